@@ -18,6 +18,7 @@ from gpt_jax.ops.attention import AttentionMask, attention
 from gpt_jax.ops.attention_plain import attend_allowed
 from gpt_jax.ops.cache import write
 from gpt_jax.ops.dropout import Key, dropout
+from gpt_jax.ops.product import project
 from gpt_jax.parallel.partition import constrain
 
 _EPSILON = 1e-6
@@ -59,7 +60,7 @@ class Linear(nn.Module):
   def __call__(self, x):
     shape = (x.shape[-1], self.outputs)
     kernel = self.param("kernel", nn.initializers.normal(self.std), shape)
-    return jnp.dot(x, kernel.astype(self.dtype))
+    return project(x, kernel.astype(self.dtype), 1)
 
 
 class RMSNorm(nn.Module):

@@ -1,14 +1,12 @@
 """Layers that several trunks share: affine maps, layer norm, GELU."""
 
-import math
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from gpt_jax.data.tokenizers.base import DEFAULT_SPECIAL
 from gpt_jax.models.trunk import EPSILON
-from gpt_jax.parallel.mesh import axis_size
+from gpt_jax.ops.product import project
 
 NUM_SPECIAL = len(DEFAULT_SPECIAL)  # of a tokenizer without further special tokens
 DTYPES = ("float32", "bfloat16", "float16")  # of activations and matrix products
@@ -58,14 +56,7 @@ class Projection(nn.Module):
     # product.
     kernel = self.param("kernel", init, self.inputs + self.outputs).astype(self.dtype)
     bias = self.param("bias", nn.initializers.zeros, self.outputs)
-    before = x.shape[: x.ndim - len(self.inputs)]
-    if axis_size("model") == 1:
-      # In two dimensions: with more, XLA transposes the kernel and its gradient at every step.
-      y = x.reshape(*before, -1) @ kernel.reshape(math.prod(self.inputs), -1)
-      y = y.reshape(before + self.outputs)
-    else:  # a reshape would hide which axis of a kernel is sharded
-      axes = tuple(range(len(before), x.ndim))
-      y = jax.lax.dot_general(x, kernel, ((axes, tuple(range(len(axes)))), ((), ())))
+    y = project(x, kernel, len(self.inputs))
     # Added in float32, so that the bias's gradient is a sum in float32.
     bias = bias.reshape((1,) * (y.ndim - bias.ndim) + bias.shape)
     return (y.astype(jnp.float32) + bias).astype(self.dtype)

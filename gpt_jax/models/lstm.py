@@ -22,7 +22,7 @@ from gpt_jax.models.layers import DTYPES, INIT, NUM_SPECIAL, Projection, padded_
 from gpt_jax.models.trunk import States, TrunkConfig
 from gpt_jax.ops.dropout import Key, dropout
 from gpt_jax.ops.lookup import lookup
-from gpt_jax.parallel.mesh import axis_size
+from gpt_jax.ops.product import project
 from gpt_jax.parallel.partition import constrain
 
 # Orthogonal kernels keep the scale of the state over hundreds of steps.
@@ -221,14 +221,9 @@ def _loop(kernel, gates, first, valid, state, added, projection, way, moved=None
   Args:
     moved: added to the projected output of each position, [T, B, P].
   """
-  units, kernel = kernel.shape[-1], kernel.astype(gates.dtype)
+  kernel = kernel.astype(gates.dtype)
   if projection is not None:
     projection = projection.astype(gates.dtype)
-
-  def product(x):
-    if axis_size("model") == 1:  # of two dimensions, as in Projection
-      return (x @ kernel.reshape(len(kernel), -1)).reshape(-1, 4, units)
-    return jnp.einsum("bp,pgv->bgv", x, kernel)
 
   def cell(state, at):
     gates, first, valid, added, moved = at
@@ -238,7 +233,7 @@ def _loop(kernel, gates, first, valid, state, added, projection, way, moved=None
     before = state.output
     # Gates and memory are float32 in any compute type: an error in c_t is carried on to all later
     # positions.
-    gates = gates.astype(jnp.float32) + product(before).astype(jnp.float32)
+    gates = gates.astype(jnp.float32) + project(before, kernel, 1).astype(jnp.float32)
     # With forget gates (Gers et al. 2000): c_t = f c_{t-1} + i g and h_t = o tanh(c_t); i, f, g, o
     # in the order of torch.nn.LSTM.
     entry, forget, candidate, exit = (gates[:, i] for i in range(4))
@@ -250,7 +245,7 @@ def _loop(kernel, gates, first, valid, state, added, projection, way, moved=None
       memory = memory + added.memory
     hidden, output = None, (jax.nn.sigmoid(exit) * jnp.tanh(memory)).astype(before.dtype)
     if projection is not None:
-      hidden, output = output, output @ projection
+      hidden, output = output, project(output, projection, 1)
       output = _clip(output if moved is None else output + moved, way.output_clip)
     if added is not None:
       output = output + added.output

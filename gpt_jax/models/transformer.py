@@ -37,6 +37,7 @@ from gpt_jax.ops.attention import AttentionMask, Dropout, attention, find_backen
 from gpt_jax.ops.cache import write
 from gpt_jax.ops.dropout import Key, dropout
 from gpt_jax.ops.lookup import lookup
+from gpt_jax.ops.product import product
 from gpt_jax.parallel.partition import constrain
 
 # Matched against the paths of parameters and optimizer moments (see parallel.partition). As in
@@ -473,7 +474,7 @@ class Attention(nn.Module):
     values = write(values, qkv[:, :, 2], positions)
     batch, length, _, heads, width = qkv.shape
     q = qkv[:, :, 0].swapaxes(1, 2).reshape(-1, length, width)  # [B H, T, K]
-    scores = jnp.einsum("ntk,nsk->nts", q, keys, preferred_element_type=jnp.float32)
+    scores = product("ntk,nsk->nts", q, keys, jnp.float32)
     scores = scores.reshape(batch, heads, length, -1) * width**-0.5  # [B, H, T, S]
     if bias is not None:
       scores = scores + bias
@@ -482,7 +483,7 @@ class Attention(nn.Module):
     slots = jnp.arange(keys.shape[1])[None, None, None]
     scores = jnp.where(positions[:, None, :, None] >= slots, scores, -1e9)
     probabilities = jax.nn.softmax(scores).astype(q.dtype).reshape(-1, length, keys.shape[1])
-    update = jnp.einsum("nts,nsk->ntk", probabilities, values)
+    update = product("nts,nsk->ntk", probabilities, values)
     # [B H, T, K] -> [B, T, H, K]
     update = update.reshape(batch, heads, length, width).swapaxes(1, 2)
     return self.out(update), keys, values

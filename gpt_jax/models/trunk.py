@@ -19,12 +19,13 @@ from gpt_jax.batch import Rows
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.ops.dropout import Key
+from gpt_jax.ops.product import PROJECTED
 
 EPSILON = 1e-5  # of the norms of GPT
 # What rematerialization keeps besides a block's inputs. none: all that the backward pass reads;
 # dots: the results of matrix products with parameters; full: nothing, one more forward pass.
 _KEPT = {
-  "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+  "dots": jax.checkpoint_policies.save_only_these_names(PROJECTED),
   "full": jax.checkpoint_policies.nothing_saveable,
 }
 POLICIES = ("none", *_KEPT)

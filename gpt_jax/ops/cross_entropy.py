@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpt_jax.parallel.mesh import axis_size
+from gpt_jax.ops.product import product
+from gpt_jax.parallel.mesh import axis_size, platform
 from gpt_jax.parallel.partition import constrain
 
 # Logits of one chunk on one device, in elements: 256 MB in float32. Chunks bound memory and cost no
@@ -58,6 +59,10 @@ def _cross_entropy_forward(hidden, table, targets, weights, num_tokens, z_loss):
   # table in every chunk.
   groups = axis_size("data")
   low_table = table.astype(hidden.dtype)
+  # The sums [G, R, D] would be, on a CPU, a product with a transposed copy of all d_scores.
+  transposed = platform() == "cpu"
+  order = "gdr" if transposed else "grd"
+  axes = ("data", None, "model") if transposed else ("data", "model", None)
 
   def of_chunk(part):
     h, t, w = part
@@ -69,11 +74,11 @@ def _cross_entropy_forward(hidden, table, targets, weights, num_tokens, z_loss):
       softmax *= 1 + 2 * z_loss * log_sum[..., None]
     # In the compute type for both products; the table's, a sum over all tokens, adds up in float32.
     d_scores = ((softmax - hot) * w[..., None]).astype(h.dtype)
-    d_hidden = jnp.einsum("btr,rd->btd", d_scores, low_table)
-    # [B, t, ...] -> [G, B / G, t, ...], with G devices along the batch; the sums are [G, R, D].
+    d_hidden = product("btr,rd->btd", d_scores, low_table)
+    # [B, t, ...] -> [G, B / G, t, ...], with G devices along the batch.
     d_scores, h = (x.reshape(groups, -1, *x.shape[1:]) for x in (d_scores, h))
-    d_table = jnp.einsum("gbtr,gbtd->grd", d_scores, h, preferred_element_type=jnp.float32)
-    return (total, constrain(d_table, "data", "model")), d_hidden
+    d_table = jnp.einsum(f"gbtr,gbtd->{order}", d_scores, h, preferred_element_type=jnp.float32)
+    return (total, constrain(d_table, *axes)), d_hidden
 
   parts = _chunks(hidden, targets, weights, table.shape[0])
   if parts[0].shape[0] == 1:
@@ -84,14 +89,15 @@ def _cross_entropy_forward(hidden, table, targets, weights, num_tokens, z_loss):
       sums, d_hidden = of_chunk(part)
       return jax.tree.map(jnp.add, carry, sums), d_hidden
 
-    start = (
-      jnp.float32(0),
-      constrain(jnp.zeros((groups, *table.shape), jnp.float32), "data", "model"),
-    )
+    shape = table.shape[::-1] if transposed else table.shape
+    start = jnp.float32(0), constrain(jnp.zeros((groups, *shape), jnp.float32), *axes)
     (total, d_table), d_hidden = jax.lax.scan(body, start, parts)
     # [chunks, B, t, D] -> [B, T, D]
     d_hidden = jnp.moveaxis(d_hidden, 0, 1).reshape(hidden.shape)
-  return total, (d_hidden, d_table.sum(0).astype(table.dtype))
+  d_table = d_table.sum(0)
+  if transposed:  # the barrier keeps XLA from computing it as [R, D] after all
+    d_table = jax.lax.optimization_barrier(d_table).T
+  return total, (d_hidden, d_table.astype(table.dtype))
 
 
 def _cross_entropy_backward(num_tokens, z_loss, gradients, scale):

@@ -50,6 +50,12 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
   )
 
 
+def platform() -> str:
+  """What the current computation will run on: cpu, gpu or tpu."""
+  device = jax.sharding.get_abstract_mesh().abstract_device
+  return jax.default_backend() if device is None else device.platform
+
+
 def axis_size(name: str) -> int:
   """Devices along an axis of the current mesh; 1 without a mesh, or under pmap."""
   return jax.sharding.get_abstract_mesh().shape.get(name, 1)

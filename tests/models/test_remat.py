@@ -39,9 +39,9 @@ def params_of(config):
 
 
 @functools.cache
-def traced(norm, remat):
+def traced(norm, remat, dtype="float32"):
   """(the traced gradient, parameters): counting reads its operations, comparing compiles it."""
-  config = dataclasses.replace(CONFIG, norm=norm)
+  config = dataclasses.replace(CONFIG, norm=norm, dtype=dtype)
   params = params_of(config)
   return jax.jit(gradient(config, remat)).trace(params), params
 
@@ -62,9 +62,11 @@ def test_values_and_gradients_stay_the_same(remat):
   jax.tree.map(check, actual, expected)
 
 
-@pytest.mark.parametrize("norm", ["post", "pre"])
-def test_each_policy_computes_more_anew(norm):
-  texts = {remat: str(traced(norm, remat)[0].jaxpr) for remat in POLICIES}
+@pytest.mark.parametrize(
+  "norm, dtype", [("post", "float32"), ("pre", "float32"), ("pre", "bfloat16")]
+)
+def test_each_policy_computes_more_anew(norm, dtype):
+  texts = {remat: str(traced(norm, remat, dtype)[0].jaxpr) for remat in POLICIES}
 
   def count(remat, operation):
     return len(re.findall(rf"= {operation}\b", texts[remat]))

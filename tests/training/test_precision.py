@@ -109,10 +109,22 @@ def test_sums_losses_and_norms_are_in_float32(name, dtype):
     # A masked position is selected once: nothing is added up there.
     is_sum = kind in EXACT or (kind == "scatter-add" and name != "masked")
     assert not (is_sum and types & set(LOW)), equation
-  assert ("dot_general", dtype) in found, "no product in 16 bits"
+  assert ("dot_general", dtype, "float32") in found, "no product in 16 bits"
   trainer, _ = build(name, dtype)
   state = trainer.abstract_state()
   assert {x.dtype.name for x in jax.tree.leaves(state)} == {"float32", "int32"}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_factors_have_one_type_and_their_product_is_float32(name):
+  """Otherwise a CPU multiplies at the rate of float32, or slower: see ops/product.py."""
+  products = [
+    tuple(str(v.aval.dtype) for v in (*equation.invars, *equation.outvars))
+    for equation in operations(trace(name, "bfloat16").jaxpr.jaxpr)
+    if equation.primitive.name == "dot_general"
+  ]
+  assert set(products) <= {("bfloat16", "bfloat16", "float32"), ("float32",) * 3}
+  assert products.count(("bfloat16", "bfloat16", "float32")) >= 9  # forward, and twice backward
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -22,7 +22,9 @@ from gpt_jax.apps.benchmark.attention import attention_backends
 from gpt_jax.apps.benchmark.finetuning import finetuning
 from gpt_jax.apps.benchmark.generation import generation
 from gpt_jax.apps.benchmark.growth import growth
+from gpt_jax.apps.benchmark.machine import machine
 from gpt_jax.apps.benchmark.memory import memory
+from gpt_jax.apps.benchmark.parts import ladder
 from gpt_jax.apps.benchmark.training import benchmark_trainer, evaluation, masked, training
 from gpt_jax.checkpoints.store import Checkpoints
 from gpt_jax.config import to_json
@@ -86,22 +88,15 @@ def run(
     config, trunk=dataclasses.replace(config.trunk, vocab_size=vocab_size)
   )
 
-  device = jax.devices()[0]
-  devices = f"{jax.device_count()} x {device.device_kind} ({device.platform})"
-  print(f"{devices}, {os.cpu_count()} CPU cores, jax {jax.__version__}")
+  here = machine()
+  print(", ".join(f"{name} {value}" for name, value in here.items()))
   rows = []
   for part, measure in parts.items():
     for name, value, unit in measure(config):
       rows.append(Row(part, name, value, unit))
       print(f"{part:11} {name:48} {value:>12,.4g} {unit}", flush=True)
   if out:
-    machine = {
-      "device": device.device_kind,
-      "devices": jax.device_count(),
-      "cpus": os.cpu_count(),
-      "jax": jax.__version__,
-    }
-    write_json(out, {**machine, "config": to_json(config), "rows": [row._asdict() for row in rows]})
+    write_json(out, {**here, "config": to_json(config), "rows": [row._asdict() for row in rows]})
   return rows
 
 
@@ -212,6 +207,7 @@ MORE: dict[str, Callable[..., Measured]] = {
   "attention": attention_backends,
   "growth": growth,
   "masked": masked,
+  "parts": ladder,
 }
 
 

@@ -79,6 +79,8 @@ def test_the_parts_measure(parts):
   assert all(np.isfinite(row.value) and row.value > 0 for row in parts.rows)
   assert [tuple(row.values()) for row in parts.saved["rows"]] == [tuple(row) for row in parts.rows]
   assert len(parts.lines) == len(parts.rows) + 1
+  assert f"jax {jax.__version__}, jaxlib " in parts.lines[0]
+  assert f", processor {parts.saved['processor']}, " in parts.lines[0]
 
 
 @pytest.fixture(scope="module")
@@ -331,6 +333,27 @@ def test_a_masked_step_is_measured_beside_the_causal_one(config, monkeypatch):
   assert all(len(set(row)) == most for row in batch.predictions.at.tolist())
   targets = np.take_along_axis(batch.rows.inputs, batch.predictions.at, axis=1)
   np.testing.assert_array_equal(batch.predictions.targets, targets)
+
+
+def test_the_ladder_leads_to_the_step(config):
+  rows = benchmark.run(config, ("parts",))
+  values = {row.name: row.value for row in rows}
+  assert all(np.isfinite(value) and value > 0 for value in values.values())
+  assert values["product, share of the product's"] == 100
+  shares = [name for name in values if name.endswith(", share of the product's")]
+  steps = ["product", "projection", "attention", "block", "trunk", "vocabulary", "step"]
+  assert list(dict.fromkeys(name.partition(",")[0] for name in shares)) == steps
+  whole, *parts = (
+    values[f"{name}, rate"] * values[name]
+    for name in ("step", "trunk, both ways", "vocabulary, both ways")
+  )
+  # Rate times time is the work, which only biases, norms and positions are missing from.
+  np.testing.assert_allclose(sum(parts), whole, rtol=0.15)
+
+
+def test_a_ladder_needs_a_transformer(config):
+  with pytest.raises(InputError, match="parts: needs a Transformer, not LSTMConfig"):
+    benchmark.run(LSTM, ("parts",))
 
 
 def test_growth_measures_each_axis(config, monkeypatch):

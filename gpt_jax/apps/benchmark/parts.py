@@ -1,0 +1,159 @@
+"""A ladder from one matrix product to the whole training step: where the time of a step goes."""
+
+import functools
+import statistics
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gpt_jax.apps.benchmark.training import benchmark_trainer, our_step, random_batch
+from gpt_jax.errors import InputError
+from gpt_jax.models.layers import Projection
+from gpt_jax.models.transformer import Block
+from gpt_jax.ops.attention import AttentionMask, Dropout, attention
+from gpt_jax.ops.cross_entropy import cross_entropy
+from gpt_jax.ops.dropout import step_key
+from gpt_jax.ops.product import product
+from gpt_jax.programs.pretrain import PretrainConfig
+from gpt_jax.training import timing
+from gpt_jax.training.optimizer import make_optimizer
+from gpt_jax.training.timing import Measured
+
+_UPDATES = 1000  # of the schedule, which costs the same at any length
+
+
+class Part(NamedTuple):
+  """A part of a training step.
+
+  Attributes:
+    run: computes it.
+    flops: of its matrix products; attention is counted whole, as in flops_per_token.
+  """
+
+  run: Callable[[], Any]
+  flops: float = 0.0
+
+
+def ladder(config: PretrainConfig) -> Measured:
+  """Milliseconds of each part of a Transformer's step on one device, and the products' share.
+
+  In turns. A part above another one contains it; trunk, vocabulary and update add up to the step.
+
+  Raises:
+    InputError: the trunk is no Transformer.
+  """
+  if not config.trunk.is_transformer:
+    raise InputError(f"parts: needs a Transformer, not {type(config.trunk).__name__}")
+  parts = _parts(config)
+  times = timing.in_turns({name: part.run for name, part in parts.items()})
+  for name, part in parts.items():
+    yield name, 1e3 * statistics.median(times[name]), "ms"
+    if part.flops:
+      rates = [part.flops / seconds for seconds in times[name]]
+      peaks = [parts["product"].flops / seconds for seconds in times["product"]]
+      yield f"{name}, rate", statistics.median(rates) / 1e9, "GFLOP/s"
+      yield f"{name}, share of the product's", 100 * timing.ratio(rates, peaks), "%"
+  terms = [times[name] for name in ("trunk, both ways", "vocabulary, both ways", "update")]
+  sums = [sum(turn) for turn in zip(*terms, strict=True)]
+  yield "trunk, vocabulary and update", 1e3 * statistics.median(sums), "ms"
+  yield "their sum, beside the step", timing.ratio(sums, times["step"]), "times"
+
+
+def _parts(config: PretrainConfig) -> dict[str, Part]:
+  """The parts by their names, from the smallest to the step."""
+  c, rows, length = config.trunk, config.data.batch_size, config.data.length
+  tokens, d, key = rows * length, c.width, step_key(0, 0)
+  x = _random((rows, length, d), c.dtype)
+  wide = 2.0 * tokens * d * 4 * d
+  kernel = _random((d, 4 * d), c.dtype)
+  multiply = jax.jit(lambda x, kernel: product("ni,io->no", x, kernel, jnp.float32))
+  flat = x.reshape(tokens, d)
+  parts = {"product": Part(lambda: multiply(flat, kernel), wide)}
+
+  projection = Projection((d,), (4 * d,), c.dtype)
+  params = jax.jit(projection.init)(jax.random.key(0), x)
+  parts |= _both_ways("projection", projection.apply, (params, x), wide)
+
+  heads = tuple(_random((rows, c.heads, length, d // c.heads), c.dtype) for _ in range(3))
+  mask, rates = AttentionMask("causal"), Dropout(c.attention_dropout, key)
+
+  def attend(q, k, v):
+    return attention(q, k, v, mask, None, rates, c.attention_backend)
+
+  scores = 4.0 * rows * length**2 * d
+  parts |= _both_ways("attention", attend, heads, scores)
+
+  block = Block(c)
+  params = jax.jit(lambda x: block.init(jax.random.key(0), x, mask, None, None))(x)
+  of_block = 24.0 * tokens * d**2 + scores
+  apply = functools.partial(block.apply, mask=mask, bias=None, key=key)
+  parts |= _both_ways("block", apply, (params, x), of_block)
+
+  trainer, batch = benchmark_trainer(config), random_batch(config)
+  trunk, state = c.build("causal"), trainer.init(0)
+  states = jax.jit(lambda params: trunk.apply({"params": params}, batch.rows, key))
+  of_trunk = state.params["trunk"]
+  parts |= _both_ways(
+    "trunk",
+    lambda params: trunk.apply({"params": params}, batch.rows, key).hidden,
+    (of_trunk,),
+    c.layers * of_block,
+  )
+
+  table, used = states(of_trunk).table, c.vocab_size + c.special_tokens
+  predictions = batch.predictions
+  assert predictions is not None
+
+  def loss(hidden, table):
+    return cross_entropy(hidden, table, predictions.targets, predictions.weights, used)
+
+  parts |= _both_ways("vocabulary", loss, (x, table), 2.0 * tokens * d * used)
+
+  parts["update"] = Part(_update(config, state))
+  whole = c.flops_per_token(length) * tokens
+  return parts | {"step": Part(our_step(trainer, batch), whole)}
+
+
+def _both_ways(name: str, forward: Callable, inputs: tuple, flops: float) -> dict[str, Part]:
+  """A part forward, and forward with the gradients of all its inputs, which takes three times the
+  operations.
+  """
+
+  def backward(*inputs):
+    result, gradients = jax.vjp(forward, *inputs)
+    return result, gradients(jnp.ones_like(result))
+
+  once, both = jax.jit(forward), jax.jit(backward)
+  return {
+    f"{name}, forward": Part(lambda: once(*inputs), flops),
+    f"{name}, both ways": Part(lambda: both(*inputs), 3 * flops),
+  }
+
+
+def _update(config: PretrainConfig, state: Any) -> Callable[[], Any]:
+  """An update of all parameters, into the memory of the old ones."""
+  optimizer = make_optimizer(config.optim, _UPDATES).transformation
+
+  @functools.partial(jax.jit, donate_argnums=0)
+  def update(old, gradients):
+    params, moments = old
+    norm = jnp.float32(1)
+    changes, moments = optimizer.update(gradients, moments, params, norm=norm)
+    return jax.tree.map(jnp.add, params, changes), moments
+
+  gradients = jax.tree.map(jnp.ones_like, state.params)
+  old = jax.tree.map(jnp.copy, (state.params, state.opt_state))
+
+  def run():
+    nonlocal old
+    old = update(old, gradients)
+    return old[1]
+
+  return run
+
+
+def _random(shape: tuple[int, ...], dtype: str) -> jax.Array:
+  return jnp.asarray(np.random.default_rng(0).normal(size=shape), dtype)

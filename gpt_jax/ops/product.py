@@ -1,0 +1,73 @@
+"""Matrix products of activations: factors in the compute type, sums in float32.
+
+A CPU multiplies bfloat16 at twice the rate of float32, but only where both factors are bfloat16 and
+the result is asked for in float32. So a cotangent, which has the result's type, is rounded to the
+factors' before the products of the gradient (as torch.autocast does).
+"""
+
+import math
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+from gpt_jax.parallel.mesh import axis_size, platform
+
+PROJECTED = "projected"
+
+
+def product(
+  equation: str, a: jax.Array, b: jax.Array, dtype: jax.typing.DTypeLike | None = None
+) -> jax.Array:
+  """jnp.einsum(equation, a, b), of two factors of one type.
+
+  Args:
+    equation: with each index in two of a, b and the result, or in all three.
+    a, b: of the compute type.
+    dtype: of the result; None: the factors' type.
+  """
+  dtype = jnp.dtype(a.dtype if dtype is None else dtype)
+  # With float32 nothing is rounded. An accelerator adds up in float32 whatever is asked for, and a
+  # result in float32 would move twice the bytes between its devices.
+  if a.dtype == jnp.float32 or platform() != "cpu":
+    return jnp.einsum(equation, a, b, preferred_element_type=dtype)
+  return _product(equation, a, b, dtype)
+
+
+def project(x: jax.Array, kernel: jax.Array, inputs: int) -> jax.Array:
+  """x [B, …, inputs…] times a kernel [inputs…, outputs…] over the `inputs` axes: [B, …, outputs…].
+
+  Of one compute type, and so is the result, which rematerialization knows as PROJECTED.
+  """
+  before, outputs = x.shape[: x.ndim - inputs], kernel.shape[inputs:]
+  rows, summed, new = "abcdefgh"[: len(before)], "ijkl"[:inputs], "uvwxyz"[: len(outputs)]
+  if axis_size("model") > 1:  # a reshape would hide which axis of a kernel is sharded
+    y = product(f"{rows}{summed},{summed}{new}->{rows}{new}", x, kernel)
+  else:  # with more axes of the kernel, XLA transposes it and its gradient at every step
+    size = math.prod(kernel.shape[:inputs])
+    y = product(f"{rows}i,iu->{rows}u", x.reshape(*before, size), kernel.reshape(size, -1))
+  return checkpoint_name(y, PROJECTED).reshape(before + outputs)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 3))
+def _product(equation, a, b, dtype):
+  return jnp.einsum(equation, a, b, preferred_element_type=jnp.float32).astype(dtype)
+
+
+def _forward(equation, a, b, dtype):
+  return _product(equation, a, b, dtype), (a, b)
+
+
+def _backward(equation, dtype, factors, gradient):
+  del dtype
+  a, b = factors
+  left, right, result = equation.replace("->", ",").split(",")
+  gradient = gradient.astype(a.dtype)
+  return (
+    _product(f"{result},{right}->{left}", gradient, b, a.dtype),
+    _product(f"{left},{result}->{right}", a, gradient, b.dtype),
+  )
+
+
+_product.defvjp(_forward, _backward)
