@@ -201,20 +201,20 @@ class TrunkConfig:
     """
     raise NotImplementedError
 
+  def with_vocabulary(self, tokenizer: Tokenizer) -> Any:
+    """This config with the tokenizer's vocabulary.
 
-def with_vocabulary(trunk: Any, tokenizer: Tokenizer) -> Any:
-  """A trunk's config with the tokenizer's vocabulary.
-
-  Raises:
-    InputError: it names another size.
-  """
-  if trunk.vocab_size not in (0, tokenizer.vocab_size):
-    raise InputError(
-      f"trunk.vocab_size={trunk.vocab_size}: the tokenizer has {tokenizer.vocab_size}; "
-      "leave the field at 0"
-    )
-  sizes = {"vocab_size": tokenizer.vocab_size, "special_tokens": tokenizer.special.count}
-  return dataclasses.replace(trunk, **sizes).with_pieces(tokenizer)
+    Raises:
+      InputError: it names another size.
+    """
+    vocab_size, special_tokens = tokenizer.vocab_size, tokenizer.special.count
+    if self.vocab_size not in (0, vocab_size):
+      raise InputError(
+        f"trunk.vocab_size={self.vocab_size}: the tokenizer has {vocab_size}; leave the field at 0"
+      )
+    this: Any = self  # a dataclass, as all that inherit from this
+    sized = dataclasses.replace(this, vocab_size=vocab_size, special_tokens=special_tokens)
+    return sized.with_pieces(tokenizer)
 
 
 def for_devices(trunk: Any) -> Any:

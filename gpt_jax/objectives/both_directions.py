@@ -20,9 +20,8 @@ import numpy as np
 
 from gpt_jax.batch import Batch, Predictions, Rows
 from gpt_jax.config import register
-from gpt_jax.data.draws import Draw
 from gpt_jax.data.tokenizers.base import Tokenizer
-from gpt_jax.objectives.objective import Bound, Objective
+from gpt_jax.objectives.objective import Bound, Noise, Objective
 
 FORWARD, REVERSED = "start", "reversed"
 
@@ -41,7 +40,7 @@ class BothDirections(Objective):
     del length
     markers = tokenizer.special[FORWARD], tokenizer.special[REVERSED]
 
-    def in_both_directions(rows: np.ndarray, draw: Draw) -> Batch:
+    def in_both_directions(rows: np.ndarray, draw: Noise) -> Batch:
       """Rows int32 [B, T + 1], -1 past a text's end; the last column is not read."""
       tokens = rows[:, :-1]
       sizes = (tokens >= 0).sum(axis=1, keepdims=True)

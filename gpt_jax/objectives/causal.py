@@ -6,9 +6,8 @@ import numpy as np
 
 from gpt_jax.batch import Batch, Predictions, Rows
 from gpt_jax.config import option, register, validate
-from gpt_jax.data.draws import Draw
 from gpt_jax.data.tokenizers.base import Tokenizer
-from gpt_jax.objectives.objective import Bound, Objective
+from gpt_jax.objectives.objective import Bound, Noise, Objective
 
 
 @register("causal")
@@ -43,7 +42,7 @@ class Causal(Objective):
     return causal_batch
 
 
-def causal_batch(rows: np.ndarray, draw: Draw | None = None) -> Batch:
+def causal_batch(rows: np.ndarray, draw: Noise | None = None) -> Batch:
   """Rows int32 [B, T + 1], -1 past a text's end, to inputs and next tokens [B, T]."""
   del draw  # nothing is random
   # The target at position t is the token at t + 1: [B, T + 1] -> [B, T] twice.

@@ -12,11 +12,10 @@ import numpy as np
 
 from gpt_jax.batch import Batch, Rows
 from gpt_jax.config import option, register, validate
-from gpt_jax.data.draws import Draw
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.data.windows import PAD
 from gpt_jax.errors import InputError
-from gpt_jax.objectives.objective import Bound, Objective
+from gpt_jax.objectives.objective import Bound, Noise, Objective
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +91,7 @@ class DropoutViews(_Pairs):
   def bind(self, tokenizer: Tokenizer, length: int) -> Bound:
     room = self._room(length, length)
 
-    def views(rows: np.ndarray, draw: Draw) -> Batch:
+    def views(rows: np.ndarray, draw: Noise) -> Batch:
       """Rows int32 [B, T + 1], -1 past a text's end; what exceeds the room is not read."""
       del draw  # the noise is dropout
       return self._batch((rows[:, :room], rows[:, :room]), tokenizer)
@@ -121,7 +120,7 @@ class NeighborSpans(_Pairs):
     span = self._room(self.span or length // 2, length)
     window = length if self.span else 2 * span
 
-    def neighbors(rows: np.ndarray, draw: Draw) -> Batch:
+    def neighbors(rows: np.ndarray, draw: Noise) -> Batch:
       """Rows int32 [B, T + 1], -1 past a text's end; shorter windows have shorter spans."""
       del draw
       tokens = rows[:, :window]

@@ -9,13 +9,12 @@ import numpy as np
 
 from gpt_jax.batch import Batch, Rows
 from gpt_jax.config import register
-from gpt_jax.data.draws import Draw
 from gpt_jax.data.sentence_windows import SENTENCE_END, PackedSentenceWindows
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.objectives.masking import MaskingRule
-from gpt_jax.objectives.objective import Bound
+from gpt_jax.objectives.objective import Bound, Noise
 
 
 @register("full_sentences")
@@ -44,7 +43,7 @@ class FullSentences(MaskingRule):
     mask = self.bind_masks(tokenizer, self.special, length)
     cls_id, sep_id = tokenizer.special["cls"], tokenizer.special["sep"]
 
-    def sentences_batch(rows: np.ndarray, draw: Draw) -> Batch:
+    def sentences_batch(rows: np.ndarray, draw: Noise) -> Batch:
       """Rows int32 [B, T + 1], see PackedSentenceWindows."""
       # <s>, then T - 1 tokens: [B, T + 1] -> [B, T]. A row of padding stays one.
       first = np.where(rows[:, :1] == -1, -1, cls_id)

@@ -6,10 +6,9 @@ import numpy as np
 
 from gpt_jax.batch import Batch, Rows
 from gpt_jax.config import register
-from gpt_jax.data.draws import Draw
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.objectives.masking import MaskingRule
-from gpt_jax.objectives.objective import Bound
+from gpt_jax.objectives.objective import Bound, Noise
 
 
 @register("masked")
@@ -27,7 +26,7 @@ class Masked(MaskingRule):
   def bind(self, tokenizer: Tokenizer, length: int) -> Bound:
     mask = self.bind_masks(tokenizer, self.special, length)
 
-    def masked_batch(rows: np.ndarray, draw: Draw) -> Batch:
+    def masked_batch(rows: np.ndarray, draw: Noise) -> Batch:
       """Rows int32 [B, T + 1], -1 past a text's end; the last column is not read."""
       tokens = rows[:, :-1]
       valid = tokens >= 0

@@ -10,13 +10,12 @@ import numpy as np
 
 from gpt_jax.batch import Batch, Labels, Rows
 from gpt_jax.config import option, register
-from gpt_jax.data.draws import Draw
 from gpt_jax.data.sentence_windows import IN_ORDER, NOT_IN_ORDER, PairWindows, Second
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.objectives.masking import MaskingRule
-from gpt_jax.objectives.objective import Bound
+from gpt_jax.objectives.objective import Bound, Noise
 
 
 @register("masked_pairs")
@@ -43,7 +42,7 @@ class MaskedPairs(MaskingRule):
     mask = self.bind_masks(tokenizer, self.special, length)
     cls_id, sep_id = tokenizer.special["cls"], tokenizer.special["sep"]
 
-    def pair_batch(rows: np.ndarray, draw: Draw) -> Batch:
+    def pair_batch(rows: np.ndarray, draw: Noise) -> Batch:
       """Rows int32 [B, T + 1], see PairWindows; class 0: B follows A, 1: it does not."""
       size = (rows != -1).sum(axis=1, keepdims=True)  # of A, the mark and B
       is_mark = (rows == IN_ORDER) | (rows == NOT_IN_ORDER)

@@ -14,12 +14,11 @@ import numpy as np
 
 from gpt_jax.batch import Predictions
 from gpt_jax.config import option, validate
-from gpt_jax.data.draws import Draw
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.data.windows import Windows, WindowsConfig
 from gpt_jax.errors import InputError
-from gpt_jax.objectives.objective import Objective
+from gpt_jax.objectives.objective import Noise, Objective
 
 MAX_NGRAM = 3
 # P(n) of ALBERT, 1/n normalized: 6/11, 3/11, 2/11 (the paper, 3.1).
@@ -98,7 +97,7 @@ class MaskingRule(Objective):
 
   def bind_masks(
     self, tokenizer: Tokenizer, special: tuple[str, ...], length: int
-  ) -> Callable[[np.ndarray, np.ndarray, np.ndarray, Draw], tuple[np.ndarray, Predictions]]:
+  ) -> Callable[[np.ndarray, np.ndarray, np.ndarray, Noise], tuple[np.ndarray, Predictions]]:
     """The function (tokens, valid, is_text, draw) -> (inputs, predictions).
 
     tokens: int32 [B, T] token ids; valid: bool [B, T], not padding; is_text: bool [B, T], no
@@ -118,7 +117,7 @@ class MaskingRule(Objective):
     if self.unit in ("word", "ngram"):
       tokenizer.word_starts(np.zeros(1, int))  # raises now if it cannot tell
 
-    def mask(tokens: np.ndarray, valid: np.ndarray, is_text: np.ndarray, draw: Draw):
+    def mask(tokens: np.ndarray, valid: np.ndarray, is_text: np.ndarray, draw: Noise):
       candidates = valid if self.special_too else is_text
       counts = np.minimum(self._counts(valid, most, draw), candidates.sum(axis=1))
       noise = draw("masked positions", (length,))
@@ -145,7 +144,7 @@ class MaskingRule(Objective):
 
     return mask
 
-  def _counts(self, valid: np.ndarray, most: int, draw: Draw) -> np.ndarray:
+  def _counts(self, valid: np.ndarray, most: int, draw: Noise) -> np.ndarray:
     """How many tokens of each row to predict, [B]."""
     sizes = valid.sum(axis=1) * self.share
     if self.count == "probabilistic":
@@ -172,7 +171,7 @@ class MaskingRule(Objective):
     return np.array(sorted(ids), np.int32)
 
   def _replace(
-    self, targets: np.ndarray, random_ids: np.ndarray, mask_id: int, draw: Draw
+    self, targets: np.ndarray, random_ids: np.ndarray, mask_id: int, draw: Noise
   ) -> np.ndarray:
     """The input id for each target: <mask>, a random token, or the target itself."""
     # One uniform draw decides: BERT's 80 % <mask>, 10 % a random token, 10 % kept (section 3.1).

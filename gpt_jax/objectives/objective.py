@@ -1,6 +1,7 @@
 """A pre-training objective: windows of token ids to a batch with predictions."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -11,11 +12,14 @@ from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.data.windows import Windows, WindowsConfig
 
+# (name of this use, shape of a row) -> uniform noise in [0, 1), [B, *shape]; see data.draws.Draw.
+Noise = Callable[[str, tuple[int, ...]], np.ndarray]
+
 
 class Bound(Protocol):
   """An objective bound to a tokenizer and a length."""
 
-  def __call__(self, rows: np.ndarray, draw: Draw) -> Batch:
+  def __call__(self, rows: np.ndarray, draw: Noise) -> Batch:
     """The rows of `windows`, int32 [B, T + 1] with -1 past a text's end, to a batch on the host.
 
     `draw` is the only source of noise, so the batch is a pure function of its arguments. The

@@ -8,10 +8,9 @@ import numpy as np
 
 from gpt_jax.batch import Batch
 from gpt_jax.config import register
-from gpt_jax.data.draws import Draw
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.objectives.causal import causal_batch
-from gpt_jax.objectives.objective import Bound, Objective
+from gpt_jax.objectives.objective import Bound, Noise, Objective
 
 
 @register("prefix_lm")
@@ -28,7 +27,7 @@ class PrefixLM(Objective):
     return _prefix_lm_batch
 
 
-def _prefix_lm_batch(rows: np.ndarray, draw: Draw) -> Batch:
+def _prefix_lm_batch(rows: np.ndarray, draw: Noise) -> Batch:
   """Rows int32 [B, T + 1], -1 past a text's end, to inputs and the tokens after a cut [B, T]."""
   # Inputs and targets are those of a causal model; only mask and weights differ.
   batch = causal_batch(rows)

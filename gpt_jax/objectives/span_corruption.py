@@ -18,10 +18,9 @@ import numpy as np
 
 from gpt_jax.batch import Batch, Predictions, Rows
 from gpt_jax.config import option, register, validate
-from gpt_jax.data.draws import Draw
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.objectives.objective import Bound, Objective
+from gpt_jax.objectives.objective import Bound, Noise, Objective
 
 END = "sep"  # ends every input and every target
 _LAST = np.iinfo(np.int64).max  # sorts after every token
@@ -112,7 +111,7 @@ class SpanCorruption(Objective):
     ids = np.array([special[f"sentinel_{i}"] for i in range(self.sentinels)], np.int32)
     end, pad = special[END], special["pad"]
 
-    def corrupted(rows: np.ndarray, draw: Draw) -> Batch:
+    def corrupted(rows: np.ndarray, draw: Noise) -> Batch:
       """Rows int32 [B, L], -1 past a text's end."""
       span_of = self.divide((rows >= 0).sum(axis=1), rows.shape[1], draw)
       source, target = split(rows, *span_of, ids, end, (int(inputs[0]), int(targets[0])))
@@ -122,7 +121,7 @@ class SpanCorruption(Objective):
 
     return corrupted
 
-  def divide(self, counts: np.ndarray, length: int, draw: Draw) -> tuple[np.ndarray, np.ndarray]:
+  def divide(self, counts: np.ndarray, length: int, draw: Noise) -> tuple[np.ndarray, np.ndarray]:
     """Draws the hidden tokens, bool [B, L], and the number of each token's span, int [B, L].
 
     Kept and hidden spans alternate, so the first token stays and the last is hidden;
@@ -225,7 +224,7 @@ def _rows(ids: np.ndarray) -> Rows:
   return Rows(np.maximum(ids, 0).astype(np.int32), positions, (ids >= 0).astype(np.int32))
 
 
-def _parts(name: str, items: np.ndarray, parts: np.ndarray, length: int, draw: Draw) -> np.ndarray:
+def _parts(name: str, items: np.ndarray, parts: np.ndarray, length: int, draw: Noise) -> np.ndarray:
   """The part of each item, int64 [B, length], of a random division; _LAST after the items.
 
   Args:

@@ -9,7 +9,6 @@ from gpt_jax.checkpoints.load import load_model
 from gpt_jax.config import from_json, runtime_fields
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.errors import InputError, counted
-from gpt_jax.models.trunk import with_vocabulary
 from gpt_jax.programs.config_files import overridden
 from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.tasks.formats import Format, GPTFormat
@@ -45,7 +44,7 @@ def load_start(config: FinetuneConfig, pretrained: str, tokenizer: str) -> Start
   # A GPT's classifier of others reads bare texts; the new head reads them as ours do.
   format = loaded.format if loaded.format.special else GPTFormat()
   tokenizer_of_format = loaded.tokenizer.with_special(*format.special)
-  trunk = with_vocabulary(trunk, tokenizer_of_format)
+  trunk = trunk.with_vocabulary(tokenizer_of_format)
   return Start(
     trunk,
     loaded.spec.attention,
@@ -85,7 +84,7 @@ def _start_from_scratch(config: FinetuneConfig, tokenizer: str) -> Start:
     )
   format: Format = from_json(config.trunk.format)
   vocabulary = load_tokenizer(tokenizer).with_special(*format.special)
-  return Start(with_vocabulary(config.trunk, vocabulary), "causal", vocabulary, format=format)
+  return Start(config.trunk.with_vocabulary(vocabulary), "causal", vocabulary, format=format)
 
 
 def transform_of(start: Start) -> str:

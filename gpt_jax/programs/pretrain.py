@@ -10,7 +10,6 @@ from jax.sharding import Mesh
 from gpt_jax.config import to_json
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.windows import Windows
-from gpt_jax.models.trunk import with_vocabulary
 from gpt_jax.objectives.objective import Bound
 from gpt_jax.parallel.mesh import make_mesh
 from gpt_jax.programs.pretrain_config import PretrainConfig, check_type, model_spec
@@ -95,7 +94,7 @@ def pretrain_recipe(config: PretrainConfig, text: Text) -> Recipe:
 
 def text_recipe(config: PretrainConfig, text: Text) -> Recipe:
   """The recipe of pre-training on a text, without evaluations."""
-  trunk = with_vocabulary(config.trunk, text.tokenizer)
+  trunk = config.trunk.with_vocabulary(text.tokenizer)
   config = dataclasses.replace(config, trunk=trunk)
   objective = config.objective.bind(text.tokenizer, config.data.length)
   return step_recipe(config, objective, make_mesh(config.mesh), text.train)

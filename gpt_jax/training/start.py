@@ -12,7 +12,7 @@ from gpt_jax.checkpoints.saved import read_model
 from gpt_jax.config import field_values, from_json, runtime_fields, to_json
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.models.trunk import TrunkConfig, with_vocabulary
+from gpt_jax.models.trunk import TrunkConfig
 from gpt_jax.tasks.formats import Format, GPTFormat
 from gpt_jax.training.step import TrainState
 from gpt_jax.training.trainer import Trainer
@@ -145,9 +145,9 @@ def load_start(
     )
   extended = loaded.tokenizer.with_special(*special)
   return Start(
-    with_vocabulary(
-      _with_sizes(trunk.with_pieces(loaded.tokenizer), loaded.spec.trunk, checkpoint), extended
-    ),
+    _with_sizes(
+      trunk.with_pieces(loaded.tokenizer), loaded.spec.trunk, checkpoint
+    ).with_vocabulary(extended),
     attention,
     extended,
     loaded.params,

@@ -8,7 +8,6 @@ from gpt_jax.batch import Rows
 from gpt_jax.data.draws import Draw
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.models.trunk import with_vocabulary
 from gpt_jax.objectives.both_directions import BothDirections
 
 LENGTH = 12
@@ -58,7 +57,7 @@ def test_a_token_moves_no_prediction_of_itself_or_of_what_is_read_before_it(toke
   """In forward rows those are the tokens to its left, in reversed rows those to its right."""
   objective = BothDirections()
   bound = objective.bind(tokenizer, LENGTH)
-  trunk = with_vocabulary(TransformerConfig(context=LENGTH, layers=1, width=16, heads=2), tokenizer)
+  trunk = TransformerConfig(context=LENGTH, layers=1, width=16, heads=2).with_vocabulary(tokenizer)
   model = ModelConfig(trunk, (), objective.attention).build()
   rows = texts([LENGTH + 1] * 8, tokenizer.vocab_size)
   draw, changed_token = Draw(0, 0, np.arange(8)), 4

@@ -18,7 +18,6 @@ from gpt_jax.errors import InputError
 from gpt_jax.models.encoder_decoder import T5Config
 from gpt_jax.models.model import ModelConfig, make_heads
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.models.trunk import with_vocabulary
 from gpt_jax.objectives.span_corruption import SpanCorruption
 from gpt_jax.programs import evaluate, finetune, generate, predict, replay
 from gpt_jax.programs.finetune_config import FinetuneConfig
@@ -57,7 +56,7 @@ def pretrained(request, tmp_path_factory, make_run, tiny_tokenizer):
   """As span corruption leaves it, but for what it learned."""
   objective = SpanCorruption(request.param, sentinels=6)
   tokenizer = tiny_tokenizer.with_special(*objective.special)
-  trunk = with_vocabulary(TRUNKS[request.param], tokenizer)
+  trunk = TRUNKS[request.param].with_vocabulary(tokenizer)
   spec = ModelConfig(trunk, make_heads(objective.heads), objective.attention)
   meta = {"sequence_format": objective.format, "trained_special": list(objective.special)}
   folder = tmp_path_factory.mktemp("span") / "run"

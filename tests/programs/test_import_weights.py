@@ -18,7 +18,6 @@ from gpt_jax.models.heads.sentence_pair import SentencePairHead
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.models.trunk import with_vocabulary
 from gpt_jax.objectives.masked import Masked
 from gpt_jax.objectives.masked_pairs import MaskedPairs
 from gpt_jax.programs import evaluate, export, finetune, generate, import_weights, prepare, pretrain
@@ -80,7 +79,7 @@ def encoder(tmp_path, make_run, tiny_tokenizer):
   def make(*heads):
     tokenizer = tiny_tokenizer.with_special("cls", "sep", "mask")
     sizes = {"context": 16, "layers": 1, "width": 16, "heads": 2, "pooler": True}
-    trunk = with_vocabulary(TransformerConfig(**sizes), tokenizer)
+    trunk = TransformerConfig(**sizes).with_vocabulary(tokenizer)
     spec = ModelConfig(trunk, heads, "bidirectional")
     meta = {"model": to_json(spec), "tokenizer_hash": tokenizer.hash}
     npz.save(str(tmp_path / "there"), make_run.params_of(spec, 7), meta, 7, tokenizer)

@@ -12,7 +12,6 @@ from gpt_jax.models.heads.language import LanguageHead
 from gpt_jax.models.heads.masked import MaskedHead
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.models.trunk import with_vocabulary
 from gpt_jax.training.start import load_start
 from gpt_jax.training.step import TrainState
 
@@ -40,7 +39,7 @@ MORE = tuple(f"more_{i}" for i in range(200))  # more than fit into the padding 
 def test_tables_keep_their_rows(trunk, head, attention, tables, make_run, tiny_tokenizer, tmp_path):
   """Of the vocabulary and of trained special tokens; all other rows are as initialized."""
   tokenizer = tiny_tokenizer.with_special("pad", "sep", "mask")
-  spec = ModelConfig(with_vocabulary(trunk, tokenizer), (head,), attention)
+  spec = ModelConfig(trunk.with_vocabulary(tokenizer), (head,), attention)
   format = {"type": "text_to_text"}
   about = {"trained_special": ["mask"], "sequence_format": format}
   folder = make_run(tmp_path / "run", spec, tokenizer=tokenizer, **about)

@@ -38,7 +38,6 @@ from gpt_jax.files import (
 )
 from gpt_jax.inference.linear_classifier import fit_linear
 from gpt_jax.models.model import ModelConfig
-from gpt_jax.models.trunk import with_vocabulary
 from gpt_jax.programs import finetune, prepare, pretrain
 from gpt_jax.programs.finetune_start import Start, load_start, transform_of
 from gpt_jax.programs.prepare import PrepareConfig
@@ -258,7 +257,7 @@ def _measure_costs(comparison: _Comparison, results: Results) -> None:
       configs[name] = pretrain_config(comparison.budget, row, comparison.budget.rates[0])
       of_row = cost(configs[name], comparison.text)
     else:
-      trunk = with_vocabulary(comparison.budget.trunk, load_tokenizer(comparison.tokenizer))
+      trunk = comparison.budget.trunk.with_vocabulary(load_tokenizer(comparison.tokenizer))
       of_row = Cost(*parameters(ModelConfig(trunk, ())), 0.0, 0.0)
     results["costs"][name] = of_row._asdict()
     log(f"{row.title}: trunk {of_row.trunk:,} parameters, head {of_row.head:,}")

@@ -9,7 +9,6 @@ from gpt_jax.apps.diagnose.texts import Texts
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.models.trunk import with_vocabulary
 from gpt_jax.programs.pretrain import text_recipe
 from gpt_jax.programs.pretrain_config import PretrainConfig
 from gpt_jax.programs.pretrain_text import Text, make_measure
@@ -57,7 +56,7 @@ def short_config(
     learning_rate = _RATE * (_WIDTH_OF_RATE / width) ** 0.5
   warmup = min(_WARMUP_STEPS, round(_MAX_WARMUP * steps))
   return PretrainConfig(
-    trunk=with_vocabulary(small, tokenizer),
+    trunk=small.with_vocabulary(tokenizer),
     data=WindowsConfig(batch_size=_ROWS, length=_LENGTH),
     optim=OptimConfig(learning_rate=learning_rate, warmup_steps=warmup),
     train=TrainConfig(steps=steps, microbatches=1),

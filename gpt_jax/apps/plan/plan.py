@@ -23,7 +23,6 @@ from gpt_jax.apps.plan.collectives import bytes_moved
 from gpt_jax.data.tokenizers.base import SpecialTokens
 from gpt_jax.errors import InputError
 from gpt_jax.files import write_json
-from gpt_jax.models.trunk import with_vocabulary
 from gpt_jax.ops.cross_entropy import CHUNK_ELEMENTS
 from gpt_jax.parallel.memory import bytes_needed, capacity
 from gpt_jax.parallel.mesh import make_mesh
@@ -233,7 +232,7 @@ def _with_data(config: PretrainConfig, data: str) -> tuple[PretrainConfig, int]:
     trunk = dataclasses.replace(config.trunk, vocab_size=size)
     return dataclasses.replace(config, trunk=trunk), 0
   text, _, tokenizer = load_text(config, data)
-  config = dataclasses.replace(config, trunk=with_vocabulary(config.trunk, tokenizer))
+  config = dataclasses.replace(config, trunk=config.trunk.with_vocabulary(tokenizer))
   windows = config.objective.windows(text, config.data, config.train.seed)
   return config, windows.steps_per_epoch
 

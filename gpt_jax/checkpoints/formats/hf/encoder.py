@@ -27,7 +27,6 @@ from gpt_jax.models.heads.sentence_pair import SentencePairHead
 from gpt_jax.models.heads.tag import TagHead
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.models.trunk import with_vocabulary
 from gpt_jax.tasks.task import Task
 
 TOKENS, TYPES = "embeddings.word_embeddings.weight", "embeddings.token_type_embeddings.weight"
@@ -148,7 +147,7 @@ class EncoderFamily:
     has_pooler = f"{self.pooler}.weight" in weights.shapes
     trunk = self._trunk(config, weights, own)
     trunk = dataclasses.replace(trunk, pooler=reads_pooler or self.keeps_pooler and has_pooler)
-    spec = ModelConfig(with_vocabulary(trunk, tokenizer), heads, self.attention)
+    spec = ModelConfig(trunk.with_vocabulary(tokenizer), heads, self.attention)
     if reason := self._other_activation(spec):
       raise InputError(
         f"hidden_act is {config['hidden_act']!r}: only 'gelu' is supported here, since {reason}"
