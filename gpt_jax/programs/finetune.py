@@ -14,16 +14,22 @@ from gpt_jax.models.loss import Loss, model_loss
 from gpt_jax.models.model import Model, parameter_shapes
 from gpt_jax.parallel.mesh import make_mesh
 from gpt_jax.programs.finetune_config import FinetuneConfig, check_type, is_probe
-from gpt_jax.programs.finetune_evaluations import evaluation_due, make_evaluations
-from gpt_jax.programs.finetune_examples import load_task
-from gpt_jax.programs.finetune_model import (
+from gpt_jax.programs.finetune_evaluations import (
+  RESULT,
+  evaluation_due,
+  finish,
+  make_evaluations,
+  read_result,
+  write_summary,
+)
+from gpt_jax.programs.finetune_start import load_start
+from gpt_jax.programs.finetune_task import (
+  load_task,
   make_meta,
   model_config,
   trained_layers,
   without_trunk_dropout,
 )
-from gpt_jax.programs.finetune_result import RESULT, finish, read_result, write_summary
-from gpt_jax.programs.finetune_start import load_start
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.answers.text import EncodedText
 from gpt_jax.tasks.encoding import Encoded

@@ -1,15 +1,22 @@
-"""Evaluations of a fine-tuning run on the dev set: metrics, schedule and final report."""
+"""Evaluations of a fine-tuning run on the dev set, and its results: result.json of each seed,
+summary.json of several, a warning of a model that is no better than a constant answer.
+"""
 
+import math
 import os
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 
 from gpt_jax.checkpoints.restore import best_evaluation, restore_params
 from gpt_jax.errors import InputError
+from gpt_jax.files import read_json, verified, with_checksum, write_json
 from gpt_jax.inference.dev_report import REPORT, format_calibration, write_dev_report
+from gpt_jax.inference.seeds import format_summary, summarize
 from gpt_jax.inference.text_answers import make_task_predictor
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.parallel.processes import is_main_process
@@ -19,8 +26,10 @@ from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.answers.labels import format_labels
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.training import hooks
+from gpt_jax.training.recipe import Finished
 from gpt_jax.training.reporter import log
 
+RESULT = "result.json"
 FIRST_EVALUATION = 1000  # updates; see evaluation_due
 
 
@@ -105,3 +114,108 @@ def make_report(
 
 def _abstract(x: jax.Array) -> jax.ShapeDtypeStruct:
   return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)
+
+
+def finish(
+  config: FinetuneConfig,
+  task: LabeledTask,
+  dev_set: Encoded,
+  report: Callable[[Any, int, str], None],
+  finished: Finished,
+  workdir: str,
+) -> dict[str, Any]:
+  """Writes the dev report and result.json of a run; returns the content of the latter."""
+  steps, stopped = finished.steps, finished.stopped
+  # A stopped run's last state was donated to the step that was stopped: read the best one.
+  report(finished.params, 0 if stopped else steps, workdir)
+  measured = finished.evaluation
+  result: dict[str, Any] = {
+    "task": task.name,
+    "seed": finished.seed,
+    "steps": steps,
+    "dev": measured,
+  }
+  if is_main_process() and not (stopped and stopped.goes_on):
+    # Without a checkpoint whose metric is a number, the last evaluation stands for the best.
+    result["best"] = best_evaluation(workdir) or {"step": steps, **measured}
+    write_json(os.path.join(workdir, RESULT), with_checksum(result))
+    warn_of_majority(task, dev_set, result["best"], config)
+  return result
+
+
+def read_result(workdir: str) -> dict[str, Any] | None:
+  """The result of a finished run; None if there is none, or one that is not what was written."""
+  path = os.path.join(workdir, RESULT)
+  try:
+    return verified(read_json(path))
+  except FileNotFoundError:
+    return None
+  except (OSError, ValueError) as error:
+    warnings.warn(f"{path}: {error}; the last checkpoint is evaluated again", stacklevel=2)
+    return None
+
+
+def write_summary(results: list[dict[str, Any]], workdir: str) -> list[dict[str, Any]]:
+  """Writes `summary.json` on process 0, and logs it; returns the results."""
+  if is_main_process():  # which alone knows the best evaluations
+    over_seeds = summarize(results)
+    write_json(os.path.join(workdir, "summary.json"), over_seeds)
+    log(format_summary(over_seeds))
+  return results
+
+
+def warn_of_majority(
+  task: LabeledTask, dev_set: Encoded, best: dict[str, float], config: FinetuneConfig
+) -> None:
+  """Logs a warning, and what to try, if the best model is no better than a constant answer: its
+  accuracy does not exceed the share of the commonest label by more than its standard error, or
+  another metric is not better than its baseline.
+
+  Args:
+    best: the best evaluation of the run: dev_loss, and dev_accuracy, dev_baseline_<metric> or
+      dev_degenerate.
+    config: of the run.
+  """
+  constant = task.constant_loss(dev_set.labels)
+  if constant is None:
+    return
+  shares = dev_set.labels.mean(axis=0)
+  problem = _problem(task, shares, len(dev_set), best)
+  if not problem:
+    return
+  # Steps that are too large leave a loss far above that of predicting the labels' shares.
+  too_high = best.get("dev_loss", 0.0) > 1.5 * constant
+  # Half a power of ten down or up.
+  rate = (config.optim.learning_rate or 0.0) * (0.3 if too_high else 3)
+  change = "lower" if too_high else "higher"
+  train = config.train
+  length = "epochs" if train.epochs else "steps"
+  log(
+    f"warning: {task.name}: {problem}; in another workdir try a {change} rate, "
+    f"config.optim.learning_rate={rate:.2g}, and a longer run, "
+    f"config.train.{length}={2 * (train.epochs or train.steps)}"
+  )
+
+
+def _problem(task: LabeledTask, shares: np.ndarray, count: int, best: dict[str, float]) -> str:
+  """Describes the problem of the best evaluation; "" if there is none."""
+  commonest, share = int(shares.argmax()), float(shares.max())
+  if "dev_baseline_rmse" in best and best["dev_rmse"] > 0.98 * best["dev_baseline_rmse"]:
+    return (
+      f"the best model's root mean squared error on dev, {best['dev_rmse']:.4g}, is not 2 % below "
+      f"that of always answering the mean of the training set, {best['dev_baseline_rmse']:.4g}"
+    )
+  if "dev_baseline_micro_f1" in best and best["dev_micro_f1"] <= best["dev_baseline_micro_f1"]:
+    return (
+      f"the best model's micro-F1 on dev, {best['dev_micro_f1']:.3f}, is not above that of giving "
+      f"each row the same commonest labels, {best['dev_baseline_micro_f1']:.3f}"
+    )
+  accuracy = best.get("dev_accuracy")
+  if accuracy is None:
+    return "the best model predicts the same for every dev row" if "dev_degenerate" in best else ""
+  if accuracy > share + math.sqrt(share * (1 - share) / count):
+    return ""
+  return (
+    f"the best dev accuracy, {accuracy:.1%}, is not above the share of the commonest label, "
+    f"{task.labels[commonest]} with {share:.1%} of {count:,} dev rows"
+  )

@@ -17,7 +17,7 @@ from gpt_jax.errors import InputError, counted
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.programs import finetune, pretrain
 from gpt_jax.programs.finetune_config import FinetuneConfig
-from gpt_jax.programs.finetune_examples import build_task
+from gpt_jax.programs.finetune_task import build_task
 from gpt_jax.programs.pretrain import PretrainConfig, Text
 from gpt_jax.tasks.encoding import evenly
 from gpt_jax.tasks.formats import Format

@@ -28,7 +28,7 @@ from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.programs import prepare
-from gpt_jax.programs.finetune_result import read_result
+from gpt_jax.programs.finetune_evaluations import read_result
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 20  # seconds until an attempt counts as a hang

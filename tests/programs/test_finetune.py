@@ -33,10 +33,9 @@ from gpt_jax.programs import finetune, replay
 from gpt_jax.programs import finetune_evaluations as evaluations
 from gpt_jax.programs.config_files import override
 from gpt_jax.programs.finetune import FinetuneConfig
-from gpt_jax.programs.finetune_examples import load_task
-from gpt_jax.programs.finetune_model import model_config
-from gpt_jax.programs.finetune_result import read_result, write_summary
+from gpt_jax.programs.finetune_evaluations import read_result, write_summary
 from gpt_jax.programs.finetune_start import load_start
+from gpt_jax.programs.finetune_task import load_task, model_config
 from gpt_jax.tasks.packing import OrderedBatches
 from gpt_jax.tasks.table import TableTask
 from gpt_jax.training.forecast import Forecast

@@ -22,19 +22,17 @@ from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.models.trunk import States
 from gpt_jax.programs import finetune
-from gpt_jax.programs import finetune_result as result_files
+from gpt_jax.programs import finetune_evaluations as result_files
 from gpt_jax.programs.finetune import FinetuneConfig
-from gpt_jax.programs.finetune_examples import load_task
-from gpt_jax.programs.finetune_model import check_options, head_of
+from gpt_jax.programs.finetune_evaluations import warn_of_majority
 from gpt_jax.programs.finetune_start import load_start
+from gpt_jax.programs.finetune_task import balanced_weights, check_options, head_of, load_task
 from gpt_jax.tasks.formats import GPTFormat
 from gpt_jax.tasks.packing import OrderedBatches
 from gpt_jax.tasks.task import BuiltinTask
-from gpt_jax.training.class_weights import balanced_weights
 from gpt_jax.training.early_stopping import is_exhausted
 from gpt_jax.training.forecast import Forecast
 from gpt_jax.training.loop import TrainConfig
-from gpt_jax.training.majority import warn_of_majority
 from gpt_jax.training.optimizer import OptimConfig
 from gpt_jax.training.recipe import make_trainer
 from gpt_jax.training.run import Run
@@ -118,15 +116,15 @@ def test_a_run_that_learns_is_not_suspected_and_others_are_told_what_to_try(fine
   config, task = finetuned.config, finetuned.config.task.build(finetuned.data_dir)
   loaded = load_model(f"{finetuned.workdir}/seed_0")
   dev = task.encode(task.examples(finetuned.data_dir, "dev"), loaded.tokenizer, 64)
-  warn_of_majority(task, dev, finetuned.results[0]["best"], config.optim, config.train)
+  warn_of_majority(task, dev, finetuned.results[0]["best"], config)
   assert "commonest" not in capsys.readouterr().err
   # A loss far above that of the labels' shares is the mark of too high a rate.
   bad = {"dev_accuracy": 0.5, "dev_loss": 9.0}
-  warn_of_majority(task, dev, bad, config.optim, config.train)
+  warn_of_majority(task, dev, bad, config)
   assert "try a lower rate, config.optim.learning_rate=0.003, and" in capsys.readouterr().err
   # That of the labels' shares is the mark of too low a rate.
   bad["dev_loss"] = 0.69
-  warn_of_majority(task, dev, bad, config.optim, config.train)
+  warn_of_majority(task, dev, bad, config)
   log = capsys.readouterr().err
   assert "is not above the share of the commonest label, " in log
   assert "config.optim.learning_rate=0.03, and a longer run, config.train.epochs=12" in log
@@ -280,8 +278,8 @@ def test_a_run_stops_early_and_resumes_exactly(finetuned, tmp_path, monkeypatch,
   assert result["dev"] == {"dev_accuracy": 0.6, "dev_loss": 0.5}
   assert "no better dev_accuracy in 2 evaluations" in capsys.readouterr().err
   assert load_model(f"{tmp_path}/whole/best").step == 4
-  ((best, optim, length),) = told  # compared with the majority
-  assert (best, optim, length.epochs) == (result["best"], config.optim, 20)
+  ((best, told_config),) = told  # compared with the majority
+  assert (best, told_config.train.epochs) == (result["best"], 20)
 
   accuracies = iter([0.5, 0.6, 0.6, 0.6, 0.6])
   with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):

@@ -27,9 +27,9 @@ from gpt_jax.inference.ensemble import Ensemble
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import evaluate, export, finetune, predict
+from gpt_jax.programs.finetune_evaluations import warn_of_majority
 from gpt_jax.tasks.table import TableTask
 from gpt_jax.training.loop import TrainConfig
-from gpt_jax.training.majority import warn_of_majority
 from gpt_jax.training.optimizer import OptimConfig
 
 pytestmark = pytest.mark.e2e
@@ -273,13 +273,13 @@ def test_a_run_no_better_than_a_constant_says_so(trained, capsys):
     loaded = load_model(run.best)
     task = loaded.task
     dev = task.encode(task.examples(run.data_dir, "dev"), loaded.tokenizer, 32)
-    warn_of_majority(task, dev, run.result["best"], run.config.optim, run.config.train)
+    warn_of_majority(task, dev, run.result["best"], run.config)
     assert capsys.readouterr().err == ""
     mean = 0.0 if run is trained.prices else dev.labels.mean(0) > 0.5
     measures = task.measures(np.zeros_like(dev.labels) + mean, dev.truth)
     assert measures["degenerate"] == 1
     best = {f"dev_{name}": value for name, value in measures.items()}
-    warn_of_majority(task, dev, best, run.config.optim, run.config.train)
+    warn_of_majority(task, dev, best, run.config)
     assert words in capsys.readouterr().err
 
 

@@ -11,7 +11,7 @@ import pytest
 from gpt_jax.errors import InputError
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.programs.finetune_model import below_head, trained_layers
+from gpt_jax.programs.finetune_task import below_head, trained_layers
 from gpt_jax.training.layerwise import Layerwise
 from gpt_jax.training.optimizer import OptimConfig, make_optimizer
 

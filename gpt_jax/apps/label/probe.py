@@ -15,7 +15,7 @@ from gpt_jax.inference.probe_features import POOLING
 from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.programs.finetune_config import FinetuneConfig
-from gpt_jax.programs.finetune_model import make_meta
+from gpt_jax.programs.finetune_task import make_meta
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.task import Task
 from gpt_jax.training.start import Start
