@@ -10,7 +10,7 @@ The subpackages, top to bottom. Each imports only from those above it; nothing i
   ops                          dropout, attention, cross-entropy
   models                       trunks (transformer, lstm, …) and heads/ (language, classify, …)
   checkpoints                  the run folder, saved steps, import and export formats
-  training                     optimizer, step, loop, hooks, transfer to a new task
+  training                     optimizer, step, loop, hooks
   inference                    generation, scoring, evaluation
   programs                     one run(…) per command in launch/: prepare, pretrain, finetune, …
   apps                         products on top, a folder each: report, label, serve, paper, …

@@ -5,7 +5,7 @@ import math
 from gpt_jax.checkpoints.load import LoadedModel
 from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.inference.dev_report import read_dev_set
-from gpt_jax.training.reporter import log
+from gpt_jax.parallel.processes import log
 
 META = "temperature"  # its name in the metadata of an export
 

@@ -1,8 +1,12 @@
 """Processes of a multi-host run: the main one, and values gathered from all of them."""
 
+import sys
+
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
+
+from gpt_jax import errors
 
 _PADDED = 1 << 14  # bytes; a program of its own is compiled for every size that is gathered
 
@@ -10,6 +14,12 @@ _PADDED = 1 << 14  # bytes; a program of its own is compiled for every size that
 def is_main_process() -> bool:
   """Whether this process logs and writes what the run writes once; one process of a run does."""
   return jax.process_index() == 0
+
+
+def log(text: str) -> None:
+  """Prints to standard error on process 0."""
+  if is_main_process():
+    print(errors.for_user(text), file=sys.stderr, flush=True)
 
 
 def largest(value: float) -> float:

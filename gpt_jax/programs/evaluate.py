@@ -12,7 +12,7 @@ from gpt_jax.data.token_file import TokenFile
 from gpt_jax.errors import InputError
 from gpt_jax.inference.attack import ATTACKS, MAX_RADIUS, make_attacked_predictor
 from gpt_jax.inference.evaluate import make_text_measure
-from gpt_jax.inference.similarity import cosine_measures
+from gpt_jax.inference.model import Model
 from gpt_jax.inference.text_answers import task_predictor
 from gpt_jax.models.model import make_heads
 from gpt_jax.parallel.agreement import check_agreement
@@ -190,3 +190,45 @@ def _on_text(loaded: LoadedModel, data: str, split: str) -> dict[str, float]:
   measure = make_text_measure(loaded.model, bound, rows, mesh)
   measures = measure(replicate(loaded.params, mesh))
   return {"tokens": text.n_tokens, "bytes": text.n_bytes, **measures}
+
+
+def cosine_measures(loaded: LoadedModel, data_dir: str, split: str, name: str) -> dict[str, Any]:
+  """How well the cosines of a split's pairs agree with its scores.
+
+  Args:
+    loaded: any checkpoint; see Model.embed for how it reads a text.
+    data_dir: folder of the task's files.
+    split: "train", "dev" or "test".
+    name: of the task.
+
+  Returns:
+    The number of examples, and the task's metrics, such as pearson and spearman.
+
+  Raises:
+    InputError: a task that does not score the similarity of two texts, or unlabeled examples.
+  """
+  task = find(name)
+  if not (task.kind == "similarity" and "spearman" in task.metrics):
+    raise InputError(
+      f"task={name}: {loaded.path} is {loaded.without_task}; this program evaluates it on "
+      "similarity scores such as stsb, zero_shot.run language models on other tasks"
+    )
+  examples = task.examples(data_dir, split)
+  if unlabeled := next((example.location for example in examples if example.label is None), None):
+    raise InputError(f"{unlabeled}: no label to compare with; use a split that has them")
+  model = Model(loaded)
+  # Of the two sequences of an example the first has both texts in order.
+  first, second = (
+    model.embed([example.sequences[0][i] for example in examples], truncate=True) for i in (0, 1)
+  )
+  scores = task.value(np.array([example.label for example in examples]))
+  similarities = cosines(first, second)
+  metrics = {name: float(metric(scores, similarities)) for name, metric in task.metrics.items()}
+  return {"examples": len(examples), **metrics}
+
+
+def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+  """Cosine similarity of each pair of rows of two arrays [N, D]: float64 [N]."""
+  first, second = first.astype(np.float64), second.astype(np.float64)
+  lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
+  return (first * second).sum(axis=1) / np.maximum(lengths, 1e-12)

@@ -5,7 +5,7 @@ from gpt_jax.checkpoints.load import load_model
 from gpt_jax.checkpoints.restore import saved_metrics
 from gpt_jax.errors import MissingInput
 from gpt_jax.inference.temperature import META, find_temperature
-from gpt_jax.training.reporter import log
+from gpt_jax.parallel.processes import log
 
 
 def run(checkpoint: str, out: str, format: str = "npz") -> None:

@@ -13,6 +13,7 @@ from gpt_jax.errors import InputError
 from gpt_jax.models.loss import Loss, model_loss
 from gpt_jax.models.model import Model, parameter_shapes
 from gpt_jax.parallel.mesh import make_mesh
+from gpt_jax.parallel.processes import log
 from gpt_jax.programs.finetune_config import FinetuneConfig, check_type, is_probe
 from gpt_jax.programs.finetune_evaluations import (
   RESULT,
@@ -30,6 +31,7 @@ from gpt_jax.programs.finetune_task import (
   trained_layers,
   without_trunk_dropout,
 )
+from gpt_jax.programs.start import Start
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.answers.text import EncodedText
 from gpt_jax.tasks.encoding import Encoded
@@ -42,9 +44,7 @@ from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import Optimizer, make_optimizer
 from gpt_jax.training.profile import parse_span
 from gpt_jax.training.recipe import Batches, Evaluation, Recipe, WholeBatches
-from gpt_jax.training.reporter import log
 from gpt_jax.training.run import Run, ending
-from gpt_jax.training.start import Start
 from gpt_jax.training.trackers import Trackers, parse_trackers
 
 
@@ -184,7 +184,7 @@ def finetune_recipe(
 
   @functools.lru_cache(2)  # packing takes a while; the next seed has other batches
   def batches(train: TrainConfig) -> Batches:
-    return make_batches(dataclasses.replace(config, train=train), train_set, mesh)
+    return make_batches(dataclasses.replace(config, train=train), task, train_set, mesh)
 
   def loss(model: Model) -> Loss:
     return adversarial_loss(model_loss(model), config.adversarial)
@@ -237,8 +237,10 @@ def with_evaluation(
   )
 
 
-def make_batches(config: FinetuneConfig, train_set: Encoded, mesh: Mesh) -> WholeBatches:
-  """The batches of a run, in the order of its seed; packed, but for those of an encoder-decoder."""
+def make_batches(
+  config: FinetuneConfig, task: LabeledTask, train_set: Encoded, mesh: Mesh
+) -> WholeBatches:
+  """The batches of a run, in the order of its seed; packed, unless the answers are written."""
   devices, microbatches = mesh.shape["data"], config.train.parts
   # At least 1: PackedBatches says what is wrong with fewer examples than a batch.
   steps_per_epoch = max(1, len(train_set) // config.batch_size)
@@ -246,7 +248,7 @@ def make_batches(config: FinetuneConfig, train_set: Encoded, mesh: Mesh) -> Whol
   # All batches are planned ahead: one shape has to hold each of them.
   epochs = config.train.epochs or -(-total_steps // steps_per_epoch)
   seed = config.train.seed
-  if config.trunk.reads_source:
+  if task.writes_text:
     rows = EncoderDecoderBatches(cast(EncodedText, train_set), config.batch_size, seed, epochs)
     return WholeBatches(rows, rows.shape, mesh, microbatches)
   # An extract token must be in the same group of rows as its example: a microbatch under jit; under

@@ -19,7 +19,7 @@ from gpt_jax.inference.dev_report import REPORT, format_calibration, write_dev_r
 from gpt_jax.inference.seeds import format_summary, summarize
 from gpt_jax.inference.text_answers import make_task_predictor
 from gpt_jax.models.model import ModelConfig
-from gpt_jax.parallel.processes import is_main_process
+from gpt_jax.parallel.processes import is_main_process, log
 from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.programs.finetune_start import Start
 from gpt_jax.tasks.answers.answer import LabeledTask
@@ -27,7 +27,6 @@ from gpt_jax.tasks.answers.labels import format_labels
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.training import hooks
 from gpt_jax.training.recipe import Finished
-from gpt_jax.training.reporter import log
 
 RESULT = "result.json"
 FIRST_EVALUATION = 1000  # updates; see evaluation_due

@@ -11,8 +11,8 @@ from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.errors import InputError, counted
 from gpt_jax.programs.config_files import overridden
 from gpt_jax.programs.finetune_config import FinetuneConfig
+from gpt_jax.programs.start import TABLES, Start
 from gpt_jax.tasks.formats import Format, GPTFormat
-from gpt_jax.training.start import TABLES, Start
 
 
 def load_start(config: FinetuneConfig, pretrained: str, tokenizer: str) -> Start:

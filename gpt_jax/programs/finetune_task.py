@@ -13,16 +13,16 @@ from gpt_jax.errors import InputError, counted
 from gpt_jax.models.heads.language import LanguageHead
 from gpt_jax.models.model import ModelConfig, make_heads
 from gpt_jax.models.trunk import TrunkConfig
+from gpt_jax.parallel.processes import log
 from gpt_jax.programs.finetune_config import FinetuneConfig, is_probe
 from gpt_jax.programs.finetune_start import transform_of
+from gpt_jax.programs.start import Start
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.answers.text import as_text
 from gpt_jax.tasks.encoding import Encoded, count_repeated, evenly, without_labels
 from gpt_jax.training.adversarial import VirtualAdversarial
 from gpt_jax.training.defaults import with_defaults
 from gpt_jax.training.layerwise import Layerwise
-from gpt_jax.training.reporter import log
-from gpt_jax.training.start import Start
 
 
 def load_task(

@@ -6,7 +6,7 @@ from typing import Any
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.errors import InputError
 from gpt_jax.inference.generate import continuations, search, write
-from gpt_jax.training.reporter import log
+from gpt_jax.parallel.processes import log
 
 
 def run(

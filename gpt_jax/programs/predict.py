@@ -18,6 +18,7 @@ from gpt_jax.inference.abstention import choose_threshold
 from gpt_jax.inference.calibration import scale
 from gpt_jax.inference.ensemble import Calibration, Ensemble, load_ensemble
 from gpt_jax.inference.tfidf_classifier import is_tfidf, load_tfidf
+from gpt_jax.parallel.processes import log
 from gpt_jax.programs.outputs import check_writable, refuse_existing
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import Encoded
@@ -29,7 +30,6 @@ from gpt_jax.tasks.readers import (
   read_every_row,
   with_further_column,
 )
-from gpt_jax.training.reporter import log
 
 _SUFFIXES = (".tsv", ".csv", ".jsonl")
 

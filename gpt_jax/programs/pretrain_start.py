@@ -7,8 +7,8 @@ from gpt_jax.models.model import parameter_shapes
 from gpt_jax.programs.pretrain import MakeRecipe, pretrain_recipe
 from gpt_jax.programs.pretrain_config import PretrainConfig
 from gpt_jax.programs.pretrain_text import Text, warn_when_stuck
+from gpt_jax.programs.start import Start, load_start
 from gpt_jax.training.recipe import Recipe
-from gpt_jax.training.start import Start, load_start
 
 
 def from_checkpoint(checkpoint: str) -> MakeRecipe:

@@ -19,10 +19,10 @@ from gpt_jax.programs import finetune, pretrain
 from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.programs.finetune_task import build_task
 from gpt_jax.programs.pretrain import PretrainConfig, Text
+from gpt_jax.programs.start import Start
 from gpt_jax.tasks.encoding import evenly
 from gpt_jax.tasks.formats import Format
 from gpt_jax.training.recipe import Recipe, make_trainer
-from gpt_jax.training.start import Start
 
 SHOWN = 10  # arrays that differ
 

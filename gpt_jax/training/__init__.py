@@ -2,7 +2,6 @@
 
 Start at recipe.py, what a run trains, and run.py, what every run does with it; trainer.py is the
 compiled step, loop.py the loop itself and hooks.py what runs between updates. step.py has gradient
-and update, reporter.py metrics.jsonl and the console, flops.py MFU, start.py what a run takes from
-a checkpoint.
+and update, reporter.py metrics.jsonl and the console, flops.py MFU.
 May import checkpoints and the subpackages above; knows no objective.
 """

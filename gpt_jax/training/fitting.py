@@ -11,10 +11,9 @@ import jax
 from gpt_jax.errors import InputError
 from gpt_jax.models.trunk import POLICIES
 from gpt_jax.parallel import memory
-from gpt_jax.parallel.processes import largest
+from gpt_jax.parallel.processes import largest, log
 from gpt_jax.training.forecast import Forecast, gigabytes
 from gpt_jax.training.loop import TrainConfig
-from gpt_jax.training.reporter import log
 from gpt_jax.training.trainer import Trainer
 
 

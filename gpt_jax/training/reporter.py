@@ -50,12 +50,6 @@ class Trackers(Protocol):
     ...
 
 
-def log(text: str) -> None:
-  """Prints to standard error on process 0."""
-  if is_main_process():
-    print(errors.for_user(text), file=sys.stderr, flush=True)
-
-
 class Reporter:
   """Logs a run on process 0; on other processes every method does nothing.
 

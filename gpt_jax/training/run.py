@@ -13,12 +13,13 @@ from gpt_jax.checkpoints.run_folder import (
 )
 from gpt_jax.checkpoints.store import Checkpoints
 from gpt_jax.errors import InputError
+from gpt_jax.parallel.processes import log
 from gpt_jax.training import hooks
 from gpt_jax.training.fitting import plan_training
 from gpt_jax.training.forecast import Forecast
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.recipe import Finished, Recipe, RunContext, make_trainer
-from gpt_jax.training.reporter import Reporter, Trackers, log
+from gpt_jax.training.reporter import Reporter, Trackers
 from gpt_jax.training.step import TrainState
 from gpt_jax.training.trainer import Trainer
 

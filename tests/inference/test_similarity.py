@@ -12,12 +12,12 @@ from gpt_jax.batch import Rows
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.checkpoints.store import Checkpoints
 from gpt_jax.errors import InputError
-from gpt_jax.inference.similarity import cosines
 from gpt_jax.models.heads.contrastive import ContrastiveHead
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import evaluate
+from gpt_jax.programs.evaluate import cosines
 
 TEXTS = ["the cat sat on the mat", "dog", "the dog ran to the old red barn by the sea"]
 

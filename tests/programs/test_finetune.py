@@ -36,13 +36,13 @@ from gpt_jax.programs.finetune import FinetuneConfig
 from gpt_jax.programs.finetune_evaluations import read_result, write_summary
 from gpt_jax.programs.finetune_start import load_start
 from gpt_jax.programs.finetune_task import load_task, model_config
+from gpt_jax.programs.start import transfer
 from gpt_jax.tasks.packing import OrderedBatches
 from gpt_jax.tasks.table import TableTask
 from gpt_jax.training.forecast import Forecast
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.recipe import make_trainer
 from gpt_jax.training.run import Run
-from gpt_jax.training.start import transfer
 from gpt_jax.training.trainer import Trainer
 
 pytestmark = pytest.mark.e2e

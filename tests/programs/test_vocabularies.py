@@ -27,11 +27,11 @@ from gpt_jax.programs.finetune_start import load_start, transform_of
 from gpt_jax.programs.prepare import PrepareConfig
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.programs.pretrain_start import from_checkpoint
+from gpt_jax.programs.start import Start
 from gpt_jax.tasks.formats import BERTFormat, GPTFormat, RoBERTaFormat
 from gpt_jax.tasks.task import BuiltinTask
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
-from gpt_jax.training.start import Start
 
 pytestmark = [pytest.mark.e2e, pytest.mark.parity("released")]
 

@@ -38,6 +38,7 @@ from gpt_jax.files import (
 )
 from gpt_jax.inference.linear_classifier import fit_linear
 from gpt_jax.models.model import ModelConfig
+from gpt_jax.parallel.processes import log
 from gpt_jax.programs import finetune, prepare, pretrain
 from gpt_jax.programs.finetune_start import Start, load_start, transform_of
 from gpt_jax.programs.prepare import PrepareConfig
@@ -45,7 +46,6 @@ from gpt_jax.programs.pretrain_samples import with_samples
 from gpt_jax.tasks.task import find
 from gpt_jax.training.history import curve
 from gpt_jax.training.interval import Diverged
-from gpt_jax.training.reporter import log
 from gpt_jax.training.trackers import parse_trackers
 
 _RESULTS = "results.json"

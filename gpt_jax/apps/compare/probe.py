@@ -8,14 +8,14 @@ import numpy as np
 
 from gpt_jax.batch import Rows
 from gpt_jax.inference.linear_classifier import fit_best_linear
-from gpt_jax.inference.probe_features import probe_features
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.programs.finetune_start import load_start
+from gpt_jax.programs.probe_features import probe_features
+from gpt_jax.programs.start import Start
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import evenly
 from gpt_jax.tasks.formats import RoBERTaFormat
-from gpt_jax.training.start import Start
 
 _PENALTY_SHARE = 5  # every fifth training example chooses the strength of the penalty
 

@@ -24,7 +24,7 @@ from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.config import field_values
 from gpt_jax.errors import InputError, did_you_mean
 from gpt_jax.files import atomic_file, read_json, verified, with_checksum, write_json
-from gpt_jax.training.reporter import log
+from gpt_jax.parallel.processes import log
 
 PARTS = ("gradients", "scaling", "rates", "sampling")
 # What is measured of a trained model, and the fields of a Budget that it depends on.

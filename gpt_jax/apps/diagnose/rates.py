@@ -9,7 +9,7 @@ from gpt_jax.apps.diagnose.stability import OUTCOMES, outcome
 from gpt_jax.apps.diagnose.texts import Texts
 from gpt_jax.apps.diagnose.workdir import measured
 from gpt_jax.config import to_json
-from gpt_jax.training.reporter import log
+from gpt_jax.parallel.processes import log
 
 
 def measure_rates(trunk: Any, texts: Texts, budget: Budget, workdir: str) -> dict[str, Any]:

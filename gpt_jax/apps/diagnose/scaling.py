@@ -8,7 +8,7 @@ from gpt_jax.apps.diagnose.short_runs import make_short_run, short_config
 from gpt_jax.apps.diagnose.texts import Texts
 from gpt_jax.apps.diagnose.workdir import measured
 from gpt_jax.config import to_json
-from gpt_jax.training.reporter import log
+from gpt_jax.parallel.processes import log
 
 
 def measure_scaling(trunk: Any, texts: Texts, budget: Budget, workdir: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 from gpt_jax.checkpoints.run_folder import listing
 from gpt_jax.errors import InputError
 from gpt_jax.files import check_path, make_folders, read_json, verified, with_checksum, write_json
-from gpt_jax.training.reporter import log
+from gpt_jax.parallel.processes import log
 
 RESULT = "diagnosis.json"
 _PARTS = "measured"

@@ -43,13 +43,13 @@ from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_file, with_checksum, write_json
 from gpt_jax.inference.ensemble import load_ensemble
 from gpt_jax.inference.linear_classifier import Linear, fit_best_linear, fit_tfidf
-from gpt_jax.inference.probe_features import probe_features
 from gpt_jax.inference.tfidf_classifier import is_tfidf, load_tfidf, save_tfidf
+from gpt_jax.parallel.processes import log
 from gpt_jax.programs import finetune
 from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.programs.finetune_start import Start, load_start
+from gpt_jax.programs.probe_features import probe_features
 from gpt_jax.training.loop import TrainConfig
-from gpt_jax.training.reporter import log
 
 RESULT, REPORT, SUSPECTS = "result.json", "report.html", "suspects.csv"
 _CHECKPOINTS = {

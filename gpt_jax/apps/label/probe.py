@@ -11,14 +11,14 @@ from gpt_jax.checkpoints.store import Checkpoints
 from gpt_jax.config import to_json
 from gpt_jax.inference.dev_report import write_dev_report
 from gpt_jax.inference.linear_classifier import Linear
-from gpt_jax.inference.probe_features import POOLING
 from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.programs.finetune_task import make_meta
+from gpt_jax.programs.probe_features import POOLING
+from gpt_jax.programs.start import Start
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.task import Task
-from gpt_jax.training.start import Start
 
 _STEP = 1  # of its only checkpoint
 

@@ -5,8 +5,8 @@ import threading
 import time
 from types import TracebackType
 
+from gpt_jax.parallel.processes import log
 from gpt_jax.training.forecast import duration
-from gpt_jax.training.reporter import log
 
 SECONDS = 50.0  # between two lines
 _CLEAR_LINE = "\r\x1b[K"  # fine-tuning may have an open one

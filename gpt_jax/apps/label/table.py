@@ -13,9 +13,9 @@ from gpt_jax.apps.label.columns import find_columns
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError, counted
 from gpt_jax.files import atomic_file
+from gpt_jax.parallel.processes import log
 from gpt_jax.tasks.readers import Row, read_usable
 from gpt_jax.tasks.table import TableTask
-from gpt_jax.training.reporter import log
 
 MIN_ROWS = 100
 MIN_OF_LABEL = 10  # so that each split is likely to have some

@@ -11,7 +11,7 @@ from gpt_jax.apps.label.table import Labeled
 from gpt_jax.checkpoints.run_folder import listing
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_file, open_regular, read_json, refuse_url, write_json
-from gpt_jax.training.reporter import log
+from gpt_jax.parallel.processes import log
 
 _CLAIM = "label.json"
 

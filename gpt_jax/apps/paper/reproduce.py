@@ -22,6 +22,7 @@ from gpt_jax.files import atomic_file, exists, read_json, write_json
 from gpt_jax.inference.seeds import summarize
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.parallel.processes import log
 from gpt_jax.programs import evaluate, finetune
 from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.tasks import paper_tables as tables
@@ -31,7 +32,6 @@ from gpt_jax.tasks.task import BuiltinTask, find
 from gpt_jax.training.defaults import PAPER_EPOCHS, PAPER_OPTIM
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
-from gpt_jax.training.reporter import log
 
 # Further dev sets that a task's model is evaluated on.
 SHARED = {"mnli": ("mnli-mismatched",), "race": ("race-middle", "race-high")}

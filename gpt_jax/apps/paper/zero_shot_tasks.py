@@ -22,11 +22,11 @@ from gpt_jax.errors import InputError, MissingInput, did_you_mean
 from gpt_jax.inference.scoring import bucket
 from gpt_jax.models.model import Model
 from gpt_jax.ops.cross_entropy import CHUNK_ELEMENTS, logits, token_log_probs
+from gpt_jax.parallel.processes import log
 from gpt_jax.tasks.encoding import Example, evenly
 from gpt_jax.tasks.metrics import accuracy, matthews
 from gpt_jax.tasks.reading import pronouns
 from gpt_jax.tasks.task import find
-from gpt_jax.training.reporter import log
 
 SENTIMENT = (" positive", " negative")  # the words compared after "very"
 MAX_BATCH_TOKENS = 2**14

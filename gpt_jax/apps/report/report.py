@@ -11,9 +11,8 @@ from gpt_jax.apps.report.record import Record, find_runs, read_run
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.errors import InputError
 from gpt_jax.inference.generate import continuations
-from gpt_jax.parallel.processes import is_main_process
+from gpt_jax.parallel.processes import is_main_process, log
 from gpt_jax.tasks.answers.answer import LabeledTask
-from gpt_jax.training.reporter import log
 
 NAME = "report.html"
 _PROMPTS = ("The", "I", "One day")

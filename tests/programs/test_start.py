@@ -12,7 +12,7 @@ from gpt_jax.models.heads.language import LanguageHead
 from gpt_jax.models.heads.masked import MaskedHead
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.training.start import load_start
+from gpt_jax.programs.start import load_start
 from gpt_jax.training.step import TrainState
 
 MORE = tuple(f"more_{i}" for i in range(200))  # more than fit into the padding of a table

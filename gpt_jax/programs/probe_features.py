@@ -13,9 +13,9 @@ from gpt_jax.models.model import Model, ModelConfig
 from gpt_jax.models.trunk import States
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import local_part, replicate, to_device
+from gpt_jax.programs.start import Start
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.packing import OrderedBatches
-from gpt_jax.training.start import Start
 
 # The trunk has not been trained to gather a text in its extract token.
 POOLING = "mean"
