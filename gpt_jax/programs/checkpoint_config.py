@@ -3,13 +3,9 @@
 from typing import Any
 
 from gpt_jax.checkpoints.load import LoadedModel
+from gpt_jax.config import from_json
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.models.model import ModelConfig
-from gpt_jax.objectives.causal import Causal
-from gpt_jax.objectives.masked import Masked
-from gpt_jax.objectives.masked_pairs import MaskedPairs
-from gpt_jax.objectives.prefix_lm import PrefixLM
-from gpt_jax.objectives.span_corruption import SpanCorruption
 from gpt_jax.programs.pretrain_config import PretrainConfig
 
 
@@ -26,13 +22,13 @@ def config_of(loaded: LoadedModel) -> Any:
 def _objective_of(spec: ModelConfig) -> Any:
   """The objective that suits a model's attention and heads."""
   if spec.trunk.reads_source:
-    return SpanCorruption("encoder_decoder")
+    return from_json({"type": "span_corruption", "layout": "encoder_decoder"})
   if spec.attention == "prefix":
-    return PrefixLM()
+    return from_json({"type": "prefix_lm"})
   if spec.attention == "causal":
-    return Causal()
+    return from_json({"type": "causal"})
   if any(head.scope == "sentence_pair" for head in spec.heads):
     # Next sentence and sentence order have the same head: the trunk tells whose it is.
-    is_albert = spec.trunk.shared_layers
-    return MaskedPairs(second="swapped" if is_albert else "random_document")
-  return Masked()
+    second = "swapped" if spec.trunk.shared_layers else "random_document"  # ALBERT's, or BERT's
+    return from_json({"type": "masked_pairs", "second": second})
+  return from_json({"type": "masked"})

@@ -19,7 +19,7 @@ from gpt_jax.config import from_json, settings_of
 from gpt_jax.errors import InputError
 from gpt_jax.files import exists, is_folder, parse_json, read_bytes, read_json, verified
 from gpt_jax.inference.dev_report import PREDICTIONS, REPORT, prediction_lines
-from gpt_jax.inference.samples import Sample, read_samples
+from gpt_jax.programs.pretrain_samples import Sample, read_samples
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.training.history import read_metrics, series
 from gpt_jax.training.plan_file import read_plan

@@ -1,4 +1,4 @@
-"""Samples written during a run, one list per prompt; see inference.samples."""
+"""Samples written during a run, one list per prompt; see programs.pretrain_samples."""
 
 from typing import Any
 

@@ -7,7 +7,6 @@ import pytest
 
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.windows import WindowsConfig
-from gpt_jax.inference import samples
 from gpt_jax.inference.generate import sample
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import ModelConfig
@@ -15,8 +14,8 @@ from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.masked import Masked
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.partition import partition
-from gpt_jax.programs import pretrain, pretrain_samples
-from gpt_jax.programs.pretrain_samples import with_samples
+from gpt_jax.programs import pretrain
+from gpt_jax.programs import pretrain_samples as samples
 from gpt_jax.training.forecast import Forecast
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.run import Run
@@ -74,15 +73,19 @@ def test_sharded_parameters_write_the_same(make_run, held_out, tiny_tokenizer):
 
 @pytest.mark.e2e
 def test_a_run_samples_at_each_evaluation_once(prepared, tmp_path, monkeypatch):
-  monkeypatch.setattr(pretrain_samples, "MIN_STEPS", 1)
+  monkeypatch.setattr(samples, "MIN_STEPS", 1)
   workdir = str(tmp_path / "run")
-  pretrain.run(config_of(steps=4, evaluate_every=2), prepared, workdir, make_recipe=with_samples())
+  pretrain.run(
+    config_of(steps=4, evaluate_every=2), prepared, workdir, make_recipe=samples.with_samples()
+  )
   path = tmp_path / "run" / "samples.jsonl"
   first = path.read_text()
   # As if the run had gone on after its last checkpoint, and been killed while it wrote.
   later = [line.replace('"step": 4', '"step": 5') for line in first.splitlines() if ": 4" in line]
   path.write_text(first + "\n".join([*later, '{"step": 6, "pro']))
-  pretrain.run(config_of(steps=6, evaluate_every=2), prepared, workdir, make_recipe=with_samples())
+  pretrain.run(
+    config_of(steps=6, evaluate_every=2), prepared, workdir, make_recipe=samples.with_samples()
+  )
   assert path.read_text().startswith(first)
   written = samples.read_samples(workdir)
   prompts = {entry.prompt for entry in written}
@@ -102,7 +105,7 @@ def test_short_and_bidirectional_runs_write_none(prepared, tmp_path, monkeypatch
   monkeypatch.setattr(Run, "plan", lambda *_: Forecast())
   monkeypatch.setattr(Trainer, "restore_or_init", lambda *_: (None, 0))
   made = []
-  monkeypatch.setattr(pretrain_samples, "make_writer", lambda *_: made.append(None))
+  monkeypatch.setattr(samples, "make_writer", lambda *_: made.append(None))
   masked = dataclasses.replace(config_of(steps=2), objective=Masked())
   for name, config, least, writers in (
     ("short", config_of(steps=2), samples.MIN_STEPS, 0),
@@ -110,9 +113,9 @@ def test_short_and_bidirectional_runs_write_none(prepared, tmp_path, monkeypatch
     ("long", config_of(steps=2), 2, 1),
     ("hundred", config_of(steps=100), samples.MIN_STEPS, 2),
   ):
-    monkeypatch.setattr(pretrain_samples, "MIN_STEPS", least)
+    monkeypatch.setattr(samples, "MIN_STEPS", least)
     with pytest.raises(Began):
-      pretrain.run(config, prepared, str(tmp_path / name), make_recipe=with_samples())
+      pretrain.run(config, prepared, str(tmp_path / name), make_recipe=samples.with_samples())
     assert len(made) == writers, name
   assert samples.read_samples(str(tmp_path / "short")) == []
 
