@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 from jax.sharding import Mesh
 
@@ -33,7 +33,6 @@ from gpt_jax.programs.finetune_task import (
 )
 from gpt_jax.programs.start import Start
 from gpt_jax.tasks.answers.answer import LabeledTask
-from gpt_jax.tasks.answers.text import EncodedText
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.packing import PackedBatches
 from gpt_jax.tasks.text_batches import EncoderDecoderBatches
@@ -249,7 +248,7 @@ def make_batches(
   epochs = config.train.epochs or -(-total_steps // steps_per_epoch)
   seed = config.train.seed
   if task.writes_text:
-    rows = EncoderDecoderBatches(cast(EncodedText, train_set), config.batch_size, seed, epochs)
+    rows = EncoderDecoderBatches(train_set, config.batch_size, seed, epochs)
     return WholeBatches(rows, rows.shape, mesh, microbatches)
   # An extract token must be in the same group of rows as its example: a microbatch under jit; under
   # pmap also a device.

@@ -10,7 +10,6 @@ import numpy as np
 
 from gpt_jax.config import from_json, to_json
 from gpt_jax.errors import InputError, counted
-from gpt_jax.models.heads.language import LanguageHead
 from gpt_jax.models.model import ModelConfig, make_heads
 from gpt_jax.models.trunk import TrunkConfig
 from gpt_jax.parallel.processes import log
@@ -20,7 +19,6 @@ from gpt_jax.programs.start import Start
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.answers.text import as_text
 from gpt_jax.tasks.encoding import Encoded, count_repeated, evenly, without_labels
-from gpt_jax.training.adversarial import VirtualAdversarial
 from gpt_jax.training.defaults import with_defaults
 from gpt_jax.training.layerwise import Layerwise
 
@@ -121,13 +119,12 @@ def model_config(config: FinetuneConfig, task: LabeledTask, start: Start) -> Mod
   """
   if task.writes_text:
     return ModelConfig(start.trunk, make_heads([task.head]), start.attention)
-  heads = make_heads([head_of(config, task, start)])
-  if is_probe(config):  # the auxiliary loss has no parameters to train
-    return ModelConfig(start.trunk, heads, start.attention)
-  if config.lm_weight:
+  heads = [head_of(config, task, start)]
+  # A probe has no auxiliary loss, which has no parameters to train there.
+  if config.lm_weight and not is_probe(config):
     # Equation 5: L3 = L2 + lambda L1.
-    heads = (LanguageHead(config.lm_weight), *heads)
-  return ModelConfig(start.trunk, heads, start.attention)
+    heads.insert(0, {"type": "language", "weight": config.lm_weight})
+  return ModelConfig(start.trunk, make_heads(heads), start.attention)
 
 
 def head_of(config: FinetuneConfig, task: LabeledTask, start: Start) -> dict[str, Any]:
@@ -194,8 +191,8 @@ def check_options(config: FinetuneConfig, task: LabeledTask) -> None:
       f"pooling={config.pooling}: for tasks that give each text one class, not for {task.name} "
       f"({task.kind}); leave it out"
     )
-  semi_supervised = isinstance(config.adversarial, VirtualAdversarial) and config.train_examples
-  if config.unlabeled and not semi_supervised:
+  needs_labels = config.adversarial is None or config.adversarial.needs_labels
+  if config.unlabeled and (needs_labels or not config.train_examples):
     raise InputError(
       "unlabeled: needs train_examples above 0 and adversarial=virtual_adversarial, which alone "
       "trains on examples without labels (configs/adversarial.py)"

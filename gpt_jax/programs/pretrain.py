@@ -23,8 +23,7 @@ from gpt_jax.programs.pretrain_text import (
 )
 from gpt_jax.training.optimizer import make_optimizer
 from gpt_jax.training.recipe import Baselines, Recipe
-from gpt_jax.training.reporter import Trackers
-from gpt_jax.training.run import Profile, train
+from gpt_jax.training.run import Profile, Trackers, train
 
 MakeRecipe = Callable[[PretrainConfig, Text], Recipe]
 _ANY_LENGTH = 10_000  # updates of a schedule that no run follows

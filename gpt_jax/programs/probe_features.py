@@ -1,7 +1,7 @@
 """The features of a linear probe: what a classification head reads of each example."""
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import jax
 import numpy as np
@@ -10,7 +10,6 @@ from jax.sharding import Mesh
 from gpt_jax.batch import Batch
 from gpt_jax.models.heads.classify import pool
 from gpt_jax.models.model import Model, ModelConfig
-from gpt_jax.models.trunk import States
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import local_part, replicate, to_device
 from gpt_jax.programs.start import Start
@@ -44,7 +43,7 @@ def head_features(
   @jax.jit
   def of_batch(params, batch: Batch) -> jax.Array:
     batch = jax.tree.map(lambda x: x[0], batch)
-    states = cast(States, model.apply({"params": params}, batch.rows, method="states"))
+    states: Any = model.apply({"params": params}, batch.rows, method="states")
     return pool(states.hidden, batch, pooling)
 
   features = []

@@ -4,7 +4,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -15,7 +15,6 @@ from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.errors import InputError
 from gpt_jax.inference.scoring import bucket
 from gpt_jax.models.model import ModelConfig
-from gpt_jax.models.trunk import States
 from gpt_jax.ops.cross_entropy import logits, token_log_probs
 from gpt_jax.training.start import TABLES
 
@@ -137,8 +136,8 @@ def _make_forward(model: LoadedModel) -> Callable[[np.ndarray], np.ndarray]:
   @jax.jit
   def apply(params, ids):
     places = np.arange(ids.shape[1], dtype=np.int32)[None]
-    states = float32_model.apply({"params": params}, Rows(ids, places), method="states")
-    hidden, table, *_ = cast(States, states)
+    states: Any = float32_model.apply({"params": params}, Rows(ids, places), method="states")
+    hidden, table = states.hidden, states.table
     if table.shape[1] != hidden.shape[-1]:  # no logits of the trunk alone (ALBERT)
       return hidden[0].astype(np.float32)
     return logits(hidden, table, trunk.vocab_size)[0, :, : trunk.vocab_size]

@@ -1,10 +1,13 @@
 """Batches of text-to-text examples for an encoder-decoder: an input, and the answer to predict."""
 
+from typing import cast
+
 import numpy as np
 
 from gpt_jax.batch import Batch, Predictions, Rows
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.answers.text import EncodedText
+from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.formats import START
 
 _MULTIPLE = 8  # of a row's length
@@ -18,7 +21,7 @@ class EncoderDecoderBatches:
     shape: of the encoder's rows, (B, S).
   """
 
-  def __init__(self, encoded: EncodedText, batch_size: int, seed: int, epochs: int):
+  def __init__(self, encoded: Encoded, batch_size: int, seed: int, epochs: int):
     """The arguments are those of PackedBatches.
 
     Raises:
@@ -29,15 +32,15 @@ class EncoderDecoderBatches:
       raise InputError(
         f"{len(encoded)} examples are fewer than one batch; batch_size is {batch_size}"
       )
-    self._encoded = encoded
+    self._encoded = cast(EncodedText, encoded)
     count = self.steps_per_epoch * batch_size
     orders = []
     for epoch in range(epochs):
       order = np.random.default_rng([seed, epoch]).permutation(len(encoded))[:count]
       orders.append(order.reshape(self.steps_per_epoch, batch_size))
     self._order = np.concatenate(orders)
-    self.shape = (batch_size, _rounded(int(encoded.source_lengths.max())))
-    self._target_length = _rounded(encoded.longest)
+    self.shape = (batch_size, _rounded(int(self._encoded.source_lengths.max())))
+    self._target_length = _rounded(self._encoded.longest)
 
   def __call__(self, step: int) -> Batch:
     examples = self._order[step]

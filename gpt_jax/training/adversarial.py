@@ -38,6 +38,7 @@ class FGM:
   weight: float = option(1.0, "weight of the loss under attack, beside the clean loss", low=0.0)
 
   work = 2.0  # clean, which gives g as well, and under attack
+  needs_labels = True
 
   def __post_init__(self):
     validate(self)
@@ -60,6 +61,7 @@ class VirtualAdversarial:
   probe: float = option(0.1, "L2 norm of the random direction", low=1e-6, high=1e6)
 
   work = 3.0  # clean, p(e), the probe without gradients of parameters, and at e + r
+  needs_labels = False
 
   def __post_init__(self):
     validate(self)
@@ -81,6 +83,8 @@ class FreeLB:
   start: float = option(
     0.2, "size of the random perturbation of the first step; 0: it is clean", low=0.0
   )
+
+  needs_labels = True
 
   def __post_init__(self):
     validate(self)

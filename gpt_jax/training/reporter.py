@@ -8,8 +8,8 @@ import shutil
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol, TextIO
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol, TextIO
 
 import jax
 
@@ -38,18 +38,6 @@ class Tracker(Protocol):
   def close(self, failed: bool) -> None: ...
 
 
-class Trackers(Protocol):
-  """The trackers that a user has chosen, see training.trackers.Trackers."""
-
-  def with_config(self, config: Any) -> "Trackers":
-    """These trackers, which are told the fields of a config."""
-    ...
-
-  def open(self, workdir: str, step: int) -> Sequence[Tracker]:
-    """Starts them for a run that goes on from a step; only the process that logs may."""
-    ...
-
-
 class Reporter:
   """Logs a run on process 0; on other processes every method does nothing.
 
@@ -65,7 +53,7 @@ class Reporter:
     flops_per_token: of a training step, for MFU; 0 if unknown.
     forecast: what the run is expected to take; printed at its start, and at its end with what it
       took.
-    trackers: get the same values.
+    trackers: (workdir, start_step) -> those that get the same values.
     stream: for the progress, which is one line rewritten in place on a terminal, a line per report
       otherwise. Default: standard error, or a progress bar in a notebook with tqdm.
   """
@@ -80,7 +68,7 @@ class Reporter:
     held_out_entropy: float | None = None,
     flops_per_token: float = 0.0,
     forecast: Forecast = _NOTHING_KNOWN,
-    trackers: Trackers | None = None,
+    trackers: Callable[[str, int], Sequence[Tracker]] | None = None,
     stream: TextIO | None = None,
     token_metric: str = "loss",
   ):
@@ -101,7 +89,7 @@ class Reporter:
     planned = total_steps, start_step, unigram_entropy, forecast, token_metric
     write_plan(workdir, *planned, held_out_entropy)
     self._file = open_to_append(path)
-    self._trackers = trackers.open(workdir, start_step) if trackers else ()
+    self._trackers = trackers(workdir, start_step) if trackers else ()
     if stream is None:
       self._bar = _bar(total_steps, start_step)
     if line := format_forecast(forecast, self.steps_planned):

@@ -19,13 +19,25 @@ from gpt_jax.training.fitting import plan_training
 from gpt_jax.training.forecast import Forecast
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.recipe import Finished, Recipe, RunContext, make_trainer
-from gpt_jax.training.reporter import Reporter, Trackers
+from gpt_jax.training.reporter import Reporter, Tracker
 from gpt_jax.training.step import TrainState
 from gpt_jax.training.trainer import Trainer
 
 LENGTH_FIELDS = ("train.steps", "train.epochs")  # may change when a run that can go on resumes
 NEVER = hooks.every(0)
 _PATIENCE = 5.0  # seconds that an interrupted run may spend on `on_end`
+
+
+class Trackers(Protocol):
+  """The trackers that a user has chosen, see training.trackers.Trackers."""
+
+  def with_config(self, config: Any) -> "Trackers":
+    """These trackers, which are told the fields of a config."""
+    ...
+
+  def open(self, workdir: str, step: int) -> Sequence[Tracker]:
+    """Starts them for a run that goes on from a step; only the process that logs may."""
+    ...
 
 
 class Profile(Protocol):
@@ -215,7 +227,7 @@ def make_reporter(
     held_out_entropy=of_held_out,
     flops_per_token=recipe.flops_per_token(),
     forecast=forecast,
-    trackers=trackers.with_config(recipe.config) if trackers else None,
+    trackers=trackers.with_config(recipe.config).open if trackers else None,
     token_metric=recipe.baselines.metric,
   )
 

@@ -119,7 +119,7 @@ def records(data):
 
 
 def report(workdir, chosen, start, steps, log=None):
-  with Reporter(workdir, 100, start, stream=log or io.StringIO(), trackers=chosen) as reporter:
+  with Reporter(workdir, 100, start, stream=log or io.StringIO(), trackers=chosen.open) as reporter:
     for step in steps:
       reporter.progress(step, {"loss": 100 - step}, tokens=1)
       reporter.results(step, {"valid_loss": 200.0 + step})
@@ -134,7 +134,7 @@ from gpt_jax.training.trackers import parse_trackers
 names, root = sys.argv[1:3]
 chosen = parse_trackers(names, root).with_config(load_config("story"))
 for folder, start, steps in json.loads(sys.argv[3]):
-  with Reporter(f"{root}/{folder}", 100, start, trackers=chosen) as reporter:
+  with Reporter(f"{root}/{folder}", 100, start, trackers=chosen.open) as reporter:
     for step in steps:
       reporter.progress(step, {"loss": 100 - step}, tokens=1)
       reporter.results(step, {"valid_loss": 200.0 + step})
@@ -284,7 +284,7 @@ def test_a_tracker_learns_how_the_run_ended(tmp_path, use):
     recorder = Recorder()
     use(lambda run, recorder=recorder: recorder)
     try:
-      with Reporter(tmp_path, 9, trackers=Trackers(("wandb",), str(tmp_path))):
+      with Reporter(tmp_path, 9, trackers=Trackers(("wandb",), str(tmp_path)).open):
         if error:
           raise error
     except KeyboardInterrupt:
@@ -375,7 +375,7 @@ def test_tensorboard_does_not_import_torch(tmp_path):
   program = (
     "import sys; from gpt_jax.training.reporter import Reporter; "
     "from gpt_jax.training.trackers import parse_trackers as parse; run = sys.argv[1]; "
-    "Reporter(run, 9, trackers=parse('tensorboard', run)).close(); "
+    "Reporter(run, 9, trackers=parse('tensorboard', run).open).close(); "
     "print('torch' in sys.modules, 'tensorboardX' in sys.modules); import torch"
   )
   path = os.pathsep.join([str(tmp_path), *sys.path])
