@@ -28,11 +28,6 @@ def initializer(init: str, scale: float = 1.0) -> nn.initializers.Initializer:
 INIT = initializer("normal")
 
 
-def uniform(limit: float) -> nn.initializers.Initializer:
-  """Draws from U(-limit, limit)."""
-  return lambda key, shape, dtype=jnp.float32: jax.random.uniform(key, shape, dtype, -limit, limit)
-
-
 def padded_rows(vocab_size: int, special_tokens: int) -> int:
   """Rows of the embedding table: vocabulary, special tokens, and padding to a multiple of 128."""
   return -(-(vocab_size + special_tokens) // _ROW_MULTIPLE) * _ROW_MULTIPLE

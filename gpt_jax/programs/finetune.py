@@ -13,6 +13,7 @@ from gpt_jax.errors import InputError
 from gpt_jax.models.loss import Loss, model_loss
 from gpt_jax.models.model import Model, parameter_shapes
 from gpt_jax.parallel.mesh import make_mesh
+from gpt_jax.parallel.placement import local_part
 from gpt_jax.parallel.processes import log
 from gpt_jax.programs.finetune_config import FinetuneConfig, check_type, is_probe
 from gpt_jax.programs.finetune_evaluations import (
@@ -36,13 +37,12 @@ from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.packing import PackedBatches
 from gpt_jax.tasks.text_batches import EncoderDecoderBatches
-from gpt_jax.training import hooks
 from gpt_jax.training.adversarial import adversarial_loss
 from gpt_jax.training.early_stopping import ending_hooks, has_ended
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import Optimizer, make_optimizer
 from gpt_jax.training.profile import parse_span
-from gpt_jax.training.recipe import Batches, Evaluation, Recipe, WholeBatches
+from gpt_jax.training.recipe import Batches, Evaluation, Recipe
 from gpt_jax.training.run import Run, ending
 from gpt_jax.training.trackers import Trackers, parse_trackers
 
@@ -91,7 +91,7 @@ def run(
   start = load_start(config, pretrained, tokenizer)
   config, task, data = load_task(config, data_dir, start)
   recipe = finetune_recipe(config, task, data["train"], start)
-  recipe = with_evaluation(recipe, task, data, start, data_dir, pauses or hooks.every(0))
+  recipe = with_evaluation(recipe, task, data, start, data_dir, pauses)
   folders = seed_folders(workdir, config.train.seed, seeds)
   all_seeds = Run(recipe, folders.values())
   ends = [functools.partial(call, workdir) for call in on_end]
@@ -208,7 +208,7 @@ def with_evaluation(
   data: dict[str, Encoded],
   start: Start,
   data_dir: str,
-  pauses: Callable[[int], bool],
+  pauses: Callable[[int], bool] | None,
 ) -> Recipe:
   """The recipe with its start, dev set, checkpoints and result.
 
@@ -221,7 +221,7 @@ def with_evaluation(
   config = recipe.config
   spec = model_config(config, task, start)
   measure, report = make_evaluations(config, spec, task, data["dev"], recipe.mesh, data_dir, start)
-  due = hooks.any_of(evaluation_due(config.train.evaluate_every, recipe.steps_per_epoch), pauses)
+  due = evaluation_due(config.train.evaluate_every, recipe.steps_per_epoch, pauses)
   metric = f"dev_{task.primary_metric}"
   return dataclasses.replace(
     recipe,
@@ -234,6 +234,25 @@ def with_evaluation(
     has_ended=functools.partial(has_ended, metric, config.patience),
     finish=functools.partial(finish, config, task, data["dev"], report),
   )
+
+
+class WholeBatches:
+  """Batches from a function that builds a step's whole batch; each process takes its rows."""
+
+  def __init__(
+    self, whole: Callable[[int], Any], shape: tuple[int, int], mesh: Mesh, microbatches: int
+  ):
+    self.shape = shape
+    self._whole, self._mesh, self._microbatches = whole, mesh, microbatches
+
+  def at(self, step: int) -> Any:
+    return local_part(self._whole(step), self._mesh, self._microbatches)
+
+  def example(self) -> Any:
+    return self._whole(0)
+
+  # The model reads host batches as they are; streams in turns wrap theirs.
+  init_batch = example
 
 
 def make_batches(

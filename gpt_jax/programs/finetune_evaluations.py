@@ -32,14 +32,20 @@ RESULT = "result.json"
 FIRST_EVALUATION = 1000  # updates; see evaluation_due
 
 
-def evaluation_due(evaluate_every: int, steps_per_epoch: int) -> Callable[[int], bool]:
+def evaluation_due(
+  evaluate_every: int, steps_per_epoch: int, pauses: Callable[[int], bool] | None = None
+) -> Callable[[int], bool]:
   """Every `evaluate_every` steps, or if 0 as OpenAI's code does: after 1000, 2000, 4000, … updates
-  of the first epoch and at the end of each epoch (`openai/train.py:430-445`).
+  of the first epoch and at the end of each epoch (`openai/train.py:430-445`). And where a run
+  pauses.
   """
-  if evaluate_every:
-    return hooks.every(evaluate_every)
   epoch_ends, doubling = hooks.every(steps_per_epoch), hooks.powers_of_two_times(FIRST_EVALUATION)
-  return lambda step: epoch_ends(step) or (step < steps_per_epoch and doubling(step))
+
+  def due(step: int) -> bool:
+    return epoch_ends(step) or (step < steps_per_epoch and doubling(step))
+
+  regular = hooks.every(evaluate_every) if evaluate_every else due
+  return hooks.any_of(regular, pauses) if pauses else regular
 
 
 def make_evaluations(

@@ -12,7 +12,7 @@ def ending_hooks(
   metric: str,
   patience: int,
   due: Callable[[int], bool],
-  pauses: Callable[[int], bool],
+  pauses: Callable[[int], bool] | None,
   context: RunContext,
 ) -> list[Hook]:
   """The hooks that may end a run before its last step; see Recipe.further_hooks.
@@ -21,10 +21,10 @@ def ending_hooks(
     metric: of the evaluations; higher is better.
     patience: evaluations without a higher value after which the run ends; 0: it does not.
     due: when evaluations are made.
-    pauses: after which steps the run ends for now.
+    pauses: after which steps the run ends for now; None: none.
     context: of the run.
   """
-  hooks = [pause(pauses)]
+  hooks = [pause(pauses)] if pauses else []
   if patience:
     hooks.append(stop_early(context.workdir, metric, patience, context.first, due))
   return hooks

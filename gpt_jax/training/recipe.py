@@ -11,7 +11,7 @@ from gpt_jax.config import to_json
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.models.loss import Loss, model_loss
 from gpt_jax.models.model import Model, ModelConfig
-from gpt_jax.parallel.placement import check_batch, check_whole_batch, local_part
+from gpt_jax.parallel.placement import check_batch, check_whole_batch
 from gpt_jax.training.hooks import Hook, StoppedEarly
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import Optimizer
@@ -61,25 +61,6 @@ class Batches(Protocol):
   def init_batch(self) -> Batch:
     """A batch to initialize the model with, in the form that the model reads."""
     ...
-
-
-class WholeBatches:
-  """Batches from a function that builds a step's whole batch; each process takes its rows."""
-
-  def __init__(
-    self, whole: Callable[[int], Any], shape: tuple[int, int], mesh: Mesh, microbatches: int
-  ):
-    self.shape = shape
-    self._whole, self._mesh, self._microbatches = whole, mesh, microbatches
-
-  def at(self, step: int) -> Any:
-    return local_part(self._whole(step), self._mesh, self._microbatches)
-
-  def example(self) -> Any:
-    return self._whole(0)
-
-  # The model reads host batches as they are; streams in turns wrap theirs.
-  init_batch = example
 
 
 class Evaluation(NamedTuple):

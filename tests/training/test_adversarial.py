@@ -33,12 +33,13 @@ from gpt_jax.models.trunk import States, TrunkConfig
 from gpt_jax.objectives.causal import causal_batch
 from gpt_jax.ops.dropout import dropout, step_key
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
+from gpt_jax.programs.finetune import WholeBatches
 from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.packing import PackedBatches
 from gpt_jax.training.adversarial import FGM, FreeLB, VirtualAdversarial, adversarial_loss, ascent
 from gpt_jax.training.optimizer import OptimConfig, make_optimizer
-from gpt_jax.training.recipe import Recipe, WholeBatches
+from gpt_jax.training.recipe import Recipe
 from gpt_jax.training.trainer import Trainer
 
 NO_DROPOUT = {"residual_dropout": 0, "attention_dropout": 0, "embedding_dropout": 0}

@@ -11,11 +11,12 @@ from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.causal import causal_batch
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
+from gpt_jax.programs.finetune import WholeBatches
 from gpt_jax.programs.pretrain import step_recipe
 from gpt_jax.programs.pretrain_config import PretrainConfig
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
-from gpt_jax.training.recipe import WholeBatches, make_trainer
+from gpt_jax.training.recipe import make_trainer
 from gpt_jax.training.turns import LossInTurns, Turns
 
 CONFIG = PretrainConfig(

@@ -19,10 +19,11 @@ from gpt_jax.objectives.causal import Causal, causal_batch
 from gpt_jax.objectives.masked import Masked
 from gpt_jax.ops.cross_entropy import CHUNK_ELEMENTS
 from gpt_jax.parallel.mesh import make_mesh
+from gpt_jax.programs.finetune import WholeBatches
 from gpt_jax.programs.pretrain import PretrainConfig, step_recipe
 from gpt_jax.training import timing
 from gpt_jax.training.flops import mfu
-from gpt_jax.training.recipe import WholeBatches, make_trainer
+from gpt_jax.training.recipe import make_trainer
 from gpt_jax.training.timing import Measured
 from gpt_jax.training.trainer import Trainer
 
