@@ -21,7 +21,6 @@ import tempfile
 import uuid
 import zlib
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import IO, Any
 
 from gpt_jax.errors import InputError
@@ -288,22 +287,12 @@ def exists(path: str) -> bool:
     return _store(path).exists(path)
 
 
-def is_taken(path: str) -> bool:
-  """Whether something has this name; on a disk also a link to nothing."""
-  return exists(path) if is_url(path) else os.path.lexists(path)
-
-
 def is_folder(path: str) -> bool:
   """Whether a path is a folder."""
   if not is_url(path):
     return os.path.isdir(path)
   with _store_errors(path):
     return _store(path).isdir(path)
-
-
-def has_parent(path: str) -> bool:
-  """Whether the folder that a path is in exists; on a store it need not."""
-  return is_url(path) or os.path.isdir(os.path.dirname(os.path.abspath(path)))
 
 
 def list_folder(folder: str) -> list[str]:
@@ -455,20 +444,6 @@ def describe_binary(head: bytes) -> str:
     b"%PDF": "a PDF; convert it to text",
   }
   return next((kind for magic, kind in known.items() if head.startswith(magic)), "")
-
-
-def is_same_file(path: str, other: str) -> bool:
-  """Whether both are names of one file that exists, or equal URLs."""
-  if is_url(path):
-    return path == other
-  return os.path.exists(path) and os.path.exists(other) and os.path.samefile(path, other)
-
-
-def is_inside(path: str, folder: str) -> bool:
-  """Whether a path exists and is somewhere below a folder."""
-  if is_url(path):
-    return path.startswith(f"{absolute(folder)}/") and exists(path)
-  return os.path.exists(path) and Path(path).resolve().is_relative_to(Path(folder).resolve())
 
 
 def abandoned(path: str) -> list[str]:

@@ -2,9 +2,10 @@
 
 import os
 import uuid
+from pathlib import Path
 
 from gpt_jax.errors import InputError
-from gpt_jax.files import atomic_file, check_path, has_parent, is_folder, is_taken, remove
+from gpt_jax.files import absolute, atomic_file, check_path, exists, is_folder, remove
 
 
 def refuse_existing(out: str, overwrite: bool) -> None:
@@ -18,7 +19,8 @@ def check_out(out: str, overwrite: bool) -> None:
   check_path(out)
   if is_folder(out):
     raise InputError(f"out={out} is a folder; name a file")
-  if not has_parent(out):
+  parent = os.path.dirname(absolute(out))
+  if os.path.isabs(parent) and not os.path.isdir(parent):  # a store needs no folder
     raise InputError(f"out={out}: no such folder; name a file in an existing one")
   refuse_existing(out, overwrite)
   check_writable(os.path.dirname(out), out)
@@ -36,3 +38,22 @@ def check_writable(folder: str, out: str) -> None:
     remove(test)
   except OSError as error:
     raise InputError(f"out={out}: cannot be written ({error.strerror})") from error
+
+
+def is_taken(path: str) -> bool:
+  """Whether something has this name; on a disk also a link to nothing."""
+  return exists(path) or os.path.islink(path)
+
+
+def is_same_file(path: str, other: str) -> bool:
+  """Whether both are names of one file that exists, or equal URLs."""
+  if path == other:
+    return exists(path)
+  return os.path.exists(path) and os.path.exists(other) and os.path.samefile(path, other)
+
+
+def is_inside(path: str, folder: str) -> bool:
+  """Whether a path exists and is somewhere below a folder."""
+  if os.path.exists(path):
+    return Path(path).resolve().is_relative_to(Path(folder).resolve())
+  return path.startswith(f"{absolute(folder)}/") and exists(path)  # on a store

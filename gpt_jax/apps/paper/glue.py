@@ -12,8 +12,8 @@ import numpy as np
 from gpt_jax.apps.paper.glue_files import HEADER, OPTIONAL, TEST_SETS, TestSet, check, trained_on
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.errors import InputError, counted
-from gpt_jax.files import atomic_file, check_path, exists, is_taken
-from gpt_jax.programs.outputs import check_writable
+from gpt_jax.files import atomic_file, check_path, exists
+from gpt_jax.programs.outputs import check_writable, is_taken
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.glue.mnli import diagnostic_file
 from gpt_jax.tasks.task import find

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import IO
 
 from gpt_jax.errors import InputError
-from gpt_jax.files import atomic_file, check_path, is_folder, is_taken, open_regular
+from gpt_jax.files import atomic_file, check_path, is_folder, open_regular
+from gpt_jax.programs.outputs import is_taken
 
 
 @contextlib.contextmanager
