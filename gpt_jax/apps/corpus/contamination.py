@@ -102,11 +102,11 @@ class _Table:
   """Hashes with the row and the offset in it that they come from, sorted."""
 
   def __init__(self, entries: list[tuple[np.ndarray, int, int]]):
-    hashes = [entry for entry, _, _ in entries]
-    sizes = [len(entry) for entry in hashes]
+    hashes, row_of, offset_of = zip(*entries, strict=True) if entries else ((), (), ())
+    sizes = list(map(len, hashes))
     flat = np.concatenate([np.empty(0, np.uint64), *hashes])
-    rows = np.repeat(np.array([row for _, row, _ in entries], np.int64), sizes)
-    offsets = np.repeat(np.array([offset for _, _, offset in entries], np.int64), sizes)
+    rows = np.repeat(np.array(row_of, np.int64), sizes)
+    offsets = np.repeat(np.array(offset_of, np.int64), sizes)
     order = np.argsort(flat, kind="stable")
     self._hashes, self._rows, self._offsets = flat[order], rows[order], offsets[order]
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from gpt_jax.apps.corpus.prints import PRINT, prints
 from gpt_jax.data.passes import encode, in_sample, piece_words
-from gpt_jax.data.pieces import Corpus, batched
+from gpt_jax.data.pieces import Corpus, Piece, batched
 from gpt_jax.data.sources.source import Source
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_file, local_copy, write_json
@@ -85,10 +85,18 @@ def words_of(work: Work, kind: str, first: int, share: float) -> Iterator[Frame]
       chosen = kind and (share == 1 or in_sample(first + document, share))
       words.append(piece_words(kind, piece) if chosen else {})
     yield {
-      "characters": np.array([len(piece.text) for _, piece in batch], np.int64),
-      "last": np.array([piece.last for _, piece in batch], bool),
+      **_sizes(batch),
       "words": np.frombuffer(json.dumps(words).encode(), np.uint8),
     }
+
+
+def _sizes(batch: Iterable[tuple[int, Piece]]) -> Frame:
+  """The characters of each piece, and whether it ends its document."""
+  characters, last = [], []
+  for _, piece in batch:
+    characters.append(len(piece.text))
+    last.append(piece.last)
+  return {"characters": np.array(characters, np.int64), "last": np.array(last, bool)}
 
 
 def tokens_of(work: Work, folder: str, hash: str, sentences: bool) -> Iterator[Frame]:
@@ -104,7 +112,6 @@ def tokens_of(work: Work, folder: str, hash: str, sentences: bool) -> Iterator[F
       "n_words": np.array([item.n_words for item in encoded], np.int64),
       "ends": np.concatenate(ends),
       "n_ends": np.array([len(item) for item in ends], np.int64),
-      "characters": np.array([len(piece.text) for _, piece in batch], np.int64),
-      "last": np.array([piece.last for _, piece in batch], bool),
+      **_sizes(batch),
       "joint": np.array([JOINTS.index(piece.joint) for _, piece in batch], np.int8),
     }

@@ -1,5 +1,6 @@
 """Learning rate x seed: which runs learn, get stuck or diverge."""
 
+import collections
 import statistics
 from typing import Any
 
@@ -50,7 +51,8 @@ def measure_rates(trunk: Any, texts: Texts, budget: Budget, workdir: str) -> dic
 
 def _of_rate(rate: float, runs: list[dict[str, Any]]) -> dict[str, Any]:
   finite = [run["loss"] for run in runs if run["loss"] is not None]
-  shares = {name: sum(run["outcome"] == name for run in runs) / len(runs) for name in OUTCOMES}
+  outcomes = collections.Counter(run["outcome"] for run in runs)
+  shares = {name: outcomes[name] / len(runs) for name in OUTCOMES}
   return {
     "rate": rate,
     "shares": shares,

@@ -47,7 +47,9 @@ def longest_repeat(items: Sequence[str]) -> int:
 
 
 def _distinct(texts: Sequence[Sequence[str]], n: int) -> float:
-  grams = [gram for text in texts for gram in _ngrams(text, n)]
+  grams = []
+  for text in texts:
+    grams += _ngrams(text, n)
   return len(set(grams)) / len(grams) if grams else 0.0
 
 

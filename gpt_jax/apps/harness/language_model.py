@@ -101,13 +101,14 @@ def model_class() -> Any:
       return self._requests.log_likelihoods(pairs, _locations(requests), progress)
 
     def loglikelihood_rolling(self, requests):
-      texts = [text for (text,) in (request.args for request in requests)]
+      texts = [request.args[0] for request in requests]
       return self._requests.text_log_likelihoods(texts, progress_of("loglikelihood_rolling"))
 
     def generate_until(self, requests):
       where = _locations(requests)
       prompts, settings = [], []
-      for (prompt, kwargs), location in zip((r.args for r in requests), where, strict=True):
+      for request, location in zip(requests, where, strict=True):
+        prompt, kwargs = request.args
         prompts.append(prompt)
         settings.append(_generation(normalize_gen_kwargs(kwargs, _MAX_TOKENS), location))
       return self._requests.generate(prompts, settings, where, progress_of("generate_until"))

@@ -224,13 +224,11 @@ def _compare(
 ) -> dict[str, Any]:
   """The measures of all models, and what can be said about the best one."""
   models = [measure(name, arrays, truth) for name, arrays in predicted.items()]
-  classes = {
-    name: {split: arrays[split].argmax(axis=-1) for split in ("dev", "test")}
-    for name, arrays in predicted.items()
-  }
-  for model in models:
-    for split, of_model in classes[model["name"]].items():
-      model[split]["beside_tfidf"] = compare(of_model, classes["tfidf"][split], truth[split])
+  for split in ("dev", "test"):
+    of_tfidf = predicted["tfidf"][split].argmax(axis=-1)
+    for model in models:
+      of_model = predicted[model["name"]][split].argmax(axis=-1)
+      model[split]["beside_tfidf"] = compare(of_model, of_tfidf, truth[split])
   chosen = best_model(models)
   arrays, of_test = predicted[chosen["name"]], truth["test"]
   commonest = np.full_like(of_test, np.bincount(of_test).argmax())
@@ -239,7 +237,7 @@ def _compare(
     "chosen": chosen["name"],
     "checkpoint": os.path.join(workdir, *_CHECKPOINTS[chosen["name"]]),
     "classes": measure_classes(labels, arrays["test"], of_test),
-    "beside_commonest": compare(classes[chosen["name"]]["test"], commonest, of_test),
+    "beside_commonest": compare(arrays["test"].argmax(axis=-1), commonest, of_test),
     "threshold": measure_threshold(arrays, chosen["temperature"], truth, precision),
     "curve": measure_curve(predicted, len(truth["train"])),
   }
@@ -299,7 +297,9 @@ def _train(
 
 def _baseline(job: _Job, progress: Progress) -> dict[str, np.ndarray]:
   """Probabilities of TF-IDF and logistic regression, which are saved; see _linear."""
-  texts = {name: [job.table.texts[n] for n in numbers] for name, numbers in job.splits.items()}
+  texts = {}
+  for name, numbers in job.splits.items():
+    texts[name] = [job.table.texts[n] for n in numbers]
   tfidf = fit_tfidf(texts["train"])
   features = {name: tfidf(of_split) for name, of_split in texts.items()}
   # The rarity of words needs no labels, so all rows may say it.

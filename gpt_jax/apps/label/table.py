@@ -145,8 +145,10 @@ def _problem(row: Row, columns: Sequence[str], label: str) -> str:
 def _with_tokens(rows: list[Row], tokenizer: Tokenizer) -> tuple[list[Row], list[str]]:
   """The rows all of whose texts have a token, and the problems of the others."""
   columns = len(rows[0].texts) if rows else 1
-  texts = [text for row in rows for text in row.texts]
-  counts = [len(ids) for ids in tokenizer.encode_many(texts)] if texts else []
+  texts: list[str] = []
+  for row in rows:
+    texts += row.texts
+  counts = list(map(len, tokenizer.encode_many(texts))) if texts else []
   usable, problems = [], []
   for number, row in enumerate(rows):
     if all(counts[number * columns : (number + 1) * columns]):

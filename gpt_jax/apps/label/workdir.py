@@ -47,11 +47,10 @@ def claim_workdir(workdir: str, table: Labeled, checkpoint: str, seed: int) -> N
       raise InputError(f"{path}: {error}; use another workdir") from error
     if not isinstance(saved, dict):
       raise InputError(f"{path}: not as this program writes it; use another workdir") from None
-    changes = [
-      f"{name}: {str(saved.get(name))[:200]} != {str(value)[:200]}"
-      for name, value in claim.items()
-      if saved.get(name) != value
-    ]
+    changes = []
+    for name, value in claim.items():
+      if saved.get(name) != value:
+        changes.append(f"{name}: {str(saved.get(name))[:200]} != {str(value)[:200]}")
     if changes:
       raise InputError(
         f"--workdir={workdir} holds the result of another command ({'; '.join(changes)}); use "

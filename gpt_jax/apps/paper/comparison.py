@@ -80,7 +80,7 @@ def _ablations(runs: dict[str, Any], note: str) -> list[str]:
   rows: list[tuple[str, Sequence[Any]]] = []
   for name, values in points.items():
     by_title = dict(zip(all_titles, table.rows[name], strict=True))
-    theirs = [by_title[title] for title in titles]
+    theirs = list(map(by_title.__getitem__, titles))
     # For all columns use the paper's printed average, which for one row is not quite the mean.
     average = tables.PRINTED_AVERAGES[name] if titles == all_titles else _mean(theirs)
     theirs = [average, *theirs]
@@ -179,7 +179,7 @@ def _progress(zero_shot: dict[str, list[dict]], note: str) -> list[str]:
   points = progress_points(zero_shot)
   if not points:
     return []
-  steps = sorted({step for values in points.values() for step in values})
+  steps = sorted(set().union(*points.values()))
   rows: list[tuple[str, Sequence[Any]]] = []
   for (task, trunk), values in points.items():
     rows.append((f"{task}, {trunk}{note}", [values.get(step) for step in steps]))
@@ -214,8 +214,8 @@ def _spread(spread: dict[str, Any]) -> str:
   if len(spread["values"]) == 1:
     return f"{100 * spread['mean']:.1f}"
   names = ("median", "mean", "deviation", "low", "high")
-  median, mean, deviation, low, high = (100 * spread[name] for name in names)
-  return f"{median:.1f}; {mean:.1f} ± {deviation:.1f} [{low:.1f}, {high:.1f}]"
+  percent = {name: f"{100 * spread[name]:.1f}" for name in names}
+  return "{median}; {mean} ± {deviation} [{low}, {high}]".format(**percent)
 
 
 def _value(runs: dict[str, Any], column: tables.Column) -> float | None:
@@ -223,12 +223,16 @@ def _value(runs: dict[str, Any], column: tables.Column) -> float | None:
   if any(task not in runs for task in column.tasks):
     return None
   if column == tables.GLUE:
-    means = {}
+    means: dict[str, dict[str, float]] = {}
     for task in column.tasks:
-      best = runs[task]["best"]
-      means[task] = {name.removeprefix("dev_"): spread["mean"] for name, spread in best.items()}
+      means[task] = {}
+      for name, spread in runs[task]["best"].items():
+        means[task][name.removeprefix("dev_")] = spread["mean"]
     return 100 * glue.average(means)
-  values = [runs[task]["best"][f"dev_{runs[task]['metric']}"]["mean"] for task in column.tasks]
+  values = []
+  for task in column.tasks:
+    metric = runs[task]["metric"]
+    values.append(runs[task]["best"][f"dev_{metric}"]["mean"])
   return 100 * statistics.mean(values)
 
 

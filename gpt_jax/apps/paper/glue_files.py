@@ -7,6 +7,7 @@ server refuses files that lack an index (https://github.com/nyu-mll/GLUE-baselin
 STS-B scores outside 0 to 5 (https://github.com/princeton-nlp/DinkyTrain/issues/2).
 """
 
+import collections
 import dataclasses
 import re
 import statistics
@@ -101,17 +102,16 @@ def average(scores: Mapping[str, Mapping[str, float]]) -> float:
   Raises:
     InputError: missing metrics, by name.
   """
-  counted = [(test_set, metric) for test_set in TEST_SETS for metric in test_set.metrics]
-  missing = [
-    f"{test_set.task} ({metric})"
-    for test_set, metric in counted
-    if metric not in scores.get(test_set.task, {})
-  ]
+  missing, by_task = [], collections.defaultdict(list)
+  for test_set in TEST_SETS:
+    of_task = scores.get(test_set.task, {})
+    for metric in test_set.metrics:
+      if metric in of_task:
+        by_task[test_set.trained_on].append(of_task[metric])
+      else:
+        missing.append(f"{test_set.task} ({metric})")
   if missing:
     raise InputError(f"GLUE's score needs all nine tasks; missing: {', '.join(missing)}")
-  by_task: dict[str, list[float]] = {}
-  for test_set, metric in counted:
-    by_task.setdefault(test_set.trained_on, []).append(scores[test_set.task][metric])
   return statistics.fmean(map(statistics.fmean, by_task.values()))
 
 
@@ -126,9 +126,8 @@ def _contents(path: str) -> dict[TestSet, bytes]:
     with zipfile.ZipFile(path) as archive:
       names = archive.namelist()
       _check_names(path, names)
-      return {
-        test_set: archive.read(test_set.file) for test_set in TEST_SETS if test_set.file in names
-      }
+      there = [test_set for test_set in TEST_SETS if test_set.file in names]
+      return {test_set: archive.read(test_set.file) for test_set in there}
   except InputError:
     raise
   except OSError as error:

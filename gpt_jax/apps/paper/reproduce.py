@@ -197,8 +197,11 @@ def _load(name: str, path: str) -> LoadedModel:
 def _available(data_dir: str) -> tuple[list[str], dict[str, str]]:
   """The paper's tasks with training and dev sets in the folder, and why the others are left out."""
   available, left_out = [], {}
-  columns = [column for table in tables.TABLES.values() for column in table.columns]
-  for name in dict.fromkeys(task for column in columns for task in column.tasks):
+  names: dict[str, None] = {}
+  for table in tables.TABLES.values():
+    for column in table.columns:
+      names |= dict.fromkeys(column.tasks)
+  for name in names:
     try:
       for split in ("train", "dev"):
         find(name).examples(data_dir, split)
@@ -225,21 +228,24 @@ def _plan(
 ) -> list[tuple[Setting, str]]:
   """The (setting, task) pairs to fine-tune, without duplicates."""
 
-  def wanted(names):
-    pairs = [(trained(name, available), name) for name in names if name in available]
-    return [model for model, name in pairs if not tasks or name in tasks or model in tasks]
+  plan: list[tuple[Setting, str]] = []
 
-  plan = []
+  def add(names: Sequence[str], settings: Sequence[Setting]) -> None:
+    for name in names:
+      model = trained(name, available)
+      # A task is asked for by its own name or by that of the task whose model it shares.
+      if name in available and (not tasks or name in tasks or model in tasks):
+        plan.extend((setting, model) for setting in settings)
+
   for number in asked_tables:
     settings = [FULL]
     if number == 5:
       settings = [setting for setting in ABLATIONS.values() if setting.trunk in models]
     for column in tables.TABLES[number].columns:
       if column != tables.GLUE or set(column.tasks) <= set(available):
-        plan += [(setting, task) for task in wanted(column.tasks) for setting in settings]
+        add(column.tasks, settings)
   if sweep:
-    settings = _layer_settings(models["transformer"])
-    plan += [(setting, task) for task in wanted(tasks or tables.TRANSFER) for setting in settings]
+    add(tasks or list(tables.TRANSFER), _layer_settings(models["transformer"]))
   return list(dict.fromkeys(plan))
 
 
@@ -264,8 +270,10 @@ def _nothing_to_run(
     for column in tables.TABLES[number].columns:
       names.update(column.tasks)
   if tasks:
-    shared = {name for task in tasks for name in SHARED.get(task, ())}
-    names &= {*tasks, *shared}
+    asked = set(tasks)
+    for task in tasks:
+      asked.update(SHARED.get(task, ()))
+    names &= asked
   reasons = []
   for name, reason in left_out.items():
     if name in names or name.startswith("zero-shot"):

@@ -5,7 +5,9 @@ so that a chart can be read on a phone and follows dark mode. Colors are numbers
 color-blind-safe palette (Okabe and Ito 2008).
 """
 
+import collections
 import dataclasses
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -90,11 +92,15 @@ def draw(
     x_name: of the horizontal axis.
     y_range, x_range: the ends of the axes; None: those of the points.
   """
-  finite = [(line, _finite(line)) for line in lines]
-  finite = [(line, points) for line, points in finite if len(points)]
-  if not finite:
+  drawn, points_of = [], []  # the lines that have points
+  for line in lines:
+    points = _finite(line)
+    if len(points):
+      drawn.append(line)
+      points_of.append(points)
+  if not drawn:
     return None
-  every_point = np.concatenate([points for _, points in finite])
+  every_point = np.concatenate(points_of)
   all_y = [*every_point[:, 1], *(level.y for level in levels)]
   log = y_log or (may_be_log and min(all_y) > 0 and max(all_y) > 50 * min(all_y))
   first_x, last_x = every_point[:, 0].min(), every_point[:, 0].max()
@@ -108,14 +114,16 @@ def draw(
     look = {"style": "level", "color": level.color}
     paths.append({"d": f"M0 {y:.1f}H{_UNITS}", **look})
     legend.append({"label": level.label, **look})
-  for line, points in finite:
+  summaries = []
+  for line, points in zip(drawn, points_of, strict=True):
     look = {"style": line.style, "color": line.color}
     if line.style != "points":
       paths.append({"d": _path(line, x_axis, y_axis), **look})
     if line.style in ("dots", "points") or len(points) == 1:  # a line has no length then
       paths.append({"d": _dots(line, x_axis, y_axis), **look, "style": "points"})
     legend.append({"label": line.label, **look})
-  head, rows = _table([line for line, _ in finite], x_name)
+    summaries.append(_summary(line, points, x_name))
+  head, rows = _table(drawn, x_name)
   return Drawn(
     title,
     unit,
@@ -126,7 +134,7 @@ def draw(
     head,
     rows,
     log,
-    "; ".join(_summary(line, points, x_name) for line, points in finite),
+    "; ".join(summaries),
   )
 
 
@@ -165,9 +173,11 @@ class _Axis:
       powers = [10.0**power for power in range(lowest, highest + 1, every)]
       if len(powers) > 2:
         return powers
-      around = range(lowest - 1, highest + 1)
-      ticks = [factor * 10.0**power for power in around for factor in (1, 2, 5)]
-      inside = [tick for tick in ticks if self.low <= tick <= self.high * (1 + 1e-9)]
+      # Few powers of ten are inside: 2 and 5 times a power as well.
+      inside = []
+      for power in range(lowest - 1, highest + 1):
+        ticks = (10.0**power, 2 * 10.0**power, 5 * 10.0**power)
+        inside += [tick for tick in ticks if self.low <= tick <= self.high * (1 + 1e-9)]
       if len(inside) > 1:
         return inside
     step = _round_step((self.high - self.low) / count)
@@ -190,9 +200,10 @@ def _padded(low: float, high: float, log: bool) -> tuple[float, float]:
 
 def _finite(line: Line) -> np.ndarray:
   """The points that can be drawn, [N, 2]."""
-  points = [
-    (x, y) for x, y in zip(line.x, line.y, strict=True) if y is not None and math.isfinite(y)
-  ]
+  points = []
+  for x, y in zip(line.x, line.y, strict=True):
+    if y is not None and math.isfinite(y):
+      points.append((x, y))
   return np.array(points, np.float64).reshape(-1, 2)
 
 
@@ -234,8 +245,9 @@ def _table(lines: Sequence[Line], x_name: str) -> tuple[list[str], list[list[str
   every_x = sorted(set().union(*values))
   chosen = np.unique(np.linspace(0, len(every_x) - 1, _TABLE_ROWS).round().astype(int))
   # Evaluations are rarer than reports; the steps that most lines have say most.
-  best = max(sum(x in value for value in values) for x in every_x)
-  shared = [x for x in every_x if sum(x in value for value in values) == best]
+  lines_at = collections.Counter(itertools.chain.from_iterable(values))
+  best = max(lines_at.values())
+  shared = [x for x in every_x if lines_at[x] == best]
   if len(shared) >= 3:
     every_x = shared
     chosen = np.unique(np.linspace(0, len(every_x) - 1, _TABLE_ROWS).round().astype(int))

@@ -1,5 +1,6 @@
 """Draws the curves of runs into a PNG, SVG or PDF file with matplotlib (extra `plots`)."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -61,14 +62,18 @@ def draw_curves(groups: Sequence[Group], path: str) -> None:
 
 def _panels(groups: Sequence[Group]) -> list[tuple[str, str, list[str]]]:
   """(title, unit, metrics) of the panels for which some run has a finite number."""
-  runs = [run for group in groups for run in group.runs]
+  runs = _runs(groups)
   metrics = [run.metric for run in runs if run.task is not None]
   panels = [
     ("loss", "nats", ["loss", "valid_loss"]),
     *((name.removeprefix("dev_"), "dev set", [name]) for name in dict.fromkeys(metrics)),
     ("learning rate", "", ["learning_rate"]),
   ]
-  return [panel for panel in panels if any(run.points(name) for run in runs for name in panel[2])]
+  drawn = []
+  for title, unit, names in panels:
+    if any(_values(runs, name) for name in names):
+      drawn.append((title, unit, names))
+  return drawn
 
 
 def _draw_group(axes: Any, group: Group, metric: str, number: int) -> None:
@@ -103,15 +108,26 @@ def _over_seeds(runs: Sequence[Record], metric: str) -> tuple[np.ndarray, np.nda
     return np.array(steps), numbers, np.zeros(len(steps))
   by_step = [dict(run.points(metric)) for run in runs]
   shared = sorted(set.intersection(*map(set, by_step)))
-  table = np.array([[values[step] for step in shared] for values in by_step])
+  # [runs, steps]: the steps that every run has.
+  table = np.array([list(map(values.__getitem__, shared)) for values in by_step])
   return np.array(shared), table.mean(axis=0), table.std(axis=0, ddof=1)
 
 
 def _spans_far(groups: Sequence[Group], names: Sequence[str]) -> bool:
   """Whether losses differ by more than a factor of 50, as after a divergence."""
-  runs = [run for group in groups for run in group.runs]
-  values = [value for run in runs for name in names for _, value in run.points(name)]
+  values = []
+  for name in names:
+    values += _values(_runs(groups), name)
   return bool(values) and 0 < 50 * min(values) < max(values)
+
+
+def _runs(groups: Sequence[Group]) -> list[Record]:
+  return list(itertools.chain.from_iterable(group.runs for group in groups))
+
+
+def _values(runs: Sequence[Record], metric: str) -> list[float]:
+  """The finite values of a metric in all of the runs."""
+  return list(itertools.chain.from_iterable(run.values(metric) for run in runs))
 
 
 def _draw_unigram(axes: Any, groups: Sequence[Group]) -> None:

@@ -50,7 +50,7 @@ def progress(points: Mapping[tuple[str, str], Mapping[int, float]], path: str, n
   """
   figure, axes = _axes()
   colors = dict(zip(tables.ANCHORS, OKABE_ITO, strict=False))
-  steps = sorted({step for values in points.values() for step in values})
+  steps = sorted(set().union(*points.values()))
   for (task, trunk), values in points.items():
     style = "-" if trunk == "transformer" else "--"
     x, y, label = list(values), list(values.values()), f"{task}, {trunk}"

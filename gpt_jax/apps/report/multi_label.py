@@ -73,10 +73,10 @@ def read_multi_labels(workdir: str, report: dict[str, Any], notes: list[str]) ->
     return None
   try:
     names = ("precision", "recall", "f1", "support")
-    per_class = {
-      str(label): {name: float(report["per_class"][label][name]) for name in names}
-      for label in report["labels"]
-    }
+    per_class = {}
+    for label in report["labels"]:
+      measures = report["per_class"][label]
+      per_class[str(label)] = {name: float(measures[name]) for name in names}
     count = int(report["n"])
   except (KeyError, TypeError, ValueError, OverflowError) as error:
     notes.append(f"{REPORT}: not as fine-tuning writes it ({error!r})"[:300])

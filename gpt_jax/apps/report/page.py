@@ -104,7 +104,7 @@ def render(runs: Sequence[Record], out: str, samples: dict[str, list[Sample]] | 
 
 def run_names(folders: Sequence[str]) -> list[str]:
   """Short names that tell the runs apart: the last parts of their paths."""
-  paths = [os.path.abspath(folder) for folder in folders]
+  paths = list(map(os.path.abspath, folders))
   if len(paths) == 1:
     return [os.path.basename(paths[0]) or paths[0]]
   common = os.path.commonpath(paths)
@@ -175,15 +175,12 @@ def _facts(run: Record) -> list[tuple[str, str, str]]:
   if len(starts) > 1:
     steps = ", ".join(f"{start['step']:,}" for start in starts[1:][-6:])
     facts.append(("Resumed", _times(len(starts) - 1), f"at step {steps}"))
-  rates = [value for _, value in run.points("tokens_per_second")]
-  if rates:
+  if rates := run.values("tokens_per_second"):
     # The first report includes compilation; a median is deaf to that.
     facts.append(("Speed", f"{statistics.median(rates):,.0f} tokens/s", "median of the reports"))
-  utilization = [value for _, value in run.points("mfu")]
-  if utilization:
+  if utilization := run.values("mfu"):
     facts.append(("MFU", f"{statistics.median(utilization):.1%}", "median of the reports"))
-  memory = [value for _, value in run.points("peak_memory_bytes")]
-  if memory:
+  if memory := run.values("peak_memory_bytes"):
     least = forecast.get("memory", 0.0)
     most = max(least, forecast.get("most_memory", 0.0))  # which older runs do not have
     planned = f", {memory_range(least, most)} planned" if least else ""
@@ -231,23 +228,21 @@ def _charts(run: Record) -> list[Drawn | None]:
   if run.points("loss"):
     lines.append(Line("training loss", *run.series("loss"), color=0, style="thin"))
   if run.task is not None:
-    lines += [
-      Line(label, *run.series(name), color=color, style="thin")
-      for name, label, color in (
-        ("task_loss", "training loss of the task", 2),
-        ("lm_loss", "of language modeling", 3),
-      )
-      if run.points(name)
-    ]
+    for name, label, color in (
+      ("task_loss", "training loss of the task", 2),
+      ("lm_loss", "of language modeling", 3),
+    ):
+      if run.points(name):
+        lines.append(Line(label, *run.series(name), color=color, style="thin"))
   for name in ("valid_loss", "dev_loss"):
     if run.points(name):
       label = "held-out loss" if name == "valid_loss" else "dev loss, task"
       lines.append(Line(label, *run.series(name), color=1, style="dots"))
-  levels = [
-    Level(f"unigram entropy {value:.2f} of the {TEXTS[metric]} text", value, color)
-    for color, (metric, value) in enumerate(run.loss_bounds.items())
-    if run.points(metric)
-  ]
+  levels = []
+  for color, (metric, value) in enumerate(run.loss_bounds.items()):
+    if run.points(metric):
+      label = f"unigram entropy {value:.2f} of the {TEXTS[metric]} text"
+      levels.append(Level(label, value, color))
   # The loss of a regression task is a squared error.
   unit = "" if "dev_baseline_rmse" in run.best else "nats"
   loss = chart.draw("Loss", unit, lines, levels, may_be_log=True)
@@ -282,14 +277,13 @@ def _metric_chart(run: Record) -> Drawn | None:
   """The task's metrics over the run."""
   if run.task is None:
     return None
-  names = [name for entry in run.entries for name in entry if name.startswith("dev_")]
   left_out = ("dev_loss", "dev_degenerate", "dev_baseline_micro_f1")
-  names = [n for n in dict.fromkeys(names) if n not in left_out and not is_error(n)]
+  names = [name for name in run.metric_names if name.startswith("dev_") and name not in left_out]
+  names = [name for name in names if not is_error(name)]
   lines = []
   for color, name in enumerate(names[:6]):
     steps, values = run.series(name)
-    percent = [None if value is None else 100 * value for value in values]
-    lines.append(Line(name.removeprefix("dev_"), steps, percent, color, "dots"))
+    lines.append(Line(name.removeprefix("dev_"), steps, _scaled(values, 100), color, "dots"))
   levels = []
   if run.labels is not None:
     majority = 100 * run.labels.majority
@@ -301,7 +295,9 @@ def _metric_chart(run: Record) -> Drawn | None:
 
 def _percent_range(lines: Sequence[Line], levels: Sequence[Level]) -> tuple[float, float] | None:
   """The axis of percentages: at least ten points long, so that noise looks like noise."""
-  values = [y for line in lines for y in line.y if y is not None] + [level.y for level in levels]
+  values = [level.y for level in levels]
+  for line in lines:
+    values += [y for y in line.y if y is not None]
   if not values:
     return None
   middle, half = (min(values) + max(values)) / 2, (max(values) - min(values)) / 2
@@ -430,8 +426,11 @@ def confusion_matrix(
 
 def _reliability(calibration: dict[str, Any]) -> Drawn | None:
   bins = calibration["bins"]
-  confidence = [100 * row["confidence"] for row in bins]
-  accuracy = [100 * row["accuracy"] for row in bins]
+  confidence, accuracy, rows = [], [], []
+  for row in bins:
+    confidence.append(100 * row["confidence"])
+    accuracy.append(100 * row["accuracy"])
+    rows.append([f"{row['confidence']:.1%}", f"{row['accuracy']:.1%}", f"{row['count']:,}"])
   lines = [
     Line("perfectly calibrated", [0, 100], [0, 100], color=7, style="level"),
     Line("dev set, in bins of confidence", confidence, accuracy, color=1, style="dots"),
@@ -447,9 +446,6 @@ def _reliability(calibration: dict[str, Any]) -> Drawn | None:
   if drawn is None:
     return None
   head = ["confidence", "correct", "examples"]
-  rows = [
-    [f"{row['confidence']:.1%}", f"{row['accuracy']:.1%}", f"{row['count']:,}"] for row in bins
-  ]
   return dataclasses.replace(drawn, head=head, rows=rows)
 
 
@@ -503,11 +499,9 @@ def _data_facts(run: Record) -> list[tuple[str, str]]:
     special = tokenizer.get("special")
     if isinstance(special, list) and special:  # BERT's are inside its vocabulary
       facts.append(("special tokens", ", ".join(map(str, special))))
-  facts += [
-    (name.replace("_", " "), _clipped(str(value), 20))
-    for name, value in run.data.items()
-    if name not in names and not isinstance(value, (dict, list))
-  ]
+  for name, value in run.data.items():
+    if name not in names and not isinstance(value, (dict, list)):
+      facts.append((name.replace("_", " "), _clipped(str(value), 20)))
   return facts
 
 
@@ -520,11 +514,13 @@ def _compare(runs: Sequence[Record], names: Sequence[str]) -> dict[str, Any]:
   for run, name in zip(runs, names, strict=True):
     verdicts.append((name, answers(run)))
   groups = group_runs(runs, names)
-  metrics = list(dict.fromkeys(name for group in groups for name in group.metrics))
+  metrics: dict[str, None] = {}
+  for group in groups:
+    metrics |= dict.fromkeys(group.metrics)
   return {
     "verdicts": verdicts,
     "charts": [drawn for drawn in _comparison_charts(runs, names) if drawn],
-    "metrics": metrics,
+    "metrics": list(metrics),
     "groups": groups,
     "fields": _differing_fields(runs),
     "names": list(names),
@@ -580,14 +576,14 @@ def _comparison_charts(runs: Sequence[Record], names: Sequence[str]) -> list[Dra
   """A chart per metric that at least two runs have, or that is an evaluation; a color per run."""
   wanted = [
     ("valid_loss", "Held-out loss", "nats", "dots", 1.0),
-    *(
-      (name, f"Dev set: {name.removeprefix('dev_')}", "%", "dots", 100.0)
-      for name in dict.fromkeys(run.metric for run in runs if run.task is not None)
-    ),
     ("loss", "Training loss", "nats", "thin", 1.0),
     ("learning_rate", "Learning rate", "of each update", "thin", 1.0),
     ("tokens_per_second", "Speed", "tokens per second", "thin", 1.0),
   ]
+  # After the held-out loss, the metric of each task.
+  of_tasks = dict.fromkeys(run.metric for run in runs if run.task is not None)
+  for name in reversed(of_tasks):
+    wanted.insert(1, (name, f"Dev set: {name.removeprefix('dev_')}", "%", "dots", 100.0))
   charts = []
   for metric, title, unit, style, factor in wanted:
     lines = []
@@ -595,8 +591,7 @@ def _comparison_charts(runs: Sequence[Record], names: Sequence[str]) -> list[Dra
       if not run.points(metric):
         continue
       steps, values = run.series(metric)
-      scaled = [None if value is None else factor * value for value in values]
-      lines.append(Line(name, steps, scaled, number, style))
+      lines.append(Line(name, steps, _scaled(values, factor), number, style))
     y_range = _percent_range(lines, []) if unit == "%" else None
     levels = _entropies(runs, names, metric)
     charts.append(
@@ -607,16 +602,15 @@ def _comparison_charts(runs: Sequence[Record], names: Sequence[str]) -> list[Dra
 
 def _entropies(runs: Sequence[Record], names: Sequence[str], metric: str) -> list[Level]:
   """The unigram entropies of the runs' texts: one for all, or each in the color of its run."""
-  of_runs = [run.loss_bounds.get(metric) for run in runs]
-  known = {value for value in of_runs if value is not None}
-  if len(known) == 1:
-    value = known.pop()
-    return [Level(f"unigram entropy {value:.2f} of the {TEXTS[metric]} text", value)]
-  return [
-    Level(f"unigram entropy {value:.2f} of the {TEXTS[metric]} text of {name}", value, color)
-    for color, (value, name) in enumerate(zip(of_runs, names, strict=True))
-    if value is not None
-  ]
+  levels = []
+  for color, (run, name) in enumerate(zip(runs, names, strict=True)):
+    value = run.loss_bounds.get(metric)
+    if value is not None:
+      label = f"unigram entropy {value:.2f} of the {TEXTS[metric]} text"
+      levels.append(Level(f"{label} of {name}", value, color))
+  if levels and all(level.y == levels[0].y for level in levels):
+    return [Level(label, levels[0].y)]
+  return levels
 
 
 def _differing_fields(runs: Sequence[Record]) -> list[tuple[str, list[str]]]:
@@ -626,9 +620,19 @@ def _differing_fields(runs: Sequence[Record]) -> list[tuple[str, list[str]]]:
     fields = {setting.name: setting.value for setting in run.settings}
     fields |= {f"data: {name}": str(value) for name, value in run.data.items()}
     columns.append(fields)
-  names = dict.fromkeys(name for fields in columns for name in fields)
-  rows = [(name, [fields.get(name, "–") for fields in columns]) for name in names]
-  return [(name, values) for name, values in rows if len(set(values)) > 1]
+  names: dict[str, None] = {}
+  for fields in columns:
+    names |= dict.fromkeys(fields)
+  rows = []
+  for name in names:
+    values = [fields.get(name, "–") for fields in columns]
+    if len(set(values)) > 1:
+      rows.append((name, values))
+  return rows
+
+
+def _scaled(values: Sequence[float | None], factor: float) -> list[float | None]:
+  return [None if value is None else factor * value for value in values]
 
 
 def _clipped(text: str, most: int) -> str:

@@ -1,5 +1,6 @@
 """Draws the curves of runs into a picture: loss, evaluations, learning rate."""
 
+import itertools
 import os
 from collections.abc import Sequence
 
@@ -39,10 +40,10 @@ def run(workdirs: Sequence[str], out: str = "", *, overwrite: bool = False) -> s
     raise InputError(f"--out={out}: the name of a picture ends in {', '.join(SUFFIXES)}")
   refuse_existing(out, overwrite)
   pyplot()  # fail before reading
-  folders = dict.fromkeys(folder for workdir in workdirs for folder in find_runs(workdir))
+  folders = list(dict.fromkeys(itertools.chain.from_iterable(map(find_runs, workdirs))))
   check_writable(os.path.dirname(out), out)
-  runs = [read_run(folder) for folder in folders]
-  if not any(record.points(name) for record in runs for name in ("loss", record.metric)):
+  runs = list(map(read_run, folders))
+  if not any(record.values("loss") or record.values(record.metric) for record in runs):
     names = ", ".join(folders)
     raise InputError(f"{names}: nothing to draw; metrics.jsonl has no finite loss or evaluation")
   groups = group_runs(runs, run_names([record.folder for record in runs]))

@@ -151,13 +151,25 @@ class Record:
     steps, values = self.series(name)
     return [(s, v) for s, v in zip(steps, values, strict=True) if v is not None]
 
+  def values(self, name: str) -> list[float]:
+    """The finite values of a metric."""
+    return [value for value in self.series(name)[1] if value is not None]
+
+  @property
+  def metric_names(self) -> list[str]:
+    """The names of what was logged, in the order in which they appear."""
+    names: dict[str, None] = {}
+    for entry in self.entries:
+      names |= dict.fromkeys(entry)
+    return list(names)
+
   @property
   def metric(self) -> str:
     """The evaluation that chooses the best checkpoint: valid_loss, dev_accuracy, …; "" if none."""
     if self.task is not None:
       return f"dev_{self.task.primary_metric}"
-    names = [name for entry in self.entries for name in entry]
-    candidates = [name for name in names if name.startswith(("valid_", "dev_"))]
+    candidates = [name for name in self.metric_names if name.startswith(("valid_", "dev_"))]
+    # A task has a metric, too, which says more than its loss.
     preferred = [name for name in candidates if name != "dev_loss"]
     return (preferred or candidates or [""])[0]
 
@@ -189,9 +201,14 @@ class Record:
     """The unigram entropies of the texts by metric, "loss" and "valid_loss", if these are in nats
     per token and not the sum of several heads'.
     """
-    entropies = {"loss": self.unigram_entropy, "valid_loss": self.held_out_entropy}
-    known = {metric: value for metric, value in entropies.items() if value is not None}
-    return known if self.token_metric == "loss" else {}
+    bounds: dict[str, float] = {}
+    if self.token_metric != "loss":
+      return bounds
+    if self.unigram_entropy is not None:
+      bounds["loss"] = self.unigram_entropy
+    if self.held_out_entropy is not None:
+      bounds["valid_loss"] = self.held_out_entropy
+    return bounds
 
   @property
   def steps_done(self) -> int:
@@ -214,17 +231,14 @@ class Record:
   @property
   def seconds(self) -> float | None:
     """Time of training and evaluation, without the time between a stop and a resume."""
-    times = [
-      (entry["step"], entry["time"])
-      for entry in self.entries
-      if isinstance(entry.get("time"), (int, float))
-    ]
+    times = self.values("time")
     if not times:
       return None
-    starts = [start["time"] for start in self.plan.get("starts", [])] or [times[0][1]]
+    starts = [start["time"] for start in self.plan.get("starts", [])] or times[:1]
     total = 0.0
     for begin, end in zip(starts, [*starts[1:], math.inf], strict=True):
-      inside = [time for _, time in times if begin <= time <= end]
+      inside = [time for time in times if begin <= time <= end]
+      # Up to the last entry of this start: what came after it was done again.
       total += max(inside, default=begin) - begin
     return total
 
@@ -240,11 +254,13 @@ def find_runs(workdir: str) -> list[str]:
     raise InputError(f"--workdir={workdir}: no such folder; name the folder of a run")
   if "config.json" in names:
     return [workdir]
-  seeds = [name for name in names if re.fullmatch(r"seed_\d+", name)]
-  seeds = [name for name in seeds if exists(os.path.join(workdir, name, "config.json"))]
-  if seeds:
-    seeds.sort(key=lambda name: int(name.removeprefix("seed_")))
-    return [os.path.join(workdir, name) for name in seeds]
+  runs: dict[int, str] = {}  # by seed
+  for name in names:
+    folder = os.path.join(workdir, name)
+    if re.fullmatch(r"seed_\d+", name) and exists(os.path.join(folder, "config.json")):
+      runs[int(name.removeprefix("seed_"))] = folder
+  if runs:
+    return [runs[seed] for seed in sorted(runs)]
   read_config(workdir)  # raises: missing
   return [workdir]
 
@@ -382,13 +398,13 @@ def _read_labels(value: dict[str, Any], notes: list[str]) -> Labels | None:
     return None
   try:
     labels = Labels(
-      names=[str(label) for label in value["labels"]],
+      names=list(map(str, value["labels"])),
       n=int(value["n"]),
       accuracy=float(value["accuracy"]),
       macro_f1=float(value["macro_f1"]),
       majority=float(value["majority"]),
       per_class={str(label): _class(row) for label, row in value["per_class"].items()},
-      confusion=[[int(count) for count in row] for row in value["confusion"]],
+      confusion=[list(map(int, row)) for row in value["confusion"]],
       calibration=_calibration(value.get("calibration")),
     )
   except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -408,14 +424,11 @@ def _class(row: Any) -> dict[str, float]:
 def _calibration(value: Any) -> dict[str, Any]:
   if not isinstance(value, dict):
     return {}
-  bins = [
-    {
-      **{name: float(row[name]) for name in ("low", "high", "confidence", "accuracy")},
-      "count": int(row["count"]),
-    }
-    for row in value["bins"]
-    if row["count"]  # an empty bin has neither
-  ]
+  bins = []
+  for row in value["bins"]:
+    if row["count"]:  # an empty bin has neither confidence nor accuracy
+      numbers = {name: float(row[name]) for name in ("low", "high", "confidence", "accuracy")}
+      bins.append({**numbers, "count": int(row["count"])})
   scalars = {name: float(value[name]) for name in ("temperature", "ece_before", "ece_after")}
   chance = float(value.get("ece_chance", 0))  # of earlier runs: not known
   return {**scalars, "ece_chance": chance, "bins": bins}
@@ -454,7 +467,7 @@ def _read_wrong(
 def _wrong_row(line: bytes, names: list[str], temperature: float) -> WrongRow | None:
   """The row of a line; None if its prediction is right."""
   entry = parse_json(line)
-  probabilities = [float(p) for p in entry["probabilities"]]
+  probabilities = list(map(float, entry["probabilities"]))
   predicted = max(range(len(names)), key=probabilities.__getitem__)
   label = str(entry["label"])
   if names[predicted] == label:

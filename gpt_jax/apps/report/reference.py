@@ -75,10 +75,7 @@ def write(workdir: str, name: str, text: str, hardware: str, folder: str = "") -
     "steps": [run.steps_done, run.total_steps],
     "config": {key: saved["config"][key] for key in _SAME},
     "data": {key: run.data.get(key) for key in (*_SAME_DATA, "train_tokens", "valid_tokens")},
-    "metrics": {
-      metric: [[step, round(value, 4)] for step, value in points]
-      for metric, points in metrics.items()
-    },
+    "metrics": {metric: _rounded(points) for metric, points in metrics.items()},
   }
   path = os.path.join(folder or os.path.join(shipped_folder("configs"), _FOLDER), f"{name}.json")
   os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -86,6 +83,10 @@ def write(workdir: str, name: str, text: str, hardware: str, folder: str = "") -
   with atomic_file(path) as file:
     file.write("{\n" + ",\n".join(lines) + "\n}\n")
   return path
+
+
+def _rounded(points: list[tuple[int, float]]) -> list[list[float]]:
+  return [[step, round(value, 4)] for step, value in points]
 
 
 def _references() -> list[dict[str, Any]]:

@@ -1,5 +1,6 @@
 """Writes an HTML report of a run, or a comparison of several."""
 
+import itertools
 import os
 import warnings
 from collections.abc import Sequence
@@ -40,14 +41,14 @@ def run(workdirs: Sequence[str], out: str = "", *, samples: bool = False) -> str
     if len(workdirs) > 1:
       raise InputError("a comparison has no folder of its own: name the page with --out=FILE.html")
     out = os.path.join(workdirs[0], NAME)
-  folders = dict.fromkeys(folder for workdir in workdirs for folder in find_runs(workdir))
+  folders = list(dict.fromkeys(itertools.chain.from_iterable(map(find_runs, workdirs))))
   environment()  # fail before the expensive part
   with open_page(out, "report") as file:
-    runs = [read_run(folder) for folder in folders]
+    runs = list(map(read_run, folders))
     texts: dict[str, list[Sample]] = {}
     if samples:
       texts = {record.folder: _samples(record) for record in runs}
-      runs = [read_run(folder) for folder in folders]  # with links to the new pages
+      runs = list(map(read_run, folders))  # with links to the new pages
     file.write(render(runs, out, texts))
   return out
 

@@ -1,6 +1,7 @@
 """OpenAI's /v1/completions: from its request to texts that are continued, and to its responses."""
 
 import dataclasses
+import itertools
 import secrets
 import time
 from typing import Any
@@ -211,7 +212,8 @@ def join_pieces(pieces: list[dict[str, Any]]) -> dict[str, Any]:
     joined["logprobs"] = {}
     for name, value in parts[-1].items():
       lists = [part[name] for part in parts]
-      joined["logprobs"][name] = None if value is None else [x for each in lists for x in each]
+      chained = None if value is None else list(itertools.chain.from_iterable(lists))
+      joined["logprobs"][name] = chained
   return joined
 
 

@@ -1,5 +1,6 @@
 """The map of learning rates and seeds."""
 
+import collections
 from typing import Any
 
 from gpt_jax.apps.diagnose.sections.figure import Map, drawn_figures
@@ -15,10 +16,9 @@ def safe_rates(part: dict[str, Any]) -> Answer:
   verdict = f"{min(learned):g} to {max(learned):g}" if learned else "none of these"
   if len(learned) == 1:
     verdict = f"{learned[0]:g}"
-  lost = {
-    name: sum(run["outcome"] == name for entry in part["rates"] for run in entry["runs"])
-    for name in ("stuck", "diverged")
-  }
+  lost: collections.Counter[str] = collections.Counter()
+  for entry in part["rates"]:
+    lost.update(run["outcome"] for run in entry["runs"])
   text = (
     f"Of {seeds * len(part['rates'])} runs of {part['steps']:,} updates {lost['stuck']} did not "
     f"get below the unigram entropy, {lost['diverged']} diverged. The lowest median loss has "
@@ -38,10 +38,10 @@ def rates_view(part: dict[str, Any]) -> dict[str, Any]:
       cells.append((f"{loss} {run['outcome']}", *shades[run["outcome"]]))
     rows.append((f"{entry['rate']:g}", cells))
   rates = [entry["rate"] for entry in entries]
-  shares = [
-    Line(name, rates, [100 * entry["shares"][name] for entry in entries], color, "dots")
-    for name, color in (("learned", 0), ("stuck", 4), ("diverged", 5))
-  ]
+  shares = []
+  for name, color in (("learned", 0), ("stuck", 4), ("diverged", 5)):
+    percent = [100 * entry["shares"][name] for entry in entries]
+    shares.append(Line(name, rates, percent, color, "dots"))
   medians = Line("median over seeds", rates, [entry["median_loss"] for entry in entries], 0, "dots")
   level = Level(f"unigram entropy {part['unigram_entropy']:.2f}", part["unigram_entropy"])
   return {

@@ -72,11 +72,9 @@ def sampling_view(model: dict[str, Any]) -> dict[str, Any]:
     repeats = [f"{100 * entry['repeated_4']:.1f}", f"{entry['longest_repeat']:.1f}"]
     rows.append((name, [*shares, *repeats, f"{entry['nats']:.3f}"]))
   samples = [("held-out text", text["sample"])]
-  samples += [
-    (f"temperature {entry['temperature']:g}", entry["sample"])
-    for entry in written
-    if entry["temperature"] in _SHOWN_TEMPERATURES
-  ]
+  for entry in written:
+    if entry["temperature"] in _SHOWN_TEMPERATURES:
+      samples.append((f"temperature {entry['temperature']:g}", entry["sample"]))
   about = (
     f"{model['about']}. {model['texts']} texts of {model['tokens']} tokens at each temperature"
   )
