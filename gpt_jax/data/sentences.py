@@ -77,7 +77,7 @@ def encode_sentences(
   for text in texts:
     has_case = text != text.lower()
     lines = [split_sentences(line, has_case) for line in text.split("\n")]
-    lengths.append([len(line) for line in lines])
+    lengths.append(list(map(len, lines)))
     sentences.extend(itertools.chain.from_iterable(lines))
   encoded = iter(tokenizer.encode_many(sentences))
   results = []
@@ -99,7 +99,7 @@ def _joined(
   pieces = []
   for ids, after_break in zip(parts, breaks, strict=True):
     pieces.append(np.concatenate([line, ids]) if after_break else ids)
-  lengths = np.array([len(ids) for ids in pieces], np.int64)
+  lengths = np.array(list(map(len, pieces)), np.int64)
   # A sentence whose text the tokenizer drops ends nowhere.
   ends = np.cumsum(lengths)[lengths > 0]
   ids = np.concatenate(pieces) if pieces else np.zeros(0)

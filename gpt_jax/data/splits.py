@@ -98,7 +98,7 @@ class SplitWriter:
       tokenizer_hash=self._tokenizer.hash,
       normalizer=self._tokenizer.normalizer,
       cleaner=cleaner(),
-      sources=[list(source) for source in sources],
+      sources=list(map(list, sources)),
     )
 
 

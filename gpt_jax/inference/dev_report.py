@@ -100,7 +100,8 @@ def write_dev_report(
 
 def _as_written(probabilities: np.ndarray) -> np.ndarray:
   """With nine digits, which give the float32 back. The report is of them, as others read them."""
-  return np.array([[float(f"{p:.9g}") for p in row] for row in probabilities])
+  flat = [float(f"{p:.9g}") for p in probabilities.flat]
+  return np.array(flat).reshape(probabilities.shape)
 
 
 def _entries(
@@ -108,15 +109,16 @@ def _entries(
 ) -> list[dict[str, Any]]:
   """The lines of dev_predictions.jsonl."""
   prefix = os.path.join(data_dir, "") if data_dir else ""
-  return [
-    {
+  entries = []
+  for n, location in enumerate(encoded.locations):
+    entry = {
       "where": location.removeprefix(prefix),
       "text": _text(task, encoded, n),
       **task.truth_entry(encoded.labels[n]),
       "probabilities": probabilities[n].tolist(),
     }
-    for n, location in enumerate(encoded.locations)
-  ]
+    entries.append(entry)
+  return entries
 
 
 def _write(
@@ -182,13 +184,14 @@ def read_dev_set(workdir: str, labels: tuple[str, ...], step: int) -> DevSet:
     )
   if report.get("predictions_crc32") != zlib.crc32(content):
     raise InputError(f"{path}: does not belong to {REPORT}; restore it, or delete both")
-  entries = [parse_json(line) for line in content.splitlines()]
-  return DevSet(
-    [entry["where"] for entry in entries],
-    np.array([labels.index(entry["label"]) for entry in entries]),
-    np.array([entry["probabilities"] for entry in entries]),
-    _temperature(report, path),
-  )
+  where, classes, probabilities = [], [], []
+  for line in content.splitlines():
+    entry = parse_json(line)
+    where.append(entry["where"])
+    classes.append(labels.index(entry["label"]))
+    probabilities.append(entry["probabilities"])
+  temperature = _temperature(report, path)
+  return DevSet(where, np.array(classes), np.array(probabilities), temperature)
 
 
 def _temperature(report: dict[str, Any], path: str) -> float:

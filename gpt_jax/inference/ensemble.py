@@ -54,15 +54,15 @@ class Ensemble:
       InputError: an example without tokens.
     """
     encoded: dict[tuple[Any, ...], Encoded] = {}
-    # Members that read alike share what was encoded.
-    keys = [
-      (member.tokenizer.hash, member.tokenizer.special, member.spec.trunk.context, member.format)
-      for member in self.members
-    ]
-    for key, member in zip(keys, self.members, strict=True):
+    of_members = []
+    for member in self.members:
+      # Members that read alike share what was encoded.
+      tokenizer, context = member.tokenizer, member.spec.trunk.context
+      key = (tokenizer.hash, tokenizer.special, context, member.format)
       if key not in encoded:
         encoded[key] = member.encode(self.task, list(examples))
-    return [encoded[key] for key in keys]
+      of_members.append(encoded[key])
+    return of_members
 
   def predict(
     self,
@@ -104,10 +104,10 @@ class Ensemble:
     """
     if len(self.members) == 1 and META in self.members[0].meta:
       return Calibration(find_temperature(self.members[0]), "the dev rows of the run")
-    dev_sets = [
-      read_dev_set(member.folder, self.task.labels, member.step) for member in self.members
-    ]
-    rows = [place for dev_set in dev_sets for place in dev_set.where]
+    dev_sets = self._dev_sets()
+    rows: list[str] = []
+    for dev_set in dev_sets:
+      rows += dev_set.where
     # Folds hold out different rows; seeds predict the same ones.
     held_out_once = len(set(rows)) == len(rows)
     if len(dev_sets) > 1 and held_out_once:
@@ -125,7 +125,7 @@ class Ensemble:
       MissingInput: a member has none that are of its step, or the members have different dev sets.
       InputError: damaged files, or scipy is missing.
     """
-    sets = [read_dev_set(member.folder, self.task.labels, member.step) for member in self.members]
+    sets = self._dev_sets()
     first = sets[0]
     if len(sets) == 1:
       return first
@@ -139,6 +139,10 @@ class Ensemble:
     temperature = fit_temperature(probabilities, first.classes)
     return DevSet(first.where, first.classes, probabilities, temperature)
 
+  def _dev_sets(self) -> list[DevSet]:
+    labels = self.task.labels
+    return [read_dev_set(member.folder, labels, member.step) for member in self.members]
+
 
 def load_ensemble(checkpoints: Sequence[str]) -> Ensemble:
   """Loads fine-tuned models.
@@ -151,8 +155,9 @@ def load_ensemble(checkpoints: Sequence[str]) -> Ensemble:
     InputError: no checkpoint, a language model, models of different tasks, or several of a task
       whose predictions have no mean.
   """
-  paths = [path for checkpoint in checkpoints for path in _expand(checkpoint)]
-  members = tuple(load_model(path) for path in paths)
+  members: list[LoadedModel] = []
+  for checkpoint in checkpoints:
+    members += map(load_model, _expand(checkpoint))
   tasks = []
   for member in members:
     if member.task is None:

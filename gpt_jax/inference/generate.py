@@ -238,4 +238,4 @@ def sample(
     texts.append(Text(prompt, dataclasses.replace(settings, seed=seed)))
   for _ in continue_texts(model, params, by_length(texts)):
     pass
-  return [[token.id for token in text.added] for text in texts]
+  return [text.added_ids for text in texts]

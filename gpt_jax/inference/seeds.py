@@ -59,9 +59,10 @@ def summarize(results: list[dict[str, Any]]) -> dict[str, Any]:
   stages = {}
   for stage in ("dev", "best"):
     names = [name for name in results[0][stage] if name not in ("step", "dev_degenerate")]
-    stages[stage] = {
-      name: spread([result[stage][name] for result in results])._asdict() for name in names
-    }
+    stages[stage] = {}
+    for name in names:
+      values = [result[stage][name] for result in results]
+      stages[stage][name] = spread(values)._asdict()
   number = "fold" if "fold" in results[0] else "seed"
   return {
     "task": results[0]["task"],

@@ -81,7 +81,12 @@ class Text:
   @property
   def ids(self) -> list[int]:
     """The prompt and what was added."""
-    return [*self.prompt, *(token.id for token in self.added)]
+    return [*self.prompt, *self.added_ids]
+
+  @property
+  def added_ids(self) -> list[int]:
+    """The tokens that were added."""
+    return [token.id for token in self.added]
 
   @property
   def missing(self) -> int:

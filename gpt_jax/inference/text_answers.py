@@ -59,7 +59,7 @@ def greedy_answers(
   for continued in continue_texts(model, params, by_length(texts)):
     finished += sum(text.done for text in continued)
     done(finished)
-  return [decode_answer([token.id for token in text.added], tokenizer) for text in texts]
+  return [decode_answer(text.added_ids, tokenizer) for text in texts]
 
 
 def make_task_predictor(

@@ -53,7 +53,9 @@ def list_differences(facts: tuple[dict[str, Any], ...], hosts: tuple[str, ...]) 
     hosts: the processes' host names.
   """
   flat = [dict(_flatten(of_one)) for of_one in facts]
-  names = dict.fromkeys(name for of_one in flat for name in of_one)
+  names: dict[str, None] = {}
+  for of_one in flat:
+    names |= dict.fromkeys(of_one)
   differences = []
   for name in names:
     values = [of_one.get(name, "missing") for of_one in flat]

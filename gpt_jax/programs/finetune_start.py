@@ -68,11 +68,10 @@ def _with_runtime_fields(trunk: Any, config: Any) -> Any:
   """The trunk with the runtime fields of `config`, such as dtype, where it sets them."""
   theirs, usual = runtime_fields(trunk), runtime_fields(FinetuneConfig.trunk)
   was_set = overridden(config)
-  changes = {
-    name: value
-    for name, value in runtime_fields(config).items()
-    if name in theirs and (name in was_set or value != usual.get(name))
-  }
+  changes = {}
+  for name, value in runtime_fields(config).items():
+    if name in theirs and (name in was_set or value != usual.get(name)):
+      changes[name] = value
   return dataclasses.replace(trunk, **changes)
 
 

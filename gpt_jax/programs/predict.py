@@ -237,7 +237,10 @@ def _kept_columns(source: str, keep: Sequence[str], task: LabeledTask) -> list[d
   named = () if everything else keep
   columns = (*texts, *named) if header else texts
   records = list(read_cells(source, columns, header=header))
-  names = dict.fromkeys(name for record in records if isinstance(record, dict) for name in record)
+  names: dict[str, None] = {}
+  for record in records:
+    if isinstance(record, dict):
+      names |= dict.fromkeys(record)
   for name in named:
     if name not in names:
       raise InputError(

@@ -380,10 +380,10 @@ def _write_splits(
         "as the chapters of a book, come nearer to it",
         flush=True,
       )
-  writers = {
-    split: splits.SplitWriter(folder, split, tokenizer, config.sentences, config.shard_tokens)
-    for split in ("train", "valid")
-  }
+  writers = {}
+  for split in ("train", "valid"):
+    options = tokenizer, config.sentences, config.shard_tokens
+    writers[split] = splits.SplitWriter(folder, split, *options)
   vocabulary = os.path.join(folder, STAGES, TOKENIZER)
   with progress("writing tokens", survey.n_characters) as add:
     for item in passes.encoded(corpus, vocabulary, tokenizer, config.sentences, limit):

@@ -52,7 +52,7 @@ def run(a: str, b: str, texts: Sequence[str], tolerance: float = 1e-4) -> dict[s
     raise InputError("no text: give one with --text=TEXT")
   if not tolerance >= 0:
     raise InputError(f"--tolerance={tolerance}: must be at least 0")
-  models = [load_model(path) for path in (a, b)]
+  models = [load_model(a), load_model(b)]
   tokenizers = [model.tokenizer for model in models]
   same_vocabulary = tokenizers[0].hash == tokenizers[1].hash
   differences = _differences(*models)
@@ -105,7 +105,9 @@ def _arrays(model: LoadedModel) -> dict[str, np.ndarray]:
 
 
 def _windows(texts: Sequence[np.ndarray], context: int) -> list[np.ndarray]:
-  windows = [ids[first : first + context] for ids in texts for first in range(0, len(ids), context)]
+  windows = []
+  for ids in texts:
+    windows += [ids[first : first + context] for first in range(0, len(ids), context)]
   if not any(len(ids) > 1 for ids in windows):
     raise InputError("no text of two tokens; give a longer one with --text=TEXT")
   return windows
@@ -113,7 +115,7 @@ def _windows(texts: Sequence[np.ndarray], context: int) -> list[np.ndarray]:
 
 def _compare_logits(models: Sequence[LoadedModel], windows: Sequence[np.ndarray]) -> dict[str, Any]:
   """The largest |difference| of logits, and the perplexities."""
-  forwards = [_make_forward(model) for model in models]
+  forwards = list(map(_make_forward, models))
   difference, nats, predicted = 0.0, np.zeros(2), 0
   for ids in windows:
     a, b = (forward(ids) for forward in forwards)

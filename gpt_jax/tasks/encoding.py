@@ -136,7 +136,7 @@ class Encoded:
     Args:
       balance: the line on the labels; empty: none.
     """
-    text_lengths = np.array([len(text) for text in self.texts])[self.fields]  # [N, C, F]
+    text_lengths = np.array(list(map(len, self.texts)))[self.fields]  # [N, C, F]
     lengths, truncated = self.lengths, self.kept < text_lengths
     sequences = f" of {lengths.shape[1]} sequences" if lengths.shape[1] > 1 else ""
     lines = [
@@ -189,7 +189,7 @@ def encode(
     )
   fields, distinct = _index_texts(examples, num_classes)
   texts = [np.asarray(ids, np.int32) for ids in tokenizer.encode_many(distinct)]
-  lengths = np.array([len(ids) for ids in texts], np.int32)
+  lengths = np.array(list(map(len, texts)), np.int32)
   if not lengths.all():
     n, _, f = np.argwhere(lengths[fields] == 0)[0]
     raise InputError(

@@ -70,7 +70,8 @@ class ImportedTask:
     if self.kind == "one_label":
       return Task(**fields, metrics={"accuracy": accuracy, "macro_f1": macro_f1})
     # The first separator that is in no label's name.
-    separator = next((s for s in _SEPARATORS if not any(s in name for name in self.labels)), "\n")
+    in_names = "\0".join(self.labels)
+    separator = next((mark for mark in _SEPARATORS if mark not in in_names), "\n")
     metrics = {"micro_f1": micro_f1, "macro_f1": label_macro_f1, "exact_match": exact_match}
     return MultiLabelTask(
       **fields,

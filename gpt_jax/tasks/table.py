@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import itertools
 import os
 import warnings
 from collections.abc import Iterator, Sequence
@@ -96,7 +97,7 @@ class TableTask:
     "",
     "selects the best checkpoint; f1 is of the second label, macro_f1 the mean over all labels; "
     "empty: accuracy, micro_f1 of multi_label, r2 of regression",
-    choices=("", *dict.fromkeys(name for names in _METRICS.values() for name in names)),
+    choices=("", *dict.fromkeys(itertools.chain.from_iterable(_METRICS.values()))),
   )
   dev_share: float = option(
     0.0,

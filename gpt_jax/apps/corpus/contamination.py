@@ -82,7 +82,7 @@ class EvaluationRows:
   def save(self) -> bytes:
     content = io.BytesIO()
     flat = np.concatenate([np.empty(0, np.uint64), *self._rows])
-    np.savez(content, words=flat, sizes=np.array([len(row) for row in self._rows], np.int64))
+    np.savez(content, words=flat, sizes=np.array(list(map(len, self._rows)), np.int64))
     return content.getvalue()
 
 

@@ -111,7 +111,7 @@ def tokens_of(work: Work, folder: str, hash: str, sentences: bool) -> Iterator[F
       "n_bytes": np.array([item.n_bytes for item in encoded], np.int64),
       "n_words": np.array([item.n_words for item in encoded], np.int64),
       "ends": np.concatenate(ends),
-      "n_ends": np.array([len(item) for item in ends], np.int64),
+      "n_ends": np.array(list(map(len, ends)), np.int64),
       **_sizes(batch),
       "joint": np.array([JOINTS.index(piece.joint) for _, piece in batch], np.int8),
     }

@@ -75,7 +75,7 @@ def gradient_norms(model: Model, params: Any, rows: np.ndarray, batch_size: int 
       norms = jax.device_get(_norms(model, params, _batch(some, weights)))
       sums[i] += [norms[name].astype(np.float64).sum(0) for name in names]
   of_text, of_last = sums / len(rows)
-  return Norms([_layer(name) for name in names], of_text, of_last)
+  return Norms(list(map(_layer, names)), of_text, of_last)
 
 
 def _batch(rows: np.ndarray, weights: np.ndarray) -> Batch:

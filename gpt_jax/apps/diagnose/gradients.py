@@ -44,7 +44,7 @@ def _fresh(model: Model) -> Any:
 
 
 def _as_json(norms: Norms) -> dict[str, Any]:
-  decays = [decay_of(layer) for layer in norms.of_last]
+  decays = list(map(decay_of, norms.of_last))
   return {
     "of_text": norms.of_text.tolist(),
     "of_last": norms.of_last.tolist(),

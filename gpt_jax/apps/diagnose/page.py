@@ -38,12 +38,12 @@ def render(result: dict[str, Any], name: str) -> str:
       name=name,
       data=result["data"],
       answers=answers,
-      gradients=gradients and [gradient_view(model) for model in gradients],
+      gradients=gradients and list(map(gradient_view, gradients)),
       distances=gradients and distances(gradients),
       decays=gradients and decays(gradients),
       scaling=scaling and scaling_view(scaling),
       rates=rates and rates_view(rates),
-      sampling=sampling and [sampling_view(model) for model in sampling],
+      sampling=sampling and list(map(sampling_view, sampling)),
     )
   )
   # A text may hold halves of surrogate pairs, which UTF-8 has no bytes for.

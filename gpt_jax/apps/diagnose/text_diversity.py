@@ -24,7 +24,7 @@ def diversity(texts: Sequence[str]) -> dict[str, float]:
     longest_repeat: words in the longest stretch that occurred before in its text; the mean over
       texts.
   """
-  split = [words(text) for text in texts]
+  split = list(map(words, texts))
   measures = {f"distinct_{n}": _distinct(split, n) for n in (1, 2, 3)}
   grams = [_ngrams(text, _REPEATED) for text in split]
   repeated, total = sum(len(x) - len(set(x)) for x in grams), sum(map(len, grams))

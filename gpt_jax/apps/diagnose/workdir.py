@@ -59,7 +59,7 @@ def _finite(value: Any) -> Any:
   if isinstance(value, dict):
     return {name: _finite(entry) for name, entry in value.items()}
   if isinstance(value, (list, tuple)):
-    return [_finite(entry) for entry in value]
+    return list(map(_finite, value))
   if isinstance(value, float) and not math.isfinite(value):
     return None
   return value

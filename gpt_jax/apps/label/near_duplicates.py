@@ -25,7 +25,7 @@ def group_near_duplicates(texts: Sequence[str], cosine: float = COSINE) -> np.nd
   Raises:
     InputError: scikit-learn is not installed.
   """
-  normalized = [_normalized(text) for text in texts]
+  normalized = list(map(_normalized, texts))
   distinct = list(dict.fromkeys(normalized))
   index = {text: number for number, text in enumerate(distinct)}
   of_distinct = _components(distinct, cosine)

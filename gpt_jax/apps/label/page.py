@@ -71,7 +71,7 @@ def render(result: dict[str, Any], suspects: Sequence[Suspect], name: str) -> st
       about_labels=about_labels(result),
       about_curve=about_curve(result),
       curve=_curve(result["curve"]),
-      suspects=[_view(suspect) for suspect in suspects],
+      suspects=list(map(_view, suspects)),
       command=_command(result),
     )
   )

@@ -432,7 +432,7 @@ def _race_questions(
   """Compares the options, given document and question."""
   questions = []
   for row in evenly(find(name).examples(data_dir, "dev"), examples):
-    texts = [" ".join(fields) for fields in row.sequences]
+    texts = list(map(" ".join, row.sequences))
     heads = [" ".join(fields[:-1]) for fields in row.sequences]
     questions.append(_compare_texts(tokenizer, row.location, texts, heads, _label(row)))
   return questions

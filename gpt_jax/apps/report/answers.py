@@ -130,7 +130,7 @@ def _learned_labels(run: Record) -> tuple[str, str, str]:
 
 def _interval_over_majority(labels: Labels) -> tuple[float, float]:
   """95 % interval of the accuracy minus the commonest label's, on the same examples."""
-  counts = [sum(row) for row in labels.confusion]
+  counts = list(map(sum, labels.confusion))
   commonest = max(range(len(counts)), key=counts.__getitem__)
   right = [labels.confusion[n][n] for n in range(len(counts))]
   gained, lost = sum(right) - right[commonest], counts[commonest] - right[commonest]

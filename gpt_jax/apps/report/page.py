@@ -108,8 +108,11 @@ def run_names(folders: Sequence[str]) -> list[str]:
   if len(paths) == 1:
     return [os.path.basename(paths[0]) or paths[0]]
   common = os.path.commonpath(paths)
-  names = [os.path.relpath(path, common) for path in paths]
-  return [name if name != "." else os.path.basename(common) for name in names]
+  names = []
+  for path in paths:
+    name = os.path.relpath(path, common)
+    names.append(name if name != "." else os.path.basename(common))
+  return names
 
 
 # ------------------------------------------------------------------------------------------ A run
@@ -126,8 +129,8 @@ def _view(run: Record, name: str, out: str, samples: list[Sample]) -> dict[str, 
     "commands": commands(run),
     "answers": answers(run),
     "facts": _facts(run),
-    "charts": [drawn for drawn in _charts(run) if drawn],
-    "traces": [drawn for drawn in _traces(run) if drawn],
+    "charts": list(filter(None, _charts(run))),
+    "traces": list(filter(None, _traces(run))),
     "results": _results(run),
     "labels": _label_view(run.labels) if run.labels else None,
     "multi": _multi_view(run.multi) if run.multi else None,
@@ -519,7 +522,7 @@ def _compare(runs: Sequence[Record], names: Sequence[str]) -> dict[str, Any]:
     metrics |= dict.fromkeys(group.metrics)
   return {
     "verdicts": verdicts,
-    "charts": [drawn for drawn in _comparison_charts(runs, names) if drawn],
+    "charts": list(filter(None, _comparison_charts(runs, names))),
     "metrics": list(metrics),
     "groups": groups,
     "fields": _differing_fields(runs),
@@ -537,8 +540,10 @@ def group_runs(runs: Sequence[Record], names: Sequence[str]) -> list[Group]:
     by_setting.setdefault(key, []).append(number)
   groups = []
   for numbers in by_setting.values():
-    members = [runs[number] for number in numbers]
-    labels = [names[number] for number in numbers]
+    members, labels = [], []
+    for number in numbers:
+      members.append(runs[number])
+      labels.append(names[number])
     groups.append(Group(_group_name(labels), members, _group_metrics(members)))
   return groups
 

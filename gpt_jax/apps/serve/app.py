@@ -163,7 +163,7 @@ class _Api:
     async for piece in self._updates(choices):
       pieces[piece["index"]].append(piece)
     tokens = sum(choice.tokens for choice in choices)
-    return response.whole([join_pieces(each) for each in pieces], tokens)
+    return response.whole(list(map(join_pieces, pieces)), tokens)
 
   async def _ask(self, kind: str, texts: Sequence[Any]) -> Any:
     """The results of one job."""

@@ -98,18 +98,15 @@ def write_tokenizer(
 
 def _special_tokens(tokenizer: Tokenizer) -> list[dict[str, Any]]:
   """The tokenizer.json entries of the special tokens inside the vocabulary."""
-  return [
-    {
-      "id": i,
-      "content": tokenizer.piece(i),
-      "single_word": False,
-      "lstrip": False,
-      "rstrip": False,
-      "normalized": False,
-      "special": True,
-    }
-    for _, i in sorted(tokenizer.special_inside.items(), key=lambda item: item[1])
-  ]
+  flags = {
+    "single_word": False,
+    "lstrip": False,
+    "rstrip": False,
+    "normalized": False,
+    "special": True,
+  }
+  ids = sorted(tokenizer.special_inside.values())
+  return [{"id": i, "content": tokenizer.piece(i), **flags} for i in ids]
 
 
 def _post_processor(tokenizer: Tokenizer, template: Template) -> dict[str, Any]:

@@ -44,11 +44,11 @@ def of_blocks(trunk: TransformerConfig) -> list[Array]:
     ("ln_2.weight", "mlp_norm/scale", (d,), (d,)),
     ("ln_2.bias", "mlp_norm/bias", (d,), (d,)),
   )
-  return [
-    Array(f"h.{i}.{theirs}", f"block_{i}/{ours}", shape, our_shape)
-    for i in range(trunk.layers)
-    for theirs, ours, shape, our_shape in block
-  ]
+  arrays = []
+  for i in range(trunk.layers):
+    for theirs, ours, shape, our_shape in block:
+      arrays.append(Array(f"h.{i}.{theirs}", f"block_{i}/{ours}", shape, our_shape))
+  return arrays
 
 
 def decoder(meta: dict, format: str) -> ModelConfig:

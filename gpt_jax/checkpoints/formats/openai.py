@@ -5,6 +5,7 @@ twelve arrays per block. `params_shapes.json` has the shapes of these arrays; ke
 axis of size 1, that of a convolution.
 """
 
+import itertools
 import json
 import math
 import os
@@ -143,8 +144,9 @@ def _shapes(trunk: TransformerConfig) -> list[tuple[int, ...]]:
 def _read_shapes(path: str, tokenizer: Tokenizer) -> TransformerConfig:
   """The model config that has the shapes of params_shapes.json."""
   try:
-    shapes = [tuple(shape) for shape in read_json(path)]
-    if not all(type(size) is int and size > 0 for shape in shapes for size in shape):
+    shapes = list(map(tuple, read_json(path)))
+    sizes = itertools.chain.from_iterable(shapes)
+    if not all(type(size) is int and size > 0 for size in sizes):
       raise ValueError("a size is no number above 0")
     (context, width), (vocab_size, _), *blocks = shapes
   except (OSError, ValueError, TypeError) as error:

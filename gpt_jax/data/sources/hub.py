@@ -19,7 +19,12 @@ _PREFIX = "hf://"
 # The Hub's own branches have slashes: refs/convert/parquet has any data set as Parquet.
 _NAME = re.compile(r"([^/@]+/[^/@]+)(?:@(refs/(?:convert|pr)/[^/]+|[^/]+))?(?:/(.*))?", re.DOTALL)
 _READERS = (jsonl, parquet, table, text)
-_SUFFIXES = tuple(suffix for reader in _READERS for suffix in reader.FOLDER_SUFFIXES)
+_SUFFIXES = (
+  *jsonl.FOLDER_SUFFIXES,
+  *parquet.FOLDER_SUFFIXES,
+  *table.FOLDER_SUFFIXES,
+  *text.FOLDER_SUFFIXES,
+)
 
 
 def reads(name: str) -> bool:

@@ -6,6 +6,7 @@ import os
 import pkgutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple, Protocol
 
 from gpt_jax.data.cleaning import plain_line_ends
@@ -90,7 +91,10 @@ def find_all(names: str) -> list[Source]:
   """The sources of several names separated by commas."""
   if not all(map(str.strip, names.split(","))):
     raise InputError(f"{names!r}: an empty name of a source; a source is {usage()}")
-  return [source for name in names.split(",") for source in find(name.strip())]
+  sources: list[Source] = []
+  for name in names.split(","):
+    sources += find(name.strip())
+  return sources
 
 
 def documents(name: str, *, field: str = "text") -> Iterator[str]:
@@ -139,7 +143,7 @@ def usage() -> str:
 
 def _suffixes() -> tuple[str, ...]:
   """How the files that a folder is searched for end."""
-  return tuple(suffix for module in _source_files() for suffix in module.FOLDER_SUFFIXES or ())
+  return tuple(chain.from_iterable(module.FOLDER_SUFFIXES or () for module in _source_files()))
 
 
 def _module_of(name: str) -> SourceFile:

@@ -74,7 +74,10 @@ class GPT2Tokenizer(MergesTokenizer):
     """
     mark = np.array([self.end_id], np.int32)
     first, *rest = self.encode_many(text.split(END_OF_TEXT))
-    return np.concatenate([first, *(part for ids in rest for part in (mark, ids))])
+    parts = [first]
+    for ids in rest:
+      parts += [mark, ids]
+    return np.concatenate(parts)
 
   def decode(self, ids: Iterable[int]) -> str:
     return b"".join(self._contents[i] for i in np.asarray(ids).tolist()).decode(errors="replace")

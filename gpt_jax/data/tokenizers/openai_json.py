@@ -66,7 +66,7 @@ def _model(
     "byte_fallback": False,
     "ignore_merges": False,
     "vocab": {piece: i for i, piece in enumerate(tokenizer.pieces)},
-    "merges": [list(pair) for pair in tokenizer.merges],
+    "merges": list(map(list, tokenizer.merges)),
   }
 
 

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import hashlib
 import io
+import itertools
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -150,7 +151,7 @@ class SentencePieceTokenizer(SentencePieceModel):
 
   def encode_many(self, texts: list[str]) -> list[np.ndarray]:
     lines_of_texts = [plain(text).split("\n") for text in texts]
-    all_lines = [line for lines in lines_of_texts for line in lines]
+    all_lines = list(itertools.chain.from_iterable(lines_of_texts))
     encoded = iter(self.processor.encode(all_lines, out_type=int))
     results = []
     for lines in lines_of_texts:

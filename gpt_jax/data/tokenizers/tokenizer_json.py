@@ -110,7 +110,7 @@ class HuggingFaceTokenizer(Tokenizer):
     begins = np.array([piece.startswith(SPACES) for piece in pieces])
     if not begins.any():
       return super().begins_word  # such as a vocabulary that marks where words end
-    return begins | np.array([_is_punctuation(piece) for piece in pieces])
+    return begins | np.array(list(map(_is_punctuation, pieces)))
 
   @property
   def files(self) -> dict[str, bytes]:

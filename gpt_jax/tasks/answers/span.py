@@ -223,9 +223,9 @@ class SpanTask(LabeledTask):
       masked = np.where(allowed[:, None], np.asarray(scores, np.float64), -np.inf)
       # [2]: of the first and of the last token.
       log_z = np.logaddexp.reduce(masked, axis=0)
-      positions = [
-        int(np.argmax(example.numbers == i)) if i >= 0 else example.anchor for i in example.target
-      ]
+      positions = []  # of the first and the last token; those of no answer are the anchor
+      for i in example.target:
+        positions.append(int(np.argmax(example.numbers == i)) if i >= 0 else example.anchor)
       losses.append((log_z - masked[positions, [0, 1]]).mean())
     return float(np.mean(losses))
 
@@ -302,7 +302,10 @@ def locate_tokens(
   for text in texts:
     matches = enumerate(re.finditer(r"\S+", text))
     words_of_texts.append([(f"{space if n else ''}{m[0]}", m.start()) for n, m in matches])
-  distinct = list(dict.fromkeys(word for words in words_of_texts for word, _ in words))
+  words_at: dict[str, None] = {}
+  for words in words_of_texts:
+    words_at |= dict.fromkeys(word for word, _ in words)
+  distinct = list(words_at)
   ids = dict(zip(distinct, tokenizer.encode_many(distinct), strict=True))
   within = {word: _spans(word.strip(), ids[word], tokenizer) for word in distinct}
   located = []

@@ -4,8 +4,9 @@ Their Linear stores weights as [out, in]; queries, keys and values have a projec
 """
 
 import dataclasses
+import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -108,7 +109,7 @@ class EncoderFamily:
 
   def supported(self, config: dict) -> tuple[tuple[str, tuple], ...]:
     return (
-      ("hidden_act", tuple(name for names in ACTIVATIONS.values() for name in names)),
+      ("hidden_act", tuple(itertools.chain.from_iterable(ACTIVATIONS.values()))),
       ("intermediate_size", (4 * config["hidden_size"],)),
       ("position_embedding_type", ("absolute",)),
       ("num_hidden_groups", (1,)),
@@ -140,8 +141,10 @@ class EncoderFamily:
     if self.pair and f"{self.pair}.weight" in weights.shapes:
       others.append(SentencePairHead())
     if own:  # with the weights of their losses
-      others = [next((x for x in own.heads if type(x) is type(new)), new) for new in others]
-      others += [head for head in own.heads if head.scope == "contrastive"]
+      by_scope = {head.scope: head for head in own.heads}
+      others = [by_scope.get(new.scope, new) for new in others]
+      if "contrastive" in by_scope:
+        others.append(by_scope["contrastive"])
     heads = (*others, head) if head else tuple(others)
     reads_pooler = head is not None and head.transform == "pooler"
     has_pooler = f"{self.pooler}.weight" in weights.shapes
@@ -392,10 +395,16 @@ class EncoderFamily:
     read_at = "each token" if spec.head.per_token else "the first token"
     if template is None:
       return [f"The score is read at {read_at} of a sequence."]
-    single, pair = (
-      " ".join(n if n in ("A", "B") else tokenizer.spelling(tokenizer.special[n]) for n in names)
-      for names in (template.single, template.pair)
-    )
+
+    def spelled(names: Sequence[str]) -> str:
+      """A template with its special tokens as the vocabulary spells them."""
+      words = []
+      for name in names:
+        is_text = name in ("A", "B")
+        words.append(name if is_text else tokenizer.spelling(tokenizer.special[name]))
+      return " ".join(words)
+
+    single, pair = spelled(template.single), spelled(template.pair)
     types = " Its token types tell the two texts apart." if template.types else ""
     return [
       f"A text A is written as `{single}`, two texts as `{pair}`; the tokenizer does so.{types} "

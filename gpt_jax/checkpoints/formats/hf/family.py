@@ -135,8 +135,10 @@ def families() -> list[Family]:
   """All families, by the order of their files."""
   folder = sys.modules[__package__].__path__
   names = sorted(module.name for module in pkgutil.iter_modules(folder))
-  modules = [importlib.import_module(f"{__package__}.{name}") for name in names]
-  return [family for module in modules for family in getattr(module, "FAMILIES", ())]
+  found: list[Family] = []
+  for name in names:
+    found += getattr(importlib.import_module(f"{__package__}.{name}"), "FAMILIES", ())
+  return found
 
 
 def find_family(spec: ModelConfig, meta: dict, tokenizer: Tokenizer) -> Family:

@@ -76,13 +76,11 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
 
 def _for_embeddings(spec: ModelConfig) -> ModelConfig:
   """The model without the layer of a contrastive head, which only its loss reads."""
-  return dataclasses.replace(
-    spec,
-    heads=tuple(
-      dataclasses.replace(head, mlp=False) if head.scope == "contrastive" else head
-      for head in spec.heads
-    ),
-  )
+  heads = []
+  for head in spec.heads:
+    is_contrastive = head.scope == "contrastive"
+    heads.append(dataclasses.replace(head, mlp=False) if is_contrastive else head)
+  return dataclasses.replace(spec, heads=tuple(heads))
 
 
 def _format(meta: dict, family: Family) -> Format:
