@@ -172,7 +172,7 @@ def load_ensemble(checkpoints: Sequence[str]) -> Ensemble:
         f"checkpoint={member.path}: fine-tuned on {_describe(task)}; {members[0].path} on "
         f"{_describe(first)}; an ensemble needs models of one task"
       )
-  return Ensemble(members, first)
+  return Ensemble(tuple(members), first)
 
 
 def _expand(checkpoint: str) -> list[str]:

@@ -56,7 +56,7 @@ def summarize(results: list[dict[str, Any]]) -> dict[str, Any]:
 
   `degenerate` lists those whose best model predicts the same for every example.
   """
-  stages = {}
+  stages: dict[str, dict[str, Any]] = {}
   for stage in ("dev", "best"):
     names = [name for name in results[0][stage] if name not in ("step", "dev_degenerate")]
     stages[stage] = {}

@@ -179,7 +179,7 @@ def test_the_rate_is_chosen_by_the_held_out_loss(monkeypatch, corpus, tmp_path):
   """One that diverges is not; all have a whole run, once."""
   losses, trained = {5e-4: 3.5, 1e-3: 3.0, 2e-2: None}, []
 
-  def train(config, text, folder, on_end=()):
+  def train(config, text, folder, **added_by_the_command):
     rate = config.optim.learning_rate
     trained.append((rate, config.train.steps))
     if losses[rate] is None:
