@@ -84,3 +84,8 @@ def activate(x: jax.Array, activation: str) -> jax.Array:
   """
   wide = x.astype(jnp.float32) if x.dtype == jnp.float16 else x
   return jax.nn.gelu(wide, approximate=activation == "gelu_tanh").astype(x.dtype)
+
+
+def uniform(limit: float) -> nn.initializers.Initializer:
+  """Draws from U(-limit, limit)."""
+  return lambda key, shape, dtype=jnp.float32: jax.random.uniform(key, shape, dtype, -limit, limit)

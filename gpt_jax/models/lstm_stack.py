@@ -20,7 +20,7 @@ from gpt_jax.config import option, register, validate
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.models.characters import CharacterConfig, Characters
-from gpt_jax.models.layers import DTYPES, NUM_SPECIAL, Projection, padded_rows
+from gpt_jax.models.layers import DTYPES, NUM_SPECIAL, Projection, padded_rows, uniform
 from gpt_jax.models.lstm import Kernel, State, Way, recur
 from gpt_jax.models.trunk import States, TrunkConfig
 from gpt_jax.ops.dropout import Key, dropout
@@ -212,7 +212,7 @@ class LSTMStack(nn.Module):
       sizes = c.vocab_size, c.rows, c.embedding_width
       self.characters = Characters(c.characters, *sizes, c.dtype)
     else:  # AWD-LSTM's U(-0.1, 0.1)
-      self.tokens = self.param("tokens", _uniform(0.1), (c.rows, c.embedding_width))
+      self.tokens = self.param("tokens", uniform(0.1), (c.rows, c.embedding_width))
     self.blocks = [Block(c, i, name=f"block_{i}") for i in range(c.layers)]
     # The last column is the bias of each row, see States.table; a tied table is not in it.
     own = 0 if c.tied else c.table_width
@@ -321,7 +321,7 @@ class Direction(nn.Module):
   backward: bool
 
   def setup(self):
-    c, units, init = self.config, self.units, _uniform(self.units**-0.5)  # torch's
+    c, units, init = self.config, self.units, uniform(self.units**-0.5)  # torch's
     width = c.projection or units
     self.read = Projection((self.inputs,), (4, units), c.dtype, kernel_init=init)
     self.recur = Kernel((width, 4, units), init)
@@ -350,10 +350,5 @@ def _drop(x: jax.Array, rate: float, key: Key | None, one_mask: bool) -> jax.Arr
 
 
 def _init_output(key, shape, dtype=jnp.float32) -> Any:
-  table = _uniform(0.1)(key, shape, dtype)
+  table = uniform(0.1)(key, shape, dtype)
   return table.at[:, -1].set(0)  # the bias
-
-
-def _uniform(limit: float) -> nn.initializers.Initializer:
-  """Draws from U(-limit, limit)."""
-  return lambda key, shape, dtype=jnp.float32: jax.random.uniform(key, shape, dtype, -limit, limit)

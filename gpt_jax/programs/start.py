@@ -145,9 +145,9 @@ def load_start(
     )
   extended = loaded.tokenizer.with_special(*special)
   return Start(
-    _with_sizes(
-      trunk.with_pieces(loaded.tokenizer), loaded.spec.trunk, checkpoint
-    ).with_vocabulary(extended),
+    _with_sizes(trunk.with_pieces(loaded.tokenizer), loaded.spec.trunk, checkpoint).with_vocabulary(
+      extended
+    ),
     attention,
     extended,
     loaded.params,

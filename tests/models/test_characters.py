@@ -12,7 +12,6 @@ from gpt_jax.errors import InputError
 from gpt_jax.models.characters import CharacterConfig, character_table
 from gpt_jax.models.lstm_stack import LSTMStackConfig
 from gpt_jax.models.model import ModelConfig, parameter_shapes
-from gpt_jax.models.trunk import with_vocabulary
 from gpt_jax.programs.config_files import describe_config
 
 SMALL = CharacterConfig(width=5, filters=(3, 2, 4), places=9, highways=2)
@@ -28,7 +27,7 @@ TRUNK = LSTMStackConfig(
 
 
 def test_a_piece_is_its_bytes_between_marks(tiny_tokenizer):
-  trunk = with_vocabulary(TRUNK, tiny_tokenizer)
+  trunk = TRUNK.with_vocabulary(tiny_tokenizer)
   size, special = tiny_tokenizer.vocab_size, tiny_tokenizer.special
   table = character_table(trunk.characters, size, trunk.rows)
   (the,) = tiny_tokenizer.encode("the").tolist()
@@ -40,7 +39,7 @@ def test_a_piece_is_its_bytes_between_marks(tiny_tokenizer):
   assert (table[size + special.count :] == 260).all()
   assert from_json(to_json(trunk)) == trunk
   # With other special tokens the pieces are theirs.
-  further = with_vocabulary(trunk, tiny_tokenizer.with_special("mask"))
+  further = trunk.with_vocabulary(tiny_tokenizer.with_special("mask"))
   assert further.characters.pieces == (*trunk.characters.pieces, "<mask>")
 
 
@@ -66,7 +65,7 @@ def numpy_characters(p, characters):
 
 
 def test_convolution_and_highways_equal_numpy(tiny_tokenizer):
-  trunk = with_vocabulary(TRUNK, tiny_tokenizer)
+  trunk = TRUNK.with_vocabulary(tiny_tokenizer)
   module, ids = trunk.build("bidirectional"), np.array([[3, 290, 17, 17, 101, 9, 8, 292]], np.int32)
   rows = Rows(ids, np.broadcast_to(np.arange(8, dtype=np.int32), ids.shape))
   params = jax.jit(module.init)(jax.random.key(0), rows)["params"]
@@ -83,7 +82,7 @@ def test_convolution_and_highways_equal_numpy(tiny_tokenizer):
 def test_a_filter_ends_inside_the_places(tiny_tokenizer):
   """A piece of all places has no window that reaches past its end mark."""
   long = dataclasses.replace(SMALL, places=5)
-  trunk = with_vocabulary(dataclasses.replace(TRUNK, characters=long), tiny_tokenizer)
+  trunk = dataclasses.replace(TRUNK, characters=long).with_vocabulary(tiny_tokenizer)
   table = character_table(trunk.characters, trunk.vocab_size, trunk.rows)
   full = int(np.flatnonzero((table != 260).all(1))[0])
   module, rows = trunk.build("bidirectional"), Rows(np.full((1, 2), full), np.arange(2)[None])
@@ -94,7 +93,7 @@ def test_a_filter_ends_inside_the_places(tiny_tokenizer):
 
 
 def test_parameter_counts(tiny_tokenizer):
-  trunk = with_vocabulary(TRUNK, tiny_tokenizer)
+  trunk = TRUNK.with_vocabulary(tiny_tokenizer)
   shapes = parameter_shapes(ModelConfig(trunk, (), "bidirectional"))
   unused = (trunk.rows - trunk.vocab_size) * shapes["trunk/output"][1]
   assert sum(map(np.prod, shapes.values())) - unused == trunk.parameter_count()
@@ -113,9 +112,9 @@ def test_characters_and_a_tied_table():
 
 
 def test_listings_leave_the_pieces_out(tiny_tokenizer):
-  config = with_vocabulary(TRUNK, tiny_tokenizer)
+  config = TRUNK.with_vocabulary(tiny_tokenizer)
   assert "characters.places" in describe_config(config)
   assert "pieces" not in describe_config(config)
-  lines = difference(config, with_vocabulary(TRUNK, tiny_tokenizer.with_special("mask")))
+  lines = difference(config, TRUNK.with_vocabulary(tiny_tokenizer.with_special("mask")))
   (line,) = [line for line in lines if line.startswith("characters.pieces: ('<unk>', ")]
   assert len(line) < 500

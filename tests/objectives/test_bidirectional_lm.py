@@ -10,7 +10,6 @@ from gpt_jax.models.characters import CharacterConfig
 from gpt_jax.models.loss import model_loss
 from gpt_jax.models.lstm_stack import LSTMStackConfig
 from gpt_jax.models.model import ModelConfig, make_heads
-from gpt_jax.models.trunk import with_vocabulary
 from gpt_jax.objectives.bidirectional_lm import BidirectionalLM
 from gpt_jax.ops.cross_entropy import logits
 
@@ -42,7 +41,7 @@ def bound(tokenizer, rows):
 def spec_of(tokenizer, trunk=ELMO):
   objective = BidirectionalLM()
   return ModelConfig(
-    with_vocabulary(trunk, tokenizer), make_heads(objective.heads), objective.attention
+    trunk.with_vocabulary(tokenizer), make_heads(objective.heads), objective.attention
   )
 
 
