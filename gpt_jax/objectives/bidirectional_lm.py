@@ -14,10 +14,9 @@ import numpy as np
 
 from gpt_jax.batch import Batch, Predictions, Rows
 from gpt_jax.config import register
-from gpt_jax.data.draws import Draw
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.objectives.objective import Bound, Objective
+from gpt_jax.objectives.objective import Bound, Noise, Objective
 
 
 @register("bidirectional_lm")
@@ -39,7 +38,7 @@ class BidirectionalLM(Objective):
       raise InputError(f"data.length={length}: leaves no text beside the special tokens; use more")
     first, last = (tokenizer.special[name] for name in self.special)
 
-    def between_special(rows: np.ndarray, draw: Draw) -> Batch:
+    def between_special(rows: np.ndarray, draw: Noise) -> Batch:
       """Rows int32 [B, T - 2], -1 past a text's end; a target is the token at its position."""
       del draw  # nothing is random
       size = (rows >= 0).sum(axis=1, keepdims=True)
