@@ -21,7 +21,7 @@ def config_of(loaded: LoadedModel) -> Any:
 
 def _objective_of(spec: ModelConfig) -> Any:
   """The objective that suits a model's attention and heads."""
-  if spec.trunk.reads_source:
+  if spec.kind == "encoder-decoder":
     return from_json({"type": "span_corruption", "layout": "encoder_decoder"})
   if spec.attention == "prefix":
     return from_json({"type": "prefix_lm"})

@@ -183,7 +183,7 @@ def finetune_recipe(
 
   @functools.lru_cache(2)  # packing takes a while; the next seed has other batches
   def batches(train: TrainConfig) -> Batches:
-    return make_batches(dataclasses.replace(config, train=train), task, train_set, mesh)
+    return make_batches(dataclasses.replace(config, train=train), train_set, mesh)
 
   def loss(model: Model) -> Loss:
     return adversarial_loss(model_loss(model), config.adversarial)
@@ -255,10 +255,8 @@ class WholeBatches:
   init_batch = example
 
 
-def make_batches(
-  config: FinetuneConfig, task: LabeledTask, train_set: Encoded, mesh: Mesh
-) -> WholeBatches:
-  """The batches of a run, in the order of its seed; packed, unless the answers are written."""
+def make_batches(config: FinetuneConfig, train_set: Encoded, mesh: Mesh) -> WholeBatches:
+  """The batches of a run, in the order of its seed; packed, but for those of an encoder-decoder."""
   devices, microbatches = mesh.shape["data"], config.train.parts
   # At least 1: PackedBatches says what is wrong with fewer examples than a batch.
   steps_per_epoch = max(1, len(train_set) // config.batch_size)
@@ -266,7 +264,7 @@ def make_batches(
   # All batches are planned ahead: one shape has to hold each of them.
   epochs = config.train.epochs or -(-total_steps // steps_per_epoch)
   seed = config.train.seed
-  if task.writes_text:
+  if config.trunk.reads_source:
     rows = EncoderDecoderBatches(train_set, config.batch_size, seed, epochs)
     return WholeBatches(rows, rows.shape, mesh, microbatches)
   # An extract token must be in the same group of rows as its example: a microbatch under jit; under
