@@ -11,8 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gpt_jax.inference.decoding import read_source
 from gpt_jax.inference.scoring import bucket
-from gpt_jax.inference.stream import check_fits, read_before, read_source
+from gpt_jax.inference.stream import check_fits, read_before
 from gpt_jax.models.model import Model
 from gpt_jax.ops.cross_entropy import logits
 

@@ -1,33 +1,28 @@
 """Generation: texts that a model continues together, a few tokens at a time.
 
 Texts come and go, and have settings of their own. generate.py and the server are built on it.
-Letters: B rows of the cache, S its slots, or tokens of a source, P tokens of a prompt, V
-vocabulary.
+decoding.py has the compiled functions. Letters: B rows of the cache.
 """
 
 import dataclasses
-import functools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from gpt_jax.batch import Rows
 from gpt_jax.errors import InputError
-from gpt_jax.inference.sampling import Settings, choose
+from gpt_jax.inference import decoding
+from gpt_jax.inference.decoding import MAX_STEPS
+from gpt_jax.inference.sampling import Settings
 from gpt_jax.inference.scoring import bucket
 from gpt_jax.models.model import Model
-from gpt_jax.ops.cross_entropy import logits, token_log_probs
 
-MAX_STEPS = 32  # tokens per call of `advance`
 _SIZES = (1, 4, 16)  # rows of the cache, so that few shapes need compiling
 # Slots of the cache: at most a third is not needed, or a few sizes for all texts.
 _MANY_SLOTS = tuple(sorted(size for n in range(4, 28) for size in (2**n, 3 * 2**n)))
 _FEW_SLOTS = (256, 2**30)
 _EMPTY = "the prompt is empty: the model needs a token to begin with; give a word"
-BEST = 5  # alternatives that come with a token
 
 
 @dataclasses.dataclass(frozen=True)
@@ -219,7 +214,7 @@ class Stream:
     for text in texts:
       # All rows add as many tokens, so none can pass its end or the context in between.
       count = min(count, text.missing, self._context - text.length)
-    self._state, chosen = _extend(
+    self._state, chosen = decoding.extend(
       self._model,
       self._params,
       self._state,
@@ -266,9 +261,11 @@ class Stream:
       sources = None
       if self._source_slots:
         sources = _padded([text.source for text in texts], len(ids), self._source_slots)
-      part = _read(self._model, self._params, ids, lengths, sources, length=self._part_slots)
+      part = decoding.read(
+        self._model, self._params, ids, lengths, sources, length=self._part_slots
+      )
       for number, row in enumerate(group):
-        self._state = _place(self._state, part, row, number, len(self._rows), len(ids))
+        self._state = decoding.place(self._state, part, row, number, len(self._rows), len(ids))
 
   def _resize(self, size: int, slots: int, source_slots: int) -> None:
     """Moves the texts to a cache of at least `size` rows, `slots` slots, and so many of the source.
@@ -283,11 +280,11 @@ class Stream:
     texts, rows, state = self.texts, self._rows, self._state
     self._rows, self._slots = [*texts, *[None] * (size - len(texts))], slots
     self._source_slots = source_slots
-    self._state = _start(self._model, self._params, size, slots, source_slots)
+    self._state = decoding.start(self._model, self._params, size, slots, source_slots)
     for number, row in enumerate(row for row, text in enumerate(rows) if text is not None):
       lengths = self._part_slots, source_slots
-      part = _take(self._model, self._params, state, row, len(rows), *lengths)
-      self._state = _place(self._state, part, number, 0, size, 1)
+      part = decoding.take(self._model, self._params, state, row, len(rows), *lengths)
+      self._state = decoding.place(self._state, part, number, 0, size, 1)
 
   @property
   def _part_slots(self) -> int:
@@ -340,12 +337,6 @@ def check_fits(model: Model, prompt_tokens: int, max_tokens: int) -> None:
     )
 
 
-def read_source(source: np.ndarray) -> Rows:
-  """Encoder input from ids int32 [B, S], padded with -1."""
-  positions = jnp.broadcast_to(jnp.arange(source.shape[1])[None], source.shape)
-  return Rows(jnp.maximum(source, 0), positions, (source >= 0).astype(jnp.int32))
-
-
 def _source_slots_for(texts: Sequence[Text]) -> int:
   """Slots for what the encoder reads, a power of two; 0 without one."""
   longest = max(len(text.source) for text in texts)
@@ -386,116 +377,3 @@ def _append(text: Text, chosen: Any, row: int, count: int) -> None:
     text.added.append(Token(int(ids[step, row]), float(log_probs[step, row]), pairs))
     if text.done:
       break
-
-
-def _report(scores, ids, with_log_probs, with_best):
-  """Log-probabilities [B] of ids [B], and the best ids and log-probabilities [B, 5]; or zeros."""
-  batch, size = len(ids), min(BEST, scores.shape[1])
-  none = jnp.zeros((batch, size), jnp.int32), jnp.zeros((batch, size), jnp.float32)
-
-  def log_probs():
-    chosen = token_log_probs(scores, ids)
-    return chosen, jax.nn.logsumexp(scores, axis=-1)
-
-  zeros = jnp.zeros(batch, jnp.float32)
-  chosen, log_sum = jax.lax.cond(with_log_probs, log_probs, lambda: (zeros, zeros))
-
-  def best():
-    values, indices = jax.lax.top_k(scores, size)
-    return indices, values - log_sum[:, None]
-
-  return chosen, *jax.lax.cond(with_best, best, lambda: none)
-
-
-@functools.partial(jax.jit, static_argnames=("model", "length"))
-def _read(model, params, ids, lengths, sources, *, length):
-  """The state, of `length` slots, after prompts [B, P] of lengths [B].
-
-  Args:
-    sources: what an encoder reads, int32 [B, S] with -1 for padding; None: there is no encoder.
-  """
-  # [B, P]
-  valid = jnp.arange(ids.shape[1])[None] < lengths[:, None]
-  of_source = {} if sources is None else {"source": read_source(sources)}
-  *_, state = model.apply({"params": params}, ids, valid, **of_source, method="read_prompt")
-  source_slots = 0 if sources is None else sources.shape[1]
-  empty = _start(model, params, len(ids), length, source_slots)
-  return jax.tree.map(_write_first, empty, state)
-
-
-@functools.partial(jax.jit, static_argnames=("model",), donate_argnames=("state",))
-def _extend(model, params, state, last, lengths, numbers, active, settings, log_probs, best, count):
-  """Adds `count` tokens to each row: the state, and arrays [32, B, …] of the tokens.
-
-  Args:
-    last: int32 [B], the newest token of each text, which the state does not have.
-    lengths: int32 [B], tokens of each text with its newest.
-    numbers: int32 [B], how many of them were added.
-    active: bool [B]; elsewhere the row is not in use and its output is discarded.
-    log_probs, best: whether a text asks for them.
-  """
-  vocab_size = model.num_tokens
-
-  def step(number, ids, state):
-    positions = (lengths + number - 1)[:, None]
-    positions = jnp.minimum(positions, model.config.trunk.context - 1)  # of rows not in use
-    hidden, table, state = model.apply(
-      {"params": params}, ids[:, None], positions, active[:, None], state, method="extend"
-    )
-    # [B, V]; the table may have rows beyond the vocabulary.
-    scores = logits(hidden[:, 0], table, vocab_size)[:, :vocab_size]
-    ids = choose(scores, settings, numbers + number)
-    return (ids, *_report(scores, ids, log_probs, best)), state
-
-  def add(carry):
-    number, ids, state, added = carry
-    chosen, state = step(number, ids, state)
-    added = jax.tree.map(lambda rows, new: rows.at[number].set(new), added, chosen)
-    return number + 1, chosen[0], state, added
-
-  # Shapes alone: nothing is computed for them.
-  shapes, _ = jax.eval_shape(step, jnp.int32(0), last, state)
-  empty = jax.tree.map(lambda x: jnp.zeros((MAX_STEPS, *x.shape), x.dtype), shapes)
-  carry = jnp.int32(0), jnp.asarray(last), state, empty
-  # One program for any number of tokens: `count` is an argument, the arrays have MAX_STEPS rows.
-  *_, state, added = jax.lax.while_loop(lambda carry: carry[0] < count, add, carry)
-  return state, added
-
-
-@functools.partial(jax.jit, static_argnames=("model", "size", "slots", "source_slots"))
-def _start(model, params, size, slots, source_slots):
-  of_source = {"source_length": source_slots} if source_slots else {}
-  return model.apply({"params": params}, size, slots, **of_source, method="start")
-
-
-@functools.partial(jax.jit, static_argnums=(4, 5), donate_argnums=0)
-def _place(state, part, row, number, rows, part_rows):
-  """The state of `rows` rows with `row` replaced by that of `number` of the `part_rows` of part."""
-
-  def place(x, y):
-    # The first axis is rows, or rows times heads: each row has as many entries, side by side.
-    per_row = len(x) // rows
-    y = jax.lax.dynamic_slice_in_dim(y, number * per_row, per_row)
-    # A part may have more slots than the state; its text fits into fewer.
-    y = y[tuple(slice(0, size) for size in (per_row, *x.shape[1:]))]
-    return jax.lax.dynamic_update_slice(x, y, (row * per_row, *[0] * (x.ndim - 1)))
-
-  return jax.tree.map(place, state, part)
-
-
-@functools.partial(jax.jit, static_argnums=(0, 4, 5, 6))
-def _take(model, params, state, row, rows, length, source_slots):
-  """One row of a state of `rows` rows, as a state of `length` slots and so many of the source."""
-
-  def take(empty, x):
-    per_row = len(x) // rows
-    x = jax.lax.dynamic_slice_in_dim(x, row * per_row, per_row)
-    return _write_first(empty, x[tuple(slice(0, size) for size in empty.shape)])
-
-  empty = _start(model, params, 1, length, source_slots)
-  return jax.tree.map(take, empty, state)
-
-
-def _write_first(x, first):
-  """x with `first` at the beginning of its axes."""
-  return jax.lax.dynamic_update_slice(x, first, (0,) * x.ndim)

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 
 from gpt_jax.apps.benchmark.peers.generation import generator
 from gpt_jax.apps.benchmark.training import benchmark_trainer
-from gpt_jax.inference.stream import MAX_STEPS, Sampling, Stream, Text
+from gpt_jax.inference.decoding import MAX_STEPS
+from gpt_jax.inference.stream import Sampling, Stream, Text
 from gpt_jax.models.model import language_model
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.training import timing

@@ -9,8 +9,9 @@ from typing import Any
 from gpt_jax.apps.serve.fields import Fields, Refusal
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
+from gpt_jax.inference.decoding import BEST
 from gpt_jax.inference.model import Model
-from gpt_jax.inference.stream import BEST, Sampling, Text, check_fits
+from gpt_jax.inference.stream import Sampling, Text, check_fits
 
 MAX_TEXTS = 16  # prompts x n of one request
 _MAX_STOPS = 4
