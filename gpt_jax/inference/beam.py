@@ -14,6 +14,7 @@ import numpy as np
 from gpt_jax.inference.decoding import read_source
 from gpt_jax.inference.scoring import bucket
 from gpt_jax.inference.stream import check_fits, read_before
+from gpt_jax.models.decoding_weights import variables
 from gpt_jax.models.model import Model
 from gpt_jax.ops.cross_entropy import logits
 
@@ -115,8 +116,8 @@ def _begin(model, params, ids, lengths, sources, beams, slots):
   to_read, to_start = {}, {}
   if sources is not None:
     to_read, to_start = {"source": read_source(sources)}, {"source_length": sources.shape[1]}
-  *_, state = model.apply({"params": params}, ids, valid, **to_read, method="read_prompt")
-  empty = model.apply({"params": params}, beams, slots, **to_start, method="start")
+  *_, state = model.apply(variables(params), ids, valid, **to_read, method="read_prompt")
+  empty = model.apply(variables(params), beams, slots, **to_start, method="start")
 
   def repeat(empty, x):
     x = jnp.concatenate([x] * beams)
@@ -139,7 +140,7 @@ def _step(model, params, state, parents, last, position, totals):
 
   positions = jnp.broadcast_to(position, (beams, 1))
   hidden, table, state = model.apply(
-    {"params": params},
+    variables(params),
     last[:, None],
     positions,
     jnp.ones((beams, 1), bool),

@@ -22,6 +22,7 @@ from gpt_jax.models.encoder_decoder_layers import DecoderBlock, EncoderBlock, RM
 from gpt_jax.models.layers import DTYPES, NUM_SPECIAL, padded_rows
 from gpt_jax.models.relative_bias import BUCKETS, RelativeBias
 from gpt_jax.models.trunk import States, TrunkConfig, rematerialized
+from gpt_jax.models.weight import weight
 from gpt_jax.ops.attention import AttentionMask
 from gpt_jax.ops.dropout import Key
 from gpt_jax.ops.lookup import lookup
@@ -179,10 +180,10 @@ class EncoderDecoder(nn.Module):
   def setup(self):
     c = self.config
     # Of deviation 1: the output divides by sqrt(D) instead, see _states.
-    self.tokens = self.param("tokens", nn.initializers.normal(1.0), (c.rows, c.width))
+    self.tokens = weight(self, "tokens", nn.initializers.normal(1.0), (c.rows, c.width))
     if c.has_output:
       init = nn.initializers.normal(c.width**-0.5)
-      self.output = self.param("output", init, (c.rows, c.width))
+      self.output = weight(self, "output", init, (c.rows, c.width))
     self.encoder = Encoder(c, self.remat)
     self.decoder = Decoder(c, self.remat)
 

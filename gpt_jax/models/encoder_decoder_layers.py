@@ -14,11 +14,11 @@ import jax
 import jax.numpy as jnp
 
 from gpt_jax.models.layers import activate
+from gpt_jax.models.weight import multiply, weight
 from gpt_jax.ops.attention import AttentionMask, attention
 from gpt_jax.ops.attention_plain import attend_allowed
 from gpt_jax.ops.cache import write
 from gpt_jax.ops.dropout import Key, dropout
-from gpt_jax.ops.product import project
 from gpt_jax.parallel.partition import constrain
 
 _EPSILON = 1e-6
@@ -59,8 +59,8 @@ class Linear(nn.Module):
   @nn.compact
   def __call__(self, x):
     shape = (x.shape[-1], self.outputs)
-    kernel = self.param("kernel", nn.initializers.normal(self.std), shape)
-    return project(x, kernel.astype(self.dtype), 1)
+    kernel = weight(self, "kernel", nn.initializers.normal(self.std), shape, inputs=1)
+    return multiply(x, kernel, 1, (self.outputs,))
 
 
 class RMSNorm(nn.Module):

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from gpt_jax.data.tokenizers.base import DEFAULT_SPECIAL
 from gpt_jax.models.trunk import EPSILON
-from gpt_jax.ops.product import project
+from gpt_jax.models.weight import multiply, weight
 
 NUM_SPECIAL = len(DEFAULT_SPECIAL)  # of a tokenizer without further special tokens
 DTYPES = ("float32", "bfloat16", "float16")  # of activations and matrix products
@@ -47,11 +47,11 @@ class Projection(nn.Module):
     init = self.kernel_init
     if isinstance(init, str):
       init = initializer(init, self.scale)
+    kernel = weight(self, "kernel", init, self.inputs + self.outputs, len(self.inputs))
+    bias = self.param("bias", nn.initializers.zeros, self.outputs)
     # The parameter stays float32, for the optimizer; its copy in the compute type is for the
     # product.
-    kernel = self.param("kernel", init, self.inputs + self.outputs).astype(self.dtype)
-    bias = self.param("bias", nn.initializers.zeros, self.outputs)
-    y = project(x, kernel, len(self.inputs))
+    y = multiply(x, kernel, len(self.inputs), self.outputs)
     # Added in float32, so that the bias's gradient is a sum in float32.
     bias = bias.reshape((1,) * (y.ndim - bias.ndim) + bias.shape)
     return (y.astype(jnp.float32) + bias).astype(self.dtype)

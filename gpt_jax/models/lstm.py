@@ -20,9 +20,10 @@ from gpt_jax.config import option, register, validate
 from gpt_jax.errors import InputError
 from gpt_jax.models.layers import DTYPES, INIT, NUM_SPECIAL, Projection, padded_rows
 from gpt_jax.models.trunk import States, TrunkConfig
+from gpt_jax.models.weight import multiply, weight
 from gpt_jax.ops.dropout import Key, dropout
+from gpt_jax.ops.kept_weights import KeptWeights
 from gpt_jax.ops.lookup import lookup
-from gpt_jax.ops.product import project
 from gpt_jax.parallel.partition import constrain
 
 # Orthogonal kernels keep the scale of the state over hundreds of steps.
@@ -109,7 +110,7 @@ class LSTM(nn.Module):
 
   def setup(self):
     c = self.config
-    self.tokens = self.param("tokens", INIT, (c.rows, c.width))
+    self.tokens = weight(self, "tokens", INIT, (c.rows, c.width))
     self.read = Projection((c.width,), (4, c.units), c.dtype)
     self.recur = Kernel((c.units, 4, c.units), _init_recurrent)
     # From U back to D, so that the output can be the embedding table.
@@ -221,9 +222,7 @@ def _loop(kernel, gates, first, valid, state, added, projection, way, moved=None
   Args:
     moved: added to the projected output of each position, [T, B, P].
   """
-  kernel = kernel.astype(gates.dtype)
-  if projection is not None:
-    projection = projection.astype(gates.dtype)
+  kernel, projection = _in_type_of(gates, kernel), _in_type_of(gates, projection)
 
   def cell(state, at):
     gates, first, valid, added, moved = at
@@ -233,7 +232,8 @@ def _loop(kernel, gates, first, valid, state, added, projection, way, moved=None
     before = state.output
     # Gates and memory are float32 in any compute type: an error in c_t is carried on to all later
     # positions.
-    gates = gates.astype(jnp.float32) + project(before, kernel, 1).astype(jnp.float32)
+    added_gates = multiply(before, kernel, 1, gates.shape[1:])
+    gates = gates.astype(jnp.float32) + added_gates.astype(jnp.float32)
     # With forget gates (Gers et al. 2000): c_t = f c_{t-1} + i g and h_t = o tanh(c_t); i, f, g, o
     # in the order of torch.nn.LSTM.
     entry, forget, candidate, exit = (gates[:, i] for i in range(4))
@@ -245,7 +245,7 @@ def _loop(kernel, gates, first, valid, state, added, projection, way, moved=None
       memory = memory + added.memory
     hidden, output = None, (jax.nn.sigmoid(exit) * jnp.tanh(memory)).astype(before.dtype)
     if projection is not None:
-      hidden, output = output, project(output, projection, 1)
+      hidden, output = output, multiply(output, projection, 1, before.shape[1:])
       output = _clip(output if moved is None else output + moved, way.output_clip)
     if added is not None:
       output = output + added.output
@@ -258,6 +258,12 @@ def _loop(kernel, gates, first, valid, state, added, projection, way, moved=None
   each = gates, first, valid, added, moved
   state, (outputs, before, hidden) = jax.lax.scan(cell, state, each, reverse=way.backward)
   return state, outputs, before, hidden
+
+
+def _in_type_of(gates, weights):
+  """Weights for a product with activations of the gates' type; None, and kept ones, as they are."""
+  kept = weights is None or isinstance(weights, KeptWeights)
+  return weights if kept else weights.astype(gates.dtype)
 
 
 def _clip(x: jax.Array, limit: float) -> jax.Array:
@@ -301,7 +307,7 @@ class Kernel(nn.Module):
 
   @nn.compact
   def __call__(self):
-    return self.param("kernel", self.initial, self.shape)
+    return weight(self, "kernel", self.initial, self.shape, inputs=1)
 
 
 def _init_recurrent(key, shape, dtype=jnp.float32):

@@ -23,7 +23,9 @@ from gpt_jax.models.characters import CharacterConfig, Characters
 from gpt_jax.models.layers import DTYPES, NUM_SPECIAL, Projection, padded_rows, uniform
 from gpt_jax.models.lstm import Kernel, State, Way, recur
 from gpt_jax.models.trunk import States, TrunkConfig
+from gpt_jax.models.weight import weight
 from gpt_jax.ops.dropout import Key, dropout
+from gpt_jax.ops.kept_weights import KeptWeights
 from gpt_jax.ops.lookup import lookup
 from gpt_jax.parallel.partition import constrain
 
@@ -212,11 +214,14 @@ class LSTMStack(nn.Module):
       sizes = c.vocab_size, c.rows, c.embedding_width
       self.characters = Characters(c.characters, *sizes, c.dtype)
     else:  # AWD-LSTM's U(-0.1, 0.1)
-      self.tokens = self.param("tokens", uniform(0.1), (c.rows, c.embedding_width))
+      self.tokens = weight(self, "tokens", uniform(0.1), (c.rows, c.embedding_width))
     self.blocks = [Block(c, i, name=f"block_{i}") for i in range(c.layers)]
     # The last column is the bias of each row, see States.table; a tied table is not in it.
-    own = 0 if c.tied else c.table_width
-    self.output = self.param("output", _init_output, (c.rows, own + 1))
+    if c.tied:
+      self.output = self.param("output", _init_output, (c.rows, 1))
+    else:
+      shape = c.rows, c.table_width + 1
+      self.output = weight(self, "output", _init_output, shape, has_bias=True)
 
   def __call__(self, rows: Rows, key: Key | None = None, layers: bool = False) -> States:
     """hidden [B, T, D] and the table [R, P + 1]; of two directions, hidden is [forward; backward].
@@ -267,7 +272,11 @@ class LSTMStack(nn.Module):
     return self.perturb("0_embedding", x, "hidden")  # see apps/diagnose/gradient_norms.py
 
   def _table(self):
-    return jnp.concatenate([self.tokens, self.output], axis=-1) if self.config.tied else self.output
+    if not self.config.tied:
+      return self.output
+    if isinstance(self.tokens, KeptWeights):
+      return dataclasses.replace(self.tokens, bias=self.output[:, 0])
+    return jnp.concatenate([self.tokens, self.output], axis=-1)
 
 
 class Block(nn.Module):

@@ -33,6 +33,7 @@ from gpt_jax.models.layers import (
   padded_rows,
 )
 from gpt_jax.models.trunk import Pooler, States, TrunkConfig, rematerialized
+from gpt_jax.models.weight import weight
 from gpt_jax.ops.attention import AttentionMask, Dropout, attention, find_backend
 from gpt_jax.ops.cache import write
 from gpt_jax.ops.dropout import Key, dropout
@@ -237,7 +238,7 @@ class Transformer(nn.Module):
   def setup(self):
     c, e = self.config, self.config.table_width
     init = initializer(c.init)
-    self.tokens = self.param("tokens", init, (c.rows, e))
+    self.tokens = weight(self, "tokens", init, (c.rows, e))
     if c.learned_positions:
       self.positions = self.param("positions", init, (c.context, e))
     if c.token_types:

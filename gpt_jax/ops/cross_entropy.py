@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gpt_jax.ops.kept_weights import KeptWeights
 from gpt_jax.ops.product import product
 from gpt_jax.parallel.mesh import axis_size, platform
 from gpt_jax.parallel.partition import constrain
@@ -154,18 +155,21 @@ def _chunks(hidden, targets, weights, rows):
 def logits(hidden: jax.Array, table: jax.Array, num_tokens: int) -> jax.Array:
   """Scores of all tokens, float32 [..., R]; -1e9 for rows of the table that are no token.
 
-  The table is [R, D], or with a bias in its last column [R, D + 1].
+  The table is [R, D], or with a bias in its last column [R, D + 1]; or KeptWeights.
   """
-  hidden = _as_wide(hidden, table)
-  scores = jax.lax.dot_general(
-    hidden,
-    table.astype(hidden.dtype),
-    (((hidden.ndim - 1,), (1,)), ((), ())),
-    preferred_element_type=jnp.float32,
-  )
-  if num_tokens == table.shape[0]:
+  if isinstance(table, KeptWeights):
+    scores = table.multiply(hidden)
+  else:
+    hidden = _as_wide(hidden, table)
+    scores = jax.lax.dot_general(
+      hidden,
+      table.astype(hidden.dtype),
+      (((hidden.ndim - 1,), (1,)), ((), ())),
+      preferred_element_type=jnp.float32,
+    )
+  if num_tokens == scores.shape[-1]:
     return scores
-  used = jnp.arange(table.shape[0]) < num_tokens
+  used = jnp.arange(scores.shape[-1]) < num_tokens
   # Not -inf: the probability of -1e9 is 0 as well, and 0 * -inf would be nan.
   return jnp.where(used.reshape((1,) * (scores.ndim - 1) + (-1,)), scores, -1e9)
 

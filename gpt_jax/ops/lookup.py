@@ -12,6 +12,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
+from gpt_jax.ops.kept_weights import KeptWeights
 from gpt_jax.parallel.mesh import axis_size
 from gpt_jax.parallel.partition import constrain
 
@@ -25,11 +26,13 @@ def lookup(table: jax.Array, indices: jax.Array, dtype: str = "float32") -> jax.
   """table[indices] as `dtype`, [B, …, D]; devices split the first axis.
 
   Args:
-    table: float32 [R, D], and so is its gradient: a frequent token adds up thousands of rows.
+    table: float32 [R, D], and so is its gradient: a frequent token adds up thousands of rows. Or
+      KeptWeights, in decoding.
     indices: int [B, …], of rows.
     dtype: of the result.
   """
-  return table[indices].astype(dtype)
+  rows = table.rows(indices) if isinstance(table, KeptWeights) else table[indices]
+  return rows.astype(dtype)
 
 
 def _forward(table, indices, dtype):

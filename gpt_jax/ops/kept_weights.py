@@ -1,0 +1,93 @@
+"""Weights kept for decoding: of 16 or 8 bits, in the layout that a product of few rows reads best.
+
+A new token reads all weights once, so their bytes decide how long it takes.
+
+Letters: N rows of x, I inputs, O outputs.
+"""
+
+import dataclasses
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from gpt_jax.errors import InputError
+
+KINDS = ("float32", "bfloat16", "int8")
+_LARGEST = 127  # of int8, both ways
+
+
+@partial(
+  jax.tree_util.register_dataclass, data_fields=["values", "scale", "bias", "bits"], meta_fields=[]
+)
+@dataclasses.dataclass(frozen=True)
+class KeptWeights:
+  """A matrix with the weights of an output side by side, as a token table has them.
+
+  Attributes:
+    values: [O, I], bfloat16 or int8; float32 before `keep`.
+    scale: float32 [O], by which int8 values are multiplied; None: by 1.
+    bias: float32 [O], added to the product; None: nothing.
+    bits: uint16 [O, I], of a bfloat16 table whose rows are looked up: a CPU looks up no bfloat16,
+      and would convert the whole table first.
+  """
+
+  values: jax.Array
+  scale: jax.Array | None = None
+  bias: jax.Array | None = None
+  bits: jax.Array | None = None
+
+  def multiply(self, x: jax.Array) -> jax.Array:
+    """Products of x [..., I] with the weights of each output: float32 [..., O].
+
+    x is rounded to bfloat16, and products are added up in float32, in any number of rows: what a
+    text gets does not depend on how many are continued together.
+    """
+    rows = x.reshape(-1, x.shape[-1]).astype(jnp.bfloat16)
+    # A CPU is slow at bfloat16 with one row. XLA converts the weights once for all tokens of a
+    # call: kept from that, it reads fewer bytes for each, and takes longer all the same.
+    kind = jnp.float32 if len(rows) == 1 else jnp.bfloat16
+    y = jax.lax.dot_general(
+      rows.astype(kind),
+      self.values.astype(kind),  # exact: 8 bits hold an int8
+      (((1,), (1,)), ((), ())),
+      preferred_element_type=jnp.float32,
+    )
+    if self.scale is not None:
+      y = y * self.scale[None]
+    if self.bias is not None:
+      y = y + self.bias[None]
+    return y.reshape(*x.shape[:-1], -1)
+
+  def rows(self, indices: jax.Array) -> jax.Array:
+    """The weights of these outputs, float32 [..., I]; of a table."""
+    if self.bits is None:
+      rows = self.values[indices]
+    else:
+      rows = jax.lax.bitcast_convert_type(self.bits[indices], jnp.bfloat16)
+    rows = rows.astype(jnp.float32)
+    return rows if self.scale is None else rows * self.scale[indices][..., None]
+
+
+def keep(weights: KeptWeights, kind: str, is_table: bool = False) -> KeptWeights:
+  """Weights whose values are float32 as one of KINDS but the first.
+
+  int8 has a scale per output: its largest weight is 127 times that.
+
+  Args:
+    is_table: whether rows are looked up.
+  """
+  if kind == "bfloat16":
+    values = weights.values.astype(jnp.bfloat16)
+    bits = jax.lax.bitcast_convert_type(values, jnp.uint16) if is_table else None
+    return KeptWeights(values, None, weights.bias, bits)
+  largest = jnp.abs(weights.values).max(axis=1)
+  scale = jnp.where(largest > 0, largest, 1) / _LARGEST
+  values = jnp.round(weights.values / scale[:, None]).astype(jnp.int8)
+  return KeptWeights(values, scale, weights.bias)
+
+
+def check_kind(kind: str) -> None:
+  """Raises InputError unless it is one of KINDS."""
+  if kind not in KINDS:
+    raise InputError(f"weights={kind}: must be one of {', '.join(KINDS)}")
