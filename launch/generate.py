@@ -46,6 +46,16 @@ BEAMS = flags.DEFINE_integer(
 LENGTH_PENALTY = flags.DEFINE_float(
   "length_penalty", DEFAULTS["length_penalty"], "of beam search; above 0 favors long texts"
 )
+WEIGHTS = flags.DEFINE_string(
+  "weights",
+  DEFAULTS["weights"],
+  "float32, bfloat16 or int8: type of the weights in products; fewer bits are faster, less exact",
+)
+DRAFT = flags.DEFINE_string(
+  "draft",
+  DEFAULTS["draft"],
+  "none, or ngram: guess tokens from the text itself; faster where it repeats, with the same texts",
+)
 STREAM = flags.DEFINE_boolean(
   "stream", None, "print words as they are written; default: on a terminal"
 )
@@ -62,6 +72,8 @@ def main():
     "top_p": TOP_P.value,
     "seed": SEED.value,
     "num_samples": NUM_SAMPLES.value,
+    "weights": WEIGHTS.value,
+    "draft": DRAFT.value,
   }
   pieces: Iterable[tuple[int, str]]
   if BEAMS.value != 1:

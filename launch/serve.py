@@ -17,12 +17,15 @@ PORT = flags.DEFINE_integer("port", DEFAULTS["port"], "TCP port to listen at; 0:
 HOST = flags.DEFINE_string(
   "host", DEFAULTS["host"], "address to listen at; 0.0.0.0 lets other machines use the model"
 )
+WEIGHTS = flags.DEFINE_string(
+  "weights", DEFAULTS["weights"], "float32, bfloat16 or int8: type of the weights of completions"
+)
 
 
 def main():
   from gpt_jax.apps.serve import serve
 
-  serve.run(CHECKPOINT.value, PORT.value, HOST.value)
+  serve.run(CHECKPOINT.value, PORT.value, HOST.value, WEIGHTS.value)
 
 
 if __name__ == "__main__":

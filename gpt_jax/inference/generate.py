@@ -5,13 +5,13 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import jax
-
 from gpt_jax.checkpoints.load import LoadedModel
 from gpt_jax.errors import InputError
 from gpt_jax.inference.beam import beam_search
+from gpt_jax.inference.draft import check_draft
 from gpt_jax.inference.stream import Sampling, Text, Token, by_length, continue_texts
 from gpt_jax.inference.text_answers import answer_to
+from gpt_jax.models.decoding_weights import keep_weights
 from gpt_jax.models.model import Model
 from gpt_jax.tasks.answers.text import encode_prompt, spell
 
@@ -29,6 +29,8 @@ def continuations(
   top_p: float = 1.0,
   seed: int = 0,
   num_samples: int = 1,
+  weights: str = "float32",
+  draft: str = "none",
 ) -> list[str]:
   """Each prompt with its continuation, or its continuations one after the other.
 
@@ -44,14 +46,18 @@ def continuations(
     top_p: sample among the fewest tokens whose probabilities add up to this.
     seed: text number i, from 0, uses seed + i, whatever the other texts are.
     num_samples: texts for each prompt.
+    weights: the type that products read, one of kept_weights.KINDS; bfloat16 and int8 are faster,
+      and their logits less exact.
+    draft: "ngram" is faster where a text repeats itself or its prompt, see inference.draft; the
+      texts are the same.
 
   Raises:
     InputError: an empty prompt, a value that is not allowed, or a bidirectional model.
   """
   settings = Sampling(max_tokens, temperature, top_k, top_p, seed)
   texts = _begin(loaded, prompts, settings, num_samples)
-  model, params = loaded.generator(), jax.device_put(loaded.params)
-  for _ in continue_texts(model, params, by_length(texts)):
+  model, params = _generator(loaded, weights, draft)
+  for _ in continue_texts(model, params, by_length(texts), draft=draft):
     pass
   return [_written(loaded, text) for text in texts]
 
@@ -66,6 +72,8 @@ def write(
   seed: int = 0,
   num_samples: int = 1,
   steps: int = 4,
+  weights: str = "float32",
+  draft: str = "none",
 ) -> Iterator[tuple[int, str]]:
   """The texts of `continuations` in pieces, as they are written: the number of a text, and a piece.
 
@@ -80,13 +88,13 @@ def write(
   """
   settings = Sampling(max_tokens, temperature, top_k, top_p, seed)
   texts = _begin(loaded, prompts, settings, num_samples)
-  model, params = loaded.generator(), jax.device_put(loaded.params)
+  model, params = _generator(loaded, weights, draft)
 
   # A generator of its own: what is above it raises when `write` is called, not at the first piece.
   def pieces():
     writers = [Writer(loaded, text) for text in texts]
     current = 0
-    for _ in continue_texts(model, params, texts, steps):
+    for _ in continue_texts(model, params, texts, steps, draft):
       while current < len(texts):
         if piece := writers[current].update():
           yield current, piece
@@ -103,6 +111,7 @@ def search(
   max_tokens: int = 100,
   beams: int = 4,
   length_penalty: float = 1.0,
+  weights: str = "float32",
 ) -> list[str]:
   """Each prompt with the most likely continuation that beam search finds; see inference.beam.
 
@@ -117,7 +126,7 @@ def search(
     raise InputError(f"beams={beams}: must be from 1 to {_MAX_BEAMS}")
   if not abs(length_penalty) < float("inf"):
     raise InputError(f"length_penalty={length_penalty}: must be a number")
-  model, params = loaded.generator(), jax.device_put(loaded.params)
+  model, params = _generator(loaded, weights)
   texts = []
   for text in _begin(loaded, prompts, Sampling(max_tokens), 1):
     # A search may end at <|endoftext|>; samples go on behind it, up to max_tokens.
@@ -127,6 +136,17 @@ def search(
     text.added = [Token(i, 0.0, []) for i in best.ids]
     texts.append(_written(loaded, text))
   return texts
+
+
+def _generator(loaded: LoadedModel, weights: str, draft: str = "none") -> tuple[Model, Any]:
+  """The model that writes, and its parameters with weights of that kind.
+
+  Raises:
+    InputError: an unknown kind, or a draft that the model cannot check.
+  """
+  model = loaded.generator()
+  check_draft(draft, model)
+  return model, keep_weights(model, loaded.params, weights)
 
 
 def _written(loaded: LoadedModel, text: Text) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 from gpt_jax.errors import InputError
 from gpt_jax.inference import decoding
 from gpt_jax.inference.decoding import MAX_STEPS
+from gpt_jax.inference.draft import GUESSES, check_draft
 from gpt_jax.inference.sampling import Settings
 from gpt_jax.inference.scoring import bucket
 from gpt_jax.models.model import Model
@@ -123,18 +124,25 @@ class Stream:
 
   Attributes:
     texts: those that are being continued, at most `capacity`.
+    passes: how often the model has read new tokens, once for each of them but with a draft.
   """
 
   capacity = _SIZES[-1]
 
-  def __init__(self, model: Model, params: Any, few_shapes: bool = False):
+  def __init__(self, model: Model, params: Any, few_shapes: bool = False, draft: str = "none"):
     """few_shapes: run few programs, which `warm_up` compiles, instead of one of a fitting size.
 
     Args:
       model: from LoadedModel.generator.
-      params: on the device.
+      params: on the device; those of keep_weights, too.
+      draft: ngram guesses the next tokens from the text, see draft.py; the texts are the same.
+
+    Raises:
+      InputError: an unknown draft, or a model that cannot check guesses.
     """
-    self._model, self._params = model, {"trunk": params["trunk"]}
+    check_draft(draft, model)
+    self._model, self._params, self._draft = model, {"trunk": params["trunk"]}, draft
+    self.passes = 0
     self._context: int = model.config.trunk.context
     self._few_shapes = few_shapes
     self._rows: list[Text | None] = []
@@ -214,12 +222,8 @@ class Stream:
     for text in texts:
       # All rows add as many tokens, so none can pass its end or the context in between.
       count = min(count, text.missing, self._context - text.length)
-    self._state, chosen = decoding.extend(
-      self._model,
-      self._params,
-      self._state,
-      np.array([text.last if text else 0 for text in self._rows], np.int32),
-      # Rows without a text are computed too, at position 0, and discarded.
+    # Rows without a text are computed too, at position 0, and discarded.
+    about = (
       np.array([text.length if text else 1 for text in self._rows], np.int32),
       np.array([len(text.added) if text else 0 for text in self._rows], np.int32),
       np.array([text is not None for text in self._rows]),
@@ -228,6 +232,15 @@ class Stream:
       any(text.best for text in texts),
       np.int32(count),
     )
+    model, params, state = self._model, self._params, self._state
+    if self._draft == "none":
+      last = np.array([text.last if text else 0 for text in self._rows], np.int32)
+      self._state, chosen = decoding.extend(model, params, state, last, *about)
+      self.passes += count
+    else:
+      written = self._written()
+      self._state, chosen, passes = decoding.extend_by_draft(model, params, state, *written, *about)
+      self.passes += int(passes)
     chosen = jax.tree.map(np.asarray, chosen)
     for row, continued in enumerate(self._rows):
       if continued is not None:
@@ -236,6 +249,19 @@ class Stream:
       if text.done:
         self.remove(text)
     return texts
+
+  def _written(self) -> tuple[np.ndarray, np.ndarray]:
+    """Each row's source and the tokens that the model attends to, with room for more: int32 [B, S];
+    and how many these are, [B].
+    """
+    room = MAX_STEPS + GUESSES
+    written = np.zeros((len(self._rows), self._source_slots + self._slots + room), np.int32)
+    ends = np.ones(len(self._rows), np.int32)
+    for row, text in enumerate(self._rows):
+      if text is not None:
+        ids = [*text.source, *text.to_read(text.length)]
+        written[row, : len(ids)], ends[row] = ids, len(ids)
+    return written, ends
 
   def _slots_for(self, texts: Sequence[Text]) -> int:
     """Slots of a cache for these texts, so that few shapes need compiling."""
@@ -293,14 +319,20 @@ class Stream:
 
 
 def continue_texts(
-  model: Model, params: Any, texts: Sequence[Text], steps: int = MAX_STEPS
+  model: Model,
+  params: Any,
+  texts: Sequence[Text],
+  steps: int = MAX_STEPS,
+  draft: str = "none",
 ) -> Iterator[list[Text]]:
   """Continues texts, in their order, until all are done; put those of similar lengths together.
+
+  `draft` is that of a Stream.
 
   Yields:
     After each call of Stream.advance with `steps`: the texts that have new tokens.
   """
-  stream = Stream(model, params)
+  stream = Stream(model, params, draft=draft)
   waiting = list(texts)
   while waiting or stream.texts:
     room = stream.capacity - len(stream.texts)

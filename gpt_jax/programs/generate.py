@@ -5,7 +5,9 @@ from typing import Any
 
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.errors import InputError
+from gpt_jax.inference.draft import check_draft
 from gpt_jax.inference.generate import continuations, search, write
+from gpt_jax.ops.kept_weights import check_kind
 from gpt_jax.parallel.processes import log
 
 
@@ -20,6 +22,8 @@ def run(
   num_samples: int = 1,
   beams: int = 1,
   length_penalty: float = 1.0,
+  weights: str = "float32",
+  draft: str = "none",
 ) -> list[str]:
   """Returns each prompt with its continuation.
 
@@ -34,20 +38,26 @@ def run(
     num_samples: continuations of each prompt, one after the other.
     beams: above 1: search for a likely continuation with so many candidates, instead of sampling.
     length_penalty: of the search; matters where texts can end, with GPT-2's released vocabulary.
+    weights: float32, bfloat16 or int8: the type of the weights that products read.
+    draft: none, or ngram: tokens are guessed from the text and checked together, which is faster
+      where it repeats itself; the texts are the same.
 
   Raises:
     InputError: not a language model, an empty prompt, or a value out of range.
   """
+  _check(weights, draft)
   loaded = load_model(checkpoint)
   # 0 and less, too, which `search` refuses.
   if beams != 1:
-    if top_k or top_p < 1 or num_samples > 1:
+    if top_k or top_p < 1 or num_samples > 1 or draft != "none":
       raise InputError(
-        f"--beams={beams}: a search takes the most likely text; leave out top_k, top_p, num_samples"
+        f"--beams={beams}: a search takes the most likely text; leave out top_k, top_p, "
+        "num_samples and draft"
       )
-    return search(loaded, prompts, max_tokens, beams, length_penalty)
+    return search(loaded, prompts, max_tokens, beams, length_penalty, weights)
   _warn_of_length(loaded, max_tokens, "; --stream prints the text while it is written")
-  return continuations(loaded, prompts, max_tokens, temperature, top_k, top_p, seed, num_samples)
+  options = (max_tokens, temperature, top_k, top_p, seed, num_samples, weights, draft)
+  return continuations(loaded, prompts, *options)
 
 
 def stream(checkpoint: str, prompts: Sequence[str], **options: Any) -> Iterator[tuple[int, str]]:
@@ -59,9 +69,16 @@ def stream(checkpoint: str, prompts: Sequence[str], **options: Any) -> Iterator[
   Raises:
     InputError: as run, before the first piece.
   """
+  _check(options.get("weights", "float32"), options.get("draft", "none"))
   loaded = load_model(checkpoint)
   _warn_of_length(loaded, options.get("max_tokens", 0))
   return write(loaded, prompts, **options)
+
+
+def _check(weights: str, draft: str) -> None:
+  """Refuses unknown values before a model is loaded."""
+  check_kind(weights)
+  check_draft(draft)
 
 
 def _warn_of_length(loaded: LoadedModel, max_tokens: int, advice: str = "") -> None:

@@ -136,6 +136,9 @@ def test_a_fine_tuned_model_is_still_a_language_model(tmp_path, make_run, tiny_t
     ({"beams": 2, "top_k": 3}, "--beams=2: a search takes the most likely text"),
     ({"beams": 2, "length_penalty": float("nan")}, "length_penalty=nan"),
     ({"beams": 2, "max_tokens": 16}, "context of 16"),
+    ({"draft": "model"}, "draft=model: must be one of none, ngram"),
+    ({"beams": 2, "draft": "ngram"}, "--beams=2: .* leave out top_k, top_p, num_samples and draft"),
+    ({"weights": "float16"}, "weights=float16: must be one of float32, bfloat16, int8"),
     ({"prompts": ["the cat", " "]}, "prompt 2 is empty"),
   ],
 )
@@ -220,6 +223,19 @@ def test_beam_search(run):
     np.nansum(model.log_probs(text).log_probs)
     >= np.nansum(model.log_probs(greedy[0]).log_probs) - 1e-4
   )
+
+
+def test_weights_and_drafts_on_the_command_line(run, launch):
+  flags = f"--checkpoint={run}", "--prompt=the cat", "--max_tokens=9"
+  plain = launch("generate", *flags)
+  assert plain[0] == 0
+  assert launch("generate", *flags, "--draft=ngram") == plain
+  assert launch("generate", *flags, "--draft=ngram", "--stream") == plain
+  code, printed, errors = launch("generate", *flags, "--weights=int8")
+  assert (code, errors) == (0, "") and printed.startswith("the cat")
+  for flag in ("weights=half: must be one of float32, bfloat16, int8", "draft=2: must be one of"):
+    code, _, errors = launch("generate", *flags, f"--{flag.partition(':')[0]}")
+    assert code == 2 and errors.startswith(f"error: --{flag}") and errors.count("\n") == 1
 
 
 def test_a_missing_prompts_file_is_one_line(run, launch):

@@ -16,6 +16,7 @@ from gpt_jax.apps.serve.fields import Refusal
 from gpt_jax.errors import InputError
 from gpt_jax.inference.model import Model
 from gpt_jax.inference.stream import Stream, Text
+from gpt_jax.models.decoding_weights import keep_weights
 
 MAX_QUEUE = 512  # texts; more are refused with status 503
 _BATCH = 32  # texts to classify or embed at a time
@@ -55,14 +56,17 @@ class Engine:
     observe: observe(kind, texts) is called for every batch, observe("tokens", n) for new tokens.
   """
 
-  def __init__(self, model: Model):
+  def __init__(self, model: Model, weights: str = "float32"):
+    """weights: of texts that are continued, one of kept_weights.KINDS."""
     self.model = model
     self.generates = _reason(model.loaded.language_model)
     self.classifies = _reason(lambda: _label_task(model))
     self.observe: Callable[[str, int], None] = lambda kind, count: None
     self._stream: Stream | None = None
     if not self.generates:
-      self._stream = Stream(model.loaded.language_model(), model.loaded.params, few_shapes=True)
+      language = model.loaded.language_model()
+      params = keep_weights(language, model.loaded.params, weights)
+      self._stream = Stream(language, params, few_shapes=True)
     self._waiting: collections.deque[Job] = collections.deque()
     self._running: list[Job] = []  # texts that are being continued
     self._changed = threading.Condition()

@@ -15,6 +15,7 @@ from gpt_jax.apps.serve.connection import make_protocol
 from gpt_jax.apps.serve.engine import Engine
 from gpt_jax.errors import InputError
 from gpt_jax.inference.model import load
+from gpt_jax.ops.kept_weights import check_kind
 
 _MAX_CONNECTIONS = 512
 _HEADER_SECONDS, _WRITE_SECONDS = 10.0, 30.0
@@ -27,13 +28,16 @@ _HEADERS = [  # no other site may show the page in a frame and have the user cli
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
-def run(checkpoint: str, port: int = 8000, host: str = "127.0.0.1") -> None:
+def run(
+  checkpoint: str, port: int = 8000, host: str = "127.0.0.1", weights: str = "float32"
+) -> None:
   """Serves a model until SIGTERM or Ctrl-C.
 
   Args:
     checkpoint: any trained model; see load_model.
     port: TCP port; 0: any that is free.
     host: address to listen at. There is no password: anyone who reaches it may use the model.
+    weights: of completions, one of kept_weights.KINDS; labels and embeddings are float32.
 
   Raises:
     InputError: no model, a port that is taken, or the packages of the extra are missing.
@@ -41,8 +45,9 @@ def run(checkpoint: str, port: int = 8000, host: str = "127.0.0.1") -> None:
     KeyboardInterrupt: after Ctrl-C.
   """
   uvicorn = _import_packages()
+  check_kind(weights)
   with _bind(host, port) as listener:  # before the model is loaded: that may take minutes
-    engine = Engine(load(checkpoint))
+    engine = Engine(load(checkpoint), weights)
     print(f"{engine.model!r}: compiling", flush=True)
     if not engine.classifies:
       print(f"/classify: temperature {engine.model.temperature:.3f}", flush=True)

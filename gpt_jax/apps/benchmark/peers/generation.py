@@ -7,8 +7,8 @@ from gpt_jax.apps.benchmark.peers.packages import check_trunk, import_packages
 from gpt_jax.apps.benchmark.peers.transformers_model import transformers_model
 
 
-def generator(trunk: Any, prompt: int) -> Callable[[int, int], None]:
-  """(batch, new tokens) -> greedy continuations of `prompt` tokens, in float32.
+def generator(trunk: Any, prompt: int, dtype: str = "float32") -> Callable[[int, int], None]:
+  """(batch, new tokens) -> greedy continuations of `prompt` tokens, in a type of torch.
 
   Raises:
     InputError: missing packages, or a trunk that peers do not have.
@@ -16,6 +16,7 @@ def generator(trunk: Any, prompt: int) -> Callable[[int, int], None]:
   torch = import_packages().torch
   # OpenAIGPT has no cache.
   model = transformers_model(check_trunk(trunk), "GPT2", "LMHeadModel").eval()
+  model = model.to(getattr(torch, dtype))
 
   def generate(batch: int, new: int) -> None:
     ids = torch.tensor([list(range(i, i + prompt)) for i in range(batch)], device=model.device)
