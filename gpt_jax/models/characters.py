@@ -17,6 +17,7 @@ from gpt_jax.config import option, register, validate
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.models.layers import Projection, uniform
 from gpt_jax.ops.lookup import lookup
+from gpt_jax.ops.product import project
 
 # 0 to 255 are bytes. bilm-tf's marks are the ends of a sentence, here those of a special token's
 # name, and the ends of a word, here of a piece.
@@ -109,8 +110,8 @@ class Characters(nn.Module):
       kernels.append(jnp.pad(kernel, [(0, widest - width), (0, 0), (0, 0)]))
       biases.append(bias)
     kernel = jnp.concatenate(kernels, -1).reshape(-1, features).astype(self.dtype)
-    y = jnp.concatenate(windows, -1) @ kernel
-    y = nn.relu(y + jnp.concatenate(biases).reshape(1, 1, 1, -1).astype(self.dtype))
+    y = project(jnp.concatenate(windows, -1), kernel, 1)
+    y = nn.relu(y + jnp.concatenate(biases).reshape(1, 1, 1, -1).astype(y.dtype))
     # A filter has no place where it would reach past the end; after ReLU, 0 does not change a
     # maximum.
     y = jnp.where(jnp.asarray(self._inside())[None, None], y, 0).max(2)  # [B, T, F]

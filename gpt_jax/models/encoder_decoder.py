@@ -26,6 +26,7 @@ from gpt_jax.models.weight import weight
 from gpt_jax.ops.attention import AttentionMask
 from gpt_jax.ops.dropout import Key
 from gpt_jax.ops.lookup import lookup
+from gpt_jax.ops.product import activation_type
 from gpt_jax.parallel.partition import constrain
 
 TENSOR_PARALLEL = (
@@ -245,8 +246,8 @@ class EncoderDecoder(nn.Module):
       inside = source.segments > 0
     cache = cache._replace(
       # [B, H, S, K] -> [B H, S, K], the layout of the cache.
-      source_keys=tuple(k.reshape(-1, *k.shape[2:]) for k in keys),
-      source_values=tuple(v.reshape(-1, *v.shape[2:]) for v in values),
+      source_keys=tuple(k.reshape(-1, *k.shape[2:]).astype(self.config.dtype) for k in keys),
+      source_values=tuple(v.reshape(-1, *v.shape[2:]).astype(self.config.dtype) for v in values),
       source_valid=inside,
     )
     positions = jnp.broadcast_to(jnp.arange(inputs.shape[1])[None], inputs.shape)
@@ -259,7 +260,7 @@ class EncoderDecoder(nn.Module):
     token attends to it.
     """
     del valid
-    x = lookup(self.tokens, inputs, self.config.dtype)
+    x = lookup(self.tokens, inputs, activation_type(self.config.dtype))
     hidden, cache = self.decoder.extend(x, positions, cache)
     states = self._states(hidden)
     return states.hidden, states.table, cache
@@ -267,10 +268,11 @@ class EncoderDecoder(nn.Module):
   @jax.named_scope("embedding")
   def _embed(self, table, rows: Rows):
     # Not scaled, unlike the output.
-    return constrain(lookup(table, rows.inputs, self.config.dtype), "data")
+    return constrain(lookup(table, rows.inputs, activation_type(self.config.dtype)), "data")
 
   def _states(self, hidden) -> States:
     """1.0: hidden states times D^-1/2, since the table's rows have a norm of sqrt(D)."""
+    hidden = hidden.astype(self.config.dtype)
     if self.config.has_output:
       return States(hidden, constrain(self.output, "model"))
     scaled = hidden * self.config.width**-0.5
@@ -291,9 +293,10 @@ class EncoderOnly(nn.Module):
   def __call__(self, rows: Rows, key: Key | None = None, layers: bool = False) -> States:
     """Hidden states [B, T, D] and the embedding table [R, D]."""
     table = constrain(self.tokens, "model")
-    x = constrain(lookup(table, rows.inputs, self.config.dtype), "data")
+    x = constrain(lookup(table, rows.inputs, activation_type(self.config.dtype)), "data")
     states = self.encoder(x, rows, key)
-    return States(states[-1], table, layers=states if layers else None)
+    hidden = states[-1].astype(self.config.dtype)
+    return States(hidden, table, layers=states if layers else None)
 
 
 class Encoder(nn.Module):

@@ -19,6 +19,7 @@ from gpt_jax.ops.attention import AttentionMask, attention
 from gpt_jax.ops.attention_plain import attend_allowed
 from gpt_jax.ops.cache import write
 from gpt_jax.ops.dropout import Key, dropout
+from gpt_jax.ops.product import activation_type
 from gpt_jax.parallel.partition import constrain
 
 _EPSILON = 1e-6
@@ -60,7 +61,7 @@ class Linear(nn.Module):
   def __call__(self, x):
     shape = (x.shape[-1], self.outputs)
     kernel = weight(self, "kernel", nn.initializers.normal(self.std), shape, inputs=1)
-    return multiply(x, kernel, 1, (self.outputs,))
+    return multiply(x.astype(self.dtype), kernel, 1, (self.outputs,))
 
 
 class RMSNorm(nn.Module):
@@ -73,7 +74,8 @@ class RMSNorm(nn.Module):
     scale = self.param("scale", nn.initializers.ones, x.shape[-1:])
     x = x.astype(jnp.float32)
     x = x * jax.lax.rsqrt(jnp.square(x).mean(-1, keepdims=True) + _EPSILON)
-    return (x * scale.reshape((1,) * (x.ndim - 1) + scale.shape)).astype(self.dtype)
+    x = x * scale.reshape((1,) * (x.ndim - 1) + scale.shape)
+    return x.astype(activation_type(self.dtype))
 
 
 def row_dropout(x: jax.Array, rate: float, key: Key | None) -> jax.Array:
@@ -118,7 +120,8 @@ class Attention(nn.Module):
     """x [B, T, D] attends to a memory where allowed, bool [B, 1, T or 1, S], or None."""
     k, v = memory
     # Without a bias: target and source have no relative positions.
-    return self._join(attend_allowed(self._queries(x), k, self._drop_keys(v, key), allowed))
+    q = self._queries(x).astype(k.dtype)
+    return self._join(attend_allowed(q, k, self._drop_keys(v, key), allowed))
 
   def memory(self, x):
     """Keys and values of x [B, S, D]: [B, H, S, K] each."""
@@ -129,7 +132,8 @@ class Attention(nn.Module):
     keys = write(keys, self._split(self.key(x)), positions)
     values = write(values, self._split(self.value(x)), positions)
     k, v = (y.reshape(len(x), -1, *y.shape[1:]) for y in (keys, values))
-    return self._join(attend_allowed(self._queries(x), k, v, allowed, bias)), keys, values
+    q = self._queries(x).astype(k.dtype)
+    return self._join(attend_allowed(q, k, v, allowed, bias)), keys, values
 
   def _queries(self, x):
     """[B, H, T, K], times the sqrt(K) by which our attention divides the scores."""

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from gpt_jax.data.tokenizers.base import DEFAULT_SPECIAL
 from gpt_jax.models.trunk import EPSILON
 from gpt_jax.models.weight import multiply, weight
+from gpt_jax.ops.product import activation_type
 
 NUM_SPECIAL = len(DEFAULT_SPECIAL)  # of a tokenizer without further special tokens
 DTYPES = ("float32", "bfloat16", "float16")  # of activations and matrix products
@@ -51,10 +52,10 @@ class Projection(nn.Module):
     bias = self.param("bias", nn.initializers.zeros, self.outputs)
     # The parameter stays float32, for the optimizer; its copy in the compute type is for the
     # product.
-    y = multiply(x, kernel, len(self.inputs), self.outputs)
+    y = multiply(x.astype(self.dtype), kernel, len(self.inputs), self.outputs)
     # Added in float32, so that the bias's gradient is a sum in float32.
     bias = bias.reshape((1,) * (y.ndim - bias.ndim) + bias.shape)
-    return (y.astype(jnp.float32) + bias).astype(self.dtype)
+    return (y.astype(jnp.float32) + bias).astype(activation_type(self.dtype))
 
 
 class LayerNorm(nn.Module):
@@ -74,7 +75,7 @@ class LayerNorm(nn.Module):
     x = centered * jax.lax.rsqrt(jnp.square(centered).mean(-1, keepdims=True) + self.epsilon)
     # Of x's rank: tests forbid NumPy's rank promotion, here and in all such reshapes.
     shape = (1,) * (x.ndim - 1) + scale.shape
-    return (x * scale.reshape(shape) + bias.reshape(shape)).astype(self.dtype)
+    return (x * scale.reshape(shape) + bias.reshape(shape)).astype(activation_type(self.dtype))
 
 
 def activate(x: jax.Array, activation: str) -> jax.Array:

@@ -24,6 +24,7 @@ from gpt_jax.models.weight import multiply, weight
 from gpt_jax.ops.dropout import Key, dropout
 from gpt_jax.ops.kept_weights import KeptWeights
 from gpt_jax.ops.lookup import lookup
+from gpt_jax.ops.product import product
 from gpt_jax.parallel.partition import constrain
 
 # Orthogonal kernels keep the scale of the state over hundreds of steps.
@@ -158,7 +159,7 @@ class LSTM(nn.Module):
     state, outputs = recur(
       self.recur(), gates.swapaxes(0, 1), (positions == 0).T, valid.T, state, added
     )
-    return x, self.out(outputs.swapaxes(0, 1)), state
+    return x, self.out(outputs.swapaxes(0, 1)).astype(self.config.dtype), state
 
   def _added_to_states(self, shape: tuple[int, int], state: State) -> State | None:
     """Perturbations of the state at each position, [T, B, U]; None unless gradient_norms asks."""
@@ -222,7 +223,7 @@ def _loop(kernel, gates, first, valid, state, added, projection, way, moved=None
   Args:
     moved: added to the projected output of each position, [T, B, P].
   """
-  kernel, projection = _in_type_of(gates, kernel), _in_type_of(gates, projection)
+  kernel, projection = (_in_type_of(state.output, x) for x in (kernel, projection))
 
   def cell(state, at):
     gates, first, valid, added, moved = at
@@ -245,7 +246,8 @@ def _loop(kernel, gates, first, valid, state, added, projection, way, moved=None
       memory = memory + added.memory
     hidden, output = None, (jax.nn.sigmoid(exit) * jnp.tanh(memory)).astype(before.dtype)
     if projection is not None:
-      hidden, output = output, multiply(output, projection, 1, before.shape[1:])
+      projected = multiply(output, projection, 1, before.shape[1:]).astype(before.dtype)
+      hidden, output = output, projected
       output = _clip(output if moved is None else output + moved, way.output_clip)
     if added is not None:
       output = output + added.output
@@ -260,10 +262,10 @@ def _loop(kernel, gates, first, valid, state, added, projection, way, moved=None
   return state, outputs, before, hidden
 
 
-def _in_type_of(gates, weights):
-  """Weights for a product with activations of the gates' type; None, and kept ones, as they are."""
+def _in_type_of(output, weights):
+  """Weights for a product with outputs; None, and kept ones, as they are."""
   kept = weights is None or isinstance(weights, KeptWeights)
-  return weights if kept else weights.astype(gates.dtype)
+  return weights if kept else weights.astype(output.dtype)
 
 
 def _clip(x: jax.Array, limit: float) -> jax.Array:
@@ -278,7 +280,7 @@ def _recur_forward(kernel, gates, first, valid, state, added, projection, way):
   moved = None
   if projection is not None:
     # Zeros, whose gradient is that of each position's product with the projection.
-    moved = jnp.zeros((*first.shape, projection.shape[1]), gates.dtype)
+    moved = jnp.zeros((*first.shape, projection.shape[1]), state.output.dtype)
   # Kernel and projection are constants here; what they multiplied gives their gradients.
   results, backward, used = jax.vjp(run, gates, state, added, moved, has_aux=True)
   return results, (backward, used)
@@ -289,10 +291,10 @@ def _recur_backward(way, residuals, gradients):
   backward, (before, hidden) = residuals
   d_gates, d_state, d_added, d_moved = backward(gradients)
   # The outer products of h_{t-1} and d gates_t, summed over all t and b at once.
-  d_kernel = jnp.einsum("tbp,tbgv->pgv", before, d_gates, preferred_element_type=jnp.float32)
+  d_kernel = product("tbp,tbgv->pgv", before, d_gates.astype(before.dtype), jnp.float32)
   d_projection = None
   if d_moved is not None:
-    d_projection = jnp.einsum("tbu,tbp->up", hidden, d_moved, preferred_element_type=jnp.float32)
+    d_projection = product("tbu,tbp->up", hidden, d_moved, jnp.float32)
   return d_kernel, d_gates, None, None, d_state, d_added, d_projection
 
 

@@ -38,7 +38,7 @@ from gpt_jax.ops.attention import AttentionMask, Dropout, attention, find_backen
 from gpt_jax.ops.cache import write
 from gpt_jax.ops.dropout import Key, dropout
 from gpt_jax.ops.lookup import lookup
-from gpt_jax.ops.product import product
+from gpt_jax.ops.product import activation_type, product
 from gpt_jax.parallel.partition import constrain
 
 # Matched against the paths of parameters and optimizer moments (see parallel.partition). As in
@@ -278,7 +278,7 @@ class Transformer(nn.Module):
       x = block(x, mask, bias, key and key.fold(i))
       x = self.perturb(f"{i + 1}_block", x, "hidden")
       states.append(x)
-    hidden = states[-1] = self.last_norm(x)
+    hidden = states[-1] = self._last(x)
     pooler = self.pooler() if self.config.pooler else None
     return States(hidden, table, pooler, tuple(states) if layers else None)
 
@@ -305,9 +305,9 @@ class Transformer(nn.Module):
     for block in self._stack():
       x, k, v = block.read(x, mask, bias)
       # [B, H, T, K] -> [B H, T, K], the layout of the cache.
-      keys.append(k.reshape(-1, *k.shape[2:]))
-      values.append(v.reshape(-1, *v.shape[2:]))
-    return self.last_norm(x), table, Cache(tuple(keys), tuple(values))
+      keys.append(k.reshape(-1, *k.shape[2:]).astype(self.config.dtype))
+      values.append(v.reshape(-1, *v.shape[2:]).astype(self.config.dtype))
+    return self._last(x), table, Cache(tuple(keys), tuple(values))
 
   def extend(self, inputs, positions, valid, cache: Cache):
     """Reads T more tokens per row, evaluating; see trunk.Trunk.
@@ -324,7 +324,11 @@ class Transformer(nn.Module):
       x, k, v = block.extend(x, positions, bias, cache.keys[i], cache.values[i])
       keys.append(k)
       values.append(v)
-    return self.last_norm(x), table, Cache(tuple(keys), tuple(values))
+    return self._last(x), table, Cache(tuple(keys), tuple(values))
+
+  def _last(self, x):
+    """The last hidden states, in the compute type, for the product with the table."""
+    return self.last_norm(x).astype(self.config.dtype)
 
   def _stack(self) -> list[Any]:
     """The L blocks in their order; a shared one occurs L times."""
@@ -348,7 +352,8 @@ class Transformer(nn.Module):
     # Replicated along `data`: otherwise FSDP would gather the embedding gradients of every row.
     table = constrain(table, "model")
     # Not scaled by sqrt(D), unlike Vaswani et al. 2017.
-    x = lookup(table, inputs, c.dtype)
+    dtype = activation_type(c.dtype)
+    x = lookup(table, inputs, dtype)
     if c.learned_positions:
       # In OpenAI's code positions are rows of the token table, and among the softmax's outcomes
       # (openai/train.py:149-153,175). A table of their own keeps them out of the logits.
@@ -356,11 +361,11 @@ class Transformer(nn.Module):
       if key_of_tables is not None:
         position_key = key.fold(c.layers + 1)
         position_table = dropout(position_table, c.embedding_dropout, position_key, sharded=False)
-      x = x + lookup(constrain(position_table), positions, c.dtype)
+      x = x + lookup(constrain(position_table), positions, dtype)
     x = self.perturb("embedded", x)  # see loss.perturbed
     if c.token_types:
       types = jnp.zeros_like(inputs) if types is None else types  # a single text is the first
-      x = x + lookup(constrain(self.types), types, c.dtype)
+      x = x + lookup(constrain(self.types), types, dtype)
     # BERT's order: sum, norm, dropout. ALBERT does all three at width E and then maps E to D.
     if c.embedding_norm:
       x = self.embedding_norm(x)
@@ -474,7 +479,7 @@ class Attention(nn.Module):
     keys = write(keys, qkv[:, :, 1], positions)
     values = write(values, qkv[:, :, 2], positions)
     batch, length, _, heads, width = qkv.shape
-    q = qkv[:, :, 0].swapaxes(1, 2).reshape(-1, length, width)  # [B H, T, K]
+    q = qkv[:, :, 0].swapaxes(1, 2).reshape(-1, length, width).astype(keys.dtype)  # [B H, T, K]
     scores = product("ntk,nsk->nts", q, keys, jnp.float32)
     scores = scores.reshape(batch, heads, length, -1) * width**-0.5  # [B, H, T, S]
     if bias is not None:

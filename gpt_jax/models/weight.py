@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax
 
 from gpt_jax.ops.kept_weights import KeptWeights
-from gpt_jax.ops.product import project
+from gpt_jax.ops.product import activation_type, project
 
 KEPT = "kept"  # the collection of KeptWeights, which have the names of the parameters
 
@@ -45,12 +45,12 @@ def weight(
 def multiply(
   x: jax.Array, kernel: jax.Array | KeptWeights, inputs: int, outputs: tuple[int, ...]
 ) -> jax.Array:
-  """x [B, …, inputs…] times a kernel from `weight`, [B, …, outputs…], in x's type."""
+  """x [B, …, inputs…] times a kernel from `weight`, as `project`: [B, …, outputs…]."""
   if not isinstance(kernel, KeptWeights):
     return project(x, kernel.astype(x.dtype), inputs)
   before = x.shape[: x.ndim - inputs]
   y = kernel.multiply(x.reshape(*before, -1))
-  return y.reshape(*before, *outputs).astype(x.dtype)
+  return y.reshape(*before, *outputs).astype(activation_type(x.dtype.name))
 
 
 def _as_kept(value: jax.Array, inputs: int, has_bias: bool) -> KeptWeights:

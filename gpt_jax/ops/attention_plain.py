@@ -7,7 +7,6 @@ import numpy as np
 from gpt_jax.ops.attention import AttentionMask, Dropout, Observer
 from gpt_jax.ops.dropout import Key, row_words
 from gpt_jax.ops.dropout import dropout as drop
-from gpt_jax.ops.product import product
 
 # Finite: a query without any key, in padding, has equal probabilities and no nan.
 _MASKED = -1e9
@@ -92,7 +91,7 @@ def attend_allowed(
 ) -> jax.Array:
   """Attention of q [B, H, t, K] over k and v [B, H, s, K] where allowed, bool [B or 1, 1, t, s]."""
   # softmax(q k^T / sqrt(K)) v (Vaswani et al. 2017, eq. 1), with scores and softmax in float32.
-  scores = product("bhtk,bhsk->bhts", q, k, jnp.float32)
+  scores = jnp.einsum("bhtk,bhsk->bhts", q, k, preferred_element_type=jnp.float32)
   scores = scores * q.shape[-1] ** -0.5
   if bias is not None:
     scores = scores + bias
@@ -103,7 +102,7 @@ def attend_allowed(
     observe(probabilities)
   probabilities = drop(probabilities, dropout.rate, dropout.key)
   # What is kept was scaled by 1 / (1 - rate) and is not normalized again, as in OpenAI's code.
-  return product("bhts,bhsk->bhtk", probabilities.astype(q.dtype), v)
+  return jnp.einsum("bhts,bhsk->bhtk", probabilities.astype(q.dtype), v)
 
 
 def _allowed(mask: AttentionMask, queries: slice, keys: slice) -> jax.Array | None:

@@ -13,6 +13,7 @@ def write(cache: jax.Array, new: jax.Array, positions: jax.Array) -> jax.Array:
   With B and H as one axis, which the products want, a CPU writes new tokens in place.
   """
   batch, length, heads, width = new.shape
+  new = new.astype(cache.dtype)
 
   def scatter(cache, new, positions):
     row = jnp.arange(batch)[:, None]

@@ -17,6 +17,15 @@ from gpt_jax.parallel.mesh import axis_size, platform
 PROJECTED = "projected"
 
 
+def activation_type(dtype: str) -> str:
+  """The type of activations between the products of a compute type.
+
+  A CPU has no other arithmetic in bfloat16: there activations stay float32, and only the factors of
+  products are rounded, as by torch.autocast.
+  """
+  return "float32" if platform() == "cpu" and dtype == "bfloat16" else dtype
+
+
 def product(
   equation: str, a: jax.Array, b: jax.Array, dtype: jax.typing.DTypeLike | None = None
 ) -> jax.Array:
@@ -38,15 +47,17 @@ def product(
 def project(x: jax.Array, kernel: jax.Array, inputs: int) -> jax.Array:
   """x [B, …, inputs…] times a kernel [inputs…, outputs…] over the `inputs` axes: [B, …, outputs…].
 
-  Of one compute type, and so is the result, which rematerialization knows as PROJECTED.
+  Both of a compute type. The result has its activation_type; rematerialization knows it as
+  PROJECTED.
   """
+  dtype = activation_type(x.dtype.name)
   before, outputs = x.shape[: x.ndim - inputs], kernel.shape[inputs:]
   rows, summed, new = "abcdefgh"[: len(before)], "ijkl"[:inputs], "uvwxyz"[: len(outputs)]
   if axis_size("model") > 1:  # a reshape would hide which axis of a kernel is sharded
-    y = product(f"{rows}{summed},{summed}{new}->{rows}{new}", x, kernel)
+    y = product(f"{rows}{summed},{summed}{new}->{rows}{new}", x, kernel, dtype)
   else:  # with more axes of the kernel, XLA transposes it and its gradient at every step
     size = math.prod(kernel.shape[:inputs])
-    y = product(f"{rows}i,iu->{rows}u", x.reshape(*before, size), kernel.reshape(size, -1))
+    y = product(f"{rows}i,iu->{rows}u", x.reshape(*before, size), kernel.reshape(size, -1), dtype)
   return checkpoint_name(y, PROJECTED).reshape(before + outputs)
 
 

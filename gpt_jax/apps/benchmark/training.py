@@ -18,6 +18,7 @@ from gpt_jax.models.model import ModelConfig
 from gpt_jax.objectives.causal import Causal, causal_batch
 from gpt_jax.objectives.masked import Masked
 from gpt_jax.ops.cross_entropy import CHUNK_ELEMENTS
+from gpt_jax.ops.product import product as times
 from gpt_jax.parallel.mesh import make_mesh
 from gpt_jax.programs.finetune import WholeBatches
 from gpt_jax.programs.pretrain import PretrainConfig, step_recipe
@@ -160,7 +161,7 @@ def matrix_products(config: PretrainConfig, devices: int) -> list[Product]:
   hidden, table, logits = (chunk, d), (c.vocab_size, d), (chunk, c.vocab_size)
   products.append(Product("md,vd->mv", hidden, table, m / chunk))
   products.append(Product("mv,vd->md", logits, table, m / chunk))
-  products.append(Product("mv,md->vd", logits, hidden, m / chunk))
+  products.append(Product("md,mv->dv", hidden, logits, m / chunk))
   attention_heads = max(1, int(batch * c.heads))
   heads, square = (attention_heads, length, k), (attention_heads, length, length)
   products.append(Product("htk,hsk->hts", heads, heads, 2 * c.layers))
@@ -171,7 +172,7 @@ def matrix_products(config: PretrainConfig, devices: int) -> list[Product]:
 
 def _multiplication(dtype: str, product: Product) -> Callable[[], jax.Array]:
   left, right = (jnp.full(shape, 0.5, dtype) for shape in (product.left, product.right))
-  multiply = jax.jit(lambda a, b: jnp.einsum(product.einsum, a, b))
+  multiply = jax.jit(lambda a, b: times(product.einsum, a, b, jnp.float32))
   return lambda: multiply(left, right)
 
 

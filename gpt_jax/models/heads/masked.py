@@ -70,4 +70,4 @@ class _Transform(nn.Module):
     # BERT's order: dense, GELU, norm (run_pretraining.py, get_masked_lm_output).
     hidden = activate(hidden.astype(jnp.float32), activation)
     hidden = LayerNorm(dtype, epsilon, name="norm")(hidden)
-    return hidden, self.param("bias", nn.initializers.zeros, (rows,))
+    return hidden.astype(dtype), self.param("bias", nn.initializers.zeros, (rows,))
