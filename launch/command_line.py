@@ -222,7 +222,9 @@ def run(main: Callable[[], None], positional: str | None = None) -> None:
         advice = "raise the limit of a file's size (ulimit -f)"
       message = f"{reason}; {advice} and repeat the command"
     elif isinstance(error, StoreError):
-      message = f"{error.filename}: {error.strerror}; the command can be given again"
+      message = f"{error.filename}: {error.strerror}"
+      if _exit_code(error) == os.EX_TEMPFAIL:
+        message += "; the command can be given again"
     elif isinstance(error, MemoryError) or _is_out_of_memory(str(error)):
       message = _out_of_memory(str(error))
     else:

@@ -514,7 +514,7 @@ def test_frequent_mistakes_are_told_before_jax_is_imported(tmp_path):
 
 def test_help_has_the_configs_that_a_program_takes(helps):
   for program, takes, refuses in (
-    ("finetune", "finetune, finetune_encoder, or", "gpt1"),
+    ("finetune", "finetune, finetune_elmo, finetune_encoder,", "gpt1"),
     ("pretrain", "gpt1, gpt1_small, gpt2, lstm", "finetune, "),
     ("plan", "masked_small, roberta, story", "finetune, "),
   ):
