@@ -34,9 +34,9 @@ from gpt_jax.programs.finetune_task import (
 )
 from gpt_jax.programs.start import Start
 from gpt_jax.tasks.answers.answer import LabeledTask
+from gpt_jax.tasks.answers.text import EncoderDecoderBatches
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.packing import PackedBatches
-from gpt_jax.tasks.text_batches import EncoderDecoderBatches
 from gpt_jax.training.adversarial import adversarial_loss
 from gpt_jax.training.early_stopping import ending_hooks, has_ended
 from gpt_jax.training.loop import TrainConfig

@@ -7,7 +7,6 @@ formats.py    texts -> one sequence with special tokens: GPT's, BERT's, RoBERTa'
 readers.py    TSV, CSV, JSONL and TFDS files -> rows
 encoding.py   examples -> token ids, truncated to the context
 packing.py    token ids -> batches of one shape
-text_batches.py   batches of text answers for an encoder-decoder
 metrics.py    accuracy, F1, correlations; its docstring says how to add one
 table.py      a task on the user's own files
 story.py      the four tasks on the embedded story world

@@ -14,9 +14,8 @@ import pytest
 from gpt_jax import files
 from gpt_jax.checkpoints import lease
 from gpt_jax.checkpoints.lease import Lease
-from gpt_jax.checkpoints.quiet import quiet
 from gpt_jax.checkpoints.staged import check_workdir
-from gpt_jax.checkpoints.store import Checkpoints
+from gpt_jax.checkpoints.store import Checkpoints, quiet
 from gpt_jax.errors import InputError, Unavailable
 from gpt_jax.programs.pretrain_samples import SAMPLES, Sample, read_samples
 from gpt_jax.training.json_lines import cut_back, open_to_append, read_lines

@@ -7,6 +7,7 @@ from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from gpt_jax.data.tokenizers.wordpiece import WordPieceTokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.answers.text import (
+  EncoderDecoderBatches,
   as_text,
   decode_answer,
   encode_prompt,
@@ -17,7 +18,6 @@ from gpt_jax.tasks.formats import longest_first
 from gpt_jax.tasks.packing import PackedBatches
 from gpt_jax.tasks.readers import Row
 from gpt_jax.tasks.task import Task, all_tasks, find
-from gpt_jax.tasks.text_batches import EncoderDecoderBatches
 
 # glue_utils.py of text-to-text-transfer-transformer, with columns in place of texts.
 WORDINGS = {

@@ -17,13 +17,13 @@ from typing import Any, cast
 
 import numpy as np
 
-from gpt_jax.batch import Batch, Predictions
+from gpt_jax.batch import Batch, Predictions, Rows
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.answers.number import parse_number
 from gpt_jax.tasks.encoding import Encoded, Example, encode
-from gpt_jax.tasks.formats import END, Format, TextToText
+from gpt_jax.tasks.formats import END, START, Format, TextToText
 from gpt_jax.tasks.metrics import Metric, f1
 from gpt_jax.tasks.readers import Row
 from gpt_jax.tasks.task import Task
@@ -32,6 +32,7 @@ from gpt_jax.tasks.transforms import Sequences
 NO_NUMBER = -1.0  # T5's value of an output that is no number
 Z_LOSS = 1e-4  # of T5, in fine-tuning too
 _WORDS_PER_POINT = 5  # of scores: 0.0, 0.2, …
+_MULTIPLE = 8  # of a row's length
 
 
 @dataclasses.dataclass(frozen=True)
@@ -318,3 +319,61 @@ def spell(ids: Sequence[int], tokenizer: Tokenizer) -> str:
     run = list(group)
     parts += [tokenizer.decode(run).strip()] if name is None else [f"<{name}>"] * len(run)
   return " ".join(parts)
+
+
+class EncoderDecoderBatches:
+  """An example per row: the input for the encoder, the answer shifted right for the decoder.
+
+  Attributes:
+    steps_per_epoch: the last partial batch is dropped.
+    shape: of the encoder's rows, (B, S).
+  """
+
+  def __init__(self, encoded: Encoded, batch_size: int, seed: int, epochs: int):
+    """The arguments are those of PackedBatches.
+
+    Raises:
+      InputError: fewer examples than one batch.
+    """
+    self.steps_per_epoch = len(encoded) // batch_size
+    if not self.steps_per_epoch:
+      raise InputError(
+        f"{len(encoded)} examples are fewer than one batch; batch_size is {batch_size}"
+      )
+    self._encoded = cast(EncodedText, encoded)
+    count = self.steps_per_epoch * batch_size
+    orders = []
+    for epoch in range(epochs):
+      order = np.random.default_rng([seed, epoch]).permutation(len(encoded))[:count]
+      orders.append(order.reshape(self.steps_per_epoch, batch_size))
+    self._order = np.concatenate(orders)
+    self.shape = (batch_size, _rounded(int(self._encoded.source_lengths.max())))
+    self._target_length = _rounded(self._encoded.longest)
+
+  def __call__(self, step: int) -> Batch:
+    examples = self._order[step]
+    source = np.full(self.shape, -1, np.int32)
+    targets = np.full((len(examples), self._target_length), -1, np.int32)
+    for row, n in enumerate(examples):
+      ids, answer = self._encoded.source(n), self._encoded.targets[n]
+      source[row, : len(ids)], targets[row, : len(answer)] = ids, answer
+    start = self._encoded.special[START]
+    # [B, T]: the start token, then the answer without its last token.
+    shifted = np.concatenate([np.full_like(targets[:, :1], start), targets[:, :-1]], axis=1)
+    # As many inputs as targets: the end token is predicted and never read.
+    shifted = np.where(targets >= 0, shifted, -1)
+    return Batch(
+      _rows(shifted),
+      source=_rows(source),
+      predictions=Predictions(np.maximum(targets, 0), (targets >= 0).astype(np.float32)),
+    )
+
+
+def _rounded(length: int) -> int:
+  return -(-length // _MULTIPLE) * _MULTIPLE
+
+
+def _rows(ids: np.ndarray) -> Rows:
+  """Rows from ids [B, T], -1 past their ends; segment 0 is padding."""
+  positions = np.broadcast_to(np.arange(ids.shape[1], dtype=np.int32), ids.shape)
+  return Rows(np.maximum(ids, 0), positions, (ids >= 0).astype(np.int32))

@@ -190,15 +190,15 @@ def test_damaged_zst_names_the_byte(tmp_path):
 
 
 def test_zst_is_a_stream(tmp_path):
-  from gpt_jax.data.sources import zstd
+  from gpt_jax.data.sources import utf8
 
   class Counted(io.BytesIO):
     def read(self, size=-1):
-      assert 0 < size <= zstd.CHUNK
+      assert 0 < size <= utf8.CHUNK
       return super().read(size)
 
   content = zstandard.ZstdCompressor().compress(bytes(range(256)) * 40_000)
-  file = zstd.open_zstd(Counted(content), "a.zst")
+  file = utf8.open_zstd(Counted(content), "a.zst")
   assert file.read(3) == b"\x00\x01\x02"
   assert sum(map(len, iter(lambda: file.read(1000), b""))) == 256 * 40_000 - 3
 
