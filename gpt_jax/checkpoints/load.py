@@ -31,6 +31,7 @@ class LoadedModel(SavedModel):
     """The LabeledTask it was fine-tuned on, or its TextTask; None if it was not fine-tuned."""
     if "task" not in self.meta:
       return None
+    # The labels are in the config: a task is rebuilt without its files.
     task = read_json(self.meta["task"], self.path).build("")
     return as_text(task) if self.is_text_to_text else task
 
@@ -107,10 +108,12 @@ class LoadedModel(SavedModel):
     if self.task is None:
       raise InputError(f"{self.path}: {self.without_task}; fine-tune it first")
     self.check_head()
-    mesh = make_mesh(MeshConfig())
+    mesh = make_mesh(MeshConfig())  # all devices, data parallel
+    # The parameters are sent to the devices once, not at each call.
     return functools.partial(make_predictor(self.model, mesh), replicate(self.params, mesh))
 
 
 def load_model(path: str, format: str = "") -> LoadedModel:
   """Reads and verifies a trained model; arguments and errors are those of read_model."""
+  # LoadedModel only adds methods to the fields of a SavedModel.
   return LoadedModel(**vars(read_model(path, format)))

@@ -108,6 +108,7 @@ def _entries(
   task: LabeledTask, encoded: Encoded, probabilities: np.ndarray, data_dir: str
 ) -> list[dict[str, Any]]:
   """The lines of dev_predictions.jsonl."""
+  # Places are relative to the data: the folder may have moved when the report is read.
   prefix = os.path.join(data_dir, "") if data_dir else ""
   entries = []
   for n, location in enumerate(encoded.locations):
@@ -145,6 +146,7 @@ def prediction_lines(workdir: str, report: dict[str, Any]) -> Iterator[bytes]:
     OSError: the file cannot be read.
     ValueError: it is no regular file or, after the last line, the report has another checksum.
   """
+  # Line by line: a large dev set does not fit into memory as Python objects.
   checksum = 0
   with open_regular(os.path.join(workdir, PREDICTIONS)) as file:
     for line in file:
@@ -166,7 +168,7 @@ def read_dev_set(workdir: str, labels: tuple[str, ...], step: int) -> DevSet:
     MissingInput: there are no such files, or they are of another step.
     InputError: damaged files.
   """
-  path = os.path.join(workdir, REPORT)
+  path = os.path.join(workdir, REPORT)  # the file that a message names
   try:
     report = verified(read_json(path))
     path = os.path.join(workdir, PREDICTIONS)
@@ -203,7 +205,7 @@ def _temperature(report: dict[str, Any], path: str) -> float:
 
 def _text(task: LabeledTask, encoded: Encoded, n: int) -> str:
   """The texts of an example, separated by tabs."""
-  first, *others = encoded.fields[n].tolist()
+  first, *others = encoded.fields[n].tolist()  # [C, F]: the numbers of the texts
   fields = list(first)
   if task.head.get("pooling") == "per_choice":  # the context, then every option
     fields += [sequence[-1] for sequence in others]

@@ -81,7 +81,7 @@ class Ensemble:
     """
     predictions: list[Any] = []
     for number, (member, examples) in enumerate(zip(self.members, encoded, strict=True)):
-      before = number * len(examples)
+      before = number * len(examples)  # examples that earlier members have read
       predict = task_predictor(member, self.task)
       predicted = predict(examples, batch_size, done=lambda n, k=before: done(k + n))
       # Regressions of several folds: each has standardized by its own training rows.
@@ -108,6 +108,7 @@ class Ensemble:
     rows: list[str] = []
     for dev_set in dev_sets:
       rows += dev_set.where
+    # Each probability is of a model that was not trained on the row.
     # Folds hold out different rows; seeds predict the same ones.
     held_out_once = len(set(rows)) == len(rows)
     if len(dev_sets) > 1 and held_out_once:

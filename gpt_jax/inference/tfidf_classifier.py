@@ -91,9 +91,10 @@ def save_tfidf(
   for name, (terms, weights) in tfidf.terms.items():
     # No term has a line break: n-grams stay within words and the spaces beside them.
     arrays |= {f"{name}/terms": _to_bytes("\n".join(terms)), f"{name}/idf": weights}
-  arrays |= {"kernel": linear.kernel, "bias": linear.bias}
+  arrays |= {"kernel": linear.kernel, "bias": linear.bias}  # [features, K] and [K]
   with atomic_file(os.path.join(folder, TFIDF_FILE), "wb") as file:
     np.savez(file, **arrays)
+  # By what was written, so that the report is that of the file.
   classifier = load_tfidf(folder)
   encoded = classifier.encode(dev)
   probabilities = classifier.predict(encoded, 0, lambda _: None)

@@ -80,6 +80,7 @@ class _Pairs(Objective):
       rows = _between(rows, tokenizer.special["cls"], tokenizer.special["sep"])
     positions = np.broadcast_to(np.arange(rows.shape[1], dtype=np.int32), rows.shape)
     valid = rows >= 0
+    # Padding is a segment of its own, so that no token attends to it.
     return Batch(Rows(np.where(valid, rows, 0), positions, segments=valid.astype(np.int32)))
 
 
@@ -123,13 +124,13 @@ class NeighborSpans(_Pairs):
     def neighbors(rows: np.ndarray, draw: Noise) -> Batch:
       """Rows int32 [B, T + 1], -1 past a text's end; shorter windows have shorter spans."""
       del draw
-      tokens = rows[:, :window]
-      sizes = (tokens >= 0).sum(axis=1, keepdims=True)
+      tokens = rows[:, :window]  # [B, W]
+      sizes = (tokens >= 0).sum(axis=1, keepdims=True)  # [B, 1]
       # In proportion, so that the halves of a short window do not overlap either.
       lengths = span * sizes // window
-      columns = np.arange(span)[None]
+      columns = np.arange(span)[None]  # [1, S]
       from_end = np.minimum(sizes - lengths + columns, window - 1)
-      second = np.take_along_axis(tokens, np.maximum(from_end, 0), axis=1)
+      second = np.take_along_axis(tokens, np.maximum(from_end, 0), axis=1)  # [B, S]
       inside = columns < lengths
       first = np.where(inside, tokens[:, :span], PAD)
       return self._batch((first, np.where(inside, second, PAD).astype(np.int32)), tokenizer)
@@ -142,7 +143,7 @@ def _between(rows: np.ndarray, cls: int, sep: int) -> np.ndarray:
   sizes = (rows >= 0).sum(axis=1)
   framed = np.full((len(rows), rows.shape[1] + 2), PAD, np.int32)
   framed[:, 1:-1] = rows
-  used = np.flatnonzero(sizes)
+  used = np.flatnonzero(sizes)  # rows that have a text
   framed[used, 0] = cls
   framed[used, sizes[used] + 1] = sep
   return framed

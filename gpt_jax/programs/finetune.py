@@ -88,12 +88,13 @@ def run(
   if folds > 1:
     options = tokenizer, profile, trackers, on_end
     return cross_validate(config, data_dir, pretrained, workdir, folds, seeds, *options)
+  # First what may fail on the user's input, then what compiles.
   start = load_start(config, pretrained, tokenizer)
   config, task, data = load_task(config, data_dir, start)
   recipe = finetune_recipe(config, task, data["train"], start)
   recipe = with_evaluation(recipe, task, data, start, data_dir, pauses)
   folders = seed_folders(workdir, config.train.seed, seeds)
-  all_seeds = Run(recipe, folders.values())
+  all_seeds = Run(recipe, folders.values())  # the seeds share one compiled step
   ends = [functools.partial(call, workdir) for call in on_end]
   results = []
   for seed, folder in folders.items():
@@ -102,7 +103,7 @@ def run(
     if result is None:
       result = all_seeds.train(seed, folder, on_end=ends, trackers=trackers, profile=span)
     else:
-      with ending(ends):
+      with ending(ends):  # which writes its report again
         log(f"{os.path.join(folder, RESULT)}: finished already")
     results.append(result)
   return write_summary(results, workdir) if seeds > 1 else results
@@ -169,7 +170,7 @@ def finetune_recipe(
     start: trunk, vocabulary and format.
   """
   mesh, spec = make_mesh(config.mesh), model_config(config, task, start)
-  steps_per_epoch = len(train_set) // config.batch_size
+  steps_per_epoch = len(train_set) // config.batch_size  # the last partial batch is dropped
   frozen, layerwise = trained_layers(
     parameter_shapes(spec),
     spec.trunk,

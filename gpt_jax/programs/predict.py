@@ -175,7 +175,7 @@ def _withhold(predicted: list[dict[str, Any]], threshold: float) -> None:
   """Replaces the predictions below the threshold by None, with the problem."""
   withheld = 0
   for result in predicted:
-    confidence = max(result["probabilities"].values())
+    confidence = max(result["probabilities"].values())  # of the predicted label
     if confidence < threshold:
       problem = f"probability {confidence:.4f} is below the threshold {threshold:.4f}"
       result |= {"prediction": None, "problem": problem}
@@ -207,6 +207,7 @@ def _encode(ensemble: Ensemble, rows: list) -> tuple[list, list[Encoded]]:
   """The rows, with an InputError for those that the tokenizer drops, and the others encoded."""
   usable = [row for row in rows if not isinstance(row, InputError)]
   if not usable:
+    # The first fault says more than that a row is blank.
     raise next((row for row in rows if not isinstance(row, BlankRow)), rows[0])
   try:
     return rows, ensemble.encode(usable)
@@ -247,7 +248,7 @@ def _kept_columns(source: str, keep: Sequence[str], task: LabeledTask) -> list[d
         f"--keep={name}: {source} has no such column{did_you_mean(name, names)} "
         f"(the columns are {', '.join(map(repr, names))})"
       )
-  wanted = list(names if everything else dict.fromkeys(named))
+  wanted = list(names if everything else dict.fromkeys(named))  # each once, in the order given
   own = {"prediction", "probabilities", "problem", *(f"p({label})" for label in task.labels)}
   for name in wanted:
     if name in own:
@@ -257,7 +258,7 @@ def _kept_columns(source: str, keep: Sequence[str], task: LabeledTask) -> list[d
       )
   kept = []
   for record in records:
-    cells = record if isinstance(record, dict) else {}
+    cells = record if isinstance(record, dict) else {}  # an error has no cells
     kept.append({name: cells.get(name, "") for name in wanted})
   return kept
 
@@ -327,6 +328,7 @@ def _write(
   writer.writerow([*header, "problem"] if problems else header)
   for result in results:
     probabilities = result["probabilities"]
+    # A row with a problem keeps its columns, so that all rows have as many cells.
     cells = [f"{probabilities[label]:.6f}" if probabilities else "" for label in labels]
     if problems:
       cells.append(result.get("problem", ""))

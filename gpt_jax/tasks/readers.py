@@ -53,6 +53,7 @@ def find_folder(data_dir: str, collection: str, name: str = "") -> str:
   Raises:
     MissingInput: there is no such folder.
   """
+  # The folder above all collections, or that of this one.
   candidates = [os.path.join(data_dir, collection, name)]
   if name or os.path.basename(os.path.abspath(data_dir)) == collection:
     candidates.append(os.path.join(data_dir, name))
@@ -153,9 +154,9 @@ def read_usable(
   Raises:
     InputError: the file cannot be read at all, or its header lacks a column.
   """
-  has_one_header = not _is_json(path)
+  has_one_header = not _is_json(path)  # each JSON object names its own fields
   for location, record in _read_records(path, columns, header, label):
-    if isinstance(record, BlankRow):
+    if isinstance(record, BlankRow):  # labeled data may have blank lines between its rows
       continue
     if isinstance(record, InputError):
       yield record

@@ -138,6 +138,7 @@ class TableTask:
       InputError: the training file cannot be read, its columns are not clear, it has fewer than two
         labels, or the labels are numbers with decimals in a table that is not for regression.
     """
+    # In this order: labels are read from the label column, which has to be known first.
     table = self._with_columns(data_dir)
     table = dataclasses.replace(table, metric=table.metric or next(iter(_METRICS[table.kind])))
     if table.kind == "regression":
@@ -146,7 +147,7 @@ class TableTask:
     if table.labels:
       labels = table.labels
     elif table.transform == "multiple_choice":
-      labels = table.columns[1:]
+      labels = table.columns[1:]  # the first is the context, the others are the options
     else:
       try:
         rows = list(read_usable(path, table.columns, table.label))
@@ -154,6 +155,7 @@ class TableTask:
         raise _naming_tables(error, path, "train") from error
       labels = table._find_labels([row for row in rows if isinstance(row, Row)])
       _warn_of_similar(labels, path)
+      # Too few labels may be the fault of rows that could not be read: they are named then.
       problems = [row for row in rows if isinstance(row, InputError)]
       if len(labels) < 2 and problems and not self.skip_bad_rows:
         raise unusable_rows(problems, can_skip=True)
@@ -195,6 +197,7 @@ class TableTask:
       "skip_bad_rows": self.skip_bad_rows,
     }
     named = _METRICS[self.kind]
+    # The chosen metric comes first, which makes it the primary one.
     primary = {metric: named[metric]}
     if self.kind == "multi_label":
       return MultiLabelTask(
@@ -286,7 +289,7 @@ class TableTask:
     except MissingInput as error:
       raise _naming_tables(error, path, "train") from error
     label = self.label or self._find_label(path, [n for n in names if n not in self.columns])
-    texts = [name for name in names if name != label]
+    texts = [name for name in names if name != label]  # the columns that are left
     count = _NUM_COLUMNS.get(self.transform)
     if self.columns:
       columns = self.columns
@@ -355,6 +358,7 @@ class TableTask:
     return os.path.join(data_dir, file)
 
   def _read(self, data_dir: str, split: str) -> Iterator[Row | InputError]:
+    # A test file is always a file of its own; a dev set may be a part of the training file.
     if split == "test" or not (self.folds or self.dev_share):
       path = self._path(data_dir, split)
       try:
@@ -379,7 +383,7 @@ class TableTask:
     """Whether a row is held out, by a hash of its texts: neither the order nor other rows matter,
     and duplicates stay on one side.
     """
-    position = _hash(row.texts)
+    position = _hash(row.texts)  # in [0, 1)
     if self.folds:
       return int(position * self.folds) == self.fold
     return position < self.dev_share
@@ -404,7 +408,7 @@ def _tables_beside(path: str) -> list[str]:
   except OSError:
     return []
   tables = [other for other in names if other.endswith((".csv", ".tsv", ".jsonl"))]
-  stem = os.path.splitext(name)[0]
+  stem = os.path.splitext(name)[0]  # train.csv may be meant by train.tsv
   same = [other for other in tables if os.path.splitext(other)[0] == stem]
   return same or (tables if name == "train.tsv" else [])
 

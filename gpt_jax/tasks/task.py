@@ -89,10 +89,11 @@ class Task(OneLabel):
     if split not in SPLITS:
       raise InputError(f"split {split!r} of {self.name}: should be one of {', '.join(SPLITS)}")
     rows: Iterable[Row | InputError]
-    if data_dir.startswith("tfds:"):
+    if data_dir.startswith("tfds:"):  # TensorFlow Datasets
       rows = self._read_tfds(data_dir.removeprefix("tfds:"), split)
     else:
       rows = self.read(data_dir, split)
+    # All rows are read before an error is raised, so that a user sees all problems at once.
     examples, problems = [], []
     for row in rows:
       try:
@@ -191,9 +192,10 @@ def unusable_rows(problems: Sequence[InputError], can_skip: bool = False) -> Inp
   if len(problems) == 1:
     advice = "; config.task.skip_bad_rows=True leaves it out" if can_skip else ""
     return InputError(f"{problems[0]}{advice}")
-  file, lines = "", collections.defaultdict(list)  # problem -> lines
+  # Rows with the same problem share a line of the message: problem -> numbers of their lines.
+  file, lines = "", collections.defaultdict(list)
   for problem in problems[:_LISTED]:
-    location, _, text = str(problem).partition(": ")
+    location, _, text = str(problem).partition(": ")  # "file:12: column 'a' is empty"
     file, _, line = location.rpartition(":")
     lines[text].append(line)
   parts = [f"{text} (line {', '.join(numbers)})" for text, numbers in lines.items()]

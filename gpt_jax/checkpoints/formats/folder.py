@@ -105,6 +105,7 @@ def load_export(
       )
     step = meta.pop("step", None)
     check_meta(meta, step)
+    # Shapes before contents: a config of a stranger must not make us read or allocate much.
     _check_shapes(describe(path), _model_config(meta, folder), os.path.getsize(path))
     arrays = read(path)
     check_finite(arrays)
@@ -126,7 +127,7 @@ def write_sums(folder: str) -> None:
   names = []
   for parent, _, files in os.walk(folder):
     names += [os.path.relpath(os.path.join(parent, name), folder) for name in files]
-  names = sorted(name for name in names if name != "README.md")
+  names = sorted(name for name in names if name != "README.md")  # os.walk has no fixed order
   sums = {name: describe_file(os.path.join(folder, name)) for name in names}
   write_json(os.path.join(folder, SUMS), sums)
 
@@ -162,7 +163,7 @@ def check_meta(meta: dict, step: Any) -> None:
   """Raises ValueError unless the config has what every model needs."""
   if not isinstance(meta.get("model"), dict) or not isinstance(meta.get("tokenizer_hash"), str):
     raise ValueError(f"{CONFIG} does not say which model and tokenizer it is of")
-  if type(step) is not int or step < 0:
+  if type(step) is not int or step < 0:  # not isinstance: True is an int
     raise ValueError(f"step is {step!r}, and should be a number of updates")
 
 

@@ -69,6 +69,7 @@ def pipeline_tag(spec: ModelConfig, task: Task | None, orders: int) -> str:
     return "text-generation"
   if spec.head is None:
     return "fill-mask" if any(head.scope == "masked" for head in spec.heads) else ""
+  # A pipeline reads one sequence of a text: no options, no second order.
   one_sequence = spec.head.pooling == "sum" and orders == 1
   return "text-classification" if task and one_sequence else ""
 
@@ -101,7 +102,7 @@ def _front_matter(spec: ModelConfig, meta: dict[str, Any], task: Task | None, pi
 
 def _scores(meta: dict[str, Any], task: Task | None) -> dict[str, float]:
   """The metrics of the task on its dev set, or the losses of a language model."""
-  metrics = meta.get("metrics") or {}
+  metrics = meta.get("metrics") or {}  # of the step that is exported
   if task:
     return {name: metrics[f"dev_{name}"] for name in task.metrics if f"dev_{name}" in metrics}
   return {name: value for name, value in metrics.items() if name.endswith(_UNITS)}
@@ -155,6 +156,7 @@ def _training(spec: ModelConfig, meta: dict[str, Any], step: int, task: Task | N
   for part in ("optim", "train"):
     settings = config.get(part)
     if isinstance(settings, dict):
+      # Without "type", which is ours, and what is off.
       values = [f"{name} {value}" for name, value in settings.items() if name != "type" and value]
       lines.append(f"- {part}: {', '.join(values)}")
   if "batch_size" in config:

@@ -60,7 +60,7 @@ def find(name: str) -> list[Source]:
   Raises:
     InputError: there is none.
   """
-  module = _module_of(name)
+  module = _module_of(name)  # by the name alone; nothing is opened
   if module.FOLDER_SUFFIXES is None:
     files = getattr(module, "files", None)
     return [Source(file, 0) for file in files(name)] if files else [Source(name, 0)]
@@ -69,7 +69,7 @@ def find(name: str) -> list[Source]:
     sizes = find_files(name)
   except (OSError, ValueError) as error:
     raise InputError(f"{name}: cannot be listed ({error})") from error
-  is_glob = glob.has_magic(name)
+  is_glob = glob.has_magic(name)  # has *, ? or [
   if os.path.isdir(name) or (sizes and name not in sizes and not is_glob):  # a folder
     suffixes = _suffixes()
     sizes = {path: size for path, size in sizes.items() if path.endswith(suffixes)}

@@ -74,6 +74,7 @@ class WordPieceTokenizer(Tokenizer):
     if not counts:
       raise InputError("there is no text to train a vocabulary on")
     tokenizers = require("tokenizers")
+    # In the order of the vocabularies that Google released.
     special = [SPECIAL["pad"], UNKNOWN, SPECIAL["cls"], SPECIAL["sep"], SPECIAL["mask"]]
     tokenizer = cls(tuple(special))._tokenizer
     within_words = sorted(_within_words(tokenizer, counts))
@@ -82,13 +83,13 @@ class WordPieceTokenizer(Tokenizer):
     trainer = tokenizers.trainers.WordPieceTrainer(
       vocab_size=vocab_size,
       special_tokens=first,
-      limit_alphabet=1 << 30,
+      limit_alphabet=1 << 30,  # every character of the text stays
       show_progress=False,
     )
     tokenizer.train_from_iterator(repeated(counts), trainer)
     ids = tokenizer.get_vocab()
     check_size(len(ids), vocab_size)
-    return cls(tuple(sorted(ids, key=lambda piece: ids[piece])))
+    return cls(tuple(sorted(ids, key=lambda piece: ids[piece])))  # the line of a piece is its id
 
   @property
   def normalizer(self) -> str:
@@ -119,6 +120,7 @@ class WordPieceTokenizer(Tokenizer):
 
   @functools.cached_property
   def begins_word(self) -> np.ndarray:
+    # ## marks what continues a word.
     return np.array([not piece.startswith("##") for piece in self.pieces])
 
   @property
@@ -198,6 +200,7 @@ def load(folder: str, metadata: dict[str, Any] | None) -> WordPieceTokenizer:
   path = os.path.join(folder, VOCABULARY)
   pieces = _read_pieces(path)
   config = read_settings(folder, SETTINGS)
+  # [CLS] and the like are in upper case in every vocabulary.
   is_cased = any(piece != piece.lower() for piece in pieces if not piece.startswith("["))
   lower_case = config.get("do_lower_case", not is_cased)
   # null, as transformers writes by default, means: where text is lower-cased.
@@ -262,7 +265,7 @@ def _read_pieces(path: str) -> tuple[str, ...]:
     lines = read_file(path).decode("utf-8-sig").replace("\r\n", "\n").split("\n")
   except UnicodeDecodeError as error:
     raise InputError(f"{path}: not UTF-8 ({error}); copy it again") from error
-  if not lines[-1]:
+  if not lines[-1]:  # after the last line end
     lines.pop()
   numbers: dict[str, int] = {}
   for number, piece in enumerate(lines, start=1):

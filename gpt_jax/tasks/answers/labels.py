@@ -97,7 +97,7 @@ class MultiLabelTask(Task):
   def baselines(self, truth: np.ndarray) -> dict[str, float]:
     """The highest micro-F1 of giving every example the same labels: the commonest ones."""
     expected = self.value(truth)
-    order = np.argsort(-expected.sum(axis=0), kind="stable")
+    order = np.argsort(-expected.sum(axis=0), kind="stable")  # [K], the commonest first
     constants = []
     for count in range(1, len(order) + 1):
       # Of all sets of `count` labels the commonest have the most true positives.
@@ -108,7 +108,7 @@ class MultiLabelTask(Task):
 
   def describe_labels(self, labels: np.ndarray) -> str:
     shares = zip(self.labels, labels.mean(axis=0), strict=True)
-    counts = labels.sum(axis=1)
+    counts = labels.sum(axis=1)  # [N]
     return (
       "labels: "
       + ", ".join(f"{name} {share:.1%}" for name, share in shares)
@@ -150,7 +150,7 @@ class MultiLabelTask(Task):
     columns = precision_recall_fscore_support(
       self.value(truth), self.value(predictions), zero_division=0
     )
-    rows = zip(self.labels, np.transpose(columns).tolist(), strict=True)
+    rows = zip(self.labels, np.transpose(columns).tolist(), strict=True)  # [4, K] -> [K, 4]
     return {label: dict(zip(names, values, strict=True)) for label, values in rows}
 
   def _is_degenerate(self, predictions: np.ndarray) -> bool:

@@ -39,6 +39,7 @@ class Scale(NamedTuple):
 
   def standardize(self, text: str) -> tuple[float, ...]:
     """A label as the target of the head. Raises ValueError saying what the label should be."""
+    # The head learns a number of mean 0 and deviation 1, whatever the unit of the file.
     target = (parse_number(text) - self.mean) / self.deviation
     if abs(target) > _FARTHEST:
       raise ValueError(f"should be nearer to the training set's mean, {self.mean:g}")

@@ -67,6 +67,7 @@ class OneLabel(LabeledTask):
   def describe_labels(self, labels: np.ndarray) -> str:
     if not labels.any():
       return ""
+    # Labels are distributions [N, K]: an example may count for several classes.
     shares = zip(self.labels, labels.sum(axis=0) / labels.sum(), strict=True)
     return "labels: " + ", ".join(f"{name} {share:.1%}" for name, share in shares)
 
@@ -87,6 +88,7 @@ class OneLabel(LabeledTask):
     return float(-(truth * np.log(np.maximum(predictions, 1e-30))).sum(-1).mean())
 
   def constant_loss(self, labels: np.ndarray) -> float:
+    # Of all constant answers the shares of the labels have the lowest cross-entropy.
     return self.loss(np.broadcast_to(labels.mean(axis=0), labels.shape), labels)
 
   def check_metrics(self) -> None:
@@ -177,6 +179,7 @@ def class_report(
   from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
   # All K classes: without `labels` those that do not occur would be left out.
+  # Four arrays [K]: precision, recall, F1, support.
   columns = precision_recall_fscore_support(classes, predicted, labels=every_class, zero_division=0)
   per_class = {}
   for label, precision, recall, f1, support in zip(labels, *columns, strict=True):
@@ -221,6 +224,7 @@ def format_classes(report: dict[str, Any]) -> str:
 
 
 def _commonest_mistake(labels: list[str], label: str, counts: list[int]) -> str:
+  # The row of the confusion matrix without its diagonal.
   wrong = [0 if other == label else count for other, count in zip(labels, counts, strict=True)]
   most = int(np.argmax(wrong))
   return f"{shorten(labels[most])} ({wrong[most]:,})" if wrong[most] else ""

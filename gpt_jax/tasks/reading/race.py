@@ -55,6 +55,7 @@ def passage_rows(passage: dict[str, Any], location: str) -> Iterator[Row]:
   try:
     article = passage["article"]
     questions = list(zip(passage["questions"], passage["options"], passage["answers"], strict=True))
+    # A text is the article, the question and the four options; the answer is a letter.
     rows = [((article, question, *options), answer) for question, options, answer in questions]
   except (KeyError, TypeError, ValueError) as error:
     raise InputError(
@@ -76,7 +77,7 @@ def _task(name: str, schools: tuple[str, ...], paper: str) -> Task:
     transform=question_answering,
     read=functools.partial(read, schools=schools),
     metrics={"accuracy": accuracy},
-    pooling="per_choice",
+    pooling="per_choice",  # a score for each option, and a softmax over the four
     truncate=first_field,
     tfds=tuple(f"race/{school}" for school in schools),
     tfds_rows=passage_rows,

@@ -134,6 +134,7 @@ class Family(Protocol):
 def families() -> list[Family]:
   """All families, by the order of their files."""
   folder = sys.modules[__package__].__path__
+  # A family is a file of this folder: adding one edits no other.
   names = sorted(module.name for module in pkgutil.iter_modules(folder))
   found: list[Family] = []
   for name in names:

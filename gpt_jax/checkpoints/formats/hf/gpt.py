@@ -91,6 +91,7 @@ class GPTFamily:
         model = read_object(single_file, MAX_FILE)["model"]
         # As text in older files, as a pair in newer ones.
         merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
+        # As vocab.json and merges.txt, which is how the authors released theirs.
         contents = json.dumps(model["vocab"]), "\n".join(["#version: 0.2", *merges, ""])
         for name, content in zip(FILES[-1], contents, strict=True):
           with open(os.path.join(temporary, name), "w", encoding="utf-8") as file:
@@ -151,7 +152,7 @@ class GPTFamily:
       Array(self.positions, "positions", positions, positions),
       *(Array(*array) for array in layout.of_blocks(trunk)),
     ]
-    if trunk.norm == "pre":
+    if trunk.norm == "pre":  # GPT-2 alone has a norm after the last block
       arrays.append(Array("ln_f.weight", "last_norm/scale", (d,), (d,)))
       arrays.append(Array("ln_f.bias", "last_norm/bias", (d,), (d,)))
     arrays = [array._replace(ours=f"trunk/{array.ours}") for array in arrays]
@@ -201,7 +202,7 @@ class GPTFamily:
     # K equations for D unknowns: of all solutions the one with the smallest norm.
     change = np.linalg.lstsq(kernel.T, bias, rcond=None)[0]
     arrays[norm] = (arrays[norm] + change).astype(np.float32)
-    error = np.abs((arrays[norm] - before[norm]) @ kernel - bias)
+    error = np.abs((arrays[norm] - before[norm]) @ kernel - bias)  # [K]
     if (error > 1e-5 * np.maximum(1, np.abs(bias))).any():
       raise InputError(
         "format=hf: cannot hold this head's bias, since its kernel has not full rank; npz can"

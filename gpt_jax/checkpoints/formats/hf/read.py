@@ -83,7 +83,7 @@ def _load_transformer(folder: str, weights_path: str) -> tuple[dict, dict, int, 
   """As `load`, of a family of the Transformer trunk."""
   config, family = _read_config(os.path.join(folder, "config.json"))
   tokenizer = read_vocabulary(folder, config["vocab_size"], family.vocabulary)
-  weights = open_weights(weights_path, family.prefix, family.ties)
+  weights = open_weights(weights_path, family.prefix, family.ties)  # names and shapes only
   meta, spec = _model_of(folder, config, family, weights, tokenizer)
   if config["vocab_size"] != family.rows(spec):
     raise InputError(
@@ -123,7 +123,7 @@ def _read_config(path: str) -> tuple[dict, Family]:
     if type(config.get(name)) is not int:
       raise InputError(f"{path}: {name} is {config.get(name)!r}: should be a number")
   for name, values in family.supported(config):
-    if config.get(name, values[0]) not in values:
+    if config.get(name, values[0]) not in values:  # absent: the default of transformers
       allowed = " or ".join(map(repr, values))
       raise InputError(f"{path}: {name} is {config[name]!r}: only {allowed} is supported")
   return config, family
@@ -138,7 +138,7 @@ def _model_of(
   saved it again.
   """
   entry: Any = config.get("gpt_jax")
-  entry = entry if isinstance(entry, dict) else {}
+  entry = entry if isinstance(entry, dict) else {}  # folders of others have none
   meta = {"step": 0, "tokenizer_hash": tokenizer.hash, **entry}
   own = None
   if "model" in meta:

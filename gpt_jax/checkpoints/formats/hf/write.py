@@ -44,7 +44,7 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
   meta = {**meta, "model": to_json(spec)}
   family = find_family(spec, meta, tokenizer)
   task = from_json(meta["task"]).build("") if "task" in meta else None
-  orders = 1
+  orders = 1  # sequences per example
   if task and task.pooling == "sum":
     orders = len(task.sequences(task.columns, _format(meta, family)))
   arrays = {name: np.asarray(x, np.float32) for name, x in flatten_dict(params, sep="/").items()}
@@ -55,12 +55,12 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
   ours: dict[str, Any] = {name: x.tolist() for name, x in (folded | before).items()}
   if temperature is not None:
     ours["temperature"] = temperature
-  notes = {"format": "pt"}
+  notes = {"format": "pt"}  # transformers refuses a file without it
   if ours:
     notes["gpt_jax"] = json.dumps(ours)
   config = family.config(spec, tokenizer, task)
   tensors = to_theirs(family.arrays(spec, config), arrays, family.prefix, family.heads)
-  config["gpt_jax"] = {"step": step, **meta}
+  config["gpt_jax"] = {"step": step, **meta}  # what `load` needs and transformers ignores
   with atomic_folder(folder) as partial:
     safetensors.write(os.path.join(partial, WEIGHTS[0]), tensors, notes)
     write_json(os.path.join(partial, "config.json"), config)
