@@ -85,7 +85,7 @@ class Survey:
     self.n_characters += characters
     self._size += characters
     if last:
-      if self.n_documents < FEW:
+      if self.n_documents < FEW:  # of many documents a draw alone decides, without sizes
         self.sizes.append(self._size)
       self.n_documents += 1
       self._size = 0
@@ -164,7 +164,7 @@ def take_survey(corpus: Corpus, passes: Passes, kind: str, share: float) -> Surv
 def local_pool(sources: Sequence[Source]) -> Iterator[Pool | None]:
   """The processes that the size of the sources is worth; None: this process alone."""
   size = total_size(sources)
-  is_small = size is not None and size < SMALL
+  is_small = size is not None and size < SMALL  # None: a source that does not tell its size
   with worker_pool(1 if is_small else min(MAX_WORKERS, os.cpu_count() or 1)) as pool:
     yield pool
 

@@ -181,10 +181,11 @@ def _day(rng: random.Random) -> str:
   parts = [_opening(rng, scene.places, name)]
   parts += [f"{he} {work}." for work in rng.sample(scene.work, rng.randint(1, 3))]
   for _ in range(rng.randint(1, 3)):
+    # An event decides the mood that follows it: this is what a model can learn from the text.
     good = rng.random() < 0.5
     parts.append(f"{rng.choice(_THEN)} {rng.choice(scene.good if good else scene.bad)}.")
     parts.append(f"{he} {rng.choice(HAPPY if good else SAD)}.")
-    if rng.random() < 0.3:
+    if rng.random() < 0.3:  # some days go on with work, so that a mood does not end every one
       parts.append(f"{he} {rng.choice(scene.work)}.")
   return " ".join(parts)
 
@@ -203,6 +204,7 @@ def pronoun(name: str) -> str:
 def ending(rng: random.Random, part: "Part", label: str) -> tuple[str, ...]:
   """Does the day end well? One event is good and one is bad; the last one decides."""
   scene, name = rng.choice(part.scenes), rng.choice(SHE + HE)
+  # Both kinds occur in every example, so that single words do not tell the label.
   first, last = (scene.bad, scene.good) if label == "well" else (scene.good, scene.bad)
   day = [_opening(rng, scene.places, name), f"{pronoun(name)} {rng.choice(scene.work)}."]
   return (" ".join([*day, f"Then {rng.choice(first)}.", f"Later {rng.choice(last)}."]),)
@@ -282,7 +284,8 @@ def examples(task: Maker, split: str, seed: int = 0) -> list[tuple[tuple[str, ..
   part, labels = Part.of(split), LABELS[task]
   labels_of_texts: dict[tuple[str, ...], str] = {}
   while len(labels_of_texts) < SIZES[split]:
-    label = labels[len(labels_of_texts) % len(labels)]
+    label = labels[len(labels_of_texts) % len(labels)]  # in turns: balanced
+    # A text that was made before is dropped, and the same label tried again.
     labels_of_texts.setdefault(task(rng, part, label), label)
   pairs = list(labels_of_texts.items())
   rng.shuffle(pairs)

@@ -52,6 +52,8 @@ def choose_threshold(confidence: np.ndarray, correct: np.ndarray, precision: flo
   if not len(confidence):
     raise InputError(f"precision={precision}: there are no dev rows to choose a threshold on")
   tested = [_test(confidence, correct, share) for share in range(1, _SHARES + 1)]
+  # Fixed sequences: a test counts only if all before it in its sequence have passed, so none of
+  # them costs confidence.
   chosen: Threshold | None = None
   for start in _STARTS:
     for threshold in tested[start - 1 :]:
@@ -73,7 +75,7 @@ def _test(confidence: np.ndarray, correct: np.ndarray, share: int) -> Threshold:
   """The threshold of the most confident `share` / 20 of the rows."""
   rows = max(len(confidence) * share // _SHARES, 1)
   value = 0.0 if share == _SHARES else float(np.sort(confidence)[-rows])
-  above = confidence >= value
+  above = confidence >= value  # ties with the last row come along
   given, hits = int(above.sum()), int(correct[above].sum())
   # Bonferroni: the allowed 5 % are shared among the sequences of tests.
   bound = precision_bound(hits, given, 1 - (1 - CONFIDENCE) / len(_STARTS))

@@ -29,8 +29,8 @@ def make_attacked_predictor(model: Model, mesh: Mesh, radii: Sequence[float]) ->
     radii: L2 norms of what is added to a sequence's embeddings; 0: nothing.
   """
   head = model.config.head
-  index = model.config.heads.index(head)
-  loss = ModelLoss(model, (head,))
+  index = model.config.heads.index(head)  # of its outputs among those of all heads
+  loss = ModelLoss(model, (head,))  # without the auxiliary language model
 
   def predictions(params, batch):
     # At 0 the gradient is that of the clean loss: FGM takes one step from there.

@@ -64,8 +64,8 @@ class RelativeBias(nn.Module):
     the difference of two columns is that of the positions; between sequences nothing attends. One
     bias serves all rows, and its gradient is a sum of shifted rows, without a scatter.
     """
-    offsets = jnp.arange(1 - length, length)
-    one_hot = jax.nn.one_hot(bucket(offsets, self.bidirectional), BUCKETS)
+    offsets = jnp.arange(1 - length, length)  # [2 T - 1]
+    one_hot = jax.nn.one_hot(bucket(offsets, self.bidirectional), BUCKETS)  # [2 T - 1, U]
     # A GPU would round float32 to 10 bits.
     values = jnp.dot(one_hot, self.table, precision=jax.lax.Precision.HIGHEST).T  # [H, 2 T - 1]
     # Row t of a tiling with one more column, read without it, is the vector shifted by t.
@@ -75,5 +75,5 @@ class RelativeBias(nn.Module):
 
   def __call__(self, query_positions: jax.Array, key_positions: jax.Array) -> jax.Array:
     """[B, T] and [1, S] to float32 [B, H, T, S]."""
-    offsets = key_positions[:, None, :] - query_positions[:, :, None]
+    offsets = key_positions[:, None, :] - query_positions[:, :, None]  # [B, T, S]
     return jnp.moveaxis(self.table[bucket(offsets, self.bidirectional)], -1, 1)

@@ -51,6 +51,7 @@ def load_config(spec: str) -> Any:
   """
   name, colon, argument = spec.partition(":")
   path, source = read_config_file(spec)
+  # Whatever goes wrong in the file is the user's: one line with its place, no traceback of ours.
   try:
     config = _call_get_config(name, path, source, (argument,) if colon else ())
   except Exception as error:  # user code can raise anything
@@ -94,7 +95,7 @@ def _call_get_config(name: str, path: str, source: str, arguments: tuple[str, ..
     raise InputError("defines no function get_config()")
   signature = inspect.signature(get_config)
   try:
-    signature.bind(*arguments)
+    signature.bind(*arguments)  # a TypeError of its own body is another fault
   except TypeError as error:
     names = ", ".join(signature.parameters)
     problem = f"needs the name of its {names}: {name}:{names.upper()}"
@@ -159,6 +160,7 @@ def override_all(config: Any, changes: Iterable[tuple[str, str]]) -> Any:
     metadata = _field(config, path, node, groups, last).metadata
     hint = typing.get_type_hints(type(node))[last]
     branch[last] = check_value(path, _parse(path, text, hint, metadata), hint, metadata)
+  # Leaves are checked above, with the name that was given.
   # Each group is replaced once: its __post_init__ sees the final combination only.
   return _replace(config, tree)
 
@@ -178,6 +180,7 @@ def _field(
   wanted = path.rpartition(".")[2]
   paths = [path for path, _, _ in fields_of(config)]
   near = [f"{group}.{name}".lstrip(".") for name in difflib.get_close_matches(wanted, fields)]
+  # In this order: a slip in this group, the name in another group or library, a slip in the path.
   near = near or named_like(wanted, paths) or difflib.get_close_matches(path, paths)
   guess = f"; did you mean {' or '.join(near[:3])}?" if near else ""
   listing = f"fields of {group or 'config'}: {', '.join(fields)}"
@@ -208,6 +211,7 @@ def declared_fields(kind: str) -> list[str]:
 
   def fields(kind: str, prefix: str) -> Iterator[str]:
     for name, hint, default in _OPTION.findall(bodies[kind]):
+      # A field is a group if its type, or where that is Any its default, is a config class.
       group = next((word for word in (hint, default) if word in bodies), None)
       if group:
         yield from fields(group, f"{prefix}{name}.")

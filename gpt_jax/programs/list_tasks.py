@@ -72,8 +72,9 @@ def _paper_scores() -> dict[str, float | None]:
   scores = {}
   for number in (2, 3, 4):
     table = TABLES[number]
+    # OURS is the row of the paper's own model.
     for column, score in zip(table.columns, table.rows[OURS], strict=True):
-      if column != GLUE:
+      if column != GLUE:  # an average over tasks
         scores[column.tasks[0]] = score
   return scores
 
@@ -82,7 +83,7 @@ def _read(task: LabeledTask, data_dir: str) -> tuple[dict[str, int | None], tupl
   """The sizes and remarks of a task."""
   sizes: dict[str, int | None] = {}
   remarks = []
-  training: list = []
+  training: list = []  # with which the other splits are compared
   for split in SPLITS:
     sizes[split] = None
     with warnings.catch_warnings(record=True) as caught:

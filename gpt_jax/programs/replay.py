@@ -51,10 +51,10 @@ def run(workdir: str, step: int, data: str) -> dict[str, Any]:
     config, spec = from_json(meta["config"]), from_json(meta["model"])
   except KeyError as error:
     raise InputError(f"{workdir}: no run wrote this checkpoint: it has no {error}") from error
-  noted = read_config(workdir)
+  noted = read_config(workdir)  # config.json, which has the identity of the run's data
   _check_length(workdir, noted, start, step)
   tokenizer = load_tokenizer(os.path.join(workdir, "tokenizer"))
-  if "task" in meta:
+  if "task" in meta:  # a fine-tuning
     format = from_json(meta.get("sequence_format", {"type": "gpt_format"}))
     recipe = _finetuning(config, spec, tokenizer, data, format)
   else:
@@ -86,7 +86,7 @@ def _start(workdir: str, step: int) -> int:
       f"--replay={step}: {workdir} has no checkpoint before this step, only of {there}; "
       "train.keep_checkpoints and train.milestone keep more"
     )
-  return earlier[-1]
+  return earlier[-1]  # the fewest steps to make again
 
 
 def _check_length(workdir: str, noted: dict[str, Any], start: int, step: int) -> None:

@@ -55,6 +55,7 @@ def run(a: str, b: str, texts: Sequence[str], tolerance: float = 1e-4) -> dict[s
   models = [load_model(a), load_model(b)]
   tokenizers = [model.tokenizer for model in models]
   same_vocabulary = tokenizers[0].hash == tokenizers[1].hash
+  # Arrays first: equal ones tell more than equal logits.
   differences = _differences(*models)
   comparison: dict[str, Any] = {
     "logits": None,
@@ -121,7 +122,7 @@ def _compare_logits(models: Sequence[LoadedModel], windows: Sequence[np.ndarray]
     a, b = (forward(ids) for forward in forwards)
     difference = np.maximum(difference, np.abs(a - b).max())  # unlike max() it keeps a nan
     nats -= [float(token_log_probs(scores[:-1], ids[1:]).sum()) for scores in (a, b)]
-    predicted += len(ids) - 1
+    predicted += len(ids) - 1  # the first token of a window is not predicted
   if any(model.spec.attention != "causal" for model in models):
     return {"logits": float(difference)}  # a bidirectional model has seen what it would predict
   # exp overflows above 709.
@@ -133,7 +134,7 @@ def _make_forward(model: LoadedModel) -> Callable[[np.ndarray], np.ndarray]:
   """Builds ids [T] -> logits float32 [T, V], or hidden states where the table is narrower."""
   trunk = dataclasses.replace(model.spec.trunk, dtype="float32")
   float32_model = ModelConfig(trunk, (), model.spec.attention).build()
-  params = jax.device_put({"trunk": model.params["trunk"]})
+  params = jax.device_put({"trunk": model.params["trunk"]})  # whatever heads it has
 
   @jax.jit
   def apply(params, ids):

@@ -137,7 +137,7 @@ class Encoded:
       balance: the line on the labels; empty: none.
     """
     text_lengths = np.array(list(map(len, self.texts)))[self.fields]  # [N, C, F]
-    lengths, truncated = self.lengths, self.kept < text_lengths
+    lengths, truncated = self.lengths, self.kept < text_lengths  # [N, C] and [N, C, F]
     sequences = f" of {lengths.shape[1]} sequences" if lengths.shape[1] > 1 else ""
     lines = [
       f"{len(self)} examples{sequences}, in tokens: median {np.median(lengths):.0f}, "
@@ -187,6 +187,7 @@ def encode(
       f"a context of {context} tokens is too short for two texts and their special tokens; "
       f"use {_MIN_CONTEXT} or more"
     )
+  # Equal texts are encoded once, however many examples have them.
   fields, distinct = _index_texts(examples, num_classes)
   texts = [np.asarray(ids, np.int32) for ids in tokenizer.encode_many(distinct)]
   lengths = np.array(list(map(len, texts)), np.int32)
@@ -195,14 +196,14 @@ def encode(
     raise InputError(
       f"{examples[n].location}: text field {f + 1} has no token: the tokenizer drops all of it"
     )
-  num_fields = fields.shape[-1]
+  num_fields = fields.shape[-1]  # F
   # [N C, F]: the rules of truncation look at one sequence at a time.
   flat = lengths[fields].reshape(-1, num_fields)
   if truncate is None:
     kept = format.truncate(flat, context)
   else:
     kept = truncate(flat, context, format.overhead(num_fields))
-  unlabeled = (0.0,) * num_classes
+  unlabeled = (0.0,) * num_classes  # a distribution of no weight: it adds nothing to a loss
   # Over the distinct texts: a text that occurs often does not count more.
   unknown = sum(np.count_nonzero(tokenizer.byte_fallback[ids]) for ids in texts)
   return Encoded(

@@ -62,7 +62,7 @@ class ImportedTask:
       "read": _read,
     }
     if self.kind == "regression":
-      scale = Scale()
+      scale = Scale()  # of mean 0 and deviation 1: their numbers are in the task's units already
       metrics = REGRESSION_METRICS | REGRESSION_ERRORS
       return RegressionTask(
         **fields, metrics=metrics, target=scale.standardize, value=scale.values, scale=scale
@@ -99,6 +99,7 @@ def _read_tagged(data_dir: str, split: str) -> Iterator[TaggedExample]:
   for row in read_usable(path, (COLUMN,), LABEL, unlabeled=split == "test"):
     if isinstance(row, InputError):
       raise row
+    # A label cell has one tag for each word, also with spaces between.
     words, tags = row.texts[0].split(), None if row.label is None else row.label.split()
     if not words:
       raise InputError(f"{row.location}: column {COLUMN!r} is empty; remove the row")

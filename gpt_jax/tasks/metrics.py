@@ -50,7 +50,7 @@ def label_macro_f1(truth: np.ndarray, predicted: np.ndarray) -> float:
   occurs = (np.any(truth, axis=0) | np.any(predicted, axis=0)).nonzero()[0]
   if not len(occurs):
     return 0.0
-  scores = f1_score(truth, predicted, average=None, zero_division=0)
+  scores = f1_score(truth, predicted, average=None, zero_division=0)  # [K]
   return float(np.mean(np.asarray(scores)[occurs]))
 
 
@@ -114,6 +114,7 @@ def _is_constant(values: np.ndarray) -> bool:
 
 
 def _sklearn() -> types.ModuleType:
+  # An extra, imported where it is used: training without its metrics needs none.
   try:
     import sklearn.metrics
   except ImportError as error:

@@ -96,10 +96,11 @@ def measure_threshold(
   """
   confidence, correct = {}, {}
   for split in ("dev", "test"):
-    scaled = scale(probabilities[split], temperature)
+    scaled = scale(probabilities[split], temperature)  # [N, K]
     confidence[split] = scaled.max(axis=-1)
     correct[split] = scaled.argmax(axis=-1) == truth[split]
   result: dict[str, Any] = {"asked": precision}
+  # What was asked for, then lower promises, from the highest on.
   for promised in (precision, *(lower for lower in _PROMISES if lower < precision)):
     try:
       chosen = choose_threshold(confidence["dev"], correct["dev"], promised)

@@ -60,8 +60,9 @@ def budget_note(budget: str) -> str:
 def _comparison(title: str, table: tables.Table, runs: dict[str, Any], note: str) -> list[str]:
   """One of tables 2 to 4."""
   ours = [_value(runs, column) for column in table.columns]
-  if all(value is None for value in ours):
+  if all(value is None for value in ours):  # none of its tasks was run
     return []
+  # The paper's rows first, then ours and how far it is from the paper's own model.
   rows: list[tuple[str, Sequence[Any]]] = []
   for name, values in table.rows.items():
     rows.append((f"{name}, the paper" if name == tables.OURS else name, values))
@@ -148,7 +149,7 @@ def _by_layers(
   layers = sorted(int(name.partition("-")[0]) for name in runs if name.endswith("-layers"))
   if not layers:
     return {}
-  titles = {SCRATCH.name: "nothing"}
+  titles = {SCRATCH.name: "nothing"}  # in the order of the figure's axis
   for count in layers:
     titles[f"{count}-layers"] = str(count) if count else "embeddings"
   titles[FULL.name] = "all"
@@ -170,7 +171,7 @@ def progress_points(zero_shot: dict[str, list[dict]]) -> dict[tuple[str, str], d
       anchor = tables.ANCHORS[result["task"]]
       scaled = (100 * result["value"] - anchor.chance) / (anchor.best - anchor.chance)
       by_step = points.setdefault((result["task"], trunk), {})
-      by_step.setdefault(result["step"], scaled)
+      by_step.setdefault(result["step"], scaled)  # the first one stays
   return points
 
 

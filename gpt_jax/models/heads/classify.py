@@ -86,7 +86,7 @@ class ClassifyHead(Head):
     if self.label_smoothing:
       wanted = (1 - self.label_smoothing) * wanted + self.label_smoothing / self.num_classes
     # Labels are distributions: those of STS-B lie on two classes (Tai et al. 2015, section 4.2).
-    per_example = -(wanted * jax.nn.log_softmax(outputs)).sum(-1)
+    per_example = -(wanted * jax.nn.log_softmax(outputs)).sum(-1)  # [N]
     return Mean((per_example * self._example_weights(batch)).sum(), self.denominator(batch))
 
   def _example_weights(self, batch: Batch) -> jax.Array:
@@ -135,7 +135,7 @@ class Classifier(nn.Module):
   def __call__(self, states: States, batch: Batch, key: Key | None = None):
     """Scores [N, K], float32."""
     assert batch.labels is not None
-    x = represent(states.hidden, batch, self.pooling)
+    x = represent(states.hidden, batch, self.pooling)  # [N, C, D]
     if self.transform == "pooler":
       assert states.pooler is not None
       x = states.pooler(x)
@@ -147,12 +147,13 @@ class Classifier(nn.Module):
         Projection(width, width, "float32", kernel_init=self.kernel_init, name="dense")(x)
       )
     if self.pooling != "per_choice":
-      x = x.sum(1)  # see pool
+      x = x.sum(1)  # [N, D], see pool
     x = self._drop(x, key)
     # With one score a sequence [N, C, 1], the C choices are the classes of the softmax (eq. 3).
     scores_per_anchor = 1 if self.pooling == "per_choice" else self.outputs
     kernel = self.param("kernel", initializer(self.kernel_init), (x.shape[-1], scores_per_anchor))
     bias = self.param("bias", nn.initializers.zeros, (scores_per_anchor,))
+    # The bias by its own axes: rank promotion is an error in the tests.
     scores = x @ kernel + bias.reshape((1,) * (x.ndim - 1) + (-1,))
     return scores[..., 0] if self.pooling == "per_choice" else scores
 

@@ -66,7 +66,7 @@ class ContrastiveHead(Head):
     """
     del states, num_tokens
     pairs = outputs.reshape(-1, 2, outputs.shape[-1])  # [B, 2, D]
-    weights = self._weights(batch)
+    weights = self._weights(batch)  # [A], of the anchors
     if self.symmetric:
       anchors, candidates, partners = outputs, outputs, pairs[:, ::-1].reshape(outputs.shape)
       # A text is no candidate of its own: its cosine is 1.
@@ -81,6 +81,7 @@ class ContrastiveHead(Head):
       constrain(candidates),
       precision=jax.lax.Precision.HIGHEST,  # division by tau enlarges rounding errors
     )
+    # [A, candidates] -> [A].
     everything = jax.nn.logsumexp(jnp.where(excluded, -1e9, scores / self.temperature), axis=-1)
     # -log softmax of the partner among all candidates.
     per_text = everything - (anchors * partners).sum(-1) / self.temperature
@@ -108,7 +109,7 @@ def text_vectors(hidden: jax.Array, inside: jax.Array, pooling: str) -> jax.Arra
   """
   if pooling == "cls":
     return hidden[:, 0].astype(jnp.float32)
-  lengths = jnp.maximum(inside.sum(axis=1), 1)
+  lengths = jnp.maximum(inside.sum(axis=1), 1)  # [B]; 1 for a row that only fills the batch
   if pooling == "last":
     return select(hidden, lengths[:, None] - 1)[:, 0].astype(jnp.float32)
   return jnp.where(inside[..., None], hidden.astype(jnp.float32), 0).sum(1) / lengths[:, None]

@@ -98,9 +98,9 @@ class TagTask(LabeledTask):
     unknown = sum(np.count_nonzero(tokenizer.byte_fallback[ids]) for ids in texts)
     return Encoded(
       texts,
-      np.arange(count, dtype=np.int32).reshape(count, 1, 1),
+      np.arange(count, dtype=np.int32).reshape(count, 1, 1),  # [N, C, F]: one text each
       np.minimum(lengths, context - format.overhead(1)).reshape(count, 1, 1),
-      np.zeros((count, 1), np.float32),
+      np.zeros((count, 1), np.float32),  # no label of the whole text
       [example.location for example in examples],
       context,
       tokenizer.special,
@@ -111,6 +111,7 @@ class TagTask(LabeledTask):
 
   def loss(self, predictions: Any, truth: Any) -> float:
     """The mean cross-entropy of the tagged tokens in nats; the arguments are those of `score`."""
+    # Of all texts as one: [n, K] and [n].
     probabilities, tags = np.concatenate(predictions), np.concatenate(truth)
     # Where there is no tag, -1, tag 0 is read, and dropped by the mask after it.
     of_truth = np.take_along_axis(probabilities, np.maximum(tags, 0)[:, None], axis=1)[tags >= 0]
@@ -124,7 +125,7 @@ class TagTask(LabeledTask):
       truth: a list of tags [t], -1 for none.
     """
     tags = np.concatenate(truth)
-    expected = tags[tags >= 0]
+    expected = tags[tags >= 0]  # the first token of each word has its tag
     predicted = np.concatenate([p.argmax(-1) for p in predictions])[tags >= 0]
     scores = {name: float(metric(expected, predicted)) for name, metric in self.metrics.items()}
     if np.ptp(predicted) == 0:
