@@ -15,9 +15,8 @@ import jax.numpy as jnp
 
 from gpt_jax.models.layers import activate
 from gpt_jax.models.weight import multiply, weight
-from gpt_jax.ops.attention import AttentionMask, attention
+from gpt_jax.ops.attention import AttentionMask, attention, write_cache
 from gpt_jax.ops.attention_plain import attend_allowed
-from gpt_jax.ops.cache import write
 from gpt_jax.ops.dropout import Key, dropout
 from gpt_jax.ops.product import activation_type
 from gpt_jax.parallel.partition import constrain
@@ -129,8 +128,8 @@ class Attention(nn.Module):
 
   def extend(self, x, positions, bias, allowed, keys, values):
     """As __call__ for T more tokens; keys and values [B H, S, K] are the block's cache."""
-    keys = write(keys, self._split(self.key(x)), positions)
-    values = write(values, self._split(self.value(x)), positions)
+    keys = write_cache(keys, self._split(self.key(x)), positions)
+    values = write_cache(values, self._split(self.value(x)), positions)
     k, v = (y.reshape(len(x), -1, *y.shape[1:]) for y in (keys, values))
     q = self._queries(x).astype(k.dtype)
     return self._join(attend_allowed(q, k, v, allowed, bias)), keys, values

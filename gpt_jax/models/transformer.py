@@ -34,8 +34,7 @@ from gpt_jax.models.layers import (
 )
 from gpt_jax.models.trunk import Pooler, States, TrunkConfig, rematerialized
 from gpt_jax.models.weight import weight
-from gpt_jax.ops.attention import AttentionMask, Dropout, attention, find_backend
-from gpt_jax.ops.cache import write
+from gpt_jax.ops.attention import AttentionMask, Dropout, attention, find_backend, write_cache
 from gpt_jax.ops.dropout import Key, dropout
 from gpt_jax.ops.lookup import lookup
 from gpt_jax.ops.product import activation_type, product
@@ -476,8 +475,8 @@ class Attention(nn.Module):
     # slots.
     qkv = constrain(self.qkv(x), "data", None, None, "model")  # [B, T, 3, H, K]
     # First the cache, then the scores: a token attends to itself.
-    keys = write(keys, qkv[:, :, 1], positions)
-    values = write(values, qkv[:, :, 2], positions)
+    keys = write_cache(keys, qkv[:, :, 1], positions)
+    values = write_cache(values, qkv[:, :, 2], positions)
     batch, length, _, heads, width = qkv.shape
     q = qkv[:, :, 0].swapaxes(1, 2).reshape(-1, length, width).astype(keys.dtype)  # [B H, T, K]
     scores = product("ntk,nsk->nts", q, keys, jnp.float32)

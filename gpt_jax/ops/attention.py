@@ -1,9 +1,9 @@
-"""Attention: the mask as a value, and the dispatch to a backend.
+"""Attention: the mask as a value, the dispatch to a backend, and the cache of a decoder.
 
 A backend is a file gpt_jax/ops/attention_<name>.py with a function `attend` of the signature of
 Backend. All backends are equal in value and gradient.
 
-Letters: B rows, H heads, T queries, S keys, K width of a head.
+Letters: B rows, H heads, T queries, S keys (of a cache: slots), K width of a head.
 """
 
 import dataclasses
@@ -15,6 +15,7 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 import jax
+import jax.numpy as jnp
 
 from gpt_jax.errors import InputError
 from gpt_jax.ops.dropout import Key
@@ -95,3 +96,30 @@ def backends() -> list[str]:
   """The names of all backends."""
   modules = (module.name for module in pkgutil.iter_modules(sys.modules[__package__].__path__))
   return sorted(name.removeprefix(_PREFIX) for name in modules if name.startswith(_PREFIX))
+
+
+def write_cache(cache: jax.Array, new: jax.Array, positions: jax.Array) -> jax.Array:
+  """The cache of keys or values [B H, S, K] with `new` [B, T, H, K] at slots [B, T].
+
+  With B and H as one axis, which the products want, a CPU writes new tokens in place.
+  """
+  batch, length, heads, width = new.shape
+  new = new.astype(cache.dtype)
+
+  def scatter(cache, new, positions):
+    row = jnp.arange(batch)[:, None]
+    # Two index arrays around a slice: their axes [B, T] come first, so the place is [B, T, H, K] as
+    # `new`.
+    split = cache.reshape(batch, heads, *cache.shape[1:])
+    return split.at[row, :, positions].set(new).reshape(cache.shape)
+
+  def slice_by_slice(cache, new, positions):
+    for row in range(batch):
+      update = new[row, 0][:, None]
+      cache = jax.lax.dynamic_update_slice(cache, update, (row * heads, positions[row, 0], 0))
+    return cache
+
+  if length > 1:
+    return scatter(cache, new, positions)
+  # On a CPU a scatter is a loop; slices are written in place.
+  return jax.lax.platform_dependent(cache, new, positions, cpu=slice_by_slice, default=scatter)
