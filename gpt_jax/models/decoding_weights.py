@@ -46,7 +46,7 @@ def _kept(model, params, kind):
   """The KeptWeights of all products that generation makes, as a tree of the parameters' paths."""
   # A prompt of one token meets all of them. XLA leaves out what it computes.
   ids = jnp.zeros((1, 1), jnp.int32)
-  of_source = {"source": Rows(ids, ids)} if model.config.trunk.reads_source else {}
+  of_source = {"source": Rows(ids, ids)} if model.config.kind == "encoder-decoder" else {}
   _, written = model.apply(
     {"params": params}, ids, ids == 0, **of_source, method="read_prompt", mutable=[KEPT]
   )
