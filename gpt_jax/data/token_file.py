@@ -142,6 +142,7 @@ class TokenFile:
         raise ValueError(f"block_bytes should be {BLOCK}")
       checksums = bytes.fromhex(header["block_checksums"])
       self._block_checksums = np.frombuffer(checksums, np.dtype(">u4"))
+      # Read later; a header without it is refused here.
       header["documents_checksum"]
     except (KeyError, TypeError, ValueError) as error:
       raise self._damaged(".json", f"not a token file's header ({error})") from error
@@ -176,6 +177,7 @@ class TokenFile:
       raise self._damaged(suffix, "the checksum does not match")
     try:
       file = io.BytesIO(content)
+      # Not np.load, which allocates whatever its header claims.
       np.lib.format.read_magic(file)
       shape, _, dtype = np.lib.format.read_array_header_1_0(file)
       offsets = np.frombuffer(content, np.dtype("<i8"), offset=file.tell())
@@ -241,6 +243,7 @@ class TokenFile:
       if zlib.crc32(content.tobytes()) != self._block_checksums[block]:
         raise self._damaged(".bin", f"wrong checksum of the bytes from {block * BLOCK:,} on")
       largest = content.max()
+      # A lookup would take another row of the table without a word.
       if largest >= self.vocab_size:
         raise self._damaged(
           ".bin", f"it has the id {largest}, and its vocabulary ends at {self.vocab_size - 1}"

@@ -161,8 +161,10 @@ def _time_to_first_step(folder: str, workdir: str, env: dict[str, str]) -> float
     assert process.stderr is not None
     for line in process.stderr:
       lines.append(line)
+      # The line is written once the step's loss is on the host.
       if line.startswith("step 1/1"):
         duration = time.perf_counter() - began
+        # Until it ends: its next line would fail, once the pipe is closed.
         process.stderr.read()
         return duration
   raise RuntimeError("".join(lines))

@@ -22,6 +22,7 @@ def describe(results: Results, budget: Budget, rows: Mapping[str, Row]) -> str:
   """The report in Markdown."""
   positions = budget.batch_size * budget.length
   tokens = budget.steps * positions
+  # Of any row: all of them have the same trunk.
   trunk = next((cost["trunk"] for cost in results["costs"].values()), 0)
   rates = f"Peak learning rate {budget.rates[0]:g}."
   if len(budget.rates) > 1:
@@ -135,6 +136,7 @@ def probed(
       known = dict(results["losses"].get(name, []))
       cells["step"] = f"{step:,}" if row.objective else ""
       cells["held-out loss"] = f"{known[step]:.3f}" if step in known else ""
+    # A trunk that was not trained has one checkpoint, before any step.
     scores = probes.get(str(step if row.objective else 0), {})
     for task in results["probed_tasks"]:
       cells[task] = f"{100 * scores[task]:.1f}" if task in scores else ""
@@ -146,6 +148,7 @@ def probed(
 def step_at_equal_seconds(results: Results, budget: Budget, name: str) -> int:
   """The last evaluated step within the time of the fastest objective's whole run; 0: none."""
   affordable = budget.steps * min(results["pace"].values()) / results["pace"][name]
+  # The last step is evaluated even where it is no multiple of evaluate_every.
   if affordable >= budget.steps:
     return budget.steps
   return int(affordable) // budget.evaluate_every * budget.evaluate_every
@@ -166,6 +169,7 @@ def _averages(
   ):
     if title == "average" or budget.shown:
       known = [task for task in tasks if scored is None or task in scored]
+      # A mean over fewer tasks could not be compared with the other rows'.
       complete = known and all(task in scores for task in known)
       cells[title] = f"{100 * statistics.mean(scores[t] for t in known):.1f}" if complete else ""
   return cells

@@ -137,6 +137,7 @@ def _problem(row: Row, columns: Sequence[str], label: str) -> str:
   for column, cell in zip((*columns, label), (*row.texts, row.label or ""), strict=True):
     if not cell.strip():
       return f"{row.location}: column {column!r} is empty"
+    # No tokenizer could encode it as UTF-8.
     if any("\ud800" <= letter <= "\udfff" for letter in cell):
       return f"{row.location}: column {column!r} has half of a surrogate pair"
   return ""

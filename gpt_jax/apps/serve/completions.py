@@ -69,6 +69,8 @@ def read_request(fields: Fields, model: Model, name: str) -> Request:
   logprobs = fields.integer("logprobs", -1, 0, BEST)
   stream = fields.boolean("stream")
   usage = _wants_usage(fields, stream)
+  # Fields of the protocol that are not implemented: clients send them with values that change
+  # nothing, so those are taken.
   for field, neutral in (
     ("best_of", n),
     ("echo", False),
@@ -78,6 +80,7 @@ def read_request(fields: Fields, model: Model, name: str) -> Request:
     ("logit_bias", {}),
   ):
     fields.refuse_unless(field, neutral)
+  # A label for OpenAI's monitoring, without effect on the texts.
   fields.take("user")
   fields.refuse_others()
   prompts = _encode(texts, model, sampling.max_tokens)
@@ -164,6 +167,7 @@ class Choice:
     return text[: min(found)]
 
   def _decode(self, count: int) -> str:
+    # With the prompt: some tokenizers write the first token of a text without its space.
     ids = [token.id for token in self.source.added[:count]]
     whole = self._tokenizer.decode([*self.source.prompt, *ids])
     if whole.startswith(self._prompt):
@@ -177,6 +181,7 @@ class Choice:
     spell = self._tokenizer.piece
     first = self._tokens_sent
     offsets = [len(self._decode(i)) for i in range(first, self.tokens)]
+    # Tokens of text that is held back, or that a stop text cut off, are not sent.
     if self.finish != "length":
       offsets = [offset for offset in offsets if offset < len(self._sent)]
     self._tokens_sent += len(offsets)
@@ -199,6 +204,7 @@ def _unsettled(text: str, stops: list[str]) -> int:
   if incomplete:
     return incomplete
   longest = max((len(stop) for stop in stops), default=0)
+  # A whole stop text would have ended the completion.
   for count in range(min(longest - 1, len(text)), 0, -1):
     if any(stop.startswith(text[-count:]) for stop in stops):
       return count

@@ -38,6 +38,7 @@ def vanishes(models: Sequence[dict[str, Any]]) -> Answer:
 def _near_and_far(norms: Sequence[float]) -> tuple[float, float, int]:
   """The norm at distance 1, the mean norm around a far distance, and that distance."""
   by_distance = np.array(norms)[::-1]
+  # So that the distances around it, a quarter more or less, are within the row.
   far = min(_FAR, len(by_distance)) * 3 // 4
   around = by_distance[far - far // 4 : far + far // 4 + 1]
   return float(by_distance[1]), float(around.mean()), far
@@ -80,12 +81,14 @@ def _heat_map(title: str, layers: Sequence[str], norms: np.ndarray) -> Map:
   means = np.stack([norms[:, low:high].mean(1) for low, high in spans], axis=-1)
   positive = means[means > 0]
   logs = np.log(positive) if len(positive) else np.zeros(1)
+  # 1e-9: all norms may be equal.
   span = max(logs.max() - logs.min(), 1e-9)
   rows = []
   for layer, values in zip(layers, means, strict=True):
     cells = []
     for value in values:
       share = (np.log(value) - logs.min()) / span if value > 0 else 0.0
+      # At most 90 % shaded, so that the number stays readable.
       cells.append((short(float(value)), round(90 * share), "right"))
     rows.append((layer, cells))
   columns = ["layer", *(f"{low}–{high - 1}" for low, high in spans)]
@@ -114,6 +117,7 @@ def distances(models: Sequence[dict[str, Any]]) -> list[Figure]:
           continue
         label = f"{model['name']}: {layer}" if several else layer
         label += "" if state == "trained" else ", before training"
+        # A logarithmic axis has no 0: None leaves a gap.
         shares = [norm / norms[0] or None for norm in norms]
         lines.append(Line(label, distances, shares, 2 * color + (i > 0), style))
   return drawn_figures(
@@ -139,6 +143,7 @@ def _by_distance(norms: Sequence[float]) -> tuple[list[float], list[float]]:
   while edges[-1] < len(by_distance):
     edges.append(min(len(by_distance), max(edges[-1] + 1, round(4 / 3 * edges[-1]))))
   spans = list(itertools.pairwise(edges))
+  # The geometric mean, as the axis is logarithmic.
   centers = [(low * (high - 1)) ** 0.5 for low, high in spans]
   return centers, [float(by_distance[low:high].mean()) for low, high in spans]
 
