@@ -99,6 +99,7 @@ def replace_config(workdir: str, config: Any, change: dict[str, Any]) -> None:
 
   Every process calls it; process 0 writes.
   """
+  # Else a slow process would compare its config with the new one.
   multihost_utils.sync_global_devices("every process has read config.json")
   if is_main_process():
     content = read_config(workdir)
@@ -163,6 +164,7 @@ def _check_free(workdir: str, tokenizer: Tokenizer) -> None:
       kind = f"{name[:4]}s"
       raise InputError(f"workdir={workdir} holds runs of several {kind}; use another folder")
   for name in entries:
+    # What a kill within write_json has left.
     unfinished = name.startswith("config.json.")
     if name != _BEFORE_CONFIG and not unfinished:
       raise InputError(

@@ -135,6 +135,7 @@ class Model:
     embedding, (before, after) = self._embedding, self._ends
     model, params = encoder_alone(self.loaded.spec, self.loaded.params)
     batches = self._batches(_text_list(texts), before, after, truncate, embedding.longest)
+    # No texts give [0, D].
     vectors = [np.zeros((0, self.loaded.spec.trunk.width), np.float32)]
     for batch, lengths in batches:
       row_lengths = np.ones(len(batch), lengths.dtype)
@@ -144,6 +145,7 @@ class Model:
       vectors.append(np.asarray(rows)[: len(lengths)])
     embedded = np.concatenate(vectors)
     if embedding.normalize:
+      # The floor of torch's `normalize`, which sentence-transformers calls.
       embedded /= np.maximum(np.linalg.norm(embedded, axis=1, keepdims=True), 1e-12)
     return embedded[0] if isinstance(texts, str) else embedded
 

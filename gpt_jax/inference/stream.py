@@ -199,6 +199,7 @@ class Stream:
   def remove(self, text: Text) -> None:
     """Forgets a text, done or not."""
     self._rows = [None if other is text else other for other in self._rows]
+    # The cache's memory is free again, and the next text may need a smaller one.
     if not self.texts:
       self._rows, self._slots, self._source_slots, self._state = [], 0, 0, None
 
@@ -407,5 +408,6 @@ def _append(text: Text, chosen: Any, row: int, count: int) -> None:
     if text.best:
       pairs = list(zip(best[step, row].tolist(), best_log_probs[step, row].tolist(), strict=True))
     text.added.append(Token(int(ids[step, row]), float(log_probs[step, row]), pairs))
+    # All rows go on to the last step; what follows an end is nothing.
     if text.done:
       break

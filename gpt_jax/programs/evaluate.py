@@ -138,6 +138,7 @@ def _with_order_of(
     return loaded
   theirs = [label.casefold() for label in task.labels]
   ours = [label.casefold() for label in own.labels]
+  # A set: where two labels differ by case alone, it is shorter, since their order is open.
   same = task.head == own.head and sorted(theirs) == sorted({*ours})
   if not same or task.head.get("pooling") == "per_choice":
     raise InputError(
