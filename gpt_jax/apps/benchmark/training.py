@@ -64,6 +64,7 @@ def training(config: PretrainConfig, peers: bool = False) -> Measured:
       for turn in range(timing.ROUNDS)
     ]
     yield f"matrix products alone, {dtype}", work / statistics.median(alone) / 1e9, "GFLOP/s"
+    # The ratio is the median over the turns, not that of two medians: noise is shared in a turn.
     share = tokens * flops_per_token / work * timing.ratio(alone, times["ours"])
     yield f"share of that peak, {dtype}", 100 * share, "%"
   for name in theirs:
@@ -152,8 +153,10 @@ def matrix_products(config: PretrainConfig, devices: int) -> list[Product]:
   d, k = c.width, c.width // c.heads
   m = int(batch * length)
   products = []
+  # Projections to queries, keys and values together, from the heads, and the two of the MLP.
   for inputs, outputs in ((d, 3 * d), (d, d), (d, 4 * d), (4 * d, d)):
     x, kernel, y = (m, inputs), (inputs, outputs), (m, outputs)
+    # Forward, then the gradients of the input and of the kernel; so below.
     products.append(Product("mi,io->mo", x, kernel, c.layers))
     products.append(Product("mo,io->mi", y, kernel, c.layers))
     products.append(Product("mi,mo->io", x, y, c.layers))
@@ -164,6 +167,7 @@ def matrix_products(config: PretrainConfig, devices: int) -> list[Product]:
   products.append(Product("md,mv->dv", hidden, logits, m / chunk))
   attention_heads = max(1, int(batch * c.heads))
   heads, square = (attention_heads, length, k), (attention_heads, length, length)
+  # Each einsum occurs twice: the first gives the scores, and the gradient of their weights.
   products.append(Product("htk,hsk->hts", heads, heads, 2 * c.layers))
   products.append(Product("hts,hsk->htk", square, heads, 2 * c.layers))
   products.append(Product("hts,htk->hsk", square, heads, 2 * c.layers))

@@ -66,10 +66,12 @@ def run(
   """
   chosen = find_budget(budget) if isinstance(budget, str) else budget
   check_parts(parts, checkpoint)
+  # Only to fail before the expensive part, where jinja2 is missing.
   environment()
   texts = load_texts(data)
   models = {path: _load(path, texts) for path in dict.fromkeys(checkpoint)}
   check_workdir(workdir)
+  # None: the small runs have the default kind of trunk.
   trunk = next((loaded.spec.trunk for loaded in models.values()), None)
 
   result = _earlier(workdir, texts) | {"data": os.path.basename(os.path.abspath(data))}
@@ -80,6 +82,7 @@ def run(
       result[part] = measure_rates(trunk, texts, chosen, workdir)
     else:
       result[part] = _of_checkpoints(part, models, texts, chosen, workdir)
+    # After each part, so that a run that is stopped leaves a page of what it has.
     _write(workdir, result)
   log(f"wrote {os.path.join(workdir, PAGE)}")
   return result

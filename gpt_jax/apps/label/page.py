@@ -82,6 +82,7 @@ def render(result: dict[str, Any], suspects: Sequence[Suspect], name: str) -> st
 def about_choice(result: dict[str, Any]) -> str:
   """Says which model predicts, and why."""
   accuracies = [model["dev"]["accuracy"] for model in result["models"]]
+  # Exactly equal ones occur: a small dev set has few possible accuracies.
   equals = accuracies.count(max(accuracies)) > 1
   about = f"The {TITLES[result['chosen']]} has the highest dev accuracy, and predicts."
   if equals:

@@ -147,6 +147,7 @@ def _check_names(path: str, names: list[str]) -> None:
       raise InputError(
         f"{path}: {name!r} does not belong to a submission; the files are {', '.join(files)}"
       )
+    # A zip may hold a name twice, and readers differ in which of them they take.
     if names.count(name) > 1:
       raise InputError(f"{path}: contains {name!r} {names.count(name)} times")
   if missing := [file for file in files if file not in names and file not in OPTIONAL]:
@@ -155,6 +156,7 @@ def _check_names(path: str, names: list[str]) -> None:
 
 def _check_rows(name: str, content: bytes, test_set: TestSet) -> Counter[str]:
   """Counts predictions. Raises InputError with `name` and the line of the first error."""
+  # Bytes that are no UTF-8 stay visible in the message about their line.
   lines = content.decode("utf-8", errors="backslashreplace").removesuffix("\n").split("\n")
   if lines[0] != HEADER:
     raise InputError(
@@ -189,6 +191,7 @@ def _normalize(prediction: str, test_set: TestSet) -> str:
       raise ValueError(f"one of {', '.join(test_set.written)}")
     return prediction
   if re.fullmatch(r"[0-9]+(\.[0-9]*)?(e-?[0-9]+)?", prediction) and 0 <= float(prediction) <= 5:
+    # 5 itself counts as the last range.
     lower = min(4, int(float(prediction)))
     return f"{lower} to {lower + 1}"
   raise ValueError("a number from 0 to 5")
