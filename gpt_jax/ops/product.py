@@ -57,7 +57,12 @@ def project(x: jax.Array, kernel: jax.Array, inputs: int) -> jax.Array:
     y = product(f"{rows}{summed},{summed}{new}->{rows}{new}", x, kernel, dtype)
   else:  # with more axes of the kernel, XLA transposes it and its gradient at every step
     size = math.prod(kernel.shape[:inputs])
-    y = product(f"{rows}i,iu->{rows}u", x.reshape(*before, size), kernel.reshape(size, -1), dtype)
+    matrix = x.reshape(*before, size)
+    # On a CPU float32 is 10 % of a step faster as a matrix, bfloat16 slower (jax 0.10.2). For a TPU
+    # it is more memory traffic.
+    if platform() == "cpu" and x.dtype == jnp.float32:
+      matrix, rows = matrix.reshape(-1, size), "n"
+    y = product(f"{rows}i,iu->{rows}u", matrix, kernel.reshape(size, -1), dtype)
   return checkpoint_name(y, PROJECTED).reshape(before + outputs)
 
 
