@@ -11,7 +11,8 @@ at its output or at both. A head on one representation of a text reads the mean 
 (--config.pooling=mean), since each direction has read all of it at another end.
 
 The dropout of the mix, 0.5, and lambda, 0.001, are the paper's; rate and epochs are ours. Hardware:
-2 CPU cores, minutes.
+2 CPU cores, minutes. Expect, of a trunk that read 1.1M tokens and 2,000 sentences with tags, 73.9 %
+of the tags (configs/RESULTS.md), with a dropout of 0.1.
 """
 
 from gpt_jax.models.heads.mix import MixedHead
