@@ -14,6 +14,7 @@ from gpt_jax.objectives.bidirectional_lm import BidirectionalLM
 from gpt_jax.programs import evaluate, finetune, predict, pretrain
 from gpt_jax.programs.finetune import FinetuneConfig
 from gpt_jax.programs.pretrain import PretrainConfig
+from gpt_jax.programs.pretrain_start import from_checkpoint
 from gpt_jax.tasks.task import BuiltinTask
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
@@ -59,7 +60,9 @@ def test_from_text_to_tags(prepared, tmp_path):
   before = load_model(workdir)
   assert len(before.spec.trunk.characters.pieces) == before.tokenizer.vocab_size + 3
   # Text that it goes on with has the pieces of the checkpoint.
-  further = pretrain.run(CONFIG, prepared, str(tmp_path / "further"), pretrained=workdir)
+  further = pretrain.run(
+    CONFIG, prepared, str(tmp_path / "further"), make_recipe=from_checkpoint(workdir)
+  )
   assert further["valid_loss"] < measured["valid_loss"]
 
   (result,) = finetune.run(TAGS, "", workdir, str(tmp_path / "tags"))
