@@ -22,7 +22,6 @@ from gpt_jax.models.layers import DTYPES, INIT, NUM_SPECIAL, Projection, padded_
 from gpt_jax.models.trunk import States, TrunkConfig
 from gpt_jax.models.weight import multiply, weight
 from gpt_jax.ops.dropout import Key, dropout
-from gpt_jax.ops.kept_weights import KeptWeights
 from gpt_jax.ops.lookup import lookup
 from gpt_jax.ops.product import product
 from gpt_jax.parallel.partition import constrain
@@ -223,7 +222,9 @@ def _loop(kernel, gates, first, valid, state, added, projection, way, moved=None
   Args:
     moved: added to the projected output of each position, [T, B, P].
   """
-  kernel, projection = (_in_type_of(state.output, x) for x in (kernel, projection))
+  kernel = kernel.astype(state.output.dtype)
+  if projection is not None:
+    projection = projection.astype(state.output.dtype)
 
   def cell(state, at):
     gates, first, valid, added, moved = at
@@ -260,12 +261,6 @@ def _loop(kernel, gates, first, valid, state, added, projection, way, moved=None
   each = gates, first, valid, added, moved
   state, (outputs, before, hidden) = jax.lax.scan(cell, state, each, reverse=way.backward)
   return state, outputs, before, hidden
-
-
-def _in_type_of(output, weights):
-  """Weights for a product with outputs; None, and kept ones, as they are."""
-  kept = weights is None or isinstance(weights, KeptWeights)
-  return weights if kept else weights.astype(output.dtype)
 
 
 def _clip(x: jax.Array, limit: float) -> jax.Array:

@@ -59,7 +59,12 @@ class KeptWeights:
       y = y + self.bias[None]
     return y.reshape(*x.shape[:-1], -1)
 
-  def rows(self, indices: jax.Array) -> jax.Array:
+  def astype(self, dtype: jax.typing.DTypeLike) -> "KeptWeights":
+    """Itself, where an array would get the type of activations: `multiply` fits every type."""
+    del dtype
+    return self
+
+  def __getitem__(self, indices: jax.Array) -> jax.Array:
     """The weights of these outputs, float32 [..., I]; of a table."""
     if self.bits is None:
       rows = self.values[indices]

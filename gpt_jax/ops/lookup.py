@@ -12,7 +12,6 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from gpt_jax.ops.kept_weights import KeptWeights
 from gpt_jax.parallel.mesh import axis_size
 from gpt_jax.parallel.partition import constrain
 
@@ -31,8 +30,7 @@ def lookup(table: jax.Array, indices: jax.Array, dtype: str = "float32") -> jax.
     indices: int [B, …], of rows.
     dtype: of the result.
   """
-  rows = table.rows(indices) if isinstance(table, KeptWeights) else table[indices]
-  return rows.astype(dtype)
+  return table[indices].astype(dtype)
 
 
 def _forward(table, indices, dtype):
