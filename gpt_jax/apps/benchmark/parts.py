@@ -16,7 +16,7 @@ from gpt_jax.models.transformer import Block
 from gpt_jax.ops.attention import AttentionMask, Dropout, attention
 from gpt_jax.ops.cross_entropy import cross_entropy
 from gpt_jax.ops.dropout import step_key
-from gpt_jax.ops.product import product
+from gpt_jax.ops.product import activation_type, product
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.training import timing
 from gpt_jax.training.optimizer import make_optimizer
@@ -66,18 +66,19 @@ def _parts(config: PretrainConfig) -> dict[str, Part]:
   """The parts by their names, from the smallest to the step."""
   c, rows, length = config.trunk, config.data.batch_size, config.data.length
   tokens, d, key = rows * length, c.width, step_key(0, 0)
-  x = _random((rows, length, d), c.dtype)
+  dtype = activation_type(c.dtype)
+  x = _random((rows, length, d), dtype)
   wide = 2.0 * tokens * d * 4 * d
   kernel = _random((d, 4 * d), c.dtype)
   multiply = jax.jit(lambda x, kernel: product("ni,io->no", x, kernel, jnp.float32))
-  flat = x.reshape(tokens, d)
+  flat = x.reshape(tokens, d).astype(c.dtype)
   parts = {"product": Part(lambda: multiply(flat, kernel), wide)}
 
   projection = Projection((d,), (4 * d,), c.dtype)
   params = jax.jit(projection.init)(jax.random.key(0), x)
   parts |= _both_ways("projection", projection.apply, (params, x), wide)
 
-  heads = tuple(_random((rows, c.heads, length, d // c.heads), c.dtype) for _ in range(3))
+  heads = tuple(_random((rows, c.heads, length, d // c.heads), dtype) for _ in range(3))
   mask, rates = AttentionMask("causal"), Dropout(c.attention_dropout, key)
 
   def attend(q, k, v):
@@ -110,7 +111,7 @@ def _parts(config: PretrainConfig) -> dict[str, Part]:
   def loss(hidden, table):
     return cross_entropy(hidden, table, predictions.targets, predictions.weights, used)
 
-  parts |= _both_ways("vocabulary", loss, (x, table), 2.0 * tokens * d * used)
+  parts |= _both_ways("vocabulary", loss, (x.astype(c.dtype), table), 2.0 * tokens * d * used)
 
   parts["update"] = Part(_update(config, state))
   whole = c.flops_per_token(length) * tokens
