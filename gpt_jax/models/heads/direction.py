@@ -10,6 +10,7 @@ from gpt_jax.batch import Batch, Mean
 from gpt_jax.config import option, register, validate
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.head import Head
+from gpt_jax.models.heads.language import NoOutputs
 from gpt_jax.models.trunk import States, TrunkConfig
 from gpt_jax.ops.cross_entropy import cross_entropy
 
@@ -48,7 +49,7 @@ class DirectionHead(Head):
 
   def build(self, trunk: TrunkConfig) -> nn.Module:
     del trunk
-    return _Outputs()
+    return NoOutputs()
 
   def denominator(self, batch: Batch) -> jax.Array:
     assert batch.predictions is not None
@@ -70,10 +71,3 @@ class DirectionHead(Head):
 
   def decode(self, outputs) -> jax.Array:
     raise NotImplementedError("a language model of both directions is scored by its loss")
-
-
-class _Outputs(nn.Module):
-  """Nothing: the loss reads the hidden states."""
-
-  def __call__(self, states: States, batch: Batch, key=None):
-    return ()

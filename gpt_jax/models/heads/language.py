@@ -55,7 +55,7 @@ class LanguageHead(Head):
   def build(self, trunk: TrunkConfig) -> nn.Module:
     del trunk
     # No logits here: [B, T, R] would be the largest array of a step. The loss takes them in chunks.
-    return _Outputs()
+    return NoOutputs()
 
   def denominator(self, batch: Batch) -> jax.Array:
     # Beside a labeled head (eq. 5) the mean is over examples, so a long one counts no more than a
@@ -82,7 +82,7 @@ class LanguageHead(Head):
     raise NotImplementedError("a language model generates or scores, see inference/")
 
 
-class _Outputs(nn.Module):
+class NoOutputs(nn.Module):
   """Nothing: the loss reads the hidden states."""
 
   def __call__(self, states: States, batch: Batch, key=None):
