@@ -9,7 +9,7 @@ The subpackages, top to bottom. Each imports only from those above it; nothing i
   parallel                     device mesh, partition rules, placement
   ops                          dropout, attention, cross-entropy
   models                       trunks (transformer, lstm, …) and heads/ (language, classify, …)
-  checkpoints                  the run folder, saved steps, import and export formats
+  checkpoints                  the run folder, saved steps, export formats
   training                     optimizer, step, loop, hooks
   inference                    generation, scoring, evaluation
   programs                     one run(…) per command in launch/: prepare, pretrain, finetune, …

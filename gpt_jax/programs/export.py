@@ -16,9 +16,9 @@ def run(checkpoint: str, out: str, format: str = "npz") -> None:
   Args:
     checkpoint: see load_model.
     out: the folder to create.
-    format: the name of a file in checkpoints/formats/: npz and safetensors hold any model, hf any
-      causal Transformer, openai GPT-1 with OpenAI's vocabulary, onnx and stablehlo the program of
-      a language model or classifier, which no longer loads here.
+    format: see list_formats: npz and safetensors hold any model, hf those that transformers has,
+      openai GPT-1 with OpenAI's vocabulary, onnx and stablehlo the program of a language model or
+      classifier, which no longer loads here.
 
   Raises:
     InputError: no checkpoint, a model that the format cannot hold, or something else in `out`.

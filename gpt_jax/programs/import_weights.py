@@ -17,7 +17,7 @@ def run(format: str, path: str, out: str) -> None:
   """Writes a run folder with config, vocabulary and one checkpoint.
 
   Args:
-    format: the name of a file in checkpoints/formats/.
+    format: see list_formats.
     path: a folder in that format; for "hf" also the file of weights in it.
     out: the folder to create.
 

@@ -11,7 +11,7 @@ metrics.py    accuracy, F1, correlations; its docstring says how to add one
 table.py      a task on the user's own files
 story.py      the four tasks on the embedded story world
 glue/         GLUE's nine tasks and its diagnostic set, one file each
-reading/      reading comprehension: RACE, Story Cloze, SQuAD, pronouns (for zero-shot evaluation)
+reading/      reading comprehension: RACE, Story Cloze, SQuAD
 entailment/   SNLI and SciTail
 
 May import: gpt_jax.data and the root files (config, errors, files, batch).

@@ -19,9 +19,10 @@ import numpy as np
 import pytest
 from small_runs import results, starter
 
+from gpt_jax.apps.interop.formats import hf, onnx, stablehlo
 from gpt_jax.apps.report import report
 from gpt_jax.apps.report.record import read_run
-from gpt_jax.checkpoints.formats import hf, npz, onnx, safetensors, stablehlo
+from gpt_jax.checkpoints.formats import npz, safetensors
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.checkpoints.run_folder import checksum
 from gpt_jax.data.token_file import TokenFile

@@ -1,7 +1,7 @@
 """BERT, RoBERTa and ALBERT as fields of the Transformer: their sizes, and against NumPy; heads that
 read a whole text.
 
-tests/checkpoints/formats/test_hf_encoders.py compares with transformers.
+tests/apps/interop/test_hf_encoders.py compares with transformers.
 """
 
 import dataclasses

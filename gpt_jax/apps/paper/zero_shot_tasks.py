@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gpt_jax.apps.paper import pronouns
 from gpt_jax.checkpoints.load import LoadedModel
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError, MissingInput, did_you_mean
@@ -25,7 +26,6 @@ from gpt_jax.ops.cross_entropy import CHUNK_ELEMENTS, logits, token_log_probs
 from gpt_jax.parallel.processes import log
 from gpt_jax.tasks.encoding import Example, evenly
 from gpt_jax.tasks.metrics import accuracy, matthews
-from gpt_jax.tasks.reading import pronouns
 from gpt_jax.tasks.task import find
 
 SENTIMENT = (" positive", " negative")  # the words compared after "very"

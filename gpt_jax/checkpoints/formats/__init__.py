@@ -1,7 +1,8 @@
 """Formats of exported models: one file per format, named as in --format.
 
-To add one, add a file with `HELP`, `detect`, `load` and `save` (see Format); it edits no other.
-Files without HELP are shared code (folder, layout) or a script to copy (read_npz).
+To add one, add a file with `HELP`, `detect`, `load` and `save` (see Format) to this folder or, for
+other software, to apps/<app>/formats/; it edits no other. Files without HELP are shared code
+(folder, layout) or a script to copy (read_npz).
 May import: the root files, data, tasks, models; the top of this file not even jax, for --help.
 """
 
@@ -9,11 +10,15 @@ import ast
 import importlib
 import importlib.abc
 import importlib.util
+import os
 import pkgutil
+from collections.abc import Iterator
 from typing import Any, Protocol, cast
 
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
+
+_APPS = f"{__name__.partition('.')[0]}.apps"
 
 
 class Format(Protocol):
@@ -33,12 +38,8 @@ class Format(Protocol):
 
 def list_formats() -> dict[str, str]:
   """Name -> HELP of every format; parses the files without importing them."""
-  formats = {}
-  for module in pkgutil.iter_modules(__path__):
-    text = _help_text(f"{__name__}.{module.name}")
-    if text:
-      formats[module.name] = text
-  return formats
+  formats = {name: _help_text(module) for name, module in sorted(_modules())}
+  return {name: text for name, text in formats.items() if text}
 
 
 def describe_formats() -> str:
@@ -66,8 +67,18 @@ def detect_format(path: str) -> Format | None:
   return _import(names[0]) if names else None
 
 
+def _modules() -> Iterator[tuple[str, str]]:
+  """Name and module of every file in this folder, and in the folders formats/ of apps."""
+  for module in pkgutil.iter_modules(__path__):
+    yield module.name, f"{__name__}.{module.name}"
+  (apps,) = importlib.import_module(_APPS).__path__
+  for app in pkgutil.iter_modules([apps]):
+    for module in pkgutil.iter_modules([os.path.join(apps, app.name, "formats")]):
+      yield module.name, f"{_APPS}.{app.name}.formats.{module.name}"
+
+
 def _import(name: str) -> Format:
-  return cast(Format, importlib.import_module(f"{__name__}.{name}"))
+  return cast(Format, importlib.import_module(dict(_modules())[name]))
 
 
 def _help_text(module: str) -> str:

@@ -1,1 +1,1 @@
-"""Reading comprehension: RACE, Story Cloze, and pronoun sentences for zero-shot evaluation."""
+"""Reading comprehension: RACE, Story Cloze and SQuAD."""

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gpt_jax.apps.paper import zero_shot
+from gpt_jax.apps.paper import pronouns, zero_shot
 from gpt_jax.apps.paper.zero_shot_tasks import TASKS, Answer, Question, best_threshold, make_scorer
 from gpt_jax.batch import Rows
 from gpt_jax.errors import InputError
@@ -18,7 +18,6 @@ from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import ModelConfig, language_model
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.tasks.metrics import matthews
-from gpt_jax.tasks.reading import pronouns
 
 pytestmark = pytest.mark.app
 

@@ -11,8 +11,8 @@ import jax
 import numpy as np
 import pytest
 
+from gpt_jax.apps.interop.formats import hf
 from gpt_jax.batch import Batch, Labels, Rows
-from gpt_jax.checkpoints.formats import hf
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.config import to_json
 from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer

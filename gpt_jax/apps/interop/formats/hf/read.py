@@ -7,6 +7,11 @@ from typing import Any
 import numpy as np
 from flax.traverse_util import unflatten_dict
 
+from gpt_jax.apps.interop.formats.hf import t5
+from gpt_jax.apps.interop.formats.hf.family import Arrays, Family, families, to_ours
+from gpt_jax.apps.interop.formats.hf.labels import architecture_of, task_of
+from gpt_jax.apps.interop.formats.hf.vocabulary import read_vocabulary
+from gpt_jax.apps.interop.formats.hf.weights import Weights, check_arrays, find, open_weights
 from gpt_jax.checkpoints.embedding import Embedding
 from gpt_jax.checkpoints.formats.folder import (
   SUMS,
@@ -15,11 +20,6 @@ from gpt_jax.checkpoints.formats.folder import (
   check_sums,
   read_object,
 )
-from gpt_jax.checkpoints.formats.hf import t5
-from gpt_jax.checkpoints.formats.hf.family import Arrays, Family, families, to_ours
-from gpt_jax.checkpoints.formats.hf.labels import architecture_of, task_of
-from gpt_jax.checkpoints.formats.hf.vocabulary import read_vocabulary
-from gpt_jax.checkpoints.formats.hf.weights import Weights, check_arrays, find, open_weights
 from gpt_jax.config import from_json, to_json
 from gpt_jax.data.tokenizers.base import TRANSFORMERS_CONFIG, Tokenizer
 from gpt_jax.errors import InputError

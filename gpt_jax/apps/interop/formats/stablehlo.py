@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import export
 
-from gpt_jax.checkpoints.formats.function import (
+from gpt_jax.apps.interop.formats.function import (
   Function,
   detect_function,
   refuse_to_load,

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from gpt_jax.apps.interop.formats import hf
 from gpt_jax.batch import Batch, Rows
-from gpt_jax.checkpoints.formats import hf
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.config import to_json
 from gpt_jax.data.tokenizers.base import load_tokenizer

@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.checkpoints.formats.hf.family import Array, Arrays
-from gpt_jax.checkpoints.formats.hf.labels import (
+from gpt_jax.apps.interop.formats.hf.family import Array, Arrays
+from gpt_jax.apps.interop.formats.hf.labels import (
   architecture_of,
   label_settings,
   outputs_of,
   sequence_head,
 )
-from gpt_jax.checkpoints.formats.hf.weights import Weights
-from gpt_jax.checkpoints.formats.hf_tokenizer import Template
+from gpt_jax.apps.interop.formats.hf.weights import Weights
+from gpt_jax.apps.interop.formats.hf_tokenizer import Template
 from gpt_jax.data.tokenizers.base import Tokenizer, load_released
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.classify import ClassifyHead

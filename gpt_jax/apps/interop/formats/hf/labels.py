@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gpt_jax.checkpoints.formats.hf.weights import Weights
+from gpt_jax.apps.interop.formats.hf.weights import Weights
 from gpt_jax.config import to_json
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.classify import ClassifyHead

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gpt_jax.checkpoints.formats import hf
+from gpt_jax.apps.interop.formats import hf
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.config import from_json, to_json
 from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer

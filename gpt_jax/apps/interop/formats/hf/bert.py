@@ -1,7 +1,7 @@
 """`bert`: two texts with types, a trained pooler, erf GELU (Devlin et al. 2018)."""
 
-from gpt_jax.checkpoints.formats.hf.encoder import EncoderFamily
-from gpt_jax.checkpoints.formats.hf_tokenizer import Template
+from gpt_jax.apps.interop.formats.hf.encoder import EncoderFamily
+from gpt_jax.apps.interop.formats.hf_tokenizer import Template
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.models.model import ModelConfig
 

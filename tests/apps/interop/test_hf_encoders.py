@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import gpt_jax
+from gpt_jax.apps.interop.formats import hf
 from gpt_jax.batch import Batch, Labels, Predictions, Rows
-from gpt_jax.checkpoints.formats import hf, npz
+from gpt_jax.checkpoints.formats import npz
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.config import from_json, to_json
 from gpt_jax.errors import InputError

@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gpt_jax.apps.interop.formats.hf_tokenizer import Template, template_of, write_tokenizer
 from gpt_jax.batch import Batch, Labels, Rows
 from gpt_jax.checkpoints.formats.folder import TOKENIZER, write_sums
-from gpt_jax.checkpoints.formats.hf_tokenizer import Template, template_of, write_tokenizer
 from gpt_jax.config import from_json, runtime_fields
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError

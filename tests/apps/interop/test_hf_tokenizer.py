@@ -10,8 +10,8 @@ import shutil
 
 import pytest
 
-from gpt_jax.checkpoints.formats import hf_tokenizer
-from gpt_jax.checkpoints.formats.hf.vocabulary import write_vocabulary
+from gpt_jax.apps.interop.formats import hf_tokenizer
+from gpt_jax.apps.interop.formats.hf.vocabulary import write_vocabulary
 from gpt_jax.data.storyworld import documents
 from gpt_jax.data.tokenizers.base import load_released
 from gpt_jax.data.tokenizers.byte_bpe import ByteBPETokenizer

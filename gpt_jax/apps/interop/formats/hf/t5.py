@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from gpt_jax.apps.interop.formats.hf.vocabulary import read_vocabulary
+from gpt_jax.apps.interop.formats.hf.weights import Weights
+from gpt_jax.apps.interop.formats.hf_tokenizer import write_tokenizer
 from gpt_jax.checkpoints.formats import safetensors
 from gpt_jax.checkpoints.formats.folder import (
   CONFIG,
@@ -18,9 +21,6 @@ from gpt_jax.checkpoints.formats.folder import (
   read_object,
   write_sums,
 )
-from gpt_jax.checkpoints.formats.hf.vocabulary import read_vocabulary
-from gpt_jax.checkpoints.formats.hf.weights import Weights
-from gpt_jax.checkpoints.formats.hf_tokenizer import write_tokenizer
 from gpt_jax.config import from_json, to_json
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError

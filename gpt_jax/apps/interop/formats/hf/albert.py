@@ -1,7 +1,7 @@
 """`albert`: one block for all layers, narrower embeddings, sentence order (Lan et al. 2019)."""
 
-from gpt_jax.checkpoints.formats.hf.encoder import EncoderFamily
-from gpt_jax.checkpoints.formats.hf_tokenizer import Template
+from gpt_jax.apps.interop.formats.hf.encoder import EncoderFamily
+from gpt_jax.apps.interop.formats.hf_tokenizer import Template
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.models.model import ModelConfig
 

@@ -12,17 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.checkpoints.formats import layout
-from gpt_jax.checkpoints.formats.folder import read_object
-from gpt_jax.checkpoints.formats.hf.family import Array, Arrays
-from gpt_jax.checkpoints.formats.hf.labels import (
+from gpt_jax.apps.interop.formats.hf.family import Array, Arrays
+from gpt_jax.apps.interop.formats.hf.labels import (
   architecture_of,
   label_settings,
   outputs_of,
   sequence_head,
 )
-from gpt_jax.checkpoints.formats.hf.weights import Weights
-from gpt_jax.checkpoints.formats.hf_tokenizer import GPT_TEMPLATE, Template
+from gpt_jax.apps.interop.formats.hf.weights import Weights
+from gpt_jax.apps.interop.formats.hf_tokenizer import GPT_TEMPLATE, Template
+from gpt_jax.checkpoints.formats import layout
+from gpt_jax.checkpoints.formats.folder import read_object
 from gpt_jax.config import to_json
 from gpt_jax.data.tokenizers.base import MAX_FILE, TRANSFORMERS_CONFIG, Tokenizer, load_released
 from gpt_jax.data.tokenizers.openai_files import FILES, is_release

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import gpt_jax
-from gpt_jax.checkpoints.formats.function import TYPES, make_function
+from gpt_jax.apps.interop.formats.function import TYPES, make_function
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.checkpoints.store import Checkpoints
 from gpt_jax.config import to_json

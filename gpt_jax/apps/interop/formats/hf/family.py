@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from gpt_jax.checkpoints.formats.hf.weights import Weights
-from gpt_jax.checkpoints.formats.hf_tokenizer import Template
+from gpt_jax.apps.interop.formats.hf.weights import Weights
+from gpt_jax.apps.interop.formats.hf_tokenizer import Template
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.models.model import ModelConfig

@@ -16,20 +16,20 @@ HELP = "a transformers folder: openai-gpt, gpt2, bert, roberta, albert or t5"
 
 def detect(path: str) -> bool:
   """See weights.detect."""
-  from gpt_jax.checkpoints.formats.hf import weights
+  from gpt_jax.apps.interop.formats.hf import weights
 
   return weights.detect(path)
 
 
 def load(path: str) -> tuple[dict, dict, int, Tokenizer]:
   """See read.load."""
-  from gpt_jax.checkpoints.formats.hf import read
+  from gpt_jax.apps.interop.formats.hf import read
 
   return read.load(path)
 
 
 def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) -> None:
   """See write.save."""
-  from gpt_jax.checkpoints.formats.hf import write
+  from gpt_jax.apps.interop.formats.hf import write
 
   write.save(folder, params, meta, step, tokenizer)

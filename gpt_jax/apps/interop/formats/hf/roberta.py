@@ -3,9 +3,9 @@
 Its position embeddings begin after the padding token's id: no token reads the first two rows.
 """
 
-from gpt_jax.checkpoints.formats.hf.bert import BLOCK, LAYER
-from gpt_jax.checkpoints.formats.hf.encoder import EncoderFamily
-from gpt_jax.checkpoints.formats.hf_tokenizer import Template
+from gpt_jax.apps.interop.formats.hf.bert import BLOCK, LAYER
+from gpt_jax.apps.interop.formats.hf.encoder import EncoderFamily
+from gpt_jax.apps.interop.formats.hf_tokenizer import Template
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.models.model import ModelConfig
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import gpt_jax
+from gpt_jax.apps.interop.formats import hf
 from gpt_jax.batch import Batch, Labels, Rows
-from gpt_jax.checkpoints.formats import hf
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.config import to_json
 from gpt_jax.data.tokenizers.byte_bpe import ByteBPETokenizer
