@@ -49,7 +49,7 @@ def beam_search(
 
   Args:
     model: from LoadedModel.generator.
-    params: on the device.
+    params: on the device; those of keep_weights, too.
     prompt: token ids.
     max_tokens: tokens to add, fewer where a continuation ends.
     length_penalty: above 0 favors long continuations, 0 compares their probabilities. Without an
@@ -61,7 +61,7 @@ def beam_search(
     InputError: an empty prompt, or one that leaves no room for max_tokens in the context.
   """
   check_fits(model, len(prompt), max_tokens)
-  params = {"trunk": params["trunk"]}
+  collections = variables(params)
   slots = bucket(len(prompt) + max_tokens, model.config.trunk.context)
   to_read = prompt[: read_before(model, len(prompt))]
   read = np.zeros((1, bucket(len(to_read), slots)), np.int32)
@@ -70,7 +70,7 @@ def beam_search(
   if source:
     sources = np.full((1, bucket(len(source), 2**30)), -1, np.int32)
     sources[0, : len(source)] = source
-  state = _begin(model, params, read, np.array([len(to_read)]), sources, beams, slots)
+  state = _begin(model, collections, read, np.array([len(to_read)]), sources, beams, slots)
 
   def hypothesis(ids: list[int], log_prob: float) -> Hypothesis:
     return Hypothesis(ids, log_prob, log_prob / len(ids) ** length_penalty)
@@ -82,7 +82,7 @@ def beam_search(
   parents, last = np.arange(beams), np.full(beams, prompt[-1], np.int32)
   for number in range(max_tokens):
     position = np.int32(len(prompt) - 1 + number)
-    state, best = _step(model, params, state, parents, last, position, totals)
+    state, best = _step(model, collections, state, parents, last, position, totals)
     values, origins, ids = (x.tolist() for x in jax.device_get(best))
     kept: list[tuple[float, int, int]] = []
     for value, parent, token in zip(values, origins, ids, strict=True):
@@ -110,14 +110,14 @@ def _best(hypotheses: list[Hypothesis], count: int) -> list[Hypothesis]:
 
 
 @functools.partial(jax.jit, static_argnums=(0, 5, 6))
-def _begin(model, params, ids, lengths, sources, beams, slots):
+def _begin(model, collections, ids, lengths, sources, beams, slots):
   """The state of `beams` equal rows after a prompt [1, P], and sources as in stream.read_source."""
   valid = jnp.arange(ids.shape[1])[None] < lengths[:, None]
   to_read, to_start = {}, {}
   if sources is not None:
     to_read, to_start = {"source": read_source(sources)}, {"source_length": sources.shape[1]}
-  *_, state = model.apply(variables(params), ids, valid, **to_read, method="read_prompt")
-  empty = model.apply(variables(params), beams, slots, **to_start, method="start")
+  *_, state = model.apply(collections, ids, valid, **to_read, method="read_prompt")
+  empty = model.apply(collections, beams, slots, **to_start, method="start")
 
   def repeat(empty, x):
     x = jnp.concatenate([x] * beams)
@@ -127,7 +127,7 @@ def _begin(model, params, ids, lengths, sources, beams, slots):
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
-def _step(model, params, state, parents, last, position, totals):
+def _step(model, collections, state, parents, last, position, totals):
   """The state of beams that continue `parents` [K] with `last` [K], and the next candidates.
 
   Candidates are the 2 K best, so that K go on even if K end: total log-probability, beam and token.
@@ -140,7 +140,7 @@ def _step(model, params, state, parents, last, position, totals):
 
   positions = jnp.broadcast_to(position, (beams, 1))
   hidden, table, state = model.apply(
-    variables(params),
+    collections,
     last[:, None],
     positions,
     jnp.ones((beams, 1), bool),

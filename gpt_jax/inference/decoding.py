@@ -12,7 +12,6 @@ import numpy as np
 from gpt_jax.batch import Rows
 from gpt_jax.inference.draft import GUESSES, LEAST, count_right, find, guess
 from gpt_jax.inference.sampling import choose
-from gpt_jax.models.decoding_weights import variables
 from gpt_jax.ops.cross_entropy import logits, token_log_probs
 
 MAX_STEPS = 32  # tokens per call of `extend`
@@ -45,7 +44,7 @@ def _report(scores, ids, with_log_probs, with_best):
 
 
 @functools.partial(jax.jit, static_argnames=("model", "length"))
-def read(model, params, ids, lengths, sources, *, length):
+def read(model, variables, ids, lengths, sources, *, length):
   """The state, of `length` slots, after prompts [B, P] of lengths [B].
 
   Args:
@@ -54,14 +53,16 @@ def read(model, params, ids, lengths, sources, *, length):
   # [B, P]
   valid = jnp.arange(ids.shape[1])[None] < lengths[:, None]
   of_source = {} if sources is None else {"source": read_source(sources)}
-  *_, state = model.apply(variables(params), ids, valid, **of_source, method="read_prompt")
+  *_, state = model.apply(variables, ids, valid, **of_source, method="read_prompt")
   source_slots = 0 if sources is None else sources.shape[1]
-  empty = start(model, params, len(ids), length, source_slots)
+  empty = start(model, variables, len(ids), length, source_slots)
   return jax.tree.map(_write_first, empty, state)
 
 
 @functools.partial(jax.jit, static_argnames=("model",), donate_argnames=("state",))
-def extend(model, params, state, last, lengths, numbers, active, settings, log_probs, best, count):
+def extend(
+  model, variables, state, last, lengths, numbers, active, settings, log_probs, best, count
+):
   """Adds `count` tokens to each row: the state, and arrays [32, B, …] of the tokens.
 
   Args:
@@ -76,7 +77,7 @@ def extend(model, params, state, last, lengths, numbers, active, settings, log_p
     number, ids, state, added = carry
     positions, counted = (lengths + number - 1)[:, None], (numbers + number)[:, None]
     about = active, settings, counted, log_probs, best
-    chosen, state = _choose(model, params, state, ids[:, None], positions, *about)
+    chosen, state = _choose(model, variables, state, ids[:, None], positions, *about)
     added = jax.tree.map(lambda rows, new: rows.at[number].set(new[:, 0]), added, chosen)
     return number + 1, chosen[0][:, 0], state, added
 
@@ -88,7 +89,7 @@ def extend(model, params, state, last, lengths, numbers, active, settings, log_p
 
 @functools.partial(jax.jit, static_argnames=("model",), donate_argnames=("state",))
 def extend_by_draft(
-  model, params, state, texts, ends, lengths, numbers, active, settings, log_probs, best, count
+  model, variables, state, texts, ends, lengths, numbers, active, settings, log_probs, best, count
 ):
   """As `extend`, with tokens guessed by draft.py; also the number of passes that it took.
 
@@ -115,7 +116,7 @@ def extend_by_draft(
     places = done[:, None] + after
     ids, positions = jnp.concatenate([last, guessed], axis=1), lengths[:, None] - 1 + places
     about = active, settings, numbers[:, None] + places, log_probs, best
-    chosen, state = _choose(model, params, state, ids, positions, *about)
+    chosen, state = _choose(model, variables, state, ids, positions, *about)
     # What follows the first wrong guess is written too, and overwritten by the next pass.
     texts = texts.at[row, ends[:, None] + places].set(chosen[0])
     added = jax.tree.map(lambda rows, new: rows.at[row, places].set(new), added, chosen)
@@ -139,7 +140,7 @@ def extend_by_draft(
 
 
 def _choose(
-  model, params, state, ids, positions, active, settings, numbers, with_log_probs, with_best
+  model, variables, state, ids, positions, active, settings, numbers, with_log_probs, with_best
 ):
   """Reads ids [B, T] and chooses a token after each.
 
@@ -148,9 +149,7 @@ def _choose(
   """
   positions = jnp.minimum(positions, model.config.trunk.context - 1)  # of what is discarded
   valid = jnp.broadcast_to(active[:, None], ids.shape)
-  hidden, table, state = model.apply(
-    variables(params), ids, positions, valid, state, method="extend"
-  )
+  hidden, table, state = model.apply(variables, ids, positions, valid, state, method="extend")
   # [B T, V]; the table may have rows beyond the vocabulary.
   vocab_size = model.num_tokens
   scores = logits(hidden.reshape(-1, hidden.shape[-1]), table, vocab_size)[:, :vocab_size]
@@ -169,9 +168,9 @@ def _room(model, *shape):
 
 
 @functools.partial(jax.jit, static_argnames=("model", "size", "slots", "source_slots"))
-def start(model, params, size, slots, source_slots):
+def start(model, variables, size, slots, source_slots):
   of_source = {"source_length": source_slots} if source_slots else {}
-  return model.apply(variables(params), size, slots, **of_source, method="start")
+  return model.apply(variables, size, slots, **of_source, method="start")
 
 
 @functools.partial(jax.jit, static_argnums=(4, 5), donate_argnums=0)
@@ -190,7 +189,7 @@ def place(state, part, row, number, rows, part_rows):
 
 
 @functools.partial(jax.jit, static_argnums=(0, 4, 5, 6))
-def take(model, params, state, row, rows, length, source_slots):
+def take(model, variables, state, row, rows, length, source_slots):
   """One row of a state of `rows` rows, as a state of `length` slots and so many of the source."""
 
   def take(empty, x):
@@ -198,7 +197,7 @@ def take(model, params, state, row, rows, length, source_slots):
     x = jax.lax.dynamic_slice_in_dim(x, row * per_row, per_row)
     return _write_first(empty, x[tuple(slice(0, size) for size in empty.shape)])
 
-  empty = start(model, params, 1, length, source_slots)
+  empty = start(model, variables, 1, length, source_slots)
   return jax.tree.map(take, empty, state)
 
 

@@ -46,8 +46,8 @@ def continuations(
     top_p: sample among the fewest tokens whose probabilities add up to this.
     seed: text number i, from 0, uses seed + i, whatever the other texts are.
     num_samples: texts for each prompt.
-    weights: the type that products read, one of kept_weights.KINDS; bfloat16 and int8 are faster,
-      and their logits less exact.
+    weights: the type that products read, one of decoding_weights.KINDS; bfloat16 and int8 are
+      faster, and their logits less exact.
     draft: "ngram" is faster where a text repeats itself or its prompt, see inference.draft; the
       texts are the same.
 

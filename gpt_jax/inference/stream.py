@@ -17,6 +17,7 @@ from gpt_jax.inference.decoding import MAX_STEPS
 from gpt_jax.inference.draft import GUESSES, check_draft
 from gpt_jax.inference.sampling import Settings
 from gpt_jax.inference.scoring import bucket
+from gpt_jax.models.decoding_weights import variables
 from gpt_jax.models.model import Model
 
 _SIZES = (1, 4, 16)  # rows of the cache, so that few shapes need compiling
@@ -141,7 +142,7 @@ class Stream:
       InputError: an unknown draft, or a model that cannot check guesses.
     """
     check_draft(draft, model)
-    self._model, self._params, self._draft = model, {"trunk": params["trunk"]}, draft
+    self._model, self._variables, self._draft = model, variables(params), draft
     self.passes = 0
     self._context: int = model.config.trunk.context
     self._few_shapes = few_shapes
@@ -233,14 +234,16 @@ class Stream:
       any(text.best for text in texts),
       np.int32(count),
     )
-    model, params, state = self._model, self._params, self._state
+    model, trained, state = self._model, self._variables, self._state
     if self._draft == "none":
       last = np.array([text.last if text else 0 for text in self._rows], np.int32)
-      self._state, chosen = decoding.extend(model, params, state, last, *about)
+      self._state, chosen = decoding.extend(model, trained, state, last, *about)
       self.passes += count
     else:
       written = self._written()
-      self._state, chosen, passes = decoding.extend_by_draft(model, params, state, *written, *about)
+      self._state, chosen, passes = decoding.extend_by_draft(
+        model, trained, state, *written, *about
+      )
       self.passes += int(passes)
     chosen = jax.tree.map(np.asarray, chosen)
     for row, continued in enumerate(self._rows):
@@ -289,7 +292,7 @@ class Stream:
       if self._source_slots:
         sources = _padded([text.source for text in texts], len(ids), self._source_slots)
       part = decoding.read(
-        self._model, self._params, ids, lengths, sources, length=self._part_slots
+        self._model, self._variables, ids, lengths, sources, length=self._part_slots
       )
       for number, row in enumerate(group):
         self._state = decoding.place(self._state, part, row, number, len(self._rows), len(ids))
@@ -307,10 +310,10 @@ class Stream:
     texts, rows, state = self.texts, self._rows, self._state
     self._rows, self._slots = [*texts, *[None] * (size - len(texts))], slots
     self._source_slots = source_slots
-    self._state = decoding.start(self._model, self._params, size, slots, source_slots)
+    self._state = decoding.start(self._model, self._variables, size, slots, source_slots)
     for number, row in enumerate(row for row, text in enumerate(rows) if text is not None):
       lengths = self._part_slots, source_slots
-      part = decoding.take(self._model, self._params, state, row, len(rows), *lengths)
+      part = decoding.take(self._model, self._variables, state, row, len(rows), *lengths)
       self._state = decoding.place(self._state, part, number, 0, size, 1)
 
   @property

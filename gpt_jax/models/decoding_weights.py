@@ -1,5 +1,11 @@
-"""A model's parameters with the weights of products kept for decoding, see ops.kept_weights."""
+"""Weights kept for decoding: of 16 or 8 bits, in the layout that a product of few rows reads best.
 
+A new token reads all weights once, so their bytes decide how long it takes.
+
+Letters: N rows of x, I inputs, O outputs.
+"""
+
+import dataclasses
 from functools import partial
 from typing import Any
 
@@ -8,49 +14,146 @@ import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from gpt_jax.batch import Rows
+from gpt_jax.errors import InputError
 from gpt_jax.models.model import Model
-from gpt_jax.models.weight import KEPT
-from gpt_jax.ops.kept_weights import KeptWeights, check_kind, keep
+from gpt_jax.models.weight import KEPT, MATRICES, Matrix, multiply
+from gpt_jax.ops.cross_entropy import all_scores
+from gpt_jax.ops.product import activation_type
+
+KINDS = ("float32", "bfloat16", "int8")
+_LARGEST = 127  # of int8, both ways
+
+
+@partial(
+  jax.tree_util.register_dataclass, data_fields=["values", "scale", "bias", "bits"], meta_fields=[]
+)
+@dataclasses.dataclass(frozen=True)
+class KeptWeights:
+  """A Matrix in fewer bits.
+
+  Attributes:
+    values: [O, I], bfloat16 or int8.
+    scale: float32 [O], by which int8 values are multiplied; None: by 1.
+    bias: float32 [O], added to the product; None: nothing.
+    bits: uint16 [O, I], of a bfloat16 table whose rows are looked up: a CPU looks up no bfloat16,
+      and would convert the whole table first.
+  """
+
+  values: jax.Array
+  scale: jax.Array | None = None
+  bias: jax.Array | None = None
+  bits: jax.Array | None = None
+
+  def multiply(self, x: jax.Array) -> jax.Array:
+    """Products of x [..., I] with the weights of each output: float32 [..., O].
+
+    x is rounded to bfloat16, and products are added up in float32, in any number of rows: what a
+    text gets does not depend on how many are continued together.
+    """
+    rows = x.reshape(-1, x.shape[-1]).astype(jnp.bfloat16)
+    # A CPU is slow at bfloat16 with one row. XLA converts the weights once for all tokens of a
+    # call: kept from that, it reads fewer bytes for each, and takes longer all the same.
+    kind = jnp.float32 if len(rows) == 1 else jnp.bfloat16
+    y = jax.lax.dot_general(
+      rows.astype(kind),
+      self.values.astype(kind),  # exact: 8 bits hold an int8
+      (((1,), (1,)), ((), ())),
+      preferred_element_type=jnp.float32,
+    )
+    if self.scale is not None:
+      y = y * self.scale[None]
+    if self.bias is not None:
+      y = y + self.bias[None]
+    return y.reshape(*x.shape[:-1], -1)
+
+  def with_bias(self, bias: jax.Array) -> "KeptWeights":
+    """The same weights with another bias, [O]."""
+    return dataclasses.replace(self, bias=bias)
+
+  def astype(self, dtype: jax.typing.DTypeLike) -> "KeptWeights":
+    """Itself, where an array would get the type of activations: `multiply` fits every type."""
+    del dtype
+    return self
+
+  def __getitem__(self, indices: jax.Array) -> jax.Array:
+    """The weights of these outputs, float32 [..., I]; of a table."""
+    if self.bits is None:
+      rows = self.values[indices]
+    else:
+      rows = jax.lax.bitcast_convert_type(self.bits[indices], jnp.bfloat16)
+    rows = rows.astype(jnp.float32)
+    return rows if self.scale is None else rows * self.scale[indices][..., None]
+
+
+@multiply.register
+def _(kernel: KeptWeights, x: jax.Array, inputs: int, outputs: tuple[int, ...]) -> jax.Array:
+  before = x.shape[: x.ndim - inputs]
+  y = kernel.multiply(x.reshape(*before, -1))
+  return y.reshape(*before, *outputs).astype(activation_type(x.dtype.name))
+
+
+@all_scores.register
+def _(table: KeptWeights, hidden: jax.Array) -> jax.Array:
+  return table.multiply(hidden)
 
 
 def keep_weights(model: Model, params: Any, kind: str) -> Any:
-  """The trunk's parameters, on the device, with KeptWeights where a product has its weights.
+  """The trunk's parameters, on the device, and under KEPT what stands for some of them.
 
   Args:
-    model: generates, see models.model.generator.
+    model: generates, see models.generator.
     params: of a trunk and any heads.
-    kind: one of kept_weights.KINDS; float32 leaves the parameters as they are.
+    kind: one of KINDS; float32 leaves the parameters as they are.
 
   Raises:
     InputError: an unknown kind.
   """
   check_kind(kind)
-  params = {"trunk": jax.device_put(params["trunk"])}
+  trunk = jax.device_put(params["trunk"])
   if kind == "float32":
-    return params
-  return unflatten_dict({**flatten_dict(params), **flatten_dict(_kept(model, params, kind))})
+    return {"trunk": trunk}
+  kept = _kept(model, {"trunk": trunk}, kind)
+  rest = {path: x for path, x in flatten_dict({"trunk": trunk}).items() if path not in kept}
+  return {**unflatten_dict(rest), KEPT: unflatten_dict(kept)}
 
 
 def variables(params: Any) -> dict[str, Any]:
-  """The collections for Model.apply of parameters, some of which may be KeptWeights."""
-  flat = flatten_dict(params)
-  kept = {path: value for path, value in flat.items() if isinstance(value, KeptWeights)}
-  if not kept:
-    return {"params": params}
-  rest = {path: value for path, value in flat.items() if path not in kept}
-  return {"params": unflatten_dict(rest), KEPT: unflatten_dict(kept)}
+  """The collections for Model.apply of a trunk's parameters: a checkpoint's, or of keep_weights."""
+  return {"params": {"trunk": params["trunk"]}, KEPT: params.get(KEPT, {})}
 
 
 @partial(jax.jit, static_argnums=(0, 2))
 def _kept(model, params, kind):
-  """The KeptWeights of all products that generation makes, as a tree of the parameters' paths."""
+  """The KeptWeights of all products that generation makes, by the paths of their parameters."""
   # A prompt of one token meets all of them. XLA leaves out what it computes.
   ids = jnp.zeros((1, 1), jnp.int32)
   of_source = {"source": Rows(ids, ids)} if model.config.kind == "encoder-decoder" else {}
   _, written = model.apply(
-    {"params": params}, ids, ids == 0, **of_source, method="read_prompt", mutable=[KEPT]
+    {"params": params}, ids, ids == 0, **of_source, method="read_prompt", mutable=[MATRICES]
   )
-  kept = flatten_dict(written[KEPT])
-  return unflatten_dict(
-    {path: keep(weights, kind, path[-1] == "tokens") for path, weights in kept.items()}
-  )
+  matrices = flatten_dict(written[MATRICES])
+  return {path: keep(matrix, kind, path[-1] == "tokens") for path, matrix in matrices.items()}
+
+
+def keep(matrix: Matrix, kind: str, is_table: bool = False) -> KeptWeights:
+  """A matrix as one of KINDS but the first.
+
+  int8 has a scale per output: its largest weight is 127 times that.
+
+  Args:
+    is_table: whether rows are looked up.
+  """
+  if kind == "bfloat16":
+    values = matrix.values.astype(jnp.bfloat16)
+    bits = jax.lax.bitcast_convert_type(values, jnp.uint16) if is_table else None
+    return KeptWeights(values, None, matrix.bias, bits)
+  largest = jnp.abs(matrix.values).max(axis=1)
+  scale = jnp.where(largest > 0, largest, 1) / _LARGEST
+  values = jnp.round(matrix.values / scale[:, None]).astype(jnp.int8)
+  return KeptWeights(values, scale, matrix.bias)
+
+
+def check_kind(kind: str) -> None:
+  """Raises InputError unless it is one of KINDS."""
+  if kind not in KINDS:
+    raise InputError(f"weights={kind}: must be one of {', '.join(KINDS)}")

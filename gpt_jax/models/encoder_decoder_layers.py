@@ -60,7 +60,7 @@ class Linear(nn.Module):
   def __call__(self, x):
     shape = (x.shape[-1], self.outputs)
     kernel = weight(self, "kernel", nn.initializers.normal(self.std), shape, inputs=1)
-    return multiply(x.astype(self.dtype), kernel, 1, (self.outputs,))
+    return multiply(kernel, x.astype(self.dtype), 1, (self.outputs,))
 
 
 class RMSNorm(nn.Module):

@@ -52,7 +52,7 @@ class Projection(nn.Module):
     bias = self.param("bias", nn.initializers.zeros, self.outputs)
     # The parameter stays float32, for the optimizer; its copy in the compute type is for the
     # product.
-    y = multiply(x.astype(self.dtype), kernel, len(self.inputs), self.outputs)
+    y = multiply(kernel, x.astype(self.dtype), len(self.inputs), self.outputs)
     # Added in float32, so that the bias's gradient is a sum in float32.
     bias = bias.reshape((1,) * (y.ndim - bias.ndim) + bias.shape)
     return (y.astype(jnp.float32) + bias).astype(activation_type(self.dtype))

@@ -234,7 +234,7 @@ def _loop(kernel, gates, first, valid, state, added, projection, way, moved=None
     before = state.output
     # Gates and memory are float32 in any compute type: an error in c_t is carried on to all later
     # positions.
-    added_gates = multiply(before, kernel, 1, gates.shape[1:])
+    added_gates = multiply(kernel, before, 1, gates.shape[1:])
     gates = gates.astype(jnp.float32) + added_gates.astype(jnp.float32)
     # With forget gates (Gers et al. 2000): c_t = f c_{t-1} + i g and h_t = o tanh(c_t); i, f, g, o
     # in the order of torch.nn.LSTM.
@@ -247,7 +247,7 @@ def _loop(kernel, gates, first, valid, state, added, projection, way, moved=None
       memory = memory + added.memory
     hidden, output = None, (jax.nn.sigmoid(exit) * jnp.tanh(memory)).astype(before.dtype)
     if projection is not None:
-      projected = multiply(output, projection, 1, before.shape[1:]).astype(before.dtype)
+      projected = multiply(projection, output, 1, before.shape[1:]).astype(before.dtype)
       hidden, output = output, projected
       output = _clip(output if moved is None else output + moved, way.output_clip)
     if added is not None:

@@ -23,9 +23,8 @@ from gpt_jax.models.characters import CharacterConfig, Characters
 from gpt_jax.models.layers import DTYPES, NUM_SPECIAL, Projection, padded_rows, uniform
 from gpt_jax.models.lstm import Kernel, State, Way, recur
 from gpt_jax.models.trunk import States, TrunkConfig
-from gpt_jax.models.weight import weight
+from gpt_jax.models.weight import KEPT, weight
 from gpt_jax.ops.dropout import Key, dropout
-from gpt_jax.ops.kept_weights import KeptWeights
 from gpt_jax.ops.lookup import lookup
 from gpt_jax.parallel.partition import constrain
 
@@ -274,8 +273,9 @@ class LSTMStack(nn.Module):
   def _table(self):
     if not self.config.tied:
       return self.output
-    if isinstance(self.tokens, KeptWeights):
-      return dataclasses.replace(self.tokens, bias=self.output[:, 0])
+    kept = self.get_variable(KEPT, "tokens")
+    if kept is not None:
+      return kept.with_bias(self.output[:, 0])
     return jnp.concatenate([self.tokens, self.output], axis=-1)
 
 

@@ -1,16 +1,29 @@
-"""A parameter that products read: an array in training, KeptWeights in decoding."""
+"""A parameter that products read: an array or, in decoding, what stands for it."""
 
+import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 
-from gpt_jax.ops.kept_weights import KeptWeights
-from gpt_jax.ops.product import activation_type, project
+from gpt_jax.ops.product import project
 
-KEPT = "kept"  # the collection of KeptWeights, which have the names of the parameters
+KEPT = "kept"  # the collection of what stands for parameters, under their names
+MATRICES = "matrices"  # the collection that gets the Matrix of each parameter, where it is mutable
+
+
+class Matrix(NamedTuple):
+  """A parameter as products read it.
+
+  Attributes:
+    values: float32 [O, I], the weights of an output side by side, as a token table has them.
+    bias: float32 [O], or None.
+  """
+
+  values: jax.Array
+  bias: jax.Array | None = None
 
 
 def weight(
@@ -21,10 +34,7 @@ def weight(
   inputs: int = 0,
   has_bias: bool = False,
 ) -> Any:
-  """The parameter `name`, float32 of that shape, or the KeptWeights that stand for it.
-
-  Where the collection KEPT is mutable, the parameter is written into it as float32 KeptWeights; see
-  decoding_weights.keep_weights.
+  """The parameter `name`, float32 of that shape, or what the collection KEPT has in its place.
 
   Args:
     module: which has the parameter.
@@ -37,25 +47,24 @@ def weight(
   if kept is not None:
     return kept
   value = module.param(name, init, shape)
-  if module.is_mutable_collection(KEPT) and not module.is_initializing():
-    module.put_variable(KEPT, name, _as_kept(value, inputs, has_bias))
+  if module.is_mutable_collection(MATRICES) and not module.is_initializing():
+    module.put_variable(MATRICES, name, _as_matrix(value, inputs, has_bias))
   return value
 
 
-def multiply(
-  x: jax.Array, kernel: jax.Array | KeptWeights, inputs: int, outputs: tuple[int, ...]
-) -> jax.Array:
-  """x [B, …, inputs…] times a kernel from `weight`, as `project`: [B, …, outputs…]."""
-  if not isinstance(kernel, KeptWeights):
-    return project(x, kernel.astype(x.dtype), inputs)
-  before = x.shape[: x.ndim - inputs]
-  y = kernel.multiply(x.reshape(*before, -1))
-  return y.reshape(*before, *outputs).astype(activation_type(x.dtype.name))
+@functools.singledispatch
+def multiply(kernel: Any, x: jax.Array, inputs: int, outputs: tuple[int, ...]) -> jax.Array:
+  """x [B, …, inputs…] times a kernel from `weight`, as `project`: [B, …, outputs…].
+
+  This is the product with an array; what stands for one registers its own.
+  """
+  del outputs
+  return project(x, kernel.astype(x.dtype), inputs)
 
 
-def _as_kept(value: jax.Array, inputs: int, has_bias: bool) -> KeptWeights:
+def _as_matrix(value: jax.Array, inputs: int, has_bias: bool) -> Matrix:
   if inputs:
-    return KeptWeights(value.reshape(math.prod(value.shape[:inputs]), -1).T)
+    return Matrix(value.reshape(math.prod(value.shape[:inputs]), -1).T)
   if has_bias:
-    return KeptWeights(value[:, :-1], bias=value[:, -1])
-  return KeptWeights(value)
+    return Matrix(value[:, :-1], value[:, -1])
+  return Matrix(value)

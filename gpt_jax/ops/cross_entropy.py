@@ -1,12 +1,12 @@
 """Next-token logits, and their cross-entropy in chunks, so that all logits never exist at once."""
 
-from functools import partial
+from functools import partial, singledispatch
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpt_jax.ops.kept_weights import KeptWeights
 from gpt_jax.ops.product import product
 from gpt_jax.parallel.mesh import axis_size, platform
 from gpt_jax.parallel.partition import constrain
@@ -152,26 +152,32 @@ def _chunks(hidden, targets, weights, rows):
   )
 
 
-def logits(hidden: jax.Array, table: jax.Array, num_tokens: int) -> jax.Array:
+def logits(hidden: jax.Array, table: Any, num_tokens: int) -> jax.Array:
   """Scores of all tokens, float32 [..., R]; -1e9 for rows of the table that are no token.
 
-  The table is [R, D], or with a bias in its last column [R, D + 1]; or KeptWeights.
+  The table is [R, D], or with a bias in its last column [R, D + 1]; or what stands for it.
   """
-  if isinstance(table, KeptWeights):
-    scores = table.multiply(hidden)
-  else:
-    hidden = _as_wide(hidden, table)
-    scores = jax.lax.dot_general(
-      hidden,
-      table.astype(hidden.dtype),
-      (((hidden.ndim - 1,), (1,)), ((), ())),
-      preferred_element_type=jnp.float32,
-    )
+  scores = all_scores(table, hidden)
   if num_tokens == scores.shape[-1]:
     return scores
   used = jnp.arange(scores.shape[-1]) < num_tokens
   # Not -inf: the probability of -1e9 is 0 as well, and 0 * -inf would be nan.
   return jnp.where(used.reshape((1,) * (scores.ndim - 1) + (-1,)), scores, -1e9)
+
+
+@singledispatch
+def all_scores(table: Any, hidden: jax.Array) -> jax.Array:
+  """Products of hidden [..., D] with all rows of a table, float32 [..., R].
+
+  This is the product with an array; what stands for one in decoding registers its own.
+  """
+  hidden = _as_wide(hidden, table)
+  return jax.lax.dot_general(
+    hidden,
+    table.astype(hidden.dtype),
+    (((hidden.ndim - 1,), (1,)), ((), ())),
+    preferred_element_type=jnp.float32,
+  )
 
 
 def token_log_probs(scores: jax.Array | np.ndarray, ids: jax.Array | np.ndarray) -> jax.Array:

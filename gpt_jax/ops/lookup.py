@@ -26,7 +26,7 @@ def lookup(table: jax.Array, indices: jax.Array, dtype: str = "float32") -> jax.
 
   Args:
     table: float32 [R, D], and so is its gradient: a frequent token adds up thousands of rows. Or
-      KeptWeights, in decoding.
+      what stands for it in decoding.
     indices: int [B, …], of rows.
     dtype: of the result.
   """

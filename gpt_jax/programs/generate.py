@@ -7,7 +7,7 @@ from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.errors import InputError
 from gpt_jax.inference.draft import check_draft
 from gpt_jax.inference.generate import continuations, search, write
-from gpt_jax.ops.kept_weights import check_kind
+from gpt_jax.models.decoding_weights import check_kind
 from gpt_jax.parallel.processes import log
 
 

@@ -10,14 +10,14 @@ from gpt_jax.batch import Rows
 from gpt_jax.errors import InputError
 from gpt_jax.inference.beam import beam_search
 from gpt_jax.inference.generate import sample
-from gpt_jax.models.decoding_weights import keep_weights, variables
+from gpt_jax.models.decoding_weights import keep, keep_weights, variables
 from gpt_jax.models.encoder_decoder import T5Config
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.lstm_stack import LSTMStackConfig
 from gpt_jax.models.model import ModelConfig, generator
 from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.models.weight import Matrix
 from gpt_jax.ops.cross_entropy import logits
-from gpt_jax.ops.kept_weights import KeptWeights, keep
 
 V, CONTEXT = 60, 24
 TRUNKS = {
@@ -64,12 +64,11 @@ def test_logits_and_greedy_tokens_beside_float32(make_run, trunk):
 def test_every_product_is_kept(make_run, trunk):
   """Matrices but for those that no product reads: tables of positions, learned or relative."""
   model, params = made(make_run, trunk)
-  kept = keep_weights(model, params, "int8")["trunk"]
-  left = jax.tree_util.tree_flatten_with_path(kept, is_leaf=lambda x: isinstance(x, KeptWeights))[0]
+  left = keep_weights(model, params, "int8")["trunk"]
   names = {
     jax.tree_util.keystr(path, simple=True, separator="/")
-    for path, x in left
-    if not isinstance(x, KeptWeights) and x.ndim > 1
+    for path, x in jax.tree_util.tree_leaves_with_path(left)
+    if x.ndim > 1
   }
   positions = {"positions", "encoder/relative/table", "decoder/relative/table", "output"}
   assert {name for name in names if not name.endswith("bias")} <= positions
@@ -83,7 +82,7 @@ def test_products(kind):
   rng = np.random.default_rng(0)
   matrix, bias = rng.normal(size=(40, 24)).astype(np.float32), rng.normal(size=40)
   matrix[7] = 0
-  kept = keep(KeptWeights(matrix, bias=bias.astype(np.float32)), kind, is_table=True)
+  kept = keep(Matrix(matrix, bias.astype(np.float32)), kind, is_table=True)
   values = np.asarray(kept[np.arange(40)], np.float64)
   step = np.abs(matrix).max(1) / 127 if kind == "int8" else np.abs(matrix).max(1) / 128
   assert (np.abs(values - matrix) <= 0.5001 * step[:, None]).all()

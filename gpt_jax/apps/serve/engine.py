@@ -57,7 +57,7 @@ class Engine:
   """
 
   def __init__(self, model: Model, weights: str = "float32"):
-    """weights: of texts that are continued, one of kept_weights.KINDS."""
+    """weights: of texts that are continued, one of decoding_weights.KINDS."""
     self.model = model
     self.generates = _reason(model.loaded.language_model)
     self.classifies = _reason(lambda: _label_task(model))

@@ -15,7 +15,7 @@ from gpt_jax.apps.serve.connection import make_protocol
 from gpt_jax.apps.serve.engine import Engine
 from gpt_jax.errors import InputError
 from gpt_jax.inference.model import load
-from gpt_jax.ops.kept_weights import check_kind
+from gpt_jax.models.decoding_weights import check_kind
 
 _MAX_CONNECTIONS = 512
 _HEADER_SECONDS, _WRITE_SECONDS = 10.0, 30.0
@@ -37,7 +37,7 @@ def run(
     checkpoint: any trained model; see load_model.
     port: TCP port; 0: any that is free.
     host: address to listen at. There is no password: anyone who reaches it may use the model.
-    weights: of completions, one of kept_weights.KINDS; labels and embeddings are float32.
+    weights: of completions, one of decoding_weights.KINDS; labels and embeddings are float32.
 
   Raises:
     InputError: no model, a port that is taken, or the packages of the extra are missing.
