@@ -8,7 +8,8 @@ from typing import Any
 from gpt_jax.checkpoints.embedding import Embedding
 from gpt_jax.checkpoints.saved import SavedModel, read_json, read_model
 from gpt_jax.errors import InputError
-from gpt_jax.models.model import Model, generator, language_model
+from gpt_jax.models.generator import generator, language_model
+from gpt_jax.models.model import Model
 from gpt_jax.models.predictor import make_predictor
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import replicate

@@ -16,10 +16,9 @@ from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.errors import InputError, counted
 from gpt_jax.inference.calibration import scale
 from gpt_jax.inference.generate import continuations
-from gpt_jax.inference.scoring import bucket, embeddings, text_log_probs
+from gpt_jax.inference.scoring import bucket, embeddings, encoder_alone, text_log_probs
 from gpt_jax.inference.temperature import temperature_of
 from gpt_jax.models.encoder_decoder import T5Config
-from gpt_jax.models.model import encoder_alone
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.readers import Row
 

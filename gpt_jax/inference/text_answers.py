@@ -10,7 +10,8 @@ from jax.sharding import Mesh
 from gpt_jax.checkpoints.load import LoadedModel
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.inference.stream import Sampling, Text, by_length, continue_texts
-from gpt_jax.models.model import Model, ModelConfig, generator
+from gpt_jax.models.generator import generator
+from gpt_jax.models.model import Model, ModelConfig
 from gpt_jax.models.predictor import make_predictor
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.answers.text import EncodedText, decode_answer
@@ -44,7 +45,7 @@ def greedy_answers(
   """Decodes an answer to every example greedily; None: the answer has no end.
 
   Args:
-    model: from models.model.generator.
+    model: from models.generator.generator.
     params: on the device.
     encoded: from TextTask.encode; its answers are not read.
     tokenizer: of the model.

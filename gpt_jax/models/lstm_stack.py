@@ -273,7 +273,7 @@ class LSTMStack(nn.Module):
   def _table(self):
     if not self.config.tied:
       return self.output
-    kept = self.get_variable(KEPT, "tokens")
+    kept: Any = self.get_variable(KEPT, "tokens")
     if kept is not None:
       return kept.with_bias(self.output[:, 0])
     return jnp.concatenate([self.tokens, self.output], axis=-1)

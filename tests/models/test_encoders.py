@@ -16,6 +16,7 @@ import pytest
 from gpt_jax.apps.report.attention_maps import attention_maps
 from gpt_jax.batch import Batch, Labels, Predictions, Rows
 from gpt_jax.errors import InputError
+from gpt_jax.models.generator import language_model
 from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.heads.language import LanguageHead
 from gpt_jax.models.heads.masked import MaskedHead
@@ -23,7 +24,7 @@ from gpt_jax.models.heads.multi_label import MultiLabelHead
 from gpt_jax.models.heads.regress import RegressHead
 from gpt_jax.models.heads.sentence_pair import SentencePairHead
 from gpt_jax.models.loss import model_loss
-from gpt_jax.models.model import ModelConfig, language_model, parameter_shapes
+from gpt_jax.models.model import ModelConfig, parameter_shapes
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.models.trunk import Pooler, States
 from gpt_jax.ops.cross_entropy import logits

@@ -16,10 +16,10 @@ import pytest
 
 from gpt_jax.batch import Mean
 from gpt_jax.errors import InputError
+from gpt_jax.models.generator import language_model
 from gpt_jax.models.loss import model_loss
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.lstm_stack import LSTMStackConfig
-from gpt_jax.models.model import language_model
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.causal import causal_batch
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh

@@ -14,8 +14,9 @@ from gpt_jax.apps.paper import pronouns, zero_shot
 from gpt_jax.apps.paper.zero_shot_tasks import TASKS, Answer, Question, best_threshold, make_scorer
 from gpt_jax.batch import Rows
 from gpt_jax.errors import InputError
+from gpt_jax.models.generator import language_model
 from gpt_jax.models.lstm import LSTMConfig
-from gpt_jax.models.model import ModelConfig, language_model
+from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.tasks.metrics import matthews
 

@@ -19,8 +19,9 @@ from gpt_jax.config import from_json, runtime_fields
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_folder, write_json
+from gpt_jax.models.generator import language_model
 from gpt_jax.models.heads.regress import in_units
-from gpt_jax.models.model import Model, ModelConfig, Outputs, language_model
+from gpt_jax.models.model import Model, ModelConfig, Outputs
 from gpt_jax.ops.cross_entropy import logits
 from gpt_jax.tasks.formats import Format
 from gpt_jax.tasks.task import Task

@@ -1,0 +1,40 @@
+"""The model that writes or scores text with a trained trunk."""
+
+from typing import Any
+
+from gpt_jax.errors import InputError
+from gpt_jax.models.heads.language import LanguageHead
+from gpt_jax.models.model import Model, ModelConfig
+
+
+def language_model(trunk: Any, attention: str = "causal") -> Model:
+  """A model that generates or scores text with a trunk.
+
+  Raises:
+    InputError: the trunk was trained to attend to what follows, so its predictions would be of
+      tokens that it had seen; or it writes a target for a source.
+  """
+  if trunk.reads_source:
+    raise InputError(
+      "an encoder-decoder gives a text no probability: it writes a target for a source, with "
+      "generate.run"
+    )
+  if attention != "causal":
+    raise InputError(
+      f"a model with {attention} attention does not generate or score text from left to right; "
+      "use a causal checkpoint"
+    )
+  return Model(ModelConfig(trunk))
+
+
+def generator(spec: ModelConfig) -> Model:
+  """A model that writes text: on from a prompt, which may be a prefix, or for a source.
+
+  Raises:
+    InputError: it has bidirectional attention, so it has seen the tokens that it would predict.
+  """
+  if spec.attention != "prefix" and not spec.trunk.reads_source:
+    return language_model(spec.trunk, spec.attention)
+  # The language head that was trained, since it says whether special tokens are predicted.
+  heads = tuple(head for head in spec.heads if head.scope == "language")
+  return Model(ModelConfig(spec.trunk, heads or (LanguageHead(),), spec.attention))
