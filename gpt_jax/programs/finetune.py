@@ -39,8 +39,9 @@ from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.packing import PackedBatches
 from gpt_jax.training.adversarial import adversarial_loss
 from gpt_jax.training.early_stopping import ending_hooks, has_ended
+from gpt_jax.training.layerwise import layerwise_optimizer
 from gpt_jax.training.loop import TrainConfig
-from gpt_jax.training.optimizer import Optimizer, make_optimizer
+from gpt_jax.training.optimizer import Optimizer
 from gpt_jax.training.profile import parse_span
 from gpt_jax.training.recipe import Batches, Evaluation, Recipe
 from gpt_jax.training.run import Run, ending
@@ -171,7 +172,7 @@ def finetune_recipe(
   """
   mesh, spec = make_mesh(config.mesh), model_config(config, task, start)
   steps_per_epoch = len(train_set) // config.batch_size  # the last partial batch is dropped
-  frozen, layerwise = trained_layers(
+  layerwise = trained_layers(
     parameter_shapes(spec),
     spec.trunk,
     config.train_layers,
@@ -180,7 +181,7 @@ def finetune_recipe(
   )
 
   def optimizer(steps: int) -> Optimizer:
-    return make_optimizer(config.optim, steps, frozen, layerwise)
+    return layerwise_optimizer(config.optim, steps, layerwise)
 
   @functools.lru_cache(2)  # packing takes a while; the next seed has other batches
   def batches(train: TrainConfig) -> Batches:

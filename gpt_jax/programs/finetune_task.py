@@ -219,8 +219,8 @@ def trained_layers(
   train_layers: int | None,
   decay: float = 1.0,
   steps_per_layer: int | None = None,
-) -> tuple[list[str], Layerwise]:
-  """Patterns of the paths of frozen parameters, and what trains later or more slowly.
+) -> Layerwise:
+  """What trains later, more slowly or not at all.
 
   Args:
     paths: of all parameters of the model.
@@ -248,12 +248,12 @@ def trained_layers(
   if steps_per_layer is not None:
     # Gradual unfreezing (section 3.3): from the last layer down, one more every steps_per_layer.
     first = train_layers or 0
-    return [], Layerwise(scale, lambda path: steps_per_layer * max(0, below(path) - first))
+    return Layerwise(scale, lambda path: steps_per_layer * max(0, below(path) - first))
   if train_layers is None:
-    return [], Layerwise(scale)
+    return Layerwise(scale)
   frozen = [path for path in paths if below(path) > train_layers]
   # Whole paths: a pattern that is part of another path would freeze that one as well.
-  return [f"^{re.escape(path)}$" for path in frozen], Layerwise(scale)
+  return Layerwise(scale, frozen=tuple(f"^{re.escape(path)}$" for path in frozen))
 
 
 def without_trunk_dropout(spec: ModelConfig) -> ModelConfig:

@@ -1,13 +1,18 @@
-"""Layers that train later or more slowly than the head: gradual unfreezing and discriminative rates
-(Howard & Ruder 2018, *Universal Language Model Fine-tuning*, sections 3.2 and 3.3).
+"""Layers that train later or more slowly than the head, or not at all: gradual unfreezing and
+discriminative rates (Howard & Ruder 2018, *Universal Language Model Fine-tuning*, 3.2, 3.3).
 """
 
-from collections.abc import Callable
+import functools
+import re
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
+
+from gpt_jax.training.optimizer import OptimConfig, Optimizer, clipped, rule_of, schedule_of
+from gpt_jax.training.update_rules import path_name
 
 
 class Layerwise(NamedTuple):
@@ -16,10 +21,69 @@ class Layerwise(NamedTuple):
   Attributes:
     scale: the factor on a parameter's learning rate; None: 1 for all.
     start: how many updates are made before a parameter begins to train; None: 0 for all.
+    frozen: regular expressions, searched for in the paths. A matching parameter has no moments, no
+      update and no weight decay, and is not in the norm.
   """
 
   scale: Callable[[str], float] | None = None
   start: Callable[[str], int] | None = None
+  frozen: tuple[str, ...] = ()
+
+
+def layerwise_optimizer(config: OptimConfig, total_steps: int, layerwise: Layerwise) -> Optimizer:
+  """The optimizer of a run whose parameters train at rates of their own, later or not at all.
+
+  Those that begin later, too, are in norm, moments and decay only from then on.
+  """
+  schedule = schedule_of(config, total_steps)
+  if layerwise.start is None:
+    rule = rule_of(config, schedule)
+  else:
+    rule = _begin_later(config, schedule, layerwise.start)
+  if layerwise.scale is not None:
+    # After the rule, whose decay is scaled with the rest of the update. On the gradient a factor
+    # would cancel in m / sqrt(v).
+    rule = optax.chain(rule, scale_by_path(layerwise.scale))
+  transformation = clipped(config, rule)
+  if layerwise.frozen:
+    transformation = optax.partition(
+      {"frozen": optax.set_to_zero(), "trained": transformation},
+      lambda params: jax.tree.map(
+        lambda frozen: "frozen" if frozen else "trained", is_frozen(params, layerwise.frozen)
+      ),
+    )
+  return Optimizer(transformation, schedule, functools.partial(_gate, layerwise=layerwise))
+
+
+def _begin_later(
+  config: OptimConfig, schedule: optax.Schedule, start: Callable[[str], int]
+) -> optax.GradientTransformation:
+  """The rule with a state of its own for each group of parameters that begin at the same update;
+  all follow one schedule.
+  """
+
+  def partitioned(tree):
+    # Labels have the structure of the parameters, which only init and update see.
+    starts = jax.tree_util.tree_map_with_path(lambda path, _: start(path_name(path)), tree)
+    rules = {}
+    for first in set(jax.tree.leaves(starts)):
+      # A group counts its updates from its own start; the schedule is that of the run.
+      own_schedule = functools.partial(_shifted, schedule, first)
+      # Padded with zeros: dicts of a state are sorted by key, so groups follow in order of time.
+      rules[f"from_{first:09}"] = delayed(rule_of(config, own_schedule), first)
+    return optax.partition(rules, jax.tree.map(lambda first: f"from_{first:09}", starts))
+
+  def init(params):
+    return partitioned(params).init(params)
+
+  def update(grads, state, params=None, **_):
+    return partitioned(grads).update(grads, state, params)
+
+  return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _shifted(schedule: optax.Schedule, first: int, count: jax.Array) -> jax.Array:
+  return schedule(count + first)
 
 
 class Delayed(NamedTuple):
@@ -70,6 +134,25 @@ def zero_waiting(grads: Any, updates: jax.Array, start: Callable[[str], int]) ->
   return jax.tree_util.tree_map_with_path(gated, grads)
 
 
-def path_name(path: tuple) -> str:
-  """The path of a parameter as text, with slashes."""
-  return jax.tree_util.keystr(path, simple=True, separator="/")
+def _gate(grads: Any, updates: jax.Array, layerwise: Layerwise) -> Any:
+  if layerwise.frozen:
+    frozen = is_frozen(grads, layerwise.frozen)
+    grads = jax.tree.map(lambda g, frozen: jnp.zeros_like(g) if frozen else g, grads, frozen)
+  return grads if layerwise.start is None else zero_waiting(grads, updates, layerwise.start)
+
+
+def is_frozen(params: Any, patterns: Sequence[str]) -> Any:
+  """A tree of bools: whether any of the patterns occurs in a parameter's path.
+
+  Raises:
+    ValueError: a pattern occurs in no path.
+  """
+  paths = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+  for pattern in patterns:
+    if not any(re.search(pattern, path) for path in paths):
+      raise ValueError(f"frozen: {pattern!r} matches no parameter; they are {', '.join(paths)}")
+
+  def matches(path, _):
+    return any(re.search(pattern, path_name(path)) for pattern in patterns)
+
+  return jax.tree_util.tree_map_with_path(matches, params)

@@ -1,24 +1,14 @@
-"""Optimizers: an update rule, its schedule, and which parameters train when."""
+"""Optimizers: an update rule and its schedule."""
 
 import dataclasses
-import functools
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import optax
 
 from gpt_jax.config import option, register, validate
 from gpt_jax.errors import InputError
-from gpt_jax.training.layerwise import (
-  Layerwise,
-  delayed,
-  path_name,
-  scale_by_path,
-  zero_waiting,
-)
 from gpt_jax.training.schedules import SHAPES, make_schedule, warmup_length
 from gpt_jax.training.update_rules import RULES, clip_by_global_norm
 
@@ -109,119 +99,42 @@ class Optimizer(NamedTuple):
 
   transformation: optax.GradientTransformationExtraArgs
   schedule: optax.Schedule
-  gate: Callable[[Any, jax.Array], Any]
+  gate: Callable[[Any, jax.Array], Any] = lambda grads, updates: grads
 
 
-def make_optimizer(
-  config: OptimConfig,
-  total_steps: int,
-  frozen: Sequence[str] = (),
-  layerwise: Layerwise = Layerwise(),  # noqa: B008  # a constant
-) -> Optimizer:
-  """The optimizer of a run.
+def make_optimizer(config: OptimConfig, total_steps: int) -> Optimizer:
+  """The optimizer of a run of `total_steps` updates in which all parameters train alike.
 
-  Args:
-    config: rule and schedule.
-    total_steps: updates of the run.
-    frozen: regular expressions, searched for in the paths of parameters such as
-      "trunk/block_0/mlp/in/kernel". A matching parameter has no moments, no update and no weight
-      decay, and is not in the norm.
-    layerwise: parameters with another learning rate, or that begin to train later. These too are
-      in norm, moments and decay only from then on.
+  For others see layerwise.layerwise_optimizer.
+  """
+  schedule = schedule_of(config, total_steps)
+  return Optimizer(clipped(config, rule_of(config, schedule)), schedule)
+
+
+def schedule_of(config: OptimConfig, total_steps: int) -> optax.Schedule:
+  """Number of updates made before -> learning rate.
+
+  Raises:
+    InputError: the config leaves the rate or the warm-up open.
   """
   if config.learning_rate is None or config.warmup_share is None:
     raise InputError(
       "optim.learning_rate and optim.warmup_share: none is for fine-tuning; set a number"
     )
   warmup = config.warmup_length(total_steps)
-  schedule = make_schedule(config.schedule, config.learning_rate, warmup, total_steps)
-  if layerwise.start is None:
-    rule = _rule(config, schedule)
-  else:
-    rule = _begin_later(config, schedule, layerwise.start)
-  if layerwise.scale is not None:
-    # After the rule, whose decay is scaled with the rest of the update. On the gradient a factor
-    # would cancel in m / sqrt(v).
-    rule = optax.chain(rule, scale_by_path(layerwise.scale))
-  # The norm is that of all gradients together, after they were averaged over devices.
-  clip_norm = clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity()
-  # Clipping comes first: moments are those of the clipped gradient.
-  transformation = optax.with_extra_args_support(optax.chain(clip_norm, rule))
-  if frozen:
-    transformation = optax.partition(
-      {"frozen": optax.set_to_zero(), "trained": transformation},
-      lambda params: jax.tree.map(
-        lambda frozen: "frozen" if frozen else "trained", is_frozen(params, frozen)
-      ),
-    )
-  gate = functools.partial(_gate, frozen=tuple(frozen), start=layerwise.start)
-  return Optimizer(transformation, schedule, gate)
+  return make_schedule(config.schedule, config.learning_rate, warmup, total_steps)
 
 
-def _rule(config: OptimConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
+def rule_of(config: OptimConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
+  """The update rule, which multiplies by the learning rate of a schedule."""
   rule = RULES[config.optimizer]
   return rule(schedule, config.b1, config.b2, config.eps, config.weight_decay)
 
 
-def _begin_later(
-  config: OptimConfig, schedule: optax.Schedule, start: Callable[[str], int]
-) -> optax.GradientTransformation:
-  """The rule with a state of its own for each group of parameters that begin at the same update;
-  all follow one schedule.
-  """
-
-  def partitioned(tree):
-    # Labels have the structure of the parameters, which only init and update see.
-    starts = jax.tree_util.tree_map_with_path(lambda path, _: start(path_name(path)), tree)
-    rules = {}
-    for first in set(jax.tree.leaves(starts)):
-      # A group counts its updates from its own start; the schedule is that of the run.
-      own_schedule = functools.partial(_shifted, schedule, first)
-      # Padded with zeros: dicts of a state are sorted by key, so groups follow in order of time.
-      rules[f"from_{first:09}"] = delayed(_rule(config, own_schedule), first)
-    return optax.partition(rules, jax.tree.map(lambda first: f"from_{first:09}", starts))
-
-  def init(params):
-    return partitioned(params).init(params)
-
-  def update(grads, state, params=None, **_):
-    return partitioned(grads).update(grads, state, params)
-
-  return optax.GradientTransformationExtraArgs(init, update)
-
-
-def _shifted(schedule: optax.Schedule, first: int, count: jax.Array) -> jax.Array:
-  return schedule(count + first)
-
-
-def _gate(
-  grads: Any, updates: jax.Array, frozen: tuple[str, ...], start: Callable[[str], int] | None
-) -> Any:
-  grads = zero_frozen(grads, frozen)
-  return grads if start is None else zero_waiting(grads, updates, start)
-
-
-def is_frozen(params: Any, patterns: Sequence[str]) -> Any:
-  """A tree of bools: whether any of the patterns occurs in a parameter's path.
-
-  Raises:
-    ValueError: a pattern occurs in no path.
-  """
-  paths = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
-  for pattern in patterns:
-    if not any(re.search(pattern, path) for path in paths):
-      raise ValueError(f"frozen: {pattern!r} matches no parameter; they are {', '.join(paths)}")
-
-  def matches(path, _):
-    return any(re.search(pattern, path_name(path)) for pattern in patterns)
-
-  return jax.tree_util.tree_map_with_path(matches, params)
-
-
-def zero_frozen(grads: Any, patterns: Sequence[str]) -> Any:
-  """The gradient with zeros for the parameters that `patterns` freeze: a gate of make_step."""
-  if not patterns:
-    return grads
-  return jax.tree.map(
-    lambda g, frozen: jnp.zeros_like(g) if frozen else g, grads, is_frozen(grads, patterns)
-  )
+def clipped(
+  config: OptimConfig, rule: optax.GradientTransformation
+) -> optax.GradientTransformationExtraArgs:
+  """A rule whose moments are those of the clipped gradient."""
+  # The norm is that of all gradients together, after they were averaged over devices.
+  clip_norm = clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity()
+  return optax.with_extra_args_support(optax.chain(clip_norm, rule))

@@ -19,8 +19,6 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from gpt_jax.training.layerwise import path_name
-
 NOT_DECAYED = ("bias", "scale", "gain", "mixture")
 
 # (schedule, b1, b2, eps, weight decay) -> the rule with its learning rate.
@@ -292,3 +290,8 @@ def _view(path: tuple, x: Any) -> View | None:
   name = path_name(path)
   fits = (view for view in VIEWS if view.rank == x.ndim and re.search(view.pattern, name))
   return next(fits, None)
+
+
+def path_name(path: tuple) -> str:
+  """The path of a parameter as text, with slashes."""
+  return jax.tree_util.keystr(path, simple=True, separator="/")

@@ -12,7 +12,7 @@ from gpt_jax.errors import InputError
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs.finetune_task import below_head, trained_layers
-from gpt_jax.training.layerwise import Layerwise
+from gpt_jax.training.layerwise import Layerwise, layerwise_optimizer
 from gpt_jax.training.optimizer import OptimConfig, make_optimizer
 
 START, STEPS = 3, 8
@@ -49,7 +49,7 @@ def late(path):
 @pytest.mark.parametrize("rule", ["openai", "adamw"])
 def test_a_late_parameter_waits_and_then_trains_as_if_the_rule_began_there(rule):
   config, params = options(rule), params_of(0)
-  history = train(make_optimizer(config, STEPS, layerwise=Layerwise(start=late)), params)
+  history = train(layerwise_optimizer(config, STEPS, Layerwise(start=late)), params)
   for n in range(START):
     np.testing.assert_array_equal(history[n]["late"]["kernel"], params["late"]["kernel"])
   # The rule from update 3 on, at the rates that the one schedule has there.
@@ -76,13 +76,13 @@ def test_a_late_parameter_waits_and_then_trains_as_if_the_rule_began_there(rule)
 @pytest.mark.parametrize("rule", ["openai", "adamw"])
 def test_the_others_train_as_without_it(rule):
   config, params = options(rule), params_of(0)
-  (*_, got) = train(make_optimizer(config, STEPS, layerwise=Layerwise(start=late)), params)
+  (*_, got) = train(layerwise_optimizer(config, STEPS, Layerwise(start=late)), params)
   (*_, want) = train(make_optimizer(config, STEPS), params)
   np.testing.assert_allclose(got["head"]["kernel"], want["head"]["kernel"], rtol=1e-6)
 
 
 def test_waiting_gradients_are_not_in_the_norm():
-  gate = make_optimizer(options("openai"), STEPS, layerwise=Layerwise(start=late)).gate
+  gate = layerwise_optimizer(options("openai"), STEPS, Layerwise(start=late)).gate
   grads = params_of(0)
   before, after = gate(grads, jnp.int32(START - 1)), gate(grads, jnp.int32(START))
   assert not np.any(before["late"]["kernel"])
@@ -94,7 +94,7 @@ def test_waiting_gradients_are_not_in_the_norm():
 def test_rates_differ_by_path(rule):
   config, params = options(rule), params_of(0)
   layerwise = Layerwise(scale=lambda path: 0.25 if path.startswith("late/") else 1.0)
-  first = make_optimizer(config, STEPS, layerwise=layerwise).transformation
+  first = layerwise_optimizer(config, STEPS, layerwise).transformation
   second = make_optimizer(config, STEPS).transformation
   grads = params_of(1)
   # The first update has rate 0.
@@ -127,15 +127,15 @@ TRUNK = TransformerConfig(vocab_size=9, context=8, layers=2, width=4, heads=2)
 
 @pytest.mark.parametrize("trained, frozen", [(None, 0), (0, 3), (1, 2), (2, 1)])
 def test_layers_are_frozen_from_the_bottom(trained, frozen):
-  patterns, layerwise = trained_layers(PATHS, TRUNK, trained)
+  scale, start, patterns = trained_layers(PATHS, TRUNK, trained)
   matched = [path for path in PATHS if any(re.search(pattern, path) for pattern in patterns)]
   assert matched == PATHS[len(PATHS) - frozen :]
-  assert layerwise == (None, None)
+  assert (scale, start) == (None, None)
 
 
 def test_rates_and_beginnings_by_layer():
-  frozen, layerwise = trained_layers(PATHS, TRUNK, 1, decay=0.5, steps_per_layer=10)
-  assert frozen == []
+  layerwise = trained_layers(PATHS, TRUNK, 1, decay=0.5, steps_per_layer=10)
+  assert layerwise.frozen == ()
   assert list(map(layerwise.scale, PATHS)) == [1, 0.5, 0.25, 0.125]
   assert list(map(layerwise.start, PATHS)) == [0, 0, 10, 20]
 

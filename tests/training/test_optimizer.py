@@ -15,6 +15,7 @@ from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import ModelConfig, parameter_shapes
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
+from gpt_jax.training.layerwise import Layerwise, layerwise_optimizer
 from gpt_jax.training.optimizer import OptimConfig, make_optimizer
 from gpt_jax.training.trainer import Trainer
 from gpt_jax.training.update_rules import VIEWS, clip_by_global_norm, per_matrix, split_matrices
@@ -228,7 +229,7 @@ def train(frozen, steps=3, **options):
     TwoLayers(),
     WeightedSum(),
     None,
-    make_optimizer(config, 10, frozen),
+    layerwise_optimizer(config, 10, Layerwise(frozen=frozen)),
     make_mesh(MeshConfig(data=1), jax.devices()[:1]),
   )
   state = trainer.init(0)

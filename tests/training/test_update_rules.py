@@ -16,7 +16,7 @@ from gpt_jax.models.loss import model_loss
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
-from gpt_jax.training.layerwise import Layerwise
+from gpt_jax.training.layerwise import Layerwise, layerwise_optimizer
 from gpt_jax.training.optimizer import OptimConfig, make_optimizer
 from gpt_jax.training.trainer import Trainer
 
@@ -262,14 +262,14 @@ def batch(step):
 
 
 @functools.cache
-def build(rule, devices=1, mesh=MeshConfig(), microbatches=1, frozen=(), layerwise=Layerwise()):  # noqa: B008
+def build(rule, devices=1, mesh=MeshConfig(), microbatches=1, layerwise=Layerwise()):  # noqa: B008
   model = ModelConfig(TRUNK).build()
   optim = OptimConfig(optimizer=rule, learning_rate=0.01, schedule="constant", warmup_steps=0)
   return Trainer.build(
     model,
     model_loss(model),
     batch(0),
-    make_optimizer(optim, 10, frozen, layerwise),
+    layerwise_optimizer(optim, 10, layerwise),
     make_mesh(mesh, jax.devices()[:devices]),
     rules=TRUNK.TENSOR_PARALLEL,
     fsdp=mesh.fsdp,
@@ -324,8 +324,8 @@ def test_a_run_resumes_with_the_same_bits(rule, tmp_path):
 
 @pytest.mark.parametrize("rule", ["lamb", "adafactor"])  # split into matrices inside of a group
 def test_a_layer_that_begins_later_keeps_its_parameters_until_then(rule):
-  late = Layerwise(lambda path: 0.5, lambda path: 2 if "tokens" in path else 0)
-  trainer = build(rule, frozen=("positions$",), layerwise=late)
+  late = Layerwise(lambda path: 0.5, lambda path: 2 if "tokens" in path else 0, ("positions$",))
+  trainer = build(rule, layerwise=late)
   states = [jax.device_get(trainer.init(0).params)]
   state = trainer.init(0)
   for step in range(3):
