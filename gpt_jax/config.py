@@ -93,8 +93,18 @@ def option(
   return dataclasses.field(default=default, metadata=metadata)
 
 
+class Config:
+  """Base of the config dataclasses: checks each instance by `validate`.
+
+  A class with checks of its own begins its `__post_init__` with `super().__post_init__()`.
+  """
+
+  def __post_init__(self) -> None:
+    validate(self)
+
+
 def validate(node: Any) -> None:
-  """Checks type and range of every field of a dataclass; call it in `__post_init__`.
+  """Checks type and range of every field of a dataclass.
 
   Converts integers in float fields to float.
 

@@ -2,12 +2,12 @@
 
 import dataclasses
 
-from gpt_jax.config import option, register, validate
+from gpt_jax.config import Config, option, register
 
 
 @register("embedding")
 @dataclasses.dataclass(frozen=True)
-class Embedding:
+class Embedding(Config):
   """A vector of the last hidden states; Model.embed computes it."""
 
   pooling: str = option(
@@ -20,6 +20,3 @@ class Embedding:
     None, "longest sequence with its special tokens; none: the context", low=8, unit="tokens"
   )
   unsupported: str = option("", "what the model's folder asks for besides, and `embed` refuses")
-
-  def __post_init__(self):
-    validate(self)

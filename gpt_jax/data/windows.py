@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from gpt_jax.config import option, register, validate
+from gpt_jax.config import Config, option, register
 from gpt_jax.data.draws import Draw, hash64, permute
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.errors import InputError
@@ -17,7 +17,7 @@ AHEAD = 2  # steps whose text is requested before they are due, if it is on a st
 
 @register("windows")
 @dataclasses.dataclass(frozen=True)
-class WindowsConfig:
+class WindowsConfig(Config):
   """How a token file becomes rows."""
 
   batch_size: int = option(64, "rows in a batch", unit="rows", low=1, high=10**6)
@@ -27,9 +27,6 @@ class WindowsConfig:
     "within_documents: shuffled spans that never cross a document; across_documents: the same, "
     "with the whole text as one document; random_offset: from random positions, with replacement",
   )
-
-  def __post_init__(self):
-    validate(self)
 
 
 class Spans(NamedTuple):

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpt_jax.config import option, register, validate
+from gpt_jax.config import Config, option, register
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.models.layers import Projection, uniform
 from gpt_jax.ops.lookup import lookup
@@ -27,7 +27,7 @@ CHARACTERS = 261
 
 @register("characters")
 @dataclasses.dataclass(frozen=True)
-class CharacterConfig:
+class CharacterConfig(Config):
   """Sizes of the convolution; the defaults are ELMo's."""
 
   width: int = option(16, "size of a character's embedding, C", low=1, high=10**4)
@@ -39,9 +39,6 @@ class CharacterConfig:
   pieces: tuple[str, ...] = option(
     (), "spelling of each id, set from the data; empty: not yet", listed=False
   )
-
-  def __post_init__(self):
-    validate(self)
 
   def with_pieces(self, tokenizer: Tokenizer) -> "CharacterConfig":
     """The config with the pieces of a vocabulary and the names of its special tokens."""

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from gpt_jax.batch import Rows
-from gpt_jax.config import option, register, validate
+from gpt_jax.config import option, register
 from gpt_jax.errors import InputError
 from gpt_jax.models.encoder_decoder_layers import DecoderBlock, EncoderBlock, RMSNorm, row_dropout
 from gpt_jax.models.layers import DTYPES, NUM_SPECIAL, padded_rows
@@ -76,9 +76,6 @@ class T5Config(TrunkConfig):
   decoder: bool = option(True, "without a decoder, the encoder is a bidirectional trunk")
 
   TENSOR_PARALLEL = TENSOR_PARALLEL
-
-  def __post_init__(self):
-    validate(self)
 
   @property
   def rows(self) -> int:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from gpt_jax.batch import Rows
-from gpt_jax.config import option, register, validate
+from gpt_jax.config import option, register
 from gpt_jax.errors import InputError
 from gpt_jax.models.layers import DTYPES, INIT, NUM_SPECIAL, Projection, padded_rows
 from gpt_jax.models.trunk import States, TrunkConfig
@@ -62,9 +62,6 @@ class LSTMConfig(TrunkConfig):
   )
 
   TENSOR_PARALLEL = TENSOR_PARALLEL
-
-  def __post_init__(self):
-    validate(self)
 
   @property
   def rows(self) -> int:

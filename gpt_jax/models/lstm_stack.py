@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from gpt_jax.batch import Rows
-from gpt_jax.config import option, register, validate
+from gpt_jax.config import option, register
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.models.characters import CharacterConfig, Characters
@@ -101,7 +101,7 @@ class LSTMStackConfig(TrunkConfig):
   TENSOR_PARALLEL = TENSOR_PARALLEL
 
   def __post_init__(self):
-    validate(self)
+    super().__post_init__()
     if not self.units:
       raise InputError("trunk.units: must have the units of at least one layer")
     if self.tied and self.embedding_width != self.table_width:

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from gpt_jax.batch import Rows
-from gpt_jax.config import option, register, validate
+from gpt_jax.config import option, register
 from gpt_jax.errors import InputError
 from gpt_jax.models.layers import (
   ACTIVATIONS,
@@ -145,7 +145,7 @@ class TransformerConfig(TrunkConfig):
   )
 
   def __post_init__(self):
-    validate(self)
+    super().__post_init__()
     if self.width % self.heads:
       raise InputError(f"trunk.heads={self.heads}: must divide trunk.width={self.width}")
     find_backend(self.attention_backend)  # raises at an unknown name

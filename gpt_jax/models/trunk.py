@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from gpt_jax.batch import Rows
+from gpt_jax.config import Config
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.ops.dropout import Key
@@ -113,7 +114,7 @@ class Trunk(Protocol):
     ...
 
 
-class TrunkConfig:
+class TrunkConfig(Config):
   """Base of the trunks' configs: frozen dataclasses, registered by name, from which a trunk is
   rebuilt.
 

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from gpt_jax.batch import Batch, Predictions, Rows
-from gpt_jax.config import option, register, validate
+from gpt_jax.config import option, register
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.objectives.objective import Bound, Noise, Objective
 
@@ -21,9 +21,6 @@ class Causal(Objective):
   tar: float = option(
     0.0, "weight of the squared differences of neighboring outputs (AWD-LSTM: 1)", low=0.0
   )
-
-  def __post_init__(self):
-    validate(self)
 
   attention = "causal"
   format = {"type": "gpt_format"}

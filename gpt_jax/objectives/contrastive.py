@@ -11,7 +11,7 @@ import dataclasses
 import numpy as np
 
 from gpt_jax.batch import Batch, Rows
-from gpt_jax.config import option, register, validate
+from gpt_jax.config import option, register
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.data.windows import PAD
 from gpt_jax.errors import InputError
@@ -37,9 +37,6 @@ class _Pairs(Objective):
   mlp: bool = option(
     False, "a dense layer with tanh before the cosine when training; embeddings are taken before it"
   )
-
-  def __post_init__(self):
-    validate(self)
 
   keeps_format = True
   symmetric = False  # whether both texts of a pair are anchors, or only the first

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from gpt_jax.batch import Predictions
-from gpt_jax.config import option, validate
+from gpt_jax.config import option
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.data.windows import Windows, WindowsConfig
@@ -63,7 +63,7 @@ class MaskingRule(Objective):
   )
 
   def __post_init__(self):
-    validate(self)
+    super().__post_init__()
     if self.unit == "sentence" and not self.marks_sentences:
       raise InputError(
         "objective.unit=sentence: the rows of this objective do not tell where sentences end, as "

@@ -7,6 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from gpt_jax.batch import Batch
+from gpt_jax.config import Config
 from gpt_jax.data.draws import Draw
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import Tokenizer
@@ -28,7 +29,7 @@ class Bound(Protocol):
     ...
 
 
-class Objective:
+class Objective(Config):
   """Base of the objectives' configs, which are frozen dataclasses, registered by name.
 
   Attributes:

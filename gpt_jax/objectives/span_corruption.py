@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 
 from gpt_jax.batch import Batch, Predictions, Rows
-from gpt_jax.config import option, register, validate
+from gpt_jax.config import option, register
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.objectives.objective import Bound, Noise, Objective
@@ -47,9 +47,6 @@ class SpanCorruption(Objective):
   z_loss: float = option(
     0.0, "weight of (log Z)^2 in the training loss of a token, Z = sum exp(logits)", low=0.0
   )
-
-  def __post_init__(self):
-    validate(self)
 
   @property
   def attention(self) -> str:

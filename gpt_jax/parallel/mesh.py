@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import jax
 from jax.sharding import AxisType, Mesh
 
-from gpt_jax.config import option, register, validate
+from gpt_jax.config import Config, option, register
 from gpt_jax.errors import InputError
 
 PMAP_AXIS = "batch"
@@ -14,7 +14,7 @@ PMAP_AXIS = "batch"
 
 @register("mesh")
 @dataclasses.dataclass(frozen=True)
-class MeshConfig:
+class MeshConfig(Config):
   """How a run uses the devices."""
 
   data: int = option(0, "devices along the batch; 0: all that remain", unit="devices", low=0)
@@ -25,7 +25,7 @@ class MeshConfig:
   backend: str = option("jit", "how a step is compiled", choices=("jit", "pmap"))
 
   def __post_init__(self):
-    validate(self)
+    super().__post_init__()
     if self.backend == "pmap" and (self.model > 1 or self.fsdp):
       raise InputError(
         "mesh.backend: pmap is data parallel only; use jit, or mesh.model=1 and mesh.fsdp=false"

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from gpt_jax.config import option, register, validate
+from gpt_jax.config import option, register
 from gpt_jax.errors import InputError
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.parallel.mesh import MeshConfig
@@ -95,9 +95,6 @@ class FinetuneConfig(RunConfig):
     TrainConfig(log_every=50, keep_checkpoints=1),
     "length of the run, logs and checkpoints; without steps and epochs: chosen by model size",
   )
-
-  def __post_init__(self):
-    validate(self)
 
 
 def check_type(config: Any) -> None:

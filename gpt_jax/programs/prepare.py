@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.config import option, register, validate
+from gpt_jax.config import Config, option, register
 from gpt_jax.data import splits
 from gpt_jax.data.cleaning import cleaner
 from gpt_jax.data.passes import LEDGER, TRAINED, Passes, Survey, local_pool, take_survey
@@ -63,7 +63,7 @@ MakePasses = Callable[[Sequence[Source], str, dict[str, Any]], AbstractContextMa
 
 @register("prepare")
 @dataclasses.dataclass(frozen=True)
-class PrepareConfig:
+class PrepareConfig(Config):
   """A preparation of text: its sources, vocabulary and token files."""
 
   source: str = option("embedded", f"{usage()}; several separated by commas")
@@ -98,9 +98,6 @@ class PrepareConfig:
   shard_tokens: int = option(
     0, "ids in one file of a split, which may have several; 0: all in one", unit="ids", low=0
   )
-
-  def __post_init__(self):
-    validate(self)
 
 
 def run(

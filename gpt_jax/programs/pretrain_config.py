@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from gpt_jax.config import option, register, validate
+from gpt_jax.config import option, register
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.models.model import ModelConfig, make_heads
@@ -34,7 +34,7 @@ class PretrainConfig(RunConfig):
   evaluation_batches: int = option(0, "batches of held-out text per evaluation; 0: all", low=0)
 
   def __post_init__(self):
-    validate(self)
+    super().__post_init__()
     if self.data.length > self.trunk.context:
       raise InputError(
         f"data.length={self.data.length}: must not exceed trunk.context={self.trunk.context}"

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gpt_jax.config import option, register, validate
+from gpt_jax.config import Config, option, register
 from gpt_jax.data.tokenizers.base import SpecialTokens
 
 START = "pad"  # first token of a decoder that answers in text
 END = "sep"  # ends the input and the answer of a text-to-text model
 
 
-class Format:
+class Format(Config):
   """Base of the formats: fields of ids to a sequence of ids.
 
   Attributes:
@@ -98,9 +98,6 @@ class PlainFormat(Format):
   """
 
   padding: int = option(-1, "id of the padding token, which a text may hold, too; -1: none", low=-1)
-
-  def __post_init__(self):
-    validate(self)
 
   def overhead(self, fields: int) -> int:
     del fields

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from gpt_jax.config import option, register, validate
+from gpt_jax.config import Config, option, register
 from gpt_jax.errors import InputError
 from gpt_jax.files import exists
 from gpt_jax.tasks.answers.answer import LabeledTask
@@ -38,14 +38,11 @@ _SEPARATORS = (",", ";", "|", "\t")
 
 @register("imported_task")
 @dataclasses.dataclass(frozen=True)
-class ImportedTask:
+class ImportedTask(Config):
   """The labels that a transformers folder names."""
 
   kind: str = option("one_label", "what is predicted of a text, or of each word", choices=KINDS)
   labels: tuple[str, ...] = option((), "names of the outputs, in order; none of a regression")
-
-  def __post_init__(self):
-    validate(self)
 
   def build(self, data_dir: str) -> LabeledTask:
     del data_dir  # names no files

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gpt_jax import files
-from gpt_jax.config import option, register, validate
+from gpt_jax.config import Config, option, register
 from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.tasks.answers.labels import (
   MultiLabelTask,
@@ -58,7 +58,7 @@ _MANY_NUMBERS = 50  # different labels, all of them numbers, that look like regr
 
 @register("table_task")
 @dataclasses.dataclass(frozen=True)
-class TableTask:
+class TableTask(Config):
   """Files relative to data_dir; .csv and .jsonl by their suffix, any other file is TSV."""
 
   train: str = option("train.tsv", "file of the training rows")
@@ -115,7 +115,7 @@ class TableTask:
   has_folds = True  # a part of the training file can be held out
 
   def __post_init__(self):
-    validate(self)
+    super().__post_init__()
     self._check_columns()
     self._check_kind()
     if self.folds and self.dev_share:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from gpt_jax import tasks
-from gpt_jax.config import option, register, validate
+from gpt_jax.config import Config, option, register
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError, counted, did_you_mean
 from gpt_jax.tasks.answers.answer import LabeledTask
@@ -208,7 +208,7 @@ def unusable_rows(problems: Sequence[InputError], can_skip: bool = False) -> Inp
 
 @register("builtin_task")
 @dataclasses.dataclass(frozen=True)
-class BuiltinTask:
+class BuiltinTask(Config):
   """Selects a task of this package by its name."""
 
   name: str = option("cola", "name of a task in gpt_jax/tasks, e.g. cola or race-middle")
@@ -216,9 +216,6 @@ class BuiltinTask:
   columns = ()  # the task's own
   # No part of its training set is held out: `folds` is for tables.
   has_folds = False  # its dev set is part of it
-
-  def __post_init__(self):
-    validate(self)
 
   def with_labels(self, data_dir: str) -> "BuiltinTask":
     """This config: the labels are part of the task. TableTask reads them from its files."""

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from gpt_jax.batch import Batch, Mean
-from gpt_jax.config import option, register, validate
+from gpt_jax.config import Config, option, register
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.loss import Denominators, Loss, ModelLoss, perturbed
@@ -31,7 +31,7 @@ from gpt_jax.ops.dropout import Key
 
 @register("fgm")
 @dataclasses.dataclass(frozen=True)
-class FGM:
+class FGM(Config):
   """The loss, and the loss at e + r with r = radius g / |g|, g its gradient (arXiv 1605.07725)."""
 
   radius: float = option(1.0, "L2 norm of the perturbation of a sequence", low=1e-6, high=1e6)
@@ -40,16 +40,13 @@ class FGM:
   work = 2.0  # clean, which gives g as well, and under attack
   needs_labels = True
 
-  def __post_init__(self):
-    validate(self)
-
   def wrap(self, loss: ModelLoss) -> Loss:
     return _FGMLoss(self, loss)
 
 
 @register("virtual_adversarial")
 @dataclasses.dataclass(frozen=True)
-class VirtualAdversarial:
+class VirtualAdversarial(Config):
   """The loss, and KL(p(e) || p(e + r)), which needs no label (arXiv 1605.07725, section 3).
 
   r is the direction that the divergence is most sensitive to, by one power iteration from a random
@@ -63,16 +60,13 @@ class VirtualAdversarial:
   work = 3.0  # clean, p(e), the probe without gradients of parameters, and at e + r
   needs_labels = False
 
-  def __post_init__(self):
-    validate(self)
-
   def wrap(self, loss: ModelLoss) -> Loss:
     return _VirtualLoss(self, loss)
 
 
 @register("freelb")
 @dataclasses.dataclass(frozen=True)
-class FreeLB:
+class FreeLB(Config):
   """The mean loss over the steps of a gradient ascent from a random perturbation (arXiv
   1909.11764); its gradient is that of FreeLB's code, which adds up those of the steps.
   """
@@ -85,9 +79,6 @@ class FreeLB:
   )
 
   needs_labels = True
-
-  def __post_init__(self):
-    validate(self)
 
   @property
   def work(self) -> float:

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import jax
 from jax.experimental import multihost_utils
 
-from gpt_jax.config import option, register, validate
+from gpt_jax.config import Config, option, register
 from gpt_jax.errors import InputError
 from gpt_jax.models.trunk import POLICIES
 from gpt_jax.training.hooks import Hook, StepContext
@@ -24,7 +24,7 @@ from gpt_jax.training.watchdog import Watchdog
 
 @register("train")
 @dataclasses.dataclass(frozen=True)
-class TrainConfig:
+class TrainConfig(Config):
   """Length of a run, and how often it logs, evaluates and saves."""
 
   steps: int = option(0, "updates; 0 if epochs is set", unit="steps", low=0)
@@ -59,9 +59,6 @@ class TrainConfig:
     low=0,
     resumable=True,
   )
-
-  def __post_init__(self):
-    validate(self)
 
   @property
   def parts(self) -> int:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import optax
 
-from gpt_jax.config import option, register, validate
+from gpt_jax.config import Config, option, register
 from gpt_jax.errors import InputError
 from gpt_jax.training.schedules import SHAPES, make_schedule, warmup_length
 from gpt_jax.training.update_rules import RULES, clip_by_global_norm
@@ -15,7 +15,7 @@ from gpt_jax.training.update_rules import RULES, clip_by_global_norm
 
 @register("optimizer")
 @dataclasses.dataclass(frozen=True)
-class OptimConfig:
+class OptimConfig(Config):
   """The optimizer and its schedule; the defaults are the paper's for pre-training (section 4.1).
 
   The paper's fine-tuning has `learning_rate=6.25e-5, schedule="linear", warmup_steps=0,
@@ -55,7 +55,7 @@ class OptimConfig:
   eps: float = option(1e-8, "added to the root of the second moment", low=1e-12)
 
   def __post_init__(self):
-    validate(self)
+    super().__post_init__()
     if self.warmup_steps and self.warmup_share:
       raise InputError(
         f"warmup_steps = {self.warmup_steps} and warmup_share = {self.warmup_share}: "

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 from jax.sharding import Mesh
 
 from gpt_jax.batch import Batch
-from gpt_jax.config import to_json
+from gpt_jax.config import Config, to_json
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.models.loss import Loss, model_loss
 from gpt_jax.models.model import Model, ModelConfig
@@ -20,7 +20,7 @@ from gpt_jax.training.step import TrainState
 from gpt_jax.training.trainer import Trainer
 
 
-class RunConfig:
+class RunConfig(Config):
   """Base of the configs of runs: frozen dataclasses, registered by name.
 
   Attributes:

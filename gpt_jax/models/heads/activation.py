@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from gpt_jax.batch import Batch, Mean
-from gpt_jax.config import option, register, validate
+from gpt_jax.config import option, register
 from gpt_jax.models.heads.head import Head
 from gpt_jax.models.trunk import States, TrunkConfig
 from gpt_jax.ops.dropout import Key
@@ -22,9 +22,6 @@ class ActivationHead(Head):
 
   temporal: bool = option(False, "TAR, and not AR")
   weight: float = option(2.0, "loss weight: alpha of AR, beta of TAR (1)", low=0.0)
-
-  def __post_init__(self):
-    validate(self)
 
   labeled = False
   per_token = False

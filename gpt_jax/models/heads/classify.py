@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from gpt_jax.batch import Batch, Mean
-from gpt_jax.config import option, register, validate
+from gpt_jax.config import option, register
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.head import Head
 from gpt_jax.models.heads.style import style_of
@@ -53,7 +53,7 @@ class ClassifyHead(Head):
   transform: str = transform_option()
 
   def __post_init__(self):
-    validate(self)
+    super().__post_init__()
     if self.class_weights and len(self.class_weights) != self.num_classes:
       raise InputError(
         f"ClassifyHead.class_weights: {len(self.class_weights)} weights for {self.num_classes} "

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from gpt_jax.batch import Batch, Mean
-from gpt_jax.config import option, register, validate
+from gpt_jax.config import option, register
 from gpt_jax.models.heads.head import Head
 from gpt_jax.models.layers import Projection
 from gpt_jax.models.trunk import States, TrunkConfig
@@ -42,9 +42,6 @@ class ContrastiveHead(Head):
   )
   symmetric: bool = option(False, "whether the second text of a pair is an anchor, too")
   weight: float = option(1.0, "loss weight", low=0.0)
-
-  def __post_init__(self):
-    validate(self)
 
   scope = "contrastive"
   metric = "contrastive_loss"

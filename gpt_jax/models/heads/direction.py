@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from gpt_jax.batch import Batch, Mean
-from gpt_jax.config import option, register, validate
+from gpt_jax.config import option, register
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.head import Head
 from gpt_jax.models.heads.language import NoOutputs
@@ -25,9 +25,6 @@ class DirectionHead(Head):
 
   backward: bool = option(False, "predict from the tokens after it, and not from those before it")
   weight: float = option(0.5, "loss weight", low=0.0)
-
-  def __post_init__(self):
-    validate(self)
 
   labeled = False
   per_token = True

@@ -6,10 +6,11 @@ import flax.linen as nn
 import jax
 
 from gpt_jax.batch import Batch, Mean
+from gpt_jax.config import Config
 from gpt_jax.models.trunk import States, TrunkConfig
 
 
-class Head:
+class Head(Config):
   """Base of the heads' configs, which are frozen dataclasses, registered by name.
 
   The flax module of a head is called with (states, batch, key) and returns the head's outputs, any

@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax
 
 from gpt_jax.batch import Batch, Mean
-from gpt_jax.config import option, register, validate
+from gpt_jax.config import option, register
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.head import Head
 from gpt_jax.models.trunk import States, TrunkConfig
@@ -30,9 +30,6 @@ class LanguageHead(Head):
   z_loss: float = option(
     0.0, "weight of (log Z)^2 in the training loss of a token, Z = sum exp(logits)", low=0.0
   )
-
-  def __post_init__(self):
-    validate(self)
 
   scope = "language"
   metric = "lm_loss"

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from gpt_jax.batch import Batch, Mean
-from gpt_jax.config import option, register, validate
+from gpt_jax.config import option, register
 from gpt_jax.models.heads.head import Head
 from gpt_jax.models.heads.style import Style, style_of
 from gpt_jax.models.layers import LayerNorm, Projection, activate
@@ -22,9 +22,6 @@ class MaskedHead(Head):
   """-log P(token | the rest of its text) at the predicted positions."""
 
   weight: float = option(1.0, "loss weight", low=0.0)
-
-  def __post_init__(self):
-    validate(self)
 
   scope = "masked"
   metric = "masked_loss"

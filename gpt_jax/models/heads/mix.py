@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from gpt_jax.batch import Batch, Mean
-from gpt_jax.config import option, register, validate
+from gpt_jax.config import option, register
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.head import Head
 from gpt_jax.models.layers import uniform
@@ -43,7 +43,7 @@ class MixedHead(Head):
   )
 
   def __post_init__(self):
-    validate(self)
+    super().__post_init__()
     if self.at != "input" and not self.units:
       raise InputError(f"mix.at={self.at}: is of the task's LSTM; set mix.units above 0")
     if self.at == "output" and not self.embedding:

@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax
 
 from gpt_jax.batch import Batch, Mean
-from gpt_jax.config import option, register, validate
+from gpt_jax.config import option, register
 from gpt_jax.models.heads.classify import Classifier, check_transform, transform_option
 from gpt_jax.models.heads.head import Head
 from gpt_jax.models.heads.style import style_of
@@ -22,9 +22,6 @@ class RegressHead(Head):
   dropout: float = option(0.1, "dropout on the input of the head", low=0.0, high=0.99)
   weight: float = option(1.0, "loss weight", low=0.0)
   transform: str = transform_option()
-
-  def __post_init__(self):
-    validate(self)
 
   scope = "head"
   metric = "task_loss"

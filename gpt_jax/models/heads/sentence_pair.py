@@ -9,7 +9,7 @@ import flax.linen as nn
 import jax
 
 from gpt_jax.batch import Batch, Mean
-from gpt_jax.config import option, register, validate
+from gpt_jax.config import option, register
 from gpt_jax.models.heads.classify import check_pooler, represent
 from gpt_jax.models.heads.head import Head
 from gpt_jax.models.heads.style import style_of
@@ -27,9 +27,6 @@ class SentencePairHead(Head):
   """
 
   weight: float = option(1.0, "loss weight", low=0.0)
-
-  def __post_init__(self):
-    validate(self)
 
   scope = "sentence_pair"
   metric = "sentence_pair_loss"

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from gpt_jax.batch import Batch, Mean
-from gpt_jax.config import option, register, validate
+from gpt_jax.config import option, register
 from gpt_jax.models.heads.head import Head
 from gpt_jax.models.heads.tag import Tagger
 from gpt_jax.models.trunk import States, TrunkConfig
@@ -29,9 +29,6 @@ class SpanHead(Head):
 
   dropout: float = option(0.1, "dropout on the input of the head", low=0.0, high=0.99)
   weight: float = option(1.0, "loss weight", low=0.0)
-
-  def __post_init__(self):
-    validate(self)
 
   scope = "span"
   metric = "task_loss"
