@@ -28,7 +28,6 @@ MAX_FILE = 1 << 30  # bytes
 METADATA = "tokenizer.json"
 TRANSFORMERS_CONFIG = "tokenizer_config.json"
 DEFAULT_SPECIAL = ("start", "delimiter", "extract")  # GPT-1's (the paper, 3.3)
-TRAINED_IDS = "the ids with which the model was trained"  # a value of Tokenizer.json_ids
 
 
 # An AttributeError too, since SpecialTokens looks names up in __getattr__: hasattr and copy ask for
@@ -114,7 +113,6 @@ class Tokenizer(abc.ABC):
     unknown_id: the id of what is in no other piece; None if there is none.
     end_id: the id of the piece between documents, to which no text encodes; None if there is none.
     filler_id: the id to pad with where no special token is named "pad"; None if there is none.
-    json_ids: which ids `hugging_face_json` gives, for a model card; "": this kind has none.
     transformers_settings: further entries of transformers' tokenizer_config.json.
     transformers_files: what transformers' own class of this kind reads, by name.
   """
@@ -176,8 +174,6 @@ class Tokenizer(abc.ABC):
     """The id of a piece that no text ends with, to pad with; None if there is none."""
     return self.special["pad"] if "pad" in self.special else self.filler_id
 
-  json_ids = ""
-
   @property
   def transformers_settings(self) -> dict[str, Any]:
     return {}
@@ -185,16 +181,6 @@ class Tokenizer(abc.ABC):
   @property
   def transformers_files(self) -> dict[str, bytes]:
     return {}
-
-  def hugging_face_json(self, of_parts: bool) -> dict[str, Any]:
-    """The parts of a tokenizer.json of Hugging Face's `tokenizers`; `json_ids` says if it has one.
-
-    Special tokens inside the vocabulary may be left out of its added_tokens.
-
-    Args:
-      of_parts: whether what is decoded continues a text, so that its first space counts.
-    """
-    raise NotImplementedError
 
   @property
   def begins_word(self) -> np.ndarray:

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.data.tokenizers import openai_json
 from gpt_jax.data.tokenizers.openai_files import (
   END_OF_WORD,
   FILES,
@@ -50,11 +49,6 @@ class GPT1Tokenizer(MergesTokenizer):
   unknown_id = 0
   filler_id = 0
   file_names = FILES[0]
-  json_ids = (
-    "the ids of OpenAI's code for English prose, but for about one in 15,000: it finds words by a "
-    "regular expression in place of spaCy, and decodes neither HTML entities nor mis-decoded "
-    "letters"
-  )
 
   @property
   def normalizer(self) -> str:
@@ -100,9 +94,6 @@ class GPT1Tokenizer(MergesTokenizer):
     """Words, each followed by a space: the ids do not tell how the text was punctuated."""
     text = "".join(self.pieces[i] for i in np.asarray(ids).tolist()).replace(END_OF_WORD, " ")
     return re.sub(" ?\n ?", "\n", text).removesuffix(" ")
-
-  def hugging_face_json(self, of_parts: bool) -> dict[str, Any]:
-    return openai_json.describe_gpt1(self, WORDS_PATTERN, of_parts)
 
   def _encode(self, text: str) -> np.ndarray:
     split, word_ids = self._words

@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.data.tokenizers import openai_json
-from gpt_jax.data.tokenizers.base import TRAINED_IDS
 from gpt_jax.data.tokenizers.openai_files import (
   BYTES,
   END_OF_TEXT,
@@ -35,7 +33,6 @@ class GPT2Tokenizer(MergesTokenizer):
 
   kind = KINDS[0]
   normalizer = "none"
-  json_ids = TRAINED_IDS
   file_names = FILES[1]
 
   @functools.cached_property
@@ -81,10 +78,6 @@ class GPT2Tokenizer(MergesTokenizer):
 
   def decode(self, ids: Iterable[int]) -> str:
     return b"".join(self._contents[i] for i in np.asarray(ids).tolist()).decode(errors="replace")
-
-  def hugging_face_json(self, of_parts: bool) -> dict[str, Any]:
-    del of_parts  # decoding keeps every space
-    return openai_json.describe_gpt2(self, self.prefix_space)
 
   @functools.cached_property
   def _contents(self) -> list[bytes]:

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import sentencepiece
 
-from gpt_jax.data.tokenizers import sentencepiece_json
-from gpt_jax.data.tokenizers.base import DEFAULT_SPECIAL, TRAINED_IDS, Tokenizer
+from gpt_jax.data.tokenizers.base import DEFAULT_SPECIAL, Tokenizer
 from gpt_jax.data.tokenizers.released import has_no_letters, read_file
 from gpt_jax.data.word_counts import WordCounts
 from gpt_jax.errors import InputError
@@ -94,7 +93,6 @@ class SentencePieceTokenizer(SentencePieceModel):
   unknown_id = 0
   filler_id = 0
   line_id = 1
-  json_ids = TRAINED_IDS
 
   @staticmethod
   def training_words(text: str) -> list[str]:
@@ -170,9 +168,6 @@ class SentencePieceTokenizer(SentencePieceModel):
       else:
         lines[-1].append(i)
     return "\n".join(self.processor.decode(lines))
-
-  def hugging_face_json(self, of_parts: bool) -> dict[str, Any]:
-    return sentencepiece_json.describe(self.model, self.unknown_id, self.line_id, of_parts)
 
 
 def detect(folder: str) -> bool:

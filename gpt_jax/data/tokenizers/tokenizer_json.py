@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.data.tokenizers.base import DEFAULT_SPECIAL, MAX_FILE, METADATA, TRAINED_IDS, Tokenizer
+from gpt_jax.data.tokenizers.base import DEFAULT_SPECIAL, MAX_FILE, METADATA, Tokenizer
 from gpt_jax.data.tokenizers.openai_files import is_release
 from gpt_jax.data.tokenizers.released import encode_all, has_no_letters, read_file, require
 from gpt_jax.errors import InputError
@@ -56,7 +56,6 @@ class HuggingFaceTokenizer(Tokenizer):
 
   kind = KINDS[0]
   normalizer = "of tokenizer.json"
-  json_ids = TRAINED_IDS
 
   @functools.cached_property
   def hash(self) -> str:
@@ -129,10 +128,6 @@ class HuggingFaceTokenizer(Tokenizer):
 
   def piece(self, i: int) -> str:
     return self._tokenizer.id_to_token(i) or f"<{i}>"  # ids may have gaps
-
-  def hugging_face_json(self, of_parts: bool) -> dict[str, Any]:
-    del of_parts
-    return json.loads(self.content)
 
   @functools.cached_property
   def unknown_id(self) -> int | None:

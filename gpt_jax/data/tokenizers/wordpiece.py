@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.data.tokenizers.base import TRAINED_IDS, TRANSFORMERS_CONFIG, Tokenizer
+from gpt_jax.data.tokenizers.base import TRANSFORMERS_CONFIG, Tokenizer
 from gpt_jax.data.tokenizers.released import encode_all, read_file, read_settings, require
 from gpt_jax.errors import InputError
 
@@ -53,7 +53,6 @@ class WordPieceTokenizer(Tokenizer):
   kind = KINDS[0]
   special_pieces = SPECIAL
   line_id = None
-  json_ids = TRAINED_IDS
 
   @staticmethod
   def training_words(text: str) -> list[str]:
@@ -145,28 +144,6 @@ class WordPieceTokenizer(Tokenizer):
 
   def piece(self, i: int) -> str:
     return self.pieces[i]
-
-  def hugging_face_json(self, of_parts: bool) -> dict[str, Any]:
-    """See Tokenizer; it runs what `_tokenizer` runs."""
-    del of_parts
-    return {
-      "normalizer": {
-        "type": "BertNormalizer",
-        "clean_text": True,
-        "handle_chinese_chars": True,
-        "strip_accents": self.strip_accents,
-        "lowercase": self.lower_case,
-      },
-      "pre_tokenizer": {"type": "BertPreTokenizer"},
-      "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
-      "model": {
-        "type": "WordPiece",
-        "unk_token": UNKNOWN,
-        "continuing_subword_prefix": "##",
-        "max_input_chars_per_word": MAX_WORD,
-        "vocab": {piece: i for i, piece in enumerate(self.pieces)},
-      },
-    }
 
   @functools.cached_property
   def _tokenizer(self) -> Any:

@@ -10,8 +10,10 @@ import shutil
 
 import pytest
 
+from gpt_jax.apps.interop import tokenizer_json
 from gpt_jax.apps.interop.formats import hf_tokenizer
 from gpt_jax.apps.interop.formats.hf.vocabulary import write_vocabulary
+from gpt_jax.apps.interop.tokenizer_json.sentencepiece import read_rules
 from gpt_jax.data.storyworld import documents
 from gpt_jax.data.tokenizers.base import load_released
 from gpt_jax.data.tokenizers.byte_bpe import ByteBPETokenizer
@@ -19,7 +21,6 @@ from gpt_jax.data.tokenizers.gpt1 import REGEX
 from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer
 from gpt_jax.data.tokenizers.openai_files import BYTES
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
-from gpt_jax.data.tokenizers.sentencepiece_json import read_rules
 from gpt_jax.data.tokenizers.wordpiece import WordPieceTokenizer
 
 pytest.importorskip("tokenizers.models")
@@ -184,16 +185,22 @@ def test_special_tokens_are_no_text(sentencepiece, tmp_path):
   assert config["split_special_tokens"] and config["pad_token"] == "<unk>"
 
 
-def test_a_tokenizer_of_a_new_kind_says_how_transformers_reads_it(tmp_path):
+def test_a_file_says_how_transformers_reads_a_tokenizer_of_a_new_kind(tmp_path, monkeypatch):
   class Letters(WordPieceTokenizer):
     kind = "letters"
     filler_id = 1
     transformers_settings = {"letters": True}
     transformers_files = {"letters.txt": b"a b"}
 
-    def hugging_face_json(self, of_parts):
-      return {**super().hugging_face_json(of_parts), "normalizer": None}
-
+  code = tmp_path / "code"
+  code.mkdir()
+  (code / "letters.py").write_text(
+    "from gpt_jax.apps.interop.tokenizer_json import wordpiece\n"
+    "KINDS = ('letters',)\n"
+    "def describe(tokenizer, of_parts):\n"
+    "  return {**wordpiece.describe(tokenizer, of_parts), 'normalizer': None}\n"
+  )
+  monkeypatch.setattr(tokenizer_json, "__path__", [*tokenizer_json.__path__, str(code)])
   write_vocabulary(str(tmp_path), Letters(("[UNK]", "a", "b")), 64, None)
   assert json.loads((tmp_path / "tokenizer.json").read_text())["normalizer"] is None
   config = json.loads((tmp_path / "tokenizer_config.json").read_text())
@@ -205,7 +212,7 @@ def test_without_a_tokenizer_json_transformers_is_told_so(tmp_path):
   """It would make up a tokenizer whose ids are all 0."""
 
   class Letters(WordPieceTokenizer):
-    kind, json_ids, transformers_files = "letters", "", {}
+    kind, transformers_files = "letters", {}
 
   write_vocabulary(str(tmp_path), Letters(("[UNK]", "a", "b")), 64, None)
   assert sorted(path.name for path in tmp_path.iterdir()) == ["tokenizer", "tokenizer_config.json"]

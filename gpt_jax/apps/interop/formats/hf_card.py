@@ -6,8 +6,9 @@ It has what the run knows. A license is not among it, and is for the owner to ad
 import json
 from typing import Any
 
+from gpt_jax.apps.interop.tokenizer_json import TRAINED_IDS, find
 from gpt_jax.checkpoints.formats.folder import TOKENIZER
-from gpt_jax.data.tokenizers.base import TRAINED_IDS, Tokenizer
+from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import counted
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.tasks.task import Task
@@ -126,10 +127,11 @@ def _ids(tokenizer: Tokenizer, fills_masks: bool) -> str:
     f"Get the model's ids with gpt_jax: `load_tokenizer('FOLDER/{TOKENIZER}').encode(text)`, from "
     "`gpt_jax.data.tokenizers.base`."
   )
-  if not tokenizer.json_ids:
+  writer = find(tokenizer.kind)
+  if writer is None:
     return f"The vocabulary is {tokenizer.kind}, for which transformers has no class. {own_ids}"
-  given = f"`AutoTokenizer.from_pretrained(FOLDER)` gives {tokenizer.json_ids}"
-  return f"{given}; {spelled}." if tokenizer.json_ids == TRAINED_IDS else f"{given}. {own_ids}"
+  given = f"`AutoTokenizer.from_pretrained(FOLDER)` gives {writer.IDS}"
+  return f"{given}; {spelled}." if writer.IDS == TRAINED_IDS else f"{given}. {own_ids}"
 
 
 def _sequences(sequences: list[str], task: Task, orders: int) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpt_jax.apps.interop.tokenizer_json import find
 from gpt_jax.data.tokenizers.base import METADATA, TRANSFORMERS_CONFIG, SpecialTokens, Tokenizer
 from gpt_jax.files import write_json
 from gpt_jax.tasks.formats import Format
@@ -59,13 +60,14 @@ def write_tokenizer(
       `tokenizer.encode` does.
     fills_masks: whether a text that spells a special token inside the vocabulary means it.
   """
-  if not tokenizer.json_ids:
+  writer = find(tokenizer.kind)
+  if writer is None:
     # Without a class transformers would make up a tokenizer whose ids are all 0.
     absent = {"tokenizer_class": f"NotInTransformers: {tokenizer.kind}, see README.md"}
     write_json(os.path.join(folder, TRANSFORMERS_CONFIG), absent)
     return
   # A pipeline that generates decodes the continuation alone.
-  parts = tokenizer.hugging_face_json(of_parts=template is None)
+  parts = writer.describe(tokenizer, of_parts=template is None)
   special = _special_tokens(tokenizer)
   added = parts.get("added_tokens") or []
   has = {token["id"] for token in added}

@@ -19,14 +19,19 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.data.tokenizers.json_steps import (
+from gpt_jax.apps.interop.json_steps import (
   character_class,
   class_content,
   replace,
   replace_matches,
   sequence,
 )
+from gpt_jax.apps.interop.tokenizer_json import TRAINED_IDS
+from gpt_jax.data.tokenizers import sentencepiece
 from gpt_jax.errors import InputError
+
+KINDS = sentencepiece.KINDS
+IDS = TRAINED_IDS
 
 # Control characters that SentencePiece drops; here they separate matches and the characters of a
 # match, or stand for a character that NFKC must not change.
@@ -36,8 +41,8 @@ _AT_A_TIME = 1024  # nodes of the table
 _NORMAL = 1  # SentencePiece's type of pieces that are no bytes and no control symbols
 
 
-def describe(model: bytes, unknown_id: int, line_id: int, of_parts: bool) -> dict[str, Any]:
-  """See Tokenizer.hugging_face_json and SentencePieceTokenizer.
+def describe(tokenizer: sentencepiece.SentencePieceTokenizer, of_parts: bool) -> dict[str, Any]:
+  """See TokenizerJson and SentencePieceTokenizer.
 
   A line break is an added token, so that the text is cut at it before it is normalized, as
   `encode` does.
@@ -48,15 +53,15 @@ def describe(model: bytes, unknown_id: int, line_id: int, of_parts: bool) -> dic
   strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
   # Generated code of the sentencepiece package, without type hints.
   proto = importlib.import_module("sentencepiece.sentencepiece_model_pb2").ModelProto()
-  proto.ParseFromString(model)
+  proto.ParseFromString(tokenizer.model)
   vocab = {piece.piece: i for i, piece in enumerate(proto.pieces)}
-  line = proto.pieces[line_id].piece
+  line = proto.pieces[tokenizer.line_id].piece
   # An added token keeps its id only if the vocabulary has it, with the text that it matches.
   vocab = {"\n" if piece == line else piece: i for piece, i in vocab.items()}
   return {
     "added_tokens": [
       {
-        "id": line_id,
+        "id": tokenizer.line_id,
         "content": "\n",
         "single_word": False,
         "lstrip": False,
@@ -87,7 +92,7 @@ def describe(model: bytes, unknown_id: int, line_id: int, of_parts: bool) -> dic
     "model": {
       "type": "BPE",
       "dropout": None,
-      "unk_token": proto.pieces[unknown_id].piece,
+      "unk_token": proto.pieces[tokenizer.unknown_id].piece,
       "continuing_subword_prefix": None,
       "end_of_word_suffix": None,
       "fuse_unk": False,

@@ -1,7 +1,27 @@
-"""Steps of a tokenizer.json that normalize or decode by replacing characters."""
+"""Parts of a tokenizer.json: models of merges, and steps that replace characters."""
 
 from collections.abc import Iterable
 from typing import Any
+
+from gpt_jax.data.tokenizers.openai_files import MergesTokenizer
+
+
+def byte_pairs(
+  tokenizer: MergesTokenizer, unk_token: str | None = None, end_of_word_suffix: str | None = None
+) -> dict[str, Any]:
+  """The model of a byte-pair encoding."""
+  return {
+    "type": "BPE",
+    "dropout": None,
+    "unk_token": unk_token,
+    "continuing_subword_prefix": None,
+    "end_of_word_suffix": end_of_word_suffix,
+    "fuse_unk": False,
+    "byte_fallback": False,
+    "ignore_merges": False,
+    "vocab": {piece: i for i, piece in enumerate(tokenizer.pieces)},
+    "merges": list(map(list, tokenizer.merges)),
+  }
 
 
 def replace(pattern: str, content: str) -> dict[str, Any]:

@@ -1,0 +1,27 @@
+"""Byte-level BPE as a tokenizer.json, with equal ids for every text."""
+
+from typing import Any
+
+from gpt_jax.apps.interop.json_steps import byte_pairs
+from gpt_jax.apps.interop.tokenizer_json import TRAINED_IDS
+from gpt_jax.data.tokenizers import byte_bpe, gpt2
+
+KINDS = (*gpt2.KINDS, *byte_bpe.KINDS)
+IDS = TRAINED_IDS
+
+
+def describe(tokenizer: gpt2.GPT2Tokenizer, of_parts: bool) -> dict[str, Any]:
+  del of_parts  # decoding keeps every space
+  byte_level = {
+    "type": "ByteLevel",
+    "add_prefix_space": tokenizer.prefix_space,
+    "trim_offsets": True,
+    "use_regex": True,
+  }
+  return {
+    "added_tokens": [],
+    "normalizer": None,
+    "pre_tokenizer": byte_level,
+    "decoder": byte_level,
+    "model": byte_pairs(tokenizer),
+  }

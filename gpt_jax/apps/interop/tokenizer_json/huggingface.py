@@ -1,0 +1,15 @@
+"""A tokenizer.json as it came."""
+
+import json
+from typing import Any
+
+from gpt_jax.apps.interop.tokenizer_json import TRAINED_IDS
+from gpt_jax.data.tokenizers import tokenizer_json
+
+KINDS = tokenizer_json.KINDS
+IDS = TRAINED_IDS
+
+
+def describe(tokenizer: tokenizer_json.HuggingFaceTokenizer, of_parts: bool) -> dict[str, Any]:
+  del of_parts
+  return json.loads(tokenizer.content)
