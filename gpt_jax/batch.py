@@ -9,11 +9,12 @@ predicted positions, D width, H heads, K = D / H (in attention) or classes (in l
 vocabulary.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 Array = Any  # numpy on the host, jax.Array on a device
+_Part = TypeVar("_Part")
 
 
 class Rows(NamedTuple):
@@ -93,6 +94,12 @@ class Batch(NamedTuple):
   predictions: Predictions | None = None
   labels: Labels | None = None
   tags: Tags | None = None
+
+
+def given(part: _Part | None) -> _Part:
+  """An optional part that the caller cannot do without."""
+  assert part is not None
+  return part
 
 
 class Mean(NamedTuple):

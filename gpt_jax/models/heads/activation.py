@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from gpt_jax.batch import Batch, Mean
+from gpt_jax.batch import Batch, Mean, given
 from gpt_jax.config import option, register
 from gpt_jax.models.heads.head import Head
 from gpt_jax.models.trunk import States, TrunkConfig
@@ -55,22 +55,17 @@ class ActivationHead(Head):
 
   def _weights(self, batch: Batch) -> jax.Array:
     """1 at each position of a text; of differences, where both positions are of the same text."""
-    assert batch.predictions is not None
-    inside = batch.predictions.weights > 0
+    inside = given(batch.predictions).weights > 0
     if self.temporal:
       inside = inside[:, 1:] & inside[:, :-1] & (batch.rows.positions[:, 1:] > 0)
     return inside.astype(jnp.float32)
-
-  def decode(self, outputs) -> jax.Array:
-    raise NotImplementedError("a regularizer predicts nothing")
 
 
 class _Outputs(nn.Module):
   temporal: bool
 
   def __call__(self, states: States, batch: Batch, key: Key | None = None):
-    assert states.layers is not None
     if not self.temporal:
       return jnp.square(states.hidden.astype(jnp.float32)).mean(-1)
-    last = states.layers[-1].astype(jnp.float32)
+    last = given(states.layers)[-1].astype(jnp.float32)
     return jnp.square(last[:, 1:] - last[:, :-1]).mean(-1)

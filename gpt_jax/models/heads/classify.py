@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from gpt_jax.batch import Batch, Mean
+from gpt_jax.batch import Batch, Labels, Mean, given
 from gpt_jax.config import option, register
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.head import Head
@@ -29,9 +29,45 @@ def transform_option() -> str:
   )
 
 
+class AnchorHead(Head):
+  """Base of the heads W_y: a loss per example, of what is read at its anchors."""
+
+  num_classes: int
+  dropout: float
+  transform: str
+
+  scope = "head"
+  metric = "task_loss"
+  labeled = True
+  per_token = False
+  pooling = "sum"
+
+  def build(self, trunk: TrunkConfig) -> nn.Module:
+    check_transform(self.transform, trunk)
+    init = style_of(trunk).init
+    return Classifier(self.num_classes, self.dropout, self.pooling, self.transform, init)
+
+  def denominator(self, batch: Batch) -> jax.Array:
+    return self.example_weights(given(batch.labels)).sum()
+
+  def loss(self, outputs, states: States, batch: Batch, num_tokens: int) -> Mean:
+    del states, num_tokens
+    labels = given(batch.labels)
+    losses = self.losses(outputs, labels.distributions)
+    return Mean((losses * self.example_weights(labels)).sum(), self.denominator(batch))
+
+  def losses(self, outputs: jax.Array, labels: jax.Array) -> jax.Array:
+    """The loss of each example, [N], by outputs and labels [N, K]."""
+    raise NotImplementedError
+
+  def example_weights(self, labels: Labels) -> jax.Array:
+    """The loss weight of each example, [N]; 0 for one that only fills the batch."""
+    return labels.weights
+
+
 @register("classify")
 @dataclasses.dataclass(frozen=True)
-class ClassifyHead(Head):
+class ClassifyHead(AnchorHead):
   """Softmax over the classes at the anchor of each sequence."""
 
   num_classes: int = option(2, "K, the number of classes", low=2)
@@ -60,39 +96,18 @@ class ClassifyHead(Head):
         "classes; give one for each, or none"
       )
 
-  scope = "head"
-  metric = "task_loss"
-  labeled = True
-  per_token = False
-
-  def build(self, trunk: TrunkConfig) -> nn.Module:
-    check_transform(self.transform, trunk)
-    style = style_of(trunk)
-    return Classifier(self.num_classes, self.dropout, self.pooling, self.transform, style.init)
-
-  def denominator(self, batch: Batch) -> jax.Array:
-    return self._example_weights(batch).sum()
-
-  def loss(self, outputs, states: States, batch: Batch, num_tokens: int) -> Mean:
-    """Cross-entropy with the labels' distributions; outputs are scores [N, K].
+  def losses(self, outputs: jax.Array, labels: jax.Array) -> jax.Array:
+    """Cross-entropy with the labels' distributions.
 
     An example counts as much as its class, so the mean is the weighted one of scikit-learn and
     torch. Smoothing changes what is predicted, not that weight.
     """
-    del states, num_tokens
-    labels = batch.labels
-    assert labels is not None
-    wanted = labels.distributions
     if self.label_smoothing:
-      wanted = (1 - self.label_smoothing) * wanted + self.label_smoothing / self.num_classes
+      labels = (1 - self.label_smoothing) * labels + self.label_smoothing / self.num_classes
     # Labels are distributions: those of STS-B lie on two classes (Tai et al. 2015, section 4.2).
-    per_example = -(wanted * jax.nn.log_softmax(outputs)).sum(-1)  # [N]
-    return Mean((per_example * self._example_weights(batch)).sum(), self.denominator(batch))
+    return -(labels * jax.nn.log_softmax(outputs)).sum(-1)
 
-  def _example_weights(self, batch: Batch) -> jax.Array:
-    """The loss weight of each example, [N]; 0 for one that only fills the batch."""
-    labels = batch.labels
-    assert labels is not None
+  def example_weights(self, labels: Labels) -> jax.Array:
     if not self.class_weights:
       return labels.weights
     # A distribution picks the weight of its class: [N, K] @ [K].
@@ -134,11 +149,9 @@ class Classifier(nn.Module):
   @nn.compact
   def __call__(self, states: States, batch: Batch, key: Key | None = None):
     """Scores [N, K], float32."""
-    assert batch.labels is not None
     x = represent(states.hidden, batch, self.pooling)  # [N, C, D]
     if self.transform == "pooler":
-      assert states.pooler is not None
-      x = states.pooler(x)
+      x = given(states.pooler)(x)
     elif self.transform == "dense":
       width = (x.shape[-1],)
       # fairseq's RobertaClassificationHead: dropout, dense, tanh, dropout, W_y.
@@ -181,14 +194,12 @@ def represent(hidden: jax.Array, batch: Batch, pooling: str) -> jax.Array:
   Args:
     pooling: see ClassifyHead; mean and concat need the segments of the rows.
   """
-  assert batch.labels is not None
-  anchors = batch.labels.anchors
+  anchors = given(batch.labels).anchors
   # Several examples share a row, so anchors count the positions of the whole batch, B T.
   flat = hidden.reshape(-1, hidden.shape[-1]).astype(jnp.float32)
   if pooling not in ("mean", "concat"):
     return lookup(flat, anchors)
-  assert batch.rows.segments is not None
-  segments = batch.rows.segments.reshape(-1)
+  segments = given(batch.rows.segments).reshape(-1)
   same_segment = segments[anchors][..., None] == segments[None, None]  # [N, C, B * T]
   inside = same_segment.astype(jnp.float32)
   mean = inside @ flat / inside.sum(-1, keepdims=True)

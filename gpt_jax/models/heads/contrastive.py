@@ -93,9 +93,6 @@ class ContrastiveHead(Head):
     used = _inside(batch).any(axis=1).reshape(-1, 2).all(axis=1)
     return jnp.repeat(used, 2 if self.symmetric else 1).astype(jnp.float32)
 
-  def decode(self, outputs) -> jax.Array:
-    raise NotImplementedError("a contrastive model embeds texts, see inference/model.py")
-
 
 def text_vectors(hidden: jax.Array, inside: jax.Array, pooling: str) -> jax.Array:
   """One vector per row of hidden states [B, T, D]: float32 [B, D].

@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from gpt_jax.batch import Batch, Mean
+from gpt_jax.batch import Batch, Mean, given
 from gpt_jax.config import option, register
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.head import Head
@@ -49,14 +49,12 @@ class DirectionHead(Head):
     return NoOutputs()
 
   def denominator(self, batch: Batch) -> jax.Array:
-    assert batch.predictions is not None
-    return batch.predictions.weights.sum()
+    return given(batch.predictions).weights.sum()
 
   def loss(self, outputs, states: States, batch: Batch, num_tokens: int) -> Mean:
     """A target at position t is the token there, which the state of a neighbor predicts."""
     del outputs
-    predictions = batch.predictions
-    assert predictions is not None
+    predictions = given(batch.predictions)
     hidden = jnp.split(states.hidden, 2, axis=-1)[self.backward]
     # Before position t, or after it. The ends of a text are special tokens, which nothing predicts,
     # so no prediction is from another text or from the other end of the row.
@@ -65,6 +63,3 @@ class DirectionHead(Head):
       hidden, states.table, predictions.targets, predictions.weights, num_tokens
     )
     return Mean(total, self.denominator(batch))
-
-  def decode(self, outputs) -> jax.Array:
-    raise NotImplementedError("a language model of both directions is scored by its loss")

@@ -5,7 +5,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 
-from gpt_jax.batch import Batch, Mean
+from gpt_jax.batch import Batch, Mean, given
 from gpt_jax.config import Config
 from gpt_jax.models.trunk import States, TrunkConfig
 
@@ -62,7 +62,7 @@ class Head(Config):
 
   def denominator(self, batch: Batch) -> jax.Array:
     """The divisor of a batch's loss: the summed weight of what is predicted, a scalar."""
-    raise NotImplementedError
+    return given(batch.labels).weights.sum()
 
   def loss(self, outputs: Any, states: States, batch: Batch, num_tokens: int) -> Mean:
     """The summed loss in nats, and the denominator of this batch.
@@ -86,5 +86,9 @@ class Head(Config):
     return None
 
   def decode(self, outputs: Any) -> jax.Array:
-    """Predictions: probabilities [N, K] per example, or [B, T, K] per token."""
-    raise NotImplementedError
+    """Predictions: probabilities [N, K] per example, or [B, T, K] per token.
+
+    Raises:
+      NotImplementedError: it is only scored by its loss, as a language model.
+    """
+    raise NotImplementedError(f"{self.scope}: this head is scored by its loss")

@@ -5,7 +5,7 @@ import dataclasses
 import flax.linen as nn
 import jax
 
-from gpt_jax.batch import Batch, Mean
+from gpt_jax.batch import Batch, Mean, given
 from gpt_jax.config import option, register
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.head import Head
@@ -57,15 +57,11 @@ class LanguageHead(Head):
   def denominator(self, batch: Batch) -> jax.Array:
     # Beside a labeled head (eq. 5) the mean is over examples, so a long one counts no more than a
     # short one. Alone (eq. 1) it is over tokens.
-    if batch.labels is not None:
-      return batch.labels.weights.sum()
-    assert batch.predictions is not None
-    return batch.predictions.weights.sum()
+    return (batch.labels or given(batch.predictions)).weights.sum()
 
   def loss(self, outputs, states: States, batch: Batch, num_tokens: int) -> Mean:
     del outputs
-    predictions = batch.predictions
-    assert predictions is not None
+    predictions = given(batch.predictions)
     hidden = states.hidden
     if predictions.at is not None:
       hidden = select(hidden, predictions.at)  # [B, T, D] -> [B, M, D]
@@ -74,9 +70,6 @@ class LanguageHead(Head):
       hidden, states.table, predictions.targets, predictions.weights, num_tokens, self.z_loss
     )
     return Mean(total, self.denominator(batch))
-
-  def decode(self, outputs) -> jax.Array:
-    raise NotImplementedError("a language model generates or scores, see inference/")
 
 
 class NoOutputs(nn.Module):

@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from gpt_jax.batch import Batch, Mean
+from gpt_jax.batch import Batch, Mean, given
 from gpt_jax.config import option, register
 from gpt_jax.models.heads.head import Head
 from gpt_jax.models.heads.style import Style, style_of
@@ -32,20 +32,15 @@ class MaskedHead(Head):
     return _Transform(style_of(trunk))
 
   def denominator(self, batch: Batch) -> jax.Array:
-    assert batch.predictions is not None
-    return batch.predictions.weights.sum()
+    return given(batch.predictions).weights.sum()
 
   def loss(self, outputs, states: States, batch: Batch, num_tokens: int) -> Mean:
     """Outputs are hidden [B, M, E] and the bias of each row of the table [R]."""
     hidden, bias = outputs
     table = jnp.concatenate([states.table, bias[:, None]], axis=-1)
-    predictions = batch.predictions
-    assert predictions is not None
+    predictions = given(batch.predictions)
     total = cross_entropy(hidden, table, predictions.targets, predictions.weights, num_tokens)
     return Mean(total, self.denominator(batch))
-
-  def decode(self, outputs) -> jax.Array:
-    raise NotImplementedError("a masked language model is scored by its loss")
 
 
 class _Transform(nn.Module):
@@ -55,9 +50,8 @@ class _Transform(nn.Module):
 
   @nn.compact
   def __call__(self, states: States, batch: Batch, key=None):
-    assert batch.predictions is not None and batch.predictions.at is not None
     # [B, T, D] -> [B, M, D]: only the predicted positions, about 15 %, meet the table.
-    hidden = select(states.hidden, batch.predictions.at)
+    hidden = select(states.hidden, given(given(batch.predictions).at))
     rows, table_width = states.table.shape
     dtype, init, activation, epsilon = self.style
     outputs = (table_width,)

@@ -9,7 +9,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from gpt_jax.batch import Batch, Mean
+from gpt_jax.batch import Batch, Mean, given
 from gpt_jax.config import option, register
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.head import Head
@@ -55,8 +55,7 @@ class MixedHead(Head):
   @property
   def inner(self) -> Any:
     """The head that it wraps."""
-    assert self.head is not None, "MixedHead without a head"
-    return self.head
+    return given(self.head)
 
   @property
   def scope(self) -> str:  # type: ignore[override]
@@ -153,19 +152,18 @@ class _Mixed(nn.Module):
 
   def __call__(self, states: States, batch: Batch, key: Key | None = None):
     c, rows = self.config, batch.rows
-    assert states.layers is not None
     parts, squares = [], jnp.float32(0)
     if c.embedding:
       parts.append(lookup(self.embedding, rows.inputs))
     if c.at != "output":
-      mix, squares = self.mix(states.layers)
+      mix, squares = self.mix(given(states.layers))
       parts.append(dropout(mix, c.dropout, key and key.fold(1)))
     x = jnp.concatenate(parts, -1)
     if c.units:
       valid = None if rows.segments is None else rows.segments > 0
       x = jnp.concatenate(self.lstm([x, x], rows.positions, valid, None, None)[0], -1)
     if c.at != "input":
-      mix, more = self.output_mix(states.layers)
+      mix, more = self.output_mix(given(states.layers))
       x = jnp.concatenate([x, dropout(mix, c.dropout, key and key.fold(2))], -1)
       squares = squares + more
     return self.head(states._replace(hidden=x), batch, key), squares

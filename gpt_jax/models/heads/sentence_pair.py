@@ -8,7 +8,7 @@ import dataclasses
 import flax.linen as nn
 import jax
 
-from gpt_jax.batch import Batch, Mean
+from gpt_jax.batch import Batch, Mean, given
 from gpt_jax.config import option, register
 from gpt_jax.models.heads.classify import check_pooler, represent
 from gpt_jax.models.heads.head import Head
@@ -37,22 +37,16 @@ class SentencePairHead(Head):
     check_pooler("a sentence_pair head", trunk)
     return _Scores(style_of(trunk).init)
 
-  def denominator(self, batch: Batch) -> jax.Array:
-    assert batch.labels is not None
-    return batch.labels.weights.sum()
-
   def loss(self, outputs, states: States, batch: Batch, num_tokens: int) -> Mean:
     """Cross-entropy of the two classes; outputs are scores [N, 2]."""
     del states, num_tokens
-    labels = batch.labels
-    assert labels is not None
+    labels = given(batch.labels)
     per_pair = -(labels.distributions * jax.nn.log_softmax(outputs)).sum(-1)
     return Mean((per_pair * labels.weights).sum(), self.denominator(batch))
 
   def accuracy(self, outputs, batch: Batch) -> Mean:
     """The share of pairs whose class has the higher score."""
-    labels = batch.labels
-    assert labels is not None
+    labels = given(batch.labels)
     right = outputs.argmax(-1) == labels.distributions.argmax(-1)
     return Mean((right * labels.weights).sum(), self.denominator(batch))
 
@@ -67,8 +61,7 @@ class _Scores(nn.Module):
   @nn.compact
   def __call__(self, states: States, batch: Batch, key=None):
     """Scores [N, 2], float32."""
-    assert states.pooler is not None
-    pooled = states.pooler(represent(states.hidden, batch, "sum")[:, 0])
+    pooled = given(states.pooler)(represent(states.hidden, batch, "sum")[:, 0])
     # Without dropout, as in BERT's and ALBERT's code; transformers' ALBERT has some here.
     kernel = self.param("kernel", initializer(self.kernel_init), (pooled.shape[-1], 2))
     bias = self.param("bias", nn.initializers.zeros, (2,))

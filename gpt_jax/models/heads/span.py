@@ -9,7 +9,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from gpt_jax.batch import Batch, Mean
+from gpt_jax.batch import Batch, Mean, given
 from gpt_jax.config import option, register
 from gpt_jax.models.heads.head import Head
 from gpt_jax.models.heads.tag import Tagger
@@ -41,16 +41,11 @@ class SpanHead(Head):
     del trunk
     return Tagger(self.num_classes, self.dropout)
 
-  def denominator(self, batch: Batch) -> jax.Array:
-    assert batch.labels is not None
-    return batch.labels.weights.sum()
-
   def loss(self, outputs, states: States, batch: Batch, num_tokens: int) -> Mean:
     """Cross-entropy, the mean of first and last token's; outputs are scores [B, T, 2]."""
     del states, num_tokens
-    labels, tags, segments = batch.labels, batch.tags, batch.rows.segments
-    assert labels is not None and tags is not None and segments is not None
-    anchors, segments = labels.anchors[:, :1], segments.reshape(1, -1)
+    labels, tags = given(batch.labels), given(batch.tags)
+    anchors, segments = labels.anchors[:, :1], given(batch.rows.segments).reshape(1, -1)
     is_anchor = anchors == jnp.arange(segments.size)[None]  # [N, P]
     # [N, 1] == [1, P]: all rows as one, since several examples share a row.
     own = segments[0, anchors] == segments

@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from gpt_jax.batch import Batch, Mean
+from gpt_jax.batch import Batch, Mean, given
 from gpt_jax.config import option, register
 from gpt_jax.models.heads.head import Head
 from gpt_jax.models.trunk import States, TrunkConfig
@@ -33,12 +33,12 @@ class TagHead(Head):
     return Tagger(self.num_classes, self.dropout)
 
   def denominator(self, batch: Batch) -> jax.Array:
-    return _tags(batch).weights.sum()
+    return given(batch.tags).weights.sum()
 
   def loss(self, outputs, states: States, batch: Batch, num_tokens: int) -> Mean:
     """Cross-entropy with the tags; outputs are scores [B, T, K]."""
     del states, num_tokens
-    tags = _tags(batch)
+    tags = given(batch.tags)
     log_probs = jax.nn.log_softmax(outputs)
     # Not a gather: a GPU adds up its gradient in no fixed order.
     of_target = (log_probs * jax.nn.one_hot(tags.targets, log_probs.shape[-1])).sum(-1)
@@ -47,11 +47,6 @@ class TagHead(Head):
   def decode(self, outputs) -> jax.Array:
     """Probabilities [B, T, K]."""
     return jax.nn.softmax(outputs)
-
-
-def _tags(batch: Batch):
-  assert batch.tags is not None, "a batch without tags"
-  return batch.tags
 
 
 class Tagger(nn.Module):
