@@ -19,7 +19,7 @@ from gpt_jax.batch import Rows
 from gpt_jax.config import option, register
 from gpt_jax.errors import InputError
 from gpt_jax.models.encoder_decoder_layers import DecoderBlock, EncoderBlock, RMSNorm, row_dropout
-from gpt_jax.models.layers import DTYPES, NUM_SPECIAL, padded_rows
+from gpt_jax.models.layers import DTYPES, NUM_SPECIAL
 from gpt_jax.models.relative_bias import BUCKETS, RelativeBias
 from gpt_jax.models.trunk import States, TrunkConfig, rematerialized
 from gpt_jax.models.weight import weight
@@ -76,11 +76,6 @@ class T5Config(TrunkConfig):
   decoder: bool = option(True, "without a decoder, the encoder is a bidirectional trunk")
 
   TENSOR_PARALLEL = TENSOR_PARALLEL
-
-  @property
-  def rows(self) -> int:
-    """R, the rows of the embedding table."""
-    return padded_rows(self.vocab_size, self.special_tokens)
 
   @property
   def reads_source(self) -> bool:

@@ -7,7 +7,7 @@ Letters: B rows, T positions, S positions of the source, D width, H heads, K wid
 units of the feed-forward layer.
 """
 
-from typing import Protocol
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -22,31 +22,6 @@ from gpt_jax.ops.product import activation_type
 from gpt_jax.parallel.partition import constrain
 
 _EPSILON = 1e-6
-
-
-class Sizes(Protocol):
-  """The fields of the trunk's config that a block reads."""
-
-  @property
-  def width(self) -> int: ...
-
-  @property
-  def heads(self) -> int: ...
-
-  @property
-  def head_width(self) -> int: ...
-
-  @property
-  def units(self) -> int: ...
-
-  @property
-  def gated(self) -> bool: ...
-
-  @property
-  def residual_dropout(self) -> float: ...
-
-  @property
-  def dtype(self) -> str: ...
 
 
 class Linear(nn.Module):
@@ -97,7 +72,7 @@ class Attention(nn.Module):
   The kernels are matrices, [D, H K] and [H K, D], as optimizers that look at whole tensors want.
   """
 
-  config: Sizes
+  config: Any  # T5Config
 
   def setup(self):
     c = self.config
@@ -157,7 +132,7 @@ class Attention(nn.Module):
 class FeedForward(nn.Module):
   """1.0: ReLU. 1.1: a tanh-GELU of one map times another (GEGLU, Shazeer 2020)."""
 
-  config: Sizes
+  config: Any  # T5Config
 
   @nn.compact
   def __call__(self, x, key: Key | None):
@@ -177,7 +152,7 @@ class FeedForward(nn.Module):
 class EncoderBlock(nn.Module):
   """x + Attention(RMS(x)), then x + FeedForward(RMS(x))."""
 
-  config: Sizes
+  config: Any  # T5Config
 
   def setup(self):
     self.attention = Attention(self.config)
@@ -199,7 +174,7 @@ class EncoderBlock(nn.Module):
 class DecoderBlock(nn.Module):
   """As EncoderBlock, with attention to the source between the two."""
 
-  config: Sizes
+  config: Any  # T5Config
 
   def setup(self):
     self.attention = Attention(self.config)

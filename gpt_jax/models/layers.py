@@ -14,7 +14,6 @@ DTYPES = ("float32", "bfloat16", "float16")  # of activations and matrix product
 STD = 0.02  # the paper's N(0, 0.02); the released code reads it as standard deviation
 INITS = ("normal", "truncated")
 ACTIVATIONS = ("gelu_tanh", "gelu")
-_ROW_MULTIPLE = 128  # lets a table of any vocabulary be sharded, and fills a matrix unit's tiles
 
 
 def initializer(init: str, scale: float = 1.0) -> nn.initializers.Initializer:
@@ -27,11 +26,6 @@ def initializer(init: str, scale: float = 1.0) -> nn.initializers.Initializer:
 
 
 INIT = initializer("normal")
-
-
-def padded_rows(vocab_size: int, special_tokens: int) -> int:
-  """Rows of the embedding table: vocabulary, special tokens, and padding to a multiple of 128."""
-  return -(-(vocab_size + special_tokens) // _ROW_MULTIPLE) * _ROW_MULTIPLE
 
 
 class Projection(nn.Module):

@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 from gpt_jax.batch import Rows
 from gpt_jax.config import option, register
 from gpt_jax.errors import InputError
-from gpt_jax.models.layers import DTYPES, INIT, NUM_SPECIAL, Projection, padded_rows
+from gpt_jax.models.layers import DTYPES, INIT, NUM_SPECIAL, Projection
 from gpt_jax.models.trunk import States, TrunkConfig
 from gpt_jax.models.weight import multiply, weight
 from gpt_jax.ops.dropout import Key, dropout
@@ -62,11 +62,6 @@ class LSTMConfig(TrunkConfig):
   )
 
   TENSOR_PARALLEL = TENSOR_PARALLEL
-
-  @property
-  def rows(self) -> int:
-    """R, the rows of the embedding table."""
-    return padded_rows(self.vocab_size, self.special_tokens)
 
   def build(self, attention: str = "causal", remat: str = "none") -> "LSTM":
     if attention != "causal":

@@ -20,7 +20,7 @@ from gpt_jax.config import option, register
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.models.characters import CharacterConfig, Characters
-from gpt_jax.models.layers import DTYPES, NUM_SPECIAL, Projection, padded_rows, uniform
+from gpt_jax.models.layers import DTYPES, NUM_SPECIAL, Projection, uniform
 from gpt_jax.models.lstm import Kernel, State, Way, recur
 from gpt_jax.models.trunk import States, TrunkConfig
 from gpt_jax.models.weight import KEPT, weight
@@ -117,11 +117,6 @@ class LSTMStackConfig(TrunkConfig):
       raise InputError(
         "trunk.residual: needs layers of one width, of one direction or separate ones"
       )
-
-  @property
-  def rows(self) -> int:
-    """R, the rows of the tables."""
-    return padded_rows(self.vocab_size, self.special_tokens)
 
   @property
   def layers(self) -> int:  # type: ignore[override]  # it follows from the fields

@@ -30,7 +30,6 @@ from gpt_jax.models.layers import (
   Projection,
   activate,
   initializer,
-  padded_rows,
 )
 from gpt_jax.models.trunk import Pooler, States, TrunkConfig, rematerialized
 from gpt_jax.models.weight import weight
@@ -152,11 +151,6 @@ class TransformerConfig(TrunkConfig):
 
   TENSOR_PARALLEL = TENSOR_PARALLEL
   is_transformer = True
-
-  @property
-  def rows(self) -> int:
-    """R, the rows of the embedding table."""
-    return padded_rows(self.vocab_size, self.special_tokens)
 
   @property
   def table_width(self) -> int:

@@ -30,6 +30,7 @@ _KEPT = {
   "full": jax.checkpoint_policies.nothing_saveable,
 }
 POLICIES = ("none", *_KEPT)
+_ROW_MULTIPLE = 128  # lets a table of any vocabulary be sharded, and fills a matrix unit's tiles
 _FIRST_WITH_BFLOAT16 = 8.0  # CUDA compute capability: A100, RTX 30 and later; not V100, T4, RTX 20
 
 
@@ -155,8 +156,8 @@ class TrunkConfig(Config):
 
   @property
   def rows(self) -> int:
-    """R: vocabulary, special tokens, padding."""
-    raise NotImplementedError
+    """R, the rows of the tables: vocabulary, special tokens, padding to a multiple."""
+    return -(-(self.vocab_size + self.special_tokens) // _ROW_MULTIPLE) * _ROW_MULTIPLE
 
   @property
   def is_gpt(self) -> bool:
