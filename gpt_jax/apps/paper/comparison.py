@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from gpt_jax.apps.paper import glue_files as glue
-from gpt_jax.tasks import paper_tables as tables
+from gpt_jax.apps.report import paper_tables as tables
 
 
 class Setting(NamedTuple):

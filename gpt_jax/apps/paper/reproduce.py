@@ -13,6 +13,7 @@ from gpt_jax.apps.paper import comparison
 from gpt_jax.apps.paper import zero_shot_tasks as zero_shot
 from gpt_jax.apps.paper.comparison import ABLATIONS, FULL, SCRATCH, Setting
 from gpt_jax.apps.report import figures
+from gpt_jax.apps.report import paper_tables as tables
 from gpt_jax.apps.report.report import write_report
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.checkpoints.run_folder import listing
@@ -25,7 +26,6 @@ from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.parallel.processes import log
 from gpt_jax.programs import evaluate, finetune
 from gpt_jax.programs.finetune_config import FinetuneConfig
-from gpt_jax.tasks import paper_tables as tables
 from gpt_jax.tasks.encoding import evenly
 from gpt_jax.tasks.readers import check_data_dir
 from gpt_jax.tasks.task import BuiltinTask, find

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from gpt_jax.apps.report import paper_tables as tables
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_file
-from gpt_jax.tasks import paper_tables as tables
 
 Points = Mapping[Any, float | None]
 

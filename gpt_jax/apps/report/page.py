@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpt_jax.apps.report import chart
+from gpt_jax.apps.report import paper_tables as tables
 from gpt_jax.apps.report.answers import (
   Answer,
   answers,
@@ -26,7 +27,6 @@ from gpt_jax.apps.report.reference import reference_lines
 from gpt_jax.apps.report.samples import samples_view
 from gpt_jax.apps.report.status import commands, ending, status
 from gpt_jax.errors import InputError, counted
-from gpt_jax.tasks import paper_tables as tables
 from gpt_jax.training.forecast import duration, gigabytes, memory_range
 
 TEXTS = {"loss": "training", "valid_loss": "held-out"}  # metric -> its text

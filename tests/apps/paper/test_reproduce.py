@@ -13,6 +13,7 @@ import pytest
 
 from gpt_jax.apps.paper import comparison, reproduce
 from gpt_jax.apps.report import figures
+from gpt_jax.apps.report import paper_tables as paper
 from gpt_jax.errors import InputError
 from gpt_jax.files import with_checksum, write_json
 from gpt_jax.inference.seeds import spread
@@ -20,7 +21,6 @@ from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import finetune
-from gpt_jax.tasks import paper_tables as paper
 from gpt_jax.training.run import Run
 
 pytestmark = pytest.mark.app

@@ -3,6 +3,7 @@
 from typing import Any
 
 from gpt_jax.apps.interop.formats.hf.weights import Weights
+from gpt_jax.apps.interop.imported import ImportedTask
 from gpt_jax.config import to_json
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.classify import ClassifyHead
@@ -10,7 +11,6 @@ from gpt_jax.models.heads.multi_label import MultiLabelHead
 from gpt_jax.models.heads.regress import RegressHead
 from gpt_jax.tasks.answers.labels import MultiLabelTask
 from gpt_jax.tasks.answers.number import RegressionTask
-from gpt_jax.tasks.imported import ImportedTask
 from gpt_jax.tasks.task import Task
 
 # The registered name of a head -> ImportedTask.kind.

@@ -5,10 +5,10 @@ import warnings
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from gpt_jax.apps.report.paper_tables import GLUE, OURS, TABLES
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import count_repeated
-from gpt_jax.tasks.paper_tables import GLUE, OURS, TABLES
 from gpt_jax.tasks.readers import check_data_dir
 from gpt_jax.tasks.task import SPLITS, all_tasks
 
