@@ -1,13 +1,12 @@
 """STS-B: how similar are two sentences, from 0 to 5? (Cer et al. 2017)"""
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from gpt_jax.tasks.metrics import pearson, spearman
-from gpt_jax.tasks.readers import Row, find_folder, read_table
+from gpt_jax.tasks.readers import Row, glue_files
 from gpt_jax.tasks.task import Task
 from gpt_jax.tasks.transforms import similarity
 
@@ -35,11 +34,6 @@ def expectation(distributions: np.ndarray) -> np.ndarray:
   return distributions @ np.arange(6)
 
 
-def read(data_dir: str, split: str) -> Iterator[Row]:
-  path = os.path.join(find_folder(data_dir, "glue", "STS-B"), f"{split}.tsv")
-  return read_table(path, ("sentence1", "sentence2"), "score", unlabeled=split == "test")
-
-
 def tfds_rows(record: dict[str, Any], location: str) -> Iterator[Row]:
   """TFDS's labels are scores, -1 in the test set."""
   score = record["label"]
@@ -53,7 +47,7 @@ TASKS = (
     labels=("0", "1", "2", "3", "4", "5"),
     columns=("sentence1", "sentence2"),
     transform=similarity,
-    read=read,
+    read=glue_files("STS-B", ("sentence1", "sentence2"), "score"),
     metrics={"pearson": pearson, "spearman": spearman},
     target=bins,
     value=expectation,

@@ -5,27 +5,12 @@ with opposite labels: a model that memorizes its training set is worse than chan
 (gluebenchmark.com/faq).
 """
 
-import os
-from collections.abc import Iterator
-
 from gpt_jax.tasks.metrics import accuracy
-from gpt_jax.tasks.readers import Row, find_folder, read_table
+from gpt_jax.tasks.readers import glue_files
 from gpt_jax.tasks.task import Task
 from gpt_jax.tasks.transforms import entailment
 
 LABELS = ("not_entailment", "entailment")  # 0 and 1 in the files
-
-
-def read(data_dir: str, split: str) -> Iterator[Row]:
-  path = os.path.join(find_folder(data_dir, "glue", "WNLI"), f"{split}.tsv")
-  return read_table(
-    path,
-    ("sentence1", "sentence2"),
-    "label",
-    label_names=LABELS,
-    unlabeled=split == "test",
-  )
-
 
 TASKS = (
   Task(
@@ -33,7 +18,7 @@ TASKS = (
     labels=LABELS,
     columns=("sentence1", "sentence2"),
     transform=entailment,
-    read=read,
+    read=glue_files("WNLI", ("sentence1", "sentence2"), label_names=LABELS),
     metrics={"accuracy": accuracy},
     tfds=("glue/wnli",),
     paper="no result in Radford et al. 2018; 53.4 accuracy with their model (GLUE leaderboard)",
