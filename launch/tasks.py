@@ -16,7 +16,7 @@ DATA = flags.DEFINE_string(
 
 
 def main():
-  from gpt_jax.apps.paper import list_tasks
+  from gpt_jax.programs import list_tasks
 
   entries = list_tasks.run(DATA.value)
   cells = {entry.task: _cells(entry) for entry in list_tasks.run()}

@@ -159,9 +159,9 @@ def test_defaults_are_those_of_the_program(monkeypatch):
   monkeypatch.syspath_prepend(str(ROOT / "launch"))
   import command_line
 
-  names = ("evaluate", "export", "generate", "predict")
+  names = ("evaluate", "export", "generate", "list_tasks", "predict")
   modules = [f"gpt_jax.programs.{name}" for name in names]
-  for module in (*modules, "gpt_jax.apps.paper.list_tasks", "gpt_jax.apps.paper.quickstart"):
+  for module in (*modules, "gpt_jax.apps.paper.quickstart"):
     run, name = importlib.import_module(module).run, module.rpartition(".")[2]
     parameters = inspect.signature(run).parameters.values()
     expected = {p.name: p.default for p in parameters if p.default is not p.empty}

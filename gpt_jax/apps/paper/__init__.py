@@ -1,1 +1,1 @@
-"""The paper repeated: launch/reproduce.py, tasks.py, zero_shot.py, glue.py and quickstart.py."""
+"""The paper repeated: launch/reproduce.py, zero_shot.py, glue.py and quickstart.py."""

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from gpt_jax.apps.paper import list_tasks
 from gpt_jax.errors import InputError
+from gpt_jax.programs import list_tasks
 from gpt_jax.tasks.task import all_tasks
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 COLA = "x\t1\t\tThe cat sat.\n"
 DEV = "x\t1\t\tThe dog ran.\n"
 

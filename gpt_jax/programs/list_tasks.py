@@ -1,16 +1,18 @@
 """Lists the tasks: their properties, and the number of examples that a folder has of each."""
 
 import os
+import re
 import warnings
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from gpt_jax.apps.report.paper_tables import GLUE, OURS, TABLES
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import count_repeated
 from gpt_jax.tasks.readers import check_data_dir
 from gpt_jax.tasks.task import SPLITS, all_tasks
+
+_PAPER = re.compile(r"([\d.]+) .*\(Radford et al\. 2018, table [234]\)")
 
 
 class Entry(NamedTuple):
@@ -52,7 +54,6 @@ def run(data_dir: str | None = None) -> Iterator[Entry]:
 
 
 def _entries(data_dir: str | None) -> Iterator[Entry]:
-  scores = _paper_scores()
   for task in all_tasks():
     sizes, remarks = ({}, ()) if data_dir is None else _read(task, data_dir)
     yield Entry(
@@ -60,23 +61,16 @@ def _entries(data_dir: str | None) -> Iterator[Entry]:
       transform=task.kind,
       labels=task.labels,
       metrics=tuple(task.metrics),
-      paper=scores.get(task.name),
+      paper=_paper_result(task),
       tfds=task.tfds,
       sizes=sizes,
       remarks=remarks,
     )
 
 
-def _paper_scores() -> dict[str, float | None]:
-  """Task -> the paper's test result in percent, from tables 2 to 4."""
-  scores = {}
-  for number in (2, 3, 4):
-    table = TABLES[number]
-    # OURS is the row of the paper's own model.
-    for column, score in zip(table.columns, table.rows[OURS], strict=True):
-      if column != GLUE:  # an average over tasks
-        scores[column.tasks[0]] = score
-  return scores
+def _paper_result(task: LabeledTask) -> float | None:
+  result = _PAPER.match(task.paper)
+  return float(result[1]) if result else None
 
 
 def _read(task: LabeledTask, data_dir: str) -> tuple[dict[str, int | None], tuple[str, ...]]:
