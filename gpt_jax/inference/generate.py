@@ -23,11 +23,7 @@ _LAST_WORD = re.compile(r"\s*\S{0,20}\Z")
 def continuations(
   loaded: LoadedModel,
   prompts: Sequence[str],
-  max_tokens: int = 100,
-  temperature: float = 1.0,
-  top_k: int = 0,
-  top_p: float = 1.0,
-  seed: int = 0,
+  sampling: Sampling,
   num_samples: int = 1,
   weights: str = "float32",
   draft: str = "none",
@@ -40,11 +36,7 @@ def continuations(
   Args:
     loaded: a trained model; the head of a fine-tuned one is ignored.
     prompts: texts, none of them empty: the model needs a token to begin with.
-    max_tokens: tokens to add to each prompt.
-    temperature: 1 samples from the model, lower values favor likely tokens, 0 is greedy.
-    top_k: sample among the k most likely tokens; 0: among all.
-    top_p: sample among the fewest tokens whose probabilities add up to this.
-    seed: text number i, from 0, uses seed + i, whatever the other texts are.
+    sampling: of every text, but that text number i, from 0, has the seed + i.
     num_samples: texts for each prompt.
     weights: the type that products read, one of decoding_weights.KINDS; bfloat16 and int8 are
       faster, and their logits less exact.
@@ -54,8 +46,7 @@ def continuations(
   Raises:
     InputError: an empty prompt, a value that is not allowed, or a bidirectional model.
   """
-  settings = Sampling(max_tokens, temperature, top_k, top_p, seed)
-  texts = _begin(loaded, prompts, settings, num_samples)
+  texts = _begin(loaded, prompts, sampling, num_samples)
   model, params = _generator(loaded, weights, draft)
   for _ in continue_texts(model, params, by_length(texts), draft=draft):
     pass
@@ -65,11 +56,7 @@ def continuations(
 def write(
   loaded: LoadedModel,
   prompts: Sequence[str],
-  max_tokens: int = 100,
-  temperature: float = 1.0,
-  top_k: int = 0,
-  top_p: float = 1.0,
-  seed: int = 0,
+  sampling: Sampling,
   num_samples: int = 1,
   steps: int = 4,
   weights: str = "float32",
@@ -86,8 +73,7 @@ def write(
   Raises:
     InputError: as continuations, before the first piece.
   """
-  settings = Sampling(max_tokens, temperature, top_k, top_p, seed)
-  texts = _begin(loaded, prompts, settings, num_samples)
+  texts = _begin(loaded, prompts, sampling, num_samples)
   model, params = _generator(loaded, weights, draft)
 
   # A generator of its own: what is above it raises when `write` is called, not at the first piece.

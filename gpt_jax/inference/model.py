@@ -17,6 +17,7 @@ from gpt_jax.errors import InputError, counted
 from gpt_jax.inference.calibration import scale
 from gpt_jax.inference.generate import continuations
 from gpt_jax.inference.scoring import bucket, embeddings, encoder_alone, text_log_probs
+from gpt_jax.inference.stream import Sampling
 from gpt_jax.inference.temperature import temperature_of
 from gpt_jax.models.encoder_decoder import T5Config
 from gpt_jax.tasks.encoding import Encoded
@@ -87,15 +88,15 @@ class Model:
   ) -> str | list[str]:
     """The prompt with its continuation: a text for a text, a list for a list.
 
-    The arguments are those of inference.generate.continuations. With several samples a text, too,
-    has a list.
+    The arguments are those of inference.generate.continuations and of its Sampling. With several
+    samples a text, too, has a list.
 
     Raises:
       InputError: an empty prompt, a value that is not allowed, or a model that is not causal.
     """
     batch = _text_list(prompts, "prompt")
-    options = (max_tokens, temperature, top_k, top_p, seed, num_samples)
-    texts = continuations(self.loaded, batch, *options)
+    sampling = Sampling(max_tokens, temperature, top_k, top_p, seed)
+    texts = continuations(self.loaded, batch, sampling, num_samples)
     return texts[0] if isinstance(prompts, str) and num_samples == 1 else texts
 
   def log_probs(self, texts: str | Sequence[str]) -> Scored | list[Scored]:

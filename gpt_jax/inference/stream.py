@@ -29,7 +29,15 @@ _EMPTY = "the prompt is empty: the model needs a token to begin with; give a wor
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-  """How a text is continued; the names are those of generate.continuations."""
+  """How a text is continued.
+
+  Attributes:
+    max_tokens: tokens to add.
+    temperature: 1 samples from the model, lower values favor likely tokens, 0 is greedy.
+    top_k: sample among the k most likely tokens; 0: among all.
+    top_p: sample among the fewest tokens whose probabilities add up to this.
+    seed: decides the draws of this text, whatever the other texts are.
+  """
 
   max_tokens: int = 100
   temperature: float = 1.0

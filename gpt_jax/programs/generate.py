@@ -7,6 +7,7 @@ from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.errors import InputError
 from gpt_jax.inference.draft import check_draft
 from gpt_jax.inference.generate import continuations, search, write
+from gpt_jax.inference.stream import Sampling
 from gpt_jax.models.decoding_weights import check_kind
 from gpt_jax.parallel.processes import log
 
@@ -30,11 +31,7 @@ def run(
   Args:
     checkpoint: see load_model; of a fine-tuned model the trunk is used.
     prompts: non-empty texts: the model needs a token to begin with.
-    max_tokens: tokens to add to each prompt.
-    temperature: 1 samples from the model, below 1 favors likely tokens, 0 takes the most likely.
-    top_k: sample from the k most likely tokens; 0: from all.
-    top_p: sample from the fewest tokens whose probabilities add up to this.
-    seed: text i, from 0, uses seed + i, independent of the other texts.
+    max_tokens, temperature, top_k, top_p, seed: see Sampling; text i, from 0, uses seed + i.
     num_samples: continuations of each prompt, one after the other.
     beams: above 1: search for a likely continuation with so many candidates, instead of sampling.
     length_penalty: of the search; matters where texts can end, with GPT-2's released vocabulary.
@@ -56,23 +53,31 @@ def run(
       )
     return search(loaded, prompts, max_tokens, beams, length_penalty, weights)
   _warn_of_length(loaded, max_tokens, "; --stream prints the text while it is written")
-  options = (max_tokens, temperature, top_k, top_p, seed, num_samples, weights, draft)
-  return continuations(loaded, prompts, *options)
+  sampling = Sampling(max_tokens, temperature, top_k, top_p, seed)
+  return continuations(loaded, prompts, sampling, num_samples, weights, draft)
 
 
-def stream(checkpoint: str, prompts: Sequence[str], **options: Any) -> Iterator[tuple[int, str]]:
+def stream(
+  checkpoint: str,
+  prompts: Sequence[str],
+  num_samples: int = 1,
+  weights: str = "float32",
+  draft: str = "none",
+  **sampling: Any,
+) -> Iterator[tuple[int, str]]:
   """The texts of `run` in pieces, as they are written: the number of a text, and a piece of it.
 
   Args:
-    checkpoint, prompts, options: as in `run`.
+    checkpoint, prompts, num_samples, weights, draft: as in `run`.
+    sampling: fields of Sampling, as in `run`.
 
   Raises:
     InputError: as run, before the first piece.
   """
-  _check(options.get("weights", "float32"), options.get("draft", "none"))
-  loaded = load_model(checkpoint)
-  _warn_of_length(loaded, options.get("max_tokens", 0))
-  return write(loaded, prompts, **options)
+  _check(weights, draft)
+  loaded, settings = load_model(checkpoint), Sampling(**sampling)
+  _warn_of_length(loaded, settings.max_tokens)
+  return write(loaded, prompts, settings, num_samples, weights=weights, draft=draft)
 
 
 def _check(weights: str, draft: str) -> None:

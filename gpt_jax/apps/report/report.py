@@ -12,6 +12,7 @@ from gpt_jax.apps.report.record import Record, find_runs, read_run
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.errors import InputError
 from gpt_jax.inference.generate import continuations
+from gpt_jax.inference.stream import Sampling
 from gpt_jax.parallel.processes import is_main_process, log
 from gpt_jax.tasks.answers.answer import LabeledTask
 
@@ -76,7 +77,7 @@ def _samples(run: Record) -> list[Sample]:
   loaded = load_model(run.folder)
   samples = []
   for how, temperature in (("greedy", 0.0), ("temperature 0.8", 0.8)):
-    texts = continuations(loaded, list(_PROMPTS), max_tokens=60, temperature=temperature)
+    texts = continuations(loaded, list(_PROMPTS), Sampling(60, temperature))
     samples += [Sample(f"step {loaded.step:,}, {how}", text) for text in texts]
   return samples
 

@@ -22,6 +22,7 @@ from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer
 from gpt_jax.data.tokenizers.openai_files import BYTES, END_OF_TEXT
 from gpt_jax.errors import InputError
 from gpt_jax.inference.generate import continuations
+from gpt_jax.inference.stream import Sampling
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 
@@ -74,7 +75,7 @@ def loaded(tmp_path_factory, make_run, tiny_tokenizer):
 
 def stop_letter(loaded):
   """The letter that the model writes most."""
-  written = "".join(continuations(loaded, CLAUSES, 40, temperature=0))
+  written = "".join(continuations(loaded, CLAUSES, Sampling(40, temperature=0)))
   for clause in CLAUSES:
     written = written.replace(clause, "", 1)
   letter, count = collections.Counter(filter(str.isalpha, written)).most_common(1)[0]
@@ -90,7 +91,7 @@ def documents(loaded):
   for number in range(20):
     context = " and ".join(CLAUSES[: number % 4 + 1])
     options = [f" and {CLAUSES[number % 3]}", f" {CLAUSES[-1]} by the old barn"]
-    (whole,) = continuations(loaded, [context], 40, temperature=0)
+    (whole,) = continuations(loaded, [context], Sampling(40, temperature=0))
     written = whole[len(context) :].split(stop)[0] if number % 2 else "nothing like it"
     text = LONG[: 40 + 15 * number]
     rows.append(
@@ -245,8 +246,7 @@ def test_generation_does_not_depend_on_where_stop_strings_are_looked_for(loaded,
   requests = harness.Requests(loaded, batch_size=4)
   prompts = [" and ".join(CLAUSES[:n]) for n in (1, 2, 3, 4, 1, 2)]
   written = requests.generate(prompts, [harness.Generation((), 75, *settings)] * 6, ["a task"] * 6)
-  temperature, top_k, top_p = settings
-  wholes = continuations(loaded, prompts, 75, temperature, top_k, top_p, seed=0)
+  wholes = continuations(loaded, prompts, Sampling(75, *settings))
   assert [prompt + text for prompt, text in zip(prompts, written, strict=True)] == wholes
   stops = tuple(text[3:6] for text in written)
   cut = requests.generate(prompts, [harness.Generation(stops, 75, *settings)] * 6, [""] * 6)
@@ -263,7 +263,7 @@ def test_a_continuation_without_context_has_a_uniform_first_token(loaded):
 
 def test_the_greedy_continuation_is_recognized(loaded):
   prompt = CLAUSES[1]
-  (whole,) = continuations(loaded, [prompt], 6, temperature=0)
+  (whole,) = continuations(loaded, [prompt], Sampling(6, temperature=0))
   added = whole[len(prompt) :]
   # Only where the text's tokens are those that were generated.
   while score(loaded, prompt, added)[1] is False:
