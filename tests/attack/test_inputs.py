@@ -15,8 +15,9 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 import gpt_jax
+from gpt_jax.apps.corpus.sources import parquet
 from gpt_jax.config import from_json, to_json
-from gpt_jax.data.sources import parquet, source, table, utf8
+from gpt_jax.data.sources import source, table, utf8
 from gpt_jax.programs.config_files import override_all
 from gpt_jax.programs.finetune import FinetuneConfig
 from gpt_jax.programs.prepare import PrepareConfig

@@ -10,15 +10,11 @@ import ast
 import importlib
 import importlib.abc
 import importlib.util
-import os
-import pkgutil
-from collections.abc import Iterator
 from typing import Any, Protocol, cast
 
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
-
-_APPS = f"{__name__.partition('.')[0]}.apps"
+from gpt_jax.extensions import extensions
 
 
 class Format(Protocol):
@@ -38,7 +34,7 @@ class Format(Protocol):
 
 def list_formats() -> dict[str, str]:
   """Name -> HELP of every format; parses the files without importing them."""
-  formats = {name: _help_text(module) for name, module in sorted(_modules())}
+  formats = {name: _help_text(module) for name, module in extensions(__name__).items()}
   return {name: text for name, text in formats.items() if text}
 
 
@@ -67,18 +63,8 @@ def detect_format(path: str) -> Format | None:
   return _import(names[0]) if names else None
 
 
-def _modules() -> Iterator[tuple[str, str]]:
-  """Name and module of every file in this folder, and in the folders formats/ of apps."""
-  for module in pkgutil.iter_modules(__path__):
-    yield module.name, f"{__name__}.{module.name}"
-  (apps,) = importlib.import_module(_APPS).__path__
-  for app in pkgutil.iter_modules([apps]):
-    for module in pkgutil.iter_modules([os.path.join(apps, app.name, "formats")]):
-      yield module.name, f"{_APPS}.{app.name}.formats.{module.name}"
-
-
 def _import(name: str) -> Format:
-  return cast(Format, importlib.import_module(dict(_modules())[name]))
+  return cast(Format, importlib.import_module(extensions(__name__)[name]))
 
 
 def _help_text(module: str) -> str:

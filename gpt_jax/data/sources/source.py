@@ -3,8 +3,6 @@
 import glob
 import importlib
 import os
-import pkgutil
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple, Protocol
@@ -12,6 +10,7 @@ from typing import NamedTuple, Protocol
 from gpt_jax.data.cleaning import plain_line_ends
 from gpt_jax.data.sources import text
 from gpt_jax.errors import InputError
+from gpt_jax.extensions import extensions
 from gpt_jax.files import check_path, find_files
 
 
@@ -154,8 +153,6 @@ def _module_of(name: str) -> SourceFile:
 
 
 def _source_files() -> list[SourceFile]:
-  """The modules of this folder that declare USAGE, sorted by name."""
-  folders = sys.modules[__package__].__path__
-  names = sorted(module.name for module in pkgutil.iter_modules(folders))
-  modules = [importlib.import_module(f"{__package__}.{name}") for name in names]
+  """The modules of this folder, and of such folders of apps, that declare USAGE."""
+  modules = map(importlib.import_module, extensions(__package__).values())
   return [module for module in modules if hasattr(module, "USAGE")]

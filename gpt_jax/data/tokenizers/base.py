@@ -6,14 +6,13 @@ import functools
 import importlib
 import json
 import os
-import pkgutil
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from gpt_jax.errors import InputError
+from gpt_jax.extensions import extensions
 from gpt_jax.files import (
   atomic_file,
   check_path,
@@ -357,10 +356,8 @@ def load_released(folder: str) -> Tokenizer:
 
 
 def _tokenizer_files() -> list[TokenizerFile]:
-  """The modules of this folder that declare KINDS, sorted by name."""
-  folders = sys.modules[__package__].__path__
-  names = sorted(module.name for module in pkgutil.iter_modules(folders))
-  modules = [importlib.import_module(f"{__package__}.{name}") for name in names]
+  """The modules of this folder, and of such folders of apps, that declare KINDS."""
+  modules = map(importlib.import_module, extensions(__package__).values())
   return [module for module in modules if hasattr(module, "KINDS")]
 
 

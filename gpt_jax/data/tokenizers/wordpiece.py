@@ -1,7 +1,7 @@
 """BERT's WordPiece (Devlin et al. 2018, section 3): read from its vocab.txt, or trained.
 
 Ids are those of transformers' BertTokenizer. A folder that also holds a tokenizer.json is read from
-that file, by tokenizer_json.py.
+that file, by apps/interop/tokenizers/tokenizer_json.py.
 """
 
 import collections

@@ -8,8 +8,8 @@ import sys
 import numpy as np
 import pytest
 
+from gpt_jax.apps.interop.tokenizers.tokenizer_json import HuggingFaceTokenizer
 from gpt_jax.data.tokenizers.base import load_tokenizer
-from gpt_jax.data.tokenizers.tokenizer_json import HuggingFaceTokenizer
 from gpt_jax.data.tokenizers.wordpiece import WordPieceTokenizer
 from gpt_jax.errors import InputError
 

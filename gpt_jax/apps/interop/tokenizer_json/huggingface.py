@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from gpt_jax.apps.interop.tokenizer_json import TRAINED_IDS
-from gpt_jax.data.tokenizers import tokenizer_json
+from gpt_jax.apps.interop.tokenizers import tokenizer_json
 
 KINDS = tokenizer_json.KINDS
 IDS = TRAINED_IDS

@@ -4,9 +4,9 @@ import os
 from collections.abc import Callable
 
 from gpt_jax.apps.interop.formats.hf_tokenizer import Template, write_tokenizer
+from gpt_jax.apps.interop.tokenizers.tokenizer_json import SAVED, check_pieces
 from gpt_jax.checkpoints.formats.folder import TOKENIZER
 from gpt_jax.data.tokenizers.base import METADATA, Tokenizer, load_released, load_tokenizer
-from gpt_jax.data.tokenizers.tokenizer_json import SAVED, check_pieces
 
 
 def read_vocabulary(

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from gpt_jax.data.sources import parquet
+from gpt_jax.apps.corpus.sources import parquet
 from gpt_jax.data.sources.source import documents, find, is_plain_text
 from gpt_jax.errors import InputError
 

@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from gpt_jax.data.sources import jsonl, parquet, table, text
+from gpt_jax.apps.corpus.sources import parquet
+from gpt_jax.data.sources import jsonl, table, text
 from gpt_jax.errors import InputError, Unavailable
 
 USAGE = "hf://OWNER/SET[@REVISION][/PATH]"

@@ -7,9 +7,9 @@ import sys
 import numpy as np
 import pytest
 
+from gpt_jax.apps.interop.tokenizers.tokenizer_json import detect
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import load_tokenizer
-from gpt_jax.data.tokenizers.tokenizer_json import detect
 from gpt_jax.errors import InputError
 from gpt_jax.programs import prepare
 

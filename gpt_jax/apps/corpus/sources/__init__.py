@@ -1,0 +1,1 @@
+"""Texts in the files of other software, see data/sources."""

@@ -1,0 +1,1 @@
+"""Vocabularies of other software, see data/tokenizers."""

@@ -1,0 +1,23 @@
+"""Extensions: the files of a folder that its room finds by their names, and those of apps.
+
+An app has them in a folder of the same name: formats/ of checkpoints, and of apps/interop.
+"""
+
+import importlib
+import os
+import pkgutil
+
+_APPS = f"{__name__.partition('.')[0]}.apps"
+
+
+def extensions(package: str) -> dict[str, str]:
+  """Name -> module of the files in a package and in the apps' folders of its name, sorted."""
+  folder = package.rpartition(".")[2]
+  found = {}
+  for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
+    found[module.name] = f"{package}.{module.name}"
+  (apps,) = importlib.import_module(_APPS).__path__
+  for app in pkgutil.iter_modules([apps]):
+    for module in pkgutil.iter_modules([os.path.join(apps, app.name, folder)]):
+      found[module.name] = f"{_APPS}.{app.name}.{folder}.{module.name}"
+  return dict(sorted(found.items()))
