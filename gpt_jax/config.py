@@ -6,8 +6,6 @@ Python files with configs, and changes on the command line: programs/config_file
 import dataclasses
 import difflib
 import importlib
-import importlib.abc
-import importlib.util
 import math
 import pkgutil
 import re
@@ -17,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from gpt_jax.errors import InputError
+from gpt_jax.extensions import source_of
 
 _PACKAGE = __name__.partition(".")[0]
 _LARGEST = 10**9  # of integers without a limit of their own; more is a slip, and ends in a crash
@@ -186,7 +185,7 @@ def registered_modules() -> dict[str, str]:
   modules: dict[str, str] = {}
   package = importlib.import_module(_PACKAGE)
   for module in pkgutil.walk_packages(package.__path__, f"{_PACKAGE}."):
-    for name in _REGISTER.findall(_source(module.name)):
+    for name in _REGISTER.findall(source_of(module.name)):
       if name in modules:
         raise ValueError(f"config name {name!r} is taken: by {modules[name]} and {module.name}")
       modules[name] = module.name
@@ -194,13 +193,6 @@ def registered_modules() -> dict[str, str]:
 
 
 _REGISTER = re.compile(r"""^@(?:\w+\.)*register\(["']([^"']+)["']\)""", re.MULTILINE)
-
-
-def _source(module: str) -> str:
-  spec = importlib.util.find_spec(module)
-  if spec is None or not isinstance(spec.loader, importlib.abc.InspectLoader):
-    return ""
-  return spec.loader.get_source(module) or ""
 
 
 def _registered_class(name: Any) -> type:

@@ -4,6 +4,8 @@ An app has them in a folder of the same name: formats/ of checkpoints, and of ap
 """
 
 import importlib
+import importlib.abc
+import importlib.util
 import os
 import pkgutil
 
@@ -21,3 +23,11 @@ def extensions(package: str) -> dict[str, str]:
     for module in pkgutil.iter_modules([os.path.join(apps, app.name, folder)]):
       found[module.name] = f"{_APPS}.{app.name}.{folder}.{module.name}"
   return dict(sorted(found.items()))
+
+
+def source_of(module: str) -> str:
+  """The source of a module, which is not imported; "" if it has none."""
+  spec = importlib.util.find_spec(module)
+  if spec is None or not isinstance(spec.loader, importlib.abc.InspectLoader):
+    return ""
+  return spec.loader.get_source(module) or ""

@@ -5,6 +5,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from gpt_jax.parallel.partition import path_name
+
 
 def describe(tree: Any) -> dict[str, list]:
   """[type, shape, fingerprint] of every array, by its path."""
@@ -13,7 +15,7 @@ def describe(tree: Any) -> dict[str, list]:
   # deadlock on each other's devices, and a single program for all arrays takes many seconds to
   # compile, while a model has only a dozen different shapes.
   for path, x in jax.tree_util.tree_leaves_with_path(tree):
-    described[leaf_name(path)] = [str(x.dtype), list(x.shape), int(_fingerprint(x))]
+    described[path_name(path)] = [str(x.dtype), list(x.shape), int(_fingerprint(x))]
   return described
 
 
@@ -37,8 +39,3 @@ def _fingerprint(x: jax.Array) -> jax.Array:
   h = (h ^ (h >> 13)) * jnp.uint32(0xC2B2AE35)
   # Integer addition is associative: shards may be summed in any order.
   return jnp.sum(h ^ (h >> 16), dtype=jnp.uint32)
-
-
-def leaf_name(path: tuple) -> str:
-  """The path of an array in a tree, such as "params/trunk/embedding"."""
-  return jax.tree_util.keystr(path, simple=True, separator="/")

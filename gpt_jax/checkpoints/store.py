@@ -26,12 +26,13 @@ from flax.traverse_util import unflatten_dict
 from jax.experimental import multihost_utils
 
 from gpt_jax import files
-from gpt_jax.checkpoints.fingerprint import describe, leaf_name
+from gpt_jax.checkpoints.fingerprint import describe
 from gpt_jax.checkpoints.lease import Lease
 from gpt_jax.checkpoints.quiet import quiet
 from gpt_jax.checkpoints.staged import StagedManager, committed_steps, is_staged
 from gpt_jax.errors import InputError, Unavailable
 from gpt_jax.files import read_json, verified, with_checksum
+from gpt_jax.parallel.partition import path_name
 from gpt_jax.parallel.processes import is_main_process
 
 _OUTAGES = ("UNAVAILABLE", "DEADLINE_EXCEEDED")  # in TensorStore's messages
@@ -315,7 +316,7 @@ def _check_finite(tree: Any, step: int, folder: str) -> None:
   """Raises InputError if an array holds an infinite or undefined number."""
   leaves = jax.tree_util.tree_leaves_with_path(tree)
   floats = [(path, x) for path, x in leaves if jnp.issubdtype(x.dtype, jnp.inexact)]
-  broken = [leaf_name(path) for path, x in floats if not _is_finite(x)]
+  broken = [path_name(path) for path, x in floats if not _is_finite(x)]
   if broken:
     raise InputError(
       f"step {step}: {len(broken)} of {len(leaves)} arrays are not finite, {broken[0]} among them, "
@@ -431,7 +432,7 @@ def _read_state(folder: str, abstract: Any) -> Any:
   tree = ocp.PyTreeCheckpointHandler().restore(epath.Path(folder), args=arguments)
   for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
     if isinstance(leaf, jax.ShapeDtypeStruct):  # partial_restore leaves missing arrays abstract
-      raise ValueError(f"{leaf_name(path)} is missing")
+      raise ValueError(f"{path_name(path)} is missing")
   return tree
 
 
@@ -476,7 +477,7 @@ def _is_outage(error: Exception) -> bool:
 
 def _check_shapes(folder: str, saved: dict[str, list], abstract: Any, exact: bool) -> None:
   """Raises InputError at the first array whose type or shape differs from the model's."""
-  wanted = {leaf_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(abstract)}
+  wanted = {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(abstract)}
   for name, leaf in wanted.items():
     if name not in saved:
       raise InputError(f"{folder} is of another model: it has no {name}")

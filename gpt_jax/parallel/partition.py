@@ -26,7 +26,7 @@ def partition(tree: Any, rules: Rules, mesh: Mesh, fsdp: bool = False) -> Any:
   """
 
   def leaf_sharding(path, leaf) -> NamedSharding:
-    name = jax.tree_util.keystr(path, simple=True, separator="/")
+    name = path_name(path)
     # Rules search: a moment's path is the parameter's after a prefix such as opt_state/…/mu.
     spec = _find_rule(name, rules) if mesh.shape["model"] > 1 else P()
     if len(spec) > leaf.ndim or leaf.size == 1:  # Adafactor's means over an axis, its placeholders
@@ -44,6 +44,11 @@ def partition(tree: Any, rules: Rules, mesh: Mesh, fsdp: bool = False) -> Any:
     return NamedSharding(mesh, P(*axes))
 
   return jax.tree_util.tree_map_with_path(leaf_sharding, tree)
+
+
+def path_name(path: tuple) -> str:
+  """The path of an array in a tree, such as "params/trunk/embedding"."""
+  return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def _find_rule(name: str, rules: Rules) -> P:

@@ -13,6 +13,7 @@ from gpt_jax.config import field_values, from_json, runtime_fields, to_json
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.models.trunk import TrunkConfig
+from gpt_jax.parallel.partition import path_name
 from gpt_jax.tasks.formats import Format, GPTFormat
 from gpt_jax.training.step import TrainState
 from gpt_jax.training.trainer import Trainer
@@ -228,7 +229,7 @@ def transfer(
   """
 
   def choose(path, fresh, loaded):
-    name = jax.tree_util.keystr(path, simple=True, separator="/")
+    name = path_name(path)
     # At -1 the embeddings, of depth 0, stay fresh too.
     if layers is not None and trunk.depth(name) > layers:
       return fresh

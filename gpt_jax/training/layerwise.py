@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from gpt_jax.parallel.partition import path_name
 from gpt_jax.training.optimizer import OptimConfig, Optimizer, clipped, rule_of, schedule_of
-from gpt_jax.training.update_rules import path_name
 
 
 class Layerwise(NamedTuple):

@@ -15,7 +15,26 @@ from gpt_jax.models.loss import Loss
 from gpt_jax.ops.dropout import step_key
 from gpt_jax.parallel.mesh import PMAP_AXIS
 from gpt_jax.parallel.partition import Rules, partition
-from gpt_jax.training.loss_scale import LossScale, adjusted, first_loss_scale, unscaled
+
+FIRST_SCALE = 2.0**15
+GROWTH_INTERVAL = 2000  # finite gradients in a row before the loss scale is doubled
+
+
+class LossScale(NamedTuple):
+  """The factor on the loss before it is differentiated, by which the gradient is then divided.
+
+  Without it small gradients vanish in float16 (Micikevicius et al. 2018, Mixed Precision Training,
+  section 3.2; the constants are PyTorch's but for the first scale). flax.training.dynamic_scale
+  halves without a floor, and its gradient function would be a second path through a step with
+  microbatches.
+
+  Attributes:
+    scale: float32 scalar, a power of 2 of at least 1, so that no bit of the gradient is rounded.
+    finite_steps: int32 scalar, finite gradients since the scale changed.
+  """
+
+  scale: jax.Array
+  finite_steps: jax.Array
 
 
 class TrainState(NamedTuple):
@@ -75,7 +94,7 @@ def make_init(
 
   def make_state(seed: jax.Array) -> TrainState:
     params = init(jax.random.key(seed))
-    scale = first_loss_scale() if scales_loss else None
+    scale = LossScale(jnp.float32(FIRST_SCALE), jnp.int32(0)) if scales_loss else None
     return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), scale)
 
   # Moments lie under the paths of their parameters, so the same rules partition both.
@@ -198,7 +217,8 @@ def _gradient(loss: Loss, microbatches: int, axis: str | None):
       sums = jax.lax.psum(sums, axis)
     if state.loss_scale is not None:
       grads, metrics = sums
-      sums = unscaled(grads, state.loss_scale), metrics
+      scale = state.loss_scale.scale
+      sums = jax.tree.map(lambda g: g / scale, grads), metrics
     return sums
 
   return step_gradient
@@ -256,3 +276,12 @@ def _with_sharding(tree: Any, sharding: NamedSharding) -> Any:
     return jax.make_array_from_single_device_arrays(x.shape, sharding, shards)
 
   return jax.tree.map(relabel, tree)
+
+
+def adjusted(loss_scale: LossScale, finite: jax.Array) -> LossScale:
+  """The loss scale of the next step, given whether this step's loss and gradient were finite."""
+  scale, steps = loss_scale
+  steps = jnp.where(finite, steps + 1, 0)
+  grows = steps == GROWTH_INTERVAL
+  grown = jnp.where(grows, scale * 2, scale)
+  return LossScale(jnp.where(finite, grown, jnp.maximum(scale / 2, 1)), jnp.where(grows, 0, steps))

@@ -71,7 +71,7 @@ class Trainer:
       fsdp: whether parameters and moments are sharded along `data` too.
       backend: "jit" or "pmap".
       microbatches: parts of a batch whose gradients are accumulated.
-      scales_loss: see training/loss_scale.py; for models in float16.
+      scales_loss: see LossScale; for models in float16.
 
     Raises:
       InputError: the mesh does not divide the parameters.

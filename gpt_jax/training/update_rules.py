@@ -19,6 +19,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from gpt_jax.parallel.partition import path_name
+
 NOT_DECAYED = ("bias", "scale", "gain", "mixture")
 
 # (schedule, b1, b2, eps, weight decay) -> the rule with its learning rate.
@@ -290,8 +292,3 @@ def _view(path: tuple, x: Any) -> View | None:
   name = path_name(path)
   fits = (view for view in VIEWS if view.rank == x.ndim and re.search(view.pattern, name))
   return next(fits, None)
-
-
-def path_name(path: tuple) -> str:
-  """The path of a parameter as text, with slashes."""
-  return jax.tree_util.keystr(path, simple=True, separator="/")

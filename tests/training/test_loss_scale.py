@@ -23,9 +23,8 @@ from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.training.history import curve
 from gpt_jax.training.interval import MAX_REFUSED_UPDATES, Interval
 from gpt_jax.training.loop import TrainConfig
-from gpt_jax.training.loss_scale import FIRST, GROWTH_INTERVAL, LossScale, adjusted
 from gpt_jax.training.optimizer import OptimConfig, make_optimizer
-from gpt_jax.training.step import TrainState
+from gpt_jax.training.step import FIRST_SCALE, GROWTH_INTERVAL, LossScale, TrainState, adjusted
 from gpt_jax.training.trainer import Trainer
 
 
@@ -34,10 +33,10 @@ def after(scale, steps, finite):
 
 
 def test_the_rule():
-  assert after(FIRST, 7, True) == (FIRST, 8)
-  assert after(FIRST, 7, False) == (FIRST / 2, 0)
-  assert after(FIRST, GROWTH_INTERVAL - 1, True) == (2 * FIRST, 0)
-  assert after(FIRST, GROWTH_INTERVAL - 1, False) == (FIRST / 2, 0)
+  assert after(FIRST_SCALE, 7, True) == (FIRST_SCALE, 8)
+  assert after(FIRST_SCALE, 7, False) == (FIRST_SCALE / 2, 0)
+  assert after(FIRST_SCALE, GROWTH_INTERVAL - 1, True) == (2 * FIRST_SCALE, 0)
+  assert after(FIRST_SCALE, GROWTH_INTERVAL - 1, False) == (FIRST_SCALE / 2, 0)
   assert after(1, 0, False) == (1, 0)
 
 
@@ -88,7 +87,7 @@ def test_the_scale_falls_until_the_gradient_is_finite(mesh, microbatches, highes
   expected, _ = plain.step(plain.init(0), plain.to_device(batch), 0)
   trainer = trainer_of(mesh, microbatches=microbatches)
   state = trainer.init(0)
-  scale = FIRST
+  scale = FIRST_SCALE
   while scale > highest:
     before = jax.device_get(state.params)
     state, metrics = trainer.step(state, trainer.to_device(batch), 0)
@@ -160,7 +159,7 @@ def test_a_float16_run(half, tmp_path):
   """Parameters are float32, and load wherever others do."""
   losses = curve(half, "loss")[1]
   assert losses[-1] < losses[0] - 0.3
-  assert curve(half, "loss_scale")[1][-1] == FIRST
+  assert curve(half, "loss_scale")[1][-1] == FIRST_SCALE
   params, _, _ = restore_params(half)
   assert {x.dtype.name for x in jax.tree.leaves(params)} == {"float32"}
   export.run(half, str(tmp_path / "npz"), "npz")

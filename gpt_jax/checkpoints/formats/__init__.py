@@ -8,13 +8,11 @@ May import: the root files, data, tasks, models; the top of this file not even j
 
 import ast
 import importlib
-import importlib.abc
-import importlib.util
 from typing import Any, Protocol, cast
 
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.extensions import extensions
+from gpt_jax.extensions import extensions, source_of
 
 
 class Format(Protocol):
@@ -69,11 +67,7 @@ def _import(name: str) -> Format:
 
 def _help_text(module: str) -> str:
   """The value of the module's HELP, "" without one."""
-  spec = importlib.util.find_spec(module)
-  source = None
-  if spec and isinstance(spec.loader, importlib.abc.InspectLoader):
-    source = spec.loader.get_source(module)
-  for node in ast.parse(source or "").body:
+  for node in ast.parse(source_of(module)).body:
     if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "HELP":
       return ast.literal_eval(node.value)
   return ""
