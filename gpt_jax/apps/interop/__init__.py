@@ -1,4 +1,4 @@
-"""Models of other software, read and written: transformers folders, ONNX, StableHLO.
+"""Other software: its models (transformers folders, ONNX, StableHLO), vocabularies and trackers.
 
-Nothing imports it: checkpoints/formats finds its formats, as it finds its own.
+Nothing imports it: the rooms find its files as they find their own, see extensions.py.
 """

@@ -1,7 +1,7 @@
 """Experiment trackers: one file per tracker, named as in tracker=NAME.
 
-To add one, add a file with `PACKAGE`, `EXTRA`, `ELSEWHERE` and `start` (see TrackerFile); it edits
-no other.
+To add one, add a file with `PACKAGE`, `EXTRA`, `ELSEWHERE` and `start` (see TrackerFile) to this
+folder or to apps/<app>/trackers/; it edits no other.
 metrics.jsonl is the log of a run; a tracker gets the same values, and is never waited for.
 """
 
@@ -10,7 +10,6 @@ import dataclasses
 import importlib
 import importlib.util
 import os
-import pkgutil
 import re
 import warnings
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple, Protocol, cast
 
 from gpt_jax.config import fields_of
 from gpt_jax.errors import InputError, did_you_mean
+from gpt_jax.extensions import extensions
 from gpt_jax.files import disk_folder, read_json, refuse_url, write_json
 from gpt_jax.training.trackers.background import Background, Tracker
 
@@ -97,7 +97,7 @@ class Trackers:
 
 def names() -> list[str]:
   """Names of all trackers, without importing them."""
-  return [module.name for module in pkgutil.iter_modules(__path__) if module.name != "background"]
+  return [name for name in extensions(__name__) if name != "background"]
 
 
 def parse_trackers(trackers: str | Trackers, workdir: str) -> Trackers:
@@ -131,7 +131,7 @@ def parse_trackers(trackers: str | Trackers, workdir: str) -> Trackers:
 
 def find_tracker(name: str) -> TrackerFile:
   """The module of a tracker."""
-  return cast(TrackerFile, importlib.import_module(f"{__name__}.{name}"))
+  return cast(TrackerFile, importlib.import_module(extensions(__name__)[name]))
 
 
 def metric_name(name: str) -> str:

@@ -1,0 +1,1 @@
+"""Experiment trackers, see training/trackers."""
