@@ -6,7 +6,7 @@ it from there, so that two cannot be mixed.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from gpt_jax.data.tokenizers.base import SpecialTokens
 
 START = "pad"  # first token of a decoder that answers in text
 END = "sep"  # ends the input and the answer of a text-to-text model
+Ids = SpecialTokens | Mapping[str, int]  # of special tokens, by name
 
 
 class Format(Config):
@@ -40,13 +41,13 @@ class Format(Config):
     """How many tokens of each field remain, where the task has no rule; see each_half."""
     return longer_first(lengths, context, self.overhead(lengths.shape[1]))
 
-  def join(self, fields: Sequence[np.ndarray], special: SpecialTokens) -> np.ndarray:
+  def join(self, fields: Sequence[np.ndarray], special: Ids) -> np.ndarray:
     """The ids of a sequence, int32 [t]."""
     raise NotImplementedError
 
   def spread(self, fields: Sequence[np.ndarray], fill: int) -> np.ndarray:
     """Values [t] of a sequence from those of its fields' ids; special tokens get `fill`."""
-    raise NotImplementedError
+    return self.join(fields, dict.fromkeys(self.special, fill))
 
   def types(self, lengths: Sequence[int]) -> np.ndarray | None:
     """Token types [t] of fields of these lengths; None: the format has none."""
@@ -73,20 +74,14 @@ class GPTFormat(Format):
   def truncate(self, lengths: np.ndarray, context: int) -> np.ndarray:
     return each_half(lengths, context, self.overhead(lengths.shape[1]))
 
-  def join(self, fields: Sequence[np.ndarray], special: SpecialTokens) -> np.ndarray:
-    return self._join(fields, special.start, special.delimiter, special.extract)
-
-  def spread(self, fields: Sequence[np.ndarray], fill: int) -> np.ndarray:
-    return self._join(fields, fill, fill, fill)
+  def join(self, fields: Sequence[np.ndarray], special: Ids) -> np.ndarray:
+    parts = list(fields)
+    if len(parts) > 1:
+      parts.insert(-1, np.array([special["delimiter"]]))
+    return np.concatenate([[special["start"]], *parts, [special["extract"]]]).astype(np.int32)
 
   def anchor(self, ids: np.ndarray) -> int:
     return len(ids) - 1
-
-  def _join(self, fields: Sequence[np.ndarray], start, delimiter, extract) -> np.ndarray:
-    parts = list(fields)
-    if len(parts) > 1:
-      parts.insert(-1, np.array([delimiter]))
-    return np.concatenate([[start], *parts, [extract]]).astype(np.int32)
 
 
 @register("plain_format")
@@ -103,37 +98,46 @@ class PlainFormat(Format):
     del fields
     return 0
 
-  def join(self, fields: Sequence[np.ndarray], special: SpecialTokens) -> np.ndarray:
+  def join(self, fields: Sequence[np.ndarray], special: Ids) -> np.ndarray:
     del special
-    return np.concatenate(fields).astype(np.int32)
-
-  def spread(self, fields: Sequence[np.ndarray], fill: int) -> np.ndarray:
-    del fill
     return np.concatenate(fields).astype(np.int32)
 
   def anchor(self, ids: np.ndarray) -> int:
     return int(np.flatnonzero(ids != self.padding).max(initial=0))
 
 
-@register("bert_format")
-@dataclasses.dataclass(frozen=True)
-class BERTFormat(Format):
-  """<cls> a <sep>, or <cls> a <sep> b <sep>, read at <cls> (Devlin et al. 2018, figure 4).
+class _Framed(Format):
+  """Base of <cls> a <sep>, or <cls> a <sep> … b <sep>, read at <cls>.
 
-  Token types are 0 up to the first <sep>, then 1. Of more than two fields the first is a and all
-  others are b: of RACE the article is a, the question with an option is b.
+  Of more than two fields the first is a and all others are b: of RACE the article is a, the
+  question with an option is b.
+
+  Attributes:
+    between: how many <sep> are between a and b.
   """
 
   special = ("cls", "sep")
+  between = 1
 
   def overhead(self, fields: int) -> int:
-    return 2 if fields == 1 else 3
+    return 2 if fields == 1 else 2 + self.between
 
-  def join(self, fields: Sequence[np.ndarray], special: SpecialTokens) -> np.ndarray:
-    return _pair(fields, [special["cls"]], [special["sep"]], [special["sep"]])
+  def join(self, fields: Sequence[np.ndarray], special: Ids) -> np.ndarray:
+    first, *others = fields
+    middle = [[special["sep"]] * self.between, *others] if others else []
+    return np.concatenate([[special["cls"]], first, *middle, [special["sep"]]]).astype(np.int32)
 
-  def spread(self, fields: Sequence[np.ndarray], fill: int) -> np.ndarray:
-    return _pair(fields, [fill], [fill], [fill])
+  def anchor(self, ids: np.ndarray) -> int:
+    del ids
+    return 0
+
+
+@register("bert_format")
+@dataclasses.dataclass(frozen=True)
+class BERTFormat(_Framed):
+  """<cls> a <sep> b <sep> (Devlin et al. 2018, figure 4); token types are 0 up to the first <sep>,
+  then 1.
+  """
 
   def types(self, lengths: Sequence[int]) -> np.ndarray | None:
     first, *others = lengths
@@ -143,33 +147,16 @@ class BERTFormat(Format):
       types[first + 2 :] = 1
     return types
 
-  def anchor(self, ids: np.ndarray) -> int:
-    del ids
-    return 0
-
 
 @register("roberta_format")
 @dataclasses.dataclass(frozen=True)
-class RoBERTaFormat(Format):
-  """<cls> a <sep>, or <cls> a <sep> <sep> b <sep>, read at <cls>, without token types (Liu et al.
-  2019; fairseq, models/roberta/hub_interface.py). More than two fields are as in BERTFormat.
+class RoBERTaFormat(_Framed):
+  """<cls> a <sep> <sep> b <sep>, without token types (Liu et al. 2019; fairseq,
+  models/roberta/hub_interface.py).
   """
 
-  special = ("cls", "sep")
+  between = 2
   head_transform = "dense"
-
-  def overhead(self, fields: int) -> int:
-    return 2 if fields == 1 else 4
-
-  def join(self, fields: Sequence[np.ndarray], special: SpecialTokens) -> np.ndarray:
-    return _pair(fields, [special["cls"]], [special["sep"]] * 2, [special["sep"]])
-
-  def spread(self, fields: Sequence[np.ndarray], fill: int) -> np.ndarray:
-    return _pair(fields, [fill], [fill] * 2, [fill])
-
-  def anchor(self, ids: np.ndarray) -> int:
-    del ids
-    return 0
 
 
 @register("text_to_text")
@@ -187,22 +174,11 @@ class TextToText(Format):
   def truncate(self, lengths: np.ndarray, context: int) -> np.ndarray:
     return longest_first(lengths, context, self.overhead(lengths.shape[1]))
 
-  def join(self, fields: Sequence[np.ndarray], special: SpecialTokens) -> np.ndarray:
+  def join(self, fields: Sequence[np.ndarray], special: Ids) -> np.ndarray:
     return np.concatenate([*fields, [special[END]]]).astype(np.int32)
-
-  def spread(self, fields: Sequence[np.ndarray], fill: int) -> np.ndarray:
-    return np.concatenate([*fields, [fill]]).astype(np.int32)
 
   def anchor(self, ids: np.ndarray) -> int:
     return len(ids) - 1
-
-
-def _pair(
-  fields: Sequence[np.ndarray], begin: list[int], between: list[int], end: list[int]
-) -> np.ndarray:
-  first, *others = fields
-  middle = [between, *others] if others else []
-  return np.concatenate([begin, first, *middle, end]).astype(np.int32)
 
 
 def each_half(lengths: np.ndarray, context: int, overhead: int) -> np.ndarray:
