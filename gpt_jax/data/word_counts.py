@@ -1,7 +1,10 @@
 """Word counts in bounded memory, from which a vocabulary is trained."""
 
+import collections
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+
+from gpt_jax.errors import InputError
 
 
 class WordCounts:
@@ -37,3 +40,21 @@ class WordCounts:
       self._characters += len(word)
       kept[word] = self.words[word]
     self.words = kept
+
+
+def counts_of(
+  words: Mapping[str, int] | Iterable[str], split: Callable[[str], list[str]]
+) -> Mapping[str, int]:
+  """How often each word occurs: as given, or in texts that `split` cuts into words.
+
+  Raises:
+    InputError: there is no word.
+  """
+  if not isinstance(words, Mapping):
+    counts = WordCounts()
+    for text in words:
+      counts.add(collections.Counter(split(text)))
+    words = counts.words
+  if not words:
+    raise InputError("there is no text to train a vocabulary on")
+  return words

@@ -21,8 +21,8 @@ from gpt_jax.data.tokenizers.openai_files import (
   released_as,
 )
 from gpt_jax.data.tokenizers.released import require
-from gpt_jax.data.tokenizers.wordpiece import check_size, count_words, ids_of, repeated
-from gpt_jax.errors import InputError
+from gpt_jax.data.tokenizers.wordpiece import check_size, ids_of, repeated
+from gpt_jax.data.word_counts import counts_of
 
 KINDS = ("byte-bpe",)
 
@@ -52,9 +52,7 @@ class ByteBPETokenizer(GPT2Tokenizer):
     Raises:
       InputError: no text, or a vocabulary larger or smaller than the text supports.
     """
-    counts = words if isinstance(words, Mapping) else count_words(words)
-    if not counts:
-      raise InputError("there is no text to train a vocabulary on")
+    counts = counts_of(words, cls.training_words)
     tokenizers = require("tokenizers")
     splitter = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())

@@ -1,6 +1,5 @@
 """SentencePiece BPE: train, load, encode, decode (the paper, 4.1, uses a BPE of 40,000 merges)."""
 
-import collections
 import dataclasses
 import functools
 import hashlib
@@ -16,7 +15,7 @@ import sentencepiece
 
 from gpt_jax.data.tokenizers.base import DEFAULT_SPECIAL, Tokenizer
 from gpt_jax.data.tokenizers.released import has_no_letters, read_file
-from gpt_jax.data.word_counts import WordCounts
+from gpt_jax.data.word_counts import counts_of
 from gpt_jax.errors import InputError
 
 KINDS = ("sentencepiece-bpe",)
@@ -112,9 +111,7 @@ class SentencePieceTokenizer(SentencePieceModel):
     Raises:
       InputError: no text, or a vocabulary larger or smaller than the text supports.
     """
-    counts = words if isinstance(words, Mapping) else count_words(words)
-    if not counts:
-      raise InputError("there is no text to train a vocabulary on")
+    counts = counts_of(words, cls.training_words)
     # SentencePiece sorts the table, so the order of the words does not matter.
     table = (f"{word}\t{count}" for word, count in counts.items())
     model = io.BytesIO()
@@ -193,14 +190,6 @@ def plain(text: str) -> str:
 _PLAIN = str.maketrans(
   dict.fromkeys("‘’‚‛´", "'") | dict.fromkeys("“”„‟«»", '"') | {"–": "-", "—": "--", "―": "--"}
 )
-
-
-def count_words(texts: Iterable[str]) -> dict[str, int]:
-  """How often each word occurs in the texts, see WordCounts."""
-  counts = WordCounts()
-  for text in texts:
-    counts.add(collections.Counter(plain(text).split()))
-  return counts.words
 
 
 def _explain(error: str, vocab_size: int) -> str:

@@ -4,7 +4,6 @@ Ids are those of transformers' BertTokenizer. A folder that also holds a tokeniz
 that file, by apps/interop/tokenizers/tokenizer_json.py.
 """
 
-import collections
 import dataclasses
 import functools
 import hashlib
@@ -17,6 +16,7 @@ import numpy as np
 
 from gpt_jax.data.tokenizers.base import TRANSFORMERS_CONFIG, Tokenizer
 from gpt_jax.data.tokenizers.released import encode_all, read_file, read_settings, require
+from gpt_jax.data.word_counts import counts_of
 from gpt_jax.errors import InputError
 
 KINDS = ("wordpiece",)
@@ -69,9 +69,7 @@ class WordPieceTokenizer(Tokenizer):
     Raises:
       InputError: no text, or a vocabulary larger or smaller than the text supports.
     """
-    counts = words if isinstance(words, Mapping) else count_words(words)
-    if not counts:
-      raise InputError("there is no text to train a vocabulary on")
+    counts = counts_of(words, cls.training_words)
     tokenizers = require("tokenizers")
     # In the order of the vocabularies that Google released.
     special = [SPECIAL["pad"], UNKNOWN, SPECIAL["cls"], SPECIAL["sep"], SPECIAL["mask"]]
@@ -190,14 +188,6 @@ def load(folder: str, metadata: dict[str, Any] | None) -> WordPieceTokenizer:
 def ids_of(special: Mapping[str, str], pieces: tuple[str, ...]) -> dict[str, int]:
   """name -> id, of the special tokens whose pieces are there."""
   return {name: pieces.index(piece) for name, piece in special.items() if piece in pieces}
-
-
-def count_words(texts: Iterable[str]) -> dict[str, int]:
-  """How often each word occurs in the texts."""
-  counts: collections.Counter[str] = collections.Counter()
-  for text in texts:
-    counts.update(text.split())
-  return counts
 
 
 def repeated(counts: Mapping[str, int], space: str = "") -> Iterator[str]:

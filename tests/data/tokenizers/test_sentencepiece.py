@@ -11,7 +11,8 @@ import pytest
 import sentencepiece
 
 from gpt_jax.data.tokenizers.base import load_tokenizer
-from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer, count_words, plain
+from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer, plain
+from gpt_jax.data.word_counts import counts_of
 from gpt_jax.errors import InputError
 
 TEXT = [
@@ -49,7 +50,7 @@ def test_counts_train_the_same_model_as_the_text():
 
 
 def test_the_order_of_words_is_no_matter(tokenizer):
-  words = count_words(TEXT)
+  words = counts_of(TEXT, SentencePieceTokenizer.training_words)
   assert SentencePieceTokenizer.train(dict(reversed(words.items())), 330).model == tokenizer.model
 
 
