@@ -17,9 +17,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from gpt_jax.batch import Batch, Predictions, Rows
+from gpt_jax.batch import Batch, Predictions
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
+from gpt_jax.objectives.span_corruption import encoder_decoder_batch
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.answers.number import parse_number
 from gpt_jax.tasks.encoding import Encoded, Example, encode
@@ -357,23 +358,8 @@ class EncoderDecoderBatches:
     for row, n in enumerate(examples):
       ids, answer = self._encoded.source(n), self._encoded.targets[n]
       source[row, : len(ids)], targets[row, : len(answer)] = ids, answer
-    start = self._encoded.special[START]
-    # [B, T]: the start token, then the answer without its last token.
-    shifted = np.concatenate([np.full_like(targets[:, :1], start), targets[:, :-1]], axis=1)
-    # As many inputs as targets: the end token is predicted and never read.
-    shifted = np.where(targets >= 0, shifted, -1)
-    return Batch(
-      _rows(shifted),
-      source=_rows(source),
-      predictions=Predictions(np.maximum(targets, 0), (targets >= 0).astype(np.float32)),
-    )
+    return encoder_decoder_batch(source, targets, self.shape[1], self._encoded.special[START])
 
 
 def _rounded(length: int) -> int:
   return -(-length // _MULTIPLE) * _MULTIPLE
-
-
-def _rows(ids: np.ndarray) -> Rows:
-  """Rows from ids [B, T], -1 past their ends; segment 0 is padding."""
-  positions = np.broadcast_to(np.arange(ids.shape[1], dtype=np.int32), ids.shape)
-  return Rows(np.maximum(ids, 0), positions, (ids >= 0).astype(np.int32))
