@@ -10,8 +10,6 @@ from gpt_jax.data.sources.source import Source, chunked_documents
 
 OVERHEAD = 100  # characters of a piece in a batch, so that short ones make finite batches
 PIECE_SIZE = 1 << 19  # characters; longer documents are read in pieces of about this size
-
-
 Place = TypeVar("Place")
 
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:  # launch/prepare.py needs no JAX
   import jax
 
 _GROUPS = (("/sys/fs/cgroup", "memory.max"), ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"))
-
-
 _FREEING = 0.02  # seconds that temporaries may be there after their step has ended
 _MIN_ROOM = 1e8  # bytes that a process grows by for other reasons, see FreedMemory
 

@@ -226,7 +226,6 @@ _CONFIG_CLASS = re.compile(
   r"^@(?:\w+\.)*register\(.*\)\n(?:@.*\n)*class (\w+).*\n((?:(?: .*)?\n)*)", re.MULTILINE
 )
 
-
 # A field: its name, its type, and the first word of its default, which may be a class.
 _OPTION = re.compile(r"^  (\w+): (.+?) = option\(\s*(\w*)", re.MULTILINE)
 

@@ -87,8 +87,10 @@ def run(
   check_type(config)
   trackers, span = parse_trackers(tracker, workdir), parse_span(profile)
   if folds > 1:
-    options = tokenizer, profile, trackers, on_end
-    return cross_validate(config, data_dir, pretrained, workdir, folds, seeds, *options)
+    if seeds > 1:
+      raise InputError(f"--folds={folds} and --seeds={seeds}: set one of them")
+    options = {"tokenizer": tokenizer, "profile": profile, "tracker": trackers, "on_end": on_end}
+    return cross_validate(config, data_dir, pretrained, workdir, folds, **options)
   # First what may fail on the user's input, then what compiles.
   start = load_start(config, pretrained, tokenizer)
   config, task, data = load_task(config, data_dir, start)
@@ -123,37 +125,23 @@ def cross_validate(
   pretrained: str,
   workdir: str,
   folds: int,
-  seeds: int,
-  tokenizer: str,
-  profile: str,
-  trackers: Trackers,
-  on_end: Sequence[Callable[[str], None]],
+  **options: Any,
 ) -> list[dict[str, Any]]:
   """One run for each part of a table's training file that is held out; see run.
 
   Raises:
-    InputError: a task that is no table, or several seeds as well.
+    InputError: a task that is no table.
   """
   if not config.task.has_folds:
     raise InputError(f"--folds={folds}: only tables have folds; this task has a dev set of its own")
-  if seeds > 1:
-    raise InputError(f"--folds={folds} and --seeds={seeds}: set one of them")
   results = []
   folders = [os.path.join(workdir, f"fold_{fold}") for fold in range(folds)]
   for fold, folder in enumerate(folders):
     log(f"fold {fold + 1} of {folds}")
     resumed, is_open = resume_microbatches(config, folders)  # as the first fold has chosen
     task = dataclasses.replace(config.task, folds=folds, fold=fold)
-    (result,) = run(
-      dataclasses.replace(config if is_open else resumed, task=task),
-      data_dir,
-      pretrained,
-      folder,
-      tokenizer=tokenizer,
-      profile=profile,
-      tracker=trackers,
-      on_end=on_end,
-    )
+    of_fold = dataclasses.replace(config if is_open else resumed, task=task)
+    (result,) = run(of_fold, data_dir, pretrained, folder, **options)
     results.append({**result, "fold": fold})
   write_summary(results, workdir)
   return results

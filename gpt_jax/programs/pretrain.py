@@ -23,7 +23,7 @@ from gpt_jax.programs.pretrain_text import (
 )
 from gpt_jax.training.optimizer import make_optimizer
 from gpt_jax.training.recipe import Baselines, Recipe
-from gpt_jax.training.run import Profile, Trackers, train
+from gpt_jax.training.run import Profile, Run, Trackers
 
 MakeRecipe = Callable[[PretrainConfig, Text], Recipe]
 _ANY_LENGTH = 10_000  # updates of a schedule that no run follows
@@ -57,7 +57,8 @@ def run(
   check_type(config)
   recipe = (make_recipe or pretrain_recipe)(config, load_text(config, data))
   ends = [functools.partial(call, workdir) for call in on_end]
-  return train(recipe, workdir, on_end=ends, trackers=trackers, profile=profile)
+  training, seed = Run(recipe, [workdir]), recipe.config.train.seed
+  return training.train(seed, workdir, on_end=ends, trackers=trackers, profile=profile)
 
 
 def pretrain_recipe(config: PretrainConfig, text: Text) -> Recipe:

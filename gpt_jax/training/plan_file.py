@@ -12,15 +12,9 @@ from gpt_jax.files import read_json, write_json
 from gpt_jax.training.forecast import Forecast, Outcome
 
 _PLAN = "plan.json"
-
-
 _MAX_PLAN = 1 << 20  # bytes
-
-
 # Their command resumes the run when it is given again.
 _PROGRAMS = ("pretrain", "finetune", "label", "reproduce")
-
-
 _MAX_STARTS = 1000  # a run that is restarted for ever keeps the first and the latest
 
 

@@ -54,20 +54,6 @@ class Profile(Protocol):
     ...
 
 
-def train(
-  recipe: Recipe,
-  workdir: str,
-  *,
-  on_end: Sequence[Callable[[], None]] = (),
-  trackers: Trackers | None = None,
-  profile: Profile | None = None,
-) -> Any:
-  """Trains to the end, from the newest checkpoint in `workdir` if there is one; see Run.train."""
-  run = Run(recipe, [workdir])
-  seed = recipe.config.train.seed
-  return run.train(seed, workdir, on_end=on_end, trackers=trackers, profile=profile)
-
-
 class Run:
   """A recipe whose step is compiled and planned once, for the runs of several seeds.
 
