@@ -22,7 +22,8 @@ from gpt_jax.programs.pretrain_text import (
   warn_when_stuck,
 )
 from gpt_jax.training.optimizer import make_optimizer
-from gpt_jax.training.recipe import Baselines, Recipe
+from gpt_jax.training.plan_file import Baselines
+from gpt_jax.training.recipe import Recipe
 from gpt_jax.training.run import Profile, Run, Trackers
 
 MakeRecipe = Callable[[PretrainConfig, Text], Recipe]

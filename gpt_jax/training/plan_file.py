@@ -4,7 +4,7 @@ import os
 import shlex
 import sys
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -18,34 +18,39 @@ _PROGRAMS = ("pretrain", "finetune", "label", "reproduce")
 _MAX_STARTS = 1000  # a run that is restarted for ever keeps the first and the latest
 
 
+class Baselines(NamedTuple):
+  """Reference values for a loss per token, in nats: a model that has learned only word frequencies
+  stays at the entropies.
+
+  Attributes:
+    entropies: unigram entropies of training and held-out text; None: no token is predicted.
+    metric: the name of the loss per token, see ModelConfig.token_metric.
+  """
+
+  entropies: tuple[float, float] | None = None
+  metric: str = "loss"
+
+
 def write_plan(
-  workdir: str,
-  total_steps: int,
-  start_step: int,
-  unigram_entropy: float | None,
-  forecast: Forecast,
-  token_metric: str = "loss",
-  held_out_entropy: float | None = None,
+  workdir: str, total_steps: int, start_step: int, baselines: Baselines, forecast: Forecast
 ) -> None:
   """Writes plan.json, or adds another start to it: what the run sets out to do, and on what.
 
   Args:
     total_steps: length of the run.
     start_step: the step that this start goes on from; 0 forgets earlier starts.
-    unigram_entropy: of the training text, in nats; None for labeled data.
     forecast: what this start is expected to take.
-    token_metric: the metric that the entropy bounds.
-    held_out_entropy: as unigram_entropy, of the held-out text.
   """
   starts = read_plan(workdir).get("starts", []) if start_step else []
   starts.append({"step": start_step, "time": round(time.time(), 3)})
+  of_train, of_held_out = baselines.entropies or (None, None)
   kinds = sorted({device.device_kind for device in jax.devices()})
   plan = {
     "command": _command(),
     "total_steps": total_steps,
-    "unigram_entropy": unigram_entropy,
-    "held_out_entropy": held_out_entropy,
-    "token_metric": token_metric,
+    "unigram_entropy": of_train,
+    "held_out_entropy": of_held_out,
+    "token_metric": baselines.metric,
     "devices": f"{jax.device_count()} x {', '.join(kinds)}",
     "processes": jax.process_count(),
     "jax": jax.__version__,

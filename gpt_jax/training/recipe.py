@@ -15,6 +15,7 @@ from gpt_jax.parallel.placement import check_batch, check_whole_batch
 from gpt_jax.training.hooks import Hook, StoppedEarly
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import Optimizer
+from gpt_jax.training.plan_file import Baselines
 from gpt_jax.training.reporter import Reporter
 from gpt_jax.training.step import TrainState
 from gpt_jax.training.trainer import Trainer
@@ -77,18 +78,6 @@ class Evaluation(NamedTuple):
   metric: str
   mode: str
   due: Callable[[int], bool]
-
-
-class Baselines(NamedTuple):
-  """Reference values for a loss per token, in nats.
-
-  Attributes:
-    entropies: unigram entropies of training and held-out text; None: no token is predicted.
-    metric: the name of the loss per token, see ModelConfig.token_metric.
-  """
-
-  entropies: tuple[float, float] | None = None
-  metric: str = "loss"
 
 
 class RunContext(NamedTuple):

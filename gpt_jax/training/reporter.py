@@ -20,9 +20,10 @@ from gpt_jax.parallel.processes import is_main_process
 from gpt_jax.training.flops import mfu
 from gpt_jax.training.forecast import Forecast, Outcome, duration, format_forecast, format_outcome
 from gpt_jax.training.json_lines import METRICS, Segments, cut_back, open_to_append
-from gpt_jax.training.plan_file import write_end, write_forecast, write_plan
+from gpt_jax.training.plan_file import Baselines, write_end, write_forecast, write_plan
 
 _NOTHING_KNOWN = Forecast()
+_NO_BASELINES = Baselines()
 _NOTABLE_WAIT = 0.02  # share of the time; less is in metrics.jsonl only
 
 
@@ -46,10 +47,7 @@ class Reporter:
     total_steps: length of the run.
     start_step: the step the run resumed from. Entries of later steps are removed, since they will
       be logged again; at 0 that is all of them.
-    unigram_entropy: in nats, shown beside the loss per token: a model that has learned only word
-      frequencies stays there.
-    held_out_entropy: of the held-out text, for the report.
-    token_metric: the name of the loss per token, if `loss` is that of several heads.
+    baselines: the entropy of the training text is shown beside the loss per token.
     flops_per_token: of a training step, for MFU; 0 if unknown.
     forecast: what the run is expected to take; printed at its start, and at its end with what it
       took.
@@ -64,17 +62,14 @@ class Reporter:
     total_steps: int,
     start_step: int = 0,
     *,
-    unigram_entropy: float | None = None,
-    held_out_entropy: float | None = None,
+    baselines: Baselines = _NO_BASELINES,
     flops_per_token: float = 0.0,
     forecast: Forecast = _NOTHING_KNOWN,
     trackers: Callable[[str, int], Sequence[Tracker]] | None = None,
     stream: TextIO | None = None,
-    token_metric: str = "loss",
   ):
     self._writes, self._workdir = is_main_process(), workdir
-    self._total, self._step, self._unigram_entropy = total_steps, start_step, unigram_entropy
-    self._token_metric = token_metric
+    self._total, self._step, self._baselines = total_steps, start_step, baselines
     self._flops_per_token = flops_per_token
     self._bar, self._stream = None, stream or sys.stderr
     self._in_place, self._line_is_open = self._stream.isatty(), False
@@ -86,8 +81,7 @@ class Reporter:
     make_folders(workdir)
     path = os.path.join(workdir, METRICS)
     cut_back(path, start_step)
-    planned = total_steps, start_step, unigram_entropy, forecast, token_metric
-    write_plan(workdir, *planned, held_out_entropy)
+    write_plan(workdir, total_steps, start_step, baselines, forecast)
     self._file = open_to_append(path)
     self._trackers = trackers(workdir, start_step) if trackers else ()
     if stream is None:
@@ -215,12 +209,13 @@ class Reporter:
     self, values: Mapping[str, float], tokens_per_second: float, mfu: float | None = None
   ) -> list[str]:
     parts = []
-    for name in dict.fromkeys(("loss", self._token_metric)):
+    entropies, metric = self._baselines
+    for name in dict.fromkeys(("loss", metric)):
       if name not in values:
         continue
       loss = f"{name} {values[name]:.4f}"
-      if name == self._token_metric and self._unigram_entropy is not None:
-        loss += f" (unigram {self._unigram_entropy:.2f})"
+      if name == metric and entropies:
+        loss += f" (unigram {entropies[0]:.2f})"
       parts.append(loss)
     parts.append(f"{tokens_per_second:,.0f} tokens/s")
     if mfu is not None:

@@ -204,17 +204,14 @@ def open_checkpoints(recipe: Recipe, workdir: str) -> Checkpoints:
 def make_reporter(
   recipe: Recipe, workdir: str, first: int, forecast: Forecast, trackers: Trackers | None
 ) -> Reporter:
-  of_train, of_held_out = recipe.baselines.entropies or (None, None)
   return Reporter(
     workdir,
     recipe.total_steps,
     first,
-    unigram_entropy=of_train,
-    held_out_entropy=of_held_out,
+    baselines=recipe.baselines,
     flops_per_token=recipe.flops_per_token(),
     forecast=forecast,
     trackers=trackers.with_config(recipe.config).open if trackers else None,
-    token_metric=recipe.baselines.metric,
   )
 
 

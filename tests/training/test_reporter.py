@@ -12,6 +12,7 @@ import pytest
 from gpt_jax.errors import InputError
 from gpt_jax.training.flops import PEAK_FLOPS
 from gpt_jax.training.history import curve
+from gpt_jax.training.plan_file import Baselines
 from gpt_jax.training.reporter import Reporter
 
 
@@ -45,7 +46,7 @@ def entries(workdir):
 
 def test_a_report_is_one_strict_json_line_and_one_console_line(tmp_path, clock):
   log = io.StringIO()
-  with Reporter(tmp_path, 1000, unigram_entropy=6.6, stream=log) as reporter:
+  with Reporter(tmp_path, 1000, baselines=Baselines((6.6, 6.7)), stream=log) as reporter:
     clock.advance(2)
     reporter.progress(10, {"loss": 5.5, "gradient_norm": float("nan")}, tokens=4000)
     (entry,) = entries(tmp_path)  # flushed already
@@ -61,7 +62,7 @@ def test_a_report_is_one_strict_json_line_and_one_console_line(tmp_path, clock):
 def test_the_entropy_is_beside_the_loss_per_token(tmp_path, clock):
   log = io.StringIO()
   with Reporter(
-    tmp_path, 100, unigram_entropy=6.6, stream=log, token_metric="masked_loss"
+    tmp_path, 100, baselines=Baselines((6.6, 6.7), "masked_loss"), stream=log
   ) as reporter:
     clock.advance(2)
     reporter.progress(10, {"loss": 6.2, "masked_loss": 5.5, "pair_loss": 0.7}, tokens=200)
@@ -108,7 +109,7 @@ def shell(monkeypatch):
 def test_a_notebook_shows_a_bar(tmp_path, shell, capsys):
   pytest.importorskip("tqdm.auto", reason="needs tqdm")
   shell(kernel=object())
-  with Reporter(tmp_path, 100, start_step=40, unigram_entropy=6.6) as reporter:
+  with Reporter(tmp_path, 100, start_step=40, baselines=Baselines((6.6, 6.7))) as reporter:
     reporter.progress(70, {"loss": 2}, tokens=1)
     reporter.results(70, {"valid_loss": 1.25})
     reporter.progress(100, {"loss": 1.5}, tokens=1)

@@ -36,7 +36,7 @@ from gpt_jax.training.forecast import Forecast, Outcome
 from gpt_jax.training.history import curve
 from gpt_jax.training.hooks import Hook
 from gpt_jax.training.loop import TrainConfig
-from gpt_jax.training.plan_file import write_end, write_plan
+from gpt_jax.training.plan_file import Baselines, write_end, write_plan
 
 pytestmark = pytest.mark.app
 HOSTILE = (
@@ -370,11 +370,11 @@ def test_a_killed_run_shows_its_command(make_folder):
 def test_a_run_within_label_goes_on_with_the_command_of_label(make_folder, monkeypatch):
   folder = make_folder("finetuned", [(4, {"loss": 3.0})])
   monkeypatch.setattr(sys, "argv", ["launch/label.py", "my own.csv", "--workdir=runs/my"])
-  write_plan(str(folder), 10, 0, None, Forecast())
+  write_plan(str(folder), 10, 0, Baselines(), Forecast())
   shown = ending(read_run(str(folder)))
   assert shown.command == "python launch/label.py 'my own.csv' --workdir=runs/my"
   monkeypatch.setattr(sys, "argv", ["my_script.py"])
-  write_plan(str(folder), 10, 0, None, Forecast())
+  write_plan(str(folder), 10, 0, Baselines(), Forecast())
   assert ending(read_run(str(folder))).command == ""
 
 
