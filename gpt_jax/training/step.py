@@ -15,6 +15,7 @@ from gpt_jax.models.loss import Loss
 from gpt_jax.ops.dropout import step_key
 from gpt_jax.parallel.mesh import PMAP_AXIS
 from gpt_jax.parallel.partition import Rules, partition
+from gpt_jax.training.optimizer import Optimizer
 
 FIRST_SCALE = 2.0**15
 GROWTH_INTERVAL = 2000  # finite gradients in a row before the loss scale is doubled
@@ -82,8 +83,8 @@ def make_init(
   optimizer: optax.GradientTransformation,
   mesh: Mesh,
   rules: Rules,
-  fsdp: bool = False,
-  scales_loss: bool = False,
+  fsdp: bool,
+  scales_loss: bool,
 ) -> tuple[Callable[[np.uint32], TrainState], TrainState]:
   """The compiled function from a seed to the first state, and the shardings of that state.
 
@@ -104,14 +105,11 @@ def make_init(
 
 def make_step(
   loss: Loss,
-  optimizer: optax.GradientTransformationExtraArgs,
-  schedule: optax.Schedule,
+  optimizer: Optimizer,
   mesh: Mesh,
   state_shardings: Any,
-  *,
-  microbatches: int = 1,
-  backend: str = "jit",
-  gate: Callable[[Any, jax.Array], Any] = lambda grads, updates: grads,
+  microbatches: int,
+  backend: str,
 ) -> Step:
   """The compiled step. The memory of the state that it is given is reused for the new one.
 
@@ -120,24 +118,20 @@ def make_step(
 
   Args:
     loss: of one microbatch; the gradient is exact for any split of the batch.
-    optimizer: its update takes the gradient's global norm as `norm=`.
-    schedule: learning rate by completed updates, for the metrics.
     state_shardings: from make_init.
     microbatches: M, parts whose gradients are accumulated.
     backend: "jit" on the mesh, or "pmap".
-    gate: (gradient, completed updates) -> the gradient whose norm is taken, e.g. with zeros for
-      frozen parameters.
   """
   axis = PMAP_AXIS if backend == "pmap" else None
   gradient = _gradient(loss, microbatches, axis)
-  apply = _apply(optimizer)
+  apply = _apply(optimizer.transformation)
 
   def step(state: TrainState, batch: Any, seed: jax.Array) -> tuple[TrainState, dict[str, Any]]:
     grads, metrics = gradient(state, batch, seed)
     # Not state.step, which counts skipped updates too: they must not advance the schedule.
     completed_updates = optax.tree.get_all_with_path(state.opt_state, "count")[0][1]
     # Before the norm, or frozen parameters would take part in clipping.
-    grads = gate(grads, completed_updates)
+    grads = optimizer.gate(grads, completed_updates)
     with jax.named_scope("gradient_norm"):
       # One norm over all parameters. The optimizer gets it as well, so that clipping takes no
       # second pass.
@@ -155,7 +149,7 @@ def make_step(
     metrics = {
       **metrics,
       "gradient_norm": norm,
-      "learning_rate": schedule(completed_updates),
+      "learning_rate": optimizer.schedule(completed_updates),
       "finite": finite,
     }
     loss_scale = state.loss_scale

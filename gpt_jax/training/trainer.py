@@ -84,16 +84,7 @@ class Trainer:
     make_state, shardings = make_init(
       init, optimizer.transformation, mesh, rules, fsdp, scales_loss
     )
-    step = make_step(
-      loss,
-      optimizer.transformation,
-      optimizer.schedule,
-      mesh,
-      shardings,
-      microbatches=microbatches,
-      backend=backend,
-      gate=optimizer.gate,
-    )
+    step = make_step(loss, optimizer, mesh, shardings, microbatches, backend)
     return cls(mesh, microbatches, backend, make_state, shardings, step)
 
   def init(self, seed: int) -> TrainState:
