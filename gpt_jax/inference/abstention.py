@@ -5,11 +5,11 @@ Classification for Deep Neural Networks. Thresholds are tested in sequence as in
 2021, Learn then Test, with the exact binomial bound.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, require
 
 CONFIDENCE = 0.95  # that the promise holds
 # The thresholds that may be chosen: above which 1/20 of the rows are, 2/20, … all.
@@ -89,12 +89,5 @@ def precision_bound(correct: int, count: int, confidence: float) -> float:
   """
   if not correct:
     return 0.0
-  return float(_scipy_stats().beta.ppf(1 - confidence, correct, count - correct + 1))
-
-
-def _scipy_stats() -> Any:
-  try:
-    import scipy.stats
-  except ImportError as error:
-    raise InputError("precision needs scipy: pip install 'gpt_jax[metrics]'") from error
-  return scipy.stats
+  beta = require("scipy.stats", "precision", "scipy", "metrics").beta
+  return float(beta.ppf(1 - confidence, correct, count - correct + 1))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.errors import InputError
+from gpt_jax.errors import require
 
 BINS = 15  # as in Guo et al. 2017
 _SMALLEST = 1e-30  # of a probability in a logarithm
@@ -55,7 +55,7 @@ def fit_temperature(probabilities: np.ndarray, classes: np.ndarray) -> float:
   Raises:
     InputError: scipy is not installed.
   """
-  optimize = _scipy_optimize()
+  optimize = require("scipy.optimize", "calibration", "scipy", "metrics")
   if len(classes) < 2 * _FOLDS:
     return 1.0
   return _shrunk_temperature(optimize, probabilities, classes)
@@ -66,7 +66,7 @@ def scale_held_out(probabilities: np.ndarray, classes: np.ndarray) -> np.ndarray
 
   What a temperature does to unseen examples, where `scale` would flatter the ones it was fitted on.
   """
-  optimize = _scipy_optimize()
+  optimize = require("scipy.optimize", "calibration", "scipy", "metrics")
   # A fixed seed: the report of a run is the same each time.
   fold = np.random.default_rng(0).permutation(len(classes)) % _FOLDS
   scaled = np.array(probabilities, np.float64)
@@ -195,11 +195,3 @@ def _match_accuracy(optimize: Any, probabilities: np.ndarray, classes: np.ndarra
 
 def _log(probabilities: np.ndarray) -> np.ndarray:
   return np.log(np.maximum(probabilities.astype(np.float64), _SMALLEST))
-
-
-def _scipy_optimize() -> Any:
-  try:
-    import scipy.optimize
-  except ImportError as error:
-    raise InputError("calibration needs scipy: pip install 'gpt_jax[metrics]'") from error
-  return scipy.optimize

@@ -4,7 +4,6 @@ Letters: N examples, F features, K classes.
 """
 
 import dataclasses
-import importlib
 import types
 import warnings
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpt_jax.errors import InputError
+from gpt_jax.errors import require
 
 # Inverse strengths of the L2 penalty to choose from.
 _INVERSE_PENALTIES = (0.1, 1.0, 10.0, 100.0)
@@ -151,9 +150,4 @@ def _vectorizer(kind: str, **settings: Any) -> Any:
 
 
 def _sklearn(module: str) -> types.ModuleType:
-  try:
-    return importlib.import_module(f"sklearn.{module}")
-  except ImportError as error:
-    raise InputError(
-      "logistic regression needs scikit-learn: pip install 'gpt_jax[metrics]'"
-    ) from error
+  return require(f"sklearn.{module}", "logistic regression", "scikit-learn", "metrics")

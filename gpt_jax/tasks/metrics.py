@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gpt_jax.errors import InputError
+from gpt_jax.errors import require
 
 Metric = Callable[[np.ndarray, np.ndarray], float]
 
@@ -115,16 +115,8 @@ def _is_constant(values: np.ndarray) -> bool:
 
 def _sklearn() -> types.ModuleType:
   # An extra, imported where it is used: training without its metrics needs none.
-  try:
-    import sklearn.metrics
-  except ImportError as error:
-    raise InputError("this metric needs scikit-learn: pip install 'gpt_jax[metrics]'") from error
-  return sklearn.metrics
+  return require("sklearn.metrics", "this metric", "scikit-learn", "metrics")
 
 
 def _scipy() -> types.ModuleType:
-  try:
-    import scipy.stats
-  except ImportError as error:
-    raise InputError("this metric needs scipy: pip install 'gpt_jax[metrics]'") from error
-  return scipy.stats
+  return require("scipy.stats", "this metric", "scipy", "metrics")

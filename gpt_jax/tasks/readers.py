@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from gpt_jax.errors import InputError, MissingInput, counted, did_you_mean
+from gpt_jax.errors import InputError, MissingInput, counted, did_you_mean, require
 from gpt_jax.files import describe_binary, is_folder, open_regular, parse_json
 
 
@@ -304,12 +304,7 @@ def read_tfds(data_set: str, split: str, data_dir: str) -> Iterator[tuple[str, d
   Raises:
     InputError: TFDS is not installed, or the data set, the split or random access is missing.
   """
-  try:
-    import tensorflow_datasets as tfds
-  except ImportError as error:
-    raise InputError(
-      "data_dir=tfds:… needs tensorflow-datasets: pip install tensorflow-datasets"
-    ) from error
+  tfds = require("tensorflow_datasets", "data_dir=tfds:…", "tensorflow-datasets")
   option = f"tfds:{data_dir}"
   try:
     # From the files alone: the data set's own builder class would need TensorFlow for old data

@@ -17,7 +17,7 @@ import numpy as np
 
 from gpt_jax.apps.corpus.word_grams import grams
 from gpt_jax.data.draws import hash64
-from gpt_jax.errors import InputError
+from gpt_jax.errors import require
 
 SHINGLE = 5  # words
 PERMUTATIONS = 128
@@ -94,10 +94,5 @@ def _bucket_pairs(keys: np.ndarray, documents: np.ndarray) -> Iterator[np.ndarra
 
 
 def _minhash() -> Any:
-  try:
-    from datasketch import MinHash
-  except ImportError as error:
-    raise InputError(
-      "--deduplicate=near needs datasketch: pip install 'gpt_jax[dedupe]'"
-    ) from error
-  return MinHash(PERMUTATIONS, seed=1, scheme="affine32", hashfunc=int)
+  datasketch = require("datasketch", "--deduplicate=near", "datasketch", "dedupe")
+  return datasketch.MinHash(PERMUTATIONS, seed=1, scheme="affine32", hashfunc=int)

@@ -4,7 +4,7 @@ import warnings
 
 import numpy as np
 
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, require
 
 _PARTS = 7  # one is for dev, one for test
 
@@ -31,17 +31,14 @@ def group_folds(classes: np.ndarray, groups: np.ndarray, folds: int, seed: int) 
   Raises:
     InputError: too few rows or groups, or scikit-learn is not installed.
   """
-  try:
-    from sklearn.model_selection import StratifiedGroupKFold
-  except ImportError as error:
-    raise InputError("splits need scikit-learn: pip install 'gpt_jax[metrics]'") from error
+  model_selection = require("sklearn.model_selection", "a split", "scikit-learn", "metrics")
   count = len(np.unique(groups))
   if count < folds:
     raise InputError(
       f"{len(classes):,} rows with {count:,} different texts: too few for {folds} parts"
     )
   fold = np.zeros(len(classes), np.int64)
-  splitter = StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
+  splitter = model_selection.StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
   with warnings.catch_warnings():
     warnings.simplefilter("ignore", UserWarning)  # of labels with fewer rows than folds
     for number, (_, inside) in enumerate(splitter.split(classes, classes, groups)):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.errors import InputError
+from gpt_jax.errors import require
 
 COSINE = 0.9
 _NGRAM = 4
@@ -54,17 +54,17 @@ def _components(texts: list[str], cosine: float) -> np.ndarray:
 
 def _vectors(texts: list[str]) -> Any:
   """TF-IDF of character n-grams, of length 1, sparse [N, features]; common n-grams come last."""
-  try:
-    from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
-  except ImportError as error:
-    raise InputError(
-      "finding duplicates needs scikit-learn: pip install 'gpt_jax[metrics]'"
-    ) from error
+  module = "sklearn.feature_extraction.text"
+  sklearn = require(module, "finding duplicates", "scikit-learn", "metrics")
   import scipy.sparse.csgraph  # noqa: F401  # for _components
 
   # char_wb pads with spaces, so every text that is not blank has an n-gram.
-  counts = CountVectorizer(analyzer="char_wb", ngram_range=(_NGRAM, _NGRAM), dtype=np.float32)
-  vectors = TfidfTransformer(sublinear_tf=True).fit_transform(counts.fit_transform(texts)).tocsr()
+  counts = sklearn.CountVectorizer(
+    analyzer="char_wb", ngram_range=(_NGRAM, _NGRAM), dtype=np.float32
+  )
+  vectors = (
+    sklearn.TfidfTransformer(sublinear_tf=True).fit_transform(counts.fit_transform(texts)).tocsr()
+  )
   texts_with = np.bincount(vectors.indices, minlength=vectors.shape[1])
   vectors = vectors[:, np.argsort(texts_with, kind="stable")]
   vectors.sort_indices()

@@ -1,10 +1,11 @@
 """Draws figure 2 and table 5 of a reproduction next to the paper's values, as PNG and SVG."""
 
+import importlib
 from collections.abc import Mapping
 from typing import Any
 
 from gpt_jax.apps.report import paper_tables as tables
-from gpt_jax.errors import InputError
+from gpt_jax.errors import require
 from gpt_jax.files import atomic_file
 
 Points = Mapping[Any, float | None]
@@ -106,14 +107,8 @@ def ablations(
 
 def pyplot() -> Any:
   """Imports matplotlib.pyplot. Raises InputError if it is missing: call it before long work too."""
-  try:
-    import matplotlib
-  except ImportError as error:
-    raise InputError("figures need matplotlib: pip install 'gpt_jax[plots]'") from error
-  matplotlib.use("Agg")
-  import matplotlib.pyplot
-
-  return matplotlib.pyplot
+  require("matplotlib", "a figure", "matplotlib", "plots").use("Agg")
+  return importlib.import_module("matplotlib.pyplot")
 
 
 def _numbers(values: Points) -> list[float]:

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.errors import InputError
+from gpt_jax.errors import require
 
 _RESAMPLES = 1000
 
@@ -40,11 +40,7 @@ def paired_interval(gained: int, lost: int, count: int) -> tuple[float, float]:
 
 
 def _binomtest(successes: int, count: int) -> Any:
-  try:
-    from scipy.stats import binomtest
-  except ImportError as error:
-    raise InputError("intervals need scipy: pip install 'gpt_jax[metrics]'") from error
-  return binomtest(successes, count)
+  return require("scipy.stats", "an interval", "scipy", "metrics").binomtest(successes, count)
 
 
 def bootstrap_macro_f1(confusion: np.ndarray) -> tuple[float, float]:

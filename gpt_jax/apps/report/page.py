@@ -26,7 +26,7 @@ from gpt_jax.apps.report.record import Labels, Record
 from gpt_jax.apps.report.reference import reference_lines
 from gpt_jax.apps.report.samples import samples_view
 from gpt_jax.apps.report.status import commands, ending, status
-from gpt_jax.errors import InputError, counted
+from gpt_jax.errors import counted, require
 from gpt_jax.training.forecast import duration, gigabytes, memory_range
 
 TEXTS = {"loss": "training", "valid_loss": "held-out"}  # metric -> its text
@@ -64,10 +64,7 @@ def environment(folder: str = "") -> Any:
   Raises:
     InputError: jinja2 is not installed.
   """
-  try:
-    import jinja2
-  except ImportError as error:
-    raise InputError("reports need jinja2: pip install 'gpt_jax[report]'") from error
+  jinja2 = require("jinja2", "a report", "jinja2", "report")
   here = os.path.dirname(__file__)
   return jinja2.Environment(
     loader=jinja2.FileSystemLoader([folder or here, here]),

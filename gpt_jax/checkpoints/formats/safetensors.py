@@ -3,6 +3,7 @@
 Needs the extra 'safetensors'.
 """
 
+import importlib
 import json
 import os
 from typing import Any
@@ -15,7 +16,7 @@ from gpt_jax.checkpoints.formats.folder import (
   save_export,
 )
 from gpt_jax.data.tokenizers.base import Tokenizer
-from gpt_jax.errors import InputError
+from gpt_jax.errors import require
 
 HELP = "weights.safetensors, any model"
 WEIGHTS = "weights.safetensors"
@@ -38,13 +39,8 @@ def load(folder: str) -> tuple[dict, dict, int, Tokenizer]:
 
 def library() -> Any:
   """The safetensors package. Raises InputError if it is not installed."""
-  try:
-    import safetensors.numpy
-  except ImportError as error:
-    raise InputError(
-      "a .safetensors file needs safetensors: pip install 'gpt_jax[safetensors]'"
-    ) from error
-  return safetensors
+  require("safetensors.numpy", "a .safetensors file", "safetensors", "safetensors")
+  return importlib.import_module("safetensors")
 
 
 def write(path: str, arrays: Arrays, notes: dict[str, str]) -> None:

@@ -1,8 +1,9 @@
 """TensorFlow Datasets: one document per row."""
 
+import importlib
 from collections.abc import Iterable, Iterator
 
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, require
 
 USAGE = "tfds:NAME[/CONFIG][/SPLIT]"
 FOLDER_SUFFIXES = None  # these are not files
@@ -15,11 +16,8 @@ def reads(name: str) -> bool:
 
 def documents(name: str, field: str) -> Iterator[Iterable[str]]:
   """The rows of a split, of train if the name ends with none."""
-  try:
-    import tensorflow_datasets as tfds
-    import tensorflow_datasets.text  # registers glue and others
-  except ImportError as error:
-    raise InputError("tfds: needs tensorflow-datasets: pip install tensorflow-datasets") from error
+  tfds = require("tensorflow_datasets", "tfds:", "tensorflow-datasets")
+  importlib.import_module("tensorflow_datasets.text")  # registers glue and others
   dataset, split = name.removeprefix("tfds:"), "train"
   parent, _, last = dataset.rpartition("/")
   if last in SPLITS:

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, require
 from gpt_jax.files import describe_binary, open_regular
 
 # Bytes, five times "War and Peace". A line of JSON takes up to 30 times as much once it is parsed,
@@ -91,10 +91,7 @@ def open_zstd(stored: io.BufferedIOBase, path: str) -> io.BufferedIOBase:
     InputError: zstandard is not installed.
     EOFError: when it is read, the file is damaged or truncated; with the compressed byte.
   """
-  try:
-    import zstandard
-  except ImportError as error:
-    raise InputError(f"{path}: needs zstandard: pip install 'gpt_jax[zstd]'") from error
+  zstandard = require("zstandard", f"{path}:", "zstandard", "zstd")
   return io.BufferedReader(_ZstdReader(stored, zstandard), buffer_size=1 << 17)
 
 

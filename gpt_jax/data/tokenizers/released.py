@@ -1,6 +1,5 @@
 """What the readers of released tokenizers share: their files, settings, and optional packages."""
 
-import importlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -8,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gpt_jax import errors
 from gpt_jax.data.tokenizers.base import MAX_FILE, TRANSFORMERS_CONFIG
 from gpt_jax.errors import InputError
 from gpt_jax.files import read_bytes, read_json
@@ -51,12 +51,7 @@ def read_settings(folder: str, allowed: Mapping[str, Sequence[Any]]) -> dict[str
 
 def require(package: str) -> Any:
   """Imports an optional package of the extra `released`; raises InputError if it is missing."""
-  try:
-    return importlib.import_module(package)
-  except ImportError as error:
-    raise InputError(
-      f"text for this tokenizer needs {package}: pip install 'gpt_jax[released]'"
-    ) from error
+  return errors.require(package, "text for this tokenizer", package, "released")
 
 
 def encode_all(tokenizer: Any, texts: list[str]) -> list[np.ndarray]:

@@ -498,7 +498,7 @@ def test_bad_arguments_are_refused(world, changes, message):
 def test_missing_matplotlib_is_reported_at_once(world, monkeypatch, tmp_path):
   monkeypatch.setattr(finetune, "run", None)
   monkeypatch.setitem(sys.modules, "matplotlib", None)
-  with pytest.raises(InputError, match="figures need matplotlib"):
+  with pytest.raises(InputError, match="a figure needs matplotlib"):
     reproduce.run(
       str(tmp_path / "new"), world.paths["transformer"], world.data, table=["5"], budget="small"
     )

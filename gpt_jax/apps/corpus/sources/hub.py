@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from gpt_jax.apps.corpus.sources import parquet
 from gpt_jax.data.sources import jsonl, table, text
-from gpt_jax.errors import InputError, Unavailable
+from gpt_jax.errors import InputError, Unavailable, require
 
 USAGE = "hf://OWNER/SET[@REVISION][/PATH]"
 FOLDER_SUFFIXES = None  # these are not files of this machine
@@ -81,11 +81,7 @@ def _place(name: str) -> _Place:
 
 
 def _hub(name: str) -> Any:
-  try:
-    import huggingface_hub
-  except ImportError as error:
-    raise InputError(f"{name}: needs huggingface_hub: pip install 'gpt_jax[hub]'") from error
-  return huggingface_hub
+  return require("huggingface_hub", f"{name}:", "huggingface_hub", "hub")
 
 
 def _fault(name: str, error: Exception) -> InputError:

@@ -8,11 +8,12 @@ aborts the process where it gives some damaged ones of columns.
 """
 
 import contextlib
+import importlib
 import io
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from gpt_jax.errors import InputError, did_you_mean
+from gpt_jax.errors import InputError, did_you_mean, require
 from gpt_jax.files import open_regular
 
 USAGE = "Parquet (.parquet)"
@@ -35,11 +36,8 @@ def reads(name: str) -> bool:
 
 
 def documents(name: str, field: str) -> Iterator[Iterable[str]]:
-  try:
-    import pyarrow
-    import pyarrow.parquet
-  except ImportError as error:
-    raise InputError(f"{name}: needs pyarrow: pip install pyarrow") from error
+  require("pyarrow.parquet", f"{name}:", "pyarrow")
+  pyarrow = importlib.import_module("pyarrow")
   with contextlib.ExitStack() as open_files:
     try:
       # Arrow has readers of its own for stores, with other credentials, retries and errors.

@@ -4,7 +4,6 @@ Needs the extra 'onnx'.
 """
 
 import contextlib
-import importlib
 import logging
 import sys
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ from gpt_jax.apps.interop.formats.function import (
   save_function,
 )
 from gpt_jax.data.tokenizers.base import Tokenizer
-from gpt_jax.errors import InputError
+from gpt_jax.errors import require
 
 HELP = "export only: model.onnx, for onnxruntime and others, extra 'onnx'"
 NAME = "onnx"
@@ -49,10 +48,7 @@ def _library() -> Any:
   # the sizes that stay open.
   for name in ("jax2onnx", "onnx_ir"):
     logging.getLogger(name).setLevel(logging.CRITICAL)
-  try:
-    return importlib.import_module("jax2onnx")
-  except ImportError as error:
-    raise InputError("format=onnx needs jax2onnx: pip install 'gpt_jax[onnx]'") from error
+  return require("jax2onnx", "format=onnx", "jax2onnx", "onnx")
 
 
 @contextlib.contextmanager
