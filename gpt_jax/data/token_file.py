@@ -102,21 +102,21 @@ class TokenFile:
       raise self._damaged(".json", "not a checksum for every block")
     self._verified = np.zeros(len(self._block_checksums), bool)
 
-  def _open_ids(self) -> LocalArray | RemoteArray | ShardedArray:
+  def _open_ids(self) -> RemoteArray | ShardedArray:
     sizes = self.header.get("shards", [self.n_tokens])
     if not isinstance(sizes, list) or sum(map(_count, sizes)) != self.n_tokens:
       raise self._damaged(".json", "its shards do not add up to its tokens")
     if any(n_tokens * self._dtype.itemsize % BLOCK for n_tokens in sizes[:-1]):
       raise self._damaged(".json", "a shard ends within a block")
     paths = [shard_name(self.path, shard, len(sizes)) for shard in range(len(sizes))]
-    ids: LocalArray | RemoteArray | ShardedArray
+    ids: RemoteArray | ShardedArray
     if self.is_remote:
       ids = RemoteArray(paths, self._dtype)
       lengths = ids.sizes
     else:
       arrays = [LocalArray(path, self._dtype) for path in paths]
       lengths = [array.n_bytes for array in arrays]
-      ids = ShardedArray(arrays) if len(arrays) > 1 else arrays[0]
+      ids = ShardedArray(arrays)
     for path, n_tokens, n_bytes in zip(paths, sizes, lengths, strict=True):
       expected = n_tokens * self._dtype.itemsize
       if n_bytes != expected:

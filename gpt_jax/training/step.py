@@ -124,7 +124,11 @@ def make_step(
   """
   axis = PMAP_AXIS if backend == "pmap" else None
   gradient = _gradient(loss, microbatches, axis)
-  apply = _apply(optimizer.transformation)
+
+  @jax.named_scope("optimizer")
+  def apply(grads, norm, params, opt_state):
+    updates, opt_state = optimizer.transformation.update(grads, opt_state, params, norm=norm)
+    return optax.apply_updates(params, updates), opt_state
 
   def step(state: TrainState, batch: Any, seed: jax.Array) -> tuple[TrainState, dict[str, Any]]:
     grads, metrics = gradient(state, batch, seed)
@@ -216,15 +220,6 @@ def _gradient(loss: Loss, microbatches: int, axis: str | None):
     return sums
 
   return step_gradient
-
-
-def _apply(optimizer: optax.GradientTransformationExtraArgs):
-  @jax.named_scope("optimizer")
-  def apply(grads, norm, params, opt_state):
-    updates, opt_state = optimizer.update(grads, opt_state, params, norm=norm)
-    return optax.apply_updates(params, updates), opt_state
-
-  return apply
 
 
 def _with_jit(step: Callable, mesh: Mesh, state_shardings: Any) -> Step:

@@ -15,7 +15,7 @@ from gpt_jax.errors import InputError
 from gpt_jax.models.loss import Loss
 from gpt_jax.parallel import memory
 from gpt_jax.parallel.partition import Rules
-from gpt_jax.parallel.placement import local_part, to_device
+from gpt_jax.parallel.placement import to_device
 from gpt_jax.parallel.processes import largest, smallest
 from gpt_jax.training.forecast import Forecast
 from gpt_jax.training.hooks import Hook
@@ -153,10 +153,6 @@ class Trainer:
     in_use, needed = memory.in_use(devices), memory.needed(compiled, devices)
     least, most = (largest(in_use + size) for size in (needed.least, needed.most))
     return memory.Needed(least, most, needed.temporaries)
-
-  def local_part(self, batch: Any) -> Any:
-    """The rows of a global host batch that this process provides."""
-    return local_part(batch, self.mesh, self.microbatches)
 
   def to_device(self, batch: Any) -> Any:
     """This process's rows of a host batch, as the arrays that `step` takes."""
