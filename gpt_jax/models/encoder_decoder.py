@@ -8,7 +8,7 @@ units of the feed-forward layer, R rows of the padded vocabulary.
 """
 
 import dataclasses
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -291,57 +291,54 @@ class EncoderOnly(nn.Module):
     return States(hidden, table, layers=states if layers else None)
 
 
-class Encoder(nn.Module):
-  """Blocks whose positions attend to their whole sequence."""
+class _Stack(nn.Module):
+  """Blocks that share one table of relative positions (section 2.1), and a norm after the last."""
 
   config: T5Config
   remat: str
 
+  block: ClassVar[type[nn.Module]] = EncoderBlock
+  bidirectional = True
+
   def setup(self):
     c = self.config
-    block = rematerialized(EncoderBlock, self.remat)
-    # The blocks of a stack share one table of relative positions (section 2.1).
-    self.relative = RelativeBias(c.heads, bidirectional=True)
+    block = rematerialized(self.block, self.remat)
+    self.relative = RelativeBias(c.heads, bidirectional=self.bidirectional)
     self.blocks = [block(c, name=f"block_{i}") for i in range(c.layers)]
     self.last_norm = RMSNorm(c.dtype)
 
-  def __call__(self, x, rows: Rows, key: Key | None) -> tuple[jax.Array, ...]:
-    """Embedded rows [B, S, D] to the states of every layer, as States.layers."""
+  def _states(self, x, key: Key | None, *arguments) -> tuple[jax.Array, ...]:
+    """Embedded rows [B, T, D] to the states of every layer; arguments: of the blocks."""
     c = self.config
-    mask, bias = AttentionMask("bidirectional", rows.segments), self.relative.square(x.shape[1])
     # Dropout acts on the embeddings and on the last norm too; the blocks fold 0 … L - 1.
     states = [row_dropout(x, c.residual_dropout, key and key.fold(c.layers))]
     for i, block in enumerate(self.blocks):
-      states.append(block(states[-1], mask, bias, key and key.fold(i)))
+      states.append(block(states[-1], *arguments, key and key.fold(i)))
     # Pre-norm blocks leave their sum unnormalized; the decoder attends to it normalized.
     states[-1] = self.last_norm(states[-1])
     states[-1] = row_dropout(states[-1], c.residual_dropout, key and key.fold(c.layers + 1))
     return tuple(states)
 
 
-class Decoder(nn.Module):
+class Encoder(_Stack):
+  """Blocks whose positions attend to their whole sequence."""
+
+  def __call__(self, x, rows: Rows, key: Key | None) -> tuple[jax.Array, ...]:
+    """Embedded rows [B, S, D] to the states of every layer, as States.layers."""
+    mask, bias = AttentionMask("bidirectional", rows.segments), self.relative.square(x.shape[1])
+    return self._states(x, key, mask, bias)
+
+
+class Decoder(_Stack):
   """Blocks whose positions attend to those before them, and to the source."""
 
-  config: T5Config
-  remat: str
-
-  def setup(self):
-    c = self.config
-    block = rematerialized(DecoderBlock, self.remat)
-    self.relative = RelativeBias(c.heads, bidirectional=False)
-    self.blocks = [block(c, name=f"block_{i}") for i in range(c.layers)]
-    self.last_norm = RMSNorm(c.dtype)
+  block = DecoderBlock
+  bidirectional = False
 
   def __call__(self, x, source, rows: Rows, allowed, key: Key | None) -> tuple[jax.Array, ...]:
     """Embedded rows [B, T, D] and the encoder's states [B, S, D] to the states of every layer."""
-    c = self.config
     mask, bias = AttentionMask("causal", rows.segments), self.relative.square(x.shape[1])
-    states = [row_dropout(x, c.residual_dropout, key and key.fold(c.layers))]
-    for i, block in enumerate(self.blocks):
-      states.append(block(states[-1], source, mask, allowed, bias, key and key.fold(i)))
-    states[-1] = self.last_norm(states[-1])
-    states[-1] = row_dropout(states[-1], c.residual_dropout, key and key.fold(c.layers + 1))
-    return tuple(states)
+    return self._states(x, key, source, mask, allowed, bias)
 
   def memory(self, source):
     """Cross-attention keys, and values, of the encoder's states: [B, H, S, K] per block."""
