@@ -10,7 +10,7 @@ import numpy as np
 from gpt_jax import errors
 from gpt_jax.data.tokenizers.base import MAX_FILE, TRANSFORMERS_CONFIG
 from gpt_jax.errors import InputError
-from gpt_jax.files import read_bytes, read_json
+from gpt_jax.files import read_bytes, read_optional_json
 
 
 def read_file(path: str) -> bytes:
@@ -33,12 +33,9 @@ def read_settings(folder: str, allowed: Mapping[str, Sequence[Any]]) -> dict[str
     InputError: a damaged file, or another value.
   """
   path = os.path.join(folder, TRANSFORMERS_CONFIG)
-  try:
-    settings = read_json(path, MAX_FILE)
-  except FileNotFoundError:
+  settings = read_optional_json(path)
+  if settings is None:
     return {}
-  except (OSError, ValueError) as error:
-    raise InputError(f"{path}: cannot be read ({error}); copy it again") from error
   if not isinstance(settings, dict):
     raise InputError(f"{path}: holds no JSON object; copy it again")
   for name, values in allowed.items():
