@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -15,10 +15,12 @@ from gpt_jax.config import difference, from_json, resumable_fields, to_json
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.files import exists, list_existing, list_folder, make_folders, read_json, write_json
+from gpt_jax.ops.product import bfloat16_speed
 from gpt_jax.parallel.agreement import check_agreement
-from gpt_jax.parallel.processes import is_main_process
+from gpt_jax.parallel.processes import is_main_process, log, smallest
 
 _BEFORE_CONFIG = "tokenizer"  # can exist without config.json
+_GAIN = 1.1  # times as fast as float32 that bfloat16 has to be: what it costs is no speed
 
 
 def claim(
@@ -79,14 +81,37 @@ def resume_microbatches(config: Any, workdirs: Iterable[str]) -> tuple[Any, bool
   """
   if config.train.microbatches:
     return config, False
-  for workdir in workdirs:
-    try:
-      saved: Any = claimed_config(workdir) if _has_checkpoint(workdir) else None
-    except (InputError, KeyError, TypeError, OSError):
-      continue
-    if type(saved) is type(config) and saved.train.microbatches:
+  for workdir, saved in _claimed_configs(config, workdirs):
+    if _has_checkpoint(workdir) and saved.train.microbatches:
       return with_microbatches(config, saved.train.microbatches), False
   return with_microbatches(config, 1), True
+
+
+def resume_dtype(config: Any, workdirs: Iterable[str] = ()) -> Any:
+  """The config with a type in place of trunk.dtype=auto.
+
+  The type of a run in one of these folders, else bfloat16 where the devices of every process
+  multiply it faster, else float32. Folders are not checked here.
+  """
+  if config.trunk.dtype != "auto":
+    return config
+  dtypes = [saved.trunk.dtype for _, saved in _claimed_configs(config, workdirs)]
+  if not dtypes:
+    speed = smallest(bfloat16_speed())
+    dtypes = ["bfloat16" if speed > _GAIN else "float32"]
+    log(f"trunk.dtype=auto: {dtypes[0]}; products are {speed:.1f} times as fast in bfloat16")
+  return dataclasses.replace(config, trunk=dataclasses.replace(config.trunk, dtype=dtypes[0]))
+
+
+def _claimed_configs(config: Any, workdirs: Iterable[str]) -> Iterator[tuple[str, Any]]:
+  """Each of these folders that a run of the same kind has claimed, and its config."""
+  for workdir in workdirs:
+    try:
+      saved = claimed_config(workdir)
+    except (InputError, KeyError, TypeError, OSError):
+      continue
+    if type(saved) is type(config):
+      yield workdir, saved
 
 
 def with_microbatches(config: Any, count: int) -> Any:

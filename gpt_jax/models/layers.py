@@ -10,7 +10,8 @@ from gpt_jax.models.weight import multiply, weight
 from gpt_jax.ops.product import activation_type
 
 NUM_SPECIAL = len(DEFAULT_SPECIAL)  # of a tokenizer without further special tokens
-DTYPES = ("float32", "bfloat16", "float16")  # of activations and matrix products
+# Of activations and matrix products; auto: float32 or bfloat16, whichever a run finds to be faster.
+DTYPES = ("float32", "bfloat16", "float16", "auto")
 STD = 0.02  # the paper's N(0, 0.02); the released code reads it as standard deviation
 INITS = ("normal", "truncated")
 ACTIVATIONS = ("gelu_tanh", "gelu")

@@ -37,6 +37,8 @@ class ModelConfig:
     are_heads = all(isinstance(head, Head) for head in self.heads)
     if not isinstance(self.trunk, TrunkConfig) or not are_heads:
       raise InputError("ModelConfig: describes no model that can be built of a trunk and heads")
+    if self.trunk.dtype == "auto":
+      raise InputError("trunk.dtype=auto: only a training run chooses; name float32 or bfloat16")
     for head in self.heads:
       head.check_trunk(self.trunk)
 

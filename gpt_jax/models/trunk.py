@@ -5,7 +5,6 @@ Letters: B rows, T positions, D width, R rows of the embedding table, E their wi
 
 import dataclasses
 import functools
-import re
 import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
@@ -20,7 +19,7 @@ from gpt_jax.config import Config
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.ops.dropout import Key
-from gpt_jax.ops.product import PROJECTED
+from gpt_jax.ops.product import PROJECTED, without_bfloat16
 
 EPSILON = 1e-5  # of the norms of GPT
 # What rematerialization keeps besides a block's inputs. none: all that the backward pass reads;
@@ -31,7 +30,6 @@ _KEPT = {
 }
 POLICIES = ("none", *_KEPT)
 _ROW_MULTIPLE = 128  # lets a table of any vocabulary be sharded, and fills a matrix unit's tiles
-_FIRST_WITH_BFLOAT16 = 8.0  # CUDA compute capability: A100, RTX 30 and later; not V100, T4, RTX 20
 
 
 class Pooler(NamedTuple):
@@ -227,20 +225,17 @@ def for_devices(trunk: Any) -> Any:
   """
   if trunk.dtype != "bfloat16":
     return trunk
-  for device in jax.devices():
-    capability = getattr(device, "compute_capability", "")
-    is_cuda = re.fullmatch(r"\d+\.\d+", str(capability))
-    if is_cuda and float(capability) < _FIRST_WITH_BFLOAT16:
-      _warn_of_dtype(device.device_kind, str(capability))
-      return dataclasses.replace(trunk, dtype="float32")
+  if gpu := without_bfloat16():
+    _warn_of_dtype(gpu)
+    return dataclasses.replace(trunk, dtype="float32")
   return trunk
 
 
 @functools.cache  # once, since every program of a run asks
-def _warn_of_dtype(kind: str, capability: str) -> None:
+def _warn_of_dtype(gpu: str) -> None:
   warnings.warn(
-    f"trunk.dtype=bfloat16: {kind} has none (compute capability {capability}, below "
-    f"{_FIRST_WITH_BFLOAT16}); computing in float32. config.trunk.dtype=float16 is faster there",
+    f"trunk.dtype=bfloat16: {gpu}; computing in float32. config.trunk.dtype=float16 is faster "
+    "there",
     stacklevel=2,
   )
 

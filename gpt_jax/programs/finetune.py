@@ -8,7 +8,7 @@ from typing import Any
 
 from jax.sharding import Mesh
 
-from gpt_jax.checkpoints.run_folder import checksum, resume_microbatches
+from gpt_jax.checkpoints.run_folder import checksum, resume_dtype, resume_microbatches
 from gpt_jax.errors import InputError
 from gpt_jax.models.loss import Loss, model_loss
 from gpt_jax.models.model import Model, parameter_shapes
@@ -91,12 +91,13 @@ def run(
       raise InputError(f"--folds={folds} and --seeds={seeds}: set one of them")
     options = {"tokenizer": tokenizer, "profile": profile, "tracker": trackers, "on_end": on_end}
     return cross_validate(config, data_dir, pretrained, workdir, folds, **options)
+  folders = seed_folders(workdir, config.train.seed, seeds)
+  config = resume_dtype(config, folders.values())
   # First what may fail on the user's input, then what compiles.
   start = load_start(config, pretrained, tokenizer)
   config, task, data = load_task(config, data_dir, start)
   recipe = finetune_recipe(config, task, data["train"], start)
   recipe = with_evaluation(recipe, task, data, start, data_dir, pauses)
-  folders = seed_folders(workdir, config.train.seed, seeds)
   all_seeds = Run(recipe, folders.values())  # the seeds share one compiled step
   ends = [functools.partial(call, workdir) for call in on_end]
   results = []
@@ -136,6 +137,7 @@ def cross_validate(
     raise InputError(f"--folds={folds}: only tables have folds; this task has a dev set of its own")
   results = []
   folders = [os.path.join(workdir, f"fold_{fold}") for fold in range(folds)]
+  config = resume_dtype(config, folders)
   for fold, folder in enumerate(folders):
     log(f"fold {fold + 1} of {folds}")
     resumed, is_open = resume_microbatches(config, folders)  # as the first fold has chosen

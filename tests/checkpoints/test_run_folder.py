@@ -12,6 +12,7 @@ from gpt_jax.checkpoints.run_folder import (
   claimed_config,
   read_config,
   replace_config,
+  resume_dtype,
   resume_microbatches,
 )
 from gpt_jax.data.tokenizers.base import load_tokenizer
@@ -114,6 +115,21 @@ def test_microbatches_left_open_are_those_of_a_run_with_a_checkpoint(claimed, tm
     (tmp_path / "other" / "config.json").write_text(content)
     assert resume_microbatches(unset, [other]) == (CONFIG, True)
   assert resume_microbatches(unset, [other, str(claimed)]) == (four, False)
+
+
+@pytest.mark.parametrize(
+  ("speed", "dtype"), [(2.0, "bfloat16"), (1.0, "float32"), (0.0, "float32")]
+)
+def test_the_faster_type_is_chosen_once(claimed, monkeypatch, speed, dtype):
+  def config(dtype):
+    return dataclasses.replace(CONFIG, trunk=dataclasses.replace(CONFIG.trunk, dtype=dtype))
+
+  monkeypatch.setattr(run_folder, "bfloat16_speed", lambda: speed)
+  assert resume_dtype(config("auto")) == config(dtype)
+  assert resume_dtype(config("float16")) == config("float16")
+  # A claimed folder has recorded another choice, made elsewhere.
+  replace_config(str(claimed), config("float16"), {})
+  assert resume_dtype(config("auto"), [f"{claimed}/none", str(claimed)]) == config("float16")
 
 
 def test_folders_of_others(tmp_path, tiny_tokenizer):

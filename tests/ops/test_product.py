@@ -1,11 +1,14 @@
 """Products of activations: values, gradients and types."""
 
+import math
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gpt_jax.ops.product import product, project
+from gpt_jax.ops.product import bfloat16_speed, product, project
 
 SIZES = {"b": 2, "t": 6, "s": 5, "d": 8, "r": 7, "n": 12, "i": 8, "o": 7}
 EQUATIONS = ("ni,io->no", "btd,rd->btr", "bts,bsd->btd", "btd,bsd->bts")
@@ -58,3 +61,12 @@ def test_project_contracts_the_last_axes(dtype, model):
   expected = np.einsum("btik,ikuv->btuv", x.astype(jnp.float32), kernel.astype(jnp.float32))
   assert actual.dtype == jnp.float32  # also of bfloat16, on a CPU
   np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_bfloat16_is_timed_on_a_cpu_and_known_of_a_gpu(monkeypatch):
+  assert 0.05 < bfloat16_speed() < 50
+  monkeypatch.setattr("gpt_jax.ops.product.platform", lambda: "gpu")
+  assert bfloat16_speed() == math.inf
+  old = SimpleNamespace(device_kind="Tesla T4", compute_capability="7.5")
+  monkeypatch.setattr(jax, "devices", lambda: [old])
+  assert bfloat16_speed() == 0

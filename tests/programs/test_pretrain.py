@@ -193,6 +193,16 @@ def test_a_crashed_run_resumes_exactly(
   assert mine[-1] == theirs[-1]
 
 
+def test_a_run_resumes_with_the_type_it_chose(uninterrupted, prepared, tmp_path, monkeypatch):
+  workdir = tmp_path / "run"
+  shutil.copytree(uninterrupted[0], workdir)
+  for step in ("20", "24"):
+    shutil.rmtree(workdir / "checkpoints" / step)
+  monkeypatch.setattr("gpt_jax.checkpoints.run_folder.bfloat16_speed", lambda: math.inf)
+  pretrain.run(changed(trunk={"dtype": "auto"}), prepared, str(workdir))
+  assert_same_bits(workdir, uninterrupted[0])
+
+
 def test_a_terminated_run_resumes_exactly(uninterrupted, prepared, tmp_path, monkeypatch, capsys):
   """Between its checkpoints and, where an evaluation is due, after that has been made."""
   workdir, often = str(tmp_path / "run"), changed(train={"log_every": 1})

@@ -20,6 +20,7 @@ from jax.sharding import AbstractMesh
 
 from gpt_jax.apps.plan.chips import Chip, find_chip, gpu_kind, gpu_names
 from gpt_jax.apps.plan.collectives import bytes_moved
+from gpt_jax.checkpoints.run_folder import resume_dtype
 from gpt_jax.data.tokenizers.base import SpecialTokens
 from gpt_jax.errors import InputError
 from gpt_jax.files import write_json
@@ -27,7 +28,7 @@ from gpt_jax.ops.cross_entropy import CHUNK_ELEMENTS
 from gpt_jax.parallel.memory import bytes_needed, capacity
 from gpt_jax.parallel.mesh import make_mesh
 from gpt_jax.parallel.placement import check_batch
-from gpt_jax.programs.config_files import override_all
+from gpt_jax.programs.config_files import override, override_all
 from gpt_jax.programs.outputs import check_out
 from gpt_jax.programs.pretrain import PretrainConfig, load_text, step_recipe
 from gpt_jax.programs.pretrain_config import PAPER_VOCABULARY, check_type
@@ -100,7 +101,9 @@ def run(
   check_type(config, "a plan")
   if out:
     check_out(out, overwrite)
-  config, steps_per_epoch = _with_data(config, data)
+  if topology and config.trunk.dtype == "auto":  # accelerators, which are not asked
+    config = override(config, "trunk.dtype", "bfloat16")
+  config, steps_per_epoch = _with_data(resume_dtype(config), data)
   devices, kind = find_devices(topology)
   chip = find_chip(kind)
   size = f"{config.trunk.parameter_count() / 1e6:,.1f}M parameters"
