@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.apps.interop.formats.hf.family import Array, Arrays
+from gpt_jax.apps.interop.formats.hf.family import Array, Family
 from gpt_jax.apps.interop.formats.hf.labels import (
   architecture_of,
   label_settings,
@@ -20,7 +20,7 @@ from gpt_jax.apps.interop.formats.hf.labels import (
 )
 from gpt_jax.apps.interop.formats.hf.weights import Weights
 from gpt_jax.apps.interop.formats.hf_tokenizer import Template
-from gpt_jax.data.tokenizers.base import Tokenizer, load_released
+from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.heads.masked import MaskedHead
@@ -46,7 +46,7 @@ ACTIVATIONS = {"gelu": ("gelu",), "gelu_tanh": ("gelu_new", "gelu_pytorch_tanh")
 
 
 @dataclasses.dataclass(frozen=True)
-class EncoderFamily:
+class EncoderFamily(Family):
   """A family of bidirectional, post-norm Transformers.
 
   Attributes:
@@ -95,15 +95,15 @@ class EncoderFamily:
   )
 
   @property
-  def prefix(self) -> str:
+  def prefix(self) -> str:  # type: ignore[override]
     return f"{self.model_type}."
 
   @property
-  def sizes(self) -> tuple[str, ...]:
+  def sizes(self) -> tuple[str, ...]:  # type: ignore[override]
     return (*SIZES, "embedding_size") if self.shared else SIZES
 
   @property
-  def ties(self) -> dict[str, str]:
+  def ties(self) -> dict[str, str]:  # type: ignore[override]
     _, _, bias, decoder = self.masked
     return {f"{decoder}.weight": TOKENS, f"{decoder}.bias": bias}
 
@@ -118,13 +118,6 @@ class EncoderFamily:
       ("add_cross_attention", (False,)),
       ("tie_word_embeddings", (True,)),
     )
-
-  def vocabulary(self, folder: str) -> Tokenizer:
-    return load_released(folder)
-
-  def format_of(self, config: dict, spec: ModelConfig) -> dict:
-    del config, spec
-    return self.format
 
   # ---------------------------------------------------------------------------------------- Import
 
@@ -336,10 +329,6 @@ class EncoderFamily:
         wanted = " or ".join(transforms)
         return f"{self.classes}'s head has transform={wanted}, this one's is {head.transform}"
     return ""
-
-  def fold(self, arrays: Arrays, spec: ModelConfig, orders: int) -> Arrays:
-    del arrays, spec, orders  # their heads have all that ours have
-    return {}
 
   def config(self, spec: ModelConfig, tokenizer: Tokenizer, task: Task | None) -> dict[str, Any]:
     trunk, head, special = spec.trunk, spec.head, tokenizer.special

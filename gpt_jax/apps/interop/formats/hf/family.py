@@ -5,13 +5,13 @@ import pkgutil
 import re
 import sys
 from collections.abc import Iterable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpt_jax.apps.interop.formats.hf.weights import Weights
 from gpt_jax.apps.interop.formats.hf_tokenizer import Template
-from gpt_jax.data.tokenizers.base import Tokenizer
+from gpt_jax.data.tokenizers.base import Tokenizer, load_released
 from gpt_jax.errors import InputError
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.tasks.task import Task
@@ -41,94 +41,76 @@ class Array(NamedTuple):
   skipped: int = 0
 
 
-class Family(Protocol):
-  """An architecture of transformers."""
+class Family:
+  """Base of the architectures of transformers.
 
-  @property
-  def model_type(self) -> str:
-    """Its name in config.json."""
-    ...
+  Attributes:
+    model_type: its name in config.json.
+    prefix: name prefix of the trunk's arrays in a model with a head.
+    attention: see ModelConfig.
+    format: JSON config of the Format of labeled examples that we write; None: GPT's.
+    sizes: settings of config.json that must be numbers.
+    ties: name -> another name of the same array, of which a file has either or both.
+    ignored: names of arrays that nothing reads.
+    heads: names of arrays of heads, which are left out with a warning where the model has none.
+  """
 
-  @property
-  def prefix(self) -> str:
-    """Name prefix of the trunk's arrays in a model with a head."""
-    ...
-
-  @property
-  def attention(self) -> str:
-    """See ModelConfig."""
-    ...
-
-  @property
-  def format(self) -> dict | None:
-    """JSON config of the Format of labeled examples that we write; None: GPT's."""
-    ...
-
-  @property
-  def sizes(self) -> tuple[str, ...]:
-    """Settings of config.json that must be numbers."""
-    ...
-
-  @property
-  def ties(self) -> dict[str, str]:
-    """Name -> another name of the same array, of which a file has either or both."""
-    ...
-
-  @property
-  def ignored(self) -> re.Pattern[str]:
-    """Names of arrays that nothing reads."""
-    ...
-
-  @property
-  def heads(self) -> re.Pattern[str]:
-    """Names of arrays of heads, which are left out with a warning where the model has none."""
-    ...
+  model_type: str
+  prefix: str
+  attention: str
+  format: dict | None
+  sizes: tuple[str, ...]
+  ties: dict[str, str]
+  ignored: re.Pattern[str]
+  heads: re.Pattern[str]
 
   def supported(self, config: dict) -> tuple[tuple[str, tuple], ...]:
     """Settings of config.json, with the values that our trunk has; the first is the default."""
-    ...
+    raise NotImplementedError
 
   def vocabulary(self, folder: str) -> Tokenizer:
     """The vocabulary as transformers or the authors of the model saved it. Raises InputError."""
-    ...
+    return load_released(folder)
 
   def format_of(self, config: dict, spec: ModelConfig) -> dict | None:
     """As `format`, for a folder that others wrote."""
-    ...
+    del config, spec
+    return self.format
 
   def model(
     self, config: dict, weights: Weights, tokenizer: Tokenizer, own: ModelConfig | None
   ) -> ModelConfig:
     """The model in a folder; `own` is what our entry in config.json says of it."""
-    ...
+    raise NotImplementedError
 
   def rows(self, spec: ModelConfig) -> int:
     """Rows of the embedding table that a folder holds."""
-    ...
+    raise NotImplementedError
 
   def arrays(self, spec: ModelConfig, config: dict) -> list[Array]:
     """All arrays of a folder with this config.json."""
-    ...
+    raise NotImplementedError
 
   def declines(self, spec: ModelConfig, meta: dict, tokenizer: Tokenizer) -> str:
     """Why a folder of this family cannot hold a model; "" if it can."""
-    ...
+    raise NotImplementedError
 
   def fold(self, arrays: Arrays, spec: ModelConfig, orders: int) -> Arrays:
     """Rewrites arrays that transformers' classes cannot express; returns the originals by name."""
-    ...
+    del arrays, spec, orders  # they express all
+    return {}
 
   def config(self, spec: ModelConfig, tokenizer: Tokenizer, task: Task | None) -> dict[str, Any]:
     """The config.json of a folder."""
-    ...
+    raise NotImplementedError
 
   def template(self, spec: ModelConfig, tokenizer: Tokenizer) -> Template | None:
     """The special tokens that the tokenizer adds to texts; None: it adds none."""
-    ...
+    raise NotImplementedError
 
   def describe(self, spec: ModelConfig, tokenizer: Tokenizer) -> list[str]:
     """Paragraphs of the model card on how a labeled example is written."""
-    ...
+    raise NotImplementedError
 
 
 def families() -> list[Family]:

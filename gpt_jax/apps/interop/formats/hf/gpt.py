@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.apps.interop.formats.hf.family import Array, Arrays
+from gpt_jax.apps.interop.formats.hf.family import Array, Arrays, Family
 from gpt_jax.apps.interop.formats.hf.labels import (
   architecture_of,
   label_settings,
@@ -36,7 +36,7 @@ _SCORE = "score.weight"
 
 
 @dataclasses.dataclass(frozen=True)
-class GPTFamily:
+class GPTFamily(Family):
   """One of the two.
 
   Attributes:
@@ -63,7 +63,7 @@ class GPTFamily:
   heads = re.compile(r"(score|multiple_choice_head)\..*")
 
   @property
-  def ties(self) -> dict[str, str]:
+  def ties(self) -> dict[str, str]:  # type: ignore[override]
     return {"lm_head.weight": self.tokens}
 
   def supported(self, config: dict) -> tuple[tuple[str, tuple], ...]:
