@@ -433,19 +433,6 @@ def find_files(pattern: str) -> dict[str, int]:
   return dict(sorted((f"{scheme}://{entry['name']}", entry["size"]) for entry in files))
 
 
-def describe_binary(head: bytes) -> str:
-  """The kind of a binary file by its first bytes, and what to do; "" if they do not say."""
-  known = {
-    b"PAR1": "a Parquet file; its name should end in .parquet",
-    b"PK\x03\x04": "a zip archive, or an Excel workbook; save it as CSV",
-    b"\xd0\xcf\x11\xe0": "an old Excel or Word file; save it as CSV or text",
-    b"\x1f\x8b": "compressed; decompress it first",
-    b"(\xb5/\xfd": "compressed by zstd; decompress it, or name it .txt.zst or .jsonl.zst",
-    b"%PDF": "a PDF; convert it to text",
-  }
-  return next((kind for magic, kind in known.items() if head.startswith(magic)), "")
-
-
 def abandoned(path: str) -> list[str]:
   """The temporary files or folders for a path that killed processes left beside it."""
   parent, name = os.path.split(os.path.abspath(path))

@@ -76,7 +76,7 @@ def encoder_alone(spec: ModelConfig, params: Any) -> tuple[Model, dict[str, Any]
   """The model that reads a text, and its parameters: the encoder of an encoder-decoder as a
   bidirectional model, and any other trunk as it is.
   """
-  if not spec.trunk.reads_source:
+  if spec.kind != "encoder-decoder":
     return spec.build(), {"trunk": params["trunk"]}
   encoder = ModelConfig(dataclasses.replace(spec.trunk, decoder=False), (), "bidirectional")
   # What both have below `trunk/`: the table and the encoder, without the decoder.

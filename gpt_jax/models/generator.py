@@ -14,7 +14,7 @@ def language_model(trunk: Any, attention: str = "causal") -> Model:
     InputError: the trunk was trained to attend to what follows, so its predictions would be of
       tokens that it had seen; or it writes a target for a source.
   """
-  if trunk.reads_source:
+  if ModelConfig(trunk, ()).kind == "encoder-decoder":
     raise InputError(
       "an encoder-decoder gives a text no probability: it writes a target for a source, with "
       "generate.run"
@@ -33,7 +33,7 @@ def generator(spec: ModelConfig) -> Model:
   Raises:
     InputError: it has bidirectional attention, so it has seen the tokens that it would predict.
   """
-  if spec.attention != "prefix" and not spec.trunk.reads_source:
+  if spec.attention != "prefix" and spec.kind != "encoder-decoder":
     return language_model(spec.trunk, spec.attention)
   # The language head that was trained, since it says whether special tokens are predicted.
   heads = tuple(head for head in spec.heads if head.scope == "language")

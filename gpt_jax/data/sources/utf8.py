@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpt_jax.errors import InputError, require
-from gpt_jax.files import describe_binary, open_regular
+from gpt_jax.files import open_regular
 
 # Bytes, five times "War and Peace". A line of JSON takes up to 30 times as much once it is parsed,
 # and a compressed one of gigabytes fits into a small file.
@@ -136,3 +136,16 @@ class _ZstdReader(io.RawIOBase):
       # A file may be several frames in a row, as parallel compressors write it.
       self._rest, self._frame = self._frame.unused_data, None
     return content
+
+
+def describe_binary(head: bytes) -> str:
+  """The kind of a binary file by its first bytes, and what to do; "" if they do not say."""
+  known = {
+    b"PAR1": "a Parquet file; its name should end in .parquet",
+    b"PK\x03\x04": "a zip archive, or an Excel workbook; save it as CSV",
+    b"\xd0\xcf\x11\xe0": "an old Excel or Word file; save it as CSV or text",
+    b"\x1f\x8b": "compressed; decompress it first",
+    b"(\xb5/\xfd": "compressed by zstd; decompress it, or name it .txt.zst or .jsonl.zst",
+    b"%PDF": "a PDF; convert it to text",
+  }
+  return next((kind for magic, kind in known.items() if head.startswith(magic)), "")
