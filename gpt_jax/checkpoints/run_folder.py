@@ -47,7 +47,7 @@ def claim(
   data = {**data, "tokenizer_hash": tokenizer.hash}
   check_agreement(to_json(config), data)
   may_change = (*resumable_fields(config), *may_change)
-  existed = exists(path)
+  existed = exists(path)  # before another process can write it
   claimed = _is_claimed(workdir, config, data, tokenizer, may_change)
   begins_anew = existed and not claimed
   # Else a slow process would take the config.json that process 0 writes now for an older run's.

@@ -116,7 +116,7 @@ class Checkpoints:
     if step in self._manager.all_steps():
       return
     tree = as_dict(state)
-    _check_finite(tree, step, self._folder)
+    _check_finite(tree, step, self._folder)  # a bad state must not replace a good one
     record = {"step": step, "meta": meta, "metrics": metrics or {}, "ranking": self._ranking}
     # As it will be read back: in JSON tuples are lists, and keys strings.
     record = json.loads(json.dumps(record | {"leaves": describe(tree)}))
@@ -199,7 +199,7 @@ class Checkpoints:
 
   def _kept(self, saved: Iterable[int]) -> set[int]:
     """The saved steps whose checkpoints stay."""
-    steps = sorted(saved)
+    steps = sorted(saved)  # oldest first
     scores = {step: self._scores[step] for step in steps if step in self._scores}
     kept = {*steps[-self._newest :], *filter(self._keep, steps)}
     if scores:
@@ -390,7 +390,7 @@ def _read(folder: str, abstract: Any, exact: bool) -> tuple[Any, dict]:
     InputError: the checkpoint is of another model.
   """
   record = _on_every_process(folder, lambda: read_record(folder))
-  saved = record["leaves"]
+  saved = record["leaves"]  # [type, shape, fingerprint] by path
   if abstract is None:
     abstract = _params_as_saved(saved)
   _check_shapes(folder, saved, abstract, exact)

@@ -23,7 +23,7 @@ class Draw:
     step: of the batch.
     rows: int [B], the numbers of these rows in the global batch.
     """
-    self._key = (seed, step)
+    self._key = (seed, step)  # hashed with the name of each use
     self._rows = np.asarray(rows, np.int64)
 
   def __call__(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -54,7 +54,7 @@ def permute(indices: np.ndarray, size: int, *key: int) -> np.ndarray:
   def encrypt(values):
     left, right = values >> shift, values & mask
     for turn in range(6):
-      left, right = right, left ^ (hash64(right, *key, turn) & mask)
+      left, right = right, left ^ (hash64(right, *key, turn) & mask)  # invertible whatever the hash
     return left << shift | right
 
   values = encrypt(indices.astype(np.uint64))
@@ -65,7 +65,7 @@ def permute(indices: np.ndarray, size: int, *key: int) -> np.ndarray:
 
 def hash64(values: np.ndarray, *key: int) -> np.ndarray:
   """64 random-looking bits per value: splitmix64's finalizer over the value and the key's words."""
-  state = 0
+  state = 0  # the key alone: mixed once for all values
   for word in key:
     state = _mix((state + word * 0x9E3779B97F4A7C15 + 0x9E3779B97F4A7C15) & _ALL, int)
   return _mix(

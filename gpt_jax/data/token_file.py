@@ -54,7 +54,7 @@ class LocalArray:
 
   def __getitem__(self, part: slice) -> np.ndarray:
     start, stop, _ = part.indices(len(self))
-    begin, end = start * self.dtype.itemsize, stop * self.dtype.itemsize
+    begin, end = start * self.dtype.itemsize, stop * self.dtype.itemsize  # in bytes
     # pread moves no file position, so several threads may read.
     return np.frombuffer(os.pread(self._descriptor, end - begin, begin), self.dtype)
 
@@ -100,7 +100,7 @@ class TokenFile:
       raise InputError(f"{self.path}.*: cannot be read ({error}){advice}") from error
     if len(self._block_checksums) != -(-self._ids.n_bytes // BLOCK):
       raise self._damaged(".json", "not a checksum for every block")
-    self._verified = np.zeros(len(self._block_checksums), bool)
+    self._verified = np.zeros(len(self._block_checksums), bool)  # by block, as they are first read
 
   def _open_ids(self) -> RemoteArray | ShardedArray:
     sizes = self.header.get("shards", [self.n_tokens])
@@ -213,7 +213,7 @@ class TokenFile:
     """The ids at [offset, offset + count), int32. Raises InputError if they are damaged."""
     begin, end = offset * self._dtype.itemsize, (offset + count) * self._dtype.itemsize
     self._verify(begin // BLOCK, -(-end // BLOCK))
-    return self._ids[offset : offset + count].astype(np.int32)
+    return self._ids[offset : offset + count].astype(np.int32)  # 16 or 32 bits in the file
 
   def expect(self, parts: Iterable[tuple[int, int]]) -> None:
     """Begins to read the ids at these (begin, end), if they are on a store; returns at once.

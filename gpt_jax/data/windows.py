@@ -81,8 +81,8 @@ class Windows:
           "larger valid_share"
         )
       offsets = np.array([0, tokens.n_tokens])
-    self._begin = offsets[:-1]
-    self._size = np.diff(offsets)
+    self._begin = offsets[:-1]  # [documents], the first token of each
+    self._size = np.diff(offsets)  # [documents], in tokens
     # A document of n tokens has n - 1 targets. What is left of a multiple of T is skipped in this
     # epoch, but the phase (see _located) differs in each, so no target is skipped in all of them.
     spans = np.where(self._size >= 2, np.maximum(1, (self._size - 1) // stride), 0)
@@ -129,7 +129,7 @@ class Windows:
     # process can make any rows of any step, and a resumed run needs no iterator state.
     first = step * self.config.batch_size
     numbers = np.arange(first, first + self.config.batch_size, dtype=np.int64)[rows]
-    epochs = numbers // self.spans_per_epoch
+    epochs = numbers // self.spans_per_epoch  # one batch may reach into the next epoch
     if self.config.sampling == "random_offset":
       # The begins that leave room for T + 1 tokens.
       positions = self.tokens.n_tokens - self.config.length
@@ -163,12 +163,12 @@ class Windows:
     noise = hash64(document, self.seed, variant, 1)
     phase = (noise % (slack + 1).astype(np.uint64)).astype(np.int64)
     begin = phase + (spans - first_span) * stride
-    return self._begin[document] + begin, np.minimum(stride + 1, size - begin)
+    return self._begin[document] + begin, np.minimum(stride + 1, size - begin)  # fewer at its end
 
   def _read(self, begins: np.ndarray, counts: np.ndarray) -> np.ndarray:
     rows = np.full((len(begins), self.config.length + 1), PAD, np.int32)
     for row, begin, count in zip(rows, begins.tolist(), counts.tolist(), strict=True):
-      row[:count] = self.tokens.read(begin, count)
+      row[:count] = self.tokens.read(begin, count)  # the rest stays PAD
     return rows
 
   def sequential(
@@ -182,7 +182,7 @@ class Windows:
     size, stride = batch_size or self.config.batch_size, self.config.length
     # Rounded up and without a phase: a document's last row may be short, but no token is skipped.
     span_ends = np.cumsum(-(-np.maximum(0, self._size - 1) // stride))
-    total = int(span_ends[-1])
+    total = int(span_ends[-1])  # rows of the whole file
     for first in range(0, total, size):
       spans = np.arange(first, first + size)[rows]
       document = np.searchsorted(span_ends, spans, side="right")
@@ -200,7 +200,7 @@ class Windows:
 
     In the file's order they would be of one document. Without a full batch: as `sequential`.
     """
-    if self.spans_per_epoch < self.config.batch_size:
+    if self.spans_per_epoch < self.config.batch_size:  # too few texts to fill one batch
       yield from self.sequential(rows=rows)
     for step in range(self.spans_per_epoch // self.config.batch_size):
       yield self(step, rows)

@@ -34,7 +34,7 @@ def make_text_measure(
   """
   size = windows.config.batch_size
   rows = local_rows(size, mesh)
-  loss = model_loss(model)
+  loss = model_loss(model)  # of all heads, as in training
 
   @jax.jit
   def batch_means(params, batch) -> dict[str, Mean]:

@@ -23,7 +23,7 @@ def initializer(init: str, scale: float = 1.0) -> nn.initializers.Initializer:
   What is cut is drawn again, so the deviation of BERT's is 0.88 of it.
   """
   draw = {"normal": nn.initializers.normal, "truncated": nn.initializers.truncated_normal}[init]
-  return draw(scale * STD)
+  return draw(scale * STD)  # scale: see TransformerConfig.residual_scale
 
 
 INIT = initializer("normal")
@@ -63,7 +63,7 @@ class LayerNorm(nn.Module):
   def __call__(self, x):
     scale = self.param("scale", nn.initializers.ones, x.shape[-1:])
     bias = self.param("bias", nn.initializers.zeros, x.shape[-1:])
-    x = x.astype(jnp.float32)
+    x = x.astype(jnp.float32)  # a mean of bfloat16 loses digits
     # Not flax's LayerNorm, which takes E[x^2] - E[x]^2 for the variance and so loses digits where
     # the mean is large.
     centered = x - x.mean(-1, keepdims=True)

@@ -85,7 +85,7 @@ class ModelLoss:
         # Evaluation measures the plain loss, without terms for training such as the z-loss.
         evaluated = head.measured if key is None else head
         mean = evaluated.loss(output, states, batch, self.model.num_tokens)
-      metrics[head.metric] = mean
+      metrics[head.metric] = mean  # unweighted, comparable between runs
       if (accuracy := head.accuracy(output, batch)) is not None:
         accuracies[f"{head.scope}_accuracy"] = accuracy
       # A term without anything to predict is 0.

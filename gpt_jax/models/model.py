@@ -143,9 +143,9 @@ class Model(nn.Module):
   def __call__(self, batch: Batch, key: Key | None = None) -> Outputs:
     """key: dropout key; None evaluates."""
     trunk_key, head_keys = _split(key, self.config.heads)
-    layers = any(head.reads_layers for head in self.config.heads)
+    layers = any(head.reads_layers for head in self.config.heads)  # else no step keeps them
     if batch.source is None:
-      states = self.trunk(batch.rows, trunk_key, layers=layers)
+      states = self.trunk(batch.rows, trunk_key, layers=layers)  # hidden [B, T, D], table [R, D]
     elif self.config.trunk.reads_source:
       states = self.trunk(batch.rows, trunk_key, batch.source, layers=layers)
     else:

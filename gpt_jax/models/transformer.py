@@ -261,17 +261,17 @@ class Transformer(nn.Module):
     # Segments keep the texts of a packed row apart. OpenAI's code, with one text a row, has no mask
     # for padding: it is on the right, where causal attention does not look.
     mask = AttentionMask(kind, rows.segments, rows.prefix)
-    bias = self._bias(rows.positions, rows.positions)
-    x, table = self._embed(rows.inputs, rows.positions, key, rows.types)
+    bias = self._bias(rows.positions, rows.positions)  # of rows that may hold several texts
+    x, table = self._embed(rows.inputs, rows.positions, key, rows.types)  # [B, T, D], [R, E]
     x = self.perturb("0_embedding", x, "hidden")  # see apps/diagnose/gradient_norms.py
     # h_l = transformer_block(h_{l-1}) (eq. 2). Blocks fold 0 … L - 1 into the dropout key, the
     # embeddings L and L + 1.
     states = [x]
     for i, block in enumerate(self._stack()):
-      x = block(x, mask, bias, key and key.fold(i))
+      x = block(x, mask, bias, key and key.fold(i))  # [B, T, D] to [B, T, D]
       x = self.perturb(f"{i + 1}_block", x, "hidden")
       states.append(x)
-    hidden = states[-1] = self._last(x)
+    hidden = states[-1] = self._last(x)  # layers end with what the head reads
     pooler = self.pooler() if self.config.pooler else None
     return States(hidden, table, pooler, tuple(states) if layers else None)
 
@@ -346,7 +346,7 @@ class Transformer(nn.Module):
     table = constrain(table, "model")
     # Not scaled by sqrt(D), unlike Vaswani et al. 2017.
     dtype = activation_type(c.dtype)
-    x = lookup(table, inputs, dtype)
+    x = lookup(table, inputs, dtype)  # [B, T, E]
     if c.learned_positions:
       # In OpenAI's code positions are rows of the token table, and among the softmax's outcomes
       # (openai/train.py:149-153,175). A table of their own keeps them out of the logits.
@@ -392,9 +392,9 @@ class Block(nn.Module):
 
   def setup(self):
     c = self.config
-    self.attention = Attention(c)
+    self.attention = Attention(c)  # tokens read one another
     self.attention_norm = LayerNorm(c.dtype, c.norm_epsilon)
-    self.mlp = MLP(c)
+    self.mlp = MLP(c)  # each token by itself
     self.mlp_norm = LayerNorm(c.dtype, c.norm_epsilon)
 
   def __call__(self, x, mask: AttentionMask, bias, key: Key | None):
@@ -433,7 +433,7 @@ class Block(nn.Module):
     if self.config.norm == "pre":
       x = x + update
       return x + self.mlp(self.mlp_norm(x))
-    x = self.attention_norm(x + update)
+    x = self.attention_norm(x + update)  # post: norm of the sum
     return self.mlp_norm(x + self.mlp(x))
 
 
@@ -455,7 +455,7 @@ class Attention(nn.Module):
     observe = None
     if self.is_mutable_collection("intermediates") and not self.is_initializing():
       observe = self._keep  # see apps/report/attention_maps.py
-    rates = Dropout(c.attention_dropout, key)
+    rates = Dropout(c.attention_dropout, key)  # acts on probabilities, in the backend
     update = attention(q, k, v, mask, bias, rates, c.attention_backend, observe)
     return self.out(update.swapaxes(1, 2))  # [B, H, T, K] -> [B, T, D]
 
@@ -482,7 +482,7 @@ class Attention(nn.Module):
     slots = jnp.arange(keys.shape[1])[None, None, None]
     scores = jnp.where(positions[:, None, :, None] >= slots, scores, -1e9)
     probabilities = jax.nn.softmax(scores).astype(q.dtype).reshape(-1, length, keys.shape[1])
-    update = product("nts,nsk->ntk", probabilities, values)
+    update = product("nts,nsk->ntk", probabilities, values)  # [B H, T, K]
     # [B H, T, K] -> [B, T, H, K]
     update = update.reshape(batch, heads, length, width).swapaxes(1, 2)
     return self.out(update), keys, values
@@ -490,7 +490,7 @@ class Attention(nn.Module):
   def _project(self, x):
     qkv = self.qkv(x)  # [B, T, 3, H, K]
     qkv = constrain(qkv, "data", None, None, "model")
-    qkv = jnp.moveaxis(qkv, (2, 3), (0, 2))
+    qkv = jnp.moveaxis(qkv, (2, 3), (0, 2))  # [3, B, H, T, K]
     # Not unpacked, which jax2onnx cannot export under jax 0.11.
     return qkv[0], qkv[1], qkv[2]  # [B, H, T, K] each
 

@@ -28,7 +28,7 @@ _KEPT = {
   "dots": jax.checkpoint_policies.save_only_these_names(PROJECTED),
   "full": jax.checkpoint_policies.nothing_saveable,
 }
-POLICIES = ("none", *_KEPT)
+POLICIES = ("none", *_KEPT)  # from most memory to least
 _ROW_MULTIPLE = 128  # lets a table of any vocabulary be sharded, and fills a matrix unit's tiles
 
 

@@ -112,7 +112,7 @@ class MaskingRule(Objective):
       InputError: the unit is whole words, and the vocabulary does not tell them.
     """
     most = self.most_predictions(length)
-    mask_id = tokenizer.special["mask"]
+    mask_id = tokenizer.special["mask"]  # inside the vocabulary, as BERT has it, or above it
     random_ids = self._random_ids(tokenizer, special)
     if self.unit in ("word", "ngram"):
       tokenizer.word_starts(np.zeros(1, int))  # raises now if it cannot tell
@@ -134,11 +134,11 @@ class MaskingRule(Objective):
         chosen = np.stack([*map(choose_words, words, noise, sizes, counts.astype(int))])
         counts = chosen.sum(axis=1)
         rank = np.where(chosen, noise, 2.0)
-      at, weights = _first_positions(rank, counts, most)
+      at, weights = _first_positions(rank, counts, most)  # [B, M]; weight 0 fills up short rows
       # [B, T] -> [B, M]: heads compute logits at these positions only.
       targets = np.take_along_axis(tokens, at, axis=1)
       replaced = self._replace(targets, random_ids, mask_id, draw)
-      inputs = tokens.copy()
+      inputs = tokens.copy()  # the targets are read from the tokens
       np.put_along_axis(inputs, at, np.where(weights > 0, replaced, targets), axis=1)
       return inputs, Predictions(targets, weights, at)
 

@@ -83,7 +83,7 @@ class Objective(Config):
     Raises:
       InputError: the text or the config does not suit.
     """
-    length = self.text_length(config.length) - 1
+    length = self.text_length(config.length) - 1  # a row of Windows has one token more
     return Windows(tokens, dataclasses.replace(config, length=length), seed)
 
 

@@ -104,7 +104,7 @@ def write_cache(cache: jax.Array, new: jax.Array, positions: jax.Array) -> jax.A
   With B and H as one axis, which the products want, a CPU writes new tokens in place.
   """
   batch, length, heads, width = new.shape
-  new = new.astype(cache.dtype)
+  new = new.astype(cache.dtype)  # the cache may have fewer bits
 
   def scatter(cache, new, positions):
     row = jnp.arange(batch)[:, None]

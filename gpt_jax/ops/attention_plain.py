@@ -58,7 +58,7 @@ def dropout_words(
     random_bits(starts[h, t] + s, words[b, t]).
   """
   blocks = _blocks(kind, length)
-  size = length // blocks
+  size = length // blocks  # queries in a block
   words = [row_words((rows, 1), key.fold(i)) for i in range(blocks)]
   block, query = np.divmod(np.arange(length, dtype=np.uint64), np.uint64(size))
   head = np.arange(heads, dtype=np.uint64)[:, None]
@@ -97,7 +97,7 @@ def attend_allowed(
     scores = scores + bias
   if allowed is not None:
     scores = jnp.where(allowed, scores, _MASKED)
-  probabilities = jax.nn.softmax(scores)
+  probabilities = jax.nn.softmax(scores)  # float32 [B, H, t, s]
   if observe is not None:
     observe(probabilities)
   probabilities = drop(probabilities, dropout.rate, dropout.key)

@@ -59,7 +59,7 @@ def _cross_entropy_forward(hidden, table, targets, weights, num_tokens, z_loss):
   # One sum for each device along the batch: a single one would cost an all-reduce of the whole
   # table in every chunk.
   groups = axis_size("data")
-  low_table = table.astype(hidden.dtype)
+  low_table = table.astype(hidden.dtype)  # once, not in every chunk
   # The sums [G, R, D] would be, on a CPU, a product with a transposed copy of all d_scores.
   transposed = platform() == "cpu"
   order = "gdr" if transposed else "grd"
@@ -95,7 +95,7 @@ def _cross_entropy_forward(hidden, table, targets, weights, num_tokens, z_loss):
     (total, d_table), d_hidden = jax.lax.scan(body, start, parts)
     # [chunks, B, t, D] -> [B, T, D]
     d_hidden = jnp.moveaxis(d_hidden, 0, 1).reshape(hidden.shape)
-  d_table = d_table.sum(0)
+  d_table = d_table.sum(0)  # the one all-reduce of the table
   if transposed:  # the barrier keeps XLA from computing it as [R, D] after all
     d_table = jax.lax.optimization_barrier(d_table).T
   return total, (d_hidden, d_table.astype(table.dtype))
@@ -125,14 +125,14 @@ def _sum_over(function, parts):
 
 def _chunk(hidden, targets, weights, table, num_tokens, z_loss):
   """Weighted loss of one chunk [B, t], its logits [B, t, R] and their log-sum-exp [B, t]."""
-  scores = logits(hidden, table, num_tokens)
-  log_sum = jax.nn.logsumexp(scores, axis=-1)
+  scores = logits(hidden, table, num_tokens)  # float32 [B, t, R]
+  log_sum = jax.nn.logsumexp(scores, axis=-1)  # log Z, [B, t]
   right = jnp.take_along_axis(scores, targets[..., None], axis=-1)[..., 0]
   # -log softmax(scores)[target], from float32 logits.
   losses = log_sum - right
   if z_loss:
     losses += z_loss * jnp.square(log_sum)
-  return (losses * weights).sum(), scores, log_sum
+  return (losses * weights).sum(), scores, log_sum  # weight 0: padding, or not predicted
 
 
 def _chunks(hidden, targets, weights, rows):

@@ -34,7 +34,7 @@ class Key(NamedTuple):
 def step_key(seed: jax.Array | int, step: jax.Array | int, shard: jax.Array | int = 0) -> Key:
   """The key of a training step."""
   word = _finalize((jnp.asarray(seed, jnp.uint32) + np.uint32(1)) * _GOLDEN)
-  word = _finalize(word + jnp.asarray(step, jnp.uint32) * _GOLDEN)
+  word = _finalize(word + jnp.asarray(step, jnp.uint32) * _GOLDEN)  # other masks in each step
   return Key(word, jnp.asarray(shard, jnp.uint32))
 
 
@@ -51,7 +51,7 @@ def dropout(x: jax.Array, rate: float, key: Key | None, *, sharded: bool = True)
     return x
   # Bits are uniform below 2^32, so a share `rate` of them is below the threshold.
   keep = _bits(x.shape, key, sharded) >= np.uint32(rate * 2**32)
-  return jnp.where(keep, x / (1 - rate), 0).astype(x.dtype)
+  return jnp.where(keep, x / (1 - rate), 0).astype(x.dtype)  # the expectation stays
 
 
 def _bits(shape: tuple[int, ...], key: Key, sharded: bool) -> jax.Array:
@@ -70,7 +70,7 @@ def row_words(shape: tuple[int, ...], key: Key, sharded: bool = True) -> jax.Arr
   """The mixed words of rows, uint32 of a shape [rows, 1, …], for random_bits."""
   row = jax.lax.broadcasted_iota(jnp.uint32, shape, 0)
   if sharded:
-    row = row + key.shard * np.uint32(shape[0])
+    row = row + key.shard * np.uint32(shape[0])  # its number in the whole batch
   return _finalize(key.word + row * _GOLDEN)
 
 

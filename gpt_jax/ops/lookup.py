@@ -30,7 +30,7 @@ def lookup(table: jax.Array, indices: jax.Array, dtype: str = "float32") -> jax.
     indices: int [B, …], of rows.
     dtype: of the result.
   """
-  return table[indices].astype(dtype)
+  return table[indices].astype(dtype)  # a gather; only its gradient needs care
 
 
 def _forward(table, indices, dtype):
@@ -90,7 +90,7 @@ def _scattered(indices, gradient, rows):
 def _deterministic(indices, gradient, rows):
   """The same sums, with a sum for each device along the batch before those of all are added."""
   groups = axis_size("data")
-  width = gradient.shape[-1]
+  width = gradient.shape[-1]  # D
   indices = constrain(indices.reshape(groups, -1), "data")
   gradient = constrain(gradient.reshape(groups, -1, width), "data")
   sums = multiplied if rows <= MAX_PRODUCT_ROWS else sorted_sums

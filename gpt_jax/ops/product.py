@@ -119,7 +119,7 @@ def _backward(equation, dtype, factors, gradient):
   del dtype
   a, b = factors
   left, right, result = equation.replace("->", ",").split(",")
-  gradient = gradient.astype(a.dtype)
+  gradient = gradient.astype(a.dtype)  # else it is a slow product of two types
   return (
     _product(f"{result},{right}->{left}", gradient, b, a.dtype),
     _product(f"{left},{result}->{right}", a, gradient, b.dtype),

@@ -9,7 +9,7 @@ from jax.sharding import AxisType, Mesh
 from gpt_jax.config import Config, option, register
 from gpt_jax.errors import InputError
 
-PMAP_AXIS = "batch"
+PMAP_AXIS = "batch"  # the axis of devices within pmap, which has no mesh
 
 
 @register("mesh")

@@ -53,7 +53,7 @@ def path_name(path: tuple) -> str:
 
 def _find_rule(name: str, rules: Rules) -> P:
   for pattern, spec in rules:
-    if re.search(pattern, name):
+    if re.search(pattern, name):  # the first one counts, so rules may go from special to general
       return spec
   return P()
 

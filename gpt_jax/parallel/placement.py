@@ -67,7 +67,7 @@ def anchors_of_parts(batch: Batch, rows: np.ndarray, part: int) -> Batch:
   if batch.labels is None:
     return batch
   length = batch.rows.inputs.shape[1]
-  row, column = np.divmod(batch.labels.anchors, length)
+  row, column = np.divmod(batch.labels.anchors, length)  # [N, C] each
   anchors = (rows[row] % part * length + column).astype(np.int32)
   return batch._replace(labels=batch.labels._replace(anchors=anchors))
 
@@ -79,7 +79,7 @@ def to_device(batch: Any, mesh: Mesh, microbatches: int = 1, backend: str = "jit
   """
 
   def place(x: np.ndarray):
-    x = np.asarray(x).reshape(microbatches, -1, *x.shape[1:])
+    x = np.asarray(x).reshape(microbatches, -1, *x.shape[1:])  # [M, rows / M, …]
     if backend == "pmap":
       devices = jax.local_device_count()
       # pmap maps over the first axis: [M, devices, rows, …] -> [devices, M, rows, …].

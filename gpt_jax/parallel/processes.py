@@ -31,7 +31,7 @@ def largest(value: float) -> float:
 
 def smallest(value: float) -> float:
   """The smallest, as `largest`."""
-  return -largest(-value)
+  return -largest(-value)  # one collective serves both
 
 
 def gather(text: str) -> list[str]:

@@ -50,7 +50,7 @@ class PackedBatches:
       raise InputError(
         f"{len(encoded)} examples are fewer than one batch; batch_size is {batch_size}"
       )
-    tokens = encoded.lengths.sum(axis=1)
+    tokens = encoded.lengths.sum(axis=1)  # of an example, in all of its sequences
     orders = [
       _shuffled(tokens, batch_size, np.random.default_rng([seed, epoch])) for epoch in range(epochs)
     ]
@@ -164,7 +164,7 @@ class _Packing:
     weights, tag_weights = np.zeros((2, rows, length), np.float32)
     typed = False
     N, C = self.row[step].shape
-    anchors = np.zeros((N, C), np.int32)
+    anchors = np.zeros((N, C), np.int32)  # 0 for fillers, which have no weight
     distributions = np.zeros((N, self.encoded.labels.shape[1]), np.float32)
     labeled = len(self.encoded) - self.encoded.unlabeled
     # Fillers of the last batch, and unlabeled examples, which are at the end, have no weight.
@@ -177,10 +177,10 @@ class _Packing:
         ids = self.encoded.sequence(example, c)
         first, begin = self._first_row(n, N), self.column[step, n, c]
         row, end = first + self.row[step, n, c], begin + len(ids)
-        inputs[row, begin:end] = ids
+        inputs[row, begin:end] = ids  # behind what the row holds already
         # The last token predicts nothing, not the start of the next sequence in the row. In GPT's
         # format delimiter and extract are targets, as in OpenAI's code, and start is none.
-        targets[row, begin : end - 1] = ids[1:]
+        targets[row, begin : end - 1] = ids[1:]  # the next token of the same sequence
         # An example's weights sum to 1, as openai/train.py:174-178: a mean over its tokens.
         weights[row, begin : end - 1] = counted[n] / (C * (len(ids) - 1))
         positions[row, begin:end] = np.arange(len(ids))
@@ -255,5 +255,5 @@ def _first_fit_decreasing(
     )  # i sequences fill at most i rows
     row[batch, sequence] = place
     column[batch, sequence] = row_length - free[batch, place]
-    free[batch, place] -= needed
+    free[batch, place] -= needed  # each batch in a row of its own
   return row, column, int(row.max()) + 1

@@ -103,7 +103,7 @@ def log_progress(reporter: Reporter, tokens_per_step: float, due: Callable[[int]
   def run(moment: StepContext) -> None:
     interval = moment.interval
     reporter.progress(moment.step, interval.means(), tokens_per_step * interval.steps)
-    interval.clear()
+    interval.clear()  # the next report begins here
 
   return Hook(run, due, on_stop=True)
 
@@ -197,7 +197,7 @@ def warn_when_stuck(
     loss = moment.interval.means().get(metric)
     if warned or loss is None or moment.step <= after or loss < baseline:
       return
-    warned = True
+    warned = True  # once: the log shows the loss anyway
     warnings.warn(
       f"{metric} {loss:.3f} is not below {name} {baseline:.3f} after warm-up: {meaning}; if it "
       f"stays there, {advice}",

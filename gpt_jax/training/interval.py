@@ -46,12 +46,12 @@ class Interval:
     Raises:
       Diverged: this is the tenth refused update in a row.
     """
-    metrics = jax.device_get(metrics)
+    metrics = jax.device_get(metrics)  # waits for the step
     self.steps += 1
     self._first = step - 1 if self._first is None else self._first
     if metrics.pop("finite"):
       self.refused_in_a_row = 0
-      self.sound_step = step - 1
+      self.sound_step = step - 1  # whose parameters this step has tried
       for name, value in metrics.items():
         self._values.setdefault(name, []).append(value)
       return

@@ -105,7 +105,7 @@ def fit(
     SystemExit: with code 143 after a SIGTERM, once the hooks of that step have run.
     KeyboardInterrupt: after Ctrl-C, likewise.
   """
-  interval, pending = Interval(), None
+  interval, pending = Interval(), None  # pending: metrics still on the device
   evaluation: dict[str, float] = {}
   # Fetched once, before the loop: later steps are counted on the host.
   first = int(state.step)
@@ -136,7 +136,7 @@ def fit(
         with watchdog.paused():  # an evaluation may take longer than any step
           for hook in hooks_due:
             moment = StepContext(number, total_steps, stopping, state, interval, evaluation)
-            evaluation = evaluation | (hook.run(moment) or {})
+            evaluation = evaluation | (hook.run(moment) or {})  # later hooks see it
       if stopping:
         termination.exit()
     if termination.asked:  # during the last evaluation; another run may follow this one
@@ -160,7 +160,7 @@ class Termination:
 
   def __exit__(self, *_):
     for number, handler in self._previous_handlers.items():
-      signal.signal(number, handler)
+      signal.signal(number, handler)  # as they were, for the run after this one
 
   def _ask(self, number, _):
     if self._asked and number == signal.SIGINT:

@@ -108,7 +108,7 @@ def make_optimizer(config: OptimConfig, total_steps: int) -> Optimizer:
   For others see layerwise.layerwise_optimizer.
   """
   schedule = schedule_of(config, total_steps)
-  return Optimizer(clipped(config, rule_of(config, schedule)), schedule)
+  return Optimizer(clipped(config, rule_of(config, schedule)), schedule)  # the gate lets all train
 
 
 def schedule_of(config: OptimConfig, total_steps: int) -> optax.Schedule:

@@ -215,7 +215,7 @@ def make_trainer(recipe: Recipe) -> Trainer:
   return Trainer.build(
     model,
     recipe.loss(model),
-    recipe.batches(train).init_batch(),
+    recipe.batches(train).init_batch(),  # shapes alone: parameters depend on no value
     recipe.optimizer(recipe.total_steps),  # the schedule ends with the run
     recipe.mesh,
     rules=spec.trunk.TENSOR_PARALLEL,

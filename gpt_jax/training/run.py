@@ -188,7 +188,7 @@ def ending(on_end: Sequence[Callable[[], None]]) -> Iterator[None]:
     # A daemon, so that a call that hangs does not keep the process alive.
     calling = threading.Thread(target=call, daemon=True)
     calling.start()
-    calling.join(_PATIENCE)
+    calling.join(_PATIENCE)  # then the error goes on, whatever became of it
     raise
   call()
 
@@ -197,7 +197,7 @@ def open_checkpoints(recipe: Recipe, workdir: str) -> Checkpoints:
   """The run's checkpoints: the newest, the best and the milestones are kept."""
   train, evaluation = recipe.config.train, recipe.evaluation
   metric, mode = (evaluation.metric, evaluation.mode) if evaluation else (None, "max")
-  keep = hooks.powers_of_two_times(train.milestone)
+  keep = hooks.powers_of_two_times(train.milestone)  # for good, whatever their score
   return Checkpoints(workdir, metric, mode, keep, train.keep_checkpoints)
 
 
@@ -250,7 +250,7 @@ def _fit(
   train, evaluation = recipe.config.train, recipe.evaluation
   steps = context.first if recipe.has_ended(context) else recipe.total_steps
   stopped = None
-  batches = recipe.batches(train)
+  batches = recipe.batches(train)  # of this seed
   try:
     state, measured = trainer.fit(state, batches.at, steps, train.seed, all_hooks, forecast)
   except hooks.StoppedEarly as stop:  # raised by a hook, so the loop does not return its last state

@@ -94,7 +94,7 @@ def make_init(
   """
 
   def make_state(seed: jax.Array) -> TrainState:
-    params = init(jax.random.key(seed))
+    params = init(jax.random.key(seed))  # float32, whatever the compute type
     scale = LossScale(jnp.float32(FIRST_SCALE), jnp.int32(0)) if scales_loss else None
     return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), scale)
 
@@ -123,7 +123,7 @@ def make_step(
     backend: "jit" on the mesh, or "pmap".
   """
   axis = PMAP_AXIS if backend == "pmap" else None
-  gradient = _gradient(loss, microbatches, axis)
+  gradient = _gradient(loss, microbatches, axis)  # of the whole batch
 
   @jax.named_scope("optimizer")
   def apply(grads, norm, params, opt_state):
@@ -131,7 +131,7 @@ def make_step(
     return optax.apply_updates(params, updates), opt_state
 
   def step(state: TrainState, batch: Any, seed: jax.Array) -> tuple[TrainState, dict[str, Any]]:
-    grads, metrics = gradient(state, batch, seed)
+    grads, metrics = gradient(state, batch, seed)  # summed over parts and devices
     # Not state.step, which counts skipped updates too: they must not advance the schedule.
     completed_updates = optax.tree.get_all_with_path(state.opt_state, "count")[0][1]
     # Before the norm, or frozen parameters would take part in clipping.
@@ -183,7 +183,7 @@ def _gradient(loss: Loss, microbatches: int, axis: str | None):
     # [M] -> scalar for each term of the loss.
     denominators = jax.tree.map(lambda x: x.sum(0), per_microbatch)
     if axis is not None:
-      denominators = jax.lax.psum(denominators, axis)
+      denominators = jax.lax.psum(denominators, axis)  # so a device gives its share of the loss
 
     def microbatch_gradient(index, microbatch):
       # The number of this part among all parts of the batch: a row has the same dropout mask for
@@ -194,7 +194,7 @@ def _gradient(loss: Loss, microbatches: int, axis: str | None):
         total, metrics = loss(params, microbatch, key, denominators)
         return total if state.loss_scale is None else total * state.loss_scale.scale, metrics
 
-      return jax.grad(scaled_loss, has_aux=True)(state.params)
+      return jax.grad(scaled_loss, has_aux=True)(state.params)  # metrics are the auxiliary output
 
     if microbatches == 1:
       sums = microbatch_gradient(0, jax.tree.map(lambda x: x[0], batch))
@@ -271,6 +271,6 @@ def adjusted(loss_scale: LossScale, finite: jax.Array) -> LossScale:
   """The loss scale of the next step, given whether this step's loss and gradient were finite."""
   scale, steps = loss_scale
   steps = jnp.where(finite, steps + 1, 0)
-  grows = steps == GROWTH_INTERVAL
+  grows = steps == GROWTH_INTERVAL  # and counts anew from there
   grown = jnp.where(grows, scale * 2, scale)
   return LossScale(jnp.where(finite, grown, jnp.maximum(scale / 2, 1)), jnp.where(grows, 0, steps))

@@ -81,7 +81,7 @@ class Trainer:
     def init(key):
       return model.init(key, example)["params"]
 
-    make_state, shardings = make_init(
+    make_state, shardings = make_init(  # shardings first: the step is compiled for them
       init, optimizer.transformation, mesh, rules, fsdp, scales_loss
     )
     step = make_step(loss, optimizer, mesh, shardings, microbatches, backend)

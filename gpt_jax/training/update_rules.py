@@ -157,7 +157,7 @@ def _adam(
     mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, grads)
     nu = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * g * g, state.nu, grads)
     t = count.astype(jnp.float32)
-    correction = jnp.sqrt(1 - b2**t) / (1 - b1**t)
+    correction = jnp.sqrt(1 - b2**t) / (1 - b1**t)  # of m and v together
 
     def one(m, v, p, decays):
       # eps beside the uncorrected root, as in all three codes; optax adds it to the corrected one.
@@ -199,7 +199,7 @@ def clip_by_global_norm(limit: float) -> optax.GradientTransformationExtraArgs:
   def update(grads, state, params=None, *, norm=None, **_):
     norm = optax.tree.norm(grads) if norm is None else norm
     scale = jnp.where(norm > limit, limit / norm, 1.0)
-    return jax.tree.map(lambda g: g * scale, grads), state
+    return jax.tree.map(lambda g: g * scale, grads), state  # all by one factor: the direction stays
 
   return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
 

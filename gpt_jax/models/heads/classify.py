@@ -115,7 +115,7 @@ class ClassifyHead(AnchorHead):
 
   def decode(self, outputs) -> jax.Array:
     """Probabilities [N, K]."""
-    return jax.nn.softmax(outputs)
+    return jax.nn.softmax(outputs)  # the classes exclude one another
 
 
 def check_transform(transform: str, trunk: TrunkConfig) -> None:
@@ -168,7 +168,7 @@ class Classifier(nn.Module):
     bias = self.param("bias", nn.initializers.zeros, (scores_per_anchor,))
     # The bias by its own axes: rank promotion is an error in the tests.
     scores = x @ kernel + bias.reshape((1,) * (x.ndim - 1) + (-1,))
-    return scores[..., 0] if self.pooling == "per_choice" else scores
+    return scores[..., 0] if self.pooling == "per_choice" else scores  # [N, C] or [N, K]
 
   def _drop(self, x, key):
     if self.pooling != "per_choice":

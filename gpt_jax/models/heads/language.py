@@ -62,7 +62,7 @@ class LanguageHead(Head):
   def loss(self, outputs, states: States, batch: Batch, num_tokens: int) -> Mean:
     del outputs
     predictions = given(batch.predictions)
-    hidden = states.hidden
+    hidden = states.hidden  # [B, T, D]
     if predictions.at is not None:
       hidden = select(hidden, predictions.at)  # [B, T, D] -> [B, M, D]
     # Logits are h_n W_e^T (eq. 2), with the table that embedded the inputs.
