@@ -16,6 +16,10 @@ The subpackages, top to bottom. Each imports only from those above it; nothing i
   programs                     one run(…) per command in launch/: prepare, pretrain, finetune, …
   apps                         products on top, a folder each: report, label, serve, paper, …
 
+Eight files are the core, to be read in this order: data/windows.py, objectives/causal.py,
+models/transformer.py, models/heads/language.py, ops/cross_entropy.py, models/loss.py,
+training/step.py, training/loop.py. README.md says what each of them does.
+
 A notebook calls the programs' run(…), as launch/ does, and gpt_jax.load.
 """
 
