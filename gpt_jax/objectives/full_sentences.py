@@ -13,13 +13,13 @@ from gpt_jax.data.sentence_windows import SENTENCE_END, PackedSentenceWindows
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.data.windows import WindowsConfig
-from gpt_jax.objectives.masking import MaskingRule
+from gpt_jax.objectives.masking import MaskedObjective
 from gpt_jax.objectives.objective import Bound, Noise
 
 
 @register("full_sentences")
 @dataclasses.dataclass(frozen=True)
-class FullSentences(MaskingRule):
+class FullSentences(MaskedObjective):
   """Rows "<s> sentence </s> sentence </s> …", of one document or, with data.sampling
   across_documents (RoBERTa's FULL-SENTENCES), of several.
   """

@@ -7,13 +7,13 @@ import numpy as np
 from gpt_jax.batch import Batch, Rows
 from gpt_jax.config import register
 from gpt_jax.data.tokenizers.base import Tokenizer
-from gpt_jax.objectives.masking import MaskingRule
+from gpt_jax.objectives.masking import MaskedObjective
 from gpt_jax.objectives.objective import Bound, Noise
 
 
 @register("masked")
 @dataclasses.dataclass(frozen=True)
-class Masked(MaskingRule):
+class Masked(MaskedObjective):
   """15 % of the tokens are predicted; 80 % of them become <mask>, 10 % a random token."""
 
   keeps_format = True

@@ -14,13 +14,13 @@ from gpt_jax.data.sentence_windows import IN_ORDER, NOT_IN_ORDER, PairWindows, S
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.data.windows import WindowsConfig
-from gpt_jax.objectives.masking import MaskingRule
+from gpt_jax.objectives.masking import MaskedObjective
 from gpt_jax.objectives.objective import Bound, Noise
 
 
 @register("masked_pairs")
 @dataclasses.dataclass(frozen=True)
-class MaskedPairs(MaskingRule):
+class MaskedPairs(MaskedObjective):
   """Rows "[CLS] A [SEP] B [SEP]": masked tokens, and whether B follows A."""
 
   second: Second = option(

@@ -27,8 +27,8 @@ NGRAM_SHARES /= NGRAM_SHARES.sum()
 
 
 @dataclasses.dataclass(frozen=True)
-class MaskingRule(Objective):
-  """The fields that all masked objectives share."""
+class MaskedObjective(Objective):
+  """Base of the masked objectives: their fields, and which of a row's tokens are masked how."""
 
   share: float = option(0.15, "share of a row's tokens to predict", low=0.01, high=1.0)
   masked: float = option(0.8, "share of these that become <mask>", low=0.0, high=1.0)

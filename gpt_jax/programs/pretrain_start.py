@@ -7,7 +7,7 @@ from gpt_jax.models.model import parameter_shapes
 from gpt_jax.programs.pretrain import MakeRecipe, pretrain_recipe
 from gpt_jax.programs.pretrain_config import PretrainConfig
 from gpt_jax.programs.pretrain_text import Text, warn_when_stuck
-from gpt_jax.programs.start import Start, load_start
+from gpt_jax.programs.start import Start, load_pretrain_start
 from gpt_jax.training.recipe import Recipe
 
 
@@ -18,7 +18,7 @@ def from_checkpoint(checkpoint: str) -> MakeRecipe:
 
   def make_recipe(config: PretrainConfig, text: Text) -> Recipe:
     objective = config.objective
-    start = load_start(
+    start = load_pretrain_start(
       checkpoint,
       config.trunk,
       objective.attention,

@@ -101,7 +101,7 @@ class Start:
     return [scope for scope in sorted(scopes) if not _fits(scope, shapes, theirs, tables)]
 
 
-def load_start(
+def load_pretrain_start(
   checkpoint: str,
   trunk: Any,
   attention: str,
