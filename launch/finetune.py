@@ -8,7 +8,6 @@ from absl import flags
 
 import command_line
 
-DEFAULTS = command_line.defaults("finetune")
 CONFIG = command_line.define_config(takes="FinetuneConfig")
 DATA = flags.DEFINE_string(
   "data",
@@ -37,13 +36,15 @@ FOLDS = flags.DEFINE_integer(
 )
 WORKDIR = command_line.define_workdir()
 PROFILE = command_line.define_profile()
-TRACKER = command_line.define_tracker(DEFAULTS["tracker"])
+TRACKER = command_line.define_tracker("auto")
 command_line.define_distributed()
 
 
 def main():
   from gpt_jax.apps.report.report import write_report
   from gpt_jax.programs import finetune
+  from gpt_jax.training.profile import parse_span
+  from gpt_jax.training.trackers import parse_trackers
 
   finetune.run(
     CONFIG.value,
@@ -53,8 +54,8 @@ def main():
     seeds=SEEDS.value,
     folds=FOLDS.value,
     tokenizer=TOKENIZER.value,
-    profile=PROFILE.value,
-    tracker=TRACKER.value,
+    trackers=parse_trackers(TRACKER.value, WORKDIR.value),
+    profile=parse_span(PROFILE.value),
     on_end=[write_report],
   )
   folder, others = WORKDIR.value, ""

@@ -224,7 +224,7 @@ def test_two_processes_finetune_all_seeds_as_one(finetuned, tmp_path):
       program.ends()
   assert not programs[1].log_text()  # only process 0 logs
   alone = str(tmp_path / "alone")
-  finetune.run(config, finetuned.data_dir, finetuned.pretrained, alone, seeds=2, tracker="")
+  finetune.run(config, finetuned.data_dir, finetuned.pretrained, alone, seeds=2)
   for name in ("seed_0", "seed_1"):
     results = []
     for workdir in ("run", "alone"):

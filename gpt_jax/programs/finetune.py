@@ -42,10 +42,8 @@ from gpt_jax.training.early_stopping import ending_hooks, has_ended
 from gpt_jax.training.layerwise import layerwise_optimizer
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import Optimizer
-from gpt_jax.training.profile import parse_span
 from gpt_jax.training.recipe import Batches, Evaluation, Recipe
-from gpt_jax.training.run import Run, ending
-from gpt_jax.training.trackers import Trackers, parse_trackers
+from gpt_jax.training.run import Profile, Run, Trackers, ending
 
 
 def run(
@@ -57,8 +55,8 @@ def run(
   seeds: int = 1,
   folds: int = 1,
   tokenizer: str = "",
-  profile: str = "",
-  tracker: str | Trackers = "auto",
+  trackers: Trackers | None = None,
+  profile: Profile | None = None,
   pauses: Callable[[int], bool] | None = None,
   on_end: Sequence[Callable[[str], None]] = (),
 ) -> list[dict[str, Any]]:
@@ -75,8 +73,7 @@ def run(
     seeds: number of runs, from config.train.seed on; finished ones are skipped.
     folds: for a table, runs that each hold out another part of the training file as dev set.
     tokenizer: folder of a vocabulary; only if pretrained is "none".
-    profile: START:STOP, the steps of each run of which a trace is written; "": none.
-    tracker: see parse_trackers.
+    trackers, profile: see pretrain.run.
     pauses: step -> whether the run ends after it for now, evaluated and saved but without its
       `result.json`; the same call goes on with it. For one process, without folds; None: never.
     on_end: called with `workdir`, or a fold's, when a run has ended, also by an error or a signal.
@@ -85,11 +82,10 @@ def run(
     The `result.json` of each seed or fold: the last evaluation and, on process 0, the best one.
   """
   check_type(config)
-  trackers, span = parse_trackers(tracker, workdir), parse_span(profile)
   if folds > 1:
     if seeds > 1:
       raise InputError(f"--folds={folds} and --seeds={seeds}: set one of them")
-    options = {"tokenizer": tokenizer, "profile": profile, "tracker": trackers, "on_end": on_end}
+    options = {"tokenizer": tokenizer, "trackers": trackers, "profile": profile, "on_end": on_end}
     return cross_validate(config, data_dir, pretrained, workdir, folds, **options)
   folders = seed_folders(workdir, config.train.seed, seeds)
   config = resume_dtype(config, folders.values())
@@ -105,7 +101,7 @@ def run(
     all_seeds.claim(seed, folder)
     result = read_result(folder)
     if result is None:
-      result = all_seeds.train(seed, folder, on_end=ends, trackers=trackers, profile=span)
+      result = all_seeds.train(seed, folder, on_end=ends, trackers=trackers, profile=profile)
     else:
       with ending(ends):  # which writes its report again
         log(f"{os.path.join(folder, RESULT)}: finished already")

@@ -78,10 +78,10 @@ def test_each_run_of_a_fine_tuning_has_its_trace(finetuned, tmp_path):
   config = dataclasses.replace(finetuned.config, train=train)
   workdir = str(tmp_path / "run")
   where = (finetuned.data_dir, finetuned.pretrained)
-  finetune.run(config, *where, workdir, seeds=2, profile="1:2")
+  finetune.run(config, *where, workdir, seeds=2, profile=parse_span("1:2"))
   assert [steps_in(f"{workdir}/seed_{seed}") for seed in (0, 1)] == [[2], [2]]
   with pytest.raises(InputError, match=r"profile=1:9: .*STOP <= 8"):
-    finetune.run(config, *where, str(tmp_path / "other"), profile="1:9")
+    finetune.run(config, *where, str(tmp_path / "other"), profile=parse_span("1:9"))
 
 
 @pytest.mark.parametrize("text", ["3", "a:b", "3:3", "4:3", "0:3", "-1:3", "3:6", "1:2:3"])

@@ -335,6 +335,7 @@ def _fine_tune(
   if not row.objective:
     arguments["tokenizer"] = comparison.tokenizer
   log(f"{row.title}: fine-tuning on {task}")
+  arguments["trackers"] = parse_trackers("auto", arguments["workdir"])
   runs = finetune.run(config, comparison.data, checkpoint, on_end=[write_report], **arguments)
   metric = f"dev_{find(task).primary_metric}"
   done[task] = [run["dev"][metric] for run in runs]

@@ -50,6 +50,7 @@ from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.programs.finetune_start import Start, load_start
 from gpt_jax.programs.probe_features import probe_features
 from gpt_jax.training.loop import TrainConfig
+from gpt_jax.training.trackers import parse_trackers
 
 RESULT, REPORT, SUSPECTS = "result.json", "report.html", "suspects.csv"
 _CHECKPOINTS = {
@@ -396,7 +397,8 @@ def _finetune(job: _Job, minutes: float, progress: Progress) -> dict[str, np.nda
   folder, limit = os.path.join(job.workdir, "finetuned"), TimeLimit(minutes, progress)
   progress.begin("", unit="updates")
   of_job = job.config, job.data_dir, job.checkpoint
-  finetune.run(*of_job, folder, pauses=limit, on_end=[write_report])
+  trackers = parse_trackers("auto", folder)
+  finetune.run(*of_job, folder, trackers=trackers, pauses=limit, on_end=[write_report])
   return _predict(folder, job.data_dir, progress)
 
 

@@ -129,7 +129,15 @@ def compare(
     folder = os.path.join(workdir, "tasks", task.name, name)
     config = finetune_config(task, from_scratch, SHORT_EPOCHS if short else EPOCHS)
     seeds = SHORT_SEEDS if short else SEEDS
-    runs = finetune.run(config, "", pretrained, folder, seeds=seeds, on_end=[write_report])
+    runs = finetune.run(
+      config,
+      "",
+      pretrained,
+      folder,
+      seeds=seeds,
+      trackers=parse_trackers("auto", folder),
+      on_end=[write_report],
+    )
     accuracies[name] = [run["dev"]["dev_accuracy"] for run in runs]
   return accuracies
 

@@ -32,6 +32,7 @@ from gpt_jax.tasks.task import BuiltinTask, find
 from gpt_jax.training.defaults import PAPER_EPOCHS, PAPER_OPTIM
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
+from gpt_jax.training.trackers import parse_trackers
 
 # Further dev sets that a task's model is evaluated on.
 SHARED = {"mnli": ("mnli-mismatched",), "race": ("race-middle", "race-high")}
@@ -365,6 +366,7 @@ def _fine_tune(
   else:  # with one seed the run would fill `folder` itself, and seeds could not be added later
     arguments = {"workdir": os.path.join(folder, "seed_0")}
   source = asked.paths[setting.trunk]
+  arguments["trackers"] = parse_trackers("auto", arguments["workdir"])
   runs = finetune.run(config, asked.data_dir, source, on_end=[write_report], **arguments)
   metric = find(task).primary_metric
   known[task] = {"metric": metric, "note": note, **summarize(runs)}

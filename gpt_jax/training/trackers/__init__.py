@@ -100,15 +100,13 @@ def names() -> list[str]:
   return [name for name in extensions(__name__) if name != "background"]
 
 
-def parse_trackers(trackers: str | Trackers, workdir: str) -> Trackers:
+def parse_trackers(trackers: str, workdir: str) -> Trackers:
   """The trackers of a flag such as "wandb,mlflow"; "auto" is DEFAULT, "" none.
 
   Raises:
     InputError: an unknown name, a tracker whose package is not installed, or one that cannot write
       to a store.
   """
-  if not isinstance(trackers, str):
-    return trackers
   if trackers == DEFAULT:
     found = importlib.util.find_spec(find_tracker("tensorboard").PACKAGE)
     return Trackers(("tensorboard",) if found else (), workdir)
