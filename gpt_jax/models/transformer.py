@@ -34,9 +34,10 @@ from gpt_jax.models.layers import (
 from gpt_jax.models.trunk import Pooler, States, TrunkConfig, rematerialized
 from gpt_jax.models.weight import weight
 from gpt_jax.ops.attention import AttentionMask, Dropout, attention, find_backend, write_cache
-from gpt_jax.ops.dropout import Key, dropout
+from gpt_jax.ops.dropout import Key, dropout, dropout_rows
 from gpt_jax.ops.lookup import lookup
 from gpt_jax.ops.product import activation_type, product
+from gpt_jax.parallel.mesh import axis_size
 from gpt_jax.parallel.partition import constrain
 
 # Matched against the paths of parameters and optimizer moments (see parallel.partition). As in
@@ -346,7 +347,13 @@ class Transformer(nn.Module):
     table = constrain(table, "model")
     # Not scaled by sqrt(D), unlike Vaswani et al. 2017.
     dtype = activation_type(c.dtype)
-    x = lookup(table, inputs, dtype)  # [B, T, E]
+    if key_of_tables is None or axis_size("data") > 1:
+      x = lookup(table, inputs, dtype)  # [B, T, E]
+    else:
+      # Rows take their mask by themselves, so where no head reads the table no other row takes one.
+      # With several devices FSDP would gather both tables.
+      x = lookup(self.tokens, inputs)
+      x = dropout_rows(x, inputs, c.embedding_dropout, key.fold(c.layers)).astype(dtype)
     if c.learned_positions:
       # In OpenAI's code positions are rows of the token table, and among the softmax's outcomes
       # (openai/train.py:149-153,175). A table of their own keeps them out of the logits.

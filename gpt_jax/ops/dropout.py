@@ -49,9 +49,22 @@ def dropout(x: jax.Array, rate: float, key: Key | None, *, sharded: bool = True)
   """
   if key is None or rate == 0:
     return x
+  return _keep(x, rate, _bits(x.shape, key, sharded))
+
+
+def dropout_rows(x: jax.Array, rows: jax.Array, rate: float, key: Key) -> jax.Array:
+  """dropout(table, rate, key, sharded=False)[rows] for x = table[rows], [..., D], int [...].
+
+  Only the rows that were looked up take a mask, in the gradient as well.
+  """
+  word = _finalize(key.word + rows[..., None].astype(jnp.uint32) * _GOLDEN)
+  index = jax.lax.broadcasted_iota(jnp.uint32, (1,) * rows.ndim + x.shape[-1:], rows.ndim)
+  return _keep(x, rate, random_bits(index, word))
+
+
+def _keep(x: jax.Array, rate: float, bits: jax.Array) -> jax.Array:
   # Bits are uniform below 2^32, so a share `rate` of them is below the threshold.
-  keep = _bits(x.shape, key, sharded) >= np.uint32(rate * 2**32)
-  return jnp.where(keep, x / (1 - rate), 0).astype(x.dtype)  # the expectation stays
+  return jnp.where(bits >= np.uint32(rate * 2**32), x / (1 - rate), 0).astype(x.dtype)  # the expectation stays
 
 
 def _bits(shape: tuple[int, ...], key: Key, sharded: bool) -> jax.Array:

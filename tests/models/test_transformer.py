@@ -5,6 +5,7 @@ caching, dropout.
 import dataclasses
 import functools
 import math
+import re
 
 import jax
 import jax.numpy as jnp
@@ -304,6 +305,21 @@ def test_embedding_dropout_is_that_of_the_whole_table(trunk):
   assert (np.asarray(places) == 0).mean() == pytest.approx(0.25, abs=0.03)
   expected, *_ = apply(inputs, positions, params={**params, "tokens": table, "positions": places})
   np.testing.assert_allclose(hidden, expected, atol=1e-5)
+
+
+def test_without_a_language_head_only_rows_that_are_looked_up_take_a_mask(trunk):
+  inputs, positions = tokens(2, 9)
+  module = dataclasses.replace(CONFIG, layers=1).build()
+  params = {name: x for name, x in trunk[1].items() if name != "block_1"}
+
+  def masks(result):
+    def total(params):
+      states = module.apply({"params": params}, Rows(inputs, positions), step_key(0, 0))
+      return getattr(states, result).sum()
+
+    return re.findall(r"u32\[128,16\]", jax.jit(jax.grad(total)).lower(params).compile().as_text())
+
+  assert masks("table") and not masks("hidden")
 
 
 @pytest.mark.parametrize("field, uses", [("residual_dropout", 2), ("attention_dropout", 1)])

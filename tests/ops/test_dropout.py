@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpt_jax.ops import dropout as module
-from gpt_jax.ops.dropout import dropout, step_key
+from gpt_jax.ops.dropout import dropout, dropout_rows, step_key
 
 SHAPE = (64, 32, 32)
 
@@ -134,6 +134,14 @@ def test_a_parameter_has_the_same_mask_on_every_part():
   first, second = (compiled(table, 0.3, step_key(0, 9, part), sharded=False) for part in (0, 3))
   np.testing.assert_array_equal(first, second)
   assert (first != compiled(table, 0.3, step_key(0, 9, 3))).any()
+
+
+def test_rows_that_were_looked_up_have_the_mask_of_the_table():
+  table, key = np.random.default_rng(0).normal(size=(16, 8)).astype(np.float32), step_key(0, 9, 3)
+  rows = np.array([[3, 0, 3], [15, 7, 1]])
+  expected = compiled(table, 0.3, key, sharded=False)[rows]
+  got = jax.jit(dropout_rows, static_argnums=2)(table[rows], rows, 0.3, key)
+  np.testing.assert_array_equal(got, expected)
 
 
 def test_scale_and_gradient():
