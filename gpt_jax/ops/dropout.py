@@ -63,8 +63,9 @@ def dropout_rows(x: jax.Array, rows: jax.Array, rate: float, key: Key) -> jax.Ar
 
 
 def _keep(x: jax.Array, rate: float, bits: jax.Array) -> jax.Array:
-  # Bits are uniform below 2^32, so a share `rate` of them is below the threshold.
-  return jnp.where(bits >= np.uint32(rate * 2**32), x / (1 - rate), 0).astype(x.dtype)  # the expectation stays
+  # Bits are uniform below 2^32, so a share `rate` of them is below the threshold. Those that are
+  # kept are scaled, so that the expectation stays.
+  return jnp.where(bits >= np.uint32(rate * 2**32), x / (1 - rate), 0).astype(x.dtype)
 
 
 def _bits(shape: tuple[int, ...], key: Key, sharded: bool) -> jax.Array:
