@@ -84,12 +84,16 @@ def masked(config: PretrainConfig) -> Measured:
 
 
 def evaluation(config: PretrainConfig) -> Measured:
-  """The mean loss of a batch, without gradient."""
-  trainer = benchmark_trainer(config)
+  """The mean loss of a batch, without gradient, and with one and an update, in turns."""
+  trainer, batch = benchmark_trainer(config), random_batch(config)
   loss = jax.jit(model_loss(ModelConfig(config.trunk).build()))
-  params, batch = trainer.init(config.train.seed).params, random_batch(config)
-  duration = timing.seconds(lambda: loss(params, batch, None))
-  yield "tokens", config.data.batch_size * config.data.length / duration, "tokens/s"
+  params = trainer.init(config.train.seed).params
+  times = timing.in_turns(
+    {"evaluation": lambda: loss(params, batch, None), "step": our_step(trainer, batch)}
+  )
+  tokens = config.data.batch_size * config.data.length
+  yield "tokens", tokens / statistics.median(times["evaluation"]), "tokens/s"
+  yield "tokens/s, beside training", timing.ratio(times["step"], times["evaluation"]), "times"
 
 
 def random_batch(config: PretrainConfig) -> Batch:
