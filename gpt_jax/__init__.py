@@ -3,7 +3,7 @@
 The subpackages, top to bottom. Each imports only from those above it; nothing imports launch/:
 
   config errors files batch    shared by all                                    \\
-  extensions                   files that a room finds by their names            |
+  extensions packages          files found by name; packages that may be missing |
   data                         text -> tokens -> windows                          |  numpy only,
   tasks                        labeled rows -> packed batches                     |  no jax
   objectives                   rows of token ids -> a pre-training batch         /

@@ -142,7 +142,7 @@ def to_json(config: Any) -> Any:
   if not is_group(config):
     return config
   kind = type(config)
-  if kind not in _names or not _is_ours(kind.__module__):
+  if kind not in _names or kind.__module__.partition(".")[0] != _PACKAGE:
     raise InputError(
       f"config class {kind.__qualname__} of {kind.__module__} cannot be saved: only classes of "
       f"{_PACKAGE} can, with @register above them"
@@ -219,10 +219,6 @@ def registered_name(kind: type) -> str:
   return _names.get(kind, kind.__qualname__)
 
 
-def _is_ours(module: str) -> bool:
-  return module.partition(".")[0] == _PACKAGE
-
-
 # ------------------------------------------------------------------------ Description, difference
 
 
@@ -274,13 +270,6 @@ def resumable_fields(config: Any, prefix: str = "") -> list[str]:
     elif is_group(value):
       names += resumable_fields(value, f"{prefix}{field.name}.")
   return names
-
-
-def runtime_fields(config: Any) -> dict[str, Any]:
-  """Name -> value of the fields that may differ from those of a checkpoint."""
-  return {
-    field.name: value for field, value in field_values(config) if field.metadata.get("runtime")
-  }
 
 
 def format_value(value: Any) -> str:

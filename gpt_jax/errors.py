@@ -1,10 +1,8 @@
 """Errors of one line, which launch/ prints; the nearest valid names and counts in messages."""
 
 import difflib
-import importlib
 import re
 from collections.abc import Callable, Iterable
-from typing import Any
 
 # Turns a message into what the user reads. Messages name arguments and fields, as a notebook has
 # them; a command line sets a function that writes them as flags.
@@ -35,20 +33,6 @@ class MissingInput(InputError):
 
 class Unavailable(InputError):
   """A store was not reached: no fault of the input, and schedulers may start the program again."""
-
-
-def require(module: str, user: str, package: str, extra: str = "") -> Any:
-  """Imports a module of a package that may be missing; the InputError then says how to get it.
-
-  Args:
-    user: what needs it, such as "this metric".
-    extra: of setup.py, with the package; "": it is installed by its own name.
-  """
-  try:
-    return importlib.import_module(module)
-  except ImportError as error:
-    install = f"'gpt_jax[{extra}]'" if extra else package
-    raise InputError(f"{user} needs {package}: pip install {install}") from error
 
 
 def did_you_mean(name: str, valid: Iterable[str], prefix: str = "", most: int = 3) -> str:

@@ -1,7 +1,4 @@
-"""Extensions: the files of a folder that its room finds by their names, and those of apps.
-
-An app has them in a folder of the same name: formats/ of checkpoints, and of apps/interop.
-"""
+"""Files that a room finds by their names: in its folder, and in folders of that name in apps."""
 
 import importlib
 import importlib.abc

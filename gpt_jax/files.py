@@ -134,16 +134,6 @@ def read_json(path: str, limit: int = MAX_JSON) -> Any:
   return parse_json(read_bytes(path, limit))
 
 
-def read_optional_json(path: str) -> Any:
-  """The value in a JSON file of a folder that may lack it: None. Raises InputError if damaged."""
-  try:
-    return read_json(path)
-  except FileNotFoundError:
-    return None
-  except (OSError, ValueError) as error:
-    raise InputError(f"{path}: cannot be read ({error}); copy the folder again") from error
-
-
 def read_bytes(path: str, limit: int) -> bytes:
   """The content of a file.
 
@@ -235,13 +225,6 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     [(twice, _)] = collections.Counter(name for name, _ in pairs).most_common(1)
     raise ValueError(f"two entries named {twice!r}")
   return value
-
-
-def shipped_folder(name: str) -> str:
-  """The folder launch or configs: inside an installed package, beside the package in a clone."""
-  package = os.path.dirname(os.path.abspath(__file__))
-  inside = os.path.join(package, name)
-  return inside if os.path.isdir(inside) else os.path.join(os.path.dirname(package), name)
 
 
 def is_url(path: str | os.PathLike) -> bool:

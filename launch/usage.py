@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from gpt_jax.files import shipped_folder
 from gpt_jax.programs import installed
+from gpt_jax.programs.installed import shipped_folder
 
 # A flag has the same meaning in every program; one that is not here is in the group "how".
 GROUPS = {

@@ -13,7 +13,7 @@ import pytest
 from absl import flags
 
 from gpt_jax import errors
-from gpt_jax.files import shipped_folder
+from gpt_jax.programs.installed import shipped_folder
 
 
 def launch(program: str, *arguments: str, input: str = "") -> tuple[int, str, str]:

@@ -22,7 +22,7 @@ from gpt_jax.config import (
   settings_of,
 )
 from gpt_jax.errors import InputError
-from gpt_jax.files import shipped_folder
+from gpt_jax.programs.installed import shipped_folder
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 

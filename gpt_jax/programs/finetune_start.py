@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 
 from gpt_jax.checkpoints.load import load_model
-from gpt_jax.config import from_json, runtime_fields
+from gpt_jax.config import from_json
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.errors import InputError, counted
 from gpt_jax.programs.config_files import overridden
 from gpt_jax.programs.finetune_config import FinetuneConfig
-from gpt_jax.programs.start import TABLES, Start
+from gpt_jax.programs.start import TABLES, Start, runtime_fields
 from gpt_jax.tasks.formats import Format, GPTFormat
 
 

@@ -4,8 +4,6 @@ import os
 import runpy
 import sys
 
-from gpt_jax.files import shipped_folder
-
 # The command as it was called; while a script runs, sys.argv has its path instead. "": none was.
 typed = ""
 
@@ -19,3 +17,10 @@ def main() -> None:
   sys.path.insert(0, folder)  # the scripts import their neighbors
   script = command.removeprefix("gpt-jax-").replace("-", "_") + ".py"
   runpy.run_path(os.path.join(folder, script), run_name="__main__")
+
+
+def shipped_folder(name: str) -> str:
+  """The folder launch or configs: inside an installed package, beside the package in a clone."""
+  package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+  inside = os.path.join(package, name)
+  return inside if os.path.isdir(inside) else os.path.join(os.path.dirname(package), name)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax.traverse_util import flatten_dict
 
 from gpt_jax.checkpoints.saved import read_model
-from gpt_jax.config import field_values, from_json, runtime_fields, to_json
+from gpt_jax.config import field_values, from_json, to_json
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.models.trunk import TrunkConfig
@@ -253,3 +253,10 @@ def with_trained_rows(
   table = jnp.asarray(fresh).at[:vocab_size].set(loaded[:vocab_size])
   rows = jnp.asarray(trained_rows, jnp.int32)
   return table.at[rows].set(jnp.asarray(loaded)[rows])
+
+
+def runtime_fields(config: Any) -> dict[str, Any]:
+  """Name -> value of the fields that may differ from those of a checkpoint."""
+  return {
+    field.name: value for field, value in field_values(config) if field.metadata.get("runtime")
+  }

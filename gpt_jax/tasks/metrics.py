@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gpt_jax.errors import require
+from gpt_jax.packages import require
 
 Metric = Callable[[np.ndarray, np.ndarray], float]
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 from jax.sharding import Mesh
 
 from gpt_jax.batch import Batch
-from gpt_jax.config import Config, to_json
+from gpt_jax.config import Config
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.models.loss import Loss, model_loss
 from gpt_jax.models.model import Model, ModelConfig
@@ -112,12 +112,6 @@ class Finished(NamedTuple):
   stopped: StoppedEarly | None
 
 
-def as_initialized(state: TrainState, trainer: Trainer) -> TrainState:
-  """The state of a run that starts from random weights."""
-  del trainer
-  return state
-
-
 @dataclasses.dataclass(frozen=True)
 class Recipe:
   """A run as a value: model, batches, loss, optimizer and measures. A program builds it.
@@ -166,7 +160,7 @@ class Recipe:
   tokenizer: Tokenizer | None = None
   identity: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   meta: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  start: Callable[[TrainState, Trainer], TrainState] = as_initialized
+  start: Callable[[TrainState, Trainer], TrainState] = lambda state, _: state
   evaluation: Evaluation | None = None
   baselines: Baselines = Baselines()
   can_grow: bool = False
@@ -195,10 +189,6 @@ class Recipe:
     """The recipe with other fields of its TrainConfig, such as seed or microbatches."""
     train = dataclasses.replace(self.config.train, **changes)
     return dataclasses.replace(self, config=dataclasses.replace(self.config, train=train))
-
-  def saved_meta(self) -> dict[str, Any]:
-    """Metadata that a checkpoint records with the parameters."""
-    return {**self.meta, "config": to_json(self.config)}
 
   def flops_per_token(self) -> float:
     """Floating-point operations of a training step per token of its batch."""

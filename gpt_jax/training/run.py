@@ -12,6 +12,7 @@ from gpt_jax.checkpoints.run_folder import (
   resume_microbatches,
 )
 from gpt_jax.checkpoints.store import Checkpoints
+from gpt_jax.config import to_json
 from gpt_jax.errors import InputError
 from gpt_jax.parallel.processes import log
 from gpt_jax.training import hooks
@@ -234,7 +235,8 @@ def make_hooks(recipe: Recipe, context: RunContext, checkpoints: Checkpoints) ->
   ]
   if evaluation:
     result.append(hooks.evaluate(reporter, evaluation.measure, evaluating))
-  result.append(hooks.save(reporter, checkpoints, recipe.saved_meta(), saving))
+  meta = {**recipe.meta, "config": to_json(recipe.config)}
+  result.append(hooks.save(reporter, checkpoints, meta, saving))
   return [*result, *recipe.further_hooks(context)]
 
 

@@ -4,7 +4,8 @@ import warnings
 
 import numpy as np
 
-from gpt_jax.errors import InputError, require
+from gpt_jax.errors import InputError
+from gpt_jax.packages import require
 
 _PARTS = 7  # one is for dev, one for test
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.errors import require
+from gpt_jax.packages import require
 
 _RESAMPLES = 1000
 

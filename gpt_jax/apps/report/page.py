@@ -26,7 +26,8 @@ from gpt_jax.apps.report.record import Labels, Record
 from gpt_jax.apps.report.reference import reference_lines
 from gpt_jax.apps.report.samples import samples_view
 from gpt_jax.apps.report.status import commands, ending, status
-from gpt_jax.errors import counted, require
+from gpt_jax.errors import counted
+from gpt_jax.packages import require
 from gpt_jax.training.forecast import duration, gigabytes, memory_range
 
 TEXTS = {"loss": "training", "valid_loss": "held-out"}  # metric -> its text

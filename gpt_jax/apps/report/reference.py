@@ -15,7 +15,8 @@ from gpt_jax.apps.report.record import Record, read_run
 from gpt_jax.checkpoints.run_folder import read_config
 from gpt_jax.config import from_json
 from gpt_jax.errors import InputError
-from gpt_jax.files import atomic_file, read_json, shipped_folder
+from gpt_jax.files import atomic_file, read_json
+from gpt_jax.programs.installed import shipped_folder
 
 _FOLDER = "reference"  # of configs/
 _SAME = ("trunk", "objective", "data")  # fields of the config; losses of others do not compare

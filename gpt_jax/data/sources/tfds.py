@@ -3,7 +3,8 @@
 import importlib
 from collections.abc import Iterable, Iterator
 
-from gpt_jax.errors import InputError, require
+from gpt_jax.errors import InputError
+from gpt_jax.packages import require
 
 USAGE = "tfds:NAME[/CONFIG][/SPLIT]"
 FOLDER_SUFFIXES = None  # these are not files

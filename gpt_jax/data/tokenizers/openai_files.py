@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from gpt_jax.data.tokenizers.base import DEFAULT_SPECIAL, MAX_FILE, TRANSFORMERS_CONFIG, Tokenizer
+from gpt_jax.data.tokenizers.released import read_optional_json
 from gpt_jax.errors import InputError
-from gpt_jax.files import read_bytes, read_optional_json
+from gpt_jax.files import read_bytes
 
 END_OF_WORD = "</w>"  # GPT-1: ends the last piece of a word
 LINE = "\n" + END_OF_WORD

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax import errors
+from gpt_jax import packages
 from gpt_jax.data.tokenizers.base import MAX_FILE, TRANSFORMERS_CONFIG
 from gpt_jax.errors import InputError
-from gpt_jax.files import read_bytes, read_optional_json
+from gpt_jax.files import read_bytes, read_json
 
 
 def read_file(path: str) -> bytes:
@@ -48,7 +48,7 @@ def read_settings(folder: str, allowed: Mapping[str, Sequence[Any]]) -> dict[str
 
 def require(package: str) -> Any:
   """Imports an optional package of the extra `released`; raises InputError if it is missing."""
-  return errors.require(package, "text for this tokenizer", package, "released")
+  return packages.require(package, "text for this tokenizer", package, "released")
 
 
 def encode_all(tokenizer: Any, texts: list[str]) -> list[np.ndarray]:
@@ -67,3 +67,13 @@ def encode_all(tokenizer: Any, texts: list[str]) -> list[np.ndarray]:
 def has_no_letters(piece: str) -> bool:
   """Whether a piece is punctuation, which is a word of its own, as in ALBERT's code."""
   return bool(piece) and not any(character.isalnum() for character in piece)
+
+
+def read_optional_json(path: str) -> Any:
+  """The value in a JSON file of a folder that may lack it: None. Raises InputError if damaged."""
+  try:
+    return read_json(path)
+  except FileNotFoundError:
+    return None
+  except (OSError, ValueError) as error:
+    raise InputError(f"{path}: cannot be read ({error}); copy the folder again") from error

@@ -15,7 +15,7 @@ import numpy as np
 from gpt_jax.apps.interop.formats.hf_tokenizer import Template, template_of, write_tokenizer
 from gpt_jax.batch import Batch, Labels, Rows
 from gpt_jax.checkpoints.formats.folder import TOKENIZER, write_sums
-from gpt_jax.config import from_json, runtime_fields
+from gpt_jax.config import from_json
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_folder, write_json
@@ -23,6 +23,7 @@ from gpt_jax.models.generator import language_model
 from gpt_jax.models.heads.regress import in_units
 from gpt_jax.models.model import Model, ModelConfig, Outputs
 from gpt_jax.ops.cross_entropy import logits
+from gpt_jax.programs.start import runtime_fields
 from gpt_jax.tasks.formats import Format
 from gpt_jax.tasks.task import Task
 

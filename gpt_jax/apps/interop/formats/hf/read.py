@@ -22,8 +22,9 @@ from gpt_jax.checkpoints.formats.folder import (
 )
 from gpt_jax.config import from_json, to_json
 from gpt_jax.data.tokenizers.base import TRANSFORMERS_CONFIG, Tokenizer
+from gpt_jax.data.tokenizers.released import read_optional_json
 from gpt_jax.errors import InputError
-from gpt_jax.files import parse_json, read_optional_json
+from gpt_jax.files import parse_json
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 

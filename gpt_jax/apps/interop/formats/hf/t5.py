@@ -23,8 +23,9 @@ from gpt_jax.checkpoints.formats.folder import (
 )
 from gpt_jax.config import from_json, to_json
 from gpt_jax.data.tokenizers.base import Tokenizer
+from gpt_jax.data.tokenizers.released import read_optional_json
 from gpt_jax.errors import InputError
-from gpt_jax.files import atomic_folder, read_optional_json, write_json
+from gpt_jax.files import atomic_folder, write_json
 from gpt_jax.models.encoder_decoder import T5Config
 from gpt_jax.models.heads.language import LanguageHead
 from gpt_jax.models.model import ModelConfig
