@@ -10,7 +10,8 @@ VERSION = re.search(
 )[1]
 
 LIGHT = {
-  "metrics": ["scikit-learn>=1.5", "scipy>=1.14"],  # task scores, the bag-of-words baseline
+  # Task scores, the bag-of-words baseline, F1 of spans.
+  "metrics": ["scikit-learn>=1.5", "scipy>=1.14", "seqeval>=1.2.2,<2"],
   "text": ["ftfy>=6.2"],  # repairs mis-decoded text
   "plots": ["matplotlib>=3.9"],
   "report": ["jinja2>=3.1,<4"],

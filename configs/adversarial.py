@@ -21,8 +21,7 @@ under attack at no cost in clean accuracy. fgm on story-ending with radius 0.05,
 
 from gpt_jax.errors import InputError
 from gpt_jax.programs.finetune import FinetuneConfig
-from gpt_jax.tasks.table import TableTask
-from gpt_jax.tasks.task import BuiltinTask
+from gpt_jax.tasks.named import task_named
 from gpt_jax.training.adversarial import FGM, FreeLB, VirtualAdversarial
 
 METHODS = {"fgm": FGM(), "virtual_adversarial": VirtualAdversarial(), "freelb": FreeLB()}
@@ -34,6 +33,4 @@ def get_config(method_and_task: str) -> FinetuneConfig:
     raise InputError(
       f"{method_and_task!r}: must be METHOD:TASK, METHOD one of {', '.join(METHODS)}"
     )
-  return FinetuneConfig(
-    task=TableTask() if task == "table" else BuiltinTask(task), adversarial=METHODS[method]
-  )
+  return FinetuneConfig(task=task_named(task), adversarial=METHODS[method])

@@ -37,9 +37,8 @@ In a run of fewer than 500 updates a warm-up of 0.2 % is a single update, at lea
 """
 
 from gpt_jax.programs.finetune import FinetuneConfig
-from gpt_jax.tasks.table import TableTask
-from gpt_jax.tasks.task import BuiltinTask
+from gpt_jax.tasks.named import task_named
 
 
 def get_config(task: str) -> FinetuneConfig:
-  return FinetuneConfig(task=TableTask() if task == "table" else BuiltinTask(task))
+  return FinetuneConfig(task=task_named(task))

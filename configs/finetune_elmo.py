@@ -17,15 +17,14 @@ of the tags (configs/RESULTS.md), with a dropout of 0.1.
 
 from gpt_jax.models.heads.mix import MixedHead
 from gpt_jax.programs.finetune import FinetuneConfig
-from gpt_jax.tasks.table import TableTask
-from gpt_jax.tasks.task import BuiltinTask
+from gpt_jax.tasks.named import task_named
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
 
 
 def get_config(task: str) -> FinetuneConfig:
   return FinetuneConfig(
-    task=TableTask() if task == "table" else BuiltinTask(task),
+    task=task_named(task),
     lm_weight=0.0,
     head_dropout=0.0,
     mix=MixedHead(),

@@ -30,8 +30,7 @@ import dataclasses
 
 from gpt_jax.errors import InputError
 from gpt_jax.programs.finetune import FinetuneConfig
-from gpt_jax.tasks.table import TableTask
-from gpt_jax.tasks.task import BuiltinTask
+from gpt_jax.tasks.named import task_named
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
 
@@ -78,7 +77,7 @@ def get_config(family_and_task: str) -> FinetuneConfig:
     optim = dataclasses.replace(optim, learning_rate=rate, warmup_steps=warmup, warmup_share=0.0)
     train = dataclasses.replace(train, epochs=0, steps=steps)
   return FinetuneConfig(
-    task=TableTask() if task == "table" else BuiltinTask(task),
+    task=task_named(task),
     lm_weight=0.0,
     head_dropout=dropout,
     batch_size=batch,

@@ -34,6 +34,7 @@ FILES = sorted(path.name for path in (ROOT / "configs").glob("*.py"))
 
 ARGUMENTS = {
   "adversarial.py": ":fgm:cola",
+  "cross_view.py": ":small:ewt-tags",
   "encoder_small.py": ":next",
   "elmo.py": ":small",
   "finetune.py": ":cola",

@@ -137,6 +137,14 @@ class LSTMStackConfig(TrunkConfig):
     return self.directions == "separate"
 
   @property
+  def has_two_directions(self) -> bool:  # type: ignore[override]
+    return len(self.ways) == 2
+
+  @property
+  def attention(self) -> str:  # type: ignore[override]
+    return "causal" if self.directions == "forward" else "bidirectional"
+
+  @property
   def ways(self) -> tuple[bool, ...]:
     """Whether each direction reads backward."""
     return {"forward": (False,), "backward": (True,)}.get(self.directions, (False, True))
@@ -157,10 +165,9 @@ class LSTMStackConfig(TrunkConfig):
     return dataclasses.replace(self, characters=self.characters.with_pieces(tokenizer))
 
   def build(self, attention: str = "causal", remat: str = "none") -> "LSTMStack":
-    wanted = "causal" if self.directions == "forward" else "bidirectional"
-    if attention != wanted:
+    if attention != self.attention:
       raise InputError(
-        f"trunk.directions={self.directions}: reads what {wanted} attention sees, and the "
+        f"trunk.directions={self.directions}: reads what {self.attention} attention sees, and the "
         f"objective or checkpoint has {attention} attention"
       )
     if remat != "none":

@@ -130,6 +130,8 @@ class TrunkConfig(Config):
     token_types: kinds of segments that it tells apart, as BERT; 0: it does not.
     has_separate_directions: whether hidden is [forward; backward], each of which has read its side
       only, so that both can predict.
+    has_two_directions: whether the states of each layer are [forward; backward].
+    attention: what a position attends to where no checkpoint says it, see ModelConfig.
     shared_layers: whether one block is applied `layers` times, as ALBERT's.
     init, activation, norm_epsilon: style of layers that continue it, see layers.style_of.
     TENSOR_PARALLEL: path rules for the mesh axis `model`, see parallel.partition.
@@ -146,6 +148,8 @@ class TrunkConfig(Config):
   pooler: bool = False
   token_types: int = 0
   has_separate_directions: bool = False
+  has_two_directions: bool = False
+  attention: str = "causal"
   shared_layers: bool = False
   init: str = "normal"
   activation: str = "gelu"

@@ -15,7 +15,7 @@ from gpt_jax.models.model import Model, parameter_shapes
 from gpt_jax.parallel.mesh import make_mesh
 from gpt_jax.parallel.placement import local_part
 from gpt_jax.parallel.processes import log
-from gpt_jax.programs.finetune_config import FinetuneConfig, check_type, is_probe
+from gpt_jax.programs.finetune_config import FinetuneConfig, check_type, has_streams, is_probe
 from gpt_jax.programs.finetune_evaluations import (
   RESULT,
   evaluation_due,
@@ -30,7 +30,7 @@ from gpt_jax.programs.finetune_task import (
   make_meta,
   model_config,
   trained_layers,
-  without_trunk_dropout,
+  updates_per_epoch,
 )
 from gpt_jax.programs.start import Start
 from gpt_jax.tasks.answers.answer import LabeledTask
@@ -38,12 +38,14 @@ from gpt_jax.tasks.answers.text import EncoderDecoderBatches
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.packing import PackedBatches
 from gpt_jax.training.adversarial import adversarial_loss
+from gpt_jax.training.cross_view import UNLABELED_WORK, CrossViewLoss
 from gpt_jax.training.early_stopping import ending_hooks, has_ended
 from gpt_jax.training.layerwise import layerwise_optimizer
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import Optimizer
 from gpt_jax.training.recipe import Batches, Evaluation, Recipe
 from gpt_jax.training.run import Profile, Run, Trackers, ending
+from gpt_jax.training.turns import LossInTurns, Turns
 
 
 def run(
@@ -157,7 +159,7 @@ def finetune_recipe(
     start: trunk, vocabulary and format.
   """
   mesh, spec = make_mesh(config.mesh), model_config(config, task, start)
-  steps_per_epoch = len(train_set) // config.batch_size  # the last partial batch is dropped
+  steps_per_epoch = updates_per_epoch(config, train_set)
   layerwise = trained_layers(
     parameter_shapes(spec),
     spec.trunk,
@@ -174,19 +176,24 @@ def finetune_recipe(
     return make_batches(dataclasses.replace(config, train=train), train_set, mesh)
 
   def loss(model: Model) -> Loss:
-    return adversarial_loss(model_loss(model), config.adversarial)
+    labeled = adversarial_loss(model_loss(model), config.adversarial)
+    if not has_streams(config):
+      return labeled
+    return LossInTurns({"labeled": labeled, "unlabeled": CrossViewLoss(model)})
+
+  work = 1.0 if config.adversarial is None else config.adversarial.work
 
   return Recipe(
     config,
     mesh,
     # A probe's trunk does not train, and gives the same features each time.
-    without_trunk_dropout(spec) if is_probe(config) else spec,
+    spec.with_trunk_dropout(0) if is_probe(config) else spec,
     batches,
     config.batch_size,
     steps_per_epoch,
     optimizer,
     loss,
-    work=1.0 if config.adversarial is None else config.adversarial.work,
+    work=(work + UNLABELED_WORK) / 2 if has_streams(config) else work,
   )
 
 
@@ -243,14 +250,22 @@ class WholeBatches:
   init_batch = example
 
 
-def make_batches(config: FinetuneConfig, train_set: Encoded, mesh: Mesh) -> WholeBatches:
+def make_batches(config: FinetuneConfig, train_set: Encoded, mesh: Mesh) -> Batches:
   """The batches of a run, in the order of its seed; packed, but for those of an encoder-decoder."""
-  devices, microbatches = mesh.shape["data"], config.train.parts
   # At least 1: PackedBatches says what is wrong with fewer examples than a batch.
-  steps_per_epoch = max(1, len(train_set) // config.batch_size)
-  total_steps = config.train.total_steps(steps_per_epoch)
+  steps = config.train.total_steps(max(1, updates_per_epoch(config, train_set)))
+  if not has_streams(config):
+    return _batches_of(config, train_set, steps, mesh)
+  labeled = len(train_set) - train_set.unlabeled
+  parts = train_set.part(0, labeled), train_set.part(labeled, len(train_set))
+  # The second stream's step needs more memory, for its teacher and five views.
+  return Turns([_batches_of(config, part, -(-steps // 2), mesh) for part in parts], largest=1)
+
+
+def _batches_of(config: FinetuneConfig, train_set: Encoded, steps: int, mesh: Mesh) -> WholeBatches:
+  devices, microbatches = mesh.shape["data"], config.train.parts
   # All batches are planned ahead: one shape has to hold each of them.
-  epochs = config.train.epochs or -(-total_steps // steps_per_epoch)
+  epochs = -(-steps // max(1, len(train_set) // config.batch_size))
   seed = config.train.seed
   if config.trunk.reads_source:
     rows = EncoderDecoderBatches(train_set, config.batch_size, seed, epochs)

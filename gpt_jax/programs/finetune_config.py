@@ -34,7 +34,9 @@ class FinetuneConfig(RunConfig):
     choices=("", "mean", "concat"),
   )
   mix: Any | None = option(
-    None, "what a head reads in place of the last layer, as MixedHead in configs/finetune_elmo.py"
+    None,
+    "what a head reads in place of the last layer: MixedHead in configs/finetune_elmo.py, "
+    "ViewsHead in configs/cross_view.py",
   )
   transfer_layers: int | None = option(
     None,
@@ -75,7 +77,7 @@ class FinetuneConfig(RunConfig):
   unlabeled: bool = option(
     False,
     "with train_examples: the other training examples too, without their labels, for virtual "
-    "adversarial training",
+    "adversarial training or cross-view training",
   )
   dev_examples: int = option(
     0, "evaluate on only so many examples, evenly spaced in the dev set; 0: on all", low=0
@@ -108,3 +110,13 @@ def check_type(config: Any) -> None:
 def is_probe(config: FinetuneConfig) -> bool:
   """Whether nothing but the head ever trains."""
   return config.train_layers == 0 and not config.unfreeze
+
+
+def has_views(config: FinetuneConfig) -> bool:
+  """Whether the task's head has views, which learn from text without labels."""
+  return config.mix is not None and config.mix.learns_unlabeled
+
+
+def has_streams(config: FinetuneConfig) -> bool:
+  """Whether batches with labels and batches without take turns."""
+  return config.unlabeled and has_views(config)

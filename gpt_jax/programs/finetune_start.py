@@ -83,7 +83,8 @@ def _start_from_scratch(config: FinetuneConfig, tokenizer: str) -> Start:
     )
   format: Format = from_json(config.trunk.format)
   vocabulary = load_tokenizer(tokenizer).with_special(*format.special)
-  return Start(config.trunk.with_vocabulary(vocabulary), "causal", vocabulary, format=format)
+  trunk = config.trunk.with_vocabulary(vocabulary)
+  return Start(trunk, trunk.attention, vocabulary, format=format)
 
 
 def transform_of(start: Start) -> str:

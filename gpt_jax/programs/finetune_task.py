@@ -13,7 +13,7 @@ from gpt_jax.errors import InputError, counted
 from gpt_jax.models.model import ModelConfig, make_heads
 from gpt_jax.models.trunk import TrunkConfig
 from gpt_jax.parallel.processes import log
-from gpt_jax.programs.finetune_config import FinetuneConfig, is_probe
+from gpt_jax.programs.finetune_config import FinetuneConfig, has_streams, has_views, is_probe
 from gpt_jax.programs.finetune_start import transform_of
 from gpt_jax.programs.start import Start
 from gpt_jax.tasks.answers.answer import LabeledTask
@@ -63,18 +63,27 @@ def load_examples(
     log(f"{task.name}: the paper has {task.paper}")
   all_examples = {split: task.examples(data_dir, split) for split in ("train", "dev")}
   log_repeated_rows(task, data_dir, all_examples)
-  data = {}
-  for split, count in (("train", config.train_examples), ("dev", config.dev_examples)):
-    examples = evenly(all_examples[split], count)
-    use_rest = config.unlabeled and split == "train"
-    rest = without_labels(all_examples[split], examples) if use_rest else []
-    encoded = task.encode([*examples, *rest], *start.reads)
-    # They are the last ones, by which packing knows them.
-    data[split] = dataclasses.replace(encoded, unlabeled=len(rest))
-    balance = task.describe_labels(data[split].labels)
-    report = data[split].report(balance).replace("\n", "\n  ")
+  dev_set = evenly(all_examples["dev"], config.dev_examples)
+  data = {
+    "train": encode_training(config, task, all_examples["train"], start),
+    "dev": task.encode(dev_set, *start.reads),
+  }
+  for split, encoded in data.items():
+    balance = task.describe_labels(encoded.labels)
+    report = encoded.report(balance).replace("\n", "\n  ")
     log(f"{task.name} {split}: {report}")
   return data
+
+
+def encode_training(
+  config: FinetuneConfig, task: LabeledTask, examples: list[Any], start: Start
+) -> Encoded:
+  """The training set: those with labels and then, if the config says so, the others without."""
+  labeled = evenly(examples, config.train_examples)
+  rest = without_labels(examples, labeled) if config.unlabeled else []
+  encoded = task.encode([*labeled, *rest], *start.reads)
+  # They are the last ones, by which packing knows them.
+  return dataclasses.replace(encoded, unlabeled=len(rest))
 
 
 def log_repeated_rows(task: LabeledTask, data_dir: str, examples: dict[str, list[Any]]) -> None:
@@ -95,21 +104,26 @@ def complete(config: FinetuneConfig, task: LabeledTask, train_set: Encoded) -> F
 
   Logs what it sets.
   """
-  parameters = config.trunk.parameter_count()
+  parameters, updates = config.trunk.parameter_count(), updates_per_epoch(config, train_set)
   # By the model's size and the number of updates in an epoch.
-  optim, train, lines = with_defaults(
-    config.optim, config.train, parameters, len(train_set) // config.batch_size
-  )
+  optim, train, lines = with_defaults(config.optim, config.train, parameters, updates)
   weights = config.class_weights
   if weights == ("balanced",):
     weights = balanced(train_set.labels, task.labels)
     lines.append(f"class weights {', '.join(weights)}")
-  steps = train.total_steps(len(train_set) // config.batch_size)
+  steps = train.total_steps(updates)
   if warning := optim.about_long_warmup(steps):
     lines.append(warning)
   for line in lines:
     log(line)
   return dataclasses.replace(config, optim=optim, train=train, class_weights=weights)
+
+
+def updates_per_epoch(config: FinetuneConfig, train_set: Encoded) -> int:
+  """Updates in a pass over the examples with labels; the last partial batch is dropped."""
+  if has_streams(config):  # each of them is followed by one without labels
+    return 2 * ((len(train_set) - train_set.unlabeled) // config.batch_size)
+  return len(train_set) // config.batch_size
 
 
 def model_config(config: FinetuneConfig, task: LabeledTask, start: Start) -> ModelConfig:
@@ -192,10 +206,10 @@ def check_options(config: FinetuneConfig, task: LabeledTask) -> None:
       f"({task.kind}); leave it out"
     )
   needs_labels = config.adversarial is None or config.adversarial.needs_labels
-  if config.unlabeled and (needs_labels or not config.train_examples):
+  if config.unlabeled and ((needs_labels and not has_views(config)) or not config.train_examples):
     raise InputError(
-      "unlabeled: needs train_examples above 0 and adversarial=virtual_adversarial, which alone "
-      "trains on examples without labels (configs/adversarial.py)"
+      "unlabeled: needs train_examples above 0 and what learns from examples without labels: "
+      "adversarial=virtual_adversarial (configs/adversarial.py) or views (configs/cross_view.py)"
     )
 
 
@@ -254,15 +268,6 @@ def trained_layers(
   frozen = [path for path in paths if below(path) > train_layers]
   # Whole paths: a pattern that is part of another path would freeze that one as well.
   return Layerwise(scale, frozen=tuple(f"^{re.escape(path)}$" for path in frozen))
-
-
-def without_trunk_dropout(spec: ModelConfig) -> ModelConfig:
-  """The model whose trunk computes the same features at every step; frozen, it cannot adapt to
-  dropout.
-  """
-  names = [field.name for field in dataclasses.fields(spec.trunk)]
-  rates = {name: 0.0 for name in names if name.endswith("_dropout")}
-  return dataclasses.replace(spec, trunk=dataclasses.replace(spec.trunk, **rates))
 
 
 def balanced(distributions: np.ndarray, labels: Sequence[str]) -> tuple[str, ...]:

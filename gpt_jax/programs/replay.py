@@ -17,10 +17,9 @@ from gpt_jax.errors import InputError, counted
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.programs import finetune, pretrain
 from gpt_jax.programs.finetune_config import FinetuneConfig
-from gpt_jax.programs.finetune_task import build_task
+from gpt_jax.programs.finetune_task import build_task, encode_training
 from gpt_jax.programs.pretrain import PretrainConfig, Text
 from gpt_jax.programs.start import Start
-from gpt_jax.tasks.encoding import evenly
 from gpt_jax.tasks.formats import Format
 from gpt_jax.training.recipe import Recipe, make_trainer
 
@@ -113,8 +112,7 @@ def _finetuning(
 ) -> Recipe:
   start = Start(config.trunk, spec.attention, tokenizer, format=format)
   task = build_task(config.task, data, start)
-  examples = evenly(task.examples(data, "train"), config.train_examples)
-  train_set = task.encode(examples, *start.reads)
+  train_set = encode_training(config, task, task.examples(data, "train"), start)
   identity = finetune.data_identity({"train": train_set}, start)
   # The weights come from the run's own checkpoint, wherever the run began.
   del identity["pretrained"]

@@ -130,6 +130,11 @@ class Encoded:
     del examples
     return batch
 
+  def part(self, first: int, last: int) -> "Encoded":
+    """Examples first to last - 1, as a data set of their own in which all count."""
+    own = {name: getattr(self, name)[first:last] for name in ("fields", "kept", "labels")}
+    return dataclasses.replace(self, **own, locations=self.locations[first:last], unlabeled=0)
+
   def report(self, balance: str = "") -> str:
     """A summary to read before training: counts, lengths, label balance, unknown ids, truncation.
 

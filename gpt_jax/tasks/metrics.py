@@ -1,4 +1,4 @@
-"""Metrics of labeled tasks, computed on host arrays by scikit-learn and scipy (extra `metrics`).
+"""Metrics of labeled tasks, computed by scikit-learn, scipy and seqeval (extra `metrics`).
 
 To add a metric, write a function (truth [N], predicted [N]) -> float below. Task files name it in
 `metrics={"f1": f1, ...}`, the first of which chooses the best checkpoint: higher must be better;
@@ -14,6 +14,7 @@ import numpy as np
 from gpt_jax.packages import require
 
 Metric = Callable[[np.ndarray, np.ndarray], float]
+SpanMetric = Callable[[list[list[str]], list[list[str]]], float]
 
 
 def accuracy(truth: np.ndarray, predicted: np.ndarray) -> float:
@@ -52,6 +53,14 @@ def label_macro_f1(truth: np.ndarray, predicted: np.ndarray) -> float:
     return 0.0
   scores = f1_score(truth, predicted, average=None, zero_division=0)  # [K]
   return float(np.mean(np.asarray(scores)[occurs]))
+
+
+def span_f1(truth: list[list[str]], predicted: list[list[str]]) -> float:
+  """Micro F1 of the spans, kind and both ends right, as CoNLL's script counts them; of the tags of
+  each text, in any of its schemes.
+  """
+  seqeval = require("seqeval.metrics", "this metric", "seqeval", "metrics")
+  return seqeval.f1_score(truth, predicted, zero_division=0)
 
 
 def exact_match(truth: np.ndarray, predicted: np.ndarray) -> float:

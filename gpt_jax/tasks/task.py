@@ -239,9 +239,10 @@ def find(name: str) -> LabeledTask:
   task = _by_name(modules).get(name) or _by_name(_modules()).get(name)
   if task is None:
     names = [task.name for task in all_tasks()]
-    guess = did_you_mean(name, [*names, "table"])
+    guess = did_you_mean(name, [*names, "table", "tags"])
     raise InputError(
-      f"no task {name!r}{guess} (the tasks are {', '.join(names)}, and table for files of your own)"
+      f"no task {name!r}{guess} (the tasks are {', '.join(names)}, and for files of your own table "
+      "and tags)"
     )
   return task
 

@@ -12,7 +12,14 @@ import jax.numpy as jnp
 import optax
 
 from gpt_jax.parallel.partition import path_name
-from gpt_jax.training.optimizer import OptimConfig, Optimizer, clipped, rule_of, schedule_of
+from gpt_jax.training.optimizer import (
+  OptimConfig,
+  Optimizer,
+  clipped,
+  rule_of,
+  schedule_of,
+  with_average,
+)
 
 
 class Layerwise(NamedTuple):
@@ -52,6 +59,7 @@ def layerwise_optimizer(config: OptimConfig, total_steps: int, layerwise: Layerw
         lambda frozen: "frozen" if frozen else "trained", is_frozen(params, layerwise.frozen)
       ),
     )
+  transformation = with_average(config, transformation)
   return Optimizer(transformation, schedule, functools.partial(_gate, layerwise=layerwise))
 
 

@@ -10,7 +10,7 @@ import optax
 from gpt_jax.config import Config, option, register
 from gpt_jax.errors import InputError
 from gpt_jax.training.schedules import SHAPES, make_schedule, warmup_length
-from gpt_jax.training.update_rules import RULES, clip_by_global_norm
+from gpt_jax.training.update_rules import RULES, averaged, clip_by_global_norm
 
 
 @register("optimizer")
@@ -27,7 +27,8 @@ class OptimConfig(Config):
   optimizer: str = option(
     "openai",
     "the Adam of OpenAI, optax (adamw), BERT or fairseq; ALBERT's LAMB; T5's Adafactor, which has "
-    "no weight_decay, b1, b2 and eps; Adagrad, of which eps is the first sum of squares",
+    "no weight_decay, b1, b2 and eps; Adagrad, of which eps is the first sum of squares; momentum "
+    "of b1",
     choices=tuple(RULES),
   )
   learning_rate: float | None = option(
@@ -53,6 +54,12 @@ class OptimConfig(Config):
   b1: float = option(0.9, "decay of the first moment", low=0.0, high=0.9999)
   b2: float = option(0.999, "decay of the second moment", low=0.0, high=0.999999)
   eps: float = option(1e-8, "added to the root of the second moment", low=1e-12)
+  average: float = option(
+    0.0,
+    "decay of an exponential mean of the weights, which is evaluated and saved; 0: no mean",
+    low=0.0,
+    high=0.99999,
+  )
 
   def __post_init__(self):
     super().__post_init__()
@@ -108,7 +115,8 @@ def make_optimizer(config: OptimConfig, total_steps: int) -> Optimizer:
   For others see layerwise.layerwise_optimizer.
   """
   schedule = schedule_of(config, total_steps)
-  return Optimizer(clipped(config, rule_of(config, schedule)), schedule)  # the gate lets all train
+  rule = clipped(config, rule_of(config, schedule))
+  return Optimizer(with_average(config, rule), schedule)  # the gate lets all train
 
 
 def schedule_of(config: OptimConfig, total_steps: int) -> optax.Schedule:
@@ -138,3 +146,10 @@ def clipped(
   # The norm is that of all gradients together, after they were averaged over devices.
   clip_norm = clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity()
   return optax.with_extra_args_support(optax.chain(clip_norm, rule))
+
+
+def with_average(
+  config: OptimConfig, rule: optax.GradientTransformationExtraArgs
+) -> optax.GradientTransformationExtraArgs:
+  """The rule of the weights' mean, if the config asks for one; see update_rules.averaged."""
+  return optax.chain(rule, averaged(config.average)) if config.average else rule

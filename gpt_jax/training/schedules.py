@@ -1,4 +1,4 @@
-"""Learning-rate schedules of OpenAI's code (`openai/opt.py`), BERT, fairseq, T5 and ULMFiT.
+"""Learning-rate schedules of OpenAI's code (`openai/opt.py`), BERT, fairseq, T5, ULMFiT and CVT.
 
 Letters: t updates made before, w updates of the warm-up, n updates of the run. With a warm-up the
 first update has rate 0, except for inverse_sqrt and slanted_triangle.
@@ -67,6 +67,14 @@ def _slanted_triangle(peak: float, t: jax.Array, w: float, n: int) -> jax.Array:
   return peak * (1.0 + 31.0 * jnp.clip(p, 0.0, 1.0)) / 32.0
 
 
+def _cross_view(peak: float, t: jax.Array, w: float, n: int) -> jax.Array:
+  """min(t / w, 1) / (1 + 0.005 sqrt t): that of cross-view training's code (tensorflow/models,
+  research/cvt_text, trainer.py), with w = 5000 and a peak of 0.5, which it does not reach.
+  """
+  del n
+  return peak * jnp.minimum(t / w if w else 1.0, 1.0) / (1.0 + 0.005 * jnp.sqrt(t))
+
+
 def _warmed(t: jax.Array, w: float, after: jax.Array) -> jax.Array:
   # openai/opt.py counts completed updates, so the first one has rate 0; with w below 1 that is all
   # the warm-up there is.
@@ -86,6 +94,7 @@ SHAPES: dict[str, Callable[[float, jax.Array, float, int], jax.Array]] = {
   "fairseq_linear": _fairseq_linear,
   "inverse_sqrt": _inverse_sqrt,
   "slanted_triangle": _slanted_triangle,
+  "cross_view": _cross_view,
 }
 
 

@@ -16,6 +16,7 @@ from gpt_jax.ops.dropout import step_key
 from gpt_jax.parallel.mesh import PMAP_AXIS
 from gpt_jax.parallel.partition import Rules, partition
 from gpt_jax.training.optimizer import Optimizer
+from gpt_jax.training.update_rules import trained
 
 FIRST_SCALE = 2.0**15
 GROWTH_INTERVAL = 2000  # finite gradients in a row before the loss scale is doubled
@@ -127,11 +128,15 @@ def make_step(
 
   @jax.named_scope("optimizer")
   def apply(grads, norm, params, opt_state):
-    updates, opt_state = optimizer.transformation.update(grads, opt_state, params, norm=norm)
+    weights = trained(params, opt_state)
+    updates, opt_state = optimizer.transformation.update(grads, opt_state, weights, norm=norm)
     return optax.apply_updates(params, updates), opt_state
 
   def step(state: TrainState, batch: Any, seed: jax.Array) -> tuple[TrainState, dict[str, Any]]:
-    grads, metrics = gradient(state, batch, seed)  # summed over parts and devices
+    # The parameters may be a mean of the weights that train.
+    weights = trained(state.params, state.opt_state)
+    # Summed over parts and devices.
+    grads, metrics = gradient(state._replace(params=weights), batch, seed)
     # Not state.step, which counts skipped updates too: they must not advance the schedule.
     completed_updates = optax.tree.get_all_with_path(state.opt_state, "count")[0][1]
     # Before the norm, or frozen parameters would take part in clipping.

@@ -25,20 +25,23 @@ class Turns:
   """Batches of several streams in turns; see recipe.Batches.
 
   Step n takes batch n // S of stream n % S, so that a pass over a stream takes S times its steps:
-  the `steps_per_epoch` of a recipe is to be multiplied by S. The first stream is the one whose step
-  needs most memory, since the plan of a run is that of its example.
+  the `steps_per_epoch` of a recipe is to be multiplied by S.
+
+  Args:
+    streams: their batches.
+    largest: the stream whose step needs most memory: the plan of a run is that of its example.
   """
 
-  def __init__(self, streams: Sequence[Batches]):
-    self.shape = streams[0].shape
-    self._streams = streams
+  def __init__(self, streams: Sequence[Batches], largest: int = 0):
+    self.shape = streams[largest].shape
+    self._streams, self._largest = streams, largest
 
   def at(self, step: int) -> Turn:
     number, stream = divmod(step, len(self._streams))
     return Turn(self._streams[stream].at(number), stream)
 
   def example(self) -> Turn:
-    return Turn(self._streams[0].example(), 0)
+    return Turn(self._streams[self._largest].example(), self._largest)
 
   def init_batch(self) -> Batch:
     return self._streams[0].init_batch()
@@ -56,13 +59,13 @@ class LossInTurns:
   def __init__(self, losses: Mapping[str, Loss]):
     self._losses = list(losses.items())
 
-  def denominators(self, turn: Turn) -> Denominators:
-    _, loss = self._losses[turn.stream]
-    return loss.denominators(turn.batch)
+  def denominators(self, batch: Turn) -> Denominators:
+    _, loss = self._losses[batch.stream]
+    return loss.denominators(batch.batch)
 
   def __call__(
-    self, params: Any, turn: Turn, key: Key | None, denominators: Denominators | None = None
+    self, params: Any, batch: Turn, key: Key | None, denominators: Denominators | None = None
   ) -> tuple[jax.Array, dict[str, Mean]]:
-    name, loss = self._losses[turn.stream]
-    total, metrics = loss(params, turn.batch, key, denominators)
+    name, loss = self._losses[batch.stream]
+    total, metrics = loss(params, batch.batch, key, denominators)
     return total, {**metrics, f"{name}_loss": metrics["loss"]}

@@ -1,5 +1,5 @@
-"""Update rules: the Adams of OpenAI, BERT and fairseq, ALBERT's LAMB, T5's Adafactor, Adagrad;
-clipping.
+"""Update rules: the Adams of OpenAI, BERT and fairseq, ALBERT's LAMB, T5's Adafactor, Adagrad,
+momentum; clipping; means of weights.
 
 No two of these Adams are equal in the first thousand updates, and none of them is optax's. With
 m, v the moments, s = m / (sqrt(v) + eps) and c = sqrt(1 - b2^t) / (1 - b1^t), the bias correction:
@@ -113,6 +113,14 @@ def adagrad(
   return optax.chain(sums, optax.scale_by_learning_rate(schedule))
 
 
+def momentum(
+  schedule: optax.Schedule, b1: float, b2: float, eps: float, weight_decay: float
+) -> optax.GradientTransformation:
+  """lr m, m = b1 m + g: TensorFlow's momentum."""
+  del b2, eps, weight_decay
+  return optax.sgd(schedule, momentum=b1)
+
+
 def _scaled(rule: Callable[..., optax.GradientTransformation]) -> Rule:
   """A rule that is still to be multiplied by the learning rate, multiplied by it."""
 
@@ -130,6 +138,7 @@ RULES: dict[str, Rule] = {
   "lamb": _scaled(lamb),
   "adafactor": adafactor,
   "adagrad": adagrad,
+  "momentum": momentum,
 }
 
 
@@ -202,6 +211,37 @@ def clip_by_global_norm(limit: float) -> optax.GradientTransformationExtraArgs:
     return jax.tree.map(lambda g: g * scale, grads), state  # all by one factor: the direction stays
 
   return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
+
+
+class Averaged(NamedTuple):
+  """`ahead`: how far the weights that train are ahead of their mean, see averaged."""
+
+  ahead: Any
+
+
+def averaged(decay: float) -> optax.GradientTransformation:
+  """Turns the updates of weights w into those of their mean, v = decay v + (1 - decay) w.
+
+  So a state's parameters are the means, which everything but the step reads: evaluations,
+  checkpoints, a start from one. The step asks `trained` for w. At the start w = v.
+  """
+
+  def init(params):
+    return Averaged(optax.tree.zeros_like(params))
+
+  def update(updates, state, params=None):
+    del params
+    # w - v before the mean follows.
+    ahead = optax.tree.add(state.ahead, updates)
+    return optax.tree.scale(1 - decay, ahead), Averaged(optax.tree.scale(decay, ahead))
+
+  return optax.GradientTransformation(init, update)
+
+
+def trained(params: Any, opt_state: Any) -> Any:
+  """The weights that train: the parameters, or where those are means what they are means of."""
+  ahead = optax.tree.get(opt_state, "ahead")
+  return params if ahead is None else optax.tree.add(params, ahead)
 
 
 class View(NamedTuple):

@@ -50,6 +50,7 @@ GUIDES = (
 # The argument with which a config that takes one is shown.
 ARGUMENTS = {
   "adversarial": "fgm:table",
+  "cross_view": "small:table",
   "finetune_encoder": "bert:table",
   "encoder_small": "next",
   **dict.fromkeys(("bert", "roberta", "albert"), "base"),

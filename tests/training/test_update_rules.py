@@ -19,6 +19,7 @@ from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.training.layerwise import Layerwise, layerwise_optimizer
 from gpt_jax.training.optimizer import OptimConfig, make_optimizer
 from gpt_jax.training.trainer import Trainer
+from gpt_jax.training.update_rules import trained
 
 STEPS = 24
 RULES = ("bert", "fairseq", "lamb", "adafactor")
@@ -178,6 +179,24 @@ def test_adagrad_is_tensorflows():
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), got, params)
 
 
+def test_momentum_is_tensorflows_and_the_mean_of_the_weights_follows_them():
+  """What trains is `trained`; the parameters are its exponential mean."""
+  config = OptimConfig("momentum", 0.2, "constant", 0, clip_norm=0.0, average=0.7)
+  rule = make_optimizer(config, STEPS).transformation
+  params = mean = zero_at_first()
+  state = rule.init(params)
+  weights, m = zero_at_first(), jax.tree.map(np.zeros_like, zero_at_first())
+  for step in range(5):
+    updates, state = rule.update(gradients(step), state, trained(params, state))
+    params = optax.apply_updates(params, updates)
+    m = jax.tree.map(lambda m, g: 0.9 * m + g, m, gradients(step))
+    weights = jax.tree.map(lambda w, m: w - 0.2 * m, weights, m)
+    mean = jax.tree.map(lambda v, w: 0.7 * v + 0.3 * w, mean, weights)
+  close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+  jax.tree.map(close, params, mean)
+  jax.tree.map(close, trained(params, state), weights)
+
+
 def test_no_two_rules_are_the_same():
   """On one layer: a rule that became another one would pass its own test with its formula."""
   rng, ends = np.random.default_rng(0), []
@@ -230,8 +249,14 @@ def test_ulmfits_slanted_triangle():
   np.testing.assert_allclose(got[1000:], 0.01 / 32, rtol=1e-5)
 
 
+def test_cross_view_trainings_rates():
+  got = rates("cross_view", 200_001, peak=0.5, warmup_steps=5000)
+  golden = {0: 0.0, 100: 0.00952, 2500: 0.2, 5000: 0.3694, 20_000: 0.2929, 200_000: 0.1545}
+  np.testing.assert_allclose(got[list(golden)], list(golden.values()), atol=5e-5)
+
+
 @pytest.mark.parametrize(
-  "schedule", ["bert_linear", "fairseq_linear", "inverse_sqrt", "slanted_triangle"]
+  "schedule", ["bert_linear", "fairseq_linear", "inverse_sqrt", "slanted_triangle", "cross_view"]
 )
 @pytest.mark.parametrize("warmup", [0, 50])
 def test_a_warmup_of_nothing_or_of_the_whole_run_gives_finite_rates(schedule, warmup):

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from gpt_jax.batch import Batch, Mean, given
 from gpt_jax.config import option, register
 from gpt_jax.errors import InputError
-from gpt_jax.models.heads.head import Head
+from gpt_jax.models.heads.head import WrappedHead
 from gpt_jax.models.layers import uniform
 from gpt_jax.models.lstm_stack import Block, LSTMStackConfig
 from gpt_jax.models.trunk import States, TrunkConfig
@@ -22,7 +22,7 @@ from gpt_jax.ops.lookup import lookup
 
 @register("mixed")
 @dataclasses.dataclass(frozen=True)
-class MixedHead(Head):
+class MixedHead(WrappedHead):
   """Another head, whose hidden states are replaced.
 
   With `units` the task has a layer of its own, an LSTM in both directions: ELMo at its input is
@@ -30,7 +30,6 @@ class MixedHead(Head):
   [x; mix].
   """
 
-  head: Any | None = option(None, "the head, which the task names")
   layer: int = option(-1, "read one layer alone, 0 being the embeddings; -1: a mix of all", low=-1)
   penalty: float = option(
     1e-3, "lambda of lambda sum s^2, which keeps the mix near a mean", low=0.0
@@ -49,53 +48,18 @@ class MixedHead(Head):
     if self.at == "output" and not self.embedding:
       raise InputError("mix.at=output: the task's LSTM then reads mix.embedding; set it above 0")
 
-  labeled = True
-  reads_layers = True
-
-  @property
-  def inner(self) -> Any:
-    """The head that it wraps."""
-    return given(self.head)
-
-  @property
-  def scope(self) -> str:  # type: ignore[override]
-    return self.inner.scope
-
-  @property
-  def metric(self) -> str:  # type: ignore[override]
-    return self.inner.metric
-
-  @property
-  def weight(self) -> float:  # type: ignore[override]
-    return self.inner.weight
-
-  @property
-  def per_token(self) -> bool:  # type: ignore[override]
-    return self.inner.per_token
-
-  @property
-  def pooling(self) -> str:  # type: ignore[override]
-    return self.inner.pooling
-
-  @property
-  def num_classes(self) -> int:
-    return self.inner.num_classes
-
   @property
   def measured(self) -> "MixedHead":
     # The penalty regularizes training.
     return dataclasses.replace(self, head=self.inner.measured, penalty=0.0)
 
   def check_trunk(self, trunk: TrunkConfig) -> None:
-    self.inner.check_trunk(trunk)
+    super().check_trunk(trunk)
     if self.layer > trunk.layers:
       raise InputError(f"mix.layer={self.layer}: the trunk has the layers 0 to {trunk.layers}")
 
   def build(self, trunk: TrunkConfig) -> nn.Module:
     return _Mixed(self, trunk, self.inner.build(trunk))
-
-  def denominator(self, batch: Batch) -> jax.Array:
-    return self.inner.denominator(batch)
 
   def loss(self, outputs, states: States, batch: Batch, num_tokens: int) -> Mean:
     """Outputs are those of the head, and sum s^2."""
@@ -104,11 +68,8 @@ class MixedHead(Head):
     # Once for the whole batch, however it is split: parts add up to its denominator.
     return Mean(mean.total + self.penalty * squares * mean.weight, mean.weight)
 
-  def accuracy(self, outputs, batch: Batch) -> Mean | None:
-    return self.inner.accuracy(outputs[0], batch)
-
-  def decode(self, outputs) -> jax.Array:
-    return self.inner.decode(outputs[0])
+  def of_inner(self, outputs) -> Any:
+    return outputs[0]
 
 
 class ScalarMix(nn.Module):

@@ -14,7 +14,7 @@ from gpt_jax.errors import InputError
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.formats import Format, GPTFormat
-from gpt_jax.tasks.metrics import Metric
+from gpt_jax.tasks.metrics import Metric, SpanMetric
 from gpt_jax.tasks.readers import Row
 
 
@@ -45,7 +45,9 @@ class TagTask(LabeledTask):
     name: e.g. "story-tags".
     labels: the K tags.
     read: (data_dir, split) -> examples.
-    metrics: name -> metric(truth [n], predicted [n]) over all tagged words; the first is primary.
+    metrics: name -> metric(truth [n], predicted [n]) over all tagged words; the first is primary
+      where there are no span_metrics.
+    span_metrics: name -> metric(truth, predicted) of the tags' names, a list for each text.
     paper: a published result with its source.
     spaced: whether a word is encoded with the space before it, as in a text; which vocabularies of
       byte-level BPE tell from a word at the start of a text.
@@ -56,6 +58,7 @@ class TagTask(LabeledTask):
   read: Callable[[str, str], Iterable[TaggedExample]]
   metrics: Mapping[str, Metric]
   paper: str = ""
+  span_metrics: Mapping[str, SpanMetric] = dataclasses.field(default_factory=dict)
   spaced: bool = False
 
   kind = "tagging"
@@ -67,6 +70,15 @@ class TagTask(LabeledTask):
   @property
   def head(self) -> dict[str, Any]:
     return {"type": "tag_head", "num_classes": len(self.labels)}
+
+  @property
+  def primary_metric(self) -> str:
+    return next(iter({**self.span_metrics, **self.metrics}))
+
+  def check_metrics(self) -> None:
+    super().check_metrics()
+    for metric in self.span_metrics.values():
+      metric([["O"]], [["O"]])
 
   def examples(self, data_dir: str, split: str) -> list[TaggedExample]:
     return list(self.read(data_dir, split))
@@ -127,15 +139,24 @@ class TagTask(LabeledTask):
     tags = np.concatenate(truth)
     expected = tags[tags >= 0]  # the first token of each word has its tag
     predicted = np.concatenate([p.argmax(-1) for p in predictions])[tags >= 0]
-    scores = {name: float(metric(expected, predicted)) for name, metric in self.metrics.items()}
+    scores = {}
+    for name, span_metric in self.span_metrics.items():
+      named = [self._names(t[t >= 0]) for t in truth]
+      guessed = [self._names(p[t >= 0].argmax(-1)) for p, t in zip(predictions, truth, strict=True)]
+      scores[name] = float(span_metric(named, guessed))
+    for name, metric in self.metrics.items():
+      scores[name] = float(metric(expected, predicted))
     if np.ptp(predicted) == 0:
       scores["degenerate"] = 1.0
     return scores
 
   def result(self, prediction: np.ndarray, truth: np.ndarray) -> dict[str, Any]:
     """The tags of the words that fit the context, separated by spaces."""
-    of_words = prediction[truth >= 0].argmax(-1)
-    return {"prediction": " ".join(self.labels[i] for i in of_words), "probabilities": {}}
+    of_words = self._names(prediction[truth >= 0].argmax(-1))
+    return {"prediction": " ".join(of_words), "probabilities": {}}
+
+  def _names(self, tags: np.ndarray) -> list[str]:
+    return [self.labels[i] for i in tags]
 
   def _encode(self, example: TaggedExample, tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
     """The ids of a text, and the tag of each: that of its word at the first, -1 at the others."""

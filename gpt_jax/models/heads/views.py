@@ -1,0 +1,157 @@
+"""Cross-view training (Clark et al. 2018, sections 3 and 4): beside the head that reads all of a
+text, heads that see a part of it, which learn from that head on text without labels.
+
+All partial views are of the trunk's layer 1, as in the released code (tensorflow/models,
+research/cvt_text): layer 2 has read everything.
+"""
+
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from gpt_jax.batch import Batch, Mean, given
+from gpt_jax.config import option, register
+from gpt_jax.errors import InputError
+from gpt_jax.models.heads.classify import represent
+from gpt_jax.models.heads.head import WrappedHead
+from gpt_jax.models.layers import Projection
+from gpt_jax.models.trunk import States, TrunkConfig
+from gpt_jax.ops.dropout import Key, dropout
+from gpt_jax.ops.lookup import lookup, select
+
+VIEWS = ("full", "forward", "backward", "future", "past")
+_INIT = nn.initializers.glorot_uniform()  # TensorFlow's
+
+
+@register("views")
+@dataclasses.dataclass(frozen=True)
+class ViewsHead(WrappedHead):
+  """A task's head whose scores have a hidden layer, and the five views' heads beside it.
+
+  The primary head and `full` read layer 1 and the last one; forward and backward one direction of
+  layer 1. Of tags, future is the forward state before a word, and past the backward state after it.
+  Of one label for a text, forward and backward are the states at its ends, future has read its
+  first half, and past its second half.
+  """
+
+  units: int = option(512, "units of the hidden layer of each head", low=1)
+  dropout: float = option(0.5, "dropout on what each head reads, with labels", low=0.0, high=0.99)
+  unlabeled_dropout: float = option(
+    0.2, "dropout of heads and trunk on text without labels", low=0.0, high=0.99
+  )
+
+  learns_unlabeled = True
+
+  def check_trunk(self, trunk: TrunkConfig) -> None:
+    if not trunk.has_two_directions:
+      raise InputError(
+        "mix: views are of a forward and a backward LSTM; use LSTMStackConfig with "
+        "trunk.directions=joined (configs/cross_view.py), or a checkpoint of configs/elmo.py"
+      )
+    if self.pooling == "per_choice":
+      raise InputError("mix: views are for one label per text or per word, not for choices")
+
+  def build(self, trunk: TrunkConfig) -> nn.Module:
+    return _Views(self)
+
+  def loss(self, outputs, states: States, batch: Batch, num_tokens: int) -> Mean:
+    """Of the primary head; outputs are its scores, and those of each view."""
+    return self.inner.loss(outputs["primary"], states, batch, num_tokens)
+
+  def of_inner(self, outputs) -> jax.Array:
+    return outputs["primary"]
+
+  def view_weights(self, batch: Batch) -> dict[str, jax.Array]:
+    """Where each view predicts: weights [B, T] of tags, [N] of texts; 0 where it reads nothing."""
+    counted: Any = given(batch.tags) if self.per_token else given(batch.labels)
+    weights: dict[str, jax.Array] = dict.fromkeys(VIEWS, counted.weights)
+    if self.per_token:
+      weights["future"] = counted.weights * (batch.rows.positions > 0)
+      weights["past"] = counted.weights * _next_word(batch)[1]
+    return weights
+
+
+class _Views(nn.Module):
+  config: ViewsHead
+
+  @nn.compact
+  def __call__(self, states: States, batch: Batch, key: Key | None = None):
+    """Scores of the primary head and of each view, float32 [B, T, K] or [N, K]."""
+    c = self.config
+    read = _of_tokens if c.per_token else _of_texts
+    inputs = read(states, batch)
+    scores = {}
+    for i, name in enumerate(("primary", *VIEWS)):
+      x = dropout(inputs[name].astype(jnp.float32), c.dropout, key and key.fold(i))
+      x = _projection(x, c.units, f"{name}_hidden")
+      # The code has no activation in `full`, so that it is a linear map of what the primary reads.
+      x = x if name == "full" else jax.nn.relu(x)
+      scores[name] = _projection(x, c.num_classes, f"{name}_output")
+    return scores
+
+
+def _projection(x: jax.Array, outputs: int, name: str) -> jax.Array:
+  return Projection((x.shape[-1],), (outputs,), "float32", kernel_init=_INIT, name=name)(x)
+
+
+def _directions(states: States) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """[layer 1; last layer], and the forward and the backward half of layer 1."""
+  layers = given(states.layers)
+  forward, backward = jnp.split(layers[1], 2, axis=-1)
+  return jnp.concatenate([layers[1], layers[-1]], -1), forward, backward
+
+
+def _of_tokens(states: States, batch: Batch) -> dict[str, jax.Array]:
+  """What each head reads at a word's first token, [B, T, …]."""
+  everything, forward, backward = _directions(states)
+  # Of pieces of words: before a word is the last piece of the one before it, or <start>; after it
+  # is the first piece of the next one, since the rest of a word's own pieces would tell its ending.
+  before = jnp.pad(forward[:, :-1], ((0, 0), (1, 0), (0, 0)))
+  return {
+    "primary": everything,
+    "full": everything,
+    "forward": forward,
+    "backward": backward,
+    "future": before,
+    "past": select(backward, _next_word(batch)[0]),
+  }
+
+
+def _next_word(batch: Batch) -> tuple[jax.Array, jax.Array]:
+  """The next position that has a tag, int [B, T], and whether the same text has one, bool."""
+  segments, weights = given(batch.rows.segments), given(batch.tags).weights
+  length = weights.shape[1]
+  here = jnp.where(weights > 0, jnp.arange(length).reshape(1, -1), length)
+  # The least of all positions from each one on; those after it begin one further on.
+  least = jax.lax.cummin(here, axis=1, reverse=True)
+  following = jnp.pad(least[:, 1:], ((0, 0), (0, 1)), constant_values=length)
+  at = jnp.minimum(following, length - 1)
+  same = jnp.take_along_axis(segments, at, axis=1) == segments
+  return at, same & (following < length)
+
+
+def _of_texts(states: States, batch: Batch) -> dict[str, jax.Array]:
+  """What each head reads of a text, [N, …]; of several sequences the sum."""
+  everything, forward, backward = _directions(states)
+  segments = given(batch.rows.segments).reshape(-1)
+  of_texts = segments[given(batch.labels).anchors]  # [N, C]
+  inside = of_texts[..., None] == segments.reshape(1, 1, -1)  # [N, C, B T]
+  first, count = jnp.argmax(inside, -1), inside.sum(-1)
+  middle, last = first + (count - 1) // 2, first + count - 1
+
+  def at(hidden: jax.Array, places: jax.Array) -> jax.Array:
+    flat = hidden.reshape(-1, hidden.shape[-1]).astype(jnp.float32)
+    return lookup(flat, places).sum(1)  # [N, C, P] -> [N, P]
+
+  whole = represent(everything, batch, "concat").sum(1)  # the end, the maximum and the mean
+  return {
+    "primary": whole,
+    "full": whole,
+    "forward": at(forward, last),
+    "backward": at(backward, first),
+    "future": at(forward, middle),
+    "past": at(backward, jnp.minimum(middle + 1, last)),
+  }

@@ -1,0 +1,93 @@
+"""Cross-view training from a command to tags: two streams, resumed, on any number of devices."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from gpt_jax.errors import InputError
+from gpt_jax.models.heads.mix import MixedHead
+from gpt_jax.models.heads.views import ViewsHead
+from gpt_jax.models.lstm_stack import LSTMStackConfig
+from gpt_jax.parallel.mesh import MeshConfig, make_mesh
+from gpt_jax.programs import finetune, predict, replay
+from gpt_jax.programs.finetune import FinetuneConfig, finetune_recipe
+from gpt_jax.programs.finetune_start import load_start
+from gpt_jax.programs.finetune_task import load_task
+from gpt_jax.tasks.task import BuiltinTask
+from gpt_jax.training.loop import TrainConfig
+from gpt_jax.training.optimizer import OptimConfig
+from gpt_jax.training.recipe import make_trainer
+
+CONFIG = FinetuneConfig(
+  task=BuiltinTask("story-tags"),
+  lm_weight=0.0,
+  mix=ViewsHead(units=16, dropout=0.2),
+  train_examples=24,
+  unlabeled=True,
+  dev_examples=32,
+  batch_size=8,
+  trunk=LSTMStackConfig(
+    context=96,
+    embedding_width=16,
+    units=(16, 16),
+    directions="joined",
+    tied=False,
+    recurrent_dropout=0.0,
+  ),
+  optim=OptimConfig(learning_rate=0.02, schedule="constant", warmup_steps=2, average=0.9),
+  train=TrainConfig(steps=24, log_every=1, evaluate_every=12),
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(prepared):
+  return f"{prepared}/tokenizer"
+
+
+@pytest.mark.e2e
+def test_from_two_streams_to_tags(tokenizer, tmp_path):
+  workdir = str(tmp_path / "run")
+  (result,) = finetune.run(CONFIG, "", "none", workdir, tokenizer=tokenizer)
+  with open(f"{workdir}/metrics.jsonl", encoding="utf-8") as file:
+    lines = [json.loads(line) for line in file]
+  of_streams = [
+    ("labeled_loss" in line, "unlabeled_loss" in line) for line in lines if "loss" in line
+  ]
+  assert of_streams == [(True, False), (False, True)] * 12
+  assert replay.run(workdir, 24, "")["equal"]
+  # A run that ends early and goes on.
+  again = str(tmp_path / "again")
+  pauses = {"pauses": lambda step: step == 7, "tokenizer": tokenizer}
+  finetune.run(CONFIG, "", "none", again, **pauses)
+  assert finetune.run(CONFIG, "", "none", again, tokenizer=tokenizer) == [result]
+  (tmp_path / "texts.txt").write_text("Anna was at the pier.\n")
+  (row,) = predict.run(f"{workdir}/best", str(tmp_path / "texts.txt"), str(tmp_path / "tags.tsv"))
+  assert len(row["prediction"].split()) == 5
+
+
+def test_masks_and_batches_are_the_same_on_any_number_of_devices(tokenizer, monkeypatch):
+  """Two steps of each stream with dropout, rows split over 1, 2 and 4 devices as over hosts."""
+  start = load_start(CONFIG, "none", tokenizer)
+  config, task, data = load_task(CONFIG, "", start)
+  ends = []
+  for devices in (1, 2, 4):
+    mesh = make_mesh(MeshConfig(), jax.devices()[:devices])
+    monkeypatch.setattr(finetune, "make_mesh", lambda _, mesh=mesh: mesh)
+    recipe = finetune_recipe(config, task, data["train"], start)
+    trainer, batches = make_trainer(recipe), recipe.batches(recipe.config.train)
+    state = trainer.init(0)
+    for step in range(4):
+      state, _ = trainer.step(state, trainer.to_device(batches.at(step)), 0)
+    ends.append(jax.tree.map(np.asarray, state.params))
+  for other in ends[1:]:
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), ends[0], other)
+
+
+def test_unlabeled_examples_that_nothing_learns_from_are_refused(tokenizer, tmp_path):
+  for wrong in ({"mix": MixedHead()}, {"train_examples": 0}):
+    config = dataclasses.replace(CONFIG, **wrong)
+    with pytest.raises(InputError, match="unlabeled: needs train_examples above 0"):
+      finetune.run(config, "", "none", str(tmp_path / "run"), tokenizer=tokenizer)
