@@ -10,7 +10,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 
 from gpt_jax.batch import Batch, Labels, Predictions, Rows, Tags
-from gpt_jax.config import from_json, option, register, runtime_fields, validate
+from gpt_jax.config import from_json, option, register, validate
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.head import Head
 from gpt_jax.models.heads.language import LanguageHead
@@ -97,7 +97,7 @@ class ModelConfig:
     """The model with another rate for each dropout that its trunk has; 0: the trunk computes the
     same features at every step.
     """
-    values = {name: getattr(self.trunk, name) for name in runtime_fields(self.trunk)}
+    values = vars(self.trunk)
     rates = {name: rate for name, value in values.items() if name.endswith("_dropout") and value}
     return dataclasses.replace(self, trunk=dataclasses.replace(self.trunk, **rates))
 
