@@ -132,8 +132,14 @@ class Encoded:
 
   def part(self, first: int, last: int) -> "Encoded":
     """Examples first to last - 1, as a data set of their own in which all count."""
-    own = {name: getattr(self, name)[first:last] for name in ("fields", "kept", "labels")}
-    return dataclasses.replace(self, **own, locations=self.locations[first:last], unlabeled=0)
+    return dataclasses.replace(
+      self,
+      fields=self.fields[first:last],
+      kept=self.kept[first:last],
+      labels=self.labels[first:last],
+      locations=self.locations[first:last],
+      unlabeled=0,
+    )
 
   def report(self, balance: str = "") -> str:
     """A summary to read before training: counts, lengths, label balance, unknown ids, truncation.

@@ -67,7 +67,8 @@ class TaggedFiles(Config):
   def _read(self, data_dir: str, split: str) -> Iterator[TaggedExample]:
     if split not in SPLITS:
       raise InputError(f"split {split!r}: should be one of {', '.join(SPLITS)}")
-    path = os.path.join(data_dir, getattr(self, split))
+    files = {"train": self.train, "dev": self.dev, "test": self.test}
+    path = os.path.join(data_dir, files[split])
     for example in read_columns(path, self.column, may_lack_tags=split == "test"):
       tags = example.label
       if tags and self.scheme != "files" and are_spans(tags):
