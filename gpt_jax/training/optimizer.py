@@ -10,7 +10,7 @@ import optax
 from gpt_jax.config import Config, option, register
 from gpt_jax.errors import InputError
 from gpt_jax.training.schedules import SHAPES, make_schedule, warmup_length
-from gpt_jax.training.update_rules import RULES, averaged, clip_by_global_norm
+from gpt_jax.training.update_rules import averaged, clip_by_global_norm, find_rule, rule_names
 
 
 @register("optimizer")
@@ -29,7 +29,7 @@ class OptimConfig(Config):
     "the Adam of OpenAI, optax (adamw), BERT or fairseq; ALBERT's LAMB; T5's Adafactor, which has "
     "no weight_decay, b1, b2 and eps; Adagrad, of which eps is the first sum of squares; momentum "
     "of b1",
-    choices=tuple(RULES),
+    choices=tuple(rule_names()),
   )
   learning_rate: float | None = option(
     2.5e-4, "peak learning rate; none, when fine-tuning: chosen by model size", low=0.0, high=1e3
@@ -135,7 +135,7 @@ def schedule_of(config: OptimConfig, total_steps: int) -> optax.Schedule:
 
 def rule_of(config: OptimConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
   """The update rule, which multiplies by the learning rate of a schedule."""
-  rule = RULES[config.optimizer]
+  rule = find_rule(config.optimizer)
   return rule(schedule, config.b1, config.b2, config.eps, config.weight_decay)
 
 
