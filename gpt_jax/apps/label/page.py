@@ -12,14 +12,13 @@ from typing import Any
 from gpt_jax.apps.report import chart
 from gpt_jax.apps.report.answers import MANY_DOUBTFUL, SURE_JUDGE, Answer
 from gpt_jax.apps.report.chart import Drawn, Line
-from gpt_jax.apps.report.page import confusion_matrix, environment
+from gpt_jax.apps.report.page import confusion_matrix, fill_page
 
 TITLES = {
   "tfidf": "TF-IDF with logistic regression",
   "probe": "linear probe of the checkpoint",
   "finetuned": "fine-tuned checkpoint",
 }
-_MAX_TEXT = 600  # characters of a row
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,28 +54,22 @@ def render(result: dict[str, Any], suspects: Sequence[Suspect], name: str) -> st
   Raises:
     InputError: jinja2 is not installed.
   """
-  text = (
-    environment(os.path.dirname(__file__))
-    .get_template("page.html")
-    .render(
-      name=name,
-      result=result,
-      answers=_answers(result),
-      models=[(TITLES[model["name"]], model) for model in result["models"]],
-      title_of=TITLES,
-      choice=about_choice(result),
-      threshold=about_threshold(result["threshold"]),
-      classes=_classes(result["classes"]),
-      matrix=confusion_matrix(result["classes"]["labels"], result["classes"]["confusion"]),
-      about_labels=about_labels(result),
-      about_curve=about_curve(result),
-      curve=_curve(result["curve"]),
-      suspects=list(map(_view, suspects)),
-      command=_command(result),
-    )
+  return fill_page(
+    os.path.dirname(__file__),
+    name=name,
+    result=result,
+    answers=_answers(result),
+    models=[(TITLES[model["name"]], model) for model in result["models"]],
+    title_of=TITLES,
+    choice=about_choice(result),
+    threshold=about_threshold(result["threshold"]),
+    matrix=confusion_matrix(result["classes"]["labels"], result["classes"]["confusion"]),
+    about_labels=about_labels(result),
+    about_curve=about_curve(result),
+    curve=_curve(result["curve"]),
+    suspects=suspects,
+    command=_command(result),
   )
-  # A text may hold halves of surrogate pairs, which UTF-8 has no bytes for.
-  return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def about_choice(result: dict[str, Any]) -> str:
@@ -234,34 +227,9 @@ def _beside_tfidf(result: dict[str, Any], chosen: dict[str, Any]) -> tuple[str, 
   return "no, so TF-IDF predicts", compared + about_choice(result), "plain"
 
 
-def _classes(report: dict[str, Any]) -> list[tuple[str, list[tuple[str, str, int]], str]]:
-  """(label, (value, interval, percent) of precision and recall, and of F1, support), the lowest F1
-  first.
-  """
-  rows = []
-  for label, values in sorted(report["per_class"].items(), key=lambda item: item[1]["f1"]):
-    cells = []
-    for name in ("precision", "recall", "f1"):
-      interval = values.get(f"{name}_interval")
-      shown = f"{interval[0]:.2f} to {interval[1]:.2f}" if interval else ""
-      cells.append((f"{values[name]:.2f}", shown, round(100 * values[name])))
-    rows.append((label, cells, f"{values['support']:,}"))
-  return rows
-
-
 def _curve(curve: dict[str, Any]) -> Drawn | None:
   lines = []
   for color, name in enumerate(("tfidf", "probe")):
     percent = [100 * value for value in curve[name]]
     lines.append(Line(TITLES[name], curve["sizes"], percent, color, "dots"))
   return chart.draw("Learning curve", "% right of dev and test rows", lines, x_name="training rows")
-
-
-def _view(suspect: Suspect) -> dict[str, str]:
-  text = suspect.text
-  return {
-    "line": suspect.line,
-    "text": text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 1]}…",
-    "given": f"{suspect.given} {suspect.p_given:.0%}",
-    "suggested": f"{suspect.suggested} {suspect.p_suggested:.0%}",
-  }

@@ -285,16 +285,16 @@ def _wrong_labels(run: Record, labels: Labels) -> tuple[str, str, str]:
   if not errors:
     return "Nothing", f"All {labels.n:,} dev examples are labeled correctly.", "good"
   count, label, predicted = pairs[0]
-  text = f"Most often “{_clip(label)}” is taken for “{_clip(predicted)}” "
+  text = f"Most often “{clip(label)}” is taken for “{clip(predicted)}” "
   text += f"({count:,} {_plural('time', count)})"
   seen = [name for name in labels.names if labels.per_class[name]["support"] > 0]
   weakest = min(seen, key=lambda name: labels.per_class[name]["recall"])
   row = labels.per_class[weakest]
-  text += f"; the label found least is “{_clip(weakest)}”: {row['recall']:.0%} of its "
+  text += f"; the label found least is “{clip(weakest)}”: {row['recall']:.0%} of its "
   text += f"{row['support']:,.0f}."
   if run.wrong and run.wrong[0].confidence > 0.9:
     worst = run.wrong[0]
-    text += f" Its most confident error is {_clip(worst.where)}, at {worst.confidence:.0%}."
+    text += f" Its most confident error is {clip(worst.where)}, at {worst.confidence:.0%}."
   text += f" {mislabeled(run)}" if run.wrong else ""
   return f"{errors:,} of {labels.n:,} examples", text, "plain"
 
@@ -309,10 +309,10 @@ def _wrong_multi_labels(labels: MultiLabels) -> tuple[str, str, str]:
   for counts, what in ((missed, "missed"), (given, "given wrongly")):
     most = max(counts, key=lambda name: counts[name])
     if count := counts[most]:
-      texts.append(f"“{_clip(most)}” is {what} most often ({count:,} {_plural('time', count)})")
+      texts.append(f"“{clip(most)}” is {what} most often ({count:,} {_plural('time', count)})")
   weakest = min(labels.per_class, key=lambda name: labels.per_class[name]["f1"])
   row = labels.per_class[weakest]
-  text = f"{'; '.join(texts)}. The lowest F1 is that of “{_clip(weakest)}”: {row['f1']:.2f}, with "
+  text = f"{'; '.join(texts)}. The lowest F1 is that of “{clip(weakest)}”: {row['f1']:.2f}, with "
   text += f"{row['support']:,.0f} {_plural('example', row['support'])}."
   return f"{counted(total, 'label')} in {counted(labels.n, 'example')}", text, "plain"
 
@@ -434,5 +434,5 @@ def _plural(word: str, count: float) -> str:
   return word if count == 1 else f"{word}s"
 
 
-def _clip(text: str, most: int = 60) -> str:
+def clip(text: str, most: int = 60) -> str:
   return text if len(text) <= most else f"{text[: most - 1]}…"

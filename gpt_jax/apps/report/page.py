@@ -15,14 +15,14 @@ from gpt_jax.apps.report import paper_tables as tables
 from gpt_jax.apps.report.answers import (
   Answer,
   answers,
+  clip,
   confusions,
   format_metric,
   is_error,
   mislabeled,
 )
 from gpt_jax.apps.report.chart import Drawn, Level, Line, short
-from gpt_jax.apps.report.multi_label import MultiLabels
-from gpt_jax.apps.report.record import Labels, Record
+from gpt_jax.apps.report.record import Labels, Record, WrongRow
 from gpt_jax.apps.report.reference import reference_lines
 from gpt_jax.apps.report.samples import samples_view
 from gpt_jax.apps.report.status import commands, ending, status
@@ -33,7 +33,6 @@ from gpt_jax.training.forecast import duration, gigabytes, memory_range
 TEXTS = {"loss": "training", "valid_loss": "held-out"}  # metric -> its text
 _MAX_CLASSES = 12  # of a confusion matrix; more would be dust on a phone
 _MAX_PAIRS = 10
-_MAX_TEXT = 600  # characters of a row
 _TRACES = (
   # metric, title, unit, whether y may be logarithmic
   ("learning_rate", "Learning rate", "of each update", False),
@@ -67,13 +66,22 @@ def environment(folder: str = "") -> Any:
   """
   jinja2 = require("jinja2", "a report", "jinja2", "report")
   here = os.path.dirname(__file__)
-  return jinja2.Environment(
+  made = jinja2.Environment(
     loader=jinja2.FileSystemLoader([folder or here, here]),
     autoescape=True,
     undefined=jinja2.StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
   )
+  made.filters["short"] = short
+  return made
+
+
+def fill_page(folder: str = "", **fields: Any) -> str:
+  """The page.html of an app's folder, or the report's, with these fields. Raises as environment."""
+  text = environment(folder).get_template("page.html").render(fields)
+  # A text may hold halves of surrogate pairs, which UTF-8 has no bytes for.
+  return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def render(runs: Sequence[Record], out: str, samples: dict[str, list[Sample]] | None = None) -> str:
@@ -93,11 +101,7 @@ def render(runs: Sequence[Record], out: str, samples: dict[str, list[Sample]] | 
     views.append(_view(run, name, out, (samples or {}).get(run.folder, [])))
   comparison = _compare(runs, names) if len(runs) > 1 else None
   title = names[0] if len(runs) == 1 else f"{len(runs)} runs"
-  text = (
-    environment().get_template("page.html").render(title=title, views=views, comparison=comparison)
-  )
-  # A text may hold halves of surrogate pairs, which UTF-8 has no bytes for.
-  return text.encode("utf-8", "replace").decode("utf-8")
+  return fill_page(title=title, views=views, comparison=comparison)
 
 
 def run_names(folders: Sequence[str]) -> list[str]:
@@ -131,8 +135,8 @@ def _view(run: Record, name: str, out: str, samples: list[Sample]) -> dict[str, 
     "traces": list(filter(None, _traces(run))),
     "results": _results(run),
     "labels": _label_view(run.labels) if run.labels else None,
-    "multi": _multi_view(run.multi) if run.multi else None,
-    "wrong": [_wrong_view(run, row, out) for row in run.wrong],
+    "multi": run.multi,
+    "wrong": [(row, _link(run, row, out)) for row in run.wrong],
     "n_wrong": run.n_wrong,
     "mislabeled": mislabeled(run),
     "samples": samples,
@@ -373,42 +377,12 @@ def _label_view(labels: Labels) -> dict[str, Any]:
   calibration = labels.calibration
   return {
     "n": labels.n,
-    "per_class": _class_rows({name: labels.per_class[name] for name in labels.names}),
+    "per_class": {name: labels.per_class[name] for name in labels.names},
     "confusion": confusion_matrix(labels.names, labels.confusion),
     "pairs": confusions(labels)[:_MAX_PAIRS],
     "calibration": calibration,
     "reliability": _reliability(calibration) if calibration.get("bins") else None,
   }
-
-
-def _class_rows(per_class: dict[str, dict[str, float]]) -> list[tuple]:
-  """(label, (value, percent) of precision, recall and F1, support, F1), the lowest F1 first."""
-  rows = []
-  for name, row in per_class.items():
-    shares = [
-      (f"{row[key]:.2f}", round(100 * min(1.0, max(0.0, row[key]))))
-      for key in ("precision", "recall", "f1")
-    ]
-    rows.append((name, shares, f"{row['support']:,.0f}", row["f1"]))
-  return sorted(rows, key=lambda entry: entry[3])
-
-
-def _multi_view(labels: MultiLabels) -> dict[str, Any]:
-  """Classes and worst errors of a multi-label run."""
-  errors = []
-  for name, of_label in labels.shown_errors().items():
-    rows = []
-    for error in of_label.worst:
-      rows.append(
-        {
-          "where": error.where,
-          "text": _clipped(error.text.replace("\t", " | "), _MAX_TEXT),
-          "given": error.given,
-          "probability": f"{error.probability:.0%}",
-        }
-      )
-    errors.append((name, f"{of_label.missed:,}", f"{of_label.given:,}", rows))
-  return {"per_class": _class_rows(labels.per_class), "errors": errors}
 
 
 def confusion_matrix(
@@ -450,21 +424,13 @@ def _reliability(calibration: dict[str, Any]) -> Drawn | None:
   return dataclasses.replace(drawn, head=head, rows=rows)
 
 
-def _wrong_view(run: Record, row: Any, out: str) -> dict[str, str]:
-  link = ""
-  if row.link:
-    page, _, place = row.link.rpartition("#")
-    target = os.path.relpath(os.path.join(run.folder, page), os.path.dirname(os.path.abspath(out)))
-    link = f"{urllib.parse.quote(target)}#{place}"
-  return {
-    "where": row.where,
-    "text": _clipped(row.shown, _MAX_TEXT),
-    "label": row.label,
-    "predicted": row.predicted,
-    "confidence": f"{row.confidence:.0%}",
-    "chance": f"{row.chance:.0%}",
-    "link": link,
-  }
+def _link(run: Record, row: WrongRow, out: str) -> str:
+  """The row in an inspection page, relative to the report; "" if it is in none."""
+  if not row.link:
+    return ""
+  page, _, place = row.link.rpartition("#")
+  target = os.path.relpath(os.path.join(run.folder, page), os.path.dirname(os.path.abspath(out)))
+  return f"{urllib.parse.quote(target)}#{place}"
 
 
 def _data_facts(run: Record) -> list[tuple[str, str]]:
@@ -502,7 +468,7 @@ def _data_facts(run: Record) -> list[tuple[str, str]]:
       facts.append(("special tokens", ", ".join(map(str, special))))
   for name, value in run.data.items():
     if name not in names and not isinstance(value, (dict, list)):
-      facts.append((name.replace("_", " "), _clipped(str(value), 20)))
+      facts.append((name.replace("_", " "), clip(str(value), 20)))
   return facts
 
 
@@ -636,10 +602,6 @@ def _differing_fields(runs: Sequence[Record]) -> list[tuple[str, list[str]]]:
 
 def _scaled(values: Sequence[float | None], factor: float) -> list[float | None]:
   return [None if value is None else factor * value for value in values]
-
-
-def _clipped(text: str, most: int) -> str:
-  return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _times(count: int) -> str:

@@ -71,7 +71,7 @@ def gradient_view(model: dict[str, Any]) -> dict[str, Any]:
       "shortens it learns more slowly than those above it.",
     )
   )
-  return {"name": model["name"], "about": model["about"], "maps": maps, "figures": figures}
+  return {**model, "maps": maps, "figures": figures}
 
 
 def _heat_map(title: str, layers: Sequence[str], norms: np.ndarray) -> Map:
@@ -146,21 +146,3 @@ def _by_distance(norms: Sequence[float]) -> tuple[list[float], list[float]]:
   # The geometric mean, as the axis is logarithmic.
   centers = [(low * (high - 1)) ** 0.5 for low, high in spans]
   return centers, [float(by_distance[low:high].mean()) for low, high in spans]
-
-
-def decays(models: Sequence[dict[str, Any]]) -> list[tuple[str, list[str]]]:
-  """(model and layer, half-distance, exponential fit, exponent, power fit) after training."""
-  rows = []
-  for model in models:
-    for layer, decay in zip(model["layers"], model["trained"]["decay"], strict=True):
-      if decay is None:
-        continue
-      half = decay["half_distance"]
-      cells = [
-        "never" if half is None or half > 1e4 else f"{half:.1f}",
-        f"{decay['exponential_fit']:.2f}",
-        f"{decay['exponent']:.2f}",
-        f"{decay['power_fit']:.2f}",
-      ]
-      rows.append((f"{model['name']}: {layer}", cells))
-  return rows

@@ -65,24 +65,8 @@ def sampling_view(model: dict[str, Any]) -> dict[str, Any]:
       "less likely than real text.",
     ),
   )
-  rows = []
-  for entry in [text, *written]:
-    name = f"{entry['temperature']:g}" if "temperature" in entry else "held-out text"
-    shares = [f"{100 * entry[k]:.1f}" for k in ("distinct_1", "distinct_2", "distinct_3")]
-    repeats = [f"{100 * entry['repeated_4']:.1f}", f"{entry['longest_repeat']:.1f}"]
-    rows.append((name, [*shares, *repeats, f"{entry['nats']:.3f}"]))
-  samples = [("held-out text", text["sample"])]
-  for entry in written:
-    if entry["temperature"] in _SHOWN_TEMPERATURES:
-      samples.append((f"temperature {entry['temperature']:g}", entry["sample"]))
   about = (
-    f"{model['about']}. {model['texts']} texts of {model['tokens']} tokens at each temperature"
+    f"{model['about']}. {model['texts']} texts of {model['tokens']} tokens at each temperature, "
+    f"{model['tokens_per_second']:,.0f} tokens/s."
   )
-  return {
-    "name": model["name"],
-    "about": f"{about}, {model['tokens_per_second']:,.0f} tokens/s.",
-    "figures": figures,
-    "rows": rows,
-    "prompt": model["prompt"],
-    "samples": samples,
-  }
+  return {**model, "about": about, "figures": figures, "shown": _SHOWN_TEMPERATURES}

@@ -8,13 +8,6 @@ from gpt_jax.apps.report.answers import Answer
 from gpt_jax.apps.report.chart import Line, short
 
 _CLOSE = 0.05  # of the loss: an error of a prediction below it
-_MEANINGS = (
-  ("floor", "E", "nats that neither size nor data removes"),
-  ("size_scale", "A", "scale of what a larger model removes"),
-  ("size_exponent", "a", "twice the parameters leave 2^-a of it"),
-  ("data_scale", "B", "scale of what more tokens remove"),
-  ("data_exponent", "b", "twice the tokens leave 2^-b of it"),
-)
 
 
 def next_size(part: dict[str, Any]) -> Answer:
@@ -35,16 +28,7 @@ def next_size(part: dict[str, Any]) -> Answer:
   return Answer(question, predicted, text, "good" if close else "bad")
 
 
-def scaling_view(part: dict[str, Any]) -> dict[str, Any]:
-  return {
-    "figures": _scaling_figures(part),
-    "law": _law_rows(part),
-    "runs": _run_rows(part),
-    "about": _about_scaling(part),
-  }
-
-
-def _scaling_figures(part: dict[str, Any]) -> list[Figure]:
+def scaling_figures(part: dict[str, Any]) -> list[Figure]:
   runs, law = part["runs"], part.get("law")
   lengths = sorted({run["tokens"] for run in runs})
   lines, by_width = [], []
@@ -92,23 +76,7 @@ def _scaling_figures(part: dict[str, Any]) -> list[Figure]:
   )
 
 
-def _law_rows(part: dict[str, Any]) -> list[tuple[str, str, str]]:
-  law = part.get("law")
-  return [(symbol, short(law[name]), meaning) for name, symbol, meaning in _MEANINGS] if law else []
-
-
-def _run_rows(part: dict[str, Any]) -> list[list[str]]:
-  rows = []
-  for run in [*part["runs"], *([part["next"]] if "next" in part else [])]:
-    by_law = run.get("fitted", run.get("predicted"))
-    loss = "none" if run["loss"] is None else f"{run['loss']:.3f}"
-    law = "" if by_law is None else f"{by_law:.3f}"
-    numbers = [f"{run[name]:,}" for name in ("width", "parameters", "tokens")]
-    rows.append([*numbers, loss, law, f"{run['seconds']:,.0f} s"])
-  return rows
-
-
-def _about_scaling(part: dict[str, Any]) -> str:
+def about_scaling(part: dict[str, Any]) -> str:
   if "law" not in part:
     return "A run diverged, so that there is no law."
   if "next" not in part:
