@@ -463,7 +463,7 @@ CASES = [
   ),
   (
     "reproduce --checkpoint={pretrained} --data=labels --workdir=run --table=5",
-    "holds 'config.json' and no results",
+    "holds 'config.json' but no results",
   ),
   (
     "reproduce --checkpoint=nothing --data=labels --workdir=new --table=5",
@@ -480,7 +480,7 @@ CASES = [
   ("compare --workdir=new --budget=large", "--budget=large: must be one of smoke, small, full"),
   ("compare --workdir=new --budget=full", "--budget=full needs --corpus=DIR, a prepared text"),
   ("compare --workdir=new --corpus=prepared", "--corpus=prepared: prepared without sentence ends"),
-  ("compare --workdir=run", "holds 'config.json' and no results.json"),
+  ("compare --workdir=run", "holds 'config.json' but no results.json"),
   (
     "zero_shot --checkpoint={pretrained} --data=labels",
     "--data=labels: no task can be evaluated; the tasks are cola, ",

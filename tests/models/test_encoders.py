@@ -12,8 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from bert_trunk import bert_trunk
 
-from gpt_jax.apps.report.attention_maps import attention_maps
+from gpt_jax.apps.report.visualize import attention_maps
 from gpt_jax.batch import Batch, Labels, Predictions, Rows
 from gpt_jax.errors import InputError
 from gpt_jax.models.generator import language_model
@@ -25,7 +26,6 @@ from gpt_jax.models.heads.regress import RegressHead
 from gpt_jax.models.heads.sentence_pair import SentencePairHead
 from gpt_jax.models.loss import model_loss
 from gpt_jax.models.model import ModelConfig, parameter_shapes
-from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.models.trunk import Pooler, States
 from gpt_jax.ops.cross_entropy import logits
 from gpt_jax.ops.dropout import step_key
@@ -33,21 +33,7 @@ from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.training.optimizer import OptimConfig, make_optimizer
 from gpt_jax.training.trainer import Trainer
 
-BERT = TransformerConfig(
-  vocab_size=60,
-  context=24,
-  layers=2,
-  width=16,
-  heads=4,
-  special_tokens=0,
-  token_types=2,
-  embedding_norm=True,
-  embedding_dropout_on="sum",
-  pooler=True,
-  activation="gelu",
-  norm_epsilon=1e-12,
-  init="truncated",
-)
+BERT = bert_trunk(60, special_tokens=0)
 ROBERTA = dataclasses.replace(BERT, token_types=0, pooler=False, norm_epsilon=1e-5, init="normal")
 ALBERT = dataclasses.replace(BERT, embedding_width=8, shared_layers=True, activation="gelu_tanh")
 TRUNKS = {"bert": BERT, "roberta": ROBERTA, "albert": ALBERT}

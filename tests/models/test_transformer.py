@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gpt_jax.apps.report.attention_maps import attention_maps
+from gpt_jax.apps.report.visualize import attention_maps
 from gpt_jax.batch import Rows
 from gpt_jax.errors import InputError
 from gpt_jax.models.transformer import TransformerConfig

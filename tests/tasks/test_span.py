@@ -6,6 +6,7 @@ import random
 import jax
 import numpy as np
 import pytest
+from bert_trunk import bert_trunk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -373,19 +374,8 @@ def test_berts_trunk_refuses_and_is_exported(make_run, tiny_tokenizer, tmp_path)
   """Version 2.0, of which a third of the questions have no answer."""
   pytest.importorskip("safetensors")
   tokenizer = tiny_tokenizer.with_special("cls", "sep", "mask", "pad")
-  trunk = TransformerConfig(
-    tokenizer.vocab_size,
-    special_tokens=len(tokenizer.special),
-    context=64,
-    layers=1,
-    width=32,
-    heads=2,
-    token_types=2,
-    embedding_norm=True,
-    embedding_dropout_on="sum",
-    pooler=True,
-    activation="gelu",
-  )
+  sizes = {"context": 64, "layers": 1, "width": 32, "heads": 2}
+  trunk = bert_trunk(tokenizer.vocab_size, special_tokens=len(tokenizer.special), **sizes)
   spec = ModelConfig(trunk, (MaskedHead(),), "bidirectional")
   meta = {"tokenizer": tokenizer, "sequence_format": to_json(BERTFormat())}
   pretrained = make_run(tmp_path / "pretrained", spec, **meta)

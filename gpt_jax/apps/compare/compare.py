@@ -18,7 +18,7 @@ from gpt_jax.apps.compare.cost import Cost, cost, paces, parameters
 from gpt_jax.apps.compare.probe import probe_score, probe_start
 from gpt_jax.apps.compare.rows import SPECIAL, Row, find_rows
 from gpt_jax.apps.compare.tables import Results, as_csv, describe, is_finite, step_at_equal_seconds
-from gpt_jax.apps.report import plot
+from gpt_jax.apps.report import pages, plot
 from gpt_jax.apps.report.figures import pyplot
 from gpt_jax.apps.report.report import write_report
 from gpt_jax.checkpoints.run_folder import listing
@@ -150,13 +150,7 @@ def _find_budget(budget: str | Budget) -> Budget:
 def _check(workdir: str, budget: Budget, data: str, corpus: str) -> None:
   """Raises InputError for arguments that would fail later, and for missing packages."""
   check_workdir(workdir)
-  names = listing(workdir)
-  known = ("lock", "text", "prepared", f"{_RESULTS}.partial")
-  foreign = [name for name in sorted(names) if not name.startswith(known)]
-  if foreign and _RESULTS not in names:
-    raise InputError(
-      f"--workdir={workdir} holds {foreign[0]!r} and no {_RESULTS}; use another folder"
-    )
+  pages.check_workdir(workdir, _RESULTS, ("lock", "text", "prepared"))
   if not corpus and not budget.vocab_size:
     raise InputError(
       f"--budget={budget.name} needs --corpus=DIR, a prepared text: python launch/prepare.py "

@@ -1,18 +1,162 @@
-"""Gradient norms of a checkpoint and of the same model before training."""
+"""How long the gradient of a language model's loss is at each layer and position.
 
-from typing import Any
+Long distances are hard to learn where the gradient of a prediction vanishes on its way back (Bengio
+et al. 1994). A trunk adds zeros to its hidden states under the collection "hidden", by Linen's
+`perturb`; the gradient with respect to these zeros is that of the states.
+
+Letters: B rows, T positions, L layers.
+"""
+
+import functools
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax.apps.diagnose.budget import Budget
-from gpt_jax.apps.diagnose.gradient_norms import Norms, decay_of, gradient_norms
 from gpt_jax.apps.diagnose.texts import Texts, held_out_rows
-from gpt_jax.batch import Batch, Rows
+from gpt_jax.batch import Batch, Predictions, Rows
 from gpt_jax.checkpoints.load import LoadedModel
+from gpt_jax.errors import InputError
 from gpt_jax.models.model import Model
 
+_COLLECTION = "hidden"
 _LONGEST = 256  # tokens of a row
+_ROWS = 8  # at a time
+_MIN_DISTANCES = 3  # that a line through their norms can be judged by
+
+
+class Norms(NamedTuple):
+  """L2 norms of d loss / d h, means over rows.
+
+  Attributes:
+    layers: names from the input on, such as "embedding", "block 1".
+    of_text: float64 [L, T]; the loss is the mean over all positions of a row.
+    of_last: float64 [L, T]; the loss is that of the last prediction of a row.
+  """
+
+  layers: list[str]
+  of_text: np.ndarray
+  of_last: np.ndarray
+
+
+class Decay(NamedTuple):
+  """How the gradient falls with the distance d to the prediction.
+
+  Attributes:
+    half_distance: tokens over which it halves if it falls as exp(-d / c); infinite if it does not.
+    exponential_fit: share of the variance of its logarithm that this explains.
+    exponent: k, if it falls as d^-k.
+    power_fit: share of the variance that this explains.
+  """
+
+  half_distance: float
+  exponential_fit: float
+  exponent: float
+  power_fit: float
+
+
+def gradient_norms(model: Model, params: Any, rows: np.ndarray) -> Norms:
+  """Norms for a causal language model, without dropout.
+
+  Args:
+    model: from LoadedModel.language_model.
+    params: of the model.
+    rows: int32 [B, T + 1] token ids, without padding.
+
+  Raises:
+    InputError: the trunk does not name its hidden states.
+  """
+  length = rows.shape[1] - 1
+  whole = np.full((1, length), 1 / length, np.float32)
+  last = np.eye(1, length, length - 1, dtype=np.float32)
+  names = sorted(_hidden(model, params, _batch(rows[:1], whole)), key=_number)
+  sums = np.zeros((2, len(names), length))
+  for first in range(0, len(rows), _ROWS):
+    some = rows[first : first + _ROWS]
+    for i, weights in enumerate((whole, last)):
+      norms = jax.device_get(_norms(model, params, _batch(some, weights)))
+      sums[i] += [norms[name].astype(np.float64).sum(0) for name in names]
+  of_text, of_last = sums / len(rows)
+  return Norms(list(map(_layer, names)), of_text, of_last)
+
+
+def _batch(rows: np.ndarray, weights: np.ndarray) -> Batch:
+  """All next tokens of each row, with the loss weights [1, T]."""
+  inputs = rows[:, :-1]
+  positions = np.broadcast_to(np.arange(inputs.shape[1], dtype=np.int32), inputs.shape)
+  weights = np.broadcast_to(weights, inputs.shape)
+  return Batch(Rows(inputs, positions), predictions=Predictions(rows[:, 1:], weights))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _norms(model: Model, params: Any, batch: Batch) -> dict[str, jax.Array]:
+  """float32 [B, T] for each layer.
+
+  The loss is the sum over rows of their weighted losses. None depends on another row, so the
+  gradient at a row's states is that of its own loss.
+  """
+  head = model.config.heads[0]
+
+  def loss(added):
+    outputs: Any = model.apply({"params": params, _COLLECTION: {"trunk": added}}, batch)
+    return head.loss(outputs.heads[0], outputs.states, batch, model.num_tokens).total
+
+  shapes = _hidden(model, params, batch)
+  zeros = {name: jnp.zeros(shape.shape, shape.dtype) for name, shape in shapes.items()}
+  gradients = jax.grad(loss)(zeros)
+  return {name: jnp.linalg.norm(x.astype(jnp.float32), axis=-1) for name, x in gradients.items()}
+
+
+def _hidden(model: Model, params: Any, batch: Batch) -> dict[str, Any]:
+  """The shape of each hidden state that the trunk names, [B, T, D]."""
+
+  def created(params, batch):
+    return model.apply({"params": params}, batch, mutable=[_COLLECTION])[1]
+
+  shapes = jax.eval_shape(created, params, batch).get(_COLLECTION, {}).get("trunk", {})
+  if not shapes:
+    trunk = type(model.config.trunk).__name__
+    raise InputError(f"trunk: a {trunk} does not name its hidden states, as Transformer does")
+  return shapes
+
+
+def _number(name: str) -> int:
+  return int(name.partition("_")[0])
+
+
+def _layer(name: str) -> str:
+  """ "embedding", "block 2", "memory"."""
+  number, _, kind = name.partition("_")
+  return f"{kind} {number}" if kind == "block" else kind
+
+
+def decay_of(norms: np.ndarray) -> Decay | None:
+  """How the gradient of a row's last prediction falls; None where it is 0 almost everywhere.
+
+  Args:
+    norms: [T], of one layer. The last one, of the predicting position itself, is left out: it
+      reaches the prediction on a way of its own, the residual stream.
+  """
+  by_distance = np.asarray(norms, np.float64)[::-1][1:]
+  distances = np.arange(1, len(by_distance) + 1)
+  above = by_distance > 0
+  if above.sum() < _MIN_DISTANCES:
+    return None
+  logs, distances = np.log(by_distance[above]), distances[above]
+  slope, exponential_fit = _line(distances, logs)
+  exponent, power_fit = _line(np.log(distances), logs)
+  half = float(np.log(2) / -slope) if slope < 0 else float("inf")
+  return Decay(half, exponential_fit, -exponent, power_fit)
+
+
+def _line(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
+  """The slope of the regression line, and the share of variance that it explains."""
+  slope, offset = np.polyfit(x, y, 1)
+  left = np.square(y - slope * x - offset).sum()
+  total = np.square(y - y.mean()).sum()
+  return float(slope), float(1 - left / total) if total > 0 else 1.0
 
 
 def measure_gradients(loaded: LoadedModel, texts: Texts, budget: Budget) -> dict[str, Any]:

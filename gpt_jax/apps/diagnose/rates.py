@@ -1,16 +1,19 @@
 """Learning rate x seed: which runs learn, get stuck or diverge."""
 
 import collections
+import math
 import statistics
 from typing import Any
 
 from gpt_jax.apps.diagnose.budget import Budget
 from gpt_jax.apps.diagnose.short_runs import make_short_run, short_config
-from gpt_jax.apps.diagnose.stability import OUTCOMES, outcome
 from gpt_jax.apps.diagnose.texts import Texts
 from gpt_jax.apps.diagnose.workdir import measured
 from gpt_jax.config import to_json
 from gpt_jax.parallel.processes import log
+
+OUTCOMES = ("learned", "stuck", "diverged")
+_MARGIN = 0.1  # nats below the unigram entropy, from which on more than word frequencies is learned
 
 
 def measure_rates(trunk: Any, texts: Texts, budget: Budget, workdir: str) -> dict[str, Any]:
@@ -60,3 +63,16 @@ def _of_rate(rate: float, runs: list[dict[str, Any]]) -> dict[str, Any]:
     "refused": sum(run["refused"] for run in runs),
     "runs": runs,
   }
+
+
+def outcome(loss: float | None, first_loss: float, unigram_entropy: float) -> str:
+  """One of OUTCOMES; stuck are those between the unigram entropy and their first loss.
+
+  Args:
+    loss: held-out loss at the end, in nats per token; None or nan if the run broke off.
+    first_loss: the same before the first update.
+    unigram_entropy: of the text: the loss of a model that knows word frequencies and nothing else.
+  """
+  if loss is None or not math.isfinite(loss) or loss > first_loss:
+    return "diverged"
+  return "learned" if loss < unigram_entropy - _MARGIN else "stuck"

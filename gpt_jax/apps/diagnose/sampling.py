@@ -1,6 +1,11 @@
-"""Samples at each temperature, compared with the real continuations in the held-out text."""
+"""Samples at each temperature, compared with the real continuations in the held-out text.
+
+How varied texts are and how much they repeat is measured by distinct n-grams (Li et al. 2016), and
+by n-grams that occurred before (Welleck et al. 2020).
+"""
 
 import dataclasses
+import re
 import statistics
 import time
 from collections.abc import Sequence
@@ -11,7 +16,6 @@ import numpy as np
 
 from gpt_jax.apps.diagnose.budget import Budget
 from gpt_jax.apps.diagnose.gradients import trained_length
-from gpt_jax.apps.diagnose.text_diversity import diversity
 from gpt_jax.apps.diagnose.texts import Texts, held_out_rows
 from gpt_jax.checkpoints.load import LoadedModel
 from gpt_jax.data.tokenizers.base import Tokenizer
@@ -21,6 +25,8 @@ from gpt_jax.models.model import Model
 
 _PROMPT = 8  # tokens
 _SAMPLE = 60  # words that are shown
+_WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")
+_REPEATED = 4  # words of an n-gram that counts as a repetition
 
 
 def measure_sampling(loaded: LoadedModel, texts: Texts, budget: Budget) -> dict[str, Any]:
@@ -68,3 +74,51 @@ def _continuation(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
   """The text without its prompt."""
   given = tokenizer.decode(list(ids[:_PROMPT]))
   return tokenizer.decode(list(ids)).removeprefix(given)
+
+
+def words(text: str) -> list[str]:
+  """Words and punctuation marks, case-folded, so that vocabularies can be compared."""
+  return _WORD.findall(text.casefold())
+
+
+def diversity(texts: Sequence[str]) -> dict[str, float]:
+  """Measures of some texts. They depend on number and length: compare like with like.
+
+  Returns:
+    distinct_1, distinct_2, distinct_3: different n-grams of words in all texts together, as a share
+      of all n-grams.
+    repeated_4: share of 4-grams that occurred before in their text.
+    longest_repeat: words in the longest stretch that occurred before in its text; the mean over
+      texts.
+  """
+  split = list(map(words, texts))
+  measures = {f"distinct_{n}": _distinct(split, n) for n in (1, 2, 3)}
+  grams = [_ngrams(text, _REPEATED) for text in split]
+  repeated, total = sum(len(x) - len(set(x)) for x in grams), sum(map(len, grams))
+  measures["repeated_4"] = repeated / total if total else 0.0
+  measures["longest_repeat"] = sum(map(longest_repeat, split)) / max(1, len(split))
+  return measures
+
+
+def longest_repeat(items: Sequence[str]) -> int:
+  """Items in the longest stretch that occurs twice; the two may overlap."""
+  best, before = 0, [0] * len(items)
+  for i, item in enumerate(items):
+    # Of the longest common stretch that ends at items j < i and i.
+    lengths = [0] * len(items)
+    for j in range(i):
+      if items[j] == item:
+        lengths[j] = (before[j - 1] if j else 0) + 1
+    best, before = max(best, *lengths), lengths
+  return best
+
+
+def _distinct(texts: Sequence[Sequence[str]], n: int) -> float:
+  grams = []
+  for text in texts:
+    grams += _ngrams(text, n)
+  return len(set(grams)) / len(grams) if grams else 0.0
+
+
+def _ngrams(items: Sequence[str], n: int) -> list[tuple[str, ...]]:
+  return [tuple(items[i : i + n]) for i in range(len(items) - n + 1)]

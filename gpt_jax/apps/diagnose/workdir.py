@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from gpt_jax.checkpoints.run_folder import listing
+from gpt_jax.apps.report import pages
 from gpt_jax.errors import InputError
 from gpt_jax.files import check_path, make_folders, read_json, verified, with_checksum, write_json
 from gpt_jax.parallel.processes import log
@@ -17,12 +17,7 @@ _PARTS = "measured"
 def check_workdir(workdir: str) -> None:
   """Makes the folder. Raises InputError if it exists and is none of this program."""
   check_path(workdir)
-  names = listing(workdir)
-  if names and not {RESULT, _PARTS} & set(names):
-    raise InputError(
-      f"--workdir={workdir} holds {min(names)!r} but no {RESULT}: not a folder of this program; "
-      "use another"
-    )
+  pages.check_workdir(workdir, RESULT, (_PARTS,))
   try:
     make_folders(os.path.join(workdir, _PARTS))
   except OSError as error:

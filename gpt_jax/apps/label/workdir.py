@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpt_jax.apps.label.table import Labeled
-from gpt_jax.checkpoints.run_folder import listing
+from gpt_jax.apps.report import pages
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_file, open_regular, read_json, refuse_url, write_json
 from gpt_jax.parallel.processes import log
@@ -19,12 +19,7 @@ _CLAIM = "label.json"
 def check_workdir(workdir: str) -> None:
   """Raises InputError if a folder exists and is none of this program."""
   refuse_url(workdir)
-  names = listing(workdir)
-  if names and _CLAIM not in names:
-    raise InputError(
-      f"--workdir={workdir} holds {min(names)!r} but no {_CLAIM}: not a folder of this program; "
-      "use another"
-    )
+  pages.check_workdir(workdir, _CLAIM)
 
 
 def claim_workdir(workdir: str, table: Labeled, checkpoint: str, seed: int) -> None:

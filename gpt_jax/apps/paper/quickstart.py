@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from gpt_jax.apps.report import plot
 from gpt_jax.apps.report.report import write_report
 from gpt_jax.data.pieces import read_pieces
 from gpt_jax.data.sources.source import find_all
@@ -27,7 +28,6 @@ from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.programs.pretrain_samples import with_samples
 from gpt_jax.tasks.story import TASKS
 from gpt_jax.tasks.task import BuiltinTask, Task
-from gpt_jax.training.history import curve
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
 from gpt_jax.training.trackers import parse_trackers
@@ -63,11 +63,13 @@ def run(workdir: str, text: str = "", short: bool = False) -> None:
     trackers=parse_trackers("auto", pretrained),
     on_end=[write_report],
   )
-  entropy = TokenFile(data, "train").unigram_entropy
-  plot(pretrained, entropy, os.path.join(workdir, "loss.png"))
+  try:
+    plot.run([pretrained], os.path.join(workdir, "loss.png"), overwrite=True)
+  except InputError as error:
+    print(f"no loss.png: {error}", file=sys.stderr)
   results: dict[str, Any] = {
     "short": short,
-    "unigram_entropy": entropy,
+    "unigram_entropy": TokenFile(data, "train").unigram_entropy,
     **metrics,
     "tasks": {},
   }
@@ -189,26 +191,6 @@ def _texts_and_labels(task: Task, split: str) -> tuple[list[tuple[str, ...]], np
   for example in examples:
     texts += example.sequences if task.pooling == "per_choice" else example.sequences[:1]
   return texts, np.argmax(np.array([example.label for example in examples]), -1)
-
-
-def plot(pretrained: str, unigram_entropy: float, path: str) -> None:
-  """Plots training and validation loss by step, with the unigram entropy as a baseline."""
-  try:
-    import matplotlib
-  except ImportError:
-    print("no loss.png: matplotlib is missing, pip install 'gpt_jax[plots]'", file=sys.stderr)
-    return
-  matplotlib.use("Agg")
-  from matplotlib import pyplot
-
-  figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
-  for name, label, style in (("loss", "training", "-"), ("valid_loss", "held-out text", "o-")):
-    axes.plot(*curve(pretrained, name), style, label=label)
-  axes.axhline(unigram_entropy, linestyle=":", color="gray", label="unigram entropy")
-  axes.set(xlabel="step", ylabel="nats per token", title="Pre-training")
-  axes.legend()
-  figure.savefig(path, dpi=120)
-  pyplot.close(figure)
 
 
 def describe(results: dict, stories: list[str]) -> str:

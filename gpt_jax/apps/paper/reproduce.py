@@ -12,11 +12,10 @@ from typing import Any
 from gpt_jax.apps.paper import comparison
 from gpt_jax.apps.paper import zero_shot_tasks as zero_shot
 from gpt_jax.apps.paper.comparison import ABLATIONS, FULL, SCRATCH, Setting
-from gpt_jax.apps.report import figures
+from gpt_jax.apps.report import figures, pages
 from gpt_jax.apps.report import paper_tables as tables
 from gpt_jax.apps.report.report import write_report
 from gpt_jax.checkpoints.load import LoadedModel, load_model
-from gpt_jax.checkpoints.run_folder import listing
 from gpt_jax.checkpoints.store import lock
 from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.files import atomic_file, exists, read_json, write_json
@@ -175,13 +174,7 @@ def _check(
       find(name)
   figures.pyplot()
   check_data_dir(data_dir)
-  names = set(listing(workdir))
-  known = {"runs", "lock"}
-  foreign = [name for name in sorted(names - known) if not name.startswith("results.json.partial")]
-  if foreign and "results.json" not in names:
-    raise InputError(
-      f"--workdir={workdir} holds {foreign[0]!r} and no results.json; use another folder"
-    )
+  pages.check_workdir(workdir, "results.json", ("runs", "lock"))
 
 
 def _load(name: str, path: str) -> LoadedModel:

@@ -1,7 +1,6 @@
 """Reads what a multi-label run says of its dev set: metrics and worst errors of each label."""
 
 import dataclasses
-import heapq
 from typing import Any
 
 from gpt_jax.files import parse_json
@@ -88,9 +87,8 @@ def _read_errors(
   workdir: str, report: dict[str, Any], labels: list[str], notes: list[str]
 ) -> dict[str, LabelErrors]:
   errors = {label: LabelErrors() for label in labels}
-  worst: dict[str, list[tuple[float, int, LabelError]]] = {label: [] for label in labels}
   try:
-    for number, line in enumerate(prediction_lines(workdir, report)):
+    for line in prediction_lines(workdir, report):
       entry = parse_json(line)
       where, text = str(entry["where"]), str(entry["text"])
       for label, probability in zip(labels, map(float, entry["probabilities"]), strict=True):
@@ -99,17 +97,13 @@ def _read_errors(
           continue
         errors[label].given += given
         errors[label].missed += not given
-        distance = abs(probability - 0.5)
-        error = LabelError(where, text, given, probability)
-        heapq.heappush(worst[label], (distance, -number, error))
-        if len(worst[label]) > _WORST:
-          heapq.heappop(worst[label])
+        worst = errors[label].worst
+        worst.append(LabelError(where, text, given, probability))
+        worst.sort(key=lambda error: -abs(error.probability - 0.5))
+        del worst[_WORST:]
   except FileNotFoundError:
     return {}
   except (OSError, ValueError, KeyError, TypeError) as error:
     notes.append(f"{PREDICTIONS}: not as fine-tuning writes it ({error!r})"[:300])
     return {}
-  for label, entries in worst.items():
-    ordered = sorted(entries, key=lambda entry: entry[:2], reverse=True)
-    errors[label].worst = [error for _, _, error in ordered]
   return errors

@@ -10,6 +10,8 @@ import urllib.parse
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from gpt_jax.apps.report import chart
 from gpt_jax.apps.report import paper_tables as tables
 from gpt_jax.apps.report.answers import (
@@ -24,7 +26,6 @@ from gpt_jax.apps.report.answers import (
 from gpt_jax.apps.report.chart import Drawn, Level, Line, short
 from gpt_jax.apps.report.record import Labels, Record, WrongRow
 from gpt_jax.apps.report.reference import reference_lines
-from gpt_jax.apps.report.samples import samples_view
 from gpt_jax.apps.report.status import commands, ending, status
 from gpt_jax.errors import counted
 from gpt_jax.packages import require
@@ -33,6 +34,8 @@ from gpt_jax.training.forecast import duration, gigabytes, memory_range
 TEXTS = {"loss": "training", "valid_loss": "held-out"}  # metric -> its text
 _MAX_CLASSES = 12  # of a confusion matrix; more would be dust on a phone
 _MAX_PAIRS = 10
+_MAX_SAMPLES = 10  # of a prompt; the first and the last are among them
+_MAX_SAMPLE = 400  # characters
 _TRACES = (
   # metric, title, unit, whether y may be logarithmic
   ("learning_rate", "Learning rate", "of each update", False),
@@ -140,7 +143,7 @@ def _view(run: Record, name: str, out: str, samples: list[Sample]) -> dict[str, 
     "n_wrong": run.n_wrong,
     "mislabeled": mislabeled(run),
     "samples": samples,
-    "along": samples_view(run),
+    "along": _samples_along(run),
     "data": _data_facts(run),
     "changed": changed,
     "settings": run.settings,
@@ -431,6 +434,26 @@ def _link(run: Record, row: WrongRow, out: str) -> str:
   page, _, place = row.link.rpartition("#")
   target = os.path.relpath(os.path.join(run.folder, page), os.path.dirname(os.path.abspath(out)))
   return f"{urllib.parse.quote(target)}#{place}"
+
+
+def _samples_along(run: Record) -> list[dict[str, Any]]:
+  """Texts written during the run: for each prompt {"prompt", "rows", "total"}, see run.html."""
+  losses = dict(run.points("loss")) | dict(run.points("valid_loss"))
+  by_prompt: dict[str, list[dict[str, Any]]] = {}
+  for sample in run.samples:
+    loss = losses.get(sample.step)
+    row = {
+      "step": f"{sample.step:,}",
+      "loss": f"{loss:.2f}" if loss is not None else "",
+      "text": sample.text.rstrip()[:_MAX_SAMPLE],
+    }
+    by_prompt.setdefault(sample.prompt, []).append(row)
+  views = []
+  for prompt, rows in by_prompt.items():
+    chosen = np.unique(np.linspace(0, len(rows) - 1, _MAX_SAMPLES).round().astype(int))
+    shown = [rows[number] for number in chosen]
+    views.append({"prompt": prompt, "rows": shown, "total": len(rows)})
+  return views
 
 
 def _data_facts(run: Record) -> list[tuple[str, str]]:

@@ -1,10 +1,11 @@
-"""Writing a page: an earlier one of the same program is replaced, any other file is not."""
+"""What a program may write over: its own page or folder, and no other."""
 
 import contextlib
 import os
 from collections.abc import Iterator
 from typing import IO
 
+from gpt_jax.checkpoints.run_folder import listing
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_file, check_path, is_folder, open_regular
 from gpt_jax.programs.outputs import is_taken
@@ -37,6 +38,23 @@ def open_page(out: str, program: str) -> Iterator[IO[str]]:
       yield file
   except OSError as error:
     raise InputError(f"--out={out}: {error.strerror or error}") from error
+
+
+def check_workdir(workdir: str, result: str, beside: tuple[str, ...] = ()) -> None:
+  """Raises InputError for a folder that holds files, but no result of this program.
+
+  Args:
+    result: the file that this program's folders have.
+    beside: how the names begin that a killed run may have left before it.
+  """
+  names = listing(workdir)
+  known = (f"{result}.partial", *beside)
+  foreign = sorted(name for name in names if not name.startswith(known))
+  if foreign and result not in names:
+    raise InputError(
+      f"--workdir={workdir} holds {foreign[0]!r} but no {result}: not a folder of this program; "
+      "use another"
+    )
 
 
 def _begins_with(path: str, marker: bytes) -> bool:

@@ -1,18 +1,22 @@
-"""Draws the curves of runs into a picture: loss, evaluations, learning rate."""
+"""Draws the curves of runs into a picture, with matplotlib (extra `plots`)."""
 
 import itertools
 import os
 from collections.abc import Sequence
+from typing import Any
 
-from gpt_jax.apps.report.curves import SUFFIXES, draw_curves
-from gpt_jax.apps.report.figures import pyplot
-from gpt_jax.apps.report.page import group_runs, run_names
-from gpt_jax.apps.report.record import find_runs, read_run
+import numpy as np
+
+from gpt_jax.apps.report.figures import OKABE_ITO, pyplot
+from gpt_jax.apps.report.page import TEXTS, Group, group_runs, run_names
+from gpt_jax.apps.report.record import Record, find_runs, read_run
 from gpt_jax.errors import InputError
-from gpt_jax.files import check_path
+from gpt_jax.files import atomic_file, check_path
 from gpt_jax.programs.outputs import check_writable, refuse_existing
 
 NAME = "curves.png"
+_SUFFIXES = (".png", ".svg", ".pdf")
+_LINES = ("-", "--", "-.", ":")
 
 
 def run(workdirs: Sequence[str], out: str = "", *, overwrite: bool = False) -> str:
@@ -36,8 +40,8 @@ def run(workdirs: Sequence[str], out: str = "", *, overwrite: bool = False) -> s
       raise InputError("several runs have no folder of their own: name the picture, --out=FILE.png")
     out, overwrite = os.path.join(workdirs[0], NAME), True
   check_path(out)
-  if not out.lower().endswith(SUFFIXES):
-    raise InputError(f"--out={out}: the name of a picture ends in {', '.join(SUFFIXES)}")
+  if not out.lower().endswith(_SUFFIXES):
+    raise InputError(f"--out={out}: the name of a picture ends in {', '.join(_SUFFIXES)}")
   refuse_existing(out, overwrite)
   pyplot()  # fail before reading
   folders = list(dict.fromkeys(itertools.chain.from_iterable(map(find_runs, workdirs))))
@@ -48,7 +52,134 @@ def run(workdirs: Sequence[str], out: str = "", *, overwrite: bool = False) -> s
     raise InputError(f"{names}: nothing to draw; metrics.jsonl has no finite loss or evaluation")
   groups = group_runs(runs, run_names([record.folder for record in runs]))
   try:
-    draw_curves(groups, out)
+    _draw_curves(groups, out)
   except OSError as error:
     raise InputError(f"--out={out}: {error.strerror or error}") from error
   return out
+
+
+def _draw_curves(groups: Sequence[Group], path: str) -> None:
+  """Draws training loss, evaluations and learning rate by step, a color per group.
+
+  A group of several seeds is the mean over them at the steps that all have, with a band of one
+  standard deviation.
+  """
+  plt = pyplot()
+  panels = _panels(groups)
+  figure, grid = plt.subplots(
+    len(panels),
+    1,
+    figsize=(9, 1.2 + 2.6 * len(panels)),
+    sharex=True,
+    squeeze=False,
+    layout="constrained",
+  )
+  for axes, (title, unit, names) in zip(grid[:, 0], panels, strict=True):
+    for number, group in enumerate(groups):
+      for name in names:
+        _draw_group(axes, group, name, number)
+    if unit == "nats":
+      _draw_unigram(axes, groups)
+      if _spans_far(groups, names):
+        axes.set(yscale="log")
+    axes.set(ylabel=f"{title}, {unit}" if unit else title)
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+  grid[-1, 0].set(xlabel="step")
+  kind = path.rpartition(".")[2].lower()
+  # Without a date and with fixed ids the same runs give the same file.
+  metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
+  with plt.rc_context({"svg.hashsalt": "gpt_jax"}), atomic_file(path, "wb") as file:
+    figure.savefig(file, format=kind, dpi=120, metadata=metadata)
+  plt.close(figure)
+
+
+def _panels(groups: Sequence[Group]) -> list[tuple[str, str, list[str]]]:
+  """(title, unit, metrics) of the panels for which some run has a finite number."""
+  runs = _runs(groups)
+  metrics = [run.metric for run in runs if run.task is not None]
+  panels = [
+    ("loss", "nats", ["loss", "valid_loss"]),
+    *((name.removeprefix("dev_"), "dev set", [name]) for name in dict.fromkeys(metrics)),
+    ("learning rate", "", ["learning_rate"]),
+  ]
+  drawn = []
+  for title, unit, names in panels:
+    if any(_values(runs, name) for name in names):
+      drawn.append((title, unit, names))
+  return drawn
+
+
+def _draw_group(axes: Any, group: Group, metric: str, number: int) -> None:
+  steps, mean, deviation = _over_seeds(group.runs, metric)
+  if not len(steps):
+    return
+  evaluated = metric.startswith(("valid_", "dev_"))
+  label = group.name + {"loss": ", training", "valid_loss": ", held-out"}.get(metric, "")
+  axes.plot(
+    steps,
+    mean,
+    marker="o" if evaluated or np.isfinite(mean).sum() == 1 else None,
+    markersize=4,
+    linewidth=1.8 if evaluated else 1.2,
+    linestyle=_LINES[number // len(OKABE_ITO) % len(_LINES)],
+    alpha=1.0 if evaluated or metric != "loss" else 0.65,
+    color=OKABE_ITO[number % len(OKABE_ITO)],
+    label=label,
+  )
+  if deviation.any():
+    low, high, color = mean - deviation, mean + deviation, OKABE_ITO[number % len(OKABE_ITO)]
+    axes.fill_between(steps, low, high, color=color, alpha=0.2, linewidth=0)
+
+
+def _over_seeds(runs: Sequence[Record], metric: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Steps, means and sample standard deviations; a lone run keeps its gaps as nan."""
+  if len(runs) == 1:
+    steps, values = runs[0].series(metric)
+    if not runs[0].points(metric):
+      return np.zeros(0), np.zeros(0), np.zeros(0)
+    numbers = np.array([np.nan if value is None else value for value in values])
+    return np.array(steps), numbers, np.zeros(len(steps))
+  by_step = [dict(run.points(metric)) for run in runs]
+  shared = sorted(set.intersection(*map(set, by_step)))
+  # [runs, steps]: the steps that every run has.
+  table = np.array([list(map(values.__getitem__, shared)) for values in by_step])
+  return np.array(shared), table.mean(axis=0), table.std(axis=0, ddof=1)
+
+
+def _spans_far(groups: Sequence[Group], names: Sequence[str]) -> bool:
+  """Whether losses differ by more than a factor of 50, as after a divergence."""
+  values = []
+  for name in names:
+    values += _values(_runs(groups), name)
+  return bool(values) and 0 < 50 * min(values) < max(values)
+
+
+def _runs(groups: Sequence[Group]) -> list[Record]:
+  return list(itertools.chain.from_iterable(group.runs for group in groups))
+
+
+def _values(runs: Sequence[Record], metric: str) -> list[float]:
+  """The finite values of a metric in all of the runs."""
+  return list(itertools.chain.from_iterable(run.values(metric) for run in runs))
+
+
+def _draw_unigram(axes: Any, groups: Sequence[Group]) -> None:
+  """The entropies of the held-out texts, or where they are not known of the training texts: one for
+  all, or each in the color of its group.
+  """
+  entropies = []
+  for number, group in enumerate(groups):
+    bounds = group.runs[0].loss_bounds  # a group has one text
+    metric = "valid_loss" if "valid_loss" in bounds else "loss"
+    if metric in bounds:
+      value = bounds[metric]
+      entropies.append((number, TEXTS[metric], f"unigram entropy {value:.2f}", value))
+  if len({entropy[1:] for entropy in entropies}) == 1:
+    _, text, label, value = entropies[0]
+    axes.axhline(value, linestyle=":", color="gray", label=f"{label} of the {text} text")
+    return
+  for number, _, label, value in entropies:
+    color = OKABE_ITO[number % len(OKABE_ITO)]
+    axes.axhline(value, linestyle=":", color=color, label=f"{groups[number].name}, {label}")

@@ -4,7 +4,6 @@ Only config.json must be there; what another version or a kill left out is None 
 """
 
 import dataclasses
-import heapq
 import json
 import math
 import os
@@ -442,26 +441,25 @@ def _read_wrong(
   """
   if labels is None:
     return [], 0, 0
-  worst: list[tuple[float, int, WrongRow]] = []
+  worst: list[WrongRow] = []
   count = doubtful = 0
   temperature = labels.calibration.get("temperature", 1.0)
   try:
-    for number, line in enumerate(prediction_lines(workdir, report)):
+    for line in prediction_lines(workdir, report):
       row = _wrong_row(line, labels.names, temperature)
       if row is None:
         continue
       count += 1
       doubtful += row.chance < DOUBTFUL
-      heapq.heappush(worst, (row.confidence, -number, row))
-      if len(worst) > _WORST_ROWS:
-        heapq.heappop(worst)
+      worst.append(row)
+      worst.sort(key=lambda row: -row.confidence)
+      del worst[_WORST_ROWS:]
   except FileNotFoundError:
     return [], 0, 0
   except (OSError, ValueError, KeyError, TypeError, ArithmeticError) as error:
     notes.append(f"{PREDICTIONS}: not as fine-tuning writes it ({error!r})"[:300])
-  rows = [row for _, _, row in sorted(worst, key=lambda entry: entry[:2], reverse=True)]
-  links = _inspected_texts(workdir) if rows else {}
-  return [dataclasses.replace(row, link=links.get(row.shown, "")) for row in rows], count, doubtful
+  links = _inspected_texts(workdir) if worst else {}
+  return [dataclasses.replace(row, link=links.get(row.shown, "")) for row in worst], count, doubtful
 
 
 def _wrong_row(line: bytes, names: list[str], temperature: float) -> WrongRow | None:

@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpt_jax.apps.report.attention_maps import attention_maps
 from gpt_jax.apps.report.pages import open_page
 from gpt_jax.batch import Rows
 from gpt_jax.checkpoints.load import LoadedModel, load_model
@@ -224,6 +223,24 @@ def read(model: Model, params: Any, ids: jax.Array, num_tokens: int):
   best_logp, best = jax.lax.top_k(scores, TOP_CANDIDATES)
   measured = right[:, 0], 1 + (scores > right).sum(-1), best, best_logp
   return measured, attention_maps(kept["intermediates"]["trunk"])[:, 0] if kept else None
+
+
+def attention_maps(intermediates: Any) -> jax.Array:
+  """Attention probabilities before dropout, float32 [layers, B, H, T, T].
+
+  Args:
+    intermediates: the trunk's "intermediates" of an apply(…, mutable="intermediates").
+  """
+  maps = []
+  for i in range(len(intermediates)):
+    # Blocks of queries, each over its own prefix of keys (ops/attention_plain.py).
+    blocks = intermediates[f"block_{i}"]["attention"]["probabilities"]
+    length = blocks[-1].shape[-1]
+    padded = [jnp.pad(x, ((0, 0), (0, 0), (0, 0), (0, length - x.shape[-1]))) for x in blocks]
+    queries = jnp.concatenate(padded, axis=2)
+    # A shared block has those of all layers, one after the other.
+    maps += jnp.split(queries, queries.shape[2] // length, axis=2)
+  return jnp.stack(maps)
 
 
 def quantize(attention: np.ndarray) -> str:

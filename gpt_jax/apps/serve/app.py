@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
@@ -17,7 +16,6 @@ from gpt_jax.apps.serve.completions import (
   make_choices,
   read_request,
 )
-from gpt_jax.apps.serve.counters import Counters
 from gpt_jax.apps.serve.engine import Engine, Job
 from gpt_jax.apps.serve.fields import Fields, Refusal, check_text
 from gpt_jax.errors import counted
@@ -30,7 +28,6 @@ MAX_BODY = 1 << 20  # bytes
 _MAX_DISCARDED = 1 << 24  # bytes of a body that is refused as too large
 MAX_TEXTS = 256  # of one request to /classify or /embed
 _BODY_SECONDS = 10.0  # in which a body must arrive
-_LOG = logging.getLogger("gpt_jax.serve")
 
 
 def make_app(engine: Engine, name: str, hosts: Sequence[str] = ("*",)) -> "Starlette":
@@ -94,7 +91,7 @@ class _Api:
 
   def __init__(self, engine: Engine, name: str):
     self.engine, self.name = engine, name
-    self.counters = Counters(lambda: engine.waiting)
+    self.counters = _Counters(lambda: engine.waiting)
     engine.observe = self._observe
     model = engine.model
     self.about = {
@@ -196,6 +193,39 @@ class _Api:
             self.engine.drop([jobs[id(result)]])
     finally:
       self.engine.drop(list(jobs.values()))
+
+
+class _Counters:
+  """What /metrics reports, in Prometheus's text format: requests, texts, tokens, times, batches."""
+
+  def __init__(self, waiting: Callable[[], float]):
+    """waiting: the number of texts that wait for the model."""
+    from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+    self._registry = registry = CollectorRegistry()
+    self.requests: Any = Counter(
+      "gpt_jax_requests", "requests by route and status", ["route", "status"], registry=registry
+    )
+    self.seconds: Any = Histogram(
+      "gpt_jax_request_seconds",
+      "time until a response, or the first event of a stream",
+      ["route"],
+      registry=registry,
+    )
+    self.batch: Any = Histogram(
+      "gpt_jax_batch_texts",
+      "texts that the model processed together",
+      ["kind"],
+      buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256),
+      registry=registry,
+    )
+    self.tokens: Any = Counter("gpt_jax_generated_tokens", "tokens generated", registry=registry)
+    Gauge("gpt_jax_waiting_texts", "texts in the queue", registry=registry).set_function(waiting)
+
+  def text(self) -> bytes:
+    from prometheus_client import generate_latest
+
+    return generate_latest(self._registry)
 
 
 def _mailbox() -> tuple[asyncio.Queue[Any], Callable[[Any], None]]:

@@ -246,7 +246,7 @@ def test_equal_seconds_end_at_an_evaluation():
     ({"budget": "small", "corpus": "prepared"}, "--budget=small needs --data=DIR"),
     ({"corpus": "prepared", "objectives": ["masked_next"]}, "prepared without sentence ends"),
     ({"corpus": "nothing"}, "must be a folder made by prepare.run"),
-    ({"workdir": "other"}, "holds 'notes.txt' and no results.json"),
+    ({"workdir": "other"}, "holds 'notes.txt' but no results.json"),
     (
       {"workdir": "compared", "corpus": "prepared", "objectives": ["none"]},
       "its text is not that of",

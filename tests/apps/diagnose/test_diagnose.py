@@ -11,8 +11,8 @@ import pytest
 
 from gpt_jax.apps.diagnose import diagnose, rates, scaling, short_runs
 from gpt_jax.apps.diagnose.budget import Budget
+from gpt_jax.apps.diagnose.rates import outcome
 from gpt_jax.apps.diagnose.scaling_law import Law
-from gpt_jax.apps.diagnose.stability import outcome
 from gpt_jax.apps.diagnose.texts import load_texts
 from gpt_jax.apps.diagnose.workdir import check_workdir, measured
 from gpt_jax.errors import InputError

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gpt_jax.apps.diagnose.gradient_norms import decay_of, gradient_norms
+from gpt_jax.apps.diagnose import gradients
+from gpt_jax.apps.diagnose.gradients import decay_of, gradient_norms
 from gpt_jax.batch import Batch, Rows
 from gpt_jax.errors import InputError
 from gpt_jax.models.encoder_decoder import T5Config
@@ -38,7 +39,7 @@ def losses(hidden, table):
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
-def test_norms_equal_those_of_blocks_applied_one_by_one(norm):
+def test_norms_equal_those_of_blocks_applied_one_by_one(norm, monkeypatch):
   config = TransformerConfig(30, context=8, layers=2, width=8, heads=2, norm=norm, special_tokens=0)
   model, params = made(config)
   trunk = params["trunk"]
@@ -68,7 +69,8 @@ def test_norms_equal_those_of_blocks_applied_one_by_one(norm):
       for f, x in zip(rest, states, strict=True)
     ]
 
-  norms = gradient_norms(model, params, ROWS, batch_size=2)
+  monkeypatch.setattr(gradients, "_ROWS", 2)  # three rows are two batches
+  norms = gradient_norms(model, params, ROWS)
   assert norms.layers == ["embedding", "block 1", "block 2"]
   for i, expected in enumerate(expected_norms(embedded)):
     np.testing.assert_allclose(norms.of_text[i], expected[0], rtol=2e-3, atol=1e-6)

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from gpt_jax.apps.diagnose.text_diversity import diversity, longest_repeat, words
+from gpt_jax.apps.diagnose.sampling import diversity, longest_repeat, words
 
 
 def test_words_are_folded_and_marks_are_words():

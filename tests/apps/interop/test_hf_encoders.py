@@ -8,6 +8,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
+from bert_trunk import bert_trunk
 
 import gpt_jax
 from gpt_jax.apps.interop.formats import hf
@@ -34,19 +35,7 @@ from gpt_jax.tasks.task import BuiltinTask
 safetensors = pytest.importorskip("safetensors.numpy")
 
 CLOSE = {"atol": 1e-4, "rtol": 0}
-BERT = TransformerConfig(
-  context=24,
-  layers=2,
-  width=32,
-  heads=4,
-  token_types=2,
-  embedding_norm=True,
-  embedding_dropout_on="sum",
-  pooler=True,
-  activation="gelu",
-  norm_epsilon=1e-12,
-  init="truncated",
-)
+BERT = bert_trunk(width=32)
 ROBERTA = dataclasses.replace(BERT, token_types=0, pooler=False, norm_epsilon=1e-5, init="normal")
 ALBERT = dataclasses.replace(BERT, embedding_width=16, shared_layers=True, activation="gelu_tanh")
 PAIRS = (MaskedHead(), SentencePairHead())

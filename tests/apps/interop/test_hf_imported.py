@@ -8,6 +8,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
+from bert_trunk import bert_trunk
 
 import gpt_jax
 from gpt_jax.apps.interop.formats import hf
@@ -21,7 +22,6 @@ from gpt_jax.data.tokenizers.wordpiece import WordPieceTokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.model import ModelConfig
-from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import evaluate, export, finetune, import_weights
 from gpt_jax.tasks.readers import Row
 from gpt_jax.training.loop import TrainConfig
@@ -32,18 +32,7 @@ WORDS = "the cat sat on the mat and the dog ran to the old red barn by the sea, 
 TEXTS = ["the cat sat on the old mat", "dog", "the dog ran to the sea", "the barn, by the sea"]
 PAIRS = list(zip(TEXTS, TEXTS[::-1], strict=True))
 NAMES = {"2": "maybe", "0": "yes", "1": "No"}  # not in the order of the outputs
-TRUNK = TransformerConfig(
-  context=48,
-  layers=1,
-  width=32,
-  heads=2,
-  token_types=2,
-  embedding_norm=True,
-  embedding_dropout_on="sum",
-  pooler=True,
-  activation="gelu",
-  norm_epsilon=1e-12,
-)
+TRUNK = bert_trunk(context=48, layers=1, width=32, heads=2)
 
 
 def change(folder, **settings):

@@ -507,7 +507,7 @@ def test_missing_matplotlib_is_reported_at_once(world, monkeypatch, tmp_path):
 
 def test_a_folder_with_other_content_is_refused(world, tmp_path):
   (tmp_path / "thesis.txt").write_text("mine")
-  with pytest.raises(InputError, match="holds 'thesis.txt' and no results.json"):
+  with pytest.raises(InputError, match="holds 'thesis.txt' but no results.json"):
     reproduce.run(str(tmp_path), world.paths["transformer"], world.data, **world.asked)
   with pytest.raises(InputError, match="thesis.txt is a file"):
     reproduce.run(

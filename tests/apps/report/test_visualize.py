@@ -15,7 +15,7 @@ import pytest
 from shared_predictors import shared_predictors  # noqa: F401
 
 from gpt_jax.apps.report import visualize
-from gpt_jax.apps.report.attention_maps import attention_maps
+from gpt_jax.apps.report.visualize import attention_maps
 from gpt_jax.batch import Rows
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.checkpoints.store import Checkpoints
