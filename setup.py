@@ -15,6 +15,7 @@ LIGHT = {
   "text": ["ftfy>=6.2"],  # repairs mis-decoded text
   "plots": ["matplotlib>=3.9"],
   "report": ["jinja2>=3.1,<4"],
+  "translation": ["sacrebleu>=2.5,<3"],  # BLEU and chrF
   "tensorboard": ["tensorboardX>=2.6"],
   "progress": ["tqdm>=4.66"],
   "completion": ["argcomplete>=3.5,<4"],  # of flags and config fields, in bash, zsh and fish

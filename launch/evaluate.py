@@ -36,6 +36,10 @@ RADIUS = flags.DEFINE_list(
   list(DEFAULTS["radius"]),
   "of the attack: L2 norms of what is added to the embeddings of a sequence",
 )
+BEAMS = flags.DEFINE_integer("beams", DEFAULTS["beams"], "candidates of a search; 1: greedy")
+LENGTH_PENALTY = flags.DEFINE_float(
+  "length_penalty", DEFAULTS["length_penalty"], "of the search: above 0 favors long translations"
+)
 command_line.define_distributed()
 
 
@@ -47,7 +51,14 @@ def main():
   from gpt_jax.tasks.answers.one_label import format_classes
 
   metrics = evaluate.run(
-    CHECKPOINT.value, DATA.value, SPLIT.value, TASK.value, ATTACK.value, RADIUS.value
+    CHECKPOINT.value,
+    DATA.value,
+    SPLIT.value,
+    TASK.value,
+    ATTACK.value,
+    RADIUS.value,
+    BEAMS.value,
+    LENGTH_PENALTY.value,
   )
   if not is_main_process():
     return
@@ -55,8 +66,8 @@ def main():
   attacked = metrics.pop("attack", None)
   width = max(13, *map(len, metrics))
   for name, value in metrics.items():
-    number = f"{value:,.4f}" if isinstance(value, float) else f"{value:,}"
-    print(f"{name:{width}} {number}")
+    style = {float: ",.4f", int: ","}.get(type(value), "")  # else a text
+    print(f"{name:{width}} {value:{style}}")
   if classes:
     print(f"\n{format_classes(classes)}")
   if labels:

@@ -43,6 +43,10 @@ PRECISION = flags.DEFINE_float(
   "choose the threshold on the dev set so that this share of the predictions is right, with 95 % "
   "confidence",
 )
+BEAMS = flags.DEFINE_integer("beams", DEFAULTS["beams"], "candidates of a search; 1: greedy")
+LENGTH_PENALTY = flags.DEFINE_float(
+  "length_penalty", DEFAULTS["length_penalty"], "of the search: above 0 favors long translations"
+)
 
 
 def main():
@@ -59,6 +63,8 @@ def main():
     calibrate=CALIBRATE.value,
     threshold=THRESHOLD.value,
     precision=PRECISION.value,
+    beams=BEAMS.value,
+    length_penalty=LENGTH_PENALTY.value,
   )
 
 

@@ -46,6 +46,7 @@ ARGUMENTS = {
   "bert.py": ":base",
   "roberta.py": ":base",
   "albert.py": ":base",
+  "translate.py": ":t5",
 }
 
 

@@ -11,12 +11,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gpt_jax.errors import InputError
 from gpt_jax.inference.decoding import read_source
 from gpt_jax.inference.scoring import bucket
 from gpt_jax.inference.stream import check_fits, read_before
 from gpt_jax.models.decoding_weights import variables
 from gpt_jax.models.model import Model
 from gpt_jax.ops.cross_entropy import logits
+
+_MAX_BEAMS = 256
 
 
 class Hypothesis(NamedTuple):
@@ -94,6 +97,12 @@ def beam_search(
         kept.append((value, parent, token))
     if not kept:
       return _best(ended, beams)
+    if len(ended) >= beams and length_penalty >= 0:
+      # A total only falls, so this is more than what goes on can reach.
+      reachable = kept[0][0] / max_tokens**length_penalty
+      ended = _best(ended, beams)
+      if ended[-1].score >= reachable:
+        return ended
     alive = len(kept)
     # Always `beams` rows, for one compiled shape; -inf keeps the copies from being chosen.
     kept += [(-np.inf, *kept[0][1:])] * (beams - alive)
@@ -103,6 +112,14 @@ def beam_search(
     last = np.array([token for _, _, token in kept], np.int32)
   pairs = zip(running[:alive], totals[:alive].tolist(), strict=True)
   return _best([*ended, *(hypothesis(ids, total) for ids, total in pairs)], beams)
+
+
+def check_search(beams: int, length_penalty: float) -> None:
+  """Raises InputError for settings that are out of range."""
+  if not 1 <= beams <= _MAX_BEAMS:
+    raise InputError(f"beams={beams}: must be from 1 to {_MAX_BEAMS}")
+  if not abs(length_penalty) < float("inf"):
+    raise InputError(f"length_penalty={length_penalty}: must be a number")
 
 
 def _best(hypotheses: list[Hypothesis], count: int) -> list[Hypothesis]:

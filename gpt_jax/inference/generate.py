@@ -7,7 +7,7 @@ from typing import Any
 
 from gpt_jax.checkpoints.load import LoadedModel
 from gpt_jax.errors import InputError
-from gpt_jax.inference.beam import beam_search
+from gpt_jax.inference.beam import beam_search, check_search
 from gpt_jax.inference.draft import check_draft
 from gpt_jax.inference.stream import Sampling, Text, Token, by_length, continue_texts
 from gpt_jax.inference.text_answers import answer_to
@@ -15,7 +15,6 @@ from gpt_jax.models.decoding_weights import keep_weights
 from gpt_jax.models.model import Model
 from gpt_jax.tasks.answers.text import encode_prompt, spell
 
-_MAX_BEAMS = 256
 # With the space before it; of a script without spaces, the last characters.
 _LAST_WORD = re.compile(r"\s*\S{0,20}\Z")
 
@@ -108,10 +107,7 @@ def search(
     InputError: an empty prompt, a value that is not allowed, a prompt that with max_tokens does not
       fit into the context, or a model that is not causal.
   """
-  if not 1 <= beams <= _MAX_BEAMS:
-    raise InputError(f"beams={beams}: must be from 1 to {_MAX_BEAMS}")
-  if not abs(length_penalty) < float("inf"):
-    raise InputError(f"length_penalty={length_penalty}: must be a number")
+  check_search(beams, length_penalty)
   model, params = _generator(loaded, weights)
   texts = []
   for text in _begin(loaded, prompts, Sampling(max_tokens), 1):

@@ -1,4 +1,4 @@
-"""Predictions of any task; of a text-to-text model by greedy decoding up to the end token."""
+"""Predictions of any task; of a text-to-text model what it writes up to the end token."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -9,6 +9,7 @@ from jax.sharding import Mesh
 
 from gpt_jax.checkpoints.load import LoadedModel
 from gpt_jax.data.tokenizers.base import Tokenizer
+from gpt_jax.inference.beam import beam_search, check_search
 from gpt_jax.inference.stream import Sampling, Text, by_length, continue_texts
 from gpt_jax.models.generator import generator
 from gpt_jax.models.model import Model, ModelConfig
@@ -51,16 +52,42 @@ def greedy_answers(
     tokenizer: of the model.
     done: is called with the number of finished texts as it grows.
   """
-  # No label is longer; a text that goes on is none.
-  sampling = Sampling(encoded.longest, temperature=0.0)
-  sources = [encoded.source(n).tolist() for n in range(len(encoded))]
-  texts = [answer_to(source, model.config, tokenizer, sampling) for source in sources]
+  texts = _texts(model, encoded, tokenizer)
   finished = 0
   # Sorted for less padding; the answers are read from `texts`, in their own order.
   for continued in continue_texts(model, params, by_length(texts)):
     finished += sum(text.done for text in continued)
     done(finished)
   return [decode_answer(text.added_ids, tokenizer) for text in texts]
+
+
+def searched_answers(
+  model: Model,
+  params: Any,
+  encoded: EncodedText,
+  tokenizer: Tokenizer,
+  beams: int,
+  length_penalty: float,
+  done: Callable[[int], None] = lambda _: None,
+) -> list[str | None]:
+  """As greedy_answers, by beam search; see beam.beam_search."""
+  answers = []
+  for text in _texts(model, encoded, tokenizer):
+    options = (beams, text.missing, length_penalty, text.end, text.source)
+    best = beam_search(model, params, text.prompt, *options)[0]
+    answers.append(decode_answer(best.ids, tokenizer))
+    done(len(answers))
+  return answers
+
+
+def _texts(model: Model, encoded: EncodedText, tokenizer: Tokenizer) -> list[Text]:
+  """Each example's input, to be answered greedily; a text that goes on beyond its room is none."""
+  return [
+    answer_to(
+      encoded.source(n).tolist(), model.config, tokenizer, Sampling(encoded.room(n), temperature=0)
+    )
+    for n in range(len(encoded))
+  ]
 
 
 def make_task_predictor(
@@ -84,12 +111,18 @@ def task_predictor(loaded: LoadedModel, task: LabeledTask) -> Callable[..., Any]
 
 
 def _make_writer(task: Any, model: Model, tokenizer: Tokenizer) -> Callable[..., list[str | None]]:
-  """The predictions of a text-to-text model: what it writes, as TextTask.read gives it."""
+  """The predictions of a text-to-text model: what it writes, as the task's `read` gives it."""
+  check_search(task.beams, task.length_penalty)
 
   def predict(
     params: Any, encoded: EncodedText, batch_size: int, done: Callable[[int], None] = lambda _: None
   ) -> list[str | None]:
     del batch_size
-    return task.read(greedy_answers(model, params, encoded, tokenizer, done), encoded.words)
+    if task.beams > 1:
+      search = task.beams, task.length_penalty
+      answers = searched_answers(model, params, encoded, tokenizer, *search, done)
+    else:
+      answers = greedy_answers(model, params, encoded, tokenizer, done)
+    return task.read(answers, encoded.words)
 
   return predict

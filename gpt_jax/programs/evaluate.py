@@ -32,6 +32,8 @@ def run(
   task: str = "",
   attack: str = "",
   radius: Sequence[float | str] = (),
+  beams: int = 1,
+  length_penalty: float = 1.0,
 ) -> dict[str, Any]:
   """Evaluates a checkpoint on a whole split. Every process of a distributed run calls it.
 
@@ -45,6 +47,8 @@ def run(
       mnli-mismatched. For any other, a task of similarity scores, stsb: the cosine of the texts'
       embeddings, without training on labels.
     attack: "fgm": measure a fine-tuned model also under attack, see inference.attack; "": no.
+    beams: of the search for a translation; 1: greedy.
+    length_penalty: of the search, see beam.beam_search.
     radius: those of the attack, L2 norms of what is added to a sequence's embeddings.
 
   Returns:
@@ -61,7 +65,8 @@ def run(
   radii = _radii(attack, radius)
   loaded = load_model(checkpoint)
   if loaded.task:
-    return _on_task(loaded, data, split or "dev", task, radii)
+    search = (beams, length_penalty) if beams != 1 else None
+    return _on_task(loaded, data, split or "dev", task, radii, search)
   if attack:
     raise InputError(
       f"--attack={attack}: {checkpoint} is {loaded.without_task}; an attack is on the labels of a "
@@ -97,7 +102,12 @@ def _check_agreement(loaded: LoadedModel, split: str, digest: str) -> None:
 
 
 def _on_task(
-  loaded: LoadedModel, data_dir: str, split: str, name: str, radii: Sequence[float]
+  loaded: LoadedModel,
+  data_dir: str,
+  split: str,
+  name: str,
+  radii: Sequence[float],
+  search: tuple[int, float] | None,
 ) -> dict[str, Any]:
   own = loaded.task
   assert own is not None
@@ -109,6 +119,8 @@ def _on_task(
   if name and own.writes_text:
     # With the prefix that it was trained on: "mnli" also for mnli-mismatched.
     task = as_text(task, own.name)
+  if search:
+    task = task.with_search(*search)
   loaded = _with_order_of(task, loaded, own, name)
   examples = task.examples(data_dir, split)
   if unlabeled := next((example.location for example in examples if example.label is None), None):

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from jax.sharding import Mesh
 
@@ -34,7 +34,7 @@ from gpt_jax.programs.finetune_task import (
 )
 from gpt_jax.programs.start import Start
 from gpt_jax.tasks.answers.answer import LabeledTask
-from gpt_jax.tasks.answers.text import EncoderDecoderBatches
+from gpt_jax.tasks.answers.text import EncodedText
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.packing import PackedBatches
 from gpt_jax.training.adversarial import adversarial_loss
@@ -268,7 +268,7 @@ def _batches_of(config: FinetuneConfig, train_set: Encoded, steps: int, mesh: Me
   epochs = -(-steps // max(1, len(train_set) // config.batch_size))
   seed = config.train.seed
   if config.trunk.reads_source:
-    rows = EncoderDecoderBatches(train_set, config.batch_size, seed, epochs)
+    rows = cast(EncodedText, train_set).batches(config.batch_size, seed, epochs)
     return WholeBatches(rows, rows.shape, mesh, microbatches)
   # An extract token must be in the same group of rows as its example: a microbatch under jit; under
   # pmap also a device.
@@ -289,6 +289,5 @@ def data_identity(data: dict[str, Encoded], start: Start) -> dict[str, str]:
   identity = {"pretrained": start.identity}
   for split, encoded in data.items():
     # Not the locations: the files may have moved.
-    arrays = [encoded.texts, encoded.fields, encoded.kept, encoded.labels, encoded.tags]
-    identity[split] = f"{len(encoded)} examples, checksum {checksum(arrays)}"
+    identity[split] = f"{len(encoded)} examples, checksum {checksum(encoded.content)}"
   return identity

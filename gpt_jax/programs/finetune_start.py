@@ -12,7 +12,7 @@ from gpt_jax.errors import InputError, counted
 from gpt_jax.programs.config_files import overridden
 from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.programs.start import TABLES, Start, runtime_fields
-from gpt_jax.tasks.formats import Format, GPTFormat
+from gpt_jax.tasks.formats import Format, GPTFormat, TextToText
 
 
 def load_start(config: FinetuneConfig, pretrained: str, tokenizer: str) -> Start:
@@ -43,11 +43,14 @@ def load_start(config: FinetuneConfig, pretrained: str, tokenizer: str) -> Start
     )
   # A GPT's classifier of others reads bare texts; the new head reads them as ours do.
   format = loaded.format if loaded.format.special else GPTFormat()
+  attention = loaded.spec.attention
+  if config.task.writes_text:
+    attention, format = _writing(loaded.spec.trunk, attention, pretrained)
   tokenizer_of_format = loaded.tokenizer.with_special(*format.special)
   trunk = trunk.with_vocabulary(tokenizer_of_format)
   return Start(
     trunk,
-    loaded.spec.attention,
+    attention,
     tokenizer_of_format,
     {**loaded.params, "trunk": _with_rows(loaded.params["trunk"], trunk.rows)},
     tuple(loaded.meta.get("trained_special", ())),
@@ -82,9 +85,27 @@ def _start_from_scratch(config: FinetuneConfig, tokenizer: str) -> Start:
       "(DIR/tokenizer of prepare)"
     )
   format: Format = from_json(config.trunk.format)
+  attention = config.trunk.attention
+  if config.task.writes_text:
+    attention, format = _writing(config.trunk, attention, "none")
   vocabulary = load_tokenizer(tokenizer).with_special(*format.special)
   trunk = config.trunk.with_vocabulary(vocabulary)
-  return Start(trunk, trunk.attention, vocabulary, format=format)
+  return Start(trunk, attention, vocabulary, format=format)
+
+
+def _writing(trunk: Any, attention: str, checkpoint: str) -> tuple[str, Format]:
+  """The attention and the format with which a trunk learns to write answers: an encoder-decoder as
+  it is, any other with its input as a prefix that sees itself in both directions (T5, 3.2.1).
+
+  Raises:
+    InputError: it has seen what follows, so it cannot write from left to right.
+  """
+  if attention == "bidirectional":
+    raise InputError(
+      f"checkpoint={checkpoint}: has bidirectional attention, and a task that is answered in "
+      "text needs a model that writes from left to right, such as GPT's or T5's"
+    )
+  return attention if trunk.reads_source else "prefix", TextToText()
 
 
 def transform_of(start: Start) -> str:

@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import dataclasses
 import json
 import os
 import shutil
@@ -47,6 +48,8 @@ def run(
   calibrate: bool = True,
   threshold: float | None = None,
   precision: float | None = None,
+  beams: int = 1,
+  length_penalty: float = 1.0,
 ) -> list[dict[str, Any]]:
   """Predicts every row of a file, or of a split of the checkpoint's task, in order.
 
@@ -73,6 +76,8 @@ def run(
     threshold: give only predictions whose (scaled) probability is at least this.
     precision: choose the threshold on the dev set, so that this share of the predictions is right;
       see choose_threshold.
+    beams: of the search for a translation; 1: greedy.
+    length_penalty: of the search, see beam.beam_search.
 
   Returns:
     For every row {"prediction": label, list of labels or number, "probabilities":
@@ -88,6 +93,8 @@ def run(
   _check_threshold(threshold, precision)
   _check_output(output, source, data_dir, overwrite)
   ensemble = _load([checkpoint] if isinstance(checkpoint, str) else checkpoint)
+  if beams != 1:
+    ensemble = dataclasses.replace(ensemble, task=ensemble.task.with_search(beams, length_penalty))
   task = ensemble.task
   rows = _examples(task, source, data_dir, split or "test")
   kept = _kept_columns(source, keep, task) if source and keep else [{}] * len(rows)

@@ -117,6 +117,11 @@ class Encoded:
       return self.labels
     return [self.sequence_tags(n, 0) for n in range(len(self))]
 
+  @property
+  def content(self) -> list[Any]:
+    """The arrays that make two data sets the same one, for a run that resumes."""
+    return [self.texts, self.fields, self.kept, self.labels, self.tags]
+
   def _kept(self, values: list[np.ndarray], n: int, c: int) -> list[np.ndarray]:
     fields = zip(self.fields[n, c], self.kept[n, c], strict=True)
     return [values[text][:count] for text, count in fields]

@@ -7,7 +7,7 @@ Multi-label metrics compare indicators, bool [N, K]; those of regression numbers
 """
 
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -120,6 +120,24 @@ REGRESSION_ERRORS: dict[str, Metric] = {"rmse": rmse, "mae": mae}
 
 def _is_constant(values: np.ndarray) -> bool:
   return np.ptp(values) == 0
+
+
+def translation_scores(
+  truth: Sequence[str], predicted: Sequence[str], lowercase: bool = False
+) -> dict[str, tuple[float, str]]:
+  """BLEU (Papineni et al. 2002; tokenization 13a of WMT's mteval) and chrF2 (Popovic 2015) of a
+  corpus with one reference each, from 0 to 100, with sacrebleu's signature of each.
+
+  Args:
+    lowercase: whether both are compared in lower case.
+  """
+  sacrebleu = require("sacrebleu.metrics", "BLEU", "sacrebleu", "translation")
+  scores = {}
+  for name, kind in (("bleu", sacrebleu.BLEU), ("chrf", sacrebleu.CHRF)):
+    metric = kind(lowercase=lowercase)
+    score = metric.corpus_score(list(predicted), [list(truth)]).score
+    scores[name] = score, str(metric.get_signature())
+  return scores
 
 
 def _sklearn() -> types.ModuleType:

@@ -113,6 +113,7 @@ class TableTask(Config):
   skip_bad_rows: bool = option(False, "leave rows out that cannot be used, with a warning")
 
   has_folds = True  # a part of the training file can be held out
+  writes_text = False
 
   def __post_init__(self):
     super().__post_init__()

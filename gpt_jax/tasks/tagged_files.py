@@ -43,6 +43,7 @@ class TaggedFiles(Config):
 
   columns = ()
   has_folds = False
+  writes_text = False
 
   def with_labels(self, data_dir: str) -> "TaggedFiles":
     """Fills in the tags. Raises InputError for a training file that cannot be read."""

@@ -216,6 +216,7 @@ class BuiltinTask(Config):
   columns = ()  # the task's own
   # No part of its training set is held out: `folds` is for tables.
   has_folds = False  # its dev set is part of it
+  writes_text = False
 
   def with_labels(self, data_dir: str) -> "BuiltinTask":
     """This config: the labels are part of the task. TableTask reads them from its files."""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpt_jax.data.tokenizers.base import Tokenizer
+from gpt_jax.errors import InputError
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.formats import Format, GPTFormat
 from gpt_jax.tasks.metrics import Metric
@@ -32,6 +33,7 @@ class LabeledTask:
     tfds: the TFDS data sets that hold the task.
     paper: the paper's result with its source; "": it has none.
     writes_text: whether a language model writes the answers; there are no probabilities.
+    beams, length_penalty: of the search for what it writes; 1: greedy.
     has_words: whether an answer is one of few words, which a text-to-text model can write.
     has_classes: whether its head is a softmax over fixed classes, which a loss can weigh.
     is_classification: whether each example has one of the labels, and a probability for each: they
@@ -56,6 +58,8 @@ class LabeledTask:
   tfds: tuple[str, ...] = ()
   paper = ""
   writes_text = False
+  beams: int = 1
+  length_penalty: float = 1.0
   has_words = False
   scale: tuple[float, float] | None = None
   separator = ""
@@ -183,6 +187,15 @@ class LabeledTask:
     empty; "problem", if there is no prediction.
     """
     raise NotImplementedError
+
+  def with_search(self, beams: int, length_penalty: float) -> Any:
+    """The task whose answers are found by beam search.
+
+    Raises:
+      InputError: it has none to search for.
+    """
+    del length_penalty
+    raise InputError(f"beams={beams}: is for translations; {self.name} is a task of {self.kind}")
 
   def rescaled(self, predictions: Any, task: "LabeledTask") -> Any:
     """The predictions of a model of `task`, the same one on another training set, for this one."""

@@ -69,6 +69,15 @@ class EncodedText(Encoded):
     """The ids of an input and its answer, int32 [t]."""
     return np.concatenate([super().sequence(n, c), self.targets[n]])
 
+  def room(self, n: int) -> int:
+    """How many tokens an answer to example n may have; none of the task's is longer."""
+    del n
+    return self.longest
+
+  def batches(self, batch_size: int, seed: int, epochs: int) -> "EncoderDecoderBatches":
+    """The batches of a run of an encoder-decoder; the arguments are those of PackedBatches."""
+    return EncoderDecoderBatches(self, batch_size, seed, epochs)
+
   def finish(self, batch: Batch, examples: np.ndarray) -> Batch:
     """Packed rows of inputs, each with its answer after it, for prefix attention.
 
@@ -348,18 +357,25 @@ class EncoderDecoderBatches:
       order = np.random.default_rng([seed, epoch]).permutation(len(encoded))[:count]
       orders.append(order.reshape(self.steps_per_epoch, batch_size))
     self._order = np.concatenate(orders)
-    self.shape = (batch_size, _rounded(int(self._encoded.source_lengths.max())))
-    self._target_length = _rounded(self._encoded.longest)
+    self.shape = (batch_size, rounded(int(self._encoded.source_lengths.max())))
+    self._target_length = rounded(self._encoded.longest)
 
   def __call__(self, step: int) -> Batch:
     examples = self._order[step]
-    source = np.full(self.shape, -1, np.int32)
-    targets = np.full((len(examples), self._target_length), -1, np.int32)
+    source_length, target_length = self._lengths(examples)
+    source = np.full((len(examples), source_length), -1, np.int32)
+    targets = np.full((len(examples), target_length), -1, np.int32)
     for row, n in enumerate(examples):
       ids, answer = self._encoded.source(n), self._encoded.targets[n]
       source[row, : len(ids)], targets[row, : len(answer)] = ids, answer
-    return encoder_decoder_batch(source, targets, self.shape[1], self._encoded.special[START])
+    return encoder_decoder_batch(source, targets, source_length, self._encoded.special[START])
+
+  def _lengths(self, examples: np.ndarray) -> tuple[int, int]:
+    """Tokens in a row of sources, and of targets."""
+    del examples
+    return self.shape[1], self._target_length
 
 
-def _rounded(length: int) -> int:
+def rounded(length: int) -> int:
+  """The length of a row that has room for so many tokens."""
   return -(-length // _MULTIPLE) * _MULTIPLE

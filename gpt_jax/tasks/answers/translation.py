@@ -1,0 +1,212 @@
+"""Translation: an answer is a text of its own, compared with a reference by BLEU and chrF."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpt_jax.data.tokenizers.base import Tokenizer
+from gpt_jax.errors import InputError
+from gpt_jax.tasks.answers.answer import LabeledTask
+from gpt_jax.tasks.answers.text import Z_LOSS, EncodedText, EncoderDecoderBatches, rounded
+from gpt_jax.tasks.encoding import Example, encode
+from gpt_jax.tasks.formats import END, Format, TextToText
+from gpt_jax.tasks.metrics import translation_scores
+from gpt_jax.tasks.readers import Row
+from gpt_jax.tasks.task import SPLITS, unusable_rows
+
+_METRICS = ("bleu", "chrf")
+_POOL = 16  # batches whose examples are sorted by length together
+_PER_TOKEN, _FURTHER = 2, 10  # tokens of a translation: at most 2 of each of its source's, and 10
+
+
+class Pair(NamedTuple):
+  """A text and its translation.
+
+  Attributes:
+    text: the source.
+    label: the translation; None: unlabeled.
+    location: "file:line", for messages.
+  """
+
+  text: str
+  label: str | None
+  location: str
+
+  @property
+  def texts(self) -> list[str]:
+    """Its one text to read."""
+    return [self.text]
+
+
+@dataclasses.dataclass(frozen=True)
+class EncodedPairs(EncodedText):
+  """Pairs as token ids.
+
+  Attributes:
+    references: the translation of each text, as it was given.
+  """
+
+  references: tuple[str, ...] = ()
+
+  @property
+  def truth(self) -> list[str]:
+    return list(self.references)
+
+  @property
+  def content(self) -> list[Any]:
+    return [*super().content, list(self.targets)]
+
+  def room(self, n: int) -> int:
+    wanted = _PER_TOKEN * int(self.source_lengths[n]) + _FURTHER
+    return min(wanted, self.context - self.context // 2 - 1)
+
+  def batches(self, batch_size: int, seed: int, epochs: int) -> "PairBatches":
+    return PairBatches(self, batch_size, seed, epochs)
+
+
+@dataclasses.dataclass(frozen=True)
+class TranslationTask(LabeledTask):
+  """A task of text pairs. A prediction is a text, or None for one without an end.
+
+  Attributes:
+    rows: (data_dir, split) -> rows of one text, whose label is its translation.
+    columns: name of the source's column.
+    prompt: is put before each source.
+    beams, length_penalty: of the search for a translation; 1 beam: greedy.
+    lowercase: whether translations are compared in lower case.
+  """
+
+  rows: Callable[[str, str], Iterable[Row | InputError]]
+  columns: tuple[str, ...]
+  prompt: str = ""
+  beams: int = 1
+  length_penalty: float = 1.0
+  lowercase: bool = False
+
+  name = "pairs"
+  labels = ()
+  metrics: Mapping[str, Any] = dataclasses.field(default_factory=lambda: dict.fromkeys(_METRICS))
+  kind = "translation"
+  writes_text = True
+  limits = "It writes a translation of a text."
+  not_per_text = "writes translations; predict.run asks for them, evaluate.run scores them"
+  not_averaged = "writes translations, so that there are no probabilities to average"
+
+  @property
+  def head(self) -> dict[str, Any]:
+    return {"type": "language", "special_tokens": True, "z_loss": Z_LOSS}
+
+  def with_search(self, beams: int, length_penalty: float) -> "TranslationTask":
+    return dataclasses.replace(self, beams=beams, length_penalty=length_penalty)
+
+  def examples(self, data_dir: str, split: str) -> list[Pair]:
+    if split not in SPLITS:
+      raise InputError(f"split {split!r} of {self.name}: should be one of {', '.join(SPLITS)}")
+    pairs, problems = [], []
+    for row in self.rows(data_dir, split):
+      try:
+        pair = self.example(row)
+      except InputError as problem:
+        problems.append(problem)
+        continue
+      if pair.label is None and split != "test":
+        problems.append(InputError(f"{pair.location}: no translation"))
+      pairs.append(pair)
+    if problems:
+      raise unusable_rows(problems)
+    if not pairs:
+      raise InputError(f"{self.name}: no pairs in the {split} split of {data_dir}")
+    return pairs
+
+  def example(self, row: Row | InputError) -> Pair:
+    if isinstance(row, InputError):
+      raise row
+    if not row.texts[0].strip():
+      raise InputError(f"{row.location}: the text is empty; translate it or remove the pair")
+    if row.label is not None and not row.label.strip():
+      raise InputError(f"{row.location}: the translation is empty; fill it in or remove the pair")
+    return Pair(row.texts[0], row.label, row.location)
+
+  def encode(
+    self,
+    examples: list[Pair],
+    tokenizer: Tokenizer,
+    context: int,
+    format: Format = TextToText(),  # noqa: B008  # a constant
+  ) -> EncodedPairs:
+    """Texts and translations as token ids, each cut to half the context: a trunk that reads both in
+    one row has room for them.
+    """
+    half = context // 2
+    sources = [Example(((f"{self.prompt}{pair.text}",),), None, pair.location) for pair in examples]
+    encoded = encode(sources, tokenizer, half, None, 1, format)
+    fields = {field.name: getattr(encoded, field.name) for field in dataclasses.fields(encoded)}
+    references = tuple(pair.label or "" for pair in examples)
+    targets = []
+    for pair, ids in zip(examples, tokenizer.encode_many(list(references)), strict=True):
+      if pair.label is None:
+        targets.append(np.zeros(0, np.int32))
+        continue
+      if not len(ids):
+        raise InputError(f"{pair.location}: the tokenizer drops all of the translation")
+      targets.append(np.append(ids[: half - 1], tokenizer.special[END]).astype(np.int32))
+    return EncodedPairs(
+      **{**fields, "context": context},
+      targets=tuple(targets),
+      longest=max(map(len, targets)),
+      references=references,
+    )
+
+  def read(self, outputs: Sequence[str | None], words: Sequence[str]) -> Sequence[Any]:
+    del words
+    return outputs
+
+  def measures(self, predictions: Sequence[str | None], truth: Sequence[str]) -> dict[str, float]:
+    return self.score(predictions, truth)
+
+  def score(self, predictions: Sequence[str | None], truth: Sequence[str]) -> dict[str, float]:
+    """BLEU and chrF, from 0 to 100; a translation without an end counts as empty."""
+    return {name: score for name, (score, _) in self._scores(predictions, truth).items()}
+
+  def details(self, predictions: Any, truth: Any) -> dict[str, Any]:
+    """How sacrebleu computed the metrics."""
+    scores = self._scores(predictions, truth)
+    return {f"{name}_signature": signature for name, (_, signature) in scores.items()}
+
+  def _scores(self, predictions, truth) -> dict[str, tuple[float, str]]:
+    written = [prediction or "" for prediction in predictions]
+    return translation_scores(truth, written, self.lowercase)
+
+  def check_metrics(self) -> None:
+    self.score([""], ["a"])
+
+  def result(self, prediction: str | None, truth: str) -> dict[str, Any]:
+    del truth
+    result: dict[str, Any] = {"prediction": prediction, "probabilities": {}}
+    return result if prediction else {**result, "problem": "a translation without an end"}
+
+
+class PairBatches(EncoderDecoderBatches):
+  """Batches of pairs of similar lengths, each padded to its own longest: a step is compiled for
+  each multiple of 8 tokens.
+
+  An epoch is cut into pools of 16 batches, which are sorted by length, and the batches are shuffled
+  again.
+  """
+
+  def __init__(self, encoded: EncodedPairs, batch_size: int, seed: int, epochs: int):
+    super().__init__(encoded, batch_size, seed, epochs)
+    targets = [len(target) for target in encoded.targets]
+    self._longest = np.maximum(encoded.source_lengths, targets)
+    for epoch, order in enumerate(self._order.reshape(epochs, -1)):
+      for begin in range(0, len(order), _POOL * batch_size):
+        pool = order[begin : begin + _POOL * batch_size]
+        pool[:] = pool[np.argsort(self._longest[pool], kind="stable")]
+      batches = order.reshape(-1, batch_size)
+      batches[:] = np.random.default_rng([seed, epoch, 1]).permutation(batches)
+
+  def _lengths(self, examples: np.ndarray) -> tuple[int, int]:
+    longest = rounded(int(self._longest[examples].max()))
+    return longest, longest

@@ -1,0 +1,90 @@
+"""Translation of the user's own text pairs: two aligned files, or a table with two columns."""
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from gpt_jax.config import Config, option, register
+from gpt_jax.errors import InputError
+from gpt_jax.files import exists
+from gpt_jax.tasks.answers.translation import TranslationTask
+from gpt_jax.tasks.readers import Row, read_every_line, read_usable
+
+_TABLES = (".tsv", ".csv", ".jsonl")
+
+
+@register("pairs")
+@dataclasses.dataclass(frozen=True)
+class PairsTask(Config):
+  """Pairs relative to data_dir: a table, or a name to which both languages are added, so that line
+  n of train.de translates line n of train.en.
+  """
+
+  train: str = option("train", "training pairs: FILE.SOURCE and FILE.TARGET, or a table")
+  dev: str = option("val", "pairs to evaluate on")
+  test: str = option("", "test pairs, read by evaluate with split=test; empty: none")
+  source: str = option("en", "suffix of the files, or column of the tables, to translate from")
+  target: str = option("de", "suffix or column to translate to")
+  prompt: str = option("", "put before each text, such as T5's 'translate English to German: '")
+  longest: int = option(
+    0, "leave out training pairs with more words on a side; 0: none", unit="words", low=0
+  )
+  lowercase: bool = option(
+    False, "compare in lower case, for a vocabulary that folds it; the signatures then say case:lc"
+  )
+
+  has_folds = False
+  writes_text = True
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    if self.source == self.target:
+      raise InputError(f"PairsTask.target: {self.target!r} is the source, too; name another")
+
+  @property
+  def columns(self) -> tuple[str, ...]:
+    return (self.source,)
+
+  def with_labels(self, data_dir: str) -> "PairsTask":
+    """This config: a translation is no label of a fixed set."""
+    del data_dir
+    return self
+
+  def build(self, data_dir: str) -> TranslationTask:
+    del data_dir
+    return TranslationTask(self._rows, self.columns, self.prompt, lowercase=self.lowercase)
+
+  def _rows(self, data_dir: str, split: str) -> Iterator[Any]:
+    name = getattr(self, split)
+    if not name:
+      raise InputError(f"PairsTask.{split}: no file is named; config.task.{split}=FILE names one")
+    path = os.path.join(data_dir, name)
+    if path.endswith(_TABLES):
+      rows = read_usable(path, self.columns, self.target, unlabeled=split == "test")
+    else:
+      rows = self._files(path, split)
+    for row in rows:
+      if not (split == "train" and self.longest and self._is_long(row)):
+        yield row
+
+  def _is_long(self, row: Row | InputError) -> bool:
+    if isinstance(row, InputError):
+      return False
+    return any(len(text.split()) > self.longest for text in (*row.texts, row.label or ""))
+
+  def _files(self, path: str, split: str) -> Iterator[Row]:
+    source, target = f"{path}.{self.source}", f"{path}.{self.target}"
+    texts = read_every_line(source)
+    if split == "test" and not exists(target):
+      for number, text in texts:
+        yield Row((text,), None, f"{source}:{number}")
+      return
+    translations = read_every_line(target)
+    if len(texts) != len(translations):
+      raise InputError(
+        f"{target}: {len(translations):,} lines, and {source} has {len(texts):,}; line n of one "
+        "should translate line n of the other"
+      )
+    for (number, text), (_, translation) in zip(texts, translations, strict=True):
+      yield Row((text,), translation, f"{target if text.strip() else source}:{number}")

@@ -1,0 +1,144 @@
+"""Translation end to end, by each kind of trunk: trained from nothing, scored, written, refused."""
+
+import dataclasses
+import random
+
+import pytest
+from shared_trainers import shared_trainers
+
+import gpt_jax
+from gpt_jax.apps.label import label
+from gpt_jax.checkpoints.load import load_model
+from gpt_jax.errors import InputError
+from gpt_jax.models.encoder_decoder import T5Config
+from gpt_jax.models.lstm import LSTMConfig
+from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.programs import evaluate, finetune, predict
+from gpt_jax.programs.finetune_config import FinetuneConfig
+from gpt_jax.programs.finetune_start import load_start
+from gpt_jax.tasks.pairs import PairsTask
+from gpt_jax.training.loop import TrainConfig
+from gpt_jax.training.optimizer import OptimConfig
+
+pytestmark = pytest.mark.e2e
+pytest.importorskip("sacrebleu")
+NO_DROPOUT = {"residual_dropout": 0.0, "attention_dropout": 0.0, "embedding_dropout": 0.0}
+TRUNKS = {
+  "gpt": TransformerConfig(context=48, layers=1, width=32, heads=2, norm="pre", **NO_DROPOUT),
+  "t5": T5Config(0, 48, 1, 32, 2, 16, 64, version="1.1", residual_dropout=0.0),
+}
+CONFIG = FinetuneConfig(
+  task=PairsTask(),
+  batch_size=16,
+  optim=OptimConfig(learning_rate=0.01, schedule="linear", warmup_steps=4),
+  train=TrainConfig(epochs=32, log_every=64, evaluate_every=256, keep_checkpoints=2),
+)
+OPTIMIZERS = {
+  "gpt": CONFIG.optim,
+  "t5": OptimConfig("adafactor", 0.05, "linear", warmup_steps=4, clip_norm=0.0),
+}
+DICTIONARY = dict(zip("cat dog mat barn sea".split(), "sea barn cat mat dog".split(), strict=True))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_device():
+  with shared_trainers():
+    yield
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+  """Word for word by a dictionary."""
+  folder, rng = tmp_path_factory.mktemp("pairs"), random.Random(0)
+  for split, count in (("train", 128), ("val", 24)):
+    texts = [rng.choices(list(DICTIONARY), k=4) for _ in range(count)]
+    (folder / f"{split}.en").write_text("".join(f"{' '.join(words)}\n" for words in texts))
+    translations = [" ".join(DICTIONARY[word] for word in words) for words in texts]
+    (folder / f"{split}.de").write_text("".join(f"{text}\n" for text in translations))
+  return str(folder)
+
+
+@pytest.fixture(scope="module", params=TRUNKS)
+def run(request, data_dir, tiny_tokenizer, tmp_path_factory):
+  """The folder of a run from nothing, and its result."""
+  folder = tmp_path_factory.mktemp("translate")
+  tiny_tokenizer.save(str(folder / "tokenizer"))
+  system = request.param
+  config = dataclasses.replace(CONFIG, trunk=TRUNKS[system], optim=OPTIMIZERS[system])
+  workdir, tokenizer = str(folder / "run"), str(folder / "tokenizer")
+  (result,) = finetune.run(config, data_dir, "none", workdir, tokenizer=tokenizer)
+  return workdir, result
+
+
+def test_it_learns_to_translate(run, data_dir, tmp_path):
+  workdir, result = run
+  assert result["best"]["dev_bleu"] > 60  # chance: about 10
+  measured = evaluate.run(f"{workdir}/best", data_dir)
+  assert measured["bleu"] == result["best"]["dev_bleu"]
+  assert "tok:13a" in measured["bleu_signature"] and measured["examples"] == 24
+  searched = evaluate.run(f"{workdir}/best", data_dir, beams=3)
+  assert searched["bleu"] > measured["bleu"] - 5
+  source, out = tmp_path / "texts.txt", tmp_path / "out.jsonl"
+  source.write_text("cat dog mat barn\n")
+  (row,) = predict.run(f"{workdir}/best", str(source), str(out), beams=3)
+  assert set(row["prediction"].split()) <= set(DICTIONARY)
+  spec = load_model(f"{workdir}/best").spec
+  assert spec.attention == ("causal" if spec.trunk.reads_source else "prefix")
+
+
+@pytest.mark.parametrize(
+  "call, message",
+  [
+    (lambda run, data, tmp: gpt_jax.load(run).classify(["cat"]), "pairs writes translations"),
+    (lambda run, data, tmp: label.run(f"{data}/train.en", run, f"{tmp}/run"), "write"),
+    (
+      lambda run, data, tmp: evaluate.run(run, data, attack="fgm", radius=[1]),
+      "--attack: .*best writes",
+    ),
+    (lambda run, data, tmp: evaluate.run(run, data, beams=0), "beams=0: must be from 1 to 256"),
+    (
+      lambda run, data, tmp: predict.run(
+        [run, run], output=f"{tmp}/a.tsv", data_dir=data, split="dev"
+      ),
+      "no probabilities to average",
+    ),
+    (
+      lambda run, data, tmp: finetune.run(
+        dataclasses.replace(CONFIG, label_smoothing=0.1), data, run, f"{tmp}/run"
+      ),
+      "label_smoothing: for tasks that give each example one class",
+    ),
+  ],
+  ids=["classify", "label", "attack", "beams", "ensemble", "smoothing"],
+)
+def test_what_it_does_not_do_is_one_line(run, data_dir, tmp_path, call, message):
+  with pytest.raises(InputError, match=message) as error:
+    call(f"{run[0]}/best", data_dir, tmp_path)
+  assert "\n" not in str(error.value)
+
+
+def test_a_causal_checkpoint_goes_on_with_a_prefix(make_run, tmp_path, tiny_tokenizer):
+  spec = ModelConfig(TRUNKS["gpt"].with_vocabulary(tiny_tokenizer))
+  start = load_start(CONFIG, make_run(tmp_path / "run", spec), "")
+  assert start.attention == "prefix" and {"pad", "sep"} <= set(start.tokenizer.special)
+
+
+def test_trunks_that_cannot_write_after_a_prefix(make_run, tmp_path, tiny_tokenizer, data_dir):
+  spec = ModelConfig(TRUNKS["gpt"].with_vocabulary(tiny_tokenizer), attention="bidirectional")
+  checkpoint = make_run(tmp_path / "run", spec)
+  with pytest.raises(InputError, match="has bidirectional attention, and a task that is answered"):
+    load_start(CONFIG, checkpoint, "")
+  tiny_tokenizer.save(str(tmp_path / "tokenizer"))
+  config = dataclasses.replace(CONFIG, trunk=LSTMConfig(width=32, units=32))
+  with pytest.raises(InputError, match="an LSTM reads from left to right; prefix needs"):
+    finetune.run(
+      config, data_dir, "none", str(tmp_path / "new"), tokenizer=str(tmp_path / "tokenizer")
+    )
+
+
+def test_beams_are_for_translations(make_run, tmp_path, tiny_tokenizer):
+  with pytest.raises(InputError, match="beams=3: is for translations; cola is a task of"):
+    from gpt_jax.tasks.task import find
+
+    find("cola").with_search(3, 1.0)

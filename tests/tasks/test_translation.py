@@ -1,0 +1,162 @@
+"""Text pairs: how they are read, refused, encoded and batched; BLEU as sacrebleu computes it."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from gpt_jax.errors import InputError
+from gpt_jax.tasks.pairs import PairsTask
+
+TEXTS, TRANSLATIONS = ("the cat sat", "a dog ran"), ("le chat", "un chien court")
+
+
+def write_lines(folder, **files):
+  for name, lines in files.items():
+    (folder / name.replace("_", ".")).write_text("".join(f"{line}\n" for line in lines))
+
+
+def write_table(path):
+  rows = list(zip(TEXTS, TRANSLATIONS, strict=True))
+  path.write_text("\n".join(["de\ten", *(f"{y}\t{x}" for x, y in rows)]))
+
+
+@pytest.mark.parametrize("name", ["train", "train.tsv"])
+def test_files_and_tables_hold_the_same_pairs(name, tmp_path):
+  if name == "train":
+    write_lines(tmp_path, train_en=TEXTS, train_de=TRANSLATIONS)
+  else:
+    write_table(tmp_path / name)
+  pairs = PairsTask(train=name).build("").examples(str(tmp_path), "train")
+  assert [(pair.text, pair.label) for pair in pairs] == list(zip(TEXTS, TRANSLATIONS, strict=True))
+  back = PairsTask(train=name, source="de", target="en").build("")
+  assert [pair.text for pair in back.examples(str(tmp_path), "train")] == list(TRANSLATIONS)
+
+
+def test_long_pairs_are_left_out_of_training_alone(tmp_path):
+  for split in ("train", "val"):
+    write_lines(tmp_path, **{f"{split}_en": ("a b c d", "a"), f"{split}_de": ("a", "a b")})
+  task = PairsTask(longest=3).build("")
+  assert len(task.examples(str(tmp_path), "train")) == 1
+  assert len(task.examples(str(tmp_path), "dev")) == 2
+
+
+def test_a_test_set_may_lack_its_translations(tmp_path):
+  write_lines(tmp_path, test_en=TEXTS)
+  pairs = PairsTask(test="test").build("").examples(str(tmp_path), "test")
+  assert [pair.label for pair in pairs] == [None, None]
+
+
+@pytest.mark.parametrize(
+  "files, task, message",
+  [
+    (
+      {"train_en": ("a", "b"), "train_de": ("c",)},
+      PairsTask(),
+      r"train\.de: 1 lines, and .*train\.en has 2; line n of one should translate line n",
+    ),
+    (
+      {"train_en": ("a", "b"), "train_de": ("c", " ", "d")[:2] + ("d",)},
+      PairsTask(),
+      r"train\.de: 3 lines, and .*train\.en has 2",
+    ),
+    (
+      {"train_en": ("a", "b"), "train_de": (" ", "c")},
+      PairsTask(),
+      r"train\.de:1: the translation is empty",
+    ),
+    (
+      {"train_en": ("", "", "b"), "train_de": ("c", "d", "e")},
+      PairsTask(),
+      r"train\.en: 2 rows cannot be used: the text is empty; .*\(line 1, 2\)",
+    ),
+    ({"train_en": ("a",)}, PairsTask(), r"train\.de: No such file"),
+    ({"train_tsv": ("en\tfr", "a\tb")}, PairsTask(train="train.tsv"), "no column 'de'"),
+    ({"train_tsv": ("a text", "another")}, PairsTask(train="train.tsv"), "no column 'en'"),
+  ],
+)
+def test_bad_pairs_are_one_line(files, task, message, tmp_path):
+  write_lines(tmp_path, **files)
+  with pytest.raises(InputError, match=message) as error:
+    task.build("").examples(str(tmp_path), "train")
+  assert "\n" not in str(error.value)
+
+
+def test_a_language_cannot_translate_to_itself():
+  with pytest.raises(InputError, match="PairsTask.target: 'en' is the source, too"):
+    PairsTask(target="en")
+
+
+@pytest.fixture
+def encoded(tmp_path, tiny_tokenizer):
+  words = "the cat sat on mat dog ran old red barn".split()
+  texts = [" ".join(words[: 1 + n % 10]) for n in range(50)]
+  write_lines(tmp_path, train_en=texts, train_de=texts[::-1])
+  task = PairsTask(prompt="the ").build("")
+  tokenizer = tiny_tokenizer.with_special("pad", "sep")
+  return task.encode(task.examples(str(tmp_path), "train"), tokenizer, 48), tokenizer
+
+
+def test_an_encoded_pair_is_both_texts_with_their_ends(encoded):
+  pairs, tokenizer = encoded
+  end = tokenizer.special["sep"]
+  assert pairs.source(1).tolist() == [*tokenizer.encode("the the cat"), end]
+  assert pairs.targets[0].tolist() == [*tokenizer.encode(pairs.truth[0]), end][:24]
+  assert all(len(target) <= 24 for target in pairs.targets)  # half the context
+
+
+def test_batches_have_pairs_of_similar_length_and_all_of_them(encoded):
+  pairs, _ = encoded
+  batches = pairs.batches(5, seed=3, epochs=2)
+  widths, seen = [], []
+  for step in range(20):
+    batch = batches(step)
+    assert batch.source.inputs.shape == batch.rows.inputs.shape
+    lengths = batch.source.segments.sum(axis=1), batch.rows.segments.sum(axis=1)
+    assert batch.rows.inputs.shape[1] == -(-max(map(max, lengths)) // 8) * 8
+    widths.append(batch.rows.inputs.shape[1])
+    kept = batch.predictions.weights > 0
+    seen.append([tuple(row[mask]) for row, mask in zip(batch.predictions.targets, kept)])  # noqa: B905
+  assert len(set(widths)) > 1 and seen[:10] != seen[10:]
+  for epoch in (seen[:10], seen[10:]):
+    assert sorted(sum(epoch, [])) == sorted(tuple(target) for target in pairs.targets)
+
+
+def test_other_translations_are_another_data_set(encoded):
+  import dataclasses
+
+  from gpt_jax.checkpoints.run_folder import checksum
+
+  pairs, _ = encoded
+  other = dataclasses.replace(pairs, targets=pairs.targets[::-1])
+  assert checksum(pairs.content) != checksum(other.content)
+
+
+def test_bleu_and_chrf_are_sacrebleus_with_their_signatures():
+  sacrebleu = pytest.importorskip("sacrebleu")
+  task = PairsTask().build("")
+  truth = ["The cat sat on the mat.", "A dog ran to the old barn."]
+  written = ["the cat sat on the mat.", "A dog ran to the barn."]
+  scores = task.score(written, truth)
+  assert scores["bleu"] == sacrebleu.corpus_bleu(written, [truth]).score
+  assert scores["chrf"] == sacrebleu.corpus_chrf(written, [truth]).score
+  assert task.score([None, written[1]], truth) == task.score(["", written[1]], truth)
+  folded = PairsTask(lowercase=True).build("")
+  assert folded.score(written, truth)["bleu"] > scores["bleu"]
+  assert "case:lc" in folded.details(written, truth)["bleu_signature"]
+  signature = task.details(written, truth)["bleu_signature"]
+  assert "nrefs:1|case:mixed|eff:no|tok:13a" in signature and "version:" in signature
+
+
+def test_without_sacrebleu_it_says_what_to_install(monkeypatch):
+  monkeypatch.setitem(sys.modules, "sacrebleu.metrics", None)
+  with pytest.raises(
+    InputError, match=r"BLEU needs sacrebleu: pip install 'gpt_jax\[translation\]'"
+  ):
+    PairsTask().build("").check_metrics()
+
+
+def test_room_for_a_translation_fits_beside_its_source(encoded):
+  pairs, _ = encoded
+  rooms = np.array([pairs.room(n) for n in range(len(pairs))])
+  assert ((rooms + pairs.source_lengths) < 48).all() and len(set(rooms)) > 1
