@@ -6,6 +6,8 @@ import functools
 import os
 from typing import Any
 
+import numpy as np
+
 from gpt_jax.checkpoints.formats import detect_format, find_format
 from gpt_jax.checkpoints.restore import restore_params
 from gpt_jax.checkpoints.run_folder import checksum
@@ -13,7 +15,9 @@ from gpt_jax.config import from_json
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.files import absolute, check_path, exists, local_copy
+from gpt_jax.models.adapter import BASE, merged
 from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.trunk import TABLES
 from gpt_jax.tasks.formats import Format
 
 TFIDF_FILE = "classifier.npz"  # of what is no neural network; see inference/tfidf_classifier.py
@@ -82,6 +86,8 @@ def read_model(path: str, format: str = "") -> SavedModel:
       raise InputError(f"{path}: a TF-IDF classifier of label.run; only predict.run reads it")
     params, meta, step = restore_params(path)
     folder = _find_workdir(path)
+    if "adapter" in meta:
+      params, meta = _merge_adapter(params, meta, folder)
     tokenizer = load_tokenizer(os.path.join(folder, "tokenizer"))
   if tokenizer.hash != meta["tokenizer_hash"]:
     raise InputError(
@@ -90,6 +96,39 @@ def read_model(path: str, format: str = "") -> SavedModel:
       f"{folder}/tokenizer"
     )
   return SavedModel(read_json(meta["model"], path), params, tokenizer, meta, step, path, folder)
+
+
+def _merge_adapter(params: dict, meta: dict, folder: str) -> tuple[dict, dict]:
+  """The parameters and metadata of a model whose checkpoint holds an adapter and heads alone.
+
+  Raises:
+    InputError: its base is not there, or is another.
+  """
+  meta = dict(meta)
+  adapter = meta.pop("adapter")
+  noted, link = adapter["base"], os.path.join(folder, BASE)
+  path = link if exists(link) else noted["checkpoint"]
+  try:
+    base = read_model(path)
+  except InputError as error:
+    raise InputError(
+      f"{folder}: the base of this adapter: {error}; or link it as {link}"
+    ) from error
+  if base.identity != noted["identity"]:
+    raise InputError(
+      f"{folder}: an adapter of {noted['identity']}, and {path} is {base.identity}; link its base "
+      f"as {link}"
+    )
+  trunk = with_rows(base.params["trunk"], read_json(meta["model"], folder).trunk.rows)
+  merging = {**params, BASE: {"trunk": trunk}}
+  return merged(merging, read_json(adapter["config"], folder)), meta
+
+
+def with_rows(trunk: Any, rows: int) -> Any:
+  """A trunk's parameters with further rows of its tables, of zeros, for new special tokens."""
+  tables = {name: trunk[name] for name in TABLES if name in trunk}
+  padded = {name: np.pad(x, [(0, rows - len(x)), (0, 0)]) for name, x in tables.items()}
+  return {**trunk, **padded}
 
 
 def _is_export(folder: str) -> bool:

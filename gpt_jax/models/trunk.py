@@ -22,6 +22,7 @@ from gpt_jax.ops.dropout import Key
 from gpt_jax.ops.product import PROJECTED, without_bfloat16
 
 EPSILON = 1e-5  # of the norms of GPT
+TABLES = ("tokens", "output")  # parameters that have a row for each id
 # What rematerialization keeps besides a block's inputs. none: all that the backward pass reads;
 # dots: the results of matrix products with parameters; full: nothing, one more forward pass.
 _KEPT = {

@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 
 from gpt_jax.checkpoints.run_folder import checksum, resume_dtype, resume_microbatches
 from gpt_jax.errors import InputError
+from gpt_jax.models.adapter import AdaptedModel
 from gpt_jax.models.loss import Loss, model_loss
 from gpt_jax.models.model import Model, parameter_shapes
 from gpt_jax.parallel.mesh import make_mesh
@@ -175,7 +176,12 @@ def finetune_recipe(
   def batches(train: TrainConfig) -> Batches:
     return make_batches(dataclasses.replace(config, train=train), train_set, mesh)
 
-  def loss(model: Model) -> Loss:
+  def adapted(model: Model) -> Any:
+    if config.adapter is None:
+      return model
+    return AdaptedModel(model, config.adapter, start.new_rows)
+
+  def loss(model: Any) -> Loss:
     labeled = adversarial_loss(model_loss(model), config.adversarial)
     if not has_streams(config):
       return labeled
@@ -193,6 +199,7 @@ def finetune_recipe(
     steps_per_epoch,
     optimizer,
     loss,
+    adapted,
     work=(work + UNLABELED_WORK) / 2 if has_streams(config) else work,
   )
 
@@ -223,7 +230,9 @@ def with_evaluation(
     tokenizer=start.tokenizer,
     identity=data_identity(data, start),
     meta=make_meta(config, task, start),
-    start=functools.partial(start.apply, layers=config.transfer_layers, heads=False),
+    start=start.apply_base
+    if config.adapter
+    else functools.partial(start.apply, layers=config.transfer_layers, heads=False),
     evaluation=Evaluation(measure, metric, "max", due),
     further_hooks=functools.partial(ending_hooks, metric, config.patience, due, pauses),
     has_ended=functools.partial(has_ended, metric, config.patience),

@@ -67,6 +67,9 @@ class FinetuneConfig(RunConfig):
   adversarial: Any | None = option(
     None, "adversarial training: the method that configs/adversarial.py:METHOD:TASK names"
   )
+  adapter: Any | None = option(
+    None, "train a small change of the trunk alone, as configs/adapter.py:METHOD:TASK; none: all"
+  )
   patience: int = option(
     0, "stop after so many evaluations without a better primary metric; 0: never", low=0
   )

@@ -2,6 +2,7 @@
 summary.json of several, a warning of a model that is no better than a constant answer.
 """
 
+import functools
 import math
 import os
 import warnings
@@ -18,6 +19,7 @@ from gpt_jax.files import read_json, verified, with_checksum, write_json
 from gpt_jax.inference.dev_report import REPORT, format_calibration, write_dev_report
 from gpt_jax.inference.seeds import format_summary, summarize
 from gpt_jax.inference.text_answers import make_task_predictor
+from gpt_jax.models.adapter import BASE, Adapter, merged
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.parallel.processes import is_main_process, log
 from gpt_jax.programs.finetune_config import FinetuneConfig
@@ -59,8 +61,15 @@ def make_evaluations(
 ) -> tuple[Callable[[Any], dict[str, float]], Callable[[Any, int, str], None]]:
   """See make_measure and make_report; both predict by one compiled function."""
   predict = make_task_predictor(task, spec, mesh, start.tokenizer)
+  if config.adapter is not None:
+    predict = _predict_merged(predict, config.adapter)
   measure = make_measure(config, task, dev_set, predict)
   return measure, make_report(config, task, dev_set, predict, data_dir)
+
+
+def _predict_merged(predict: Callable[..., Any], adapter: Adapter) -> Callable[..., Any]:
+  merge = jax.jit(functools.partial(merged, adapter=adapter))
+  return lambda params, *arguments: predict(merge(params), *arguments)
 
 
 def make_measure(
@@ -100,8 +109,10 @@ def make_report(
     try:
       if best is not None and best["step"] != step:
         # With the shardings of the run's parameters, for which `predict` is compiled.
-        shapes = jax.tree.map(_abstract, params)
-        params, _, step = restore_params(os.path.join(workdir, "best"), shapes)
+        saved = {name: x for name, x in params.items() if name != BASE}
+        shapes = jax.tree.map(_abstract, saved)
+        saved, _, step = restore_params(os.path.join(workdir, "best"), shapes)
+        params = {**params, **saved}
       probabilities = predict(params, dev_set, config.batch_size)
       if not is_main_process():
         return

@@ -3,15 +3,15 @@
 import dataclasses
 from typing import Any
 
-import numpy as np
-
 from gpt_jax.checkpoints.load import load_model
+from gpt_jax.checkpoints.saved import with_rows
 from gpt_jax.config import from_json
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.errors import InputError, counted
+from gpt_jax.files import absolute
 from gpt_jax.programs.config_files import overridden
 from gpt_jax.programs.finetune_config import FinetuneConfig
-from gpt_jax.programs.start import TABLES, Start, runtime_fields
+from gpt_jax.programs.start import Start, runtime_fields
 from gpt_jax.tasks.formats import Format, GPTFormat, TextToText
 
 
@@ -52,19 +52,13 @@ def load_start(config: FinetuneConfig, pretrained: str, tokenizer: str) -> Start
     trunk,
     attention,
     tokenizer_of_format,
-    {**loaded.params, "trunk": _with_rows(loaded.params["trunk"], trunk.rows)},
+    # The zeros are not used: Start.apply takes trained rows, and keeps the run's own others.
+    {**loaded.params, "trunk": with_rows(loaded.params["trunk"], trunk.rows)},
     tuple(loaded.meta.get("trained_special", ())),
     loaded.identity,
     format,
+    absolute(pretrained),
   )
-
-
-def _with_rows(params: Any, rows: int) -> Any:
-  """A trunk's parameters with further rows of its tables, for the format's special tokens."""
-  tables = {name: params[name] for name in TABLES if name in params}
-  # The zeros are not used: Start.apply takes trained rows, and keeps the run's own others.
-  padded = {name: np.pad(x, [(0, rows - len(x)), (0, 0)]) for name, x in tables.items()}
-  return {**params, **padded}
 
 
 def _with_runtime_fields(trunk: Any, config: Any) -> Any:

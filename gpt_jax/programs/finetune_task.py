@@ -158,7 +158,12 @@ def head_of(config: FinetuneConfig, task: LabeledTask, start: Start) -> dict[str
 
 def make_meta(config: FinetuneConfig, task: LabeledTask, start: Start) -> dict[str, Any]:
   """Metadata that checkpoints record with the parameters."""
+  adapter: dict[str, Any] = {}
+  if config.adapter is not None:
+    base = {"checkpoint": start.checkpoint, "identity": start.identity}
+    adapter = {"adapter": {"config": to_json(config.adapter), "base": base}}
   return {
+    **adapter,
     "model": to_json(model_config(config, task, start)),
     "task": to_json(config.task),
     "tokenizer_hash": start.tokenizer.hash,
@@ -194,6 +199,7 @@ def check_options(config: FinetuneConfig, task: LabeledTask) -> None:
     raise InputError(
       "mix: is read by a head for labels, and a text-to-text model has none; leave it out"
     )
+  check_adapter(config)
   for name in ("class_weights", "label_smoothing"):
     if getattr(config, name) and not task.has_classes:
       raise InputError(
@@ -211,6 +217,20 @@ def check_options(config: FinetuneConfig, task: LabeledTask) -> None:
       "unlabeled: needs train_examples above 0 and what learns from examples without labels: "
       "adversarial=virtual_adversarial (configs/adversarial.py) or views (configs/cross_view.py)"
     )
+
+
+def check_adapter(config: FinetuneConfig) -> None:
+  """Raises InputError for options that do not go with an adapter."""
+  if config.adapter is None:
+    return
+  if not config.trunk.heads:
+    raise InputError("adapter: is for transformers; the checkpoint has another trunk")
+  usual = {"transfer_layers": None, "train_layers": None, "unfreeze": False, "layer_decay": 1.0}
+  for name, value in usual.items():
+    if getattr(config, name) != value:
+      raise InputError(f"{name}={getattr(config, name)}: has no use with an adapter; leave it out")
+  if config.mesh.model > 1 or config.mesh.backend != "jit":
+    raise InputError("adapter: needs mesh.model=1 and mesh.backend=jit")
 
 
 def below_head(paths: Iterable[str], trunk: TrunkConfig) -> Callable[[str], int]:

@@ -50,6 +50,8 @@ def run(workdir: str, step: int, data: str) -> dict[str, Any]:
     config, spec = from_json(meta["config"]), from_json(meta["model"])
   except KeyError as error:
     raise InputError(f"{workdir}: no run wrote this checkpoint: it has no {error}") from error
+  if meta.get("adapter"):
+    raise InputError(f"--replay={step}: {workdir} trains an adapter, whose base no checkpoint has")
   noted = read_config(workdir)  # config.json, which has the identity of the run's data
   _check_length(workdir, noted, start, step)
   tokenizer = load_tokenizer(os.path.join(workdir, "tokenizer"))

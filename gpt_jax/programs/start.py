@@ -12,13 +12,11 @@ from gpt_jax.checkpoints.saved import read_model
 from gpt_jax.config import field_values, from_json, to_json
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.models.trunk import TrunkConfig
+from gpt_jax.models.trunk import TABLES, TrunkConfig
 from gpt_jax.parallel.partition import path_name
 from gpt_jax.tasks.formats import Format, GPTFormat
 from gpt_jax.training.step import TrainState
 from gpt_jax.training.trainer import Trainer
-
-TABLES = ("tokens", "output")  # parameters of a trunk that have a row for each id
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,6 +85,17 @@ class Start:
     # Heads that are not taken need no room on the devices.
     loaded = {scope: self.params[scope] for scope in ("trunk", *taken)}
     return state._replace(params=on_devices(state.params, loaded))
+
+  def apply_base(self, state: TrainState, trainer: Trainer) -> TrainState:
+    """A state with the checkpoint's trunk as the base of its adapter."""
+    trunk = {"trunk": self.params["trunk"]}
+    return state._replace(base=jax.device_put(trunk, trainer.shardings.base))
+
+  @property
+  def new_rows(self) -> list[int]:
+    """Rows of the tables that the run's special tokens have and the checkpoint has not trained."""
+    special = self.tokenizer.special
+    return [special[name] for name in special.names if name not in self.trained_special]
 
   def new_heads(self, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
     """Names of the heads that start from random weights, since the checkpoint has none of the kind.

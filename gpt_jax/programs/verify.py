@@ -15,8 +15,8 @@ from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.errors import InputError
 from gpt_jax.inference.scoring import bucket
 from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.trunk import TABLES
 from gpt_jax.ops.cross_entropy import logits, token_log_probs
-from gpt_jax.programs.start import TABLES
 
 
 class Difference(NamedTuple):

@@ -136,7 +136,7 @@ def evaluate(
 
   def run(moment: StepContext) -> dict[str, float]:
     with reporter.paused():
-      measured = measure(moment.state.params)
+      measured = measure(moment.state.all_params)
       reporter.results(moment.step, measured)
     return measured
 
@@ -158,7 +158,8 @@ def save(
       with reporter.paused():
         # First the log: a checkpoint must not have steps that the log lacks.
         reporter.sync()
-        checkpoints.save(moment.step, moment.state, meta, moment.evaluation)
+        state = moment.state._replace(base=None)
+        checkpoints.save(moment.step, state, meta, moment.evaluation)
     else:
       reporter.say(f"step {moment.step}: not saved, since its update was refused")
     if moment.stopping:

@@ -125,6 +125,7 @@ class Recipe:
     steps_per_epoch: updates in a pass over the data.
     optimizer: length of the run in steps -> optimizer.
     loss: model -> the loss that a step minimizes.
+    adapted: model -> the model that trains in its place, such as an AdaptedModel.
     work: arithmetic of the loss, as a multiple of the model's own.
     tokenizer: tokenizer of the data.
     identity: JSON values by which a run that resumes knows its data and its start.
@@ -155,7 +156,8 @@ class Recipe:
   batch_size: int
   steps_per_epoch: int
   optimizer: Callable[[int], Optimizer]
-  loss: Callable[[Model], Loss] = model_loss
+  loss: Callable[[Any], Loss] = model_loss
+  adapted: Callable[[Model], Any] = lambda model: model
   work: float = 1.0
   tokenizer: Tokenizer | None = None
   identity: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -201,7 +203,7 @@ def make_trainer(recipe: Recipe) -> Trainer:
   """The compiled step of a recipe. All seeds can share it."""
   train, mesh_config, spec = recipe.config.train, recipe.config.mesh, recipe.spec
   # Rematerialization changes memory and time but no values, so it is no part of the model config.
-  model = spec.build(train.remat)
+  model = recipe.adapted(spec.build(train.remat))
   return Trainer.build(
     model,
     recipe.loss(model),

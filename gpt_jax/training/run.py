@@ -153,8 +153,8 @@ class Run:
           self.claim(seed, workdir)  # again if microbatches were chosen
         recipe = self.recipe.with_train(seed=seed)
         state, first = self.trainer.restore_or_init(seed, checkpoints)
-        # A resumed state already contains what the recipe starts from.
-        if not first:
+        # A resumed state already contains what the recipe starts from, but for an adapter's base.
+        if not first or self.trainer.shardings.base is not None:
           state = recipe.start(state, self.trainer)
         if recipe.summary:
           resumed = [f"resumed at step {first:,}"] if first else []
@@ -260,8 +260,8 @@ def _fit(
     context.reporter.say(f"step {steps:,}: {stop.reason}")
   # No step was left to make: the run had ended before its result was written.
   if evaluation and not measured:
-    measured = evaluation.measure(state.params)
-  return Finished(train.seed, state.params, steps, measured, stopped)
+    measured = evaluation.measure(state.all_params)
+  return Finished(train.seed, state.all_params, steps, measured, stopped)
 
 
 def change_length(recipe: Recipe, workdir: str, first: int) -> None:

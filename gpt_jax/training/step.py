@@ -11,6 +11,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from gpt_jax.models.adapter import BASE
 from gpt_jax.models.loss import Loss
 from gpt_jax.ops.dropout import step_key
 from gpt_jax.parallel.mesh import PMAP_AXIS
@@ -43,12 +44,25 @@ class TrainState(NamedTuple):
   """All that a step changes; arrays only. `step` counts batches, skipped updates included.
 
   loss_scale: the loss scale of a model in float16; else None, which checkpoints leave out.
+  base: parameters that no step changes, those that an adapter is added to; None: there are none.
+    Checkpoints leave them out.
   """
 
   step: jax.Array
   params: Any
   opt_state: Any
   loss_scale: LossScale | None = None
+  base: Any = None
+
+  @property
+  def all_params(self) -> Any:
+    """The parameters of the model, with those that no step changes."""
+    return with_base(self.params, self.base)
+
+
+def with_base(params: Any, base: Any) -> Any:
+  """Parameters as a model with an adapter takes them; without a base as they are."""
+  return params if base is None else {**params, BASE: base}
 
 
 # (state, batch of [M, B / M, ...], seed) -> (state, metrics)
@@ -95,9 +109,10 @@ def make_init(
   """
 
   def make_state(seed: jax.Array) -> TrainState:
-    params = init(jax.random.key(seed))  # float32, whatever the compute type
+    params = dict(init(jax.random.key(seed)))  # float32, whatever the compute type
+    base = params.pop(BASE, None)
     scale = LossScale(jnp.float32(FIRST_SCALE), jnp.int32(0)) if scales_loss else None
-    return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), scale)
+    return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), scale, base)
 
   # Moments lie under the paths of their parameters, so the same rules partition both.
   shardings = partition(jax.eval_shape(make_state, np.uint32(0)), rules, mesh, fsdp)
@@ -167,7 +182,7 @@ def make_step(
       # An overflow halves the scale, so a refused step in float16 is routine.
       loss_scale = adjusted(loss_scale, finite)
     # A skipped update has used its batch all the same: step + 1 reads the next one.
-    return TrainState(state.step + 1, params, opt_state, loss_scale), metrics
+    return TrainState(state.step + 1, params, opt_state, loss_scale, state.base), metrics
 
   if axis is not None:
     return _with_pmap(step, mesh, axis)
@@ -196,7 +211,7 @@ def _gradient(loss: Loss, microbatches: int, axis: str | None):
       key = step_key(seed, state.step, index * devices + device)
 
       def scaled_loss(params):
-        total, metrics = loss(params, microbatch, key, denominators)
+        total, metrics = loss(with_base(params, state.base), microbatch, key, denominators)
         return total if state.loss_scale is None else total * state.loss_scale.scale, metrics
 
       return jax.grad(scaled_loss, has_aux=True)(state.params)  # metrics are the auxiliary output

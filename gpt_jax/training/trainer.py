@@ -96,7 +96,7 @@ class Trainer:
     """The newest checkpoint's state or, if there is none, the first; and its step."""
     if not checkpoints.steps():
       return self.init(seed), 0
-    state, _, step = checkpoints.restore(self.abstract_state())
+    state, _, step = checkpoints.restore(self.abstract_state()._replace(base=None))
     checkpoints.tidy()  # not before the newest one has been verified
     return state, step
 

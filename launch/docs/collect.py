@@ -49,6 +49,7 @@ GUIDES = (
 )
 # The argument with which a config that takes one is shown.
 ARGUMENTS = {
+  "adapter": "lora:table",
   "adversarial": "fgm:table",
   "cross_view": "small:table",
   "finetune_encoder": "bert:table",

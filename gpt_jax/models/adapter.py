@@ -1,0 +1,198 @@
+"""Adapters: small changes of a frozen trunk, which alone are trained and saved. LoRA (Hu et al.
+2021, *Low-Rank Adaptation of Large Language Models*, section 4.1): W + alpha / r A B; and BitFit
+(Ben Zaken et al. 2022), which trains biases.
+
+Parameters are `{adapter, heads…}`, and `{base}`, which is the trunk. Letters: r rank.
+"""
+
+import dataclasses
+import functools
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from gpt_jax.batch import Batch
+from gpt_jax.config import Config, option, register
+from gpt_jax.errors import InputError
+from gpt_jax.models.model import Model
+from gpt_jax.models.trunk import TABLES
+from gpt_jax.models.weight import KEPT, MATRICES, multiply
+from gpt_jax.ops.dropout import Key, dropout
+from gpt_jax.ops.product import project
+
+BASE = "base"  # the name, among a model's parameters, of those that stay as they are
+
+
+@register("adapter")
+@dataclasses.dataclass(frozen=True)
+class Adapter(Config):
+  """What is trained of a trunk beside the head; the rows of new special tokens always are."""
+
+  rank: int = option(8, "r, of the change of a kernel, A B; 0: kernels do not change", low=0)
+  alpha: float = option(16.0, "the change of a kernel is alpha / rank A B", low=1e-3, high=1e4)
+  targets: str = option(
+    "/kernel$", "regular expression, searched for in the paths of the trunk's kernels"
+  )
+  dropout: float = option(0.0, "dropout on the input of A", low=0.0, high=0.99)
+  trained: str = option(
+    "", "regular expression of other parameters of the trunk that train in full, such as /bias$"
+  )
+
+  @property
+  def scale(self) -> float:
+    """The factor on A B."""
+    return self.alpha / max(1, self.rank)
+
+
+@functools.partial(
+  jax.tree_util.register_dataclass,
+  data_fields=["kernel", "a", "b", "key"],
+  meta_fields=["scale", "rate"],
+)
+@dataclasses.dataclass(frozen=True)
+class _LowRank:
+  """A kernel [inputs…, outputs…] plus scale A [inputs…, r] B [r, outputs…], as products read it.
+
+  Never added up in a step: the gradient of a sum would take as long as that of the kernel.
+  """
+
+  kernel: jax.Array
+  a: jax.Array
+  b: jax.Array
+  key: Key | None
+  scale: float
+  rate: float
+
+
+@multiply.register
+def _(kernel: _LowRank, x: jax.Array, inputs: int, outputs: tuple[int, ...]) -> jax.Array:
+  fixed = multiply(kernel.kernel, x, inputs, outputs)
+  narrow = project(dropout(x, kernel.rate, kernel.key), kernel.a.astype(x.dtype), inputs)
+  change = project(narrow.astype(x.dtype), kernel.b.astype(x.dtype), 1)
+  return fixed + (kernel.scale * change).astype(fixed.dtype)
+
+
+class AdaptedModel:
+  """A model whose trunk is frozen but for an adapter; has of Model what a loss needs.
+
+  Args:
+    model: the model.
+    adapter: what is trained.
+    new_rows: rows of the tables, after the vocabulary, of special tokens that are new.
+  """
+
+  def __init__(self, model: Model, adapter: Adapter, new_rows: Sequence[int] = ()):
+    self.config = model.config
+    self.num_tokens = model.config.num_tokens
+    self._model, self._adapter, self._new_rows = model, adapter, new_rows
+
+  def init(self, key: jax.Array, example: Any) -> dict[str, Any]:
+    """The first parameters; those of the base are to be replaced.
+
+    Raises:
+      InputError: a pattern matches nothing.
+    """
+    heads = dict(self._model.init(key, example)["params"])
+    trunk = heads.pop("trunk")
+    flat = flatten_dict(trunk, sep="/")
+    sizes = self._input_sizes({**heads, "trunk": trunk}, example)
+    c, vocab_size = self._adapter, self.config.trunk.vocab_size
+    changes: dict[str, Any] = {}
+    for number, (path, x) in enumerate(flat.items()):
+      if path in TABLES:
+        if self._new_rows:
+          # Added to rows of the base that are zero.
+          rows = jnp.zeros_like(x).at[jnp.array(self._new_rows)].set(x[jnp.array(self._new_rows)])
+          changes[path] = rows[vocab_size:]
+      elif c.rank and path in sizes and re.search(c.targets, path):
+        axes = _input_axes(x.shape, sizes[path])
+        # As peft's: A uniform, B zero, so that training begins with the base's function.
+        limit, own_key = sizes[path] ** -0.5, jax.random.fold_in(key, number)
+        shape = (*x.shape[:axes], c.rank)
+        changes[f"{path}/a"] = jax.random.uniform(own_key, shape, minval=-limit, maxval=limit)
+        changes[f"{path}/b"] = jnp.zeros((c.rank, *x.shape[axes:]))
+      elif c.trained and re.search(c.trained, path):
+        changes[path] = jnp.zeros_like(x)
+    for name, pattern, has in (
+      ("targets", c.targets if c.rank else "", any(path.endswith("/a") for path in changes)),
+      ("trained", c.trained, any(re.search(c.trained, path) for path in changes)),
+    ):
+      if pattern and not has:
+        raise InputError(
+          f"adapter.{name}={pattern}: matches no parameter of the trunk; kernels are "
+          f"{', '.join(sorted(sizes.keys() - {*TABLES}))}"
+        )
+    adapter = unflatten_dict(changes, sep="/")
+    return {"params": {**heads, "adapter": adapter, BASE: {"trunk": trunk}}}
+
+  def apply(
+    self, variables: Mapping[str, Any], batch: Batch, key: Key | None = None, **options: Any
+  ) -> Any:
+    """As Model.apply, which it calls."""
+    params = dict(variables["params"])
+    changes = flatten_dict(params.pop("adapter"), sep="/")
+    # Nothing is differentiated by the base: its gradients are not computed.
+    flat = flatten_dict(jax.lax.stop_gradient(params.pop(BASE)["trunk"]), sep="/")
+    c, kept = self._adapter, {}
+    for number, (path, x) in enumerate(sorted(flat.items())):
+      if f"{path}/a" in changes:
+        own_key = None if key is None else key.fold(1000 + number)
+        a, b = changes[f"{path}/a"], changes[f"{path}/b"]
+        kept[path] = _LowRank(x, a, b, own_key, c.scale, c.dropout)
+      elif path in changes:
+        flat[path] = _added(x, changes[path])
+    variables = {
+      **variables,
+      "params": {**params, "trunk": unflatten_dict(flat, sep="/")},
+      KEPT: {"trunk": unflatten_dict(kept, sep="/")},
+    }
+    return self._model.apply(variables, batch, key, **options)
+
+  def _input_sizes(self, params: Any, example: Any) -> dict[str, int]:
+    """The number of inputs of each kernel that products read, by its path."""
+
+    def read(params, example):
+      return self._model.apply({"params": params}, example, mutable=[MATRICES])[1][MATRICES]
+
+    matrices = flatten_dict(jax.eval_shape(read, params, example).get("trunk", {}), sep="/")
+    return {path: matrix.values.shape[1] for path, matrix in matrices.items()}
+
+
+def _input_axes(shape: Sequence[int], size: int) -> int:
+  """How many axes, from the first on, have so many elements."""
+  return next(n for n in range(1, len(shape)) if math.prod(shape[:n]) == size)
+
+
+def _added(x: Any, change: Any) -> Any:
+  """x plus a change of it, or of its last rows."""
+  if len(change) == len(x):
+    return x + change
+  first = len(x) - len(change)
+  concatenate = np.concatenate if isinstance(x, np.ndarray) else jnp.concatenate
+  return concatenate([x[:first], x[first:] + change])
+
+
+def merged(params: Mapping[str, Any], adapter: Adapter) -> dict[str, Any]:
+  """The parameters of a model without an adapter that computes the same: `{trunk, heads…}`.
+
+  Args:
+    params: `{adapter, base, heads…}`, as NumPy or JAX arrays.
+    adapter: its config.
+  """
+  rest = dict(params)
+  changes = flatten_dict(rest.pop("adapter"), sep="/")
+  flat = flatten_dict(rest.pop(BASE)["trunk"], sep="/")
+  for path in flat:
+    if f"{path}/a" in changes:
+      a, b = changes[f"{path}/a"], changes[f"{path}/b"]
+      product = a.reshape(-1, a.shape[-1]) @ b.reshape(len(b), -1)
+      flat[path] = flat[path] + adapter.scale * product.reshape(flat[path].shape)
+    elif path in changes:
+      flat[path] = _added(flat[path], changes[path])
+  return {**rest, "trunk": unflatten_dict(flat, sep="/")}

@@ -1,0 +1,154 @@
+"""Adapters: only they and the head are trained and saved, and what is loaded is merged."""
+
+import os
+import random
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax.traverse_util import flatten_dict
+from shared_trainers import shared_trainers
+
+import gpt_jax
+from gpt_jax.batch import Batch, Labels, Rows
+from gpt_jax.checkpoints.load import load_model
+from gpt_jax.checkpoints.restore import restore_params
+from gpt_jax.errors import InputError
+from gpt_jax.models.adapter import BASE, AdaptedModel, Adapter, merged
+from gpt_jax.models.loss import model_loss
+from gpt_jax.models.model import ModelConfig, make_heads
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.ops.dropout import step_key
+from gpt_jax.programs import evaluate, export, finetune
+from gpt_jax.programs.finetune_config import FinetuneConfig
+from gpt_jax.tasks.table import TableTask
+from gpt_jax.training.loop import TrainConfig
+from gpt_jax.training.optimizer import OptimConfig
+
+NO_DROPOUT = {"residual_dropout": 0.0, "attention_dropout": 0.0, "embedding_dropout": 0.0}
+TRUNK = TransformerConfig(context=48, layers=1, width=32, heads=2, norm="pre", **NO_DROPOUT)
+BOTH = Adapter(rank=2, targets="attention.*/kernel$", trained="/bias$")
+CONFIG = FinetuneConfig(
+  task=TableTask(),
+  batch_size=16,
+  lm_weight=0.0,
+  adapter=BOTH,
+  optim=OptimConfig(learning_rate=0.02, schedule="linear", warmup_steps=4),
+  train=TrainConfig(epochs=6, log_every=8),
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_device():
+  with shared_trainers():
+    yield
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory, make_run, tiny_tokenizer):
+  spec = ModelConfig(TRUNK.with_vocabulary(tiny_tokenizer))
+  return make_run(tmp_path_factory.mktemp("base") / "run", spec, steps=(6, 7))
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+  """Rows of words, one of them an animal, which is the label."""
+  folder, rng = tmp_path_factory.mktemp("animals"), random.Random(0)
+  for split, count in (("train", 128), ("dev", 30)):
+    lines = ["text\tlabel"]
+    for _ in range(count):
+      animal = rng.choice(("cat", "dog"))
+      words = [animal, *rng.choices("sat on mat ran old barn".split(), k=3)]
+      rng.shuffle(words)
+      lines.append(f"{' '.join(words)}\t{animal}")
+    (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+  return str(folder)
+
+
+@pytest.fixture(scope="module")
+def run(base, data_dir, tmp_path_factory):
+  workdir = str(tmp_path_factory.mktemp("adapted") / "run")
+  (result,) = finetune.run(CONFIG, data_dir, base, workdir)
+  return workdir, result
+
+
+@pytest.mark.e2e
+def test_a_checkpoint_holds_the_adapter_and_is_read_as_a_whole_model(run, base, data_dir, tmp_path):
+  workdir, result = run
+  assert result["best"]["dev_accuracy"] > 0.9
+  saved, meta, _ = restore_params(f"{workdir}/best")
+  assert set(saved) == {"adapter", "head"}
+  held = flatten_dict(saved["adapter"], sep="/")
+  assert {path for path in held if path.endswith("kernel/a")} and "tokens" in held
+  assert not any("mlp" in path and "bias" not in path for path in held)
+  assert evaluate.run(f"{workdir}/best", data_dir)["accuracy"] == result["best"]["dev_accuracy"]
+  loaded = load_model(f"{workdir}/best")
+  before = flatten_dict(load_model(base).params["trunk"], sep="/")
+  after = flatten_dict(loaded.params["trunk"], sep="/")
+  same = {path for path, x in before.items() if path != "tokens" and (x == after[path]).all()}
+  assert same == {path for path in before if path != "tokens" and path not in held} - {
+    path.removesuffix("/a") for path in held
+  }
+  export.run(f"{workdir}/best", str(tmp_path / "merged"))
+  texts = ["sat cat on mat", "dog ran old barn"]
+  ours, theirs = (
+    gpt_jax.load(path).classify(texts) for path in (f"{workdir}/best", str(tmp_path / "merged"))
+  )
+  assert ours == theirs
+  again = finetune.run(CONFIG, data_dir, base, workdir)  # resumes, with the base it does not save
+  assert again[0]["best"] == result["best"]
+
+
+@pytest.mark.e2e
+def test_another_base_is_refused_in_a_line(run, base, tmp_path):
+  workdir = shutil.copytree(run[0], tmp_path / "copy")
+  os.symlink(f"{base}/checkpoints/6", workdir / "base")
+  with pytest.raises(InputError, match="an adapter of step 7, .* is step 6"):
+    load_model(str(workdir))
+  os.remove(workdir / "base")
+  os.symlink(tmp_path / "nothing", workdir / "base")
+  load_model(str(workdir))  # a link to nothing is none
+
+
+@pytest.mark.parametrize(
+  ("changes", "message"),
+  [
+    ({"train_layers": 1}, "train_layers=1: has no use with an adapter"),
+    ({"adapter": Adapter(targets="nowhere")}, "adapter.targets=nowhere: matches no parameter"),
+  ],
+)
+def test_options_that_do_not_go_with_an_adapter(changes, message, base, data_dir, tmp_path):
+  config = FinetuneConfig(**{**vars(CONFIG), **changes})
+  with pytest.raises(InputError, match=message):
+    finetune.run(config, data_dir, base, str(tmp_path / "run"))
+
+
+def test_merged_weights_compute_the_same_and_the_base_has_no_gradient(tiny_tokenizer, make_run):
+  trunk = TRUNK.with_vocabulary(tiny_tokenizer)
+  head = {"type": "classify", "num_classes": 2}
+  spec = ModelConfig(trunk, make_heads([head]))
+  ids = np.arange(8, dtype=np.int32)[None]
+  labels = Labels(np.array([[7]], np.int32), np.array([[1, 0]], np.float32), np.ones(1, np.float32))
+  batch = Batch(Rows(ids, ids), labels=labels)
+  model = AdaptedModel(spec.build(), BOTH, new_rows=[trunk.vocab_size])
+  params = model.init(jax.random.key(0), batch)["params"]
+  rng = np.random.default_rng(0)
+  noise = jax.tree.map(lambda x: rng.normal(0, 0.1, x.shape).astype("f4"), params)
+  params = jax.tree.map(jnp.add, params, noise)
+  loss, plain = model_loss(model), model_loss(spec.build())
+  whole = merged(params, BOTH)
+  np.testing.assert_allclose(loss(params, batch, None)[0], plain(whole, batch, None)[0], rtol=1e-5)
+  gradient = jax.grad(lambda p: loss(p, batch, None)[0])(params)
+  assert not any(x.any() for x in jax.tree.leaves(gradient[BASE]))
+  exact = jax.grad(lambda a: plain(merged({**params, "adapter": a}, BOTH), batch, None)[0])
+  for ours, theirs in zip(
+    jax.tree.leaves(gradient["adapter"]), jax.tree.leaves(exact(params["adapter"])), strict=True
+  ):
+    np.testing.assert_allclose(ours, theirs, atol=1e-6)
+  dropping = AdaptedModel(spec.build(), Adapter(rank=2, dropout=0.5))
+  params = {**dropping.init(jax.random.key(0), batch)["params"]}
+  params = jax.tree.map(lambda x: x + jnp.float32(0.1), params)
+  losses = {float(model_loss(dropping)(params, batch, step_key(0, n))[0]) for n in (1, 1, 2)}
+  assert len(losses) == 2
