@@ -35,6 +35,7 @@ def load_task(
   config = dataclasses.replace(config, task=task_config, trunk=start.trunk)
   task = build_task(task_config, data_dir, start)
   check_options(config, task)
+  check_adapter(config, start)
   check_auxiliary_loss(config, task, start)
   data = load_examples(config, task, data_dir, start)
   task.check_metrics()
@@ -199,7 +200,6 @@ def check_options(config: FinetuneConfig, task: LabeledTask) -> None:
     raise InputError(
       "mix: is read by a head for labels, and a text-to-text model has none; leave it out"
     )
-  check_adapter(config)
   for name in ("class_weights", "label_smoothing"):
     if getattr(config, name) and not task.has_classes:
       raise InputError(
@@ -219,10 +219,12 @@ def check_options(config: FinetuneConfig, task: LabeledTask) -> None:
     )
 
 
-def check_adapter(config: FinetuneConfig) -> None:
+def check_adapter(config: FinetuneConfig, start: Start) -> None:
   """Raises InputError for options that do not go with an adapter."""
   if config.adapter is None:
     return
+  if start.params is None:
+    raise InputError("adapter: changes a trained trunk; --checkpoint=none has none")
   if not config.trunk.heads:
     raise InputError("adapter: is for transformers; the checkpoint has another trunk")
   usual = {"transfer_layers": None, "train_layers": None, "unfreeze": False, "layer_decay": 1.0}

@@ -125,7 +125,7 @@ def test_options_that_do_not_go_with_an_adapter(changes, message, base, data_dir
     finetune.run(config, data_dir, base, str(tmp_path / "run"))
 
 
-def test_merged_weights_compute_the_same_and_the_base_has_no_gradient(tiny_tokenizer, make_run):
+def test_merged_weights_compute_the_same_and_the_base_has_no_gradient(tiny_tokenizer):
   trunk = TRUNK.with_vocabulary(tiny_tokenizer)
   head = {"type": "classify", "num_classes": 2}
   spec = ModelConfig(trunk, make_heads([head]))
@@ -146,7 +146,7 @@ def test_merged_weights_compute_the_same_and_the_base_has_no_gradient(tiny_token
   for ours, theirs in zip(
     jax.tree.leaves(gradient["adapter"]), jax.tree.leaves(exact(params["adapter"])), strict=True
   ):
-    np.testing.assert_allclose(ours, theirs, atol=1e-6)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
   dropping = AdaptedModel(spec.build(), Adapter(rank=2, dropout=0.5))
   params = {**dropping.init(jax.random.key(0), batch)["params"]}
   params = jax.tree.map(lambda x: x + jnp.float32(0.1), params)
