@@ -44,7 +44,7 @@ def untrained_rows(monkeypatch):
   """
   tune, known, folders = finetune.run, set(), []
 
-  def run(config, data_dir, checkpoint, workdir, tokenizer="", on_end=()):
+  def run(config, data_dir, checkpoint, workdir, tokenizer="", trackers=None, on_end=()):
     start = load_start(config, checkpoint, tokenizer)
     form = compare._format_and_head(start)
     if form not in known:
