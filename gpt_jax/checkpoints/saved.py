@@ -15,9 +15,9 @@ from gpt_jax.config import from_json
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.files import absolute, check_path, exists, local_copy
-from gpt_jax.models.adapter import BASE, merged
+from gpt_jax.models.adapter import merged
 from gpt_jax.models.model import ModelConfig
-from gpt_jax.models.trunk import TABLES
+from gpt_jax.models.trunk import BASE, TABLES
 from gpt_jax.tasks.formats import Format
 
 TFIDF_FILE = "classifier.npz"  # of what is no neural network; see inference/tfidf_classifier.py

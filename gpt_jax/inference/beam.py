@@ -69,15 +69,8 @@ def beam_search(
   to_read = prompt[: read_before(model, len(prompt))]
   read = np.zeros((1, bucket(len(to_read), slots)), np.int32)
   read[0, : len(to_read)] = to_read
-  sources = None
-  if source:
-    sources = np.full((1, bucket(len(source), 2**30)), -1, np.int32)
-    sources[0, : len(source)] = source
+  sources = _padded(source) if source else None
   state = _begin(model, collections, read, np.array([len(to_read)]), sources, beams, slots)
-
-  def hypothesis(ids: list[int], log_prob: float) -> Hypothesis:
-    return Hypothesis(ids, log_prob, log_prob / len(ids) ** length_penalty)
-
   ended: list[Hypothesis] = []
   running: list[list[int]] = [[] for _ in range(beams)]
   # All beams are equal before the first token: one of them is enough.
@@ -92,7 +85,7 @@ def beam_search(
       if value == -np.inf:  # there is no such beam: at first, or where fewer than K went on
         continue
       if token == end:
-        ended.append(hypothesis([*running[parent], token], value))
+        ended.append(_hypothesis([*running[parent], token], value, length_penalty))
       elif len(kept) < beams:
         kept.append((value, parent, token))
     if not kept:
@@ -111,7 +104,19 @@ def beam_search(
     parents = np.array([parent for _, parent, _ in kept])
     last = np.array([token for _, _, token in kept], np.int32)
   pairs = zip(running[:alive], totals[:alive].tolist(), strict=True)
-  return _best([*ended, *(hypothesis(ids, total) for ids, total in pairs)], beams)
+  ended += [_hypothesis(ids, total, length_penalty) for ids, total in pairs]
+  return _best(ended, beams)
+
+
+def _hypothesis(ids: list[int], log_prob: float, length_penalty: float) -> Hypothesis:
+  return Hypothesis(ids, log_prob, log_prob / len(ids) ** length_penalty)
+
+
+def _padded(source: Sequence[int]) -> np.ndarray:
+  """[1, S]: a source, filled up to one of a few lengths, each of which is compiled for."""
+  row = np.full((1, bucket(len(source), 2**30)), -1, np.int32)
+  row[0, : len(source)] = source
+  return row
 
 
 def check_search(beams: int, length_penalty: float) -> None:

@@ -21,12 +21,10 @@ from gpt_jax.batch import Batch
 from gpt_jax.config import Config, option, register
 from gpt_jax.errors import InputError
 from gpt_jax.models.model import Model
-from gpt_jax.models.trunk import TABLES
+from gpt_jax.models.trunk import BASE, TABLES
 from gpt_jax.models.weight import KEPT, MATRICES, multiply
 from gpt_jax.ops.dropout import Key, dropout
 from gpt_jax.ops.product import project
-
-BASE = "base"  # the name, among a model's parameters, of those that stay as they are
 
 
 @register("adapter")

@@ -23,6 +23,7 @@ from gpt_jax.ops.product import PROJECTED, without_bfloat16
 
 EPSILON = 1e-5  # of the norms of GPT
 TABLES = ("tokens", "output")  # parameters that have a row for each id
+BASE = "base"  # the name, among a model's parameters, of those that an adapter leaves as they are
 # What rematerialization keeps besides a block's inputs. none: all that the backward pass reads;
 # dots: the results of matrix products with parameters; full: nothing, one more forward pass.
 _KEPT = {
@@ -171,6 +172,13 @@ class TrunkConfig(Config):
   def reads_source(self) -> bool:
     """Whether the trunk reads Batch.source: an encoder-decoder."""
     return False
+
+  @property
+  def writing_attention(self) -> str:
+    """The attention with which it learns to write a text for another: a prefix sees itself in both
+    directions (T5, 3.2.1); an encoder-decoder has its own.
+    """
+    return self.attention if self.reads_source else "prefix"
 
   @property
   def format(self) -> dict[str, str]:

@@ -88,8 +88,7 @@ def _start_from_scratch(config: FinetuneConfig, tokenizer: str) -> Start:
 
 
 def _writing(trunk: Any, attention: str, checkpoint: str) -> tuple[str, Format]:
-  """The attention and the format with which a trunk learns to write answers: an encoder-decoder as
-  it is, any other with its input as a prefix that sees itself in both directions (T5, 3.2.1).
+  """The attention and the format with which a trunk learns to write answers.
 
   Raises:
     InputError: it has seen what follows, so it cannot write from left to right.
@@ -99,7 +98,7 @@ def _writing(trunk: Any, attention: str, checkpoint: str) -> tuple[str, Format]:
       f"checkpoint={checkpoint}: has bidirectional attention, and a task that is answered in "
       "text needs a model that writes from left to right, such as GPT's or T5's"
     )
-  return attention if trunk.reads_source else "prefix", TextToText()
+  return trunk.writing_attention, TextToText()
 
 
 def transform_of(start: Start) -> str:

@@ -227,10 +227,15 @@ def check_adapter(config: FinetuneConfig, start: Start) -> None:
     raise InputError("adapter: changes a trained trunk; --checkpoint=none has none")
   if not config.trunk.heads:
     raise InputError("adapter: is for transformers; the checkpoint has another trunk")
-  usual = {"transfer_layers": None, "train_layers": None, "unfreeze": False, "layer_decay": 1.0}
-  for name, value in usual.items():
-    if getattr(config, name) != value:
-      raise InputError(f"{name}={getattr(config, name)}: has no use with an adapter; leave it out")
+  without_use = {
+    "transfer_layers": (config.transfer_layers, None),
+    "train_layers": (config.train_layers, None),
+    "unfreeze": (config.unfreeze, False),
+    "layer_decay": (config.layer_decay, 1.0),
+  }
+  for name, (value, usual) in without_use.items():
+    if value != usual:
+      raise InputError(f"{name}={value}: has no use with an adapter; leave it out")
   if config.mesh.model > 1 or config.mesh.backend != "jit":
     raise InputError("adapter: needs mesh.model=1 and mesh.backend=jit")
 

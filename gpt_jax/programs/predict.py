@@ -71,13 +71,10 @@ def run(
     overwrite: whether an existing output may be replaced.
     keep: columns of the source to copy into the output; ("all",) copies all of them.
     calibrate: whether to scale the probabilities of a classifier by the temperature that
-      fine-tuning found on the dev set, where there is one. An export has brought it; the models of
-      several folds have that of all rows they have held out.
+      fine-tuning found on the dev set, where there is one; that of folds is of all rows held out.
     threshold: give only predictions whose (scaled) probability is at least this.
-    precision: choose the threshold on the dev set, so that this share of the predictions is right;
-      see choose_threshold.
-    beams: of the search for a translation; 1: greedy.
-    length_penalty: of the search, see beam.beam_search.
+    precision: the share of right predictions for which choose_threshold finds the threshold.
+    beams, length_penalty: of the search for a translation, see beam.beam_search; 1 beam: greedy.
 
   Returns:
     For every row {"prediction": label, list of labels or number, "probabilities":
@@ -92,9 +89,7 @@ def run(
   _check_source(source, data_dir, split, keep)
   _check_threshold(threshold, precision)
   _check_output(output, source, data_dir, overwrite)
-  ensemble = _load([checkpoint] if isinstance(checkpoint, str) else checkpoint)
-  if beams != 1:
-    ensemble = dataclasses.replace(ensemble, task=ensemble.task.with_search(beams, length_penalty))
+  ensemble = _load(checkpoint, beams, length_penalty)
   task = ensemble.task
   rows = _examples(task, source, data_dir, split or "test")
   kept = _kept_columns(source, keep, task) if source and keep else [{}] * len(rows)
@@ -112,11 +107,16 @@ def run(
   return results
 
 
-def _load(checkpoints: Sequence[str]) -> Any:
+def _load(checkpoint: str | Sequence[str], beams: int, length_penalty: float) -> Any:
   """The model: an Ensemble, or the TF-IDF classifier that launch/label.py wrote."""
+  checkpoints = [checkpoint] if isinstance(checkpoint, str) else checkpoint
   if len(checkpoints) == 1 and is_tfidf(checkpoints[0]):
-    return load_tfidf(checkpoints[0])
-  return load_ensemble(checkpoints)
+    loaded: Any = load_tfidf(checkpoints[0])
+  else:
+    loaded = load_ensemble(checkpoints)
+  if beams == 1:
+    return loaded
+  return dataclasses.replace(loaded, task=loaded.task.with_search(beams, length_penalty))
 
 
 def _check_source(

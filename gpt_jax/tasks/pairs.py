@@ -53,25 +53,18 @@ class PairsTask(Config):
 
   def build(self, data_dir: str) -> TranslationTask:
     del data_dir
-    return TranslationTask(self._rows, self.columns, self.prompt, lowercase=self.lowercase)
+    return TranslationTask(
+      self._rows, self.columns, self.prompt, lowercase=self.lowercase, longest=self.longest
+    )
 
   def _rows(self, data_dir: str, split: str) -> Iterator[Any]:
-    name = getattr(self, split)
+    name = {"train": self.train, "dev": self.dev, "test": self.test}[split]
     if not name:
       raise InputError(f"PairsTask.{split}: no file is named; config.task.{split}=FILE names one")
     path = os.path.join(data_dir, name)
     if path.endswith(_TABLES):
-      rows = read_usable(path, self.columns, self.target, unlabeled=split == "test")
-    else:
-      rows = self._files(path, split)
-    for row in rows:
-      if not (split == "train" and self.longest and self._is_long(row)):
-        yield row
-
-  def _is_long(self, row: Row | InputError) -> bool:
-    if isinstance(row, InputError):
-      return False
-    return any(len(text.split()) > self.longest for text in (*row.texts, row.label or ""))
+      return read_usable(path, self.columns, self.target, unlabeled=split == "test")
+    return self._files(path, split)
 
   def _files(self, path: str, split: str) -> Iterator[Row]:
     source, target = f"{path}.{self.source}", f"{path}.{self.target}"

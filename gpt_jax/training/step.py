@@ -11,8 +11,8 @@ import optax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from gpt_jax.models.adapter import BASE
 from gpt_jax.models.loss import Loss
+from gpt_jax.models.trunk import BASE
 from gpt_jax.ops.dropout import step_key
 from gpt_jax.parallel.mesh import PMAP_AXIS
 from gpt_jax.parallel.partition import Rules, partition

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import re
 from functools import partial
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +13,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from gpt_jax.batch import Batch, Labels
+from gpt_jax.data.tokenizers.base import SpecialTokens
 from gpt_jax.models.generator import language_model
 from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.heads.language import LanguageHead
@@ -243,7 +243,7 @@ def encoded(n, c, k, seed=0, labels=None):
   fields = np.arange(n * c * 2).reshape(n, c, 2)
   kept = np.array([len(text) for text in texts])[fields]
   labels = rng.dirichlet(np.ones(k), n).astype(np.float32) if labels is None else labels
-  special = SimpleNamespace(start=60, delimiter=61, extract=62)
+  special = SpecialTokens(60)
   return Encoded(texts, fields, kept, labels, [f"x:{i}" for i in range(n)], 32, special, 0.0)
 
 

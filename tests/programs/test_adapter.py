@@ -5,7 +5,6 @@ import random
 import shutil
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
@@ -133,22 +132,28 @@ def test_merged_weights_compute_the_same_and_the_base_has_no_gradient(tiny_token
   labels = Labels(np.array([[7]], np.int32), np.array([[1, 0]], np.float32), np.ones(1, np.float32))
   batch = Batch(Rows(ids, ids), labels=labels)
   model = AdaptedModel(spec.build(), BOTH, new_rows=[trunk.vocab_size])
-  params = model.init(jax.random.key(0), batch)["params"]
+  params = jax.jit(model.init)(jax.random.key(0), batch)["params"]
   rng = np.random.default_rng(0)
   noise = jax.tree.map(lambda x: rng.normal(0, 0.1, x.shape).astype("f4"), params)
-  params = jax.tree.map(jnp.add, params, noise)
+  params = jax.tree.map(np.add, jax.device_get(params), noise)
   loss, plain = model_loss(model), model_loss(spec.build())
   whole = merged(params, BOTH)
-  np.testing.assert_allclose(loss(params, batch, None)[0], plain(whole, batch, None)[0], rtol=1e-5)
-  gradient = jax.grad(lambda p: loss(p, batch, None)[0])(params)
+  value, gradient = jax.jit(jax.value_and_grad(lambda p: loss(p, batch, None)[0]))(params)
+  expected = jax.jit(lambda p: plain(p, batch, None)[0])(whole)
+  np.testing.assert_allclose(value, expected, rtol=1e-5)
   assert not any(x.any() for x in jax.tree.leaves(gradient[BASE]))
-  exact = jax.grad(lambda a: plain(merged({**params, "adapter": a}, BOTH), batch, None)[0])
-  for ours, theirs in zip(
-    jax.tree.leaves(gradient["adapter"]), jax.tree.leaves(exact(params["adapter"])), strict=True
-  ):
+
+  @jax.jit
+  @jax.grad
+  def exact(adapter, params):
+    return plain(merged({**params, "adapter": adapter}, BOTH), batch, None)[0]
+
+  wanted = jax.tree.leaves(exact(params["adapter"], params))
+  for ours, theirs in zip(jax.tree.leaves(gradient["adapter"]), wanted, strict=True):
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
   dropping = AdaptedModel(spec.build(), Adapter(rank=2, dropout=0.5))
-  params = {**dropping.init(jax.random.key(0), batch)["params"]}
-  params = jax.tree.map(lambda x: x + jnp.float32(0.1), params)
-  losses = {float(model_loss(dropping)(params, batch, step_key(0, n))[0]) for n in (1, 1, 2)}
+  params = jax.device_get(jax.jit(dropping.init)(jax.random.key(0), batch)["params"])
+  params = jax.tree.map(lambda x: x + np.float32(0.1), params)
+  loss_at = jax.jit(lambda n: model_loss(dropping)(params, batch, step_key(0, n))[0])
+  losses = {float(loss_at(n)) for n in (1, 1, 2)}
   assert len(losses) == 2

@@ -44,6 +44,7 @@ from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig, make_optimizer
 from gpt_jax.training.recipe import Evaluation, RunContext
 from gpt_jax.training.reporter import Reporter
+from gpt_jax.training.step import TrainState
 
 pytestmark = pytest.mark.e2e
 CONFIG = PretrainConfig(
@@ -269,7 +270,7 @@ def test_when_a_run_saves_and_what_stays(tmp_path, tiny_tokenizer):
     assert [step for step in range(1, 13) if save.due(step)] == [2, 3, 4, 5, 6, 8, 9, 10, 12]
     assert save.is_due(7, 7, False) and save.is_due(7, 24, True)  # at the end, and when stopped
     for step in (2, 3, 4, 5, 6):
-      state = {"params": {"w": np.zeros(step, np.float32)}}
+      state = TrainState(np.array(step, np.int32), {"w": np.zeros(step, np.float32)}, {})
       save.run(hooks.StepContext(step, 24, False, state, Interval(), {}))
   assert sorted(os.listdir(tmp_path / "checkpoints"), key=int) == ["2", "4", "5", "6"]
 

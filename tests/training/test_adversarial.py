@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from gpt_jax.batch import Batch, Labels, Predictions, Rows
+from gpt_jax.data.tokenizers.base import SpecialTokens
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.heads.language import LanguageHead
@@ -60,7 +61,7 @@ def examples(count, sequences=1, classes=3, longest=8):
   fields = rng.integers(99, size=(count, sequences, 2))
   kept = np.array([len(text) for text in texts])[fields]
   labels = np.eye(classes, dtype=np.float32)[rng.integers(classes, size=count)]
-  special = SimpleNamespace(start=60, delimiter=61, extract=62)
+  special = SpecialTokens(60)
   return Encoded(texts, fields, kept, labels, [f"x:{i}" for i in range(count)], 32, special, 0.0)
 
 

@@ -155,9 +155,8 @@ class TextTask(LabeledTask):
     room = context - longest
     encoded = encode(examples, tokenizer, room, None, self.task.num_classes, format)
     answers = [self._answer(example) for example in examples]
-    fields = {field.name: getattr(encoded, field.name) for field in dataclasses.fields(encoded)}
     return EncodedText(
-      **{**fields, "context": context},
+      **{**vars(encoded), "context": context},
       targets=tuple(words[i] if i is not None else np.zeros(0, np.int32) for i in answers),
       # As the model's output will be decoded: the vocabulary may fold case, or spaces.
       words=tuple(tokenizer.decode(word[:-1]).strip() for word in words),

@@ -35,6 +35,11 @@ class Pair(NamedTuple):
   location: str
 
   @property
+  def words(self) -> int:
+    """Words of the longer of both."""
+    return max(len(self.text.split()), len((self.label or "").split()))
+
+  @property
   def texts(self) -> list[str]:
     """Its one text to read."""
     return [self.text]
@@ -76,6 +81,8 @@ class TranslationTask(LabeledTask):
     prompt: is put before each source.
     beams, length_penalty: of the search for a translation; 1 beam: greedy.
     lowercase: whether translations are compared in lower case.
+    longest: words of a text of a training pair, at most; pairs with a longer one are left out; 0:
+      all are read.
   """
 
   rows: Callable[[str, str], Iterable[Row | InputError]]
@@ -84,6 +91,7 @@ class TranslationTask(LabeledTask):
   beams: int = 1
   length_penalty: float = 1.0
   lowercase: bool = False
+  longest: int = 0
 
   name = "pairs"
   labels = ()
@@ -113,7 +121,8 @@ class TranslationTask(LabeledTask):
         continue
       if pair.label is None and split != "test":
         problems.append(InputError(f"{pair.location}: no translation"))
-      pairs.append(pair)
+      if not (split == "train" and self.longest and pair.words > self.longest):
+        pairs.append(pair)
     if problems:
       raise unusable_rows(problems)
     if not pairs:
@@ -142,7 +151,6 @@ class TranslationTask(LabeledTask):
     half = context // 2
     sources = [Example(((f"{self.prompt}{pair.text}",),), None, pair.location) for pair in examples]
     encoded = encode(sources, tokenizer, half, None, 1, format)
-    fields = {field.name: getattr(encoded, field.name) for field in dataclasses.fields(encoded)}
     references = tuple(pair.label or "" for pair in examples)
     targets = []
     for pair, ids in zip(examples, tokenizer.encode_many(list(references)), strict=True):
@@ -153,7 +161,7 @@ class TranslationTask(LabeledTask):
         raise InputError(f"{pair.location}: the tokenizer drops all of the translation")
       targets.append(np.append(ids[: half - 1], tokenizer.special[END]).astype(np.int32))
     return EncodedPairs(
-      **{**fields, "context": context},
+      **{**vars(encoded), "context": context},
       targets=tuple(targets),
       longest=max(map(len, targets)),
       references=references,
