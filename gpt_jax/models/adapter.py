@@ -97,13 +97,13 @@ class AdaptedModel:
       InputError: a pattern matches nothing.
     """
     heads = dict(self._model.init(key, example)["params"])
-    trunk = heads.pop("trunk")
+    trunk = heads.pop("trunk")  # only its shapes count: a checkpoint's takes its place
     flat = flatten_dict(trunk, sep="/")
     sizes = self._input_sizes({**heads, "trunk": trunk}, example)
     c, vocab_size = self._adapter, self.config.trunk.vocab_size
     changes: dict[str, Any] = {}
     for number, (path, x) in enumerate(flat.items()):
-      if path in TABLES:
+      if path in TABLES:  # a change of rank r would be of all rows, also of those not trained
         if self._new_rows:
           # Added to rows of the base that are zero.
           rows = jnp.zeros_like(x).at[jnp.array(self._new_rows)].set(x[jnp.array(self._new_rows)])
@@ -140,6 +140,7 @@ class AdaptedModel:
     c, kept = self._adapter, {}
     for number, (path, x) in enumerate(sorted(flat.items())):
       if f"{path}/a" in changes:
+        # Far from the numbers that the trunk's own dropouts fold in.
         own_key = None if key is None else key.fold(1000 + number)
         a, b = changes[f"{path}/a"], changes[f"{path}/b"]
         kept[path] = _LowRank(x, a, b, own_key, c.scale, c.dropout)
@@ -148,6 +149,7 @@ class AdaptedModel:
     variables = {
       **variables,
       "params": {**params, "trunk": unflatten_dict(flat, sep="/")},
+      # Where it is given, a product reads this in place of the kernel: no layer knows of adapters.
       KEPT: {"trunk": unflatten_dict(kept, sep="/")},
     }
     return self._model.apply(variables, batch, key, **options)

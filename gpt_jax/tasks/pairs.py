@@ -69,7 +69,7 @@ class PairsTask(Config):
   def _files(self, path: str, split: str) -> Iterator[Row]:
     source, target = f"{path}.{self.source}", f"{path}.{self.target}"
     texts = read_every_line(source)
-    if split == "test" and not exists(target):
+    if split == "test" and not exists(target):  # sources alone, to be translated
       for number, text in texts:
         yield Row((text,), None, f"{source}:{number}")
       return
@@ -79,5 +79,6 @@ class PairsTask(Config):
         f"{target}: {len(translations):,} lines, and {source} has {len(texts):,}; line n of one "
         "should translate line n of the other"
       )
+    # A message names the file whose line is empty.
     for (number, text), (_, translation) in zip(texts, translations, strict=True):
       yield Row((text,), translation, f"{target if text.strip() else source}:{number}")

@@ -40,9 +40,10 @@ class CrossViewLoss:
   def __call__(
     self, params: Any, batch: Batch, key: Key | None, denominators: Denominators | None = None
   ) -> tuple[jax.Array, dict[str, Mean]]:
-    own = self.denominators(batch)
+    own = self.denominators(batch)  # those given are of the whole batch, of which this is a part
     denominators = own if denominators is None else denominators
     number = self._teacher.config.heads.index(self._head)
+    # Without a key there is no dropout: the teacher is the model as it will be used.
     outputs = perturbed(self._teacher, jax.lax.stop_gradient(params), batch, None)
     teacher = jax.nn.softmax(outputs.heads[number]["primary"])
     scores = perturbed(self._students, params, batch, key).heads[0]

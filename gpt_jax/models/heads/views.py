@@ -82,7 +82,7 @@ class _Views(nn.Module):
     """Scores of the primary head and of each view, float32 [B, T, K] or [N, K]."""
     c = self.config
     read = _of_tokens if c.per_token else _of_texts
-    inputs = read(states, batch)
+    inputs = read(states, batch)  # one array for each head, by its name
     scores = {}
     for i, name in enumerate(("primary", *VIEWS)):
       x = dropout(inputs[name].astype(jnp.float32), c.dropout, key and key.fold(i))
@@ -139,6 +139,7 @@ def _of_texts(states: States, batch: Batch) -> dict[str, jax.Array]:
   segments = given(batch.rows.segments).reshape(-1)
   of_texts = segments[given(batch.labels).anchors]  # [N, C]
   inside = of_texts[..., None] == segments.reshape(1, 1, -1)  # [N, C, B T]
+  # argmax of booleans is the first True; the positions of a text lie side by side.
   first, count = jnp.argmax(inside, -1), inside.sum(-1)
   middle, last = first + (count - 1) // 2, first + count - 1
 

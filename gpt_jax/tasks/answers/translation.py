@@ -211,8 +211,9 @@ class PairBatches(EncoderDecoderBatches):
     for epoch, order in enumerate(self._order.reshape(epochs, -1)):
       for begin in range(0, len(order), _POOL * batch_size):
         pool = order[begin : begin + _POOL * batch_size]
+        # Stable, so that pairs of one length stay in the order of the seed.
         pool[:] = pool[np.argsort(self._longest[pool], kind="stable")]
-      batches = order.reshape(-1, batch_size)
+      batches = order.reshape(-1, batch_size)  # a view: what follows shuffles `order` itself
       batches[:] = np.random.default_rng([seed, epoch, 1]).permutation(batches)
 
   def _lengths(self, examples: np.ndarray) -> tuple[int, int]:
