@@ -1,8 +1,7 @@
-"""Errors of one line, which launch/ prints; the nearest valid names and counts in messages."""
+"""Errors of one line, which launch/ prints, and counts in messages."""
 
-import difflib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 # Turns a message into what the user reads. Messages name arguments and fields, as a notebook has
 # them; a command line sets a function that writes them as flags.
@@ -33,25 +32,6 @@ class MissingInput(InputError):
 
 class Unavailable(InputError):
   """A store was not reached: no fault of the input, and schedulers may start the program again."""
-
-
-def did_you_mean(name: str, valid: Iterable[str], prefix: str = "", most: int = 3) -> str:
-  """For the end of a message about an unknown name: "; did you mean NAME or NAME?", of the nearest
-  valid names in any case, or "" if none is near.
-
-  Args:
-    name: what was given.
-    valid: what could have been.
-    prefix: written before each name, such as "--".
-    most: names in the answer.
-  """
-  by_folded: dict[str, str] = {}
-  for word in valid:
-    by_folded.setdefault(word.casefold(), word)
-  near = difflib.get_close_matches(name.casefold(), by_folded, n=most)
-  if not near:
-    return ""
-  return f"; did you mean {' or '.join(prefix + by_folded[word] for word in near)}?"
 
 
 def counted(number: int, noun: str) -> str:

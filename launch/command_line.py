@@ -26,7 +26,7 @@ from absl import flags
 import compilation_cache
 import usage
 from gpt_jax import errors
-from gpt_jax.errors import InputError, Unavailable, did_you_mean
+from gpt_jax.errors import InputError, Unavailable
 from gpt_jax.files import StoreError, check_path, is_url
 from gpt_jax.programs.config_files import (
   declared_fields,
@@ -37,6 +37,7 @@ from gpt_jax.programs.config_files import (
   override_all,
   read_config_file,
 )
+from gpt_jax.suggestions import did_you_mean
 
 # Flags defined by functions of this file belong to the script that calls them.
 flags.disclaim_key_flags()

@@ -88,10 +88,8 @@ def resume_microbatches(config: Any, workdirs: Iterable[str]) -> tuple[Any, bool
 
 
 def resume_dtype(config: Any, workdirs: Iterable[str] = ()) -> Any:
-  """The config with a type in place of trunk.dtype=auto.
-
-  The type of a run in one of these folders, else bfloat16 where the devices of every process
-  multiply it faster, else float32. Folders are not checked here.
+  """The config with a type for trunk.dtype=auto: that of a run in one of these folders, else
+  bfloat16 where every process multiplies it faster, else float32.
   """
   if config.trunk.dtype != "auto":
     return config

@@ -35,8 +35,7 @@ def without_bfloat16() -> str:
     capability = str(getattr(device, "compute_capability", ""))
     is_cuda = re.fullmatch(r"\d+\.\d+", capability)
     if is_cuda and float(capability) < _FIRST_WITH_BFLOAT16:
-      below = f"compute capability {capability}, below {_FIRST_WITH_BFLOAT16}"
-      return f"{device.device_kind} has none ({below})"
+      return f"{device.device_kind} has none (compute capability {capability})"
   return ""
 
 

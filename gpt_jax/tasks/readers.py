@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from gpt_jax.data.sources.utf8 import describe_binary
-from gpt_jax.errors import InputError, MissingInput, counted, did_you_mean
+from gpt_jax.errors import InputError, MissingInput, counted
 from gpt_jax.files import is_folder, open_regular, parse_json
 from gpt_jax.packages import require
+from gpt_jax.suggestions import did_you_mean
 
 
 class Row(NamedTuple):

@@ -2,7 +2,8 @@
 
 import dataclasses
 
-from gpt_jax.errors import InputError, did_you_mean
+from gpt_jax.errors import InputError
+from gpt_jax.suggestions import did_you_mean
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,7 +4,8 @@ import csv
 from collections.abc import Iterable, Iterator
 
 from gpt_jax.data.sources.utf8 import MAX_LINE, lines, open_bytes, without_compression
-from gpt_jax.errors import InputError, counted, did_you_mean
+from gpt_jax.errors import InputError, counted
+from gpt_jax.suggestions import did_you_mean
 
 USAGE = "tables (.csv, .tsv)"
 FOLDER_SUFFIXES = ()  # folders of text have tables of other things, such as the authors

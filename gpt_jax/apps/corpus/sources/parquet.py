@@ -13,9 +13,10 @@ import io
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from gpt_jax.errors import InputError, did_you_mean
+from gpt_jax.errors import InputError
 from gpt_jax.files import open_regular
 from gpt_jax.packages import require
+from gpt_jax.suggestions import did_you_mean
 
 USAGE = "Parquet (.parquet)"
 FOLDER_SUFFIXES = (".parquet",)
