@@ -57,6 +57,7 @@ ARGUMENTS = {
   **dict.fromkeys(("bert", "roberta", "albert"), "base"),
   **dict.fromkeys(("elmo", "gpt2", "t5"), "small"),
   **dict.fromkeys(("finetune", "finetune_elmo", "finetune_ulmfit"), "table"),
+  "translate": "t5",
 }
 LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)\s]*)?\))")
 
