@@ -246,7 +246,7 @@ def made_up(monkeypatch):
   """Replaces fine-tuning and evaluation; collects (end of the folder, config) of every run."""
   made = []
 
-  def run(config, data_dir, source, workdir, seeds=1, on_end=()):
+  def run(config, data_dir, source, workdir, seeds=1, trackers=None, on_end=()):
     made.append(("/".join(workdir.split("/")[-3:]), config))
     number = len(made) / 100
     dev = {"dev_loss": 1.0, "dev_accuracy": number, "dev_matthews": number}
