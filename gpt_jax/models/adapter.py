@@ -35,7 +35,7 @@ class Adapter(Config):
   rank: int = option(8, "r, of the change of a kernel, A B; 0: kernels do not change", low=0)
   alpha: float = option(16.0, "the change of a kernel is alpha / rank A B", low=1e-3, high=1e4)
   targets: str = option(
-    "/kernel$", "regular expression, searched for in the paths of the trunk's kernels"
+    "attention", "regular expression, searched for in the paths of the trunk's kernels; kernel: all"
   )
   dropout: float = option(0.0, "dropout on the input of A", low=0.0, high=0.99)
   trained: str = option(
