@@ -126,7 +126,7 @@ def test_options_that_do_not_go_with_an_adapter(changes, message, base, data_dir
 
 def test_merged_weights_compute_the_same_and_the_base_has_no_gradient(tiny_tokenizer):
   trunk = TRUNK.with_vocabulary(tiny_tokenizer)
-  head = {"type": "classify", "num_classes": 2}
+  head = {"type": "classify", "num_classes": 2, "dropout": 0.0}
   spec = ModelConfig(trunk, make_heads([head]))
   ids = np.arange(8, dtype=np.int32)[None]
   labels = Labels(np.array([[7]], np.int32), np.array([[1, 0]], np.float32), np.ones(1, np.float32))
