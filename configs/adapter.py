@@ -15,8 +15,7 @@ size.
 from gpt_jax.errors import InputError
 from gpt_jax.models.adapter import Adapter
 from gpt_jax.programs.finetune import FinetuneConfig
-from gpt_jax.tasks.table import TableTask
-from gpt_jax.tasks.task import BuiltinTask
+from gpt_jax.tasks.named import task_named
 from gpt_jax.training.optimizer import OptimConfig
 
 METHODS = {"lora": Adapter(), "bias": Adapter(rank=0, trained="/bias$")}
@@ -29,7 +28,7 @@ def get_config(method_and_task: str) -> FinetuneConfig:
       f"{method_and_task!r}: must be METHOD:TASK, METHOD one of {', '.join(METHODS)}"
     )
   return FinetuneConfig(
-    task=TableTask() if task == "table" else BuiltinTask(task),
+    task=task_named(task),
     adapter=METHODS[method],
     optim=OptimConfig(
       learning_rate=1e-3, schedule="linear", warmup_steps=0, warmup_share=0.002, clip_norm=1.0

@@ -105,8 +105,8 @@ class AdaptedModel:
     for number, (path, x) in enumerate(flat.items()):
       if path in TABLES:  # a change of rank r would be of all rows, also of those not trained
         if self._new_rows:
-          # Added to rows of the base that are zero.
-          rows = jnp.zeros_like(x).at[jnp.array(self._new_rows)].set(x[jnp.array(self._new_rows)])
+          new = jnp.array(self._new_rows)
+          rows = jnp.zeros_like(x).at[new].set(x[new])  # added to rows of the base that are zero
           changes[path] = rows[vocab_size:]
       elif c.rank and path in sizes and re.search(c.targets, path):
         axes = _input_axes(x.shape, sizes[path])
@@ -117,15 +117,16 @@ class AdaptedModel:
         changes[f"{path}/b"] = jnp.zeros((c.rank, *x.shape[axes:]))
       elif c.trained and re.search(c.trained, path):
         changes[path] = jnp.zeros_like(x)
-    for name, pattern, has in (
-      ("targets", c.targets if c.rank else "", any(path.endswith("/a") for path in changes)),
-      ("trained", c.trained, any(re.search(c.trained, path) for path in changes)),
-    ):
-      if pattern and not has:
-        raise InputError(
-          f"adapter.{name}={pattern}: matches no parameter of the trunk; kernels are "
-          f"{', '.join(sorted(sizes.keys() - {*TABLES}))}"
-        )
+    kernels = sorted(sizes.keys() - {*TABLES})
+    if c.rank and not any(re.search(c.targets, path) for path in kernels):
+      raise InputError(
+        f"adapter.targets={c.targets}: matches no kernel of the trunk: {', '.join(kernels)}"
+      )
+    if c.trained and not any(re.search(c.trained, path) for path in changes):
+      raise InputError(
+        f"adapter.trained={c.trained}: matches no other parameter of the trunk: "
+        f"{', '.join(sorted(flat.keys() - {*kernels, *TABLES}))}"
+      )
     adapter = unflatten_dict(changes, sep="/")
     return {"params": {**heads, "adapter": adapter, BASE: {"trunk": trunk}}}
 

@@ -462,7 +462,7 @@ class Attention(nn.Module):
     observe = None
     if self.is_mutable_collection("intermediates") and not self.is_initializing():
       observe = self._keep  # see attention_maps in apps/report/visualize.py
-    rates = Dropout(c.attention_dropout, key)  # acts on probabilities, in the backend
+    rates = Dropout(c.attention_dropout, key)  # the backend drops probabilities, as the paper does
     update = attention(q, k, v, mask, bias, rates, c.attention_backend, observe)
     return self.out(update.swapaxes(1, 2))  # [B, H, T, K] -> [B, T, D]
 

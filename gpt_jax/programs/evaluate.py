@@ -47,9 +47,8 @@ def run(
       mnli-mismatched. For any other, a task of similarity scores, stsb: the cosine of the texts'
       embeddings, without training on labels.
     attack: "fgm": measure a fine-tuned model also under attack, see inference.attack; "": no.
-    beams: of the search for a translation; 1: greedy.
-    length_penalty: of the search, see beam.beam_search.
     radius: those of the attack, L2 norms of what is added to a sequence's embeddings.
+    beams, length_penalty: of the search for a translation, see beam.beam_search; 1 beam: greedy.
 
   Returns:
     Text: the numbers of tokens and bytes, loss in nats per token, perplexity per token and bits per
@@ -65,8 +64,10 @@ def run(
   radii = _radii(attack, radius)
   loaded = load_model(checkpoint)
   if loaded.task:
-    search = (beams, length_penalty) if beams != 1 else None
+    search = (beams, length_penalty)
     return _on_task(loaded, data, split or "dev", task, radii, search)
+  if beams != 1:
+    raise InputError(f"beams={beams}: is for translations; {checkpoint} is {loaded.without_task}")
   if attack:
     raise InputError(
       f"--attack={attack}: {checkpoint} is {loaded.without_task}; an attack is on the labels of a "
@@ -107,7 +108,7 @@ def _on_task(
   split: str,
   name: str,
   radii: Sequence[float],
-  search: tuple[int, float] | None,
+  search: tuple[int, float],
 ) -> dict[str, Any]:
   own = loaded.task
   assert own is not None
@@ -119,7 +120,7 @@ def _on_task(
   if name and own.writes_text:
     # With the prefix that it was trained on: "mnli" also for mnli-mismatched.
     task = as_text(task, own.name)
-  if search:
+  if search[0] != 1:
     task = task.with_search(*search)
   loaded = _with_order_of(task, loaded, own, name)
   examples = task.examples(data_dir, split)

@@ -225,14 +225,15 @@ def with_evaluation(
   measure, report = make_evaluations(config, spec, task, data["dev"], recipe.mesh, data_dir, start)
   due = evaluation_due(config.train.evaluate_every, recipe.steps_per_epoch, pauses)
   metric = f"dev_{task.primary_metric}"
+  apply_start: Callable[..., Any] = start.apply_base
+  if config.adapter is None:
+    apply_start = functools.partial(start.apply, layers=config.transfer_layers, heads=False)
   return dataclasses.replace(
     recipe,
     tokenizer=start.tokenizer,
     identity=data_identity(data, start),
     meta=make_meta(config, task, start),
-    start=start.apply_base
-    if config.adapter
-    else functools.partial(start.apply, layers=config.transfer_layers, heads=False),
+    start=apply_start,
     evaluation=Evaluation(measure, metric, "max", due),
     further_hooks=functools.partial(ending_hooks, metric, config.patience, due, pauses),
     has_ended=functools.partial(has_ended, metric, config.patience),
@@ -244,16 +245,23 @@ class WholeBatches:
   """Batches from a function that builds a step's whole batch; each process takes its rows."""
 
   def __init__(
-    self, whole: Callable[[int], Any], shape: tuple[int, int], mesh: Mesh, microbatches: int
+    self,
+    whole: Callable[[int], Any],
+    shape: tuple[int, int],
+    mesh: Mesh,
+    microbatches: int,
+    largest: int = 0,
   ):
+    """largest: the step whose batch needs most memory; a run is planned by it."""
     self.shape = shape
     self._whole, self._mesh, self._microbatches = whole, mesh, microbatches
+    self._largest = largest
 
   def at(self, step: int) -> Any:
     return local_part(self._whole(step), self._mesh, self._microbatches)
 
   def example(self) -> Any:
-    return self._whole(0)
+    return self._whole(self._largest)
 
   # The model reads host batches as they are; streams in turns wrap theirs.
   init_batch = example
@@ -278,7 +286,7 @@ def _batches_of(config: FinetuneConfig, train_set: Encoded, steps: int, mesh: Me
   seed = config.train.seed
   if config.trunk.reads_source:
     rows = cast(EncodedText, train_set).batches(config.batch_size, seed, epochs)
-    return WholeBatches(rows, rows.shape, mesh, microbatches)
+    return WholeBatches(rows, rows.shape, mesh, microbatches, rows.largest)
   # An extract token must be in the same group of rows as its example: a microbatch under jit; under
   # pmap also a device.
   pmap = config.mesh.backend == "pmap"

@@ -114,7 +114,7 @@ def step_recipe(
     mesh: the devices.
     text: the training text; None: nothing is trained, and the length of the run is arbitrary.
   """
-  config = resume_dtype(config)
+  config = resume_dtype(config)  # of plans and benchmarks; a run has chosen before
   if text is None:
     train = dataclasses.replace(config.train, steps=_ANY_LENGTH, epochs=0)
     config = dataclasses.replace(config, train=train)

@@ -177,7 +177,7 @@ class _Packing:
         ids = self.encoded.sequence(example, c)
         first, begin = self._first_row(n, N), self.column[step, n, c]
         row, end = first + self.row[step, n, c], begin + len(ids)
-        inputs[row, begin:end] = ids  # behind what the row holds already
+        inputs[row, begin:end] = ids  # after the sequences already in the row
         # The last token predicts nothing, not the start of the next sequence in the row. In GPT's
         # format delimiter and extract are targets, as in OpenAI's code, and start is none.
         targets[row, begin : end - 1] = ids[1:]  # the next token of the same sequence
@@ -255,5 +255,5 @@ def _first_fit_decreasing(
     )  # i sequences fill at most i rows
     row[batch, sequence] = place
     column[batch, sequence] = row_length - free[batch, place]
-    free[batch, place] -= needed  # each batch in a row of its own
+    free[batch, place] -= needed  # one row in each of the batches
   return row, column, int(row.max()) + 1

@@ -84,7 +84,7 @@ def plan_training(
   forecast = forecast._replace(
     limit=limit or forecast.limit, most_memory=forecast.most_memory + compiling
   )
-  counts = [trainer.microbatches]  # only that, where the batch cannot be split
+  counts = [trainer.microbatches]  # the only one where a loss compares the whole batch
   if not whole:
     counts = larger_counts(batch_size, trainer.mesh.shape["data"], trainer.microbatches)
   count, forecast = fit_into_memory(forecast, peak, counts, train.remat, smaller, chooses)

@@ -198,7 +198,7 @@ def warn_when_stuck(
     loss = moment.interval.means().get(metric)
     if warned or loss is None or moment.step <= after or loss < baseline:
       return
-    warned = True  # once: the log shows the loss anyway
+    warned = True  # one warning a run is enough: the log shows the loss
     warnings.warn(
       f"{metric} {loss:.3f} is not below {name} {baseline:.3f} after warm-up: {meaning}; if it "
       f"stays there, {advice}",

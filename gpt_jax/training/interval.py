@@ -51,7 +51,7 @@ class Interval:
     self._first = step - 1 if self._first is None else self._first
     if metrics.pop("finite"):
       self.refused_in_a_row = 0
-      self.sound_step = step - 1  # whose parameters this step has tried
+      self.sound_step = step - 1  # its parameters gave this finite update
       for name, value in metrics.items():
         self._values.setdefault(name, []).append(value)
       return

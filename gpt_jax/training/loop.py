@@ -136,7 +136,7 @@ def fit(
         with watchdog.paused():  # an evaluation may take longer than any step
           for hook in hooks_due:
             moment = StepContext(number, total_steps, stopping, state, interval, evaluation)
-            evaluation = evaluation | (hook.run(moment) or {})  # later hooks see it
+            evaluation = evaluation | (hook.run(moment) or {})  # the save records it
       if stopping:
         termination.exit()
     if termination.asked:  # during the last evaluation; another run may follow this one
@@ -160,7 +160,7 @@ class Termination:
 
   def __exit__(self, *_):
     for number, handler in self._previous_handlers.items():
-      signal.signal(number, handler)  # as they were, for the run after this one
+      signal.signal(number, handler)  # a later run in this process installs its own
 
   def _ask(self, number, _):
     if self._asked and number == signal.SIGINT:

@@ -45,7 +45,7 @@ class Prefetch:
     """
     seconds = 0.0
     try:
-      batch, error = self._built.get_nowait()  # the usual case: it is there already
+      batch, error = self._built.get_nowait()  # usually the next batch is ready
     except queue.Empty:
       jax.block_until_ready(running)  # until then the device is busy
       began = time.perf_counter()

@@ -189,7 +189,7 @@ def ending(on_end: Sequence[Callable[[], None]]) -> Iterator[None]:
     # A daemon, so that a call that hangs does not keep the process alive.
     calling = threading.Thread(target=call, daemon=True)
     calling.start()
-    calling.join(_PATIENCE)  # then the error goes on, whatever became of it
+    calling.join(_PATIENCE)  # the error is raised even if a call still hangs
     raise
   call()
 
@@ -198,7 +198,7 @@ def open_checkpoints(recipe: Recipe, workdir: str) -> Checkpoints:
   """The run's checkpoints: the newest, the best and the milestones are kept."""
   train, evaluation = recipe.config.train, recipe.evaluation
   metric, mode = (evaluation.metric, evaluation.mode) if evaluation else (None, "max")
-  keep = hooks.powers_of_two_times(train.milestone)  # for good, whatever their score
+  keep = hooks.powers_of_two_times(train.milestone)  # milestones are never deleted
   return Checkpoints(workdir, metric, mode, keep, train.keep_checkpoints)
 
 
@@ -252,7 +252,7 @@ def _fit(
   train, evaluation = recipe.config.train, recipe.evaluation
   steps = context.first if recipe.has_ended(context) else recipe.total_steps
   stopped = None
-  batches = recipe.batches(train)  # of this seed
+  batches = recipe.batches(train)  # shuffled by this seed
   try:
     state, measured = trainer.fit(state, batches.at, steps, train.seed, all_hooks, forecast)
   except hooks.StoppedEarly as stop:  # raised by a hook, so the loop does not return its last state

@@ -115,7 +115,7 @@ def test_another_base_is_refused_in_a_line(run, base, tmp_path):
   ("changes", "message"),
   [
     ({"train_layers": 1}, "train_layers=1: has no use with an adapter"),
-    ({"adapter": Adapter(targets="nowhere")}, "adapter.targets=nowhere: matches no parameter"),
+    ({"adapter": Adapter(targets="nowhere")}, "adapter.targets=nowhere: matches no kernel"),
   ],
 )
 def test_options_that_do_not_go_with_an_adapter(changes, message, base, data_dir, tmp_path):

@@ -18,6 +18,7 @@ from gpt_jax.programs import evaluate, finetune, predict
 from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.programs.finetune_start import load_start
 from gpt_jax.tasks.pairs import PairsTask
+from gpt_jax.tasks.task import find
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
 
@@ -139,6 +140,8 @@ def test_trunks_that_cannot_write_after_a_prefix(make_run, tmp_path, tiny_tokeni
 
 def test_beams_are_for_translations(make_run, tmp_path, tiny_tokenizer):
   with pytest.raises(InputError, match="beams=3: is for translations; cola is a task of"):
-    from gpt_jax.tasks.task import find
-
     find("cola").with_search(3, 1.0)
+  trunk = TransformerConfig(context=16, layers=1, width=16, heads=2)
+  run = make_run(tmp_path / "run", ModelConfig(trunk.with_vocabulary(tiny_tokenizer)))
+  with pytest.raises(InputError, match="beams=3: is for translations; .*run is "):
+    evaluate.run(run, str(tmp_path), beams=3)

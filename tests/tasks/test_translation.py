@@ -1,10 +1,12 @@
 """Text pairs: how they are read, refused, encoded and batched; BLEU as sacrebleu computes it."""
 
+import dataclasses
 import sys
 
 import numpy as np
 import pytest
 
+from gpt_jax.checkpoints.run_folder import checksum
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.pairs import PairsTask
 
@@ -118,15 +120,12 @@ def test_batches_have_pairs_of_similar_length_and_all_of_them(encoded):
     kept = batch.predictions.weights > 0
     seen.append([tuple(row[mask]) for row, mask in zip(batch.predictions.targets, kept)])  # noqa: B905
   assert len(set(widths)) > 1 and seen[:10] != seen[10:]
+  assert widths[batches.largest] == max(widths)  # by which a run is planned
   for epoch in (seen[:10], seen[10:]):
     assert sorted(sum(epoch, [])) == sorted(tuple(target) for target in pairs.targets)
 
 
 def test_other_translations_are_another_data_set(encoded):
-  import dataclasses
-
-  from gpt_jax.checkpoints.run_folder import checksum
-
   pairs, _ = encoded
   other = dataclasses.replace(pairs, targets=pairs.targets[::-1])
   assert checksum(pairs.content) != checksum(other.content)

@@ -358,6 +358,7 @@ class EncoderDecoderBatches:
     self._order = np.concatenate(orders)
     self.shape = (batch_size, rounded(int(self._encoded.source_lengths.max())))
     self._target_length = rounded(self._encoded.longest)
+    self.largest = 0  # the step with the longest rows: they are all of one length
 
   def __call__(self, step: int) -> Batch:
     examples = self._order[step]

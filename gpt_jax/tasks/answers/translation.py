@@ -215,6 +215,7 @@ class PairBatches(EncoderDecoderBatches):
         pool[:] = pool[np.argsort(self._longest[pool], kind="stable")]
       batches = order.reshape(-1, batch_size)  # a view: what follows shuffles `order` itself
       batches[:] = np.random.default_rng([seed, epoch, 1]).permutation(batches)
+    self.largest = int(self._longest[self._order].max(axis=1).argmax())
 
   def _lengths(self, examples: np.ndarray) -> tuple[int, int]:
     longest = rounded(int(self._longest[examples].max()))
