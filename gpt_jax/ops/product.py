@@ -7,7 +7,7 @@ factors' before the products of the gradient (as torch.autocast does).
 
 import math
 import re
-import timeit
+import time
 from functools import partial
 
 import jax
@@ -59,9 +59,9 @@ def bfloat16_speed() -> float:
     seconds[dtype] = math.inf
   for _ in range(5):  # in turns, since other programs come and go
     for dtype, pair in factors.items():
-      begin = timeit.default_timer()
+      begin = time.perf_counter()
       jax.block_until_ready(gradient(*pair))
-      seconds[dtype] = min(seconds[dtype], timeit.default_timer() - begin)
+      seconds[dtype] = min(seconds[dtype], time.perf_counter() - begin)
   return seconds["float32"] / seconds["bfloat16"]
 
 
