@@ -6,6 +6,7 @@ this is plain attention, whose probabilities the backward pass computes anew.
 
 from collections.abc import Callable
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -29,27 +30,31 @@ def attend(
   bias: jax.Array | None,
   dropout: Dropout,
   observe: Observer | None,
+  kernels: ModuleType = fused_kernel,
 ) -> jax.Array:
   """See attention.Backend. An observer gets the probabilities of plain attention.
+
+  Args:
+    kernels: the module of the kernels, as fused_kernel.
 
   Raises:
     InputError: a bias, which as an array is as large as the scores.
   """
   if bias is not None:
-    raise InputError("trunk.attention_backend=fused: has no attention bias; use plain")
+    raise InputError("trunk.attention_backend: only plain has an attention bias")
   if observe is not None:
     return attention_plain.attend(q, k, v, mask, bias, dropout, observe)
   if dropout.key is None or dropout.rate == 0:
     dropout = Dropout()
-  return _attention(dropout.rate, q, k, v, mask, dropout.key)
+  return _attention(kernels, dropout.rate, q, k, v, mask, dropout.key)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attention(rate, q, k, v, mask, key):
-  return _forward(rate, q, k, v, mask, key)[0]
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _attention(kernels, rate, q, k, v, mask, key):
+  return _forward(kernels, rate, q, k, v, mask, key)[0]
 
 
-def _forward(rate, q, k, v, mask, key):
+def _forward(kernels, rate, q, k, v, mask, key):
   def plain(q, k, v, mask, key):
     batch, heads, length, _ = q.shape
     log_sums = jnp.zeros((batch, heads, 1, length), jnp.float32)  # not needed
@@ -57,25 +62,25 @@ def _forward(rate, q, k, v, mask, key):
 
   def fused(platform, q, k, v, mask, key):
     inputs = _inputs(q, k, v, mask, key)
-    kind = Kind(mask.kind, rate, platform, interpret=bool(INTERPRETED))
-    return _on_mesh(partial(fused_kernel.forward, kind), inputs)
+    kind = Kind(mask.kind, rate, platform, bool(INTERPRETED), kernels.LEAST)
+    return _on_mesh(partial(kernels.forward, kind), inputs)
 
   arguments = (q, k, v, mask, key)
-  output, log_sums = _by_platform(fused, plain, *arguments)
+  output, log_sums = _by_platform(kernels.PLATFORMS, fused, plain, *arguments)
   return output, (*arguments, output, log_sums)
 
 
-def _backward(rate, residuals, d_output):
+def _backward(kernels, rate, residuals, d_output):
   def plain(q, k, v, mask, key, output, log_sums, d_output):
     del output, log_sums
     return jax.vjp(_plain(rate, mask, key), q, k, v)[1](d_output)
 
   def fused(platform, q, k, v, mask, key, *rest):
     inputs = _inputs(q, k, v, mask, key)
-    kind = Kind(mask.kind, rate, platform, interpret=bool(INTERPRETED))
-    return _on_mesh(partial(fused_kernel.backward, kind), inputs, *rest)
+    kind = Kind(mask.kind, rate, platform, bool(INTERPRETED), kernels.LEAST)
+    return _on_mesh(partial(kernels.backward, kind), inputs, *rest)
 
-  return *_by_platform(fused, plain, *residuals, d_output), None, None
+  return *_by_platform(kernels.PLATFORMS, fused, plain, *residuals, d_output), None, None
 
 
 _attention.defvjp(_forward, _backward)
@@ -85,14 +90,14 @@ def _plain(rate: float, mask: AttentionMask, key: Any) -> Callable[..., jax.Arra
   return lambda q, k, v: attention_plain.attend(q, k, v, mask, None, Dropout(rate, key), None)
 
 
-def _by_platform(fused: Callable, plain: Callable, *arguments: Any) -> Any:
+def _by_platform(names, fused: Callable, plain: Callable, *arguments: Any) -> Any:
   """fused(platform, …) or plain(…), by the device that the program is compiled for.
 
   That need not be the default one, as when a step is planned for a TPU on a machine without one.
   """
   if INTERPRETED:
     return fused(INTERPRETED, *arguments)
-  platforms = {name: partial(fused, name) for name in fused_kernel.PLATFORMS}
+  platforms = {name: partial(fused, name) for name in names}
   return jax.lax.platform_dependent(*arguments, **platforms, default=plain)
 
 

@@ -24,7 +24,7 @@ from gpt_jax.ops.dropout import random_bits
 
 _MASKED = -1e9  # a masked score; no query is without a key, so its probability becomes 0
 PLATFORMS = ("tpu", "cuda")
-_LEAST = 16  # positions, or features of a head, of Triton's matrix products
+LEAST = 16  # positions, or features of a head, of Triton's matrix products
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,12 +36,14 @@ class Kind:
     rate: dropout rate.
     platform: one of PLATFORMS.
     interpret: run as array operations instead, on any device; for tests.
+    least: positions, or features of a head, of the smallest matrix product.
   """
 
   mask: str
   rate: float
   platform: str
   interpret: bool = False
+  least: int = LEAST
 
   def tile(self, length: int) -> int:
     """Positions of a tile. Not measured yet on either.
@@ -50,7 +52,7 @@ class Kind:
     """
     if self.platform == "tpu":
       return 128
-    return min(64, max(_LEAST, pl.next_power_of_2(length)))
+    return min(64, max(self.least, pl.next_power_of_2(length)))
 
 
 class Inputs(NamedTuple):
@@ -77,7 +79,7 @@ class Inputs(NamedTuple):
 @functools.partial(jax.jit, static_argnums=0)
 def forward(kind: Kind, inputs: Inputs) -> tuple[jax.Array, jax.Array]:
   """Attention [B, H, T, K], and the log-sum-exp of its scores, float32 [B, H, 1, T]."""
-  call = _Call(kind, inputs.q.shape)
+  call = Call(kind, inputs.q.shape)
   # Zeros after the last position: keys there are hidden, queries there are cut off the output.
   padded = call.pad(inputs)
   specs = call.specs(padded)._replace(q=call.tile)
@@ -96,7 +98,7 @@ def backward(
   kind: Kind, inputs: Inputs, output: jax.Array, log_sums: jax.Array, d_output: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
   """The gradients of q, k and v."""
-  call = _Call(kind, inputs.q.shape)
+  call = Call(kind, inputs.q.shape)
   # sum_s P dP of each query, with or without dropout (FlashAttention-2, section 2.3.2).
   products = output.astype(jnp.float32) * d_output.astype(jnp.float32)
   deltas = call.pad_last(products.sum(-1)[:, :, None])
@@ -122,7 +124,7 @@ def backward(
   return call.cut(d_q), call.cut(d_k), call.cut(d_v)
 
 
-class _Call:
+class Call:
   """Grid, tiles and padding of the kernels for q, k and v of one shape."""
 
   def __init__(self, kind: Kind, shape: tuple[int, ...]):
@@ -131,7 +133,7 @@ class _Call:
     self.size = kind.tile(self.length)
     self.count = pl.cdiv(self.length, self.size)
     self.padded_length = self.count * self.size
-    self.padded_width = max(_LEAST, pl.next_power_of_2(self.width))
+    self.padded_width = max(kind.least, pl.next_power_of_2(self.width))
     self.rows = (self.batch, self.heads, 1, self.padded_length)
     one = (None, None)
     self.tile = self._spec((*one, self.size, self.padded_width), lambda b, h, i: (b, h, i, 0))
@@ -163,7 +165,7 @@ class _Call:
     """The kernel as a function of arrays; `outputs`: shapes and types of its results."""
     grid = (self.batch, self.heads, self.count)
     return pl.pallas_call(
-      functools.partial(kernel, _Tiles(self)),
+      functools.partial(kernel, Tiles(self)),
       out_shape=tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in outputs),
       grid=grid[::-1] if self.tile_axis == 0 else grid,
       in_specs=in_specs,
@@ -203,10 +205,10 @@ def _compiler_params(platform: str) -> Any:
   return tpu.CompilerParams(dimension_semantics=("parallel",) * 3)
 
 
-class _Tiles:
+class Tiles:
   """Base of the three kernels: scores and dropout of the tile of queries i and keys j."""
 
-  def __init__(self, call: _Call):
+  def __init__(self, call: Call):
     self.kind, self.size, self.count = call.kind, call.size, call.count
     self.tile_axis, self.length, self.scale = call.tile_axis, call.length, call.width**-0.5
     self.ends = call.padded_length > call.length
@@ -221,21 +223,25 @@ class _Tiles:
 
   def scores(self, inputs: Inputs, q: jax.Array, k: jax.Array, i, j) -> jax.Array:
     """Masked and scaled scores, float32 [S, T]."""
-    scores = _product(k, q, 1, 1) * self.scale
+    return self.mask(_product(k, q, 1, 1), inputs, i, j)
+
+  def mask(self, products: jax.Array, inputs: Inputs, i, j) -> jax.Array:
+    """The scores of the products of queries and keys."""
+    scores = products * self.scale
     allowed = self._allowed(inputs, i, j)
     return scores if allowed is None else jnp.where(allowed, scores, _MASKED)
 
   def _allowed(self, inputs: Inputs, i, j) -> jax.Array | None:
     """bool [S, T], or None: everything; as attention_plain._allowed."""
     allowed = None
-    keys = self._iota(0) + j * self.size
+    keys = self.positions(j, keys=True)
     if self.kind.mask != "bidirectional":
-      allowed = keys <= self._iota(1) + i * self.size
+      allowed = keys <= self.positions(i, keys=False)
       if inputs.prefix is not None:
-        allowed = allowed | (_column(inputs.prefix[:, self.slice(j)]) != 0)
+        allowed = allowed | (self.read(inputs.prefix, j, keys=True) != 0)
     if inputs.segments is not None:
-      queries = inputs.segments[:, self.slice(i)]
-      same = queries == _column(inputs.segments[:, self.slice(j)])
+      queries = self.read(inputs.segments, i, keys=False)
+      same = queries == self.read(inputs.segments, j, keys=True)
       allowed = same if allowed is None else allowed & same
     if self.ends and self.kind.mask == "bidirectional":
       exists = keys < self.length
@@ -246,9 +252,9 @@ class _Tiles:
     """Dropout on a tile [S, T]."""
     if inputs.words is None:
       return x
-    keys = (self._iota(0) + j * self.size).astype(jnp.uint32)
-    index = inputs.starts[:, self.slice(i)] + keys
-    bits = random_bits(index, inputs.words[:, self.slice(i)])
+    keys = self.positions(j, keys=True).astype(jnp.uint32)
+    index = self.read(inputs.starts, i, keys=False) + keys
+    bits = random_bits(index, self.read(inputs.words, i, keys=False))
     keep = bits >= np.uint32(self.kind.rate * 2**32)
     return jnp.where(keep, x * np.float32(1 / (1 - self.kind.rate)), 0.0)
 
@@ -263,11 +269,18 @@ class _Tiles:
     first = j if self.kind.mask == "causal" else 0
     return jax.lax.fori_loop(first, self.count, body, start)
 
-  def _iota(self, axis: int) -> jax.Array:
-    return jax.lax.broadcasted_iota(jnp.int32, (self.size, self.size), axis)
+  def positions(self, i, keys: bool) -> jax.Array:
+    """int32 [S, T]: of the keys, or else the queries, of their tile i."""
+    axis = 0 if keys else 1
+    return jax.lax.broadcasted_iota(jnp.int32, (self.size, self.size), axis) + i * self.size
+
+  def read(self, row: Any, i, keys: bool) -> jax.Array:
+    """Values of the keys [S, 1], or else the queries [1, T], of their tile i, from a row of all."""
+    values = row[:, self.slice(i)]
+    return values.T if keys else values
 
 
-def _forward_kernel(tiles: _Tiles, inputs: Inputs, output, log_sums):
+def _forward_kernel(tiles: Tiles, inputs: Inputs, output, log_sums):
   i, q = tiles.index, inputs.q[...]
 
   def body(j, carry):
@@ -294,7 +307,7 @@ def _forward_kernel(tiles: _Tiles, inputs: Inputs, output, log_sums):
   log_sums[...] = largest + jnp.log(total)
 
 
-def _query_gradient_kernel(tiles: _Tiles, inputs: Inputs, d_output, log_sums, deltas, d_q):
+def _query_gradient_kernel(tiles: Tiles, inputs: Inputs, d_output, log_sums, deltas, d_q):
   i, q, d_out = tiles.index, inputs.q[...], d_output[...]
   log_sum, delta = log_sums[:, tiles.slice(i)], deltas[:, tiles.slice(i)]
 
@@ -311,7 +324,7 @@ def _query_gradient_kernel(tiles: _Tiles, inputs: Inputs, d_output, log_sums, de
   d_q[...] = (tiles.keys(i, body, start) * tiles.scale).T.astype(d_q.dtype)
 
 
-def _key_gradient_kernel(tiles: _Tiles, inputs: Inputs, d_output, log_sums, deltas, d_k, d_v):
+def _key_gradient_kernel(tiles: Tiles, inputs: Inputs, d_output, log_sums, deltas, d_k, d_v):
   j, k, v = tiles.index, inputs.k[...], inputs.v[...]
 
   def body(i, totals):
@@ -334,8 +347,3 @@ def _product(a: jax.Array, b: jax.Array, axis_a: int, axis_b: int) -> jax.Array:
   """The matrix product that sums over axis_a of a and axis_b of b, float32."""
   numbers = (((axis_a,), (axis_b,)), ((), ()))
   return jax.lax.dot_general(a, b, numbers, preferred_element_type=jnp.float32)
-
-
-def _column(row: jax.Array) -> jax.Array:
-  """[1, S] to [S, 1]."""
-  return row.T

@@ -24,6 +24,7 @@ from gpt_jax.ops.dropout import _bits, random_bits, step_key
 from gpt_jax.parallel.mesh import PMAP_AXIS, MeshConfig, make_mesh
 
 LAYOUTS, H, K = 50, 2, 8
+with_mosaic = pytest.mark.skipif(jax.__version_info__ < (0, 11), reason="fused has its place")
 
 
 @pytest.fixture
@@ -112,6 +113,18 @@ def test_fused_equals_plain(monkeypatch, compute, interpreted, kind, length, pla
   found = compute("fused", 0.3, mask, key, *arrays(LAYOUTS, length))
   assert interpreted
   assert_equal(found, expected, atol=1e-5)
+
+
+@with_mosaic
+@pytest.mark.parametrize(
+  "kind, length", [("causal", 192), ("bidirectional", 70), ("prefix", 70), ("causal", 20)]
+)
+def test_mosaic_equals_plain(monkeypatch, compute, kind, length):
+  """With segments and dropout, in the interpreter of Mosaic GPU, which takes seconds."""
+  monkeypatch.setattr(attention_fused, "INTERPRETED", "cuda")
+  mask, key = masks(kind, 3, length), step_key(3, 1).fold(2)
+  expected = plain(0.3, mask, key, *arrays(3, length))
+  assert_equal(compute("mosaic", 0.3, mask, key, *arrays(3, length)), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["causal", "bidirectional"])
@@ -229,16 +242,31 @@ def test_on_a_cpu_it_is_plain_attention(compute):
   assert "custom_call" not in program and "while" not in program
 
 
-@pytest.mark.parametrize("length, width, dtype", [(20, 24, "float32"), (192, 64, "bfloat16")])
-@pytest.mark.parametrize("platform, calls", [("tpu", "tpu_custom_call"), ("cuda", "gpu.triton")])
-def test_the_kernels_lower(compute, platform, calls, length, width, dtype):
+TPU = ("fused", "tpu", "tpu_custom_call")
+TRITON = ("fused", "cuda", "gpu.triton")
+MOSAIC_GPU = ("mosaic", "cuda", "@mosaic_gpu")
+
+
+@pytest.mark.parametrize(
+  "backend, platform, calls, length, width, dtype",
+  [
+    (*TPU, 20, 24, "float32"),
+    (*TPU, 192, 64, "bfloat16"),
+    (*TRITON, 20, 24, "float32"),
+    (*TRITON, 192, 64, "bfloat16"),
+    pytest.param(*MOSAIC_GPU, 20, 24, "float16", marks=with_mosaic),
+    pytest.param(*MOSAIC_GPU, 192, 64, "bfloat16", marks=with_mosaic),
+    ("mosaic", *TRITON[1:], 20, 24, "float32"),  # which wgmma would round
+  ],
+)
+def test_the_kernels_lower(compute, backend, platform, calls, length, width, dtype):
   """To Mosaic and to Triton: three kernels, and no array of scores."""
   x = jax.ShapeDtypeStruct((2, H, length, width), dtype)
   mask, key = masks("prefix", 2, length), step_key(0, 0)
   # jax 0.11 asks which GPU it is; a mesh without our axes says so.
   gpu = AbstractDevice("NVIDIA H100 80GB HBM3", None, "gpu")
   with use_abstract_mesh(AbstractMesh((1,), ("devices",), abstract_device=gpu)):
-    traced = compute.trace("fused", 0.3, mask, key, x, x, x, x)
+    traced = compute.trace(backend, 0.3, mask, key, x, x, x, x)
     program = traced.lower(lowering_platforms=(platform,)).as_text()
   assert program.count(calls) == 3
   assert f"x{length}x{length}x" not in program
@@ -255,7 +283,7 @@ def test_a_bias_is_refused():
   trunk = TransformerConfig(
     vocab_size=60, context=16, layers=1, width=32, heads=4, attention_backend="fused"
   )
-  message = "trunk.attention_backend=fused: has no attention bias; use plain"
+  message = "trunk.attention_backend: only plain has an attention bias"
   with pytest.raises(InputError, match=message):
     ids = np.zeros((1, 4), np.int32)
     trunk = dataclasses.replace(trunk, attention_bias=Alibi())

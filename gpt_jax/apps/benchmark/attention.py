@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from gpt_jax.errors import InputError
 from gpt_jax.ops.attention import AttentionMask, Dropout, attention, backends
 from gpt_jax.ops.dropout import step_key
+from gpt_jax.parallel.processes import log
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.training import timing
 from gpt_jax.training.timing import Measured
@@ -32,7 +33,10 @@ def attention_backends(config: PretrainConfig) -> Measured:
   for rate in dict.fromkeys((trunk.attention_dropout, 0.0)):
     for backend in backends():
       gradient = jax.jit(jax.grad(_weighted_sum(backend, rate), argnums=(0, 1, 2)))
-      programs[f"{backend}, dropout {rate:g}"] = gradient.lower(q, k, v, weights).compile()
+      try:
+        programs[f"{backend}, dropout {rate:g}"] = gradient.lower(q, k, v, weights).compile()
+      except Exception as error:  # a compiler's own kinds; it must not hide the other backends
+        log(f"{backend}, dropout {rate:g}: {str(error).splitlines()[0]}")
   calls = {name: functools.partial(program, q, k, v, weights) for name, program in programs.items()}
   times = timing.in_turns(calls)
   for name, program in programs.items():
