@@ -1,6 +1,6 @@
 """Pre-trains a language model on prepared text (launch/prepare.py).
 
-python launch/pretrain.py --config=configs/gpt1_small.py --data=DIR --workdir=DIR
+python launch/pretrain.py --config=configs/gpt1_small.py --data=DIR[,DIR…] --workdir=DIR
   [--checkpoint=DIR] [--config.trunk.layers=2 …]
 """
 
@@ -9,7 +9,9 @@ from absl import flags
 import command_line
 
 CONFIG = command_line.define_config(takes="PretrainConfig")
-DATA = flags.DEFINE_string("data", None, "folder that launch/prepare.py wrote", required=True)
+DATA = flags.DEFINE_string(
+  "data", None, "folder that launch/prepare.py wrote; several: a mixture", required=True
+)
 CHECKPOINT = flags.DEFINE_string(
   "checkpoint",
   "",
@@ -25,22 +27,23 @@ command_line.define_distributed()
 def main():
   from gpt_jax.apps.report.report import write_report
   from gpt_jax.programs import pretrain
+  from gpt_jax.programs.pretrain_mixture import folders_of, with_sources
   from gpt_jax.programs.pretrain_samples import with_samples
   from gpt_jax.programs.pretrain_start import from_checkpoint
   from gpt_jax.training.profile import parse_span
   from gpt_jax.training.trackers import parse_trackers
 
-  config, data, workdir = CONFIG.value, DATA.value, WORKDIR.value
+  config, folders, workdir = CONFIG.value, folders_of(DATA.value), WORKDIR.value
   pretrain.run(
     config,
-    data,
+    folders[0],
     workdir,
-    make_recipe=with_samples(from_checkpoint(CHECKPOINT.value)),
+    make_recipe=with_samples(with_sources(folders, from_checkpoint(CHECKPOINT.value))),
     trackers=parse_trackers(TRACKER.value, workdir),
     profile=parse_span(PROFILE.value),
     on_end=[write_report],
   )
-  commands = [("evaluate", {"checkpoint": workdir, "data": data})]
+  commands = [("evaluate", {"checkpoint": workdir, "data": folders[0]})]
   finetuning = {"config": "finetune:TASK", "data": "DIR", "checkpoint": workdir}
   if config.objective.attention == "causal":
     commands.append(("generate", {"checkpoint": workdir, "prompt": "TEXT"}))

@@ -72,7 +72,7 @@ def shared_trainers(devices: int = 1):
       patch.setattr(module, "make_mesh", make_mesh)
     for module in (run, replay):
       patch.setattr(module, "make_trainer", make_trainer)
-    patch.setattr(text, "make_measure", make_text_measure)
+    patch.setattr(pretrain, "make_measure", make_text_measure)
     for module in (text_answers, load):
       patch.setattr(module, "make_predictor", make_predictor)
     yield

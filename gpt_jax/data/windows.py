@@ -27,6 +27,12 @@ class WindowsConfig(Config):
     "within_documents: shuffled spans that never cross a document; across_documents: the same, "
     "with the whole text as one document; random_offset: from random positions, with replacement",
   )
+  weights: tuple[float, ...] = option(
+    (), "of several texts: the share of rows from each; empty: by their tokens"
+  )
+  temperature: float = option(
+    1.0, "of several texts: above 1 their shares, to the power of 1/this, are more equal", low=1.0
+  )
 
 
 class Spans(NamedTuple):

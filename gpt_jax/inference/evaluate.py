@@ -3,7 +3,6 @@
 import itertools
 import math
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import numpy as np
@@ -20,8 +19,8 @@ from gpt_jax.parallel.placement import anchors_of_parts, local_rows, to_device
 
 def make_text_measure(
   model: Model, objective: Bound, windows: Windows, mesh: Mesh, batches: int = 0
-) -> Callable[[Any], dict[str, float]]:
-  """The function from parameters to the text_measures of the windows' text.
+) -> Callable[..., dict[str, float]]:
+  """The function from parameters to the text_measures of the windows' text, or of others given.
 
   Every evaluation draws the same noise and reads the text in the same order: the file's or, where
   the loss compares the texts of a batch, a shuffled one, as in training. Where the model has
@@ -41,7 +40,7 @@ def make_text_measure(
     _, means = loss(params, jax.tree.map(lambda x: x[0], batch), None)  # without dropout
     return means
 
-  def measure(params) -> dict[str, float]:
+  def measure(params, windows: Windows = windows) -> dict[str, float]:
     totals: dict[str, Mean] = {}
     compares = model.config.needs_whole_batch
     in_order = windows.shuffled(rows) if compares else windows.sequential(rows=rows)

@@ -9,7 +9,6 @@ from jax.sharding import Mesh
 
 from gpt_jax.checkpoints.run_folder import resume_dtype
 from gpt_jax.config import to_json
-from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.windows import Windows
 from gpt_jax.objectives.objective import Bound
 from gpt_jax.parallel.mesh import make_mesh
@@ -19,12 +18,13 @@ from gpt_jax.programs.pretrain_text import (
   TextBatches,
   data_identity,
   load_text,
-  text_evaluation,
+  make_measure,
   warn_when_stuck,
 )
+from gpt_jax.training import hooks
 from gpt_jax.training.optimizer import make_optimizer
 from gpt_jax.training.plan_file import Baselines
-from gpt_jax.training.recipe import Recipe
+from gpt_jax.training.recipe import Evaluation, Recipe
 from gpt_jax.training.run import Profile, Run, Trackers
 
 MakeRecipe = Callable[[PretrainConfig, Text], Recipe]
@@ -74,7 +74,7 @@ def pretrain_recipe(config: PretrainConfig, text: Text) -> Recipe:
   recipe = text_recipe(config, text)
   # The config with the vocabulary in it, which text_recipe has put there.
   config, spec, steps = recipe.config, recipe.spec, recipe.total_steps
-  entropies = None
+  measure, entropies = make_measure(config, text, recipe.mesh), None
   if spec.predicts_tokens:
     entropies = text.train.unigram_entropy, text.held_out.unigram_entropy
   return dataclasses.replace(
@@ -87,7 +87,7 @@ def pretrain_recipe(config: PretrainConfig, text: Text) -> Recipe:
       "trained_special": list(dict.fromkeys(config.objective.special)),
       "sequence_format": config.objective.format,
     },
-    evaluation=text_evaluation(config, text, recipe.mesh),
+    evaluation=Evaluation(measure, "valid_loss", "min", hooks.every(config.train.evaluate_every)),
     baselines=Baselines(entropies, spec.token_metric),
     can_grow=True,
     summary=describe(config, text, steps),
@@ -100,11 +100,11 @@ def text_recipe(config: PretrainConfig, text: Text) -> Recipe:
   trunk = config.trunk.with_vocabulary(text.tokenizer)
   config = dataclasses.replace(config, trunk=trunk)
   objective = config.objective.bind(text.tokenizer, config.data.length)
-  return step_recipe(config, objective, make_mesh(config.mesh), text.train)
+  return step_recipe(config, objective, make_mesh(config.mesh), text)
 
 
 def step_recipe(
-  config: PretrainConfig, objective: Bound, mesh: Mesh, text: TokenFile | None = None
+  config: PretrainConfig, objective: Bound, mesh: Mesh, text: Text | None = None
 ) -> Recipe:
   """The recipe of a pre-training step, without evaluations, for runs that save nothing.
 
@@ -112,7 +112,7 @@ def step_recipe(
     config: its trunk has its vocabulary.
     objective: the config's, bound to tokenizer and length.
     mesh: the devices.
-    text: the training text; None: nothing is trained, and the length of the run is arbitrary.
+    text: to train on; None: nothing is trained, and the length of the run is arbitrary.
   """
   config = resume_dtype(config)  # of plans and benchmarks; a run has chosen before
   if text is None:
@@ -121,7 +121,7 @@ def step_recipe(
 
   @functools.cache
   def windows(seed: int) -> Windows | None:
-    return config.objective.windows(text, config.data, seed) if text else None
+    return text.windows(config, text.train, seed) if text else None
 
   # Only for its number of batches, which is the same with every seed.
   first = windows(config.train.seed)

@@ -18,7 +18,6 @@ from gpt_jax.objectives.objective import Bound, example_batch
 from gpt_jax.parallel.placement import anchors_of_parts, local_rows
 from gpt_jax.programs.pretrain_config import PretrainConfig, model_spec
 from gpt_jax.training import hooks
-from gpt_jax.training.recipe import Evaluation
 
 
 class Text(NamedTuple):
@@ -27,6 +26,12 @@ class Text(NamedTuple):
   train: TokenFile
   held_out: TokenFile
   tokenizer: Tokenizer
+
+  def windows(self, config: PretrainConfig, tokens: TokenFile, seed: int = 0) -> Windows:
+    """The rows of its training or held-out text. Raises InputError if the config does not suit."""
+    if config.data.weights:
+      raise InputError("data.weights: are of several prepared folders, and there is one")
+    return config.objective.windows(tokens, config.data, seed)
 
 
 def load_text(config: PretrainConfig, data: str) -> Text:
@@ -87,30 +92,16 @@ def data_identity(text: TokenFile, held_out: TokenFile) -> dict[str, Any]:
   }
 
 
-def text_evaluation(config: PretrainConfig, text: Text, mesh: Mesh) -> Evaluation:
-  """valid_loss, by which checkpoints are ranked, and what else text_measures gives.
-
-  Args:
-    config: complete.
-    text: whose held-out part is measured on.
-    mesh: the devices.
-  """
-  measure = make_measure(config, text, mesh)
-  return Evaluation(measure, "valid_loss", "min", hooks.every(config.train.evaluate_every))
-
-
-def make_measure(
-  config: PretrainConfig, text: Text, mesh: Mesh
-) -> Callable[[Any], dict[str, float]]:
+def make_measure(config: PretrainConfig, text: Text, mesh: Mesh) -> Callable[..., dict[str, float]]:
   """The function from parameters to the measures of the held-out text, valid_loss among them."""
   # With seed 0, not the run's: all runs are measured on the same rows and masks.
-  windows = config.objective.windows(text.held_out, config.data)
+  windows = text.windows(config, text.held_out)
   objective = config.objective.bind(text.tokenizer, config.data.length)
   model = model_spec(config).build()
   text_measure = make_text_measure(model, objective, windows, mesh, config.evaluation_batches)
 
-  def measure(params) -> dict[str, float]:
-    return {f"valid_{name}": value for name, value in text_measure(params).items()}
+  def measure(params, *other: Windows) -> dict[str, float]:  # held-out text in place of `text`
+    return {f"valid_{name}": value for name, value in text_measure(params, *other).items()}
 
   return measure
 

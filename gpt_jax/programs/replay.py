@@ -19,6 +19,7 @@ from gpt_jax.programs import finetune, pretrain
 from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.programs.finetune_task import build_task, encode_training
 from gpt_jax.programs.pretrain import PretrainConfig, Text
+from gpt_jax.programs.pretrain_mixture import folders_of, mix
 from gpt_jax.programs.start import Start
 from gpt_jax.tasks.formats import Format
 from gpt_jax.training.recipe import Recipe, make_trainer
@@ -103,8 +104,13 @@ def _check_length(workdir: str, noted: dict[str, Any], start: int, step: int) ->
 def _pretraining(config: PretrainConfig, tokenizer: Tokenizer, data: str) -> Recipe:
   if not data:
     raise InputError("--data is needed: the folder of the run's prepared text")
-  text = Text(TokenFile(data, "train"), TokenFile(data, "valid"), tokenizer)
-  text.train.check_vocabulary(tokenizer)
+  text = mix(
+    config,
+    [
+      Text(TokenFile(folder, "train"), TokenFile(folder, "valid"), tokenizer)
+      for folder in folders_of(data)
+    ],
+  )
   identity = pretrain.data_identity(text.train, text.held_out)
   return dataclasses.replace(pretrain.text_recipe(config, text), identity=identity)
 

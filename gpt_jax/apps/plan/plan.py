@@ -30,8 +30,9 @@ from gpt_jax.parallel.mesh import make_mesh
 from gpt_jax.parallel.placement import check_batch
 from gpt_jax.programs.config_files import override, override_all
 from gpt_jax.programs.outputs import check_out
-from gpt_jax.programs.pretrain import PretrainConfig, load_text, step_recipe
+from gpt_jax.programs.pretrain import PretrainConfig, step_recipe
 from gpt_jax.programs.pretrain_config import PAPER_VOCABULARY, check_type
+from gpt_jax.programs.pretrain_mixture import load_texts
 from gpt_jax.training.recipe import make_trainer
 
 EXAMPLES = "examples: v5e:4x4, v5p:2x2x2, v6e:8x8, h100:8"
@@ -234,9 +235,9 @@ def _with_data(config: PretrainConfig, data: str) -> tuple[PretrainConfig, int]:
     size = config.trunk.vocab_size or PAPER_VOCABULARY
     trunk = dataclasses.replace(config.trunk, vocab_size=size)
     return dataclasses.replace(config, trunk=trunk), 0
-  text, _, tokenizer = load_text(config, data)
-  config = dataclasses.replace(config, trunk=config.trunk.with_vocabulary(tokenizer))
-  windows = config.objective.windows(text, config.data, config.train.seed)
+  text = load_texts(config, data)
+  config = dataclasses.replace(config, trunk=config.trunk.with_vocabulary(text.tokenizer))
+  windows = text.windows(config, text.train, config.train.seed)
   return config, windows.steps_per_epoch
 
 
