@@ -15,12 +15,12 @@ from gpt_jax.config import difference, from_json, resumable_fields, to_json
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.files import exists, list_existing, list_folder, make_folders, read_json, write_json
-from gpt_jax.ops.product import bfloat16_speed
+from gpt_jax.ops.product import bfloat16_speed, onednn_speed
 from gpt_jax.parallel.agreement import check_agreement
 from gpt_jax.parallel.processes import is_main_process, log, smallest
 
 _BEFORE_CONFIG = "tokenizer"  # can exist without config.json
-_MIN_SPEEDUP = 1.1  # of bfloat16 over float32: it rounds, so a draw goes to float32
+_MIN_SPEEDUP = 1.1  # of a choice over the usual one, to which a draw goes
 
 
 def claim(
@@ -87,18 +87,29 @@ def resume_microbatches(config: Any, workdirs: Iterable[str]) -> tuple[Any, bool
   return with_microbatches(config, 1), True
 
 
-def resume_dtype(config: Any, workdirs: Iterable[str] = ()) -> Any:
-  """The config with a type for trunk.dtype=auto: that of a run in one of these folders, else
-  bfloat16 where every process multiplies it faster, else float32.
+def resume_choices(config: Any, workdirs: Iterable[str] = ()) -> Any:
+  """The config with its choices made: those of a run in one of these folders, else by probes.
+
+  trunk.dtype=auto becomes bfloat16 where every process multiplies it faster, else float32;
+  mesh.cpu_products=auto becomes onednn where it is faster in every process, else xla.
   """
-  if config.trunk.dtype != "auto":
+  dtype, products = config.trunk.dtype, config.mesh.cpu_products
+  if "auto" not in (dtype, products):
     return config
-  dtypes = [saved.trunk.dtype for _, saved in _claimed_configs(config, workdirs)]
-  if not dtypes:
-    faster = smallest(bfloat16_speed()) > _MIN_SPEEDUP  # in every process
-    dtypes = ["bfloat16" if faster else "float32"]
-    log(f"trunk.dtype=auto: {dtypes[0]}")
-  return dataclasses.replace(config, trunk=dataclasses.replace(config.trunk, dtype=dtypes[0]))
+  saved = next((saved for _, saved in _claimed_configs(config, workdirs)), None)
+  if dtype == "auto":
+    dtype = saved.trunk.dtype if saved else _faster("bfloat16", bfloat16_speed(), "float32")
+  if products == "auto":
+    products = saved.mesh.cpu_products if saved else _faster("onednn", onednn_speed(dtype), "xla")
+  log(f"trunk.dtype={dtype}, mesh.cpu_products={products}")
+  trunk = dataclasses.replace(config.trunk, dtype=dtype)
+  mesh = dataclasses.replace(config.mesh, cpu_products=products)
+  return dataclasses.replace(config, trunk=trunk, mesh=mesh)
+
+
+def _faster(choice: str, speed: float, usual: str) -> str:
+  """A choice of that speed, in times of the usual one, if it is faster in every process."""
+  return choice if smallest(speed) > _MIN_SPEEDUP else usual
 
 
 def _claimed_configs(config: Any, workdirs: Iterable[str]) -> Iterator[tuple[str, Any]]:

@@ -8,16 +8,26 @@ factors' before the products of the gradient (as torch.autocast does).
 import math
 import re
 import time
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
+from gpt_jax.errors import InputError
 from gpt_jax.parallel.mesh import axis_size, platform
 
 PROJECTED = "projected"
 _FIRST_WITH_BFLOAT16 = 8.0  # CUDA compute capability: A100, RTX 30 and later; not V100, T4, RTX 20
+
+_HAS_ONEDNN = jax.__version_info__ >= (0, 11)
+# Without the second, XLA's own library (YNNPACK) takes the products before oneDNN is asked.
+_ONEDNN = {
+  "xla_cpu_experimental_onednn_custom_call": True,
+  "xla_cpu_experimental_ynn_fusion_type": "",
+}
 
 
 def activation_type(dtype: str) -> str:
@@ -46,23 +56,53 @@ def bfloat16_speed() -> float:
   """
   if platform() != "cpu":
     return 0.0 if without_bfloat16() else math.inf
+  float32, bfloat16 = _seconds([("float32", {}), ("bfloat16", {})])
+  return float32 / bfloat16
 
-  @jax.jit
+
+def onednn_speed(dtype: str) -> float:
+  """How many times as fast as by XLA's own library a product and its gradient are by oneDNN.
+
+  Measured in about 0.2 s; 0 where it cannot be chosen: not a CPU, or jax before 0.11.
+  """
+  if platform() != "cpu" or not _HAS_ONEDNN:
+    return 0.0
+  own, onednn = _seconds([(dtype, {}), (dtype, _ONEDNN)])
+  return own / onednn
+
+
+def compiler_options(products: str) -> Mapping[str, Any]:
+  """Options of jax.jit for a CPU's products, "xla" or "onednn".
+
+  Raises:
+    InputError: there is no oneDNN.
+  """
+  if products != "onednn" or platform() != "cpu":
+    return {}
+  if not _HAS_ONEDNN:
+    raise InputError(f"mesh.cpu_products=onednn: jax {jax.__version__} has none, 0.11 has; use xla")
+  return _ONEDNN
+
+
+def _seconds(programs: Sequence[tuple[str, Mapping[str, Any]]]) -> list[float]:
+  """Seconds of a product and its gradient, for each compute type with its options of jax.jit."""
+
   @partial(jax.grad, argnums=(0, 1))
   def gradient(x: jax.Array, kernel: jax.Array) -> jax.Array:
     return jnp.square(product("ni,iu->nu", x, kernel, jnp.float32)).sum()
 
-  factors, seconds = {}, {}
-  for dtype in ("float32", "bfloat16"):
-    factors[dtype] = jnp.ones((256, 1024), dtype), jnp.ones((1024, 1024), dtype)
-    jax.block_until_ready(gradient(*factors[dtype]))  # compiled
-    seconds[dtype] = math.inf
+  calls = []
+  for dtype, options in programs:
+    factors = jnp.ones((256, 1024), dtype), jnp.ones((1024, 1024), dtype)
+    calls.append(partial(jax.jit(gradient, compiler_options=dict(options)), *factors))
+    jax.block_until_ready(calls[-1]())  # compiled
+  least = [math.inf] * len(calls)
   for _ in range(5):  # in turns, since other programs come and go
-    for dtype, pair in factors.items():
+    for i, call in enumerate(calls):
       begin = time.perf_counter()
-      jax.block_until_ready(gradient(*pair))
-      seconds[dtype] = min(seconds[dtype], time.perf_counter() - begin)
-  return seconds["float32"] / seconds["bfloat16"]
+      jax.block_until_ready(call())
+      least[i] = min(least[i], time.perf_counter() - begin)
+  return least
 
 
 def product(

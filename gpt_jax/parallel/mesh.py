@@ -23,12 +23,21 @@ class MeshConfig(Config):
   )
   fsdp: bool = option(False, "also shard parameters and optimizer state along `data`")
   backend: str = option("jit", "how a step is compiled", choices=("jit", "pmap"))
+  cpu_products: str = option(
+    "xla",
+    "matrix products of a step on a CPU: XLA's own, oneDNN's (jax 0.11), or auto: the faster ones",
+    choices=("xla", "onednn", "auto"),
+  )
 
   def __post_init__(self):
     super().__post_init__()
     if self.backend == "pmap" and (self.model > 1 or self.fsdp):
       raise InputError(
         "mesh.backend: pmap is data parallel only; use jit, or mesh.model=1 and mesh.fsdp=false"
+      )
+    if self.backend == "pmap" and self.cpu_products != "xla":
+      raise InputError(
+        f"mesh.cpu_products={self.cpu_products}: jit only; use mesh.backend=jit, or xla"
       )
 
 

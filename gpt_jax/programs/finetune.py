@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from jax.sharding import Mesh
 
-from gpt_jax.checkpoints.run_folder import checksum, resume_dtype, resume_microbatches
+from gpt_jax.checkpoints.run_folder import checksum, resume_choices, resume_microbatches
 from gpt_jax.errors import InputError
 from gpt_jax.models.adapter import AdaptedModel
 from gpt_jax.models.loss import Loss, model_loss
@@ -91,7 +91,7 @@ def run(
     options = {"tokenizer": tokenizer, "trackers": trackers, "profile": profile, "on_end": on_end}
     return cross_validate(config, data_dir, pretrained, workdir, folds, **options)
   folders = seed_folders(workdir, config.train.seed, seeds)
-  config = resume_dtype(config, folders.values())
+  config = resume_choices(config, folders.values())
   # First what may fail on the user's input, then what compiles.
   start = load_start(config, pretrained, tokenizer)
   config, task, data = load_task(config, data_dir, start)
@@ -136,7 +136,7 @@ def cross_validate(
     raise InputError(f"--folds={folds}: only tables have folds; this task has a dev set of its own")
   results = []
   folders = [os.path.join(workdir, f"fold_{fold}") for fold in range(folds)]
-  config = resume_dtype(config, folders)
+  config = resume_choices(config, folders)
   for fold, folder in enumerate(folders):
     log(f"fold {fold + 1} of {folds}")
     resumed, is_open = resume_microbatches(config, folders)  # as the first fold has chosen

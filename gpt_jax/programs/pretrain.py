@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import jax
 from jax.sharding import Mesh
 
-from gpt_jax.checkpoints.run_folder import resume_dtype
+from gpt_jax.checkpoints.run_folder import resume_choices
 from gpt_jax.config import to_json
 from gpt_jax.data.windows import Windows
 from gpt_jax.objectives.objective import Bound
@@ -57,7 +57,7 @@ def run(
     InputError: user errors, before training; later only if ten updates in a row are not finite.
   """
   check_type(config)
-  config = resume_dtype(config, [workdir])
+  config = resume_choices(config, [workdir])
   recipe = (make_recipe or pretrain_recipe)(config, load_text(config, data))
   ends = [functools.partial(call, workdir) for call in on_end]
   training, seed = Run(recipe, [workdir]), recipe.config.train.seed
@@ -114,7 +114,7 @@ def step_recipe(
     mesh: the devices.
     text: to train on; None: nothing is trained, and the length of the run is arbitrary.
   """
-  config = resume_dtype(config)  # of plans and benchmarks; a run has chosen before
+  config = resume_choices(config)  # of plans and benchmarks; a run has chosen before
   if text is None:
     train = dataclasses.replace(config.train, steps=_ANY_LENGTH, epochs=0)
     config = dataclasses.replace(config, train=train)

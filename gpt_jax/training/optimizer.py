@@ -9,7 +9,7 @@ import optax
 
 from gpt_jax.config import Config, option, register
 from gpt_jax.errors import InputError
-from gpt_jax.training.schedules import SHAPES, make_schedule, warmup_length
+from gpt_jax.training.schedules import make_schedule, shape_names, warmup_length
 from gpt_jax.training.update_rules import averaged, clip_by_global_norm, find_rule, rule_names
 
 
@@ -35,7 +35,7 @@ class OptimConfig(Config):
     2.5e-4, "peak learning rate; none, when fine-tuning: chosen by model size", low=0.0, high=1e3
   )
   schedule: str = option(
-    "cosine", "shape after the warm-up; linear is OpenAI's", choices=tuple(SHAPES)
+    "cosine", "shape after the warm-up; linear is OpenAI's", choices=tuple(shape_names())
   )
   warmup_steps: int = option(
     2000, "length of the warm-up; 0 if warmup_share is set", unit="updates", low=0

@@ -215,4 +215,5 @@ def make_trainer(recipe: Recipe) -> Trainer:
     backend=mesh_config.backend,
     microbatches=train.parts,
     scales_loss=spec.trunk.dtype == "float16",  # bfloat16 has the range of float32
+    products=mesh_config.cpu_products,
   )

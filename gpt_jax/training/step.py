@@ -1,7 +1,7 @@
 """One training step: gradient, update, refusal of non-finite updates; jit on a mesh, or pmap."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -126,6 +126,7 @@ def make_step(
   state_shardings: Any,
   microbatches: int,
   backend: str,
+  compiler_options: Mapping[str, Any],
 ) -> Step:
   """The compiled step. The memory of the state that it is given is reused for the new one.
 
@@ -137,6 +138,7 @@ def make_step(
     state_shardings: from make_init.
     microbatches: M, parts whose gradients are accumulated.
     backend: "jit" on the mesh, or "pmap".
+    compiler_options: of jax.jit.
   """
   axis = PMAP_AXIS if backend == "pmap" else None
   gradient = _gradient(loss, microbatches, axis)  # of the whole batch
@@ -186,7 +188,7 @@ def make_step(
 
   if axis is not None:
     return _with_pmap(step, mesh, axis)
-  return _with_jit(step, mesh, state_shardings)
+  return _with_jit(step, mesh, state_shardings, compiler_options)
 
 
 def _gradient(loss: Loss, microbatches: int, axis: str | None):
@@ -242,7 +244,9 @@ def _gradient(loss: Loss, microbatches: int, axis: str | None):
   return step_gradient
 
 
-def _with_jit(step: Callable, mesh: Mesh, state_shardings: Any) -> Step:
+def _with_jit(
+  step: Callable, mesh: Mesh, state_shardings: Any, compiler_options: Mapping[str, Any]
+) -> Step:
   replicated = NamedSharding(mesh, P())
   # A batch is [M, B / M, ...]: microbatches in turn, the rows of each split over the devices. The
   # state is donated: the new one overwrites it, where otherwise two would have to fit into memory.
@@ -251,6 +255,7 @@ def _with_jit(step: Callable, mesh: Mesh, state_shardings: Any) -> Step:
     in_shardings=(state_shardings, NamedSharding(mesh, P(None, "data")), replicated),
     out_shardings=(state_shardings, replicated),
     donate_argnums=0,
+    compiler_options=dict(compiler_options),
   )
   return JitStep(compiled, mesh)
 

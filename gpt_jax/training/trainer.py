@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec as P
 from gpt_jax.checkpoints.store import Checkpoints
 from gpt_jax.errors import InputError
 from gpt_jax.models.loss import Loss
+from gpt_jax.ops.product import compiler_options
 from gpt_jax.parallel import memory
 from gpt_jax.parallel.partition import Rules
 from gpt_jax.parallel.placement import to_device
@@ -58,6 +59,7 @@ class Trainer:
     backend: str = "jit",
     microbatches: int = 1,
     scales_loss: bool = False,
+    products: str = "xla",
   ) -> "Trainer":
     """Assembles a trainer; nothing is computed yet.
 
@@ -72,9 +74,10 @@ class Trainer:
       backend: "jit" or "pmap".
       microbatches: parts of a batch whose gradients are accumulated.
       scales_loss: see LossScale; for models in float16.
+      products: library of a CPU's products under jit, "xla" or "onednn".
 
     Raises:
-      InputError: the mesh does not divide the parameters.
+      InputError: the mesh does not divide the parameters, or there is no oneDNN.
     """
 
     # Only `params`: `init` also returns zeros for perturbations, which are no parameters.
@@ -84,7 +87,8 @@ class Trainer:
     make_state, shardings = make_init(  # shardings first: the step is compiled for them
       init, optimizer.transformation, mesh, rules, fsdp, scales_loss
     )
-    step = make_step(loss, optimizer, mesh, shardings, microbatches, backend)
+    options = compiler_options(products)
+    step = make_step(loss, optimizer, mesh, shardings, microbatches, backend, options)
     return cls(mesh, microbatches, backend, make_state, shardings, step)
 
   def init(self, seed: int) -> TrainState:

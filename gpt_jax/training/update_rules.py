@@ -1,5 +1,4 @@
-"""Update rules: the Adams of OpenAI, BERT and fairseq, Adagrad, momentum; clipping; means of
-weights. Others are in rules/.
+"""Update rules: the Adams of OpenAI, BERT and fairseq; clipping; means of weights; more in rules/.
 
 No two of these Adams are equal in the first thousand updates, and none of them is optax's. With
 m, v the moments, s = m / (sqrt(v) + eps) and c = sqrt(1 - b2^t) / (1 - b1^t), the bias correction:
@@ -71,30 +70,6 @@ def fairseq_adam(
   return _adam(b1, b2, eps, direction)
 
 
-def adamw(
-  schedule: optax.Schedule, b1: float, b2: float, eps: float, weight_decay: float
-) -> optax.GradientTransformation:
-  """optax's AdamW."""
-  return optax.adamw(schedule, b1, b2, eps, weight_decay=weight_decay, mask=decayed)
-
-
-def adagrad(
-  schedule: optax.Schedule, b1: float, b2: float, eps: float, weight_decay: float
-) -> optax.GradientTransformation:
-  """lr g / sqrt(eps + sum g^2): TensorFlow's Adagrad, with eps as its first sum of squares."""
-  del b1, b2, weight_decay
-  sums = optax.scale_by_rss(initial_accumulator_value=eps, eps=0.0)
-  return optax.chain(sums, optax.scale_by_learning_rate(schedule))
-
-
-def momentum(
-  schedule: optax.Schedule, b1: float, b2: float, eps: float, weight_decay: float
-) -> optax.GradientTransformation:
-  """lr m, m = b1 m + g: TensorFlow's momentum."""
-  del b2, eps, weight_decay
-  return optax.sgd(schedule, momentum=b1)
-
-
 def scaled(rule: Callable[..., optax.GradientTransformation]) -> Rule:
   """A rule that is still to be multiplied by the learning rate, multiplied by it."""
 
@@ -107,11 +82,8 @@ def scaled(rule: Callable[..., optax.GradientTransformation]) -> Rule:
 _FURTHER = f"{__package__}.rules"
 RULES: dict[str, Rule] = {
   "openai": scaled(openai_adam),
-  "adamw": adamw,
   "bert": scaled(bert_adam),
   "fairseq": scaled(fairseq_adam),
-  "adagrad": adagrad,
-  "momentum": momentum,
 }
 
 

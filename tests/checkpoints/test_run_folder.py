@@ -12,7 +12,7 @@ from gpt_jax.checkpoints.run_folder import (
   claimed_config,
   read_config,
   replace_config,
-  resume_dtype,
+  resume_choices,
   resume_microbatches,
 )
 from gpt_jax.data.tokenizers.base import load_tokenizer
@@ -125,11 +125,19 @@ def test_the_faster_type_is_chosen_once(claimed, monkeypatch, speed, dtype):
     return dataclasses.replace(CONFIG, trunk=dataclasses.replace(CONFIG.trunk, dtype=dtype))
 
   monkeypatch.setattr(run_folder, "bfloat16_speed", lambda: speed)
-  assert resume_dtype(config("auto")) == config(dtype)
-  assert resume_dtype(config("float16")) == config("float16")
-  # A claimed folder has recorded another choice, made elsewhere.
+  assert resume_choices(config("auto")) == config(dtype)
+  assert resume_choices(config("float16")) == config("float16")
+  both = dataclasses.replace(config("auto"), mesh=MeshConfig(cpu_products="auto"))
+  for speed_of_onednn, products in ((2.0, "onednn"), (1.05, "xla")):
+    monkeypatch.setattr(run_folder, "onednn_speed", lambda dtype, x=speed_of_onednn: x)
+    chosen = resume_choices(both)
+    assert (chosen.trunk.dtype, chosen.mesh.cpu_products) == (dtype, products)
+  # A claimed folder has recorded other choices, made elsewhere.
   replace_config(str(claimed), config("float16"), {})
-  assert resume_dtype(config("auto"), [f"{claimed}/none", str(claimed)]) == config("float16")
+  folders = [f"{claimed}/none", str(claimed)]
+  assert resume_choices(config("auto"), folders) == config("float16")
+  monkeypatch.setattr(run_folder, "onednn_speed", lambda dtype: 2.0)
+  assert resume_choices(both, folders) == config("float16")  # of xla
 
 
 def test_folders_of_others(tmp_path, tiny_tokenizer):

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gpt_jax.ops.product import bfloat16_speed, product, project
+from gpt_jax.errors import InputError
+from gpt_jax.ops.product import bfloat16_speed, compiler_options, onednn_speed, product, project
 
 SIZES = {"b": 2, "t": 6, "s": 5, "d": 8, "r": 7, "n": 12, "i": 8, "o": 7}
 EQUATIONS = ("ni,io->no", "btd,rd->btr", "bts,bsd->btd", "btd,bsd->bts")
@@ -70,3 +71,30 @@ def test_bfloat16_is_timed_on_a_cpu_and_known_of_a_gpu(monkeypatch):
   old = SimpleNamespace(device_kind="Tesla T4", compute_capability="7.5")
   monkeypatch.setattr(jax, "devices", lambda: [old])
   assert bfloat16_speed() == 0
+
+
+HAS_ONEDNN = jax.__version_info__ >= (0, 11)
+
+
+def test_onednn_is_timed_where_it_is(monkeypatch):
+  assert (onednn_speed("float32") > 0) == HAS_ONEDNN
+  monkeypatch.setattr("gpt_jax.ops.product._HAS_ONEDNN", True)
+  assert 0.05 < onednn_speed("bfloat16") < 50
+  monkeypatch.setattr("gpt_jax.ops.product.platform", lambda: "gpu")
+  assert onednn_speed("float32") == 0
+  assert compiler_options("onednn") == {}
+
+
+@pytest.mark.skipif(HAS_ONEDNN, reason="this jax has oneDNN")
+def test_onednn_of_an_old_jax_is_refused():
+  with pytest.raises(InputError, match=r"cpu_products=onednn: jax .* has none, 0.11 has; use xla"):
+    compiler_options("onednn")
+
+
+@pytest.mark.skipif(not HAS_ONEDNN, reason="jax 0.11 has oneDNN")
+@pytest.mark.parametrize("products", ["xla", "onednn"])
+def test_products_are_those_of_the_library_chosen(products):
+  x = jnp.ones((256, 256))
+  options = compiler_options(products)
+  text = jax.jit(jnp.matmul, compiler_options=options).lower(x, x).compile().as_text()
+  assert ("onednn" in text) == (products == "onednn")

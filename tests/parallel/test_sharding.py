@@ -67,6 +67,8 @@ def test_pmap_is_data_parallel_only():
   for options in ({"model": 2}, {"fsdp": True}):
     with pytest.raises(InputError, match="pmap is data parallel only"):
       MeshConfig(backend="pmap", **options)
+  with pytest.raises(InputError, match="mesh.cpu_products=auto: jit only"):
+    MeshConfig(backend="pmap", cpu_products="auto")
 
 
 @pytest.mark.parametrize(

@@ -200,7 +200,8 @@ def test_a_run_resumes_with_the_type_it_chose(uninterrupted, prepared, tmp_path,
   for step in ("20", "24"):
     shutil.rmtree(workdir / "checkpoints" / step)
   monkeypatch.setattr("gpt_jax.checkpoints.run_folder.bfloat16_speed", lambda: math.inf)
-  pretrain.run(changed(trunk={"dtype": "auto"}), prepared, str(workdir))
+  config = changed(trunk={"dtype": "auto"}, mesh={"cpu_products": "auto"})
+  pretrain.run(config, prepared, str(workdir))
   assert_same_bits(workdir, uninterrupted[0])
 
 

@@ -26,7 +26,7 @@ from gpt_jax.apps.benchmark.machine import machine
 from gpt_jax.apps.benchmark.memory import memory
 from gpt_jax.apps.benchmark.parts import ladder
 from gpt_jax.apps.benchmark.training import benchmark_trainer, evaluation, masked, training
-from gpt_jax.checkpoints.run_folder import resume_dtype
+from gpt_jax.checkpoints.run_folder import resume_choices
 from gpt_jax.checkpoints.store import Checkpoints
 from gpt_jax.config import to_json
 from gpt_jax.data.token_file import TokenFile
@@ -78,7 +78,7 @@ def run(
     InputError: an unknown part, "finetuning" without its data, or an existing `out`.
   """
   check_type(config, "a benchmark")
-  config = resume_dtype(config)
+  config = resume_choices(config)
   if out:
     check_out(out, overwrite)
   parts = _parts(only, data_dir, tokenizer)

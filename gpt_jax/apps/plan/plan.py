@@ -20,7 +20,7 @@ from jax.sharding import AbstractMesh
 
 from gpt_jax.apps.plan.chips import Chip, find_chip, gpu_kind, gpu_names
 from gpt_jax.apps.plan.collectives import bytes_moved
-from gpt_jax.checkpoints.run_folder import resume_dtype
+from gpt_jax.checkpoints.run_folder import resume_choices
 from gpt_jax.data.tokenizers.base import SpecialTokens
 from gpt_jax.errors import InputError
 from gpt_jax.files import write_json
@@ -102,9 +102,11 @@ def run(
   check_type(config, "a plan")
   if out:
     check_out(out, overwrite)
-  if topology and config.trunk.dtype == "auto":  # accelerators, which are not asked
-    config = override(config, "trunk.dtype", "bfloat16")
-  config, steps_per_epoch = _with_data(resume_dtype(config), data)
+  if topology:  # accelerators, which are not asked
+    config = override(config, "mesh.cpu_products", "xla")
+    if config.trunk.dtype == "auto":
+      config = override(config, "trunk.dtype", "bfloat16")
+  config, steps_per_epoch = _with_data(resume_choices(config), data)
   devices, kind = find_devices(topology)
   chip = find_chip(kind)
   size = f"{config.trunk.parameter_count() / 1e6:,.1f}M parameters"
