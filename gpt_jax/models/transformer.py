@@ -106,7 +106,7 @@ class TransformerConfig(TrunkConfig):
   )
   attention_backend: str = option(
     "plain",
-    "plain, or a kernel for TPU or GPU: fused, mosaic (gpt_jax/ops/attention_<name>.py)",
+    "plain, or a kernel for TPU or GPU: fused, mosaic, flash (gpt_jax/ops/attention_<name>.py)",
     resumable=True,
     runtime=True,
   )

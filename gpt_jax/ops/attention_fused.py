@@ -63,10 +63,10 @@ def _forward(kernels, rate, q, k, v, mask, key):
   def fused(platform, q, k, v, mask, key):
     inputs = _inputs(q, k, v, mask, key)
     kind = Kind(mask.kind, rate, platform, bool(INTERPRETED), kernels.LEAST)
-    return _on_mesh(partial(kernels.forward, kind), inputs)
+    return on_mesh(partial(kernels.forward, kind), inputs)
 
   arguments = (q, k, v, mask, key)
-  output, log_sums = _by_platform(kernels.PLATFORMS, fused, plain, *arguments)
+  output, log_sums = by_platform(kernels.PLATFORMS, fused, plain, *arguments)
   return output, (*arguments, output, log_sums)
 
 
@@ -78,9 +78,9 @@ def _backward(kernels, rate, residuals, d_output):
   def fused(platform, q, k, v, mask, key, *rest):
     inputs = _inputs(q, k, v, mask, key)
     kind = Kind(mask.kind, rate, platform, bool(INTERPRETED), kernels.LEAST)
-    return _on_mesh(partial(kernels.backward, kind), inputs, *rest)
+    return on_mesh(partial(kernels.backward, kind), inputs, *rest)
 
-  return *_by_platform(kernels.PLATFORMS, fused, plain, *residuals, d_output), None, None
+  return *by_platform(kernels.PLATFORMS, fused, plain, *residuals, d_output), None, None
 
 
 _attention.defvjp(_forward, _backward)
@@ -90,7 +90,7 @@ def _plain(rate: float, mask: AttentionMask, key: Any) -> Callable[..., jax.Arra
   return lambda q, k, v: attention_plain.attend(q, k, v, mask, None, Dropout(rate, key), None)
 
 
-def _by_platform(names, fused: Callable, plain: Callable, *arguments: Any) -> Any:
+def by_platform(names, fused: Callable, plain: Callable, *arguments: Any) -> Any:
   """fused(platform, …) or plain(…), by the device that the program is compiled for.
 
   That need not be the default one, as when a step is planned for a TPU on a machine without one.
@@ -114,7 +114,7 @@ def _inputs(q, k, v, mask: AttentionMask, key: Any) -> Inputs:
   return Inputs(q, k, v, segments, prefix, words, starts)
 
 
-def _on_mesh(kernel: Callable, inputs: Inputs, *arrays: jax.Array) -> Any:
+def on_mesh(kernel: Callable, inputs: Inputs, *arrays: jax.Array) -> Any:
   """kernel(inputs, *arrays), on each device of the mesh for its rows and heads.
 
   XLA cannot partition a kernel. Rows and heads bring their words of the dropout hash with them, so
