@@ -7,6 +7,10 @@ sections 3.6 and 3.7):
 
 python launch/generate.py --checkpoint=DIR --prompt="$(cat article.txt)"$'\nTL;DR:' --top_k=2
 python launch/generate.py --checkpoint=DIR --prompt=$'bonjour = hello\nmerci =' --temperature=0
+
+A masked language model fills in what is missing:
+
+python launch/generate.py --checkpoint=DIR --fill="the cat [MASK] on the mat"
 """
 
 import sys
@@ -22,6 +26,9 @@ DEFAULTS = command_line.defaults("generate")
 CHECKPOINT = command_line.define_checkpoint()
 PROMPT = flags.DEFINE_multi_string("prompt", [], "text to continue")
 INPUT = flags.DEFINE_string("input", None, "text file with one prompt per line; - for stdin")
+FILL = flags.DEFINE_multi_string(
+  "fill", [], "text with [MASK]: print the --top_k likeliest tokens at each mask; 0: 5"
+)
 MAX_TOKENS = flags.DEFINE_integer(
   "max_tokens", DEFAULTS["max_tokens"], "number of tokens to add to each prompt"
 )
@@ -65,6 +72,11 @@ def main():
   prompts = PROMPT.value + (_read_lines(INPUT.value) if INPUT.value else [])
   from gpt_jax.programs import generate
 
+  if FILL.value:
+    if prompts:
+      raise InputError("--fill: leave out --prompt and --input, whose texts are continued")
+    _print_filled(generate.fill(CHECKPOINT.value, FILL.value, TOP_K.value or 5))
+    return
   options: dict[str, Any] = {
     "max_tokens": MAX_TOKENS.value,
     "temperature": TEMPERATURE.value,
@@ -98,6 +110,16 @@ def _print(pieces: Iterable[tuple[int, str]], count: int) -> None:
       current = number
     print(piece, end="", flush=True)
   print()
+
+
+def _print_filled(filled: list[list[list[Any]]]) -> None:
+  """Prints the tokens at each mask of each text, with their probabilities."""
+  masks = [mask for text in filled for mask in text]
+  for number, mask in enumerate(masks, start=1):
+    if len(masks) > 1:
+      print(f"=== {number} of {len(masks)} ===")
+    for piece, probability in mask:
+      print(f"{probability:.4f}  {piece}")
 
 
 def _read_lines(path: str) -> list[str]:

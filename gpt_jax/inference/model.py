@@ -16,7 +16,14 @@ from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.errors import InputError, counted
 from gpt_jax.inference.calibration import scale
 from gpt_jax.inference.generate import continuations
-from gpt_jax.inference.scoring import bucket, embeddings, encoder_alone, text_log_probs
+from gpt_jax.inference.masked_lm import Filling, MaskedLM
+from gpt_jax.inference.scoring import (
+  bucket,
+  check_length,
+  embeddings,
+  encoder_alone,
+  text_log_probs,
+)
 from gpt_jax.inference.stream import Sampling
 from gpt_jax.inference.temperature import temperature_of
 from gpt_jax.models.encoder_decoder import T5Config
@@ -32,7 +39,7 @@ class Scored(NamedTuple):
 
   Attributes:
     tokens: as the tokenizer spells them.
-    log_probs: float32 [tokens], in nats; nan for the first, which has no context.
+    log_probs: float32 [tokens], in nats; nan for a first token that has no context.
   """
 
   tokens: list[str]
@@ -40,10 +47,9 @@ class Scored(NamedTuple):
 
   @property
   def perplexity(self) -> float:
-    """Perplexity per token, without the first; nan for a text of one token."""
-    if len(self.tokens) < 2:
-      return float("nan")
-    return float(np.exp(-self.log_probs[1:].mean(dtype=np.float64)))
+    """Perplexity per token, without one that has no context; nan if there is no other."""
+    known = self.log_probs[~np.isnan(self.log_probs)]
+    return float(np.exp(-known.mean(dtype=np.float64))) if len(known) else float("nan")
 
 
 def load(path: str, warm_up: bool = False) -> "Model":
@@ -114,6 +120,45 @@ class Model:
         tokens = [self.loaded.tokenizer.piece(i) for i in ids[:length]]
         scored.append(Scored(tokens, np.concatenate([[np.float32(np.nan)], values[: length - 1]])))
     return scored[0] if isinstance(texts, str) else scored
+
+  def pseudo_log_probs(
+    self, texts: str | Sequence[str], within_word: bool = True
+  ) -> Scored | list[Scored]:
+    """The log-probability of every token given all others of its text, by a masked language model.
+
+    Their sum is the pseudo-log-likelihood of the text.
+
+    Args:
+      within_word: also hide the later tokens of a token's own word; see MaskedLM.score.
+
+    Raises:
+      InputError: an empty text, one longer than the model's context, a model without a masked-LM
+        head, or within_word with a vocabulary that does not tell where words begin.
+    """
+    model, tokenizer = self.masked_lm, self.loaded.tokenizer
+    encoded = tokenizer.encode_many(_text_list(texts))
+    for number, ids in enumerate(encoded, start=1):
+      check_length(ids, f"text {number}", model.room, self.loaded.spec.trunk.context)
+    scored = []
+    for ids, (log_probs, _) in zip(encoded, model.score(encoded, within_word), strict=True):
+      scored.append(Scored([tokenizer.piece(i) for i in ids.tolist()], log_probs))
+    return scored[0] if isinstance(texts, str) else scored
+
+  def fill_mask(self, texts: str | Sequence[str], top_k: int = 5) -> list[Any]:
+    """The likeliest tokens at each [MASK] of a text, by a masked language model.
+
+    Each mask is filled by itself, while the others stay. "<mask>" means the same.
+
+    Returns:
+      For each mask `top_k` pairs (piece, probability), the likeliest first; for a list of texts a
+      list of that.
+
+    Raises:
+      InputError: a text without [MASK], one with it inside a word, one longer than the model's
+        context, a model without a masked-LM head, or more tokens than the vocabulary has.
+    """
+    filled: list[list[list[Filling]]] = self.masked_lm.fill(_text_list(texts), top_k)
+    return filled[0] if isinstance(texts, str) else filled
 
   def embed(self, texts: str | Sequence[str], truncate: bool = False) -> np.ndarray:
     """A vector for each text: float32 [D], or [N, D] for a list. Compare them by the cosine.
@@ -220,6 +265,11 @@ class Model:
     return self.loaded.language_model()
 
   @functools.cached_property
+  def masked_lm(self) -> MaskedLM:
+    """The trunk with its masked-LM head. Raises InputError if it has none."""
+    return MaskedLM(self.loaded)
+
+  @functools.cached_property
   def _predictor(self) -> Callable[..., np.ndarray]:
     return self.loaded.predictor()
 
@@ -273,13 +323,7 @@ class Model:
     room = context - len(before) - len(after)
     encoded = self.loaded.tokenizer.encode_many(texts)
     for number, ids in enumerate(encoded, start=1):
-      if not len(ids):
-        raise InputError(f"text {number}: empty; give at least one word")
-      if len(ids) > room and not truncate:
-        raise InputError(
-          f"text {number}: {len(ids)} tokens, and the model's context is {context}; "
-          "give a part of it"
-        )
+      check_length(ids, f"text {number}", len(ids) if truncate else room, context)
     encoded = [np.concatenate([before, ids[:room], after]).astype(np.int32) for ids in encoded]
     for first in range(0, len(encoded), _BATCH):
       chunk = encoded[first : first + _BATCH]

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from gpt_jax.batch import Rows
+from gpt_jax.errors import InputError
 from gpt_jax.models.heads.contrastive import text_vectors
 from gpt_jax.models.model import Model, ModelConfig, parameter_shapes
 from gpt_jax.models.trunk import States
@@ -22,6 +23,16 @@ def bucket(length: int, limit: int) -> int:
   So few shapes need compiling.
   """
   return min(limit, max(_SHORTEST, 1 << max(0, length - 1).bit_length()))
+
+
+def check_length(ids: Any, name: str, room: int, context: int) -> None:
+  """Raises InputError for a text without a token, or with more than there is room for."""
+  if not len(ids):
+    raise InputError(f"{name}: empty; give at least one word")
+  if len(ids) > room:
+    raise InputError(
+      f"{name}: {len(ids)} tokens, and the model's context is {context}; give a part of it"
+    )
 
 
 def text_states(

@@ -1,4 +1,4 @@
-"""Continues prompts with a checkpoint."""
+"""Continues prompts with a checkpoint, or fills in their masks."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -7,6 +7,8 @@ from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.errors import InputError
 from gpt_jax.inference.draft import check_draft
 from gpt_jax.inference.generate import continuations, search, write
+from gpt_jax.inference.masked_lm import Filling
+from gpt_jax.inference.model import load
 from gpt_jax.inference.stream import Sampling
 from gpt_jax.models.decoding_weights import check_kind
 from gpt_jax.parallel.processes import log
@@ -78,6 +80,11 @@ def stream(
   loaded, settings = load_model(checkpoint), Sampling(**sampling)
   _warn_of_length(loaded, settings.max_tokens)
   return write(loaded, prompts, settings, num_samples, weights=weights, draft=draft)
+
+
+def fill(checkpoint: str, texts: Sequence[str], top_k: int = 5) -> list[list[list[Filling]]]:
+  """For each text and each of its masks, the likeliest tokens; see Model.fill_mask."""
+  return load(checkpoint).fill_mask(texts, top_k)
 
 
 def _check(weights: str, draft: str) -> None:

@@ -44,8 +44,8 @@ def run(
     {task: {"METRIC,FILTER": value}}, the harness's "results".
 
   Raises:
-    InputError: not a causal model, an unknown task, one that cannot be loaded, lm-eval missing, or
-      an `out` that exists already.
+    InputError: neither a causal nor a masked language model, an unknown task, one that cannot be
+      loaded, lm-eval missing, or an `out` that exists already.
   """
   harness.require()
   if not tasks:

@@ -13,6 +13,8 @@ GPT-1 has no start-of-text token, so no prediction of a text's first token exist
 uniform, log(1 / vocab_size), in any model trained here. Released GPT-2 weights read <|endoftext|>
 before a text.
 
+A masked language model scores each token given all others of its text: the pseudo-log-likelihood.
+
 Letters: B windows at a time, T tokens of the longest.
 """
 
@@ -30,6 +32,7 @@ from gpt_jax import packages
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.errors import InputError
 from gpt_jax.inference.generate import sample
+from gpt_jax.inference.masked_lm import MaskedLM
 from gpt_jax.inference.scoring import bucket, continuation_log_probs
 
 NAME = "gpt_jax"
@@ -65,7 +68,7 @@ def load(checkpoint: str) -> Any:
     checkpoint: see checkpoints.load.load_model; of a fine-tuned model the trunk is used.
 
   Raises:
-    InputError: not a causal model, or lm-eval is not installed.
+    InputError: neither a causal nor a masked language model, or lm-eval is not installed.
   """
   return model_class()(checkpoint)
 
@@ -94,7 +97,9 @@ def model_class() -> Any:
 
     def __init__(self, checkpoint: str, batch_size: int = _BATCH, **ignored):
       super().__init__()  # ignored: the device and maximal batch size that the harness may pass
-      self._requests = Requests(load_model(checkpoint), int(batch_size))
+      loaded = load_model(checkpoint)
+      kind = MaskedRequests if loaded.spec.attention == "bidirectional" else Requests
+      self._requests = kind(loaded, int(batch_size))
 
     def loglikelihood(self, requests):
       pairs = [request.args for request in requests]
@@ -275,6 +280,38 @@ class Requests:
       if count == settings.max_tokens or all(ends):
         return [text[: min(found, default=None)] for text, found in zip(texts, ends, strict=True)]
       count = min(2 * count, settings.max_tokens)
+
+
+class MaskedRequests(Requests):
+  """Answers with a masked language model, see MaskedLM.score; it does not write.
+
+  The tokens of a text longer than the context are scored in windows, of what stands before them.
+  """
+
+  def __init__(self, loaded: LoadedModel, batch_size: int = _BATCH):
+    self._masked = MaskedLM(loaded)
+    self._tokenizer, self._batch_size = loaded.tokenizer, batch_size
+
+  def generate(self, prompts, settings, where, progress=lambda batches, total: batches):
+    raise InputError(f"{where[0]}: a masked language model does not continue a text")
+
+  def _scored(self, ids: list[int], known: int) -> _Scored:
+    return _Scored(ids, known)
+
+  def _score(self, texts: Sequence[_Scored], progress: Progress) -> list[tuple[float, bool]]:
+    totals, greedy = [0.0] * len(texts), [True] * len(texts)
+    windows = []  # (text, ids, number of the first one scored)
+    for number, text in enumerate(texts):
+      # _windows is for models that do not read the last id of a window; a masked one does.
+      for start, end, first in _windows(len(text.ids), text.first, self._masked.room - 1):
+        windows.append((number, np.array(text.ids[start:end], np.int32), first - start))
+    batches = _in_batches(windows, self._batch_size)
+    for batch in progress(batches, len(batches)):
+      scored = self._masked.score([ids for _, ids, _ in batch], first=[n for *_, n in batch])
+      for (number, *_), (log_probs, best) in zip(batch, scored, strict=True):
+        totals[number] += float(log_probs.sum(dtype=np.float64))
+        greedy[number] &= bool(best.all())
+    return list(zip(totals, greedy, strict=True))
 
 
 def _windows(length: int, first: int, limit: int) -> Iterable[tuple[int, int, int]]:

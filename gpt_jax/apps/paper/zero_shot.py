@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from gpt_jax.apps.paper.zero_shot_tasks import Result, checkpoints, make_scorer, measure, prepare
+from gpt_jax.apps.paper.zero_shot_tasks import Result, checkpoints, make_answers, measure, prepare
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.files import write_json
 from gpt_jax.programs.outputs import check_out
@@ -24,7 +24,8 @@ def run(
   Questions longer than the model's context are left out with a warning.
 
   Args:
-    checkpoint: see load_model; of a fine-tuned model the trunk is used.
+    checkpoint: see load_model; of a fine-tuned model the trunk is used, of a masked language model
+      the pseudo-log-likelihood.
     data_dir: the folder that contains glue/, race/ and winograd/.
     tasks: names from paper.zero_shot.TASKS; none: all tasks with data in the folder.
     history: evaluate every checkpoint of the workdir, oldest first (train.milestone keeps more).
@@ -41,13 +42,12 @@ def run(
   check_data_dir(data_dir)
   paths = checkpoints(checkpoint) if history else [checkpoint]
   loaded = load_model(paths[0])
-  model = loaded.language_model()  # fail before the expensive part
+  answers = make_answers(loaded)  # fail before the expensive part
   prepared = prepare(loaded, data_dir, tasks, examples)
-  score = make_scorer(model)
   results = []
   for path in paths:
     loaded = loaded if path == paths[0] else load_model(path)
-    results += measure(loaded, prepared, score)
+    results += measure(loaded, prepared, answers)
     if out:
       write_json(out, [result._asdict() for result in results])
   return results

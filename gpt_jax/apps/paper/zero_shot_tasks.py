@@ -1,7 +1,8 @@
 """Zero-shot task performance of a language model (section 5, figure 2 right).
 
 Each task asks which continuation of a text is most likely. GPT-1 has no start-of-text token, so the
-first token of a text is never scored.
+first token of a text is never scored. A masked language model scores it: each token given all
+others of its text (Salazar et al. 2020).
 
 Letters: Q questions, C options per question, P context tokens, T option tokens, D width.
 """
@@ -20,6 +21,7 @@ from gpt_jax.apps.paper import pronouns
 from gpt_jax.checkpoints.load import LoadedModel
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError, MissingInput
+from gpt_jax.inference.masked_lm import MaskedLM
 from gpt_jax.inference.scoring import bucket
 from gpt_jax.models.model import Model
 from gpt_jax.ops.cross_entropy import CHUNK_ELEMENTS, logits, token_log_probs
@@ -111,6 +113,7 @@ class Prepared(NamedTuple):
 
 
 Scorer = Callable[[Any, Sequence[Question]], list[list[Answer]]]
+Answers = Callable[[LoadedModel, Sequence[Question]], list[list[Answer]]]
 
 
 def prepare(
@@ -130,10 +133,12 @@ def prepare(
       names = ", ".join(TASKS)
       raise InputError(f"--tasks={name}: must be among {names}{did_you_mean(name, TASKS)}")
   prepared = {}
+  # Special tokens around a text take some of a masked model's context.
+  limit = MaskedLM(loaded).room if _is_masked(loaded) else loaded.spec.trunk.context
   for name in tasks or TASKS:
     try:
       questions = TASKS[name].questions(data_dir, loaded.tokenizer, examples)
-      prepared[name] = _select_scorable(name, questions, loaded.spec.trunk.context)
+      prepared[name] = _select_scorable(name, questions, limit)
     except MissingInput as error:
       if tasks:
         raise
@@ -145,13 +150,12 @@ def prepare(
   return prepared
 
 
-def measure(loaded: LoadedModel, prepared: dict[str, Prepared], score: Scorer) -> list[Result]:
-  """Evaluates one checkpoint with a scorer from make_scorer; prints and returns the results."""
-  params = {"trunk": jax.device_put(loaded.params["trunk"])}
+def measure(loaded: LoadedModel, prepared: dict[str, Prepared], answers: Answers) -> list[Result]:
+  """Evaluates one checkpoint with what make_answers gave; prints and returns the results."""
   results = []
   for name, (questions, _) in prepared.items():
-    answers = score(params, questions)
-    for rule, metric, value, examples in TASKS[name].judge(questions, answers):
+    answered = answers(loaded, questions)
+    for rule, metric, value, examples in TASKS[name].judge(questions, answered):
       results.append(Result(name, rule, metric, value, examples, loaded.step))
       print(
         f"step {loaded.step:<9,} {name:12} {metric:9} {value:7.4f}  {examples:5} examples  {rule}",
@@ -168,6 +172,46 @@ def checkpoints(workdir: str) -> list[str]:
   if not steps:
     raise MissingInput(f"{workdir}: no checkpoints/ here; give the workdir of a run")
   return [os.path.join(folder, step) for step in steps]
+
+
+def make_answers(loaded: LoadedModel) -> Answers:
+  """Builds (checkpoint, questions) -> the answers of every question's options.
+
+  Args:
+    loaded: a checkpoint of the run whose checkpoints are to answer.
+
+  Raises:
+    InputError: a model that predicts no tokens, neither from left to right nor masked ones.
+  """
+  if _is_masked(loaded):
+    MaskedLM(loaded)  # raises if it has no head
+    return _masked_answers
+  score = make_scorer(loaded.language_model())
+  return lambda loaded, questions: score(
+    {"trunk": jax.device_put(loaded.params["trunk"])}, questions
+  )
+
+
+def _is_masked(loaded: LoadedModel) -> bool:
+  return loaded.spec.attention == "bidirectional"
+
+
+def _masked_answers(loaded: LoadedModel, questions: Sequence[Question]) -> list[list[Answer]]:
+  """The pseudo-log-probabilities of the scored tokens, each given all others."""
+  model = MaskedLM(loaded)
+  texts, first = [], []
+  for question in questions:
+    context = _cut_context(question, model.room)
+    for option, skip in zip(question.options, question.unscored, strict=True):
+      texts.append(np.array([*context, *option], np.int32))
+      first.append(len(context) + skip)
+  # All options of all questions at once: batches are filled across questions.
+  scored = iter(model.score(texts, first=first))
+  answers = []
+  for question in questions:
+    log_probs = [next(scored)[0] for _ in question.options]
+    answers.append([Answer(float(x.sum(dtype=np.float64)), len(x)) for x in log_probs])
+  return answers
 
 
 def make_scorer(model: Model) -> Scorer:
@@ -243,14 +287,19 @@ def _log_probs(model, params, contexts, lengths, options):
 
 
 def _truncate(question: Question, limit: int) -> Question:
-  """Drops the first context tokens that leave no room for the longest option."""
-  overflow = len(question.context) + max(map(len, question.options)) - limit
-  context = question.context[max(0, overflow) :]
+  """A question with as much of its context as `_cut_context` leaves."""
+  context = _cut_context(question, limit)
   if len(context):
     return question._replace(context=context)
   # With nothing before it, an option's first token cannot be predicted.
   unscored = [max(1, skip) for skip in question.unscored]
   return question._replace(context=context, unscored=unscored)
+
+
+def _cut_context(question: Question, limit: int) -> Sequence[int]:
+  """The context without the first tokens that leave no room for the longest option."""
+  overflow = len(question.context) + max(map(len, question.options)) - limit
+  return question.context[max(0, overflow) :]
 
 
 def _group_by_shape(
@@ -334,8 +383,7 @@ def _cola_questions(data_dir: str, tokenizer: Tokenizer, examples: int) -> list[
     rows = evenly(find("cola").examples(data_dir, split), examples)
     texts = tokenizer.encode_many([row.sequences[0][0] for row in rows])
     for row, ids in zip(rows, texts, strict=True):
-      first, *rest = ids.tolist()
-      questions.append(Question([first], (rest,), (0,), row.location, _label(row), split))
+      questions.append(Question([], (ids.tolist(),), (0,), row.location, _label(row), split))
   return questions
 
 

@@ -16,7 +16,7 @@ from gpt_jax.apps.serve.completions import (
   make_choices,
   read_request,
 )
-from gpt_jax.apps.serve.engine import Engine, Job
+from gpt_jax.apps.serve.engine import MAX_FILLINGS, Engine, Job
 from gpt_jax.apps.serve.fields import Fields, Refusal, check_text
 from gpt_jax.errors import counted
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 MAX_BODY = 1 << 20  # bytes
 _MAX_DISCARDED = 1 << 24  # bytes of a body that is refused as too large
-MAX_TEXTS = 256  # of one request to /classify or /embed
+MAX_TEXTS = 256  # of one request to /classify, /embed or /fill-mask
 _BODY_SECONDS = 10.0  # in which a body must arrive
 
 
@@ -80,6 +80,7 @@ def make_app(engine: Engine, name: str, hosts: Sequence[str] = ("*",)) -> "Starl
       Route("/v1/completions", api.route(api.complete), methods=["POST"]),
       Route("/classify", api.route(api.classify), methods=["POST"]),
       Route("/embed", api.route(api.embed), methods=["POST"]),
+      Route("/fill-mask", api.route(api.fill_mask), methods=["POST"]),
     ],
     middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))],
     exception_handlers={404: on_error, 405: on_error, Exception: on_error},
@@ -97,6 +98,7 @@ class _Api:
     self.about = {
       "classifies": not engine.classifies,
       "generates": not engine.generates,
+      "fills": not engine.fills,
       "labels": list(model.labels) if not engine.classifies else [],
       "columns": list(model.columns),
       "context": model.loaded.spec.trunk.context,
@@ -145,6 +147,18 @@ class _Api:
     fields.refuse_others()
     vectors = await self._ask("embed", texts)
     return {"model": self.name, "embeddings": vectors.tolist()}
+
+  async def fill_mask(self, fields: Fields) -> dict[str, Any]:
+    if self.engine.fills:
+      raise Refusal(self.engine.fills)
+    texts = fields.strings("texts", MAX_TEXTS)
+    top_k = fields.integer("top_k", 5, 1, MAX_FILLINGS)
+    fields.refuse_others()
+    results = []
+    # The engine gives as many as any request may ask for, so that a batch has one number.
+    for masks in await self._ask("fill", texts):
+      results.append([[filling._asdict() for filling in mask[:top_k]] for mask in masks])
+    return {"model": self.name, "results": results}
 
   async def complete(self, fields: Fields) -> Any:
     if self.engine.generates:

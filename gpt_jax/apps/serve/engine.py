@@ -1,7 +1,7 @@
 """The one thread that runs the model, for all clients: a bounded queue, batched across requests.
 
-It works in turns: a batch of texts to classify, one to embed, then a few tokens for every text that
-is being continued, so that none waits for another's end.
+It works in turns: a batch of texts to classify, one to embed, one to fill in, then a few tokens for
+every text that is being continued, so that none waits for another's end.
 """
 
 import collections
@@ -19,7 +19,8 @@ from gpt_jax.inference.stream import Stream, Text
 from gpt_jax.models.decoding_weights import keep_weights
 
 MAX_QUEUE = 512  # texts; more are refused with status 503
-_BATCH = 32  # texts to classify or embed at a time
+MAX_FILLINGS = 100  # tokens at each mask
+_BATCH = 32  # texts to classify, embed or fill in at a time
 _FILL = 0.003  # seconds that an idle model waits for others to join a batch
 _GRACE = 2.0  # seconds that texts have to end after `close`
 
@@ -29,8 +30,8 @@ class Job:
   """Work of one request. `deliver` gets its results, on the model's thread, and must not block.
 
   Attributes:
-    kind: "classify", "embed" or "complete".
-    texts: what to classify or embed.
+    kind: "classify", "embed", "fill" or "complete".
+    texts: what to classify, embed or fill in.
     text: what to continue; delivered after each step, itself. Else a list of results.
     deliver: gets a result, or the Refusal that says why there is none.
     dropped: whether the client has left.
@@ -53,6 +54,7 @@ class Engine:
   Attributes:
     generates: why the model does not continue texts; "" if it does.
     classifies: why it does not classify; "" if it does.
+    fills: why it does not fill in masks; "" if it does.
     observe: observe(kind, texts) is called for every batch, observe("tokens", n) for new tokens.
   """
 
@@ -61,6 +63,7 @@ class Engine:
     self.model = model
     self.generates = _reason(model.loaded.language_model)
     self.classifies = _reason(lambda: _label_task(model))
+    self.fills = _reason(lambda: model.masked_lm)
     self.observe: Callable[[str, int], None] = lambda kind, count: None
     self._stream: Stream | None = None
     if not self.generates:
@@ -79,6 +82,8 @@ class Engine:
       self.model.warm_up()
     for text in ("a", *(["a"] * count for count in (4, 16))):
       self.model.embed(text)
+    if not self.fills:
+      self._fill(["[MASK]"])
     if self._stream is not None:
       self._stream.warm_up()
 
@@ -137,11 +142,21 @@ class Engine:
       jobs = self._next_jobs()
       if jobs is None:
         return
-      for kind, call in (("classify", self.model.classify), ("embed", self.model.embed)):
+      calls: dict[str, Callable[[Any], Any]] = {
+        "classify": self.model.classify,
+        "embed": self.model.embed,
+        "fill": self._fill,
+      }
+      for kind, call in calls.items():
         of_kind = [job for job in jobs if job.kind == kind]
         if of_kind:
           self._answer(kind, call, of_kind)
       self._continue([job for job in jobs if job.kind == "complete"])
+
+  def _fill(self, texts: Sequence[str]) -> list[Any]:
+    """As many tokens at each mask as any request may ask for."""
+    most = min(MAX_FILLINGS, self.model.loaded.tokenizer.vocab_size)
+    return self.model.fill_mask(texts, most)
 
   def _next_jobs(self) -> list[Job] | None:
     """Waits for work and returns the next jobs; None when the engine is closed and idle."""
@@ -168,7 +183,7 @@ class Engine:
       return taken
 
   def _answer(self, kind: str, call: Callable[[Any], Any], jobs: list[Job]) -> None:
-    """Classifies or embeds the texts of all jobs together; if that fails, of each by itself."""
+    """Answers for the texts of all jobs together; if that fails, of each by itself."""
     texts = [text for job in jobs for text in job.texts]
     try:
       results = call(texts)

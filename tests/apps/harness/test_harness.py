@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import pytest
 
+import gpt_jax
 from gpt_jax.apps.harness import harness as program
 from gpt_jax.apps.harness import language_model as harness
 from gpt_jax.batch import Rows
@@ -23,6 +24,7 @@ from gpt_jax.data.tokenizers.openai_files import BYTES, END_OF_TEXT
 from gpt_jax.errors import InputError
 from gpt_jax.inference.generate import continuations
 from gpt_jax.inference.stream import Sampling
+from gpt_jax.models.heads.masked import MaskedHead
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 
@@ -259,6 +261,32 @@ def test_a_continuation_without_context_has_a_uniform_first_token(loaded):
   ((total, greedy),) = requests.log_likelihoods([("", "the cat sat")], ["a task"])
   assert (total, greedy) == (pytest.approx(score(loaded, "", "the cat sat")[0], rel=1e-4), False)
   assert requests.text_log_likelihoods(["", "the cat sat"]) == [0, pytest.approx(total)]
+
+
+def test_a_masked_model_scores_each_token_given_all_others(make_run, tiny_tokenizer, tmp_path):
+  tokenizer = tiny_tokenizer.with_special("mask")
+  sizes = {"layers": 1, "width": 16, "heads": 2, "special_tokens": tokenizer.special.count}
+  trunk = TransformerConfig(tokenizer.vocab_size, CONTEXT, **sizes)
+  spec = ModelConfig(trunk, (MaskedHead(),), "bidirectional")
+  model = gpt_jax.load(make_run(tmp_path / "run", spec, tokenizer=tokenizer))
+  requests = harness.MaskedRequests(model.loaded, 3)
+  pairs = [(first, f" and {second}") for first in CLAUSES[2:] for second in CLAUSES]
+  where = ["a document"] * len(pairs)
+  for (total, greedy), (context, added) in zip(
+    requests.log_likelihoods(pairs, where), pairs, strict=True
+  ):
+    scored = model.pseudo_log_probs(context + added)
+    skipped = len(tokenizer.encode(context))
+    assert total == pytest.approx(scored.log_probs[skipped:].sum(), abs=1e-4) and not greedy
+  best = model.fill_mask("the cat [MASK]", 1)[0][0].piece
+  if best.startswith("▁"):
+    [(_, greedy)] = requests.log_likelihoods([("the cat", best.replace("▁", " "))], ["a document"])
+    assert greedy
+  short, empty, long = requests.text_log_likelihoods([CLAUSES[0], "", LONG])
+  assert short == pytest.approx(model.pseudo_log_probs(CLAUSES[0]).log_probs.sum(), abs=1e-4)
+  assert empty == 0 and long < short  # in windows
+  with pytest.raises(InputError, match="a document: a masked language model does not continue"):
+    requests.generate(["the"], [None], ["a document"])
 
 
 def test_the_greedy_continuation_is_recognized(loaded):

@@ -118,6 +118,22 @@ def test_masks_are_filled(encoder, pipeline, tmp_path):
   assert best["token"] < tokenizer.vocab_size
 
 
+@pytest.mark.parametrize("text", ["the cat {} on the mat", "{}, that sat ({})!"])
+def test_fill_mask_gives_what_the_pipeline_gives(encoder, pipeline, tmp_path, text):
+  fill = pipeline("fill-mask", encoder, tmp_path / "out")
+  theirs = fill(text.replace("{}", fill.tokenizer.mask_token), top_k=4)
+  theirs = theirs if isinstance(theirs[0], list) else [theirs]
+  for checkpoint in (encoder, str(tmp_path / "out")):
+    model = gpt_jax.load(checkpoint)
+    for mask, expected in zip(
+      model.fill_mask(text.replace("{}", "[MASK]"), 4), theirs, strict=True
+    ):
+      pieces = [model.loaded.tokenizer.piece(entry["token"]) for entry in expected]
+      assert [filling.piece for filling in mask] == pieces
+      scores = [entry["score"] for entry in expected]
+      assert [filling.probability for filling in mask] == pytest.approx(scores, rel=1e-3)
+
+
 def test_a_language_model_gives_our_text(finetuned, pipeline, tmp_path):
   generate = pipeline("text-generation", finetuned.pretrained, tmp_path / "out")
   prompts = ["the cat sat", "the dog ran to\nthe"]

@@ -10,15 +10,25 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import gpt_jax
 from gpt_jax.apps.paper import pronouns, zero_shot
-from gpt_jax.apps.paper.zero_shot_tasks import TASKS, Answer, Question, best_threshold, make_scorer
+from gpt_jax.apps.paper.zero_shot_tasks import (
+  TASKS,
+  Answer,
+  Question,
+  best_threshold,
+  make_answers,
+  make_scorer,
+)
 from gpt_jax.batch import Rows
 from gpt_jax.errors import InputError
 from gpt_jax.models.generator import language_model
+from gpt_jax.models.heads.masked import MaskedHead
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.tasks.metrics import matthews
+from gpt_jax.tasks.task import find
 
 pytestmark = pytest.mark.app
 
@@ -169,7 +179,7 @@ def test_every_task_over_a_run(world, tmp_path, capsys):
 def test_missing_scikit_learn_is_reported_at_once(world, monkeypatch):
   monkeypatch.setitem(sys.modules, "sklearn", None)
   monkeypatch.setitem(sys.modules, "sklearn.metrics", None)
-  monkeypatch.setattr(zero_shot, "make_scorer", None)
+  monkeypatch.setattr(zero_shot, "measure", None)
   with pytest.raises(InputError, match="needs scikit-learn"):
     zero_shot.run(world.run, world.data)
 
@@ -325,3 +335,36 @@ def test_existing_json_is_replaced_only_on_request(world, tmp_path, monkeypatch)
   assert path.read_text() == "mine"
   results = zero_shot.run(world.run, world.data, ["dprd"], out=str(path), overwrite=True)
   assert json.loads(path.read_text()) == [result._asdict() for result in results]
+
+
+def test_a_masked_model_is_judged_by_its_pseudo_log_likelihood(
+  world, make_run, tiny_tokenizer, tmp_path
+):
+  tokenizer = tiny_tokenizer.with_special("mask")
+  sizes = {"layers": 1, "width": 16, "heads": 2, "special_tokens": tokenizer.special.count}
+  trunk = TransformerConfig(tokenizer.vocab_size, 64, **sizes)
+  spec = ModelConfig(trunk, (MaskedHead(),), "bidirectional")
+  model = gpt_jax.load(make_run(tmp_path / "run", spec, tokenizer=tokenizer))
+  results = zero_shot.run(model.loaded.path, world.data)
+  assert {result.task for result in results} == {"cola", "sst2", "race-middle", "dprd", "wsc273"}
+  means, truth = [], []
+  for row in find("cola").examples(world.data, "dev"):
+    means.append(model.pseudo_log_probs(row.sequences[0][0]).log_probs.mean())
+    truth.append(int(np.argmax(row.label)))
+  means, truth = np.array(means), np.array(truth)
+  oracle = next(result for result in results if "ORACLE" in result.rule)
+  predicted = (means > best_threshold(truth, means)).astype(int)
+  assert oracle.value == pytest.approx(matthews(truth, predicted))
+  # An option is scored given the rest of its text.
+  questions = TASKS["sst2"].questions(world.data, tokenizer, 0)
+  for question, options in zip(
+    questions, make_answers(model.loaded)(model.loaded, questions), strict=True
+  ):
+    for option, skip, answer in zip(question.options, question.unscored, options, strict=True):
+      text = tokenizer.decode([*question.context, *option])
+      scored = model.pseudo_log_probs(text).log_probs[len(question.context) + skip :]
+      assert answer.tokens == len(scored)
+      assert answer.total == pytest.approx(scored.sum(), abs=1e-4)
+  bare = make_run(tmp_path / "bare", ModelConfig(trunk, (), "bidirectional"), tokenizer=tokenizer)
+  with pytest.raises(InputError, match="has no masked-LM head"):
+    zero_shot.run(bare, world.data)

@@ -401,6 +401,40 @@ def test_a_bidirectional_model_does_not_complete(make_run, tiny_tokenizer, tmp_p
   assert "bidirectional attention does not generate" in answer.json()["error"]["message"]
 
 
+def test_masks_are_filled_as_the_model_does(make_run, tiny_tokenizer, tmp_path, language):
+  from gpt_jax.models.heads.masked import MaskedHead
+  from gpt_jax.models.model import ModelConfig
+  from gpt_jax.models.transformer import TransformerConfig
+
+  tokenizer = tiny_tokenizer.with_special("mask")
+  sizes = {"layers": 1, "width": 16, "heads": 2, "special_tokens": tokenizer.special.count}
+  trunk = TransformerConfig(tokenizer.vocab_size, 16, **sizes)
+  spec = ModelConfig(trunk, (MaskedHead(),), "bidirectional")
+  client = make_client(make_run(tmp_path / "run", spec, tokenizer=tokenizer))
+  client.engine.warm_up()
+  client.engine.start()
+  texts = ["the [MASK] sat on the [MASK]", "a [MASK]"]
+  answer = client.post("/fill-mask", {"texts": texts, "top_k": 3}).json()
+  assert answer["model"] == "tiny" and client.http.get("/health").json()["fills"]
+  for masks, expected in zip(answer["results"], client.model.fill_mask(texts, 3), strict=True):
+    assert [len(mask) for mask in masks] == [3] * len(expected)
+    for mask, fillings in zip(masks, expected, strict=True):
+      assert [entry["piece"] for entry in mask] == [filling.piece for filling in fillings]
+      found = [entry["probability"] for entry in mask]
+      assert found == pytest.approx([filling.probability for filling in fillings], rel=1e-4)
+  assert len(client.post("/fill-mask", {"texts": "a [MASK]"}).json()["results"][0][0]) == 5
+  for body, message in (
+    ({"texts": ["the cat"]}, "text 1: has no [MASK]"),
+    ({"texts": ["a [MASK]"], "top_k": 101}, "top_k: 101 should be an integer from 1 to 100"),
+    ({"texts": ["a [MASK]"], "top": 1}, "top: no such field"),
+  ):
+    answer = client.post("/fill-mask", body)
+    assert answer.status_code == 400 and message in answer.json()["error"]["message"]
+  client.engine.close()
+  refused = language.post("/fill-mask", {"texts": ["a [MASK]"]})
+  assert refused.status_code == 400 and "no masked-LM head" in refused.json()["error"]["message"]
+
+
 # ------------------------------------------------------------------------------------- Connections
 
 

@@ -108,7 +108,11 @@ def _special_tokens(tokenizer: Tokenizer) -> list[dict[str, Any]]:
     "special": True,
   }
   ids = sorted(tokenizer.special_inside.values())
-  return [{"id": i, "content": tokenizer.piece(i), **flags} for i in ids]
+  tokens = [{"id": i, "content": tokenizer.piece(i), **flags} for i in ids]
+  for token in tokens:
+    # A mask takes the space before it, as that of the released RoBERTa, since pieces have theirs.
+    token["lstrip"] = token["id"] == tokenizer.special_inside.get("mask")
+  return tokens
 
 
 def _post_processor(tokenizer: Tokenizer, template: Template) -> dict[str, Any]:
