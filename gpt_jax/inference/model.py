@@ -291,7 +291,7 @@ class Model:
   def _ends(self) -> tuple[list[int], list[int]]:
     """Ids of the special tokens that `embed` puts before and after a text."""
     special, spec = self.loaded.tokenizer.special, self.loaded.spec
-    if isinstance(spec.trunk, T5Config):
+    if spec.kind == "encoder-decoder" or isinstance(spec.trunk, T5Config):
       return [], [special["sep"]]  # as every source in training
     framed = "cls" in self.loaded.format.special and {"cls", "sep"} <= {*special}
     if self._embedding.pooling == "cls" or framed and not self._contrastive:

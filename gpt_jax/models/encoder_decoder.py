@@ -78,14 +78,6 @@ class T5Config(TrunkConfig):
   TENSOR_PARALLEL = TENSOR_PARALLEL
 
   @property
-  def reads_source(self) -> bool:
-    return self.decoder
-
-  @property
-  def format(self) -> dict[str, str]:
-    return {"type": "text_to_text"} if self.decoder else super().format
-
-  @property
   def gated(self) -> bool:
     """Whether the feed-forward layers have a gate."""
     return self.version == "1.1"

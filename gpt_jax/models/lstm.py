@@ -228,16 +228,9 @@ def _loop(kernel, gates, first, valid, state, added, projection, way, moved=None
     # positions.
     added_gates = multiply(kernel, before, 1, gates.shape[1:])
     gates = gates.astype(jnp.float32) + added_gates.astype(jnp.float32)
-    # With forget gates (Gers et al. 2000): c_t = f c_{t-1} + i g and h_t = o tanh(c_t); i, f, g, o
-    # in the order of torch.nn.LSTM.
-    entry, forget, candidate, exit = (gates[:, i] for i in range(4))
-    # The forget gate starts open: with a bias of 0 a fresh cell forgets half of its memory at each
-    # token.
-    memory = jax.nn.sigmoid(forget + 1) * state.memory + jax.nn.sigmoid(entry) * jnp.tanh(candidate)
-    memory = _clip(memory, way.cell_clip)
-    if added is not None:
-      memory = memory + added.memory
-    hidden, output = None, (jax.nn.sigmoid(exit) * jnp.tanh(memory)).astype(before.dtype)
+    added_memory = None if added is None else added.memory
+    h, memory = advance(gates, state.memory, way.cell_clip, added_memory)
+    hidden, output = None, h.astype(before.dtype)
     if projection is not None:
       projected = multiply(projection, output, 1, before.shape[1:]).astype(before.dtype)
       hidden, output = output, projected
@@ -253,6 +246,27 @@ def _loop(kernel, gates, first, valid, state, added, projection, way, moved=None
   each = gates, first, valid, added, moved
   state, (outputs, before, hidden) = jax.lax.scan(cell, state, each, reverse=way.backward)
   return state, outputs, before, hidden
+
+
+def advance(gates, memory, limit: float = 0.0, added: jax.Array | None = None):
+  """h and the memory, float32 [B, U] each, after one more position.
+
+  Args:
+    gates: float32 [B, 4, U].
+    memory: before it.
+    limit: largest magnitude of the new one, see Way.
+    added: to the new one.
+  """
+  # With forget gates (Gers et al. 2000): c_t = f c_{t-1} + i g and h_t = o tanh(c_t); i, f, g, o
+  # in the order of torch.nn.LSTM.
+  entry, forget, candidate, exit = (gates[:, i] for i in range(4))
+  # The forget gate starts open: with a bias of 0 a fresh cell forgets half of its memory at each
+  # token.
+  memory = jax.nn.sigmoid(forget + 1) * memory + jax.nn.sigmoid(entry) * jnp.tanh(candidate)
+  memory = _clip(memory, limit)
+  if added is not None:
+    memory = memory + added
+  return jax.nn.sigmoid(exit) * jnp.tanh(memory), memory
 
 
 def _clip(x: jax.Array, limit: float) -> jax.Array:

@@ -219,10 +219,10 @@ class LSTMStack(nn.Module):
     self.blocks = [Block(c, i, name=f"block_{i}") for i in range(c.layers)]
     # The last column is the bias of each row, see States.table; a tied table is not in it.
     if c.tied:
-      self.output = self.param("output", _init_output, (c.rows, 1))
+      self.output = self.param("output", init_output, (c.rows, 1))
     else:
       shape = c.rows, c.table_width + 1
-      self.output = weight(self, "output", _init_output, shape, has_bias=True)
+      self.output = weight(self, "output", init_output, shape, has_bias=True)
 
   def __call__(self, rows: Rows, key: Key | None = None, layers: bool = False) -> States:
     """hidden [B, T, D] and the table [R, P + 1]; of two directions, hidden is [forward; backward].
@@ -258,7 +258,7 @@ class LSTMStack(nn.Module):
     each, last = [self._embed(inputs, None)], []
     for block, before in zip(self.blocks, state, strict=True):
       each, after = block(each, positions, valid, before, None)
-      last.append(after)
+      last.append(after[0])
     return each[0], self._table(), tuple(last)
 
   def _embed(self, inputs, key):
@@ -282,19 +282,23 @@ class LSTMStack(nn.Module):
 
 
 class Block(nn.Module):
-  """Layer `number`, from 0 on: an LSTM in each direction."""
+  """Layer `number`, from 0 on: an LSTM in each direction.
+
+  limit: of the first weights, U(-limit, limit); 0: torch's, 1 / sqrt(U).
+  """
 
   config: LSTMStackConfig
   number: int
+  limit: float = 0.0
 
   def setup(self):
     c = self.config
     names = ["backward" if backward else "forward" for backward in c.ways]
     sizes = c.inputs[self.number], c.units[self.number]
-    self.ways = [Direction(c, *sizes, name == "backward", name=name) for name in names]
+    self.ways = [Direction(c, *sizes, name == "backward", self.limit, name=name) for name in names]
 
   def __call__(self, each, positions, valid, state, key):
-    """The outputs [B, T, P] of each direction, and the last state of the last one.
+    """The outputs [B, T, P] and the last state of each direction.
 
     Args:
       each: what each direction reads, [B, T, …].
@@ -309,12 +313,13 @@ class Block(nn.Module):
     ends = jnp.concatenate([begins[:, 1:], jnp.ones_like(begins[:, :1])], axis=1)
     valid = jnp.ones(positions.shape, bool) if valid is None else valid
     state = self.start(len(positions)) if state is None else state
-    rate, outputs, last = c.hidden_dropout if self.number else c.input_dropout, [], state
+    rate, outputs, last = c.hidden_dropout if self.number else c.input_dropout, [], []
     for i, (way, x) in enumerate(zip(self.ways, each, strict=True)):
       own = key and key.fold(i)
       x = _drop(x, rate, own and own.fold(0), c.variational)
-      output, last = way(x, ends if way.backward else begins, valid, state, own and own.fold(1))
+      output, after = way(x, ends if way.backward else begins, valid, state, own and own.fold(1))
       outputs.append(output + x if c.residual and self.number else output)
+      last.append(after)
     return outputs, last
 
   def start(self, batch_size: int) -> State:
@@ -330,9 +335,10 @@ class Direction(nn.Module):
   inputs: int
   units: int
   backward: bool
+  limit: float
 
   def setup(self):
-    c, units, init = self.config, self.units, uniform(self.units**-0.5)  # torch's
+    c, units, init = self.config, self.units, uniform(self.limit or self.units**-0.5)
     width = c.projection or units
     self.read = Projection((self.inputs,), (4, units), c.dtype, kernel_init=init)
     self.recur = Kernel((width, 4, units), init)
@@ -360,6 +366,6 @@ def _drop(x: jax.Array, rate: float, key: Key | None, one_mask: bool) -> jax.Arr
   return x * dropout(jnp.ones_like(x[:, :1]), rate, key)
 
 
-def _init_output(key, shape, dtype=jnp.float32) -> Any:
+def init_output(key, shape, dtype=jnp.float32) -> Any:
   table = uniform(0.1)(key, shape, dtype)
   return table.at[:, -1].set(0)  # the bias

@@ -22,7 +22,7 @@ from gpt_jax.ops.dropout import Key
 from gpt_jax.ops.product import PROJECTED, without_bfloat16
 
 EPSILON = 1e-5  # of the norms of GPT
-TABLES = ("tokens", "output")  # parameters that have a row for each id
+TABLES = ("tokens", "targets", "output")  # parameters that have a row for each id
 BASE = "base"  # the name, among a model's parameters, of those that an adapter leaves as they are
 # What rematerialization keeps besides a block's inputs. none: all that the backward pass reads;
 # dots: the results of matrix products with parameters; full: nothing, one more forward pass.
@@ -133,6 +133,7 @@ class TrunkConfig(Config):
     has_separate_directions: whether hidden is [forward; backward], each of which has read its side
       only, so that both can predict.
     has_two_directions: whether the states of each layer are [forward; backward].
+    decoder: whether an encoder reads a source, and a decoder writes.
     attention: what a position attends to where no checkpoint says it, see ModelConfig.
     shared_layers: whether one block is applied `layers` times, as ALBERT's.
     init, activation, norm_epsilon: style of layers that continue it, see layers.style_of.
@@ -151,6 +152,7 @@ class TrunkConfig(Config):
   token_types: int = 0
   has_separate_directions: bool = False
   has_two_directions: bool = False
+  decoder: bool = False
   attention: str = "causal"
   shared_layers: bool = False
   init: str = "normal"
@@ -171,19 +173,17 @@ class TrunkConfig(Config):
   @property
   def reads_source(self) -> bool:
     """Whether the trunk reads Batch.source: an encoder-decoder."""
-    return False
+    return self.decoder
 
   @property
   def writing_attention(self) -> str:
-    """The attention with which it learns to write a text for another: a prefix sees itself in both
-    directions (T5, 3.2.1); an encoder-decoder has its own.
-    """
+    """The attention for writing a text for another: a prefix sees itself both ways (T5, 3.2.1)."""
     return self.attention if self.reads_source else "prefix"
 
   @property
   def format(self) -> dict[str, str]:
     """The Format of labeled examples, as a JSON config, where no checkpoint names one."""
-    return {"type": "gpt_format"}
+    return {"type": "text_to_text" if self.decoder else "gpt_format"}
 
   @property
   def table_width(self) -> int:

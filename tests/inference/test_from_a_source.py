@@ -15,19 +15,23 @@ from gpt_jax.inference.beam import beam_search
 from gpt_jax.inference.stream import Sampling, Stream, Text, continue_texts
 from gpt_jax.models.encoder_decoder import T5Config
 from gpt_jax.models.generator import generator
+from gpt_jax.models.lstm_encoder_decoder import LSTMEncoderDecoderConfig
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.ops.cross_entropy import logits, token_log_probs
 from gpt_jax.programs import generate
 
 V, START, END = 5, 5, 6
-TRUNK = T5Config(V, 24, 1, 16, 2, 6, 24, "1.1", special_tokens=2)
+TRUNKS = {
+  "t5": T5Config(V, 24, 1, 16, 2, 6, 24, "1.1", special_tokens=2),
+  "lstm": LSTMEncoderDecoderConfig(V, 24, 8, 1, 8, special_tokens=2),
+}
 SOURCES = ([3, 1, 4, END], [1, 2, 0, 2, 2, 3, 1, 4, 0, 3, 2, END], [2, END])
 
 
-@pytest.fixture(scope="module")
-def model(make_run):
+@pytest.fixture(scope="module", params=TRUNKS)
+def model(request, make_run):
   """(generator, parameters), every parameter perturbed and large."""
-  spec = ModelConfig(TRUNK)
+  spec = ModelConfig(TRUNKS[request.param])
   params = jax.tree.map(lambda x: 6 * x, make_run.params_of(spec, 1))
   return generator(spec), params
 

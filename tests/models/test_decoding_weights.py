@@ -14,6 +14,7 @@ from gpt_jax.models.decoding_weights import keep, keep_weights, variables
 from gpt_jax.models.encoder_decoder import T5Config
 from gpt_jax.models.generator import generator
 from gpt_jax.models.lstm import LSTMConfig
+from gpt_jax.models.lstm_encoder_decoder import LSTMEncoderDecoderConfig
 from gpt_jax.models.lstm_stack import LSTMStackConfig
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
@@ -28,6 +29,7 @@ TRUNKS = {
   "stack": LSTMStackConfig(V, CONTEXT, 16, (24, 24), projection=12, tied=False),
   "T5": T5Config(V, CONTEXT, 1, 16, 2, 6, 24),
   "T5 1.1": T5Config(V, CONTEXT, 1, 16, 2, 6, 24, "1.1"),
+  "LSTM translator": LSTMEncoderDecoderConfig(V, CONTEXT, 12, 2, 8),
 }
 PROMPTS, SEEDS = [[5, 9, 11], [7], list(range(20, 40)), [3] * 13], [4, 5, 6, 7]
 

@@ -17,6 +17,7 @@ from gpt_jax.batch import Rows
 from gpt_jax.errors import InputError
 from gpt_jax.models.encoder_decoder import T5Config
 from gpt_jax.models.lstm import LSTMConfig
+from gpt_jax.models.lstm_encoder_decoder import LSTMEncoderDecoderConfig
 from gpt_jax.models.lstm_stack import LSTMStackConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
@@ -27,6 +28,7 @@ TRANSFORMER = TransformerConfig(vocab_size=60, context=16, layers=2, width=16, h
 LSTM = LSTMConfig(vocab_size=60, context=16, width=16, units=8)
 STACK = LSTMStackConfig(60, 16, embedding_width=8, units=(16, 16), projection=8)
 T5 = T5Config(60, context=16, layers=2, width=16, heads=4, head_width=6, units=24, version="1.1")
+LSTM_TRANSLATOR = LSTMEncoderDecoderConfig(60, 16, embedding_width=8, units=4)
 
 
 def abstract_state(trunk):
@@ -72,7 +74,9 @@ def test_pmap_is_data_parallel_only():
 
 
 @pytest.mark.parametrize(
-  "trunk", [TRANSFORMER, LSTM, STACK, T5], ids=["transformer", "lstm", "stack", "t5"]
+  "trunk",
+  [TRANSFORMER, LSTM, STACK, T5, LSTM_TRANSLATOR],
+  ids=["transformer", "lstm", "stack", "t5", "lstm translator"],
 )
 def test_rules_hit_parameters_and_both_moments(trunk):
   state = abstract_state(trunk)

@@ -12,6 +12,7 @@ from gpt_jax.checkpoints.load import load_model
 from gpt_jax.errors import InputError
 from gpt_jax.models.encoder_decoder import T5Config
 from gpt_jax.models.lstm import LSTMConfig
+from gpt_jax.models.lstm_encoder_decoder import LSTMEncoderDecoderConfig
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import evaluate, finetune, predict
@@ -28,6 +29,7 @@ NO_DROPOUT = {"residual_dropout": 0.0, "attention_dropout": 0.0, "embedding_drop
 TRUNKS = {
   "gpt": TransformerConfig(context=48, layers=1, width=32, heads=2, norm="pre", **NO_DROPOUT),
   "t5": T5Config(0, 48, 1, 32, 2, 16, 64, version="1.1", residual_dropout=0.0),
+  "lstm": LSTMEncoderDecoderConfig(0, 48, 16, 1, 16, residual_dropout=0.0),
 }
 CONFIG = FinetuneConfig(
   task=PairsTask(),
@@ -38,6 +40,7 @@ CONFIG = FinetuneConfig(
 OPTIMIZERS = {
   "gpt": CONFIG.optim,
   "t5": OptimConfig("adafactor", 0.05, "linear", warmup_steps=4, clip_norm=0.0),
+  "lstm": CONFIG.optim,
 }
 DICTIONARY = dict(zip("cat dog mat barn sea".split(), "sea barn cat mat dog".split(), strict=True))
 

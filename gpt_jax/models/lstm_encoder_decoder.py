@@ -1,0 +1,480 @@
+"""LSTMs that translate: an encoder reads the source both ways, a decoder that attends to it writes
+the target. CoVe's (McCann et al. 2017, section 3; salesforce/cove, OpenNMT-py/onmt/Models.py), with
+global attention and input feeding (Luong et al. 2015, sections 3.1 and 3.3).
+
+Letters: B rows, T positions of the target, S of the source, E width of an embedding, U units of the
+encoder in one direction, D = 2 U width of a hidden state, R rows of the vocabulary's tables.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+from gpt_jax.batch import Rows
+from gpt_jax.config import option, register
+from gpt_jax.errors import InputError
+from gpt_jax.models.layers import DTYPES, NUM_SPECIAL, Projection, uniform
+from gpt_jax.models.lstm import Kernel, State, advance
+from gpt_jax.models.lstm_stack import Block, LSTMStackConfig, init_output
+from gpt_jax.models.trunk import States, TrunkConfig
+from gpt_jax.models.weight import multiply, weight
+from gpt_jax.ops.dropout import Key, dropout
+from gpt_jax.ops.lookup import lookup
+from gpt_jax.ops.product import product
+
+INIT = uniform(0.1)
+_EXCLUDED = -1e30  # a score; of -inf alone, as in a row without a source, softmax would be NaN
+
+TENSOR_PARALLEL = (
+  (r"(tokens|targets|output)$", P("model", None)),
+  (r"(read|recur|feed)/kernel$", P(None, None, "model")),
+  (r"bias$", P(None, "model")),
+  (r"(key|mix)/kernel$", P(None, "model")),
+)
+
+
+@register("lstm_encoder_decoder")
+@dataclasses.dataclass(frozen=True)
+class LSTMEncoderDecoderConfig(TrunkConfig):
+  """Sizes and rates; the defaults are CoVe's."""
+
+  vocab_size: int = option(
+    0, "vocabulary without special tokens; 0: set from the data", unit="tokens", low=0
+  )
+  context: int = option(
+    512, "longest source, and target", unit="tokens", low=2, high=10**6, runtime=True
+  )  # no parameter depends on it
+  embedding_width: int = option(300, "size of an embedding, E", low=1, high=10**6)
+  layers: int = option(2, "LSTMs of the encoder, and of the decoder", low=1, high=1000)
+  units: int = option(300, "units of the encoder in one direction, U", low=1, high=10**6)
+  residual_dropout: float = option(
+    0.2,
+    "dropout on embeddings, between layers and on the decoder's output",
+    low=0.0,
+    high=0.99,
+    runtime=True,
+  )
+  dtype: str = option(
+    "float32", "type of activations and matrix products", choices=DTYPES, runtime=True
+  )
+  special_tokens: int = option(
+    NUM_SPECIAL, "special tokens after the vocabulary, as the tokenizer has", low=0
+  )
+  decoder: bool = option(True, "without a decoder, the encoder is a bidirectional trunk")
+
+  TENSOR_PARALLEL = TENSOR_PARALLEL
+
+  @property
+  def width(self) -> int:  # type: ignore[override]  # it follows from the fields
+    return 2 * self.units
+
+  @property
+  def table_width(self) -> int:
+    return self.width if self.decoder else self.embedding_width
+
+  @property
+  def attention(self) -> str:  # type: ignore[override]
+    return "causal" if self.decoder else "bidirectional"
+
+  @property
+  def has_two_directions(self) -> bool:  # type: ignore[override]
+    return not self.decoder
+
+  @property
+  def encoder(self) -> LSTMStackConfig:
+    """The encoder's layers."""
+    return LSTMStackConfig(
+      embedding_width=self.embedding_width,
+      units=(self.units,) * self.layers,
+      directions="joined",
+      tied=False,
+      variational=False,
+      input_dropout=self.residual_dropout,
+      hidden_dropout=self.residual_dropout,
+      recurrent_dropout=0.0,
+      dtype=self.dtype,
+    )
+
+  def build(self, attention: str = "causal", remat: str = "none") -> nn.Module:
+    if attention != self.attention:
+      raise InputError(
+        f"trunk.decoder={str(self.decoder).lower()}: has {self.attention} attention; {attention} "
+        "needs another trunk"
+      )
+    if remat != "none":
+      raise InputError(f"train.remat={remat}: an LSTM has no blocks to compute anew; use none")
+    return LSTMEncoderDecoder(self) if self.decoder else EncoderOnly(self)
+
+  def parameter_count(self) -> int:
+    """Parameters without padding rows of the tables."""
+    tables = self.vocab_size * self.embedding_width
+    if not self.decoder:
+      return tables + self.encoder_parameters()
+    tables += self.vocab_size * (self.embedding_width + self.width + 1)
+    return tables + self.encoder_parameters() + self.decoder_parameters() + 3 * self.width**2
+
+  def encoder_parameters(self) -> int:
+    return self.encoder.parameter_count()  # of an empty vocabulary
+
+  def decoder_parameters(self) -> int:
+    """Of its LSTMs; attention has 3 D^2 more."""
+    d = self.width
+    return 4 * d * (self.embedding_width + d + (2 * self.layers - 1) * d + self.layers)
+
+  def flops_per_token(self, length: int) -> float:
+    """6 per token of a training step for each parameter that it meets, and 12 D per pair of the
+    attention; the mean of a token of a source and one of a target, both of that length.
+    """
+    encoder = 6 * self.encoder_parameters()
+    if not self.decoder:
+      return encoder
+    output = self.vocab_size * self.width
+    products = self.decoder_parameters() + 3 * self.width**2 + output
+    return (encoder + 6 * products + 12 * self.width * length) / 2
+
+  def depth(self, path: str) -> int:
+    """0 for the tables that are read, i + 1 for block i; the decoder's follow the encoder's, and
+    attention and output belong to the last one.
+    """
+    stack, _, rest = path.partition("/")
+    if stack in ("tokens", "targets"):
+      return 0
+    before = 0 if stack == "encoder" else self.layers
+    part = rest.partition("/")[0]
+    number = int(part.removeprefix("block_")) + 1 if part.startswith("block_") else self.layers
+    return before + number
+
+
+class Carry(NamedTuple):
+  """The decoder's state: of each layer, and the attentional vector [B, D] of the token before."""
+
+  states: tuple[State, ...]
+  fed: jax.Array
+
+
+class Memory(NamedTuple):
+  """What the decoder attends to.
+
+  Attributes:
+    keys: [B, S, D], W1 applied to each of the encoder's states.
+    values: [B, S, D], those states.
+    valid: bool [B, S]; False where the source has padding.
+  """
+
+  keys: jax.Array
+  values: jax.Array
+  valid: jax.Array
+
+
+class Cache(NamedTuple):
+  """The state of generation."""
+
+  carry: Carry
+  memory: Memory
+
+
+class LSTMEncoderDecoder(nn.Module):
+  """Encoder, decoder, and a table of each side; a Trunk that reads a source.
+
+  A row is one text and its source, as span_corruption.encoder_decoder_batch makes them.
+  """
+
+  config: LSTMEncoderDecoderConfig
+
+  def setup(self):
+    c = self.config
+    self.tokens = weight(self, "tokens", INIT, (c.rows, c.embedding_width))
+    self.targets = weight(self, "targets", INIT, (c.rows, c.embedding_width))
+    # The last column is the bias of each row, see States.table.
+    self.output = weight(self, "output", init_output, (c.rows, c.width + 1), has_bias=True)
+    self.encoder = Encoder(c)
+    self.decoder = Decoder(c)
+
+  def __call__(
+    self, rows: Rows, key: Key | None = None, source: Rows | None = None, layers: bool = False
+  ) -> States:
+    """The attentional vectors [B, T, D] and the output table [R, D + 1].
+
+    Raises:
+      InputError: no source.
+    """
+    if source is None:
+      raise InputError(
+        "trunk: an encoder-decoder reads a source and writes a target; these inputs have no source"
+      )
+    encoder_key, decoder_key = (key and key.fold(i) for i in range(2))
+    cache = self._read(source, encoder_key)
+    valid = jnp.ones(rows.inputs.shape, bool) if rows.segments is None else rows.segments > 0
+    # A table of its own: word vectors that stay as they are may stand in the source's.
+    x = lookup(self.targets, rows.inputs, self.config.dtype)
+    each, _ = self.decoder(x, valid, cache, decoder_key)
+    return States(each[-1], self.output, layers=(x, *each) if layers else None)
+
+  def start(
+    self, batch_size: int, length: int | None = None, source_length: int | None = None
+  ) -> Cache:
+    """The state before the source and the first token; see trunk.Trunk."""
+    del length
+    c, slots = self.config, source_length or self.config.context
+    zeros = jnp.zeros((batch_size, c.width), c.dtype)
+    states = (State(zeros, zeros.astype(jnp.float32)),) * c.layers
+    memory = jnp.zeros((batch_size, slots, c.width), c.dtype)
+    return Cache(Carry(states, zeros), Memory(memory, memory, jnp.zeros((batch_size, slots), bool)))
+
+  def read_prompt(self, inputs, valid, source: Rows):
+    """Reads the source and the first T tokens of each row; see trunk.Trunk."""
+    return self.extend(inputs, None, valid, self._read(source, None))
+
+  def extend(self, inputs, positions, valid, cache: Cache):
+    """Reads T more tokens per row; positions that are not valid leave the state unchanged."""
+    del positions
+    x = lookup(self.targets, inputs, self.config.dtype)
+    each, carry = self.decoder(x, valid, cache, None)
+    return each[-1], self.output, cache._replace(carry=carry)
+
+  def _read(self, source: Rows, key: Key | None) -> Cache:
+    """The state before the first token of the target."""
+    x = lookup(self.tokens, source.inputs, self.config.dtype)
+    each, last = self.encoder(x, source, key)
+    # The last states of both directions, side by side, are the decoder's first.
+    states = tuple(
+      State(*(jnp.concatenate(parts, -1) for parts in zip(*ways, strict=True))) for ways in last
+    )
+    keys, inside = self.decoder.attention.keys(each[-1]), source.segments
+    valid = jnp.ones(source.inputs.shape, bool) if inside is None else inside > 0
+    return Cache(Carry(states, jnp.zeros_like(keys[:, 0])), Memory(keys, each[-1], valid))
+
+
+class EncoderOnly(nn.Module):
+  """The encoder by itself; a Trunk whose positions see all of their text."""
+
+  config: LSTMEncoderDecoderConfig
+
+  def setup(self):
+    c = self.config
+    self.tokens = weight(self, "tokens", INIT, (c.rows, c.embedding_width))
+    self.encoder = Encoder(c)
+
+  def __call__(self, rows: Rows, key: Key | None = None, layers: bool = False) -> States:
+    """hidden [B, T, D], forward and backward, and the table [R, E]; layers[0] is [B, T, E]."""
+    x = lookup(self.tokens, rows.inputs, self.config.dtype)
+    each, _ = self.encoder(x, rows, key)
+    return States(each[-1], self.tokens, layers=(x, *each) if layers else None)
+
+
+class Encoder(nn.Module):
+  """LSTMs in both directions, each of which reads both of the layer below."""
+
+  config: LSTMEncoderDecoderConfig
+
+  def setup(self):
+    c = self.config.encoder
+    self.blocks = [Block(c, i, limit=0.1, name=f"block_{i}") for i in range(c.layers)]
+
+  def __call__(self, x, rows: Rows, key: Key | None):
+    """Embedded rows [B, S, E] to the states [B, S, D] and the last states of each layer."""
+    # Padding leaves a state as it is, so the last one is that of the text's end.
+    valid = None if rows.segments is None else rows.segments > 0
+    each, last = [], []
+    for i, block in enumerate(self.blocks):
+      outputs, states = block([x, x], rows.positions, valid, None, key and key.fold(i))
+      x = jnp.concatenate(outputs, -1)
+      each.append(x)
+      last.append(states)
+    return each, last
+
+
+class Decoder(nn.Module):
+  """LSTMs of which the first reads [embedding; attentional vector of the token before]."""
+
+  config: LSTMEncoderDecoderConfig
+
+  def setup(self):
+    c = self.config
+    self.attention = Attention(c)
+    self.blocks = [DecoderBlock(c, i, name=f"block_{i}") for i in range(c.layers)]
+
+  def __call__(self, x, valid, cache: Cache, key: Key | None):
+    """Embedded tokens [B, T, E] to the outputs [B, T, D] of each layer, the last one's being the
+    attentional vectors, and the last Carry.
+
+    Args:
+      valid: bool [B, T]; elsewhere the state does not change.
+    """
+    c, shape = self.config, (*x.shape[:2], self.config.width)
+    x = dropout(x, c.residual_dropout, key and key.fold(c.layers))
+    gates, kernels = zip(*(block(x) for block in self.blocks), strict=True)
+    masks = None
+    if key is not None:  # between the layers, and on the attentional vector, also as it is fed
+      masks = [dropout(jnp.ones(shape), c.residual_dropout, key.fold(i)) for i in range(c.layers)]
+    # lax.scan loops over the first axis: [B, T, …] -> [T, B, …], and back after it.
+    swapped = jax.tree.map(lambda y: y.swapaxes(0, 1), (gates, masks, valid))
+    weights = Weights(kernels, self.attention.mix())
+    carry, each = write(weights, cache.memory, cache.carry, *swapped)
+    return [y.swapaxes(0, 1) for y in each], carry
+
+
+class Attention(nn.Module):
+  """softmax(H (W1 s)) over the encoder's states H, and tanh(W2 [context; s]), as the code: the
+  paper has biases.
+  """
+
+  config: LSTMEncoderDecoderConfig
+
+  def setup(self):
+    d = self.config.width
+    self.key = Kernel((d, d), INIT)
+    self.mix = Kernel((2 * d, d), INIT)
+
+  def keys(self, states):
+    """H W1, so that the loop has one product less: [B, S, D] to the same shape."""
+    return multiply(self.key(), states, 1, states.shape[-1:]).astype(states.dtype)
+
+
+class DecoderBlock(nn.Module):
+  """The kernels of layer `number`, and its gates as far as they are known before the loop."""
+
+  config: LSTMEncoderDecoderConfig
+  number: int
+
+  @nn.compact
+  def __call__(self, x):
+    """Embedded tokens [B, T, E] to gates [B, T, 4, D], and the kernels of what the loop reads and
+    of the state.
+    """
+    c, d = self.config, self.config.width
+    recur = Kernel((d, 4, d), INIT, name="recur")()
+    if not self.number:
+      # Those of the embeddings are one product over all positions.
+      gates = Projection((c.embedding_width,), (4, d), c.dtype, kernel_init=INIT, name="read")(x)
+      return gates, (Kernel((d, 4, d), INIT, name="feed")(), recur)
+    bias = self.param("bias", nn.initializers.zeros, (4, d))
+    gates = jnp.broadcast_to(bias.reshape(1, 1, 4, d), (*x.shape[:2], 4, d))
+    return gates, (Kernel((d, 4, d), INIT, name="read")(), recur)
+
+
+class Weights(NamedTuple):
+  """What the loop multiplies by.
+
+  Attributes:
+    layers: of each layer the kernels [D, 4, D] of its input and of its state.
+    mix: W2, [2 D, D].
+  """
+
+  layers: tuple[tuple[Any, Any], ...]
+  mix: Any
+
+
+class Used(NamedTuple):
+  """The factors of the loop's products, [T, B, …]: their gradients are made of them after it."""
+
+  layers: tuple[tuple[jax.Array, jax.Array], ...]
+  shares: jax.Array
+  mixed: jax.Array
+
+
+@jax.custom_vjp
+def write(weights: Weights, memory: Memory, carry: Carry, gates, masks, valid):
+  """The last Carry, and the outputs [T, B, D] of each layer and of the attention in place of the
+  last.
+
+  As lstm.recur: the gradients of kernels, keys and values are one product each over all positions.
+
+  Args:
+    carry: before the first position.
+    gates: [T, B, 4, D] of each layer, what is known of them before the loop.
+    masks: [T, B, D] of each layer, by which its output is multiplied; None: none.
+    valid: bool [T, B]; elsewhere the state does not change.
+  """
+  return _loop(weights, memory, carry, gates, masks, valid)[:2]
+
+
+def _loop(weights, memory, carry, gates, masks, valid, added=None):
+  """As `write`, and Used.
+
+  Args:
+    added: to scores [T, B, S], context and product with W2, [T, B, D]; None: nothing.
+  """
+
+  def cell(carry, at):
+    gates, masks, valid, added = at
+    x, states, read, outputs = carry.fed, [], [], []
+    for i, ((kernel, recur), state) in enumerate(zip(weights.layers, carry.states, strict=True)):
+      read.append((x, state.output))
+      # Float32 in any compute type, as in lstm.py.
+      total = gates[i].astype(jnp.float32)
+      for factor, value in ((kernel, x), (recur, state.output)):
+        total = total + multiply(factor, value, 1, total.shape[1:]).astype(jnp.float32)
+      output, cell = advance(total, state.memory)
+      states.append(State(output.astype(x.dtype), cell))
+      x = states[-1].output
+      if masks is not None and i + 1 < len(masks):
+        x = x * masks[i].astype(x.dtype)
+      outputs.append(states[-1].output)
+    # Keys and values stay the same for all tokens of the target.
+    scores = product("bsd,bd->bs", memory.keys, x, jnp.float32)
+    if added is not None:
+      scores = scores + added[0]
+    # In float32, whatever the compute type.
+    shares = jax.nn.softmax(jnp.where(memory.valid, scores, _EXCLUDED)).astype(x.dtype)
+    context = product("bs,bsd->bd", shares, memory.values)
+    if added is not None:
+      context = context + added[1]
+    both = jnp.concatenate([context, x], -1)
+    mixed = multiply(weights.mix, both, 1, x.shape[1:])
+    if added is not None:
+      mixed = mixed + added[2]
+    fed = jnp.tanh(mixed).astype(x.dtype)
+    if masks is not None:
+      fed = fed * masks[-1].astype(x.dtype)
+    new = jax.tree.map(
+      lambda new, old: jnp.where(valid[:, None], new, old), Carry(tuple(states), fed), carry
+    )
+    return new, ((*outputs[:-1], fed), Used(tuple(read), shares, both))
+
+  carry, (outputs, used) = jax.lax.scan(cell, carry, (gates, masks, valid, added))
+  return carry, outputs, used
+
+
+def _write_forward(weights, memory, carry, gates, masks, valid):
+  def run(carry, gates, added):
+    *results, used = _loop(weights, memory, carry, gates, masks, valid, added)
+    return tuple(results), used
+
+  shape, dtype = (*valid.shape, memory.keys.shape[-1]), memory.keys.dtype
+  # Zeros, whose gradients are those of the products to which they are added.
+  added = (
+    jnp.zeros((*valid.shape, memory.keys.shape[1])),
+    jnp.zeros(shape, dtype),
+    jnp.zeros(shape, dtype),
+  )
+  results, backward, used = jax.vjp(run, carry, gates, added, has_aux=True)
+  return results, (backward, used)
+
+
+def _write_backward(residuals, gradients):
+  backward, used = residuals
+  d_carry, d_gates, (d_scores, d_context, d_mixed) = backward(gradients)
+
+  def outer(x, d):
+    """Products of x [T, B, I] and d [T, B, …], summed over T and B."""
+    rows = d.reshape(*d.shape[:2], -1).astype(x.dtype)
+    return product("tbi,tbo->io", x, rows, jnp.float32).reshape(x.shape[-1], *d.shape[2:])
+
+  layers = tuple(
+    (outer(x, d), outer(state, d)) for (x, state), d in zip(used.layers, d_gates, strict=True)
+  )
+  top = used.mixed[..., d_mixed.shape[-1] :]
+  memory = Memory(
+    product("tbs,tbd->bsd", d_scores.astype(top.dtype), top),
+    product("tbs,tbd->bsd", used.shares, d_context),
+    None,
+  )
+  return Weights(layers, outer(used.mixed, d_mixed)), memory, d_carry, d_gates, None, None
+
+
+write.defvjp(_write_forward, _write_backward)

@@ -1,0 +1,231 @@
+"""The LSTM encoder-decoder: against a NumPy transcription, its counts, and reading on."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gpt_jax.batch import Batch, Rows
+from gpt_jax.config import from_json, to_json
+from gpt_jax.errors import InputError
+from gpt_jax.inference.scoring import encoder_alone
+from gpt_jax.models import lstm_encoder_decoder
+from gpt_jax.models.lstm_encoder_decoder import LSTMEncoderDecoderConfig
+from gpt_jax.models.model import ModelConfig, parameter_shapes
+from gpt_jax.ops.dropout import dropout, step_key
+
+# All sizes differ, but D = 2 U.
+CONFIG = LSTMEncoderDecoderConfig(60, 32, embedding_width=5, layers=2, units=4)
+RNG = np.random.default_rng(0)
+B, T, S = 3, 6, 9
+TARGET, SOURCE = (RNG.integers(60, size=(B, n)).astype(np.int32) for n in (T, S))
+LENGTHS = np.array([9, 4, 6])
+KEY = step_key(0, 0)
+
+
+def rows(ids, lengths=None):
+  positions = np.broadcast_to(np.arange(ids.shape[1], dtype=np.int32), ids.shape)
+  inside = None if lengths is None else (positions < lengths[:, None]).astype(np.int32)
+  return Rows(ids, positions, inside)
+
+
+@pytest.fixture(scope="module")
+def params():
+  module = CONFIG.build()
+  params = jax.jit(module.init)(jax.random.key(0), rows(TARGET), source=rows(SOURCE))["params"]
+  return jax.tree.map(lambda p: np.asarray(p) + 0.5 * RNG.normal(size=p.shape).astype("f"), params)
+
+
+@jax.jit
+def read(params, key=None):
+  trunk = CONFIG.build()
+  return trunk.apply({"params": params}, rows(TARGET), key, rows(SOURCE, LENGTHS), layers=True)
+
+
+def sigmoid(x):
+  return 1 / (1 + np.exp(-x))
+
+
+def step(gates, memory):
+  """torch.nn.LSTM's i, f, g, o, with 1 added to the forget gate."""
+  i, f, g, o = gates
+  memory = sigmoid(f + 1) * memory + sigmoid(i) * np.tanh(g)
+  return sigmoid(o) * np.tanh(memory), memory
+
+
+def numpy_lstm(params, x):
+  """Outputs [T, U], and the last output and memory, of x [T, I]."""
+  units = params["recur"]["kernel"].shape[0]
+  h, c, outputs = np.zeros(units), np.zeros(units), []
+  for at in x:
+    gates = np.einsum("i,igu->gu", at, params["read"]["kernel"]) + params["read"]["bias"]
+    h, c = step(gates + np.einsum("p,pgu->gu", h, params["recur"]["kernel"]), c)
+    outputs.append(h)
+  return np.array(outputs), (h, c)
+
+
+def transcribed(params, source, target, masks):
+  """salesforce/cove, OpenNMT-py/onmt/Models.py and modules/GlobalAttention.py, "general".
+
+  Args:
+    source, target: ids [s] and [t].
+    masks: of one row, see masks_of.
+  """
+  tokens, targets, encoder, decoder = (
+    params[name] for name in ("tokens", "targets", "encoder", "decoder")
+  )
+  x, states = tokens[source], []
+  for number in range(2):
+    block, ways = encoder[f"block_{number}"], masks[f"encoder_{number}"]
+    forward, last = numpy_lstm(block["forward"], x * ways[: len(x), 0])
+    backward, first = numpy_lstm(block["backward"], (x * ways[: len(x), 1])[::-1])
+    x = np.concatenate([forward, backward[::-1]], -1)
+    states.append([np.concatenate(pair) for pair in zip(last, first, strict=True)])
+  memory, fed, hidden = x, np.zeros(8), []
+  for t, token in enumerate(target):
+    at = targets[token] * masks["target"][t]
+    for number in range(2):
+      block, (h, c) = decoder[f"block_{number}"], states[number]
+      if not number:
+        gates = np.einsum("i,igu->gu", at, block["read"]["kernel"]) + block["read"]["bias"]
+        gates += np.einsum("i,igu->gu", fed, block["feed"]["kernel"])
+      else:
+        gates = np.einsum("i,igu->gu", at, block["read"]["kernel"]) + block["bias"]
+      h, c = states[number] = step(gates + np.einsum("p,pgu->gu", h, block["recur"]["kernel"]), c)
+      at = h * masks["between"][t] if not number else h
+    weights = np.exp(memory @ (decoder["attention"]["key"]["kernel"] @ at))
+    context = weights / weights.sum() @ memory
+    fed = np.tanh(np.concatenate([context, at]) @ decoder["attention"]["mix"]["kernel"])
+    fed = fed * masks["output"][t]
+    hidden.append(fed)
+  return np.array(hidden)
+
+
+def masks_of(key):
+  """Dropout on what each direction reads [B, S, 2, I], the target, between layers, the output."""
+  encoder, decoder = (key and key.fold(i) for i in range(2))
+
+  def of_ways(number, width):
+    ways = [encoder and encoder.fold(number).fold(way).fold(0) for way in range(2)]
+    return jnp.stack([dropout(jnp.ones((B, S, width)), 0.2, way) for way in ways], 2)
+
+  between, output, target = (
+    dropout(jnp.ones((B, T, width)), 0.2, decoder and decoder.fold(i))
+    for i, width in enumerate((8, 8, 5))
+  )
+  masks = {"encoder_0": of_ways(0, 5), "encoder_1": of_ways(1, 8)}
+  return masks | {"target": target, "between": between, "output": output}
+
+
+@pytest.mark.parametrize("key", [None, KEY], ids=["evaluated", "with dropout"])
+def test_against_numpy(params, key):
+  found = read(params, key)
+  tree = jax.tree.map(lambda p: np.asarray(p, np.float64), params)
+  dropped = jax.jit(masks_of)(key)
+  for row, length in enumerate(LENGTHS):
+    masks = {name: np.asarray(mask)[row] for name, mask in dropped.items()}
+    wanted = transcribed(tree, SOURCE[row, :length], TARGET[row], masks)
+    np.testing.assert_allclose(found.hidden[row], wanted, atol=2e-5)
+  np.testing.assert_array_equal(found.layers[-1], found.hidden)
+  assert [layer.shape[-1] for layer in found.layers] == [5, 8, 8]
+
+
+def test_the_gradient_is_that_of_the_loop(params, monkeypatch):
+  """Of each parameter, beside JAX's own differentiation."""
+
+  def gradient(params):
+    return jax.jit(jax.grad(lambda p: (read.__wrapped__(p, KEY).hidden ** 3).sum()))(params)
+
+  found = gradient(params)
+  monkeypatch.setattr(
+    lstm_encoder_decoder, "write", lambda *args: lstm_encoder_decoder._loop(*args)[:2]
+  )
+  wanted = gradient(params)
+
+  def close(x, y):
+    np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5 * np.abs(y).max())
+
+  jax.tree.map(close, found, wanted)
+
+
+def test_reading_on_equals_the_full_forward(params):
+  """Prompts of three lengths in one pass, then token by token; in a state with more room."""
+  full, lengths = read(params).hidden, np.array([1, 4, 3])
+  module, variables = CONFIG.build(), {"params": params}
+  valid = np.arange(4) < lengths[:, None]
+
+  @jax.jit
+  def written(variables):
+    hidden, _, part = module.apply(
+      variables, jnp.where(valid, TARGET[:, :4], 59), valid, rows(SOURCE, LENGTHS),
+      method="read_prompt",
+    )  # fmt: skip
+    empty = module.apply(variables, B, T, 16, method="start")
+    cache = jax.tree.map(
+      lambda x, y: jax.lax.dynamic_update_slice(x, y, (0,) * x.ndim), empty, part
+    )
+    each = []
+    for number in range(2):
+      at = (lengths + number)[:, None]
+      ids = jnp.take_along_axis(TARGET, at, 1)
+      new, table, cache = module.apply(
+        variables, ids, at, jnp.ones((B, 1), bool), cache, method="extend"
+      )
+      each.append(new[:, 0])
+    return hidden, each, table
+
+  hidden, each, table = written(variables)
+  np.testing.assert_array_equal(table, params["output"])
+  for row, length in enumerate(lengths):
+    np.testing.assert_allclose(hidden[row, :length], full[row, :length], atol=1e-6)
+    for number in range(2):
+      np.testing.assert_allclose(each[number][row], full[row, length + number], atol=1e-6)
+
+
+def test_the_papers_counts():
+  """torch has two biases in each LSTM, ours one."""
+  trunk = LSTMEncoderDecoderConfig()
+  assert trunk.encoder_parameters() == 3_609_600 - 4 * 4 * 300
+  assert trunk.decoder_parameters() == 6_489_600 - 2 * 4 * 600
+  assert 3 * trunk.width**2 == 1_080_000  # of the attention
+
+
+@pytest.mark.parametrize("decoder", [True, False])
+def test_the_count_is_that_of_the_arrays(decoder):
+  trunk = dataclasses.replace(CONFIG, decoder=decoder, layers=3, special_tokens=0)
+  shapes = parameter_shapes(ModelConfig(trunk, (), trunk.attention))
+  unused = (trunk.rows - 60) * (5 + decoder * (5 + 9))
+  assert sum(map(math.prod, shapes.values())) - unused == trunk.parameter_count()
+  depths = {name.split("/block")[0]: trunk.depth(name.removeprefix("trunk/")) for name in shapes}
+  last = {"trunk/output": 6, "trunk/decoder/attention/mix/kernel": 6} if decoder else {}
+  assert {"trunk/tokens": 0, "trunk/encoder": 3, **last}.items() <= depths.items()
+  assert from_json(to_json(trunk)) == trunk
+
+
+def test_the_encoder_alone(params):
+  """The states that the decoder attends to, as those of a bidirectional trunk."""
+  model, alone = encoder_alone(ModelConfig(CONFIG), {"trunk": params})
+  found = jax.jit(model.apply)({"params": alone}, Batch(rows(SOURCE, LENGTHS))).states
+  assert found.hidden.shape == (B, S, 8) and found.table.shape[1] == 5
+
+  @jax.jit
+  def memory(params):
+    cache = CONFIG.build().apply(
+      {"params": params}, TARGET, TARGET >= 0, rows(SOURCE, LENGTHS), method="read_prompt"
+    )[2]
+    return cache.memory
+
+  np.testing.assert_array_equal(found.hidden, memory(params).values)
+
+
+def test_what_it_cannot_read():
+  for attention, batch, message in (
+    ("causal", Batch(rows(TARGET)), "reads a source .*have no source"),
+    ("prefix", Batch(rows(TARGET)), "has causal attention; prefix needs"),
+  ):
+    with pytest.raises(InputError, match=message):
+      model = ModelConfig(CONFIG, (), attention).build()
+      jax.eval_shape(model.init, jax.random.key(0), batch)
