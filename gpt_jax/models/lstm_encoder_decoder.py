@@ -472,7 +472,7 @@ def _write_backward(residuals, gradients):
   memory = Memory(
     product("tbs,tbd->bsd", d_scores.astype(top.dtype), top),
     product("tbs,tbd->bsd", used.shares, d_context),
-    None,
+    None,  # type: ignore[arg-type]  # a mask has no gradient
   )
   return Weights(layers, outer(used.mixed, d_mixed)), memory, d_carry, d_gates, None, None
 
