@@ -307,7 +307,7 @@ def test_flash_is_for_whole_rows_without_dropout(compute, flash):
   for mask, rate in (
     (AttentionMask("causal"), 0.3),
     (AttentionMask("causal", layouts(4, 20)), 0.0),
-    (masks("prefix", 4, 20), 0.0),
+    (AttentionMask("prefix", None, masks("prefix", 4, 20).prefix), 0.0),
   ):
     found, expected = (
       f(rate, mask, key, *inputs) for f in (functools.partial(compute, "flash"), plain)
