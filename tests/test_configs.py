@@ -38,6 +38,7 @@ ARGUMENTS = {
   "cross_view.py": ":small:ewt-tags",
   "encoder_small.py": ":next",
   "elmo.py": ":small",
+  "ulmfit.py": ":small",
   "finetune.py": ":cola",
   "finetune_elmo.py": ":cola",
   "finetune_ulmfit.py": ":cola",
@@ -147,6 +148,14 @@ def test_the_published_size_of_elmo():
   assert load("elmo.py", "paper").trunk.parameter_count() == 93_600_848
   with pytest.raises(InputError, match="elmo.py:huge: the sizes are paper, small"):
     load("elmo.py", "huge")
+
+
+def test_the_backward_model_of_ulmfit():
+  config = load("ulmfit.py", "target:backward")
+  assert config.trunk.reads_backward and config.objective.ar == 2.0
+  for argument in ("huge", "small:sideways"):
+    with pytest.raises(InputError, match=f"ulmfit.py:{argument}: the sizes are paper, small, tar"):
+      load("ulmfit.py", argument)
 
 
 def test_gpt2_of_no_published_size():

@@ -141,6 +141,10 @@ class LSTMStackConfig(TrunkConfig):
     return len(self.ways) == 2
 
   @property
+  def reads_backward(self) -> bool:  # type: ignore[override]
+    return self.directions == "backward"
+
+  @property
   def attention(self) -> str:  # type: ignore[override]
     return "causal" if self.directions == "forward" else "bidirectional"
 

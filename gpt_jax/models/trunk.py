@@ -134,6 +134,7 @@ class TrunkConfig(Config):
       only, so that both can predict.
     has_two_directions: whether the states of each layer are [forward; backward].
     decoder: whether an encoder reads a source, and a decoder writes.
+    reads_backward: whether a text's first state is the one that has read it all.
     attention: what a position attends to where no checkpoint says it, see ModelConfig.
     shared_layers: whether one block is applied `layers` times, as ALBERT's.
     init, activation, norm_epsilon: style of layers that continue it, see layers.style_of.
@@ -153,6 +154,7 @@ class TrunkConfig(Config):
   has_separate_directions: bool = False
   has_two_directions: bool = False
   decoder: bool = False
+  reads_backward: bool = False
   attention: str = "causal"
   shared_layers: bool = False
   init: str = "normal"

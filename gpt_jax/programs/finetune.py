@@ -167,6 +167,7 @@ def finetune_recipe(
     config.train_layers,
     config.layer_decay,
     steps_per_epoch if config.unfreeze else None,
+    config.unfreeze_epochs * steps_per_epoch,
   )
 
   def optimizer(steps: int) -> Optimizer:

@@ -33,6 +33,9 @@ class FinetuneConfig(RunConfig):
     "the maximum and the mean (ULMFiT); empty: one token",
     choices=("", "mean", "concat"),
   )
+  head_units: int = option(
+    0, "ReLU units between two layer norms in a classifier's head, as ULMFiT (50); 0: none", low=0
+  )
   mix: Any | None = option(
     None,
     "what a head reads in place of the last layer: MixedHead in configs/finetune_elmo.py, "
@@ -52,6 +55,9 @@ class FinetuneConfig(RunConfig):
   )
   unfreeze: bool = option(
     False, "begin with train_layers, by default 0, and train one layer more in each epoch"
+  )
+  unfreeze_epochs: int = option(
+    0, "with unfreeze, epochs after which all layers train; 0: one more in each, to the last", low=0
   )
   layer_decay: float = option(
     1.0, "learning rate of a layer, relative to the layer above it", low=0.01, high=1.0

@@ -151,6 +151,8 @@ def head_of(config: FinetuneConfig, task: LabeledTask, start: Start) -> dict[str
     head["pooling"] = config.pooling
   if config.pooling == "concat":  # the trunk's pooler is a map of one state
     head["transform"] = "none"
+  if config.head_units:
+    head["units"] = config.head_units
   if config.class_weights or config.label_smoothing:
     weights = list(parse_weights(config.class_weights, task.labels))
     head |= {"class_weights": weights, "label_smoothing": config.label_smoothing}
@@ -206,11 +208,15 @@ def check_options(config: FinetuneConfig, task: LabeledTask) -> None:
         f"{name}: for tasks that give each example one class, not for {task.name} ({task.kind}); "
         "leave it out"
       )
-  if config.pooling and (task.writes_text or task.head.get("pooling") != "sum"):
-    raise InputError(
-      f"pooling={config.pooling}: for tasks that give each text one class, not for {task.name} "
-      f"({task.kind}); leave it out"
-    )
+  of_texts = {"pooling": config.pooling, "head_units": config.head_units}
+  for name, value in of_texts.items():
+    if value and (task.writes_text or task.head.get("pooling") != "sum"):
+      raise InputError(
+        f"{name}={value}: for tasks that give each text one class, not for {task.name} "
+        f"({task.kind}); leave it out"
+      )
+  if config.unfreeze_epochs and not config.unfreeze:
+    raise InputError(f"unfreeze_epochs={config.unfreeze_epochs}: needs unfreeze=true")
   needs_labels = config.adversarial is None or config.adversarial.needs_labels
   if config.unlabeled and ((needs_labels and not has_views(config)) or not config.train_examples):
     raise InputError(
@@ -260,6 +266,7 @@ def trained_layers(
   train_layers: int | None,
   decay: float = 1.0,
   steps_per_layer: int | None = None,
+  steps_to_all: int = 0,
 ) -> Layerwise:
   """What trains later, more slowly or not at all.
 
@@ -270,6 +277,8 @@ def trained_layers(
     decay: learning rate of a layer as a share of that of the layer above it.
     steps_per_layer: updates after which the next layer begins to train, from the top; None: it
       stays frozen.
+    steps_to_all: updates after which all layers train, also those whose turn has not come; 0: each
+      waits for its turn.
 
   Raises:
     InputError: more layers than the trunk has.
@@ -289,7 +298,12 @@ def trained_layers(
   if steps_per_layer is not None:
     # Gradual unfreezing (section 3.3): from the last layer down, one more every steps_per_layer.
     first = train_layers or 0
-    return Layerwise(scale, lambda path: steps_per_layer * max(0, below(path) - first))
+    last = steps_to_all or steps_per_layer * (blocks + 1)  # the embeddings are the last
+
+    def start(path: str) -> int:
+      return min(last, steps_per_layer * max(0, below(path) - first))
+
+    return Layerwise(scale, start)
   if train_layers is None:
     return Layerwise(scale)
   frozen = [path for path in paths if below(path) > train_layers]

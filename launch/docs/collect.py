@@ -55,7 +55,7 @@ ARGUMENTS = {
   "finetune_encoder": "bert:table",
   "encoder_small": "next",
   **dict.fromkeys(("bert", "roberta", "albert"), "base"),
-  **dict.fromkeys(("elmo", "gpt2", "t5"), "small"),
+  **dict.fromkeys(("elmo", "gpt2", "t5", "ulmfit"), "small"),
   **dict.fromkeys(("finetune", "finetune_elmo", "finetune_ulmfit"), "table"),
   "translate": "t5",
 }

@@ -13,6 +13,7 @@ from gpt_jax.models.generator import language_model
 from gpt_jax.models.heads.classify import ClassifyHead, represent
 from gpt_jax.models.heads.language import LanguageHead
 from gpt_jax.models.lstm import LSTMConfig
+from gpt_jax.models.lstm_stack import LSTMStackConfig
 from gpt_jax.models.model import ModelConfig, parameter_shapes
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.models.trunk import States
@@ -105,6 +106,37 @@ def test_concat_is_the_anchor_the_maximum_and_the_mean_of_a_text():
   np.testing.assert_allclose(found[:, 0], wanted, rtol=1e-6)
   spec = ModelConfig(TRUNKS[0], (ClassifyHead(2, "concat"),))
   assert parameter_shapes(spec)["head/kernel"] == (3 * TRUNKS[0].width, 2)
+
+
+def test_a_trunk_that_reads_backward_ends_at_the_first_token():
+  trunk = LSTMStackConfig(9, units=(3,), embedding_width=3, directions="backward")
+  hidden = np.random.default_rng(0).standard_normal((1, 5, 3)).astype(np.float32)
+  rows = np.array([[1, 1, 2, 2, 2]]), np.array([[0, 1, 0, 1, 2]])
+  batch = Batch(
+    Rows(rows[0], rows[1], rows[0]), labels=Labels(np.array([[1], [4]], np.int32), None, None)
+  )
+  params = {"kernel": np.eye(3, dtype=np.float32), "bias": np.zeros(3, np.float32)}
+  states = States(hidden, np.zeros((1, 3), np.float32))
+  scores = ClassifyHead(3).build(trunk).apply({"params": params}, states, batch, None)
+  np.testing.assert_array_equal(scores, hidden[0, [0, 2]])
+
+
+def test_ulmfits_hidden_layer(extracts):
+  """Against NumPy; the parameters are random, the norms' too."""
+  head = ClassifyHead(3, units=5).build(TRUNKS[0])
+  states, batch = anchored(extracts)
+  shapes = jax.eval_shape(head.init, jax.random.key(0), states, batch, None)["params"]
+  rng = np.random.default_rng(2)
+  p = jax.tree.map(lambda x: rng.standard_normal(x.shape).astype(np.float32), shapes)
+
+  def norm(x, p):
+    centered = x - x.mean(-1, keepdims=True)
+    return centered / np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-5) * p["scale"] + p["bias"]
+
+  x = norm(extracts.sum(1), p["norm_in"]) @ p["hidden"]["kernel"] + p["hidden"]["bias"]
+  expected = norm(np.maximum(x, 0), p["norm_hidden"]) @ p["kernel"] + p["bias"]
+  scores = jax.jit(head.apply)({"params": p}, states, batch, None)
+  np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("pooling", ["sum", "per_choice"])

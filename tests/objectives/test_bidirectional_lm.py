@@ -1,5 +1,7 @@
 """Language models of both directions: what is read and predicted, by which side, and the loss."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from gpt_jax.models.characters import CharacterConfig
 from gpt_jax.models.loss import model_loss
 from gpt_jax.models.lstm_stack import LSTMStackConfig
 from gpt_jax.models.model import ModelConfig, make_heads
+from gpt_jax.objectives.backward_lm import BackwardLM
 from gpt_jax.objectives.bidirectional_lm import BidirectionalLM
 from gpt_jax.ops.cross_entropy import logits
 
@@ -87,6 +90,27 @@ def test_the_loss_is_half_the_sum_of_both_means(elmo, tiny_tokenizer):
   expected = (np.mean(losses["forward"]) + np.mean(losses["backward"])) / 2
   assert total == pytest.approx(expected, rel=1e-5)
   assert metrics["loss"].value == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_backward_half_by_itself(elmo, tiny_tokenizer):
+  """A trunk that only reads backward, with the backward weights of one that reads both ways."""
+  model, params = elmo
+  batch = bound(tiny_tokenizer, texts(tiny_tokenizer.vocab_size))
+  _, both = jax.jit(model_loss(model))(params, batch, None)
+  trunk = dataclasses.replace(ELMO, directions="backward").with_vocabulary(tiny_tokenizer)
+  objective = BackwardLM(ar=2.0)
+  spec = ModelConfig(trunk, make_heads(objective.heads), objective.attention)
+  one = {**params["trunk"]}
+  for name in ("block_0", "block_1"):
+    one[name] = {"backward": one[name]["backward"]}
+  loss = jax.jit(model_loss(spec.build()))
+  total, metrics = loss({**params, "trunk": one}, batch, None)
+  assert metrics["backward_loss"].value == pytest.approx(both["backward_loss"].value, rel=1e-5)
+  regularized = metrics["backward_loss"].value + 2 * metrics["activation_loss"].value
+  assert total == pytest.approx(regularized, rel=1e-5)
+  with pytest.raises(InputError, match="backward_lm needs directions=backward"):
+    forward = dataclasses.replace(trunk, directions="forward")
+    ModelConfig(forward, make_heads(objective.heads), objective.attention)
 
 
 def test_no_prediction_has_seen_its_token(elmo, tiny_tokenizer):

@@ -86,6 +86,8 @@ def test_from_text_to_tags(prepared, tmp_path):
     ("story-ending", {"mix": MixedHead(layer=3)}, "mix.layer=3: the trunk has the layers 0 to 1"),
     ("story-next", {"pooling": "mean"}, "pooling=mean: for tasks that give each text one class"),
     ("story-tags", {"pooling": "mean"}, "pooling=mean: for tasks that give each text one class"),
+    ("story-tags", {"head_units": 5}, "head_units=5: for tasks that give each text one class"),
+    ("story-ending", {"unfreeze_epochs": 2}, "unfreeze_epochs=2: needs unfreeze=true"),
   ],
 )
 def test_settings_that_do_not_fit(finetuned, tmp_path, task, options, message):

@@ -138,6 +138,9 @@ def test_rates_and_beginnings_by_layer():
   assert layerwise.frozen == ()
   assert list(map(layerwise.scale, PATHS)) == [1, 0.5, 0.25, 0.125]
   assert list(map(layerwise.start, PATHS)) == [0, 0, 10, 20]
+  # As fastai's code: the head, the last layer, then all.
+  layerwise = trained_layers(PATHS, TRUNK, None, steps_per_layer=10, steps_to_all=20)
+  assert list(map(layerwise.start, PATHS)) == [0, 10, 20, 20]
 
 
 def test_more_layers_than_there_are_is_refused():

@@ -11,7 +11,7 @@ from gpt_jax.config import option, register
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.head import Head
 from gpt_jax.models.heads.style import style_of
-from gpt_jax.models.layers import Projection, initializer
+from gpt_jax.models.layers import LayerNorm, Projection, initializer
 from gpt_jax.models.trunk import States, TrunkConfig
 from gpt_jax.ops.dropout import Key, dropout
 from gpt_jax.ops.lookup import lookup
@@ -41,11 +41,15 @@ class AnchorHead(Head):
   labeled = True
   per_token = False
   pooling = "sum"
+  units = 0
 
   def build(self, trunk: TrunkConfig) -> nn.Module:
     check_transform(self.transform, trunk)
     init = style_of(trunk).init
-    return Classifier(self.num_classes, self.dropout, self.pooling, self.transform, init)
+    last_is_first, units = trunk.reads_backward, self.units
+    return Classifier(
+      self.num_classes, self.dropout, self.pooling, self.transform, init, units, last_is_first
+    )
 
   def denominator(self, batch: Batch) -> jax.Array:
     return self.example_weights(given(batch.labels)).sum()
@@ -87,6 +91,12 @@ class ClassifyHead(AnchorHead):
     0.0, "share of each label that is spread over all classes in the loss", low=0.0, high=0.99
   )
   transform: str = transform_option()
+  units: int = option(
+    0,
+    "of the representation, before the linear map: layer norm, dropout, so many ReLU units, layer "
+    "norm, dropout of 0.1 (ULMFiT: 50, with batch norm, which is no sum over examples); 0: nothing",
+    low=0,
+  )
 
   def __post_init__(self):
     super().__post_init__()
@@ -138,6 +148,8 @@ class Classifier(nn.Module):
     dropout: on the input, and that of a dense transform.
     pooling, transform: see ClassifyHead.
     kernel_init: of the kernels, see layers.initializer.
+    units: see ClassifyHead.
+    last_is_first: whether the trunk reads backward, so that a text's anchor is its first position.
   """
 
   outputs: int
@@ -145,10 +157,14 @@ class Classifier(nn.Module):
   pooling: str = "sum"
   transform: str = "none"
   kernel_init: str = "normal"
+  units: int = 0
+  last_is_first: bool = False
 
   @nn.compact
   def __call__(self, states: States, batch: Batch, key: Key | None = None):
     """Scores [N, K], float32."""
+    if self.last_is_first:
+      batch = _at_first_positions(batch)
     x = represent(states.hidden, batch, self.pooling)  # [N, C, D]
     if self.transform == "pooler":
       x = given(states.pooler)(x)
@@ -161,7 +177,7 @@ class Classifier(nn.Module):
       )
     if self.pooling != "per_choice":
       x = x.sum(1)  # [N, D], see pool
-    x = self._drop(x, key)
+    x = dropout(self._hidden(x, key), 0.1, key) if self.units else self._drop(x, key)
     # With one score a sequence [N, C, 1], the C choices are the classes of the softmax (eq. 3).
     scores_per_anchor = 1 if self.pooling == "per_choice" else self.outputs
     kernel = self.param("kernel", initializer(self.kernel_init), (x.shape[-1], scores_per_anchor))
@@ -170,12 +186,26 @@ class Classifier(nn.Module):
     scores = x @ kernel + bias.reshape((1,) * (x.ndim - 1) + (-1,))
     return scores[..., 0] if self.pooling == "per_choice" else scores  # [N, C] or [N, K]
 
+  def _hidden(self, x, key):
+    """ULMFiT's hidden layer (fastai, PoolingLinearClassifier), [N, …, units]."""
+    x = self._drop(LayerNorm("float32", name="norm_in")(x), key and key.fold(0))
+    init = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")  # torch's
+    x = Projection(x.shape[-1:], (self.units,), "float32", kernel_init=init, name="hidden")(x)
+    return LayerNorm("float32", name="norm_hidden")(jax.nn.relu(x))
+
   def _drop(self, x, key):
     if self.pooling != "per_choice":
       return dropout(x, self.dropout, key)
     # One mask for all choices of an example: with several, the choices would be compared on
     # different features (openai/train.py:185).
     return x * dropout(jnp.ones_like(x[:, :1]), self.dropout, key)
+
+
+def _at_first_positions(batch: Batch) -> Batch:
+  """The batch with each anchor moved to the first position of its text."""
+  labels = given(batch.labels)
+  before = batch.rows.positions.reshape(-1)[labels.anchors]
+  return batch._replace(labels=labels._replace(anchors=labels.anchors - before))
 
 
 def pool(hidden: jax.Array, batch: Batch, pooling: str) -> jax.Array:

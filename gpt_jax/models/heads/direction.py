@@ -20,7 +20,7 @@ from gpt_jax.ops.cross_entropy import cross_entropy
 class DirectionHead(Head):
   """-log P(token | the tokens on one side of it), in nats, by the trunk's table.
 
-  Each direction predicts by its own half of the hidden states: both together have read the token.
+  Each direction predicts by its own part of the hidden states: both together have read the token.
   """
 
   backward: bool = option(False, "predict from the tokens after it, and not from those before it")
@@ -38,10 +38,10 @@ class DirectionHead(Head):
     return f"{self.scope}_loss"
 
   def check_trunk(self, trunk: TrunkConfig) -> None:
-    if not trunk.has_separate_directions:
+    if not (trunk.has_separate_directions or (self.backward and trunk.reads_backward)):
       raise InputError(
         "trunk: predicting in both directions needs two that do not see each other, as those of "
-        "LSTMStackConfig(directions=separate)"
+        "LSTMStackConfig(directions=separate); backward_lm needs directions=backward"
       )
 
   def build(self, trunk: TrunkConfig) -> nn.Module:
@@ -55,7 +55,8 @@ class DirectionHead(Head):
     """A target at position t is the token there, which the state of a neighbor predicts."""
     del outputs
     predictions = given(batch.predictions)
-    hidden = jnp.split(states.hidden, 2, axis=-1)[self.backward]
+    halves = states.hidden.shape[-1] // (states.table.shape[-1] - 1)  # a table has a bias
+    hidden = jnp.split(states.hidden, halves, axis=-1)[-1 if self.backward else 0]
     # Before position t, or after it. The ends of a text are special tokens, which nothing predicts,
     # so no prediction is from another text or from the other end of the row.
     hidden = jnp.roll(hidden, -1 if self.backward else 1, axis=1)
