@@ -21,8 +21,8 @@ TOPOLOGY = flags.DEFINE_string(
 VARY = flags.DEFINE_multi_string(
   "vary", [], "FIELD=VALUE,VALUE,… of the config: a plan for each, side by side"
 )
-DATA = flags.DEFINE_string(
-  "data", DEFAULTS["data"], "folder that launch/prepare.py wrote: its vocabulary and length"
+DATA = flags.DEFINE_list(
+  "data", DEFAULTS["data"], "folders that launch/prepare.py wrote: their vocabulary and length"
 )
 PRICE = flags.DEFINE_float("price", DEFAULTS["price"], "of one device for an hour", lower_bound=0)
 OUT = flags.DEFINE_string("out", DEFAULTS["out"], "JSON file for the numbers")
@@ -36,7 +36,7 @@ def main():
     CONFIG.value,
     TOPOLOGY.value,
     VARY.value,
-    DATA.value,
+    ",".join(DATA.value),
     price=PRICE.value,
     out=OUT.value,
     overwrite=OVERWRITE.value,

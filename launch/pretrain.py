@@ -9,7 +9,7 @@ from absl import flags
 import command_line
 
 CONFIG = command_line.define_config(takes="PretrainConfig")
-DATA = flags.DEFINE_string(
+DATA = flags.DEFINE_list(
   "data", None, "folder that launch/prepare.py wrote; several: a mixture", required=True
 )
 CHECKPOINT = flags.DEFINE_string(
@@ -27,13 +27,13 @@ command_line.define_distributed()
 def main():
   from gpt_jax.apps.report.report import write_report
   from gpt_jax.programs import pretrain
-  from gpt_jax.programs.pretrain_mixture import folders_of, with_sources
+  from gpt_jax.programs.pretrain_mixture import with_sources
   from gpt_jax.programs.pretrain_samples import with_samples
   from gpt_jax.programs.pretrain_start import from_checkpoint
   from gpt_jax.training.profile import parse_span
   from gpt_jax.training.trackers import parse_trackers
 
-  config, folders, workdir = CONFIG.value, folders_of(DATA.value), WORKDIR.value
+  config, folders, workdir = CONFIG.value, DATA.value or [""], WORKDIR.value
   pretrain.run(
     config,
     folders[0],

@@ -25,7 +25,7 @@ TOLERANCE = flags.DEFINE_float(
 REPLAY = flags.DEFINE_integer(
   "replay", None, "step of a checkpoint that is trained again from the one before it", lower_bound=1
 )
-DATA = flags.DEFINE_string("data", "", "for --replay: the data of the run, as it was given to it")
+DATA = flags.DEFINE_list("data", "", "for --replay: the data of the run, as it was given to it")
 
 
 def main():
@@ -34,7 +34,7 @@ def main():
 
     if len(CHECKPOINT.value) != 1 or TEXT.value:
       raise InputError(f"--replay={REPLAY.value} needs one --checkpoint=WORKDIR, and no --text")
-    if not replay.run(CHECKPOINT.value[0], REPLAY.value, DATA.value)["equal"]:
+    if not replay.run(CHECKPOINT.value[0], REPLAY.value, ",".join(DATA.value))["equal"]:
       sys.exit(1)
     return
   from gpt_jax.programs import verify
