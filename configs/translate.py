@@ -9,10 +9,11 @@
   python launch/predict.py --checkpoint=runs/en-de/best --input=FILE --out=translations.tsv
 
 DIR has train.en and train.de, line n of one the translation of line n of the other, and val.en and
-val.de; other names and languages by --config.task.train, .dev, .test, .source and .target. A table
-with a column for each language is named with its suffix (.tsv, .csv, .jsonl). One
-vocabulary serves both languages. With --checkpoint=DIR in place of none and the tokenizer, a
-pre-trained GPT or T5 goes on, the latter with its own --config.task.prompt.
+val.de; --config=configs/translate.py:t5:de-en is the other direction, other names are set by
+--config.task.train, .dev and .test. A table with a column for each language is named with its
+suffix (.tsv, .csv, .jsonl). One vocabulary serves both languages. With --checkpoint=DIR in place of
+none and the tokenizer, a pre-trained GPT or T5 goes on, the latter with its own
+--config.task.prompt. More pairs from text of one language: gpt_jax/apps/backtranslate/README.md.
 
 Hardware: two CPU cores, about an hour. Expect, of T5 on Multi30k (29,000 pairs) after 6 epochs, a
 BLEU of 33 in lower case (configs/RESULTS.md); GPT's trunk was not measured at this size. lstm has
@@ -44,11 +45,16 @@ OPTIMIZERS = {
 }
 
 
-def get_config(system: str) -> FinetuneConfig:
-  if system not in TRUNKS:
-    raise InputError(f"--config=configs/translate.py:{system}: is one of {', '.join(TRUNKS)}")
+def get_config(system_and_languages: str) -> FinetuneConfig:
+  system, _, languages = system_and_languages.partition(":")
+  source, _, target = (languages or "en-de").partition("-")
+  if system not in TRUNKS or not target:
+    raise InputError(
+      f"--config=configs/translate.py:{system_and_languages}: must be SYSTEM or "
+      f"SYSTEM:SOURCE-TARGET, such as t5:de-en; SYSTEM is one of {', '.join(TRUNKS)}"
+    )
   return FinetuneConfig(
-    task=PairsTask(longest=40),
+    task=PairsTask(source=source, target=target, longest=40),
     batch_size=64,
     trunk=TRUNKS[system],
     optim=OPTIMIZERS[system],

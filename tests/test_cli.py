@@ -698,6 +698,19 @@ CASES = [
     "verify --checkpoint={pretrained} --checkpoint={pretrained} --data=labels --text=the",
     "--data is for --replay=STEP",
   ),
+  (
+    "backtranslate --checkpoint={pretrained} --input=text.txt --out=new.tsv",
+    "a language model without a head; it should be fine-tuned on text pairs",
+  ),
+  (
+    "backtranslate --checkpoint={pretrained} --input=text.txt --out=new.csv",
+    "--out=new.csv: should",
+  ),
+  (f"{PRETRAIN},nothing", "--data=nothing: no such folder"),
+  (f"{PRETRAIN},prepared", "prepared,prepared: a folder is there twice"),
+  (f"{PRETRAIN},foreign", "foreign/train.json: missing"),
+  ("pretrain --config=tiny.py --workdir=new --data=", "train.json: missing"),
+  (f"{PRETRAIN} --config.data.weights=1,2", "data.weights: are of several prepared folders"),
   ("harness --checkpoint={pretrained}", "missing --tasks"),
   ("harness --checkpoint={pretrained} --tasks=cola --limit=-1", "--limit=-1: "),
 ]

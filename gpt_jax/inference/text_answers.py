@@ -1,5 +1,6 @@
 """Predictions of any task; of a text-to-text model what it writes up to the end token."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -36,14 +37,15 @@ def answer_to(
   return Text([special[START]], sampling, source=ids, end=special[END])
 
 
-def greedy_answers(
+def written_answers(
   model: Model,
   params: Any,
   encoded: EncodedText,
   tokenizer: Tokenizer,
   done: Callable[[int], None] = lambda _: None,
+  sampling: Sampling = Sampling(temperature=0),  # noqa: B008  # a constant
 ) -> list[str | None]:
-  """Decodes an answer to every example greedily; None: the answer has no end.
+  """Decodes an answer to every example token by token; None: the answer has no end.
 
   Args:
     model: from models.generator.generator.
@@ -51,8 +53,9 @@ def greedy_answers(
     encoded: from TextTask.encode; its answers are not read.
     tokenizer: of the model.
     done: is called with the number of finished texts as it grows.
+    sampling: by default greedy; example n has the seed that is n higher.
   """
-  texts = _texts(model, encoded, tokenizer)
+  texts = _texts(model, encoded, tokenizer, sampling)
   finished = 0
   # Sorted for less padding; the answers are read from `texts`, in their own order.
   for continued in continue_texts(model, params, by_length(texts)):
@@ -70,9 +73,9 @@ def searched_answers(
   length_penalty: float,
   done: Callable[[int], None] = lambda _: None,
 ) -> list[str | None]:
-  """As greedy_answers, by beam search; see beam.beam_search."""
+  """As written_answers, by beam search; see beam.beam_search."""
   answers = []
-  for text in _texts(model, encoded, tokenizer):
+  for text in _texts(model, encoded, tokenizer, Sampling(temperature=0)):
     options = (beams, text.missing, length_penalty, text.end, text.source)
     best = beam_search(model, params, text.prompt, *options)[0]
     answers.append(decode_answer(best.ids, tokenizer))
@@ -80,14 +83,15 @@ def searched_answers(
   return answers
 
 
-def _texts(model: Model, encoded: EncodedText, tokenizer: Tokenizer) -> list[Text]:
-  """Each example's input, to be answered greedily; a text that goes on beyond its room is none."""
-  return [
-    answer_to(
-      encoded.source(n).tolist(), model.config, tokenizer, Sampling(encoded.room(n), temperature=0)
-    )
-    for n in range(len(encoded))
-  ]
+def _texts(
+  model: Model, encoded: EncodedText, tokenizer: Tokenizer, sampling: Sampling
+) -> list[Text]:
+  """Each example's input, to be answered; a text that goes on beyond its room is none."""
+  texts = []
+  for n in range(len(encoded)):
+    own = dataclasses.replace(sampling, max_tokens=encoded.room(n), seed=sampling.seed + n)
+    texts.append(answer_to(encoded.source(n).tolist(), model.config, tokenizer, own))
+  return texts
 
 
 def make_task_predictor(
@@ -122,7 +126,7 @@ def _make_writer(task: Any, model: Model, tokenizer: Tokenizer) -> Callable[...,
       search = task.beams, task.length_penalty
       answers = searched_answers(model, params, encoded, tokenizer, *search, done)
     else:
-      answers = greedy_answers(model, params, encoded, tokenizer, done)
+      answers = written_answers(model, params, encoded, tokenizer, done)
     return task.read(answers, encoded.words)
 
   return predict

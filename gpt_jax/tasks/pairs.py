@@ -1,8 +1,9 @@
 """Translation of the user's own text pairs: two aligned files, or a table with two columns."""
 
 import dataclasses
+import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from gpt_jax.config import Config, option, register
@@ -29,6 +30,12 @@ class PairsTask(Config):
   prompt: str = option("", "put before each text, such as T5's 'translate English to German: '")
   longest: int = option(
     0, "leave out training pairs with more words on a side; 0: none", unit="words", low=0
+  )
+  synthetic: str = option(
+    "", "table of further training pairs, as backtranslate writes it; empty: none"
+  )
+  upsample: int = option(
+    1, "times that each pair of `train` comes in an epoch, synthetic ones come once", low=1
   )
   lowercase: bool = option(
     False, "compare in lower case, for a vocabulary that folds it; the signatures then say case:lc"
@@ -61,7 +68,16 @@ class PairsTask(Config):
     name = {"train": self.train, "dev": self.dev, "test": self.test}[split]
     if not name:
       raise InputError(f"PairsTask.{split}: no file is named; config.task.{split}=FILE names one")
-    path = os.path.join(data_dir, name)
+    rows = self._pairs(os.path.join(data_dir, name), split)
+    if split != "train":
+      return rows
+    synthetic: Iterable[Any] = ()
+    if self.synthetic:
+      path = os.path.join(data_dir, self.synthetic)
+      synthetic = read_usable(path, self.columns, self.target)
+    return itertools.chain(list(rows) * self.upsample, synthetic)
+
+  def _pairs(self, path: str, split: str) -> Iterator[Any]:
     if path.endswith(_TABLES):
       return read_usable(path, self.columns, self.target, unlabeled=split == "test")
     return self._files(path, split)

@@ -1,0 +1,1 @@
+"""Back-translation: synthetic training pairs from text of the target language alone."""

@@ -1,0 +1,177 @@
+"""Writes synthetic training pairs for a translation: real text of its target language, and what a
+model of the other direction makes of it (Sennrich et al. 2016, Improving Neural Machine Translation
+Models with Monolingual Data).
+"""
+
+import collections
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from gpt_jax.checkpoints.load import LoadedModel, load_model
+from gpt_jax.errors import InputError
+from gpt_jax.files import atomic_file
+from gpt_jax.inference.beam import check_search
+from gpt_jax.inference.stream import Sampling
+from gpt_jax.inference.text_answers import searched_answers, written_answers
+from gpt_jax.parallel.processes import log
+from gpt_jax.programs.outputs import check_out
+from gpt_jax.tasks.answers.translation import Pair
+from gpt_jax.tasks.readers import read_every_line
+
+FILLER = "_"  # in the place of a word that noise has removed
+_MOVES = 3  # places that noise moves a word by, at most
+_BATCH = 2048  # texts translated between two reports
+
+
+class Filter(NamedTuple):
+  """Which pairs are kept.
+
+  Attributes:
+    longest: words on a side, at most.
+    ratio: words of the longer side for each of the shorter one, at most.
+  """
+
+  longest: int
+  ratio: float
+
+  def problem(self, text: str, translation: str | None) -> str:
+    """Why a pair is left out; "": it is kept."""
+    if translation is None:
+      return "without an end"
+    shorter, longer = sorted((len(text.split()), len(translation.split())))
+    if not shorter:
+      return "empty"
+    if longer > self.longest:
+      return "too long"
+    if longer > self.ratio * shorter:
+      return "of unequal length"
+    return "copied" if text == translation else ""
+
+
+def run(
+  checkpoint: str,
+  source: str,
+  out: str,
+  *,
+  beams: int = 1,
+  temperature: float = 0.0,
+  top_k: int = 0,
+  noise: float = 0.0,
+  tag: str = "<BT>",
+  longest: int = 250,
+  ratio: float = 1.5,
+  seed: int = 0,
+  overwrite: bool = False,
+) -> dict[str, int]:
+  """Translates every line of a text, and writes the pairs that pass the filters.
+
+  Args:
+    checkpoint: a model that translates from the language of the text.
+    source: a file of one sentence a line.
+    out: a TSV file with a column for each language, named as in the checkpoint's task: the tag and
+      the translation, and the line.
+    beams: of a beam search; 1: one token after the other.
+    temperature: 0 takes the likeliest token, 1 samples from the model.
+    top_k: tokens to sample among; 0: all.
+    noise: probability that a word of a translation is removed, and that it is replaced by a filler;
+      words also move by up to 3 places (Edunov et al. 2018, section 3); 0: none.
+    tag: marks translations as synthetic (Caswell et al. 2019); "": nothing does.
+    longest: leave out pairs with more words on a side.
+    ratio: leave out pairs with a side of more words than the other one's times this.
+    seed: of samples and noise.
+    overwrite: whether an existing output may be replaced.
+
+  Returns:
+    How many lines were read and kept, and how many left out for which reason.
+
+  Raises:
+    InputError: no translation model, settings out of range, or no line that can be kept.
+  """
+  _check_settings(beams, temperature, noise, tag, ratio)
+  if not out.endswith(".tsv"):
+    raise InputError(f"out={out}: should be a .tsv file")
+  check_out(out, overwrite)
+  loaded, kept = _load(checkpoint), Filter(longest, ratio)
+  # A tab would begin a column.
+  lines = [line.replace("\t", " ").strip() for _, line in read_every_line(source)]
+  numbers = [number for number, line in enumerate(lines) if line]
+  counts = collections.Counter(read=len(lines), kept=0, blank=len(lines) - len(numbers))
+  task = loaded.meta["task"]  # that of the checkpoint: the pairs are for the other direction
+  with atomic_file(out) as file:
+    print(task["target"], task["source"], sep="\t", file=file)
+    for begin in range(0, len(numbers), _BATCH):
+      batch = numbers[begin : begin + _BATCH]
+      # A line's seed is that of its number, whatever the batches are.
+      sampling = Sampling(temperature=temperature, top_k=top_k, seed=seed + begin)
+      translations = _translate(loaded, [lines[number] for number in batch], beams, sampling)
+      for number, translation in zip(batch, translations, strict=True):
+        problem = kept.problem(lines[number], translation)
+        counts[problem or "kept"] += 1
+        if not problem:
+          words = noised((translation or "").split(), noise, seed, number)
+          print(" ".join([tag, *words]).strip(), lines[number], sep="\t", file=file)
+      log(f"{begin + len(batch):,} of {len(numbers):,} lines translated, {counts['kept']:,} kept")
+    reasons = [f"{count:,} {name}" for name, count in counts.items() if count]
+    if not counts["kept"]:
+      raise InputError(f"{source}: no pair can be kept: {', '.join(reasons) or 'it is empty'}")
+  log(f"{out}: {', '.join(reasons)}")
+  return dict(counts)
+
+
+def _check_settings(beams: int, temperature: float, noise: float, tag: str, ratio: float) -> None:
+  check_search(beams, 1.0)
+  if beams > 1 and temperature:
+    raise InputError(f"temperature={temperature:g}: a search of beams={beams} does not sample")
+  limits = (
+    ("temperature", temperature, 0, 100),
+    ("noise", noise, 0, 0.5),
+    ("ratio", ratio, 1, 100),
+  )
+  for name, value, low, high in limits:
+    if not low <= value <= high:
+      raise InputError(f"{name}={value:g}: must be from {low} to {high}")
+  if tag.split() not in ([], [tag]):
+    raise InputError(f"tag={tag!r}: must be one word, or empty")
+
+
+def _load(checkpoint: str) -> LoadedModel:
+  """The model. Raises InputError if it does not translate."""
+  loaded = load_model(checkpoint)
+  if loaded.task is None or loaded.task.kind != "translation":
+    kind = loaded.without_task if loaded.task is None else f"a model of {loaded.task.name}"
+    raise InputError(f"checkpoint={checkpoint}: {kind}; it should be fine-tuned on text pairs")
+  return loaded
+
+
+def _translate(
+  loaded: LoadedModel, texts: Sequence[str], beams: int, sampling: Sampling
+) -> list[str | None]:
+  """A translation of each text; None: it has no end."""
+  pairs = [Pair(text, None, f"line {text[:40]!r}") for text in texts]
+  encoded: Any = loaded.encode(loaded.task, pairs)
+  model, params = loaded.generator(), jax.device_put(loaded.params)
+  if beams > 1:
+    return searched_answers(model, params, encoded, loaded.tokenizer, beams, 1.0)
+  return written_answers(model, params, encoded, loaded.tokenizer, sampling=sampling)
+
+
+def noised(words: Sequence[str], noise: float, seed: int, number: int) -> list[str]:
+  """The words without some, with a filler in place of others, in nearly the same order.
+
+  Args:
+    words: of a text.
+    noise: probability of each; at 0 the words stay as they are.
+    seed: of the noise.
+    number: of the text.
+  """
+  if not noise:
+    return list(words)
+  rng = np.random.default_rng([seed, number])
+  kept = [word for word in words if rng.random() >= noise] or words[:1]
+  filled = [FILLER if rng.random() < noise else word for word in kept]
+  # By sorting places of which each is moved by less than 4, no word passes more than 3 others.
+  order = np.argsort(np.arange(len(filled)) + rng.uniform(0, _MOVES + 1, len(filled)))
+  return [filled[place] for place in order]
