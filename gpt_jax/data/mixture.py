@@ -73,6 +73,7 @@ class MixedText(TokenFile):
     # Not super().__init__, which opens one file.
     self.files, self.shares = tuple(files), tuple(shares)
     self.path = ",".join(file.path for file in files)
+    self.tokenizer_hash = files[0].tokenizer_hash
     self.n_tokens = sum(file.n_tokens for file in files)
     entropies = [file.unigram_entropy for file in files]
     self.unigram_entropy = float(np.dot(entropies, shares))

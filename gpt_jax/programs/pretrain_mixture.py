@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from gpt_jax.data.mixture import MixedText, MixedWindows, mixture_shares
-from gpt_jax.data.windows import Windows
 from gpt_jax.errors import InputError
 from gpt_jax.programs.pretrain import MakeRecipe, pretrain_recipe
 from gpt_jax.programs.pretrain_config import PretrainConfig
@@ -21,7 +20,7 @@ from gpt_jax.training.recipe import Recipe
 class Mixture(Text):
   """The texts of several folders; `train` and `held_out` are of type MixedText."""
 
-  def windows(self, config: PretrainConfig, tokens: Any, seed: int = 0) -> Windows:
+  def windows(self, config: PretrainConfig, tokens: Any, seed: int = 0) -> MixedWindows:
     """See Text.windows."""
     # TrainConfig.seed has 32 bits, so no two sources of any two runs share their noise.
     sources = [
@@ -47,14 +46,9 @@ def mix(config: PretrainConfig, texts: Sequence[Text]) -> Text:
   return Mixture(MixedText(train, shares), MixedText(held_out, shares), tokenizer)
 
 
-def folders_of(data: str) -> list[str]:
-  """The folders that are separated by commas."""
-  return [folder.strip() for folder in data.split(",")]
-
-
 def load_texts(config: PretrainConfig, data: str) -> Text:
   """The text of a prepared folder, or of several, separated by commas; see mix."""
-  return mix(config, [load_text(config, folder) for folder in folders_of(data)])
+  return mix(config, [load_text(config, folder) for folder in data.split(",")])
 
 
 def with_sources(folders: Sequence[str], make_recipe: MakeRecipe = pretrain_recipe) -> MakeRecipe:
@@ -94,7 +88,7 @@ def with_sources(folders: Sequence[str], make_recipe: MakeRecipe = pretrain_reci
 
 
 def _measure(
-  measure: Callable[..., dict[str, float]], held_out: dict[str, Windows], shares: Sequence[float]
+  measure: Callable[..., dict[str, float]], held_out: dict[str, Any], shares: Sequence[float]
 ) -> Callable[[Any], dict[str, float]]:
   """The function from parameters to the measures of a mixture and of its sources."""
 

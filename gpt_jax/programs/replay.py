@@ -11,15 +11,14 @@ from gpt_jax.checkpoints.fingerprint import describe
 from gpt_jax.checkpoints.restore import restore_step, saved_meta, saved_steps
 from gpt_jax.checkpoints.run_folder import read_config
 from gpt_jax.config import from_json
-from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.errors import InputError, counted
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.programs import finetune, pretrain
 from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.programs.finetune_task import build_task, encode_training
-from gpt_jax.programs.pretrain import PretrainConfig, Text
-from gpt_jax.programs.pretrain_mixture import folders_of, mix
+from gpt_jax.programs.pretrain import PretrainConfig
+from gpt_jax.programs.pretrain_mixture import load_texts
 from gpt_jax.programs.start import Start
 from gpt_jax.tasks.formats import Format
 from gpt_jax.training.recipe import Recipe, make_trainer
@@ -104,13 +103,9 @@ def _check_length(workdir: str, noted: dict[str, Any], start: int, step: int) ->
 def _pretraining(config: PretrainConfig, tokenizer: Tokenizer, data: str) -> Recipe:
   if not data:
     raise InputError("--data is needed: the folder of the run's prepared text")
-  text = mix(
-    config,
-    [
-      Text(TokenFile(folder, "train"), TokenFile(folder, "valid"), tokenizer)
-      for folder in folders_of(data)
-    ],
-  )
+  text = load_texts(config, data)
+  text.train.check_vocabulary(tokenizer)
+  text = text._replace(tokenizer=tokenizer)  # with the special tokens of the run
   identity = pretrain.data_identity(text.train, text.held_out)
   return dataclasses.replace(pretrain.text_recipe(config, text), identity=identity)
 
