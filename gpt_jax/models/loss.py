@@ -84,6 +84,8 @@ class ModelLoss:
       with jax.named_scope("loss"), jax.named_scope(head.scope):
         # Evaluation measures the plain loss, without terms for training such as the z-loss.
         evaluated = head.measured if key is None else head
+        if evaluated is None:
+          continue
         mean = evaluated.loss(output, states, batch, self.model.num_tokens)
       metrics[head.metric] = mean  # unweighted, comparable between runs
       if (accuracy := head.accuracy(output, batch)) is not None:

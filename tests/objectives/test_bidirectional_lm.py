@@ -15,6 +15,7 @@ from gpt_jax.models.model import ModelConfig, make_heads
 from gpt_jax.objectives.backward_lm import BackwardLM
 from gpt_jax.objectives.bidirectional_lm import BidirectionalLM
 from gpt_jax.ops.cross_entropy import logits
+from gpt_jax.ops.dropout import step_key
 
 LENGTH = 12
 SIZES = [10, 10, 4, 1, 0]
@@ -104,8 +105,11 @@ def test_the_backward_half_by_itself(elmo, tiny_tokenizer):
   for name in ("block_0", "block_1"):
     one[name] = {"backward": one[name]["backward"]}
   loss = jax.jit(model_loss(spec.build()))
-  total, metrics = loss({**params, "trunk": one}, batch, None)
+  params = {**params, "trunk": one}
+  total, metrics = loss(params, batch, None)
   assert metrics["backward_loss"].value == pytest.approx(both["backward_loss"].value, rel=1e-5)
+  assert total == metrics["backward_loss"].value and "activation_loss" not in metrics
+  total, metrics = loss(params, batch, step_key(0, 0))
   regularized = metrics["backward_loss"].value + 2 * metrics["activation_loss"].value
   assert total == pytest.approx(regularized, rel=1e-5)
   with pytest.raises(InputError, match="backward_lm needs directions=backward"):

@@ -52,8 +52,8 @@ class Head(Config):
     return self.reads_layers or self.pooling in ("mean", "concat")
 
   @property
-  def measured(self) -> "Head":
-    """The head whose loss is evaluated, where this one trains on more than that."""
+  def measured(self) -> "Head | None":
+    """The head whose loss is evaluated, where this one trains on more than that; None: none is."""
     return self
 
   def check_trunk(self, trunk: TrunkConfig) -> None:
