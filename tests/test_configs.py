@@ -35,6 +35,7 @@ FILES = sorted(path.name for path in (ROOT / "configs").glob("*.py"))
 ARGUMENTS = {
   "adapter.py": ":lora:cola",
   "adversarial.py": ":fgm:cola",
+  "cove.py": ":cola",
   "cross_view.py": ":small:ewt-tags",
   "encoder_small.py": ":next",
   "elmo.py": ":small",

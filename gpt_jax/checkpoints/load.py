@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from gpt_jax.checkpoints.embedding import Embedding
-from gpt_jax.checkpoints.saved import SavedModel, read_json, read_model
+from gpt_jax.checkpoints.saved import SavedModel, read_json, read_model, with_rows
 from gpt_jax.errors import InputError
 from gpt_jax.models.generator import generator, language_model
-from gpt_jax.models.model import Model
+from gpt_jax.models.model import Model, ModelConfig, parameter_shapes
 from gpt_jax.models.predictor import make_predictor
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import replicate
@@ -97,6 +97,21 @@ class LoadedModel(SavedModel):
       return generator(self.spec)
     except InputError as error:
       raise InputError(f"{self.path}: {error}") from error
+
+  def encoder_alone(self) -> "LoadedModel":
+    """The encoder of an encoder-decoder as a bidirectional model; any other model as it is."""
+    if self.spec.kind != "encoder-decoder":
+      return self
+    trunk = dataclasses.replace(self.spec.trunk, decoder=False)
+    spec = ModelConfig(trunk, (), "bidirectional")
+    # What both have below `trunk/`: the table and the encoder, without the decoder.
+    names = {name.split("/")[1] for name in parameter_shapes(spec)}
+    params = {"trunk": {name: self.params["trunk"][name] for name in names}}
+    return dataclasses.replace(self, spec=spec, params=params)
+
+  def params_with_rows(self, rows: int) -> dict[str, Any]:
+    """The parameters with so many rows in the trunk's tables; new ones are zeros."""
+    return {**self.params, "trunk": with_rows(self.params["trunk"], rows)}
 
   def predictor(self) -> Callable[..., Any]:
     """predict(examples, batch_size, …) -> predictions, on all devices; see make_predictor.

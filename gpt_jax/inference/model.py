@@ -21,7 +21,6 @@ from gpt_jax.inference.scoring import (
   bucket,
   check_length,
   embeddings,
-  encoder_alone,
   text_log_probs,
 )
 from gpt_jax.inference.stream import Sampling
@@ -178,7 +177,8 @@ class Model:
         sentence-transformers with a module that is not supported.
     """
     embedding, (before, after) = self._embedding, self._ends
-    model, params = encoder_alone(self.loaded.spec, self.loaded.params)
+    reader = self.loaded.encoder_alone()
+    model, params = reader.model, {"trunk": reader.params["trunk"]}
     batches = self._batches(_text_list(texts), before, after, truncate, embedding.longest)
     # No texts give [0, D].
     vectors = [np.zeros((0, self.loaded.spec.trunk.width), np.float32)]

@@ -1,6 +1,5 @@
 """How likely a text is: the log-probability of each token, and padded lengths that compile once."""
 
-import dataclasses
 import functools
 from typing import Any, cast
 
@@ -10,7 +9,7 @@ import jax.numpy as jnp
 from gpt_jax.batch import Rows
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.contrastive import text_vectors
-from gpt_jax.models.model import Model, ModelConfig, parameter_shapes
+from gpt_jax.models.model import Model
 from gpt_jax.models.trunk import States
 from gpt_jax.ops.cross_entropy import logits, token_log_probs
 
@@ -81,18 +80,6 @@ def continuation_log_probs(
     return token_log_probs(scores, targets), scores.argmax(-1) == targets
 
   return jax.lax.map(of_row, (hidden, targets))
-
-
-def encoder_alone(spec: ModelConfig, params: Any) -> tuple[Model, dict[str, Any]]:
-  """The model that reads a text, and its parameters: the encoder of an encoder-decoder as a
-  bidirectional model, and any other trunk as it is.
-  """
-  if spec.kind != "encoder-decoder":
-    return spec.build(), {"trunk": params["trunk"]}
-  encoder = ModelConfig(dataclasses.replace(spec.trunk, decoder=False), (), "bidirectional")
-  # What both have below `trunk/`: the table and the encoder, without the decoder.
-  names = {name.split("/")[1] for name in parameter_shapes(encoder)}
-  return encoder.build(), {"trunk": {name: params["trunk"][name] for name in names}}
 
 
 @functools.partial(jax.jit, static_argnames=("model", "pooling"))

@@ -27,7 +27,7 @@ from gpt_jax.ops.lookup import lookup
 from gpt_jax.ops.product import product
 
 INIT = uniform(0.1)
-_EXCLUDED = -1e30  # a score; of -inf alone, as in a row without a source, softmax would be NaN
+EXCLUDED = -1e30  # a score; of -inf alone, as in a row without a source, softmax would be NaN
 
 TENSOR_PARALLEL = (
   (r"(tokens|targets|output)$", P("model", None)),
@@ -83,6 +83,11 @@ class LSTMEncoderDecoderConfig(TrunkConfig):
   @property
   def has_two_directions(self) -> bool:  # type: ignore[override]
     return not self.decoder
+
+  @property
+  def format(self) -> dict[str, str]:
+    # Its token types tell the texts of a pair apart.
+    return {"type": "text_to_text" if self.decoder else "bert_format"}
 
   @property
   def encoder(self) -> LSTMStackConfig:
@@ -260,10 +265,21 @@ class EncoderOnly(nn.Module):
     self.encoder = Encoder(c)
 
   def __call__(self, rows: Rows, key: Key | None = None, layers: bool = False) -> States:
-    """hidden [B, T, D], forward and backward, and the table [R, E]; layers[0] is [B, T, E]."""
+    """hidden [B, T, D], forward and backward, and the table [R, E]; layers[0] is [B, T, E].
+
+    Each text of a pair is read by itself.
+    """
     x = lookup(self.tokens, rows.inputs, self.config.dtype)
-    each, _ = self.encoder(x, rows, key)
+    each, _ = self.encoder(x, apart(rows), key)
     return States(each[-1], self.tokens, layers=(x, *each) if layers else None)
+
+
+def apart(rows: Rows) -> Rows:
+  """The rows with positions that begin again with the second text of a pair."""
+  if rows.types is None:
+    return rows
+  begins = jnp.pad(rows.types[:, 1:] != rows.types[:, :-1], ((0, 0), (1, 0)))
+  return rows._replace(positions=jnp.where(begins, 0, rows.positions))
 
 
 class Encoder(nn.Module):
@@ -420,7 +436,7 @@ def _loop(weights, memory, carry, gates, masks, valid, added=None):
     if added is not None:
       scores = scores + added[0]
     # In float32, whatever the compute type.
-    shares = jax.nn.softmax(jnp.where(memory.valid, scores, _EXCLUDED)).astype(x.dtype)
+    shares = jax.nn.softmax(jnp.where(memory.valid, scores, EXCLUDED)).astype(x.dtype)
     context = product("bs,bsd->bd", shares, memory.values)
     if added is not None:
       context = context + added[1]

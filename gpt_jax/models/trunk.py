@@ -79,7 +79,7 @@ class Trunk(Protocol):
     """`key`: dropout key; None evaluates. `layers`: whether States.layers is wanted.
 
     An encoder-decoder has another argument, `source`: the encoder's Rows, from Batch.source. Its
-    layers are the decoder's; for the encoder's see inference.scoring.encoder_alone.
+    layers are the decoder's; for the encoder's see LoadedModel.encoder_alone.
     """
     ...
 

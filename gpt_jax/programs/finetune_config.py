@@ -39,7 +39,7 @@ class FinetuneConfig(RunConfig):
   mix: Any | None = option(
     None,
     "what a head reads in place of the last layer: MixedHead in configs/finetune_elmo.py, "
-    "ViewsHead in configs/cross_view.py",
+    "ViewsHead in configs/cross_view.py, BiattentiveHead in configs/cove.py",
   )
   transfer_layers: int | None = option(
     None,

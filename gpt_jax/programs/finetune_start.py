@@ -4,7 +4,6 @@ import dataclasses
 from typing import Any
 
 from gpt_jax.checkpoints.load import load_model
-from gpt_jax.checkpoints.saved import with_rows
 from gpt_jax.config import from_json
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.errors import InputError, counted
@@ -28,6 +27,11 @@ def load_start(config: FinetuneConfig, pretrained: str, tokenizer: str) -> Start
       "--tokenizer is for --checkpoint=none; a checkpoint brings its own: leave it out"
     )
   loaded = load_model(pretrained)
+  # A GPT's classifier of others reads bare texts; the new head reads them as ours do.
+  format = loaded.format if loaded.format.special else GPTFormat()
+  if config.mix is not None and loaded.spec.trunk.decoder:  # whose encoder the head reads
+    loaded = loaded.encoder_alone()
+    format = from_json(loaded.spec.trunk.format)
   trunk = _with_runtime_fields(loaded.spec.trunk, config.trunk)
   # Set, if the config's trunk is not the default but for its runtime fields.
   sizes_are_set = _with_runtime_fields(FinetuneConfig.trunk, config.trunk) != config.trunk
@@ -41,8 +45,6 @@ def load_start(config: FinetuneConfig, pretrained: str, tokenizer: str) -> Start
       f"transfer_layers={config.transfer_layers}: the checkpoint has {counted(blocks, 'block')}; "
       "none takes all"
     )
-  # A GPT's classifier of others reads bare texts; the new head reads them as ours do.
-  format = loaded.format if loaded.format.special else GPTFormat()
   attention = loaded.spec.attention
   if config.task.writes_text:
     attention, format = _writing(loaded.spec.trunk, attention, pretrained)
@@ -53,7 +55,7 @@ def load_start(config: FinetuneConfig, pretrained: str, tokenizer: str) -> Start
     attention,
     tokenizer_of_format,
     # The zeros are not used: Start.apply takes trained rows, and keeps the run's own others.
-    {**loaded.params, "trunk": with_rows(loaded.params["trunk"], trunk.rows)},
+    loaded.params_with_rows(trunk.rows),
     tuple(loaded.meta.get("trained_special", ())),
     loaded.identity,
     format,

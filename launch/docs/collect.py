@@ -56,7 +56,7 @@ ARGUMENTS = {
   "encoder_small": "next",
   **dict.fromkeys(("bert", "roberta", "albert"), "base"),
   **dict.fromkeys(("elmo", "gpt2", "t5", "ulmfit"), "small"),
-  **dict.fromkeys(("finetune", "finetune_elmo", "finetune_ulmfit"), "table"),
+  **dict.fromkeys(("cove", "finetune", "finetune_elmo", "finetune_ulmfit"), "table"),
   "translate": "t5",
 }
 LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)\s]*)?\))")

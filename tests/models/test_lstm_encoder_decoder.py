@@ -11,7 +11,6 @@ import pytest
 from gpt_jax.batch import Batch, Rows
 from gpt_jax.config import from_json, to_json
 from gpt_jax.errors import InputError
-from gpt_jax.inference.scoring import encoder_alone
 from gpt_jax.models import lstm_encoder_decoder
 from gpt_jax.models.lstm_encoder_decoder import LSTMEncoderDecoderConfig
 from gpt_jax.models.model import ModelConfig, parameter_shapes
@@ -207,8 +206,9 @@ def test_the_count_is_that_of_the_arrays(decoder):
 
 def test_the_encoder_alone(params):
   """The states that the decoder attends to, as those of a bidirectional trunk."""
-  model, alone = encoder_alone(ModelConfig(CONFIG), {"trunk": params})
-  found = jax.jit(model.apply)({"params": alone}, Batch(rows(SOURCE, LENGTHS))).states
+  encoder = dataclasses.replace(CONFIG, decoder=False).build("bidirectional")
+  alone = {name: params[name] for name in ("tokens", "encoder")}
+  found = jax.jit(encoder.apply)({"params": alone}, rows(SOURCE, LENGTHS))
   assert found.hidden.shape == (B, S, 8) and found.table.shape[1] == 5
 
   @jax.jit

@@ -236,5 +236,17 @@ def represent(hidden: jax.Array, batch: Batch, pooling: str) -> jax.Array:
   if pooling == "mean":
     return mean
   # Howard & Ruder 2018, section 3.3: h_c = [h_T, maxpool(H), meanpool(H)].
-  largest = jnp.where(same_segment[..., None], flat[None, None], -jnp.inf).max(2)
+  texts, inside = texts_of(hidden, batch)
+  largest = jnp.where(inside[..., None], texts, -jnp.inf).max(2)
   return jnp.concatenate([lookup(flat, anchors), largest, mean], -1)
+
+
+def texts_of(hidden: jax.Array, batch: Batch) -> tuple[jax.Array, jax.Array]:
+  """The row of each sequence, float32 [N, C, T, D], and which positions are the sequence's own,
+  bool [N, C, T].
+  """
+  anchors, segments = given(batch.labels).anchors, given(batch.rows.segments)
+  at = anchors // hidden.shape[1]  # a sequence lies in one row
+  rows = lookup(hidden.reshape(len(hidden), -1).astype(jnp.float32), at)
+  inside = segments[at] == segments.reshape(-1)[anchors][..., None]
+  return rows.reshape(*at.shape, *hidden.shape[1:]), inside
