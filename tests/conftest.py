@@ -475,7 +475,7 @@ def make_run(tiny_tokenizer):
     )
     source = Rows(ids, ids) if spec.trunk.reads_source else None
     predictions = Predictions(ids, np.zeros((1, 4), np.float32), ids)
-    batch = Batch(Rows(ids, ids), predictions=predictions, labels=labels, source=source)
+    batch = Batch(Rows(ids, ids, ids), predictions=predictions, labels=labels, source=source)
     shapes = jax.eval_shape(spec.build().init, jax.random.key(0), batch)["params"]
     rng = np.random.default_rng(seed)
 

@@ -14,7 +14,6 @@ import numpy as np
 
 from gpt_jax.batch import Batch, Predictions, Rows
 from gpt_jax.checkpoints.load import LoadedModel
-from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.inference.scoring import bucket, check_length
 from gpt_jax.models.model import Model, ModelConfig, Outputs
@@ -162,10 +161,16 @@ class MaskedLM:
     # Spaces before a mask belong to it, as in RoBERTa's tokenizer.
     parts = [self._tokenizer.encode(first.rstrip(" "))]
     for part in others:
-      parts += [np.array([self._mask]), _encode_after(self._tokenizer, part.rstrip(" "))]
+      parts += [np.array([self._mask]), self._encode_after(part.rstrip(" "))]
     ids = np.concatenate(parts).astype(np.int32)
     check_length(ids, name, self.room, self._context)
     return ids
+
+  def _encode_after(self, text: str) -> np.ndarray:
+    """The ids of a text behind something: at its beginning a tokenizer may put a space in front."""
+    before, both = self._tokenizer.encode_many(["a", f"a{text}"])
+    follows = np.array_equal(both[: len(before)], before)
+    return both[len(before) :] if follows else self._tokenizer.encode(text)
 
   def _predict(self, queries: Sequence[_Query]) -> Iterator[tuple[int, np.ndarray]]:
     """The number of each query and log P of all tokens at its position, [V]; short ones first."""
@@ -195,10 +200,3 @@ def _log_probs(model: Model, params: Any, ids, inside, at) -> jax.Array:
   # The bias as a last column, as the head's loss has it.
   table = jnp.concatenate([states.table, bias[:, None]], axis=-1)
   return jax.nn.log_softmax(logits(hidden[:, 0], table, model.num_tokens))
-
-
-def _encode_after(tokenizer: Tokenizer, text: str) -> np.ndarray:
-  """The ids of a text behind something: at its beginning a tokenizer may put a space in front."""
-  before, both = tokenizer.encode_many(["a", f"a{text}"])
-  follows = np.array_equal(both[: len(before)], before)
-  return both[len(before) :] if follows else tokenizer.encode(text)

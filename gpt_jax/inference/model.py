@@ -5,8 +5,10 @@ Letters: N texts, B of them at a time, T tokens of the longest, D width.
 
 import dataclasses
 import functools
+import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -26,7 +28,7 @@ from gpt_jax.inference.scoring import (
 from gpt_jax.inference.stream import Sampling
 from gpt_jax.inference.temperature import temperature_of
 from gpt_jax.models.encoder_decoder import T5Config
-from gpt_jax.tasks.encoding import Encoded
+from gpt_jax.tasks.encoding import Encoded, window_begins
 from gpt_jax.tasks.readers import Row
 
 _BATCH = 16
@@ -112,7 +114,11 @@ class Model:
     """
     model = self._language_model
     scored = []
-    for batch, lengths in self._batches(_text_list(texts)):
+    context = self.loaded.spec.trunk.context
+    encoded = self.loaded.tokenizer.encode_many(_text_list(texts))
+    for number, ids in enumerate(encoded, start=1):
+      check_length(ids, f"text {number}", context, context)
+    for batch, lengths in self._batches(encoded, context):
       log_probs = np.asarray(text_log_probs(model, self._trunk, batch))
       # The batch may have blank rows at its end.
       for ids, values, length in zip(batch.tolist(), log_probs, lengths, strict=False):
@@ -159,7 +165,13 @@ class Model:
     filled: list[list[list[Filling]]] = self.masked_lm.fill(_text_list(texts), top_k)
     return filled[0] if isinstance(texts, str) else filled
 
-  def embed(self, texts: str | Sequence[str], truncate: bool = False) -> np.ndarray:
+  def embed(
+    self,
+    texts: str | Sequence[str],
+    truncate: bool = False,
+    windows: Literal["", "mean", "max"] = "",
+    stride: int = 0,
+  ) -> np.ndarray:
     """A vector for each text: float32 [D], or [N, D] for a list. Compare them by the cosine.
 
     It is read as the checkpoint's contrastive training read it: from the last hidden states the
@@ -171,28 +183,53 @@ class Model:
 
     Args:
       truncate: leave out what exceeds the model's context.
+      windows: read longer texts in windows of the context, of whose vectors each text has the mean
+        or, of each feature, the max.
+      stride: tokens from one window's beginning to the next one's; 0: windows do not overlap.
 
     Raises:
-      InputError: an empty text, one longer than the model's context, or a folder of
-        sentence-transformers with a module that is not supported.
+      InputError: an empty text, one longer than the model's context without `truncate` and
+        `windows`, or a folder of sentence-transformers with a module that is not supported.
     """
-    embedding, (before, after) = self._embedding, self._ends
-    reader = self.loaded.encoder_alone()
+    if windows not in ("", "mean", "max"):
+      raise InputError(f"windows={windows!r}: must be mean or max, or empty for no windows")
+    embedding, reader = self._embedding, self.loaded.encoder_alone()
     model, params = reader.model, {"trunk": reader.params["trunk"]}
-    batches = self._batches(_text_list(texts), before, after, truncate, embedding.longest)
+    context = min(self.loaded.spec.trunk.context, embedding.longest or sys.maxsize)
+    pieces, ends = self._pieces(_text_list(texts), context, truncate, stride if windows else None)
     # No texts give [0, D].
     vectors = [np.zeros((0, self.loaded.spec.trunk.width), np.float32)]
-    for batch, lengths in batches:
+    for batch, lengths in self._batches(pieces, context):
       row_lengths = np.ones(len(batch), lengths.dtype)
       row_lengths[: len(lengths)] = lengths
       # Blank rows have length 1, so that no mean divides by 0.
       rows = embeddings(model, params, batch, row_lengths, embedding.pooling)
       vectors.append(np.asarray(rows)[: len(lengths)])
     embedded = np.concatenate(vectors)
+    if windows and ends:
+      pool = np.max if windows == "max" else np.mean
+      embedded = np.stack([pool(part, axis=0) for part in np.split(embedded, ends[:-1])])
     if embedding.normalize:
       # The floor of torch's `normalize`, which sentence-transformers calls.
       embedded /= np.maximum(np.linalg.norm(embedded, axis=1, keepdims=True), 1e-12)
     return embedded[0] if isinstance(texts, str) else embedded
+
+  def _pieces(
+    self, texts: list[str], context: int, truncate: bool, stride: int | None
+  ) -> tuple[list[np.ndarray], list[int]]:
+    """What `embed` reads: the ids of every window of every text, and their number up to each
+    text's end. stride: see embed; None: each text is one window.
+    """
+    before, after = self._ends
+    room = context - len(before) - len(after)
+    pieces, ends = [], []
+    for number, ids in enumerate(self.loaded.tokenizer.encode_many(texts), start=1):
+      fits = truncate or stride is not None
+      check_length(ids, f"text {number}", len(ids) if fits else room, context)
+      for begin in [0] if stride is None else window_begins(len(ids), room, stride):
+        pieces.append(np.concatenate([before, ids[begin : begin + room], after]))
+      ends.append(len(pieces))
+    return pieces, ends
 
   def classify(self, texts: str | Sequence[str | Sequence[str]], calibrated: bool = True) -> Any:
     """The probability of every label, for a text or a list of texts, as launch/predict.py gives it:
@@ -205,10 +242,38 @@ class Model:
     Args:
       calibrated: scale the probabilities by `temperature`.
 
+    Warns of texts longer than the context, which are cut unless the model was fine-tuned to read
+    them in windows.
+
     Raises:
       InputError: a model without a task, a task that labels words, a wrong number of columns, an
         empty text, one that is not a string, or a damaged dev_report.json.
     """
+    task, examples = self._examples(texts)
+    labeled: list[Any] = [None] * len(examples)
+    # Encoded examples have equally many fields: an imported classifier reads texts and pairs.
+    numbers: dict[int, list[int]] = {}
+    for number, example in enumerate(examples):
+      numbers.setdefault(len(example.sequences[0]), []).append(number)
+    for alike in numbers.values():
+      encoded = self.loaded.encode(task, [examples[number] for number in alike])
+      if encoded.truncation:
+        warnings.warn(encoded.truncation, stacklevel=2)
+      # Shapes are rounded up: each new one would compile for seconds.
+      probabilities = self._predictor(encoded, 2 * _BATCH, few_shapes=True)
+      if calibrated:
+        probabilities = scale(probabilities, self.temperature)
+      for number, row in zip(alike, probabilities, strict=True):
+        labeled[number] = task.answer(row)
+    return labeled[0] if isinstance(texts, str) else labeled
+
+  def truncated(self, texts: str | Sequence[str | Sequence[str]]) -> list[bool]:
+    """Whether `classify` reads only a part of each text; the arguments are those of classify."""
+    task, examples = self._examples(texts)
+    return [bool(self.loaded.encode(task, [example]).truncated[0]) for example in examples]
+
+  def _examples(self, texts: str | Sequence[str | Sequence[str]]) -> tuple[Any, list[Any]]:
+    """The task, and an example of it for each text."""
     task = self.loaded.label_task()
     if task is None:
       raise InputError(f"{self.loaded.path}: {self.loaded.without_task}; fine-tune it first")
@@ -221,20 +286,7 @@ class Model:
         columns = f"{task.name} reads {len(names)}: {', '.join(names)}"
         raise InputError(f"text {number}: {counted(len(cells), 'column')}; {columns}")
       examples.append(task.example(Row(cells, None, f"text {number}")))
-    labeled: list[Any] = [None] * len(examples)
-    # Encoded examples have equally many fields: an imported classifier reads texts and pairs.
-    numbers: dict[int, list[int]] = {}
-    for number, example in enumerate(examples):
-      numbers.setdefault(len(example.sequences[0]), []).append(number)
-    for alike in numbers.values():
-      encoded = self.loaded.encode(task, [examples[number] for number in alike])
-      # Shapes are rounded up: each new one would compile for seconds.
-      probabilities = self._predictor(encoded, 2 * _BATCH, few_shapes=True)
-      if calibrated:
-        probabilities = scale(probabilities, self.temperature)
-      for number, row in zip(alike, probabilities, strict=True):
-        labeled[number] = task.answer(row)
-    return labeled[0] if isinstance(texts, str) else labeled
+    return task, examples
 
   @functools.cached_property
   def temperature(self) -> float:
@@ -303,28 +355,12 @@ class Model:
     return {"trunk": self.loaded.params["trunk"]}
 
   def _batches(
-    self,
-    texts: list[str],
-    before: Sequence[int] = (),
-    after: Sequence[int] = (),
-    truncate: bool = False,
-    longest: int | None = None,
+    self, encoded: list[np.ndarray], context: int
   ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Padded token ids int32 [B, T], with blank rows at the end, and the length of each text.
 
     B is 1, 4 or 16, so that few shapes need compiling.
-
-    Args:
-      before, after: special tokens around each text, which its length counts.
-      truncate: cut longer texts to the context.
-      longest: what counts as the context, if it is shorter.
     """
-    context = min(self.loaded.spec.trunk.context, longest or self.loaded.spec.trunk.context)
-    room = context - len(before) - len(after)
-    encoded = self.loaded.tokenizer.encode_many(texts)
-    for number, ids in enumerate(encoded, start=1):
-      check_length(ids, f"text {number}", len(ids) if truncate else room, context)
-    encoded = [np.concatenate([before, ids[:room], after]).astype(np.int32) for ids in encoded]
     for first in range(0, len(encoded), _BATCH):
       chunk = encoded[first : first + _BATCH]
       lengths = np.array([len(ids) for ids in chunk])

@@ -142,7 +142,7 @@ def _without_tokens(examples: list[Example]) -> Encoded:
   classes = next((len(example.label) for example in examples if example.label), 1)
   unlabeled = (0.0,) * classes
   return Encoded(
-    texts=[],
+    texts=[np.zeros(1, np.int32)] * count,
     fields=np.arange(count, dtype=np.int32).reshape(count, 1, 1),
     kept=np.ones((count, 1, 1), np.int32),
     labels=np.array([example.label or unlabeled for example in examples], np.float32),

@@ -1,6 +1,7 @@
 """Evaluates a language model on held-out text, or a fine-tuned model on its task."""
 
 import dataclasses
+import warnings
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -130,8 +131,10 @@ def _on_task(
   content = repr([example._replace(location="") for example in examples])
   _check_agreement(loaded, split, f"{zlib.crc32(content.encode()):08x}")
   encoded = loaded.encode(task, examples)
-  predictions = task_predictor(loaded, task)(encoded, 32)
   measures: dict[str, Any] = {"examples": len(examples)}
+  if encoded.truncation:
+    warnings.warn(encoded.truncation, stacklevel=3)
+  predictions = task_predictor(loaded, task)(encoded, 32)
   measures |= task.measures(predictions, encoded.truth)
   measures |= task.details(predictions, encoded.truth)
   if radii:

@@ -36,6 +36,15 @@ class FinetuneConfig(RunConfig):
   head_units: int = option(
     0, "ReLU units between two layer norms in a classifier's head, as ULMFiT (50); 0: none", low=0
   )
+  windows: str = option(
+    "",
+    "of a text longer than the context, in windows: the mean of what a head reads of each, the "
+    "max, or attention, a mean with trained weights; empty: a text is cut to the context",
+    choices=("", "mean", "max", "attention"),
+  )
+  window_stride: int = option(
+    0, "tokens from one window's beginning to the next one's; 0: windows do not overlap", low=0
+  )
   mix: Any | None = option(
     None,
     "what a head reads in place of the last layer: MixedHead in configs/finetune_elmo.py, "

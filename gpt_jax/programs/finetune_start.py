@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from gpt_jax.checkpoints.load import load_model
-from gpt_jax.config import from_json
+from gpt_jax.config import from_json, to_json
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.errors import InputError, counted
 from gpt_jax.files import absolute
@@ -28,7 +28,7 @@ def load_start(config: FinetuneConfig, pretrained: str, tokenizer: str) -> Start
     )
   loaded = load_model(pretrained)
   # A GPT's classifier of others reads bare texts; the new head reads them as ours do.
-  format = loaded.format if loaded.format.special else GPTFormat()
+  format = loaded.format.of_window if loaded.format.special else GPTFormat()
   if config.mix is not None and loaded.spec.trunk.decoder:  # whose encoder the head reads
     loaded = loaded.encoder_alone()
     format = from_json(loaded.spec.trunk.format)
@@ -58,7 +58,7 @@ def load_start(config: FinetuneConfig, pretrained: str, tokenizer: str) -> Start
     loaded.params_with_rows(trunk.rows),
     tuple(loaded.meta.get("trained_special", ())),
     loaded.identity,
-    format,
+    _in_windows(config, format),
     absolute(pretrained),
   )
 
@@ -86,7 +86,14 @@ def _start_from_scratch(config: FinetuneConfig, tokenizer: str) -> Start:
     attention, format = _writing(config.trunk, attention, "none")
   vocabulary = load_tokenizer(tokenizer).with_special(*format.special)
   trunk = config.trunk.with_vocabulary(vocabulary)
-  return Start(trunk, attention, vocabulary, format=format)
+  return Start(trunk, attention, vocabulary, format=_in_windows(config, format))
+
+
+def _in_windows(config: FinetuneConfig, format: Format) -> Format:
+  if not config.windows:
+    return format
+  stride = config.window_stride
+  return from_json({"type": "windowed_format", "format": to_json(format), "stride": stride})
 
 
 def _writing(trunk: Any, attention: str, checkpoint: str) -> tuple[str, Format]:

@@ -156,6 +156,8 @@ def head_of(config: FinetuneConfig, task: LabeledTask, start: Start) -> dict[str
   if config.class_weights or config.label_smoothing:
     weights = list(parse_weights(config.class_weights, task.labels))
     head |= {"class_weights": weights, "label_smoothing": config.label_smoothing}
+  if config.windows:
+    return {"type": "windowed", "over": config.windows, "head": head}
   return head if config.mix is None else {**to_json(config.mix), "head": head}
 
 
@@ -217,6 +219,12 @@ def check_options(config: FinetuneConfig, task: LabeledTask) -> None:
       )
   if config.unfreeze_epochs and not config.unfreeze:
     raise InputError(f"unfreeze_epochs={config.unfreeze_epochs}: needs unfreeze=true")
+  reads_text = from_json(task.head).pooling == "sum" and config.mix is None
+  if config.windows and (task.writes_text or not reads_text):
+    raise InputError(
+      f"windows={config.windows}: for tasks with one answer for each text, not for {task.name} "
+      f"({task.kind}), and without mix; leave it out"
+    )
   needs_labels = config.adversarial is None or config.adversarial.needs_labels
   if config.unlabeled and ((needs_labels and not has_views(config)) or not config.train_examples):
     raise InputError(

@@ -7,7 +7,6 @@ from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.errors import InputError
 from gpt_jax.inference.draft import check_draft
 from gpt_jax.inference.generate import continuations, search, write
-from gpt_jax.inference.masked_lm import Filling
 from gpt_jax.inference.model import load
 from gpt_jax.inference.stream import Sampling
 from gpt_jax.models.decoding_weights import check_kind
@@ -82,7 +81,7 @@ def stream(
   return write(loaded, prompts, settings, num_samples, weights=weights, draft=draft)
 
 
-def fill(checkpoint: str, texts: Sequence[str], top_k: int = 5) -> list[list[list[Filling]]]:
+def fill(checkpoint: str, texts: Sequence[str], top_k: int = 5) -> list[Any]:
   """For each text and each of its masks, the likeliest tokens; see Model.fill_mask."""
   return load(checkpoint).fill_mask(texts, top_k)
 

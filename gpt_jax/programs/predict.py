@@ -218,7 +218,10 @@ def _encode(ensemble: Ensemble, rows: list) -> tuple[list, list[Encoded]]:
     # The first fault says more than that a row is blank.
     raise next((row for row in rows if not isinstance(row, BlankRow)), rows[0])
   try:
-    return rows, ensemble.encode(usable)
+    encoded = ensemble.encode(usable)
+    if encoded[0].truncation:
+      log(f"warning: {encoded[0].truncation}; a model fine-tuned with config.windows reads all")
+    return rows, encoded
   except InputError as error:
     if len(usable) == 1:
       raise

@@ -57,6 +57,19 @@ def count_repeated(examples: list[Any], training: list[Any]) -> int:
   return sum(example._replace(label=None, location="") in unlabeled for example in examples)
 
 
+def window_begins(length: int, room: int, stride: int = 0) -> list[int]:
+  """Where the windows of a text of `length` tokens begin: each has `room`, the last one too.
+
+  Args:
+    stride: tokens from one window's beginning to the next one's, 0: no overlap; at most `room`
+      counts, so that no token is left out.
+  """
+  if length <= room:
+    return [0]
+  step = min(stride or room, room)
+  return [min(begin, length - room) for begin in range(0, length - room + step, step)]
+
+
 @dataclasses.dataclass(frozen=True)
 class Encoded:
   """A data set as token ids; each distinct text is kept once.
@@ -64,7 +77,8 @@ class Encoded:
   Attributes:
     texts: int32 ids of each distinct text.
     fields: int32 [N, C, F], indices into texts.
-    kept: int32 [N, C, F], how many ids of each field are kept, from its head.
+    kept: int32 [N, C, F], how many ids of each field are kept, from its head; all 0: the example
+      has no such sequence, as a text of few windows.
     labels: float32 [N, K]; zero for unlabeled examples.
     locations: N times "file:line".
     context: the longest sequence allowed.
@@ -95,7 +109,8 @@ class Encoded:
   @property
   def lengths(self) -> np.ndarray:
     """Tokens of each sequence with its special tokens, int [N, C]."""
-    return self.kept.sum(axis=-1) + self.format.overhead(self.kept.shape[-1])
+    kept = self.kept.sum(axis=-1)
+    return np.where(kept, kept + self.format.overhead(self.kept.shape[-1]), 0)
 
   def sequence(self, n: int, c: int) -> np.ndarray:
     """The ids of sequence c of example n, int32 [t]."""
@@ -109,6 +124,29 @@ class Encoded:
   def sequence_types(self, n: int, c: int) -> np.ndarray | None:
     """The token type of each id of `sequence`, int32 [t]; None: the format has none."""
     return self.format.types(self.kept[n, c].tolist())
+
+  @property
+  def truncated(self) -> np.ndarray:
+    """Whether tokens of each example are left out, bool [N]."""
+    return np.any(self.kept < self._whole, axis=(1, 2))
+
+  @property
+  def truncation(self) -> str:
+    """How many examples are truncated, and by how much; "" if none is."""
+    cut = self.truncated
+    if not cut.any():
+      return ""
+    lost = 1 - self.kept[cut].sum() / self._whole[cut].sum()
+    return (
+      f"{cut.sum():,} of {len(self):,} rows are longer than the context of {self.context} tokens: "
+      f"{lost:.1%} of their tokens are not read"
+    )
+
+  @property
+  def _whole(self) -> np.ndarray:
+    """Tokens of each field before truncation, int [N, C, F]; 0 where there is no sequence."""
+    lengths = np.array(list(map(len, self.texts)))[self.fields]
+    return lengths * self.kept.any(-1, keepdims=True)
 
   @property
   def truth(self) -> Any:
@@ -152,11 +190,13 @@ class Encoded:
     Args:
       balance: the line on the labels; empty: none.
     """
-    text_lengths = np.array(list(map(len, self.texts)))[self.fields]  # [N, C, F]
-    lengths, truncated = self.lengths, self.kept < text_lengths  # [N, C] and [N, C, F]
-    sequences = f" of {lengths.shape[1]} sequences" if lengths.shape[1] > 1 else ""
+    text_lengths, lengths = self._whole, self.lengths  # [N, C, F] and [N, C]
+    truncated = self.kept < text_lengths
+    count = (lengths > 0).sum(axis=1)
+    least = f"{count.min()} to " if count.min() < count.max() else ""
+    sequences = f" of {least}{count.max()} sequences" if count.max() > 1 else ""
     lines = [
-      f"{len(self)} examples{sequences}, in tokens: median {np.median(lengths):.0f}, "
+      f"{len(self)} examples{sequences}, in tokens: median {np.median(lengths[lengths > 0]):.0f}, "
       f"longest {lengths.max()}"
     ]
     if balance:
@@ -222,7 +262,7 @@ def encode(
   unlabeled = (0.0,) * num_classes  # a distribution of no weight: it adds nothing to a loss
   # Over the distinct texts: a text that occurs often does not count more.
   unknown = sum(np.count_nonzero(tokenizer.byte_fallback[ids]) for ids in texts)
-  return Encoded(
+  encoded = Encoded(
     texts,
     fields,
     kept.reshape(fields.shape).astype(np.int32),  # [N, C, F]
@@ -234,6 +274,7 @@ def encode(
     format=format,
     strings=tuple(distinct),
   )
+  return format.split(encoded)
 
 
 def _index_texts(examples: list[Example], num_classes: int) -> tuple[np.ndarray, list[str]]:

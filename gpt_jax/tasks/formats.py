@@ -7,6 +7,7 @@ it from there, so that two cannot be mixed.
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -32,6 +33,15 @@ class Format(Config):
   both_orders = False
   writes_answers = False
   head_transform = "none"
+
+  @property
+  def of_window(self) -> "Format":
+    """The format without windows, see tasks.windows."""
+    return self
+
+  def split(self, encoded: Any) -> Any:
+    """Encoded examples as the format reads those that are longer than the context."""
+    return encoded
 
   def overhead(self, fields: int) -> int:
     """How many special tokens a sequence of that many fields gets."""

@@ -173,7 +173,9 @@ class _Packing:
       if example == _FILLER:
         continue
       distributions[n] = self.encoded.labels[example]
-      for c in range(C):
+      present = self.encoded.kept[example].any(-1)  # [C]
+      anchors[n, ~present] = -1
+      for c in np.flatnonzero(present).tolist():
         ids = self.encoded.sequence(example, c)
         first, begin = self._first_row(n, N), self.column[step, n, c]
         row, end = first + self.row[step, n, c], begin + len(ids)
@@ -182,7 +184,7 @@ class _Packing:
         # format delimiter and extract are targets, as in OpenAI's code, and start is none.
         targets[row, begin : end - 1] = ids[1:]  # the next token of the same sequence
         # An example's weights sum to 1, as openai/train.py:174-178: a mean over its tokens.
-        weights[row, begin : end - 1] = counted[n] / (C * (len(ids) - 1))
+        weights[row, begin : end - 1] = counted[n] / (present.sum() * (len(ids) - 1))
         positions[row, begin:end] = np.arange(len(ids))
         # Attention stays among positions of one number.
         segments[row, begin:end] = 1 + n * C + c
@@ -249,6 +251,8 @@ def _first_fit_decreasing(
   for i in range(S):
     sequence = order[:, i]
     needed = lengths[batch, sequence]
+    if not needed.any():  # the rest are no sequences
+      break
     # The first True: the first row with room, of each batch.
     place = np.argmax(
       free[:, : i + 1] >= needed[:, None], axis=1

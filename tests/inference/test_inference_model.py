@@ -79,6 +79,26 @@ def test_embed(model):
   np.testing.assert_allclose(model.embed("dog"), found[1], atol=1e-5)  # and not one of each letter
 
 
+@pytest.mark.parametrize("windows, stride", [("mean", 0), ("max", 20)])
+def test_a_long_text_is_embedded_in_windows(model, windows, stride):
+  tokenizer, long = model.loaded.tokenizer, " and ".join(TEXTS * 4)
+  ids = tokenizer.encode(long)
+  begins = [*range(0, len(ids) - 48, stride or 48), len(ids) - 48]  # the last window is full, too
+  assert len(begins) > 3
+  vectors = []
+  for begin in begins:
+    window = ids[begin : begin + 48][None]
+    hidden, _ = _states(model.loaded.model, model.loaded.params, window)
+    vectors.append(np.asarray(hidden)[0].mean(0))
+  pooled = np.max(vectors, 0) if windows == "max" else np.mean(vectors, 0)
+  found = model.embed([TEXTS[0], long, "dog"], windows=windows, stride=stride)
+  np.testing.assert_allclose(found[1], pooled, atol=1e-4)
+  np.testing.assert_allclose(found[::2], model.embed([TEXTS[0], "dog"]), atol=1e-5)
+  assert model.embed([], windows=windows).shape == (0, 16)
+  with pytest.raises(InputError, match="windows='median': must be mean or max"):
+    model.embed(long, windows="median")
+
+
 @functools.partial(jax.jit, static_argnums=0)
 def _states_of_encoder(encoder, params, ids):
   rows = Rows(ids, np.arange(ids.shape[1])[None])
@@ -127,6 +147,14 @@ def test_classify(finetuned, caplog):
   assert "XLA compilation" not in caplog.text
   assert model.classify("the") == model.classify(["the"])[0]  # and not one of each letter
   assert "fine-tuned on table" in repr(model)
+
+
+def test_what_is_cut_is_told(finetuned):
+  model = gpt_jax.load(f"{finetuned.workdir}/seed_0")
+  long = "the cat sat on the mat " * 20
+  with pytest.warns(UserWarning, match="1 of 2 rows are longer than the context of 64 tokens: 6"):
+    model.classify([long, "the dog"])
+  assert model.truncated([long, "the dog"]) == [True, False]
 
 
 def test_classify_equals_the_program_for_any_number_of_texts(finetuned, tmp_path):

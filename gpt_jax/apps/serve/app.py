@@ -140,7 +140,12 @@ class _Api:
     task = self.engine.model.loaded.task
     texts = _read_rows(fields, task.columns_of)
     answers = await self._ask("classify", texts)
-    return {"model": self.name, "results": [task.served(answer) for answer in answers]}
+    results = [task.served(answer) for answer in answers]
+    # On another thread than the model's and the event loop's, since long texts take a while.
+    truncated = await asyncio.to_thread(self.engine.model.truncated, texts)
+    for result, is_truncated in zip(results, truncated, strict=True):
+      result |= {"truncated": True} if is_truncated else {}
+    return {"model": self.name, "results": results}
 
   async def embed(self, fields: Fields) -> dict[str, Any]:
     texts = fields.strings("texts", MAX_TEXTS)

@@ -164,7 +164,7 @@ class Classifier(nn.Module):
   def __call__(self, states: States, batch: Batch, key: Key | None = None):
     """Scores [N, K], float32."""
     if self.last_is_first:
-      batch = _at_first_positions(batch)
+      batch = at_first_positions(batch)
     x = represent(states.hidden, batch, self.pooling)  # [N, C, D]
     if self.transform == "pooler":
       x = given(states.pooler)(x)
@@ -201,7 +201,7 @@ class Classifier(nn.Module):
     return x * dropout(jnp.ones_like(x[:, :1]), self.dropout, key)
 
 
-def _at_first_positions(batch: Batch) -> Batch:
+def at_first_positions(batch: Batch) -> Batch:
   """The batch with each anchor moved to the first position of its text."""
   labels = given(batch.labels)
   before = batch.rows.positions.reshape(-1)[labels.anchors]

@@ -86,6 +86,13 @@ def test_labels_are_those_of_the_model(classifier):
   assert one["probabilities"] == pytest.approx(expected[0], abs=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:.* longer than the context")
+def test_a_text_that_is_cut_is_marked(classifier):
+  texts = ["the cat sat on the mat " * 20, "the dog"]
+  long, short = classifier.post("/classify", {"texts": texts}).json()["results"]
+  assert long["truncated"] is True and "truncated" not in short
+
+
 def test_embeddings_are_those_of_the_model(language):
   expected = language.model.embed(TEXTS)
   answer = language.post("/embed", {"texts": TEXTS}).json()

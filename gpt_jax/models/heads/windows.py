@@ -1,0 +1,90 @@
+"""A head on a text that is longer than the context: what it reads of each window, pooled."""
+
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from gpt_jax.batch import Batch, Mean, given
+from gpt_jax.config import option, register
+from gpt_jax.models.heads.classify import at_first_positions, represent
+from gpt_jax.models.heads.wrapped import WrappedHead
+from gpt_jax.models.trunk import States, TrunkConfig
+from gpt_jax.ops.dropout import Key
+
+POOLINGS = ("mean", "max", "attention")
+
+
+@register("windowed")
+@dataclasses.dataclass(frozen=True)
+class WindowsHead(WrappedHead):
+  """A task's head, whose representation of a text is pooled over those of its windows.
+
+  The windows are the C sequences of each example, see tasks.windows.WindowedFormat; one that an
+  example does not have has the anchor -1.
+  """
+
+  over: str = option(
+    "mean",
+    "mean or max of the representations x, or attention: their mean with weights "
+    "softmax(q x / sqrt(D)), q being trained from 0",
+    choices=POOLINGS,
+  )
+
+  reads_layers = False
+  reads_more = True
+
+  def build(self, trunk: TrunkConfig) -> nn.Module:
+    inner, pooling = self.inner, self.pooling
+    # What is pooled here is all that the head reads of an example.
+    one = inner if pooling == "sum" else dataclasses.replace(inner, pooling="sum")
+    width = trunk.width * (3 if pooling == "concat" else 1)
+    return _Windows(self.over, pooling, width, one.build(trunk), trunk.reads_backward)
+
+  def loss(self, outputs, states: States, batch: Batch, num_tokens: int) -> Mean:
+    return self.inner.loss(outputs, states, batch, num_tokens)
+
+  def of_inner(self, outputs: Any) -> Any:
+    return outputs
+
+
+class _Windows(nn.Module):
+  over: str
+  pooling: str
+  width: int
+  head: nn.Module
+  last_is_first: bool
+
+  def setup(self):
+    # The head's parameters are where they are without windows.
+    nn.share_scope(self, self.head)
+    if self.over == "attention":
+      # Zeros: training begins with the mean. A matrix, so that it decays as other kernels do.
+      self.query = self.param("window_kernel", nn.initializers.zeros, (self.width, 1))
+
+  def __call__(self, states: States, batch: Batch, key: Key | None = None):
+    """The outputs of the head, of one representation [D] for each of the N examples."""
+    labels = given(batch.labels)
+    is_window = labels.anchors >= 0  # [N, C]
+    # What stands for an absent window is computed and gets no share.
+    anchored = batch._replace(labels=labels._replace(anchors=jnp.maximum(labels.anchors, 0)))
+    if self.last_is_first:
+      anchored = at_first_positions(anchored)
+    x = represent(states.hidden, anchored, self.pooling)  # [N, C, D]
+    if self.over == "max":
+      x = jnp.where(is_window[..., None], x, -jnp.inf).max(1)
+    else:
+      scores = (
+        (x @ self.query)[..., 0] / self.width**0.5
+        if self.over == "attention"
+        else jnp.zeros(is_window.shape)
+      )
+      shares = jax.nn.softmax(jnp.where(is_window, scores, -jnp.inf), axis=1)
+      x = (shares[..., None] * x).sum(1)
+    # One row of one position for each example.
+    own = labels._replace(anchors=jnp.arange(len(x))[:, None])
+    rows = batch.rows._replace(positions=jnp.zeros((len(x), 1), jnp.int32))
+    each = batch._replace(rows=rows, labels=own)
+    return self.head(states._replace(hidden=x[:, None]), each, key)
