@@ -25,7 +25,12 @@ from gpt_jax.programs.finetune_evaluations import (
   read_result,
   write_summary,
 )
-from gpt_jax.programs.finetune_start import load_start
+from gpt_jax.programs.finetune_start import (
+  WORD_VECTORS,
+  apply_word_vectors,
+  load_start,
+  load_word_vectors,
+)
 from gpt_jax.programs.finetune_task import (
   load_task,
   make_meta,
@@ -35,7 +40,6 @@ from gpt_jax.programs.finetune_task import (
 )
 from gpt_jax.programs.start import Start
 from gpt_jax.tasks.answers.answer import LabeledTask
-from gpt_jax.tasks.answers.text import EncodedText
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.packing import PackedBatches
 from gpt_jax.training.adversarial import adversarial_loss
@@ -170,6 +174,9 @@ def finetune_recipe(
     config.unfreeze_epochs * steps_per_epoch,
   )
 
+  if config.word_vectors:
+    layerwise = layerwise._replace(frozen=(*layerwise.frozen, f"^{WORD_VECTORS}$"))
+
   def optimizer(steps: int) -> Optimizer:
     return layerwise_optimizer(config.optim, steps, layerwise)
 
@@ -229,10 +236,15 @@ def with_evaluation(
   apply_start: Callable[..., Any] = start.apply_base
   if config.adapter is None:
     apply_start = functools.partial(start.apply, layers=config.transfer_layers, heads=False)
+  identity = data_identity(data, start)
+  if config.word_vectors:
+    vectors = load_word_vectors(config, start, parameter_shapes(spec))
+    identity["word_vectors"] = checksum(vectors)
+    apply_start = functools.partial(apply_word_vectors, vectors)
   return dataclasses.replace(
     recipe,
     tokenizer=start.tokenizer,
-    identity=data_identity(data, start),
+    identity=identity,
     meta=make_meta(config, task, start),
     start=apply_start,
     evaluation=Evaluation(measure, metric, "max", due),
@@ -286,7 +298,7 @@ def _batches_of(config: FinetuneConfig, train_set: Encoded, steps: int, mesh: Me
   epochs = -(-steps // max(1, len(train_set) // config.batch_size))
   seed = config.train.seed
   if config.trunk.reads_source:
-    rows = cast(EncodedText, train_set).batches(config.batch_size, seed, epochs)
+    rows = cast(Any, train_set).batches(config.batch_size, seed, epochs)
     return WholeBatches(rows, rows.shape, mesh, microbatches, rows.largest)
   # An extract token must be in the same group of rows as its example: a microbatch under jit; under
   # pmap also a device.

@@ -50,6 +50,11 @@ class FinetuneConfig(RunConfig):
     "what a head reads in place of the last layer: MixedHead in configs/finetune_elmo.py, "
     "ViewsHead in configs/cross_view.py, BiattentiveHead in configs/cove.py",
   )
+  word_vectors: str = option(
+    "",
+    "GloVe's text file, or one like it: its vectors stand in the trunk's table of embeddings, and "
+    "stay as they are; for --checkpoint=none",
+  )
   transfer_layers: int | None = option(
     None,
     "parameters taken from the checkpoint: none = all, -1 nothing, 0 the embeddings, "

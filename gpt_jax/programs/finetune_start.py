@@ -1,17 +1,24 @@
 """Start of a fine-tuning run: a checkpoint, or an untrained trunk and a vocabulary."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
+
+import jax
+import numpy as np
 
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.config import from_json, to_json
 from gpt_jax.data.tokenizers.base import load_tokenizer
+from gpt_jax.data.word_vectors import read_word_vectors
 from gpt_jax.errors import InputError, counted
 from gpt_jax.files import absolute
 from gpt_jax.programs.config_files import overridden
 from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.programs.start import Start, runtime_fields
 from gpt_jax.tasks.formats import Format, GPTFormat, TextToText
+
+WORD_VECTORS = "trunk/tokens"  # the parameter whose rows a file of word vectors gives
 
 
 def load_start(config: FinetuneConfig, pretrained: str, tokenizer: str) -> Start:
@@ -94,6 +101,32 @@ def _in_windows(config: FinetuneConfig, format: Format) -> Format:
     return format
   stride = config.window_stride
   return from_json({"type": "windowed_format", "format": to_json(format), "stride": stride})
+
+
+def load_word_vectors(
+  config: FinetuneConfig, start: Start, shapes: Mapping[str, tuple[int, ...]]
+) -> np.ndarray:
+  """The rows of the vocabulary in the trunk's table of embeddings, float32 [V, E].
+
+  Args:
+    shapes: of the model's parameters.
+
+  Raises:
+    InputError: there is a checkpoint, or no such table, or what read_word_vectors raises.
+  """
+  if start.params is not None:
+    raise InputError("word_vectors: is for --checkpoint=none; a checkpoint brings its embeddings")
+  if WORD_VECTORS not in shapes:
+    raise InputError("word_vectors: the trunk reads characters, and has no table of embeddings")
+  return read_word_vectors(config.word_vectors, start.tokenizer, shapes[WORD_VECTORS][1])
+
+
+def apply_word_vectors(vectors: np.ndarray, state: Any, trainer: Any) -> Any:
+  """The first state with these rows in the trunk's table of embeddings."""
+  params, sharding = state.params, trainer.shardings.params["trunk"]["tokens"]
+  place = jax.jit(lambda table: table.at[: len(vectors)].set(vectors), out_shardings=sharding)
+  tokens = place(params["trunk"]["tokens"])
+  return state._replace(params={**params, "trunk": {**params["trunk"], "tokens": tokens}})
 
 
 def _writing(trunk: Any, attention: str, checkpoint: str) -> tuple[str, Format]:

@@ -8,6 +8,8 @@ from flax.traverse_util import flatten_dict
 from shared_trainers import shared_trainers
 
 from gpt_jax.checkpoints.load import load_model
+from gpt_jax.data.word_vectors import read_word_vectors
+from gpt_jax.errors import InputError
 from gpt_jax.models.heads.biattentive import BiattentiveHead
 from gpt_jax.models.lstm_encoder_decoder import LSTMEncoderDecoderConfig
 from gpt_jax.models.model import ModelConfig
@@ -24,6 +26,14 @@ def one_device():
     yield
 
 
+CONFIG = {
+  "lm_weight": 0.0,
+  "mix": BiattentiveHead(units=8, dropout=0.1),
+  "optim": OptimConfig(learning_rate=0.01, schedule="linear", warmup_steps=4),
+  "train": TrainConfig(epochs=6, log_every=8, keep_checkpoints=1),
+}
+
+
 @pytest.fixture(scope="module")
 def translator(make_run, tiny_tokenizer, tmp_path_factory):
   """A checkpoint with random weights, and its model."""
@@ -36,14 +46,7 @@ def translator(make_run, tiny_tokenizer, tmp_path_factory):
 
 def test_a_classifier_reads_the_encoder_of_a_translator(translator, make_run, finetuned, tmp_path):
   checkpoint, spec = translator
-  config = dataclasses.replace(
-    finetuned.config,
-    lm_weight=0.0,
-    mix=BiattentiveHead(units=8, dropout=0.1),
-    train_layers=0,
-    optim=OptimConfig(learning_rate=0.01, schedule="linear", warmup_steps=4),
-    train=TrainConfig(epochs=6, log_every=8, keep_checkpoints=1),
-  )
+  config = dataclasses.replace(finetuned.config, **CONFIG, train_layers=0)
   (result,) = finetune.run(config, finetuned.data_dir, checkpoint, str(tmp_path / "run"))
   assert result["best"]["dev_accuracy"] > 0.9
   loaded = load_model(f"{tmp_path}/run/best")
@@ -59,3 +62,21 @@ def test_a_classifier_reads_the_encoder_of_a_translator(translator, make_run, fi
   assert ours.keys() == theirs.keys()
   for name, value in ours.items():
     np.testing.assert_array_equal(value, theirs[name], err_msg=name)
+
+
+def test_word_vectors_stay_as_they_are(tiny_tokenizer, finetuned, tmp_path):
+  tiny_tokenizer.save(str(tmp_path / "tokenizer"))
+  (tmp_path / "glove.txt").write_text("the 1 2 3 4 5 6 7 8\nand 8 7 6 5 4 3 2 1\n")
+  trunk = LSTMEncoderDecoderConfig(0, 48, 8, 1, 8, decoder=False)
+  config = dataclasses.replace(
+    finetuned.config, **CONFIG, trunk=trunk, word_vectors=str(tmp_path / "glove.txt")
+  )
+  data, workdir = finetuned.data_dir, str(tmp_path / "run")
+  finetune.run(config, data, "none", workdir, tokenizer=str(tmp_path / "tokenizer"))
+  loaded = load_model(f"{workdir}/best")
+  wanted = read_word_vectors(config.word_vectors, loaded.tokenizer, 8)
+  np.testing.assert_array_equal(loaded.params["trunk"]["tokens"][: len(wanted)], wanted)
+  with pytest.raises(InputError, match="word_vectors: is for --checkpoint=none"):
+    finetune.run(
+      dataclasses.replace(config, trunk=finetuned.config.trunk), data, workdir, f"{workdir}2"
+    )
