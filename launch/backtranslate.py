@@ -6,6 +6,8 @@ A model that translates in the other direction reads the text, line by line. The
 python launch/backtranslate.py --checkpoint=runs/de-en/best --input=text.de --out=synthetic.tsv
 python launch/backtranslate.py --checkpoint=DIR --input=FILE --out=FILE [--temperature=1]
   [--beams=5] [--noise=0.1] [--tag=TEXT] [--longest=N] [--ratio=X]
+python launch/backtranslate.py --checkpoint=runs/en-de/best --back=runs/de-en/best
+  --input=train.tsv --column=sentence --out=paraphrases.tsv
 """
 
 from absl import flags
@@ -14,8 +16,14 @@ import command_line
 
 DEFAULTS = command_line.defaults("backtranslate")
 CHECKPOINT = command_line.define_checkpoint()
-INPUT = flags.DEFINE_string("input", None, "text to translate, a sentence a line", required=True)
+INPUT = flags.DEFINE_string(
+  "input", None, "text to translate, a sentence a line; with --back a table", required=True
+)
 OUT = flags.DEFINE_string("out", None, "TSV file to write, with both languages", required=True)
+BACK = flags.DEFINE_string(
+  "back", DEFAULTS["back"], "model of the way back: write paraphrases of a table's rows"
+)
+COLUMN = flags.DEFINE_string("column", DEFAULTS["column"], "with --back, the table's text")
 BEAMS = flags.DEFINE_integer("beams", DEFAULTS["beams"], "candidates of a search; 1: none")
 TEMPERATURE = flags.DEFINE_float(
   "temperature", DEFAULTS["temperature"], "1 samples translations from the model, 0 is greedy"
@@ -46,6 +54,8 @@ def main():
     CHECKPOINT.value,
     INPUT.value,
     OUT.value,
+    back=BACK.value,
+    column=COLUMN.value,
     beams=BEAMS.value,
     temperature=TEMPERATURE.value,
     top_k=TOP_K.value,

@@ -4,7 +4,9 @@ Models with Monolingual Data).
 """
 
 import collections
-from collections.abc import Sequence
+import dataclasses
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -18,8 +20,9 @@ from gpt_jax.inference.stream import Sampling
 from gpt_jax.inference.text_answers import searched_answers, written_answers
 from gpt_jax.parallel.processes import log
 from gpt_jax.programs.outputs import check_out
+from gpt_jax.suggestions import did_you_mean
 from gpt_jax.tasks.answers.translation import Pair
-from gpt_jax.tasks.readers import read_every_line
+from gpt_jax.tasks.readers import read_cells, read_every_line
 
 FILLER = "_"  # in the place of a word that noise has removed
 _MOVES = 3  # places that noise moves a word by, at most
@@ -56,6 +59,8 @@ def run(
   source: str,
   out: str,
   *,
+  back: str = "",
+  column: str = "",
   beams: int = 1,
   temperature: float = 0.0,
   top_k: int = 0,
@@ -68,17 +73,21 @@ def run(
 ) -> dict[str, int]:
   """Translates every line of a text, and writes the pairs that pass the filters.
 
+  With `back` it writes a table of paraphrases: each row of a table with one of its texts translated
+  there and back (CERT, Fang et al. 2020, section 3), and its label.
+
   Args:
     checkpoint: a model that translates from the language of the text.
-    source: a file of one sentence a line.
+    source: a file of one sentence a line; with `back` a table, .tsv, .csv or .jsonl.
     out: a TSV file with a column for each language, named as in the checkpoint's task: the tag and
-      the translation, and the line.
+      the translation, and the line. With `back` it has the columns of the table.
+    back: a model that translates the other way; "": there is none.
+    column: of the table, the text to paraphrase.
     beams: of a beam search; 1: one token after the other.
-    temperature: 0 takes the likeliest token, 1 samples from the model.
-    top_k: tokens to sample among; 0: all.
+    temperature, top_k: see Sampling; 0 takes the likeliest token.
     noise: probability that a word of a translation is removed, and that it is replaced by a filler;
       words also move by up to 3 places (Edunov et al. 2018, section 3); 0: none.
-    tag: marks translations as synthetic (Caswell et al. 2019); "": nothing does.
+    tag: marks translations as synthetic (Caswell et al. 2019), paraphrases not; "": nothing does.
     longest: leave out pairs with more words on a side.
     ratio: leave out pairs with a side of more words than the other one's times this.
     seed: of samples and noise.
@@ -90,38 +99,100 @@ def run(
   Raises:
     InputError: no translation model, settings out of range, or no line that can be kept.
   """
-  _check_settings(beams, temperature, noise, tag, ratio)
-  if not out.endswith(".tsv"):
-    raise InputError(f"out={out}: should be a .tsv file")
-  check_out(out, overwrite)
-  loaded, kept = _load(checkpoint), Filter(longest, ratio)
-  # A tab would begin a column.
-  lines = [line.replace("\t", " ").strip() for _, line in read_every_line(source)]
-  numbers = [number for number, line in enumerate(lines) if line]
-  counts = collections.Counter(read=len(lines), kept=0, blank=len(lines) - len(numbers))
-  task = loaded.meta["task"]  # that of the checkpoint: the pairs are for the other direction
+  _check_settings(back, column, beams, temperature, noise, tag, ratio)
+  _check_out(out, overwrite)
+  models = [_load(checkpoint), *([_load(back)] if back else [])]
+  task = models[0].meta["task"]  # that of the checkpoint: the pairs are for the other direction
+  if back:
+    _check_return(back, models[1].meta["task"], task)
+    rows, changed, tag = _table(source, column), column, ""
+  else:
+    column, changed = task["source"], task["target"]
+    rows = [{changed: "", column: line} for _, line in read_every_line(source)]
+  texts = [_cell(row[column]) for row in rows]
+  sampling = Sampling(temperature=temperature, top_k=top_k, seed=seed)
+  counts: collections.Counter[str] = collections.Counter()
   with atomic_file(out) as file:
-    print(task["target"], task["source"], sep="\t", file=file)
-    for begin in range(0, len(numbers), _BATCH):
-      batch = numbers[begin : begin + _BATCH]
-      # A line's seed is that of its number, whatever the batches are.
-      sampling = Sampling(temperature=temperature, top_k=top_k, seed=seed + begin)
-      translations = _translate(loaded, [lines[number] for number in batch], beams, sampling)
-      for number, translation in zip(batch, translations, strict=True):
-        problem = kept.problem(lines[number], translation)
-        counts[problem or "kept"] += 1
-        if not problem:
-          words = noised((translation or "").split(), noise, seed, number)
-          print(" ".join([tag, *words]).strip(), lines[number], sep="\t", file=file)
-      log(f"{begin + len(batch):,} of {len(numbers):,} lines translated, {counts['kept']:,} kept")
-    reasons = [f"{count:,} {name}" for name, count in counts.items() if count]
+    for number, words in translated(models, texts, beams, sampling, Filter(longest, ratio), counts):
+      if not counts["kept"]:
+        print(*rows[0], sep="\t", file=file)
+      counts["kept"] += 1
+      cells = rows[number] | {changed: " ".join([tag, *noised(words, noise, seed, number)])}
+      print(*(_cell(cells.get(name, "")) for name in rows[0]), sep="\t", file=file)
+    summary = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
     if not counts["kept"]:
-      raise InputError(f"{source}: no pair can be kept: {', '.join(reasons) or 'it is empty'}")
-  log(f"{out}: {', '.join(reasons)}")
+      raise InputError(f"{source}: no pair can be kept: {summary or 'it is empty'}")
+  log(f"{out}: {summary}")
   return dict(counts)
 
 
-def _check_settings(beams: int, temperature: float, noise: float, tag: str, ratio: float) -> None:
+def translated(
+  models: Sequence[LoadedModel],
+  texts: Sequence[str],
+  beams: int,
+  sampling: Sampling,
+  kept: Filter,
+  counts: collections.Counter[str],
+) -> Iterator[tuple[int, list[str]]]:
+  """The number and the words of each translation that passes the filter.
+
+  Args:
+    models: a text goes through all of them.
+    texts: blank ones are left out.
+    beams, sampling: see run.
+    kept: the filter.
+    counts: gets the numbers of texts that are read, and left out for each reason.
+  """
+  numbers = [number for number, text in enumerate(texts) if text]
+  counts.update(read=len(texts), blank=len(texts) - len(numbers))
+  for begin in range(0, len(numbers), _BATCH):
+    batch = numbers[begin : begin + _BATCH]
+    # A text's seed is that of its number among those with words, whatever the batches are.
+    own = dataclasses.replace(sampling, seed=sampling.seed + begin)
+    written: dict[int, str | None] = {number: texts[number] for number in batch}
+    for model in models:
+      usable = {number: text for number, text in written.items() if text}
+      translations = _translate(model, list(usable.values()), beams, own)
+      written = dict.fromkeys(batch) | dict(zip(usable, translations, strict=True))
+    for number, translation in written.items():
+      problem = kept.problem(texts[number], translation)
+      if problem:
+        counts[problem] += 1
+      else:
+        yield number, (translation or "").split()
+    log(f"{begin + len(batch):,} of {len(numbers):,} texts translated")
+
+
+def _cell(value: Any) -> str:
+  """A value in one cell of one line."""
+  return re.sub(r"[\t\r\n]+", " ", str(value)).strip()
+
+
+def _check_return(back: str, task: dict[str, Any], there: dict[str, Any]) -> None:
+  if (task["source"], task["target"]) != (there["target"], there["source"]):
+    raise InputError(
+      f"back={back}: translates from {task['source']} to {task['target']}, and the way back is "
+      f"from {there['target']} to {there['source']}"
+    )
+
+
+def _table(path: str, column: str) -> list[dict[str, Any]]:
+  """The rows of a table. Raises InputError for one that cannot be read, or has no such column."""
+  rows = []
+  for record in read_cells(path, (column,)):
+    if not isinstance(record, dict):
+      raise record
+    if column not in record:
+      raise InputError(f"{path}: no column {column!r}{did_you_mean(column, record)}")
+    rows.append(record)
+  return rows
+
+
+def _check_settings(
+  back: str, column: str, beams: int, temperature: float, noise: float, tag: str, ratio: float
+) -> None:
+  if bool(back) != bool(column):
+    raise InputError("back and column: paraphrases need both, pairs neither")
   check_search(beams, 1.0)
   if beams > 1 and temperature:
     raise InputError(f"temperature={temperature:g}: a search of beams={beams} does not sample")
@@ -135,6 +206,12 @@ def _check_settings(beams: int, temperature: float, noise: float, tag: str, rati
       raise InputError(f"{name}={value:g}: must be from {low} to {high}")
   if tag.split() not in ([], [tag]):
     raise InputError(f"tag={tag!r}: must be one word, or empty")
+
+
+def _check_out(out: str, overwrite: bool) -> None:
+  if not out.endswith(".tsv"):
+    raise InputError(f"out={out}: should be a .tsv file")
+  check_out(out, overwrite)
 
 
 def _load(checkpoint: str) -> LoadedModel:

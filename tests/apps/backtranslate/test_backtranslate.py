@@ -1,5 +1,6 @@
 """Back-translation: pairs of translations and the lines they are of, and training on them."""
 
+import dataclasses
 import random
 
 import pytest
@@ -60,6 +61,14 @@ def checkpoint(folder, tiny_tokenizer):
   return f"{workdir}/best"
 
 
+@pytest.fixture(scope="module")
+def other_way(folder, checkpoint):
+  del checkpoint  # has saved the tokenizer
+  config = dataclasses.replace(CONFIG, task=PairsTask())
+  finetune.run(config, str(folder), "none", f"{folder}/back", tokenizer=f"{folder}/tokenizer")
+  return f"{folder}/back/best"
+
+
 def pairs_of(path):
   header, *rows = [line.split("\t") for line in path.read_text().splitlines()]
   assert header == ["en", "de"]
@@ -110,6 +119,31 @@ def test_training_reads_real_and_synthetic_pairs(folder, checkpoint):
   assert examples[:128] == examples[128:256] == PairsTask().build("").examples(str(folder), "train")
   assert [[pair.text, pair.label] for pair in examples[384:]] == synthetic
   assert len(task.build("").examples(str(folder), "dev")) == 24
+
+
+def test_paraphrases_of_a_table(folder, checkpoint, other_way, tmp_path):
+  """Rows keep their other columns; what comes back as it was is left out."""
+  rng, out = random.Random(1), tmp_path / "paraphrases.tsv"
+  rows = [(str(n), " ".join(rng.choices(list(WORDS), k=4)), "yes") for n in range(40)]
+  table = "".join("\t".join(row) + "\n" for row in [("id", "sentence", "label"), *rows])
+  (tmp_path / "table.tsv").write_text(table)
+  paths = f"{tmp_path}/table.tsv", str(out)
+  settings = {"back": checkpoint, "column": "sentence", "temperature": 1.5, "ratio": 9}
+  counts = backtranslate.run(other_way, *paths, **settings)
+  header, *written = [line.split("\t") for line in out.read_text().splitlines()]
+  assert header == ["id", "sentence", "label"] and len(written) == counts["kept"] > 3
+  assert counts["read"] == 40 and sum(counts.values()) == 80
+  for number, text, label in written:
+    assert label == "yes" and text and text != rows[int(number)][1] and "<BT>" not in text
+  greedy = backtranslate.run(other_way, *paths, **settings | {"temperature": 0.0}, overwrite=True)
+  assert greedy["copied"] > 5  # both models know some of the dictionary
+  for changes, message in (
+    ({"back": other_way}, "back=.*: translates from en to de, and the way back is from de to en"),
+    ({"column": "sentense"}, "no column 'sentense'; did you mean sentence"),
+    ({"column": ""}, "back and column: paraphrases need both"),
+  ):
+    with pytest.raises(InputError, match=message):
+      backtranslate.run(other_way, *paths, **settings | changes, overwrite=True)
 
 
 @pytest.mark.parametrize(
