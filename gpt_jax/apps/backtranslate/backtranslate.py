@@ -99,7 +99,7 @@ def run(
   Raises:
     InputError: no translation model, settings out of range, or no line that can be kept.
   """
-  _check_settings(back, column, beams, temperature, noise, tag, ratio)
+  _check_settings(back, column, beams, temperature, noise, tag, ratio, seed)
   _check_out(out, overwrite)
   models = [_load(checkpoint), *([_load(back)] if back else [])]
   task = models[0].meta["task"]  # that of the checkpoint: the pairs are for the other direction
@@ -152,8 +152,10 @@ def translated(
     written: dict[int, str | None] = {number: texts[number] for number in batch}
     for model in models:
       usable = {number: text for number, text in written.items() if text}
-      translations = _translate(model, list(usable.values()), beams, own)
-      written = dict.fromkeys(batch) | dict(zip(usable, translations, strict=True))
+      written = dict.fromkeys(batch)
+      if usable:  # a model may have ended none of its texts
+        translations = _translate(model, list(usable.values()), beams, own)
+        written |= dict(zip(usable, translations, strict=True))
     for number, translation in written.items():
       problem = kept.problem(texts[number], translation)
       if problem:
@@ -189,7 +191,14 @@ def _table(path: str, column: str) -> list[dict[str, Any]]:
 
 
 def _check_settings(
-  back: str, column: str, beams: int, temperature: float, noise: float, tag: str, ratio: float
+  back: str,
+  column: str,
+  beams: int,
+  temperature: float,
+  noise: float,
+  tag: str,
+  ratio: float,
+  seed: int,
 ) -> None:
   if bool(back) != bool(column):
     raise InputError("back and column: paraphrases need both, pairs neither")
@@ -200,6 +209,7 @@ def _check_settings(
     ("temperature", temperature, 0, 100),
     ("noise", noise, 0, 0.5),
     ("ratio", ratio, 1, 100),
+    ("seed", seed, 0, 2**31),  # that of a text is higher, and has 32 bits
   )
   for name, value, low, high in limits:
     if not low <= value <= high:
