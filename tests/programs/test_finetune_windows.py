@@ -29,7 +29,7 @@ def write(folder, seed):
     for n in range(count):
       filler = rng.choices("the sat on mat and ran to old barn".split(), k=rng.randint(60, 90))
       animal, label = (("cat", "meows"), ("dog", "barks"))[n % 2]
-      rows.append(f"{' '.join([*filler, *[animal] * 8])}\t{label}")
+      rows.append(f"{' '.join([*filler, *[animal] * 20])}\t{label}")
     (folder / f"{split}.tsv").write_text("\n".join(rows) + "\n")
   return str(folder)
 
@@ -41,6 +41,7 @@ def test_only_windows_read_the_end_of_a_long_text(finetuned, tmp_path, capsys, r
     finetuned.config,
     windows=windows,
     window_stride=40,
+    pooling="mean" if windows == "mean" else "",
     lm_weight=0.0,
     optim=dataclasses.replace(finetuned.config.optim, learning_rate=3e-3),
     train=dataclasses.replace(finetuned.config.train, epochs=8),

@@ -66,6 +66,8 @@ class _Windows(nn.Module):
 
   def __call__(self, states: States, batch: Batch, key: Key | None = None):
     """The outputs of the head, of one representation [D] for each of the N examples."""
+    # The arrays of an example batch are NumPy's, which traced anchors cannot index.
+    batch = jax.tree.map(jnp.asarray, batch)
     labels = given(batch.labels)
     is_window = labels.anchors >= 0  # [N, C]
     # What stands for an absent window is computed and gets no share.
