@@ -7,6 +7,7 @@ import pytest
 from shared_trainers import shared_trainers
 
 import gpt_jax
+from gpt_jax.apps.report import visualize
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.errors import InputError
 from gpt_jax.programs import evaluate, finetune, predict
@@ -65,6 +66,8 @@ def test_only_windows_read_the_end_of_a_long_text(finetuned, tmp_path, capsys, r
   for text, row in zip(texts[:3], rows, strict=False):
     assert model.classify(text) == pytest.approx(row["probabilities"], abs=1e-5)
   assert model.truncated(texts[:3]) == [False] * 3
+  with pytest.raises(InputError, match="read in windows of 64 tokens, and the page shows one"):
+    visualize.run(f"{workdir}/best", str(tmp_path / "page.html"), texts=texts[:1])
   # A further fine-tuning begins with the format of a window.
   again = dataclasses.replace(config, windows="")
   finetune.run(again, data, f"{workdir}/best", str(tmp_path / "again"))

@@ -135,6 +135,12 @@ def _describe_rows(loaded: LoadedModel, task: Task, rows: list[Row]) -> list[dic
   """The page's entries for the rows of a fine-tuned model's task."""
   examples = [task.example(row) for row in rows]
   encoded = loaded.encode(task, examples)
+  if encoded.format.of_window is not encoded.format and encoded.fields.shape[1] > 1:
+    first = np.flatnonzero(encoded.kept[:, 1].any(-1))[0]  # that has a second window
+    raise InputError(
+      f"{rows[first].location}: is read in windows of {encoded.context} tokens, and the page shows "
+      "one; give a part of the text"
+    )
   notes = [_truncation_note(encoded, n) for n in range(len(rows))]
   params = jax.device_put(loaded.params)
   classes = _describe_classes(loaded, task, encoded)
