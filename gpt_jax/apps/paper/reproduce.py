@@ -392,7 +392,7 @@ def _zero_shot(
 ) -> None:
   """Evaluates the missing tasks of every checkpoint of a run."""
   known = results["zero_shot"].setdefault(trunk, [])
-  score = zero_shot.make_scorer(asked.models[trunk].language_model())
+  answers = zero_shot.make_answers(asked.models[trunk])
   log(f"zero-shot, {trunk}: {len(folders)} checkpoints ({asked.budget.name} budget)")
   for folder in folders:
     step = int(os.path.basename(folder))
@@ -405,7 +405,7 @@ def _zero_shot(
     except InputError as error:
       log(f"left out: {error}")
       continue
-    known += [result._asdict() for result in zero_shot.measure(loaded, missing, score)]
+    known += [result._asdict() for result in zero_shot.measure(loaded, missing, answers)]
     write_json(os.path.join(asked.workdir, "results.json"), results)
 
 
