@@ -39,7 +39,9 @@ BATCH = Batch(Rows(IDS, POSITIONS, SEGMENTS, TYPES), labels=LABELS)
 def built():
   model = ModelConfig(TRUNK, (HEAD,), "bidirectional").build()
   params = jax.jit(model.init)(jax.random.key(0), BATCH)["params"]
-  return model, jax.tree.map(lambda p: p + 0.3 * RNG.standard_normal(p.shape, np.float32), params)
+  return model, jax.tree.map(
+    lambda p: np.asarray(p) + 0.3 * RNG.standard_normal(p.shape, np.float32), params
+  )
 
 
 def softmax(x):
