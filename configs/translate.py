@@ -11,8 +11,8 @@
 DIR has train.en and train.de, line n of one the translation of line n of the other, and val.en and
 val.de; --config=configs/translate.py:t5:de-en is the other direction, other names are set by
 --config.task.train, .dev and .test. A table with a column for each language is named with its
-suffix (.tsv, .csv, .jsonl). One vocabulary serves both languages. With --checkpoint=DIR in place of
-none and the tokenizer, a pre-trained GPT or T5 goes on, the latter with its own
+suffix (.tsv, .csv, .jsonl). One vocabulary serves both languages. A pre-trained GPT or T5 goes on
+with configs/translate.py:pretrained and --checkpoint=DIR, without --tokenizer, T5 with its own
 --config.task.prompt. More pairs from text of one language: gpt_jax/apps/backtranslate/README.md.
 
 Hardware: two CPU cores, about an hour. Expect, of T5 on Multi30k (29,000 pairs) after 6 epochs, a
@@ -32,6 +32,7 @@ from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
 
 TRUNKS = {
+  "pretrained": FinetuneConfig.trunk,  # not set: the checkpoint's
   "t5": T5Config(
     context=128, layers=3, width=128, heads=4, head_width=32, units=512, residual_dropout=0.1
   ),
@@ -39,6 +40,7 @@ TRUNKS = {
   "lstm": LSTMEncoderDecoderConfig(context=128, embedding_width=128, units=128),
 }
 OPTIMIZERS = {
+  "pretrained": FinetuneConfig.optim,
   # Its table has a deviation of 1, which Adam's steps of one size for all hardly move.
   "t5": OptimConfig("adafactor", 0.02, "linear", 0, warmup_share=0.05, clip_norm=0.0),
   "gpt": OptimConfig("openai", 2e-3, "linear", 0, warmup_share=0.05, weight_decay=0.0),

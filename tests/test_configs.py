@@ -151,6 +151,12 @@ def test_the_published_size_of_elmo():
     load("elmo.py", "huge")
 
 
+def test_translation_goes_on_from_a_checkpoint():
+  config = load("translate.py", "pretrained:de-en")
+  assert (config.trunk, config.optim) == (FinetuneConfig.trunk, FinetuneConfig.optim)
+  assert config.task.source == "de"
+
+
 def test_the_backward_model_of_ulmfit():
   config = load("ulmfit.py", "target:backward")
   assert config.trunk.reads_backward and config.objective.ar == 2.0
