@@ -51,7 +51,7 @@ MARKS = {
 # Suite -> its marks, and how many programs its tests may compile with an empty cache, all workers
 # together. Above that, give new tests the shapes of their neighbors, which share a compilation.
 SUITES = {
-  "core": ("not (e2e or app or slow or store or attack or parity)", 2900),
+  "core": ("not (e2e or app or slow or store or attack or parity)", 3000),
   "apps": ("(e2e or app or slow) and not (store or attack or parity)", 1400),
   "attack": ("attack and not store", 150),
   "stores": ("store", 450),

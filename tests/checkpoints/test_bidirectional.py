@@ -35,15 +35,20 @@ def run(tmp_path_factory, make_run, tiny_tokenizer):
     lambda run, folder: generate.run(run, [TEXT], max_tokens=2),
     lambda run, folder: gpt_jax.load(run).generate(TEXT, max_tokens=2),
     lambda run, folder: gpt_jax.load(run).log_probs(TEXT),
-    lambda run, folder: zero_shot.run(run, str(folder)),
     lambda run, folder: visualize.run(run, str(folder / "page.html"), [TEXT]),
   ],
-  ids=["generate", "load.generate", "load.log_probs", "zero_shot", "visualize"],
+  ids=["generate", "load.generate", "load.log_probs", "visualize"],
 )
 def test_reading_from_left_to_right_is_refused(run, tmp_path, read):
   with pytest.raises(InputError, match=f"^{run}: a model with bidirectional attention") as error:
     read(run, tmp_path)
   assert "\n" not in str(error.value)
+  assert not list(tmp_path.iterdir())
+
+
+def test_zero_shot_needs_the_head_of_a_masked_model(run, tmp_path):
+  with pytest.raises(InputError, match=f"^{run}: has no masked-LM head"):
+    zero_shot.run(run, str(tmp_path))
   assert not list(tmp_path.iterdir())
 
 
