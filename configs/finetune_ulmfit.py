@@ -14,7 +14,8 @@ text's last state, the maximum and the mean of all. Each of these is off with
 The head has 50 ReLU units between two layer norms, where theirs has batch norm, which is no sum
 over the examples. Their code trains the head for an epoch, with the last layer for a second, and
 then all (--config.unfreeze_epochs=2), with a new rise and fall of the rate each time, not here.
-`predict.py --checkpoint=A,B` averages the probabilities of a forward and a backward model.
+`predict.py --checkpoint=A --checkpoint=B` averages the probabilities of a forward and a backward
+model.
 
 Hardware: 2 CPU cores, minutes for a small model. Expect, by the paper, with its 25M parameters and
 forward and backward models averaged, 96.4 % on the test set of TREC.

@@ -19,7 +19,7 @@ CHECKPOINT = command_line.define_checkpoint()
 INPUT = flags.DEFINE_string(
   "input", None, "text to translate, a sentence a line; with --back a table", required=True
 )
-OUT = flags.DEFINE_string("out", None, "TSV file to write, with both languages", required=True)
+OUT = flags.DEFINE_string("out", None, "TSV file to write: pairs, or rows of --back", required=True)
 BACK = flags.DEFINE_string(
   "back", DEFAULTS["back"], "model of the way back: write paraphrases of a table's rows"
 )
@@ -41,7 +41,9 @@ LONGEST = flags.DEFINE_integer(
   "longest", DEFAULTS["longest"], "leave out pairs with more words on a side", lower_bound=1
 )
 RATIO = flags.DEFINE_float(
-  "ratio", DEFAULTS["ratio"], "leave out pairs whose longer side has more words than this times"
+  "ratio",
+  DEFAULTS["ratio"],
+  "leave out pairs whose longer side has more than so many times the words of the shorter",
 )
 SEED = flags.DEFINE_integer("seed", DEFAULTS["seed"], "of samples and noise", lower_bound=0)
 OVERWRITE = command_line.define_overwrite()

@@ -27,7 +27,7 @@ CHECKPOINT = command_line.define_checkpoint()
 PROMPT = flags.DEFINE_multi_string("prompt", [], "text to continue")
 INPUT = flags.DEFINE_string("input", None, "text file with one prompt per line; - for stdin")
 FILL = flags.DEFINE_multi_string(
-  "fill", [], "text with [MASK]: print the --top_k likeliest tokens at each mask; 0: 5"
+  "fill", [], "text with [MASK]: print the --top_k likeliest tokens (by default 5) at each mask"
 )
 MAX_TOKENS = flags.DEFINE_integer(
   "max_tokens", DEFAULTS["max_tokens"], "number of tokens to add to each prompt"

@@ -9,7 +9,7 @@ import numpy as np
 from gpt_jax.data.draws import Draw
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.windows import Windows, WindowsConfig
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, counted
 
 _BITS = 24  # of a share as an integer, so that runs may have 2^39 rows
 
@@ -25,7 +25,7 @@ def mixture_shares(files: Sequence[TokenFile], config: WindowsConfig) -> tuple[f
   """
   given = f"data.weights={','.join(f'{weight:g}' for weight in config.weights)}"
   if config.weights and len(config.weights) != len(files):
-    raise InputError(f"{given}: {len(config.weights)} weights for {len(files)} texts")
+    raise InputError(f"{given}: {counted(len(config.weights), 'weight')} for {len(files)} texts")
   if min(config.weights, default=1.0) <= 0:
     raise InputError(f"{given}: each must be above 0; leave out a text that should have no rows")
   # Divided by the largest, so that no power overflows or vanishes for all of them.
@@ -112,7 +112,7 @@ class MixedWindows(Windows):
 
   def __call__(self, step: int, rows: slice | np.ndarray = slice(None)) -> np.ndarray:
     """The rows of a step, or only some of them (a host's share)."""
-    # Every place is of some part, so nothing is left as it is here.
+    # Every row is of one part, so all of it is overwritten.
     batch = np.empty((len(self._numbers(step, rows)), self.config.length + 1), np.int32)
     for part in self._parts_of(step, rows):
       batch[part.places] = part.windows(part.step, part.rows)

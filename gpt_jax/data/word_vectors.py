@@ -27,7 +27,8 @@ def read_word_vectors(path: str, tokenizer: Tokenizer, width: int) -> np.ndarray
   ids = _ids(tokenizer)
   with open_bytes(path) as file:
     for number, line in lines(file, path):
-      size = len(line.split()) - 1
+      # Not split(): a word may be, or have in it, a space of another kind.
+      size = line.rstrip().count(" ")
       if number == 1 and size == 1:
         continue
       # Some words of GloVe's have spaces inside; those at the beginning of a file do not.

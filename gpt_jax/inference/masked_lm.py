@@ -96,7 +96,7 @@ class MaskedLM:
       queries += [self._query(ids, position) for position in positions]
       filled.append([[] for _ in positions])
       places += [(number - 1, mask) for mask in range(len(positions))]
-    # In another order: the queries of a mask may come before those of an earlier text.
+    # Answers come by length, so those of a later text may come first.
     for query, log_probs in self._predict(queries):
       text_number, mask = places[query]
       for i in np.argsort(-log_probs, kind="stable")[:top_k].tolist():
@@ -167,7 +167,7 @@ class MaskedLM:
     return ids
 
   def _encode_after(self, text: str) -> np.ndarray:
-    """The ids of a text behind something: at its beginning a tokenizer may put a space in front."""
+    """The ids of a text that follows another: tokenizers may put a space before a beginning."""
     before, both = self._tokenizer.encode_many(["a", f"a{text}"])
     follows = np.array_equal(both[: len(before)], before)
     return both[len(before) :] if follows else self._tokenizer.encode(text)

@@ -193,6 +193,8 @@ class Model:
     """
     if windows not in ("", "mean", "max"):
       raise InputError(f"windows={windows!r}: must be mean or max, or empty for no windows")
+    if stride < 0 or (stride and not windows):
+      raise InputError(f"stride={stride}: must be 0 or more tokens, and needs windows=mean or max")
     embedding, reader = self._embedding, self.loaded.encoder_alone()
     model, params = reader.model, {"trunk": reader.params["trunk"]}
     context = min(self.loaded.spec.trunk.context, embedding.longest or sys.maxsize)

@@ -219,6 +219,8 @@ def check_options(config: FinetuneConfig, task: LabeledTask) -> None:
       )
   if config.unfreeze_epochs and not config.unfreeze:
     raise InputError(f"unfreeze_epochs={config.unfreeze_epochs}: needs unfreeze=true")
+  if config.window_stride and not config.windows:
+    raise InputError(f"window_stride={config.window_stride}: needs windows=mean, max or attention")
   reads_text = from_json(task.head).pooling == "sum" and config.mix is None
   if config.windows and (task.writes_text or not reads_text):
     raise InputError(

@@ -219,8 +219,9 @@ def _encode(ensemble: Ensemble, rows: list) -> tuple[list, list[Encoded]]:
     raise next((row for row in rows if not isinstance(row, BlankRow)), rows[0])
   try:
     encoded = ensemble.encode(usable)
-    if encoded[0].truncation:
-      log(f"warning: {encoded[0].truncation}; a model fine-tuned with config.windows reads all")
+    truncations = [part.truncation for part in encoded if part.truncation]
+    if truncations:
+      log(f"warning: {truncations[0]}")
     return rows, encoded
   except InputError as error:
     if len(usable) == 1:

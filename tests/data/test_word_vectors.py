@@ -13,7 +13,7 @@ def test_words_get_their_vectors_and_other_pieces_zeros(tiny_tokenizer, tmp_path
   ids = range(tiny_tokenizer.vocab_size)
   words = {tiny_tokenizer.decode([i]).strip(): i for i in ids if tiny_tokenizer.begins_word[i]}
   (first, i), (second, j), *_ = [(w, i) for w, i in words.items() if w.isalpha()]
-  lines = f"{first} 1 2.5 -3\nneverseen 7 8 9\n. . . 4 5 6\n{second} 1e-1 0 2\n"
+  lines = f"{first} 1 2.5 -3\nneverseen 7 8 9\n. . . 4 5 6\n\u3000 7 8 9\n{second} 1e-1 0 2\n"
   plain, packed = tmp_path / "vectors.txt", tmp_path / "vectors.vec.gz"
   plain.write_text(lines)
   packed.write_bytes(gzip.compress(f"4 3\n{lines}".encode()))

@@ -97,6 +97,9 @@ def test_a_long_text_is_embedded_in_windows(model, windows, stride):
   assert model.embed([], windows=windows).shape == (0, 16)
   with pytest.raises(InputError, match="windows='median': must be mean or max"):
     model.embed(long, windows="median")
+  for settings in ({"windows": windows, "stride": -5}, {"stride": 5}):
+    with pytest.raises(InputError, match=r"stride=-?5: must be 0 or more tokens, and needs"):
+      model.embed(long, **settings)
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -88,6 +88,7 @@ def test_from_text_to_tags(prepared, tmp_path):
     ("story-tags", {"pooling": "mean"}, "pooling=mean: for tasks that give each text one class"),
     ("story-tags", {"head_units": 5}, "head_units=5: for tasks that give each text one class"),
     ("story-ending", {"unfreeze_epochs": 2}, "unfreeze_epochs=2: needs unfreeze=true"),
+    ("story-ending", {"window_stride": 9}, "window_stride=9: needs windows=mean, max or attention"),
   ],
 )
 def test_settings_that_do_not_fit(finetuned, tmp_path, task, options, message):

@@ -11,6 +11,7 @@ from gpt_jax.apps.report import visualize
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.errors import InputError
 from gpt_jax.programs import evaluate, finetune, predict
+from gpt_jax.tasks.formats import GPTFormat
 from gpt_jax.tasks.task import BuiltinTask
 
 pytestmark = pytest.mark.e2e
@@ -41,7 +42,7 @@ def test_only_windows_read_the_end_of_a_long_text(finetuned, tmp_path, capsys, r
   config = dataclasses.replace(
     finetuned.config,
     windows=windows,
-    window_stride=40,
+    window_stride=40 if windows else 0,
     pooling="mean" if windows == "mean" else "",
     lm_weight=0.0,
     optim=dataclasses.replace(finetuned.config.optim, learning_rate=3e-3),
@@ -69,9 +70,9 @@ def test_only_windows_read_the_end_of_a_long_text(finetuned, tmp_path, capsys, r
   with pytest.raises(InputError, match="read in windows of 64 tokens, and the page shows one"):
     visualize.run(f"{workdir}/best", str(tmp_path / "page.html"), texts=texts[:1])
   # A further fine-tuning begins with the format of a window.
-  again = dataclasses.replace(config, windows="")
+  again = dataclasses.replace(config, windows="", window_stride=0)
   finetune.run(again, data, f"{workdir}/best", str(tmp_path / "again"))
-  assert "cut" not in repr(load_model(str(tmp_path / "again")).format)
+  assert load_model(str(tmp_path / "again")).format == GPTFormat()
 
 
 @pytest.mark.parametrize("task", ["story-next", "story-tags"])

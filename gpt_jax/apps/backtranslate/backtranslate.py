@@ -22,7 +22,7 @@ from gpt_jax.parallel.processes import log
 from gpt_jax.programs.outputs import check_out
 from gpt_jax.suggestions import did_you_mean
 from gpt_jax.tasks.answers.translation import Pair
-from gpt_jax.tasks.readers import read_cells, read_every_line
+from gpt_jax.tasks.readers import BlankRow, read_cells, read_every_line
 
 FILLER = "_"  # in the place of a word that noise has removed
 _MOVES = 3  # places that noise moves a word by, at most
@@ -147,7 +147,7 @@ def translated(
   counts.update(read=len(texts), blank=len(texts) - len(numbers))
   for begin in range(0, len(numbers), _BATCH):
     batch = numbers[begin : begin + _BATCH]
-    # A text's seed is that of its number among those with words, whatever the batches are.
+    # A text's seed, of the first model, is that of its number among those with words.
     own = dataclasses.replace(sampling, seed=sampling.seed + begin)
     written: dict[int, str | None] = {number: texts[number] for number in batch}
     for model in models:
@@ -179,14 +179,27 @@ def _check_return(back: str, task: dict[str, Any], there: dict[str, Any]) -> Non
 
 
 def _table(path: str, column: str) -> list[dict[str, Any]]:
-  """The rows of a table. Raises InputError for one that cannot be read, or has no such column."""
+  """The rows of a table.
+
+  Raises:
+    InputError: it cannot be read or has no such column, a row has other columns than the first, or
+      a value that a TSV file could not give back.
+  """
   rows = []
   for record in read_cells(path, (column,)):
+    if isinstance(record, BlankRow):
+      continue
     if not isinstance(record, dict):
       raise record
     if column not in record:
       raise InputError(f"{path}: no column {column!r}{did_you_mean(column, record)}")
     rows.append(record)
+    row = f"{path}: row {len(rows)}"
+    if record.keys() != rows[0].keys():
+      raise InputError(f"{row}: has the columns {', '.join(record)}, not {', '.join(rows[0])}")
+    for name, value in record.items():
+      if not isinstance(value, str) and (name == column or type(value) not in (int, float)):
+        raise InputError(f"{row}: {name} = {value!r}: must be text")
   return rows
 
 

@@ -144,6 +144,15 @@ def test_paraphrases_of_a_table(folder, checkpoint, other_way, tmp_path):
   ):
     with pytest.raises(InputError, match=message):
       backtranslate.run(other_way, *paths, **settings | changes, overwrite=True)
+  lines = tmp_path / "rows.jsonl"
+  for second, message in (
+    ('{"sentence": "b"}', "row 2: has the columns sentence, not sentence, label"),
+    ('{"sentence": "b", "label": null}', "row 2: label = None: must be text"),
+    ('{"sentence": 3, "label": 1}', "row 2: sentence = 3: must be text"),
+  ):
+    lines.write_text('{"sentence": "a", "label": 0}\n' + second + "\n")
+    with pytest.raises(InputError, match=message):
+      backtranslate.run(other_way, str(lines), str(out), **settings, overwrite=True)
 
 
 @pytest.mark.parametrize(
