@@ -124,7 +124,7 @@ def test_a_mixture_goes_on_from_a_checkpoint(trained, folders, tmp_path):
   assert measured["valid_loss"] < trained[1]["valid_loss"]
 
 
-def test_masks_are_of_each_source(folders, tmp_path):
+def test_a_mixture_trains_a_masked_model(folders, tmp_path):
   config = dataclasses.replace(CONFIG, objective=Masked(copies=2), train=TrainConfig(steps=1))
   measured = run(config, folders, tmp_path / "run")
   assert measured["valid_barn_loss"] > 0

@@ -22,7 +22,7 @@ from gpt_jax.parallel.processes import log
 from gpt_jax.programs.outputs import check_out
 from gpt_jax.suggestions import did_you_mean
 from gpt_jax.tasks.answers.translation import Pair
-from gpt_jax.tasks.readers import BlankRow, read_cells, read_every_line
+from gpt_jax.tasks.readers import read_cells, read_every_line
 
 FILLER = "_"  # in the place of a word that noise has removed
 _MOVES = 3  # places that noise moves a word by, at most
@@ -187,8 +187,6 @@ def _table(path: str, column: str) -> list[dict[str, Any]]:
   """
   rows = []
   for record in read_cells(path, (column,)):
-    if isinstance(record, BlankRow):
-      continue
     if not isinstance(record, dict):
       raise record
     if column not in record:

@@ -113,7 +113,7 @@ class Prepared(NamedTuple):
 
 
 Scorer = Callable[[Any, Sequence[Question]], list[list[Answer]]]
-Answers = Callable[[LoadedModel, Sequence[Question]], list[list[Answer]]]
+Answers = Callable[[LoadedModel], Callable[[Sequence[Question]], list[list[Answer]]]]
 
 
 def prepare(
@@ -153,8 +153,9 @@ def prepare(
 def measure(loaded: LoadedModel, prepared: dict[str, Prepared], answers: Answers) -> list[Result]:
   """Evaluates one checkpoint with what make_answers gave; prints and returns the results."""
   results = []
+  answer = answers(loaded)
   for name, (questions, _) in prepared.items():
-    answered = answers(loaded, questions)
+    answered = answer(questions)
     for rule, metric, value, examples in TASKS[name].judge(questions, answered):
       results.append(Result(name, rule, metric, value, examples, loaded.step))
       print(
@@ -175,7 +176,7 @@ def checkpoints(workdir: str) -> list[str]:
 
 
 def make_answers(loaded: LoadedModel) -> Answers:
-  """Builds (checkpoint, questions) -> the answers of every question's options.
+  """Builds checkpoint -> (questions -> the answers of every question's options).
 
   Args:
     loaded: a checkpoint of the run whose checkpoints are to answer.
@@ -185,20 +186,17 @@ def make_answers(loaded: LoadedModel) -> Answers:
   """
   if _is_masked(loaded):
     MaskedLM(loaded)  # raises if it has no head
-    return _masked_answers
+    return lambda loaded: functools.partial(_masked_answers, MaskedLM(loaded))
   score = make_scorer(loaded.language_model())
-  return lambda loaded, questions: score(
-    {"trunk": jax.device_put(loaded.params["trunk"])}, questions
-  )
+  return lambda loaded: functools.partial(score, {"trunk": jax.device_put(loaded.params["trunk"])})
 
 
 def _is_masked(loaded: LoadedModel) -> bool:
   return loaded.spec.attention == "bidirectional"
 
 
-def _masked_answers(loaded: LoadedModel, questions: Sequence[Question]) -> list[list[Answer]]:
+def _masked_answers(model: MaskedLM, questions: Sequence[Question]) -> list[list[Answer]]:
   """The pseudo-log-probabilities of the scored tokens, each given all others."""
-  model = MaskedLM(loaded)
   texts, first = [], []
   for question in questions:
     context = _cut_context(question, model.room)

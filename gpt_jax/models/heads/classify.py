@@ -46,9 +46,14 @@ class AnchorHead(Head):
   def build(self, trunk: TrunkConfig) -> nn.Module:
     check_transform(self.transform, trunk)
     init = style_of(trunk).init
-    last_is_first, units = trunk.reads_backward, self.units
     return Classifier(
-      self.num_classes, self.dropout, self.pooling, self.transform, init, units, last_is_first
+      self.num_classes,
+      self.dropout,
+      self.pooling,
+      self.transform,
+      init,
+      self.units,
+      trunk.reads_backward,
     )
 
   def denominator(self, batch: Batch) -> jax.Array:
@@ -149,7 +154,7 @@ class Classifier(nn.Module):
     pooling, transform: see ClassifyHead.
     kernel_init: of the kernels, see layers.initializer.
     units: see ClassifyHead.
-    last_is_first: whether the trunk reads backward, so that a text's anchor is its first position.
+    reads_backward: whether the trunk does, so that a text's anchor is its first position.
   """
 
   outputs: int
@@ -158,12 +163,12 @@ class Classifier(nn.Module):
   transform: str = "none"
   kernel_init: str = "normal"
   units: int = 0
-  last_is_first: bool = False
+  reads_backward: bool = False
 
   @nn.compact
   def __call__(self, states: States, batch: Batch, key: Key | None = None):
     """Scores [N, K], float32."""
-    if self.last_is_first:
+    if self.reads_backward:
       batch = at_first_positions(batch)
     x = represent(states.hidden, batch, self.pooling)  # [N, C, D]
     if self.transform == "pooler":

@@ -55,7 +55,7 @@ class _Windows(nn.Module):
   pooling: str
   width: int
   head: nn.Module
-  last_is_first: bool
+  reads_backward: bool
 
   def setup(self):
     # The head's parameters are where they are without windows.
@@ -72,7 +72,7 @@ class _Windows(nn.Module):
     is_window = labels.anchors >= 0  # [N, C]
     # What stands for an absent window is computed and gets no share.
     anchored = batch._replace(labels=labels._replace(anchors=jnp.maximum(labels.anchors, 0)))
-    if self.last_is_first:
+    if self.reads_backward:
       anchored = at_first_positions(anchored)
     x = represent(states.hidden, anchored, self.pooling)  # [N, C, D]
     if self.over == "max":

@@ -3,6 +3,7 @@ logits of one text at a time.
 """
 
 import collections
+import dataclasses
 import functools
 import json
 import math
@@ -278,10 +279,12 @@ def test_a_masked_model_scores_each_token_given_all_others(make_run, tiny_tokeni
     scored = model.pseudo_log_probs(context + added)
     skipped = len(tokenizer.encode(context))
     assert total == pytest.approx(scored.log_probs[skipped:].sum(), abs=1e-4) and not greedy
-  best = model.fill_mask("the cat [MASK]", 1)[0][0].piece
-  if best.startswith("▁"):
-    [(_, greedy)] = requests.log_likelihoods([("the cat", best.replace("▁", " "))], ["a document"])
-    assert greedy
+  (the,) = tokenizer.encode("the").tolist()  # a word of one token, now the likeliest everywhere
+  masked = dict(model.loaded.params["masked"])
+  masked["bias"] = np.where(np.arange(len(masked["bias"])) == the, 99, masked["bias"])
+  certain = dataclasses.replace(model.loaded, params={**model.loaded.params, "masked": masked})
+  [(_, greedy)] = harness.MaskedRequests(certain, 3).log_likelihoods([("cat", " the")], ["a text"])
+  assert greedy
   short, empty, long = requests.text_log_likelihoods([CLAUSES[0], "", LONG])
   assert short == pytest.approx(model.pseudo_log_probs(CLAUSES[0]).log_probs.sum(), abs=1e-4)
   assert empty == 0 and long < short  # in windows

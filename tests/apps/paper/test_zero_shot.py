@@ -358,7 +358,7 @@ def test_a_masked_model_is_judged_by_its_pseudo_log_likelihood(
   # An option is scored given the rest of its text.
   questions = TASKS["sst2"].questions(world.data, tokenizer, 0)
   for question, options in zip(
-    questions, make_answers(model.loaded)(model.loaded, questions), strict=True
+    questions, make_answers(model.loaded)(model.loaded)(questions), strict=True
   ):
     for option, skip, answer in zip(question.options, question.unscored, options, strict=True):
       text = tokenizer.decode([*question.context, *option])
