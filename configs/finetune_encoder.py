@@ -3,8 +3,8 @@
   python launch/finetune.py --config=configs/finetune_encoder.py:bert:rte --data=DIR \
     --checkpoint=DIR --workdir=runs/rte
 
-FAMILY:TASK, where FAMILY is bert, roberta or albert, and TASK one of configs/finetune.py. The
-checkpoint is a run of configs/FAMILY.py, or a model of that family as transformers saves it.
+FAMILY:TASK, where FAMILY is bert, roberta, albert or minilm, and TASK one of configs/finetune.py.
+The checkpoint is a run of configs/FAMILY.py, or a model of that family as transformers saves it.
 
 - bert (Devlin et al. 2018, appendix A.3; google-research/bert, run_classifier.py): Adam without
   bias correction, batches of 32, 3 epochs, warm-up over 10 %, peak rate 2e-5. The authors choose
@@ -16,6 +16,8 @@ checkpoint is a run of configs/FAMILY.py, or a model of that family as transform
   reports the median of five seeds: --seeds=5.
 - albert (Lan et al. 2019; google-research/albert, run_glue.sh): BERT's Adam, and for each task its
   rate, updates, warm-up and batch; other tasks have BERT's.
+- minilm, for encoders of BERT's kind with some 20M parameters: AdamW as in transformers, batches of
+  32, 3 epochs, warm-up over 10 %, peak rate 1e-4.
 
 There is no auxiliary loss. STS-B is learned as bins, as by configs/finetune.py; all three learn it
 as a regression. These rates are for base and large: a small encoder stays at the majority class,
@@ -38,11 +40,16 @@ BERT = OptimConfig("bert", 2e-5, "bert_linear", 0, 0.1, eps=1e-6)
 ROBERTA = OptimConfig(
   "fairseq", 1e-5, "fairseq_linear", 0, 0.06, weight_decay=0.1, clip_norm=0.0, b2=0.98, eps=1e-6
 )
+MINILM = OptimConfig("adamw", 1e-4, "linear", 0, 0.1)
 # Family -> optimizer, epochs, dropout on the head's input.
-FAMILIES = {"bert": (BERT, 3, 0.1), "roberta": (ROBERTA, 10, 0.0), "albert": (BERT, 3, 0.1)}
+FAMILIES = {
+  "bert": (BERT, 3, 0.1),
+  "roberta": (ROBERTA, 10, 0.0),
+  "albert": (BERT, 3, 0.1),
+  "minilm": (MINILM, 3, 0.1),
+}
 # Family -> task -> peak rate, updates, those of the warm-up, batch.
 TASKS = {
-  "bert": {},
   "roberta": {
     "cola": (1e-5, 5_336, 320, 16),
     "sst2": (1e-5, 20_935, 1_256, 32),
@@ -72,7 +79,7 @@ def get_config(family_and_task: str) -> FinetuneConfig:
     )
   optim, epochs, dropout = FAMILIES[family]
   batch, train = 32, TrainConfig(epochs=epochs, log_every=50, keep_checkpoints=1)
-  if task in TASKS[family]:
+  if task in TASKS.get(family, {}):
     rate, steps, warmup, batch = TASKS[family][task]
     optim = dataclasses.replace(optim, learning_rate=rate, warmup_steps=warmup, warmup_share=0.0)
     train = dataclasses.replace(train, epochs=0, steps=steps)

