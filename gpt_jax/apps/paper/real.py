@@ -85,9 +85,10 @@ def run(
     runs: dict[str, list[Trained]] = {trainer: [] for trainer in trainers}
     for seed in range(seeds):
       of_seed = dataclasses.replace(config, train=dataclasses.replace(config.train, seed=seed))
-      for trainer, train in trainers.items():
+      for trainer, train in trainers.items():  # in turns, so that both meet the same machine
         folder = os.path.join(workdir, f"{name}_{part}", f"{trainer}_{seed}")
         runs[trainer].append(_once(folder, functools.partial(train, of_seed, data, model, folder)))
+    # After each task, so that a long call that is stopped has shown something.
     count = config.train_examples or len(task.examples(data, "train"))
     results[name] = {"rows": count, **_measure(task, truth, runs)}
     write_json(os.path.join(workdir, "results.json"), results)
@@ -148,7 +149,7 @@ def _in_process(train: Callable[[], list[list[float]]]) -> Trained:
 
 
 def _ours(config: finetune.FinetuneConfig, data: str, model: str, folder: str) -> list[list[float]]:
-  workdir = os.path.join(folder, "run")
+  workdir = os.path.join(folder, "run")  # resumes by itself where it was stopped
   finetune.run(config, data, model, workdir)
   loaded = load_model(workdir)  # the last step, as the peer's
   assert loaded.task is not None
