@@ -27,7 +27,8 @@ TRAIN = TrainConfig(steps=24, log_every=1, evaluate_every=12, checkpoint_every=3
 STACK = LSTMStackConfig(
   context=96, embedding_width=16, units=(16, 16), tied=False, recurrent_dropout=0.0
 )
-PAIRS = (("the cat sat", "die katze sass"), ("the old barn", "die alte scheune")) * 16
+WORDS = "cat mat dog barn sea old"
+PAIRS = [(f"the {a} on the {b}", f"{b} and {a}") for a in WORDS.split() for b in WORDS.split()]
 
 
 def mixture():
