@@ -4,9 +4,10 @@ and from text without labels, on which heads that see a part of it learn what th
   python launch/finetune.py --config=configs/cross_view.py:small:ewt-tags --data=DIR \
     --checkpoint=none --tokenizer=DIR --workdir=runs/views --config.train_examples=200
 
-SIZE:TASK, the size paper or small, TASK as in configs/finetune.py. The training examples that are
-not among the first train_examples, evenly spaced, are read without their labels: a batch of those
-follows each batch with labels. The supervised twin, with as many updates on labels, has
+SIZE:TASK, the size paper or small, TASK as in configs/finetune.py, or several that read one text
+each and are learned at once: small:ewt-tags,trec. The training examples that are not among the
+first train_examples, evenly spaced, are read without their labels: a batch of those follows each
+batch with labels. The supervised twin, with as many updates on labels, has
 --config.unlabeled=false and half of --config.train.steps.
 
 - paper: layer 1 has 1,024 units a direction, projected to 512, layer 2 512 (tensorflow/models,
@@ -25,6 +26,7 @@ from gpt_jax.models.heads.views import ViewsHead
 from gpt_jax.models.lstm_stack import LSTMStackConfig
 from gpt_jax.programs.finetune import FinetuneConfig
 from gpt_jax.tasks.named import task_named
+from gpt_jax.tasks.several import SeveralTasks
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
 
@@ -34,15 +36,17 @@ SIZES = ("paper", "small")
 def get_config(size_and_task: str) -> FinetuneConfig:
   size, _, task = size_and_task.partition(":")
   if size not in SIZES or not task:
-    raise InputError(f"{size_and_task!r}: must be SIZE:TASK, SIZE one of {', '.join(SIZES)}")
-  paper = size == "paper"
+    raise InputError(
+      f"{size_and_task!r}: must be SIZE:TASK or SIZE:TASK,TASK, SIZE one of {', '.join(SIZES)}"
+    )
+  paper, names = size == "paper", task.split(",")
   optim = OptimConfig(
     "adamw", 3e-3, "linear", 0, 0.05, weight_decay=0.0, clip_norm=1.0, average=0.98
   )
   if paper:
     optim = OptimConfig("momentum", 0.5, "cross_view", 5000, 0.0, clip_norm=1.0, average=0.998)
   return FinetuneConfig(
-    task=task_named(task),
+    task=task_named(task) if len(names) == 1 else SeveralTasks(tuple(map(task_named, names))),
     lm_weight=0.0,
     mix=ViewsHead(units=512 if paper else 64),
     train_examples=200,

@@ -65,6 +65,8 @@ def main():
     folder, others = f"{folder}/fold_0", ", and so on for each fold; predict averages them"
   best = f"{folder}/best"
   all_of_them = WORKDIR.value if FOLDS.value > 1 else best
+  if getattr(CONFIG.value.task, "tasks", ()):  # several, each with a model of its own
+    best = all_of_them = f"{folder}/tasks/NAME"
   following = [
     ("evaluate", {"checkpoint": best, "data": DATA.value}),
     ("predict", {"checkpoint": all_of_them, "input": "FILE", "out": "FILE"}),

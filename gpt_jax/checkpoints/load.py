@@ -34,6 +34,12 @@ class LoadedModel(SavedModel):
       return None
     # The labels are in the config: a task is rebuilt without its files.
     task = read_json(self.meta["task"], self.path).build("")
+    if len(task.parts) > 1:
+      name = task.parts[0].name
+      raise InputError(
+        f"{self.path}: a model of the tasks {task.name}; use that of one of them, which is in the "
+        f"run's folder, as tasks/{name}"
+      )
     return as_text(task) if self.is_text_to_text else task
 
   @functools.cached_property

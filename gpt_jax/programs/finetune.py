@@ -35,6 +35,7 @@ from gpt_jax.programs.finetune_task import (
   load_task,
   make_meta,
   model_config,
+  one_head,
   trained_layers,
   updates_per_epoch,
 )
@@ -50,7 +51,7 @@ from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import Optimizer
 from gpt_jax.training.recipe import Batches, Evaluation, Recipe
 from gpt_jax.training.run import Profile, Run, Trackers, ending
-from gpt_jax.training.turns import LossInTurns, Turns
+from gpt_jax.training.turns import LossInTurns, Turns, draw_order
 
 
 def run(
@@ -190,10 +191,15 @@ def finetune_recipe(
     return AdaptedModel(model, config.adapter, start.new_rows)
 
   def loss(model: Any) -> Loss:
-    labeled = adversarial_loss(model_loss(model), config.adversarial)
-    if not has_streams(config):
-      return labeled
-    return LossInTurns({"labeled": labeled, "unlabeled": CrossViewLoss(model)})
+    alone, names = [model], ["labeled"]
+    if len(task.parts) > 1:  # a batch with labels is of one task, and has no more than its head
+      names = [part.name for part in task.parts]
+      alone = [one_head(spec, number).build(model.remat) for number in range(len(names))]
+    losses = [adversarial_loss(model_loss(model), config.adversarial) for model in alone]
+    of_streams = dict(zip(names, losses, strict=True))
+    if has_streams(config):
+      of_streams["unlabeled"] = CrossViewLoss(model)
+    return losses[0] if len(of_streams) == 1 else LossInTurns(of_streams)
 
   work = 1.0 if config.adversarial is None else config.adversarial.work
 
@@ -284,12 +290,20 @@ def make_batches(config: FinetuneConfig, train_set: Encoded, mesh: Mesh) -> Batc
   """The batches of a run, in the order of its seed; packed, but for those of an encoder-decoder."""
   # At least 1: PackedBatches says what is wrong with fewer examples than a batch.
   steps = config.train.total_steps(max(1, updates_per_epoch(config, train_set)))
-  if not has_streams(config):
+  labeled, rest = train_set.streams
+  if not has_streams(config) and len(labeled) == 1:
     return _batches_of(config, train_set, steps, mesh)
-  labeled = len(train_set) - train_set.unlabeled
-  parts = train_set.part(0, labeled), train_set.part(labeled, len(train_set))
-  # The second stream's step needs more memory, for its teacher and five views.
-  return Turns([_batches_of(config, part, -(-steps // 2), mesh) for part in parts], largest=1)
+  parts = [*labeled] if rest is None else [*labeled, rest]
+  order = draw_order([len(part) for part in labeled], steps, config.train.seed, rest is not None)
+  streams = []
+  # Each stream is planned for as many batches as it gives.
+  for number, part in enumerate(parts):
+    count = int((order == number).sum())
+    streams.append(_batches_of(config, part, max(1, count), mesh))
+  # The last stream's step needs more memory, for its teacher and five views. A tagger's batches
+  # have what every head reads.
+  tagged = next((n for n, part in enumerate(parts) if part.tags is not None), 0)
+  return Turns(streams, order, largest=len(streams) - 1, first=tagged)
 
 
 def _batches_of(config: FinetuneConfig, train_set: Encoded, steps: int, mesh: Mesh) -> WholeBatches:

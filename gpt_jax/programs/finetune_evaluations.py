@@ -23,8 +23,10 @@ from gpt_jax.models.adapter import Adapter, merged
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.trunk import BASE
 from gpt_jax.parallel.processes import is_main_process, log
+from gpt_jax.programs.export import export_parts
 from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.programs.finetune_start import Start
+from gpt_jax.programs.finetune_task import one_head
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.answers.labels import format_labels
 from gpt_jax.tasks.encoding import Encoded
@@ -61,11 +63,38 @@ def make_evaluations(
   start: Start,
 ) -> tuple[Callable[[Any], dict[str, float]], Callable[[Any, int, str], None]]:
   """See make_measure and make_report; both predict by one compiled function."""
+  if len(task.parts) > 1:
+    predict = _joint_predictor(task, spec, mesh, start)
+    return make_measure(config, task, dev_set, predict), _export_parts
   predict = make_task_predictor(task, spec, mesh, start.tokenizer)
   if config.adapter is not None:
     predict = _predict_merged(predict, config.adapter)
   measure = make_measure(config, task, dev_set, predict)
   return measure, make_report(config, task, dev_set, predict, data_dir)
+
+
+def _joint_predictor(
+  task: LabeledTask, spec: ModelConfig, mesh: Mesh, start: Start
+) -> Callable[..., Any]:
+  """The predictions of each of several tasks, by the model of its head alone."""
+  predictors = [
+    make_task_predictor(part, one_head(spec, number), mesh, start.tokenizer)
+    for number, part in enumerate(task.parts)
+  ]
+
+  def predict(params, encoded: Any, batch_size: int) -> list[Any]:
+    return [
+      of_part(params, part, batch_size)
+      for of_part, part in zip(predictors, encoded.parts, strict=True)
+    ]
+
+  return predict
+
+
+def _export_parts(params: Any, step: int, workdir: str) -> None:
+  del params, step  # the best checkpoint has its own
+  if is_main_process():
+    export_parts(workdir)
 
 
 def _predict_merged(predict: Callable[..., Any], adapter: Adapter) -> Callable[..., Any]:

@@ -34,7 +34,10 @@ def load_task(
   task_config = complete_task(config.task, data_dir)
   config = dataclasses.replace(config, task=task_config, trunk=start.trunk)
   task = build_task(task_config, data_dir, start)
-  check_options(config, task)
+  for part in task.parts:
+    check_options(config, part)
+  if len(task.parts) > 1:
+    check_several(config, task)
   check_adapter(config, start)
   check_auxiliary_loss(config, task, start)
   data = load_examples(config, task, data_dir, start)
@@ -60,6 +63,24 @@ def load_examples(
   config: FinetuneConfig, task: LabeledTask, data_dir: str, start: Start
 ) -> dict[str, Encoded]:
   """The train and dev set as token ids; logs a summary of each and the paper's result."""
+  of_parts = [_load_part(config, part, data_dir, start) for part in task.parts]
+  return {
+    split: task.joined([data[split] for data in of_parts], start.reads)
+    for split in ("train", "dev")
+  }
+
+
+def training_set(config: FinetuneConfig, task: LabeledTask, data_dir: str, start: Start) -> Any:
+  """The training set alone, as load_examples gives it."""
+  of_parts = [
+    encode_training(config, part, part.examples(data_dir, "train"), start) for part in task.parts
+  ]
+  return task.joined(of_parts, start.reads)
+
+
+def _load_part(
+  config: FinetuneConfig, task: LabeledTask, data_dir: str, start: Start
+) -> dict[str, Encoded]:
   if task.paper:
     log(f"{task.name}: the paper has {task.paper}")
   all_examples = {split: task.examples(data_dir, split) for split in ("train", "dev")}
@@ -134,12 +155,19 @@ def model_config(config: FinetuneConfig, task: LabeledTask, start: Start) -> Mod
   """
   if task.writes_text:
     return ModelConfig(start.trunk, make_heads([task.head]), start.attention)
-  heads = [head_of(config, task, start)]
+  heads = [head_of(config, part, start) for part in task.parts]
+  if len(heads) > 1:
+    heads = [{**head, "name": part.name} for head, part in zip(heads, task.parts, strict=True)]
   # A probe has no auxiliary loss, which has no parameters to train there.
   if config.lm_weight and not is_probe(config):
     # Equation 5: L3 = L2 + lambda L1.
     heads.insert(0, {"type": "language", "weight": config.lm_weight})
   return ModelConfig(start.trunk, make_heads(heads), start.attention)
+
+
+def one_head(spec: ModelConfig, number: int) -> ModelConfig:
+  """The model of one of several tasks."""
+  return dataclasses.replace(spec, heads=spec.heads[number : number + 1])
 
 
 def head_of(config: FinetuneConfig, task: LabeledTask, start: Start) -> dict[str, Any]:
@@ -233,6 +261,16 @@ def check_options(config: FinetuneConfig, task: LabeledTask) -> None:
       "unlabeled: needs train_examples above 0 and what learns from examples without labels: "
       "adversarial=virtual_adversarial (configs/adversarial.py) or views (configs/cross_view.py)"
     )
+
+
+def check_several(config: FinetuneConfig, task: LabeledTask) -> None:
+  """Raises InputError for options that do not go with several tasks."""
+  if not has_views(config):
+    raise InputError(
+      f"{task.name}: several tasks have a head with views each; use configs/cross_view.py"
+    )
+  if config.lm_weight or config.class_weights:
+    raise InputError("lm_weight and class_weights: are for one task; leave them out")
 
 
 def check_adapter(config: FinetuneConfig, start: Start) -> None:

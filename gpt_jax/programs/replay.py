@@ -16,7 +16,7 @@ from gpt_jax.errors import InputError, counted
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.programs import finetune, pretrain
 from gpt_jax.programs.finetune_config import FinetuneConfig
-from gpt_jax.programs.finetune_task import build_task, encode_training
+from gpt_jax.programs.finetune_task import build_task, training_set
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.programs.pretrain_mixture import load_texts
 from gpt_jax.programs.start import Start
@@ -115,7 +115,7 @@ def _finetuning(
 ) -> Recipe:
   start = Start(config.trunk, spec.attention, tokenizer, format=format)
   task = build_task(config.task, data, start)
-  train_set = encode_training(config, task, task.examples(data, "train"), start)
+  train_set = training_set(config, task, data, start)
   identity = finetune.data_identity({"train": train_set}, start)
   # The weights come from the run's own checkpoint, wherever the run began.
   del identity["pretrained"]

@@ -5,7 +5,7 @@ Letters: N examples, C sequences per example, F fields per sequence, K classes.
 
 import dataclasses
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -172,6 +172,13 @@ class Encoded:
     """
     del examples
     return batch
+
+  @property
+  def streams(self) -> "tuple[Sequence[Encoded], Encoded | None]":
+    """The examples with labels, of each task, and those without."""
+    labeled = len(self) - self.unlabeled
+    rest = self.part(labeled, len(self)) if self.unlabeled else None
+    return (self.part(0, labeled),), rest
 
   def part(self, first: int, last: int) -> "Encoded":
     """Examples first to last - 1, as a data set of their own in which all count."""

@@ -1,12 +1,14 @@
-"""Two or more streams of batches in turns, each with its loss: labeled and unlabeled text, say."""
+"""Streams of batches in turns, each with its loss: labeled text of some tasks, and unlabeled."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from gpt_jax.batch import Batch, Mean
+from gpt_jax.data.draws import Draw
 from gpt_jax.models.loss import Denominators, Loss
 from gpt_jax.ops.dropout import Key
 from gpt_jax.training.recipe import Batches
@@ -22,29 +24,56 @@ class Turn:
 
 
 class Turns:
-  """Batches of several streams in turns; see recipe.Batches.
+  """Batches of several streams; see recipe.Batches.
 
-  Step n takes batch n // S of stream n % S, so that a pass over a stream takes S times its steps:
-  the `steps_per_epoch` of a recipe is to be multiplied by S.
+  A pass over a stream takes more steps than it has batches: the `steps_per_epoch` of a recipe is to
+  be that of all of them.
 
   Args:
     streams: their batches.
+    order: the stream of each step, int [steps]; each stream gives its batches in their own order.
     largest: the stream whose step needs most memory: the plan of a run is that of its example.
+    first: the stream whose batch initializes the model.
   """
 
-  def __init__(self, streams: Sequence[Batches], largest: int = 0):
+  def __init__(
+    self, streams: Sequence[Batches], order: np.ndarray, largest: int = 0, first: int = 0
+  ):
     self.shape = streams[largest].shape
-    self._streams, self._largest = streams, largest
+    self._streams, self._order, self._largest, self._first = streams, order, largest, first
 
   def at(self, step: int) -> Turn:
-    number, stream = divmod(step, len(self._streams))
+    stream = int(self._order[step])
+    # A run that resumes has no memory of the steps before it, so they are counted.
+    number = int((self._order[:step] == stream).sum())
     return Turn(self._streams[stream].at(number), stream)
 
   def example(self) -> Turn:
     return Turn(self._streams[self._largest].example(), self._largest)
 
   def init_batch(self) -> Batch:
-    return self._streams[0].init_batch()
+    return self._streams[self._first].init_batch()
+
+
+def draw_order(sizes: Sequence[int], steps: int, seed: int, others: bool) -> np.ndarray:
+  """The stream of each step where labeled batches of several tasks are drawn, int [steps].
+
+  A task's share is in proportion to the square root of its size, as in the code of Clark et al.
+  (2018). It is a function of the seed and the step: more steps begin with the same draws.
+
+  Args:
+    sizes: labeled examples of each task.
+    steps: of the run.
+    seed: of the run.
+    others: whether each draw is followed by a step of a further stream, without labels.
+  """
+  ends = np.cumsum(np.sqrt(sizes))
+  uniform = Draw(seed, 0, np.arange(steps))("tasks", ())
+  # The first task whose end of its share is above the number.
+  drawn = np.searchsorted(ends, uniform * ends[-1], side="right")
+  if not others:
+    return drawn
+  return np.stack([drawn, np.full(steps, len(sizes))], axis=1).reshape(-1)[:steps]
 
 
 class LossInTurns:

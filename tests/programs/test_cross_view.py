@@ -9,17 +9,19 @@ import pytest
 
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.mix import MixedHead
-from gpt_jax.models.heads.views import ViewsHead
+from gpt_jax.models.heads.views import VIEWS, ViewsHead
 from gpt_jax.models.lstm_stack import LSTMStackConfig
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.programs import finetune, predict, replay
 from gpt_jax.programs.finetune import FinetuneConfig, finetune_recipe
 from gpt_jax.programs.finetune_start import load_start
 from gpt_jax.programs.finetune_task import load_task
+from gpt_jax.tasks.several import SeveralTasks
 from gpt_jax.tasks.task import BuiltinTask
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
 from gpt_jax.training.recipe import make_trainer
+from gpt_jax.training.turns import draw_order
 
 CONFIG = FinetuneConfig(
   task=BuiltinTask("story-tags"),
@@ -47,25 +49,73 @@ def tokenizer(prepared):
   return f"{prepared}/tokenizer"
 
 
+# Tags of words and a class of a text, which one trunk learns.
+SEVERAL = dataclasses.replace(
+  CONFIG, task=SeveralTasks((BuiltinTask("story-tags"), BuiltinTask("story-ending")))
+)
+
+
 @pytest.mark.e2e
-def test_from_two_streams_to_tags(tokenizer, tmp_path):
+def test_from_several_tasks_to_the_model_of_each(tokenizer, tmp_path):
   workdir = str(tmp_path / "run")
-  (result,) = finetune.run(CONFIG, "", "none", workdir, tokenizer=tokenizer)
+  (result,) = finetune.run(SEVERAL, "", "none", workdir, tokenizer=tokenizer)
   with open(f"{workdir}/metrics.jsonl", encoding="utf-8") as file:
     lines = [json.loads(line) for line in file]
-  of_streams = [
-    ("labeled_loss" in line, "unlabeled_loss" in line) for line in lines if "loss" in line
-  ]
-  assert of_streams == [(True, False), (False, True)] * 12
+  streams = ["story-tags_loss", "story-ending_loss", "unlabeled_loss"]
+  seen = [[name in line for name in streams].index(True) for line in lines if "loss" in line]
+  assert seen == draw_order([24, 24], 24, 0, True).tolist()
+  best = result["best"]
+  means = [best[f"dev_story-{task}_accuracy"] for task in ("tags", "ending")]
+  assert best["dev_mean"] == pytest.approx(np.mean(means))
   assert replay.run(workdir, 24, "")["equal"]
   # A run that ends early and goes on.
   again = str(tmp_path / "again")
   pauses = {"pauses": lambda step: step == 7, "tokenizer": tokenizer}
-  finetune.run(CONFIG, "", "none", again, **pauses)
-  assert finetune.run(CONFIG, "", "none", again, tokenizer=tokenizer) == [result]
+  finetune.run(SEVERAL, "", "none", again, **pauses)
+  assert finetune.run(SEVERAL, "", "none", again, tokenizer=tokenizer) == [result]
+  texts, out = str(tmp_path / "texts.txt"), str(tmp_path / "tags.tsv")
   (tmp_path / "texts.txt").write_text("Anna was at the pier.\n")
-  (row,) = predict.run(f"{workdir}/best", str(tmp_path / "texts.txt"), str(tmp_path / "tags.tsv"))
+  (row,) = predict.run(f"{workdir}/tasks/story-tags", texts, out)
   assert len(row["prediction"].split()) == 5
+  with pytest.raises(InputError, match=r"a model of the tasks story-tags,story-ending; use that"):
+    predict.run(f"{workdir}/best", texts, str(tmp_path / "none.tsv"))
+
+
+def test_a_head_learns_from_batches_of_its_task_and_from_those_without_labels(tokenizer):
+  start = load_start(SEVERAL, "none", tokenizer)
+  config, task, data = load_task(SEVERAL, "", start)
+  recipe = finetune_recipe(config, task, data["train"], start)
+  model, batches = recipe.spec.build(), recipe.batches(config.train)
+  loss = recipe.loss(model)
+  params = jax.jit(model.init)(jax.random.key(0), batches.init_batch())["params"]
+  gradient = jax.jit(jax.grad(lambda params, turn: loss(params, turn, None)[0]))
+  moved = {}
+  for step in range(8):
+    turn = batches.at(step)
+    of_heads = {}
+    for scope, grads in gradient(params, turn).items():
+      moving = {path[0].key for path, x in jax.tree.leaves_with_path(grads) if np.any(x)}
+      of_heads[scope] = {name.split("_")[0] for name in moving}
+    assert of_heads.pop("trunk")
+    moved[turn.stream] = of_heads
+  assert moved == {
+    0: {"story-tags": {"primary"}, "story-ending": set()},
+    1: {"story-tags": set(), "story-ending": {"primary"}},
+    2: {"story-tags": set(VIEWS), "story-ending": set(VIEWS)},
+  }
+
+
+def test_tasks_that_do_not_go_together_are_refused(tokenizer, tmp_path):
+  tags, ending = SEVERAL.task.tasks
+  for wrong, message in [
+    ({"task": SeveralTasks((tags, tags))}, "two or more, and each once"),
+    ({"task": SeveralTasks((tags, BuiltinTask("story-doing")))}, "should read a single text"),
+    ({"mix": None, "unlabeled": False}, "have a head with views each"),
+    ({"lm_weight": 0.5}, "are for one task"),
+  ]:
+    config = dataclasses.replace(SEVERAL, **wrong)
+    with pytest.raises(InputError, match=message):
+      finetune.run(config, "", "none", str(tmp_path / "run"), tokenizer=tokenizer)
 
 
 def test_masks_and_batches_are_the_same_on_any_number_of_devices(tokenizer, monkeypatch):

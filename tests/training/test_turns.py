@@ -1,4 +1,4 @@
-"""Two streams in turns: each step takes the next batch of its stream, and that stream's loss."""
+"""Streams in turns: each step takes the next batch of its stream, and that stream's loss."""
 
 import dataclasses
 
@@ -17,7 +17,7 @@ from gpt_jax.programs.pretrain_config import PretrainConfig
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
 from gpt_jax.training.recipe import make_trainer
-from gpt_jax.training.turns import LossInTurns, Turns
+from gpt_jax.training.turns import LossInTurns, Turns, draw_order
 
 CONFIG = PretrainConfig(
   trunk=TransformerConfig(vocab_size=60, context=8, layers=1, width=16, heads=2),
@@ -63,7 +63,7 @@ def test_steps_are_those_of_their_streams():
   streams = [batches_of(0), batches_of(1)]
   turns = recipe_of(
     lambda loss: LossInTurns({"text": loss, "views": Scaled(loss, 0.5)}),
-    lambda train: Turns([whole(batch, train) for batch in streams]),
+    lambda train: Turns([whole(batch, train) for batch in streams], np.arange(6) % 2),
   ).with_train(microbatches=2)
   trainer, batches = make_trainer(turns), turns.batches(train)
   alone = [
@@ -85,3 +85,25 @@ def test_steps_are_those_of_their_streams():
   jax.tree.map(
     lambda a, b: np.testing.assert_allclose(a, b, atol=2e-4), state.params, expected.params
   )
+
+
+def test_tasks_are_drawn_by_the_square_root_of_their_size():
+  order = draw_order([900, 100], 8000, 3, others=True)
+  assert (order[1::2] == 2).all()
+  drawn = order[::2]
+  assert np.mean(drawn == 1) == pytest.approx(0.25, abs=0.02)
+  np.testing.assert_array_equal(draw_order([900, 100], 4000, 3, others=False), drawn)
+  np.testing.assert_array_equal(draw_order([900, 100], 101, 3, others=True), order[:101])
+  assert np.any(draw_order([900, 100], 4000, 4, others=False) != drawn)
+
+
+def test_each_stream_has_its_batches_in_order():
+  order = draw_order([9, 4], 40, 0, others=True)
+  turns = Turns([whole(lambda n, s=s: np.array([s, n]), CONFIG.train) for s in range(3)], order)
+  seen = {stream: [] for stream in range(3)}
+  for step in range(40):
+    turn = turns.at(step)
+    stream, number = turn.batch.reshape(-1)
+    assert turn.stream == stream == order[step]
+    seen[stream].append(number)
+  assert all(numbers == list(range(len(numbers))) for numbers in seen.values())

@@ -43,7 +43,13 @@ class ViewsHead(WrappedHead):
     0.2, "dropout of heads and trunk on text without labels", low=0.0, high=0.99
   )
 
+  name: str = option("", "name of its parameters, the task's among several; empty: the head's")
+
   learns_unlabeled = True
+
+  @property
+  def scope(self) -> str:  # type: ignore[override]
+    return self.name or super().scope
 
   def check_trunk(self, trunk: TrunkConfig) -> None:
     if not trunk.has_two_directions:

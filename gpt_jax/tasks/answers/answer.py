@@ -4,7 +4,7 @@ Programs, exporters and reports ask these members, and never which class a task 
 of answer is one file beside this one.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -83,6 +83,11 @@ class LabeledTask:
     raise NotImplementedError
 
   @property
+  def parts(self) -> "tuple[LabeledTask, ...]":
+    """The tasks that it consists of: itself, but for several that are trained together."""
+    return (self,)
+
+  @property
   def primary_metric(self) -> str:
     return next(iter(self.metrics))
 
@@ -136,6 +141,11 @@ class LabeledTask:
       format: of the checkpoint.
     """
     raise NotImplementedError
+
+  def joined(self, encoded: Sequence[Encoded], reads: tuple[Any, ...]) -> Any:
+    """The data sets of its parts as one; reads: Start.reads, how examples are encoded."""
+    del reads
+    return encoded[0]
 
   def describe_labels(self, labels: np.ndarray) -> str:
     """A line on the labels of a data set, Encoded.labels, for the log; empty: none."""
