@@ -11,9 +11,9 @@
 DIR has train.en and train.de, line n of one the translation of line n of the other, and val.en and
 val.de; --config=configs/translate.py:t5:de-en is the other direction, other names are set by
 --config.task.train, .dev and .test. A table with a column for each language is named with its
-suffix (.tsv, .csv, .jsonl). One vocabulary serves both languages. A pre-trained GPT or T5 goes on
-with configs/translate.py:pretrained and --checkpoint=DIR, without --tokenizer, T5 with its own
---config.task.prompt. More pairs from text of one language: gpt_jax/apps/backtranslate/README.md.
+suffix (.tsv, .csv, .jsonl, .parquet). One vocabulary serves both languages. A pre-trained GPT or T5
+goes on with configs/translate.py:pretrained and --checkpoint=DIR, without --tokenizer, T5 with its
+own --config.task.prompt. Pairs from text of one language: gpt_jax/apps/backtranslate/README.md.
 
 Hardware: two CPU cores, about an hour. Expect, of T5 on Multi30k (29,000 pairs) after 6 epochs, a
 BLEU of 33 in lower case (configs/RESULTS.md); GPT's trunk was not measured at this size. lstm has

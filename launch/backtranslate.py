@@ -24,6 +24,9 @@ BACK = flags.DEFINE_string(
   "back", DEFAULTS["back"], "model of the way back: write paraphrases of a table's rows"
 )
 COLUMN = flags.DEFINE_string("column", DEFAULTS["column"], "with --back, the table's text")
+ORIGINAL = flags.DEFINE_string(
+  "original", DEFAULTS["original"], "with --back, a further column: the text as it was"
+)
 BEAMS = flags.DEFINE_integer("beams", DEFAULTS["beams"], "candidates of a search; 1: none")
 TEMPERATURE = flags.DEFINE_float(
   "temperature", DEFAULTS["temperature"], "1 samples translations from the model, 0 is greedy"
@@ -58,6 +61,7 @@ def main():
     OUT.value,
     back=BACK.value,
     column=COLUMN.value,
+    original=ORIGINAL.value,
     beams=BEAMS.value,
     temperature=TEMPERATURE.value,
     top_k=TOP_K.value,

@@ -19,8 +19,8 @@ from gpt_jax.objectives.objective import Bound, Noise, Objective
 
 
 @dataclasses.dataclass(frozen=True)
-class _Pairs(Objective):
-  """Base of both objectives: how a text becomes a vector, and how vectors are compared."""
+class TextPairs(Objective):
+  """Base of these objectives: how a text becomes a vector, and how vectors are compared."""
 
   attention: str = option(
     "causal",
@@ -83,7 +83,7 @@ class _Pairs(Objective):
 
 @register("dropout_views")
 @dataclasses.dataclass(frozen=True)
-class DropoutViews(_Pairs):
+class DropoutViews(TextPairs):
   """The same text twice; its two rows get different dropout, which is a hash of the row."""
 
   def bind(self, tokenizer: Tokenizer, length: int) -> Bound:
@@ -99,7 +99,7 @@ class DropoutViews(_Pairs):
 
 @register("neighbor_spans")
 @dataclasses.dataclass(frozen=True)
-class NeighborSpans(_Pairs):
+class NeighborSpans(TextPairs):
   """The beginning and the end of a window; both are anchors."""
 
   span: int = option(

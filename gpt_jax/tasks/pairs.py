@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from gpt_jax.config import Config, option, register
+from gpt_jax.data.sources.source import chunked_documents
 from gpt_jax.errors import InputError
 from gpt_jax.files import exists
 from gpt_jax.tasks.answers.translation import TranslationTask
@@ -73,13 +74,14 @@ class PairsTask(Config):
       return rows
     synthetic: Iterable[Any] = ()
     if self.synthetic:
-      path = os.path.join(data_dir, self.synthetic)
-      synthetic = read_usable(path, self.columns, self.target)
+      synthetic = self._pairs(os.path.join(data_dir, self.synthetic), split)
     return itertools.chain(list(rows) * self.upsample, synthetic)
 
   def _pairs(self, path: str, split: str) -> Iterator[Any]:
     if path.endswith(_TABLES):
       return read_usable(path, self.columns, self.target, unlabeled=split == "test")
+    if path.endswith(".parquet"):
+      return _columns(path, self.source, self.target)
     return self._files(path, split)
 
   def _files(self, path: str, split: str) -> Iterator[Row]:
@@ -98,3 +100,10 @@ class PairsTask(Config):
     # A message names the file whose line is empty.
     for (number, text), (_, translation) in zip(texts, translations, strict=True):
       yield Row((text,), translation, f"{target if text.strip() else source}:{number}")
+
+
+def _columns(path: str, source: str, target: str) -> Iterator[Row]:
+  """The pairs of a file that is read a column at a time; rows have numbers from 0, as in errors."""
+  columns = (map("".join, chunked_documents(path, name)) for name in (source, target))
+  for number, (text, translation) in enumerate(zip(*columns, strict=True)):
+    yield Row((text,), translation, f"{path}:{number}")

@@ -22,7 +22,7 @@ from gpt_jax.parallel.processes import log
 from gpt_jax.programs.outputs import check_out
 from gpt_jax.suggestions import did_you_mean
 from gpt_jax.tasks.answers.translation import Pair
-from gpt_jax.tasks.readers import read_cells, read_every_line
+from gpt_jax.tasks.readers import BlankRow, read_cells, read_every_line
 
 FILLER = "_"  # in the place of a word that noise has removed
 _MOVES = 3  # places that noise moves a word by, at most
@@ -61,6 +61,7 @@ def run(
   *,
   back: str = "",
   column: str = "",
+  original: str = "",
   beams: int = 1,
   temperature: float = 0.0,
   top_k: int = 0,
@@ -73,8 +74,7 @@ def run(
 ) -> dict[str, int]:
   """Translates every line of a text, and writes the pairs that pass the filters.
 
-  With `back` it writes a table of paraphrases: each row of a table with one of its texts translated
-  there and back (CERT, Fang et al. 2020, section 3), and its label.
+  With `back` it writes a table with one text of each row translated there and back (CERT, 2020).
 
   Args:
     checkpoint: a model that translates from the language of the text.
@@ -83,13 +83,13 @@ def run(
       the translation, and the line. With `back` it has the columns of the table.
     back: a model that translates the other way; "": there is none.
     column: of the table, the text to paraphrase.
+    original: a further column for the text as it was, for contrastive learning; "": none.
     beams: of a beam search; 1: one token after the other.
     temperature, top_k: see Sampling; 0 takes the likeliest token.
     noise: probability that a word of a translation is removed, and that it is replaced by a filler;
       words also move by up to 3 places (Edunov et al. 2018, section 3); 0: none.
     tag: marks translations as synthetic (Caswell et al. 2019), paraphrases not; "": nothing does.
-    longest: leave out pairs with more words on a side.
-    ratio: leave out pairs with a side of more words than the other one's times this.
+    longest, ratio: see Filter.
     seed: of samples and noise.
     overwrite: whether an existing output may be replaced.
 
@@ -99,13 +99,13 @@ def run(
   Raises:
     InputError: no translation model, settings out of range, or no line that can be kept.
   """
-  _check_settings(back, column, beams, temperature, noise, tag, ratio, seed)
+  _check_settings(back, column, original, beams, temperature, noise, tag, ratio, seed)
   _check_out(out, overwrite)
   models = [_load(checkpoint), *([_load(back)] if back else [])]
   task = models[0].meta["task"]  # that of the checkpoint: the pairs are for the other direction
   if back:
     _check_return(back, models[1].meta["task"], task)
-    rows, changed, tag = _table(source, column), column, ""
+    rows, changed, tag = _table(source, column, original), column, ""
   else:
     column, changed = task["source"], task["target"]
     rows = [{changed: "", column: line} for _, line in read_every_line(source)]
@@ -178,19 +178,23 @@ def _check_return(back: str, task: dict[str, Any], there: dict[str, Any]) -> Non
     )
 
 
-def _table(path: str, column: str) -> list[dict[str, Any]]:
-  """The rows of a table.
+def _table(path: str, column: str, original: str) -> list[dict[str, Any]]:
+  """The rows of a table that are not blank, with their texts in a further column if it is named.
 
   Raises:
-    InputError: it cannot be read or has no such column, a row has other columns than the first, or
-      a value that a TSV file could not give back.
+    InputError: it cannot be read or has no such column, or has the further one, a row has other
+      columns than the first, or a value that a TSV file could not give back.
   """
   rows = []
   for record in read_cells(path, (column,)):
+    if type(record) is BlankRow:
+      continue
     if not isinstance(record, dict):
       raise record
     if column not in record:
       raise InputError(f"{path}: no column {column!r}{did_you_mean(column, record)}")
+    if original in record:
+      raise InputError(f"original={original}: is a column of {path}; name another")
     rows.append(record)
     row = f"{path}: row {len(rows)}"
     if record.keys() != rows[0].keys():
@@ -198,12 +202,15 @@ def _table(path: str, column: str) -> list[dict[str, Any]]:
     for name, value in record.items():
       if not isinstance(value, str) and (name == column or type(value) not in (int, float)):
         raise InputError(f"{row}: {name} = {value!r}: must be text")
+  if original:
+    rows = [record | {original: record[column]} for record in rows]
   return rows
 
 
 def _check_settings(
   back: str,
   column: str,
+  original: str,
   beams: int,
   temperature: float,
   noise: float,
@@ -213,6 +220,8 @@ def _check_settings(
 ) -> None:
   if bool(back) != bool(column):
     raise InputError("back and column: paraphrases need both, pairs neither")
+  if original and not back:
+    raise InputError(f"original={original}: is a column of paraphrases, which need back and column")
   check_search(beams, 1.0)
   if beams > 1 and temperature:
     raise InputError(f"temperature={temperature:g}: a search of beams={beams} does not sample")

@@ -1,4 +1,4 @@
-"""Tables, CSV or tab-separated: one document per row, the text of one column."""
+"""Tables, CSV or tab-separated: one document per row, of a column's text or a line from several."""
 
 import csv
 from collections.abc import Iterable, Iterator
@@ -18,20 +18,29 @@ def reads(name: str) -> bool:
 def documents(name: str, field: str) -> Iterator[Iterable[str]]:
   rows = _rows(name)
   _, header = next(rows, (1, []))
-  if header.count(field) != 1:
-    fault = "no" if field not in header else "more than one"
-    guess = did_you_mean(field, header) if fault == "no" else ""
-    raise InputError(
-      f"{name}: {fault} column {field!r}{guess} (its columns: {', '.join(map(repr, header))}); "
-      "name the one that holds the text with text_column=NAME"
-    )
-  index = header.index(field)
+  columns = [field] if field in header else field.split(",")
+  for column in columns:
+    if header.count(column) != 1:
+      fault = "no" if column not in header else "more than one"
+      guess = did_you_mean(column, header) if fault == "no" else ""
+      raise InputError(
+        f"{name}: {fault} column {column!r}{guess} (its columns: {', '.join(map(repr, header))}); "
+        "name the one that holds the text with text_column=NAME"
+      )
   for line, cells in rows:
     if len(cells) != len(header):
       raise InputError(
         f"{name}:{line}: {counted(len(cells), 'column')}, but the header names {len(header)}"
       )
-    yield [cells[index]]
+    row = dict(zip(header, cells, strict=True))
+    if len(columns) == 1:
+      yield [row[field]]
+      continue
+    texts = [" ".join(row[column].split()) for column in columns]
+    if not all(texts):
+      empty = columns[texts.index("")]
+      raise InputError(f"{name}:{line}: column {empty!r} is empty; fill it in or remove the row")
+    yield ["\n".join(texts)]
 
 
 def _rows(name: str) -> Iterator[tuple[int, list[str]]]:

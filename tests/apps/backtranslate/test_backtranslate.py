@@ -135,12 +135,23 @@ def test_paraphrases_of_a_table(folder, checkpoint, other_way, tmp_path):
   assert counts["read"] == 40 and sum(counts.values()) == 80
   for number, text, label in written:
     assert label == "yes" and text and text != rows[int(number)][1] and "<BT>" not in text
+  lines = table.splitlines(keepends=True)
+  (tmp_path / "table.tsv").write_text(
+    "".join([*lines[:9], "\n", *lines[9:20], "\t \t\n", *lines[20:]])
+  )
+  again = backtranslate.run(other_way, *paths, **settings, original="text", overwrite=True)
+  header, *pairs = [line.split("\t") for line in out.read_text().splitlines()]
+  assert again == counts and header == ["id", "sentence", "label", "text"]
+  assert [row[:3] for row in pairs] == written
+  assert all(row[3] == rows[int(row[0])][1] for row in pairs)
   greedy = backtranslate.run(other_way, *paths, **settings | {"temperature": 0.0}, overwrite=True)
   assert greedy["copied"] > 5  # both models know some of the dictionary
   for changes, message in (
     ({"back": other_way}, "back=.*: translates from en to de, and the way back is from de to en"),
     ({"column": "sentense"}, "no column 'sentense'; did you mean sentence"),
     ({"column": ""}, "back and column: paraphrases need both"),
+    ({"original": "label"}, "original=label: is a column of .*table.tsv; name another"),
+    ({"original": "x", "back": "", "column": ""}, "original=x: is a column of paraphrases, which"),
   ):
     with pytest.raises(InputError, match=message):
       backtranslate.run(other_way, *paths, **settings | changes, overwrite=True)

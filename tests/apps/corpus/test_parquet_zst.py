@@ -9,6 +9,7 @@ import pytest
 from gpt_jax.apps.corpus.sources import parquet
 from gpt_jax.data.sources.source import documents, find, is_plain_text
 from gpt_jax.errors import InputError
+from gpt_jax.tasks.pairs import PairsTask
 
 pyarrow = pytest.importorskip("pyarrow")
 zstandard = pytest.importorskip("zstandard")
@@ -94,6 +95,38 @@ def test_two_columns_of_one_name(tmp_path):
     InputError, match=r"more than one column 'text' \(its columns: 'text', 'text'"
   ):
     list(documents(path))
+
+
+def test_pairs_of_a_translation(tmp_path):
+  columns = {"id": ["0", "1", "2"], "de": ["eine Katze", "c", "d"], "en": ["a cat", "e", "f"]}
+  write_parquet(tmp_path / "train.parquet", columns)
+  (tmp_path / "more.tsv").write_text("en\tde\nx\ty\n")
+  task = PairsTask(train="train.parquet", synthetic="more.tsv", upsample=2).build("")
+  pairs = task.examples(str(tmp_path), "train")
+  real = [("a cat", "eine Katze"), ("e", "c"), ("f", "d")]
+  assert [(pair.text, pair.label) for pair in pairs] == [*real, *real, ("x", "y")]
+  swapped = PairsTask(train="more.tsv", synthetic="train.parquet", source="de", target="en")
+  pairs = swapped.build("").examples(str(tmp_path), "train")
+  assert [pair.text for pair in pairs] == ["y", *columns["de"]]
+
+
+@pytest.mark.parametrize(
+  "columns, fault",
+  [
+    (
+      {"en": ["a"], "fr": ["b"]},
+      r"no column 'de' \(its columns: 'en', 'fr'\); .*config.task.source",
+    ),
+    ({"en": ["a", " "], "de": ["b", "c"]}, r"train.parquet:1: the text is empty"),
+    ({"en": ["a", "c"], "de": ["b", ""]}, r"train.parquet:1: the translation is empty"),
+    ({"en": ["a", "c"], "de": ["b", None]}, r"row group 0, row 1: no text \(null\)"),
+  ],
+)
+def test_bad_pairs(tmp_path, columns, fault):
+  write_parquet(tmp_path / "train.parquet", columns)
+  with pytest.raises(InputError, match=fault) as error:
+    PairsTask(train="train.parquet").build("").examples(str(tmp_path), "train")
+  assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(

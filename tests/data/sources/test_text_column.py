@@ -36,6 +36,28 @@ def test_the_text_column_is_asked_for(tmp_path):
 
 
 @pytest.mark.parametrize(
+  "name, cell", [("a.csv", '"two\nlines, here"'), ("a.tsv", "two  lines, here")]
+)
+def test_several_columns_are_a_line_each(name, cell, tmp_path):
+  between = "," if name == "a.csv" else "\t"
+  rows = [("id", "text", "other"), ("1", cell, " b c"), ("2", "d", "e")]
+  (tmp_path / name).write_text("".join(f"{between.join(row)}\n" for row in rows))
+  path = str(tmp_path / name)
+  assert list(documents(path, field="text,other")) == ["two lines, here\nb c", "d\ne"]
+  assert list(documents(path, field="other,id")) == ["b c\n1", "e\n2"]
+  with pytest.raises(InputError, match="no column 'txt'; did you mean text"):
+    list(documents(path, field="txt,other"))
+
+
+def test_a_pair_has_two_texts_and_a_name_may_have_a_comma(tmp_path):
+  path = tmp_path / "a.tsv"
+  path.write_text("x,y\tx\ty\n1\t2\t \n")
+  assert list(documents(str(path), field="x,y")) == ["1"]
+  with pytest.raises(InputError, match=r"a\.tsv:2: column 'y' is empty; fill it in or remove"):
+    list(documents(str(path), field="x,x,y"))
+
+
+@pytest.mark.parametrize(
   "content, fault",
   [
     ("text,id\nfine,1\nbroken\n", ":3: 1 column, but the header names 2"),

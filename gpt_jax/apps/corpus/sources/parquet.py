@@ -80,8 +80,8 @@ def _check_column(name: str, schema: Any, field: str, pyarrow: Any) -> None:
     guess = "" if field in schema.names else did_you_mean(field, schema.names)
     raise InputError(
       f"{name}: {fault} column {field!r}{guess} (its columns: "
-      f"{', '.join(map(repr, schema.names))}); name the one that holds the text with "
-      "text_column=NAME"
+      f"{', '.join(map(repr, schema.names))}); name another with text_column=NAME, the two "
+      "of translation pairs with config.task.source=NAME and .target=NAME"
     )
   kind = schema.field(field).type
   if pyarrow.types.is_dictionary(kind):

@@ -1,0 +1,71 @@
+"""Contrastive learning of pairs that are given, such as a text and its back-translation (CERT, Fang
+et al. 2020): each document is a pair.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from gpt_jax.batch import Batch
+from gpt_jax.config import register
+from gpt_jax.data.token_file import TokenFile
+from gpt_jax.data.tokenizers.base import Tokenizer
+from gpt_jax.data.windows import PAD, Windows, WindowsConfig
+from gpt_jax.errors import InputError
+from gpt_jax.objectives.contrastive import TextPairs
+from gpt_jax.objectives.objective import Bound, Noise
+
+
+class _Beginnings(Windows):
+  """A row for each document, its first T + 1 tokens."""
+
+  def __init__(self, tokens: TokenFile, config: WindowsConfig, seed: int = 0):
+    """Raises InputError for rows across documents."""
+    if config.sampling != "within_documents":
+      raise InputError(
+        f"data.sampling={config.sampling}: a pair is one document; use within_documents"
+      )
+    super().__init__(tokens, config, seed)
+    self._size = np.minimum(self._size, config.length + 1)
+    self._span_ends = np.cumsum(self._size >= 2)
+    self.spans_per_epoch = int(self._span_ends[-1])
+
+
+@register("line_pairs")
+@dataclasses.dataclass(frozen=True)
+class LinePairs(TextPairs):
+  """The first line of a document and what follows it, at most data.length tokens of each; both are
+  anchors. Where the first 2 x data.length + 1 tokens have no two lines, there is no pair.
+  """
+
+  symmetric = True
+
+  def text_length(self, length: int) -> int:
+    return 2 * length + 1  # two texts, and the break between them
+
+  def windows(self, tokens: TokenFile, config: WindowsConfig, seed: int = 0) -> Windows:
+    """See Objective.windows."""
+    length = self.text_length(config.length) - 1
+    return _Beginnings(tokens, dataclasses.replace(config, length=length), seed)
+
+  def bind(self, tokenizer: Tokenizer, length: int) -> Bound:
+    room, line_id = self._room(length, length), tokenizer.line_id
+    if line_id is None:
+      raise InputError(
+        "objective=line_pairs: the vocabulary has no token for the line break between two texts; "
+        "prepare with --vocabulary=sentencepiece or bytes"
+      )
+
+    def pairs(rows: np.ndarray, draw: Noise) -> Batch:
+      """Rows int32 [B, 2 length + 1], -1 past a text's end."""
+      del draw
+      columns = np.arange(room)[None]
+      middle = np.argmax(rows == line_id, axis=1)[:, None]  # [B, 1]; 0: there is none
+      places = np.minimum(middle + 1 + columns, rows.shape[1] - 1)
+      second = np.take_along_axis(rows, places, axis=1)  # [B, room]
+      second[middle + 1 + columns > places] = PAD
+      is_pair = (middle > 0) & (second[:, :1] >= 0)
+      first = np.where(is_pair & (columns < middle), rows[:, :room], PAD)
+      return self._batch((first, np.where(is_pair, second, PAD)), tokenizer)
+
+    return pairs

@@ -1,0 +1,161 @@
+"""Contrastive learning from a table of texts and their paraphrases."""
+
+import random
+import types
+
+import jax
+import numpy as np
+import pytest
+import token_files
+from shared_trainers import shared_trainers, stop_in_step
+
+from gpt_jax.apps.backtranslate.line_pairs import LinePairs
+from gpt_jax.data.draws import Draw
+from gpt_jax.data.windows import WindowsConfig
+from gpt_jax.errors import InputError
+from gpt_jax.inference.model import load
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.programs import prepare, pretrain, replay
+from gpt_jax.programs.prepare import PrepareConfig
+from gpt_jax.programs.pretrain import PretrainConfig
+from gpt_jax.training.loop import TrainConfig
+from gpt_jax.training.optimizer import OptimConfig
+
+pytestmark = pytest.mark.app
+WORDS = "cat mat old sat the on in by".split()
+SYNONYMS = list(zip(WORDS, "dog barn red ran a sea to and".split(), strict=True))
+CONFIG = PretrainConfig(
+  objective=LinePairs(),
+  trunk=TransformerConfig(
+    context=16, layers=1, width=16, heads=2, residual_dropout=0.0, embedding_dropout=0.0
+  ),
+  data=WindowsConfig(batch_size=16, length=16),
+  optim=OptimConfig(learning_rate=1e-2, warmup_steps=10),
+  train=TrainConfig(steps=80, log_every=20, checkpoint_every=20),
+)
+
+
+LENGTH, DRAW = 8, Draw(0, 0, np.arange(4))
+LINE = 7
+WITH_LINES = types.SimpleNamespace(line_id=LINE, special={"cls": 70, "sep": 71})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_once():
+  with shared_trainers():
+    yield
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory, tiny_tokenizer):
+  """A prepared table of sentences and the same with a synonym for each word."""
+  folder, rng = tmp_path_factory.mktemp("pairs"), random.Random(0)
+  tiny_tokenizer.save(str(folder / "tokenizer"))
+  rows = ["id\toriginal\tsentence"]
+  for number in range(200):
+    words = [rng.choice(SYNONYMS) for _ in range(3)]
+    first, second = (" ".join(word[side] for word in words) for side in (0, 1))
+    rows.append(f"{number}\t{first}\t{second}")
+  (folder / "pairs.tsv").write_text("\n".join(rows))
+  config = PrepareConfig(
+    source=f"{folder}/pairs.tsv",
+    text_column="original,sentence",
+    tokenizer=f"{folder}/tokenizer",
+    valid_share=0.2,
+  )
+  prepare.run(config, f"{folder}/data")
+  return f"{folder}/data"
+
+
+@pytest.fixture(scope="module")
+def trained(data, tmp_path_factory):
+  workdir = str(tmp_path_factory.mktemp("contrastive") / "run")
+  return workdir, pretrain.run(CONFIG, data, workdir)
+
+
+def test_a_text_is_near_its_paraphrase(trained):
+  """Words are to be near their synonyms, which share no context: the pairs alone say so."""
+  model = load(trained[0])
+  vectors, others = (model.embed(texts) for texts in zip(*SYNONYMS, strict=True))
+  nearest = (vectors @ others.T).argmax(axis=1)
+  assert nearest.tolist() == list(range(len(WORDS)))
+
+
+def test_a_stopped_run_ends_with_the_same_bits(trained, data, tmp_path, monkeypatch):
+  workdir = str(tmp_path / "run")
+  with monkeypatch.context() as patch, pytest.raises(InputError, match="^stopped$"):
+    stop_in_step(patch, 69, lambda: (_ for _ in ()).throw(InputError("stopped")))
+    pretrain.run(CONFIG, data, workdir)
+  assert pretrain.run(CONFIG, data, workdir) == trained[1]
+  assert replay.run(workdir, 80, data)["equal"]
+
+
+@pytest.fixture(scope="module")
+def line_documents(tmp_path_factory):
+  """Texts of up to 20 tokens with any number of line breaks at any place, as token file and ids."""
+  rng = np.random.default_rng(0)
+  documents = [rng.integers(60, size=n).tolist() for n in rng.integers(1, 21, size=60)]
+  for ids in documents[20:]:  # lines of two texts, most of which have both
+    ids[int(rng.integers(len(ids)))] = LINE
+  return token_files.write(tmp_path_factory.mktemp("lines"), documents), documents
+
+
+def texts(batch):
+  """The ids of each row, without padding."""
+  pairs = zip(batch.rows.inputs, batch.rows.segments, strict=True)
+  return [row[inside > 0].tolist() for row, inside in pairs]
+
+
+def sides(ids):
+  """The first LENGTH tokens of the first line and of the rest, within what a row holds."""
+  ids = ids[: 2 * LENGTH + 1]
+  place = ids.index(LINE) if LINE in ids else len(ids)
+  first, second = ids[:place][:LENGTH], ids[place + 1 :][:LENGTH]
+  return (first, second) if first and second else ([], [])
+
+
+def test_positives_are_the_two_sides_of_each_document(line_documents):
+  """Once an epoch, in an order of its own; texts that are no pair have empty rows."""
+  tokens, documents = line_documents
+  objective = LinePairs()
+  bound = objective.bind(WITH_LINES, LENGTH)
+  windows = objective.windows(tokens, WindowsConfig(batch_size=6, length=LENGTH), seed=3)
+  usable = [ids for ids in documents if len(ids) > 1]
+  assert windows.spans_per_epoch == len(usable)
+  rows = np.concatenate([windows(step) for step in range(20)])[: 2 * len(usable)]
+  epochs = []
+  for epoch in np.split(rows, 2):
+    found = texts(bound(epoch, DRAW))
+    epochs.append(list(zip(found[::2], found[1::2], strict=True)))
+  assert epochs[0] != epochs[1]
+  for epoch in epochs:
+    assert sorted(epoch) == sorted(map(sides, usable))
+  assert sum(bool(first) for first, _ in epochs[0]) > 20
+  in_order = np.concatenate(list(windows.sequential()))[: len(usable)]
+  found = texts(bound(in_order, DRAW))
+  assert list(zip(found[::2], found[1::2], strict=True)) == list(map(sides, usable))
+
+
+@pytest.mark.parametrize("hosts", [1, 2, 4])
+def test_hosts_make_the_same_line_pairs_of_a_step(hosts, line_documents):
+  tokens, _ = line_documents
+  objective = LinePairs(pooling="cls")
+  bound, config = objective.bind(WITH_LINES, LENGTH), WindowsConfig(batch_size=8, length=LENGTH)
+  whole = objective.windows(tokens, config, seed=1)
+  for step in (9, 0, 13):  # a resumed run begins anywhere
+    parts = []
+    for rows in np.split(np.arange(8), hosts):
+      windows = objective.windows(tokens, config, seed=1)
+      parts.append(bound(windows(step, rows), windows.draw(step, rows)))
+    together = jax.tree.map(lambda *x: np.concatenate(x), *parts)
+    jax.tree.map(np.testing.assert_array_equal, together, bound(whole(step), DRAW))
+
+
+def test_line_pairs_need_lines(line_documents):
+  tokens, _ = line_documents
+  without = types.SimpleNamespace(line_id=None)
+  with pytest.raises(InputError, match="line_pairs: the vocabulary has no token for the line"):
+    LinePairs().bind(without, LENGTH)
+  config = WindowsConfig(batch_size=8, length=LENGTH, sampling="across_documents")
+  with pytest.raises(InputError, match="sampling=across_documents: a pair is one document"):
+    LinePairs().windows(tokens, config)
