@@ -128,6 +128,12 @@ def define_checkpoints(several: str) -> flags.FlagHolder[list[str]]:
   return flags.DEFINE_multi_string("checkpoint", None, help, required=True)
 
 
+def define_adapters() -> flags.FlagHolder[list[str]]:
+  """Defines --adapter, which may be repeated."""
+  help = "NAME=DIR, an adapter trained on --checkpoint; repeat it: all share the base's memory"
+  return flags.DEFINE_multi_string("adapter", [], help)
+
+
 def define_overwrite() -> flags.FlagHolder[bool]:
   """Defines --overwrite, for programs that write a single file."""
   return flags.DEFINE_boolean("overwrite", False, "replace the output file if it exists")

@@ -3,6 +3,8 @@
 python launch/predict.py --checkpoint=DIR --input=FILE [--out=FILE]
 python launch/predict.py --checkpoint=DIR --data=DIR [--split=train|dev|test] [--out=FILE]
 python launch/predict.py --checkpoint=DIR --input=FILE --out=FILE --keep=id,text --precision=0.95
+python launch/predict.py --checkpoint=BASE --adapter=topic=DIR --adapter=mood=DIR --input=FILE
+  --out=FILE
 """
 
 from absl import flags
@@ -13,6 +15,7 @@ DEFAULTS = command_line.defaults("predict")
 CHECKPOINT = command_line.define_checkpoints(
   "several, or the WORKDIR of several seeds, are averaged"
 )
+ADAPTER = command_line.define_adapters()
 INPUT = flags.DEFINE_string(
   "input", DEFAULTS["source"], "TSV, CSV or JSONL file with the task's text columns; - for stdin"
 )
@@ -50,22 +53,26 @@ LENGTH_PENALTY = flags.DEFINE_float(
 
 
 def main():
+  from gpt_jax.errors import InputError
   from gpt_jax.programs import predict
 
-  predict.run(
-    CHECKPOINT.value,
-    INPUT.value,
-    OUT.value,
-    data_dir=DATA.value,
-    split=SPLIT.value,
-    overwrite=OVERWRITE.value,
-    keep=KEEP.value,
-    calibrate=CALIBRATE.value,
-    threshold=THRESHOLD.value,
-    precision=PRECISION.value,
-    beams=BEAMS.value,
-    length_penalty=LENGTH_PENALTY.value,
-  )
+  options = {
+    "data_dir": DATA.value,
+    "split": SPLIT.value,
+    "overwrite": OVERWRITE.value,
+    "keep": KEEP.value,
+    "calibrate": CALIBRATE.value,
+    "threshold": THRESHOLD.value,
+    "precision": PRECISION.value,
+    "beams": BEAMS.value,
+    "length_penalty": LENGTH_PENALTY.value,
+  }
+  if ADAPTER.value:
+    if len(CHECKPOINT.value) > 1:
+      raise InputError("--adapter: goes with one --checkpoint, their base")
+    predict.run_adapters(CHECKPOINT.value[0], ADAPTER.value, INPUT.value, OUT.value, **options)
+    return
+  predict.run(CHECKPOINT.value, INPUT.value, OUT.value, **options)
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ def shared_trainers(devices: int = 1):
     return once(key, _MAKE.text_measure, config, prepared, mesh)
 
   def make_predictor(model, mesh):
-    return once(("predict", model.config, mesh), _MAKE.predictor, model, mesh)
+    return once(("predict", type(model), model.config, mesh), _MAKE.predictor, model, mesh)
 
   with pytest.MonkeyPatch.context() as patch:
     for module in (pretrain, finetune, load, evaluate):

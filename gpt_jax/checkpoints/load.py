@@ -2,12 +2,13 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpt_jax.checkpoints.embedding import Embedding
 from gpt_jax.checkpoints.saved import SavedModel, read_json, read_model, with_rows
 from gpt_jax.errors import InputError
+from gpt_jax.models.adapter import BASE, AdaptedModel
 from gpt_jax.models.generator import generator, language_model
 from gpt_jax.models.model import Model, ModelConfig, parameter_shapes
 from gpt_jax.models.predictor import make_predictor
@@ -139,3 +140,45 @@ def load_model(path: str, format: str = "") -> LoadedModel:
   """Reads and verifies a trained model; arguments and errors are those of read_model."""
   # LoadedModel only adds methods to the fields of a SavedModel.
   return LoadedModel(**vars(read_model(path, format)))
+
+
+@dataclasses.dataclass(frozen=True)
+class LoadedAdapter(LoadedModel):
+  """A classifier as adapter and base, which are added up in each product and never merged."""
+
+  @property
+  def model(self) -> Any:
+    adapter = read_json(self.meta["adapter"]["config"], self.path)
+    return AdaptedModel(self.spec.build(), adapter)
+
+
+def load_adapters(base: LoadedModel, adapters: Sequence[str]) -> dict[str, LoadedAdapter]:
+  """Loads several adapters of one base, whose parameters the devices hold once.
+
+  Args:
+    base: the model that they were trained on.
+    adapters: "NAME=DIR" of each, where DIR is a path as of load_model.
+
+  Raises:
+    InputError: an entry without a name, a name twice, no adapter, one of another base, or one of a
+      model that writes its answers.
+  """
+  loaded: dict[str, LoadedAdapter] = {}
+  trunks: dict[int, Any] = {}  # with so many rows for special tokens, on all devices
+  paths: dict[str, str] = {}
+  for entry in adapters:
+    name, _, path = entry.partition("=")
+    if not name or not path or name in paths:
+      raise InputError(f"adapter={entry}: must be NAME=DIR, with another name for each")
+    paths[name] = path
+  for name, path in paths.items():
+    saved = read_model(path, base=base)
+    rows = saved.spec.trunk.rows
+    if rows not in trunks:
+      trunks[rows] = replicate(saved.params[BASE], make_mesh(MeshConfig()))
+    params = {**saved.params, BASE: trunks[rows]}
+    model = LoadedAdapter(**{**vars(saved), "params": params})
+    if model.is_text_to_text:
+      raise InputError(f"adapter={name}={path}: it writes its answers; load it alone")
+    loaded[name] = model
+  return loaded

@@ -47,7 +47,7 @@ class SavedModel:
   path: str
   folder: str = ""
 
-  @property
+  @functools.cached_property
   def identity(self) -> str:
     """Identifies the parameters of the trunk."""
     return f"step {self.step}, checksum {checksum(self.params['trunk'])}"
@@ -63,22 +63,26 @@ class SavedModel:
     return read_json(self.meta["config"], self.path) if "config" in self.meta else None
 
 
-def read_model(path: str, format: str = "") -> SavedModel:
+def read_model(path: str, format: str = "", base: SavedModel | None = None) -> SavedModel:
   """Reads and verifies a trained model.
 
   Args:
     path: a workdir (its newest checkpoint), `<workdir>/best`, `<workdir>/checkpoints/<step>`, or a
       model in one of formats/: an export, OpenAI's release, a transformers folder.
     format: the only format to accept; "" detects it.
+    base: if given, path must hold an adapter of it, and the two are not merged: the parameters are
+      `{adapter, base, heads…}`, and `meta` has `adapter`.
 
   Raises:
-    InputError: no model, a damaged one, or one with another tokenizer.
+    InputError: no model, a damaged one, or one with another tokenizer or base.
   """
   check_path(path)
   # On a store, an export is copied here as a whole; of a run restore.py reads what is needed.
   with local_copy(path) if _is_export(path) else contextlib.nullcontext(path) as copy:
     reader = find_format(format) if format else detect_format(copy)
     if reader:
+      if base is not None:
+        raise InputError(f"{path}: a whole model; give the run of an adapter")
       params, meta, step, tokenizer = reader.load(copy)
       folder = path
   if not reader:
@@ -86,7 +90,9 @@ def read_model(path: str, format: str = "") -> SavedModel:
       raise InputError(f"{path}: a TF-IDF classifier of label.run; only predict.run reads it")
     params, meta, step = restore_params(path)
     folder = _find_workdir(path)
-    if "adapter" in meta:
+    if base is not None:
+      params = _with_base(params, meta, folder, base)
+    elif "adapter" in meta:
       params, meta = _merge_adapter(params, meta, folder)
     tokenizer = load_tokenizer(os.path.join(folder, "tokenizer"))
   if tokenizer.hash != meta["tokenizer_hash"]:
@@ -104,30 +110,41 @@ def _merge_adapter(params: dict, meta: dict, folder: str) -> tuple[dict, dict]:
   Raises:
     InputError: its base is not there, or is another.
   """
-  meta = dict(meta)
-  adapter = meta.pop("adapter")
-  noted, link = adapter["base"], os.path.join(folder, BASE)
-  path = link if exists(link) else noted["checkpoint"]
+  adapter, link = meta["adapter"], os.path.join(folder, BASE)
+  path = link if exists(link) else adapter["base"]["checkpoint"]
   try:
     base = read_model(path)
   except InputError as error:
     raise InputError(
       f"{folder}: the base of this adapter: {error}; or link it as {link}"
     ) from error
-  if base.identity != noted["identity"]:
+  whole = merged(_with_base(params, meta, folder, base), read_json(adapter["config"], folder))
+  return whole, {name: value for name, value in meta.items() if name != "adapter"}
+
+
+def _with_base(params: dict, meta: dict, folder: str, base: SavedModel) -> dict:
+  """The parameters of an adapter and its heads beside those of its base.
+
+  Raises:
+    InputError: no adapter, or one of another base.
+  """
+  if "adapter" not in meta:
+    raise InputError(f"{folder}: a whole model; give the run of an adapter")
+  noted = meta["adapter"]["base"]["identity"]
+  if base.identity != noted:
     raise InputError(
-      f"{folder}: an adapter of {noted['identity']}, and {path} is {base.identity}; link its base "
-      f"as {link}"
+      f"{folder}: an adapter of {noted}, and {base.path} is {base.identity}; give its own, "
+      f"or link it as {os.path.join(folder, BASE)}"
     )
   trunk = with_rows(base.params["trunk"], read_json(meta["model"], folder).trunk.rows)
-  merging = {**params, BASE: {"trunk": trunk}}
-  return merged(merging, read_json(adapter["config"], folder)), meta
+  return {**params, BASE: {"trunk": trunk}}
 
 
 def with_rows(trunk: Any, rows: int) -> Any:
   """A trunk's parameters with further rows of its tables, of zeros, for new special tokens."""
   tables = {name: trunk[name] for name in TABLES if name in trunk}
-  padded = {name: np.pad(x, [(0, rows - len(x)), (0, 0)]) for name, x in tables.items()}
+  short = {name: x for name, x in tables.items() if len(x) != rows}  # others are shared
+  padded = {name: np.pad(x, [(0, rows - len(x)), (0, 0)]) for name, x in short.items()}
   return {**trunk, **padded}
 
 

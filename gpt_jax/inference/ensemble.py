@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpt_jax.checkpoints.load import LoadedModel, load_model
+from gpt_jax.checkpoints.load import LoadedModel, load_adapters, load_model
 from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.files import is_folder, list_folder
 from gpt_jax.inference.calibration import fit_temperature, scale
@@ -174,6 +174,12 @@ def load_ensemble(checkpoints: Sequence[str]) -> Ensemble:
         f"{_describe(first)}; an ensemble needs models of one task"
       )
   return Ensemble(tuple(members), first)
+
+
+def load_adapter_ensembles(base: str, adapters: Sequence[str]) -> dict[str, Ensemble]:
+  """Each of several adapters of one base as an ensemble of its own; see load_adapters."""
+  loaded = load_adapters(load_model(base), adapters)
+  return {name: Ensemble((model,), model.task) for name, model in loaded.items()}
 
 
 def _expand(checkpoint: str) -> list[str]:

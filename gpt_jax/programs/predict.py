@@ -17,7 +17,7 @@ from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.files import atomic_file, check_path, is_folder
 from gpt_jax.inference.abstention import choose_threshold
 from gpt_jax.inference.calibration import scale
-from gpt_jax.inference.ensemble import Calibration, Ensemble, load_ensemble
+from gpt_jax.inference.ensemble import Calibration, Ensemble, load_adapter_ensembles, load_ensemble
 from gpt_jax.inference.tfidf_classifier import is_tfidf, load_tfidf
 from gpt_jax.parallel.processes import log
 from gpt_jax.programs.outputs import check_writable, is_inside, is_same_file, refuse_existing
@@ -51,6 +51,7 @@ def run(
   precision: float | None = None,
   beams: int = 1,
   length_penalty: float = 1.0,
+  loaded: Ensemble | None = None,
 ) -> list[dict[str, Any]]:
   """Predicts every row of a file, or of a split of the checkpoint's task, in order.
 
@@ -76,6 +77,7 @@ def run(
     threshold: give only predictions whose (scaled) probability is at least this.
     precision: the share of right predictions for which choose_threshold finds the threshold.
     beams, length_penalty: of the search for a translation, see beam.beam_search; 1 beam: greedy.
+    loaded: the model, where the caller has it already.
 
   Returns:
     For every row {"prediction": label, list of labels or number, "probabilities":
@@ -90,7 +92,7 @@ def run(
   _check_source(source, data_dir, split, keep)
   _check_threshold(threshold, precision)
   _check_output(output, source, data_dir, overwrite)
-  ensemble = _load(checkpoint, beams, length_penalty)
+  ensemble = loaded or _load(checkpoint, beams, length_penalty)
   task = ensemble.task
   rows = _examples(task, source, data_dir, split or "test")
   kept = _kept_columns(source, keep, task) if source and keep else [{}] * len(rows)
@@ -105,6 +107,39 @@ def run(
     merged = _merge_problems(rows, predicted)
     results = [cells | result for cells, result in zip(kept, merged, strict=True)]
     _write(file, results, Path(output).suffix, list(kept[0]), threshold is not None, task.separator)
+  return results
+
+
+def run_adapters(
+  base: str,
+  adapters: Sequence[str],
+  source: str | None = None,
+  output: str = "-",
+  **options: Any,
+) -> dict[str, list[dict[str, Any]]]:
+  """As `run` for each of several adapters of one base, whose parameters are in memory once.
+
+  Args:
+    base: the model that they were trained on.
+    adapters: "NAME=DIR" of each; see load_adapters.
+    source: see run.
+    output: out.tsv stands for out.NAME.tsv of each.
+    options: others of run.
+
+  Returns:
+    The predictions by the adapter's name.
+  """
+  if output == "-":
+    raise InputError("--adapter: name a file by --out; each adapter writes one beside it")
+  stem, suffix = os.path.splitext(output)
+  ensembles = load_adapter_ensembles(base, adapters)
+  outputs = {name: f"{stem}.{name}{suffix}" for name in ensembles}
+  for path in outputs.values():  # before the first predicts
+    _check_output(path, source, options.get("data_dir"), options.get("overwrite", False))
+  results = {}
+  for name, ensemble in ensembles.items():
+    log(f"adapter {name}: {outputs[name]}")
+    results[name] = run(base, source, outputs[name], loaded=ensemble, **options)
   return results
 
 

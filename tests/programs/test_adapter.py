@@ -12,7 +12,7 @@ from shared_trainers import shared_trainers
 
 import gpt_jax
 from gpt_jax.batch import Batch, Labels, Rows
-from gpt_jax.checkpoints.load import load_model
+from gpt_jax.checkpoints.load import load_adapters, load_model
 from gpt_jax.checkpoints.restore import restore_params
 from gpt_jax.errors import InputError
 from gpt_jax.models.adapter import BASE, AdaptedModel, Adapter, merged
@@ -20,7 +20,7 @@ from gpt_jax.models.loss import model_loss
 from gpt_jax.models.model import ModelConfig, make_heads
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.ops.dropout import step_key
-from gpt_jax.programs import evaluate, export, finetune
+from gpt_jax.programs import evaluate, export, finetune, predict
 from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.tasks.table import TableTask
 from gpt_jax.training.loop import TrainConfig
@@ -68,9 +68,10 @@ def data_dir(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(base, data_dir, tmp_path_factory):
+  """The folder of a run and its result; seed_1 beside it is another adapter of the base."""
   workdir = str(tmp_path_factory.mktemp("adapted") / "run")
-  (result,) = finetune.run(CONFIG, data_dir, base, workdir)
-  return workdir, result
+  result, _ = finetune.run(CONFIG, data_dir, base, workdir, seeds=2)
+  return f"{workdir}/seed_0", result
 
 
 @pytest.mark.e2e
@@ -109,6 +110,41 @@ def test_another_base_is_refused_in_a_line(run, base, tmp_path):
   os.remove(workdir / "base")
   os.symlink(tmp_path / "nothing", workdir / "base")
   load_model(str(workdir))  # a link to nothing is none
+
+
+@pytest.mark.e2e
+def test_several_adapters_share_their_base(run, base, data_dir, tmp_path):
+  adapters = [f"one={run[0]}/best", f"two={run[0]}/../seed_1"]
+  out, dev = str(tmp_path / "out.tsv"), f"{data_dir}/dev.tsv"
+  results = predict.run_adapters(base, adapters, dev, out, keep=["text"], calibrate=False)
+  for entry in adapters:
+    name, _, path = entry.partition("=")
+    alone = predict.run(path, dev, str(tmp_path / "alone.tsv"), calibrate=False, overwrite=True)
+    for ours, expected in zip(results[name], alone, strict=True):
+      assert ours["probabilities"] == pytest.approx(expected["probabilities"], abs=1e-6)
+    lines = (tmp_path / f"out.{name}.tsv").read_text().splitlines()
+    assert lines[0].startswith("text\tprediction\t") and len(lines) == 31
+  assert results["one"] != results["two"]
+  with pytest.raises(InputError, match=r"out\.one\.tsv.*exists"):
+    predict.run_adapters(base, adapters, dev, out)
+  one, two = load_adapters(load_model(base), adapters).values()
+  before, after = (flatten_dict(model.params[BASE]) for model in (one, two))
+  assert all(isinstance(x, jax.Array) and after[path] is x for path, x in before.items())
+
+
+@pytest.mark.parametrize(
+  ("adapters", "message"),
+  [
+    (["{run}"], "adapter=.*: must be NAME=DIR"),
+    (["a={run}", "a={run}"], "adapter=a=.*: must be NAME=DIR, with another name for each"),
+    (["a={base}"], "a whole model; give the run of an adapter"),
+    (["a={run}"], "an adapter of step 7, .* is step 6"),
+  ],
+)
+def test_what_is_no_adapter_of_the_base_is_refused(adapters, message, run, base):
+  entries = [entry.format(run=run[0], base=base) for entry in adapters]
+  with pytest.raises(InputError, match=message):
+    load_adapters(load_model(f"{base}/checkpoints/6"), entries)
 
 
 @pytest.mark.parametrize(

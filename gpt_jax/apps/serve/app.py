@@ -62,8 +62,9 @@ def make_app(engine: Engine, name: str, hosts: Sequence[str] = ("*",)) -> "Starl
     return Plain(api.counters.text(), media_type="text/plain; version=0.0.4")
 
   async def models(request: "HTTPRequest") -> JSONResponse:
-    model = {"id": name, "object": "model", "created": started, "owned_by": "gpt_jax"}
-    return JSONResponse({"object": "list", "data": [model]})
+    common = {"object": "model", "created": started, "owned_by": "gpt_jax"}
+    listed = [{"id": each, **common} for each in (name, *engine.adapters)]
+    return JSONResponse({"object": "list", "data": listed})
 
   async def on_error(request: "HTTPRequest", error: Any) -> JSONResponse:
     status = getattr(error, "status_code", 500)
@@ -101,6 +102,7 @@ class _Api:
       "fills": not engine.fills,
       "labels": list(model.labels) if not engine.classifies else [],
       "columns": list(model.columns),
+      "adapters": {key: list(adapter.labels) for key, adapter in engine.adapters.items()},
       "context": model.loaded.spec.trunk.context,
     }
 
@@ -135,17 +137,25 @@ class _Api:
     return endpoint
 
   async def classify(self, fields: Fields) -> dict[str, Any]:
-    if self.engine.classifies:
-      raise Refusal(f"{self.engine.classifies}; use /v1/completions or /embed")
-    task = self.engine.model.loaded.task
+    adapters, wanted = self.engine.adapters, fields.take("model")
+    name, model, kind = self.name, self.engine.model, "classify"
+    if isinstance(wanted, str) and wanted in adapters:
+      name, model, kind = wanted, adapters[wanted], f"classify {wanted}"
+    elif wanted not in (None, self.name):
+      here = ", ".join(map(repr, (self.name, *adapters)))
+      raise Refusal(f"model: {wanted!r} is not here; this server has {here}", 404, "model")
+    elif self.engine.classifies:
+      use = ", ".join([*(f"model={key}" for key in adapters), "/v1/completions or /embed"])
+      raise Refusal(f"{self.engine.classifies}; use {use}")
+    task = model.loaded.task
     texts = _read_rows(fields, task.columns_of)
-    answers = await self._ask("classify", texts)
+    answers = await self._ask(kind, texts)
     results = [task.served(answer) for answer in answers]
     # On another thread than the model's and the event loop's, since long texts take a while.
-    truncated = await asyncio.to_thread(self.engine.model.truncated, texts)
+    truncated = await asyncio.to_thread(model.truncated, texts)
     for result, is_truncated in zip(results, truncated, strict=True):
       result |= {"truncated": True} if is_truncated else {}
-    return {"model": self.name, "results": results}
+    return {"model": name, "results": results}
 
   async def embed(self, fields: Fields) -> dict[str, Any]:
     texts = fields.strings("texts", MAX_TEXTS)

@@ -9,7 +9,7 @@ import dataclasses
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gpt_jax.apps.serve.fields import Refusal
@@ -30,7 +30,7 @@ class Job:
   """Work of one request. `deliver` gets its results, on the model's thread, and must not block.
 
   Attributes:
-    kind: "classify", "embed", "fill" or "complete".
+    kind: "classify", "classify NAME" by an adapter, "embed", "fill" or "complete".
     texts: what to classify, embed or fill in.
     text: what to continue; delivered after each step, itself. Else a list of results.
     deliver: gets a result, or the Refusal that says why there is none.
@@ -52,15 +52,18 @@ class Engine:
   """Runs jobs on a thread of its own.
 
   Attributes:
+    adapters: classifiers beside the model, by name.
     generates: why the model does not continue texts; "" if it does.
     classifies: why it does not classify; "" if it does.
     fills: why it does not fill in masks; "" if it does.
     observe: observe(kind, texts) is called for every batch, observe("tokens", n) for new tokens.
   """
 
-  def __init__(self, model: Model, weights: str = "float32"):
+  def __init__(
+    self, model: Model, weights: str = "float32", adapters: Mapping[str, Model] | None = None
+  ):
     """weights: of texts that are continued, one of decoding_weights.KINDS."""
-    self.model = model
+    self.model, self.adapters = model, dict(adapters or {})
     self.generates = _reason(model.loaded.language_model)
     self.classifies = _reason(lambda: _label_task(model))
     self.fills = _reason(lambda: model.masked_lm)
@@ -80,6 +83,8 @@ class Engine:
     """Compiles what most requests need, on the caller's thread. Call it before `start`."""
     if not self.classifies:
       self.model.warm_up()
+    for adapter in self.adapters.values():
+      adapter.warm_up()
     for text in ("a", *(["a"] * count for count in (4, 16))):
       self.model.embed(text)
     if not self.fills:
@@ -146,6 +151,7 @@ class Engine:
         "classify": self.model.classify,
         "embed": self.model.embed,
         "fill": self._fill,
+        **{f"classify {name}": adapter.classify for name, adapter in self.adapters.items()},
       }
       for kind, call in calls.items():
         of_kind = [job for job in jobs if job.kind == kind]

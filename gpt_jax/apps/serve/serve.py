@@ -7,14 +7,15 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from gpt_jax.apps.serve.app import make_app
 from gpt_jax.apps.serve.connection import make_protocol
 from gpt_jax.apps.serve.engine import Engine
+from gpt_jax.checkpoints.load import load_adapters
 from gpt_jax.errors import InputError
-from gpt_jax.inference.model import load
+from gpt_jax.inference.model import Model, load
 from gpt_jax.models.decoding_weights import check_kind
 
 _MAX_CONNECTIONS = 512
@@ -29,7 +30,11 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def run(
-  checkpoint: str, port: int = 8000, host: str = "127.0.0.1", weights: str = "float32"
+  checkpoint: str,
+  port: int = 8000,
+  host: str = "127.0.0.1",
+  weights: str = "float32",
+  adapters: Sequence[str] = (),
 ) -> None:
   """Serves a model until SIGTERM or Ctrl-C.
 
@@ -38,6 +43,7 @@ def run(
     port: TCP port; 0: any that is free.
     host: address to listen at. There is no password: anyone who reaches it may use the model.
     weights: of completions, one of decoding_weights.KINDS; labels and embeddings are float32.
+    adapters: "NAME=DIR" of each adapter of the checkpoint that classifies too; see load_adapters.
 
   Raises:
     InputError: no model, a port that is taken, or the packages of the extra are missing.
@@ -47,13 +53,18 @@ def run(
   uvicorn = _import_packages()
   check_kind(weights)
   with _bind(host, port) as listener:  # before the model is loaded: that may take minutes
-    engine = Engine(load(checkpoint), weights)
+    model, name = load(checkpoint), os.path.basename(os.path.abspath(checkpoint))
+    classifiers = {
+      key: Model(adapter) for key, adapter in load_adapters(model.loaded, adapters).items()
+    }
+    if name in classifiers:
+      raise InputError(f"adapter={name}=…: the name of --checkpoint; choose another")
+    engine = Engine(model, weights, classifiers)
     print(f"{engine.model!r}: compiling", flush=True)
     if not engine.classifies:
       print(f"/classify: temperature {engine.model.temperature:.3f}", flush=True)
     engine.warm_up()
     engine.start()
-    name = os.path.basename(os.path.abspath(checkpoint))
     hosts = [*_LOOPBACK, "[::1]"] if host in _LOOPBACK else ["*"]
     config = uvicorn.Config(
       make_app(engine, name, hosts),

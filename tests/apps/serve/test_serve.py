@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import os
 import random
@@ -24,7 +25,11 @@ import pytest
 
 import gpt_jax
 from gpt_jax.apps.serve import serve
+from gpt_jax.checkpoints.load import load_adapters
 from gpt_jax.errors import InputError
+from gpt_jax.inference.model import Model
+from gpt_jax.models.adapter import Adapter
+from gpt_jax.programs import finetune
 
 pytestmark = pytest.mark.app
 pytest.importorskip("uvicorn")
@@ -36,11 +41,13 @@ JSON = {"Content-Type": "application/json"}
 TEXTS = ["the cat sat on the mat", "dog", "the dog ran to the old red barn by the sea"]
 
 
-def make_client(path):
+def make_client(path, adapters=()):
   from gpt_jax.apps.serve.app import make_app
   from gpt_jax.apps.serve.engine import Engine
 
-  engine = Engine(gpt_jax.load(path))
+  model = gpt_jax.load(path)
+  loaded = load_adapters(model.loaded, adapters)
+  engine = Engine(model, adapters={name: Model(adapter) for name, adapter in loaded.items()})
   app = make_app(engine, "tiny", ["localhost"])
   http = testclient.TestClient(app, "http://localhost", raise_server_exceptions=False)
   return SimpleNamespace(
@@ -65,6 +72,44 @@ def classifier(finetuned):
   client.engine.start()
   yield client
   client.engine.close()
+
+
+@pytest.fixture(scope="module")
+def adapted(finetuned, tmp_path_factory):
+  """A server of a language model with two adapters of it, and their folders by name."""
+  workdir = str(tmp_path_factory.mktemp("adapted") / "run")
+  train = dataclasses.replace(finetuned.config.train, epochs=1)
+  config = dataclasses.replace(finetuned.config, adapter=Adapter(rank=2), train=train)
+  finetune.run(config, finetuned.data_dir, finetuned.pretrained, workdir, seeds=2)
+  folders = {name: f"{workdir}/seed_{seed}" for seed, name in enumerate(("one", "two"))}
+  client = make_client(finetuned.pretrained, [f"{name}={path}" for name, path in folders.items()])
+  client.engine.start()
+  yield client, folders
+  client.engine.close()
+
+
+def test_a_request_names_its_adapter(adapted):
+  client, folders = adapted
+  given = {}
+  with ThreadPoolExecutor() as pool:
+    for name, path in folders.items():
+      expected = gpt_jax.load(path).classify(TEXTS)
+      body = {"texts": TEXTS, "model": name}
+      for answer in pool.map(client.post, ["/classify"] * 4, [body] * 4):
+        assert answer.json()["model"] == name
+        given[name] = [result["probabilities"] for result in answer.json()["results"]]
+        assert given[name] == [pytest.approx(probabilities, abs=1e-6) for probabilities in expected]
+  assert given["one"] != given["two"]
+  ids = [model["id"] for model in client.http.get("/v1/models").json()["data"]]
+  assert ids == ["tiny", "one", "two"]
+  assert client.http.get("/health").json()["adapters"] == {
+    name: ["barks", "meows"] for name in given
+  }
+  refused = client.post("/classify", {"texts": TEXTS})
+  assert (refused.status_code, refused.json()["error"]["message"].count("model=two")) == (400, 1)
+  for wanted in ("three", ["one"]):
+    answer = client.post("/classify", {"texts": TEXTS, "model": wanted})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (404, "model")
 
 
 def events(response):
@@ -275,7 +320,7 @@ def test_a_bad_request_is_one_sentence(language, path, body, status, message):
     ({"texts": [None]}, "texts[0]: nothing should be a string"),
     ({"texts": []}, "texts: give a list of 1 to 256 texts"),
     ({"texts": {"a": 1}}, "texts: give a list of 1 to 256 texts"),
-    ({"texts": ["a"], "top_k": 2}, "top_k: no such field; the fields are texts"),
+    ({"texts": ["a"], "top_k": 2}, "top_k: no such field; the fields are model, texts"),
   ],
 )
 def test_a_bad_request_to_classify_is_one_sentence(classifier, body, message):
