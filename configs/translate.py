@@ -20,10 +20,21 @@ BLEU of 33 in lower case (configs/RESULTS.md); GPT's trunk was not measured at t
 less than half of CoVe's width and is trained by Adam, with a BLEU of 25.5 after 4 epochs in batches
 of 32; CoVe's own recipe is SGD at 1, halved once the validation perplexity rises, at 300 units in
 each direction.
+
+views is cross-view training (Clark et al. 2018, section 3.2): after each batch of pairs comes one
+of DIR/taught.tsv, texts with a teacher's translations, from which two decoders that see less learn:
+
+  python launch/finetune.py --config=configs/translate.py:lstm --data=DIR --checkpoint=none \
+    --tokenizer=data/pairs/tokenizer --workdir=runs/teacher
+  python launch/backtranslate.py --checkpoint=runs/teacher/best --input=text.en \
+    --out=DIR/taught.tsv --beams=5 --tag=
+  python launch/finetune.py --config=configs/translate.py:views --data=DIR --checkpoint=none \
+    --tokenizer=data/pairs/tokenizer --workdir=runs/views
 """
 
 from gpt_jax.errors import InputError
 from gpt_jax.models.encoder_decoder import T5Config
+from gpt_jax.models.heads.translation_views import TranslationViews
 from gpt_jax.models.lstm_encoder_decoder import LSTMEncoderDecoderConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs.finetune import FinetuneConfig
@@ -39,6 +50,7 @@ TRUNKS = {
   "gpt": TransformerConfig(context=128, layers=6, width=128, heads=4, norm="pre"),
   "lstm": LSTMEncoderDecoderConfig(context=128, embedding_width=128, units=128),
 }
+TRUNKS["views"] = TRUNKS["lstm"]
 OPTIMIZERS = {
   "pretrained": FinetuneConfig.optim,
   # Its table has a deviation of 1, which Adam's steps of one size for all hardly move.
@@ -46,6 +58,7 @@ OPTIMIZERS = {
   "gpt": OptimConfig("openai", 2e-3, "linear", 0, warmup_share=0.05, weight_decay=0.0),
   "lstm": OptimConfig("openai", 2e-3, "linear", 0, warmup_share=0.05, weight_decay=0.0),
 }
+OPTIMIZERS["views"] = OPTIMIZERS["lstm"]
 
 
 def get_config(system_and_languages: str) -> FinetuneConfig:
@@ -56,8 +69,13 @@ def get_config(system_and_languages: str) -> FinetuneConfig:
       f"--config=configs/translate.py:{system_and_languages}: must be SYSTEM or "
       f"SYSTEM:SOURCE-TARGET, such as t5:de-en; SYSTEM is one of {', '.join(TRUNKS)}"
     )
+  views = system == "views"
   return FinetuneConfig(
-    task=PairsTask(source=source, target=target, longest=40),
+    task=PairsTask(
+      source=source, target=target, longest=40, unlabeled="taught.tsv" if views else ""
+    ),
+    mix=TranslationViews() if views else None,
+    unlabeled=views,
     batch_size=64,
     trunk=TRUNKS[system],
     optim=OPTIMIZERS[system],

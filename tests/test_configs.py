@@ -157,6 +157,15 @@ def test_translation_goes_on_from_a_checkpoint():
   assert config.task.source == "de"
 
 
+def test_cross_view_training_of_several_tasks_and_of_a_translator():
+  config = load("cross_view.py", "small:ewt-tags,trec")
+  assert [task.name for task in config.task.tasks] == ["ewt-tags", "trec"]
+  config = load("translate.py", "views:de-en")
+  assert config.trunk == load("translate.py", "lstm").trunk and config.unlabeled
+  assert (config.task.source, config.task.unlabeled) == ("de", "taught.tsv")
+  assert from_json(to_json(config)) == config
+
+
 def test_the_backward_model_of_ulmfit():
   config = load("ulmfit.py", "target:backward")
   assert config.trunk.reads_backward and config.objective.ar == 2.0

@@ -217,7 +217,10 @@ class LSTMEncoderDecoder(nn.Module):
     # A table of its own: word vectors that stay as they are may stand in the source's.
     x = lookup(self.targets, rows.inputs, self.config.dtype)
     each, _ = self.decoder(x, valid, cache, decoder_key)
-    return States(each[-1], self.output, layers=(x, *each) if layers else None)
+    *below, top, hidden = each
+    if not layers:
+      return States(hidden, self.output)
+    return States(hidden, self.output, None, (x, *below, hidden), (top, cache.memory))
 
   def start(
     self, batch_size: int, length: int | None = None, source_length: int | None = None
@@ -315,8 +318,8 @@ class Decoder(nn.Module):
     self.blocks = [DecoderBlock(c, i, name=f"block_{i}") for i in range(c.layers)]
 
   def __call__(self, x, valid, cache: Cache, key: Key | None):
-    """Embedded tokens [B, T, E] to the outputs [B, T, D] of each layer, the last one's being the
-    attentional vectors, and the last Carry.
+    """Embedded tokens [B, T, E] to the outputs [B, T, D] of each layer and the attentional vectors,
+    and the last Carry.
 
     Args:
       valid: bool [B, T]; elsewhere the state does not change.
@@ -349,6 +352,28 @@ class Attention(nn.Module):
   def keys(self, states):
     """H W1, so that the loop has one product less: [B, S, D] to the same shape."""
     return multiply(self.key(), states, 1, states.shape[-1:]).astype(states.dtype)
+
+
+class Reader(nn.Module):
+  """Attention and output table of a view that reads a decoder's states; it feeds nothing back."""
+
+  rows: int
+  attention_dropout: float  # share of its attention weights that are 0 in training
+
+  @nn.compact
+  def __call__(self, top, memory: Memory, key: Key | None):
+    """States [B, T, D] to attentional vectors of that shape, and the output table [R, D + 1]."""
+    d = top.shape[-1]
+    key_kernel = Kernel((d, d), INIT, name="key")()
+    keys = multiply(key_kernel, memory.values, 1, (d,)).astype(top.dtype)
+    scores = product("btd,bsd->bts", top, keys, jnp.float32)
+    shares = jax.nn.softmax(jnp.where(memory.valid[:, None], scores, EXCLUDED))
+    # The trunk's dropout has the folds 0 and 1.
+    shares = dropout(shares, self.attention_dropout, key and key.fold(2)).astype(top.dtype)
+    both = jnp.concatenate([product("bts,bsd->btd", shares, memory.values), top], -1)
+    mixed = multiply(Kernel((2 * d, d), INIT, name="mix")(), both, 1, (d,))
+    table = weight(self, "output", init_output, (self.rows, d + 1), has_bias=True)
+    return jnp.tanh(mixed).astype(top.dtype), table
 
 
 class DecoderBlock(nn.Module):
@@ -395,8 +420,7 @@ class Used(NamedTuple):
 
 @jax.custom_vjp
 def write(weights: Weights, memory: Memory, carry: Carry, gates, masks, valid):
-  """The last Carry, and the outputs [T, B, D] of each layer and of the attention in place of the
-  last.
+  """The last Carry, and the outputs [T, B, D] of each layer and of the attention.
 
   As lstm.recur: the gradients of kernels, keys and values are one product each over all positions.
 
@@ -450,7 +474,7 @@ def _loop(weights, memory, carry, gates, masks, valid, added=None):
     new = jax.tree.map(
       lambda new, old: jnp.where(valid[:, None], new, old), Carry(tuple(states), fed), carry
     )
-    return new, ((*outputs[:-1], fed), Used(tuple(read), shares, both))
+    return new, ((*outputs, fed), Used(tuple(read), shares, both))
 
   carry, (outputs, used) = jax.lax.scan(cell, carry, (gates, masks, valid, added))
   return carry, outputs, used

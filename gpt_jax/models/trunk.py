@@ -57,19 +57,19 @@ class States(NamedTuple):
 
   Attributes:
     hidden: [B, T, D], in the compute dtype.
-    table: float32 [R, E], the output embedding; products with it are in the compute dtype. E is D
-      but for factorized embeddings (ALBERT), of which heads know that map D to E, and for two
-      directions, each of which predicts by itself. [R, E + 1]: the last column is a bias.
+    table: float32 [R, E], the output embedding, multiplied in the compute dtype. E is D but for
+      factorized embeddings (ALBERT) and for two directions. [R, E + 1]: the last column is a bias.
     pooler: of a trunk that has one.
     layers: on request, the states of every layer, [B, T, D] each: the embedded tokens, then the
       output of each block, of which the last is `hidden`, before a dropout that only that one has.
-      Scalar mixes and probes of a layer read them. None: nobody asked, and no step keeps them.
+    attended: of an LSTM decoder, with `layers`: its top states [B, T, D], and its Memory.
   """
 
   hidden: jax.Array
   table: jax.Array
   pooler: Pooler | None = None
   layers: tuple[jax.Array, ...] | None = None
+  attended: Any = None
 
 
 class Trunk(Protocol):

@@ -16,7 +16,13 @@ from gpt_jax.models.model import Model, parameter_shapes
 from gpt_jax.parallel.mesh import make_mesh
 from gpt_jax.parallel.placement import local_part
 from gpt_jax.parallel.processes import log
-from gpt_jax.programs.finetune_config import FinetuneConfig, check_type, has_streams, is_probe
+from gpt_jax.programs.finetune_config import (
+  FinetuneConfig,
+  check_type,
+  has_streams,
+  has_views,
+  is_probe,
+)
 from gpt_jax.programs.finetune_evaluations import (
   RESULT,
   evaluation_due,
@@ -192,12 +198,16 @@ def finetune_recipe(
 
   def loss(model: Any) -> Loss:
     alone, names = [model], ["labeled"]
-    if len(task.parts) > 1:  # a batch with labels is of one task, and has no more than its head
+    if len(task.parts) > 1:
       names = [part.name for part in task.parts]
+    if len(task.parts) > 1 or (task.writes_text and has_views(config)):
+      # A batch with labels is of one task, and has no more than its head.
       alone = [one_head(spec, number).build(model.remat) for number in range(len(names))]
     losses = [adversarial_loss(model_loss(model), config.adversarial) for model in alone]
     of_streams = dict(zip(names, losses, strict=True))
-    if has_streams(config):
+    if has_streams(config) and task.writes_text:  # what views learn is in the batch
+      of_streams["unlabeled"] = model_loss(one_head(spec, 1).build(model.remat))
+    elif has_streams(config):
       of_streams["unlabeled"] = CrossViewLoss(model)
     return losses[0] if len(of_streams) == 1 else LossInTurns(of_streams)
 

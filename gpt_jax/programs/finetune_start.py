@@ -36,7 +36,8 @@ def load_start(config: FinetuneConfig, pretrained: str, tokenizer: str) -> Start
   loaded = load_model(pretrained)
   # A GPT's classifier of others reads bare texts; the new head reads them as ours do.
   format = loaded.format.of_window if loaded.format.special else GPTFormat()
-  if config.mix is not None and loaded.spec.trunk.decoder:  # whose encoder the head reads
+  reads_encoder = config.mix is not None and config.mix.labeled
+  if reads_encoder and loaded.spec.trunk.decoder:
     loaded = loaded.encoder_alone()
     format = from_json(loaded.spec.trunk.format)
   trunk = _with_runtime_fields(loaded.spec.trunk, config.trunk)

@@ -72,10 +72,16 @@ def load_examples(
 
 def training_set(config: FinetuneConfig, task: LabeledTask, data_dir: str, start: Start) -> Any:
   """The training set alone, as load_examples gives it."""
-  of_parts = [
-    encode_training(config, part, part.examples(data_dir, "train"), start) for part in task.parts
-  ]
+  of_parts = []
+  for part in task.parts:
+    examples, taught = part.examples(data_dir, "train"), _taught(config, part, data_dir)
+    of_parts.append(encode_training(config, part, examples, start, taught))
   return task.joined(of_parts, start.reads)
+
+
+def _taught(config: FinetuneConfig, task: LabeledTask, data_dir: str) -> list[Any]:
+  """The examples that a teacher has labeled, of a task that writes text."""
+  return task.examples(data_dir, "unlabeled") if config.unlabeled and task.writes_text else []
 
 
 def _load_part(
@@ -87,7 +93,9 @@ def _load_part(
   log_repeated_rows(task, data_dir, all_examples)
   dev_set = evenly(all_examples["dev"], config.dev_examples)
   data = {
-    "train": encode_training(config, task, all_examples["train"], start),
+    "train": encode_training(
+      config, task, all_examples["train"], start, _taught(config, task, data_dir)
+    ),
     "dev": task.encode(dev_set, *start.reads),
   }
   for split, encoded in data.items():
@@ -98,11 +106,17 @@ def _load_part(
 
 
 def encode_training(
-  config: FinetuneConfig, task: LabeledTask, examples: list[Any], start: Start
+  config: FinetuneConfig,
+  task: LabeledTask,
+  examples: list[Any],
+  start: Start,
+  taught: Sequence[Any] = (),
 ) -> Encoded:
-  """The training set: those with labels and then, if the config says so, the others without."""
+  """The training set: those with labels and then, if the config says so, the others without, or
+  those that a teacher has labeled.
+  """
   labeled = evenly(examples, config.train_examples)
-  rest = without_labels(examples, labeled) if config.unlabeled else []
+  rest = taught or (without_labels(examples, labeled) if config.unlabeled else [])
   encoded = task.encode([*labeled, *rest], *start.reads)
   # They are the last ones, by which packing knows them.
   return dataclasses.replace(encoded, unlabeled=len(rest))
@@ -154,7 +168,8 @@ def model_config(config: FinetuneConfig, task: LabeledTask, start: Start) -> Mod
   A text-to-text model answers with its language head; there is no other loss.
   """
   if task.writes_text:
-    return ModelConfig(start.trunk, make_heads([task.head]), start.attention)
+    views = () if config.mix is None else (config.mix,)
+    return ModelConfig(start.trunk, (*make_heads([task.head]), *views), start.attention)
   heads = [head_of(config, part, start) for part in task.parts]
   if len(heads) > 1:
     heads = [{**head, "name": part.name} for head, part in zip(heads, task.parts, strict=True)]
@@ -228,10 +243,11 @@ def check_options(config: FinetuneConfig, task: LabeledTask) -> None:
       "adversarial: attacks the loss of a head for labels, and a text-to-text model has none; "
       "leave it out"
     )
-  if task.writes_text and config.mix is not None:
-    raise InputError(
-      "mix: is read by a head for labels, and a text-to-text model has none; leave it out"
-    )
+  if config.mix is not None and config.mix.labeled == task.writes_text:
+    reader = f"a translator, and {task.name} is a task of {task.kind}"
+    if config.mix.labeled:
+      reader = "a head for labels, and a text-to-text model has none"
+    raise InputError(f"mix: is read by {reader}; leave it out")
   for name in ("class_weights", "label_smoothing"):
     if getattr(config, name) and not task.has_classes:
       raise InputError(
@@ -256,7 +272,8 @@ def check_options(config: FinetuneConfig, task: LabeledTask) -> None:
       f"({task.kind}), and without mix; leave it out"
     )
   needs_labels = config.adversarial is None or config.adversarial.needs_labels
-  if config.unlabeled and ((needs_labels and not has_views(config)) or not config.train_examples):
+  has_rest = config.train_examples or task.writes_text  # whose file has them
+  if config.unlabeled and ((needs_labels and not has_views(config)) or not has_rest):
     raise InputError(
       "unlabeled: needs train_examples above 0 and what learns from examples without labels: "
       "adversarial=virtual_adversarial (configs/adversarial.py) or views (configs/cross_view.py)"

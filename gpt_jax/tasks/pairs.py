@@ -35,6 +35,11 @@ class PairsTask(Config):
   synthetic: str = option(
     "", "table of further training pairs, as backtranslate writes it; empty: none"
   )
+  unlabeled: str = option(
+    "",
+    "table of further texts with a teacher's translations, as backtranslate writes it without a "
+    "tag, from which views alone learn; empty: none",
+  )
   upsample: int = option(
     1, "times that each pair of `train` comes in an epoch, synthetic ones come once", low=1
   )
@@ -66,7 +71,8 @@ class PairsTask(Config):
     )
 
   def _rows(self, data_dir: str, split: str) -> Iterator[Any]:
-    name = {"train": self.train, "dev": self.dev, "test": self.test}[split]
+    names = {"train": self.train, "dev": self.dev, "test": self.test, "unlabeled": self.unlabeled}
+    name = names[split]
     if not name:
       raise InputError(f"PairsTask.{split}: no file is named; config.task.{split}=FILE names one")
     rows = self._pairs(os.path.join(data_dir, name), split)

@@ -7,11 +7,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax.traverse_util import flatten_dict
 
-from gpt_jax.batch import Batch, Rows
+from gpt_jax.batch import Batch, Predictions, Rows
 from gpt_jax.config import from_json, to_json
 from gpt_jax.errors import InputError
 from gpt_jax.models import lstm_encoder_decoder
+from gpt_jax.models.encoder_decoder import T5Config
+from gpt_jax.models.heads.translation_views import TranslationViews
+from gpt_jax.models.loss import model_loss
 from gpt_jax.models.lstm_encoder_decoder import LSTMEncoderDecoderConfig
 from gpt_jax.models.model import ModelConfig, parameter_shapes
 from gpt_jax.ops.dropout import dropout, step_key
@@ -83,7 +87,7 @@ def transcribed(params, source, target, masks):
     backward, first = numpy_lstm(block["backward"], (x * ways[: len(x), 1])[::-1])
     x = np.concatenate([forward, backward[::-1]], -1)
     states.append([np.concatenate(pair) for pair in zip(last, first, strict=True)])
-  memory, fed, hidden = x, np.zeros(8), []
+  memory, fed, hidden, tops = x, np.zeros(8), [], []
   for t, token in enumerate(target):
     at = targets[token] * masks["target"][t]
     for number in range(2):
@@ -100,7 +104,8 @@ def transcribed(params, source, target, masks):
     fed = np.tanh(np.concatenate([context, at]) @ decoder["attention"]["mix"]["kernel"])
     fed = fed * masks["output"][t]
     hidden.append(fed)
-  return np.array(hidden)
+    tops.append(at)
+  return np.array(hidden), np.array(tops), memory
 
 
 def masks_of(key):
@@ -126,8 +131,10 @@ def test_against_numpy(params, key):
   dropped = jax.jit(masks_of)(key)
   for row, length in enumerate(LENGTHS):
     masks = {name: np.asarray(mask)[row] for name, mask in dropped.items()}
-    wanted = transcribed(tree, SOURCE[row, :length], TARGET[row], masks)
-    np.testing.assert_allclose(found.hidden[row], wanted, atol=2e-5)
+    hidden, top, memory = transcribed(tree, SOURCE[row, :length], TARGET[row], masks)
+    np.testing.assert_allclose(found.hidden[row], hidden, atol=2e-5)
+    np.testing.assert_allclose(found.attended[0][row], top, atol=2e-5)
+    np.testing.assert_allclose(found.attended[1].values[row, :length], memory, atol=2e-5)
   np.testing.assert_array_equal(found.layers[-1], found.hidden)
   assert [layer.shape[-1] for layer in found.layers] == [5, 8, 8]
 
@@ -148,6 +155,58 @@ def test_the_gradient_is_that_of_the_loop(params, monkeypatch):
     np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5 * np.abs(y).max())
 
   jax.tree.map(close, found, wanted)
+
+
+VIEWS = TranslationViews()
+WEIGHTS = (np.arange(T) < np.array([[6], [3], [5]])).astype(np.float32)
+WRITTEN = RNG.integers(60, size=(B, T)).astype(np.int32)
+PAIRS = Batch(rows(TARGET), rows(SOURCE, LENGTHS), Predictions(WRITTEN, WEIGHTS))
+
+
+@pytest.mark.parametrize("key", [None, KEY], ids=["evaluated", "with dropout"])
+def test_views_of_a_translation_against_numpy(params, key):
+  """The summed cross-entropy of both; the future one predicts the token after the next one."""
+  states, module = read(params), VIEWS.build(CONFIG)
+  fresh = jax.jit(module.init)(jax.random.key(1), states, PAIRS)["params"]
+  tree = jax.tree.map(lambda p: np.asarray(p) + 0.5 * RNG.normal(size=p.shape).astype("f"), fresh)
+
+  @jax.jit
+  def loss(tree, key):
+    outputs = module.apply({"params": tree}, states, PAIRS, key)
+    masks = dropout(jnp.ones((B, T, S)), 0.5, key and key.fold(2))
+    return VIEWS.loss(outputs, states, PAIRS, 60), masks
+
+  found, masks = loss(tree, key)
+  exact = jax.tree.map(lambda p: np.asarray(p, np.float64), params)
+  quiet = {name: np.ones_like(mask) for name, mask in jax.jit(masks_of)(None).items()}
+  expected = 0.0
+  for row, length in enumerate(LENGTHS):
+    ones = {name: mask[row] for name, mask in quiet.items()}
+    _, top, memory = transcribed(exact, SOURCE[row, :length], TARGET[row], ones)
+    for view, ahead in (("dropped", 0), ("future", 1)):
+      scores = np.exp(top @ (memory @ tree[view]["key"]["kernel"]).T)
+      shares = scores / scores.sum(-1, keepdims=True)
+      if view == "dropped":
+        shares = shares * np.asarray(masks)[row, :, :length]
+      mixed = np.concatenate([shares @ memory, top], -1) @ tree[view]["mix"]["kernel"]
+      table = tree[view]["output"][:60]
+      logits = np.tanh(mixed) @ table[:, :-1].T + table[:, -1]
+      entropies = np.log(np.exp(logits).sum(-1, keepdims=True)) - logits
+      for t in range(T - ahead):
+        expected += WEIGHTS[row, t + ahead] * entropies[t, WRITTEN[row, t + ahead]]
+  assert found.total == pytest.approx(expected, rel=1e-5)
+  assert found.weight == WEIGHTS.sum()
+
+
+def test_views_teach_the_lstms_and_not_the_softmax_that_translates():
+  model = ModelConfig(CONFIG, (VIEWS,)).build()
+  params = jax.jit(model.init)(jax.random.key(0), PAIRS)["params"]
+  loss = model_loss(model)
+  gradient = jax.jit(jax.grad(lambda params: loss(params, PAIRS, KEY)[0]))(params)
+  moved = {"/".join(name): bool(np.any(x)) for name, x in flatten_dict(gradient).items()}
+  assert [name for name, moves in moved.items() if not moves] == ["trunk/output"]
+  with pytest.raises(InputError, match="views of translations are of LSTMs with attention"):
+    ModelConfig(T5Config(60, 32, 1, 8, 2, 4, 8), (VIEWS,))
 
 
 def test_reading_on_equals_the_full_forward(params):

@@ -1,7 +1,9 @@
 """Translation end to end, by each kind of trunk: trained from nothing, scored, written, refused."""
 
 import dataclasses
+import json
 import random
+import shutil
 
 import pytest
 from shared_trainers import shared_trainers
@@ -11,6 +13,7 @@ from gpt_jax.apps.label import label
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.errors import InputError
 from gpt_jax.models.encoder_decoder import T5Config
+from gpt_jax.models.heads.translation_views import TranslationViews
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.lstm_encoder_decoder import LSTMEncoderDecoderConfig
 from gpt_jax.models.model import ModelConfig
@@ -19,7 +22,7 @@ from gpt_jax.programs import evaluate, finetune, predict
 from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.programs.finetune_start import load_start
 from gpt_jax.tasks.pairs import PairsTask
-from gpt_jax.tasks.task import find
+from gpt_jax.tasks.task import BuiltinTask, find
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
 
@@ -153,3 +156,37 @@ def test_beams_are_for_translations(make_run, tmp_path, tiny_tokenizer):
   run = make_run(tmp_path / "run", ModelConfig(trunk.with_vocabulary(tiny_tokenizer)))
   with pytest.raises(InputError, match="beams=3: is for translations; .*run is "):
     evaluate.run(run, str(tmp_path), beams=3)
+
+
+def test_views_learn_from_a_teachers_translations(data_dir, tiny_tokenizer, tmp_path):
+  """Batches of pairs and of taught texts in turns, resumed; the model translates as any other."""
+  folder = tmp_path / "data"
+  shutil.copytree(data_dir, folder)
+  texts = [f"{word} {other}" for word in DICTIONARY for other in DICTIONARY]
+  rows = [f"{' '.join(DICTIONARY[word] for word in text.split())}\t{text}\n" for text in texts]
+  (folder / "taught.tsv").write_text("de\ten\n" + "".join(rows))
+  tiny_tokenizer.save(str(tmp_path / "tokenizer"))
+  config = dataclasses.replace(
+    CONFIG,
+    task=PairsTask(unlabeled="taught.tsv"),
+    trunk=TRUNKS["lstm"],
+    mix=TranslationViews(),
+    unlabeled=True,
+    train=TrainConfig(steps=6, log_every=1, evaluate_every=6),
+  )
+  options = {"tokenizer": str(tmp_path / "tokenizer")}
+  finetune.run(config, str(folder), "none", str(tmp_path / "run"), **options)
+  lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+  streams = ["labeled_loss" in line for line in lines if "loss" in line]
+  assert streams == [True, False] * 3
+  again = str(tmp_path / "again")
+  finetune.run(config, str(folder), "none", again, pauses=lambda step: step == 3, **options)
+  finetune.run(config, str(folder), "none", again, **options)
+  assert load_model(again).identity == load_model(str(tmp_path / "run")).identity
+  assert "bleu" in evaluate.run(f"{again}/best", str(folder))
+  wrong = dataclasses.replace(config, task=PairsTask())
+  with pytest.raises(InputError, match=r"config\.task\.unlabeled=FILE names one"):
+    finetune.run(wrong, str(folder), "none", str(tmp_path / "none"), **options)
+  labels = dataclasses.replace(config, task=BuiltinTask("story-tags"), trunk=TRUNKS["gpt"])
+  with pytest.raises(InputError, match="mix: is read by a translator, and story-tags is a task of"):
+    finetune.run(labels, "", "none", str(tmp_path / "none"), **options)

@@ -63,6 +63,11 @@ class EncodedPairs(EncodedText):
   def content(self) -> list[Any]:
     return [*super().content, list(self.targets)]
 
+  def part(self, first: int, last: int) -> Any:
+    of_part: Any = super().part(first, last)
+    targets, references = self.targets[first:last], self.references[first:last]
+    return dataclasses.replace(of_part, targets=targets, references=references)
+
   def room(self, n: int) -> int:
     wanted = _PER_TOKEN * int(self.source_lengths[n]) + _FURTHER
     return min(wanted, self.context - self.context // 2 - 1)
@@ -110,7 +115,7 @@ class TranslationTask(LabeledTask):
     return dataclasses.replace(self, beams=beams, length_penalty=length_penalty)
 
   def examples(self, data_dir: str, split: str) -> list[Pair]:
-    if split not in SPLITS:
+    if split not in (*SPLITS, "unlabeled"):
       raise InputError(f"split {split!r} of {self.name}: should be one of {', '.join(SPLITS)}")
     pairs, problems = [], []
     for row in self.rows(data_dir, split):
