@@ -303,6 +303,10 @@ def make_batches(config: FinetuneConfig, train_set: Encoded, mesh: Mesh) -> Batc
   labeled, rest = train_set.streams
   if not has_streams(config) and len(labeled) == 1:
     return _batches_of(config, train_set, steps, mesh)
+  if has_streams(config) and rest is None:
+    raise InputError(
+      f"unlabeled: all {len(train_set)} training examples have labels; set a smaller train_examples"
+    )
   parts = [*labeled] if rest is None else [*labeled, rest]
   order = draw_order([len(part) for part in labeled], steps, config.train.seed, rest is not None)
   streams = []

@@ -93,7 +93,7 @@ def _joint_predictor(
 
 def _export_parts(params: Any, step: int, workdir: str) -> None:
   del params, step  # the best checkpoint has its own
-  if is_main_process():
+  if is_main_process() and best_evaluation(workdir) is not None:
     export_parts(workdir)
 
 

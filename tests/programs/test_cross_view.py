@@ -119,9 +119,9 @@ def test_tasks_that_do_not_go_together_are_refused(tokenizer, tmp_path):
 
 
 def test_masks_and_batches_are_the_same_on_any_number_of_devices(tokenizer, monkeypatch):
-  """Two steps of each stream with dropout, rows split over 1, 2 and 4 devices as over hosts."""
-  start = load_start(CONFIG, "none", tokenizer)
-  config, task, data = load_task(CONFIG, "", start)
+  """Steps of every stream with dropout, rows split over 1, 2 and 4 devices as over hosts."""
+  start = load_start(SEVERAL, "none", tokenizer)
+  config, task, data = load_task(SEVERAL, "", start)
   ends = []
   for devices in (1, 2, 4):
     mesh = make_mesh(MeshConfig(), jax.devices()[:devices])
@@ -129,7 +129,7 @@ def test_masks_and_batches_are_the_same_on_any_number_of_devices(tokenizer, monk
     recipe = finetune_recipe(config, task, data["train"], start)
     trainer, batches = make_trainer(recipe), recipe.batches(recipe.config.train)
     state = trainer.init(0)
-    for step in range(4):
+    for step in range(7):  # the first of story-tags is the last of these
       state, _ = trainer.step(state, trainer.to_device(batches.at(step)), 0)
     ends.append(jax.tree.map(np.asarray, state.params))
   for other in ends[1:]:
@@ -137,7 +137,11 @@ def test_masks_and_batches_are_the_same_on_any_number_of_devices(tokenizer, monk
 
 
 def test_unlabeled_examples_that_nothing_learns_from_are_refused(tokenizer, tmp_path):
-  for wrong in ({"mix": MixedHead()}, {"train_examples": 0}):
+  for wrong, message in (
+    ({"mix": MixedHead()}, "unlabeled: needs train_examples above 0"),
+    ({"train_examples": 0}, "unlabeled: needs train_examples above 0"),
+    ({"train_examples": 400}, "unlabeled: all 320 training examples have labels; set a smaller"),
+  ):
     config = dataclasses.replace(CONFIG, **wrong)
-    with pytest.raises(InputError, match="unlabeled: needs train_examples above 0"):
+    with pytest.raises(InputError, match=message):
       finetune.run(config, "", "none", str(tmp_path / "run"), tokenizer=tokenizer)
