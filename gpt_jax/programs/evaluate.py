@@ -157,9 +157,10 @@ def _with_order_of(
   # A set: where two labels differ by case alone, it is shorter, since their order is open.
   same = task.head == own.head and sorted(theirs) == sorted({*ours})
   if not same or task.head.get("pooling") == "per_choice":
+    kind = "texts" if own.writes_text else "numbers"
     raise InputError(
       f"--task={name}: its labels are {', '.join(task.labels)}; those of {own.name} are "
-      f"{', '.join(own.labels) or 'numbers'}"
+      f"{', '.join(own.labels) or kind}"
     )
   scope = loaded.spec.head.scope
   # Output i becomes the score of the task's label i.

@@ -109,6 +109,7 @@ def test_it_learns_to_translate(run, data_dir, tmp_path):
       "--attack: .*best writes",
     ),
     (lambda run, data, tmp: evaluate.run(run, data, beams=0), "beams=0: must be from 1 to 256"),
+    (lambda run, data, tmp: evaluate.run(run, data, task="cola"), "those of pairs are texts"),
     (
       lambda run, data, tmp: predict.run(
         [run, run], output=f"{tmp}/a.tsv", data_dir=data, split="dev"
@@ -122,7 +123,7 @@ def test_it_learns_to_translate(run, data_dir, tmp_path):
       "label_smoothing: for tasks that give each example one class",
     ),
   ],
-  ids=["classify", "label", "attack", "beams", "ensemble", "smoothing"],
+  ids=["classify", "label", "attack", "beams", "labels", "ensemble", "smoothing"],
 )
 def test_what_it_does_not_do_is_one_line(run, data_dir, tmp_path, call, message):
   with pytest.raises(InputError, match=message) as error:

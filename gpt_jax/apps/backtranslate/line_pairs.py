@@ -3,17 +3,20 @@ et al. 2020): each document is a pair.
 """
 
 import dataclasses
+import os
 
 import numpy as np
 
 from gpt_jax.batch import Batch
 from gpt_jax.config import register
 from gpt_jax.data.token_file import TokenFile
-from gpt_jax.data.tokenizers.base import Tokenizer
+from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.data.windows import PAD, Windows, WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.objectives.contrastive import TextPairs
 from gpt_jax.objectives.objective import Bound, Noise
+
+_FIRST = 1 << 16  # tokens of a text, among which should be a line break
 
 
 class _Beginnings(Windows):
@@ -44,7 +47,13 @@ class LinePairs(TextPairs):
     return 2 * length + 1  # two texts, and the break between them
 
   def windows(self, tokens: TokenFile, config: WindowsConfig, seed: int = 0) -> Windows:
-    """See Objective.windows."""
+    """See Objective.windows. Raises InputError also for documents of one line each."""
+    line_id = load_tokenizer(os.path.join(os.path.dirname(tokens.path), "tokenizer")).line_id
+    if line_id not in tokens.read(0, min(_FIRST, tokens.n_tokens)):
+      raise InputError(
+        f"{tokens.path}.bin: no document has two lines, a pair; prepare a table with "
+        "--text_column=A,B"
+      )
     length = self.text_length(config.length) - 1
     return _Beginnings(tokens, dataclasses.replace(config, length=length), seed)
 

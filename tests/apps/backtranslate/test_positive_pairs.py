@@ -36,7 +36,7 @@ CONFIG = PretrainConfig(
 
 
 LENGTH, DRAW = 8, Draw(0, 0, np.arange(4))
-LINE = 7
+LINE = 1  # of tiny_tokenizer
 WITH_LINES = types.SimpleNamespace(line_id=LINE, special={"cls": 70, "sep": 71})
 
 
@@ -91,13 +91,15 @@ def test_a_stopped_run_ends_with_the_same_bits(trained, data, tmp_path, monkeypa
 
 
 @pytest.fixture(scope="module")
-def line_documents(tmp_path_factory):
+def line_documents(tmp_path_factory, tiny_tokenizer):
   """Texts of up to 20 tokens with any number of line breaks at any place, as token file and ids."""
   rng = np.random.default_rng(0)
   documents = [rng.integers(60, size=n).tolist() for n in rng.integers(1, 21, size=60)]
   for ids in documents[20:]:  # lines of two texts, most of which have both
     ids[int(rng.integers(len(ids)))] = LINE
-  return token_files.write(tmp_path_factory.mktemp("lines"), documents), documents
+  folder = tmp_path_factory.mktemp("lines")
+  tiny_tokenizer.save(str(folder / "tokenizer"))
+  return token_files.write(folder, documents), documents
 
 
 def texts(batch):
@@ -151,7 +153,7 @@ def test_hosts_make_the_same_line_pairs_of_a_step(hosts, line_documents):
     jax.tree.map(np.testing.assert_array_equal, together, bound(whole(step), DRAW))
 
 
-def test_line_pairs_need_lines(line_documents):
+def test_line_pairs_need_lines(line_documents, tmp_path, tiny_tokenizer):
   tokens, _ = line_documents
   without = types.SimpleNamespace(line_id=None)
   with pytest.raises(InputError, match="line_pairs: the vocabulary has no token for the line"):
@@ -159,3 +161,7 @@ def test_line_pairs_need_lines(line_documents):
   config = WindowsConfig(batch_size=8, length=LENGTH, sampling="across_documents")
   with pytest.raises(InputError, match="sampling=across_documents: a pair is one document"):
     LinePairs().windows(tokens, config)
+  tiny_tokenizer.save(str(tmp_path / "tokenizer"))
+  single = token_files.write(tmp_path, [[2, 3, 4], [5, 6]])
+  with pytest.raises(InputError, match="no document has two lines, a pair; prepare a table with"):
+    LinePairs().windows(single, WindowsConfig(batch_size=8, length=LENGTH))
