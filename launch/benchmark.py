@@ -5,7 +5,7 @@ python launch/benchmark.py [--config=configs/gpt1.py]
   [--only=step,evaluation,memory,data,generation,start,checkpoint] [--peers] [--out=FILE]
 python launch/benchmark.py --config=configs/gpt1_small.py --only=finetuning
   --data=DIR --tokenizer=DIR [--peers]
-python launch/benchmark.py --config=configs/gpt1_small.py --only=attention,growth,parts
+python launch/benchmark.py --config=configs/gpt1_small.py --only=adapters,attention,growth,parts
 """
 
 from absl import flags
@@ -17,7 +17,9 @@ BATCH_SIZE = flags.DEFINE_integer(
   "batch_size", 0, "rows per step; 0: 1 on a CPU, otherwise the config's", lower_bound=0
 )
 ONLY = flags.DEFINE_list(
-  "only", [], "parts to measure; default: all but attention, finetuning, growth, masked, parts"
+  "only",
+  [],
+  "parts to measure; default: all but adapters, attention, finetuning, growth, masked, parts",
 )
 DATA = flags.DEFINE_string("data", "", "for finetuning: folder with glue/CoLA and glue/MRPC")
 TOKENIZER = flags.DEFINE_string("tokenizer", "", "for finetuning: folder of a vocabulary")

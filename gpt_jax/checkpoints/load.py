@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpt_jax.checkpoints.embedding import Embedding
-from gpt_jax.checkpoints.saved import SavedModel, read_json, read_model, with_rows
+from gpt_jax.checkpoints.saved import SavedModel, read_json, read_model
 from gpt_jax.errors import InputError
-from gpt_jax.models.adapter import BASE, AdaptedModel
+from gpt_jax.models.adapter import BASE, AdaptedModel, with_rows
 from gpt_jax.models.generator import generator, language_model
 from gpt_jax.models.model import Model, ModelConfig, parameter_shapes
 from gpt_jax.models.predictor import make_predictor

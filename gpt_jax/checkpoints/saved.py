@@ -6,8 +6,6 @@ import functools
 import os
 from typing import Any
 
-import numpy as np
-
 from gpt_jax.checkpoints.formats import detect_format, find_format
 from gpt_jax.checkpoints.restore import restore_params
 from gpt_jax.checkpoints.run_folder import checksum
@@ -15,9 +13,8 @@ from gpt_jax.config import from_json
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.files import absolute, check_path, exists, local_copy
-from gpt_jax.models.adapter import merged
+from gpt_jax.models.adapter import BASE, merged, with_rows
 from gpt_jax.models.model import ModelConfig
-from gpt_jax.models.trunk import BASE, TABLES
 from gpt_jax.tasks.formats import Format
 
 TFIDF_FILE = "classifier.npz"  # of what is no neural network; see inference/tfidf_classifier.py
@@ -138,14 +135,6 @@ def _with_base(params: dict, meta: dict, folder: str, base: SavedModel) -> dict:
     )
   trunk = with_rows(base.params["trunk"], read_json(meta["model"], folder).trunk.rows)
   return {**params, BASE: {"trunk": trunk}}
-
-
-def with_rows(trunk: Any, rows: int) -> Any:
-  """A trunk's parameters with further rows of its tables, of zeros, for new special tokens."""
-  tables = {name: trunk[name] for name in TABLES if name in trunk}
-  short = {name: x for name, x in tables.items() if len(x) != rows}  # others are shared
-  padded = {name: np.pad(x, [(0, rows - len(x)), (0, 0)]) for name, x in short.items()}
-  return {**trunk, **padded}
 
 
 def _is_export(folder: str) -> bool:

@@ -197,3 +197,11 @@ def merged(params: Mapping[str, Any], adapter: Adapter) -> dict[str, Any]:
     elif path in changes:
       flat[path] = _added(flat[path], changes[path])
   return {**rest, "trunk": unflatten_dict(flat, sep="/")}
+
+
+def with_rows(trunk: Any, rows: int) -> Any:
+  """A trunk's parameters with further rows of its tables, of zeros, for new special tokens."""
+  tables = {name: trunk[name] for name in TABLES if name in trunk}
+  short = {name: x for name, x in tables.items() if len(x) != rows}  # others are shared
+  padded = {name: np.pad(x, [(0, rows - len(x)), (0, 0)]) for name, x in short.items()}
+  return {**trunk, **padded}

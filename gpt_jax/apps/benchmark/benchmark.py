@@ -18,6 +18,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from gpt_jax.apps.benchmark.adapters import adapters
 from gpt_jax.apps.benchmark.attention import attention_backends
 from gpt_jax.apps.benchmark.finetuning import finetuning
 from gpt_jax.apps.benchmark.generation import generation
@@ -208,6 +209,7 @@ PARTS: dict[str, Callable[..., Measured]] = {
   "checkpoint": checkpoint,
 }
 MORE: dict[str, Callable[..., Measured]] = {
+  "adapters": adapters,
   "attention": attention_backends,
   "growth": growth,
   "masked": masked,

@@ -103,13 +103,15 @@ def _trainer(config: PretrainConfig, kind: str) -> tuple[Trainer, Batch]:
   batch = random_batch(config)
   heads: list[Any] = [LanguageHead()]
   if kind == "fine-tuning":
-    labels = _labels(config.data.batch_size, config.data.length, config.train.parts)
-    batch, heads = batch._replace(labels=labels), [LanguageHead(0.5), ClassifyHead()]
+    batch, heads = labeled_batch(config), [LanguageHead(0.5), ClassifyHead()]
   return trainer_with(config, heads, batch), batch
 
 
-def _labels(size: int, length: int, microbatches: int) -> Labels:
-  """One example in each row, read at its end; rows are counted within a microbatch."""
+def labeled_batch(config: PretrainConfig) -> Batch:
+  """Random tokens, one example in each row, read at its end."""
+  size, length = config.data.batch_size, config.data.length
+  microbatches = config.train.parts  # rows are counted within one
   rows = np.arange(size, dtype=np.int32)[:, None] % (size // microbatches)
   distributions = np.tile(np.array([1, 0], np.float32), (size, 1))
-  return Labels((rows + 1) * length - 1, distributions, np.ones(size, np.float32))
+  labels = Labels((rows + 1) * length - 1, distributions, np.ones(size, np.float32))
+  return random_batch(config)._replace(labels=labels)

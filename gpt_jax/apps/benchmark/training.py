@@ -12,6 +12,7 @@ import numpy as np
 
 from gpt_jax.apps.benchmark.peers.training import training_steps
 from gpt_jax.batch import Batch, Predictions, Rows
+from gpt_jax.models.adapter import AdaptedModel, Adapter
 from gpt_jax.models.heads.masked import MaskedHead
 from gpt_jax.models.loss import model_loss
 from gpt_jax.models.model import ModelConfig
@@ -185,15 +186,23 @@ def _multiplication(dtype: str, product: Product) -> Callable[[], jax.Array]:
 
 
 def trainer_with(
-  config: PretrainConfig, heads: Sequence[Any], example: Batch, attention: str = "causal"
+  config: PretrainConfig,
+  heads: Sequence[Any],
+  example: Batch,
+  attention: str = "causal",
+  adapter: Adapter | None = None,
 ) -> Trainer:
-  """The config's trunk under heads of its own; `example`: a batch with what they need."""
+  """The config's trunk under heads of its own; `example`: a batch with what they need.
+
+  adapter: what alone trains of the trunk; None: all of it.
+  """
   mesh = make_mesh(config.mesh)
   shape = config.data.batch_size, config.data.length
   recipe = dataclasses.replace(
     step_recipe(config, causal_batch, mesh),
     spec=ModelConfig(config.trunk, tuple(heads), attention),
     batches=lambda train: WholeBatches(lambda _: example, shape, mesh, train.parts),
+    adapted=lambda model: model if adapter is None else AdaptedModel(model, adapter),
   )
   return make_trainer(recipe)
 

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import pytest
 
-from gpt_jax.apps.benchmark import benchmark, finetuning, growth, memory, training
+from gpt_jax.apps.benchmark import adapters, benchmark, finetuning, growth, memory, training
 from gpt_jax.apps.benchmark.finetuning import one_sequence_per_row
 from gpt_jax.apps.benchmark.peers.plain_gpt import plain_gpt
 from gpt_jax.apps.benchmark.peers.training import training_steps
@@ -354,6 +354,24 @@ def test_the_ladder_leads_to_the_step(config):
 def test_a_ladder_needs_a_transformer(config):
   with pytest.raises(InputError, match="parts: needs a Transformer, not LSTMConfig"):
     benchmark.run(LSTM, ("parts",))
+
+
+def test_adapters_are_measured_beside_training_everything(config, monkeypatch):
+  monkeypatch.setattr(adapters, "our_step", no_step)
+  monkeypatch.setattr(timing, "ratio", lambda ours, theirs: 0.5)
+  rows = benchmark.run(config, ("adapters",))
+  values = {(row.name, row.unit): row.value for row in rows}
+  for name in ("LoRA, attention", "LoRA, all kernels", "biases"):
+    trained = values[f"{name}: trained parameters", "MB"]
+    # Two moments of each, and a few numbers.
+    assert values[f"{name}: optimizer", "MB"] == pytest.approx(2 * trained, abs=1e-4)
+    shares = [values[key] for key in values if key[0].startswith(name) and "%" in key[1]]
+    assert len(shares) == 4 and max(shares) < 100
+    assert values[f"{name}: time", "% of everything"] == 50
+  width = config.trunk.width  # its kernels are [D, 3 D] and [D, D]; the head has two classes
+  counted = 8 * (width + 3 * width + width + width) + 2 * width + 2
+  expected = pytest.approx(4e-6 * counted)
+  assert values["LoRA, attention: trained parameters", "MB"] == expected
 
 
 def test_growth_measures_each_axis(config, monkeypatch):
