@@ -55,10 +55,7 @@ class Adapter(Config):
 )
 @dataclasses.dataclass(frozen=True)
 class _LowRank:
-  """A kernel [inputs…, outputs…] plus scale A [inputs…, r] B [r, outputs…], as products read it.
-
-  Never added up in a step: the gradient of a sum would take as long as that of the kernel.
-  """
+  """A kernel [inputs…, outputs…] plus scale A [inputs…, r] B [r, outputs…], as products read it."""
 
   kernel: jax.Array
   a: jax.Array
@@ -70,10 +67,43 @@ class _LowRank:
 
 @multiply.register
 def _(kernel: _LowRank, x: jax.Array, inputs: int, outputs: tuple[int, ...]) -> jax.Array:
+  if kernel.key is None or not kernel.rate:
+    return _multiply(kernel.scale, inputs, kernel.kernel, kernel.a, kernel.b, x)
   fixed = multiply(kernel.kernel, x, inputs, outputs)
-  narrow = project(dropout(x, kernel.rate, kernel.key), kernel.a.astype(x.dtype), inputs)
-  change = project(narrow.astype(x.dtype), kernel.b.astype(x.dtype), 1)
-  return fixed + (kernel.scale * change).astype(fixed.dtype)
+  dropped = dropout(x, kernel.rate, kernel.key)
+  return fixed + _change(kernel.scale, inputs, kernel.a, kernel.b, dropped).astype(fixed.dtype)
+
+
+def _change(scale: float, inputs: int, a: jax.Array, b: jax.Array, x: jax.Array) -> jax.Array:
+  """scale (x A) B."""
+  narrow = project(x, a.astype(x.dtype), inputs)
+  return scale * project(narrow.astype(x.dtype), b.astype(x.dtype), 1)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _multiply(scale: float, inputs: int, kernel: Any, a: Any, b: Any, x: jax.Array) -> jax.Array:
+  """x times a kernel and its change, where A's input is not dropped."""
+  fixed = project(x, kernel.astype(x.dtype), inputs)
+  return fixed + _change(scale, inputs, a, b, x).astype(fixed.dtype)
+
+
+def _multiply_forward(
+  scale: float, inputs: int, kernel: Any, a: Any, b: Any, x: jax.Array
+) -> tuple[jax.Array, Any]:
+  # A training step has more tokens than a kernel has rows: there the sum of kernels is cheaper than
+  # that of products. Its own gradient, which would take as long as the kernel's, is not computed.
+  whole = (kernel + scale * jnp.tensordot(a, b, 1)).astype(x.dtype)
+  return project(x, whole, inputs), (whole, kernel, a, b, x)
+
+
+def _multiply_backward(scale: float, inputs: int, saved: Any, gradient: jax.Array) -> Any:
+  whole, kernel, a, b, x = saved
+  _, of_input = jax.vjp(lambda x: project(x, whole, inputs), x)
+  _, of_change = jax.vjp(lambda a, b: _change(scale, inputs, a, b, x).astype(gradient.dtype), a, b)
+  return jnp.zeros_like(kernel), *of_change(gradient), *of_input(gradient)
+
+
+_multiply.defvjp(_multiply_forward, _multiply_backward)
 
 
 class AdaptedModel:
