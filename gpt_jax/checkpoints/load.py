@@ -152,6 +152,11 @@ class LoadedAdapter(LoadedModel):
     return AdaptedModel(self.spec.build(), adapter)
 
 
+def load_unmerged(path: str) -> LoadedAdapter:
+  """Loads an adapter beside its base; arguments and errors are those of read_model."""
+  return LoadedAdapter(**vars(read_model(path, merges=False)))
+
+
 def load_adapters(base: LoadedModel, adapters: Sequence[str]) -> dict[str, LoadedAdapter]:
   """Loads several adapters of one base, whose parameters the devices hold once.
 
@@ -172,7 +177,8 @@ def load_adapters(base: LoadedModel, adapters: Sequence[str]) -> dict[str, Loade
       raise InputError(f"adapter={entry}: must be NAME=DIR, with another name for each")
     paths[name] = path
   for name, path in paths.items():
-    saved = read_model(path, base=base)
+    saved = read_model(path, base=base, merges=False)
+    # Those whose tasks have the same special tokens share all of the base, others all but tables.
     rows = saved.spec.trunk.rows
     if rows not in trunks:
       trunks[rows] = replicate(saved.params[BASE], make_mesh(MeshConfig()))

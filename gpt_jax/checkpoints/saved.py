@@ -60,15 +60,18 @@ class SavedModel:
     return read_json(self.meta["config"], self.path) if "config" in self.meta else None
 
 
-def read_model(path: str, format: str = "", base: SavedModel | None = None) -> SavedModel:
+def read_model(
+  path: str, format: str = "", base: SavedModel | None = None, merges: bool = True
+) -> SavedModel:
   """Reads and verifies a trained model.
 
   Args:
     path: a workdir (its newest checkpoint), `<workdir>/best`, `<workdir>/checkpoints/<step>`, or a
       model in one of formats/: an export, OpenAI's release, a transformers folder.
     format: the only format to accept; "" detects it.
-    base: if given, path must hold an adapter of it, and the two are not merged: the parameters are
-      `{adapter, base, heads…}`, and `meta` has `adapter`.
+    base: of an adapter, where the caller has it already.
+    merges: False: path must hold an adapter, whose parameters are then `{adapter, base, heads…}`;
+      `meta` has `adapter`.
 
   Raises:
     InputError: no model, a damaged one, or one with another tokenizer or base.
@@ -78,7 +81,7 @@ def read_model(path: str, format: str = "", base: SavedModel | None = None) -> S
   with local_copy(path) if _is_export(path) else contextlib.nullcontext(path) as copy:
     reader = find_format(format) if format else detect_format(copy)
     if reader:
-      if base is not None:
+      if not merges:
         raise InputError(f"{path}: a whole model; give the run of an adapter")
       params, meta, step, tokenizer = reader.load(copy)
       folder = path
@@ -87,10 +90,11 @@ def read_model(path: str, format: str = "", base: SavedModel | None = None) -> S
       raise InputError(f"{path}: a TF-IDF classifier of label.run; only predict.run reads it")
     params, meta, step = restore_params(path)
     folder = _find_workdir(path)
-    if base is not None:
-      params = _with_base(params, meta, folder, base)
-    elif "adapter" in meta:
-      params, meta = _merge_adapter(params, meta, folder)
+    if "adapter" in meta or not merges:
+      params = _beside_base(params, meta, folder, base)
+    if merges and "adapter" in meta:
+      params = merged(params, read_json(meta["adapter"]["config"], path))
+      meta = {name: value for name, value in meta.items() if name != "adapter"}
     tokenizer = load_tokenizer(os.path.join(folder, "tokenizer"))
   if tokenizer.hash != meta["tokenizer_hash"]:
     raise InputError(
@@ -101,37 +105,26 @@ def read_model(path: str, format: str = "", base: SavedModel | None = None) -> S
   return SavedModel(read_json(meta["model"], path), params, tokenizer, meta, step, path, folder)
 
 
-def _merge_adapter(params: dict, meta: dict, folder: str) -> tuple[dict, dict]:
-  """The parameters and metadata of a model whose checkpoint holds an adapter and heads alone.
-
-  Raises:
-    InputError: its base is not there, or is another.
-  """
-  adapter, link = meta["adapter"], os.path.join(folder, BASE)
-  path = link if exists(link) else adapter["base"]["checkpoint"]
-  try:
-    base = read_model(path)
-  except InputError as error:
-    raise InputError(
-      f"{folder}: the base of this adapter: {error}; or link it as {link}"
-    ) from error
-  whole = merged(_with_base(params, meta, folder, base), read_json(adapter["config"], folder))
-  return whole, {name: value for name, value in meta.items() if name != "adapter"}
-
-
-def _with_base(params: dict, meta: dict, folder: str, base: SavedModel) -> dict:
+def _beside_base(params: dict, meta: dict, folder: str, base: SavedModel | None) -> dict:
   """The parameters of an adapter and its heads beside those of its base.
 
   Raises:
-    InputError: no adapter, or one of another base.
+    InputError: no adapter; its base is not there, or is another.
   """
   if "adapter" not in meta:
     raise InputError(f"{folder}: a whole model; give the run of an adapter")
-  noted = meta["adapter"]["base"]["identity"]
-  if base.identity != noted:
+  noted, link = meta["adapter"]["base"], os.path.join(folder, BASE)
+  if base is None:
+    try:
+      base = read_model(link if exists(link) else noted["checkpoint"])
+    except InputError as error:
+      raise InputError(
+        f"{folder}: the base of this adapter: {error}; or link it as {link}"
+      ) from error
+  if base.identity != noted["identity"]:
     raise InputError(
-      f"{folder}: an adapter of {noted}, and {base.path} is {base.identity}; give its own, "
-      f"or link it as {os.path.join(folder, BASE)}"
+      f"{folder}: an adapter of {noted['identity']}, and {base.path} is {base.identity}; give its "
+      f"own, or link it as {link}"
     )
   trunk = with_rows(base.params["trunk"], read_json(meta["model"], folder).trunk.rows)
   return {**params, BASE: {"trunk": trunk}}

@@ -3,7 +3,7 @@
 import os
 
 from gpt_jax.checkpoints.formats import find_format
-from gpt_jax.checkpoints.load import load_model
+from gpt_jax.checkpoints.load import load_model, load_unmerged
 from gpt_jax.checkpoints.restore import saved_metrics
 from gpt_jax.config import to_json
 from gpt_jax.errors import MissingInput
@@ -22,14 +22,14 @@ def run(checkpoint: str, out: str, format: str = "npz") -> None:
     checkpoint: see load_model.
     out: the folder to create.
     format: see list_formats: npz and safetensors hold any model, hf those that transformers has,
-      openai GPT-1 with OpenAI's vocabulary, onnx and stablehlo the program of a language model or
-      classifier, which no longer loads here.
+      peft an encoder's adapter, openai GPT-1 with OpenAI's vocabulary, onnx and stablehlo the
+      program of a language model or classifier, which no longer loads here.
 
   Raises:
     InputError: no checkpoint, a model that the format cannot hold, or something else in `out`.
   """
   target = find_format(format)  # fail before loading
-  loaded = load_model(checkpoint)
+  loaded = load_unmerged(checkpoint) if format == "peft" else load_model(checkpoint)
   meta = loaded.meta
   # Empty for what is no run, such as a folder of transformers that is converted.
   if metrics := saved_metrics(checkpoint, loaded.step):

@@ -85,9 +85,8 @@ def run(
     "problem" has the reason. A text-to-text model has no probabilities, and may write no label.
 
   Raises:
-    InputError: not a fine-tuned model; no usable row; both or neither of source and data_dir; an
-      output that exists already or has another suffix; models that do not fit together; no dev set
-      to choose a threshold on, or none that keeps the precision.
+    InputError: not a fine-tuned model; no usable row; both or neither of source and data_dir; a bad
+      output; models that do not fit together; no dev set for a threshold, or none that is precise.
   """
   _check_source(source, data_dir, split, keep)
   _check_threshold(threshold, precision)
@@ -104,8 +103,7 @@ def run(
     predicted = [task.result(*pair) for pair in zip(predictions, encoded[0].truth, strict=True)]
     if threshold is not None:
       _withhold(predicted, threshold)
-    merged = _merge_problems(rows, predicted)
-    results = [cells | result for cells, result in zip(kept, merged, strict=True)]
+    results = [a | b for a, b in zip(kept, _merge_problems(rows, predicted), strict=True)]
     _write(file, results, Path(output).suffix, list(kept[0]), threshold is not None, task.separator)
   return results
 

@@ -1,4 +1,4 @@
-"""What an adapter saves of fine-tuning: time of a step, and memory."""
+"""Time and memory of a step that trains an adapter, beside one that trains everything."""
 
 import statistics
 from typing import Any
@@ -37,7 +37,7 @@ def adapters(config: PretrainConfig) -> Measured:
       "memory of a step": needed(program, trainer.mesh.local_devices).least / 1e6,
     }
     steps[name] = our_step(trainer, batch)
-  times = timing.in_turns(steps)
+  times = timing.in_turns(steps)  # so that all of them meet the same load
   whole = sizes["everything"]
   for name, own in sizes.items():
     yield f"{name}: time of a step", 1e3 * statistics.median(times[name]), "ms"

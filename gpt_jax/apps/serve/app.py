@@ -63,6 +63,7 @@ def make_app(engine: Engine, name: str, hosts: Sequence[str] = ("*",)) -> "Starl
 
   async def models(request: "HTTPRequest") -> JSONResponse:
     common = {"object": "model", "created": started, "owned_by": "gpt_jax"}
+    # Clients of OpenAI's API choose among these.
     listed = [{"id": each, **common} for each in (name, *engine.adapters)]
     return JSONResponse({"object": "list", "data": listed})
 
@@ -137,6 +138,7 @@ class _Api:
     return endpoint
 
   async def classify(self, fields: Fields) -> dict[str, Any]:
+    # The checkpoint itself where a request names no model.
     adapters, wanted = self.engine.adapters, fields.take("model")
     name, model, kind = self.name, self.engine.model, "classify"
     if isinstance(wanted, str) and wanted in adapters:

@@ -26,7 +26,7 @@ def save(folder, params, meta, step, tokenizer): ...
 
 
 def test_every_file_with_help_is_a_format():
-  assert list(list_formats()) == ["hf", "npz", "onnx", "openai", "safetensors", "stablehlo"]
+  assert list(list_formats()) == ["hf", "npz", "onnx", "openai", "peft", "safetensors", "stablehlo"]
   for name, text in list_formats().items():
     module = find_format(name)
     assert module.HELP == text and "\n" not in text

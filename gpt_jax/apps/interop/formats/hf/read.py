@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -46,8 +47,12 @@ _POOLING = {
 }
 
 
-def load(path: str) -> tuple[dict, dict, int, Tokenizer]:
-  """Reads a folder, or the weights file in it.
+# (config.json, family, weights) -> the weights that are read in their place; may change the config.
+Overlay = Callable[[dict, Family, Weights], Weights]
+
+
+def load(path: str, overlay: Overlay | None = None) -> tuple[dict, dict, int, Tokenizer]:
+  """Reads a folder, or the weights file in it, of a Transformer trunk with an overlay.
 
   A head that is neither of a pre-training objective nor of sequence or token classification is left
   out with a warning: that of questions and answers, or GPT's for multiple choice. Rows missing from
@@ -74,17 +79,20 @@ def load(path: str) -> tuple[dict, dict, int, Tokenizer]:
   if t5.detect(folder):
     loaded = t5.load(folder, open_weights(weights_path, prefix="", ties={}))
   else:
-    loaded = _load_transformer(folder, weights_path)
+    loaded = _load_transformer(folder, weights_path, overlay)
   if embedding is not None:
     loaded[1]["embedding"] = to_json(embedding)
   return loaded
 
 
-def _load_transformer(folder: str, weights_path: str) -> tuple[dict, dict, int, Tokenizer]:
+def _load_transformer(
+  folder: str, weights_path: str, overlay: Overlay | None
+) -> tuple[dict, dict, int, Tokenizer]:
   """As `load`, of a family of the Transformer trunk."""
   config, family = _read_config(os.path.join(folder, "config.json"))
   tokenizer = read_vocabulary(folder, config["vocab_size"], family.vocabulary)
   weights = open_weights(weights_path, family.prefix, family.ties)  # names and shapes only
+  weights = overlay(config, family, weights) if overlay else weights
   meta, spec = _model_of(folder, config, family, weights, tokenizer)
   if config["vocab_size"] != family.rows(spec):
     raise InputError(

@@ -50,7 +50,7 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
   arrays = {name: np.asarray(x, np.float32) for name, x in flatten_dict(params, sep="/").items()}
   temperature = meta.pop("temperature", None)
   # fold reads the adapted head. Where both change an array, `before` has the one to restore.
-  before = _adapt_head(arrays, task, temperature)
+  before = adapt_head(arrays, task, temperature)
   folded = family.fold(arrays, spec, orders)
   ours: dict[str, Any] = {name: x.tolist() for name, x in (folded | before).items()}
   if temperature is not None:
@@ -89,7 +89,7 @@ def _format(meta: dict, family: Family) -> Format:
   return from_json(tree) if tree else GPTFormat()
 
 
-def _adapt_head(arrays: Arrays, task: Task | None, temperature: float | None) -> Arrays:
+def adapt_head(arrays: Arrays, task: Task | None, temperature: float | None) -> Arrays:
   """Changes the head so that transformers can use its logits; returns the arrays as they were.
 
   Those of a classifier are divided by its temperature; that of a regression gets the task's units.

@@ -1,0 +1,119 @@
+"""Adapters in PEFT's layout: what peft computes with them is ours, in and out."""
+
+import dataclasses
+import json
+import os
+
+import numpy as np
+import pytest
+from bert_trunk import bert_trunk
+
+import gpt_jax
+from gpt_jax.apps.interop.formats import hf
+from gpt_jax.checkpoints.load import load_model
+from gpt_jax.config import to_json
+from gpt_jax.errors import InputError
+from gpt_jax.models.adapter import Adapter
+from gpt_jax.models.model import ModelConfig
+from gpt_jax.programs import export, finetune
+
+pytest.importorskip("safetensors.numpy")
+pytestmark = pytest.mark.app
+TEXTS = ["the cat sat on the mat", "dog ran", "to the old barn a dog and a cat ran"]
+
+
+@pytest.fixture(scope="module")
+def run(finetuned, tiny_tokenizer, make_run, tmp_path_factory):
+  """Folders of an adapter's run and, in transformers' format, of its base; .config of the run."""
+  folder = tmp_path_factory.mktemp("peft")
+  vocabulary = tiny_tokenizer.with_special("cls", "sep", "mask", "pad")
+  spec = ModelConfig(bert_trunk(width=32).with_vocabulary(vocabulary), (), "bidirectional")
+  base = str(folder / "base")
+  meta = {"model": to_json(spec), "tokenizer_hash": vocabulary.hash}
+  meta |= {"trained_special": list(vocabulary.special.names)}
+  meta |= {"sequence_format": {"type": "bert_format"}}
+  hf.save(base, make_run.params_of(spec, 1), meta, 0, vocabulary)
+  config = dataclasses.replace(
+    finetuned.config,
+    lm_weight=0.0,
+    adapter=Adapter(rank=2, targets="kernel"),
+    train=dataclasses.replace(finetuned.config.train, epochs=1),
+  )
+  finetune.run(config, finetuned.data_dir, base, str(folder / "run"))
+  return folder, config
+
+
+def same_probabilities(ours, theirs, tolerance):
+  for one, other in zip(ours, theirs, strict=True):
+    assert one == pytest.approx(other, abs=tolerance)
+
+
+def test_an_export_is_read_back(run, tmp_path):
+  folder, _ = run
+  out = str(tmp_path / "peft")
+  export.run(f"{folder}/run/best", out, "peft")
+  expected = gpt_jax.load(f"{folder}/run/best").classify(TEXTS)
+  same_probabilities(gpt_jax.load(out).classify(TEXTS), expected, 1e-6)
+  os.rename(folder / "base", tmp_path / "moved")
+  with pytest.raises(InputError, match=r"an adapter of .*base: .*; or link it as .*/peft/base"):
+    load_model(out)
+  os.symlink(tmp_path / "moved", f"{out}/base")
+  same_probabilities(gpt_jax.load(out).classify(TEXTS), expected, 1e-6)
+  os.rename(tmp_path / "moved", folder / "base")
+  settings = json.loads((tmp_path / "peft/adapter_config.json").read_text())
+  (tmp_path / "peft/adapter_config.json").write_text(json.dumps({**settings, "use_dora": True}))
+  with pytest.raises(InputError, match="use_dora is True: only False is supported"):
+    load_model(out)
+
+
+def test_what_peft_does_not_hold_is_refused(run, finetuned, tmp_path):
+  folder, config = run
+  with pytest.raises(InputError, match="a whole model; give the run of an adapter"):
+    export.run(f"{finetuned.workdir}/seed_0", str(tmp_path / "out"), "peft")
+  config = dataclasses.replace(config, adapter=Adapter(rank=2, trained="/bias$"))
+  finetune.run(config, finetuned.data_dir, f"{folder}/base", str(tmp_path / "run"))
+  with pytest.raises(InputError, match="holds LoRA alone, and this adapter also changes .*bias"):
+    export.run(f"{tmp_path}/run", str(tmp_path / "out"), "peft")
+
+
+@pytest.mark.parity
+def test_peft_computes_the_same(run, tmp_path):
+  peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
+  import torch
+
+  folder, _ = run
+  out = str(tmp_path / "peft")
+  export.run(f"{folder}/run/best", out, "peft")
+  base = transformers.BertForSequenceClassification.from_pretrained(folder / "base", num_labels=2)
+  theirs = peft.PeftModel.from_pretrained(base, out).eval()
+  ours = gpt_jax.load(f"{folder}/run/best")
+  special = ours.loaded.tokenizer.special
+  for text, expected in zip(TEXTS, ours.classify(TEXTS), strict=True):
+    ids = [special["cls"], *ours.loaded.tokenizer.encode(text), special["sep"]]
+    with torch.no_grad():
+      probabilities = theirs(torch.tensor([ids])).logits.softmax(-1)[0].tolist()
+    assert probabilities == pytest.approx(list(expected.values()), abs=1e-5)
+
+
+@pytest.mark.parity
+def test_an_adapter_of_others(run, tmp_path):
+  peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
+  import torch
+
+  folder, _ = run
+  base = transformers.BertForSequenceClassification.from_pretrained(folder / "base", num_labels=3)
+  settings = peft.LoraConfig("SEQ_CLS", r=3, lora_alpha=5, target_modules=["query", "value"])
+  theirs = peft.get_peft_model(base, settings)
+  with torch.no_grad():
+    for parameter in theirs.parameters():
+      if parameter.requires_grad:
+        parameter += 0.2 * torch.randn_like(parameter)
+  theirs.eval().save_pretrained(tmp_path / "peft")
+  found = gpt_jax.load(str(tmp_path / "peft"))
+  assert found.labels == ("LABEL_0", "LABEL_1", "LABEL_2")
+  special = found.loaded.tokenizer.special
+  for text, ours in zip(TEXTS, found.classify(TEXTS), strict=True):
+    ids = [special["cls"], *found.loaded.tokenizer.encode(text), special["sep"]]
+    with torch.no_grad():
+      expected = theirs(torch.tensor([ids])).logits.softmax(-1)[0].numpy()
+    np.testing.assert_allclose([*ours.values()], expected, atol=1e-5)
