@@ -17,7 +17,7 @@ batch with labels. The supervised twin, with as many updates on labels, has
   Hardware and hours: not run by us at this size. Expect, by its README, an F1 of 96.6 on
   CoNLL-2000's chunks.
 - small: 0.9M parameters with 4,000 pieces, Adam. Hardware: 2 CPU cores, 2 minutes.
-  Expect 78.7 % of the tags of EWT from 200 sentences, 74.3 % of the twin.
+  Expect 78.7 % of the tags of EWT from 200 sentences, 74.3 % of the twin; 90.3 and 88.4 from 2,000.
 """
 
 from gpt_jax.errors import InputError
