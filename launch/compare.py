@@ -1,4 +1,5 @@
-"""Compares pre-training objectives: one trunk, one text, one budget; fine-tuning and linear probes.
+"""Compares pre-training objectives and systems (ELMo, ULMFiT, CoVe, cross-view training): one text,
+one budget; fine-tuning and linear probes.
 
 Makes the missing runs, skips finished ones, and writes results.md, results.csv and curves.png.
 
@@ -17,13 +18,13 @@ DEFAULTS = command_line.defaults("compare")
 BUDGET = flags.DEFINE_string(
   "budget",
   DEFAULTS["budget"],
-  "smoke: the story world; small, full: a text of yours and tasks of GLUE",
+  "smoke: the story world; novels, small, full: a text of yours and tasks of GLUE",
 )
 OBJECTIVES = flags.DEFINE_list(
   "objectives",
   DEFAULTS["objectives"],
-  "of causal, both_directions, masked, masked_next, ngrams_order, spans, neighbors, none; by "
-  "default all",
+  "of causal, both_directions, masked, full_sentences, masked_next, ngrams_order, spans, "
+  "neighbors, adversarial, lstm, elmo, ulmfit, cove, twin, views, none; by default all",
 )
 DATA = flags.DEFINE_string("data", DEFAULTS["data"], "folder of the tasks' official files")
 CORPUS = flags.DEFINE_string(

@@ -1,12 +1,16 @@
 """How much of the comparison is run: sizes, steps, learning rates, tasks, seeds."""
 
 import dataclasses
+from typing import Any
 
 from gpt_jax.apps.compare.rows import Row
+from gpt_jax.apps.compare.systems import DEV_PAIRS, PAIR_LENGTH, resized
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.programs.config_files import load_config
 from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.programs.pretrain import PretrainConfig
+from gpt_jax.tasks.pairs import PairsTask
 from gpt_jax.tasks.task import BuiltinTask
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
@@ -30,7 +34,9 @@ class Budget:
     evaluation_batches: of held-out text.
     tasks: what the averages are over.
     shown: tasks that are shown beside them, of which a second average is taken.
-    examples: at most so many of a task's training set, and of its dev set; 0: all.
+    examples: at most so many of a task's training set have labels; 0: all. Cross-view training
+      reads the others without.
+    dev_examples: at most so many of its dev set; 0: all.
     finetuning: batch size, epochs, peak learning rate of fine-tuning.
     seeds: of fine-tuning; pre-training has one.
     vocab_size: of the story world's vocabulary, which the program prepares; 0: the text is given.
@@ -48,6 +54,7 @@ class Budget:
   tasks: tuple[str, ...]
   shown: tuple[str, ...] = ()
   examples: int = 0
+  dev_examples: int = 0
   finetuning: tuple[int, int, float] = (16, 3, 5e-4)
   seeds: int = 1
   vocab_size: int = 0
@@ -74,6 +81,7 @@ _FULL = Budget(
   tasks=_GLUE,
   shown=("mrpc", "rte"),
   examples=10_000,
+  dev_examples=10_000,
   seeds=3,
 )
 
@@ -90,45 +98,105 @@ BUDGETS = {
     evaluations=8,
     evaluation_batches=10,
     tasks=("story-ending", "story-company", "story-next"),
+    shown=("story-tags",),
+    examples=160,  # of 320: the others are for cross-view training
     finetuning=(16, 5, 1e-3),
     seeds=3,
     vocab_size=1500,
   ),
+  # A third of the steps of `full`, one rate and one seed.
+  "novels": dataclasses.replace(
+    _FULL,
+    name="novels",
+    steps=1000,
+    warmup_steps=150,
+    rates=(1e-3,),
+    evaluations=4,
+    tasks=(*_GLUE, "trec"),
+    shown=("ewt-tags",),
+    examples=1000,
+    dev_examples=1000,
+    seeds=1,
+  ),
   # One rate, one seed and parts of the training sets of `full`.
-  "small": dataclasses.replace(_FULL, name="small", rates=(1e-3,), examples=2000, seeds=1),
+  "small": dataclasses.replace(
+    _FULL, name="small", rates=(1e-3,), examples=2000, dev_examples=2000, seeds=1
+  ),
   "full": _FULL,
 }
 
 
 def pretrain_config(budget: Budget, row: Row, rate: float) -> PretrainConfig:
-  """A pre-training run of a row."""
+  """A pre-training run of a row on the text."""
+  trunk: Any = dataclasses.replace(budget.trunk, pooler=row.needs_pooler)
+  objective = row.objective
+  if row.config:
+    of_system = load_config(f"configs/{row.config}")
+    trunk, objective = resized(of_system.trunk, budget.trunk), of_system.objective
   return PretrainConfig(
-    trunk=dataclasses.replace(budget.trunk, pooler=row.needs_pooler),
-    objective=row.objective,
+    trunk=trunk,
+    objective=objective,
     data=WindowsConfig(batch_size=budget.batch_size, length=budget.length),
     optim=OptimConfig(learning_rate=rate, warmup_steps=budget.warmup_steps),
-    train=TrainConfig(
-      steps=budget.steps,
-      log_every=max(1, budget.steps // 40),
-      evaluate_every=budget.evaluate_every,
-      checkpoint_every=0,
-      keep_checkpoints=budget.evaluations,
-    ),
+    train=pretrain_train(budget),
     evaluation_batches=budget.evaluation_batches,
   )
 
 
-def finetune_config(budget: Budget, task: str, *, from_scratch: bool) -> FinetuneConfig:
+def pretrain_train(budget: Budget) -> TrainConfig:
+  return TrainConfig(
+    steps=budget.steps,
+    log_every=max(1, budget.steps // 40),
+    evaluate_every=budget.evaluate_every,
+    checkpoint_every=0,
+    keep_checkpoints=budget.evaluations,
+  )
+
+
+def target_config(budget: Budget, row: Row) -> PretrainConfig:
+  """Further training on the texts of a task, of a tenth as many steps (ULMFiT)."""
+  config = pretrain_config(budget, row, budget.rates[0])
+  steps = max(1, budget.steps // 10)
+  return dataclasses.replace(
+    config,
+    optim=load_config(f"configs/{row.config.partition(':')[0]}:target").optim,
+    train=TrainConfig(steps=steps, log_every=max(1, steps // 4), evaluate_every=steps),
+  )
+
+
+def translation_config(budget: Budget, row: Row, rate: float) -> FinetuneConfig:
+  """Training a row to translate: about as many positions a step, of both languages, as text."""
+  of_system = load_config(f"configs/{row.config}")
+  return dataclasses.replace(
+    of_system,
+    task=PairsTask(source="text", target="back"),
+    dev_examples=DEV_PAIRS,
+    batch_size=budget.batch_size * max(1, budget.length // (2 * PAIR_LENGTH)),
+    trunk=resized(of_system.trunk, budget.trunk),
+    optim=OptimConfig(learning_rate=rate, warmup_steps=budget.warmup_steps),
+    train=pretrain_train(budget),
+  )
+
+
+def finetune_config(budget: Budget, row: Row, task: str, *, from_scratch: bool) -> FinetuneConfig:
   """Fine-tuning on a task, without the auxiliary loss, which only causal models could have."""
   batch_size, epochs, rate = budget.finetuning
+  optim = OptimConfig(learning_rate=rate, schedule="linear", warmup_steps=0, warmup_share=0.1)
   trunk = budget.trunk if from_scratch else FinetuneConfig.trunk  # a checkpoint brings its own
-  return FinetuneConfig(
-    task=BuiltinTask(task),
+  config = FinetuneConfig(task=BuiltinTask(task), trunk=trunk, optim=optim)
+  if row.tuning:
+    config = load_config(f"configs/{row.tuning}:{task}")
+    if not row.starts_from:  # a system's schedule is a part of it
+      optim = dataclasses.replace(config.optim, learning_rate=rate)
+    if not row.is_pretrained:
+      trunk = resized(config.trunk, budget.trunk) if not row.starts_from else trunk
+  return dataclasses.replace(
+    config,
     lm_weight=0.0,
     batch_size=batch_size,
     train_examples=budget.examples,
-    dev_examples=budget.examples,
+    dev_examples=budget.dev_examples,
     trunk=trunk,
-    optim=OptimConfig(learning_rate=rate, schedule="linear", warmup_steps=0, warmup_share=0.1),
+    optim=optim,
     train=TrainConfig(epochs=epochs, log_every=50, evaluate_every=_NEVER, keep_checkpoints=1),
   )

@@ -1,4 +1,5 @@
-"""Compares pre-training objectives: one trunk, one text, one budget; then fine-tuning and probes.
+"""Compares pre-training objectives, and the systems around them: one text, one budget; then
+fine-tuning and probes.
 
 Others have compared objectives before, e.g. Raffel et al. 2020, section 3.3. Here a reader makes
 every row again with one command.
@@ -13,10 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.apps.compare.budgets import BUDGETS, Budget, finetune_config, pretrain_config
+from gpt_jax.apps.compare.budgets import (
+  BUDGETS,
+  Budget,
+  finetune_config,
+  pretrain_config,
+  target_config,
+  translation_config,
+)
 from gpt_jax.apps.compare.cost import Cost, cost, paces, parameters
 from gpt_jax.apps.compare.probe import probe_score, probe_start
-from gpt_jax.apps.compare.rows import SPECIAL, Row, find_rows
+from gpt_jax.apps.compare.rows import ROWS, SPECIAL, Row, find_rows
+from gpt_jax.apps.compare.systems import PAIR_LENGTH, write_pairs, write_texts
 from gpt_jax.apps.compare.tables import Results, as_csv, describe, is_finite, step_at_equal_seconds
 from gpt_jax.apps.report import pages, plot
 from gpt_jax.apps.report.figures import pyplot
@@ -40,13 +49,18 @@ from gpt_jax.inference.linear_classifier import fit_linear
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.parallel.processes import log
 from gpt_jax.programs import finetune, prepare, pretrain
+from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.programs.finetune_start import Start, load_start, transform_of
+from gpt_jax.programs.finetune_task import load_task
 from gpt_jax.programs.prepare import PrepareConfig
+from gpt_jax.programs.pretrain import load_text, text_recipe
 from gpt_jax.programs.pretrain_samples import with_samples
+from gpt_jax.programs.pretrain_start import from_checkpoint
 from gpt_jax.suggestions import did_you_mean
 from gpt_jax.tasks.task import find
 from gpt_jax.training.history import curve
 from gpt_jax.training.interval import Diverged
+from gpt_jax.training.recipe import Recipe
 from gpt_jax.training.trackers import parse_trackers
 
 _RESULTS = "results.json"
@@ -125,10 +139,34 @@ class _Comparison:
     return os.path.join(self.workdir, "runs", name, f"rate_{rate:g}")
 
   def checkpoint(self, results: Results, name: str) -> str:
-    """Checkpoint that a row's fine-tuning starts from; "none" for a row without an objective."""
-    if not self.rows[name].objective:
+    """Checkpoint that a row's fine-tuning starts from; "none" for one that is not pre-trained."""
+    source = self.rows[name].starts_from or name
+    if not ROWS[source].is_pretrained:
       return "none"
-    return self.folder(name, results["chosen"][name])
+    return self.folder(source, results["chosen"][source])
+
+  def recipe(self, name: str) -> Recipe:
+    """A pre-training run of a row, for its cost."""
+    budget, row = self.budget, self.rows[name]
+    if not row.translates:
+      config = pretrain_config(budget, row, budget.rates[0])
+      return text_recipe(config, load_text(config, self.text))
+    translation = translation_config(budget, row, budget.rates[0])
+    start = load_start(translation, "none", self.tokenizer)
+    translation, task, data = load_task(translation, self.pairs(), start)
+    return finetune.finetune_recipe(translation, task, data["train"], start)
+
+  def pairs(self) -> str:
+    """The folder of the pairs, which it writes if they are missing."""
+    folder, budget = os.path.join(self.workdir, "pairs"), self.budget
+    write_pairs(folder, self.text, budget.steps * budget.batch_size * budget.length // PAIR_LENGTH)
+    return folder
+
+  def tasks(self, name: str) -> list[str]:
+    """The budget's tasks that a row can learn."""
+    pooling = self.rows[name].pooling
+    tasks = (*self.budget.tasks, *self.budget.shown)
+    return [task for task in tasks if not pooling or find(task).pooling in pooling]
 
   @property
   def tokenizer(self) -> str:
@@ -246,34 +284,42 @@ def _open_results(comparison: _Comparison) -> Results:
 
 def _measure_costs(comparison: _Comparison, results: Results) -> None:
   """Parameters, predictions, arithmetic and pace of every row; fails where a text does not suit."""
-  configs = {}
+  recipes = {}
   for name, row in comparison.rows.items():
-    if row.objective:
-      configs[name] = pretrain_config(comparison.budget, row, comparison.budget.rates[0])
-      of_row = cost(configs[name], comparison.text)
+    if row.is_pretrained:
+      recipes[name] = comparison.recipe(name)
+      of_row = cost(recipes[name])
     else:
-      trunk = comparison.budget.trunk.with_vocabulary(load_tokenizer(comparison.tokenizer))
-      of_row = Cost(*parameters(ModelConfig(trunk, ())), 0.0, 0.0)
+      config = finetune_config(comparison.budget, row, comparison.tasks(name)[0], from_scratch=True)
+      trunk = config.trunk.with_vocabulary(load_tokenizer(comparison.tokenizer))
+      of_row = Cost(*parameters(ModelConfig(trunk, (), trunk.attention)), 0.0, 0.0)
     results["costs"][name] = of_row._asdict()
     log(f"{row.title}: trunk {of_row.trunk:,} parameters, head {of_row.head:,}")
-  trunks = {entry["trunk"] for entry in results["costs"].values()}
-  assert len(trunks) == 1, f"trunks of different sizes: {results['costs']}"
-  if any(name not in results["pace"] for name in configs):  # all again: they are compared
-    results["pace"] = paces(configs, comparison.text)
+  like = [name for name, row in comparison.rows.items() if not row.config and not row.tuning]
+  trunks = {results["costs"][name]["trunk"] for name in like}
+  assert len(trunks) <= 1, f"Transformers of different sizes: {results['costs']}"
+  if any(name not in results["pace"] for name in recipes):  # all again: they are compared
+    results["pace"] = paces(recipes)
   comparison.save(results)
 
 
 def _make_row(comparison: _Comparison, results: Results, name: str) -> None:
   """Pre-trains, probes and fine-tunes one row, where this has not been done yet."""
   budget, row = comparison.budget, comparison.rows[name]
-  if row.objective and name not in results["losses"]:
-    _pretrain(comparison, results, name)
-  if row.objective and name not in results["chosen"]:
+  source = row.starts_from or name
+  pretrained = ROWS[source].is_pretrained
+  if pretrained and source not in results["losses"]:
+    _pretrain(comparison, results, source)
+  if pretrained and source not in results["chosen"]:
     log(f"{row.title}: diverges with every learning rate of the budget, so it has no results")
     return
   checkpoint = comparison.checkpoint(results, name)
-  _probe(comparison, results, name, checkpoint, budget.steps if row.objective else 0)
-  for task in (*budget.tasks, *budget.shown):
+  of_start = _start_of(comparison, name, checkpoint)
+  if name not in results["format_and_head"]:
+    results["format_and_head"][name] = _format_and_head(of_start[0], load_start(*of_start))
+  if not row.tuning or row.is_pretrained:  # no trunk of another row, and none without text
+    _probe(comparison, results, name, checkpoint, budget.steps if pretrained else 0)
+  for task in comparison.tasks(name):
     _fine_tune(comparison, results, name, checkpoint, task)
 
 
@@ -281,24 +327,16 @@ def _pretrain(comparison: _Comparison, results: Results, name: str) -> None:
   """One run for each peak learning rate; the row is that with the lowest held-out loss, if any
   run ends with one.
   """
-  budget, row = comparison.budget, comparison.rows[name]
+  budget, row = comparison.budget, ROWS[name]
+  # A translator is measured by what it writes.
+  metric, sign = ("dev_bleu", -1) if row.translates else ("valid_loss", 1)
   last_losses = results["trials"].setdefault(name, {})
   for rate in budget.rates:
     if f"{rate:g}" in last_losses:
       continue
     log(f"{row.title}: peak learning rate {rate:g}")
-    config = pretrain_config(budget, row, rate)
     try:
-      folder = comparison.folder(name, rate)
-      evaluation = pretrain.run(
-        config,
-        comparison.text,
-        folder,
-        make_recipe=with_samples(),
-        trackers=parse_trackers("auto", folder),
-        on_end=[write_report],
-      )
-      last_losses[f"{rate:g}"] = evaluation["valid_loss"]
+      last_losses[f"{rate:g}"] = sign * _pretrain_at(comparison, name, rate)[metric]
     except Diverged as error:
       log(f"{row.title}: {error}")
       last_losses[f"{rate:g}"] = None
@@ -309,9 +347,37 @@ def _pretrain(comparison: _Comparison, results: Results, name: str) -> None:
     return
   best = min(finite, key=lambda rate: finite[rate])
   results["chosen"][name] = best
-  steps, losses = curve(comparison.folder(name, best), "valid_loss")
-  results["losses"][name] = list(zip(steps, losses, strict=True))
+  steps, values = curve(comparison.folder(name, best), metric)
+  results["losses"][name] = [
+    (step, sign * value) for step, value in zip(steps, values, strict=True)
+  ]
   comparison.save(results)
+
+
+def _pretrain_at(comparison: _Comparison, name: str, rate: float) -> dict[str, Any]:
+  """The last evaluation of a run, on the text or on pairs made from it."""
+  budget, row, folder = comparison.budget, ROWS[name], comparison.folder(name, rate)
+  options: dict[str, Any] = {"trackers": parse_trackers("auto", folder), "on_end": [write_report]}
+  if row.translates:
+    translation = translation_config(budget, row, rate)
+    options["tokenizer"] = comparison.tokenizer
+    (result,) = finetune.run(translation, comparison.pairs(), "none", folder, **options)
+    return result["dev"]
+  config = pretrain_config(budget, row, rate)
+  return pretrain.run(config, comparison.text, folder, make_recipe=with_samples(), **options)
+
+
+def _trained_on_texts(comparison: _Comparison, checkpoint: str, name: str, task: str) -> str:
+  """A language model that has gone on from a checkpoint on the training texts of a task."""
+  place = os.path.join(comparison.workdir, "targets", name, task)
+  text, folder = os.path.join(place, "text"), os.path.join(place, "run")
+  write_texts(f"{place}/texts.txt", find(task).examples(comparison.data, "train"))
+  prepare.run(
+    PrepareConfig(f"{place}/texts.txt", tokenizer=comparison.tokenizer, valid_share=0.1), text
+  )
+  config = target_config(comparison.budget, comparison.rows[name])
+  pretrain.run(config, text, folder, make_recipe=from_checkpoint(checkpoint))
+  return folder
 
 
 def _fine_tune(
@@ -322,12 +388,17 @@ def _fine_tune(
   if task in done:
     return
   budget, row = comparison.budget, comparison.rows[name]
-  config = finetune_config(budget, task, from_scratch=not row.objective)
+  scratch = checkpoint == "none"
+  config = finetune_config(budget, row, task, from_scratch=scratch)
+  if name == "twin":
+    config = dataclasses.replace(config, unlabeled=False)
+  if row.tunes_on_texts:
+    checkpoint = _trained_on_texts(comparison, checkpoint, name, task)
   folder = os.path.join(comparison.workdir, "tasks", name, task)
   arguments: dict[str, Any] = {"workdir": folder, "seeds": budget.seeds}
   if budget.seeds == 1:
     arguments = {"workdir": os.path.join(folder, "seed_0")}
-  if not row.objective:
+  if scratch:
     arguments["tokenizer"] = comparison.tokenizer
   log(f"{row.title}: fine-tuning on {task}")
   arguments["trackers"] = parse_trackers("auto", arguments["workdir"])
@@ -340,21 +411,26 @@ def _fine_tune(
 def _probe(
   comparison: _Comparison, results: Results, name: str, checkpoint: str, step: int
 ) -> None:
-  """Notes the probes of one checkpoint, and how the row is fine-tuned."""
+  """Notes the probes of one checkpoint."""
   done = results["probes"].setdefault(name, {}).setdefault(str(step), {})
   missing = [task for task in results["probed_tasks"] if task not in done]
-  if not missing and name in results["format_and_head"]:
+  if not missing:
     return
-  scratch = not comparison.rows[name].objective
-  config = finetune_config(comparison.budget, comparison.budget.tasks[0], from_scratch=scratch)
-  tokenizer = comparison.tokenizer if scratch else ""
-  results["format_and_head"][name] = _format_and_head(load_start(config, checkpoint, tokenizer))
-  start = probe_start(config, checkpoint, tokenizer)
-  for name_of_task in missing:
-    done[name_of_task] = probe_score(
-      start, find(name_of_task), comparison.data, comparison.budget.examples
-    )
+  budget = comparison.budget
+  start = probe_start(*_start_of(comparison, name, checkpoint))
+  examples = {"train": budget.examples, "dev": budget.dev_examples}
+  for task in missing:
+    done[task] = probe_score(start, find(task), comparison.data, examples)
   comparison.save(results)
+
+
+def _start_of(
+  comparison: _Comparison, name: str, checkpoint: str
+) -> tuple[FinetuneConfig, str, str]:
+  """The config, checkpoint and vocabulary that a row is fine-tuned with, on its first task."""
+  scratch, (task, *_) = checkpoint == "none", comparison.tasks(name)
+  config = finetune_config(comparison.budget, comparison.rows[name], task, from_scratch=scratch)
+  return config, checkpoint, comparison.tokenizer if scratch else ""
 
 
 def _probe_at_equal_seconds(comparison: _Comparison, results: Results, name: str) -> None:
@@ -364,13 +440,16 @@ def _probe_at_equal_seconds(comparison: _Comparison, results: Results, name: str
     _probe(comparison, results, name, folder, step)
 
 
-def _format_and_head(start: Start) -> str:
+def _format_and_head(config: FinetuneConfig, start: Start) -> str:
   """How a checkpoint is fine-tuned, in words."""
   if start.format.writes_answers:
     return "text to text, answers in words"
   name = type(start.format).__name__.removesuffix("Format")
+  if config.mix is not None:
+    return f"{name}, {type(config.mix).__name__.removesuffix('Head').lower()}"
   heads = {"none": "linear", "dense": "dense + linear", "pooler": "pooler + linear"}
-  return f"{name}, {heads[transform_of(start)]}"
+  hidden = "two layers" if config.head_units else heads[transform_of(start)]
+  return f"{name}, {hidden}"
 
 
 # Reports ------------------------------------------------------------------------------------------
@@ -384,7 +463,7 @@ def _report(comparison: _Comparison, results: Results) -> None:
   ):
     with atomic_file(os.path.join(comparison.workdir, name)) as file:
       file.write(content)
-  done = [name for name in comparison.rows if name in results["losses"]]
+  done = [name for name in comparison.rows if name in results["losses"] and ROWS[name].reads_text]
   if done:
     folders = [comparison.checkpoint(results, name) for name in done]
     plot.run(folders, os.path.join(comparison.workdir, "curves.png"), overwrite=True)

@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpt_jax.models.model import ModelConfig, parameter_shapes
-from gpt_jax.programs.pretrain import PretrainConfig, load_text, text_recipe
 from gpt_jax.training import timing
-from gpt_jax.training.recipe import make_trainer
+from gpt_jax.training.recipe import Recipe, make_trainer
 
 _COUNTED = 8  # batches whose predictions are counted
 
@@ -18,12 +17,13 @@ class Cost(NamedTuple):
   """Cost of pre-training with an objective.
 
   Attributes:
-    trunk: parameters of the trunk without its pooler, the same for all objectives; includes the
+    trunk: parameters of the trunk without its pooler, the same for all Transformers; includes the
       padding rows of the embedding table.
     head: all other parameters, including the pooler; not part of the comparison.
     predicted: tokens predicted per step, the mean over a few batches.
-    flops: floating-point operations per step, by TransformerConfig.flops_per_token, except that the
-      product with the table counts only where a token is predicted. Layers of heads do not count.
+    flops: floating-point operations per step, by TrunkConfig.flops_per_token, except that a
+      Transformer's product with the table counts only where a token is predicted. Layers of heads
+      do not count.
   """
 
   trunk: int
@@ -43,38 +43,43 @@ def parameters(spec: ModelConfig) -> tuple[int, int]:
   return trunk, sum(sizes.values()) - trunk
 
 
-def cost(config: PretrainConfig, data: str) -> Cost:
-  """The Cost of a run on a prepared folder. Raises InputError if the text does not suit."""
-  recipe = text_recipe(config, load_text(config, data))
-  trunk, batch_at = recipe.spec.trunk, recipe.batches(config.train).at
-  batches = [batch_at(n) for n in range(_COUNTED)]
+def cost(recipe: Recipe) -> Cost:
+  """The Cost of a run."""
+  trunk, train = recipe.spec.trunk, recipe.config.train
+  batches = [recipe.batches(train).at(n % train.steps) for n in range(_COUNTED)]
   rows, length = batches[0].rows.inputs.shape
   predictions = batches[0].predictions
-  of_table = 6 * trunk.vocab_size * trunk.width
-  body = trunk.flops_per_token(length) - of_table
-  slots = predictions.targets.size if predictions else 0
   predicted = [float(b.predictions.weights.sum()) if b.predictions else 0.0 for b in batches]
-  flops = rows * length * body + slots * of_table
+  if batches[0].source is not None:  # of the source as many, see flops_per_token
+    flops = 2 * rows * length * trunk.flops_per_token(length)
+  elif not trunk.heads:
+    flops = rows * length * trunk.flops_per_token(length)
+  else:
+    of_table = 6 * trunk.vocab_size * trunk.width
+    slots = predictions.targets.size if predictions else 0
+    flops = rows * length * (trunk.flops_per_token(length) - of_table) + slots * of_table
   return Cost(*parameters(recipe.spec), statistics.mean(predicted), float(flops))
 
 
-def paces(configs: Mapping[str, PretrainConfig], data: str) -> dict[str, float]:
+def paces(recipes: Mapping[str, Recipe]) -> dict[str, float]:
   """Seconds of a training step of each run, its batch included: medians of steps in turns.
 
   A run's own log says what its steps took, but a shared machine is not equally busy in all runs.
   """
-  times = timing.in_turns({name: _stepper(config, data) for name, config in configs.items()})
+  times = timing.in_turns({name: _stepper(recipe) for name, recipe in recipes.items()})
   return {name: statistics.median(seconds) for name, seconds in times.items()}
 
 
-def _stepper(config: PretrainConfig, data: str) -> Callable[[], Any]:
-  recipe = text_recipe(config, load_text(config, data))
-  trainer, batch_at = make_trainer(recipe), recipe.batches(config.train).at
-  state, number = trainer.init(config.train.seed), 0
+def _stepper(recipe: Recipe) -> Callable[[], Any]:
+  train = recipe.config.train
+  trainer, batch_at = make_trainer(recipe), recipe.batches(train).at
+  state, number = trainer.init(train.seed), 0
 
   def step():
     nonlocal state, number
-    state, metrics = trainer.step(state, trainer.to_device(batch_at(number)), config.train.seed)
+    state, metrics = trainer.step(
+      state, trainer.to_device(batch_at(number % train.steps)), train.seed
+    )
     number += 1
     return metrics["loss"]
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 
 import jax
 import numpy as np
@@ -38,17 +39,19 @@ def probe_start(config: FinetuneConfig, checkpoint: str, tokenizer: str) -> Star
   return start
 
 
-def probe_score(start: Start, task: LabeledTask, data_dir: str, examples: int) -> float:
+def probe_score(
+  start: Start, task: LabeledTask, data_dir: str, examples: Mapping[str, int]
+) -> float:
   """The task's primary metric on its dev set, by the mean state of each text.
 
   Scores (STS-B) are classes, the nearest numbers, whose expectation is the prediction.
 
   Args:
-    examples: at most so many of the training set, and of the dev set; 0: all.
+    examples: "train" or "dev" -> at most so many of that set; 0: all.
   """
   features, labels = {}, {}
   for split in ("train", "dev"):
-    encoded = task.encode(evenly(task.examples(data_dir, split), examples), *start.reads)
+    encoded = task.encode(evenly(task.examples(data_dir, split), examples[split]), *start.reads)
     features[split], labels[split] = probe_features(start, encoded), encoded.labels
   classes = labels["train"].argmax(axis=1)
   chooses = np.arange(len(classes)) % _PENALTY_SHARE == 0

@@ -1,4 +1,4 @@
-"""The rows of the comparison: pre-training objectives, each with what it is called."""
+"""The rows of the comparison: pre-training objectives and systems, each with what it is called."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -8,6 +8,7 @@ from gpt_jax.errors import InputError
 from gpt_jax.objectives.both_directions import BothDirections
 from gpt_jax.objectives.causal import Causal
 from gpt_jax.objectives.contrastive import NeighborSpans
+from gpt_jax.objectives.full_sentences import FullSentences
 from gpt_jax.objectives.masked import Masked
 from gpt_jax.objectives.masked_pairs import MaskedPairs
 from gpt_jax.objectives.span_corruption import SpanCorruption
@@ -18,25 +19,48 @@ SENTINELS = 16  # 256 positions have 12 spans
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """One objective.
+  """One objective or system.
 
   Attributes:
     title: in the tables.
-    objective: None: no pre-training.
+    objective: of pre-training; None: that of `config`, or none.
     needs_pooler: whether a head of pre-training reads the trunk's pooler.
     needs_sentences: whether the text needs sentence ends.
+    config: of configs/, for a trunk and an objective of its own; its sizes become the budget's.
+    tuning: of configs/, as far as the name of the task; "": all as for the other objectives.
+    starts_from: the row whose checkpoint it is fine-tuned from; "": its own.
+    translates: whether it is pre-trained on pairs of texts.
+    tunes_on_texts: whether a checkpoint is trained further on the texts of a task first.
+    pooling: of the tasks that it can learn, see Task; (): all.
   """
 
   title: str
-  objective: Any
+  objective: Any = None
   needs_pooler: bool = False
   needs_sentences: bool = False
+  config: str = ""
+  tuning: str = ""
+  starts_from: str = ""
+  translates: bool = False
+  tunes_on_texts: bool = False
+  pooling: tuple[str, ...] = ()
+
+  @property
+  def reads_text(self) -> bool:
+    """Whether it is pre-trained on the text alone."""
+    return bool(self.objective or self.config) and not self.translates
+
+  @property
+  def is_pretrained(self) -> bool:
+    return self.reads_text or self.translates
 
 
+_ONE_LABEL = ("sum",)
 ROWS = {
   "causal": Row("causal", Causal()),
   "both_directions": Row("both directions", BothDirections()),
   "masked": Row("masked", Masked()),
+  "full_sentences": Row("masked, full sentences", FullSentences(), needs_sentences=True),
   "masked_next": Row("masked + next sentence", MaskedPairs(), True, True),
   "ngrams_order": Row(
     "n-grams masked + sentence order", MaskedPairs(unit="ngram", second="swapped"), True, True
@@ -44,7 +68,28 @@ ROWS = {
   "spans": Row("span corruption, prefix", SpanCorruption("prefix", sentinels=SENTINELS)),
   # There is nothing to predict from the left alone, so it reads both ways like other encoders.
   "neighbors": Row("contrastive, neighbors", NeighborSpans(attention="bidirectional")),
-  "none": Row("no pre-training", None),
+  "adversarial": Row(
+    "causal, adversarial fine-tuning", tuning="adversarial.py:fgm", starts_from="causal"
+  ),
+  "lstm": Row("LSTM, causal", config="lstm_small.py"),
+  "elmo": Row("ELMo, frozen", config="elmo.py:small", tuning="finetune_elmo.py"),
+  "ulmfit": Row(
+    "ULMFiT",
+    config="ulmfit.py:small",
+    tuning="finetune_ulmfit.py",
+    tunes_on_texts=True,
+    pooling=_ONE_LABEL,
+  ),
+  "cove": Row(
+    "CoVe, frozen",
+    config="translate.py:lstm",
+    tuning="cove.py",
+    translates=True,
+    pooling=_ONE_LABEL,
+  ),
+  "twin": Row("supervised twin", tuning="cross_view.py:small", pooling=("sum", "")),
+  "views": Row("cross-view training", tuning="cross_view.py:small", pooling=("sum", "")),
+  "none": Row("no pre-training"),
 }
 # Of all rows, so that every trunk has the same table.
 SPECIAL = tuple(

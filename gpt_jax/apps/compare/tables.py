@@ -22,19 +22,17 @@ def describe(results: Results, budget: Budget, rows: Mapping[str, Row]) -> str:
   """The report in Markdown."""
   positions = budget.batch_size * budget.length
   tokens = budget.steps * positions
-  # Of any row: all of them have the same trunk.
-  trunk = next((cost["trunk"] for cost in results["costs"].values()), 0)
   rates = f"Peak learning rate {budget.rates[0]:g}."
   if len(budget.rates) > 1:
     listed = ", ".join(f"{rate:g}" for rate in budget.rates)
     rates = f"The best peak learning rate of {listed}, by the last held-out loss."
   batch, epochs, rate = budget.finetuning
-  examples = f", at most {budget.examples:,} examples" if budget.examples else ""
+  examples = f", at most {budget.examples:,} labels" if budget.examples else ""
   lines = [
-    f"# Pre-training objectives compared ({budget.name} budget)",
+    f"# Pre-training objectives and systems compared ({budget.name} budget)",
     "",
-    f"One trunk of {trunk:,} parameters, one text, one vocabulary. {budget.steps:,} steps of "
-    f"{positions:,} positions ({tokens / 1e6:.1f}M), one seed. {rates}",
+    f"One text, one vocabulary, trunks of about one size. {budget.steps:,} steps of {positions:,} "
+    f"positions ({tokens / 1e6:.1f}M), one seed. {rates}",
     "",
     *_table(
       "Pre-training",
@@ -46,7 +44,8 @@ def describe(results: Results, budget: Budget, rows: Mapping[str, Row]) -> str:
       "Fine-tuned",
       f"Dev set after the last update, in percent, mean ± standard deviation over "
       f"{counted(budget.seeds, 'seed')}: {counted(epochs, 'epoch')} in batches of {batch}, peak "
-      f"learning rate {rate:g}{examples}, no auxiliary loss. The checkpoint names format and head.",
+      f"learning rate {rate:g}{examples}, no auxiliary loss. The checkpoint names format and head. "
+      "An empty cell: the system has no head for the task.",
       fine_tuned(results, budget, rows),
     ),
     *_table(
@@ -89,18 +88,28 @@ def pretraining(results: Results, budget: Budget, rows: Mapping[str, Row]) -> Ta
   table = []
   for name, row in rows.items():
     cells = dict.fromkeys(
-      ("head's parameters", "peak rate", "held-out loss", "predicted, M", "PFLOP", "seconds"), ""
+      (
+        "trunk",
+        "head's parameters",
+        "peak rate",
+        "held-out loss",
+        "predicted, M",
+        "PFLOP",
+        "seconds",
+      ),
+      "",
     )
     if cost := results["costs"].get(name):
+      cells["trunk"] = f"{cost['trunk']:,}"
       cells["head's parameters"] = f"{cost['head']:,}"
-      if row.objective:
+      if row.is_pretrained:
         cells["predicted, M"] = f"{cost['predicted'] * budget.steps / 1e6:.2f}"
         cells["PFLOP"] = f"{cost['flops'] * budget.steps / 1e15:.3g}"
     if name in results["pace"]:
       cells["seconds"] = f"{results['pace'][name] * budget.steps:,.0f}"
     if name in results["losses"]:
       cells["peak rate"] = f"{results['chosen'][name]:g}"
-      cells["held-out loss"] = f"{results['losses'][name][-1][1]:.3f}"
+      cells["held-out loss"] = _loss(results["losses"][name][-1][1], row)
     elif _has_diverged(results, budget, name):
       cells["held-out loss"] = "diverged"
     table.append({"objective": row.title, **cells})
@@ -134,10 +143,10 @@ def probed(
     if equal_seconds:
       step = step_at_equal_seconds(results, budget, name) if name in results["pace"] else 0
       known = dict(results["losses"].get(name, []))
-      cells["step"] = f"{step:,}" if row.objective else ""
-      cells["held-out loss"] = f"{known[step]:.3f}" if step in known else ""
+      cells["step"] = f"{step:,}" if row.is_pretrained else ""
+      cells["held-out loss"] = _loss(known[step], row) if step in known else ""
     # A trunk that was not trained has one checkpoint, before any step.
-    scores = probes.get(str(step if row.objective else 0), {})
+    scores = probes.get(str(step if row.is_pretrained else 0), {})
     for task in results["probed_tasks"]:
       cells[task] = f"{100 * scores[task]:.1f}" if task in scores else ""
     averages = _averages(scores, budget, results["probed_tasks"])
@@ -167,8 +176,8 @@ def _averages(
     ("average", budget.tasks),
     (f"with {', '.join(budget.shown)}", (*budget.tasks, *budget.shown)),
   ):
-    if title == "average" or budget.shown:
-      known = [task for task in tasks if scored is None or task in scored]
+    known = [task for task in tasks if scored is None or task in scored]
+    if title == "average" or set(known) & set(budget.shown):
       # A mean over fewer tasks could not be compared with the other rows'.
       complete = known and all(task in scores for task in known)
       cells[title] = f"{100 * statistics.mean(scores[t] for t in known):.1f}" if complete else ""
@@ -180,6 +189,10 @@ def _has_diverged(results: Results, budget: Budget, name: str) -> bool:
   trials = results["trials"].get(name, {})
   tried = all(f"{rate:g}" in trials for rate in budget.rates)
   return tried and not any(is_finite(loss) for loss in trials.values())
+
+
+def _loss(value: float, row: Row) -> str:
+  return f"BLEU {-value:.1f}" if row.translates else f"{value:.3f}"
 
 
 def _spread(values: Sequence[float]) -> str:

@@ -20,6 +20,7 @@ from gpt_jax.errors import InputError
 from gpt_jax.files import list_folder, read_json, upload_folder
 from gpt_jax.programs import finetune, prepare, pretrain
 from gpt_jax.programs.prepare import PrepareConfig
+from gpt_jax.programs.pretrain import load_text, text_recipe
 from gpt_jax.tasks.task import find
 from gpt_jax.training.history import curve
 from gpt_jax.training.interval import Diverged
@@ -95,7 +96,8 @@ def test_all_objectives_train_trunks_of_one_size(corpus, budget):
   costs = {}
   for name, row in ROWS.items():
     if row.objective:
-      costs[name] = cost(pretrain_config(budget, row, 1e-3), text)
+      config = pretrain_config(budget, row, 1e-3)
+      costs[name] = cost(text_recipe(config, load_text(config, text)))
   assert len({entry.trunk for entry in costs.values()}) == 1
   width, positions = budget.trunk.width, budget.batch_size * budget.length
   heads = {name: entry.head for name, entry in costs.items()}
