@@ -215,7 +215,7 @@ def test_an_objective_that_diverges_has_no_results_and_the_others_have(
 
   monkeypatch.setattr(pretrain, "run", diverge)
   monkeypatch.setattr(finetune, "run", fine_tune)
-  monkeypatch.setattr(compare, "paces", lambda configs, text: dict.fromkeys(configs, 1.0))
+  monkeypatch.setattr(compare, "paces", lambda recipes: dict.fromkeys(recipes, 1.0))
   workdir = str(tmp_path / "out")
   results = compare.run(workdir, budget=budget, objectives=["masked", "none"], corpus=corpus)
   assert results["trials"] == {"masked": {"0.001": None, "0.002": None}}
@@ -240,7 +240,7 @@ def test_equal_seconds_end_at_an_evaluation():
   "changes, message",
   [
     ({"objectives": ["mask"]}, "--objectives=mask: must be among .*; did you mean masked"),
-    ({"budget": "ful"}, "--budget=ful: must be one of smoke, small, full; did you mean full"),
+    ({"budget": "ful"}, "--budget=ful: must be one of smoke, novels, small, full; did you mean full"),
     (
       {"budget": "small", "corpus": ""},
       "--budget=small needs --corpus=DIR, a prepared text: .*--s",

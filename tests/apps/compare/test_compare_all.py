@@ -17,6 +17,7 @@ from gpt_jax.programs import finetune, prepare
 from gpt_jax.programs.finetune_start import load_start
 from gpt_jax.programs.finetune_task import load_task
 from gpt_jax.programs.prepare import PrepareConfig
+from gpt_jax.tasks.pairs import PairsTask
 from gpt_jax.training.recipe import make_trainer
 
 pytestmark = pytest.mark.app
@@ -54,6 +55,8 @@ def untrained_rows(monkeypatch):
   tune, known, folders = finetune.run, set(), []
 
   def run(config, data_dir, checkpoint, workdir, tokenizer="", trackers=None, on_end=()):
+    if isinstance(config.task, PairsTask):  # pre-training
+      return tune(config, data_dir, checkpoint, workdir, tokenizer=tokenizer)
     start = load_start(config, checkpoint, tokenizer)
     form = compare._format_and_head(config, start), config.unlabeled
     if form not in known:
