@@ -6,6 +6,8 @@ python launch/pretrain.py --config=configs/albert.py:base --data=data/books --wo
 
 With a vocabulary of 30,000 ids, base, large, xlarge and xxlarge have 11,683,584, 17,683,968,
 58,724,864 and 222,595,584 parameters, without heads; a step takes the operations of all layers.
+base:attention and base:mlp share that sublayer alone, as table 4 of the paper: 63,647,232 and
+37,686,528 parameters.
 The paper's recipe: 4096 x 512 tokens a step, 10 % of the rows shorter, for 125,000 steps, peak rate
 1.76e-3 of LAMB after 3,125 steps, then linear to 0. As in the paper 15 % of the tokens are
 predicted; the command in the README of google-research/albert has max_predictions_per_seq=20, which
@@ -15,6 +17,7 @@ sizes. Expect of base, by that README for its first release, an average of 80.1 
 
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
+from gpt_jax.models.partly_shared import PartlySharedConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.masked_pairs import MaskedPairs
 from gpt_jax.programs.pretrain import PretrainConfig
@@ -29,12 +32,16 @@ SIZES = {  # layers, width, heads, dropout
 }
 
 
-def get_config(size: str) -> PretrainConfig:
-  if size not in SIZES:
-    raise InputError(f"--config=configs/albert.py:{size}: the sizes are {', '.join(SIZES)}")
+def get_config(size_and_shared: str) -> PretrainConfig:
+  size, _, shared = size_and_shared.partition(":")
+  if size not in SIZES or shared not in ("", "attention", "mlp"):
+    raise InputError(
+      f"--config=configs/albert.py:{size_and_shared}: the sizes are {', '.join(SIZES)}, each also "
+      "with :attention or :mlp"
+    )
   layers, width, heads, dropout = SIZES[size]
   return PretrainConfig(
-    trunk=TransformerConfig(
+    trunk=(PartlySharedConfig if shared else TransformerConfig)(
       layers=layers,
       width=width,
       heads=heads,
@@ -45,7 +52,7 @@ def get_config(size: str) -> PretrainConfig:
       embedding_norm=True,
       embedding_dropout_on="sum",
       embedding_width=128,
-      shared_layers=True,
+      **({"shared": shared} if shared else {"shared_layers": True}),
       pooler=True,
       norm_epsilon=1e-12,
       init="truncated",

@@ -477,7 +477,10 @@ CASES = [
     "compare --workdir=new --objectives=causal,mask",
     "--objectives=mask: must be among causal, both_directions, masked, ",
   ),
-  ("compare --workdir=new --budget=large", "--budget=large: must be one of smoke, small, full"),
+  (
+    "compare --workdir=new --budget=large",
+    "--budget=large: must be one of smoke, novels, small, full",
+  ),
   ("compare --workdir=new --budget=full", "--budget=full needs --corpus=DIR, a prepared text"),
   ("compare --workdir=new --corpus=prepared", "--corpus=prepared: prepared without sentence ends"),
   ("compare --workdir=run", "holds 'config.json' but no results.json"),

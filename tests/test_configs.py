@@ -190,6 +190,8 @@ def test_gpt2_of_no_published_size():
     ("albert.py:large", 30_000, 17_683_968),
     ("albert.py:xlarge", 30_000, 58_724_864),
     ("albert.py:xxlarge", 30_000, 222_595_584),
+    ("albert.py:base:attention", 30_000, 63_647_232),  # 64M and 38M in ALBERT's table 4
+    ("albert.py:base:mlp", 30_000, 37_686_528),
   ],
 )
 def test_the_published_sizes_of_encoders(name, rows, parameters):

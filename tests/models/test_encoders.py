@@ -26,6 +26,7 @@ from gpt_jax.models.heads.regress import RegressHead
 from gpt_jax.models.heads.sentence_pair import SentencePairHead
 from gpt_jax.models.loss import model_loss
 from gpt_jax.models.model import ModelConfig, parameter_shapes
+from gpt_jax.models.partly_shared import PartlySharedConfig
 from gpt_jax.models.trunk import Pooler, States
 from gpt_jax.ops.cross_entropy import logits
 from gpt_jax.ops.dropout import step_key
@@ -263,6 +264,31 @@ def test_a_shared_block_is_equal_blocks_with_the_sum_of_their_gradients():
   one, other = (of_copies["trunk"].pop(f"block_{i}") for i in range(2))
   of_copies["trunk"]["block_0"] = jax.tree.map(jnp.add, one, other)
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), grads, of_copies)
+
+
+@pytest.mark.parametrize("shared", ["attention", "mlp"])
+def test_a_shared_sublayer_is_equal_sublayers_with_the_sum_of_their_gradients(shared):
+  apart = dataclasses.replace(ALBERT, shared_layers=False)
+  fields = {field.name: getattr(apart, field.name) for field in dataclasses.fields(apart)}
+  trunk = PartlySharedConfig(**fields, shared=shared)
+  params = random_params(spec_of(trunk))
+  copied = {**params, "trunk": dict(params["trunk"])}
+  names = {shared: f"shared_{shared}", f"{shared}_norm": f"shared_{shared}_norm"}
+  parts = {name: copied["trunk"].pop(of_all) for name, of_all in names.items()}
+  for block in ("block_0", "block_1"):
+    copied["trunk"][block] = {**params["trunk"][block], **parts}
+  value, grads = gradient_of(trunk)(params)
+  expected, of_copies = gradient_of(apart)(copied)
+  np.testing.assert_allclose(value, expected, rtol=1e-6)
+  of_trunk = of_copies["trunk"]
+  for name, of_all in names.items():
+    one, other = (of_trunk[block].pop(name) for block in ("block_0", "block_1"))
+    of_trunk[of_all] = jax.tree.map(jnp.add, one, other)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), grads, of_copies)
+  rows = trunk.rows - trunk.vocab_size  # the padding of the table
+  shapes = parameter_shapes(spec_of(trunk)).items()
+  count = sum(np.prod(shape) for name, shape in shapes if name.startswith("trunk/"))
+  assert trunk.parameter_count() == count - rows * trunk.table_width
 
 
 def test_attention_maps_of_a_shared_block():

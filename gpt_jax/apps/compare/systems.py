@@ -1,4 +1,4 @@
-"""What systems need beside an objective: trunks of about one size, and pairs to translate."""
+"""Trunks of about one size for the rows that are systems, and pairs of texts to translate."""
 
 import dataclasses
 import os

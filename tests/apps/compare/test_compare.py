@@ -240,7 +240,10 @@ def test_equal_seconds_end_at_an_evaluation():
   "changes, message",
   [
     ({"objectives": ["mask"]}, "--objectives=mask: must be among .*; did you mean masked"),
-    ({"budget": "ful"}, "--budget=ful: must be one of smoke, novels, small, full; did you mean full"),
+    (
+      {"budget": "ful"},
+      "--budget=ful: must be one of smoke, novels, small, full; did you mean full",
+    ),
     (
       {"budget": "small", "corpus": ""},
       "--budget=small needs --corpus=DIR, a prepared text: .*--s",
