@@ -18,6 +18,9 @@ from gpt_jax.batch import Batch, Mean, Rows
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.config import from_json, to_json
 from gpt_jax.data.draws import Draw
+from gpt_jax.data.sentence_windows import SENTENCE_END
+from gpt_jax.data.token_file import TokenFile
+from gpt_jax.data.token_writer import TokenWriter
 from gpt_jax.data.windows import Windows, WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.inference.evaluate import make_text_measure
@@ -27,6 +30,7 @@ from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.models.trunk import States
 from gpt_jax.objectives.contrastive import DropoutViews, NeighborSpans
+from gpt_jax.objectives.neighbor_sentences import NeighborSentences
 from gpt_jax.ops.dropout import step_key
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import replicate, to_device
@@ -79,6 +83,40 @@ def test_neighbors_are_the_ends_of_a_window(span, first, short, single):
   batch = NeighborSpans(span=span).bind(None, LENGTH)(windows(), DRAW)
   assert batch.rows.inputs.shape == (8, span or LENGTH // 2)
   assert texts(batch) == [*first, *short, *single, [], []]
+
+
+def test_neighbor_sentences_are_a_sentence_and_the_next_one():
+  rows = np.full((4, LENGTH + 1), -1, np.int32)
+  rows[0, :8] = [1, 2, SENTENCE_END, 3, SENTENCE_END, 4, 5, SENTENCE_END]
+  rows[1, :8] = [6, 7, SENTENCE_END, 8, 9, 10, 11, SENTENCE_END]
+  rows[2, :3] = [12, 13, SENTENCE_END]  # a document's last one
+  batch = NeighborSentences().bind(None, LENGTH)(rows, DRAW)
+  assert batch.rows.inputs.shape == (8, LENGTH // 2)
+  assert texts(batch) == [[1, 2], [3], [6, 7], [8, 9, 10, 11], [], [], [], []]
+
+
+def test_neighbor_sentences_of_a_text(tmp_path):
+  """A pair is a sentence, and the beginning of the next one; hosts make the same ones."""
+  writer, rng = (
+    TokenWriter(str(tmp_path), "train", 100_000, sentences=True),
+    np.random.default_rng(0),
+  )
+  sizes = rng.integers(2, 12, size=200)
+  writer.add(np.arange(sizes.sum()), int(sizes.sum()), 1, sentence_ends=np.cumsum(sizes))
+  writer.close(tokenizer_hash="abc")
+  begins = set(np.cumsum([0, *sizes[:-1]]).tolist())
+  objective = NeighborSentences()
+  rows = objective.windows(TokenFile(str(tmp_path), "train"), WindowsConfig(16, 16))
+  bound = objective.bind(None, 16)
+  whole = bound(rows(0), DRAW)
+  pairs = [(a, b) for a, b in zip(texts(whole)[::2], texts(whole)[1::2], strict=True) if a]
+  assert pairs
+  for first, second in pairs:
+    assert {first[0], second[0]} <= begins and second[0] in range(first[-1] + 1, first[0] + 12)
+    assert first[0] + len(first) == second[0] or len(first) == 8  # half of a row
+  parts = [bound(rows(0, n), Draw(0, 0, n)) for n in np.split(np.arange(16), 4)]
+  together = jax.tree.map(lambda *x: np.concatenate(x), *parts)
+  jax.tree.map(np.testing.assert_array_equal, together, whole)
 
 
 def test_cls_and_sep_enclose_each_text(tiny_tokenizer):
