@@ -68,6 +68,7 @@ def load_start(config: FinetuneConfig, pretrained: str, tokenizer: str) -> Start
     loaded.identity,
     _in_windows(config, format),
     absolute(pretrained),
+    loaded.step,
   )
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 
 from gpt_jax.config import from_json, to_json
 from gpt_jax.errors import InputError, counted
+from gpt_jax.files import exists
 from gpt_jax.models.model import ModelConfig, make_heads
 from gpt_jax.models.trunk import TrunkConfig
 from gpt_jax.parallel.processes import log
@@ -208,7 +210,7 @@ def make_meta(config: FinetuneConfig, task: LabeledTask, start: Start) -> dict[s
   """Metadata that checkpoints record with the parameters."""
   adapter: dict[str, Any] = {}
   if config.adapter is not None:
-    base = {"checkpoint": start.checkpoint, "identity": start.identity}
+    base = {"checkpoint": _this_step(start.checkpoint, start.step), "identity": start.identity}
     adapter = {"adapter": {"config": to_json(config.adapter), "base": base}}
   return {
     **adapter,
@@ -218,6 +220,12 @@ def make_meta(config: FinetuneConfig, task: LabeledTask, start: Start) -> dict[s
     "trained_special": list(start.tokenizer.special.names),
     "sequence_format": to_json(start.format),
   }
+
+
+def _this_step(checkpoint: str, step: int) -> str:
+  """The path of a checkpoint; of a run that of the step, since the run may go on."""
+  of_step = os.path.join(checkpoint.removesuffix("/best"), "checkpoints", str(step))
+  return of_step if exists(of_step) else checkpoint
 
 
 def check_auxiliary_loss(config: FinetuneConfig, task: LabeledTask, start: Start) -> None:

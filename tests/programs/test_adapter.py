@@ -79,6 +79,8 @@ def test_a_checkpoint_holds_the_adapter_and_is_read_as_a_whole_model(run, base, 
   workdir, result = run
   assert result["best"]["dev_accuracy"] > 0.9
   saved, meta, _ = restore_params(f"{workdir}/best")
+  # The run of the base may go on: not its newest step.
+  assert meta["adapter"]["base"]["checkpoint"] == f"{base}/checkpoints/7"
   assert set(saved) == {"adapter", "head"}
   held = flatten_dict(saved["adapter"], sep="/")
   assert {path for path in held if path.endswith("kernel/a")} and "tokens" in held
