@@ -16,7 +16,7 @@ from gpt_jax.errors import InputError
 from gpt_jax.objectives.contrastive import TextPairs
 from gpt_jax.objectives.objective import Bound, Noise
 
-_FIRST = 1 << 16  # tokens of a text, among which should be a line break
+_FIRST = 1 << 16  # tokens of a file, among which should be a line break
 
 
 class _Beginnings(Windows):
@@ -29,6 +29,7 @@ class _Beginnings(Windows):
         f"data.sampling={config.sampling}: a pair is one document; use within_documents"
       )
     super().__init__(tokens, config, seed)
+    # As if no document were longer, so that each is one span from its first token on.
     self._size = np.minimum(self._size, config.length + 1)
     self._span_ends = np.cumsum(self._size >= 2)
     self.spans_per_epoch = int(self._span_ends[-1])
@@ -70,9 +71,11 @@ class LinePairs(TextPairs):
       del draw
       columns = np.arange(room)[None]
       middle = np.argmax(rows == line_id, axis=1)[:, None]  # [B, 1]; 0: there is none
+      # Past the end of a row it is the last place again, which is then made padding.
       places = np.minimum(middle + 1 + columns, rows.shape[1] - 1)
       second = np.take_along_axis(rows, places, axis=1)  # [B, room]
       second[middle + 1 + columns > places] = PAD
+      # A text without a partner would be a candidate of the others that nothing is near.
       is_pair = (middle > 0) & (second[:, :1] >= 0)
       first = np.where(is_pair & (columns < middle), rows[:, :room], PAD)
       return self._batch((first, np.where(is_pair, second, PAD)), tokenizer)

@@ -36,6 +36,7 @@ def documents(name: str, field: str) -> Iterator[Iterable[str]]:
     if len(columns) == 1:
       yield [row[field]]
       continue
+    # A line each: a cell of .csv may have line breaks of its own.
     texts = [" ".join(row[column].split()) for column in columns]
     if not all(texts):
       empty = columns[texts.index("")]
