@@ -5,10 +5,12 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from jax.sharding import Mesh
+
 from gpt_jax.checkpoints.embedding import Embedding
 from gpt_jax.checkpoints.saved import SavedModel, read_json, read_model
 from gpt_jax.errors import InputError
-from gpt_jax.models.adapter import BASE, AdaptedModel, with_rows
+from gpt_jax.models.adapter import BASE, AdaptedModel, Adapter, with_rows
 from gpt_jax.models.generator import generator, language_model
 from gpt_jax.models.model import Model, ModelConfig, parameter_shapes
 from gpt_jax.models.predictor import make_predictor
@@ -150,6 +152,18 @@ class LoadedAdapter(LoadedModel):
   def model(self) -> Any:
     adapter = read_json(self.meta["adapter"]["config"], self.path)
     return AdaptedModel(self.spec.build(), adapter)
+
+  def predictor(self) -> Callable[..., Any]:
+    """As LoadedModel.predictor; adapters of one shape share what it compiles."""
+    adapter, mesh = read_json(self.meta["adapter"]["config"], self.path), make_mesh(MeshConfig())
+    predict = _shared_predictor(self.spec, adapter, mesh)
+    return functools.partial(predict, replicate(self.params, mesh))
+
+
+@functools.lru_cache(32)
+def _shared_predictor(spec: ModelConfig, adapter: Adapter, mesh: Mesh) -> Callable[..., Any]:
+  model: Any = AdaptedModel(spec.build(), adapter)  # it has of Model what is called
+  return make_predictor(model, mesh)
 
 
 def load_unmerged(path: str) -> LoadedAdapter:
