@@ -23,8 +23,7 @@ x 100 on STS-B's dev set: 44.2 before; of :neighbors 49.9 after 100 of its 250 s
 from gpt_jax.apps.backtranslate.line_pairs import LinePairs
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
-from gpt_jax.objectives.contrastive import DropoutViews, NeighborSpans
-from gpt_jax.objectives.neighbor_sentences import NeighborSentences
+from gpt_jax.objectives.contrastive import DropoutViews, NeighborSentences, NeighborSpans
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig

@@ -2,8 +2,8 @@
 
 Rows 2i and 2i + 1 of the batch are a pair, so that each host's rows hold whole pairs. The texts
 come from a window of the token file, at most data.length tokens of one document. Dropout views are
-the window twice (SimCSE, Gao et al. 2021, section 3); neighbor spans are its beginning and its end
-(QuickThoughts, Logeswaran and Lee 2018, with spans in place of sentences).
+the window twice (SimCSE, Gao et al. 2021, section 3); neighbor spans are its beginning and its end;
+neighbor sentences are a sentence and the next one (QuickThoughts, Logeswaran and Lee 2018).
 """
 
 import dataclasses
@@ -12,8 +12,10 @@ import numpy as np
 
 from gpt_jax.batch import Batch, Rows
 from gpt_jax.config import option, register
+from gpt_jax.data.sentence_windows import SENTENCE_END, PackedSentenceWindows
+from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import Tokenizer
-from gpt_jax.data.windows import PAD
+from gpt_jax.data.windows import PAD, WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.objectives.objective import Bound, Noise, Objective
 
@@ -133,6 +135,45 @@ class NeighborSpans(TextPairs):
       return self._batch((first, np.where(inside, second, PAD).astype(np.int32)), tokenizer)
 
     return neighbors
+
+
+@register("neighbor_sentences")
+@dataclasses.dataclass(frozen=True)
+class NeighborSentences(TextPairs):
+  """The first two sentences of a row, at most half of data.length each; both are anchors. A row
+  whose second sentence does not fit, or ends its document before it, is no pair.
+
+  The text needs sentence ends (prepare --sentences).
+  """
+
+  symmetric = True
+
+  def windows(
+    self, tokens: TokenFile, config: WindowsConfig, seed: int = 0
+  ) -> PackedSentenceWindows:
+    """See Objective.windows."""
+    return PackedSentenceWindows(tokens, config, seed)
+
+  def bind(self, tokenizer: Tokenizer, length: int) -> Bound:
+    room = self._room(length // 2, length)
+
+    def pairs(rows: np.ndarray, draw: Noise) -> Batch:
+      """Rows int32 [B, T + 1] of sentences, SENTENCE_END after each, then -1."""
+      del draw
+      is_end = rows == SENTENCE_END
+      ends_before = np.cumsum(is_end, axis=1)  # the number of the sentence that a token is in
+      columns = np.arange(room)[None]
+      begin = is_end.argmax(axis=1)[:, None] + 1  # [B, 1], of the second sentence
+      places = np.minimum(begin + columns, rows.shape[1] - 1)
+      second = np.take_along_axis(rows, places, axis=1)
+      of_second = np.take_along_axis(ends_before, places, axis=1) == 1
+      second = np.where(of_second & (begin + columns == places) & (second >= 0), second, PAD)
+      # A sentence alone would be a negative of all others, and have no partner.
+      is_first = (ends_before == 0)[:, :room] & (second[:, :1] >= 0)
+      first = np.where(is_first, rows[:, :room], PAD)
+      return self._batch((first, second.astype(np.int32)), tokenizer)
+
+    return pairs
 
 
 def _between(rows: np.ndarray, cls: int, sep: int) -> np.ndarray:

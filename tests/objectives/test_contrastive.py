@@ -29,8 +29,7 @@ from gpt_jax.models.loss import model_loss
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.models.trunk import States
-from gpt_jax.objectives.contrastive import DropoutViews, NeighborSpans
-from gpt_jax.objectives.neighbor_sentences import NeighborSentences
+from gpt_jax.objectives.contrastive import DropoutViews, NeighborSentences, NeighborSpans
 from gpt_jax.ops.dropout import step_key
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import replicate, to_device
