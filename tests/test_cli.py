@@ -598,7 +598,7 @@ CASES = [
   ("import_weights --checkpoint=release --out=new", "missing --format"),
   (
     "import_weights --format= --checkpoint=release --out=new",
-    "--format=: must be one of hf, npz, onnx, openai, safetensors",
+    "--format=: must be one of hf, npz, onnx, openai, peft, safetensors",
   ),
   (
     "import_weights --format=torch --checkpoint=release --out=new",

@@ -1,0 +1,150 @@
+"""Embeds texts, finds the nearest ones to a query, and measures that on judged queries."""
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpt_jax.apps.search.index import Index, normalized, read_index, updated, write_index
+from gpt_jax.apps.search.retrieval import measure, read_judged
+from gpt_jax.checkpoints.load import load_model
+from gpt_jax.checkpoints.run_folder import checksum
+from gpt_jax.data.sources.source import chunked_documents, find_all
+from gpt_jax.errors import InputError
+from gpt_jax.files import refuse_url
+from gpt_jax.inference.model import Model
+from gpt_jax.parallel.processes import log
+
+_PART = 1024  # texts that are embedded between two lines of progress
+_SHOWN = 200  # characters of a text
+
+
+def run(
+  checkpoint: str,
+  index: str,
+  *,
+  source: str = "",
+  text_column: str = "text",
+  queries: Sequence[str] = (),
+  count: int = 10,
+) -> list[list[dict[str, Any]]]:
+  """Makes an index or brings it up to date, and answers queries from it.
+
+  Args:
+    checkpoint: see load_model; the one that the index was made with.
+    index: its folder.
+    source: text files, each of them one text, or tables, each row one: see prepare. Only texts that
+      the index lacks are embedded, and those that are gone leave it; "": the index as it is.
+    text_column: of tables.
+    queries: texts.
+    count: answers to each.
+
+  Returns:
+    For each query the nearest texts: {"place", "cosine", "text"}.
+
+  Raises:
+    InputError: no text, no index, or one of another model.
+  """
+  refuse_url(index)
+  if count < 1:
+    raise InputError(f"--count={count}: must be 1 or more")
+  old = read_index(index)
+  if old is None and not source:
+    raise InputError(f"--index={index}: there is none; --source=FILES makes it")
+  loaded = load_model(checkpoint)
+  digest, model = f"{checksum(loaded.params)}-{loaded.tokenizer.hash}", Model(loaded)
+  if old is not None and old.model != digest:
+    raise InputError(
+      f"--checkpoint={checkpoint}: {index} was made with another model; use that one, or a new "
+      "folder"
+    )
+  current = _update(model, digest, old, source, text_column, index) if source else old
+  assert current is not None
+  if not queries:
+    return []
+  numbers, cosines = current.nearest(_embed(model, list(queries)), count)
+  return [
+    [
+      {"place": current.places[n], "cosine": round(float(cosine), 4), "text": current.texts[n]}
+      for n, cosine in zip(*of_query, strict=True)
+    ]
+    for of_query in zip(numbers, cosines, strict=True)
+  ]
+
+
+def evaluate(checkpoint: str, folder: str, split: str = "test") -> dict[str, float]:
+  """nDCG@10, MAP@10, MRR@10 and recall@100 on judged queries, by mteb's definitions.
+
+  Args:
+    checkpoint: see load_model.
+    folder: in BEIR's layout: corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv.
+    split: of the judgments.
+
+  Raises:
+    InputError: a missing or malformed file.
+  """
+  judged = read_judged(folder, split)
+  model = Model(load_model(checkpoint))
+  texts = list(judged.corpus.values())
+  corpus = Index("", list(judged.corpus), texts, normalized(_embed(model, texts)))
+  numbers, _ = corpus.nearest(_embed(model, list(judged.queries.values())), 100)
+  ranked = zip(judged.queries, numbers, strict=True)
+  found = {query: [corpus.places[n] for n in row] for query, row in ranked}
+  return measure(found, judged.relevance)
+
+
+def read_queries(path: str) -> list[str]:
+  """The lines of a file that are not blank. Raises InputError if it has none."""
+  try:
+    with open(path, encoding="utf-8") as file:
+      queries = [line.strip() for line in file if line.strip()]
+  except (OSError, UnicodeDecodeError) as error:
+    raise InputError(f"--queries={path}: cannot be read ({error})") from error
+  if not queries:
+    raise InputError(f"--queries={path}: has no query, one a line")
+  return queries
+
+
+def _update(
+  model: Model, digest: str, old: Index | None, source: str, column: str, folder: str
+) -> Index:
+  places, texts = zip(*_texts(source, column), strict=True)
+  index, embedded = updated(old, digest, places, texts, lambda new: _embed(model, new))
+  write_index(folder, index)
+  gone = 0 if old is None else len(set(old.texts) - set(texts))
+  log(f"{folder}: {len(texts):,} texts, {embedded:,} of them embedded now, {gone:,} removed")
+  return index
+
+
+def _texts(source: str, column: str) -> Iterator[tuple[str, str]]:
+  """(where it is from, text) of each text that is not blank."""
+  found = False
+  for one in find_all(source):
+    for number, chunks in enumerate(chunked_documents(one.name, column), start=1):
+      if text := "".join(chunks).strip():
+        found = True
+        yield f"{os.path.basename(one.name)}:{number}", text
+  if not found:
+    raise InputError(f"--source={source}: has no text")
+
+
+def _embed(model: Model, texts: list[str]) -> np.ndarray:
+  """Vectors [N, D]; of a text longer than the context the mean over its windows."""
+  parts = []
+  for begin in range(0, len(texts), _PART):
+    parts.append(model.embed(texts[begin : begin + _PART], windows="mean"))
+    if len(texts) > _PART:
+      log(f"{min(begin + _PART, len(texts)):,} of {len(texts):,} texts embedded")
+  return np.concatenate(parts)
+
+
+def show(queries: Sequence[str], answers: list[list[dict[str, Any]]]) -> None:
+  """Prints a table: query, rank, cosine, place, text."""
+  rows = ["query\trank\tcosine\tplace\ttext"]
+  for query, nearest in zip(queries, answers, strict=True):
+    for rank, answer in enumerate(nearest, start=1):
+      shown = " ".join(answer["text"].split())[:_SHOWN]
+      rows.append(f"{query}\t{rank}\t{answer['cosine']:.4f}\t{answer['place']}\t{shown}")
+  sys.stdout.write("\n".join(rows) + "\n")

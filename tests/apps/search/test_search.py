@@ -1,0 +1,139 @@
+"""Search: the nearest texts against a full sort, an index that is brought up to date, refusals, and
+the measures of retrieval against scikit-learn's.
+"""
+
+import json
+
+import numpy as np
+import pytest
+from in_process import launch
+
+from gpt_jax.apps.search import index as index_file
+from gpt_jax.apps.search.index import Index, normalized, read_index
+from gpt_jax.apps.search.retrieval import measure
+
+pytestmark = pytest.mark.app
+TEXTS = ["the cat sat on the mat", "the dog ran to the barn", "the old red barn by the sea"]
+
+
+def random_index(count=50, width=8):
+  vectors = normalized(np.random.default_rng(0).normal(size=(count, width)))
+  return Index("", [str(n) for n in range(count)], [f"text {n}" for n in range(count)], vectors)
+
+
+@pytest.mark.parametrize("block", [7, 1000])
+def test_the_nearest_are_those_of_a_full_sort(monkeypatch, block):
+  monkeypatch.setattr(index_file, "_BLOCK", block)
+  index, queries = random_index(), np.random.default_rng(1).normal(size=(4, 8))
+  cosines = normalized(queries) @ index.vectors.T
+  numbers, found = index.nearest(queries, 9)
+  np.testing.assert_array_equal(numbers, np.argsort(-cosines, axis=1)[:, :9])
+  np.testing.assert_allclose(found, -np.sort(-cosines, axis=1)[:, :9], atol=1e-6)
+  assert index.nearest(queries, 99)[0].shape == (4, 50)
+
+
+def test_many_texts_are_searched_by_faiss(monkeypatch):
+  pytest.importorskip("faiss")
+  index, queries = random_index(), np.random.default_rng(1).normal(size=(4, 8))
+  expected = index.nearest(queries, 9)
+  monkeypatch.setattr(index_file, "_MANY", 1)
+  for mine, theirs in zip(index.nearest(queries, 9), expected, strict=True):
+    np.testing.assert_allclose(mine, theirs, atol=1e-6)
+
+
+@pytest.fixture
+def search(finetuned, tmp_path):
+  """search(*flags) -> exit code, output, error, with an index in tmp_path."""
+
+  def run(*flags, checkpoint=finetuned.pretrained, index="index"):
+    return launch("search", f"--checkpoint={checkpoint}", f"--index={tmp_path / index}", *flags)
+
+  return run
+
+
+def write(path, texts):
+  path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+
+
+def test_an_index_is_brought_up_to_date(search, tmp_path):
+  table = tmp_path / "texts.jsonl"
+  write(table, TEXTS[:2])
+  code, out, err = search(f"--source={table}", f"--query={TEXTS[1]}")
+  assert code == 0 and "2 texts, 2 of them embedded now, 0 removed" in err
+  first = out.splitlines()[1].split("\t")
+  assert first[1:4] == ["1", "1.0000", "texts.jsonl:2"] and first[4] == TEXTS[1]
+  before = read_index(str(tmp_path / "index"))
+  write(table, [TEXTS[2], TEXTS[1]])
+  code, out, err = search(f"--source={table}")
+  assert code == 0 and "2 texts, 1 of them embedded now, 1 removed" in err
+  after = read_index(str(tmp_path / "index"))
+  np.testing.assert_array_equal(after.vectors[1], before.vectors[1])
+  assert len(list((tmp_path / "index").iterdir())) == 2  # the old vectors are gone
+  (tmp_path / "queries.txt").write_text("\n".join(TEXTS))
+  code, out, _ = search(f"--queries={tmp_path / 'queries.txt'}", "--count=1")
+  assert code == 0 and len(out.splitlines()) == 4
+
+
+def test_what_is_refused(search, finetuned, tmp_path):
+  table = tmp_path / "texts.jsonl"
+  write(table, TEXTS)
+  refused = lambda *flags, **options: search(*flags, **options)[::2]
+  assert refused("--query=x")[0] == 2 and "--source=FILES makes it" in refused("--query=x")[1]
+  assert "give at least one of them" in refused()[1]
+  assert "--count=0: must be 1 or more" in refused(f"--source={table}", "--count=0")[1]
+  assert search(f"--source={table}")[0] == 0
+  other = f"{finetuned.workdir}/seed_0"
+  assert "was made with another model" in refused("--query=x", checkpoint=other)[1]
+  assert "holds something else" in refused(f"--source={table}", index=".")[1]
+  [vectors] = (tmp_path / "index").glob("*.npy")
+  np.save(vectors, np.zeros((3, 16), np.float32))
+  code, said = refused("--query=x")
+  assert code == 2 and "damaged" in said
+  (tmp_path / "none.txt").write_text("\n")
+  assert "has no query" in refused(f"--queries={tmp_path / 'none.txt'}")[1]
+
+
+def test_the_measures_are_scikit_learns():
+  metrics = pytest.importorskip("sklearn.metrics")
+  rng = np.random.default_rng(0)
+  ids = [f"d{n}" for n in range(30)]
+  for _ in range(20):
+    gains, scores = rng.integers(0, 4, 30), rng.permutation(30)
+    relevance = {"q": dict(zip(ids, gains.tolist(), strict=True))}
+    ranked = [ids[n] for n in np.argsort(-scores)]
+    measured = measure({"q": ranked}, relevance)
+    assert measured["ndcg@10"] == pytest.approx(metrics.ndcg_score([gains], [scores], k=10))
+    first_ten = np.argsort(-scores)[:10]
+    relevant = gains[first_ten] > 0
+    precision = metrics.average_precision_score(relevant, scores[first_ten])
+    share = relevant.sum() / (gains > 0).sum()
+    assert measured["map@10"] == pytest.approx(precision * share)
+    assert measured["mrr@10"] == pytest.approx(1 / (1 + relevant.argmax()) if relevant.any() else 0)
+    assert measured["recall@100"] == 1
+
+
+def test_judged_queries(finetuned, tmp_path):
+  """Each query is one of the texts, so that it is found first."""
+  rows = [{"_id": f"d{n}", "title": "", "text": text} for n, text in enumerate(TEXTS)]
+  (tmp_path / "corpus.jsonl").write_text("\n".join(map(json.dumps, rows)))
+  queries = [{"_id": f"q{n}", "text": text} for n, text in enumerate(TEXTS)]
+  (tmp_path / "queries.jsonl").write_text("\n".join(map(json.dumps, queries)))
+  qrels = tmp_path / "qrels" / "test.tsv"
+  qrels.parent.mkdir()
+  qrels.write_text("query-id\tcorpus-id\tscore\n" + "".join(f"q{n}\td{n}\t1\n" for n in range(3)))
+  command = ["search", f"--checkpoint={finetuned.pretrained}", f"--judged={tmp_path}"]
+  code, out, _ = launch(*command)
+  assert code == 0
+  assert out.split() == [
+    "ndcg@10",
+    "1.0000",
+    "map@10",
+    "1.0000",
+    "mrr@10",
+    "1.0000",
+    "recall@100",
+  ] + ["1.0000"]
+  qrels.write_text("query-id\tcorpus-id\tscore\nq0\td9\t1\n")
+  code, _, err = launch(*command)
+  assert code == 2 and f"{qrels}:2: should have the id of a query" in err
+  assert "qrels/dev.tsv: cannot be read" in launch(*command, "--split=dev")[2]
