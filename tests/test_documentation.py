@@ -20,9 +20,11 @@ def text_of(page: str, root: Path = ROOT) -> str:
 
 
 def named_paths(text: str) -> set[str]:
-  """Paths like gpt_jax/config.py or launch/notebooks/, but none with a <placeholder>."""
+  """Paths like gpt_jax/config.py or launch/notebooks/, but none with a <placeholder>, and not
+  "mine", which a playbook makes.
+  """
   paths = re.findall(rf"(?<![\w./-])(?:{FOLDERS})/[\w./<>*-]*", text)
-  return {path.rstrip(".") for path in paths if not set(path) & set("<>*")}
+  return {path.rstrip(".") for path in paths if not set(path) & set("<>*") and "mine" not in path}
 
 
 def links(text: str) -> set[str]:
