@@ -369,7 +369,7 @@ def _pretrain_at(comparison: _Comparison, name: str, rate: float) -> dict[str, A
 
 def _trained_on_texts(comparison: _Comparison, checkpoint: str, name: str, task: str) -> str:
   """A language model that has gone on from a checkpoint on the training texts of a task."""
-  place = os.path.join(comparison.workdir, "targets", name, task)
+  place = os.path.join(comparison.workdir, "targets", name, task)  # beside runs/ and tasks/
   text, folder = os.path.join(place, "text"), os.path.join(place, "run")
   write_texts(f"{place}/texts.txt", find(task).examples(comparison.data, "train"))
   prepare.run(

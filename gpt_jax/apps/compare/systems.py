@@ -32,6 +32,7 @@ def resized(trunk: Any, like: TransformerConfig) -> Any:
       sizes["units"] = (units,) * (len(trunk.units) - trunk.tied) + (like.width,) * trunk.tied
     return dataclasses.replace(trunk, context=like.context, **sizes)
 
+  # A few hundred configs, which costs less than to solve for the units of each kind of trunk.
   sizes = ((abs(with_units(units).parameter_count() - wanted), units) for units in _UNITS)
   return with_units(min(sizes)[1])
 

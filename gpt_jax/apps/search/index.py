@@ -52,6 +52,7 @@ class Index(NamedTuple):
       cosines = np.concatenate([cosines, block], axis=1)
       of_block = np.arange(begin, begin + block.shape[1])
       numbers = np.concatenate([numbers, np.broadcast_to(of_block, block.shape)], axis=1)
+      # The best so far stand before the block, so that they win where cosines are equal.
       best = np.argsort(-cosines, axis=1, kind="stable")[:, :count]
       cosines, numbers = (np.take_along_axis(x, best, axis=1) for x in (cosines, numbers))
     return numbers, cosines
@@ -103,6 +104,7 @@ def write_index(folder: str, index: Index) -> None:
   name = _name(index.vectors)
   with atomic_file(os.path.join(folder, name), "wb") as file:
     np.save(file, index.vectors)
+  # Last, since it names the vectors: an index that is read has both, or is the old one.
   tree = {"model": index.model, "vectors": name, "places": index.places, "texts": index.texts}
   write_json(os.path.join(folder, ROWS), tree)
   for old in list_folder(folder):
@@ -124,7 +126,7 @@ def updated(
   """An index of these texts, and how many were embedded; vectors of texts that the old one has are
   taken from it, wherever they were.
   """
-  known: dict[str, np.ndarray] = {}
+  known: dict[str, np.ndarray] = {}  # a text that moved to another file keeps its vector
   if old is not None:
     known = dict(zip(old.texts, old.vectors, strict=True))
   new = [text for text in dict.fromkeys(texts) if text not in known]

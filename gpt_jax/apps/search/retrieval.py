@@ -82,6 +82,7 @@ def measure(
     gains = [judgments.get(text, 0) for text in found[query]]
     relevant = sum(gain > 0 for gain in judgments.values())
     ideal = _discounted(sorted(judgments.values(), reverse=True)[:10])
+    # Only what is among the first ten counts, but all that is relevant divides.
     ranks = [rank for rank, gain in enumerate(gains[:10], start=1) if gain > 0]
     precisions = [hits / rank for hits, rank in enumerate(ranks, start=1)]
     of_query = {

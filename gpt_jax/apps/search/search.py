@@ -89,6 +89,7 @@ def evaluate(checkpoint: str, folder: str, split: str = "test") -> dict[str, flo
   model = Model(load_model(checkpoint))
   texts = list(judged.corpus.values())
   corpus = Index("", list(judged.corpus), texts, normalized(_embed(model, texts)))
+  # As many as the measure that looks furthest reads.
   numbers, _ = corpus.nearest(_embed(model, list(judged.queries.values())), 100)
   ranked = zip(judged.queries, numbers, strict=True)
   found = {query: [corpus.places[n] for n in row] for query, row in ranked}
