@@ -32,6 +32,7 @@ class PretrainConfig(RunConfig):
   mesh: MeshConfig = option(MeshConfig(), "how devices are used", resumable=True)
   train: TrainConfig = option(TrainConfig(epochs=100), "length of the run, logs and checkpoints")
   evaluation_batches: int = option(0, "batches of held-out text per evaluation; 0: all", low=0)
+  layer_decay = 1.0  # an option of a LayerwiseConfig
 
   def __post_init__(self):
     super().__post_init__()
@@ -39,8 +40,7 @@ class PretrainConfig(RunConfig):
       raise InputError(
         f"data.length={self.data.length}: must not exceed trunk.context={self.trunk.context}"
       )
-    given = self.objective.gives_source
-    if given != self.trunk.reads_source:
+    if (given := self.objective.gives_source) != self.trunk.reads_source:
       needs = "needs an encoder-decoder" if given else "has nothing for an encoder to read"
       raise InputError(
         f"objective: {type(self.objective).__name__} as configured {needs}; the trunk is a "

@@ -11,8 +11,10 @@ import warnings
 from types import SimpleNamespace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax.traverse_util import flatten_dict, unflatten_dict
 from shared_trainers import shared_trainers
 
 from gpt_jax.batch import Mean
@@ -26,7 +28,7 @@ from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.models.generator import language_model
 from gpt_jax.models.lstm import LSTMConfig
-from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.model import ModelConfig, parameter_shapes
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.causal import causal_batch
 from gpt_jax.objectives.contrastive import DropoutViews
@@ -35,7 +37,7 @@ from gpt_jax.objectives.masked import Masked
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.programs import evaluate, pretrain
 from gpt_jax.programs.pretrain import PretrainConfig
-from gpt_jax.programs.pretrain_start import from_checkpoint
+from gpt_jax.programs.pretrain_start import LayerwiseConfig, from_checkpoint
 from gpt_jax.programs.pretrain_text import data_identity, load_text, make_measure
 from gpt_jax.training import hooks, run
 from gpt_jax.training.interval import Interval
@@ -522,6 +524,25 @@ def test_a_run_starts_from_a_checkpoint(uninterrupted, prepared, tmp_path, monke
     config, prepared, str(tmp_path / "straight"), make_recipe=from_checkpoint(pretrained)
   )
   assert_same_bits(workdir, tmp_path / "straight")
+
+
+def test_layers_below_the_last_one_go_on_at_lower_rates(uninterrupted, prepared):
+  fields = {field.name: getattr(CONFIG, field.name) for field in dataclasses.fields(CONFIG)}
+  config = LayerwiseConfig(**fields | {"trunk": TransformerConfig()}, layer_decay=0.25)
+  recipe = from_checkpoint(uninterrupted[0])(config, pretrain.load_text(config, prepared))
+  shapes = parameter_shapes(recipe.spec)
+  params = unflatten_dict({path: jnp.zeros(shape) for path, shape in shapes.items()}, sep="/")
+  optimizer, schedule, _ = recipe.optimizer(24)
+  state, ones = optimizer.init(params), jax.tree.map(jnp.ones_like, params)
+  updates = None
+  for _ in range(2):  # the first one has rate 0
+    updates, state = optimizer.update(ones, state, params, norm=jnp.float32(1))
+  rates = {path: float(x.ravel()[0]) for path, x in flatten_dict(updates, sep="/").items()}
+  last = rates["trunk/block_0/mlp/in/kernel"]
+  assert last == pytest.approx(-float(schedule(1)), rel=1e-3)  # Adam's step of equal gradients
+  assert rates["trunk/tokens"] == pytest.approx(0.25 * last)
+  with pytest.raises(InputError, match=r"layer_decay=0.25: goes with a checkpoint to start from"):
+    from_checkpoint("")(config, pretrain.load_text(config, prepared))
 
 
 def test_plain_text_goes_on_in_the_checkpoints_format(
