@@ -110,6 +110,7 @@ class PairsTask(Config):
 
 def _columns(path: str, source: str, target: str) -> Iterator[Row]:
   """The pairs of a file that is read a column at a time; rows have numbers from 0, as in errors."""
-  columns = (map("".join, chunked_documents(path, name)) for name in (source, target))
-  for number, (text, translation) in enumerate(zip(*columns, strict=True)):
+  texts = map("".join, chunked_documents(path, source))
+  translations = map("".join, chunked_documents(path, target))
+  for number, (text, translation) in enumerate(zip(texts, translations, strict=True)):
     yield Row((text,), translation, f"{path}:{number}")

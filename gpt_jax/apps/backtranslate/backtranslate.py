@@ -203,7 +203,8 @@ def _table(path: str, column: str, original: str) -> list[dict[str, Any]]:
       if not isinstance(value, str) and (name == column or type(value) not in (int, float)):
         raise InputError(f"{row}: {name} = {value!r}: must be text")
   if original:
-    rows = [record | {original: record[column]} for record in rows]
+    for record in rows:
+      record[original] = record[column]
   return rows
 
 
