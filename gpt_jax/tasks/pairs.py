@@ -110,6 +110,7 @@ class PairsTask(Config):
 
 def _columns(path: str, source: str, target: str) -> Iterator[Row]:
   """The pairs of a file that is read a column at a time; rows have numbers from 0, as in errors."""
+  # Such a file is read once for each of its columns.
   texts = map("".join, chunked_documents(path, source))
   translations = map("".join, chunked_documents(path, target))
   for number, (text, translation) in enumerate(zip(texts, translations, strict=True)):

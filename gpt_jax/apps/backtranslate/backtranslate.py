@@ -187,7 +187,7 @@ def _table(path: str, column: str, original: str) -> list[dict[str, Any]]:
   """
   rows = []
   for record in read_cells(path, (column,)):
-    if type(record) is BlankRow:
+    if type(record) is BlankRow:  # tables may have some between their rows
       continue
     if not isinstance(record, dict):
       raise record
@@ -278,8 +278,10 @@ def noised(words: Sequence[str], noise: float, seed: int, number: int) -> list[s
   if not noise:
     return list(words)
   rng = np.random.default_rng([seed, number])
-  kept = [word for word in words if rng.random() >= noise] or words[:1]
-  filled = [FILLER if rng.random() < noise else word for word in kept]
+  kept = np.array(words)[rng.random(len(words)) >= noise]
+  if not len(kept):
+    kept = np.array(words[:1])  # at least one: a pair has no empty side
+  filled = np.where(rng.random(len(kept)) < noise, FILLER, kept)
   # By sorting places of which each is moved by less than 4, no word passes more than 3 others.
   order = np.argsort(np.arange(len(filled)) + rng.uniform(0, _MOVES + 1, len(filled)))
-  return [filled[place] for place in order]
+  return filled[order].tolist()
