@@ -48,6 +48,7 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
   Raises:
     InputError: the folder exists, no adapter, or one that PEFT's LoRA cannot express.
   """
+  import jax
   import numpy as np
   from flax.traverse_util import flatten_dict
 
@@ -64,16 +65,16 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
     raise InputError(f"format=peft: holds adapters of encoders, this is of {spec.attention} models")
   family = find_family(spec, meta, tokenizer)
   task = from_json(meta["task"]).build("") if "task" in meta else None
-  arrays = {path: np.asarray(x) for path, x in flatten_dict(params, sep="/").items()}
+  arrays = jax.tree.map(np.asarray, flatten_dict(params, sep="/"))
   before = adapt_head(arrays, task, temperature)
-  notes: dict[str, Any] = {name: x.tolist() for name, x in before.items()}
+  notes: dict[str, Any] = jax.tree.map(np.ndarray.tolist, before)
   if temperature is not None:
     notes["temperature"] = temperature
   config = family.config(spec, tokenizer, task)
   layout = family.arrays(spec, config)
   of_head = [array for array in layout if not array.ours.startswith("trunk/")]
   head = to_theirs(of_head, arrays, family.prefix, family.heads)
-  changes = _changes(params["adapter"], adapter.rank, layout, family.prefix)
+  changes, modules = _changes(params["adapter"], adapter.rank, layout, family.prefix)
   model, base = config["architectures"][0], noted["base"]["checkpoint"]
   kind = model[model.index("For") :]
   settings = {
@@ -83,7 +84,7 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
     "r": adapter.rank,
     "lora_alpha": adapter.alpha,
     "lora_dropout": adapter.dropout,
-    "target_modules": sorted({name.partition(".lora_")[0] for name in changes}),
+    "target_modules": modules,
     "modules_to_save": sorted({name.partition(".")[0] for name in head}),
     "inference_mode": True,
   }
@@ -98,12 +99,15 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
       file.write(_CARD.format(model=model, base=base, labels=labels))
 
 
-def _changes(adapter: Any, rank: int, layout: Any, prefix: str) -> dict[str, Any]:
-  """The matrices of an adapter by PEFT's names; layout: of all arrays of the model."""
+def _changes(adapter: Any, rank: int, layout: Any, prefix: str) -> tuple[dict[str, Any], list[str]]:
+  """The matrices of an adapter by PEFT's names, and the modules that they change.
+
+  layout: of all arrays of the model.
+  """
   import numpy as np
   from flax.traverse_util import flatten_dict
 
-  ours, theirs = flatten_dict(adapter, sep="/"), {}
+  ours, theirs, modules = flatten_dict(adapter, sep="/"), {}, []
   for path in ours:
     if not path.endswith(("/a", "/b")):
       raise InputError(
@@ -117,9 +121,10 @@ def _changes(adapter: Any, rank: int, layout: Any, prefix: str) -> dict[str, Any
     # Queries, keys and values share our A. A part of a kernel's outputs has that part of B.
     a, b = ours[f"{path}/a"].reshape(-1, rank), ours[f"{path}/b"][array.part].reshape(rank, -1)
     module = prefix + array.theirs.removesuffix(".weight")
+    modules.append(module)
     for name, x in (("A", a), ("B", b)):
       theirs[f"{module}.lora_{name}.weight"] = np.ascontiguousarray(x.T, np.float32)
-  return theirs
+  return theirs, modules
 
 
 def load(path: str) -> tuple[dict, dict, int, Tokenizer]:
