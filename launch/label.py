@@ -3,6 +3,7 @@
 python launch/label.py my.csv --checkpoint=runs/small --workdir=runs/my [--precision=0.95]
 python launch/label.py my.csv --text=subject --text=body --label=team --checkpoint=DIR --workdir=DIR
 python launch/label.py my.csv --checkpoint=DIR --workdir=DIR --epochs=3 --minutes=30
+python launch/label.py my.csv --checkpoint=DIR --workdir=DIR --pool=unlabeled.csv
 """
 
 from absl import flags
@@ -40,6 +41,12 @@ SKIP_FINETUNING = flags.DEFINE_boolean(
   "has fewer of the dev rows right than TF-IDF, and the 95 % interval of the difference on the "
   "same rows (McNemar's exact test) excludes a gain",
 )
+POOL = flags.DEFINE_string(
+  "pool", DEFAULTS["pool"], "table without labels: write the rows of it to label next, pool.csv"
+)
+POOL_ROWS = flags.DEFINE_integer(
+  "pool_rows", DEFAULTS["pool_rows"], "how many rows of the pool to name", lower_bound=1
+)
 SEED = flags.DEFINE_integer("seed", DEFAULTS["seed"], "seed of the splits and of fine-tuning")
 WORKDIR = command_line.define_workdir()
 
@@ -60,6 +67,8 @@ def main():
     epochs=EPOCHS.value,
     minutes=MINUTES.value,
     skip_finetuning=SKIP_FINETUNING.value,
+    pool=POOL.value,
+    pool_rows=POOL_ROWS.value,
     seed=SEED.value,
   )
   arguments = {"checkpoint": result["checkpoint"], "input": "FILE", "out": "FILE"}

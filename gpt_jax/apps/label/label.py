@@ -33,6 +33,7 @@ from gpt_jax.apps.label.page import (
   about_threshold,
   render,
 )
+from gpt_jax.apps.label.pool import about_pool, choose, read_pool, simulate, write_pool
 from gpt_jax.apps.label.probe import save_probe
 from gpt_jax.apps.label.progress import Progress, TimeLimit
 from gpt_jax.apps.label.table import Labeled, read_labeled, write_splits
@@ -42,7 +43,7 @@ from gpt_jax.apps.report.report import write_report
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_file, with_checksum, write_json
 from gpt_jax.inference.ensemble import load_ensemble
-from gpt_jax.inference.linear_classifier import Linear, fit_best_linear, fit_tfidf
+from gpt_jax.inference.linear_classifier import Linear, fit_best_linear, fit_linear, fit_tfidf
 from gpt_jax.inference.tfidf_classifier import is_tfidf, load_tfidf, save_tfidf
 from gpt_jax.parallel.processes import log
 from gpt_jax.programs import finetune
@@ -105,6 +106,8 @@ def run(
   epochs: int = 0,
   minutes: float = 0.0,
   skip_finetuning: bool | None = None,
+  pool: str = "",
+  pool_rows: int = 100,
   seed: int = 0,
 ) -> dict[str, Any]:
   """Trains three classifiers on a table, and measures what can be trusted.
@@ -121,7 +124,9 @@ def run(
     epochs: of fine-tuning, at most; 0: by the sizes of model and data.
     minutes: that fine-tuning may take now; the same call goes on with it. 0: no limit.
     skip_finetuning: None: if the probe is worse than TF-IDF on the dev rows (McNemar, p < 0.05).
-    seed: of the splits and of fine-tuning.
+    pool: a table of the same text columns without labels: pool.csv then has the rows to label next.
+    pool_rows: how many.
+    seed: of the splits, of fine-tuning and of the rows to label next.
 
   Returns:
     The content of result.json.
@@ -161,6 +166,8 @@ def run(
   }
   suspects = _suspects(table, predicted)
   result["suspects"] = sum(suspect.doubtful for suspect in suspects)
+  if pool:
+    result["pool"] = _rank_pool(job, pool, pool_rows, result)
   _write_results(workdir, result, suspects)
   log(format_result(result))
   return result
@@ -410,6 +417,30 @@ def _predict(folder: str, data_dir: str, progress: Progress) -> dict[str, np.nda
   progress.begin("predicting the test rows", len(examples), "rows")
   probabilities = ensemble.predict(ensemble.encode(examples), 32, progress.update)
   return {"dev": ensemble.dev_set().probabilities, "test": probabilities}
+
+
+def _rank_pool(job: _Job, source: str, count: int, result: dict[str, Any]) -> dict[str, Any]:
+  """Writes pool.csv; what the same choice would have brought on the rows with labels."""
+  task, classes = job.config.task.build(""), job.table.classes
+  rows, num_classes = read_pool(source, task), len(job.table.labels)
+
+  def features(name: str, of_rows: Sequence[Any]) -> np.ndarray:
+    encoded = task.encode([task.example(row) for row in of_rows], *job.start.reads)
+    with Progress(f"reading the {name}") as progress:
+      progress.begin("", len(encoded), "rows")
+      return probe_features(job.start, encoded, progress.update)
+
+  known, unknown = features("labeled rows", job.table.rows), features("pool", rows)
+  train, dev = job.splits["train"], job.splits["dev"]
+  linear = fit_best_linear((known[train], classes[train]), (known[dev], classes[dev]), num_classes)
+  model = fit_linear(known, classes, num_classes, linear.inverse_penalty)
+  probabilities, counts = model(unknown), np.bincount(classes, minlength=num_classes)
+  order = choose(unknown, probabilities, counts, count, job.seed)
+  path = write_pool(job.workdir, rows, order, job.table.labels, probabilities)
+  simulated = simulate(known, classes, num_classes, linear.inverse_penalty)
+  log(f"{path}: the {len(order):,} of {len(rows):,} rows to label next")
+  log(about_pool(simulated, about_curve(result)))
+  return {"rows": len(rows), "chosen": len(order), **simulated}
 
 
 # Doubtful labels ----------------------------------------------------------------------------------

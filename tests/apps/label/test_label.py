@@ -283,6 +283,17 @@ def test_finetuning_is_skipped_where_the_probe_excludes_a_gain(
   assert (points in told) == (lost == 6 and not tunes)
 
 
+def test_rows_of_a_pool_are_ranked(untuned, run_label, tmp_path):
+  pool = tmp_path / "pool.csv"
+  texts = [f"the dog ran {n} miles" for n in range(9)] + ["the old cat sat on door 3"]
+  pool.write_text("text\n" + "".join(f"{text}\n" for text in texts))
+  told, result = run_label(untuned, f"--pool={pool}", "--pool_rows=4", "--skip_finetuning=true")
+  ranked = rows_of(f"{untuned}/pool.csv")
+  assert [texts[int(row["line"]) - 2] for row in ranked] == [row["text"] for row in ranked]
+  assert len(ranked) == 4 and result["pool"]["rows"] == 10
+  assert "the 4 of 10 rows to label next" in told and "When to stop:" in told
+
+
 def test_epochs_and_minutes_limit_finetuning(untuned, run_label, tickets, pretrained):
   limits = "--epochs=1", "--skip_finetuning=false"
   told, result = run_label(untuned, *limits, "--minutes=0.00001")

@@ -1,0 +1,143 @@
+"""Which rows of a table without labels to label next: rows that the model is unsure of, and that
+differ from one another (BADGE, Ash et al. 2020), those first whose label has few rows so far.
+"""
+
+import csv
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from gpt_jax.errors import InputError
+from gpt_jax.files import atomic_file
+from gpt_jax.inference.linear_classifier import fit_linear
+from gpt_jax.programs.predict import read_rows
+from gpt_jax.tasks.readers import Row
+
+SEEDS = 5
+_HELD_OUT = 0.3  # of the labeled rows, in a simulation
+_ROUNDS = 3  # of it, each with twice the labels of the one before
+
+
+def choose(
+  features: np.ndarray, probabilities: np.ndarray, counts: np.ndarray, count: int, seed: int
+) -> np.ndarray:
+  """Numbers of `count` rows in the order to label them, int [count].
+
+  A row stands for the gradient of its loss if the model's guess were right, an outer product of
+  what it got wrong and the features. Rows are drawn as by k-means++: with a probability in
+  proportion to the squared distance from the nearest one that was drawn, here over the root of
+  the number of labels that the guessed class has.
+
+  Args:
+    features: [M, F].
+    probabilities: of the model, [M, K].
+    counts: how many labels each class has, [K].
+  """
+  rng, count = np.random.default_rng(seed), min(count, len(features))
+  guesses = probabilities.argmax(axis=1)
+  errors = probabilities - np.eye(probabilities.shape[1])[guesses]
+  scaled = (features - features.mean(axis=0)) / np.maximum(features.std(axis=0), 1e-6)
+  norms = (errors**2).sum(axis=1) * (scaled**2).sum(axis=1)
+  coldness = 1 / np.sqrt(1 + counts[guesses])
+  chosen = [int((norms * coldness).argmax())]
+  distances = np.full(len(features), np.inf)
+  while len(chosen) < count:
+    last = chosen[-1]
+    # Of outer products the inner product is that of both factors.
+    products = (errors @ errors[last]) * (scaled @ scaled[last])
+    to_last = np.maximum(norms + norms[last] - 2 * products, 0.0)
+    distances = np.minimum(distances, to_last)
+    distances[chosen] = 0.0
+    weights = distances * coldness
+    if not weights.any():  # all others are equal to one that was drawn
+      others = np.setdiff1d(np.arange(len(features)), chosen)
+      return np.array([*chosen, *rng.permutation(others)[: count - len(chosen)]])
+    chosen.append(int(rng.choice(len(features), p=weights / weights.sum())))
+  return np.array(chosen)
+
+
+def simulate(
+  features: np.ndarray, classes: np.ndarray, num_classes: int, inverse_penalty: float
+) -> dict[str, Any]:
+  """What choosing would have brought on rows that have labels, beside rows at random.
+
+  Returns:
+    "labels": of each round; "chosen" and "random": accuracies on rows that are held out, a list of
+    the rounds for each seed; "gain": the mean difference over rounds and seeds, and "deviation",
+    its standard deviation over the seeds.
+  """
+  first = max(2 * num_classes, len(classes) // 2 ** (_ROUNDS + 2), 10)
+  labels = [first * 2**n for n in range(1, _ROUNDS + 1)]
+  accuracies: dict[str, list[list[float]]] = {"chosen": [], "random": []}
+  for seed in range(SEEDS):
+    order = np.random.default_rng(seed).permutation(len(classes))
+    held_out, rest = np.split(order, [round(_HELD_OUT * len(order))])
+    for name, of_name in accuracies.items():
+      known, of_rounds = rest[:first], []
+      for total in labels:
+        others = np.setdiff1d(rest, known, assume_unique=True)
+        if name == "random":
+          more = np.random.default_rng([seed, total]).permutation(others)[: total - len(known)]
+        else:
+          model = fit_linear(features[known], classes[known], num_classes, inverse_penalty)
+          counts = np.bincount(classes[known], minlength=num_classes)
+          of_others = features[others]
+          drawn = choose(of_others, model(of_others), counts, total - len(known), seed)
+          more = others[drawn]
+        known = np.concatenate([known, more])
+        model = fit_linear(features[known], classes[known], num_classes, inverse_penalty)
+        right = model(features[held_out]).argmax(axis=1) == classes[held_out]
+        of_rounds.append(float(right.mean()))
+      of_name.append(of_rounds)
+  gains = np.mean(accuracies["chosen"], axis=1) - np.mean(accuracies["random"], axis=1)
+  measured = {"gain": float(gains.mean()), "deviation": float(gains.std(ddof=1))}
+  return {"labels": labels, **accuracies, **measured}
+
+
+def about_pool(simulated: dict[str, Any], outlook: str) -> str:
+  """What the simulation and the learning curve say, for the console."""
+  first, last = simulated["labels"][0], simulated["labels"][-1]
+  gain, deviation = 100 * simulated["gain"], 100 * simulated["deviation"]
+  verdict = "so label at random" if gain < deviation / SEEDS**0.5 else "so label in this order"
+  return (
+    f"On your labeled rows, with {first:,} to {last:,} labels, chosen rows were worth {gain:+.1f} "
+    f"points of accuracy beside as many at random ({SEEDS} seeds, deviation {deviation:.1f}), "
+    f"{verdict}. When to stop: {outlook}"
+  )
+
+
+def read_pool(source: str, task: Any) -> list[Row]:
+  """The rows of a table without labels.
+
+  Raises:
+    InputError: the first row that cannot be used, or none.
+  """
+  rows = list(_usable(source, task))
+  if not rows:
+    raise InputError(f"--pool={source}: has no rows")
+  return rows
+
+
+def _usable(source: str, task: Any) -> Iterator[Row]:
+  for row in read_rows(source, task):
+    if isinstance(row, InputError):
+      raise row
+    task.example(row)  # raises for an empty text
+    yield row
+
+
+def write_pool(
+  workdir: str, rows: list[Row], order: np.ndarray, labels: Any, probabilities: np.ndarray
+) -> str:
+  """Writes WORKDIR/pool.csv, the rows to label next first, with the model's guess; its path."""
+  path = os.path.join(workdir, "pool.csv")
+  with atomic_file(path) as file:
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["line", "text", "guess", "p(guess)"])
+    for number in order:
+      row, best = rows[number], int(probabilities[number].argmax())
+      cells = [row.location.rpartition(":")[2], "\n".join(row.texts), labels[best]]
+      writer.writerow([*cells, f"{probabilities[number, best]:.4f}"])
+  return path

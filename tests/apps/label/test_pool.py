@@ -1,0 +1,60 @@
+"""Rows to label next: the choice against explicit gradients, and what it brings on made-up rows."""
+
+import numpy as np
+import pytest
+
+from gpt_jax.apps.label.pool import choose, simulate
+
+pytestmark = pytest.mark.app
+
+
+def by_explicit_gradients(features, probabilities, counts, count, seed):
+  """k-means++ on the outer products themselves."""
+  rng = np.random.default_rng(seed)
+  scaled = (features - features.mean(axis=0)) / features.std(axis=0)
+  guesses = probabilities.argmax(axis=1)
+  errors = probabilities.copy()
+  errors[np.arange(len(errors)), guesses] -= 1
+  gradients = np.einsum("nk,nf->nkf", errors, scaled).reshape(len(features), -1)
+  coldness = 1 / np.sqrt(1 + counts[guesses])
+  chosen = [int(((gradients**2).sum(axis=1) * coldness).argmax())]
+  while len(chosen) < count:
+    away = ((gradients[:, None] - gradients[chosen][None]) ** 2).sum(axis=-1).min(axis=1)
+    weights = away * coldness
+    weights[chosen] = 0
+    chosen.append(int(rng.choice(len(features), p=weights / weights.sum())))
+  return chosen
+
+
+def test_the_choice_is_that_of_explicit_gradients():
+  rng = np.random.default_rng(0)
+  features, counts = rng.normal(size=(40, 5)), np.array([9, 1, 4])
+  probabilities = rng.dirichlet(np.ones(3), size=40)
+  found = choose(features, probabilities, counts, 12, 3)
+  assert found.tolist() == by_explicit_gradients(features, probabilities, counts, 12, 3)
+  assert len(set(choose(features, probabilities, counts, 99, 3).tolist())) == 40
+
+
+def test_equal_rows_come_once_before_any_comes_twice():
+  features = np.repeat(np.eye(4), 5, axis=0)
+  probabilities = np.full((20, 2), [0.6, 0.4])
+  found = choose(features, probabilities, np.array([1, 1]), 20, 0)
+  assert sorted((found[:4] // 5).tolist()) == [0, 1, 2, 3]
+  assert sorted(found.tolist()) == list(range(20))
+
+
+def test_the_first_row_is_of_a_class_with_few_labels():
+  features = np.array([[1.0, 0], [-1, 0], [0, 1], [0, -1]])
+  probabilities = np.array([[0.6, 0.4], [0.4, 0.6], [0.9, 0.1], [0.1, 0.9]])
+  assert choose(features, probabilities, np.array([50, 1]), 1, 0).tolist() == [1]
+  assert choose(features, probabilities, np.array([1, 50]), 1, 0).tolist() == [0]
+
+
+def test_chosen_rows_find_rare_classes_sooner():
+  rng = np.random.default_rng(1)
+  classes = rng.choice(6, size=600, p=[0.5, 0.3, 0.1, 0.05, 0.03, 0.02])
+  features = 3 * np.eye(6)[classes] + rng.normal(size=(600, 6))
+  simulated = simulate(features, classes, 6, 1.0)
+  assert simulated["labels"] == [36, 72, 144]
+  assert np.shape(simulated["chosen"]) == np.shape(simulated["random"]) == (5, 3)
+  assert simulated["gain"] > 0
