@@ -6,6 +6,7 @@ import json
 import jax
 import numpy as np
 import pytest
+from shared_trainers import shared_trainers
 
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.mix import MixedHead
@@ -56,6 +57,7 @@ SEVERAL = dataclasses.replace(
 
 
 @pytest.mark.e2e
+@shared_trainers(devices=2)
 def test_from_several_tasks_to_the_model_of_each(tokenizer, tmp_path):
   workdir = str(tmp_path / "run")
   (result,) = finetune.run(SEVERAL, "", "none", workdir, tokenizer=tokenizer)

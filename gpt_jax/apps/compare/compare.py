@@ -306,10 +306,10 @@ def _measure_costs(comparison: _Comparison, results: Results) -> None:
 def _make_row(comparison: _Comparison, results: Results, name: str) -> None:
   """Pre-trains, probes and fine-tunes one row, where this has not been done yet."""
   budget, row = comparison.budget, comparison.rows[name]
-  source = row.starts_from or name
+  source = row.starts_from or name  # which comes before it in the tables
   pretrained = ROWS[source].is_pretrained
-  if pretrained and source not in results["losses"]:
-    _pretrain(comparison, results, source)
+  if row.is_pretrained and name not in results["losses"]:
+    _pretrain(comparison, results, name)
   if pretrained and source not in results["chosen"]:
     log(f"{row.title}: diverges with every learning rate of the budget, so it has no results")
     return

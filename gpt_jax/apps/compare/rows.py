@@ -98,7 +98,8 @@ SPECIAL = tuple(
 
 
 def find_rows(names: Sequence[str]) -> dict[str, Row]:
-  """The rows of these names in the tables' order; all if there are none.
+  """The rows of these names, and those whose checkpoints they start from, in the tables' order; all
+  if there are none.
 
   Raises:
     InputError: an unknown name.
@@ -108,4 +109,5 @@ def find_rows(names: Sequence[str]) -> dict[str, Row]:
       raise InputError(
         f"--objectives={name}: must be among {', '.join(ROWS)}{did_you_mean(name, ROWS)}"
       )
-  return {name: row for name, row in ROWS.items() if not names or name in names}
+  wanted = {*names, *(ROWS[name].starts_from for name in names)}
+  return {name: row for name, row in ROWS.items() if not names or name in wanted}

@@ -37,7 +37,8 @@ def describe(results: Results, budget: Budget, rows: Mapping[str, Row]) -> str:
     *_table(
       "Pre-training",
       "Each loss is the objective's own, in nats: compare it with the same objective's only. "
-      "Seconds are those of the training steps alone, at a pace that was measured in turns.",
+      "Seconds are those of the training steps alone, at a pace that was measured in turns. Rows "
+      "without a loss read no text before fine-tuning, or that of the row they start from.",
       pretraining(results, budget, rows),
     ),
     *_table(

@@ -13,7 +13,7 @@ from tiny_budget import TINY
 from gpt_jax.apps.compare import compare
 from gpt_jax.apps.compare.budgets import BUDGETS, pretrain_config
 from gpt_jax.apps.compare.cost import cost
-from gpt_jax.apps.compare.rows import ROWS
+from gpt_jax.apps.compare.rows import ROWS, find_rows
 from gpt_jax.apps.compare.tables import fine_tuned, probed, step_at_equal_seconds
 from gpt_jax.data import storyworld
 from gpt_jax.errors import InputError
@@ -109,6 +109,13 @@ def test_all_objectives_train_trunks_of_one_size(corpus, budget):
   assert costs["masked"].predicted == pytest.approx(0.15 * costs["causal"].predicted, rel=0.1)
   assert costs["causal"].flops == costs["both_directions"].flops > costs["masked"].flops
   assert costs["neighbors"].predicted == 0
+
+
+def test_a_row_brings_the_one_that_it_starts_from():
+  assert list(find_rows(["none", "adversarial"])) == ["causal", "adversarial", "none"]
+  order = list(ROWS)
+  for name, row in ROWS.items():
+    assert not row.starts_from or order.index(row.starts_from) < order.index(name)
 
 
 def test_what_a_killed_run_had_done_is_kept(compared):
