@@ -153,17 +153,8 @@ def run(
   predicted, finetuning = _train(job, minutes, skip_finetuning)
 
   # 3. What can be said about the one that predicts.
-  result = {
-    "source": os.path.basename(source),
-    "columns": list(table.columns),
-    "label": table.label,
-    "rows": {name: len(numbers) for name, numbers in splits.items()},
-    "skipped": table.skipped,
-    "near_duplicates": _repeated(groups),
-    "finetuning": finetuning,
-    **_compare(predicted, truth, table.labels, precision, workdir),
-    "judges": _accuracy_of_judges(table, predicted),
-  }
+  result: dict[str, Any] = {"source": os.path.basename(source), "finetuning": finetuning}
+  result |= _about(job, predicted, precision)
   suspects = _suspects(table, predicted)
   result["suspects"] = sum(suspect.doubtful for suspect in suspects)
   if pool:
@@ -171,6 +162,22 @@ def run(
   _write_results(workdir, result, suspects)
   log(format_result(result))
   return result
+
+
+def _about(
+  job: _Job, predicted: dict[str, dict[str, np.ndarray]], precision: float
+) -> dict[str, Any]:
+  """The table, and the measures of all models."""
+  table = job.table
+  return {
+    "columns": list(table.columns),
+    "label": table.label,
+    "rows": {name: len(numbers) for name, numbers in job.splits.items()},
+    "skipped": table.skipped,
+    "near_duplicates": _repeated(job.groups),
+    **_compare(predicted, job.truth, table.labels, precision, job.workdir),
+    "judges": _accuracy_of_judges(table, predicted),
+  }
 
 
 def _split(table: Labeled, groups: np.ndarray, seed: int, workdir: str) -> dict[str, np.ndarray]:
@@ -433,6 +440,7 @@ def _rank_pool(job: _Job, source: str, count: int, result: dict[str, Any]) -> di
   known, unknown = features("labeled rows", job.table.rows), features("pool", rows)
   train, dev = job.splits["train"], job.splits["dev"]
   linear = fit_best_linear((known[train], classes[train]), (known[dev], classes[dev]), num_classes)
+  # Of all labels: those that were held out are as good a guide to what is doubtful.
   model = fit_linear(known, classes, num_classes, linear.inverse_penalty)
   probabilities, counts = model(unknown), np.bincount(classes, minlength=num_classes)
   order = choose(unknown, probabilities, counts, count, job.seed)

@@ -1,10 +1,9 @@
-"""Which rows of a table without labels to label next: rows that the model is unsure of, and that
+"""The rows of a table without labels to label next: rows that the model is unsure of, and that
 differ from one another (BADGE, Ash et al. 2020), those first whose label has few rows so far.
 """
 
 import csv
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -40,6 +39,7 @@ def choose(
   errors = probabilities - np.eye(probabilities.shape[1])[guesses]
   scaled = (features - features.mean(axis=0)) / np.maximum(features.std(axis=0), 1e-6)
   norms = (errors**2).sum(axis=1) * (scaled**2).sum(axis=1)
+  # A class without labels yet counts as one with a single label.
   coldness = 1 / np.sqrt(1 + counts[guesses])
   chosen = [int((norms * coldness).argmax())]
   distances = np.full(len(features), np.inf)
@@ -61,7 +61,7 @@ def choose(
 def simulate(
   features: np.ndarray, classes: np.ndarray, num_classes: int, inverse_penalty: float
 ) -> dict[str, Any]:
-  """What choosing would have brought on rows that have labels, beside rows at random.
+  """The benefit that choosing would have had on rows with labels, beside rows at random.
 
   Returns:
     "labels": of each round; "chosen" and "random": accuracies on rows that are held out, a list of
@@ -76,7 +76,7 @@ def simulate(
     held_out, rest = np.split(order, [round(_HELD_OUT * len(order))])
     for name, of_name in accuracies.items():
       known, of_rounds = rest[:first], []
-      for total in labels:
+      for total in labels:  # both begin with the same rows, and grow alike
         others = np.setdiff1d(rest, known, assume_unique=True)
         if name == "random":
           more = np.random.default_rng([seed, total]).permutation(others)[: total - len(known)]
@@ -97,7 +97,7 @@ def simulate(
 
 
 def about_pool(simulated: dict[str, Any], outlook: str) -> str:
-  """What the simulation and the learning curve say, for the console."""
+  """The news of the simulation and the learning curve, for the console."""
   first, last = simulated["labels"][0], simulated["labels"][-1]
   gain, deviation = 100 * simulated["gain"], 100 * simulated["deviation"]
   verdict = "so label at random" if gain < deviation / SEEDS**0.5 else "so label in this order"
@@ -114,18 +114,16 @@ def read_pool(source: str, task: Any) -> list[Row]:
   Raises:
     InputError: the first row that cannot be used, or none.
   """
-  rows = list(_usable(source, task))
+  rows = []
+  for row in read_rows(source, task):
+    match row:
+      case InputError():
+        raise row
+    task.example(row)  # raises for an empty text
+    rows.append(row)
   if not rows:
     raise InputError(f"--pool={source}: has no rows")
   return rows
-
-
-def _usable(source: str, task: Any) -> Iterator[Row]:
-  for row in read_rows(source, task):
-    if isinstance(row, InputError):
-      raise row
-    task.example(row)  # raises for an empty text
-    yield row
 
 
 def write_pool(
