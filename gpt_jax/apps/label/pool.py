@@ -69,7 +69,10 @@ def simulate(
     its standard deviation over the seeds.
   """
   first = max(2 * num_classes, len(classes) // 2 ** (_ROUNDS + 2), 10)
-  labels = [first * 2**n for n in range(1, _ROUNDS + 1)]
+  room = len(classes) - round(_HELD_OUT * len(classes))
+  # A round that takes all rows has nothing to choose; there is one that does not, since every label
+  # has table.MIN_OF_LABEL rows.
+  labels = [first * 2**n for n in range(1, _ROUNDS + 1) if first * 2**n < room]
   accuracies: dict[str, list[list[float]]] = {"chosen": [], "random": []}
   for seed in range(SEEDS):
     order = np.random.default_rng(seed).permutation(len(classes))
@@ -100,7 +103,7 @@ def about_pool(simulated: dict[str, Any], outlook: str) -> str:
   """The news of the simulation and the learning curve, for the console."""
   first, last = simulated["labels"][0], simulated["labels"][-1]
   gain, deviation = 100 * simulated["gain"], 100 * simulated["deviation"]
-  verdict = "so label at random" if gain < deviation / SEEDS**0.5 else "so label in this order"
+  verdict = "so label at random" if gain <= deviation / SEEDS**0.5 else "so label in this order"
   return (
     f"On your labeled rows, with {first:,} to {last:,} labels, chosen rows were worth {gain:+.1f} "
     f"points of accuracy beside as many at random ({SEEDS} seeds, deviation {deviation:.1f}), "

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gpt_jax.apps.label.pool import choose, simulate
+from gpt_jax.apps.label.pool import about_pool, choose, simulate
 
 pytestmark = pytest.mark.app
 
@@ -58,3 +58,13 @@ def test_chosen_rows_find_rare_classes_sooner():
   assert simulated["labels"] == [36, 72, 144]
   assert np.shape(simulated["chosen"]) == np.shape(simulated["random"]) == (5, 3)
   assert simulated["gain"] > 0
+
+
+def test_a_simulation_ends_before_all_rows_are_taken():
+  classes = np.arange(100) % 10
+  features = 3 * np.eye(10)[classes] + np.random.default_rng(2).normal(size=(100, 10))
+  assert simulate(features, classes, 10, 1.0)["labels"] == [40]  # 70 rows are not held out
+
+
+def test_without_any_gain_rows_at_random_do():
+  assert "so label at random" in about_pool({"labels": [20], "gain": 0.0, "deviation": 0.0}, "")
