@@ -50,6 +50,7 @@ from gpt_jax.programs import finetune
 from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.programs.finetune_start import Start, load_start
 from gpt_jax.programs.probe_features import probe_features
+from gpt_jax.tasks.readers import Row
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.trackers import parse_trackers
 
@@ -139,6 +140,7 @@ def run(
   config, start = _load_start(checkpoint, epochs, seed)
   table = read_labeled(source, texts, label, start.tokenizer)
   config = dataclasses.replace(config, task=table.task())
+  unlabeled = _pool_of(pool, table, config) if pool else []
   claim_workdir(workdir, table, start.identity, seed)
   log(table.summary)
   kept = functools.partial(cached, os.path.join(workdir, "work"))
@@ -157,8 +159,8 @@ def run(
   result |= _about(job, predicted, precision)
   suspects = _suspects(table, predicted)
   result["suspects"] = sum(suspect.doubtful for suspect in suspects)
-  if pool:
-    result["pool"] = _rank_pool(job, pool, pool_rows, result)
+  if unlabeled:
+    result["pool"] = _rank_pool(job, unlabeled, pool_rows, result)
   _write_results(workdir, result, suspects)
   log(format_result(result))
   return result
@@ -426,10 +428,14 @@ def _predict(folder: str, data_dir: str, progress: Progress) -> dict[str, np.nda
   return {"dev": ensemble.dev_set().probabilities, "test": probabilities}
 
 
-def _rank_pool(job: _Job, source: str, count: int, result: dict[str, Any]) -> dict[str, Any]:
+def _pool_of(source: str, table: Labeled, config: FinetuneConfig) -> list[Row]:
+  return read_pool(source, config.task.build(""), {tuple(row.texts) for row in table.rows})
+
+
+def _rank_pool(job: _Job, rows: list[Row], count: int, result: dict[str, Any]) -> dict[str, Any]:
   """Writes pool.csv; what the same choice would have brought on the rows with labels."""
   task, classes = job.config.task.build(""), job.table.classes
-  rows, num_classes = read_pool(source, task), len(job.table.labels)
+  num_classes = len(job.table.labels)
 
   def features(name: str, of_rows: Sequence[Any]) -> np.ndarray:
     encoded = task.encode([task.example(row) for row in of_rows], *job.start.reads)
@@ -445,9 +451,9 @@ def _rank_pool(job: _Job, source: str, count: int, result: dict[str, Any]) -> di
   probabilities, counts = model(unknown), np.bincount(classes, minlength=num_classes)
   order = choose(unknown, probabilities, counts, count, job.seed)
   path = write_pool(job.workdir, rows, order, job.table.labels, probabilities)
-  simulated = simulate(known, classes, num_classes, linear.inverse_penalty)
+  simulated = simulate(known, classes, job.groups, num_classes, linear.inverse_penalty)
   log(f"{path}: the {len(order):,} of {len(rows):,} rows to label next")
-  log(about_pool(simulated, about_curve(result)))
+  log(about_pool(simulated, result["curve"], len(dev) + len(job.splits["test"])))
   return {"rows": len(rows), "chosen": len(order), **simulated}
 
 

@@ -11,8 +11,10 @@ import numpy as np
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_file
 from gpt_jax.inference.linear_classifier import fit_linear
+from gpt_jax.parallel.processes import log
 from gpt_jax.programs.predict import read_rows
 from gpt_jax.tasks.readers import Row
+from gpt_jax.tasks.task import unusable_rows
 
 SEEDS = 5
 _HELD_OUT = 0.3  # of the labeled rows, in a simulation
@@ -59,9 +61,16 @@ def choose(
 
 
 def simulate(
-  features: np.ndarray, classes: np.ndarray, num_classes: int, inverse_penalty: float
+  features: np.ndarray,
+  classes: np.ndarray,
+  groups: np.ndarray,
+  num_classes: int,
+  inverse_penalty: float,
 ) -> dict[str, Any]:
   """The benefit that choosing would have had on rows with labels, beside rows at random.
+
+  Args:
+    groups: int [N], of near-duplicates, which are held out together.
 
   Returns:
     "labels": of each round; "chosen" and "random": accuracies on rows that are held out, a list of
@@ -69,14 +78,13 @@ def simulate(
     its standard deviation over the seeds.
   """
   first = max(2 * num_classes, len(classes) // 2 ** (_ROUNDS + 2), 10)
-  room = len(classes) - round(_HELD_OUT * len(classes))
+  splits = [_split(groups, seed) for seed in range(SEEDS)]
+  room = min(len(rest) for rest, _ in splits)
   # A round that takes all rows has nothing to choose; there is one that does not, since every label
   # has table.MIN_OF_LABEL rows.
   labels = [first * 2**n for n in range(1, _ROUNDS + 1) if first * 2**n < room]
   accuracies: dict[str, list[list[float]]] = {"chosen": [], "random": []}
-  for seed in range(SEEDS):
-    order = np.random.default_rng(seed).permutation(len(classes))
-    held_out, rest = np.split(order, [round(_HELD_OUT * len(order))])
+  for seed, (rest, held_out) in enumerate(splits):
     for name, of_name in accuracies.items():
       known, of_rounds = rest[:first], []
       for total in labels:  # both begin with the same rows, and grow alike
@@ -99,33 +107,57 @@ def simulate(
   return {"labels": labels, **accuracies, **measured}
 
 
-def about_pool(simulated: dict[str, Any], outlook: str) -> str:
-  """The news of the simulation and the learning curve, for the console."""
+def _split(groups: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+  """Rows to choose from, in a random order, and rows that are held out."""
+  rng, names = np.random.default_rng(seed), np.unique(groups)
+  held_out = np.isin(groups, rng.permutation(names)[: round(_HELD_OUT * len(names))])
+  return rng.permutation(np.flatnonzero(~held_out)), np.flatnonzero(held_out)
+
+
+def about_pool(simulated: dict[str, Any], curve: dict[str, Any], held_out: int) -> str:
+  """The news of the simulation and the learning curve, for the console.
+
+  Args:
+    curve: see measures.measure_curve.
+    held_out: rows on which it was measured.
+  """
   first, last = simulated["labels"][0], simulated["labels"][-1]
   gain, deviation = 100 * simulated["gain"], 100 * simulated["deviation"]
   verdict = "so label at random" if gain <= deviation / SEEDS**0.5 else "so label in this order"
+  accuracy = curve[curve["model"]][-1]
+  error = 100 * (accuracy * (1 - accuracy) / held_out) ** 0.5
+  stop = "label more" if 100 * curve["gain"] >= error else "stop"
   return (
     f"On your labeled rows, with {first:,} to {last:,} labels, chosen rows were worth {gain:+.1f} "
     f"points of accuracy beside as many at random ({SEEDS} seeds, deviation {deviation:.1f}), "
-    f"{verdict}. When to stop: {outlook}"
+    f"{verdict}. Stop where twice the labels promise less than the standard error on your "
+    f"{held_out:,} held-out rows: now {100 * curve['gain']:.1f} and {error:.1f} points, so {stop}."
   )
 
 
-def read_pool(source: str, task: Any) -> list[Row]:
-  """The rows of a table without labels.
+def read_pool(source: str, task: Any, labeled: set[tuple[str, ...]]) -> list[Row]:
+  """The rows of a table without labels, but for those whose texts have one already; names those
+  that cannot be used.
 
   Raises:
-    InputError: the first row that cannot be used, or none.
+    InputError: a file that cannot be read, or no row is left.
   """
-  rows = []
+  rows, problems = [], []
   for row in read_rows(source, task):
-    match row:
-      case InputError():
-        raise row
-    task.example(row)  # raises for an empty text
-    rows.append(row)
+    try:
+      match row:
+        case InputError():
+          raise row
+      task.example(row)  # raises for an empty text
+    except InputError as problem:
+      problems.append(problem)
+      continue
+    if tuple(row.texts) not in labeled:
+      rows.append(row)
+  if problems:
+    log(f"left out of the pool: {unusable_rows(problems)}")
   if not rows:
-    raise InputError(f"--pool={source}: has no rows")
+    raise InputError(f"--pool={source}: has no row without a label in the other table")
   return rows
 
 

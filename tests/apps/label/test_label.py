@@ -283,7 +283,7 @@ def test_finetuning_is_skipped_where_the_probe_excludes_a_gain(
   assert (points in told) == (lost == 6 and not tunes)
 
 
-def test_rows_of_a_pool_are_ranked(untuned, run_label, tmp_path):
+def test_rows_of_a_pool_are_ranked(untuned, run_label, tickets, pretrained, tmp_path):
   pool = tmp_path / "pool.csv"
   texts = [f"the dog ran {n} miles" for n in range(9)] + ["the old cat sat on door 3"]
   pool.write_text("text\n" + "".join(f"{text}\n" for text in texts))
@@ -291,7 +291,13 @@ def test_rows_of_a_pool_are_ranked(untuned, run_label, tmp_path):
   ranked = rows_of(f"{untuned}/pool.csv")
   assert [texts[int(row["line"]) - 2] for row in ranked] == [row["text"] for row in ranked]
   assert len(ranked) == 4 and result["pool"]["rows"] == 10
-  assert "the 4 of 10 rows to label next" in told and "When to stop:" in told
+  assert "the 4 of 10 rows to label next" in told and "so stop." in told
+  shutil.rmtree(untuned)
+  with pool.open("w", newline="") as file:  # a row that has a label, and one that is empty
+    csv.writer(file).writerows([["text"], [rows_of(tickets.path)[0]["text"]], [" "]])
+  with pytest.raises(InputError, match=r"--pool=.*: has no row without a label"):  # before work
+    label.run(tickets.path, pretrained, untuned, label="team", pool=str(pool))
+  assert not os.path.exists(untuned)
 
 
 def test_epochs_and_minutes_limit_finetuning(untuned, run_label, tickets, pretrained):

@@ -54,7 +54,7 @@ def test_chosen_rows_find_rare_classes_sooner():
   rng = np.random.default_rng(1)
   classes = rng.choice(6, size=600, p=[0.5, 0.3, 0.1, 0.05, 0.03, 0.02])
   features = 3 * np.eye(6)[classes] + rng.normal(size=(600, 6))
-  simulated = simulate(features, classes, 6, 1.0)
+  simulated = simulate(features, classes, np.arange(600), 6, 1.0)
   assert simulated["labels"] == [36, 72, 144]
   assert np.shape(simulated["chosen"]) == np.shape(simulated["random"]) == (5, 3)
   assert simulated["gain"] > 0
@@ -63,8 +63,15 @@ def test_chosen_rows_find_rare_classes_sooner():
 def test_a_simulation_ends_before_all_rows_are_taken():
   classes = np.arange(100) % 10
   features = 3 * np.eye(10)[classes] + np.random.default_rng(2).normal(size=(100, 10))
-  assert simulate(features, classes, 10, 1.0)["labels"] == [40]  # 70 rows are not held out
+  assert simulate(features, classes, np.arange(100), 10, 1.0)["labels"] == [
+    40
+  ]  # 70 rows are not held out
 
 
-def test_without_any_gain_rows_at_random_do():
-  assert "so label at random" in about_pool({"labels": [20], "gain": 0.0, "deviation": 0.0}, "")
+def test_what_is_said_of_a_simulation():
+  curve = {"model": "probe", "probe": [0.5, 0.8], "gain": 0.05}
+  simulated = {"labels": [20, 40], "gain": 0.0, "deviation": 0.0}
+  told = about_pool(simulated, curve, 100)
+  assert "so label at random" in told and "now 5.0 and 4.0 points, so label more" in told
+  told = about_pool(simulated | {"gain": 0.02}, curve | {"gain": 0.01}, 100)
+  assert "so label in this order" in told and told.endswith("so stop.")
