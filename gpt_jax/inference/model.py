@@ -195,7 +195,7 @@ class Model:
       raise InputError(f"windows={windows!r}: must be mean or max, or empty for no windows")
     if stride < 0 or (stride and not windows):
       raise InputError(f"stride={stride}: must be 0 or more tokens, and needs windows=mean or max")
-    embedding, reader = self._embedding, self.loaded.encoder_alone()
+    embedding, reader = self.embedding, self.loaded.encoder_alone()
     model, params = reader.model, {"trunk": reader.params["trunk"]}
     context = min(self.loaded.spec.trunk.context, embedding.longest or sys.maxsize)
     pieces, ends = self._pieces(_text_list(texts), context, truncate, stride if windows else None)
@@ -333,7 +333,7 @@ class Model:
     return next((x for x in self.loaded.spec.heads if x.scope == "contrastive"), None)
 
   @functools.cached_property
-  def _embedding(self) -> Embedding:
+  def embedding(self) -> Embedding:
     """How `embed` reads the hidden states."""
     if self._contrastive:
       return Embedding(self._contrastive.pooling)
@@ -348,7 +348,7 @@ class Model:
     if spec.kind == "encoder-decoder" or isinstance(spec.trunk, T5Config):
       return [], [special["sep"]]  # as every source in training
     framed = "cls" in self.loaded.format.special and {"cls", "sep"} <= {*special}
-    if self._embedding.pooling == "cls" or framed and not self._contrastive:
+    if self.embedding.pooling == "cls" or framed and not self._contrastive:
       return [special["cls"]], [special["sep"]]
     return [], []
 

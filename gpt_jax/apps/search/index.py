@@ -13,6 +13,7 @@ from gpt_jax.packages import require
 
 ROWS = "index.json"
 _BLOCK = 1 << 16  # vectors that are compared at a time
+_QUERIES = 256  # at a time
 _MANY = 1_000_000  # from which on faiss is worth its installation
 _LIMIT = 1 << 33  # bytes of index.json
 
@@ -45,6 +46,14 @@ class Index(NamedTuple):
     count = min(count, len(self.vectors))
     if len(self.vectors) >= _MANY:
       return _by_faiss(self.vectors, queries, count)
+    # Queries in blocks, too, so that memory does not grow with their number.
+    parts = [
+      self._nearest(part, count) for part in np.array_split(queries, -(-len(queries) // _QUERIES))
+    ]
+    numbers, cosines = (np.concatenate(x) for x in zip(*parts, strict=True))
+    return numbers, cosines
+
+  def _nearest(self, queries: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     numbers: np.ndarray = np.zeros((len(queries), 0), np.int64)
     cosines: np.ndarray = np.zeros((len(queries), 0), np.float32)
     for begin in range(0, len(self.vectors), _BLOCK):

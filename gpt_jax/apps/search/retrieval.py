@@ -29,7 +29,7 @@ class Judged(NamedTuple):
 def read_judged(folder: str, split: str) -> Judged:
   """Raises InputError, with file and line, for what is missing or malformed."""
   corpus = {
-    row["_id"]: f"{row.get('title', '')} {row['text']}".strip()
+    row["_id"]: f"{row.get('title') or ''} {row['text']}".strip()
     for row in _rows(os.path.join(folder, "corpus.jsonl"))
   }
   texts = {row["_id"]: row["text"] for row in _rows(os.path.join(folder, "queries.jsonl"))}
@@ -53,9 +53,11 @@ def _rows(path: str) -> list[dict[str, str]]:
   for number, line in enumerate(_lines(path), start=1):
     try:
       row = json.loads(line)
-      assert isinstance(row["_id"], str) and isinstance(row["text"], str)
-    except (ValueError, KeyError, TypeError, AssertionError) as error:
-      raise InputError(f'{path}:{number}: should be {{"_id": "…", "text": "…"}}') from error
+      strings = {name: row[name] for name in ("_id", "text") if isinstance(row[name], str)}
+    except (ValueError, KeyError, TypeError):
+      strings = {}
+    if len(strings) < 2:
+      raise InputError(f'{path}:{number}: should be {{"_id": "…", "text": "…"}}')
     rows.append(row)
   return rows
 

@@ -1,6 +1,5 @@
 """Embeds texts, finds the nearest ones to a query, and measures that on judged queries."""
 
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -54,7 +53,9 @@ def run(
   if old is None and not source:
     raise InputError(f"--index={index}: there is none; --source=FILES makes it")
   loaded = load_model(checkpoint)
-  digest, model = f"{checksum(loaded.params)}-{loaded.tokenizer.hash}", Model(loaded)
+  model = Model(loaded)
+  # The same weights may be read in other ways: the mean of a text's tokens, or its first one.
+  digest = f"{checksum(loaded.params)}-{loaded.tokenizer.hash}-{model.embedding.pooling}"
   if old is not None and old.model != digest:
     raise InputError(
       f"--checkpoint={checkpoint}: {index} was made with another model; use that one, or a new "
@@ -87,12 +88,16 @@ def evaluate(checkpoint: str, folder: str, split: str = "test") -> dict[str, flo
   """
   judged = read_judged(folder, split)
   model = Model(load_model(checkpoint))
-  texts = list(judged.corpus.values())
-  corpus = Index("", list(judged.corpus), texts, normalized(_embed(model, texts)))
-  # As many as the measure that looks furthest reads.
-  numbers, _ = corpus.nearest(_embed(model, list(judged.queries.values())), 100)
-  ranked = zip(judged.queries, numbers, strict=True)
-  found = {query: [corpus.places[n] for n in row] for query, row in ranked}
+  # A text without a word is no answer to any query.
+  texts = {name: text for name, text in judged.corpus.items() if text.strip()}
+  vectors = normalized(_embed(model, list(texts.values())))
+  corpus = Index("", list(texts), list(texts.values()), vectors)
+  # One more than the measure that looks furthest reads: a text may be the query itself.
+  numbers, _ = corpus.nearest(_embed(model, list(judged.queries.values())), 101)
+  found = {}
+  for query, row in zip(judged.queries, numbers, strict=True):
+    places = [corpus.places[n] for n in row]
+    found[query] = [place for place in places if place != query][:100]
   return measure(found, judged.relevance)
 
 
@@ -126,7 +131,7 @@ def _texts(source: str, column: str) -> Iterator[tuple[str, str]]:
     for number, chunks in enumerate(chunked_documents(one.name, column), start=1):
       if text := "".join(chunks).strip():
         found = True
-        yield f"{os.path.basename(one.name)}:{number}", text
+        yield f"{one.name}:{number}", text
   if not found:
     raise InputError(f"--source={source}: has no text")
 

@@ -10,7 +10,7 @@ from in_process import launch
 
 from gpt_jax.apps.search import index as index_file
 from gpt_jax.apps.search.index import Index, normalized, read_index
-from gpt_jax.apps.search.retrieval import measure
+from gpt_jax.apps.search.retrieval import measure, read_judged
 
 pytestmark = pytest.mark.app
 TEXTS = ["the cat sat on the mat", "the dog ran to the barn", "the old red barn by the sea"]
@@ -24,6 +24,7 @@ def random_index(count=50, width=8):
 @pytest.mark.parametrize("block", [7, 1000])
 def test_the_nearest_are_those_of_a_full_sort(monkeypatch, block):
   monkeypatch.setattr(index_file, "_BLOCK", block)
+  monkeypatch.setattr(index_file, "_QUERIES", 3)  # of four
   index, queries = random_index(), np.random.default_rng(1).normal(size=(4, 8))
   cosines = normalized(queries) @ index.vectors.T
   numbers, found = index.nearest(queries, 9)
@@ -61,7 +62,7 @@ def test_an_index_is_brought_up_to_date(search, tmp_path):
   code, out, err = search(f"--source={table}", f"--query={TEXTS[1]}")
   assert code == 0 and "2 texts, 2 of them embedded now, 0 removed" in err
   first = out.splitlines()[1].split("\t")
-  assert first[1:4] == ["1", "1.0000", "texts.jsonl:2"] and first[4] == TEXTS[1]
+  assert first[1:4] == ["1", "1.0000", f"{table}:2"] and first[4] == TEXTS[1]
   before = read_index(str(tmp_path / "index"))
   write(table, [TEXTS[2], TEXTS[1]])
   code, out, err = search(f"--source={table}")
@@ -114,13 +115,15 @@ def test_the_measures_are_scikit_learns():
 
 def test_judged_queries(finetuned, tmp_path):
   """Each query is one of the texts, so that it is found first."""
-  rows = [{"_id": f"d{n}", "title": "", "text": text} for n, text in enumerate(TEXTS)]
+  rows = [{"_id": f"d{n}", "title": None, "text": text} for n, text in enumerate([*TEXTS, " "])]
+  rows.insert(0, {"_id": "q1", "text": TEXTS[1]})  # a query, which is no answer to itself
   (tmp_path / "corpus.jsonl").write_text("\n".join(map(json.dumps, rows)))
   queries = [{"_id": f"q{n}", "text": text} for n, text in enumerate(TEXTS)]
   (tmp_path / "queries.jsonl").write_text("\n".join(map(json.dumps, queries)))
   qrels = tmp_path / "qrels" / "test.tsv"
   qrels.parent.mkdir()
   qrels.write_text("query-id\tcorpus-id\tscore\n" + "".join(f"q{n}\td{n}\t1\n" for n in range(3)))
+  assert read_judged(str(tmp_path), "test").corpus["d1"] == TEXTS[1]
   command = ["search", f"--checkpoint={finetuned.pretrained}", f"--judged={tmp_path}"]
   code, out, _ = launch(*command)
   assert code == 0
