@@ -138,12 +138,13 @@ def pretrain_config(budget: Budget, row: Row, rate: float) -> PretrainConfig:
     objective=objective,
     data=WindowsConfig(batch_size=budget.batch_size, length=budget.length),
     optim=OptimConfig(learning_rate=rate, warmup_steps=budget.warmup_steps),
-    train=pretrain_train(budget),
+    train=pretrain_length(budget),
     evaluation_batches=budget.evaluation_batches,
   )
 
 
-def pretrain_train(budget: Budget) -> TrainConfig:
+def pretrain_length(budget: Budget) -> TrainConfig:
+  """Steps of a pre-training run, its evaluations and checkpoints."""
   return TrainConfig(
     steps=budget.steps,
     log_every=max(1, budget.steps // 40),
@@ -174,7 +175,7 @@ def translation_config(budget: Budget, row: Row, rate: float) -> FinetuneConfig:
     batch_size=budget.batch_size * max(1, budget.length // (2 * PAIR_LENGTH)),
     trunk=resized(of_system.trunk, budget.trunk),
     optim=OptimConfig(learning_rate=rate, warmup_steps=budget.warmup_steps),
-    train=pretrain_train(budget),
+    train=pretrain_length(budget),
   )
 
 
@@ -188,14 +189,15 @@ def finetune_config(budget: Budget, row: Row, task: str, *, from_scratch: bool) 
     config = load_config(f"configs/{row.tuning}:{task}")
     if not row.starts_from:  # a system's schedule is a part of it
       optim = dataclasses.replace(config.optim, learning_rate=rate)
-    if not row.is_pretrained:
-      trunk = resized(config.trunk, budget.trunk) if not row.starts_from else trunk
+      if from_scratch:
+        trunk = resized(config.trunk, budget.trunk)
   return dataclasses.replace(
     config,
     lm_weight=0.0,
     batch_size=batch_size,
     train_examples=budget.examples,
     dev_examples=budget.dev_examples,
+    unlabeled=config.unlabeled and not row.supervised,
     trunk=trunk,
     optim=optim,
     train=TrainConfig(epochs=epochs, log_every=50, evaluate_every=_NEVER, keep_checkpoints=1),

@@ -24,7 +24,7 @@ from gpt_jax.apps.compare.budgets import (
 )
 from gpt_jax.apps.compare.cost import Cost, cost, paces, parameters
 from gpt_jax.apps.compare.probe import probe_score, probe_start
-from gpt_jax.apps.compare.rows import ROWS, SPECIAL, Row, find_rows
+from gpt_jax.apps.compare.rows import SPECIAL, Row, find_rows
 from gpt_jax.apps.compare.systems import PAIR_LENGTH, write_pairs, write_texts
 from gpt_jax.apps.compare.tables import Results, as_csv, describe, is_finite, step_at_equal_seconds
 from gpt_jax.apps.report import pages, plot
@@ -141,7 +141,7 @@ class _Comparison:
   def checkpoint(self, results: Results, name: str) -> str:
     """Checkpoint that a row's fine-tuning starts from; "none" for one that is not pre-trained."""
     source = self.rows[name].starts_from or name
-    if not ROWS[source].is_pretrained:
+    if not self.rows[source].is_pretrained:
       return "none"
     return self.folder(source, results["chosen"][source])
 
@@ -295,9 +295,9 @@ def _measure_costs(comparison: _Comparison, results: Results) -> None:
       of_row = Cost(*parameters(ModelConfig(trunk, (), trunk.attention)), 0.0, 0.0)
     results["costs"][name] = of_row._asdict()
     log(f"{row.title}: trunk {of_row.trunk:,} parameters, head {of_row.head:,}")
-  like = [name for name, row in comparison.rows.items() if not row.config and not row.tuning]
-  trunks = {results["costs"][name]["trunk"] for name in like}
-  assert len(trunks) <= 1, f"Transformers of different sizes: {results['costs']}"
+  same = [name for name, row in comparison.rows.items() if not row.config and not row.tuning]
+  trunks = {results["costs"][name]["trunk"] for name in same}
+  assert len(trunks) <= 1, f"trunks of different sizes: {results['costs']}"
   if any(name not in results["pace"] for name in recipes):  # all again: they are compared
     results["pace"] = paces(recipes)
   comparison.save(results)
@@ -307,7 +307,7 @@ def _make_row(comparison: _Comparison, results: Results, name: str) -> None:
   """Pre-trains, probes and fine-tunes one row, where this has not been done yet."""
   budget, row = comparison.budget, comparison.rows[name]
   source = row.starts_from or name  # which comes before it in the tables
-  pretrained = ROWS[source].is_pretrained
+  pretrained = comparison.rows[source].is_pretrained
   if row.is_pretrained and name not in results["losses"]:
     _pretrain(comparison, results, name)
   if pretrained and source not in results["chosen"]:
@@ -327,7 +327,7 @@ def _pretrain(comparison: _Comparison, results: Results, name: str) -> None:
   """One run for each peak learning rate; the row is that with the lowest held-out loss, if any
   run ends with one.
   """
-  budget, row = comparison.budget, ROWS[name]
+  budget, row = comparison.budget, comparison.rows[name]
   # A translator is measured by what it writes.
   metric, sign = ("dev_bleu", -1) if row.translates else ("valid_loss", 1)
   last_losses = results["trials"].setdefault(name, {})
@@ -356,7 +356,8 @@ def _pretrain(comparison: _Comparison, results: Results, name: str) -> None:
 
 def _pretrain_at(comparison: _Comparison, name: str, rate: float) -> dict[str, Any]:
   """The last evaluation of a run, on the text or on pairs made from it."""
-  budget, row, folder = comparison.budget, ROWS[name], comparison.folder(name, rate)
+  budget, row = comparison.budget, comparison.rows[name]
+  folder = comparison.folder(name, rate)
   options: dict[str, Any] = {"trackers": parse_trackers("auto", folder), "on_end": [write_report]}
   if row.translates:
     translation = translation_config(budget, row, rate)
@@ -390,8 +391,6 @@ def _fine_tune(
   budget, row = comparison.budget, comparison.rows[name]
   scratch = checkpoint == "none"
   config = finetune_config(budget, row, task, from_scratch=scratch)
-  if name == "twin":
-    config = dataclasses.replace(config, unlabeled=False)
   if row.tunes_on_texts:
     checkpoint = _trained_on_texts(comparison, checkpoint, name, task)
   folder = os.path.join(comparison.workdir, "tasks", name, task)
@@ -463,7 +462,8 @@ def _report(comparison: _Comparison, results: Results) -> None:
   ):
     with atomic_file(os.path.join(comparison.workdir, name)) as file:
       file.write(content)
-  done = [name for name in comparison.rows if name in results["losses"] and ROWS[name].reads_text]
+  rows = comparison.rows.items()
+  done = [name for name, row in rows if row.reads_text and name in results["losses"]]
   if done:
     folders = [comparison.checkpoint(results, name) for name in done]
     plot.run(folders, os.path.join(comparison.workdir, "curves.png"), overwrite=True)

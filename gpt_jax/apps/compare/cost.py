@@ -46,7 +46,8 @@ def parameters(spec: ModelConfig) -> tuple[int, int]:
 def cost(recipe: Recipe) -> Cost:
   """The Cost of a run."""
   trunk, train = recipe.spec.trunk, recipe.config.train
-  batches = [recipe.batches(train).at(n % train.steps) for n in range(_COUNTED)]
+  batch_at = recipe.batches(train).at
+  batches = [batch_at(n % train.steps) for n in range(_COUNTED)]
   rows, length = batches[0].rows.inputs.shape
   predictions = batches[0].predictions
   predicted = [float(b.predictions.weights.sum()) if b.predictions else 0.0 for b in batches]

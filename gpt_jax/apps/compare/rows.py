@@ -31,6 +31,7 @@ class Row:
     starts_from: the row whose checkpoint it is fine-tuned from; "": its own.
     translates: whether it is pre-trained on pairs of texts.
     tunes_on_texts: whether a checkpoint is trained further on the texts of a task first.
+    supervised: whether it learns from labels alone, where its tuning has unlabeled text too.
     pooling: of the tasks that it can learn, see Task; (): all.
   """
 
@@ -43,6 +44,7 @@ class Row:
   starts_from: str = ""
   translates: bool = False
   tunes_on_texts: bool = False
+  supervised: bool = False
   pooling: tuple[str, ...] = ()
 
   @property
@@ -87,7 +89,9 @@ ROWS = {
     translates=True,
     pooling=_ONE_LABEL,
   ),
-  "twin": Row("supervised twin", tuning="cross_view.py:small", pooling=("sum", "")),
+  "twin": Row(
+    "supervised twin", tuning="cross_view.py:small", supervised=True, pooling=("sum", "")
+  ),
   "views": Row("cross-view training", tuning="cross_view.py:small", pooling=("sum", "")),
   "none": Row("no pre-training"),
 }
