@@ -331,15 +331,26 @@ def _baseline(job: _Job, progress: Progress) -> dict[str, np.ndarray]:
 def _probe(job: _Job, progress: Progress) -> dict[str, np.ndarray]:
   """Probabilities of the probe, which becomes a checkpoint; see _linear."""
   task, start = job.config.task.build(""), job.start
-  encoded = task.encode([task.example(row) for row in job.table.rows], *start.reads)
-  progress.begin("reading the texts", len(encoded), "rows")
-  all_features = probe_features(start, encoded, progress.update)
+  all_features = _features_of_table(job, progress)
   features = {name: all_features[numbers] for name, numbers in job.splits.items()}
   linear, arrays = _linear(job, features, all_features, progress)
   folder = os.path.join(job.workdir, "probe")
   dev_set = task.encode(task.examples(job.data_dir, "dev"), *start.reads)
   save_probe(folder, linear, start, job.config, task, dev_set, arrays["dev"], job.data_dir)
   return arrays | _predict(folder, job.data_dir, progress)
+
+
+def _features_of_table(job: _Job, progress: Progress) -> np.ndarray:
+  """Those of all rows, float32 [N, D], which the rows to label next need again."""
+  return job.kept("features", lambda: {"mean": _features(job, job.table.rows, progress)})["mean"]
+
+
+def _features(job: _Job, rows: Sequence[Row], progress: Progress) -> np.ndarray:
+  """What the probe reads of each row, float32 [N, D]."""
+  task = job.config.task.build("")
+  encoded = task.encode([task.example(row) for row in rows], *job.start.reads)
+  progress.begin("reading the texts", len(encoded), "rows")
+  return probe_features(job.start, encoded, progress.update)
 
 
 def _linear(
@@ -434,16 +445,9 @@ def _pool_of(source: str, table: Labeled, config: FinetuneConfig) -> list[Row]:
 
 def _rank_pool(job: _Job, rows: list[Row], count: int, result: dict[str, Any]) -> dict[str, Any]:
   """Writes pool.csv; what the same choice would have brought on the rows with labels."""
-  task, classes = job.config.task.build(""), job.table.classes
-  num_classes = len(job.table.labels)
-
-  def features(name: str, of_rows: Sequence[Any]) -> np.ndarray:
-    encoded = task.encode([task.example(row) for row in of_rows], *job.start.reads)
-    with Progress(f"reading the {name}") as progress:
-      progress.begin("", len(encoded), "rows")
-      return probe_features(job.start, encoded, progress.update)
-
-  known, unknown = features("labeled rows", job.table.rows), features("pool", rows)
+  classes, num_classes = job.table.classes, len(job.table.labels)
+  with Progress("pool") as progress:
+    known, unknown = _features_of_table(job, progress), _features(job, rows, progress)
   train, dev = job.splits["train"], job.splits["dev"]
   linear = fit_best_linear((known[train], classes[train]), (known[dev], classes[dev]), num_classes)
   # Of all labels: those that were held out are as good a guide to what is doubtful.

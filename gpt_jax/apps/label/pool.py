@@ -4,13 +4,14 @@ differ from one another (BADGE, Ash et al. 2020), those first whose label has fe
 
 import csv
 import os
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_file
-from gpt_jax.inference.linear_classifier import fit_linear
+from gpt_jax.inference.linear_classifier import Linear, fit_linear
 from gpt_jax.parallel.processes import log
 from gpt_jax.programs.predict import read_rows
 from gpt_jax.tasks.readers import Row
@@ -83,25 +84,33 @@ def simulate(
   # A round that takes all rows has nothing to choose; there is one that does not, since every label
   # has table.MIN_OF_LABEL rows.
   labels = [first * 2**n for n in range(1, _ROUNDS + 1) if first * 2**n < room]
-  accuracies: dict[str, list[list[float]]] = {"chosen": [], "random": []}
-  for seed, (rest, held_out) in enumerate(splits):
-    for name, of_name in accuracies.items():
-      known, of_rounds = rest[:first], []
-      for total in labels:  # both begin with the same rows, and grow alike
-        others = np.setdiff1d(rest, known, assume_unique=True)
-        if name == "random":
-          more = np.random.default_rng([seed, total]).permutation(others)[: total - len(known)]
-        else:
-          model = fit_linear(features[known], classes[known], num_classes, inverse_penalty)
-          counts = np.bincount(classes[known], minlength=num_classes)
-          of_others = features[others]
-          drawn = choose(of_others, model(of_others), counts, total - len(known), seed)
-          more = others[drawn]
-        known = np.concatenate([known, more])
-        model = fit_linear(features[known], classes[known], num_classes, inverse_penalty)
-        right = model(features[held_out]).argmax(axis=1) == classes[held_out]
-        of_rounds.append(float(right.mean()))
-      of_name.append(of_rounds)
+
+  def fit(known: np.ndarray) -> Linear:
+    return fit_linear(features[known], classes[known], num_classes, inverse_penalty)
+
+  def drawn(known: np.ndarray, others: np.ndarray, count: int, seed: int) -> np.ndarray:
+    counts = np.bincount(classes[known], minlength=num_classes)
+    of_others = features[others]
+    return others[choose(of_others, fit(known)(of_others), counts, count, seed)]
+
+  def at_random(known: np.ndarray, others: np.ndarray, count: int, seed: int) -> np.ndarray:
+    rng = np.random.default_rng([seed, len(known)])
+    return rng.permutation(others)[:count]
+
+  def curve(pick: Callable[..., np.ndarray], seed: int) -> list[float]:
+    rest, held_out = splits[seed]
+    known, of_rounds = rest[:first], []  # the same rows for both
+    for total in labels:
+      others = np.setdiff1d(rest, known, assume_unique=True)
+      known = np.concatenate([known, pick(known, others, total - len(known), seed)])
+      right = fit(known)(features[held_out]).argmax(axis=1) == classes[held_out]
+      of_rounds.append(float(right.mean()))
+    return of_rounds
+
+  accuracies = {
+    name: [curve(pick, seed) for seed in range(SEEDS)]
+    for name, pick in (("chosen", drawn), ("random", at_random))
+  }
   gains = np.mean(accuracies["chosen"], axis=1) - np.mean(accuracies["random"], axis=1)
   measured = {"gain": float(gains.mean()), "deviation": float(gains.std(ddof=1))}
   return {"labels": labels, **accuracies, **measured}
