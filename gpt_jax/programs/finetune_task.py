@@ -76,14 +76,9 @@ def training_set(config: FinetuneConfig, task: LabeledTask, data_dir: str, start
   """The training set alone, as load_examples gives it."""
   of_parts = []
   for part in task.parts:
-    examples, taught = part.examples(data_dir, "train"), _taught(config, part, data_dir)
-    of_parts.append(encode_training(config, part, examples, start, taught))
+    examples = part.examples(data_dir, "train")
+    of_parts.append(encode_training(config, part, data_dir, examples, start))
   return task.joined(of_parts, start.reads)
-
-
-def _taught(config: FinetuneConfig, task: LabeledTask, data_dir: str) -> list[Any]:
-  """The examples that a teacher has labeled, of a task that writes text."""
-  return task.examples(data_dir, "unlabeled") if config.unlabeled and task.writes_text else []
 
 
 def _load_part(
@@ -95,9 +90,7 @@ def _load_part(
   log_repeated_rows(task, data_dir, all_examples)
   dev_set = evenly(all_examples["dev"], config.dev_examples)
   data = {
-    "train": encode_training(
-      config, task, all_examples["train"], start, _taught(config, task, data_dir)
-    ),
+    "train": encode_training(config, task, data_dir, all_examples["train"], start),
     "dev": task.encode(dev_set, *start.reads),
   }
   for split, encoded in data.items():
@@ -108,17 +101,16 @@ def _load_part(
 
 
 def encode_training(
-  config: FinetuneConfig,
-  task: LabeledTask,
-  examples: list[Any],
-  start: Start,
-  taught: Sequence[Any] = (),
+  config: FinetuneConfig, task: LabeledTask, data_dir: str, examples: list[Any], start: Start
 ) -> Encoded:
-  """The training set: those with labels and then, if the config says so, the others without, or
-  those that a teacher has labeled.
+  """The training set: those with labels and then, if the config says so, the others without; of a
+  task that writes text, those of its file of a teacher's texts.
   """
-  labeled = evenly(examples, config.train_examples)
-  rest = taught or (without_labels(examples, labeled) if config.unlabeled else [])
+  labeled, rest = evenly(examples, config.train_examples), []
+  if config.unlabeled and task.writes_text:
+    rest = task.examples(data_dir, "unlabeled")
+  elif config.unlabeled:
+    rest = without_labels(examples, labeled)
   encoded = task.encode([*labeled, *rest], *start.reads)
   # They are the last ones, by which packing knows them.
   return dataclasses.replace(encoded, unlabeled=len(rest))

@@ -121,8 +121,8 @@ class JointTask(LabeledTask):
       if data_set.fields.shape[1:] != (1, 1):
         raise InputError(f"{task.name}: beside other tasks one should read a single text")
     labeled, rest = zip(*(data_set.streams for data_set in encoded), strict=True)
-    # What one task reads without labels, every head reads.
-    # A tagger's encoding says where words begin, which its views need, and where a text is read.
+    # Every head reads the unlabeled texts of every task, so they are encoded as a tagger's if there
+    # is one: its encoding says where words begin, too.
     reader = next((n for n, data_set in enumerate(encoded) if data_set.tags is not None), 0)
     unlabeled = []
     for data_set in (one for one in rest if one is not None):

@@ -41,12 +41,15 @@ class Turns:
   ):
     self.shape = streams[largest].shape
     self._streams, self._order, self._largest, self._first = streams, order, largest, first
+    # Of each step's batch in its stream: a run that resumes has no memory of the steps before.
+    self._number = np.zeros(len(order), np.int64)
+    for stream in range(len(streams)):
+      steps = np.flatnonzero(order == stream)
+      self._number[steps] = np.arange(len(steps))
 
   def at(self, step: int) -> Turn:
     stream = int(self._order[step])
-    # A run that resumes has no memory of the steps before it, so they are counted.
-    number = int((self._order[:step] == stream).sum())
-    return Turn(self._streams[stream].at(number), stream)
+    return Turn(self._streams[stream].at(int(self._number[step])), stream)
 
   def example(self) -> Turn:
     return Turn(self._streams[self._largest].example(), self._largest)
