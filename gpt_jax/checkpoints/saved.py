@@ -81,8 +81,6 @@ def read_model(
   with local_copy(path) if _is_export(path) else contextlib.nullcontext(path) as copy:
     reader = find_format(format) if format else detect_format(copy)
     if reader:
-      if not merges:
-        raise InputError(f"{path}: a whole model; give the run of an adapter")
       params, meta, step, tokenizer = reader.load(copy)
       folder = path
   if not reader:
@@ -90,12 +88,14 @@ def read_model(
       raise InputError(f"{path}: a TF-IDF classifier of label.run; only predict.run reads it")
     params, meta, step = restore_params(path)
     folder = _find_workdir(path)
-    if "adapter" in meta or not merges:
-      params = _beside_base(params, meta, folder, base)
-    if merges and "adapter" in meta:
+    tokenizer = load_tokenizer(os.path.join(folder, "tokenizer"))
+  if "adapter" in meta:
+    params = _beside_base(params, meta, folder, base)
+    if merges:
       params = merged(params, read_json(meta["adapter"]["config"], path))
       meta = {name: value for name, value in meta.items() if name != "adapter"}
-    tokenizer = load_tokenizer(os.path.join(folder, "tokenizer"))
+  elif not merges:
+    raise InputError(f"{path}: a whole model; give the run of an adapter")
   if tokenizer.hash != meta["tokenizer_hash"]:
     raise InputError(
       f"{path}: a checkpoint whose vocabulary is not the tokenizer's: it was trained with "
@@ -109,10 +109,8 @@ def _beside_base(params: dict, meta: dict, folder: str, base: SavedModel | None)
   """The parameters of an adapter and its heads beside those of its base.
 
   Raises:
-    InputError: no adapter; its base is not there, or is another.
+    InputError: its base is not there, or is another.
   """
-  if "adapter" not in meta:
-    raise InputError(f"{folder}: a whole model; give the run of an adapter")
   noted, link = meta["adapter"]["base"], os.path.join(folder, BASE)
   if base is None:
     try:
