@@ -31,19 +31,19 @@ from gpt_jax.training.optimizer import OptimConfig
 
 
 def get_config(positives: str = "neighbors") -> PretrainConfig:
-  settings = {  # objective, batch size, learning rate
-    "neighbors": (NeighborSpans(span=24), 128, 3e-4),
-    "sentences": (NeighborSentences(), 128, 3e-4),
-    "views": (DropoutViews(), 64, 3e-5),
-    "pairs": (LinePairs(), 64, 3e-5),
+  settings = {  # objective, batch size, tokens in a row, learning rate
+    "neighbors": (NeighborSpans(span=24), 128, 32, 3e-4),
+    "sentences": (NeighborSentences(), 128, 64, 3e-4),
+    "views": (DropoutViews(), 64, 32, 3e-5),
+    "pairs": (LinePairs(), 64, 32, 3e-5),
   }
   if positives not in settings:
     known = ", ".join(settings)
     raise InputError(f"--config=configs/contrastive.py:{positives}: the positives are {known}")
-  objective, batch_size, learning_rate = settings[positives]
+  objective, batch_size, length, learning_rate = settings[positives]
   return PretrainConfig(
     objective=objective,
-    data=WindowsConfig(batch_size=batch_size, length=64 if positives == "sentences" else 32),
+    data=WindowsConfig(batch_size=batch_size, length=length),
     optim=OptimConfig(learning_rate=learning_rate, warmup_steps=10),
     train=TrainConfig(steps=250, log_every=10, checkpoint_every=50),
     evaluation_batches=20,

@@ -89,7 +89,7 @@ def run(
         folder = os.path.join(workdir, f"{name}_{part}", f"{trainer}_{seed}")
         runs[trainer].append(_once(folder, functools.partial(train, of_seed, data, model, folder)))
     # After each task, so that a long call that is stopped has shown something.
-    count = config.train_examples or len(task.examples(data, "train"))
+    count = len(evenly(task.examples(data, "train"), config.train_examples))
     results[name] = {"rows": count, **_measure(task, truth, runs)}
     write_json(os.path.join(workdir, "results.json"), results)
     with atomic_file(os.path.join(workdir, "results.md")) as file:
@@ -192,7 +192,9 @@ def _measure(
 
 def describe(results: dict[str, Any], short: bool) -> str:
   """The table in Markdown; intervals are over the dev rows."""
-  lines = [f"**Short run: {SHORT_ROWS} rows, 1 epoch. The numbers mean nothing.**\n"] * short
+  lines = []
+  if short:
+    lines = [f"**Short run: {SHORT_ROWS} rows, 1 epoch. The numbers mean nothing.**", ""]
   lines.append("| task | rows | | score, % | 95 % interval | minutes | memory, GB |")
   lines.append("|---|---|---|---|---|---|---|")
   for name, task in results.items():

@@ -116,7 +116,10 @@ def read_queries(path: str) -> list[str]:
 def _update(
   model: Model, digest: str, old: Index | None, source: str, column: str, folder: str
 ) -> Index:
-  places, texts = zip(*_texts(source, column), strict=True)
+  read = list(_texts(source, column))
+  if not read:
+    raise InputError(f"--source={source}: has no text")
+  places, texts = zip(*read, strict=True)
   index, embedded = updated(old, digest, places, texts, lambda new: _embed(model, new))
   write_index(folder, index)
   gone = 0 if old is None else len(set(old.texts) - set(texts))
@@ -126,14 +129,10 @@ def _update(
 
 def _texts(source: str, column: str) -> Iterator[tuple[str, str]]:
   """(where it is from, text) of each text that is not blank."""
-  found = False
   for one in find_all(source):
     for number, chunks in enumerate(chunked_documents(one.name, column), start=1):
       if text := "".join(chunks).strip():
-        found = True
         yield f"{one.name}:{number}", text
-  if not found:
-    raise InputError(f"--source={source}: has no text")
 
 
 def _embed(model: Model, texts: list[str]) -> np.ndarray:
