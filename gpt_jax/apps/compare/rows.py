@@ -26,8 +26,10 @@ class Row:
     objective: of pre-training; None: that of `config`, or none.
     needs_pooler: whether a head of pre-training reads the trunk's pooler.
     needs_sentences: whether the text needs sentence ends.
-    config: of configs/, for a trunk and an objective of its own; its sizes become the budget's.
-    tuning: of configs/, as far as the name of the task; "": all as for the other objectives.
+    config: a file of configs/ with its argument, for a trunk and an objective of its own; its sizes
+      become the budget's.
+    tuning: a file of configs/ with its argument up to the name of the task, for fine-tuning of its
+      own; "": as all objectives.
     starts_from: the row whose checkpoint it is fine-tuned from; "": its own.
     translates: whether it is pre-trained on pairs of texts.
     tunes_on_texts: whether a checkpoint is trained further on the texts of a task first.

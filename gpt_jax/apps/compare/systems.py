@@ -38,11 +38,12 @@ def resized(trunk: Any, like: TransformerConfig) -> Any:
 
 
 def write_pairs(folder: str, text: str, count: int) -> None:
-  """Texts of the prepared folder `text` and the same with their words from right to left: of one
-  language alone, the nearest to a translation. Leaves a folder that is there.
+  """Writes pairs of a text and the same text with its words reversed, which stand for translations
+  where there is one language only. Does nothing if the folder exists.
 
   Args:
-    count: of training pairs, at most.
+    text: a prepared folder.
+    count: most training pairs.
   """
   if is_folder(folder):
     return
@@ -51,13 +52,16 @@ def write_pairs(folder: str, text: str, count: int) -> None:
     for split, name, most in (("train", "train", count), ("valid", "val", DEV_PAIRS)):
       tokens = TokenFile(text, split)
       firsts = range(0, tokens.n_tokens - PAIR_LENGTH, PAIR_LENGTH)[:most]
-      texts = [tokenizer.decode(tokens.read(first, PAIR_LENGTH).tolist()) for first in firsts]
-      lines = [" ".join(one.split()) for one in texts]
-      lines = [line for line in lines if line]
-      for suffix, written in (("text", lines), ("back", [_backwards(line) for line in lines])):
-        path = os.path.join(partial, f"{name}.{suffix}")
-        with open(path, "w", encoding="utf-8") as file:
-          file.write("".join(f"{line}\n" for line in written))
+      texts, backwards = (os.path.join(partial, f"{name}.{side}") for side in ("text", "back"))
+      with (
+        open(texts, "w", encoding="utf-8") as one,
+        open(backwards, "w", encoding="utf-8") as other,
+      ):
+        for first in firsts:
+          words = tokenizer.decode(tokens.read(first, PAIR_LENGTH).tolist()).split()
+          if words:
+            one.write(f"{' '.join(words)}\n")
+            other.write(f"{' '.join(reversed(words))}\n")
 
 
 def write_texts(path: str, examples: list[Example]) -> None:
@@ -66,7 +70,3 @@ def write_texts(path: str, examples: list[Example]) -> None:
   os.makedirs(os.path.dirname(path), exist_ok=True)
   with atomic_file(path) as file:
     file.write("".join(f"{text}\n" for text in dict.fromkeys(texts)))
-
-
-def _backwards(text: str) -> str:
-  return " ".join(reversed(text.split()))

@@ -341,12 +341,12 @@ def _probe(job: _Job, progress: Progress) -> dict[str, np.ndarray]:
 
 
 def _features_of_table(job: _Job, progress: Progress) -> np.ndarray:
-  """Those of all rows, float32 [N, D], which the rows to label next need again."""
+  """The features of all rows, float32 [N, D]; kept, since a pool's ranking needs them again."""
   return job.kept("features", lambda: {"mean": _features(job, job.table.rows, progress)})["mean"]
 
 
 def _features(job: _Job, rows: Sequence[Row], progress: Progress) -> np.ndarray:
-  """What the probe reads of each row, float32 [N, D]."""
+  """The mean hidden state of each row's text, float32 [N, D]."""
   task = job.config.task.build("")
   encoded = task.encode([task.example(row) for row in rows], *job.start.reads)
   progress.begin("reading the texts", len(encoded), "rows")

@@ -88,7 +88,7 @@ def simulate(
   def fit(known: np.ndarray) -> Linear:
     return fit_linear(features[known], classes[known], num_classes, inverse_penalty)
 
-  def drawn(known: np.ndarray, others: np.ndarray, count: int, seed: int) -> np.ndarray:
+  def chosen(known: np.ndarray, others: np.ndarray, count: int, seed: int) -> np.ndarray:
     counts = np.bincount(classes[known], minlength=num_classes)
     of_others = features[others]
     return others[choose(of_others, fit(known)(of_others), counts, count, seed)]
@@ -109,7 +109,7 @@ def simulate(
 
   accuracies = {
     name: [curve(pick, seed) for seed in range(SEEDS)]
-    for name, pick in (("chosen", drawn), ("random", at_random))
+    for name, pick in (("chosen", chosen), ("random", at_random))
   }
   gains = np.mean(accuracies["chosen"], axis=1) - np.mean(accuracies["random"], axis=1)
   measured = {"gain": float(gains.mean()), "deviation": float(gains.std(ddof=1))}
@@ -124,7 +124,7 @@ def _split(groups: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def about_pool(simulated: dict[str, Any], curve: dict[str, Any], held_out: int) -> str:
-  """The news of the simulation and the learning curve, for the console.
+  """Two sentences: the gain of choosing in the simulation, and whether to label more.
 
   Args:
     curve: see measures.measure_curve.

@@ -87,7 +87,9 @@ def run(
       of_seed = dataclasses.replace(config, train=dataclasses.replace(config.train, seed=seed))
       for trainer, train in trainers.items():  # in turns, so that both meet the same machine
         folder = os.path.join(workdir, f"{name}_{part}", f"{trainer}_{seed}")
-        runs[trainer].append(_once(folder, functools.partial(train, of_seed, data, model, folder)))
+        runs[trainer].append(
+          _train_or_read(folder, functools.partial(train, of_seed, data, model, folder))
+        )
     # After each task, so that a long call that is stopped has shown something.
     count = len(evenly(task.examples(data, "train"), config.train_examples))
     results[name] = {"rows": count, **_measure(task, truth, runs)}
@@ -129,7 +131,7 @@ def _config(name: str, rows: int, short: bool) -> finetune.FinetuneConfig:
   return dataclasses.replace(config, train=train, train_examples=rows)
 
 
-def _once(folder: str, train: Callable[[], list[list[float]]]) -> Trained:
+def _train_or_read(folder: str, train: Callable[[], list[list[float]]]) -> Trained:
   """The result of a training run in a process of its own, or of an earlier call."""
   path = os.path.join(folder, "trained.json")
   if not os.path.exists(path):
@@ -137,11 +139,11 @@ def _once(folder: str, train: Callable[[], list[list[float]]]) -> Trained:
     # A fresh process each: its memory is its own, and torch and JAX do not share threads.
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as process:
-      write_json(path, process.submit(_in_process, train).result()._asdict())
+      write_json(path, process.submit(_measured, train).result()._asdict())
   return Trained(**read_json(path))
 
 
-def _in_process(train: Callable[[], list[list[float]]]) -> Trained:
+def _measured(train: Callable[[], list[list[float]]]) -> Trained:
   began = time.monotonic()
   probabilities = train()
   memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -71,17 +71,17 @@ def _lines(path: str) -> list[str]:
 
 
 def measure(
-  found: Mapping[str, Sequence[str]], relevance: Mapping[str, Mapping[str, int]]
+  ranked: Mapping[str, Sequence[str]], relevance: Mapping[str, Mapping[str, int]]
 ) -> dict[str, float]:
   """Means over the queries; gains are linear, and a text is relevant above 0.
 
   Args:
-    found: id of a query -> ids of texts, the best first.
+    ranked: id of a query -> ids of texts, the best first.
     relevance: see Judged.
   """
   measures: dict[str, list[float]] = {}
   for query, judgments in relevance.items():
-    gains = [judgments.get(text, 0) for text in found[query]]
+    gains = [judgments.get(text, 0) for text in ranked[query]]
     relevant = sum(gain > 0 for gain in judgments.values())
     ideal = _discounted(sorted(judgments.values(), reverse=True)[:10])
     # Only what is among the first ten counts, but all that is relevant divides.

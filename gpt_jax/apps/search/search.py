@@ -94,11 +94,11 @@ def evaluate(checkpoint: str, folder: str, split: str = "test") -> dict[str, flo
   corpus = Index("", list(texts), list(texts.values()), vectors)
   # One more than the measure that looks furthest reads: a text may be the query itself.
   numbers, _ = corpus.nearest(_embed(model, list(judged.queries.values())), 101)
-  found = {}
+  ranked = {}
   for query, row in zip(judged.queries, numbers, strict=True):
     places = [corpus.places[n] for n in row]
-    found[query] = [place for place in places if place != query][:100]
-  return measure(found, judged.relevance)
+    ranked[query] = [place for place in places if place != query][:100]
+  return measure(ranked, judged.relevance)
 
 
 def read_queries(path: str) -> list[str]:
@@ -116,10 +116,10 @@ def read_queries(path: str) -> list[str]:
 def _update(
   model: Model, digest: str, old: Index | None, source: str, column: str, folder: str
 ) -> Index:
-  read = list(_texts(source, column))
-  if not read:
+  rows = list(_texts(source, column))
+  if not rows:
     raise InputError(f"--source={source}: has no text")
-  places, texts = zip(*read, strict=True)
+  places, texts = zip(*rows, strict=True)
   index, embedded = updated(old, digest, places, texts, lambda new: _embed(model, new))
   write_index(folder, index)
   gone = 0 if old is None else len(set(old.texts) - set(texts))
