@@ -105,8 +105,9 @@ class TransformerConfig(TrunkConfig):
     None, "config of a bias added to the attention scores, e.g. ALiBi"
   )
   attention_backend: str = option(
-    "plain",
-    "plain, or a kernel for TPU or GPU: fused, mosaic, flash (gpt_jax/ops/attention_<name>.py)",
+    "auto",
+    "plain, or a kernel for TPU or GPU: fused, mosaic, flash (gpt_jax/ops/attention_<name>.py); "
+    "auto: mosaic on a GPU that computes in 16 bits, else plain",
     resumable=True,
     runtime=True,
   )
@@ -497,9 +498,9 @@ class Attention(nn.Module):
   def _project(self, x):
     qkv = self.qkv(x)  # [B, T, 3, H, K]
     qkv = constrain(qkv, "data", None, None, "model")
-    qkv = jnp.moveaxis(qkv, (2, 3), (0, 2))  # [3, B, H, T, K]
-    # Not unpacked, which jax2onnx cannot export under jax 0.11.
-    return qkv[0], qkv[1], qkv[2]  # [B, H, T, K] each
+    # Not indexed: the gradient would be a sum of three padded arrays, not a concatenation.
+    q, k, v = jnp.split(qkv, 3, axis=2)
+    return tuple(x[:, :, 0].swapaxes(1, 2) for x in (q, k, v))  # [B, H, T, K] each
 
   def _keep(self, probabilities):
     self.sow("intermediates", "probabilities", probabilities)

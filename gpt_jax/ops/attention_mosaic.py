@@ -1,7 +1,7 @@
 """Fused attention by kernels of Mosaic GPU, which replaces Triton in JAX: see attention_fused.
 
-For Hopper GPUs, bfloat16 and float16. It has not run on a device yet: the kernels translate to
-Mosaic GPU, and on a CPU they run in its interpreter.
+For Hopper GPUs, bfloat16 and float16. On a CPU the kernels run in Mosaic GPU's interpreter, for
+tests.
 """
 
 import jax

@@ -11,9 +11,15 @@ from gpt_jax.ops.product import product
 from gpt_jax.parallel.mesh import axis_size, platform
 from gpt_jax.parallel.partition import constrain
 
-# Logits of one chunk on one device, in elements: 256 MB in float32. Chunks bound memory and cost no
-# time.
+# Logits of one chunk on one device, in elements: 256 MB in float32. Chunks bound memory, and cost
+# time on GPUs only, which read and write the whole gradient of the table in each.
 CHUNK_ELEMENTS = 2**26
+_GPU_CHUNKS = 4
+
+
+def chunk_elements() -> int:
+  """Logits of one chunk on one device of the current platform."""
+  return CHUNK_ELEMENTS * (_GPU_CHUNKS if platform() == "gpu" else 1)
 
 
 def cross_entropy(
@@ -139,7 +145,7 @@ def _chunks(hidden, targets, weights, rows):
   """Each array [B, T, ...] as [chunks, B, T / chunks, ...]."""
   batch, length = targets.shape
   # A chunk's logits are split over both mesh axes: by rows of the batch, and by rows of the table.
-  most = CHUNK_ELEMENTS * axis_size("data") * axis_size("model")
+  most = chunk_elements() * axis_size("data") * axis_size("model")
   # The fewest chunks of equal length that fit; if none do, a chunk per position.
   count = next(
     n

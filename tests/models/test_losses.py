@@ -58,10 +58,12 @@ def ours(hidden, table, targets, weights):
 
 
 @pytest.mark.parametrize(
-  "length, allowed, chunks",
-  [(8, 8, 1), (8, 2, 4), (7, 4, 7)],  # 7 has no divisor but itself
+  "length, allowed, chunks, device",
+  # 7 has no divisor but itself; a GPU's chunks are 4 times as large.
+  [(8, 8, 1, "cpu"), (8, 2, 4, "cpu"), (7, 4, 7, "cpu"), (8, 1, 2, "gpu")],
 )
-def test_cross_entropy_in_chunks(monkeypatch, length, allowed, chunks):
+def test_cross_entropy_in_chunks(monkeypatch, length, allowed, chunks, device):
+  monkeypatch.setattr(cross_entropy_module, "platform", lambda: device)
   monkeypatch.setattr(cross_entropy_module, "CHUNK_ELEMENTS", B * allowed * ROWS)
   inputs = make_inputs(length)
   made = []

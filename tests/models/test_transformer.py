@@ -15,6 +15,8 @@ import pytest
 from gpt_jax.apps.report.visualize import attention_maps
 from gpt_jax.batch import Rows
 from gpt_jax.errors import InputError
+from gpt_jax.models import layers
+from gpt_jax.models.layers import activate
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.ops.dropout import dropout, step_key
 
@@ -354,3 +356,15 @@ def test_dropout_rates(trunk, monkeypatch, field, uses):
       np.testing.assert_allclose(
         (mask != other).mean(), 2 * 0.3 * 0.7, atol=0.05
       )  # where they are independent
+
+
+def test_the_gradient_of_gelu_on_a_gpu_is_that_of_its_formula(monkeypatch):
+  x = jnp.linspace(-6, 6, 1001)
+
+  def gradient():
+    return jax.grad(lambda x: activate(x, "gelu_tanh").sum())(x)
+
+  expected = gradient()
+  monkeypatch.setattr(layers, "platform", lambda: "gpu")
+  assert "logistic" in str(jax.make_jaxpr(gradient)())
+  np.testing.assert_allclose(gradient(), expected, atol=1e-5)

@@ -3,12 +3,14 @@
 import sys
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from gpt_jax import ops
 from gpt_jax.errors import InputError
 from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.ops import attention_auto, attention_mosaic, attention_plain
 from gpt_jax.ops.attention import AttentionMask, Dropout, attention, backends, find_backend
 from gpt_jax.ops.dropout import step_key
 
@@ -69,6 +71,26 @@ def test_observers_see_the_probabilities_before_dropout():
   )
   (probabilities,) = seen
   np.testing.assert_allclose(probabilities.sum(-1), 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+  "device, dtype, bias, expected",
+  [
+    ("gpu", jnp.bfloat16, None, "mosaic"),
+    ("gpu", jnp.float32, None, "plain"),
+    ("gpu", jnp.bfloat16, jnp.zeros((1, 1, 8, 8)), "plain"),
+    ("cpu", jnp.bfloat16, None, "plain"),
+    ("tpu", jnp.bfloat16, None, "plain"),
+  ],
+)
+def test_auto_takes_kernels_on_a_gpu_in_16_bits(monkeypatch, device, dtype, bias, expected):
+  taken = []
+  monkeypatch.setattr(attention_auto, "platform", lambda: device)
+  for name, module in (("mosaic", attention_mosaic), ("plain", attention_plain)):
+    monkeypatch.setattr(module, "attend", lambda *_, name=name: taken.append(name))
+  q, k, v = inputs(8).astype(dtype)
+  attention(q, k, v, AttentionMask("causal"), bias=bias, backend="auto")
+  assert taken == [expected]
 
 
 def test_an_unknown_backend_is_named_with_those_there_are():

@@ -18,7 +18,7 @@ from gpt_jax.models.loss import model_loss
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.objectives.causal import Causal, causal_batch
 from gpt_jax.objectives.masked import Masked
-from gpt_jax.ops.cross_entropy import CHUNK_ELEMENTS
+from gpt_jax.ops.cross_entropy import chunk_elements
 from gpt_jax.ops.product import product as times
 from gpt_jax.parallel.mesh import make_mesh
 from gpt_jax.programs.finetune import WholeBatches
@@ -165,7 +165,7 @@ def matrix_products(config: PretrainConfig, devices: int) -> list[Product]:
     products.append(Product("mi,io->mo", x, kernel, c.layers))
     products.append(Product("mo,io->mi", y, kernel, c.layers))
     products.append(Product("mi,mo->io", x, y, c.layers))
-  chunk = min(m, CHUNK_ELEMENTS // c.vocab_size)  # positions whose logits are computed at once
+  chunk = min(m, chunk_elements() // c.vocab_size)  # positions whose logits are computed at once
   hidden, table, logits = (chunk, d), (c.vocab_size, d), (chunk, c.vocab_size)
   products.append(Product("md,vd->mv", hidden, table, m / chunk))
   products.append(Product("mv,vd->md", logits, table, m / chunk))

@@ -298,7 +298,7 @@ def _estimated(
   rows = config.data.batch_size // data // config.train.parts
   features = rows * config.data.length * trunk.width  # s b h, elements
   scores = rows * trunk.heads * config.data.length**2  # a s s b
-  if trunk.attention_backend in ("fused", "flash"):
+  if trunk.attention_backend in ("fused", "mosaic", "flash"):
     scores = 0  # q, k, v and the output, which are kept, are among the features
   # Bytes of a block at 16 bits: 34 s b h + 5 a s s b; the matrix products alone: 20 s b h.
   block = (34 * features + 5 * scores) * width / 2
