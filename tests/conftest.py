@@ -24,14 +24,17 @@ from stores import gcs_server, s3_server
 
 ROOT = Path(__file__).parents[1]
 
-# JAX reads these when it is imported; programs that a test starts inherit them.
-os.environ["JAX_PLATFORMS"] = "cpu"
+# JAX reads these when it is imported; programs that a test starts inherit them. launch/gpu_day.sh
+# names another platform.
+PLATFORM = os.environ.get("GPT_JAX_TEST_PLATFORM", "cpu")
+os.environ["JAX_PLATFORMS"] = PLATFORM
 # Tiny models: compiling takes longer than running, and half as long without LLVM's optimizations.
 # The notebooks' tests and launch/quickstart.sh run what users run.
 xla_flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
 if version("jaxlib").startswith("0.10."):
   xla_flags += " --xla_cpu_use_fusion_emitters=false"  # later versions refuse the flag
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {xla_flags}".strip()
+if PLATFORM == "cpu":
+  os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {xla_flags}".strip()
 os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
 # On few cores, two programs with collectives in flight at once can wait for each other's simulated
 # devices for ever.
