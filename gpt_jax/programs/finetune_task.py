@@ -265,10 +265,10 @@ def check_options(config: FinetuneConfig, task: LabeledTask) -> None:
     raise InputError(f"unfreeze_epochs={config.unfreeze_epochs}: needs unfreeze=true")
   if config.window_stride and not config.windows:
     raise InputError(f"window_stride={config.window_stride}: needs windows=mean, max or attention")
-  reads_text = from_json(task.head).pooling == "sum" and config.mix is None
+  reads_text = from_json(task.head).pooling in ("sum", "per_choice") and config.mix is None
   if config.windows and (task.writes_text or not reads_text):
     raise InputError(
-      f"windows={config.windows}: for tasks with one answer for each text, not for {task.name} "
+      f"windows={config.windows}: for tasks with one answer for each row, not for {task.name} "
       f"({task.kind}), and without mix; leave it out"
     )
   needs_labels = config.adversarial is None or config.adversarial.needs_labels

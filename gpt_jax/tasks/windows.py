@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from gpt_jax.config import option, register
-from gpt_jax.errors import InputError
 from gpt_jax.tasks.encoding import Encoded, window_begins
 from gpt_jax.tasks.formats import Format, Ids
+
+_LEAST_ROOM = 4  # parts of the context
 
 
 @register("windowed_format")
@@ -17,8 +18,8 @@ from gpt_jax.tasks.formats import Format, Ids
 class WindowedFormat(Format):
   """Another format, where the first text of an example is read in windows, each as one sequence.
 
-  Other texts of the example are in every window, as the format or the task truncates them. Examples
-  have as many sequences as the longest one needs; those that one does not need are empty.
+  Other texts of the sequence are in every window, as the format or the task truncates them.
+  Examples have as many windows as the longest text needs; those that one does not need are empty.
   """
 
   format: Any | None = option(None, "the format of each window")
@@ -60,23 +61,21 @@ class WindowedFormat(Format):
   def split(self, encoded: Encoded) -> Encoded:
     """The data set with windows in place of truncated first texts.
 
-    Raises:
-      InputError: examples of several sequences, or one whose other texts leave no room.
+    Of examples of C sequences, such as the options of a choice, each has W windows of its own:
+    sequence c W + w of the C W is window w of sequence c. Where other texts leave the first less
+    than a quarter of the context, it stays truncated, since its windows would be very many.
     """
-    _, sequences, F = encoded.fields.shape
-    if sequences > 1:
-      raise InputError(
-        f"windows: are of one text, and each example of this task has {sequences} sequences; "
-        "leave them out"
-      )
+    N, C, F = encoded.fields.shape
     texts, strings = list(encoded.texts), list(encoded.strings)
     split_fields, split_kept = [], []
-    for n, ((first, *others), (_, *kept)) in enumerate(
-      zip(encoded.fields[:, 0].tolist(), encoded.kept[:, 0].tolist(), strict=True)
+    for (first, *others), (cut, *kept) in zip(
+      encoded.fields.reshape(-1, F).tolist(), encoded.kept.reshape(-1, F).tolist(), strict=True
     ):
       room = encoded.context - self.overhead(F) - sum(kept)
-      if room < 1:
-        raise InputError(f"{encoded.locations[n]}: its other texts leave no room for a window")
+      if room < encoded.context // _LEAST_ROOM:
+        split_fields.append([[first, *others]])
+        split_kept.append([[cut, *kept]])
+        continue
       fields = []
       for begin in window_begins(len(texts[first]), room, self.stride):
         fields.append([len(texts), *others])
@@ -86,10 +85,14 @@ class WindowedFormat(Format):
       split_kept.append([[len(texts[field[0]]), *kept] for field in fields])
     # A power of two, since each number of sequences is a shape to compile.
     most = 1 << (max(map(len, split_fields)) - 1).bit_length()
-    shape = (len(encoded), most, F)
-    all_fields, all_kept = np.zeros((2, *shape), np.int32)
-    for n, (fields, kept) in enumerate(zip(split_fields, split_kept, strict=True)):
-      all_fields[n, : len(fields)], all_kept[n, : len(kept)] = fields, kept
+    all_fields, all_kept = np.zeros((2, N * C, most, F), np.int32)
+    for s, (fields, kept) in enumerate(zip(split_fields, split_kept, strict=True)):
+      all_fields[s, : len(fields)], all_kept[s, : len(kept)] = fields, kept
+    shape = (N, C * most, F)
     return dataclasses.replace(
-      encoded, texts=texts, strings=tuple(strings), fields=all_fields, kept=all_kept
+      encoded,
+      texts=texts,
+      strings=tuple(strings),
+      fields=all_fields.reshape(shape),
+      kept=all_kept.reshape(shape),
     )

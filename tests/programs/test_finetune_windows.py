@@ -75,8 +75,7 @@ def test_only_windows_read_the_end_of_a_long_text(finetuned, tmp_path, capsys, r
   assert load_model(str(tmp_path / "again")).format == GPTFormat()
 
 
-@pytest.mark.parametrize("task", ["story-next", "story-tags"])
-def test_tasks_without_one_answer_a_text_are_refused(finetuned, tmp_path, task):
-  config = dataclasses.replace(finetuned.config, task=BuiltinTask(task), windows="mean")
-  with pytest.raises(InputError, match=f"windows=mean: for tasks with one answer .* {task}"):
+def test_tasks_without_one_answer_a_row_are_refused(finetuned, tmp_path):
+  config = dataclasses.replace(finetuned.config, task=BuiltinTask("story-tags"), windows="mean")
+  with pytest.raises(InputError, match="windows=mean: for tasks with one answer .* story-tags"):
     finetune.run(config, "", finetuned.pretrained, str(tmp_path / "run"))

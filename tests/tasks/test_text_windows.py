@@ -9,13 +9,12 @@ import pytest
 from test_encoding import Numbers, words
 
 from gpt_jax.batch import Rows
-from gpt_jax.errors import InputError
 from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.heads.windows import WindowsHead
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.tasks.encoding import Example, encode, window_begins
-from gpt_jax.tasks.formats import GPTFormat
+from gpt_jax.tasks.formats import GPTFormat, first_field
 from gpt_jax.tasks.packing import OrderedBatches, PackedBatches
 from gpt_jax.tasks.windows import WindowedFormat
 
@@ -89,16 +88,22 @@ def test_short_texts_are_batched_as_without_windows():
     jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
-def test_what_has_no_windows_is_refused():
-  with pytest.raises(InputError, match="each example of this task has 2 sequences"):
-    several = [e._replace(sequences=e.sequences * 2) for e in examples([5])]
-    encode(several, Numbers(), CONTEXT, None, 2, WindowedFormat(GPTFormat()))
+def test_what_is_not_read_is_said():
   whole = encoded([99], format=GPTFormat())
   assert whole.truncated.all() and "1 of 1 rows are longer than the context of 32" in (
     whole.truncation
   )
   assert not encoded([99]).truncation
   assert encoded([9], others=(words(np.random.default_rng(0), 99, 99),)).truncated.all()
+
+
+@pytest.mark.parametrize("size, windows", [(21, 13), (22, 1)])
+def test_where_other_texts_leave_no_room_the_first_stays_truncated(size, windows):
+  """Three special tokens and 21 others leave 8 of 32, a quarter."""
+  crowded = examples([99], (words(np.random.default_rng(0), size, size),))
+  data = encode(crowded, Numbers(), CONTEXT, first_field, 2, WindowedFormat(GPTFormat()))
+  assert (data.lengths > 0).sum() == windows
+  assert data.truncated.all() == (windows == 1) and data.lengths.max() == CONTEXT
 
 
 TRUNK = TransformerConfig(1000, CONTEXT, layers=1, width=16, heads=2, special_tokens=3)
@@ -156,3 +161,43 @@ def test_every_window_has_a_gradient(make_run):
   rows = np.abs(jax.grad(gradient)(params)["trunk"]["tokens"]).sum(-1)
   read = np.unique(np.concatenate(windows_of(batch, 0)))
   assert (rows[read] > 0).all()
+
+
+def test_an_option_is_scored_by_the_windows_with_it(make_run):
+  """Against a loop over options and windows, each by itself in a row."""
+  head = WindowsHead(ClassifyHead(3, "per_choice", dropout=0.0), "attention")
+  spec = ModelConfig(TRUNK, (head,))
+  params, model = make_run.params_of(spec, 1), spec.build()
+  query = np.linspace(-3, 3, 16, dtype=np.float32)
+  params["head"]["window_kernel"] = query[:, None]
+  rng = np.random.default_rng(2)
+  choices = [[words(rng, size, size) for size in (passage, 4, 1, 6, 15)] for passage in (70, 3)]
+  data = encode(
+    [
+      Example(tuple((p, q, option) for option in options), (0.0, 1.0, 0.0), f"file:{n}")
+      for n, (p, q, *options) in enumerate(choices)
+    ],
+    Numbers(),
+    CONTEXT,
+    first_field,
+    3,
+    WindowedFormat(GPTFormat()),
+  )
+  assert not data.truncated.any()
+  (batch,) = OrderedBatches(data, 2)
+  scores = jax.jit(model.apply)({"params": params}, batch).heads[0]
+  for n, texts in enumerate(choices):
+    passage, question, *options = (list(map(int, text.split())) for text in texts)
+    for k, option in enumerate(options):
+      room = CONTEXT - 3 - len(question) - len(option)
+      reads = []
+      for begin in window_begins(len(passage), room, 0):
+        window = passage[begin : begin + room]
+        ids = [1000, *window, *question, 1001, *option, 1002]
+        row, inside = np.zeros((2, 1, CONTEXT), np.int32)
+        row[0, : len(ids)], inside[0, : len(ids)] = ids, 1
+        reads.append(np.asarray(hidden_of(model, params, row, inside))[0, len(ids) - 1])
+      shares = np.exp(np.stack(reads) @ query / 16**0.5)
+      pooled = shares @ np.stack(reads) / shares.sum()
+      expected = pooled @ params["head"]["kernel"] + params["head"]["bias"]
+      np.testing.assert_allclose(scores[n, k], expected[0], atol=1e-4)

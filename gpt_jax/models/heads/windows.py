@@ -22,8 +22,9 @@ POOLINGS = ("mean", "max", "attention")
 class WindowsHead(WrappedHead):
   """A task's head, whose representation of a text is pooled over those of its windows.
 
-  The windows are the C sequences of each example, see tasks.windows.WindowedFormat; one that an
-  example does not have has the anchor -1.
+  The windows are the sequences of each example, see tasks.windows.WindowedFormat: those of its one
+  text, or of a choice those of each option after each other. One that an example does not have has
+  the anchor -1.
   """
 
   over: str = option(
@@ -39,9 +40,10 @@ class WindowsHead(WrappedHead):
   def build(self, trunk: TrunkConfig) -> nn.Module:
     inner, pooling = self.inner, self.pooling
     # What is pooled here is all that the head reads of an example.
-    one = inner if pooling == "sum" else dataclasses.replace(inner, pooling="sum")
+    one = dataclasses.replace(inner, pooling="sum") if pooling in ("mean", "concat") else inner
+    options = inner.num_classes if pooling == "per_choice" else 1
     width = trunk.width * (3 if pooling == "concat" else 1)
-    return _Windows(self.over, pooling, width, one.build(trunk), trunk.reads_backward)
+    return _Windows(self.over, pooling, options, width, one.build(trunk), trunk.reads_backward)
 
   def loss(self, outputs, states: States, batch: Batch, num_tokens: int) -> Mean:
     return self.inner.loss(outputs, states, batch, num_tokens)
@@ -53,6 +55,7 @@ class WindowsHead(WrappedHead):
 class _Windows(nn.Module):
   over: str
   pooling: str
+  options: int
   width: int
   head: nn.Module
   reads_backward: bool
@@ -65,16 +68,22 @@ class _Windows(nn.Module):
       self.query = self.param("window_kernel", nn.initializers.zeros, (self.width, 1))
 
   def __call__(self, states: States, batch: Batch, key: Key | None = None):
-    """The outputs of the head, of one representation [D] for each of the N examples."""
+    """The outputs of the head, of one representation [D] for each of K options, or for K = 1 of
+    each of the N examples.
+    """
     # The arrays of an example batch are NumPy's, which traced anchors cannot index.
     batch = jax.tree.map(jnp.asarray, batch)
     labels = given(batch.labels)
-    is_window = labels.anchors >= 0  # [N, C]
     # What stands for an absent window is computed and gets no share.
     anchored = batch._replace(labels=labels._replace(anchors=jnp.maximum(labels.anchors, 0)))
     if self.reads_backward:
       anchored = at_first_positions(anchored)
-    x = represent(states.hidden, anchored, self.pooling)  # [N, C, D]
+    x = represent(states.hidden, anchored, self.pooling)  # [N, K W, D]
+    N, C, D = x.shape
+    # An example batch has one sequence of each example, whatever the task.
+    K = self.options if C % self.options == 0 else 1
+    x = x.reshape(N * K, -1, D)  # [N K, W, D]
+    is_window = (labels.anchors >= 0).reshape(x.shape[:2])
     if self.over == "max":
       x = jnp.where(is_window[..., None], x, -jnp.inf).max(1)
     else:
@@ -85,8 +94,8 @@ class _Windows(nn.Module):
       )
       shares = jax.nn.softmax(jnp.where(is_window, scores, -jnp.inf), axis=1)
       x = (shares[..., None] * x).sum(1)
-    # One row of one position for each example.
-    own = labels._replace(anchors=jnp.arange(len(x))[:, None])
+    # One row of one position for each representation [D].
+    own = labels._replace(anchors=jnp.arange(len(x)).reshape(N, -1))
     rows = batch.rows._replace(positions=jnp.zeros((len(x), 1), jnp.int32))
     each = batch._replace(rows=rows, labels=own)
     return self.head(states._replace(hidden=x[:, None]), each, key)
