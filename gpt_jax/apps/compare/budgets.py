@@ -131,7 +131,7 @@ def pretrain_config(budget: Budget, row: Row, rate: float) -> PretrainConfig:
   trunk: Any = dataclasses.replace(budget.trunk, pooler=row.needs_pooler)
   objective = row.objective
   if row.config:
-    of_system = load_config(f"configs/{row.config}")
+    of_system = load_config(row.config)
     trunk, objective = resized(of_system.trunk, budget.trunk), of_system.objective
   return PretrainConfig(
     trunk=trunk,
@@ -160,14 +160,14 @@ def target_config(budget: Budget, row: Row) -> PretrainConfig:
   steps = max(1, budget.steps // 10)
   return dataclasses.replace(
     config,
-    optim=load_config(f"configs/{row.config.partition(':')[0]}:target").optim,
+    optim=load_config(f"{row.config.partition(':')[0]}:target").optim,
     train=TrainConfig(steps=steps, log_every=max(1, steps // 4), evaluate_every=steps),
   )
 
 
 def translation_config(budget: Budget, row: Row, rate: float) -> FinetuneConfig:
   """Training a row to translate: about as many positions a step, of both languages, as text."""
-  of_system = load_config(f"configs/{row.config}")
+  of_system = load_config(row.config)
   return dataclasses.replace(
     of_system,
     task=PairsTask(source="text", target="back"),
@@ -186,7 +186,7 @@ def finetune_config(budget: Budget, row: Row, task: str, *, from_scratch: bool) 
   trunk = budget.trunk if from_scratch else FinetuneConfig.trunk  # a checkpoint brings its own
   config = FinetuneConfig(task=BuiltinTask(task), trunk=trunk, optim=optim)
   if row.tuning:
-    config = load_config(f"configs/{row.tuning}:{task}")
+    config = load_config(f"{row.tuning}:{task}")
     if not row.starts_from:  # a system's schedule is a part of it
       optim = dataclasses.replace(config.optim, learning_rate=rate)
       if from_scratch:

@@ -73,28 +73,26 @@ ROWS = {
   # There is nothing to predict from the left alone, so it reads both ways like other encoders.
   "neighbors": Row("contrastive, neighbors", NeighborSpans(attention="bidirectional")),
   "adversarial": Row(
-    "causal, adversarial fine-tuning", tuning="adversarial.py:fgm", starts_from="causal"
+    "causal, adversarial fine-tuning", tuning="adversarial:fgm", starts_from="causal"
   ),
-  "lstm": Row("LSTM, causal", config="lstm_small.py"),
-  "elmo": Row("ELMo, frozen", config="elmo.py:small", tuning="finetune_elmo.py"),
+  "lstm": Row("LSTM, causal", config="lstm_small"),
+  "elmo": Row("ELMo, frozen", config="elmo:small", tuning="finetune_elmo"),
   "ulmfit": Row(
     "ULMFiT",
-    config="ulmfit.py:small",
-    tuning="finetune_ulmfit.py",
+    config="ulmfit:small",
+    tuning="finetune_ulmfit",
     tunes_on_texts=True,
     pooling=_ONE_LABEL,
   ),
   "cove": Row(
     "CoVe, frozen",
-    config="translate.py:lstm",
-    tuning="cove.py",
+    config="translate:lstm",
+    tuning="cove",
     translates=True,
     pooling=_ONE_LABEL,
   ),
-  "twin": Row(
-    "supervised twin", tuning="cross_view.py:small", supervised=True, pooling=("sum", "")
-  ),
-  "views": Row("cross-view training", tuning="cross_view.py:small", pooling=("sum", "")),
+  "twin": Row("supervised twin", tuning="cross_view:small", supervised=True, pooling=("sum", "")),
+  "views": Row("cross-view training", tuning="cross_view:small", pooling=("sum", "")),
   "none": Row("no pre-training"),
 }
 # Of all rows, so that every trunk has the same table.

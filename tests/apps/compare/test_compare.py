@@ -11,7 +11,12 @@ import pytest
 from tiny_budget import TINY
 
 from gpt_jax.apps.compare import compare
-from gpt_jax.apps.compare.budgets import BUDGETS, pretrain_config
+from gpt_jax.apps.compare.budgets import (
+  BUDGETS,
+  finetune_config,
+  pretrain_config,
+  translation_config,
+)
 from gpt_jax.apps.compare.cost import cost
 from gpt_jax.apps.compare.rows import ROWS, find_rows
 from gpt_jax.apps.compare.tables import fine_tuned, probed, step_at_equal_seconds
@@ -116,6 +121,16 @@ def test_a_row_brings_the_one_that_it_starts_from():
   order = list(ROWS)
   for name, row in ROWS.items():
     assert not row.starts_from or order.index(row.starts_from) < order.index(name)
+
+
+def test_a_row_finds_its_configs_from_any_folder(monkeypatch, tmp_path):
+  monkeypatch.chdir(tmp_path)
+  for row in ROWS.values():
+    if row.translates:
+      translation_config(TINY, row, 1e-3)
+    elif row.is_pretrained:
+      pretrain_config(TINY, row, 1e-3)
+    finetune_config(TINY, row, "story-ending", from_scratch=False)
 
 
 def test_what_a_killed_run_had_done_is_kept(compared):
