@@ -50,6 +50,9 @@ BEAMS = flags.DEFINE_integer("beams", DEFAULTS["beams"], "candidates of a search
 LENGTH_PENALTY = flags.DEFINE_float(
   "length_penalty", DEFAULTS["length_penalty"], "of the search: above 0 favors long translations"
 )
+WEIGHTS = flags.DEFINE_string(
+  "weights", DEFAULTS["weights"], "float32, bfloat16 or int8: type of the weights in products"
+)
 
 
 def main():
@@ -66,8 +69,11 @@ def main():
     "precision": PRECISION.value,
     "beams": BEAMS.value,
     "length_penalty": LENGTH_PENALTY.value,
+    "weights": WEIGHTS.value,
   }
   if ADAPTER.value:
+    if options.pop("weights") != DEFAULTS["weights"]:
+      raise InputError("--weights: is for one model; leave it out with --adapter")
     if len(CHECKPOINT.value) > 1:
       raise InputError("--adapter: goes with one --checkpoint, their base")
     predict.run_adapters(CHECKPOINT.value[0], ADAPTER.value, INPUT.value, OUT.value, **options)

@@ -20,7 +20,9 @@ HOST = flags.DEFINE_string(
   "host", DEFAULTS["host"], "address to listen at; 0.0.0.0 lets other machines use the model"
 )
 WEIGHTS = flags.DEFINE_string(
-  "weights", DEFAULTS["weights"], "float32, bfloat16 or int8: type of the weights of completions"
+  "weights",
+  DEFAULTS["weights"],
+  "float32, bfloat16 or int8: type of the weights of completions and labels",
 )
 
 

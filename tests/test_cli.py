@@ -402,6 +402,10 @@ CASES = [
   ),
   ("predict --checkpoint={finetuned} --input=/dev/null", "/dev/null: not a regular file"),
   (
+    "predict --checkpoint={finetuned} --input=rows.tsv --weights=int4",
+    "--weights=int4: must be one of float32, bfloat16, int8",
+  ),
+  (
     "predict --checkpoint={finetuned} --input=rows.tsv --keep=id",
     "--keep=id: rows.tsv has no such",
   ),

@@ -11,6 +11,7 @@ from gpt_jax.checkpoints.embedding import Embedding
 from gpt_jax.checkpoints.saved import SavedModel, read_json, read_model
 from gpt_jax.errors import InputError
 from gpt_jax.models.adapter import BASE, AdaptedModel, Adapter, with_rows
+from gpt_jax.models.decoding_weights import check_kind, keep_classifier_weights
 from gpt_jax.models.generator import generator, language_model
 from gpt_jax.models.model import Model, ModelConfig, parameter_shapes
 from gpt_jax.models.predictor import make_predictor
@@ -121,6 +122,21 @@ class LoadedModel(SavedModel):
   def params_with_rows(self, rows: int) -> dict[str, Any]:
     """The parameters with so many rows in the trunk's tables; new ones are zeros."""
     return {**self.params, "trunk": with_rows(self.params["trunk"], rows)}
+
+  def with_weights(self, kind: str) -> "LoadedModel":
+    """The model with the weights of its products as one of decoding_weights.KINDS, for `predictor`.
+
+    Raises:
+      InputError: an unknown kind, or a model that was not fine-tuned or writes its labels.
+    """
+    check_kind(kind)
+    if kind == "float32":
+      return self
+    if self.task is None:
+      raise InputError(f"{self.path}: {self.without_task}; fine-tune it first")
+    self.check_head()
+    params = keep_classifier_weights(self.model, self.params, kind)
+    return dataclasses.replace(self, params=params)
 
   def predictor(self) -> Callable[..., Any]:
     """predict(examples, batch_size, …) -> predictions, on all devices; see make_predictor.

@@ -1,6 +1,7 @@
 """Several fine-tuned models of one task as one classifier: the mean of their probabilities."""
 
 import dataclasses
+import operator
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -145,12 +146,13 @@ class Ensemble:
     return [read_dev_set(member.folder, labels, member.step) for member in self.members]
 
 
-def load_ensemble(checkpoints: Sequence[str]) -> Ensemble:
+def load_ensemble(checkpoints: Sequence[str], weights: str = "float32") -> Ensemble:
   """Loads fine-tuned models.
 
   Args:
     checkpoints: of each model, see load_model. The workdir of several seeds (or folds) stands
       for the best checkpoint of each.
+    weights: see LoadedModel.with_weights.
 
   Raises:
     InputError: no checkpoint, a language model, models of different tasks, or several of a task
@@ -173,7 +175,7 @@ def load_ensemble(checkpoints: Sequence[str]) -> Ensemble:
         f"checkpoint={member.path}: fine-tuned on {_describe(task)}; {members[0].path} on "
         f"{_describe(first)}; an ensemble needs models of one task"
       )
-  return Ensemble(tuple(members), first)
+  return Ensemble(tuple(map(operator.methodcaller("with_weights", weights), members)), first)
 
 
 def load_adapter_ensembles(base: str, adapters: Sequence[str]) -> dict[str, Ensemble]:

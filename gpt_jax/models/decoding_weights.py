@@ -1,6 +1,7 @@
-"""Weights kept for decoding: of 16 or 8 bits, in the layout that a product of few rows reads best.
+"""Weights kept for decoding and classifying: of 16 or 8 bits, in the layout that a product of few
+rows reads best.
 
-A new token reads all weights once, so their bytes decide how long it takes.
+A new token, or one short text, reads all weights once, so their bytes decide how long it takes.
 
 Letters: N rows of x, I inputs, O outputs.
 """
@@ -15,7 +16,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from gpt_jax.batch import Rows
 from gpt_jax.errors import InputError
-from gpt_jax.models.model import Model
+from gpt_jax.models.model import Model, smallest_batch
 from gpt_jax.models.weight import KEPT, MATRICES, Matrix, multiply
 from gpt_jax.ops.cross_entropy import all_scores
 from gpt_jax.ops.product import activation_type
@@ -117,9 +118,22 @@ def keep_weights(model: Model, params: Any, kind: str) -> Any:
   return {**unflatten_dict(rest), KEPT: unflatten_dict(kept)}
 
 
+def keep_classifier_weights(model: Model, params: Any, kind: str) -> Any:
+  """As keep_weights, with the heads' parameters, for a model that reads a whole batch."""
+  check_kind(kind)
+  params = jax.device_put(params)
+  if kind == "float32":
+    return params
+  kept = _kept_of_batch(model, params, kind)
+  rest = {path: x for path, x in flatten_dict(params).items() if path not in kept}
+  return {**unflatten_dict(rest), KEPT: unflatten_dict(kept)}
+
+
 def variables(params: Any) -> dict[str, Any]:
-  """The collections for Model.apply of a trunk's parameters: a checkpoint's, or of keep_weights."""
-  return {"params": {"trunk": params["trunk"]}, KEPT: params.get(KEPT, {})}
+  """The collections for Model.apply of parameters: a checkpoint's, or of keep_weights."""
+  rest = dict(params)
+  kept = rest.pop(KEPT, {})
+  return {"params": rest, KEPT: kept}
 
 
 @partial(jax.jit, static_argnums=(0, 2))
@@ -131,8 +145,19 @@ def _kept(model, params, kind):
   _, written = model.apply(
     {"params": params}, ids, ids == 0, **of_source, method="read_prompt", mutable=[MATRICES]
   )
-  matrices = flatten_dict(written[MATRICES])
-  return {path: keep(matrix, kind, path[-1] == "tokens") for path, matrix in matrices.items()}
+  return _keep_all(written[MATRICES], kind)
+
+
+@partial(jax.jit, static_argnums=(0, 2))
+def _kept_of_batch(model, params, kind):
+  """The KeptWeights of all products that a batch meets, of the heads' as well."""
+  _, written = model.apply({"params": params}, smallest_batch(model.config), mutable=[MATRICES])
+  return _keep_all(written[MATRICES], kind)
+
+
+def _keep_all(matrices, kind):
+  flat = flatten_dict(matrices)
+  return {path: keep(matrix, kind, path[-1] == "tokens") for path, matrix in flat.items()}
 
 
 def keep(matrix: Matrix, kind: str, is_table: bool = False) -> KeptWeights:

@@ -106,17 +106,22 @@ class ModelConfig:
     return Model(self, remat)
 
 
-def parameter_shapes(spec: ModelConfig) -> dict[str, tuple[int, ...]]:
-  """The shape of every parameter, by its path; nothing is allocated."""
-  # One row of two tokens: no shape of a parameter depends on the batch.
+def smallest_batch(spec: ModelConfig) -> Batch:
+  """A batch of one row of two tokens, with all that any head reads."""
   ids, numbers = np.zeros((1, 2), np.int32), np.zeros((1, 2), np.float32)
-  batch = Batch(
+  return Batch(
     Rows(ids, ids, ids),
     predictions=Predictions(ids, numbers, ids),
     labels=Labels(ids[:, :1], numbers, numbers[:, 0]),
     tags=Tags(ids, numbers),
     source=Rows(ids, ids) if spec.trunk.reads_source else None,
   )
+
+
+def parameter_shapes(spec: ModelConfig) -> dict[str, tuple[int, ...]]:
+  """The shape of every parameter, by its path; nothing is allocated."""
+  # No shape of a parameter depends on the batch.
+  batch = smallest_batch(spec)
   params = jax.eval_shape(spec.build().init, jax.random.key(0), batch)["params"]
   return {name: x.shape for name, x in flatten_dict(params, sep="/").items()}
 

@@ -8,6 +8,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
+from gpt_jax.models.decoding_weights import variables
 from gpt_jax.models.model import Model, Outputs
 from gpt_jax.parallel.placement import local_part, to_device
 from gpt_jax.tasks.encoding import Encoded
@@ -20,7 +21,8 @@ def make_predictor(
   """predict(params, examples, batch_size, done, few_shapes=False) -> predictions on every process.
 
   Predictions are in the examples' order: probabilities, float32 [N, K], or for a head that predicts
-  each token a list of [t, K], one position per id of the example's sequence. done is called with
+  each token a list of [t, K], one position per id of the example's sequence. params may be those of
+  keep_classifier_weights. done is called with
   the number of predicted examples after every batch; few_shapes is that of OrderedBatches.
 
   Args:
@@ -36,7 +38,7 @@ def make_predictor(
     batch = jax.tree.map(lambda x: x[0], batch)
     if predictions_of is not None:
       return predictions_of(params, batch)
-    outputs = model.apply({"params": params}, batch)
+    outputs = model.apply(variables(params), batch)
     return head.decode(cast(Outputs, outputs).heads[index])
 
   def predict(

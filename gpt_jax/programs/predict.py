@@ -19,6 +19,7 @@ from gpt_jax.inference.abstention import choose_threshold
 from gpt_jax.inference.calibration import scale
 from gpt_jax.inference.ensemble import Calibration, Ensemble, load_adapter_ensembles, load_ensemble
 from gpt_jax.inference.tfidf_classifier import is_tfidf, load_tfidf
+from gpt_jax.models.decoding_weights import check_kind
 from gpt_jax.parallel.processes import log
 from gpt_jax.programs.outputs import check_writable, is_inside, is_same_file, refuse_existing
 from gpt_jax.suggestions import did_you_mean
@@ -51,6 +52,7 @@ def run(
   precision: float | None = None,
   beams: int = 1,
   length_penalty: float = 1.0,
+  weights: str = "float32",
   loaded: Ensemble | None = None,
 ) -> list[dict[str, Any]]:
   """Predicts every row of a file, or of a split of the checkpoint's task, in order.
@@ -62,22 +64,21 @@ def run(
   Args:
     checkpoint: a fine-tuned model (see load_model), or WORKDIR/tfidf of label; several fine-tuned
       models, or the workdir of several seeds, give the mean of their probabilities.
-    source: a TSV, CSV or JSONL file with the task's text columns by name, or "-" for standard
-      input. A TSV without a header may hold just the text columns in the task's order, such as one
-      text per line. An imported classifier reads `text`, and `text_pair` where the file has it.
-    output: the file to write, .tsv, .csv or .jsonl; "-" for TSV on standard output. Nothing is
-      written if an error occurs.
+    source: a TSV, CSV or JSONL file with the task's text columns by name, or "-": standard input.
+      A TSV without a header may hold just the text columns in order, such as one text per line. An
+      imported classifier reads `text`, and `text_pair` where the file has it.
+    output: the file to write, .tsv, .csv or .jsonl, or "-": TSV on standard output; none on errors.
     data_dir: instead of source, the folder with the task's files, as for finetune.
-    split: the split of data_dir to predict: "train", "dev" or "test", by default "test".
+    split: of data_dir: "train", "dev" or "test", by default "test".
     batch_size: examples per batch.
     overwrite: whether an existing output may be replaced.
     keep: columns of the source to copy into the output; ("all",) copies all of them.
-    calibrate: whether to scale the probabilities of a classifier by the temperature that
-      fine-tuning found on the dev set, where there is one; that of folds is of all rows held out.
+    calibrate: scale by the temperature of the dev set, or of all rows that folds have held out.
     threshold: give only predictions whose (scaled) probability is at least this.
     precision: the share of right predictions for which choose_threshold finds the threshold.
-    beams, length_penalty: of the search for a translation, see beam.beam_search; 1 beam: greedy.
-    loaded: the model, where the caller has it already.
+    beams, length_penalty: of the search for a translation, see beam.beam_search; 1: greedy.
+    weights: the type that products read, one of decoding_weights.KINDS.
+    loaded: the model, where the caller has it already, with its own weights.
 
   Returns:
     For every row {"prediction": label, list of labels or number, "probabilities":
@@ -91,7 +92,7 @@ def run(
   _check_source(source, data_dir, split, keep)
   _check_threshold(threshold, precision)
   _check_output(output, source, data_dir, overwrite)
-  ensemble = loaded or _load(checkpoint, beams, length_penalty)
+  ensemble = loaded or _load(checkpoint, beams, length_penalty, weights)
   task = ensemble.task
   rows = _examples(task, source, data_dir, split or "test")
   kept = _kept_columns(source, keep, task) if source and keep else [{}] * len(rows)
@@ -141,13 +142,16 @@ def run_adapters(
   return results
 
 
-def _load(checkpoint: str | Sequence[str], beams: int, length_penalty: float) -> Any:
+def _load(checkpoint: str | Sequence[str], beams: int, length_penalty: float, weights: str) -> Any:
   """The model: an Ensemble, or the TF-IDF classifier that launch/label.py wrote."""
   checkpoints = [checkpoint] if isinstance(checkpoint, str) else checkpoint
+  check_kind(weights)
   if len(checkpoints) == 1 and is_tfidf(checkpoints[0]):
+    if weights != "float32":
+      raise InputError(f"weights={weights}: {checkpoints[0]} is a TF-IDF classifier; leave it out")
     loaded: Any = load_tfidf(checkpoints[0])
   else:
-    loaded = load_ensemble(checkpoints)
+    loaded = load_ensemble(checkpoints, weights)
   if beams == 1:
     return loaded
   return dataclasses.replace(loaded, task=loaded.task.with_search(beams, length_penalty))

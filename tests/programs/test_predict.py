@@ -11,6 +11,7 @@ import zlib
 from pathlib import Path
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 from shared_predictors import shared_predictors  # noqa: F401
@@ -87,6 +88,21 @@ def test_every_input_format(checkpoint, expected, tmp_path, monkeypatch, name, s
     [list(result["probabilities"].values()) for result in results], expected, atol=1e-5
   )
   assert [result["prediction"] for result in results] == ["meows", "barks", "barks", "meows"]
+
+
+def test_weights_of_8_bits_give_nearly_the_same(checkpoint, expected, tmp_path):
+  source = write(tmp_path, "in.txt", FORMS["lines.txt"])
+  results = predict.run(checkpoint, source, str(tmp_path / "out.tsv"), weights="int8")
+  found = np.array([list(result["probabilities"].values()) for result in results])
+  assert 0 < np.abs(found - expected).max() < 0.02
+  loaded = load_model(checkpoint)
+  kept = jax.tree.leaves(loaded.with_weights("int8").params)
+  # The matrices of the block, 12 D^2, and the table of tokens; not that of positions, nor W_y.
+  assert sum(x.size for x in kept if x.dtype == "int8") == (
+    12 * 32**2 + loaded.params["trunk"]["tokens"].size
+  )
+  with pytest.raises(InputError, match="weights=int4: must be one of float32, bfloat16, int8"):
+    loaded.with_weights("int4")
 
 
 def test_output_as_tsv_csv_and_jsonl(checkpoint, tmp_path, capsys):

@@ -62,12 +62,16 @@ class Engine:
   def __init__(
     self, model: Model, weights: str = "float32", adapters: Mapping[str, Model] | None = None
   ):
-    """weights: of texts that are continued, one of decoding_weights.KINDS."""
+    """weights: of texts that are continued or classified, one of decoding_weights.KINDS."""
     self.model, self.adapters = model, dict(adapters or {})
     self.generates = _reason(model.loaded.language_model)
     self.classifies = _reason(lambda: _label_task(model))
     self.fills = _reason(lambda: model.masked_lm)
     self.observe: Callable[[str, int], None] = lambda kind, count: None
+    self._classifier = model
+    if not self.classifies and weights != "float32":
+      # Beside the other one, whose states are embeddings.
+      self._classifier = Model(model.loaded.with_weights(weights))
     self._stream: Stream | None = None
     if not self.generates:
       language = model.loaded.language_model()
@@ -82,7 +86,7 @@ class Engine:
   def warm_up(self) -> None:
     """Compiles what most requests need, on the caller's thread. Call it before `start`."""
     if not self.classifies:
-      self.model.warm_up()
+      self._classifier.warm_up()
     for adapter in self.adapters.values():
       adapter.warm_up()
     for text in ("a", *(["a"] * count for count in (4, 16))):
@@ -148,7 +152,7 @@ class Engine:
       if jobs is None:
         return
       calls: dict[str, Callable[[Any], Any]] = {
-        "classify": self.model.classify,
+        "classify": self._classifier.classify,
         "embed": self.model.embed,
         "fill": self._fill,
         **{f"classify {name}": adapter.classify for name, adapter in self.adapters.items()},

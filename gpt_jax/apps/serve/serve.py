@@ -42,7 +42,8 @@ def run(
     checkpoint: any trained model; see load_model.
     port: TCP port; 0: any that is free.
     host: address to listen at. There is no password: anyone who reaches it may use the model.
-    weights: of completions, one of decoding_weights.KINDS; labels and embeddings are float32.
+    weights: of completions and labels, one of decoding_weights.KINDS; embeddings and the labels of
+      adapters are float32.
     adapters: "NAME=DIR" of each adapter of the checkpoint that classifies too; see load_adapters.
 
   Raises:

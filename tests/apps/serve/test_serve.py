@@ -41,13 +41,14 @@ JSON = {"Content-Type": "application/json"}
 TEXTS = ["the cat sat on the mat", "dog", "the dog ran to the old red barn by the sea"]
 
 
-def make_client(path, adapters=()):
+def make_client(path, adapters=(), weights="float32"):
   from gpt_jax.apps.serve.app import make_app
   from gpt_jax.apps.serve.engine import Engine
 
   model = gpt_jax.load(path)
   loaded = load_adapters(model.loaded, adapters)
-  engine = Engine(model, adapters={name: Model(adapter) for name, adapter in loaded.items()})
+  classifiers = {name: Model(adapter) for name, adapter in loaded.items()}
+  engine = Engine(model, weights, classifiers)
   app = make_app(engine, "tiny", ["localhost"])
   http = testclient.TestClient(app, "http://localhost", raise_server_exceptions=False)
   return SimpleNamespace(
@@ -72,6 +73,19 @@ def classifier(finetuned):
   client.engine.start()
   yield client
   client.engine.close()
+
+
+def test_labels_by_weights_of_8_bits(finetuned, classifier):
+  client = make_client(f"{finetuned.workdir}/seed_0", weights="int8")
+  client.engine.start()
+  try:
+    answers = [
+      each.post("/classify", {"texts": TEXTS}).json()["results"] for each in (client, classifier)
+    ]
+  finally:
+    client.engine.close()
+  found, expected = ([list(row["probabilities"].values()) for row in rows] for rows in answers)
+  assert 0 < np.abs(np.subtract(found, expected)).max() < 0.02
 
 
 @pytest.fixture(scope="module")
