@@ -107,7 +107,7 @@ class TransformerConfig(TrunkConfig):
   attention_backend: str = option(
     "auto",
     "plain, or a kernel for TPU or GPU: fused, mosaic, flash (gpt_jax/ops/attention_<name>.py); "
-    "auto: mosaic on a GPU that computes in 16 bits, else plain",
+    "auto: mosaic on Hopper GPUs in 16 bits, else plain",
     resumable=True,
     runtime=True,
   )

@@ -1,10 +1,13 @@
-"""The backend that is fastest where it was measured: kernels on GPUs in 16 bits, else plain."""
+"""The backend that is fastest where it was measured: kernels on Hopper GPUs, else plain."""
 
 import jax
 import jax.numpy as jnp
 
 from gpt_jax.ops.attention import AttentionMask, Dropout, Observer, find_backend
 from gpt_jax.parallel.mesh import platform
+
+_HOPPER = "9.0"  # compute capability
+_WIDEST = 128  # features of a head, for which the kernels were compiled
 
 
 def attend(
@@ -17,6 +20,9 @@ def attend(
   observe: Observer | None,
 ) -> jax.Array:
   """See attention.Backend."""
-  kernels = platform() == "gpu" and q.dtype != jnp.float32 and bias is None
-  backend = find_backend("mosaic" if kernels else "plain")
+  measured = platform() == "gpu" and all(
+    x.platform == "gpu" and x.compute_capability == _HOPPER for x in jax.devices()
+  )
+  possible = bias is None and q.dtype != jnp.float32 and q.shape[-1] <= _WIDEST
+  backend = find_backend("mosaic" if measured and possible else "plain")
   return backend(q, k, v, mask, bias, dropout, observe)

@@ -1,6 +1,7 @@
 """Attention: every kind of mask against NumPy, and the dispatch to backends."""
 
 import sys
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -74,18 +75,22 @@ def test_observers_see_the_probabilities_before_dropout():
 
 
 @pytest.mark.parametrize(
-  "device, dtype, bias, expected",
+  "device, capability, dtype, bias, expected",
   [
-    ("gpu", jnp.bfloat16, None, "mosaic"),
-    ("gpu", jnp.float32, None, "plain"),
-    ("gpu", jnp.bfloat16, jnp.zeros((1, 1, 8, 8)), "plain"),
-    ("cpu", jnp.bfloat16, None, "plain"),
-    ("tpu", jnp.bfloat16, None, "plain"),
+    ("gpu", "9.0", jnp.bfloat16, None, "mosaic"),
+    ("gpu", "8.0", jnp.bfloat16, None, "plain"),
+    ("gpu", "9.0", jnp.float32, None, "plain"),
+    ("gpu", "9.0", jnp.bfloat16, jnp.zeros((1, 1, 8, 8)), "plain"),
+    ("cpu", "", jnp.bfloat16, None, "plain"),
   ],
 )
-def test_auto_takes_kernels_on_a_gpu_in_16_bits(monkeypatch, device, dtype, bias, expected):
+def test_auto_takes_kernels_on_hopper_in_16_bits(
+  monkeypatch, device, capability, dtype, bias, expected
+):
   taken = []
   monkeypatch.setattr(attention_auto, "platform", lambda: device)
+  devices = [SimpleNamespace(platform=device, compute_capability=capability)]
+  monkeypatch.setattr(jax, "devices", lambda: devices)
   for name, module in (("mosaic", attention_mosaic), ("plain", attention_plain)):
     monkeypatch.setattr(module, "attend", lambda *_, name=name: taken.append(name))
   q, k, v = inputs(8).astype(dtype)
