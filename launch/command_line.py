@@ -57,7 +57,10 @@ _RENAMED = {  # names of version 0.1
   "field": "text_column",
   **dict.fromkeys(("pretrained", "checkpoints", "path", "a", "b"), "checkpoint"),
 }
-_INPUTS = {"data": "folder", "checkpoint": "folder", "tokenizer": "folder", "input": "file"}
+_INPUTS = {
+  **dict.fromkeys(("data", "checkpoint", "tokenizer", "extend"), "folder"),
+  "input": "file",
+}
 _CHECKPOINT = (
   "WORKDIR (newest checkpoint), WORKDIR/best, WORKDIR/checkpoints/STEP, an exported folder, "
   "or a folder of OpenAI's or transformers' files"

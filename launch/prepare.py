@@ -1,7 +1,8 @@
 """Turns text into a tokenizer and token files for launch/pretrain.py.
 
 python launch/prepare.py --source=PATH|GLOB|FOLDER|hf://OWNER/SET|tfds:NAME|embedded [--source=…] \\
-  --out=DIR [--vocab_size=16000 [--vocabulary=sentencepiece|wordpiece|bytes] | --tokenizer=DIR]
+  --out=DIR [--vocab_size=16000 [--vocabulary=sentencepiece|wordpiece|bytes] | --tokenizer=DIR |
+  --extend=DIR --add_tokens=1000]
 """
 
 import dataclasses
@@ -12,6 +13,7 @@ from absl import flags
 
 import command_line
 from gpt_jax.apps.corpus import corpus
+from gpt_jax.errors import InputError
 
 OUT = flags.DEFINE_string("out", None, "folder to make", required=True)
 DEFINE: dict[Any, Callable[..., flags.FlagHolder]] = {
@@ -25,17 +27,31 @@ SOURCES = flags.DEFINE_multi_string("source", None, SOURCE.metadata["help"], req
 OPTIONS = [
   DEFINE[field.type](field.name, field.default, field.metadata["help"]) for field in FIELDS
 ]
+EXTEND = flags.DEFINE_string(
+  "extend",
+  "",
+  "folder of a tokenizer, or a checkpoint, that gets tokens for frequent words of the text that it "
+  "splits; the text is prepared with them, and the extended model is in OUT/model",
+)
+ADD_TOKENS = flags.DEFINE_integer("add_tokens", 0, "number of tokens to add to --extend")
 
 
 def main():
   source = ",".join(SOURCES.value)
   others = {option.name: option.value for option in OPTIONS}
-  corpus.run(corpus.CorpusConfig(source, **others), out=OUT.value)
+  settings = corpus.CorpusConfig(source, **others)
   config = "story" if source == "embedded" else "gpt1_small"
-  command_line.print_closing(
-    f"vocabulary and token files are in {OUT.value}",
-    ("pretrain", {"config": config, "data": OUT.value, "workdir": "DIR"}),
-  )
+  following = ("pretrain", {"config": config, "data": OUT.value, "workdir": "DIR"})
+  if EXTEND.value:
+    from gpt_jax.apps.corpus import extend  # it reads models, which takes JAX
+
+    if model := extend.run(settings, OUT.value, EXTEND.value, ADD_TOKENS.value):
+      following = ("evaluate", {"checkpoint": model, "data": OUT.value})
+  elif ADD_TOKENS.value:
+    raise InputError(f"add_tokens={ADD_TOKENS.value}: goes with --extend=DIR, which gets them")
+  else:
+    corpus.run(settings, out=OUT.value)
+  command_line.print_closing(f"vocabulary and token files are in {OUT.value}", following)
 
 
 if __name__ == "__main__":

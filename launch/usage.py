@@ -16,7 +16,7 @@ from gpt_jax.programs.installed import shipped_folder
 GROUPS = {
   "what to read": (
     *("config", "checkpoint", "lstm", "check"),
-    *("data", "corpus", "source", "input", "prompt", "text", "label", "tokenizer"),
+    *("data", "corpus", "source", "input", "prompt", "text", "label", "tokenizer", "extend"),
   ),
   "what to write": ("workdir", "out", "overwrite"),
   "how": (),

@@ -171,6 +171,13 @@ CASES = [
     "prepare --source=text.txt --out=new --tokenizer=foreign",
     "foreign/vocab.bpe:2: makes 'aa</w>', which is not in",
   ),
+  (
+    "prepare --source=text.txt --out=new --extend=prepared/tokenizer --add_tokens=9999",
+    "--add_tokens=9999: the words of this text that prepared/tokenizer splits give",
+  ),
+  ("prepare --source=text.txt --out=new --extend=prepared --add_tokens=1", "no tokenizer here"),
+  ("prepare --source=text.txt --out=new --add_tokens=1", "--add_tokens=1: goes with --extend=DIR"),
+  ("prepare --source=text.txt --out=new --extend=preparred", "did you mean prepared?"),
   ("prepare --source=text.txt --out=run", "not empty, and not made by prepare"),
   (
     "prepare --source=text.txt --out=text.txt",
