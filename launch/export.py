@@ -3,6 +3,7 @@
 The folder loads wherever a checkpoint does.
 
 python launch/export.py --checkpoint=DIR --out=DIR [--format=NAME]
+python launch/export.py --checkpoint=DIR --out=DIR --format=onnx_int8 --data=DIR [--agreement=0.99]
 """
 
 from absl import flags
@@ -14,12 +15,30 @@ DEFAULTS = command_line.defaults("export")
 CHECKPOINT = command_line.define_checkpoint()
 OUT = flags.DEFINE_string("out", None, "folder to create", required=True)
 FORMAT = flags.DEFINE_string("format", DEFAULTS["format"], describe_formats())
+DATA = flags.DEFINE_string(
+  "data",
+  DEFAULTS["data"],
+  "of onnx_int8: folder of the task's files, to compare it with float32 on",
+)
+SPLIT = flags.DEFINE_string("split", DEFAULTS["split"], "of --data: train, dev or test")
+AGREEMENT = flags.DEFINE_float(
+  "agreement",
+  DEFAULTS["agreement"],
+  "of onnx_int8: the share of rows that must get float32's label, or nothing is written",
+)
 
 
 def main():
   from gpt_jax.programs import export
 
-  export.run(CHECKPOINT.value, OUT.value, FORMAT.value)
+  export.run(
+    CHECKPOINT.value,
+    OUT.value,
+    FORMAT.value,
+    data=DATA.value,
+    split=SPLIT.value,
+    agreement=AGREEMENT.value,
+  )
 
 
 if __name__ == "__main__":

@@ -591,6 +591,22 @@ CASES = [
     "--format=torch: must be one of hf, npz",
   ),
   (
+    "export --checkpoint={finetuned} --out=new --format=onnx_int8",
+    "--format=onnx_int8: is compared with float32; name labeled rows by --data=DIR",
+  ),
+  (
+    "export --checkpoint={finetuned} --out=new --data=labels",
+    "--data=labels: only onnx_int8 compares; leave it out",
+  ),
+  (
+    "export --checkpoint={pretrained} --out=new --format=onnx_int8 --data=labels",
+    "a language model without a head; labels are compared",
+  ),
+  (
+    "export --checkpoint={finetuned} --out=new --format=onnx_int8 --data=labels --agreement=99",
+    "--agreement=99.0: must be a share, from 0 to 1",
+  ),
+  (
     "export --checkpoint={pretrained} --out=run --format=safetensors",
     "run exists and is not an earlier export, with a weights.saf",
   ),
@@ -609,11 +625,11 @@ CASES = [
   ("import_weights --checkpoint=release --out=new", "missing --format"),
   (
     "import_weights --format= --checkpoint=release --out=new",
-    "--format=: must be one of hf, npz, onnx, openai, peft, safetensors",
+    "--format=: must be one of hf, npz, onnx, onnx_int8, openai, peft, safe",
   ),
   (
     "import_weights --format=torch --checkpoint=release --out=new",
-    "--format=torch: must be one of hf, npz, onnx, o",
+    "--format=torch: must be one of hf, npz, onnx, onnx_int8, o",
   ),
   (
     "import_weights --format=openai --checkpoint=nothing --out=new",

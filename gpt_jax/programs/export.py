@@ -1,19 +1,30 @@
 """Exports a checkpoint to a folder that other software can read and that loads back equal."""
 
 import os
+from typing import Any
 
 from gpt_jax.checkpoints.formats import find_format
-from gpt_jax.checkpoints.load import load_model, load_unmerged
+from gpt_jax.checkpoints.load import LoadedModel, load_model, load_unmerged
 from gpt_jax.checkpoints.restore import saved_metrics
 from gpt_jax.config import to_json
-from gpt_jax.errors import MissingInput
+from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.files import exists, remove_folder
 from gpt_jax.inference.temperature import META, find_temperature
 from gpt_jax.parallel.processes import log
 from gpt_jax.programs.finetune_task import one_head
 
+_GATED = ("onnx_int8",)  # formats that are compared with float32 before they are written
 
-def run(checkpoint: str, out: str, format: str = "npz") -> None:
+
+def run(
+  checkpoint: str,
+  out: str,
+  format: str = "npz",
+  *,
+  data: str | None = None,
+  split: str = "dev",
+  agreement: float = 0.99,
+) -> None:
   """Writes the checkpoint's parameters, config and vocabulary to a folder.
 
   A classifier's temperature goes with it, so that the export gives the probabilities of predict.
@@ -23,17 +34,29 @@ def run(checkpoint: str, out: str, format: str = "npz") -> None:
     out: the folder to create.
     format: see list_formats: npz and safetensors hold any model, hf those that transformers has,
       peft an encoder's adapter, openai GPT-1 with OpenAI's vocabulary, onnx and stablehlo the
-      program of a language model or classifier, which no longer loads here.
+      program of a language model or classifier, which no longer loads here; onnx_int8 that of a
+      classifier with weights of 8 bits.
+    data, split: of onnx_int8, the folder of its task's files and a split with labels.
+    agreement: of onnx_int8, the share of these rows that must get the label of float32.
 
   Raises:
-    InputError: no checkpoint, a model that the format cannot hold, or something else in `out`.
+    InputError: no checkpoint, a model that the format cannot hold, something else in `out`, or too
+      little agreement: then nothing is written.
   """
+  if data is None and format in _GATED:
+    raise InputError(f"format={format}: is compared with float32; name labeled rows by data=DIR")
+  if data is not None and format not in _GATED:
+    raise InputError(f"data={data}: only {' and '.join(_GATED)} compares; leave it out")
+  if not 0 <= agreement <= 1:
+    raise InputError(f"agreement={agreement}: must be a share, from 0 to 1")
   target = find_format(format)  # fail before loading
   loaded = load_unmerged(checkpoint) if format == "peft" else load_model(checkpoint)
   meta = loaded.meta
   # Empty for what is no run, such as a folder of transformers that is converted.
   if metrics := saved_metrics(checkpoint, loaded.step):
     meta = {**meta, "metrics": metrics}  # for the model card
+  if data is not None:
+    meta = {**meta, "gate": (_labeled_rows(loaded, data, split), agreement)}
   if loaded.task is not None and loaded.task.is_classification:
     try:
       meta = {**meta, META: find_temperature(loaded)}
@@ -42,6 +65,18 @@ def run(checkpoint: str, out: str, format: str = "npz") -> None:
   target.save(out, loaded.params, meta, loaded.step, loaded.tokenizer)
   parameters = loaded.spec.trunk.parameter_count()
   print(f"wrote {out}: step {loaded.step:,} of {checkpoint}, {parameters:,} parameters")
+
+
+def _labeled_rows(loaded: LoadedModel, data: str, split: str) -> Any:
+  """A split of the model's task. Raises InputError if it is not of one label for each text."""
+  task = loaded.label_task()
+  if task is None or not task.is_classification:
+    kind = loaded.without_task if task is None else f"of {task.name} ({task.kind})"
+    raise InputError(f"{loaded.path}: is {kind}; labels are compared, which a classifier gives")
+  examples = task.examples(data, split)
+  if not examples or any(example.label is None for example in examples):
+    raise InputError(f"split={split}: of {data} has no labels to compare with; use another")
+  return loaded.encode(task, examples)
 
 
 def export_parts(workdir: str) -> None:

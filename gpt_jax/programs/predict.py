@@ -19,7 +19,6 @@ from gpt_jax.inference.abstention import choose_threshold
 from gpt_jax.inference.calibration import scale
 from gpt_jax.inference.ensemble import Calibration, Ensemble, load_adapter_ensembles, load_ensemble
 from gpt_jax.inference.tfidf_classifier import is_tfidf, load_tfidf
-from gpt_jax.models.decoding_weights import check_kind
 from gpt_jax.parallel.processes import log
 from gpt_jax.programs.outputs import check_writable, is_inside, is_same_file, refuse_existing
 from gpt_jax.suggestions import did_you_mean
@@ -145,7 +144,6 @@ def run_adapters(
 def _load(checkpoint: str | Sequence[str], beams: int, length_penalty: float, weights: str) -> Any:
   """The model: an Ensemble, or the TF-IDF classifier that launch/label.py wrote."""
   checkpoints = [checkpoint] if isinstance(checkpoint, str) else checkpoint
-  check_kind(weights)
   if len(checkpoints) == 1 and is_tfidf(checkpoints[0]):
     if weights != "float32":
       raise InputError(f"weights={weights}: {checkpoints[0]} is a TF-IDF classifier; leave it out")

@@ -201,6 +201,39 @@ def test_a_bidirectional_classifier(kind, ran):
   assert np.ptp(answers, axis=0).max() > 0.01  # that differ between the examples
 
 
+@pytest.mark.parity("onnx")
+def test_weights_of_8_bits_are_written_if_they_answer_the_same(
+  finetuned, tmp_path, capsys, monkeypatch
+):
+  import onnx
+  import onnxruntime
+
+  from gpt_jax.apps.interop.formats import onnx_int8
+
+  checkpoint, out = f"{finetuned.workdir}/seed_0/best", tmp_path / "out"
+  export.run(checkpoint, str(out), "onnx_int8", data=finetuned.data_dir)
+  assert "the same label for 100.00% of 30 examples (88." in capsys.readouterr().out
+  description = json.loads((out / "model.json").read_text())
+  (inputs, _), expected = classifier_inputs(checkpoint, description)
+  session = onnxruntime.InferenceSession(str(out / "model.onnx"))
+  logits = session.run(None, inputs)[0]
+  found = (np.exp(logits) / np.exp(logits).sum(-1, keepdims=True))[:, 0]
+  assert 0 < np.abs(found - [answer["barks"] for answer in expected]).max() < 0.02
+  operations = [node.op_type for node in onnx.load(str(out / "model.onnx")).graph.node]
+  # Of the block q, k and v together, out, and both of the MLP; and W_y.
+  assert (operations.count("MatMulInteger"), "Gemm" in operations) == (5, False)
+
+  def half(*arguments):
+    comparison = compare(*arguments)
+    return dataclasses.replace(comparison, same=np.arange(30) % 2 == 0)
+
+  compare = onnx_int8.compare
+  monkeypatch.setattr(onnx_int8, "compare", half)
+  with pytest.raises(InputError, match="^agreement=0.99: int8 gives only 50.00% of 30 examples"):
+    export.run(checkpoint, str(tmp_path / "new"), "onnx_int8", data=finetuned.data_dir)
+  assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
 def test_what_is_no_program(make_run, tiny_tokenizer, tmp_path):
   trunk = dataclasses.replace(ENCODER, vocab_size=tiny_tokenizer.vocab_size)
   masked = make_run(tmp_path / "masked", ModelConfig(trunk, (), "bidirectional"))

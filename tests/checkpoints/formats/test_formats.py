@@ -26,7 +26,16 @@ def save(folder, params, meta, step, tokenizer): ...
 
 
 def test_every_file_with_help_is_a_format():
-  assert list(list_formats()) == ["hf", "npz", "onnx", "openai", "peft", "safetensors", "stablehlo"]
+  assert list(list_formats()) == [
+    "hf",
+    "npz",
+    "onnx",
+    "onnx_int8",
+    "openai",
+    "peft",
+    "safetensors",
+    "stablehlo",
+  ]
   for name, text in list_formats().items():
     module = find_format(name)
     assert module.HELP == text and "\n" not in text
@@ -52,7 +61,7 @@ def test_a_model_in_two_formats_is_ambiguous(tmp_path):
 
 @pytest.mark.parametrize("name", ["torch", "", "folder", "layout", "read_npz", "__init__"])
 def test_helper_files_are_no_formats(name):
-  with pytest.raises(InputError, match=f"format={name}: must be one of hf, npz, onnx, openai, "):
+  with pytest.raises(InputError, match=f"format={name}: must be one of hf, npz, onnx, onnx_int8"):
     find_format(name)
 
 

@@ -1,0 +1,206 @@
+"""A classifier as ONNX with weights of 8 bits, written only if it answers as with 32.
+
+onnxruntime's dynamic quantization: a scale for each output of a matrix, activations rounded at each
+call. Needs the extras 'onnx' and 'metrics'.
+"""
+
+import dataclasses
+import functools
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from gpt_jax.apps.interop.formats import onnx
+from gpt_jax.apps.interop.formats.function import (
+  IDS,
+  MASK,
+  TYPES,
+  Function,
+  refuse_to_load,
+  save_function,
+)
+from gpt_jax.apps.report.intervals import paired_interval, wilson
+from gpt_jax.data.tokenizers.base import Tokenizer
+from gpt_jax.errors import InputError
+from gpt_jax.packages import require
+from gpt_jax.tasks.encoding import Encoded
+
+HELP = "export only: as onnx, weights of 8 bits; measured on --data, see --agreement"
+NAME = "onnx_int8"
+_BATCH = 16
+_PLAIN = {"alpha": 1.0, "beta": 0.0}  # a Gemm's factors of product and summand
+_SECONDS = 2.0  # of each program, for its speed at one batch size
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+  """Two classifiers on the same examples: float32 first, then int8.
+
+  Attributes:
+    bytes: of the files.
+    correct: whether each example's label is found, bool [N] of both.
+    same: whether both give the same label, bool [N].
+    speeds: examples per second of both, by batch size.
+  """
+
+  bytes: tuple[int, int]
+  correct: tuple[np.ndarray, np.ndarray]
+  same: np.ndarray
+  speeds: dict[int, tuple[float, float]]
+
+  def describe(self) -> str:
+    """A table, with 95 % intervals."""
+    count, (before, after) = len(self.same), self.correct
+    low, high = paired_interval(int((after & ~before).sum()), int((before & ~after).sum()), count)
+    lines = [f"{'':24}{'float32':>12}{'int8':>12}"]
+    rows = {
+      "MB": (self.bytes[0] / 1e6, self.bytes[1] / 1e6),
+      "accuracy, %": (100 * before.mean(), 100 * after.mean()),
+      "examples/s, 1 a call": self.speeds[1],
+      f"examples/s, {_BATCH} a call": self.speeds[_BATCH],
+    }
+    for name, (first, second) in rows.items():
+      lines.append(f"{name:24}{first:12.1f}{second:12.1f}")
+    lines.append(f"accuracy changes by {100 * low:+.2f} to {100 * high:+.2f} points (95 %)")
+    low, high = wilson(int(self.same.sum()), count)
+    lines.append(
+      f"the same label for {self.same.mean():.2%} of {count:,} examples "
+      f"({low:.2%} to {high:.2%}, 95 %)"
+    )
+    return "\n".join(lines)
+
+
+def detect(path: str) -> bool:
+  del path  # the file is that of the format onnx, which says that it cannot be read back
+  return False
+
+
+def load(path: str) -> NoReturn:
+  """Raises InputError: the program cannot be turned back into parameters."""
+  raise refuse_to_load(NAME, path)
+
+
+def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) -> None:
+  """See save_function; prints the Comparison.
+
+  Args:
+    meta: with "gate": labeled examples, and the share that must get the same label as in float32.
+
+  Raises:
+    InputError: a missing package, or too few of the same labels.
+  """
+  require("onnxruntime", "format=onnx_int8", "onnxruntime", "onnx")
+  wilson(1, 1)  # fail before the expensive part where scipy is missing
+  write = functools.partial(_write, *meta["gate"])
+  with onnx._patches_undone():
+    onnx._library()
+  save_function(folder, onnx.NAME, write, params, meta, step, tokenizer)
+
+
+def _write(encoded: Encoded, agreement: float, path: str, function: Function, context: int) -> None:
+  with tempfile.TemporaryDirectory() as folder:
+    exact = os.path.join(folder, "model.onnx")
+    onnx._write(exact, function, context)
+    _quantize(exact, path)
+    comparison = compare(exact, path, encoded, function.inputs)
+  print(comparison.describe())
+  if comparison.same.mean() < agreement:
+    raise InputError(
+      f"agreement={agreement}: int8 gives only {comparison.same.mean():.2%} of "
+      f"{len(comparison.same):,} examples the label of float32, so nothing is written"
+    )
+
+
+def _quantize(source: str, path: str) -> None:
+  quantization = require("onnxruntime.quantization", "format=onnx_int8", "onnxruntime", "onnx")
+  library = require("onnx", "format=onnx_int8", "onnx", "onnx")
+  model = library.load(source)
+  summands = set()
+  for node in model.graph.node:
+    if node.op_type == "Gemm" and {x.name: x.f for x in node.attribute} == _PLAIN:
+      # onnxruntime quantizes no Gemm. This one, which adds nothing to a product, is a MatMul.
+      node.op_type = "MatMul"
+      summands |= {*node.input[2:]}
+      del node.input[2:], node.attribute[:]
+  for array in list(model.graph.initializer):
+    if array.name in summands:  # onnxruntime would warn of each
+      model.graph.initializer.remove(array)
+  library.save(model, source)
+  logging.disable(logging.WARNING)  # it advises to fold batch norms, of which there are none
+  try:
+    quantization.quantize_dynamic(
+      source,
+      path,
+      op_types_to_quantize=["MatMul", "Gather"],  # Gather: the table of tokens
+      per_channel=True,
+      weight_type=quantization.QuantType.QInt8,
+    )
+  finally:
+    logging.disable(logging.NOTSET)
+
+
+def compare(exact: str, path: str, encoded: Encoded, inputs: Sequence[str]) -> Comparison:
+  """Runs both files on the examples, in batches of 16, and for their speed in turns.
+
+  Args:
+    exact: the file in float32.
+    path: that in int8.
+    encoded: labeled examples.
+    inputs: those of the function, see Function.
+  """
+  runtime = require("onnxruntime", "format=onnx_int8", "onnxruntime", "onnx")
+  sessions = runtime.InferenceSession(exact), runtime.InferenceSession(path)
+  labels: list[list[np.ndarray]] = [[], []]
+  for first in range(0, len(encoded), _BATCH):
+    arrays = _arrays(encoded, range(first, min(first + _BATCH, len(encoded))), inputs)
+    for found, session in zip(labels, sessions, strict=True):
+      found.append(session.run(None, arrays)[0].argmax(-1))
+  before, after = map(np.concatenate, labels)
+  truth = np.asarray(encoded.labels).argmax(-1)
+  speeds = {
+    1: _speeds(sessions, encoded, 1, inputs),
+    _BATCH: _speeds(sessions, encoded, _BATCH, inputs),
+  }
+  sizes = os.path.getsize(exact), os.path.getsize(path)
+  return Comparison(sizes, (before == truth, after == truth), before == after, speeds)
+
+
+def _arrays(
+  encoded: Encoded, numbers: Sequence[int], inputs: Sequence[str]
+) -> dict[str, np.ndarray]:
+  """The function's inputs for some examples, int32 [N, T] or [N, C, T] each."""
+  sequences = encoded.lengths.shape[1]
+  length = int(encoded.lengths[list(numbers)].max())
+  arrays = {name: np.zeros((len(numbers), sequences, length), np.int32) for name in inputs}
+  for row, c in np.ndindex(len(numbers), sequences):
+    ids = encoded.sequence(numbers[row], c)
+    arrays[IDS][row, c, : len(ids)] = ids
+    if MASK in arrays:
+      arrays[MASK][row, c, : len(ids)] = 1
+    if TYPES in arrays:
+      types = encoded.sequence_types(numbers[row], c)
+      arrays[TYPES][row, c, : len(ids)] = 0 if types is None else types
+  return {name: x[:, 0] if sequences == 1 else x for name, x in arrays.items()}
+
+
+def _speeds(
+  sessions: Sequence[Any], encoded: Encoded, size: int, inputs: Sequence[str]
+) -> tuple[float, float]:
+  """Examples per second of each: the median of calls in turns, so that both meet one machine."""
+  size = min(size, len(encoded))
+  seconds: tuple[list[float], list[float]] = ([], [])
+  call, end = 0, time.monotonic() + _SECONDS * len(sessions)
+  while time.monotonic() < end or call < 3:
+    first = call * size % (len(encoded) - size + 1)
+    arrays = _arrays(encoded, range(first, first + size), inputs)
+    for own, session in zip(seconds, sessions, strict=True):
+      begin = time.perf_counter()
+      session.run(None, arrays)
+      own.append(time.perf_counter() - begin)
+    call += 1
+  return size / float(np.median(seconds[0])), size / float(np.median(seconds[1]))
