@@ -10,8 +10,8 @@ its own. A folder without a masked head (BertModel, a sentence encoder) gets a n
 says at its start. Rows are windows of the text without [CLS] and [SEP]; a pooler stays as it is.
 Hardware: a GPU for a model of BERT's size, for which the rate is meant; for a small one a CPU.
 Expect a held-out loss below that of the checkpoint on the same text, which the first evaluation is
-close to; with a new head the first losses are above the text's unigram entropy. Not run by us with
-released weights, so there is no number to compare with.
+close to; with a new head the first losses are above the text's unigram entropy. all-MiniLM-L6-v2 on
+55,000 tokens of questions: 4.7 nats after five epochs (configs/RESULTS.md, A released encoder).
 """
 
 from gpt_jax.data.windows import WindowsConfig
