@@ -53,12 +53,13 @@ MARKS = {
 }
 # Suite -> its marks, and how many programs its tests may compile with an empty cache, all workers
 # together. Above that, give new tests the shapes of their neighbors, which share a compilation.
+# The core compiles about 3,000 on an EPYC and 3,142 on a Xeon with AMX: hence the room.
 SUITES = {
-  "core": ("not (e2e or app or slow or store or attack or parity)", 3000),
-  "apps": ("(e2e or app or slow) and not (store or attack or parity)", 1400),
-  "attack": ("attack and not store", 150),
-  "stores": ("store", 450),
-  "parity": ("parity and not (store or attack)", 1050),
+  "core": ("not (e2e or app or slow or store or attack or parity)", 3200),
+  "apps": ("(e2e or app or slow) and not (store or attack or parity)", 1500),
+  "attack": ("attack and not store", 160),
+  "stores": ("store", 480),
+  "parity": ("parity and not (store or attack)", 1120),
 }
 EXTRAS = {  # extra -> packages by which it is recognized
   "parity": ("torch",),
