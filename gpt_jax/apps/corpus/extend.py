@@ -70,11 +70,11 @@ def run(config: corpus.CorpusConfig, out: str, extend: str, add_tokens: int) -> 
   counts = _count_words(config)
   tokens, words = _choose(old, counts, add_tokens, extend)
   new = _extended(old, tokens)
-  if split := [word for word, ids in zip(words, _ids(new, words), strict=True) if len(ids) > 1]:
-    raise InputError(f"{extend}: this tokenizer makes no token of a new word such as {split[0]!r}")
+  for word, ids in zip(words, _ids(new, words), strict=True):
+    if len(ids) > 1:
+      raise InputError(f"{extend}: this tokenizer makes no token of a new word such as {word!r}")
   export = _extended_model(model, new, tokens) if model else None
-  sizes = [np.array([len(ids) for ids in _ids(tokenizer, counts)]) for tokenizer in (old, new)]
-  before, after = (np.average(size, weights=[*counts.values()]) for size in sizes)
+  before, after = _tokens_per_word(old, counts), _tokens_per_word(new, counts)
   print(
     f"{add_tokens:,} new tokens, ids {old.vocab_size} to {new.vocab_size - 1}: {len(words):,} "
     f"words ({', '.join(words[:5])}, …), {add_tokens - len(words):,} pieces that lead to them\n"
@@ -131,7 +131,7 @@ def _merges(tokenizer: Tokenizer, ids: Sequence[int]) -> list[NewToken]:
 
   So none of them is in other words but at that end, and forms of a word share some.
   """
-  order = [(tokenizer.piece(i), i) for i in ids]
+  order = list(zip(map(tokenizer.piece, ids), ids, strict=True))
   from_end = order[-1][0].endswith(END_OF_WORD)
   (whole, *parts), *others = reversed(order) if from_end else order
   steps = []
@@ -213,7 +213,7 @@ def _split_words(
   tokenizer: Tokenizer, counts: Mapping[str, int]
 ) -> tuple[dict[str, list[int]], dict[str, int]]:
   """The ids and the count of each word, as the tokenizer normalizes it, that it splits."""
-  texts = [text for text in counts if _letters(text)]
+  texts = list(filter(_letters, counts))
   ids_of: dict[str, list[int]] = {}
   count_of: dict[str, int] = {}
   for text, ids in zip(texts, _ids(tokenizer, map(_letters, texts)), strict=True):
@@ -231,6 +231,11 @@ def _letters(text: str) -> str:
   categories = "".join(unicodedata.category(character)[0] for character in text)
   word = re.fullmatch("([LM]+)[PS]*", categories)  # letters, their marks; punctuation, symbols
   return text[: word.end(1)] if word else ""
+
+
+def _tokens_per_word(tokenizer: Tokenizer, counts: Mapping[str, int]) -> float:
+  sizes = list(map(len, _ids(tokenizer, counts)))
+  return float(np.average(sizes, weights=list(counts.values())))
 
 
 def _ids(tokenizer: Tokenizer, words: Iterable[str]) -> list[np.ndarray]:
