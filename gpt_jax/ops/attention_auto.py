@@ -6,7 +6,8 @@ import jax.numpy as jnp
 from gpt_jax.ops.attention import AttentionMask, Dropout, Observer, find_backend
 from gpt_jax.parallel.mesh import platform
 
-_HOPPER = "9.0"  # compute capability
+HOPPER = "9.0"  # compute capability
+JAX = (0, 11)  # of an older one mosaic runs the kernels of fused
 _WIDEST = 128  # features of a head, for which the kernels were compiled
 
 
@@ -20,8 +21,10 @@ def attend(
   observe: Observer | None,
 ) -> jax.Array:
   """See attention.Backend."""
-  measured = platform() == "gpu" and all(
-    x.platform == "gpu" and x.compute_capability == _HOPPER for x in jax.devices()
+  measured = (
+    platform() == "gpu"
+    and jax.__version_info__ >= JAX
+    and all(x.platform == "gpu" and x.compute_capability == HOPPER for x in jax.devices())
   )
   possible = bias is None and q.dtype != jnp.float32 and q.shape[-1] <= _WIDEST
   backend = find_backend("mosaic" if measured and possible else "plain")

@@ -1,7 +1,7 @@
 """Fused attention by kernels of Mosaic GPU, which replaces Triton in JAX: see attention_fused.
 
-For Hopper GPUs, bfloat16 and float16. On a CPU the kernels run in Mosaic GPU's interpreter, for
-tests.
+For Hopper GPUs, bfloat16 and float16, from jax 0.11: 0.10 finds no layout of registers for the
+kernels. On a CPU they run in Mosaic GPU's interpreter, for tests.
 """
 
 import jax
@@ -9,9 +9,7 @@ import jax.numpy as jnp
 
 from gpt_jax.ops import attention_fused, fused_kernel, mosaic_kernel
 from gpt_jax.ops.attention import AttentionMask, Dropout, Observer
-
-_JAX = (0, 11)  # jax 0.10.2 finds no layout of registers for the kernels
-_HOPPER = "9.0"  # compute capability
+from gpt_jax.ops.attention_auto import HOPPER, JAX
 
 
 def attend(
@@ -24,7 +22,7 @@ def attend(
   observe: Observer | None,
 ) -> jax.Array:
   """See attention_fused.attend, whose kernels take what these cannot."""
-  other = any(x.platform == "gpu" and x.compute_capability != _HOPPER for x in jax.devices())
+  other = any(x.platform == "gpu" and x.compute_capability != HOPPER for x in jax.devices())
   exact = q.dtype == jnp.float32 and not attention_fused.INTERPRETED
-  kernels = fused_kernel if exact or other or jax.__version_info__ < _JAX else mosaic_kernel
+  kernels = fused_kernel if exact or other or jax.__version_info__ < JAX else mosaic_kernel
   return attention_fused.attend(q, k, v, mask, bias, dropout, observe, kernels)

@@ -75,22 +75,24 @@ def test_observers_see_the_probabilities_before_dropout():
 
 
 @pytest.mark.parametrize(
-  "device, capability, dtype, bias, expected",
+  "device, capability, version, dtype, bias, expected",
   [
-    ("gpu", "9.0", jnp.bfloat16, None, "mosaic"),
-    ("gpu", "8.0", jnp.bfloat16, None, "plain"),
-    ("gpu", "9.0", jnp.float32, None, "plain"),
-    ("gpu", "9.0", jnp.bfloat16, jnp.zeros((1, 1, 8, 8)), "plain"),
-    ("cpu", "", jnp.bfloat16, None, "plain"),
+    ("gpu", "9.0", (0, 11, 2), jnp.bfloat16, None, "mosaic"),
+    ("gpu", "9.0", (0, 10, 2), jnp.bfloat16, None, "plain"),
+    ("gpu", "8.0", (0, 11, 2), jnp.bfloat16, None, "plain"),
+    ("gpu", "9.0", (0, 11, 2), jnp.float32, None, "plain"),
+    ("gpu", "9.0", (0, 11, 2), jnp.bfloat16, jnp.zeros((1, 1, 8, 8)), "plain"),
+    ("cpu", "", (0, 11, 2), jnp.bfloat16, None, "plain"),
   ],
 )
 def test_auto_takes_kernels_on_hopper_in_16_bits(
-  monkeypatch, device, capability, dtype, bias, expected
+  monkeypatch, device, capability, version, dtype, bias, expected
 ):
   taken = []
   monkeypatch.setattr(attention_auto, "platform", lambda: device)
   devices = [SimpleNamespace(platform=device, compute_capability=capability)]
   monkeypatch.setattr(jax, "devices", lambda: devices)
+  monkeypatch.setattr(jax, "__version_info__", version)
   for name, module in (("mosaic", attention_mosaic), ("plain", attention_plain)):
     monkeypatch.setattr(module, "attend", lambda *_, name=name: taken.append(name))
   q, k, v = inputs(8).astype(dtype)
