@@ -113,9 +113,7 @@ def keep_weights(model: Model, params: Any, kind: str) -> Any:
   trunk = jax.device_put(params["trunk"])
   if kind == "float32":
     return {"trunk": trunk}
-  kept = _kept(model, {"trunk": trunk}, kind)
-  rest = {path: x for path, x in flatten_dict({"trunk": trunk}).items() if path not in kept}
-  return {**unflatten_dict(rest), KEPT: unflatten_dict(kept)}
+  return in_place_of({"trunk": trunk}, _kept(model, {"trunk": trunk}, kind))
 
 
 def keep_classifier_weights(model: Model, params: Any, kind: str) -> Any:
@@ -124,7 +122,13 @@ def keep_classifier_weights(model: Model, params: Any, kind: str) -> Any:
   params = jax.device_put(params)
   if kind == "float32":
     return params
-  kept = _kept_of_batch(model, params, kind)
+  return in_place_of(params, _kept_of_batch(model, params, kind))
+
+
+def in_place_of(params: Any, kept: dict[tuple[str, ...], Any]) -> dict[str, Any]:
+  """The parameters without those, by their paths, that `kept` has something for, and under KEPT
+  what products read in their place.
+  """
   rest = {path: x for path, x in flatten_dict(params).items() if path not in kept}
   return {**unflatten_dict(rest), KEPT: unflatten_dict(kept)}
 
@@ -150,9 +154,14 @@ def _kept(model, params, kind):
 
 @partial(jax.jit, static_argnums=(0, 2))
 def _kept_of_batch(model, params, kind):
-  """The KeptWeights of all products that a batch meets, of the heads' as well."""
+  return _keep_all(matrices_of_batch(model, params), kind)
+
+
+@partial(jax.jit, static_argnums=0)
+def matrices_of_batch(model: Model, params: Any) -> Any:
+  """The Matrix of each parameter that products of a batch read, the heads' as well, as a tree."""
   _, written = model.apply({"params": params}, smallest_batch(model.config), mutable=[MATRICES])
-  return _keep_all(written[MATRICES], kind)
+  return written[MATRICES]
 
 
 def _keep_all(matrices, kind):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax.traverse_util import flatten_dict, unflatten_dict
+from flax.traverse_util import flatten_dict
 
 from gpt_jax.apps.interop.formats.hf_tokenizer import Template, template_of, write_tokenizer
 from gpt_jax.batch import Batch, Labels, Rows
@@ -20,10 +20,11 @@ from gpt_jax.config import from_json
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_folder, write_json
+from gpt_jax.models.decoding_weights import in_place_of, matrices_of_batch, variables
 from gpt_jax.models.generator import language_model
 from gpt_jax.models.heads.regress import in_units
-from gpt_jax.models.model import Model, ModelConfig, Outputs, smallest_batch
-from gpt_jax.models.weight import KEPT, MATRICES, multiply
+from gpt_jax.models.model import Model, ModelConfig, Outputs
+from gpt_jax.models.weight import multiply
 from gpt_jax.ops.cross_entropy import logits
 from gpt_jax.programs.start import runtime_fields
 from gpt_jax.tasks.formats import Format
@@ -73,14 +74,11 @@ def _with_columns(model: Model, params: Any) -> dict[str, Any]:
   """The collections for Model.apply, with a transformer's kernels as _Columns."""
   if not model.config.trunk.is_transformer:
     return {"params": params}
-  batch = smallest_batch(model.config)
-  _, written = model.apply({"params": params}, batch, mutable=[MATRICES])
-  rest, kept = flatten_dict(params), {}
-  for path, matrix in flatten_dict(written[MATRICES]).items():
-    if path[-1] == "kernel":
-      kept[path] = _Columns(matrix.values.T)
-      del rest[path]
-  return {"params": unflatten_dict(rest), KEPT: unflatten_dict(kept)}
+  matrices = flatten_dict(matrices_of_batch(model, params))
+  kernels = {
+    path: _Columns(matrix.values.T) for path, matrix in matrices.items() if path[-1] == "kernel"
+  }
+  return variables(in_place_of(params, kernels))
 
 
 def save_function(
@@ -205,10 +203,10 @@ def detect_function(path: str, name: str) -> bool:
 
 
 def _language_model(model: Model, params: Any) -> Callable[[jax.Array], jax.Array]:
-  variables = _with_columns(model, params)
+  collections = _with_columns(model, params)
 
   def call(ids):  # [N, T] -> [N, T, V]
-    states = cast(Outputs, model.apply(variables, Batch(_rows(ids)))).states
+    states = cast(Outputs, model.apply(collections, Batch(_rows(ids)))).states
     return logits(states.hidden, states.table[: model.num_tokens], model.num_tokens)
 
   return call
@@ -218,7 +216,7 @@ def _classifier(
   model: Model, params: Any, extract: int | None, sequences: int, temperature: float
 ) -> Callable[..., jax.Array]:
   """extract: the token that is read; None: the first."""
-  variables = _with_columns(model, params)
+  collections = _with_columns(model, params)
 
   def call(ids, mask=None, types=None):  # [N, T] or [N, C, T] each -> [N, K]
     length = ids.shape[-1]
@@ -232,7 +230,7 @@ def _classifier(
     anchors = (first + columns).reshape(-1, sequences)
     # Attention stays among equal segments.
     batch = Batch(_rows(rows, mask, types), labels=Labels(anchors, None, None))
-    return cast(Outputs, model.apply(variables, batch)).heads[0] / temperature
+    return cast(Outputs, model.apply(collections, batch)).heads[0] / temperature
 
   return call
 

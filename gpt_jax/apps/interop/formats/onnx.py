@@ -32,14 +32,19 @@ def detect(path: str) -> bool:
 
 def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) -> None:
   """See save_function."""
-  with _patches_undone():
-    _library()  # fail before the expensive part
-  save_function(folder, NAME, _write, params, meta, step, tokenizer)
+  check_package()  # fail before the expensive part
+  save_function(folder, NAME, write, params, meta, step, tokenizer)
 
 
 def load(path: str) -> NoReturn:
   """Raises InputError: the program cannot be turned back into parameters."""
   raise refuse_to_load(NAME, path)
+
+
+def check_package() -> None:
+  """Raises InputError if jax2onnx is not installed."""
+  with _patches_undone():
+    _library()
 
 
 def _library() -> Any:
@@ -69,7 +74,8 @@ def _patches_undone() -> Iterator[None]:
           setattr(module, name, value)
 
 
-def _write(path: str, function: Function, context: int) -> None:
+def write(path: str, function: Function, context: int) -> None:
+  """Writes the function as an ONNX file; see save_function."""
   del context  # ONNX has no ranges of sizes
   sizes = export.symbolic_shape(", ".join(map(str, function.shape)))
   with _patches_undone():

@@ -95,17 +95,16 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
     InputError: a missing package, or too few of the same labels.
   """
   require("onnxruntime", "format=onnx_int8", "onnxruntime", "onnx")
+  onnx.check_package()
   wilson(1, 1)  # fail before the expensive part where scipy is missing
   write = functools.partial(_write, *meta["gate"])
-  with onnx._patches_undone():
-    onnx._library()
   save_function(folder, onnx.NAME, write, params, meta, step, tokenizer)
 
 
 def _write(encoded: Encoded, agreement: float, path: str, function: Function, context: int) -> None:
   with tempfile.TemporaryDirectory() as folder:
     exact = os.path.join(folder, "model.onnx")
-    onnx._write(exact, function, context)
+    onnx.write(exact, function, context)
     _quantize(exact, path)
     comparison = compare(exact, path, encoded, function.inputs)
   print(comparison.describe())
