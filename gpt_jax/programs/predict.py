@@ -66,13 +66,13 @@ def run(
     source: a TSV, CSV or JSONL file with the task's text columns by name, or "-": standard input.
       A TSV without a header may hold just the text columns in order, such as one text per line. An
       imported classifier reads `text`, and `text_pair` where the file has it.
-    output: the file to write, .tsv, .csv or .jsonl, or "-": TSV on standard output; none on errors.
+    output: the .tsv, .csv or .jsonl to write, or "-": TSV on standard output. Whole, or none.
     data_dir: instead of source, the folder with the task's files, as for finetune.
     split: of data_dir: "train", "dev" or "test", by default "test".
     batch_size: examples per batch.
     overwrite: whether an existing output may be replaced.
     keep: columns of the source to copy into the output; ("all",) copies all of them.
-    calibrate: scale by the temperature of the dev set, or of all rows that folds have held out.
+    calibrate: scale probabilities by the temperature of the dev set, or of all held-out folds.
     threshold: give only predictions whose (scaled) probability is at least this.
     precision: the share of right predictions for which choose_threshold finds the threshold.
     beams, length_penalty: of the search for a translation, see beam.beam_search; 1: greedy.
