@@ -59,7 +59,7 @@ SUITES = {
   "apps": ("(e2e or app or slow) and not (store or attack or parity)", 1450),
   "attack": ("attack and not store", 150),
   "stores": ("store", 450),
-  "parity": ("parity and not (store or attack)", 1120),
+  "parity": ("parity and not (store or attack)", 1050),
 }
 EXTRAS = {  # extra -> packages by which it is recognized
   "parity": ("torch",),
