@@ -199,6 +199,20 @@ def test_the_published_sizes_of_encoders(name, rows, parameters):
   assert dataclasses.replace(trunk, vocab_size=rows).parameter_count() == parameters
 
 
+def test_small_encoders_with_shared_blocks():
+  def parameters(argument):
+    trunk = load_config(f"{ROOT}/configs/encoder_small.py:order{argument}").trunk
+    return dataclasses.replace(trunk, vocab_size=1500).parameter_count()
+
+  width = 128
+  attention, mlp = 4 * width**2 + 6 * width, 8 * width**2 + 7 * width  # with their norms
+  assert parameters("") - parameters(":all") == 2 * (attention + mlp)
+  assert parameters("") - parameters(":attention") == 2 * attention
+  assert parameters("") - parameters(":mlp") == 2 * mlp
+  with pytest.raises(InputError, match="encoder_small.py:order:most: the objectives are next"):
+    parameters(":most")
+
+
 @pytest.mark.parametrize("name", ["bert", "roberta", "albert"])
 def test_an_encoder_of_no_published_size(name):
   with pytest.raises(InputError, match=f"{name}.py:huge: the sizes are .*base, large"):
