@@ -17,9 +17,9 @@ CHUNK_ELEMENTS = 2**26
 _GPU_CHUNKS = 4
 
 
-def chunk_elements() -> int:
-  """Logits of one chunk on one device of the current platform."""
-  return CHUNK_ELEMENTS * (_GPU_CHUNKS if platform() == "gpu" else 1)
+def chunk_elements(of: str = "") -> int:
+  """Logits of one chunk on one device of a platform; "": the current one."""
+  return CHUNK_ELEMENTS * (_GPU_CHUNKS if (of or platform()) == "gpu" else 1)
 
 
 def cross_entropy(

@@ -24,7 +24,7 @@ from gpt_jax.checkpoints.run_folder import resume_choices
 from gpt_jax.data.tokenizers.base import SpecialTokens
 from gpt_jax.errors import InputError
 from gpt_jax.files import write_json
-from gpt_jax.ops.cross_entropy import CHUNK_ELEMENTS
+from gpt_jax.ops.cross_entropy import chunk_elements
 from gpt_jax.parallel.memory import bytes_needed, capacity
 from gpt_jax.parallel.mesh import make_mesh
 from gpt_jax.parallel.placement import check_batch
@@ -299,14 +299,16 @@ def _estimated(
   features = rows * config.data.length * trunk.width  # s b h, elements
   scores = rows * trunk.heads * config.data.length**2  # a s s b
   if trunk.attention_backend in ("fused", "mosaic", "flash"):
-    scores = 0  # q, k, v and the output, which are kept, are among the features
+    # q, k, v and the output, which are kept, are among the features. With "auto" the scores count:
+    # which GPUs and which jax will run is not known here.
+    scores = 0
   # Bytes of a block at 16 bits: 34 s b h + 5 a s s b; the matrix products alone: 20 s b h.
   block = (34 * features + 5 * scores) * width / 2
   kept = {"none": block, "dots": 10 * features * width, "full": features * width}
   activations = trunk.layers * kept[config.train.remat] / mesh.model
   if config.train.remat != "none":
     activations += block / mesh.model  # that which is being computed anew
-  logits = 3 * 4 * min(CHUNK_ELEMENTS, rows * config.data.length * trunk.rows / mesh.model)
+  logits = 3 * 4 * min(chunk_elements("gpu"), rows * config.data.length * trunk.rows / mesh.model)
   state = 16 * parameters / mesh.model / (data if mesh.fsdp else 1)
   copy = width * parameters / mesh.model if width == 2 else 0
   collectives = {"all-reduce": width * parameters // mesh.model} if data > 1 else {}

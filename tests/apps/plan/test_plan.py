@@ -18,6 +18,7 @@ from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.full_sentences import FullSentences
 from gpt_jax.objectives.masked import Masked
 from gpt_jax.objectives.span_corruption import SpanCorruption
+from gpt_jax.ops.cross_entropy import CHUNK_ELEMENTS
 from gpt_jax.parallel.mesh import MeshConfig
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.training.loop import TrainConfig
@@ -110,6 +111,16 @@ def test_the_formula_counts_no_scores_of_fused_attention():
   # 5 a s s b of each block at 16 bits; TRUNK is float32.
   scores = CONFIG.data.batch_size * TRUNK.heads * CONFIG.data.length**2
   assert more == 5 * TRUNK.layers * scores * 2
+
+
+def test_the_formula_counts_a_gpus_chunk_of_logits():
+  rows = dataclasses.replace(TRUNK, vocab_size=2**20), dataclasses.replace(TRUNK, vocab_size=2**21)
+  less, more = (
+    plan.make_plan(dataclasses.replace(CONFIG, trunk=trunk), [None], None) for trunk in rows
+  )
+  # Both have more logits than a chunk; the larger table has its own rows more, of 16 bytes a value.
+  assert more.memory - less.memory == 16 * 2**20 * TRUNK.width
+  assert less.memory > 3 * 4 * 4 * CHUNK_ELEMENTS
 
 
 @pytest.mark.parametrize("objective", [Masked(), FullSentences(unit="ngram"), SpanCorruption()])
