@@ -69,7 +69,11 @@ ROWS = {
   "ngrams_order": Row(
     "n-grams masked + sentence order", MaskedPairs(unit="ngram", second="swapped"), True, True
   ),
-  "spans": Row("span corruption, prefix", SpanCorruption("prefix", sentinels=SENTINELS)),
+  "spans": Row(  # answers in words, and so tags no tokens
+    "span corruption, prefix",
+    SpanCorruption("prefix", sentinels=SENTINELS),
+    pooling=("sum", "per_choice"),
+  ),
   # There is nothing to predict from the left alone, so it reads both ways like other encoders.
   "neighbors": Row("contrastive, neighbors", NeighborSpans(attention="bidirectional")),
   "adversarial": Row(
