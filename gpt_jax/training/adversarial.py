@@ -164,7 +164,7 @@ class _VirtualLoss(_Wrapped):
     if not isinstance(self._head, ClassifyHead):
       raise InputError(
         "adversarial: virtual_adversarial compares the probabilities of classes, so it is for "
-        "tasks that give each example one class; use fgm or freelb"
+        "tasks that give each example one class, and read it without windows; use fgm or freelb"
       )
 
   def denominators(self, batch: Batch) -> Denominators:
