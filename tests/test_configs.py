@@ -38,6 +38,7 @@ ARGUMENTS = {
   "cove.py": ":cola",
   "cross_view.py": ":small:ewt-tags",
   "encoder_small.py": ":next",
+  "distill.py": ":cola",
   "elmo.py": ":small",
   "ulmfit.py": ":small",
   "finetune.py": ":cola",

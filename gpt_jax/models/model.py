@@ -153,10 +153,11 @@ class Model(nn.Module):
       # The name of the attribute is that of the parameters' subtree beside `trunk`.
       setattr(self, head.scope, head.build(trunk))
 
-  def __call__(self, batch: Batch, key: Key | None = None) -> Outputs:
-    """key: dropout key; None evaluates."""
+  def __call__(self, batch: Batch, key: Key | None = None, layers: bool = False) -> Outputs:
+    """key: dropout key; None evaluates. layers: whether States.layers is wanted."""
     trunk_key, head_keys = _split(key, self.config.heads)
-    layers = any(head.reads_layers for head in self.config.heads)  # else no step keeps them
+    # Else no step keeps them.
+    layers = layers or any(head.reads_layers for head in self.config.heads)
     if batch.source is None:
       states = self.trunk(batch.rows, trunk_key, layers=layers)  # hidden [B, T, D], table [R, D]
     elif self.config.trunk.reads_source:

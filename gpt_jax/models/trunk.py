@@ -23,7 +23,7 @@ from gpt_jax.ops.product import PROJECTED, without_bfloat16
 
 EPSILON = 1e-5  # of the norms of GPT
 TABLES = ("tokens", "targets", "output")  # parameters that have a row for each id
-BASE = "base"  # the name, among a model's parameters, of those that an adapter leaves as they are
+BASE = "base"  # the name, among a model's parameters, of those that no step changes
 # What rematerialization keeps besides a block's inputs. none: all that the backward pass reads;
 # dots: the results of matrix products with parameters; full: nothing, one more forward pass.
 _KEPT = {

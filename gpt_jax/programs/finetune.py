@@ -45,12 +45,14 @@ from gpt_jax.programs.finetune_task import (
   trained_layers,
   updates_per_epoch,
 )
+from gpt_jax.programs.finetune_teacher import apply_teacher
 from gpt_jax.programs.start import Start
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.packing import PackedBatches
 from gpt_jax.training.adversarial import adversarial_loss
 from gpt_jax.training.cross_view import UNLABELED_WORK, CrossViewLoss
+from gpt_jax.training.distillation import DistillationLoss, TaughtModel, distillation_work
 from gpt_jax.training.early_stopping import ending_hooks, has_ended
 from gpt_jax.training.layerwise import layerwise_optimizer
 from gpt_jax.training.loop import TrainConfig
@@ -191,12 +193,18 @@ def finetune_recipe(
   def batches(train: TrainConfig) -> Batches:
     return make_batches(dataclasses.replace(config, train=train), train_set, mesh)
 
+  teacher, distill = start.teacher, config.distill
+
   def adapted(model: Model) -> Any:
+    if teacher is not None:
+      return TaughtModel(model, teacher.spec.build())
     if config.adapter is None:
       return model
     return AdaptedModel(model, config.adapter, start.new_rows)
 
   def loss(model: Any) -> Loss:
+    if distill is not None:
+      return DistillationLoss(distill, model)
     alone, names = [model], ["labeled"]
     if len(task.parts) > 1:
       names = [part.name for part in task.parts]
@@ -212,6 +220,8 @@ def finetune_recipe(
     return losses[0] if len(of_streams) == 1 else LossInTurns(of_streams)
 
   work = 1.0 if config.adversarial is None else config.adversarial.work
+  if teacher is not None:
+    work = distillation_work(spec.trunk, teacher.spec.trunk)
 
   return Recipe(
     config,
@@ -252,6 +262,8 @@ def with_evaluation(
   apply_start: Callable[..., Any] = start.apply_base
   if config.adapter is None:
     apply_start = functools.partial(start.apply, layers=config.transfer_layers, heads=False)
+  if start.teacher is not None:
+    apply_start = functools.partial(apply_teacher, start, config.transfer_layers)
   identity = data_identity(data, start)
   if config.word_vectors:
     vectors = load_word_vectors(config, start, parameter_shapes(spec))

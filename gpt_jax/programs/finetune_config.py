@@ -90,6 +90,10 @@ class FinetuneConfig(RunConfig):
   adapter: Any | None = option(
     None, "train a small change of the trunk alone, as configs/adapter.py:METHOD:TASK; none: all"
   )
+  distill: Any | None = option(
+    None,
+    "train a student of fewer blocks, as configs/distill.py:TASK; the checkpoint is the teacher",
+  )
   patience: int = option(
     0, "stop after so many evaluations without a better primary metric; 0: never", low=0
   )
@@ -100,7 +104,7 @@ class FinetuneConfig(RunConfig):
   unlabeled: bool = option(
     False,
     "with train_examples: the other training examples too, without their labels, for virtual "
-    "adversarial training or cross-view training",
+    "adversarial training, cross-view training or distillation",
   )
   dev_examples: int = option(
     0, "evaluate on only so many examples, evenly spaced in the dev set; 0: on all", low=0

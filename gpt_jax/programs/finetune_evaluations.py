@@ -69,6 +69,8 @@ def make_evaluations(
   predict = make_task_predictor(task, spec, mesh, start.tokenizer)
   if config.adapter is not None:
     predict = _predict_merged(predict, config.adapter)
+  elif config.distill is not None:
+    predict = _predict_student(predict)
   measure = make_measure(config, task, dev_set, predict)
   return measure, make_report(config, task, dev_set, predict, data_dir)
 
@@ -100,6 +102,13 @@ def _export_parts(params: Any, step: int, workdir: str) -> None:
 def _predict_merged(predict: Callable[..., Any], adapter: Adapter) -> Callable[..., Any]:
   merge = jax.jit(functools.partial(merged, adapter=adapter))
   return lambda params, *arguments: predict(merge(params), *arguments)
+
+
+def _predict_student(predict: Callable[..., Any]) -> Callable[..., Any]:
+  def without_teacher(params, *arguments):
+    return predict({name: x for name, x in params.items() if name != BASE}, *arguments)
+
+  return without_teacher
 
 
 def make_measure(

@@ -15,6 +15,7 @@ from gpt_jax.errors import InputError, counted
 from gpt_jax.files import absolute
 from gpt_jax.programs.config_files import overridden
 from gpt_jax.programs.finetune_config import FinetuneConfig
+from gpt_jax.programs.finetune_teacher import student_start
 from gpt_jax.programs.start import Start, runtime_fields
 from gpt_jax.tasks.formats import Format, GPTFormat, TextToText
 
@@ -58,7 +59,7 @@ def load_start(config: FinetuneConfig, pretrained: str, tokenizer: str) -> Start
     attention, format = _writing(loaded.spec.trunk, attention, pretrained)
   tokenizer_of_format = loaded.tokenizer.with_special(*format.special)
   trunk = trunk.with_vocabulary(tokenizer_of_format)
-  return Start(
+  start = Start(
     trunk,
     attention,
     tokenizer_of_format,
@@ -70,6 +71,7 @@ def load_start(config: FinetuneConfig, pretrained: str, tokenizer: str) -> Start
     absolute(pretrained),
     loaded.step,
   )
+  return start if config.distill is None else student_start(config, start, loaded)
 
 
 def _with_runtime_fields(trunk: Any, config: Any) -> Any:
@@ -84,6 +86,8 @@ def _with_runtime_fields(trunk: Any, config: Any) -> Any:
 
 
 def _start_from_scratch(config: FinetuneConfig, tokenizer: str) -> Start:
+  if config.distill is not None:
+    raise InputError("--checkpoint=none: distill needs a teacher, a fine-tuned classifier")
   if not tokenizer:
     raise InputError(
       "--checkpoint=none needs --tokenizer=DIR, the folder of a vocabulary "

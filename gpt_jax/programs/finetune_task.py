@@ -17,6 +17,7 @@ from gpt_jax.models.trunk import TrunkConfig
 from gpt_jax.parallel.processes import log
 from gpt_jax.programs.finetune_config import FinetuneConfig, has_streams, has_views, is_probe
 from gpt_jax.programs.finetune_start import transform_of
+from gpt_jax.programs.finetune_teacher import check_teacher
 from gpt_jax.programs.start import Start
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.answers.text import as_text
@@ -41,6 +42,7 @@ def load_task(
   if len(task.parts) > 1:
     check_several(config, task)
   check_adapter(config, start)
+  check_teacher(start, task)
   check_auxiliary_loss(config, task, start)
   data = load_examples(config, task, data_dir, start)
   task.check_metrics()
@@ -190,6 +192,9 @@ def head_of(config: FinetuneConfig, task: LabeledTask, start: Start) -> dict[str
     head["transform"] = "none"
   if config.head_units:
     head["units"] = config.head_units
+  if start.teacher is not None:  # a student's is the teacher's
+    of_run = {"dropout": config.head_dropout, "class_weights": [], "label_smoothing": 0.0}
+    head = to_json(start.teacher.spec.head) | of_run
   if config.class_weights or config.label_smoothing:
     weights = list(parse_weights(config.class_weights, task.labels))
     head |= {"class_weights": weights, "label_smoothing": config.label_smoothing}
@@ -272,11 +277,13 @@ def check_options(config: FinetuneConfig, task: LabeledTask) -> None:
       f"({task.kind}), and without mix; leave it out"
     )
   needs_labels = config.adversarial is None or config.adversarial.needs_labels
+  needs_labels = needs_labels and not has_views(config) and config.distill is None
   has_rest = config.train_examples or task.writes_text  # whose file has them
-  if config.unlabeled and ((needs_labels and not has_views(config)) or not has_rest):
+  if config.unlabeled and (needs_labels or not has_rest):
     raise InputError(
       "unlabeled: needs train_examples above 0 and what learns from examples without labels: "
-      "adversarial=virtual_adversarial (configs/adversarial.py) or views (configs/cross_view.py)"
+      "adversarial=virtual_adversarial (configs/adversarial.py), views (configs/cross_view.py) or "
+      "a teacher (configs/distill.py)"
     )
 
 

@@ -33,6 +33,7 @@ class Start:
     format: how examples become sequences.
     checkpoint: as the user named it.
     step: number of updates the checkpoint has had.
+    teacher: the checkpoint, a LoadedModel, where `trunk` and `params` are of a student of it.
   """
 
   trunk: TrunkConfig
@@ -44,6 +45,7 @@ class Start:
   format: Format = GPTFormat()
   checkpoint: str = ""
   step: int = 0
+  teacher: Any = None
 
   @property
   def reads(self) -> tuple[Tokenizer, int, Format]:

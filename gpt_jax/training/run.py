@@ -153,7 +153,7 @@ class Run:
           self.claim(seed, workdir)  # again if microbatches were chosen
         recipe = self.recipe.with_train(seed=seed)
         state, first = self.trainer.restore_or_init(seed, checkpoints)
-        # A resumed state already contains what the recipe starts from, but for an adapter's base.
+        # A resumed state already contains what the recipe starts from, but for a base.
         if not first or self.trainer.shardings.base is not None:
           state = recipe.start(state, self.trainer)
         if recipe.summary:

@@ -44,8 +44,8 @@ class TrainState(NamedTuple):
   """All that a step changes; arrays only. `step` counts batches, skipped updates included.
 
   loss_scale: the loss scale of a model in float16; else None, which checkpoints leave out.
-  base: parameters that no step changes, those that an adapter is added to; None: there are none.
-    Checkpoints leave them out.
+  base: parameters that no step changes, those that an adapter is added to or a teacher's; None:
+    there are none. Checkpoints leave them out.
   """
 
   step: jax.Array
@@ -61,7 +61,7 @@ class TrainState(NamedTuple):
 
 
 def with_base(params: Any, base: Any) -> Any:
-  """Parameters as a model with an adapter takes them; without a base as they are."""
+  """Parameters as a model with an adapter or a teacher takes them; without a base as they are."""
   return params if base is None else {**params, BASE: base}
 
 

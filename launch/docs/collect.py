@@ -53,6 +53,7 @@ ARGUMENTS = {
   "adversarial": "fgm:table",
   "cross_view": "small:table",
   "finetune_encoder": "bert:table",
+  "distill": "table",
   "encoder_small": "next",
   **dict.fromkeys(("bert", "roberta", "albert"), "base"),
   **dict.fromkeys(("elmo", "gpt2", "t5", "ulmfit"), "small"),

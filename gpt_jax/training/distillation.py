@@ -1,0 +1,160 @@
+"""Knowledge distillation: a classifier of few blocks, the student, learns from a larger one of the
+same task, the teacher (Hinton et al. 2015, section 2; DistilBERT, Sanh et al. 2019, section 2).
+
+Parameters are `{trunk, head}`, the student's, and `{base}`, the teacher's, which no step changes.
+Letters: N examples, K classes, B rows, T positions, D width.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from gpt_jax.batch import Batch, Mean, given
+from gpt_jax.config import Config, option, register
+from gpt_jax.models.loss import Denominators
+from gpt_jax.models.model import Model
+from gpt_jax.models.trunk import BASE, TrunkConfig
+from gpt_jax.ops.dropout import Key
+
+
+@register("distill")
+@dataclasses.dataclass(frozen=True)
+class Distillation(Config):
+  """The size of a student, and the weights of what it learns from."""
+
+  layers: int = option(0, "blocks of the student; 0: half of the teacher's", low=0, high=1000)
+  temperature: float = option(
+    2.0, "T, by which the scores of both are divided before the softmax", low=0.1, high=100.0
+  )
+  labels: float = option(
+    0.5,
+    "share of the cross-entropy with labels; the rest learns from probabilities",
+    low=0.0,
+    high=1.0,
+  )
+  hidden: float = option(1.0, "weight of the distance between hidden states", low=0.0, high=1e4)
+
+
+def taught_layers(teacher: int, student: int) -> list[int]:
+  """The teacher's layer, from 1 on, that each of the student's begins as and learns from: evenly
+  spaced, the last from the last (g(m) of TinyBERT, Jiao et al. 2020, section 3.1).
+
+  Args:
+    teacher, student: their numbers of blocks.
+  """
+  return [(layer + 1) * teacher // student for layer in range(student)]
+
+
+def first_student(params: Mapping[str, Any], layers: Sequence[int]) -> dict[str, Any]:
+  """The parameters that a student begins with: the teacher's, without the blocks between those of
+  `layers` (DistilBERT, section 3).
+  """
+  trunk = {name: x for name, x in params["trunk"].items() if not name.startswith("block_")}
+  for number, layer in enumerate(layers):
+    trunk[f"block_{number}"] = params["trunk"][f"block_{layer - 1}"]
+  return {**params, "trunk": trunk}
+
+
+def distillation_work(student: TrunkConfig, teacher: TrunkConfig) -> float:
+  """Arithmetic of a step, the teacher's forward pass included, as a multiple of the student's."""
+  length = student.context
+  return 1 + teacher.flops_per_token(length) / student.flops_per_token(length) / 3
+
+
+class TaughtModel:
+  """A student beside its teacher; has of Model what a training step needs."""
+
+  def __init__(self, student: Model, teacher: Model):
+    self.student, self.teacher = student, teacher
+
+  def init(self, key: jax.Array, example: Any) -> dict[str, Any]:
+    """The first parameters; those of the base are to be replaced."""
+    params = self.student.init(key, example)["params"]
+    shapes = jax.eval_shape(self.teacher.init, key, example)["params"]
+    base = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    return {"params": {**params, BASE: base}}
+
+
+class DistillationLoss:
+  """The sum of three means; see Loss.
+
+  Of labels the cross-entropy over the examples that have one, times its share; of probabilities
+  T^2 KL(teacher || student) over all examples, times the rest; of hidden states 1 - cosine over all
+  tokens, in the mean of the student's layers. T^2 keeps the size of the gradient (Hinton et al.).
+  The teacher has neither dropout nor gradient.
+  """
+
+  def __init__(self, config: Distillation, model: TaughtModel):
+    self._config, self._model = config, model
+    (self._head,) = model.student.config.heads
+    sizes = model.teacher.config.trunk.layers, model.student.config.trunk.layers
+    self._layers = taught_layers(*sizes)
+
+  def denominators(self, batch: Batch) -> Denominators:
+    return {
+      "labels": self._head.denominator(batch),
+      # Training batches are never padded with empty examples.
+      "teacher": jnp.float32(len(given(batch.labels).anchors)),
+      "hidden": _is_token(batch).sum(),
+    }
+
+  def __call__(
+    self, params: Any, batch: Batch, key: Key | None, denominators: Denominators | None = None
+  ) -> tuple[jax.Array, dict[str, Mean]]:
+    c, own = self._config, self.denominators(batch)
+    denominators = own if denominators is None else denominators  # given: of the whole batch
+    students = {name: x for name, x in params.items() if name != BASE}
+    fixed = jax.lax.stop_gradient(params[BASE])
+    teacher: Any = self._model.teacher.apply({"params": fixed}, batch, None, layers=True)
+    student: Any = self._model.student.apply({"params": students}, batch, key, layers=True)
+    with jax.named_scope("loss"):
+      (scores,), num_tokens = student.heads, self._model.student.num_tokens
+      of_labels = self._head.loss(scores, student.states, batch, num_tokens).total
+      of_teacher = _divergence(teacher.heads[0], scores, c.temperature)
+      distances = [
+        _distance(teacher.states.layers[layer], student.states.layers[number + 1])
+        for number, layer in enumerate(self._layers)
+      ]
+      of_hidden = (sum(distances) * _is_token(batch)).sum() / len(distances)
+    sums = {"labels": of_labels, "teacher": of_teacher, "hidden": of_hidden}
+    weights = {"labels": c.labels, "teacher": 1 - c.labels, "hidden": c.hidden}
+    total = jnp.float32(0)
+    for name, weight in weights.items():
+      denominator = denominators[name]
+      # A batch may have no label at all.
+      total = total + weight * sums[name] / jnp.where(denominator > 0, denominator, 1)
+    metrics = {
+      # Scaled so that the parts of a batch add up to the total.
+      "loss": Mean(total * denominators["teacher"], own["teacher"]),
+      self._head.metric: Mean(of_labels, own["labels"]),
+      "teacher_loss": Mean(of_teacher, own["teacher"]),
+      "hidden_loss": Mean(of_hidden, own["hidden"]),
+    }
+    return total, metrics
+
+
+def _is_token(batch: Batch) -> jax.Array:
+  """float32 [B, T], 0 at padding."""
+  rows = batch.rows
+  if rows.segments is None:
+    return jnp.ones(rows.inputs.shape, jnp.float32)
+  return (rows.segments > 0).astype(jnp.float32)
+
+
+def _divergence(teacher: jax.Array, student: jax.Array, temperature: float) -> jax.Array:
+  """T^2 KL(teacher || student), summed over examples, of scores [N, K]."""
+  wanted = jax.nn.log_softmax(teacher / temperature)
+  difference = wanted - jax.nn.log_softmax(student / temperature)
+  return temperature**2 * (jnp.exp(wanted) * difference).sum()
+
+
+def _distance(teacher: jax.Array, student: jax.Array) -> jax.Array:
+  """1 - cosine, [B, T], of hidden states [B, T, D]: half the squared distance of PKD between
+  normalized states (Sun et al. 2019, equation 7), at every token.
+  """
+  x, y = teacher.astype(jnp.float32), student.astype(jnp.float32)
+  squares = (x * x).sum(-1) * (y * y).sum(-1)
+  return 1 - (x * y).sum(-1) * jax.lax.rsqrt(squares + 1e-12)
