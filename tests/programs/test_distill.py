@@ -1,0 +1,188 @@
+"""Distillation from a classifier to a smaller one: its start, its teacher, resuming, refusals."""
+
+import dataclasses
+import json
+import random
+
+import jax
+import numpy as np
+import pytest
+from shared_trainers import shared_trainers
+
+from gpt_jax.checkpoints.load import load_model
+from gpt_jax.checkpoints.restore import restore_params
+from gpt_jax.config import to_json
+from gpt_jax.errors import InputError
+from gpt_jax.models.adapter import Adapter
+from gpt_jax.models.heads.classify import ClassifyHead
+from gpt_jax.models.heads.regress import RegressHead
+from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.parallel.mesh import MeshConfig
+from gpt_jax.programs import evaluate, finetune, predict, replay
+from gpt_jax.programs.finetune_config import FinetuneConfig
+from gpt_jax.programs.finetune_start import load_start
+from gpt_jax.programs.finetune_task import load_task
+from gpt_jax.tasks.table import TableTask
+from gpt_jax.training.adversarial import FGM
+from gpt_jax.training.distillation import Distillation
+from gpt_jax.training.loop import TrainConfig
+from gpt_jax.training.optimizer import OptimConfig
+from gpt_jax.training.recipe import make_trainer
+
+NO_DROPOUT = {"residual_dropout": 0.0, "attention_dropout": 0.0, "embedding_dropout": 0.0}
+TRUNK = TransformerConfig(context=48, layers=2, width=32, heads=2, norm="pre", **NO_DROPOUT)
+CONFIG = FinetuneConfig(
+  task=TableTask(),
+  batch_size=16,
+  lm_weight=0.0,
+  distill=Distillation(labels=0.0),  # the teacher's parameters are random
+  train_examples=48,
+  unlabeled=True,
+  optim=OptimConfig(learning_rate=0.02, schedule="linear", warmup_steps=4),
+  train=TrainConfig(epochs=3, log_every=1),
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_device():
+  with shared_trainers():
+    yield
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+  """Rows of words, one of them an animal, which is the label."""
+  folder, rng = tmp_path_factory.mktemp("animals"), random.Random(0)
+  for split, count in (("train", 128), ("dev", 30)):
+    lines = ["text\tlabel"]
+    for _ in range(count):
+      animal = rng.choice(("cat", "dog"))
+      words = [animal, *rng.choices("sat on mat ran old barn".split(), k=3)]
+      rng.shuffle(words)
+      lines.append(f"{' '.join(words)}\t{animal}")
+    (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+  return str(folder)
+
+
+@pytest.fixture(scope="module")
+def teacher_of(tmp_path_factory, make_run, tiny_tokenizer, data_dir):
+  """teacher_of(head, labels, **trunk): the folder of a classifier with random parameters."""
+
+  def make(head=ClassifyHead(2, dropout=0.0), labels=("cat", "dog"), **trunk):  # noqa: B008
+    sizes = dataclasses.replace(TRUNK, **trunk).with_vocabulary(tiny_tokenizer)
+    task = dataclasses.replace(TableTask().with_labels(data_dir), labels=labels)
+    meta = {
+      "task": to_json(task),
+      "trained_special": list(tiny_tokenizer.special.names),
+      "sequence_format": {"type": "gpt_format"},
+    }
+    folder = tmp_path_factory.mktemp("teacher") / "run"
+    return make_run(folder, ModelConfig(sizes, (head,)), **meta)
+
+  return make
+
+
+@pytest.fixture(scope="module")
+def teacher(teacher_of):
+  return teacher_of()
+
+
+@pytest.fixture(scope="module")
+def run(teacher, data_dir, tmp_path_factory):
+  """The folder of a run and its result."""
+  workdir = str(tmp_path_factory.mktemp("student") / "run")
+  (result,) = finetune.run(CONFIG, data_dir, teacher, workdir)
+  return workdir, result
+
+
+@pytest.mark.e2e
+def test_a_student_comes_closer_to_its_teacher_and_is_a_classifier(run, data_dir, tmp_path):
+  workdir, result = run
+  with open(f"{workdir}/metrics.jsonl", encoding="utf-8") as file:
+    lines = [json.loads(line) for line in file]
+  steps = [line for line in lines if "teacher_loss" in line]
+  assert len(steps) == 24  # rows without labels count as the others do
+  for name in ("teacher_loss", "hidden_loss"):
+    first, last = ([line[name] for line in part] for part in (steps[:3], steps[-3:]))
+    assert np.mean(last) < 0.7 * np.mean(first)
+  saved, meta, _ = restore_params(f"{workdir}/best")
+  assert set(saved) == {"trunk", "head"} and meta["model"]["trunk"]["layers"] == 1
+  assert evaluate.run(f"{workdir}/best", data_dir)["accuracy"] == result["best"]["dev_accuracy"]
+  out = str(tmp_path / "out.tsv")
+  rows = predict.run(f"{workdir}/best", f"{data_dir}/dev.tsv", out, weights="int8")
+  assert len(rows) == 30
+  with pytest.raises(InputError, match="has a teacher, which no checkpoint"):
+    replay.run(workdir, 24, data_dir)
+
+
+@pytest.mark.e2e
+def test_a_run_that_ends_early_goes_on_to_the_bit(run, teacher, data_dir, tmp_path):
+  workdir = str(tmp_path / "run")
+  finetune.run(CONFIG, data_dir, teacher, workdir, pauses=lambda step: step == 5)
+  (result,) = finetune.run(CONFIG, data_dir, teacher, workdir)
+  assert result["dev"] == run[1]["dev"]
+  ends = [restore_params(f"{folder}/checkpoints/24")[0] for folder in (run[0], workdir)]
+  jax.tree.map(np.testing.assert_array_equal, *ends)
+
+
+@pytest.mark.e2e
+def test_a_student_begins_as_blocks_of_its_teacher_who_does_not_change(teacher, data_dir):
+  start = load_start(CONFIG, teacher, "")
+  config, task, data = load_task(CONFIG, data_dir, start)
+  recipe = finetune.finetune_recipe(config, task, data["train"], start)
+  recipe = finetune.with_evaluation(recipe, task, data, start, data_dir, None)
+  trainer, theirs = make_trainer(recipe), load_model(teacher).params
+  state = recipe.start(trainer.init(0), trainer)
+  first = jax.device_get(state.params)
+  trunk, of_teacher = first["trunk"], theirs["trunk"]
+  assert set(trunk) == {"tokens", "positions", "block_0", "last_norm"}
+  pairs = [
+    (trunk["block_0"], of_teacher["block_1"]),
+    (trunk["last_norm"], of_teacher["last_norm"]),
+    (trunk["positions"], of_teacher["positions"]),
+    (first["head"], theirs["head"]),
+    (jax.device_get(state.base), theirs),
+  ]
+  for got, want in pairs:
+    jax.tree.map(np.testing.assert_array_equal, got, want)
+  count = len(start.tokenizer.special.names) + start.trunk.vocab_size
+  np.testing.assert_array_equal(trunk["tokens"][:count], of_teacher["tokens"][:count])
+  batches = recipe.batches(recipe.config.train)
+  for step in range(2):  # the first has a rate of 0
+    state, _ = trainer.step(state, trainer.to_device(batches.at(step)), 0)
+  jax.tree.map(np.testing.assert_array_equal, jax.device_get(state.base), theirs)
+  assert np.any(np.asarray(state.params["head"]["kernel"]) != theirs["head"]["kernel"])
+
+
+@pytest.mark.parametrize(
+  ("changes", "message"),
+  [
+    ({"distill": Distillation(3)}, "distill.layers=3: the teacher has 2 blocks"),
+    ({"adapter": Adapter()}, "adapter: does not go with distill"),
+    ({"adversarial": FGM()}, "adversarial: does not go with distill"),
+    ({"windows": "mean"}, "windows: does not go with distill"),
+    ({"pooling": "mean"}, "pooling: does not go with distill"),
+    ({"lm_weight": 0.5}, "lm_weight=0.5: distill has no auxiliary loss"),
+    ({"mesh": MeshConfig(backend="pmap")}, "distill: needs mesh.model=1 and mesh.backend=jit"),
+    ({"task": TableTask(folds=2)}, "folds: the teacher has read the rows"),
+    ({"train_examples": 0}, "unlabeled: needs train_examples above 0"),
+  ],
+)
+def test_options_that_do_not_go_with_distillation(changes, message, teacher, data_dir, tmp_path):
+  config = dataclasses.replace(CONFIG, **changes)
+  with pytest.raises(InputError, match=message):
+    finetune.run(config, data_dir, teacher, str(tmp_path / "run"))
+
+
+def test_what_cannot_teach_is_refused(teacher_of, make_run, tiny_tokenizer, data_dir, tmp_path):
+  language = make_run(tmp_path / "lm", ModelConfig(TRUNK.with_vocabulary(tiny_tokenizer)))
+  for checkpoint, message in [
+    ("none", "checkpoint=none: distill needs a teacher"),
+    (language, "must be fine-tuned to give each example one label; this is a language model"),
+    (teacher_of(RegressHead()), "must be fine-tuned .*; this is a model of table"),
+    (teacher_of(shared_layers=True), "a transformer whose blocks have parameters of their own"),
+    (teacher_of(labels=("cat", "cow")), "the teacher's labels are cat, cow; those of .* cat, dog"),
+  ]:
+    with pytest.raises(InputError, match=message):
+      finetune.run(CONFIG, data_dir, checkpoint, str(tmp_path / "run"))
