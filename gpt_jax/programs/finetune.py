@@ -52,7 +52,6 @@ from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.packing import PackedBatches
 from gpt_jax.training.adversarial import adversarial_loss
 from gpt_jax.training.cross_view import UNLABELED_WORK, CrossViewLoss
-from gpt_jax.training.distillation import DistillationLoss, TaughtModel, distillation_work
 from gpt_jax.training.early_stopping import ending_hooks, has_ended
 from gpt_jax.training.layerwise import layerwise_optimizer
 from gpt_jax.training.loop import TrainConfig
@@ -193,18 +192,9 @@ def finetune_recipe(
   def batches(train: TrainConfig) -> Batches:
     return make_batches(dataclasses.replace(config, train=train), train_set, mesh)
 
-  teacher, distill = start.teacher, config.distill
-
-  def adapted(model: Model) -> Any:
-    if teacher is not None:
-      return TaughtModel(model, teacher.spec.build())
-    if config.adapter is None:
-      return model
-    return AdaptedModel(model, config.adapter, start.new_rows)
-
   def loss(model: Any) -> Loss:
-    if distill is not None:
-      return DistillationLoss(distill, model)
+    if config.distill is not None:
+      return config.distill.loss(model)
     alone, names = [model], ["labeled"]
     if len(task.parts) > 1:
       names = [part.name for part in task.parts]
@@ -220,8 +210,8 @@ def finetune_recipe(
     return losses[0] if len(of_streams) == 1 else LossInTurns(of_streams)
 
   work = 1.0 if config.adversarial is None else config.adversarial.work
-  if teacher is not None:
-    work = distillation_work(spec.trunk, teacher.spec.trunk)
+  if config.distill is not None:
+    work = config.distill.work(start.teacher.spec, spec)
 
   return Recipe(
     config,
@@ -233,9 +223,18 @@ def finetune_recipe(
     steps_per_epoch,
     optimizer,
     loss,
-    adapted,
+    functools.partial(adapted_model, config, start),
     work=(work + UNLABELED_WORK) / 2 if has_streams(config) else work,
   )
+
+
+def adapted_model(config: FinetuneConfig, start: Start, model: Model) -> Any:
+  """The model that trains: with an adapter, beside a teacher, or as it is."""
+  if config.adapter is not None:
+    return AdaptedModel(model, config.adapter, start.new_rows)
+  if config.distill is not None:
+    return config.distill.beside(start.teacher.spec, model)
+  return model
 
 
 def with_evaluation(

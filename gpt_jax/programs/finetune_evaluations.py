@@ -19,9 +19,8 @@ from gpt_jax.files import read_json, verified, with_checksum, write_json
 from gpt_jax.inference.dev_report import REPORT, format_calibration, write_dev_report
 from gpt_jax.inference.seeds import format_summary, summarize
 from gpt_jax.inference.text_answers import make_task_predictor
-from gpt_jax.models.adapter import Adapter, merged
+from gpt_jax.models.adapter import BASE, Adapter, merged
 from gpt_jax.models.model import ModelConfig
-from gpt_jax.models.trunk import BASE
 from gpt_jax.parallel.processes import is_main_process, log
 from gpt_jax.programs.export import export_parts
 from gpt_jax.programs.finetune_config import FinetuneConfig

@@ -42,7 +42,7 @@ def load_task(
   if len(task.parts) > 1:
     check_several(config, task)
   check_adapter(config, start)
-  check_teacher(start, task)
+  check_teacher(start, task.name, task.labels)
   check_auxiliary_loss(config, task, start)
   data = load_examples(config, task, data_dir, start)
   task.check_metrics()
@@ -205,12 +205,14 @@ def head_of(config: FinetuneConfig, task: LabeledTask, start: Start) -> dict[str
 
 def make_meta(config: FinetuneConfig, task: LabeledTask, start: Start) -> dict[str, Any]:
   """Metadata that checkpoints record with the parameters."""
-  adapter: dict[str, Any] = {}
+  further: dict[str, Any] = {}
+  of_start = {"checkpoint": _this_step(start.checkpoint, start.step), "identity": start.identity}
   if config.adapter is not None:
-    base = {"checkpoint": _this_step(start.checkpoint, start.step), "identity": start.identity}
-    adapter = {"adapter": {"config": to_json(config.adapter), "base": base}}
+    further = {"adapter": {"config": to_json(config.adapter), "base": of_start}}
+  if start.teacher is not None:
+    further = {"teacher": of_start}
   return {
-    **adapter,
+    **further,
     "model": to_json(model_config(config, task, start)),
     "task": to_json(config.task),
     "tokenizer_hash": start.tokenizer.hash,

@@ -52,7 +52,7 @@ def run(workdir: str, step: int, data: str) -> dict[str, Any]:
     raise InputError(f"{workdir}: no run wrote this checkpoint: it has no {error}") from error
   if meta.get("adapter"):
     raise InputError(f"--replay={step}: {workdir} trains an adapter, whose base no checkpoint has")
-  if getattr(config, "distill", None) is not None:
+  if meta.get("teacher"):
     raise InputError(f"--replay={step}: {workdir} has a teacher, which no checkpoint of it has")
   noted = read_config(workdir)  # config.json, which has the identity of the run's data
   _check_length(workdir, noted, start, step)

@@ -6,7 +6,7 @@ Letters: N examples, K classes, B rows, T positions, D width.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -14,9 +14,10 @@ import jax.numpy as jnp
 
 from gpt_jax.batch import Batch, Mean, given
 from gpt_jax.config import Config, option, register
+from gpt_jax.errors import InputError, counted
 from gpt_jax.models.loss import Denominators
-from gpt_jax.models.model import Model
-from gpt_jax.models.trunk import BASE, TrunkConfig
+from gpt_jax.models.model import Model, ModelConfig
+from gpt_jax.models.trunk import BASE
 from gpt_jax.ops.dropout import Key
 
 
@@ -37,6 +38,42 @@ class Distillation(Config):
   )
   hidden: float = option(1.0, "weight of the distance between hidden states", low=0.0, high=1e4)
 
+  def student(self, trunk: Any, params: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The student's trunk and first parameters: the teacher's without the blocks between those of
+    taught_layers (DistilBERT, section 3).
+
+    Args:
+      trunk, params: the teacher's.
+
+    Raises:
+      InputError: the teacher has fewer blocks, or shares one among its layers.
+    """
+    if not trunk.is_transformer or trunk.shared_layers:
+      raise InputError("distill: takes blocks of a transformer, of which each has its parameters")
+    layers = self.layers or max(1, trunk.layers // 2)
+    if layers > trunk.layers:
+      blocks = counted(trunk.layers, "block")
+      raise InputError(f"distill.layers={layers}: the teacher has {blocks}; choose no more")
+    kept = {name: x for name, x in params["trunk"].items() if not name.startswith("block_")}
+    for number, layer in enumerate(taught_layers(trunk.layers, layers)):
+      kept[f"block_{number}"] = params["trunk"][f"block_{layer - 1}"]
+    return dataclasses.replace(trunk, layers=layers), {**params, "trunk": kept}
+
+  def beside(self, teacher: ModelConfig, student: Model) -> "TaughtModel":
+    """The student with its teacher."""
+    return TaughtModel(student, teacher.build())
+
+  def loss(self, model: "TaughtModel") -> "DistillationLoss":
+    """The loss of the student."""
+    return DistillationLoss(self, model)
+
+  def work(self, teacher: ModelConfig, student: ModelConfig) -> float:
+    """Arithmetic of a step, the teacher's forward pass included, as a multiple of the student's."""
+    length = student.trunk.context
+    # Forward is a third of forward and backward.
+    forward = teacher.trunk.flops_per_token(length) / 3
+    return 1 + forward / student.trunk.flops_per_token(length)
+
 
 def taught_layers(teacher: int, student: int) -> list[int]:
   """The teacher's layer, from 1 on, that each of the student's begins as and learns from: evenly
@@ -46,22 +83,6 @@ def taught_layers(teacher: int, student: int) -> list[int]:
     teacher, student: their numbers of blocks.
   """
   return [(layer + 1) * teacher // student for layer in range(student)]
-
-
-def first_student(params: Mapping[str, Any], layers: Sequence[int]) -> dict[str, Any]:
-  """The parameters that a student begins with: the teacher's, without the blocks between those of
-  `layers` (DistilBERT, section 3).
-  """
-  trunk = {name: x for name, x in params["trunk"].items() if not name.startswith("block_")}
-  for number, layer in enumerate(layers):
-    trunk[f"block_{number}"] = params["trunk"][f"block_{layer - 1}"]
-  return {**params, "trunk": trunk}
-
-
-def distillation_work(student: TrunkConfig, teacher: TrunkConfig) -> float:
-  """Arithmetic of a step, the teacher's forward pass included, as a multiple of the student's."""
-  length = student.context
-  return 1 + teacher.flops_per_token(length) / student.flops_per_token(length) / 3
 
 
 class TaughtModel:
@@ -106,8 +127,8 @@ class DistillationLoss:
   ) -> tuple[jax.Array, dict[str, Mean]]:
     c, own = self._config, self.denominators(batch)
     denominators = own if denominators is None else denominators  # given: of the whole batch
-    students = {name: x for name, x in params.items() if name != BASE}
-    fixed = jax.lax.stop_gradient(params[BASE])
+    students = dict(params)
+    fixed = jax.lax.stop_gradient(students.pop(BASE))
     teacher: Any = self._model.teacher.apply({"params": fixed}, batch, None, layers=True)
     student: Any = self._model.student.apply({"params": students}, batch, key, layers=True)
     with jax.named_scope("loss"):

@@ -181,7 +181,10 @@ def test_what_cannot_teach_is_refused(teacher_of, make_run, tiny_tokenizer, data
     ("none", "checkpoint=none: distill needs a teacher"),
     (language, "must be fine-tuned to give each example one label; this is a language model"),
     (teacher_of(RegressHead()), "must be fine-tuned .*; this is a model of table"),
-    (teacher_of(shared_layers=True), "a transformer whose blocks have parameters of their own"),
+    (
+      teacher_of(shared_layers=True),
+      "takes blocks of a transformer, of which each has its parameters",
+    ),
     (teacher_of(labels=("cat", "cow")), "the teacher's labels are cat, cow; those of .* cat, dog"),
   ]:
     with pytest.raises(InputError, match=message):

@@ -16,7 +16,6 @@ from gpt_jax.training.distillation import (
   Distillation,
   DistillationLoss,
   TaughtModel,
-  first_student,
   taught_layers,
 )
 
@@ -134,7 +133,9 @@ def test_two_parts_of_a_batch_have_the_gradient_of_one(params, batch):
 def test_a_student_begins_as_evenly_spaced_blocks_and_the_last():
   assert [taught_layers(6, 3), taught_layers(12, 5)] == [[2, 4, 6], [2, 4, 7, 9, 12]]
   assert taught_layers(4, 4) == [1, 2, 3, 4]
-  trunk = {"tokens": "t", "pooler": "p", **{f"block_{n}": n for n in range(6)}}
-  student = first_student({"trunk": trunk, "head": "h"}, [2, 4, 6])
+  params = {"tokens": "t", "pooler": "p", **{f"block_{n}": n for n in range(6)}}
+  teacher = TransformerConfig(60, layers=6)
+  trunk, student = Distillation().student(teacher, {"trunk": params, "head": "h"})
   blocks = {"block_0": 1, "block_1": 3, "block_2": 5}
   assert student == {"trunk": {"tokens": "t", "pooler": "p", **blocks}, "head": "h"}
+  assert trunk == TransformerConfig(60, layers=3)
