@@ -229,7 +229,7 @@ def test_balanced_weights_are_scikit_learns():
 def test_weights_of_some_labels(finetuned):
   task = finetuned.config.task.build(finetuned.data_dir)
   config = changed(finetuned, class_weights=("meows=3",), label_smoothing=0.1)
-  start = types.SimpleNamespace(trunk=TransformerConfig(), format=GPTFormat())
+  start = types.SimpleNamespace(trunk=TransformerConfig(), format=GPTFormat(), teacher=None)
   head = head_of(config, task, start)
   assert (head["class_weights"], head["label_smoothing"]) == ([1.0, 3.0], 0.1)
   with pytest.raises(InputError, match="give each example one class, not for story-next"):
