@@ -402,7 +402,7 @@ def test_the_divergence_needs_no_labels():
 
 def test_the_divergence_is_of_classes():
   model = ModelConfig(TRUNK, (RegressHead(),)).build()
-  with pytest.raises(InputError, match="one class; use fgm or freelb"):
+  with pytest.raises(InputError, match="one class, and read it without windows; use fgm or freelb"):
     VirtualAdversarial().wrap(model_loss(model))
 
 
