@@ -161,7 +161,7 @@ def test_virtual_adversarial_training_of_numbers_is_refused(finetuned, tmp_path)
   config = dataclasses.replace(
     finetuned.config, task=TableTask(kind="regression"), adversarial=VirtualAdversarial()
   )
-  with pytest.raises(InputError, match="one class; use fgm or freelb"):
+  with pytest.raises(InputError, match="one class, and read it without windows; use fgm"):
     finetune.run(config, str(tmp_path), finetuned.pretrained, str(tmp_path / "run"))
 
 
