@@ -8,6 +8,7 @@ import fcntl
 import importlib.util
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -605,3 +606,18 @@ def finetuned(make_once, make_run, tiny_tokenizer):
     workdir=str(folder / "run"),
     results=json.loads((folder / "results.json").read_text()),
   )
+
+
+@pytest.fixture(scope="session")
+def animals(tmp_path_factory):
+  """Folder of train.tsv and dev.tsv: rows of words, one of them an animal, which is the label."""
+  folder, rng = tmp_path_factory.mktemp("animals"), random.Random(0)
+  for split, count in (("train", 128), ("dev", 30)):
+    lines = ["text\tlabel"]
+    for _ in range(count):
+      animal = rng.choice(("cat", "dog"))
+      words = [animal, *rng.choices("sat on mat ran old barn".split(), k=3)]
+      rng.shuffle(words)
+      lines.append(f"{' '.join(words)}\t{animal}")
+    (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+  return str(folder)

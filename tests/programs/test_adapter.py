@@ -1,7 +1,6 @@
 """Adapters: only they and the head are trained and saved, and what is loaded is merged."""
 
 import os
-import random
 import shutil
 
 import jax
@@ -52,30 +51,15 @@ def base(tmp_path_factory, make_run, tiny_tokenizer):
 
 
 @pytest.fixture(scope="module")
-def data_dir(tmp_path_factory):
-  """Rows of words, one of them an animal, which is the label."""
-  folder, rng = tmp_path_factory.mktemp("animals"), random.Random(0)
-  for split, count in (("train", 128), ("dev", 30)):
-    lines = ["text\tlabel"]
-    for _ in range(count):
-      animal = rng.choice(("cat", "dog"))
-      words = [animal, *rng.choices("sat on mat ran old barn".split(), k=3)]
-      rng.shuffle(words)
-      lines.append(f"{' '.join(words)}\t{animal}")
-    (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n")
-  return str(folder)
-
-
-@pytest.fixture(scope="module")
-def run(base, data_dir, tmp_path_factory):
+def run(base, animals, tmp_path_factory):
   """The folder of a run and its result; seed_1 beside it is another adapter of the base."""
   workdir = str(tmp_path_factory.mktemp("adapted") / "run")
-  result, _ = finetune.run(CONFIG, data_dir, base, workdir, seeds=2)
+  result, _ = finetune.run(CONFIG, animals, base, workdir, seeds=2)
   return f"{workdir}/seed_0", result
 
 
 @pytest.mark.e2e
-def test_a_checkpoint_holds_the_adapter_and_is_read_as_a_whole_model(run, base, data_dir, tmp_path):
+def test_a_checkpoint_holds_the_adapter_and_is_read_as_a_whole_model(run, base, animals, tmp_path):
   workdir, result = run
   assert result["best"]["dev_accuracy"] > 0.9
   saved, meta, _ = restore_params(f"{workdir}/best")
@@ -85,7 +69,7 @@ def test_a_checkpoint_holds_the_adapter_and_is_read_as_a_whole_model(run, base, 
   held = flatten_dict(saved["adapter"], sep="/")
   assert {path for path in held if path.endswith("kernel/a")} and "tokens" in held
   assert not any("mlp" in path and "bias" not in path for path in held)
-  assert evaluate.run(f"{workdir}/best", data_dir)["accuracy"] == result["best"]["dev_accuracy"]
+  assert evaluate.run(f"{workdir}/best", animals)["accuracy"] == result["best"]["dev_accuracy"]
   loaded = load_model(f"{workdir}/best")
   before = flatten_dict(load_model(base).params["trunk"], sep="/")
   after = flatten_dict(loaded.params["trunk"], sep="/")
@@ -99,7 +83,7 @@ def test_a_checkpoint_holds_the_adapter_and_is_read_as_a_whole_model(run, base, 
     gpt_jax.load(path).classify(texts) for path in (f"{workdir}/best", str(tmp_path / "merged"))
   )
   assert ours == theirs
-  again = finetune.run(CONFIG, data_dir, base, workdir)  # resumes, with the base it does not save
+  again = finetune.run(CONFIG, animals, base, workdir)  # resumes, with the base it does not save
   assert again[0]["best"] == result["best"]
 
 
@@ -115,9 +99,9 @@ def test_another_base_is_refused_in_a_line(run, base, tmp_path):
 
 
 @pytest.mark.e2e
-def test_several_adapters_share_their_base(run, base, data_dir, tmp_path):
+def test_several_adapters_share_their_base(run, base, animals, tmp_path):
   adapters = [f"one={run[0]}/best", f"two={run[0]}/../seed_1"]
-  out, dev = str(tmp_path / "out.tsv"), f"{data_dir}/dev.tsv"
+  out, dev = str(tmp_path / "out.tsv"), f"{animals}/dev.tsv"
   results = predict.run_adapters(base, adapters, dev, out, keep=["text"], calibrate=False)
   for entry in adapters:
     name, _, path = entry.partition("=")
@@ -156,10 +140,10 @@ def test_what_is_no_adapter_of_the_base_is_refused(adapters, message, run, base)
     ({"adapter": Adapter(targets="nowhere")}, "adapter.targets=nowhere: matches no kernel"),
   ],
 )
-def test_options_that_do_not_go_with_an_adapter(changes, message, base, data_dir, tmp_path):
+def test_options_that_do_not_go_with_an_adapter(changes, message, base, animals, tmp_path):
   config = FinetuneConfig(**{**vars(CONFIG), **changes})
   with pytest.raises(InputError, match=message):
-    finetune.run(config, data_dir, base, str(tmp_path / "run"))
+    finetune.run(config, animals, base, str(tmp_path / "run"))
 
 
 def test_merged_weights_compute_the_same_and_the_base_has_no_gradient(tiny_tokenizer):

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import random
 
 import jax
 import numpy as np
@@ -51,27 +50,12 @@ def one_device():
 
 
 @pytest.fixture(scope="module")
-def data_dir(tmp_path_factory):
-  """Rows of words, one of them an animal, which is the label."""
-  folder, rng = tmp_path_factory.mktemp("animals"), random.Random(0)
-  for split, count in (("train", 128), ("dev", 30)):
-    lines = ["text\tlabel"]
-    for _ in range(count):
-      animal = rng.choice(("cat", "dog"))
-      words = [animal, *rng.choices("sat on mat ran old barn".split(), k=3)]
-      rng.shuffle(words)
-      lines.append(f"{' '.join(words)}\t{animal}")
-    (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n")
-  return str(folder)
-
-
-@pytest.fixture(scope="module")
-def teacher_of(tmp_path_factory, make_run, tiny_tokenizer, data_dir):
+def teacher_of(tmp_path_factory, make_run, tiny_tokenizer, animals):
   """teacher_of(head, labels, **trunk): the folder of a classifier with random parameters."""
 
   def make(head=ClassifyHead(2, dropout=0.0), labels=("cat", "dog"), **trunk):  # noqa: B008
     sizes = dataclasses.replace(TRUNK, **trunk).with_vocabulary(tiny_tokenizer)
-    task = dataclasses.replace(TableTask().with_labels(data_dir), labels=labels)
+    task = dataclasses.replace(TableTask().with_labels(animals), labels=labels)
     meta = {
       "task": to_json(task),
       "trained_special": list(tiny_tokenizer.special.names),
@@ -89,15 +73,15 @@ def teacher(teacher_of):
 
 
 @pytest.fixture(scope="module")
-def run(teacher, data_dir, tmp_path_factory):
+def run(teacher, animals, tmp_path_factory):
   """The folder of a run and its result."""
   workdir = str(tmp_path_factory.mktemp("student") / "run")
-  (result,) = finetune.run(CONFIG, data_dir, teacher, workdir)
+  (result,) = finetune.run(CONFIG, animals, teacher, workdir)
   return workdir, result
 
 
 @pytest.mark.e2e
-def test_a_student_comes_closer_to_its_teacher_and_is_a_classifier(run, data_dir, tmp_path):
+def test_a_student_comes_closer_to_its_teacher_and_is_a_classifier(run, animals, tmp_path):
   workdir, result = run
   with open(f"{workdir}/metrics.jsonl", encoding="utf-8") as file:
     lines = [json.loads(line) for line in file]
@@ -108,30 +92,30 @@ def test_a_student_comes_closer_to_its_teacher_and_is_a_classifier(run, data_dir
     assert np.mean(last) < 0.7 * np.mean(first)
   saved, meta, _ = restore_params(f"{workdir}/best")
   assert set(saved) == {"trunk", "head"} and meta["model"]["trunk"]["layers"] == 1
-  assert evaluate.run(f"{workdir}/best", data_dir)["accuracy"] == result["best"]["dev_accuracy"]
+  assert evaluate.run(f"{workdir}/best", animals)["accuracy"] == result["best"]["dev_accuracy"]
   out = str(tmp_path / "out.tsv")
-  rows = predict.run(f"{workdir}/best", f"{data_dir}/dev.tsv", out, weights="int8")
+  rows = predict.run(f"{workdir}/best", f"{animals}/dev.tsv", out, weights="int8")
   assert len(rows) == 30
   with pytest.raises(InputError, match="has a teacher, which no checkpoint"):
-    replay.run(workdir, 24, data_dir)
+    replay.run(workdir, 24, animals)
 
 
 @pytest.mark.e2e
-def test_a_run_that_ends_early_goes_on_to_the_bit(run, teacher, data_dir, tmp_path):
+def test_a_run_that_ends_early_goes_on_to_the_bit(run, teacher, animals, tmp_path):
   workdir = str(tmp_path / "run")
-  finetune.run(CONFIG, data_dir, teacher, workdir, pauses=lambda step: step == 5)
-  (result,) = finetune.run(CONFIG, data_dir, teacher, workdir)
+  finetune.run(CONFIG, animals, teacher, workdir, pauses=lambda step: step == 5)
+  (result,) = finetune.run(CONFIG, animals, teacher, workdir)
   assert result["dev"] == run[1]["dev"]
   ends = [restore_params(f"{folder}/checkpoints/24")[0] for folder in (run[0], workdir)]
   jax.tree.map(np.testing.assert_array_equal, *ends)
 
 
 @pytest.mark.e2e
-def test_a_student_begins_as_blocks_of_its_teacher_who_does_not_change(teacher, data_dir):
+def test_a_student_begins_as_blocks_of_its_teacher_who_does_not_change(teacher, animals):
   start = load_start(CONFIG, teacher, "")
-  config, task, data = load_task(CONFIG, data_dir, start)
+  config, task, data = load_task(CONFIG, animals, start)
   recipe = finetune.finetune_recipe(config, task, data["train"], start)
-  recipe = finetune.with_evaluation(recipe, task, data, start, data_dir, None)
+  recipe = finetune.with_evaluation(recipe, task, data, start, animals, None)
   trainer, theirs = make_trainer(recipe), load_model(teacher).params
   state = recipe.start(trainer.init(0), trainer)
   first = jax.device_get(state.params)
@@ -169,13 +153,13 @@ def test_a_student_begins_as_blocks_of_its_teacher_who_does_not_change(teacher, 
     ({"train_examples": 0}, "unlabeled: needs train_examples above 0"),
   ],
 )
-def test_options_that_do_not_go_with_distillation(changes, message, teacher, data_dir, tmp_path):
+def test_options_that_do_not_go_with_distillation(changes, message, teacher, animals, tmp_path):
   config = dataclasses.replace(CONFIG, **changes)
   with pytest.raises(InputError, match=message):
-    finetune.run(config, data_dir, teacher, str(tmp_path / "run"))
+    finetune.run(config, animals, teacher, str(tmp_path / "run"))
 
 
-def test_what_cannot_teach_is_refused(teacher_of, make_run, tiny_tokenizer, data_dir, tmp_path):
+def test_what_cannot_teach_is_refused(teacher_of, make_run, tiny_tokenizer, animals, tmp_path):
   language = make_run(tmp_path / "lm", ModelConfig(TRUNK.with_vocabulary(tiny_tokenizer)))
   for checkpoint, message in [
     ("none", "checkpoint=none: distill needs a teacher"),
@@ -188,4 +172,4 @@ def test_what_cannot_teach_is_refused(teacher_of, make_run, tiny_tokenizer, data
     (teacher_of(labels=("cat", "cow")), "the teacher's labels are cat, cow; those of .* cat, dog"),
   ]:
     with pytest.raises(InputError, match=message):
-      finetune.run(CONFIG, data_dir, checkpoint, str(tmp_path / "run"))
+      finetune.run(CONFIG, animals, checkpoint, str(tmp_path / "run"))
