@@ -34,6 +34,11 @@ class Rows(NamedTuple):
   types: Array | None = None
   prefix: Array | None = None
 
+  @property
+  def is_token(self) -> Array:
+    """bool [B, T], False at padding."""
+    return np.ones(self.inputs.shape, bool) if self.segments is None else self.segments > 0
+
 
 class Predictions(NamedTuple):
   """Token ids to predict.

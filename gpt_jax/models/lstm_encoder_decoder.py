@@ -213,7 +213,7 @@ class LSTMEncoderDecoder(nn.Module):
       )
     encoder_key, decoder_key = (key and key.fold(i) for i in range(2))
     cache = self._read(source, encoder_key)
-    valid = jnp.ones(rows.inputs.shape, bool) if rows.segments is None else rows.segments > 0
+    valid = jnp.asarray(rows.is_token)
     # A table of its own: word vectors that stay as they are may stand in the source's.
     x = lookup(self.targets, rows.inputs, self.config.dtype)
     each, _ = self.decoder(x, valid, cache, decoder_key)

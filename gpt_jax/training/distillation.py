@@ -119,7 +119,7 @@ class DistillationLoss:
       "labels": self._head.denominator(batch),
       # Training batches are never padded with empty examples.
       "teacher": jnp.float32(len(given(batch.labels).anchors)),
-      "hidden": _is_token(batch).sum(),
+      "hidden": jnp.float32(batch.rows.is_token.sum()),
     }
 
   def __call__(
@@ -139,7 +139,7 @@ class DistillationLoss:
         _distance(teacher.states.layers[layer], student.states.layers[number + 1])
         for number, layer in enumerate(self._layers)
       ]
-      of_hidden = (sum(distances) * _is_token(batch)).sum() / len(distances)
+      of_hidden = (sum(distances) * batch.rows.is_token).sum() / len(distances)
     sums = {"labels": of_labels, "teacher": of_teacher, "hidden": of_hidden}
     weights = {"labels": c.labels, "teacher": 1 - c.labels, "hidden": c.hidden}
     total = jnp.float32(0)
@@ -155,14 +155,6 @@ class DistillationLoss:
       "hidden_loss": Mean(of_hidden, own["hidden"]),
     }
     return total, metrics
-
-
-def _is_token(batch: Batch) -> jax.Array:
-  """float32 [B, T], 0 at padding."""
-  rows = batch.rows
-  if rows.segments is None:
-    return jnp.ones(rows.inputs.shape, jnp.float32)
-  return (rows.segments > 0).astype(jnp.float32)
 
 
 def _divergence(teacher: jax.Array, student: jax.Array, temperature: float) -> jax.Array:

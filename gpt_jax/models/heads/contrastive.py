@@ -90,7 +90,7 @@ class ContrastiveHead(Head):
 
   def _weights(self, batch: Batch) -> jax.Array:
     """1 for each anchor, [B] or [2 B]; 0 where a pair is incomplete."""
-    used = _inside(batch).any(axis=1).reshape(-1, 2).all(axis=1)
+    used = jnp.asarray(batch.rows.is_token).any(axis=1).reshape(-1, 2).all(axis=1)
     return jnp.repeat(used, 2 if self.symmetric else 1).astype(jnp.float32)
 
 
@@ -109,12 +109,6 @@ def text_vectors(hidden: jax.Array, inside: jax.Array, pooling: str) -> jax.Arra
   return jnp.where(inside[..., None], hidden.astype(jnp.float32), 0).sum(1) / lengths[:, None]
 
 
-def _inside(batch: Batch) -> jax.Array:
-  """Where the rows have text, bool [2 B, T]."""
-  segments = batch.rows.segments
-  return jnp.ones(batch.rows.inputs.shape, bool) if segments is None else segments > 0
-
-
 class _Embedder(nn.Module):
   """The vectors that the loss compares, scaled to length 1; width is that of the layer, 0: none."""
 
@@ -124,7 +118,7 @@ class _Embedder(nn.Module):
   @nn.compact
   def __call__(self, states: States, batch: Batch, key=None):
     del key
-    x = text_vectors(states.hidden, _inside(batch), self.pooling)
+    x = text_vectors(states.hidden, jnp.asarray(batch.rows.is_token), self.pooling)
     if self.width:
       x = jnp.tanh(Projection((self.width,), (self.width,), "float32", name="dense")(x))
     return x * jax.lax.rsqrt(jnp.maximum(jnp.square(x).sum(-1, keepdims=True), _SMALLEST))
