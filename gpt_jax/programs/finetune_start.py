@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from gpt_jax.checkpoints.load import load_model
-from gpt_jax.config import from_json, to_json
+from gpt_jax.config import field_values, from_json, to_json
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.data.word_vectors import read_word_vectors
 from gpt_jax.errors import InputError, counted
@@ -42,9 +42,7 @@ def load_start(config: FinetuneConfig, pretrained: str, tokenizer: str) -> Start
     loaded = loaded.encoder_alone()
     format = from_json(loaded.spec.trunk.format)
   trunk = _with_runtime_fields(loaded.spec.trunk, config.trunk)
-  # Set, if the config's trunk is not the default but for its runtime fields.
-  sizes_are_set = _with_runtime_fields(FinetuneConfig.trunk, config.trunk) != config.trunk
-  if sizes_are_set and config.trunk != trunk:
+  if _sets_sizes(config.trunk, trunk) and config.trunk != trunk:
     raise InputError(
       "config.trunk is for --checkpoint=none; a checkpoint brings its own: leave these settings out"
     )
@@ -75,14 +73,20 @@ def load_start(config: FinetuneConfig, pretrained: str, tokenizer: str) -> Start
 
 
 def _with_runtime_fields(trunk: Any, config: Any) -> Any:
-  """The trunk with the runtime fields of `config`, such as dtype, where it sets them."""
-  theirs, usual = runtime_fields(trunk), runtime_fields(FinetuneConfig.trunk)
-  was_set = overridden(config)
-  changes = {}
-  for name, value in runtime_fields(config).items():
-    if name in theirs and (name in was_set or value != usual.get(name)):
-      changes[name] = value
-  return dataclasses.replace(trunk, **changes)
+  """The trunk with its runtime fields, such as dtype, where `config` sets them."""
+  theirs, was_set = runtime_fields(trunk), overridden(config) | _not_default(config)
+  changes = {f.name: value for f, value in field_values(config) if f.name in was_set}
+  return dataclasses.replace(trunk, **{n: changes[n] for n in changes if n in theirs})
+
+
+def _sets_sizes(config: Any, trunk: Any) -> bool:
+  """Whether the config sets more than what is a runtime field of it or of the trunk."""
+  return bool(_not_default(config) - set(runtime_fields(config)) - set(runtime_fields(trunk)))
+
+
+def _not_default(config: Any) -> set[str]:
+  usual = {field.name: value for field, value in field_values(FinetuneConfig.trunk)}
+  return {f.name for f, value in field_values(config) if value != usual.get(f.name)}
 
 
 def _start_from_scratch(config: FinetuneConfig, tokenizer: str) -> Start:

@@ -26,6 +26,7 @@ from gpt_jax.files import read_json, verified
 from gpt_jax.inference.calibration import measure_calibration
 from gpt_jax.models.generator import language_model
 from gpt_jax.models.lstm import LSTMConfig
+from gpt_jax.models.lstm_stack import LSTMStackConfig
 from gpt_jax.models.model import ModelConfig, parameter_shapes
 from gpt_jax.models.predictor import make_predictor
 from gpt_jax.models.transformer import TransformerConfig
@@ -558,6 +559,19 @@ def test_a_run_chooses_dtype_and_dropout_beside_a_checkpoints_sizes(finetuned):
   theirs = load_start(finetuned.config, finetuned.pretrained, "").trunk
   start = load_start(config, finetuned.pretrained, "")
   assert start.trunk == dataclasses.replace(theirs, **runtime) != theirs
+
+
+def test_a_run_reads_longer_texts_with_an_lstms_checkpoint(make_run, finetuned, tmp_path):
+  """No parameter of it depends on the context; those of a Transformer do."""
+  spec = load_model(finetuned.pretrained).spec
+  lstm = LSTMStackConfig(spec.trunk.vocab_size, context=8, embedding_width=8, units=(8,))
+  lstm = lstm.with_vocabulary(load_tokenizer(os.path.join(finetuned.pretrained, "tokenizer")))
+  checkpoint = make_run(tmp_path / "lstm", dataclasses.replace(spec, trunk=lstm))
+  config = override(finetuned.config, "trunk.context", "600")
+  assert load_start(finetuned.config, checkpoint, "").trunk == lstm
+  assert load_start(config, checkpoint, "").trunk == dataclasses.replace(lstm, context=600)
+  with pytest.raises(InputError, match="config.trunk is for --checkpoint=none"):
+    load_start(config, finetuned.pretrained, "")
 
 
 def test_a_run_sets_dropout_back_to_the_default(make_run, finetuned, tmp_path):
