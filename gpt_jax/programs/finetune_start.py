@@ -75,8 +75,11 @@ def load_start(config: FinetuneConfig, pretrained: str, tokenizer: str) -> Start
 def _with_runtime_fields(trunk: Any, config: Any) -> Any:
   """The trunk with its runtime fields, such as dtype, where `config` sets them."""
   theirs, was_set = runtime_fields(trunk), overridden(config) | _not_default(config)
-  changes = {f.name: value for f, value in field_values(config) if f.name in was_set}
-  return dataclasses.replace(trunk, **{n: changes[n] for n in changes if n in theirs})
+  changes = {}
+  for field, value in field_values(config):
+    if field.name in theirs and field.name in was_set:
+      changes[field.name] = value
+  return dataclasses.replace(trunk, **changes)
 
 
 def _sets_sizes(config: Any, trunk: Any) -> bool:
@@ -85,7 +88,8 @@ def _sets_sizes(config: Any, trunk: Any) -> bool:
 
 
 def _not_default(config: Any) -> set[str]:
-  usual = {field.name: value for field, value in field_values(FinetuneConfig.trunk)}
+  """The fields that differ from those of the default trunk, or that it lacks."""
+  usual = vars(FinetuneConfig.trunk)
   return {f.name for f, value in field_values(config) if value != usual.get(f.name)}
 
 
