@@ -5,6 +5,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from gpt_jax.checkpoints.store import Checkpoints
 from gpt_jax.training.interval import Interval
 from gpt_jax.training.reporter import Reporter
@@ -116,17 +118,16 @@ def measure_pace(reporter: Reporter) -> Hook:
   """
   began = reporter.start_step + WARM_UP
   ended = began + MEASURED
-  start = 0.0
+  times: list[float] = []
 
   def run(moment: StepContext) -> None:
-    nonlocal start
-    if moment.step == began:
-      start = reporter.training_seconds
-    else:
-      reporter.measured((reporter.training_seconds - start) / MEASURED, MEASURED)
+    times.append(reporter.training_seconds)
+    if moment.step == ended:
+      # The median: the first batch of another length is compiled for, which takes seconds.
+      reporter.measured(float(np.median(np.diff(times))), MEASURED)
 
   is_long = reporter.steps_planned >= 2 * (WARM_UP + MEASURED)
-  return Hook(run, lambda step: is_long and step in (began, ended), at_end=False)
+  return Hook(run, lambda step: is_long and began <= step <= ended, at_end=False)
 
 
 def evaluate(
