@@ -11,8 +11,9 @@ at its output or at both. A head on one representation of a text reads the mean 
 (--config.pooling=mean), since each direction has read all of it at another end.
 
 The dropout of the mix, 0.5, and lambda, 0.001, are the paper's; rate and epochs are ours. Hardware:
-2 CPU cores, minutes. Expect, of a trunk that read 1.1M tokens and 2,000 sentences with tags, 73.9 %
-of the tags (configs/RESULTS.md), with a dropout of 0.1.
+2 CPU cores, minutes. Expect, of configs/elmo.py:small and all sentences with tags, 87.8 % of the
+tags from the mix alone and 93.9 % beside an LSTM of the task's own, both with a dropout of 0.1
+(configs/RESULTS.md).
 """
 
 from gpt_jax.models.heads.mix import MixedHead
