@@ -15,10 +15,10 @@ suffix (.tsv, .csv, .jsonl, .parquet). One vocabulary serves both languages. A p
 goes on with configs/translate.py:pretrained and --checkpoint=DIR, without --tokenizer, T5 with its
 own --config.task.prompt. Pairs from text of one language: gpt_jax/apps/backtranslate/README.md.
 
-Hardware: two CPU cores, about an hour. Expect, of T5 on Multi30k (29,000 pairs) after 6 epochs, a
-BLEU of 33 in lower case (configs/RESULTS.md); GPT's trunk was not measured at this size. lstm has
-less than half of CoVe's width and is trained by Adam: 34.8, cased, after 10 epochs in batches of 32,
-in bfloat16, and 36.1 with 5 beams, in 25 minutes on one core; CoVe's own recipe is SGD at 1, halved once the validation perplexity rises, at 300 units in
+Hardware: one CPU core, 15 to 25 minutes of training with --config.trunk.dtype=bfloat16. Expect on
+Multi30k (29,000 pairs; BLEU, cased, with 5 beams; configs/RESULTS.md) 35.0 of t5 after 8 epochs and
+36.1 of lstm after 10 in batches of 32. lstm has less than half of CoVe's width and is trained by
+Adam; CoVe's own recipe is SGD at 1, halved once the validation perplexity rises, at 300 units in
 each direction.
 
 views is cross-view training (Clark et al. 2018, section 3.2): after each batch of pairs comes one

@@ -180,8 +180,12 @@ def _with_sizes(trunk: Any, loaded: Any, checkpoint: str) -> Any:
   # A field at its default counts as not set, and the checkpoint decides it.
   default = type(trunk)()
   if type(trunk) is not type(loaded):
-    if trunk == default:
-      return loaded
+    set_here = {}
+    for (field, mine), (_, usual) in zip(field_values(trunk), field_values(default), strict=True):
+      if mine != usual:
+        set_here[field.name] = mine
+    if set_here.keys() <= runtime_fields(loaded).keys():  # such as dtype
+      return dataclasses.replace(loaded, **set_here)
     kinds = f"{type(trunk).__name__}, the checkpoint a {type(loaded).__name__}"
     raise InputError(f"checkpoint={checkpoint}: the config's trunk is a {kinds}")
   changes, differences = runtime_fields(trunk), []

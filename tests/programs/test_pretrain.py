@@ -606,6 +606,8 @@ def test_a_start_that_does_not_fit(uninterrupted, prepared, copied, tmp_path, ti
   )
   lstm = dataclasses.replace(CONFIG, trunk=LSTMConfig(context=16, width=16, units=8))
   refused_start(lstm, prepared, "trunk is a LSTMConfig, the checkpoint a TransformerConfig")
+  dtype = dataclasses.replace(CONFIG, trunk=LSTMConfig(dtype="bfloat16"))
+  assert start(dtype, pretrain.load_text(dtype, prepared)).spec.trunk.dtype == "bfloat16"
   masked = dataclasses.replace(CONFIG, objective=Masked())
   refused_start(masked, prepared, "has causal attention, the config's objective bidirectional")
   default = dataclasses.replace(CONFIG, trunk=TransformerConfig(), data=WindowsConfig(length=32))
