@@ -19,7 +19,7 @@ Then the same on the texts of the task, with their vocabulary kept (section 3.2)
 - target: of any size, which the checkpoint has: 0.004 at a slanted triangular rate for 15 epochs.
   All layers have one rate; --config.layer_decay=0.385 is the paper's 1 / 2.6 for each layer below.
   Expect, of small and TREC's questions at one rate, a perplexity of 49 in place of 505, in 3
-  minutes.
+  minutes, and of SST-2's reviews 68 in place of 496, in 9.
 
 small:backward and so on are the second model, which reads and predicts from right to left.
 """
