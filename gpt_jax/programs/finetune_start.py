@@ -16,7 +16,7 @@ from gpt_jax.files import absolute
 from gpt_jax.programs.config_files import overridden
 from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.programs.finetune_teacher import student_start
-from gpt_jax.programs.start import Start, runtime_fields
+from gpt_jax.programs.start import Start, changed_fields, runtime_fields
 from gpt_jax.tasks.formats import Format, GPTFormat, TextToText
 
 WORD_VECTORS = "trunk/tokens"  # the parameter whose rows a file of word vectors gives
@@ -74,7 +74,8 @@ def load_start(config: FinetuneConfig, pretrained: str, tokenizer: str) -> Start
 
 def _with_runtime_fields(trunk: Any, config: Any) -> Any:
   """The trunk with its runtime fields, such as dtype, where `config` sets them."""
-  theirs, was_set = runtime_fields(trunk), overridden(config) | _not_default(config)
+  theirs = runtime_fields(trunk)
+  was_set = overridden(config) | changed_fields(config, FinetuneConfig.trunk).keys()
   changes = {}
   for field, value in field_values(config):
     if field.name in theirs and field.name in was_set:
@@ -83,14 +84,9 @@ def _with_runtime_fields(trunk: Any, config: Any) -> Any:
 
 
 def _sets_sizes(config: Any, trunk: Any) -> bool:
-  """Whether the config sets more than what is a runtime field of it or of the trunk."""
-  return bool(_not_default(config) - set(runtime_fields(config)) - set(runtime_fields(trunk)))
-
-
-def _not_default(config: Any) -> set[str]:
-  """The fields that differ from those of the default trunk, or that it lacks."""
-  usual = vars(FinetuneConfig.trunk)
-  return {f.name for f, value in field_values(config) if value != usual.get(f.name)}
+  """Whether the config sets fields that are runtime fields neither of its trunk nor of `trunk`."""
+  changed = changed_fields(config, FinetuneConfig.trunk).keys()
+  return bool(changed - runtime_fields(config).keys() - runtime_fields(trunk).keys())
 
 
 def _start_from_scratch(config: FinetuneConfig, tokenizer: str) -> Start:

@@ -180,12 +180,9 @@ def _with_sizes(trunk: Any, loaded: Any, checkpoint: str) -> Any:
   # A field at its default counts as not set, and the checkpoint decides it.
   default = type(trunk)()
   if type(trunk) is not type(loaded):
-    set_here = {}
-    for (field, mine), (_, usual) in zip(field_values(trunk), field_values(default), strict=True):
-      if mine != usual:
-        set_here[field.name] = mine
-    if set_here.keys() <= runtime_fields(loaded).keys():  # such as dtype
-      return dataclasses.replace(loaded, **set_here)
+    changes = changed_fields(trunk, default)
+    if changes.keys() <= runtime_fields(loaded).keys():  # none, or such as dtype
+      return dataclasses.replace(loaded, **changes)
     kinds = f"{type(trunk).__name__}, the checkpoint a {type(loaded).__name__}"
     raise InputError(f"checkpoint={checkpoint}: the config's trunk is a {kinds}")
   changes, differences = runtime_fields(trunk), []
@@ -274,4 +271,12 @@ def runtime_fields(config: Any) -> dict[str, Any]:
   """Name -> value of the fields that may differ from those of a checkpoint."""
   return {
     field.name: value for field, value in field_values(config) if field.metadata.get("runtime")
+  }
+
+
+def changed_fields(config: Any, default: Any) -> dict[str, Any]:
+  """Name -> value of the fields that differ from those of `default`, or that it lacks."""
+  usual = vars(default)
+  return {
+    field.name: value for field, value in field_values(config) if value != usual.get(field.name)
   }
