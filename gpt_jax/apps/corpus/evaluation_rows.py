@@ -1,12 +1,12 @@
 """The rows of evaluation sets, from files and tasks, that a corpus must not hold."""
 
-import csv
 import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from gpt_jax.apps.corpus.contamination import SHORTEST
 from gpt_jax.apps.corpus.word_grams import normalized_words
+from gpt_jax.data.sources import table
 from gpt_jax.data.sources.utf8 import lines, open_bytes, without_compression
 from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.files import parse_json
@@ -67,26 +67,15 @@ def _of_task(name: str, data: str) -> Iterator[EvaluationRow]:
 
 
 def _of_file(path: str) -> Iterator[EvaluationRow]:
-  name = without_compression(path)
+  if table.reads(path):
+    for number, cells in table.table_rows(path):
+      yield from (EvaluationRow(f"{path}:{number}", cell) for cell in cells)
+    return
+  is_json = without_compression(path).endswith((".jsonl", ".json"))
   with open_bytes(path) as file:
-    if name.endswith((".jsonl", ".json")):
-      for number, line in lines(file, path):
-        yield from _of_json(f"{path}:{number}", line)
-    elif name.endswith((".csv", ".tsv")):
-      csv.field_size_limit(2**31 - 1)
-      rows = (line for _, line in lines(file, path))
-      if name.endswith(".tsv"):
-        table = csv.reader(rows, delimiter="\t", quoting=csv.QUOTE_NONE)
-      else:
-        table = csv.reader(rows)
-      try:
-        for cells in table:
-          yield from (EvaluationRow(f"{path}:{table.line_num}", cell) for cell in cells)
-      except csv.Error as error:
-        raise InputError(f"{path}:{table.line_num}: not a table ({error})") from error
-    else:
-      for number, line in lines(file, path):
-        yield EvaluationRow(f"{path}:{number}", line)
+    for number, line in lines(file, path):
+      location = f"{path}:{number}"
+      yield from _of_json(location, line) if is_json else (EvaluationRow(location, line),)
 
 
 def _of_json(location: str, line: str) -> Iterator[EvaluationRow]:

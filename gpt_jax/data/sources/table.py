@@ -16,7 +16,7 @@ def reads(name: str) -> bool:
 
 
 def documents(name: str, field: str) -> Iterator[Iterable[str]]:
-  rows = _rows(name)
+  rows = table_rows(name)
   _, header = next(rows, (1, []))
   columns = [field] if field in header else field.split(",")
   for column in columns:
@@ -44,8 +44,12 @@ def documents(name: str, field: str) -> Iterator[Iterable[str]]:
     yield ["\n".join(texts)]
 
 
-def _rows(name: str) -> Iterator[tuple[int, list[str]]]:
-  """(first line, cells) of each row that is not blank. In .csv a quoted cell may span lines."""
+def table_rows(name: str) -> Iterator[tuple[int, list[str]]]:
+  """(first line, cells) of each row that is not blank. In .csv a quoted cell may span lines.
+
+  Raises:
+    InputError: the file cannot be read, or a row is malformed or longer than MAX_LINE.
+  """
   with open_bytes(name) as file:
     begin, size = 1, 0  # of the current row: its first line, and its characters so far
 

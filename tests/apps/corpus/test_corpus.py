@@ -7,6 +7,7 @@ import pytest
 
 from gpt_jax.apps.corpus import removal
 from gpt_jax.apps.corpus.corpus import CorpusConfig, run
+from gpt_jax.apps.corpus.evaluation_rows import evaluation_rows
 from gpt_jax.apps.corpus.removal import RemovingPasses
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.errors import InputError
@@ -131,6 +132,26 @@ def test_an_empty_corpus_has_no_duplicates(tmp_path):
   (tmp_path / "blank.txt").write_text(" \n")
   with pytest.raises(InputError, match="there is no text in it"):
     run(settings(tmp_path / "blank.txt", deduplicate="near"), str(tmp_path / "out"))
+
+
+@pytest.mark.parametrize(
+  "name, content, number",
+  [
+    ("rows.csv", f'id,text\n1,"short,\none"\n2,"{ROW}"\n', 4),
+    ("rows.tsv", f'id\ttext\n1\t"short\n2\t{ROW}\n', 3),
+    ("rows.jsonl", json.dumps({"id": 1, "texts": ["short", ROW]}), 1),
+  ],
+)
+def test_rows_of_a_file(tmp_path, name, content, number):
+  path = tmp_path / name
+  path.write_text(content)
+  assert evaluation_rows(str(path), "") == [(f"{path}:{number}", ROW)]
+
+
+def test_rows_of_a_table_with_an_open_quote(tmp_path):
+  (tmp_path / "rows.csv").write_text(f'id,text\n1,{ROW}\n2,"{ROW}\n')
+  with pytest.raises(InputError, match=r"rows\.csv:3: not a table"):
+    evaluation_rows(str(tmp_path / "rows.csv"), "")
 
 
 def test_rows_of_a_task(corpus, tmp_path):
