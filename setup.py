@@ -116,6 +116,7 @@ setup(
       "s3fs>=2026.7",
       "moto[server]>=5.2",  # one for s3://
       "zstandard>=0.23",
+      "faiss-cpu>=1.9,<2",
       "datasketch>=2,<3",
       "apache-beam>=2.77,<3",
       "ruff>=0.9",

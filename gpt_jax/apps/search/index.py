@@ -36,7 +36,8 @@ class Index(NamedTuple):
   def nearest(self, queries: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     """The texts with the highest cosines, exactly: their numbers and cosines, [Q, K] each.
 
-    Of equal cosines the earlier text comes first.
+    Of equal cosines the earlier text comes first. Where several texts have the last one, faiss may
+    leave out any of them.
 
     Args:
       queries: [Q, D], of any length.
@@ -74,7 +75,8 @@ def _by_faiss(
   flat = faiss.IndexFlatIP(vectors.shape[1])  # exact
   flat.add(vectors)
   cosines, numbers = flat.search(queries, count)
-  return numbers, cosines
+  order = np.lexsort((numbers, -cosines), axis=1)  # faiss orders equal ones at will
+  return np.take_along_axis(numbers, order, axis=1), np.take_along_axis(cosines, order, axis=1)
 
 
 def normalized(vectors: np.ndarray) -> np.ndarray:

@@ -34,12 +34,14 @@ def test_the_nearest_are_those_of_a_full_sort(monkeypatch, block):
 
 
 def test_many_texts_are_searched_by_faiss(monkeypatch):
-  pytest.importorskip("faiss")
   index, queries = random_index(), np.random.default_rng(1).normal(size=(4, 8))
-  expected = index.nearest(queries, 9)
+  twice = index._replace(vectors=np.tile(np.eye(8, dtype=np.float32), (2, 1)))  # equal cosines
+  expected = [index.nearest(queries, 9), twice.nearest(queries, 16)]
   monkeypatch.setattr(index_file, "_MANY", 1)
-  for mine, theirs in zip(index.nearest(queries, 9), expected, strict=True):
-    np.testing.assert_allclose(mine, theirs, atol=1e-6)
+  by_faiss = [index.nearest(queries, 9), twice.nearest(queries, 16)]
+  for (numbers, cosines), (right, exact) in zip(by_faiss, expected, strict=True):
+    np.testing.assert_array_equal(numbers, right)
+    np.testing.assert_allclose(cosines, exact, atol=1e-6)
 
 
 @pytest.fixture
