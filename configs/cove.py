@@ -10,9 +10,9 @@ but the head trains. Each text of a pair attends to the other one. --config.tran
 an encoder with random weights, 0 one with the checkpoint's embeddings.
 
 Adam at 0.001 and the dropout are the paper's, the width is less than a fourth of its 300 units;
-layer norm stands where it has batch norm. Hardware: 1 CPU core, 2 minutes. Expect, of a translator
-of 5 epochs, 76 % of TREC's held-out questions after 15 epochs, and 73 % of random weights; on SST-2
-no difference (configs/RESULTS.md).
+layer norm stands where it has batch norm. Hardware: 1 CPU core, 2 to 3 minutes. Expect, of a
+translator of 5 epochs, 76 % of TREC's held-out questions after 15 epochs, and 73 % of random
+weights; on SST-2 no difference (configs/RESULTS.md).
 """
 
 from gpt_jax.models.heads.biattentive import BiattentiveHead
