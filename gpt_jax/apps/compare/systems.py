@@ -16,8 +16,8 @@ _UNITS = range(8, 4096, 8)
 
 
 def resized(trunk: Any, like: TransformerConfig) -> Any:
-  """An LSTM's config at the context and width of a Transformer, with the units by which its layers
-  have about as many parameters; without the tables of a vocabulary, which has none yet.
+  """An LSTM's config at the context, width and type of a Transformer, with the units by which its
+  layers have about as many parameters; without the tables of a vocabulary, which has none yet.
   """
   wanted = dataclasses.replace(like, pooler=False).parameter_count()
 
@@ -30,7 +30,7 @@ def resized(trunk: Any, like: TransformerConfig) -> Any:
       sizes["projection"] = like.width
     if isinstance(trunk.units, tuple):  # of a stack; the last layer of a tied one is as wide as x
       sizes["units"] = (units,) * (len(trunk.units) - trunk.tied) + (like.width,) * trunk.tied
-    return dataclasses.replace(trunk, context=like.context, **sizes)
+    return dataclasses.replace(trunk, context=like.context, dtype=like.dtype, **sizes)
 
   # A few hundred configs, which costs less than to solve for the units of each kind of trunk.
   sizes = ((abs(with_units(units).parameter_count() - wanted), units) for units in _UNITS)
