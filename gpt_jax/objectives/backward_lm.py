@@ -21,6 +21,6 @@ class BackwardLM(BidirectionalLM):
   tar: float = option(0.0, "as in Causal", low=0.0)
 
   @property
-  def heads(self) -> tuple[dict, ...]:  # type: ignore[override]
-    backward = {"type": "direction", "backward": True, "weight": 1.0}
+  def heads(self) -> tuple[dict, ...]:
+    backward = {**super().heads[1], "weight": 1.0}
     return (backward, *Causal(self.ar, self.tar).heads[1:])  # the language head is the first

@@ -13,7 +13,7 @@ import dataclasses
 import numpy as np
 
 from gpt_jax.batch import Batch, Predictions, Rows
-from gpt_jax.config import register
+from gpt_jax.config import option, register
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.objectives.objective import Bound, Noise, Objective
@@ -24,11 +24,17 @@ from gpt_jax.objectives.objective import Bound, Noise, Objective
 class BidirectionalLM(Objective):
   """Half the sum of a forward and a backward language model's loss."""
 
+  samples: int = option(0, "tokens drawn for the softmax in training; 0: all", low=0)
+
   attention = "bidirectional"
   # The ends of a labeled text, so that a trunk that is fine-tuned frozen knows them.
   special = ("start", "extract")
-  heads = ({"type": "direction"}, {"type": "direction", "backward": True})
   format = {"type": "gpt_format"}
+
+  @property
+  def heads(self) -> tuple[dict, ...]:  # type: ignore[override]
+    forward = {"type": "direction", "samples": self.samples}
+    return forward, {**forward, "backward": True}
 
   def text_length(self, length: int) -> int:
     return length - len(self.special)

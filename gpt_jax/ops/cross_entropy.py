@@ -35,10 +35,10 @@ def cross_entropy(
     num_tokens: rows of the table that are tokens; the logits of all others are masked.
     z_loss: weight of (log Z)^2, Z = sum exp(logits), which each cross-entropy has added (T5).
   """
-  return _cross_entropy(_as_wide(hidden, table), table, targets, weights, num_tokens, z_loss)
+  return _cross_entropy(as_wide(hidden, table), table, targets, weights, num_tokens, z_loss)
 
 
-def _as_wide(hidden: jax.Array, table: jax.Array) -> jax.Array:
+def as_wide(hidden: jax.Array, table: jax.Array) -> jax.Array:
   """hidden [..., D], with a further feature of 1 where the table [R, D + 1] has a bias."""
   if table.shape[1] == hidden.shape[-1]:
     return hidden
@@ -177,7 +177,7 @@ def all_scores(table: Any, hidden: jax.Array) -> jax.Array:
 
   This is the product with an array; what stands for one in decoding registers its own.
   """
-  hidden = _as_wide(hidden, table)
+  hidden = as_wide(hidden, table)
   return jax.lax.dot_general(
     hidden,
     table.astype(hidden.dtype),

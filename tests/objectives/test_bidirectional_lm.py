@@ -30,6 +30,8 @@ ELMO = LSTMStackConfig(
   tied=False,
 )
 
+DROPOUTS = [field.name for field in dataclasses.fields(ELMO) if field.name.endswith("dropout")]
+
 
 def texts(vocab_size, seed=0):
   rows = np.random.default_rng(seed).integers(vocab_size, size=(len(SIZES), LENGTH - 2))
@@ -115,6 +117,22 @@ def test_the_backward_half_by_itself(elmo, tiny_tokenizer):
   with pytest.raises(InputError, match="backward_lm needs directions=backward"):
     forward = dataclasses.replace(trunk, directions="forward")
     ModelConfig(forward, make_heads(objective.heads), objective.attention)
+
+
+def test_a_sample_of_the_vocabulary_in_training_alone(elmo, tiny_tokenizer):
+  _, params = elmo
+  batch = bound(tiny_tokenizer, texts(tiny_tokenizer.vocab_size))
+  trunk = dataclasses.replace(ELMO, **dict.fromkeys(DROPOUTS, 0.0)).with_vocabulary(tiny_tokenizer)
+  losses = []
+  for samples in (0, 200):
+    heads = make_heads(BidirectionalLM(samples).heads)
+    loss = jax.jit(model_loss(ModelConfig(trunk, heads, "bidirectional").build()))
+    losses += [float(loss(params, batch, key)[0]) for key in (None, step_key(0, 0))]
+  full, _, evaluated, sampled = losses
+  assert evaluated == full
+  assert sampled != full and sampled == pytest.approx(full, rel=0.1)
+  with pytest.raises(InputError, match=r"objective\.samples=400: not fewer than the 290 tokens"):
+    ModelConfig(trunk, make_heads(BidirectionalLM(400).heads), "bidirectional")
 
 
 def test_no_prediction_has_seen_its_token(elmo, tiny_tokenizer):

@@ -13,6 +13,8 @@ from gpt_jax.models.heads.head import Head
 from gpt_jax.models.heads.language import NoOutputs
 from gpt_jax.models.trunk import States, TrunkConfig
 from gpt_jax.ops.cross_entropy import cross_entropy
+from gpt_jax.ops.dropout import Key
+from gpt_jax.ops.sampled_softmax import sampled_cross_entropy
 
 
 @register("direction")
@@ -25,6 +27,9 @@ class DirectionHead(Head):
 
   backward: bool = option(False, "predict from the tokens after it, and not from those before it")
   weight: float = option(0.5, "loss weight", low=0.0)
+  samples: int = option(
+    0, "tokens drawn for the softmax in training, see ops/sampled_softmax.py; 0: all", low=0
+  )
 
   labeled = False
   per_token = True
@@ -37,30 +42,47 @@ class DirectionHead(Head):
   def metric(self) -> str:  # type: ignore[override]
     return f"{self.scope}_loss"
 
+  @property
+  def measured(self) -> "DirectionHead":
+    return dataclasses.replace(self, samples=0)  # perplexities are of the whole vocabulary
+
   def check_trunk(self, trunk: TrunkConfig) -> None:
     if not (trunk.has_separate_directions or (self.backward and trunk.reads_backward)):
       raise InputError(
         "trunk: predicting in both directions needs two that do not see each other, as those of "
         "LSTMStackConfig(directions=separate); backward_lm needs directions=backward"
       )
+    if self.samples >= trunk.vocab_size:
+      raise InputError(
+        f"objective.samples={self.samples}: not fewer than the {trunk.vocab_size:,} tokens of the "
+        "vocabulary; 0 takes all"
+      )
 
   def build(self, trunk: TrunkConfig) -> nn.Module:
     del trunk
-    return NoOutputs()
+    return _StepKey() if self.samples else NoOutputs()
 
   def denominator(self, batch: Batch) -> jax.Array:
     return given(batch.predictions).weights.sum()
 
   def loss(self, outputs, states: States, batch: Batch, num_tokens: int) -> Mean:
     """A target at position t is the token there, which the state of a neighbor predicts."""
-    del outputs
     predictions = given(batch.predictions)
     halves = states.hidden.shape[-1] // (states.table.shape[-1] - 1)  # a table has a bias
     hidden = jnp.split(states.hidden, halves, axis=-1)[-1 if self.backward else 0]
     # Before position t, or after it. The ends of a text are special tokens, which nothing predicts,
     # so no prediction is from another text or from the other end of the row.
     hidden = jnp.roll(hidden, -1 if self.backward else 1, axis=1)
-    total = cross_entropy(
-      hidden, states.table, predictions.targets, predictions.weights, num_tokens
-    )
+    arguments = hidden, states.table, predictions.targets, predictions.weights
+    if self.samples:
+      total = sampled_cross_entropy(*arguments, num_tokens, self.samples, outputs)
+    else:
+      total = cross_entropy(*arguments, num_tokens)
     return Mean(total, self.denominator(batch))
+
+
+class _StepKey(nn.Module):
+  """The key by which the loss draws its sample."""
+
+  def __call__(self, states: States, batch: Batch, key: Key | None = None):
+    return key
