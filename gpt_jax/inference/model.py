@@ -28,7 +28,7 @@ from gpt_jax.inference.scoring import (
 from gpt_jax.inference.stream import Sampling
 from gpt_jax.inference.temperature import temperature_of
 from gpt_jax.models.encoder_decoder import T5Config
-from gpt_jax.tasks.encoding import Encoded, window_begins
+from gpt_jax.tasks.encoding import Encoded, describe_truncation, window_begins
 from gpt_jax.tasks.readers import Row
 
 _BATCH = 16
@@ -182,7 +182,7 @@ class Model:
     al. 2021).
 
     Args:
-      truncate: leave out what exceeds the model's context.
+      truncate: leave out what exceeds the model's context, with a warning.
       windows: read longer texts in windows of the context, of whose vectors each text has the mean
         or, of each feature, the max.
       stride: tokens from one window's beginning to the next one's; 0: windows do not overlap.
@@ -224,13 +224,17 @@ class Model:
     """
     before, after = self._ends
     room = context - len(before) - len(after)
-    pieces, ends = [], []
+    pieces, ends, lengths = [], [], []
     for number, ids in enumerate(self.loaded.tokenizer.encode_many(texts), start=1):
+      lengths.append(len(ids))
       fits = truncate or stride is not None
       check_length(ids, f"text {number}", len(ids) if fits else room, context)
       for begin in [0] if stride is None else window_begins(len(ids), room, stride):
         pieces.append(np.concatenate([before, ids[begin : begin + room], after]))
       ends.append(len(pieces))
+    read = np.minimum(lengths, room if stride is None else max(lengths, default=0))
+    if truncation := describe_truncation(read, np.array(lengths), context):
+      warnings.warn(truncation, stacklevel=3)
     return pieces, ends
 
   def classify(self, texts: str | Sequence[str | Sequence[str]], calibrated: bool = True) -> Any:

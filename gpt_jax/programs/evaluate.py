@@ -236,11 +236,10 @@ def cosine_measures(loaded: LoadedModel, data_dir: str, split: str, name: str) -
     raise InputError(f"{unlabeled}: no label to compare with; use a split that has them")
   model = Model(loaded)
   # Of the two sequences of an example the first has both texts in order.
-  first, second = (
-    model.embed([example.sequences[0][i] for example in examples], truncate=True) for i in (0, 1)
-  )
+  pairs = [text for example in examples for text in example.sequences[0]]
+  embedded = model.embed(pairs, truncate=True)
   scores = task.value(np.array([example.label for example in examples]))
-  similarities = cosines(first, second)
+  similarities = cosines(embedded[::2], embedded[1::2])
   metrics = {name: float(metric(scores, similarities)) for name, metric in task.metrics.items()}
   return {"examples": len(examples), **metrics}
 

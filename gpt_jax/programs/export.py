@@ -76,7 +76,10 @@ def _labeled_rows(loaded: LoadedModel, data: str, split: str) -> Any:
   examples = task.examples(data, split)
   if not examples or any(example.label is None for example in examples):
     raise InputError(f"split={split}: of {data} has no labels to compare with; use another")
-  return loaded.encode(task, examples)
+  encoded = loaded.encode(task, examples)
+  if encoded.truncation:
+    log(f"warning: {encoded.truncation}")
+  return encoded
 
 
 def export_parts(workdir: str) -> None:

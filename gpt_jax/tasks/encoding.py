@@ -133,14 +133,8 @@ class Encoded:
   @property
   def truncation(self) -> str:
     """How many examples are truncated, and by how much; "" if none is."""
-    cut = self.truncated
-    if not cut.any():
-      return ""
-    lost = 1 - self.kept[cut].sum() / self._whole[cut].sum()
-    return (
-      f"{cut.sum():,} of {len(self):,} rows are longer than the context of {self.context} tokens: "
-      f"{lost:.1%} of their tokens are not read"
-    )
+    kept, lengths = self.kept.sum(axis=(1, 2)), self._whole.sum(axis=(1, 2))
+    return describe_truncation(kept, lengths, self.context)
 
   @property
   def _whole(self) -> np.ndarray:
@@ -219,6 +213,22 @@ class Encoded:
     if not truncated.any():
       lines.append(f"nothing truncated to the context of {self.context}")
     return "\n".join(lines)
+
+
+def describe_truncation(kept: np.ndarray, lengths: np.ndarray, context: int) -> str:
+  """How many rows are truncated, and by how much; "" if none is.
+
+  Args:
+    kept, lengths: tokens of each row that are read, and all of its tokens, int [N].
+  """
+  cut = kept < lengths
+  if not cut.any():
+    return ""
+  lost = 1 - kept[cut].sum() / lengths[cut].sum()
+  return (
+    f"{cut.sum():,} of {len(cut):,} rows are longer than the context of {context} tokens: "
+    f"{lost:.1%} of their tokens are not read"
+  )
 
 
 def encode(

@@ -1,6 +1,7 @@
 """Embeddings as the checkpoint's head reads them, and STS-B by their cosine, without labels."""
 
 import functools
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -89,7 +90,8 @@ def test_long_texts_are_cut_on_request(checkpoint):
   kept = model.loaded.tokenizer.decode(ids[:30])  # the context without cls and sep
   with pytest.raises(InputError, match="text 1: .* tokens, and the model's context is 32"):
     model.embed(["the cat sat on the mat " * 9])
-  cut = model.embed("the cat sat on the mat " * 9, truncate=True)
+  with pytest.warns(UserWarning, match="1 of 1 rows are longer than the context of 32 tokens: "):
+    cut = model.embed("the cat sat on the mat " * 9, truncate=True)
   np.testing.assert_allclose(cut, model.embed(kept), atol=1e-6)
 
 
@@ -110,7 +112,7 @@ def stsb(tmp_path_factory):
   return str(folder.parent), [line.split("\t") for line in lines[1:]]
 
 
-def test_stsb_is_scored_by_cosines(checkpoint, stsb):
+def test_stsb_is_scored_by_cosines(checkpoint, stsb, tmp_path):
   data, rows = stsb
   folder = checkpoint(ContrastiveHead("mean"))
   measures = evaluate.run(folder, data, task="stsb")
@@ -123,6 +125,11 @@ def test_stsb_is_scored_by_cosines(checkpoint, stsb):
   assert measures["spearman"] == pytest.approx(scipy.stats.spearmanr(scores, found)[0], abs=1e-3)
   assert measures["pearson"] == pytest.approx(np.corrcoef(scores, found)[0, 1], abs=1e-4)
   assert evaluate.run(folder, data, task="stsb") == measures  # the same bits
+  (tmp_path / "STS-B").mkdir()
+  text = Path(data, "STS-B", "dev.tsv").read_text()
+  (tmp_path / "STS-B" / "dev.tsv").write_text(text + f"40\t{'the cat ' * 40}\tthe dog\t1.5\n")
+  with pytest.warns(UserWarning, match="^1 of 82 rows are longer than the context of 32 tokens: "):
+    evaluate.run(folder, str(tmp_path), task="stsb")
 
 
 def test_what_has_no_cosine_to_compare(checkpoint, stsb, tmp_path):

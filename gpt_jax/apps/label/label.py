@@ -349,6 +349,8 @@ def _features(job: _Job, rows: Sequence[Row], progress: Progress) -> np.ndarray:
   """The mean hidden state of each row's text, float32 [N, D]."""
   task = job.config.task.build("")
   encoded = task.encode([task.example(row) for row in rows], *job.start.reads)
+  if encoded.truncation:
+    log(f"warning: {encoded.truncation}")
   progress.begin("reading the texts", len(encoded), "rows")
   return probe_features(job.start, encoded, progress.update)
 

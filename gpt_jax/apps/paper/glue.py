@@ -140,7 +140,10 @@ def _encode(test_set: TestSet, loaded: LoadedModel, data_dir: str) -> Encoded:
       f"{file}: {counted(len(examples), 'row')}; GLUE's has {test_set.rows}: copy the official "
       "file again"
     )
-  return loaded.encode(task, examples)
+  encoded = loaded.encode(task, examples)
+  if encoded.truncation:
+    warnings.warn(f"{test_set.file}: {encoded.truncation}", stacklevel=4)
+  return encoded
 
 
 def _check_out(out: str) -> None:

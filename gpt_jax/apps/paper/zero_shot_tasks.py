@@ -27,7 +27,7 @@ from gpt_jax.models.model import Model
 from gpt_jax.ops.cross_entropy import CHUNK_ELEMENTS, logits, token_log_probs
 from gpt_jax.parallel.processes import log
 from gpt_jax.suggestions import did_you_mean
-from gpt_jax.tasks.encoding import Example, evenly
+from gpt_jax.tasks.encoding import Example, describe_truncation, evenly
 from gpt_jax.tasks.metrics import accuracy, matthews
 from gpt_jax.tasks.task import find
 
@@ -121,7 +121,8 @@ def prepare(
 ) -> dict[str, Prepared]:
   """Reads the questions of the named tasks, or of all tasks with data in the folder.
 
-  Questions that do not fit the model's context are left out with a warning.
+  Questions that do not fit the model's context are left out with a warning, and so are the first
+  tokens of contexts that leave no room for an option.
 
   Raises:
     MissingInput: a named task has no data, or no question that the model can score.
@@ -347,12 +348,15 @@ def _sum_scored(question: Question, log_probs: np.ndarray) -> list[Answer]:
 
 def _select_scorable(task: str, questions: list[Question], limit: int) -> Prepared:
   """Leaves out questions that cannot be scored. Raises MissingInput if none of a split is left."""
-  kept, problems = [], []
+  kept, lengths, problems = [], [], []
   for question in questions:
     if problem := _problem(question, limit):
       problems.append(f"{question.location}: {problem}")
     else:
       kept.append(question)
+      lengths.append(len(question.context) + max(map(len, question.options)))
+  if cut := describe_truncation(np.minimum(lengths, limit), np.array(lengths), limit):
+    warnings.warn(f"{task}: {cut}", stacklevel=3)
   if not problems:
     return Prepared(questions, "")
   if missing := {question.split for question in questions} - {question.split for question in kept}:

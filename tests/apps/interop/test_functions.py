@@ -5,6 +5,7 @@ import functools
 import json
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -29,6 +30,7 @@ from gpt_jax.tasks.task import BuiltinTask
 TEXTS = ["the cat sat on the old mat", "dog", "ran to the barn"]
 STABLEHLO = """
 import sys
+from pathlib import Path
 import numpy as np
 from jax import export
 
@@ -229,9 +231,14 @@ def test_weights_of_8_bits_are_written_if_they_answer_the_same(
 
   compare = onnx_int8.compare
   monkeypatch.setattr(onnx_int8, "compare", half)
+  header, row, *rest = Path(finetuned.data_dir, "dev.tsv").read_text().splitlines()
+  (tmp_path / "data").mkdir()
+  long = "\n".join([header, "the cat " * 40 + row, *rest])
+  (tmp_path / "data" / "dev.tsv").write_text(long)
   with pytest.raises(InputError, match="^agreement=0.99: int8 gives only 50.00% of 30 examples"):
-    export.run(checkpoint, str(tmp_path / "new"), "onnx_int8", data=finetuned.data_dir)
-  assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    export.run(checkpoint, str(tmp_path / "new"), "onnx_int8", data=str(tmp_path / "data"))
+  assert "warning: 1 of 30 rows are longer than the context of 64" in capsys.readouterr().err
+  assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "out"]
 
 
 def test_what_is_no_program(make_run, tiny_tokenizer, tmp_path):

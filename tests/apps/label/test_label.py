@@ -285,13 +285,14 @@ def test_finetuning_is_skipped_where_the_probe_excludes_a_gain(
 
 def test_rows_of_a_pool_are_ranked(untuned, run_label, tickets, pretrained, tmp_path):
   pool = tmp_path / "pool.csv"
-  texts = [f"the dog ran {n} miles" for n in range(9)] + ["the old cat sat on door 3"]
+  texts = [f"the dog ran {n} miles" for n in range(9)] + ["the old cat sat " * 40]
   pool.write_text("text\n" + "".join(f"{text}\n" for text in texts))
   told, result = run_label(untuned, f"--pool={pool}", "--pool_rows=4", "--skip_finetuning=true")
   ranked = rows_of(f"{untuned}/pool.csv")
   assert [texts[int(row["line"]) - 2] for row in ranked] == [row["text"] for row in ranked]
   assert len(ranked) == 4 and result["pool"]["rows"] == 10
   assert "the 4 of 10 rows to label next" in told and "so stop." in told
+  assert "warning: 1 of 10 rows are longer than the context of 64 tokens: " in told
   shutil.rmtree(untuned)
   with pool.open("w", newline="") as file:  # a row that has a label, and one that is empty
     csv.writer(file).writerows([["text"], [rows_of(tickets.path)[0]["text"]], [" "]])

@@ -129,6 +129,15 @@ def test_a_submission_has_what_the_models_predict(model_of, few, data, tmp_path)
   )
 
 
+@some_are_constant
+def test_rows_that_are_cut_are_told(model_of, data, tmp_path, monkeypatch):
+  path = Path(data, "glue", "CoLA", "test.tsv")
+  path.write_text(path.read_text().replace("\n1\t", "\n1\t" + "the cat " * 40))
+  monkeypatch.setattr(glue, "_predict", lambda *_: {})
+  with pytest.warns(UserWarning, match="^CoLA.tsv: 1 of 5 rows are longer than the context of 64"):
+    glue.run([model_of("cola")], data, str(tmp_path / "out.zip"))
+
+
 def test_the_diagnostic_set_may_be_missing(model_of, few, data, tmp_path):
   os.remove(f"{data}/glue/AX/diagnostic.tsv")
   with pytest.warns(
