@@ -10,7 +10,8 @@
   here the sum begins at 1/400 and the norm is clipped to 0.5, which is the same update. The softmax
   is over 8,192 sampled tokens in training. Texts are 128 tokens, where bilm-tf carries the state on
   from 20 to the next 20; tokens are pieces of a vocabulary, not words. Hardware and hours: not run
-  by us at this size. Expect, by the paper, a perplexity of 39.7 per word, the mean of both directions.
+  by us at this size. Expect, by the paper, a perplexity of 39.7 per word, the mean of both
+  directions.
 - small: 3.6M parameters with 8,000 pieces, the softmax among them; 2,112 positions a step, Adam.
   Hardware: 1 busy CPU core, 49 minutes for 3,600 steps in place of its 2,000, in bfloat16. Expect,
   on 98 novels, perplexities of 150 and 142 per piece.

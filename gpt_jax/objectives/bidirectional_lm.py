@@ -32,7 +32,7 @@ class BidirectionalLM(Objective):
   format = {"type": "gpt_format"}
 
   @property
-  def heads(self) -> tuple[dict, ...]:  # type: ignore[override]
+  def heads(self) -> tuple[dict, ...]:
     forward = {"type": "direction", "samples": self.samples}
     return forward, {**forward, "backward": True}
 
