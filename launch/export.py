@@ -3,7 +3,7 @@
 The folder loads wherever a checkpoint does.
 
 python launch/export.py --checkpoint=DIR --out=DIR [--format=NAME]
-python launch/export.py --checkpoint=DIR --out=DIR --format=onnx_int8 --data=DIR [--agreement=0.99]
+python launch/export.py --checkpoint=DIR --out=DIR --format=onnx_int8 --data=DIR [--keep=0.99]
 """
 
 from absl import flags
@@ -21,10 +21,10 @@ DATA = flags.DEFINE_string(
   "of onnx_int8: folder of the task's files, to compare it with float32 on",
 )
 SPLIT = flags.DEFINE_string("split", DEFAULTS["split"], "of --data: train, dev or test")
-AGREEMENT = flags.DEFINE_float(
-  "agreement",
-  DEFAULTS["agreement"],
-  "of onnx_int8: the share of rows that must get float32's label, or nothing is written",
+KEEP = flags.DEFINE_float(
+  "keep",
+  DEFAULTS["keep"],
+  "of onnx_int8: the share of float32's labels and of its accuracy to keep, or nothing is written",
 )
 
 
@@ -37,7 +37,7 @@ def main():
     FORMAT.value,
     data=DATA.value,
     split=SPLIT.value,
-    agreement=AGREEMENT.value,
+    keep=KEEP.value,
   )
 
 

@@ -603,8 +603,8 @@ CASES = [
     "a language model without a head; labels are compared",
   ),
   (
-    "export --checkpoint={finetuned} --out=new --format=onnx_int8 --data=labels --agreement=99",
-    "--agreement=99.0: must be a share, from 0 to 1",
+    "export --checkpoint={finetuned} --out=new --format=onnx_int8 --data=labels --keep=99",
+    "--keep=99.0: must be a share, from 0 to 1",
   ),
   (
     "export --checkpoint={pretrained} --out=run --format=safetensors",

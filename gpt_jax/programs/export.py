@@ -23,7 +23,7 @@ def run(
   *,
   data: str | None = None,
   split: str = "dev",
-  agreement: float = 0.99,
+  keep: float = 0.99,
 ) -> None:
   """Writes the checkpoint's parameters, config and vocabulary to a folder.
 
@@ -37,18 +37,19 @@ def run(
       program of a language model or classifier, which no longer loads here; onnx_int8 that of a
       classifier with weights of 8 bits.
     data, split: of onnx_int8, the folder of its task's files and a split with labels.
-    agreement: of onnx_int8, the share of these rows that must get the label of float32.
+    keep: of onnx_int8, the share of the labels that float32 gives these rows, and of its accuracy,
+      that must be left.
 
   Raises:
-    InputError: no checkpoint, a model that the format cannot hold, something else in `out`, or too
-      little agreement: then nothing is written.
+    InputError: no checkpoint, a model that the format cannot hold, something else in `out`, or
+      less than `keep`: then nothing is written.
   """
   if data is None and format in _GATED:
     raise InputError(f"format={format}: is compared with float32; name labeled rows by data=DIR")
   if data is not None and format not in _GATED:
     raise InputError(f"data={data}: only {' and '.join(_GATED)} compares; leave it out")
-  if not 0 <= agreement <= 1:
-    raise InputError(f"agreement={agreement}: must be a share, from 0 to 1")
+  if not 0 <= keep <= 1:
+    raise InputError(f"keep={keep}: must be a share, from 0 to 1")
   target = find_format(format)  # fail before loading
   loaded = load_unmerged(checkpoint) if format == "peft" else load_model(checkpoint)
   meta = loaded.meta
@@ -56,7 +57,7 @@ def run(
   if metrics := saved_metrics(checkpoint, loaded.step):
     meta = {**meta, "metrics": metrics}  # for the model card
   if data is not None:
-    meta = {**meta, "gate": (_labeled_rows(loaded, data, split), agreement)}
+    meta = {**meta, "gate": (_labeled_rows(loaded, data, split), keep)}
   if loaded.task is not None and loaded.task.is_classification:
     try:
       meta = {**meta, META: find_temperature(loaded)}
