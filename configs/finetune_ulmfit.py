@@ -13,9 +13,9 @@ text's last state, the maximum and the mean of all. Each of these is off with
 
 The head has 50 ReLU units between two layer norms, where theirs has batch norm, which is no sum
 over the examples. Their code trains the head for an epoch, with the last layer for a second, and
-then all (--config.unfreeze_epochs=2), with a new rise and fall of the rate each time, not here.
-`predict.py --checkpoint=A --checkpoint=B` averages the probabilities of a forward and a backward
-model.
+then all, with a new rise and fall of the rate each time (--config.unfreeze_epochs=2); Adam's
+moments are not made anew here. `predict.py --checkpoint=A --checkpoint=B` averages the
+probabilities of a forward and a backward model.
 
 Hardware: 1 CPU core, 2 minutes for 500 phrases of SST-2. Expect, of ulmfit.py:small with 500
 questions of TREC and 30 epochs, 73 % on our dev questions, of random weights 46 %, and of 500

@@ -71,7 +71,10 @@ class FinetuneConfig(RunConfig):
     False, "begin with train_layers, by default 0, and train one layer more in each epoch"
   )
   unfreeze_epochs: int = option(
-    0, "with unfreeze, epochs after which all layers train; 0: one more in each, to the last", low=0
+    0,
+    "with unfreeze, epochs after which all layers train, each of them and the rest with a cycle of "
+    "the learning rate of its own, as ULMFiT's code; 0: one layer more in each, to the last",
+    low=0,
   )
   layer_decay: float = option(
     1.0, "learning rate of a layer, relative to the layer above it", low=0.01, high=1.0

@@ -351,8 +351,8 @@ def trained_layers(
     decay: learning rate of a layer as a share of that of the layer above it.
     steps_per_layer: updates after which the next layer begins to train, from the top; None: it
       stays frozen.
-    steps_to_all: updates after which all layers train, also those whose turn has not come; 0: each
-      waits for its turn.
+    steps_to_all: updates after which all layers train, also those whose turn has not come; each
+      phase has a cycle of the rate (fastai's train_clas.py). 0: each waits for its turn.
 
   Raises:
     InputError: more layers than the trunk has.
@@ -377,7 +377,8 @@ def trained_layers(
     def start(path: str) -> int:
       return min(last, steps_per_layer * max(0, below(path) - first))
 
-    return Layerwise(scale, start)
+    cycles = range(steps_per_layer, steps_to_all + 1, steps_per_layer)
+    return Layerwise(scale, start, cycles=tuple(cycles))
   if train_layers is None:
     return Layerwise(scale)
   frozen = [path for path in paths if below(path) > train_layers]

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from gpt_jax.parallel.partition import path_name
@@ -30,11 +31,14 @@ class Layerwise(NamedTuple):
     start: how many updates are made before a parameter begins to train; None: 0 for all.
     frozen: regular expressions, searched for in the paths. A matching parameter has no moments, no
       update and no weight decay, and is not in the norm.
+    cycles: updates after which the learning rate takes its course anew, as fastai's `fit_one_cycle`
+      for each phase of unfreezing.
   """
 
   scale: Callable[[str], float] | None = None
   start: Callable[[str], int] | None = None
   frozen: tuple[str, ...] = ()
+  cycles: tuple[int, ...] = ()
 
 
 def layerwise_optimizer(config: OptimConfig, total_steps: int, layerwise: Layerwise) -> Optimizer:
@@ -42,7 +46,7 @@ def layerwise_optimizer(config: OptimConfig, total_steps: int, layerwise: Layerw
 
   Those that begin later, too, are in norm, moments and decay only from then on.
   """
-  schedule = schedule_of(config, total_steps)
+  schedule = _in_cycles(config, total_steps, layerwise.cycles)
   if layerwise.start is None:
     rule = rule_of(config, schedule)
   else:
@@ -61,6 +65,13 @@ def layerwise_optimizer(config: OptimConfig, total_steps: int, layerwise: Layerw
     )
   transformation = with_average(config, transformation)
   return Optimizer(transformation, schedule, functools.partial(_gate, layerwise=layerwise))
+
+
+def _in_cycles(config: OptimConfig, total_steps: int, cycles: Sequence[int]) -> optax.Schedule:
+  """A schedule whose parts between these updates are each that of a run by itself."""
+  begins = [first for first in cycles if first < total_steps]
+  lengths = np.diff([0, *begins, total_steps]).tolist()
+  return optax.join_schedules([schedule_of(config, length) for length in lengths], begins)
 
 
 def _begin_later(

@@ -173,9 +173,20 @@ def test_a_probe_equals_logistic_regression(finetuned, make_run, tmp_path):
   assert [head.scope for head in loaded.spec.heads] == ["head"]
 
 
-def test_unfreezing_adds_a_layer_per_epoch(finetuned):
-  train = TrainConfig(epochs=3)
-  config = changed(finetuned, unfreeze=True, train_examples=32, train=train)
+BOTH = ["block_0", "positions"]
+
+
+@pytest.mark.parametrize(
+  "epochs, expected",
+  [
+    (0, {1: [], 2: [], 3: BOTH[:1], 4: BOTH[:1], 5: BOTH, 6: BOTH}),
+    # All after one epoch, in a second cycle, whose first update has rate 0, too.
+    (1, {1: [], 2: [], 3: [], 4: BOTH, 5: BOTH, 6: BOTH}),
+  ],
+)
+def test_unfreezing_adds_a_layer_per_epoch(finetuned, epochs, expected):
+  changes = {"unfreeze": True, "unfreeze_epochs": epochs, "train_examples": 32}
+  config = changed(finetuned, **changes, train=TrainConfig(epochs=3))
   start = load_start(config, finetuned.pretrained, "")
   config, task, data = load_task(config, finetuned.data_dir, start)
   recipe = finetune.finetune_recipe(config, task, data["train"], start)
@@ -185,10 +196,8 @@ def test_unfreezing_adds_a_layer_per_epoch(finetuned):
   for step in range(6):  # two an epoch; the first update has rate 0
     state, _ = trainer.step(state, trainer.to_device(batches.at(step)), 0)
     trunk = jax.device_get(state.params["trunk"])
-    names = ("block_0", "positions")
-    moved[step + 1] = [name for name in names if not same(first[name], trunk[name])]
-  both = ["block_0", "positions"]
-  assert moved == {1: [], 2: [], 3: ["block_0"], 4: ["block_0"], 5: both, 6: both}
+    moved[step + 1] = [name for name in BOTH if not same(first[name], trunk[name])]
+  assert moved == expected
 
 
 def same(a, b):

@@ -127,10 +127,18 @@ TRUNK = TransformerConfig(vocab_size=9, context=8, layers=2, width=4, heads=2)
 
 @pytest.mark.parametrize("trained, frozen", [(None, 0), (0, 3), (1, 2), (2, 1)])
 def test_layers_are_frozen_from_the_bottom(trained, frozen):
-  scale, start, patterns = trained_layers(PATHS, TRUNK, trained)
-  matched = [path for path in PATHS if any(re.search(pattern, path) for pattern in patterns)]
-  assert matched == PATHS[len(PATHS) - frozen :]
-  assert (scale, start) == (None, None)
+  layerwise = trained_layers(PATHS, TRUNK, trained)
+  patterns = "|".join(layerwise.frozen) or "nothing"
+  assert [path for path in PATHS if re.search(patterns, path)] == PATHS[len(PATHS) - frozen :]
+  assert layerwise._replace(frozen=()) == Layerwise()
+
+
+def test_a_cycle_is_a_run_of_its_own():
+  config = OptimConfig("openai", 1.0, "slanted_triangle", warmup_steps=0, warmup_share=0.1)
+  of_run = layerwise_optimizer(config, 130, Layerwise(cycles=(10, 30, 200))).schedule
+  lengths = (10, 20, 100)  # 200 is after the end
+  parts = [make_optimizer(config, length).schedule(np.arange(length)) for length in lengths]
+  np.testing.assert_array_equal(of_run(np.arange(130)), np.concatenate(parts))
 
 
 def test_rates_and_beginnings_by_layer():
