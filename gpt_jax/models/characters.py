@@ -15,6 +15,7 @@ import numpy as np
 
 from gpt_jax.config import Config, option, register
 from gpt_jax.data.tokenizers.base import Tokenizer
+from gpt_jax.errors import InputError
 from gpt_jax.models.layers import Projection, uniform
 from gpt_jax.ops.lookup import lookup
 from gpt_jax.ops.product import project
@@ -32,13 +33,18 @@ class CharacterConfig(Config):
 
   width: int = option(16, "size of a character's embedding, C", low=1, high=10**4)
   filters: tuple[int, ...] = option(
-    (32, 32, 64, 128, 256, 512, 1024), "filters of 1, 2, 3, … characters", low=1
+    (32, 32, 64, 128, 256, 512, 1024), "filters of 1, 2, 3, … characters", low=0
   )
   places: int = option(50, "characters of a piece with its two marks; it is cut there", low=3)
   highways: int = option(2, "highway layers", low=0, high=100)
   pieces: tuple[str, ...] = option(
     (), "spelling of each id, set from the data; empty: not yet", listed=False
   )
+
+  def __post_init__(self):
+    super().__post_init__()
+    if not any(self.filters):
+      raise InputError("characters.filters: there is none; give at least one width a filter")
 
   def with_pieces(self, tokenizer: Tokenizer) -> "CharacterConfig":
     """The config with the pieces of a vocabulary and the names of its special tokens."""
@@ -103,6 +109,8 @@ class Characters(nn.Module):
     # All widths as one product: a narrow filter is 0 on the characters after its own.
     kernels, biases = [], []
     for width, count in enumerate(c.filters, start=1):
+      if not count:
+        continue
       kernel, bias = Filters((width, c.width, count), name=f"width_{width}")()
       kernels.append(jnp.pad(kernel, [(0, widest - width), (0, 0), (0, 0)]))
       biases.append(bias)

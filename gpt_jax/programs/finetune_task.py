@@ -195,9 +195,10 @@ def head_of(config: FinetuneConfig, task: LabeledTask, start: Start) -> dict[str
   if start.teacher is not None:  # a student's is the teacher's
     of_run = {"dropout": config.head_dropout, "class_weights": [], "label_smoothing": 0.0}
     head = to_json(start.teacher.spec.head) | of_run
-  if config.class_weights or config.label_smoothing:
-    weights = list(parse_weights(config.class_weights, task.labels))
-    head |= {"class_weights": weights, "label_smoothing": config.label_smoothing}
+  if config.class_weights:
+    head["class_weights"] = list(parse_weights(config.class_weights, task.labels))
+  if config.label_smoothing:
+    head["label_smoothing"] = config.label_smoothing
   if config.windows:
     return {"type": "windowed", "over": config.windows, "head": head}
   return head if config.mix is None else {**to_json(config.mix), "head": head}
@@ -255,13 +256,16 @@ def check_options(config: FinetuneConfig, task: LabeledTask) -> None:
     if config.mix.labeled:
       reader = "a head for labels, and a text-to-text model has none"
     raise InputError(f"mix: is read by {reader}; leave it out")
-  for name in ("class_weights", "label_smoothing"):
-    if getattr(config, name) and not task.has_classes:
+  of_classes: dict[str, Any] = {"class_weights": config.class_weights}
+  if task.kind != "tagging":  # the loss of a tag can be smoothed, too
+    of_classes["label_smoothing"] = config.label_smoothing
+  for name, value in of_classes.items():
+    if value and not task.has_classes:
       raise InputError(
         f"{name}: for tasks that give each example one class, not for {task.name} ({task.kind}); "
         "leave it out"
       )
-  of_texts = {"pooling": config.pooling, "head_units": config.head_units}
+  of_texts: dict[str, Any] = {"pooling": config.pooling, "head_units": config.head_units}
   for name, value in of_texts.items():
     if value and (task.writes_text or task.head.get("pooling") != "sum"):
       raise InputError(

@@ -48,6 +48,8 @@ def numpy_characters(p, characters):
   sigmoid = lambda x: 1 / (1 + np.exp(-x))
   x, found = p["embedding"][characters].astype(np.float64), []
   for width in range(1, 4):
+    if f"width_{width}" not in p:
+      continue
     kernel, bias = p[f"width_{width}"]["kernel"], p[f"width_{width}"]["bias"]
     for f in range(kernel.shape[-1]):
       places = [
@@ -64,8 +66,10 @@ def numpy_characters(p, characters):
   return y @ p["project"]["kernel"] + p["project"]["bias"]
 
 
-def test_convolution_and_highways_equal_numpy(tiny_tokenizer):
-  trunk = TRUNK.with_vocabulary(tiny_tokenizer)
+@pytest.mark.parametrize("filters", [SMALL.filters, (0, 5, 4)])
+def test_convolution_and_highways_equal_numpy(tiny_tokenizer, filters):
+  characters = dataclasses.replace(SMALL, filters=filters)
+  trunk = dataclasses.replace(TRUNK, characters=characters).with_vocabulary(tiny_tokenizer)
   module, ids = trunk.build("bidirectional"), np.array([[3, 290, 17, 17, 101, 9, 8, 292]], np.int32)
   rows = Rows(ids, np.broadcast_to(np.arange(8, dtype=np.int32), ids.shape))
   params = jax.jit(module.init)(jax.random.key(0), rows)["params"]
@@ -74,6 +78,7 @@ def test_convolution_and_highways_equal_numpy(tiny_tokenizer):
   read = jax.jit(lambda params: module.apply({"params": params}, rows, layers=True).layers[0])
   table = character_table(trunk.characters, trunk.vocab_size, trunk.rows)
   own = jax.tree.map(np.asarray, params["characters"])
+  assert [f"width_{n}" in own for n in (1, 2, 3)] == [count > 0 for count in filters]
   wanted = [numpy_characters(own, table[i]) for i in ids[0]]
   # Layer 0 is the same for both directions.
   np.testing.assert_allclose(read(params)[0], np.tile(wanted, 2), rtol=2e-5, atol=2e-5)
@@ -104,6 +109,12 @@ def test_parameter_counts(tiny_tokenizer):
   elmo = CharacterConfig()
   convolution = 261 * 16 + 199_168
   assert elmo.parameter_count(512) == convolution + 16_785_408 + 1_049_088
+
+
+def test_no_filters_at_all():
+  for filters in ((), (0, 0)):
+    with pytest.raises(InputError, match=r"characters\.filters: there is none"):
+      dataclasses.replace(SMALL, filters=filters)
 
 
 def test_characters_and_a_tied_table():

@@ -5,11 +5,13 @@ import pytest
 
 import gpt_jax
 from gpt_jax.apps.report import visualize
+from gpt_jax.batch import Batch, Predictions, Rows
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.tag import TagHead
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.models.trunk import States
 from gpt_jax.programs import evaluate, export, finetune, predict
 from gpt_jax.programs.finetune import FinetuneConfig
 from gpt_jax.tasks.answers.tags import TaggedExample
@@ -77,6 +79,19 @@ def test_no_test_phrase_is_in_a_training_example():
 
   for tag in ("work", "good", "bad"):
     assert not phrases("train", tag) & phrases("dev", tag) - {""}
+
+
+def test_a_smoothed_tag_is_every_tag_a_little():
+  rng = np.random.default_rng(0)
+  scores = rng.standard_normal((2, 3, 4), np.float32)
+  targets, weights = np.array([[3, 0, 1], [2, 2, 0]]), np.array([[1, 1, 0], [1, 0, 1]], np.float32)
+  zeros = np.zeros((2, 3), np.int32)
+  batch = Batch(Rows(zeros, zeros), tags=Predictions(targets, weights))
+  mean = TagHead(4, label_smoothing=0.2).loss(scores, States(None, None), batch, 0)
+  log_probs = scores - np.log(np.exp(scores).sum(-1, keepdims=True))
+  smoothed = 0.8 * np.eye(4)[targets] + 0.2 / 4
+  expected = -((smoothed * log_probs).sum(-1) * weights).sum() / weights.sum()
+  assert mean.value == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.e2e

@@ -21,6 +21,9 @@ class TagHead(Head):
   num_classes: int = option(2, "K, the number of tags", low=2)
   dropout: float = option(0.1, "dropout on the input of the head", low=0.0, high=0.99)
   weight: float = option(1.0, "loss weight", low=0.0)
+  label_smoothing: float = option(
+    0.0, "share of each tag that is spread over all tags in the loss", low=0.0, high=0.99
+  )
 
   scope = "tags"
   metric = "task_loss"
@@ -41,7 +44,10 @@ class TagHead(Head):
     tags = given(batch.tags)
     log_probs = jax.nn.log_softmax(outputs)
     # Not a gather: a GPU adds up its gradient in no fixed order.
-    of_target = (log_probs * jax.nn.one_hot(tags.targets, log_probs.shape[-1])).sum(-1)
+    targets = jax.nn.one_hot(tags.targets, self.num_classes)
+    if self.label_smoothing:
+      targets = (1 - self.label_smoothing) * targets + self.label_smoothing / self.num_classes
+    of_target = (log_probs * targets).sum(-1)
     return Mean(-(of_target * tags.weights).sum(), self.denominator(batch))
 
   def decode(self, outputs) -> jax.Array:
