@@ -33,7 +33,7 @@ def run(
     checkpoint: see load_model.
     out: the folder to create.
     format: see list_formats: npz and safetensors hold any model, hf those that transformers has,
-      peft an encoder's adapter, openai GPT-1 with OpenAI's vocabulary, onnx and stablehlo the
+      peft a LoRA adapter of these, openai GPT-1 with OpenAI's vocabulary, onnx and stablehlo the
       program of a language model or classifier, which no longer loads here; onnx_int8 that of a
       classifier with weights of 8 bits.
     data, split: of onnx_int8, the folder of its task's files and a split with labels.

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from gpt_jax.config import to_json
 from gpt_jax.errors import InputError
 from gpt_jax.models.adapter import Adapter
 from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import export, finetune
 
 pytest.importorskip("safetensors.numpy")
@@ -93,6 +95,55 @@ def test_peft_computes_the_same(run, tmp_path):
     with torch.no_grad():
       probabilities = theirs(torch.tensor([ids])).logits.softmax(-1)[0].tolist()
     assert probabilities == pytest.approx(list(expected.values()), abs=1e-5)
+
+
+@pytest.fixture(scope="module", params=["post", "pre"])
+def gpt(request, finetuned, tiny_tokenizer, make_run, tmp_path_factory):
+  """Folders of an adapter's run on a GPT, of its base and of its export; transformers' class."""
+  folder = tmp_path_factory.mktemp("gpt")
+  sizes = {"context": 64, "layers": 1, "width": 32, "heads": 2}
+  trunk = TransformerConfig(tiny_tokenizer.vocab_size, norm=request.param, **sizes)
+  language_model = make_run(folder / "lm", ModelConfig(trunk))
+  export.run(language_model, str(folder / "base"), "hf")
+  adapter = Adapter(rank=2, targets="kernel")
+  train = dataclasses.replace(finetuned.config.train, epochs=1)
+  config = dataclasses.replace(finetuned.config, lm_weight=0.0, adapter=adapter, train=train)
+  finetune.run(config, finetuned.data_dir, str(folder / "base"), str(folder / "run"))
+  export.run(f"{folder}/run/best", str(folder / "peft"), "peft")
+  return folder, {"post": "OpenAIGPT", "pre": "GPT2"}[request.param]
+
+
+def test_an_export_of_a_gpt_is_read_back(gpt, tmp_path):
+  folder, _ = gpt
+  expected = gpt_jax.load(f"{folder}/run/best").classify(TEXTS)
+  same_probabilities(gpt_jax.load(f"{folder}/peft").classify(TEXTS), expected, 1e-6)
+  copy = shutil.copytree(folder / "peft", tmp_path / "peft")
+  settings = json.loads((copy / "adapter_config.json").read_text())
+  ((table, ids),) = settings["trainable_token_indices"].items()
+  for wrong in (ids[1:], [-1, *ids[1:]], [*ids[:-1], 10**9], [*ids[:-1], "a"], None):
+    changed = {**settings, "trainable_token_indices": {table: wrong}}
+    (copy / "adapter_config.json").write_text(json.dumps(changed))
+    with pytest.raises(InputError, match=f"trainable_token_indices: {table} should have an id for"):
+      load_model(str(copy))
+
+
+@pytest.mark.parity
+def test_peft_computes_the_same_of_a_gpt(gpt):
+  pytest.importorskip("peft"), pytest.importorskip("transformers")
+  import torch
+
+  folder, name = gpt
+  text = (folder / "peft" / "README.md").read_text().partition("```python\n")[2].partition("```")[0]
+  scope: dict = {}
+  assert f"{name}ForSequenceClassification" in text
+  exec(text.replace('"FOLDER"', repr(str(folder / "peft"))), scope)  # as its card says
+  ours = gpt_jax.load(f"{folder}/run/best")
+  special = ours.loaded.tokenizer.special
+  for text, expected in zip(TEXTS, ours.classify(TEXTS), strict=True):
+    ids = [special.start, *ours.loaded.tokenizer.encode(text), special.extract]
+    with torch.no_grad():
+      logits = scope["model"].eval()(torch.tensor([ids])).logits
+    assert logits.softmax(-1)[0].tolist() == pytest.approx(list(expected.values()), abs=1e-5)
 
 
 @pytest.mark.parity

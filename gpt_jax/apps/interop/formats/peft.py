@@ -1,4 +1,4 @@
-"""LoRA adapters of encoders in the layout of PEFT, beside the folder of their base.
+"""LoRA adapters of encoders and GPTs in the layout of PEFT, beside the folder of their base.
 
 Needs the extra 'safetensors'. The search for registered names imports this file, so it imports JAX
 only where it is used.
@@ -9,13 +9,16 @@ import json
 import os
 from typing import Any
 
+import numpy as np
+
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_folder, write_json
 
-HELP = "the LoRA adapter of an encoder as PEFT has it, without its base"
+HELP = "the LoRA adapter of an encoder or GPT as PEFT has it, without its base"
 CONFIG, WEIGHTS, OURS = "adapter_config.json", "adapter_model.safetensors", "gpt_jax.json"
 _PREFIX = "base_model.model."
+_ROWS = "token_adapter.trainable_tokens_delta"  # the rows themselves, of peft 0.15 or newer
 _TASKS = {
   "ForSequenceClassification": "SEQ_CLS",
   "ForTokenClassification": "TOKEN_CLS",
@@ -40,63 +43,95 @@ def detect(path: str) -> bool:
 def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) -> None:
   """Writes a folder for PeftModel.from_pretrained; its README.md names the class of the base.
 
-  The head is that of a model in transformers' format: divided by the temperature, see hf.write.
+  The head is that of a model in transformers' format: divided by the temperature, and GPT's bias
+  is in a norm, which is saved whole; see hf.write. Special tokens that the base has not trained
+  are what PEFT calls trainable tokens.
 
   Args:
-    params: `{adapter, heads…}`; others are ignored.
+    params: `{adapter, base, heads…}`.
 
   Raises:
     InputError: the folder exists, no adapter, or one that PEFT's LoRA cannot express.
   """
   import jax
-  import numpy as np
   from flax.traverse_util import flatten_dict
 
   from gpt_jax.apps.interop.formats.hf.family import find_family, to_theirs
-  from gpt_jax.apps.interop.formats.hf.write import adapt_head
+  from gpt_jax.apps.interop.formats.hf.write import adapt_head, orders_of
   from gpt_jax.checkpoints.formats import safetensors
   from gpt_jax.config import from_json
+  from gpt_jax.models.trunk import BASE
 
   safetensors.library()  # fail before the expensive part
   meta = dict(meta)
   noted, temperature = meta.pop("adapter"), meta.pop("temperature", None)
   adapter, spec = from_json(noted["config"]), from_json(meta["model"])
-  if spec.attention != "bidirectional":
-    raise InputError(f"format=peft: holds adapters of encoders, this is of {spec.attention} models")
   family = find_family(spec, meta, tokenizer)
   task = from_json(meta["task"]).build("") if "task" in meta else None
-  arrays = jax.tree.map(np.asarray, flatten_dict(params, sep="/"))
+  arrays = jax.tree.map(np.asarray, flatten_dict({**params, **params[BASE]}, sep="/"))
   before = adapt_head(arrays, task, temperature)
-  notes: dict[str, Any] = jax.tree.map(np.ndarray.tolist, before)
+  folded = family.fold(arrays, spec, orders_of(task, meta, family))
+  notes: dict[str, Any] = jax.tree.map(np.ndarray.tolist, folded | before)
   if temperature is not None:
     notes["temperature"] = temperature
   config = family.config(spec, tokenizer, task)
   layout = family.arrays(spec, config)
-  of_head = [array for array in layout if not array.ours.startswith("trunk/")]
-  head = to_theirs(of_head, arrays, family.prefix, family.heads)
+  own = [array for array in layout if _is_whole(array.ours, folded)]
+  whole = to_theirs(own, arrays, family.prefix, family.heads)
   changes, modules = _changes(params["adapter"], adapter.rank, layout, family.prefix)
+  rows = range(spec.trunk.vocab_size, family.rows(spec) if "tokens" in params["adapter"] else 0)
+  table = next(array.theirs for array in layout if array.ours == "trunk/tokens")
+  table = table.removesuffix(".weight")
+  if rows:
+    values = arrays["trunk/tokens"][rows] + params["adapter"]["tokens"][: len(rows)]
+    changes[f"{family.prefix}{table}.{_ROWS}"] = np.asarray(values, np.float32)
   model, base = config["architectures"][0], noted["base"]["checkpoint"]
-  kind = model[model.index("For") :]
+  kind = next((kind for kind in _TASKS if model.endswith(kind)), None)
   settings = {
     **_PLAIN,
-    "task_type": _TASKS.get(kind),
+    "task_type": kind and _TASKS[kind],
     "base_model_name_or_path": base,
     "r": adapter.rank,
     "lora_alpha": adapter.alpha,
     "lora_dropout": adapter.dropout,
     "target_modules": modules,
-    "modules_to_save": sorted({name.partition(".")[0] for name in head}),
+    "fan_in_fan_out": family.attention == "causal",  # GPT's Conv1D is [in, out]
+    "modules_to_save": sorted({_module(name, family.prefix) for name in whole}),
+    "trainable_token_indices": {table: list(rows)} if rows else None,
     "inference_mode": True,
   }
-  labels = f", num_labels={spec.head.num_classes}" if kind in _TASKS else ""
   with atomic_folder(folder) as partial:
-    tensors = {_PREFIX + name: x for name, x in (head | changes).items()}
+    tensors = {_PREFIX + name: x for name, x in (whole | changes).items()}
     path = os.path.join(partial, WEIGHTS)
     safetensors.write(path, tensors, {"format": "pt", "gpt_jax": json.dumps(notes)})
     write_json(os.path.join(partial, CONFIG), settings)
     write_json(os.path.join(partial, OURS), {"step": step, **meta})
     with open(os.path.join(partial, "README.md"), "w", encoding="utf-8") as file:
-      file.write(_CARD.format(model=model, base=base, labels=labels))
+      file.write(_card(settings, config, spec.head, rows))
+
+
+def _card(settings: dict[str, Any], config: dict[str, Any], head: Any, rows: range) -> str:
+  """README.md: how to load the adapter, where its base has other heads and no new rows."""
+  base, labels, resized = settings["base_model_name_or_path"], "", ""
+  if settings["task_type"]:
+    labels = f", num_labels={head.num_classes}"
+    if settings["fan_in_fan_out"]:  # GPT's class refuses batches without it
+      labels += f", pad_token_id={config['pad_token_id']}"
+  if rows:
+    resized = f"\nbase.resize_token_embeddings({rows.stop})"
+  model = config["architectures"][0]
+  return _CARD.format(model=model, base=base, labels=labels, resized=resized)
+
+
+def _is_whole(path: str, folded: Any) -> bool:
+  """Whether an array of ours is saved as it is: of a head, or of a layer with a `folded` array."""
+  in_trunk, layer = path.startswith("trunk/"), os.path.dirname(path)
+  return not in_trunk or layer in map(os.path.dirname, folded)
+
+
+def _module(name: str, prefix: str) -> str:
+  """The module that PEFT saves an array with: a head, or a layer of the trunk."""
+  return name.rpartition(".")[0] if name.startswith(prefix) else name.partition(".")[0]
 
 
 def _changes(adapter: Any, rank: int, layout: Any, prefix: str) -> tuple[dict[str, Any], list[str]]:
@@ -104,12 +139,11 @@ def _changes(adapter: Any, rank: int, layout: Any, prefix: str) -> tuple[dict[st
 
   layout: of all arrays of the model.
   """
-  import numpy as np
   from flax.traverse_util import flatten_dict
 
   ours, theirs, modules = flatten_dict(adapter, sep="/"), {}, []
   for path in ours:
-    if not path.endswith(("/a", "/b")):
+    if not path.endswith(("/a", "/b")) and path != "tokens":
       raise InputError(
         f"format=peft: holds LoRA alone, and this adapter also changes {path}; format=hf holds the "
         "merged model"
@@ -175,6 +209,23 @@ def _overlay(path: str, settings: dict, meta: dict, config: dict, family: Any, b
     for part in "AB":
       if f"{module}.lora_{part}.weight" not in names:
         raise InputError(f"{own.path}: holds no {module}.lora_{part}.weight")
+  # Others may give a list: then the array of rows is refused, as one that no trunk has.
+  given = settings.get("trainable_token_indices")
+  rows = given if isinstance(given, dict) else {}
+  for table, ids in rows.items():
+    size, *width = base.shapes.get(f"{table}.weight", (0,))
+    is_list = isinstance(ids, list) and {*map(type, ids)} == {int}
+    shape = whole.pop(f"{table}.{_ROWS}", ())
+    # An empty row before these would have no values.
+    fits = is_list and shape == (len(ids), *width)
+    if not fits or min(ids) < 0 or max(ids) >= size + len(ids):
+      raise InputError(
+        f"{path}/{CONFIG}: trainable_token_indices: {table} should have an id for each row of "
+        f"{table}.{_ROWS}, of the base's {size} rows or directly after them"
+      )
+    grown = max(0, max(ids) + 1 - size)
+    config["vocab_size"] += grown
+    whole[f"{table}.weight"] = (size + grown, *width)
   if meta:
     config["gpt_jax"] = meta
   for suffix, task_type in _TASKS.items():
@@ -183,9 +234,15 @@ def _overlay(path: str, settings: dict, meta: dict, config: dict, family: Any, b
       config.pop("id2label", None)  # of the base; meta has the labels of our own adapters
 
   def read(name: str) -> Any:
+    module = name.removesuffix(".weight")
+    if module in rows:
+      x = base.read(name)
+      x = np.pad(x, [(0, whole[name][0] - len(x)), (0, 0)])
+      x[rows[module]] = own.read(names[f"{module}.{_ROWS}"])
+      return x
     if name in whole:
       return own.read(names[name])
-    x, module = base.read(name), name.removesuffix(".weight")
+    x = base.read(name)
     if module == name or module not in changed:
       return x
     a, b = own.read(names[f"{module}.lora_A.weight"]), own.read(names[f"{module}.lora_B.weight"])
@@ -209,7 +266,7 @@ Written by gpt_jax, which reads this folder like a checkpoint, where its base is
 from peft import PeftModel
 from transformers import {model}
 
-base = {model}.from_pretrained("{base}"{labels})
+base = {model}.from_pretrained("{base}"{labels}){resized}
 model = PeftModel.from_pretrained(base, "FOLDER")
 ```
 """

@@ -44,9 +44,7 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
   meta = {**meta, "model": to_json(spec)}
   family = find_family(spec, meta, tokenizer)
   task = from_json(meta["task"]).build("") if "task" in meta else None
-  orders = 1  # sequences per example
-  if task and task.pooling == "sum":
-    orders = len(task.sequences(task.columns, _format(meta, family)))
+  orders = orders_of(task, meta, family)
   arrays = {name: np.asarray(x, np.float32) for name, x in flatten_dict(params, sep="/").items()}
   temperature = meta.pop("temperature", None)
   # fold reads the adapted head. Where both change an array, `before` has the one to restore.
@@ -83,10 +81,13 @@ def _for_embeddings(spec: ModelConfig) -> ModelConfig:
   return dataclasses.replace(spec, heads=tuple(heads))
 
 
-def _format(meta: dict, family: Family) -> Format:
-  """How labeled examples are written for a model; see family.Family."""
+def orders_of(task: Task | None, meta: dict, family: Family) -> int:
+  """Sequences per example, whose scores are added."""
+  if not task or task.pooling != "sum":
+    return 1
   tree = meta.get("sequence_format", family.format)
-  return from_json(tree) if tree else GPTFormat()
+  format: Format = from_json(tree) if tree else GPTFormat()
+  return len(task.sequences(task.columns, format))
 
 
 def adapt_head(arrays: Arrays, task: Task | None, temperature: float | None) -> Arrays:
