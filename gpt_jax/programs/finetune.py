@@ -316,7 +316,8 @@ def make_batches(config: FinetuneConfig, train_set: Encoded, mesh: Mesh) -> Batc
     return _batches_of(config, train_set, steps, mesh)
   if has_streams(config) and rest is None:
     raise InputError(
-      f"unlabeled: all {len(train_set)} training examples have labels; set a smaller train_examples"
+      f"unlabeled: all {len(train_set)} training examples have labels; set a smaller "
+      "train_examples, or unlabeled_file"
     )
   parts = [*labeled] if rest is None else [*labeled, rest]
   order = draw_order([len(part) for part in labeled], steps, config.train.seed, rest is not None)

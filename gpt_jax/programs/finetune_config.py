@@ -109,6 +109,9 @@ class FinetuneConfig(RunConfig):
     "with train_examples: the other training examples too, without their labels, for virtual "
     "adversarial training, cross-view training or distillation",
   )
+  unlabeled_file: str = option(
+    "", "with unlabeled: a table of further texts, in the task's columns, without labels"
+  )
   dev_examples: int = option(
     0, "evaluate on only so many examples, evenly spaced in the dev set; 0: on all", low=0
   )

@@ -21,7 +21,7 @@ from gpt_jax.programs.finetune_teacher import check_teacher
 from gpt_jax.programs.start import Start
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.answers.text import as_text
-from gpt_jax.tasks.encoding import Encoded, count_repeated, evenly, without_labels
+from gpt_jax.tasks.encoding import Encoded, count_repeated, evenly, read_unlabeled, without_labels
 from gpt_jax.training.defaults import with_defaults
 from gpt_jax.training.layerwise import Layerwise
 
@@ -105,14 +105,16 @@ def _load_part(
 def encode_training(
   config: FinetuneConfig, task: LabeledTask, data_dir: str, examples: list[Any], start: Start
 ) -> Encoded:
-  """The training set: those with labels and then, if the config says so, the others without; of a
-  task that writes text, those of its file of a teacher's texts.
+  """The training set: those with labels and then, if the config says so, the others without, and
+  the texts of a file; of a task that writes text, those of its file of a teacher's texts.
   """
   labeled, rest = evenly(examples, config.train_examples), []
   if config.unlabeled and task.writes_text:
     rest = task.examples(data_dir, "unlabeled")
   elif config.unlabeled:
     rest = without_labels(examples, labeled)
+    if config.unlabeled_file:
+      rest += read_unlabeled(config.unlabeled_file, task.columns, task.example)
   encoded = task.encode([*labeled, *rest], *start.reads)
   # They are the last ones, by which packing knows them.
   return dataclasses.replace(encoded, unlabeled=len(rest))
@@ -284,10 +286,15 @@ def check_options(config: FinetuneConfig, task: LabeledTask) -> None:
     )
   needs_labels = config.adversarial is None or config.adversarial.needs_labels
   needs_labels = needs_labels and not has_views(config) and config.distill is None
-  has_rest = config.train_examples or task.writes_text  # whose file has them
+  if config.unlabeled_file and (task.writes_text or not config.unlabeled):
+    raise InputError(
+      f"unlabeled_file={config.unlabeled_file}: needs unlabeled=true, and a head for labels"
+    )
+  # A task that writes text has a file of its own.
+  has_rest = config.train_examples or config.unlabeled_file or task.writes_text
   if config.unlabeled and (needs_labels or not has_rest):
     raise InputError(
-      "unlabeled: needs train_examples above 0 and what learns from examples without labels: "
+      "unlabeled: needs train_examples above 0, or unlabeled_file, and what learns without labels: "
       "adversarial=virtual_adversarial (configs/adversarial.py), views (configs/cross_view.py) or "
       "a teacher (configs/distill.py)"
     )
@@ -299,8 +306,10 @@ def check_several(config: FinetuneConfig, task: LabeledTask) -> None:
     raise InputError(
       f"{task.name}: several tasks have a head with views each; use configs/cross_view.py"
     )
-  if config.lm_weight or config.class_weights:
-    raise InputError("lm_weight and class_weights: are for one task; leave them out")
+  if config.lm_weight or config.class_weights or config.unlabeled_file:
+    raise InputError(
+      "lm_weight, class_weights and unlabeled_file: are for one task; leave them out"
+    )
 
 
 def check_adapter(config: FinetuneConfig, start: Start) -> None:

@@ -14,6 +14,7 @@ from gpt_jax.batch import Batch
 from gpt_jax.data.tokenizers.base import SpecialTokens, Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.formats import Format, GPTFormat
+from gpt_jax.tasks.readers import Row, read_table
 
 _MIN_CONTEXT = 8
 Truncate = Callable[[np.ndarray, int, int], np.ndarray]  # see formats.each_half
@@ -49,6 +50,23 @@ def without_labels(examples: list[Any], labeled: list[Any]) -> list[Any]:
   """The examples that are not among the labeled ones, without their labels."""
   chosen = set(map(id, labeled))  # the same objects: several examples may have one location
   return [example._replace(label=None) for example in examples if id(example) not in chosen]
+
+
+def read_unlabeled(path: str, columns: Sequence[str], example: Callable[[Row], Any]) -> list[Any]:
+  """The rows of a table as examples without labels, whether it has labels or not.
+
+  Args:
+    path: see readers.read_table.
+    columns: those with the texts.
+    example: makes an example of a row, see Task.example.
+
+  Raises:
+    InputError: the file cannot be read, or has no such column, no rows or an empty text.
+  """
+  examples = list(map(example, read_table(path, columns)))
+  if not examples:
+    raise InputError(f"unlabeled_file={path}: no rows; it should have some after its header")
+  return examples
 
 
 def count_repeated(examples: list[Any], training: list[Any]) -> int:

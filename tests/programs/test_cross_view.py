@@ -114,6 +114,7 @@ def test_tasks_that_do_not_go_together_are_refused(tokenizer, tmp_path):
     ({"task": SeveralTasks((tags, BuiltinTask("story-doing")))}, "should read a single text"),
     ({"mix": None, "unlabeled": False}, "have a head with views each"),
     ({"lm_weight": 0.5}, "are for one task"),
+    ({"unlabeled_file": "texts.tsv"}, "are for one task"),
   ]:
     config = dataclasses.replace(SEVERAL, **wrong)
     with pytest.raises(InputError, match=message):
@@ -136,6 +137,21 @@ def test_masks_and_batches_are_the_same_on_any_number_of_devices(tokenizer, monk
     ends.append(jax.tree.map(np.asarray, state.params))
   for other in ends[1:]:
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), ends[0], other)
+
+
+def test_views_learn_from_the_texts_of_a_file(tokenizer, tmp_path):
+  path = tmp_path / "texts.tsv"
+  path.write_text("text\n" + "Anna was at the pier.\n" * 8)
+  config = dataclasses.replace(CONFIG, train_examples=0, unlabeled_file=str(path))
+  start = load_start(config, "none", tokenizer)
+  config, task, data = load_task(config, "", start)
+  batches = finetune_recipe(config, task, data["train"], start).batches(config.train)
+  assert (len(data["train"]), data["train"].unlabeled) == (320 + 8, 8)
+  turns = [batches.at(step) for step in range(2)]
+  assert [turn.stream for turn in turns] == [0, 1]
+  assert turns[1].batch.tags.weights.sum() == 8 * 5  # words, at which views and teacher compare
+  read = {*turns[1].batch.rows.inputs.flat} - {0}
+  assert read == {*data["train"].sequence(327, 0)} < {*turns[0].batch.rows.inputs.flat}
 
 
 def test_unlabeled_examples_that_nothing_learns_from_are_refused(tokenizer, tmp_path):

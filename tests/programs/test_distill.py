@@ -139,6 +139,32 @@ def test_a_student_begins_as_blocks_of_its_teacher_who_does_not_change(teacher, 
   assert np.any(np.asarray(state.params["head"]["kernel"]) != theirs["head"]["kernel"])
 
 
+def test_further_texts_are_read_from_a_file_without_labels(teacher, animals, tmp_path):
+  path = tmp_path / "texts.csv"
+  config = dataclasses.replace(CONFIG, unlabeled_file=str(path))
+  start = load_start(config, teacher, "")
+  path.write_text('id,text\n1,the cat sat\n2,"the dog, asleep"\n')
+  for labeled, rest in ((48, 80 + 2), (0, 2)):  # of 128 rows; 0: all
+    few = dataclasses.replace(config, train_examples=labeled)
+    train_set = load_task(few, animals, start)[2]["train"]
+    assert (len(train_set), train_set.unlabeled) == (128 + 2, rest)
+    assert train_set.locations[-2:] == [f"{path}:2", f"{path}:3"]
+    assert train_set.strings[train_set.fields[-1, 0, 0]] == "the dog, asleep"
+    assert train_set.labels[:-rest].sum(axis=1).all() and not train_set.labels[-rest:].any()
+  for content, message in [
+    ("id,words\n1,the cat\n", "texts.csv: no column 'text' .*the columns are 'id', 'words'"),
+    ("id,text\n1,the cat\n2,\n", "texts.csv:3: column 'text' is empty"),
+    ("text\n", "unlabeled_file=.*texts.csv: no rows; it should have some"),
+    ("", "texts.csv: empty; the first line should name the columns"),
+  ]:
+    path.write_text(content)
+    with pytest.raises(InputError, match=message):
+      load_task(config, animals, start)
+  path.unlink()
+  with pytest.raises(InputError, match="texts.csv: No such file"):
+    load_task(config, animals, start)
+
+
 @pytest.mark.parametrize(
   ("changes", "message"),
   [
@@ -151,6 +177,7 @@ def test_a_student_begins_as_blocks_of_its_teacher_who_does_not_change(teacher, 
     ({"mesh": MeshConfig(backend="pmap")}, "distill: needs mesh.model=1 and mesh.backend=jit"),
     ({"task": TableTask(folds=2)}, "folds: the teacher has read the rows"),
     ({"train_examples": 0}, "unlabeled: needs train_examples above 0"),
+    ({"unlabeled": False, "unlabeled_file": "x.tsv"}, "unlabeled_file=x.tsv: needs unlabeled=true"),
   ],
 )
 def test_options_that_do_not_go_with_distillation(changes, message, teacher, animals, tmp_path):
