@@ -28,6 +28,7 @@ from gpt_jax.programs.config_files import load_config
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import evenly
 from gpt_jax.tasks.task import find
+from gpt_jax.training.plan_file import read_plan
 
 TASKS = ("sst2", "cola", "mrpc", "rte", "stsb", "trec")  # those whose files are there
 WITHOUT_DATA = ("story-ending",)  # its rows are part of this package
@@ -42,11 +43,16 @@ class Trained(NamedTuple):
     probabilities: of the dev rows, [N][K].
     seconds: from the start of its process to the last prediction.
     memory: largest resident memory of its process, in bytes.
+    examples_per_second: mean of the training loop, without evaluations; None: not measured.
   """
 
   probabilities: list[list[float]]
   seconds: float
   memory: int
+  examples_per_second: float | None = None  # files of earlier versions lack it
+
+
+Predicted = tuple[list[list[float]], float | None]  # of a Trained, its first and its last field
 
 
 def run(
@@ -131,7 +137,7 @@ def _config(name: str, rows: int, short: bool) -> finetune.FinetuneConfig:
   return dataclasses.replace(config, train=train, train_examples=rows)
 
 
-def _train_or_read(folder: str, train: Callable[[], list[list[float]]]) -> Trained:
+def _train_or_read(folder: str, train: Callable[[], Predicted]) -> Trained:
   """The result of a training run in a process of its own, or of an earlier call."""
   path = os.path.join(folder, "trained.json")
   if not os.path.exists(path):
@@ -143,25 +149,26 @@ def _train_or_read(folder: str, train: Callable[[], list[list[float]]]) -> Train
   return Trained(**read_json(path))
 
 
-def _measured(train: Callable[[], list[list[float]]]) -> Trained:
+def _measured(train: Callable[[], Predicted]) -> Trained:
   began = time.monotonic()
-  probabilities = train()
+  probabilities, pace = train()
   memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-  return Trained(probabilities, round(time.monotonic() - began, 1), memory)
+  return Trained(probabilities, round(time.monotonic() - began, 1), memory, pace)
 
 
-def _ours(config: finetune.FinetuneConfig, data: str, model: str, folder: str) -> list[list[float]]:
+def _ours(config: finetune.FinetuneConfig, data: str, model: str, folder: str) -> Predicted:
   workdir = os.path.join(folder, "run")  # resumes by itself where it was stopped
   finetune.run(config, data, model, workdir)
   loaded = load_model(workdir)  # the last step, as the peer's
   assert loaded.task is not None
   encoded = loaded.encode(loaded.task, loaded.task.examples(data, "dev"))
-  return loaded.predictor()(encoded, 32).tolist()
+  took, pace = read_plan(workdir).get("outcome", {}), None
+  if took.get("steps"):  # none where it had been stopped after its last step
+    pace = took["steps"] * config.batch_size / took["training"]
+  return loaded.predictor()(encoded, 32).tolist(), pace
 
 
-def _theirs(
-  config: finetune.FinetuneConfig, data: str, model: str, folder: str
-) -> list[list[float]]:
+def _theirs(config: finetune.FinetuneConfig, data: str, model: str, folder: str) -> Predicted:
   from gpt_jax.apps.paper import transformers_trainer  # imports torch
 
   task = find(config.task.name)
@@ -172,7 +179,7 @@ def _theirs(
 def _measure(
   task: LabeledTask, truth: np.ndarray, runs: dict[str, list[Trained]]
 ) -> dict[str, Any]:
-  """The primary metric, time and memory of each trainer; the difference of the two."""
+  """The primary metric, time, memory and pace of each trainer; the difference of the two."""
   metric = task.metrics[task.primary_metric]
   predicted = {
     trainer: [task.value(np.array(trained.probabilities)) for trained in of_seeds]
@@ -180,11 +187,13 @@ def _measure(
   }
   measures: dict[str, Any] = {"metric": task.primary_metric}
   for trainer, of_seeds in runs.items():
+    _, seconds, memory, paces = zip(*of_seeds, strict=True)
     measures[trainer] = {
       "scores": [metric(truth, values) for values in predicted[trainer]],
       "interval": bootstrap_difference(metric, truth, predicted[trainer]),
-      "seconds": statistics.median(trained.seconds for trained in of_seeds),
-      "memory": max(trained.memory for trained in of_seeds),
+      "seconds": statistics.median(seconds),
+      "memory": max(memory),
+      "examples_per_second": None if None in paces else statistics.median(paces),
     }
   if "transformers" in runs:
     both = predicted["gpt_jax"], predicted["transformers"]
@@ -197,21 +206,22 @@ def describe(results: dict[str, Any], short: bool) -> str:
   lines = []
   if short:
     lines = [f"**Short run: {SHORT_ROWS} rows, 1 epoch. The numbers mean nothing.**", ""]
-  lines.append("| task | rows | | score, % | 95 % interval | minutes | memory, GB |")
-  lines.append("|---|---|---|---|---|---|---|")
+  lines.append("| task | rows | | score, % | 95 % interval | minutes | examples/s | memory, GB |")
+  lines.append("|---|---|---|---|---|---|---|---|")
   for name, task in results.items():
     for trainer in ("gpt_jax", "transformers"):
       if trainer not in task:
         continue
       measured = task[trainer]
       score = 100 * statistics.mean(measured["scores"])
+      pace = measured["examples_per_second"]
       lines.append(
         f"| {name}, {task['metric']} | {task['rows']:,} | {trainer} | {score:.1f} | "
         f"{_percents(measured['interval'])} | {measured['seconds'] / 60:.1f} | "
-        f"{measured['memory'] / _GIGABYTE:.1f} |"
+        f"{'' if pace is None else f'{pace:.1f}'} | {measured['memory'] / _GIGABYTE:.1f} |"
       )
     if "difference" in task:
-      lines.append(f"| | | difference | | {_percents(task['difference'])} | | |")
+      lines.append(f"| | | difference | | {_percents(task['difference'])} | | | |")
   return "\n".join([*lines, ""])
 
 

@@ -14,8 +14,8 @@ def train(
   train_set: list[Example],
   dev_set: list[Example],
   folder: str,
-) -> list[list[float]]:
-  """The probabilities of the dev set, [N][K].
+) -> tuple[list[list[float]], float]:
+  """The probabilities of the dev set, [N][K], and the examples per second of training.
 
   The loss is the cross-entropy with the examples' distributions, in ours as here.
 
@@ -75,6 +75,6 @@ def train(
     data_collator=transformers.DataCollatorWithPadding(tokenizer),
     compute_loss_func=loss,
   )
-  trainer.train()
+  pace = trainer.train().metrics["train_samples_per_second"]
   logits = trainer.predict(rows(dev_set)).predictions
-  return torch.softmax(torch.tensor(logits), dim=-1).tolist()
+  return torch.softmax(torch.tensor(logits), dim=-1).tolist(), pace

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from in_process import launch
 
+from gpt_jax.apps.paper import real
 from gpt_jax.apps.report.intervals import bootstrap_difference, wilson
 from gpt_jax.tasks.metrics import accuracy
 
@@ -19,12 +20,27 @@ def test_both_trainers_fine_tune_the_released_model(tmp_path):
   for trainer in ("gpt_jax", "transformers"):
     (score,), (low, high) = results[trainer]["scores"], results[trainer]["interval"]
     assert low < score < high
+    assert results[trainer]["examples_per_second"] > 0
   assert results["rows"] == 64
   assert "64 rows, 1 epoch. The numbers mean nothing" in (tmp_path / "results.md").read_text()
   trained = tmp_path / "story-ending_short" / "transformers_0" / "trained.json"
   before = trained.stat().st_mtime_ns
   assert launch("quickstart", *command)[0] == 0  # what is finished is skipped
   assert trained.stat().st_mtime_ns == before
+
+
+def test_a_run_of_an_earlier_version_has_no_examples_per_second(tmp_path, monkeypatch):
+  """Both are finished, so that nothing is trained."""
+  monkeypatch.setattr(real, "model_folder", lambda: "")
+  for trainer, pace in (("gpt_jax", {"examples_per_second": 51.5}), ("transformers", {})):
+    folder = tmp_path / "story-ending_short" / f"{trainer}_0"
+    folder.mkdir(parents=True)
+    trained = {"probabilities": [[0.4, 0.6]] * 400, "seconds": 90.0, "memory": 10**9, **pace}
+    (folder / "trained.json").write_text(json.dumps(trained))
+  real.run(str(tmp_path), peers=True, short=True)
+  table = (tmp_path / "results.md").read_text()
+  assert "minutes | examples/s | memory, GB |" in table
+  assert "| 1.5 | 51.5 | 1.0 |" in table and "| 1.5 |  | 1.0 |" in table
 
 
 def test_the_interval_of_an_accuracy_is_like_wilsons():
