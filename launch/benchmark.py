@@ -5,7 +5,8 @@ python launch/benchmark.py [--config=configs/gpt1.py]
   [--only=step,evaluation,memory,data,generation,start,checkpoint] [--peers] [--out=FILE]
 python launch/benchmark.py --config=configs/gpt1_small.py --only=finetuning
   --data=DIR --tokenizer=DIR [--peers]
-python launch/benchmark.py --config=configs/gpt1_small.py --only=adapters,attention,growth,parts
+python launch/benchmark.py --config=configs/gpt1_small.py
+  --only=adapters,attention,classifier,growth,parts
 """
 
 from absl import flags
@@ -19,7 +20,8 @@ BATCH_SIZE = flags.DEFINE_integer(
 ONLY = flags.DEFINE_list(
   "only",
   [],
-  "parts to measure; default: all but adapters, attention, finetuning, growth, masked, parts",
+  "parts to measure; default: all but adapters, attention, classifier, finetuning, growth, masked, "
+  "parts",
 )
 DATA = flags.DEFINE_string("data", "", "for finetuning: folder with glue/CoLA and glue/MRPC")
 TOKENIZER = flags.DEFINE_string("tokenizer", "", "for finetuning: folder of a vocabulary")

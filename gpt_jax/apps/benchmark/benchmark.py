@@ -20,6 +20,7 @@ import numpy as np
 
 from gpt_jax.apps.benchmark.adapters import adapters
 from gpt_jax.apps.benchmark.attention import attention_backends
+from gpt_jax.apps.benchmark.classifier import classifier
 from gpt_jax.apps.benchmark.finetuning import finetuning
 from gpt_jax.apps.benchmark.generation import generation
 from gpt_jax.apps.benchmark.growth import growth
@@ -211,6 +212,7 @@ PARTS: dict[str, Callable[..., Measured]] = {
 MORE: dict[str, Callable[..., Measured]] = {
   "adapters": adapters,
   "attention": attention_backends,
+  "classifier": classifier,
   "growth": growth,
   "masked": masked,
   "parts": ladder,

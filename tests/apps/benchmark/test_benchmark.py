@@ -374,6 +374,22 @@ def test_adapters_are_measured_beside_training_everything(config, monkeypatch):
   assert values["LoRA, attention: trained parameters", "MB"] == expected
 
 
+def test_a_classifier_is_measured_with_each_type_of_weights(config, monkeypatch):
+  monkeypatch.setattr(timing, "ratio", lambda theirs, ours: 2.0)
+  rows = benchmark.run(config, ("classifier",))
+  values = {(row.name, row.unit): row.value for row in rows}
+  kinds = "float32", "bfloat16", "int8"
+  saved = values["float32 weights", "MB"] - values["int8 weights", "MB"]
+  trunk = config.trunk
+  matrices = 12 * trunk.layers * trunk.width**2 + trunk.rows * trunk.width
+  # A number of 4 bytes for each output is added.
+  assert saved == pytest.approx(1e-6 * (3 * matrices - 4 * (9 * trunk.width + trunk.rows)))
+  for kind in kinds:
+    rates = [values[f"{kind} weights, {size} a call", "examples/s"] for size in (1, 16)]
+    assert rates == [1 / 0.5, 16 / 0.5]
+  assert values["int8 weights, 1 a call", "times float32"] == 2
+
+
 def test_growth_measures_each_axis(config, monkeypatch):
   sizes = []
 
