@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from gpt_jax.checkpoints.load import LoadedModel, load_adapters, load_model
@@ -47,6 +48,17 @@ class Ensemble:
 
   members: tuple[LoadedModel, ...]
   task: LabeledTask
+
+  @property
+  def nbytes(self) -> int:
+    """Bytes of all parameters."""
+    params = tuple(map(operator.attrgetter("params"), self.members))
+    return sum(map(operator.attrgetter("nbytes"), jax.tree.leaves(params)))
+
+  def with_weights(self, kind: str) -> "Ensemble":
+    """See LoadedModel.with_weights."""
+    members = map(operator.methodcaller("with_weights", kind), self.members)
+    return dataclasses.replace(self, members=tuple(members))
 
   def encode(self, examples: Sequence[Any]) -> list[Encoded]:
     """The examples for each member, whose vocabulary, context and format may be its own.
@@ -146,13 +158,12 @@ class Ensemble:
     return [read_dev_set(member.folder, labels, member.step) for member in self.members]
 
 
-def load_ensemble(checkpoints: Sequence[str], weights: str = "float32") -> Ensemble:
+def load_ensemble(checkpoints: Sequence[str]) -> Ensemble:
   """Loads fine-tuned models.
 
   Args:
     checkpoints: of each model, see load_model. The workdir of several seeds (or folds) stands
       for the best checkpoint of each.
-    weights: see LoadedModel.with_weights.
 
   Raises:
     InputError: no checkpoint, a language model, models of different tasks, or several of a task
@@ -175,7 +186,7 @@ def load_ensemble(checkpoints: Sequence[str], weights: str = "float32") -> Ensem
         f"checkpoint={member.path}: fine-tuned on {_describe(task)}; {members[0].path} on "
         f"{_describe(first)}; an ensemble needs models of one task"
       )
-  return Ensemble(tuple(map(operator.methodcaller("with_weights", weights), members)), first)
+  return Ensemble(tuple(members), first)
 
 
 def load_adapter_ensembles(base: str, adapters: Sequence[str]) -> dict[str, Ensemble]:

@@ -149,7 +149,11 @@ def _load(checkpoint: str | Sequence[str], beams: int, length_penalty: float, we
       raise InputError(f"weights={weights}: {checkpoints[0]} is a TF-IDF classifier; leave it out")
     loaded: Any = load_tfidf(checkpoints[0])
   else:
-    loaded = load_ensemble(checkpoints, weights)
+    exact = load_ensemble(checkpoints)
+    loaded = exact.with_weights(weights)
+    if weights != "float32":
+      share, size = loaded.nbytes / exact.nbytes, loaded.nbytes / 1e6
+      log(f"{weights} weights: {size:,.1f} MB, {share:.1%} of {exact.nbytes / 1e6:,.1f} in float32")
   if beams == 1:
     return loaded
   return dataclasses.replace(loaded, task=loaded.task.with_search(beams, length_penalty))

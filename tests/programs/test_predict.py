@@ -90,7 +90,7 @@ def test_every_input_format(checkpoint, expected, tmp_path, monkeypatch, name, s
   assert [result["prediction"] for result in results] == ["meows", "barks", "barks", "meows"]
 
 
-def test_weights_of_8_bits_give_nearly_the_same(checkpoint, expected, tmp_path):
+def test_weights_of_8_bits_give_nearly_the_same(checkpoint, expected, tmp_path, capsys):
   source = write(tmp_path, "in.txt", FORMS["lines.txt"])
   results = predict.run(checkpoint, source, str(tmp_path / "out.tsv"), weights="int8")
   found = np.array([list(result["probabilities"].values()) for result in results])
@@ -101,6 +101,9 @@ def test_weights_of_8_bits_give_nearly_the_same(checkpoint, expected, tmp_path):
   assert sum(x.size for x in kept if x.dtype == "int8") == (
     12 * 32**2 + loaded.params["trunk"]["tokens"].size
   )
+  before, after = (sum(x.nbytes for x in jax.tree.leaves(tree)) for tree in (loaded.params, kept))
+  printed = f"int8 weights: {after / 1e6:.1f} MB, {after / before:.1%} of {before / 1e6:.1f} in flo"
+  assert printed in capsys.readouterr().err and after < 0.4 * before
   with pytest.raises(InputError, match="weights=int4: must be one of float32, bfloat16, int8"):
     loaded.with_weights("int4")
 
