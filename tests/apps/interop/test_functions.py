@@ -30,7 +30,6 @@ from gpt_jax.tasks.task import BuiltinTask
 TEXTS = ["the cat sat on the old mat", "dog", "ran to the barn"]
 STABLEHLO = """
 import sys
-from pathlib import Path
 import numpy as np
 from jax import export
 
