@@ -1,5 +1,6 @@
 """Killed runs of the systems around GPT-1 go on as if nothing had been: a mixture of texts, both
-directions of an LSTM, labeled and unlabeled batches in turns, pairs of texts.
+directions of an LSTM, ULMFiT's tuning of a checkpoint and its classifier, a frozen mix of layers,
+word vectors, labeled and unlabeled batches in turns, pairs of texts. Back-translation starts again.
 """
 
 import dataclasses
@@ -7,26 +8,37 @@ import json
 import shutil
 
 import pytest
-from test_kills import kill, start, trained  # noqa: F401  # fixtures
+from test_kills import files_of, kill, start, trained  # noqa: F401  # fixtures
 
 from gpt_jax.config import to_json
 from gpt_jax.data.windows import WindowsConfig
+from gpt_jax.models.characters import CharacterConfig
+from gpt_jax.models.heads.biattentive import BiattentiveHead
+from gpt_jax.models.heads.mix import MixedHead
 from gpt_jax.models.heads.views import ViewsHead
 from gpt_jax.models.lstm_encoder_decoder import LSTMEncoderDecoderConfig
 from gpt_jax.models.lstm_stack import LSTMStackConfig
+from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.bidirectional_lm import BidirectionalLM
+from gpt_jax.objectives.causal import Causal
 from gpt_jax.programs.finetune import FinetuneConfig
 from gpt_jax.programs.pretrain import PretrainConfig
+from gpt_jax.programs.pretrain_start import LayerwiseConfig
 from gpt_jax.tasks.pairs import PairsTask
 from gpt_jax.tasks.task import BuiltinTask
 from gpt_jax.training.loop import TrainConfig
+from gpt_jax.training.optimizer import OptimConfig
 
 pytestmark = pytest.mark.attack
 TRAIN = TrainConfig(steps=24, log_every=1, evaluate_every=12, checkpoint_every=3)
 STACK = LSTMStackConfig(
   context=96, embedding_width=16, units=(16, 16), tied=False, recurrent_dropout=0.0
 )
+# AWD-LSTM: dropout of each kind, on the recurrent kernels too, the output tied.
+AWD = LSTMStackConfig(context=96, embedding_width=16, units=(24, 16))
+TRANSLATOR = LSTMEncoderDecoderConfig(context=32, embedding_width=16, units=16)
+SLANTED = OptimConfig("adamw", 0.01, "slanted_triangle", 0, 0.1, average=0.9)
 WORDS = "cat mat dog barn sea old"
 PAIRS = [(f"the {a} on the {b}", f"{b} and {a}") for a in WORDS.split() for b in WORDS.split()]
 
@@ -41,37 +53,79 @@ def both_directions():
   return PretrainConfig(trunk, objective=BidirectionalLM(), data=WindowsConfig(8, 16), train=TRAIN)
 
 
+def target_texts():
+  """ULMFiT's second stage, with AR and TAR; its trunk is the checkpoint's."""
+  dropout = LSTMStackConfig()
+  return LayerwiseConfig(
+    dropout, Causal(ar=2.0, tar=1.0), WindowsConfig(8, 16), SLANTED, train=TRAIN, layer_decay=0.4
+  )
+
+
+def classifier():
+  """Its third: 8 updates an epoch, and all layers train from the third one on."""
+  return dataclasses.replace(
+    STORIES,
+    pooling="concat",
+    head_units=8,
+    unfreeze=True,
+    unfreeze_epochs=2,
+    layer_decay=0.4,
+    train_examples=64,
+    optim=SLANTED,
+  )
+
+
+def frozen_mix():
+  characters = CharacterConfig(width=4, filters=(4, 4), places=8, highways=1)
+  trunk = dataclasses.replace(STACK, directions="separate", characters=characters)
+  mix = MixedHead(embedding=16, units=16, at="both")
+  return dataclasses.replace(STORIES, mix=mix, train_layers=0, optim=SLANTED, trunk=trunk)
+
+
+def word_vectors():
+  trunk = dataclasses.replace(TRANSLATOR, context=96, decoder=False)
+  return dataclasses.replace(STORIES, mix=BiattentiveHead(units=8), trunk=trunk)
+
+
 def cross_view():
-  return FinetuneConfig(
+  return dataclasses.replace(
+    STORIES,
     task=BuiltinTask("story-tags"),
-    lm_weight=0.0,
     mix=ViewsHead(units=16, dropout=0.2),
     train_examples=24,
     unlabeled=True,
-    dev_examples=32,
-    batch_size=8,
     trunk=dataclasses.replace(STACK, directions="joined"),
-    train=TRAIN,
   )
 
 
 def translation():
-  trunk = LSTMEncoderDecoderConfig(context=32, embedding_width=16, units=16)
-  return FinetuneConfig(
-    task=PairsTask(source="en", target="de"), trunk=trunk, batch_size=8, train=TRAIN
-  )
+  task = PairsTask(source="en", target="de", synthetic="synthetic.tsv", upsample=2)
+  optim = OptimConfig("momentum", 0.1, "constant", 0, 0.0, average=0.9)
+  return FinetuneConfig(task=task, trunk=TRANSLATOR, batch_size=8, optim=optim, train=TRAIN)
 
 
+STORIES = FinetuneConfig(
+  task=BuiltinTask("story-ending"),
+  lm_weight=0.0,
+  train_examples=32,
+  dev_examples=32,
+  batch_size=8,
+  train=TRAIN,
+)
 SYSTEMS = {
   "pretrain on a mixture": mixture,
   "pretrain both directions": both_directions,
+  "pretrain on, by layers": target_texts,
+  "finetune by layers, in epochs": classifier,
+  "finetune on a frozen mix": frozen_mix,
+  "finetune with word vectors": word_vectors,
   "finetune with views": cross_view,
   "finetune to translate": translation,
 }
 
 
 @pytest.mark.parametrize("what", SYSTEMS)
-def test_a_system(kill, start, prepared, tmp_path, attempts, what):  # noqa: F811
+def test_a_system(kill, start, prepared, make_run, tiny_tokenizer, tmp_path, attempts, what):  # noqa: F811
   count = attempts(0.3)
   config = SYSTEMS[what]()
   (tmp_path / "config.json").write_text(json.dumps(to_json(config)))
@@ -86,10 +140,45 @@ def test_a_system(kill, start, prepared, tmp_path, attempts, what):  # noqa: F81
     folders = f"{prepared},{tmp_path / 'second'}" if "mixture" in what else prepared
     flags.append(f"--data={folders}")
   else:
-    for split in ("train", "val"):
-      for side, language in enumerate(("en", "de")):
-        lines = "".join(f"{pair[side]}\n" for pair in PAIRS)
-        (tmp_path / f"{split}.{language}").write_text(lines)
-    flags += [f"--data={tmp_path}", "--checkpoint=none", f"--tokenizer={prepared}/tokenizer"]
+    write_pairs(tmp_path)
+    flags.append(f"--data={tmp_path}")
+  if "by layers" in what:
+    spec = ModelConfig(AWD.with_vocabulary(tiny_tokenizer))
+    flags.append(f"--checkpoint={make_run(tmp_path / 'checkpoint', spec)}")
+  elif program == "finetune":
+    flags += ["--checkpoint=none", f"--tokenizer={prepared}/tokenizer"]
+  if "word vectors" in what:
+    rows = (f"{word} {' '.join(str(n + i) for i in range(16))}\n" for n, word in enumerate("abc"))
+    (tmp_path / "glove.txt").write_text("".join(rows))
+    flags.append(f"--config.word_vectors={tmp_path / 'glove.txt'}")
   make = lambda folder: [start(program, *flags, f"--workdir={folder}")]
   kill(what, make, trained, count)
+
+
+def write_pairs(folder):
+  for split in ("train", "val"):
+    for side, language in enumerate(("en", "de")):
+      lines = "".join(f"{pair[side]}\n" for pair in PAIRS)
+      (folder / f"{split}.{language}").write_text(lines)
+  rows = "".join(f"<BT> {a}\t{b}\n" for b, a in PAIRS)
+  (folder / "synthetic.tsv").write_text(f"en\tde\n{rows}")
+
+
+def test_backtranslate(kill, start, make_run, tiny_tokenizer, tmp_path, attempts):  # noqa: F811
+  """Samples of a model with random weights, some of which end; a file is whole or absent."""
+  count = attempts(0.3)
+  tokenizer = tiny_tokenizer.with_special("pad", "sep")
+  spec = ModelConfig(TRANSLATOR.with_vocabulary(tokenizer))
+  meta = {"trained_special": ["pad", "sep"], "sequence_format": {"type": "text_to_text"}}
+  task = to_json(PairsTask(source="de", target="en"))
+  checkpoint = make_run(tmp_path / "model", spec, tokenizer=tokenizer, task=task, **meta)
+  write_pairs(tmp_path)
+  (tmp_path / "text.de").write_text((tmp_path / "train.en").read_text() * 20)
+  flags = f"--checkpoint={checkpoint}", f"--input={tmp_path}/text.de", "--temperature=1"
+
+  def make(folder):
+    folder.mkdir(exist_ok=True)
+    out = f"--out={folder}/pairs.tsv"
+    return [start("backtranslate", *flags, "--noise=0.1", "--ratio=50", out)]
+
+  kill("backtranslate", make, files_of, count, codes=(0, 2))  # 2: it is there already
