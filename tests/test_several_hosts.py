@@ -12,14 +12,20 @@ import jax
 import numpy as np
 import pytest
 from hosts import ROOT, start_distributed, trained
+from shared_trainers import shared_trainers
 
 from gpt_jax.checkpoints.restore import restore_params
 from gpt_jax.config import to_json
 from gpt_jax.data.token_writer import TokenWriter
 from gpt_jax.errors import InputError
+from gpt_jax.models.lstm_encoder_decoder import LSTMEncoderDecoderConfig
 from gpt_jax.parallel.agreement import list_differences
 from gpt_jax.programs import evaluate, finetune, pretrain
 from gpt_jax.programs.config_files import load_config, override_all
+from gpt_jax.programs.finetune import FinetuneConfig
+from gpt_jax.tasks.pairs import PairsTask
+from gpt_jax.training.loop import TrainConfig
+from gpt_jax.training.optimizer import OptimConfig
 
 pytestmark = pytest.mark.e2e
 # A batch that divides over the devices of one to four processes; a rate that does not depend on the
@@ -201,18 +207,48 @@ def test_two_processes_with_pmap_equal_one(flags, pretrain_here, tmp_path):
   check_equal(tmp_path / "run", tmp_path / "alone")
 
 
-def test_two_processes_finetune_all_seeds_as_one(finetuned, tmp_path):
-  config = override_all(finetuned.config, [("train.epochs", "1")])
-  tree, file = tmp_path / "config.json", tmp_path / "config.py"
+def write_config(folder, config):
+  tree, file = folder / "config.json", folder / "config.py"
   tree.write_text(json.dumps(to_json(config)))
   file.write_text(
     "import json\nfrom gpt_jax.config import from_json\n\ndef get_config():\n"
     f"  return from_json(json.load(open({str(tree)!r})))\n"
   )
+  return file
+
+
+def test_two_processes_learn_to_translate_as_one(prepared, tmp_path):
+  """LSTMs with dropout, and pairs of which each process takes its rows."""
+  pytest.importorskip("sacrebleu")
+  for split in ("train", "val"):
+    for language, words in (("en", "cat mat dog barn sat ran"), ("de", "sea old red the on and")):
+      lines = "".join(f"{a} {b}\n" for a in words.split() for b in words.split())
+      (tmp_path / f"{split}.{language}").write_text(lines)
+  config = FinetuneConfig(
+    PairsTask(),
+    trunk=LSTMEncoderDecoderConfig(0, 48, 64, 1, 64),
+    batch_size=8,
+    optim=OptimConfig(learning_rate=1e-2, schedule="constant", warmup_steps=2),
+    train=TrainConfig(steps=4, log_every=1),
+  )
+  vocabulary = f"{prepared}/tokenizer"
+  flags = [f"--config={write_config(tmp_path, config)}", "--checkpoint=none", "--tracker="]
+  flags += [f"--data={tmp_path}", f"--tokenizer={vocabulary}", f"--workdir={tmp_path}/run"]
+  for program in start_distributed("finetune", f"{tmp_path}/two", *flags):
+    with program:
+      program.ends()
+  alone = tmp_path / "alone"
+  with shared_trainers():
+    finetune.run(config, str(tmp_path), "none", str(alone), tokenizer=vocabulary)
+  check_equal(tmp_path / "run", alone)
+
+
+def test_two_processes_finetune_all_seeds_as_one(finetuned, tmp_path):
+  config = override_all(finetuned.config, [("train.epochs", "1")])
   programs = start_distributed(
     "finetune",
     f"{tmp_path}/two",
-    f"--config={file}",
+    f"--config={write_config(tmp_path, config)}",
     f"--data={finetuned.data_dir}",
     f"--checkpoint={finetuned.pretrained}",
     f"--workdir={tmp_path}/run",

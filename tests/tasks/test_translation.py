@@ -3,11 +3,15 @@
 import dataclasses
 import sys
 
+import jax
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding
 
 from gpt_jax.checkpoints.run_folder import checksum
 from gpt_jax.errors import InputError
+from gpt_jax.parallel.mesh import MeshConfig, make_mesh
+from gpt_jax.programs.finetune import WholeBatches
 from gpt_jax.tasks.pairs import PairsTask
 
 TEXTS, TRANSLATIONS = ("the cat sat", "a dog ran"), ("le chat", "un chien court")
@@ -123,6 +127,28 @@ def test_batches_have_pairs_of_similar_length_and_all_of_them(encoded):
   assert widths[batches.largest] == max(widths)  # by which a run is planned
   for epoch in (seen[:10], seen[10:]):
     assert sorted(sum(epoch, [])) == sorted(tuple(target) for target in pairs.targets)
+
+
+@pytest.mark.parametrize("hosts", [1, 2, 4])
+def test_each_host_reads_its_rows_of_one_batch(encoded, monkeypatch, hosts):
+  """Simulated: a host has an equal part of the devices, and of the rows of two microbatches."""
+  pairs, _ = encoded
+  mesh, read = make_mesh(MeshConfig()), []
+  for devices in mesh.devices.reshape(hosts, -1):
+
+    def local(sharding, shape, own=frozenset(devices)):
+      indices = sharding.devices_indices_map(shape).items()
+      return {device: index for device, index in indices if device in own}
+
+    monkeypatch.setattr(NamedSharding, "addressable_devices_indices_map", local)
+    batches = pairs.batches(16, seed=3, epochs=2)  # each host plans all of them
+    of_host = WholeBatches(batches, batches.shape, mesh, microbatches=2)
+    read.append([of_host.at(step) for step in range(6)])
+  whole = pairs.batches(16, seed=3, epochs=2)
+  for step, parts in enumerate(zip(*read, strict=True)):
+    together = jax.tree.map(lambda *rows: np.hstack([np.split(x, 2) for x in rows]), *parts)
+    expected = jax.tree.map(lambda x: np.stack(np.split(x, 2)), whole(step))
+    jax.tree.map(np.testing.assert_array_equal, together, expected)
 
 
 def test_other_translations_are_another_data_set(encoded):

@@ -1,6 +1,7 @@
 """The step on every mesh, refused updates, the loop and its hooks."""
 
 import contextlib
+import dataclasses
 import functools
 import os
 import signal
@@ -16,12 +17,16 @@ import pytest
 
 from gpt_jax.batch import Mean
 from gpt_jax.errors import InputError
-from gpt_jax.models.generator import language_model
+from gpt_jax.models.characters import CharacterConfig
 from gpt_jax.models.loss import model_loss
 from gpt_jax.models.lstm import LSTMConfig
+from gpt_jax.models.lstm_encoder_decoder import LSTMEncoderDecoderConfig
 from gpt_jax.models.lstm_stack import LSTMStackConfig
+from gpt_jax.models.model import Model, ModelConfig, make_heads
 from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.objectives.bidirectional_lm import BidirectionalLM
 from gpt_jax.objectives.causal import causal_batch
+from gpt_jax.objectives.span_corruption import encoder_decoder_batch
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import local_rows
 from gpt_jax.training import hooks, loop
@@ -34,6 +39,12 @@ from gpt_jax.training.trainer import Trainer
 TRANSFORMER = TransformerConfig(vocab_size=60, context=8, layers=1, width=16, heads=4)
 LSTM = LSTMConfig(vocab_size=60, context=8, width=16, units=8)
 STACK = LSTMStackConfig(60, context=8, embedding_width=16, units=(16, 24), projection=16)
+# Characters stand for ids, so that each piece is another one.
+CHARACTERS = CharacterConfig(4, (4, 4), places=8, highways=1, pieces=tuple(map(str, range(63))))
+ELMO = dataclasses.replace(
+  STACK, units=(16, 16), directions="separate", residual=True, characters=CHARACTERS, tied=False
+)
+TRANSLATOR = LSTMEncoderDecoderConfig(60, context=8, embedding_width=16, layers=2, units=8)
 BATCH, LENGTH, STEPS = 16, 8, 5
 ONE = MeshConfig(data=1)
 OPTIM = OptimConfig(learning_rate=1e-2, warmup_steps=2)
@@ -53,6 +64,24 @@ def rows_at(step):
   return rows
 
 
+def both_directions_batch(rows):
+  tokenizer: Any = types.SimpleNamespace(special={"start": 60, "extract": 62})
+  return BidirectionalLM().bind(tokenizer, LENGTH)(rows[:, : LENGTH - 2], None)
+
+
+def translation_batch(rows):
+  return encoder_decoder_batch(rows[:, :-1], rows[:, 1:], LENGTH, pad=60)
+
+
+OBJECTIVES = {  # trunk -> model and batch; of others a causal language model's
+  ELMO: (
+    ModelConfig(ELMO, make_heads(BidirectionalLM.heads), "bidirectional"),
+    both_directions_batch,
+  ),
+  TRANSLATOR: (ModelConfig(TRANSLATOR), translation_batch),
+}
+
+
 class Run(NamedTuple):
   trainer: Trainer
   start: Any  # () -> its first state, whose memory a step reuses
@@ -63,11 +92,12 @@ class Run(NamedTuple):
 def build(trunk=TRANSFORMER, mesh=ONE, microbatches=1):
   """A trainer on as many devices as the mesh names."""
   devices = make_mesh(mesh, jax.devices()[: mesh.data * mesh.model])
-  model = language_model(trunk)
+  spec, batch_of = OBJECTIVES.get(trunk) or (ModelConfig(trunk), causal_batch)
+  model = Model(spec)
   trainer = Trainer.build(
     model,
     model_loss(model),
-    causal_batch(rows_at(0)),
+    batch_of(rows_at(0)),
     make_optimizer(OPTIM, total_steps=20),
     devices,
     rules=trunk.TENSOR_PARALLEL,
@@ -79,7 +109,7 @@ def build(trunk=TRANSFORMER, mesh=ONE, microbatches=1):
   return Run(
     trainer,
     lambda: first_state(trainer),
-    lambda i: trainer.to_device(causal_batch(rows_at(i)[rows])),
+    lambda i: trainer.to_device(batch_of(rows_at(i)[rows])),
   )
 
 
@@ -148,6 +178,17 @@ def test_recurrent_trunks_on_two_meshes(trunk):
   """In two microbatches besides, which share the masks of the kernels and of the vocabulary."""
   expected, _ = losses_of(build(trunk))
   losses, _ = losses_of(build(trunk, FSDP, 2))
+  np.testing.assert_allclose(losses, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("trunk", [ELMO, TRANSLATOR], ids=["elmo", "translator"])
+@pytest.mark.parametrize(
+  "mesh, microbatches", [(MeshConfig(data=2), 1), (FSDP, 2)], ids=["2", "4x2"]
+)
+def test_directions_and_sources_on_two_and_four_rows_of_devices(trunk, mesh, microbatches):
+  """Dropout on: of characters, which are read once for both directions; of sources and targets."""
+  expected, _ = losses_of(build(trunk))
+  losses, _ = losses_of(build(trunk, mesh, microbatches))
   np.testing.assert_allclose(losses, expected, atol=1e-5)
 
 
