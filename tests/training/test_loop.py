@@ -75,7 +75,7 @@ def translation_batch(rows):
 
 OBJECTIVES = {  # trunk -> model and batch; of others a causal language model's
   ELMO: (
-    ModelConfig(ELMO, make_heads(BidirectionalLM.heads), "bidirectional"),
+    ModelConfig(ELMO, make_heads(BidirectionalLM().heads), "bidirectional"),
     both_directions_batch,
   ),
   TRANSLATOR: (ModelConfig(TRANSLATOR), translation_batch),
