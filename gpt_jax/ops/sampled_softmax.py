@@ -31,6 +31,7 @@ def sampled_cross_entropy(
 
   From each score the log of its token's chance to be drawn is subtracted, by which the gradient
   tends to the full softmax's as the sample grows. A drawn token that is the target does not count.
+  All scores [B, T, S] are in memory at once, not in chunks as those of cross_entropy.
 
   Args:
     hidden, table, targets, weights: see cross_entropy.

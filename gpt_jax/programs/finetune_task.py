@@ -259,7 +259,7 @@ def check_options(config: FinetuneConfig, task: LabeledTask) -> None:
       reader = "a head for labels, and a text-to-text model has none"
     raise InputError(f"mix: is read by {reader}; leave it out")
   of_classes: dict[str, Any] = {"class_weights": config.class_weights}
-  if task.kind != "tagging":  # the loss of a tag can be smoothed, too
+  if task.kind != "tagging":  # TagHead smooths its labels, too
     of_classes["label_smoothing"] = config.label_smoothing
   for name, value in of_classes.items():
     if value and not task.has_classes:

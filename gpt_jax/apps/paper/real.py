@@ -52,7 +52,7 @@ class Trained(NamedTuple):
   examples_per_second: float | None = None  # files of earlier versions lack it
 
 
-Predicted = tuple[list[list[float]], float | None]  # of a Trained, its first and its last field
+Predicted = tuple[list[list[float]], float | None]  # dev probabilities, examples per second
 
 
 def run(
@@ -162,9 +162,9 @@ def _ours(config: finetune.FinetuneConfig, data: str, model: str, folder: str) -
   loaded = load_model(workdir)  # the last step, as the peer's
   assert loaded.task is not None
   encoded = loaded.encode(loaded.task, loaded.task.examples(data, "dev"))
-  took, pace = read_plan(workdir).get("outcome", {}), None
-  if took.get("steps"):  # none where it had been stopped after its last step
-    pace = took["steps"] * config.batch_size / took["training"]
+  outcome = read_plan(workdir).get("outcome", {})
+  steps = outcome.get("steps")  # of this call: none if it had been stopped after its last step
+  pace = steps * config.batch_size / outcome["training"] if steps else None
   return loaded.predictor()(encoded, 32).tolist(), pace
 
 

@@ -130,7 +130,7 @@ def test_a_submission_has_what_the_models_predict(model_of, few, data, tmp_path)
 
 
 @some_are_constant
-def test_rows_that_are_cut_are_told(model_of, data, tmp_path, monkeypatch):
+def test_cut_rows_are_named_in_a_warning(model_of, data, tmp_path, monkeypatch):
   path = Path(data, "glue", "CoLA", "test.tsv")
   path.write_text(path.read_text().replace("\n1\t", "\n1\t" + "the cat " * 40))
   monkeypatch.setattr(glue, "_predict", lambda *_: {})
