@@ -30,7 +30,7 @@ class Budget:
     warmup_steps: of these.
     rates: peak learning rates; each has a whole run, and the one with the lowest held-out loss
       counts. Shorter trials would choose blindly: a masked model leaves the unigram entropy late.
-    evaluations: how often a run is evaluated, and how many of its checkpoints are kept.
+    evaluations: how often a run is evaluated; each has a checkpoint, which is kept.
     evaluation_batches: of held-out text.
     tasks: what the averages are over.
     shown: tasks that are shown beside them, of which a second average is taken.
@@ -152,7 +152,7 @@ def pretrain_length(budget: Budget) -> TrainConfig:
     log_every=max(1, budget.steps // 40),
     evaluate_every=budget.evaluate_every,
     checkpoint_every=0,
-    keep_checkpoints=budget.evaluations,
+    keep_checkpoints=budget.steps,  # all; a run that was stopped has more than those evaluated
   )
 
 

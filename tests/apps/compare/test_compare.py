@@ -5,9 +5,11 @@ import dataclasses
 import itertools
 import json
 import os
+import signal
 from types import SimpleNamespace
 
 import pytest
+from shared_trainers import stop_in_step
 from tiny_budget import TINY
 
 from gpt_jax.apps.compare import compare
@@ -51,7 +53,7 @@ def corpus(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory, corpus):
-  """A comparison that fails in its last fine-tuning, and is given again."""
+  """A comparison that is stopped in pre-training, fails in its last fine-tuning, and goes on."""
   workdir = str(tmp_path_factory.mktemp("compared") / "out")
   asked = {"budget": TINY, "objectives": ["spans", "none"], "corpus": corpus}
   made = []
@@ -63,6 +65,9 @@ def compared(tmp_path_factory, corpus):
       raise InputError("the power fails")
     return fine_tune(config, data_dir, pretrained, workdir, **arguments)
 
+  with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit):
+    stop_in_step(patch, 3, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    compare.run(workdir, **asked)
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(finetune, "run", fails_at_last)
     with pytest.raises(InputError, match="the power fails"):
@@ -139,6 +144,12 @@ def test_what_a_killed_run_had_done_is_kept(compared):
   for part in ("pace", "chosen", "losses"):
     assert before[part] == after[part]
   assert after["tasks"]["none"].keys() == {"story-ending"}
+
+
+def test_a_stopped_run_keeps_the_checkpoints_of_its_evaluations(compared):
+  run = f"{compared.workdir}/runs/spans/rate_0.001"
+  evaluated, _ = curve(run, "valid_loss")
+  assert {*map(str, evaluated)} < {*os.listdir(f"{run}/checkpoints")}
 
 
 def test_given_again_it_runs_nothing_and_writes_the_same_tables(compared, monkeypatch):
