@@ -24,7 +24,7 @@ def worker_pool(count: int) -> Iterator[Pool | None]:
     yield None
     return
   spawn = multiprocessing.get_context("spawn")  # forking a process that runs JAX's threads can hang
-  pool = Pool(count, mp_context=spawn, initializer=_exit_with_parent)
+  pool = Pool(count, mp_context=spawn, initializer=exit_with_parent)
   try:
     yield pool
   finally:
@@ -53,7 +53,7 @@ def map_in_order(
     yield task, future.result()
 
 
-def _exit_with_parent() -> None:
+def exit_with_parent() -> None:
   """Ends a worker when its parent is gone, even if that was killed."""
 
   parent = multiprocessing.parent_process()

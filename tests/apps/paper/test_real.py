@@ -1,8 +1,12 @@
 import json
+import os
+import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
+from conftest import ROOT
 from in_process import launch
 
 from gpt_jax.apps.paper import real
@@ -27,6 +31,23 @@ def test_both_trainers_fine_tune_the_released_model(tmp_path):
   before = trained.stat().st_mtime_ns
   assert launch("quickstart", *command)[0] == 0  # what is finished is skipped
   assert trained.stat().st_mtime_ns == before
+
+
+@pytest.mark.parity("real")
+def test_a_stopped_call_ends_its_training(tmp_path):
+  program = str(ROOT / "launch" / "quickstart.py")
+  command = [sys.executable, program, "--real", "--rows=64", f"--workdir={tmp_path}"]
+  options = {"stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+  process = subprocess.Popen(command, env={**os.environ, "XLA_FLAGS": ""}, **options)
+  assert any(line.startswith("plan ") for line in process.stderr)  # it trains
+  process.terminate()
+  shown = process.communicate(timeout=60)[1]
+  assert process.returncode == 143 and "Traceback" not in shown, shown
+  assert not list(tmp_path.rglob("trained.json"))
+  with pytest.raises(ProcessLookupError):  # soon none of its processes is left
+    for _ in range(100):
+      os.killpg(process.pid, 0)
+      time.sleep(0.1)
 
 
 def test_a_run_of_an_earlier_version_has_no_examples_per_second(tmp_path, monkeypatch):
