@@ -121,6 +121,7 @@ def test_tasks_that_do_not_go_together_are_refused(tokenizer, tmp_path):
       finetune.run(config, "", "none", str(tmp_path / "run"), tokenizer=tokenizer)
 
 
+@pytest.mark.slow
 def test_masks_and_batches_are_the_same_on_any_number_of_devices(tokenizer, monkeypatch):
   """Steps of every stream with dropout, rows split over 1, 2 and 4 devices as over hosts."""
   start = load_start(SEVERAL, "none", tokenizer)
