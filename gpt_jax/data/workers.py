@@ -23,12 +23,17 @@ def worker_pool(count: int) -> Iterator[Pool | None]:
   if count == 1:
     yield None
     return
-  spawn = multiprocessing.get_context("spawn")  # forking a process that runs JAX's threads can hang
-  pool = Pool(count, mp_context=spawn, initializer=exit_with_parent)
+  pool = spawned_pool(count)
   try:
     yield pool
   finally:
     pool.shutdown(cancel_futures=True)
+
+
+def spawned_pool(count: int) -> Pool:
+  """A pool of fresh processes, which end when this one is gone."""
+  spawn = multiprocessing.get_context("spawn")  # forking a process that runs JAX's threads can hang
+  return Pool(count, mp_context=spawn, initializer=_exit_with_parent)
 
 
 def map_in_order(
@@ -53,7 +58,7 @@ def map_in_order(
     yield task, future.result()
 
 
-def exit_with_parent() -> None:
+def _exit_with_parent() -> None:
   """Ends a worker when its parent is gone, even if that was killed."""
 
   parent = multiprocessing.parent_process()

