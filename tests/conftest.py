@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[1]
 PLATFORM = os.environ.get("GPT_JAX_TEST_PLATFORM", "cpu")
 os.environ["JAX_PLATFORMS"] = PLATFORM
 # Tiny models: compiling takes longer than running, and half as long without LLVM's optimizations,
-# a fifth less in one part instead of 32 and without AVX-512, which not every machine has.
+# a sixth less in one part instead of 32 and without AVX-512, which not every machine has.
 # The notebooks' tests and launch/quickstart.sh run what users run.
 xla_flags = (
   "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
