@@ -3,10 +3,10 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOT
 from in_process import launch
 
 from gpt_jax.apps.paper import real
@@ -14,6 +14,7 @@ from gpt_jax.apps.report.intervals import bootstrap_difference, wilson
 from gpt_jax.tasks.metrics import accuracy
 
 pytestmark = pytest.mark.app
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parity("real")
