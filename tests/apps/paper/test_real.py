@@ -35,6 +35,36 @@ def test_both_trainers_fine_tune_the_released_model(tmp_path):
 
 
 @pytest.mark.parity("real")
+def test_the_released_model_labels_a_table_and_finds_texts(tmp_path):
+  nouns = {
+    "food": "soup bread cheese rice apple butter pepper onion salad honey carrot pasta cake bean "
+    "egg sausage pear garlic spinach yoghurt potato tomato plum cherry noodle",
+    "travel": "train ferry airport ticket luggage passport hotel bus taxi tram harbour bicycle "
+    "road station plane cabin suitcase map coach tunnel bridge border canoe yacht tourist",
+  }
+  rows = [
+    text.format(noun) + f",{label}"
+    for label, words in nouns.items()
+    for noun in words.split()
+    for text in ("There is a {} on the picture.", "What did he say about his {}?")
+  ]
+  table = tmp_path / "words.csv"
+  table.write_text("\n".join(["text,label", *rows]))
+  model, index = f"--checkpoint={real.model_folder()}", f"--index={tmp_path / 'index'}"
+  workdir = tmp_path / "label"
+  assert launch("label", str(table), model, f"--workdir={workdir}", "--skip_finetuning")[0] == 0
+  models = json.loads((workdir / "result.json").read_text())["models"]
+  accuracy_of = {trained["name"]: trained["test"]["accuracy"] for trained in models}
+  assert accuracy_of["probe"] > 0.9
+  assert accuracy_of["tfidf"] < 0.7  # no noun of a test row is in another part
+  query = "--query=breakfast"  # shares no word with what it should find
+  code, found, _ = launch("search", model, index, f"--source={table}", query, "--count=5")
+  assert code == 0
+  for answer in found.splitlines()[1:]:
+    assert any(f" {noun}" in answer for noun in nouns["food"].split()), answer
+
+
+@pytest.mark.parity("real")
 def test_a_stopped_call_ends_its_training(tmp_path):
   program = str(ROOT / "launch" / "quickstart.py")
   command = [sys.executable, program, "--real", "--rows=64", f"--workdir={tmp_path}"]
