@@ -516,7 +516,7 @@ def test_help_has_the_configs_that_a_program_takes(helps):
   for program, takes, refuses in (
     ("finetune", "finetune, finetune_elmo, finetune_encoder,", "gpt1"),
     ("pretrain", "gpt1, gpt1_small, gpt2, lstm", "finetune, "),
-    ("plan", "masked_small, roberta, story", "finetune, "),
+    ("plan", "masked_small, mixture, roberta, story", "finetune, "),
   ):
     help = helps[program]
     about = " ".join(help[help.index("  --config") : help.index("get_config()")].split())
