@@ -26,7 +26,7 @@ and configs/finetune.py with --config.lm_weight=0 has rates for its size.
 Hardware: one GPU, minutes for RTE to hours for MNLI. Not run by us at these sizes. Expect, by the
 paper on GLUE's test sets, of BERT-base CoLA 52.1, SST-2 93.5, QNLI 90.5, RTE 66.4; by fairseq's
 README on dev sets, of RoBERTa-base CoLA 63.6, SST-2 94.8, QNLI 92.8, RTE 78.7. minilm was run on a
-CPU core: from all-MiniLM-L6-v2 89.1 % of SST-2's dev set in 53 minutes, 83.0 with 2,000 of its rows
+CPU core: from all-MiniLM-L6-v2 89.1 % of SST-2's dev set in 52 minutes, 83.0 with 2,000 of its rows
 in 6, and 94.5 % of TREC (configs/RESULTS.md).
 """
 
