@@ -59,8 +59,9 @@ def test_the_released_model_labels_a_table_and_finds_texts(tmp_path):
   assert accuracy_of["tfidf"] < 0.7  # no noun of a test row is in another part
   query = "--query=breakfast"  # shares no word with what it should find
   code, found, _ = launch("search", model, index, f"--source={table}", query, "--count=5")
-  assert code == 0
-  for answer in found.splitlines()[1:]:
+  answers = found.splitlines()[1:]
+  assert code == 0 and len(answers) == 5
+  for answer in answers:
     assert any(f" {noun}" in answer for noun in nouns["food"].split()), answer
 
 
