@@ -76,3 +76,10 @@ def read_model(path):
     model = load_model(path)
   value = checksum(model.params), json.dumps(model.meta), model.step, model.tokenizer.hash
   return value, [str(entry.message) for entry in caught if entry.category is UserWarning]
+
+
+def complete(process, codes=(0,)):
+  """The output of a program that must end with one of these codes."""
+  output = process.communicate(timeout=300)[0]
+  assert process.returncode in codes, output
+  return output

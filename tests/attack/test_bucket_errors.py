@@ -10,8 +10,8 @@ import warnings
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
-from conftest import complete, outcome_of
-from small_runs import read_model, results
+from outcomes import outcome_of
+from small_runs import complete, read_model, results
 from stores import Faults, gcs_environment, s3_environment
 
 from gpt_jax.checkpoints.restore import saved_steps

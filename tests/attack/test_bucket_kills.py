@@ -7,8 +7,7 @@ import signal
 import time
 
 import pytest
-from conftest import complete
-from small_runs import results
+from small_runs import complete, results
 
 pytestmark = pytest.mark.attack
 

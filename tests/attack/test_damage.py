@@ -4,7 +4,7 @@ A report is written whatever its files hold, with a note where one has another c
 """
 
 import pytest
-from conftest import outcome_of
+from outcomes import outcome_of
 
 pytestmark = pytest.mark.attack
 # Kind -> share of the attempts.

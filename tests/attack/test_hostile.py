@@ -6,7 +6,7 @@ import json
 import os
 
 import pytest
-from conftest import outcome_of
+from outcomes import outcome_of
 
 from gpt_jax.checkpoints.formats.folder import describe_file
 

@@ -10,9 +10,9 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from conftest import outcome_of
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
+from outcomes import outcome_of
 
 import gpt_jax
 from gpt_jax.apps.corpus.sources import parquet

@@ -12,8 +12,9 @@ import time
 
 import numpy as np
 import pytest
-from conftest import complete, describe_model
 from forked import ROOT, Forked
+from outcomes import describe_model
+from small_runs import complete
 
 from gpt_jax.checkpoints.restore import restore_params
 from gpt_jax.config import to_json

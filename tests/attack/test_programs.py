@@ -6,7 +6,7 @@ import os
 import shutil
 
 import pytest
-from conftest import complete
+from small_runs import complete
 from test_kills import files_of, trained
 
 from gpt_jax.config import to_json
