@@ -3,9 +3,12 @@
 Prints loss, perplexity and bits per byte for text; for a task its metrics and a table of classes,
 and with --attack its metrics where the embeddings of each text are moved against its label; of a
 model without a head on --task=stsb how the cosine of two embeddings correlates with the score.
+With --weights it compares a classifier's labels in fewer bits with those in float32, and fails
+where less than --keep is left.
 
 python launch/evaluate.py --checkpoint=DIR --data=DIR [--split=test] [--task=mnli-mismatched]
 python launch/evaluate.py --checkpoint=DIR --data=DIR --attack=fgm --radius=0.5,1,2
+python launch/evaluate.py --checkpoint=DIR --data=DIR --weights=int8 [--keep=0.99]
 """
 
 from absl import flags
@@ -40,6 +43,14 @@ BEAMS = flags.DEFINE_integer("beams", DEFAULTS["beams"], "candidates of a search
 LENGTH_PENALTY = flags.DEFINE_float(
   "length_penalty", DEFAULTS["length_penalty"], "of the search: above 0 favors long translations"
 )
+WEIGHTS = flags.DEFINE_string(
+  "weights", DEFAULTS["weights"], "bfloat16 or int8: compare a classifier with itself in float32"
+)
+KEEP = flags.DEFINE_float(
+  "keep",
+  DEFAULTS["keep"],
+  "of --weights: the share of float32's labels and of its accuracy that must be left",
+)
 command_line.define_distributed()
 
 
@@ -59,6 +70,8 @@ def main():
     RADIUS.value,
     BEAMS.value,
     LENGTH_PENALTY.value,
+    WEIGHTS.value,
+    KEEP.value,
   )
   if not is_main_process():
     return

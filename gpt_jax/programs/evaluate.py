@@ -6,15 +6,18 @@ import zlib
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.errors import InputError
+from gpt_jax.inference.agreement import check_keep, compare_labels, labeled_rows
 from gpt_jax.inference.attack import ATTACKS, MAX_RADIUS, make_attacked_predictor
 from gpt_jax.inference.evaluate import make_text_measure
 from gpt_jax.inference.model import Model
 from gpt_jax.inference.text_answers import task_predictor
+from gpt_jax.models.decoding_weights import check_kind
 from gpt_jax.models.model import make_heads
 from gpt_jax.parallel.agreement import check_agreement
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
@@ -35,6 +38,8 @@ def run(
   radius: Sequence[float | str] = (),
   beams: int = 1,
   length_penalty: float = 1.0,
+  weights: str = "float32",
+  keep: float = 0.99,
 ) -> dict[str, Any]:
   """Evaluates a checkpoint on a whole split. Every process of a distributed run calls it.
 
@@ -50,19 +55,31 @@ def run(
     attack: "fgm": measure a fine-tuned model also under attack, see inference.attack; "": no.
     radius: those of the attack, L2 norms of what is added to a sequence's embeddings.
     beams, length_penalty: of the search for a translation, see beam.beam_search; 1 beam: greedy.
+    weights: bfloat16 or int8: compare a classifier's labels with those that it gives in float32.
+    keep: of `weights`, the share of these labels, and of the accuracy, that must be left.
 
   Returns:
     Text: the numbers of tokens and bytes, loss in nats per token, perplexity per token and bits per
     byte, in windows of the training length. Task: the number of examples, loss in nats, the
     task's metrics, for a classification task "classes", a class_report, and for a multi-label task
     "labels", the metrics of each label. With an attack "attack": for each radius the loss and the
-    metrics, and "radius". Similarity: the number of examples, the task's metrics.
+    metrics, and "radius". Similarity: the number of examples, the task's metrics. Weights of fewer
+    bits: the number of examples, their and float32's accuracy, the share of equal labels, and 95 %
+    intervals.
 
   Raises:
     InputError: a missing checkpoint or data, data of another vocabulary, unlabeled examples, an
-      attack without radii or on a language model, or processes with different models or data.
+      attack without radii or on a language model, processes with different models or data, or
+      less than `keep`.
   """
   radii = _radii(attack, radius)
+  if weights != "float32":
+    if task or attack or beams != 1 or jax.process_count() > 1:
+      raise InputError(
+        f"weights={weights}: compares a classifier with itself in float32, in one process; leave "
+        "task, attack and beams out"
+      )
+    return _in_fewer_bits(checkpoint, data, split or "dev", weights, keep)
   loaded = load_model(checkpoint)
   if loaded.task:
     search = (beams, length_penalty)
@@ -77,6 +94,32 @@ def run(
   if task:
     return cosine_measures(loaded, data, split or "dev", task)
   return _on_text(loaded, data, split or "valid")
+
+
+def _in_fewer_bits(
+  checkpoint: str, data: str, split: str, kind: str, keep: float
+) -> dict[str, Any]:
+  check_kind(kind)
+  check_keep(keep)
+  exact = load_model(checkpoint)
+  encoded = labeled_rows(exact, data, split)
+  before, after = (
+    model.predictor()(encoded, 32).argmax(-1) for model in (exact, exact.with_weights(kind))
+  )
+  agreement = compare_labels(before, after, encoded)
+  agreement.check(keep, kind, "stay with float32, or ask for less")
+  correct_before, correct_after = agreement.correct
+  (change_low, change_high), (same_low, same_high) = agreement.change, agreement.same_label
+  return {
+    "examples": len(encoded),
+    "accuracy": float(correct_after.mean()),
+    "accuracy_float32": float(correct_before.mean()),
+    "change_low": change_low,
+    "change_high": change_high,
+    "same_label": agreement.kept["labels"],
+    "same_label_low": same_low,
+    "same_label_high": same_high,
+  }
 
 
 def _radii(attack: str, radius: Sequence[float | str]) -> list[float]:

@@ -1,14 +1,14 @@
 """Exports a checkpoint to a folder that other software can read and that loads back equal."""
 
 import os
-from typing import Any
 
 from gpt_jax.checkpoints.formats import find_format
-from gpt_jax.checkpoints.load import LoadedModel, load_model, load_unmerged
+from gpt_jax.checkpoints.load import load_model, load_unmerged
 from gpt_jax.checkpoints.restore import saved_metrics
 from gpt_jax.config import to_json
 from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.files import exists, remove_folder
+from gpt_jax.inference.agreement import check_keep, labeled_rows
 from gpt_jax.inference.temperature import META, find_temperature
 from gpt_jax.parallel.processes import log
 from gpt_jax.programs.finetune_task import one_head
@@ -48,8 +48,8 @@ def run(
     raise InputError(f"format={format}: is compared with float32; name labeled rows by data=DIR")
   if data is not None and format not in _GATED:
     raise InputError(f"data={data}: only {' and '.join(_GATED)} compares; leave it out")
-  if not 0 <= keep <= 1:
-    raise InputError(f"keep={keep}: must be a share, from 0 to 1")
+  if data is not None:
+    check_keep(keep)
   target = find_format(format)  # fail before loading
   loaded = load_unmerged(checkpoint) if format == "peft" else load_model(checkpoint)
   meta = loaded.meta
@@ -57,7 +57,7 @@ def run(
   if metrics := saved_metrics(checkpoint, loaded.step):
     meta = {**meta, "metrics": metrics}  # for the model card
   if data is not None:
-    meta = {**meta, "gate": (_labeled_rows(loaded, data, split), keep)}
+    meta = {**meta, "gate": (labeled_rows(loaded, data, split), keep)}
   if loaded.task is not None and loaded.task.is_classification:
     try:
       meta = {**meta, META: find_temperature(loaded)}
@@ -66,21 +66,6 @@ def run(
   target.save(out, loaded.params, meta, loaded.step, loaded.tokenizer)
   parameters = loaded.spec.trunk.parameter_count()
   print(f"wrote {out}: step {loaded.step:,} of {checkpoint}, {parameters:,} parameters")
-
-
-def _labeled_rows(loaded: LoadedModel, data: str, split: str) -> Any:
-  """A split of the model's task. Raises InputError if it is not of one label for each text."""
-  task = loaded.label_task()
-  if task is None or not task.is_classification:
-    kind = loaded.without_task if task is None else f"of {task.name} ({task.kind})"
-    raise InputError(f"{loaded.path}: is {kind}; labels are compared, which a classifier gives")
-  examples = task.examples(data, split)
-  if not examples or any(example.label is None for example in examples):
-    raise InputError(f"split={split}: of {data} has no labels to compare with; use another")
-  encoded = loaded.encode(task, examples)
-  if encoded.truncation:
-    log(f"warning: {encoded.truncation}")
-  return encoded
 
 
 def export_parts(workdir: str) -> None:

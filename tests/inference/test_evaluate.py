@@ -9,7 +9,7 @@ import pytest
 from shared_predictors import shared_predictors  # noqa: F401
 
 from gpt_jax.batch import Batch, Rows
-from gpt_jax.checkpoints.load import load_model
+from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.data.token_writer import TokenWriter
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from gpt_jax.errors import InputError
@@ -112,6 +112,35 @@ def test_examples_without_labels(finetuned, tmp_path, monkeypatch):
   monkeypatch.setattr(type(finetuned.config.task), "build", lambda *_: unlabeled)
   with pytest.raises(InputError, match=r"test\.tsv:2: no label; use launch/predict\.py"):
     evaluate.run(f"{finetuned.workdir}/seed_0", str(tmp_path), "test")
+
+
+def test_weights_of_fewer_bits_are_refused_if_they_change_labels(finetuned, run, monkeypatch):
+  arguments = f"{finetuned.workdir}/seed_0", finetuned.data_dir
+  exact = evaluate.run(*arguments)["accuracy"]
+  found = evaluate.run(*arguments, weights="int8")
+  assert found["accuracy"] == found["accuracy_float32"] == exact
+  assert (found["examples"], found["change_low"], found["change_high"]) == (30, 0, 0)
+  # Wilson's interval of 30 of 30 ends at n / (n + z^2).
+  low = 30 / (30 + 1.959964**2)
+  assert (found["same_label"], found["same_label_high"]) == (1, 1)
+  assert found["same_label_low"] == pytest.approx(low)
+  for options, message in [
+    ({"weights": "int4"}, "weights=int4: must be one of float32, bfloat16, int8"),
+    ({"weights": "int8", "keep": 2.0}, "keep=2.0: must be a share, from 0 to 1"),
+    ({"weights": "int8", "beams": 4}, "weights=int8: compares a classifier with itself in"),
+  ]:
+    with pytest.raises(InputError, match=message):
+      evaluate.run(*arguments, **options)
+  with pytest.raises(InputError, match="labels are compared, which a classifier gives"):
+    evaluate.run(run, finetuned.data_dir, weights="int8")
+
+  def with_other_labels(model, kind):
+    head = jax.tree.map(np.negative, model.params["head"])
+    return dataclasses.replace(model, params={**model.params, "head": head})
+
+  monkeypatch.setattr(LoadedModel, "with_weights", with_other_labels)
+  with pytest.raises(InputError, match="keep=0.99: int8 keeps only 0.00% of float32's labels on "):
+    evaluate.run(*arguments, weights="int8")
 
 
 def test_the_command_line(run, tmp_path, tiny_tokenizer, launch):

@@ -10,7 +10,7 @@ from sklearn.preprocessing import StandardScaler
 
 from gpt_jax.apps.label.label_errors import margins
 from gpt_jax.apps.label.learning_curve import gain_of_doubling, outlook
-from gpt_jax.apps.report.intervals import bootstrap_macro_f1, paired_interval
+from gpt_jax.inference.intervals import bootstrap_macro_f1, paired_interval
 from gpt_jax.inference.linear_classifier import fit_linear, fit_tfidf
 
 pytestmark = pytest.mark.app

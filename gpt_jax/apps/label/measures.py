@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from gpt_jax.apps.label.learning_curve import gain_of_doubling, outlook, subset_sizes
-from gpt_jax.apps.report.intervals import bootstrap_macro_f1, paired_interval, wilson
 from gpt_jax.errors import InputError
 from gpt_jax.inference.abstention import choose_threshold
 from gpt_jax.inference.calibration import (
@@ -16,6 +15,7 @@ from gpt_jax.inference.calibration import (
   reliability,
   scale,
 )
+from gpt_jax.inference.intervals import bootstrap_macro_f1, paired_interval, wilson
 from gpt_jax.tasks.answers.one_label import class_report
 from gpt_jax.tasks.metrics import accuracy, macro_f1
 

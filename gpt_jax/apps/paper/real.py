@@ -19,11 +19,11 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from gpt_jax.apps.report.intervals import bootstrap_difference
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.data.workers import spawned_pool
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_file, read_json, refuse_url, write_json
+from gpt_jax.inference.intervals import bootstrap_difference
 from gpt_jax.packages import require
 from gpt_jax.programs import finetune
 from gpt_jax.programs.config_files import load_config

@@ -4,10 +4,10 @@ import math
 from typing import NamedTuple
 
 from gpt_jax.apps.report.chart import short
-from gpt_jax.apps.report.intervals import paired_interval
 from gpt_jax.apps.report.multi_label import MultiLabels
 from gpt_jax.apps.report.record import DOUBTFUL, Labels, Record
 from gpt_jax.errors import counted
+from gpt_jax.inference.intervals import paired_interval
 
 MANY_DOUBTFUL = 0.02  # share of the labels from which on they should be corrected first
 # Accuracy below which doubts are often errors of the model: of 1,500 labels of TREC, of

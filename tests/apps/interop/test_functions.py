@@ -19,6 +19,7 @@ from gpt_jax.checkpoints.load import load_model
 from gpt_jax.checkpoints.store import Checkpoints
 from gpt_jax.config import to_json
 from gpt_jax.errors import InputError
+from gpt_jax.inference.agreement import Agreement
 from gpt_jax.models.encoder_decoder import T5Config
 from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.model import ModelConfig
@@ -237,7 +238,8 @@ def test_weights_of_8_bits_are_written_if_they_answer_the_same(
     (row != 79, row < 79, "^keep=0.99: int8 keeps only 98.75% of float32's accuracy on 200 ex"),
   ]:
     speeds = {1: (1.0, 2.0), 16: (1.0, 2.0)}
-    comparison = onnx_int8.Comparison((4, 1), (row < 80, after), same, speeds)
+    agreement = Agreement((row < 80, after), same)
+    comparison = onnx_int8.Comparison(agreement, (4, 1), speeds)
     monkeypatch.setattr(onnx_int8, "compare", lambda *_, comparison=comparison: comparison)
     with pytest.raises(InputError, match=message):
       export.run(checkpoint, str(tmp_path / "new"), "onnx_int8", data=str(tmp_path / "data"))

@@ -10,7 +10,7 @@ import pytest
 from in_process import launch
 
 from gpt_jax.apps.paper import real
-from gpt_jax.apps.report.intervals import bootstrap_difference, wilson
+from gpt_jax.inference.intervals import bootstrap_difference, wilson
 from gpt_jax.tasks.metrics import accuracy
 
 pytestmark = pytest.mark.app

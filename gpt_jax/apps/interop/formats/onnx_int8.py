@@ -24,9 +24,8 @@ from gpt_jax.apps.interop.formats.function import (
   refuse_to_load,
   save_function,
 )
-from gpt_jax.apps.report.intervals import paired_interval, wilson
 from gpt_jax.data.tokenizers.base import Tokenizer
-from gpt_jax.errors import InputError
+from gpt_jax.inference.agreement import Agreement, compare_labels
 from gpt_jax.packages import require
 from gpt_jax.tasks.encoding import Encoded
 
@@ -42,28 +41,19 @@ class Comparison:
   """Two classifiers on the same examples: float32 first, then int8.
 
   Attributes:
+    agreement: of their labels.
     bytes: of the files.
-    correct: whether each example's label is found, bool [N] of both.
-    same: whether both give the same label, bool [N].
     speeds: examples per second of both, by batch size.
   """
 
+  agreement: Agreement
   bytes: tuple[int, int]
-  correct: tuple[np.ndarray, np.ndarray]
-  same: np.ndarray
   speeds: dict[int, tuple[float, float]]
-
-  @property
-  def kept(self) -> dict[str, float]:
-    """The shares of the labels, and of the accuracy, of float32 that int8 keeps."""
-    before, after = map(np.sum, self.correct)
-    accuracy = float(after / before) if before else 1.0
-    return {"labels": float(self.same.mean()), "accuracy": accuracy}
 
   def describe(self) -> str:
     """A table, with 95 % intervals."""
-    count, (before, after) = len(self.same), self.correct
-    low, high = paired_interval(int((after & ~before).sum()), int((before & ~after).sum()), count)
+    agreement = self.agreement
+    before, after = agreement.correct
     lines = [f"{'':24}{'float32':>12}{'int8':>12}"]
     rows = {
       "MB": (self.bytes[0] / 1e6, self.bytes[1] / 1e6),
@@ -73,13 +63,14 @@ class Comparison:
     }
     for name, (first, second) in rows.items():
       lines.append(f"{name:24}{first:12.1f}{second:12.1f}")
+    low, high = agreement.change
     lines.append(
-      f"{self.kept['accuracy']:.2%} of the accuracy is left; it changes by {100 * low:+.2f} to "
-      f"{100 * high:+.2f} points (95 %)"
+      f"{agreement.kept['accuracy']:.2%} of the accuracy is left; it changes by {100 * low:+.2f} "
+      f"to {100 * high:+.2f} points (95 %)"
     )
-    low, high = wilson(int(self.same.sum()), count)
+    low, high = agreement.same_label
     lines.append(
-      f"the same label for {self.same.mean():.2%} of {count:,} examples "
+      f"the same label for {agreement.kept['labels']:.2%} of {len(agreement.same):,} examples "
       f"({low:.2%} to {high:.2%}, 95 %)"
     )
     return "\n".join(lines)
@@ -99,15 +90,13 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
   """See save_function; prints the Comparison.
 
   Args:
-    meta: with "gate": labeled examples, and the least of each share of `kept`. The shares decide,
-      not their intervals, whose lower ends are below 99 % for any model and fewer than 381 rows.
+    meta: with "gate": labeled examples, and the least share to keep, see Agreement.check.
 
   Raises:
     InputError: a missing package, or too little is kept.
   """
   require("onnxruntime", "format=onnx_int8", "onnxruntime", "onnx")
   onnx.check_package()
-  wilson(1, 1)  # fail before the expensive part where scipy is missing
   write = functools.partial(_write, *meta["gate"])
   save_function(folder, onnx.NAME, write, params, meta, step, tokenizer)
 
@@ -119,12 +108,7 @@ def _write(encoded: Encoded, keep: float, path: str, function: Function, context
     _quantize(exact, path)
     comparison = compare(exact, path, encoded, function.inputs)
   print(comparison.describe())
-  for what, share in comparison.kept.items():
-    if share < keep:
-      raise InputError(
-        f"keep={keep}: int8 keeps only {share:.2%} of float32's {what} on "
-        f"{len(comparison.same):,} examples, so nothing is written"
-      )
+  comparison.agreement.check(keep, "int8", "nothing is written")
 
 
 def _quantize(source: str, path: str) -> None:
@@ -172,13 +156,12 @@ def compare(exact: str, path: str, encoded: Encoded, inputs: Sequence[str]) -> C
     for found, session in zip(labels, sessions, strict=True):
       found.append(session.run(None, arrays)[0].argmax(-1))
   before, after = map(np.concatenate, labels)
-  truth = np.asarray(encoded.labels).argmax(-1)
   speeds = {
     1: _speeds(sessions, encoded, 1, inputs),
     _BATCH: _speeds(sessions, encoded, _BATCH, inputs),
   }
   sizes = os.path.getsize(exact), os.path.getsize(path)
-  return Comparison(sizes, (before == truth, after == truth), before == after, speeds)
+  return Comparison(compare_labels(before, after, encoded), sizes, speeds)
 
 
 def _arrays(

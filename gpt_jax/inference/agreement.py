@@ -1,0 +1,84 @@
+"""Whether a classifier with weights of fewer bits still answers as in float32."""
+
+import dataclasses
+
+import numpy as np
+
+from gpt_jax.checkpoints.load import LoadedModel
+from gpt_jax.errors import InputError
+from gpt_jax.inference.intervals import paired_interval, wilson
+from gpt_jax.parallel.processes import log
+from gpt_jax.tasks.encoding import Encoded
+
+
+@dataclasses.dataclass(frozen=True)
+class Agreement:
+  """Two classifiers on the same examples: float32 first, then fewer bits.
+
+  Attributes:
+    correct: whether each example's label is found, bool [N] of both.
+    same: whether both give the same label, bool [N].
+  """
+
+  correct: tuple[np.ndarray, np.ndarray]
+  same: np.ndarray
+
+  @property
+  def kept(self) -> dict[str, float]:
+    """The shares of the labels, and of the accuracy, of float32 that are left."""
+    before, after = map(np.sum, self.correct)
+    accuracy = float(after / before) if before else 1.0
+    return {"labels": float(self.same.mean()), "accuracy": accuracy}
+
+  @property
+  def change(self) -> tuple[float, float]:
+    """The 95 % interval of the change of accuracy."""
+    before, after = self.correct
+    gained, lost = int((after & ~before).sum()), int((before & ~after).sum())
+    return paired_interval(gained, lost, len(self.same))
+
+  @property
+  def same_label(self) -> tuple[float, float]:
+    """The 95 % interval of the share of texts that get the same label."""
+    return wilson(int(self.same.sum()), len(self.same))
+
+  def check(self, keep: float, kind: str, outcome: str) -> None:
+    """Raises InputError, which ends with the outcome, if less than the share `keep` is left.
+
+    The shares decide, not their intervals, whose lower ends are below 99 % for any model and fewer
+    than 381 rows.
+    """
+    for what, share in self.kept.items():
+      if share < keep:
+        raise InputError(
+          f"keep={keep}: {kind} keeps only {share:.2%} of float32's {what} on "
+          f"{len(self.same):,} examples, so {outcome}"
+        )
+
+
+def compare_labels(exact: np.ndarray, smaller: np.ndarray, encoded: Encoded) -> Agreement:
+  """The agreement of two classifiers' labels, int [N] each, for labeled examples."""
+  truth = np.asarray(encoded.labels).argmax(-1)
+  return Agreement((exact == truth, smaller == truth), exact == smaller)
+
+
+def check_keep(keep: float) -> None:
+  """Raises InputError unless it is a share; fails before the expensive part without scipy, too."""
+  if not 0 <= keep <= 1:
+    raise InputError(f"keep={keep}: must be a share, from 0 to 1")
+  wilson(1, 1)
+
+
+def labeled_rows(loaded: LoadedModel, data: str, split: str) -> Encoded:
+  """A split of the model's task. Raises InputError if it is not of one label for each text."""
+  task = loaded.label_task()
+  if task is None or not task.is_classification:
+    kind = loaded.without_task if task is None else f"of {task.name} ({task.kind})"
+    raise InputError(f"{loaded.path}: is {kind}; labels are compared, which a classifier gives")
+  examples = task.examples(data, split)
+  if not examples or any(example.label is None for example in examples):
+    raise InputError(f"split={split}: of {data} has no labels to compare with; use another")
+  encoded = loaded.encode(task, examples)
+  if encoded.truncation:
+    log(f"warning: {encoded.truncation}")
+  return encoded
