@@ -27,6 +27,11 @@ JUDGED = flags.DEFINE_string(
   "judged", "", "folder with corpus.jsonl, queries.jsonl and qrels/: measure retrieval on it"
 )
 SPLIT = flags.DEFINE_string("split", "test", "with --judged: the judgments, qrels/SPLIT.tsv")
+IGNORE_IDENTICAL_IDS = flags.DEFINE_boolean(
+  "ignore_identical_ids",
+  False,
+  "with --judged: a text with the id of a query is no answer to it, as in ArguAna",
+)
 
 
 def main():
@@ -36,7 +41,15 @@ def main():
   if bool(INDEX.value) == bool(JUDGED.value):
     raise InputError("--index, --judged: give one of them")
   if JUDGED.value:
-    for name, value in search.evaluate(CHECKPOINT.value, JUDGED.value, SPLIT.value).items():
+    if SOURCE.value or QUERY.value or QUERIES.value:
+      raise InputError("--judged: has its own texts; leave --source, --query and --queries out")
+    measures = search.evaluate(
+      CHECKPOINT.value,
+      JUDGED.value,
+      SPLIT.value,
+      ignore_identical_ids=IGNORE_IDENTICAL_IDS.value,
+    )
+    for name, value in measures.items():
       print(f"{name}\t{value:.4f}")
     return
   queries = list(QUERY.value)

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ from gpt_jax.packages import require
 ROWS = "index.json"
 _BLOCK = 1 << 16  # vectors that are compared at a time
 _QUERIES = 256  # at a time
+_SAVED = 1 << 15  # texts that are embedded before the index is written
 _MANY = 1_000_000  # from which on faiss is worth its installation
 _LIMIT = 1 << 33  # bytes of index.json
 
@@ -23,7 +24,7 @@ class Index(NamedTuple):
 
   Attributes:
     model: digest of the weights and the vocabulary that made the vectors.
-    places: where each text is from, "FILE:NUMBER".
+    places: where each text is from, "FILE:NUMBER"; the first text of a file is number 1.
     texts: the texts themselves.
     vectors: float32 [N, D], of length 1.
   """
@@ -89,59 +90,80 @@ def read_index(folder: str) -> Index | None:
   """The index in a folder; None: there is none.
 
   Raises:
-    InputError: a damaged one, or a folder of something else.
+    InputError: a damaged one, or something else.
   """
   path = os.path.join(folder, ROWS)
   if not exists(path):
-    if is_folder(folder) and list_folder(folder):
-      raise InputError(f"--index={folder}: holds something else than an index; use a new folder")
+    if exists(folder) and (not is_folder(folder) or list_folder(folder)):
+      raise InputError(f"--index={folder}: is something else than an index; use a new folder")
     return None
   try:
     tree = read_json(path, _LIMIT)
     vectors = np.load(os.path.join(folder, tree["vectors"]), allow_pickle=False)
     index = Index(tree["model"], tree["places"], tree["texts"], vectors)
-  except (OSError, ValueError, KeyError, TypeError) as error:
+    lengths = {len(index.places), len(index.texts), len(vectors)}
+  except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
     raise InputError(
       f"{path}: cannot be read ({error}); remove the folder to make it anew"
     ) from error
-  if not len(index.places) == len(index.texts) == len(vectors) or _name(vectors) != tree["vectors"]:
+  if len(lengths) > 1 or _name(vectors) != tree["vectors"]:
     raise InputError(f"{path}: damaged, its vectors are not those it was written with")
   return index
 
 
+def make_folder(folder: str) -> None:
+  """Makes the folder of an index, if there is none. Raises InputError if that is refused."""
+  try:
+    os.makedirs(folder, exist_ok=True)
+  except OSError as error:
+    raise InputError(f"--index={folder}: cannot be made ({error.strerror})") from error
+
+
 def write_index(folder: str, index: Index) -> None:
-  """Writes an index; one that was there stays whole until the new one is."""
-  os.makedirs(folder, exist_ok=True)
+  """Writes an index; one that was there stays whole until the new one is.
+
+  Raises:
+    InputError: the folder cannot be written.
+  """
   name = _name(index.vectors)
-  with atomic_file(os.path.join(folder, name), "wb") as file:
-    np.save(file, index.vectors)
-  # Last, since it names the vectors: an index that is read has both, or is the old one.
   tree = {"model": index.model, "vectors": name, "places": index.places, "texts": index.texts}
-  write_json(os.path.join(folder, ROWS), tree)
-  for old in list_folder(folder):
-    if old.startswith("vectors-") and old.endswith(".npy") and old != name:
-      os.remove(os.path.join(folder, old))
+  try:
+    with atomic_file(os.path.join(folder, name), "wb") as file:
+      np.save(file, index.vectors)
+    # Last, since it names the vectors: an index that is read has both, or is the old one.
+    write_json(os.path.join(folder, ROWS), tree)
+    for old in list_folder(folder):
+      if old.startswith("vectors-") and old.endswith(".npy") and old != name:
+        os.remove(os.path.join(folder, old))
+  except OSError as error:
+    raise InputError(f"--index={folder}: cannot be written ({error.strerror})") from error
 
 
 def _name(vectors: np.ndarray) -> str:
   return f"vectors-{hashlib.sha256(vectors.tobytes()).hexdigest()[:16]}.npy"
 
 
-def updated(
+def updates(
   old: Index | None,
   model: str,
-  places: Sequence[str],
-  texts: Sequence[str],
+  rows: Mapping[str, str],
   embed: Callable[[list[str]], np.ndarray],
-) -> tuple[Index, int]:
-  """An index of these texts, and how many were embedded; vectors of texts that the old one has are
-  taken from it, wherever they were.
+) -> Iterator[Index]:
+  """Indexes of these texts: of those embedded so far, and in the end of all.
+
+  Args:
+    old: vectors of texts that it has are taken from it, wherever they were.
+    model: digest of what embeds.
+    rows: place -> text.
+    embed: embed(texts) -> [N, D].
   """
-  known: dict[str, np.ndarray] = {}  # a text that moved to another file keeps its vector
+  known: dict[str, np.ndarray] = {}
   if old is not None:
     known = dict(zip(old.texts, old.vectors, strict=True))
-  new = [text for text in dict.fromkeys(texts) if text not in known]
-  if new:
-    known |= dict(zip(new, normalized(embed(new)), strict=True))
-  vectors = np.stack([known[text] for text in texts])
-  return Index(model, list(places), list(texts), vectors), len(new)
+  new = [text for text in dict.fromkeys(rows.values()) if text not in known]
+  for begin in range(0, max(1, len(new)), _SAVED):
+    if part := new[begin : begin + _SAVED]:
+      known |= dict(zip(part, normalized(embed(part)), strict=True))
+    there = {place: text for place, text in rows.items() if text in known}
+    vectors = np.stack([known[text] for text in there.values()])
+    yield Index(model, list(there), list(there.values()), vectors)

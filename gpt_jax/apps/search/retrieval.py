@@ -2,14 +2,15 @@
 judged queries in BEIR's layout (Thakur et al. 2021).
 """
 
-import json
 import math
 import os
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from gpt_jax.errors import InputError
+from gpt_jax.files import parse_json
 
 
 class Judged(NamedTuple):
@@ -18,7 +19,7 @@ class Judged(NamedTuple):
   Attributes:
     corpus: id -> title and text.
     queries: id -> text, of those with judgments.
-    relevance: id of a query -> id of a text -> how relevant it is, 0: not.
+    relevance: id of a query -> id of a text -> how relevant it is; 0 or less: not.
   """
 
   corpus: dict[str, str]
@@ -35,9 +36,12 @@ def read_judged(folder: str, split: str) -> Judged:
   texts = {row["_id"]: row["text"] for row in _rows(os.path.join(folder, "queries.jsonl"))}
   path = os.path.join(folder, "qrels", f"{split}.tsv")
   relevance: dict[str, dict[str, int]] = {}
-  for number, line in enumerate(_lines(path)[1:], start=2):  # after the names of the columns
+  for number, line in _lines(path):
     query, text, score = (*line.split("\t"), "", "")[:3]
-    if query not in texts or text not in corpus or not score.strip().isdigit():
+    is_number = re.fullmatch(r"-?\d+", score.strip(), re.ASCII)
+    if number == 1 and query not in texts and not is_number:
+      continue  # the names of the columns, which some files lack
+    if query not in texts or text not in corpus or not is_number:
       raise InputError(
         f"{path}:{number}: should have the id of a query, that of a text and a whole number, "
         "separated by tabs"
@@ -49,23 +53,27 @@ def read_judged(folder: str, split: str) -> Judged:
 
 
 def _rows(path: str) -> list[dict[str, str]]:
-  rows = []
-  for number, line in enumerate(_lines(path), start=1):
+  rows: dict[str, dict[str, str]] = {}
+  for number, line in _lines(path):
     try:
-      row = json.loads(line)
+      row = parse_json(line)
       strings = {name: row[name] for name in ("_id", "text") if isinstance(row[name], str)}
     except (ValueError, KeyError, TypeError):
       strings = {}
     if len(strings) < 2:
       raise InputError(f'{path}:{number}: should be {{"_id": "…", "text": "…"}}')
-    rows.append(row)
-  return rows
+    if row["_id"] in rows:
+      raise InputError(f"{path}:{number}: has the _id of an earlier line, {row['_id']!r}")
+    rows[row["_id"]] = row
+  return list(rows.values())
 
 
-def _lines(path: str) -> list[str]:
+def _lines(path: str) -> list[tuple[int, str]]:
+  """The lines that are not blank, with their numbers."""
   try:
-    with open(path, encoding="utf-8") as file:
-      return [line.rstrip("\n") for line in file if line.strip()]
+    with open(path, encoding="utf-8-sig") as file:
+      numbered = enumerate(file, start=1)
+      return [(number, line.rstrip("\n")) for number, line in numbered if line.strip()]
   except (OSError, UnicodeDecodeError) as error:
     raise InputError(f"{path}: cannot be read ({error})") from error
 
@@ -73,7 +81,7 @@ def _lines(path: str) -> list[str]:
 def measure(
   ranked: Mapping[str, Sequence[str]], relevance: Mapping[str, Mapping[str, int]]
 ) -> dict[str, float]:
-  """Means over the queries; gains are linear, and a text is relevant above 0.
+  """Means over the queries; gains are linear, of judgments below 0 they are 0.
 
   Args:
     ranked: id of a query -> ids of texts, the best first.
@@ -81,9 +89,10 @@ def measure(
   """
   measures: dict[str, list[float]] = {}
   for query, judgments in relevance.items():
-    gains = [judgments.get(text, 0) for text in ranked[query]]
-    relevant = sum(gain > 0 for gain in judgments.values())
-    ideal = _discounted(sorted(judgments.values(), reverse=True)[:10])
+    gain_of = {text: max(0, judgment) for text, judgment in judgments.items()}
+    gains = [gain_of.get(text, 0) for text in ranked[query]]
+    relevant = sum(gain > 0 for gain in gain_of.values())
+    ideal = _discounted(sorted(gain_of.values(), reverse=True)[:10])
     # Only what is among the first ten counts, but all that is relevant divides.
     ranks = [rank for rank, gain in enumerate(gains[:10], start=1) if gain > 0]
     precisions = [hits / rank for hits, rank in enumerate(ranks, start=1)]

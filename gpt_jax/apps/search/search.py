@@ -1,12 +1,21 @@
 """Embeds texts, finds the nearest ones to a query, and measures that on judged queries."""
 
+import functools
+import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from gpt_jax.apps.search.index import Index, normalized, read_index, updated, write_index
+from gpt_jax.apps.search.index import (
+  Index,
+  make_folder,
+  normalized,
+  read_index,
+  updates,
+  write_index,
+)
 from gpt_jax.apps.search.retrieval import measure, read_judged
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.checkpoints.run_folder import checksum
@@ -17,6 +26,8 @@ from gpt_jax.inference.model import Model
 from gpt_jax.parallel.processes import log
 
 _PART = 1024  # texts that are embedded between two lines of progress
+_NAMED = 5  # of the texts that are left out
+_SURROGATES = re.compile("[\ud800-\udfff]")
 _SHOWN = 200  # characters of a text
 
 
@@ -75,36 +86,43 @@ def run(
   ]
 
 
-def evaluate(checkpoint: str, folder: str, split: str = "test") -> dict[str, float]:
+def evaluate(
+  checkpoint: str, folder: str, split: str = "test", *, ignore_identical_ids: bool = False
+) -> dict[str, float]:
   """nDCG@10, MAP@10, MRR@10 and recall@100 on judged queries, by mteb's definitions.
 
   Args:
     checkpoint: see load_model.
     folder: in BEIR's layout: corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv.
     split: of the judgments.
+    ignore_identical_ids: whether a text with the id of a query is no answer to it.
 
   Raises:
     InputError: a missing or malformed file.
   """
   judged = read_judged(folder, split)
   model = Model(load_model(checkpoint))
-  # A text without a word is no answer to any query.
-  texts = {name: text for name, text in judged.corpus.items() if text.strip()}
+  # Of equal scores the last id comes first, as in trec_eval; nearest puts earlier texts first.
+  texts = _usable(model, dict(sorted(judged.corpus.items(), reverse=True)))
+  queries = _usable(model, judged.queries)
+  if not texts or not queries:
+    raise InputError(f"{folder}: no {'query' if texts else 'text'} has a word to search by")
   vectors = normalized(_embed(model, list(texts.values())))
   corpus = Index("", list(texts), list(texts.values()), vectors)
   # One more than the measure that looks furthest reads: a text may be the query itself.
-  numbers, _ = corpus.nearest(_embed(model, list(judged.queries.values())), 101)
-  ranked = {}
-  for query, row in zip(judged.queries, numbers, strict=True):
+  numbers, _ = corpus.nearest(_embed(model, list(queries.values())), 101)
+  ranked: dict[str, list[str]] = dict.fromkeys(judged.queries, [])  # an unusable query finds none
+  for query, row in zip(queries, numbers, strict=True):
+    ignored = query if ignore_identical_ids else None
     places = [corpus.places[n] for n in row]
-    ranked[query] = [place for place in places if place != query][:100]
+    ranked[query] = [place for place in places if place != ignored][:100]
   return measure(ranked, judged.relevance)
 
 
 def read_queries(path: str) -> list[str]:
   """The lines of a file that are not blank. Raises InputError if it has none."""
   try:
-    with open(path, encoding="utf-8") as file:
+    with open(path, encoding="utf-8-sig") as file:
       queries = [line.strip() for line in file if line.strip()]
   except (OSError, UnicodeDecodeError) as error:
     raise InputError(f"--queries={path}: cannot be read ({error})") from error
@@ -116,14 +134,22 @@ def read_queries(path: str) -> list[str]:
 def _update(
   model: Model, digest: str, old: Index | None, source: str, column: str, folder: str
 ) -> Index:
-  rows = list(_texts(source, column))
+  texts = dict(_texts(source, column))
+  known = set() if old is None else set(old.texts)
+  unusable = {place: text for place, text in texts.items() if text not in known}
+  for place in _usable(model, unusable):
+    del unusable[place]
+  rows = {place: text for place, text in texts.items() if place not in unusable}
   if not rows:
     raise InputError(f"--source={source}: has no text")
-  places, texts = zip(*rows, strict=True)
-  index, embedded = updated(old, digest, places, texts, lambda new: _embed(model, new))
-  write_index(folder, index)
-  gone = 0 if old is None else len(set(old.texts) - set(texts))
-  log(f"{folder}: {len(texts):,} texts, {embedded:,} of them embedded now, {gone:,} removed")
+  make_folder(folder)  # fail before the expensive part
+  for index in updates(old, digest, rows, functools.partial(_embed, model)):
+    write_index(folder, index)
+  found = set(rows.values())
+  log(
+    f"{folder}: {len(rows):,} texts, {len(found - known):,} of them embedded now, "
+    f"{len(known - found):,} removed"
+  )
   return index
 
 
@@ -133,6 +159,20 @@ def _texts(source: str, column: str) -> Iterator[tuple[str, str]]:
     for number, chunks in enumerate(chunked_documents(one.name, column), start=1):
       if text := "".join(chunks).strip():
         yield f"{one.name}:{number}", text
+
+
+def _usable(model: Model, texts: Mapping[str, str]) -> dict[str, str]:
+  """The texts, by their names, that have a token; logs the names of others."""
+  tokenizer = model.loaded.tokenizer
+  # JSON may hold half a surrogate pair, which is no text.
+  valid = {name: text for name, text in texts.items() if not _SURROGATES.search(text)}
+  ids = tokenizer.encode_many(list(valid.values()))
+  usable = {name: valid[name] for name, own in zip(valid, ids, strict=True) if len(own)}
+  others = [name for name in texts if name not in usable]
+  if others:
+    more = ", …" if len(others) > _NAMED else ""
+    log(f"left out, no text that has a token: {', '.join(others[:_NAMED])}{more}")
+  return usable
 
 
 def _embed(model: Model, texts: list[str]) -> np.ndarray:
@@ -149,7 +189,8 @@ def show(queries: Sequence[str], answers: list[list[dict[str, Any]]]) -> None:
   """Prints a table: query, rank, cosine, place, text."""
   rows = ["query\trank\tcosine\tplace\ttext"]
   for query, nearest in zip(queries, answers, strict=True):
+    asked = " ".join(query.split())
     for rank, answer in enumerate(nearest, start=1):
       shown = " ".join(answer["text"].split())[:_SHOWN]
-      rows.append(f"{query}\t{rank}\t{answer['cosine']:.4f}\t{answer['place']}\t{shown}")
+      rows.append(f"{asked}\t{rank}\t{answer['cosine']:.4f}\t{answer['place']}\t{shown}")
   sys.stdout.write("\n".join(rows) + "\n")

@@ -9,8 +9,10 @@ import pytest
 from in_process import launch
 
 from gpt_jax.apps.search import index as index_file
+from gpt_jax.apps.search import search as search_app
 from gpt_jax.apps.search.index import Index, normalized, read_index
 from gpt_jax.apps.search.retrieval import measure, read_judged
+from gpt_jax.errors import InputError
 
 pytestmark = pytest.mark.app
 TEXTS = ["the cat sat on the mat", "the dog ran to the barn", "the old red barn by the sea"]
@@ -77,6 +79,33 @@ def test_an_index_is_brought_up_to_date(search, tmp_path):
   assert code == 0 and len(out.splitlines()) == 4
 
 
+def test_a_text_without_a_token_is_left_out_and_named(search, tmp_path):
+  table = tmp_path / "texts.jsonl"
+  write(table, [TEXTS[0], "\u200b", "half \ud800", TEXTS[1]])
+  code, out, err = search(f"--source={table}", "--query=the\tcat\n")
+  assert code == 0 and f"no text that has a token: {table}:2, {table}:3\n" in err
+  header, *answers = out.splitlines()
+  assert sorted(line.split("\t")[3] for line in answers) == [f"{table}:1", f"{table}:4"]
+  assert all(line.startswith("the cat\t") for line in answers)
+
+
+def test_an_index_that_was_interrupted_goes_on(search, tmp_path, monkeypatch):
+  monkeypatch.setattr(index_file, "_SAVED", 1)
+  table = tmp_path / "texts.jsonl"
+  write(table, TEXTS)
+  embed = search_app._embed
+
+  def interrupted(model, texts):
+    if texts == [TEXTS[2]]:
+      raise InputError("interrupted")
+    return embed(model, texts)
+
+  monkeypatch.setattr(search_app, "_embed", interrupted)
+  assert search(f"--source={table}")[0] == 2
+  monkeypatch.setattr(search_app, "_embed", embed)
+  assert "3 texts, 1 of them embedded now" in search(f"--source={table}")[2]
+
+
 def test_what_is_refused(search, finetuned, tmp_path):
   table = tmp_path / "texts.jsonl"
   write(table, TEXTS)
@@ -87,11 +116,22 @@ def test_what_is_refused(search, finetuned, tmp_path):
   assert search(f"--source={table}")[0] == 0
   other = f"{finetuned.workdir}/seed_0"
   assert "was made with another model" in refused("--query=x", checkpoint=other)[1]
-  assert "holds something else" in refused(f"--source={table}", index=".")[1]
+  assert "is something else than an index" in refused(f"--source={table}", index=".")[1]
+  assert "is something else" in refused(f"--source={table}", index="texts.jsonl")[1]
+  assert "cannot be made (Not a dir" in refused(f"--source={table}", index="texts.jsonl/a")[1]
+  judged = launch("search", f"--checkpoint={other}", "--judged=x", "--query=x")
+  assert "--judged: has its own texts; leave" in judged[2]
   [vectors] = (tmp_path / "index").glob("*.npy")
   np.save(vectors, np.zeros((3, 16), np.float32))
   code, said = refused("--query=x")
   assert code == 2 and "damaged" in said
+  vectors.write_bytes(b"")
+  assert refused("--query=x")[0] == 2
+  rows = tmp_path / "index" / "index.json"
+  tree = json.loads(rows.read_text())
+  rows.write_text(json.dumps({**tree, "places": None}))
+  code, said = refused("--query=x")
+  assert code == 2 and "remove the folder to make it anew" in said
   (tmp_path / "none.txt").write_text("\n")
   assert "has no query" in refused(f"--queries={tmp_path / 'none.txt'}")[1]
 
@@ -115,10 +155,16 @@ def test_the_measures_are_scikit_learns():
     assert measured["recall@100"] == 1
 
 
+def test_judgments_below_zero_are_as_zero():
+  judgments = {"q": {"a": 2, "b": 1, "c": 0}}
+  below = {"q": {"a": 2, "b": 1, "c": -1}}
+  assert measure({"q": ["c", "b", "a"]}, below) == measure({"q": ["c", "b", "a"]}, judgments)
+
+
 def test_judged_queries(finetuned, tmp_path):
   """Each query is one of the texts, so that it is found first."""
   rows = [{"_id": f"d{n}", "title": None, "text": text} for n, text in enumerate([*TEXTS, " "])]
-  rows.insert(0, {"_id": "q1", "text": TEXTS[1]})  # a query, which is no answer to itself
+  rows.insert(0, {"_id": "q1", "text": TEXTS[1]})  # a query
   (tmp_path / "corpus.jsonl").write_text("\n".join(map(json.dumps, rows)))
   queries = [{"_id": f"q{n}", "text": text} for n, text in enumerate(TEXTS)]
   (tmp_path / "queries.jsonl").write_text("\n".join(map(json.dumps, queries)))
@@ -127,18 +173,30 @@ def test_judged_queries(finetuned, tmp_path):
   qrels.write_text("query-id\tcorpus-id\tscore\n" + "".join(f"q{n}\td{n}\t1\n" for n in range(3)))
   assert read_judged(str(tmp_path), "test").corpus["d1"] == TEXTS[1]
   command = ["search", f"--checkpoint={finetuned.pretrained}", f"--judged={tmp_path}"]
-  code, out, _ = launch(*command)
-  assert code == 0
-  assert out.split() == [
-    "ndcg@10",
-    "1.0000",
-    "map@10",
-    "1.0000",
-    "mrr@10",
-    "1.0000",
-    "recall@100",
-  ] + ["1.0000"]
-  qrels.write_text("query-id\tcorpus-id\tscore\nq0\td9\t1\n")
-  code, _, err = launch(*command)
-  assert code == 2 and f"{qrels}:2: should have the id of a query" in err
+
+  def measured(*flags):
+    code, out, _ = launch(*command, *flags)
+    assert code == 0
+    return dict(line.split("\t") for line in out.splitlines())
+
+  names = ["ndcg@10", "map@10", "mrr@10", "recall@100"]
+  assert measured("--ignore_identical_ids") == dict.fromkeys(names, "1.0000")
+  # Of the two texts with the highest score the last id comes first, in trec_eval as here.
+  assert measured()["mrr@10"] == f"{(1 + 1 / 2 + 1) / 3:.4f}"
+  qrels.write_text("\ufeffq0\td0\t1\r\nq0\td1\t-1\r\n")  # without names of columns
+  assert measured() == dict.fromkeys(names, "1.0000")
+  queries.append({"_id": "q3", "text": "\u200b"})
+  (tmp_path / "queries.jsonl").write_text("\n".join(map(json.dumps, queries)))
+  qrels.write_text("q0\td0\t1\nq3\td1\t1\n")
+  assert measured() == dict.fromkeys(names, "0.5000")
+  for judgment in ("q0\td9\t1", "q0\td1\t²"):
+    qrels.write_text(f"query-id\tcorpus-id\tscore\n\n{judgment}\n")
+    code, _, err = launch(*command)
+    assert code == 2 and f"{qrels}:3: should have the id of a query" in err
   assert "qrels/dev.tsv: cannot be read" in launch(*command, "--split=dev")[2]
+  for line, message in [("[" * 100_000, "should be {"), (json.dumps(rows[0]), "has the _id of an")]:
+    (tmp_path / "corpus.jsonl").write_text(f"{json.dumps(rows[0])}\n{line}\n")
+    assert f"corpus.jsonl:2: {message}" in launch(*command)[2]
+  (tmp_path / "corpus.jsonl").write_text(json.dumps({"_id": "d0", "text": " "}))
+  qrels.write_text("q0\td0\t1\n")
+  assert "no text has a word to search by" in launch(*command)[2]
