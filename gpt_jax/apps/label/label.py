@@ -33,10 +33,10 @@ from gpt_jax.apps.label.page import (
   about_threshold,
   render,
 )
-from gpt_jax.apps.label.pool import about_pool, choose, read_pool, simulate, write_pool
+from gpt_jax.apps.label.pool import about_pool, check_pool, choose, simulate, write_pool
 from gpt_jax.apps.label.probe import save_probe
 from gpt_jax.apps.label.progress import Progress, TimeLimit
-from gpt_jax.apps.label.table import Labeled, read_labeled, write_splits
+from gpt_jax.apps.label.table import Labeled, read_labeled, read_unlabeled, write_splits
 from gpt_jax.apps.label.workdir import cached, check_workdir, claim_workdir
 from gpt_jax.apps.report.page import environment
 from gpt_jax.apps.report.report import write_report
@@ -137,10 +137,12 @@ def run(
       a package is missing.
   """
   _check(workdir, precision, epochs, minutes)
+  if pool:
+    check_pool(workdir, pool)
   config, start = _load_start(checkpoint, epochs, seed)
   table = read_labeled(source, texts, label, start.tokenizer)
   config = dataclasses.replace(config, task=table.task())
-  unlabeled = _pool_of(pool, table, config) if pool else []
+  unlabeled = read_unlabeled(pool, table, start.tokenizer) if pool else []
   claim_workdir(workdir, table, start.identity, seed)
   log(table.summary)
   kept = functools.partial(cached, os.path.join(workdir, "work"))
@@ -439,10 +441,6 @@ def _predict(folder: str, data_dir: str, progress: Progress) -> dict[str, np.nda
   progress.begin("predicting the test rows", len(examples), "rows")
   probabilities = ensemble.predict(ensemble.encode(examples), 32, progress.update)
   return {"dev": ensemble.dev_set().probabilities, "test": probabilities}
-
-
-def _pool_of(source: str, table: Labeled, config: FinetuneConfig) -> list[Row]:
-  return read_pool(source, config.task.build(""), {tuple(row.texts) for row in table.rows})
 
 
 def _rank_pool(job: _Job, rows: list[Row], count: int, result: dict[str, Any]) -> dict[str, Any]:

@@ -3,20 +3,22 @@ differ from one another (BADGE, Ash et al. 2020), those first whose label has fe
 """
 
 import csv
+import io
 import os
+import zlib
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from gpt_jax.errors import InputError
-from gpt_jax.files import atomic_file
+from gpt_jax.files import MAX_JSON, atomic_file, read_bytes, read_json, write_json
 from gpt_jax.inference.linear_classifier import Linear, fit_linear
-from gpt_jax.parallel.processes import log
-from gpt_jax.programs.predict import read_rows
+from gpt_jax.programs.outputs import is_same_file
 from gpt_jax.tasks.readers import Row
-from gpt_jax.tasks.task import unusable_rows
 
+_POOL = "pool.csv"
+_WRITTEN = os.path.join("work", "pool.json")  # the CRC-32 of pool.csv as it was written
 SEEDS = 5
 _HELD_OUT = 0.3  # of the labeled rows, in a simulation
 _ROUNDS = 3  # of it, each with twice the labels of the one before
@@ -76,14 +78,16 @@ def simulate(
   Returns:
     "labels": of each round; "chosen" and "random": accuracies on rows that are held out, a list of
     the rounds for each seed; "gain": the mean difference over rounds and seeds, and "deviation",
-    its standard deviation over the seeds.
+    its standard deviation over the seeds. Nothing, {}, if too few rows are not held out, as where
+    most are near-duplicates of one another.
   """
   first = max(2 * num_classes, len(classes) // 2 ** (_ROUNDS + 2), 10)
   splits = [_split(groups, seed) for seed in range(SEEDS)]
   room = min(len(rest) for rest, _ in splits)
-  # A round that takes all rows has nothing to choose; there is one that does not, since every label
-  # has table.MIN_OF_LABEL rows.
+  # A round that takes all rows has nothing to choose.
   labels = [first * 2**n for n in range(1, _ROUNDS + 1) if first * 2**n < room]
+  if not labels:
+    return {}
 
   def fit(known: np.ndarray) -> Linear:
     return fit_linear(features[known], classes[known], num_classes, inverse_penalty)
@@ -130,56 +134,55 @@ def about_pool(simulated: dict[str, Any], curve: dict[str, Any], held_out: int) 
     curve: see measures.measure_curve.
     held_out: rows on which it was measured.
   """
-  first, last = simulated["labels"][0], simulated["labels"][-1]
-  gain, deviation = 100 * simulated["gain"], 100 * simulated["deviation"]
-  verdict = "so label at random" if gain <= deviation / SEEDS**0.5 else "so label in this order"
   accuracy = curve[curve["model"]][-1]
   error = 100 * (accuracy * (1 - accuracy) / held_out) ** 0.5
-  stop = "label more" if 100 * curve["gain"] >= error else "stop"
+  stop = "label more" if 100 * curve["gain"] > error else "stop"
   return (
-    f"On your labeled rows, with {first:,} to {last:,} labels, chosen rows were worth {gain:+.1f} "
-    f"points of accuracy beside as many at random ({SEEDS} seeds, deviation {deviation:.1f}), "
-    f"{verdict}. Stop where twice the labels promise less than the standard error on your "
-    f"{held_out:,} held-out rows: now {100 * curve['gain']:.1f} and {error:.1f} points, so {stop}."
+    f"{_about_gain(simulated)} Stop where twice the labels promise no more than the standard error "
+    f"on your {held_out:,} held-out rows: now {100 * curve['gain']:.1f} and {error:.1f} points, so "
+    f"{stop}."
   )
 
 
-def read_pool(source: str, task: Any, labeled: set[tuple[str, ...]]) -> list[Row]:
-  """The rows of a table without labels, but for those whose texts have one already; names those
-  that cannot be used.
+def _about_gain(simulated: dict[str, Any]) -> str:
+  if not simulated:
+    return "Your labeled rows are too few, or too alike, to try what choosing is worth."
+  first, last = simulated["labels"][0], simulated["labels"][-1]
+  gain, deviation = 100 * simulated["gain"], 100 * simulated["deviation"]
+  verdict = "so label at random" if gain <= deviation / SEEDS**0.5 else "so label in this order"
+  return (
+    f"On your labeled rows, with {first:,} to {last:,} labels, chosen rows were worth {gain:+.1f} "
+    f"points of accuracy beside as many at random ({SEEDS} seeds, deviation {deviation:.1f}), "
+    f"{verdict}."
+  )
 
-  Raises:
-    InputError: a file that cannot be read, or no row is left.
-  """
-  rows, problems = [], []
-  for row in read_rows(source, task):
-    try:
-      match row:
-        case InputError():
-          raise row
-      task.example(row)  # raises for an empty text
-    except InputError as problem:
-      problems.append(problem)
-      continue
-    if tuple(row.texts) not in labeled:
-      rows.append(row)
-  if problems:
-    log(f"left out of the pool: {unusable_rows(problems)}")
-  if not rows:
-    raise InputError(f"--pool={source}: has no row without a label in the other table")
-  return rows
+
+def check_pool(workdir: str, source: str) -> None:
+  """Raises InputError if WORKDIR/pool.csv is the pool, or was edited: its labels would be lost."""
+  path = os.path.join(workdir, _POOL)
+  if is_same_file(path, source):
+    raise InputError(f"--pool={source}: would be overwritten; name another file")
+  try:
+    written = read_json(os.path.join(workdir, _WRITTEN))
+    content = read_bytes(path, MAX_JSON)
+  except (OSError, ValueError):  # there is none
+    return
+  if zlib.crc32(content) != written:
+    raise InputError(f"{path}: was edited, and would be overwritten; move it to another folder")
 
 
 def write_pool(
   workdir: str, rows: list[Row], order: np.ndarray, labels: Any, probabilities: np.ndarray
 ) -> str:
   """Writes WORKDIR/pool.csv, the rows to label next first, with the model's guess; its path."""
-  path = os.path.join(workdir, "pool.csv")
+  path, content = os.path.join(workdir, _POOL), io.StringIO()
+  writer = csv.writer(content, lineterminator="\n")
+  writer.writerow(["line", "text", "guess", "p(guess)"])
+  for number in order:
+    row, best = rows[number], int(probabilities[number].argmax())
+    cells = [row.location.rpartition(":")[2], "\n".join(row.texts), labels[best]]
+    writer.writerow([*cells, f"{probabilities[number, best]:.4f}"])
   with atomic_file(path) as file:
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["line", "text", "guess", "p(guess)"])
-    for number in order:
-      row, best = rows[number], int(probabilities[number].argmax())
-      cells = [row.location.rpartition(":")[2], "\n".join(row.texts), labels[best]]
-      writer.writerow([*cells, f"{probabilities[number, best]:.4f}"])
+    file.write(content.getvalue())
+  write_json(os.path.join(workdir, _WRITTEN), zlib.crc32(content.getvalue().encode()))
   return path

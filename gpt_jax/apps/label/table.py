@@ -32,6 +32,7 @@ class Labeled:
     labels: the K labels, sorted.
     rows: N rows.
     skipped: how many rows are left out.
+    known: the texts of all rows with a label, of those left out for a rare one, too.
   """
 
   columns: tuple[str, ...]
@@ -39,6 +40,7 @@ class Labeled:
   labels: tuple[str, ...]
   rows: list[Row]
   skipped: int
+  known: frozenset[tuple[str, ...]]
 
   @property
   def classes(self) -> np.ndarray:
@@ -88,21 +90,9 @@ def read_labeled(source: str, texts: Sequence[str], label: str, tokenizer: Token
     InputError: the file cannot be read, its columns are not clear, or too few rows can be used.
   """
   columns, label = find_columns(source, tuple(texts), label)
-  usable: list[Row] = []
-  problems: list[str] = []
-  for row in read_usable(source, columns, label):
-    problem = str(row) if isinstance(row, InputError) else _problem(row, columns, label)
-    if problem or isinstance(row, InputError):
-      problems.append(problem)
-    else:
-      usable.append(row)
-  usable, without_tokens = _with_tokens(usable, tokenizer)
-  problems += without_tokens
+  usable, skipped = _usable_rows(source, columns, label, tokenizer)
   counts = collections.Counter(row.label or "" for row in usable)
   rare = {name: count for name, count in counts.items() if count < MIN_OF_LABEL}
-  if problems:
-    more = f"; and {len(problems) - _SHOWN:,} more" if len(problems) > _SHOWN else ""
-    log(f"{counted(len(problems), 'row')} cannot be used: {'; '.join(problems[:_SHOWN])}{more}")
   if rare:
     shown = ", ".join(f"{name[:50]!r} ({count})" for name, count in sorted(rare.items())[:_SHOWN])
     more = f" and {len(rare) - _SHOWN:,} more" if len(rare) > _SHOWN else ""
@@ -117,7 +107,45 @@ def read_labeled(source: str, texts: Sequence[str], label: str, tokenizer: Token
       f"{source}: {len(rows):,} usable rows with {len(labels)} labels of {MIN_OF_LABEL} rows or "
       f"more in column {label!r}; {MIN_ROWS} rows and 2 labels are needed"
     )
-  return Labeled(columns, label, labels, rows, len(problems) + sum(rare.values()))
+  known = frozenset(tuple(row.texts) for row in usable)
+  return Labeled(columns, label, labels, rows, skipped + sum(rare.values()), known)
+
+
+def read_unlabeled(source: str, table: Labeled, tokenizer: Tokenizer) -> list[Row]:
+  """The rows of a table of the same columns whose texts have no label in the other one; logs those
+  that cannot be used.
+
+  Raises:
+    InputError: the file cannot be read, lacks a column, or no row is left.
+  """
+  usable, _ = _usable_rows(source, table.columns, "", tokenizer)
+  rows = [row for row in usable if tuple(row.texts) not in table.known]
+  if not rows:
+    raise InputError(
+      f"--pool={source}: has no row without a label in the other table; {len(usable):,} rows can "
+      "be used"
+    )
+  return rows
+
+
+def _usable_rows(
+  source: str, columns: tuple[str, ...], label: str, tokenizer: Tokenizer
+) -> tuple[list[Row], int]:
+  """The rows that can be used, and how many others there are, which are logged; label "": none."""
+  usable: list[Row] = []
+  problems: list[str] = []
+  for row in read_usable(source, columns, label or None):
+    problem = str(row) if isinstance(row, InputError) else _problem(row, columns, label)
+    if problem or isinstance(row, InputError):
+      problems.append(problem)
+    else:
+      usable.append(row)
+  usable, without_tokens = _with_tokens(usable, tokenizer)
+  problems += without_tokens
+  if problems:
+    more = f"; and {len(problems) - _SHOWN:,} more" if len(problems) > _SHOWN else ""
+    log(f"{counted(len(problems), 'row')} cannot be used: {'; '.join(problems[:_SHOWN])}{more}")
+  return usable, len(problems)
 
 
 def write_splits(table: Labeled, splits: dict[str, np.ndarray], folder: str) -> None:
@@ -134,7 +162,10 @@ def write_splits(table: Labeled, splits: dict[str, np.ndarray], folder: str) -> 
 
 def _problem(row: Row, columns: Sequence[str], label: str) -> str:
   """Why a row cannot be used; "" if it can."""
-  for column, cell in zip((*columns, label), (*row.texts, row.label or ""), strict=True):
+  cells = dict(zip(columns, row.texts, strict=True))
+  if label:
+    cells[label] = row.label or ""
+  for column, cell in cells.items():
     if not cell.strip():
       return f"{row.location}: column {column!r} is empty"
     # No tokenizer could encode it as UTF-8.

@@ -8,6 +8,7 @@ import random
 import re
 import shutil
 import unicodedata
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -293,12 +294,32 @@ def test_rows_of_a_pool_are_ranked(untuned, run_label, tickets, pretrained, tmp_
   assert len(ranked) == 4 and result["pool"]["rows"] == 10
   assert "the 4 of 10 rows to label next" in told and "so stop." in told
   assert "warning: 1 of 10 rows are longer than the context of 64 tokens: " in told
-  shutil.rmtree(untuned)
-  with pool.open("w", newline="") as file:  # a row that has a label, and one that is empty
-    csv.writer(file).writerows([["text"], [rows_of(tickets.path)[0]["text"]], [" "]])
-  with pytest.raises(InputError, match=r"--pool=.*: has no row without a label"):  # before work
-    label.run(tickets.path, pretrained, untuned, label="team", pool=str(pool))
-  assert not os.path.exists(untuned)
+  arguments = tickets.path, pretrained, untuned
+  for given, change, message in [
+    (untuned / "pool.csv", "", "pool.csv: would be overwritten; name another file"),
+    (pool, "a label", "pool.csv: was edited, and would be overwritten; move it"),
+  ]:
+    (untuned / "pool.csv").open("a").write(change)
+    with pytest.raises(InputError, match=message):
+      label.run(*arguments, label="team", pool=str(given))
+
+
+def test_a_pool_without_rows_to_label(tickets, pretrained, tmp_path, capsys):
+  table, pool = tmp_path / "tickets.csv", tmp_path / "pool.csv"
+  rare = "\nthe ship is late again,rare,900\n"
+  table.write_text(Path(tickets.path).read_text().rstrip("\n") + rare)
+  known = rows_of(table)[0]["text"]
+  with pool.open("w", newline="") as file:
+    csv.writer(file).writerows([["text"], [known], [" "], ["\u200b"], ["the ship is late again"]])
+  message = r"--pool=.*: has no row without a label in the other table; 2 rows can be used"
+  with pytest.raises(InputError, match=message):  # before work
+    label.run(str(table), pretrained, str(tmp_path / "run"), label="team", pool=str(pool))
+  told = capsys.readouterr().err
+  assert "2 rows cannot be used: " in told and f"{pool}:4: the tokenizer drops all" in told
+  pool.write_text("words\nthe cat\n")
+  with pytest.raises(InputError, match=r"pool\.csv.*: no column 'text'"):
+    label.run(str(table), pretrained, str(tmp_path / "run"), label="team", pool=str(pool))
+  assert not (tmp_path / "run").exists()
 
 
 def test_epochs_and_minutes_limit_finetuning(untuned, run_label, tickets, pretrained):

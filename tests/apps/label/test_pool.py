@@ -75,3 +75,11 @@ def test_what_is_said_of_a_simulation():
   assert "so label at random" in told and "now 5.0 and 4.0 points, so label more" in told
   told = about_pool(simulated | {"gain": 0.02}, curve | {"gain": 0.01}, 100)
   assert "so label in this order" in told and told.endswith("so stop.")
+  told = about_pool({}, {"model": "probe", "probe": [1.0, 1.0], "gain": 0.0}, 100)
+  assert "too few, or too alike" in told and told.endswith("now 0.0 and 0.0 points, so stop.")
+
+
+def test_near_duplicates_leave_nothing_to_simulate():
+  classes, groups = np.arange(100) % 2, np.minimum(np.arange(100), 20)  # 80 rows are one group
+  features = np.random.default_rng(3).normal(size=(100, 4))
+  assert simulate(features, classes, groups, 2, 1.0) == {}
