@@ -9,8 +9,7 @@ import numpy as np
 
 from gpt_jax.apps.label.table import Labeled
 from gpt_jax.apps.report import pages
-from gpt_jax.errors import InputError
-from gpt_jax.files import atomic_file, open_regular, read_json, refuse_url, write_json
+from gpt_jax.files import atomic_file, open_regular, refuse_url
 from gpt_jax.parallel.processes import log
 
 _CLAIM = "label.json"
@@ -24,7 +23,6 @@ def check_workdir(workdir: str) -> None:
 
 def claim_workdir(workdir: str, table: Labeled, checkpoint: str, seed: int) -> None:
   """Writes label.json, or checks that it is of the same rows, columns, checkpoint and seed."""
-  path = os.path.join(workdir, _CLAIM)
   claim = {
     "text columns": list(table.columns),
     "label column": table.label,
@@ -32,27 +30,7 @@ def claim_workdir(workdir: str, table: Labeled, checkpoint: str, seed: int) -> N
     "checkpoint": checkpoint,
     "seed": seed,
   }
-  try:
-    os.makedirs(workdir, exist_ok=True)
-    write_json(path, claim, overwrite=False)
-  except FileExistsError:
-    try:
-      saved = read_json(path)
-    except (OSError, ValueError) as error:
-      raise InputError(f"{path}: {error}; use another workdir") from error
-    if not isinstance(saved, dict):
-      raise InputError(f"{path}: not as this program writes it; use another workdir") from None
-    changes = []
-    for name, value in claim.items():
-      if saved.get(name) != value:
-        changes.append(f"{name}: {str(saved.get(name))[:200]} != {str(value)[:200]}")
-    if changes:
-      raise InputError(
-        f"--workdir={workdir} holds the result of another command ({'; '.join(changes)}); use "
-        "another folder"
-      ) from None
-  except OSError as error:
-    raise InputError(f"--workdir={workdir}: cannot be written ({error.strerror})") from error
+  pages.claim_workdir(workdir, _CLAIM, claim)
 
 
 def cached(

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from gpt_jax.apps.report import pages
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.data.workers import spawned_pool
 from gpt_jax.errors import InputError
@@ -35,6 +36,7 @@ from gpt_jax.training.plan_file import read_plan
 TASKS = ("sst2", "cola", "mrpc", "rte", "stsb", "trec")  # those whose files are there
 WITHOUT_DATA = ("story-ending",)  # its rows are part of this package
 SHORT_ROWS = 64
+_CLAIM = "real.json"
 _GIGABYTE = 1e9
 
 
@@ -68,7 +70,7 @@ def run(
   short: bool = False,
 ) -> dict[str, Any]:
   """Fine-tunes the model on each task by configs/finetune_encoder.py:minilm; finished runs are
-  skipped. Writes results.md and results.json.
+  skipped. Writes results.md and results.json, where tasks of earlier calls stay.
 
   Args:
     workdir: the folder for everything.
@@ -80,15 +82,20 @@ def run(
     short: few rows and one epoch, to see that everything runs. The results are meaningless.
 
   Raises:
-    InputError: a missing package or file, or an unknown task.
+    InputError: a missing package or file, a task that is unknown or cannot be compared, or a
+      workdir of something else.
   """
   refuse_url(workdir)
+  pages.check_workdir(workdir, _CLAIM)
   model, part = model_folder(), "short" if short else rows or "all"
+  chosen = {name: _comparable(name, peers) for name in tasks or _tasks_there(data)}
+  claim = {"data": os.path.abspath(data) if data else "", "short": short}
+  pages.claim_workdir(workdir, _CLAIM, claim)
   trainers = {"gpt_jax": _ours, "transformers": _theirs} if peers else {"gpt_jax": _ours}
-  results: dict[str, Any] = {}
-  for name in tasks or _tasks_there(data):
+  path = os.path.join(workdir, "results.json")
+  results: dict[str, Any] = _read(path) if os.path.exists(path) else {}
+  for name, task in chosen.items():
     config = _config(name, SHORT_ROWS if short else rows, short)
-    task = find(name)
     truth = task.value(np.array([example.label for example in task.examples(data, "dev")]))
     runs: dict[str, list[Trained]] = {trainer: [] for trainer in trainers}
     for seed in range(seeds):
@@ -101,7 +108,7 @@ def run(
     # After each task, so that a long call that is stopped has shown something.
     count = len(evenly(task.examples(data, "train"), config.train_examples))
     results[name] = {"rows": count, **_measure(task, truth, runs)}
-    write_json(os.path.join(workdir, "results.json"), results)
+    write_json(path, results)
     with atomic_file(os.path.join(workdir, "results.md")) as file:
       file.write(describe(results, short))
   print(describe(results, short))
@@ -130,8 +137,29 @@ def _tasks_there(data: str) -> Sequence[str]:
   return found
 
 
+def _comparable(name: str, peers: bool) -> LabeledTask:
+  """A task of labels of whole texts. Raises InputError if it is another."""
+  task = find(name)
+  if task.not_per_text:
+    raise InputError(f"--tasks={name}: {task.not_per_text}")
+  if peers and task.head.get("pooling") == "per_choice":
+    raise InputError(f"--tasks={name}: chooses among texts, which --peers does not train")
+  return task
+
+
+def _read(path: str) -> dict[str, Any]:
+  """A file that an earlier call wrote. Raises InputError if it is damaged."""
+  try:
+    value = read_json(path)
+  except (OSError, ValueError) as error:
+    raise InputError(f"{path}: cannot be read ({error}); remove it") from error
+  if not isinstance(value, dict):
+    raise InputError(f"{path}: not as this program writes it; remove it")
+  return value
+
+
 def _config(name: str, rows: int, short: bool) -> finetune.FinetuneConfig:
-  config = load_config(f"configs/finetune_encoder.py:minilm:{name}")
+  config = load_config(f"finetune_encoder:minilm:{name}")
   never = 10**9  # steps; the last one is evaluated anyway
   train = dataclasses.replace(config.train, evaluate_every=never)
   if short:
@@ -147,7 +175,10 @@ def _train_or_read(folder: str, train: Callable[[], Predicted]) -> Trained:
     # A fresh process each: its memory is its own, and torch and JAX do not share threads.
     with _terminating_children(), spawned_pool(1) as process:
       write_json(path, process.submit(_measured, train).result()._asdict())
-  return Trained(**read_json(path))
+  try:
+    return Trained(**_read(path))
+  except TypeError as error:
+    raise InputError(f"{path}: not as this program writes it; remove it") from error
 
 
 @contextlib.contextmanager

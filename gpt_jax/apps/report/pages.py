@@ -3,11 +3,18 @@
 import contextlib
 import os
 from collections.abc import Iterator
-from typing import IO
+from typing import IO, Any
 
 from gpt_jax.checkpoints.run_folder import listing
 from gpt_jax.errors import InputError
-from gpt_jax.files import atomic_file, check_path, is_folder, open_regular
+from gpt_jax.files import (
+  atomic_file,
+  check_path,
+  is_folder,
+  open_regular,
+  read_json,
+  write_json,
+)
 from gpt_jax.programs.outputs import is_taken
 
 
@@ -55,6 +62,40 @@ def check_workdir(workdir: str, result: str, beside: tuple[str, ...] = ()) -> No
       f"--workdir={workdir} holds {foreign[0]!r} but no {result}: not a folder of this program; "
       "use another"
     )
+
+
+def claim_workdir(workdir: str, name: str, claim: dict[str, Any]) -> None:
+  """Writes what a workdir is of into a file there.
+
+  Args:
+    name: of the file.
+    claim: JSON values.
+
+  Raises:
+    InputError: the file is there and says something else, or it cannot be written.
+  """
+  path = os.path.join(workdir, name)
+  try:
+    os.makedirs(workdir, exist_ok=True)
+    write_json(path, claim, overwrite=False)
+  except FileExistsError:
+    try:
+      saved = read_json(path)
+    except (OSError, ValueError) as error:
+      raise InputError(f"{path}: {error}; use another workdir") from error
+    if not isinstance(saved, dict):
+      raise InputError(f"{path}: not as this program writes it; use another workdir") from None
+    changes = []
+    for entry, value in claim.items():
+      if saved.get(entry) != value:
+        changes.append(f"{entry}: {str(saved.get(entry))[:200]} != {str(value)[:200]}")
+    if changes:
+      raise InputError(
+        f"--workdir={workdir} holds the result of another command ({'; '.join(changes)}); use "
+        "another folder"
+      ) from None
+  except OSError as error:
+    raise InputError(f"--workdir={workdir}: cannot be written ({error.strerror})") from error
 
 
 def _begins_with(path: str, marker: bytes) -> bool:

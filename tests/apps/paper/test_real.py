@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -10,6 +11,7 @@ import pytest
 from in_process import launch
 
 from gpt_jax.apps.paper import real
+from gpt_jax.errors import InputError
 from gpt_jax.inference.intervals import bootstrap_difference, wilson
 from gpt_jax.tasks.metrics import accuracy
 
@@ -82,18 +84,56 @@ def test_a_stopped_call_ends_its_training(tmp_path):
       time.sleep(0.1)
 
 
-def test_a_run_of_an_earlier_version_has_no_examples_per_second(tmp_path, monkeypatch):
-  """Both are finished, so that nothing is trained."""
+@pytest.fixture
+def finished(tmp_path, monkeypatch):
+  """A workdir in which both trainers have finished, so that nothing is trained."""
   monkeypatch.setattr(real, "model_folder", lambda: "")
+  (tmp_path / "real.json").write_text(json.dumps({"data": "", "short": True}))
   for trainer, pace in (("gpt_jax", {"examples_per_second": 51.5}), ("transformers", {})):
     folder = tmp_path / "story-ending_short" / f"{trainer}_0"
     folder.mkdir(parents=True)
     trained = {"probabilities": [[0.4, 0.6]] * 400, "seconds": 90.0, "memory": 10**9, **pace}
     (folder / "trained.json").write_text(json.dumps(trained))
-  real.run(str(tmp_path), peers=True, short=True)
-  table = (tmp_path / "results.md").read_text()
+  return tmp_path
+
+
+def test_a_run_of_an_earlier_version_has_no_examples_per_second(finished):
+  real.run(str(finished), peers=True, short=True)
+  table = (finished / "results.md").read_text()
   assert "minutes | examples/s | memory, GB |" in table
   assert "| 1.5 | 51.5 | 1.0 |" in table and "| 1.5 |  | 1.0 |" in table
+
+
+def test_tasks_of_earlier_calls_stay_in_the_table(finished, monkeypatch):
+  (finished / "story-ending_short").rename(finished / "story-doing_short")
+  earlier = real.run(str(finished), peers=True, short=True, tasks=["story-doing"])
+  shutil.copytree(finished / "story-doing_short", finished / "story-ending_short")
+  monkeypatch.chdir(finished)  # the config is found from any folder
+  both = real.run(str(finished), peers=True, short=True, tasks=["story-ending"])
+  assert both["story-doing"] == json.loads(json.dumps(earlier))["story-doing"] and len(both) == 2
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"a": 1}'])
+def test_damaged_files_and_other_calls_are_refused(finished, tmp_path_factory, content):
+  trained = finished / "story-ending_short" / "gpt_jax_0" / "trained.json"
+  trained.write_text(content)
+  with pytest.raises(InputError, match=f"{trained}: .*; remove it"):
+    real.run(str(finished), short=True)
+  with pytest.raises(InputError, match="short: True != False"):
+    real.run(str(finished))
+  for tasks, message in [
+    (["story-tags"], "--tasks=story-tags: labels every word"),
+    (["story-next"], "--tasks=story-next: chooses among texts, which --peers does not"),
+    ([""], "no task ''"),
+  ]:
+    with pytest.raises(InputError, match=message):
+      real.run(str(finished), short=True, peers=True, tasks=tasks)
+  foreign = tmp_path_factory.mktemp("foreign")
+  (foreign / "results.json").write_text("mine")
+  for workdir in (foreign, foreign / "results.json"):
+    with pytest.raises(InputError, match=r"workdir=.*results\.json"):
+      real.run(str(workdir), short=True)
+  assert (foreign / "results.json").read_text() == "mine"
 
 
 def test_the_interval_of_an_accuracy_is_like_wilsons():
