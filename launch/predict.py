@@ -72,8 +72,6 @@ def main():
     "weights": WEIGHTS.value,
   }
   if ADAPTER.value:
-    if options.pop("weights") != DEFAULTS["weights"]:
-      raise InputError("--weights: is for one model; leave it out with --adapter")
     if len(CHECKPOINT.value) > 1:
       raise InputError("--adapter: goes with one --checkpoint, their base")
     predict.run_adapters(CHECKPOINT.value[0], ADAPTER.value, INPUT.value, OUT.value, **options)

@@ -42,6 +42,14 @@ class Adapter(Config):
     "", "regular expression of other parameters of the trunk that train in full, such as /bias$"
   )
 
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    for name, pattern in (("targets", self.targets), ("trained", self.trained)):
+      try:
+        re.compile(pattern)
+      except re.error as error:
+        raise InputError(f"adapter.{name}={pattern}: no regular expression ({error})") from error
+
   @property
   def scale(self) -> float:
     """The factor on A B."""
@@ -132,6 +140,7 @@ class AdaptedModel:
     sizes = self._input_sizes({**heads, "trunk": trunk}, example)
     c, vocab_size = self._adapter, self.config.trunk.vocab_size
     changes: dict[str, Any] = {}
+    in_full: list[str] = []
     for number, (path, x) in enumerate(flat.items()):
       if path in TABLES:  # a change of rank r would be of all rows, also of those not trained
         if self._new_rows:
@@ -147,12 +156,13 @@ class AdaptedModel:
         changes[f"{path}/b"] = jnp.zeros((c.rank, *x.shape[axes:]))
       elif c.trained and re.search(c.trained, path):
         changes[path] = jnp.zeros_like(x)
+        in_full.append(path)
     kernels = sorted(sizes.keys() - {*TABLES})
     if c.rank and not any(re.search(c.targets, path) for path in kernels):
       raise InputError(
         f"adapter.targets={c.targets}: matches no kernel of the trunk: {', '.join(kernels)}"
       )
-    if c.trained and not any(re.search(c.trained, path) for path in changes):
+    if c.trained and not in_full:
       raise InputError(
         f"adapter.trained={c.trained}: matches no other parameter of the trunk: "
         f"{', '.join(sorted(flat.keys() - {*kernels, *TABLES}))}"
@@ -222,11 +232,24 @@ def merged(params: Mapping[str, Any], adapter: Adapter) -> dict[str, Any]:
   for path in flat:
     if f"{path}/a" in changes:
       a, b = changes[f"{path}/a"], changes[f"{path}/b"]
-      product = a.reshape(-1, a.shape[-1]) @ b.reshape(len(b), -1)
+      product = low_rank_product(a.reshape(-1, a.shape[-1]), b.reshape(len(b), -1))
       flat[path] = flat[path] + adapter.scale * product.reshape(flat[path].shape)
     elif path in changes:
       flat[path] = _added(flat[path], changes[path])
   return {**rest, "trunk": unflatten_dict(flat, sep="/")}
+
+
+def low_rank_product(a: Any, b: Any) -> Any:
+  """A [I, r] times B [r, O]; of NumPy arrays to the same bits on every machine, since a digest of
+  merged weights tells which base an adapter is of.
+  """
+  if not isinstance(a, np.ndarray):
+    return a @ b
+  # A BLAS adds up in an order of its CPU's.
+  product = np.zeros((len(a), b.shape[1]), np.float32)
+  for column, row in zip(a.T, b, strict=True):
+    product += np.multiply.outer(column, row)
+  return product
 
 
 def with_rows(trunk: Any, rows: int) -> Any:

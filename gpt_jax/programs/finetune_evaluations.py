@@ -71,7 +71,7 @@ def make_evaluations(
   elif config.distill is not None:
     predict = _predict_student(predict)
   measure = make_measure(config, task, dev_set, predict)
-  return measure, make_report(config, task, dev_set, predict, data_dir)
+  return measure, make_report(config, task, dev_set, predict, data_dir, start)
 
 
 def _joint_predictor(
@@ -133,6 +133,7 @@ def make_report(
   dev_set: Encoded,
   predict: Callable[..., Any],
   data_dir: str,
+  start: Start,
 ) -> Callable[[Any, int, str], None]:
   """The function from a run's last parameters, their step and its folder to what dev_report writes
   there of the run's best checkpoint; it does nothing for tasks that have no report.
@@ -140,6 +141,7 @@ def make_report(
   Args:
     predict: from make_task_predictor.
     data_dir: see write_dev_report.
+    start: of the run; brings the base of an adapter.
   """
 
   def write(params, step: int, workdir: str) -> None:
@@ -150,7 +152,12 @@ def make_report(
         saved = {name: x for name, x in params.items() if name != BASE}
         shapes = jax.tree.map(_abstract, saved)
         saved, _, step = restore_params(os.path.join(workdir, "best"), shapes)
-        params = {**params, **saved}
+        if config.adapter is not None:
+          base = params[BASE]
+          if any(x.is_deleted() for x in jax.tree.leaves(base)):  # with a stopped run's state
+            base = start.base(jax.tree.map(lambda x: x.sharding, base))
+          saved[BASE] = base
+        params = saved
       probabilities = predict(params, dev_set, config.batch_size)
       if not is_main_process():
         return

@@ -109,6 +109,11 @@ def _start_from_scratch(config: FinetuneConfig, tokenizer: str) -> Start:
 def _in_windows(config: FinetuneConfig, format: Format) -> Format:
   if not config.windows:
     return format
+  if format.writes_answers:
+    raise InputError(
+      f"windows={config.windows}: a text-to-text model writes its labels, and reads no windows; "
+      "leave windows empty"
+    )
   stride = config.window_stride
   return from_json({"type": "windowed_format", "format": to_json(format), "stride": stride})
 

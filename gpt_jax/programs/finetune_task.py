@@ -375,7 +375,7 @@ def trained_layers(
   blocks = max(map(below, paths)) - 1
   if train_layers is not None and train_layers > blocks:
     raise InputError(
-      f"train_layers={train_layers}: the checkpoint has {counted(blocks, 'block')}; none trains "
+      f"train_layers={train_layers}: the model has {counted(blocks, 'block')}; none trains "
       "all, with the embeddings"
     )
   # Discriminative rates (section 3.2): a layer has the rate of the layer above it times decay; the

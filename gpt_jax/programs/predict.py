@@ -91,7 +91,9 @@ def run(
   _check_source(source, data_dir, split, keep)
   _check_threshold(threshold, precision)
   _check_output(output, source, data_dir, overwrite)
-  ensemble = loaded or _load(checkpoint, beams, length_penalty, weights)
+  ensemble = loaded or _load(checkpoint, weights)
+  if beams != 1:
+    ensemble = dataclasses.replace(ensemble, task=ensemble.task.with_search(beams, length_penalty))
   task = ensemble.task
   rows = _examples(task, source, data_dir, split or "test")
   kept = _kept_columns(source, keep, task) if source and keep else [{}] * len(rows)
@@ -122,11 +124,13 @@ def run_adapters(
     adapters: "NAME=DIR" of each; see load_adapters.
     source: see run.
     output: out.tsv stands for out.NAME.tsv of each.
-    options: others of run.
+    options: others of run, but for weights.
 
   Returns:
     The predictions by the adapter's name.
   """
+  if options.get("weights", "float32") != "float32":
+    raise InputError("--weights: is for one model; leave it out with --adapter")
   if output == "-":
     raise InputError("--adapter: name a file by --out; each adapter writes one beside it")
   stem, suffix = os.path.splitext(output)
@@ -141,22 +145,19 @@ def run_adapters(
   return results
 
 
-def _load(checkpoint: str | Sequence[str], beams: int, length_penalty: float, weights: str) -> Any:
+def _load(checkpoint: str | Sequence[str], weights: str) -> Any:
   """The model: an Ensemble, or the TF-IDF classifier that launch/label.py wrote."""
   checkpoints = [checkpoint] if isinstance(checkpoint, str) else checkpoint
   if len(checkpoints) == 1 and is_tfidf(checkpoints[0]):
     if weights != "float32":
       raise InputError(f"weights={weights}: {checkpoints[0]} is a TF-IDF classifier; leave it out")
-    loaded: Any = load_tfidf(checkpoints[0])
-  else:
-    exact = load_ensemble(checkpoints)
-    loaded = exact.with_weights(weights)
-    if weights != "float32":
-      share, size = loaded.nbytes / exact.nbytes, loaded.nbytes / 1e6
-      log(f"{weights} weights: {size:,.1f} MB, {share:.1%} of {exact.nbytes / 1e6:,.1f} in float32")
-  if beams == 1:
-    return loaded
-  return dataclasses.replace(loaded, task=loaded.task.with_search(beams, length_penalty))
+    return load_tfidf(checkpoints[0])
+  exact = load_ensemble(checkpoints)
+  loaded = exact.with_weights(weights)
+  if weights != "float32":
+    share, size = loaded.nbytes / exact.nbytes, loaded.nbytes / 1e6
+    log(f"{weights} weights: {size:,.1f} MB, {share:.1%} of {exact.nbytes / 1e6:,.1f} in float32")
+  return loaded
 
 
 def _check_source(

@@ -90,8 +90,11 @@ class Start:
 
   def apply_base(self, state: TrainState, trainer: Trainer) -> TrainState:
     """A state with the checkpoint's trunk as the base of its adapter."""
-    trunk = {"trunk": self.params["trunk"]}
-    return state._replace(base=jax.device_put(trunk, trainer.shardings.base))
+    return state._replace(base=self.base(trainer.shardings.base))
+
+  def base(self, shardings: Any) -> Any:
+    """The checkpoint's trunk as the base of an adapter, on the devices."""
+    return jax.device_put({"trunk": self.params["trunk"]}, shardings)
 
   @property
   def new_rows(self) -> list[int]:

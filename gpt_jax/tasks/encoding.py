@@ -211,11 +211,12 @@ class Encoded:
     """
     text_lengths, lengths = self._whole, self.lengths  # [N, C, F] and [N, C]
     truncated = self.kept < text_lengths
-    count = (lengths > 0).sum(axis=1)
+    present = lengths > 0
+    count = present.sum(axis=1)
     least = f"{count.min()} to " if count.min() < count.max() else ""
     sequences = f" of {least}{count.max()} sequences" if count.max() > 1 else ""
     lines = [
-      f"{len(self)} examples{sequences}, in tokens: median {np.median(lengths[lengths > 0]):.0f}, "
+      f"{len(self)} examples{sequences}, in tokens: median {np.median(lengths[present]):.0f}, "
       f"longest {lengths.max()}"
     ]
     if balance:
@@ -225,7 +226,7 @@ class Encoded:
       if truncated[..., f].any():
         lost = 1 - self.kept[..., f].sum() / text_lengths[..., f].sum()
         lines.append(
-          f"field {f + 1}: truncated in {truncated[..., f].mean():.1%} of sequences, "
+          f"field {f + 1}: truncated in {truncated[present, f].mean():.1%} of sequences, "
           f"{lost:.1%} of its tokens"
         )
     if not truncated.any():

@@ -1,5 +1,7 @@
 """Adapters: only they and the head are trained and saved, and what is loaded is merged."""
 
+import dataclasses
+import json
 import os
 import shutil
 
@@ -14,7 +16,7 @@ from gpt_jax.batch import Batch, Labels, Rows
 from gpt_jax.checkpoints.load import load_adapters, load_model
 from gpt_jax.checkpoints.restore import restore_params
 from gpt_jax.errors import InputError
-from gpt_jax.models.adapter import BASE, AdaptedModel, Adapter, merged
+from gpt_jax.models.adapter import BASE, AdaptedModel, Adapter, low_rank_product, merged
 from gpt_jax.models.loss import model_loss
 from gpt_jax.models.model import ModelConfig, make_heads
 from gpt_jax.models.transformer import TransformerConfig
@@ -111,6 +113,12 @@ def test_several_adapters_share_their_base(run, base, animals, tmp_path):
     lines = (tmp_path / f"out.{name}.tsv").read_text().splitlines()
     assert lines[0].startswith("text\tprediction\t") and len(lines) == 31
   assert results["one"] != results["two"]
+  for options, message in [
+    ({"beams": 4}, "beams=4: is for translations"),
+    ({"weights": "int8"}, "--weights: is for one model"),
+  ]:
+    with pytest.raises(InputError, match=message):
+      predict.run_adapters(base, adapters, dev, str(tmp_path / "other.tsv"), **options)
   with pytest.raises(InputError, match=r"out\.one\.tsv.*exists"):
     predict.run_adapters(base, adapters, dev, out)
   one, two = load_adapters(load_model(base), adapters).values()
@@ -138,12 +146,44 @@ def test_what_is_no_adapter_of_the_base_is_refused(adapters, message, run, base)
   [
     ({"train_layers": 1}, "train_layers=1: has no use with an adapter"),
     ({"adapter": Adapter(targets="nowhere")}, "adapter.targets=nowhere: matches no kernel"),
+    # Kernels and the rows of special tokens have a change of their own.
+    (
+      {"adapter": Adapter(targets="kernel", trained="tokens|kernel")},
+      "adapter.trained=.*: matches no other param",
+    ),
   ],
 )
 def test_options_that_do_not_go_with_an_adapter(changes, message, base, animals, tmp_path):
   config = FinetuneConfig(**{**vars(CONFIG), **changes})
   with pytest.raises(InputError, match=message):
     finetune.run(config, animals, base, str(tmp_path / "run"))
+
+
+@pytest.mark.parametrize("name", ["targets", "trained"])
+def test_a_pattern_that_is_none_is_refused(name):
+  with pytest.raises(InputError, match=rf"adapter\.{name}=\(: no regular expression \(missing"):
+    Adapter(**{name: "("})
+
+
+@pytest.mark.e2e
+def test_a_run_that_ends_early_has_a_result(base, animals, tmp_path):
+  # So small a rate changes no answer.
+  config = dataclasses.replace(CONFIG, patience=1, optim=OptimConfig(learning_rate=1e-9))
+  (result,) = finetune.run(config, animals, base, str(tmp_path / "run"))
+  assert result["steps"] < CONFIG.train.epochs * 8 and result["best"]["step"] < result["steps"]
+  report = json.loads((tmp_path / "run" / "dev_report.json").read_text())
+  assert report["accuracy"] == pytest.approx(result["best"]["dev_accuracy"])
+
+
+def test_merged_weights_are_added_up_in_order():
+  """Whatever the machine: a digest of them says which base an adapter is of."""
+  rng = np.random.default_rng(0)
+  a, b = rng.normal(size=(5, 9)).astype("f4"), rng.normal(size=(9, 7)).astype("f4")
+  expected = np.zeros((5, 7), np.float32)
+  for i, o in np.ndindex(5, 7):
+    for r in range(9):
+      expected[i, o] += a[i, r] * b[r, o]
+  np.testing.assert_array_equal(low_rank_product(a, b), expected)
 
 
 def test_merged_weights_compute_the_same_and_the_base_has_no_gradient(tiny_tokenizer):

@@ -15,6 +15,7 @@ from gpt_jax.errors import InputError
 from gpt_jax.models.adapter import Adapter
 from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.heads.regress import RegressHead
+from gpt_jax.models.heads.windows import WindowsHead
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.parallel.mesh import MeshConfig
@@ -59,10 +60,10 @@ def teacher_of(tmp_path_factory, make_run, tiny_tokenizer, animals):
     meta = {
       "task": to_json(task),
       "trained_special": list(tiny_tokenizer.special.names),
-      "sequence_format": {"type": "gpt_format"},
+      "sequence_format": {"type": "gpt_format" if head else "text_to_text"},
     }
     folder = tmp_path_factory.mktemp("teacher") / "run"
-    return make_run(folder, ModelConfig(sizes, (head,)), **meta)
+    return make_run(folder, ModelConfig(sizes, (head,) if head else ()), **meta)
 
   return make
 
@@ -187,11 +188,14 @@ def test_options_that_do_not_go_with_distillation(changes, message, teacher, ani
 
 
 def test_what_cannot_teach_is_refused(teacher_of, make_run, tiny_tokenizer, animals, tmp_path):
+  windowed = WindowsHead(ClassifyHead(2))
   language = make_run(tmp_path / "lm", ModelConfig(TRUNK.with_vocabulary(tiny_tokenizer)))
   for checkpoint, message in [
     ("none", "checkpoint=none: distill needs a teacher"),
     (language, "must be fine-tuned to give each example one label; this is a language model"),
     (teacher_of(RegressHead()), "must be fine-tuned .*; this is a model of table"),
+    (teacher_of(None), "must be fine-tuned .*; this is a model of table that writes its labels"),
+    (teacher_of(windowed), "the teacher reads windows or bare texts, the student would not"),
     (
       teacher_of(shared_layers=True),
       "takes blocks of a transformer, of which each has its parameters",

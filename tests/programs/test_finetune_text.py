@@ -186,6 +186,12 @@ def test_its_steps_replay(run, data_dir):
       "adversarial: attacks the loss of a head for labels",
     ),
     (
+      lambda run, data, folder: finetune.run(
+        dataclasses.replace(CONFIG, windows="mean"), data, run, f"{folder}/run"
+      ),
+      "windows=mean: a text-to-text model writes its labels, and reads no windows",
+    ),
+    (
       lambda run, data, folder: evaluate.run(run, data, attack="fgm", radius=[1]),
       "--attack: .*best writes its labels as text",
     ),
@@ -198,6 +204,7 @@ def test_its_steps_replay(run, data_dir):
     "probe",
     "smoothing",
     "adversarial",
+    "windows",
     "attack",
     "label",
     "log_probs",

@@ -23,6 +23,13 @@ ROOM = CONTEXT - 2  # start and extract
 SIZES = [3, 30, 31, 100, 12, 75, 30, 8]
 
 
+class Halves(GPTFormat):
+  """Leaves half of the room to each of two texts."""
+
+  def truncate(self, lengths, context):
+    return np.minimum(lengths, context // 2 - 2)
+
+
 def examples(sizes, others=()):
   rng = np.random.default_rng(0)
   texts = [(words(rng, size, size), *others) for size in sizes]
@@ -56,6 +63,12 @@ def test_windows_are_full_and_leave_nothing_out(length, stride):
   read = {i for begin in begins for i in range(begin, begin + min(length, ROOM))}
   assert read == set(range(length)) and begins == sorted(set(begins))
   assert len(begins) <= 2 or set(np.diff(begins)[:-1]) == {min(stride or ROOM, ROOM)}
+
+
+def test_a_report_counts_the_windows_that_there_are():
+  """Every other text is cut, in all windows of all examples, however many slots are empty."""
+  data = encoded(SIZES, others=(" ".join(["7"] * 40),), format=WindowedFormat(Halves()))
+  assert "field 2: truncated in 100.0% of sequences" in data.report()
 
 
 @pytest.mark.parametrize("stride, others", [(0, ()), (20, ("7 8 9",))])

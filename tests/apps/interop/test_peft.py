@@ -68,6 +68,36 @@ def test_an_export_is_read_back(run, tmp_path):
     load_model(out)
 
 
+@pytest.mark.parametrize(
+  ("settings", "arrays", "message"),
+  [
+    ({"r": None}, {}, "adapter_config.json: r is None: should be a number above 0"),
+    ({"r": 0}, {}, "r is 0: should be"),
+    ({"lora_alpha": "x"}, {}, "lora_alpha is 'x': should be"),
+    ({"init_lora_weights": "pissa_niter_4"}, {}, "init_lora_weights=pissa_niter_4: of a base"),
+    ({"lora_bias": True}, {}, "lora_bias is True: only False is supported"),
+    ({"r": 64}, {}, r"lora_A.weight is \[2, 32\], and should be \[64, 32\]"),
+    ({}, {"lora_B.bias": np.zeros(32)}, "lora_B.bias: is not of W"),
+    ({}, {"lora_A.weight": np.zeros((2, 31))}, r"is \[2, 31\], and should be \[2, 32\]"),
+    ({}, {"lora_B.weight": np.full((32, 2), np.nan)}, "adapter_model.* holds numbers that are not"),
+  ],
+)
+def test_what_is_no_lora_is_refused(run, tmp_path, settings, arrays, message):
+  from safetensors.numpy import load_file, save_file
+
+  out = tmp_path / "peft"
+  export.run(f"{run[0]}/run/best", str(out), "peft")
+  config = json.loads((out / "adapter_config.json").read_text())
+  (out / "adapter_config.json").write_text(json.dumps(config | settings))
+  stored = load_file(out / "adapter_model.safetensors")
+  (first, *_) = (name for name in stored if name.endswith("query.lora_A.weight"))
+  for name, x in arrays.items():
+    stored[first.replace("lora_A.weight", name)] = x.astype(np.float32)
+  save_file(stored, out / "adapter_model.safetensors")
+  with pytest.raises(InputError, match=message):
+    load_model(str(out))
+
+
 def test_what_peft_does_not_hold_is_refused(run, finetuned, tmp_path):
   folder, config = run
   with pytest.raises(InputError, match="a whole model; give the run of an adapter"):

@@ -19,6 +19,7 @@ HELP = "the LoRA adapter of an encoder or GPT as PEFT has it, without its base"
 CONFIG, WEIGHTS, OURS = "adapter_config.json", "adapter_model.safetensors", "gpt_jax.json"
 _PREFIX = "base_model.model."
 _ROWS = "token_adapter.trainable_tokens_delta"  # the rows themselves, of peft 0.15 or newer
+_CHANGES_BASE = ("pissa", "olora", "corda", "loftq")  # ways to begin, by init_lora_weights
 _TASKS = {
   "ForSequenceClassification": "SEQ_CLS",
   "ForTokenClassification": "TOKEN_CLS",
@@ -31,6 +32,7 @@ _PLAIN = {
   "bias": "none",
   "use_dora": False,
   "use_rslora": False,
+  "lora_bias": False,
   "rank_pattern": {},
   "alpha_pattern": {},
 }
@@ -66,7 +68,7 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
   meta = dict(meta)
   noted, temperature = meta.pop("adapter"), meta.pop("temperature", None)
   adapter, spec = from_json(noted["config"]), from_json(meta["model"])
-  family = find_family(spec, meta, tokenizer)
+  family = find_family(spec, meta, tokenizer, "peft")
   task = from_json(meta["task"]).build("") if "task" in meta else None
   arrays = jax.tree.map(np.asarray, flatten_dict({**params, **params[BASE]}, sep="/"))
   before = adapt_head(arrays, task, temperature)
@@ -181,6 +183,13 @@ def load(path: str) -> tuple[dict, dict, int, Tokenizer]:
       raise InputError(
         f"{path}/{CONFIG}: {name} is {settings[name]!r}: only {value!r} is supported"
       )
+  begin = str(settings.get("init_lora_weights")).lower()
+  if begin.startswith(_CHANGES_BASE):
+    raise InputError(f"{path}/{CONFIG}: init_lora_weights={begin}: of a base that it changed")
+  for name in ("r", "lora_alpha"):
+    value = settings.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+      raise InputError(f"{path}/{CONFIG}: {name} is {value!r}: should be a number above 0")
   link = os.path.join(path, "base")
   base = link if os.path.exists(link) else str(settings.get("base_model_name_or_path"))
   try:
@@ -192,23 +201,35 @@ def load(path: str) -> tuple[dict, dict, int, Tokenizer]:
 def _overlay(path: str, settings: dict, meta: dict, config: dict, family: Any, base: Any) -> Any:
   """The base's weights with the adapter's head, and each changed matrix as it is read."""
   from gpt_jax.apps.interop.formats.hf.weights import open_weights
+  from gpt_jax.models.adapter import low_rank_product
 
   own = open_weights(os.path.join(path, WEIGHTS), _PREFIX, {})
   names, changed, whole = {}, set(), {}
   for stored, shape in own.shapes.items():
     name = stored.removeprefix(family.prefix)
     names[name] = stored
-    module, is_change, _ = name.partition(".lora_")
+    module, is_change, part = name.partition(".lora_")
     if not is_change:
       whole[name] = shape  # of the head
-    elif f"{module}.weight" in base.shapes:
+    elif f"{module}.weight" not in base.shapes:
+      raise InputError(f"{own.path}: {name}: the base has no {module}.weight")
+    elif part in ("A.weight", "B.weight"):
       changed.add(module)
     else:
-      raise InputError(f"{own.path}: {name}: the base has no {module}.weight")
+      raise InputError(f"{own.path}: {name}: is not of W + B A, which alone is supported")
+  is_conv = family.attention == "causal"  # GPT's Conv1D is [in, out], a Linear [out, in] as B A is
   for module in sorted(changed):
-    for part in "AB":
-      if f"{module}.lora_{part}.weight" not in names:
-        raise InputError(f"{own.path}: holds no {module}.lora_{part}.weight")
+    shape = base.shapes[f"{module}.weight"]
+    if len(shape) != 2:
+      raise InputError(f"{own.path}: {module}: is no matrix in the base")
+    outputs, inputs = shape[:: -1 if is_conv else 1]
+    for part, expected in (("A", (settings["r"], inputs)), ("B", (outputs, settings["r"]))):
+      name = f"{module}.lora_{part}.weight"
+      if name not in names:
+        raise InputError(f"{own.path}: holds no {name}")
+      found = own.shapes[names[name]]
+      if found != expected:
+        raise InputError(f"{own.path}: {name} is {[*found]}, and should be {[*expected]}")
   # Others may give a list: then the array of rows is refused, as one that no trunk has.
   given = settings.get("trainable_token_indices")
   rows = given if isinstance(given, dict) else {}
@@ -233,23 +254,26 @@ def _overlay(path: str, settings: dict, meta: dict, config: dict, family: Any, b
       config["architectures"] = [family.classes + suffix]
       config.pop("id2label", None)  # of the base; meta has the labels of our own adapters
 
+  def own_values(name: str) -> np.ndarray:
+    x = own.read(names[name])
+    if not np.isfinite(x).all():
+      raise InputError(f"{own.path}: {name} holds numbers that are not finite; copy it again")
+    return x
+
   def read(name: str) -> Any:
     module = name.removesuffix(".weight")
     if module in rows:
       x = base.read(name)
       x = np.pad(x, [(0, whole[name][0] - len(x)), (0, 0)])
-      x[rows[module]] = own.read(names[f"{module}.{_ROWS}"])
+      x[rows[module]] = own_values(f"{module}.{_ROWS}")
       return x
     if name in whole:
-      return own.read(names[name])
+      return own_values(name)
     x = base.read(name)
     if module == name or module not in changed:
       return x
-    a, b = own.read(names[f"{module}.lora_A.weight"]), own.read(names[f"{module}.lora_B.weight"])
-    # A Linear is [out, in], as B A is; GPT's Conv1D is [in, out].
-    change = a.T @ b.T if settings.get("fan_in_fan_out") else b @ a
-    if change.shape != x.shape:
-      raise InputError(f"{own.path}: B A of {module} is {list(change.shape)}, not {list(x.shape)}")
+    a, b = own_values(f"{module}.lora_A.weight"), own_values(f"{module}.lora_B.weight")
+    change = low_rank_product(a.T, b.T) if is_conv else low_rank_product(b, a)
     return x + settings["lora_alpha"] / settings["r"] * change
 
   return base._replace(shapes={**base.shapes, **whole}, read=read, notes=own.notes)

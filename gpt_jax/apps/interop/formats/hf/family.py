@@ -124,7 +124,7 @@ def families() -> list[Family]:
   return found
 
 
-def find_family(spec: ModelConfig, meta: dict, tokenizer: Tokenizer) -> Family:
+def find_family(spec: ModelConfig, meta: dict, tokenizer: Tokenizer, format: str = "hf") -> Family:
   """The family that a model can be written as. Raises InputError, with all reasons, if none."""
   candidates = [family for family in families() if family.attention == spec.attention]
   reasons = []
@@ -134,7 +134,7 @@ def find_family(spec: ModelConfig, meta: dict, tokenizer: Tokenizer) -> Family:
       return family
     reasons.append(reason)
   reasons = reasons or [f"transformers has no model of {spec.attention} attention"]
-  raise InputError(f"format=hf: {'; '.join(dict.fromkeys(reasons))}; npz can hold it")
+  raise InputError(f"format={format}: {'; '.join(dict.fromkeys(reasons))}; npz can hold it")
 
 
 def to_ours(layout: Iterable[Array], weights: Weights) -> Arrays:
