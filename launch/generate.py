@@ -75,7 +75,11 @@ def main():
   if FILL.value:
     if prompts:
       raise InputError("--fill: leave out --prompt and --input, whose texts are continued")
-    _print_filled(generate.fill(CHECKPOINT.value, FILL.value, TOP_K.value or 5))
+    for flag in (MAX_TOKENS, TEMPERATURE, TOP_P, SEED, NUM_SAMPLES, BEAMS, WEIGHTS, DRAFT, STREAM):
+      if flag.present:
+        raise InputError(f"--{flag.name}: is for prompts; leave it out with --fill")
+    top_k = TOP_K.value if TOP_K.present else 5
+    _print_filled(generate.fill(CHECKPOINT.value, FILL.value, top_k))
     return
   options: dict[str, Any] = {
     "max_tokens": MAX_TOKENS.value,

@@ -46,7 +46,8 @@ def main():
     from gpt_jax.apps.corpus import extend  # it reads models, which takes JAX
 
     if model := extend.run(settings, OUT.value, EXTEND.value, ADD_TOKENS.value):
-      following = ("evaluate", {"checkpoint": model, "data": OUT.value})
+      further = {"config": "CONFIG", "checkpoint": model, "data": OUT.value, "workdir": "DIR"}
+      following = ("pretrain", further)
   elif ADD_TOKENS.value:
     raise InputError(f"add_tokens={ADD_TOKENS.value}: goes with --extend=DIR, which gets them")
   else:

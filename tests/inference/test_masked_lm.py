@@ -156,6 +156,8 @@ def test_the_command_prints_the_likeliest_tokens(model, launch, finetuned):
   for arguments, message in (
     ([checkpoint, "--fill=the cat"], "has no [MASK]"),
     ([checkpoint, "--fill=the [MASK]", "--prompt=the"], "leave out --prompt"),
+    ([checkpoint, "--fill=the [MASK]", "--beams=4"], "--beams: is for prompts; leave it out"),
+    ([checkpoint, "--fill=the [MASK]", "--top_k=0"], "top_k=0: must be from 1 to the vocabulary's"),
     ([f"--checkpoint={finetuned.pretrained}", "--fill=the [MASK]"], "has no masked-LM head"),
   ):
     code, out, err = launch("generate", *arguments)

@@ -29,6 +29,8 @@ from gpt_jax.data.tokenizers.openai_files import END_OF_WORD
 from gpt_jax.errors import InputError
 from gpt_jax.files import exists
 from gpt_jax.models.model import parameter_shapes
+from gpt_jax.programs.outputs import is_taken
+from gpt_jax.programs.prepare import SETTINGS
 
 MODEL = "model"  # the folder of the extended model, in that of the prepared text
 _UNIGRAM, _BPE = 1, 2  # model_type in the file of a SentencePiece model
@@ -65,6 +67,8 @@ def run(config: corpus.CorpusConfig, out: str, extend: str, add_tokens: int) -> 
     )
   if add_tokens < 1:
     raise InputError(f"add_tokens={add_tokens}: how many tokens to add to {extend}, 1 or more")
+  if is_taken(out) and not exists(os.path.join(out, SETTINGS)):  # fail before the expensive part
+    raise InputError(f"{out} is there already; choose another place")
   model = read_model(extend) if _is_model(extend) else None
   old = model.tokenizer if model else load_tokenizer(extend)
   counts = _count_words(config)
@@ -163,7 +167,7 @@ def _extended(tokenizer: Any, tokens: Sequence[NewToken]) -> Any:
   content, first = json.loads(tokenizer.content), tokenizer.vocab_size
   vocab = content["model"]["vocab"]
   # An added token that is no piece would be numbered anew, after the new ones.
-  vocab.update((added["content"], added["id"]) for added in content["added_tokens"])
+  vocab.update((added["content"], added["id"]) for added in content.get("added_tokens") or ())
   vocab.update(zip(pieces, range(first, first + len(pieces)), strict=True))
   return dataclasses.replace(tokenizer, content=json.dumps(content).encode())
 

@@ -80,12 +80,20 @@ def tokenizer_json():
   return HuggingFaceTokenizer(inner.to_str().encode())
 
 
+def tokenizer_json_alone():
+  """Without a list of added tokens, which others may leave out."""
+  content = json.loads(wordpiece()._tokenizer.to_str())
+  del content["added_tokens"]
+  return HuggingFaceTokenizer(json.dumps(content).encode())
+
+
 KINDS = {
   "SentencePiece BPE": lambda: SentencePieceTokenizer.train(PLAIN, 290),
   "SentencePiece unigram": sentencepiece_unigram,
   "WordPiece": wordpiece,
   "byte-level BPE": lambda: ByteBPETokenizer.train(PLAIN, 280),
   "tokenizer.json": tokenizer_json,
+  "tokenizer.json without added tokens": tokenizer_json_alone,
 }
 
 
@@ -187,6 +195,8 @@ def test_what_is_no_vocabulary_to_extend(source, tmp_path, tiny_tokenizer):
     extend.run(config(source), out, old, 0)
   with pytest.raises(InputError, match="leave --tokenizer"):
     extend.run(config(source, tokenizer=old), out, old, 5)
+  with pytest.raises(InputError, match="old is there already; choose another place"):
+    extend.run(config("nowhere.txt"), old, old, 5)  # before anything is read
   with pytest.raises(InputError, match="no tokenizer here"):
     extend.run(config(source), out, str(tmp_path), 5)
   model = io.BytesIO()
