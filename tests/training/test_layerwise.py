@@ -152,5 +152,5 @@ def test_rates_and_beginnings_by_layer():
 
 
 def test_more_layers_than_there_are_is_refused():
-  with pytest.raises(InputError, match="train_layers=3: the checkpoint has 2 blocks"):
+  with pytest.raises(InputError, match="train_layers=3: the model has 2 blocks"):
     trained_layers(PATHS, TRUNK, 3)
