@@ -223,9 +223,19 @@ def test_weights_of_8_bits_are_written_if_they_answer_the_same(
   logits = session.run(None, inputs)[0]
   found = (np.exp(logits) / np.exp(logits).sum(-1, keepdims=True))[:, 0]
   assert 0 < np.abs(found - [answer["barks"] for answer in expected]).max() < 0.02
-  operations = [node.op_type for node in onnx.load(str(out / "model.onnx")).graph.node]
+  graph = onnx.load(str(out / "model.onnx")).graph
+  operations = [node.op_type for node in graph.node]
   # Of the block q, k and v together, out, and both of the MLP; and W_y.
   assert (operations.count("MatMulInteger"), "Gemm" in operations) == (5, False)
+  # Each row of a table has its own scale, so that its largest number is the largest of 8 bits.
+  arrays = {array.name: onnx.numpy_helper.to_array(array) for array in graph.initializer}
+  looked_up = [
+    arrays.get(node.input[0], np.array(0)) for node in graph.node if node.op_type == "Gather"
+  ]
+  tables = [x for x in looked_up if x.dtype == np.int8]
+  assert len(tables) == 2  # of tokens and of positions
+  for table in tables:
+    assert {*np.abs(table.astype(int)).max(axis=1)} <= {0, 127}
 
   header, first, *rest = Path(finetuned.data_dir, "dev.tsv").read_text().splitlines()
   (tmp_path / "data").mkdir()
