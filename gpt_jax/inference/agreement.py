@@ -27,6 +27,7 @@ class Agreement:
   def kept(self) -> dict[str, float]:
     """The shares of the labels, and of the accuracy, of float32 that are left."""
     before, after = map(np.sum, self.correct)
+    # Where nothing was right, nothing can be lost.
     accuracy = float(after / before) if before else 1.0
     return {"labels": float(self.same.mean()), "accuracy": accuracy}
 
@@ -66,7 +67,7 @@ def check_keep(keep: float) -> None:
   """Raises InputError unless it is a share; fails before the expensive part without scipy, too."""
   if not 0 <= keep <= 1:
     raise InputError(f"keep={keep}: must be a share, from 0 to 1")
-  wilson(1, 1)
+  wilson(1, 1)  # needs scipy
 
 
 def labeled_rows(loaded: LoadedModel, data: str, split: str) -> Encoded:

@@ -91,9 +91,7 @@ def run(
   _check_source(source, data_dir, split, keep)
   _check_threshold(threshold, precision)
   _check_output(output, source, data_dir, overwrite)
-  ensemble = loaded or _load(checkpoint, weights)
-  if beams != 1:
-    ensemble = dataclasses.replace(ensemble, task=ensemble.task.with_search(beams, length_penalty))
+  ensemble = _with_search(loaded or _load(checkpoint, weights), beams, length_penalty)
   task = ensemble.task
   rows = _examples(task, source, data_dir, split or "test")
   kept = _kept_columns(source, keep, task) if source and keep else [{}] * len(rows)
@@ -158,6 +156,12 @@ def _load(checkpoint: str | Sequence[str], weights: str) -> Any:
     share, size = loaded.nbytes / exact.nbytes, loaded.nbytes / 1e6
     log(f"{weights} weights: {size:,.1f} MB, {share:.1%} of {exact.nbytes / 1e6:,.1f} in float32")
   return loaded
+
+
+def _with_search(ensemble: Any, beams: int, length_penalty: float) -> Any:
+  if beams == 1:
+    return ensemble
+  return dataclasses.replace(ensemble, task=ensemble.task.with_search(beams, length_penalty))
 
 
 def _check_source(

@@ -167,6 +167,7 @@ def check_pool(workdir: str, source: str) -> None:
     content = read_bytes(path, MAX_JSON)
   except (OSError, ValueError):  # there is none
     return
+  # Users write labels beside the texts.
   if zlib.crc32(content) != written:
     raise InputError(f"{path}: was edited, and would be overwritten; move it to another folder")
 

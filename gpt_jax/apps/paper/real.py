@@ -142,6 +142,7 @@ def _comparable(name: str, peers: bool) -> LabeledTask:
   task = find(name)
   if task.not_per_text:
     raise InputError(f"--tasks={name}: {task.not_per_text}")
+  # Its class of transformers is another, and reads the options apart.
   if peers and task.head.get("pooling") == "per_choice":
     raise InputError(f"--tasks={name}: chooses among texts, which --peers does not train")
   return task

@@ -157,10 +157,11 @@ def updates(
     rows: place -> text.
     embed: embed(texts) -> [N, D].
   """
-  known: dict[str, np.ndarray] = {}
+  known: dict[str, np.ndarray] = {}  # a text that moved to another file keeps its vector
   if old is not None:
     known = dict(zip(old.texts, old.vectors, strict=True))
   new = [text for text in dict.fromkeys(rows.values()) if text not in known]
+  # At least once: places may have changed alone.
   for begin in range(0, max(1, len(new)), _SAVED):
     if part := new[begin : begin + _SAVED]:
       known |= dict(zip(part, normalized(embed(part)), strict=True))

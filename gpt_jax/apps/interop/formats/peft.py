@@ -185,6 +185,7 @@ def load(path: str) -> tuple[dict, dict, int, Tokenizer]:
       )
   begin = str(settings.get("init_lora_weights")).lower()
   if begin.startswith(_CHANGES_BASE):
+    # Their adapters fit what is left of the base, which PEFT computes anew.
     raise InputError(f"{path}/{CONFIG}: init_lora_weights={begin}: of a base that it changed")
   for name in ("r", "lora_alpha"):
     value = settings.get(name)
@@ -219,17 +220,8 @@ def _overlay(path: str, settings: dict, meta: dict, config: dict, family: Any, b
       raise InputError(f"{own.path}: {name}: is not of W + B A, which alone is supported")
   is_conv = family.attention == "causal"  # GPT's Conv1D is [in, out], a Linear [out, in] as B A is
   for module in sorted(changed):
-    shape = base.shapes[f"{module}.weight"]
-    if len(shape) != 2:
-      raise InputError(f"{own.path}: {module}: is no matrix in the base")
-    outputs, inputs = shape[:: -1 if is_conv else 1]
-    for part, expected in (("A", (settings["r"], inputs)), ("B", (outputs, settings["r"]))):
-      name = f"{module}.lora_{part}.weight"
-      if name not in names:
-        raise InputError(f"{own.path}: holds no {name}")
-      found = own.shapes[names[name]]
-      if found != expected:
-        raise InputError(f"{own.path}: {name} is {[*found]}, and should be {[*expected]}")
+    shape = base.shapes[f"{module}.weight"][:: -1 if is_conv else 1]
+    _check_change(own, names, module, shape, settings["r"])
   # Others may give a list: then the array of rows is refused, as one that no trunk has.
   given = settings.get("trainable_token_indices")
   rows = given if isinstance(given, dict) else {}
@@ -277,6 +269,27 @@ def _overlay(path: str, settings: dict, meta: dict, config: dict, family: Any, b
     return x + settings["lora_alpha"] / settings["r"] * change
 
   return base._replace(shapes={**base.shapes, **whole}, read=read, notes=own.notes)
+
+
+def _check_change(
+  own: Any, names: dict[str, str], module: str, shape: tuple[int, ...], rank: int
+) -> None:
+  """Raises InputError unless an adapter has A and B for a matrix of this shape, [out, in].
+
+  Args:
+    own: its open file.
+    names: those of its arrays, by their names in the base.
+  """
+  if len(shape) != 2:
+    raise InputError(f"{own.path}: {module}: is no matrix in the base")
+  outputs, inputs = shape
+  for part, expected in (("A", (rank, inputs)), ("B", (outputs, rank))):
+    name = f"{module}.lora_{part}.weight"
+    if name not in names:
+      raise InputError(f"{own.path}: holds no {name}")
+    found = own.shapes[names[name]]
+    if found != expected:
+      raise InputError(f"{own.path}: {name} is {[*found]}, and should be {[*expected]}")
 
 
 _CARD = """---
