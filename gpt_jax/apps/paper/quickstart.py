@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.apps.report import plot
+from gpt_jax.apps.report import pages, plot
 from gpt_jax.apps.report.report import write_report
 from gpt_jax.data.pieces import read_pieces
 from gpt_jax.data.sources.source import find_all
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
-from gpt_jax.files import refuse_url, write_json
+from gpt_jax.files import atomic_file, refuse_url, write_json
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import finetune, generate, prepare, pretrain
 from gpt_jax.programs.prepare import PrepareConfig
@@ -49,8 +49,12 @@ def run(workdir: str, text: str = "", short: bool = False) -> None:
     workdir: the folder for everything.
     text: your own text, as for prepare, to pre-train on and sample from; there are no tasks then.
     short: a few steps and one seed, to see that everything runs. The results are meaningless.
+
+  Raises:
+    InputError: a workdir of something else, or a text that cannot be used.
   """
   refuse_url(workdir)
+  pages.check_workdir(workdir, "data")
   began = time.monotonic()
   data, pretrained = os.path.join(workdir, "data"), os.path.join(workdir, "pretrained")
   size = vocabulary_size(text) if text else 1500
@@ -81,7 +85,7 @@ def run(workdir: str, text: str = "", short: bool = False) -> None:
   results["seconds"] = round(time.monotonic() - began, 1)
   report = describe(results, stories)
   write_json(os.path.join(workdir, "results.json"), results)
-  with open(os.path.join(workdir, "results.md"), "w", encoding="utf-8") as file:
+  with atomic_file(os.path.join(workdir, "results.md")) as file:
     file.write(report)
   print(report)
   print(f"wrote results.md, results.json and loss.png to {workdir}", file=sys.stderr)

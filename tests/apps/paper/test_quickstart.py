@@ -6,6 +6,7 @@ import pytest
 
 from gpt_jax.apps.paper import quickstart
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
+from gpt_jax.errors import InputError
 from gpt_jax.models.transformer import TransformerConfig
 
 pytestmark = pytest.mark.app
@@ -42,6 +43,13 @@ def test_own_text_gives_a_report_a_plot_and_samples(own_text):
   assert all(f"> {prompt.lower()}" in report for prompt in quickstart.TEXT_PROMPTS)
   assert (own_text / "loss.png").read_bytes().startswith(b"\x89PNG")
   assert json.loads((own_text / "results.json").read_text())["tasks"] == {}
+
+
+def test_a_workdir_of_something_else_is_left_alone(tmp_path):
+  (tmp_path / "results.md").write_text("mine")
+  with pytest.raises(InputError, match="holds 'results.md' but no data: not a folder of this"):
+    quickstart.run(str(tmp_path), short=True)
+  assert [path.name for path in tmp_path.iterdir()] == ["results.md"]
 
 
 def test_the_vocabulary_holds_the_characters_of_any_text(tmp_path):
