@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gpt_jax.errors import InputError
-from gpt_jax.files import MAX_JSON, atomic_file, read_bytes, read_json, write_json
+from gpt_jax.files import atomic_file, exists, read_json, write_json
 from gpt_jax.inference.linear_classifier import Linear, fit_linear
 from gpt_jax.programs.outputs import is_same_file
 from gpt_jax.tasks.readers import Row
@@ -160,16 +160,20 @@ def _about_gain(simulated: dict[str, Any]) -> str:
 def check_pool(workdir: str, source: str) -> None:
   """Raises InputError if WORKDIR/pool.csv is the pool, or was edited: its labels would be lost."""
   path = os.path.join(workdir, _POOL)
+  if not exists(path):
+    return
   if is_same_file(path, source):
     raise InputError(f"--pool={source}: would be overwritten; name another file")
   try:
-    written = read_json(os.path.join(workdir, _WRITTEN))
-    content = read_bytes(path, MAX_JSON)
-  except (OSError, ValueError):  # there is none
-    return
+    with open(path, "rb") as file:
+      is_ours = zlib.crc32(file.read()) == read_json(os.path.join(workdir, _WRITTEN))
+  except (OSError, ValueError):
+    is_ours = False
   # Users write labels beside the texts.
-  if zlib.crc32(content) != written:
-    raise InputError(f"{path}: was edited, and would be overwritten; move it to another folder")
+  if not is_ours:
+    raise InputError(
+      f"{path}: was edited since it was written, and would be overwritten; move it elsewhere"
+    )
 
 
 def write_pool(

@@ -23,7 +23,14 @@ from gpt_jax.apps.report import pages
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.data.workers import spawned_pool
 from gpt_jax.errors import InputError
-from gpt_jax.files import atomic_file, read_json, refuse_url, write_json
+from gpt_jax.files import (
+  atomic_file,
+  read_json,
+  refuse_url,
+  verified,
+  with_checksum,
+  write_json,
+)
 from gpt_jax.inference.intervals import bootstrap_difference
 from gpt_jax.packages import require
 from gpt_jax.programs import finetune
@@ -93,7 +100,7 @@ def run(
   pages.claim_workdir(workdir, _CLAIM, claim)
   trainers = {"gpt_jax": _ours, "transformers": _theirs} if peers else {"gpt_jax": _ours}
   path = os.path.join(workdir, "results.json")
-  results: dict[str, Any] = _read(path) if os.path.exists(path) else {}
+  results = _read_results(path)
   for name, task in chosen.items():
     config = _config(name, SHORT_ROWS if short else rows, short)
     truth = task.value(np.array([example.label for example in task.examples(data, "dev")]))
@@ -102,13 +109,17 @@ def run(
       of_seed = dataclasses.replace(config, train=dataclasses.replace(config.train, seed=seed))
       for trainer, train in trainers.items():  # in turns, so that both meet the same machine
         folder = os.path.join(workdir, f"{name}_{part}", f"{trainer}_{seed}")
-        runs[trainer].append(
-          _train_or_read(folder, functools.partial(train, of_seed, data, model, folder))
-        )
+        trained = _train_or_read(folder, functools.partial(train, of_seed, data, model, folder))
+        if len(trained.probabilities) != len(truth):
+          raise InputError(
+            f"{folder}: was trained with {len(trained.probabilities)} dev rows, and there are "
+            f"{len(truth)}; use another workdir"
+          )
+        runs[trainer].append(trained)
     # After each task, so that a long call that is stopped has shown something.
     count = len(evenly(task.examples(data, "train"), config.train_examples))
     results[name] = {"rows": count, **_measure(task, truth, runs)}
-    write_json(path, results)
+    write_json(path, with_checksum(results))
     with atomic_file(os.path.join(workdir, "results.md")) as file:
       file.write(describe(results, short))
   print(describe(results, short))
@@ -148,15 +159,14 @@ def _comparable(name: str, peers: bool) -> LabeledTask:
   return task
 
 
-def _read(path: str) -> dict[str, Any]:
-  """A file that an earlier call wrote. Raises InputError if it is damaged."""
+def _read_results(path: str) -> dict[str, Any]:
+  """The results of earlier calls, by task. Raises InputError if the file was damaged."""
   try:
-    value = read_json(path)
+    return verified(read_json(path))
+  except FileNotFoundError:
+    return {}
   except (OSError, ValueError) as error:
     raise InputError(f"{path}: cannot be read ({error}); remove it") from error
-  if not isinstance(value, dict):
-    raise InputError(f"{path}: not as this program writes it; remove it")
-  return value
 
 
 def _config(name: str, rows: int, short: bool) -> finetune.FinetuneConfig:
@@ -177,9 +187,9 @@ def _train_or_read(folder: str, train: Callable[[], Predicted]) -> Trained:
     with _terminating_children(), spawned_pool(1) as process:
       write_json(path, process.submit(_measured, train).result()._asdict())
   try:
-    return Trained(**_read(path))
-  except TypeError as error:
-    raise InputError(f"{path}: not as this program writes it; remove it") from error
+    return Trained(**read_json(path))
+  except (OSError, ValueError, TypeError) as error:
+    raise InputError(f"{path}: not as this program writes it ({error}); remove it") from error
 
 
 @contextlib.contextmanager

@@ -297,7 +297,7 @@ def test_rows_of_a_pool_are_ranked(untuned, run_label, tickets, pretrained, tmp_
   arguments = tickets.path, pretrained, untuned
   for given, change, message in [
     (untuned / "pool.csv", "", "pool.csv: would be overwritten; name another file"),
-    (pool, "a label", "pool.csv: was edited, and would be overwritten; move it"),
+    (pool, "a label", "pool.csv: was edited since it was written, and would be"),
   ]:
     (untuned / "pool.csv").open("a").write(change)
     with pytest.raises(InputError, match=message):

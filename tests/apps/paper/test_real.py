@@ -119,6 +119,12 @@ def test_damaged_files_and_other_calls_are_refused(finished, tmp_path_factory, c
   trained.write_text(content)
   with pytest.raises(InputError, match=f"{trained}: .*; remove it"):
     real.run(str(finished), short=True)
+  trained.write_text(json.dumps({"probabilities": [[0.4, 0.6]], "seconds": 1.0, "memory": 1}))
+  with pytest.raises(InputError, match="trained with 1 dev rows, and there are 400"):
+    real.run(str(finished), short=True)
+  (finished / "results.json").write_text(content)
+  with pytest.raises(InputError, match=r"results\.json: cannot be read .*; remove it"):
+    real.run(str(finished), short=True)
   with pytest.raises(InputError, match="short: True != False"):
     real.run(str(finished))
   for tasks, message in [
