@@ -75,7 +75,8 @@ def main():
   if FILL.value:
     if prompts:
       raise InputError("--fill: leave out --prompt and --input, whose texts are continued")
-    for flag in (MAX_TOKENS, TEMPERATURE, TOP_P, SEED, NUM_SAMPLES, BEAMS, WEIGHTS, DRAFT, STREAM):
+    of_prompts = (MAX_TOKENS, TEMPERATURE, TOP_P, SEED, NUM_SAMPLES, BEAMS, LENGTH_PENALTY)
+    for flag in (*of_prompts, WEIGHTS, DRAFT, STREAM):
       if flag.present:
         raise InputError(f"--{flag.name}: is for prompts; leave it out with --fill")
     top_k = TOP_K.value if TOP_K.present else 5

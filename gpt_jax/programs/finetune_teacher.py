@@ -28,19 +28,21 @@ def student_start(config: FinetuneConfig, start: Start, loaded: Any) -> Start:
     InputError: it is no classifier that can teach, or options that do not go with distillation.
   """
   _check_options(config)
-  distill = config.distill
-  kind = _kind(loaded)
+  head, task, distill = loaded.spec.head, loaded.task, config.distill
+  kind = "" if head is None or task is None else to_json(head)["type"]
   if kind == "windowed" or kind == "classify" and start.format != loaded.format:
     raise InputError(
       f"checkpoint={loaded.path}: the teacher reads windows or bare texts, the student would not; "
       "fine-tune a teacher without windows by launch/finetune.py"
     )
   if kind != "classify":
+    model = loaded.without_task
+    if task is not None:
+      model = f"a model of {task.name}{' that writes its labels' if task.writes_text else ''}"
     raise InputError(
       f"checkpoint={loaded.path}: the teacher must be fine-tuned to give each example one label; "
-      f"this is {kind}"
+      f"this is {model}"
     )
-  head = loaded.spec.head
   assert distill is not None
   params = {"trunk": start.params["trunk"], head.scope: loaded.params[head.scope]}
   spec = dataclasses.replace(loaded.spec, trunk=start.trunk, heads=(head,))
@@ -52,16 +54,6 @@ def student_start(config: FinetuneConfig, start: Start, loaded: Any) -> Start:
     identity=f"step {loaded.step}, checksum {checksum(params)}",
     teacher=dataclasses.replace(loaded, spec=spec, params=params),
   )
-
-
-def _kind(loaded: Any) -> str:
-  """The type of a model's head, classify or windowed; of any other model what it is."""
-  if loaded.task is None:
-    return loaded.without_task
-  if loaded.task.writes_text:
-    return f"a model of {loaded.task.name} that writes its labels"
-  kind = to_json(loaded.spec.head)["type"]
-  return kind if kind in ("classify", "windowed") else f"a model of {loaded.task.name}"
 
 
 def _check_options(config: FinetuneConfig) -> None:
