@@ -20,7 +20,7 @@ from gpt_jax.apps.search.retrieval import measure, read_judged
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.checkpoints.run_folder import checksum
 from gpt_jax.data.sources.source import chunked_documents, find_all
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, counted
 from gpt_jax.files import refuse_url
 from gpt_jax.inference.model import Model
 from gpt_jax.parallel.processes import log
@@ -136,10 +136,8 @@ def _update(
 ) -> Index:
   texts = dict(_texts(source, column))
   known = set() if old is None else set(old.texts)
-  unusable = {place: text for place, text in texts.items() if text not in known}
-  for place in _usable(model, unusable):
-    del unusable[place]
-  rows = {place: text for place, text in texts.items() if place not in unusable}
+  new = _usable(model, {place: text for place, text in texts.items() if text not in known})
+  rows = {place: text for place, text in texts.items() if text in known or place in new}
   if not rows:
     raise InputError(f"--source={source}: has no text")
   make_folder(folder)  # fail before the expensive part
@@ -162,7 +160,7 @@ def _texts(source: str, column: str) -> Iterator[tuple[str, str]]:
 
 
 def _usable(model: Model, texts: Mapping[str, str]) -> dict[str, str]:
-  """The texts, by their names, that have a token; logs the names of others."""
+  """The texts, by their names, that have a token; names the others in the log."""
   tokenizer = model.loaded.tokenizer
   # JSON may hold half a surrogate pair, which is no text.
   valid = {name: text for name, text in texts.items() if not _SURROGATES.search(text)}
@@ -171,7 +169,8 @@ def _usable(model: Model, texts: Mapping[str, str]) -> dict[str, str]:
   others = [name for name in texts if name not in usable]
   if others:
     more = ", …" if len(others) > _NAMED else ""
-    log(f"left out, no text that has a token: {', '.join(others[:_NAMED])}{more}")
+    left_out = counted(len(others), "text")
+    log(f"{left_out} without a token left out: {', '.join(others[:_NAMED])}{more}")
   return usable
 
 

@@ -83,7 +83,7 @@ def test_a_text_without_a_token_is_left_out_and_named(search, tmp_path):
   table = tmp_path / "texts.jsonl"
   write(table, [TEXTS[0], "\u200b", "half \ud800", TEXTS[1]])
   code, out, err = search(f"--source={table}", "--query=the\tcat\n")
-  assert code == 0 and f"no text that has a token: {table}:2, {table}:3\n" in err
+  assert code == 0 and f"2 texts without a token left out: {table}:2, {table}:3\n" in err
   header, *answers = out.splitlines()
   assert sorted(line.split("\t")[3] for line in answers) == [f"{table}:1", f"{table}:4"]
   assert all(line.startswith("the cat\t") for line in answers)

@@ -19,7 +19,12 @@ HELP = "the LoRA adapter of an encoder or GPT as PEFT has it, without its base"
 CONFIG, WEIGHTS, OURS = "adapter_config.json", "adapter_model.safetensors", "gpt_jax.json"
 _PREFIX = "base_model.model."
 _ROWS = "token_adapter.trainable_tokens_delta"  # the rows themselves, of peft 0.15 or newer
-_CHANGES_BASE = ("pissa", "olora", "corda", "loftq")  # ways to begin, by init_lora_weights
+_CHANGES_BASE = (
+  "pissa",
+  "olora",
+  "corda",
+  "loftq",
+)  # of init_lora_weights: W changes, too
 _TASKS = {
   "ForSequenceClassification": "SEQ_CLS",
   "ForTokenClassification": "TOKEN_CLS",
@@ -185,8 +190,10 @@ def load(path: str) -> tuple[dict, dict, int, Tokenizer]:
       )
   begin = str(settings.get("init_lora_weights")).lower()
   if begin.startswith(_CHANGES_BASE):
-    # Their adapters fit what is left of the base, which PEFT computes anew.
-    raise InputError(f"{path}/{CONFIG}: init_lora_weights={begin}: of a base that it changed")
+    raise InputError(
+      f"{path}/{CONFIG}: init_lora_weights={begin} changes the base, too, which is not supported; "
+      "convert the adapter to plain LoRA by PEFT"
+    )
   for name in ("r", "lora_alpha"):
     value = settings.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
@@ -217,7 +224,7 @@ def _overlay(path: str, settings: dict, meta: dict, config: dict, family: Any, b
     elif part in ("A.weight", "B.weight"):
       changed.add(module)
     else:
-      raise InputError(f"{own.path}: {name}: is not of W + B A, which alone is supported")
+      raise InputError(f"{own.path}: {name}: only lora_A.weight and lora_B.weight are supported")
   is_conv = family.attention == "causal"  # GPT's Conv1D is [in, out], a Linear [out, in] as B A is
   for module in sorted(changed):
     shape = base.shapes[f"{module}.weight"][:: -1 if is_conv else 1]
