@@ -10,7 +10,7 @@ pytestmark = pytest.mark.attack
 # Kind -> share of the attempts.
 KINDS = dict.fromkeys(("data", "run", "result", "npz export", "safetensors export", "hf export"), 1)
 KINDS |= dict.fromkeys(("sharded data", "finetuned report", "pretrained report"), 0.1)
-KINDS |= dict.fromkeys(("stablehlo export", "onnx export"), 0.015)
+KINDS |= {"stablehlo export": 0.015, "onnx export": 0.1}
 EXTRAS = {
   "safetensors export": "safetensors",
   "hf export": "safetensors",

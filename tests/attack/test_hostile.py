@@ -3,12 +3,15 @@ devices, links in a circle, nested brackets, sizes beyond all memory.
 """
 
 import json
+import math
 import os
+from pathlib import Path
 
 import pytest
 from outcomes import outcome_of
 
 from gpt_jax.checkpoints.formats.folder import describe_file
+from gpt_jax.programs import evaluate
 
 pytestmark = pytest.mark.attack
 KINDS = ("data", "run", "result", "npz export", "safetensors export", "hf export")
@@ -91,3 +94,24 @@ def _leaves(node, path=()):
     yield (*path, name)
     if isinstance(value, dict | list):
       yield from _leaves(value, (*path, name))
+
+
+def test_hostile_gates(finetuned, tmp_path, attempts, ledger):
+  """The comparison of 8 bits with float32, on limits and rows that let nothing through unseen."""
+  rows = {
+    "as fine-tuned": Path(f"{finetuned.data_dir}/dev.tsv").read_text(),
+    "empty": "",
+    "a header": "text\tlabel\n",
+    "no labels": "text\nthe cat\n",
+    "another label": "text\tlabel\nthe cat\tpurrs\n",
+    "a bad row": "text\tlabel\nthe cat\tmeows\textra\n",
+    "no token": "text\tlabel\n\N{ZERO WIDTH SPACE}\tmeows\n",
+  }
+  checkpoint, outcomes = f"{finetuned.workdir}/seed_0", []
+  keeps = dict.fromkeys((math.nan, math.inf, -math.inf, -1e-09, 1.0000001), "as fine-tuned")
+  attacks = [*keeps.items(), *((1.0, name) for name in rows if name != "as fine-tuned")]
+  for keep, name in attacks[: attempts(11)]:
+    (tmp_path / "dev.tsv").write_text(rows[name])
+    gate = lambda keep=keep: evaluate.run(checkpoint, str(tmp_path), weights="int8", keep=keep)
+    outcomes.append(outcome_of(gate, None, f"{keep}, {name}"))
+  ledger("hostile gates of 8 bits", outcomes)

@@ -1,5 +1,5 @@
-"""Programs killed with -9 and started again, or stopped and continued: what they leave equals what
-one that lives leaves.
+"""Programs killed with -9 or asked to end, and started again, or stopped and continued: what they
+leave equals what one that lives leaves.
 
 `pytest tests/attack/test_kills.py --budget=100` makes 1,000 kills.
 """
@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,6 +31,22 @@ sys.path.insert(0, {str(ROOT / "launch")!r})
 jax.distributed.initialize = functools.partial(
   jax.distributed.initialize, heartbeat_timeout_seconds=10
 )
+runpy.run_path({str(ROOT / "launch" / "pretrain.py")!r}, run_name="__main__")
+"""
+TELLS_OF_EVALUATIONS = f"""
+import runpy, sys, time
+sys.path.insert(0, {str(ROOT / "launch")!r})
+from gpt_jax.programs import pretrain
+
+def make_measure(*arguments, original=pretrain.make_measure):
+  measure = original(*arguments)
+  def slowly(*texts):
+    print("evaluating", flush=True)
+    time.sleep(0.2)
+    return measure(*texts)
+  return slowly
+
+pretrain.make_measure = make_measure
 runpy.run_path({str(ROOT / "launch" / "pretrain.py")!r}, run_name="__main__")
 """
 COMPARE = f"""
@@ -62,10 +79,11 @@ def start():
 def kill(tmp_path, random, ledger):
   """kill(what, make, contents, attempts, …): kills runs of a program and compares their contents.
 
-  make(folder): the processes of one run, started; contents(folder): what it wrote, to compare.
+  make(folder): the processes of one run, started; contents(folder): what it wrote, to compare;
+  asked: signals, of which one is sent instead of SIGKILL, after which a run has to end by itself.
   """
 
-  def attack(what, make, contents, attempts, die=None, codes=(0,)):
+  def attack(what, make, contents, attempts, die=None, codes=(0,), asked=()):
     duration = seconds(make(tmp_path / "whole"))
     expected = contents(tmp_path / "whole")
     outcomes = []
@@ -82,10 +100,12 @@ def kill(tmp_path, random, ledger):
           break
         met += 1
         for index in random.permutation(len(processes)):
-          processes[index].send_signal(signal.SIGKILL)
+          processes[index].send_signal(random.choice(asked) if asked else signal.SIGKILL)
           time.sleep(random.uniform(0, 2) if len(processes) > 1 else 0)
         for process in processes:
-          process.communicate()
+          output, _ = process.communicate()
+          assert process.returncode in ((0, 143) if asked else (0, -9)), output
+        assert not asked or last_saved(folder) == last_logged(folder)
       for process in make(folder):
         complete(process, codes)
       left = [path.name for path in tmp_path.rglob("*partial*")]
@@ -122,6 +142,19 @@ def while_it_writes(random, writes=1):
         time.sleep(random.uniform(0, 0.02))
         return
       time.sleep(0.0005)
+
+  return die
+
+
+def while_it_evaluates(random):
+  """Waits for one of the first evaluations of TELLS_OF_EVALUATIONS, and a moment longer."""
+
+  def die(processes, folder):
+    del folder
+    number = random.integers(1, 4)
+    while processes[0].poll() is None and processes[0].output().count("evaluating") < number:
+      time.sleep(0.01)
+    time.sleep(random.uniform(0, 0.2))
 
   return die
 
@@ -190,6 +223,34 @@ def test_pretrain(kill, pretrain, random, attempts, moment):
   die = while_it_writes(random, writes=6) if moment == "saving" else None
   make = lambda folder: [pretrain(folder)]
   kill(f"pretrain, {moment}", make, trained, attempts(2 if die is None else 1.5), die)
+
+
+@pytest.mark.parametrize("moment", ["saving", "evaluating"])
+def test_pretrain_is_asked_to_end(kill, pretrain, tmp_path, random, attempts, moment):
+  """It saves once more, whatever it is doing, and says with its exit code that it is not done."""
+  count, program = attempts(0.5), tmp_path / "tells.py"
+  program.write_text(TELLS_OF_EVALUATIONS)
+  die = while_it_writes(random, writes=6) if moment == "saving" else while_it_evaluates(random)
+  flags = "--config.train.evaluate_every=3", "--config.train.checkpoint_every=7"
+  if moment == "saving":
+    flags = ("--config.train.evaluate_every=15",)
+  make = lambda folder: [pretrain(folder, *flags, program=program.with_suffix(""))]
+  kill(f"pretrain asked to end, {moment}", make, results_of, count, die, asked=[signal.SIGTERM])
+
+
+def last_saved(workdir):
+  return max(int(name) for name in names(workdir / "checkpoints") if name.isdigit())
+
+
+def last_logged(workdir):
+  lines = (workdir / "metrics.jsonl").read_text().splitlines()
+  return max(json.loads(line)["step"] for line in lines)
+
+
+def results_of(workdir):
+  """As trained, without the steps that are kept: a run that is asked to end saves one more."""
+  losses, params, step, _ = trained(workdir)
+  return losses, params, step
 
 
 def test_one_of_two_processes(kill, pretrain, distributed, attempts):
@@ -328,6 +389,23 @@ def test_label(kill, start, finetuned, tmp_path, attempts):
 
   make = lambda folder: [start("label", *map(str, flags), f"--workdir={folder}")]
   kill("label", make, written, count)
+
+
+def test_label_with_a_pool(kill, start, finetuned, tmp_path, attempts):
+  """Killed while it ranks, too: pool.csv is whole or absent, and chosen anew alike."""
+  count = attempts(0.3)
+  table, pool = tmp_path / "table.tsv", tmp_path / "pool.tsv"
+  shutil.copy(f"{finetuned.data_dir}/train.tsv", table)
+  rows = Path(f"{finetuned.data_dir}/dev.tsv").read_text().splitlines()
+  pool.write_text("".join(f"{row.rpartition(chr(9))[0]}\n" for row in rows))
+  flags = table, f"--checkpoint={finetuned.pretrained}", "--skip_finetuning", f"--pool={pool}"
+
+  def written(workdir):
+    result = json.loads((workdir / "result.json").read_text())
+    return result["pool"], (workdir / "pool.csv").read_bytes()
+
+  make = lambda folder: [start("label", *map(str, flags), f"--workdir={folder}")]
+  kill("label --pool", make, written, count)
 
 
 def test_export(kill, start, finetuned, random, attempts):

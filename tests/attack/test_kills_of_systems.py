@@ -1,6 +1,7 @@
 """Killed runs of the systems around GPT-1 go on as if nothing had been: a mixture of texts, both
-directions of an LSTM, ULMFiT's tuning of a checkpoint and its classifier, a frozen mix of layers,
-word vectors, labeled and unlabeled batches in turns, pairs of texts. Back-translation starts again.
+directions of an LSTM, ULMFiT's three stages, a frozen mix of layers, CoVe's frozen encoder, word
+vectors, labeled and unlabeled batches in turns, a student, pairs of texts. Back-translation starts
+again.
 """
 
 import dataclasses
@@ -14,6 +15,7 @@ from gpt_jax.config import to_json
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.models.characters import CharacterConfig
 from gpt_jax.models.heads.biattentive import BiattentiveHead
+from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.heads.mix import MixedHead
 from gpt_jax.models.heads.views import ViewsHead
 from gpt_jax.models.lstm_encoder_decoder import LSTMEncoderDecoderConfig
@@ -27,6 +29,7 @@ from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.programs.pretrain_start import LayerwiseConfig
 from gpt_jax.tasks.pairs import PairsTask
 from gpt_jax.tasks.task import BuiltinTask
+from gpt_jax.training.distillation import Distillation
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
 
@@ -51,6 +54,12 @@ def mixture():
 def both_directions():
   trunk = dataclasses.replace(STACK, directions="separate", variational=False)
   return PretrainConfig(trunk, objective=BidirectionalLM(), data=WindowsConfig(8, 16), train=TRAIN)
+
+
+def regularized():
+  """ULMFiT's first stage."""
+  trunk = dataclasses.replace(AWD, context=16)
+  return PretrainConfig(trunk, Causal(ar=2.0, tar=1.0), data=WindowsConfig(8, 16), train=TRAIN)
 
 
 def target_texts():
@@ -87,6 +96,15 @@ def word_vectors():
   return dataclasses.replace(STORIES, mix=BiattentiveHead(units=8), trunk=trunk)
 
 
+def encoder_of_a_translator():
+  """CoVe: the checkpoint's encoder does not train."""
+  return dataclasses.replace(STORIES, mix=BiattentiveHead(units=8), train_layers=0)
+
+
+def student():
+  return dataclasses.replace(STORIES, distill=Distillation(layers=1), unlabeled=True)
+
+
 def cross_view():
   return dataclasses.replace(
     STORIES,
@@ -115,12 +133,25 @@ STORIES = FinetuneConfig(
 SYSTEMS = {
   "pretrain on a mixture": mixture,
   "pretrain both directions": both_directions,
+  "pretrain with DropConnect": regularized,
   "pretrain on, by layers": target_texts,
   "finetune by layers, in epochs": classifier,
   "finetune on a frozen mix": frozen_mix,
   "finetune with word vectors": word_vectors,
+  "finetune on a translator's encoder": encoder_of_a_translator,
+  "finetune a student": student,
   "finetune with views": cross_view,
   "finetune to translate": translation,
+}
+# What begins from a checkpoint: its trunk and heads.
+STARTS = {
+  "pretrain on, by layers": (AWD,),
+  "finetune by layers, in epochs": (AWD,),
+  "finetune on a translator's encoder": (dataclasses.replace(TRANSLATOR, context=96),),
+  "finetune a student": (
+    TransformerConfig(context=96, layers=2, width=16, heads=2),
+    ClassifyHead(2, pooling="per_choice"),
+  ),
 }
 
 
@@ -142,9 +173,12 @@ def test_a_system(kill, start, prepared, make_run, tiny_tokenizer, tmp_path, att
   else:
     write_pairs(tmp_path)
     flags.append(f"--data={tmp_path}")
-  if "by layers" in what:
-    spec = ModelConfig(AWD.with_vocabulary(tiny_tokenizer))
-    flags.append(f"--checkpoint={make_run(tmp_path / 'checkpoint', spec)}")
+  if what in STARTS:
+    trunk, *heads = STARTS[what]
+    spec = ModelConfig(trunk.with_vocabulary(tiny_tokenizer), tuple(heads))
+    meta = {"trained_special": list(tiny_tokenizer.special.names), "task": to_json(STORIES.task)}
+    meta |= {"sequence_format": {"type": "gpt_format"}}
+    flags.append(f"--checkpoint={make_run(tmp_path / 'checkpoint', spec, **meta)}")
   elif program == "finetune":
     flags += ["--checkpoint=none", f"--tokenizer={prepared}/tokenizer"]
   if "word vectors" in what:
