@@ -685,7 +685,11 @@ def resident(pid):
   return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_a_hundred_clients(finetuned, request, record_property):
+def open_files(pid):
+  return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def test_a_hundred_clients(finetuned, request):
   """Good requests among bad bodies, slow readers and clients that leave; then SIGTERM at work."""
   checkpoint = f"{finetuned.workdir}/seed_0"
   model = gpt_jax.load(checkpoint)
@@ -734,10 +738,12 @@ def test_a_hundred_clients(finetuned, request, record_property):
 
   with process_of(checkpoint) as process:
     asyncio.run(crowd(process.port, 0))
-    before = resident(process.pid)
+    before, open_before = resident(process.pid), open_files(process.pid)
+    began = time.monotonic()
     asyncio.run(crowd(process.port, 1))
     grown = resident(process.pid) - before
-    record_property("resident MB, growth MB", (before >> 20, grown >> 20))
+    print(f"{counts} in all, the second half in {time.monotonic() - began:.0f} s;")
+    print(f"{before >> 20} MB, then {grown / 2**20:+.1f} MB, open files from {open_before}")
     assert grown < 64 << 20
     deadline = time.monotonic() + 20  # until those that left are forgotten
     while True:
@@ -745,6 +751,7 @@ def test_a_hundred_clients(finetuned, request, record_property):
       if status == 200 or time.monotonic() > deadline:
         break
     assert status == 200 and process.poll() is None
+    assert open_files(process.pid) <= open_before + 2  # this client's among them
     assert end_at_work(process, signal.SIGTERM) == 143
     assert "Traceback" not in process.stderr.read()
   assert counts["equal"] > 50 * rounds and counts["refused"] and counts["left"]
