@@ -9,13 +9,14 @@ from gpt_jax.tasks.answers.tags import TaggedExample
 from gpt_jax.tasks.readers import read_every_line
 
 FIELDS = 10  # ID, FORM, LEMMA, UPOS, XPOS, FEATS, HEAD, DEPREL, DEPS, MISC
+_UNSPECIFIED = "_"
 # Universal part-of-speech tags.
 _UPOS = "ADJ ADP ADV AUX CCONJ DET INTJ NOUN NUM PART PRON PROPN PUNCT SCONJ SYM VERB X"
 UPOS = tuple(_UPOS.split())
 
 
 def read_conllu(
-  path: str, tags: Sequence[str] = UPOS, column: int = 3, unlabeled: bool = False
+  path: str, tags: Sequence[str] = UPOS, column: int = 3, may_lack_tags: bool = False
 ) -> Iterator[TaggedExample]:
   """Reads the syntactic words of each sentence with their tags.
 
@@ -23,7 +24,7 @@ def read_conllu(
     path: the file. Comments, multiword tokens such as 3-4 and empty nodes such as 8.1 are skipped.
     tags: those that may occur.
     column: of the tags, from 0.
-    unlabeled: whether to read words alone.
+    may_lack_tags: whether sentences with a tag "_", unspecified, are read without tags.
 
   Raises:
     InputError: naming file and line, for a file that cannot be read, has no sentences, or a
@@ -33,9 +34,10 @@ def read_conllu(
   of_words: list[str] = []
   first, count = 0, 0
   for number, line in [*read_every_line(path), (0, "")]:  # the last sentence may have no blank line
-    if not line.strip():
+    if not line.strip(" \t"):
       if words:
-        yield TaggedExample(tuple(words), None if unlabeled else tuple(of_words), f"{path}:{first}")
+        tagged = not may_lack_tags or _UNSPECIFIED not in of_words
+        yield TaggedExample(tuple(words), tuple(of_words) if tagged else None, f"{path}:{first}")
         count += 1
       words, of_words = [], []
       continue
@@ -52,9 +54,9 @@ def read_conllu(
       continue  # a multiword token or an empty node
     if cells[0] != str(len(words) + 1):
       raise InputError(f"{where}: ID {cells[0]!r}: should be {len(words) + 1}, the word's number")
-    if not cells[1].strip():
+    if not cells[1].strip(" "):
       raise InputError(f"{where}: FORM is empty; should be the word")
-    if not unlabeled and cells[column] not in tags:
+    if cells[column] not in tags and not (may_lack_tags and cells[column] == _UNSPECIFIED):
       raise InputError(f"{where}: tag {cells[column]!r}: should be one of {', '.join(tags)}")
     first = first if words else number
     words.append(cells[1])

@@ -165,7 +165,11 @@ class Encoded:
     """The targets of the predictions: `labels`, or a list of the tags [t] of each example."""
     if self.tags is None:
       return self.labels
-    return [self.sequence_tags(n, 0) for n in range(len(self))]
+    present: np.ndarray = np.any(self.kept, axis=-1)  # [N, C]
+    return [
+      np.concatenate([self.sequence_tags(n, c) for c in np.flatnonzero(present[n]).tolist()])
+      for n in range(len(self))
+    ]
 
   @property
   def content(self) -> list[Any]:
@@ -184,6 +188,20 @@ class Encoded:
     """
     del examples
     return batch
+
+  @property
+  def of_one_sequence(self) -> "Encoded":
+    """Each sequence as an example of its own; the labels are those of the examples."""
+    present: np.ndarray = np.any(self.kept, axis=-1)  # [N, C]
+    owners = np.nonzero(present)[0]
+    return dataclasses.replace(
+      self,
+      fields=self.fields[present][:, None],
+      kept=self.kept[present][:, None],
+      labels=self.labels[owners],
+      locations=[self.locations[n] for n in owners.tolist()],
+      unlabeled=int((owners >= len(self) - self.unlabeled).sum()),
+    )
 
   @property
   def streams(self) -> "tuple[Sequence[Encoded], Encoded | None]":

@@ -14,7 +14,7 @@ def _read(data_dir: str, split: str) -> Iterator[TaggedExample]:
   folder = find_folder(data_dir, "ud_ewt")
   published = os.path.join(folder, f"en_ewt-ud-{split}.conllu")
   path = published if exists(published) else os.path.join(folder, f"{split}.conllu")
-  return read_conllu(path, unlabeled=split == "test")
+  return read_conllu(path, may_lack_tags=split == "test")
 
 
 TASKS = (TagTask("ewt-tags", UPOS, _read, {"accuracy": accuracy}, spaced=True),)

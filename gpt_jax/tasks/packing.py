@@ -106,7 +106,7 @@ class OrderedBatches:
     return map(self._packing, range(self.steps))
 
   def unpack(self, step: int, values: np.ndarray) -> list[np.ndarray]:
-    """Values [B, T, ...] of a batch, as the values [t, ...] of each example's first sequence."""
+    """Values [B, T, ...] of a batch, as the values [t, ...] of the sequences of each example."""
     return self._packing.unpack(step, values)
 
 
@@ -210,13 +210,16 @@ class _Packing:
 
   def unpack(self, step: int, values: np.ndarray) -> list[np.ndarray]:
     """See OrderedBatches.unpack."""
-    examples, unpacked = self.order[step], []
+    examples, lengths, unpacked = self.order[step], self.encoded.lengths, []
     for n, example in enumerate(examples):
       if example == _FILLER:
         continue
-      row = self._first_row(n, len(examples)) + self.row[step, n, 0]
-      begin = self.column[step, n, 0]
-      unpacked.append(values[row, begin : begin + self.encoded.lengths[example, 0]])
+      parts = []
+      for c, length in enumerate(lengths[example].tolist()):
+        row = self._first_row(n, len(examples)) + self.row[step, n, c]
+        begin = self.column[step, n, c]
+        parts.append(values[row, begin : begin + length])  # empty where there is no sequence
+      unpacked.append(np.concatenate(parts))
     return unpacked
 
   def _first_row(self, n: int, count: int) -> int:

@@ -89,7 +89,7 @@ def read_every_line(path: str) -> list[tuple[int, str]]:
   """As read_lines, including empty lines except at the end."""
   # Not splitlines(): it would also break at the Unicode separators that real sentences contain.
   lines = [line.removesuffix("\r") for line in _read_text(path).split("\n")]
-  while lines and not lines[-1].strip():
+  while lines and not lines[-1].strip(" \t"):  # other space is a word of some tagged files
     lines.pop()
   return list(enumerate(lines, start=1))
 

@@ -117,6 +117,10 @@ class JointTask(LabeledTask):
     Raises:
       InputError: a task whose examples are not one text each.
     """
+    # A tagger reads a long text in pieces.
+    encoded = [
+      data_set if data_set.tags is None else data_set.of_one_sequence for data_set in encoded
+    ]
     for task, data_set in zip(self.tasks, encoded, strict=True):
       if data_set.fields.shape[1:] != (1, 1):
         raise InputError(f"{task.name}: beside other tasks one should read a single text")
@@ -128,6 +132,7 @@ class JointTask(LabeledTask):
     for data_set in (one for one in rest if one is not None):
       if data_set.tags is None and encoded[reader].tags is not None:
         data_set = self.tasks[reader].encode(_read_by(self.tasks[reader], data_set), *reads)
+        data_set = data_set.of_one_sequence
       unlabeled.append(data_set)
     return JointEncoded(
       tuple(itertools.chain(*labeled)), _concatenated(unlabeled) if unlabeled else None

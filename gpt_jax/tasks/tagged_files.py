@@ -1,13 +1,29 @@
 """Tagging of the user's own files: CoNLL-2000's chunks, CoNLL-2003's entities, CoNLL-U, and others
-with a word per line, its tag in a further column, and a blank line between sentences.
+with a word per line, its tag in a further column, and an empty line between sentences.
+
+All lines of words have the same columns, separated by a tab if a line has one, else by spaces:
+
+- CoNLL-2000 (Tjong Kim Sang and Buchholz 2000): word, part of speech, chunk. No comments: "#" is
+  the pound sign of the Wall Street Journal.
+- CoNLL-2003 (Tjong Kim Sang and De Meulder 2003): word, part of speech, chunk, entity. A line whose
+  word is -DOCSTART- begins a document.
+- CoNLL-U (https://universaldependencies.org/format.html): ten columns, of which the first is the
+  number of the word, which is in the second. Lines that begin with "#" are comments, those numbered
+  3-4 or 8.1 multiword tokens and empty nodes.
+- Elsewhere a line that begins with "#" and has other columns than the words is a comment.
+
+Tags of spans (Ramshaw and Marcus 1995) are O outside, else a mark, a hyphen and a kind. bio (IOB2)
+begins each span with B; the first CoNLL's IOB1 only a span that follows one of its kind; iobes also
+marks the last word with E and a span of one word with S.
 """
 
 import dataclasses
 import os
+import re
 from collections.abc import Iterator, Sequence
 
 from gpt_jax.config import Config, option, register
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, counted
 from gpt_jax.tasks.answers.tags import TaggedExample, TagTask
 from gpt_jax.tasks.conllu import FIELDS
 from gpt_jax.tasks.metrics import accuracy, span_f1
@@ -93,31 +109,72 @@ def read_columns(path: str, column: int, may_lack_tags: bool = False) -> Iterato
   words: list[str] = []
   tags: list[str] = []
   first = count = 0
-  for number, line in [*read_every_line(path), (0, "")]:
-    cells = line.split("\t") if "\t" in line else line.split()
-    is_conllu = "\t" in line and len(cells) == FIELDS
-    if is_conllu and not cells[0].isdecimal() or line.startswith(("# ", _DOCUMENT)):
-      continue  # a multiword token or an empty node, a comment, a document
-    if not cells or not line.strip():
+  for number, cells in [*_word_lines(path), (0, [])]:
+    if not cells:
       if words:
         yield TaggedExample(tuple(words), tuple(tags) if tags else None, f"{path}:{first}")
         count += 1
       words, tags = [], []
       continue
+    where = f"{path}:{number}"
     first = first if words else number
-    words.append(cells[1 if is_conllu else 0])
+    words.append(cells[1 if _is_conllu(cells) else 0])
+    if not words[-1].strip(" "):
+      raise InputError(f"{where}: the word is empty; should be a word and its tags")
     if may_lack_tags and len(cells) == 1 and not tags:
       continue
     if len(cells) < 2 or not -len(cells) <= column < len(cells):
       raise InputError(
-        f"{path}:{number}: {len(cells)} columns, and none is config.task.column={column}; should "
+        f"{where}: {len(cells)} columns, and none is config.task.column={column}; should "
         "be a word and its tags"
       )
-    tags.append(cells[column])
+    tag = cells[column]
+    if not tag or " " in tag:
+      raise InputError(f"{where}: tag {tag!r}: should be a name without spaces")
+    tags.append(tag)
     if len(tags) != len(words):
-      raise InputError(f"{path}:{number}: has a tag, and words before it have none")
+      raise InputError(f"{where}: has a tag, and words before it have none")
   if not count:
     raise InputError(f"{path}: no sentences; should be a word and its tag per line")
+
+
+def _word_lines(path: str) -> Iterator[tuple[int, list[str]]]:
+  """Yields (line, cells) of words, and (line, []) where a sentence ends."""
+  lines = [(number, _cells(line)) for number, line in read_every_line(path)]
+  words = [cells for _, cells in lines if cells and not cells[0].startswith("#")]
+  is_conllu = bool(words) and _is_conllu(words[0])
+  columns: dict[int, int] = {}  # how many the words have -> the first such line
+  for number, cells in lines:
+    if cells and cells[0] != _DOCUMENT and not cells[0].startswith("#"):
+      columns.setdefault(len(cells), number)
+  for number, cells in lines:
+    if not cells or cells[0] == _DOCUMENT:
+      yield number, []
+    elif cells[0].startswith("#") and (is_conllu or columns and len(cells) not in columns):
+      continue  # a comment
+    elif is_conllu and re.fullmatch(r"\d+[-.]\d+", cells[0]):
+      continue  # a multiword token or an empty node
+    elif columns and len(cells) != min(columns, key=columns.__getitem__):
+      common = min(columns, key=columns.__getitem__)
+      raise InputError(
+        f"{path}:{number}: {counted(len(cells), 'column')}, and line {columns[common]} has "
+        f"{common}; all lines of words should have the same"
+      )
+    else:
+      yield number, cells
+
+
+def _cells(line: str) -> list[str]:
+  """The columns of a line, [] of an empty one. Only tabs or spaces separate them: other characters
+  that Unicode counts as space are parts of words.
+  """
+  if not line.strip(" \t"):
+    return []
+  return line.split("\t") if "\t" in line else re.split(" +", line.strip(" "))
+
+
+def _is_conllu(cells: list[str]) -> bool:
+  return len(cells) == FIELDS and re.fullmatch(r"\d+([-.]\d+)?", cells[0]) is not None
 
 
 def are_spans(tags: Sequence[str] | set[str]) -> bool:

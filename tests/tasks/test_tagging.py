@@ -16,7 +16,6 @@ from gpt_jax.programs import evaluate, export, finetune, predict
 from gpt_jax.programs.finetune import FinetuneConfig
 from gpt_jax.tasks.answers.tags import TaggedExample
 from gpt_jax.tasks.packing import OrderedBatches
-from gpt_jax.tasks.readers import Row
 from gpt_jax.tasks.task import BuiltinTask, find
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
@@ -49,12 +48,6 @@ def test_tags_are_packed_with_their_tokens(encoded):
     for i, (ids, of_ids) in enumerate(zip(inputs, tags, strict=True)):
       np.testing.assert_array_equal(ids, encoded.sequence(4 * step + i, 0))
       np.testing.assert_array_equal(of_ids, encoded.sequence_tags(4 * step + i, 0))
-
-
-def test_long_texts_are_cut(tiny_tokenizer):
-  example = TASK.example(Row(("the sea " * 50,), None, "x:1"))
-  encoded = TASK.encode([example], tiny_tokenizer, 16)
-  assert encoded.lengths.tolist() == [[16]] and len(encoded.sequence_tags(0, 0)) == 16
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from gpt_jax.files import exists
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.answers.labels import MultiLabelTask, is_present, label_indicators
 from gpt_jax.tasks.answers.number import RegressionTask, Scale
-from gpt_jax.tasks.answers.tags import TaggedExample, TagTask
+from gpt_jax.tasks.answers.tags import TaggedExample, TagTask, split_words
 from gpt_jax.tasks.metrics import (
   REGRESSION_ERRORS,
   REGRESSION_METRICS,
@@ -97,14 +97,15 @@ def _read_tagged(data_dir: str, split: str) -> Iterator[TaggedExample]:
     if isinstance(row, InputError):
       raise row
     # A label cell has one tag for each word, also with spaces between.
-    words, tags = row.texts[0].split(), None if row.label is None else row.label.split()
+    words = split_words(row.texts[0])
+    tags = None if row.label is None else split_words(row.label)
     if not words:
       raise InputError(f"{row.location}: column {COLUMN!r} is empty; remove the row")
     if tags is not None and len(tags) != len(words):
       raise InputError(
         f"{row.location}: {len(tags)} tags for {len(words)} words; give one for each"
       )
-    yield TaggedExample(tuple(words), None if tags is None else tuple(tags), row.location)
+    yield TaggedExample(words, tags, row.location)
 
 
 def _find_file(data_dir: str, split: str) -> str:

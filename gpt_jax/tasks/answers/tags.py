@@ -1,9 +1,11 @@
 """Token tagging: one tag per word, learned and predicted at the word's first token.
 
-In a causal model a token's state has read only what precedes it, and the token itself.
+In a causal model a token's state has read only what precedes it, and the token itself. A text that
+is longer than the context is read in pieces of whole words, each of which is a sequence.
 """
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -16,6 +18,13 @@ from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.formats import Format, GPTFormat
 from gpt_jax.tasks.metrics import Metric, SpanMetric
 from gpt_jax.tasks.readers import Row
+
+
+def split_words(text: str) -> tuple[str, ...]:
+  """The words of a text. Only spaces, tabs and line breaks separate them: other characters that
+  Unicode counts as space, such as a no-break space, are parts of words, as in files of words.
+  """
+  return tuple(word for word in re.split(r"[ \t\r\n]+", text) if word)
 
 
 class TaggedExample(NamedTuple):
@@ -84,8 +93,8 @@ class TagTask(LabeledTask):
     return list(self.read(data_dir, split))
 
   def example(self, row: Row) -> TaggedExample:
-    """The words of a text, separated by spaces."""
-    words = tuple(row.texts[0].split())
+    """The words of a text; see split_words."""
+    words = split_words(row.texts[0])
     if not words:
       raise InputError(f"{row.location}: column 'text' is empty; fill it in or remove the row")
     return TaggedExample(words, None, row.location)
@@ -97,26 +106,31 @@ class TagTask(LabeledTask):
     context: int,
     format: Format = GPTFormat(),  # noqa: B008  # a constant
   ) -> Encoded:
-    """Encodes each word by itself, and cuts texts that exceed the context."""
+    """Encodes each word by itself; each piece of a text is a sequence of its example."""
     if not examples:
       raise InputError("no examples to encode")
-    texts, tags = [], []
-    for example in examples:
-      ids, of_ids = self._encode(example, tokenizer)
-      texts.append(ids)
-      tags.append(of_ids)
-    count = len(examples)
-    lengths = np.array([len(ids) for ids in texts], np.int32)
+    room = context - format.overhead(1)
+    pieces = [self._pieces(example, tokenizer, room) for example in examples]
+    # A power of two, since each number of sequences is a shape to compile.
+    most = 1 << (max(map(len, pieces)) - 1).bit_length()
+    texts: list[np.ndarray] = []
+    tags: list[np.ndarray] = []
+    fields, kept = np.zeros((2, len(examples), most, 1), np.int32)  # [N, C, F]
+    for n, of_example in enumerate(pieces):
+      for c, (ids, of_ids) in enumerate(of_example):
+        fields[n, c], kept[n, c] = len(texts), len(ids)
+        texts.append(ids)
+        tags.append(of_ids)
     unknown = sum(np.count_nonzero(tokenizer.byte_fallback[ids]) for ids in texts)
     return Encoded(
       texts,
-      np.arange(count, dtype=np.int32).reshape(count, 1, 1),  # [N, C, F]: one text each
-      np.minimum(lengths, context - format.overhead(1)).reshape(count, 1, 1),
-      np.zeros((count, 1), np.float32),  # no label of the whole text
+      fields,
+      kept,
+      np.zeros((len(examples), 1), np.float32),  # no label of the whole text
       [example.location for example in examples],
       context,
       tokenizer.special,
-      float(unknown / lengths.sum()),
+      float(unknown / kept.sum()),
       tags=tags,
       format=format,
     )
@@ -151,23 +165,38 @@ class TagTask(LabeledTask):
     return scores
 
   def result(self, prediction: np.ndarray, truth: np.ndarray) -> dict[str, Any]:
-    """The tags of the words that fit the context, separated by spaces."""
+    """The tags of all words, separated by spaces."""
     of_words = self._names(prediction[truth >= 0].argmax(-1))
     return {"prediction": " ".join(of_words), "probabilities": {}}
 
   def _names(self, tags: np.ndarray) -> list[str]:
     return [self.labels[i] for i in tags]
 
-  def _encode(self, example: TaggedExample, tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
-    """The ids of a text, and the tag of each: that of its word at the first, -1 at the others."""
+  def _pieces(
+    self, example: TaggedExample, tokenizer: Tokenizer, room: int
+  ) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The ids of each piece of a text, at most `room`, and the tag of each id: that of its word at
+    the first, -1 at the others.
+    """
     # Tags also say where words begin, which predictions need: any tag does.
     label = example.label or (self.labels[0],) * len(example.words)  # untagged: any tag
     for tag in label:
       if tag not in self.labels:
         raise InputError(f"{example.location}: tag {tag!r}: should be one of {self.labels}")
-    space, ids, tags = " " if self.spaced else "", [], []
+    space = " " if self.spaced else ""
     words = [example.words[0], *(f"{space}{word}" for word in example.words[1:])]
-    for word, tag in zip(tokenizer.encode_many(words), label, strict=True):
-      ids.append(word)
-      tags.append(np.where(np.arange(len(word)) == 0, self.labels.index(tag), -1))
-    return np.concatenate(ids).astype(np.int32), np.concatenate(tags).astype(np.int32)
+    pieces: list[tuple[list[int], list[int]]] = [([], [])]
+    for ids, tag in zip(tokenizer.encode_many(words), label, strict=True):
+      # A word of characters that the tokenizer drops still has a tag, and so a token.
+      of_word = (ids.tolist() or [_stand_in(tokenizer)])[:room]
+      if len(pieces[-1][0]) + len(of_word) > room:
+        pieces.append(([], []))
+      pieces[-1][0].extend(of_word)
+      pieces[-1][1].extend([self.labels.index(tag)] + [-1] * (len(of_word) - 1))
+    return [(np.array(ids, np.int32), np.array(tags, np.int32)) for ids, tags in pieces]
+
+
+def _stand_in(tokenizer: Tokenizer) -> int:
+  """The id for a word without tokens: the unknown one or, of bytes, a replacement character's."""
+  ids = tokenizer.encode("\N{REPLACEMENT CHARACTER}")  # which WordPiece drops, too
+  return int(ids[0]) if len(ids) else tokenizer.unknown_id or 0
