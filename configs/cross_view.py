@@ -6,8 +6,8 @@ and from text without labels, on which heads that see a part of it learn what th
 
 SIZE:TASK, the size paper or small, TASK as in configs/finetune.py, or several that read one text
 each and are learned at once: small:ewt-tags,trec. The training examples that are not among the
-first train_examples, evenly spaced, are read without their labels: a batch of those follows each
-batch with labels. The supervised twin, with as many updates on labels, has
+train_examples, a draw, are read without their labels: a batch of those follows each batch with
+labels. The supervised twin, with as many updates on labels, has
 --config.unlabeled=false and half of --config.train.steps.
 
 - paper: layer 1 has 1,024 units a direction, projected to 512, layer 2 512 (tensorflow/models,

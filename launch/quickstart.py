@@ -32,7 +32,7 @@ DATA = flags.DEFINE_string(
   "data", os.environ.get("GPT_JAX_DATA", ""), "--real: folder with the tasks' files, such as glue/"
 )
 TASKS = flags.DEFINE_list("tasks", "", "--real: tasks by name; else all whose files are there")
-ROWS = flags.DEFINE_integer("rows", 0, "--real: training rows, evenly spaced; 0: all")
+ROWS = flags.DEFINE_integer("rows", 0, "--real: training rows, of each class its share; 0: all")
 SEEDS = flags.DEFINE_integer("seeds", 1, "--real: runs of each task", lower_bound=1)
 PEERS = flags.DEFINE_boolean(
   "peers", False, "--real: transformers' Trainer on the same rows too (extra peers)"

@@ -1,5 +1,6 @@
 """The train and valid splits: which documents are held out, and the token files of both."""
 
+import array
 import dataclasses
 import hashlib
 from collections.abc import Callable, Sequence
@@ -70,6 +71,8 @@ class SplitWriter:
     self._tokenizer = tokenizer
     self._length = 0  # tokens of the current document
     self._joint = ""  # between its last piece that has tokens and the next
+    self._digest = hashlib.blake2b(digest_size=8)  # of its ids
+    self.digests = array.array("Q")  # of all documents with tokens
 
   def add(self, piece: Piece, encoded: Encoded) -> None:
     ids, n_bytes, n_words, ends = encoded
@@ -86,9 +89,12 @@ class SplitWriter:
     if len(ids):
       self._length += len(ids)
       self._joint = piece.joint
+      self._digest.update(np.asarray(ids, np.int32).tobytes())
     if piece.last:
       self.padding.add(self._length)
-      self._length = 0
+      if self._length:
+        self.digests.frombytes(self._digest.digest())
+      self._length, self._digest = 0, hashlib.blake2b(digest_size=8)
 
   def close(self, sources: Sequence[Source]) -> dict[str, Any]:
     """Completes the files and returns the header."""
@@ -100,6 +106,17 @@ class SplitWriter:
       cleaner=cleaner(),
       sources=list(map(list, sources)),
     )
+
+
+def describe_repeated(writers: dict[str, SplitWriter]) -> str:
+  """A warning, with a remedy, if held-out documents are in the training text, too; else ""."""
+  train, valid = (np.frombuffer(writers[split].digests, np.uint64) for split in ("train", "valid"))
+  if not (repeated := int(np.isin(valid, train).sum())):
+    return ""
+  return (
+    f"warning: {repeated:,} of {len(valid):,} held-out documents are in the training text, too, so "
+    "the loss on held-out text flatters; --deduplicate=exact keeps one of equal documents"
+  )
 
 
 @dataclasses.dataclass

@@ -142,11 +142,13 @@ def cross_validate(
   """One run for each part of a table's training file that is held out; see run.
 
   Raises:
-    InputError: a task that is no table.
+    InputError: a task that is no table, or one with too few rows.
   """
   if not config.task.has_folds:
     raise InputError(f"--folds={folds}: only tables have folds; this task has a dev set of its own")
   results = []
+  task = dataclasses.replace(config.task, folds=folds)
+  task.with_labels(data_dir).check_folds(data_dir, config.batch_size)
   folders = [os.path.join(workdir, f"fold_{fold}") for fold in range(folds)]
   config = resume_choices(config, folders)
   for fold, folder in enumerate(folders):

@@ -102,7 +102,7 @@ class FinetuneConfig(RunConfig):
   )
   batch_size: int = option(32, "examples in a batch", low=1, high=10**6)
   train_examples: int = option(
-    0, "train on only so many examples, evenly spaced in the training set; 0: on all", low=0
+    0, "train on only so many examples, of each class its share; 0: on all", low=0
   )
   unlabeled: bool = option(
     False,
@@ -113,7 +113,7 @@ class FinetuneConfig(RunConfig):
     "", "with unlabeled: a table of further texts, in the task's columns, without labels"
   )
   dev_examples: int = option(
-    0, "evaluate on only so many examples, evenly spaced in the dev set; 0: on all", low=0
+    0, "evaluate on only so many examples, of each class its share; 0: on all", low=0
   )
   trunk: Any = option(
     TransformerConfig(),

@@ -21,9 +21,11 @@ from gpt_jax.programs.finetune_teacher import check_teacher
 from gpt_jax.programs.start import Start
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.answers.text import as_text
-from gpt_jax.tasks.encoding import Encoded, count_repeated, evenly, read_unlabeled, without_labels
+from gpt_jax.tasks.encoding import Encoded, count_repeated, read_unlabeled, subset, without_labels
 from gpt_jax.training.defaults import with_defaults
 from gpt_jax.training.layerwise import Layerwise
+
+_LEFT_OUT = 0.01  # the share of examples that a partial batch may drop without a line
 
 
 def load_task(
@@ -90,7 +92,7 @@ def _load_part(
     log(f"{task.name}: the paper has {task.paper}")
   all_examples = {split: task.examples(data_dir, split) for split in ("train", "dev")}
   log_repeated_rows(task, data_dir, all_examples)
-  dev_set = evenly(all_examples["dev"], config.dev_examples)
+  dev_set = subset(all_examples["dev"], config.dev_examples, task.has_classes)
   data = {
     "train": encode_training(config, task, data_dir, all_examples["train"], start),
     "dev": task.encode(dev_set, *start.reads),
@@ -108,7 +110,7 @@ def encode_training(
   """The training set: those with labels and then, if the config says so, the others without, and
   the texts of a file; of a task that writes text, those of its file of a teacher's texts.
   """
-  labeled, rest = evenly(examples, config.train_examples), []
+  labeled, rest = subset(examples, config.train_examples, task.has_classes), []
   if config.unlabeled and task.writes_text:
     rest = task.examples(data_dir, "unlabeled")
   elif config.unlabeled:
@@ -148,6 +150,12 @@ def complete(config: FinetuneConfig, task: LabeledTask, train_set: Encoded) -> F
   steps = train.total_steps(updates)
   if warning := optim.about_long_warmup(steps):
     lines.append(warning)
+  labeled = len(train_set) - train_set.unlabeled
+  if (left := labeled % config.batch_size) >= _LEFT_OUT * labeled:
+    lines.append(
+      f"{left:,} of {labeled:,} training examples are left out of each epoch, others in each: "
+      f"batches have {config.batch_size} (batch_size sets it)"
+    )
   for line in lines:
     log(line)
   return dataclasses.replace(config, optim=optim, train=train, class_weights=weights)

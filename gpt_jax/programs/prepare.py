@@ -395,4 +395,6 @@ def _write_splits(
         "--valid_share"
       )
     headers[split] = writer.close(corpus.sources)
+  if warning := splits.describe_repeated(writers):
+    print(warning, flush=True)
   return splits.table(headers, {split: writer.padding.share for split, writer in writers.items()})

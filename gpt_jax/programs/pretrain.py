@@ -142,8 +142,9 @@ def describe(config: PretrainConfig, text: Text, total_steps: int) -> list[str]:
   """The lines printed before a run: model, text, length, devices."""
   trunk, tokens = config.trunk, config.data.batch_size * config.data.length
   kinds = sorted({device.device_kind for device in jax.devices()})
-  # In positions of rows: of short documents some are padding.
-  epochs = total_steps * tokens / text.train.n_tokens
+  # In rows: of short documents some positions are padding.
+  spans = text.windows(config, text.train, config.train.seed).spans_per_epoch
+  epochs = total_steps * config.data.batch_size / spans
   lines = [
     f"model   {trunk.parameter_count():,} parameters, {type(trunk).__name__}, {trunk.dtype}",
     f"text    {text.train.n_tokens:,} tokens, vocabulary {text.tokenizer.vocab_size:,}, "

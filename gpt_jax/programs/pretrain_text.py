@@ -117,7 +117,7 @@ def warn_when_stuck(
 
   A head that is new beside a trunk that is not begins above the loss of word frequencies.
   """
-  after = 2 * config.optim.warmup_length(total_steps)
+  after = max(1, 2 * config.optim.warmup_length(total_steps))  # one update shows nothing yet
   due = hooks.every(config.train.log_every)
   if spec.predicts_tokens:
     first, reason = spec.heads[0].scope, {}

@@ -3,7 +3,9 @@
 Letters: N examples, C sequences per example, F fields per sequence, K classes.
 """
 
+import collections
 import dataclasses
+import hashlib
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -39,11 +41,35 @@ class Example(NamedTuple):
     return list(dict.fromkeys(itertools.chain(*self.sequences)))
 
 
-def evenly(examples: list[Any], count: int) -> list[Any]:
-  """`count` examples, evenly spaced, since files may be sorted by source; all if count is 0."""
+def subset(examples: list[Any], count: int, by_label: bool = False) -> list[Any]:
+  """`count` examples in their order, chosen by a hash of each; all if count is 0.
+
+  A hash, not the place in the file: files may be sorted, or alternate, and most of the chosen ones
+  stay chosen when rows are added.
+
+  Args:
+    examples: named tuples with a location, which does not count.
+    by_label: each label has its share of them, and one example if there are enough.
+  """
   if not count or count >= len(examples):
     return examples
-  return [examples[i * len(examples) // count] for i in range(count)]
+  digests = [_digest(example) for example in examples]
+  order = sorted(range(len(examples)), key=digests.__getitem__)
+  if by_label:
+    sizes = collections.Counter(example.label for example in examples)
+    ranks: dict[int, float] = {}  # how far along its label an example is; 0: its first
+    seen: collections.Counter[Any] = collections.Counter()
+    for n in order:
+      label = examples[n].label
+      ranks[n] = (seen[label] + 0.5) / sizes[label] if seen[label] else 0.0
+      seen[label] += 1
+    order.sort(key=ranks.__getitem__)
+  return [examples[n] for n in sorted(order[:count])]
+
+
+def _digest(example: Any) -> bytes:
+  content = repr(example._replace(location="")).encode(errors="surrogatepass")
+  return hashlib.blake2b(content, digest_size=8).digest()
 
 
 def without_labels(examples: list[Any], labeled: list[Any]) -> list[Any]:

@@ -41,7 +41,10 @@ class PairsTask(Config):
     "tag, from which views alone learn; empty: none",
   )
   upsample: int = option(
-    1, "times that each pair of `train` comes in an epoch, synthetic ones come once", low=1
+    1,
+    "times that each pair of `train` comes in an epoch, synthetic ones come once",
+    low=1,
+    high=1000,
   )
   lowercase: bool = option(
     False, "compare in lower case, for a vocabulary that folds it; the signatures then say case:lc"

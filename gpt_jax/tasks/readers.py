@@ -1,5 +1,6 @@
 """Readers of labeled rows: TSV, CSV and JSONL files, and data sets prepared by TFDS."""
 
+import collections
 import csv
 import errno
 import functools
@@ -8,6 +9,8 @@ import json
 import os
 import stat
 import sys
+import unicodedata
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -486,4 +489,39 @@ def _json_records(path: str) -> Iterator[tuple[str, _Record]]:
 
 
 def _label_text(value: Any) -> str:
+  if isinstance(value, float) and value.is_integer():
+    value = int(
+      value
+    )  # as others write it: pandas makes 1.0 of 1 where a cell of a column is empty
   return value if isinstance(value, str) else json.dumps(value)
+
+
+def label_form(label: str) -> str:
+  """The same for labels that people take for one: of other case, spaces, Unicode form (NFC), or
+  digits after the point (1 and 1.0).
+  """
+  text = " ".join(unicodedata.normalize("NFC", label).split()).casefold()
+  try:
+    return str(float(text))
+  except ValueError:
+    return text
+
+
+def of_form(label: str, known: Iterable[str]) -> str:
+  """For a message on a label that is not known: the one of its form, or ""."""
+  same = next((other for other in known if label_form(other) == label_form(label)), None)
+  return "" if same is None else f"; it differs from {same!r} by its form alone"
+
+
+def warn_of_similar(labels: Iterable[str], path: str) -> None:
+  """Warns of labels of one form, which count as different."""
+  spellings = collections.defaultdict(list)
+  for label in labels:
+    spellings[label_form(label)].append(label)
+  similar = [names for names in spellings.values() if len(names) > 1]
+  if similar:
+    shown = "; ".join(" and ".join(map(repr, names)) for names in similar)
+    warnings.warn(
+      f"{path}: labels that differ only by case, spaces or form count as different: {shown}",
+      stacklevel=3,
+    )

@@ -1,6 +1,5 @@
 """A task on the user's own files: TSV, CSV or JSONL, described by config.task options."""
 
-import collections
 import contextlib
 import dataclasses
 import functools
@@ -13,7 +12,7 @@ from typing import Any
 
 from gpt_jax import files
 from gpt_jax.config import Config, option, register
-from gpt_jax.errors import InputError, MissingInput
+from gpt_jax.errors import InputError, MissingInput, counted
 from gpt_jax.tasks.answers.labels import (
   MultiLabelTask,
   is_present,
@@ -30,7 +29,7 @@ from gpt_jax.tasks.metrics import (
   Metric,
   accuracy,
 )
-from gpt_jax.tasks.readers import Row, column_names, read_usable
+from gpt_jax.tasks.readers import Row, column_names, read_usable, warn_of_similar
 from gpt_jax.tasks.task import Task, unusable_rows
 from gpt_jax.tasks.transforms import (
   Transform,
@@ -133,7 +132,7 @@ class TableTask(Config):
     """Fills in columns, metric, labels and scale, so that a checkpoint's config does not need the
     training file.
 
-    Warns of labels that differ only by case or spaces, and of many labels that are numbers.
+    Warns of labels that differ only by form, and of many labels that are numbers.
 
     Raises:
       InputError: the training file cannot be read, its columns are not clear, it has fewer than two
@@ -155,7 +154,7 @@ class TableTask(Config):
       except MissingInput as error:
         raise _naming_tables(error, path, "train") from error
       labels = table._find_labels([row for row in rows if isinstance(row, Row)])
-      _warn_of_similar(labels, path)
+      warn_of_similar(labels, path)
       # Too few labels may be the fault of rows that could not be read: they are named then.
       problems = [row for row in rows if isinstance(row, InputError)]
       if len(labels) < 2 and problems and not self.skip_bad_rows:
@@ -373,21 +372,58 @@ class TableTask(Config):
           "folds=5 a fifth in each of five runs"
         ) from error
       return
-    for row in read_usable(self._path(data_dir, "train"), self.columns, self.label):
+    path = self._path(data_dir, "train")
+    rows = list(read_usable(path, self.columns, self.label))
+    held_out = self._held_out([row for row in rows if isinstance(row, Row)], path)
+    for row in rows:
       if isinstance(row, InputError):
         if split == "train":  # counted once
           yield row
-      elif self._is_held_out(row) == (split == "dev"):
+      elif (_normalized_texts(row) in held_out) == (split == "dev"):
         yield row
 
-  def _is_held_out(self, row: Row) -> bool:
-    """Whether a row is held out, by a hash of its texts: neither the order nor other rows matter,
-    and duplicates stay on one side.
+  def check_folds(self, data_dir: str, batch_size: int) -> None:
+    """Raises InputError if a part would be empty, or leave less than a batch to train on."""
+    if self.skip_bad_rows or not self.folds:
+      return
+    for fold in range(self.folds):
+      of_fold = dataclasses.replace(self, fold=fold)
+      left = sum(isinstance(row, Row) for row in of_fold._read(data_dir, "train"))
+      if left < batch_size:
+        raise InputError(
+          f"{self._path(data_dir, 'train')}: without fold {fold} of {self.folds} {left} rows are "
+          f"left, fewer than one batch; batch_size is {batch_size}"
+        )
+
+  def _held_out(self, rows: Sequence[Row], path: str) -> set[str]:
+    """The texts that are held out; equal ones are on one side.
+
+    By a hash of the texts, so that neither their order nor, with dev_share, other rows matter.
+    Folds have as many texts each, and their share of each label.
+
+    Raises:
+      InputError: too few texts for the folds, or a share that holds out none or all of them.
     """
-    position = _hash(row.texts)  # in [0, 1)
+    # The first row of a text says its label.
+    labels = {_normalized_texts(row): row.label or "" for row in reversed(rows)}
+    if self.kind != "one_label":
+      labels = dict.fromkeys(labels, "")
+    draws = {text: _hash(text) for text in labels}
     if self.folds:
-      return int(position * self.folds) == self.fold
-    return position < self.dev_share
+      if len(labels) < self.folds:
+        raise InputError(
+          f"{path}: {counted(len(labels), 'different text')}, too few for folds={self.folds}"
+        )
+      order = sorted(labels, key=lambda text: (labels[text], draws[text]))
+      return set(order[self.fold :: self.folds])
+    chosen = {text for text, draw in draws.items() if draw < self.dev_share}
+    if rows and len(chosen) in (0, len(labels)):
+      which = "all" if chosen else "none"
+      raise InputError(
+        f"TableTask.dev_share={self.dev_share:g}: holds out {which} of the {len(rows):,} rows of "
+        f"{path}; should be above {min(draws.values()):.3g} and at most {max(draws.values()):.3g}"
+      )
+    return chosen
 
 
 def _naming_tables(error: MissingInput, path: str, split: str) -> MissingInput:
@@ -414,11 +450,15 @@ def _tables_beside(path: str) -> list[str]:
   return same or (tables if name == "train.tsv" else [])
 
 
-def _hash(texts: Sequence[str]) -> float:
-  """A number from 0 to below 1 that is the same for texts that differ by case and spaces alone."""
-  content = "\t".join(map(_normalized, texts))
-  digest = hashlib.blake2b(content.encode(), digest_size=6).digest()
+def _hash(texts: str) -> float:
+  """A number from 0 to below 1."""
+  digest = hashlib.blake2b(texts.encode(), digest_size=6).digest()
   return int.from_bytes(digest, "big") / 2**48  # exact in a float64
+
+
+def _normalized_texts(row: Row) -> str:
+  """The same for texts that differ by case and spaces alone."""
+  return "\t".join(map(_normalized, row.texts))
 
 
 def _normalized(text: str) -> str:
@@ -440,16 +480,3 @@ def _check_for_numbers(labels: Sequence[str], column: str) -> None:
     f"{column} has {len(labels):,} different numbers, such as {labels[0]}, and not labels of a "
     f"fixed set; {advice}"
   )
-
-
-def _warn_of_similar(labels: Sequence[str], path: str) -> None:
-  spellings = collections.defaultdict(list)
-  for label in labels:
-    spellings[_normalized(label)].append(label)
-  similar = [names for names in spellings.values() if len(names) > 1]
-  if similar:
-    shown = "; ".join(" and ".join(map(repr, names)) for names in similar)
-    warnings.warn(
-      f"{path}: labels that differ only by case or spaces count as different: {shown}",
-      stacklevel=3,
-    )

@@ -27,7 +27,7 @@ from gpt_jax.errors import InputError, counted
 from gpt_jax.tasks.answers.tags import TaggedExample, TagTask
 from gpt_jax.tasks.conllu import FIELDS
 from gpt_jax.tasks.metrics import accuracy, span_f1
-from gpt_jax.tasks.readers import read_every_line
+from gpt_jax.tasks.readers import read_every_line, warn_of_similar
 from gpt_jax.tasks.task import SPLITS
 
 SCHEMES = {"bio": "BI", "iobes": "BIES"}
@@ -69,6 +69,7 @@ class TaggedFiles(Config):
     if len(found) < 2:
       path = os.path.join(data_dir, self.train)
       raise InputError(f"{path}: column {self.column} has the tags {sorted(found)}; should be two")
+    warn_of_similar(sorted(found), os.path.join(data_dir, self.train))
     if are_spans(found) and self.scheme != "files":
       # All of them: an entity of one word may not occur in the training file.
       kinds = sorted({tag[2:] for tag in found if tag != _OUTSIDE})

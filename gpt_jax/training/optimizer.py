@@ -76,7 +76,11 @@ class OptimConfig(Config):
     )
 
   def about_long_warmup(self, total_steps: int) -> str:
-    """A warning, with a remedy, if the warm-up does not end within a run; else ""."""
+    """A warning, with a remedy, if the warm-up does not end within a run, or nothing trains in it;
+    else "".
+    """
+    if self.learning_rate == 0:
+      return "warning: nothing trains at config.optim.learning_rate=0; set one above 0"
     warmup = self.warmup_length(total_steps)
     if not total_steps or warmup < total_steps:
       return ""

@@ -61,8 +61,10 @@ def warmup_length(
   total_steps: int, warmup_steps: int, warmup_share: float = 0.0, min_warmup_steps: int = 0
 ) -> float:
   """Updates until the learning rate peaks; a fraction below 1 if a share of a short run is less
-  than one update.
+  than one update; 0 in a run of a single one, which would have rate 0.
   """
+  if total_steps == 1:
+    return 0.0
   return float(max(warmup_steps, warmup_share * total_steps, min_warmup_steps))
 
 

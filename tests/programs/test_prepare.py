@@ -315,6 +315,15 @@ def test_short_documents_are_told_of(tmp_path, capsys):
   assert f"{(rows[:, 1:] < 0).mean():.1%}" in shown
 
 
+def test_held_out_documents_that_are_in_the_training_text_are_told(tmp_path, capsys):
+  texts = [f"the cat number {n} sat on the mat" for n in range(8)]
+  source = tmp_path / "x.jsonl"
+  for repeats, told in ((1, False), (3, True)):
+    source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts) * repeats)
+    run(settings(source, vocab_size=290, valid_share=0.2), tmp_path / str(repeats))
+    assert ("held-out documents are in the training text, too" in capsys.readouterr().out) == told
+
+
 def test_the_same_again_is_already_prepared(books, tmp_path, capsys):
   run(settings(books), tmp_path / "out")
   before = contents(tmp_path / "out")

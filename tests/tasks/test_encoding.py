@@ -9,7 +9,7 @@ import pytest
 
 from gpt_jax.data.tokenizers.base import SpecialTokens
 from gpt_jax.errors import InputError
-from gpt_jax.tasks.encoding import Example, count_repeated, encode, evenly, without_labels
+from gpt_jax.tasks.encoding import Example, count_repeated, encode, subset, without_labels
 from gpt_jax.tasks.formats import each_half, first_field
 from gpt_jax.tasks.packing import OrderedBatches, PackedBatches
 
@@ -355,9 +355,31 @@ def test_repeated_texts_are_counted_whatever_their_label():
   assert count_repeated(others, []) == 0
 
 
+def labeled(labels):
+  return [Example(((f"text {n}",),), label, f"file:{n}") for n, label in enumerate(labels)]
+
+
+def test_a_subset_has_its_share_of_each_label_whatever_the_order():
+  alternating = labeled([(1.0, 0.0), (0.0, 1.0)] * 4)
+  assert [e.label for e in subset(alternating, 4, by_label=True)].count((1.0, 0.0)) == 2
+  uneven = labeled([(1.0, 0.0)] * 90 + [(0.0, 1.0)] * 10)
+  chosen = subset(uneven, 20, by_label=True)
+  assert [e.label for e in chosen].count((0.0, 1.0)) in (2, 3)
+  assert [e for e in uneven if e in chosen] == chosen  # in their order
+  assert {*subset(uneven[::-1], 20, by_label=True)} == {*chosen}
+  rare = labeled([(1.0, 0.0)] * 99 + [(0.0, 1.0)])
+  assert subset(rare, 2, by_label=True)[1].label == (0.0, 1.0)
+  # Most stay when rows are added, of a plain draw all but those that new ones displace.
+  grown = labeled([(1.0, 0.0)] * 90 + [(0.0, 1.0)] * 20)
+  assert len({*chosen} & {*subset(grown, 22, by_label=True)}) >= 17
+  plain = {*subset(uneven, 20)}
+  assert {*subset(grown, 20)} & {*uneven} <= plain
+  assert subset(uneven, 0) == subset(uneven, 100) == uneven
+
+
 def test_examples_without_labels_are_in_a_batch_but_in_no_loss_of_labels():
   examples = random_examples(12)
-  few = evenly(examples, 5)
+  few = subset(examples, 5)
   rest = without_labels(examples, few)
   assert [e._replace(label=None) for e in examples if e not in few] == rest and len(rest) == 7
   encoded = encode([*few, *rest], Numbers(), 128, each_half, 3)

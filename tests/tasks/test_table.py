@@ -10,7 +10,9 @@ from gpt_jax.errors import InputError
 from gpt_jax.programs.config_files import override
 from gpt_jax.tasks import metrics
 from gpt_jax.tasks.metrics import CLASS_METRICS
+from gpt_jax.tasks.readers import Row, read_table
 from gpt_jax.tasks.table import TableTask
+from gpt_jax.tasks.tagged_files import TaggedFiles
 
 
 @pytest.fixture
@@ -224,7 +226,7 @@ def test_unclear_columns_are_asked_for(tmp_path, text, message):
 
 def test_labels_that_differ_by_case_or_spaces_are_named(tmp_path):
   (tmp_path / "train.tsv").write_text("text\tlabel\na\tBilling \nb\tbilling\nc\tbug\n")
-  with pytest.warns(UserWarning, match="only by case or spaces .*: 'Billing ' and 'billing'$"):
+  with pytest.warns(UserWarning, match="only by case, spaces or form .*: 'Billing ' and 'billing'$"):
     TableTask().with_labels(str(tmp_path))
 
 
@@ -263,6 +265,58 @@ def test_every_row_is_in_one_fold(tmp_path):
   dev = [held_out(tmp_path, rows, folds=3, fold=fold)["dev"] for fold in range(3)]
   assert sorted(sum(dev, [])) == sorted(row.split("\t")[0] for row in rows)
   assert min(map(len, dev)) > 70
+
+
+@pytest.mark.parametrize("count, folds", [(8, 5), (11, 4), (30, 7)])
+def test_folds_have_as_many_rows_and_both_labels(tmp_path, count, folds):
+  rows = [f"row number {n}\t{'xy'[n % 2]}" for n in range(count)]
+  labels = {row.split("\t")[0]: row[-1] for row in rows}
+  dev = [held_out(tmp_path, rows, folds=folds, fold=fold)["dev"] for fold in range(folds)]
+  sizes = [len(part) for part in dev]
+  assert sorted(sum(dev, [])) == sorted(labels) and max(sizes) - min(sizes) <= 1
+  for label in "xy":
+    of_label = [sum(labels[text] == label for text in part) for part in dev]
+    assert max(of_label) - min(of_label) <= 1
+
+
+def test_folds_and_shares_that_cannot_be_are_refused(tmp_path):
+  rows = ["a\tx", "A \tx", "b\ty", "c\ty"]
+  with pytest.raises(InputError, match="3 different texts, too few for folds=4"):
+    held_out(tmp_path, rows, folds=4, fold=0)
+  table = TableTask(columns=("text",), label="label", labels=("x", "y"), folds=3)
+  with pytest.raises(InputError, match="without fold 0 of 3 2 rows are left, fewer than one batch"):
+    table.check_folds(str(tmp_path), 3)
+  table.check_folds(str(tmp_path), 2)
+  with pytest.raises(InputError, match=r"dev_share=0\.001: holds out none of the 4 rows of .*tsv"):
+    held_out(tmp_path, rows, dev_share=0.001)
+  with pytest.raises(InputError, match=r"holds out all of the 1 rows"):
+    held_out(tmp_path, rows[:1], dev_share=0.9)
+
+
+@pytest.mark.parametrize(
+  "labels", [("Yes", "yes "), ("caf\u00e9", "cafe\u0301"), ("1", "1.0"), ("no way", "NO  WAY")]
+)
+def test_labels_of_one_form_are_told(tmp_path, labels):
+  rows = [f"a {n}\t{label}" for n, label in enumerate((*labels, "other"))]
+  (tmp_path / "train.tsv").write_text("\n".join(["text\tlabel", *rows]))
+  (tmp_path / "dev.tsv").write_text(f"text\tlabel\na\t{labels[1].upper()}!\n")
+  with pytest.warns(UserWarning, match="differ only by case, spaces or form count as different"):
+    TableTask().with_labels(str(tmp_path))
+  for name in (TaggedFiles(train="tags.txt"),):
+    (tmp_path / "tags.txt").write_text("".join(f"a\t{x.strip()}\n" for x in ("Yes", "yes", "no")))
+    with pytest.warns(UserWarning, match="differ only by case"):
+      name.with_labels(str(tmp_path))
+  task = TableTask(columns=("text",), label="label", labels=(labels[0], "other")).build("")
+  with pytest.raises(InputError, match=f"it differs from {labels[0]!r} by its form alone"):
+    task.example(Row(("a",), labels[1], "x:1"))
+
+
+def test_whole_numbers_of_json_are_one_label(tmp_path):
+  (tmp_path / "x.jsonl").write_text(
+    '{"text": "a", "label": 1}\n{"text": "b", "label": 1.0}\n{"text": "c", "label": 1.5}\n'
+  )
+  rows = read_table(str(tmp_path / "x.jsonl"), ("text",), "label")
+  assert [row.label for row in rows] == ["1", "1", "1.5"]
 
 
 def test_without_a_dev_file_the_ways_out_are_named(tmp_path):

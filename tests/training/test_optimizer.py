@@ -18,6 +18,7 @@ from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.training.layerwise import Layerwise, layerwise_optimizer
 from gpt_jax.training.matrices import VIEWS, per_matrix, split_matrices
 from gpt_jax.training.optimizer import OptimConfig, make_optimizer
+from gpt_jax.training.schedules import shape_names
 from gpt_jax.training.trainer import Trainer
 from gpt_jax.training.update_rules import clip_by_global_norm
 
@@ -122,6 +123,24 @@ def test_clipping_is_optaxs_with_the_norm_given_or_not(params, limit):
   for norm in ({}, {"norm": optax.tree.norm(grads)}):
     got = clip(grads, **norm)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), got, want)
+
+
+@pytest.mark.parametrize("schedule", shape_names())
+@pytest.mark.parametrize(
+  "options",
+  [{"warmup_steps": 2000}, {"warmup_share": 0.1}, {"min_warmup_steps": 9}, {"warmup_share": 1.0}],
+)
+def test_some_update_of_a_short_run_has_a_rate(schedule, options):
+  """With a warm-up the first has none, which in a run of one update is all of it."""
+  options = {"warmup_steps": 0, **options}
+  for total in (1, 2, 3):
+    config = OptimConfig(learning_rate=0.1, schedule=schedule, **options)
+    rate = make_optimizer(config, total).schedule
+    assert max(float(rate(step)) for step in range(total)) > 0
+
+
+def test_a_run_that_trains_nothing_says_so():
+  assert "nothing trains" in OptimConfig(learning_rate=0.0).about_long_warmup(10**4)
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "linear", "constant"])

@@ -15,7 +15,7 @@ from gpt_jax.programs.finetune_start import load_start
 from gpt_jax.programs.probe_features import probe_features
 from gpt_jax.programs.start import Start
 from gpt_jax.tasks.answers.answer import LabeledTask
-from gpt_jax.tasks.encoding import evenly
+from gpt_jax.tasks.encoding import subset
 from gpt_jax.tasks.formats import RoBERTaFormat
 
 _PENALTY_SHARE = 5  # every fifth training example chooses the strength of the penalty
@@ -51,7 +51,8 @@ def probe_score(
   """
   features, labels = {}, {}
   for split in ("train", "dev"):
-    encoded = task.encode(evenly(task.examples(data_dir, split), examples[split]), *start.reads)
+    chosen = subset(task.examples(data_dir, split), examples[split], task.has_classes)
+    encoded = task.encode(chosen, *start.reads)
     features[split], labels[split] = probe_features(start, encoded), encoded.labels
   classes = labels["train"].argmax(axis=1)
   chooses = np.arange(len(classes)) % _PENALTY_SHARE == 0

@@ -4,7 +4,7 @@ import warnings
 
 import numpy as np
 
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, counted
 from gpt_jax.packages import require
 
 _PARTS = 7  # one is for dev, one for test
@@ -44,4 +44,6 @@ def group_folds(classes: np.ndarray, groups: np.ndarray, folds: int, seed: int) 
     warnings.simplefilter("ignore", UserWarning)  # of labels with fewer rows than folds
     for number, (_, inside) in enumerate(splitter.split(classes, classes, groups)):
       fold[inside] = number
+  if len(np.unique(fold)) < folds:
+    raise InputError(f"{counted(len(classes), 'row')}: too few for {folds} parts of each label")
   return fold

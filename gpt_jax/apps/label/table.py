@@ -14,7 +14,7 @@ from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError, counted
 from gpt_jax.files import atomic_file
 from gpt_jax.parallel.processes import log
-from gpt_jax.tasks.readers import Row, read_usable
+from gpt_jax.tasks.readers import Row, read_usable, warn_of_similar
 from gpt_jax.tasks.table import TableTask
 
 MIN_ROWS = 100
@@ -102,6 +102,7 @@ def read_labeled(source: str, texts: Sequence[str], label: str, tokenizer: Token
     )
   rows = [row for row in usable if row.label not in rare]
   labels = tuple(sorted({row.label or "" for row in rows}))
+  warn_of_similar(sorted(counts), source)
   if len(rows) < MIN_ROWS or len(labels) < 2:
     raise InputError(
       f"{source}: {len(rows):,} usable rows with {len(labels)} labels of {MIN_OF_LABEL} rows or "

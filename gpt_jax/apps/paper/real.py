@@ -36,7 +36,7 @@ from gpt_jax.packages import require
 from gpt_jax.programs import finetune
 from gpt_jax.programs.config_files import load_config
 from gpt_jax.tasks.answers.answer import LabeledTask
-from gpt_jax.tasks.encoding import evenly
+from gpt_jax.tasks.encoding import subset
 from gpt_jax.tasks.task import find
 from gpt_jax.training.plan_file import read_plan
 
@@ -83,7 +83,7 @@ def run(
     workdir: the folder for everything.
     data: folder of the tasks' files; "": a task of the story world.
     tasks: their names; (): those of TASKS whose files are there.
-    rows: training rows, evenly spaced; 0: all.
+    rows: training rows, of each class its share; 0: all.
     seeds: runs of each.
     peers: whether transformers' Trainer does the same: the same rows, recipe and seeds.
     short: few rows and one epoch, to see that everything runs. The results are meaningless.
@@ -117,7 +117,8 @@ def run(
           )
         runs[trainer].append(trained)
     # After each task, so that a long call that is stopped has shown something.
-    count = len(evenly(task.examples(data, "train"), config.train_examples))
+    rows = len(task.examples(data, "train"))
+    count = min(rows, config.train_examples or rows)
     results[name] = {"rows": count, **_measure(task, truth, runs)}
     write_json(path, with_checksum(results))
     with atomic_file(os.path.join(workdir, "results.md")) as file:
@@ -232,7 +233,7 @@ def _theirs(config: finetune.FinetuneConfig, data: str, model: str, folder: str)
   from gpt_jax.apps.paper import transformers_trainer  # imports torch
 
   task = find(config.task.name)
-  train = evenly(task.examples(data, "train"), config.train_examples)
+  train = subset(task.examples(data, "train"), config.train_examples, task.has_classes)
   return transformers_trainer.train(config, model, train, task.examples(data, "dev"), folder)
 
 

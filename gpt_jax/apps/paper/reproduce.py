@@ -25,7 +25,7 @@ from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.parallel.processes import log
 from gpt_jax.programs import evaluate, finetune
 from gpt_jax.programs.finetune_config import FinetuneConfig
-from gpt_jax.tasks.encoding import evenly
+from gpt_jax.tasks.encoding import subset
 from gpt_jax.tasks.readers import check_data_dir
 from gpt_jax.tasks.task import BuiltinTask, find
 from gpt_jax.training.defaults import PAPER_EPOCHS, PAPER_OPTIM
@@ -422,7 +422,7 @@ def sized(
   notes = []
   for split in ("train", "dev"):
     examples = task.examples(data_dir, split)
-    sample = loaded.encode(task, evenly(examples, 300))
+    sample = loaded.encode(task, subset(examples, 300))
     limit = int(budget.tokens // sample.lengths.sum(axis=1).mean())
     limits[f"{split}_examples"] = limit if limit < len(examples) else 0
     notes.append(f"{min(limit, len(examples)):,} of {len(examples):,} {split}")

@@ -29,7 +29,7 @@ def run(
     data_dir: the folder that contains glue/, race/ and winograd/.
     tasks: names from paper.zero_shot.TASKS; none: all tasks with data in the folder.
     history: evaluate every checkpoint of the workdir, oldest first (train.milestone keeps more).
-    examples: at most this many per task and split, evenly spaced; 0: all.
+    examples: at most this many per task and split, of each class its share; 0: all.
     out: a JSON file for the results, written after every checkpoint.
     overwrite: whether an existing `out` may be replaced.
 

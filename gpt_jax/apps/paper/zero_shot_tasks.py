@@ -27,7 +27,7 @@ from gpt_jax.models.model import Model
 from gpt_jax.ops.cross_entropy import CHUNK_ELEMENTS, logits, token_log_probs
 from gpt_jax.parallel.processes import log
 from gpt_jax.suggestions import did_you_mean
-from gpt_jax.tasks.encoding import Example, describe_truncation, evenly
+from gpt_jax.tasks.encoding import Example, describe_truncation, subset
 from gpt_jax.tasks.metrics import accuracy, matthews
 from gpt_jax.tasks.task import find
 
@@ -382,7 +382,7 @@ def _cola_questions(data_dir: str, tokenizer: Tokenizer, examples: int) -> list[
   """Whole sentences, of the training set too, to fit a threshold."""
   questions = []
   for split in ("train", "dev"):
-    rows = evenly(find("cola").examples(data_dir, split), examples)
+    rows = subset(find("cola").examples(data_dir, split), examples, by_label=True)
     texts = tokenizer.encode_many([row.sequences[0][0] for row in rows])
     for row, ids in zip(rows, texts, strict=True):
       questions.append(Question([], (ids.tolist(),), (0,), row.location, _label(row), split))
@@ -461,7 +461,7 @@ def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
 def _sst2_questions(data_dir: str, tokenizer: Tokenizer, examples: int) -> list[Question]:
   """Appends "very" to the sentence; compares "positive" and "negative" as the next word."""
   questions = []
-  for row in evenly(find("sst2").examples(data_dir, "dev"), examples):
+  for row in subset(find("sst2").examples(data_dir, "dev"), examples, by_label=True):
     head = f"{row.sequences[0][0].rstrip()} very"
     texts = [head + word for word in SENTIMENT]
     target = 1 - _label(row)  # the task's label 1 is positive, SENTIMENT's first word
@@ -482,7 +482,7 @@ def _race_questions(
 ) -> list[Question]:
   """Compares the options, given document and question."""
   questions = []
-  for row in evenly(find(name).examples(data_dir, "dev"), examples):
+  for row in subset(find(name).examples(data_dir, "dev"), examples, by_label=True):
     texts = list(map(" ".join, row.sequences))
     heads = [" ".join(fields[:-1]) for fields in row.sequences]
     questions.append(_compare_texts(tokenizer, row.location, texts, heads, _label(row)))
@@ -498,7 +498,7 @@ def _pronoun_questions(
 ) -> list[Question]:
   """Replaces the pronoun by each candidate; compares the rest of the sentence."""
   questions = []
-  for row in evenly(pronouns.read(data_dir, name), examples):
+  for row in subset(pronouns.read(data_dir, name), examples):
     heads = [row.before + candidate for candidate in row.candidates]
     texts = [head + row.after for head in heads]
     questions.append(_compare_texts(tokenizer, row.location, texts, heads, row.answer))

@@ -8,6 +8,7 @@ import numpy as np
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.metrics import macro_f1
+from gpt_jax.tasks.readers import of_form
 from gpt_jax.tasks.transforms import Transform
 
 MAX_CLASSES = 20  # in a table for the console
@@ -79,7 +80,10 @@ class OneLabel(LabeledTask):
       except ValueError as error:
         raise InputError(f"{location}: label {label!r}: {error}") from error
     if label not in self.labels:
-      raise InputError(f"{location}: label {label!r}: should be one of {', '.join(self.labels)}")
+      known = ", ".join(self.labels)
+      raise InputError(
+        f"{location}: label {label!r}: should be one of {known}{of_form(label, self.labels)}"
+      )
     return tuple(float(name == label) for name in self.labels)
 
   def loss(self, predictions: np.ndarray, truth: np.ndarray) -> float:

@@ -17,7 +17,7 @@ from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.formats import Format, GPTFormat
 from gpt_jax.tasks.metrics import Metric, SpanMetric
-from gpt_jax.tasks.readers import Row
+from gpt_jax.tasks.readers import Row, of_form
 
 
 def split_words(text: str) -> tuple[str, ...]:
@@ -182,7 +182,8 @@ class TagTask(LabeledTask):
     label = example.label or (self.labels[0],) * len(example.words)  # untagged: any tag
     for tag in label:
       if tag not in self.labels:
-        raise InputError(f"{example.location}: tag {tag!r}: should be one of {self.labels}")
+        known = f"{self.labels}{of_form(tag, self.labels)}"
+        raise InputError(f"{example.location}: tag {tag!r}: should be one of {known}")
     space = " " if self.spaced else ""
     words = [example.words[0], *(f"{space}{word}" for word in example.words[1:])]
     pieces: list[tuple[list[int], list[int]]] = [([], [])]
