@@ -81,7 +81,7 @@ setup(
     "orbax-checkpoint>=0.12.4,<1.0",  # 1.0 reorganizes its modules
     "numpy>=2.0,<3",
     "absl-py>=2.1",
-    "sentencepiece>=0.2.1,<0.3",
+    "sentencepiece>=0.2.2,<0.3",
     "tensorflow-datasets>=4.9.8,<5",
     "importlib_resources",  # imported by tensorflow-datasets, which does not require it
   ],

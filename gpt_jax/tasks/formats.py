@@ -192,9 +192,10 @@ class TextToText(Format):
 
 
 def each_half(lengths: np.ndarray, context: int, overhead: int) -> np.ndarray:
-  """Truncates each field of a pair to half the context, a single field to all of it.
+  """Truncates each field of a pair to half the context or, beside a shorter one, to what that
+  leaves; a single field to all of it.
 
-  As OpenAI's code does (openai/train.py:377); the head of a field is kept.
+  Where both are longer as OpenAI's code does (openai/train.py:377); the head of a field is kept.
 
   Args:
     lengths: int [S, F], tokens of each field of S sequences.
@@ -204,23 +205,30 @@ def each_half(lengths: np.ndarray, context: int, overhead: int) -> np.ndarray:
   Returns:
     int [S, F], how many tokens of each field remain.
   """
-  single = lengths.shape[1] == 1
+  room = context - overhead
+  if lengths.shape[1] != 2:
+    return longest_first(lengths, context, overhead)
   # 254 for each text of a pair at 512: with three special tokens one position stays empty.
-  return np.minimum(lengths, context - overhead if single else context // 2 - 2)
+  half = context // 2 - 2
+  others = lengths[:, ::-1]
+  beside = np.maximum(half, room - others)  # all that a short text leaves
+  too_long = lengths.sum(axis=1, keepdims=True) > room
+  return np.where(too_long, np.minimum(lengths, beside), lengths)
 
 
 def longer_first(lengths: np.ndarray, context: int, overhead: int) -> np.ndarray:
-  """Takes tokens from the end of the longer text of a pair until it fits; of equal ones, of b.
+  """Takes tokens from the end of the longer text of a pair until it fits; of equal ones, of a.
 
-  As google-research/bert, run_classifier.py, `_truncate_seq_pair`. Where several fields are b, the
-  last loses its tokens first. The arguments are those of each_half.
+  As "longest_first" of the package `tokenizers` (src/utils/truncation.rs), and so of transformers;
+  google-research/bert leaves an odd token to a. Where several fields are b, the last loses its
+  tokens first. The arguments are those of each_half.
   """
   room = context - overhead
   first, others = lengths[:, :1], lengths[:, 1:]
   if not others.shape[1]:
     return np.minimum(first, room)
   rest = others.sum(axis=1, keepdims=True)
-  half = room - room // 2  # the odd token stays in a
+  half = room // 2 + np.where(first > rest, room % 2, 0)  # the odd token stays in the longer one
   kept_first = np.where(first + rest <= room, first, np.clip(room - rest, half, first.clip(half)))
   kept_first = np.minimum(first, kept_first)
   left = room - kept_first

@@ -1,20 +1,17 @@
-"""Tagging of the user's own files: CoNLL-2000's chunks, CoNLL-2003's entities, CoNLL-U, and others
-with a word per line, its tag in a further column, and an empty line between sentences.
+"""Tagging of the user's own files: a word per line with its tags in further columns, and a line
+that is empty (or of spaces and tabs) between sentences. Lines end with "\\n" or "\\r\\n".
 
-All lines of words have the same columns, separated by a tab if a line has one, else by spaces:
+- CoNLL-2000 (Tjong Kim Sang and Buchholz 2000): word, part of speech and chunk, with spaces between
+  them. There are no comments: "# # B-NP" is the word "#", a pound sign.
+- CoNLL-2003 (Tjong Kim Sang and De Meulder 2003): word, part of speech, chunk and entity; a line
+  that begins with -DOCSTART- stands before each document and is no word.
+- CoNLL-U: see conllu.py. It alone has comments.
+- Others likewise: each line has as many columns, with a tab between two of them or, in a line
+  without tabs, spaces. Other characters that look like a space (U+00A0, U+3000) are part of a word.
 
-- CoNLL-2000 (Tjong Kim Sang and Buchholz 2000): word, part of speech, chunk. No comments: "#" is
-  the pound sign of the Wall Street Journal.
-- CoNLL-2003 (Tjong Kim Sang and De Meulder 2003): word, part of speech, chunk, entity. A line whose
-  word is -DOCSTART- begins a document.
-- CoNLL-U (https://universaldependencies.org/format.html): ten columns, of which the first is the
-  number of the word, which is in the second. Lines that begin with "#" are comments, those numbered
-  3-4 or 8.1 multiword tokens and empty nodes.
-- Elsewhere a line that begins with "#" and has other columns than the words is a comment.
-
-Tags of spans (Ramshaw and Marcus 1995) are O outside, else a mark, a hyphen and a kind. bio (IOB2)
-begins each span with B; the first CoNLL's IOB1 only a span that follows one of its kind; iobes also
-marks the last word with E and a span of one word with S.
+Tags of spans are "O" outside of them, or a mark, a hyphen and the kind. In IOB1, CoNLL-2003's, the
+words of a span have I, but the first one of a span right behind another of its kind has B. In IOB2
+(bio) every first word has B. In IOBES the last word of several has E, and a single one S.
 """
 
 import dataclasses
@@ -25,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from gpt_jax.config import Config, option, register
 from gpt_jax.errors import InputError, counted
 from gpt_jax.tasks.answers.tags import TaggedExample, TagTask
-from gpt_jax.tasks.conllu import FIELDS
+from gpt_jax.tasks.conllu import FIELDS, check_tag, is_conllu, read_conllu
 from gpt_jax.tasks.metrics import accuracy, span_f1
 from gpt_jax.tasks.readers import read_every_line, warn_of_similar
 from gpt_jax.tasks.task import SPLITS
@@ -65,7 +62,7 @@ class TaggedFiles(Config):
     """Fills in the tags. Raises InputError for a training file that cannot be read."""
     if self.labels:
       return self
-    found = {tag for example in self._read(data_dir, "train") for tag in example.label or ()}
+    found = {tag for example in self._sentences(data_dir, "train") for tag in example.label or ()}
     if len(found) < 2:
       path = os.path.join(data_dir, self.train)
       raise InputError(f"{path}: column {self.column} has the tags {sorted(found)}; should be two")
@@ -77,105 +74,97 @@ class TaggedFiles(Config):
     return dataclasses.replace(self, labels=tuple(sorted(found)))
 
   def build(self, data_dir: str) -> TagTask:
-    labels = self.with_labels(data_dir).labels
-    spans = {"span_f1": span_f1} if are_spans(labels) else {}
-    metrics = {"accuracy": accuracy}
-    return TagTask("tags", labels, self._read, metrics, span_metrics=spans, spaced=True)
+    config = self.with_labels(data_dir)
+    spans = {"span_f1": span_f1} if are_spans(config.labels) else {}
+    read, metrics = config._read, {"accuracy": accuracy}
+    return TagTask("tags", config.labels, read, metrics, span_metrics=spans, spaced=True)
 
   def _read(self, data_dir: str, split: str) -> Iterator[TaggedExample]:
+    """Sentences with tags as they are learned."""
+    is_rewritten = self.scheme != "files" and are_spans(self.labels)
+    for example in self._sentences(data_dir, split):
+      tags = example.label
+      if tags and is_rewritten and are_spans(tags):
+        example = example._replace(label=rewritten(tags, self.scheme))
+      yield example
+
+  def _sentences(self, data_dir: str, split: str) -> Iterator[TaggedExample]:
+    """Sentences with tags as the file has them."""
     if split not in SPLITS:
       raise InputError(f"split {split!r}: should be one of {', '.join(SPLITS)}")
     files = {"train": self.train, "dev": self.dev, "test": self.test}
     path = os.path.join(data_dir, files[split])
     for example in read_columns(path, self.column, may_lack_tags=split == "test"):
-      tags = example.label
-      if tags and self.scheme != "files" and are_spans(tags):
-        example = example._replace(label=rewritten(tags, self.scheme))
+      if split == "test" and "_" in set(example.label or ()) - {*self.labels}:
+        example = example._replace(label=None)  # how CoNLL-U writes that there is none
       yield example
 
 
 def read_columns(path: str, column: int, may_lack_tags: bool = False) -> Iterator[TaggedExample]:
-  """Reads sentences of a word per line.
+  """Reads sentences of a word per line; see above for the formats.
 
   Args:
-    path: of the file. Columns are separated by tabs or else by spaces; the word is the first one,
-      in CoNLL-U the second.
+    path: of the file.
     column: of the tags.
     may_lack_tags: whether a file of words alone has sentences without tags.
 
   Raises:
     InputError: naming file and line, for a file that cannot be read, has no sentences, or a line
-      without the column.
+      without word or tag, or with another number of columns than the first.
   """
+  rows = [(number, _cells(line)) for number, line in read_every_line(path)]
+  if is_conllu(next((cells for _, cells in rows if cells and cells[0][:1] != "#"), ())):
+    _check_column(FIELDS, column, path)
+    yield from read_conllu(path, None, column)
+    return
   words: list[str] = []
   tags: list[str] = []
-  first = count = 0
-  for number, cells in [*_word_lines(path), (0, [])]:
+  first = begin = width = 0  # lines of the file's and of the sentence's first word, and its columns
+  for number, cells in [*rows, (0, [])]:
     if not cells:
       if words:
-        yield TaggedExample(tuple(words), tuple(tags) if tags else None, f"{path}:{first}")
-        count += 1
+        yield TaggedExample(tuple(words), tuple(tags) if tags else None, f"{path}:{begin}")
       words, tags = [], []
       continue
-    where = f"{path}:{number}"
-    first = first if words else number
-    words.append(cells[1 if _is_conllu(cells) else 0])
-    if not words[-1].strip(" "):
-      raise InputError(f"{where}: the word is empty; should be a word and its tags")
-    if may_lack_tags and len(cells) == 1 and not tags:
+    if cells[0] == _DOCUMENT and not words:
       continue
-    if len(cells) < 2 or not -len(cells) <= column < len(cells):
+    if not first:
+      first, width = number, len(cells)
+    where, count = f"{path}:{number}", len(cells)
+    is_untagged = may_lack_tags and width == count == 1
+    if not cells[0]:
+      raise InputError(f"{where}: the first column is empty; should be the word")
+    if not is_untagged:
+      _check_column(count, column, where)
+    if count != width:
       raise InputError(
-        f"{where}: {len(cells)} columns, and none is config.task.column={column}; should "
-        "be a word and its tags"
+        f"{where}: {counted(count, 'column')}; should be {width}, as in line {first} (only CoNLL-U "
+        "has comments, and tabs separate where a line has one)"
       )
-    tag = cells[column]
-    if not tag or " " in tag:
-      raise InputError(f"{where}: tag {tag!r}: should be a name without spaces")
-    tags.append(tag)
-    if len(tags) != len(words):
-      raise InputError(f"{where}: has a tag, and words before it have none")
-  if not count:
+    if not is_untagged:
+      check_tag(cells[column], where)
+      tags.append(cells[column])
+    begin = begin if words else number
+    words.append(cells[0])
+  if not first:
     raise InputError(f"{path}: no sentences; should be a word and its tag per line")
 
 
-def _word_lines(path: str) -> Iterator[tuple[int, list[str]]]:
-  """Yields (line, cells) of words, and (line, []) where a sentence ends."""
-  lines = [(number, _cells(line)) for number, line in read_every_line(path)]
-  words = [cells for _, cells in lines if cells and not cells[0].startswith("#")]
-  is_conllu = bool(words) and _is_conllu(words[0])
-  columns: dict[int, int] = {}  # how many the words have -> the first such line
-  for number, cells in lines:
-    if cells and cells[0] != _DOCUMENT and not cells[0].startswith("#"):
-      columns.setdefault(len(cells), number)
-  for number, cells in lines:
-    if not cells or cells[0] == _DOCUMENT:
-      yield number, []
-    elif cells[0].startswith("#") and (is_conllu or columns and len(cells) not in columns):
-      continue  # a comment
-    elif is_conllu and re.fullmatch(r"\d+[-.]\d+", cells[0]):
-      continue  # a multiword token or an empty node
-    elif columns and len(cells) != min(columns, key=columns.__getitem__):
-      common = min(columns, key=columns.__getitem__)
-      raise InputError(
-        f"{path}:{number}: {counted(len(cells), 'column')}, and line {columns[common]} has "
-        f"{common}; all lines of words should have the same"
-      )
-    else:
-      yield number, cells
-
-
 def _cells(line: str) -> list[str]:
-  """The columns of a line, [] of an empty one. Only tabs or spaces separate them: other characters
-  that Unicode counts as space are parts of words.
-  """
+  """The columns of a line; none of an empty one."""
   if not line.strip(" \t"):
     return []
-  return line.split("\t") if "\t" in line else re.split(" +", line.strip(" "))
+  if "\t" in line:
+    return [cell.strip(" ") for cell in line.split("\t")]
+  return re.split(" +", line.rstrip(" "))  # the first is empty where a space comes first
 
 
-def _is_conllu(cells: list[str]) -> bool:
-  return len(cells) == FIELDS and re.fullmatch(r"\d+([-.]\d+)?", cells[0]) is not None
+def _check_column(count: int, column: int, location: str) -> None:
+  if count < 2 or not -count <= column < count:
+    raise InputError(
+      f"{location}: {count} columns, and none is config.task.column={column}; should be a word and "
+      "its tags"
+    )
 
 
 def are_spans(tags: Sequence[str] | set[str]) -> bool:

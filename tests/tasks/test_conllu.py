@@ -29,14 +29,16 @@ def test_sentences_without_multiword_tokens_and_empty_nodes(tmp_path):
   (tmp_path / "ud_ewt").mkdir()
   (tmp_path / "ud_ewt" / "en_ewt-ud-dev.conllu").write_text("\ufeff" + "\r\n".join(SENTENCES))
   path = tmp_path / "ud_ewt" / "test.conllu"
-  path.write_text("\n".join(SENTENCES).replace("PRON", "_"))
+  path.write_text("\n".join(SENTENCES).replace("PROPN", "_"))
   dev, test = (find("ewt-tags").examples(str(tmp_path), split) for split in ("dev", "test"))
   assert [example.words for example in dev] == [("I", "ca", "n't", "."), ("New York",)]
   assert [example.label for example in dev] == [("PRON", "AUX", "PART", "PUNCT"), ("PROPN",)]
   assert [example.words for example in test] == [example.words for example in dev]
-  # A test set may have tags, too; "_" is none.
-  assert [e.location for e in test] == [f"{path}:2", f"{path}:10"]
-  assert [e.label for e in test] == [None, ("PROPN",)]
+  # Its tags are read, so that they are scored; a sentence that lacks one has none.
+  assert [(e.label, e.location) for e in test] == [
+    (dev[0].label, f"{path}:2"),
+    (None, f"{path}:10"),
+  ]
 
 
 @pytest.mark.parametrize(

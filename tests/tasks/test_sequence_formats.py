@@ -11,6 +11,7 @@ from gpt_jax.tasks.formats import (
   GPTFormat,
   PlainFormat,
   RoBERTaFormat,
+  TextToText,
   first_field,
   longer_first,
 )
@@ -67,10 +68,11 @@ def test_plain_sequences_are_read_before_their_padding():
   assert from_json(to_json(format)) == format
 
 
-def truncate_seq_pair(first, second, room):
-  """As google-research/bert, run_classifier.py."""
+def longest_first_pair(first, second, room):
+  """As "longest_first" of the package `tokenizers`: an odd token stays in the longer text."""
+  longer_is_first = first > second
   while first + second > room:
-    if first > second:
+    if first > second or first == second and not longer_is_first:
       first -= 1
     else:
       second -= 1
@@ -81,16 +83,46 @@ def test_the_longer_text_is_cut():
   rng = np.random.default_rng(0)
   for _ in range(300):
     lengths, context = rng.integers(1, 30, (5, 2)), int(rng.integers(8, 60))
-    expected = [truncate_seq_pair(*pair, context - 3) for pair in lengths.tolist()]
+    expected = [longest_first_pair(*pair, context - 3) for pair in lengths.tolist()]
     np.testing.assert_array_equal(longer_first(lengths, context, 3), expected)
     np.testing.assert_array_equal(BERTFormat().truncate(lengths, context), expected)
     three = np.concatenate([lengths, rng.integers(1, 9, (5, 1))], axis=1)
     kept = RoBERTaFormat().truncate(three, context)
     pairs = [(a, b + c) for a, b, c in three.tolist()]
-    expected = [truncate_seq_pair(*pair, context - 4) for pair in pairs]
+    expected = [longest_first_pair(*pair, context - 4) for pair in pairs]
     np.testing.assert_array_equal(np.stack([kept[:, 0], kept[:, 1:].sum(axis=1)], 1), expected)
     assert (kept <= three).all() and ((kept[:, 2] == 0) | (kept[:, 1] == three[:, 1])).all()
   assert longer_first(np.array([[9]]), 8, 2).tolist() == [[6]]
+
+
+@pytest.mark.parity
+def test_the_longer_text_is_cut_as_by_tokenizers():
+  tokenizers = pytest.importorskip("tokenizers")
+  reader = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1, "u": 2}, "u"))
+  reader.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+  rng = np.random.default_rng(0)
+  for first, second, room in rng.integers(1, 40, (300, 3)).tolist():
+    reader.enable_truncation(room)
+    ids = reader.encode("a " * first, "b " * second).ids
+    kept = longer_first(np.array([[first, second]]), room, 0)[0].tolist()
+    if min(kept):  # the package's own result where a text would vanish
+      assert kept == [ids.count(0), ids.count(1)]
+
+
+def test_nothing_is_cut_where_everything_fits():
+  rng = np.random.default_rng(0)
+  for format in (GPTFormat(), BERTFormat(), RoBERTaFormat(), TextToText()):
+    for first, second, context in rng.integers(1, 60, (200, 3)).tolist():
+      room = context + 8 - format.overhead(2)
+      kept = format.truncate(np.array([[first, second]]), context + 8)[0]
+      fits = first + second <= room
+      assert kept.tolist() == [first, second] if fits else first + second > kept.sum() >= room - 2
+  # Of the whole context, not of a half beside a short text.
+  assert GPTFormat().truncate(np.array([[50, 9], [70, 9], [70, 70]]), 64).tolist() == [
+    [50, 9],
+    [52, 9],
+    [30, 30],
+  ]
 
 
 def examples(count, fields=2, sequences=1):

@@ -83,6 +83,16 @@ def test_tokens_are_where_their_characters_are(tokenizer, words, data):
     assert read == answer.text or len(ids) < len(words)
 
 
+def test_an_unknown_character_is_not_all_that_follows():
+  """Chinese has no spaces, and BERT's vocabularies lack quotation marks."""
+  text = "\u4e70\u4e86\u4e00\u76cf\u706f\u9001"
+  bert = WordPieceTokenizer(("[UNK]", "[CLS]", "[SEP]", "\u4e70", "\u706f", "\u9001", "old", "cat"))
+  ((ids, spans),) = locate_tokens([text], bert)
+  assert spans.tolist() == [[n, n + 1] for n in range(len(text))] and 0 in ids
+  ((_, spans),) = locate_tokens(["\u201cold\u201d cat"], bert)
+  assert [(b, e) for b, e in spans.tolist()] == [(0, 1), (1, 4), (4, 5), (6, 9)]
+
+
 @pytest.mark.parametrize("tokenizer", SMALL_TOKENS, indirect=True)
 def test_a_part_of_a_word_is_an_answer_of_its_own(tokenizer):
   text = "It sat in the (Old) barn, 1969-70."

@@ -226,7 +226,9 @@ def test_unclear_columns_are_asked_for(tmp_path, text, message):
 
 def test_labels_that_differ_by_case_or_spaces_are_named(tmp_path):
   (tmp_path / "train.tsv").write_text("text\tlabel\na\tBilling \nb\tbilling\nc\tbug\n")
-  with pytest.warns(UserWarning, match="only by case, spaces or form .*: 'Billing ' and 'billing'$"):
+  with pytest.warns(
+    UserWarning, match="only by case, spaces or form .*: 'Billing ' and 'billing'$"
+  ):
     TableTask().with_labels(str(tmp_path))
 
 

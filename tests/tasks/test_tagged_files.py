@@ -2,17 +2,12 @@
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpt_jax.config import from_json, to_json
-from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer
-from gpt_jax.data.tokenizers.openai_files import BYTES
-from gpt_jax.data.tokenizers.wordpiece import WordPieceTokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.tasks.answers.tags import TaggedExample, split_words
 from gpt_jax.tasks.named import task_named
-from gpt_jax.tasks.packing import OrderedBatches
 from gpt_jax.tasks.table import TableTask
 from gpt_jax.tasks.tagged_files import TaggedFiles, read_columns, rewritten
 from gpt_jax.tasks.task import BuiltinTask
@@ -67,6 +62,72 @@ def test_words_and_tags_of_conll_u(tmp_path):
   assert (example.words, example.label) == (("I", "ca", "n't"), ("PRON", "AUX", "PART"))
 
 
+# What looks like a space or a line end is a part of a word, and so are marks of other formats.
+PARTS = st.characters(exclude_categories=("Cs", "Cc"), exclude_characters=" ") | st.sampled_from(
+  "#\x1c\x85\xa0\u200b\u2028\u3000"
+)
+WORD = st.text(PARTS, min_size=1, max_size=4) | st.sampled_from(["#", "##", "-DOCSTART-x", "1"])
+SENTENCES = st.lists(
+  st.lists(st.tuples(WORD, st.sampled_from(["O", "#", "B-X", "_"])), min_size=1, max_size=5),
+  min_size=1,
+  max_size=4,
+)
+CONLL_U = "{id}\t{word}\t_\t{tag}\t_\t_\t0\t_\t_\t_"
+
+
+@pytest.mark.parametrize(
+  "line, column, before",
+  [
+    ("{word} X {tag}", -1, ""),
+    ("{word} X {tag}", 2, "-DOCSTART- -X- O\n\n"),
+    ("{word}\t{tag}", -1, ""),
+    ("{word} {word}\t{tag}\tX", 1, ""),
+    (CONLL_U, 3, "#\n# a\tb # comment\n1-2\tab" + "\t_" * 8 + "\n"),
+  ],
+)
+@settings(max_examples=30, deadline=None)
+@given(sentences=SENTENCES, end=st.sampled_from(["\n", "\r\n"]), blank=st.sampled_from(["", " \t"]))
+def test_what_is_written_is_read(tmp_path_factory, line, column, before, sentences, end, blank):
+  path = tmp_path_factory.getbasetemp() / "written.txt"
+  text = before
+  for sentence in sentences:
+    rows = [line.format(id=n, word=w, tag=t) for n, (w, t) in enumerate(sentence, start=1)]
+    text += "\n".join([*rows, blank, ""])
+  path.write_bytes(b"\xef\xbb\xbf" + text.replace("\n", end).encode())
+  read = list(read_columns(str(path), column))
+  in_pairs = line.startswith("{word} {word}\t")  # a word with a space inside
+  expected = [[(f"{w} {w}" if in_pairs else w, t) for w, t in sentence] for sentence in sentences]
+  assert [list(zip(e.words, e.label, strict=True)) for e in read] == expected
+
+
+def test_a_file_of_words_alone_keeps_each(tmp_path):
+  folder = written(tmp_path, train=CONLL_2003, test="#\n# \nEU\n\n\u3000\n")
+  examples = TaggedFiles().build(folder).examples(folder, "test")
+  assert [(e.words, e.label) for e in examples] == [(("#", "#", "EU"), None), (("\u3000",), None)]
+
+
+def test_ten_columns_alone_do_not_make_conll_u(tmp_path):
+  lines = ["\t".join([word, *"abcdefgh", tag]) for word, tag in (("In", "O"), ("1999", "B-X"))]
+  folder = written(tmp_path, train="\n".join(lines))
+  (example,) = TaggedFiles().build(folder).examples(folder, "train")
+  assert (example.words, example.label) == (("In", "1999"), ("O", "B-X"))
+
+
+def test_tags_that_look_like_spans_among_others_stay(tmp_path):
+  folder = written(tmp_path, train="a NN\nb I-X\n\nc I-X\n\nd O\n")
+  task = TaggedFiles().build(folder)
+  assert task.labels == ("I-X", "NN", "O")
+  assert task.examples(folder, "train")[1].label == ("I-X",)
+
+
+def test_blind_tags_of_a_test_file_are_none(tmp_path):
+  folder = written(tmp_path, train=CONLL_2003, test="EU _ _ _\n\nEU NNP B-NP B-ORG\n")
+  assert [e.label for e in TaggedFiles().build(folder).examples(folder, "test")] == [
+    None,
+    ("B-ORG",),
+  ]
+
+
 @pytest.mark.parametrize(
   "given, bio, iobes",
   [
@@ -107,9 +168,16 @@ def test_the_f1_of_spans(tmp_path):
   "text, message",
   [
     ("", "no sentences; should be a word and its tag per line"),
-    ("EU NNP\nrejects\n", ":2: 1 column, and line 1 has 2; all lines of words should have"),
-    ("EU NNP\n\trejects\n", ":2: the word is empty"),
-    ("EU\tof a\nof\tNNP\n", ":1: tag 'of a': should be a name without spaces"),
+    ("EU O\n\tB-X\n", ":2: the first column is empty; should be the word"),
+    ("EU O\n B-X\n", ":2: the first column is empty; should be the word"),
+    ("EU\tO\nrejects\t\n", ":2: tag '': should be there, without a space"),
+    ("EU\tO\nrejects\ta b\n", ":2: tag 'a b': should be there, without a space"),
+    ("EU O\n# id = 7\n", ":2: 4 columns; should be 2, as in line 1 .only CoNLL-U has comments"),
+    ("EU NN O\n#sale O\n", ":2: 2 columns; should be 3, as in line 1"),
+    ("EU NNP\tO\nEU NNP O\n", ":2: 3 columns; should be 2, as in line 1"),
+    (CONLL_U.format(id=1, word="EU", tag="X"), "column -1 has the tags"),
+    (CONLL_U.format(id=1, word="EU", tag="X").replace("\t", " "), "should be 10, with tabs"),
+    ("EU NNP\nrejects\n", ":2: 1 columns, and none is config.task.column=-1"),
     ("EU O\nrejects O\n", r"column -1 has the tags \['O'\]; should be two"),
   ],
 )
@@ -123,78 +191,8 @@ def test_a_column_that_is_not_there_and_a_tag_that_was_not_seen(tmp_path):
   folder = written(tmp_path, train=CONLL_2003, test="EU B-ORG\nrejects\n")
   with pytest.raises(InputError, match=r"4 columns, and none is config\.task\.column=4"):
     TaggedFiles(column=4).with_labels(folder)
-  with pytest.raises(InputError, match=":2: 1 column, and line 1 has 2"):
+  with pytest.raises(InputError, match="none is config.task.column=-1"):
     TaggedFiles().build(folder).examples(folder, "test")
-
-
-def test_a_number_sign_is_a_word_and_a_comment_is_none(tmp_path):
-  """CoNLL-2000 writes the pound sign so."""
-
-  def read(text):
-    (tmp_path / "x.txt").write_text(text)
-    return [(e.words, e.label) for e in read_columns(str(tmp_path / "x.txt"), -1)]
-
-  assert read("# # B-NP\n7 CD I-NP\n\n#1 CD O\n") == [
-    (("#", "7"), ("B-NP", "I-NP")),
-    (("#1",), ("O",)),
-  ]
-  assert read("#\tB-NP\n7\tI-NP\n") == [(("#", "7"), ("B-NP", "I-NP"))]
-  comments = "# id 7 domain=train\n#\thttp://x y\nEU X O\n# # O\n"
-  assert read(comments) == [(("EU", "#"), ("O", "O"))]
-  word = "\t".join(["1", "#", *"_" * 7, "O"])
-  assert read(f"# text = #\n# a\tb\n#\n{word}\n") == [(("#",), ("O",))]
-  assert read("-DOCSTART- -X- O\n\n-DOCSTART-x X O\n") == [(("-DOCSTART-x",), ("O",))]
-
-
-# No word begins a file with a byte order mark, or is the line between documents.
-characters = st.characters(exclude_characters=" \t\r\n\ufeff", exclude_categories=("Cs",))
-sentences = st.lists(
-  st.lists(st.tuples(st.text(characters, min_size=1), st.sampled_from(["O", "B-X"])), min_size=1),
-  min_size=1,
-)
-
-
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-@given(sentences=sentences, mark=st.sampled_from(" \t"), end=st.sampled_from(["\n", "\r\n"]))
-@example([[("#", "O"), ("a\xa0b", "B-X"), ("\u3000", "O"), ("\x1c\u2028", "O")]], " ", "\n")
-def test_what_is_written_is_read_and_each_word_has_its_tag(
-  tmp_path, tiny_tokenizer, openai_tokenizer, sentences, mark, end
-):
-  lines = ("".join(f"{word}{mark}{tag}{end}" for word, tag in pairs) for pairs in sentences)
-  (tmp_path / "x.txt").write_bytes(end.join(lines).encode())
-  examples = list(read_columns(str(tmp_path / "x.txt"), -1))
-  assert [[*zip(e.words, e.label, strict=True)] for e in examples] == sentences
-  task = TaggedFiles(labels=("B-X", "O")).build("")
-  bert = WordPieceTokenizer(("[UNK]", "[CLS]", "[SEP]", "a", "b"))
-  for tokenizer in (tiny_tokenizer, openai_tokenizer, bert, GPT2Tokenizer(BYTES, ())):
-    for words in ([e.words for e in examples], [split_words(" ".join(e.words)) for e in examples]):
-      untagged = [TaggedExample(of_text, None, "x:1") for of_text in words]
-      encoded = task.encode(untagged, tokenizer, 9)  # so short that texts are read in pieces
-      counts = [(tags >= 0).sum() for tags in encoded.truth]
-      assert counts == [len(e.words) for e in examples]
-  truth = [[task.labels.index(tag) for tag in e.label] for e in examples]
-  tags = task.encode(examples, tiny_tokenizer, 9).truth
-  assert [t[t >= 0].tolist() for t in tags] == truth
-
-
-def test_long_texts_are_read_in_pieces_of_whole_words(tiny_tokenizer):
-  task = TaggedFiles(labels=("B-X", "O")).build("")
-  words = ("the", "sea", "barn") * 20
-  texts = [
-    TaggedExample(words, ("O", "B-X", "O") * 20, "x:1"),
-    TaggedExample(("cat",), ("O",), "x"),
-  ]
-  encoded = task.encode(texts, tiny_tokenizer, 16)
-  assert not encoded.truncation and encoded.lengths.max() <= 16
-  pieces = [encoded.sequence_tags(0, c)[1] for c in np.flatnonzero(encoded.lengths[0])]
-  assert len(pieces) > 2 and min(pieces) >= 0  # each begins with a word
-  batches = OrderedBatches(encoded, 2)
-  (batch,) = batches
-  tags = batches.unpack(0, np.where(batch.tags.weights > 0, batch.tags.targets, -1))
-  for unpacked, expected in zip(tags, encoded.truth, strict=True):
-    np.testing.assert_array_equal(unpacked, expected)
-  assert task.result(np.eye(2)[np.maximum(tags[0], 0)], encoded.truth[0])["prediction"] == " ".join(
-    ("O", "B-X", "O") * 20
-  )
-  alone = encoded.of_one_sequence
-  assert len(alone) == len(pieces) + 1 and alone.locations[-1] == "x"
+  written(tmp_path, train=CONLL_U.format(id=1, word="EU", tag="X"))
+  with pytest.raises(InputError, match=r"10 columns, and none is config\.task\.column=10"):
+    TaggedFiles(column=10).with_labels(folder)

@@ -1,12 +1,22 @@
 """Token tagging: tags at the first token of each word, packed, learned, evaluated, predicted."""
 
+import dataclasses
+import functools
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import gpt_jax
+from gpt_jax.apps.interop.imported import ImportedTask
 from gpt_jax.apps.report import visualize
 from gpt_jax.batch import Batch, Predictions, Rows
 from gpt_jax.checkpoints.load import load_model
+from gpt_jax.data.tokenizers.byte_bpe import ByteBPETokenizer
+from gpt_jax.data.tokenizers.gpt1 import REGEX, GPT1Tokenizer
+from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
+from gpt_jax.data.tokenizers.wordpiece import WordPieceTokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.tag import TagHead
 from gpt_jax.models.model import ModelConfig
@@ -16,6 +26,8 @@ from gpt_jax.programs import evaluate, export, finetune, predict
 from gpt_jax.programs.finetune import FinetuneConfig
 from gpt_jax.tasks.answers.tags import TaggedExample
 from gpt_jax.tasks.packing import OrderedBatches
+from gpt_jax.tasks.readers import Row
+from gpt_jax.tasks.several import JointTask
 from gpt_jax.tasks.task import BuiltinTask, find
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
@@ -48,6 +60,88 @@ def test_tags_are_packed_with_their_tokens(encoded):
     for i, (ids, of_ids) in enumerate(zip(inputs, tags, strict=True)):
       np.testing.assert_array_equal(ids, encoded.sequence(4 * step + i, 0))
       np.testing.assert_array_equal(of_ids, encoded.sequence_tags(4 * step + i, 0))
+
+
+TEXT = ["the sea by the old red barn"] * 3
+FAMILIES = {
+  "sentencepiece": lambda: SentencePieceTokenizer.train(TEXT, 290),
+  "wordpiece": lambda: WordPieceTokenizer.train(TEXT, 32),
+  "bytes": lambda: ByteBPETokenizer.train(TEXT, 270),
+  "openai": lambda: GPT1Tokenizer(
+    ("<unk>", *"thesa", *(f"{letter}</w>" for letter in "thesa"), "\n</w>"), (), splitter=REGEX
+  ),
+}
+# Some that tokenizers drop, split at, or take for a space or a line end; then any.
+CHARACTERS = st.sampled_from("thesa#é日🙂\u200b\u200e\ufeff\xad\x01\x1c\x85\xa0\u2028\u3000\ufffd")
+WORDS = st.text(CHARACTERS | st.characters(exclude_characters=" \t\r\n"), min_size=1, max_size=5)
+
+
+@functools.cache
+def trained(family):
+  return FAMILIES[family]().with_special("start", "delimiter", "extract")
+
+
+@pytest.mark.parametrize(
+  "family",
+  [
+    "sentencepiece",
+    *(
+      pytest.param(f, marks=pytest.mark.parity("released"))
+      for f in ("wordpiece", "bytes", "openai")
+    ),
+  ],
+)
+@settings(max_examples=30, deadline=None)
+@given(
+  texts=st.lists(st.lists(WORDS, min_size=1, max_size=9), min_size=1, max_size=4),
+  room=st.integers(2, 7),
+  spaced=st.booleans(),
+)
+def test_there_are_as_many_tags_as_words(family, texts, room, spaced):
+  """Of any words, in any context: none is left out, and a tag is at its word's first token."""
+  task, rows = dataclasses.replace(TASK, spaced=spaced), []
+  for text in texts:
+    row = task.example(Row((" ".join(text),), None, "x:1"))
+    assert row.words == tuple(text)
+    rows.append(row._replace(label=tuple(task.labels[n % 7] for n in range(len(text)))))
+  encoded = task.encode(rows, trained(family), room + 2)
+  assert encoded.lengths.max() <= room + 2
+  batches, predictions = OrderedBatches(encoded, 3), []
+  for step, batch in enumerate(batches):
+    predictions += batches.unpack(step, np.eye(7)[batch.tags.targets])
+  results = [task.result(*pair) for pair in zip(predictions, encoded.truth, strict=True)]
+  assert [tuple(result["prediction"].split(" ")) for result in results] == [r.label for r in rows]
+  assert task.score(predictions, encoded.truth)["accuracy"] == 1
+
+
+def test_a_word_without_tokens_is_the_unknown_one(tiny_tokenizer):
+  example = TaggedExample(("\u200b", "the"), ("place", "work"), "x:1")
+  ids = TASK.encode([example], tiny_tokenizer, 64).sequence(0, 0)[1:-1].tolist()
+  assert ids == [tiny_tokenizer.unknown_id, *tiny_tokenizer.encode("the").tolist()]
+
+
+def test_long_texts_are_read_in_pieces_of_whole_words(tiny_tokenizer):
+  example = TASK.example(Row(("the sea " * 50,), None, "x:1"))
+  encoded = TASK.encode([example], tiny_tokenizer, 16)
+  words = tiny_tokenizer.encode_many(["the", "sea"] * 50)
+  read = [encoded.sequence(0, c)[1:-1] for c in range(encoded.fields.shape[1])]
+  np.testing.assert_array_equal(np.concatenate(read), np.concatenate(words))
+  assert encoded.lengths.max() <= 16 and not encoded.truncation
+  # A word that exceeds the context alone loses its end.
+  long = TASK.encode([TaggedExample(("x" * 99, "sea"), None, "x:1")], tiny_tokenizer, 16)
+  assert long.lengths[0, 0] == 16 and long.truncation and (long.truth[0] >= 0).sum() == 2
+
+
+def test_beside_other_tasks_each_piece_of_an_unlabeled_text_is_an_example(tiny_tokenizer):
+  reads = (tiny_tokenizer, 16)
+  rows = [TASK.example(Row((f"the sea {'x ' * n}",), None, f"x:{n}")) for n in (0, 9, 1)]
+  encoded = dataclasses.replace(TASK.encode(rows, *reads), unlabeled=2)
+  joined = JointTask((TASK, find("ewt-tags"))).joined([encoded, encoded], reads)
+  pieces = int((encoded.lengths[1:] > 0).sum())
+  assert pieces > 2 and len(joined.rest) == 2 * pieces and joined.rest.locations[-1] == "x:1"
+  ids = [joined.rest.sequence(n, 0).tolist() for n in range(pieces)]
+  assert ids[0] == encoded.sequence(1, 0).tolist() and ids[-1] == encoded.sequence(2, 0).tolist()
+  assert ids == [joined.rest.sequence(n, 0).tolist() for n in range(pieces, 2 * pieces)]
 
 
 @pytest.mark.parametrize(
@@ -107,16 +201,25 @@ def test_it_is_trained_evaluated_and_predicted(make_run, tiny_tokenizer, tmp_pat
   assert isinstance(loaded.spec.head, TagHead) and set(loaded.params) == {"trunk", "tags"}
   measured = evaluate.run(str(tmp_path / "run" / "best"), "", "dev")
   assert measured["examples"] == 400 and measured["accuracy"] > majority + 0.2
-  (tmp_path / "texts.txt").write_text("Anna was at the pier.\nThen a fair wind blew.\n")
+  long, odd = "Then a fair wind blew. " * 40, "Anna \u200b was at\u00a0the pier."
+  (tmp_path / "texts.txt").write_text(f"Anna was at the pier.\n{long}\n{odd}\n\u200e\n")
   output = str(tmp_path / "tags.tsv")
   results = predict.run(str(tmp_path / "run" / "best"), str(tmp_path / "texts.txt"), output)
-  assert [len(row["prediction"].split()) for row in results] == [5, 5]
+  assert [len(row["prediction"].split()) for row in results] == [5, 200, 5, 1]
   assert results[0]["prediction"].split()[0] == "person"
   assert (tmp_path / "tags.tsv").read_text().split("\n")[:2] == [
     "prediction",
     results[0]["prediction"],
   ]
   check_that_readers_of_one_label_refuse(str(tmp_path / "run" / "best"), tmp_path)
+
+
+@pytest.mark.app
+def test_a_table_of_words_and_tags_is_split_as_files_are(tmp_path):
+  (tmp_path / "test.tsv").write_text("text\tlabel\nat\u00a0the  sea \u3000\tA B  A\n")
+  task = ImportedTask("tags", ("A", "B")).build("")
+  (example,) = task.examples(str(tmp_path), "test")
+  assert example.words == ("at\u00a0the", "sea", "\u3000") and example.label == ("A", "B", "A")
 
 
 def check_that_readers_of_one_label_refuse(checkpoint, folder):

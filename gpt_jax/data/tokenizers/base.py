@@ -6,7 +6,7 @@ import functools
 import importlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -220,6 +220,21 @@ class Tokenizer(abc.ABC):
     """The ids of a text, int32 [n]."""
     return self.encode_many([text])[0]
 
+  def offsets(self, word: str) -> np.ndarray:
+    """The characters of a word that each of its ids is of, from and to, int [n, 2].
+
+    None is empty: ids that are bytes of one character all have it.
+
+    Args:
+      word: without a space or line break in it, but for one at its beginning.
+    """
+    return nonempty(self._offsets(word), len(word))
+
+  def _offsets(self, word: str) -> list[tuple[int, int]]:
+    """As `offsets`, where some may be empty. Here ids share the word evenly, in their order."""
+    count = len(self.encode(word))
+    return [(n * len(word) // count, (n + 1) * len(word) // count) for n in range(count)]
+
   @functools.cached_property
   def special(self) -> SpecialTokens:
     # A name that a saved folder has above the vocabulary keeps the id that a model has trained.
@@ -272,6 +287,35 @@ class Tokenizer(abc.ABC):
     for name, content in (*self.files.items(), (METADATA, text.encode())):
       with atomic_file(os.path.join(folder, name), "wb") as file:
         file.write(content)
+
+
+def nonempty(spans: Sequence[tuple[int, int]], length: int) -> np.ndarray:
+  """Spans of characters, int [n, 2]; in place of an empty one that of the next which is not."""
+  filled, following = [], (min((b for b, e in spans if e > b), default=0), length)
+  for begin, end in reversed(spans):
+    if end > begin:
+      following = begin, end
+    filled.append(following)
+  return np.array(filled[::-1], int).reshape(-1, 2)
+
+
+def sources(text: str, normalize: Callable[[str], str]) -> tuple[str, list[int]]:
+  """The normalized text, and for each of its characters, and its end, the character of `text` that
+  it is from.
+
+  Where characters are not normalized one by one, they are spread evenly.
+  """
+  normalized = normalize(text)
+  letters = [(n, letter) for n, c in enumerate(text) for letter in "".join(normalize(c).split())]
+  if "".join(letter for _, letter in letters) == "".join(normalized.split()):
+    origins = [n for n, _ in letters]
+    where, seen = [], 0
+    for c in normalized:
+      where.append(origins[seen] if seen < len(origins) else len(text))
+      seen += not c.isspace()
+  else:
+    where = [n * len(text) // len(normalized) for n in range(len(normalized))]
+  return normalized, [*where, len(text)]
 
 
 class TokenizerFile(Protocol):

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from gpt_jax.data.tokenizers.base import sources
 from gpt_jax.data.tokenizers.openai_files import (
   END_OF_WORD,
   FILES,
@@ -90,6 +91,19 @@ class GPT1Tokenizer(MergesTokenizer):
     fix_text = require("ftfy").fix_text
     return [self._encode(standardize(_fix_lines(text, fix_text))) for text in texts]
 
+  def _offsets(self, word: str) -> list[tuple[int, int]]:
+    fix_text = require("ftfy").fix_text
+    normalized, origins = sources(word, lambda text: standardize(_fix_lines(text, fix_text)))
+    split, word_ids = self._words
+    spans, begin = [], 0
+    for part in split(normalized):
+      begin = max(begin, normalized.find(part, begin))
+      for first, last in word_ids.offsets(part):
+        last = min(begin + last, len(normalized))
+        spans.append((origins[min(begin + first, last - 1)], origins[last - 1] + 1))
+      begin += len(part)
+    return spans
+
   def decode(self, ids: Iterable[int]) -> str:
     """Words, each followed by a space: the ids do not tell how the text was punctuated."""
     text = "".join(self.pieces[i] for i in np.asarray(ids).tolist()).replace(END_OF_WORD, " ")
@@ -132,6 +146,13 @@ class _WordIds(dict[str, tuple[int, ...]]):
     # Lower case only after the split: spaCy's rules look at capitals.
     self[word] = ids = tuple(token.id for token in self._bpe.tokenize(word.lower()))
     return ids
+
+  def offsets(self, word: str) -> list[tuple[int, int]]:
+    """The characters of a word that each of its ids is of; the package counts bytes."""
+    lower = word.lower()
+    characters = [n for n, c in enumerate(lower) for _ in c.encode()]
+    spans = (token.offsets for token in self._bpe.tokenize(lower))
+    return [(characters[begin], characters[end - 1] + 1) for begin, end in spans]
 
 
 def detect(folder: str) -> bool:

@@ -16,7 +16,7 @@ from gpt_jax.data.tokenizers.openai_files import (
   read_files,
   released_as,
 )
-from gpt_jax.data.tokenizers.released import encode_all, has_no_letters, require
+from gpt_jax.data.tokenizers.released import encode_all, has_no_letters, offsets_of, require
 
 KINDS = ("openai-gpt2",)
 
@@ -63,6 +63,9 @@ class GPT2Tokenizer(MergesTokenizer):
 
   def encode_many(self, texts: list[str]) -> list[np.ndarray]:
     return encode_all(self._tokenizer, texts)
+
+  def _offsets(self, word: str) -> list[tuple[int, int]]:
+    return offsets_of(self._tokenizer, word)
 
   def encode_marked(self, text: str) -> np.ndarray:
     """As `encode`, with one id for each "<|endoftext|>" in the text, as transformers gives it.

@@ -64,6 +64,12 @@ def encode_all(tokenizer: Any, texts: list[str]) -> list[np.ndarray]:
   return results
 
 
+def offsets_of(tokenizer: Any, word: str) -> list[tuple[int, int]]:
+  """See Tokenizer.offsets; by a Tokenizer of the package `tokenizers`."""
+  valid = word.encode(errors="replace").decode()
+  return tokenizer.encode(valid, add_special_tokens=False).offsets
+
+
 def has_no_letters(piece: str) -> bool:
   """Whether a piece is punctuation, which is a word of its own, as in ALBERT's code."""
   return bool(piece) and not any(character.isalnum() for character in piece)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import sentencepiece
 
-from gpt_jax.data.tokenizers.base import DEFAULT_SPECIAL, Tokenizer
+from gpt_jax.data.tokenizers.base import DEFAULT_SPECIAL, Tokenizer, sources
 from gpt_jax.data.tokenizers.released import has_no_letters, read_file
 from gpt_jax.data.word_counts import counts_of
 from gpt_jax.errors import InputError
@@ -64,6 +64,18 @@ class SentencePieceModel(Tokenizer):
     if self.line_id is not None:
       begins[self.line_id] = True
     return begins
+
+  def _offsets(self, word: str) -> list[tuple[int, int]]:
+    normalized, origins = sources(word, self._normalize)
+    spans = self.processor.encode_as_offset_mapping(normalized)["offsets"]
+    return [
+      (origins[begin], origins[end - 1] + 1 if end > begin else origins[begin])
+      for begin, end in spans
+    ]
+
+  def _normalize(self, text: str) -> str:
+    """What is done to a text before the model's own normalization."""
+    return text
 
   @property
   def metadata(self) -> dict[str, str]:
@@ -143,6 +155,9 @@ class SentencePieceTokenizer(SentencePieceModel):
   @property
   def files(self) -> dict[str, bytes]:
     return {MODEL: self.model}
+
+  def _normalize(self, text: str) -> str:
+    return plain(text)
 
   def encode_many(self, texts: list[str]) -> list[np.ndarray]:
     lines_of_texts = [plain(text).split("\n") for text in texts]

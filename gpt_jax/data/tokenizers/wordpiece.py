@@ -15,7 +15,13 @@ from typing import Any
 import numpy as np
 
 from gpt_jax.data.tokenizers.base import TRANSFORMERS_CONFIG, Tokenizer
-from gpt_jax.data.tokenizers.released import encode_all, read_file, read_settings, require
+from gpt_jax.data.tokenizers.released import (
+  encode_all,
+  offsets_of,
+  read_file,
+  read_settings,
+  require,
+)
 from gpt_jax.data.word_counts import counts_of
 from gpt_jax.errors import InputError
 
@@ -135,6 +141,9 @@ class WordPieceTokenizer(Tokenizer):
 
   def encode_many(self, texts: list[str]) -> list[np.ndarray]:
     return encode_all(self._tokenizer, texts)
+
+  def _offsets(self, word: str) -> list[tuple[int, int]]:
+    return offsets_of(self._tokenizer, word)
 
   def decode(self, ids: Iterable[int]) -> str:
     """Words and punctuation marks; the ids do not tell what stood between them."""

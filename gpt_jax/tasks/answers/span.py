@@ -12,14 +12,13 @@ import dataclasses
 import functools
 import re
 import string
-import unicodedata
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpt_jax.data.tokenizers.base import Tokenizer
+from gpt_jax.data.tokenizers.base import Tokenizer, nonempty
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import Encoded
@@ -167,8 +166,9 @@ class SpanTask(LabeledTask):
       n, f = np.argwhere(lengths == 0)[0]
       raise InputError(f"{examples[n].location}: the tokenizer drops all of its {self.columns[f]}")
     room = context - format.overhead(2)
-    # The question has at most half of the room, the context what is left.
-    kept = np.minimum(lengths, [room // 2, room])
+    # The question has half of the room or what a short context leaves, the context the rest.
+    kept = lengths.copy()
+    kept[:, 0] = np.minimum(kept[:, 0], np.maximum(room // 2, room - lengths[:, 1]))
     kept[:, 1] = np.minimum(kept[:, 1], room - kept[:, 0])
     # float32 as the labels of other tasks: exact for token numbers below 2^24.
     labels = np.full((len(examples), 2), -1, np.float32)
@@ -290,10 +290,7 @@ def locate_tokens(
 ) -> list[tuple[np.ndarray, np.ndarray]]:
   """The ids of each text, int32 [m], and the characters that each is of, from and to, int [m, 2].
 
-  Words are encoded one by one, with the space before them where the vocabulary reads it. Within a
-  word a token ends where what is decoded up to it does; where that does not spell the word (a
-  character of several tokens, another normalization), it has the characters up to the next that is
-  known.
+  Words are encoded one by one, with the space before them where the vocabulary reads it.
   """
   # With its space in front a word should get the ids that it has within a text.
   pair = tokenizer.encode_many(["a a", "a", " a"])
@@ -307,7 +304,7 @@ def locate_tokens(
     words_at |= dict.fromkeys(word for word, _ in words)
   distinct = list(words_at)
   ids = dict(zip(distinct, tokenizer.encode_many(distinct), strict=True))
-  within = {word: _spans(word.strip(), ids[word], tokenizer) for word in distinct}
+  within = {word: _without_space(tokenizer.offsets(word), word) for word in distinct}
   located = []
   for words in words_of_texts:
     tokens = np.concatenate([ids[word] for word, _ in words]).astype(np.int32)
@@ -315,26 +312,12 @@ def locate_tokens(
   return located
 
 
-def _spans(word: str, ids: np.ndarray, tokenizer: Tokenizer) -> np.ndarray:
-  """The characters of each token of a word, int [n, 2]."""
-  spans, begin, waiting = np.zeros((len(ids), 2), int), 0, 0
-  for n in range(1, len(ids) + 1):
-    decoded = "".join(tokenizer.decode(ids[:n].tolist()).split())
-    end = len(decoded)
-    if n == len(ids):
-      end = len(word)
-    # Not yet a prefix of the word: the token shares its characters with the next one.
-    elif not begin < end < len(word) or _folded(decoded) != _folded(word[:end]):
-      continue
-    spans[waiting:n] = begin, end
-    begin, waiting = end, n
-  return spans
-
-
-def _folded(text: str) -> str:
-  """Without case and accents, which vocabularies drop."""
-  parts = unicodedata.normalize("NFKD", text)
-  return "".join(c for c in parts if not unicodedata.combining(c)).lower()
+def _without_space(spans: np.ndarray, word: str) -> np.ndarray:
+  """The characters of tokens from where a word begins, behind its space; of a space those that
+  follow.
+  """
+  moved = np.maximum(spans - word.startswith(" "), 0)
+  return nonempty([(begin, end) for begin, end in moved.tolist()], len(word))
 
 
 def find_tokens(answer: Answer, spans: np.ndarray) -> tuple[int, int]:

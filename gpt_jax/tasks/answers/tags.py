@@ -1,10 +1,12 @@
 """Token tagging: one tag per word, learned and predicted at the word's first token.
 
 In a causal model a token's state has read only what precedes it, and the token itself. A text that
-is longer than the context is read in pieces of whole words, each of which is a sequence.
+exceeds the context is read in pieces of whole words, and a word without tokens as the unknown one:
+there are as many tags as words, whatever the text is.
 """
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -18,13 +20,6 @@ from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.formats import Format, GPTFormat
 from gpt_jax.tasks.metrics import Metric, SpanMetric
 from gpt_jax.tasks.readers import Row, of_form
-
-
-def split_words(text: str) -> tuple[str, ...]:
-  """The words of a text. Only spaces, tabs and line breaks separate them: other characters that
-  Unicode counts as space, such as a no-break space, are parts of words, as in files of words.
-  """
-  return tuple(word for word in re.split(r"[ \t\r\n]+", text) if word)
 
 
 class TaggedExample(NamedTuple):
@@ -93,7 +88,7 @@ class TagTask(LabeledTask):
     return list(self.read(data_dir, split))
 
   def example(self, row: Row) -> TaggedExample:
-    """The words of a text; see split_words."""
+    """The words of a text, see `split_words`."""
     words = split_words(row.texts[0])
     if not words:
       raise InputError(f"{row.location}: column 'text' is empty; fill it in or remove the row")
@@ -106,21 +101,22 @@ class TagTask(LabeledTask):
     context: int,
     format: Format = GPTFormat(),  # noqa: B008  # a constant
   ) -> Encoded:
-    """Encodes each word by itself; each piece of a text is a sequence of its example."""
+    """Encodes each word by itself, in as few sequences as have room for all words of a text.
+
+    Of a word that exceeds the context the end is cut; its tag stays.
+    """
     if not examples:
       raise InputError("no examples to encode")
     room = context - format.overhead(1)
     pieces = [self._pieces(example, tokenizer, room) for example in examples]
     # A power of two, since each number of sequences is a shape to compile.
     most = 1 << (max(map(len, pieces)) - 1).bit_length()
-    texts: list[np.ndarray] = []
-    tags: list[np.ndarray] = []
     fields, kept = np.zeros((2, len(examples), most, 1), np.int32)  # [N, C, F]
-    for n, of_example in enumerate(pieces):
-      for c, (ids, of_ids) in enumerate(of_example):
-        fields[n, c], kept[n, c] = len(texts), len(ids)
+    texts: list[np.ndarray] = []
+    for n, of_text in enumerate(pieces):
+      for c, (ids, _) in enumerate(of_text):
+        fields[n, c], kept[n, c] = len(texts), min(len(ids), room)
         texts.append(ids)
-        tags.append(of_ids)
     unknown = sum(np.count_nonzero(tokenizer.byte_fallback[ids]) for ids in texts)
     return Encoded(
       texts,
@@ -130,8 +126,8 @@ class TagTask(LabeledTask):
       [example.location for example in examples],
       context,
       tokenizer.special,
-      float(unknown / kept.sum()),
-      tags=tags,
+      float(unknown / sum(map(len, texts))),
+      tags=[of_ids for _, of_ids in itertools.chain(*pieces)],
       format=format,
     )
 
@@ -165,7 +161,7 @@ class TagTask(LabeledTask):
     return scores
 
   def result(self, prediction: np.ndarray, truth: np.ndarray) -> dict[str, Any]:
-    """The tags of all words, separated by spaces."""
+    """The tag of each word, separated by spaces."""
     of_words = self._names(prediction[truth >= 0].argmax(-1))
     return {"prediction": " ".join(of_words), "probabilities": {}}
 
@@ -175,8 +171,8 @@ class TagTask(LabeledTask):
   def _pieces(
     self, example: TaggedExample, tokenizer: Tokenizer, room: int
   ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The ids of each piece of a text, at most `room`, and the tag of each id: that of its word at
-    the first, -1 at the others.
+    """The ids of a text, and its word's tag at the first of a word, -1 at the others; in pieces of
+    whole words, of at most `room` ids or of one word.
     """
     # Tags also say where words begin, which predictions need: any tag does.
     label = example.label or (self.labels[0],) * len(example.words)  # untagged: any tag
@@ -188,16 +184,26 @@ class TagTask(LabeledTask):
     words = [example.words[0], *(f"{space}{word}" for word in example.words[1:])]
     pieces: list[tuple[list[int], list[int]]] = [([], [])]
     for ids, tag in zip(tokenizer.encode_many(words), label, strict=True):
-      # A word of characters that the tokenizer drops still has a tag, and so a token.
-      of_word = (ids.tolist() or [_stand_in(tokenizer)])[:room]
-      if len(pieces[-1][0]) + len(of_word) > room:
+      if not len(ids):
+        ids = _unknown(tokenizer)
+      if pieces[-1][0] and len(pieces[-1][0]) + len(ids) > room:
         pieces.append(([], []))
-      pieces[-1][0].extend(of_word)
-      pieces[-1][1].extend([self.labels.index(tag)] + [-1] * (len(of_word) - 1))
+      pieces[-1][0].extend(ids)
+      pieces[-1][1].extend([self.labels.index(tag)] + [-1] * (len(ids) - 1))
     return [(np.array(ids, np.int32), np.array(tags, np.int32)) for ids, tags in pieces]
 
 
-def _stand_in(tokenizer: Tokenizer) -> int:
-  """The id for a word without tokens: the unknown one or, of bytes, a replacement character's."""
-  ids = tokenizer.encode("\N{REPLACEMENT CHARACTER}")  # which WordPiece drops, too
-  return int(ids[0]) if len(ids) else tokenizer.unknown_id or 0
+def split_words(text: str) -> tuple[str, ...]:
+  """The words between spaces, tabs and line ends, as in files of tags: other characters that look
+  like a space, such as U+00A0, are part of a word.
+  """
+  return tuple(filter(None, re.split(r"[ \t]|\r?\n", text)))
+
+
+def _unknown(tokenizer: Tokenizer) -> np.ndarray:
+  """The ids that stand for a word of which the tokenizer drops everything."""
+  if tokenizer.unknown_id is not None:
+    return np.array([tokenizer.unknown_id])
+  # A vocabulary of bytes spells what stands for a character that cannot be read.
+  ids = tokenizer.encode("\ufffd")
+  return ids if len(ids) else tokenizer.encode("?")

@@ -5,11 +5,15 @@ import json
 import pickle
 import sys
 
+import numpy as np
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 from gpt_jax.data import tokenizers
 from gpt_jax.data.tokenizers.base import SpecialTokens, load_released, load_tokenizer
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
+from gpt_jax.data.tokenizers.wordpiece import WordPieceTokenizer
 from gpt_jax.errors import InputError
 
 REVERSED = """
@@ -159,3 +163,33 @@ def test_a_folder_without_tokenizer(tmp_path):
   (tmp_path / "tokenizer.model").unlink()
   with pytest.raises(InputError, match=r"tokenizer\.model: cannot be read"):
     load_tokenizer(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def families(small, tiny_tokenizer):
+  letters = tuple("abcdefghijklmnopqrstuvwxyz")
+  bert = WordPieceTokenizer(("[UNK]", "[CLS]", "[SEP]", *letters, *("##" + c for c in letters)))
+  return [*(load_tokenizer(small[kind]) for kind in ("gpt1", "gpt2")), tiny_tokenizer, bert]
+
+
+WORDS = st.text(st.characters(exclude_categories=("Cs", "Zs", "Zl", "Zp")), min_size=1, max_size=12)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(word=WORDS.filter(lambda word: not any(c.isspace() for c in word)))
+@example(word="\u4e70\u4e86\u4e00\u76cf\u706f\uff0c")
+@example(word="\u201cold\u201d")
+@example(word="caf\u00e9\u2026--x")
+@pytest.mark.parametrize("space", ["", " "])
+def test_ids_are_of_characters_in_their_order(families, word, space):
+  for tokenizer in families:
+    spans = tokenizer.offsets(space + word)
+    assert len(spans) == len(tokenizer.encode(space + word))
+    begins, ends = spans.T
+    assert (begins >= 0).all() and (ends <= len(space + word)).all() and (begins < ends).all()
+    assert (np.diff(begins) >= 0).all() and (np.diff(ends) >= 0).all()
+    if (space + word).isascii() and tokenizer is not families[0]:
+      # Of ASCII nothing is dropped but control characters.
+      covered = {i for begin, end in spans.tolist() for i in range(begin, end)}
+      visible = {i for i, c in enumerate(space + word) if c.isprintable() and c != " "}
+      assert visible <= covered

@@ -19,7 +19,13 @@ import numpy as np
 
 from gpt_jax.data.tokenizers.base import DEFAULT_SPECIAL, MAX_FILE, METADATA, Tokenizer
 from gpt_jax.data.tokenizers.openai_files import is_release
-from gpt_jax.data.tokenizers.released import encode_all, has_no_letters, read_file, require
+from gpt_jax.data.tokenizers.released import (
+  encode_all,
+  has_no_letters,
+  offsets_of,
+  read_file,
+  require,
+)
 from gpt_jax.errors import InputError
 from gpt_jax.files import read_json
 
@@ -122,6 +128,9 @@ class HuggingFaceTokenizer(Tokenizer):
     # Unigram models may have the spelling of a special token as a piece.
     special, unknown = list(self.special_inside.values()), np.int32(self.unknown_id)
     return [np.where(np.isin(ids, special), unknown, ids) for ids in encoded]
+
+  def _offsets(self, word: str) -> list[tuple[int, int]]:
+    return offsets_of(self._tokenizer, word)
 
   def decode(self, ids: Iterable[int]) -> str:
     return self._tokenizer.decode(np.asarray(ids, int).tolist(), skip_special_tokens=False)
