@@ -44,6 +44,9 @@ TOP_P = flags.DEFINE_float(
 SEED = flags.DEFINE_integer(
   "seed", DEFAULTS["seed"], "random seed of the first text; text i uses seed + i"
 )
+IGNORE_EOS = flags.DEFINE_boolean(
+  "ignore_eos", DEFAULTS["ignore_eos"], "go on behind the token that ends a text"
+)
 NUM_SAMPLES = flags.DEFINE_integer(
   "num_samples", DEFAULTS["num_samples"], "continuations of each prompt"
 )
@@ -75,8 +78,8 @@ def main():
   if FILL.value:
     if prompts:
       raise InputError("--fill: leave out --prompt and --input, whose texts are continued")
-    of_prompts = (MAX_TOKENS, TEMPERATURE, TOP_P, SEED, NUM_SAMPLES, BEAMS, LENGTH_PENALTY)
-    for flag in (*of_prompts, WEIGHTS, DRAFT, STREAM):
+    of_prompts = (MAX_TOKENS, TEMPERATURE, TOP_P, SEED, IGNORE_EOS, NUM_SAMPLES, BEAMS)
+    for flag in (*of_prompts, LENGTH_PENALTY, WEIGHTS, DRAFT, STREAM):
       if flag.present:
         raise InputError(f"--{flag.name}: is for prompts; leave it out with --fill")
     top_k = TOP_K.value if TOP_K.present else 5
@@ -88,6 +91,7 @@ def main():
     "top_k": TOP_K.value,
     "top_p": TOP_P.value,
     "seed": SEED.value,
+    "ignore_eos": IGNORE_EOS.value,
     "num_samples": NUM_SAMPLES.value,
     "weights": WEIGHTS.value,
     "draft": DRAFT.value,

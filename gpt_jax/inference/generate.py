@@ -29,8 +29,9 @@ def continuations(
 ) -> list[str]:
   """Each prompt with its continuation, or its continuations one after the other.
 
-  Of a text-to-text model, only what it writes until it ends the text or has max_tokens: a prompt is
-  its input, and may have "<sentinel_0>" where it is to fill something in.
+  A text ends before the tokenizer's end token (GPT-2's <|endoftext|>), if the model writes it, or
+  at max_tokens. Of a text-to-text model there is only what it writes: a prompt is its input, and
+  may have "<sentinel_0>" where it is to fill something in.
 
   Args:
     loaded: a trained model; the head of a fine-tuned one is ignored.
@@ -97,11 +98,11 @@ def search(
   beams: int = 4,
   length_penalty: float = 1.0,
   weights: str = "float32",
+  ignore_eos: bool = False,
 ) -> list[str]:
   """Each prompt with the most likely continuation that beam search finds; see inference.beam.
 
-  Released GPT-2 vocabularies have a token that ends a text, and so have text-to-text models, whose
-  texts are as in `continuations`; without it all texts have max_tokens.
+  Texts end as in `continuations`.
 
   Raises:
     InputError: an empty prompt, a value that is not allowed, a prompt that with max_tokens does not
@@ -110,9 +111,7 @@ def search(
   check_search(beams, length_penalty)
   model, params = _generator(loaded, weights)
   texts = []
-  for text in _begin(loaded, prompts, Sampling(max_tokens), 1):
-    # A search may end at <|endoftext|>; samples go on behind it, up to max_tokens.
-    text.end = loaded.tokenizer.end_id if text.end is None else text.end
+  for text in _begin(loaded, prompts, Sampling(max_tokens, ignore_eos=ignore_eos), 1):
     options = (beams, max_tokens, length_penalty, text.end, text.source)
     best = beam_search(model, params, text.prompt, *options)[0]
     text.added = [Token(i, 0.0, []) for i in best.ids]
@@ -164,7 +163,8 @@ def _begin(
       if answers:
         texts.append(answer_to(ids.tolist(), loaded.spec, tokenizer, sampling))
       else:
-        texts.append(Text(ids.tolist(), sampling))
+        end = None if settings.ignore_eos else tokenizer.end_id
+        texts.append(Text(ids.tolist(), sampling, end=end))
     if texts[-1].source:
       _check_fits(texts[-1], number, loaded.spec.trunk.context)
   return texts

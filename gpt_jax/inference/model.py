@@ -92,6 +92,7 @@ class Model:
     top_p: float = 1.0,
     seed: int = 0,
     num_samples: int = 1,
+    ignore_eos: bool = False,
   ) -> str | list[str]:
     """The prompt with its continuation: a text for a text, a list for a list.
 
@@ -102,7 +103,7 @@ class Model:
       InputError: an empty prompt, a value that is not allowed, or a model that is not causal.
     """
     batch = _text_list(prompts, "prompt")
-    sampling = Sampling(max_tokens, temperature, top_k, top_p, seed)
+    sampling = Sampling(max_tokens, temperature, top_k, top_p, seed, ignore_eos)
     texts = continuations(self.loaded, batch, sampling, num_samples)
     return texts[0] if isinstance(prompts, str) and num_samples == 1 else texts
 

@@ -37,6 +37,7 @@ class Sampling:
     top_k: sample among the k most likely tokens; 0: among all.
     top_p: sample among the fewest tokens whose probabilities add up to this.
     seed: decides the draws of this text, whatever the other texts are.
+    ignore_eos: go on behind the token that ends a text, as if it were like others.
   """
 
   max_tokens: int = 100
@@ -44,6 +45,7 @@ class Sampling:
   top_k: int = 0
   top_p: float = 1.0
   seed: int = 0
+  ignore_eos: bool = False
 
 
 class Token(NamedTuple):
@@ -94,13 +96,18 @@ class Text:
     return [token.id for token in self.added]
 
   @property
+  def ended(self) -> bool:
+    """Whether the model has ended the text, by its last token, which is no part of it."""
+    return bool(self.added and self.added[-1].id == self.end)
+
+  @property
   def missing(self) -> int:
     """Tokens to add."""
     return self.sampling.max_tokens - len(self.added)
 
   @property
   def done(self) -> bool:
-    return self.missing <= 0 or bool(self.added and self.added[-1].id == self.end)
+    return self.missing <= 0 or self.ended
 
   @property
   def last(self) -> int:

@@ -21,6 +21,7 @@ def run(
   top_k: int = 0,
   top_p: float = 1.0,
   seed: int = 0,
+  ignore_eos: bool = False,
   num_samples: int = 1,
   beams: int = 1,
   length_penalty: float = 1.0,
@@ -32,10 +33,11 @@ def run(
   Args:
     checkpoint: see load_model; of a fine-tuned model the trunk is used.
     prompts: non-empty texts: the model needs a token to begin with.
-    max_tokens, temperature, top_k, top_p, seed: see Sampling; text i, from 0, uses seed + i.
+    max_tokens, temperature, top_k, top_p, seed, ignore_eos: see Sampling; text i, from 0, uses
+      seed + i.
     num_samples: continuations of each prompt, one after the other.
     beams: above 1: search for a likely continuation with so many candidates, instead of sampling.
-    length_penalty: of the search; matters where texts can end, with GPT-2's released vocabulary.
+    length_penalty: of the search; matters where texts can end, as with GPT-2's vocabulary.
     weights: float32, bfloat16 or int8: the type of the weights that products read.
     draft: none, or ngram: tokens are guessed from the text and checked together, which is faster
       where it repeats itself; the texts are the same.
@@ -52,9 +54,9 @@ def run(
         f"--beams={beams}: a search takes the most likely text; leave out top_k, top_p, "
         "num_samples and draft"
       )
-    return search(loaded, prompts, max_tokens, beams, length_penalty, weights)
+    return search(loaded, prompts, max_tokens, beams, length_penalty, weights, ignore_eos)
   _warn_of_length(loaded, max_tokens, "; --stream prints the text while it is written")
-  sampling = Sampling(max_tokens, temperature, top_k, top_p, seed)
+  sampling = Sampling(max_tokens, temperature, top_k, top_p, seed, ignore_eos)
   return continuations(loaded, prompts, sampling, num_samples, weights, draft)
 
 

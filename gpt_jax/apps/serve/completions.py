@@ -64,6 +64,7 @@ def read_request(fields: Fields, model: Model, name: str) -> Request:
     fields.integer("top_k", 0, 0, 10**9),
     fields.number("top_p", 1.0, 0.0, 1.0, above=True),
     fields.integer("seed", secrets.randbelow(2**31), 0, 2**31 - 1),
+    fields.boolean("ignore_eos"),
   )
   stop = [] if fields.take("stop") is None else fields.strings("stop", _MAX_STOPS)
   logprobs = fields.integer("logprobs", -1, 0, BEST)
@@ -116,7 +117,7 @@ class Choice:
 
   Attributes:
     source: what is continued.
-    tokens: written so far, up to the one that completes a stop text.
+    tokens: written so far, up to the one that completes a stop text; without the end token.
     finish: "stop" or "length" once it is complete, else None.
   """
 
@@ -124,7 +125,7 @@ class Choice:
     self.index, self.source = index, text
     self._tokenizer, self._request = tokenizer, request
     self._prompt = tokenizer.decode(text.prompt)
-    self._sent, self._tokens_sent = "", 0
+    self._sent, self._tokens_sent, self._characters_sent = "", 0, 0
     self.tokens = 0
     self.finish: str | None = None
 
@@ -133,14 +134,17 @@ class Choice:
 
     Holds back text that the next token may change, or that may begin a stop text.
     """
-    available = len(self.source.added)
+    # Taken once: the engine adds tokens meanwhile.
+    added = self.source.added[:]
+    ended = bool(added) and added[-1].id == self.source.end
+    available = len(added) - ended
     whole = self._decode(available)
     if any(stop in whole for stop in self._request.stop):
       whole, self.finish = self._read_to_stop(), "stop"
     else:
       self.tokens = available
-      if available >= self.source.sampling.max_tokens:
-        self.finish = "length"
+      if ended or available >= self.source.sampling.max_tokens:
+        self.finish = "stop" if ended else "length"
       else:
         whole = whole[: len(whole) - _unsettled(whole, self._request.stop)]
     new = whole[len(self._sent) :]
@@ -175,27 +179,44 @@ class Choice:
     return self._tokenizer.decode(ids)
 
   def _log_probs(self) -> dict[str, Any] | None:
-    """Log-probabilities of the tokens sent since the last call."""
+    """The tokens of the text sent since the last call, with their log-probabilities.
+
+    Joined they are the text: a token is what its id adds to it, which is nothing before the last
+    byte of a character. Offsets count from the beginning of the prompt.
+    """
     if self._request.logprobs < 0:
       return None
-    spell = self._tokenizer.piece
-    first = self._tokens_sent
-    offsets = [len(self._decode(i)) for i in range(first, self.tokens)]
-    # Tokens of text that is held back, or that a stop text cut off, are not sent.
-    if self.finish != "length":
-      offsets = [offset for offset in offsets if offset < len(self._sent)]
-    self._tokens_sent += len(offsets)
-    tokens = self.source.added[first : self._tokens_sent]
+    values: dict[str, Any] = {"tokens": [], "token_logprobs": [], "text_offset": []}
     best = []
-    for token in tokens:
-      pairs = token.best[: self._request.logprobs]
-      best.append({spell(i): log_prob for i, log_prob in pairs})
-    return {
-      "tokens": [spell(token.id) for token in tokens],
-      "token_logprobs": [token.log_prob for token in tokens],
-      "top_logprobs": best if self._request.logprobs else None,
-      "text_offset": offsets,
-    }
+    for number in range(self._tokens_sent, self.tokens):
+      is_last = self.finish is not None and number == self.tokens - 1
+      begin, end = self._characters_sent, self._end_of(number + 1)
+      # Tokens of text that is held back, or that a stop text cut off, are not sent.
+      if self.finish is None and end > len(self._sent) or begin >= len(self._sent) and end > begin:
+        break
+      end = len(self._sent) if is_last else min(end, len(self._sent))
+      token = self.source.added[number]
+      values["tokens"].append(self._sent[begin:end])
+      values["token_logprobs"].append(token.log_prob)
+      values["text_offset"].append(len(self._prompt) + begin)
+      best.append(self._spelled(number, token.best[: self._request.logprobs]))
+      self._tokens_sent, self._characters_sent = number + 1, end
+    return {**values, "top_logprobs": best if self._request.logprobs else None}
+
+  def _end_of(self, count: int) -> int:
+    """Characters of the first `count` tokens, without a last one that lacks bytes."""
+    return max(len(self._decode(count).rstrip("\ufffd")), self._characters_sent)
+
+  def _spelled(self, number: int, best: list[tuple[int, float]]) -> dict[str, float]:
+    """Likely tokens in place of token `number`, as text or, where that is none, by their piece."""
+    ids = [token.id for token in self.source.added[:number]]
+    before = self._tokenizer.decode([*self.source.prompt, *ids])
+    spelled: dict[str, float] = {}
+    for i, log_prob in best:
+      after = self._tokenizer.decode([*self.source.prompt, *ids, i])
+      text = after[len(before) :] if after.startswith(before) else ""
+      spelled[text if text and text not in spelled else self._tokenizer.piece(i)] = log_prob
+    return spelled
 
 
 def _unsettled(text: str, stops: list[str]) -> int:
@@ -260,6 +281,7 @@ def make_choices(request: Request, tokenizer: Tokenizer) -> list[Choice]:
   choices: list[Choice] = []
   for prompt, samplings in zip(request.prompts, request.samplings, strict=True):
     for sampling in samplings:
-      text = Text(prompt, sampling, request.logprobs >= 0, best=request.logprobs > 0)
+      end = None if sampling.ignore_eos else tokenizer.end_id
+      text = Text(prompt, sampling, request.logprobs >= 0, best=request.logprobs > 0, end=end)
       choices.append(Choice(len(choices), text, tokenizer, request))
   return choices

@@ -22,18 +22,25 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import gpt_jax
 from gpt_jax.apps.serve import serve
 from gpt_jax.checkpoints.load import load_adapters
+from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer
+from gpt_jax.data.tokenizers.openai_files import BYTES, END_OF_TEXT
 from gpt_jax.errors import InputError
 from gpt_jax.inference.model import Model
+from gpt_jax.inference.stream import Sampling, Text, Token
 from gpt_jax.models.adapter import Adapter
 from gpt_jax.programs import finetune
 
 pytestmark = pytest.mark.app
 pytest.importorskip("uvicorn")
 pytest.importorskip("prometheus_client")
+from gpt_jax.apps.serve.completions import Choice, Request, join_pieces  # noqa: E402
+
 testclient = pytest.importorskip("starlette.testclient")
 
 ROOT = Path(__file__).parents[3]
@@ -196,13 +203,49 @@ def test_log_probs_are_those_of_the_text(language):
   (choice,) = language.post("/v1/completions", body).json()["choices"]
   scored = language.model.log_probs(TEXTS[0] + choice["text"])
   np.testing.assert_allclose(choice["logprobs"]["token_logprobs"], scored.log_probs[-8:], atol=1e-4)
-  assert choice["logprobs"]["tokens"] == scored.tokens[-8:]
+  assert "".join(choice["logprobs"]["tokens"]) == choice["text"]
   for best, own in zip(
     choice["logprobs"]["top_logprobs"], choice["logprobs"]["token_logprobs"], strict=True
   ):
     assert len(best) == 3 and max(best.values()) == pytest.approx(own)  # greedy
   offsets = choice["logprobs"]["text_offset"]
-  assert offsets[0] == 0 and offsets == sorted(offsets)
+  assert offsets[0] == len(TEXTS[0]) and offsets == sorted(offsets)  # from the prompt's beginning
+
+
+def choice_of(ids, tokenizer, prompt="the ", **fields):
+  request = Request([], [], fields.get("stop", []), fields.get("logprobs", 1), False, False)
+  text = Text(tokenizer.encode(prompt).tolist(), Sampling(len(ids)), end=tokenizer.end_id)
+  return text, Choice(0, text, tokenizer, request), [Token(i, -1.0, [(i, -1.0)]) for i in ids]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text(max_size=12), st.lists(st.integers(0, 258), max_size=8), st.data())
+def test_tokens_join_to_the_text_however_it_comes(written, further, data):
+  """Bytes, characters of several tokens, an end token, stop texts; in one piece or in several."""
+  tokenizer = GPT2Tokenizer((*BYTES, "Ġt", "he", END_OF_TEXT), (("Ġ", "t"), ("h", "e")))
+  ids = [*tokenizer.encode(written).tolist(), *further] or [65]
+  stop = data.draw(st.sampled_from([[], ["e"], ["\n", "the"]]))
+  results = []
+  for sizes in ([len(ids)], data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=4))):
+    text, choice, tokens = choice_of(ids, tokenizer, stop=stop)
+    pieces, at = [], 0
+    while choice.finish is None:
+      for token in tokens[at : at + sizes[len(pieces) % len(sizes)]]:
+        text.added += [] if text.done else [token]
+      at += sizes[len(pieces) % len(sizes)]
+      pieces.append(choice.update())
+    results.append(join_pieces(pieces))
+    found = results[-1]["logprobs"]
+    assert "".join(found["tokens"]) == results[-1]["text"]
+    begins = np.cumsum([0, *map(len, found["tokens"])])[:-1] + len("the ")
+    assert found["text_offset"] == begins.tolist()
+    assert len(found["top_logprobs"]) == len(found["token_logprobs"]) == len(found["tokens"])
+  assert results[0] == results[1]
+  if not stop:
+    end = ids.index(258) if 258 in ids else len(ids)
+    assert results[0]["text"] == tokenizer.decode(ids[:end])
+    assert results[0]["finish_reason"] == ("length" if end == len(ids) else "stop")
+    assert choice.tokens == end
 
 
 def test_a_stop_text_ends_the_completion_before_it(language):

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from gpt_jax.data.tokenizers.base import DEFAULT_SPECIAL, MAX_FILE, METADATA, Tokenizer
-from gpt_jax.data.tokenizers.openai_files import is_release
+from gpt_jax.data.tokenizers.openai_files import END_OF_TEXT, is_release
 from gpt_jax.data.tokenizers.released import (
   encode_all,
   has_no_letters,
@@ -105,6 +105,11 @@ class HuggingFaceTokenizer(Tokenizer):
       if token.get("special") and token["content"] in SPECIAL:
         ids.setdefault(SPECIAL[token["content"]], token["id"])
     return ids
+
+  @functools.cached_property
+  def end_id(self) -> int | None:
+    added = json.loads(self.content).get("added_tokens") or ()
+    return next((token["id"] for token in added if token["content"] == END_OF_TEXT), None)
 
   @functools.cached_property
   def begins_word(self) -> np.ndarray:
