@@ -1,5 +1,6 @@
 """Generation: equal to generation without a cache, each prompt by itself, within the vocabulary."""
 
+import dataclasses
 import functools
 from types import SimpleNamespace
 
@@ -10,8 +11,11 @@ import pytest
 
 import gpt_jax
 from gpt_jax.batch import Rows
+from gpt_jax.checkpoints.load import load_model
+from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer
+from gpt_jax.data.tokenizers.openai_files import BYTES, END_OF_TEXT
 from gpt_jax.errors import InputError
-from gpt_jax.inference.generate import Writer, sample
+from gpt_jax.inference.generate import Writer, continuations, sample, search, write
 from gpt_jax.inference.sampling import gumbel
 from gpt_jax.inference.stream import Sampling, Text, Token
 from gpt_jax.models.generator import language_model
@@ -242,3 +246,24 @@ def test_weights_and_drafts_on_the_command_line(run, launch):
 def test_a_missing_prompts_file_is_one_line(run, launch):
   code, _, errors = launch("generate", f"--checkpoint={run}", "--input=nowhere.txt")
   assert (code, errors) == (2, "error: --input=nowhere.txt: no such file\n")
+
+
+def test_texts_end_before_the_end_token(make_run, tmp_path):
+  """Greedy, sampled, streamed, drafted and searched; a flag goes on behind it."""
+  tokenizer = GPT2Tokenizer((*BYTES, END_OF_TEXT), ())
+  trunk = TransformerConfig(context=32, layers=1, width=16, heads=2).with_vocabulary(tokenizer)
+  loaded = load_model(make_run(tmp_path / "run", ModelConfig(trunk), tokenizer=tokenizer))
+  # Every state is nearly 1, and so is the row of the end token.
+  params = jax.tree.map(np.array, loaded.params["trunk"])
+  norm = params["block_0"]["mlp_norm"]
+  norm["scale"], norm["bias"] = 0.01 * norm["scale"], np.ones_like(norm["bias"])
+  params["tokens"][tokenizer.end_id] = 9.0
+  loaded = dataclasses.replace(loaded, params={"trunk": params})
+  settings = {"temperature": 0.0, "max_tokens": 4}
+  for options in ({}, {"draft": "ngram"}):
+    texts = continuations(loaded, ["ab"], Sampling(**settings), 2, **options)
+    assert texts == ["ab", "ab"]
+  pieces = write(loaded, ["ab"], Sampling(max_tokens=4, seed=3))
+  assert "".join(piece for _, piece in pieces) == "ab" == search(loaded, ["ab"], 4, 2)[0]
+  (text,) = continuations(loaded, ["ab"], Sampling(**settings, ignore_eos=True))
+  assert text == "ab" + 4 * END_OF_TEXT
