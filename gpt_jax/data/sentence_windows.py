@@ -181,12 +181,23 @@ class PairWindows(SentenceWindows):
     if end - first == 1 or (self.second == "random_document" and choice < 0.5):
       b = self._elsewhere(document, first, end, target - (a[1] - a[0]), other, start)
       # BERT's code puts the sentences after A back: in order, the next pair begins with them.
-      mark, rest = NOT_IN_ORDER, middle
+      mark, rest, follows = NOT_IN_ORDER, middle, (a[1], a[1] + b[1] - b[0])
     else:
       b, mark, rest = (int(sentences[middle]), int(sentences[end])), IN_ORDER, end
       if self.second == "swapped" and choice < 0.5:
         a, b, mark = b, a, NOT_IN_ORDER
+        follows = a
+    # Where texts repeat themselves, what was drawn may be what follows.
+    if mark == NOT_IN_ORDER and self._are_equal(b, follows):
+      mark = IN_ORDER
     return Pair(*_shortened(a, b, self._capacity, coins), mark, rest)
+
+  def _are_equal(self, one: tuple[int, int], other: tuple[int, int]) -> bool:
+    """Whether two stretches of the text have the same tokens."""
+    size = one[1] - one[0]
+    if size != other[1] - other[0] or other[1] > self.tokens.n_tokens:
+      return False
+    return np.array_equal(self.tokens.read(one[0], size), self.tokens.read(other[0], size))
 
   def _end(self, first: int, target: int, limit: int) -> int:
     """One past the last of the sentences that together have `target` tokens; at least one."""

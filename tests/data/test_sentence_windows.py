@@ -309,3 +309,29 @@ def test_texts_that_do_not_suit(tmp_path):
   for kind in (PairWindows, PackedSentenceWindows):
     with pytest.raises(InputError, match="no sentence ends.*PrepareConfig.sentences=True"):
       kind(TokenFile(tmp_path, "train"), WindowsConfig(4, 16))
+
+
+@pytest.mark.parametrize("second", ["random_document", "swapped"])
+@pytest.mark.parametrize("documents", [[[3, 3, 3, 3]] * 9, [[3] * 40]])
+def test_what_follows_is_never_called_random(tmp_path, second, documents):
+  """In a text that repeats itself all sentences, or all documents, are equal."""
+  writer = TokenWriter(tmp_path, "train", 100, sentences=True)
+  for sizes in documents:
+    writer.add(np.tile([5, 6, 7], len(sizes)), 1, 1, sentence_ends=np.cumsum(sizes))
+  writer.close(tokenizer_hash="abc")
+  windows = PairWindows(TokenFile(tmp_path, "train"), WindowsConfig(8, 15), 0, second=second)
+  for row in all_rows(windows, 4):
+    a, b, mark = parts(row)
+    if mark == NOT_IN_ORDER:  # only where nothing follows, or the rest of a document is shorter
+      assert a.tolist() != b.tolist()
+
+
+def test_a_single_sentence_is_not_paired_with_the_next_one_as_random(tmp_path):
+  text = write(tmp_path, [[20] * 9])  # each is a chunk
+  seen = set()
+  for row in all_rows(PairWindows(text, WindowsConfig(4, 16), 0), 20):
+    a, b, mark = parts(row)
+    follows = b[0] // 20 == a[0] // 20 + 1
+    assert follows == (mark == IN_ORDER)
+    seen.add(mark)
+  assert len(seen) == 2

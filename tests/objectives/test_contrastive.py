@@ -147,7 +147,7 @@ def test_windows_without_room():
       objective.bind(None, 1)
 
 
-def reference(vectors, used, temperature, symmetric):
+def reference(vectors, used, temperature, symmetric, texts):
   """InfoNCE in plain NumPy: the sum, and the number of texts that looked for a partner."""
   vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
   total = count = 0
@@ -155,6 +155,8 @@ def reference(vectors, used, temperature, symmetric):
     if i % 2 and not symmetric:
       continue
     others = [j for j in np.flatnonzero(used) if (j != i if symmetric else j % 2)]
+    equal = {texts[i], texts[i ^ 1]}  # no negatives
+    others = [j for j in others if j == i ^ 1 or texts[j] not in equal]
     scores = np.array([vectors[i] @ vectors[j] for j in others]) / temperature
     total -= scores[others.index(i ^ 1)] - np.log(np.exp(scores).sum())
     count += 1
@@ -164,13 +166,18 @@ def reference(vectors, used, temperature, symmetric):
 @pytest.mark.parametrize("symmetric", [False, True])
 @pytest.mark.parametrize("pooling", ["mean", "last", "cls"])
 @pytest.mark.parametrize("mlp", [False, True])
-def test_infonce_is_that_of_numpy(symmetric, pooling, mlp):
+@pytest.mark.parametrize("repeats", [False, True])
+def test_infonce_is_that_of_numpy(symmetric, pooling, mlp, repeats):
   rng = np.random.default_rng(0)
   head = ContrastiveHead(pooling, temperature=0.3, mlp=mlp, symmetric=symmetric)
   lengths = np.array([8, 6, 3, 1, 0, 0, 5, 8])  # the third pair fills the batch
   hidden = rng.normal(size=(8, LENGTH, 16)).astype(np.float32)
   inside = np.arange(LENGTH) < lengths[:, None]
-  ids = np.zeros((8, LENGTH), np.int32)
+  ids = rng.integers(0, 9, (8, LENGTH)).astype(np.int32)
+  if repeats:
+    ids[7] = ids[0]
+    ids[6, :5], lengths[1], ids[1] = ids[1, :5], 5, ids[1]  # rows 1 and 6, and 0 and 7, are equal
+    inside = np.arange(LENGTH) < lengths[:, None]
   batch = Batch(Rows(ids, ids, inside.astype(np.int32)))
   states = States(jnp.asarray(hidden), jnp.zeros((128, 16)))
   module = head.build(TRUNK)
@@ -188,7 +195,8 @@ def test_infonce_is_that_of_numpy(symmetric, pooling, mlp):
   if mlp:
     dense = params["dense"]
     vectors = np.tanh(vectors @ np.asarray(dense["kernel"]) + np.asarray(dense["bias"]))
-  total, count = reference(vectors, lengths > 0, 0.3, symmetric)
+  texts = [tuple(row[:n].tolist()) for row, n in zip(ids, lengths, strict=True)]
+  total, count = reference(vectors, lengths > 0, 0.3, symmetric, texts)
   np.testing.assert_allclose(mean.total, total, rtol=1e-5)
   assert float(mean.weight) == float(head.denominator(batch)) == count == (6 if symmetric else 3)
 
@@ -196,7 +204,7 @@ def test_infonce_is_that_of_numpy(symmetric, pooling, mlp):
 @pytest.mark.parametrize("symmetric", [False, True])
 def test_chance_is_the_loss_of_equal_vectors(symmetric):
   head = ContrastiveHead(symmetric=symmetric)
-  rows = np.zeros((2 * 5, LENGTH), np.int32)
+  rows = np.broadcast_to(np.arange(2 * 5, dtype=np.int32)[:, None], (2 * 5, LENGTH))
   mean = head.loss(jnp.full((2 * 5, 4), 0.5), None, Batch(Rows(rows, rows)), 0)
   assert float(mean.total / mean.weight) == pytest.approx(head.chance(5), rel=1e-6)
 

@@ -14,6 +14,7 @@ import math
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from gpt_jax.batch import Batch, Mean
 from gpt_jax.config import option, register
@@ -60,17 +61,26 @@ class ContrastiveHead(Head):
     """Outputs are vectors [2 B, D] of length 1.
 
     The texts of an incomplete pair, which only fill the batch, are neither anchors nor candidates.
+    Nor is a text that is equal to the anchor or its partner, which would be a wrong negative.
     """
     del states, num_tokens
+    texts = _text_hashes(batch).reshape(-1, 2, 2)  # [B, 2, 2]
     pairs = outputs.reshape(-1, 2, outputs.shape[-1])  # [B, 2, D]
     weights = self._weights(batch)  # [A], of the anchors
     if self.symmetric:
       anchors, candidates, partners = outputs, outputs, pairs[:, ::-1].reshape(outputs.shape)
-      # A text is no candidate of its own: its cosine is 1.
-      excluded = jnp.eye(len(outputs), dtype=bool) | (weights == 0)[None]
+      own = others = texts.reshape(-1, 2)
+      partner = texts[:, ::-1].reshape(-1, 2)
+      index = jnp.arange(len(outputs))
+      is_partner = index[:, None] == (index ^ 1)[None]
     else:
       anchors, candidates, partners = pairs[:, 0], pairs[:, 1], pairs[:, 1]
-      excluded = (weights == 0)[None]
+      own, others, partner = texts[:, 0], texts[:, 1], texts[:, 1]
+      is_partner = jnp.eye(len(pairs), dtype=bool)
+    others = constrain(others)
+    # A text is no candidate of its own, either.
+    is_same = (own[:, None] == others[None]).all(-1) | (partner[:, None] == others[None]).all(-1)
+    excluded = is_same & ~is_partner | (weights == 0)[None]
     # Each device compares its anchors with the candidates of all devices.
     scores = jnp.einsum(
       "ad,cd->ac",
@@ -92,6 +102,15 @@ class ContrastiveHead(Head):
     """1 for each anchor, [B] or [2 B]; 0 where a pair is incomplete."""
     used = jnp.asarray(batch.rows.is_token).any(axis=1).reshape(-1, 2).all(axis=1)
     return jnp.repeat(used, 2 if self.symmetric else 1).astype(jnp.float32)
+
+
+def _text_hashes(batch: Batch) -> jax.Array:
+  """Two hashes of the ids of each row, uint32 [rows, 2]: polynomials modulo 2^32."""
+  is_token = jnp.asarray(batch.rows.is_token)
+  ids = jnp.where(is_token, jnp.asarray(batch.rows.inputs) + 1, 0).astype(jnp.uint32)
+  bases = np.array([0x9E3779B1, 0x85EBCA77], np.uint32)
+  powers = np.cumprod(np.broadcast_to(bases, (ids.shape[1], 2)), axis=0, dtype=np.uint32)  # [T, 2]
+  return (ids[..., None] * jnp.asarray(powers)[None]).sum(axis=1, dtype=jnp.uint32)
 
 
 def text_vectors(hidden: jax.Array, inside: jax.Array, pooling: str) -> jax.Array:
