@@ -158,11 +158,17 @@ class MaskedLM:
       raise InputError(
         f"{name}: {found[0]!r}: [MASK] stands for a whole token; put a space between"
       )
-    # Spaces before a mask belong to it, as in RoBERTa's tokenizer.
-    parts = [self._tokenizer.encode(first.rstrip(" "))]
-    for part in others:
-      parts += [np.array([self._mask]), self._encode_after(part.rstrip(" "))]
-    ids = np.concatenate(parts).astype(np.int32)
+    spelling = self._tokenizer.spelling(self._mask)
+    if spelling in {token.content for token in self._tokenizer.spelled}:
+      # A folder of others says which spaces around a mask belong to it.
+      ids = self._tokenizer.encode(re.sub(_MASK, spelling, text))
+    else:
+      # White space before a mask belongs to it, as in RoBERTa's tokenizer.
+      parts = [self._tokenizer.encode(first.rstrip())]
+      for number, part in enumerate(others, start=1):
+        part = part if number == len(others) else part.rstrip()
+        parts += [np.array([self._mask]), self._encode_after(part)]
+      ids = np.concatenate(parts).astype(np.int32)
     check_length(ids, name, self.room, self._context)
     return ids
 

@@ -200,6 +200,7 @@ def test_special_tokens_inside_a_vocabulary():
   tokenizer = WordPieceTokenizer(("[PAD]", "[UNK]", "[SEP]", "un", "able"))
   tokenizer = tokenizer.with_special("pad", "sep", "sentinel_0")
   ids = encode_prompt("un <sentinel_0> able", tokenizer).tolist()
+  assert encode_prompt("un <extra_id_0> able", tokenizer).tolist() == ids  # as transformers has it
   assert ids == [3, 5, 4, 2] and spell(ids, tokenizer) == "un <sentinel_0> able <sep>"
   assert decode_answer([5, 4, 2, 3], tokenizer) == "<sentinel_0> able"
 

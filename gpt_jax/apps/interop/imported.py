@@ -61,9 +61,8 @@ class ImportedTask(Config):
     if self.kind == "regression":
       scale = Scale()  # of mean 0 and deviation 1: their numbers are in the task's units already
       metrics = REGRESSION_METRICS | REGRESSION_ERRORS
-      return RegressionTask(
-        **fields, metrics=metrics, target=scale.standardize, value=scale.values, scale=scale
-      )
+      fields |= {"target": scale.standardize, "value": scale.values}
+      return RegressionTask(**fields, metrics=metrics, scale=scale, knows_scale=False)
     if self.kind == "one_label":
       return Task(**fields, metrics={"accuracy": accuracy, "macro_f1": macro_f1})
     # The first separator that is in no label's name.

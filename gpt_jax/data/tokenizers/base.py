@@ -7,7 +7,7 @@ import importlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
@@ -92,6 +92,17 @@ class SpecialTokens:
     return [(name, self[name]) for name in self]
 
 
+class AddedToken(NamedTuple):
+  """A token that a text may spell; the flags are those of the package `tokenizers`."""
+
+  content: str
+  special: bool = True
+  lstrip: bool = False
+  rstrip: bool = False
+  single_word: bool = False
+  normalized: bool = False
+
+
 class Tokenizer(abc.ABC):
   """Text to ids and back; a subclass is a frozen dataclass.
 
@@ -109,6 +120,8 @@ class Tokenizer(abc.ABC):
     special_names: see SpecialTokens.names.
     special_pieces: the pieces of special tokens that vocabularies of this kind hold, by name.
     special_inside: the ids of those that this vocabulary holds, by name.
+    spelled: pieces that are one id wherever a text spells them, special tokens among them, as the
+      folder of a model that others trained asks for; (): no text encodes to a special token.
     unknown_id: the id of what is in no other piece; None if there is none.
     end_id: the id of the piece between documents, to which no text encodes; None if there is none.
     filler_id: the id to pad with where no special token is named "pad"; None if there is none.
@@ -118,6 +131,7 @@ class Tokenizer(abc.ABC):
 
   kind: str
   special_names: tuple[str, ...]
+  spelled: tuple[AddedToken, ...] = ()
   __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
   @property
@@ -228,7 +242,10 @@ class Tokenizer(abc.ABC):
     Args:
       word: without a space or line break in it, but for one at its beginning.
     """
-    return nonempty(self._offsets(word), len(word))
+    spans, count = self._offsets(word), len(self.encode(word))
+    if len(spans) != count:  # such as a word with the spelling of a special token in it
+      spans = Tokenizer._offsets(self, word)
+    return nonempty(spans, len(word))
 
   def _offsets(self, word: str) -> list[tuple[int, int]]:
     """As `offsets`, where some may be empty. Here ids share the word evenly, in their order."""
@@ -279,6 +296,7 @@ class Tokenizer(abc.ABC):
       "vocab_size": self.vocab_size,
       "hash": self.hash,
       "special": list(self.special_names),
+      **({"spelled": self.spelled} if self.spelled else {}),
       **self.metadata,
     }
     text = json.dumps(with_checksum(metadata), indent=2) + "\n"
@@ -381,7 +399,12 @@ def _load(folder: str) -> Tokenizer:
     raise InputError(
       f"{folder}: its files make no {kind} tokenizer ({reason}); copy another folder"
     ) from error
-  return dataclasses.replace(tokenizer, special_names=_special_names(folder, metadata))
+  tokenizer = dataclasses.replace(tokenizer, special_names=_special_names(folder, metadata))
+  if spelled := metadata.get("spelled"):
+    tokenizer = dataclasses.replace(
+      tokenizer, spelled=tuple(AddedToken(*token) for token in spelled)
+    )
+  return tokenizer
 
 
 def load_released(folder: str) -> Tokenizer:

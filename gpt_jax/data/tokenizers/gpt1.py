@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.data.tokenizers.base import sources
+from gpt_jax.data.tokenizers.added_tokens import encode_around
+from gpt_jax.data.tokenizers.base import AddedToken, sources
 from gpt_jax.data.tokenizers.openai_files import (
   END_OF_WORD,
   FILES,
@@ -45,6 +46,7 @@ class GPT1Tokenizer(MergesTokenizer):
 
   splitter: str = SPACY
   splitter_version: str = ""
+  spelled: tuple[AddedToken, ...] = dataclasses.field(default=(), kw_only=True)
 
   kind = KINDS[0]
   unknown_id = 0
@@ -89,7 +91,12 @@ class GPT1Tokenizer(MergesTokenizer):
 
   def encode_many(self, texts: list[str]) -> list[np.ndarray]:
     fix_text = require("ftfy").fix_text
-    return [self._encode(standardize(_fix_lines(text, fix_text))) for text in texts]
+
+    def encode(text: str) -> np.ndarray:
+      return self._encode(standardize(_fix_lines(text, fix_text)))
+
+    ids = {token.content: self.pieces.index(token.content) for token in self.spelled}
+    return [encode_around(text, ids, encode) for text in texts]
 
   def _offsets(self, word: str) -> list[tuple[int, int]]:
     fix_text = require("ftfy").fix_text

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from gpt_jax.data.tokenizers.added_tokens import add_tokens
+from gpt_jax.data.tokenizers.base import AddedToken
 from gpt_jax.data.tokenizers.openai_files import (
   BYTES,
   END_OF_TEXT,
@@ -30,6 +32,7 @@ class GPT2Tokenizer(MergesTokenizer):
   """
 
   prefix_space: bool = dataclasses.field(default=False, kw_only=True)
+  spelled: tuple[AddedToken, ...] = dataclasses.field(default=(), kw_only=True)
 
   kind = KINDS[0]
   normalizer = "none"
@@ -72,12 +75,7 @@ class GPT2Tokenizer(MergesTokenizer):
 
     `encode` spells the characters out, so that no text can end a document by what it says.
     """
-    mark = np.array([self.end_id], np.int32)
-    first, *rest = self.encode_many(text.split(END_OF_TEXT))
-    parts = [first]
-    for ids in rest:
-      parts += [mark, ids]
-    return np.concatenate(parts)
+    return dataclasses.replace(self, spelled=(AddedToken(END_OF_TEXT),)).encode(text)
 
   def decode(self, ids: Iterable[int]) -> str:
     return b"".join(self._contents[i] for i in np.asarray(ids).tolist()).decode(errors="replace")
@@ -88,10 +86,8 @@ class GPT2Tokenizer(MergesTokenizer):
     values = {symbol: value for value, symbol in enumerate(BYTES)}
     contents = []
     for piece in self.pieces:
-      if piece == END_OF_TEXT:
-        contents.append(piece.encode())
-      else:
-        contents.append(bytes(values[symbol] for symbol in piece))
+      is_bytes = piece != END_OF_TEXT and values.keys() >= set(piece)
+      contents.append(bytes(map(values.__getitem__, piece)) if is_bytes else piece.encode())
     return contents
 
   @functools.cached_property
@@ -102,6 +98,7 @@ class GPT2Tokenizer(MergesTokenizer):
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(
       add_prefix_space=self.prefix_space
     )
+    add_tokens(tokenizer, self.spelled)
     return tokenizer
 
 

@@ -12,8 +12,15 @@ import re
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from gpt_jax.data.tokenizers.base import DEFAULT_SPECIAL, MAX_FILE, TRANSFORMERS_CONFIG, Tokenizer
-from gpt_jax.data.tokenizers.released import read_optional_json
+from gpt_jax.data.tokenizers.added_tokens import ADDED, added_pieces
+from gpt_jax.data.tokenizers.base import (
+  DEFAULT_SPECIAL,
+  MAX_FILE,
+  METADATA,
+  TRANSFORMERS_CONFIG,
+  Tokenizer,
+)
+from gpt_jax.data.tokenizers.released import read_optional_json, read_settings
 from gpt_jax.errors import InputError
 from gpt_jax.files import read_bytes
 
@@ -22,6 +29,7 @@ LINE = "\n" + END_OF_WORD
 UNKNOWN = "<unk>"
 END_OF_TEXT = "<|endoftext|>"  # GPT-2: the only piece that no text encodes to
 ROBERTA = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "mask": "<mask>"}
+_BYTES = "ByteLevel"  # the pre-tokenizer that splits words as GPT-2's program does
 _FILLER = re.compile("madeupword[0-9]{4}")  # RoBERTa: makes the size a multiple of eight
 
 # The files of pieces and of merges as OpenAI named them for GPT-1 and for GPT-2, and as
@@ -90,7 +98,7 @@ class MergesTokenizer(Tokenizer):
 
   @property
   def transformers_files(self) -> dict[str, bytes]:
-    return dict(zip(FILES[-1], self.files.values(), strict=True))
+    return dict(zip((*FILES[-1], ADDED), self.files.values(), strict=False))
 
   @property
   def files(self) -> dict[str, bytes]:
@@ -100,7 +108,11 @@ class MergesTokenizer(Tokenizer):
     # The "" ends the file with a line break: OpenAI's loader drops what follows the last one.
     lines = ["#version: 0.2", *map(" ".join, self.merges), ""]
     contents = json.dumps(ids).encode(), "\n".join(lines).encode()
-    return dict(zip(self.file_names, contents, strict=True))
+    files = dict(zip(self.file_names, contents, strict=True))
+    made = _without_merges(self.pieces) | set(map("".join, self.merges))
+    if added := {piece: i for piece, i in ids.items() if piece not in made}:
+      files[ADDED] = json.dumps(added).encode()
+    return files
 
 
 def has_prefix_space(folder: str, metadata: dict[str, Any] | None) -> bool:
@@ -122,23 +134,43 @@ def is_release(folder: str) -> bool:
 
 def released_as(folder: str) -> str | None:
   """Whose pieces a folder has: "roberta" with <s>, </s> and bytes, "gpt1" with `<unk>` as id 0 and
-  a line break, or else "gpt2"; None if it has none of the FILES.
+  a line break, or else "gpt2"; None if it has none of the FILES, or a tokenizer.json that splits a
+  text otherwise.
 
   Raises:
-    InputError: the file of the pieces is damaged.
+    InputError: a file is damaged.
   """
   names = _names_in(folder)
   if names is None:
     return None
   path = os.path.join(folder, names[0])
   pieces = _read_pieces(path) if os.path.isfile(path) else ()
+  if pieces and names == FILES[-1] and _splits_otherwise(folder, _has_gpt1_pieces(pieces)):
+    return None
   if _has_roberta_pieces(pieces):
     return "roberta"
   return "gpt1" if _has_gpt1_pieces(pieces) else "gpt2"
 
 
+def _splits_otherwise(folder: str, gpt1: bool) -> bool:
+  """Whether a tokenizer.json has other rules than OpenAI's programs."""
+  content = read_optional_json(os.path.join(folder, METADATA), MAX_FILE)
+  if not isinstance(content, dict) or "model" not in content:
+    return False
+  splitter = content.get("pre_tokenizer") or {}
+  if gpt1:
+    # transformers' class splits words as BERT's does. OpenAI's weights were not trained so: their
+    # published folder has such a file, too, but names no class.
+    settings = read_settings(folder, {})
+    return splitter.get("type") == "BertPreTokenizer" and "tokenizer_class" in settings
+  is_plain = splitter.get("type", _BYTES) == _BYTES and splitter.get("use_regex", True)
+  return not is_plain or content.get("normalizer") is not None
+
+
 def read_files(folder: str) -> tuple[tuple[str, ...], Merges]:
   """Reads pieces and merges under any of the names in FILES and checks that they belong together.
+
+  Tokens that transformers has added to the pieces follow them.
 
   Raises:
     InputError: a file is missing or damaged, or is not a vocabulary of OpenAI's kind; with the
@@ -151,7 +183,9 @@ def read_files(folder: str) -> tuple[tuple[str, ...], Merges]:
       f"{pieces_path}: neither GPT-1's vocabulary, where {UNKNOWN!r} has the id 0 and {LINE!r} is "
       "a piece, nor GPT-2's, with a piece for each byte"
     )
-  _check(pieces, merges, pieces_path, merges_path)
+  added = added_pieces(folder)
+  pieces += tuple(piece for piece in added if piece not in pieces)
+  _check(pieces, merges, pieces_path, merges_path, added)
   return pieces, merges
 
 
@@ -226,14 +260,28 @@ def _read_text(path: str) -> str:
     raise InputError(f"{path}: cannot be read ({error})") from error
 
 
-def _check(all_pieces: Sequence[str], merges: Merges, pieces_path: str, merges_path: str) -> None:
-  """Every merge joins two known pieces into a new one, and makes every piece of several symbols."""
+def _without_merges(all_pieces: Sequence[str]) -> set[str]:
+  """What no merge has to make: single symbols, in GPT-1 also with </w>, and special pieces."""
   pieces = set(all_pieces)
-  # What no merge has to make: single symbols, in GPT-1 also with </w>, and special pieces.
   made = {piece for piece in pieces if len(piece.removesuffix(END_OF_WORD)) == 1}
   made |= pieces & {UNKNOWN, END_OF_TEXT}
   if _has_roberta_pieces(all_pieces):
     made |= pieces & set(ROBERTA.values()) | set(filter(_FILLER.fullmatch, pieces))
+  return made
+
+
+def _check(
+  all_pieces: Sequence[str],
+  merges: Merges,
+  pieces_path: str,
+  merges_path: str,
+  added: Sequence[str],
+) -> None:
+  """Every merge joins two known pieces into a new one, and makes every piece of several symbols but
+  those added to the vocabulary.
+  """
+  pieces = set(all_pieces)
+  made = _without_merges(all_pieces) | set(added)
   for number, pair in enumerate(merges, start=2):
     for part in pair:
       if part not in pieces:

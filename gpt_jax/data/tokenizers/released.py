@@ -10,7 +10,7 @@ import numpy as np
 from gpt_jax import packages
 from gpt_jax.data.tokenizers.base import MAX_FILE, TRANSFORMERS_CONFIG
 from gpt_jax.errors import InputError
-from gpt_jax.files import read_bytes, read_json
+from gpt_jax.files import MAX_JSON, read_bytes, read_json
 
 
 def read_file(path: str) -> bytes:
@@ -75,10 +75,10 @@ def has_no_letters(piece: str) -> bool:
   return bool(piece) and not any(character.isalnum() for character in piece)
 
 
-def read_optional_json(path: str) -> Any:
+def read_optional_json(path: str, limit: int = MAX_JSON) -> Any:
   """The value in a JSON file of a folder that may lack it: None. Raises InputError if damaged."""
   try:
-    return read_json(path)
+    return read_json(path, limit)
   except FileNotFoundError:
     return None
   except (OSError, ValueError) as error:

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.data.tokenizers.base import TRANSFORMERS_CONFIG, Tokenizer
+from gpt_jax.data.tokenizers.added_tokens import add_tokens, added_pieces
+from gpt_jax.data.tokenizers.base import TRANSFORMERS_CONFIG, AddedToken, Tokenizer
 from gpt_jax.data.tokenizers.released import (
   encode_all,
   offsets_of,
@@ -55,6 +56,7 @@ class WordPieceTokenizer(Tokenizer):
   lower_case: bool = True
   strip_accents: bool = True
   special_names: tuple[str, ...] = ()
+  spelled: tuple[AddedToken, ...] = ()
 
   kind = KINDS[0]
   special_pieces = SPECIAL
@@ -164,9 +166,10 @@ class WordPieceTokenizer(Tokenizer):
     tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(
       lowercase=self.lower_case, strip_accents=self.strip_accents
     )
-    # It cuts at brackets, so that no text encodes to [MASK].
+    # It cuts at brackets, so that no text encodes to [MASK] but where `spelled` has it.
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = tokenizers.decoders.WordPiece()
+    add_tokens(tokenizer, self.spelled)
     return tokenizer
 
 
@@ -180,12 +183,13 @@ def load(folder: str, metadata: dict[str, Any] | None) -> WordPieceTokenizer:
   Without that file, as in Google's releases, text is lower-cased if no piece has an upper-case
   letter.
   """
-  del metadata
   path = os.path.join(folder, VOCABULARY)
   pieces = _read_pieces(path)
   config = read_settings(folder, SETTINGS)
   # [CLS] and the like are in upper case in every vocabulary.
   is_cased = any(piece != piece.lower() for piece in pieces if not piece.startswith("["))
+  if metadata is None:  # the tokens that transformers has added
+    pieces += tuple(piece for piece in added_pieces(folder) if piece not in pieces)
   lower_case = config.get("do_lower_case", not is_cased)
   # null, as transformers writes by default, means: where text is lower-cased.
   strip_accents = config.get("strip_accents")

@@ -299,15 +299,17 @@ def _words(task: Task) -> tuple[str, ...]:
 def encode_prompt(text: str, tokenizer: Tokenizer) -> np.ndarray:
   """The ids of an input that a user writes, with its end, int32 [t].
 
-  "<sentinel_0>" in it is the special token, so that a model fills in what is missing there.
+  "<sentinel_0>" in it, or transformers' "<extra_id_0>", is the special token, so that a model fills
+  in what is missing there.
 
   Raises:
     InputError: a sentinel that the tokenizer does not have.
   """
-  parts = re.split(r"<(sentinel_\d+)>", text)  # texts and names take turns
+  parts = re.split(r"<(?:sentinel|extra_id)_(\d+)>", text)  # texts and numbers take turns
   ids: list[np.ndarray] = []
   for number, part in enumerate(parts):
-    ids.append(np.array([tokenizer.special[part]]) if number % 2 else tokenizer.encode(part))
+    sentinel = [tokenizer.special[f"sentinel_{part}"]] if number % 2 else []
+    ids.append(np.array(sentinel) if sentinel else tokenizer.encode(part))
   return np.concatenate([*ids, [tokenizer.special[END]]]).astype(np.int32)
 
 

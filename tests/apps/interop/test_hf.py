@@ -418,13 +418,54 @@ def test_no_vocabulary(copy):
     hf.load(str(copy))
 
 
-def test_weights_in_several_files(copy):
-  (copy / "model.safetensors").rename(copy / "model-00001-of-00002.safetensors")
-  (copy / "model.safetensors.index.json").write_text("{}")
-  assert hf.detect(str(copy))
-  for path in (copy, copy / "model.safetensors.index.json"):
-    with pytest.raises(InputError, match=f"{copy}: weights in several files"):
-      hf.load(str(path))
+def test_weights_in_several_files(copy, saved):
+  arrays = safetensors.load_file(copy / "model.safetensors")
+  (copy / "model.safetensors").unlink()
+  index, shards = copy / "model.safetensors.index.json", ("a.safetensors", "b.safetensors")
+  for number, shard in enumerate(shards):
+    safetensors.save_file(dict(sorted(arrays.items())[number::2]), copy / shard)
+  names = {name: shards[n % 2] for n, name in enumerate(sorted(arrays))}
+  index.write_text(json.dumps({"metadata": {}, "weight_map": names}))
+  for path in (copy, index):
+    assert hf.detect(str(path))
+    same(hf.load(str(path))[0], without_unused(saved[1][0], saved[1][3]))
+  for broken in ("{", "{}", '{"weight_map": [1]}', '{"weight_map": {"a": "../b.safetensors"}}'):
+    index.write_text(broken)
+    with pytest.raises(
+      InputError, match="^[^\n]*index.json: should map arrays to the files beside"
+    ):
+      hf.load(str(copy))
+  index.write_text(json.dumps({"weight_map": names}))
+  (copy / shards[1]).unlink()
+  with pytest.raises(InputError, match="^[^\n]*index.json: .*'b.safetensors' is not there"):
+    hf.load(str(copy))
+
+
+@pytest.mark.parametrize("further", [1, 47, 1000])
+def test_rows_beyond_the_vocabulary_are_left_out(copy, saved, further):
+  """Published tables are filled up to a multiple of 64 or more."""
+  foreign(copy, vocab_size=saved[1][3].vocab_size + further)
+
+  def padded(arrays):
+    name = table_name(arrays)
+    return {**arrays, name: np.pad(arrays[name], ((0, further), (0, 0)), constant_values=7)}
+
+  change(copy / "model.safetensors", padded)
+  same(hf.load(str(copy))[0], without_unused(saved[1][0], saved[1][3]))
+  # Not where so many rows are another model's vocabulary.
+  configure(copy, vocab_size=saved[1][3].vocab_size + 2000)
+  with pytest.raises(InputError, match="config.json: vocab_size is [^\n]*, and the vocabulary has"):
+    hf.load(str(copy))
+
+
+def test_settings_without_a_reader(copy, saved):
+  """What could change results is refused; what nobody knows is told."""
+  foreign(copy, quantization_config={"bits": 4})
+  with pytest.raises(InputError, match="config.json: quantization_config is .*: only none is supp"):
+    hf.load(str(copy))
+  configure(copy, quantization_config=None, rotary_dim=8, off=False)
+  with pytest.warns(UserWarning, match="config.json: not known, and not read: rotary_dim$"):
+    same(hf.load(str(copy))[0], without_unused(saved[1][0], saved[1][3]))
 
 
 TINY = TransformerConfig(60, context=16, layers=1, width=24, heads=4)

@@ -12,7 +12,10 @@ from bert_trunk import bert_trunk
 
 import gpt_jax
 from gpt_jax.apps.interop.formats import hf
+from gpt_jax.apps.interop.formats.hf.vectors import read_embedding
+from gpt_jax.apps.interop.imported import ImportedTask
 from gpt_jax.batch import Batch, Labels, Rows
+from gpt_jax.checkpoints.embedding import Embedding
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.config import to_json
 from gpt_jax.data.tokenizers.byte_bpe import ByteBPETokenizer
@@ -452,9 +455,9 @@ NOT_SUPPORTED = {
     "pooling_mode is 'weightedmean_tokens': only one of mean, max, cls, lasttoken",
   ),
   "no pooling": ((("Transformer", "Pooling"), {"mode": ""}), "pooling_mode is 'none': only one of"),
-  "lower case": (
-    (("Transformer", "Pooling"), {"do_lower_case": True}),
-    "do_lower_case is True, which is not supported",
+  "another output": (
+    (("Transformer", "Pooling"), {"module_output_name": "logits"}),
+    "module_output_name is 'logits': only 'token_embeddings' or 'sentence_embedding' is supported",
   ),
 }
 
@@ -469,6 +472,79 @@ def test_modules_that_are_not_supported(copy, case):
     model.embed(TEXTS)
   assert "\n" not in str(error.value)
   assert model.classify(TEXTS[0])
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("lstrip", [True, False, None])
+def test_spaces_before_a_mask_are_those_of_the_folder(tmp_path, lstrip):
+  """As its tokenizer.json says (None: as today's class has it, without one)."""
+  import torch
+  import transformers
+
+  tokenizer = vocabulary_of("Roberta")
+  model = random_model("Roberta", "ForMaskedLM", tokenizer)
+  write_theirs(tmp_path, model, tokenizer)
+  (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "RobertaTokenizer"}')
+  mask = transformers.AddedToken("<mask>", lstrip=bool(lstrip), special=True)
+  if lstrip is not None:
+    transformers.RobertaTokenizer.from_pretrained(tmp_path, mask_token=mask).save_pretrained(
+      tmp_path
+    )
+  theirs = transformers.RobertaTokenizer.from_pretrained(tmp_path)
+  ours = gpt_jax.load(str(tmp_path))
+  for text in (
+    "a cat <mask> on",
+    "a cat\n<mask> on ",
+    "the\t <mask>, <mask> dog </s> sat",
+    "<mask>",
+  ):
+    inputs = theirs(text, return_tensors="pt")
+    with torch.no_grad():
+      probabilities = model(**inputs).logits[0].softmax(-1)
+    expected = probabilities[inputs.input_ids[0] == theirs.mask_token_id].max(-1)
+    for filled, best in zip(ours.fill_mask(text, 1), expected.values.tolist(), strict=True):
+      assert filled[0].probability == pytest.approx(best, abs=1e-5), text
+
+
+@pytest.mark.parity("released")
+@pytest.mark.parametrize("name", ["roberta", "albert", "xlm-roberta"])
+def test_older_names_of_the_settings(copy, name):
+  """The older versions of sentence-transformers had one for each class."""
+  add_modules(copy, "Transformer", "Pooling")
+  settings = {"max_seq_length": 9, "do_lower_case": True}  # this vocabulary has lower case only
+  (copy / "sentence_bert_config.json").unlink()
+  (copy / f"sentence_{name}_config.json").write_text(json.dumps(settings))
+  tokenizer = load_model(str(copy)).tokenizer
+  assert read_embedding(str(copy), tokenizer) == Embedding("mean", longest=9)
+  cased = read_embedding(str(copy), vocabulary_of("Roberta"))
+  assert cased.unsupported == "do_lower_case is True, which is not supported"
+
+
+@pytest.mark.parametrize("kind", ["BERT", "RoBERTa", "Transformer"])
+def test_the_older_layout_has_the_model_in_a_folder(copy, tmp_path, kind):
+  """Its pooling is read beside it, wherever the load begins."""
+  root = tmp_path / "whole"
+  model = root / f"0_{kind}"
+  shutil.copytree(copy, model)
+  add_modules(root, "Transformer", "Pooling", "Normalize", mode="cls_token")
+  modules = json.loads((root / "modules.json").read_text())
+  modules[0] |= {"path": f"0_{kind}", "type": f"sentence_transformers.models.{kind}"}
+  (root / "modules.json").write_text(json.dumps(modules))
+  (root / "config_sentence_transformers.json").write_text('{"similarity_fn_name": null}')
+  for path in (root, model, model / "model.safetensors"):
+    loaded = load_model(str(path))
+    assert loaded.embedding == Embedding("cls", True, TRUNK.context)
+  (root / "config_sentence_transformers.json").write_text('{"truncate_dim": 8}')
+  assert load_model(str(root)).embedding.unsupported.startswith("truncate_dim is 8: only none")
+
+
+def test_numbers_of_others_are_not_rounded(saved):
+  """Nobody knows their scale; of ours it is the training set's."""
+  task = ImportedTask("regression").build("")
+  for number in (0.0780051, 0.0780099, 1.5e-6, -3.25e8):
+    assert np.float32(task.answer(np.float32([number]))) == np.float32(number)
+  assert not task._is_degenerate(np.float32([[1e-6], [2e-6]]))
+  assert dataclasses.replace(task, knows_scale=True).answer(np.float32([0.0780051])) == 0.07801
 
 
 def test_damaged_modules(copy):

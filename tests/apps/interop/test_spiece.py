@@ -7,6 +7,7 @@ import os
 import pytest
 import sentencepiece
 
+from gpt_jax.apps.interop.formats.hf.vocabulary import read_vocabulary
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.errors import InputError
 
@@ -79,3 +80,23 @@ def test_ids_are_those_of_transformers(albert):
   ours, theirs = load_tokenizer(albert), AlbertTokenizer.from_pretrained(albert)
   for text in ("The old SEA was calm, ``so'' calm. Naïve ½ ﬁ 日本", "\n the\u00a0sea\n\nwalked 9,"):
     assert ours.encode(text).tolist() == theirs.encode(text, add_special_tokens=False)
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("kind", ["Albert", "T5"])
+def test_special_tokens_that_a_text_spells_are_those_of_transformers(kind, albert, tmp_path):
+  transformers = pytest.importorskip("transformers")
+  folder = albert if kind == "Albert" else write(tmp_path / "t5", **T5)
+  ours = read_vocabulary(str(folder), 1000)
+  theirs = getattr(transformers, f"{kind}Tokenizer").from_pretrained(folder)
+  for text in ("the [MASK] sea [SEP]was", "</s> the <pad></s>  sea", "<unk> [CLS]the", "", " "):
+    assert ours.encode(text).tolist() == theirs.encode(text, add_special_tokens=False), text
+  ours.save(tmp_path / "saved")
+  assert load_tokenizer(tmp_path / "saved") == ours
+
+
+def test_a_token_added_to_a_model_is_one_line(tmp_path):
+  folder = write(tmp_path / "t5", **T5)
+  (folder / "added_tokens.json").write_text(json.dumps({"<extra_id_0>": 159, "[E1]": 160}))
+  with pytest.raises(InputError, match=r"spiece.model: the token '\[E1\]' is added to it; save"):
+    load_tokenizer(folder)

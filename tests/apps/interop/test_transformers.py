@@ -364,3 +364,25 @@ def test_their_tokenizer_has_our_sentencepiece_ids(tmp_path, make_run, tiny_toke
   found = theirs(texts)["input_ids"]
   assert found == [ids.tolist() for ids in tiny_tokenizer.encode_many(texts)]
   assert set(theirs(texts[0])) == {"input_ids", "attention_mask"}  # token types would be embedded
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "bin"])
+def test_weights_in_several_files(tmp_path, kind):
+  import torch
+  from safetensors.numpy import load_file
+
+  model = random_model("GPT2LMHeadModel", GPT2)
+  for name, size in (("whole", "1GB"), ("parts", "20KB")):
+    model.save_pretrained(tmp_path / name, max_shard_size=size)
+    add_vocabulary(tmp_path / name, GPT2)
+  index = tmp_path / "parts" / "model.safetensors.index.json"
+  assert index.exists()
+  if kind == "bin":
+    for path in sorted((tmp_path / "parts").glob("*.safetensors")):
+      tensors = {name: torch.from_numpy(x) for name, x in load_file(path).items()}
+      torch.save(tensors, path.with_suffix(".bin"))
+      path.unlink()
+    content = index.read_text().replace(".safetensors", ".bin")
+    index.rename(index.with_name("pytorch_model.bin.index.json")).write_text(content)
+  whole, parts = (load_model(str(tmp_path / name)).params for name in ("whole", "parts"))
+  jax.tree.map(np.testing.assert_array_equal, parts, whole)

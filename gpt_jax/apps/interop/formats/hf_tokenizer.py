@@ -12,7 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpt_jax.apps.interop.tokenizer_json import find
-from gpt_jax.data.tokenizers.base import METADATA, TRANSFORMERS_CONFIG, SpecialTokens, Tokenizer
+from gpt_jax.data.tokenizers.base import (
+  METADATA,
+  TRANSFORMERS_CONFIG,
+  AddedToken,
+  SpecialTokens,
+  Tokenizer,
+)
 from gpt_jax.files import write_json
 from gpt_jax.tasks.formats import Format
 
@@ -84,7 +90,7 @@ def write_tokenizer(
     "padding_side": "right",
     "truncation_side": "right",
     "clean_up_tokenization_spaces": False,
-    "split_special_tokens": not fills_masks,
+    "split_special_tokens": not (fills_masks or any(token.special for token in tokenizer.spelled)),
   }
   names = {token["id"]: token["content"] for token in special}
   for name in ("cls", "sep", "mask"):
@@ -100,19 +106,14 @@ def write_tokenizer(
 
 def _special_tokens(tokenizer: Tokenizer) -> list[dict[str, Any]]:
   """The tokenizer.json entries of the special tokens inside the vocabulary."""
-  flags = {
-    "single_word": False,
-    "lstrip": False,
-    "rstrip": False,
-    "normalized": False,
-    "special": True,
-  }
-  ids = sorted(tokenizer.special_inside.values())
-  tokens = [{"id": i, "content": tokenizer.piece(i), **flags} for i in ids]
-  for token in tokens:
-    # A mask takes the space before it, as that of the released RoBERTa, since pieces have theirs.
-    token["lstrip"] = token["id"] == tokenizer.special_inside.get("mask")
-  return tokens
+  inside = tokenizer.special_inside
+  # A mask takes the space before it, as that of the released RoBERTa, since pieces have theirs.
+  mask = inside.get("mask")
+  tokens = {i: AddedToken(tokenizer.piece(i), lstrip=i == mask) for i in inside.values()}
+  if tokenizer.spelled:
+    ids = {tokenizer.piece(i): i for i in range(tokenizer.vocab_size)}
+    tokens |= {ids[token.content]: token for token in tokenizer.spelled}
+  return [{"id": i, **tokens[i]._asdict()} for i in sorted(tokens)]
 
 
 def _post_processor(tokenizer: Tokenizer, template: Template) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.data.tokenizers.base import TRANSFORMERS_CONFIG
+from gpt_jax.data.tokenizers.added_tokens import added_pieces, encode_around
+from gpt_jax.data.tokenizers.base import TRANSFORMERS_CONFIG, AddedToken
 from gpt_jax.data.tokenizers.released import read_file, read_settings
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceModel
 from gpt_jax.errors import InputError
@@ -40,6 +41,7 @@ class ReleasedSentencePiece(SentencePieceModel):
   lower_case: bool = False
   strip_accents: bool = False
   special_names: tuple[str, ...] = ()
+  spelled: tuple[AddedToken, ...] = ()
 
   kind = KINDS[0]
   line_id = None
@@ -73,6 +75,10 @@ class ReleasedSentencePiece(SentencePieceModel):
 
   def encode_many(self, texts: list[str]) -> list[np.ndarray]:
     """The ids of each text, int32 [n]; a lone surrogate, which UTF-8 cannot encode, becomes "?"."""
+    if self.spelled:
+      plain = dataclasses.replace(self, spelled=())
+      spelled_ids = {t.content: self.processor.piece_to_id(t.content) for t in self.spelled}
+      return [encode_around(text, spelled_ids, plain.encode) for text in texts]
     encoded = self.processor.encode([self._normalize(text) for text in texts], out_type=int)
     results = []
     for ids in encoded:
@@ -112,6 +118,12 @@ def load(folder: str, metadata: dict[str, Any] | None) -> ReleasedSentencePiece:
   except RuntimeError as error:
     reason = " ".join(str(error).split())
     raise InputError(f"{path}: no SentencePiece model ({reason}); copy it again") from error
+  for piece in () if metadata else added_pieces(folder):
+    if not tokenizer._has(piece) and not piece.startswith("<extra_id_"):
+      raise InputError(
+        f"{path}: the token {piece!r} is added to it; save the model with transformers' tokenizer "
+        f"into a folder of its own, without {MODEL}"
+      )
   if albert:
     config = read_settings(folder, SETTINGS)
     return dataclasses.replace(
@@ -121,6 +133,7 @@ def load(folder: str, metadata: dict[str, Any] | None) -> ReleasedSentencePiece:
     )
   if metadata is None and tokenizer.special_inside.keys() >= T5.keys():
     # Downwards: 32,000 is <extra_id_99>, and 32,099, the highest id, <extra_id_0>.
-    names = tuple(f"sentinel_{i}" for i in reversed(range(SENTINELS)))
+    count = read_settings(folder, {"extra_ids": (0, SENTINELS)}).get("extra_ids", SENTINELS)
+    names = tuple(f"sentinel_{i}" for i in reversed(range(count)))
     return dataclasses.replace(tokenizer, special_names=names)
   return tokenizer

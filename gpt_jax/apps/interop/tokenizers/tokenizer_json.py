@@ -1,9 +1,9 @@
 """Any tokenizer.json of Hugging Face's `tokenizers` (BPE, WordPiece, Unigram, …), used as it is.
 
-The file alone decides the ids. Its post-processor adds no special tokens such as [CLS], and text
-that spells one is ordinary text. Those of BERT, RoBERTa, ALBERT and T5 are special tokens inside
-the vocabulary. A tokenizer.json beside OpenAI's two files or a spiece.model is ignored: gpt1.py,
-gpt2.py, byte_bpe.py and spiece.py read those.
+The file alone decides the ids. Its post-processor adds no special tokens such as [CLS]; of text
+that spells one see Tokenizer.spelled. Those of BERT, RoBERTa, ALBERT and T5 are special tokens
+inside the vocabulary. A tokenizer.json beside OpenAI's two files that splits a text as they do, or
+beside a spiece.model, is ignored: gpt1.py, gpt2.py, byte_bpe.py and spiece.py read those.
 """
 
 import dataclasses
@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.data.tokenizers.base import DEFAULT_SPECIAL, MAX_FILE, METADATA, Tokenizer
-from gpt_jax.data.tokenizers.openai_files import END_OF_TEXT, is_release
+from gpt_jax.data.tokenizers.added_tokens import add_tokens
+from gpt_jax.data.tokenizers.base import DEFAULT_SPECIAL, MAX_FILE, METADATA, AddedToken, Tokenizer
+from gpt_jax.data.tokenizers.openai_files import END_OF_TEXT, released_as
 from gpt_jax.data.tokenizers.released import (
   encode_all,
   has_no_letters,
@@ -59,6 +60,7 @@ class HuggingFaceTokenizer(Tokenizer):
 
   content: bytes = dataclasses.field(repr=False)
   special_names: tuple[str, ...] = DEFAULT_SPECIAL
+  spelled: tuple[AddedToken, ...] = ()
 
   kind = KINDS[0]
   normalizer = "of tokenizer.json"
@@ -72,6 +74,11 @@ class HuggingFaceTokenizer(Tokenizer):
   def vocab_size(self) -> int:
     """The highest id plus one: ids may have gaps."""
     return max(self._tokenizer.get_vocab().values()) + 1
+
+  @functools.cached_property
+  def end_id(self) -> int | None:
+    added = self._tokenizer.get_added_tokens_decoder()
+    return next((i for i, token in added.items() if token.content == END_OF_TEXT), None)
 
   @functools.cached_property
   def line_id(self) -> int | None:
@@ -107,11 +114,6 @@ class HuggingFaceTokenizer(Tokenizer):
     return ids
 
   @functools.cached_property
-  def end_id(self) -> int | None:
-    added = json.loads(self.content).get("added_tokens") or ()
-    return next((token["id"] for token in added if token["content"] == END_OF_TEXT), None)
-
-  @functools.cached_property
   def begins_word(self) -> np.ndarray:
     pieces = [self.piece(i) for i in range(self.vocab_size)]
     if self._model["type"] == "WordPiece":
@@ -128,7 +130,7 @@ class HuggingFaceTokenizer(Tokenizer):
 
   def encode_many(self, texts: list[str]) -> list[np.ndarray]:
     encoded = encode_all(self._tokenizer, texts)
-    if self.unknown_id is None:
+    if self.unknown_id is None or not self._tokenizer.encode_special_tokens:
       return encoded
     # Unigram models may have the spelling of a special token as a piece.
     special, unknown = list(self.special_inside.values()), np.int32(self.unknown_id)
@@ -161,7 +163,9 @@ class HuggingFaceTokenizer(Tokenizer):
     # A file may hold settings that cut texts, or pad them to one length.
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    tokenizer.encode_special_tokens = True  # as ordinary text
+    # As ordinary text, unless a text may spell them.
+    tokenizer.encode_special_tokens = not any(token.special for token in self.spelled)
+    add_tokens(tokenizer, self.spelled)
     if self._model.get("dropout"):  # BPE: the ids of a text must not be random
       tokenizer.model.dropout = None
     return tokenizer
@@ -173,7 +177,7 @@ def _is_punctuation(piece: str) -> bool:
 
 
 def detect(folder: str) -> bool:
-  if is_release(folder):
+  if released_as(folder) is not None:
     return False
   try:
     content = read_json(os.path.join(folder, METADATA), MAX_FILE)

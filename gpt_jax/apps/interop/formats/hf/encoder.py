@@ -164,7 +164,7 @@ class EncoderFamily(Family):
     # A single type is the same for every token; the released RoBERTa's is zero.
     if types == 1 and TYPES in weights.shapes and not weights.read(TYPES).any():
       types = 0
-    activation = config.get("hidden_act", "gelu")
+    activation = config.get("hidden_act", "gelu_new" if self.shared else "gelu")
     trunk = TransformerConfig(
       context=config["max_position_embeddings"] - self._skipped(config),
       layers=config["num_hidden_layers"],

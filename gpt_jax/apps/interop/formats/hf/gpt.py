@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import tempfile
+import warnings
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,13 @@ from gpt_jax.apps.interop.formats.hf_tokenizer import GPT_TEMPLATE, Template
 from gpt_jax.checkpoints.formats import layout
 from gpt_jax.checkpoints.formats.folder import read_object
 from gpt_jax.config import to_json
-from gpt_jax.data.tokenizers.base import MAX_FILE, TRANSFORMERS_CONFIG, Tokenizer, load_released
+from gpt_jax.data.tokenizers.base import (
+  MAX_FILE,
+  METADATA,
+  TRANSFORMERS_CONFIG,
+  Tokenizer,
+  load_released,
+)
 from gpt_jax.data.tokenizers.openai_files import FILES, is_release
 from gpt_jax.errors import InputError
 from gpt_jax.models.model import ModelConfig
@@ -80,7 +87,7 @@ class GPTFamily(Family):
     )
 
   def vocabulary(self, folder: str) -> Tokenizer:
-    single_file = os.path.join(folder, "tokenizer.json")
+    single_file = os.path.join(folder, METADATA)
     if is_release(folder):
       return load_released(folder)
     if not os.path.isfile(single_file):
@@ -88,7 +95,10 @@ class GPTFamily(Family):
       raise InputError(f"{folder}: no vocabulary here; {names} belong beside the weights")
     with tempfile.TemporaryDirectory() as temporary:
       try:
-        model = read_object(single_file, MAX_FILE)["model"]
+        tree = read_object(single_file, MAX_FILE)
+        if (tree.get("pre_tokenizer") or {}).get("type") == "BertPreTokenizer":
+          return load_released(folder)  # another way to split a text than OpenAI's
+        model = tree["model"]
         # As text in older files, as a pair in newer ones.
         merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
         # As vocab.json and merges.txt, which is how the authors released theirs.
@@ -96,9 +106,9 @@ class GPTFamily(Family):
         for name, content in zip(FILES[-1], contents, strict=True):
           with open(os.path.join(temporary, name), "w", encoding="utf-8") as file:
             file.write(content)
-        settings = os.path.join(folder, TRANSFORMERS_CONFIG)
-        if os.path.isfile(settings):
-          shutil.copy(settings, temporary)
+        for name in (METADATA, TRANSFORMERS_CONFIG):
+          if os.path.isfile(os.path.join(folder, name)):
+            shutil.copy(os.path.join(folder, name), temporary)
         return load_released(temporary)
       except (OSError, ValueError, KeyError, TypeError) as error:
         reason = str(error).replace(temporary + os.sep, "")
@@ -132,6 +142,11 @@ class GPTFamily(Family):
       trunk = dataclasses.replace(trunk, special_tokens=0)
       head = sequence_head(config, outputs_of(weights, _SCORE))
       return dataclasses.replace(spec, trunk=trunk, heads=(head,))
+    end = config.get("eos_token_id")
+    if isinstance(end, int) and tokenizer.end_id != end < tokenizer.vocab_size and own is None:
+      warnings.warn(
+        f"eos_token_id is {end}, and generated texts end at {tokenizer.end_id} here", stacklevel=5
+      )
     return dataclasses.replace(spec, trunk=trunk)
 
   def format_of(self, config: dict, spec: ModelConfig) -> dict | None:

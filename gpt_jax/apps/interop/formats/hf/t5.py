@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from gpt_jax.apps.interop.formats.hf.fields import CONFIG_FIELDS
 from gpt_jax.apps.interop.formats.hf.vocabulary import read_vocabulary
-from gpt_jax.apps.interop.formats.hf.weights import Weights
+from gpt_jax.apps.interop.formats.hf.weights import Weights, without_padding
 from gpt_jax.apps.interop.formats.hf_tokenizer import write_tokenizer
 from gpt_jax.checkpoints.formats import safetensors
 from gpt_jax.checkpoints.formats.folder import (
@@ -37,7 +38,6 @@ _TABLE, _HEAD = "shared.weight", "lm_head.weight"
 # Other names of the table in older files, and an array that transformers once drew and never used.
 _COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 _UNUSED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
-_PADDING = 128  # rows at most: T5's own table has 32,128 for 32,100 ids
 _UNITS = {"relu": "1.0", "gated-gelu": "1.1"}
 _NAMES = {
   "layers": "num_layers",
@@ -95,18 +95,14 @@ def load(folder: str, weights: Weights) -> tuple[dict, dict, int, Tokenizer]:
   if decoder:
     _check_start_and_end(folder, tokenizer)
   rows = spec.trunk.vocab_size + spec.trunk.special_tokens
-  if not rows <= config["vocab_size"] <= rows + _PADDING:
-    raise InputError(
-      f"{path}: vocab_size is {config['vocab_size']:,}, and the vocabulary has {rows:,} with its "
-      "special tokens"
-    )
-  arrays = _read_arrays(spec.trunk, weights, config["vocab_size"])
+  tables = (_TABLE, _HEAD, *_COPIES)
+  weights = without_padding(path, weights, tables, config["vocab_size"], rows)
+  arrays = _read_arrays(spec.trunk, weights, rows)
   _check_tied(spec.trunk, weights, arrays)
   for name in ("tokens", "output"):
     if name in arrays:
-      # Both tables may have unused rows at their ends, of different numbers.
       table = np.zeros((spec.trunk.rows, spec.trunk.width), np.float32)
-      table[:rows] = arrays[name][:rows]
+      table[:rows] = arrays[name]
       arrays[name] = table
   own = config.get("gpt_jax")
   meta = {"step": 0, "tokenizer_hash": tokenizer.hash, **(own if isinstance(own, dict) else {})}
@@ -124,6 +120,8 @@ def load(folder: str, weights: Weights) -> tuple[dict, dict, int, Tokenizer]:
 
 def _check_config(path: str, config: dict) -> None:
   """Raises InputError at a setting that T5Config cannot have."""
+  if reason := CONFIG_FIELDS.unsupported(path, config):
+    raise InputError(f"{path}: {reason}")
   for name in ("vocab_size", *_NAMES.values()):
     if type(config.get(name)) is not int:
       raise InputError(f"{path}: {name} is {config.get(name)!r}: should be a number")

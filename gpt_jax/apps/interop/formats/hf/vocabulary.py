@@ -1,18 +1,31 @@
 """The vocabulary of a transformers folder, in and out."""
 
+import dataclasses
 import os
+import warnings
 from collections.abc import Callable
 
+from gpt_jax.apps.interop.formats.hf.fields import TOKENIZER_FIELDS
 from gpt_jax.apps.interop.formats.hf_tokenizer import Template, write_tokenizer
 from gpt_jax.apps.interop.tokenizers.tokenizer_json import SAVED, check_pieces
 from gpt_jax.checkpoints.formats.folder import TOKENIZER
-from gpt_jax.data.tokenizers.base import METADATA, Tokenizer, load_released, load_tokenizer
+from gpt_jax.data.tokenizers.added_tokens import spelled_tokens
+from gpt_jax.data.tokenizers.base import (
+  METADATA,
+  TRANSFORMERS_CONFIG,
+  Tokenizer,
+  load_released,
+  load_tokenizer,
+)
+from gpt_jax.data.tokenizers.released import read_settings
+from gpt_jax.errors import InputError
 
 
 def read_vocabulary(
   folder: str, vocab_size: int, load: Callable[[str], Tokenizer] = load_released
 ) -> Tokenizer:
-  """Our vocabulary if there is one, since it names the word splitter; else that of transformers.
+  """Our vocabulary if there is one, since it names the word splitter; else that of transformers, in
+  which a text may spell the special tokens that the folder's tokenizer reads.
 
   Args:
     vocab_size: of config.json.
@@ -26,7 +39,15 @@ def read_vocabulary(
     check_pieces(os.path.join(own, SAVED), vocab_size)
     return load_tokenizer(own)
   check_pieces(os.path.join(folder, METADATA), vocab_size)
-  return load(folder)
+  path = os.path.join(folder, TRANSFORMERS_CONFIG)
+  if reason := TOKENIZER_FIELDS.unsupported(path, read_settings(folder, {})):
+    if not reason.startswith("truncation_side"):
+      raise InputError(f"{path}: {reason}")
+    warnings.warn(f"{path}: {reason}; longer texts lose their ends here", stacklevel=5)
+  tokenizer = load(folder)
+  if "spelled" not in {field.name for field in dataclasses.fields(tokenizer)}:
+    return tokenizer  # of a kind of ours
+  return dataclasses.replace(tokenizer, spelled=spelled_tokens(folder, tokenizer))
 
 
 def write_vocabulary(

@@ -10,10 +10,17 @@ from typing import NamedTuple
 import numpy as np
 
 from gpt_jax.checkpoints.formats import safetensors
+from gpt_jax.checkpoints.formats.folder import read_object
 from gpt_jax.errors import InputError
+from gpt_jax.files import read_json
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
-SHARDED = tuple(f"{name}.index.json" for name in WEIGHTS)
+INDEX = ".index.json"  # names the files of weights in several
+MODULES = "modules.json"  # of sentence-transformers
+# In the order of transformers.
+_NAMES = tuple(f"{name}{suffix}" for name in WEIGHTS for suffix in ("", INDEX))
+# Rows of a table beyond the vocabulary: published ones have 47 (GPT-2), 28 (T5) and 1,000 (a BERT).
+_MOST_PADDING = 1024
 # As TensorFlow called them, which old files keep.
 _OLD_NAMES = ((re.compile(r"\.gamma$"), ".weight"), (re.compile(r"\.beta$"), ".bias"))
 
@@ -35,27 +42,33 @@ class Weights(NamedTuple):
 def detect(path: str) -> bool:
   """Whether path is a folder with such a file, or the file."""
   if os.path.isfile(path):
-    return path.endswith((".safetensors", ".bin")) and not safetensors.detect(path)
-  return any(os.path.isfile(os.path.join(path, name)) for name in (*WEIGHTS, *SHARDED))
+    suffixes = (".safetensors", ".bin", *(f"{name}{INDEX}" for name in WEIGHTS))
+    return path.endswith(suffixes) and not safetensors.detect(path)
+  path = os.path.join(path, first_module(path))
+  return any(os.path.isfile(os.path.join(path, name)) for name in _NAMES)
 
 
 def find(path: str) -> tuple[str, str]:
-  """The folder, and the weights file in it."""
-  if os.path.basename(path) in SHARDED:
-    path = os.path.dirname(path) or "."
+  """The folder, and the weights file in it, or the index of several."""
   if os.path.isfile(path):
     return os.path.dirname(path) or ".", path
-  names = [name for name in (*WEIGHTS, *SHARDED) if os.path.isfile(os.path.join(path, name))]
+  path = os.path.join(path, first_module(path)).rstrip(os.sep)
+  names = [name for name in _NAMES if os.path.isfile(os.path.join(path, name))]
   if not names:
     raise InputError(
       f"{path}: no {' or '.join(WEIGHTS)} here; give a folder that transformers' save_pretrained "
       "wrote"
     )
-  if names[0] in SHARDED:
-    raise InputError(
-      f"{path}: weights in several files; save_pretrained(DIR, max_shard_size='100GB') writes one"
-    )
   return path, os.path.join(path, names[0])
+
+
+def first_module(folder: str) -> str:
+  """The folder of the model in one of sentence-transformers: "", or 0_BERT in older ones."""
+  try:
+    name = read_json(os.path.join(folder, MODULES))[0].get("path") or ""
+    return os.path.basename(os.path.normpath(name)) if name else ""
+  except (OSError, ValueError, TypeError, LookupError, AttributeError):
+    return ""  # read_embedding says what is wrong with it
 
 
 def open_weights(path: str, prefix: str, ties: dict[str, str]) -> Weights:
@@ -64,7 +77,7 @@ def open_weights(path: str, prefix: str, ties: dict[str, str]) -> Weights:
   Raises:
     InputError: it cannot be read, or holds two tied arrays that differ.
   """
-  weights = (_open_torch if path.endswith(".bin") else _open_safetensors)(path, prefix)
+  weights = (_open_shards if path.endswith(INDEX) else _open_file)(path, prefix)
   names = {name: name for name in weights.shapes}
   for other, name in ties.items():
     if other in names and name in names:
@@ -75,6 +88,32 @@ def open_weights(path: str, prefix: str, ties: dict[str, str]) -> Weights:
     names.pop(other, None)
   shapes = {name: weights.shapes[stored] for name, stored in names.items()}
   return weights._replace(shapes=shapes, read=lambda name: weights.read(names[name]))
+
+
+def without_padding(
+  path: str, weights: Weights, tables: Iterable[str], stored: int, rows: int
+) -> Weights:
+  """Leaves out the rows of tables beyond the vocabulary, which many models have for speed.
+
+  Args:
+    path: of config.json, for the message.
+    stored: vocab_size of config.json.
+    rows: of the vocabulary and its special tokens.
+
+  Raises:
+    InputError: vocab_size is smaller, or so much larger that the vocabulary is another model's.
+  """
+  shapes = dict(weights.shapes)
+  padded = {name for name in tables if shapes.get(name, ())[:1] == (stored,)}
+  if not (stored == rows or padded and rows < stored <= rows + _MOST_PADDING):
+    raise InputError(f"{path}: vocab_size is {stored:,}, and the vocabulary has {rows:,}")
+  shapes |= {name: (rows, *shapes[name][1:]) for name in padded}
+
+  def read(name: str) -> np.ndarray:
+    values = weights.read(name)
+    return values[:rows] if name in padded else values
+
+  return weights._replace(shapes=shapes, read=read)
 
 
 def check_arrays(
@@ -119,6 +158,30 @@ def _names(names: Iterable[str], prefix: str) -> dict[str, str]:
       short = old.sub(new, short)
     result[short] = name
   return result
+
+
+def _open_file(path: str, prefix: str) -> Weights:
+  return (_open_torch if path.endswith(".bin") else _open_safetensors)(path, prefix)
+
+
+def _open_shards(path: str, prefix: str) -> Weights:
+  """The files that an index names, as one."""
+  try:
+    shards = set(read_object(path)["weight_map"].values())
+    for shard in shards:
+      here = os.path.join(os.path.dirname(path), os.path.basename(shard))
+      if shard != os.path.basename(shard) or not os.path.isfile(here):
+        raise ValueError(f"{shard!r} is not there")
+  except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    raise InputError(
+      f"{path}: should map arrays to the files beside it ({error}); copy it again"
+    ) from error
+  owners: dict[str, Weights] = {}
+  for shard in sorted(shards):
+    part = _open_file(os.path.join(os.path.dirname(path), shard), prefix)
+    owners |= dict.fromkeys(part.shapes, part)
+  shapes = {name: part.shapes[name] for name, part in owners.items()}
+  return Weights(path, shapes, lambda name: owners[name].read(name), {})
 
 
 def _open_safetensors(path: str, prefix: str) -> Weights:
