@@ -570,6 +570,27 @@ def test_kept_cells_of_rows_that_cannot_be_read_are_empty(checkpoint, tmp_path):
   assert column == ["3", "", ""]
 
 
+@pytest.mark.parametrize("suffix", [".tsv", ".csv", ".jsonl", ".NDJSON", ".TSV"])
+@pytest.mark.filterwarnings("ignore:.* is read as ")
+def test_the_output_is_an_input(checkpoint, tmp_path, suffix):
+  texts = [
+    'the "old" cat',
+    '"the dog"',
+    "cat\tdog",
+    "the\r\ncat\rsat\n",
+    " , cat;",
+    "#\u2028 cat \x1c",
+  ]
+  rows = [{"text": text, "id": f"\ufeff{number}"} for number, text in enumerate(texts)]
+  source = write(tmp_path, "in.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+  output = str(tmp_path / f"out{suffix}")
+  results = predict.run(checkpoint, source, output, keep=["text", "id"])
+  kept = [{name: row[name] for name in ("text", "id")} for row in readers.read_cells(output, ())]
+  assert kept == rows
+  again = predict.run(checkpoint, output, str(tmp_path / "again.tsv"))
+  assert [row["prediction"] for row in again] == [row["prediction"] for row in results]
+
+
 @pytest.mark.parametrize("keep", [["prediction"], ["all"]])
 def test_a_kept_column_may_not_be_called_as_one_of_the_output(checkpoint, tmp_path, keep):
   source = write(tmp_path, "in.csv", "text,prediction\nthe cat,x\n")
