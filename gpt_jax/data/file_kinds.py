@@ -20,7 +20,7 @@ from gpt_jax.files import parse_json
 TEXT, TABLE, PARQUET = "text", "a table", "Parquet"
 JSON_LINES, JSON_ARRAY = "JSON lines", "a JSON array"
 DOUBLED, ESCAPED = '""', '\\"'  # a quotation mark within a quoted cell
-_DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 _HEAD, _ROWS = 1 << 18, 1000  # bytes by which a file is recognized, rows by which a delimiter is
 _QUOTED = r'"[^"]*(?:""[^"]*)*"'
 _QUOTED_ROW = re.compile(rf'(?:{_QUOTED}|[^"\t]*)(?:\t(?:{_QUOTED}|[^"\t]*))*')
@@ -101,7 +101,7 @@ def tell(path: str, named: FileKind, kind: FileKind) -> FileKind:
   """The kind; warns if the name says something else."""
   what = kind.format
   if kind.format == TABLE:
-    what = f"a table with {_DELIMITERS[kind.delimiter]} between its columns"
+    what = f"a table with {DELIMITERS[kind.delimiter]} between its columns"
     if kind.delimiter == named.delimiter:
       what += ", whose cells are without the quotation marks around them"
   if kind != named and (named.format, what) != (JSON_LINES, JSON_ARRAY):
@@ -128,7 +128,7 @@ def split_lines(text: str) -> Iterator[str]:
 def _delimiter(head: str, named: FileKind) -> str:
   """What is between the columns that the first line names, and between those of most rows."""
   rows = list(islice((line for line in split_lines(head) if line.strip()), _ROWS))
-  kinds = [named, *(FileKind(TABLE, mark, DOUBLED) for mark in (named.delimiter, *_DELIMITERS))]
+  kinds = [named, *(FileKind(TABLE, mark, DOUBLED) for mark in (named.delimiter, *DELIMITERS))]
   for kind in kinds:
     sizes = []
     with contextlib.suppress(csv.Error):  # the reader names the row
@@ -200,7 +200,7 @@ def table_rows(
       yield begin, cells
       begin = reader.line_num + 1
   except csv.Error as error:
-    fault = f"not CSV with {_DELIMITERS[kind.delimiter]}: {error}"
+    fault = f"not CSV with {DELIMITERS[kind.delimiter]}: {error}"
     raise InputError(f"{path}:{begin}: {fault}") from error
 
 

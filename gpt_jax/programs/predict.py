@@ -298,6 +298,8 @@ def _kept_columns(source: str, keep: Sequence[str], task: LabeledTask) -> list[d
   for record in records:
     if isinstance(record, dict):
       names |= dict.fromkeys(record)
+  if not names:  # no row can be read; _encode says why
+    return [{}] * len(records)
   for name in named:
     if name not in names:
       raise InputError(

@@ -1,6 +1,5 @@
 """Readers of labeled rows: tables, JSON and Parquet files, and data sets prepared by TFDS."""
 
-import errno
 import functools
 import io
 import itertools
@@ -8,16 +7,23 @@ import json
 import os
 import stat
 import sys
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from gpt_jax.data import file_kinds
-from gpt_jax.data.file_kinds import JSON_ARRAY, PARQUET, TABLE, TEXT, FileKind, kind_by_name
+from gpt_jax.data.file_kinds import (
+  DELIMITERS,
+  JSON_ARRAY,
+  PARQUET,
+  TABLE,
+  TEXT,
+  FileKind,
+  kind_by_name,
+)
 from gpt_jax.data.sources.source import typed_rows
-from gpt_jax.data.sources.utf8 import decompressed, describe_binary
+from gpt_jax.data.sources.utf8 import describe_binary, open_bytes, without_compression
 from gpt_jax.errors import InputError, MissingInput, counted
-from gpt_jax.files import exists, is_folder, open_regular, parse_json
+from gpt_jax.files import exists, is_folder, is_url, parse_json
 from gpt_jax.packages import require
 from gpt_jax.suggestions import did_you_mean
 
@@ -270,7 +276,7 @@ def has_header(path: str, columns: Sequence[str]) -> bool:
   table = _Table(path)
   if table.kind.format != TABLE or table.named.quote:  # .csv
     return True
-  _, first = next(table.cells(), (0, columns))
+  first = next((cells for _, cells in table.cells() if _has_text(cells)), columns)
   return not set(columns).isdisjoint(first)
 
 
@@ -378,16 +384,16 @@ def _read_text(path: str) -> str:
 def _read_content(path: str) -> bytes:
   if path == "-":
     return _read_standard_input()
-  try:
-    # Such as bash's <(command), which has a path and can be read once.
-    is_pipe = os.path.exists(path) and stat.S_ISFIFO(os.stat(path).st_mode)
-    return _read_pipe(path) if is_pipe else _read_bytes(path)
-  except UnicodeDecodeError as error:
-    raise InputError(f"{path}: not UTF-16 ({error.reason}); convert the file to UTF-8") from error
-  except FileNotFoundError as error:
-    raise MissingInput(f"{path}: {os.strerror(errno.ENOENT)}") from error
-  except (OSError, ValueError, EOFError, zlib.error) as error:
-    raise InputError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+  # Such as bash's <(command), which has a path and can be read once.
+  if os.path.exists(path) and stat.S_ISFIFO(os.stat(path).st_mode):
+    return _read_pipe(path)
+  with open_bytes(path) as file:
+    if without_compression(path) == path:
+      return file.read()
+    content = b"".join(itertools.islice(iter(lambda: file.read(1 << 20), b""), _MAX_MIB))
+    if file.read(1):  # a small file may hold terabytes
+      raise InputError(f"{path}: more than {_MAX_MIB:,} MiB when decompressed, the limit")
+  return content
 
 
 def _decode(path: str, data: bytes) -> str:
@@ -400,17 +406,6 @@ def _decode(path: str, data: bytes) -> str:
     raise InputError(
       f"{path}:{line}: not UTF-8 (byte {data[error.start]:#04x}); convert the file to UTF-8"
     ) from error
-
-
-def _read_bytes(path: str) -> bytes:
-  with open_regular(path) as stored:
-    file = decompressed(stored, path)
-    if file is stored:
-      return file.read()
-    content = b"".join(itertools.islice(iter(lambda: file.read(1 << 20), b""), _MAX_MIB))
-    if file.read(1):  # a small file may hold terabytes
-      raise ValueError(f"more than {_MAX_MIB:,} MiB when decompressed, the limit")
-  return content
 
 
 @functools.cache  # a pipe can be read only once
@@ -441,14 +436,17 @@ class _Table:
     named = kind_by_name(path)
     self.path, self.named = path, FileKind(TABLE, "\t") if named.format == TEXT else named
     self.kind = self.named
-    content = b"PAR1" if named.format == PARQUET and exists(path) else _read_content(path)
-    if content.startswith(b"PAR1") and os.path.isfile(path):  # it is read part by part
-      self.kind, content = FileKind(PARQUET), b""
-    self._text = _decode(path, content)
-    if not official and self.kind.format != PARQUET:
-      self.kind = file_kinds.recognize(
-        self.named, self._text, lambda: file_kinds.split_lines(self._text)
-      )
+    is_parquet = named.format == PARQUET and exists(path)
+    content = b"" if is_parquet else _read_content(path)
+    if content.startswith(b"PAR1"):
+      is_parquet = is_url(path) or os.path.isfile(path)  # not a pipe: it is read part by part
+    self._text = "" if is_parquet else _decode(path, content)
+    if is_parquet:
+      self.kind = FileKind(PARQUET)
+    elif not official:
+      with_quotes = self._text if '"' in self._text else ""
+      all_lines = functools.partial(file_kinds.split_lines, with_quotes)
+      self.kind = file_kinds.recognize(self.named, self._text, all_lines)
     self.has_one_header = self.kind.format in (TABLE, PARQUET)
 
   def place(self, location: str) -> str:
@@ -461,11 +459,11 @@ class _Table:
     """Yields ("file:line", record) for every row; see read_table."""
     if not header and self.kind.format == TABLE:  # sentences may have quotes and commas
       rows = self.cells(self.named)
-      return _rows_of(self.path, rows, columns, "without a header line there should be")
+      return _rows_of(self.path, rows, columns, self.named, "without a header line there should be")
     if self.path != "-":  # which has no name
       file_kinds.tell(self.path, self.named, self.kind)
     if self.kind.format == TABLE:
-      return _with_header(self.path, self.cells(), {*columns, label})
+      return _with_header(self.path, self.cells(), self.kind, {*columns, label})
     if self.kind.format == PARQUET:
       return ((f"{self.path}:{n}", row) for n, row in enumerate(typed_rows(self.path), 1))
     return _json_records(self.path, self._text, self.kind.format == JSON_ARRAY)
@@ -485,7 +483,7 @@ class _Table:
 
 
 def _with_header(
-  path: str, rows: Iterator[tuple[int, list[str]]], needed: set[str | None]
+  path: str, rows: Iterator[tuple[int, list[str]]], kind: FileKind, needed: set[str | None]
 ) -> Iterator[tuple[str, _Record]]:
   """Reads (line, cells) rows whose first one names the columns."""
   number, header = next((row for row in rows if _has_text(row[1])), (0, []))
@@ -494,11 +492,15 @@ def _with_header(
   for column in header:
     if column in needed and header.count(column) > 1:
       raise InputError(f"{path}:{number}: two columns named {column!r}; rename one of them")
-  return _rows_of(path, rows, header, "the header names")
+  return _rows_of(path, rows, header, kind, "the header names")
 
 
 def _rows_of(
-  path: str, rows: Iterable[tuple[int, list[str]]], columns: Sequence[str], expected: str
+  path: str,
+  rows: Iterable[tuple[int, list[str]]],
+  columns: Sequence[str],
+  kind: FileKind,
+  expected: str,
 ) -> Iterator[tuple[str, _Record]]:
   for number, cells in rows:
     location = f"{path}:{number}"
@@ -506,6 +508,8 @@ def _rows_of(
       yield location, BlankRow(f"{location}: empty row")
     elif len(cells) != len(columns):
       names = ", ".join(columns)
+      if kind.delimiter != ",":
+        names += f" (separated by {DELIMITERS[kind.delimiter]})"
       problem = f"{counted(len(cells), 'column')}, but {expected} {len(columns)}: {names}"
       yield location, InputError(f"{location}: {problem}")
     else:

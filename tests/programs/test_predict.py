@@ -561,6 +561,14 @@ def test_kept_columns_stand_beside_their_predictions(checkpoint, tmp_path, suffi
     assert (line["prediction"] or "") == label
 
 
+def test_the_reason_of_rows_that_cannot_be_read_is_told(checkpoint, tmp_path):
+  source = write(tmp_path, "in.tsv", "text\tid\nthe\tcat\t1\n")
+  fault = r"in\.tsv:2: 3 columns, but the header names 2: text, id \(separated by tabs\)"
+  for keep in ((), ("id",), ("all",)):
+    with pytest.raises(InputError, match=fault):
+      predict.run(checkpoint, source, str(tmp_path / "out.csv"), keep=keep)
+
+
 def test_kept_cells_of_rows_that_cannot_be_read_are_empty(checkpoint, tmp_path):
   source = write(tmp_path, "in.jsonl", '{"id": 3, "text": "the cat"}\n{"id"\n{"text": "a dog"}\n')
   with pytest.warns(UserWarning, match="1 of 3 rows"):

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 from gpt_jax.data.cleaning import plain_line_ends
 from gpt_jax.data.file_kinds import file_kind
 from gpt_jax.data.sources import text
+from gpt_jax.data.sources.utf8 import without_compression
 from gpt_jax.errors import InputError
 from gpt_jax.extensions import extensions
 from gpt_jax.files import check_path, find_files, split_names
@@ -121,7 +122,7 @@ def chunked_documents(name: str, field: str) -> Iterator[Iterable[str]]:
 
 def is_plain_text(name: str) -> bool:
   """Whether a Source is text as a whole, so that its size is about the number of characters."""
-  return _module_of(name) is text and not name.endswith((".gz", ".zst"))
+  return _module_of(name) is text and without_compression(name) == name
 
 
 def total_size(sources: Iterable[Source]) -> int | None:
@@ -166,13 +167,14 @@ def _module_of_content(name: str) -> SourceFile:
 
 
 def typed_rows(name: str) -> Iterator[dict[str, Any]]:
-  """The rows of a file of typed columns, such as Parquet: column -> text, number, list or None.
+  """The rows of files of typed columns, such as Parquet: column -> text, number, list or None.
 
   Raises:
-    InputError: the file cannot be read.
+    InputError: a file is missing, or cannot be read.
   """
-  module: Any = _module_of_content(name)
-  return module.typed_rows(name)
+  for source in find(name):
+    module: Any = _module_of_content(source.name)
+    yield from module.typed_rows(source.name)
 
 
 def _source_files() -> list[SourceFile]:

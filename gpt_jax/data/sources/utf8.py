@@ -1,6 +1,7 @@
 """Opening, splitting and decoding files of text, compressed by gzip or zstd or not."""
 
 import contextlib
+import errno
 import gzip
 import io
 import os
@@ -8,7 +9,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.files import open_regular
 from gpt_jax.packages import require
 
@@ -28,13 +29,15 @@ def open_bytes(path: str) -> Iterator[io.BufferedIOBase]:
   """
   try:
     stored = open_regular(path)
+  except FileNotFoundError as error:
+    raise MissingInput(f"{path}: {os.strerror(errno.ENOENT)}") from error
   except OSError as error:
     raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
   except ValueError as error:
     raise InputError(f"{path}: cannot be read ({error})") from error
   with stored:
     try:
-      yield decompressed(stored, path)
+      yield _decompressed(stored, path)
     except UnicodeDecodeError as error:
       raise InputError(f"{path}: not UTF-16 ({error.reason}); convert it to UTF-8") from error
     except (OSError, EOFError, zlib.error) as error:
@@ -63,7 +66,7 @@ def without_compression(path: str) -> str:
   return stem if suffix.lower() in (".gz", ".zst") else path
 
 
-def decompressed(stored: io.BufferedReader, path: str) -> io.BufferedIOBase:
+def _decompressed(stored: io.BufferedReader, path: str) -> io.BufferedIOBase:
   """The content of an open file, see open_bytes. Raises UnicodeDecodeError for bad UTF-16."""
   suffix = os.path.splitext(path)[1].lower()
   file: Any = stored

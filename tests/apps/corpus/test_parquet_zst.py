@@ -158,9 +158,12 @@ def test_texts_of_any_type_nulls_and_parts_without_rows(tmp_path, kind):
   write_parquet(tmp_path / "c.parquet", {"text": [None, None]})
   assert list(documents(str(tmp_path))) == ["a", "b"]
   assert list(read_usable(str(tmp_path / "b.parquet"), ("text",), "label")) == []
-  first, null, last = read_usable(str(tmp_path / "a.parquet"), ("text",), "label")
+  (tmp_path / "folder.parquet").mkdir()  # as Spark writes
+  for name in ("a", "b"):
+    (tmp_path / f"{name}.parquet").rename(tmp_path / "folder.parquet" / f"{name}.parquet")
+  first, null, last = read_usable(str(tmp_path / "folder.parquet"), ("text",), "label")
   assert (first.texts, first.label, last.texts, last.label) == (("a",), "1", ("b",), "3")
-  assert "a.parquet:2: column 'text' should be text, not null" in str(null)
+  assert "folder.parquet:2: column 'text' should be text, not null" in str(null)
 
 
 def test_a_table_of_another_name(tmp_path):
