@@ -393,6 +393,17 @@ def is_uploading(folder: str) -> bool:
   return is_url(folder) and exists(os.path.join(folder, _UPLOADING))
 
 
+def split_names(names: str) -> list[str]:
+  """Names that are separated by commas. A path that exists, or a glob that matches, is one name."""
+  parts, found = names.split(","), []
+  while parts:
+    longer = (",".join(parts[:count]).strip() for count in range(min(len(parts), 20), 1, -1))
+    whole = (name for name in longer if os.path.exists(name) or any(glob.iglob(name)))
+    found.append(next(whole, parts[0].strip()))
+    parts = parts[found[-1].count(",") + 1 :]
+  return found
+
+
 def find_files(pattern: str) -> dict[str, int]:
   """The regular files that a glob matches or, of a folder, those at any depth below it.
 

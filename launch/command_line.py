@@ -27,7 +27,7 @@ import compilation_cache
 import usage
 from gpt_jax import errors
 from gpt_jax.errors import InputError, Unavailable
-from gpt_jax.files import StoreError, check_path, is_url
+from gpt_jax.files import StoreError, check_path, is_url, split_names
 from gpt_jax.programs.config_files import (
   declared_fields,
   describe_config,
@@ -135,6 +135,19 @@ def define_adapters() -> flags.FlagHolder[list[str]]:
   """Defines --adapter, which may be repeated."""
   help = "NAME=DIR, an adapter trained on --checkpoint; repeat it: all share the base's memory"
   return flags.DEFINE_multi_string("adapter", [], help)
+
+
+class _Paths(flags.ListParser):
+  """Paths separated by commas; one that exists may have commas itself."""
+
+  def parse(self, argument: Any) -> list[str]:
+    return argument if isinstance(argument, list) else split_names(argument) if argument else []
+
+
+def define_folders(default: str | None, help: str, required: bool = False) -> flags.FlagHolder:
+  """Defines --data, prepared folders."""
+  serializer = flags.CsvListSerializer(",")
+  return flags.DEFINE(_Paths(), "data", default, help, serializer=serializer, required=required)
 
 
 def define_overwrite() -> flags.FlagHolder[bool]:

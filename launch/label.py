@@ -12,7 +12,7 @@ import command_line
 
 DEFAULTS = command_line.defaults("label")
 INPUT = flags.DEFINE_string(
-  "input", None, "CSV, TSV or JSONL file with a text and a label in each row", required=True
+  "input", None, "CSV, TSV, JSON or Parquet file with a text and a label in each row", required=True
 )
 CHECKPOINT = command_line.define_checkpoint()
 TEXT = flags.DEFINE_multi_string(

@@ -21,8 +21,8 @@ TOPOLOGY = flags.DEFINE_string(
 VARY = flags.DEFINE_multi_string(
   "vary", [], "FIELD=VALUE,VALUE,… of the config: a plan for each, side by side"
 )
-DATA = flags.DEFINE_list(
-  "data", DEFAULTS["data"], "folders that launch/prepare.py wrote: their vocabulary and length"
+DATA = command_line.define_folders(
+  DEFAULTS["data"], "folders that launch/prepare.py wrote: their vocabulary and length"
 )
 PRICE = flags.DEFINE_float("price", DEFAULTS["price"], "of one device for an hour", lower_bound=0)
 OUT = flags.DEFINE_string("out", DEFAULTS["out"], "JSON file for the numbers")

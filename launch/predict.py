@@ -17,7 +17,9 @@ CHECKPOINT = command_line.define_checkpoints(
 )
 ADAPTER = command_line.define_adapters()
 INPUT = flags.DEFINE_string(
-  "input", DEFAULTS["source"], "TSV, CSV or JSONL file with the task's text columns; - for stdin"
+  "input",
+  DEFAULTS["source"],
+  "TSV, CSV, JSON or Parquet file with the task's text columns; - for stdin",
 )
 DATA = flags.DEFINE_string(
   "data", DEFAULTS["data_dir"], "instead of --input: folder of the task's official files"

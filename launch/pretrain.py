@@ -9,8 +9,8 @@ from absl import flags
 import command_line
 
 CONFIG = command_line.define_config(takes="PretrainConfig")
-DATA = flags.DEFINE_list(
-  "data", None, "folder that launch/prepare.py wrote; several: a mixture", required=True
+DATA = command_line.define_folders(
+  None, "folder that launch/prepare.py wrote; several: a mixture", required=True
 )
 CHECKPOINT = flags.DEFINE_string(
   "checkpoint",

@@ -25,7 +25,7 @@ TOLERANCE = flags.DEFINE_float(
 REPLAY = flags.DEFINE_integer(
   "replay", None, "step of a checkpoint that is trained again from the one before it", lower_bound=1
 )
-DATA = flags.DEFINE_list("data", "", "for --replay: the data of the run, as it was given to it")
+DATA = command_line.define_folders("", "for --replay: the data of the run, as it was given to it")
 
 
 def main():

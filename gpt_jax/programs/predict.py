@@ -1,7 +1,6 @@
 """Predicts labels with a fine-tuned checkpoint, for rows of text or a split of its task."""
 
 import contextlib
-import csv
 import dataclasses
 import json
 import os
@@ -13,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from gpt_jax.data.file_kinds import JSON_LINES, TABLE, kind_by_name, write_table
 from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.files import atomic_file, check_path, is_folder
 from gpt_jax.inference.abstention import choose_threshold
@@ -33,7 +33,7 @@ from gpt_jax.tasks.readers import (
   with_further_column,
 )
 
-_SUFFIXES = (".tsv", ".csv", ".jsonl")
+_SUFFIXES = (".tsv", ".csv", ".jsonl")  # and .ndjson, another name of .jsonl
 
 
 def run(
@@ -63,9 +63,9 @@ def run(
   Args:
     checkpoint: a fine-tuned model (see load_model), or WORKDIR/tfidf of label; several fine-tuned
       models, or the workdir of several seeds, give the mean of their probabilities.
-    source: a TSV, CSV or JSONL file with the task's text columns by name, or "-": standard input.
-      A TSV without a header may hold just the text columns in order, such as one text per line. An
-      imported classifier reads `text`, and `text_pair` where the file has it.
+    source: a TSV, CSV, JSON or Parquet file with the task's text columns by name, or "-": standard
+      input. A TSV without a header may hold just the text columns in order, such as one text per
+      line. An imported classifier reads `text`, and `text_pair` where the file has it.
     output: the .tsv, .csv or .jsonl to write, or "-": TSV on standard output. Whole, or none.
     data_dir: instead of source, the folder with the task's files, as for finetune.
     split: of data_dir: "train", "dev" or "test", by default "test".
@@ -104,7 +104,7 @@ def run(
     if threshold is not None:
       _withhold(predicted, threshold)
     results = [a | b for a, b in zip(kept, _merge_problems(rows, predicted), strict=True)]
-    _write(file, results, Path(output).suffix, list(kept[0]), threshold is not None, task.separator)
+    _write(file, results, output, list(kept[0]), threshold is not None, task.separator)
   return results
 
 
@@ -298,6 +298,8 @@ def _kept_columns(source: str, keep: Sequence[str], task: LabeledTask) -> list[d
   for record in records:
     if isinstance(record, dict):
       names |= dict.fromkeys(record)
+  if not names:  # no row can be read; _encode says why
+    return [{}] * len(records)
   for name in named:
     if name not in names:
       raise InputError(
@@ -322,7 +324,7 @@ def _kept_columns(source: str, keep: Sequence[str], task: LabeledTask) -> list[d
 def read_rows(source: str, task: LabeledTask) -> Iterator[Row | InputError]:
   """Reads the rows of a file, ignoring labels; see `run` for the formats."""
   header, columns = _text_columns(source, task)
-  if not header and source.endswith(".tsv"):
+  if not header and kind_by_name(source).format == TABLE:
     names = ", ".join(columns)
     warnings.warn(
       f"{source}: the first line names no column of {task.name} ({names}), so it is read as a row",
@@ -361,7 +363,7 @@ def _merge_problems(rows: list, predicted: list[dict[str, Any]]) -> list[dict[st
 def _write(
   file: IO[str],
   results: Sequence[dict[str, Any]],
-  suffix: str,
+  output: str,
   kept: list[str],
   withholds: bool,
   separator: str,
@@ -369,19 +371,20 @@ def _write(
   """Writes JSON lines for .jsonl, CSV for .csv, else TSV.
 
   Args:
+    output: its name.
     kept: the columns that come before the prediction.
     withholds: whether there is a column of problems even if no row has one.
     separator: between the labels of a prediction that is a list; JSON lines have the list.
   """
-  if suffix == ".jsonl":
+  kind = kind_by_name(output)
+  if kind.format == JSON_LINES:
     for result in results:
       print(json.dumps(result), file=file)
     return
-  writer = csv.writer(file, delimiter="," if suffix == ".csv" else "\t", lineterminator="\n")
   labels = max((result["probabilities"] for result in results), key=len)  # {} of a problem
   problems = withholds or any("problem" in result for result in results)
   header = [*kept, "prediction", *(f"p({label})" for label in labels)]
-  writer.writerow([*header, "problem"] if problems else header)
+  rows = [[*header, "problem"] if problems else header]
   for result in results:
     probabilities = result["probabilities"]
     # A row with a problem keeps its columns, so that all rows have as many cells.
@@ -391,7 +394,8 @@ def _write(
     prediction = result["prediction"]
     if isinstance(prediction, list):
       prediction = separator.join(prediction)
-    writer.writerow([*(_cell(result[name]) for name in kept), prediction, *cells])
+    rows.append([*(_cell(result[name]) for name in kept), prediction, *cells])
+  write_table(file, rows, kind.delimiter or "\t")
 
 
 def _cell(value: Any) -> str:
@@ -436,7 +440,7 @@ def _check_output(output: str, source: str | None, data_dir: str | None, overwri
   if data_dir and is_inside(output, data_dir):
     raise InputError(f"--out={output} is a file of --data; name another file")
   refuse_existing(output, overwrite)
-  if not output.endswith(_SUFFIXES):
+  if not output.lower().endswith((*_SUFFIXES, ".ndjson")):
     suffix = Path(output).suffix
     kind = "Excel workbooks are not written" if suffix == ".xlsx" else "the suffix is the format"
     raise InputError(

@@ -11,6 +11,7 @@ import numpy as np
 
 from gpt_jax.data.mixture import MixedText, MixedWindows, mixture_shares
 from gpt_jax.errors import InputError
+from gpt_jax.files import is_url, split_names
 from gpt_jax.programs.pretrain import MakeRecipe, pretrain_recipe
 from gpt_jax.programs.pretrain_config import PretrainConfig
 from gpt_jax.programs.pretrain_text import Text, load_text
@@ -48,7 +49,7 @@ def mix(config: PretrainConfig, texts: Sequence[Text]) -> Text:
 
 def load_texts(config: PretrainConfig, data: str) -> Text:
   """The text of a prepared folder, or of several, separated by commas; see mix."""
-  return mix(config, [load_text(config, folder) for folder in data.split(",")])
+  return mix(config, [load_text(config, folder) for folder in split_names(data)])
 
 
 def with_sources(folders: Sequence[str], make_recipe: MakeRecipe = pretrain_recipe) -> MakeRecipe:
@@ -116,9 +117,17 @@ def source_names(folders: Sequence[str]) -> list[str]:
   Raises:
     InputError: a folder is there twice.
   """
+  # Whatever their spelling, or links to them.
+  places = {
+    folder.rstrip("/") if is_url(folder) else os.path.realpath(folder) for folder in folders
+  }
+  if len(places) < len(folders):
+    raise InputError(f"{','.join(folders)}: a folder is there twice; its share is data.weights")
   parts = [os.path.normpath(folder).split("/") for folder in folders]
   for count in range(1, max(map(len, parts)) + 1):
     names = [re.sub(r"[^\w.-]", "_", "_".join(path[-count:])) for path in parts]
     if len(set(names)) == len(names):
       return names
-  raise InputError(f"{','.join(folders)}: a folder is there twice; its share is data.weights")
+  raise InputError(
+    f"{','.join(folders)}: two names differ by marks alone; rename one of the folders"
+  )

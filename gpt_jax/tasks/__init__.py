@@ -4,7 +4,7 @@ task.py       the Task type, find and all_tasks; its docstring says how to add a
 answers/      kinds of answers: a label, labels, a number, tags, text, a span; one file each
 transforms.py the input transformations of figure 1: text columns -> sequences
 formats.py    texts -> one sequence with special tokens: GPT's, BERT's, RoBERTa's, T5's; truncation
-readers.py    TSV, CSV, JSONL and TFDS files -> rows
+readers.py    tables, JSON, Parquet and TFDS files -> rows
 encoding.py   examples -> token ids, truncated to the context
 packing.py    token ids -> batches of one shape
 metrics.py    accuracy, F1, correlations; its docstring says how to add one

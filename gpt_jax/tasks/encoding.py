@@ -89,7 +89,7 @@ def read_unlabeled(path: str, columns: Sequence[str], example: Callable[[Row], A
   Raises:
     InputError: the file cannot be read, or has no such column, no rows or an empty text.
   """
-  examples = list(map(example, read_table(path, columns)))
+  examples = list(map(example, read_table(path, columns, official=False)))
   if not examples:
     raise InputError(f"unlabeled_file={path}: no rows; it should have some after its header")
   return examples

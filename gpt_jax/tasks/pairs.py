@@ -7,13 +7,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from gpt_jax.config import Config, option, register
-from gpt_jax.data.sources.source import chunked_documents
+from gpt_jax.data.file_kinds import TEXT, kind_by_name
 from gpt_jax.errors import InputError
 from gpt_jax.files import exists
 from gpt_jax.tasks.answers.translation import TranslationTask
 from gpt_jax.tasks.readers import Row, read_every_line, read_usable
-
-_TABLES = (".tsv", ".csv", ".jsonl")
 
 
 @register("pairs")
@@ -87,10 +85,8 @@ class PairsTask(Config):
     return itertools.chain(list(rows) * self.upsample, synthetic)
 
   def _pairs(self, path: str, split: str) -> Iterator[Any]:
-    if path.endswith(_TABLES):
+    if kind_by_name(path).format != TEXT:
       return read_usable(path, self.columns, self.target, unlabeled=split == "test")
-    if path.endswith(".parquet"):
-      return _columns(path, self.source, self.target)
     return self._files(path, split)
 
   def _files(self, path: str, split: str) -> Iterator[Row]:
@@ -109,12 +105,3 @@ class PairsTask(Config):
     # A message names the file whose line is empty.
     for (number, text), (_, translation) in zip(texts, translations, strict=True):
       yield Row((text,), translation, f"{target if text.strip() else source}:{number}")
-
-
-def _columns(path: str, source: str, target: str) -> Iterator[Row]:
-  """The pairs of a file that is read a column at a time; rows have numbers from 0, as in errors."""
-  # Such a file is read once for each of its columns.
-  texts = map("".join, chunked_documents(path, source))
-  translations = map("".join, chunked_documents(path, target))
-  for number, (text, translation) in enumerate(zip(texts, translations, strict=True)):
-    yield Row((text,), translation, f"{path}:{number}")

@@ -1,10 +1,9 @@
-"""Readers of labeled rows: TSV, CSV and JSONL files, and data sets prepared by TFDS."""
+"""Readers of labeled rows: tables, JSON and Parquet files, and data sets prepared by TFDS."""
 
 import collections
-import csv
-import errno
 import functools
 import io
+import itertools
 import json
 import os
 import stat
@@ -14,11 +13,24 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from gpt_jax.data.sources.utf8 import describe_binary
+from gpt_jax.data import file_kinds
+from gpt_jax.data.file_kinds import (
+  DELIMITERS,
+  JSON_ARRAY,
+  PARQUET,
+  TABLE,
+  TEXT,
+  FileKind,
+  kind_by_name,
+)
+from gpt_jax.data.sources.source import typed_rows
+from gpt_jax.data.sources.utf8 import describe_binary, open_bytes, without_compression
 from gpt_jax.errors import InputError, MissingInput, counted
-from gpt_jax.files import is_folder, open_regular, parse_json
+from gpt_jax.files import exists, is_folder, is_url, parse_json
 from gpt_jax.packages import require
 from gpt_jax.suggestions import did_you_mean
+
+_MAX_MIB = 2048  # of a compressed file, which is read as a whole
 
 
 class Row(NamedTuple):
@@ -74,7 +86,9 @@ def find_folder(data_dir: str, collection: str, name: str = "") -> str:
 
 
 def read_lines(path: str) -> list[tuple[int, str]]:
-  """Reads the non-empty lines of a UTF-8 file, without byte order mark and line ends.
+  """Reads the non-empty lines of a file in UTF-8, or UTF-16 with a byte order mark.
+
+  The lines are without line ends.
 
   Args:
     path: the file, or "-" for standard input.
@@ -90,8 +104,12 @@ def read_lines(path: str) -> list[tuple[int, str]]:
 
 def read_every_line(path: str) -> list[tuple[int, str]]:
   """As read_lines, including empty lines except at the end."""
+  return _numbered(_read_text(path))
+
+
+def _numbered(text: str) -> list[tuple[int, str]]:
   # Not splitlines(): it would also break at the Unicode separators that real sentences contain.
-  lines = [line.removesuffix("\r") for line in _read_text(path).split("\n")]
+  lines = [line.removesuffix("\r") for line in text.split("\n")]
   while lines and not lines[-1].strip(" \t"):  # other space is a word of some tagged files
     lines.pop()
   return list(enumerate(lines, start=1))
@@ -123,25 +141,32 @@ def read_table(
   label_names: Sequence[str] = (),
   unlabeled: bool = False,
   header: bool = True,
+  official: bool = True,
 ) -> Iterator[Row]:
   """Reads the rows of a table, without the blank ones.
 
   Args:
-    path: .csv (with quoting), .jsonl (one object per line), or anything else: tab-separated without
-      quoting. The first line of a CSV or TSV file names the columns. "-" is standard input: JSONL
-      if it begins with "{", else TSV.
+    path: .csv (with quoting), .jsonl or .ndjson (one object per line), .json (those or an array of
+      objects), .parquet, or anything else, such as standard input, "-": tab-separated without
+      quoting. The first line of a CSV or TSV file names the columns. It may be compressed.
     columns: the text columns to read, in this order.
     label: the label column; None reads no labels.
     label_names: names for labels that the file writes as 0, 1, …; empty: labels stay as they are.
     unlabeled: the label column may be absent.
     header: whether the first line of a TSV file names the columns; without, it is a row of just the
       `columns`.
+    official: the file is what its name says. Else its content may say more: which other mark is
+      between columns, that all cells of a TSV file are quoted as in CSV, that it is JSON; what is
+      read differently from its name is told in a warning, see data/file_kinds.py.
 
   Raises:
     InputError: naming file and line, for a missing file, a wrong encoding, a missing column or a
       malformed row.
   """
-  for row in read_usable(path, columns, label, unlabeled=unlabeled, header=header):
+  is_named = official and path != "-"
+  for row in read_usable(
+    path, columns, label, unlabeled=unlabeled, header=header, official=is_named
+  ):
     if isinstance(row, InputError):
       raise row
     yield with_label_name(row, label_names) if label_names else row
@@ -168,25 +193,26 @@ def read_usable(
   *,
   unlabeled: bool = False,
   header: bool = True,
+  official: bool = False,
 ) -> Iterator[Row | InputError]:
   """As read_table, but a row that cannot be used is the error that says why.
 
   Raises:
     InputError: the file cannot be read at all, or its header lacks a column.
   """
-  has_one_header = not _is_json(path)  # each JSON object names its own fields
-  for location, record in _read_records(path, columns, header, label):
+  table = _Table(path, official)
+  for location, record in table.records(columns, header, label):
     if isinstance(record, BlankRow):  # labeled data may have blank lines between its rows
       continue
     if isinstance(record, InputError):
       yield record
       continue
     try:
-      texts = _texts(path, location, record, columns)
+      texts = _texts(table.place(location), location, record, columns)
       if label is not None and not unlabeled:
-        _check_column(path, location, record, label)
+        _check_column(table.place(location), record, label)
     except NoColumn as error:
-      if has_one_header:  # no row has it
+      if table.has_one_header:  # no row has it
         raise
       yield error
       continue
@@ -203,10 +229,13 @@ def column_names(path: str) -> list[str]:
   Raises:
     InputError: the file cannot be read, or has no rows.
   """
-  for _, record in _read_records(path, (), True):
+  problem: InputError | None = None
+  for _, record in _Table(path).records(()):
     if not isinstance(record, InputError):
       return list(record)
-  raise InputError(f"{path}: no rows that can be used")
+    if problem is None or isinstance(problem, BlankRow):  # which says least
+      problem = record
+  raise InputError(f"{path}: no rows that can be used" + (f": {problem}" if problem else ""))
 
 
 def read_every_row(
@@ -222,12 +251,13 @@ def read_every_row(
   Raises:
     InputError: the file cannot be read at all.
   """
-  for location, record in _read_records(path, columns, header):
+  table = _Table(path)
+  for location, record in table.records(columns, header):
     if isinstance(record, InputError):
       yield record
       continue
     try:
-      yield Row(_texts(path, location, record, columns), None, location)
+      yield Row(_texts(table.place(location), location, record, columns), None, location)
     except InputError as error:
       yield error
 
@@ -241,17 +271,16 @@ def read_cells(
     path, header: see read_table.
     columns: those that may not be named twice; without a header all columns.
   """
-  return (record for _, record in _read_records(path, columns, header))
+  return (record for _, record in _Table(path).records(columns, header))
 
 
 def has_header(path: str, columns: Sequence[str]) -> bool:
   """Whether a table names its columns: always in CSV and JSON, else if the first line has one."""
-  if path.endswith((".csv", ".jsonl", ".json")):
+  table = _Table(path)
+  if table.kind.format != TABLE or table.named.quote:  # .csv
     return True
-  lines = read_lines(path)
-  if not lines or _is_piped_json(path):
-    return True
-  return not set(columns).isdisjoint(lines[0][1].split("\t"))
+  first = next((cells for _, cells in table.cells() if _has_text(cells)), columns)
+  return not set(columns).isdisjoint(first)
 
 
 def with_further_column(
@@ -267,7 +296,7 @@ def with_further_column(
   if not further:
     return columns
   if header:
-    records = (record for _, record in _read_records(path, (), True))
+    records = (record for _, record in _Table(path).records(()))
     first: Any = next((record for record in records if isinstance(record, dict)), ())
     has_further = further in first
   else:
@@ -276,23 +305,22 @@ def with_further_column(
 
 
 def _texts(
-  path: str, location: str, record: dict[str, Any], columns: Sequence[str]
+  header: str, location: str, record: dict[str, Any], columns: Sequence[str]
 ) -> tuple[str, ...]:
   for column in columns:
-    _check_column(path, location, record, column)
+    _check_column(header, record, column)
     if not isinstance(record[column], str):
       shown = json.dumps(record[column])
       raise InputError(f"{location}: column {column!r} should be text, not {shown}")
   return tuple(record[column] for column in columns)
 
 
-def _check_column(path: str, location: str, record: dict[str, Any], column: str) -> None:
+def _check_column(header: str, record: dict[str, Any], column: str) -> None:
   if column in record:
     return
-  where = location if _is_json(path) else path  # the header lacks it, not the row
   names = ", ".join(map(repr, record))
   guess = did_you_mean(column, record)
-  raise NoColumn(f"{where}: no column {column!r}{guess} (the columns are {names})")
+  raise NoColumn(f"{header}: no column {column!r}{guess} (the columns are {names})")
 
 
 def read_tfds(data_set: str, split: str, data_dir: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -353,17 +381,25 @@ def _to_python(value: Any, feature: Any) -> Any:
 
 
 def _read_text(path: str) -> str:
+  return _decode(path, _read_content(path))
+
+
+def _read_content(path: str) -> bytes:
   if path == "-":
-    data = _read_standard_input()
-  else:
-    try:
-      # Such as bash's <(command), which has a path and can be read once.
-      is_pipe = os.path.exists(path) and stat.S_ISFIFO(os.stat(path).st_mode)
-      data = _read_pipe(path) if is_pipe else _read_bytes(path)
-    except FileNotFoundError as error:
-      raise MissingInput(f"{path}: {os.strerror(errno.ENOENT)}") from error
-    except (OSError, ValueError) as error:
-      raise InputError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+    return _read_standard_input()
+  # Such as bash's <(command), which has a path and can be read once.
+  if os.path.exists(path) and stat.S_ISFIFO(os.stat(path).st_mode):
+    return _read_pipe(path)
+  with open_bytes(path) as file:
+    if without_compression(path) == path:
+      return file.read()
+    content = b"".join(itertools.islice(iter(lambda: file.read(1 << 20), b""), _MAX_MIB))
+    if file.read(1):  # a small file may hold terabytes
+      raise InputError(f"{path}: more than {_MAX_MIB:,} MiB when decompressed, the limit")
+  return content
+
+
+def _decode(path: str, data: bytes) -> str:
   if kind := describe_binary(data):
     raise InputError(f"{path}: {kind}")
   try:
@@ -373,11 +409,6 @@ def _read_text(path: str) -> str:
     raise InputError(
       f"{path}:{line}: not UTF-8 (byte {data[error.start]:#04x}); convert the file to UTF-8"
     ) from error
-
-
-def _read_bytes(path: str) -> bytes:
-  with open_regular(path) as file:
-    return file.read()
 
 
 @functools.cache  # a pipe can be read only once
@@ -395,30 +426,67 @@ def _read_standard_input() -> bytes:
 _Record = dict[str, Any] | InputError
 
 
-def _read_records(
-  path: str, columns: Sequence[str], header: bool, label: str | None = None
-) -> Iterator[tuple[str, _Record]]:
-  """Yields ("file:line", record) for every row of a table; see read_table."""
-  needed = {*columns, label}
-  if path.endswith(".csv"):
-    return _with_header(path, _csv_cells(path), needed)
-  if _is_json(path):
-    return _json_records(path)
-  if header:
-    return _with_header(path, _tsv_cells(path), needed)
-  return _rows_of(path, _tsv_cells(path), columns, "without a header line there should be")
+class _Table:
+  """A file of rows, of which all but those of Parquet are in memory.
 
+  Attributes:
+    path: of the file, or "-".
+    named, kind: what its name and its content say that it is.
+    has_one_header: whether the columns are those of the file, not of each row.
+  """
 
-def _is_json(path: str) -> bool:
-  return path.endswith((".jsonl", ".json")) or _is_piped_json(path)
+  def __init__(self, path: str, official: bool = False):
+    named = kind_by_name(path)
+    self.path, self.named = path, FileKind(TABLE, "\t") if named.format == TEXT else named
+    self.kind = self.named
+    is_parquet = named.format == PARQUET and exists(path)
+    content = b"" if is_parquet else _read_content(path)
+    if content.startswith(b"PAR1"):
+      is_parquet = is_url(path) or os.path.isfile(path)  # not a pipe: it is read part by part
+    self._text = "" if is_parquet else _decode(path, content)
+    if is_parquet:
+      self.kind = FileKind(PARQUET)
+    elif not official:
+      with_quotes = self._text if '"' in self._text else ""
+      all_lines = functools.partial(file_kinds.split_lines, with_quotes)
+      self.kind = file_kinds.recognize(self.named, self._text, all_lines)
+    self.has_one_header = self.kind.format in (TABLE, PARQUET)
 
+  def place(self, location: str) -> str:
+    """Where the columns of a row are named."""
+    return self.path if self.has_one_header else location
 
-def _is_piped_json(path: str) -> bool:
-  return path == "-" and _read_text(path).lstrip().startswith("{")
+  def records(
+    self, columns: Sequence[str], header: bool = True, label: str | None = None
+  ) -> Iterator[tuple[str, _Record]]:
+    """Yields ("file:line", record) for every row; see read_table."""
+    if not header and self.kind.format == TABLE:  # sentences may have quotes and commas
+      rows = self.cells(self.named)
+      return _rows_of(self.path, rows, columns, self.named, "without a header line there should be")
+    if self.path != "-":  # which has no name
+      file_kinds.tell(self.path, self.named, self.kind)
+    if self.kind.format == TABLE:
+      return _with_header(self.path, self.cells(), self.kind, {*columns, label})
+    if self.kind.format == PARQUET:
+      return ((f"{self.path}:{n}", row) for n, row in enumerate(typed_rows(self.path), 1))
+    return _json_records(self.path, self._text, self.kind.format == JSON_ARRAY)
+
+  def cells(self, kind: FileKind | None = None) -> Iterator[tuple[int, list[str]]]:
+    """Yields (first line, cells) of every row but the blank ones at the end."""
+    # In CSV "\r" alone ends a row, as on old Macs.
+    lines: Iterable[str] = io.StringIO(self._text, newline="" if self.named.quote else "\n")
+    blank: list[tuple[int, list[str]]] = []  # they count if another row follows
+    for number, cells in file_kinds.table_rows(lines, kind or self.kind, self.path):
+      if not _has_text(cells):
+        blank.append((number, cells))
+        continue
+      yield from blank
+      yield number, cells
+      blank = []
 
 
 def _with_header(
-  path: str, rows: Iterator[tuple[int, list[str]]], needed: set[str | None]
+  path: str, rows: Iterator[tuple[int, list[str]]], kind: FileKind, needed: set[str | None]
 ) -> Iterator[tuple[str, _Record]]:
   """Reads (line, cells) rows whose first one names the columns."""
   number, header = next((row for row in rows if _has_text(row[1])), (0, []))
@@ -427,11 +495,15 @@ def _with_header(
   for column in header:
     if column in needed and header.count(column) > 1:
       raise InputError(f"{path}:{number}: two columns named {column!r}; rename one of them")
-  return _rows_of(path, rows, header, "the header names")
+  return _rows_of(path, rows, header, kind, "the header names")
 
 
 def _rows_of(
-  path: str, rows: Iterable[tuple[int, list[str]]], columns: Sequence[str], expected: str
+  path: str,
+  rows: Iterable[tuple[int, list[str]]],
+  columns: Sequence[str],
+  kind: FileKind,
+  expected: str,
 ) -> Iterator[tuple[str, _Record]]:
   for number, cells in rows:
     location = f"{path}:{number}"
@@ -439,6 +511,8 @@ def _rows_of(
       yield location, BlankRow(f"{location}: empty row")
     elif len(cells) != len(columns):
       names = ", ".join(columns)
+      if kind.delimiter != ",":
+        names += f" (separated by {DELIMITERS[kind.delimiter]})"
       problem = f"{counted(len(cells), 'column')}, but {expected} {len(columns)}: {names}"
       yield location, InputError(f"{location}: {problem}")
     else:
@@ -449,43 +523,20 @@ def _has_text(cells: Sequence[str]) -> bool:
   return any(cell.strip() for cell in cells)
 
 
-def _tsv_cells(path: str) -> Iterator[tuple[int, list[str]]]:
-  """Yields (line, cells) of every line."""
-  # Not the csv module: in GLUE's files a quotation mark is a character like any other.
-  return ((number, line.split("\t")) for number, line in read_every_line(path))
-
-
-def _csv_cells(path: str) -> Iterator[tuple[int, list[str]]]:
-  """Yields (first line, cells) of every row; a quoted cell may span several lines."""
-  csv.field_size_limit(2**31 - 1)  # a cell may hold a whole document
-  # newline="" keeps line breaks within cells; strict refuses a quote that is never closed.
-  reader = csv.reader(io.StringIO(_read_text(path), newline=""), strict=True)
-  first_line = 1
-  blank: list[tuple[int, list[str]]] = []  # they count if another row follows
-  try:
-    for cells in reader:
-      if _has_text(cells):
-        yield from blank
-        yield first_line, cells
-        blank = []
-      else:
-        blank.append((first_line, cells))
-      first_line = reader.line_num + 1
-  except csv.Error as error:
-    raise InputError(f"{path}:{first_line}: not CSV: {error}") from error
-
-
-def _json_records(path: str) -> Iterator[tuple[str, _Record]]:
-  for number, line in read_every_line(path):
+def _json_records(path: str, text: str, is_array: bool) -> Iterator[tuple[str, _Record]]:
+  """The objects, with the numbers of their lines or, in an array, their own."""
+  for number, line in [(1, text)] if is_array else _numbered(text):
     location = f"{path}:{number}"
     try:
-      record = parse_json(line) if line.strip() else BlankRow(f"{location}: empty row")
+      record: Any = parse_json(line) if line.strip() else BlankRow(f"{location}: empty row")
     except ValueError as error:
       yield location, InputError(f"{location}: not JSON: {error}")
       continue
-    if not isinstance(record, dict | InputError):
-      record = InputError(f"{location}: should be one JSON object per line")
-    yield location, record
+    for count, element in enumerate(record, 1) if is_array else [(number, record)]:
+      location = f"{path}:{count}"
+      if not isinstance(element, dict | InputError):
+        element = InputError(f"{location}: should be one JSON object per line")
+      yield location, element
 
 
 def _label_text(value: Any) -> str:

@@ -561,6 +561,14 @@ def test_kept_columns_stand_beside_their_predictions(checkpoint, tmp_path, suffi
     assert (line["prediction"] or "") == label
 
 
+def test_the_reason_of_rows_that_cannot_be_read_is_told(checkpoint, tmp_path):
+  source = write(tmp_path, "in.tsv", "text\tid\nthe\tcat\t1\n")
+  fault = r"in\.tsv:2: 3 columns, but the header names 2: text, id \(separated by tabs\)"
+  for keep in ((), ("id",), ("all",)):
+    with pytest.raises(InputError, match=fault):
+      predict.run(checkpoint, source, str(tmp_path / "out.csv"), keep=keep)
+
+
 def test_kept_cells_of_rows_that_cannot_be_read_are_empty(checkpoint, tmp_path):
   source = write(tmp_path, "in.jsonl", '{"id": 3, "text": "the cat"}\n{"id"\n{"text": "a dog"}\n')
   with pytest.warns(UserWarning, match="1 of 3 rows"):
@@ -568,6 +576,27 @@ def test_kept_cells_of_rows_that_cannot_be_read_are_empty(checkpoint, tmp_path):
   assert [result["id"] for result in results] == [3, "", ""]
   column = [row["id"] for row in csv.DictReader(open(tmp_path / "out.csv", encoding="utf-8"))]
   assert column == ["3", "", ""]
+
+
+@pytest.mark.parametrize("suffix", [".tsv", ".csv", ".jsonl", ".NDJSON", ".TSV"])
+@pytest.mark.filterwarnings("ignore:.* is read as ")
+def test_the_output_is_an_input(checkpoint, tmp_path, suffix):
+  texts = [
+    'the "old" cat',
+    '"the dog"',
+    "cat\tdog",
+    "the\r\ncat\rsat\n",
+    " , cat;",
+    "#\u2028 cat \x1c",
+  ]
+  rows = [{"text": text, "id": f"\ufeff{number}"} for number, text in enumerate(texts)]
+  source = write(tmp_path, "in.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+  output = str(tmp_path / f"out{suffix}")
+  results = predict.run(checkpoint, source, output, keep=["text", "id"])
+  kept = [{name: row[name] for name in ("text", "id")} for row in readers.read_cells(output, ())]
+  assert kept == rows
+  again = predict.run(checkpoint, output, str(tmp_path / "again.tsv"))
+  assert [row["prediction"] for row in again] == [row["prediction"] for row in results]
 
 
 @pytest.mark.parametrize("keep", [["prediction"], ["all"]])

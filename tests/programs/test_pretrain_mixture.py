@@ -182,6 +182,19 @@ def test_equal_texts_have_other_rows(prepared, tmp_path):
   assert len(found) == 6
 
 
+def test_a_folder_twice_by_another_spelling(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / "story").mkdir()
+  (tmp_path / "link").symlink_to("story")
+  for other in (str(tmp_path / "story"), "story/", "./story", "link", "link/../story"):
+    with pytest.raises(InputError, match="a folder is there twice"):
+      source_names(["story", other])
+  with pytest.raises(InputError, match="a folder is there twice"):
+    source_names(["gs://bucket/a", "gs://bucket/a/"])
+  with pytest.raises(InputError, match="rename one of the folders"):
+    source_names(["a b", "a_b"])
+
+
 def test_names_of_sources():
   assert source_names(["data/novels", "data/wiki/"]) == ["novels", "wiki"]
   assert source_names(["data/en/v1", "data/de/v1"]) == ["en_v1", "de_v1"]

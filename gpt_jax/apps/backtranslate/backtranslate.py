@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from gpt_jax.checkpoints.load import LoadedModel, load_model
+from gpt_jax.data.file_kinds import write_table
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_file
 from gpt_jax.inference.beam import check_search
@@ -78,7 +79,7 @@ def run(
 
   Args:
     checkpoint: a model that translates from the language of the text.
-    source: a file of one sentence a line; with `back` a table, .tsv, .csv or .jsonl.
+    source: a file of one sentence a line; with `back` a table, see read_table.
     out: a TSV file with a column for each language, named as in the checkpoint's task: the tag and
       the translation, and the line. With `back` it has the columns of the table.
     back: a model that translates the other way; "": there is none.
@@ -112,16 +113,17 @@ def run(
   texts = [_cell(row[column]) for row in rows]
   sampling = Sampling(temperature=temperature, top_k=top_k, seed=seed)
   counts: collections.Counter[str] = collections.Counter()
+  pairs: list[list[str]] = [list(rows[0])] if rows else []
   with atomic_file(out) as file:
     for number, words in translated(models, texts, beams, sampling, Filter(longest, ratio), counts):
-      if not counts["kept"]:
-        print(*rows[0], sep="\t", file=file)
       counts["kept"] += 1
       cells = rows[number] | {changed: " ".join([tag, *noised(words, noise, seed, number)])}
-      print(*(_cell(cells.get(name, "")) for name in rows[0]), sep="\t", file=file)
+      own = [str(cells.get(name, "")) for name in rows[0]]  # of a table as they were
+      pairs.append(own if back else list(map(_cell, own)))
     summary = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
     if not counts["kept"]:
       raise InputError(f"{source}: no pair can be kept: {summary or 'it is empty'}")
+    write_table(file, pairs, "\t")
   log(f"{out}: {summary}")
   return dict(counts)
 

@@ -1,15 +1,17 @@
 """The rows of evaluation sets, from files and tasks, that a corpus must not hold."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from gpt_jax.apps.corpus.contamination import SHORTEST
 from gpt_jax.apps.corpus.word_grams import normalized_words
-from gpt_jax.data.sources import table
-from gpt_jax.data.sources.utf8 import lines, open_bytes, without_compression
+from gpt_jax.data.file_kinds import JSON_ARRAY, JSON_LINES, PARQUET, TABLE, file_kind
+from gpt_jax.data.sources import jsonl, table
+from gpt_jax.data.sources.source import typed_rows
+from gpt_jax.data.sources.utf8 import lines, open_bytes
 from gpt_jax.errors import InputError, MissingInput
-from gpt_jax.files import parse_json
+from gpt_jax.files import split_names
 from gpt_jax.tasks.task import find
 
 EVALUATED = ("dev", "test")  # splits of a task
@@ -35,7 +37,7 @@ def evaluation_rows(names: str, data: str) -> list[EvaluationRow]:
     InputError: there is no such file or task, it cannot be read, or it has no row.
   """
   rows: list[EvaluationRow] = []
-  for name in filter(None, map(str.strip, names.split(","))):
+  for name in filter(None, split_names(names)):
     of_one = list(_of_file(name) if os.path.isfile(name) else _of_task(name, data))
     usable = [row for row in of_one if len(normalized_words(row.text)) >= SHORTEST]
     if not usable:
@@ -67,25 +69,24 @@ def _of_task(name: str, data: str) -> Iterator[EvaluationRow]:
 
 
 def _of_file(path: str) -> Iterator[EvaluationRow]:
-  if table.reads(path):
-    for number, cells in table.table_rows(path):
-      yield from (EvaluationRow(f"{path}:{number}", cell) for cell in cells)
-    return
-  is_json = without_compression(path).endswith((".jsonl", ".json"))
+  kind = file_kind(path).format
+  rows: Iterable[tuple[str, Any]]
+  if kind == TABLE:
+    rows = ((f"{path}:{number}", cells) for number, cells in table.table_rows(path))
+  elif kind in (JSON_LINES, JSON_ARRAY):
+    rows = jsonl.values(path)
+  elif kind == PARQUET:
+    rows = ((f"{path}: row {number}", row) for number, row in enumerate(typed_rows(path), 1))
+  else:
+    rows = _lines(path)
+  for location, value in rows:
+    yield from (EvaluationRow(location, text) for text in _strings(value))
+
+
+def _lines(path: str) -> Iterator[tuple[str, str]]:
   with open_bytes(path) as file:
     for number, line in lines(file, path):
-      location = f"{path}:{number}"
-      yield from _of_json(location, line) if is_json else (EvaluationRow(location, line),)
-
-
-def _of_json(location: str, line: str) -> Iterator[EvaluationRow]:
-  if not line.strip():
-    return
-  try:
-    value = parse_json(line)
-  except ValueError as error:
-    raise InputError(f"{location}: not JSON ({error}); each line should be one object") from error
-  yield from (EvaluationRow(location, text) for text in _strings(value))
+      yield f"{path}:{number}", line
 
 
 def _strings(value: Any) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """The task of a model that others have fine-tuned: its labels are known, its files are not.
 
 A text is alone or one of a pair. Rows have the columns `text`, `text_pair` if there is one, and
-`label`, in train, dev and test with the suffix .tsv, .csv or .jsonl.
+`label`, in train, dev and test with a suffix of TABLE_SUFFIXES.
 """
 
 import dataclasses
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpt_jax.config import Config, option, register
+from gpt_jax.data.file_kinds import TABLE_SUFFIXES
 from gpt_jax.errors import InputError
 from gpt_jax.files import exists
 from gpt_jax.tasks.answers.answer import LabeledTask
@@ -32,7 +33,6 @@ from gpt_jax.tasks.transforms import Sequences
 
 KINDS = ("one_label", "multi_label", "regression", "tags")
 COLUMN, PAIR, LABEL = "text", "text_pair", "label"
-_SUFFIXES = (".tsv", ".csv", ".jsonl")
 _SEPARATORS = (",", ";", "|", "\t")
 
 
@@ -108,11 +108,12 @@ def _read_tagged(data_dir: str, split: str) -> Iterator[TaggedExample]:
 
 
 def _find_file(data_dir: str, split: str) -> str:
-  paths = [os.path.join(data_dir, f"{split}{suffix}") for suffix in _SUFFIXES]
+  paths = [os.path.join(data_dir, f"{split}{suffix}") for suffix in TABLE_SUFFIXES]
   for path in paths:
     if exists(path):
       return path
   raise InputError(
-    f"{paths[0]}: missing; the rows of an imported model are in {split}.tsv, .csv or .jsonl, with "
-    f"the columns {COLUMN}, {PAIR} (of pairs) and {LABEL}"
+    f"{paths[0]}: missing; the rows of an imported model are in "
+    f"{split}{', '.join(TABLE_SUFFIXES[:-1])} or {TABLE_SUFFIXES[-1]}, with the columns "
+    f"{COLUMN}, {PAIR} (of pairs) and {LABEL}"
   )

@@ -15,7 +15,7 @@ def find_columns(source: str, texts: Sequence[str], label: str) -> tuple[tuple[s
   """The text columns and the label column, as TableTask finds them.
 
   Args:
-    source: a .csv, .tsv or .jsonl file.
+    source: a .csv, .tsv, .jsonl, .json or .parquet file.
     texts: the text columns; () finds one.
     label: the label column; "" finds it.
 

@@ -3,7 +3,6 @@
 Every step leaves its result in the workdir, so that the same command goes on where it was stopped.
 """
 
-import csv
 import dataclasses
 import functools
 import os
@@ -40,6 +39,7 @@ from gpt_jax.apps.label.table import Labeled, read_labeled, read_unlabeled, writ
 from gpt_jax.apps.label.workdir import cached, check_workdir, claim_workdir
 from gpt_jax.apps.report.page import environment
 from gpt_jax.apps.report.report import write_report
+from gpt_jax.data.file_kinds import write_table
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_file, with_checksum, write_json
 from gpt_jax.inference.ensemble import load_ensemble
@@ -117,7 +117,7 @@ def run(
   suspects.csv (every row, the most suspect label first), result.json and report.html.
 
   Args:
-    source: a .csv, .tsv or .jsonl file.
+    source: a .csv, .tsv, .jsonl, .json or .parquet file.
     checkpoint: a pre-trained model; see load_model.
     workdir: a new folder, or that of the same command.
     texts, label: the columns, at most two of texts; () and "" find them.
@@ -497,9 +497,9 @@ def _accuracy_of_judges(
 
 def _write_suspects(path: str, suspects: Sequence[Suspect]) -> None:
   with atomic_file(path) as file:
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["line", "text", "given", "suggested", "p(given)", "p(suggested)"])
+    rows: list[list[object]] = [["line", "text", "given", "suggested", "p(given)", "p(suggested)"]]
     for s in suspects:
-      writer.writerow(
+      rows.append(
         [s.line, s.text, s.given, s.suggested, f"{s.p_given:.4f}", f"{s.p_suggested:.4f}"]
       )
+    write_table(file, rows)

@@ -2,7 +2,6 @@
 differ from one another (BADGE, Ash et al. 2020), those first whose label has few rows so far.
 """
 
-import csv
 import io
 import os
 import zlib
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from gpt_jax.data.file_kinds import write_table
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_file, exists, read_json, write_json
 from gpt_jax.inference.linear_classifier import Linear, fit_linear
@@ -181,12 +181,12 @@ def write_pool(
 ) -> str:
   """Writes WORKDIR/pool.csv, the rows to label next first, with the model's guess; its path."""
   path, content = os.path.join(workdir, _POOL), io.StringIO()
-  writer = csv.writer(content, lineterminator="\n")
-  writer.writerow(["line", "text", "guess", "p(guess)"])
+  table = [["line", "text", "guess", "p(guess)"]]
   for number in order:
     row, best = rows[number], int(probabilities[number].argmax())
     cells = [row.location.rpartition(":")[2], "\n".join(row.texts), labels[best]]
-    writer.writerow([*cells, f"{probabilities[number, best]:.4f}"])
+    table.append([*cells, f"{probabilities[number, best]:.4f}"])
+  write_table(content, table)
   with atomic_file(path) as file:
     file.write(content.getvalue())
   write_json(os.path.join(workdir, _WRITTEN), zlib.crc32(content.getvalue().encode()))

@@ -1,7 +1,6 @@
 """The table that launch/label.py is given: columns, usable rows, and splits as files."""
 
 import collections
-import csv
 import dataclasses
 import os
 import zlib
@@ -10,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpt_jax.apps.label.columns import find_columns
+from gpt_jax.data.file_kinds import write_table
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError, counted
 from gpt_jax.files import atomic_file
@@ -81,7 +81,7 @@ def read_labeled(source: str, texts: Sequence[str], label: str, tokenizer: Token
   """Reads a table; logs the rows that are left out.
 
   Args:
-    source: a .csv, .tsv or .jsonl file.
+    source: a .csv, .tsv, .jsonl, .json or .parquet file.
     texts: the text columns; () finds one.
     label: the label column; "" finds it.
     tokenizer: of the model; a text without tokens cannot be used.
@@ -154,11 +154,9 @@ def write_splits(table: Labeled, splits: dict[str, np.ndarray], folder: str) -> 
   os.makedirs(folder, exist_ok=True)
   for split, numbers in splits.items():
     with atomic_file(os.path.join(folder, f"{split}.csv")) as file:
-      writer = csv.writer(file, lineterminator="\n")
-      writer.writerow([*table.columns, table.label])
-      for number in numbers:
-        row = table.rows[number]
-        writer.writerow([*row.texts, row.label])
+      rows = [table.rows[number] for number in numbers]
+      cells = [[*row.texts, row.label] for row in rows]
+      write_table(file, [[*table.columns, table.label], *cells])
 
 
 def _problem(row: Row, columns: Sequence[str], label: str) -> str:

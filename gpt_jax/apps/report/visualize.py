@@ -92,7 +92,8 @@ def _typed_rows(texts: Sequence[str], task: Task | None) -> Iterator[Row]:
 
 def _file_rows(source: str, task: Task | None) -> Iterator[Row]:
   if task:
-    yield from read_table(source, task.columns, header=has_header(source, task.columns))
+    header = has_header(source, task.columns)
+    yield from read_table(source, task.columns, header=header, official=False)
     return
   for number, line in read_lines(source):
     yield Row((line,), None, f"{source}:{number}")

@@ -19,6 +19,7 @@ from gpt_jax.apps.search.index import (
 from gpt_jax.apps.search.retrieval import measure, read_judged
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.checkpoints.run_folder import checksum
+from gpt_jax.data.file_kinds import write_table
 from gpt_jax.data.sources.source import chunked_documents, find_all
 from gpt_jax.errors import InputError, counted
 from gpt_jax.files import refuse_url
@@ -186,10 +187,10 @@ def _embed(model: Model, texts: list[str]) -> np.ndarray:
 
 def show(queries: Sequence[str], answers: list[list[dict[str, Any]]]) -> None:
   """Prints a table: query, rank, cosine, place, text."""
-  rows = ["query\trank\tcosine\tplace\ttext"]
+  rows: list[list[object]] = [["query", "rank", "cosine", "place", "text"]]
   for query, nearest in zip(queries, answers, strict=True):
     asked = " ".join(query.split())
     for rank, answer in enumerate(nearest, start=1):
       shown = " ".join(answer["text"].split())[:_SHOWN]
-      rows.append(f"{asked}\t{rank}\t{answer['cosine']:.4f}\t{answer['place']}\t{shown}")
-  sys.stdout.write("\n".join(rows) + "\n")
+      rows.append([asked, rank, f"{answer['cosine']:.4f}", answer["place"], shown])
+  write_table(sys.stdout, rows, "\t")

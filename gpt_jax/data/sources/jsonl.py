@@ -1,35 +1,65 @@
-"""JSON lines: one object per line, one document per object."""
+"""JSON lines, one object per line, and arrays of objects: one document per object."""
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
-from gpt_jax.data.sources.utf8 import lines, open_bytes, without_compression
+from gpt_jax.data.file_kinds import JSON_ARRAY, JSON_LINES, file_kind, kind_by_name
+from gpt_jax.data.sources.utf8 import MAX_LINE, decode, lines, open_bytes
 from gpt_jax.errors import InputError
 from gpt_jax.files import parse_json
 
-USAGE = "JSON lines (.jsonl, .json)"
-FOLDER_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")  # .json files may be anything
+FORMATS = (JSON_LINES, JSON_ARRAY)
+USAGE = "JSON lines (.jsonl, .ndjson, .json)"
+# .json files may be anything.
+FOLDER_SUFFIXES = (
+  *(".jsonl", ".jsonl.gz", ".jsonl.zst"),
+  *(".ndjson", ".ndjson.gz", ".ndjson.zst"),
+)
+MAX_ARRAY = 2 * MAX_LINE  # bytes; an array is read as a whole
 
 
 def reads(name: str) -> bool:
-  return without_compression(name).endswith((".jsonl", ".json"))
+  return kind_by_name(name).format == JSON_LINES
 
 
 def documents(name: str, field: str) -> Iterator[Iterable[str]]:
+  """The texts of a field; "" where it is null."""
+  for where, row in values(name):
+    yield [_field(row, field, where)]
+
+
+def values(name: str) -> Iterator[tuple[str, Any]]:
+  """("file:line", value) of each line that is not blank, or of each element of an array.
+
+  Raises:
+    InputError: the file cannot be read, or a line is not JSON.
+  """
+  is_array = file_kind(name).format == JSON_ARRAY
   with open_bytes(name) as file:
-    for number, line in lines(file, name):
-      if line.strip():
-        yield [_field(line, field, f"{name}:{number}")]
+    content = file.read(MAX_ARRAY + 1) if is_array else b""
+    if len(content) > MAX_ARRAY:
+      raise InputError(
+        f"{name}: a JSON array of over {MAX_ARRAY:,} bytes; write an object per line"
+      )
+    for number, line in [(1, decode(content, name, 0))] if is_array else lines(file, name):
+      where = f"{name}:{number}"
+      try:
+        row: Any = parse_json(line) if line.strip() else None
+      except ValueError as error:
+        raise InputError(f"{where}: not JSON ({error}); each line should be one object") from error
+      if is_array:
+        yield from ((f"{name}: row {count}", element) for count, element in enumerate(row, 1))
+      elif line.strip():
+        yield where, row
 
 
-def _field(line: str, field: str, where: str) -> str:
-  try:
-    row = parse_json(line)
-  except ValueError as error:
-    raise InputError(f"{where}: not JSON ({error}); each line should be one object") from error
+def _field(row: Any, field: str, where: str) -> str:
   if not isinstance(row, dict):
     raise InputError(
       f"{where}: no text in field {field!r} (not an object); each line should be one object"
     )
+  if field in row and row[field] is None:
+    return ""
   if not isinstance(row.get(field), str):
     raise InputError(
       f"{where}: no text in field {field!r} (its fields: {', '.join(map(repr, row))}); name "

@@ -5,13 +5,15 @@ import importlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from gpt_jax.data.cleaning import plain_line_ends
+from gpt_jax.data.file_kinds import file_kind
 from gpt_jax.data.sources import text
+from gpt_jax.data.sources.utf8 import without_compression
 from gpt_jax.errors import InputError
 from gpt_jax.extensions import extensions
-from gpt_jax.files import check_path, find_files
+from gpt_jax.files import check_path, find_files, split_names
 
 
 class Source(NamedTuple):
@@ -24,7 +26,9 @@ class Source(NamedTuple):
 class SourceFile(Protocol):
   """The module interface of a text source; files of this folder that have it are found.
 
-  If its sources are data sets of several files, `files(name)` may give the name of each.
+  If its sources are data sets of several files, `files(name)` may give the name of each. FORMATS
+  may name those of data/file_kinds.py that it reads, whatever the name of the file, and
+  `typed_rows(name)` may give rows with all columns.
 
   Attributes:
     USAGE: how a user names such a source, for --help.
@@ -71,7 +75,7 @@ def find(name: str) -> list[Source]:
   is_glob = glob.has_magic(name)  # has *, ? or [
   if os.path.isdir(name) or (sizes and name not in sizes and not is_glob):  # a folder
     suffixes = _suffixes()
-    sizes = {path: size for path, size in sizes.items() if path.endswith(suffixes)}
+    sizes = {path: size for path, size in sizes.items() if path.lower().endswith(suffixes)}
     if not sizes:
       raise InputError(
         f"{name}: no {', '.join(suffixes)} file in this folder; give a glob for other file names"
@@ -88,11 +92,11 @@ def find(name: str) -> list[Source]:
 
 def find_all(names: str) -> list[Source]:
   """The sources of several names separated by commas."""
-  if not all(map(str.strip, names.split(","))):
-    raise InputError(f"{names!r}: an empty name of a source; a source is {usage()}")
   sources: list[Source] = []
-  for name in names.split(","):
-    sources += find(name.strip())
+  for name in split_names(names):
+    if not name:
+      raise InputError(f"{names!r}: an empty name of a source; a source is {usage()}")
+    sources += find(name)
   return sources
 
 
@@ -112,13 +116,13 @@ def documents(name: str, *, field: str = "text") -> Iterator[str]:
 
 def chunked_documents(name: str, field: str) -> Iterator[Iterable[str]]:
   """The documents of one Source as chunks of text, with "\\n" for every line end."""
-  for chunks in _module_of(name).documents(name, field):
+  for chunks in _module_of_content(name).documents(name, field):
     yield map(plain_line_ends, chunks)
 
 
 def is_plain_text(name: str) -> bool:
   """Whether a Source is text as a whole, so that its size is about the number of characters."""
-  return _module_of(name) is text and not name.endswith((".gz", ".zst"))
+  return _module_of(name) is text and without_compression(name) == name
 
 
 def total_size(sources: Iterable[Source]) -> int | None:
@@ -150,6 +154,27 @@ def _module_of(name: str) -> SourceFile:
     if module.reads(name):
       return module
   return text
+
+
+def _module_of_content(name: str) -> SourceFile:
+  """As _module_of, but of a file's content where its name does not say, or says something else."""
+  module = _module_of(name)
+  if not hasattr(module, "FORMATS"):
+    return module
+  found = file_kind(name).format
+  others = (other for other in _source_files() if found in getattr(other, "FORMATS", ()))
+  return next(others, module)
+
+
+def typed_rows(name: str) -> Iterator[dict[str, Any]]:
+  """The rows of files of typed columns, such as Parquet: column -> text, number, list or None.
+
+  Raises:
+    InputError: a file is missing, or cannot be read.
+  """
+  for source in find(name):
+    module: Any = _module_of_content(source.name)
+    yield from module.typed_rows(source.name)
 
 
 def _source_files() -> list[SourceFile]:

@@ -1,18 +1,20 @@
 """Tables, CSV or tab-separated: one document per row, of a column's text or a line from several."""
 
-import csv
 from collections.abc import Iterable, Iterator
 
-from gpt_jax.data.sources.utf8 import MAX_LINE, lines, open_bytes, without_compression
+from gpt_jax.data import file_kinds
+from gpt_jax.data.file_kinds import TABLE, file_kind, kind_by_name
+from gpt_jax.data.sources.utf8 import MAX_LINE, lines, open_bytes
 from gpt_jax.errors import InputError, counted
 from gpt_jax.suggestions import did_you_mean
 
+FORMATS = (TABLE,)
 USAGE = "tables (.csv, .tsv)"
 FOLDER_SUFFIXES = ()  # folders of text have tables of other things, such as the authors
 
 
 def reads(name: str) -> bool:
-  return without_compression(name).endswith((".csv", ".tsv"))
+  return kind_by_name(name).format == TABLE
 
 
 def documents(name: str, field: str) -> Iterator[Iterable[str]]:
@@ -45,7 +47,7 @@ def documents(name: str, field: str) -> Iterator[Iterable[str]]:
 
 
 def table_rows(name: str) -> Iterator[tuple[int, list[str]]]:
-  """(first line, cells) of each row that is not blank. In .csv a quoted cell may span lines.
+  """(first line, cells) of each row that is not blank; a quoted cell may span lines.
 
   Raises:
     InputError: the file cannot be read, or a row is malformed or longer than MAX_LINE.
@@ -54,9 +56,9 @@ def table_rows(name: str) -> Iterator[tuple[int, list[str]]]:
     begin, size = 1, 0  # of the current row: its first line, and its characters so far
 
     def row_lines() -> Iterator[str]:
-      nonlocal size
-      for _, line in lines(file, name):
-        size += len(line)
+      nonlocal begin, size
+      for number, line in lines(file, name):
+        begin, size = number if not size else begin, size + len(line)
         if size > MAX_LINE:  # as when a quote is never closed
           raise InputError(
             f"{name}:{begin}: the row has more than {MAX_LINE:,} characters, the limit; is a "
@@ -64,15 +66,7 @@ def table_rows(name: str) -> Iterator[tuple[int, list[str]]]:
           )
         yield line
 
-    if without_compression(name).endswith(".tsv"):
-      reader = csv.reader(row_lines(), delimiter="\t", quoting=csv.QUOTE_NONE)
-    else:
-      reader = csv.reader(row_lines(), strict=True)
-    csv.field_size_limit(2**31 - 1)  # of the whole process; rows are bounded above
-    try:
-      for cells in reader:
-        if any(cell.strip() for cell in cells):
-          yield begin, cells
-        begin, size = reader.line_num + 1, 0
-    except csv.Error as error:
-      raise InputError(f"{name}:{begin}: not a table ({error})") from error
+    for number, cells in file_kinds.table_rows(row_lines(), file_kind(name), name):
+      if any(cell.strip() for cell in cells):
+        yield number, cells
+      size = 0

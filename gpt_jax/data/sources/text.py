@@ -2,15 +2,17 @@
 
 from collections.abc import Iterable, Iterator
 
+from gpt_jax.data.file_kinds import TEXT
 from gpt_jax.data.sources.utf8 import decode, open_bytes
 
+FORMATS = (TEXT,)
 USAGE = "text (any other file), .gz and .zst too"
 FOLDER_SUFFIXES: tuple[str, ...] = (".txt", ".txt.gz", ".txt.zst")
 BLOCK_SIZE = 1 << 19  # bytes
 
 
 def reads(name: str) -> bool:
-  return name.endswith(FOLDER_SUFFIXES)
+  return name.lower().endswith(FOLDER_SUFFIXES)
 
 
 def documents(name: str, field: str) -> Iterator[Iterable[str]]:

@@ -1,31 +1,36 @@
 """Opening, splitting and decoding files of text, compressed by gzip or zstd or not."""
 
 import contextlib
+import errno
 import gzip
 import io
+import os
 import zlib
 from collections.abc import Iterator
 from typing import Any
 
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.files import open_regular
 from gpt_jax.packages import require
 
 # Bytes, five times "War and Peace". A line of JSON takes up to 30 times as much once it is parsed,
 # and a compressed one of gigabytes fits into a small file.
 MAX_LINE = 16 << 20
+_UTF16, _MAX_UTF16 = (b"\xff\xfe", b"\xfe\xff"), 1 << 27  # bytes, which are converted as a whole
 CHUNK = 1 << 10  # compressed bytes; zstd makes up to 33,000 times as many of them
 
 
 @contextlib.contextmanager
 def open_bytes(path: str) -> Iterator[io.BufferedIOBase]:
-  """A file to read, decompressed if its name ends in .gz or .zst.
+  """A file to read, decompressed if its name ends in .gz or .zst; in UTF-8 if it is in UTF-16.
 
   Raises:
     InputError: it cannot be opened or, within the block, not be read to its end.
   """
   try:
     stored = open_regular(path)
+  except FileNotFoundError as error:
+    raise MissingInput(f"{path}: {os.strerror(errno.ENOENT)}") from error
   except OSError as error:
     raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
   except ValueError as error:
@@ -33,6 +38,8 @@ def open_bytes(path: str) -> Iterator[io.BufferedIOBase]:
   with stored:
     try:
       yield _decompressed(stored, path)
+    except UnicodeDecodeError as error:
+      raise InputError(f"{path}: not UTF-16 ({error.reason}); convert it to UTF-8") from error
     except (OSError, EOFError, zlib.error) as error:
       raise InputError(f"{path}: cannot be read to its end ({error})") from error
 
@@ -55,15 +62,24 @@ def lines(file: io.BufferedIOBase, path: str) -> Iterator[tuple[int, str]]:
 
 def without_compression(path: str) -> str:
   """The name of what a compressed file holds: "a.jsonl" of "a.jsonl.zst"."""
-  return path.removesuffix(".gz").removesuffix(".zst")
+  stem, suffix = os.path.splitext(path)
+  return stem if suffix.lower() in (".gz", ".zst") else path
 
 
-def _decompressed(stored: io.BufferedIOBase, path: str) -> io.BufferedIOBase:
-  if path.endswith(".gz"):
-    return gzip.GzipFile(fileobj=stored)
-  if path.endswith(".zst"):
-    return open_zstd(stored, path)
-  return stored
+def _decompressed(stored: io.BufferedReader, path: str) -> io.BufferedIOBase:
+  """The content of an open file, see open_bytes. Raises UnicodeDecodeError for bad UTF-16."""
+  suffix = os.path.splitext(path)[1].lower()
+  file: Any = stored
+  if suffix == ".gz":
+    file = gzip.GzipFile(fileobj=stored)
+  elif suffix == ".zst":
+    file = open_zstd(stored, path)
+  if file.peek(4)[:2] not in _UTF16 or file.peek(4)[2:4] == b"\0\0":  # UTF-32
+    return file
+  content = file.read(_MAX_UTF16 + 1)
+  if len(content) > _MAX_UTF16:
+    raise OSError(f"UTF-16 of more than {_MAX_UTF16:,} bytes, the limit; convert it to UTF-8")
+  return io.BytesIO(content.decode("utf-16").encode())
 
 
 def decode(block: bytes, path: str, offset: int) -> str:
@@ -77,15 +93,13 @@ def decode(block: bytes, path: str, offset: int) -> str:
   try:
     return block.decode("utf-8-sig" if offset == 0 else "utf-8")
   except UnicodeDecodeError as error:
-    is_utf16 = offset == 0 and block[:2] in (b"\xff\xfe", b"\xfe\xff")
-    encoding = "UTF-16" if is_utf16 else "WINDOWS-1252"
     raise InputError(
       f"{path}: not UTF-8 at byte {offset + error.start}; convert it, for example: "
-      f"iconv -f {encoding} -t UTF-8 FILE > NEW"
+      "iconv -f WINDOWS-1252 -t UTF-8 FILE > NEW"
     ) from error
 
 
-def open_zstd(stored: io.BufferedIOBase, path: str) -> io.BufferedIOBase:
+def open_zstd(stored: io.BufferedIOBase, path: str) -> io.BufferedReader:
   """The decompressed content of an open file.
 
   Raises:
@@ -142,7 +156,8 @@ class _ZstdReader(io.RawIOBase):
 def describe_binary(head: bytes) -> str:
   """The kind of a binary file by its first bytes, and what to do; "" if they do not say."""
   known = {
-    b"PAR1": "a Parquet file; its name should end in .parquet",
+    b"PAR1": "a Parquet file; give it by its path, or convert it to JSON lines",
+    b"\xff\xfe\0\0": "UTF-32; convert it to UTF-8",
     b"PK\x03\x04": "a zip archive, or an Excel workbook; save it as CSV",
     b"\xd0\xcf\x11\xe0": "an old Excel or Word file; save it as CSV or text",
     b"\x1f\x8b": "compressed; decompress it first",

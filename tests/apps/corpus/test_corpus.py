@@ -150,7 +150,7 @@ def test_rows_of_a_file(tmp_path, name, content, number):
 
 def test_rows_of_a_table_with_an_open_quote(tmp_path):
   (tmp_path / "rows.csv").write_text(f'id,text\n1,{ROW}\n2,"{ROW}\n')
-  with pytest.raises(InputError, match=r"rows\.csv:3: not a table"):
+  with pytest.raises(InputError, match=r"rows\.csv:3: not CSV with commas"):
     evaluation_rows(str(tmp_path / "rows.csv"), "")
 
 

@@ -1,5 +1,6 @@
 """Parquet and zstd: documents as from plain files, damage with its place, memory bounded."""
 
+import datetime
 import io
 import json
 import sys
@@ -10,6 +11,7 @@ from gpt_jax.apps.corpus.sources import parquet
 from gpt_jax.data.sources.source import documents, find, is_plain_text
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.pairs import PairsTask
+from gpt_jax.tasks.readers import column_names, read_cells, read_usable
 
 pyarrow = pytest.importorskip("pyarrow")
 zstandard = pytest.importorskip("zstandard")
@@ -115,11 +117,11 @@ def test_pairs_of_a_translation(tmp_path):
   [
     (
       {"en": ["a"], "fr": ["b"]},
-      r"no column 'de' \(its columns: 'en', 'fr'\); .*config.task.source",
+      r"train.parquet: no column 'de' \(the columns are 'en', 'fr'\)",
     ),
-    ({"en": ["a", " "], "de": ["b", "c"]}, r"train.parquet:1: the text is empty"),
-    ({"en": ["a", "c"], "de": ["b", ""]}, r"train.parquet:1: the translation is empty"),
-    ({"en": ["a", "c"], "de": ["b", None]}, r"row group 0, row 1: no text \(null\)"),
+    ({"en": ["a", " "], "de": ["b", "c"]}, r"train.parquet:2: the text is empty"),
+    ({"en": ["a", "c"], "de": ["b", ""]}, r"train.parquet:2: the translation is empty"),
+    ({"en": ["a", "c"], "de": ["b", None]}, r"train.parquet:2: no translation"),
   ],
 )
 def test_bad_pairs(tmp_path, columns, fault):
@@ -134,13 +136,47 @@ def test_bad_pairs(tmp_path, columns, fault):
   [
     ({"body": ["a"]}, r"no column 'text' \(its columns: 'body'\); .*text_column="),
     ({"text": [1]}, "column 'text' holds int64, not text"),
-    ({"text": ["a", None]}, r"row group 0, row 1: no text \(null\)"),
   ],
 )
 def test_bad_columns(tmp_path, columns, fault):
   path = write_parquet(tmp_path / "a.parquet", columns)
   with pytest.raises(InputError, match=rf"a\.parquet: {fault}"):
     list(documents(path))
+
+
+@pytest.mark.parametrize("kind", ["string", "large_string", "string_view", "dictionary"])
+def test_texts_of_any_type_nulls_and_parts_without_rows(tmp_path, kind):
+  type_ = pyarrow.string()
+  if kind != "dictionary":
+    type_ = getattr(pyarrow, kind)()
+  texts = pyarrow.array(["a", None, "b"], type_)
+  column = texts.dictionary_encode() if kind == "dictionary" else texts
+  write_parquet(tmp_path / "a.parquet", {"text": column, "label": [1, 2, 3]}, rows=2)
+  no_rows = pyarrow.table({"text": column[:0], "label": pyarrow.array([], "int64")})
+  with pyarrow.parquet.ParquetWriter(tmp_path / "b.parquet", no_rows.schema) as writer:
+    writer.write_table(no_rows)  # a row group without rows, as Spark writes
+  write_parquet(tmp_path / "c.parquet", {"text": [None, None]})
+  assert list(documents(str(tmp_path))) == ["a", "b"]
+  assert list(read_usable(str(tmp_path / "b.parquet"), ("text",), "label")) == []
+  (tmp_path / "folder.parquet").mkdir()  # as Spark writes
+  for name in ("a", "b"):
+    (tmp_path / f"{name}.parquet").rename(tmp_path / "folder.parquet" / f"{name}.parquet")
+  first, null, last = read_usable(str(tmp_path / "folder.parquet"), ("text",), "label")
+  assert (first.texts, first.label, last.texts, last.label) == (("a",), "1", ("b",), "3")
+  assert "folder.parquet:2: column 'text' should be text, not null" in str(null)
+
+
+def test_a_table_of_another_name(tmp_path):
+  day = datetime.date(2020, 1, 2)
+  columns = {"text": ["a", "b"], "day": [day, None], "label": ["x", "y"], "more": [[1.5], []]}
+  path = write_parquet(tmp_path / "a.tsv", columns)
+  with pytest.warns(UserWarning, match=r"a\.tsv: is read as Parquet"):
+    first, second = read_cells(path, ("text",))
+    assert list(documents(path)) == ["a", "b"]
+  assert first == {"text": "a", "day": "2020-01-02", "label": "x", "more": [1.5]}
+  assert second == {"text": "b", "day": None, "label": "y", "more": []}
+  with pytest.raises(InputError, match=r"gone\.parquet: No such file"):
+    column_names(str(tmp_path / "gone.parquet"))
 
 
 def test_damaged_parquet_names_the_row_group(tmp_path):

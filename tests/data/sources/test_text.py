@@ -4,7 +4,7 @@ import gzip
 
 import pytest
 
-from gpt_jax.data.sources import text
+from gpt_jax.data.sources import text, utf8
 from gpt_jax.data.sources.source import documents
 from gpt_jax.errors import InputError
 
@@ -20,9 +20,11 @@ def test_invalid_utf8_names_the_byte(tmp_path, monkeypatch, before, block_size):
     list(documents(str(tmp_path / "old.txt")))
 
 
-def test_utf16_is_recognized(tmp_path):
-  (tmp_path / "wide.txt").write_bytes("some text".encode("utf-16"))
-  with pytest.raises(InputError, match=r"not UTF-8 at byte 0;.*iconv -f UTF-16"):
+def test_utf16_is_read(tmp_path, monkeypatch):
+  (tmp_path / "wide.txt").write_bytes("some größer text".encode("utf-16"))
+  assert list(documents(str(tmp_path / "wide.txt"))) == ["some größer text"]
+  monkeypatch.setattr(utf8, "_MAX_UTF16", 20)
+  with pytest.raises(InputError, match="UTF-16 of more than 20 bytes"):
     list(documents(str(tmp_path / "wide.txt")))
 
 

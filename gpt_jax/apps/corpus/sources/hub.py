@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from gpt_jax.apps.corpus.sources import parquet
 from gpt_jax.data.sources import jsonl, table, text
+from gpt_jax.data.sources.source import chunked_documents
 from gpt_jax.errors import InputError, Unavailable
 from gpt_jax.packages import require
 
@@ -20,7 +21,6 @@ FOLDER_SUFFIXES = None  # these are not files of this machine
 _PREFIX = "hf://"
 # The Hub's own branches have slashes: refs/convert/parquet has any data set as Parquet.
 _NAME = re.compile(r"([^/@]+/[^/@]+)(?:@(refs/(?:convert|pr)/[^/]+|[^/]+))?(?:/(.*))?", re.DOTALL)
-_READERS = (jsonl, parquet, table, text)
 _SUFFIXES = (
   *jsonl.FOLDER_SUFFIXES,
   *parquet.FOLDER_SUFFIXES,
@@ -48,7 +48,9 @@ def files(name: str) -> list[str]:
     chosen = [path for path in paths if fnmatch.fnmatchcase(path, place.path)]
   else:
     folder = f"{place.path.rstrip('/')}/" if place.path else ""
-    chosen = [path for path in paths if path.startswith(folder) and path.endswith(_SUFFIXES)]
+    chosen = [
+      path for path in paths if path.startswith(folder) and path.lower().endswith(_SUFFIXES)
+    ]
   if not chosen:
     shown = ", ".join(paths[:5])
     raise InputError(f"{name}: no file of text matches; the data set has {shown or 'no files'}")
@@ -64,8 +66,7 @@ def documents(name: str, field: str) -> Iterator[Iterable[str]]:
     )
   except Exception as error:
     raise _fault(name, error) from error
-  reader = next((reader for reader in _READERS if reader.reads(place.path)), text)
-  yield from reader.documents(path, field)
+  yield from chunked_documents(path, field)
 
 
 class _Place(NamedTuple):

@@ -1,4 +1,6 @@
-"""Parquet: one document per row, the text of one column, in memory bounded by its largest page.
+"""Parquet: one document per row, the text of one column, or rows with all columns.
+
+It is read in memory bounded by the largest page.
 
 A page may hold any number of rows, and a dictionary's page one text for all of them. So the sizes
 of the pages are read first, from their headers, and only so many rows are decoded at a time that
@@ -10,14 +12,17 @@ aborts the process where it gives some damaged ones of columns.
 import contextlib
 import importlib
 import io
+import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from gpt_jax.data.file_kinds import PARQUET, kind_by_name
 from gpt_jax.errors import InputError
 from gpt_jax.files import open_regular
 from gpt_jax.packages import require
 from gpt_jax.suggestions import did_you_mean
 
+FORMATS = (PARQUET,)
 USAGE = "Parquet (.parquet)"
 FOLDER_SUFFIXES = (".parquet",)
 ROWS = 1024  # decoded at a time, at most
@@ -26,18 +31,31 @@ MAX_CELL = 16 << 20  # bytes of text, five times "War and Peace"
 # Bytes when decompressed, of which Arrow takes five times as much for a dictionary. Writers aim at
 # 1 MiB, but look at the size after each 1,024 rows only.
 MAX_PAGE = 128 << 20
-# The numbers of the fields that are read: row groups; columns; metadata; path, size, first page,
-# dictionary.
-_FILE_FIELDS: dict[int, dict] = {4: {1: {3: {3: {}, 7: {}, 9: {}, 11: {}}}}}
+# The numbers of the fields that are read: row groups; columns and number of rows; metadata; path,
+# size, first page, dictionary.
+_FILE_FIELDS: dict[int, dict] = {4: {1: {3: {3: {}, 7: {}, 9: {}, 11: {}}}, 3: {}}}
 _PAGE_FIELDS: dict[int, dict] = {2: {}, 3: {}}  # size when decompressed, and when not
 _BAD_HEADER = (RecursionError, OverflowError, LookupError, TypeError)  # beside ValueError
 
 
 def reads(name: str) -> bool:
-  return name.endswith(FOLDER_SUFFIXES)
+  return kind_by_name(name).format == PARQUET
 
 
 def documents(name: str, field: str) -> Iterator[Iterable[str]]:
+  """The texts of a column; "" where one is null."""
+  for text in _rows(name, field):
+    yield [text]
+
+
+def typed_rows(name: str) -> Iterator[dict[str, Any]]:
+  """Rows with all columns; other values than text, numbers, lists and None as text."""
+  for row in _rows(name, None):
+    yield json.loads(json.dumps(row, default=str))
+
+
+def _rows(name: str, field: str | None) -> Iterator[Any]:
+  """The text of a column in each row; None: a dict of all columns."""
   require("pyarrow.parquet", f"{name}:", "pyarrow")
   pyarrow = importlib.import_module("pyarrow")
   with contextlib.ExitStack() as open_files:
@@ -50,7 +68,7 @@ def documents(name: str, field: str) -> Iterator[Iterable[str]]:
       chunks = _chunks(stored, field)
     except (OSError, ValueError, *_BAD_HEADER, pyarrow.ArrowException) as error:
       raise InputError(f"{name}: cannot be read ({_line(error)})") from error
-    _check_column(name, file.schema_arrow, field, pyarrow)
+    _check_columns(name, file.schema_arrow, field, pyarrow)
     for group in range(file.num_row_groups):
       row = 0
       try:
@@ -61,9 +79,11 @@ def documents(name: str, field: str) -> Iterator[Iterable[str]]:
             f"{MAX_PAGE:,}; write the file with fewer rows in a row group"
           )
         rows = min(ROWS, max(1, BATCH_BYTES // max(1, largest)))
-        for batch in file.iter_batches(rows, row_groups=[group], columns=[field]):
-          for text in batch.column(0):
-            yield [_text(text, f"{name}: row group {group}, row {row}")]
+        columns = None if field is None else [field]
+        for batch in file.iter_batches(rows, row_groups=[group], columns=columns):
+          for value in batch.to_pylist() if field is None else batch.column(0):
+            where = f"{name}: row group {group}, row {row}"
+            yield value if field is None else _text(value, where)
             row += 1
       except InputError:
         raise
@@ -73,8 +93,12 @@ def documents(name: str, field: str) -> Iterator[Iterable[str]]:
         ) from error
 
 
-def _check_column(name: str, schema: Any, field: str, pyarrow: Any) -> None:
-  """Raises InputError unless there is such a column of text, and one only."""
+def _check_columns(name: str, schema: Any, field: str | None, pyarrow: Any) -> None:
+  """Raises InputError unless there is such a column of text, and one only; None: all columns."""
+  if field is None:
+    if len(set(schema.names)) < len(schema.names):
+      raise InputError(f"{name}: two columns of one name ({', '.join(map(repr, schema.names))})")
+    return
   if schema.names.count(field) != 1:
     fault = "more than one" if field in schema.names else "no"
     guess = "" if field in schema.names else did_you_mean(field, schema.names)
@@ -86,16 +110,18 @@ def _check_column(name: str, schema: Any, field: str, pyarrow: Any) -> None:
   kind = schema.field(field).type
   if pyarrow.types.is_dictionary(kind):
     kind = kind.value_type
-  if not (pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)):
+  # Of type null are columns of parts without any text.
+  kinds = ("is_string", "is_large_string", "is_string_view", "is_null")
+  if not any(getattr(pyarrow.types, is_kind)(kind) for is_kind in kinds):
     raise InputError(
       f"{name}: column {field!r} holds {kind}, not text; name another with text_column=NAME"
     )
 
 
 def _text(scalar: Any, where: str) -> str:
-  """The text of a cell. Raises InputError if it is null or too long, UnicodeDecodeError."""
+  """The text of a cell, "" if it is null. Raises InputError if too long, UnicodeDecodeError."""
   if not scalar.is_valid:
-    raise InputError(f"{where}: no text (null)")
+    return ""
   while not hasattr(scalar, "as_buffer"):  # of a dictionary
     scalar = scalar.value
   if (size := scalar.as_buffer().size) > MAX_CELL:
@@ -103,8 +129,8 @@ def _text(scalar: Any, where: str) -> str:
   return scalar.as_py()
 
 
-def _chunks(file: io.BufferedIOBase, field: str) -> list[list[tuple[int, int]]]:
-  """(begin, end) of the pages of a column in each row group; of several where nested."""
+def _chunks(file: io.BufferedIOBase, field: str | None) -> list[list[tuple[int, int]]]:
+  """(begin, end) of the pages of a column, or of all, in each row group; none without rows."""
   # The end of a file: its metadata, their length in 4 bytes, and "PAR1".
   file.seek(-8, io.SEEK_END)
   length = int.from_bytes(file.read(4), "little")
@@ -114,7 +140,7 @@ def _chunks(file: io.BufferedIOBase, field: str) -> list[list[tuple[int, int]]]:
     chunks = []
     for column in group[1]:
       path, size, begin = (column[3][number] for number in (3, 7, 9))
-      if b".".join(path) == field.encode():
+      if group[3] and (field is None or b".".join(path) == field.encode()):
         # 9 is the first page of data; a dictionary's page, 11, is before it.
         begin = min(begin, column[3].get(11) or begin)
         chunks.append((begin, begin + size))

@@ -1,0 +1,227 @@
+"""What a file of texts or rows is, by its name and its content, and the tables that we write.
+
+CSV is that of RFC 4180. Tab-separated files have no quoting, as GLUE's, where a quotation mark is a
+character like any other, unless the whole file is quoted as pandas, R or `write_table` do it.
+"""
+
+import contextlib
+import csv
+import os
+import re
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import IO, Any, NamedTuple
+
+from gpt_jax.data.sources.utf8 import MAX_LINE, lines, open_bytes, without_compression
+from gpt_jax.errors import InputError
+from gpt_jax.files import parse_json
+
+TEXT, TABLE, PARQUET = "text", "a table", "Parquet"
+JSON_LINES, JSON_ARRAY = "JSON lines", "a JSON array"
+DOUBLED, ESCAPED = '""', '\\"'  # a quotation mark within a quoted cell
+DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+_HEAD, _ROWS = 1 << 18, 1000  # bytes by which a file is recognized, rows by which a delimiter is
+_QUOTED = r'"[^"]*(?:""[^"]*)*"'
+_QUOTED_ROW = re.compile(rf'(?:{_QUOTED}|[^"\t]*)(?:\t(?:{_QUOTED}|[^"\t]*))*')
+
+
+class FileKind(NamedTuple):
+  """What a file is.
+
+  Attributes:
+    format: TEXT, JSON_LINES, JSON_ARRAY, TABLE or PARQUET.
+    delimiter: between the cells of a table.
+    quote: DOUBLED or ESCAPED if the cells of a table may be in quotation marks; "": they are not.
+  """
+
+  format: str
+  delimiter: str = ""
+  quote: str = ""
+
+
+_KINDS = {
+  ".tsv": FileKind(TABLE, "\t"),
+  ".csv": FileKind(TABLE, ",", DOUBLED),
+  **dict.fromkeys((".jsonl", ".ndjson", ".json"), FileKind(JSON_LINES)),
+  ".parquet": FileKind(PARQUET),
+}
+TABLE_SUFFIXES = tuple(_KINDS)
+
+
+def kind_by_name(path: str) -> FileKind:
+  """What the suffix says, in any case of letters; TEXT if it says nothing."""
+  return _KINDS.get(os.path.splitext(without_compression(path))[1].lower(), FileKind(TEXT))
+
+
+def file_kind(path: str) -> FileKind:
+  """What a file is; warns where its name says something else. Raises InputError, see open_bytes."""
+  named = kind_by_name(path)
+  if named.format == PARQUET:
+    return named
+  with open_bytes(path) as file:
+    head = file.read(_HEAD)
+    if head.lstrip()[:1] == b"{" and b"\n" not in head:  # a long document in the first line
+      head += file.readline(MAX_LINE)
+
+  def all_lines() -> Iterator[str]:
+    with open_bytes(path) as file:
+      yield from (line for _, line in lines(file, path))
+
+  if head.startswith(b"PAR1"):
+    return tell(path, named, FileKind(PARQUET))
+  # What is not UTF-8 is refused by the reader, which knows the place.
+  return tell(path, named, recognize(named, head.decode("utf-8-sig", "replace"), all_lines))
+
+
+def recognize(named: FileKind, head: str, all_lines: Callable[[], Iterable[str]]) -> FileKind:
+  """The kind of a file by its content.
+
+  Args:
+    named: what it is unless the content says otherwise.
+    head: the text of the file, or the begin of it.
+    all_lines: gives all lines, with their ends.
+  """
+  if re.match(r'\s*\[\s*\{\s*["}]', head):
+    return FileKind(JSON_ARRAY)
+  if named.format == JSON_LINES or _begins_with_object(head):
+    return FileKind(JSON_LINES)
+  if named.format != TABLE:
+    return named
+  delimiter = _delimiter(head, named)
+  if delimiter != named.delimiter:
+    return FileKind(TABLE, delimiter, DOUBLED)
+  for quote in () if named.quote else (DOUBLED, ESCAPED):
+    if (quote == DOUBLED or quote in head) and _is_quoted(_with_doubled(all_lines(), quote)):
+      return FileKind(TABLE, delimiter, quote)
+  return named
+
+
+def tell(path: str, named: FileKind, kind: FileKind) -> FileKind:
+  """The kind; warns if the name says something else."""
+  what = kind.format
+  if kind.format == TABLE:
+    what = f"a table with {DELIMITERS[kind.delimiter]} between its columns"
+    if kind.delimiter == named.delimiter:
+      what += ", whose cells are without the quotation marks around them"
+  if kind != named and (named.format, what) != (JSON_LINES, JSON_ARRAY):
+    warnings.warn(f"{path}: is read as {what}, by its content", stacklevel=2)
+  return kind
+
+
+def _begins_with_object(head: str) -> bool:
+  first = next((line for line in split_lines(head) if line.strip()), "")
+  with contextlib.suppress(ValueError):
+    return first.lstrip()[:1] == "{" and bool(parse_json(first))
+  return False
+
+
+def split_lines(text: str) -> Iterator[str]:
+  """The lines of a text, with their ends. Not splitlines(): sentences may have U+2028."""
+  begin = 0
+  while begin < len(text):
+    end = text.find("\n", begin) + 1 or len(text)
+    yield text[begin:end]
+    begin = end
+
+
+def _delimiter(head: str, named: FileKind) -> str:
+  """What is between the columns that the first line names, and between those of most rows."""
+  rows = list(islice((line for line in split_lines(head) if line.strip()), _ROWS))
+  kinds = [named, *(FileKind(TABLE, mark, DOUBLED) for mark in (named.delimiter, *DELIMITERS))]
+  for kind in kinds:
+    sizes = []
+    with contextlib.suppress(csv.Error):  # the reader names the row
+      quoting: Any = csv.QUOTE_MINIMAL if kind.quote else csv.QUOTE_NONE
+      for cells in csv.reader(rows, delimiter=kind.delimiter, quoting=quoting):
+        sizes.append(len(cells))
+    # A table of one column has any of these marks in its texts.
+    if sizes and sizes[0] > 1 and 2 * sizes.count(sizes[0]) > len(sizes):
+      return kind.delimiter
+  return named.delimiter
+
+
+def _with_doubled(all_lines: Iterable[str], quote: str) -> Iterable[str]:
+  """Lines in which a quotation mark within a quoted cell is doubled."""
+  return (line if quote == DOUBLED else line.replace(quote, DOUBLED) for line in all_lines)
+
+
+def _is_quoted(all_lines: Iterable[str]) -> bool:
+  """Whether all quotation marks of a tab-separated file are those of CSV.
+
+  Each begins or ends a cell, or is doubled within one. And there is evidence, as sentences may be
+  in quotes, or begin one that a later line ends: quotes around the names of the columns, doubled
+  ones, or more rows with as many columns as the first.
+  """
+  row, is_open, doubled, names_quoted = "", False, False, False
+  width = faults = plain_faults = 0  # columns of the first row; rows and lines with others
+  for line in all_lines:
+    if not row and not line.strip():
+      continue
+    row += line
+    plain_faults += width not in (0, line.count("\t") + 1)
+    is_open ^= line.count('"') % 2 == 1
+    if is_open and len(row) <= MAX_LINE:
+      continue
+    row = row.removesuffix("\n").removesuffix("\r")
+    if not _QUOTED_ROW.fullmatch(row):
+      return False
+    doubled |= any('"' in cell[1:-1] for cell in re.findall(_QUOTED, row))
+    columns = re.sub(_QUOTED, "", row).count("\t") + 1
+    if not width:
+      width, names_quoted = columns, '"' in row
+    faults += columns != width
+    row = ""
+  has_evidence = names_quoted or (doubled and faults <= plain_faults) or faults < plain_faults
+  return has_evidence and not is_open
+
+
+def table_rows(
+  all_lines: Iterable[str], kind: FileKind, path: str
+) -> Iterator[tuple[int, list[str]]]:
+  """(first line, cells) of each row of a table; a quoted cell may have lines of its own.
+
+  Args:
+    all_lines: with their ends.
+
+  Raises:
+    InputError: a quoted cell does not end.
+  """
+  if not kind.quote:
+    for number, line in enumerate(all_lines, 1):
+      yield number, line.removesuffix("\n").removesuffix("\r").split(kind.delimiter)
+    return
+  csv.field_size_limit(2**31 - 1)  # of the whole process; a cell may hold a whole document
+  doubled = _with_doubled(all_lines, kind.quote)
+  reader = csv.reader(doubled, delimiter=kind.delimiter, strict=True)
+  begin = 1
+  try:
+    for cells in reader:
+      yield begin, cells
+      begin = reader.line_num + 1
+  except csv.Error as error:
+    fault = f"not CSV with {DELIMITERS[kind.delimiter]}: {error}"
+    raise InputError(f"{path}:{begin}: {fault}") from error
+
+
+def write_table(file: IO[str], rows: Iterable[Sequence[object]], delimiter: str = ",") -> None:
+  """Writes rows, of which the first names the columns, so that the readers give the same cells.
+
+  None is an empty cell; half of a surrogate pair, which is no Unicode, becomes "?".
+  """
+  # Not csv.writer: before Python 3.13 it leaves a cell with "\r" without quotes.
+  special = re.compile(rf'["\r\n{delimiter}]|^\ufeff')
+  texts = [[_text(cell) for cell in row] for row in rows]
+  # The quotes of the first line say that those of other lines are no text, see _is_quoted.
+  is_quoted = delimiter == "\t" and any(special.search(cell) for row in texts for cell in row)
+  for row in texts:
+    cells = (
+      f'"{cell.replace(chr(34), DOUBLED)}"' if is_quoted or special.search(cell) else cell
+      for cell in row
+    )
+    file.write(delimiter.join(cells) + "\n")
+    is_quoted = False
+
+
+def _text(cell: object) -> str:
+  return "" if cell is None else str(cell).encode("utf-8", "replace").decode()

@@ -1,0 +1,228 @@
+"""What files are taken for, and that tables are read as they were written."""
+
+import csv
+import gzip
+import io
+import json
+import warnings
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from gpt_jax.data.file_kinds import write_table
+from gpt_jax.data.sources.source import documents, find_all
+from gpt_jax.data.sources.table import table_rows
+from gpt_jax.errors import InputError
+from gpt_jax.files import split_names
+from gpt_jax.tasks.readers import Row, column_names, has_header, read_cells, read_table, read_usable
+
+ROWS = [("She said, hi", "good"), ("Then; a lamp", "bad"), ("It broke", "good")]
+NASTY = st.text(st.sampled_from("ab \"\t\n\r,;|#\\'{[\u2028\x1c\x85\ufeff\xa0é"), max_size=6)
+FEW = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def written(path, content):
+  path.write_bytes(content if isinstance(content, bytes) else content.encode())
+  return str(path)
+
+
+def usable(path, columns=("text",), label="label"):
+  rows = list(read_usable(path, columns, label))
+  return [(*row.texts, row.label) if isinstance(row, Row) else str(row) for row in rows]
+
+
+def as_table(rows, names=("text", "label"), **options):
+  file = io.StringIO()
+  csv.writer(file, lineterminator="\n", **options).writerows([names, *rows])
+  return file.getvalue()
+
+
+def as_json(rows):
+  return [dict(zip(("text", "label"), row, strict=True)) for row in rows]
+
+
+JSON_LINES = "".join(json.dumps(row) + "\n" for row in as_json(ROWS))
+QUOTED = as_table([('a "b" c', "x"), ("d", "y")], delimiter="\t")
+
+
+@pytest.mark.filterwarnings("ignore:.* is read as ")
+@given(
+  table=st.integers(1, 3).flatmap(
+    lambda width: st.lists(st.lists(NASTY, min_size=width, max_size=width), max_size=4)
+  ),
+  suffix=st.sampled_from([".tsv", ".csv", ".TSV", ".csv.gz", ".utf16.tsv"]),
+)
+@FEW
+def test_tables_are_read_as_they_were_written(tmp_path, table, suffix):
+  rows = [row for row in table if any(map(str.strip, row))]  # blank rows are none
+  assume(rows)
+  names = ["text", "b,c", 'd "e"'][: len(rows[0])]
+  file = io.StringIO()
+  write_table(file, [names, *rows], "," if ".csv" in suffix else "\t")
+  content = file.getvalue().encode("utf-16" if "utf16" in suffix else "utf-8")
+  path = tmp_path / f"a{suffix}"
+  path.write_bytes(gzip.compress(content) if suffix.endswith(".gz") else content)
+  expected = [dict(zip(names, row, strict=True)) for row in rows]
+  assert list(read_cells(str(path), ())) == expected
+  assert [cells for _, cells in table_rows(str(path))] == [names, *rows]
+  assert has_header(str(path), ["text"])
+
+
+@given(st.lists(st.tuples(*[st.text('a ",\r\u2028', min_size=1, max_size=5)] * 2), min_size=1))
+@FEW
+def test_quotation_marks_of_sentences_stay(tmp_path, rows):
+  assume(
+    all(cell.strip() and '""' not in cell and cell[-1] != "\r" for row in rows for cell in row)
+  )
+  path = written(tmp_path / "a.tsv", "text\tlabel\n" + "".join(f"{a}\t{b}\n" for a, b in rows))
+  assert usable(path) == rows
+  assert [tuple(cells) for _, cells in table_rows(path)][1:] == rows
+
+
+def test_a_quotation_over_two_sentences_is_no_cell(tmp_path):
+  rows = [("1", '"I came home'), ("0", 'and left"'), ("1", '"All of it."')]
+  path = written(tmp_path / "a.tsv", "label\ttext\n" + "".join(f"{a}\t{b}\n" for a, b in rows))
+  assert usable(path) == [(text, label) for label, text in rows]
+
+
+@pytest.mark.parametrize(
+  "content, rows",
+  [
+    (QUOTED, [('a "b" c', "x"), ("d", "y")]),
+    (as_table([("a\tb", "x"), ("c\nd", "y")], delimiter="\t"), [("a\tb", "x"), ("c\nd", "y")]),
+    (as_table([("a", "x")], delimiter="\t", quoting=csv.QUOTE_ALL), [("a", "x")]),
+    # As R's write.table, and one row that somebody added.
+    ('"text"\t"label"\n"say \\"a\\""\t"x"\nb\n', [('say "a"', "x"), "3: 1 column, but"]),
+  ],
+)
+def test_a_quoted_tsv_is_read_without_its_quotes(tmp_path, content, rows):
+  path = written(tmp_path / "a.tsv", content)
+  with pytest.warns(UserWarning, match=r"a\.tsv: is read as a table with tabs .*quotation marks"):
+    found = usable(path)
+  assert len(found) == len(rows)
+  for row, expected in zip(found, rows, strict=True):
+    assert expected in row if isinstance(expected, str) else row == expected
+  # The official files of tasks are what their names say.
+  plain = list(read_table(written(tmp_path / "b.tsv", QUOTED), ("text",), "label"))
+  assert plain[0].texts == ('"a ""b"" c"',)
+
+
+@pytest.mark.parametrize(
+  "name, content, told",
+  [
+    ("a.ndjson", JSON_LINES, ""),
+    ("A.JSONL", JSON_LINES, ""),
+    ("a.txt", JSON_LINES, "JSON lines"),
+    ("a.csv", JSON_LINES, "JSON lines"),
+    ("a.jsonl.gz", gzip.compress(JSON_LINES.encode()), ""),
+    ("a.json", json.dumps(as_json(ROWS)), ""),
+    ("a.json", json.dumps(as_json(ROWS), indent=1), ""),
+    ("a.txt", json.dumps(as_json(ROWS)), "a JSON array"),
+    ("A.CSV", as_table(ROWS), ""),
+    ("a.csv.gz", gzip.compress(as_table(ROWS).encode()), ""),
+    ("a.csv", as_table(ROWS, delimiter=";"), "a table with semicolons"),
+    ("a.csv", as_table(ROWS, delimiter="\t"), "a table with tabs"),
+    ("A.TSV", as_table(ROWS, delimiter="\t"), ""),
+    ("a.tsv", as_table(ROWS), "a table with commas"),
+    ("a.tsv", as_table(ROWS, delimiter="\t").encode("utf-16"), ""),
+    (
+      "a.csv",
+      as_table(ROWS, delimiter=";").encode("utf-16-be").join([b"\xfe\xff", b""]),
+      "a table",
+    ),
+  ],
+)
+def test_rows_and_documents_of_any_name(tmp_path, name, content, told):
+  path = written(tmp_path / name, content)
+  with warnings.catch_warnings(record=True) as shown:
+    warnings.simplefilter("always")
+    assert usable(path) == ROWS
+    assert column_names(path) == ["text", "label"]
+    assert list(documents(path)) == [text for text, _ in ROWS]
+  assert {str(one.message).split(" is read as ")[0] for one in shown} == (
+    {f"{path}:"} if told else set()
+  )
+  assert all(told in str(one.message) for one in shown)
+
+
+@pytest.mark.parametrize(
+  "name, content, fault",
+  [
+    ("a.json", "[{]", r"a\.json:1: not JSON"),
+    ("a.json", '[{"text": "a"},', r"a\.json:1: not JSON"),
+    ("a.json", '[{"text": "a"}, 3]', None),
+    ("a.csv", "text\tlabel\n", "no rows"),
+    ("a.csv", 'text;label\na;"b" c\n', "a.csv:2: not CSV with semicolons"),
+    (
+      "a.tsv",
+      "text\tlabel\na\tb\tc\n",
+      "no rows that can be used: .*:2: 3 columns, but the header",
+    ),
+    ("a.tsv", "text\tlabel\n\xe9".encode("latin-1"), "a.tsv:2: not UTF-8"),
+    ("a.tsv", "text\tlabel".encode("utf-32"), "UTF-32"),
+    ("a.tsv", b"\xff\xfea\0\0\xd8", "not UTF-16"),
+  ],
+)
+@pytest.mark.filterwarnings("ignore:.* is read as ")
+def test_the_reason_of_a_refusal_is_told(tmp_path, name, content, fault):
+  path = written(tmp_path / name, content)
+  if fault is None:
+    assert usable(path, label=None) == [
+      ("a", None),
+      f"{path}:2: should be one JSON object per line",
+    ]
+    return
+  with pytest.raises(InputError, match=fault):
+    column_names(path)
+
+
+def test_texts_with_marks_have_no_header(tmp_path):
+  """One text a line is no table, whatever is in it."""
+  path = written(tmp_path / "a.tsv", '"Yes, sir"\n"No, sir"\n')
+  assert not has_header(path, ["text"])
+  assert list(read_cells(path, ["text"], header=False)) == [
+    {"text": '"Yes, sir"'},
+    {"text": '"No, sir"'},
+  ]
+  prose = written(tmp_path / "a.txt", "{ begins a block.\n[1] is a note; so is [2]\n")
+  assert list(documents(prose)) == ["{ begins a block.\n[1] is a note; so is [2]"]
+
+
+def test_what_is_no_unicode_is_written(tmp_path):
+  with open(tmp_path / "a.csv", "w", encoding="utf-8") as file:
+    write_table(file, [["text"], ["a\ud800b"], [None]])
+  assert list(read_cells(str(tmp_path / "a.csv"), ())) == [{"text": "a?b"}]
+
+
+def test_folders_have_files_of_any_case(tmp_path):
+  for name in ("a.TXT", "b.NDJSON", "c.txt"):
+    written(tmp_path / name, '{"text": "b"}\n' if "b" in name else name)
+  assert list(documents(str(tmp_path))) == ["a.TXT", "b", "c.txt"]
+
+
+def test_a_null_is_no_text(tmp_path):
+  path = written(tmp_path / "a.jsonl", '{"text": null}\n{"text": "b"}\n{"txt": null}\n')
+  rows = documents(path)
+  assert next(rows) == "b"
+  with pytest.raises(InputError, match=r"a\.jsonl:3: no text in field 'text'"):
+    next(rows)
+
+
+def test_paths_with_commas(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / "a, b").mkdir()
+  written(tmp_path / "a, b" / "my, text.txt", "one")
+  written(tmp_path / "c.txt", "two")
+  whole = "a, b/my, text.txt"
+  assert split_names(whole) == [whole]
+  assert split_names(f"c.txt, {whole},x,a, b/my*, c.txt") == [
+    "c.txt",
+    whole,
+    "x",
+    "a, b/my*",
+    "c.txt",
+  ]
+  assert split_names("a, b,embedded,gs://x/y") == ["a, b", "embedded", "gs://x/y"]
+  assert split_names("c.txt,,") == ["c.txt", "", ""]
+  assert [source.name for source in find_all(f"{whole},c.txt")] == [whole, "c.txt"]
