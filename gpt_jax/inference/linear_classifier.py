@@ -79,6 +79,19 @@ def fit_linear(
   return Linear(kernel, bias - mean @ kernel, inverse_penalty)
 
 
+def spread_classes(classes: np.ndarray, seed: int) -> np.ndarray:
+  """A random order of examples whose beginnings have their share of each class, and one example of
+  it if there are enough; int [N].
+  """
+  order = np.random.default_rng(seed).permutation(len(classes))
+  classes = classes[order]
+  positions = np.zeros(len(classes))
+  for of_class in (np.flatnonzero(classes == k) for k in np.unique(classes)):
+    # How far along its class an example is; the first of each class come before all others.
+    positions[of_class[1:]] = (np.arange(1, len(of_class)) + 0.5) / len(of_class)
+  return order[np.argsort(positions, kind="stable")]
+
+
 def fit_best_linear(
   train: tuple[Any, np.ndarray], dev: tuple[Any, np.ndarray], num_classes: int
 ) -> Linear:

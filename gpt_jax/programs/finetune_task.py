@@ -376,7 +376,7 @@ def trained_layers(
       phase has a cycle of the rate (fastai's train_clas.py). 0: each waits for its turn.
 
   Raises:
-    InputError: more layers than the trunk has.
+    InputError: more layers than the trunk has, or nothing that trains.
   """
   paths = list(paths)
   below = below_head(paths, trunk)
@@ -403,6 +403,8 @@ def trained_layers(
   if train_layers is None:
     return Layerwise(scale)
   frozen = [path for path in paths if below(path) > train_layers]
+  if len(frozen) == len(paths):  # of a model that writes text, whose head is in the trunk
+    raise InputError("train_layers=0: nothing trains, since the model has no head; use 1 or more")
   # Whole paths: a pattern that is part of another path would freeze that one as well.
   return Layerwise(scale, frozen=tuple(f"^{re.escape(path)}$" for path in frozen))
 
@@ -429,9 +431,11 @@ def parse_weights(items: Sequence[str], labels: Sequence[str]) -> tuple[float, .
   without items.
 
   Raises:
-    InputError: an unknown label, or a weight that is no finite number from 0.
+    InputError: an unknown label, a weight that is no finite number from 0, or none above 0.
   """
   given = dict(_parse_weight(item, labels) for item in items)
+  if given and not any(given.get(name, 1.0) for name in labels):
+    raise InputError("class_weights: all are 0, so that no label is learned; set one above 0")
   return tuple(given.get(name, 1.0) for name in labels) if given else ()
 
 

@@ -75,6 +75,7 @@ def pretrain_recipe(config: PretrainConfig, text: Text) -> Recipe:
   # The config with the vocabulary in it, which text_recipe has put there.
   config, spec, steps = recipe.config, recipe.spec, recipe.total_steps
   measure, entropies = make_measure(config, text, recipe.mesh), None
+  rows = text.windows(config, text.train, config.train.seed).spans_per_epoch
   if spec.predicts_tokens:
     entropies = text.train.unigram_entropy, text.held_out.unigram_entropy
   return dataclasses.replace(
@@ -88,7 +89,7 @@ def pretrain_recipe(config: PretrainConfig, text: Text) -> Recipe:
       "sequence_format": config.objective.format,
     },
     evaluation=Evaluation(measure, "valid_loss", "min", hooks.every(config.train.evaluate_every)),
-    baselines=Baselines(entropies, spec.token_metric),
+    baselines=Baselines(entropies, spec.token_metric, rows),
     can_grow=True,
     summary=describe(config, text, steps),
     first_hooks=lambda: warn_when_stuck(config, spec, text.train, steps),

@@ -28,7 +28,7 @@ class TrainConfig(Config):
   """Length of a run, and how often it logs, evaluates and saves."""
 
   steps: int = option(0, "updates; 0 if epochs is set", unit="steps", low=0)
-  epochs: int = option(0, "passes over the data; 0 if steps is set", low=0)
+  epochs: int = option(0, "passes over the data; 0 if steps is set", low=0, high=10**6)
   seed: int = option(0, "random seed of initialization, batches and dropout", low=0, high=2**32 - 1)
   microbatches: int = option(
     0,

@@ -19,16 +19,18 @@ _MAX_STARTS = 1000  # a run that is restarted for ever keeps the first and the l
 
 
 class Baselines(NamedTuple):
-  """Reference values for a loss per token, in nats: a model that has learned only word frequencies
-  stays at the entropies.
+  """Reference values of a run. For a loss per token, in nats: a model that has learned only word
+  frequencies stays at the entropies.
 
   Attributes:
     entropies: unigram entropies of training and held-out text; None: no token is predicted.
     metric: the name of the loss per token, see ModelConfig.token_metric.
+    rows_per_epoch: of the training text, some of them padded; 0: no text is read.
   """
 
   entropies: tuple[float, float] | None = None
   metric: str = "loss"
+  rows_per_epoch: int = 0
 
 
 def write_plan(
@@ -51,6 +53,7 @@ def write_plan(
     "unigram_entropy": of_train,
     "held_out_entropy": of_held_out,
     "token_metric": baselines.metric,
+    "rows_per_epoch": baselines.rows_per_epoch,
     "devices": f"{jax.device_count()} x {', '.join(kinds)}",
     "processes": jax.process_count(),
     "jax": jax.__version__,

@@ -209,7 +209,7 @@ class Reporter:
     self, values: Mapping[str, float], tokens_per_second: float, mfu: float | None = None
   ) -> list[str]:
     parts = []
-    entropies, metric = self._baselines
+    entropies, metric = self._baselines.entropies, self._baselines.metric
     for name in dict.fromkeys(("loss", metric)):
       if name not in values:
         continue

@@ -9,9 +9,9 @@ from sklearn.metrics import f1_score
 from sklearn.preprocessing import StandardScaler
 
 from gpt_jax.apps.label.label_errors import margins
-from gpt_jax.apps.label.learning_curve import gain_of_doubling, outlook
+from gpt_jax.apps.label.learning_curve import curve_of, gain_of_doubling, outlook
 from gpt_jax.inference.intervals import bootstrap_macro_f1, paired_interval
-from gpt_jax.inference.linear_classifier import fit_linear, fit_tfidf
+from gpt_jax.inference.linear_classifier import fit_linear, fit_tfidf, spread_classes
 
 pytestmark = pytest.mark.app
 
@@ -31,6 +31,25 @@ def test_probabilities_are_those_of_scikit_learn(examples, num_classes):
   theirs = LogisticRegression(C=1.0, max_iter=300, tol=1e-3).fit(scaled, classes)
   ours = fit_linear(features, classes, num_classes, 1.0)(features)
   np.testing.assert_allclose(ours, theirs.predict_proba(scaled), atol=1e-6)
+
+
+@pytest.mark.parametrize("count", [4, 7, 20, 60])
+def test_the_beginning_of_an_order_has_its_share_of_each_class(count):
+  alternating = np.tile([0, 1], 50)
+  order = spread_classes(alternating, 3)
+  assert sorted(order) == list(range(100))
+  chosen = np.bincount(alternating[order[:count]])
+  assert abs(chosen[0] - chosen[1]) <= 2
+  rare = np.repeat([0, 1, 2], [97, 2, 1])
+  assert {*rare[spread_classes(rare, 3)[:3]]} == {0, 1, 2}
+
+
+def test_every_point_of_a_learning_curve_has_all_classes():
+  classes = np.repeat([0, 1], [190, 10])
+  features = np.eye(2)[classes]  # one example of each class is enough
+  for seed in range(5):
+    curve = curve_of((features, classes), (np.eye(2), np.arange(2)), 2, 100.0, seed)
+    assert curve == [1.0] * 5
 
 
 def test_a_class_without_examples_gets_no_probability(examples):

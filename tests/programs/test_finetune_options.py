@@ -26,7 +26,13 @@ from gpt_jax.programs import finetune_evaluations as result_files
 from gpt_jax.programs.finetune import FinetuneConfig
 from gpt_jax.programs.finetune_evaluations import warn_of_majority
 from gpt_jax.programs.finetune_start import load_start
-from gpt_jax.programs.finetune_task import balanced_weights, check_options, head_of, load_task
+from gpt_jax.programs.finetune_task import (
+  balanced_weights,
+  check_options,
+  head_of,
+  load_task,
+  parse_weights,
+)
 from gpt_jax.tasks.formats import GPTFormat
 from gpt_jax.tasks.packing import OrderedBatches
 from gpt_jax.tasks.task import BuiltinTask
@@ -243,6 +249,12 @@ def test_weights_of_some_labels(finetuned):
   assert (head["class_weights"], head["label_smoothing"]) == ([1.0, 3.0], 0.1)
   with pytest.raises(InputError, match="give each example one class, not for story-next"):
     check_options(config, BuiltinTask("story-next").build(""))
+
+
+def test_weights_that_leave_nothing_to_learn_are_refused():
+  assert parse_weights(["a=0"], ("a", "b")) == (0.0, 1.0)
+  with pytest.raises(InputError, match="class_weights: all are 0"):
+    parse_weights(["a=0", "b=0"], ("a", "b"))
 
 
 @pytest.mark.parametrize("weights", ["meow=3", "meows", "meows=-1", "meows=inf", "meows=x"])

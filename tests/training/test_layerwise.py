@@ -154,3 +154,8 @@ def test_rates_and_beginnings_by_layer():
 def test_more_layers_than_there_are_is_refused():
   with pytest.raises(InputError, match="train_layers=3: the model has 2 blocks"):
     trained_layers(PATHS, TRUNK, 3)
+
+
+def test_a_run_in_which_nothing_trains_is_refused():
+  with pytest.raises(InputError, match="train_layers=0: nothing trains, since the model has no"):
+    trained_layers(PATHS[1:], TRUNK, 0)

@@ -575,6 +575,8 @@ def test_when_hooks_are_due():
 def test_exactly_one_of_steps_and_epochs():
   assert TrainConfig(steps=7).total_steps(5) == 7
   assert TrainConfig(epochs=3).total_steps(5) == 15
+  with pytest.raises(InputError, match="epochs"):  # each of them is planned before the first step
+    TrainConfig(epochs=10**9)
   for config in (TrainConfig(), TrainConfig(steps=1, epochs=1)):
     with pytest.raises(InputError, match="exactly one of them must be above 0"):
       config.total_steps(5)

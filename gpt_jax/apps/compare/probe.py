@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from gpt_jax.batch import Rows
-from gpt_jax.inference.linear_classifier import fit_best_linear
+from gpt_jax.inference.linear_classifier import fit_best_linear, spread_classes
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.programs.finetune_start import load_start
@@ -18,7 +18,7 @@ from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import subset
 from gpt_jax.tasks.formats import RoBERTaFormat
 
-_PENALTY_SHARE = 5  # every fifth training example chooses the strength of the penalty
+_PENALTY_SHARE = 5  # a fifth of the training examples chooses the strength of the penalty
 
 
 def probe_start(config: FinetuneConfig, checkpoint: str, tokenizer: str) -> Start:
@@ -55,7 +55,9 @@ def probe_score(
     encoded = task.encode(chosen, *start.reads)
     features[split], labels[split] = probe_features(start, encoded), encoded.labels
   classes = labels["train"].argmax(axis=1)
-  chooses = np.arange(len(classes)) % _PENALTY_SHARE == 0
+  # By class: every fifth row may be of one class. The end of the order, so that rare ones train.
+  chooses = np.zeros(len(classes), bool)
+  chooses[spread_classes(classes, 0)[-len(classes) // _PENALTY_SHARE :]] = True
   linear = fit_best_linear(
     (features["train"][~chooses], classes[~chooses]),
     (features["train"][chooses], classes[chooses]),

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.inference.linear_classifier import fit_linear
+from gpt_jax.inference.linear_classifier import fit_linear, spread_classes
 
 SHARES = (0.1, 0.2, 0.4, 0.7, 1.0)
 _FLAT = 0.005  # a gain below this is not worth a promise
@@ -25,7 +25,7 @@ def curve_of(
 ) -> list[float]:
   """Accuracy on dev and test rows of logistic regressions on ever more training rows.
 
-  Each subset contains those before it.
+  Each subset contains those before it, and has its share of each class.
 
   Args:
     train, held_out: features [N, F] and classes [N].
@@ -33,7 +33,7 @@ def curve_of(
     seed: of the subsets.
   """
   features, classes = train
-  order = np.random.default_rng(seed).permutation(len(classes))
+  order = spread_classes(classes, seed)
   accuracies = []
   for size in subset_sizes(len(classes)):
     part = np.sort(order[:size])

@@ -209,12 +209,14 @@ def _amounts(run: Record) -> list[tuple[str, str, str]]:
   windows = run.config.data
   if windows is not None and isinstance(data.get("train_tokens"), int):
     per_step = windows.batch_size * windows.length
-    tokens, epochs = done * per_step, done * per_step / max(1, data["train_tokens"])
+    # In rows, some of which are padded; runs of earlier versions counted tokens alone.
+    steps_per_epoch = run.rows_per_epoch / windows.batch_size
+    steps_per_epoch = steps_per_epoch or max(1, data["train_tokens"]) / per_step
     planned = f"of {short(total * per_step)} planned" if total else ""
-    passes = f"{total * per_step / max(1, data['train_tokens']):.2f}" if total else ""
+    passes = f"of {total / steps_per_epoch:.2f} planned" if total else ""
     return [
-      ("Tokens", short(tokens), planned),
-      ("Epochs", f"{epochs:.2f}", f"of {passes} planned" if passes else ""),
+      ("Tokens", short(done * per_step), planned),
+      ("Epochs", f"{done / steps_per_epoch:.2f}", passes),
     ]
   batch, examples = run.config.batch_size, _examples(data.get("train"))
   if not batch or not examples:

@@ -191,6 +191,12 @@ class Record:
     return float(value) if isinstance(value, (int, float)) and value > 0 else None
 
   @property
+  def rows_per_epoch(self) -> int:
+    """Rows that a pass over the training text has; 0 in runs of earlier versions."""
+    value = self.plan.get("rows_per_epoch")
+    return value if isinstance(value, int) and 0 < value < 1 << 62 else 0
+
+  @property
   def token_metric(self) -> str:
     """The training metric in nats per token; evaluations have it with valid_ in front."""
     return str(self.plan.get("token_metric", "loss"))

@@ -22,7 +22,7 @@ from gpt_jax.apps.report.record import read_run
 from gpt_jax.apps.report.status import ending
 from gpt_jax.config import from_json
 from gpt_jax.data.token_file import TokenFile
-from gpt_jax.data.windows import WindowsConfig
+from gpt_jax.data.windows import Windows, WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.files import with_checksum
 from gpt_jax.models.model import ModelConfig
@@ -206,6 +206,9 @@ def test_pretraining_ends_with_a_report(pretrained, prepared):
   assert commands[0] == f"python launch/generate.py --checkpoint={pretrained}/best --prompt=TEXT"
   assert "--config=finetune:TASK" in commands[1]  # as it is in a clone and where it is installed
   assert "6 of 6 planned" in page.text and "finished, 6 steps" in page.text
+  # In rows: those of short documents are padded, so that tokens would count too many passes.
+  passes = 6 * 8 / Windows(TokenFile(prepared, "train"), CONFIG.data).spans_per_epoch
+  assert f"Epochs {passes:.2f} of {passes:.2f} planned" in page.text
   for name in ("loss", "valid_loss"):
     assert chart.short(curve(str(pretrained), name)[1][-1]) in page.paragraphs
   best = min(curve(str(pretrained), "valid_loss")[1])
