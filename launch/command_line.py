@@ -317,7 +317,10 @@ def _out_of_memory(error: str) -> str:
   message, needed = "out of memory", re.search(r"allocat\w* ([\d.]+) ?([KMGTPE]i?B|bytes)", error)
   if needed:
     size, unit = needed.groups()
-    size = f"{float(size) / 1e9:.2f} GB" if unit == "bytes" else f"{size} {unit}"
+    if unit == "bytes":
+      unit, bytes_in = ("GB", 1e9) if float(size) >= 1e7 else ("KB", 1e3)
+      size = f"{float(size) / bytes_in:.2f}"
+    size = f"{size} {unit}"
     message = f"out of memory while allocating {size}"
   message += _memory_there()
   if "config" not in FLAGS:

@@ -6,6 +6,7 @@ import io
 import itertools
 import json
 import os
+import re
 import stat
 import sys
 import unicodedata
@@ -547,15 +548,27 @@ def _label_text(value: Any) -> str:
   return value if isinstance(value, str) else json.dumps(value)
 
 
+_WHOLE = re.compile(r"(-?[0-9]+)\.0*")  # not by float, for which long numbers of accounts are equal
+
+
 def label_form(label: str) -> str:
   """The same for labels that people take for one: of other case, spaces, Unicode form (NFC), or
   digits after the point (1 and 1.0).
   """
   text = " ".join(unicodedata.normalize("NFC", label).split()).casefold()
-  try:
-    return str(float(text))
-  except ValueError:
-    return text
+  number = _WHOLE.fullmatch(text)
+  return number[1] if number else text
+
+
+def as_known(label: str, known: Sequence[str]) -> str:
+  """The known label that is the same whole number, 1.0 for 1, if there is one; else `label`.
+
+  Checkpoints of earlier versions have the labels 0.0 and 1.0 of JSON, which are read as 0 and 1.
+  """
+  if label in known or not re.fullmatch(r"-?[0-9]+(\.0*)?", label):
+    return label
+  same = [other for other in known if label_form(other) == label_form(label)]
+  return same[0] if len(same) == 1 else label
 
 
 def of_form(label: str, known: Iterable[str]) -> str:

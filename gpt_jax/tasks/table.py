@@ -8,7 +8,7 @@ import itertools
 import os
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from gpt_jax import files
 from gpt_jax.config import Config, option, register
@@ -109,8 +109,13 @@ class TableTask(Config):
     0, "as dev_share, but hold out one of so many parts; set by folds; 0: none", low=0
   )
   fold: int = option(0, "the part that is held out, from 0; set by folds", low=0)
+  balanced_folds: bool = option(
+    True, "folds of as many texts each, with their share of each label; false: as before, by hash"
+  )
   skip_bad_rows: bool = option(False, "leave rows out that cannot be used, with a warning")
 
+  # In configs that were saved without them: a fold of an earlier run keeps its rows.
+  BEFORE: ClassVar = {"balanced_folds": False}
   has_folds = True  # a part of the training file can be held out
   writes_text = False
 
@@ -409,6 +414,8 @@ class TableTask(Config):
     if self.kind != "one_label":
       labels = dict.fromkeys(labels, "")
     draws = {text: _hash(text) for text in labels}
+    if self.folds and not self.balanced_folds:
+      return {text for text, draw in draws.items() if int(draw * self.folds) == self.fold}
     if self.folds:
       if len(labels) < self.folds:
         raise InputError(
@@ -452,7 +459,7 @@ def _tables_beside(path: str) -> list[str]:
 
 def _hash(texts: str) -> float:
   """A number from 0 to below 1."""
-  digest = hashlib.blake2b(texts.encode(), digest_size=6).digest()
+  digest = hashlib.blake2b(texts.encode(errors="surrogatepass"), digest_size=6).digest()
   return int.from_bytes(digest, "big") / 2**48  # exact in a float64
 
 

@@ -1,6 +1,8 @@
 """TableTask: a task on the user's own files."""
 
 import dataclasses
+import hashlib
+import json
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from gpt_jax.errors import InputError
 from gpt_jax.programs.config_files import override
 from gpt_jax.tasks import metrics
 from gpt_jax.tasks.metrics import CLASS_METRICS
-from gpt_jax.tasks.readers import Row, read_table
+from gpt_jax.tasks.readers import Row, label_form, read_table
 from gpt_jax.tasks.table import TableTask
 from gpt_jax.tasks.tagged_files import TaggedFiles
 
@@ -309,6 +311,9 @@ def test_labels_of_one_form_are_told(tmp_path, labels):
     with pytest.warns(UserWarning, match="differ only by case"):
       name.with_labels(str(tmp_path))
   task = TableTask(columns=("text",), label="label", labels=(labels[0], "other")).build("")
+  if labels == ("1", "1.0"):
+    assert task.example(Row(("a",), "1.0", "x:1")).label == (1.0, 0.0)
+    return
   with pytest.raises(InputError, match=f"it differs from {labels[0]!r} by its form alone"):
     task.example(Row(("a",), labels[1], "x:1"))
 
@@ -357,3 +362,64 @@ def test_bad_rows_may_be_left_out(tmp_path):
   with pytest.warns(UserWarning, match=r"left out: .*train\.csv: 4 rows cannot be used"):
     examples = task.examples(str(tmp_path), "train")
   assert [example.sequences[0][0] for example in examples] == ["fine", "good", "last"]
+
+
+# Earlier runs, and labels that only look alike.
+
+
+def write_rows(path, n=60):
+  rows = [f"row number {k}\t{'xy'[k % 2]}" for k in range(n)]
+  (path / "train.tsv").write_text("\n".join(["text\tlabel", *rows]))
+
+
+def parts(task, d):
+  return {e.sequences[0][0] for e in task.build(str(d)).examples(str(d), "dev")}
+
+
+def test_a_fold_of_an_earlier_run_keeps_its_rows(tmp_path):
+  write_rows(tmp_path)
+  task = TableTask(columns=("text",), label="label", labels=("x", "y"), folds=5, fold=1)
+  tree = {k: v for k, v in to_json(task).items() if k != "balanced_folds"}
+  old = from_json(tree)
+
+  def h(t):
+    return int.from_bytes(hashlib.blake2b(t.encode(), digest_size=6).digest(), "big") / 2**48
+
+  want = {f"row number {k}" for k in range(60) if int(h(f"row number {k}") * 5) == 1}
+  assert parts(old, tmp_path) == want
+  assert len(parts(task, tmp_path)) == 12
+  assert from_json(to_json(task)) == task and from_json(to_json(old)) == old
+
+
+def test_labels_of_json_floats_of_earlier_checkpoints_are_known(tmp_path):
+  (tmp_path / "dev.jsonl").write_text(
+    "".join(json.dumps({"text": "a", "label": value}) + "\n" for value in (0.0, 1.0, 1))
+  )
+  task = TableTask(dev="dev.jsonl", columns=("text",), label="label", labels=("0.0", "1.0")).build(
+    str(tmp_path)
+  )
+  assert [e.label for e in task.examples(str(tmp_path), "dev")] == [
+    (1.0, 0.0),
+    (0.0, 1.0),
+    (0.0, 1.0),
+  ]
+  many = TableTask(kind="multi_label", columns=("text",), label="label", labels=("1", "2")).build(
+    ""
+  )
+  assert many.example(Row(("a",), "1.0,2", "x:1")).label == (1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+  "a,b",
+  [("1234567890123456789", "1234567890123456788"), ("007", "7"), ("1_0", "10"), ("1e400", "inf")],
+)
+def test_different_numbers_are_of_different_form(a, b):
+  assert label_form(a) != label_form(b)
+  assert label_form("1") == label_form("1.0") == label_form(" 1.00")
+
+
+@pytest.mark.parametrize("o", [{"folds": 2}, {"dev_share": 0.5}])
+def test_half_surrogates_do_not_end_folds(tmp_path, o):
+  rows = [{"text": f"{n} \ud800", "label": "xy"[n % 2]} for n in range(8)]
+  (tmp_path / "s.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+  assert TableTask(train="s.jsonl", **o).build(str(tmp_path)).examples(str(tmp_path), "train")

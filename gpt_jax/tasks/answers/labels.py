@@ -9,7 +9,7 @@ import numpy as np
 
 from gpt_jax.tasks.answers.one_label import MAX_CLASSES, shorten
 from gpt_jax.tasks.metrics import micro_f1
-from gpt_jax.tasks.readers import of_form
+from gpt_jax.tasks.readers import as_known, of_form
 from gpt_jax.tasks.task import Task
 
 MULTI_LABEL = "multi_label"  # "kind" of its dev_report.json
@@ -43,7 +43,7 @@ def label_indicators(text: str, labels: Sequence[str], separator: str) -> tuple[
   Raises:
     ValueError: saying what the cell should hold.
   """
-  names = split_labels(text, separator)
+  names = [as_known(name, labels) for name in split_labels(text, separator)]
   for name in names:
     if name not in labels:
       raise ValueError(f"{name!r} should be one of {', '.join(labels)}{of_form(name, labels)}")

@@ -8,7 +8,7 @@ import numpy as np
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.metrics import macro_f1
-from gpt_jax.tasks.readers import of_form
+from gpt_jax.tasks.readers import as_known, of_form
 from gpt_jax.tasks.transforms import Transform
 
 MAX_CLASSES = 20  # in a table for the console
@@ -79,6 +79,7 @@ class OneLabel(LabeledTask):
         return self.target(label)
       except ValueError as error:
         raise InputError(f"{location}: label {label!r}: {error}") from error
+    label = as_known(label, self.labels)
     if label not in self.labels:
       known = ", ".join(self.labels)
       raise InputError(
