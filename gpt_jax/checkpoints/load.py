@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -203,8 +204,10 @@ def load_adapters(base: LoadedModel, adapters: Sequence[str]) -> dict[str, Loade
   paths: dict[str, str] = {}
   for entry in adapters:
     name, _, path = entry.partition("=")
-    if not name or not path or name in paths:
-      raise InputError(f"adapter={entry}: must be NAME=DIR, with another name for each")
+    if not name or not path or name in paths or os.path.basename(name) != name:
+      raise InputError(
+        f"adapter={entry}: must be NAME=DIR, with another name for each, which is no path"
+      )
     paths[name] = path
   for name, path in paths.items():
     saved = read_model(path, base=base, merges=False)

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import os
+import shutil
 from typing import Any
 
 from gpt_jax.checkpoints.formats import detect_format, find_format
@@ -12,11 +13,13 @@ from gpt_jax.checkpoints.run_folder import checksum
 from gpt_jax.config import from_json
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.files import absolute, check_path, exists, local_copy
+from gpt_jax.files import absolute, atomic_folder, check_path, exists, local_copy, refuse_url
 from gpt_jax.models.adapter import BASE, merged, with_rows
 from gpt_jax.models.model import ModelConfig
+from gpt_jax.parallel.processes import is_main_process, log
 from gpt_jax.tasks.formats import Format
 
+_KEPT = "kept_base"  # in the folder of an adapter's run
 TFIDF_FILE = "classifier.npz"  # of what is no neural network; see inference/tfidf_classifier.py
 _EXPORTS = ("config.json", "params_shapes.json")  # one of them is in a folder of each format
 
@@ -113,9 +116,12 @@ def _beside_base(params: dict, meta: dict, folder: str, base: SavedModel | None)
   """
   noted, link = meta["adapter"]["base"], os.path.join(folder, BASE)
   if base is None:
+    places = (link, os.path.join(folder, _KEPT))
     try:
-      base = read_model(link if exists(link) else noted["checkpoint"])
+      base = read_model(next(filter(exists, places), noted["checkpoint"]))
     except InputError as error:
+      if "the base of this adapter:" in str(error):  # it is linked to itself
+        raise
       raise InputError(
         f"{folder}: the base of this adapter: {error}; or link it as {link}"
       ) from error
@@ -126,6 +132,25 @@ def _beside_base(params: dict, meta: dict, folder: str, base: SavedModel | None)
     )
   trunk = with_rows(base.params["trunk"], read_json(meta["model"], folder).trunk.rows)
   return {**params, BASE: {"trunk": trunk}}
+
+
+def keep_base(workdir: str, checkpoint: str) -> None:
+  """Keeps the step that an adapter is of, which its own run may remove, by links to its files.
+
+  Where that cannot be, as on a store or another file system, a line in the log says so.
+  """
+  kept, parent = os.path.join(workdir, _KEPT), os.path.dirname(checkpoint)
+  if not is_main_process() or exists(kept) or os.path.basename(parent) != "checkpoints":
+    return
+  try:
+    refuse_url(workdir)
+    with atomic_folder(kept) as partial:
+      shutil.copytree(checkpoint, partial, copy_function=os.link, dirs_exist_ok=True)
+  except (InputError, OSError):
+    log(
+      f"warning: the adapter needs {checkpoint}, which its run removes if it trains on; copy it, "
+      f"and if it is gone, link the copy as {os.path.join(workdir, BASE)}"
+    )
 
 
 def _is_export(folder: str) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, cast
 from jax.sharding import Mesh
 
 from gpt_jax.checkpoints.run_folder import checksum, resume_choices, resume_microbatches
+from gpt_jax.checkpoints.saved import keep_base
 from gpt_jax.errors import InputError
 from gpt_jax.models.adapter import AdaptedModel
 from gpt_jax.models.loss import Loss, model_loss
@@ -114,6 +115,8 @@ def run(
   results = []
   for seed, folder in folders.items():
     all_seeds.claim(seed, folder)
+    if "adapter" in recipe.meta:
+      keep_base(folder, recipe.meta["adapter"]["base"]["checkpoint"])
     result = read_result(folder)
     if result is None:
       result = all_seeds.train(seed, folder, on_end=ends, trackers=trackers, profile=profile)

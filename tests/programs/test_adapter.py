@@ -15,6 +15,7 @@ import gpt_jax
 from gpt_jax.batch import Batch, Labels, Rows
 from gpt_jax.checkpoints.load import load_adapters, load_model
 from gpt_jax.checkpoints.restore import restore_params
+from gpt_jax.checkpoints.saved import keep_base
 from gpt_jax.errors import InputError
 from gpt_jax.models.adapter import BASE, AdaptedModel, Adapter, low_rank_product, merged
 from gpt_jax.models.loss import model_loss
@@ -100,6 +101,43 @@ def test_another_base_is_refused_in_a_line(run, base, tmp_path):
   load_model(str(workdir))  # a link to nothing is none
 
 
+def test_an_adapter_outlives_the_step_that_it_is_of(base, tmp_path):
+  """By links to its files; where there are none, a line says so before the training."""
+  step = shutil.copytree(f"{base}/checkpoints/7", tmp_path / "run/checkpoints/7")
+  (tmp_path / "adapter").mkdir()
+  keep_base(str(tmp_path / "adapter"), str(step))
+  shutil.rmtree(tmp_path / "run")
+  shutil.copy(f"{base}/config.json", tmp_path / "adapter")
+  shutil.copytree(f"{base}/tokenizer", tmp_path / "adapter/tokenizer")
+  kept = load_model(str(tmp_path / "adapter/kept_base"))
+  assert kept.identity == load_model(f"{base}/checkpoints/7").identity
+
+
+def test_a_step_that_cannot_be_kept_is_named(base, tmp_path, monkeypatch, capsys):
+  def refuse(*_, **__):
+    raise OSError("another file system")
+
+  monkeypatch.setattr(os, "link", refuse)
+  keep_base(str(tmp_path), f"{base}/checkpoints/7")
+  assert f"the adapter needs {base}/checkpoints/7" in "".join(capsys.readouterr())
+  assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.e2e
+def test_the_base_of_an_adapter_may_be_gone(run, base, animals, tmp_path):
+  workdir = shutil.copytree(run[0], tmp_path / "copy")
+  os.rename(base, f"{base}_moved")
+  try:
+    assert evaluate.run(f"{workdir}/best", animals)["accuracy"] == run[1]["best"]["dev_accuracy"]
+    shutil.rmtree(workdir / "kept_base")
+    os.symlink(workdir, workdir / "base")
+    with pytest.raises(InputError) as error:
+      load_model(str(workdir))
+    assert str(error.value).count("the base of this adapter:") == 1
+  finally:
+    os.rename(f"{base}_moved", base)
+
+
 @pytest.mark.e2e
 def test_several_adapters_share_their_base(run, base, animals, tmp_path):
   adapters = [f"one={run[0]}/best", f"two={run[0]}/../seed_1"]
@@ -130,6 +168,7 @@ def test_several_adapters_share_their_base(run, base, animals, tmp_path):
   ("adapters", "message"),
   [
     (["{run}"], "adapter=.*: must be NAME=DIR"),
+    (["../a={run}"], "adapter=../a=.*: must be NAME=DIR, .* which is no path"),
     (["a={run}", "a={run}"], "adapter=a=.*: must be NAME=DIR, with another name for each"),
     (["a={base}"], "a whole model; give the run of an adapter"),
     (["a={run}"], "an adapter of step 7, .* is step 6"),

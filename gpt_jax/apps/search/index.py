@@ -1,14 +1,27 @@
 """An index on disk: texts, where they are from, and their vectors by one model."""
 
+import contextlib
+import fcntl
 import hashlib
+import math
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpt_jax.errors import InputError
-from gpt_jax.files import atomic_file, exists, is_folder, list_folder, read_json, write_json
+from gpt_jax.files import (
+  atomic_file,
+  exists,
+  list_folder,
+  open_regular,
+  read_json,
+  verified,
+  with_checksum,
+  write_json,
+)
 from gpt_jax.packages import require
 
 ROWS = "index.json"
@@ -17,6 +30,8 @@ _QUERIES = 256  # at a time
 _SAVED = 1 << 15  # texts that are embedded before the index is written
 _MANY = 1_000_000  # from which on faiss is worth its installation
 _LIMIT = 1 << 33  # bytes of index.json
+_VECTORS = re.compile(r"vectors-[0-9a-f]{16}\.npy")
+_UNFINISHED = re.compile(rf"{_VECTORS.pattern}(\.partial-\d+)?|index\.json\.partial-\d+")
 
 
 class Index(NamedTuple):
@@ -43,7 +58,11 @@ class Index(NamedTuple):
     Args:
       queries: [Q, D], of any length.
       count: K, at most N.
+
+    Raises:
+      InputError: D is not that of the vectors.
     """
+    _check_width(self.vectors, queries)
     queries = normalized(queries)
     count = min(count, len(self.vectors))
     if len(self.vectors) >= _MANY:
@@ -69,6 +88,14 @@ class Index(NamedTuple):
     return numbers, cosines
 
 
+def _check_width(vectors: np.ndarray, others: np.ndarray) -> None:
+  if vectors.shape[1] != others.shape[1]:
+    raise InputError(
+      f"an index with vectors of {vectors.shape[1]} numbers, where the model's have "
+      f"{others.shape[1]}; remove its folder to make it anew"
+    )
+
+
 def _by_faiss(
   vectors: np.ndarray, queries: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -87,28 +114,73 @@ def normalized(vectors: np.ndarray) -> np.ndarray:
 
 
 def read_index(folder: str) -> Index | None:
-  """The index in a folder; None: there is none.
+  """The index in a folder; None: there is none, or one whose first write was cut off.
 
   Raises:
     InputError: a damaged one, or something else.
   """
   path = os.path.join(folder, ROWS)
-  if not exists(path):
-    if exists(folder) and (not is_folder(folder) or list_folder(folder)):
-      raise InputError(f"--index={folder}: is something else than an index; use a new folder")
-    return None
   try:
-    tree = read_json(path, _LIMIT)
-    vectors = np.load(os.path.join(folder, tree["vectors"]), allow_pickle=False)
-    index = Index(tree["model"], tree["places"], tree["texts"], vectors)
-    lengths = {len(index.places), len(index.texts), len(vectors)}
-  except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+    if not exists(path):
+      if exists(folder) and not all(map(_UNFINISHED.fullmatch, list_folder(folder))):
+        raise InputError(f"--index={folder}: is something else than an index; use a new folder")
+      return None
+    return _read(folder, read_json(path, _LIMIT))
+  except NotADirectoryError as error:
+    message = f"--index={folder}: is something else than an index; use a new folder"
+    raise InputError(message) from error
+  except PermissionError as error:
+    raise InputError(f"--index={folder}: cannot be read ({error.strerror})") from error
+  except InputError:
+    raise
+  except (OSError, EOFError, ValueError, RecursionError, MemoryError) as error:
     raise InputError(
       f"{path}: cannot be read ({error}); remove the folder to make it anew"
     ) from error
-  if len(lengths) > 1 or _name(vectors) != tree["vectors"]:
-    raise InputError(f"{path}: damaged, its vectors are not those it was written with")
-  return index
+
+
+def _read(folder: str, tree: Any) -> Index:
+  """The index that index.json names. Raises OSError or ValueError."""
+  if isinstance(tree, dict) and "checksum" in tree:  # earlier versions wrote none
+    tree = verified(tree)
+  if not isinstance(tree, dict) or tree.keys() != {"model", "vectors", "places", "texts"}:
+    raise ValueError("should have model, vectors, places and texts")
+  for name in ("places", "texts"):
+    if not isinstance(tree[name], list) or not all(isinstance(x, str) for x in tree[name]):
+      raise ValueError(f"{name} should be a list of strings")
+  name = tree["vectors"]
+  if not isinstance(tree["model"], str) or not _VECTORS.fullmatch(str(name)):
+    raise ValueError("model or vectors is no name of ours")
+  try:
+    vectors = _read_vectors(os.path.join(folder, name))
+  except FileNotFoundError:
+    # An update removes the old vectors once index.json names others.
+    again = read_json(os.path.join(folder, ROWS), _LIMIT)
+    if not isinstance(again, dict) or again.get("vectors") == name:
+      raise
+    return _read(folder, again)
+  if not len(tree["places"]) == len(tree["texts"]) == len(vectors) or _name(vectors) != name:
+    raise ValueError("damaged, its vectors are not those it was written with")
+  return Index(tree["model"], tree["places"], tree["texts"], vectors)
+
+
+def _read_vectors(path: str) -> np.ndarray:
+  """float32 [N, D], each of length 1, or zeros. Raises OSError or ValueError."""
+  with open_regular(path) as file:
+    try:
+      np.lib.format.read_magic(file)
+      shape, by_columns, dtype = np.lib.format.read_array_header_1_0(file)
+    except Exception as error:  # NumPy reads it as Python, whose errors are many
+      raise ValueError(f"{os.path.basename(path)}: has no header of an array") from error
+    # Before memory is taken: a header may promise any number of rows.
+    size = os.fstat(file.fileno()).st_size - file.tell()
+    if dtype != np.float32 or by_columns or len(shape) != 2 or 4 * math.prod(shape) != size:
+      raise ValueError(f"{os.path.basename(path)}: damaged, holds no table of float32")
+    vectors = np.frombuffer(file.read(), np.float32).reshape(shape)
+  squares = np.einsum("nd,nd->n", vectors, vectors)
+  if not ((np.abs(squares - 1) < 1e-3) | (squares == 0)).all():
+    raise ValueError(f"{os.path.basename(path)}: holds vectors whose length is not 1")
+  return vectors
 
 
 def make_folder(folder: str) -> None:
@@ -122,21 +194,45 @@ def make_folder(folder: str) -> None:
 def write_index(folder: str, index: Index) -> None:
   """Writes an index; one that was there stays whole until the new one is.
 
+  Of two programs that write at once the second waits for the first; the last one's index stays.
+
   Raises:
     InputError: the folder cannot be written.
   """
   name = _name(index.vectors)
   tree = {"model": index.model, "vectors": name, "places": index.places, "texts": index.texts}
   try:
-    with atomic_file(os.path.join(folder, name), "wb") as file:
-      np.save(file, index.vectors)
-    # Last, since it names the vectors: an index that is read has both, or is the old one.
-    write_json(os.path.join(folder, ROWS), tree)
-    for old in list_folder(folder):
-      if old.startswith("vectors-") and old.endswith(".npy") and old != name:
-        os.remove(os.path.join(folder, old))
+    with _locked(folder):
+      with atomic_file(os.path.join(folder, name), "wb") as file:
+        np.save(file, index.vectors)
+      # Last, since it names the vectors: an index that is read has both, or is the old one.
+      write_json(os.path.join(folder, ROWS), with_checksum(tree))
+      for old in list_folder(folder):
+        if old != name and _is_ours(os.path.join(folder, old)):
+          os.remove(os.path.join(folder, old))
   except OSError as error:
     raise InputError(f"--index={folder}: cannot be written ({error.strerror})") from error
+
+
+@contextlib.contextmanager
+def _locked(folder: str) -> Iterator[None]:
+  """Keeps other writers out, where the file system has locks of folders."""
+  descriptor = os.open(folder, os.O_RDONLY)
+  try:
+    with contextlib.suppress(OSError):
+      fcntl.flock(descriptor, fcntl.LOCK_EX)
+    yield
+  finally:
+    os.close(descriptor)
+
+
+def _is_ours(path: str) -> bool:
+  """Whether a file holds vectors that its name is the digest of, and so no file of the user's."""
+  name = os.path.basename(path)
+  try:
+    return bool(_VECTORS.fullmatch(name)) and _name(_read_vectors(path)) == name
+  except (OSError, ValueError):
+    return False
 
 
 def _name(vectors: np.ndarray) -> str:
@@ -164,7 +260,10 @@ def updates(
   # At least once: places may have changed alone.
   for begin in range(0, max(1, len(new)), _SAVED):
     if part := new[begin : begin + _SAVED]:
-      known |= dict(zip(part, normalized(embed(part)), strict=True))
+      vectors = normalized(embed(part))
+      if old is not None:
+        _check_width(old.vectors, vectors)
+      known |= dict(zip(part, vectors, strict=True))
     there = {place: text for place, text in rows.items() if text in known}
     vectors = np.stack([known[text] for text in there.values()])
     yield Index(model, list(there), list(there.values()), vectors)

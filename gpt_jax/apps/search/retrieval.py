@@ -2,6 +2,7 @@
 judged queries in BEIR's layout (Thakur et al. 2021).
 """
 
+import io
 import math
 import os
 import re
@@ -10,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from gpt_jax.errors import InputError
-from gpt_jax.files import parse_json
+from gpt_jax.files import open_regular, parse_json
 
 
 class Judged(NamedTuple):
@@ -38,13 +39,13 @@ def read_judged(folder: str, split: str) -> Judged:
   relevance: dict[str, dict[str, int]] = {}
   for number, line in _lines(path):
     query, text, score = (*line.split("\t"), "", "")[:3]
-    is_number = re.fullmatch(r"-?\d+", score.strip(), re.ASCII)
+    is_number = re.fullmatch(r"-?\d{1,9}", score.strip(), re.ASCII)
     if number == 1 and query not in texts and not is_number:
       continue  # the names of the columns, which some files lack
     if query not in texts or text not in corpus or not is_number:
       raise InputError(
-        f"{path}:{number}: should have the id of a query, that of a text and a whole number, "
-        "separated by tabs"
+        f"{path}:{number}: should have the id of a query, that of a text and a whole number "
+        "below 10^9, separated by tabs"
       )
     relevance.setdefault(query, {})[text] = int(score)
   if not relevance:
@@ -65,16 +66,18 @@ def _rows(path: str) -> list[dict[str, str]]:
     if row["_id"] in rows:
       raise InputError(f"{path}:{number}: has the _id of an earlier line, {row['_id']!r}")
     rows[row["_id"]] = row
+  if not rows:
+    raise InputError(f"{path}: is empty; it should have a row a line")
   return list(rows.values())
 
 
 def _lines(path: str) -> list[tuple[int, str]]:
   """The lines that are not blank, with their numbers."""
   try:
-    with open(path, encoding="utf-8-sig") as file:
+    with io.TextIOWrapper(open_regular(path), encoding="utf-8-sig") as file:
       numbered = enumerate(file, start=1)
       return [(number, line.rstrip("\n")) for number, line in numbered if line.strip()]
-  except (OSError, UnicodeDecodeError) as error:
+  except (OSError, ValueError) as error:
     raise InputError(f"{path}: cannot be read ({error})") from error
 
 

@@ -29,6 +29,9 @@ from gpt_jax.parallel.processes import log
 _PART = 1024  # texts that are embedded between two lines of progress
 _NAMED = 5  # of the texts that are left out
 _SURROGATES = re.compile("[\ud800-\udfff]")
+_ESCAPED = re.compile(
+  "[\x00-\x1f\x7f\x85\u2028\u2029\ud800-\udfff]"
+)  # what ends a cell, or is no text
 _SHOWN = 200  # characters of a text
 
 
@@ -61,6 +64,8 @@ def run(
   refuse_url(index)
   if count < 1:
     raise InputError(f"--count={count}: must be 1 or more")
+  if broken := next(filter(_SURROGATES.search, queries), None):
+    raise InputError(f"query={broken!a}: is no valid Unicode")
   old = read_index(index)
   if old is None and not source:
     raise InputError(f"--index={index}: there is none; --source=FILES makes it")
@@ -68,6 +73,8 @@ def run(
   model = Model(loaded)
   # The same weights may be read in other ways: the mean of a text's tokens, or its first one.
   digest = f"{checksum(loaded.params)}-{loaded.tokenizer.hash}-{model.embedding.pooling}"
+  if model.embedding.longest:  # of others it stays what earlier versions wrote
+    digest += f"-{model.embedding.longest}"
   if old is not None and old.model != digest:
     raise InputError(
       f"--checkpoint={checkpoint}: {index} was made with another model; use that one, or a new "
@@ -192,5 +199,7 @@ def show(queries: Sequence[str], answers: list[list[dict[str, Any]]]) -> None:
     asked = " ".join(query.split())
     for rank, answer in enumerate(nearest, start=1):
       shown = " ".join(answer["text"].split())[:_SHOWN]
-      rows.append([asked, rank, f"{answer['cosine']:.4f}", answer["place"], shown])
-  write_table(sys.stdout, rows, "\t")
+      cells = [asked, str(rank), f"{answer['cosine']:.4f}", answer["place"], shown]
+      # A file's name may have tabs and line ends, or bytes that are no text.
+      rows.append([_ESCAPED.sub(lambda match: ascii(match[0])[1:-1], cell) for cell in cells])
+  write_table(sys.stdout, rows, "	")

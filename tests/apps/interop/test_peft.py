@@ -11,6 +11,7 @@ from bert_trunk import bert_trunk
 
 import gpt_jax
 from gpt_jax.apps.interop.formats import hf
+from gpt_jax.apps.interop.formats import peft as peft_format
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.config import to_json
 from gpt_jax.errors import InputError
@@ -64,6 +65,9 @@ def test_an_export_is_read_back(run, tmp_path):
   os.rename(tmp_path / "moved", folder / "base")
   settings = json.loads((tmp_path / "peft/adapter_config.json").read_text())
   (tmp_path / "peft/adapter_config.json").write_text(json.dumps({**settings, "use_dora": True}))
+  with pytest.raises(InputError, match=r"adapter_config.json: damaged, sha256.json has another"):
+    load_model(out)
+  (tmp_path / "peft/sha256.json").unlink()
   with pytest.raises(InputError, match="use_dora is True: only False is supported"):
     load_model(out)
 
@@ -79,6 +83,15 @@ def test_an_export_is_read_back(run, tmp_path):
       {},
       "init_lora_weights=pissa_niter_4 changes",
     ),
+    ({"lora_alpha": 10**400}, {}, "lora_alpha is 10+: should be a number above 0, below"),
+    (
+      {"lora_alpha": 1e8, "r": 2},
+      {"lora_B.weight": np.full((32, 2), 3e38)},
+      "query: the change is",
+    ),
+    ({"alora_invocation_tokens": [5]}, {}, r"alora_invocation_tokens is \[5\]: only an adapter"),
+    ({"of_a_later_version": True}, {}, "of_a_later_version is True: only an adapter without it"),
+    ({"modules_to_save": ["pooler"]}, {}, "holds no pooler.dense.bias, and modules_to_save names"),
     ({"lora_bias": True}, {}, "lora_bias is True: only False is supported"),
     ({"r": 64}, {}, r"lora_A.weight is \[2, 32\], and should be \[64, 32\]"),
     ({}, {"lora_B.bias": np.zeros(32)}, "lora_B.bias: only lora_A.weight"),
@@ -91,6 +104,7 @@ def test_what_is_no_lora_is_refused(run, tmp_path, settings, arrays, message):
 
   out = tmp_path / "peft"
   export.run(f"{run[0]}/run/best", str(out), "peft")
+  (out / "sha256.json").unlink()  # as in folders of others
   config = json.loads((out / "adapter_config.json").read_text())
   (out / "adapter_config.json").write_text(json.dumps(config | settings))
   stored = load_file(out / "adapter_model.safetensors")
@@ -100,6 +114,69 @@ def test_what_is_no_lora_is_refused(run, tmp_path, settings, arrays, message):
   save_file(stored, out / "adapter_model.safetensors")
   with pytest.raises(InputError, match=message):
     load_model(str(out))
+
+
+@pytest.mark.attack
+def test_a_changed_folder_is_noticed(run, tmp_path):
+  from safetensors.numpy import load_file, save_file
+
+  out = tmp_path / "peft"
+  export.run(f"{run[0]}/run/best", str(out), "peft")
+  weights = out / "adapter_model.safetensors"
+  good = weights.read_bytes()
+  weights.write_bytes(good[:-9] + bytes([good[-9] ^ 1]) + good[-8:])
+  with pytest.raises(InputError, match="adapter_model.safetensors: damaged, sha256.json"):
+    load_model(str(out))
+  weights.write_bytes(good)
+  shutil.copytree(run[0] / "base", out / "base")
+  load_model(str(out))
+  (out / "base/sha256.json").unlink()
+  stored = load_file(out / "base/model.safetensors")
+  save_file({name: x * 2 for name, x in stored.items()}, out / "base/model.safetensors")
+  with pytest.raises(InputError, match="an adapter of .*/base: has step 0, .* and should have"):
+    load_model(str(out))
+  shutil.rmtree(out / "base")
+  (out / "sha256.json").unlink()
+  stored = load_file(weights)
+  (first, *_) = (name for name in stored if "query.lora_A" in name)
+  save_file({**stored, first.replace("bert.", ""): stored[first]}, weights)
+  with pytest.raises(InputError, match="query.lora_A.weight twice, with and without bert"):
+    load_model(str(out))
+  weights.unlink()
+  os.mkfifo(weights)
+  with pytest.raises(InputError, match="adapter_model.safetensors: .*not a regular file"):
+    load_model(str(out))
+
+
+def test_the_base_of_a_run_goes_along(run, finetuned, tmp_path):
+  """Neither peft nor its reader here knows a run's folder."""
+  folder, config = run
+  config = dataclasses.replace(config, adapter=Adapter(rank=2))
+  finetune.run(config, finetuned.data_dir, finetuned.pretrained, str(tmp_path / "run"))
+  out = str(tmp_path / "peft")
+  export.run(f"{tmp_path}/run/best", out, "peft")
+  settings = json.loads((tmp_path / "peft/adapter_config.json").read_text())
+  assert settings["base_model_name_or_path"] == f"{out}/base"
+  expected = gpt_jax.load(f"{tmp_path}/run/best").classify(TEXTS)
+  same_probabilities(gpt_jax.load(out).classify(TEXTS), expected, 1e-6)
+
+
+@pytest.mark.parity
+def test_every_field_of_peft_is_on_a_list(tmp_path):
+  peft = pytest.importorskip("peft")
+  written = peft.LoraConfig(r=4, target_modules=["query"]).to_dict()
+  refused = set(
+    "layer_replication megatron_config velora_config alora_invocation_tokens use_qalora "
+    "monteclora_config target_parameters use_bdlora arrow_config kasa_config "
+    "ensure_weight_tying".split()
+  )
+  assert written.keys() - peft_format._KNOWN - peft_format._PLAIN.keys() <= refused
+  for name in refused & written.keys():
+    assert not written[name]  # else each adapter of others would be refused
+    settings = {"r": 4, "lora_alpha": 4, name: {"x": 1}}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(settings))
+    with pytest.raises(InputError, match=f"{name} is .*: only an adapter without it"):
+      load_model(str(tmp_path))
 
 
 def test_what_peft_does_not_hold_is_refused(run, finetuned, tmp_path):
@@ -152,6 +229,7 @@ def test_an_export_of_a_gpt_is_read_back(gpt, tmp_path):
   expected = gpt_jax.load(f"{folder}/run/best").classify(TEXTS)
   same_probabilities(gpt_jax.load(f"{folder}/peft").classify(TEXTS), expected, 1e-6)
   copy = shutil.copytree(folder / "peft", tmp_path / "peft")
+  (copy / "sha256.json").unlink()
   settings = json.loads((copy / "adapter_config.json").read_text())
   ((table, ids),) = settings["trainable_token_indices"].items()
   for wrong in (ids[1:], [-1, *ids[1:]], [*ids[:-1], 10**9], [*ids[:-1], "a"], None):
@@ -196,6 +274,13 @@ def test_an_adapter_of_others(run, tmp_path):
   theirs.eval().save_pretrained(tmp_path / "peft")
   found = gpt_jax.load(str(tmp_path / "peft"))
   assert found.labels == ("LABEL_0", "LABEL_1", "LABEL_2")
+  path = folder / "base/config.json"
+  named = dict(enumerate(["city", "river", "hill"]))
+  shutil.copytree(folder / "base", tmp_path / "peft/base")
+  (tmp_path / "peft/base/sha256.json").unlink(missing_ok=True)
+  tree = json.loads(path.read_text()) | {"id2label": named}
+  (tmp_path / "peft/base/config.json").write_text(json.dumps(tree))
+  assert gpt_jax.load(str(tmp_path / "peft")).labels == ("city", "river", "hill")
   special = found.loaded.tokenizer.special
   for text, ours in zip(TEXTS, found.classify(TEXTS), strict=True):
     ids = [special["cls"], *found.loaded.tokenizer.encode(text), special["sep"]]

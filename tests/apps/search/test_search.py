@@ -2,7 +2,11 @@
 the measures of retrieval against scikit-learn's.
 """
 
+import concurrent.futures
+import hashlib
+import io
 import json
+import os
 
 import numpy as np
 import pytest
@@ -13,6 +17,7 @@ from gpt_jax.apps.search import search as search_app
 from gpt_jax.apps.search.index import Index, normalized, read_index
 from gpt_jax.apps.search.retrieval import measure, read_judged
 from gpt_jax.errors import InputError
+from gpt_jax.files import with_checksum
 
 pytestmark = pytest.mark.app
 TEXTS = ["the cat sat on the mat", "the dog ran to the barn", "the old red barn by the sea"]
@@ -106,6 +111,136 @@ def test_an_index_that_was_interrupted_goes_on(search, tmp_path, monkeypatch):
   assert "3 texts, 1 of them embedded now" in search(f"--source={table}")[2]
 
 
+def small_index(word="a", count=3):
+  texts = [f"{word} {n}" for n in range(count)]
+  vectors = normalized(np.random.default_rng(ord(word)).normal(size=(count, 4)))
+  return Index("model", texts, texts, vectors)
+
+
+def test_a_first_write_that_was_killed_goes_on(tmp_path):
+  """Whatever it left; a file of the user's is none of that, and stays."""
+  index_file.write_index(str(tmp_path), small_index())
+  [vectors] = tmp_path.glob("vectors-*.npy")
+  for left in (vectors.name, f"{vectors.name}.partial-7", "index.json.partial-7"):
+    folder = tmp_path / left.replace(".", "-")
+    folder.mkdir()
+    (folder / left).write_bytes(b"x")
+    assert read_index(str(folder)) is None
+    index_file.write_index(str(folder), small_index())
+    assert read_index(str(folder)).texts == small_index().texts
+  for own in ("vectors-mine.npy", "vectors-0123456789abcdef.npy"):
+    np.save(tmp_path / own, np.eye(2, dtype=np.float32))
+    index_file.write_index(str(tmp_path), small_index("b"))
+    assert (tmp_path / own).exists()
+  assert not vectors.exists()
+
+
+def test_readers_and_writers_of_an_index_do_not_disturb_each_other(tmp_path):
+  expected = {word: small_index(word) for word in "ab"}
+  index_file.write_index(str(tmp_path), expected["a"])
+
+  def write_often(word):
+    for _ in range(50):
+      index_file.write_index(str(tmp_path), expected[word])
+
+  with concurrent.futures.ThreadPoolExecutor() as pool:
+    writers = [pool.submit(write_often, "a")]
+    while not all(writer.done() for writer in writers):
+      found = read_index(str(tmp_path))
+      np.testing.assert_array_equal(found.vectors, expected[found.texts[0][0]].vectors)
+      index_file.write_index(str(tmp_path), expected["b"])
+    [writer.result() for writer in writers]
+  assert len(list(tmp_path.iterdir())) == 2
+
+
+def header_of(shape):
+  file = io.BytesIO()
+  header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+  np.lib.format.write_array_header_1_0(file, header)
+  return file.getvalue()
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+  "change",
+  [
+    {"texts": ["a 0", "a 1", "b 2"]},
+    {"texts": ["a 2", "a 1", "a 0"]},
+    {"places": ["a 2", "a 1", "a 0"]},
+    {"vectors": "../x.npy"},
+    # With a checksum of their own:
+    {"texts": [1, 2, 3], "checksum": None},
+    {"texts": {"a": 1, "b": 2, "c": 3}, "checksum": None},
+    {"places": None, "checksum": None},
+    {"model": 3, "checksum": None},
+    {"more": 3, "checksum": None},
+  ],
+)
+def test_changed_rows_of_an_index_are_noticed(tmp_path, change):
+  index_file.write_index(str(tmp_path), small_index())
+  path = tmp_path / "index.json"
+  tree = json.loads(path.read_text()) | change
+  if "checksum" in change:
+    del tree["checksum"]
+    tree = with_checksum(tree)
+  path.write_text(json.dumps(tree))
+  with pytest.raises(InputError, match="index.json: cannot be read .*; remove the folder"):
+    read_index(str(tmp_path))
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+  "vectors",
+  [
+    np.ones(3),
+    np.ones((3, 4, 1)),
+    np.ones((3, 4)),
+    np.full((3, 4), np.nan, np.float32),
+    np.full((3, 4), 50, np.float32),
+    np.zeros((2, 4), np.float32),
+    b"",
+    b"\x93NUMPY\x01\x00\x04\x00(((\n",
+    header_of((3 * 10**12, 4)),
+    None,
+  ],
+  ids=str,
+)
+def test_other_vectors_of_an_index_are_noticed(tmp_path, vectors):
+  index_file.write_index(str(tmp_path), small_index())
+  [path] = tmp_path.glob("vectors-*.npy")
+  path.unlink()
+  if vectors is None:
+    os.mkfifo(path)
+  elif isinstance(vectors, bytes):
+    path.write_bytes(vectors)
+  else:
+    name = f"vectors-{hashlib.sha256(vectors.tobytes()).hexdigest()[:16]}.npy"
+    np.save(tmp_path / name, vectors)
+    tree = json.loads((tmp_path / "index.json").read_text()) | {"vectors": name}
+    del tree["checksum"]
+    (tmp_path / "index.json").write_text(json.dumps(with_checksum(tree)))
+  with pytest.raises(InputError, match="index.json: cannot be read .*; remove the folder"):
+    read_index(str(tmp_path))
+
+
+def test_an_index_of_an_earlier_version_is_read(tmp_path):
+  index_file.write_index(str(tmp_path), small_index())
+  path = tmp_path / "index.json"
+  tree = json.loads(path.read_text())
+  del tree["checksum"]
+  path.write_text(json.dumps(tree))
+  assert read_index(str(tmp_path)).texts == small_index().texts
+  with pytest.raises(InputError, match="vectors of 4 numbers, where the model's have 5; remove"):
+    read_index(str(tmp_path)).nearest(np.ones((1, 5)), 1)
+
+
+def test_a_place_of_any_name_is_one_cell(capsys):
+  place = "d/\udcff\t\n\u2028é.txt:1"
+  search_app.show(["q"], [[{"place": place, "cosine": 1.0, "text": "half \ud800"}]])
+  out = capsys.readouterr().out
+  assert out.splitlines()[1] == "q\t1\t1.0000\td/\\udcff\\t\\n\\u2028é.txt:1\thalf \\ud800"
+
+
 def test_what_is_refused(search, finetuned, tmp_path):
   table = tmp_path / "texts.jsonl"
   write(table, TEXTS)
@@ -189,7 +324,7 @@ def test_judged_queries(finetuned, tmp_path):
   (tmp_path / "queries.jsonl").write_text("\n".join(map(json.dumps, queries)))
   qrels.write_text("q0\td0\t1\nq3\td1\t1\n")
   assert measured() == dict.fromkeys(names, "0.5000")
-  for judgment in ("q0\td9\t1", "q0\td1\t²"):
+  for judgment in ("q0\td9\t1", "q0\td1\t²", f"q0\td1\t{10**400}"):
     qrels.write_text(f"query-id\tcorpus-id\tscore\n\n{judgment}\n")
     code, _, err = launch(*command)
     assert code == 2 and f"{qrels}:3: should have the id of a query" in err
@@ -197,6 +332,8 @@ def test_judged_queries(finetuned, tmp_path):
   for line, message in [("[" * 100_000, "should be {"), (json.dumps(rows[0]), "has the _id of an")]:
     (tmp_path / "corpus.jsonl").write_text(f"{json.dumps(rows[0])}\n{line}\n")
     assert f"corpus.jsonl:2: {message}" in launch(*command)[2]
+  (tmp_path / "corpus.jsonl").write_text("")
+  assert "corpus.jsonl: is empty" in launch(*command)[2]
   (tmp_path / "corpus.jsonl").write_text(json.dumps({"_id": "d0", "text": " "}))
   qrels.write_text("q0\td0\t1\n")
   assert "no text has a word to search by" in launch(*command)[2]

@@ -4,6 +4,7 @@ Needs the extra 'safetensors'. The search for registered names imports this file
 only where it is used.
 """
 
+import dataclasses
 import functools
 import json
 import os
@@ -24,6 +25,7 @@ _CHANGES_BASE = (
   "olora",
   "corda",
   "loftq",
+  "lora_ga",
 )  # of init_lora_weights: W changes, too
 _TASKS = {
   "ForSequenceClassification": "SEQ_CLS",
@@ -41,6 +43,15 @@ _PLAIN = {
   "rank_pattern": {},
   "alpha_pattern": {},
 }
+
+# Those that are read, or that what is in the arrays decides, or the training alone. Any other must
+# be unset: one that we do not know may change what is computed.
+_KNOWN = frozenset(
+  """task_type auto_mapping peft_version base_model_name_or_path revision inference_mode r
+  lora_alpha lora_dropout target_modules exclude_modules fan_in_fan_out modules_to_save
+  init_lora_weights layers_to_transform layers_pattern trainable_token_indices megatron_core
+  loftq_config eva_config corda_config lora_ga_config qalora_group_size""".split()
+)
 
 
 def detect(path: str) -> bool:
@@ -63,10 +74,12 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
   import jax
   from flax.traverse_util import flatten_dict
 
+  from gpt_jax.apps.interop.formats import hf
   from gpt_jax.apps.interop.formats.hf.family import find_family, to_theirs
   from gpt_jax.apps.interop.formats.hf.write import adapt_head, orders_of
   from gpt_jax.checkpoints.formats import safetensors
-  from gpt_jax.config import from_json
+  from gpt_jax.checkpoints.formats.folder import write_sums
+  from gpt_jax.config import from_json, to_json
   from gpt_jax.models.trunk import BASE
 
   safetensors.library()  # fail before the expensive part
@@ -93,6 +106,9 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
     values = arrays["trunk/tokens"][rows] + params["adapter"]["tokens"][: len(rows)]
     changes[f"{family.prefix}{table}.{_ROWS}"] = np.asarray(values, np.float32)
   model, base = config["architectures"][0], noted["base"]["checkpoint"]
+  of_base = {"base_identity": noted["base"]["identity"]}
+  if not (is_theirs := hf.detect(base)):  # peft cannot read it: it goes along
+    base, of_base = os.path.join(os.path.abspath(folder), "base"), {}
   kind = next((kind for kind in _TASKS if model.endswith(kind)), None)
   settings = {
     **_PLAIN,
@@ -112,9 +128,14 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
     path = os.path.join(partial, WEIGHTS)
     safetensors.write(path, tensors, {"format": "pt", "gpt_jax": json.dumps(notes)})
     write_json(os.path.join(partial, CONFIG), settings)
-    write_json(os.path.join(partial, OURS), {"step": step, **meta})
+    write_json(os.path.join(partial, OURS), {"step": step, **meta, **of_base})
+    write_sums(partial)
     with open(os.path.join(partial, "README.md"), "w", encoding="utf-8") as file:
       file.write(_card(settings, config, spec.head, rows))
+    if not is_theirs:
+      trunk_alone = to_json(dataclasses.replace(spec, heads=()))
+      of_trunk = {name: x for name, x in meta.items() if name != "task"} | {"model": trunk_alone}
+      hf.save(os.path.join(partial, "base"), params[BASE], of_trunk, step, tokenizer)
 
 
 def _card(settings: dict[str, Any], config: dict[str, Any], head: Any, rows: range) -> str:
@@ -175,19 +196,24 @@ def load(path: str) -> tuple[dict, dict, int, Tokenizer]:
     InputError: the base is not there; a kind of adapter that is not LoRA alone; a damaged file.
   """
   from gpt_jax.apps.interop.formats.hf import read
-  from gpt_jax.checkpoints.formats.folder import read_object
+  from gpt_jax.checkpoints.formats.folder import SUMS, check_sums, read_object
+  from gpt_jax.checkpoints.run_folder import checksum
 
   try:
+    if os.path.exists(os.path.join(path, SUMS)):  # folders of others have none
+      check_sums(path, (CONFIG, WEIGHTS))
     settings = read_object(os.path.join(path, CONFIG))
     ours = os.path.join(path, OURS)
     meta = read_object(ours) if os.path.exists(ours) else {}
+  except InputError as error:
+    raise InputError(f"{error}; if it was changed on purpose, remove {path}/{SUMS}") from error
   except (OSError, ValueError) as error:
     raise InputError(f"{path}: cannot be read ({error}); copy the folder again") from error
-  for name, value in _PLAIN.items():
-    if settings.get(name, value) not in (value, None):
-      raise InputError(
-        f"{path}/{CONFIG}: {name} is {settings[name]!r}: only {value!r} is supported"
-      )
+  for name, value in settings.items():
+    plain = _PLAIN.get(name)
+    if name not in _KNOWN and value not in (plain, None) and (name in _PLAIN or value):
+      only = f"only {plain!r}" if name in _PLAIN else "only an adapter without it"
+      raise InputError(f"{path}/{CONFIG}: {name} is {value!r}: {only} is supported")
   begin = str(settings.get("init_lora_weights")).lower()
   if begin.startswith(_CHANGES_BASE):
     raise InputError(
@@ -196,13 +222,22 @@ def load(path: str) -> tuple[dict, dict, int, Tokenizer]:
     )
   for name in ("r", "lora_alpha"):
     value = settings.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-      raise InputError(f"{path}/{CONFIG}: {name} is {value!r}: should be a number above 0")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
+      shown = str(value)[:40] if type(value) is int else repr(value)
+      raise InputError(f"{path}/{CONFIG}: {name} is {shown}: should be a number above 0, below 1e9")
   link = os.path.join(path, "base")
   base = link if os.path.exists(link) else str(settings.get("base_model_name_or_path"))
+  identity = meta.pop("base_identity", None)
   try:
+    if identity:
+      params, _, step, _ = read.load(base)
+      found = f"step {step}, checksum {checksum(params['trunk'])}"
+      if found != identity:
+        raise InputError(f"has {found}, and should have {identity}")
     return read.load(base, functools.partial(_overlay, path, settings, meta))
   except InputError as error:
+    if str(error).startswith((f"{path}/adapter_", f"{path}: ")):  # not of the base
+      raise
     raise InputError(f"{path}: an adapter of {base}: {error}; or link it as {link}") from error
 
 
@@ -215,6 +250,8 @@ def _overlay(path: str, settings: dict, meta: dict, config: dict, family: Any, b
   names, changed, whole = {}, set(), {}
   for stored, shape in own.shapes.items():
     name = stored.removeprefix(family.prefix)
+    if name in names:
+      raise InputError(f"{own.path}: holds {name} twice, with and without {family.prefix}")
     names[name] = stored
     module, is_change, part = name.partition(".lora_")
     if not is_change:
@@ -225,6 +262,11 @@ def _overlay(path: str, settings: dict, meta: dict, config: dict, family: Any, b
       changed.add(module)
     else:
       raise InputError(f"{own.path}: {name}: only lora_A.weight and lora_B.weight are supported")
+  saved = settings.get("modules_to_save")
+  for module in saved if isinstance(saved, list) else []:
+    inside = f".{str(module).removeprefix(family.prefix)}."
+    if missing := [x for x in base.shapes if inside in f".{x}" and x not in whole]:
+      raise InputError(f"{own.path}: holds no {missing[0]}, and modules_to_save names {module}")
   is_conv = family.attention == "causal"  # GPT's Conv1D is [in, out], a Linear [out, in] as B A is
   for module in sorted(changed):
     shape = base.shapes[f"{module}.weight"][:: -1 if is_conv else 1]
@@ -251,7 +293,11 @@ def _overlay(path: str, settings: dict, meta: dict, config: dict, family: Any, b
   for suffix, task_type in _TASKS.items():
     if settings.get("task_type") == task_type:
       config["architectures"] = [family.classes + suffix]
-      config.pop("id2label", None)  # of the base; meta has the labels of our own adapters
+      ends = ("classifier.weight", "score.weight", "out_proj.weight")
+      sizes = [shape[0] for name, shape in whole.items() if name.endswith(ends)]
+      # As peft does, where the base has as many; meta has the labels of our own adapters.
+      if meta or sizes != [len(config.get("id2label") or ())]:
+        config.pop("id2label", None)
 
   def own_values(name: str) -> np.ndarray:
     x = own.read(names[name])
@@ -273,7 +319,11 @@ def _overlay(path: str, settings: dict, meta: dict, config: dict, family: Any, b
       return x
     a, b = own_values(f"{module}.lora_A.weight"), own_values(f"{module}.lora_B.weight")
     change = low_rank_product(a.T, b.T) if is_conv else low_rank_product(b, a)
-    return x + settings["lora_alpha"] / settings["r"] * change
+    with np.errstate(over="ignore"):
+      result = x + settings["lora_alpha"] / settings["r"] * change
+    if np.isfinite(x).all() and not np.isfinite(result).all():
+      raise InputError(f"{own.path}: {module}: the change is too large for float32")
+    return result
 
   return base._replace(shapes={**base.shapes, **whole}, read=read, notes=own.notes)
 

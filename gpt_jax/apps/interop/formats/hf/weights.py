@@ -12,7 +12,7 @@ import numpy as np
 from gpt_jax.checkpoints.formats import safetensors
 from gpt_jax.checkpoints.formats.folder import read_object
 from gpt_jax.errors import InputError
-from gpt_jax.files import read_json
+from gpt_jax.files import open_regular, read_json
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 INDEX = ".index.json"  # names the files of weights in several
@@ -187,11 +187,12 @@ def _open_shards(path: str, prefix: str) -> Weights:
 def _open_safetensors(path: str, prefix: str) -> Weights:
   library = safetensors.library()
   try:
+    open_regular(path).close()  # safe_open would wait for the writer of a pipe
     file = library.safe_open(path, framework="np")
     names = _names(file.keys(), prefix)
     # Types and shapes come from the header; no array is read yet.
     slices = {name: (stored, file.get_slice(stored)) for name, stored in names.items()}
-  except (OSError, library.SafetensorError) as error:
+  except (OSError, ValueError, library.SafetensorError) as error:
     raise InputError(f"{path}: not a safetensors file ({error}); copy it again") from error
 
   def read(name: str) -> np.ndarray:
