@@ -35,6 +35,7 @@ from gpt_jax.inference.intervals import bootstrap_difference
 from gpt_jax.packages import require
 from gpt_jax.programs import finetune
 from gpt_jax.programs.config_files import load_config
+from gpt_jax.signals import SAVING, handle
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import evenly
 from gpt_jax.tasks.task import find
@@ -194,19 +195,17 @@ def _train_or_read(folder: str, train: Callable[[], Predicted]) -> Trained:
 
 @contextlib.contextmanager
 def _terminating_children() -> Iterator[None]:
-  """SIGTERM asks the training process, too, for a last checkpoint; this one waits for it."""
+  """A signal asks the training process, too, for a last checkpoint; this one waits for it."""
 
   def end(number: int, frame: object) -> NoReturn:
     del frame
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a terminal that closes may send it twice
     for child in multiprocessing.active_children():
       child.terminate()
     raise SystemExit(128 + number)
 
-  previous = signal.signal(signal.SIGTERM, end)
-  try:
+  with handle(end, SAVING):
     yield
-  finally:
-    signal.signal(signal.SIGTERM, previous)
 
 
 def _measured(train: Callable[[], Predicted]) -> Trained:
