@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
@@ -19,15 +20,20 @@ Result = TypeVar("Result")
 
 @contextlib.contextmanager
 def worker_pool(count: int) -> Iterator[Pool | None]:
-  """A pool of `count` processes, or None, for this process, if one is enough."""
-  if count == 1:
-    yield None
-    return
-  pool = spawned_pool(count)
+  """A pool of `count` processes, or None, for this process, if one is enough or all there can be."""
+  pool = None
+  if count > 1:
+    try:
+      pool = spawned_pool(count)
+    except (OSError, ImportError, NotImplementedError) as error:  # no semaphores: no /dev/shm
+      warnings.warn(
+        f"one process does the work, since there can be no others: {error}", stacklevel=3
+      )
   try:
     yield pool
   finally:
-    pool.shutdown(cancel_futures=True)
+    if pool is not None:
+      pool.shutdown(cancel_futures=True)
 
 
 def spawned_pool(count: int) -> Pool:
