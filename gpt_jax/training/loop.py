@@ -16,10 +16,10 @@ from jax.experimental import multihost_utils
 from gpt_jax.config import Config, option, register
 from gpt_jax.errors import InputError
 from gpt_jax.models.trunk import POLICIES
-from gpt_jax.signals import SAVING, handle, leave_closed_terminal
 from gpt_jax.training.hooks import Hook, StepContext
 from gpt_jax.training.interval import Interval
 from gpt_jax.training.prefetch import Prefetch
+from gpt_jax.training.signals import SAVING, handle, leave_closed_terminal
 from gpt_jax.training.step import TrainState
 from gpt_jax.training.watchdog import Watchdog
 
@@ -157,7 +157,7 @@ class Termination:
     # The handler only notes the signal, and the loop ends after the step: no update is cut in half.
     self._asked, self._handlers = 0, contextlib.ExitStack()  # the signal's number
     if threading.current_thread() is threading.main_thread():
-      ask, numbers = self._ask, (*SAVING, signal.SIGINT)
+      ask, numbers = self._ask, (signal.SIGINT, *SAVING)
       if jax.process_count() > 1:
         # jax.distributed catches SIGTERM and makes all processes save the same step.
         ask, numbers = self._ask_all, SAVING[1:]

@@ -35,11 +35,11 @@ from gpt_jax.inference.intervals import bootstrap_difference
 from gpt_jax.packages import require
 from gpt_jax.programs import finetune
 from gpt_jax.programs.config_files import load_config
-from gpt_jax.signals import SAVING, handle
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import evenly
 from gpt_jax.tasks.task import find
 from gpt_jax.training.plan_file import read_plan
+from gpt_jax.training.signals import SAVING, handle
 
 TASKS = ("sst2", "cola", "mrpc", "rte", "stsb", "trec")  # those whose files are there
 WITHOUT_DATA = ("story-ending",)  # its rows are part of this package

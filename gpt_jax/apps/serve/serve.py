@@ -17,7 +17,7 @@ from gpt_jax.checkpoints.load import load_adapters
 from gpt_jax.errors import InputError
 from gpt_jax.inference.model import Model, load
 from gpt_jax.models.decoding_weights import check_kind
-from gpt_jax.signals import SAVING, handle, leave_closed_terminal
+from gpt_jax.training.signals import SAVING, handle, leave_closed_terminal
 
 _MAX_CONNECTIONS = 512
 _HEADER_SECONDS, _WRITE_SECONDS = 10.0, 30.0

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 # A terminal that closes sends SIGHUP; `sbatch --signal=USR1@120` sends SIGUSR1.
-SAVING = signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1
+SAVING: tuple[int, ...] = signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1
 
 
 @contextlib.contextmanager
