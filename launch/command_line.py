@@ -46,6 +46,7 @@ FLAGS = flags.FLAGS
 # Libraries put the text of a full disk's OSError into exceptions of their own.
 _DISK_FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)))
 _NOT_ALLOWED = errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP
+_TOO_FEW_THREADS = "too few threads and processes may be started; raise the limit (ulimit -u)"
 _HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
 _STARTING = 300  # seconds that the processes of a run have, from the first to the last
 _NEWS = 10  # seconds
@@ -208,6 +209,7 @@ def run(main: Callable[[], None], positional: str | None = None) -> None:
     if _parse(argv, main.__globals__["__doc__"], positional):
       _use_huge_pages()
       _tune_malloc()
+      _check_threads()
       warnings.formatwarning, errors.for_user = _format_warning, _for_user
       _set_up_jax()
       main()
@@ -242,8 +244,8 @@ def run(main: Callable[[], None], positional: str | None = None) -> None:
       message = _out_of_memory(str(error))
     elif isinstance(error, OSError) and error.errno in _NOT_ALLOWED and error.filename:
       message = f"{error.filename}: {error.strerror}"
-    elif getattr(error, "errno", 0) == errno.EAGAIN or "can't start new thread" in str(error):
-      message = "no further thread or process may be started; raise the limit (ulimit -u)"
+    elif os.strerror(errno.EAGAIN) in str(error) or "can't start new thread" in str(error):
+      message = _TOO_FEW_THREADS
     else:
       _await_news(error)
       raise
@@ -549,6 +551,22 @@ def _check_working_folder() -> None:
   except OSError as error:
     message = f"the folder in which this command was given is not there ({error.strerror})"
     raise InputError(f"{message}; change to another") from error
+
+
+def _check_threads() -> None:
+  """Raises InputError where so few threads may be started that libraries would abort."""
+  end, size = threading.Event(), threading.stack_size(1 << 16)
+  threads = [threading.Thread(target=end.wait) for _ in range(8 + (os.cpu_count() or 1))]
+  try:
+    for thread in threads:
+      thread.start()
+  except RuntimeError as error:
+    raise InputError(_TOO_FEW_THREADS) from error
+  finally:
+    threading.stack_size(size)
+    end.set()
+    for thread in filter(threading.Thread.is_alive, threads):
+      thread.join()
 
 
 def _catch_interrupts() -> None:

@@ -20,7 +20,7 @@ Result = TypeVar("Result")
 
 @contextlib.contextmanager
 def worker_pool(count: int) -> Iterator[Pool | None]:
-  """A pool of `count` processes, or None, for this process, if one is enough or all there can be."""
+  """A pool of `count` processes; None, for this one, if that is enough or no others can be."""
   pool = None
   if count > 1:
     try:
