@@ -11,6 +11,8 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
+from gpt_jax.errors import InputError
+
 MAX_WORKERS = 6  # a single process reads for all, and each takes about 100 MB
 
 Pool = concurrent.futures.ProcessPoolExecutor
@@ -25,10 +27,8 @@ def worker_pool(count: int) -> Iterator[Pool | None]:
   if count > 1:
     try:
       pool = spawned_pool(count)
-    except (OSError, ImportError, NotImplementedError) as error:  # no semaphores: no /dev/shm
-      warnings.warn(
-        f"one process does the work, since there can be no others: {error}", stacklevel=3
-      )
+    except InputError as error:
+      warnings.warn(f"one process does the work: {error}", stacklevel=3)
   try:
     yield pool
   finally:
@@ -37,9 +37,12 @@ def worker_pool(count: int) -> Iterator[Pool | None]:
 
 
 def spawned_pool(count: int) -> Pool:
-  """A pool of fresh processes, which end when this one is gone."""
+  """A pool of fresh processes, which end when this one is gone. Raises InputError."""
   spawn = multiprocessing.get_context("spawn")  # forking a process that runs JAX's threads can hang
-  return Pool(count, mp_context=spawn, initializer=_exit_with_parent)
+  try:
+    return Pool(count, mp_context=spawn, initializer=_exit_with_parent)
+  except (OSError, ImportError, NotImplementedError) as error:
+    raise InputError(f"there can be no other processes: {error}; is /dev/shm writable?") from error
 
 
 def map_in_order(
