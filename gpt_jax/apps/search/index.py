@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpt_jax import files
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_file, exists, is_folder, list_folder, read_json, write_json
 from gpt_jax.packages import require
@@ -114,7 +115,7 @@ def read_index(folder: str) -> Index | None:
 def make_folder(folder: str) -> None:
   """Makes the folder of an index, if there is none. Raises InputError if that is refused."""
   try:
-    os.makedirs(folder, exist_ok=True)
+    files.make_folders(folder)
   except OSError as error:
     raise InputError(f"--index={folder}: cannot be made ({error.strerror})") from error
 
