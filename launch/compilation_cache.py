@@ -1,4 +1,4 @@
-"""The cache of compiled programs that all commands share: its folder, and its size."""
+"""The cache of compiled programs, and of fonts, that all commands share: its folder, its size."""
 
 import contextlib
 import os
@@ -19,6 +19,8 @@ def set_up() -> None:
   """
   # Smaller programs are compiled faster than they are read.
   os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
+  # Its list of fonts; it would be in another folder of the home, with an empty one of settings.
+  os.environ.setdefault("MPLCONFIGDIR", os.path.join(_cache_home(), "gpt_jax", "matplotlib"))
   if "JAX_COMPILATION_CACHE_DIR" in os.environ:
     return
   root = os.path.join(_cache_home(), "gpt_jax", "compiled")
