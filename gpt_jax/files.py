@@ -104,7 +104,7 @@ def atomic_folder(folder: str, compare: Callable[[str, str], None] | None = None
   if os.path.lexists(folder) and not compare:
     raise InputError(f"{folder} is there already; choose another place")
   try:
-    os.makedirs(partial)
+    make_folders(partial)
     yield partial
     if compare and os.path.lexists(folder):
       compare(partial, folder)
@@ -291,18 +291,29 @@ def list_folder(folder: str) -> list[str]:
 def list_existing(folder: str) -> list[str]:
   """The names of what is in a folder, as list_folder; none if there is no such folder.
 
-  A store may say that a folder is there, and not find it when it is listed.
+  A store may say that a folder is there, and not find it when it is listed. Raises InputError if
+  the folder may not be listed.
   """
   try:
     return list_folder(folder)
   except (FileNotFoundError, NotADirectoryError):
     return []
+  except PermissionError as error:
+    raise InputError(
+      f"{folder}: cannot be listed ({error.strerror}); chmod u+rx allows it"
+    ) from error
 
 
 def make_folders(path: str) -> None:
   """Makes a folder and those above it; on a store they need not be made. Raises OSError."""
-  if not is_url(path):
+  if is_url(path):
+    return
+  with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+    os.lstat(path)  # a name that is too long is refused before those above it are made
+  try:
     os.makedirs(path, exist_ok=True)
+  except RecursionError as error:  # a call for each of a thousand parts
+    raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), path) from error
 
 
 def remove(path: str) -> None:
@@ -415,7 +426,11 @@ def find_files(pattern: str) -> dict[str, int]:
       pattern = os.path.join(glob.escape(pattern), "**")
     elif os.path.exists(pattern):  # whatever its name has of a glob
       pattern = glob.escape(pattern)
-    paths = filter(os.path.isfile, glob.glob(pattern, recursive=True))
+    found = glob.glob(pattern, recursive=True)
+    for path in found:  # glob leaves out what it may not list
+      if pattern.endswith("**") and os.path.isdir(path) and not os.access(path, os.R_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+    paths = filter(os.path.isfile, found)
     return {path: os.path.getsize(path) for path in sorted(paths)}
   store, scheme = _store(pattern), pattern.partition("://")[0]
   with _store_errors(pattern):

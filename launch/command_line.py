@@ -45,6 +45,8 @@ flags.disclaim_key_flags()
 FLAGS = flags.FLAGS
 # Libraries put the text of a full disk's OSError into exceptions of their own.
 _DISK_FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)))
+_NOT_ALLOWED = errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP
+_TOO_FEW_THREADS = "too few threads and processes may be started; raise the limit (ulimit -u)"
 _HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
 _STARTING = 300  # seconds that the processes of a run have, from the first to the last
 _NEWS = 10  # seconds
@@ -212,12 +214,15 @@ def run(main: Callable[[], None], positional: str | None = None) -> None:
     import completion
 
     completion.answer(_own_flags(), _config_names)
+  _open_standard_streams()
   _catch_interrupts()
   try:
+    _check_working_folder()
     argv = _with_flag_name(sys.argv, positional) if positional else sys.argv
     if _parse(argv, main.__globals__["__doc__"], positional):
       _use_huge_pages()
       _tune_malloc()
+      _check_threads()
       warnings.formatwarning, errors.for_user = _format_warning, _for_user
       _set_up_jax()
       main()
@@ -250,6 +255,10 @@ def run(main: Callable[[], None], positional: str | None = None) -> None:
         message += "; the command can be given again"
     elif isinstance(error, MemoryError) or _is_out_of_memory(str(error)):
       message = _out_of_memory(str(error))
+    elif isinstance(error, OSError) and error.errno in _NOT_ALLOWED and error.filename:
+      message = f"{error.filename}: {error.strerror}"
+    elif os.strerror(errno.EAGAIN) in str(error) or "can't start new thread" in str(error):
+      message = _TOO_FEW_THREADS
     else:
       _await_news(error)
       raise
@@ -535,6 +544,45 @@ def _format_warning(
   if category is UserWarning:
     return f"warning: {_for_user(str(message))}\n"
   return _default_format(message, category, filename, lineno, line)
+
+
+def _open_standard_streams() -> None:
+  """Opens what the caller has closed (>&-), as some daemons do: to /dev/null.
+
+  A file that a program writes would get the number, and what libraries print would be in it.
+  """
+  for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+    if getattr(sys, name) is None:
+      descriptor = os.open(os.devnull, os.O_RDWR)
+      if descriptor != number:
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+      os.set_inheritable(number, True)  # by workers
+      setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))
+
+
+def _check_working_folder() -> None:
+  try:
+    os.getcwd()
+  except OSError as error:
+    message = f"the folder in which this command was given is not there ({error.strerror})"
+    raise InputError(f"{message}; change to another") from error
+
+
+def _check_threads() -> None:
+  """Raises InputError where so few threads may be started that libraries would abort."""
+  end, size = threading.Event(), threading.stack_size(1 << 16)
+  threads = [threading.Thread(target=end.wait) for _ in range(8 + (os.cpu_count() or 1))]
+  try:
+    for thread in threads:
+      thread.start()
+  except RuntimeError as error:
+    raise InputError(_TOO_FEW_THREADS) from error
+  finally:
+    threading.stack_size(size)
+    end.set()
+    for thread in filter(threading.Thread.is_alive, threads):
+      thread.join()
 
 
 def _catch_interrupts() -> None:

@@ -1,4 +1,4 @@
-"""The cache of compiled programs that all commands share: its folder, and its size."""
+"""The cache of compiled programs, and of fonts, that all commands share: its folder, its size."""
 
 import contextlib
 import os
@@ -19,6 +19,8 @@ def set_up() -> None:
   """
   # Smaller programs are compiled faster than they are read.
   os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
+  # Its list of fonts; it would be in another folder of the home, with an empty one of settings.
+  os.environ.setdefault("MPLCONFIGDIR", os.path.join(_cache_home(), "gpt_jax", "matplotlib"))
   if "JAX_COMPILATION_CACHE_DIR" in os.environ:
     return
   root = os.path.join(_cache_home(), "gpt_jax", "compiled")
@@ -54,19 +56,49 @@ def _processor() -> str:
 def _check(folder: str) -> None:
   """Raises OSError unless JAX can make or use the folder, and nobody else can write to it.
 
-  Nothing is made yet, so that a command that fails early leaves nothing behind.
+  As a rule nothing is made yet, so that a command that fails early leaves nothing behind.
   """
   if not os.path.isabs(folder):
     raise FileNotFoundError(0, "this user has no home")
+  below = folder
   while not os.path.lexists(folder):
-    folder = os.path.dirname(folder)
+    below, folder = folder, os.path.dirname(folder)
   if not os.access(folder, os.R_OK | os.W_OK | os.X_OK) or not os.path.isdir(folder):
     raise PermissionError(0, f"{folder} is not a folder that can be written")
-  # Programs are run as they are read. A sticky folder, such as /tmp, keeps others' names apart.
-  info = os.stat(folder)
-  own = os.name != "posix" or info.st_uid in (os.getuid(), 0)
-  if not own or info.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
-    raise PermissionError(0, f"other users can write to {folder}")
+  if os.name != "posix":
+    return
+  # Programs are run as they are read. Who can write to a folder above can exchange this one.
+  for path in dict.fromkeys((*_with_parents(folder), *_with_parents(os.path.realpath(folder)))):
+    info = os.stat(path)
+    # A sticky folder, such as /tmp, keeps others' names apart, once there is one of ours.
+    is_sticky = info.st_mode & stat.S_ISVTX and path != below
+    if info.st_uid not in (os.getuid(), 0) or (_others_can_write(info) and not is_sticky):
+      raise PermissionError(0, f"other users can write to {path}")
+  if below != folder and _others_can_write(os.stat(folder)):
+    os.mkdir(below, 0o700)
+
+
+def _with_parents(path: str) -> Iterator[str]:
+  yield path
+  while path != os.path.dirname(path):
+    path = os.path.dirname(path)
+    yield path
+
+
+def _others_can_write(info: os.stat_result) -> bool:
+  """Whether others than the user and root can write to a folder of this mode and group."""
+  if not info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    return False
+  import grp
+  import pwd
+
+  try:
+    user, group = pwd.getpwuid(os.getuid()), grp.getgrgid(info.st_gid)
+  except KeyError:  # without a name
+    return True
+  # A group of the user's own, as many systems make. Containers put any user into the one of root.
+  is_private = group.gr_gid and group.gr_name == user.pw_name and {*group.gr_mem} <= {user.pw_name}
+  return bool(info.st_mode & stat.S_IWOTH) or not is_private
 
 
 def _trim(root: str) -> None:

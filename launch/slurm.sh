@@ -89,7 +89,7 @@ run() {
   srun --kill-on-bad-exit=1 .venv/bin/python "launch/$program.py" --distributed "$@" || code=$?
   case $code in
     0 | 2 | 130) exit "$code" ;;
-    143) ;;
+    129 | 138 | 143) ;;  # saved after SIGHUP, SIGUSR1 (another --signal), SIGTERM
     *)
       echo "$code" >> "$failures"
       if [ "$(wc -l < "$failures")" -gt "${RETRIES:-3}" ]; then

@@ -40,6 +40,7 @@ if version("jaxlib").startswith("0.10."):
   xla_flags += " --xla_cpu_use_fusion_emitters=false"  # later versions refuse the flag
 if PLATFORM == "cpu":
   os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {xla_flags}".strip()
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # of tests that import onnxruntime themselves
 os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
 # On few cores, two programs with collectives in flight at once can wait for each other's simulated
 # devices for ever.

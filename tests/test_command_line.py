@@ -103,6 +103,15 @@ def main():
     before, block = resident(), b"x" * 200_000_000
     del block
     print(resident() - before > 150_000_000)
+  if FAIL.value == "threads":
+    raise RuntimeError("can't start new thread")  # as threading does
+  if FAIL.value == "listing":
+    raise PermissionError(13, "Permission denied", "a/checkpoints")
+  if FAIL.value == "closed":
+    with open("written", "w") as file:
+      os.write(1, b"of a library")
+      os.write(2, b"of a library")
+      file.write("mine")
   if FAIL.value == "pipe":
     print("x" * 10_000_000)
 
@@ -138,12 +147,20 @@ def toy(tmp_path_factory):
   (folder / "config.py").write_text(CONFIG)
   (folder / "swallows.py").write_text(SWALLOWS)
 
-  def call(*arguments):
+  def call(*arguments, before=":"):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
     environment.pop("PYTHONUNBUFFERED", None)
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "launch")])
     done = subprocess.run(
-      [sys.executable, "toy.py", *arguments],
+      [
+        "bash",
+        "-c",
+        f'{before}; exec "$@"',
+        "",
+        sys.executable,
+        str(folder / "toy.py"),
+        *arguments,
+      ],
       cwd=folder,
       env=environment,
       capture_output=True,
@@ -412,6 +429,10 @@ def test_other_ends(toy):
   limited = "error: File too large; raise the limit of a file's size (ulimit -f) and repeat"
   code, _, err = toy(*GOOD, "--fail=limit")
   assert (code, err) == (2, f"{limited} the command\n")
+  code, _, err = toy(*GOOD, "--fail=listing")
+  assert (code, err) == (2, "error: a/checkpoints: Permission denied\n")
+  code, _, err = toy(*GOOD, "--fail=threads")
+  assert code == 2 and err.endswith("raise the limit (ulimit -u)\n") and err.count("\n") == 1
   for cause, size in (("oom", "0.01 GB"), ("host", "")):
     code, _, err = toy(*GOOD, f"--fail={cause}")
     assert code == 2 and err.startswith("error: out of memory") and err.count("\n") == 1
@@ -419,6 +440,24 @@ def test_other_ends(toy):
   code, _, err = toy(*GOOD, "--fail=bug")
   assert code == 1
   assert "Traceback" in err and err.endswith("ValueError: ours\n")
+
+
+def test_closed_streams_lose_nothing(toy, tmp_path):
+  """Nor does what a library prints come into a file that the program opens."""
+  (tmp_path / "config.py").write_text(CONFIG)
+  before = f"cd {tmp_path}; exec <&- >&- 2>&-"
+  assert toy(*GOOD, "--fail=closed", before=before) == (0, "", "")
+  assert (tmp_path / "written").read_text() == "mine"
+  code, out, err = toy(*GOOD, "--fail=input", before="exec >&-")
+  assert (code, out, err) == (2, "", "error: line 3: broken badly\n")
+
+
+def test_a_working_folder_that_is_gone_is_one_line(toy, tmp_path):
+  gone = tmp_path / "gone"
+  code, out, err = toy(*GOOD, before=f"mkdir {gone}; cd {gone}; rmdir {gone}")
+  assert (code, out) == (2, "")
+  assert err.startswith("error: the folder in which this command was given is not there (")
+  assert err.count("\n") == 1
 
 
 @pytest.mark.skipif(

@@ -1,9 +1,11 @@
 """The compilation cache that all commands share: its place, its size, and folders it cannot use."""
 
 import os
+import pwd
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -92,14 +94,74 @@ def no_home(home):
   os.environ["XDG_CACHE_HOME"], os.environ["HOME"] = "", "~"
 
 
-@pytest.mark.parametrize("spoil", [file_in_the_way, shared_with_everybody, no_home])
+def shared_with_a_group(home):
+  home.mkdir()
+  home.chmod(0o770)
+
+
+def in_a_shared_folder(home):
+  (home / "gpt_jax" / "compiled").mkdir(parents=True)
+  home.chmod(0o777)
+
+
+def where_others_add_programs(home):
+  """A sticky folder keeps them from exchanging files only."""
+  os.environ["XDG_CACHE_HOME"] = str(home)
+  import compilation_cache
+
+  leaf = home / "gpt_jax" / "compiled" / compilation_cache._processor()
+  leaf.mkdir(parents=True)
+  leaf.chmod(0o1777)
+
+
+def linked_into_a_shared_folder(home):
+  shared = home.parent / "shared"
+  (shared / "home").mkdir(parents=True)
+  shared.chmod(0o777)
+  home.symlink_to(shared / "home")
+
+
+@pytest.mark.parametrize(
+  "spoil",
+  [
+    file_in_the_way,
+    shared_with_everybody,
+    shared_with_a_group,
+    in_a_shared_folder,
+    linked_into_a_shared_folder,
+    where_others_add_programs,
+    no_home,
+  ],
+)
 def test_a_folder_that_cannot_be_used_is_one_warning(cache, monkeypatch, tmp_path, spoil):
   monkeypatch.setenv("HOME", str(tmp_path))  # restored, whatever the case does to it
+  monkeypatch.setattr("grp.getgrgid", lambda _: SimpleNamespace(gr_gid=7, gr_name="a", gr_mem=[]))
   spoil(tmp_path / "home")
   with pytest.warns(UserWarning, match="no cache of compiled programs in .*: .*; each") as warned:
     cache.set_up()
   assert len(warned) == 1
   assert "JAX_COMPILATION_CACHE_DIR" not in os.environ
+
+
+def test_a_private_group_and_a_sticky_folder_keep_others_out(cache, monkeypatch, tmp_path):
+  """As with a umask of 002, where each user has a group; and as with a cache in /tmp."""
+  user = pwd.getpwuid(os.getuid()).pw_name
+  group = SimpleNamespace(gr_gid=7, gr_name=user, gr_mem=[user])
+  monkeypatch.setattr("grp.getgrgid", lambda _: group)
+  home = tmp_path / "home"
+  home.mkdir()
+  home.chmod(0o775)
+  cache.set_up()
+  assert os.environ["JAX_COMPILATION_CACHE_DIR"].startswith(str(home))
+  assert list(home.iterdir()) == []
+  group.gr_mem.append("another")
+  with pytest.warns(UserWarning, match="other users can write to"):
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
+    cache.set_up()
+  home.chmod(0o1777)
+  cache.set_up()
+  assert os.environ["JAX_COMPILATION_CACHE_DIR"].startswith(str(home))
+  assert (home / "gpt_jax").stat().st_mode & 0o777 == 0o700
 
 
 def test_the_programs_used_least_recently_are_removed(cache, monkeypatch, tmp_path):

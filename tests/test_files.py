@@ -390,3 +390,32 @@ def test_what_killed_processes_left_is_removed(tmp_path):
     pass
   left = {path.name for path in tmp_path.iterdir()}
   assert left == {"file", "folder", f"other.partial-{gone}", f"file.partial-{at_work}"}
+
+
+def test_a_folder_that_may_not_be_listed_is_one_line(tmp_path, monkeypatch):
+  """Root may list all, so the system's answer stands for that of another user."""
+
+  def refuse(path="."):
+    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+  monkeypatch.setattr(os, "listdir", refuse)
+  with pytest.raises(InputError, match="run: cannot be listed .Permission denied.; chmod u"):
+    files.list_existing("run")
+  monkeypatch.undo()
+  (tmp_path / "open").mkdir()
+  (tmp_path / "open" / "text").touch()
+  (tmp_path / "shut").mkdir()
+  assert len(files.find_files(str(tmp_path))) == 1
+  monkeypatch.setattr(os, "access", lambda path, _: not path.endswith("shut"))
+  with pytest.raises(PermissionError, match="shut"):
+    files.find_files(str(tmp_path))
+
+
+@pytest.mark.parametrize("part, parts", [("a", 1300), ("long" * 20, 60)])
+def test_a_folder_of_too_many_parts_has_too_long_a_name(tmp_path, part, parts):
+  deep = os.path.join(tmp_path, *[part] * parts)
+  with pytest.raises(OSError, match="File name too long"):
+    files.make_folders(deep)
+  with pytest.raises(InputError, match="File name too long"), atomic_folder(deep):
+    pass
+  assert list(tmp_path.iterdir()) == []

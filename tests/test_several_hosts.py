@@ -124,10 +124,10 @@ def of_four(flags, folder):
 
 @pytest.fixture(scope="module")
 def of_three(flags, folder, of_four):
-  """Three that take up the run, of which one gets SIGTERM."""
+  """Three that take up the run, of which one gets Slurm's warning; all save, as at SIGTERM."""
   with Stage(flags, folder, 3, of_four.workdir) as stage:
     stage.wait_for_step(stage.resumed_at + 2)
-    stage.programs[1].process.send_signal(signal.SIGTERM)
+    stage.programs[1].process.send_signal(signal.SIGUSR1)
     stage.end(143, 143, 143)
   return stage
 

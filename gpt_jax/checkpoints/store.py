@@ -289,7 +289,7 @@ def lock(workdir: str) -> TextIO | Lease:
   if files.is_url(workdir):
     return Lease(workdir)
   try:
-    os.makedirs(workdir, exist_ok=True)
+    files.make_folders(workdir)
     # Appending, and no link followed: whatever file a link names stays as it is.
     file = open(os.path.join(workdir, "lock"), "a", encoding="utf-8", opener=_without_links)
   except OSError as error:

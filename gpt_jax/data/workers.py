@@ -7,8 +7,11 @@ import multiprocessing
 import os
 import signal
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
+
+from gpt_jax.errors import InputError
 
 MAX_WORKERS = 6  # a single process reads for all, and each takes about 100 MB
 
@@ -19,21 +22,27 @@ Result = TypeVar("Result")
 
 @contextlib.contextmanager
 def worker_pool(count: int) -> Iterator[Pool | None]:
-  """A pool of `count` processes, or None, for this process, if one is enough."""
-  if count == 1:
-    yield None
-    return
-  pool = spawned_pool(count)
+  """A pool of `count` processes; None, for this one, if that is enough or no others can be."""
+  pool = None
+  if count > 1:
+    try:
+      pool = spawned_pool(count)
+    except InputError as error:
+      warnings.warn(f"one process does the work: {error}", stacklevel=3)
   try:
     yield pool
   finally:
-    pool.shutdown(cancel_futures=True)
+    if pool is not None:
+      pool.shutdown(cancel_futures=True)
 
 
 def spawned_pool(count: int) -> Pool:
-  """A pool of fresh processes, which end when this one is gone."""
+  """A pool of fresh processes, which end when this one is gone. Raises InputError."""
   spawn = multiprocessing.get_context("spawn")  # forking a process that runs JAX's threads can hang
-  return Pool(count, mp_context=spawn, initializer=_exit_with_parent)
+  try:
+    return Pool(count, mp_context=spawn, initializer=_exit_with_parent)
+  except (OSError, ImportError, NotImplementedError) as error:
+    raise InputError(f"there can be no other processes: {error}; is /dev/shm writable?") from error
 
 
 def map_in_order(

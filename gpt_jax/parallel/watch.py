@@ -8,6 +8,7 @@ process that is stopped the kernel answers them; JAX ends the others then.
 
 import contextlib
 import ctypes
+import ipaddress
 import os
 import signal
 import socket
@@ -39,7 +40,7 @@ def watch(host: str = "") -> Callable[[int], None]:
   if jax.process_index() != 0:
     _delay_abort()
   try:
-    peers = _Peers(_accept() if jax.process_index() == 0 else _connect(host))
+    peers = _Peers(_accept(host) if jax.process_index() == 0 else _connect(host))
   except OSError as error:  # a firewall between the hosts; JAX still notices, only later
     warnings.warn(f"lost processes will be noticed late: {error}", stacklevel=2)
     return lambda code: None
@@ -58,12 +59,13 @@ def _delay_abort() -> None:
   libc.signal(signal.SIGABRT, ctypes.cast(libc.sleep, ctypes.c_void_p))
 
 
-def _accept() -> dict[int, socket.socket]:
-  """Process 0's connections to all others."""
+def _accept(host: str = "") -> dict[int, socket.socket]:
+  """Process 0's connections to all others, which connect to `host`; see watch."""
   connections: dict[int, socket.socket] = {}
   expected = set(range(1, jax.process_count()))
-  with socket.create_server(("", 0), backlog=jax.process_count()) as server:
-    address = (*map(int, _own_address().split(".")), server.getsockname()[1])
+  own = _own_address()
+  with _listen(host or own) as server:
+    address = (*map(int, own.split(".")), server.getsockname()[1])
     multihost_utils.broadcast_one_to_all(np.array(address, np.int32))
     end = time.monotonic() + _CONNECTING
     while missing := expected - connections.keys():
@@ -81,6 +83,15 @@ def _accept() -> dict[int, socket.socket]:
       else:  # a stranger
         connection.close()
   return connections
+
+
+def _listen(host: str) -> socket.socket:
+  """Listens at an address of this machine alone; at all of them for a name, which may have several,
+  or an address that a router translates.
+  """
+  with contextlib.suppress(ValueError, OSError):
+    return socket.create_server((str(ipaddress.IPv4Address(host)), 0), backlog=jax.process_count())
+  return socket.create_server(("", 0), backlog=jax.process_count())
 
 
 def _connect(host: str) -> dict[int, socket.socket]:
@@ -123,8 +134,8 @@ class _Peers:
     if words.endswith(_FAILED):
       time.sleep(_GRACE)
       message = f"{who} has ended with an error; see its output"
-    elif words:  # process 0 tells the others what it has noticed
-      message = words.decode().strip()
+    elif words and number == 0:  # it tells the others what it has noticed; nobody else may
+      message = words.decode(errors="replace").strip()
     with self._lock:  # the first thread ends the process
       if self._failed_with:  # it has said why, and JAX would wait for the others
         time.sleep(_GRACE)

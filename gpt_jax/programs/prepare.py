@@ -32,6 +32,7 @@ from gpt_jax.files import (
   is_folder,
   is_uploading,
   list_folder,
+  make_folders,
   modified_ns,
   read_json,
   write_json,
@@ -233,7 +234,7 @@ def _new_folder(out: str) -> Iterator[str]:
     if os.path.isdir(partial):  # of a killed process with this number: in containers all have 1
       shutil.rmtree(f"{out}.partial-{NOBODY}", ignore_errors=True)
       os.rename(partial, f"{out}.partial-{NOBODY}")
-    os.makedirs(partial)
+    make_folders(partial)
   except OSError as error:
     raise InputError(f"--out={out}: cannot be made ({error.strerror})") from error
   try:

@@ -2,6 +2,7 @@
 objective.
 """
 
+import contextlib
 import dataclasses
 import os
 import signal
@@ -18,6 +19,7 @@ from gpt_jax.models.trunk import POLICIES
 from gpt_jax.training.hooks import Hook, StepContext
 from gpt_jax.training.interval import Interval
 from gpt_jax.training.prefetch import Prefetch
+from gpt_jax.training.signals import SAVING, handle, leave_closed_terminal
 from gpt_jax.training.step import TrainState
 from gpt_jax.training.watchdog import Watchdog
 
@@ -102,7 +104,8 @@ def fit(
 
   Raises:
     InputError: after 10 refused updates in a row.
-    SystemExit: with code 143 after a SIGTERM, once the hooks of that step have run.
+    SystemExit: with code 143 after a SIGTERM (129 after SIGHUP, 138 after SIGUSR1), once the hooks
+      of that step have run.
     KeyboardInterrupt: after Ctrl-C, likewise.
   """
   interval, pending = Interval(), None  # pending: metrics still on the device
@@ -145,30 +148,39 @@ def fit(
 
 
 class Termination:
-  """SIGTERM or Ctrl-C asks for a last checkpoint; a second one ends the run at once."""
+  """Ctrl-C or a signal of signals.SAVING asks for a last checkpoint.
+
+  A second Ctrl-C or SIGTERM ends the run at once. The others may come twice, and before a SIGTERM.
+  """
 
   def __enter__(self):
     # The handler only notes the signal, and the loop ends after the step: no update is cut in half.
-    self._asked, self._previous_handlers = 0, {}  # the signal's number
-    # With several processes jax.distributed catches SIGTERM and makes all of them save the same
-    # step.
-    if jax.process_count() == 1 and threading.current_thread() is threading.main_thread():
-      for number in (signal.SIGTERM, signal.SIGINT):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as in the background of a shell
-          self._previous_handlers[number] = signal.signal(number, self._ask)
+    self._asked, self._handlers = 0, contextlib.ExitStack()  # the signal's number
+    if threading.current_thread() is threading.main_thread():
+      ask, numbers = self._ask, (signal.SIGINT, *SAVING)
+      if jax.process_count() > 1:
+        # jax.distributed catches SIGTERM and makes all processes save the same step.
+        ask, numbers = self._ask_all, SAVING[1:]
+      self._handlers.enter_context(handle(ask, numbers))  # a later run installs its own
     return self
 
   def __exit__(self, *_):
-    for number, handler in self._previous_handlers.items():
-      signal.signal(number, handler)  # a later run in this process installs its own
+    self._handlers.close()
 
   def _ask(self, number, _):
-    if self._asked and number == signal.SIGINT:
+    again = {self._asked, number} <= {signal.SIGTERM, signal.SIGINT}
+    if again and number == signal.SIGINT:
       raise KeyboardInterrupt  # a notebook's kernel lives on
-    if self._asked:
+    if again:
       os._exit(128 + number)  # at once: SystemExit would wait for threads and saves
-    self._asked = number
+    if self._asked in (0, *SAVING[1:]):
+      self._asked = number
+    leave_closed_terminal()
     os.write(2, b"stopping after this step; repeat to stop at once\n")
+
+  def _ask_all(self, *_):
+    leave_closed_terminal()
+    os.kill(os.getpid(), signal.SIGTERM)
 
   def requested(self, step: int) -> bool:
     """Whether the run should end after this step; the same answer on every process."""
@@ -182,7 +194,7 @@ class Termination:
     return bool(self._asked)
 
   def exit(self) -> NoReturn:
-    """Ends the run as the signal would have: KeyboardInterrupt, or SystemExit with code 143."""
+    """Ends the run as the signal would have: KeyboardInterrupt, or SystemExit with 128 + number."""
     if self._asked == signal.SIGINT:
       raise KeyboardInterrupt
-    raise SystemExit(128 + signal.SIGTERM)
+    raise SystemExit(128 + (self._asked or signal.SIGTERM))

@@ -1,4 +1,6 @@
+import errno
 import itertools
+import multiprocessing.synchronize
 import os
 
 import pytest
@@ -25,3 +27,15 @@ def test_results_come_in_order_and_few_tasks_are_held(count):
 
 def _pid(_) -> int:
   return os.getpid()
+
+
+def test_without_shared_memory_one_process_does_the_work(monkeypatch):
+  """Semaphores are files of /dev/shm, which some containers lack or cannot write."""
+
+  def refuse(*_, **__):
+    raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+  monkeypatch.setattr(multiprocessing.synchronize.SemLock, "__init__", refuse)
+  with pytest.warns(UserWarning, match="one process does the work.*Read-only file system"):
+    with worker_pool(2) as pool:
+      assert list(map_in_order(pool, _pid, range(2))) == [(i, os.getpid()) for i in range(2)]

@@ -76,6 +76,16 @@ def test_a_process_that_cannot_connect_is_not_watched(process_0):
   mine.close()
 
 
+@pytest.mark.parametrize(
+  "host, address",
+  [("127.0.0.1", "127.0.0.1"), ("localhost", "0.0.0.0"), ("192.0.2.1", "0.0.0.0")],
+)
+def test_process_0_listens_where_the_others_connect(host, address):
+  """At all its addresses only for a name, and for an address that is a router's."""
+  with watch._listen(host) as server:
+    assert server.getsockname()[0] == address
+
+
 @pytest.fixture
 def peers(monkeypatch):
   """Process 0 of three, its connections as the others have them, and the exit code that comes."""
@@ -100,6 +110,7 @@ def test_process_0_ends_last(peers, monkeypatch, capfd):
   _, (first, second), codes = peers
   for name in ("process_index", "process_count"):  # JAX may be on its way out
     monkeypatch.delattr(watch.jax, name)
+  second.sendall(b"of a stranger\n")  # is not told
   second.close()
   told = first.makefile().readline()
   assert told.startswith("process 2 of 3 is lost; ")

@@ -5,8 +5,11 @@ import dataclasses
 import functools
 import os
 import signal
+import subprocess
+import sys
 import types
 import warnings
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -33,6 +36,7 @@ from gpt_jax.training import hooks, loop
 from gpt_jax.training.interval import Interval
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig, make_optimizer
+from gpt_jax.training.signals import SAVING
 from gpt_jax.training.trainer import Trainer
 
 # One configuration for all tests, since compiling takes most of the time.
@@ -498,6 +502,74 @@ def test_sigterm_saves_and_exits_143(scalar):
   ]
   assert [entry[1] for entry in entries if entry[0] == "progress"] == [3, 6, 7]
   assert signal.getsignal(signal.SIGTERM) is before
+
+
+def hang_up_twice(_):
+  os.kill(os.getpid(), signal.SIGHUP)
+  os.kill(os.getpid(), signal.SIGHUP)
+
+
+@pytest.mark.parametrize(
+  "stop, code",
+  [
+    (hang_up_twice, 128 + signal.SIGHUP),  # as from a terminal that closes, and from its shell
+    (lambda _: os.kill(os.getpid(), signal.SIGUSR1), 128 + signal.SIGUSR1),
+    (lambda _: os.kill(os.getpid(), signal.SIGUSR1) or kill(), 143),  # Slurm's, then the limit
+  ],
+)
+def test_a_closed_terminal_and_slurms_warning_save(scalar, stop, code):
+  _, _, batch = scalar
+  before = [signal.getsignal(number) for number in SAVING]
+  stopping = hooks.Hook(lambda moment: stop(moment) and None, lambda number: number == 6)
+  error, entries = fit(scalar, lambda i: batch(1.0), 40, more_hooks=[stopping])
+  assert isinstance(error, SystemExit) and error.code == code
+  assert ("save", 7, 7, {}) in entries
+  assert [signal.getsignal(number) for number in SAVING] == before
+
+
+def test_what_nohup_ignores_stays_ignored(monkeypatch):
+  before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+  try:
+    with loop.Termination() as termination:
+      os.kill(os.getpid(), signal.SIGHUP)
+      assert not termination.asked
+  finally:
+    signal.signal(signal.SIGHUP, before)
+
+
+HANGS_UP = """import os, time
+from gpt_jax.training import loop
+
+with loop.Termination() as termination:
+  print("ready", flush=True)
+  while not termination.asked:
+    time.sleep(0.01)
+  print("stopped", flush=True)
+  os.write(2, b"stopped")
+  open("saved", "w").close()
+  termination.exit()
+"""
+
+
+def test_output_to_a_closed_terminal_loses_no_checkpoint(tmp_path):
+  leader, terminal = os.openpty()
+  command = f"import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n{HANGS_UP}"
+  process = subprocess.Popen(
+    [sys.executable, "-c", command],
+    cwd=tmp_path,
+    env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    stdin=terminal,
+    stdout=terminal,
+    stderr=terminal,
+    start_new_session=True,
+  )
+  os.close(terminal)
+  shown = b""
+  while b"ready" not in shown:
+    shown += os.read(leader, 1000)
+  os.close(leader)
+  assert process.wait(60) == 128 + signal.SIGHUP
+  assert (tmp_path / "saved").exists()
 
 
 def test_the_last_state_is_saved_even_if_its_update_was_refused(scalar):

@@ -39,6 +39,7 @@ from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import subset
 from gpt_jax.tasks.task import find
 from gpt_jax.training.plan_file import read_plan
+from gpt_jax.training.signals import SAVING, handle
 
 TASKS = ("sst2", "cola", "mrpc", "rte", "stsb", "trec")  # those whose files are there
 WITHOUT_DATA = ("story-ending",)  # its rows are part of this package
@@ -195,19 +196,17 @@ def _train_or_read(folder: str, train: Callable[[], Predicted]) -> Trained:
 
 @contextlib.contextmanager
 def _terminating_children() -> Iterator[None]:
-  """SIGTERM asks the training process, too, for a last checkpoint; this one waits for it."""
+  """A signal asks the training process, too, for a last checkpoint; this one waits for it."""
 
   def end(number: int, frame: object) -> NoReturn:
     del frame
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a terminal that closes may send it twice
     for child in multiprocessing.active_children():
       child.terminate()
     raise SystemExit(128 + number)
 
-  previous = signal.signal(signal.SIGTERM, end)
-  try:
+  with handle(end, SAVING):
     yield
-  finally:
-    signal.signal(signal.SIGTERM, previous)
 
 
 def _measured(train: Callable[[], Predicted]) -> Trained:

@@ -11,6 +11,7 @@ from gpt_jax.files import (
   atomic_file,
   check_path,
   is_folder,
+  make_folders,
   open_regular,
   read_json,
   write_json,
@@ -76,7 +77,7 @@ def claim_workdir(workdir: str, name: str, claim: dict[str, Any]) -> None:
   """
   path = os.path.join(workdir, name)
   try:
-    os.makedirs(workdir, exist_ok=True)
+    make_folders(workdir)
     write_json(path, claim, overwrite=False)
   except FileExistsError:
     try:

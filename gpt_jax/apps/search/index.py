@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpt_jax import files
 from gpt_jax.errors import InputError
 from gpt_jax.files import (
   atomic_file,
@@ -186,7 +187,7 @@ def _read_vectors(path: str) -> np.ndarray:
 def make_folder(folder: str) -> None:
   """Makes the folder of an index, if there is none. Raises InputError if that is refused."""
   try:
-    os.makedirs(folder, exist_ok=True)
+    files.make_folders(folder)
   except OSError as error:
     raise InputError(f"--index={folder}: cannot be made ({error.strerror})") from error
 

@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gpt_jax.apps.serve.app import make_app
@@ -17,6 +17,7 @@ from gpt_jax.checkpoints.load import load_adapters
 from gpt_jax.errors import InputError
 from gpt_jax.inference.model import Model, load
 from gpt_jax.models.decoding_weights import check_kind
+from gpt_jax.training.signals import SAVING, handle, leave_closed_terminal
 
 _MAX_CONNECTIONS = 512
 _HEADER_SECONDS, _WRITE_SECONDS = 10.0, 30.0
@@ -36,7 +37,7 @@ def run(
   weights: str = "float32",
   adapters: Sequence[str] = (),
 ) -> None:
-  """Serves a model until SIGTERM or Ctrl-C.
+  """Serves a model until a signal of signals.SAVING or Ctrl-C.
 
   Args:
     checkpoint: any trained model; see load_model.
@@ -48,7 +49,7 @@ def run(
 
   Raises:
     InputError: no model, a port that is taken, or the packages of the extra are missing.
-    SystemExit: with code 143 after SIGTERM.
+    SystemExit: with 128 + the signal's number, 143 after SIGTERM.
     KeyboardInterrupt: after Ctrl-C.
   """
   uvicorn = _import_packages()
@@ -83,8 +84,8 @@ def run(
     received = _serve(uvicorn.Server(config), listener, engine)
   if received == signal.SIGINT:
     raise KeyboardInterrupt
-  if received == signal.SIGTERM:
-    raise SystemExit(128 + signal.SIGTERM)
+  if received:
+    raise SystemExit(128 + received)
 
 
 def _import_packages() -> Any:
@@ -127,8 +128,9 @@ def _serve(server: Any, listener: socket.socket, engine: Engine) -> int | None:
   received: list[int] = []
 
   def stop(number: int, frame: Any) -> None:
-    if received:  # again: at once
-      server.force_exit = True
+    # Ctrl-C or SIGTERM again: at once. A terminal that closes may send SIGHUP twice.
+    server.force_exit |= bool(received) and number in (signal.SIGINT, signal.SIGTERM)
+    leave_closed_terminal()
     received.append(number)
     server.should_exit = True
     # Not here: the interrupted thread may hold the queue's lock.
@@ -145,21 +147,9 @@ def _serve(server: Any, listener: socket.socket, engine: Engine) -> int | None:
   print(f"http://{shown}:{port}/ is ready; Ctrl-C ends it", flush=True)
   if address not in _LOOPBACK:
     print("anyone who reaches this address may use the model: there is no password", flush=True)
-  with _handle_signals(stop):
+  is_main = threading.current_thread() is threading.main_thread()
+  with handle(stop, (signal.SIGINT, *SAVING) if is_main else ()):
     server.run(sockets=[listener])
   engine.close()
   engine.join(_STOP_SECONDS)
   return received[0] if received else None
-
-
-@contextlib.contextmanager
-def _handle_signals(handler: Callable[[int, Any], None]) -> Iterator[None]:
-  if threading.current_thread() is not threading.main_thread():
-    yield
-    return
-  before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
-  try:
-    yield
-  finally:
-    for number, previous in before.items():
-      signal.signal(number, previous)
