@@ -153,17 +153,21 @@ def _is_quoted(all_lines: Iterable[str]) -> bool:
   in quotes, or begin one that a later line ends: quotes around the names of the columns, doubled
   ones, or more rows with as many columns as the first.
   """
-  row, is_open, doubled, names_quoted = "", False, False, False
+  is_open = doubled = names_quoted = False
+  parts: list[str] = []  # lines of the current row
+  size = 0  # of them, in characters
   width = faults = plain_faults = 0  # columns of the first row; rows and lines with others
   for line in all_lines:
-    if not row and not line.strip():
+    if not parts and not line.strip():
       continue
-    row += line
+    parts.append(line)
+    size += len(line)
     plain_faults += width not in (0, line.count("\t") + 1)
     is_open ^= line.count('"') % 2 == 1
-    if is_open and len(row) <= MAX_LINE:
+    if is_open and size <= MAX_LINE:
       continue
-    row = row.removesuffix("\n").removesuffix("\r")
+    row = "".join(parts).removesuffix("\n").removesuffix("\r")
+    parts, size = [], 0
     if not _QUOTED_ROW.fullmatch(row):
       return False
     doubled |= any('"' in cell[1:-1] for cell in re.findall(_QUOTED, row))
@@ -171,7 +175,6 @@ def _is_quoted(all_lines: Iterable[str]) -> bool:
     if not width:
       width, names_quoted = columns, '"' in row
     faults += columns != width
-    row = ""
   has_evidence = names_quoted or (doubled and faults <= plain_faults) or faults < plain_faults
   return has_evidence and not is_open
 
