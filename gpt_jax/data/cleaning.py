@@ -21,7 +21,8 @@ def clean_piece(text: str, width: int | None) -> str:
   cleaned = []
   for paragraph in _paragraphs(text.replace("\ufeff", ""), width):
     paragraph = " ".join(paragraph.split())
-    if not paragraph.isascii() or "&" in paragraph:  # ftfy changes nothing else
+    # ftfy changes nothing else; of ASCII it takes control characters away.
+    if not paragraph.isascii() or not paragraph.isprintable() or "&" in paragraph:
       paragraph = " ".join(fix_text(paragraph).split())
     if paragraph:
       cleaned.append(paragraph)

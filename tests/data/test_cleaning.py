@@ -95,3 +95,9 @@ def test_novels(data_root):
         paragraphs
       ), source.name
   assert sum(wrapped.values()) > 50
+
+
+def test_control_characters_go_whatever_else_is_in_a_paragraph():
+  pytest.importorskip("ftfy")
+  for other in ("", " \u00e9", " &"):
+    assert clean(f"the \x00cat\x1b[31m sat\x7f{other}") == f"the cat sat{other}"
