@@ -115,7 +115,7 @@ def describe_repeated(writers: dict[str, SplitWriter]) -> str:
     return ""
   return (
     f"warning: {repeated:,} of {len(valid):,} held-out documents are in the training text, too, so "
-    "the loss on held-out text flatters; --deduplicate=exact keeps one of equal documents"
+    "the loss on held-out text flatters; deduplicate=exact keeps one of equal documents"
   )
 
 

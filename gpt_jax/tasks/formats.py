@@ -192,10 +192,10 @@ class TextToText(Format):
 
 
 def each_half(lengths: np.ndarray, context: int, overhead: int) -> np.ndarray:
-  """Truncates each field of a pair to half the context or, beside a shorter one, to what that
-  leaves; a single field to all of it.
+  """Truncates each field of a pair that does not fit to half the context, a single field to all.
 
-  Where both are longer as OpenAI's code does (openai/train.py:377); the head of a field is kept.
+  As OpenAI's code does (openai/train.py:377), which cuts a pair that fits, too, where one text has
+  more than half; the head of a field is kept.
 
   Args:
     lengths: int [S, F], tokens of each field of S sequences.
@@ -208,12 +208,9 @@ def each_half(lengths: np.ndarray, context: int, overhead: int) -> np.ndarray:
   room = context - overhead
   if lengths.shape[1] != 2:
     return longest_first(lengths, context, overhead)
-  # 254 for each text of a pair at 512: with three special tokens one position stays empty.
-  half = context // 2 - 2
-  others = lengths[:, ::-1]
-  beside = np.maximum(half, room - others)  # all that a short text leaves
   too_long = lengths.sum(axis=1, keepdims=True) > room
-  return np.where(too_long, np.minimum(lengths, beside), lengths)
+  # 254 for each text of a pair at 512: with three special tokens one position stays empty.
+  return np.where(too_long, np.minimum(lengths, context // 2 - 2), lengths)
 
 
 def longer_first(lengths: np.ndarray, context: int, overhead: int) -> np.ndarray:

@@ -114,8 +114,8 @@ ELEVENS, TWENTIES, THIRTIES = range(11, 20), range(21, 30), range(31, 40)  # nin
   [
     # A single text may fill the context: 14 tokens, start and extract.
     ("sst2", (text_of(*ELEVENS, *TWENTIES),), "positive", [[S, *ELEVENS, *range(21, 26), X]]),
-    # Each text of a pair keeps its first 16 / 2 - 2 = 6 tokens, however short the other is.
-    ("snli", (text_of(*ELEVENS), "21"), "neutral", [[S, *range(11, 17), D, 21, X]]),
+    # A pair that fits is whole, of another each text keeps its first 16 / 2 - 2 = 6 tokens.
+    ("snli", (text_of(*ELEVENS), "21"), "neutral", [[S, *ELEVENS, D, 21, X]]),
     (
       "snli",
       (text_of(*ELEVENS), text_of(*TWENTIES)),
@@ -126,13 +126,13 @@ ELEVENS, TWENTIES, THIRTIES = range(11, 20), range(21, 30), range(31, 40)  # nin
       "qqp",
       (text_of(*ELEVENS), "21 22"),
       "duplicate",
-      [[S, *range(11, 17), D, 21, 22, X], [S, 21, 22, D, *range(11, 17), X]],
+      [[S, *ELEVENS, D, 21, 22, X], [S, 21, 22, D, *ELEVENS, X]],
     ),
     (
       "storycloze",
       ("11 12", "13 14", "15 16", "17 18", "21", text_of(*TWENTIES)),
       "1",
-      [[S, *range(11, 17), D, 21, X], [S, *range(11, 17), D, *range(21, 27), X]],
+      [[S, *range(11, 19), D, 21, X], [S, *range(11, 17), D, *range(21, 27), X]],
     ),
     # Only the article is cut: to 13 tokens less question and option, for each option separately.
     (
