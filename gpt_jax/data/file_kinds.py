@@ -6,6 +6,7 @@ character like any other, unless the whole file is quoted as pandas, R or `write
 
 import contextlib
 import csv
+import functools
 import os
 import re
 import warnings
@@ -105,8 +106,13 @@ def tell(path: str, named: FileKind, kind: FileKind) -> FileKind:
     if kind.delimiter == named.delimiter:
       what += ", whose cells are without the quotation marks around them"
   if kind != named and (named.format, what) != (JSON_LINES, JSON_ARRAY):
-    warnings.warn(f"{path}: is read as {what}, by its content", stacklevel=2)
+    _warn_once(f"{path}: is read as {what}, by its content")
   return kind
+
+
+@functools.cache  # a file is opened more than once
+def _warn_once(message: str) -> None:
+  warnings.warn(message, stacklevel=3)
 
 
 def _begins_with_object(head: str) -> bool:

@@ -101,6 +101,11 @@ def run(
     with _progress(len(encoded[0]) * len(encoded)) as done:
       predictions = ensemble.predict(encoded, batch_size, done, calibration)
     predicted = [task.result(*pair) for pair in zip(predictions, encoded[0].truth, strict=True)]
+    usable = (row for row in rows if not isinstance(row, InputError))
+    for row, result in zip(usable, predicted, strict=True):
+      for member in ensemble.members:
+        if problem := task.unread(row, member.tokenizer):
+          result["problem"] = problem
     if threshold is not None:
       _withhold(predicted, threshold)
     results = [a | b for a, b in zip(kept, _merge_problems(rows, predicted), strict=True)]

@@ -206,11 +206,10 @@ def test_it_is_trained_evaluated_and_predicted(make_run, tiny_tokenizer, tmp_pat
   output = str(tmp_path / "tags.tsv")
   results = predict.run(str(tmp_path / "run" / "best"), str(tmp_path / "texts.txt"), output)
   assert [len(row["prediction"].split()) for row in results] == [5, 200, 5, 1]
-  assert results[0]["prediction"].split()[0] == "person"
-  assert (tmp_path / "tags.tsv").read_text().split("\n")[:2] == [
-    "prediction",
-    results[0]["prediction"],
-  ]
+  assert results[0]["prediction"].split()[0] == "person" and "problem" not in results[2]
+  assert "texts.txt:4: no word has a token" in results[3]["problem"]
+  first, second = (tmp_path / "tags.tsv").read_text().split("\n")[:2]
+  assert first == "prediction\tproblem" and second == f"{results[0]['prediction']}\t"
   check_that_readers_of_one_label_refuse(str(tmp_path / "run" / "best"), tmp_path)
 
 

@@ -198,6 +198,11 @@ class LabeledTask:
     """
     raise NotImplementedError
 
+  def unread(self, example: Any, tokenizer: Tokenizer) -> str:
+    """Why an example that has a prediction was not read, "" if it was."""
+    del example, tokenizer
+    return ""
+
   def with_search(self, beams: int, length_penalty: float) -> Any:
     """The task whose answers are found by beam search.
 

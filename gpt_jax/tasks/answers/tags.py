@@ -131,6 +131,11 @@ class TagTask(LabeledTask):
       format=format,
     )
 
+  def unread(self, example: TaggedExample, tokenizer: Tokenizer) -> str:
+    if any(map(len, tokenizer.encode_many(list(example.words)))):
+      return ""
+    return f"{example.location}: no word has a token: the tokenizer drops all of the text"
+
   def loss(self, predictions: Any, truth: Any) -> float:
     """The mean cross-entropy of the tagged tokens in nats; the arguments are those of `score`."""
     # Of all texts as one: [n, K] and [n].
