@@ -166,8 +166,8 @@ def reference(vectors, used, temperature, symmetric, texts):
 @pytest.mark.parametrize("symmetric", [False, True])
 @pytest.mark.parametrize("pooling", ["mean", "last", "cls"])
 @pytest.mark.parametrize("mlp", [False, True])
-@pytest.mark.parametrize("repeats", [False, True])
-def test_infonce_is_that_of_numpy(symmetric, pooling, mlp, repeats):
+def test_infonce_is_that_of_numpy(symmetric, pooling, mlp):
+  repeats = mlp  # equal texts
   rng = np.random.default_rng(0)
   head = ContrastiveHead(pooling, temperature=0.3, mlp=mlp, symmetric=symmetric)
   lengths = np.array([8, 6, 3, 1, 0, 0, 5, 8])  # the third pair fills the batch
@@ -181,9 +181,14 @@ def test_infonce_is_that_of_numpy(symmetric, pooling, mlp, repeats):
   batch = Batch(Rows(ids, ids, inside.astype(np.int32)))
   states = States(jnp.asarray(hidden), jnp.zeros((128, 16)))
   module = head.build(TRUNK)
-  params = module.init(jax.random.key(0), states, batch).get("params", {})
-  outputs = module.apply({"params": params}, states, batch)
-  mean = head.loss(outputs, states, batch, 0)
+
+  @jax.jit  # in one program, not one for each operation
+  def loss():
+    params = module.init(jax.random.key(0), states, batch).get("params", {})
+    outputs = module.apply({"params": params}, states, batch)
+    return params, head.loss(outputs, states, batch, 0)
+
+  params, mean = loss()
 
   reads = {
     "mean": lambda row, n: row[: max(n, 1)].mean(0),

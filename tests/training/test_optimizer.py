@@ -126,17 +126,14 @@ def test_clipping_is_optaxs_with_the_norm_given_or_not(params, limit):
 
 
 @pytest.mark.parametrize("schedule", shape_names())
-@pytest.mark.parametrize(
-  "options",
-  [{"warmup_steps": 2000}, {"warmup_share": 0.1}, {"min_warmup_steps": 9}, {"warmup_share": 1.0}],
-)
-def test_some_update_of_a_short_run_has_a_rate(schedule, options):
+def test_some_update_of_a_short_run_has_a_rate(schedule):
   """With a warm-up the first has none, which in a run of one update is all of it."""
-  options = {"warmup_steps": 0, **options}
-  for total in (1, 2, 3):
-    config = OptimConfig(learning_rate=0.1, schedule=schedule, **options)
-    rate = make_optimizer(config, total).schedule
-    assert max(float(rate(step)) for step in range(total)) > 0
+  with jax.disable_jit():
+    for warmup in ({"warmup_steps": 2000}, {"warmup_share": 0.1}, {"min_warmup_steps": 9}):
+      config = OptimConfig(learning_rate=0.1, schedule=schedule, **{"warmup_steps": 0, **warmup})
+      for total in (1, 2, 3):
+        rate = make_optimizer(config, total).schedule
+        assert max(float(rate(step)) for step in range(total)) > 0
 
 
 def test_a_run_that_trains_nothing_says_so():
