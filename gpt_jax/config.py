@@ -166,7 +166,8 @@ def from_json(tree: Any) -> Any:
     return tree
   kind = _registered_class(tree.get("type"))
   values = {name: from_json(value) for name, value in tree.items() if name != "type"}
-  values = getattr(kind, "BEFORE", {}) | values
+  # BEFORE: values of fields in what was saved without them, where they are not the defaults.
+  values = {**vars(kind).get("BEFORE", {}), **values}
   known = [field.name for field in dataclasses.fields(kind) if field.init]
   for name in values:
     if name not in known:

@@ -288,6 +288,16 @@ def list_folder(folder: str) -> list[str]:
   return sorted(inside - {"", os.path.basename(folder.rstrip("/"))})
 
 
+def is_file(path: str) -> bool:
+  """Whether a path names a file, and no pipe or device; of a store, where there are none, True."""
+  return is_url(path) or os.path.isfile(path)
+
+
+def real_path(path: str) -> str:
+  """The same for all spellings of a path, and for links to it."""
+  return path.rstrip("/") if is_url(path) else os.path.realpath(path)
+
+
 def list_existing(folder: str) -> list[str]:
   """The names of what is in a folder, as list_folder; none if there is no such folder.
 

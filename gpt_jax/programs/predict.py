@@ -101,14 +101,10 @@ def run(
     with _progress(len(encoded[0]) * len(encoded)) as done:
       predictions = ensemble.predict(encoded, batch_size, done, calibration)
     predicted = [task.result(*pair) for pair in zip(predictions, encoded[0].truth, strict=True)]
-    usable = (row for row in rows if not isinstance(row, InputError))
-    for row, result in zip(usable, predicted, strict=True):
-      for member in ensemble.members:
-        if problem := task.unread(row, member.tokenizer):
-          result["problem"] = problem
     if threshold is not None:
       _withhold(predicted, threshold)
-    results = [a | b for a, b in zip(kept, _merge_problems(rows, predicted), strict=True)]
+    results = _merge_problems(rows, predicted, ensemble)
+    results = [a | b for a, b in zip(kept, results, strict=True)]
     _write(file, results, output, list(kept[0]), threshold is not None, task.separator)
   return results
 
@@ -344,7 +340,9 @@ def _text_columns(source: str, task: LabeledTask) -> tuple[bool, tuple[str, ...]
   return header, with_further_column(source, task.columns, task.pair, header=header)
 
 
-def _merge_problems(rows: list, predicted: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _merge_problems(
+  rows: list, predicted: list[dict[str, Any]], ensemble: Ensemble
+) -> list[dict[str, Any]]:
   """A result for every row: the next prediction, or the problem of one that cannot be used.
 
   Warns of the rows without a prediction.
@@ -360,8 +358,11 @@ def _merge_problems(rows: list, predicted: list[dict[str, Any]]) -> list[dict[st
   for row in rows:
     if isinstance(row, InputError):
       results.append({"prediction": None, "probabilities": {}, "problem": str(row)})
-    else:
-      results.append(next(following))
+      continue
+    results.append(next(following))
+    for member in ensemble.members:
+      if problem := ensemble.task.unread(row, member.tokenizer):
+        results[-1]["problem"] = problem
   return results
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpt_jax.data.mixture import MixedText, MixedWindows, mixture_shares
 from gpt_jax.errors import InputError
-from gpt_jax.files import is_url, split_names
+from gpt_jax.files import real_path, split_names
 from gpt_jax.programs.pretrain import MakeRecipe, pretrain_recipe
 from gpt_jax.programs.pretrain_config import PretrainConfig
 from gpt_jax.programs.pretrain_text import Text, load_text
@@ -118,9 +118,7 @@ def source_names(folders: Sequence[str]) -> list[str]:
     InputError: a folder is there twice.
   """
   # Whatever their spelling, or links to them.
-  places = {
-    folder.rstrip("/") if is_url(folder) else os.path.realpath(folder) for folder in folders
-  }
+  places = set(map(real_path, folders))
   if len(places) < len(folders):
     raise InputError(f"{','.join(folders)}: a folder is there twice; its share is data.weights")
   parts = [os.path.normpath(folder).split("/") for folder in folders]

@@ -27,7 +27,7 @@ from gpt_jax.data.file_kinds import (
 from gpt_jax.data.sources.source import typed_rows
 from gpt_jax.data.sources.utf8 import describe_binary, open_bytes, without_compression
 from gpt_jax.errors import InputError, MissingInput, counted
-from gpt_jax.files import exists, is_folder, is_url, parse_json
+from gpt_jax.files import exists, is_file, is_folder, parse_json
 from gpt_jax.packages import require
 from gpt_jax.suggestions import did_you_mean
 
@@ -443,7 +443,7 @@ class _Table:
     is_parquet = named.format == PARQUET and exists(path)
     content = b"" if is_parquet else _read_content(path)
     if content.startswith(b"PAR1"):
-      is_parquet = is_url(path) or os.path.isfile(path)  # not a pipe: it is read part by part
+      is_parquet = is_file(path)  # not a pipe: it is read part by part
     self._text = "" if is_parquet else _decode(path, content)
     if is_parquet:
       self.kind = FileKind(PARQUET)

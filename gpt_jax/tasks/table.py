@@ -393,7 +393,7 @@ class TableTask(Config):
       return
     for fold in range(self.folds):
       of_fold = dataclasses.replace(self, fold=fold)
-      left = sum(isinstance(row, Row) for row in of_fold._read(data_dir, "train"))
+      left = len(list(of_fold._read(data_dir, "train")))
       if left < batch_size:
         raise InputError(
           f"{self._path(data_dir, 'train')}: without fold {fold} of {self.folds} {left} rows are "
