@@ -407,7 +407,10 @@ CASES = [
     "predict --checkpoint={finetuned}/best --input=rows.tsv --precision=0.99",
     "no threshold is sure to reach it",
   ),
-  ("predict --checkpoint={finetuned} --input=/dev/null", "/dev/null: cannot be read (not a regular file)"),
+  (
+    "predict --checkpoint={finetuned} --input=/dev/null",
+    "/dev/null: cannot be read (not a regul",
+  ),
   (
     "predict --checkpoint={finetuned} --input=rows.tsv --weights=int4",
     "--weights=int4: must be one of float32, bfloat16, int8",
