@@ -248,6 +248,7 @@ def test_a_missing_prompts_file_is_one_line(run, launch):
   assert (code, errors) == (2, "error: --input=nowhere.txt: no such file\n")
 
 
+@pytest.mark.parity("released")
 def test_texts_end_before_the_end_token(make_run, tmp_path):
   """Greedy, sampled, streamed, drafted and searched; a flag goes on behind it."""
   tokenizer = GPT2Tokenizer((*BYTES, END_OF_TEXT), ())

@@ -95,9 +95,10 @@ def test_the_longer_text_is_cut():
   assert longer_first(np.array([[9]]), 8, 2).tolist() == [[6]]
 
 
-@pytest.mark.parity
+@pytest.mark.parity("released")
 def test_the_longer_text_is_cut_as_by_tokenizers():
-  tokenizers = pytest.importorskip("tokenizers")
+  import tokenizers
+
   reader = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1, "u": 2}, "u"))
   reader.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
   rng = np.random.default_rng(0)

@@ -218,6 +218,7 @@ def choice_of(ids, tokenizer, prompt="the ", **fields):
   return text, Choice(0, text, tokenizer, request), [Token(i, -1.0, [(i, -1.0)]) for i in ids]
 
 
+@pytest.mark.parity("released")
 @settings(max_examples=60, deadline=None)
 @given(st.text(max_size=12), st.lists(st.integers(0, 258), max_size=8), st.data())
 def test_tokens_join_to_the_text_however_it_comes(written, further, data):

@@ -175,6 +175,7 @@ def families(small, tiny_tokenizer):
 WORDS = st.text(st.characters(exclude_categories=("Cs", "Zs", "Zl", "Zp")), min_size=1, max_size=12)
 
 
+@pytest.mark.parity("released")
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(word=WORDS.filter(lambda word: not any(c.isspace() for c in word)))
 @example(word="\u4e70\u4e86\u4e00\u76cf\u706f\uff0c")
