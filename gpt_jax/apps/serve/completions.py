@@ -188,11 +188,13 @@ class Choice:
       return None
     values: dict[str, Any] = {"tokens": [], "token_logprobs": [], "text_offset": []}
     best = []
-    for number in range(self._tokens_sent, self.tokens):
+    count = self.tokens
+    while self.finish is None and count > self._tokens_sent and not self._is_sent(count):
+      count -= 1
+    for number in range(self._tokens_sent, count):
       is_last = self.finish is not None and number == self.tokens - 1
       begin, end = self._characters_sent, self._end_of(number + 1)
-      # Tokens of text that is held back, or that a stop text cut off, are not sent.
-      if self.finish is None and end > len(self._sent) or begin >= len(self._sent) and end > begin:
+      if begin >= len(self._sent) and end > begin:  # behind a stop text
         break
       end = len(self._sent) if is_last else min(end, len(self._sent))
       token = self.source.added[number]
@@ -202,6 +204,11 @@ class Choice:
       best.append(self._spelled(number, token.best[: self._request.logprobs]))
       self._tokens_sent, self._characters_sent = number + 1, end
     return {**values, "top_logprobs": best if self._request.logprobs else None}
+
+  def _is_sent(self, count: int) -> bool:
+    """Whether the text of the first `count` tokens is sent, and the next one cannot change it."""
+    text = self._decode(count)
+    return len(text) <= len(self._sent) and not text.endswith("\ufffd")
 
   def _end_of(self, count: int) -> int:
     """Characters of the first `count` tokens, without a last one that lacks bytes."""

@@ -4,6 +4,7 @@ import abc
 import dataclasses
 import functools
 import importlib
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -317,23 +318,24 @@ def nonempty(spans: Sequence[tuple[int, int]], length: int) -> np.ndarray:
   return np.array(filled[::-1], int).reshape(-1, 2)
 
 
-def sources(text: str, normalize: Callable[[str], str]) -> tuple[str, list[int]]:
-  """The normalized text, and for each of its characters, and its end, the character of `text` that
-  it is from.
+def sources(text: str, normalize: Callable[[str], str]) -> tuple[str, list[tuple[int, int]]]:
+  """The normalized text, and for each of its characters those of `text` that it is from.
 
-  Where characters are not normalized one by one, they are spread evenly.
+  Where characters are not normalized one by one, letters are spread evenly.
   """
   normalized = normalize(text)
   letters = [(n, letter) for n, c in enumerate(text) for letter in "".join(normalize(c).split())]
-  if "".join(letter for _, letter in letters) == "".join(normalized.split()):
-    origins = [n for n, _ in letters]
-    where, seen = [], 0
-    for c in normalized:
-      where.append(origins[seen] if seen < len(origins) else len(text))
-      seen += not c.isspace()
-  else:
-    where = [n * len(text) // len(normalized) for n in range(len(normalized))]
-  return normalized, [*where, len(text)]
+  count = len("".join(normalized.split()))
+  origins = [(n, n + 1) for n, _ in letters]
+  if "".join(letter for _, letter in letters) != "".join(normalized.split()):
+    ends = [-(-n * len(text) // count) for n in range(count + 1)]
+    origins = [(min(begin, end - 1), end) for begin, end in itertools.pairwise(ends)]
+  origins.append((len(text) - 1, len(text)))
+  where, seen = [], 0
+  for c in normalized:
+    where.append(origins[seen])
+    seen += not c.isspace()
+  return normalized, where
 
 
 class TokenizerFile(Protocol):

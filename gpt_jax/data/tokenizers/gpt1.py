@@ -107,7 +107,7 @@ class GPT1Tokenizer(MergesTokenizer):
       begin = max(begin, normalized.find(part, begin))
       for first, last in word_ids.offsets(part):
         last = min(begin + last, len(normalized))
-        spans.append((origins[min(begin + first, last - 1)], origins[last - 1] + 1))
+        spans.append((origins[min(begin + first, last - 1)][0], origins[last - 1][1]))
       begin += len(part)
     return spans
 

@@ -68,8 +68,10 @@ class SentencePieceModel(Tokenizer):
   def _offsets(self, word: str) -> list[tuple[int, int]]:
     normalized, origins = sources(word, self._normalize)
     spans = self.processor.encode_as_offset_mapping(normalized)["offsets"]
+    last = len(normalized) - 1
+    # An empty one, of a byte that does not end its character, stays empty.
     return [
-      (origins[begin], origins[end - 1] + 1 if end > begin else origins[begin])
+      (origins[min(begin, last)][0], origins[max(end, 1) - 1][1]) if end > begin else (0, 0)
       for begin, end in spans
     ]
 
