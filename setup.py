@@ -52,10 +52,11 @@ setup(
     "Topic :: Scientific/Engineering :: Artificial Intelligence",
     "Typing :: Typed",
   ],
-  # A wheel has the programs and configs inside the package; gpt_jax/files.py finds them there too.
+  # A wheel has the programs and configs inside the package; gpt_jax/programs/installed.py finds them there.
   packages=[
     *find_packages(include=["gpt_jax", "gpt_jax.*"]),
     "gpt_jax.launch",
+    "gpt_jax.launch.command_line",
     "gpt_jax.configs",
   ],
   package_dir={"gpt_jax.launch": "launch", "gpt_jax.configs": "configs"},

@@ -33,8 +33,8 @@ def launch(program: str, *arguments: str, input: str = "") -> tuple[int, str, st
     patch.setattr(sys, "stdin", io.StringIO(input))
     import command_line
 
-    for of_the_process in ("_catch_interrupts", "_use_huge_pages", "_tune_malloc"):
-      patch.setattr(command_line, of_the_process, lambda: None)
+    for of_the_process in ("catch_interrupts", "use_huge_pages", "tune_malloc"):
+      patch.setattr(command_line.process, of_the_process, lambda: None)
     before = set(flags.FLAGS)
     try:
       script = program if os.sep in program else os.path.join(folder, f"{program}.py")
@@ -43,7 +43,7 @@ def launch(program: str, *arguments: str, input: str = "") -> tuple[int, str, st
     except SystemExit as end:
       code = end.code or 0
     finally:
-      command_line._changes.clear()
+      command_line.changes.clear()
       for name in set(flags.FLAGS) - before:
         delattr(flags.FLAGS, name)
       flags.FLAGS.unparse_flags()

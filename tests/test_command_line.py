@@ -1,4 +1,4 @@
-"""launch/command_line.py, exercised by a small program."""
+"""launch/command_line/, exercised by a small program."""
 
 import importlib
 import inspect
@@ -228,7 +228,7 @@ def test_help_has_groups_with_the_required_flags_first(toy):
 
 def test_required_flags_come_first_in_their_group(monkeypatch):
   monkeypatch.syspath_prepend(str(ROOT / "launch"))
-  import usage
+  from command_line import usage
 
   values = flags.FlagValues()
   flags.DEFINE_string("data", "d", "first defined", flag_values=values)
@@ -245,7 +245,7 @@ def test_required_flags_come_first_in_their_group(monkeypatch):
 
 def test_an_installed_command_names_commands(monkeypatch):
   monkeypatch.syspath_prepend(str(ROOT / "launch"))
-  import usage
+  from command_line import usage
 
   text = "python launch/zero_shot.py --config=configs/gpt1.py, as launch/prepare.py wrote"
   assert usage.as_typed(text) == text
@@ -273,7 +273,7 @@ def test_an_installed_command_names_commands(monkeypatch):
 )
 def test_arguments_in_messages_become_flags(monkeypatch, message, shown):
   monkeypatch.syspath_prepend(str(ROOT / "launch"))
-  import usage
+  from command_line import usage
 
   values = flags.FlagValues()
   flags.DEFINE_string("data", "", "a folder", flag_values=values)
@@ -285,7 +285,7 @@ def test_arguments_in_messages_become_flags(monkeypatch, message, shown):
 
 def test_commands_that_come_next_work_where_the_user_stands(monkeypatch, tmp_path):
   monkeypatch.syspath_prepend(str(ROOT / "launch"))
-  import usage
+  from command_line import usage
 
   monkeypatch.setattr(sys, "argv", ["launch/prepare.py"])
   assert usage.command("import_weights") == ["python", "launch/import_weights.py"]
@@ -306,11 +306,11 @@ def test_commands_that_come_next_work_where_the_user_stands(monkeypatch, tmp_pat
 
 def test_every_flag_of_a_group_exists(monkeypatch):
   monkeypatch.syspath_prepend(str(ROOT / "launch"))
-  import usage
+  from command_line import usage
 
   package = ROOT / "gpt_jax"
   prepare = package / "programs" / "prepare.py", package / "apps" / "corpus" / "corpus.py"
-  files = [*(ROOT / "launch").glob("*.py"), *prepare]
+  files = [*(ROOT / "launch").rglob("*.py"), *prepare]
   source = "".join(path.read_text() for path in files if path.stem != "usage")
   for name in sum(usage.GROUPS.values(), ()):
     assert re.search(rf'"{name}"|^  {name}: ', source, re.MULTILINE), name
@@ -564,7 +564,7 @@ def test_help_has_the_configs_that_a_program_takes(helps):
 
 def test_help_says_that_the_flag_of_the_argument_may_be_left_out(monkeypatch):
   monkeypatch.syspath_prepend(str(ROOT / "launch"))
-  import usage
+  from command_line import usage
 
   values = flags.FlagValues()
   flags.DEFINE_string("seed", "1", "a seed", flag_values=values)
@@ -595,7 +595,7 @@ def main():
 
 if "IMPORTED" in os.environ:
   import jax
-command_line._HUGE_PAGES = sys.argv[0] + ".pages"
+command_line.process._HUGE_PAGES = sys.argv[0] + ".pages"
 print("begun", flush=True)
 command_line.run(main)
 """

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 
 COMPILES = """
 import os
-import compilation_cache
+from command_line import compilation_cache
 compilation_cache.set_up()
 import jax
 events = []
@@ -30,7 +30,7 @@ def cache(monkeypatch, tmp_path):
   monkeypatch.syspath_prepend(str(ROOT / "launch"))
   monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
   monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-  import compilation_cache
+  from command_line import compilation_cache
 
   return compilation_cache
 
@@ -107,7 +107,7 @@ def in_a_shared_folder(home):
 def where_others_add_programs(home):
   """A sticky folder keeps them from exchanging files only."""
   os.environ["XDG_CACHE_HOME"] = str(home)
-  import compilation_cache
+  from command_line import compilation_cache
 
   leaf = home / "gpt_jax" / "compiled" / compilation_cache._processor()
   leaf.mkdir(parents=True)

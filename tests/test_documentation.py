@@ -92,7 +92,7 @@ def flags_of(script: str) -> set[str]:
     fields = text_of("gpt_jax/programs/prepare.py") + text_of("gpt_jax/apps/corpus/corpus.py")
     source += re.sub(r"^  (\w+): ", r'"\1"', fields, flags=re.M)
   if "command_line.define" in source:
-    source += text_of("launch/command_line.py")
+    source += text_of("launch/command_line/definitions.py")
   if script == "launch/verify.py":
     return {"a", "b", *re.findall(r'"(\w+)"', source)}
   return set(re.findall(r'"(\w+)"', source))

@@ -2,7 +2,7 @@
 
 A CPU's devices share the memory of the machine, and of its control group if a container or a
 cluster sets a limit; what is in use there is the resident memory of this process. The commands let
-malloc keep what is freed (launch/command_line.py), so that is part of it, too.
+malloc keep what is freed (launch/command_line/process.py), so that is part of it, too.
 """
 
 from __future__ import annotations

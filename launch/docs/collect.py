@@ -138,8 +138,6 @@ def programs() -> str:
   sys.path.insert(0, str(ROOT / "launch"))
   parts = ["# Programs\n\nWhat each command answers to `--help`.\n"]
   for script in sorted((ROOT / "launch").glob("*.py")):
-    if script.stem == "command_line":
-      continue
     defined = set(flags.FLAGS)
     sys.argv = [str(script), "--help"]
     with contextlib.redirect_stdout(io.StringIO()) as output:

@@ -44,7 +44,7 @@ from gpt_jax.parallel.memory import FreedMemory, _process
 MB, libc = 10**6, ctypes.CDLL(None)
 libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
 libc.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
-libc.mallopt(-4, 0)  # M_MMAP_MAX, as launch/command_line.py sets it
+libc.mallopt(-4, 0)  # M_MMAP_MAX, as launch/command_line/process.py sets it
 libc.mallopt(-1, -1)  # M_TRIM_THRESHOLD
 waits = []
 

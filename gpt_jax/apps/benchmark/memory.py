@@ -24,7 +24,7 @@ from gpt_jax.training.timing import Measured
 from gpt_jax.training.trainer import Trainer
 
 STEPS = 10
-# As launch/command_line.py tunes glibc: freed memory is kept, and comes in huge pages.
+# As launch/command_line/process.py tunes glibc: freed memory is kept, and comes in huge pages.
 _KEEP = (
   "glibc.malloc.arena_max=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold="
   "18446744073709551615:glibc.malloc.top_pad=67108864:glibc.malloc.hugetlb=1"

@@ -1,0 +1,182 @@
+"""The words of a command to flags, with one line for those that are wrong."""
+
+import collections
+import contextlib
+import itertools
+import os
+import re
+import shlex
+
+from absl import flags
+
+from gpt_jax.errors import InputError
+from gpt_jax.files import check_path, is_url
+from gpt_jax.programs.config_files import (
+  declared_fields,
+  describe_config,
+  load_config,
+  named_like,
+  read_config_file,
+)
+from gpt_jax.suggestions import did_you_mean
+
+from . import usage
+from .definitions import FLAGS, ConfigFlag, changes, config_classes, own_flags
+
+_NO_PATHS = ("coordinator", "text")  # flags that may hold ://; text: of the quickstart, a source
+_RENAMED = {  # names of version 0.1
+  "data_dir": "data",
+  "output": "out",
+  "json": "out",
+  "prompts_file": "input",
+  "field": "text_column",
+  **dict.fromkeys(("pretrained", "checkpoints", "path", "a", "b"), "checkpoint"),
+}
+_INPUTS = {
+  **dict.fromkeys(("data", "checkpoint", "tokenizer", "extend"), "folder"),
+  "input": "file",
+}
+
+
+def parse(argv: list[str], doc: str, positional: str | None) -> bool:
+  """Parses the flags; False if --help or --print_config was answered instead."""
+  words = {word.lstrip("-") for word in argv[1:] if word.startswith("-")}
+  if {"help", "h", "helpfull"} & words:
+    print(usage.describe(doc, own_flags(), positional))
+    return False
+  if wrong := [word for word in words if word.startswith("help=")]:
+    listing = "; --print_config lists the fields of the config" if "config" in FLAGS else ""
+    raise InputError(f"--{wrong[0]}: --help alone describes the flags{listing}")
+  argv = _take_changes(argv)
+  missing: list[str] = []
+  try:
+    rest = FLAGS(argv)[1:]
+  except flags.UnrecognizedFlagError as error:
+    raise InputError(_unknown(error.flagname)) from error
+  except flags.IllegalFlagValueError as error:
+    missing = re.findall(r"Flag --(\w+) must have a value other than None", str(error))
+    rest = _stray_words(argv)
+    if not missing:
+      raise InputError(_illegal_value(str(error))) from error
+  except flags.Error as error:
+    raise InputError(str(error)) from error
+  if rest:
+    guess = f"; did you mean --{missing[0]}={shlex.quote(rest[0])}?" if missing else ""
+    raise InputError(
+      f"unexpected argument {rest[0]!r}: every setting is a flag, --NAME=VALUE{guess} "
+      "(--help lists them)"
+    )
+  _refuse_repeats()
+  if "print_config" in FLAGS and FLAGS.print_config:
+    print(describe_config(ConfigFlag().value, load_config(FLAGS.config)))
+    return False
+  for flag in own_flags():
+    if isinstance(flag.value, str) and flag.name not in _NO_PATHS:
+      check_path(flag.value)
+  if missing:
+    raise InputError(
+      f"missing {', '.join('--' + name for name in missing)} (--help describes the flags)"
+    )
+  _check_inputs()
+  return True
+
+
+def _refuse_repeats() -> None:
+  """Raises InputError for a flag of one value that was given again: absl would take the last."""
+  given = {flag.name: flag.present for flag in own_flags() if not isinstance(flag, flags.MultiFlag)}
+  given |= collections.Counter(f"config.{name}" for name, _ in changes)
+  for name, times in given.items():
+    if times > 1:
+      raise InputError(f"--{name} is given {times} times: it takes one value")
+
+
+def _illegal_value(message: str) -> str:
+  """absl's message about the value of a flag, with Python's about a number in our words."""
+  message = re.sub(r"^flag (--\w+)=(.*?): ", r"\1=\2: ", message, flags=re.DOTALL)
+  for words, wanted in (
+    ("invalid literal for int()", "an integer"),
+    ("could not convert string to float", "a number"),
+    ("Non-boolean argument to boolean flag", "true or false"),
+  ):
+    given, found, _ = message.partition(f": {words}")
+    given, also_found, _ = given.partition(f": ('{words}")  # a tuple, for booleans
+    if found or also_found:
+      return f"{given}: should be {wanted}"
+  return message
+
+
+def _check_inputs() -> None:
+  """Raises InputError for a config, file or folder that is not there, before JAX is imported."""
+  if "config" in FLAGS and FLAGS.config:
+    read_config_file(FLAGS.config)
+  for name, kind in _INPUTS.items():
+    value = FLAGS[name].value if name in FLAGS else None
+    for path in value if isinstance(value, list) else [value or ""]:
+      is_special = path in ("", "-", "none") or is_url(path) or path.startswith("tfds:")
+      there = os.path.abspath(path).removesuffix("/best")  # of a workdir
+      if not is_special and not os.path.exists(there):
+        raise InputError(f"--{name}={path}: no such {kind}{_neighbors(path)}")
+
+
+def _neighbors(path: str) -> str:
+  """For the end of a message about a path that is not there: what may be meant, beside it."""
+  folder, name = os.path.split(path)
+  with contextlib.suppress(OSError):
+    return did_you_mean(name, os.listdir(folder or "."), prefix=os.path.join(folder, ""))
+  return ""
+
+
+def _take_changes(argv: list[str]) -> list[str]:
+  """Moves --config.NAME=VALUE, which absl cannot parse, from argv to changes."""
+  left, arguments = argv[:1], iter(argv[1:])
+  for argument in arguments:
+    if argument == "--":
+      return [*left, argument, *arguments]
+    match = re.fullmatch(r"--?config\.([^=]*)(?:=(.*))?", argument, re.DOTALL)
+    if match is None:
+      left.append(argument)
+      continue
+    if "config" not in FLAGS:
+      raise InputError(f"{argument}: this program takes no config")
+    name, value = match.groups()
+    if value is None:
+      value = next(arguments, "--")
+      if value.startswith("--"):
+        raise InputError(f"--config.{name} needs a value: --config.{name}=VALUE")
+    changes.append((name, value))
+  return left
+
+
+def with_flag_name(argv: list[str], name: str) -> list[str]:
+  """Puts --name= before the only argument that is no flag, unless the flag is there already."""
+  words = _stray_words(argv)
+  if len(words) != 1 or any(re.match(rf"--?{name}(=|$)", argument) for argument in argv):
+    return argv
+  index = argv.index(words[0], 1)
+  return [*argv[:index], f"--{name}={words[0]}", *argv[index + 1 :]]
+
+
+def _stray_words(argv: list[str]) -> list[str]:
+  """The arguments that are neither flags nor values of the flag before them."""
+  words = []
+  for before, word in itertools.pairwise(argv):
+    name = before.lstrip("-") if before.startswith("-") else ""
+    takes_value = name in FLAGS and not FLAGS[name].boolean
+    if not word.startswith("-") and not takes_value:
+      words.append(word)
+  return words
+
+
+def _unknown(name: str) -> str:
+  names = [flag.name for flag in own_flags()]
+  if _RENAMED.get(name) in names:
+    return f"--{name} is now --{_RENAMED[name]}"
+  guess = did_you_mean(name, names, prefix="--", most=2)
+  fields: list[str] = []
+  if "." in name and "config" in names:
+    fields = [name]
+  elif not guess and "config" in names and config_classes[-1]:
+    fields = named_like(name, declared_fields(config_classes[-1]))
+  if fields:
+    guess = f"; did you mean {' or '.join(f'--config.{field}' for field in fields)}?"
+  return f"unknown flag --{name}{guess} (--help lists the flags)"
