@@ -52,7 +52,7 @@ setup(
     "Topic :: Scientific/Engineering :: Artificial Intelligence",
     "Typing :: Typed",
   ],
-  # A wheel has the programs and configs inside the package; gpt_jax/programs/installed.py finds them there.
+  # A wheel has programs and configs inside the package, where gpt_jax/programs/installed.py looks.
   packages=[
     *find_packages(include=["gpt_jax", "gpt_jax.*"]),
     "gpt_jax.launch",

@@ -103,7 +103,9 @@ def test_the_commands_of_the_docstring_exist(name):
   lines = commands(name)
   assert any(f"--config=configs/{name}" in argument for line in lines for argument in line)
   for _, script, *arguments in lines:
-    source = (ROOT / script).read_text() + (ROOT / "launch" / "command_line" / "definitions.py").read_text()
+    source = (ROOT / script).read_text() + (
+      ROOT / "launch" / "command_line" / "definitions.py"
+    ).read_text()
     if script.endswith("/prepare.py"):
       source += (ROOT / "gpt_jax" / "programs" / "prepare.py").read_text()
     flags = dict(argument.removeprefix("--").split("=", 1) for argument in arguments)

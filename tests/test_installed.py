@@ -178,7 +178,7 @@ def test_commands_that_come_next_work_as_printed(folder, tmp_path):
 
 def test_the_image_copies_what_the_package_is_built_from():
   """Docker is not at hand, so this is all that is known of it."""
-  text = (ROOT / "launch" / "Dockerfile").read_text()
+  text = (ROOT / "launch" / "cluster" / "Dockerfile").read_text()
   copied = " ".join(re.findall(r"^COPY (?!--)(.+) \S+$", text, re.MULTILINE)).split()
   assert {"setup.py", "README.md", "gpt_jax", "launch", "configs"} == set(copied)
   extras = {name for names in re.findall(r'"\.\[([\w,]+)\]"', text) for name in names.split(",")}

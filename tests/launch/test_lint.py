@@ -13,7 +13,7 @@ import yaml
 from gpt_jax.programs.config_files import load_config
 
 ROOT = Path(__file__).parents[2]
-SCRIPTS = sorted([*(ROOT / "launch").glob("*.sh"), ROOT / ".ci" / "run"])
+SCRIPTS = sorted([*(ROOT / "launch").rglob("*.sh"), ROOT / ".ci" / "run"])
 MANIFESTS = ["kubernetes.yaml", "kubernetes_gpu.yaml"]
 
 
@@ -42,13 +42,13 @@ def test_shellcheck_would_complain(tmp_path):
 
 
 def test_hadolint_has_nothing_to_say(tmp_path):
-  assert complaints("hadolint", "launch/Dockerfile") == ""
+  assert complaints("hadolint", "launch/cluster/Dockerfile") == ""
   (tmp_path / "Dockerfile").write_text("FROM debian\nRUN cd /tmp\n")
   assert "DL3003" in complaints("hadolint", tmp_path / "Dockerfile")
 
 
 def manifest(name: str) -> dict:
-  return yaml.safe_load((ROOT / "launch" / name).read_text())
+  return yaml.safe_load((ROOT / "launch" / "cluster" / name).read_text())
 
 
 def faults(jobset: dict) -> list[str]:
@@ -118,7 +118,9 @@ def test_the_parts_of_a_manifest_agree(name):
   assert {mount["name"] for mount in container["volumeMounts"]} == volumes
 
   target = container["image"].rpartition(":")[2]
-  stages = re.findall(r"^FROM \S+ AS (\w+)$", (ROOT / "launch" / "Dockerfile").read_text(), re.M)
+  stages = re.findall(
+    r"^FROM \S+ AS (\w+)$", (ROOT / "launch" / "cluster" / "Dockerfile").read_text(), re.M
+  )
   assert target in stages
   program, *flags = container["args"]
   assert (ROOT / "launch" / f"{program.removeprefix('gpt-jax-')}.py").exists()

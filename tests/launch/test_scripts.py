@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SCRIPTS = sorted(path.name for path in (ROOT / "launch").glob("*.sh"))
+LAUNCH = ROOT / "launch"
+SCRIPTS = sorted(str(path.relative_to(LAUNCH)) for path in LAUNCH.rglob("*.sh"))
 SCRIPTS.remove("environment.sh")  # sourced by the others
 # Has the version that is needed, and writes down what it is asked to install.
 PYTHON = """#!/bin/sh
@@ -57,7 +58,7 @@ def test_help_is_the_comment_at_the_top_and_does_nothing_else(clone, tmp_path, s
     ("docs.sh", "--clean", "unexpected argument --clean"),
     ("quickstart.sh", "--shrot", "unknown argument --shrot (launch/quickstart.sh --help"),
     ("gpu_day.sh", "--onyl=peers", "bash launch/gpu_day.sh OUT TOKENS"),
-    ("tpu_worker.sh", "state_of", "no command 'state_of'"),
+    ("cluster/tpu_worker.sh", "state_of", "no command 'state_of'"),
   ],
 )
 def test_an_unknown_argument_is_refused_before_anything_is_installed(

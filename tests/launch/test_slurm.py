@@ -1,4 +1,4 @@
-"""launch/slurm.sh against stand-ins for sbatch, srun and scontrol."""
+"""launch/cluster/slurm.sh against stand-ins for sbatch, srun and scontrol."""
 
 import json
 import os
@@ -72,11 +72,11 @@ class Cluster:
   def __init__(self, folder: Path):
     self.folder = folder
     (folder / "bin").mkdir()
-    (folder / "clone" / "launch").mkdir(parents=True)
+    (folder / "clone" / "launch" / "cluster").mkdir(parents=True)
     (folder / "clone" / ".venv" / "bin").mkdir(parents=True)
     (folder / "clone" / "launch" / "pretrain.py").write_text(PROGRAM)
-    script = (ROOT / "launch" / "slurm.sh").read_text()
-    (folder / "clone" / "launch" / "slurm.sh").write_text(script)
+    script = (ROOT / "launch" / "cluster" / "slurm.sh").read_text()
+    (folder / "clone" / "launch" / "cluster" / "slurm.sh").write_text(script)
     self._executable("clone/.venv/bin/python", f'exec {sys.executable} "$@"')
     stand_in = f"{sys.executable} -IS {Path(__file__).with_name('slurm_stand_in.py')}"
     for name in ("sbatch", "srun", "scontrol"):
@@ -111,7 +111,7 @@ class Cluster:
       "PYTHONPATH": str(ROOT),
     }
     done = subprocess.run(
-      ["bash", self.folder / "clone" / "launch" / "slurm.sh", *arguments],
+      ["bash", self.folder / "clone" / "launch" / "cluster" / "slurm.sh", *arguments],
       cwd=self.folder,
       env=environment,
       capture_output=True,
@@ -128,6 +128,7 @@ def cluster(tmp_path):
 
 def test_two_tasks_find_each_other_save_at_the_time_limit_and_resume(cluster):
   launch, workdir = cluster.folder / "clone" / "launch", cluster.folder / "run"
+  (launch / "command_line").symlink_to(ROOT / "launch" / "command_line")
   for path in (ROOT / "launch").glob("*.py"):
     if path.name != "pretrain.py":
       (launch / path.name).symlink_to(path)
@@ -152,7 +153,7 @@ def test_the_flags_before_the_program_are_sbatch_s(cluster):
   assert cluster("--nodes=1", "--comment=a b", "pretrain", "--x=c d", "../codes")[0] == 0
   sbatch, srun = cluster.calls()
   program = ["pretrain", "--x=c d", "../codes"]
-  assert sbatch["words"] == ["--nodes=1", "--comment=a b", "launch/slurm.sh", *program]
+  assert sbatch["words"] == ["--nodes=1", "--comment=a b", "launch/cluster/slurm.sh", *program]
   command = [".venv/bin/python", "launch/pretrain.py", "--distributed", *program[1:]]
   assert srun["words"] == ["--kill-on-bad-exit=1", *command]
   assert srun["cpus"] == "8"  # which srun does not take from the job itself
@@ -180,7 +181,7 @@ def test_a_program_that_fails_is_started_again_three_times(cluster):
 def test_a_dry_run_prints_the_commands_and_runs_none(cluster, arguments):
   code, out, err = cluster(*arguments)
   assert (code, err) == (0, "") and cluster.calls() == []
-  assert out.splitlines()[0] == "sbatch --nodes=2 launch/slurm.sh pretrain '--workdir=a b'"
+  assert out.splitlines()[0] == "sbatch --nodes=2 launch/cluster/slurm.sh pretrain '--workdir=a b'"
   assert ".venv/bin/python launch/pretrain.py --distributed '--workdir=a b'\n" in out
   assert "\nscontrol requeue " in out
 

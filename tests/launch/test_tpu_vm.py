@@ -1,4 +1,4 @@
-"""launch/tpu_vm.sh against a stand-in for gcloud, whose hosts run a program of a few lines."""
+"""launch/cluster/tpu_vm.sh against a stand-in for gcloud, whose hosts run a small program."""
 
 import json
 import os
@@ -35,9 +35,9 @@ while True:
 def clone(tmp_path_factory):
   """A repository with the two scripts and a program `pretrain`; installing it does nothing."""
   clone = tmp_path_factory.mktemp("clone")
-  (clone / "launch").mkdir()
+  (clone / "launch" / "cluster").mkdir(parents=True)
   for name in ("tpu_vm.sh", "tpu_worker.sh"):
-    shutil.copy(ROOT / "launch" / name, clone / "launch")
+    shutil.copy(ROOT / "launch" / "cluster" / name, clone / "launch" / "cluster")
   (clone / "launch" / "environment.sh").write_text(f"install() {{ python={sys.executable}; }}\n")
   (clone / "launch" / "pretrain.py").write_text(PROGRAM)
   git = ["git", "-c", "user.name=t", "-c", "user.email=t@t"]
@@ -80,7 +80,7 @@ class Cloud:
       "CLOUD": str(self.folder),
       "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
     }
-    script = self._clone / "launch" / "tpu_vm.sh"
+    script = self._clone / "launch" / "cluster" / "tpu_vm.sh"
     words = ["bash", script, command, "node", *place, *arguments]
     done = subprocess.run(
       words, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=60
@@ -336,7 +336,7 @@ def test_a_dry_run_prints_all_commands_and_runs_none(cloud, command, flags):
     (("status", "node", "--zone=us-central2-b"), "--project=: give the ID"),
     (("status", "node", "--zone=us central", "--project=p"), "--zone=us central: "),
     (("create", "node", *PLACE), "--accelerator_type=: must be such as"),
-    (("create", "node", *PLACE, "--accelerator_type=tpu7x-8"), "launch/kubernetes.yaml"),
+    (("create", "node", *PLACE, "--accelerator_type=tpu7x-8"), "launch/cluster/kubernetes.yaml"),
     (("run", "node", *PLACE), "which program of launch/"),
     (("run", "node", *PLACE, "pretrian"), "there is no launch/pretrian.py"),
     (("run", "node", *PLACE, "--retry", "pretrain"), "--accelerator_type=: must be"),
@@ -351,7 +351,7 @@ def test_a_mistake_is_one_line(cloud, arguments, message, monkeypatch):
   for name in ("CLOUDSDK_COMPUTE_ZONE", "CLOUDSDK_CORE_PROJECT"):
     monkeypatch.delenv(name, raising=False)
   environment = {**os.environ, "CLOUD": str(cloud.folder)}
-  words = ["bash", ROOT / "launch" / "tpu_vm.sh", *arguments]
+  words = ["bash", ROOT / "launch" / "cluster" / "tpu_vm.sh", *arguments]
   done = subprocess.run(words, env=environment, capture_output=True, text=True)
   assert done.returncode == 2 and done.stderr.count("\n") == 1
   assert done.stderr.startswith("error: ") and message in done.stderr

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Trains on a Slurm cluster, one task a GPU; the tasks find each other. From the root of the clone, which all nodes see:
 #
-#   bash launch/slurm.sh [--dry_run] --nodes=2 --ntasks-per-node=8 --gpus-per-node=8 pretrain --config=gpt1 --data=DIR …
+#   bash launch/cluster/slurm.sh [--dry_run] --nodes=2 --ntasks-per-node=8 --gpus-per-node=8 pretrain --config=gpt1 --data=DIR …
 #
-# The flags before the program are sbatch's, as --NAME=VALUE; `sbatch FLAGS launch/slurm.sh pretrain …` does the same. First
+# The flags before the program are sbatch's, as --NAME=VALUE; `sbatch FLAGS launch/cluster/slurm.sh pretrain …` does the same. First
 # `bash launch/test.sh` makes .venv, and `.venv/bin/pip install -c launch/constraints.txt -e '.[all,cuda]'` adds CUDA. All
 # nodes see the data and the workdir. --dry_run, before or after the program, prints the commands instead.
 #
@@ -26,10 +26,10 @@ fail() {
 
 submit() {
   local dry_run='' flag flags=() words=()
-  cd "$(dirname "${BASH_SOURCE[0]}")/.."
+  cd "$(dirname "${BASH_SOURCE[0]}")/../.."
   for flag; do
     case $flag in
-      -h | --help) sed '1d;/^#SBATCH/,$d' launch/slurm.sh | cut -c3-; return ;;
+      -h | --help) sed '1d;/^#SBATCH/,$d' launch/cluster/slurm.sh | cut -c3-; return ;;
       --dry[-_]run*) dry_run=1 ;;
       --[a-z]*) flags+=("$flag") ;;
       -*) fail "${flag:0:200}: write sbatch's flags as --NAME=VALUE" ;;
@@ -45,7 +45,7 @@ submit() {
   done
   set -- ${words[@]+"${words[@]}"}
   check "$@"
-  flags=(sbatch ${flags[@]+"${flags[@]}"} launch/slurm.sh "$@")
+  flags=(sbatch ${flags[@]+"${flags[@]}"} launch/cluster/slurm.sh "$@")
   if [ -n "$dry_run" ]; then
     show "${flags[@]}"
     echo "# in the job:"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Trains on a Cloud TPU VM, from your own machine, which may be switched off meanwhile.
 #
-#   bash launch/tpu_vm.sh create NAME --zone=ZONE --project=PROJECT --accelerator_type=v5litepod-16 [--spot]
-#   bash launch/tpu_vm.sh run NAME --zone=ZONE --project=PROJECT [--retry …] pretrain --config=gpt1 --data=DIR …
-#   bash launch/tpu_vm.sh status|logs|stop NAME --zone=ZONE --project=PROJECT
+#   bash launch/cluster/tpu_vm.sh create NAME --zone=ZONE --project=PROJECT --accelerator_type=v5litepod-16 [--spot]
+#   bash launch/cluster/tpu_vm.sh run NAME --zone=ZONE --project=PROJECT [--retry …] pretrain --config=gpt1 --data=DIR …
+#   bash launch/cluster/tpu_vm.sh status|logs|stop NAME --zone=ZONE --project=PROJECT
 #
 # Needs gcloud, logged in, with an SSH key that asks no questions. Flags stand before the program, but for --dry_run:
 #   --zone, --project      or CLOUDSDK_COMPUTE_ZONE and CLOUDSDK_CORE_PROJECT in the environment
@@ -22,7 +22,7 @@
 # background. The same command resumes a run. Exit codes: 0 done, 2 a user error, 1 the cloud refused or cannot be
 # reached: try again.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 fail() {  # fail MESSAGE [CODE]
   echo "error: $1" >&2
@@ -33,7 +33,7 @@ zone=${CLOUDSDK_COMPUTE_ZONE:-} project=${CLOUDSDK_CORE_PROJECT:-} accelerator='
 spot='' retry='' delete='' yes='' dry_run='' lines=100 timeout=300 create_flags=(--async)
 
 usage() {
-  sed '1d;/^[^#]/,$d' "launch/${BASH_SOURCE[0]##*/}" | cut -c3-
+  sed '1d;/^[^#]/,$d' "launch/cluster/${BASH_SOURCE[0]##*/}" | cut -c3-
 }
 
 parse() {
@@ -112,7 +112,7 @@ check_accelerator() {  # and the image that belongs to it (https://cloud.google.
     v5p-[0-9]*) image=v2-alpha-tpuv5 ;;
     v5litepod-[0-9]*) image=v2-alpha-tpuv5-lite ;;
     v[234]-[0-9]*) image=tpu-ubuntu2204-base ;;
-    tpu7x* | v7*) fail "--accelerator_type=${accelerator:0:200}: this API ends at v6e; use launch/kubernetes.yaml" ;;
+    tpu7x* | v7*) fail "--accelerator_type=${accelerator:0:200}: this API ends at v6e; use launch/cluster/kubernetes.yaml" ;;
     *) fail "--accelerator_type=${accelerator:0:200}: must be such as v5litepod-16, v6e-16, v5p-16 or v4-16" ;;
   esac
   runtime=${runtime:-$image}
@@ -199,8 +199,8 @@ persist() {  # persist WORDS…: `tpus`, up to three times: connections to a hos
   return 1
 }
 
-worker() {  # worker WORDS…: the command for a host that runs launch/tpu_worker.sh there, if the clone is there
-  local there=gpt_jax/launch/tpu_worker.sh
+worker() {  # worker WORDS…: the command for a host that runs launch/cluster/tpu_worker.sh there, if the clone is there
+  local there=gpt_jax/launch/cluster/tpu_worker.sh
   echo "if [ -e $there ]; then bash $there$(printf ' %q' "$@"); else echo gpt_jax: none; fi"
 }
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# On each host of a TPU VM, called by launch/tpu_vm.sh: runs one program, detached from the connection.
+# On each host of a TPU VM, called by launch/cluster/tpu_vm.sh: runs one program, detached from the connection.
 #
-#   bash launch/tpu_worker.sh start SUM SETUP PROGRAM FLAGS… | state [SUM] | log LINES | stop SECONDS
+#   bash launch/cluster/tpu_worker.sh start SUM SETUP PROGRAM FLAGS… | state [SUM] | log LINES | stop SECONDS
 #
 # ~/gpt_jax_run has the log of all attempts, the checksum SUM of the command, its exit code, and a lock that is held
 # while it runs.
 set -euo pipefail
-clone="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+clone="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
 run="$HOME/gpt_jax_run"
 attempts=5  # that end at the same step, before `state` says that there is no use in another
 
@@ -109,5 +109,5 @@ case ${1:-} in
   log) exec tail -n "$2" -F "$run/log" ;;
   stop) stop "$2" ;;
   -h | --help) sed '1d;/^[^#]/,$d' "${BASH_SOURCE[0]}" | cut -c3- ;;
-  *) echo "error: launch/tpu_vm.sh calls this; no command '${1:-}' (--help lists them)" >&2; exit 2 ;;
+  *) echo "error: launch/cluster/tpu_vm.sh calls this; no command '${1:-}' (--help lists them)" >&2; exit 2 ;;
 esac
