@@ -84,6 +84,11 @@ class _Config:
       raise InputError("--config is needed: a name or a Python file, such as --config=gpt1_small")
     return override_all(load_config(FLAGS.config), _changes)
 
+  @property
+  def set_fields(self) -> tuple[str, ...]:
+    """The fields that the command line sets, be it to the value that the file has."""
+    return tuple(name for name, _ in _changes)
+
 
 def define_config(default: str | None = None, takes: str = "") -> _Config:
   """Defines --config, --config.NAME=VALUE and --print_config.
