@@ -29,7 +29,7 @@ def get_config(method_and_task: str) -> FinetuneConfig:
     )
   return FinetuneConfig(
     task=task_named(task),
-    adapter=METHODS[method],
+    methods=(METHODS[method],),
     optim=OptimConfig(
       learning_rate=1e-3, schedule="linear", warmup_steps=0, warmup_share=0.002, clip_norm=1.0
     ),

@@ -33,4 +33,4 @@ def get_config(method_and_task: str) -> FinetuneConfig:
     raise InputError(
       f"{method_and_task!r}: must be METHOD:TASK, METHOD one of {', '.join(METHODS)}"
     )
-  return FinetuneConfig(task=task_named(task), adversarial=METHODS[method])
+  return FinetuneConfig(task=task_named(task), methods=(METHODS[method],))

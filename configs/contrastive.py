@@ -17,7 +17,7 @@ Hardware: 2 shared CPU cores, 2 minutes, with a causal checkpoint of 0.9M parame
 trained for 400 steps of 2,048 tokens of 22 novels (perplexity 229). Expect, as Spearman correlation
 x 100 on STS-B's dev set: 44.2 before; of :neighbors 49.9 after 100 of its 250 steps and 51.0 after
 221, the last that we measured; of :views 42.5 after 60 steps. Random weights gain as much
-(gpt_jax/training/experiments.md). Of :pairs of 3,230 captions, on random weights with another
+(configs/RESULTS.md). Of :pairs of 3,230 captions, on random weights with another
 vocabulary, 65.6, and 63.4 before; of :sentences, from configs/elmo.py:small, 44.0, and 45.9 before.
 """
 

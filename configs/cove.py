@@ -26,7 +26,7 @@ def get_config(task: str) -> FinetuneConfig:
   return FinetuneConfig(
     task=task_named(task),
     lm_weight=0.0,
-    mix=BiattentiveHead(units=64),
+    methods=(BiattentiveHead(units=64),),
     train_layers=0,
     optim=OptimConfig(
       learning_rate=1e-3, schedule="constant", warmup_steps=0, warmup_share=0.0, weight_decay=0.0

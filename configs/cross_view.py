@@ -29,6 +29,7 @@ from gpt_jax.tasks.named import task_named
 from gpt_jax.tasks.several import SeveralTasks
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
+from gpt_jax.training.unlabeled import Unlabeled
 
 SIZES = ("paper", "small")
 
@@ -48,9 +49,8 @@ def get_config(size_and_task: str) -> FinetuneConfig:
   return FinetuneConfig(
     task=task_named(task) if len(names) == 1 else SeveralTasks(tuple(map(task_named, names))),
     lm_weight=0.0,
-    mix=ViewsHead(units=512 if paper else 64),
+    methods=(ViewsHead(units=512 if paper else 64), Unlabeled()),
     train_examples=200,
-    unlabeled=True,
     label_smoothing=0.1 if paper else 0.0,
     batch_size=64 if paper else 16,
     trunk=_trunk(paper),

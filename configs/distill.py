@@ -30,7 +30,7 @@ def get_config(task: str) -> FinetuneConfig:
   return FinetuneConfig(
     task=task_named(task),
     lm_weight=0.0,
-    distill=Distillation(),
+    methods=(Distillation(),),
     optim=OptimConfig("adamw", 2e-4, "linear", 0, 0.1),
     train=TrainConfig(epochs=6, log_every=50, keep_checkpoints=1),
   )

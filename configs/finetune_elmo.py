@@ -30,7 +30,7 @@ def get_config(task: str) -> FinetuneConfig:
     task=task_named(task),
     lm_weight=0.0,
     head_dropout=0.0,
-    mix=MixedHead(),
+    methods=(MixedHead(),),
     train_layers=0,
     optim=OptimConfig(
       learning_rate=3e-3, schedule="linear", warmup_steps=0, warmup_share=0.05, weight_decay=0.0

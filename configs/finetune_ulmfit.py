@@ -9,11 +9,11 @@ at a slanted triangular rate: up to 0.01 for a tenth of the run, then down to 1/
 has the rate of the layer above it / 2.6, and one layer more trains in each epoch. The head reads a
 text's last state, the maximum and the mean of all. Each of these is off with
 
-  --config.optim.schedule=constant, .layer_decay=1, .unfreeze=false, .pooling=mean, .head_units=0
+  --config.optim.schedule=constant, .layer_decay=1, .unfreeze=none, .pooling=mean, .head_units=0
 
 The head has 50 ReLU units between two layer norms, where theirs has batch norm, which is no sum
 over the examples. Their code trains the head for an epoch, with the last layer for a second, and
-then all, with a new rise and fall of the rate each time (--config.unfreeze_epochs=2); Adam's
+then all, with a new rise and fall of the rate each time (--config.unfreeze.epochs=2); Adam's
 moments are not made anew here. `predict.py --checkpoint=A --checkpoint=B` averages the
 probabilities of a forward and a backward model.
 
@@ -27,6 +27,7 @@ from gpt_jax.programs.finetune import FinetuneConfig
 from gpt_jax.tasks.named import task_named
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
+from gpt_jax.training.unfreezing import Unfreeze
 
 
 def get_config(task: str) -> FinetuneConfig:
@@ -36,7 +37,7 @@ def get_config(task: str) -> FinetuneConfig:
     head_dropout=0.4,
     head_units=50,
     pooling="concat",
-    unfreeze=True,
+    methods=(Unfreeze(),),
     layer_decay=1 / 2.6,
     batch_size=64,
     optim=OptimConfig(

@@ -47,6 +47,7 @@ from gpt_jax.programs.finetune import FinetuneConfig
 from gpt_jax.tasks.pairs import PairsTask
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
+from gpt_jax.training.unlabeled import Unlabeled
 
 TRUNKS = {
   "pretrained": FinetuneConfig.trunk,  # not set: the checkpoint's
@@ -80,8 +81,7 @@ def get_config(system_and_languages: str) -> FinetuneConfig:
     task=PairsTask(
       source=source, target=target, longest=40, unlabeled="taught.tsv" if views else ""
     ),
-    mix=TranslationViews() if views else None,
-    unlabeled=views,
+    methods=(TranslationViews(), Unlabeled()) if views else (),
     batch_size=64,
     trunk=TRUNKS[system],
     optim=OPTIMIZERS[system],

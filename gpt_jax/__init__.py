@@ -28,7 +28,7 @@ TYPE_CHECKING = False  # for type checkers; importing typing would slow `import 
 if TYPE_CHECKING:
   from gpt_jax.inference.model import Model
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 
 def load(path: str, warm_up: bool = False) -> "Model":

@@ -11,7 +11,7 @@ import pkgutil
 import re
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from gpt_jax.errors import InputError
@@ -65,6 +65,7 @@ def option(
   resumable: bool = False,
   runtime: bool = False,
   listed: bool = True,
+  members: bool = False,
 ) -> Any:
   """A field of a config dataclass.
 
@@ -77,7 +78,8 @@ def option(
     choices: the allowed values.
     resumable: whether a run may resume with another value, since it does not affect the result.
     runtime: whether any value fits the parameters of a checkpoint, as dropout and dtype.
-    listed: whether it is a setting to read; a table that is made from the data is none.
+    listed: False hides it from listings, as a table that is made from the data.
+    members: whether it is a tuple of groups, each listed and set by its `slot`, as a field is.
   """
   metadata = {
     "help": help,
@@ -88,6 +90,7 @@ def option(
     "resumable": resumable,
     "runtime": runtime,
     "listed": listed,
+    "members": members,
   }
   return dataclasses.field(default=default, metadata=metadata)
 
@@ -121,6 +124,19 @@ def validate(node: Any) -> None:
 def settings_of(node: Any) -> list[tuple[dataclasses.Field, Any]]:
   """As field_values, without fields that listings leave out."""
   return [(field, value) for field, value in field_values(node) if field.metadata.get("listed", 1)]
+
+
+def with_members(values: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+  """Fields and values where the groups of a field with `members` stand by their slots."""
+  for field, value in values:
+    if not (value and field.metadata.get("members")):
+      yield field, value
+      continue
+    for group in value:
+      help = (type(group).__doc__ or "").partition("\n")[0]
+      member: Any = dataclasses.field(metadata={"help": help})
+      member.name = group.slot
+      yield member, group
 
 
 def field_values(node: Any) -> list[tuple[dataclasses.Field, Any]]:
@@ -168,6 +184,8 @@ def from_json(tree: Any) -> Any:
   values = {name: from_json(value) for name, value in tree.items() if name != "type"}
   # BEFORE: values of fields in what was saved without them, where they are not the defaults.
   values = {**vars(kind).get("BEFORE", {}), **values}
+  # earlier: a function from the fields as an earlier version saved them to those of today.
+  values = vars(kind).get("earlier", dict)(values)
   known = [field.name for field in dataclasses.fields(kind) if field.init]
   for name in values:
     if name not in known:
@@ -243,17 +261,17 @@ def _reprs(config: Any, prefix: str = "") -> dict[str, str]:
   """Dotted name -> repr of every leaf, and of the type of every group."""
   kind = type(config)
   reprs = {f"{prefix}type": repr(registered_name(kind))}
-  for field, value in field_values(config):
+  for field, value in with_members(field_values(config)):
     if is_group(value):
       reprs |= _reprs(value, f"{prefix}{field.name}.")
-    else:
+    elif not field.metadata.get("members"):
       reprs[prefix + field.name] = repr(value)
   return reprs
 
 
 def fields_of(config: Any, prefix: str = "") -> Iterator[tuple[str, Any, dataclasses.Field]]:
   """(dotted name, value, field) of every listed field that is not a group."""
-  for field, value in settings_of(config):
+  for field, value in with_members(settings_of(config)):
     if is_group(value):
       yield from fields_of(value, f"{prefix}{field.name}.")
     else:

@@ -54,6 +54,7 @@ def main():
     seeds=SEEDS.value,
     folds=FOLDS.value,
     tokenizer=TOKENIZER.value,
+    set_fields=CONFIG.set_fields,
     trackers=parse_trackers(TRACKER.value, WORKDIR.value),
     profile=parse_span(PROFILE.value),
     on_end=[write_report],

@@ -166,7 +166,7 @@ def test_cross_view_training_of_several_tasks_and_of_a_translator():
   config = load("cross_view.py", "paper:ewt-tags,trec")
   assert config.trunk.characters.filters == (0, 100, 100, 100)  # of 2, 3 and 4 characters
   config = load("translate.py", "views:de-en")
-  assert config.trunk == load("translate.py", "lstm").trunk and config.unlabeled
+  assert config.trunk == load("translate.py", "lstm").trunk and config.method("unlabeled")
   assert (config.task.source, config.task.unlabeled) == ("de", "taught.tsv")
   assert from_json(to_json(config)) == config
 

@@ -42,11 +42,22 @@ def commands(text: str) -> list[list[str]]:
 
 
 def faults(page: str, root: Path = ROOT) -> list[str]:
-  """Every path or link of a page that leads nowhere."""
+  """Every path, link or anchor of a page that leads nowhere."""
   text = text_of(page, root)
   missing = [path for path in sorted(named_paths(text)) if not (root / path).exists()]
   folder = (root / page).parent
-  return missing + [link for link in sorted(links(text)) if not (folder / link).exists()]
+  missing += [link for link in sorted(links(text)) if not (folder / link).exists()]
+  for target, anchor in re.findall(r"\]\(([^)#\s]*\.md|)#([^)\s]+)\)", text):
+    file = folder / target if target else root / page
+    if "://" not in target and file.exists() and anchor not in anchors(file.read_text("utf-8")):
+      missing.append(f"{target}#{anchor}")
+  return missing
+
+
+def anchors(text: str) -> set[str]:
+  """The anchors that GitHub gives the headings of a page."""
+  titles = re.findall(r"^#+ (.*)$", text.lower(), re.MULTILINE)
+  return {re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in titles}
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -60,6 +71,7 @@ def test_every_path_exists(page):
     ("see `gpt_jax/nowhere.py`.", "gpt_jax/nowhere.py"),
     ("python launch/nothing.py --help", "launch/nothing.py"),
     ("[data](gpt_jax/data/README.md#windows)", "gpt_jax/data/README.md"),
+    ("# A, b\n[a](#a-b), [this](page.md#a-b) and [that](page.md#c)", "page.md#c"),
     ("a new file `gpt_jax/heads/<name>.py` is fine, `gpt_jax/heads` is not", "gpt_jax/heads"),
   ],
 )

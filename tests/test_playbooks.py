@@ -20,7 +20,7 @@ PLAYBOOKS = {
 
 
 def test_each_playbook_has_commands():
-  assert len(SECTIONS) == 12 and list(PLAYBOOKS) == [title for title, _ in SECTIONS]
+  assert len(SECTIONS) == 13 and list(PLAYBOOKS) == [title for title, _ in SECTIONS]
 
 
 @pytest.fixture

@@ -18,8 +18,9 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from gpt_jax.batch import Batch
-from gpt_jax.config import Config, option, register
+from gpt_jax.config import option, register, to_json
 from gpt_jax.errors import InputError
+from gpt_jax.models.method import Method
 from gpt_jax.models.model import Model
 from gpt_jax.models.trunk import BASE, TABLES
 from gpt_jax.models.weight import KEPT, MATRICES, multiply
@@ -29,7 +30,7 @@ from gpt_jax.ops.product import project
 
 @register("adapter")
 @dataclasses.dataclass(frozen=True)
-class Adapter(Config):
+class Adapter(Method):
   """What is trained of a trunk beside the head; the rows of new special tokens always are."""
 
   rank: int = option(8, "r, of the change of a kernel, A B; 0: kernels do not change", low=0)
@@ -41,6 +42,9 @@ class Adapter(Config):
   trained: str = option(
     "", "regular expression of other parameters of the trunk that train in full, such as /bias$"
   )
+
+  slot = "adapter"
+  reads_checkpoint = "a trained trunk, which it changes"
 
   def __post_init__(self) -> None:
     super().__post_init__()
@@ -54,6 +58,29 @@ class Adapter(Config):
   def scale(self) -> float:
     """The factor on A B."""
     return self.alpha / max(1, self.rank)
+
+  def check(self, config: Any, task: Any, start: Any) -> None:
+    if not start.trunk.heads:
+      raise InputError("adapter: is for transformers; the checkpoint has another trunk")
+    for name, usual in (("transfer_layers", None), ("train_layers", None), ("layer_decay", 1.0)):
+      value = getattr(config, name)
+      if value != usual:
+        raise InputError(f"{name}={value}: has no use with an adapter; leave it out")
+    for method in config.methods:
+      if method.trains_trunk:
+        raise InputError(f"{method.slot}: has no use with an adapter; leave it out")
+    if config.mesh.model > 1 or config.mesh.backend != "jit":
+      raise InputError("adapter: needs mesh.model=1 and mesh.backend=jit")
+
+  def recipe(self, recipe: Any, data: Any, start: Any) -> Any:
+    return dataclasses.replace(
+      recipe,
+      adapted=lambda model: AdaptedModel(model, self, start.new_rows),
+      start=start.apply_base,
+      base=start.base,
+      inference_params=jax.jit(functools.partial(merged, adapter=self)),
+      meta={**recipe.meta, "adapter": {"config": to_json(self), "base": start.as_json}},
+    )
 
 
 @functools.partial(

@@ -20,8 +20,10 @@ from gpt_jax.config import (
   item_hints,
   registered_name,
   settings_of,
+  with_members,
 )
 from gpt_jax.errors import InputError
+from gpt_jax.models.method import new_method
 from gpt_jax.programs.installed import shipped_folder
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -150,10 +152,15 @@ def override_all(config: Any, changes: Iterable[tuple[str, str]]) -> Any:
     InputError: an unknown name, with the nearest valid names; a value of the wrong type or out of
       range.
   """
+  config, changes = _with_methods(config, list(changes))
+  members = {group.slot: group for group in vars(config).get("methods", ())}
   tree: dict = {}
   for path, text in changes:
     *groups, last = path.split(".")
     node, branch = config, tree
+    if groups and groups[0] in members:
+      node, branch = members[groups[0]], tree.setdefault(groups[0], {})
+      groups = groups[1:]
     for depth, name in enumerate(groups):
       _field(config, path, node, groups[:depth], name)
       node, branch = getattr(node, name), branch.setdefault(name, {})
@@ -162,7 +169,42 @@ def override_all(config: Any, changes: Iterable[tuple[str, str]]) -> Any:
     branch[last] = check_value(path, _parse(path, text, hint, metadata), hint, metadata)
   # Leaves are checked above, with the name that was given.
   # Each group is replaced once: its __post_init__ sees the final combination only.
+  of_members = {slot: tree.pop(slot) for slot in members if slot in tree}
+  if of_members:
+    changed = [_replace(group, of_members.get(slot, {})) for slot, group in members.items()]
+    config = dataclasses.replace(config, methods=tuple(changed))
   return _replace(config, tree)
+
+
+def _with_methods(config: Any, changes: list[tuple[str, str]]) -> tuple[Any, list[tuple[str, str]]]:
+  """The config with the methods that changes add or remove, and the changes of fields.
+
+  SLOT=none and SLOT=false remove a method, SLOT=true adds it, SLOT=VALUE sets its first field, and
+  SLOT.FIELD=VALUE adds it, too.
+  """
+  fields = {field.name for field in dataclasses.fields(config)}
+  if "methods" not in fields:
+    return config, changes
+  methods = {method.slot: method for method in config.methods}
+  rest = []
+  for path, text in changes:
+    path = config.RENAMED.get(path, path)
+    slot, dot, _ = path.partition(".")
+    if slot in fields:
+      rest.append((path, text))
+      continue
+    word = text.strip().lower()
+    if not dot and word in ("none", "false"):
+      methods.pop(slot, None)
+      continue
+    if slot not in methods and (new := new_method(slot)) is not None:
+      methods[slot] = new
+    if slot in methods and not dot:
+      if word == "true":
+        continue
+      path = f"{slot}.{dataclasses.fields(methods[slot])[0].name}"
+    rest.append((path, text))
+  return dataclasses.replace(config, methods=tuple(methods.values())), rest
 
 
 def _field(
@@ -234,9 +276,7 @@ def _replace(node: Any, tree: dict) -> Any:
   changes = {}
   for name, value in tree.items():
     changes[name] = _replace(getattr(node, name), value) if isinstance(value, dict) else value
-  changed = dataclasses.replace(node, **changes)
-  object.__setattr__(changed, _OVERRIDDEN, overridden(node) | changes.keys())
-  return changed
+  return dataclasses.replace(node, **changes)
 
 
 def describe_config(config: Any, file: Any = None) -> str:
@@ -257,7 +297,7 @@ def _sections(
   """The sections of a group, whose default is None or a group of the same class."""
   rows: list[tuple[str, str, str]] = []
   inner: list[str] = []
-  for field, value in settings_of(group):
+  for field, value in with_members(settings_of(group)):
     name = prefix + field.name
     usual = _default(field) if default is None else getattr(default, field.name)
     if is_group(value):
@@ -340,14 +380,3 @@ def _parse_as(text: str, hint: Any) -> Any:
     except ValueError:
       return None
   return text if hint is str else None
-
-
-_OVERRIDDEN = "_overridden"  # attribute of a group, see overridden
-
-
-def overridden(node: Any) -> frozenset[str]:
-  """The fields of a group that `override_all` has set, be it to the value that they had.
-
-  It is known of the object that it returned, not of copies of that.
-  """
-  return getattr(node, _OVERRIDDEN, frozenset())

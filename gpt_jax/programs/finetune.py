@@ -11,9 +11,8 @@ from jax.sharding import Mesh
 from gpt_jax.checkpoints.run_folder import checksum, resume_choices, resume_microbatches
 from gpt_jax.checkpoints.saved import keep_base
 from gpt_jax.errors import InputError
-from gpt_jax.models.adapter import AdaptedModel
 from gpt_jax.models.loss import Loss, model_loss
-from gpt_jax.models.model import Model, parameter_shapes
+from gpt_jax.models.model import parameter_shapes
 from gpt_jax.parallel.mesh import make_mesh
 from gpt_jax.parallel.placement import local_part
 from gpt_jax.parallel.processes import log
@@ -21,7 +20,6 @@ from gpt_jax.programs.finetune_config import (
   FinetuneConfig,
   check_type,
   has_streams,
-  has_views,
   is_probe,
 )
 from gpt_jax.programs.finetune_evaluations import (
@@ -32,34 +30,26 @@ from gpt_jax.programs.finetune_evaluations import (
   read_result,
   write_summary,
 )
-from gpt_jax.programs.finetune_start import (
-  WORD_VECTORS,
-  apply_word_vectors,
-  load_start,
-  load_word_vectors,
-)
+from gpt_jax.programs.finetune_start import load_start
 from gpt_jax.programs.finetune_task import (
   load_task,
   make_meta,
   model_config,
   one_head,
-  trained_layers,
   updates_per_epoch,
 )
-from gpt_jax.programs.finetune_teacher import apply_teacher
 from gpt_jax.programs.start import Start
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.packing import PackedBatches
-from gpt_jax.training.adversarial import adversarial_loss
 from gpt_jax.training.cross_view import UNLABELED_WORK, CrossViewLoss
 from gpt_jax.training.early_stopping import ending_hooks, has_ended
-from gpt_jax.training.layerwise import layerwise_optimizer
+from gpt_jax.training.layerwise import Layerwise, layerwise_optimizer
 from gpt_jax.training.loop import TrainConfig
-from gpt_jax.training.optimizer import Optimizer
 from gpt_jax.training.recipe import Batches, Evaluation, Recipe
 from gpt_jax.training.run import Profile, Run, Trackers, ending
 from gpt_jax.training.turns import LossInTurns, Turns, draw_order
+from gpt_jax.training.unfreezing import trained_layers
 
 
 def run(
@@ -71,6 +61,7 @@ def run(
   seeds: int = 1,
   folds: int = 1,
   tokenizer: str = "",
+  set_fields: Sequence[str] = (),
   trackers: Trackers | None = None,
   profile: Profile | None = None,
   pauses: Callable[[int], bool] | None = None,
@@ -89,6 +80,7 @@ def run(
     seeds: number of runs, from config.train.seed on; finished ones are skipped.
     folds: for a table, runs that each hold out another part of the training file as dev set.
     tokenizer: folder of a vocabulary; only if pretrained is "none".
+    set_fields: see load_start.
     trackers, profile: see pretrain.run.
     pauses: step -> whether the run ends after it for now, evaluated and saved but without its
       `result.json`; the same call goes on with it. For one process, without folds; None: never.
@@ -101,12 +93,19 @@ def run(
   if folds > 1:
     if seeds > 1:
       raise InputError(f"--folds={folds} and --seeds={seeds}: set one of them")
-    options = {"tokenizer": tokenizer, "trackers": trackers, "profile": profile, "on_end": on_end}
-    return cross_validate(config, data_dir, pretrained, workdir, folds, **options)
+    run_fold = functools.partial(
+      run,
+      tokenizer=tokenizer,
+      set_fields=set_fields,
+      trackers=trackers,
+      profile=profile,
+      on_end=on_end,
+    )
+    return cross_validate(config, data_dir, pretrained, workdir, folds, run_fold)
   folders = seed_folders(workdir, config.train.seed, seeds)
   config = resume_choices(config, folders.values())
   # First what may fail on the user's input, then what compiles.
-  start = load_start(config, pretrained, tokenizer)
+  start = load_start(config, pretrained, tokenizer, set_fields)
   config, task, data = load_task(config, data_dir, start)
   recipe = finetune_recipe(config, task, data["train"], start)
   recipe = with_evaluation(recipe, task, data, start, data_dir, pauses)
@@ -140,7 +139,7 @@ def cross_validate(
   pretrained: str,
   workdir: str,
   folds: int,
-  **options: Any,
+  run_fold: Callable[..., list[dict[str, Any]]],
 ) -> list[dict[str, Any]]:
   """One run for each part of a table's training file that is held out; see run.
 
@@ -159,7 +158,7 @@ def cross_validate(
     resumed, is_open = resume_microbatches(config, folders)  # as the first fold has chosen
     task = dataclasses.replace(config.task, folds=folds, fold=fold)
     of_fold = dataclasses.replace(config if is_open else resumed, task=task)
-    (result,) = run(of_fold, data_dir, pretrained, folder, **options)
+    (result,) = run_fold(of_fold, data_dir, pretrained, folder)
     results.append({**result, "fold": fold})
   write_summary(results, workdir)
   return results
@@ -176,47 +175,28 @@ def finetune_recipe(
     train_set: the labeled examples.
     start: trunk, vocabulary and format.
   """
+  recipe = plain_recipe(config, task, train_set, start)
+  for method in config.methods:
+    recipe = method.recipe(recipe, train_set, start)
+  return in_turns(recipe, task)
+
+
+def plain_recipe(
+  config: FinetuneConfig, task: LabeledTask, train_set: Encoded, start: Start
+) -> Recipe:
+  """The recipe that the methods of a config change; see finetune_recipe."""
   mesh, spec = make_mesh(config.mesh), model_config(config, task, start)
   steps_per_epoch = updates_per_epoch(config, train_set)
-  layerwise = trained_layers(
-    parameter_shapes(spec),
-    spec.trunk,
-    config.train_layers,
-    config.layer_decay,
-    steps_per_epoch if config.unfreeze else None,
-    config.unfreeze_epochs * steps_per_epoch,
-  )
-
-  if config.word_vectors:
-    layerwise = layerwise._replace(frozen=(*layerwise.frozen, f"^{WORD_VECTORS}$"))
-
-  def optimizer(steps: int) -> Optimizer:
-    return layerwise_optimizer(config.optim, steps, layerwise)
+  layerwise = Layerwise()
+  if not any(method.trains_trunk for method in config.methods):
+    shapes = parameter_shapes(spec)
+    layerwise = trained_layers(shapes, spec.trunk, config.train_layers, config.layer_decay)
+  for method in config.methods:
+    layerwise = method.change_layerwise(layerwise, spec, config, steps_per_epoch)
 
   @functools.lru_cache(2)  # packing takes a while; the next seed has other batches
   def batches(train: TrainConfig) -> Batches:
     return make_batches(dataclasses.replace(config, train=train), train_set, mesh)
-
-  def loss(model: Any) -> Loss:
-    if config.distill is not None:
-      return config.distill.loss(model)
-    alone, names = [model], ["labeled"]
-    if len(task.parts) > 1:
-      names = [part.name for part in task.parts]
-    if len(task.parts) > 1 or (task.writes_text and has_views(config)):
-      # A batch with labels is of one task, and has no more than its head.
-      alone = [one_head(spec, number).build(model.remat) for number in range(len(names))]
-    losses = [adversarial_loss(model_loss(model), config.adversarial) for model in alone]
-    of_streams = dict(zip(names, losses, strict=True))
-    if has_streams(config) and task.writes_text:  # what views learn is in the batch
-      of_streams["unlabeled"] = model_loss(one_head(spec, 1).build(model.remat))
-    elif has_streams(config):
-      of_streams["unlabeled"] = CrossViewLoss(model)
-    return losses[0] if len(of_streams) == 1 else LossInTurns(of_streams)
-
-  work = 1.0 if config.adversarial is None else config.adversarial.work
-  if config.distill is not None:
-    work = config.distill.work(start.teacher.spec, spec)
 
   return Recipe(
     config,
@@ -226,20 +206,37 @@ def finetune_recipe(
     batches,
     config.batch_size,
     steps_per_epoch,
-    optimizer,
-    loss,
-    functools.partial(adapted_model, config, start),
-    work=(work + UNLABELED_WORK) / 2 if has_streams(config) else work,
+    lambda steps: layerwise_optimizer(config.optim, steps, layerwise),
+    meta=make_meta(config, task, start),
+    start=functools.partial(start.apply, layers=config.transfer_layers, heads=False),
   )
 
 
-def adapted_model(config: FinetuneConfig, start: Start, model: Model) -> Any:
-  """The model that trains: with an adapter, beside a teacher, or as it is."""
-  if config.adapter is not None:
-    return AdaptedModel(model, config.adapter, start.new_rows)
-  if config.distill is not None:
-    return config.distill.beside(start.teacher.spec, model)
-  return model
+def in_turns(recipe: Recipe, task: LabeledTask) -> Recipe:
+  """The recipe where streams of batches take turns: of several tasks, and of text without labels,
+  on which views learn; any other as it is.
+  """
+  config, spec, plain = recipe.config, recipe.spec, recipe.loss
+  streams = has_streams(config)
+  several = len(task.parts) > 1
+  if not streams and not several:
+    return recipe
+  names = [part.name for part in task.parts] if several else ["labeled"]
+
+  def loss(model: Any) -> Loss:
+    alone = [model]
+    if several or task.writes_text:
+      # A batch with labels is of one task, and has no more than its head.
+      alone = [one_head(spec, number).build(model.remat) for number in range(len(names))]
+    losses = dict(zip(names, map(plain, alone), strict=True))
+    if streams and task.writes_text:  # what views learn is in the batch
+      losses["unlabeled"] = model_loss(one_head(spec, 1).build(model.remat))
+    elif streams:
+      losses["unlabeled"] = CrossViewLoss(model)
+    return LossInTurns(losses)
+
+  work = (recipe.work + UNLABELED_WORK) / 2 if streams else recipe.work
+  return dataclasses.replace(recipe, loss=loss, work=work)
 
 
 def with_evaluation(
@@ -250,7 +247,7 @@ def with_evaluation(
   data_dir: str,
   pauses: Callable[[int], bool] | None,
 ) -> Recipe:
-  """The recipe with its start, dev set, checkpoints and result.
+  """The recipe with its dev set and result.
 
   Args:
     recipe: from finetune_recipe.
@@ -260,25 +257,13 @@ def with_evaluation(
   """
   config = recipe.config
   spec = model_config(config, task, start)
-  measure, report = make_evaluations(config, spec, task, data["dev"], recipe.mesh, data_dir, start)
+  measure, report = make_evaluations(recipe, spec, task, data["dev"], data_dir, start)
   due = evaluation_due(config.train.evaluate_every, recipe.steps_per_epoch, pauses)
   metric = f"dev_{task.primary_metric}"
-  apply_start: Callable[..., Any] = start.apply_base
-  if config.adapter is None:
-    apply_start = functools.partial(start.apply, layers=config.transfer_layers, heads=False)
-  if start.teacher is not None:
-    apply_start = functools.partial(apply_teacher, start, config.transfer_layers)
-  identity = data_identity(data, start)
-  if config.word_vectors:
-    vectors = load_word_vectors(config, start, parameter_shapes(spec))
-    identity["word_vectors"] = checksum(vectors)
-    apply_start = functools.partial(apply_word_vectors, vectors)
   return dataclasses.replace(
     recipe,
     tokenizer=start.tokenizer,
-    identity=identity,
-    meta=make_meta(config, task, start),
-    start=apply_start,
+    identity={**data_identity(data, start), **recipe.identity},
     evaluation=Evaluation(measure, metric, "max", due),
     further_hooks=functools.partial(ending_hooks, metric, config.patience, due, pauses),
     has_ended=functools.partial(has_ended, metric, config.patience),

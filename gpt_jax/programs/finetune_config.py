@@ -1,16 +1,22 @@
 """The config of a fine-tuning run."""
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 from gpt_jax.config import option, register
 from gpt_jax.errors import InputError
+from gpt_jax.models.method import new_method
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.parallel.mesh import MeshConfig
 from gpt_jax.tasks.task import BuiltinTask
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
 from gpt_jax.training.recipe import RunConfig
+
+_BEFORE_METHODS = (
+  *("adapter", "adversarial", "distill", "mix", "unfreeze", "unfreeze_epochs"),
+  *("unlabeled", "unlabeled_file", "windows", "window_stride", "word_vectors"),
+)
 
 
 @register("finetune")
@@ -36,24 +42,11 @@ class FinetuneConfig(RunConfig):
   head_units: int = option(
     0, "ReLU units between two layer norms in a classifier's head, as ULMFiT (50); 0: none", low=0
   )
-  windows: str = option(
-    "",
-    "of a text longer than the context, in windows: the mean of what a head reads of each, the "
-    "max, or attention, a mean with trained weights; empty: a text is cut to the context",
-    choices=("", "mean", "max", "attention"),
-  )
-  window_stride: int = option(
-    0, "tokens from one window's beginning to the next one's; 0: windows do not overlap", low=0
-  )
-  mix: Any | None = option(
-    None,
-    "what a head reads in place of the last layer: MixedHead in configs/finetune_elmo.py, "
-    "ViewsHead in configs/cross_view.py, BiattentiveHead in configs/cove.py",
-  )
-  word_vectors: str = option(
-    "",
-    "GloVe's text file, or one like it: its vectors stand in the trunk's table of embeddings, and "
-    "stay as they are; for --checkpoint=none",
+  methods: tuple[Any, ...] = option(
+    (),
+    "what the run does beside: windows=mean, unlabeled=true, unfreeze=true, word_vectors=FILE, "
+    "adapter=true, distill=true set or add one; adversarial and mix come with a config",
+    members=True,
   )
   transfer_layers: int | None = option(
     None,
@@ -67,15 +60,6 @@ class FinetuneConfig(RunConfig):
     "k also the last k blocks",
     low=0,
   )
-  unfreeze: bool = option(
-    False, "begin with train_layers, by default 0, and train one layer more in each epoch"
-  )
-  unfreeze_epochs: int = option(
-    0,
-    "with unfreeze, epochs after which all layers train, each of them and the rest with a cycle of "
-    "the learning rate of its own, as ULMFiT's code; 0: one layer more in each, to the last",
-    low=0,
-  )
   layer_decay: float = option(
     1.0, "learning rate of a layer, relative to the layer above it", low=0.01, high=1.0
   )
@@ -87,30 +71,12 @@ class FinetuneConfig(RunConfig):
   label_smoothing: float = option(
     0.0, "share of each label that is spread over all classes in the loss", low=0.0, high=0.99
   )
-  adversarial: Any | None = option(
-    None, "adversarial training: the method that configs/adversarial.py:METHOD:TASK names"
-  )
-  adapter: Any | None = option(
-    None, "train a small change of the trunk alone, as configs/adapter.py:METHOD:TASK; none: all"
-  )
-  distill: Any | None = option(
-    None,
-    "train a student of fewer blocks, as configs/distill.py:TASK; the checkpoint is the teacher",
-  )
   patience: int = option(
     0, "stop after so many evaluations without a better primary metric; 0: never", low=0
   )
   batch_size: int = option(32, "examples in a batch", low=1, high=10**6)
   train_examples: int = option(
     0, "train on only so many examples, of each class its share; 0: on all", low=0
-  )
-  unlabeled: bool = option(
-    False,
-    "with train_examples: the other training examples too, without their labels, for virtual "
-    "adversarial training, cross-view training or distillation",
-  )
-  unlabeled_file: str = option(
-    "", "with unlabeled: a table of further texts, in the task's columns, without labels"
   )
   dev_examples: int = option(
     0, "evaluate on only so many examples, of each class its share; 0: on all", low=0
@@ -131,6 +97,47 @@ class FinetuneConfig(RunConfig):
     "length of the run, logs and checkpoints; without steps and epochs: chosen by model size",
   )
 
+  # Fields before 0.4 -> the method and its field; the command line takes them, too.
+  RENAMED: ClassVar[dict[str, str]] = {
+    "window_stride": "windows.stride",
+    "unlabeled_file": "unlabeled.file",
+    "unfreeze_epochs": "unfreeze.epochs",
+  }
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    slots = [method.slot for method in self.methods]
+    if len(set(slots)) < len(slots):
+      raise InputError(f"methods: {', '.join(sorted(slots))}; a run has one of each name")
+    in_order = tuple(sorted(self.methods, key=lambda method: method.slot))
+    object.__setattr__(self, "methods", in_order)
+
+  def method(self, slot: str) -> Any:
+    """The method of a slot, such as "unlabeled"; None: the run has none."""
+    return next((method for method in self.methods if method.slot == slot), None)
+
+  def with_methods(self, *methods: Any) -> "FinetuneConfig":
+    """The config with these methods, also in the place of its own of the same slots."""
+    slots = [method.slot for method in methods]
+    others = [method for method in self.methods if method.slot not in slots]
+    return dataclasses.replace(self, methods=(*others, *methods))
+
+  @staticmethod
+  def earlier(values: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a config that was saved before `methods` was one field."""
+    old = {name: values.pop(name, None) for name in _BEFORE_METHODS}
+    methods = [old[slot] for slot in ("adapter", "adversarial", "distill", "mix")]
+    if old["windows"]:
+      methods.append(new_method("windows", over=old["windows"], stride=old["window_stride"] or 0))
+    if old["word_vectors"]:
+      methods.append(new_method("word_vectors", file=old["word_vectors"]))
+    if old["unlabeled"]:
+      methods.append(new_method("unlabeled", file=old["unlabeled_file"] or ""))
+    if old["unfreeze"]:
+      methods.append(new_method("unfreeze", epochs=old["unfreeze_epochs"] or 0))
+    there = tuple(method for method in methods if method is not None)
+    return {**values, "methods": there} if there else values
+
 
 def check_type(config: Any) -> None:
   """Raises InputError if it is the config of another program."""
@@ -142,14 +149,15 @@ def check_type(config: Any) -> None:
 
 def is_probe(config: FinetuneConfig) -> bool:
   """Whether nothing but the head ever trains."""
-  return config.train_layers == 0 and not config.unfreeze
+  return config.train_layers == 0 and not any(method.trains_trunk for method in config.methods)
 
 
 def has_views(config: FinetuneConfig) -> bool:
   """Whether the task's head has views, which learn from text without labels."""
-  return config.mix is not None and config.mix.learns_unlabeled
+  mix = config.method("mix")
+  return mix is not None and mix.learns_unlabeled
 
 
 def has_streams(config: FinetuneConfig) -> bool:
   """Whether batches with labels and batches without take turns."""
-  return config.unlabeled and has_views(config)
+  return has_views(config) and config.method("unlabeled") is not None

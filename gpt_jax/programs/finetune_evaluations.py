@@ -2,7 +2,6 @@
 summary.json of several, a warning of a model that is no better than a constant answer.
 """
 
-import functools
 import math
 import os
 import warnings
@@ -19,8 +18,8 @@ from gpt_jax.files import read_json, verified, with_checksum, write_json
 from gpt_jax.inference.dev_report import REPORT, format_calibration, write_dev_report
 from gpt_jax.inference.seeds import format_summary, summarize
 from gpt_jax.inference.text_answers import make_task_predictor
-from gpt_jax.models.adapter import BASE, Adapter, merged
 from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.trunk import BASE
 from gpt_jax.parallel.processes import is_main_process, log
 from gpt_jax.programs.export import export_parts
 from gpt_jax.programs.finetune_config import FinetuneConfig
@@ -30,7 +29,7 @@ from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.answers.labels import format_labels
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.training import hooks
-from gpt_jax.training.recipe import Finished
+from gpt_jax.training.recipe import Finished, Recipe
 
 RESULT = "result.json"
 FIRST_EVALUATION = 1000  # updates; see evaluation_due
@@ -53,25 +52,25 @@ def evaluation_due(
 
 
 def make_evaluations(
-  config: FinetuneConfig,
+  recipe: Recipe,
   spec: ModelConfig,
   task: LabeledTask,
   dev_set: Encoded,
-  mesh: Mesh,
   data_dir: str,
   start: Start,
 ) -> tuple[Callable[[Any], dict[str, float]], Callable[[Any, int, str], None]]:
   """See make_measure and make_report; both predict by one compiled function."""
+  config, mesh = recipe.config, recipe.mesh
   if len(task.parts) > 1:
-    predict = _joint_predictor(task, spec, mesh, start)
-    return make_measure(config, task, dev_set, predict), _export_parts
-  predict = make_task_predictor(task, spec, mesh, start.tokenizer)
-  if config.adapter is not None:
-    predict = _predict_merged(predict, config.adapter)
-  elif config.distill is not None:
-    predict = _predict_student(predict)
+    joint = _joint_predictor(task, spec, mesh, start)
+    return make_measure(config, task, dev_set, joint), _export_parts
+  of_spec = make_task_predictor(task, spec, mesh, start.tokenizer)
+
+  def predict(params, *arguments):
+    return of_spec(recipe.inference_params(params), *arguments)
+
   measure = make_measure(config, task, dev_set, predict)
-  return measure, make_report(config, task, dev_set, predict, data_dir, start)
+  return measure, make_report(config, task, dev_set, predict, data_dir, recipe.base)
 
 
 def _joint_predictor(
@@ -98,18 +97,6 @@ def _export_parts(params: Any, step: int, workdir: str) -> None:
     export_parts(workdir)
 
 
-def _predict_merged(predict: Callable[..., Any], adapter: Adapter) -> Callable[..., Any]:
-  merge = jax.jit(functools.partial(merged, adapter=adapter))
-  return lambda params, *arguments: predict(merge(params), *arguments)
-
-
-def _predict_student(predict: Callable[..., Any]) -> Callable[..., Any]:
-  def without_teacher(params, *arguments):
-    return predict({name: x for name, x in params.items() if name != BASE}, *arguments)
-
-  return without_teacher
-
-
 def make_measure(
   config: FinetuneConfig, task: LabeledTask, dev_set: Encoded, predict: Callable[..., Any]
 ) -> Callable[[Any], dict[str, float]]:
@@ -133,7 +120,7 @@ def make_report(
   dev_set: Encoded,
   predict: Callable[..., Any],
   data_dir: str,
-  start: Start,
+  make_base: Callable[[Any], Any] | None,
 ) -> Callable[[Any, int, str], None]:
   """The function from a run's last parameters, their step and its folder to what dev_report writes
   there of the run's best checkpoint; it does nothing for tasks that have no report.
@@ -141,7 +128,7 @@ def make_report(
   Args:
     predict: from make_task_predictor.
     data_dir: see write_dev_report.
-    start: of the run; brings the base of an adapter.
+    make_base: see Recipe.base.
   """
 
   def write(params, step: int, workdir: str) -> None:
@@ -152,10 +139,10 @@ def make_report(
         saved = {name: x for name, x in params.items() if name != BASE}
         shapes = jax.tree.map(_abstract, saved)
         saved, _, step = restore_params(os.path.join(workdir, "best"), shapes)
-        if config.adapter is not None:
+        if make_base is not None:
           base = params[BASE]
           if any(x.is_deleted() for x in jax.tree.leaves(base)):  # with a stopped run's state
-            base = start.base(jax.tree.map(lambda x: x.sharding, base))
+            base = make_base(jax.tree.map(lambda x: x.sharding, base))
           saved[BASE] = base
         params = saved
       probabilities = predict(params, dev_set, config.batch_size)

@@ -1,34 +1,35 @@
 """Start of a fine-tuning run: a checkpoint, or an untrained trunk and a vocabulary."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
-import jax
-import numpy as np
-
-from gpt_jax.checkpoints.load import load_model
-from gpt_jax.config import field_values, from_json, to_json
+from gpt_jax.checkpoints.load import LoadedModel, load_model
+from gpt_jax.config import field_values, from_json
 from gpt_jax.data.tokenizers.base import load_tokenizer
-from gpt_jax.data.word_vectors import read_word_vectors
 from gpt_jax.errors import InputError, counted
 from gpt_jax.files import absolute
-from gpt_jax.programs.config_files import overridden
 from gpt_jax.programs.finetune_config import FinetuneConfig
-from gpt_jax.programs.finetune_teacher import student_start
 from gpt_jax.programs.start import Start, changed_fields, runtime_fields
 from gpt_jax.tasks.formats import Format, GPTFormat, TextToText
 
-WORD_VECTORS = "trunk/tokens"  # the parameter whose rows a file of word vectors gives
 
-
-def load_start(config: FinetuneConfig, pretrained: str, tokenizer: str) -> Start:
+def load_start(
+  config: FinetuneConfig, pretrained: str, tokenizer: str, set_fields: Sequence[str] = ()
+) -> Start:
   """The checkpoint to start from, or for "none" the config's trunk and the tokenizer in a folder.
+
+  Args:
+    set_fields: dotted names of fields that count as set, also at their default, which otherwise
+      leaves a dtype or dropout to the checkpoint.
 
   Raises:
     InputError: a tokenizer is missing or superfluous, or the config does not fit the checkpoint.
   """
   if pretrained == "none":
+    for method in config.methods:
+      if method.reads_checkpoint:
+        raise InputError(f"checkpoint=none: {method.slot} needs {method.reads_checkpoint}")
     return _start_from_scratch(config, tokenizer)
   if tokenizer:
     raise InputError(
@@ -37,11 +38,12 @@ def load_start(config: FinetuneConfig, pretrained: str, tokenizer: str) -> Start
   loaded = load_model(pretrained)
   # A GPT's classifier of others reads bare texts; the new head reads them as ours do.
   format = loaded.format.of_window if loaded.format.special else GPTFormat()
-  reads_encoder = config.mix is not None and config.mix.labeled
-  if reads_encoder and loaded.spec.trunk.decoder:
-    loaded = loaded.encoder_alone()
+  whole = loaded.spec
+  for method in config.methods:
+    loaded = method.change_loaded(loaded)
+  if loaded.spec != whole:
     format = from_json(loaded.spec.trunk.format)
-  trunk = _with_runtime_fields(loaded.spec.trunk, config.trunk)
+  trunk = _with_runtime_fields(loaded.spec.trunk, config.trunk, set_fields)
   if _sets_sizes(config.trunk, trunk) and config.trunk != trunk:
     raise InputError(
       "config.trunk is for --checkpoint=none; a checkpoint brings its own: leave these settings out"
@@ -65,17 +67,25 @@ def load_start(config: FinetuneConfig, pretrained: str, tokenizer: str) -> Start
     loaded.params_with_rows(trunk.rows),
     tuple(loaded.meta.get("trained_special", ())),
     loaded.identity,
-    _in_windows(config, format),
+    format,
     absolute(pretrained),
     loaded.step,
   )
-  return start if config.distill is None else student_start(config, start, loaded)
+  return _with_methods(config, start, loaded)
 
 
-def _with_runtime_fields(trunk: Any, config: Any) -> Any:
+def _with_methods(config: FinetuneConfig, start: Start, loaded: LoadedModel | None) -> Start:
+  for method in config.methods:
+    start = dataclasses.replace(start, format=method.change_format(start.format))
+    start = method.change_start(start, loaded, config)
+  return start
+
+
+def _with_runtime_fields(trunk: Any, config: Any, set_fields: Sequence[str]) -> Any:
   """The trunk with its runtime fields, such as dtype, where `config` sets them."""
   theirs = runtime_fields(trunk)
-  was_set = overridden(config) | changed_fields(config, FinetuneConfig.trunk).keys()
+  was_set = {name.removeprefix("trunk.") for name in set_fields if name.startswith("trunk.")}
+  was_set |= changed_fields(config, FinetuneConfig.trunk).keys()
   changes = {}
   for field, value in field_values(config):
     if field.name in theirs and field.name in was_set:
@@ -90,8 +100,6 @@ def _sets_sizes(config: Any, trunk: Any) -> bool:
 
 
 def _start_from_scratch(config: FinetuneConfig, tokenizer: str) -> Start:
-  if config.distill is not None:
-    raise InputError("--checkpoint=none: distill needs a teacher, a fine-tuned classifier")
   if not tokenizer:
     raise InputError(
       "--checkpoint=none needs --tokenizer=DIR, the folder of a vocabulary "
@@ -103,45 +111,7 @@ def _start_from_scratch(config: FinetuneConfig, tokenizer: str) -> Start:
     attention, format = _writing(config.trunk, attention, "none")
   vocabulary = load_tokenizer(tokenizer).with_special(*format.special)
   trunk = config.trunk.with_vocabulary(vocabulary)
-  return Start(trunk, attention, vocabulary, format=_in_windows(config, format))
-
-
-def _in_windows(config: FinetuneConfig, format: Format) -> Format:
-  if not config.windows:
-    return format
-  if format.writes_answers:
-    raise InputError(
-      f"windows={config.windows}: a text-to-text model writes its labels, and reads no windows; "
-      "leave windows empty"
-    )
-  stride = config.window_stride
-  return from_json({"type": "windowed_format", "format": to_json(format), "stride": stride})
-
-
-def load_word_vectors(
-  config: FinetuneConfig, start: Start, shapes: Mapping[str, tuple[int, ...]]
-) -> np.ndarray:
-  """The rows of the vocabulary in the trunk's table of embeddings, float32 [V, E].
-
-  Args:
-    shapes: of the model's parameters.
-
-  Raises:
-    InputError: there is a checkpoint, or no such table, or what read_word_vectors raises.
-  """
-  if start.params is not None:
-    raise InputError("word_vectors: is for --checkpoint=none; a checkpoint brings its embeddings")
-  if WORD_VECTORS not in shapes:
-    raise InputError("word_vectors: the trunk reads characters, and has no table of embeddings")
-  return read_word_vectors(config.word_vectors, start.tokenizer, shapes[WORD_VECTORS][1])
-
-
-def apply_word_vectors(vectors: np.ndarray, state: Any, trainer: Any) -> Any:
-  """The first state with these rows in the trunk's table of embeddings."""
-  params, sharding = state.params, trainer.shardings.params["trunk"]["tokens"]
-  place = jax.jit(lambda table: table.at[: len(vectors)].set(vectors), out_shardings=sharding)
-  tokens = place(params["trunk"]["tokens"])
-  return state._replace(params={**params, "trunk": {**params["trunk"], "tokens": tokens}})
+  return _with_methods(config, Start(trunk, attention, vocabulary, format=format), None)
 
 
 def _writing(trunk: Any, attention: str, checkpoint: str) -> tuple[str, Format]:

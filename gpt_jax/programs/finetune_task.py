@@ -2,28 +2,22 @@
 
 import contextlib
 import dataclasses
-import os
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from gpt_jax.config import from_json, to_json
-from gpt_jax.errors import InputError, counted
-from gpt_jax.files import exists
+from gpt_jax.errors import InputError
 from gpt_jax.models.model import ModelConfig, make_heads
-from gpt_jax.models.trunk import TrunkConfig
 from gpt_jax.parallel.processes import log
 from gpt_jax.programs.finetune_config import FinetuneConfig, has_streams, has_views, is_probe
 from gpt_jax.programs.finetune_start import transform_of
-from gpt_jax.programs.finetune_teacher import check_teacher
 from gpt_jax.programs.start import Start
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.answers.text import as_text
 from gpt_jax.tasks.encoding import Encoded, count_repeated, read_unlabeled, subset, without_labels
 from gpt_jax.training.defaults import with_defaults
-from gpt_jax.training.layerwise import Layerwise
 
 _LEFT_OUT = 0.01  # the share of examples that a partial batch may drop without a line
 
@@ -41,10 +35,10 @@ def load_task(
   task = build_task(task_config, data_dir, start)
   for part in task.parts:
     check_options(config, part)
+    for method in config.methods:
+      method.check(config, part, start)
   if len(task.parts) > 1:
     check_several(config, task)
-  check_adapter(config, start)
-  check_teacher(start, task.name, task.labels)
   check_auxiliary_loss(config, task, start)
   data = load_examples(config, task, data_dir, start)
   task.check_metrics()
@@ -111,12 +105,13 @@ def encode_training(
   the texts of a file; of a task that writes text, those of its file of a teacher's texts.
   """
   labeled, rest = subset(examples, config.train_examples, task.has_classes), []
-  if config.unlabeled and task.writes_text:
+  unlabeled = config.method("unlabeled")
+  if unlabeled and task.writes_text:
     rest = task.examples(data_dir, "unlabeled")
-  elif config.unlabeled:
+  elif unlabeled:
     rest = without_labels(examples, labeled)
-    if config.unlabeled_file:
-      rest += read_unlabeled(config.unlabeled_file, task.columns, task.example)
+    if unlabeled.file:
+      rest += read_unlabeled(unlabeled.file, task.columns, task.example)
   encoded = task.encode([*labeled, *rest], *start.reads)
   # They are the last ones, by which packing knows them.
   return dataclasses.replace(encoded, unlabeled=len(rest))
@@ -174,7 +169,7 @@ def model_config(config: FinetuneConfig, task: LabeledTask, start: Start) -> Mod
   A text-to-text model answers with its language head; there is no other loss.
   """
   if task.writes_text:
-    views = () if config.mix is None else (config.mix,)
+    views = (config.method("mix"),) if has_views(config) else ()
     return ModelConfig(start.trunk, (*make_heads([task.head]), *views), start.attention)
   heads = [head_of(config, part, start) for part in task.parts]
   if len(heads) > 1:
@@ -202,40 +197,24 @@ def head_of(config: FinetuneConfig, task: LabeledTask, start: Start) -> dict[str
     head["transform"] = "none"
   if config.head_units:
     head["units"] = config.head_units
-  if start.teacher is not None:  # a student's is the teacher's
-    of_run = {"dropout": config.head_dropout, "class_weights": [], "label_smoothing": 0.0}
-    head = to_json(start.teacher.spec.head) | of_run
   if config.class_weights:
     head["class_weights"] = list(parse_weights(config.class_weights, task.labels))
   if config.label_smoothing:
     head["label_smoothing"] = config.label_smoothing
-  if config.windows:
-    return {"type": "windowed", "over": config.windows, "head": head}
-  return head if config.mix is None else {**to_json(config.mix), "head": head}
+  for method in config.methods:
+    head = method.change_head(head, start)
+  return head
 
 
 def make_meta(config: FinetuneConfig, task: LabeledTask, start: Start) -> dict[str, Any]:
   """Metadata that checkpoints record with the parameters."""
-  further: dict[str, Any] = {}
-  of_start = {"checkpoint": _this_step(start.checkpoint, start.step), "identity": start.identity}
-  if config.adapter is not None:
-    further = {"adapter": {"config": to_json(config.adapter), "base": of_start}}
-  if start.teacher is not None:
-    further = {"teacher": of_start}
   return {
-    **further,
     "model": to_json(model_config(config, task, start)),
     "task": to_json(config.task),
     "tokenizer_hash": start.tokenizer.hash,
     "trained_special": list(start.tokenizer.special.names),
     "sequence_format": to_json(start.format),
   }
-
-
-def _this_step(checkpoint: str, step: int) -> str:
-  """The path of a checkpoint; of a run that of the step, since the run may go on."""
-  of_step = os.path.join(checkpoint.removesuffix("/best"), "checkpoints", str(step))
-  return of_step if exists(of_step) else checkpoint
 
 
 def check_auxiliary_loss(config: FinetuneConfig, task: LabeledTask, start: Start) -> None:
@@ -249,23 +228,11 @@ def check_auxiliary_loss(config: FinetuneConfig, task: LabeledTask, start: Start
 
 
 def check_options(config: FinetuneConfig, task: LabeledTask) -> None:
-  """Raises InputError for options that the task's head does not have, and for unlabeled examples
-  that nothing would learn from.
-  """
+  """Raises InputError for options that the task's head does not have."""
   if task.writes_text and is_probe(config):
     raise InputError(
       "train_layers=0: a text-to-text model has no head besides its trunk; train some layers"
     )
-  if task.writes_text and config.adversarial is not None:
-    raise InputError(
-      "adversarial: attacks the loss of a head for labels, and a text-to-text model has none; "
-      "leave it out"
-    )
-  if config.mix is not None and config.mix.labeled == task.writes_text:
-    reader = f"a translator, and {task.name} is a task of {task.kind}"
-    if config.mix.labeled:
-      reader = "a head for labels, and a text-to-text model has none"
-    raise InputError(f"mix: is read by {reader}; leave it out")
   of_classes: dict[str, Any] = {"class_weights": config.class_weights}
   if task.kind != "tagging":  # TagHead smooths its labels, too
     of_classes["label_smoothing"] = config.label_smoothing
@@ -282,30 +249,6 @@ def check_options(config: FinetuneConfig, task: LabeledTask) -> None:
         f"{name}={value}: for tasks that give each text one class, not for {task.name} "
         f"({task.kind}); leave it out"
       )
-  if config.unfreeze_epochs and not config.unfreeze:
-    raise InputError(f"unfreeze_epochs={config.unfreeze_epochs}: needs unfreeze=true")
-  if config.window_stride and not config.windows:
-    raise InputError(f"window_stride={config.window_stride}: needs windows=mean, max or attention")
-  reads_text = from_json(task.head).pooling in ("sum", "per_choice") and config.mix is None
-  if config.windows and (task.writes_text or not reads_text):
-    raise InputError(
-      f"windows={config.windows}: for tasks with one answer for each row, not for {task.name} "
-      f"({task.kind}), and without mix; leave it out"
-    )
-  needs_labels = config.adversarial is None or config.adversarial.needs_labels
-  needs_labels = needs_labels and not has_views(config) and config.distill is None
-  if config.unlabeled_file and (task.writes_text or not config.unlabeled):
-    raise InputError(
-      f"unlabeled_file={config.unlabeled_file}: needs unlabeled=true, and a head for labels"
-    )
-  # A task that writes text has a file of its own.
-  has_rest = config.train_examples or config.unlabeled_file or task.writes_text
-  if config.unlabeled and (needs_labels or not has_rest):
-    raise InputError(
-      "unlabeled: needs train_examples above 0, or unlabeled_file, and what learns without labels: "
-      "adversarial=virtual_adversarial (configs/adversarial.py), views (configs/cross_view.py) or "
-      "a teacher (configs/distill.py)"
-    )
 
 
 def check_several(config: FinetuneConfig, task: LabeledTask) -> None:
@@ -314,99 +257,11 @@ def check_several(config: FinetuneConfig, task: LabeledTask) -> None:
     raise InputError(
       f"{task.name}: several tasks have a head with views each; use configs/cross_view.py"
     )
-  if config.lm_weight or config.class_weights or config.unlabeled_file:
+  unlabeled = config.method("unlabeled")
+  if config.lm_weight or config.class_weights or (unlabeled and unlabeled.file):
     raise InputError(
-      "lm_weight, class_weights and unlabeled_file: are for one task; leave them out"
+      "lm_weight, class_weights and unlabeled.file: are for one task; leave them out"
     )
-
-
-def check_adapter(config: FinetuneConfig, start: Start) -> None:
-  """Raises InputError for options that do not go with an adapter."""
-  if config.adapter is None:
-    return
-  if start.params is None:
-    raise InputError("adapter: changes a trained trunk; --checkpoint=none has none")
-  if not config.trunk.heads:
-    raise InputError("adapter: is for transformers; the checkpoint has another trunk")
-  without_use = {
-    "transfer_layers": (config.transfer_layers, None),
-    "train_layers": (config.train_layers, None),
-    "unfreeze": (config.unfreeze, False),
-    "layer_decay": (config.layer_decay, 1.0),
-  }
-  for name, (value, usual) in without_use.items():
-    if value != usual:
-      raise InputError(f"{name}={value}: has no use with an adapter; leave it out")
-  if config.mesh.model > 1 or config.mesh.backend != "jit":
-    raise InputError("adapter: needs mesh.model=1 and mesh.backend=jit")
-
-
-def below_head(paths: Iterable[str], trunk: TrunkConfig) -> Callable[[str], int]:
-  """The function from a parameter's path to how far it is below the heads: 0 a head, 1 the last
-  block, 2 the one before it, and so on to the embeddings.
-  """
-  inside = "trunk/"
-  # ALBERT has one block for all layers, so `last` is 1 there.
-  last = max(trunk.depth(path.removeprefix(inside)) for path in paths if path.startswith(inside))
-
-  def distance(path: str) -> int:
-    return last + 1 - trunk.depth(path.removeprefix(inside)) if path.startswith(inside) else 0
-
-  return distance
-
-
-def trained_layers(
-  paths: Iterable[str],
-  trunk: TrunkConfig,
-  train_layers: int | None,
-  decay: float = 1.0,
-  steps_per_layer: int | None = None,
-  steps_to_all: int = 0,
-) -> Layerwise:
-  """What trains later, more slowly or not at all.
-
-  Args:
-    paths: of all parameters of the model.
-    trunk: its config.
-    train_layers: layers of the trunk that train from the beginning, from the top; None: all.
-    decay: learning rate of a layer as a share of that of the layer above it.
-    steps_per_layer: updates after which the next layer begins to train, from the top; None: it
-      stays frozen.
-    steps_to_all: updates after which all layers train, also those whose turn has not come; each
-      phase has a cycle of the rate (fastai's train_clas.py). 0: each waits for its turn.
-
-  Raises:
-    InputError: more layers than the trunk has, or nothing that trains.
-  """
-  paths = list(paths)
-  below = below_head(paths, trunk)
-  blocks = max(map(below, paths)) - 1
-  if train_layers is not None and train_layers > blocks:
-    raise InputError(
-      f"train_layers={train_layers}: the model has {counted(blocks, 'block')}; none trains "
-      "all, with the embeddings"
-    )
-  # Discriminative rates (section 3.2): a layer has the rate of the layer above it times decay; the
-  # paper divides by 2.6.
-  # A head, 0 below, keeps the full rate.
-  scale = (lambda path: decay ** below(path)) if decay < 1 else None
-  if steps_per_layer is not None:
-    # Gradual unfreezing (section 3.3): from the last layer down, one more every steps_per_layer.
-    first = train_layers or 0
-    last = steps_to_all or steps_per_layer * (blocks + 1)  # the embeddings are the last
-
-    def start(path: str) -> int:
-      return min(last, steps_per_layer * max(0, below(path) - first))
-
-    cycles = range(steps_per_layer, steps_to_all + 1, steps_per_layer)
-    return Layerwise(scale, start, cycles=tuple(cycles))
-  if train_layers is None:
-    return Layerwise(scale)
-  frozen = [path for path in paths if below(path) > train_layers]
-  if len(frozen) == len(paths):  # of a model that writes text, whose head is in the trunk
-    raise InputError("train_layers=0: nothing trains, since the model has no head; use 1 or more")
-  # Whole paths: a pattern that is part of another path would freeze that one as well.
-  return Layerwise(scale, frozen=tuple(f"^{re.escape(path)}$" for path in frozen))
 
 
 def balanced(distributions: np.ndarray, labels: Sequence[str]) -> tuple[str, ...]:

@@ -5,13 +5,13 @@ import dataclasses
 from gpt_jax.config import option, register, to_json
 from gpt_jax.errors import InputError
 from gpt_jax.models.model import parameter_shapes
-from gpt_jax.programs.finetune_task import below_head
 from gpt_jax.programs.pretrain import MakeRecipe, pretrain_recipe
 from gpt_jax.programs.pretrain_config import PretrainConfig
 from gpt_jax.programs.pretrain_text import Text, warn_when_stuck
 from gpt_jax.programs.start import Start, load_pretrain_start
 from gpt_jax.training.layerwise import Layerwise, layerwise_optimizer
 from gpt_jax.training.recipe import Recipe
+from gpt_jax.training.unfreezing import below_head
 
 
 @register("layerwise_pretrain")

@@ -1,6 +1,7 @@
 """Where a run starts: a checkpoint's trunk, vocabulary and heads, or an untrained trunk."""
 
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from gpt_jax.checkpoints.saved import read_model
 from gpt_jax.config import field_values, from_json, to_json
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
+from gpt_jax.files import exists
 from gpt_jax.models.trunk import TABLES, TrunkConfig
 from gpt_jax.parallel.partition import path_name
 from gpt_jax.tasks.formats import Format, GPTFormat
@@ -95,6 +97,15 @@ class Start:
   def base(self, shardings: Any) -> Any:
     """The checkpoint's trunk as the base of an adapter, on the devices."""
     return jax.device_put({"trunk": self.params["trunk"]}, shardings)
+
+  @property
+  def as_json(self) -> dict[str, str]:
+    """The checkpoint as others name it; of a run its step, since the run may go on."""
+    of_step = os.path.join(self.checkpoint.removesuffix("/best"), "checkpoints", str(self.step))
+    return {
+      "checkpoint": of_step if exists(of_step) else self.checkpoint,
+      "identity": self.identity,
+    }
 
   @property
   def new_rows(self) -> list[int]:

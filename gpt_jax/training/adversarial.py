@@ -1,10 +1,10 @@
 """Adversarial training: losses at embeddings that were moved to where the loss is higher.
 
-A method is a config with `wrap(loss) -> loss`, and `work`, the arithmetic of a step as compiled, as
-a multiple of that of a plain step: a third each for forward, gradients of activations and gradients
-of parameters. All of them attack the loss of the labeled head; the
-auxiliary language model (eq. 5) reads clean embeddings. Perturbations are constants: no gradient
-flows through them. The dropout masks of a step are the same in all of its passes.
+An attack has `wrap(loss) -> loss`, and `work`, the arithmetic of a step as compiled, as a multiple
+of that of a plain step: a third each for forward, gradients of activations and gradients of
+parameters. All of them attack the loss of the labeled head; the auxiliary language model (eq. 5)
+reads clean embeddings. Perturbations are constants: no gradient flows through them. The dropout
+masks of a step are the same in all of its passes.
 """
 
 import dataclasses
@@ -14,10 +14,11 @@ import jax
 import jax.numpy as jnp
 
 from gpt_jax.batch import Batch, Mean
-from gpt_jax.config import Config, option, register
+from gpt_jax.config import option, register
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.loss import Denominators, Loss, ModelLoss, perturbed
+from gpt_jax.models.method import Method
 from gpt_jax.models.perturbation import (
   no_perturbation,
   normal,
@@ -29,16 +30,36 @@ from gpt_jax.models.perturbation import (
 from gpt_jax.ops.dropout import Key
 
 
+class Attack(Method):
+  """Base of the attacks."""
+
+  slot = "adversarial"
+  work: Any  # ClassVar[float] or a property
+
+  def wrap(self, loss: ModelLoss) -> Loss:
+    raise NotImplementedError
+
+  def check(self, config: Any, task: Any, start: Any) -> None:
+    if task.writes_text:
+      raise InputError(
+        "adversarial: attacks the loss of a head for labels, and a text-to-text model has none; "
+        "leave it out"
+      )
+
+  def recipe(self, recipe: Any, data: Any, start: Any) -> Any:
+    plain = recipe.loss
+    return dataclasses.replace(recipe, loss=lambda model: self.wrap(plain(model)), work=self.work)
+
+
 @register("fgm")
 @dataclasses.dataclass(frozen=True)
-class FGM(Config):
+class FGM(Attack):
   """The loss, and the loss at e + r with r = radius g / |g|, g its gradient (arXiv 1605.07725)."""
 
   radius: float = option(1.0, "L2 norm of the perturbation of a sequence", low=1e-6, high=1e6)
   weight: float = option(1.0, "weight of the loss under attack, beside the clean loss", low=0.0)
 
   work = 2.0  # clean, which gives g as well, and under attack
-  needs_labels = True
 
   def wrap(self, loss: ModelLoss) -> Loss:
     return _FGMLoss(self, loss)
@@ -46,7 +67,7 @@ class FGM(Config):
 
 @register("virtual_adversarial")
 @dataclasses.dataclass(frozen=True)
-class VirtualAdversarial(Config):
+class VirtualAdversarial(Attack):
   """The loss, and KL(p(e) || p(e + r)), which needs no label (arXiv 1605.07725, section 3).
 
   r is the direction that the divergence is most sensitive to, by one power iteration from a random
@@ -58,7 +79,7 @@ class VirtualAdversarial(Config):
   probe: float = option(0.1, "L2 norm of the random direction", low=1e-6, high=1e6)
 
   work = 3.0  # clean, p(e), the probe without gradients of parameters, and at e + r
-  needs_labels = False
+  learns_unlabeled = True
 
   def wrap(self, loss: ModelLoss) -> Loss:
     return _VirtualLoss(self, loss)
@@ -66,7 +87,7 @@ class VirtualAdversarial(Config):
 
 @register("freelb")
 @dataclasses.dataclass(frozen=True)
-class FreeLB(Config):
+class FreeLB(Attack):
   """The mean loss over the steps of a gradient ascent from a random perturbation (arXiv
   1909.11764); its gradient is that of FreeLB's code, which adds up those of the steps.
   """
@@ -78,8 +99,6 @@ class FreeLB(Config):
     0.2, "size of the random perturbation of the first step; 0: it is clean", low=0.0
   )
 
-  needs_labels = True
-
   @property
   def work(self) -> float:
     """Each ascent shares the forward pass of its step, and differentiates the activations anew."""
@@ -87,11 +106,6 @@ class FreeLB(Config):
 
   def wrap(self, loss: ModelLoss) -> Loss:
     return _FreeLBLoss(self, loss)
-
-
-def adversarial_loss(loss: ModelLoss, method: Any) -> Loss:
-  """The loss with a method of this file; None: as it is."""
-  return loss if method is None else method.wrap(loss)
 
 
 def ascent(

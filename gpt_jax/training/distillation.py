@@ -13,9 +13,11 @@ import jax
 import jax.numpy as jnp
 
 from gpt_jax.batch import Batch, Mean, given
-from gpt_jax.config import Config, option, register
+from gpt_jax.checkpoints.run_folder import checksum
+from gpt_jax.config import option, register, to_json
 from gpt_jax.errors import InputError, counted
 from gpt_jax.models.loss import Denominators
+from gpt_jax.models.method import Method
 from gpt_jax.models.model import Model, ModelConfig
 from gpt_jax.models.trunk import BASE
 from gpt_jax.ops.dropout import Key
@@ -23,7 +25,7 @@ from gpt_jax.ops.dropout import Key
 
 @register("distill")
 @dataclasses.dataclass(frozen=True)
-class Distillation(Config):
+class Distillation(Method):
   """The size of a student, and the weights of what it learns from."""
 
   layers: int = option(0, "blocks of the student; 0: half of the teacher's", low=0, high=1000)
@@ -37,6 +39,55 @@ class Distillation(Config):
     high=1.0,
   )
   hidden: float = option(1.0, "weight of the distance between hidden states", low=0.0, high=1e4)
+
+  slot = "distill"
+  learns_unlabeled = True
+  reads_checkpoint = "a teacher, a fine-tuned classifier"
+
+  def change_start(self, start: Any, loaded: Any, config: Any) -> Any:
+    """The start of a student; `loaded` is the teacher, a classifier."""
+    _check_options(config)
+    head = _head_of_teacher(start, loaded)
+    params = {"trunk": start.params["trunk"], head.scope: loaded.params[head.scope]}
+    spec = dataclasses.replace(loaded.spec, trunk=start.trunk, heads=(head,))
+    trunk, first = self.student(start.trunk, params)
+    return dataclasses.replace(
+      start,
+      trunk=trunk,
+      params=first,
+      identity=f"step {loaded.step}, checksum {checksum(params)}",
+      teacher=dataclasses.replace(loaded, spec=spec, params=params),
+    )
+
+  def change_head(self, head: dict[str, Any], start: Any) -> dict[str, Any]:
+    # A student's head is the teacher's, with the settings of this run.
+    of_run = {"class_weights": [], "label_smoothing": 0.0, **head}
+    names = ("dropout", "class_weights", "label_smoothing")
+    return to_json(start.teacher.spec.head) | {name: of_run[name] for name in names}
+
+  def check(self, config: Any, task: Any, start: Any) -> None:
+    theirs = start.teacher.task.labels
+    if list(theirs) != list(task.labels):
+      raise InputError(
+        f"checkpoint={start.checkpoint}: the teacher's labels are {', '.join(theirs)}; those of "
+        f"{task.name} are {', '.join(task.labels)}"
+      )
+
+  def recipe(self, recipe: Any, data: Any, start: Any) -> Any:
+    def apply(state: Any, trainer: Any) -> Any:
+      if state.base is not None:  # a state from a checkpoint has none, and has been trained
+        state = start.apply(state, trainer, recipe.config.transfer_layers)
+      return state._replace(base=jax.device_put(start.teacher.params, trainer.shardings.base))
+
+    return dataclasses.replace(
+      recipe,
+      adapted=lambda model: TaughtModel(model, start.teacher.spec.build()),
+      loss=lambda model: DistillationLoss(self, model),
+      work=self.work(start.teacher.spec, recipe.spec),
+      start=apply,
+      inference_params=_without_teacher,
+      meta={**recipe.meta, "teacher": start.as_json},
+    )
 
   def student(self, trunk: Any, params: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """The student's trunk and first parameters: the teacher's without the blocks between those of
@@ -59,20 +110,54 @@ class Distillation(Config):
       kept[f"block_{number}"] = params["trunk"][f"block_{layer - 1}"]
     return dataclasses.replace(trunk, layers=layers), {**params, "trunk": kept}
 
-  def beside(self, teacher: ModelConfig, student: Model) -> "TaughtModel":
-    """The student with its teacher."""
-    return TaughtModel(student, teacher.build())
-
-  def loss(self, model: "TaughtModel") -> "DistillationLoss":
-    """The loss of the student."""
-    return DistillationLoss(self, model)
-
   def work(self, teacher: ModelConfig, student: ModelConfig) -> float:
     """Arithmetic of a step, the teacher's forward pass included, as a multiple of the student's."""
     length = student.trunk.context
     # Forward is a third of forward and backward.
     forward = teacher.trunk.flops_per_token(length) / 3
     return 1 + forward / student.trunk.flops_per_token(length)
+
+
+def _head_of_teacher(start: Any, loaded: Any) -> Any:
+  """The head of a classifier that can teach. Raises InputError for any other model."""
+  head, task = loaded.spec.head, loaded.task
+  kind = "" if head is None or task is None else to_json(head)["type"]
+  if kind == "windowed" or kind == "classify" and start.format != loaded.format:
+    raise InputError(
+      f"checkpoint={loaded.path}: the teacher reads windows or bare texts, the student would not; "
+      "fine-tune a teacher without windows by finetune.run"
+    )
+  if kind != "classify":
+    model = loaded.without_task
+    if task is not None:
+      model = f"a model of {task.name}{' that writes its labels' if task.writes_text else ''}"
+    raise InputError(
+      f"checkpoint={loaded.path}: the teacher must be fine-tuned to give each example one label; "
+      f"this is {model}"
+    )
+  return head
+
+
+def _check_options(config: Any) -> None:
+  """Raises InputError for options that do not go with distillation."""
+  # The student's head is the teacher's, and its trunk trains whole.
+  beside = ("distill", "unfreeze", "unlabeled")
+  others = [method.slot for method in config.methods if method.slot not in beside]
+  set_options = [name for name in ("pooling", "head_units") if vars(config)[name]]
+  for name in [*others, *set_options]:
+    raise InputError(f"{name}: does not go with distill, whose student is made of the teacher")
+  if config.lm_weight:
+    raise InputError(
+      f"lm_weight={config.lm_weight}: distill has no auxiliary loss; set lm_weight=0"
+    )
+  if config.mesh.model > 1 or config.mesh.backend != "jit":
+    raise InputError("distill: needs mesh.model=1 and mesh.backend=jit")
+  if config.task.has_folds and config.task.folds:
+    raise InputError("folds: the teacher has read the rows that a fold holds out; leave it out")
+
+
+def _without_teacher(params: Mapping[str, Any]) -> dict[str, Any]:
+  return {name: x for name, x in params.items() if name != BASE}
 
 
 def taught_layers(teacher: int, student: int) -> list[int]:

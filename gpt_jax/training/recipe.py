@@ -126,6 +126,9 @@ class Recipe:
     optimizer: length of the run in steps -> optimizer.
     loss: model -> the loss that a step minimizes.
     adapted: model -> the model that trains in its place, such as an AdaptedModel.
+    inference_params: the parameters that train -> those of `spec`, e.g. with an adapter merged.
+    base: shardings -> parameters beside them that no step changes and no checkpoint has; None:
+      inference_params needs none.
     work: arithmetic of the loss, as a multiple of the model's own.
     tokenizer: tokenizer of the data.
     identity: JSON values by which a run that resumes knows its data and its start.
@@ -158,6 +161,8 @@ class Recipe:
   optimizer: Callable[[int], Optimizer]
   loss: Callable[[Any], Loss] = model_loss
   adapted: Callable[[Model], Any] = lambda model: model
+  inference_params: Callable[[Any], Any] = lambda params: params
+  base: Callable[[Any], Any] | None = None
   work: float = 1.0
   tokenizer: Tokenizer | None = None
   identity: Mapping[str, Any] = dataclasses.field(default_factory=dict)

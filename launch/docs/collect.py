@@ -30,7 +30,6 @@ PAGES = {
   ".github/CITATION.cff": "CITATION.cff",
   "gpt_jax/CHANGELOG.md": "changelog.md",
   "gpt_jax/training/optimizers.md": "guides/optimizers.md",
-  "gpt_jax/training/experiments.md": "guides/experiments.md",
   "gpt_jax/training/story_loss.svg": "story_loss.svg",
 }
 # The guides that a newcomer needs first; any others follow.
@@ -39,7 +38,6 @@ GUIDES = (
   "corpus",
   "training",
   "optimizers",
-  "experiments",
   "tasks",
   "inference",
   "checkpoints",

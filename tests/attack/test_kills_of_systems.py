@@ -32,6 +32,8 @@ from gpt_jax.tasks.task import BuiltinTask
 from gpt_jax.training.distillation import Distillation
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
+from gpt_jax.training.unfreezing import Unfreeze
+from gpt_jax.training.unlabeled import Unlabeled
 
 pytestmark = pytest.mark.attack
 TRAIN = TrainConfig(steps=24, log_every=1, evaluate_every=12, checkpoint_every=3)
@@ -76,8 +78,7 @@ def classifier():
     STORIES,
     pooling="concat",
     head_units=8,
-    unfreeze=True,
-    unfreeze_epochs=2,
+    methods=(Unfreeze(2),),
     layer_decay=0.4,
     train_examples=64,
     optim=SLANTED,
@@ -88,30 +89,29 @@ def frozen_mix():
   characters = CharacterConfig(width=4, filters=(4, 4), places=8, highways=1)
   trunk = dataclasses.replace(STACK, directions="separate", characters=characters)
   mix = MixedHead(embedding=16, units=16, at="both")
-  return dataclasses.replace(STORIES, mix=mix, train_layers=0, optim=SLANTED, trunk=trunk)
+  return dataclasses.replace(STORIES, methods=(mix,), train_layers=0, optim=SLANTED, trunk=trunk)
 
 
 def word_vectors():
   trunk = dataclasses.replace(TRANSLATOR, context=96, decoder=False)
-  return dataclasses.replace(STORIES, mix=BiattentiveHead(units=8), trunk=trunk)
+  return dataclasses.replace(STORIES, methods=(BiattentiveHead(units=8),), trunk=trunk)
 
 
 def encoder_of_a_translator():
   """CoVe: the checkpoint's encoder does not train."""
-  return dataclasses.replace(STORIES, mix=BiattentiveHead(units=8), train_layers=0)
+  return dataclasses.replace(STORIES, methods=(BiattentiveHead(units=8),), train_layers=0)
 
 
 def student():
-  return dataclasses.replace(STORIES, distill=Distillation(layers=1), unlabeled=True)
+  return dataclasses.replace(STORIES, methods=(Distillation(layers=1), Unlabeled()))
 
 
 def cross_view():
   return dataclasses.replace(
     STORIES,
     task=BuiltinTask("story-tags"),
-    mix=ViewsHead(units=16, dropout=0.2),
+    methods=(ViewsHead(units=16, dropout=0.2), Unlabeled()),
     train_examples=24,
-    unlabeled=True,
     trunk=dataclasses.replace(STACK, directions="joined"),
   )
 

@@ -35,7 +35,7 @@ CONFIG = FinetuneConfig(
   task=TableTask(),
   batch_size=16,
   lm_weight=0.0,
-  adapter=BOTH,
+  methods=(BOTH,),
   optim=OptimConfig(learning_rate=0.02, schedule="linear", warmup_steps=4),
   train=TrainConfig(epochs=6, log_every=8),
 )
@@ -184,10 +184,10 @@ def test_what_is_no_adapter_of_the_base_is_refused(adapters, message, run, base)
   ("changes", "message"),
   [
     ({"train_layers": 1}, "train_layers=1: has no use with an adapter"),
-    ({"adapter": Adapter(targets="nowhere")}, "adapter.targets=nowhere: matches no kernel"),
+    ({"methods": (Adapter(targets="nowhere"),)}, "adapter.targets=nowhere: matches no kernel"),
     # Kernels and the rows of special tokens have a change of their own.
     (
-      {"adapter": Adapter(targets="kernel", trained="tokens|kernel")},
+      {"methods": (Adapter(targets="kernel", trained="tokens|kernel"),)},
       "adapter.trained=.*: matches no other param",
     ),
   ],

@@ -23,6 +23,7 @@ from gpt_jax.tasks.table import TableTask
 from gpt_jax.training.adversarial import FGM, VirtualAdversarial
 from gpt_jax.training.history import curve
 from gpt_jax.training.loop import TrainConfig
+from gpt_jax.training.unlabeled import Unlabeled
 
 pytestmark = pytest.mark.e2e
 
@@ -116,7 +117,7 @@ def test_a_language_model_has_no_labels_to_attack(finetuned):
 def test_fine_tuning_with_fgm(finetuned, tmp_path):
   config = dataclasses.replace(
     finetuned.config,
-    adversarial=FGM(radius=0.5),
+    methods=(FGM(radius=0.5),),
     train_examples=64,
     train=TrainConfig(epochs=1, log_every=1, keep_checkpoints=1),
   )
@@ -124,12 +125,12 @@ def test_fine_tuning_with_fgm(finetuned, tmp_path):
   finetune.run(config, finetuned.data_dir, finetuned.pretrained, workdir)
   clean, attacked = (curve(workdir, name)[1] for name in ("task_loss", "adversarial_loss"))
   assert len(clean) == 4 and (np.array(attacked) > clean).all()
-  saved = read_json(f"{workdir}/config.json")["config"]["adversarial"]
+  saved = read_json(f"{workdir}/config.json")["config"]["methods"][0]
   assert saved == {"type": "fgm", "radius": 0.5, "weight": 1.0}
   assert load_model(f"{workdir}/best").spec == load_model(best(finetuned)).spec
   with pytest.raises(InputError, match="adversarial"):  # another run
     finetune.run(
-      dataclasses.replace(config, adversarial=None),
+      dataclasses.replace(config, methods=()),
       finetuned.data_dir,
       finetuned.pretrained,
       workdir,
@@ -139,16 +140,15 @@ def test_fine_tuning_with_fgm(finetuned, tmp_path):
 def test_fine_tuning_on_examples_without_labels(finetuned, tmp_path, capsys):
   config = dataclasses.replace(
     finetuned.config,
-    adversarial=VirtualAdversarial(radius=0.5),
+    methods=(VirtualAdversarial(radius=0.5), Unlabeled()),
     train_examples=32,
-    unlabeled=True,
     train=TrainConfig(steps=2, log_every=1, keep_checkpoints=1),
   )
   workdir = str(tmp_path / "run")
   finetune.run(config, finetuned.data_dir, finetuned.pretrained, workdir)
   assert "train: 128 examples" in capsys.readouterr().err
   assert np.all(np.array(curve(workdir, "adversarial_loss")[1]) > 0)
-  for wrong in ({"adversarial": FGM()}, {"train_examples": 0}):
+  for wrong in ({"methods": (FGM(), Unlabeled())}, {"train_examples": 0}):
     with pytest.raises(InputError, match="unlabeled: needs train_examples above 0"):
       changed = dataclasses.replace(config, **wrong)
       finetune.run(changed, finetuned.data_dir, finetuned.pretrained, str(tmp_path / "other"))
@@ -159,7 +159,7 @@ def test_virtual_adversarial_training_of_numbers_is_refused(finetuned, tmp_path)
     rows = "".join(f"the cat sat\t{i}\n" for i in range(20))
     (tmp_path / f"{split}.tsv").write_text("text\tlabel\n" + rows)
   config = dataclasses.replace(
-    finetuned.config, task=TableTask(kind="regression"), adversarial=VirtualAdversarial()
+    finetuned.config, task=TableTask(kind="regression"), methods=(VirtualAdversarial(),)
   )
   with pytest.raises(InputError, match="one class, and read it without windows; use fgm"):
     finetune.run(config, str(tmp_path), finetuned.pretrained, str(tmp_path / "run"))
@@ -167,7 +167,7 @@ def test_virtual_adversarial_training_of_numbers_is_refused(finetuned, tmp_path)
 
 def test_the_config_names_method_and_task():
   config = load_config("adversarial:virtual_adversarial:rte")
-  assert config.adversarial == VirtualAdversarial() and config.task.name == "rte"
+  assert config.methods == (VirtualAdversarial(),) and config.task.name == "rte"
   assert isinstance(load_config("adversarial:freelb:table").task, TableTask)
   for wrong in ("adversarial:rte", "adversarial:pgd:rte", "adversarial:fgm"):
     with pytest.raises(InputError, match="must be METHOD:TASK"):

@@ -16,6 +16,7 @@ from gpt_jax.models.model import ModelConfig
 from gpt_jax.programs import evaluate, finetune
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
+from gpt_jax.training.word_vectors import WordVectors
 
 pytestmark = pytest.mark.e2e
 
@@ -28,7 +29,7 @@ def one_device():
 
 CONFIG = {
   "lm_weight": 0.0,
-  "mix": BiattentiveHead(units=8, dropout=0.1),
+  "methods": (BiattentiveHead(units=8, dropout=0.1),),
   "optim": OptimConfig(learning_rate=0.01, schedule="linear", warmup_steps=4),
   "train": TrainConfig(epochs=6, log_every=8, keep_checkpoints=1),
 }
@@ -68,15 +69,14 @@ def test_word_vectors_stay_as_they_are(tiny_tokenizer, finetuned, tmp_path):
   tiny_tokenizer.save(str(tmp_path / "tokenizer"))
   (tmp_path / "glove.txt").write_text("the 1 2 3 4 5 6 7 8\nand 8 7 6 5 4 3 2 1\n")
   trunk = LSTMEncoderDecoderConfig(0, 48, 8, 1, 8, decoder=False)
-  config = dataclasses.replace(
-    finetuned.config, **CONFIG, trunk=trunk, word_vectors=str(tmp_path / "glove.txt")
-  )
+  config = dataclasses.replace(finetuned.config, **CONFIG, trunk=trunk)
+  config = config.with_methods(WordVectors(str(tmp_path / "glove.txt")))
   data, workdir = finetuned.data_dir, str(tmp_path / "run")
   finetune.run(config, data, "none", workdir, tokenizer=str(tmp_path / "tokenizer"))
   loaded = load_model(f"{workdir}/best")
-  wanted = read_word_vectors(config.word_vectors, loaded.tokenizer, 8)
+  wanted = read_word_vectors(str(tmp_path / "glove.txt"), loaded.tokenizer, 8)
   np.testing.assert_array_equal(loaded.params["trunk"]["tokens"][: len(wanted)], wanted)
-  with pytest.raises(InputError, match="word_vectors: is for --checkpoint=none"):
+  with pytest.raises(InputError, match="word_vectors: is for checkpoint=none"):
     finetune.run(
       dataclasses.replace(config, trunk=finetuned.config.trunk), data, workdir, f"{workdir}2"
     )

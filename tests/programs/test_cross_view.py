@@ -23,13 +23,13 @@ from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
 from gpt_jax.training.recipe import make_trainer
 from gpt_jax.training.turns import draw_order
+from gpt_jax.training.unlabeled import Unlabeled
 
 CONFIG = FinetuneConfig(
   task=BuiltinTask("story-tags"),
   lm_weight=0.0,
-  mix=ViewsHead(units=16, dropout=0.2),
+  methods=(ViewsHead(units=16, dropout=0.2), Unlabeled()),
   train_examples=24,
-  unlabeled=True,
   dev_examples=32,
   batch_size=8,
   trunk=LSTMStackConfig(
@@ -112,9 +112,9 @@ def test_tasks_that_do_not_go_together_are_refused(tokenizer, tmp_path):
   for wrong, message in [
     ({"task": SeveralTasks((tags, tags))}, "two or more, and each once"),
     ({"task": SeveralTasks((tags, BuiltinTask("story-doing")))}, "should read a single text"),
-    ({"mix": None, "unlabeled": False}, "have a head with views each"),
+    ({"methods": ()}, "have a head with views each"),
     ({"lm_weight": 0.5}, "are for one task"),
-    ({"unlabeled_file": "texts.tsv"}, "are for one task"),
+    ({"methods": (ViewsHead(), Unlabeled("texts.tsv"))}, "are for one task"),
   ]:
     config = dataclasses.replace(SEVERAL, **wrong)
     with pytest.raises(InputError, match=message):
@@ -143,7 +143,7 @@ def test_masks_and_batches_are_the_same_on_any_number_of_devices(tokenizer, monk
 def test_views_learn_from_the_texts_of_a_file(tokenizer, tmp_path):
   path = tmp_path / "texts.tsv"
   path.write_text("text\n" + "Anna was at the pier.\n" * 8)
-  config = dataclasses.replace(CONFIG, train_examples=0, unlabeled_file=str(path))
+  config = dataclasses.replace(CONFIG, train_examples=0).with_methods(Unlabeled(str(path)))
   start = load_start(config, "none", tokenizer)
   config, task, data = load_task(config, "", start)
   batches = finetune_recipe(config, task, data["train"], start).batches(config.train)
@@ -157,7 +157,7 @@ def test_views_learn_from_the_texts_of_a_file(tokenizer, tmp_path):
 
 def test_unlabeled_examples_that_nothing_learns_from_are_refused(tokenizer, tmp_path):
   for wrong, message in (
-    ({"mix": MixedHead()}, "unlabeled: needs train_examples above 0"),
+    ({"methods": (MixedHead(), Unlabeled())}, "unlabeled: needs train_examples above 0"),
     ({"train_examples": 0}, "unlabeled: needs train_examples above 0"),
     ({"train_examples": 400}, "unlabeled: all 320 training examples have labels; set a smaller"),
   ):

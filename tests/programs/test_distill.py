@@ -15,7 +15,7 @@ from gpt_jax.errors import InputError
 from gpt_jax.models.adapter import Adapter
 from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.heads.regress import RegressHead
-from gpt_jax.models.heads.windows import WindowsHead
+from gpt_jax.models.heads.windows import Windows, WindowsHead
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.parallel.mesh import MeshConfig
@@ -29,6 +29,7 @@ from gpt_jax.training.distillation import Distillation
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
 from gpt_jax.training.recipe import make_trainer
+from gpt_jax.training.unlabeled import Unlabeled
 
 NO_DROPOUT = {"residual_dropout": 0.0, "attention_dropout": 0.0, "embedding_dropout": 0.0}
 TRUNK = TransformerConfig(context=48, layers=2, width=32, heads=2, norm="pre", **NO_DROPOUT)
@@ -36,9 +37,8 @@ CONFIG = FinetuneConfig(
   task=TableTask(),
   batch_size=16,
   lm_weight=0.0,
-  distill=Distillation(labels=0.0),  # the teacher's parameters are random
+  methods=(Distillation(labels=0.0), Unlabeled()),  # the teacher's parameters are random
   train_examples=48,
-  unlabeled=True,
   optim=OptimConfig(learning_rate=0.02, schedule="linear", warmup_steps=4),
   train=TrainConfig(epochs=3, log_every=1),
 )
@@ -142,7 +142,7 @@ def test_a_student_begins_as_blocks_of_its_teacher_who_does_not_change(teacher, 
 
 def test_further_texts_are_read_from_a_file_without_labels(teacher, animals, tmp_path):
   path = tmp_path / "texts.csv"
-  config = dataclasses.replace(CONFIG, unlabeled_file=str(path))
+  config = CONFIG.with_methods(Unlabeled(str(path)))
   start = load_start(config, teacher, "")
   path.write_text('id,text\n1,the cat sat\n2,"the dog, asleep"\n')
   for labeled, rest in ((48, 80 + 2), (0, 2)):  # of 128 rows; 0: all
@@ -169,16 +169,15 @@ def test_further_texts_are_read_from_a_file_without_labels(teacher, animals, tmp
 @pytest.mark.parametrize(
   ("changes", "message"),
   [
-    ({"distill": Distillation(3)}, "distill.layers=3: the teacher has 2 blocks"),
-    ({"adapter": Adapter()}, "adapter: does not go with distill"),
-    ({"adversarial": FGM()}, "adversarial: does not go with distill"),
-    ({"windows": "mean"}, "windows: does not go with distill"),
+    ({"methods": (Distillation(3),)}, "distill.layers=3: the teacher has 2 blocks"),
+    ({"methods": (Distillation(), Adapter())}, "adapter: does not go with distill"),
+    ({"methods": (Distillation(), FGM())}, "adversarial: does not go with distill"),
+    ({"methods": (Distillation(), Windows())}, "windows: does not go with distill"),
     ({"pooling": "mean"}, "pooling: does not go with distill"),
     ({"lm_weight": 0.5}, "lm_weight=0.5: distill has no auxiliary loss"),
     ({"mesh": MeshConfig(backend="pmap")}, "distill: needs mesh.model=1 and mesh.backend=jit"),
     ({"task": TableTask(folds=2)}, "folds: the teacher has read the rows"),
     ({"train_examples": 0}, "unlabeled: needs train_examples above 0"),
-    ({"unlabeled": False, "unlabeled_file": "x.tsv"}, "unlabeled_file=x.tsv: needs unlabeled=true"),
   ],
 )
 def test_options_that_do_not_go_with_distillation(changes, message, teacher, animals, tmp_path):

@@ -39,7 +39,7 @@ CONFIG = PretrainConfig(
 TAGS = FinetuneConfig(
   task=BuiltinTask("story-tags"),
   lm_weight=0.0,
-  mix=MixedHead(dropout=0.0, embedding=16, units=16),
+  methods=(MixedHead(dropout=0.0, embedding=16, units=16),),
   train_layers=0,
   train_examples=96,
   dev_examples=32,
@@ -83,12 +83,14 @@ def test_from_text_to_tags(prepared, tmp_path):
 @pytest.mark.parametrize(
   "task, options, message",
   [
-    ("story-ending", {"mix": MixedHead(layer=3)}, "mix.layer=3: the trunk has the layers 0 to 1"),
+    (
+      "story-ending",
+      {"methods": (MixedHead(layer=3),)},
+      "mix.layer=3: the trunk has the layers 0 to 1",
+    ),
     ("story-next", {"pooling": "mean"}, "pooling=mean: for tasks that give each text one class"),
     ("story-tags", {"pooling": "mean"}, "pooling=mean: for tasks that give each text one class"),
     ("story-tags", {"head_units": 5}, "head_units=5: for tasks that give each text one class"),
-    ("story-ending", {"unfreeze_epochs": 2}, "unfreeze_epochs=2: needs unfreeze=true"),
-    ("story-ending", {"window_stride": 9}, "window_stride=9: needs windows=mean, max or attention"),
   ],
 )
 def test_settings_that_do_not_fit(finetuned, tmp_path, task, options, message):

@@ -514,7 +514,7 @@ def test_microbatches_and_pmap_and_jit_agree(finetuned, make_run, tmp_path):
     np.testing.assert_allclose(losses, expected[:4], atol=1e-4, err_msg=str(mesh))
     if mesh == MeshConfig():
       dev_loss = finetune.make_evaluations(
-        config, spec, task, data["dev"], recipe.mesh, finetuned.data_dir, start
+        recipe, spec, task, data["dev"], finetuned.data_dir, start
       )[0](state.params)["dev_loss"]
       assert dev_loss == pytest.approx(expected[4], abs=1e-4)
 
@@ -579,8 +579,9 @@ def test_a_run_sets_dropout_back_to_the_default(make_run, finetuned, tmp_path):
   spec = load_model(finetuned.pretrained).spec
   trunk = dataclasses.replace(spec.trunk, attention_dropout=0.3, embedding_dropout=0.4)
   checkpoint = make_run(tmp_path / "run", dataclasses.replace(spec, trunk=trunk))
-  config = override(finetuned.config, "trunk.attention_dropout", "0.1")
-  start = load_start(config, checkpoint, "")
+  # A copy, as of a run that chooses its dtype.
+  config = dataclasses.replace(override(finetuned.config, "trunk.attention_dropout", "0.1"))
+  start = load_start(config, checkpoint, "", ["trunk.attention_dropout"])
   assert (start.trunk.attention_dropout, start.trunk.embedding_dropout) == (0.1, 0.4)
 
 

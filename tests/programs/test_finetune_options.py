@@ -43,6 +43,7 @@ from gpt_jax.training.optimizer import OptimConfig
 from gpt_jax.training.recipe import make_trainer
 from gpt_jax.training.run import Run
 from gpt_jax.training.trainer import Trainer
+from gpt_jax.training.unfreezing import Unfreeze
 
 pytestmark = pytest.mark.e2e
 
@@ -191,7 +192,7 @@ BOTH = ["block_0", "positions"]
   ],
 )
 def test_unfreezing_adds_a_layer_per_epoch(finetuned, epochs, expected):
-  changes = {"unfreeze": True, "unfreeze_epochs": epochs, "train_examples": 32}
+  changes = {"methods": (Unfreeze(epochs),), "train_examples": 32}
   config = changed(finetuned, **changes, train=TrainConfig(epochs=3))
   start = load_start(config, finetuned.pretrained, "")
   config, task, data = load_task(config, finetuned.data_dir, start)

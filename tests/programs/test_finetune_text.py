@@ -16,6 +16,7 @@ from gpt_jax.apps.label import label
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.errors import InputError
 from gpt_jax.models.encoder_decoder import T5Config
+from gpt_jax.models.heads.windows import Windows
 from gpt_jax.models.model import ModelConfig, make_heads
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.span_corruption import SpanCorruption
@@ -181,13 +182,13 @@ def test_its_steps_replay(run, data_dir):
     ),
     (
       lambda run, data, folder: finetune.run(
-        dataclasses.replace(CONFIG, adversarial=FGM()), data, run, f"{folder}/run"
+        CONFIG.with_methods(FGM()), data, run, f"{folder}/run"
       ),
       "adversarial: attacks the loss of a head for labels",
     ),
     (
       lambda run, data, folder: finetune.run(
-        dataclasses.replace(CONFIG, windows="mean"), data, run, f"{folder}/run"
+        CONFIG.with_methods(Windows()), data, run, f"{folder}/run"
       ),
       "windows=mean: a text-to-text model writes its labels, and reads no windows",
     ),

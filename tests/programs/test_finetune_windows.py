@@ -10,6 +10,7 @@ import gpt_jax
 from gpt_jax.apps.report import visualize
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.errors import InputError
+from gpt_jax.models.heads.windows import Windows
 from gpt_jax.programs import evaluate, finetune, predict
 from gpt_jax.tasks.formats import GPTFormat
 from gpt_jax.tasks.task import BuiltinTask
@@ -41,8 +42,7 @@ def test_only_windows_read_the_end_of_a_long_text(finetuned, tmp_path, capsys, r
   data, workdir = write(tmp_path, 0), str(tmp_path / "run")
   config = dataclasses.replace(
     finetuned.config,
-    windows=windows,
-    window_stride=40 if windows else 0,
+    methods=(Windows(windows, 40),) if windows else (),
     pooling="mean" if windows == "mean" else "",
     lm_weight=0.0,
     optim=dataclasses.replace(finetuned.config.optim, learning_rate=3e-3),
@@ -70,12 +70,14 @@ def test_only_windows_read_the_end_of_a_long_text(finetuned, tmp_path, capsys, r
   with pytest.raises(InputError, match="read in windows of 64 tokens, and the page shows one"):
     visualize.run(f"{workdir}/best", str(tmp_path / "page.html"), texts=texts[:1])
   # A further fine-tuning begins with the format of a window.
-  again = dataclasses.replace(config, windows="", window_stride=0)
+  again = dataclasses.replace(config, methods=())
   finetune.run(again, data, f"{workdir}/best", str(tmp_path / "again"))
   assert load_model(str(tmp_path / "again")).format == GPTFormat()
 
 
 def test_tasks_without_one_answer_a_row_are_refused(finetuned, tmp_path):
-  config = dataclasses.replace(finetuned.config, task=BuiltinTask("story-tags"), windows="mean")
+  config = dataclasses.replace(
+    finetuned.config, task=BuiltinTask("story-tags"), methods=(Windows(),)
+  )
   with pytest.raises(InputError, match="windows=mean: for tasks with one answer .* story-tags"):
     finetune.run(config, "", finetuned.pretrained, str(tmp_path / "run"))

@@ -25,6 +25,7 @@ from gpt_jax.tasks.pairs import PairsTask
 from gpt_jax.tasks.task import BuiltinTask, find
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
+from gpt_jax.training.unlabeled import Unlabeled
 
 pytestmark = pytest.mark.e2e
 pytest.importorskip("sacrebleu")
@@ -171,8 +172,7 @@ def test_views_learn_from_a_teachers_translations(data_dir, tiny_tokenizer, tmp_
     CONFIG,
     task=PairsTask(unlabeled="taught.tsv"),
     trunk=TRUNKS["lstm"],
-    mix=TranslationViews(),
-    unlabeled=True,
+    methods=(TranslationViews(), Unlabeled()),
     train=TrainConfig(steps=6, log_every=1, evaluate_every=6),
   )
   options = {"tokenizer": str(tmp_path / "tokenizer")}

@@ -21,6 +21,7 @@ from gpt_jax.programs.pretrain_start import LayerwiseConfig, from_checkpoint
 from gpt_jax.tasks.table import TableTask
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
+from gpt_jax.training.unfreezing import Unfreeze
 
 pytestmark = [
   pytest.mark.e2e,
@@ -46,8 +47,7 @@ CLASSIFIER = FinetuneConfig(
   lm_weight=0.0,
   pooling="concat",
   head_units=16,
-  unfreeze=True,
-  unfreeze_epochs=2,
+  methods=(Unfreeze(2),),
   layer_decay=0.8,
   batch_size=16,
   optim=dataclasses.replace(OPTIM, learning_rate=0.015),

@@ -38,7 +38,7 @@ from gpt_jax.programs.finetune import WholeBatches
 from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.packing import PackedBatches
-from gpt_jax.training.adversarial import FGM, FreeLB, VirtualAdversarial, adversarial_loss, ascent
+from gpt_jax.training.adversarial import FGM, FreeLB, VirtualAdversarial, ascent
 from gpt_jax.training.optimizer import OptimConfig, make_optimizer
 from gpt_jax.training.recipe import Recipe
 from gpt_jax.training.trainer import Trainer
@@ -411,7 +411,8 @@ def flops(method):
   """Of a loss and its gradient as compiled; wide, so that matrix products dominate."""
   trunk = TransformerConfig(60, context=32, layers=1, width=256, heads=2, **NO_DROPOUT)
   model = ModelConfig(trunk, (ClassifyHead(3, dropout=0.0),)).build()
-  batch, loss = packed(), adversarial_loss(model_loss(model), method)
+  batch, loss = packed(), model_loss(model)
+  loss = loss if method is None else method.wrap(loss)
   params = jax.eval_shape(model.init, jax.random.key(0), batch)["params"]
   gradient = jax.jit(jax.grad(lambda params: loss(params, batch, KEY)[0]))
   return gradient.lower(params).compile().cost_analysis()["flops"]

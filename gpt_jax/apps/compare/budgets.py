@@ -199,7 +199,9 @@ def finetune_config(budget: Budget, row: Row, task: str, *, from_scratch: bool) 
     batch_size=batch_size,
     train_examples=budget.examples,
     dev_examples=budget.dev_examples,
-    unlabeled=config.unlabeled and not row.supervised,
+    methods=tuple(
+      method for method in config.methods if not (row.supervised and method.slot == "unlabeled")
+    ),
     trunk=trunk,
     optim=optim,
     train=TrainConfig(epochs=epochs, log_every=50, evaluate_every=_NEVER, keep_checkpoints=1),

@@ -444,8 +444,8 @@ def _format_and_head(config: FinetuneConfig, start: Start) -> str:
   if start.format.writes_answers:
     return "text to text, answers in words"
   name = type(start.format).__name__.removesuffix("Format")
-  if config.mix is not None:
-    return f"{name}, {type(config.mix).__name__.removesuffix('Head').lower()}"
+  if (mix := config.method("mix")) is not None:
+    return f"{name}, {type(mix).__name__.removesuffix('Head').lower()}"
   heads = {"none": "linear", "dense": "dense + linear", "pooler": "pooler + linear"}
   hidden = "two layers" if config.head_units else heads[transform_of(start)]
   return f"{name}, {hidden}"

@@ -18,7 +18,7 @@ from gpt_jax.batch import Batch, Mean, Rows, given
 from gpt_jax.config import option, register
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.classify import texts_of
-from gpt_jax.models.heads.wrapped import WrappedHead
+from gpt_jax.models.heads.wrapped import Mix, WrappedHead
 from gpt_jax.models.layers import LayerNorm, Projection
 from gpt_jax.models.lstm_encoder_decoder import EXCLUDED, apart
 from gpt_jax.models.lstm_stack import Block, LSTMStackConfig
@@ -31,7 +31,7 @@ _INIT = nn.initializers.glorot_uniform()
 
 @register("biattentive")
 @dataclasses.dataclass(frozen=True)
-class BiattentiveHead(WrappedHead):
+class BiattentiveHead(WrappedHead, Mix):
   """A head for one label per text or pair; the head that it wraps has classes and loss.
 
   Each text of a pair attends to the other one; a text alone attends to itself.

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from gpt_jax.batch import Batch, Mean, given
 from gpt_jax.config import option, register
 from gpt_jax.errors import InputError
-from gpt_jax.models.heads.wrapped import WrappedHead
+from gpt_jax.models.heads.wrapped import Mix, WrappedHead
 from gpt_jax.models.layers import uniform
 from gpt_jax.models.lstm_stack import Block, LSTMStackConfig
 from gpt_jax.models.trunk import States, TrunkConfig
@@ -22,7 +22,7 @@ from gpt_jax.ops.lookup import lookup
 
 @register("mixed")
 @dataclasses.dataclass(frozen=True)
-class MixedHead(WrappedHead):
+class MixedHead(WrappedHead, Mix):
   """Another head, whose hidden states are replaced.
 
   With `units` the task has a layer of its own, an LSTM in both directions: ELMo at its input is

@@ -14,6 +14,7 @@ from gpt_jax.config import option, register
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.head import Head
 from gpt_jax.models.lstm_encoder_decoder import LSTMEncoderDecoderConfig, Reader
+from gpt_jax.models.method import Method
 from gpt_jax.models.trunk import States, TrunkConfig
 from gpt_jax.ops.cross_entropy import cross_entropy
 
@@ -22,7 +23,7 @@ VIEWS = ("dropped", "future")
 
 @register("translation_views")
 @dataclasses.dataclass(frozen=True)
-class TranslationViews(Head):
+class TranslationViews(Head, Method):
   """Two decoders with the trunk's LSTMs, and attention and softmax of their own.
 
   `dropped` loses some of its attention weights; `future` predicts the token after the next one.
@@ -33,6 +34,7 @@ class TranslationViews(Head):
     0.5, "share of its attention weights that `dropped` loses", low=0.0, high=0.99
   )
 
+  slot = "mix"
   scope = "translation_views"
   metric = "views_loss"
   weight = 1.0
@@ -40,6 +42,12 @@ class TranslationViews(Head):
   per_token = True
   reads_layers = True
   learns_unlabeled = True
+
+  def check(self, config: Any, task: Any, start: Any) -> None:
+    if not task.writes_text:
+      raise InputError(
+        f"mix: is read by a translator, and {task.name} is a task of {task.kind}; leave it out"
+      )
 
   def check_trunk(self, trunk: TrunkConfig) -> None:
     if not (isinstance(trunk, LSTMEncoderDecoderConfig) and trunk.decoder):

@@ -16,7 +16,7 @@ from gpt_jax.batch import Batch, Mean, given
 from gpt_jax.config import option, register
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.classify import represent
-from gpt_jax.models.heads.wrapped import WrappedHead
+from gpt_jax.models.heads.wrapped import Mix, WrappedHead
 from gpt_jax.models.layers import Projection
 from gpt_jax.models.trunk import States, TrunkConfig
 from gpt_jax.ops.dropout import Key, dropout
@@ -28,7 +28,7 @@ _INIT = nn.initializers.glorot_uniform()  # TensorFlow's
 
 @register("views")
 @dataclasses.dataclass(frozen=True)
-class ViewsHead(WrappedHead):
+class ViewsHead(WrappedHead, Mix):
   """A task's head whose scores have a hidden layer, and the five views' heads beside it.
 
   The primary head and `full` read layer 1 and the last one; forward and backward one direction of

@@ -8,13 +8,51 @@ import jax
 import jax.numpy as jnp
 
 from gpt_jax.batch import Batch, Mean, given
-from gpt_jax.config import option, register
+from gpt_jax.config import from_json, option, register, to_json
+from gpt_jax.errors import InputError
 from gpt_jax.models.heads.classify import at_first_positions, represent
 from gpt_jax.models.heads.wrapped import WrappedHead
+from gpt_jax.models.method import Method
 from gpt_jax.models.trunk import States, TrunkConfig
 from gpt_jax.ops.dropout import Key
 
 POOLINGS = ("mean", "max", "attention")
+
+
+@register("windows_method")
+@dataclasses.dataclass(frozen=True)
+class Windows(Method):
+  """Texts longer than the context are read in windows, not cut."""
+
+  over: str = option(
+    "mean",
+    "mean or max of what a head reads of each window, or attention, a mean with trained weights",
+    choices=POOLINGS,
+  )
+  stride: int = option(
+    0, "tokens from one window's beginning to the next one's; 0: windows do not overlap", low=0
+  )
+
+  slot = "windows"
+
+  def change_format(self, format: Any) -> Any:
+    if format.writes_answers:
+      raise InputError(
+        f"windows={self.over}: a text-to-text model writes its labels, and reads no windows; "
+        "leave windows out"
+      )
+    return from_json({"type": "windowed_format", "format": to_json(format), "stride": self.stride})
+
+  def change_head(self, head: dict[str, Any], start: Any) -> dict[str, Any]:
+    return {"type": "windowed", "over": self.over, "head": head}
+
+  def check(self, config: Any, task: Any, start: Any) -> None:
+    one_answer = not task.writes_text and from_json(task.head).pooling in ("sum", "per_choice")
+    if not one_answer or any(method.slot == "mix" for method in config.methods):
+      raise InputError(
+        f"windows={self.over}: for tasks with one answer for each row, not for {task.name} "
+        f"({task.kind}), and without mix; leave it out"
+      )
 
 
 @register("windowed")

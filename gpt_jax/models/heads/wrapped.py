@@ -6,8 +6,10 @@ from typing import Any
 import jax
 
 from gpt_jax.batch import Batch, Mean, given
-from gpt_jax.config import option
+from gpt_jax.config import option, to_json
+from gpt_jax.errors import InputError
 from gpt_jax.models.heads.head import Head
+from gpt_jax.models.method import Method
 from gpt_jax.models.trunk import TrunkConfig
 
 
@@ -64,3 +66,21 @@ class WrappedHead(Head):
   def of_inner(self, outputs: Any) -> Any:
     """The outputs of the wrapped head among all."""
     raise NotImplementedError
+
+
+class Mix(Method):
+  """Base of the heads that fine-tuning puts around a task's head for labels."""
+
+  slot = "mix"
+
+  def change_loaded(self, loaded: Any) -> Any:
+    return loaded.encoder_alone()
+
+  def change_head(self, head: dict[str, Any], start: Any) -> dict[str, Any]:
+    return {**to_json(self), "head": head}
+
+  def check(self, config: Any, task: Any, start: Any) -> None:
+    if task.writes_text:
+      raise InputError(
+        "mix: is read by a head for labels, and a text-to-text model has none; leave it out"
+      )

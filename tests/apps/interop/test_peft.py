@@ -39,7 +39,7 @@ def run(finetuned, tiny_tokenizer, make_run, tmp_path_factory):
   config = dataclasses.replace(
     finetuned.config,
     lm_weight=0.0,
-    adapter=Adapter(rank=2, targets="kernel"),
+    methods=(Adapter(rank=2, targets="kernel"),),
     train=dataclasses.replace(finetuned.config.train, epochs=1),
   )
   finetune.run(config, finetuned.data_dir, base, str(folder / "run"))
@@ -151,7 +151,7 @@ def test_a_changed_folder_is_noticed(run, tmp_path):
 def test_the_base_of_a_run_goes_along(run, finetuned, tmp_path):
   """Neither peft nor its reader here knows a run's folder."""
   folder, config = run
-  config = dataclasses.replace(config, adapter=Adapter(rank=2))
+  config = config.with_methods(Adapter(rank=2))
   finetune.run(config, finetuned.data_dir, finetuned.pretrained, str(tmp_path / "run"))
   out = str(tmp_path / "peft")
   export.run(f"{tmp_path}/run/best", out, "peft")
@@ -183,7 +183,7 @@ def test_what_peft_does_not_hold_is_refused(run, finetuned, tmp_path):
   folder, config = run
   with pytest.raises(InputError, match="a whole model; give the run of an adapter"):
     export.run(f"{finetuned.workdir}/seed_0", str(tmp_path / "out"), "peft")
-  config = dataclasses.replace(config, adapter=Adapter(rank=2, trained="/bias$"))
+  config = config.with_methods(Adapter(rank=2, trained="/bias$"))
   finetune.run(config, finetuned.data_dir, f"{folder}/base", str(tmp_path / "run"))
   with pytest.raises(InputError, match="holds LoRA alone, and this adapter also changes .*bias"):
     export.run(f"{tmp_path}/run", str(tmp_path / "out"), "peft")
@@ -218,7 +218,7 @@ def gpt(request, finetuned, tiny_tokenizer, make_run, tmp_path_factory):
   export.run(language_model, str(folder / "base"), "hf")
   adapter = Adapter(rank=2, targets="kernel")
   train = dataclasses.replace(finetuned.config.train, epochs=1)
-  config = dataclasses.replace(finetuned.config, lm_weight=0.0, adapter=adapter, train=train)
+  config = dataclasses.replace(finetuned.config, lm_weight=0.0, methods=(adapter,), train=train)
   finetune.run(config, finetuned.data_dir, str(folder / "base"), str(folder / "run"))
   export.run(f"{folder}/run/best", str(folder / "peft"), "peft")
   return folder, {"post": "OpenAIGPT", "pre": "GPT2"}[request.param]

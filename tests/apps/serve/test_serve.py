@@ -100,7 +100,7 @@ def adapted(finetuned, tmp_path_factory):
   """A server of a language model with two adapters of it, and their folders by name."""
   workdir = str(tmp_path_factory.mktemp("adapted") / "run")
   train = dataclasses.replace(finetuned.config.train, epochs=1)
-  config = dataclasses.replace(finetuned.config, adapter=Adapter(rank=2), train=train)
+  config = dataclasses.replace(finetuned.config, methods=(Adapter(rank=2),), train=train)
   finetune.run(config, finetuned.data_dir, finetuned.pretrained, workdir, seeds=2)
   folders = {name: f"{workdir}/seed_{seed}" for seed, name in enumerate(("one", "two"))}
   client = make_client(finetuned.pretrained, [f"{name}={path}" for name, path in folders.items()])

@@ -1,0 +1,75 @@
+"""A fine-tuning method: what a run does beside training a head and the whole trunk on its labels.
+
+A method is a value of the run's config: its options, the refusals that they need, and how they
+change the plain recipe. Fine-tuning knows none of them by name.
+"""
+
+from typing import Any
+
+from gpt_jax.config import Config, from_json, registered_modules
+
+
+class Method(Config):
+  """Base of the fine-tuning methods, frozen dataclasses, registered by name.
+
+  Attributes:
+    slot: the name under which a config has it, one method for each; where a slot has one class,
+      its registered name is SLOT or SLOT_method.
+    learns_unlabeled: whether examples without labels teach it anything.
+    trains_trunk: whether layers of the trunk train that train_layers leaves out.
+    reads_checkpoint: what it needs of one; "": it goes with an untrained trunk, too.
+  """
+
+  slot: str
+  learns_unlabeled: bool = False
+  trains_trunk: bool = False
+  reads_checkpoint: str = ""
+
+  def change_loaded(self, loaded: Any) -> Any:
+    """The checkpoint, a LoadedModel, as the run reads it."""
+    return loaded
+
+  def change_start(self, start: Any, loaded: Any, config: Any) -> Any:
+    """The Start of the run, which `loaded` gives; None: an untrained trunk.
+
+    Raises:
+      InputError: the checkpoint, or one of the config's options, does not go with it.
+    """
+    del loaded, config
+    return start
+
+  def change_format(self, format: Any) -> Any:
+    """How examples become sequences."""
+    return format
+
+  def change_head(self, head: dict[str, Any], start: Any) -> dict[str, Any]:
+    """The JSON config of a task's head."""
+    del start
+    return head
+
+  def change_layerwise(self, layerwise: Any, spec: Any, config: Any, steps_per_epoch: int) -> Any:
+    """The Layerwise of the optimizer: what trains later, more slowly or not at all."""
+    del spec, config, steps_per_epoch
+    return layerwise
+
+  def check(self, config: Any, task: Any, start: Any) -> None:
+    """Raises InputError for a task, a start or options of the config that it does not go with."""
+
+  def recipe(self, recipe: Any, data: Any, start: Any) -> Any:
+    """The Recipe with its model, loss, work, start and what its checkpoints record.
+
+    Args:
+      recipe: of the plain run and the methods before this one, in alphabetical order of slots.
+      data: the training examples.
+      start: of the run.
+    """
+    del data, start
+    return recipe
+
+
+def new_method(slot: str, **options: Any) -> Any:
+  """The method of a slot that has one class, with these options; None: there is no such slot."""
+  names = registered_modules()
+  name = next((name for name in (f"{slot}_method", slot) if name in names), None)
+  method = None if name is None else from_json({"type": name, **options})
+  return method if vars(type(method)).get("slot") == slot else None
