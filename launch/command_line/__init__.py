@@ -10,13 +10,9 @@ import time
 import warnings
 from collections.abc import Callable
 
-from gpt_jax import errors
-from gpt_jax.errors import InputError
-from gpt_jax.files import StoreError
-
-from . import process, usage
-from .arguments import parse, with_flag_name
-from .definitions import (
+from command_line import process, usage
+from command_line.arguments import parse, with_flag_name
+from command_line.definitions import (
   changes,
   config_names,
   defaults,
@@ -32,7 +28,16 @@ from .definitions import (
   define_workdir,
   own_flags,
 )
-from .failures import exit_code, format_warning, is_out_of_memory, out_of_memory, with_flags
+from command_line.failures import (
+  exit_code,
+  format_warning,
+  is_out_of_memory,
+  out_of_memory,
+  with_flags,
+)
+from gpt_jax import errors
+from gpt_jax.errors import InputError
+from gpt_jax.files import StoreError
 
 __all__ = [
   "changes",
@@ -67,7 +72,7 @@ def run(main: Callable[[], None], positional: str | None = None) -> None:
   75 where a store was not reached; all other exceptions keep their traceback.
   """
   if "_ARGCOMPLETE" in os.environ:  # the shell asks for completions
-    from . import completion
+    from command_line import completion
 
     completion.answer(own_flags(), config_names)
   process.open_standard_streams()

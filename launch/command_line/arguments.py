@@ -9,6 +9,8 @@ import shlex
 
 from absl import flags
 
+from command_line import usage
+from command_line.definitions import FLAGS, ConfigFlag, changes, config_classes, own_flags
 from gpt_jax.errors import InputError
 from gpt_jax.files import check_path, is_url
 from gpt_jax.programs.config_files import (
@@ -19,9 +21,6 @@ from gpt_jax.programs.config_files import (
   read_config_file,
 )
 from gpt_jax.suggestions import did_you_mean
-
-from . import usage
-from .definitions import FLAGS, ConfigFlag, changes, config_classes, own_flags
 
 _NO_PATHS = ("coordinator", "text")  # flags that may hold ://; text: of the quickstart, a source
 _RENAMED = {  # names of version 0.1

@@ -7,11 +7,10 @@ import sys
 import warnings
 from typing import Any
 
+from command_line import usage
+from command_line.definitions import FLAGS, ConfigFlag, own_flags
 from gpt_jax.errors import InputError, Unavailable
 from gpt_jax.files import StoreError
-
-from . import usage
-from .definitions import FLAGS, ConfigFlag, own_flags
 
 _default_format = warnings.formatwarning
 

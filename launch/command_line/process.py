@@ -11,10 +11,9 @@ import threading
 import time
 from collections.abc import Callable
 
+from command_line import compilation_cache
+from command_line.definitions import FLAGS
 from gpt_jax.errors import InputError
-
-from . import compilation_cache
-from .definitions import FLAGS
 
 TOO_FEW_THREADS = "too few threads and processes may be started; raise the limit (ulimit -u)"
 _HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
