@@ -25,7 +25,12 @@ from gpt_jax.data.file_kinds import (
   kind_by_name,
 )
 from gpt_jax.data.sources.source import typed_rows
-from gpt_jax.data.sources.utf8 import describe_binary, open_bytes, without_compression
+from gpt_jax.data.sources.utf8 import (
+  describe_binary,
+  open_bytes,
+  with_line_feeds,
+  without_compression,
+)
 from gpt_jax.errors import InputError, MissingInput, counted
 from gpt_jax.files import exists, is_file, is_folder, parse_json
 from gpt_jax.packages import require
@@ -404,7 +409,7 @@ def _decode(path: str, data: bytes) -> str:
   if kind := describe_binary(data):
     raise InputError(f"{path}: {kind}")
   try:
-    return data.decode("utf-8-sig")
+    return with_line_feeds(data.decode("utf-8-sig"))
   except UnicodeDecodeError as error:
     line = data[: error.start].count(b"\n") + 1
     raise InputError(
@@ -531,7 +536,8 @@ def _json_records(path: str, text: str, is_array: bool) -> Iterator[tuple[str, _
     try:
       record: Any = parse_json(line) if line.strip() else BlankRow(f"{location}: empty row")
     except ValueError as error:
-      yield location, InputError(f"{location}: not JSON: {error}")
+      fault = f"not JSON: {error}; should be one JSON object per line"
+      yield location, InputError(f"{location}: {fault}")
       continue
     for count, element in enumerate(record, 1) if is_array else [(number, record)]:
       location = f"{path}:{count}"
