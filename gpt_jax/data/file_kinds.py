@@ -29,6 +29,10 @@ _QUOTED = r'"[^"]*(?:""[^"]*)*"'
 _SEPARATOR = re.compile(r'"?sep=([,;\t|])"?\r?\n')  # for Excel, before the names of the columns
 
 
+class BlankRow(InputError):
+  """A row without any text."""
+
+
 class FileKind(NamedTuple):
   """What a file is.
 
@@ -63,9 +67,7 @@ def file_kind(path: str) -> FileKind:
   if named.format == PARQUET:
     return named
   with open_bytes(path) as file:
-    head = file.read(_HEAD)
-    if head.lstrip()[:1] == b"{" and b"\n" not in head:  # a long document in the first line
-      head += file.readline(MAX_LINE)
+    head = file.read(_HEAD) + file.readline(MAX_LINE)
 
   def all_lines() -> Iterator[str]:
     with open_bytes(path) as file:
@@ -220,6 +222,28 @@ def table_rows(
   except csv.Error as error:
     fault = f"not CSV with {DELIMITERS[kind.delimiter]}: {error}"
     raise InputError(f"{path}:{begin}: {fault}") from error
+
+
+def json_values(
+  all_lines: Iterable[tuple[int, str]], path: str, is_array: bool
+) -> Iterator[tuple[str, Any]]:
+  """("file:line", value) of each line, or of each element of an array, whose numbers count.
+
+  The value of a blank line is a BlankRow, and that of one that is not JSON an InputError.
+
+  Args:
+    all_lines: with their numbers; of an array all of it as one.
+  """
+  for number, line in all_lines:
+    where = f"{path}:{number}"
+    try:
+      value: Any = parse_json(line) if line.strip() else BlankRow(f"{where}: empty row")
+    except ValueError as error:
+      value = InputError(f"{where}: not JSON: {error}; should be one JSON object per line")
+    if is_array and not isinstance(value, InputError):
+      yield from ((f"{path}:{count}", element) for count, element in enumerate(value, 1))
+    else:
+      yield where, value
 
 
 def write_table(file: IO[str], rows: Iterable[Sequence[object]], delimiter: str = ",") -> None:
