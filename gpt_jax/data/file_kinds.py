@@ -16,7 +16,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import IO, Any, NamedTuple
 
-from gpt_jax.data.sources.utf8 import MAX_LINE, lines, open_bytes, without_compression
+from gpt_jax.data.sources.utf8 import (
+  MAX_LINE,
+  lines,
+  open_bytes,
+  with_line_feeds,
+  without_compression,
+)
 from gpt_jax.errors import InputError
 from gpt_jax.files import parse_json
 
@@ -76,7 +82,8 @@ def file_kind(path: str) -> FileKind:
   if head.startswith(b"PAR1"):
     return tell(path, named, FileKind(PARQUET))
   # What is not UTF-8 is refused by the reader, which knows the place.
-  return tell(path, named, recognize(named, head.decode("utf-8-sig", "replace"), all_lines))
+  text = with_line_feeds(head.decode("utf-8-sig", "replace"))
+  return tell(path, named, recognize(named, text, all_lines))
 
 
 def recognize(named: FileKind, head: str, all_lines: Callable[[], Iterable[str]]) -> FileKind:
@@ -95,9 +102,8 @@ def recognize(named: FileKind, head: str, all_lines: Callable[[], Iterable[str]]
     return named
   delimiter = _delimiter(head, named)
   kind = named if delimiter == named.delimiter else FileKind(TABLE, delimiter, DOUBLED)
-  if kind.quote and ESCAPED not in head:
-    return kind
-  for quote in (DOUBLED, ESCAPED):
+  quotes: tuple[str, ...] = () if kind.quote else (DOUBLED,)  # of tabs alone it is not known
+  for quote in (DOUBLED, ESCAPED) if ESCAPED in head else quotes:
     if _is_quoted(_with_doubled(all_lines(), quote), delimiter):
       return FileKind(TABLE, delimiter, quote)
   return kind

@@ -125,7 +125,7 @@ def test_a_quoted_tsv_is_read_without_its_quotes(tmp_path, content, rows):
     ("a.csv", as_table(ROWS, delimiter="\t"), "a table with tabs"),
     ("a.csv", "sep=;\r\n" + as_table(ROWS, delimiter=";"), "a table with semicolons"),
     ("a.tsv", as_table(ROWS, delimiter="\t").replace("\n", "\r"), ""),  # as on old Macs
-    ("a.csv", as_table(ROWS).replace("\n", "\r"), ""),
+    ("a.csv", as_table(ROWS, delimiter=";").replace("\n", "\r"), "a table with semicolons"),
     ("a.jsonl", JSON_LINES.replace("\n", "\r"), ""),
     ("A.TSV", as_table(ROWS, delimiter="\t"), ""),
     ("a.tsv", as_table(ROWS), "a table with commas"),

@@ -177,6 +177,6 @@ def describe_binary(head: bytes) -> str:
     b"ARROW1": "an Arrow file; write it as Parquet or JSON lines",
     b"\xff\xff\xff\xff": "an Arrow stream; write it as Parquet or JSON lines",
   }
-  without_mark = "binary, or UTF-16 without its byte-order mark; convert it to UTF-8"
-  found = without_mark if b"\0" in head[:4] else ""
-  return next((kind for magic, kind in known.items() if head.startswith(magic)), found)
+  other = "binary, or UTF-16 without its byte-order mark; convert it to UTF-8"
+  default = other if b"\0" in head[:4] else ""
+  return next((kind for magic, kind in known.items() if head.startswith(magic)), default)
