@@ -209,21 +209,18 @@ def read_usable(
     InputError: the file cannot be read at all, or its header lacks a column.
   """
   table = _Table(path, official)
+  needed = columns if label is None or unlabeled else (*columns, label)
   for location, record in table.records(columns, header, label):
     if isinstance(record, InputError):
       if blank or not isinstance(record, BlankRow):
         yield record
       continue
     try:
-      texts = _texts(table.place(location), location, record, columns)
-      if label is not None and not unlabeled:
-        _check_column(table.place(location), record, label)
-    except NoColumn as error:
-      if table.has_one_header:  # no row has it
-        raise
-      yield error
-      continue
+      _check_columns(table.place(location), record, needed)
+      texts = _texts(location, record, columns)
     except InputError as error:
+      if isinstance(error, NoColumn) and table.has_one_header:  # no row has it
+        raise
       yield error
       continue
     yield Row(texts, None if label is None else _label_text(record.get(label)), location)
@@ -293,23 +290,20 @@ def with_further_column(
   return (*columns, further) if has_further else columns
 
 
-def _texts(
-  header: str, location: str, record: dict[str, Any], columns: Sequence[str]
-) -> tuple[str, ...]:
+def _texts(location: str, record: dict[str, Any], columns: Sequence[str]) -> tuple[str, ...]:
   for column in columns:
-    _check_column(header, record, column)
     if not isinstance(record[column], str):
       shown = json.dumps(record[column])
       raise InputError(f"{location}: column {column!r} should be text, not {shown}")
   return tuple(record[column] for column in columns)
 
 
-def _check_column(header: str, record: dict[str, Any], column: str) -> None:
-  if column in record:
-    return
-  names = ", ".join(map(repr, record))
-  guess = did_you_mean(column, record)
-  raise NoColumn(f"{header}: no column {column!r}{guess} (the columns are {names})")
+def _check_columns(place: str, record: dict[str, Any], needed: Sequence[str]) -> None:
+  for column in needed:
+    if column not in record:
+      names = ", ".join(map(repr, record))
+      guess = did_you_mean(column, record)
+      raise NoColumn(f"{place}: no column {column!r}{guess} (the columns are {names})")
 
 
 def read_tfds(data_set: str, split: str, data_dir: str) -> Iterator[tuple[str, dict[str, Any]]]:
