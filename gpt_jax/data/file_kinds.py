@@ -1,20 +1,28 @@
 """What a file of texts or rows is, by its name and its content, and the tables that we write.
 
 CSV is that of RFC 4180. Tab-separated files have no quoting, as GLUE's, where a quotation mark is a
-character like any other, unless the whole file is quoted as pandas, R or `write_table` do it.
+character like any other, unless the whole file is quoted as pandas, R or `write_table` do it. A
+quotation mark within a quoted cell is doubled or, as by R and Spark, has a backslash before it.
 """
 
 import contextlib
 import csv
 import functools
+import io
 import os
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import IO, Any, NamedTuple
 
-from gpt_jax.data.sources.utf8 import MAX_LINE, lines, open_bytes, without_compression
+from gpt_jax.data.sources.utf8 import (
+  MAX_LINE,
+  lines,
+  open_bytes,
+  with_line_feeds,
+  without_compression,
+)
 from gpt_jax.errors import InputError
 from gpt_jax.files import parse_json
 
@@ -24,7 +32,11 @@ DOUBLED, ESCAPED = '""', '\\"'  # a quotation mark within a quoted cell
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 _HEAD, _ROWS = 1 << 18, 1000  # bytes by which a file is recognized, rows by which a delimiter is
 _QUOTED = r'"[^"]*(?:""[^"]*)*"'
-_QUOTED_ROW = re.compile(rf'(?:{_QUOTED}|[^"\t]*)(?:\t(?:{_QUOTED}|[^"\t]*))*')
+_SEPARATOR = re.compile(r'"?sep=([,;\t|])"?\r?\n')  # for Excel, before the names of the columns
+
+
+class BlankRow(InputError):
+  """A row without any text."""
 
 
 class FileKind(NamedTuple):
@@ -61,9 +73,7 @@ def file_kind(path: str) -> FileKind:
   if named.format == PARQUET:
     return named
   with open_bytes(path) as file:
-    head = file.read(_HEAD)
-    if head.lstrip()[:1] == b"{" and b"\n" not in head:  # a long document in the first line
-      head += file.readline(MAX_LINE)
+    head = file.read(_HEAD) + file.readline(MAX_LINE)
 
   def all_lines() -> Iterator[str]:
     with open_bytes(path) as file:
@@ -72,7 +82,8 @@ def file_kind(path: str) -> FileKind:
   if head.startswith(b"PAR1"):
     return tell(path, named, FileKind(PARQUET))
   # What is not UTF-8 is refused by the reader, which knows the place.
-  return tell(path, named, recognize(named, head.decode("utf-8-sig", "replace"), all_lines))
+  text = with_line_feeds(head.decode("utf-8-sig", "replace"))
+  return tell(path, named, recognize(named, text, all_lines))
 
 
 def recognize(named: FileKind, head: str, all_lines: Callable[[], Iterable[str]]) -> FileKind:
@@ -90,12 +101,12 @@ def recognize(named: FileKind, head: str, all_lines: Callable[[], Iterable[str]]
   if named.format != TABLE:
     return named
   delimiter = _delimiter(head, named)
-  if delimiter != named.delimiter:
-    return FileKind(TABLE, delimiter, DOUBLED)
-  for quote in () if named.quote else (DOUBLED, ESCAPED):
-    if (quote == DOUBLED or quote in head) and _is_quoted(_with_doubled(all_lines(), quote)):
+  kind = named if delimiter == named.delimiter else FileKind(TABLE, delimiter, DOUBLED)
+  quotes: tuple[str, ...] = () if kind.quote else (DOUBLED,)  # of tabs alone it is not known
+  for quote in (DOUBLED, ESCAPED) if ESCAPED in head else quotes:
+    if _is_quoted(_with_doubled(all_lines(), quote), delimiter):
       return FileKind(TABLE, delimiter, quote)
-  return named
+  return kind
 
 
 def tell(path: str, named: FileKind, kind: FileKind) -> FileKind:
@@ -103,8 +114,10 @@ def tell(path: str, named: FileKind, kind: FileKind) -> FileKind:
   what = kind.format
   if kind.format == TABLE:
     what = f"a table with {DELIMITERS[kind.delimiter]} between its columns"
-    if kind.delimiter == named.delimiter:
+    if kind.quote != named.quote and kind.delimiter == named.delimiter:
       what += ", whose cells are without the quotation marks around them"
+      if kind.quote == ESCAPED:
+        what += " and the backslashes before those within"
   if kind != named and (named.format, what) != (JSON_LINES, JSON_ARRAY):
     _warn_once(f"{path}: is read as {what}, by its content")
   return kind
@@ -116,23 +129,22 @@ def _warn_once(message: str) -> None:
 
 
 def _begins_with_object(head: str) -> bool:
-  first = next((line for line in split_lines(head) if line.strip()), "")
+  """Whether the first line is a JSON object, and the second may be: prose may begin with one."""
+  begin = list(islice((line for line in split_lines(head) if line.strip()), 2))
   with contextlib.suppress(ValueError):
-    return first.lstrip()[:1] == "{" and bool(parse_json(first))
+    is_json = begin and all(line.lstrip()[:1] == "{" for line in begin)
+    return bool(is_json and parse_json(begin[0]))
   return False
 
 
-def split_lines(text: str) -> Iterator[str]:
-  """The lines of a text, with their ends. Not splitlines(): sentences may have U+2028."""
-  begin = 0
-  while begin < len(text):
-    end = text.find("\n", begin) + 1 or len(text)
-    yield text[begin:end]
-    begin = end
+# Not splitlines(): sentences may have U+2028.
+split_lines = functools.partial(io.StringIO, newline="\n")
 
 
 def _delimiter(head: str, named: FileKind) -> str:
   """What is between the columns that the first line names, and between those of most rows."""
+  if separator := _SEPARATOR.match(head):
+    return separator[1]
   rows = list(islice((line for line in split_lines(head) if line.strip()), _ROWS))
   kinds = [named, *(FileKind(TABLE, mark, DOUBLED) for mark in (named.delimiter, *DELIMITERS))]
   for kind in kinds:
@@ -152,13 +164,15 @@ def _with_doubled(all_lines: Iterable[str], quote: str) -> Iterable[str]:
   return (line if quote == DOUBLED else line.replace(quote, DOUBLED) for line in all_lines)
 
 
-def _is_quoted(all_lines: Iterable[str]) -> bool:
-  """Whether all quotation marks of a tab-separated file are those of CSV.
+def _is_quoted(all_lines: Iterable[str], delimiter: str) -> bool:
+  """Whether all quotation marks of a table are those of CSV.
 
   Each begins or ends a cell, or is doubled within one. And there is evidence, as sentences may be
   in quotes, or begin one that a later line ends: quotes around the names of the columns, doubled
   ones, or more rows with as many columns as the first.
   """
+  cell = rf'(?:{_QUOTED}|[^"{delimiter}]*)'
+  quoted_row = re.compile(f"{cell}(?:[{delimiter}]{cell})*")
   is_open = doubled = names_quoted = False
   parts: list[str] = []  # lines of the current row
   size = 0  # of them, in characters
@@ -168,16 +182,16 @@ def _is_quoted(all_lines: Iterable[str]) -> bool:
       continue
     parts.append(line)
     size += len(line)
-    plain_faults += width not in (0, line.count("\t") + 1)
+    plain_faults += width not in (0, line.count(delimiter) + 1)
     is_open ^= line.count('"') % 2 == 1
     if is_open and size <= MAX_LINE:
       continue
     row = "".join(parts).removesuffix("\n").removesuffix("\r")
     parts, size = [], 0
-    if not _QUOTED_ROW.fullmatch(row):
+    if not quoted_row.fullmatch(row):
       return False
     doubled |= any('"' in cell[1:-1] for cell in re.findall(_QUOTED, row))
-    columns = re.sub(_QUOTED, "", row).count("\t") + 1
+    columns = re.sub(_QUOTED, "", row).count(delimiter) + 1
     if not width:
       width, names_quoted = columns, '"' in row
     faults += columns != width
@@ -196,6 +210,9 @@ def table_rows(
   Raises:
     InputError: a quoted cell does not end.
   """
+  rest = iter(all_lines)
+  first = next(rest, "")
+  all_lines = chain(["\n" if _SEPARATOR.fullmatch(first) else first], rest)
   if not kind.quote:
     for number, line in enumerate(all_lines, 1):
       yield number, line.removesuffix("\n").removesuffix("\r").split(kind.delimiter)
@@ -211,6 +228,28 @@ def table_rows(
   except csv.Error as error:
     fault = f"not CSV with {DELIMITERS[kind.delimiter]}: {error}"
     raise InputError(f"{path}:{begin}: {fault}") from error
+
+
+def json_values(
+  all_lines: Iterable[tuple[int, str]], path: str, is_array: bool
+) -> Iterator[tuple[str, Any]]:
+  """("file:line", value) of each line, or of each element of an array, whose numbers count.
+
+  The value of a blank line is a BlankRow, and that of one that is not JSON an InputError.
+
+  Args:
+    all_lines: with their numbers; of an array all of it as one.
+  """
+  for number, line in all_lines:
+    where = f"{path}:{number}"
+    try:
+      value: Any = parse_json(line) if line.strip() else BlankRow(f"{where}: empty row")
+    except ValueError as error:
+      value = InputError(f"{where}: not JSON: {error}; should be one JSON object per line")
+    if is_array and not isinstance(value, InputError):
+      yield from ((f"{path}:{count}", element) for count, element in enumerate(value, 1))
+    else:
+      yield where, value
 
 
 def write_table(file: IO[str], rows: Iterable[Sequence[object]], delimiter: str = ",") -> None:

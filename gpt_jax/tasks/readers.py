@@ -21,13 +21,20 @@ from gpt_jax.data.file_kinds import (
   PARQUET,
   TABLE,
   TEXT,
+  BlankRow,
   FileKind,
+  json_values,
   kind_by_name,
 )
 from gpt_jax.data.sources.source import typed_rows
-from gpt_jax.data.sources.utf8 import describe_binary, open_bytes, without_compression
+from gpt_jax.data.sources.utf8 import (
+  describe_binary,
+  open_bytes,
+  with_line_feeds,
+  without_compression,
+)
 from gpt_jax.errors import InputError, MissingInput, counted
-from gpt_jax.files import exists, is_file, is_folder, parse_json
+from gpt_jax.files import exists, is_file, is_folder
 from gpt_jax.packages import require
 from gpt_jax.suggestions import did_you_mean
 
@@ -46,10 +53,6 @@ class Row(NamedTuple):
   texts: tuple[str, ...]
   label: str | None
   location: str
-
-
-class BlankRow(InputError):
-  """A row without any text."""
 
 
 class NoColumn(InputError):
@@ -195,33 +198,32 @@ def read_usable(
   unlabeled: bool = False,
   header: bool = True,
   official: bool = False,
+  blank: bool = False,
 ) -> Iterator[Row | InputError]:
   """As read_table, but a row that cannot be used is the error that says why.
+
+  Args:
+    blank: whether blank rows are among them, as labeled data may have them between its rows.
 
   Raises:
     InputError: the file cannot be read at all, or its header lacks a column.
   """
   table = _Table(path, official)
+  needed = columns if label is None or unlabeled else (*columns, label)
   for location, record in table.records(columns, header, label):
-    if isinstance(record, BlankRow):  # labeled data may have blank lines between its rows
-      continue
     if isinstance(record, InputError):
-      yield record
+      if blank or not isinstance(record, BlankRow):
+        yield record
       continue
     try:
-      texts = _texts(table.place(location), location, record, columns)
-      if label is not None and not unlabeled:
-        _check_column(table.place(location), record, label)
-    except NoColumn as error:
-      if table.has_one_header:  # no row has it
+      _check_columns(table.place(location), record, needed)
+      texts = _texts(location, record, columns)
+    except InputError as error:
+      if isinstance(error, NoColumn) and table.has_one_header:  # no row has it
         raise
       yield error
       continue
-    except InputError as error:
-      yield error
-      continue
-    value = None if label is None else record.get(label)
-    yield Row(texts, None if value is None else _label_text(value), location)
+    yield Row(texts, None if label is None else _label_text(record.get(label)), location)
 
 
 def column_names(path: str) -> list[str]:
@@ -242,25 +244,8 @@ def column_names(path: str) -> list[str]:
 def read_every_row(
   path: str, columns: Sequence[str], *, header: bool = True
 ) -> Iterator[Row | InputError]:
-  """Reads the texts of a table, row by row: a row that cannot be used is the error that says why.
-
-  Blank rows at the end of the file do not count.
-
-  Args:
-    path, columns, header: see read_table.
-
-  Raises:
-    InputError: the file cannot be read at all.
-  """
-  table = _Table(path)
-  for location, record in table.records(columns, header):
-    if isinstance(record, InputError):
-      yield record
-      continue
-    try:
-      yield Row(_texts(table.place(location), location, record, columns), None, location)
-    except InputError as error:
-      yield error
+  """As read_usable, without labels and with the blank rows before the last that is not."""
+  return read_usable(path, columns, header=header, blank=True)
 
 
 def read_cells(
@@ -305,23 +290,20 @@ def with_further_column(
   return (*columns, further) if has_further else columns
 
 
-def _texts(
-  header: str, location: str, record: dict[str, Any], columns: Sequence[str]
-) -> tuple[str, ...]:
+def _texts(location: str, record: dict[str, Any], columns: Sequence[str]) -> tuple[str, ...]:
   for column in columns:
-    _check_column(header, record, column)
     if not isinstance(record[column], str):
       shown = json.dumps(record[column])
       raise InputError(f"{location}: column {column!r} should be text, not {shown}")
   return tuple(record[column] for column in columns)
 
 
-def _check_column(header: str, record: dict[str, Any], column: str) -> None:
-  if column in record:
-    return
-  names = ", ".join(map(repr, record))
-  guess = did_you_mean(column, record)
-  raise NoColumn(f"{header}: no column {column!r}{guess} (the columns are {names})")
+def _check_columns(place: str, record: dict[str, Any], needed: Sequence[str]) -> None:
+  for column in needed:
+    if column not in record:
+      names = ", ".join(map(repr, record))
+      guess = did_you_mean(column, record)
+      raise NoColumn(f"{place}: no column {column!r}{guess} (the columns are {names})")
 
 
 def read_tfds(data_set: str, split: str, data_dir: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -404,7 +386,7 @@ def _decode(path: str, data: bytes) -> str:
   if kind := describe_binary(data):
     raise InputError(f"{path}: {kind}")
   try:
-    return data.decode("utf-8-sig")
+    return with_line_feeds(data.decode("utf-8-sig"))
   except UnicodeDecodeError as error:
     line = data[: error.start].count(b"\n") + 1
     raise InputError(
@@ -470,7 +452,9 @@ class _Table:
       return _with_header(self.path, self.cells(), self.kind, {*columns, label})
     if self.kind.format == PARQUET:
       return ((f"{self.path}:{n}", row) for n, row in enumerate(typed_rows(self.path), 1))
-    return _json_records(self.path, self._text, self.kind.format == JSON_ARRAY)
+    is_array = self.kind.format == JSON_ARRAY
+    lines = [(1, self._text)] if is_array else _numbered(self._text)
+    return map(_as_record, json_values(lines, self.path, is_array))
 
   def cells(self, kind: FileKind | None = None) -> Iterator[tuple[int, list[str]]]:
     """Yields (first line, cells) of every row but the blank ones at the end."""
@@ -524,27 +508,19 @@ def _has_text(cells: Sequence[str]) -> bool:
   return any(cell.strip() for cell in cells)
 
 
-def _json_records(path: str, text: str, is_array: bool) -> Iterator[tuple[str, _Record]]:
-  """The objects, with the numbers of their lines or, in an array, their own."""
-  for number, line in [(1, text)] if is_array else _numbered(text):
-    location = f"{path}:{number}"
-    try:
-      record: Any = parse_json(line) if line.strip() else BlankRow(f"{location}: empty row")
-    except ValueError as error:
-      yield location, InputError(f"{location}: not JSON: {error}")
-      continue
-    for count, element in enumerate(record, 1) if is_array else [(number, record)]:
-      location = f"{path}:{count}"
-      if not isinstance(element, dict | InputError):
-        element = InputError(f"{location}: should be one JSON object per line")
-      yield location, element
+def _as_record(located: tuple[str, Any]) -> tuple[str, _Record]:
+  location, value = located
+  if not isinstance(value, dict | InputError):
+    value = InputError(f"{location}: should be one JSON object per line")
+  return location, value
 
 
-def _label_text(value: Any) -> str:
+def _label_text(value: Any) -> str | None:
+  if value is None or value != value:  # NaN, which stands for a missing number
+    return None
+  # As others write it: pandas makes 1.0 of 1 where a cell of a column is empty.
   if isinstance(value, float) and value.is_integer():
-    value = int(
-      value
-    )  # as others write it: pandas makes 1.0 of 1 where a cell of a column is empty
+    value = int(value)
   return value if isinstance(value, str) else json.dumps(value)
 
 

@@ -123,6 +123,10 @@ def test_a_quoted_tsv_is_read_without_its_quotes(tmp_path, content, rows):
     ("a.csv.gz", gzip.compress(as_table(ROWS).encode()), ""),
     ("a.csv", as_table(ROWS, delimiter=";"), "a table with semicolons"),
     ("a.csv", as_table(ROWS, delimiter="\t"), "a table with tabs"),
+    ("a.csv", "sep=;\r\n" + as_table(ROWS, delimiter=";"), "a table with semicolons"),
+    ("a.tsv", as_table(ROWS, delimiter="\t").replace("\n", "\r"), ""),  # as on old Macs
+    ("a.csv", as_table(ROWS, delimiter=";").replace("\n", "\r"), "a table with semicolons"),
+    ("a.jsonl", JSON_LINES.replace("\n", "\r"), ""),
     ("A.TSV", as_table(ROWS, delimiter="\t"), ""),
     ("a.tsv", as_table(ROWS), "a table with commas"),
     ("a.tsv", as_table(ROWS, delimiter="\t").encode("utf-16"), ""),
@@ -162,6 +166,11 @@ def test_rows_and_documents_of_any_name(tmp_path, name, content, told):
     ("a.tsv", "text\tlabel\n\xe9".encode("latin-1"), "a.tsv:2: not UTF-8"),
     ("a.tsv", "text\tlabel".encode("utf-32"), "UTF-32"),
     ("a.tsv", b"\xff\xfea\0\0\xd8", "not UTF-16"),
+    ("a.csv", "text,label".encode("utf-16-le"), "UTF-16 without its byte-order mark"),
+    ("a.csv", "text,label".encode("utf-16-be"), "UTF-16 without its byte-order mark"),
+    ("a.jsonl", b"BZh91AY&SY", "compressed by bzip2"),
+    ("a.arrow", b"ARROW1\0\0", "an Arrow file; write it as Parquet"),
+    ("a.jsonl", '{\n"text": "a"}\n', "a.jsonl:1: not JSON: .*; should be one JSON object per line"),
   ],
 )
 @pytest.mark.filterwarnings("ignore:.* is read as ")
@@ -177,6 +186,17 @@ def test_the_reason_of_a_refusal_is_told(tmp_path, name, content, fault):
     column_names(path)
 
 
+def test_a_csv_may_have_backslashes_before_quotation_marks(tmp_path):
+  """As of Spark, or R's write.table."""
+  rows = [('He said "no", ok', "x"), ("C:\\new", "y")]
+  path = written(tmp_path / "a.csv", 'text,label\n"He said \\"no\\", ok",x\n"C:\\new",y\n')
+  with pytest.warns(UserWarning, match=r"a\.csv: is read as a table with commas .* backslashes"):
+    assert usable(path) == rows
+  assert [tuple(cells) for _, cells in table_rows(path)][1:] == rows
+  folder = as_table([("C:\\", "x"), ('a\\"b', "y")], quoting=csv.QUOTE_ALL)
+  assert usable(written(tmp_path / "b.csv", folder)) == [("C:\\", "x"), ('a\\"b', "y")]
+
+
 def test_texts_with_marks_have_no_header(tmp_path):
   """One text a line is no table, whatever is in it."""
   path = written(tmp_path / "a.tsv", '"Yes, sir"\n"No, sir"\n')
@@ -185,8 +205,8 @@ def test_texts_with_marks_have_no_header(tmp_path):
     {"text": '"Yes, sir"'},
     {"text": '"No, sir"'},
   ]
-  prose = written(tmp_path / "a.txt", "{ begins a block.\n[1] is a note; so is [2]\n")
-  assert list(documents(prose)) == ["{ begins a block.\n[1] is a note; so is [2]"]
+  for text in ("{ begins a block.\n[1] is a note; so is [2]", '{"id": 1}\nis an object.'):
+    assert list(documents(written(tmp_path / "a.txt", text))) == [text]
 
 
 def test_what_is_no_unicode_is_written(tmp_path):

@@ -42,9 +42,14 @@ def test_csv_cells_may_hold_documents(tmp_path):
 def test_jsonl_labels_may_be_numbers_and_truth_values(tmp_path):
   path = write(
     tmp_path / "a.jsonl",
-    '{"text": "a\\nb", "label": 1}\n{"label": true, "text": "c", "more": []}\n',
+    '{"text": "a\\nb", "label": 1}\n{"label": true, "text": "c", "more": []}\n'
+    '{"text": "d", "label": NaN}\n',  # pandas' missing number
   )
-  assert read(path) == [Row(("a\nb",), "1", f"{path}:1"), Row(("c",), "true", f"{path}:2")]
+  assert [(*row.texts, row.label, row.location) for row in read(path)] == [
+    ("a\nb", "1", f"{path}:1"),
+    ("c", "true", f"{path}:2"),
+    ("d", None, f"{path}:3"),
+  ]
 
 
 @pytest.mark.parametrize("content", ["b\ttext\n7\thello\n", '{"text": "hello", "b": "7"}\n'])

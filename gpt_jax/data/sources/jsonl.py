@@ -3,10 +3,16 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from gpt_jax.data.file_kinds import JSON_ARRAY, JSON_LINES, file_kind, kind_by_name
+from gpt_jax.data.file_kinds import (
+  JSON_ARRAY,
+  JSON_LINES,
+  BlankRow,
+  file_kind,
+  json_values,
+  kind_by_name,
+)
 from gpt_jax.data.sources.utf8 import MAX_LINE, decode, lines, open_bytes
 from gpt_jax.errors import InputError
-from gpt_jax.files import parse_json
 
 FORMATS = (JSON_LINES, JSON_ARRAY)
 USAGE = "JSON lines (.jsonl, .ndjson, .json)"
@@ -41,16 +47,12 @@ def values(name: str) -> Iterator[tuple[str, Any]]:
       raise InputError(
         f"{name}: a JSON array of over {MAX_ARRAY:,} bytes; write an object per line"
       )
-    for number, line in [(1, decode(content, name, 0))] if is_array else lines(file, name):
-      where = f"{name}:{number}"
-      try:
-        row: Any = parse_json(line) if line.strip() else None
-      except ValueError as error:
-        raise InputError(f"{where}: not JSON ({error}); each line should be one object") from error
-      if is_array:
-        yield from ((f"{name}: row {count}", element) for count, element in enumerate(row, 1))
-      elif line.strip():
-        yield where, row
+    all_lines = [(1, decode(content, name, 0))] if is_array else lines(file, name)
+    for where, value in json_values(all_lines, name, is_array):
+      if isinstance(value, InputError) and not isinstance(value, BlankRow):
+        raise value
+      if not isinstance(value, BlankRow):
+        yield where, value
 
 
 def _field(row: Any, field: str, where: str) -> str:

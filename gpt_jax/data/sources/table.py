@@ -20,6 +20,8 @@ def reads(name: str) -> bool:
 def documents(name: str, field: str) -> Iterator[Iterable[str]]:
   rows = table_rows(name)
   _, header = next(rows, (1, []))
+  if not header:
+    raise InputError(f"{name}: empty; the first line should name the columns")
   columns = [field] if field in header else field.split(",")
   for column in columns:
     if header.count(column) != 1:

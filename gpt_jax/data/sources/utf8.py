@@ -56,8 +56,17 @@ def lines(file: io.BufferedIOBase, path: str) -> Iterator[tuple[int, str]]:
       raise InputError(
         f"{path}:{number}: the line has more than {MAX_LINE:,} bytes, the limit; split it"
       )
-    yield number, decode(line, path, offset)
+    text = decode(line, path, offset)
+    if number == 1 and not text.endswith("\n"):  # the whole file
+      yield from enumerate(io.StringIO(with_line_feeds(text)), 1)
+      return
+    yield number, text
     number, offset = number + 1, offset + len(line)
+
+
+def with_line_feeds(text: str) -> str:
+  """The text of a file, whose lines may end in carriage returns alone, as on old Macs."""
+  return text if "\n" in text else text.replace("\r", "\n")
 
 
 def without_compression(path: str) -> str:
@@ -163,5 +172,11 @@ def describe_binary(head: bytes) -> str:
     b"\x1f\x8b": "compressed; decompress it first",
     b"(\xb5/\xfd": "compressed by zstd; decompress it, or name it .txt.zst or .jsonl.zst",
     b"%PDF": "a PDF; convert it to text",
+    b"BZh9": "compressed by bzip2; decompress it first",
+    b"\xfd7zXZ": "compressed by xz; decompress it first",
+    b"ARROW1": "an Arrow file; write it as Parquet or JSON lines",
+    b"\xff\xff\xff\xff": "an Arrow stream; write it as Parquet or JSON lines",
   }
-  return next((kind for magic, kind in known.items() if head.startswith(magic)), "")
+  other = "binary, or UTF-16 without its byte-order mark; convert it to UTF-8"
+  default = other if b"\0" in head[:4] else ""
+  return next((kind for magic, kind in known.items() if head.startswith(magic)), default)

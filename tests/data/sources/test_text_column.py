@@ -63,7 +63,7 @@ def test_a_pair_has_two_texts_and_a_name_may_have_a_comma(tmp_path):
     ("text,id\nfine,1\nbroken\n", ":3: 1 column, but the header names 2"),
     ('text,id\nfine,1\n"open,2\n', ":3: not CSV with commas"),
     ("text,text\na,b\n", ": more than one column 'text'"),
-    ("", r": no column 'text' \(its columns: \)"),
+    ("", ": empty; the first line should name the columns"),
   ],
 )
 def test_bad_tables(tmp_path, content, fault):
