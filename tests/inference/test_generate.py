@@ -104,7 +104,8 @@ def test_a_model_in_bfloat16(make_run):
 def test_top_k_of_one_is_greedy(trained):
   greedy = sample(*trained, PROMPTS, SEEDS, 10, temperature=0.0)
   assert sample(*trained, PROMPTS, SEEDS, 10, top_k=1) == greedy
-  assert sample(*trained, PROMPTS, SEEDS, 10, top_p=1e-6) == greedy
+  for top_p in (1e-6, 1e-300):  # the second is 0 in float32
+    assert sample(*trained, PROMPTS, SEEDS, 10, top_p=top_p) == greedy
 
 
 @pytest.fixture(scope="module")
