@@ -9,8 +9,9 @@ from typing import Any, cast
 from jax.sharding import Mesh
 
 from gpt_jax.checkpoints.run_folder import checksum, resume_choices, resume_microbatches
-from gpt_jax.checkpoints.saved import keep_base
+from gpt_jax.checkpoints.saved import keep_base, own_base
 from gpt_jax.errors import InputError
+from gpt_jax.files import absolute
 from gpt_jax.models.adapter import AdaptedModel
 from gpt_jax.models.loss import Loss, model_loss
 from gpt_jax.models.model import Model, parameter_shapes
@@ -106,7 +107,11 @@ def run(
   folders = seed_folders(workdir, config.train.seed, seeds)
   config = resume_choices(config, folders.values())
   # First what may fail on the user's input, then what compiles.
-  start = load_start(config, pretrained, tokenizer)
+  if config.adapter is None:
+    start = load_start(config, pretrained, tokenizer)
+  else:
+    noted, place = own_base(pretrained, folders.values())
+    start = dataclasses.replace(load_start(config, place, tokenizer), checkpoint=absolute(noted))
   config, task, data = load_task(config, data_dir, start)
   recipe = finetune_recipe(config, task, data["train"], start)
   recipe = with_evaluation(recipe, task, data, start, data_dir, pauses)
