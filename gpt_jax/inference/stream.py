@@ -96,18 +96,13 @@ class Text:
     return [token.id for token in self.added]
 
   @property
-  def ended(self) -> bool:
-    """Whether the model has ended the text, by its last token, which is no part of it."""
-    return bool(self.added and self.added[-1].id == self.end)
-
-  @property
   def missing(self) -> int:
     """Tokens to add."""
     return self.sampling.max_tokens - len(self.added)
 
   @property
   def done(self) -> bool:
-    return self.missing <= 0 or self.ended
+    return self.missing <= 0 or bool(self.added and self.added[-1].id == self.end)
 
   @property
   def last(self) -> int:
