@@ -134,6 +134,8 @@ def test_a_fine_tuned_model_is_still_a_language_model(tmp_path, make_run, tiny_t
     ({"top_p": 1.5}, "top_p=1.5: must be above 0 and at most 1"),
     ({"top_p": 0.0}, "top_p=0.0"),
     ({"top_k": -1}, "top_k=-1"),
+    ({"top_k": 2**31}, "top_k=2147483648: must be at least 0, below 2"),
+    ({"temperature": 1e300}, "temperature=1e.300: must be at least 0, at most 1,000,000"),
     ({"max_tokens": 0}, "max_tokens=0"),
     ({"seed": -1}, "seed=-1"),
     ({"prompts": []}, "no prompt"),
