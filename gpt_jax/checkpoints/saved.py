@@ -169,7 +169,7 @@ def own_base(checkpoint: str, workdirs: Iterable[str]) -> tuple[str, str]:
       noted = meta["adapter"]["base"]["checkpoint"]
       run = os.path.dirname(os.path.dirname(noted))
       if absolute(checkpoint).removesuffix("/best") in (noted, run):
-        place = next(filter(exists, (noted, os.path.join(workdir, _KEPT))), checkpoint)
+        place = next(filter(exists, (noted, os.path.join(workdir, _KEPT))), noted)
         log(f"{workdir}: an adapter of {place}")
         return noted, place
   return checkpoint, checkpoint

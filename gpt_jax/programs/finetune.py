@@ -11,7 +11,6 @@ from jax.sharding import Mesh
 from gpt_jax.checkpoints.run_folder import checksum, resume_choices, resume_microbatches
 from gpt_jax.checkpoints.saved import keep_base, own_base
 from gpt_jax.errors import InputError
-from gpt_jax.files import absolute
 from gpt_jax.models.adapter import AdaptedModel
 from gpt_jax.models.loss import Loss, model_loss
 from gpt_jax.models.model import Model, parameter_shapes
@@ -105,14 +104,13 @@ def run(
     options = {"tokenizer": tokenizer, "trackers": trackers, "profile": profile, "on_end": on_end}
     return cross_validate(config, data_dir, pretrained, workdir, folds, **options)
   folders = seed_folders(workdir, config.train.seed, seeds)
+  noted, pretrained = own_base(pretrained, folders.values())
   config = resume_choices(config, folders.values())
   # First what may fail on the user's input, then what compiles.
-  if config.adapter is None:
-    start = load_start(config, pretrained, tokenizer)
-  else:
-    noted, place = own_base(pretrained, folders.values())
-    start = dataclasses.replace(load_start(config, place, tokenizer), checkpoint=absolute(noted))
+  start = load_start(config, pretrained, tokenizer)
   config, task, data = load_task(config, data_dir, start)
+  if noted != pretrained:  # it is kept in the run's folder
+    start = dataclasses.replace(start, checkpoint=noted)
   recipe = finetune_recipe(config, task, data["train"], start)
   recipe = with_evaluation(recipe, task, data, start, data_dir, pauses)
   all_seeds = Run(recipe, folders.values())  # the seeds share one compiled step
