@@ -5,10 +5,11 @@ import dataclasses
 import functools
 import os
 import shutil
+from collections.abc import Iterable
 from typing import Any
 
 from gpt_jax.checkpoints.formats import detect_format, find_format
-from gpt_jax.checkpoints.restore import restore_params
+from gpt_jax.checkpoints.restore import restore_params, saved_meta, saved_steps
 from gpt_jax.checkpoints.run_folder import checksum
 from gpt_jax.config import from_json
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
@@ -93,7 +94,8 @@ def read_model(
     folder = _find_workdir(path)
     tokenizer = load_tokenizer(os.path.join(folder, "tokenizer"))
   if "adapter" in meta:
-    params = _beside_base(params, meta, folder, base)
+    is_kept = os.path.basename(absolute(path)) == _KEPT  # of an adapter, and an adapter itself
+    params = _beside_base(params, meta, path if is_kept else folder, base)
     if merges:
       params = merged(params, read_json(meta["adapter"]["config"], path))
       meta = {name: value for name, value in meta.items() if name != "adapter"}
@@ -146,11 +148,31 @@ def keep_base(workdir: str, checkpoint: str) -> None:
     refuse_url(workdir)
     with atomic_folder(kept) as partial:
       shutil.copytree(checkpoint, partial, copy_function=os.link, dirs_exist_ok=True)
+      if exists(of_base := os.path.join(os.path.dirname(parent), _KEPT)):  # an adapter, too
+        shutil.copytree(of_base, os.path.join(partial, _KEPT), copy_function=os.link)
   except (InputError, OSError):
     log(
       f"warning: the adapter needs {checkpoint}, which its run removes if it trains on; copy it, "
       f"and if it is gone, link the copy as {os.path.join(workdir, BASE)}"
     )
+
+
+def own_base(checkpoint: str, workdirs: Iterable[str]) -> tuple[str, str]:
+  """The step of a run that an adapter in one of these folders is of: its path, and where it is.
+
+  Both are `checkpoint` if it is not that run: a base may train on, and remove the step, before the
+  run of its adapter resumes.
+  """
+  for workdir in workdirs:
+    with contextlib.suppress(InputError, KeyError):
+      meta = saved_meta(workdir, saved_steps(workdir)[-1])
+      noted = meta["adapter"]["base"]["checkpoint"]
+      run = os.path.dirname(os.path.dirname(noted))
+      if absolute(checkpoint).removesuffix("/best") in (noted, run):
+        place = next(filter(exists, (noted, os.path.join(workdir, _KEPT))), noted)
+        log(f"{workdir}: an adapter of {place}")
+        return noted, place
+  return checkpoint, checkpoint
 
 
 def _is_export(folder: str) -> bool:
@@ -171,7 +193,7 @@ def read_json(tree: Any, path: str) -> Any:
 def _find_workdir(path: str) -> str:
   """The run folder of a checkpoint."""
   folder = absolute(path)
-  for _ in range(3):  # <workdir>/checkpoints/<step> is the deepest path
+  for _ in range(3 + folder.count(_KEPT)):  # <workdir>/checkpoints/<step>, or its base's base
     if exists(os.path.join(folder, "config.json")):
       return folder
     folder = os.path.dirname(folder)

@@ -123,8 +123,8 @@ def check_search(beams: int, length_penalty: float) -> None:
   """Raises InputError for settings that are out of range."""
   if not 1 <= beams <= _MAX_BEAMS:
     raise InputError(f"beams={beams}: must be from 1 to {_MAX_BEAMS}")
-  if not abs(length_penalty) < float("inf"):
-    raise InputError(f"length_penalty={length_penalty}: must be a number")
+  if not abs(length_penalty) <= 10:
+    raise InputError(f"length_penalty={length_penalty}: must be from -10 to 10")
 
 
 def _best(hypotheses: list[Hypothesis], count: int) -> list[Hypothesis]:

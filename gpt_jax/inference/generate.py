@@ -146,7 +146,7 @@ def _begin(
   Raises:
     InputError: no prompt, or a value that is not allowed.
   """
-  _check(prompts, settings, num_samples)
+  _check(prompts, settings.seed, num_samples)
   answers, tokenizer = loaded.is_text_to_text, loaded.tokenizer
   texts: list[Text] = []
   if answers:
@@ -203,14 +203,9 @@ class Writer:
     return new
 
 
-def _check(prompts: Sequence[str], settings: Sampling, num_samples: int) -> None:
-  s = settings
+def _check(prompts: Sequence[str], seed: int, num_samples: int) -> None:
   for name, value, allowed, wanted in (
-    ("max_tokens", s.max_tokens, s.max_tokens >= 1, "at least 1"),
-    ("temperature", s.temperature, 0 <= s.temperature < float("inf"), "at least 0"),
-    ("top_k", s.top_k, s.top_k >= 0, "at least 0"),
-    ("top_p", s.top_p, 0 < s.top_p <= 1, "above 0 and at most 1"),
-    ("seed", s.seed, 0 <= s.seed < 2**31, "from 0 to 2^31 - 1"),
+    ("seed", seed, 0 <= seed < 2**31, "from 0 to 2^31 - 1"),
     ("num_samples", num_samples, num_samples >= 1, "at least 1"),
   ):
     if not allowed:

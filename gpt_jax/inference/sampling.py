@@ -100,7 +100,8 @@ def keep_likely(
     # The nucleus is of the distribution after temperature and top_k.
     weights = jnp.exp(scaled - scaled.max(-1, keepdims=True))
     weights = jnp.where(at_least(threshold), weights, 0)
-    wanted = top_p * weights.sum(-1)
+    # The likeliest token, whose weight is 1, is kept however small top_p is.
+    wanted = jnp.maximum(top_p * weights.sum(-1), 1)
     return _largest(lambda t: jnp.where(at_least(t), weights, 0).sum(-1), wanted)
 
   # Rounding must not cut a row that asks for all.

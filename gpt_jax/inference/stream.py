@@ -38,6 +38,9 @@ class Sampling:
     top_p: sample among the fewest tokens whose probabilities add up to this.
     seed: decides the draws of this text, whatever the other texts are.
     ignore_eos: go on behind the token that ends a text, as if it were like others.
+
+  Raises:
+    InputError: a value that is not allowed.
   """
 
   max_tokens: int = 100
@@ -46,6 +49,16 @@ class Sampling:
   top_p: float = 1.0
   seed: int = 0
   ignore_eos: bool = False
+
+  def __post_init__(self) -> None:
+    for name, allowed, wanted in (
+      ("max_tokens", self.max_tokens >= 1, "at least 1"),
+      ("temperature", 0 <= self.temperature <= 1e6, "at least 0, at most 1,000,000"),
+      ("top_k", 0 <= self.top_k < 2**31, "at least 0, below 2^31"),
+      ("top_p", 0 < self.top_p <= 1, "above 0 and at most 1"),
+    ):
+      if not allowed:
+        raise InputError(f"{name}={getattr(self, name)}: must be {wanted}")
 
 
 class Token(NamedTuple):
@@ -96,18 +109,13 @@ class Text:
     return [token.id for token in self.added]
 
   @property
-  def ended(self) -> bool:
-    """Whether the model has ended the text, by its last token, which is no part of it."""
-    return bool(self.added and self.added[-1].id == self.end)
-
-  @property
   def missing(self) -> int:
     """Tokens to add."""
     return self.sampling.max_tokens - len(self.added)
 
   @property
   def done(self) -> bool:
-    return self.missing <= 0 or self.ended
+    return self.missing <= 0 or bool(self.added and self.added[-1].id == self.end)
 
   @property
   def last(self) -> int:

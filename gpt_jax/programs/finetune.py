@@ -9,7 +9,7 @@ from typing import Any, cast
 from jax.sharding import Mesh
 
 from gpt_jax.checkpoints.run_folder import checksum, resume_choices, resume_microbatches
-from gpt_jax.checkpoints.saved import keep_base
+from gpt_jax.checkpoints.saved import keep_base, own_base
 from gpt_jax.errors import InputError
 from gpt_jax.models.loss import Loss, model_loss
 from gpt_jax.models.model import parameter_shapes
@@ -103,10 +103,13 @@ def run(
     )
     return cross_validate(config, data_dir, pretrained, workdir, folds, run_fold)
   folders = seed_folders(workdir, config.train.seed, seeds)
+  noted, pretrained = own_base(pretrained, folders.values())
   config = resume_choices(config, folders.values())
   # First what may fail on the user's input, then what compiles.
   start = load_start(config, pretrained, tokenizer, set_fields)
   config, task, data = load_task(config, data_dir, start)
+  if noted != pretrained:  # it is kept in the run's folder
+    start = dataclasses.replace(start, checkpoint=noted)
   recipe = finetune_recipe(config, task, data["train"], start)
   recipe = with_evaluation(recipe, task, data, start, data_dir, pauses)
   all_seeds = Run(recipe, folders.values())  # the seeds share one compiled step

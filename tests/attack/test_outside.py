@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 from small_runs import FINETUNE, PRETRAIN
+from test_kills_of_systems import TRANSLATOR
 
 from gpt_jax.config import to_json
+from gpt_jax.models.model import ModelConfig
 from gpt_jax.programs.config_files import override_all
+from gpt_jax.tasks.pairs import PairsTask
 
 pytestmark = [pytest.mark.attack, pytest.mark.slow]
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
@@ -28,20 +31,21 @@ metric_list: [{metric: acc}]
 """
 WORDS = "the cat sat on the mat and the dog ran to the old red barn by the sea. "
 LOCAL = ("127.0.0.1", "::1", "localhost")
-# They need official files, packages of the network, or minutes; they call what the others call.
-LEFT_OUT = {"backtranslate", "compare", "glue", "quickstart", "reproduce", "zero_shot"}
+LEFT_OUT = {"quickstart"}  # it takes minutes, and calls what the others call
 
 
-def commands(finetuned, prepared, release):
-  """Every program at its smallest, in a folder with text.txt, tickets.csv, tiny.py and table.py."""
+def commands(finetuned, prepared, release, cola, translator):
+  """Every program at its smallest, in the folder `given`; cola, translator: models of tasks."""
   classifier = f"--checkpoint={finetuned.workdir}/seed_0"
-  language = f"--checkpoint={finetuned.pretrained}"
+  lm = finetuned.pretrained
+  language = f"--checkpoint={lm}"
   data, data_prepared = f"--data={finetuned.data_dir}", f"--data={prepared}"
   with socket.create_server(("127.0.0.1", 0)) as server:
     port = server.getsockname()[1]
   sizes = ("--config.trunk.layers=1", "--config.trunk.width=16", "--config.trunk.heads=2")
   return [
     ("prepare", "--source=text.txt", "--vocab_size=290", "--valid_share=0.1", "--out=data"),
+    ("prepare", "--source=text.txt", f"--extend={lm}", "--add_tokens=1", "--out=extended"),
     ("pretrain", "--config=tiny.py", data_prepared, "--workdir=lm"),
     ("finetune", "--config=table.py", data, language, "--workdir=labels"),
     ("evaluate", "--checkpoint=lm", data_prepared),
@@ -72,6 +76,19 @@ def commands(finetuned, prepared, release):
     ),
     ("benchmark", "--config=tiny.py", "--only=data", "--out=numbers.json"),
     ("harness", language, "--tasks=choose", "--include_path=."),
+    (
+      "backtranslate",
+      f"--checkpoint={translator}",
+      "--input=text.txt",
+      "--temperature=1",
+      "--ratio=99",
+      "--out=pairs.tsv",
+    ),
+    ("compare", "--budget=tiny", f"--corpus={prepared}", "--objectives=none", "--workdir=compared"),
+    ("glue", f"--checkpoint={cola}", "--data=.", "--out=submission.zip"),
+    ("glue", "--check=submission.zip"),
+    ("reproduce", "--table=4", "--tasks=cola", language, "--data=.", "--workdir=tables"),
+    ("zero_shot", "--tasks=cola", language, "--data=.", "--out=scores.json"),
     ("serve", language, f"--port={port}"),
   ]
 
@@ -79,7 +96,7 @@ def commands(finetuned, prepared, release):
 @pytest.fixture
 def watched(tmp_path):
   """watched(commands): runs them in tmp_path/given; what they wrote and reached, by command."""
-  for name in ("given", "home/.cache", "temporary"):
+  for name in ("home/.cache", "temporary"):
     (tmp_path / name).mkdir(parents=True)
   (tmp_path / "log").touch()
   environment = {name: os.environ[name] for name in os.environ if not name.startswith("XDG_")}
@@ -119,11 +136,16 @@ def test_no_program_is_forgotten(finetuned, prepared, release):
   programs = {
     path.stem for path in (ROOT / "launch").glob("*.py") if "command_line.run(" in path.read_text()
   }
-  assert programs == LEFT_OUT | {name for name, *_ in commands(finetuned, prepared, release)}
+  assert programs == LEFT_OUT | {
+    name for name, *_ in commands(finetuned, prepared, release, "", "")
+  }
 
 
-def test_nothing_is_reached_or_written_outside(watched, finetuned, prepared, release, tmp_path):
+@pytest.fixture
+def given(finetuned, tmp_path):
+  """The folder in which the commands are given, with what they read."""
   given = tmp_path / "given"
+  given.mkdir()
   (given / "text.txt").write_text(f"{WORDS * 3}\n\n\n" * 40)
   rows = [f"{animal} {n},{animal}s" for animal in ("cat", "dog") for n in range(60)]
   (given / "tickets.csv").write_text("\n".join(["text,team", *rows]) + "\n")
@@ -133,6 +155,24 @@ def test_nothing_is_reached_or_written_outside(watched, finetuned, prepared, rel
   (given / "rows.jsonl").write_text('{"text": "the cat"}\n')
   (given / "tiny.py").write_text(PRETRAIN)
   (given / "table.py").write_text(FINETUNE.format(str(given / "config.json")))
+  (given / "glue/CoLA").mkdir(parents=True)
+  rows = (f"{n}\tthe cat sat\n" for n in range(1063))
+  (given / "glue/CoLA/test.tsv").write_text("index\tsentence\n" + "".join(rows))
+  for split in ("train", "dev"):
+    rows = (f"x\t{n % 2}\t\tthe {('cat', 'dog')[n % 2]} ran\n" for n in range(32))
+    (given / f"glue/CoLA/{split}.tsv").write_text("".join(rows))
+  return given
+
+
+def test_nothing_is_reached_or_written_outside(
+  watched, given, finetuned, prepared, release, model_of, make_run, tiny_tokenizer, tmp_path
+):
+  tokenizer = tiny_tokenizer.with_special("pad", "sep")
+  spec = ModelConfig(TRANSLATOR.with_vocabulary(tokenizer))
+  meta = {"task": to_json(PairsTask()), "sequence_format": {"type": "text_to_text"}}
+  meta["trained_special"] = ["pad", "sep"]
+  translator = make_run(tmp_path / "translator", spec, tokenizer=tokenizer, **meta)
+  calls = commands(finetuned, prepared, release, model_of("cola"), translator)
   places = tuple(
     str(path)
     for path in (
@@ -147,7 +187,7 @@ def test_nothing_is_reached_or_written_outside(watched, finetuned, prepared, rel
     )
   )
   faults, command = [], "the first"
-  for line in watched(commands(finetuned, prepared, release)):
+  for line in watched(calls):
     if line.startswith("== "):
       command = line[3:]
     elif line.startswith("write "):

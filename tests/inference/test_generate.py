@@ -104,7 +104,8 @@ def test_a_model_in_bfloat16(make_run):
 def test_top_k_of_one_is_greedy(trained):
   greedy = sample(*trained, PROMPTS, SEEDS, 10, temperature=0.0)
   assert sample(*trained, PROMPTS, SEEDS, 10, top_k=1) == greedy
-  assert sample(*trained, PROMPTS, SEEDS, 10, top_p=1e-6) == greedy
+  for top_p in (1e-6, 1e-300):  # the second is 0 in float32
+    assert sample(*trained, PROMPTS, SEEDS, 10, top_p=top_p) == greedy
 
 
 @pytest.fixture(scope="module")
@@ -133,6 +134,8 @@ def test_a_fine_tuned_model_is_still_a_language_model(tmp_path, make_run, tiny_t
     ({"top_p": 1.5}, "top_p=1.5: must be above 0 and at most 1"),
     ({"top_p": 0.0}, "top_p=0.0"),
     ({"top_k": -1}, "top_k=-1"),
+    ({"top_k": 2**31}, "top_k=2147483648: must be at least 0, below 2"),
+    ({"temperature": 1e300}, "temperature=1e.300: must be at least 0, at most 1,000,000"),
     ({"max_tokens": 0}, "max_tokens=0"),
     ({"seed": -1}, "seed=-1"),
     ({"prompts": []}, "no prompt"),
@@ -140,6 +143,7 @@ def test_a_fine_tuned_model_is_still_a_language_model(tmp_path, make_run, tiny_t
     ({"beams": 0}, "beams=0: must be from 1 to 256"),
     ({"beams": 2, "top_k": 3}, "--beams=2: a search takes the most likely text"),
     ({"beams": 2, "length_penalty": float("nan")}, "length_penalty=nan"),
+    ({"beams": 2, "length_penalty": -1e308}, "length_penalty=-1e.308: must be from -10 to 10"),
     ({"beams": 2, "max_tokens": 16}, "context of 16"),
     ({"draft": "model"}, "draft=model: must be one of none, ngram"),
     ({"beams": 2, "draft": "ngram"}, "--beams=2: .* leave out top_k, top_p, num_samples and draft"),

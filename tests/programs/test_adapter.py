@@ -113,6 +113,37 @@ def test_an_adapter_outlives_the_step_that_it_is_of(base, tmp_path):
   assert kept.identity == load_model(f"{base}/checkpoints/7").identity
 
 
+@pytest.mark.e2e
+def test_a_run_resumes_whose_base_has_trained_on(base, animals, tmp_path):
+  own = tmp_path / "base"
+  shutil.copytree(base, own)
+  config = dataclasses.replace(CONFIG, train=TrainConfig(epochs=2, log_every=8))
+  workdir = str(tmp_path / "adapter")
+  finetune.run(config, animals, str(own), workdir, pauses=lambda step: step == 8)
+  shutil.rmtree(own / "checkpoints/7")  # the other is as good as a newer one
+  for given in (str(own), f"{own}/checkpoints/7"):
+    (result,) = finetune.run(config, animals, given, workdir)
+    assert result["steps"] == 16
+    _, meta, step = restore_params(workdir)
+    assert (meta["adapter"]["base"]["checkpoint"], step) == (f"{own}/checkpoints/7", 16)
+  with pytest.raises(InputError, match="data pretrained: step 7, .* != step 6"):
+    finetune.run(config, animals, f"{own}/checkpoints/6", workdir)
+
+
+@pytest.mark.e2e
+def test_an_adapter_of_an_adapter(run, base, animals, tmp_path):
+  """Its base is an adapter, with a base of its own, which both outlive."""
+  first, second = shutil.copytree(run[0], tmp_path / "first"), str(tmp_path / "second")
+  config = dataclasses.replace(CONFIG, train=TrainConfig(epochs=1))
+  (result,) = finetune.run(config, animals, str(first), second)
+  shutil.rmtree(first)
+  os.rename(base, f"{base}_moved")
+  try:
+    assert evaluate.run(f"{second}/best", animals)["accuracy"] == result["best"]["dev_accuracy"]
+  finally:
+    os.rename(f"{base}_moved", base)
+
+
 def test_a_step_that_cannot_be_kept_is_named(base, tmp_path, monkeypatch, capsys):
   def refuse(*_, **__):
     raise OSError("another file system")

@@ -7,22 +7,12 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from gpt_jax import files
 from gpt_jax.errors import InputError
-from gpt_jax.files import (
-  atomic_file,
-  exists,
-  list_folder,
-  open_regular,
-  read_json,
-  verified,
-  with_checksum,
-  write_json,
-)
 from gpt_jax.packages import require
 
 ROWS = "index.json"
@@ -121,15 +111,15 @@ def read_index(folder: str) -> Index | None:
     InputError: a damaged one, or something else.
   """
   path = os.path.join(folder, ROWS)
+  other = f"--index={folder}: is something else than an index; use a new folder"
   try:
-    if not exists(path):
-      if exists(folder) and not all(map(_UNFINISHED.fullmatch, list_folder(folder))):
-        raise InputError(f"--index={folder}: is something else than an index; use a new folder")
-      return None
-    return _read(folder, read_json(path, _LIMIT))
+    if files.exists(path):
+      return _read(folder)
+    if files.exists(folder) and not all(map(_UNFINISHED.fullmatch, files.list_folder(folder))):
+      raise InputError(other)
+    return None
   except NotADirectoryError as error:
-    message = f"--index={folder}: is something else than an index; use a new folder"
-    raise InputError(message) from error
+    raise InputError(other) from error
   except PermissionError as error:
     raise InputError(f"--index={folder}: cannot be read ({error.strerror})") from error
   except InputError:
@@ -140,10 +130,14 @@ def read_index(folder: str) -> Index | None:
     ) from error
 
 
-def _read(folder: str, tree: Any) -> Index:
-  """The index that index.json names. Raises OSError or ValueError."""
+def _read(folder: str, gone: str = "") -> Index:
+  """The index that index.json names. Raises OSError or ValueError.
+
+  gone: vectors that it named before, and that are not there.
+  """
+  tree = files.read_json(os.path.join(folder, ROWS), _LIMIT)
   if isinstance(tree, dict) and "checksum" in tree:  # earlier versions wrote none
-    tree = verified(tree)
+    tree = files.verified(tree)
   if not isinstance(tree, dict) or tree.keys() != {"model", "vectors", "places", "texts"}:
     raise ValueError("should have model, vectors, places and texts")
   for name in ("places", "texts"):
@@ -155,11 +149,9 @@ def _read(folder: str, tree: Any) -> Index:
   try:
     vectors = _read_vectors(os.path.join(folder, name))
   except FileNotFoundError:
-    # An update removes the old vectors once index.json names others.
-    again = read_json(os.path.join(folder, ROWS), _LIMIT)
-    if not isinstance(again, dict) or again.get("vectors") == name:
+    if name == gone:
       raise
-    return _read(folder, again)
+    return _read(folder, name)  # an update removes the old vectors once index.json names others
   if not len(tree["places"]) == len(tree["texts"]) == len(vectors) or _name(vectors) != name:
     raise ValueError("damaged, its vectors are not those it was written with")
   return Index(tree["model"], tree["places"], tree["texts"], vectors)
@@ -167,7 +159,7 @@ def _read(folder: str, tree: Any) -> Index:
 
 def _read_vectors(path: str) -> np.ndarray:
   """float32 [N, D], each of length 1, or zeros. Raises OSError or ValueError."""
-  with open_regular(path) as file:
+  with files.open_regular(path) as file:
     try:
       np.lib.format.read_magic(file)
       shape, by_columns, dtype = np.lib.format.read_array_header_1_0(file)
@@ -204,11 +196,11 @@ def write_index(folder: str, index: Index) -> None:
   tree = {"model": index.model, "vectors": name, "places": index.places, "texts": index.texts}
   try:
     with _locked(folder):
-      with atomic_file(os.path.join(folder, name), "wb") as file:
+      with files.atomic_file(os.path.join(folder, name), "wb") as file:
         np.save(file, index.vectors)
       # Last, since it names the vectors: an index that is read has both, or is the old one.
-      write_json(os.path.join(folder, ROWS), with_checksum(tree))
-      for old in list_folder(folder):
+      files.write_json(os.path.join(folder, ROWS), files.with_checksum(tree))
+      for old in files.list_folder(folder):
         if old != name and _is_ours(os.path.join(folder, old)):
           os.remove(os.path.join(folder, old))
   except OSError as error:

@@ -29,9 +29,8 @@ from gpt_jax.parallel.processes import log
 _PART = 1024  # texts that are embedded between two lines of progress
 _NAMED = 5  # of the texts that are left out
 _SURROGATES = re.compile("[\ud800-\udfff]")
-_ESCAPED = re.compile(
-  "[\x00-\x1f\x7f\x85\u2028\u2029\ud800-\udfff]"
-)  # what ends a cell, or is no text
+# What ends a cell, or is no text.
+_ESCAPED = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029\ud800-\udfff]")
 _SHOWN = 200  # characters of a text
 
 

@@ -6,7 +6,7 @@ import secrets
 import time
 from typing import Any
 
-from gpt_jax.apps.serve.fields import Fields, Refusal
+from gpt_jax.apps.serve.fields import Fields, Refusal, check_text
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.inference.decoding import BEST
@@ -23,6 +23,7 @@ class Request:
 
   Attributes:
     prompts: token ids of each prompt.
+    characters: of each prompt, as it was given.
     samplings: of each prompt, n of them.
     stop: texts before which a completion ends.
     logprobs: how many likely tokens to report with each token; -1: not even the token's own.
@@ -31,6 +32,7 @@ class Request:
   """
 
   prompts: list[list[int]]
+  characters: list[int]
   samplings: list[list[Sampling]]
   stop: list[str]
   logprobs: int
@@ -82,24 +84,26 @@ def read_request(fields: Fields, model: Model, name: str) -> Request:
   ):
     fields.refuse_unless(field, neutral)
   # A label for OpenAI's monitoring, without effect on the texts.
-  fields.take("user")
+  check_text("" if (user := fields.take("user")) is None else user, "user", "user")
   fields.refuse_others()
   prompts = _encode(texts, model, sampling.max_tokens)
   samplings = []
   for i in range(len(prompts)):
     seeds = [(sampling.seed + i * n + j) % 2**31 for j in range(n)]
     samplings.append([dataclasses.replace(sampling, seed=seed) for seed in seeds])
-  return Request(prompts, samplings, [text for text in stop if text], logprobs, stream, usage)
+  stop, characters = [text for text in stop if text], list(map(len, texts))
+  return Request(prompts, characters, samplings, stop, logprobs, stream, usage)
 
 
 def _wants_usage(fields: Fields, stream: bool) -> bool:
   options = fields.take("stream_options")
   if options is None:
     return False
-  if not stream or not isinstance(options, dict) or not set(options) <= {"include_usage"}:
+  usage = options.get("include_usage", False) if isinstance(options, dict) else None
+  if not stream or not isinstance(usage, bool) or not set(options) <= {"include_usage"}:
     message = 'should be {"include_usage": true}, with stream'
     raise Refusal(f"stream_options: {message}", param="stream_options")
-  return options.get("include_usage") is True
+  return usage
 
 
 def _encode(texts: list[str], model: Model, max_tokens: int) -> list[list[int]]:
@@ -121,9 +125,12 @@ class Choice:
     finish: "stop" or "length" once it is complete, else None.
   """
 
-  def __init__(self, index: int, text: Text, tokenizer: Tokenizer, request: Request):
+  def __init__(
+    self, index: int, text: Text, tokenizer: Tokenizer, request: Request, characters: int
+  ):
+    """characters: of the prompt, as it was given."""
     self.index, self.source = index, text
-    self._tokenizer, self._request = tokenizer, request
+    self._tokenizer, self._request, self._begin = tokenizer, request, characters
     self._prompt = tokenizer.decode(text.prompt)
     self._sent, self._tokens_sent, self._characters_sent = "", 0, 0
     self.tokens = 0
@@ -182,7 +189,7 @@ class Choice:
     """The tokens of the text sent since the last call, with their log-probabilities.
 
     Joined they are the text: a token is what its id adds to it, which is nothing before the last
-    byte of a character. Offsets count from the beginning of the prompt.
+    byte of a character. Offsets count from the beginning of the prompt, as it was given.
     """
     if self._request.logprobs < 0:
       return None
@@ -200,8 +207,10 @@ class Choice:
       token = self.source.added[number]
       values["tokens"].append(self._sent[begin:end])
       values["token_logprobs"].append(token.log_prob)
-      values["text_offset"].append(len(self._prompt) + begin)
-      best.append(self._spelled(number, token.best[: self._request.logprobs]))
+      values["text_offset"].append(self._begin + begin)
+      # The token itself is always among them, as one more where it is not likely.
+      likely = dict(token.best[: self._request.logprobs]) | {token.id: token.log_prob}
+      best.append(self._spelled(number, likely))
       self._tokens_sent, self._characters_sent = number + 1, end
     return {**values, "top_logprobs": best if self._request.logprobs else None}
 
@@ -214,12 +223,12 @@ class Choice:
     """Characters of the first `count` tokens, without a last one that lacks bytes."""
     return max(len(self._decode(count).rstrip("\ufffd")), self._characters_sent)
 
-  def _spelled(self, number: int, best: list[tuple[int, float]]) -> dict[str, float]:
+  def _spelled(self, number: int, likely: dict[int, float]) -> dict[str, float]:
     """Likely tokens in place of token `number`, as text or, where that is none, by their piece."""
     ids = [token.id for token in self.source.added[:number]]
     before = self._tokenizer.decode([*self.source.prompt, *ids])
     spelled: dict[str, float] = {}
-    for i, log_prob in best:
+    for i, log_prob in likely.items():
       after = self._tokenizer.decode([*self.source.prompt, *ids, i])
       text = after[len(before) :] if after.startswith(before) else ""
       spelled[text if text and text not in spelled else self._tokenizer.piece(i)] = log_prob
@@ -266,7 +275,8 @@ class Response:
 
   def piece(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
     """An event of a stream."""
-    return {**self._head, "choices": choices}
+    usage = {"usage": None} if self._request.usage else {}  # the last event has it
+    return {**self._head, "choices": choices, **usage}
 
   def whole(self, choices: list[dict[str, Any]], tokens: int) -> dict[str, Any]:
     """A response, or with no choices the last event of a stream.
@@ -286,9 +296,9 @@ class Response:
 def make_choices(request: Request, tokenizer: Tokenizer) -> list[Choice]:
   """The completions of a request, in the order of OpenAI's indices."""
   choices: list[Choice] = []
-  for prompt, samplings in zip(request.prompts, request.samplings, strict=True):
-    for sampling in samplings:
+  for number, prompt in enumerate(request.prompts):
+    for sampling in request.samplings[number]:
       end = None if sampling.ignore_eos else tokenizer.end_id
       text = Text(prompt, sampling, request.logprobs >= 0, best=request.logprobs > 0, end=end)
-      choices.append(Choice(len(choices), text, tokenizer, request))
+      choices.append(Choice(len(choices), text, tokenizer, request, request.characters[number]))
   return choices

@@ -96,10 +96,11 @@ class Fields:
         known = ", ".join(sorted(self._known))
         raise Refusal(f"{name}: no such field; the fields are {known}", param=name)
 
-  def refuse_unless(self, name: str, *allowed: Any) -> None:
-    """Raises Refusal if a field that is not supported has another than these neutral values."""
+  def refuse_unless(self, name: str, neutral: Any) -> None:
+    """Raises Refusal if a field that is not supported has another than its neutral value."""
     value = self.take(name)
-    if value is not None and value not in allowed:
+    same_kind = isinstance(value, bool) == isinstance(neutral, bool)  # Python's True equals 1
+    if value is not None and not (same_kind and value == neutral):
       raise Refusal(f"{name} is not supported; leave it out", param=name)
 
   def _wrong(self, name: str, value: Any, wanted: str) -> Refusal:

@@ -185,6 +185,7 @@ def test_a_stream_is_the_same_text_in_pieces(language):
   options = {"stream": True, "stream_options": {"include_usage": True}}
   *pieces, last = events(language.post("/v1/completions", {**body, **options}))
   assert (last["choices"], last["usage"]) == ([], whole["usage"])
+  assert {json.dumps(piece["usage"]) for piece in pieces} == {"null"}
   assert len(pieces) >= 4
   for choice in whole["choices"]:
     own = [p["choices"][0] for p in pieces if p["choices"][0]["index"] == choice["index"]]
@@ -212,10 +213,23 @@ def test_log_probs_are_those_of_the_text(language):
   assert offsets[0] == len(TEXTS[0]) and offsets == sorted(offsets)  # from the prompt's beginning
 
 
+def test_log_probs_of_an_unlikely_token_and_of_a_prompt_that_decodes_otherwise(language):
+  body = {"prompt": "the  cat ", "max_tokens": 9, "temperature": 2, "seed": 1, "logprobs": 2}
+  found = language.post("/v1/completions", body).json()["choices"][0]["logprobs"]
+  assert found["text_offset"][0] == len("the  cat ")
+  for own, best in zip(found["token_logprobs"], found["top_logprobs"], strict=True):
+    assert own in best.values() and len(best) in (2, 3)
+  assert 3 in map(len, found["top_logprobs"])
+
+
 def choice_of(ids, tokenizer, prompt="the ", **fields):
-  request = Request([], [], fields.get("stop", []), fields.get("logprobs", 1), False, False)
+  request = Request([], [], [], fields.get("stop", []), fields.get("logprobs", 1), False, False)
   text = Text(tokenizer.encode(prompt).tolist(), Sampling(len(ids)), end=tokenizer.end_id)
-  return text, Choice(0, text, tokenizer, request), [Token(i, -1.0, [(i, -1.0)]) for i in ids]
+  return (
+    text,
+    Choice(0, text, tokenizer, request, len(prompt)),
+    [Token(i, -1.0, [(i, -1.0)]) for i in ids],
+  )
 
 
 @pytest.mark.parity("released")
@@ -343,6 +357,14 @@ BAD = [
   (COMPLETE, {"prompt": "a", "stream_options": {}}, 400, "stream_options: should be"),
   (COMPLETE, {"prompt": "a", "echo": True}, 400, "echo is not supported; leave it out"),
   (COMPLETE, {"prompt": "a", "best_of": 3}, 400, "best_of is not supported"),
+  (COMPLETE, {"prompt": "a", "best_of": True}, 400, "best_of is not supported"),
+  (COMPLETE, {"prompt": "a", "user": ["a"]}, 400, "user: ['a'] should be a string"),
+  (
+    COMPLETE,
+    {"prompt": "a", "stream": True, "stream_options": {"include_usage": 1}},
+    400,
+    'should be {"include_usage": true}',
+  ),
   (COMPLETE, {"prompt": "a", "maxtokens": 3}, 400, "maxtokens: no such field; the fields are be"),
   (
     COMPLETE,

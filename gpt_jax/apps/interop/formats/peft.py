@@ -20,13 +20,7 @@ HELP = "the LoRA adapter of an encoder or GPT as PEFT has it, without its base"
 CONFIG, WEIGHTS, OURS = "adapter_config.json", "adapter_model.safetensors", "gpt_jax.json"
 _PREFIX = "base_model.model."
 _ROWS = "token_adapter.trainable_tokens_delta"  # the rows themselves, of peft 0.15 or newer
-_CHANGES_BASE = (
-  "pissa",
-  "olora",
-  "corda",
-  "loftq",
-  "lora_ga",
-)  # of init_lora_weights: W changes, too
+_CHANGES_BASE = "pissa", "olora", "corda", "loftq", "lora_ga"  # init_lora_weights that change W
 _TASKS = {
   "ForSequenceClassification": "SEQ_CLS",
   "ForTokenClassification": "TOKEN_CLS",
@@ -223,8 +217,8 @@ def load(path: str) -> tuple[dict, dict, int, Tokenizer]:
   for name in ("r", "lora_alpha"):
     value = settings.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
-      shown = str(value)[:40] if type(value) is int else repr(value)
-      raise InputError(f"{path}/{CONFIG}: {name} is {shown}: should be a number above 0, below 1e9")
+      wanted = f"{repr(value)[:40]}: should be a number above 0, below 1e9"
+      raise InputError(f"{path}/{CONFIG}: {name} is {wanted}")
   link = os.path.join(path, "base")
   base = link if os.path.exists(link) else str(settings.get("base_model_name_or_path"))
   identity = meta.pop("base_identity", None)
