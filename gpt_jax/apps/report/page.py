@@ -1,6 +1,7 @@
 """Renders runs as one HTML page that needs no network: page.html filled by jinja2 (extra `report`).
 
-A value from a run's folder may be anything: autoescape is on, and nothing is marked as safe.
+A value from a run's folder may be anything: autoescape is on, and nothing is marked as safe but the
+pictures, which have no text of it.
 """
 
 import dataclasses
@@ -77,6 +78,7 @@ def environment(folder: str = "") -> Any:
     lstrip_blocks=True,
   )
   made.filters["short"] = short
+  made.globals["no_charts"] = chart.no_charts()
   return made
 
 
@@ -255,8 +257,10 @@ def _charts(run: Record) -> list[Drawn | None]:
       levels.append(Level(label, value, color))
   # The loss of a regression task is a squared error.
   unit = "" if "dev_baseline_rmse" in run.best else "nats"
-  loss = chart.draw("Loss", unit, lines, levels, may_be_log=True)
-  return [_with_refusals(run, loss), _metric_chart(run)]
+  refused = [step for step, _ in run.refused]
+  marks = Line("updates refused", refused, [0] * len(refused), 5, "points") if refused else None
+  loss = chart.draw("Loss", unit, lines, levels, marks=marks, may_be_log=True)
+  return [loss, _metric_chart(run)]
 
 
 def _traces(run: Record) -> list[Drawn | None]:
@@ -267,20 +271,6 @@ def _traces(run: Record) -> list[Drawn | None]:
       line = Line(title.lower(), *run.series(name), color=0)
       charts.append(chart.draw(title, unit, [line], may_be_log=may_be_log))
   return charts
-
-
-def _with_refusals(run: Record, drawn: Drawn | None) -> Drawn | None:
-  """The loss chart with a mark on its lower edge where updates were refused."""
-  if drawn is None or not run.refused:
-    return drawn
-  last = max(step for step, _ in [*run.points("loss"), *run.refused])
-  d = "".join(f"M{1000 * step / max(1, last):.1f} 985h0" for step, _ in run.refused)
-  look = {"style": "points", "color": 5}
-  return dataclasses.replace(
-    drawn,
-    paths=[*drawn.paths, {"d": d, **look}],
-    legend=[*drawn.legend, {"label": "updates refused", **look}],
-  )
 
 
 def _metric_chart(run: Record) -> Drawn | None:
@@ -415,14 +405,8 @@ def _reliability(calibration: dict[str, Any]) -> Drawn | None:
     Line("perfectly calibrated", [0, 100], [0, 100], color=7, style="level"),
     Line("dev set, in bins of confidence", confidence, accuracy, color=1, style="dots"),
   ]
-  drawn = chart.draw(
-    "Reliability",
-    "correct %, by confidence %",
-    lines,
-    x_name="confidence",
-    y_range=(0, 100),
-    x_range=(0, 100),
-  )
+  unit = "correct %, by confidence %"
+  drawn = chart.draw("Reliability", unit, lines, x_name="confidence", y_range=(0, 100), square=True)
   if drawn is None:
     return None
   head = ["confidence", "correct", "examples"]
