@@ -4,8 +4,7 @@ import math
 from typing import NamedTuple
 
 from gpt_jax.apps.report.chart import short
-from gpt_jax.apps.report.multi_label import MultiLabels
-from gpt_jax.apps.report.record import DOUBTFUL, Labels, Record
+from gpt_jax.apps.report.record import DOUBTFUL, Labels, MultiLabels, Record
 from gpt_jax.errors import counted
 from gpt_jax.inference.intervals import paired_interval
 

@@ -18,8 +18,8 @@ import pytest
 
 from gpt_jax.apps.report import chart, plot, reference, report
 from gpt_jax.apps.report.answers import answers
+from gpt_jax.apps.report.page import ending
 from gpt_jax.apps.report.record import read_run
-from gpt_jax.apps.report.status import ending
 from gpt_jax.config import from_json
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.windows import Windows, WindowsConfig
@@ -690,7 +690,7 @@ def test_damaged_files_are_named_and_the_rest_is_shown(seed):
   ):
     (seed / name).write_text(content)
   page = Page(Path(report.run([str(seed)])))
-  assert "dev_report.json: not as fine-tuning writes it" in page.text
+  assert "dev_report.json: not as a run writes it" in page.text
   assert "result.json: " in page.text and "Did it learn?" in page.text
   assert not re.search(r"\bnan\b|\bNone\b", page.text)
 
