@@ -10,17 +10,24 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from gpt_jax.apps.diagnose.budget import Budget, find_budget
 from gpt_jax.apps.diagnose.gradients import measure_gradients
-from gpt_jax.apps.diagnose.rates import measure_rates
 from gpt_jax.apps.diagnose.sampling import measure_sampling
 from gpt_jax.apps.diagnose.scaling import measure_scaling
-from gpt_jax.apps.diagnose.sections.gradients import distances, gradient_view, vanishes
-from gpt_jax.apps.diagnose.sections.rates import rates_view, safe_rates
-from gpt_jax.apps.diagnose.sections.sampling import like_the_text, sampling_view
-from gpt_jax.apps.diagnose.sections.scaling import about_scaling, next_size, scaling_figures
+from gpt_jax.apps.diagnose.sections import (
+  about_scaling,
+  distances,
+  gradient_view,
+  like_the_text,
+  next_size,
+  rates_view,
+  safe_rates,
+  sampling_view,
+  scaling_figures,
+  vanishes,
+)
+from gpt_jax.apps.diagnose.short_runs import measure_rates
 from gpt_jax.apps.diagnose.tables import tables
-from gpt_jax.apps.diagnose.texts import Texts, load_texts
+from gpt_jax.apps.diagnose.texts import Budget, Texts, find_budget, load_texts
 from gpt_jax.apps.diagnose.workdir import RESULT, check_workdir, measured
 from gpt_jax.apps.report.page import environment, fill_page, run_names
 from gpt_jax.checkpoints.load import LoadedModel, load_model

@@ -14,8 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpt_jax.apps.diagnose.budget import Budget
-from gpt_jax.apps.diagnose.texts import Texts, held_out_rows
+from gpt_jax.apps.diagnose.texts import Budget, Texts, held_out_rows
 from gpt_jax.batch import Batch, Predictions, Rows
 from gpt_jax.checkpoints.load import LoadedModel
 from gpt_jax.errors import InputError

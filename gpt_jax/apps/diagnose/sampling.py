@@ -14,9 +14,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from gpt_jax.apps.diagnose.budget import Budget
 from gpt_jax.apps.diagnose.gradients import trained_length
-from gpt_jax.apps.diagnose.texts import Texts, held_out_rows
+from gpt_jax.apps.diagnose.texts import Budget, Texts, held_out_rows
 from gpt_jax.checkpoints.load import LoadedModel
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.inference.scoring import text_log_probs

@@ -9,11 +9,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gpt_jax.apps.diagnose import diagnose, rates, scaling, short_runs
-from gpt_jax.apps.diagnose.budget import Budget
-from gpt_jax.apps.diagnose.rates import outcome
-from gpt_jax.apps.diagnose.scaling_law import Law
-from gpt_jax.apps.diagnose.texts import load_texts
+from gpt_jax.apps.diagnose import diagnose, scaling, short_runs
+from gpt_jax.apps.diagnose.scaling import Law
+from gpt_jax.apps.diagnose.short_runs import outcome
+from gpt_jax.apps.diagnose.texts import Budget, load_texts
 from gpt_jax.apps.diagnose.workdir import check_workdir, measured
 from gpt_jax.errors import InputError
 from gpt_jax.files import read_json, upload_folder, with_checksum, write_json
@@ -155,7 +154,7 @@ def test_the_same_command_measures_nothing_again(diagnosed, prepared, monkeypatc
   def refuse(*_):
     raise AssertionError("measured again")
 
-  for module in (scaling, rates):
+  for module in (scaling, short_runs):
     monkeypatch.setattr(module, "make_short_run", refuse)
   monkeypatch.setattr(
     diagnose,
@@ -207,7 +206,7 @@ def test_a_run_without_a_loss_leaves_no_law(prepared, tmp_path, monkeypatch):
 
 def test_a_part_is_added_to_the_others(prepared, tmp_path, monkeypatch):
   monkeypatch.setattr(scaling, "make_short_run", run_of_the_law)
-  monkeypatch.setattr(rates, "make_short_run", run_of_the_law)
+  monkeypatch.setattr(short_runs, "make_short_run", run_of_the_law)
   for part in ("scaling", "rates"):
     result = diagnose.run(prepared, str(tmp_path / "x"), parts=[part], budget=BUDGET)
   assert {"scaling", "rates"} <= result.keys()

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from gpt_jax.apps.diagnose.scaling_law import Law, fit_law, prediction_range
+from gpt_jax.apps.diagnose.scaling import Law, fit_law, prediction_range
 from gpt_jax.errors import InputError
 
 pytestmark = pytest.mark.app
