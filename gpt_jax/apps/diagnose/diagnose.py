@@ -5,6 +5,7 @@ Jozefowicz et al. 2016 ask them of large models; here each is a figure that a re
 
 import csv
 import functools
+import itertools
 import os
 import re
 from collections.abc import Sequence
@@ -26,7 +27,6 @@ from gpt_jax.apps.diagnose.sections import (
   vanishes,
 )
 from gpt_jax.apps.diagnose.short_runs import measure_rates
-from gpt_jax.apps.diagnose.tables import tables
 from gpt_jax.apps.diagnose.texts import Budget, Texts, find_budget, load_texts
 from gpt_jax.apps.diagnose.workdir import RESULT, check_workdir, measured
 from gpt_jax.apps.report.page import environment, fill_page, run_names
@@ -70,10 +70,6 @@ def run(
 
   Returns:
     The content of diagnosis.json.
-
-  Raises:
-    InputError: an unknown part or budget, a folder of something else, a text or checkpoint that
-      cannot be used, or a package is missing.
   """
   chosen = find_budget(budget) if isinstance(budget, str) else budget
   check_parts(parts, checkpoint)
@@ -159,12 +155,51 @@ def _earlier(workdir: str, texts: Texts) -> dict[str, Any]:
 def _write(workdir: str, result: dict[str, Any]) -> None:
   """The JSON, the CSV files and the page."""
   write_json(os.path.join(workdir, RESULT), with_checksum(result))
-  for part, rows in tables(result).items():
+  for part, rows in _tables(result).items():
     with atomic_file(os.path.join(workdir, f"{part}.csv")) as file:
       csv.writer(file, lineterminator="\n").writerows(rows)
   page = _render(result, os.path.basename(os.path.abspath(workdir)))
   with atomic_file(os.path.join(workdir, PAGE)) as file:
     file.write(page)
+
+
+def _tables(result: dict[str, Any]) -> dict[str, list[list[Any]]]:
+  """Rows of each part that was measured, the first of them names."""
+  rows: list[list[Any]]
+  tables = {}
+  if "gradients" in result:
+    rows = [["model", "state", "layer", "position", "of_text", "of_last"]]
+    for model, state in itertools.product(result["gradients"], ("trained", "fresh")):
+      norms = model[state]
+      for layer, *by_position in zip(
+        model["layers"], norms["of_text"], norms["of_last"], strict=True
+      ):
+        for position, values in enumerate(zip(*by_position, strict=True)):
+          rows.append([model["name"], state, layer, position, *values])
+    tables["gradients"] = rows
+  if "scaling" in result:
+    names = ["width", "parameters", "steps", "tokens", "flops", "seconds", "loss"]
+    rows = [[*names, "by_the_law", "fitted"]]
+    for run in result["scaling"]["runs"]:
+      rows.append([*(run[name] for name in names), run.get("fitted"), True])
+    if following := result["scaling"].get("next"):
+      rows.append([*(following[name] for name in names), following["predicted"], False])
+    tables["scaling"] = rows
+  if "rates" in result:
+    names = ["seed", "first_loss", "loss", "refused", "outcome"]
+    rows = [["rate", *names]]
+    for rate in result["rates"]["rates"]:
+      rows += [[rate["rate"], *(run[name] for name in names)] for run in rate["runs"]]
+    tables["rates"] = rows
+  if "sampling" in result:
+    names = [name for name in result["sampling"][0]["held_out"] if name != "sample"]
+    rows = [["model", "temperature", *names]]
+    for model in result["sampling"]:
+      for values in [model["held_out"], *model["temperatures"]]:
+        temperature = values.get("temperature", "held-out text")
+        rows.append([model["name"], temperature, *(values[name] for name in names)])
+    tables["sampling"] = rows
+  return tables
 
 
 def _render(result: dict[str, Any], name: str) -> str:

@@ -57,9 +57,6 @@ def fit_law(runs: Sequence[tuple[float, float, float]], near: Law | None = None)
   Args:
     runs: N, D, and the loss in nats, of text that no run has read.
     near: the law of almost the same runs, to start from; None: start from many points of a grid.
-
-  Raises:
-    InputError: too few runs, sizes or numbers of tokens to determine it.
   """
   from scipy.optimize import least_squares
 
@@ -90,7 +87,9 @@ def fit_law(runs: Sequence[tuple[float, float, float]], near: Law | None = None)
   bounds = [low - 12, low - 12, 0, low - 12, 0], [low, high, _STEEPEST, high, _STEEPEST]
   starts = _grid(low, residuals)[:_STARTS]
   if near is not None:
-    start = _centered(near, n_mean, d_mean)
+    # Logarithms of the parts at the means, and the exponents.
+    e, a, b = np.log(near.parts(math.exp(n_mean), math.exp(d_mean)))
+    start = np.array([e, a, near.size_exponent, b, near.data_exponent])
     inside = 1e-6  # of the bounds, as the optimizer wants it
     starts = [np.clip(start, np.add(bounds[0], inside), np.subtract(bounds[1], inside))]
   robust = {"loss": "huber", "f_scale": _HUBER, "max_nfev": _MAX_EVALUATIONS}
@@ -109,12 +108,6 @@ def fit_law(runs: Sequence[tuple[float, float, float]], near: Law | None = None)
     math.exp(b + data_exponent * d_mean),
     float(data_exponent),
   )
-
-
-def _centered(law: Law, n_mean: float, d_mean: float) -> np.ndarray:
-  """The numbers that are fitted: logarithms of the parts at the means, and the exponents."""
-  e, a, b = np.log(law.parts(math.exp(n_mean), math.exp(d_mean)))
-  return np.array([e, a, law.size_exponent, b, law.data_exponent])
 
 
 def _grid(low: float, residuals) -> list[np.ndarray]:
@@ -156,7 +149,8 @@ def measure_scaling(trunk: Any, texts: Texts, budget: Budget, workdir: str) -> d
     for steps in budget.steps[:-1]:
       runs.append(_run(trunk, width, steps, texts, workdir))
   result: dict[str, Any] = {"unigram_entropy": texts.train.unigram_entropy, "runs": runs}
-  result |= {"text_tokens": texts.train.n_tokens, "bytes_per_token": _bytes_per_token(texts)}
+  bytes_per_token = texts.held_out.n_bytes / texts.held_out.n_tokens
+  result |= {"text_tokens": texts.train.n_tokens, "bytes_per_token": bytes_per_token}
   points = [(run["parameters"], run["tokens"], run["loss"]) for run in runs]
   losses = [run["loss"] for run in runs]
   if None in losses:
@@ -193,7 +187,3 @@ def _run(trunk: Any, width: int, steps: int, texts: Texts, workdir: str) -> dict
     f"loss {loss}, {result['seconds']:.0f} s"
   )
   return result
-
-
-def _bytes_per_token(texts: Texts) -> float:
-  return texts.held_out.n_bytes / texts.held_out.n_tokens

@@ -12,34 +12,23 @@ from gpt_jax.apps.report.answers import Answer
 from gpt_jax.apps.report.chart import Drawn, Level, Line, short
 
 
-class Figure(NamedTuple):
-  """A chart, and a sentence on what it shows."""
-
-  chart: Drawn
-  caption: str
-
-
 class Map(NamedTuple):
   """A table of shaded numbers.
 
   Attributes:
-    title, caption: above and below.
+    title: above it.
     columns: heads; the first names the rows.
     rows: (name, [(text, percent of the shade, kind: "right" or "error")]).
   """
 
   title: str
-  caption: str
   columns: list[str]
   rows: list[tuple[str, list[tuple[str, int, str]]]]
 
 
-def drawn_figures(*pairs: tuple[Drawn | None, str]) -> list[Figure]:
-  return [Figure(drawn, caption) for drawn, caption in pairs if drawn is not None]
-
-
 _BINS = 8  # columns of a heat map
 _FAR = 64  # tokens
+_STATES = {"trained": "After training", "fresh": "Before training"}
 
 
 def vanishes(models: Sequence[dict[str, Any]]) -> Answer:
@@ -72,33 +61,15 @@ def _near_and_far(norms: Sequence[float]) -> tuple[float, float, int]:
 
 
 def gradient_view(model: dict[str, Any]) -> dict[str, Any]:
-  trained = np.array(model["trained"]["of_text"])
-  fresh = np.array(model["fresh"]["of_text"])
-  maps = [
-    _heat_map("After training", model["layers"], trained),
-    _heat_map("Before training", model["layers"], fresh),
-  ]
-  lines = []
-  if sum(layer.startswith("block") for layer in model["layers"]) > 1:
-    numbers = range(len(model["layers"]))
-    lines = [
-      Line("after training", numbers, trained.mean(1).tolist(), 0, "dots"),
-      Line("before training", numbers, fresh.mean(1).tolist(), 1, "dots"),
-    ]
-  figures = drawn_figures(
-    (
-      chart.draw(
-        "Gradient norm by layer",
-        "mean over positions",
-        lines,
-        y_log=True,
-        x_name="layer, 0: the embedding",
-      ),
-      "How long the gradient of the training loss is at the output of each layer; a block that "
-      "shortens it learns more slowly than those above it.",
-    )
-  )
-  return {**model, "maps": maps, "figures": figures}
+  maps, lines = [], []
+  for color, (state, title) in enumerate(_STATES.items()):
+    norms = np.array(model[state]["of_text"])
+    maps.append(_heat_map(title, model["layers"], norms))
+    lines.append(Line(title.lower(), range(len(norms)), norms.mean(1).tolist(), color, "dots"))
+  blocks = sum(layer.startswith("block") for layer in model["layers"])
+  x_name, unit = "layer, 0: the embedding", "mean over positions"
+  drawn = chart.draw("Gradient norm by layer", unit, lines, y_log=True, x_name=x_name)
+  return {**model, "maps": maps, "figures": [drawn] if blocks > 1 else []}
 
 
 def _heat_map(title: str, layers: Sequence[str], norms: np.ndarray) -> Map:
@@ -119,14 +90,10 @@ def _heat_map(title: str, layers: Sequence[str], norms: np.ndarray) -> Map:
       cells.append((short(float(value)), round(90 * share), "right"))
     rows.append((layer, cells))
   columns = ["layer", *(f"{low}–{high - 1}" for low, high in spans)]
-  caption = (
-    f"{title}: length of the gradient of a row's mean loss with respect to the hidden state of "
-    "each layer and position; shaded by its logarithm."
-  )
-  return Map(title, caption, columns, rows)
+  return Map(title, columns, rows)
 
 
-def distances(models: Sequence[dict[str, Any]]) -> list[Figure]:
+def distances(models: Sequence[dict[str, Any]]) -> list[Drawn | None]:
   """Gradient of one prediction by distance, relative to distance 1.
 
   Shows each model's embedding and, of an LSTM, its memory.
@@ -147,20 +114,9 @@ def distances(models: Sequence[dict[str, Any]]) -> list[Figure]:
         # A logarithmic axis has no 0: None leaves a gap.
         shares = [norm / norms[0] or None for norm in norms]
         lines.append(Line(label, distances, shares, 2 * color + (i > 0), style))
-  return drawn_figures(
-    (
-      chart.draw(
-        "Gradient of one prediction",
-        "relative to distance 1",
-        lines,
-        y_log=True,
-        x_log=True,
-        x_name="tokens before the prediction, logarithmic",
-      ),
-      "How much a state so many tokens back can change the prediction: a straight line is a power "
-      "of the distance, a line that bends down is exponential decay. Means over nearby distances.",
-    )
-  )
+  title, unit = "Gradient of one prediction", "relative to distance 1"
+  x_name = "tokens before the prediction"
+  return [chart.draw(title, unit, lines, y_log=True, x_log=True, x_name=x_name)]
 
 
 def _by_distance(norms: Sequence[float]) -> tuple[list[float], list[float]]:
@@ -196,7 +152,7 @@ def next_size(part: dict[str, Any]) -> Answer:
   return Answer(question, predicted, text, "good" if close else "bad")
 
 
-def scaling_figures(part: dict[str, Any]) -> list[Figure]:
+def scaling_figures(part: dict[str, Any]) -> list[Drawn | None]:
   runs, law = part["runs"], part.get("law")
   lengths = sorted({run["tokens"] for run in runs})
   lines, by_width = [], []
@@ -210,38 +166,18 @@ def scaling_figures(part: dict[str, Any]) -> list[Figure]:
   if "next" in part:
     size = part["next"]
     label = f"next size, {short(size['tokens'])} tokens"
-    lines.append(
-      Line(f"{label}: predicted", [size["parameters"]], [size["predicted"]], 5, "points")
-    )
-    lines.append(Line(f"{label}: trained", [size["parameters"]], [size["loss"]], 7, "points"))
+    for name, loss, color in (("predicted", "predicted", 5), ("trained", "loss", 7)):
+      at = [size["parameters"]], [size[loss]]
+      lines.append(Line(f"{label}: {name}", *at, color, "points"))
   for color, width in enumerate(sorted({run["width"] for run in runs})):
     some = [run for run in runs if run["width"] == width]
     flops, losses = [run["flops"] for run in some], [run["loss"] for run in some]
     by_width.append(Line(f"width {width}", flops, losses, color, "dots"))
-  return drawn_figures(
-    (
-      chart.draw(
-        "Loss and size",
-        "held-out nats per token",
-        lines,
-        x_log=True,
-        x_name="parameters, logarithmic",
-      ),
-      "Held-out loss of models of several sizes, each trained on three numbers of tokens; the law "
-      "is fitted to all but the next size.",
-    ),
-    (
-      chart.draw(
-        "Loss and compute",
-        "held-out nats per token",
-        by_width,
-        x_log=True,
-        x_name="training FLOPs, logarithmic",
-      ),
-      "The same runs by what they cost: where the lines of two widths cross, the larger model "
-      "becomes the better use of the same compute.",
-    ),
-  )
+  unit = "held-out nats per token"
+  return [
+    chart.draw("Loss and size", unit, lines, x_log=True, x_name="parameters"),
+    chart.draw("Loss and compute", unit, by_width, x_log=True, x_name="training FLOPs"),
+  ]
 
 
 def about_scaling(part: dict[str, Any]) -> str:
@@ -297,42 +233,17 @@ def rates_view(part: dict[str, Any]) -> dict[str, Any]:
     shares.append(Line(name, rates, percent, color, "dots"))
   medians = Line("median over seeds", rates, [entry["median_loss"] for entry in entries], 0, "dots")
   level = Level(f"unigram entropy {part['unigram_entropy']:.2f}", part["unigram_entropy"])
+  about = f"{part['parameters']:,} parameters, width {part['width']}, "
+  about += f"{part['steps']:,} updates."
+  title = "Held-out loss by peak learning rate and seed"
+  by_rate: dict[str, Any] = {"x_log": True, "x_name": "peak learning rate"}
+  ends = chart.draw("How the runs end", "% of the seeds", shares, y_range=(0, 100), **by_rate)
+  unit = "held-out nats per token"
+  losses = chart.draw("Loss and rate", unit, [medians], [level], may_be_log=True, **by_rate)
   return {
-    "about": (
-      f"{part['parameters']:,} parameters, width {part['width']}, {part['steps']:,} updates."
-    ),
-    "map": Map(
-      "Held-out loss by peak learning rate and seed",
-      "Stuck: not 0.1 nats below the unigram entropy, so nothing was learned but word frequencies; "
-      "diverged: above the loss before training, or not finite.",
-      ["rate", *(f"seed {seed}" for seed in range(seeds))],
-      rows,
-    ),
-    "figures": drawn_figures(
-      (
-        chart.draw(
-          "How the runs end",
-          "% of the seeds",
-          shares,
-          x_log=True,
-          y_range=(0, 100),
-          x_name="peak learning rate, logarithmic",
-        ),
-        "Share of the seeds that learn, get stuck or diverge at each rate.",
-      ),
-      (
-        chart.draw(
-          "Loss and rate",
-          "held-out nats per token",
-          [medians],
-          [level],
-          may_be_log=True,
-          x_log=True,
-          x_name="peak learning rate, logarithmic",
-        ),
-        "The loss at the end; the level is that of a model that knows only word frequencies.",
-      ),
-    ),
+    "about": about,
+    "map": Map(title, ["rate", *(f"seed {seed}" for seed in range(seeds))], rows),
+    "figures": [ends, losses],
   }
 
 
@@ -365,34 +276,15 @@ def sampling_view(model: dict[str, Any]) -> dict[str, Any]:
   for color, (n, label) in enumerate(((1, "words"), (2, "pairs"), (3, "triples"))):
     distinct.append(line(f"distinct_{n}", label, color, 100))
     levels.append(Level(f"{label}, held-out text", 100 * text[f"distinct_{n}"], color))
-  figures = drawn_figures(
-    (
-      chart.draw("Distinct n-grams", "% of all", distinct, levels, x_name="temperature"),
-      "How varied the texts are together; dashed: how the held-out text goes on from the same "
-      "prompts.",
-    ),
-    (
-      chart.draw(
-        "Repetition",
-        "% of 4-grams",
-        [line("repeated_4", "written before in the text", 0, 100)],
-        [Level("held-out text", 100 * text["repeated_4"])],
-        x_name="temperature",
-      ),
-      "How much of a text was in it before: low temperatures go round in circles.",
-    ),
-    (
-      chart.draw(
-        "Surprise",
-        "nats per token",
-        [line("nats", "the model's own text")],
-        [Level("held-out text", text["nats"])],
-        x_name="temperature",
-      ),
-      "How unlikely the model itself finds what it wrote; above the level it writes what it finds "
-      "less likely than real text.",
-    ),
-  )
+  repeated = line("repeated_4", "written before in the text", 0, 100)
+  own, x_name = line("nats", "the model's own text"), "temperature"
+  of_text = Level("held-out text", 100 * text["repeated_4"])
+  surprise = Level("held-out text", text["nats"])
+  figures = [
+    chart.draw("Distinct n-grams", "% of all", distinct, levels, x_name=x_name),
+    chart.draw("Repetition", "% of 4-grams", [repeated], [of_text], x_name=x_name),
+    chart.draw("Surprise", "nats per token", [own], [surprise], x_name=x_name),
+  ]
   about = (
     f"{model['about']}. {model['texts']} texts of {model['tokens']} tokens at each temperature, "
     f"{model['tokens_per_second']:,.0f} tokens/s."

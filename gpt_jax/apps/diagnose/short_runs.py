@@ -151,9 +151,18 @@ def measure_rates(trunk: Any, texts: Texts, budget: Budget, workdir: str) -> dic
       result = measured(workdir, f"rate_{rate:g}_seed_{seed}", settings, run)
       result["outcome"] = outcome(result["loss"], result["first_loss"], entropy)
       runs.append(result)
-    rates.append(_of_rate(rate, runs))
+    finite = [run["loss"] for run in runs if run["loss"] is not None]
+    outcomes = collections.Counter(run["outcome"] for run in runs)
+    entry = {
+      "rate": rate,
+      "shares": {name: outcomes[name] / len(runs) for name in OUTCOMES},
+      "median_loss": statistics.median(finite) if finite else None,
+      "refused": sum(run["refused"] for run in runs),
+      "runs": runs,
+    }
+    rates.append(entry)
     parameters = runs[0]["parameters"]
-    ends = ", ".join(f"{name} {rates[-1]['shares'][name]:.0%}" for name in OUTCOMES)
+    ends = ", ".join(f"{name} {entry['shares'][name]:.0%}" for name in OUTCOMES)
     log(f"rate {rate:g}: {ends}")
   return {
     "unigram_entropy": entropy,
@@ -161,19 +170,6 @@ def measure_rates(trunk: Any, texts: Texts, budget: Budget, workdir: str) -> dic
     "width": budget.rate_width,
     "parameters": parameters,
     "rates": rates,
-  }
-
-
-def _of_rate(rate: float, runs: list[dict[str, Any]]) -> dict[str, Any]:
-  finite = [run["loss"] for run in runs if run["loss"] is not None]
-  outcomes = collections.Counter(run["outcome"] for run in runs)
-  shares = {name: outcomes[name] / len(runs) for name in OUTCOMES}
-  return {
-    "rate": rate,
-    "shares": shares,
-    "median_loss": statistics.median(finite) if finite else None,
-    "refused": sum(run["refused"] for run in runs),
-    "runs": runs,
   }
 
 

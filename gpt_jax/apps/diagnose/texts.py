@@ -107,9 +107,6 @@ def held_out_rows(texts: Texts, length: int, count: int) -> np.ndarray:
   """int32 [B, length], at most `count` rows from all over the held-out text, in order.
 
   No row crosses the end of a document, unless all documents are shorter.
-
-  Raises:
-    InputError: the whole text is shorter.
   """
   for sampling in ("within_documents", "across_documents"):
     config = WindowsConfig(batch_size=16, length=length - 1, sampling=sampling)

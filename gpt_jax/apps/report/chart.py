@@ -142,7 +142,7 @@ def draw(
 
     with matplotlib.rc_context(_SETTINGS):
       svg = _picture(lines, levels, marks, size, (x_log, log), y_range)
-  head, rows = _table(lines, x_name)
+  head, rows = _table(lines, f"{x_name}, logarithmic" if x_log else x_name)
   legend: list[Line | Level] = [*levels, *lines, *([marks] if marks else [])]
   return Drawn(title, unit, svg, size, legend, head, rows, log)
 
@@ -194,10 +194,12 @@ def _picture(
   for line in lines:
     _plot(axes, line, line.points())
   axes.margins(0, 0.05)
-  (left, _), (low, _) = axes.get_xlim(), axes.get_ylim()
   if not logs[0]:
-    axes.set_xlim(left=min(0, left))
-  if not logs[1] and low < 0 <= axes.dataLim.ymin:
+    axes.set_xlim(left=min(0, axes.get_xlim()[0]))
+  (low, high), limits = axes.get_ylim(), axes.dataLim
+  if logs[1]:  # so that noise looks like noise
+    axes.set_ylim(min(low, limits.ymin / 1.1), max(high, limits.ymax * 1.1))
+  elif low < 0 <= limits.ymin:
     axes.set_ylim(bottom=0)
   if y_range:
     axes.set_ylim(y_range)
@@ -207,10 +209,9 @@ def _picture(
     low, high = axis.get_view_interval()
     # Where few powers of ten are inside, 2 and 5 times a power as well.
     factors = (1, 2, 5) if high < 200 * low else (1,)
-    at = (
-      LogLocator(subs=factors, numticks=count) if log else MaxNLocator(count, steps=[1, 2, 5, 10])
-    )
-    axis.set_major_locator(at)
+    axis.set_major_locator(MaxNLocator(count, steps=[1, 2, 5, 10]))
+    if log and high > 10 * low:
+      axis.set_major_locator(LogLocator(subs=factors, numticks=count))
     axis.set_major_formatter(lambda value, _: short(value))
   axes.minorticks_off()
   file, metadata = io.StringIO(), dict.fromkeys(("Creator", "Date", "Format", "Type"))
