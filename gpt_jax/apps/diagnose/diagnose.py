@@ -14,22 +14,11 @@ from typing import Any
 from gpt_jax.apps.diagnose.gradients import measure_gradients
 from gpt_jax.apps.diagnose.sampling import measure_sampling
 from gpt_jax.apps.diagnose.scaling import measure_scaling
-from gpt_jax.apps.diagnose.sections import (
-  about_scaling,
-  distances,
-  gradient_view,
-  like_the_text,
-  next_size,
-  rates_view,
-  safe_rates,
-  sampling_view,
-  scaling_figures,
-  vanishes,
-)
+from gpt_jax.apps.diagnose.sections import render
 from gpt_jax.apps.diagnose.short_runs import measure_rates
 from gpt_jax.apps.diagnose.texts import Budget, Texts, find_budget, load_texts
 from gpt_jax.apps.diagnose.workdir import RESULT, check_workdir, measured
-from gpt_jax.apps.report.page import environment, fill_page, run_names
+from gpt_jax.apps.report.page import environment, run_names
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.config import field_values
 from gpt_jax.errors import InputError
@@ -158,9 +147,8 @@ def _write(workdir: str, result: dict[str, Any]) -> None:
   for part, rows in _tables(result).items():
     with atomic_file(os.path.join(workdir, f"{part}.csv")) as file:
       csv.writer(file, lineterminator="\n").writerows(rows)
-  page = _render(result, os.path.basename(os.path.abspath(workdir)))
   with atomic_file(os.path.join(workdir, PAGE)) as file:
-    file.write(page)
+    file.write(render(result, os.path.basename(os.path.abspath(workdir))))
 
 
 def _tables(result: dict[str, Any]) -> dict[str, list[list[Any]]]:
@@ -200,23 +188,3 @@ def _tables(result: dict[str, Any]) -> dict[str, list[list[Any]]]:
         rows.append([model["name"], temperature, *(values[name] for name in names)])
     tables["sampling"] = rows
   return tables
-
-
-def _render(result: dict[str, Any], name: str) -> str:
-  """The page, which needs no network, with the title `name`."""
-  fields: dict[str, Any] = {"name": name, "data": result["data"], "answers": []}
-  if gradients := result.get("gradients"):
-    fields["answers"].append(vanishes(gradients))
-    fields |= {"gradients": list(map(gradient_view, gradients)), "distances": distances(gradients)}
-  if scaling := result.get("scaling"):
-    if "next" in scaling:
-      fields["answers"].append(next_size(scaling))
-    figures, about = scaling_figures(scaling), about_scaling(scaling)
-    fields["scaling"] = {**scaling, "figures": figures, "about": about}
-  if rates := result.get("rates"):
-    fields["answers"].append(safe_rates(rates))
-    fields["rates"] = rates_view(rates)
-  if sampling := result.get("sampling"):
-    fields["answers"].append(like_the_text(sampling))
-    fields["sampling"] = list(map(sampling_view, sampling))
-  return fill_page(os.path.dirname(__file__), **fields)

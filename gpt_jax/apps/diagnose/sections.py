@@ -2,6 +2,7 @@
 
 import collections
 import itertools
+import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -10,6 +11,13 @@ import numpy as np
 from gpt_jax.apps.report import chart
 from gpt_jax.apps.report.answers import Answer
 from gpt_jax.apps.report.chart import Drawn, Level, Line, short
+from gpt_jax.apps.report.page import fill_page
+
+_BINS = 8  # columns of a heat map
+_FAR = 64  # tokens
+_STATES = {"trained": "After training", "fresh": "Before training"}
+_CLOSE = 0.05  # of the loss: an error of a prediction below it
+_SHOWN_TEMPERATURES = (0.0, 0.8, 1.5)
 
 
 class Map(NamedTuple):
@@ -26,9 +34,24 @@ class Map(NamedTuple):
   rows: list[tuple[str, list[tuple[str, int, str]]]]
 
 
-_BINS = 8  # columns of a heat map
-_FAR = 64  # tokens
-_STATES = {"trained": "After training", "fresh": "Before training"}
+def render(result: dict[str, Any], name: str) -> str:
+  """The page, which needs no network, with the title `name`."""
+  fields: dict[str, Any] = {"name": name, "data": result["data"], "answers": []}
+  if gradients := result.get("gradients"):
+    fields["answers"].append(vanishes(gradients))
+    fields |= {"gradients": list(map(gradient_view, gradients)), "distances": distances(gradients)}
+  if scaling := result.get("scaling"):
+    if "next" in scaling:
+      fields["answers"].append(next_size(scaling))
+    figures, about = scaling_figures(scaling), about_scaling(scaling)
+    fields["scaling"] = {**scaling, "figures": figures, "about": about}
+  if rates := result.get("rates"):
+    fields["answers"].append(safe_rates(rates))
+    fields["rates"] = rates_view(rates)
+  if sampling := result.get("sampling"):
+    fields["answers"].append(like_the_text(sampling))
+    fields["sampling"] = list(map(sampling_view, sampling))
+  return fill_page(os.path.dirname(__file__), **fields)
 
 
 def vanishes(models: Sequence[dict[str, Any]]) -> Answer:
@@ -129,9 +152,6 @@ def _by_distance(norms: Sequence[float]) -> tuple[list[float], list[float]]:
   # The geometric mean, as the axis is logarithmic.
   centers = [(low * (high - 1)) ** 0.5 for low, high in spans]
   return centers, [float(by_distance[low:high].mean()) for low, high in spans]
-
-
-_CLOSE = 0.05  # of the loss: an error of a prediction below it
 
 
 def next_size(part: dict[str, Any]) -> Answer:
@@ -245,9 +265,6 @@ def rates_view(part: dict[str, Any]) -> dict[str, Any]:
     "map": Map(title, ["rate", *(f"seed {seed}" for seed in range(seeds))], rows),
     "figures": [ends, losses],
   }
-
-
-_SHOWN_TEMPERATURES = (0.0, 0.8, 1.5)
 
 
 def like_the_text(models: Sequence[dict[str, Any]]) -> Answer:
