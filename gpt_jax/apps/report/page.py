@@ -5,6 +5,7 @@ pictures, which have no text of it.
 """
 
 import dataclasses
+import itertools
 import os
 import shlex
 import statistics
@@ -17,7 +18,6 @@ import numpy as np
 from gpt_jax.apps.report import chart
 from gpt_jax.apps.report import paper_tables as tables
 from gpt_jax.apps.report.answers import (
-  Answer,
   answers,
   clip,
   confusions,
@@ -37,6 +37,14 @@ _MAX_CLASSES = 12  # of a confusion matrix; more would be dust on a phone
 _MAX_PAIRS = 10
 _MAX_SAMPLES = 10  # of a prompt; the first and the last are among them
 _MAX_SAMPLE = 400  # characters
+_LOSSES = (
+  # metric, label, color, style
+  ("loss", "training loss", 0, "thin"),
+  ("task_loss", "training loss of the task", 2, "thin"),
+  ("lm_loss", "of language modeling", 3, "thin"),
+  ("valid_loss", "held-out loss", 1, "dots"),
+  ("dev_loss", "dev loss, task", 1, "dots"),
+)
 _TRACES = (
   # metric, title, unit, whether y may be logarithmic
   ("learning_rate", "Learning rate", "of each update", False),
@@ -77,11 +85,7 @@ class Group:
 
 
 def environment(folder: str = "") -> Any:
-  """The jinja2 environment of the report's templates, and of an app's in `folder`.
-
-  Raises:
-    InputError: jinja2 is not installed.
-  """
+  """The jinja2 environment of the report's templates, and of an app's in `folder`."""
   jinja2 = require("jinja2", "a report", "jinja2", "report")
   here = os.path.dirname(__file__)
   made = jinja2.Environment(
@@ -110,9 +114,6 @@ def render(runs: Sequence[Record], out: str, samples: dict[str, list[Sample]] | 
     runs: one, or several to compare.
     out: where the page will be, for links to files beside it.
     samples: of some runs, by folder.
-
-  Raises:
-    InputError: jinja2 is not installed.
   """
   names = run_names([run.folder for run in runs])
   views = []
@@ -254,7 +255,8 @@ def _facts(run: Record) -> list[tuple[str, str, str]]:
   starts = run.plan.get("starts", [])
   if len(starts) > 1:
     steps = ", ".join(f"{start['step']:,}" for start in starts[1:][-6:])
-    facts.append(("Resumed", _times(len(starts) - 1), f"at step {steps}"))
+    times = "once" if len(starts) == 2 else f"{len(starts) - 1:,} times"
+    facts.append(("Resumed", times, f"at step {steps}"))
   if rates := run.values("tokens_per_second"):
     # The first report includes compilation; a median is deaf to that.
     facts.append(("Speed", f"{statistics.median(rates):,.0f} tokens/s", "median of the reports"))
@@ -277,49 +279,29 @@ def _facts(run: Record) -> list[tuple[str, str, str]]:
 
 def _amounts(run: Record) -> list[tuple[str, str, str]]:
   """Tokens and epochs of text, or epochs of examples."""
-  total, done, data = run.total_steps, run.steps_done, run.data
-  windows = run.config.data
-  if windows is not None and isinstance(data.get("train_tokens"), int):
+  total, done, windows = run.total_steps, run.steps_done, run.config.data
+  facts, tokens = [], run.data.get("train_tokens")
+  # "320 examples, checksum …"
+  examples = str(run.data.get("train")).partition(" ")[0].replace(",", "")
+  if windows is not None and isinstance(tokens, int):
     per_step = windows.batch_size * windows.length
-    # In rows, some of which are padded; runs of earlier versions counted tokens alone.
-    steps_per_epoch = run.rows_per_epoch / windows.batch_size
-    steps_per_epoch = steps_per_epoch or max(1, data["train_tokens"]) / per_step
     planned = f"of {short(total * per_step)} planned" if total else ""
-    passes = f"of {total / steps_per_epoch:.2f} planned" if total else ""
-    return [
-      ("Tokens", short(done * per_step), planned),
-      ("Epochs", f"{done / steps_per_epoch:.2f}", passes),
-    ]
-  batch, examples = run.config.batch_size, _examples(data.get("train"))
-  if not batch or not examples:
+    facts.append(("Tokens", short(done * per_step), planned))
+    # In rows, some of which are padded; runs of earlier versions counted tokens alone.
+    steps_per_epoch = run.rows_per_epoch / windows.batch_size or max(1, tokens) / per_step
+  elif run.config.batch_size and examples.isdecimal() and 0 < int(examples[:12]):
+    steps_per_epoch = max(1, int(examples[:12]) // run.config.batch_size)
+  else:
     return []
-  steps_per_epoch = max(1, examples // batch)
   planned = f"of {total / steps_per_epoch:.2f} planned" if total else ""
-  return [("Epochs", f"{done / steps_per_epoch:.2f}", planned)]
-
-
-def _examples(identity: Any) -> int:
-  """The number in "320 examples, checksum …"."""
-  first = str(identity).partition(" ")[0].replace(",", "")
-  return int(first) if first.isdecimal() and len(first) < 12 else 0
+  return [*facts, ("Epochs", f"{done / steps_per_epoch:.2f}", planned)]
 
 
 def _charts(run: Record) -> list[Drawn | None]:
   """Losses, and the task's metrics."""
   lines = reference_lines(run)
-  if run.points("loss"):
-    lines.append(Line("training loss", *run.series("loss"), color=0, style="thin"))
-  if run.task is not None:
-    for name, label, color in (
-      ("task_loss", "training loss of the task", 2),
-      ("lm_loss", "of language modeling", 3),
-    ):
-      if run.points(name):
-        lines.append(Line(label, *run.series(name), color=color, style="thin"))
-  for name in ("valid_loss", "dev_loss"):
-    if run.points(name):
-      label = "held-out loss" if name == "valid_loss" else "dev loss, task"
-      lines.append(Line(label, *run.series(name), color=1, style="dots"))
+  for name, label, color, style in _LOSSES:
+    lines.append(Line(label, *run.series(name), color, style))
   levels = []
   for color, (metric, value) in enumerate(run.loss_bounds.items()):
     if run.points(metric):
@@ -388,7 +370,12 @@ def _results(run: Record) -> dict[str, Any] | None:
     return None
   rows = []
   for name in names:
-    cells = [_cell(name, last.get(name)), _cell(name, run.best.get(name))]
+    cells = []
+    for value in (last.get(name), run.best.get(name)):
+      if isinstance(value, bool) or not isinstance(value, (int, float)):
+        cells.append("–")
+      else:
+        cells.append(format_metric(name, value))
     rows.append((name.replace("_", " "), cells))
   step = run.best.get("step")
   heads = ["last evaluation", f"best checkpoint, step {step:,}" if step else "best checkpoint"]
@@ -401,12 +388,6 @@ def _last_evaluation(run: Record) -> dict[str, Any]:
   for entry in run.entries:
     last |= {name: v for name, v in entry.items() if name.startswith(("valid_", "dev_"))}
   return last
-
-
-def _cell(name: str, value: Any) -> str:
-  if isinstance(value, bool) or not isinstance(value, (int, float)):
-    return "–"
-  return format_metric(name, value)
 
 
 def _paper(run: Record) -> dict[str, Any] | None:
@@ -556,15 +537,10 @@ def _data_facts(run: Record) -> list[tuple[str, str]]:
 
 def _compare(runs: Sequence[Record], names: Sequence[str]) -> dict[str, Any]:
   """Fields of page.html that compare several runs side by side."""
-  verdicts: list[tuple[str, list[Answer]]] = []
-  for run, name in zip(runs, names, strict=True):
-    verdicts.append((name, answers(run)))
   groups = group_runs(runs, names)
-  metrics: dict[str, None] = {}
-  for group in groups:
-    metrics |= dict.fromkeys(group.metrics)
+  metrics = dict.fromkeys(itertools.chain.from_iterable(group.metrics for group in groups))
   return {
-    "verdicts": verdicts,
+    "verdicts": list(zip(names, map(answers, runs), strict=True)),
     "charts": list(filter(None, _comparison_charts(runs, names))),
     "metrics": list(metrics),
     "groups": groups,
@@ -636,15 +612,12 @@ def _comparison_charts(runs: Sequence[Record], names: Sequence[str]) -> list[Dra
   for metric, title, unit, style, factor in wanted:
     lines = []
     for number, (run, name) in enumerate(zip(runs, names, strict=True)):
-      if not run.points(metric):
-        continue
       steps, values = run.series(metric)
       lines.append(Line(name, steps, _scaled(values, factor), number, style))
     y_range = _percent_range(lines, []) if unit == "%" else None
-    levels = _entropies(runs, names, metric)
-    charts.append(
-      chart.draw(title, unit, lines, levels, may_be_log=unit == "nats", y_range=y_range)
-    )
+    levels, may_be_log = _entropies(runs, names, metric), unit == "nats"
+    drawn = chart.draw(title, unit, lines, levels, may_be_log=may_be_log, y_range=y_range)
+    charts.append(drawn)
   return charts
 
 
@@ -668,11 +641,8 @@ def _differing_fields(runs: Sequence[Record]) -> list[tuple[str, list[str]]]:
     fields = {setting.name: setting.value for setting in run.settings}
     fields |= {f"data: {name}": str(value) for name, value in run.data.items()}
     columns.append(fields)
-  names: dict[str, None] = {}
-  for fields in columns:
-    names |= dict.fromkeys(fields)
   rows = []
-  for name in names:
+  for name in dict.fromkeys(itertools.chain.from_iterable(columns)):
     values = [fields.get(name, "–") for fields in columns]
     if len(set(values)) > 1:
       rows.append((name, values))
@@ -681,7 +651,3 @@ def _differing_fields(runs: Sequence[Record]) -> list[tuple[str, list[str]]]:
 
 def _scaled(values: Sequence[float | None], factor: float) -> list[float | None]:
   return [None if value is None else factor * value for value in values]
-
-
-def _times(count: int) -> str:
-  return "once" if count == 1 else f"{count:,} times"

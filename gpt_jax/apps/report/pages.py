@@ -26,10 +26,6 @@ def open_page(out: str, program: str) -> Iterator[IO[str]]:
   Args:
     out: its path.
     program: what the page's first lines name as their generator, after "gpt_jax".
-
-  Raises:
-    InputError: before the block runs, if out does not end in .html, cannot be written, or is
-      another file; after it, if writing failed.
   """
   check_path(out)
   if is_folder(out):
@@ -71,9 +67,6 @@ def claim_workdir(workdir: str, name: str, claim: dict[str, Any]) -> None:
   Args:
     name: of the file.
     claim: JSON values.
-
-  Raises:
-    InputError: the file is there and says something else, or it cannot be written.
   """
   path = os.path.join(workdir, name)
   try:

@@ -5,6 +5,7 @@ Only config.json must be there; what another version or a kill left out is None 
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import math
 import os
@@ -201,15 +202,12 @@ class Record:
 
   def values(self, name: str) -> list[float]:
     """The finite values of a metric."""
-    return [value for value in self.series(name)[1] if value is not None]
+    return [value for _, value in self.points(name)]
 
   @property
   def metric_names(self) -> list[str]:
     """The names of what was logged, in the order in which they appear."""
-    names: dict[str, None] = {}
-    for entry in self.entries:
-      names |= dict.fromkeys(entry)
-    return list(names)
+    return list(dict.fromkeys(itertools.chain.from_iterable(self.entries)))
 
   @property
   def metric(self) -> str:
@@ -255,14 +253,10 @@ class Record:
     """The unigram entropies of the texts by metric, "loss" and "valid_loss", if these are in nats
     per token and not the sum of several heads'.
     """
-    bounds: dict[str, float] = {}
     if self.token_metric != "loss":
-      return bounds
-    if self.unigram_entropy is not None:
-      bounds["loss"] = self.unigram_entropy
-    if self.held_out_entropy is not None:
-      bounds["valid_loss"] = self.held_out_entropy
-    return bounds
+      return {}
+    entropies = {"loss": self.unigram_entropy, "valid_loss": self.held_out_entropy}
+    return {name: value for name, value in entropies.items() if value is not None}
 
   @property
   def steps_done(self) -> int:

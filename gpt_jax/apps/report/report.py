@@ -31,10 +31,6 @@ def run(workdirs: Sequence[str], out: str = "", *, samples: bool = False) -> str
     samples: whether to run the newest checkpoints: a language model continues a few prompts; for
       the worst errors of a fine-tuned model an inspection page, errors.html, is written to its
       workdir, and the report links to it.
-
-  Raises:
-    InputError: a folder without a run, no name for the page of several, another file of that name,
-      or jinja2 is not installed.
   """
   if not workdirs:
     raise InputError("no run: name its folder with --workdir=DIR")
