@@ -1,5 +1,4 @@
 """Diagnoses how a language model trains, scales and samples: launch/diagnose.py.
 
-Each part takes measurements (gradients.py, rates.py, sampling.py, scaling.py) and has a section of
-the page.
+gradients.py, scaling.py, short_runs.py (learning rates) and sampling.py measure, sections.py shows.
 """

@@ -5,24 +5,20 @@ Jozefowicz et al. 2016 ask them of large models; here each is a figure that a re
 
 import csv
 import functools
+import itertools
 import os
 import re
 from collections.abc import Sequence
 from typing import Any
 
-from gpt_jax.apps.diagnose.budget import Budget, find_budget
 from gpt_jax.apps.diagnose.gradients import measure_gradients
-from gpt_jax.apps.diagnose.rates import measure_rates
 from gpt_jax.apps.diagnose.sampling import measure_sampling
 from gpt_jax.apps.diagnose.scaling import measure_scaling
-from gpt_jax.apps.diagnose.sections.gradients import distances, gradient_view, vanishes
-from gpt_jax.apps.diagnose.sections.rates import rates_view, safe_rates
-from gpt_jax.apps.diagnose.sections.sampling import like_the_text, sampling_view
-from gpt_jax.apps.diagnose.sections.scaling import about_scaling, next_size, scaling_figures
-from gpt_jax.apps.diagnose.tables import tables
-from gpt_jax.apps.diagnose.texts import Texts, load_texts
+from gpt_jax.apps.diagnose.sections import render
+from gpt_jax.apps.diagnose.short_runs import measure_rates
+from gpt_jax.apps.diagnose.texts import Budget, Texts, find_budget, load_texts
 from gpt_jax.apps.diagnose.workdir import RESULT, check_workdir, measured
-from gpt_jax.apps.report.page import environment, fill_page, run_names
+from gpt_jax.apps.report.page import environment, run_names
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.config import field_values
 from gpt_jax.errors import InputError
@@ -63,10 +59,6 @@ def run(
 
   Returns:
     The content of diagnosis.json.
-
-  Raises:
-    InputError: an unknown part or budget, a folder of something else, a text or checkpoint that
-      cannot be used, or a package is missing.
   """
   chosen = find_budget(budget) if isinstance(budget, str) else budget
   check_parts(parts, checkpoint)
@@ -152,29 +144,47 @@ def _earlier(workdir: str, texts: Texts) -> dict[str, Any]:
 def _write(workdir: str, result: dict[str, Any]) -> None:
   """The JSON, the CSV files and the page."""
   write_json(os.path.join(workdir, RESULT), with_checksum(result))
-  for part, rows in tables(result).items():
+  for part, rows in _tables(result).items():
     with atomic_file(os.path.join(workdir, f"{part}.csv")) as file:
       csv.writer(file, lineterminator="\n").writerows(rows)
-  page = _render(result, os.path.basename(os.path.abspath(workdir)))
   with atomic_file(os.path.join(workdir, PAGE)) as file:
-    file.write(page)
+    file.write(render(result, os.path.basename(os.path.abspath(workdir))))
 
 
-def _render(result: dict[str, Any], name: str) -> str:
-  """The page, which needs no network, with the title `name`."""
-  fields: dict[str, Any] = {"name": name, "data": result["data"], "answers": []}
-  if gradients := result.get("gradients"):
-    fields["answers"].append(vanishes(gradients))
-    fields |= {"gradients": list(map(gradient_view, gradients)), "distances": distances(gradients)}
-  if scaling := result.get("scaling"):
-    if "next" in scaling:
-      fields["answers"].append(next_size(scaling))
-    figures, about = scaling_figures(scaling), about_scaling(scaling)
-    fields["scaling"] = {**scaling, "figures": figures, "about": about}
-  if rates := result.get("rates"):
-    fields["answers"].append(safe_rates(rates))
-    fields["rates"] = rates_view(rates)
-  if sampling := result.get("sampling"):
-    fields["answers"].append(like_the_text(sampling))
-    fields["sampling"] = list(map(sampling_view, sampling))
-  return fill_page(os.path.dirname(__file__), **fields)
+def _tables(result: dict[str, Any]) -> dict[str, list[list[Any]]]:
+  """Rows of each part that was measured, the first of them names."""
+  rows: list[list[Any]]
+  tables = {}
+  if "gradients" in result:
+    rows = [["model", "state", "layer", "position", "of_text", "of_last"]]
+    for model, state in itertools.product(result["gradients"], ("trained", "fresh")):
+      norms = model[state]
+      for layer, *by_position in zip(
+        model["layers"], norms["of_text"], norms["of_last"], strict=True
+      ):
+        for position, values in enumerate(zip(*by_position, strict=True)):
+          rows.append([model["name"], state, layer, position, *values])
+    tables["gradients"] = rows
+  if "scaling" in result:
+    names = ["width", "parameters", "steps", "tokens", "flops", "seconds", "loss"]
+    rows = [[*names, "by_the_law", "fitted"]]
+    for run in result["scaling"]["runs"]:
+      rows.append([*(run[name] for name in names), run.get("fitted"), True])
+    if following := result["scaling"].get("next"):
+      rows.append([*(following[name] for name in names), following["predicted"], False])
+    tables["scaling"] = rows
+  if "rates" in result:
+    names = ["seed", "first_loss", "loss", "refused", "outcome"]
+    rows = [["rate", *names]]
+    for rate in result["rates"]["rates"]:
+      rows += [[rate["rate"], *(run[name] for name in names)] for run in rate["runs"]]
+    tables["rates"] = rows
+  if "sampling" in result:
+    names = [name for name in result["sampling"][0]["held_out"] if name != "sample"]
+    rows = [["model", "temperature", *names]]
+    for model in result["sampling"]:
+      for values in [model["held_out"], *model["temperatures"]]:
+        temperature = values.get("temperature", "held-out text")
+        rows.append([model["name"], temperature, *(values[name] for name in names)])
+    tables["sampling"] = rows
+  return tables

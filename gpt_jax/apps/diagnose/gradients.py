@@ -14,8 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpt_jax.apps.diagnose.budget import Budget
-from gpt_jax.apps.diagnose.texts import Texts, held_out_rows
+from gpt_jax.apps.diagnose.texts import Budget, Texts, held_out_rows
 from gpt_jax.batch import Batch, Predictions, Rows
 from gpt_jax.checkpoints.load import LoadedModel
 from gpt_jax.errors import InputError
@@ -64,14 +63,13 @@ def gradient_norms(model: Model, params: Any, rows: np.ndarray) -> Norms:
     model: from LoadedModel.language_model.
     params: of the model.
     rows: int32 [B, T + 1] token ids, without padding.
-
-  Raises:
-    InputError: the trunk does not name its hidden states.
   """
   length = rows.shape[1] - 1
   whole = np.full((1, length), 1 / length, np.float32)
   last = np.eye(1, length, length - 1, dtype=np.float32)
-  names = sorted(_hidden(model, params, _batch(rows[:1], whole)), key=_number)
+  names = sorted(
+    _hidden(model, params, _batch(rows[:1], whole)), key=lambda name: int(name.partition("_")[0])
+  )
   sums = np.zeros((2, len(names), length))
   for first in range(0, len(rows), _ROWS):
     some = rows[first : first + _ROWS]
@@ -79,7 +77,11 @@ def gradient_norms(model: Model, params: Any, rows: np.ndarray) -> Norms:
       norms = jax.device_get(_norms(model, params, _batch(some, weights)))
       sums[i] += [norms[name].astype(np.float64).sum(0) for name in names]
   of_text, of_last = sums / len(rows)
-  return Norms(list(map(_layer, names)), of_text, of_last)
+  layers = []
+  for name in names:
+    number, _, kind = name.partition("_")
+    layers.append(f"{kind} {number}" if kind == "block" else kind)
+  return Norms(layers, of_text, of_last)
 
 
 def _batch(rows: np.ndarray, weights: np.ndarray) -> Batch:
@@ -122,16 +124,6 @@ def _hidden(model: Model, params: Any, batch: Batch) -> dict[str, Any]:
   return shapes
 
 
-def _number(name: str) -> int:
-  return int(name.partition("_")[0])
-
-
-def _layer(name: str) -> str:
-  """ "embedding", "block 2", "memory"."""
-  number, _, kind = name.partition("_")
-  return f"{kind} {number}" if kind == "block" else kind
-
-
 def decay_of(norms: np.ndarray) -> Decay | None:
   """How the gradient of a row's last prediction falls; None where it is 0 almost everywhere.
 
@@ -164,12 +156,19 @@ def measure_gradients(loaded: LoadedModel, texts: Texts, budget: Budget) -> dict
   model = loaded.language_model()
   length = min(_LONGEST, trained_length(loaded))
   rows = held_out_rows(texts, length + 1, budget.gradient_rows)
-  fresh = _fresh(model)
+  ids = np.zeros((1, 2), np.int32)
+  make = jax.jit(lambda key: model.init(key, Batch(Rows(ids, ids)))["params"])
+  fresh = make(jax.random.key(0))
   result: dict[str, Any] = {"rows": len(rows), "length": length}
   for name, params in (("trained", jax.device_put(loaded.params)), ("fresh", fresh)):
     norms = gradient_norms(model, {"trunk": params["trunk"]}, rows)
     result["layers"] = norms.layers
-    result[name] = _as_json(norms)
+    decays = list(map(decay_of, norms.of_last))
+    result[name] = {
+      "of_text": norms.of_text.tolist(),
+      "of_last": norms.of_last.tolist(),
+      "decay": [decay and decay._asdict() for decay in decays],
+    }
   return result
 
 
@@ -179,18 +178,3 @@ def trained_length(loaded: LoadedModel) -> int:
   if loaded.config is None or loaded.config.data is None:
     return context
   return min(context, loaded.config.data.length)
-
-
-def _fresh(model: Model) -> Any:
-  """First parameters with the seed 0."""
-  ids = np.zeros((1, 2), np.int32)
-  return jax.jit(lambda key: model.init(key, Batch(Rows(ids, ids)))["params"])(jax.random.key(0))
-
-
-def _as_json(norms: Norms) -> dict[str, Any]:
-  decays = list(map(decay_of, norms.of_last))
-  return {
-    "of_text": norms.of_text.tolist(),
-    "of_last": norms.of_last.tolist(),
-    "decay": [decay and decay._asdict() for decay in decays],
-  }

@@ -14,14 +14,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from gpt_jax.apps.diagnose.budget import Budget
 from gpt_jax.apps.diagnose.gradients import trained_length
-from gpt_jax.apps.diagnose.texts import Texts, held_out_rows
+from gpt_jax.apps.diagnose.texts import Budget, Texts, held_out_rows
 from gpt_jax.checkpoints.load import LoadedModel
-from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.inference.scoring import text_log_probs
 from gpt_jax.inference.stream import Sampling, Text, continue_texts
-from gpt_jax.models.model import Model
 
 _PROMPT = 8  # tokens
 _SAMPLE = 60  # words that are shown
@@ -40,7 +37,10 @@ def measure_sampling(loaded: LoadedModel, texts: Texts, budget: Budget) -> dict[
   read = min(rows.shape[1], trained_length(loaded))
 
   def measures(ids: np.ndarray) -> dict[str, Any]:
-    written = [_continuation(loaded.tokenizer, row) for row in ids.tolist()]
+    written = []
+    for row in ids.tolist():  # without their prompts
+      given = loaded.tokenizer.decode(row[:_PROMPT])
+      written.append(loaded.tokenizer.decode(row).removeprefix(given))
     nats = -np.asarray(text_log_probs(model, params, ids[:, :read]))[:, _PROMPT - 1 :]
     sample = " ".join(written[0].split()[:_SAMPLE])
     return diversity(written) | {"nats": float(nats.mean()), "sample": sample}
@@ -52,28 +52,17 @@ def measure_sampling(loaded: LoadedModel, texts: Texts, budget: Budget) -> dict[
   for temperature in budget.temperatures:
     settings = Sampling(budget.text_tokens, temperature)
     began = time.monotonic()
-    ids = _write(model, params, rows[:, :_PROMPT], settings)
+    samples = []
+    for seed, row in enumerate(rows[:, :_PROMPT].tolist()):
+      samples.append(Text(row, dataclasses.replace(settings, seed=seed)))
+    for _ in continue_texts(model, params, samples):
+      pass
+    ids = np.array([sample.ids for sample in samples], np.int32)
     paces.append(len(rows) * budget.text_tokens / (time.monotonic() - began))
     result["temperatures"].append({"temperature": temperature, **measures(ids)})
   # Without the first, during which the programs are compiled.
   result["tokens_per_second"] = statistics.median(paces[1:] or paces)
   return result
-
-
-def _write(model: Model, params: Any, prompts: np.ndarray, settings: Sampling) -> np.ndarray:
-  """int32 [B, T]: prompts [B, P] with their continuations; text number i has the seed i."""
-  texts = []
-  for number, prompt in enumerate(prompts.tolist()):
-    texts.append(Text(prompt, dataclasses.replace(settings, seed=number)))
-  for _ in continue_texts(model, params, texts):
-    pass
-  return np.array([text.ids for text in texts], np.int32)
-
-
-def _continuation(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
-  """The text without its prompt."""
-  given = tokenizer.decode(list(ids[:_PROMPT]))
-  return tokenizer.decode(list(ids)).removeprefix(given)
 
 
 def words(text: str) -> list[str]:

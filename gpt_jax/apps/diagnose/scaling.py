@@ -1,14 +1,140 @@
-"""The scaling law of small runs, and the next size, which it predicts without having seen it."""
+"""The loss of a model of N parameters after D tokens, L = E + A / N^a + B / D^b, and the next size.
 
-from typing import Any
+Hoffmann et al. 2022, eq. 2 and appendix D.3: fitted to the logarithms of losses with a Huber loss,
+from many starts. It needs scipy, which jax requires. The next size is predicted before its run.
+"""
 
-from gpt_jax.apps.diagnose.budget import Budget
-from gpt_jax.apps.diagnose.scaling_law import fit_law, prediction_range
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
 from gpt_jax.apps.diagnose.short_runs import make_short_run, short_config
-from gpt_jax.apps.diagnose.texts import Texts
+from gpt_jax.apps.diagnose.texts import Budget, Texts
 from gpt_jax.apps.diagnose.workdir import measured
 from gpt_jax.config import to_json
+from gpt_jax.errors import InputError
 from gpt_jax.parallel.processes import log
+
+_HUBER = 1e-3  # residuals of log losses beyond this count linearly
+_STARTS = 8  # of the grid, that are optimized
+_MAX_EVALUATIONS, _MAX_EVALUATIONS_AT_END = 200, 3000
+_MIN_RUNS, _MIN_SIZES, _MIN_LENGTHS = 6, 3, 2
+_STEEPEST = 4.0  # exponent
+
+
+class Law(NamedTuple):
+  """The five numbers.
+
+  Attributes:
+    floor: E, in nats: what neither size nor data removes.
+    size_scale, size_exponent: A and a.
+    data_scale, data_exponent: B and b.
+  """
+
+  floor: float
+  size_scale: float
+  size_exponent: float
+  data_scale: float
+  data_exponent: float
+
+  def parts(self, parameters: float, tokens: float) -> tuple[float, float, float]:
+    """(E, A / N^a, B / D^b): the floor, what size costs, what the number of tokens costs."""
+    of_size = self.size_scale * parameters**-self.size_exponent
+    of_data = self.data_scale * tokens**-self.data_exponent
+    return self.floor, of_size, of_data
+
+  def __call__(self, parameters: float, tokens: float) -> float:
+    """The loss in nats."""
+    return sum(self.parts(parameters, tokens))
+
+
+def fit_law(runs: Sequence[tuple[float, float, float]], near: Law | None = None) -> Law:
+  """The law of some runs.
+
+  Args:
+    runs: N, D, and the loss in nats, of text that no run has read.
+    near: the law of almost the same runs, to start from; None: start from many points of a grid.
+  """
+  from scipy.optimize import least_squares
+
+  n, d, log_loss = np.log(np.array(runs, np.float64)).T
+  sizes, lengths = len(set(n)), len(set(d))
+  if len(n) < _MIN_RUNS or sizes < _MIN_SIZES or lengths < _MIN_LENGTHS:
+    raise InputError(
+      f"{len(n)} runs of {sizes} sizes and {lengths} numbers of tokens do not determine a scaling "
+      f"law; it takes {_MIN_RUNS} runs, {_MIN_SIZES} sizes and {_MIN_LENGTHS} numbers of "
+      "tokens"
+    )
+  # Around the means of log N and log D the five numbers depend less on one another.
+  n_mean, d_mean = n.mean(), d.mean()
+  n, d = n - n_mean, d - d_mean
+
+  def log_terms(x):
+    return np.stack([np.full_like(n, x[0]), x[1] - x[2] * n, x[3] - x[4] * d])
+
+  def residuals(x):
+    return np.logaddexp.reduce(log_terms(x)) - log_loss
+
+  def jacobian(x):
+    terms = log_terms(x)
+    e, of_size, of_data = np.exp(terms - np.logaddexp.reduce(terms))
+    return np.stack([e, of_size, -n * of_size, of_data, -d * of_data], axis=-1)
+
+  low, high = log_loss.min(), log_loss.max()
+  bounds = [low - 12, low - 12, 0, low - 12, 0], [low, high, _STEEPEST, high, _STEEPEST]
+  starts = _grid(low, residuals)[:_STARTS]
+  if near is not None:
+    # Logarithms of the parts at the means, and the exponents.
+    e, a, b = np.log(near.parts(math.exp(n_mean), math.exp(d_mean)))
+    start = np.array([e, a, near.size_exponent, b, near.data_exponent])
+    inside = 1e-6  # of the bounds, as the optimizer wants it
+    starts = [np.clip(start, np.add(bounds[0], inside), np.subtract(bounds[1], inside))]
+  robust = {"loss": "huber", "f_scale": _HUBER, "max_nfev": _MAX_EVALUATIONS}
+  fits = [
+    least_squares(residuals, start, jacobian, bounds, x_scale="jac", **robust) for start in starts
+  ]
+  best = min(fits, key=lambda fit: fit.cost).x
+  # Where noise leaves a valley, the best start ends on its slope.
+  robust["max_nfev"] = _MAX_EVALUATIONS_AT_END
+  best = least_squares(residuals, best, jacobian, bounds, x_scale="jac", **robust).x
+  e, a, size_exponent, b, data_exponent = best
+  return Law(
+    math.exp(e),
+    math.exp(a + size_exponent * n_mean),
+    float(size_exponent),
+    math.exp(b + data_exponent * d_mean),
+    float(data_exponent),
+  )
+
+
+def _grid(low: float, residuals) -> list[np.ndarray]:
+  """Shares of the lowest loss, and exponents; the points with the smallest errors come first."""
+  floors = [low + math.log(share) for share in (0.02, 0.3, 0.6, 0.9)]
+  scales = [low + math.log(share) for share in (0.02, 0.1, 0.4)]
+  exponents = (0.1, 0.3, 0.6, 1.0, 1.5)
+  grid = [*map(np.array, itertools.product(floors, scales, exponents, scales, exponents))]
+  costs = [np.abs(residuals(x)).sum() for x in grid]
+  return [grid[i] for i in np.argsort(costs, kind="stable")]
+
+
+def prediction_range(
+  law: Law, runs: Sequence[tuple[float, float, float]], at: tuple[float, float]
+) -> tuple[float, float]:
+  """The lowest and the highest prediction at (N, D) of fits that each leave out one run.
+
+  Args:
+    law: the fit of all runs.
+    runs: see fit_law.
+    at: N and D of the prediction.
+  """
+  predictions = []
+  for left_out in range(len(runs)):
+    kept = [run for number, run in enumerate(runs) if number != left_out]
+    predictions.append(fit_law(kept, near=law)(*at))
+  return min(predictions), max(predictions)
 
 
 def measure_scaling(trunk: Any, texts: Texts, budget: Budget, workdir: str) -> dict[str, Any]:
@@ -23,7 +149,8 @@ def measure_scaling(trunk: Any, texts: Texts, budget: Budget, workdir: str) -> d
     for steps in budget.steps[:-1]:
       runs.append(_run(trunk, width, steps, texts, workdir))
   result: dict[str, Any] = {"unigram_entropy": texts.train.unigram_entropy, "runs": runs}
-  result |= {"text_tokens": texts.train.n_tokens, "bytes_per_token": _bytes_per_token(texts)}
+  bytes_per_token = texts.held_out.n_bytes / texts.held_out.n_tokens
+  result |= {"text_tokens": texts.train.n_tokens, "bytes_per_token": bytes_per_token}
   points = [(run["parameters"], run["tokens"], run["loss"]) for run in runs]
   losses = [run["loss"] for run in runs]
   if None in losses:
@@ -60,7 +187,3 @@ def _run(trunk: Any, width: int, steps: int, texts: Texts, workdir: str) -> dict
     f"loss {loss}, {result['seconds']:.0f} s"
   )
   return result
-
-
-def _bytes_per_token(texts: Texts) -> float:
-  return texts.held_out.n_bytes / texts.held_out.n_tokens

@@ -1,14 +1,20 @@
-"""Short runs of small language models, which leave nothing but numbers."""
+"""Short runs of small language models, and which learning rates learn, get stuck or diverge."""
 
+import collections
 import dataclasses
+import math
+import statistics
 import time
 from collections.abc import Callable
 from typing import Any
 
-from gpt_jax.apps.diagnose.texts import Texts
+from gpt_jax.apps.diagnose.texts import Budget, Texts
+from gpt_jax.apps.diagnose.workdir import measured
+from gpt_jax.config import to_json
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.parallel.processes import log
 from gpt_jax.programs.pretrain import text_recipe
 from gpt_jax.programs.pretrain_config import PretrainConfig
 from gpt_jax.programs.pretrain_text import Text, make_measure
@@ -116,3 +122,65 @@ def _record(curve: list[tuple[int, float]], refused: list[int], steps: int) -> H
     moment.interval.clear()
 
   return Hook(run, every(steps))
+
+
+OUTCOMES = ("learned", "stuck", "diverged")
+_MARGIN = 0.1  # nats below the unigram entropy, from which on more than word frequencies is learned
+
+
+def measure_rates(trunk: Any, texts: Texts, budget: Budget, workdir: str) -> dict[str, Any]:
+  """JSON: unigram_entropy, steps, parameters, and for each rate its runs and share of outcomes.
+
+  Args:
+    trunk: see short_config.
+    workdir: where each run leaves its result.
+  """
+  entropy, rates, parameters = texts.train.unigram_entropy, [], 0
+  for rate in budget.rates:
+    config = short_config(trunk, budget.rate_width, budget.rate_steps, texts.tokenizer, rate)
+    train = None
+    runs = []
+    for seed in range(budget.seeds):
+
+      def run(seed=seed, config=config) -> dict[str, Any]:
+        nonlocal train
+        train = train or make_short_run(config, texts)
+        return train(seed)
+
+      settings = {"config": to_json(config), "seed": seed, **texts.identity}
+      result = measured(workdir, f"rate_{rate:g}_seed_{seed}", settings, run)
+      result["outcome"] = outcome(result["loss"], result["first_loss"], entropy)
+      runs.append(result)
+    finite = [run["loss"] for run in runs if run["loss"] is not None]
+    outcomes = collections.Counter(run["outcome"] for run in runs)
+    entry = {
+      "rate": rate,
+      "shares": {name: outcomes[name] / len(runs) for name in OUTCOMES},
+      "median_loss": statistics.median(finite) if finite else None,
+      "refused": sum(run["refused"] for run in runs),
+      "runs": runs,
+    }
+    rates.append(entry)
+    parameters = runs[0]["parameters"]
+    ends = ", ".join(f"{name} {entry['shares'][name]:.0%}" for name in OUTCOMES)
+    log(f"rate {rate:g}: {ends}")
+  return {
+    "unigram_entropy": entropy,
+    "steps": budget.rate_steps,
+    "width": budget.rate_width,
+    "parameters": parameters,
+    "rates": rates,
+  }
+
+
+def outcome(loss: float | None, first_loss: float, unigram_entropy: float) -> str:
+  """One of OUTCOMES; stuck are those between the unigram entropy and their first loss.
+
+  Args:
+    loss: held-out loss at the end, in nats per token; None or nan if the run broke off.
+    first_loss: the same before the first update.
+    unigram_entropy: of the text: the loss of a model that knows word frequencies and nothing else.
+  """
+  if loss is None or not math.isfinite(loss) or loss > first_loss:
+    return "diverged"
+  return "learned" if loss < unigram_entropy - _MARGIN else "stuck"

@@ -1,5 +1,6 @@
-"""The prepared text of launch/diagnose.py, and its rows that have no padding."""
+"""The text of launch/diagnose.py, and how much it trains, writes and measures."""
 
+import dataclasses
 import itertools
 from typing import NamedTuple
 
@@ -8,6 +9,65 @@ import numpy as np
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.data.windows import PAD, Windows, WindowsConfig
+from gpt_jax.errors import InputError
+from gpt_jax.suggestions import did_you_mean
+
+
+@dataclasses.dataclass(frozen=True)
+class Budget:
+  """Sizes of the measurements.
+
+  Attributes:
+    widths: of the models of the scaling law, ascending; the last is the size that is predicted.
+    steps: of their runs, ascending; the last is that of the prediction.
+    rates: peak learning rates.
+    seeds: runs for each rate.
+    rate_width, rate_steps: of these runs.
+    temperatures: at which texts are written; 0 always takes the most likely token.
+    texts, text_tokens: written at each temperature.
+    gradient_rows: of held-out text.
+  """
+
+  widths: tuple[int, ...]
+  steps: tuple[int, ...]
+  rates: tuple[float, ...]
+  seeds: int
+  rate_width: int
+  rate_steps: int
+  temperatures: tuple[float, ...] = (0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5)
+  texts: int = 16
+  text_tokens: int = 100
+  gradient_rows: int = 32
+
+
+BUDGETS = {
+  "smoke": Budget(
+    widths=(16, 24, 32, 48, 64, 96),
+    steps=(120, 240, 480, 960),
+    rates=(1e-4, 1e-3, 1e-2, 1e-1),
+    seeds=2,
+    rate_width=32,
+    rate_steps=480,
+  ),
+  "small": Budget(
+    widths=(32, 48, 64, 96, 128, 192),
+    steps=(250, 500, 1000, 2000),
+    rates=(1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1),
+    seeds=4,
+    rate_width=64,
+    rate_steps=1000,
+    texts=48,
+    gradient_rows=64,
+  ),
+}
+
+
+def find_budget(name: str) -> Budget:
+  """Raises InputError for an unknown name."""
+  if name not in BUDGETS:
+    guess = did_you_mean(name, BUDGETS)
+    raise InputError(f"--budget={name}: must be one of {', '.join(BUDGETS)}{guess}")
+  return BUDGETS[name]
 
 
 class Texts(NamedTuple):
@@ -47,9 +107,6 @@ def held_out_rows(texts: Texts, length: int, count: int) -> np.ndarray:
   """int32 [B, length], at most `count` rows from all over the held-out text, in order.
 
   No row crosses the end of a document, unless all documents are shorter.
-
-  Raises:
-    InputError: the whole text is shorter.
   """
   for sampling in ("within_documents", "across_documents"):
     config = WindowsConfig(batch_size=16, length=length - 1, sampling=sampling)

@@ -4,8 +4,7 @@ import math
 from typing import NamedTuple
 
 from gpt_jax.apps.report.chart import short
-from gpt_jax.apps.report.multi_label import MultiLabels
-from gpt_jax.apps.report.record import DOUBTFUL, Labels, Record
+from gpt_jax.apps.report.record import DOUBTFUL, Labels, MultiLabels, Record
 from gpt_jax.errors import counted
 from gpt_jax.inference.intervals import paired_interval
 
@@ -50,7 +49,7 @@ def _learned(run: Record) -> Answer:
     return Answer(question, *verdict)
   name, text, tone = verdict
   count = sum(number for _, number in run.refused)
-  text += f" {count:,.0f} {_plural('update', count)} refused: loss or gradient was not finite."
+  text += f" {counted(int(count), 'update')} refused: loss or gradient was not finite."
   return Answer(question, name, text, tone)
 
 
@@ -286,7 +285,7 @@ def _wrong_labels(run: Record, labels: Labels) -> tuple[str, str, str]:
     return "Nothing", f"All {labels.n:,} dev examples are labeled correctly.", "good"
   count, label, predicted = pairs[0]
   text = f"Most often “{clip(label)}” is taken for “{clip(predicted)}” "
-  text += f"({count:,} {_plural('time', count)})"
+  text += f"({counted(count, 'time')})"
   seen = [name for name in labels.names if labels.per_class[name]["support"] > 0]
   weakest = min(seen, key=lambda name: labels.per_class[name]["recall"])
   row = labels.per_class[weakest]
@@ -309,11 +308,11 @@ def _wrong_multi_labels(labels: MultiLabels) -> tuple[str, str, str]:
   for counts, what in ((missed, "missed"), (given, "given wrongly")):
     most = max(counts, key=lambda name: counts[name])
     if count := counts[most]:
-      texts.append(f"“{clip(most)}” is {what} most often ({count:,} {_plural('time', count)})")
+      texts.append(f"“{clip(most)}” is {what} most often ({counted(count, 'time')})")
   weakest = min(labels.per_class, key=lambda name: labels.per_class[name]["f1"])
   row = labels.per_class[weakest]
   text = f"{'; '.join(texts)}. The lowest F1 is that of “{clip(weakest)}”: {row['f1']:.2f}, with "
-  text += f"{row['support']:,.0f} {_plural('example', row['support'])}."
+  text += f"{counted(int(row['support']), 'example')}."
   return f"{counted(total, 'label')} in {counted(labels.n, 'example')}", text, "plain"
 
 
@@ -428,10 +427,6 @@ def _perplexity(loss: float) -> float:
 
 def _mean(values: list[float]) -> float:
   return sum(values) / len(values)
-
-
-def _plural(word: str, count: float) -> str:
-  return word if count == 1 else f"{word}s"
 
 
 def clip(text: str, most: int = 60) -> str:

@@ -1,21 +1,49 @@
-"""Line charts as geometry for a page: paths, ticks and a table, in shares of the plotting area.
+"""Line charts of a page: a picture by matplotlib (extra `plots`), a legend and a table.
 
-The page stretches a path to the width of the screen and writes its labels as text of constant size,
-so that a chart can be read on a phone and follows dark mode. Colors are numbers of the page's
-color-blind-safe palette (Okabe and Ito 2008).
+Labels, which may be anything, are HTML; the picture has only numbers. Its colors are variables of
+the page's color-blind-safe palette (Okabe and Ito 2008), so that it follows dark mode.
 """
 
 import collections
 import dataclasses
+import io
 import itertools
 import math
+import re
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-_MAX_POINTS = 400  # of a path; more cannot be told apart
+from gpt_jax.errors import InputError
+from gpt_jax.packages import require
+
+_MAX_POINTS, _MAX_DOTS = 400, 60  # of a line; more cannot be told apart
 _TABLE_ROWS = 12
-_UNITS = 1000  # of a path's coordinates, both ways
+_COLOR = "#c0105"  # and a digit: stands for the page's color --c0, --c1, …
+_INK, _AXIS, _RULE = f"{_COLOR}8", f"{_COLOR}7", f"{_COLOR}9"
+_SETTINGS: Any = {
+  "svg.fonttype": "none",
+  "svg.hashsalt": "gpt_jax",
+  "axes.edgecolor": _AXIS,
+  "axes.spines.top": False,
+  "axes.spines.right": False,
+  "axes.grid": True,
+  "axes.grid.axis": "y",
+  "grid.color": _RULE,
+  **dict.fromkeys(("xtick.major.size", "ytick.major.size"), 0),
+  **dict.fromkeys(("xtick.labelcolor", "ytick.labelcolor"), _INK),
+  "lines.markersize": 4,
+}
+_LOOKS: dict[str, dict[str, Any]] = {
+  "line": {},
+  "thin": {"linewidth": 1.2},
+  "dots": {"linestyle": "-", "marker": "o"},
+  "points": {"linestyle": "", "marker": "o"},
+  "reference": {"linestyle": "--", "linewidth": 0.9, "alpha": 0.85},
+  "level": {"linestyle": "--", "linewidth": 1.3},
+}
+_DASHES = ("-", "--", ":", "-.")  # by color, so that lines differ in gray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +54,8 @@ class Line:
     label: the legend's text.
     x, y: its points; a y that is None or not finite is a gap.
     color: number in the palette.
-    style: "line", "thin", "dots" (line and dots), "points", or "reference" (thin and dashed).
+    style: "line", "thin", "dots" (line and dots), "points", "reference" (thin and dashed) or
+      "level" (dashed).
   """
 
   label: str
@@ -34,6 +63,12 @@ class Line:
   y: Sequence[float | None]
   color: int = 0
   style: str = "line"
+
+  def points(self) -> np.ndarray:
+    """[N, 2], nan for a gap, and for a number from which no axis can go on."""
+    points = np.array([self.x, self.y], np.float64).T
+    points[~(abs(points) < 1e250)] = math.nan
+    return points
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +78,7 @@ class Level:
   label: str
   y: float
   color: int = 7
+  style = "level"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,24 +87,21 @@ class Drawn:
 
   Attributes:
     title, unit: above it, and of the values.
-    paths: {"d", "style", "color"}, in 0..1000 from the upper left corner.
-    x_ticks, y_ticks: (percent from the left or from the bottom, text).
-    legend: {"label", "style", "color"} in the order of the paths.
+    svg: elements of the picture; "" without matplotlib.
+    size: of the picture, in its own units.
+    legend: the lines of reference, and the others.
     head, rows: the table under the chart.
     log: whether y is logarithmic.
-    summary: what a screen reader says in place of the picture.
   """
 
   title: str
   unit: str
-  paths: list[dict]
-  x_ticks: list[tuple[float, str]]
-  y_ticks: list[tuple[float, str]]
-  legend: list[dict]
+  svg: str
+  size: tuple[int, int]
+  legend: list[Line | Level]
   head: list[str]
   rows: list[list[str]]
   log: bool
-  summary: str
 
 
 def draw(
@@ -77,65 +110,50 @@ def draw(
   lines: Sequence[Line],
   levels: Sequence[Level] = (),
   *,
+  marks: Line | None = None,
   may_be_log: bool = False,
   y_log: bool = False,
   x_log: bool = False,
   x_name: str = "step",
   y_range: tuple[float, float] | None = None,
-  x_range: tuple[float, float] | None = None,
+  square: bool = False,
 ) -> Drawn | None:
   """The chart of these lines; None if none of them has a finite point.
 
   Args:
+    marks: points on the lower edge, where y is 0.
     may_be_log: whether y is logarithmic if it spans a factor of 50, as after a divergence.
     y_log, x_log: whether an axis, whose values are above 0 then, is logarithmic.
     x_name: of the horizontal axis.
-    y_range, x_range: the ends of the axes; None: those of the points.
+    y_range: the ends of the axis; None: those of the points.
+    square: whether it is as high as wide.
   """
-  drawn, points_of = [], []  # the lines that have points
-  for line in lines:
-    points = _finite(line)
-    if len(points):
-      drawn.append(line)
-      points_of.append(points)
-  if not drawn:
+  lines = [line for line in lines if np.isfinite(line.points()[:, 1]).any()]
+  if not lines:
     return None
-  every_point = np.concatenate(points_of)
-  all_y = [*every_point[:, 1], *(level.y for level in levels)]
-  log = y_log or (may_be_log and min(all_y) > 0 and max(all_y) > 50 * min(all_y))
-  first_x, last_x = every_point[:, 0].min(), every_point[:, 0].max()
-  x_low, x_high = x_range or (first_x if x_log else min(0.0, first_x), last_x)
-  y_low, y_high = y_range or _padded(min(all_y), max(all_y), log)
-  x_axis, y_axis = _Axis(x_low, x_high, x_log), _Axis(y_low, y_high, log)
+  values = [level.y for level in levels]
+  for line in lines:
+    values += [y for y in line.points()[:, 1] if math.isfinite(y)]
+  log = y_log or (may_be_log and min(values) > 0 and max(values) > 50 * min(values))
+  size = (300, 300) if square else (360, 190)
+  svg = ""
+  if not no_charts():
+    import matplotlib
 
-  paths, legend = [], []
-  for level in levels:
-    y = _UNITS * (1 - y_axis.share(level.y))
-    look = {"style": "level", "color": level.color}
-    paths.append({"d": f"M0 {y:.1f}H{_UNITS}", **look})
-    legend.append({"label": level.label, **look})
-  summaries = []
-  for line, points in zip(drawn, points_of, strict=True):
-    look = {"style": line.style, "color": line.color}
-    if line.style != "points":
-      paths.append({"d": _path(line, x_axis, y_axis), **look})
-    if line.style in ("dots", "points") or len(points) == 1:  # a line has no length then
-      paths.append({"d": _dots(line, x_axis, y_axis), **look, "style": "points"})
-    legend.append({"label": line.label, **look})
-    summaries.append(_summary(line, points, x_name))
-  head, rows = _table(drawn, x_name)
-  return Drawn(
-    title,
-    unit,
-    paths,
-    [(100 * x_axis.share(tick), short(tick)) for tick in x_axis.ticks(4)],
-    [(100 * y_axis.share(tick), short(tick)) for tick in y_axis.ticks(5)],
-    legend,
-    head,
-    rows,
-    log,
-    "; ".join(summaries),
-  )
+    with matplotlib.rc_context(_SETTINGS):
+      svg = _picture(lines, levels, marks, size, (x_log, log), y_range)
+  head, rows = _table(lines, f"{x_name}, logarithmic" if x_log else x_name)
+  legend: list[Line | Level] = [*levels, *lines, *([marks] if marks else [])]
+  return Drawn(title, unit, svg, size, legend, head, rows, log)
+
+
+def no_charts() -> str:
+  """How pages get pictures; "" where matplotlib is installed."""
+  try:
+    require("matplotlib.figure", "a chart", "matplotlib", "plots")
+  except InputError as error:
+    return str(error)
+  return ""
 
 
 def short(value: float | None) -> str:
@@ -153,114 +171,79 @@ def short(value: float | None) -> str:
   return f"{value:.4g}" if size >= 10 else f"{value:.3f}".rstrip("0").rstrip(".")
 
 
-class _Axis:
-  """A scale from values to shares of the plotting area."""
+def _picture(
+  lines: Sequence[Line],
+  levels: Sequence[Level],
+  marks: Line | None,
+  size: tuple[int, int],
+  logs: tuple[bool, bool],
+  y_range: tuple[float, float] | None,
+) -> str:
+  """The elements of an SVG picture; `logs` of x and y."""
+  from matplotlib.figure import Figure  # not pyplot, which is for the main thread
+  from matplotlib.ticker import LogLocator, MaxNLocator
 
-  def __init__(self, low: float, high: float, log: bool = False):
-    self.low, self.high, self.log = low, high if high > low else low + 1, log
-
-  def share(self, value: float) -> float:
-    low, high = self.low, self.high
-    if self.log:
-      low, high, value = math.log(low), math.log(high), math.log(max(value, 1e-300))
-    return min(1.0, max(0.0, (value - low) / (high - low)))
-
-  def ticks(self, count: int) -> list[float]:
-    """About so many round values inside the scale."""
-    if self.log:
-      lowest, highest = math.ceil(math.log10(self.low)), math.floor(math.log10(self.high))
-      every = max(1, -(-(highest - lowest + 1) // count))
-      powers = [10.0**power for power in range(lowest, highest + 1, every)]
-      if len(powers) > 2:
-        return powers
-      # Few powers of ten are inside: 2 and 5 times a power as well.
-      inside = []
-      for power in range(lowest - 1, highest + 1):
-        ticks = (10.0**power, 2 * 10.0**power, 5 * 10.0**power)
-        inside += [tick for tick in ticks if self.low <= tick <= self.high * (1 + 1e-9)]
-      if len(inside) > 1:
-        return inside
-    step = _round_step((self.high - self.low) / count)
-    first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
-    return [number * step for number in range(first, last + 1)]
-
-
-def _round_step(step: float) -> float:
-  """The first of 1, 2, 5, 10, … times a power of ten that is not below."""
-  power = 10.0 ** math.floor(math.log10(step))
-  return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= step * (1 - 1e-9))
-
-
-def _padded(low: float, high: float, log: bool) -> tuple[float, float]:
-  if log:
-    return low / 1.1, high * 1.1
-  margin = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
-  return (max(0.0, low - margin) if low >= 0 else low - margin), high + margin
-
-
-def _finite(line: Line) -> np.ndarray:
-  """The points that can be drawn, [N, 2]."""
-  points = []
-  for x, y in zip(line.x, line.y, strict=True):
-    if y is not None and math.isfinite(y):
-      points.append((x, y))
-  return np.array(points, np.float64).reshape(-1, 2)
+  width, height = size
+  figure = Figure(figsize=(width / 72, height / 72), facecolor="none")
+  # Fixed margins, so that the charts of a page are in line.
+  axes: Any = figure.add_axes((48 / width, 22 / height, 1 - 60 / width, 1 - 30 / height))
+  axes.set(facecolor="none", axisbelow=True)
+  axes.set(xscale="log" if logs[0] else "linear", yscale="log" if logs[1] else "linear")
+  for level in levels:
+    axes.axhline(level.y, color=f"{_COLOR}{level.color % 8}", **_LOOKS["level"])
+  for line in lines:
+    _plot(axes, line, line.points())
+  axes.margins(0, 0.05)
+  if not logs[0]:
+    axes.set_xlim(left=min(0, axes.get_xlim()[0]))
+  (low, high), limits = axes.get_ylim(), axes.dataLim
+  if logs[1]:  # so that noise looks like noise
+    axes.set_ylim(min(low, limits.ymin / 1.1), max(high, limits.ymax * 1.1))
+  elif low < 0 <= limits.ymin:
+    axes.set_ylim(bottom=0)
+  if y_range:
+    axes.set_ylim(y_range)
+  if marks:
+    _plot(axes, marks, marks.points(), transform=axes.get_xaxis_transform())
+  for axis, log, count in ((axes.xaxis, logs[0], 4), (axes.yaxis, logs[1], 5)):
+    low, high = axis.get_view_interval()
+    # Where few powers of ten are inside, 2 and 5 times a power as well.
+    factors = (1, 2, 5) if high < 200 * low else (1,)
+    axis.set_major_locator(MaxNLocator(count, steps=[1, 2, 5, 10]))
+    if log and high > 10 * low:
+      axis.set_major_locator(LogLocator(subs=factors, numticks=count))
+    axis.set_major_formatter(lambda value, _: short(value))
+  axes.minorticks_off()
+  file, metadata = io.StringIO(), dict.fromkeys(("Creator", "Date", "Format", "Type"))
+  figure.savefig(file, format="svg", metadata=metadata)
+  # Without a style for all of the page, and ids that other pictures have as well; no point is
+  # outside, so that nothing needs clipping.
+  svg = file.getvalue().partition("</defs>")[2].removesuffix("</svg>\n")
+  svg = re.sub(r' id="[^"]*_\d+"| clip-path="[^"]*"|font-family: [^;"]*;|\n *(?=<)', "", svg)
+  return re.sub(rf"{_COLOR}(\d)", r"var(--c\1)", svg)
 
 
-def _path(line: Line, x_axis: _Axis, y_axis: _Axis) -> str:
-  """The line; a gap begins a new piece, and long lines are the means of neighboring points."""
-  pieces: list[list[tuple[float, float]]] = [[]]
-  for x, y in zip(line.x, line.y, strict=True):
-    if y is None or not math.isfinite(y):
-      pieces.append([])
-    else:
-      pieces[-1].append((x, y))
-  total = sum(map(len, pieces))
-  together = -(-total // _MAX_POINTS)
-  drawn = []
-  for piece in pieces:
-    if not piece:
-      continue
-    parts = [np.mean(piece[i : i + together], axis=0) for i in range(0, len(piece), together)]
-    points = [_place(x, y, x_axis, y_axis) for x, y in parts]
-    drawn.append("M" + "L".join(points) + ("h0" if len(points) == 1 else ""))
-  return "".join(drawn)
-
-
-def _dots(line: Line, x_axis: _Axis, y_axis: _Axis) -> str:
-  """A dot per point: a line of length 0, which round ends make a circle at every stretch."""
-  points = _finite(line)
-  every = -(-len(points) // 60)
-  chosen = [*points[:-1:every], points[-1]]
-  return "".join(f"M{_place(x, y, x_axis, y_axis)}h0" for x, y in chosen)
-
-
-def _place(x: float, y: float, x_axis: _Axis, y_axis: _Axis) -> str:
-  return f"{_UNITS * x_axis.share(x):.1f} {_UNITS * (1 - y_axis.share(y)):.1f}"
+def _plot(axes: Any, line: Line, points: np.ndarray, **named: Any) -> None:
+  """Draws a line; long ones are the means of neighboring points."""
+  look = {"linestyle": _DASHES[line.color % 4], **_LOOKS[line.style]}
+  if np.isfinite(points[:, 1]).sum() == 1:
+    look["marker"] = "o"  # a line has no length then
+  together = -(-len(points) // _MAX_POINTS)
+  means = [points[i : i + together].mean(0) for i in range(0, len(points), together)]
+  look |= {"color": f"{_COLOR}{line.color % 8}", "markevery": -(-len(means) // _MAX_DOTS)}
+  axes.plot(*np.array(means).T, **look, **named)
 
 
 def _table(lines: Sequence[Line], x_name: str) -> tuple[list[str], list[list[str]]]:
   """Evenly spaced points of all lines, for those who read numbers."""
   values = [dict(zip(line.x, line.y, strict=True)) for line in lines]
-  every_x = sorted(set().union(*values))
-  chosen = np.unique(np.linspace(0, len(every_x) - 1, _TABLE_ROWS).round().astype(int))
-  # Evaluations are rarer than reports; the steps that most lines have say most.
   lines_at = collections.Counter(itertools.chain.from_iterable(values))
+  # Evaluations are rarer than reports; the steps that most lines have say most.
   best = max(lines_at.values())
-  shared = [x for x in every_x if lines_at[x] == best]
-  if len(shared) >= 3:
-    every_x = shared
-    chosen = np.unique(np.linspace(0, len(every_x) - 1, _TABLE_ROWS).round().astype(int))
+  shared = sorted(x for x, count in lines_at.items() if count == best)
+  every_x = shared if len(shared) >= 3 else sorted(lines_at)
+  chosen = np.unique(np.linspace(0, len(every_x) - 1, _TABLE_ROWS).round().astype(int))
   rows = []
-  for number in chosen:
-    x = every_x[number]
+  for x in (every_x[number] for number in chosen):
     rows.append([short(x), *(short(value[x]) if x in value else "" for value in values)])
   return [x_name, *(line.label for line in lines)], rows
-
-
-def _summary(line: Line, points: np.ndarray, x_name: str) -> str:
-  first, last = points[0], points[-1]
-  return (
-    f"{line.label}: {short(first[1])} at {x_name} {short(first[0])}, "
-    f"{short(last[1])} at {x_name} {short(last[0])}"
-  )

@@ -1,21 +1,23 @@
 """Renders runs as one HTML page that needs no network: page.html filled by jinja2 (extra `report`).
 
-A value from a run's folder may be anything: autoescape is on, and nothing is marked as safe.
+A value from a run's folder may be anything: autoescape is on, and nothing is marked as safe but the
+pictures, which have no text of it.
 """
 
 import dataclasses
+import itertools
 import os
+import shlex
 import statistics
 import urllib.parse
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpt_jax.apps.report import chart
 from gpt_jax.apps.report import paper_tables as tables
 from gpt_jax.apps.report.answers import (
-  Answer,
   answers,
   clip,
   confusions,
@@ -26,7 +28,6 @@ from gpt_jax.apps.report.answers import (
 from gpt_jax.apps.report.chart import Drawn, Level, Line, short
 from gpt_jax.apps.report.record import Labels, Record, WrongRow
 from gpt_jax.apps.report.reference import reference_lines
-from gpt_jax.apps.report.status import commands, ending, status
 from gpt_jax.errors import counted
 from gpt_jax.packages import require
 from gpt_jax.training.forecast import duration, gigabytes, memory_range
@@ -36,6 +37,14 @@ _MAX_CLASSES = 12  # of a confusion matrix; more would be dust on a phone
 _MAX_PAIRS = 10
 _MAX_SAMPLES = 10  # of a prompt; the first and the last are among them
 _MAX_SAMPLE = 400  # characters
+_LOSSES = (
+  # metric, label, color, style
+  ("loss", "training loss", 0, "thin"),
+  ("task_loss", "training loss of the task", 2, "thin"),
+  ("lm_loss", "of language modeling", 3, "thin"),
+  ("valid_loss", "held-out loss", 1, "dots"),
+  ("dev_loss", "dev loss, task", 1, "dots"),
+)
 _TRACES = (
   # metric, title, unit, whether y may be logarithmic
   ("learning_rate", "Learning rate", "of each update", False),
@@ -52,6 +61,20 @@ class Sample:
   text: str
 
 
+class Ending(NamedTuple):
+  """Notice at the top of an unfinished run's report.
+
+  Attributes:
+    title: such as "Interrupted at step 300 of 1,000 (30%)".
+    text: which state is saved, and how to go on.
+    command: the command that resumes the run; "" if unknown.
+  """
+
+  title: str
+  text: str
+  command: str
+
+
 @dataclasses.dataclass(frozen=True)
 class Group:
   """Runs that differ in nothing but their seed; a single run is a group of its own."""
@@ -62,11 +85,7 @@ class Group:
 
 
 def environment(folder: str = "") -> Any:
-  """The jinja2 environment of the report's templates, and of an app's in `folder`.
-
-  Raises:
-    InputError: jinja2 is not installed.
-  """
+  """The jinja2 environment of the report's templates, and of an app's in `folder`."""
   jinja2 = require("jinja2", "a report", "jinja2", "report")
   here = os.path.dirname(__file__)
   made = jinja2.Environment(
@@ -77,6 +96,7 @@ def environment(folder: str = "") -> Any:
     lstrip_blocks=True,
   )
   made.filters["short"] = short
+  made.globals["no_charts"] = chart.no_charts()
   return made
 
 
@@ -94,9 +114,6 @@ def render(runs: Sequence[Record], out: str, samples: dict[str, list[Sample]] | 
     runs: one, or several to compare.
     out: where the page will be, for links to files beside it.
     samples: of some runs, by folder.
-
-  Raises:
-    InputError: jinja2 is not installed.
   """
   names = run_names([run.folder for run in runs])
   views = []
@@ -151,6 +168,62 @@ def _view(run: Record, name: str, out: str, samples: list[Sample]) -> dict[str, 
   }
 
 
+def status(run: Record) -> str:
+  """One clause: finished, stopped early, interrupted, …"""
+  total, done = run.total_steps, run.steps_done
+  if total is None:
+    return counted(done, "step")
+  if done >= total:
+    return f"finished, {counted(total, 'step')}"
+  if run.result:
+    return f"stopped early, at step {done:,} of {total:,}"
+  how = {"interrupted": "interrupted", "error": "ended by an error"}
+  begin = how.get(str(run.plan.get("ended")), "stopped or still running")
+  return f"{begin} at step {done:,} of {total:,} ({done / total:.0%})"
+
+
+def ending(run: Record) -> Ending | None:
+  """None for a run that has nothing left to do, or of which the plan is not known."""
+  total, done = run.total_steps, run.steps_done
+  if total is None or done >= total or run.result or not run.plan:
+    return None
+  title = status(run)
+  command = run.plan.get("command")
+  command = command if isinstance(command, str) else ""
+  ended = run.plan.get("ended")
+  text = f"{run.plan.get('error') or 'No message.'} " if ended == "error" else ""
+  if run.checkpoints:
+    text += f"Its state is saved at step {run.checkpoints[-1]:,}. "
+  else:
+    text += "No state is saved, so it begins anew. "
+  if ended == "interrupted":
+    text += "It goes on with the same command"
+  elif ended == "error":
+    text += "When the cause is mended, it goes on with the same command"
+  else:
+    text += "If it was stopped, it goes on with the same command"
+  text += ":" if command else ", or the same call of run(…)."
+  return Ending(title[0].upper() + title[1:], text, command)
+
+
+def commands(run: Record) -> list[str]:
+  """Commands that use the model; [] without a checkpoint."""
+  if not run.checkpoints:
+    return []
+  checkpoint = os.path.join(run.folder, "best") if run.best else run.folder
+  if run.task is not None:
+    programs = {"predict": ["--input=FILE", "--out=FILE"], "evaluate": ["--data=DIR"]}
+  else:
+    programs = {"finetune": ["--config=finetune:TASK", "--data=DIR", "--workdir=DIR"]}
+    objective = run.config.objective
+    if objective is not None and objective.attention == "causal":
+      programs = {"generate": ["--prompt=TEXT"], **programs}
+  return [
+    shlex.join(["python", f"launch/{name}.py", f"--checkpoint={checkpoint}", *words])
+    for name, words in programs.items()
+  ]
+
+
 def _about(run: Record) -> str:
   """One line: task, parameters and sizes of the trained model."""
   kinds = {"pretrain": "Pre-training", "finetune": "Fine-tuning"}
@@ -182,7 +255,8 @@ def _facts(run: Record) -> list[tuple[str, str, str]]:
   starts = run.plan.get("starts", [])
   if len(starts) > 1:
     steps = ", ".join(f"{start['step']:,}" for start in starts[1:][-6:])
-    facts.append(("Resumed", _times(len(starts) - 1), f"at step {steps}"))
+    times = "once" if len(starts) == 2 else f"{len(starts) - 1:,} times"
+    facts.append(("Resumed", times, f"at step {steps}"))
   if rates := run.values("tokens_per_second"):
     # The first report includes compilation; a median is deaf to that.
     facts.append(("Speed", f"{statistics.median(rates):,.0f} tokens/s", "median of the reports"))
@@ -205,49 +279,29 @@ def _facts(run: Record) -> list[tuple[str, str, str]]:
 
 def _amounts(run: Record) -> list[tuple[str, str, str]]:
   """Tokens and epochs of text, or epochs of examples."""
-  total, done, data = run.total_steps, run.steps_done, run.data
-  windows = run.config.data
-  if windows is not None and isinstance(data.get("train_tokens"), int):
+  total, done, windows = run.total_steps, run.steps_done, run.config.data
+  facts, tokens = [], run.data.get("train_tokens")
+  # "320 examples, checksum …"
+  examples = str(run.data.get("train")).partition(" ")[0].replace(",", "")
+  if windows is not None and isinstance(tokens, int):
     per_step = windows.batch_size * windows.length
-    # In rows, some of which are padded; runs of earlier versions counted tokens alone.
-    steps_per_epoch = run.rows_per_epoch / windows.batch_size
-    steps_per_epoch = steps_per_epoch or max(1, data["train_tokens"]) / per_step
     planned = f"of {short(total * per_step)} planned" if total else ""
-    passes = f"of {total / steps_per_epoch:.2f} planned" if total else ""
-    return [
-      ("Tokens", short(done * per_step), planned),
-      ("Epochs", f"{done / steps_per_epoch:.2f}", passes),
-    ]
-  batch, examples = run.config.batch_size, _examples(data.get("train"))
-  if not batch or not examples:
+    facts.append(("Tokens", short(done * per_step), planned))
+    # In rows, some of which are padded; runs of earlier versions counted tokens alone.
+    steps_per_epoch = run.rows_per_epoch / windows.batch_size or max(1, tokens) / per_step
+  elif run.config.batch_size and examples.isdecimal() and 0 < int(examples[:12]):
+    steps_per_epoch = max(1, int(examples[:12]) // run.config.batch_size)
+  else:
     return []
-  steps_per_epoch = max(1, examples // batch)
   planned = f"of {total / steps_per_epoch:.2f} planned" if total else ""
-  return [("Epochs", f"{done / steps_per_epoch:.2f}", planned)]
-
-
-def _examples(identity: Any) -> int:
-  """The number in "320 examples, checksum …"."""
-  first = str(identity).partition(" ")[0].replace(",", "")
-  return int(first) if first.isdecimal() and len(first) < 12 else 0
+  return [*facts, ("Epochs", f"{done / steps_per_epoch:.2f}", planned)]
 
 
 def _charts(run: Record) -> list[Drawn | None]:
   """Losses, and the task's metrics."""
   lines = reference_lines(run)
-  if run.points("loss"):
-    lines.append(Line("training loss", *run.series("loss"), color=0, style="thin"))
-  if run.task is not None:
-    for name, label, color in (
-      ("task_loss", "training loss of the task", 2),
-      ("lm_loss", "of language modeling", 3),
-    ):
-      if run.points(name):
-        lines.append(Line(label, *run.series(name), color=color, style="thin"))
-  for name in ("valid_loss", "dev_loss"):
-    if run.points(name):
-      label = "held-out loss" if name == "valid_loss" else "dev loss, task"
-      lines.append(Line(label, *run.series(name), color=1, style="dots"))
+  for name, label, color, style in _LOSSES:
+    lines.append(Line(label, *run.series(name), color, style))
   levels = []
   for color, (metric, value) in enumerate(run.loss_bounds.items()):
     if run.points(metric):
@@ -255,8 +309,10 @@ def _charts(run: Record) -> list[Drawn | None]:
       levels.append(Level(label, value, color))
   # The loss of a regression task is a squared error.
   unit = "" if "dev_baseline_rmse" in run.best else "nats"
-  loss = chart.draw("Loss", unit, lines, levels, may_be_log=True)
-  return [_with_refusals(run, loss), _metric_chart(run)]
+  refused = [step for step, _ in run.refused]
+  marks = Line("updates refused", refused, [0] * len(refused), 5, "points") if refused else None
+  loss = chart.draw("Loss", unit, lines, levels, marks=marks, may_be_log=True)
+  return [loss, _metric_chart(run)]
 
 
 def _traces(run: Record) -> list[Drawn | None]:
@@ -267,20 +323,6 @@ def _traces(run: Record) -> list[Drawn | None]:
       line = Line(title.lower(), *run.series(name), color=0)
       charts.append(chart.draw(title, unit, [line], may_be_log=may_be_log))
   return charts
-
-
-def _with_refusals(run: Record, drawn: Drawn | None) -> Drawn | None:
-  """The loss chart with a mark on its lower edge where updates were refused."""
-  if drawn is None or not run.refused:
-    return drawn
-  last = max(step for step, _ in [*run.points("loss"), *run.refused])
-  d = "".join(f"M{1000 * step / max(1, last):.1f} 985h0" for step, _ in run.refused)
-  look = {"style": "points", "color": 5}
-  return dataclasses.replace(
-    drawn,
-    paths=[*drawn.paths, {"d": d, **look}],
-    legend=[*drawn.legend, {"label": "updates refused", **look}],
-  )
 
 
 def _metric_chart(run: Record) -> Drawn | None:
@@ -328,7 +370,12 @@ def _results(run: Record) -> dict[str, Any] | None:
     return None
   rows = []
   for name in names:
-    cells = [_cell(name, last.get(name)), _cell(name, run.best.get(name))]
+    cells = []
+    for value in (last.get(name), run.best.get(name)):
+      if isinstance(value, bool) or not isinstance(value, (int, float)):
+        cells.append("–")
+      else:
+        cells.append(format_metric(name, value))
     rows.append((name.replace("_", " "), cells))
   step = run.best.get("step")
   heads = ["last evaluation", f"best checkpoint, step {step:,}" if step else "best checkpoint"]
@@ -341,12 +388,6 @@ def _last_evaluation(run: Record) -> dict[str, Any]:
   for entry in run.entries:
     last |= {name: v for name, v in entry.items() if name.startswith(("valid_", "dev_"))}
   return last
-
-
-def _cell(name: str, value: Any) -> str:
-  if isinstance(value, bool) or not isinstance(value, (int, float)):
-    return "–"
-  return format_metric(name, value)
 
 
 def _paper(run: Record) -> dict[str, Any] | None:
@@ -415,14 +456,8 @@ def _reliability(calibration: dict[str, Any]) -> Drawn | None:
     Line("perfectly calibrated", [0, 100], [0, 100], color=7, style="level"),
     Line("dev set, in bins of confidence", confidence, accuracy, color=1, style="dots"),
   ]
-  drawn = chart.draw(
-    "Reliability",
-    "correct %, by confidence %",
-    lines,
-    x_name="confidence",
-    y_range=(0, 100),
-    x_range=(0, 100),
-  )
+  unit = "correct %, by confidence %"
+  drawn = chart.draw("Reliability", unit, lines, x_name="confidence", y_range=(0, 100), square=True)
   if drawn is None:
     return None
   head = ["confidence", "correct", "examples"]
@@ -502,15 +537,10 @@ def _data_facts(run: Record) -> list[tuple[str, str]]:
 
 def _compare(runs: Sequence[Record], names: Sequence[str]) -> dict[str, Any]:
   """Fields of page.html that compare several runs side by side."""
-  verdicts: list[tuple[str, list[Answer]]] = []
-  for run, name in zip(runs, names, strict=True):
-    verdicts.append((name, answers(run)))
   groups = group_runs(runs, names)
-  metrics: dict[str, None] = {}
-  for group in groups:
-    metrics |= dict.fromkeys(group.metrics)
+  metrics = dict.fromkeys(itertools.chain.from_iterable(group.metrics for group in groups))
   return {
-    "verdicts": verdicts,
+    "verdicts": list(zip(names, map(answers, runs), strict=True)),
     "charts": list(filter(None, _comparison_charts(runs, names))),
     "metrics": list(metrics),
     "groups": groups,
@@ -582,15 +612,12 @@ def _comparison_charts(runs: Sequence[Record], names: Sequence[str]) -> list[Dra
   for metric, title, unit, style, factor in wanted:
     lines = []
     for number, (run, name) in enumerate(zip(runs, names, strict=True)):
-      if not run.points(metric):
-        continue
       steps, values = run.series(metric)
       lines.append(Line(name, steps, _scaled(values, factor), number, style))
     y_range = _percent_range(lines, []) if unit == "%" else None
-    levels = _entropies(runs, names, metric)
-    charts.append(
-      chart.draw(title, unit, lines, levels, may_be_log=unit == "nats", y_range=y_range)
-    )
+    levels, may_be_log = _entropies(runs, names, metric), unit == "nats"
+    drawn = chart.draw(title, unit, lines, levels, may_be_log=may_be_log, y_range=y_range)
+    charts.append(drawn)
   return charts
 
 
@@ -614,11 +641,8 @@ def _differing_fields(runs: Sequence[Record]) -> list[tuple[str, list[str]]]:
     fields = {setting.name: setting.value for setting in run.settings}
     fields |= {f"data: {name}": str(value) for name, value in run.data.items()}
     columns.append(fields)
-  names: dict[str, None] = {}
-  for fields in columns:
-    names |= dict.fromkeys(fields)
   rows = []
-  for name in names:
+  for name in dict.fromkeys(itertools.chain.from_iterable(columns)):
     values = [fields.get(name, "–") for fields in columns]
     if len(set(values)) > 1:
       rows.append((name, values))
@@ -627,7 +651,3 @@ def _differing_fields(runs: Sequence[Record]) -> list[tuple[str, list[str]]]:
 
 def _scaled(values: Sequence[float | None], factor: float) -> list[float | None]:
   return [None if value is None else factor * value for value in values]
-
-
-def _times(count: int) -> str:
-  return "once" if count == 1 else f"{count:,} times"

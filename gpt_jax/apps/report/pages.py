@@ -26,17 +26,16 @@ def open_page(out: str, program: str) -> Iterator[IO[str]]:
   Args:
     out: its path.
     program: what the page's first lines name as their generator, after "gpt_jax".
-
-  Raises:
-    InputError: before the block runs, if out does not end in .html, cannot be written, or is
-      another file; after it, if writing failed.
   """
   check_path(out)
   if is_folder(out):
     raise InputError(f"--out={out} is a folder; name the page to write")
   marker = f'<meta name="generator" content="gpt_jax {program}">'.encode()
   try:
-    if is_taken(out) and not _begins_with(out, marker):
+    ours = False
+    with contextlib.suppress(FileNotFoundError, ValueError), open_regular(out) as file:
+      ours = marker in file.read(500)
+    if is_taken(out) and not ours:
       raise InputError(
         f"--out={out} already exists and is not a page of this program; name another file"
       )
@@ -71,9 +70,6 @@ def claim_workdir(workdir: str, name: str, claim: dict[str, Any]) -> None:
   Args:
     name: of the file.
     claim: JSON values.
-
-  Raises:
-    InputError: the file is there and says something else, or it cannot be written.
   """
   path = os.path.join(workdir, name)
   try:
@@ -97,12 +93,3 @@ def claim_workdir(workdir: str, name: str, claim: dict[str, Any]) -> None:
       ) from None
   except OSError as error:
     raise InputError(f"--workdir={workdir}: cannot be written ({error.strerror})") from error
-
-
-def _begins_with(path: str, marker: bytes) -> bool:
-  """Whether the first bytes of a file have the marker; False for what is no file."""
-  try:
-    with open_regular(path) as file:
-      return marker in file.read(500)
-  except (FileNotFoundError, ValueError):
-    return False

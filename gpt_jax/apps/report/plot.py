@@ -28,10 +28,6 @@ def run(workdirs: Sequence[str], out: str = "", *, overwrite: bool = False) -> s
     out: the picture, FILE.png, .svg or .pdf; "": curves.png in the workdir, if it is only one,
       where it is replaced.
     overwrite: whether to replace an existing file.
-
-  Raises:
-    InputError: a folder without a run or without any report yet, no name for the picture of
-      several, an unknown suffix, a file that is there already, or matplotlib is not installed.
   """
   if not workdirs:
     raise InputError("no run: name its folder with --workdir=DIR")
@@ -74,13 +70,13 @@ def _draw_curves(groups: Sequence[Group], path: str) -> None:
     squeeze=False,
     layout="constrained",
   )
-  for axes, (title, unit, names) in zip(grid[:, 0], panels, strict=True):
+  for axes, (title, unit, names, values) in zip(grid[:, 0], panels, strict=True):
     for number, group in enumerate(groups):
       for name in names:
         _draw_group(axes, group, name, number)
     if unit == "nats":
       _draw_unigram(axes, groups)
-      if _spans_far(groups, names):
+      if 0 < 50 * min(values) < max(values):  # as after a divergence
         axes.set(yscale="log")
     axes.set(ylabel=f"{title}, {unit}" if unit else title)
     axes.grid(alpha=0.3)
@@ -95,9 +91,9 @@ def _draw_curves(groups: Sequence[Group], path: str) -> None:
   plt.close(figure)
 
 
-def _panels(groups: Sequence[Group]) -> list[tuple[str, str, list[str]]]:
-  """(title, unit, metrics) of the panels for which some run has a finite number."""
-  runs = _runs(groups)
+def _panels(groups: Sequence[Group]) -> list[tuple[str, str, list[str], list[float]]]:
+  """(title, unit, metrics, their finite values) of the panels for which there is any."""
+  runs = list(itertools.chain.from_iterable(group.runs for group in groups))
   metrics = [run.metric for run in runs if run.task is not None]
   panels = [
     ("loss", "nats", ["loss", "valid_loss"]),
@@ -106,15 +102,19 @@ def _panels(groups: Sequence[Group]) -> list[tuple[str, str, list[str]]]:
   ]
   drawn = []
   for title, unit, names in panels:
-    if any(_values(runs, name) for name in names):
-      drawn.append((title, unit, names))
+    values: list[float] = []
+    for run, name in itertools.product(runs, names):
+      values += run.values(name)
+    if values:
+      drawn.append((title, unit, names, values))
   return drawn
 
 
 def _draw_group(axes: Any, group: Group, metric: str, number: int) -> None:
-  steps, mean, deviation = _over_seeds(group.runs, metric)
-  if not len(steps):
+  if not any(run.points(metric) for run in group.runs):
     return
+  steps, mean, deviation = _over_seeds(group.runs, metric)
+  color = OKABE_ITO[number % len(OKABE_ITO)]
   evaluated = metric.startswith(("valid_", "dev_"))
   label = group.name + {"loss": ", training", "valid_loss": ", held-out"}.get(metric, "")
   axes.plot(
@@ -125,44 +125,25 @@ def _draw_group(axes: Any, group: Group, metric: str, number: int) -> None:
     linewidth=1.8 if evaluated else 1.2,
     linestyle=_LINES[number // len(OKABE_ITO) % len(_LINES)],
     alpha=1.0 if evaluated or metric != "loss" else 0.65,
-    color=OKABE_ITO[number % len(OKABE_ITO)],
+    color=color,
     label=label,
   )
   if deviation.any():
-    low, high, color = mean - deviation, mean + deviation, OKABE_ITO[number % len(OKABE_ITO)]
-    axes.fill_between(steps, low, high, color=color, alpha=0.2, linewidth=0)
+    axes.fill_between(
+      steps, mean - deviation, mean + deviation, color=color, alpha=0.2, linewidth=0
+    )
 
 
 def _over_seeds(runs: Sequence[Record], metric: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """Steps, means and sample standard deviations; a lone run keeps its gaps as nan."""
   if len(runs) == 1:
     steps, values = runs[0].series(metric)
-    if not runs[0].points(metric):
-      return np.zeros(0), np.zeros(0), np.zeros(0)
-    numbers = np.array([np.nan if value is None else value for value in values])
-    return np.array(steps), numbers, np.zeros(len(steps))
+    return np.array(steps), np.array(values, np.float64), np.zeros(len(steps))
   by_step = [dict(run.points(metric)) for run in runs]
   shared = sorted(set.intersection(*map(set, by_step)))
   # [runs, steps]: the steps that every run has.
   table = np.array([list(map(values.__getitem__, shared)) for values in by_step])
   return np.array(shared), table.mean(axis=0), table.std(axis=0, ddof=1)
-
-
-def _spans_far(groups: Sequence[Group], names: Sequence[str]) -> bool:
-  """Whether losses differ by more than a factor of 50, as after a divergence."""
-  values = []
-  for name in names:
-    values += _values(_runs(groups), name)
-  return bool(values) and 0 < 50 * min(values) < max(values)
-
-
-def _runs(groups: Sequence[Group]) -> list[Record]:
-  return list(itertools.chain.from_iterable(group.runs for group in groups))
-
-
-def _values(runs: Sequence[Record], metric: str) -> list[float]:
-  """The finite values of a metric in all of the runs."""
-  return list(itertools.chain.from_iterable(run.values(metric) for run in runs))
 
 
 def _draw_unigram(axes: Any, groups: Sequence[Group]) -> None:

@@ -3,7 +3,9 @@
 Only config.json must be there; what another version or a kill left out is None or empty.
 """
 
+import contextlib
 import dataclasses
+import itertools
 import json
 import math
 import os
@@ -11,21 +13,22 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from gpt_jax.apps.report.multi_label import MultiLabels, is_multi_label, read_multi_labels
 from gpt_jax.checkpoints.restore import best_evaluation
 from gpt_jax.checkpoints.run_folder import listing, read_config
-from gpt_jax.config import from_json, settings_of
+from gpt_jax.config import format_value, from_json, settings_of
 from gpt_jax.errors import InputError
 from gpt_jax.files import exists, is_folder, parse_json, read_bytes, read_json, verified
 from gpt_jax.inference.dev_report import PREDICTIONS, REPORT, prediction_lines
 from gpt_jax.programs.pretrain_samples import Sample, read_samples
 from gpt_jax.tasks.answers.answer import LabeledTask
+from gpt_jax.tasks.answers.labels import MULTI_LABEL
 from gpt_jax.training.history import read_metrics, series
 from gpt_jax.training.plan_file import read_plan
 from gpt_jax.training.recipe import RunConfig
 
 DOUBTFUL = 0.05  # a label with a smaller probability may be wrong
 _WORST_ROWS = 12
+_MAX_LABELS, _WORST_OF_LABEL = 12, 3  # whose errors are shown, and how many
 _MAX_PAGE = 32 << 20  # bytes of an inspection page
 _INSPECTION = b'<meta name="generator" content="gpt_jax visualize">'
 _DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
@@ -97,6 +100,53 @@ class WrongRow:
 
 
 @dataclasses.dataclass(frozen=True)
+class LabelError:
+  """A label that an example should not have been given, or that it should have.
+
+  Attributes:
+    where: file and line.
+    text: its columns, separated by tabs.
+    given: whether the model gave the label.
+    probability: of the label.
+  """
+
+  where: str
+  text: str
+  given: bool
+  probability: float
+
+
+@dataclasses.dataclass
+class LabelErrors:
+  """The errors of a label: how many examples miss it, how many have it wrongly, and the worst."""
+
+  missed: int = 0
+  given: int = 0
+  worst: list[LabelError] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True)
+class MultiLabels:
+  """dev_report.json and dev_predictions.jsonl of a multi-label run.
+
+  Attributes:
+    n: examples.
+    per_class: label -> precision, recall, f1, support.
+    errors: of each label; {} if they cannot be read.
+  """
+
+  n: int
+  per_class: dict[str, dict[str, float]]
+  errors: dict[str, LabelErrors]
+
+  def shown_errors(self) -> dict[str, LabelErrors]:
+    """Errors of the labels with the lowest F1, among those with any; _MAX_LABELS at most."""
+    wrong = [name for name, errors in self.errors.items() if errors.worst]
+    wrong.sort(key=lambda name: self.per_class[name]["f1"])
+    return {name: self.errors[name] for name in wrong[:_MAX_LABELS]}
+
+
+@dataclasses.dataclass(frozen=True)
 class Record:
   """A run as its folder tells it.
 
@@ -152,15 +202,12 @@ class Record:
 
   def values(self, name: str) -> list[float]:
     """The finite values of a metric."""
-    return [value for value in self.series(name)[1] if value is not None]
+    return [value for _, value in self.points(name)]
 
   @property
   def metric_names(self) -> list[str]:
     """The names of what was logged, in the order in which they appear."""
-    names: dict[str, None] = {}
-    for entry in self.entries:
-      names |= dict.fromkeys(entry)
-    return list(names)
+    return list(dict.fromkeys(itertools.chain.from_iterable(self.entries)))
 
   @property
   def metric(self) -> str:
@@ -206,14 +253,10 @@ class Record:
     """The unigram entropies of the texts by metric, "loss" and "valid_loss", if these are in nats
     per token and not the sum of several heads'.
     """
-    bounds: dict[str, float] = {}
     if self.token_metric != "loss":
-      return bounds
-    if self.unigram_entropy is not None:
-      bounds["loss"] = self.unigram_entropy
-    if self.held_out_entropy is not None:
-      bounds["valid_loss"] = self.held_out_entropy
-    return bounds
+      return {}
+    entropies = {"loss": self.unigram_entropy, "valid_loss": self.held_out_entropy}
+    return {name: value for name, value in entropies.items() if value is not None}
 
   @property
   def steps_done(self) -> int:
@@ -249,11 +292,7 @@ class Record:
 
 
 def find_runs(workdir: str) -> list[str]:
-  """The folder itself, or the runs of several seeds in it.
-
-  Raises:
-    InputError: there is no such folder, or it holds no run.
-  """
+  """The folder itself, or the runs of several seeds in it."""
   names = listing(workdir)
   if not is_folder(workdir):
     raise InputError(f"--workdir={workdir}: no such folder; name the folder of a run")
@@ -264,14 +303,13 @@ def find_runs(workdir: str) -> list[str]:
     folder = os.path.join(workdir, name)
     if re.fullmatch(r"seed_\d+", name) and exists(os.path.join(folder, "config.json")):
       runs[int(name.removeprefix("seed_"))] = folder
-  if runs:
-    return [runs[seed] for seed in sorted(runs)]
-  read_config(workdir)  # raises: missing
-  return [workdir]
+  if not runs:
+    read_config(workdir)  # raises: missing
+  return [runs[seed] for seed in sorted(runs)]
 
 
 def read_run(workdir: str) -> Record:
-  """Reads a run's folder. Raises InputError if config.json is missing or no run wrote it."""
+  """Reads a run's folder; only its config.json must be there, and of a run."""
   saved = read_config(workdir)
   if not isinstance(saved, dict) or not isinstance(saved.get("config"), dict):
     raise InputError(
@@ -280,64 +318,83 @@ def read_run(workdir: str) -> Record:
   notes: list[str] = []
   config, task = _read_objects(saved["config"], notes)
   report = _read_object(os.path.join(workdir, REPORT), notes)
-  labels = _read_labels(report, notes)
+  labels = multi = None
+  with _noting(notes, REPORT):
+    if report.get("kind") == MULTI_LABEL:
+      multi = MultiLabels(int(report["n"]), _classes(report), {})
+    elif report:
+      labels = _labels(report)
+  if multi is not None:
+    with _noting(notes, PREDICTIONS):
+      multi = dataclasses.replace(
+        multi, errors=_label_errors(workdir, report, list(multi.per_class))
+      )
   wrong, n_wrong, n_doubtful = _read_wrong(workdir, report, labels, notes)
   result = _read_object(os.path.join(workdir, "result.json"), notes)
   best = result.get("best")
   if not isinstance(best, dict):
-    try:
+    with _noting(notes, "checkpoints"):
       best = best_evaluation(workdir)
-    except Exception as error:  # whatever a damaged checkpoint makes a library raise
-      notes.append(f"checkpoints: {type(error).__name__}: {error}"[:300])
+  entries: list[dict[str, Any]] = []
+  with contextlib.suppress(InputError):  # killed before its first report
+    entries = read_metrics(workdir)
+  steps: list[str] = []
+  with contextlib.suppress(InputError):
+    steps = listing(os.path.join(workdir, "checkpoints"))
+  samples: list[Sample] = []
+  with _noting(notes, "samples.jsonl"):
+    samples = read_samples(workdir)
   data = saved.get("data")
   return Record(
     folder=workdir,
     kind=str(saved["config"].get("type")),
     config=config,
-    settings=list(_settings(config)) if config.train else [],
+    settings=list(_compare(config, type(config)(), "")) if config.train else [],
     data=data if isinstance(data, dict) else {},
     tokenizer=_read_object(os.path.join(workdir, "tokenizer", "tokenizer.json"), notes),
     plan=read_plan(workdir),
-    entries=_read_entries(workdir),
+    entries=entries,
     result=result,
     best=best or {},
-    checkpoints=sorted(map(int, _step_names(workdir))),
-    samples=_read_samples(workdir, notes),
+    checkpoints=sorted(int(name) for name in steps if name.isdecimal() and len(name) < 16),
+    samples=samples,
     task=task,
     labels=labels,
     wrong=wrong,
     n_wrong=n_wrong,
     n_doubtful=n_doubtful,
-    multi=read_multi_labels(workdir, report, notes),
+    multi=multi,
     notes=notes,
   )
 
 
+@contextlib.contextmanager
+def _noting(notes: list[str], name: str) -> Iterator[None]:
+  """Notes why the block could not read a file, and goes on; a missing file is no news."""
+  try:
+    yield
+  except FileNotFoundError:
+    pass
+  except (OSError, ValueError) as error:
+    notes.append(f"{name}: {error}"[:300])
+  except Exception as error:  # whatever a damaged file makes a reader or a library raise
+    notes.append(f"{name}: not as a run writes it ({error!r})"[:300])
+
+
 def _read_objects(tree: dict[str, Any], notes: list[str]) -> tuple[RunConfig, LabeledTask | None]:
   """The config and its task: one without fields, and None, if this version cannot read it."""
-  try:
-    config = from_json(tree)
-  except InputError as error:
-    notes.append(f"config.json: {error}")
-    return RunConfig(), None
-  if not isinstance(config, RunConfig):
-    notes.append(f"config.json: a {type(config).__name__}, which is not the config of a run")
-    return RunConfig(), None
-  if config.task is None:
-    return config, None
-  try:
-    return config, config.task.build("")
-  except InputError as error:
-    notes.append(f"config.json: task: {error}")
-    return config, None
-
-
-def _settings(config: Any) -> Iterator[Setting]:
-  """Every field of a config, with the default of the same kind of run."""
-  yield from _compare(config, type(config)(), "")
+  config, task = RunConfig(), None
+  with _noting(notes, "config.json"):
+    made = from_json(tree)
+    if not isinstance(made, RunConfig):
+      raise InputError(f"a {type(made).__name__}, which is not the config of a run")
+    config = made
+    task = config.task.build("") if config.task else None
+  return config, task
 
 
 def _compare(node: Any, default: Any, prefix: str) -> Iterator[Setting]:
+  """Every field of a config, with the default of the same kind of run."""
   if type(node) is not type(default):  # another trunk or objective than the default
     usual_type = "none" if default is None else type(default).__name__
     yield Setting(f"{prefix}type", type(node).__name__, usual_type, "")
@@ -347,83 +404,46 @@ def _compare(node: Any, default: Any, prefix: str) -> Iterator[Setting]:
     if dataclasses.is_dataclass(value):
       yield from _compare(value, usual, f"{name}.")
     else:
-      yield Setting(name, _spell(value), _spell(usual), field.metadata.get("help", ""))
-
-
-def _spell(value: Any) -> str:
-  if isinstance(value, tuple):
-    return ",".join(map(_spell, value)) or "()"
-  if value is None or isinstance(value, bool):
-    return str(value).lower()
-  return str(value)
-
-
-def _read_entries(workdir: str) -> list[dict[str, Any]]:
-  try:
-    return read_metrics(workdir)
-  except InputError:
-    return []  # killed before its first report
-
-
-def _read_samples(workdir: str, notes: list[str]) -> list[Sample]:
-  try:
-    return read_samples(workdir)
-  except (OSError, ValueError) as error:
-    notes.append(f"samples.jsonl: {error}"[:300])
-    return []
+      help = field.metadata.get("help", "")
+      yield Setting(name, format_value(value), format_value(usual), help)
 
 
 def _read_object(path: str, notes: list[str]) -> dict[str, Any]:
   """A JSON object; {} with a note if it is no such thing, or has another checksum than it says,
   and without one if there is no file.
   """
-  try:
-    value = read_json(path)
-    if isinstance(value, dict) and "checksum" in value:  # earlier versions wrote none
-      value = verified(value)
-  except FileNotFoundError:
-    return {}
-  except (OSError, ValueError) as error:
-    notes.append(f"{os.path.basename(path)}: {error}"[:300])
-    return {}
+  value: Any = {}
+  with _noting(notes, os.path.basename(path)):
+    saved = read_json(path)
+    # Earlier versions wrote no checksum.
+    value = verified(saved) if isinstance(saved, dict) and "checksum" in saved else saved
   return value if isinstance(value, dict) else {}
 
 
-def _step_names(workdir: str) -> list[str]:
-  try:
-    names = listing(os.path.join(workdir, "checkpoints"))
-  except InputError:
-    return []
-  return [name for name in names if name.isdecimal() and len(name) < 16]
-
-
-def _read_labels(value: dict[str, Any], notes: list[str]) -> Labels | None:
-  """The content of dev_report.json; None with a note if it is another."""
-  if not value or is_multi_label(value):
-    return None
-  try:
-    labels = Labels(
-      names=list(map(str, value["labels"])),
-      n=int(value["n"]),
-      accuracy=float(value["accuracy"]),
-      macro_f1=float(value["macro_f1"]),
-      majority=float(value["majority"]),
-      per_class={str(label): _class(row) for label, row in value["per_class"].items()},
-      confusion=[list(map(int, row)) for row in value["confusion"]],
-      calibration=_calibration(value.get("calibration")),
-    )
-  except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-    notes.append(f"{REPORT}: not as fine-tuning writes it ({error!r})"[:300])
-    return None
-  sizes = {len(labels.confusion), *map(len, labels.confusion)}
-  if sizes != {len(labels.names)} or not set(labels.names) <= labels.per_class.keys():
-    notes.append(f"{REPORT}: the confusion matrix or the classes do not fit the labels")
-    return None
+def _labels(report: dict[str, Any]) -> Labels:
+  """The content of dev_report.json."""
+  labels = Labels(
+    names=list(map(str, report["labels"])),
+    n=int(report["n"]),
+    accuracy=float(report["accuracy"]),
+    macro_f1=float(report["macro_f1"]),
+    majority=float(report["majority"]),
+    per_class=_classes(report),
+    confusion=[list(map(int, row)) for row in report["confusion"]],
+    calibration=_calibration(report.get("calibration")),
+  )
+  if {len(labels.confusion), *map(len, labels.confusion)} != {len(labels.names)}:
+    raise InputError("the confusion matrix does not fit the labels")
   return labels
 
 
-def _class(row: Any) -> dict[str, float]:
-  return {name: float(row[name]) for name in ("precision", "recall", "f1", "support")}
+def _classes(report: dict[str, Any]) -> dict[str, dict[str, float]]:
+  """Label -> precision, recall, f1, support."""
+  names, classes = ("precision", "recall", "f1", "support"), {}
+  for label in report["labels"]:
+    row = report["per_class"][label]
+    classes[str(label)] = {name: float(row[name]) for name in names}
+  return classes
 
 
 def _calibration(value: Any) -> dict[str, Any]:
@@ -445,12 +465,12 @@ def _read_wrong(
   """The most confident errors of dev_predictions.jsonl, how many errors it has, and how many of
   them have a doubtful label.
   """
-  if labels is None:
-    return [], 0, 0
   worst: list[WrongRow] = []
   count = doubtful = 0
+  if labels is None:
+    return worst, count, doubtful
   temperature = labels.calibration.get("temperature", 1.0)
-  try:
+  with _noting(notes, PREDICTIONS):
     for line in prediction_lines(workdir, report):
       row = _wrong_row(line, labels.names, temperature)
       if row is None:
@@ -460,10 +480,6 @@ def _read_wrong(
       worst.append(row)
       worst.sort(key=lambda row: -row.confidence)
       del worst[_WORST_ROWS:]
-  except FileNotFoundError:
-    return [], 0, 0
-  except (OSError, ValueError, KeyError, TypeError, ArithmeticError) as error:
-    notes.append(f"{PREDICTIONS}: not as fine-tuning writes it ({error!r})"[:300])
   links = _inspected_texts(workdir) if worst else {}
   return [dataclasses.replace(row, link=links.get(row.shown, "")) for row in worst], count, doubtful
 
@@ -482,6 +498,27 @@ def _wrong_row(line: bytes, names: list[str], temperature: float) -> WrongRow | 
   chance = probabilities[names.index(label)] if label in names else 0.0
   text, where = str(entry["text"]), str(entry["where"])
   return WrongRow(where, text, label, names[predicted], probabilities[predicted], chance)
+
+
+def _label_errors(
+  workdir: str, report: dict[str, Any], labels: list[str]
+) -> dict[str, LabelErrors]:
+  """The errors of each label in dev_predictions.jsonl of a multi-label run."""
+  errors = {label: LabelErrors() for label in labels}
+  for line in prediction_lines(workdir, report):
+    entry = parse_json(line)
+    where, text = str(entry["where"]), str(entry["text"])
+    for label, probability in zip(labels, map(float, entry["probabilities"]), strict=True):
+      given = probability >= 0.5
+      if given == (label in entry["labels"]):
+        continue
+      errors[label].given += given
+      errors[label].missed += not given
+      worst = errors[label].worst
+      worst.append(LabelError(where, text, given, probability))
+      worst.sort(key=lambda error: -abs(error.probability - 0.5))
+      del worst[_WORST_OF_LABEL:]
+  return errors
 
 
 def _inspected_texts(workdir: str) -> dict[str, str]:

@@ -26,7 +26,12 @@ _METRICS = {"loss": "training loss", "valid_loss": "held-out loss"}
 
 def reference_lines(run: Record) -> list[Line]:
   """The curves of a run with the same model, windows and text, up to the length of this run."""
-  for reference in _references():
+  folder = os.path.join(shipped_folder("configs"), _FOLDER)
+  # An installation may be without configs.
+  for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
+    if not name.endswith(".json"):
+      continue
+    reference = read_json(os.path.join(folder, name))
     if not _is_comparable(run, reference):
       continue
     lines = []
@@ -42,13 +47,10 @@ def reference_lines(run: Record) -> list[Line]:
 
 
 def _is_comparable(run: Record, reference: dict[str, Any]) -> bool:
-  if any(run.data.get(name) != reference["data"][name] for name in _SAME_DATA):
-    return False
-  for name in _SAME:
-    # As objects: the JSON of another version may lack a new field.
-    if from_json(reference["config"][name]) != getattr(run.config, name):
-      return False
-  return True
+  # The configs as objects: the JSON of another version may lack a new field.
+  return all(run.data.get(name) == reference["data"][name] for name in _SAME_DATA) and all(
+    getattr(run.config, name) == from_json(reference["config"][name]) for name in _SAME
+  )
 
 
 def write(workdir: str, name: str, text: str, hardware: str, folder: str = "") -> str:
@@ -60,12 +62,11 @@ def write(workdir: str, name: str, text: str, hardware: str, folder: str = "") -
     text: what it was trained on.
     hardware: what it was trained with.
     folder: where to; "": configs/reference.
-
-  Raises:
-    InputError: no run, or one without losses.
   """
   run, saved = read_run(workdir), read_config(workdir)
-  metrics = {metric: run.points(metric) for metric in _METRICS}
+  metrics = {}
+  for metric in _METRICS:
+    metrics[metric] = [[step, round(value, 4)] for step, value in run.points(metric)]
   if not metrics["loss"]:
     raise InputError(f"--workdir={workdir}: has logged no loss")
   content = {
@@ -76,7 +77,7 @@ def write(workdir: str, name: str, text: str, hardware: str, folder: str = "") -
     "steps": [run.steps_done, run.total_steps],
     "config": {key: saved["config"][key] for key in _SAME},
     "data": {key: run.data.get(key) for key in (*_SAME_DATA, "train_tokens", "valid_tokens")},
-    "metrics": {metric: _rounded(points) for metric, points in metrics.items()},
+    "metrics": metrics,
   }
   path = os.path.join(folder or os.path.join(shipped_folder("configs"), _FOLDER), f"{name}.json")
   os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -84,16 +85,3 @@ def write(workdir: str, name: str, text: str, hardware: str, folder: str = "") -
   with atomic_file(path) as file:
     file.write("{\n" + ",\n".join(lines) + "\n}\n")
   return path
-
-
-def _rounded(points: list[tuple[int, float]]) -> list[list[float]]:
-  return [[step, round(value, 4)] for step, value in points]
-
-
-def _references() -> list[dict[str, Any]]:
-  """The shipped curves; none in an installation without configs."""
-  folder = os.path.join(shipped_folder("configs"), _FOLDER)
-  if not os.path.isdir(folder):
-    return []
-  names = sorted(name for name in os.listdir(folder) if name.endswith(".json"))
-  return [read_json(os.path.join(folder, name)) for name in names]

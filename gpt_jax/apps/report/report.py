@@ -14,7 +14,6 @@ from gpt_jax.errors import InputError
 from gpt_jax.inference.generate import continuations
 from gpt_jax.inference.stream import Sampling
 from gpt_jax.parallel.processes import is_main_process, log
-from gpt_jax.tasks.answers.answer import LabeledTask
 
 NAME = "report.html"
 _PROMPTS = ("The", "I", "One day")
@@ -31,10 +30,6 @@ def run(workdirs: Sequence[str], out: str = "", *, samples: bool = False) -> str
     samples: whether to run the newest checkpoints: a language model continues a few prompts; for
       the worst errors of a fine-tuned model an inspection page, errors.html, is written to its
       workdir, and the report links to it.
-
-  Raises:
-    InputError: a folder without a run, no name for the page of several, another file of that name,
-      or jinja2 is not installed.
   """
   if not workdirs:
     raise InputError("no run: name its folder with --workdir=DIR")
@@ -72,7 +67,11 @@ def _samples(run: Record) -> list[Sample]:
     warnings.warn(f"{run.folder}: has no checkpoint to run", stacklevel=2)
     return []
   if run.task is not None:
-    _inspect_errors(run, run.task)
+    # Rows of another number of columns are not of this task.
+    texts = [row.text for row in run.wrong if row.text.count("\t") == len(run.task.columns) - 1]
+    if texts:
+      page = os.path.join(run.folder, _ERRORS_PAGE)
+      visualize.run(os.path.join(run.folder, "best"), page, texts)
     return []
   loaded = load_model(run.folder)
   samples = []
@@ -80,11 +79,3 @@ def _samples(run: Record) -> list[Sample]:
     texts = continuations(loaded, list(_PROMPTS), Sampling(60, temperature))
     samples += [Sample(f"step {loaded.step:,}, {how}", text) for text in texts]
   return samples
-
-
-def _inspect_errors(run: Record, task: LabeledTask) -> None:
-  """Writes the inspection page of the worst errors, where their columns are those of the task."""
-  texts = [row.text for row in run.wrong if row.text.count("\t") == len(task.columns) - 1]
-  if texts:
-    page = os.path.join(run.folder, _ERRORS_PAGE)
-    visualize.run(os.path.join(run.folder, "best"), page, texts)

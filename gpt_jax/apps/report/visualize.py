@@ -47,10 +47,6 @@ def run(checkpoint: str, out: str, texts: Sequence[str] = (), source: str = "") 
     `classes`. A sequence has its `tokens`, their `logp` (natural logarithm) and `rank`, and `best`,
     the top candidates at their positions; the first entry of these three is None. `classes` has the
     `labels` and their `probabilities` [prefixes, K]; it is None without a head.
-
-  Raises:
-    InputError: no text, an unreadable one or one longer than the context, a bidirectional model, or
-      another file at `out`.
   """
   if not texts and not source:
     raise InputError("no text: give one with --text=TEXT, or a file of texts with --input=FILE")
@@ -65,14 +61,31 @@ def run(checkpoint: str, out: str, texts: Sequence[str] = (), source: str = "") 
   rows = [*_typed_rows(texts, task), *(_file_rows(source, task) if source else ())]
   if not rows:
     raise InputError(f"--input={source}: the file has no texts")
-  with open_page(
-    out, "visualize"
-  ) as file:  # before computing, so that an unwritable path fails early
+  # Before computing, so that an unwritable path fails early.
+  with open_page(out, "visualize") as file:
     contents = _describe_texts(loaded, rows) if task is None else _describe_rows(loaded, task, rows)
-    page = {"model": _describe_model(loaded, checkpoint, task), "texts": contents}
-    file.write(_render(page))
-  plural = "" if len(rows) == 1 else "s"
-  print(f"wrote {out}: {len(rows)} text{plural}, {size(out) / 1e6:.2f} MB")
+    # The folder of the run and what follows it, without those that the run lies in.
+    parts = checkpoint.rstrip("/").split("/")
+    known = {"best": 2}.get(parts[-1], 3 if parts[-2:-1] == ["checkpoints"] else 1)
+    trunk = loaded.spec.trunk
+    model = {
+      "checkpoint": "/".join(parts[-known:]),
+      "step": loaded.step,
+      "task": task and task.name,
+      "parameters": trunk.parameter_count(),
+      "vocabulary": trunk.vocab_size,
+      "choices": loaded.model.num_tokens,
+      "context": trunk.context,
+      "layers": trunk.layers if trunk.heads else 0,  # an LSTM has no heads
+      "heads": trunk.heads,
+    }
+    page = {"model": model, "texts": contents}
+    # "<" would end the script element, so it is escaped, as is non-ASCII.
+    data = json.dumps(page, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    html = Path(__file__).with_suffix(".html").read_text(encoding="utf-8")
+    script = Path(__file__).with_suffix(".js").read_text(encoding="utf-8")
+    file.write(html.replace("{{script}}", script).replace("{{data}}", data))
+  print(f"wrote {out}: {counted(len(rows), 'text')}, {size(out) / 1e6:.2f} MB")
   return page
 
 
@@ -97,29 +110,6 @@ def _file_rows(source: str, task: Task | None) -> Iterator[Row]:
     return
   for number, line in read_lines(source):
     yield Row((line,), None, f"{source}:{number}")
-
-
-def _describe_model(loaded: LoadedModel, checkpoint: str, task: Task | None) -> dict[str, Any]:
-  trunk = loaded.spec.trunk
-  return {
-    "checkpoint": _name(checkpoint),
-    "step": loaded.step,
-    "task": task and task.name,
-    "parameters": trunk.parameter_count(),
-    "vocabulary": trunk.vocab_size,
-    "choices": loaded.model.num_tokens,
-    "context": trunk.context,
-    "layers": trunk.layers if trunk.heads else 0,  # an LSTM has no heads
-    "heads": trunk.heads,
-  }
-
-
-def _name(checkpoint: str) -> str:
-  """The folder of the run and what follows it, without those that the run lies in."""
-  parts = checkpoint.rstrip("/").split("/")
-  if parts[-1] == "best":
-    return "/".join(parts[-2:])
-  return "/".join(parts[-3:] if parts[-2:-1] == ["checkpoints"] else parts[-1:])
 
 
 def _describe_texts(loaded: LoadedModel, rows: list[Row]) -> list[dict[str, Any]]:
@@ -293,11 +283,3 @@ def _prefixes(task: Task, encoded: Encoded) -> tuple[Encoded, list[int]]:
   for name in ("fields", "labels", "locations"):
     repeated[name] = np.repeat(getattr(encoded, name), counts, axis=0)
   return dataclasses.replace(encoded, kept=np.stack(kept), **repeated), counts
-
-
-def _render(page: dict[str, Any]) -> str:
-  """Fills the template. "<" would end the script element, so it is escaped, as is non-ASCII."""
-  data = json.dumps(page, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
-  html = Path(__file__).with_suffix(".html").read_text(encoding="utf-8")
-  script = Path(__file__).with_suffix(".js").read_text(encoding="utf-8")
-  return html.replace("{{script}}", script).replace("{{data}}", data)

@@ -1,19 +1,23 @@
-"""launch/diagnose.py: four parts of tiny size, what is kept, what is refused."""
+"""launch/diagnose.py: four parts of tiny size, what is kept, what is refused; the scaling law, and
+measures of texts by hand and against a slow definition.
+"""
 
 import csv
+import itertools
 import json
 import os
+import random
 import re
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from gpt_jax.apps.diagnose import diagnose, rates, scaling, short_runs
-from gpt_jax.apps.diagnose.budget import Budget
-from gpt_jax.apps.diagnose.rates import outcome
-from gpt_jax.apps.diagnose.scaling_law import Law
-from gpt_jax.apps.diagnose.texts import load_texts
+from gpt_jax.apps.diagnose import diagnose, scaling, short_runs
+from gpt_jax.apps.diagnose.sampling import diversity, longest_repeat, words
+from gpt_jax.apps.diagnose.scaling import Law, fit_law, prediction_range
+from gpt_jax.apps.diagnose.short_runs import outcome
+from gpt_jax.apps.diagnose.texts import Budget, load_texts
 from gpt_jax.apps.diagnose.workdir import check_workdir, measured
 from gpt_jax.errors import InputError
 from gpt_jax.files import read_json, upload_folder, with_checksum, write_json
@@ -42,23 +46,10 @@ def run_of_the_law(config, texts):
   """Instead of training: what a run would have measured if it followed LAW."""
   parameters, steps = config.trunk.parameter_count(), config.train.steps
   tokens = steps * config.data.batch_size * config.data.length
-
-  def train(seed):
-    return {
-      "width": config.trunk.width,
-      "parameters": parameters,
-      "steps": steps,
-      "tokens": tokens,
-      "flops": 6.0 * parameters * tokens,
-      "seed": seed,
-      "first_loss": 5.7,
-      "loss": LAW(parameters, tokens),
-      "refused": 0,
-      "seconds": 1.0,
-      "curve": [],
-    }
-
-  return train
+  sizes = {"width": config.trunk.width, "parameters": parameters, "steps": steps, "tokens": tokens}
+  measures = {"first_loss": 5.7, "loss": LAW(parameters, tokens), "refused": 0, "seconds": 1.0}
+  flops = 6.0 * parameters * tokens
+  return lambda seed: {**sizes, **measures, "flops": flops, "seed": seed, "curve": []}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -155,13 +146,10 @@ def test_the_same_command_measures_nothing_again(diagnosed, prepared, monkeypatc
   def refuse(*_):
     raise AssertionError("measured again")
 
-  for module in (scaling, rates):
+  for module in (scaling, short_runs):
     monkeypatch.setattr(module, "make_short_run", refuse)
-  monkeypatch.setattr(
-    diagnose,
-    "_OF_CHECKPOINTS",
-    {name: (refuse, fields) for name, (_, fields) in diagnose._OF_CHECKPOINTS.items()},
-  )
+  parts = {name: (refuse, fields) for name, (_, fields) in diagnose._OF_CHECKPOINTS.items()}
+  monkeypatch.setattr(diagnose, "_OF_CHECKPOINTS", parts)
   before = json.dumps(diagnosed.result)
   again = diagnose.run(prepared, diagnosed.workdir, [diagnosed.checkpoint], budget=BUDGET)
   assert json.dumps(again) == before
@@ -207,15 +195,14 @@ def test_a_run_without_a_loss_leaves_no_law(prepared, tmp_path, monkeypatch):
 
 def test_a_part_is_added_to_the_others(prepared, tmp_path, monkeypatch):
   monkeypatch.setattr(scaling, "make_short_run", run_of_the_law)
-  monkeypatch.setattr(rates, "make_short_run", run_of_the_law)
+  monkeypatch.setattr(short_runs, "make_short_run", run_of_the_law)
   for part in ("scaling", "rates"):
     result = diagnose.run(prepared, str(tmp_path / "x"), parts=[part], budget=BUDGET)
   assert {"scaling", "rates"} <= result.keys()
-  saved = read_json(str(tmp_path / "x" / "diagnosis.json"))
+  path = str(tmp_path / "x" / "diagnosis.json")
+  saved = read_json(path)
   saved.pop("checksum")
-  write_json(
-    str(tmp_path / "x" / "diagnosis.json"), with_checksum(saved | {"train_digest": "another"})
-  )
+  write_json(path, with_checksum(saved | {"train_digest": "another"}))
   result = diagnose.run(prepared, str(tmp_path / "x"), parts=["rates"], budget=BUDGET)
   assert "scaling" not in result
 
@@ -231,7 +218,10 @@ def test_bad_input_is_refused_before_anything_is_measured(
   refused("name some of gradients", parts=[])
   refused("look at a trained model: give --checkpoint=DIR, or --parts=scaling,rates")
   refused("--budget=smok: must be one of smoke, small; did you mean smoke", budget="smok")
-  refused("holds 'mine.txt' but no diagnosis.json", parts=["rates"], workdir=foreign(tmp_path))
+  (tmp_path / "foreign").mkdir()
+  (tmp_path / "foreign" / "mine.txt").write_text("mine")
+  told = "holds 'mine.txt' but no diagnosis.json"
+  refused(told, parts=["rates"], workdir=str(tmp_path / "foreign"))
   spec = ModelConfig(trunk, attention="bidirectional")
   refused("bidirectional attention", [make_run(tmp_path / "both", spec)])
   spec = ModelConfig(TransformerConfig(openai_tokenizer.vocab_size, 16, 1, 8, 2, special_tokens=3))
@@ -239,7 +229,71 @@ def test_bad_input_is_refused_before_anything_is_measured(
   assert not (tmp_path / "x").exists()
 
 
-def foreign(tmp_path):
-  (tmp_path / "foreign").mkdir()
-  (tmp_path / "foreign" / "mine.txt").write_text("mine")
-  return str(tmp_path / "foreign")
+# The scaling law.
+
+
+REAL_LAW = Law(1.69, 406.4, 0.34, 410.7, 0.28)  # Hoffmann et al. 2022, eq. 10
+SIZES, LENGTHS = [2e5 * 2**i for i in range(5)], [1e6, 4e6, 16e6]
+N, D = map(np.array, zip(*itertools.product(SIZES, LENGTHS), strict=True))
+
+
+def runs_with(losses):
+  return list(zip(N, D, losses, strict=True))
+
+
+def test_constants_of_losses_without_noise_come_back():
+  fitted = fit_law(runs_with(REAL_LAW(N, D)))
+  np.testing.assert_allclose(fitted, REAL_LAW, rtol=1e-4)
+  assert sum(fitted.parts(1e7, 1e8)) == fitted(1e7, 1e8)
+  assert fitted(1e7, 1e8) == pytest.approx(REAL_LAW(1e7, 1e8), rel=1e-6)
+
+
+def test_an_outlier_moves_the_law_little():
+  losses = REAL_LAW(N, D)
+  losses[4] *= 1.3
+  fitted = fit_law(runs_with(losses))
+  assert fitted(3.2e6, 64e6) == pytest.approx(REAL_LAW(3.2e6, 64e6), rel=0.003)
+
+
+def test_the_range_contains_predictions_that_lack_a_run():
+  losses = REAL_LAW(N, D) * np.exp(0.01 * np.random.default_rng(0).normal(size=len(N)))
+  law, at = fit_law(runs_with(losses)), (6.4e6, 64e6)
+  low, high = prediction_range(law, runs_with(losses), at)
+  without_first = fit_law(runs_with(losses)[1:], near=law)(*at)
+  assert low <= without_first <= high and low < high < law(*at) * 1.05
+
+
+def test_too_few_runs_are_refused():
+  with pytest.raises(InputError, match="5 runs of 2 sizes and 3 numbers of tokens"):
+    fit_law(runs_with(REAL_LAW(N, D))[:5])
+
+
+# Texts.
+
+
+def test_words_are_folded_and_marks_are_words():
+  assert words("The cat’s mat. It's") == ["the", "cat’s", "mat", ".", "it's"]
+
+
+def test_distinct_ngrams_are_of_all_texts_and_repetitions_of_each():
+  measures = diversity(["a b a b a b", "a b c"])
+  assert measures["distinct_1"] == pytest.approx(3 / 9)
+  assert measures["distinct_2"] == pytest.approx(3 / 7)  # ab, ba, bc of 5 + 2
+  assert measures["distinct_3"] == pytest.approx(3 / 5)  # aba, bab, abc of 4 + 1
+  assert measures["repeated_4"] == pytest.approx(1 / 3)  # abab, baba, abab
+  assert measures["longest_repeat"] == pytest.approx((4 + 0) / 2)
+
+
+def test_nothing_gives_zeros():
+  assert set(diversity([]).values()) == set(diversity(["", " "]).values()) == {0}
+
+
+def test_the_longest_repeat_equals_a_search():
+  rng = random.Random(0)
+  for _ in range(50):
+    items = rng.choices("abc", k=rng.randrange(12))
+    twice = [0]
+    for i, j, n in itertools.product(range(12), repeat=3):
+      if i < j and j + n <= len(items) and items[i : i + n] == items[j : j + n]:
+        twice.append(n)
+    assert longest_repeat(items) == max(twice)

@@ -41,14 +41,7 @@ HOSTILE = (
 LONG = "the cat sat on the mat and " * 11
 COLUMNS = {
   "stsb": ["the cat sat", "a dog ran to the barn"],
-  "race-middle": [
-    "the cat sat on the mat.",
-    "where?",
-    "the mat",
-    "the old red barn",
-    "sea",
-    "the cat",
-  ],
+  "race-middle": "the cat sat on the mat.|where?|the mat|the old red barn|sea|the cat".split("|"),
 }
 
 
@@ -61,11 +54,9 @@ def model_of(make_run, tiny_tokenizer, tmp_path_factory):
 
   def make(name):
     sizes = {"vocab_size": tiny_tokenizer.vocab_size, "context": 160, "width": 16}
-    trunk = (
-      LSTMConfig(**sizes, units=16)
-      if name == "lstm"
-      else TransformerConfig(**sizes, layers=2, heads=2)
-    )
+    trunk = TransformerConfig(**sizes, layers=2, heads=2)
+    if name == "lstm":
+      trunk = LSTMConfig(**sizes, units=16)
     folder = str(tmp_path_factory.mktemp("model") / name)
     if name in ("lstm", "transformer"):
       return make_run(folder, ModelConfig(trunk))
@@ -79,19 +70,27 @@ def model_of(make_run, tiny_tokenizer, tmp_path_factory):
   return lambda name: made[name] if name in made else made.setdefault(name, make(name))
 
 
+@pytest.fixture
+def page(tmp_path):
+  return tmp_path / "page.html"
+
+
+@pytest.fixture
+def visualized(model_of, page):
+  """visualized(name, texts, source=""): the values in the page of a model."""
+  return lambda name, *texts: visualize.run(model_of(name), str(page), *texts)
+
+
 def data_of(page):
   text = page.read_text(encoding="utf-8")
-  return json.loads(
-    re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)[1]
-  )
+  return json.loads(re.search(r'json" id="data">(.*?)</script>', text, re.DOTALL)[1])
 
 
 def shares(sequence, layers=2, heads=2):
   """[layers, H, T, T], decoded as in the page."""
   length = len(sequence["tokens"])
-  packed = np.frombuffer(base64.b64decode(sequence["attention"]), np.uint8).reshape(
-    layers, heads, -1
-  )
+  packed = np.frombuffer(base64.b64decode(sequence["attention"]), np.uint8)
+  packed = packed.reshape(layers, heads, -1)
   whole = np.zeros((layers, heads, length, length))
   whole[:, :, np.tri(length, dtype=bool)] = np.square(packed / 255)
   return whole
@@ -111,9 +110,9 @@ def _token_scores(trunk, params, ids):
 
 
 @pytest.mark.parametrize("trunk", ["transformer", "lstm"])
-def test_token_probabilities_are_those_of_the_model(model_of, tmp_path, trunk):
-  texts, page = ["the cat sat on the mat", "the", LONG.strip()], tmp_path / "page.html"
-  returned = visualize.run(model_of(trunk), str(page), texts)
+def test_token_probabilities_are_those_of_the_model(model_of, visualized, page, trunk):
+  texts = ["the cat sat on the mat", "the", LONG.strip()]
+  returned = visualized(trunk, texts)
   page_data = data_of(page)
   assert page_data == returned and [text["text"] for text in page_data["texts"]] == texts
   model = load_model(model_of(trunk))
@@ -121,10 +120,8 @@ def test_token_probabilities_are_those_of_the_model(model_of, tmp_path, trunk):
   for text, shown in zip(texts, page_data["texts"], strict=True):
     ids = tokenizer.encode(text)
     (sequence,) = shown["sequences"]
-    assert (
-      sequence["tokens"] == tokenizer.processor.encode(text, out_type=str)
-      and shown["classes"] is None
-    )
+    assert sequence["tokens"] == tokenizer.processor.encode(text, out_type=str)
+    assert shown["classes"] is None
     scores = np.asarray(token_scores(model.spec.trunk, model.params["trunk"], ids), np.float64)
     scores = scores[:, : tokenizer.vocab_size]
     distributions = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
@@ -134,12 +131,9 @@ def test_token_probabilities_are_those_of_the_model(model_of, tmp_path, trunk):
     for n in range(1, len(ids)):
       order = np.argsort(-distributions[n - 1])
       assert sequence["rank"][n] == order.tolist().index(ids[n]) + 1
-      assert [piece for piece, _ in sequence["best"][n]] == [
-        tokenizer.processor.id_to_piece(int(i)) for i in order[:5]
-      ]
-      np.testing.assert_allclose(
-        [p for _, p in sequence["best"][n]], distributions[n - 1][order[:5]], rtol=6e-3
-      )
+      pieces, best = zip(*sequence["best"][n], strict=True)
+      assert list(pieces) == list(map(tokenizer.processor.id_to_piece, order[:5].tolist()))
+      np.testing.assert_allclose(best, distributions[n - 1][order[:5]], rtol=6e-3)
     if len(ids) == 1:
       assert sequence["mean"] is None and sequence["perplexity"] is None
     else:
@@ -147,16 +141,13 @@ def test_token_probabilities_are_those_of_the_model(model_of, tmp_path, trunk):
       assert sequence["perplexity"] == pytest.approx(np.exp(-np.mean(expected)), rel=1e-4)
 
 
-def test_attention_is_accurate_to_a_byte(model_of, tmp_path):
-  (text,) = visualize.run(model_of("transformer"), str(tmp_path / "page.html"), [LONG.strip()])[
-    "texts"
-  ]
+def test_attention_is_accurate_to_a_byte(model_of, visualized):
+  (text,) = visualized("transformer", [LONG.strip()])["texts"]
   page_data = shares(text["sequences"][0])
   model = load_model(model_of("transformer"))
   ids = model.tokenizer.encode(LONG)
-  assert (
-    len(ids) > 128
-  )  # the program then goes by blocks of queries; at this odd length the next lines do not
+  # The program then goes by blocks of queries; at this odd length the next lines do not.
+  assert len(ids) > 128
   positions = np.arange(len(ids), dtype=np.int32)[None]
   trunk = model.spec.trunk.build()
 
@@ -169,68 +160,51 @@ def test_attention_is_accurate_to_a_byte(model_of, tmp_path):
 
 
 @pytest.mark.parametrize("place", ["lstm", "lstm/best", "lstm/checkpoints/7"])
-def test_a_page_does_not_say_where_its_run_lies(model_of, tmp_path, place):
-  page, folder = tmp_path / "page.html", model_of("lstm").removesuffix("lstm")
+def test_a_page_does_not_say_where_its_run_lies(model_of, page, place):
+  folder = model_of("lstm").removesuffix("lstm")
   visualize.run(f"{folder}{place}", str(page), ["the cat"])
   assert data_of(page)["model"]["checkpoint"] == place
   assert folder not in page.read_text()
 
 
-def test_an_lstm_has_no_attention(model_of, tmp_path):
-  page_data = visualize.run(model_of("lstm"), str(tmp_path / "page.html"), ["the cat"])
+def test_an_lstm_has_no_attention(visualized):
+  page_data = visualized("lstm", ["the cat"])
   assert page_data["texts"][0]["sequences"][0]["attention"] is None
   assert (page_data["model"]["layers"], page_data["model"]["heads"]) == (0, 0)
 
 
-@pytest.mark.parametrize(
-  "name, sequences", [("cola", 1), ("rte", 1), ("stsb", 2), ("race-middle", 4)]
-)
-def test_label_probabilities_of_every_prefix(model_of, tmp_path, name, sequences):
+@pytest.mark.parametrize("name, count", [("cola", 1), ("rte", 1), ("stsb", 2), ("race-middle", 4)])
+def test_label_probabilities_of_every_prefix(model_of, visualized, tmp_path, name, count):
   """Each prefix is predicted alone, from truncated ids; the full text agrees with predict."""
   columns = COLUMNS.get(name, ["the cat sat"] if name == "cola" else COLUMNS["stsb"])
-  page_data = visualize.run(
-    model_of(name), str(tmp_path / "page.html"), ["the mat", "\t".join(columns)][len(columns) > 1 :]
-  )
-  shown = page_data["texts"][-1]
-  assert len(shown["sequences"]) == sequences
+  shown = visualized(name, ["the mat", "\t".join(columns)][len(columns) > 1 :])["texts"][-1]
+  assert len(shown["sequences"]) == count
   model = load_model(model_of(name))
   task = BuiltinTask(name).build("")
   encoded = task.encode([task.example(Row(tuple(columns), None, ""))], model.tokenizer, 160)
   predict_alone = make_predictor(model.model, make_mesh(MeshConfig()))
-  growing = [
-    model.tokenizer.encode(text)
-    for text in (columns[2:] if name == "race-middle" else columns[-1:])
-  ]
-  count = max(map(len, growing))
+  growing = columns[2:] if name == "race-middle" else columns[-1:]
+  growing = [model.tokenizer.encode(text).tolist() for text in growing]
   expected = []
-  for n in range(1, count + 1):
-    cut = [
-      ids[:n] if any(np.array_equal(ids, other) for other in growing) else ids
-      for ids in encoded.texts
-    ]
+  for n in range(1, max(map(len, growing)) + 1):
+    cut = [ids[:n] if ids.tolist() in growing else ids for ids in encoded.texts]
     lengths = np.array([len(ids) for ids in cut])
     prefix = dataclasses.replace(encoded, texts=cut, kept=lengths[encoded.fields])
     expected.append(predict_alone(model.params, prefix, 1, few_shapes=True)[0])
   assert shown["classes"]["labels"] == list(task.labels)
   np.testing.assert_allclose(shown["classes"]["probabilities"], expected, atol=2e-5)
-  pieces = (
-    None if name == "race-middle" else model.tokenizer.processor.encode(columns[-1], out_type=str)
-  )
-  assert shown["classes"]["tokens"] == pieces
+  pieces = model.tokenizer.processor.encode(columns[-1], out_type=str)
+  assert shown["classes"]["tokens"] == (None if name == "race-middle" else pieces)
   (tmp_path / "rows.jsonl").write_text(json.dumps(dict(zip(task.columns, columns, strict=True))))
-  (result,) = predict.run(
-    model_of(name), str(tmp_path / "rows.jsonl"), str(tmp_path / "labels.tsv")
-  )
-  np.testing.assert_allclose(
-    shown["classes"]["probabilities"][-1], list(result["probabilities"].values()), atol=2e-5
-  )
+  files = str(tmp_path / "rows.jsonl"), str(tmp_path / "labels.tsv")
+  (result,) = predict.run(model_of(name), *files)
+  expected = list(result["probabilities"].values())
+  np.testing.assert_allclose(shown["classes"]["probabilities"][-1], expected, atol=2e-5)
 
 
-def test_a_fine_tuned_model_is_scored_as_in_fine_tuning(model_of, tmp_path):
+def test_a_fine_tuned_model_is_scored_as_in_fine_tuning(model_of, visualized):
   """On the task's own sequences: the mean of their means is the auxiliary loss (eq. 5)."""
-  (text,) = visualize.run(
-    model_of("stsb"), str(tmp_path / "page.html"), ["\t".join(COLUMNS["stsb"])]
-  )["texts"]
+  (text,) = visualized("stsb", ["\t".join(COLUMNS["stsb"])])["texts"]
   first, second = (sequence["tokens"] for sequence in text["sequences"])
   assert (first[0], first[-1], second[0], second[-1]) == ("<start>", "<extract>") * 2
   middle = first.index("<delimiter>")
@@ -241,38 +215,31 @@ def test_a_fine_tuned_model_is_scored_as_in_fine_tuning(model_of, tmp_path):
   batch = next(iter(OrderedBatches(encoded, 1)))
   spec = ModelConfig(model.spec.trunk, (LanguageHead(), model.spec.head))
   measured = jax.jit(model_loss(spec.build()))(model.params, batch, None)[1]["lm_loss"]
-  assert np.mean([sequence["mean"] for sequence in text["sequences"]]) == pytest.approx(
-    -measured.value, abs=1e-4
-  )
+  mean = np.mean([sequence["mean"] for sequence in text["sequences"]])
+  assert mean == pytest.approx(-measured.value, abs=1e-4)
 
 
-def test_texts_of_a_file_follow_those_of_the_flag(model_of, tmp_path):
+def test_texts_of_a_file_follow_those_of_the_flag(visualized, tmp_path):
   (tmp_path / "texts.txt").write_text("the dog\n\nthe barn\n")
-  page_data = visualize.run(
-    model_of("transformer"), str(tmp_path / "page.html"), ["the cat"], str(tmp_path / "texts.txt")
-  )
+  page_data = visualized("transformer", ["the cat"], str(tmp_path / "texts.txt"))
   assert [text["text"] for text in page_data["texts"]] == ["the cat", "the dog", "the barn"]
   (tmp_path / "rows.tsv").write_text("sentence2\tscore\tsentence1\nthe dog\t1\tthe barn\n")
-  page_data = visualize.run(
-    model_of("stsb"), str(tmp_path / "page.html"), (), str(tmp_path / "rows.tsv")
-  )
+  page_data = visualized("stsb", (), str(tmp_path / "rows.tsv"))
   assert [text["text"] for text in page_data["texts"]] == ["the barn | the dog"]
 
 
-def test_a_task_truncates_as_in_fine_tuning_and_warns(model_of, tmp_path):
-  with pytest.warns(
-    UserWarning, match="text 1: truncated to the context of 160, as in fine-tuning: 158 of"
-  ):
-    (text,) = visualize.run(model_of("cola"), str(tmp_path / "page.html"), [LONG * 2])["texts"]
+def test_a_task_truncates_as_in_fine_tuning_and_warns(visualized):
+  told = "text 1: truncated to the context of 160, as in fine-tuning: 158 of"
+  with pytest.warns(UserWarning, match=told):
+    (text,) = visualized("cola", [LONG * 2])["texts"]
   assert text["note"].startswith("truncated to")
   assert len(text["sequences"][0]["tokens"]) == 160 and len(text["classes"]["probabilities"]) == 158
 
 
-def test_a_wrong_number_of_columns_is_refused(model_of, tmp_path):
-  with pytest.raises(
-    InputError, match="text 2: 1 column; the task stsb reads 2, separated by tabs: sentence1, sen"
-  ):
-    visualize.run(model_of("stsb"), str(tmp_path / "page.html"), ["the cat\tthe dog", "the cat"])
+def test_a_wrong_number_of_columns_is_refused(visualized):
+  told = "text 2: 1 column; the task stsb reads 2, separated by tabs: sentence1, sen"
+  with pytest.raises(InputError, match=told):
+    visualized("stsb", ["the cat\tthe dog", "the cat"])
 
 
 class Tags(html.parser.HTMLParser):
@@ -301,21 +268,20 @@ class Tags(html.parser.HTMLParser):
       self.strips[self.open][-1][1] += data
 
 
-def test_html_in_a_text_stays_text(model_of, tmp_path):
-  page, plain = tmp_path / "page.html", tmp_path / "plain.html"
-  visualize.run(model_of("transformer"), str(page), [HOSTILE])
+def test_html_in_a_text_stays_text(model_of, visualized, page, tmp_path):
+  plain = tmp_path / "plain.html"
+  visualized("transformer", [HOSTILE])
   visualize.run(model_of("transformer"), str(plain), ["the cat"])
   assert data_of(page)["texts"][0]["text"] == HOSTILE
   assert Tags(page.read_text()).tags == Tags(plain.read_text()).tags
-  assert not re.search(
-    r"https?://(?!www\.w3\.org)|\bsrc=|@import|\burl\(", page.read_text()
-  )  # nothing is fetched
+  fetched = r"https?://(?!www\.w3\.org)|\bsrc=|@import|\burl\("
+  assert not re.search(fetched, page.read_text())
 
 
-def test_only_a_page_is_replaced(model_of, tmp_path, monkeypatch):
-  page, other = tmp_path / "page.html", tmp_path / "other.html"
-  visualize.run(model_of("transformer"), str(page), ["the cat"])
-  visualize.run(model_of("transformer"), str(page), ["the dog"])
+def test_only_a_page_is_replaced(model_of, visualized, page, tmp_path, monkeypatch):
+  other = tmp_path / "other.html"
+  visualized("transformer", ["the cat"])
+  visualized("transformer", ["the dog"])
   assert [text["text"] for text in data_of(page)["texts"]] == ["the dog"]
   other.write_text("<!doctype html><title>mine</title>")
   before = page.read_text()
@@ -324,12 +290,10 @@ def test_only_a_page_is_replaced(model_of, tmp_path, monkeypatch):
     raise SystemExit
 
   monkeypatch.setattr(visualize, "read", interrupt)
-  with pytest.raises(
-    InputError, match="other.html already exists and is not a page of this program"
-  ):
+  with pytest.raises(InputError, match="other.html already exists and is not a page of this prog"):
     visualize.run(model_of("transformer"), str(other), ["the cat"])  # refused before computing
   with pytest.raises(SystemExit):
-    visualize.run(model_of("transformer"), str(page), ["the cat"])
+    visualized("transformer", ["the cat"])
   assert page.read_text() == before and other.read_text() == "<!doctype html><title>mine</title>"
   assert sorted(path.name for path in tmp_path.iterdir()) == ["other.html", "page.html"]
 
@@ -343,14 +307,8 @@ def render(tmp_path_factory, browser):
   profile = tmp_path_factory.mktemp("profile")
 
   def show(page, fragment="", dark=False):
-    flags = [
-      "--headless",
-      "--no-sandbox",
-      "--disable-gpu",
-      "--virtual-time-budget=5000",
-      f"--user-data-dir={profile}",
-      *(["--blink-settings=preferredColorScheme=0"] if dark else []),
-    ]
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000"]
+    flags += [f"--user-data-dir={profile}", f"--blink-settings=preferredColorScheme={1 - dark}"]
     command = [browser, *flags, "--dump-dom", f"{page.as_uri()}#{fragment}"]
     done = subprocess.run(command, capture_output=True, timeout=120, check=True)
     shown = Tags(done.stdout.decode())
@@ -372,9 +330,13 @@ def percent(share):
   return f"{round(100 * share)}\u00a0%"
 
 
-def test_a_browser_shows_tokens_and_the_selected_head(model_of, tmp_path, render):
-  page = tmp_path / "page.html"
-  page_data = visualize.run(model_of("transformer"), str(page), ["the dog", HOSTILE])
+def shown_share(share, masked):
+  """How the label of a token that is looked at ends."""
+  return "to the right, masked" if masked else percent(share) if share >= 0.1 else "%"
+
+
+def test_a_browser_shows_tokens_and_the_selected_head(visualized, page, render):
+  page_data = visualized("transformer", ["the dog", HOSTILE])
   (sequence,) = page_data["texts"][1]["sequences"]
   token = 6
   seen = {}
@@ -385,32 +347,22 @@ def test_a_browser_shows_tokens_and_the_selected_head(model_of, tmp_path, render
     share = shares(sequence)[layer, head, token]
     for j, label in enumerate(labels):
       assert label.startswith(f"{sequence['tokens'][j]}: ")
-      assert label.endswith(
-        "to the right, masked" if j > token else percent(share[j]) if share[j] >= 0.1 else "%"
-      )
-    chosen = [
-      j
-      for j, (attributes, _) in enumerate(shown.strips["looks"])
-      if "chosen" in attributes.get("class", "")
-    ]
-    assert chosen == [token]
+      assert label.endswith(shown_share(share[j], j > token))
+    classes = [attributes.get("class", "") for attributes, _ in shown.strips["looks"]]
+    assert [j for j, name in enumerate(classes) if "chosen" in name] == [token]
     seen[layer, head] = labels
   assert len({tuple(labels) for labels in seen.values()}) == 3
   names = [attributes["aria-label"] for attributes, _ in shown.strips["likelihood"]]
   assert names[0].endswith("not scored: no left context")
-  assert (
-    f"log-probability −{-sequence['logp'][1]:.3f};" in names[1]
-    and f"rank {sequence['rank'][1]};" in names[1]
-  )
+  assert f"log-probability −{-sequence['logp'][1]:.3f};" in names[1]
+  assert f"rank {sequence['rank'][1]};" in names[1]
   assert shown.texts["numbers"].startswith(f"Token {token}: {sequence['tokens'][token]}")
 
 
-def test_clicks_change_the_selection_and_hovering_does_not(model_of, tmp_path, render):
+def test_clicks_change_the_selection_and_hovering_does_not(visualized, page, tmp_path, render):
   """The URL fragment follows clicks and keys, but not the pointer."""
-  page, acted = tmp_path / "page.html", tmp_path / "acted.html"
-  page_data = visualize.run(
-    model_of("transformer"), str(page), ["the dog", "the cat sat on the mat"]
-  )
+  acted = tmp_path / "acted.html"
+  page_data = visualized("transformer", ["the dog", "the cat sat on the mat"])
   acts = """<script>
     const choice = document.getElementById("texts"), root = document.documentElement;
     choice.value = "1 0";
@@ -428,34 +380,29 @@ def test_clicks_change_the_selection_and_hovering_does_not(model_of, tmp_path, r
   acted.write_text(page.read_text().replace("</body>", acts))
   shown = render(acted)
   address = "#text=1&sequence=0&layer=1&head=1&token=4"
-  assert [shown.root[f"data-{name}"] for name in ("address", "after", "focus")] == [
-    address,
-    address,
-    "true",
-  ]
+  acted = [shown.root[f"data-{name}"] for name in ("address", "after", "focus")]
+  assert acted == [address, address, "true"]
   (sequence,) = page_data["texts"][1]["sequences"]
   assert shown.texts["numbers"].startswith(f"Token 2: {sequence['tokens'][2]}")
   labels = [attributes["aria-label"] for attributes, _ in shown.strips["looks"]]
   for j, share in enumerate(shares(sequence)[1, 1, 2]):
-    assert labels[j].endswith(
-      "to the right, masked" if j > 2 else percent(share) if share >= 0.1 else "%"
-    )
+    assert labels[j].endswith(shown_share(share, j > 2))
 
 
-def test_bytes_are_named_with_their_character(model_of, tmp_path, render):
+def test_bytes_are_named_with_their_character(visualized, page, tmp_path, render):
   """Bytes that are cut off, which make no character, stay as they are."""
-  page, cut = tmp_path / "page.html", tmp_path / "cut.html"
-  visualize.run(model_of("transformer"), str(page), ["the 🙂"])
+  cut = tmp_path / "cut.html"
+  visualized("transformer", ["the 🙂"])
   names = [attributes["aria-label"] for attributes, _ in render(page).strips["likelihood"]]
   assert names[-1].startswith("<0x82>, byte 4 of 4 of 🙂: log-probability")
   cut.write_text(page.read_text().replace(r"\u003c0x82>", "<0xF0>"))
   assert [text for _, text in render(cut).strips["likelihood"]][-2:] == ["<0x99>", "<0xF0>"]
 
 
-def test_a_dark_page_is_dark(model_of, tmp_path, render):
+def test_a_dark_page_is_dark(visualized, page, tmp_path, render):
   """In both color schemes ink and paper of a token differ, and a masked pixel is not white."""
-  page, asked = tmp_path / "page.html", tmp_path / "asked.html"
-  visualize.run(model_of("transformer"), str(page), ["the cat sat on the mat"])
+  asked = tmp_path / "asked.html"
+  visualized("transformer", ["the cat sat on the mat"])
   script = """<script>
     const look = id => getComputedStyle(document.querySelector(id));
     const pen = document.querySelector("#heads canvas").getContext("2d");
@@ -467,12 +414,10 @@ def test_a_dark_page_is_dark(model_of, tmp_path, render):
   asked.write_text(page.read_text().replace("</body>", script))
   for dark in (False, True):
     seen = render(asked, dark=dark).root
-    brightness = {
-      name: sum(map(int, re.findall(r"\d+", seen[f"data-{name}"])[:3]))
-      for name in ("page", "ink", "paper")
-    }
-    assert (brightness["page"] < 120) == dark and (int(seen["data-pixel"]) < 50) == dark
-    assert abs(brightness["ink"] - brightness["paper"]) > 250
+    colors = [re.findall(r"\d+", seen[f"data-{name}"])[:3] for name in ("page", "ink", "paper")]
+    around, ink, paper = (sum(map(int, color)) for color in colors)
+    assert (around < 120) == dark and (int(seen["data-pixel"]) < 50) == dark
+    assert abs(ink - paper) > 250
 
 
 def test_a_page_is_named_html(model_of, tmp_path):
@@ -481,24 +426,19 @@ def test_a_page_is_named_html(model_of, tmp_path):
   assert not os.listdir(tmp_path)
 
 
-def test_a_browser_shows_labels(finetuned, tmp_path, render):
-  page = tmp_path / "page.html"
-  page_data = visualize.run(
-    f"{finetuned.workdir}/seed_0", str(page), ["the cat sat", "the dog on the mat"]
-  )
+def test_a_browser_shows_labels(finetuned, page, render):
+  texts = ["the cat sat", "the dog on the mat"]
+  page_data = visualize.run(f"{finetuned.workdir}/seed_0", str(page), texts)
   classes = page_data["texts"][1]["classes"]
   shown = render(page, "text=1&layer=99&head=x")  # out of range: ignored
   best = max(zip(classes["probabilities"][-1], classes["labels"], strict=True))
-  assert (
-    f"tokens, up to {classes['tokens'][-1]}: {best[1]}: {percent(best[0])}" in shown.texts["point"]
-  )
+  told = f"tokens, up to {classes['tokens'][-1]}: {best[1]}: {percent(best[0])}"
+  assert told in shown.texts["point"]
   assert [tag for tag, _ in shown.tags].count("polyline") == 2
   assert f"fine-tuned on {page_data['model']['task']}" in shown.texts["about"]
 
 
-def test_a_browser_shows_an_lstm(model_of, tmp_path, render):
-  visualize.run(model_of("lstm"), str(tmp_path / "page.html"), ["the cat sat"])
-  shown = render(tmp_path / "page.html", "layer=1")
-  assert (
-    "looks" not in shown.strips and [text for _, text in shown.strips["likelihood"]][0] == "▁the"
-  )
+def test_a_browser_shows_an_lstm(visualized, page, render):
+  visualized("lstm", ["the cat sat"])
+  shown = render(page, "layer=1")
+  assert "looks" not in shown.strips and shown.strips["likelihood"][0][1] == "▁the"
