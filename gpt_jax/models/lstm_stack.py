@@ -21,7 +21,7 @@ from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.models.characters import CharacterConfig, Characters
 from gpt_jax.models.layers import DTYPES, NUM_SPECIAL, Projection, uniform
-from gpt_jax.models.lstm import Kernel, State, Way, recur
+from gpt_jax.models.lstm import Kernel, State, recur
 from gpt_jax.models.trunk import States, TrunkConfig
 from gpt_jax.models.weight import KEPT, weight
 from gpt_jax.ops.dropout import Key, dropout
@@ -274,7 +274,7 @@ class LSTMStack(nn.Module):
       kept = dropout(jnp.ones((c.rows, 1)), c.embedding_dropout, key.fold(0), sharded=False)
       x = x * kept[inputs].astype(x.dtype)
     x = self.perturb("embedded", x)
-    return self.perturb("0_embedding", x, "hidden")  # see apps/diagnose/gradient_norms.py
+    return self.perturb("0_embedding", x, "hidden")  # its gradient is diagnosed
 
   def _table(self):
     if not self.config.tied:
@@ -356,10 +356,12 @@ class Direction(nn.Module):
     # DropConnect has one mask for all positions and rows.
     kernel = dropout(self.recur(), c.recurrent_dropout, key, sharded=False)
     projection = self.project() if c.projection else None
-    way = Way(self.backward, c.cell_clip, c.projection_clip)
+    clips = {"cell_clip": c.cell_clip, "output_clip": c.projection_clip}
     # lax.scan loops over the first axis: [B, T, …] -> [T, B, …], and back after it.
     inputs = gates.swapaxes(0, 1), first.T, valid.T
-    state, outputs = recur(kernel, *inputs, state, None, projection, way)
+    state, outputs = recur(
+      kernel, *inputs, state, None, projection, backward=self.backward, **clips
+    )
     return outputs.swapaxes(0, 1), state
 
 

@@ -265,7 +265,7 @@ class Transformer(nn.Module):
     mask = AttentionMask(kind, rows.segments, rows.prefix)
     bias = self._bias(rows.positions, rows.positions)  # of rows that may hold several texts
     x, table = self._embed(rows.inputs, rows.positions, key, rows.types)  # [B, T, D], [R, E]
-    x = self.perturb("0_embedding", x, "hidden")  # see apps/diagnose/gradient_norms.py
+    x = self.perturb("0_embedding", x, "hidden")  # its gradient is diagnosed
     # h_l = transformer_block(h_{l-1}) (eq. 2). Blocks fold 0 … L - 1 into the dropout key, the
     # embeddings L and L + 1.
     states = [x]
