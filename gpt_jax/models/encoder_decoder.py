@@ -19,7 +19,6 @@ from gpt_jax.batch import Rows
 from gpt_jax.config import option, register
 from gpt_jax.errors import InputError
 from gpt_jax.models.encoder_decoder_layers import DecoderBlock, EncoderBlock, RMSNorm, row_dropout
-from gpt_jax.models.layers import DTYPES, NUM_SPECIAL
 from gpt_jax.models.relative_bias import BUCKETS, RelativeBias
 from gpt_jax.models.trunk import States, TrunkConfig, rematerialized
 from gpt_jax.models.weight import weight
@@ -45,9 +44,6 @@ TENSOR_PARALLEL = (
 class T5Config(TrunkConfig):
   """Sizes and rates of the encoder-decoder; the defaults are those of T5 1.0 small."""
 
-  vocab_size: int = option(
-    0, "vocabulary without special tokens; 0: set from the data", unit="tokens", low=0
-  )
   context: int = option(512, "longest source, and longest target", unit="tokens", low=2, high=10**6)
   layers: int = option(6, "blocks of the encoder, and of the decoder", low=1, high=1000)
   width: int = option(512, "size of a hidden state, D", low=1, high=10**6)
@@ -66,12 +62,6 @@ class T5Config(TrunkConfig):
     low=0.0,
     high=0.99,
     runtime=True,
-  )
-  dtype: str = option(
-    "float32", "type of activations and matrix products", choices=DTYPES, runtime=True
-  )
-  special_tokens: int = option(
-    NUM_SPECIAL, "special tokens after the vocabulary, as the tokenizer has", low=0
   )
   decoder: bool = option(True, "without a decoder, the encoder is a bidirectional trunk")
 

@@ -5,15 +5,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpt_jax.data.tokenizers.base import DEFAULT_SPECIAL
 from gpt_jax.models.trunk import EPSILON
 from gpt_jax.models.weight import multiply, weight
 from gpt_jax.ops.product import activation_type
 from gpt_jax.parallel.mesh import platform
 
-NUM_SPECIAL = len(DEFAULT_SPECIAL)  # of a tokenizer without further special tokens
-# Of activations and matrix products; auto: float32 or bfloat16, whichever a run finds to be faster.
-DTYPES = ("float32", "bfloat16", "float16", "auto")
 STD = 0.02  # the paper's N(0, 0.02); the released code reads it as standard deviation
 INITS = ("normal", "truncated")
 ACTIVATIONS = ("gelu_tanh", "gelu")

@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec as P
 from gpt_jax.batch import Rows
 from gpt_jax.config import option, register
 from gpt_jax.errors import InputError
-from gpt_jax.models.layers import DTYPES, INIT, NUM_SPECIAL, Projection
+from gpt_jax.models.layers import INIT, Projection
 from gpt_jax.models.trunk import States, TrunkConfig
 from gpt_jax.models.weight import multiply, weight
 from gpt_jax.ops.dropout import Key, dropout
@@ -44,10 +44,6 @@ TENSOR_PARALLEL = (
 class LSTMConfig(TrunkConfig):
   """Sizes and rates of the recurrent trunk."""
 
-  vocab_size: int = option(
-    0, "vocabulary without special tokens; 0: set from the data", unit="tokens", low=0
-  )
-  context: int = option(512, "longest sequence", unit="tokens", low=2, high=10**6)
   width: int = option(768, "size of an embedding and of a hidden state, D", low=1, high=10**6)
   units: int = option(2048, "size of the recurrent state, U", low=1, high=10**6)
   residual_dropout: float = option(
@@ -55,12 +51,6 @@ class LSTMConfig(TrunkConfig):
   )
   embedding_dropout: float = option(
     0.1, "dropout on the embedding table", low=0.0, high=0.99, runtime=True
-  )
-  dtype: str = option(
-    "float32", "type of activations and matrix products", choices=DTYPES, runtime=True
-  )
-  special_tokens: int = option(
-    NUM_SPECIAL, "special tokens after the vocabulary, as the tokenizer has", low=0
   )
 
   TENSOR_PARALLEL = TENSOR_PARALLEL

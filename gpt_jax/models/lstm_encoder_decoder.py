@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 from gpt_jax.batch import Rows
 from gpt_jax.config import option, register
 from gpt_jax.errors import InputError
-from gpt_jax.models.layers import DTYPES, NUM_SPECIAL, Projection, uniform
+from gpt_jax.models.layers import Projection, uniform
 from gpt_jax.models.lstm import Kernel, State, advance, scan, where_valid
 from gpt_jax.models.lstm_stack import Block, LSTMStackConfig, init_output
 from gpt_jax.models.trunk import States, TrunkConfig
@@ -42,9 +42,6 @@ TENSOR_PARALLEL = (
 class LSTMEncoderDecoderConfig(TrunkConfig):
   """Sizes and rates; the defaults are CoVe's."""
 
-  vocab_size: int = option(
-    0, "vocabulary without special tokens; 0: set from the data", unit="tokens", low=0
-  )
   context: int = option(
     512, "longest source, and target", unit="tokens", low=2, high=10**6, runtime=True
   )  # no parameter depends on it
@@ -57,12 +54,6 @@ class LSTMEncoderDecoderConfig(TrunkConfig):
     low=0.0,
     high=0.99,
     runtime=True,
-  )
-  dtype: str = option(
-    "float32", "type of activations and matrix products", choices=DTYPES, runtime=True
-  )
-  special_tokens: int = option(
-    NUM_SPECIAL, "special tokens after the vocabulary, as the tokenizer has", low=0
   )
   decoder: bool = option(True, "without a decoder, the encoder is a bidirectional trunk")
 

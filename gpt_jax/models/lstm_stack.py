@@ -20,7 +20,7 @@ from gpt_jax.config import option, register
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.models.characters import CharacterConfig, Characters
-from gpt_jax.models.layers import DTYPES, NUM_SPECIAL, Projection, uniform
+from gpt_jax.models.layers import Projection, uniform
 from gpt_jax.models.lstm import Kernel, State, recur
 from gpt_jax.models.trunk import States, TrunkConfig
 from gpt_jax.models.weight import KEPT, weight
@@ -43,9 +43,6 @@ TENSOR_PARALLEL = (
 class LSTMStackConfig(TrunkConfig):
   """Sizes, rates and parts of the stack; the defaults are AWD-LSTM's."""
 
-  vocab_size: int = option(
-    0, "vocabulary without special tokens; 0: set from the data", unit="tokens", low=0
-  )
   context: int = option(
     512, "longest sequence", unit="tokens", low=2, high=10**6, runtime=True
   )  # no parameter depends on it
@@ -90,12 +87,6 @@ class LSTMStackConfig(TrunkConfig):
   )
   recurrent_dropout: float = option(
     0.5, "DropConnect: dropout on the recurrent kernels", low=0.0, high=0.99, runtime=True
-  )
-  dtype: str = option(
-    "float32", "type of activations and matrix products", choices=DTYPES, runtime=True
-  )
-  special_tokens: int = option(
-    NUM_SPECIAL, "special tokens after the vocabulary, as the tokenizer has", low=0
   )
 
   TENSOR_PARALLEL = TENSOR_PARALLEL

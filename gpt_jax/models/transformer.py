@@ -22,10 +22,8 @@ from gpt_jax.config import option, register
 from gpt_jax.errors import InputError
 from gpt_jax.models.layers import (
   ACTIVATIONS,
-  DTYPES,
   EPSILON,
   INITS,
-  NUM_SPECIAL,
   LayerNorm,
   Projection,
   activate,
@@ -72,10 +70,6 @@ _GPT: dict[str, Any] = {
 class TransformerConfig(TrunkConfig):
   """Sizes, rates and parts of the trunk; the defaults are GPT-1's."""
 
-  vocab_size: int = option(
-    0, "vocabulary without special tokens; 0: set from the data", unit="tokens", low=0
-  )
-  context: int = option(512, "longest sequence", unit="tokens", low=2, high=10**6)
   layers: int = option(12, "blocks", low=1, high=1000)
   width: int = option(768, "size of a hidden state, D", low=1, high=10**6)
   heads: int = option(12, "attention heads, H", low=1, high=10**4)
@@ -93,12 +87,6 @@ class TransformerConfig(TrunkConfig):
     "post: normalize the sum after each sublayer, as GPT-1; pre: normalize the input of each "
     "sublayer, with a final norm, as GPT-2",
     choices=("post", "pre"),
-  )
-  dtype: str = option(
-    "float32", "type of activations and matrix products", choices=DTYPES, runtime=True
-  )
-  special_tokens: int = option(
-    NUM_SPECIAL, "special tokens after the vocabulary, as the tokenizer has", low=0
   )
   learned_positions: bool = option(True, "add a learned embedding of each position")
   attention_bias: Any | None = option(
