@@ -295,7 +295,7 @@ class _Stack(nn.Module):
     # Dropout acts on the embeddings and on the last norm too; the blocks fold 0 … L - 1.
     states = [row_dropout(x, c.residual_dropout, key and key.fold(c.layers))]
     for i, block in enumerate(self.blocks):
-      states.append(block(states[-1], *arguments, key and key.fold(i)))
+      states.append(block(states[-1], *arguments, key and key.fold(i))[0])
     # Pre-norm blocks leave their sum unnormalized; the decoder attends to it normalized.
     states[-1] = self.last_norm(states[-1])
     states[-1] = row_dropout(states[-1], c.residual_dropout, key and key.fold(c.layers + 1))
@@ -333,16 +333,15 @@ class Decoder(_Stack):
     # The token at position p is in slot p, so this is the causal mask.
     allowed = positions[:, None, :, None] >= slots[:, None, None]
     allowed_source = cache.source_valid[:, None, None]
-    keys, values = [], []
-    for i, block in enumerate(self.blocks):
-      arrays = cache.source_keys[i], cache.source_values[i]
+    each = []
+    for block, *arrays in zip(self.blocks, *cache[:4], strict=True):
       # [B H, S, K] -> [B, H, S, K]
-      memory = tuple(y.reshape(len(x), -1, *y.shape[1:]) for y in arrays)
-      own = cache.keys[i], cache.values[i]
-      x, k, v = block.extend(x, positions, bias, allowed, *own, memory, allowed_source)
-      keys.append(k)
-      values.append(v)
-    return self.last_norm(x), cache._replace(keys=tuple(keys), values=tuple(values))
+      memory = [y.reshape(len(x), -1, *y.shape[1:]) for y in arrays[2:]]
+      own = (positions, *arrays[:2])
+      x, kept = block(x, memory, allowed, allowed_source, bias, None, own)
+      each.append(kept)
+    keys, values = zip(*each, strict=True)
+    return self.last_norm(x), cache._replace(keys=keys, values=values)
 
 
 def _same_segment(rows: Rows, source: Rows) -> jax.Array | None:

@@ -84,11 +84,17 @@ class Attention(nn.Module):
     self.value = Linear(inner, c.width**-0.5, c.dtype)
     self.out = Linear(c.width, inner**-0.5, c.dtype)
 
-  def __call__(self, x, mask: AttentionMask, bias, key: Key | None):
-    """x [B, T, D] attends to itself; bias as in ops.attention."""
-    q, (k, v) = self._queries(x), self.memory(x)
-    update = attention(q, k, self._drop_keys(v, key), mask, bias)
-    return self._join(update)
+  def __call__(self, x, mask, bias, key: Key | None = None, slots: tuple | None = None):
+    """x [B, T, D] attends to itself, or to slots; see transformer.Block, also for the results."""
+    q = self._queries(x)
+    if slots is None:
+      k, v = kept = self.memory(x)
+      return self._join(attention(q, k, self._drop_keys(v, key), mask, bias)), kept
+    positions, *caches = slots
+    new = self._split(self.key(x)), self._split(self.value(x))
+    kept = [write_cache(y, z, positions) for y, z in zip(caches, new, strict=True)]
+    k, v = (y.reshape(len(x), -1, *y.shape[1:]) for y in kept)
+    return self._join(attend_allowed(q.astype(k.dtype), k, v, mask, bias)), kept
 
   def cross(self, x, memory, allowed, key: Key | None):
     """x [B, T, D] attends to a memory where allowed, bool [B, 1, T or 1, S], or None."""
@@ -100,14 +106,6 @@ class Attention(nn.Module):
   def memory(self, x):
     """Keys and values of x [B, S, D]: [B, H, S, K] each."""
     return self._split(self.key(x)).swapaxes(1, 2), self._split(self.value(x)).swapaxes(1, 2)
-
-  def extend(self, x, positions, bias, allowed, keys, values):
-    """As __call__ for T more tokens; keys and values [B H, S, K] are the block's cache."""
-    keys = write_cache(keys, self._split(self.key(x)), positions)
-    values = write_cache(values, self._split(self.value(x)), positions)
-    k, v = (y.reshape(len(x), -1, *y.shape[1:]) for y in (keys, values))
-    q = self._queries(x).astype(k.dtype)
-    return self._join(attend_allowed(q, k, v, allowed, bias)), keys, values
 
   def _queries(self, x):
     """[B, H, T, K], times the sqrt(K) by which our attention divides the scores."""
@@ -161,50 +159,44 @@ class EncoderBlock(nn.Module):
     self.mlp_norm = RMSNorm(self.config.dtype)
 
   def __call__(self, x, mask: AttentionMask, bias, key: Key | None):
-    """x [B, T, D] to the same shape."""
+    """x [B, T, D] to the same shape, and the keys and values of its attention to itself."""
     rate = self.config.residual_dropout
     # Of the attention, what it adds, the hidden units, and what they add.
     keys = [key and key.fold(i) for i in range(4)]
-    update = self.attention(self.attention_norm(x), mask, bias, keys[0])
+    update, kept = self.attention(self.attention_norm(x), mask, bias, keys[0])
     x = x + row_dropout(update, rate, keys[1])
     x = x + row_dropout(self.mlp(self.mlp_norm(x), keys[2]), rate, keys[3])
-    return constrain(x, "data")
+    return constrain(x, "data"), kept
 
 
-class DecoderBlock(nn.Module):
+class DecoderBlock(EncoderBlock):
   """As EncoderBlock, with attention to the source between the two."""
 
-  config: Any  # T5Config
-
   def setup(self):
-    self.attention = Attention(self.config)
-    self.attention_norm = RMSNorm(self.config.dtype)
+    super().setup()
     self.cross_attention = Attention(self.config)
     self.cross_attention_norm = RMSNorm(self.config.dtype)
-    self.mlp = FeedForward(self.config)
-    self.mlp_norm = RMSNorm(self.config.dtype)
 
-  def __call__(self, x, source, mask: AttentionMask, allowed, bias, key: Key | None):
-    """x [B, T, D] and the encoder's states [B, S, D], seen where allowed, to [B, T, D]."""
+  def __call__(  # type: ignore[override]
+    self, x, source, mask, allowed, bias, key: Key | None = None, slots: tuple | None = None
+  ):
+    """As EncoderBlock.
+
+    Args:
+      source: the encoder's states [B, S, D], or with slots what memory makes of them.
+      mask, bias, slots: as in transformer.Block.
+      allowed: where the source is seen, bool [B, 1, T or 1, S], or None.
+    """
     rate = self.config.residual_dropout
     keys = [key and key.fold(i) for i in range(6)]
-    update = self.attention(self.attention_norm(x), mask, bias, keys[0])
+    update, kept = self.attention(self.attention_norm(x), mask, bias, keys[0], slots)
     x = x + row_dropout(update, rate, keys[1])
-    memory, normed = self.memory(source), self.cross_attention_norm(x)
-    update = self.cross_attention.cross(normed, memory, allowed, keys[2])
+    memory = self.memory(source) if slots is None else source
+    update = self.cross_attention.cross(self.cross_attention_norm(x), memory, allowed, keys[2])
     x = x + row_dropout(update, rate, keys[3])
     x = x + row_dropout(self.mlp(self.mlp_norm(x), keys[4]), rate, keys[5])
-    return constrain(x, "data")
+    return constrain(x, "data"), kept
 
   def memory(self, source):
-    """Keys and values of the source for `extend`: [B, H, S, K] each."""
+    """Keys and values of the source: [B, H, S, K] each."""
     return self.cross_attention.memory(source)
-
-  def extend(self, x, positions, bias, allowed, keys, values, memory, allowed_source):
-    """As __call__ for T more tokens, evaluating; keys and values are those of Attention.extend."""
-    normed = self.attention_norm(x)
-    update, keys, values = self.attention.extend(normed, positions, bias, allowed, keys, values)
-    x = x + update
-    normed = self.cross_attention_norm(x)
-    x = x + self.cross_attention.cross(normed, memory, allowed_source, None)
-    return x + self.mlp(self.mlp_norm(x), None), keys, values

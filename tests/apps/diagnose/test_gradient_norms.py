@@ -47,7 +47,7 @@ def test_norms_equal_those_of_blocks_applied_one_by_one(norm, monkeypatch):
 
   def block(i, x):
     variables = {"params": trunk[f"block_{i}"]}
-    return Block(config).apply(variables, x, AttentionMask("causal"), None, None)
+    return Block(config).apply(variables, x, AttentionMask("causal"), None)[0]
 
   def top(x):
     if norm == "pre":
