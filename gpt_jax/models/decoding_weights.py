@@ -105,9 +105,6 @@ def keep_weights(model: Model, params: Any, kind: str) -> Any:
     model: generates, see models.generator.
     params: of a trunk and any heads.
     kind: one of KINDS; float32 leaves the parameters as they are.
-
-  Raises:
-    InputError: an unknown kind.
   """
   check_kind(kind)
   trunk = jax.device_put(params["trunk"])

@@ -20,7 +20,7 @@ from gpt_jax.config import option, register
 from gpt_jax.errors import InputError
 from gpt_jax.models.encoder_decoder_layers import DecoderBlock, EncoderBlock, RMSNorm, row_dropout
 from gpt_jax.models.relative_bias import BUCKETS, RelativeBias
-from gpt_jax.models.trunk import States, TrunkConfig, rematerialized
+from gpt_jax.models.trunk import States, TrunkConfig, given_source, rate_option, rematerialized
 from gpt_jax.models.weight import weight
 from gpt_jax.ops.attention import AttentionMask
 from gpt_jax.ops.dropout import Key
@@ -55,13 +55,10 @@ class T5Config(TrunkConfig):
     "1.0: ReLU, the output is the embedding table; 1.1: gated GELU, an output of its own",
     choices=("1.0", "1.1"),
   )
-  residual_dropout: float = option(
+  residual_dropout: float = rate_option(
     0.1,
     "dropout on what each sublayer adds, on embeddings, on units and on attention probabilities; "
     "the same at all positions of a row",
-    low=0.0,
-    high=0.99,
-    runtime=True,
   )
   decoder: bool = option(True, "without a decoder, the encoder is a bidirectional trunk")
 
@@ -173,14 +170,8 @@ class EncoderDecoder(nn.Module):
 
     A position attends to the positions before it and to those of the source that have its segment.
     Without segments every row is of segment 1, and segment 0 of the other side is padding.
-
-    Raises:
-      InputError: no source.
     """
-    if source is None:
-      raise InputError(
-        "trunk: an encoder-decoder reads a source and writes a target; these inputs have no source"
-      )
+    source = given_source(source)
     encoder_key, decoder_key = (key and key.fold(i) for i in range(2))
     table = constrain(self.tokens, "model")
     # One table embeds source and target.
@@ -253,22 +244,20 @@ class EncoderDecoder(nn.Module):
     return States(scaled, constrain(self.tokens, "model"))
 
 
-class EncoderOnly(nn.Module):
+class EncoderOnly(EncoderDecoder):
   """The encoder by itself; a Trunk whose positions attend to their whole sequence."""
-
-  config: T5Config
-  remat: str = "none"
 
   def setup(self):
     c = self.config
     self.tokens = self.param("tokens", nn.initializers.normal(1.0), (c.rows, c.width))
     self.encoder = Encoder(c, self.remat)
 
-  def __call__(self, rows: Rows, key: Key | None = None, layers: bool = False) -> States:
+  def __call__(  # type: ignore[override]
+    self, rows: Rows, key: Key | None = None, layers: bool = False
+  ) -> States:
     """Hidden states [B, T, D] and the embedding table [R, D]."""
     table = constrain(self.tokens, "model")
-    x = constrain(lookup(table, rows.inputs, activation_type(self.config.dtype)), "data")
-    states = self.encoder(x, rows, key)
+    states = self.encoder(self._embed(table, rows), rows, key)
     hidden = states[-1].astype(self.config.dtype)
     return States(hidden, table, layers=states if layers else None)
 

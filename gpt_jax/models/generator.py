@@ -8,12 +8,7 @@ from gpt_jax.models.model import Model, ModelConfig
 
 
 def language_model(trunk: Any, attention: str = "causal") -> Model:
-  """A model that generates or scores text with a trunk.
-
-  Raises:
-    InputError: the trunk was trained to attend to what follows, so its predictions would be of
-      tokens that it had seen; or it writes a target for a source.
-  """
+  """A model that generates or scores text from left to right with a causal trunk."""
   if ModelConfig(trunk, ()).kind == "encoder-decoder":
     raise InputError(
       "an encoder-decoder gives a text no probability: it writes a target for a source, with "
@@ -30,8 +25,7 @@ def language_model(trunk: Any, attention: str = "causal") -> Model:
 def generator(spec: ModelConfig) -> Model:
   """A model that writes text: on from a prompt, which may be a prefix, or for a source.
 
-  Raises:
-    InputError: it has bidirectional attention, so it has seen the tokens that it would predict.
+  A bidirectional model has seen the tokens that it would predict, and is refused.
   """
   if spec.attention != "prefix" and spec.kind != "encoder-decoder":
     return language_model(spec.trunk, spec.attention)

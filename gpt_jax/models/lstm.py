@@ -21,7 +21,7 @@ from gpt_jax.batch import Rows
 from gpt_jax.config import option, register
 from gpt_jax.errors import InputError
 from gpt_jax.models.layers import INIT, Projection
-from gpt_jax.models.trunk import States, TrunkConfig
+from gpt_jax.models.trunk import States, TrunkConfig, rate_option
 from gpt_jax.models.weight import multiply, weight
 from gpt_jax.ops.dropout import Key, dropout
 from gpt_jax.ops.lookup import lookup
@@ -46,12 +46,8 @@ class LSTMConfig(TrunkConfig):
 
   width: int = option(768, "size of an embedding and of a hidden state, D", low=1, high=10**6)
   units: int = option(2048, "size of the recurrent state, U", low=1, high=10**6)
-  residual_dropout: float = option(
-    0.1, "dropout on the projected state", low=0.0, high=0.99, runtime=True
-  )
-  embedding_dropout: float = option(
-    0.1, "dropout on the embedding table", low=0.0, high=0.99, runtime=True
-  )
+  residual_dropout: float = rate_option(0.1, "dropout on the projected state")
+  embedding_dropout: float = rate_option(0.1, "dropout on the embedding table")
 
   TENSOR_PARALLEL = TENSOR_PARALLEL
 

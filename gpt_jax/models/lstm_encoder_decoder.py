@@ -20,7 +20,7 @@ from gpt_jax.errors import InputError
 from gpt_jax.models.layers import Projection, uniform
 from gpt_jax.models.lstm import Kernel, State, advance, scan, where_valid
 from gpt_jax.models.lstm_stack import Block, LSTMStackConfig, init_output
-from gpt_jax.models.trunk import States, TrunkConfig
+from gpt_jax.models.trunk import States, TrunkConfig, given_source, rate_option
 from gpt_jax.models.weight import multiply, weight
 from gpt_jax.ops.dropout import Key, dropout
 from gpt_jax.ops.lookup import lookup
@@ -48,12 +48,8 @@ class LSTMEncoderDecoderConfig(TrunkConfig):
   embedding_width: int = option(300, "size of an embedding, E", low=1, high=10**6)
   layers: int = option(2, "LSTMs of the encoder, and of the decoder", low=1, high=1000)
   units: int = option(300, "units of the encoder in one direction, U", low=1, high=10**6)
-  residual_dropout: float = option(
-    0.2,
-    "dropout on embeddings, between layers and on the decoder's output",
-    low=0.0,
-    high=0.99,
-    runtime=True,
+  residual_dropout: float = rate_option(
+    0.2, "dropout on embeddings, between layers and on the decoder's output"
   )
   decoder: bool = option(True, "without a decoder, the encoder is a bidirectional trunk")
 
@@ -193,17 +189,9 @@ class LSTMEncoderDecoder(nn.Module):
   def __call__(
     self, rows: Rows, key: Key | None = None, source: Rows | None = None, layers: bool = False
   ) -> States:
-    """The attentional vectors [B, T, D] and the output table [R, D + 1].
-
-    Raises:
-      InputError: no source.
-    """
-    if source is None:
-      raise InputError(
-        "trunk: an encoder-decoder reads a source and writes a target; these inputs have no source"
-      )
+    """The attentional vectors [B, T, D] and the output table [R, D + 1]."""
     encoder_key, decoder_key = (key and key.fold(i) for i in range(2))
-    cache = self._read(source, encoder_key)
+    cache = self._read(given_source(source), encoder_key)
     valid = jnp.asarray(rows.is_token)
     # A table of its own: word vectors that stay as they are may stand in the source's.
     x = lookup(self.targets, rows.inputs, self.config.dtype)

@@ -22,7 +22,7 @@ from gpt_jax.errors import InputError
 from gpt_jax.models.characters import CharacterConfig, Characters
 from gpt_jax.models.layers import Projection, uniform
 from gpt_jax.models.lstm import Kernel, State, recur
-from gpt_jax.models.trunk import States, TrunkConfig
+from gpt_jax.models.trunk import States, TrunkConfig, rate_option
 from gpt_jax.models.weight import KEPT, weight
 from gpt_jax.ops.dropout import Key, dropout
 from gpt_jax.ops.lookup import lookup
@@ -73,21 +73,11 @@ class LSTMStackConfig(TrunkConfig):
     "dropout between layers has one mask for all positions of a row, as AWD-LSTM",
     runtime=True,
   )
-  embedding_dropout: float = option(
-    0.1, "share of the vocabulary that is dropped from the input", low=0.0, high=0.99, runtime=True
-  )
-  input_dropout: float = option(
-    0.65, "dropout on the input of the first layer", low=0.0, high=0.99, runtime=True
-  )
-  hidden_dropout: float = option(
-    0.3, "dropout on the input of the other layers", low=0.0, high=0.99, runtime=True
-  )
-  output_dropout: float = option(
-    0.4, "dropout on the last layer's output", low=0.0, high=0.99, runtime=True
-  )
-  recurrent_dropout: float = option(
-    0.5, "DropConnect: dropout on the recurrent kernels", low=0.0, high=0.99, runtime=True
-  )
+  embedding_dropout: float = rate_option(0.1, "share of the vocabulary dropped from the input")
+  input_dropout: float = rate_option(0.65, "dropout on the input of the first layer")
+  hidden_dropout: float = rate_option(0.3, "dropout on the input of the other layers")
+  output_dropout: float = rate_option(0.4, "dropout on the last layer's output")
+  recurrent_dropout: float = rate_option(0.5, "DropConnect: dropout on the recurrent kernels")
 
   TENSOR_PARALLEL = TENSOR_PARALLEL
 

@@ -29,7 +29,7 @@ from gpt_jax.models.layers import (
   activate,
   initializer,
 )
-from gpt_jax.models.trunk import Pooler, States, TrunkConfig, rematerialized
+from gpt_jax.models.trunk import Pooler, States, TrunkConfig, rate_option, rematerialized
 from gpt_jax.models.weight import weight
 from gpt_jax.ops.attention import AttentionMask, Dropout, attention, find_backend, write_cache
 from gpt_jax.ops.dropout import Key, dropout, dropout_rows
@@ -73,15 +73,9 @@ class TransformerConfig(TrunkConfig):
   layers: int = option(12, "blocks", low=1, high=1000)
   width: int = option(768, "size of a hidden state, D", low=1, high=10**6)
   heads: int = option(12, "attention heads, H", low=1, high=10**4)
-  residual_dropout: float = option(
-    0.1, "dropout on what each sublayer adds", low=0.0, high=0.99, runtime=True
-  )
-  attention_dropout: float = option(
-    0.1, "dropout on attention probabilities", low=0.0, high=0.99, runtime=True
-  )
-  embedding_dropout: float = option(
-    0.1, "dropout on the embeddings", low=0.0, high=0.99, runtime=True
-  )
+  residual_dropout: float = rate_option(0.1, "dropout on what each sublayer adds")
+  attention_dropout: float = rate_option(0.1, "dropout on attention probabilities")
+  embedding_dropout: float = rate_option(0.1, "dropout on the embeddings")
   norm: str = option(
     "post",
     "post: normalize the sum after each sublayer, as GPT-1; pre: normalize the input of each "

@@ -36,6 +36,11 @@ POLICIES = ("none", *_KEPT)  # from most memory to least
 _ROW_MULTIPLE = 128  # lets a table of any vocabulary be sharded, and fills a matrix unit's tiles
 
 
+def rate_option(default: float, help: str) -> Any:
+  """A field for a rate of dropout."""
+  return option(default, help, low=0.0, high=0.99, runtime=True)
+
+
 class Pooler(NamedTuple):
   """BERT's map of the first token's hidden state, which heads that read a whole text apply.
 
@@ -72,6 +77,15 @@ class States(NamedTuple):
   pooler: Pooler | None = None
   layers: tuple[jax.Array, ...] | None = None
   attended: Any = None
+
+
+def given_source(source: Rows | None) -> Rows:
+  """The source, without which an encoder-decoder writes nothing."""
+  if source is None:
+    raise InputError(
+      "trunk: an encoder-decoder reads a source and writes a target; these inputs have no source"
+    )
+  return source
 
 
 class Trunk(Protocol):
@@ -232,11 +246,7 @@ class TrunkConfig(_Fields):
     raise NotImplementedError
 
   def with_vocabulary(self, tokenizer: Tokenizer) -> Any:
-    """This config with the tokenizer's vocabulary.
-
-    Raises:
-      InputError: it names another size.
-    """
+    """This config with the tokenizer's vocabulary; a vocab_size of its own must be the same."""
     vocab_size, special_tokens = tokenizer.vocab_size, tokenizer.special.count
     if self.vocab_size not in (0, vocab_size):
       raise InputError(

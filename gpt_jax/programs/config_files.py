@@ -232,7 +232,7 @@ _CLASS = re.compile(
 )
 
 # A field: its name, its type, and the first word of its default, which may be a class.
-_OPTION = re.compile(r"^  (\w+): (.+?) = option\(\s*(\w*)", re.MULTILINE)
+_OPTION = re.compile(r"^  (\w+): (.+?) = (?:rate_)?option\(\s*(\w*)", re.MULTILINE)
 
 
 def _replace(node: Any, tree: dict) -> Any:
