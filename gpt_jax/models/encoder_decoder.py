@@ -18,8 +18,14 @@ from jax.sharding import PartitionSpec as P
 from gpt_jax.batch import Rows
 from gpt_jax.config import option, register
 from gpt_jax.errors import InputError
-from gpt_jax.models.encoder_decoder_layers import DecoderBlock, EncoderBlock, RMSNorm, row_dropout
-from gpt_jax.models.relative_bias import BUCKETS, RelativeBias
+from gpt_jax.models.encoder_decoder_layers import (
+  BUCKETS,
+  DecoderBlock,
+  EncoderBlock,
+  RelativeBias,
+  RMSNorm,
+  row_dropout,
+)
 from gpt_jax.models.trunk import States, TrunkConfig, given_source, rate_option, rematerialized
 from gpt_jax.models.weight import weight
 from gpt_jax.ops.attention import AttentionMask

@@ -14,10 +14,9 @@ from gpt_jax.batch import Batch, Predictions, Rows
 from gpt_jax.config import from_json, to_json
 from gpt_jax.errors import InputError
 from gpt_jax.models.encoder_decoder import T5Config
-from gpt_jax.models.encoder_decoder_layers import Attention, row_dropout
+from gpt_jax.models.encoder_decoder_layers import Attention, RelativeBias, bucket, row_dropout
 from gpt_jax.models.loss import model_loss
 from gpt_jax.models.model import ModelConfig, parameter_shapes
-from gpt_jax.models.relative_bias import RelativeBias, bucket
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.models.trunk import POLICIES
 from gpt_jax.ops.attention import AttentionMask
