@@ -355,7 +355,7 @@ class Reader(nn.Module):
 
 
 class DecoderBlock(nn.Module):
-  """The kernels of layer `number`, and what its gates are without the recurrence."""
+  """The kernels of layer `number`, and the part of its gates before the recurrence."""
 
   config: LSTMEncoderDecoderConfig
   number: int

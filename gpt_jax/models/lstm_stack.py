@@ -269,7 +269,7 @@ class LSTMStack(nn.Module):
 class Block(nn.Module):
   """Layer `number`, from 0 on: an LSTM in each direction.
 
-  limit: of the first weights, U(-limit, limit); 0: torch's, 1 / sqrt(U).
+  limit: initial weights are uniform in ±limit; 0: torch's 1 / sqrt(U).
   """
 
   config: LSTMStackConfig

@@ -69,7 +69,7 @@ class States(NamedTuple):
     pooler: of a trunk that has one.
     layers: on request, the states of every layer, [B, T, D] each: the embedded tokens, then the
       output of each block, of which the last is `hidden`, before a dropout that only that one has.
-    attended: of an LSTM decoder, with `layers`: its top states [B, T, D], and its Memory.
+    attended: top states [B, T, D] and Memory of an LSTM decoder, with `layers`.
   """
 
   hidden: jax.Array
