@@ -1,13 +1,12 @@
 """A head: hidden states to outputs, a loss, and predictions."""
 
-import dataclasses
 from typing import Any
 
 import flax.linen as nn
 import jax
 
 from gpt_jax.batch import Batch, Mean, given
-from gpt_jax.config import Config, option
+from gpt_jax.config import Config
 from gpt_jax.models.trunk import States, TrunkConfig
 
 
@@ -95,58 +94,3 @@ class Head(Config):
       NotImplementedError: it is only scored by its loss, as a language model.
     """
     raise NotImplementedError(f"{self.scope}: this head is scored by its loss")
-
-
-@dataclasses.dataclass(frozen=True)
-class WrappedHead(Head):
-  """Base of heads that give another one, the task's, more than the last layer's states to read."""
-
-  head: Any | None = option(None, "the head, which the task names")
-
-  labeled = True
-  reads_layers = True
-
-  @property
-  def inner(self) -> Any:
-    """The head that it wraps."""
-    return given(self.head)
-
-  @property
-  def scope(self) -> str:  # type: ignore[override]
-    return self.inner.scope
-
-  @property
-  def metric(self) -> str:  # type: ignore[override]
-    return self.inner.metric
-
-  @property
-  def weight(self) -> float:  # type: ignore[override]
-    return self.inner.weight
-
-  @property
-  def per_token(self) -> bool:  # type: ignore[override]
-    return self.inner.per_token
-
-  @property
-  def pooling(self) -> str:  # type: ignore[override]
-    return self.inner.pooling
-
-  @property
-  def num_classes(self) -> int:
-    return self.inner.num_classes
-
-  def check_trunk(self, trunk: TrunkConfig) -> None:
-    self.inner.check_trunk(trunk)
-
-  def denominator(self, batch: Batch) -> jax.Array:
-    return self.inner.denominator(batch)
-
-  def accuracy(self, outputs: Any, batch: Batch) -> Mean | None:
-    return self.inner.accuracy(self.of_inner(outputs), batch)
-
-  def decode(self, outputs: Any) -> jax.Array:
-    return self.inner.decode(self.of_inner(outputs))
-
-  def of_inner(self, outputs: Any) -> Any:
-    """The outputs of the wrapped head among all."""
-    raise NotImplementedError

@@ -16,7 +16,7 @@ from gpt_jax.batch import Batch, Mean, given
 from gpt_jax.config import option, register
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.classify import represent
-from gpt_jax.models.heads.head import WrappedHead
+from gpt_jax.models.heads.wrapped import WrappedHead
 from gpt_jax.models.layers import Projection
 from gpt_jax.models.trunk import States, TrunkConfig
 from gpt_jax.ops.dropout import Key, dropout

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from gpt_jax.batch import Batch, Mean, given
 from gpt_jax.config import option, register
 from gpt_jax.models.heads.classify import at_first_positions, represent
-from gpt_jax.models.heads.head import WrappedHead
+from gpt_jax.models.heads.wrapped import WrappedHead
 from gpt_jax.models.trunk import States, TrunkConfig
 from gpt_jax.ops.dropout import Key
 
