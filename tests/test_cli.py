@@ -25,9 +25,8 @@ from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer
 from gpt_jax.data.tokenizers.openai_files import BYTES
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
-from gpt_jax.models.generator import language_model
 from gpt_jax.models.loss import model_loss
-from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.model import ModelConfig, language_model
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.parallel.mesh import make_mesh
 from gpt_jax.programs import prepare

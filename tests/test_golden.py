@@ -19,9 +19,9 @@ import pytest
 import gpt_jax
 from gpt_jax.checkpoints.restore import restore_params
 from gpt_jax.data.windows import WindowsConfig
-from gpt_jax.models.generator import language_model
 from gpt_jax.models.loss import model_loss
 from gpt_jax.models.lstm import LSTMConfig
+from gpt_jax.models.model import language_model
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.causal import causal_batch
 from gpt_jax.ops.cross_entropy import logits

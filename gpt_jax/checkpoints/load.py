@@ -13,8 +13,7 @@ from gpt_jax.checkpoints.saved import SavedModel, read_json, read_model
 from gpt_jax.errors import InputError
 from gpt_jax.models.adapter import BASE, AdaptedModel, Adapter, with_rows
 from gpt_jax.models.decoding_weights import check_kind, keep_classifier_weights
-from gpt_jax.models.generator import generator, language_model
-from gpt_jax.models.model import Model, ModelConfig, parameter_shapes
+from gpt_jax.models.model import Model, ModelConfig, generator, language_model, parameter_shapes
 from gpt_jax.models.predictor import make_predictor
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import replicate

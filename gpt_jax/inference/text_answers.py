@@ -12,8 +12,7 @@ from gpt_jax.checkpoints.load import LoadedModel
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.inference.beam import beam_search, check_search
 from gpt_jax.inference.stream import Sampling, Text, by_length, continue_texts
-from gpt_jax.models.generator import generator
-from gpt_jax.models.model import Model, ModelConfig
+from gpt_jax.models.model import Model, ModelConfig, generator
 from gpt_jax.models.predictor import make_predictor
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.answers.text import EncodedText, decode_answer
@@ -48,7 +47,7 @@ def written_answers(
   """Decodes an answer to every example token by token; None: the answer has no end.
 
   Args:
-    model: from models.generator.generator.
+    model: from models.model.generator.
     params: on the device.
     encoded: from TextTask.encode; its answers are not read.
     tokenizer: of the model.

@@ -156,11 +156,7 @@ class AdaptedModel:
     self._model, self._adapter, self._new_rows = model, adapter, new_rows
 
   def init(self, key: jax.Array, example: Any) -> dict[str, Any]:
-    """The first parameters; those of the base are to be replaced.
-
-    Raises:
-      InputError: a pattern matches nothing.
-    """
+    """The first parameters; those of the base are to be replaced. Each pattern must match one."""
     heads = dict(self._model.init(key, example)["params"])
     trunk = heads.pop("trunk")  # only its shapes count: a checkpoint's takes its place
     flat = flatten_dict(trunk, sep="/")

@@ -102,12 +102,9 @@ def keep_weights(model: Model, params: Any, kind: str) -> Any:
   """The trunk's parameters, on the device, and under KEPT what stands for some of them.
 
   Args:
-    model: generates, see models.generator.
+    model: generates, see model.generator.
     params: of a trunk and any heads.
     kind: one of KINDS; float32 leaves the parameters as they are.
-
-  Raises:
-    InputError: an unknown kind.
   """
   check_kind(kind)
   trunk = jax.device_put(params["trunk"])

@@ -18,10 +18,15 @@ from jax.sharding import PartitionSpec as P
 from gpt_jax.batch import Rows
 from gpt_jax.config import option, register
 from gpt_jax.errors import InputError
-from gpt_jax.models.encoder_decoder_layers import DecoderBlock, EncoderBlock, RMSNorm, row_dropout
-from gpt_jax.models.layers import DTYPES, NUM_SPECIAL
-from gpt_jax.models.relative_bias import BUCKETS, RelativeBias
-from gpt_jax.models.trunk import States, TrunkConfig, rematerialized
+from gpt_jax.models.encoder_decoder_layers import (
+  BUCKETS,
+  DecoderBlock,
+  EncoderBlock,
+  RelativeBias,
+  RMSNorm,
+  row_dropout,
+)
+from gpt_jax.models.trunk import States, TrunkConfig, given_source, rate_option, rematerialized
 from gpt_jax.models.weight import weight
 from gpt_jax.ops.attention import AttentionMask
 from gpt_jax.ops.dropout import Key
@@ -45,9 +50,6 @@ TENSOR_PARALLEL = (
 class T5Config(TrunkConfig):
   """Sizes and rates of the encoder-decoder; the defaults are those of T5 1.0 small."""
 
-  vocab_size: int = option(
-    0, "vocabulary without special tokens; 0: set from the data", unit="tokens", low=0
-  )
   context: int = option(512, "longest source, and longest target", unit="tokens", low=2, high=10**6)
   layers: int = option(6, "blocks of the encoder, and of the decoder", low=1, high=1000)
   width: int = option(512, "size of a hidden state, D", low=1, high=10**6)
@@ -59,19 +61,10 @@ class T5Config(TrunkConfig):
     "1.0: ReLU, the output is the embedding table; 1.1: gated GELU, an output of its own",
     choices=("1.0", "1.1"),
   )
-  residual_dropout: float = option(
+  residual_dropout: float = rate_option(
     0.1,
     "dropout on what each sublayer adds, on embeddings, on units and on attention probabilities; "
     "the same at all positions of a row",
-    low=0.0,
-    high=0.99,
-    runtime=True,
-  )
-  dtype: str = option(
-    "float32", "type of activations and matrix products", choices=DTYPES, runtime=True
-  )
-  special_tokens: int = option(
-    NUM_SPECIAL, "special tokens after the vocabulary, as the tokenizer has", low=0
   )
   decoder: bool = option(True, "without a decoder, the encoder is a bidirectional trunk")
 
@@ -183,14 +176,8 @@ class EncoderDecoder(nn.Module):
 
     A position attends to the positions before it and to those of the source that have its segment.
     Without segments every row is of segment 1, and segment 0 of the other side is padding.
-
-    Raises:
-      InputError: no source.
     """
-    if source is None:
-      raise InputError(
-        "trunk: an encoder-decoder reads a source and writes a target; these inputs have no source"
-      )
+    source = given_source(source)
     encoder_key, decoder_key = (key and key.fold(i) for i in range(2))
     table = constrain(self.tokens, "model")
     # One table embeds source and target.
@@ -263,22 +250,20 @@ class EncoderDecoder(nn.Module):
     return States(scaled, constrain(self.tokens, "model"))
 
 
-class EncoderOnly(nn.Module):
+class EncoderOnly(EncoderDecoder):
   """The encoder by itself; a Trunk whose positions attend to their whole sequence."""
-
-  config: T5Config
-  remat: str = "none"
 
   def setup(self):
     c = self.config
     self.tokens = self.param("tokens", nn.initializers.normal(1.0), (c.rows, c.width))
     self.encoder = Encoder(c, self.remat)
 
-  def __call__(self, rows: Rows, key: Key | None = None, layers: bool = False) -> States:
+  def __call__(  # type: ignore[override]
+    self, rows: Rows, key: Key | None = None, layers: bool = False
+  ) -> States:
     """Hidden states [B, T, D] and the embedding table [R, D]."""
     table = constrain(self.tokens, "model")
-    x = constrain(lookup(table, rows.inputs, activation_type(self.config.dtype)), "data")
-    states = self.encoder(x, rows, key)
+    states = self.encoder(self._embed(table, rows), rows, key)
     hidden = states[-1].astype(self.config.dtype)
     return States(hidden, table, layers=states if layers else None)
 
@@ -305,7 +290,7 @@ class _Stack(nn.Module):
     # Dropout acts on the embeddings and on the last norm too; the blocks fold 0 … L - 1.
     states = [row_dropout(x, c.residual_dropout, key and key.fold(c.layers))]
     for i, block in enumerate(self.blocks):
-      states.append(block(states[-1], *arguments, key and key.fold(i)))
+      states.append(block(states[-1], *arguments, key and key.fold(i))[0])
     # Pre-norm blocks leave their sum unnormalized; the decoder attends to it normalized.
     states[-1] = self.last_norm(states[-1])
     states[-1] = row_dropout(states[-1], c.residual_dropout, key and key.fold(c.layers + 1))
@@ -343,16 +328,15 @@ class Decoder(_Stack):
     # The token at position p is in slot p, so this is the causal mask.
     allowed = positions[:, None, :, None] >= slots[:, None, None]
     allowed_source = cache.source_valid[:, None, None]
-    keys, values = [], []
-    for i, block in enumerate(self.blocks):
-      arrays = cache.source_keys[i], cache.source_values[i]
+    each = []
+    for block, *arrays in zip(self.blocks, *cache[:4], strict=True):
       # [B H, S, K] -> [B, H, S, K]
-      memory = tuple(y.reshape(len(x), -1, *y.shape[1:]) for y in arrays)
-      own = cache.keys[i], cache.values[i]
-      x, k, v = block.extend(x, positions, bias, allowed, *own, memory, allowed_source)
-      keys.append(k)
-      values.append(v)
-    return self.last_norm(x), cache._replace(keys=tuple(keys), values=tuple(values))
+      memory = [y.reshape(len(x), -1, *y.shape[1:]) for y in arrays[2:]]
+      own = (positions, *arrays[:2])
+      x, kept = block(x, memory, allowed, allowed_source, bias, None, own)
+      each.append(kept)
+    keys, values = zip(*each, strict=True)
+    return self.last_norm(x), cache._replace(keys=keys, values=values)
 
 
 def _same_segment(rows: Rows, source: Rows) -> jax.Array | None:

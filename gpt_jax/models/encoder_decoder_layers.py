@@ -7,11 +7,13 @@ Letters: B rows, T positions, S positions of the source, D width, H heads, K wid
 units of the feed-forward layer.
 """
 
+import functools
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from gpt_jax.models.layers import activate
 from gpt_jax.models.weight import multiply, weight
@@ -84,11 +86,17 @@ class Attention(nn.Module):
     self.value = Linear(inner, c.width**-0.5, c.dtype)
     self.out = Linear(c.width, inner**-0.5, c.dtype)
 
-  def __call__(self, x, mask: AttentionMask, bias, key: Key | None):
-    """x [B, T, D] attends to itself; bias as in ops.attention."""
-    q, (k, v) = self._queries(x), self.memory(x)
-    update = attention(q, k, self._drop_keys(v, key), mask, bias)
-    return self._join(update)
+  def __call__(self, x, mask, bias, key: Key | None = None, slots: tuple | None = None):
+    """x [B, T, D] attends to itself, or to slots; see transformer.Block, also for the results."""
+    q = self._queries(x)
+    if slots is None:
+      k, v = kept = self.memory(x)
+      return self._join(attention(q, k, self._drop_keys(v, key), mask, bias)), kept
+    positions, *caches = slots
+    new = self._split(self.key(x)), self._split(self.value(x))
+    kept = [write_cache(y, z, positions) for y, z in zip(caches, new, strict=True)]
+    k, v = (y.reshape(len(x), -1, *y.shape[1:]) for y in kept)
+    return self._join(attend_allowed(q.astype(k.dtype), k, v, mask, bias)), kept
 
   def cross(self, x, memory, allowed, key: Key | None):
     """x [B, T, D] attends to a memory where allowed, bool [B, 1, T or 1, S], or None."""
@@ -100,14 +108,6 @@ class Attention(nn.Module):
   def memory(self, x):
     """Keys and values of x [B, S, D]: [B, H, S, K] each."""
     return self._split(self.key(x)).swapaxes(1, 2), self._split(self.value(x)).swapaxes(1, 2)
-
-  def extend(self, x, positions, bias, allowed, keys, values):
-    """As __call__ for T more tokens; keys and values [B H, S, K] are the block's cache."""
-    keys = write_cache(keys, self._split(self.key(x)), positions)
-    values = write_cache(values, self._split(self.value(x)), positions)
-    k, v = (y.reshape(len(x), -1, *y.shape[1:]) for y in (keys, values))
-    q = self._queries(x).astype(k.dtype)
-    return self._join(attend_allowed(q, k, v, allowed, bias)), keys, values
 
   def _queries(self, x):
     """[B, H, T, K], times the sqrt(K) by which our attention divides the scores."""
@@ -161,50 +161,111 @@ class EncoderBlock(nn.Module):
     self.mlp_norm = RMSNorm(self.config.dtype)
 
   def __call__(self, x, mask: AttentionMask, bias, key: Key | None):
-    """x [B, T, D] to the same shape."""
+    """x [B, T, D] to the same shape, and the keys and values of its attention to itself."""
     rate = self.config.residual_dropout
     # Of the attention, what it adds, the hidden units, and what they add.
     keys = [key and key.fold(i) for i in range(4)]
-    update = self.attention(self.attention_norm(x), mask, bias, keys[0])
+    update, kept = self.attention(self.attention_norm(x), mask, bias, keys[0])
     x = x + row_dropout(update, rate, keys[1])
     x = x + row_dropout(self.mlp(self.mlp_norm(x), keys[2]), rate, keys[3])
-    return constrain(x, "data")
+    return constrain(x, "data"), kept
 
 
-class DecoderBlock(nn.Module):
+class DecoderBlock(EncoderBlock):
   """As EncoderBlock, with attention to the source between the two."""
 
-  config: Any  # T5Config
-
   def setup(self):
-    self.attention = Attention(self.config)
-    self.attention_norm = RMSNorm(self.config.dtype)
+    super().setup()
     self.cross_attention = Attention(self.config)
     self.cross_attention_norm = RMSNorm(self.config.dtype)
-    self.mlp = FeedForward(self.config)
-    self.mlp_norm = RMSNorm(self.config.dtype)
 
-  def __call__(self, x, source, mask: AttentionMask, allowed, bias, key: Key | None):
-    """x [B, T, D] and the encoder's states [B, S, D], seen where allowed, to [B, T, D]."""
+  def __call__(  # type: ignore[override]
+    self, x, source, mask, allowed, bias, key: Key | None = None, slots: tuple | None = None
+  ):
+    """As EncoderBlock.
+
+    Args:
+      source: the encoder's states [B, S, D], or with slots what memory makes of them.
+      mask, bias, slots: as in transformer.Block.
+      allowed: where the source is seen, bool [B, 1, T or 1, S], or None.
+    """
     rate = self.config.residual_dropout
     keys = [key and key.fold(i) for i in range(6)]
-    update = self.attention(self.attention_norm(x), mask, bias, keys[0])
+    update, kept = self.attention(self.attention_norm(x), mask, bias, keys[0], slots)
     x = x + row_dropout(update, rate, keys[1])
-    memory, normed = self.memory(source), self.cross_attention_norm(x)
-    update = self.cross_attention.cross(normed, memory, allowed, keys[2])
+    memory = self.memory(source) if slots is None else source
+    update = self.cross_attention.cross(self.cross_attention_norm(x), memory, allowed, keys[2])
     x = x + row_dropout(update, rate, keys[3])
     x = x + row_dropout(self.mlp(self.mlp_norm(x), keys[4]), rate, keys[5])
-    return constrain(x, "data")
+    return constrain(x, "data"), kept
 
   def memory(self, source):
-    """Keys and values of the source for `extend`: [B, H, S, K] each."""
+    """Keys and values of the source: [B, H, S, K] each."""
     return self.cross_attention.memory(source)
 
-  def extend(self, x, positions, bias, allowed, keys, values, memory, allowed_source):
-    """As __call__ for T more tokens, evaluating; keys and values are those of Attention.extend."""
-    normed = self.attention_norm(x)
-    update, keys, values = self.attention.extend(normed, positions, bias, allowed, keys, values)
-    x = x + update
-    normed = self.cross_attention_norm(x)
-    x = x + self.cross_attention.cross(normed, memory, allowed_source, None)
-    return x + self.mlp(self.mlp_norm(x), None), keys, values
+
+BUCKETS = 32  # U
+FARTHEST = 128  # this distance and all above share the last bucket
+
+
+@functools.cache
+def _bucket_of_distance(buckets: int) -> np.ndarray:
+  """The bucket of the distances 0 … FARTHEST, int32 [FARTHEST + 1].
+
+  The first half of the buckets has a distance each. The others, n of them, begin at
+  exact * (FARTHEST / exact)^(k / n), rounded up: in whole numbers, so that no edge depends on how a
+  logarithm is rounded.
+  """
+  exact = buckets // 2
+  n = buckets - exact
+  edges = list(range(1, exact))
+  for k in range(n):
+    least = exact**n * (FARTHEST // exact) ** k
+    edges.append(next(d for d in range(exact, FARTHEST) if d**n >= least))
+  return np.searchsorted(edges, np.arange(FARTHEST + 1), side="right").astype(np.int32)
+
+
+def bucket(offset: jax.Array, bidirectional: bool) -> jax.Array:
+  """The bucket of key position - query position, int32 of any shape.
+
+  In both directions the first half of the buckets is for keys at or before the query, the second
+  for those after it. A causal query has all buckets for the keys before it.
+  """
+  if bidirectional:
+    table = jnp.asarray(_bucket_of_distance(BUCKETS // 2))
+    after = jnp.where(offset > 0, BUCKETS // 2, 0)
+    return table[jnp.minimum(jnp.abs(offset), FARTHEST)] + after
+  table = jnp.asarray(_bucket_of_distance(BUCKETS))
+  return table[jnp.clip(-offset, 0, FARTHEST)]
+
+
+class RelativeBias(nn.Module):
+  """A table [U, H] that all layers of a stack share."""
+
+  heads: int
+  bidirectional: bool
+
+  def setup(self):
+    init = nn.initializers.glorot_uniform()
+    self.table = self.param("table", init, (BUCKETS, self.heads))
+
+  def square(self, length: int) -> jax.Array:
+    """float32 [1, H, T, T]: for a row of T positions that attends to itself.
+
+    By columns. The positions of a sequence are consecutive, so within a sequence of a packed row
+    the difference of two columns is that of the positions; between sequences nothing attends. One
+    bias serves all rows, and its gradient is a sum of shifted rows, without a scatter.
+    """
+    offsets = jnp.arange(1 - length, length)  # [2 T - 1]
+    one_hot = jax.nn.one_hot(bucket(offsets, self.bidirectional), BUCKETS)  # [2 T - 1, U]
+    # A GPU would round float32 to 10 bits.
+    values = jnp.dot(one_hot, self.table, precision=jax.lax.Precision.HIGHEST).T  # [H, 2 T - 1]
+    # Row t of a tiling with one more column, read without it, is the vector shifted by t.
+    width = 2 * length - 1
+    tiled = jnp.tile(jnp.pad(values, ((0, 0), (0, 1))), (1, length))[:, : length * width]
+    return tiled.reshape(1, self.heads, length, width)[..., length - 1 :]
+
+  def __call__(self, query_positions: jax.Array, key_positions: jax.Array) -> jax.Array:
+    """[B, T] and [1, S] to float32 [B, H, T, S]."""
+    offsets = key_positions[:, None, :] - query_positions[:, :, None]  # [B, T, S]
+    return jnp.moveaxis(self.table[bucket(offsets, self.bidirectional)], -1, 1)

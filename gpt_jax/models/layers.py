@@ -1,19 +1,17 @@
 """Layers that several trunks share: affine maps, layer norm, GELU."""
 
+from typing import Any, NamedTuple
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpt_jax.data.tokenizers.base import DEFAULT_SPECIAL
 from gpt_jax.models.trunk import EPSILON
 from gpt_jax.models.weight import multiply, weight
 from gpt_jax.ops.product import activation_type
 from gpt_jax.parallel.mesh import platform
 
-NUM_SPECIAL = len(DEFAULT_SPECIAL)  # of a tokenizer without further special tokens
-# Of activations and matrix products; auto: float32 or bfloat16, whichever a run finds to be faster.
-DTYPES = ("float32", "bfloat16", "float16", "auto")
 STD = 0.02  # the paper's N(0, 0.02); the released code reads it as standard deviation
 INITS = ("normal", "truncated")
 ACTIVATIONS = ("gelu_tanh", "gelu")
@@ -106,3 +104,24 @@ gelu_of_input.defvjp(lambda x: (gelu_of_input(x), x), _gelu_gradient)
 def uniform(limit: float) -> nn.initializers.Initializer:
   """Draws from U(-limit, limit)."""
   return lambda key, shape, dtype=jnp.float32: jax.random.uniform(key, shape, dtype, -limit, limit)
+
+
+class Style(NamedTuple):
+  """Settings that all layers of a model share, besides their sizes.
+
+  Attributes:
+    dtype: type of activations and matrix products.
+    init: initializer of the kernels, one of INITS.
+    activation: one of ACTIVATIONS.
+    epsilon: added to the variance in a norm.
+  """
+
+  dtype: str
+  init: str
+  activation: str
+  epsilon: float
+
+
+def style_of(trunk: Any) -> Style:
+  """The style of a trunk, for heads whose layers continue it; BERT's where a trunk has none."""
+  return Style(trunk.dtype, trunk.init, trunk.activation, trunk.norm_epsilon)

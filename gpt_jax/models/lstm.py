@@ -8,7 +8,9 @@ Letters: B rows, T positions, D width, U units, R rows of the padded vocabulary.
 
 import dataclasses
 import functools
-from typing import NamedTuple
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -18,8 +20,8 @@ from jax.sharding import PartitionSpec as P
 from gpt_jax.batch import Rows
 from gpt_jax.config import option, register
 from gpt_jax.errors import InputError
-from gpt_jax.models.layers import DTYPES, INIT, NUM_SPECIAL, Projection
-from gpt_jax.models.trunk import States, TrunkConfig
+from gpt_jax.models.layers import INIT, Projection
+from gpt_jax.models.trunk import States, TrunkConfig, rate_option
 from gpt_jax.models.weight import multiply, weight
 from gpt_jax.ops.dropout import Key, dropout
 from gpt_jax.ops.lookup import lookup
@@ -42,24 +44,10 @@ TENSOR_PARALLEL = (
 class LSTMConfig(TrunkConfig):
   """Sizes and rates of the recurrent trunk."""
 
-  vocab_size: int = option(
-    0, "vocabulary without special tokens; 0: set from the data", unit="tokens", low=0
-  )
-  context: int = option(512, "longest sequence", unit="tokens", low=2, high=10**6)
   width: int = option(768, "size of an embedding and of a hidden state, D", low=1, high=10**6)
   units: int = option(2048, "size of the recurrent state, U", low=1, high=10**6)
-  residual_dropout: float = option(
-    0.1, "dropout on the projected state", low=0.0, high=0.99, runtime=True
-  )
-  embedding_dropout: float = option(
-    0.1, "dropout on the embedding table", low=0.0, high=0.99, runtime=True
-  )
-  dtype: str = option(
-    "float32", "type of activations and matrix products", choices=DTYPES, runtime=True
-  )
-  special_tokens: int = option(
-    NUM_SPECIAL, "special tokens after the vocabulary, as the tokenizer has", low=0
-  )
+  residual_dropout: float = rate_option(0.1, "dropout on the projected state")
+  embedding_dropout: float = rate_option(0.1, "dropout on the embedding table")
 
   TENSOR_PARALLEL = TENSOR_PARALLEL
 
@@ -139,7 +127,7 @@ class LSTM(nn.Module):
     """The embedded tokens and the projected outputs, [B, T, D] each, and the last state."""
     with jax.named_scope("embedding"):
       x = self.perturb("embedded", lookup(table, inputs, self.config.dtype))
-      x = self.perturb("0_embedding", x, "hidden")  # see apps/diagnose/gradient_norms.py
+      x = self.perturb("0_embedding", x, "hidden")  # its gradient is diagnosed
     # The inputs' part of all gates, [B, T, 4, U], is one product over all positions. Only the part
     # of the output before has to wait for the loop.
     # `model` splits the units: a device has all four gates of its own.
@@ -163,21 +151,6 @@ class LSTM(nn.Module):
     return State(*(x.swapaxes(0, 1) for x in added))
 
 
-class Way(NamedTuple):
-  """How `recur` reads.
-
-  Attributes:
-    backward: from the last position to the first.
-    cell_clip: largest magnitude of an element of the memory; 0: any.
-    output_clip: the same of a projected output.
-  """
-
-  backward: bool = False
-  cell_clip: float = 0.0
-  output_clip: float = 0.0
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(7,))
 def recur(
   kernel,
   gates,
@@ -186,13 +159,12 @@ def recur(
   state: State,
   added: State | None = None,
   projection: jax.Array | None = None,
-  way: Way = Way(),  # noqa: B008  # a constant
+  *,
+  backward: bool = False,
+  cell_clip: float = 0.0,
+  output_clip: float = 0.0,
 ) -> tuple[State, jax.Array]:
   """The last state and the outputs [T, B, P] of a layer.
-
-  The gradients of kernel and projection are one product each over all positions. Differentiating
-  the loop would add up one outer product per position, each as large as the kernel: on a CPU most
-  of the time.
 
   Args:
     kernel: [P, 4, U], from an output to the next gates.
@@ -202,104 +174,140 @@ def recur(
     state: before the first position.
     added: to the state at each position, [T, B, U]; None: nothing.
     projection: [U, P], of h to the output (Sak et al. 2014); None: h is the output, and P is U.
-    way: see Way.
+    backward: from the last position to the first.
+    cell_clip: largest magnitude of an element of the memory; 0: any.
+    output_clip: the same of a projected output.
   """
-  return _loop(kernel, gates, first, valid, state, added, projection, way)[:2]
+
+  def step(dot, old, x):
+    # A text sees nothing of the one before it in its row.
+    state = jax.tree.map(lambda y: jnp.where(x["first"][:, None], 0, y).astype(y.dtype), old)
+    total = dot("gates", gates.shape[2:], state.output)
+    h, memory = advance(total, state.memory, cell_clip, added and x["added"].memory)
+    output = h.astype(old.output.dtype)
+    if projection is not None:
+      output = dot("projection", old.output.shape[1:], output).astype(output.dtype)
+      output = _clip(output, output_clip)
+    if added is not None:
+      output = output + x["added"].output
+    return where_valid(x["valid"], State(output, memory), old), output
+
+  factors = {"gates": [kernel], "projection": [] if projection is None else [projection]}
+  xs = {"gates": gates, "first": first, "valid": valid, "added": added}
+  return scan(step, factors, state, xs, backward)
 
 
-def _loop(kernel, gates, first, valid, state, added, projection, way, moved=None):
-  """Last state, outputs [T, B, P]; the previous output that each position's gates used, and the h
-  that it projected, if it does.
+def scan(
+  step: Callable[..., Any], factors: Mapping[str, Any], carry: Any, xs: Any, reverse: bool = False
+):
+  """As jax.lax.scan, but the gradient of each factor is one product over all positions.
+
+  Differentiating the loop would add up one outer product per position, each as large as a kernel:
+  on a CPU most of the time.
 
   Args:
-    moved: added to the projected output of each position, [T, B, P].
+    step: (dot, carry, x) to the next carry and an output. dot(name, shape, *values) is a sum,
+      float32 [B, *shape]: of x[name], if there is one, and of each value [B, …] times its factor,
+      by multiply or by an `equation` of value and factor.
+    factors: lists by their names: of kernels [I, …], or of arrays [B, …] with an equation.
+    carry: before the first position.
+    xs: arrays [T, …] by their names.
+    reverse: whether it runs from the last position to the first.
   """
-  kernel = kernel.astype(state.output.dtype)
-  if projection is not None:
-    projection = projection.astype(state.output.dtype)
+  loop = functools.partial(_loop, step, reverse)
+  calls: dict[str, tuple[str, Any]] = {}  # equation and product of each name
 
-  def cell(state, at):
-    gates, first, valid, added, moved = at
-    old = state
-    # A text sees nothing of the one before it in its row.
-    state = jax.tree.map(lambda x: jnp.where(first[:, None], 0, x).astype(x.dtype), state)
-    before = state.output
-    # Gates and memory are float32 in any compute type: an error in c_t is carried on to all later
-    # positions.
-    added_gates = multiply(kernel, before, 1, gates.shape[1:])
-    gates = gates.astype(jnp.float32) + added_gates.astype(jnp.float32)
-    added_memory = None if added is None else added.memory
-    h, memory = advance(gates, state.memory, way.cell_clip, added_memory)
-    hidden, output = None, h.astype(before.dtype)
-    if projection is not None:
-      projected = multiply(projection, output, 1, before.shape[1:]).astype(before.dtype)
-      hidden, output = output, projected
-      output = _clip(output if moved is None else output + moved, way.output_clip)
-    if added is not None:
-      output = output + added.output
-    # Padding leaves the state as the last token of the text made it.
-    state = jax.tree.map(
-      lambda new, old: jnp.where(valid[:, None], new, old), State(output, memory), old
-    )
-    return state, (output, before, hidden)
+  def forward(factors, carry, xs):
+    jax.eval_shape(functools.partial(loop, calls=calls), factors, carry, xs)
+    # Zeros, whose gradients are those of the sums to which they are added.
+    length = len(jax.tree.leaves(xs)[0])
+    new = {name: y for name, (_, y) in calls.items() if name not in xs}
+    added = {name: jnp.zeros((length, *y.shape), y.dtype) for name, y in new.items()}
+    # Factors are constants here; what they multiplied gives their gradients.
+    run = functools.partial(loop, factors)
+    results, pull_back, used = jax.vjp(run, carry, xs, added, has_aux=True)
+    return results, (pull_back, used)
 
-  each = gates, first, valid, added, moved
-  state, (outputs, before, hidden) = jax.lax.scan(cell, state, each, reverse=way.backward)
-  return state, outputs, before, hidden
+  def backward(saved, gradients):
+    pull_back, used = saved
+    d_carry, d_xs, d_added = pull_back(gradients)
+    d_sums = {**d_xs, **d_added}
+    d_factors: dict[str, list[jax.Array]] = {name: [] for name in factors}
+    for name, (equation, _) in calls.items():
+      value, factor, result = re.split(",|->", equation)
+      d = d_sums[name].reshape(*d_sums[name].shape[:2], -1)
+      for x, y in zip(used[name], factors[name], strict=True):
+        outer = product(f"t{value},t{result}->{factor}", x, d.astype(x.dtype), jnp.float32)
+        d_factors[name].append(outer.reshape(y.shape).astype(y.dtype))
+    return d_factors, d_carry, d_xs
+
+  run = jax.custom_vjp(lambda *arrays: loop(*arrays)[0])
+  run.defvjp(forward, backward)
+  return run(factors, carry, xs)
+
+
+def _loop(step, reverse, factors, carry, xs, added=None, calls=None):
+  """The results of `scan`, and by names the values [T, B, …] that met factors.
+
+  Args:
+    added: to the sums, [T, B, …] by their names; None: nothing.
+    calls: gets the equation and a product of each name.
+  """
+
+  def cell(carry, at):
+    x, more = at
+    used = {}
+
+    def dot(name, shape, *values, equation=""):
+      total, used[name] = x.get(name), values
+      for value, factor in zip(values, factors[name], strict=True):
+        if equation:
+          y = product(equation, value, factor, jnp.float32)
+        else:
+          y = multiply(factor, value, 1, shape)
+        if calls is not None:
+          calls[name] = equation or "bi,io->bo", y
+        y = y.astype(jnp.float32)
+        total = y if total is None else total.astype(jnp.float32) + y
+      return total if more is None or name not in more else total + more[name]
+
+    carry, y = step(dot, carry, x)
+    return carry, (y, used)
+
+  carry, (ys, used) = jax.lax.scan(cell, carry, (xs, added), reverse=reverse)
+  return (carry, ys), used
 
 
 def advance(gates, memory, limit: float = 0.0, added: jax.Array | None = None):
-  """h and the memory, float32 [B, U] each, after one more position.
+  """One LSTM step: h and the new memory c, float32 [B, U] each.
+
+  Both are float32 in any compute type: an error in c_t is carried on to all later positions.
 
   Args:
     gates: float32 [B, 4, U].
-    memory: before it.
-    limit: largest magnitude of the new one, see Way.
-    added: to the new one.
+    memory: c before it.
+    limit: largest magnitude of the new c; 0: any.
+    added: to the new c.
   """
   # With forget gates (Gers et al. 2000): c_t = f c_{t-1} + i g and h_t = o tanh(c_t); i, f, g, o
   # in the order of torch.nn.LSTM.
-  entry, forget, candidate, exit = (gates[:, i] for i in range(4))
+  i, f, g, o = (gates[:, gate] for gate in range(4))
   # The forget gate starts open: with a bias of 0 a fresh cell forgets half of its memory at each
   # token.
-  memory = jax.nn.sigmoid(forget + 1) * memory + jax.nn.sigmoid(entry) * jnp.tanh(candidate)
+  memory = jax.nn.sigmoid(f + 1) * memory + jax.nn.sigmoid(i) * jnp.tanh(g)
   memory = _clip(memory, limit)
   if added is not None:
     memory = memory + added
-  return jax.nn.sigmoid(exit) * jnp.tanh(memory), memory
+  return jax.nn.sigmoid(o) * jnp.tanh(memory), memory
+
+
+def where_valid(valid: jax.Array, new: Any, old: Any) -> Any:
+  """A carry that padding leaves as the last token of the text made it; valid: bool [B]."""
+  return jax.tree.map(lambda x, y: jnp.where(valid[:, None], x, y), new, old)
 
 
 def _clip(x: jax.Array, limit: float) -> jax.Array:
   return jnp.clip(x, -limit, limit) if limit else x
-
-
-def _recur_forward(kernel, gates, first, valid, state, added, projection, way):
-  def run(gates, state, added, moved):
-    state, outputs, *used = _loop(kernel, gates, first, valid, state, added, projection, way, moved)
-    return (state, outputs), used
-
-  moved = None
-  if projection is not None:
-    # Zeros, whose gradient is that of each position's product with the projection.
-    moved = jnp.zeros((*first.shape, projection.shape[1]), state.output.dtype)
-  # Kernel and projection are constants here; what they multiplied gives their gradients.
-  results, backward, used = jax.vjp(run, gates, state, added, moved, has_aux=True)
-  return results, (backward, used)
-
-
-def _recur_backward(way, residuals, gradients):
-  del way
-  backward, (before, hidden) = residuals
-  d_gates, d_state, d_added, d_moved = backward(gradients)
-  # The outer products of h_{t-1} and d gates_t, summed over all t and b at once.
-  d_kernel = product("tbp,tbgv->pgv", before, d_gates.astype(before.dtype), jnp.float32)
-  d_projection = None
-  if d_moved is not None:
-    d_projection = product("tbu,tbp->up", hidden, d_moved, jnp.float32)
-  return d_kernel, d_gates, None, None, d_state, d_added, d_projection
-
-
-recur.defvjp(_recur_forward, _recur_backward)
 
 
 class Kernel(nn.Module):

@@ -7,7 +7,7 @@ encoder in one direction, D = 2 U width of a hidden state, R rows of the vocabul
 """
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
@@ -17,10 +17,10 @@ from jax.sharding import PartitionSpec as P
 from gpt_jax.batch import Rows
 from gpt_jax.config import option, register
 from gpt_jax.errors import InputError
-from gpt_jax.models.layers import DTYPES, NUM_SPECIAL, Projection, uniform
-from gpt_jax.models.lstm import Kernel, State, advance
+from gpt_jax.models.layers import Projection, uniform
+from gpt_jax.models.lstm import Kernel, State, advance, scan, where_valid
 from gpt_jax.models.lstm_stack import Block, LSTMStackConfig, init_output
-from gpt_jax.models.trunk import States, TrunkConfig
+from gpt_jax.models.trunk import States, TrunkConfig, given_source, rate_option
 from gpt_jax.models.weight import multiply, weight
 from gpt_jax.ops.dropout import Key, dropout
 from gpt_jax.ops.lookup import lookup
@@ -42,27 +42,14 @@ TENSOR_PARALLEL = (
 class LSTMEncoderDecoderConfig(TrunkConfig):
   """Sizes and rates; the defaults are CoVe's."""
 
-  vocab_size: int = option(
-    0, "vocabulary without special tokens; 0: set from the data", unit="tokens", low=0
-  )
   context: int = option(
     512, "longest source, and target", unit="tokens", low=2, high=10**6, runtime=True
   )  # no parameter depends on it
   embedding_width: int = option(300, "size of an embedding, E", low=1, high=10**6)
   layers: int = option(2, "LSTMs of the encoder, and of the decoder", low=1, high=1000)
   units: int = option(300, "units of the encoder in one direction, U", low=1, high=10**6)
-  residual_dropout: float = option(
-    0.2,
-    "dropout on embeddings, between layers and on the decoder's output",
-    low=0.0,
-    high=0.99,
-    runtime=True,
-  )
-  dtype: str = option(
-    "float32", "type of activations and matrix products", choices=DTYPES, runtime=True
-  )
-  special_tokens: int = option(
-    NUM_SPECIAL, "special tokens after the vocabulary, as the tokenizer has", low=0
+  residual_dropout: float = rate_option(
+    0.2, "dropout on embeddings, between layers and on the decoder's output"
   )
   decoder: bool = option(True, "without a decoder, the encoder is a bidirectional trunk")
 
@@ -202,17 +189,9 @@ class LSTMEncoderDecoder(nn.Module):
   def __call__(
     self, rows: Rows, key: Key | None = None, source: Rows | None = None, layers: bool = False
   ) -> States:
-    """The attentional vectors [B, T, D] and the output table [R, D + 1].
-
-    Raises:
-      InputError: no source.
-    """
-    if source is None:
-      raise InputError(
-        "trunk: an encoder-decoder reads a source and writes a target; these inputs have no source"
-      )
+    """The attentional vectors [B, T, D] and the output table [R, D + 1]."""
     encoder_key, decoder_key = (key and key.fold(i) for i in range(2))
-    cache = self._read(source, encoder_key)
+    cache = self._read(given_source(source), encoder_key)
     valid = jnp.asarray(rows.is_token)
     # A table of its own: word vectors that stay as they are may stand in the source's.
     x = lookup(self.targets, rows.inputs, self.config.dtype)
@@ -332,8 +311,7 @@ class Decoder(nn.Module):
       masks = [dropout(jnp.ones(shape), c.residual_dropout, key.fold(i)) for i in range(c.layers)]
     # lax.scan loops over the first axis: [B, T, …] -> [T, B, …], and back after it.
     swapped = jax.tree.map(lambda y: y.swapaxes(0, 1), (gates, masks, valid))
-    weights = Weights(kernels, self.attention.mix())
-    carry, each = write(weights, cache.memory, cache.carry, *swapped)
+    carry, each = decode(kernels, self.attention.mix(), cache.memory, cache.carry, *swapped)
     return [y.swapaxes(0, 1) for y in each], carry
 
 
@@ -377,7 +355,7 @@ class Reader(nn.Module):
 
 
 class DecoderBlock(nn.Module):
-  """The kernels of layer `number`, and its gates as far as they are known before the loop."""
+  """The kernels of layer `number`, and the part of its gates before the recurrence."""
 
   config: LSTMEncoderDecoderConfig
   number: int
@@ -398,123 +376,45 @@ class DecoderBlock(nn.Module):
     return gates, (Kernel((d, 4, d), INIT, name="read")(), recur)
 
 
-class Weights(NamedTuple):
-  """What the loop multiplies by.
-
-  Attributes:
-    layers: of each layer the kernels [D, 4, D] of its input and of its state.
-    mix: W2, [2 D, D].
-  """
-
-  layers: tuple[tuple[Any, Any], ...]
-  mix: Any
-
-
-class Used(NamedTuple):
-  """The factors of the loop's products, [T, B, …]: their gradients are made of them after it."""
-
-  layers: tuple[tuple[jax.Array, jax.Array], ...]
-  shares: jax.Array
-  mixed: jax.Array
-
-
-@jax.custom_vjp
-def write(weights: Weights, memory: Memory, carry: Carry, gates, masks, valid):
-  """The last Carry, and the outputs [T, B, D] of each layer and of the attention.
-
-  As lstm.recur: the gradients of kernels, keys and values are one product each over all positions.
+def decode(
+  kernels, mix, memory: Memory, carry: Carry, gates, masks, valid
+) -> tuple[Carry, list[jax.Array]]:
+  """Runs the decoder over all positions: the last Carry, and the outputs [T, B, D] of each layer
+  and of the attention.
 
   Args:
+    kernels: of each layer those of its input and of its state, [D, 4, D].
+    mix: W2, [2 D, D].
+    memory: what it attends to.
     carry: before the first position.
-    gates: [T, B, 4, D] of each layer, what is known of them before the loop.
+    gates: [T, B, 4, D] of each layer, the part that does not depend on the recurrence.
     masks: [T, B, D] of each layer, by which its output is multiplied; None: none.
     valid: bool [T, B]; elsewhere the state does not change.
   """
-  return _loop(weights, memory, carry, gates, masks, valid)[:2]
+  names = [f"gates_{i}" for i in range(len(kernels))]
 
-
-def _loop(weights, memory, carry, gates, masks, valid, added=None):
-  """As `write`, and Used.
-
-  Args:
-    added: to scores [T, B, S], context and product with W2, [T, B, D]; None: nothing.
-  """
-
-  def cell(carry, at):
-    gates, masks, valid, added = at
-    x, states, read, outputs = carry.fed, [], [], []
-    for i, ((kernel, recur), state) in enumerate(zip(weights.layers, carry.states, strict=True)):
-      read.append((x, state.output))
-      # Float32 in any compute type, as in lstm.py.
-      total = gates[i].astype(jnp.float32)
-      for factor, value in ((kernel, x), (recur, state.output)):
-        total = total + multiply(factor, value, 1, total.shape[1:]).astype(jnp.float32)
+  def step(dot, carry, at):
+    x, masks, states = carry.fed, at["masks"], []
+    for i, (name, state) in enumerate(zip(names, carry.states, strict=True)):
+      total = dot(name, gates[i].shape[2:], x, state.output)
       output, cell = advance(total, state.memory)
       states.append(State(output.astype(x.dtype), cell))
       x = states[-1].output
       if masks is not None and i + 1 < len(masks):
         x = x * masks[i].astype(x.dtype)
-      outputs.append(states[-1].output)
-    # Keys and values stay the same for all tokens of the target.
-    scores = product("bsd,bd->bs", memory.keys, x, jnp.float32)
-    if added is not None:
-      scores = scores + added[0]
-    # In float32, whatever the compute type.
+    # Keys and values stay the same for all tokens of the target. Shares are float32 at first, in
+    # any compute type.
+    scores = dot("keys", memory.keys.shape[1:2], x, equation="bd,bsd->bs")
     shares = jax.nn.softmax(jnp.where(memory.valid, scores, EXCLUDED)).astype(x.dtype)
-    context = product("bs,bsd->bd", shares, memory.values)
-    if added is not None:
-      context = context + added[1]
-    both = jnp.concatenate([context, x], -1)
-    mixed = multiply(weights.mix, both, 1, x.shape[1:])
-    if added is not None:
-      mixed = mixed + added[2]
+    context = dot("values", x.shape[1:], shares, equation="bs,bsd->bd").astype(x.dtype)
+    mixed = dot("mix", x.shape[1:], jnp.concatenate([context, x], -1))
     fed = jnp.tanh(mixed).astype(x.dtype)
     if masks is not None:
       fed = fed * masks[-1].astype(x.dtype)
-    new = jax.tree.map(
-      lambda new, old: jnp.where(valid[:, None], new, old), Carry(tuple(states), fed), carry
-    )
-    return new, ((*outputs, fed), Used(tuple(read), shares, both))
+    new = Carry(tuple(states), fed)
+    return where_valid(at["valid"], new, carry), [*(state.output for state in states), fed]
 
-  carry, (outputs, used) = jax.lax.scan(cell, carry, (gates, masks, valid, added))
-  return carry, outputs, used
-
-
-def _write_forward(weights, memory, carry, gates, masks, valid):
-  def run(carry, gates, added):
-    *results, used = _loop(weights, memory, carry, gates, masks, valid, added)
-    return tuple(results), used
-
-  shape, dtype = (*valid.shape, memory.keys.shape[-1]), memory.keys.dtype
-  # Zeros, whose gradients are those of the products to which they are added.
-  added = (
-    jnp.zeros((*valid.shape, memory.keys.shape[1])),
-    jnp.zeros(shape, dtype),
-    jnp.zeros(shape, dtype),
-  )
-  results, backward, used = jax.vjp(run, carry, gates, added, has_aux=True)
-  return results, (backward, used)
-
-
-def _write_backward(residuals, gradients):
-  backward, used = residuals
-  d_carry, d_gates, (d_scores, d_context, d_mixed) = backward(gradients)
-
-  def outer(x, d):
-    """Products of x [T, B, I] and d [T, B, …], summed over T and B."""
-    rows = d.reshape(*d.shape[:2], -1).astype(x.dtype)
-    return product("tbi,tbo->io", x, rows, jnp.float32).reshape(x.shape[-1], *d.shape[2:])
-
-  layers = tuple(
-    (outer(x, d), outer(state, d)) for (x, state), d in zip(used.layers, d_gates, strict=True)
-  )
-  top = used.mixed[..., d_mixed.shape[-1] :]
-  memory = Memory(
-    product("tbs,tbd->bsd", d_scores.astype(top.dtype), top),
-    product("tbs,tbd->bsd", used.shares, d_context),
-    None,  # type: ignore[arg-type]  # a mask has no gradient
-  )
-  return Weights(layers, outer(used.mixed, d_mixed)), memory, d_carry, d_gates, None, None
-
-
-write.defvjp(_write_forward, _write_backward)
+  factors = dict(zip(names, map(list, kernels), strict=True))
+  factors |= {"keys": [memory.keys], "values": [memory.values], "mix": [mix]}
+  xs = {**dict(zip(names, gates, strict=True)), "masks": masks, "valid": valid}
+  return scan(step, factors, carry, xs)

@@ -20,9 +20,9 @@ from gpt_jax.config import option, register
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.models.characters import CharacterConfig, Characters
-from gpt_jax.models.layers import DTYPES, NUM_SPECIAL, Projection, uniform
-from gpt_jax.models.lstm import Kernel, State, Way, recur
-from gpt_jax.models.trunk import States, TrunkConfig
+from gpt_jax.models.layers import Projection, uniform
+from gpt_jax.models.lstm import Kernel, State, recur
+from gpt_jax.models.trunk import States, TrunkConfig, rate_option
 from gpt_jax.models.weight import KEPT, weight
 from gpt_jax.ops.dropout import Key, dropout
 from gpt_jax.ops.lookup import lookup
@@ -43,9 +43,6 @@ TENSOR_PARALLEL = (
 class LSTMStackConfig(TrunkConfig):
   """Sizes, rates and parts of the stack; the defaults are AWD-LSTM's."""
 
-  vocab_size: int = option(
-    0, "vocabulary without special tokens; 0: set from the data", unit="tokens", low=0
-  )
   context: int = option(
     512, "longest sequence", unit="tokens", low=2, high=10**6, runtime=True
   )  # no parameter depends on it
@@ -76,27 +73,11 @@ class LSTMStackConfig(TrunkConfig):
     "dropout between layers has one mask for all positions of a row, as AWD-LSTM",
     runtime=True,
   )
-  embedding_dropout: float = option(
-    0.1, "share of the vocabulary that is dropped from the input", low=0.0, high=0.99, runtime=True
-  )
-  input_dropout: float = option(
-    0.65, "dropout on the input of the first layer", low=0.0, high=0.99, runtime=True
-  )
-  hidden_dropout: float = option(
-    0.3, "dropout on the input of the other layers", low=0.0, high=0.99, runtime=True
-  )
-  output_dropout: float = option(
-    0.4, "dropout on the last layer's output", low=0.0, high=0.99, runtime=True
-  )
-  recurrent_dropout: float = option(
-    0.5, "DropConnect: dropout on the recurrent kernels", low=0.0, high=0.99, runtime=True
-  )
-  dtype: str = option(
-    "float32", "type of activations and matrix products", choices=DTYPES, runtime=True
-  )
-  special_tokens: int = option(
-    NUM_SPECIAL, "special tokens after the vocabulary, as the tokenizer has", low=0
-  )
+  embedding_dropout: float = rate_option(0.1, "share of the vocabulary dropped from the input")
+  input_dropout: float = rate_option(0.65, "dropout on the input of the first layer")
+  hidden_dropout: float = rate_option(0.3, "dropout on the input of the other layers")
+  output_dropout: float = rate_option(0.4, "dropout on the last layer's output")
+  recurrent_dropout: float = rate_option(0.5, "DropConnect: dropout on the recurrent kernels")
 
   TENSOR_PARALLEL = TENSOR_PARALLEL
 
@@ -274,7 +255,7 @@ class LSTMStack(nn.Module):
       kept = dropout(jnp.ones((c.rows, 1)), c.embedding_dropout, key.fold(0), sharded=False)
       x = x * kept[inputs].astype(x.dtype)
     x = self.perturb("embedded", x)
-    return self.perturb("0_embedding", x, "hidden")  # see apps/diagnose/gradient_norms.py
+    return self.perturb("0_embedding", x, "hidden")  # its gradient is diagnosed
 
   def _table(self):
     if not self.config.tied:
@@ -288,7 +269,7 @@ class LSTMStack(nn.Module):
 class Block(nn.Module):
   """Layer `number`, from 0 on: an LSTM in each direction.
 
-  limit: of the first weights, U(-limit, limit); 0: torch's, 1 / sqrt(U).
+  limit: initial weights are uniform in ±limit; 0: torch's 1 / sqrt(U).
   """
 
   config: LSTMStackConfig
@@ -356,10 +337,12 @@ class Direction(nn.Module):
     # DropConnect has one mask for all positions and rows.
     kernel = dropout(self.recur(), c.recurrent_dropout, key, sharded=False)
     projection = self.project() if c.projection else None
-    way = Way(self.backward, c.cell_clip, c.projection_clip)
+    clips = {"cell_clip": c.cell_clip, "output_clip": c.projection_clip}
     # lax.scan loops over the first axis: [B, T, …] -> [T, B, …], and back after it.
     inputs = gates.swapaxes(0, 1), first.T, valid.T
-    state, outputs = recur(kernel, *inputs, state, None, projection, way)
+    state, outputs = recur(
+      kernel, *inputs, state, None, projection, backward=self.backward, **clips
+    )
     return outputs.swapaxes(0, 1), state
 
 

@@ -15,12 +15,7 @@ from gpt_jax.ops.dropout import Key, random_bits, step_key
 
 
 def no_perturbation(model: Model, params, batch: Batch) -> jax.Array:
-  """Zeros [B, T, D] in the type of the embeddings.
-
-  Raises:
-    InputError: the trunk takes no perturbation.
-  """
-
+  """Zeros [B, T, D] in the type of the embeddings, of a trunk that takes a perturbation."""
   collection, name = PERTURBATION
 
   def created(params, batch):

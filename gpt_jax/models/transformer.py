@@ -22,16 +22,14 @@ from gpt_jax.config import option, register
 from gpt_jax.errors import InputError
 from gpt_jax.models.layers import (
   ACTIVATIONS,
-  DTYPES,
   EPSILON,
   INITS,
-  NUM_SPECIAL,
   LayerNorm,
   Projection,
   activate,
   initializer,
 )
-from gpt_jax.models.trunk import Pooler, States, TrunkConfig, rematerialized
+from gpt_jax.models.trunk import Pooler, States, TrunkConfig, rate_option, rematerialized
 from gpt_jax.models.weight import weight
 from gpt_jax.ops.attention import AttentionMask, Dropout, attention, find_backend, write_cache
 from gpt_jax.ops.dropout import Key, dropout, dropout_rows
@@ -72,33 +70,17 @@ _GPT: dict[str, Any] = {
 class TransformerConfig(TrunkConfig):
   """Sizes, rates and parts of the trunk; the defaults are GPT-1's."""
 
-  vocab_size: int = option(
-    0, "vocabulary without special tokens; 0: set from the data", unit="tokens", low=0
-  )
-  context: int = option(512, "longest sequence", unit="tokens", low=2, high=10**6)
   layers: int = option(12, "blocks", low=1, high=1000)
   width: int = option(768, "size of a hidden state, D", low=1, high=10**6)
   heads: int = option(12, "attention heads, H", low=1, high=10**4)
-  residual_dropout: float = option(
-    0.1, "dropout on what each sublayer adds", low=0.0, high=0.99, runtime=True
-  )
-  attention_dropout: float = option(
-    0.1, "dropout on attention probabilities", low=0.0, high=0.99, runtime=True
-  )
-  embedding_dropout: float = option(
-    0.1, "dropout on the embeddings", low=0.0, high=0.99, runtime=True
-  )
+  residual_dropout: float = rate_option(0.1, "dropout on what each sublayer adds")
+  attention_dropout: float = rate_option(0.1, "dropout on attention probabilities")
+  embedding_dropout: float = rate_option(0.1, "dropout on the embeddings")
   norm: str = option(
     "post",
     "post: normalize the sum after each sublayer, as GPT-1; pre: normalize the input of each "
     "sublayer, with a final norm, as GPT-2",
     choices=("post", "pre"),
-  )
-  dtype: str = option(
-    "float32", "type of activations and matrix products", choices=DTYPES, runtime=True
-  )
-  special_tokens: int = option(
-    NUM_SPECIAL, "special tokens after the vocabulary, as the tokenizer has", low=0
   )
   learned_positions: bool = option(True, "add a learned embedding of each position")
   attention_bias: Any | None = option(
@@ -265,12 +247,12 @@ class Transformer(nn.Module):
     mask = AttentionMask(kind, rows.segments, rows.prefix)
     bias = self._bias(rows.positions, rows.positions)  # of rows that may hold several texts
     x, table = self._embed(rows.inputs, rows.positions, key, rows.types)  # [B, T, D], [R, E]
-    x = self.perturb("0_embedding", x, "hidden")  # see apps/diagnose/gradient_norms.py
+    x = self.perturb("0_embedding", x, "hidden")  # its gradient is diagnosed
     # h_l = transformer_block(h_{l-1}) (eq. 2). Blocks fold 0 … L - 1 into the dropout key, the
     # embeddings L and L + 1.
     states = [x]
     for i, block in enumerate(self._stack()):
-      x = block(x, mask, bias, key and key.fold(i))  # [B, T, D] to [B, T, D]
+      x, _ = block(x, mask, bias, key and key.fold(i))  # [B, T, D] to [B, T, D]
       x = self.perturb(f"{i + 1}_block", x, "hidden")
       states.append(x)
     hidden = states[-1] = self._last(x)  # layers end with what the head reads
@@ -296,13 +278,12 @@ class Transformer(nn.Module):
     mask, bias = AttentionMask("causal"), self._bias(positions, positions)
     if self.attention == "prefix":
       mask = AttentionMask("prefix", prefix=valid)
-    keys, values = [], []
+    each = []
     for block in self._stack():
-      x, k, v = block.read(x, mask, bias)
+      x, kept = block(x, mask, bias)
       # [B, H, T, K] -> [B H, T, K], the layout of the cache.
-      keys.append(k.reshape(-1, *k.shape[2:]).astype(self.config.dtype))
-      values.append(v.reshape(-1, *v.shape[2:]).astype(self.config.dtype))
-    return self._last(x), table, Cache(tuple(keys), tuple(values))
+      each.append([y.reshape(-1, *y.shape[2:]).astype(self.config.dtype) for y in kept])
+    return self._last(x), table, Cache(*zip(*each, strict=True))
 
   def extend(self, inputs, positions, valid, cache: Cache):
     """Reads T more tokens per row, evaluating; see trunk.Trunk.
@@ -314,12 +295,14 @@ class Transformer(nn.Module):
     x, table = self._embed(inputs, positions, None)
     key_positions = jnp.arange(cache.keys[0].shape[1])[None]
     bias = self._bias(positions, jnp.broadcast_to(key_positions, (len(inputs), key_positions.size)))
-    keys, values = [], []
-    for i, block in enumerate(self._stack()):
-      x, k, v = block.extend(x, positions, bias, cache.keys[i], cache.values[i])
-      keys.append(k)
-      values.append(v)
-    return self._last(x), table, Cache(tuple(keys), tuple(values))
+    # The token at position p is in slot p, so this is the causal mask. It also hides what lies in
+    # later slots, such as the padding of shorter prompts.
+    allowed = positions[:, None, :, None] >= key_positions[:, None, None]
+    each = []
+    for block, *kept in zip(self._stack(), *cache, strict=True):
+      x, kept = block(x, allowed, bias, None, (positions, *kept))
+      each.append(kept)
+    return self._last(x), table, Cache(*zip(*each, strict=True))
 
   def _last(self, x):
     """The last hidden states, in the compute type, for the product with the table."""
@@ -405,44 +388,30 @@ class Block(nn.Module):
     self.mlp = MLP(c)  # each token by itself
     self.mlp_norm = LayerNorm(c.dtype, c.norm_epsilon)
 
-  def __call__(self, x, mask: AttentionMask, bias, key: Key | None):
-    """x [B, T, D] to the same shape; bias as in ops.attention."""
-    rate = self.config.residual_dropout
+  def __call__(self, x, mask, bias, key: Key | None = None, slots: tuple | None = None):
+    """x [B, T, D] to the same shape, and the keys and values of Attention.
+
+    Args:
+      mask: AttentionMask, or with slots bool [B, 1, T, S].
+      bias: as in ops.attention.
+      key: of dropout; None evaluates.
+      slots: in decoding the positions [B, T], and the keys and values [B H, S, K] of the tokens
+        before, see Cache; None: x attends to itself.
+    """
+    rate, pre = self.config.residual_dropout, self.config.norm == "pre"
     # Three masks: of the attention probabilities, and of each sublayer's output. The MLP's hidden
     # units have none (openai/train.py:132-138). `key and …` passes None on, which evaluates.
     attention_key, first_key, second_key = (key and key.fold(i) for i in range(3))
+    normed = self.attention_norm(x) if pre else x
+    update, kept = self.attention(normed, mask, bias, attention_key, slots)
     # Residual dropout acts on what a sublayer adds, before the sum (section 4.1).
-    if self.config.norm == "pre":
-      update = self.attention(self.attention_norm(x), mask, bias, attention_key)
-      x = x + dropout(update, rate, first_key)
+    x = x + dropout(update, rate, first_key)
+    if pre:
       x = x + dropout(self.mlp(self.mlp_norm(x)), rate, second_key)
-    else:
-      update = self.attention(x, mask, bias, attention_key)
-      x = self.attention_norm(x + dropout(update, rate, first_key))
+    else:  # post: norm of the sum
+      x = self.attention_norm(x)
       x = self.mlp_norm(x + dropout(self.mlp(x), rate, second_key))
-    return constrain(x, "data")
-
-  def read(self, x, mask: AttentionMask, bias):
-    """As __call__, evaluating; also the keys and values [B, H, T, K]."""
-    update, keys, values = self.attention.read(self._attention_input(x), mask, bias)
-    return self._add(x, update), keys, values
-
-  def extend(self, x, positions, bias, keys, values):
-    """As __call__ for T more tokens; keys and values [B H, S, K] are the block's cache."""
-    normed = self._attention_input(x)
-    update, keys, values = self.attention.extend(normed, positions, bias, keys, values)
-    return self._add(x, update), keys, values
-
-  def _attention_input(self, x):
-    return self.attention_norm(x) if self.config.norm == "pre" else x
-
-  def _add(self, x, update):
-    """The block's output from its input and what attention adds to it."""
-    if self.config.norm == "pre":
-      x = x + update
-      return x + self.mlp(self.mlp_norm(x))
-    x = self.attention_norm(x + update)  # post: norm of the sum
-    return self.mlp_norm(x + self.mlp(x))
+    return constrain(x, "data"), kept
 
 
 class Attention(nn.Module):
@@ -457,26 +426,23 @@ class Attention(nn.Module):
     self.qkv = Projection((d,), (3, h, d // h), c.dtype, kernel_init=c.init)
     self.out = Projection((h, d // h), (d,), c.dtype, c.residual_scale, c.init)
 
-  def __call__(self, x, mask: AttentionMask, bias, key: Key | None):
-    c = self.config
-    q, k, v = self._project(x)
+  def __call__(self, x, mask, bias, key: Key | None, slots: tuple | None):
+    """As Block; the keys and values are [B, H, T, K], or with slots theirs and the new ones."""
+    c, qkv = self.config, constrain(self.qkv(x), "data", None, None, "model")  # [B, T, 3, H, K]
+    if slots is not None:
+      return self._extend(qkv, mask, bias, *slots)
+    # Not indexed: the gradient would be a sum of three padded arrays, not a concatenation.
+    q, k, v = (y[:, :, 0].swapaxes(1, 2) for y in jnp.split(qkv, 3, axis=2))  # [B, H, T, K]
     observe = None
     if self.is_mutable_collection("intermediates") and not self.is_initializing():
-      observe = self._keep  # see attention_maps in apps/report/visualize.py
+      observe = self._keep  # see attention_maps
     rates = Dropout(c.attention_dropout, key)  # the backend drops probabilities, as the paper does
     update = attention(q, k, v, mask, bias, rates, c.attention_backend, observe)
-    return self.out(update.swapaxes(1, 2))  # [B, H, T, K] -> [B, T, D]
+    return self.out(update.swapaxes(1, 2)), (k, v)  # [B, H, T, K] -> [B, T, D]
 
-  def read(self, x, mask: AttentionMask, bias):
-    q, k, v = self._project(x)
-    update = attention(q, k, v, mask, bias, backend=self.config.attention_backend)
-    return self.out(update.swapaxes(1, 2)), k, v  # [B, T, H, K] -> [B, T, D]
-
-  def extend(self, x, positions, bias, keys, values):
+  def _extend(self, qkv, allowed, bias, positions, keys, values):
     # Not ops.attention, whose queries are at the positions of the keys: these are T queries for S
-    # slots.
-    qkv = constrain(self.qkv(x), "data", None, None, "model")  # [B, T, 3, H, K]
-    # First the cache, then the scores: a token attends to itself.
+    # slots. First the cache, then the scores: a token attends to itself.
     keys = write_cache(keys, qkv[:, :, 1], positions)
     values = write_cache(values, qkv[:, :, 2], positions)
     batch, length, _, heads, width = qkv.shape
@@ -485,22 +451,11 @@ class Attention(nn.Module):
     scores = scores.reshape(batch, heads, length, -1) * width**-0.5  # [B, H, T, S]
     if bias is not None:
       scores = scores + bias
-    # The token at position p is in slot p, so this is the causal mask. It also hides what lies in
-    # later slots, such as the padding of shorter prompts.
-    slots = jnp.arange(keys.shape[1])[None, None, None]
-    scores = jnp.where(positions[:, None, :, None] >= slots, scores, -1e9)
-    probabilities = jax.nn.softmax(scores).astype(q.dtype).reshape(-1, length, keys.shape[1])
-    update = product("nts,nsk->ntk", probabilities, values)  # [B H, T, K]
+    probabilities = jax.nn.softmax(jnp.where(allowed, scores, -1e9)).astype(q.dtype)
+    update = product("nts,nsk->ntk", probabilities.reshape(-1, *scores.shape[2:]), values)
     # [B H, T, K] -> [B, T, H, K]
     update = update.reshape(batch, heads, length, width).swapaxes(1, 2)
-    return self.out(update), keys, values
-
-  def _project(self, x):
-    qkv = self.qkv(x)  # [B, T, 3, H, K]
-    qkv = constrain(qkv, "data", None, None, "model")
-    # Not indexed: the gradient would be a sum of three padded arrays, not a concatenation.
-    q, k, v = jnp.split(qkv, 3, axis=2)
-    return tuple(x[:, :, 0].swapaxes(1, 2) for x in (q, k, v))  # [B, H, T, K] each
+    return self.out(update), (keys, values)
 
   def _keep(self, probabilities):
     self.sow("intermediates", "probabilities", probabilities)

@@ -15,15 +15,17 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from gpt_jax.batch import Rows
-from gpt_jax.config import Config
-from gpt_jax.data.tokenizers.base import Tokenizer
+from gpt_jax.config import Config, option
+from gpt_jax.data.tokenizers.base import DEFAULT_SPECIAL, Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.ops.dropout import Key
 from gpt_jax.ops.product import PROJECTED, without_bfloat16
 
 EPSILON = 1e-5  # of the norms of GPT
 TABLES = ("tokens", "targets", "output")  # parameters that have a row for each id
-BASE = "base"  # the name, among a model's parameters, of those that no step changes
+BASE = "base"  # name of the subtree of frozen parameters
+# Of activations and matrix products; auto: float32 or bfloat16, whichever a run finds to be faster.
+DTYPES = ("float32", "bfloat16", "float16", "auto")
 # What rematerialization keeps besides a block's inputs. none: all that the backward pass reads;
 # dots: the results of matrix products with parameters; full: nothing, one more forward pass.
 _KEPT = {
@@ -32,6 +34,11 @@ _KEPT = {
 }
 POLICIES = ("none", *_KEPT)  # from most memory to least
 _ROW_MULTIPLE = 128  # lets a table of any vocabulary be sharded, and fills a matrix unit's tiles
+
+
+def rate_option(default: float, help: str) -> Any:
+  """A field for a rate of dropout."""
+  return option(default, help, low=0.0, high=0.99, runtime=True)
 
 
 class Pooler(NamedTuple):
@@ -62,7 +69,7 @@ class States(NamedTuple):
     pooler: of a trunk that has one.
     layers: on request, the states of every layer, [B, T, D] each: the embedded tokens, then the
       output of each block, of which the last is `hidden`, before a dropout that only that one has.
-    attended: of an LSTM decoder, with `layers`: its top states [B, T, D], and its Memory.
+    attended: top states [B, T, D] and Memory of an LSTM decoder, with `layers`.
   """
 
   hidden: jax.Array
@@ -70,6 +77,15 @@ class States(NamedTuple):
   pooler: Pooler | None = None
   layers: tuple[jax.Array, ...] | None = None
   attended: Any = None
+
+
+def given_source(source: Rows | None) -> Rows:
+  """The source, without which an encoder-decoder writes nothing."""
+  if source is None:
+    raise InputError(
+      "trunk: an encoder-decoder reads a source and writes a target; these inputs have no source"
+    )
+  return source
 
 
 class Trunk(Protocol):
@@ -115,7 +131,24 @@ class Trunk(Protocol):
     ...
 
 
-class TrunkConfig(Config):
+@dataclasses.dataclass(frozen=True)
+class _Fields(Config):
+  """The fields that all trunks have."""
+
+  vocab_size: int = option(
+    0, "vocabulary without special tokens; 0: set from the data", unit="tokens", low=0
+  )
+  context: int = option(512, "longest sequence", unit="tokens", low=2, high=10**6)
+  _: dataclasses.KW_ONLY
+  dtype: str = option(
+    "float32", "type of activations and matrix products", choices=DTYPES, runtime=True
+  )
+  special_tokens: int = option(
+    len(DEFAULT_SPECIAL), "special tokens after the vocabulary, as the tokenizer has", low=0
+  )
+
+
+class TrunkConfig(_Fields):
   """Base of the trunks' configs: frozen dataclasses, registered by name, from which a trunk is
   rebuilt.
 
@@ -141,11 +174,7 @@ class TrunkConfig(Config):
     TENSOR_PARALLEL: path rules for the mesh axis `model`, see parallel.partition.
   """
 
-  vocab_size: int
-  special_tokens: int
-  context: int
   width: int
-  dtype: str
   layers: int = 1
   heads: int = 0
   is_transformer: bool = False
@@ -217,18 +246,13 @@ class TrunkConfig(Config):
     raise NotImplementedError
 
   def with_vocabulary(self, tokenizer: Tokenizer) -> Any:
-    """This config with the tokenizer's vocabulary.
-
-    Raises:
-      InputError: it names another size.
-    """
+    """This config with the tokenizer's vocabulary; a vocab_size of its own must be the same."""
     vocab_size, special_tokens = tokenizer.vocab_size, tokenizer.special.count
     if self.vocab_size not in (0, vocab_size):
       raise InputError(
         f"trunk.vocab_size={self.vocab_size}: the tokenizer has {vocab_size}; leave the field at 0"
       )
-    this: Any = self  # a dataclass, as all that inherit from this
-    sized = dataclasses.replace(this, vocab_size=vocab_size, special_tokens=special_tokens)
+    sized = dataclasses.replace(self, vocab_size=vocab_size, special_tokens=special_tokens)
     return sized.with_pieces(tokenizer)
 
 

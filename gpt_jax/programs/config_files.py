@@ -244,32 +244,37 @@ def declared_fields(kind: str) -> list[str]:
   Args:
     kind: name of a class of this package, such as "PretrainConfig".
   """
-  bodies: dict[str, str] = {}
+  classes: dict[str, tuple[str, str, str]] = {}  # whether it is registered, its base, its body
   for folder, _, names in os.walk(_PACKAGE):
     for name in names:
       if name.endswith(".py"):
         with open(os.path.join(folder, name), encoding="utf-8") as file:
-          bodies |= dict(_CONFIG_CLASS.findall(file.read()))
+          for registered, name, base, body in _CLASS.findall(file.read()):
+            classes[name] = registered, base, body
 
   def fields(kind: str, prefix: str) -> Iterator[str]:
-    for name, hint, default in _OPTION.findall(bodies[kind]):
+    _, base, body = classes.get(kind, ("", "", ""))
+    if base:
+      yield from fields(base, prefix)
+    for name, hint, default in _OPTION.findall(body):
       # A field is a group if its type, or where that is Any its default, is a config class.
-      group = next((word for word in (hint, default) if word in bodies), None)
+      group = next((word for word in (hint, default) if classes.get(word, [""])[0]), None)
       if group:
         yield from fields(group, f"{prefix}{name}.")
       else:
         yield prefix + name
 
-  return list(fields(kind, ""))
+  return list(dict.fromkeys(fields(kind, "")))  # a class may change a field of its base
 
 
-# A registered class: its decorators, name and body, the lines that are indented or empty.
-_CONFIG_CLASS = re.compile(
-  r"^@(?:\w+\.)*register\(.*\)\n(?:@.*\n)*class (\w+).*\n((?:(?: .*)?\n)*)", re.MULTILINE
+# A class: whether it is registered, its name, its base, and its body: what is indented or empty.
+_CLASS = re.compile(
+  r"^(@(?:\w+\.)*register\(.*\)\n)?(?:@.*\n)*class (\w+)(?:\((\w+).*)?:\n((?:(?: .*)?\n)*)",
+  re.MULTILINE,
 )
 
 # A field: its name, its type, and the first word of its default, which may be a class.
-_OPTION = re.compile(r"^  (\w+): (.+?) = option\(\s*(\w*)", re.MULTILINE)
+_OPTION = re.compile(r"^  (\w+): (.+?) = (?:rate_)?option\(\s*(\w*)", re.MULTILINE)
 
 
 def _replace(node: Any, tree: dict) -> Any:

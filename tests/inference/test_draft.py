@@ -11,9 +11,8 @@ from gpt_jax.inference.draft import GUESSES, count_right, find, guess
 from gpt_jax.inference.stream import Sampling, Stream, Text
 from gpt_jax.models.decoding_weights import keep_weights
 from gpt_jax.models.encoder_decoder import T5Config
-from gpt_jax.models.generator import generator
 from gpt_jax.models.lstm import LSTMConfig
-from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.model import ModelConfig, generator
 from gpt_jax.models.transformer import TransformerConfig
 
 CONTEXT, END = 24, 61

@@ -14,9 +14,8 @@ from gpt_jax.errors import InputError
 from gpt_jax.inference.beam import beam_search
 from gpt_jax.inference.stream import Sampling, Stream, Text, continue_texts
 from gpt_jax.models.encoder_decoder import T5Config
-from gpt_jax.models.generator import generator
 from gpt_jax.models.lstm_encoder_decoder import LSTMEncoderDecoderConfig
-from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.model import ModelConfig, generator
 from gpt_jax.ops.cross_entropy import logits, token_log_probs
 from gpt_jax.programs import generate
 

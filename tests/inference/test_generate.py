@@ -18,10 +18,9 @@ from gpt_jax.errors import InputError
 from gpt_jax.inference.generate import Writer, continuations, sample, search, write
 from gpt_jax.inference.sampling import gumbel
 from gpt_jax.inference.stream import Sampling, Text, Token
-from gpt_jax.models.generator import language_model
 from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.lstm import LSTMConfig
-from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.model import ModelConfig, language_model
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.ops.cross_entropy import logits
 from gpt_jax.programs import generate

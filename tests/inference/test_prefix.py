@@ -17,9 +17,8 @@ from gpt_jax.inference.beam import beam_search
 from gpt_jax.inference.generate import sample
 from gpt_jax.inference.stream import Sampling, Stream, Text
 from gpt_jax.models.alibi import Alibi
-from gpt_jax.models.generator import generator
 from gpt_jax.models.heads.language import LanguageHead
-from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.model import ModelConfig, generator
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.span_corruption import SpanCorruption
 from gpt_jax.ops.cross_entropy import logits

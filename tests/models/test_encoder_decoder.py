@@ -14,10 +14,9 @@ from gpt_jax.batch import Batch, Predictions, Rows
 from gpt_jax.config import from_json, to_json
 from gpt_jax.errors import InputError
 from gpt_jax.models.encoder_decoder import T5Config
-from gpt_jax.models.encoder_decoder_layers import Attention, row_dropout
+from gpt_jax.models.encoder_decoder_layers import Attention, RelativeBias, bucket, row_dropout
 from gpt_jax.models.loss import model_loss
 from gpt_jax.models.model import ModelConfig, parameter_shapes
-from gpt_jax.models.relative_bias import RelativeBias, bucket
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.models.trunk import POLICIES
 from gpt_jax.ops.attention import AttentionMask
@@ -222,7 +221,7 @@ def test_dropped_probabilities_are_those_of_a_key_for_all_queries():
   mask, bias = AttentionMask("causal"), RNG.normal(size=(1, 4, 7, 7)).astype(np.float32)
   params = jax.jit(layer.init)(jax.random.key(0), x, mask, bias, None)
 
-  found = jax.jit(layer.apply)(params, x, mask, bias, key)
+  found, _ = jax.jit(layer.apply)(params, x, mask, bias, key)
   p = {name: np.asarray(kernel["kernel"], np.float64) for name, kernel in params["params"].items()}
   q, k, v = ((x @ p[n]).reshape(2, 7, 4, 6).swapaxes(1, 2) for n in ("query", "key", "value"))
   scores = q @ k.swapaxes(2, 3) + bias  # not divided by sqrt(6)

@@ -9,12 +9,11 @@ import pytest
 
 from gpt_jax.batch import Batch, Labels, Rows
 from gpt_jax.config import from_json, to_json
-from gpt_jax.models.generator import language_model
 from gpt_jax.models.heads.classify import ClassifyHead, represent
 from gpt_jax.models.heads.language import LanguageHead
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.lstm_stack import LSTMStackConfig
-from gpt_jax.models.model import ModelConfig, parameter_shapes
+from gpt_jax.models.model import ModelConfig, language_model, parameter_shapes
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.models.trunk import States
 from gpt_jax.objectives.causal import causal_batch

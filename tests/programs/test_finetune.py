@@ -24,10 +24,9 @@ from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.files import read_json, verified
 from gpt_jax.inference.calibration import measure_calibration
-from gpt_jax.models.generator import language_model
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.lstm_stack import LSTMStackConfig
-from gpt_jax.models.model import ModelConfig, parameter_shapes
+from gpt_jax.models.model import ModelConfig, language_model, parameter_shapes
 from gpt_jax.models.predictor import make_predictor
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh

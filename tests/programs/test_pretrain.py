@@ -26,9 +26,8 @@ from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
-from gpt_jax.models.generator import language_model
 from gpt_jax.models.lstm import LSTMConfig
-from gpt_jax.models.model import ModelConfig, parameter_shapes
+from gpt_jax.models.model import ModelConfig, language_model, parameter_shapes
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.causal import causal_batch
 from gpt_jax.objectives.contrastive import DropoutViews

@@ -13,8 +13,7 @@ from gpt_jax.apps.benchmark.training import benchmark_trainer
 from gpt_jax.inference.decoding import MAX_STEPS
 from gpt_jax.inference.stream import Sampling, Stream, Text
 from gpt_jax.models.decoding_weights import KINDS, keep_weights
-from gpt_jax.models.generator import language_model
-from gpt_jax.models.model import Model
+from gpt_jax.models.model import Model, language_model
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.training import timing
 from gpt_jax.training.timing import Measured

@@ -88,10 +88,11 @@ def _parts(config: PretrainConfig) -> dict[str, Part]:
   parts |= _both_ways("attention", attend, heads, scores)
 
   block = Block(c)
-  params = jax.jit(lambda x: block.init(jax.random.key(0), x, mask, None, None))(x)
+  params = jax.jit(lambda x: block.init(jax.random.key(0), x, mask, None))(x)
   of_block = 24.0 * tokens * d**2 + scores
-  apply = functools.partial(block.apply, mask=mask, bias=None, key=key)
-  parts |= _both_ways("block", apply, (params, x), of_block)
+  parts |= _both_ways(
+    "block", lambda params, x: block.apply(params, x, mask, None, key)[0], (params, x), of_block
+  )
 
   trainer, batch = benchmark_trainer(config), random_batch(config)
   trunk, state = c.build("causal"), trainer.init(0)

@@ -10,8 +10,7 @@ from gpt_jax.batch import Batch, Labels, Mean, given
 from gpt_jax.config import option, register
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.head import Head
-from gpt_jax.models.heads.style import style_of
-from gpt_jax.models.layers import LayerNorm, Projection, initializer
+from gpt_jax.models.layers import LayerNorm, Projection, initializer, style_of
 from gpt_jax.models.trunk import States, TrunkConfig
 from gpt_jax.ops.dropout import Key, dropout
 from gpt_jax.ops.lookup import lookup

@@ -112,7 +112,7 @@ class _Windows(nn.Module):
     # The arrays of an example batch are NumPy's, which traced anchors cannot index.
     batch = jax.tree.map(jnp.asarray, batch)
     labels = given(batch.labels)
-    # What stands for an absent window is computed and gets no share.
+    # Absent windows are computed but get weight 0.
     anchored = batch._replace(labels=labels._replace(anchors=jnp.maximum(labels.anchors, 0)))
     if self.reads_backward:
       anchored = at_first_positions(anchored)

@@ -12,9 +12,8 @@ from gpt_jax.apps.diagnose.gradients import decay_of, gradient_norms
 from gpt_jax.batch import Batch, Rows
 from gpt_jax.errors import InputError
 from gpt_jax.models.encoder_decoder import T5Config
-from gpt_jax.models.generator import language_model
 from gpt_jax.models.lstm import LSTMConfig
-from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.model import ModelConfig, language_model
 from gpt_jax.models.transformer import Block, TransformerConfig
 from gpt_jax.ops.attention import AttentionMask
 
@@ -47,7 +46,7 @@ def test_norms_equal_those_of_blocks_applied_one_by_one(norm, monkeypatch):
 
   def block(i, x):
     variables = {"params": trunk[f"block_{i}"]}
-    return Block(config).apply(variables, x, AttentionMask("causal"), None, None)
+    return Block(config).apply(variables, x, AttentionMask("causal"), None)[0]
 
   def top(x):
     if norm == "pre":

@@ -21,8 +21,7 @@ from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.heads.contrastive import ContrastiveHead
 from gpt_jax.models.heads.masked import MaskedHead
 from gpt_jax.models.heads.mix import MixedHead
-from gpt_jax.models.heads.multi_label import MultiLabelHead
-from gpt_jax.models.heads.regress import RegressHead
+from gpt_jax.models.heads.regress import MultiLabelHead, RegressHead
 from gpt_jax.models.heads.sentence_pair import SentencePairHead
 from gpt_jax.models.heads.span import SpanHead
 from gpt_jax.models.heads.tag import TagHead

@@ -22,10 +22,9 @@ from gpt_jax.apps.paper.zero_shot_tasks import (
 )
 from gpt_jax.batch import Rows
 from gpt_jax.errors import InputError
-from gpt_jax.models.generator import language_model
 from gpt_jax.models.heads.masked import MaskedHead
 from gpt_jax.models.lstm import LSTMConfig
-from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.model import ModelConfig, language_model
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.tasks.metrics import matthews
 from gpt_jax.tasks.task import find

@@ -18,10 +18,9 @@ from gpt_jax.data.tokenizers.base import load_released
 from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer
 from gpt_jax.data.tokenizers.openai_files import BYTES, FILES
 from gpt_jax.errors import InputError
-from gpt_jax.models.generator import language_model
 from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.lstm import LSTMConfig
-from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.model import ModelConfig, language_model
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.causal import causal_batch
 from gpt_jax.ops.cross_entropy import logits

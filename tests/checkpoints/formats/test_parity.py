@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gpt_jax.models.generator import language_model
 from gpt_jax.models.loss import model_loss
+from gpt_jax.models.model import language_model
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.causal import causal_batch
 from gpt_jax.ops.cross_entropy import logits

@@ -7,8 +7,7 @@ from gpt_jax.apps.interop.imported import ImportedTask
 from gpt_jax.config import to_json
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.classify import ClassifyHead
-from gpt_jax.models.heads.multi_label import MultiLabelHead
-from gpt_jax.models.heads.regress import RegressHead
+from gpt_jax.models.heads.regress import MultiLabelHead, RegressHead
 from gpt_jax.tasks.answers.labels import MultiLabelTask
 from gpt_jax.tasks.answers.number import RegressionTask
 from gpt_jax.tasks.task import Task

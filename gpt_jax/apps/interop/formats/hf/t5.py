@@ -28,9 +28,9 @@ from gpt_jax.data.tokenizers.released import read_optional_json
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_folder, write_json
 from gpt_jax.models.encoder_decoder import T5Config
+from gpt_jax.models.encoder_decoder_layers import BUCKETS, FARTHEST
 from gpt_jax.models.heads.language import LanguageHead
 from gpt_jax.models.model import ModelConfig
-from gpt_jax.models.relative_bias import BUCKETS, FARTHEST
 
 MODEL_TYPE = "t5"
 _WEIGHTS, _GENERATION = "model.safetensors", "generation_config.json"
