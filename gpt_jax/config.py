@@ -109,9 +109,6 @@ def validate(node: Any) -> None:
   """Checks type and range of every field of a dataclass.
 
   Converts integers in float fields to float.
-
-  Raises:
-    InputError: names the field, its value and the allowed values.
   """
   hints = typing.get_type_hints(type(node))
   for field, value in field_values(node):
@@ -148,11 +145,7 @@ def field_values(node: Any) -> list[tuple[dataclasses.Field, Any]]:
 
 
 def to_json(config: Any) -> Any:
-  """The config as dicts, lists and scalars; every group of fields has its registered "type".
-
-  Raises:
-    InputError: a class that `from_json` could not find again.
-  """
+  """The config as dicts, lists and scalars; every group of fields has its registered "type"."""
   if isinstance(config, tuple):
     return [to_json(value) for value in config]
   if not is_group(config):
@@ -172,9 +165,6 @@ def from_json(tree: Any) -> Any:
 
   Safe for files from strangers: imports nothing outside this package and builds nothing but
   registered dataclasses.
-
-  Raises:
-    InputError: an unknown type or field, or a value that is not allowed.
   """
   if isinstance(tree, list):
     return tuple(from_json(value) for value in tree)

@@ -1,4 +1,8 @@
-"""Errors of one line, which launch/ prints, and counts in messages."""
+"""Errors of one line, which launch/ prints, and counts in messages.
+
+Every function of the package may raise InputError for what a user gave; `Raises:` in a docstring
+names other exceptions alone.
+"""
 
 import re
 from collections.abc import Callable

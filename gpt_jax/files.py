@@ -89,9 +89,6 @@ def atomic_folder(folder: str, compare: Callable[[str, str], None] | None = None
   Args:
     compare: compare(new folder, existing folder) decides about a folder that exists: it raises
       InputError, or returns to keep the existing folder. None refuses every existing folder.
-
-  Raises:
-    InputError: something of this name exists, or it cannot be written.
   """
   if is_url(folder):
     with _object_folder(folder, compare) as partial:

@@ -30,11 +30,7 @@ _held: set[str] = set()  # keys of the leases of this process
 
 
 class Lease:
-  """Owns a run folder on a store until `close`. Only process 0 takes it.
-
-  Raises:
-    InputError: another run has the lease, or the folder cannot be written.
-  """
+  """Owns a run folder on a store until `close`. Only process 0 takes it."""
 
   def __init__(self, workdir: str):
     self._folder = os.path.join(files.absolute(workdir), "lock")

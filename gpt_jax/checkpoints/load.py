@@ -69,11 +69,7 @@ class LoadedModel(SavedModel):
     return task.encode(examples, self.tokenizer, self.spec.trunk.context, self.format)
 
   def label_task(self) -> Task | None:
-    """The task as one that gives each example one label; None if there is none.
-
-    Raises:
-      InputError: the task gives a text no label, see LabeledTask.not_per_text.
-    """
+    """The task as one that gives each example one label; None if there is none."""
     task = self.task
     if task is not None and task.not_per_text:
       raise InputError(f"{self.path}: {task.name} {task.not_per_text}")
@@ -85,12 +81,7 @@ class LoadedModel(SavedModel):
       raise InputError(f"{self.path}: {self.task.not_per_text}")
 
   def language_model(self) -> Model:
-    """The trunk as a model that generates or scores text from left to right.
-
-    Raises:
-      InputError: the model is not causal; it has seen the tokens that it would predict. Or it
-        reads a source.
-    """
+    """The trunk as a model that generates or scores text from left to right."""
     try:
       return language_model(self.spec.trunk, self.spec.attention)
     except InputError as error:
@@ -99,9 +90,6 @@ class LoadedModel(SavedModel):
   def generator(self) -> Model:
     """The trunk as a model that continues a prompt, which under prefix attention is the prefix, or
     that writes for a source.
-
-    Raises:
-      InputError: the model has bidirectional attention.
     """
     try:
       return generator(self.spec)
@@ -124,11 +112,7 @@ class LoadedModel(SavedModel):
     return {**self.params, "trunk": with_rows(self.params["trunk"], rows)}
 
   def with_weights(self, kind: str) -> "LoadedModel":
-    """The model with the weights of its products as one of decoding_weights.KINDS, for `predictor`.
-
-    Raises:
-      InputError: an unknown kind, or a model that was not fine-tuned or writes its labels.
-    """
+    """The model with the weights of its products as one of decoding_weights.KINDS, for `predictor`."""
     check_kind(kind)
     if kind == "float32":
       return self
@@ -142,9 +126,6 @@ class LoadedModel(SavedModel):
     """predict(examples, batch_size, …) -> predictions, on all devices; see make_predictor.
 
     Keep it: every predictor compiles anew, and has its own copy of the parameters.
-
-    Raises:
-      InputError: the model was not fine-tuned, or writes its labels.
     """
     if self.task is None:
       raise InputError(f"{self.path}: {self.without_task}; fine-tune it first")
@@ -193,10 +174,6 @@ def load_adapters(base: LoadedModel, adapters: Sequence[str]) -> dict[str, Loade
   Args:
     base: the model that they were trained on.
     adapters: "NAME=DIR" of each, where DIR is a path as of load_model.
-
-  Raises:
-    InputError: an entry without a name, a name twice, no adapter, one of another base, or one of a
-      model that writes its answers.
   """
   loaded: dict[str, LoadedAdapter] = {}
   trunks: dict[int, Any] = {}  # with so many rows for special tokens, on all devices

@@ -26,9 +26,6 @@ def restore_params(path: str, abstract: Any = None) -> tuple[Any, dict, int]:
 
   Returns:
     params, meta, step.
-
-  Raises:
-    InputError: no checkpoint, only damaged ones, or a checkpoint of another model.
   """
   state = None if abstract is None else {"params": abstract}
   tree, record, _ = load_first(_locate(path), state, exact=False)

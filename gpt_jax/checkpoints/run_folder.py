@@ -37,10 +37,6 @@ def claim(
     data: JSON values that identify the data, such as its size.
     may_change: dotted names of fields that may change, beside resumable ones; the caller handles
       a change, and records it by replace_config.
-
-  Raises:
-    InputError: the folder belongs to a run with different settings (the message has the
-      difference), or holds files of something else; the processes of the run differ.
   """
   check_workdir(workdir)
   path = os.path.join(workdir, "config.json")

@@ -76,9 +76,6 @@ def read_model(
     base: of an adapter, where the caller has it already.
     merges: False: path must hold an adapter, whose parameters are then `{adapter, base, heads…}`;
       `meta` has `adapter`.
-
-  Raises:
-    InputError: no model, a damaged one, or one with another tokenizer or base.
   """
   check_path(path)
   # On a store, an export is copied here as a whole; of a run restore.py reads what is needed.
@@ -111,11 +108,7 @@ def read_model(
 
 
 def _beside_base(params: dict, meta: dict, folder: str, base: SavedModel | None) -> dict:
-  """The parameters of an adapter and its heads beside those of its base.
-
-  Raises:
-    InputError: its base is not there, or is another.
-  """
+  """The parameters of an adapter and its heads beside those of its base."""
   noted, link = meta["adapter"]["base"], os.path.join(folder, BASE)
   if base is None:
     places = (link, os.path.join(folder, _KEPT))

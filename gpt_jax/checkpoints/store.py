@@ -60,9 +60,6 @@ class Checkpoints:
     mode: "max" or "min", which value of the metric is best.
     keep: whether to keep the checkpoint of a step for good.
     newest: how many of the newest checkpoints to keep.
-
-  Raises:
-    InputError: another process is writing here; it would take our unfinished saves for leftovers.
   """
 
   def __init__(
@@ -109,9 +106,6 @@ class Checkpoints:
       state: named tuple or dict of trees of arrays, one of them called `params`.
       meta: JSON values, returned by `restore`.
       metrics: metrics of this state.
-
-    Raises:
-      InputError: an array is not finite; nothing is saved.
     """
     if step in self._manager.all_steps():
       return
@@ -143,9 +137,6 @@ class Checkpoints:
 
     Returns:
       state, meta, step.
-
-    Raises:
-      InputError: no checkpoint, only damaged ones, or a checkpoint of another model.
     """
     self.wait()
     if step == "best":
@@ -282,9 +273,6 @@ def lock(workdir: str) -> TextIO | Lease:
   """Opens and locks `<workdir>/lock`; closing the file, or the end of the process, unlocks it.
 
   On a store it is a lease, which runs out after a process that was killed.
-
-  Raises:
-    InputError: another process holds the lock, or the folder cannot be written.
   """
   if files.is_url(workdir):
     return Lease(workdir)

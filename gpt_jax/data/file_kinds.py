@@ -206,9 +206,6 @@ def table_rows(
 
   Args:
     all_lines: with their ends.
-
-  Raises:
-    InputError: a quoted cell does not end.
   """
   rest = iter(all_lines)
   first = next(rest, "")

@@ -19,9 +19,6 @@ def mixture_shares(files: Sequence[TokenFile], config: WindowsConfig) -> tuple[f
 
   The weights, or else the numbers of tokens, to the power of 1/temperature, as for multilingual
   BERT and T5 (Raffel et al. 2020, section 3.5.2): above 1 small texts get more than their part.
-
-  Raises:
-    InputError: another number of weights than of files, or one that is not above 0.
   """
   given = f"data.weights={','.join(f'{weight:g}' for weight in config.weights)}"
   if config.weights and len(config.weights) != len(files):

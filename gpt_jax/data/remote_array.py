@@ -64,11 +64,7 @@ class RemoteArray:
     return self.n_bytes // self.dtype.itemsize
 
   def __getitem__(self, part: slice) -> np.ndarray:
-    """The numbers [start:stop], read-only.
-
-    Raises:
-      InputError: the store does not give them, after the attempts of `files.read_range`.
-    """
+    """The numbers [start:stop], read-only."""
     start, stop, step = part.indices(len(self))
     if step != 1:
       raise ValueError(f"a step of {step}; only adjacent numbers can be read")

@@ -149,11 +149,7 @@ class TokenFile:
 
   @functools.cached_property
   def sentences(self) -> np.ndarray:
-    """Where each sentence begins, and the end: int64 [n_sentences + 1], all offsets among them.
-
-    Raises:
-      InputError: the text was prepared without sentences, or the file is missing or damaged.
-    """
+    """Where each sentence begins, and the end: int64 [n_sentences + 1], all offsets among them."""
     if "n_sentences" not in self.header:
       raise InputError(
         f"{self.path}.json: this text has no sentence ends, which the objective needs; prepare it "

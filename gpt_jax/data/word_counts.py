@@ -45,11 +45,7 @@ class WordCounts:
 def counts_of(
   words: Mapping[str, int] | Iterable[str], split: Callable[[str], list[str]]
 ) -> Mapping[str, int]:
-  """How often each word occurs: as given, or in texts that `split` cuts into words.
-
-  Raises:
-    InputError: there is no word.
-  """
+  """How often each word occurs: as given, or in texts that `split` cuts into words."""
   if not isinstance(words, Mapping):
     counts = WordCounts()
     for text in words:

@@ -19,9 +19,6 @@ def read_word_vectors(path: str, tokenizer: Tokenizer, width: int) -> np.ndarray
       .zst. A first line of two numbers, as fastText's, is skipped.
     tokenizer: of the vocabulary.
     width: numbers of a vector.
-
-  Raises:
-    InputError: a line of another form, or a file with none of the words.
   """
   vectors, spelled = np.zeros((tokenizer.vocab_size, width), np.float32), set()
   ids = _ids(tokenizer)

@@ -46,9 +46,6 @@ def choose_threshold(confidence: np.ndarray, correct: np.ndarray, precision: flo
     confidence: [N], the highest probability of each labeled row; the rows were not trained on.
     correct: bool [N], whether its most likely class is the true one.
     precision: the share of correct predictions to promise, between 0 and 1.
-
-  Raises:
-    InputError: no threshold is sure to reach the precision, or scipy is not installed.
   """
   if not len(confidence):
     raise InputError(f"precision={precision}: there are no dev rows to choose a threshold on")

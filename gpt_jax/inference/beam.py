@@ -59,9 +59,6 @@ def beam_search(
       end token all have the same length.
     end: token after which a continuation ends; None: there is none.
     source: token ids that an encoder reads.
-
-  Raises:
-    InputError: an empty prompt, or one that leaves no room for max_tokens in the context.
   """
   check_fits(model, len(prompt), max_tokens)
   collections = variables(params)

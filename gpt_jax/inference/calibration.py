@@ -51,9 +51,6 @@ def fit_temperature(probabilities: np.ndarray, classes: np.ndarray) -> float:
   Args:
     probabilities: [N, K], of examples that were not trained on.
     classes: int [N], the true ones.
-
-  Raises:
-    InputError: scipy is not installed.
   """
   optimize = require("scipy.optimize", "calibration", "scipy", "metrics")
   if len(classes) < 2 * _FOLDS:
@@ -87,9 +84,6 @@ def measure_calibration(probabilities: np.ndarray, classes: np.ndarray) -> dict[
   Returns:
     "temperature"; "ece_before" and "ece_after", the calibration errors without and with it;
     "ece_chance", see `chance_error`; "bins", of `reliability`, with it.
-
-  Raises:
-    InputError: scipy is not installed.
   """
   temperature = fit_temperature(probabilities, classes)
   scaled = probabilities if temperature == 1.0 else scale_held_out(probabilities, classes)

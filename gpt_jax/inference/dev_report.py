@@ -163,10 +163,6 @@ def read_dev_set(workdir: str, labels: tuple[str, ...], step: int) -> DevSet:
     workdir: folder of the run.
     labels: of the task.
     step: of the checkpoint that is used.
-
-  Raises:
-    MissingInput: there are no such files, or they are of another step.
-    InputError: damaged files.
   """
   path = os.path.join(workdir, REPORT)  # the file that a message names
   try:

@@ -61,11 +61,7 @@ class Ensemble:
     return dataclasses.replace(self, members=tuple(members))
 
   def encode(self, examples: Sequence[Any]) -> list[Encoded]:
-    """The examples for each member, whose vocabulary, context and format may be its own.
-
-    Raises:
-      InputError: an example without tokens.
-    """
+    """The examples for each member, whose vocabulary, context and format may be its own."""
     encoded: dict[tuple[Any, ...], Encoded] = {}
     of_members = []
     for member in self.members:
@@ -110,10 +106,6 @@ class Ensemble:
   def calibration(self) -> Calibration:
     """The temperature of the mean prediction. The models of several folds share no dev set: each
     is scaled by one temperature, fitted on the held-out rows of all folds.
-
-    Raises:
-      MissingInput: a member has no dev set, or it shares some rows of it with others but not all.
-      InputError: damaged files, or scipy is missing.
     """
     if len(self.members) == 1 and META in self.members[0].meta:
       return Calibration(find_temperature(self.members[0]), "the dev rows of the run")
@@ -133,12 +125,7 @@ class Ensemble:
     return Calibration(dev.temperature, f"{len(dev.classes):,} dev rows")
 
   def dev_set(self) -> DevSet:
-    """The ensemble's predictions for the dev set, and the temperature that calibrates them.
-
-    Raises:
-      MissingInput: a member has none that are of its step, or the members have different dev sets.
-      InputError: damaged files, or scipy is missing.
-    """
+    """The ensemble's predictions for the dev set, and the temperature that calibrates them."""
     sets = self._dev_sets()
     first = sets[0]
     if len(sets) == 1:
@@ -164,10 +151,6 @@ def load_ensemble(checkpoints: Sequence[str]) -> Ensemble:
   Args:
     checkpoints: of each model, see load_model. The workdir of several seeds (or folds) stands
       for the best checkpoint of each.
-
-  Raises:
-    InputError: no checkpoint, a language model, models of different tasks, or several of a task
-      whose predictions have no mean.
   """
   members: list[LoadedModel] = []
   for checkpoint in checkpoints:

@@ -42,9 +42,6 @@ def continuations(
       faster, and their logits less exact.
     draft: "ngram" is faster where a text repeats itself or its prompt, see inference.draft; the
       texts are the same.
-
-  Raises:
-    InputError: an empty prompt, a value that is not allowed, or a bidirectional model.
   """
   texts = _begin(loaded, prompts, sampling, num_samples)
   model, params = _generator(loaded, weights, draft)
@@ -69,9 +66,6 @@ def write(
 
   Args:
     steps: tokens at a time.
-
-  Raises:
-    InputError: as continuations, before the first piece.
   """
   texts = _begin(loaded, prompts, sampling, num_samples)
   model, params = _generator(loaded, weights, draft)
@@ -103,10 +97,6 @@ def search(
   """Each prompt with the most likely continuation that beam search finds; see inference.beam.
 
   Texts end as in `continuations`.
-
-  Raises:
-    InputError: an empty prompt, a value that is not allowed, a prompt that with max_tokens does not
-      fit into the context, or a model that is not causal.
   """
   check_search(beams, length_penalty)
   model, params = _generator(loaded, weights)
@@ -120,11 +110,7 @@ def search(
 
 
 def _generator(loaded: LoadedModel, weights: str, draft: str = "none") -> tuple[Model, Any]:
-  """The model that writes, and its parameters with weights of that kind.
-
-  Raises:
-    InputError: an unknown kind, or a draft that the model cannot check.
-  """
+  """The model that writes, and its parameters with weights of that kind."""
   model = loaded.generator()
   check_draft(draft, model)
   return model, keep_weights(model, loaded.params, weights)
@@ -141,11 +127,7 @@ def _written(loaded: LoadedModel, text: Text) -> str:
 def _begin(
   loaded: LoadedModel, prompts: Sequence[str], settings: Sampling, num_samples: int
 ) -> list[Text]:
-  """The texts to continue; number i has the seed of the settings + i.
-
-  Raises:
-    InputError: no prompt, or a value that is not allowed.
-  """
+  """The texts to continue; number i has the seed of the settings + i."""
   _check(prompts, settings.seed, num_samples)
   answers, tokenizer = loaded.is_text_to_text, loaded.tokenizer
   texts: list[Text] = []

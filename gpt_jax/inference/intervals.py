@@ -28,9 +28,6 @@ def paired_interval(gained: int, lost: int, count: int) -> tuple[float, float]:
     gained: examples that only the first gets right.
     lost: examples that only the second gets right.
     count: all examples.
-
-  Raises:
-    InputError: scipy is not installed.
   """
   differing = gained + lost
   if not differing:

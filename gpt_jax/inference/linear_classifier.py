@@ -50,9 +50,6 @@ def fit_linear(
   Args:
     features: [N, F], dense or sparse.
     classes: int [N]; of some classes there may be none.
-
-  Raises:
-    InputError: scikit-learn is not installed.
   """
   linear_model = _sklearn("linear_model")
   from sklearn.exceptions import ConvergenceWarning
@@ -117,11 +114,7 @@ class Tfidf:
   terms: dict[str, tuple[list[str], np.ndarray]]
 
   def __call__(self, texts: Sequence[str]) -> Any:
-    """The features of texts, sparse [N, F]; F is 1 without any term.
-
-    Raises:
-      InputError: scikit-learn is not installed.
-    """
+    """The features of texts, sparse [N, F]; F is 1 without any term."""
     columns = []
     for kind, (terms, weights) in self.terms.items():
       vectorizer = _vectorizer(kind, vocabulary=terms)
@@ -134,11 +127,7 @@ class Tfidf:
 
 
 def fit_tfidf(texts: Sequence[str]) -> Tfidf:
-  """The terms that at least two of the texts have, and how rare they are.
-
-  Raises:
-    InputError: scikit-learn is not installed.
-  """
+  """The terms that at least two of the texts have, and how rare they are."""
   terms = {}
   for kind in _KINDS:
     vectorizer = _vectorizer(kind, min_df=2, max_features=_MAX_TERMS)

@@ -53,9 +53,6 @@ class MaskedLM:
 
   Attributes:
     room: most tokens of a text.
-
-  Raises:
-    InputError: the model has no such head.
   """
 
   def __init__(self, loaded: LoadedModel):
@@ -78,12 +75,7 @@ class MaskedLM:
     self.room = self._context - len(self._frame)
 
   def fill(self, texts: Sequence[str], top_k: int) -> list[list[list[Filling]]]:
-    """The `top_k` likeliest tokens at each mask of each text, all other masks staying masked.
-
-    Raises:
-      InputError: a text without [MASK], one with it within a word, one longer than the model's
-        context, or a number of tokens that the vocabulary does not have.
-    """
+    """The `top_k` likeliest tokens at each mask of each text, all other masks staying masked."""
     if not 1 <= top_k <= self._tokenizer.vocab_size:
       raise InputError(
         f"top_k={top_k}: must be from 1 to the vocabulary's {self._tokenizer.vocab_size}"
@@ -118,9 +110,6 @@ class MaskedLM:
 
     Returns:
       For each text float32 [t - first], and whether each token is the likeliest, bool [t - first].
-
-    Raises:
-      InputError: within_word, and the vocabulary does not tell where words begin.
     """
     queries, targets = [], []
     begins = first or [0] * len(texts)

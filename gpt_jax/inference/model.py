@@ -98,9 +98,6 @@ class Model:
 
     The arguments are those of inference.generate.continuations and of its Sampling. With several
     samples a text, too, has a list.
-
-    Raises:
-      InputError: an empty prompt, a value that is not allowed, or a model that is not causal.
     """
     batch = _text_list(prompts, "prompt")
     sampling = Sampling(max_tokens, temperature, top_k, top_p, seed, ignore_eos)
@@ -108,11 +105,7 @@ class Model:
     return texts[0] if isinstance(prompts, str) and num_samples == 1 else texts
 
   def log_probs(self, texts: str | Sequence[str]) -> Scored | list[Scored]:
-    """The log-probability of every token given those before it, for a text or a list of texts.
-
-    Raises:
-      InputError: an empty text, one longer than the model's context, or a model that is not causal.
-    """
+    """The log-probability of every token given those before it, for a text or a list of texts."""
     model = self._language_model
     scored = []
     context = self.loaded.spec.trunk.context
@@ -136,10 +129,6 @@ class Model:
 
     Args:
       within_word: also hide the later tokens of a token's own word; see MaskedLM.score.
-
-    Raises:
-      InputError: an empty text, one longer than the model's context, a model without a masked-LM
-        head, or within_word with a vocabulary that does not tell where words begin.
     """
     model, tokenizer = self.masked_lm, self.loaded.tokenizer
     encoded = tokenizer.encode_many(_text_list(texts))
@@ -158,10 +147,6 @@ class Model:
     Returns:
       For each mask `top_k` pairs (piece, probability), the likeliest first; for a list of texts a
       list of that.
-
-    Raises:
-      InputError: a text without [MASK], one with it inside a word, one longer than the model's
-        context, a model without a masked-LM head, or more tokens than the vocabulary has.
     """
     filled: list[list[list[Filling]]] = self.masked_lm.fill(_text_list(texts), top_k)
     return filled[0] if isinstance(texts, str) else filled
@@ -187,10 +172,6 @@ class Model:
       windows: read longer texts in windows of the context, of whose vectors each text has the mean
         or, of each feature, the max.
       stride: tokens from one window's beginning to the next one's; 0: windows do not overlap.
-
-    Raises:
-      InputError: an empty text, one longer than the model's context without `truncate` and
-        `windows`, or a folder of sentence-transformers with a module that is not supported.
     """
     if windows not in ("", "mean", "max"):
       raise InputError(f"windows={windows!r}: must be mean or max, or empty for no windows")
@@ -251,10 +232,6 @@ class Model:
 
     Warns of texts longer than the context, which are cut unless the model was fine-tuned to read
     them in windows.
-
-    Raises:
-      InputError: a model without a task, a task that labels words, a wrong number of columns, an
-        empty text, one that is not a string, or a damaged dev_report.json.
     """
     task, examples = self._examples(texts)
     labeled: list[Any] = [None] * len(examples)
@@ -301,11 +278,7 @@ class Model:
     return temperature_of(self.loaded)
 
   def warm_up(self) -> None:
-    """Compiles what `classify` needs for one text of any length, and for a few.
-
-    Raises:
-      InputError: a task that labels words.
-    """
+    """Compiles what `classify` needs for one text of any length, and for a few."""
     task = self.loaded.label_task()
     if task is None:
       return

@@ -38,9 +38,6 @@ class Sampling:
     top_p: sample among the fewest tokens whose probabilities add up to this.
     seed: decides the draws of this text, whatever the other texts are.
     ignore_eos: go on behind the token that ends a text, as if it were like others.
-
-  Raises:
-    InputError: a value that is not allowed.
   """
 
   max_tokens: int = 100
@@ -160,9 +157,6 @@ class Stream:
       model: from LoadedModel.generator.
       params: on the device; those of keep_weights, too.
       draft: ngram guesses the next tokens from the text, see draft.py; the texts are the same.
-
-    Raises:
-      InputError: an unknown draft, or a model that cannot check guesses.
     """
     check_draft(draft, model)
     self._model, self._variables, self._draft = model, variables(params), draft
@@ -178,11 +172,7 @@ class Stream:
     return [text for text in self._rows if text is not None]
 
   def add(self, *texts: Text) -> None:
-    """Reads the prompts in one pass, up to where `read_before` says.
-
-    Raises:
-      InputError: an empty prompt.
-    """
+    """Reads the prompts in one pass, up to where `read_before` says."""
     if len(self.texts) + len(texts) > self.capacity:
       raise ValueError(f"more than {self.capacity} texts at a time")
     for text in texts:

@@ -11,12 +11,7 @@ META = "temperature"  # its name in the metadata of an export
 
 
 def find_temperature(loaded: LoadedModel) -> float:
-  """The temperature stored in an export, else the one fitted on the dev set of the run.
-
-  Raises:
-    MissingInput: neither is there.
-    InputError: a damaged dev_report.json, or a model that gives no probabilities of classes.
-  """
+  """The temperature stored in an export, else the one fitted on the dev set of the run."""
   if loaded.task is None or not loaded.task.is_classification:
     raise InputError(f"{loaded.path}: gives no probabilities of classes")
   if META not in loaded.meta:
@@ -28,11 +23,7 @@ def find_temperature(loaded: LoadedModel) -> float:
 
 
 def temperature_of(loaded: LoadedModel) -> float:
-  """The temperature by which to divide a model's logits; 1 for a model without, which is logged.
-
-  Raises:
-    InputError: a damaged dev_report.json.
-  """
+  """The temperature by which to divide a model's logits; 1 for a model without, which is logged."""
   if loaded.task is None or not loaded.task.is_classification:
     return 1.0
   try:

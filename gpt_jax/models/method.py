@@ -30,11 +30,7 @@ class Method(Config):
     return loaded
 
   def change_start(self, start: Any, loaded: Any, config: Any) -> Any:
-    """The Start of the run, which `loaded` gives; None: an untrained trunk.
-
-    Raises:
-      InputError: the checkpoint, or one of the config's options, does not go with it.
-    """
+    """The Start of the run, which `loaded` gives; None: an untrained trunk."""
     del loaded, config
     return start
 

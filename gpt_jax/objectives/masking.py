@@ -107,9 +107,6 @@ class MaskedObjective(Objective):
       tokenizer: with the special tokens.
       special: names of those that rows are made of.
       length: T.
-
-    Raises:
-      InputError: the unit is whole words, and the vocabulary does not tell them.
     """
     most = self.most_predictions(length)
     mask_id = tokenizer.special["mask"]  # inside the vocabulary, as BERT has it, or above it

@@ -79,9 +79,6 @@ class Objective(Config):
   def windows(self, tokens: TokenFile, config: WindowsConfig, seed: int = 0) -> Windows:
     """The rows of a text, [B, text_length]; an objective with rows of its own kind, such as pairs
     of sentences, returns those.
-
-    Raises:
-      InputError: the text or the config does not suit.
     """
     length = self.text_length(config.length) - 1  # a row of Windows has one token more
     return Windows(tokens, dataclasses.replace(config, length=length), seed)

@@ -83,11 +83,7 @@ class SpanCorruption(Objective):
     return tokens - hidden + spans + 1, hidden + spans + 1
 
   def text_length(self, length: int) -> int:
-    """L, the most tokens of text whose row has at most `length` tokens.
-
-    Raises:
-      InputError: the row is too short for any text.
-    """
+    """L, the most tokens of text whose row has at most `length` tokens."""
     # A row is not shorter than the text that stays in it.
     tokens = np.arange(2, int(length / (1 - self.share)) + 3)
     fitting = tokens[self._row_lengths(tokens) <= length]

@@ -22,10 +22,6 @@ def check_agreement(config: Any, data: Mapping[str, Any]) -> None:
   Args:
     config: of the run, as JSON values.
     data: JSON values that identify the data.
-
-  Raises:
-    InputError: on all processes, if they differ in code, config or data. The message of process 0
-      names the processes, their hosts and the fields.
   """
   if jax.process_count() == 1:
     return

@@ -19,10 +19,6 @@ def partition(tree: Any, rules: Rules, mesh: Mesh, fsdp: bool = False) -> Any:
 
   The first rule whose expression occurs in the leaf's path says which axes `model` shards; without
   a rule, none. With `fsdp`, `data` shards the largest of the other axes that it divides.
-
-  Raises:
-    InputError: a mesh axis does not divide the dimension that a rule shards. Sharding never falls
-      back silently.
   """
 
   def leaf_sharding(path, leaf) -> NamedSharding:

@@ -47,9 +47,6 @@ def load_config(spec: str) -> Any:
   Args:
     spec: a file, "my/config.py", or the name of one in configs/, "gpt1"; with an argument
       "finetune:cola", for get_config("cola").
-
-  Raises:
-    InputError: names the file and the line of the error.
   """
   name, colon, argument = spec.partition(":")
   path, source = read_config_file(spec)
@@ -65,11 +62,7 @@ def load_config(spec: str) -> Any:
 
 
 def read_config_file(spec: str) -> tuple[str, str]:
-  """Path and source of the file of a spec, which is not run: that imports JAX.
-
-  Raises:
-    InputError: it cannot be read.
-  """
+  """Path and source of the file of a spec, which is not run: that imports JAX."""
   name = spec.partition(":")[0]
   path = name if os.path.isfile(name) else named_configs().get(name, name)
   try:
@@ -146,12 +139,7 @@ def override(config: Any, path: str, text: str) -> Any:
 
 
 def override_all(config: Any, changes: Iterable[tuple[str, str]]) -> Any:
-  """A copy with several (dotted path, text) changes; only the final combination is validated.
-
-  Raises:
-    InputError: an unknown name, with the nearest valid names; a value of the wrong type or out of
-      range.
-  """
+  """A copy with several (dotted path, text) changes; only the final combination is validated."""
   config, changes = _with_methods(config, list(changes))
   members = {group.slot: group for group in vars(config).get("methods", ())}
   tree: dict = {}

@@ -66,11 +66,6 @@ def run(
     metrics, and "radius". Similarity: the number of examples, the task's metrics. Weights of fewer
     bits: the number of examples, their and float32's accuracy, the share of equal labels, and 95 %
     intervals.
-
-  Raises:
-    InputError: a missing checkpoint or data, data of another vocabulary, unlabeled examples, an
-      attack without radii or on a language model, processes with different models or data, or
-      less than `keep`.
   """
   radii = _radii(attack, radius)
   if weights != "float32":
@@ -188,11 +183,7 @@ def _on_task(
 def _with_order_of(
   task: LabeledTask, loaded: LoadedModel, own: LabeledTask, name: str
 ) -> LoadedModel:
-  """The model with its outputs in the order of a task's labels, whose names may differ by case.
-
-  Raises:
-    InputError: the task has other labels.
-  """
+  """The model with its outputs in the order of a task's labels, whose names may differ by case."""
   if (task.labels, task.head) == (own.labels, own.head):
     return loaded
   theirs = [label.casefold() for label in task.labels]
@@ -264,9 +255,6 @@ def cosine_measures(loaded: LoadedModel, data_dir: str, split: str, name: str) -
 
   Returns:
     The number of examples, and the task's metrics, such as pearson and spearman.
-
-  Raises:
-    InputError: a task that does not score the similarity of two texts, or unlabeled examples.
   """
   task = find(name)
   if not (task.kind == "similarity" and "spearman" in task.metrics):

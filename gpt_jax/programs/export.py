@@ -39,10 +39,6 @@ def run(
     data, split: of onnx_int8, the folder of its task's files and a split with labels.
     keep: of onnx_int8, the share of the labels that float32 gives these rows, and of its accuracy,
       that must be left.
-
-  Raises:
-    InputError: no checkpoint, a model that the format cannot hold, something else in `out`, or
-      less than `keep`: then nothing is written.
   """
   if data is None and format in _GATED:
     raise InputError(f"format={format}: is compared with float32; name labeled rows by data=DIR")

@@ -144,11 +144,7 @@ def cross_validate(
   folds: int,
   run_fold: Callable[..., list[dict[str, Any]]],
 ) -> list[dict[str, Any]]:
-  """One run for each part of a table's training file that is held out; see run.
-
-  Raises:
-    InputError: a task that is no table, or one with too few rows.
-  """
+  """One run for each part of a table's training file that is held out; see run."""
   if not config.task.has_folds:
     raise InputError(f"--folds={folds}: only tables have folds; this task has a dev set of its own")
   results = []

@@ -22,9 +22,6 @@ def load_start(
   Args:
     set_fields: dotted names of fields that count as set, also at their default, which otherwise
       leaves a dtype or dropout to the checkpoint.
-
-  Raises:
-    InputError: a tokenizer is missing or superfluous, or the config does not fit the checkpoint.
   """
   if pretrained == "none":
     for method in config.methods:
@@ -115,11 +112,7 @@ def _start_from_scratch(config: FinetuneConfig, tokenizer: str) -> Start:
 
 
 def _writing(trunk: Any, attention: str, checkpoint: str) -> tuple[str, Format]:
-  """The attention and the format with which a trunk learns to write answers.
-
-  Raises:
-    InputError: it has seen what follows, so it cannot write from left to right.
-  """
+  """The attention and the format with which a trunk learns to write answers."""
   if attention == "bidirectional":
     raise InputError(
       f"checkpoint={checkpoint}: has bidirectional attention, and a task that is answered in "

@@ -41,9 +41,6 @@ def run(
     weights: float32, bfloat16 or int8: the type of the weights that products read.
     draft: none, or ngram: tokens are guessed from the text and checked together, which is faster
       where it repeats itself; the texts are the same.
-
-  Raises:
-    InputError: not a language model, an empty prompt, or a value out of range.
   """
   _check(weights, draft)
   loaded = load_model(checkpoint)
@@ -73,9 +70,6 @@ def stream(
   Args:
     checkpoint, prompts, num_samples, weights, draft: as in `run`.
     sampling: fields of Sampling, as in `run`.
-
-  Raises:
-    InputError: as run, before the first piece.
   """
   _check(weights, draft)
   loaded, settings = load_model(checkpoint), Sampling(**sampling)

@@ -20,10 +20,6 @@ def run(format: str, path: str, out: str) -> None:
     format: see list_formats.
     path: a folder in that format; for "hf" also the file of weights in it.
     out: the folder to create.
-
-  Raises:
-    InputError: an unknown format; missing or damaged files, or files of another format; an existing
-      `out`.
   """
   find_format(format)  # required: files of one format must not be read as another
   with atomic_folder(out) as folder:

@@ -44,9 +44,6 @@ def run(data_dir: str | None = None) -> Iterator[Entry]:
 
   Args:
     data_dir: the folder of the official files, or "tfds:DIR"; None: do not count examples.
-
-  Raises:
-    InputError: data_dir is not a folder. Problems of a single task are in its remarks.
   """
   if data_dir is not None:
     check_data_dir(data_dir)

@@ -117,9 +117,6 @@ def run(
     passes: given the sources, a folder for what is finished, and what that depends on, the passes
       over the text. By default processes of this machine do them, and no document is removed.
     removal: settings of the documents that `passes` removes, those of NOTHING_REMOVED.
-
-  Raises:
-    InputError: bad input, or `out` holds something else.
   """
   sources = find_all(config.source)
   tokenizer = _load_tokenizer(config)

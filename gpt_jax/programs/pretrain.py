@@ -52,9 +52,6 @@ def run(
     trackers: experiment trackers that get the metrics, see training.trackers.parse_trackers.
     profile: the steps of which a trace is written, see training.profile.parse_span.
     on_end: called with the workdir when the run has ended, also by an error or a signal.
-
-  Raises:
-    InputError: user errors, before training; later only if ten updates in a row are not finite.
   """
   check_type(config)
   config = resume_choices(config, [workdir])

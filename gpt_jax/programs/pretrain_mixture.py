@@ -32,11 +32,7 @@ class Mixture(Text):
 
 
 def mix(config: PretrainConfig, texts: Sequence[Text]) -> Text:
-  """Several texts as one, with the shares of the config; a single one as it is.
-
-  Raises:
-    InputError: other vocabularies than the first's, or weights that do not suit.
-  """
+  """Several texts as one, with the shares of the config; a single one as it is."""
   tokenizer = texts[0].tokenizer
   for text in texts:
     text.train.check_vocabulary(tokenizer)
@@ -112,11 +108,7 @@ def _measure(
 
 
 def source_names(folders: Sequence[str]) -> list[str]:
-  """A name for each folder: its last part, or as many parts as tell it from the others.
-
-  Raises:
-    InputError: a folder is there twice.
-  """
+  """A name for each folder: its last part, or as many parts as tell it from the others."""
   # Whatever their spelling, or links to them.
   places = set(map(real_path, folders))
   if len(places) < len(folders):

@@ -40,9 +40,6 @@ def run(workdir: str, step: int, data: str) -> dict[str, Any]:
   Returns:
     start: the step of the earlier checkpoint; differences: see `compare`; equal: whether there
     are none.
-
-  Raises:
-    InputError: a checkpoint is missing or damaged, or data that does not fit the run.
   """
   start = _start(workdir, step)
   meta = saved_meta(workdir, step)

@@ -145,9 +145,6 @@ def load_pretrain_start(
     special: names of the special tokens that the objective needs.
     format: the objective's, see Objective.format.
     keeps_format: whether the objective suits the checkpoint's format, too.
-
-  Raises:
-    InputError: no checkpoint, or one that fits neither config nor data.
   """
   loaded = read_model(checkpoint)
   # An id must mean the same token in both; vocabularies of equal size need not agree.
@@ -186,11 +183,7 @@ def load_pretrain_start(
 
 
 def _with_sizes(trunk: Any, loaded: Any, checkpoint: str) -> Any:
-  """The checkpoint's trunk with the run's runtime fields: dtype, backend and dropout.
-
-  Raises:
-    InputError: the config sets a size that is not the checkpoint's.
-  """
+  """The checkpoint's trunk with the run's runtime fields: dtype, backend and dropout."""
   # A field at its default counts as not set, and the checkpoint decides it.
   default = type(trunk)()
   if type(trunk) is not type(loaded):

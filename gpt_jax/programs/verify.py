@@ -44,9 +44,6 @@ def run(a: str, b: str, texts: Sequence[str], tolerance: float = 1e-4) -> dict[s
     array: the first Difference in the arrays' bits, None if there is none.
     differing: the number of arrays that differ.
     vocabulary: how the vocabularies differ, in words; None if they do not.
-
-  Raises:
-    InputError: a path without a model, or no text of two tokens.
   """
   if not texts:
     raise InputError("no text: give one with --text=TEXT")

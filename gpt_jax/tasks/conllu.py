@@ -40,10 +40,6 @@ def read_conllu(
     tags: those that may occur; None: any.
     column: of the tags, from 0.
     may_lack_tags: whether a sentence with "_" in place of a tag is read without tags.
-
-  Raises:
-    InputError: naming file and line, for a file that cannot be read, has no sentences, or a
-      malformed line.
   """
   words: list[str] = []
   of_words: list[str] = []

@@ -41,9 +41,6 @@ class PackedBatches:
       row_multiple: the rows of a group are filled up to a multiple of this (devices along the
         batch); the layout of the others is the same for all values.
       length: T; None chooses the one that wastes least.
-
-    Raises:
-      InputError: fewer examples than one batch; groups that do not divide it.
     """
     self.steps_per_epoch = len(encoded) // batch_size
     if not self.steps_per_epoch:

@@ -112,11 +112,7 @@ class JointTask(LabeledTask):
     return {"mean": float(np.mean(primary)), **measured}
 
   def joined(self, encoded: Sequence[Encoded], reads: tuple[Any, ...]) -> Any:
-    """The data sets of the tasks as one.
-
-    Raises:
-      InputError: a task whose examples are not one text each.
-    """
+    """The data sets of the tasks as one."""
     # A tagger reads a long text in pieces.
     encoded = [
       data_set if data_set.tags is None else data_set.of_one_sequence for data_set in encoded

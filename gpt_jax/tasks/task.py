@@ -81,12 +81,7 @@ class Task(OneLabel):
   pair: str = ""
 
   def examples(self, data_dir: str, split: str) -> list[Example]:
-    """Reads the examples of a split, in the order of the files.
-
-    Raises:
-      InputError: naming file and line, for anything missing or malformed, an empty text, or an
-        unlabeled row outside "test"; all such rows at once.
-    """
+    """Reads the examples of a split, in the order of the files."""
     if split not in SPLITS:
       raise InputError(f"split {split!r} of {self.name}: should be one of {', '.join(SPLITS)}")
     rows: Iterable[Row | InputError]
@@ -120,11 +115,7 @@ class Task(OneLabel):
     return example
 
   def example(self, row: Row) -> Example:
-    """Applies the input transformation, and turns the label into a distribution.
-
-    Raises:
-      InputError: naming file and line, for an empty text or an unknown label.
-    """
+    """Applies the input transformation, and turns the label into a distribution."""
     for column, text in zip(self.columns_of(len(row.texts)), row.texts, strict=True):
       if not text.strip():
         raise InputError(
@@ -230,11 +221,7 @@ class BuiltinTask(Config):
 
 
 def find(name: str) -> LabeledTask:
-  """Finds a task by its name: "race-middle" is in the TASKS of gpt_jax/tasks/reading/race.py.
-
-  Raises:
-    InputError: there is no task of this name, or more than one.
-  """
+  """Finds a task by its name: "race-middle" is in the TASKS of gpt_jax/tasks/reading/race.py."""
   # Importing only the file of that name is much faster than importing all of them.
   modules = [module for module in _modules() if _stem(module) == name.partition("-")[0]]
   # A task may be in a file of another name: then all are imported.
@@ -250,11 +237,7 @@ def find(name: str) -> LabeledTask:
 
 
 def all_tasks() -> list[LabeledTask]:
-  """All tasks of this package, sorted by the names of their files.
-
-  Raises:
-    InputError: two tasks have the same name.
-  """
+  """All tasks of this package, sorted by the names of their files."""
   return list(_by_name(_modules()).values())
 
 

@@ -95,9 +95,6 @@ class Distillation(Method):
 
     Args:
       trunk, params: the teacher's.
-
-    Raises:
-      InputError: the teacher has fewer blocks, or shares one among its layers.
     """
     if not trunk.is_transformer or trunk.shared_layers:
       raise InputError("distill: takes blocks of a transformer, of which each has its parameters")

@@ -59,9 +59,6 @@ def plan_training(
 
   Returns:
     The trainer of the run, and what it takes.
-
-  Raises:
-    InputError: the step does not fit into a device; on CPUs that is a warning.
   """
   trainers = {trainer.microbatches: trainer}  # with what they have compiled
   needed: dict[int, memory.Needed] = {}
@@ -113,9 +110,6 @@ def fit_into_memory(
   Args:
     forecast, peak, counts, remat, smaller, platform: see check_fits.
     chooses: whether the number may be larger than configured.
-
-  Raises:
-    InputError: see check_fits.
   """
   platform = platform or jax.devices()[0].platform
   choice = None
@@ -150,9 +144,6 @@ def check_fits(
     remat: the policy of rematerialization, as configured.
     smaller: the fields that help, too, when no setting does.
     platform: of the devices; "": of those here.
-
-  Raises:
-    InputError: the step does not fit into another device.
   """
   if forecast.fits:
     return

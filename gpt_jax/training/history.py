@@ -14,9 +14,6 @@ def read_metrics(workdir: str) -> list[dict[str, Any]]:
   """The entries of a run's metrics.jsonl, in order; each has its "step".
 
   Lines that a kill cut off are left out, as is everything that is no entry.
-
-  Raises:
-    InputError: the file cannot be read.
   """
   path, entries = os.path.join(workdir, METRICS), []
   try:
@@ -42,9 +39,6 @@ def curve(workdir: str, name: str) -> tuple[list[int], list[float]]:
   Args:
     workdir: of the run.
     name: of the metric, such as "loss" or "valid_loss".
-
-  Raises:
-    InputError: the folder has no metrics.jsonl, or the file no such metric.
   """
   entries = read_metrics(workdir)
   points = [point for point in zip(*series(entries, name), strict=True) if point[1] is not None]

@@ -124,11 +124,7 @@ def make_optimizer(config: OptimConfig, total_steps: int) -> Optimizer:
 
 
 def schedule_of(config: OptimConfig, total_steps: int) -> optax.Schedule:
-  """Number of updates made before -> learning rate.
-
-  Raises:
-    InputError: the config leaves the rate or the warm-up open.
-  """
+  """Number of updates made before -> learning rate."""
   if config.learning_rate is None or config.warmup_share is None:
     raise InputError(
       "optim.learning_rate and optim.warmup_share: none is for fine-tuning; set a number"

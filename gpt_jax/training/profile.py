@@ -41,9 +41,6 @@ class Span(NamedTuple):
     Args:
       run_hooks: of the run; what they do at `start` and `stop` is not traced.
       context: of the run, whose reporter says where the trace is.
-
-    Raises:
-      InputError: the run is past `start`.
     """
     if self.start <= context.first:
       raise InputError(
@@ -62,11 +59,7 @@ class Span(NamedTuple):
 
 
 def parse_span(text: str) -> Span | None:
-  """The steps that START:STOP names; None if the text is empty.
-
-  Raises:
-    InputError: something else than two numbers.
-  """
+  """The steps that START:STOP names; None if the text is empty."""
   if not text:
     return None
   match = re.fullmatch(r"(\d{1,12}):(\d{1,12})", text)

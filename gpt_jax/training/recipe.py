@@ -146,10 +146,6 @@ class Recipe:
     finish: called at the end; its value is the run's result.
     batch_field: the config's field that is batch_size, for messages.
     smaller: fields that make a step smaller, for messages.
-
-  Raises:
-    InputError: the batch does not divide over devices and microbatches, or is split although a
-      loss needs all of it.
   """
 
   config: Any  # a RunConfig

@@ -87,9 +87,6 @@ class Run:
 
     Args:
       limit: bytes of memory of each process; 0: the least that any of them has.
-
-    Raises:
-      InputError: see plan_training.
     """
     if self._forecast is not None:
       return self._forecast
@@ -135,10 +132,6 @@ class Run:
 
     Returns:
       What the recipe's `finish` returns.
-
-    Raises:
-      InputError: the folder is another run's, the step does not fit into memory, or ten updates in
-        a row were not finite.
     """
     if profile:
       profile.check(self.recipe.total_steps)
@@ -271,9 +264,6 @@ def change_length(recipe: Recipe, workdir: str, first: int) -> None:
     recipe: as given now.
     workdir: claimed for the run.
     first: updates that the run has made.
-
-  Raises:
-    InputError: the run has made more updates than it should have now.
   """
   earlier, train = claimed_config(workdir).train, recipe.config.train
   before, now = earlier.total_steps(recipe.steps_per_epoch), recipe.total_steps

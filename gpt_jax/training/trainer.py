@@ -75,9 +75,6 @@ class Trainer:
       microbatches: parts of a batch whose gradients are accumulated.
       scales_loss: see LossScale; for models in float16.
       products: library of a CPU's products under jit, "xla" or "onednn".
-
-    Raises:
-      InputError: the mesh does not divide the parameters, or there is no oneDNN.
     """
 
     # Only `params`: `init` also returns zeros for perturbations, which are no parameters.
@@ -116,9 +113,6 @@ class Trainer:
     """The step's program for a global host batch, whose values are ignored; nothing is run.
 
     The devices of the mesh need not be there (jax.experimental.topologies).
-
-    Raises:
-      InputError: the backend is pmap, which compiles for devices that are there only.
     """
     if self.backend == "pmap":
       raise InputError(f"mesh.backend={self.backend}: only jit compiles ahead of time")

@@ -72,9 +72,6 @@ def trained_layers(
       stays frozen.
     steps_to_all: updates after which all layers train, also those whose turn has not come; each
       phase has a cycle of the rate (fastai's train_clas.py). 0: each waits for its turn.
-
-  Raises:
-    InputError: more layers than the trunk has, or nothing that trains.
   """
   paths = list(paths)
   below = below_head(paths, trunk)

@@ -96,9 +96,6 @@ def run(
 
   Returns:
     How many lines were read and kept, and how many left out for which reason.
-
-  Raises:
-    InputError: no translation model, settings out of range, or no line that can be kept.
   """
   _check_settings(back, column, original, beams, temperature, noise, tag, ratio, seed)
   _check_out(out, overwrite)
@@ -181,12 +178,7 @@ def _check_return(back: str, task: dict[str, Any], there: dict[str, Any]) -> Non
 
 
 def _table(path: str, column: str, original: str) -> list[dict[str, Any]]:
-  """The rows of a table that are not blank, with their texts in a further column if it is named.
-
-  Raises:
-    InputError: it cannot be read or has no such column, or has the further one, a row has other
-      columns than the first, or a value that a TSV file could not give back.
-  """
+  """The rows of a table that are not blank, with their texts in a further column if it is named."""
   rows = []
   for record in read_cells(path, (column,)):
     if type(record) is BlankRow:  # tables may have some between their rows

@@ -87,10 +87,6 @@ def run(
 
   Returns:
     The content of results.json, which includes earlier calls with the same workdir.
-
-  Raises:
-    InputError: an unknown name, missing files, a text that does not suit, or a workdir of another
-      comparison.
   """
   budget = _find_budget(budget)
   rows = find_rows(objectives)
@@ -250,11 +246,7 @@ def _digests(folder: str) -> dict[str, str]:
 
 
 def _open_results(comparison: _Comparison) -> Results:
-  """The results of earlier calls with this workdir.
-
-  Raises:
-    InputError: results of another budget or text, or an unreadable file.
-  """
+  """The results of earlier calls with this workdir."""
   path = os.path.join(comparison.workdir, _RESULTS)
   tasks = (*comparison.budget.tasks, *comparison.budget.shown)
   identity = {

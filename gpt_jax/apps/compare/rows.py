@@ -108,9 +108,6 @@ SPECIAL = tuple(
 def find_rows(names: Sequence[str]) -> dict[str, Row]:
   """The rows of these names, and those whose checkpoints they start from, in the tables' order; all
   if there are none.
-
-  Raises:
-    InputError: an unknown name.
   """
   for name in names:
     if name not in ROWS:

@@ -42,10 +42,6 @@ def run(
 
   Returns:
     {task: {"METRIC,FILTER": value}}, the harness's "results".
-
-  Raises:
-    InputError: neither a causal nor a masked language model, an unknown task, one that cannot be
-      loaded, lm-eval missing, or an `out` that exists already.
   """
   harness.require()
   if not tasks:

@@ -66,9 +66,6 @@ def load(checkpoint: str) -> Any:
 
   Args:
     checkpoint: see checkpoints.load.load_model; of a fine-tuned model the trunk is used.
-
-  Raises:
-    InputError: neither a causal nor a masked language model, or lm-eval is not installed.
   """
   return model_class()(checkpoint)
 
@@ -78,9 +75,6 @@ def model_class() -> Any:
   """The subclass of the harness's LM, registered as `gpt_jax`.
 
   After this call lm_eval.simple_evaluate(model="gpt_jax", model_args="checkpoint=DIR") finds it.
-
-  Raises:
-    InputError: lm-eval is not installed.
   """
   require()
   from lm_eval.api.model import LM
@@ -133,9 +127,6 @@ class Requests:
   Args:
     loaded: a causal model.
     batch_size: windows or prompts at a time.
-
-  Raises:
-    InputError: the model is not causal.
   """
 
   def __init__(self, loaded: LoadedModel, batch_size: int = _BATCH):
@@ -159,9 +150,6 @@ class Requests:
     Args:
       pairs: (context, continuation).
       where: the task and document of each, for messages.
-
-    Raises:
-      InputError: a continuation that adds no token to its context.
     """
     contexts = self._tokenizer.encode_many([context.rstrip() for context, _ in pairs])
     wholes = self._tokenizer.encode_many([context + added for context, added in pairs])
@@ -193,9 +181,6 @@ class Requests:
 
     A stop string also matches as the vocabulary spells it: in lower case, for most. Prompt number i
     samples with seed i. A prompt too long for the context loses its first tokens.
-
-    Raises:
-      InputError: a prompt without a token, where the model has no token to begin with.
     """
     encoded = []
     for ids, place in zip(self._tokenizer.encode_many(list(prompts)), where, strict=True):

@@ -18,10 +18,6 @@ def find_columns(source: str, texts: Sequence[str], label: str) -> tuple[tuple[s
     source: a .csv, .tsv, .jsonl, .json or .parquet file.
     texts: the text columns; () finds one.
     label: the label column; "" finds it.
-
-  Raises:
-    InputError: the file cannot be read or lacks a column, or its columns are not clear; with the
-      flags of launch/label.py.
   """
   if len(texts) > 2:
     raise InputError(f"--text={','.join(texts)}: one or two columns, not {len(texts)}")

@@ -17,9 +17,6 @@ def split_by_group(classes: np.ndarray, groups: np.ndarray, seed: int) -> dict[s
     classes: int [N].
     groups: int [N], the rows that stay together; see near_duplicates.
     seed: another one gives another split.
-
-  Raises:
-    InputError: see group_folds.
   """
   fold = group_folds(classes, groups, _PARTS, seed)
   parts = {"train": fold > 1, "dev": fold == 1, "test": fold == 0}
@@ -27,11 +24,7 @@ def split_by_group(classes: np.ndarray, groups: np.ndarray, seed: int) -> dict[s
 
 
 def group_folds(classes: np.ndarray, groups: np.ndarray, folds: int, seed: int) -> np.ndarray:
-  """The fold of each row, int [N].
-
-  Raises:
-    InputError: too few rows or groups, or scikit-learn is not installed.
-  """
+  """The fold of each row, int [N]."""
   model_selection = require("sklearn.model_selection", "a split", "scikit-learn", "metrics")
   count = len(np.unique(groups))
   if count < folds:

@@ -131,10 +131,6 @@ def run(
 
   Returns:
     The content of result.json.
-
-  Raises:
-    InputError: a file or column that cannot be used, too few rows, a workdir of something else, or
-      a package is missing.
   """
   _check(workdir, precision, epochs, minutes)
   if pool:

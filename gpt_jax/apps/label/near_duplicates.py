@@ -20,11 +20,7 @@ _BLOCK = 1024  # rows
 
 
 def group_near_duplicates(texts: Sequence[str], cosine: float = COSINE) -> np.ndarray:
-  """The number of each text's group, int [N], from 0 in the order of the groups' first texts.
-
-  Raises:
-    InputError: scikit-learn is not installed.
-  """
+  """The number of each text's group, int [N], from 0 in the order of the groups' first texts."""
   normalized = list(map(_normalized, texts))
   distinct = list(dict.fromkeys(normalized))
   index = {text: number for number, text in enumerate(distinct)}

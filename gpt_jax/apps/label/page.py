@@ -50,9 +50,6 @@ def render(result: dict[str, Any], suspects: Sequence[Suspect], name: str) -> st
     result: the content of result.json; see label.py.
     suspects: the first of them.
     name: the title.
-
-  Raises:
-    InputError: jinja2 is not installed.
   """
   return fill_page(
     os.path.dirname(__file__),

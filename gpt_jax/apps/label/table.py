@@ -85,9 +85,6 @@ def read_labeled(source: str, texts: Sequence[str], label: str, tokenizer: Token
     texts: the text columns; () finds one.
     label: the label column; "" finds it.
     tokenizer: of the model; a text without tokens cannot be used.
-
-  Raises:
-    InputError: the file cannot be read, its columns are not clear, or too few rows can be used.
   """
   columns, label = find_columns(source, tuple(texts), label)
   usable, skipped = _usable_rows(source, columns, label, tokenizer)
@@ -115,9 +112,6 @@ def read_labeled(source: str, texts: Sequence[str], label: str, tokenizer: Token
 def read_unlabeled(source: str, table: Labeled, tokenizer: Tokenizer) -> list[Row]:
   """The rows of a table of the same columns whose texts have no label in the other one; logs those
   that cannot be used.
-
-  Raises:
-    InputError: the file cannot be read, lacks a column, or no row is left.
   """
   usable, _ = _usable_rows(source, table.columns, "", tokenizer)
   rows = [row for row in usable if tuple(row.texts) not in table.known]

@@ -34,10 +34,6 @@ def run(checkpoints: Sequence[str], data_dir: str, out: str) -> dict[str, str]:
 
   Returns:
     For every file the source of its predictions: a checkpoint, or "constant: " and the reason.
-
-  Raises:
-    InputError: an existing `out`; two models of one task, or a model of none of GLUE's; a missing
-      test file, or one whose number of rows is not GLUE's.
   """
   if not any(checkpoints):
     raise InputError("--checkpoint is empty; give one or more fine-tuned on tasks of GLUE")

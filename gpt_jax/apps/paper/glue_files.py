@@ -82,9 +82,6 @@ def check(path: str) -> dict[str, Counter[str]]:
 
   Returns:
     For every file the counts of its predictions, with STS-B's scores in ranges of one.
-
-  Raises:
-    InputError: the first error, with file and line.
   """
   counts = {}
   for test_set, content in _contents(path).items():
@@ -98,9 +95,6 @@ def average(scores: Mapping[str, Mapping[str, float]]) -> float:
   Args:
     scores: task -> metric -> value, all in one unit, as from evaluate.run. Other tasks and metrics
       are ignored. MNLI's test sets are "mnli" and "mnli-mismatched".
-
-  Raises:
-    InputError: missing metrics, by name.
   """
   missing, by_task = [], collections.defaultdict(list)
   for test_set in TEST_SETS:

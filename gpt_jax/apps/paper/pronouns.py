@@ -36,11 +36,7 @@ class Pronoun(NamedTuple):
 
 
 def read(data_dir: str, name: str) -> list[Pronoun]:
-  """Reads the sentences of "dprd" (its test set) or "wsc273".
-
-  Raises:
-    InputError: naming file and line, for anything missing or malformed.
-  """
+  """Reads the sentences of "dprd" (its test set) or "wsc273"."""
   root = find_folder(data_dir, "winograd")
   path, schemas = os.path.join(root, FILES[name]), os.path.join(root, SCHEMAS)
   if name == "wsc273" and not exists(path):

@@ -49,9 +49,6 @@ def run(workdir: str, text: str = "", short: bool = False) -> None:
     workdir: the folder for everything.
     text: your own text, as for prepare, to pre-train on and sample from; there are no tasks then.
     short: a few steps and one seed, to see that everything runs. The results are meaningless.
-
-  Raises:
-    InputError: a workdir of something else, or a text that cannot be used.
   """
   refuse_url(workdir)
   pages.check_workdir(workdir, "data")

@@ -88,10 +88,6 @@ def run(
     seeds: runs of each.
     peers: whether transformers' Trainer does the same: the same rows, recipe and seeds.
     short: few rows and one epoch, to see that everything runs. The results are meaningless.
-
-  Raises:
-    InputError: a missing package or file, a task that is unknown or cannot be compared, or a
-      workdir of something else.
   """
   refuse_url(workdir)
   pages.check_workdir(workdir, _CLAIM)

@@ -109,9 +109,6 @@ def run(
 
   Returns:
     The content of results.json, which includes earlier calls with the same workdir.
-
-  Raises:
-    InputError: an unknown name, nothing to run, or a workdir of another checkpoint or budget.
   """
   asked_tables, sweep = _numbers("table", table, tables.TABLES), _numbers("figure", figure, [2])
   _check(asked_tables, sweep, tasks, budget, data_dir, workdir)
@@ -309,11 +306,7 @@ def _history(
 
 @contextlib.contextmanager
 def _open_results(asked: _Asked) -> Iterator[dict[str, Any]]:
-  """The results of earlier calls with this workdir, locked against other processes.
-
-  Raises:
-    InputError: results of another checkpoint or budget, or an unreadable file.
-  """
+  """The results of earlier calls with this workdir, locked against other processes."""
   path = os.path.join(asked.workdir, "results.json")
   models = {name: loaded.identity for name, loaded in asked.models.items()}
   budget = asked.budget.name

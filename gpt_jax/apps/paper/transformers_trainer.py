@@ -23,9 +23,6 @@ def train(
     config: epochs, batch size, AdamW with a linear schedule, and seed.
     model: a folder that transformers reads.
     folder: for its output; it writes no checkpoint.
-
-  Raises:
-    InputError: a package is missing.
   """
   torch, transformers, _ = (
     require(package, "--peers", package, "peers")

@@ -32,10 +32,6 @@ def run(
     examples: at most this many per task and split, of each class its share; 0: all.
     out: a JSON file for the results, written after every checkpoint.
     overwrite: whether an existing `out` may be replaced.
-
-  Raises:
-    InputError: an unknown task, a missing checkpoint or data, a task without any question that fits
-      the model's context, or an `out` that exists already.
   """
   if out:
     check_out(out, overwrite)

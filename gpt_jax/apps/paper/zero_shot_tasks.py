@@ -123,10 +123,6 @@ def prepare(
 
   Questions that do not fit the model's context are left out with a warning, and so are the first
   tokens of contexts that leave no room for an option.
-
-  Raises:
-    MissingInput: a named task has no data, or no question that the model can score.
-    InputError: an unknown task, no task with data, or malformed data.
   """
   accuracy(np.zeros(1), np.zeros(1))  # fail now if scikit-learn is missing
   for name in tasks:
@@ -181,9 +177,6 @@ def make_answers(loaded: LoadedModel) -> Answers:
 
   Args:
     loaded: a checkpoint of the run whose checkpoints are to answer.
-
-  Raises:
-    InputError: a model that predicts no tokens, neither from left to right nor masked ones.
   """
   if _is_masked(loaded):
     MaskedLM(loaded)  # raises if it has no head

@@ -49,9 +49,6 @@ class Index(NamedTuple):
     Args:
       queries: [Q, D], of any length.
       count: K, at most N.
-
-    Raises:
-      InputError: D is not that of the vectors.
     """
     _check_width(self.vectors, queries)
     queries = normalized(queries)
@@ -105,11 +102,7 @@ def normalized(vectors: np.ndarray) -> np.ndarray:
 
 
 def read_index(folder: str) -> Index | None:
-  """The index in a folder; None: there is none, or one whose first write was cut off.
-
-  Raises:
-    InputError: a damaged one, or something else.
-  """
+  """The index in a folder; None: there is none, or one whose first write was cut off."""
   path = os.path.join(folder, ROWS)
   other = f"--index={folder}: is something else than an index; use a new folder"
   try:
@@ -188,9 +181,6 @@ def write_index(folder: str, index: Index) -> None:
   """Writes an index; one that was there stays whole until the new one is.
 
   Of two programs that write at once the second waits for the first; the last one's index stays.
-
-  Raises:
-    InputError: the folder cannot be written.
   """
   name = _name(index.vectors)
   tree = {"model": index.model, "vectors": name, "places": index.places, "texts": index.texts}

@@ -56,9 +56,6 @@ def run(
 
   Returns:
     For each query the nearest texts: {"place", "cosine", "text"}.
-
-  Raises:
-    InputError: no text, no index, or one of another model.
   """
   refuse_url(index)
   if count < 1:
@@ -103,9 +100,6 @@ def evaluate(
     folder: in BEIR's layout: corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv.
     split: of the judgments.
     ignore_identical_ids: whether a text with the id of a query is no answer to it.
-
-  Raises:
-    InputError: a missing or malformed file.
   """
   judged = read_judged(folder, split)
   model = Model(load_model(checkpoint))

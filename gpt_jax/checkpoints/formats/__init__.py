@@ -50,11 +50,7 @@ def find_format(name: str) -> Format:
 
 
 def detect_format(path: str) -> Format | None:
-  """The format of the model at path; None if it is of no exported format.
-
-  Raises:
-    InputError: path holds files of several formats.
-  """
+  """The format of the model at path; None if it is of no exported format."""
   names = [name for name in list_formats() if _import(name).detect(path)]
   if len(names) > 1:
     raise InputError(f"{path}: holds models in several formats, {' and '.join(names)}; keep one")

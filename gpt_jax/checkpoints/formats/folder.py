@@ -52,9 +52,6 @@ def save_export(
   Args:
     weights: name of the weights file.
     write: write(path, arrays by name, config.json) writes the weights file.
-
-  Raises:
-    InputError: the folder exists and holds something else.
   """
   exists = detect_export(folder, weights)
   if os.path.lexists(folder) and not exists:
@@ -90,9 +87,6 @@ def load_export(
 
   Returns:
     params as float32 NumPy arrays, meta, step, tokenizer.
-
-  Raises:
-    InputError: a file is missing, damaged or not from the export.
   """
   folder = os.path.dirname(folder) if os.path.isfile(folder) else folder
   path = os.path.join(folder, weights)

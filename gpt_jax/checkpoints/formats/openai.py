@@ -43,9 +43,6 @@ def load(folder: str) -> tuple[dict, dict, int, Tokenizer]:
 
   Returns:
     params as float32 NumPy arrays, meta, step 0, tokenizer.
-
-  Raises:
-    InputError: a file is missing, damaged or does not fit the others. Nothing is unpickled.
   """
   if not is_release(folder):
     read_files(folder)  # raises InputError, which names the missing file
@@ -83,11 +80,7 @@ def load(folder: str) -> tuple[dict, dict, int, Tokenizer]:
 
 
 def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) -> None:
-  """Writes a folder like OpenAI's; after `load` of a release, byte for byte its files.
-
-  Raises:
-    InputError: the folder exists, or OpenAI's code cannot build the model.
-  """
+  """Writes a folder like OpenAI's; after `load` of a release, byte for byte its files."""
   del step
   spec = layout.decoder(meta, "openai")
   _check_is_gpt1(spec, tokenizer)

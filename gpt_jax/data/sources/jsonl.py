@@ -35,11 +35,7 @@ def documents(name: str, field: str) -> Iterator[Iterable[str]]:
 
 
 def values(name: str) -> Iterator[tuple[str, Any]]:
-  """("file:line", value) of each line that is not blank, or of each element of an array.
-
-  Raises:
-    InputError: the file cannot be read, or a line is not JSON.
-  """
+  """("file:line", value) of each line that is not blank, or of each element of an array."""
   is_array = file_kind(name).format == JSON_ARRAY
   with open_bytes(name) as file:
     content = file.read(MAX_ARRAY + 1) if is_array else b""

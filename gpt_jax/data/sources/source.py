@@ -49,9 +49,6 @@ class SourceFile(Protocol):
     Args:
       name: of a Source.
       field: for sources of rows, the field that holds the text.
-
-    Raises:
-      InputError: the source cannot be read; with file and line or byte.
     """
 
 
@@ -59,9 +56,6 @@ def find(name: str) -> list[Source]:
   """The files or data sets of a file name, glob, folder or data set name, in a fixed order.
 
   Files and folders may be on a store, as gs://bucket/folder/*.txt.
-
-  Raises:
-    InputError: there is none.
   """
   module = _module_of(name)  # by the name alone; nothing is opened
   if module.FOLDER_SUFFIXES is None:
@@ -104,9 +98,6 @@ def documents(name: str, *, field: str = "text") -> Iterator[str]:
   """The documents of all sources that a name stands for, without the blank ones.
 
   A text file is one document, a row of JSON lines or TFDS is one.
-
-  Raises:
-    InputError: a source is missing or cannot be read; with file and line or byte.
   """
   for source in find(name):
     for chunks in chunked_documents(source.name, field):
@@ -167,11 +158,7 @@ def _module_of_content(name: str) -> SourceFile:
 
 
 def typed_rows(name: str) -> Iterator[dict[str, Any]]:
-  """The rows of files of typed columns, such as Parquet: column -> text, number, list or None.
-
-  Raises:
-    InputError: a file is missing, or cannot be read.
-  """
+  """The rows of files of typed columns, such as Parquet: column -> text, number, list or None."""
   for source in find(name):
     module: Any = _module_of_content(source.name)
     yield from module.typed_rows(source.name)

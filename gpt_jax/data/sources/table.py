@@ -49,11 +49,7 @@ def documents(name: str, field: str) -> Iterator[Iterable[str]]:
 
 
 def table_rows(name: str) -> Iterator[tuple[int, list[str]]]:
-  """(first line, cells) of each row that is not blank; a quoted cell may span lines.
-
-  Raises:
-    InputError: the file cannot be read, or a row is malformed or longer than MAX_LINE.
-  """
+  """(first line, cells) of each row that is not blank; a quoted cell may span lines."""
   with open_bytes(name) as file:
     begin, size = 1, 0  # of the current row: its first line, and its characters so far
 

@@ -22,11 +22,7 @@ CHUNK = 1 << 10  # compressed bytes; zstd makes up to 33,000 times as many of th
 
 @contextlib.contextmanager
 def open_bytes(path: str) -> Iterator[io.BufferedIOBase]:
-  """A file to read, decompressed if its name ends in .gz or .zst; in UTF-8 if it is in UTF-16.
-
-  Raises:
-    InputError: it cannot be opened or, within the block, not be read to its end.
-  """
+  """A file to read, decompressed if its name ends in .gz or .zst; in UTF-8 if it is in UTF-16."""
   try:
     stored = open_regular(path)
   except FileNotFoundError as error:
@@ -45,11 +41,7 @@ def open_bytes(path: str) -> Iterator[io.BufferedIOBase]:
 
 
 def lines(file: io.BufferedIOBase, path: str) -> Iterator[tuple[int, str]]:
-  """(number from 1, text with its line end) of each line.
-
-  Raises:
-    InputError: a line of more than MAX_LINE bytes, or what `decode` raises.
-  """
+  """(number from 1, text with its line end) of each line."""
   number, offset = 1, 0
   while line := file.readline(MAX_LINE + 1):
     if len(line) > MAX_LINE:
@@ -92,11 +84,7 @@ def _decompressed(stored: io.BufferedReader, path: str) -> io.BufferedIOBase:
 
 
 def decode(block: bytes, path: str, offset: int) -> str:
-  """The text of a block that begins at byte `offset` of a file, without a byte-order mark.
-
-  Raises:
-    InputError: it is not UTF-8; with the byte and a command that converts the file.
-  """
+  """The text of a block that begins at byte `offset` of a file, without a byte-order mark."""
   if offset == 0 and (kind := describe_binary(block)):
     raise InputError(f"{path}: {kind}")
   try:

@@ -23,11 +23,7 @@ def added_pieces(folder: str) -> tuple[str, ...]:
 
 
 def spelled_tokens(folder: str, tokenizer: Tokenizer) -> tuple[AddedToken, ...]:
-  """The pieces that the folder's tokenizer reads as one id wherever a text spells them.
-
-  Raises:
-    InputError: a damaged file.
-  """
+  """The pieces that the folder's tokenizer reads as one id wherever a text spells them."""
   settings = read_settings(folder, _SPLIT)
   numbered, named = _read(folder)
   # Those of transformers' class. RoBERTa's authors gave the mask the space before it, and so did

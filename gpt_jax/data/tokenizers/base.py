@@ -198,11 +198,7 @@ class Tokenizer(abc.ABC):
 
   @property
   def begins_word(self) -> np.ndarray:
-    """bool [vocab_size], the ids that begin a word; punctuation is a word of its own.
-
-    Raises:
-      InputError: the pieces do not tell.
-    """
+    """bool [vocab_size], the ids that begin a word; punctuation is a word of its own."""
     raise InputError(f"a vocabulary of kind {self.kind} does not tell which pieces begin a word")
 
   @abc.abstractmethod
@@ -221,9 +217,6 @@ class Tokenizer(abc.ABC):
     """Whether each id begins a word, bool [..., n], of ids below vocab_size [..., n].
 
     The first one does, wherever the text was cut, and so does what follows a line break.
-
-    Raises:
-      InputError: see begins_word.
     """
     starts = self.begins_word[ids]
     starts[..., :1] = True
@@ -263,10 +256,6 @@ class Tokenizer(abc.ABC):
     """The same tokenizer with further special tokens, at the ids after those it has.
 
     Names that it has already are skipped.
-
-    Raises:
-      InputError: a name that is no identifier, or one for which vocabularies of this kind have a
-        piece and this one has not.
     """
     has = (*self.special_names, *self.special_inside)
     for name in names:
@@ -356,18 +345,11 @@ class TokenizerFile(Protocol):
     Args:
       metadata: the content of the tokenizer.json that `Tokenizer.save` wrote; None for a released
         tokenizer.
-
-    Raises:
-      InputError: a file is missing or damaged.
     """
 
 
 def load_tokenizer(folder: str) -> Tokenizer:
-  """Loads the tokenizer that `Tokenizer.save` wrote, or else a released one.
-
-  Raises:
-    InputError: there is none, its kind is unknown, or its files are damaged.
-  """
+  """Loads the tokenizer that `Tokenizer.save` wrote, or else a released one."""
   check_path(folder)
   try:
     with local_copy(folder) as copy:
@@ -410,11 +392,7 @@ def _load(folder: str) -> Tokenizer:
 
 
 def load_released(folder: str) -> Tokenizer:
-  """Loads a tokenizer as its authors released it, whatever a tokenizer.json of ours says.
-
-  Raises:
-    InputError: there is none, or its files are damaged.
-  """
+  """Loads a tokenizer as its authors released it, whatever a tokenizer.json of ours says."""
   for module in _tokenizer_files():
     if module.detect(folder):
       return module.load(folder, None)

@@ -48,9 +48,6 @@ class ByteBPETokenizer(GPT2Tokenizer):
 
     The ids are as in RoBERTa: <s> 0, <pad> 1, </s> 2, <unk> 3, then the bytes and merges, <mask>
     last.
-
-    Raises:
-      InputError: no text, or a vocabulary larger or smaller than the text supports.
     """
     counts = counts_of(words, cls.training_words)
     tokenizers = require("tokenizers")

@@ -116,11 +116,7 @@ class MergesTokenizer(Tokenizer):
 
 
 def has_prefix_space(folder: str, metadata: dict[str, Any] | None) -> bool:
-  """Whether a text gets a space in front: by our metadata, or by what transformers saved.
-
-  Raises:
-    InputError: a damaged tokenizer_config.json.
-  """
+  """Whether a text gets a space in front: by our metadata, or by what transformers saved."""
   if metadata is not None:
     return metadata.get("prefix_space") is True
   config = read_optional_json(os.path.join(folder, TRANSFORMERS_CONFIG))
@@ -136,9 +132,6 @@ def released_as(folder: str) -> str | None:
   """Whose pieces a folder has: "roberta" with <s>, </s> and bytes, "gpt1" with `<unk>` as id 0 and
   a line break, or else "gpt2"; None if it has none of the FILES, or a tokenizer.json that splits a
   text otherwise.
-
-  Raises:
-    InputError: a file is damaged.
   """
   names = _names_in(folder)
   if names is None:
@@ -171,10 +164,6 @@ def read_files(folder: str) -> tuple[tuple[str, ...], Merges]:
   """Reads pieces and merges under any of the names in FILES and checks that they belong together.
 
   Tokens that transformers has added to the pieces follow them.
-
-  Raises:
-    InputError: a file is missing or damaged, or is not a vocabulary of OpenAI's kind; with the
-      line.
   """
   pieces_path, merges_path = (os.path.join(folder, name) for name in _names_in(folder) or FILES[0])
   pieces, merges = _read_pieces(pieces_path), _read_merges(merges_path)

@@ -28,9 +28,6 @@ def read_settings(folder: str, allowed: Mapping[str, Sequence[Any]]) -> dict[str
 
   Args:
     allowed: the values that a setting may have, by its name; others are not looked at.
-
-  Raises:
-    InputError: a damaged file, or another value.
   """
   path = os.path.join(folder, TRANSFORMERS_CONFIG)
   settings = read_optional_json(path)

@@ -121,9 +121,6 @@ class SentencePieceTokenizer(SentencePieceModel):
     BPE never merges across spaces, so the counts give the same model as the text. They take memory
     bounded by the distinct words, and avoid that SentencePiece silently skips lines above 4192
     bytes.
-
-    Raises:
-      InputError: no text, or a vocabulary larger or smaller than the text supports.
     """
     counts = counts_of(words, cls.training_words)
     # SentencePiece sorts the table, so the order of the words does not matter.

@@ -73,9 +73,6 @@ class WordPieceTokenizer(Tokenizer):
 
     Pieces are merged by frequency, as in BPE: Google has not published the program that made BERT's
     vocabulary.
-
-    Raises:
-      InputError: no text, or a vocabulary larger or smaller than the text supports.
     """
     counts = counts_of(words, cls.training_words)
     tokenizers = require("tokenizers")

@@ -204,11 +204,7 @@ class LabeledTask:
     return ""
 
   def with_search(self, beams: int, length_penalty: float) -> Any:
-    """The task whose answers are found by beam search.
-
-    Raises:
-      InputError: it has none to search for.
-    """
+    """The task whose answers are found by beam search."""
     del length_penalty
     raise InputError(f"beams={beams}: is for translations; {self.name} is a task of {self.kind}")
 

@@ -175,9 +175,6 @@ def class_report(
     "labels", "n", "accuracy", "macro_f1" over the classes that occur, "majority" (the share of the
     commonest class), "per_class" (label -> precision, recall, f1, support) and "confusion", the
     counts [K, K] of true (rows) and predicted (columns) classes.
-
-  Raises:
-    InputError: scikit-learn is not installed.
   """
   predicted, every_class = probabilities.argmax(axis=-1), np.arange(len(labels))
   macro = float(macro_f1(classes, predicted))  # raises first where scikit-learn is missing

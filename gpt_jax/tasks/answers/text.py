@@ -144,11 +144,7 @@ class TextTask(LabeledTask):
     context: int,
     format: Format = TextToText(),  # noqa: B008  # a constant
   ) -> EncodedText:
-    """Inputs and answers as token ids; together, and with any other answer, they fit the context.
-
-    Raises:
-      InputError: as encoding.encode, or an answer that the vocabulary does not have.
-    """
+    """Inputs and answers as token ids; together, and with any other answer, they fit the context."""
     words = self.encode_words(tokenizer)
     longest = max(map(len, words))
     # In packed rows the answer follows its input, whichever label it is.
@@ -164,12 +160,7 @@ class TextTask(LabeledTask):
     )
 
   def encode_words(self, tokenizer: Tokenizer) -> list[np.ndarray]:
-    """The ids of each label, with the end token after them.
-
-    Raises:
-      InputError: a label with pieces that the vocabulary does not know, or two that it spells
-        alike.
-    """
+    """The ids of each label, with the end token after them."""
     encoded: list[np.ndarray] = []
     spellings: dict[str, str] = {}
     for label, ids in zip(self.labels, tokenizer.encode_many(list(self.labels)), strict=True):
@@ -271,9 +262,6 @@ def as_text(task: LabeledTask, named: str = "") -> LabeledTask:
   Args:
     named: what its inputs begin with, for another set of a task that a model was trained on (mnli
       for mnli-mismatched); "": its own name.
-
-  Raises:
-    InputError: a task whose answers are neither.
   """
   if task.writes_text:
     return task
@@ -301,9 +289,6 @@ def encode_prompt(text: str, tokenizer: Tokenizer) -> np.ndarray:
 
   "<sentinel_0>" in it, or transformers' "<extra_id_0>", is the special token, so that a model fills
   in what is missing there.
-
-  Raises:
-    InputError: a sentinel that the tokenizer does not have.
   """
   parts = re.split(r"<(?:sentinel|extra_id)_(\d+)>", text)  # texts and numbers take turns
   ids: list[np.ndarray] = []
@@ -341,11 +326,7 @@ class EncoderDecoderBatches:
   """
 
   def __init__(self, encoded: Encoded, batch_size: int, seed: int, epochs: int):
-    """The arguments are those of PackedBatches.
-
-    Raises:
-      InputError: fewer examples than one batch.
-    """
+    """The arguments are those of PackedBatches."""
     self.steps_per_epoch = len(encoded) // batch_size
     if not self.steps_per_epoch:
       raise InputError(

@@ -20,9 +20,6 @@ def read(data_dir: str, split: str) -> Iterator[Row]:
 
   Most of these have too few columns, and two have no second question
   (https://github.com/huggingface/datasets/issues/277).
-
-  Raises:
-    InputError: more rows are malformed than were published.
   """
   path = os.path.join(find_folder(data_dir, "glue", "QQP"), f"{split}.tsv")
   if split == "test":

@@ -102,12 +102,7 @@ def names() -> list[str]:
 
 
 def parse_trackers(trackers: str, workdir: str) -> Trackers:
-  """The trackers of a flag such as "wandb,mlflow"; "auto" is DEFAULT, "" none.
-
-  Raises:
-    InputError: an unknown name, a tracker whose package is not installed, or one that cannot write
-      to a store.
-  """
+  """The trackers of a flag such as "wandb,mlflow"; "auto" is DEFAULT, "" none."""
   if trackers == DEFAULT:
     found = importlib.util.find_spec(find_tracker("tensorboard").PACKAGE)
     return Trackers(("tensorboard",) if found else (), workdir)
