@@ -121,3 +121,29 @@ class Mean(NamedTuple):
     """The mean; nan where the weight is 0."""
     weight = float(np.asarray(self.weight))
     return float(np.asarray(self.total)) / weight if weight else float("nan")
+
+
+def encoder_decoder_batch(source: np.ndarray, target: np.ndarray, length: int, pad: int) -> Batch:
+  """Inputs for the encoder, filled up to `length`, and targets shifted right for the decoder.
+
+  The decoder begins with `pad`, predicts the first token of the target there, and so on.
+
+  Args:
+    source, target: int32 [B, I] and [B, J], -1 past their ends.
+  """
+  filled = np.full((len(source), length), -1, np.int32)
+  filled[:, : source.shape[1]] = source
+  # T5's decoder starts with pad, id 0 in its vocabulary.
+  shifted = np.concatenate([np.full_like(target[:, :1], pad), target[:, :-1]], axis=1)
+  shifted = np.where(target >= 0, shifted, -1)
+  return Batch(
+    rows_of(shifted),
+    source=rows_of(filled),
+    predictions=Predictions(np.maximum(target, 0), (target >= 0).astype(np.float32)),
+  )
+
+
+def rows_of(ids: np.ndarray) -> Rows:
+  """Rows from ids [B, T], -1 past their ends; segment 0 is padding."""
+  positions = np.broadcast_to(np.arange(ids.shape[1], dtype=np.int32), ids.shape)
+  return Rows(np.maximum(ids, 0).astype(np.int32), positions, (ids >= 0).astype(np.int32))

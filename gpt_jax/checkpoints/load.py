@@ -112,7 +112,7 @@ class LoadedModel(SavedModel):
     return {**self.params, "trunk": with_rows(self.params["trunk"], rows)}
 
   def with_weights(self, kind: str) -> "LoadedModel":
-    """The model with the weights of its products as one of decoding_weights.KINDS, for `predictor`."""
+    """The model with its products' weights as one of decoding_weights.KINDS, for `predictor`."""
     check_kind(kind)
     if kind == "float32":
       return self

@@ -172,7 +172,7 @@ class Cache(NamedTuple):
 class LSTMEncoderDecoder(nn.Module):
   """Encoder, decoder, and a table of each side; a Trunk that reads a source.
 
-  A row is one text and its source, as span_corruption.encoder_decoder_batch makes them.
+  A row is one text and its source, as batch.encoder_decoder_batch makes them.
   """
 
   config: LSTMEncoderDecoderConfig

@@ -16,7 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from gpt_jax.batch import Batch, Predictions, Rows
+from gpt_jax.batch import Batch, Predictions, encoder_decoder_batch, rows_of
 from gpt_jax.config import option, register
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
@@ -184,37 +184,11 @@ def prefix_batch(source: np.ndarray, target: np.ndarray, length: int) -> Batch:
   # The last token of the input predicts the first of the target.
   at = np.minimum(np.maximum(inputs - 1, 0) + np.arange(target.shape[1]), length - 1)
   return Batch(
-    _rows(both[:, :-1])._replace(prefix=column[:, :-1] < inputs),
+    rows_of(both[:, :-1])._replace(prefix=column[:, :-1] < inputs),
     predictions=Predictions(
       np.maximum(target, 0), (target >= 0).astype(np.float32), at.astype(np.int32)
     ),
   )
-
-
-def encoder_decoder_batch(source: np.ndarray, target: np.ndarray, length: int, pad: int) -> Batch:
-  """Inputs for the encoder, filled up to `length`, and targets shifted right for the decoder.
-
-  The decoder begins with `pad`, predicts the first token of the target there, and so on.
-
-  Args:
-    source, target: int32 [B, I] and [B, J], -1 past their ends.
-  """
-  filled = np.full((len(source), length), -1, np.int32)
-  filled[:, : source.shape[1]] = source
-  # T5's decoder starts with pad, id 0 in its vocabulary.
-  shifted = np.concatenate([np.full_like(target[:, :1], pad), target[:, :-1]], axis=1)
-  shifted = np.where(target >= 0, shifted, -1)
-  return Batch(
-    _rows(shifted),
-    source=_rows(filled),
-    predictions=Predictions(np.maximum(target, 0), (target >= 0).astype(np.float32)),
-  )
-
-
-def _rows(ids: np.ndarray) -> Rows:
-  """Rows from ids [B, T], -1 past their ends; segment 0 is padding."""
-  positions = np.broadcast_to(np.arange(ids.shape[1], dtype=np.int32), ids.shape)
-  return Rows(np.maximum(ids, 0).astype(np.int32), positions, (ids >= 0).astype(np.int32))
 
 
 def _parts(name: str, items: np.ndarray, parts: np.ndarray, length: int, draw: Noise) -> np.ndarray:

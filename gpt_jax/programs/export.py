@@ -1,17 +1,12 @@
 """Exports a checkpoint to a folder that other software can read and that loads back equal."""
 
-import os
-
 from gpt_jax.checkpoints.formats import find_format
 from gpt_jax.checkpoints.load import load_model, load_unmerged
 from gpt_jax.checkpoints.restore import saved_metrics
-from gpt_jax.config import to_json
 from gpt_jax.errors import InputError, MissingInput
-from gpt_jax.files import exists, remove_folder
 from gpt_jax.inference.agreement import check_keep, labeled_rows
 from gpt_jax.inference.temperature import META, find_temperature
 from gpt_jax.parallel.processes import log
-from gpt_jax.programs.finetune_task import one_head
 
 _GATED = ("onnx_int8",)  # formats that are compared with float32 before they are written
 
@@ -62,21 +57,3 @@ def run(
   target.save(out, loaded.params, meta, loaded.step, loaded.tokenizer)
   parameters = loaded.spec.trunk.parameter_count()
   print(f"wrote {out}: step {loaded.step:,} of {checkpoint}, {parameters:,} parameters")
-
-
-def export_parts(workdir: str) -> None:
-  """Writes the model of each of a run's several tasks, of its best checkpoint, to
-  WORKDIR/tasks/NAME: any program reads one.
-  """
-  loaded = load_model(os.path.join(workdir, "best"))
-  for number, task in enumerate(loaded.meta["task"]["tasks"]):
-    alone = one_head(loaded.spec, number)
-    meta = {**loaded.meta, "model": to_json(alone), "task": task}
-    # Without the other heads, so that it is a model as if it had been trained for one task.
-    name = alone.head.scope
-    params = {scope: loaded.params[scope] for scope in ("trunk", name)}
-    folder = os.path.join(workdir, "tasks", name)
-    if exists(folder):  # of a run that was stopped and has gone on
-      remove_folder(folder)
-    find_format("npz").save(folder, params, meta, loaded.step, loaded.tokenizer)
-    log(f"wrote {folder}, the best checkpoint's model of {name}")

@@ -12,16 +12,18 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from gpt_jax.checkpoints.formats import find_format
+from gpt_jax.checkpoints.load import load_model
 from gpt_jax.checkpoints.restore import best_evaluation, restore_params
+from gpt_jax.config import to_json
 from gpt_jax.errors import InputError
-from gpt_jax.files import read_json, verified, with_checksum, write_json
+from gpt_jax.files import exists, read_json, remove_folder, verified, with_checksum, write_json
 from gpt_jax.inference.dev_report import REPORT, format_calibration, write_dev_report
 from gpt_jax.inference.seeds import format_summary, summarize
 from gpt_jax.inference.text_answers import make_task_predictor
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.trunk import BASE
 from gpt_jax.parallel.processes import is_main_process, log
-from gpt_jax.programs.export import export_parts
 from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.programs.finetune_start import Start
 from gpt_jax.programs.finetune_task import one_head
@@ -94,7 +96,25 @@ def _joint_predictor(
 def _export_parts(params: Any, step: int, workdir: str) -> None:
   del params, step  # the best checkpoint has its own
   if is_main_process() and best_evaluation(workdir) is not None:
-    export_parts(workdir)
+    _write_parts(workdir)
+
+
+def _write_parts(workdir: str) -> None:
+  """Writes the model of each of a run's several tasks, of its best checkpoint, to
+  WORKDIR/tasks/NAME: any program reads one.
+  """
+  loaded = load_model(os.path.join(workdir, "best"))
+  for number, task in enumerate(loaded.meta["task"]["tasks"]):
+    alone = one_head(loaded.spec, number)
+    meta = {**loaded.meta, "model": to_json(alone), "task": task}
+    # Without the other heads, so that it is a model as if it had been trained for one task.
+    name = alone.head.scope
+    params = {scope: loaded.params[scope] for scope in ("trunk", name)}
+    folder = os.path.join(workdir, "tasks", name)
+    if exists(folder):  # of a run that was stopped and has gone on
+      remove_folder(folder)
+    find_format("npz").save(folder, params, meta, loaded.step, loaded.tokenizer)
+    log(f"wrote {folder}, the best checkpoint's model of {name}")
 
 
 def make_measure(

@@ -17,10 +17,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from gpt_jax.batch import Batch, Predictions
+from gpt_jax.batch import Batch, Predictions, encoder_decoder_batch
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.objectives.span_corruption import encoder_decoder_batch
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.answers.number import parse_number
 from gpt_jax.tasks.encoding import Encoded, Example, encode
@@ -144,7 +143,7 @@ class TextTask(LabeledTask):
     context: int,
     format: Format = TextToText(),  # noqa: B008  # a constant
   ) -> EncodedText:
-    """Inputs and answers as token ids; together, and with any other answer, they fit the context."""
+    """Inputs and answers as token ids; both, with any other answer, fit the context."""
     words = self.encode_words(tokenizer)
     longest = max(map(len, words))
     # In packed rows the answer follows its input, whichever label it is.
