@@ -110,7 +110,8 @@ def read_every_line(path: str) -> list[tuple[int, str]]:
 
 def _numbered(text: str) -> list[tuple[int, str]]:
   # Not splitlines(): it would also break at the Unicode separators that real sentences contain.
-  lines = [line.removesuffix("\r") for line in text.split("\n")]
+  end = "\n" if "\n" in text else "\r"  # the latter on old Macs
+  lines = [line.removesuffix("\r") for line in text.split(end)]
   while lines and not lines[-1].strip(" \t"):  # other space is a word of some tagged files
     lines.pop()
   return list(enumerate(lines, start=1))

@@ -121,12 +121,10 @@ def read_columns(path: str, column: int, may_lack_tags: bool = False) -> Iterato
   tags: list[str] = []
   first = begin = width = 0  # lines of the file's and of the sentence's first word, and its columns
   for number, cells in [*rows, (0, [])]:
-    if not cells:
+    if not cells or cells[0] == _DOCUMENT:
       if words:
         yield TaggedExample(tuple(words), tuple(tags) if tags else None, f"{path}:{begin}")
       words, tags = [], []
-      continue
-    if cells[0] == _DOCUMENT and not words:
       continue
     if not first:
       first, width = number, len(cells)

@@ -375,6 +375,9 @@ def test_a_subset_has_its_share_of_each_label_whatever_the_order():
   plain = {*subset(uneven, 20)}
   assert {*subset(grown, 20)} & {*uneven} <= plain
   assert subset(uneven, 0) == subset(uneven, 100) == uneven
+  # Numbers are standardized: one row more changes all of them.
+  numbers, rescaled = labeled([(n / 9,) for n in range(90)]), labeled([(n / 8,) for n in range(90)])
+  assert [e.sequences for e in subset(numbers, 9)] == [e.sequences for e in subset(rescaled, 9)]
 
 
 def test_examples_without_labels_are_in_a_batch_but_in_no_loss_of_labels():
