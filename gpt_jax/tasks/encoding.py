@@ -331,10 +331,9 @@ def encode(
   texts = [np.asarray(ids, np.int32) for ids in tokenizer.encode_many(distinct)]
   lengths = np.array(list(map(len, texts)), np.int32)
   if not lengths.all():
-    n, _, f = np.argwhere(lengths[fields] == 0)[0]
-    raise InputError(
-      f"{examples[n].location}: text field {f + 1} has no token: the tokenizer drops all of it"
-    )
+    n, c, f = np.argwhere(lengths[fields] == 0)[0]
+    where, text = f"{examples[n].location}: text field {f + 1}", distinct[fields[n, c, f]]
+    raise InputError(f"{where} has no token: the tokenizer drops all of it, {text[:80]!r}")
   num_fields = fields.shape[-1]  # F
   # [N C, F]: the rules of truncation look at one sequence at a time.
   flat = lengths[fields].reshape(-1, num_fields)

@@ -15,15 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from gpt_jax.data import file_kinds
-from gpt_jax.data.file_kinds import (
-  DELIMITERS,
-  JSON_ARRAY,
-  PARQUET,
-  TABLE,
-  TEXT,
-  FileKind,
-  kind_by_name,
-)
+from gpt_jax.data.file_kinds import JSON_ARRAY, PARQUET, TABLE, TEXT, FileKind
 from gpt_jax.data.sources.source import typed_rows
 from gpt_jax.data.sources.utf8 import describe_binary, open_bytes, without_compression
 from gpt_jax.errors import InputError, MissingInput, counted
@@ -196,29 +188,30 @@ def read_usable(
   unlabeled: bool = False,
   header: bool = True,
   official: bool = False,
+  blanks: bool = False,
 ) -> Iterator[Row | InputError]:
   """As read_table, but a row that cannot be used is the error that says why.
+
+  Args:
+    path, columns, label, unlabeled, header, official: see read_table.
+    blanks: so is a blank row, but at the end of the file; labeled data may have some between rows.
 
   Raises:
     InputError: the file cannot be read at all, or its header lacks a column.
   """
   table = _Table(path, official)
   for location, record in table.records(columns, header, label):
-    if isinstance(record, BlankRow):  # labeled data may have blank lines between its rows
-      continue
-    if isinstance(record, InputError):
-      yield record
+    if isinstance(record, BlankRow) and not blanks:
       continue
     try:
+      if isinstance(record, InputError):
+        raise record
       texts = _texts(table.place(location), location, record, columns)
       if label is not None and not unlabeled:
         _check_column(table.place(location), record, label)
-    except NoColumn as error:
-      if table.has_one_header:  # no row has it
-        raise
-      yield error
-      continue
     except InputError as error:
+      if isinstance(error, NoColumn) and table.has_one_header:  # no row has it
+        raise
       yield error
       continue
     value = None if label is None else record.get(label)
@@ -240,34 +233,10 @@ def column_names(path: str) -> list[str]:
   raise InputError(f"{path}: no rows that can be used" + (f": {problem}" if problem else ""))
 
 
-def read_every_row(
-  path: str, columns: Sequence[str], *, header: bool = True
-) -> Iterator[Row | InputError]:
-  """Reads the texts of a table, row by row: a row that cannot be used is the error that says why.
-
-  Blank rows at the end of the file do not count.
-
-  Args:
-    path, columns, header: see read_table.
-
-  Raises:
-    InputError: the file cannot be read at all.
-  """
-  table = _Table(path)
-  for location, record in table.records(columns, header):
-    if isinstance(record, InputError):
-      yield record
-      continue
-    try:
-      yield Row(_texts(table.place(location), location, record, columns), None, location)
-    except InputError as error:
-      yield error
-
-
 def read_cells(
   path: str, columns: Sequence[str], *, header: bool = True
 ) -> Iterator[dict[str, Any] | InputError]:
-  """Reads all columns of a table, row by row as read_every_row does.
+  """Reads all columns of a table, row by row as read_usable does with `blanks`.
 
   Args:
     path, header: see read_table.
@@ -438,7 +407,7 @@ class _Table:
   """
 
   def __init__(self, path: str, official: bool = False):
-    named = kind_by_name(path)
+    named = file_kinds.kind_by_name(path)
     self.path, self.named = path, FileKind(TABLE, "\t") if named.format == TEXT else named
     self.kind = self.named
     is_parquet = named.format == PARQUET and exists(path)
@@ -514,7 +483,7 @@ def _rows_of(
     elif len(cells) != len(columns):
       names = ", ".join(columns)
       if kind.delimiter != ",":
-        names += f" (separated by {DELIMITERS[kind.delimiter]})"
+        names += f" (separated by {file_kinds.DELIMITERS[kind.delimiter]})"
       problem = f"{counted(len(cells), 'column')}, but {expected} {len(columns)}: {names}"
       yield location, InputError(f"{location}: {problem}")
     else:
@@ -542,10 +511,9 @@ def _json_records(path: str, text: str, is_array: bool) -> Iterator[tuple[str, _
 
 
 def _label_text(value: Any) -> str:
+  # As others write it: pandas makes 1.0 of 1 where a cell of a column is empty.
   if isinstance(value, float) and value.is_integer():
-    value = int(
-      value
-    )  # as others write it: pandas makes 1.0 of 1 where a cell of a column is empty
+    value = int(value)
   return value if isinstance(value, str) else json.dumps(value)
 
 
