@@ -391,11 +391,9 @@ class TableTask(Config):
 
   def check_folds(self, data_dir: str, batch_size: int) -> None:
     """Raises InputError if a part would be empty, or leave less than a batch to train on."""
-    if self.skip_bad_rows or not self.folds:
-      return
     for fold in range(self.folds):
-      of_fold = dataclasses.replace(self, fold=fold)
-      left = len(list(of_fold._read(data_dir, "train")))
+      rows = dataclasses.replace(self, fold=fold)._read(data_dir, "train")
+      left = sum(isinstance(row, Row) or not self.skip_bad_rows for row in rows)
       if left < batch_size:
         raise InputError(
           f"{self._path(data_dir, 'train')}: without fold {fold} of {self.folds} {left} rows are "

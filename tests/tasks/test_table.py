@@ -292,6 +292,8 @@ def test_folds_and_shares_that_cannot_be_are_refused(tmp_path):
   with pytest.raises(InputError, match="without fold 0 of 3 2 rows are left, fewer than one batch"):
     table.check_folds(str(tmp_path), 3)
   table.check_folds(str(tmp_path), 2)
+  with pytest.raises(InputError, match="without fold 0 of 3 2 rows are left"):
+    dataclasses.replace(table, skip_bad_rows=True).check_folds(str(tmp_path), 3)
   with pytest.raises(InputError, match=r"dev_share=0\.001: holds out none of the 4 rows of .*tsv"):
     held_out(tmp_path, rows, dev_share=0.001)
   with pytest.raises(InputError, match="1 different text, too few for dev_share=0.9"):
