@@ -188,14 +188,15 @@ class PairWindows(SentenceWindows):
         a, b, mark = b, a, NOT_IN_ORDER
         follows = a
     # Where texts repeat themselves, what was drawn may be what follows.
-    if mark == NOT_IN_ORDER and self._are_equal(b, follows):
+    limit = int(sentences[self._documents[document + 1]])
+    if mark == NOT_IN_ORDER and follows[1] <= limit and self._are_equal(b, follows):
       mark = IN_ORDER
     return Pair(*_shortened(a, b, self._capacity, coins), mark, rest)
 
   def _are_equal(self, one: tuple[int, int], other: tuple[int, int]) -> bool:
     """Whether two stretches of the text have the same tokens."""
     size = one[1] - one[0]
-    if size != other[1] - other[0] or other[1] > self.tokens.n_tokens:
+    if size != other[1] - other[0]:
       return False
     return np.array_equal(self.tokens.read(one[0], size), self.tokens.read(other[0], size))
 

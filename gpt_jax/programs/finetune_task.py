@@ -86,7 +86,8 @@ def _load_part(
     log(f"{task.name}: the paper has {task.paper}")
   all_examples = {split: task.examples(data_dir, split) for split in ("train", "dev")}
   log_repeated_rows(task, data_dir, all_examples)
-  dev_set = subset(all_examples["dev"], config.dev_examples, task.has_classes)
+  by_label = task.has_classes or task.writes_text
+  dev_set = subset(all_examples["dev"], config.dev_examples, by_label)
   data = {
     "train": encode_training(config, task, data_dir, all_examples["train"], start),
     "dev": task.encode(dev_set, *start.reads),
@@ -104,7 +105,8 @@ def encode_training(
   """The training set: those with labels and then, if the config says so, the others without, and
   the texts of a file; of a task that writes text, those of its file of a teacher's texts.
   """
-  labeled, rest = subset(examples, config.train_examples, task.has_classes), []
+  by_label = task.has_classes or task.writes_text
+  labeled, rest = subset(examples, config.train_examples, by_label), []
   unlabeled = config.method("unlabeled")
   if unlabeled and task.writes_text:
     rest = task.examples(data_dir, "unlabeled")

@@ -29,7 +29,7 @@ from gpt_jax.tasks.readers import (
   Row,
   has_header,
   read_cells,
-  read_every_row,
+  read_usable,
   with_further_column,
 )
 
@@ -331,7 +331,7 @@ def read_rows(source: str, task: LabeledTask) -> Iterator[Row | InputError]:
       f"{source}: the first line names no column of {task.name} ({names}), so it is read as a row",
       stacklevel=2,
     )
-  return read_every_row(source, columns, header=header)
+  return read_usable(source, columns, header=header, blanks=True)
 
 
 def _text_columns(source: str, task: LabeledTask) -> tuple[bool, tuple[str, ...]]:

@@ -226,8 +226,7 @@ def longer_first(lengths: np.ndarray, context: int, overhead: int) -> np.ndarray
     return np.minimum(first, room)
   rest = others.sum(axis=1, keepdims=True)
   half = room // 2 + np.where(first > rest, room % 2, 0)  # the odd token stays in the longer one
-  kept_first = np.where(first + rest <= room, first, np.clip(room - rest, half, first.clip(half)))
-  kept_first = np.minimum(first, kept_first)
+  kept_first = np.minimum(first, np.maximum(room - rest, half))
   left = room - kept_first
   before = np.cumsum(others, axis=1) - others
   return np.concatenate([kept_first, np.clip(left - before, 0, others)], axis=1)

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 from gpt_jax.data import file_kinds
 from gpt_jax.data.file_kinds import (
-  DELIMITERS,
   JSON_ARRAY,
   PARQUET,
   TABLE,
@@ -24,7 +23,6 @@ from gpt_jax.data.file_kinds import (
   BlankRow,
   FileKind,
   json_values,
-  kind_by_name,
 )
 from gpt_jax.data.sources.source import typed_rows
 from gpt_jax.data.sources.utf8 import (
@@ -198,12 +196,13 @@ def read_usable(
   unlabeled: bool = False,
   header: bool = True,
   official: bool = False,
-  blank: bool = False,
+  blanks: bool = False,
 ) -> Iterator[Row | InputError]:
   """As read_table, but a row that cannot be used is the error that says why.
 
   Args:
-    blank: whether blank rows are among them, as labeled data may have them between its rows.
+    path, columns, label, unlabeled, header, official: see read_table.
+    blanks: so is a blank row, but at the end of the file; labeled data may have some between rows.
 
   Raises:
     InputError: the file cannot be read at all, or its header lacks a column.
@@ -212,7 +211,7 @@ def read_usable(
   needed = columns if label is None or unlabeled else (*columns, label)
   for location, record in table.records(columns, header, label):
     if isinstance(record, InputError):
-      if blank or not isinstance(record, BlankRow):
+      if blanks or not isinstance(record, BlankRow):
         yield record
       continue
     try:
@@ -241,17 +240,10 @@ def column_names(path: str) -> list[str]:
   raise InputError(f"{path}: no rows that can be used" + (f": {problem}" if problem else ""))
 
 
-def read_every_row(
-  path: str, columns: Sequence[str], *, header: bool = True
-) -> Iterator[Row | InputError]:
-  """As read_usable, without labels and with the blank rows before the last that is not."""
-  return read_usable(path, columns, header=header, blank=True)
-
-
 def read_cells(
   path: str, columns: Sequence[str], *, header: bool = True
 ) -> Iterator[dict[str, Any] | InputError]:
-  """Reads all columns of a table, row by row as read_every_row does.
+  """Reads all columns of a table, row by row as read_usable does with `blanks`.
 
   Args:
     path, header: see read_table.
@@ -419,7 +411,7 @@ class _Table:
   """
 
   def __init__(self, path: str, official: bool = False):
-    named = kind_by_name(path)
+    named = file_kinds.kind_by_name(path)
     self.path, self.named = path, FileKind(TABLE, "\t") if named.format == TEXT else named
     self.kind = self.named
     is_parquet = named.format == PARQUET and exists(path)
@@ -497,7 +489,7 @@ def _rows_of(
     elif len(cells) != len(columns):
       names = ", ".join(columns)
       if kind.delimiter != ",":
-        names += f" (separated by {DELIMITERS[kind.delimiter]})"
+        names += f" (separated by {file_kinds.DELIMITERS[kind.delimiter]})"
       problem = f"{counted(len(cells), 'column')}, but {expected} {len(columns)}: {names}"
       yield location, InputError(f"{location}: {problem}")
     else:

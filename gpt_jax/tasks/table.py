@@ -228,7 +228,7 @@ class TableTask(Config):
     """The different labels of the rows, sorted; those that cannot be read are left out."""
     if self.kind == "one_label":
       # Sorted, so that the number of a class does not depend on the order of the rows.
-      return tuple(sorted({row.label for row in rows if row.label}))
+      return tuple(sorted({row.label for row in rows if row.label and row.label.strip()}))
     names: set[str] = set()
     for row in rows:
       with contextlib.suppress(ValueError):  # the row is reported when it is read as an example
@@ -272,6 +272,8 @@ class TableTask(Config):
       raise InputError("TableTask.labels: a regression table has numbers, no labels; leave it out")
     if self.kind == "multi_label" and not self.separator:
       raise InputError("TableTask.separator: empty; should be what is between two labels")
+    if len({*self.labels}) < len(self.labels):
+      raise InputError(f"TableTask.labels: {', '.join(self.labels)}: one is there twice")
     if self.deviation is not None and self.deviation <= 0:
       raise InputError(f"TableTask.deviation: {self.deviation}; should be above 0")
 
@@ -389,11 +391,9 @@ class TableTask(Config):
 
   def check_folds(self, data_dir: str, batch_size: int) -> None:
     """Raises InputError if a part would be empty, or leave less than a batch to train on."""
-    if self.skip_bad_rows or not self.folds:
-      return
     for fold in range(self.folds):
-      of_fold = dataclasses.replace(self, fold=fold)
-      left = len(list(of_fold._read(data_dir, "train")))
+      rows = dataclasses.replace(self, fold=fold)._read(data_dir, "train")
+      left = sum(isinstance(row, Row) or not self.skip_bad_rows for row in rows)
       if left < batch_size:
         raise InputError(
           f"{self._path(data_dir, 'train')}: without fold {fold} of {self.folds} {left} rows are "
@@ -416,11 +416,10 @@ class TableTask(Config):
     draws = {text: _hash(text) for text in labels}
     if self.folds and not self.balanced_folds:
       return {text for text, draw in draws.items() if int(draw * self.folds) == self.fold}
+    if rows and len(labels) < (self.folds or 2):
+      option = f"folds={self.folds}" if self.folds else f"dev_share={self.dev_share:g}"
+      raise InputError(f"{path}: {counted(len(labels), 'different text')}, too few for {option}")
     if self.folds:
-      if len(labels) < self.folds:
-        raise InputError(
-          f"{path}: {counted(len(labels), 'different text')}, too few for folds={self.folds}"
-        )
       order = sorted(labels, key=lambda text: (labels[text], draws[text]))
       return set(order[self.fold :: self.folds])
     chosen = {text for text, draw in draws.items() if draw < self.dev_share}

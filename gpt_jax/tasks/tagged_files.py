@@ -1,10 +1,11 @@
 """Tagging of the user's own files: a word per line with its tags in further columns, and a line
-that is empty (or of spaces and tabs) between sentences. Lines end with "\\n" or "\\r\\n".
+that is empty (or of spaces and tabs) between sentences. Lines end with "\\n" or "\\r\\n", or all
+with "\\r".
 
 - CoNLL-2000 (Tjong Kim Sang and Buchholz 2000): word, part of speech and chunk, with spaces between
   them. There are no comments: "# # B-NP" is the word "#", a pound sign.
 - CoNLL-2003 (Tjong Kim Sang and De Meulder 2003): word, part of speech, chunk and entity; a line
-  that begins with -DOCSTART- stands before each document and is no word.
+  that begins with -DOCSTART- stands before each document; it is no word, and ends a sentence.
 - CoNLL-U: see conllu.py. It alone has comments.
 - Others likewise: each line has as many columns, with a tab between two of them or, in a line
   without tabs, spaces. Other characters that look like a space (U+00A0, U+3000) are part of a word.
@@ -121,12 +122,10 @@ def read_columns(path: str, column: int, may_lack_tags: bool = False) -> Iterato
   tags: list[str] = []
   first = begin = width = 0  # lines of the file's and of the sentence's first word, and its columns
   for number, cells in [*rows, (0, [])]:
-    if not cells:
+    if not cells or cells[0] == _DOCUMENT:
       if words:
         yield TaggedExample(tuple(words), tuple(tags) if tags else None, f"{path}:{begin}")
       words, tags = [], []
-      continue
-    if cells[0] == _DOCUMENT and not words:
       continue
     if not first:
       first, width = number, len(cells)

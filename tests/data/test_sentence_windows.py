@@ -326,6 +326,12 @@ def test_what_follows_is_never_called_random(tmp_path, second, documents):
       assert a.tolist() != b.tolist()
 
 
+def test_the_begin_of_the_next_document_does_not_follow(tmp_path):
+  text = write(tmp_path, [[4], [4]])
+  for row in all_rows(PairWindows(text, WindowsConfig(4, 16), 0), 4):
+    assert parts(row)[2] == NOT_IN_ORDER
+
+
 def test_a_single_sentence_is_not_paired_with_the_next_one_as_random(tmp_path):
   text = write(tmp_path, [[20] * 9])  # each is a chunk
   seen = set()

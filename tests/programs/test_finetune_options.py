@@ -16,6 +16,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from gpt_jax.batch import Batch, Labels, Rows
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.checkpoints.restore import restore_params
+from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.model import ModelConfig
@@ -29,12 +30,15 @@ from gpt_jax.programs.finetune_start import load_start
 from gpt_jax.programs.finetune_task import (
   balanced_weights,
   check_options,
+  encode_training,
   head_of,
   load_task,
   parse_weights,
 )
-from gpt_jax.tasks.formats import GPTFormat
+from gpt_jax.tasks.answers.text import as_text
+from gpt_jax.tasks.formats import GPTFormat, TextToText
 from gpt_jax.tasks.packing import OrderedBatches
+from gpt_jax.tasks.table import TableTask
 from gpt_jax.tasks.task import BuiltinTask
 from gpt_jax.training.early_stopping import is_exhausted
 from gpt_jax.training.forecast import Forecast
@@ -328,3 +332,16 @@ def test_a_head_that_needs_the_whole_batch(finetuned, monkeypatch, tmp_path):
   train = dataclasses.replace(finetuned.config.train, microbatches=2)
   with pytest.raises(InputError, match="train.microbatches=2: the loss compares"):
     run(finetuned, changed(finetuned, train=train), tmp_path / "run")
+
+
+def test_a_text_to_text_model_reads_a_draw_by_class(tmp_path):
+  rows = [f"row {n}\t{'a' if n % 16 else 'b'}" for n in range(48)]
+  (tmp_path / "train.tsv").write_text("\n".join(["text\tlabel", *rows]))
+  tokenizer = SentencePieceTokenizer.train(["a b row 0123456789 table: text"] * 9, 280)
+  tokenizer = tokenizer.with_special("pad", "sep")
+  task = as_text(TableTask().build(str(tmp_path)))
+  start = types.SimpleNamespace(reads=(tokenizer, 64, TextToText()))
+  config = FinetuneConfig(train_examples=4)
+  examples = task.examples(str(tmp_path), "train")
+  drawn = encode_training(config, task, str(tmp_path), examples, start)
+  assert drawn.labels.sum(axis=0).tolist() == [3, 1]

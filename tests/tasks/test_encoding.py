@@ -317,7 +317,9 @@ def test_text_that_the_tokenizer_drops_names_file_and_line():
       return [ids[ids != 99] for ids in super().encode_many(texts)]
 
   examples = [Example((("7",),), (1.0,), "a.tsv:2"), Example((("99",),), (1.0,), "a.tsv:3")]
-  with pytest.raises(InputError, match=r"^a\.tsv:3: text field 1 has no token"):
+  with pytest.raises(
+    InputError, match=r"^a\.tsv:3: text field 1 has no token: .* drops all of it, '99'"
+  ):
     encode(examples, Dropping(), 16, each_half, 1)
 
 
@@ -375,6 +377,9 @@ def test_a_subset_has_its_share_of_each_label_whatever_the_order():
   plain = {*subset(uneven, 20)}
   assert {*subset(grown, 20)} & {*uneven} <= plain
   assert subset(uneven, 0) == subset(uneven, 100) == uneven
+  # Numbers are standardized: one row more changes all of them.
+  numbers, rescaled = labeled([(n / 9,) for n in range(90)]), labeled([(n / 8,) for n in range(90)])
+  assert [e.sequences for e in subset(numbers, 9)] == [e.sequences for e in subset(rescaled, 9)]
 
 
 def test_examples_without_labels_are_in_a_batch_but_in_no_loss_of_labels():

@@ -109,6 +109,7 @@ def test_fields_are_set_from_the_command_line(files):
     ({"folds": 3, "fold": 3}, "fold=3 of folds=3"),
     ({"folds": 3, "dev_share": 0.1}, "folds=3 and dev_share=0.1; set one of them"),
     ({"metric": "bleu"}, "metric"),
+    ({"labels": ("a", "b", "a")}, "labels: a, b, a: one is there twice"),
   ],
 )
 def test_wrong_configs_are_refused(fields, message):
@@ -291,10 +292,12 @@ def test_folds_and_shares_that_cannot_be_are_refused(tmp_path):
   with pytest.raises(InputError, match="without fold 0 of 3 2 rows are left, fewer than one batch"):
     table.check_folds(str(tmp_path), 3)
   table.check_folds(str(tmp_path), 2)
+  with pytest.raises(InputError, match="without fold 0 of 3 2 rows are left"):
+    dataclasses.replace(table, skip_bad_rows=True).check_folds(str(tmp_path), 3)
   with pytest.raises(InputError, match=r"dev_share=0\.001: holds out none of the 4 rows of .*tsv"):
     held_out(tmp_path, rows, dev_share=0.001)
-  with pytest.raises(InputError, match=r"holds out all of the 1 rows"):
-    held_out(tmp_path, rows[:1], dev_share=0.9)
+  with pytest.raises(InputError, match="1 different text, too few for dev_share=0.9"):
+    held_out(tmp_path, rows[:2], dev_share=0.9)
 
 
 @pytest.mark.parametrize(
@@ -316,6 +319,12 @@ def test_labels_of_one_form_are_told(tmp_path, labels):
     return
   with pytest.raises(InputError, match=f"it differs from {labels[0]!r} by its form alone"):
     task.example(Row(("a",), labels[1], "x:1"))
+
+
+def test_a_label_of_spaces_is_none(tmp_path):
+  (tmp_path / "train.tsv").write_text("text\tlabel\na\tx\nb\ty\nc\t \n")
+  with pytest.raises(InputError, match=r"train\.tsv:4: label ' ': should be one of x, y;"):
+    TableTask().build(str(tmp_path)).examples(str(tmp_path), "train")
 
 
 def test_whole_numbers_of_json_are_one_label(tmp_path):

@@ -106,6 +106,13 @@ def test_a_file_of_words_alone_keeps_each(tmp_path):
   assert [(e.words, e.label) for e in examples] == [(("#", "#", "EU"), None), (("\u3000",), None)]
 
 
+def test_documents_end_sentences_and_lines_may_be_of_old_macs(tmp_path):
+  path = tmp_path / "x.txt"
+  for end in ("\n", "\r"):
+    path.write_bytes(f"EU O{end}calls X{end}-DOCSTART- O{end}New O{end}".encode())
+    assert [e.words for e in read_columns(str(path), -1)] == [("EU", "calls"), ("New",)]
+
+
 def test_ten_columns_alone_do_not_make_conll_u(tmp_path):
   lines = ["\t".join([word, *"abcdefgh", tag]) for word, tag in (("In", "O"), ("1999", "B-X"))]
   folder = written(tmp_path, train="\n".join(lines))

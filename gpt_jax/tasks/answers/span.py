@@ -313,9 +313,7 @@ def locate_tokens(
 
 
 def _without_space(spans: np.ndarray, word: str) -> np.ndarray:
-  """The characters of tokens from where a word begins, behind its space; of a space those that
-  follow.
-  """
+  """The characters of tokens behind the word's space; of a space those that follow."""
   moved = np.maximum(spans - word.startswith(" "), 0)
   return nonempty([(begin, end) for begin, end in moved.tolist()], len(word))
 
