@@ -298,7 +298,7 @@ def _estimated(
   rows = config.data.batch_size // data // config.train.parts
   features = rows * config.data.length * trunk.width  # s b h, elements
   scores = rows * trunk.heads * config.data.length**2  # a s s b
-  if trunk.attention_backend in ("fused", "mosaic", "flash"):
+  if trunk.attention_backend in ("fused", "mosaic"):
     # q, k, v and the output, which are kept, are among the features. With "auto" the scores count:
     # which GPUs and which jax will run is not known here.
     scores = 0
