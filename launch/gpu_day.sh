@@ -84,7 +84,6 @@ done
 XLA_FLAGS=--xla_gpu_deterministic_ops=true benchmark bits "${gpt1[@]}" --only=step --batch_size=64
 benchmark peers "${gpt1[@]}" --only=step --peers --batch_size=64
 benchmark generation --config=configs/gpt2.py:small --config.trunk.dtype=bfloat16 --only=generation --peers
-benchmark rest "${gpt1[@]}" --only=evaluation,data,checkpoint --batch_size=64
 # The recorded numbers of a CPU, which float32 must give on a GPU as well, and the dropout masks.
 export GPT_JAX_TEST_PLATFORM=cuda JAX_DEFAULT_MATMUL_PRECISION=highest
 piece tests "$python" -m pytest -q tests/test_golden.py tests/ops/test_dropout.py tests/ops/test_product.py -p no:cacheprovider

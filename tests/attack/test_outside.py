@@ -70,7 +70,7 @@ def commands(finetuned, prepared, release):
       "--parts=gradients",
       "--budget=smoke",
     ),
-    ("benchmark", "--config=tiny.py", "--only=data", "--out=numbers.json"),
+    ("benchmark", "--config=tiny.py", "--only=attention", "--out=numbers.json"),
     ("harness", language, "--tasks=choose", "--include_path=."),
     ("serve", language, f"--port={port}"),
   ]
