@@ -1,13 +1,16 @@
 """Benchmarks of one config on this machine: a step and its parts, generation, attention."""
 
 import dataclasses
+import importlib.metadata
+import os
+import platform
 from collections.abc import Callable
 from typing import NamedTuple
 
-from gpt_jax.apps.benchmark.attention import attention_backends
+import jax
+
 from gpt_jax.apps.benchmark.generation import generation
-from gpt_jax.apps.benchmark.machine import machine
-from gpt_jax.apps.benchmark.parts import ladder
+from gpt_jax.apps.benchmark.parts import attention_backends, ladder
 from gpt_jax.apps.benchmark.training import training
 from gpt_jax.checkpoints.run_folder import resume_choices
 from gpt_jax.config import to_json
@@ -24,6 +27,7 @@ PARTS: dict[str, Callable[..., Measured]] = {
   "parts": ladder,
 }
 WITH_PEERS = ("step", "generation")
+_EXTENSIONS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16")
 
 
 class Row(NamedTuple):
@@ -75,3 +79,30 @@ def run(
   if out:
     write_json(out, {**here, "config": to_json(config), "rows": [row._asdict() for row in rows]})
   return rows
+
+
+def machine() -> dict[str, str | int]:
+  """Device and processor, its extensions for matrix products, and versions, by their names."""
+  device = jax.devices()[0]
+  return {
+    "device": device.device_kind,
+    "platform": device.platform,
+    "devices": jax.device_count(),
+    "processor": _processor("model name") or platform.processor() or platform.machine(),
+    "extensions": " ".join(x for x in _EXTENSIONS if x in _processor("flags", "Features").split()),
+    "cpus": os.cpu_count() or 1,
+    "python": platform.python_version(),
+    "jax": jax.__version__,
+    "jaxlib": importlib.metadata.version("jaxlib"),
+  }
+
+
+def _processor(*fields: str) -> str:
+  """The value of the first processor's field, by any of its names; "" where Linux does not say."""
+  try:
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+      lines = [line.partition(":") for line in file]
+  except OSError:
+    return ""
+  values = [value.strip() for name, _, value in lines if name.strip() in fields]
+  return values[0] if values else ""

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from gpt_jax.apps.benchmark.peers.generation import generator
+from gpt_jax.apps.benchmark.peers import generator
 from gpt_jax.apps.benchmark.training import benchmark_trainer
 from gpt_jax.inference.decoding import MAX_STEPS
 from gpt_jax.inference.stream import Sampling, Stream, Text

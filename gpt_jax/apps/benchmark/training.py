@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpt_jax.apps.benchmark.peers.training import training_steps
+from gpt_jax.apps.benchmark.peers import training_steps
 from gpt_jax.batch import Batch
 from gpt_jax.objectives.causal import Causal, causal_batch
 from gpt_jax.ops.cross_entropy import chunk_elements

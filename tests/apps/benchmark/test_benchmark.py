@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from gpt_jax.apps.benchmark import benchmark, training
-from gpt_jax.apps.benchmark.peers.plain_gpt import plain_gpt
-from gpt_jax.apps.benchmark.peers.training import training_steps
+from gpt_jax.apps.benchmark.peers import plain_gpt, training_steps
 from gpt_jax.apps.benchmark.training import matrix_products, random_batch
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
