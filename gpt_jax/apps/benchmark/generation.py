@@ -32,9 +32,6 @@ def generation(config: PretrainConfig, peers: bool = False) -> Measured:
   Args:
     config: with a vocabulary size.
     peers: whether to measure transformers' GPT-2 of the same sizes, too.
-
-  Raises:
-    InputError: no transformers, or no Transformer.
   """
   trunk = config.trunk
   params = benchmark_trainer(config).init(config.train.seed).params

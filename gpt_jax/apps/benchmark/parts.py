@@ -42,9 +42,6 @@ def ladder(config: PretrainConfig) -> Measured:
   """Milliseconds of each part of a Transformer's step on one device, and the products' share.
 
   In turns. A part above another one contains it; trunk, vocabulary and update add up to the step.
-
-  Raises:
-    InputError: the trunk is no Transformer.
   """
   if not config.trunk.is_transformer:
     raise InputError(f"parts: needs a Transformer, not {type(config.trunk).__name__}")
@@ -162,11 +159,7 @@ def _random(shape: tuple[int, ...], dtype: str) -> jax.Array:
 
 
 def attention_backends(config: PretrainConfig) -> Measured:
-  """One layer's causal attention at the config's shape, with its dropout and without, in turns.
-
-  Raises:
-    InputError: no Transformer, or one with an attention bias.
-  """
+  """One layer's causal attention at the config's shape, with its dropout and without, in turns."""
   trunk = config.trunk
   if not trunk.is_transformer or trunk.attention_bias is not None:
     raise InputError("--only=attention: this trunk has no attention of queries and keys alone")

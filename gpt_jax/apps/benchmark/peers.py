@@ -2,46 +2,33 @@
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpt_jax.errors import InputError
 from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.packages import require
 
 
-class Packages(NamedTuple):
-  """torch and transformers, as imported."""
-
-  torch: Any
-  transformers: Any
+def _package(name: str) -> Any:
+  """torch or transformers."""
+  return require(name, "--peers", name, "peers")
 
 
-def import_packages() -> Packages:
-  """Raises InputError if they are missing."""
-  try:
-    import torch
-    import transformers
-  except ImportError as error:
-    raise InputError(
-      f"--peers needs torch and transformers: pip install 'gpt_jax[peers]' ({error})"
-    ) from error
-  return Packages(torch, transformers)
-
-
-def check_trunk(trunk: Any) -> TransformerConfig:
+def _check_trunk(trunk: Any) -> TransformerConfig:
   """The trunk, if peers have a model like it; otherwise raises InputError."""
   if not trunk.is_gpt:
     raise InputError("--peers: they have no model like this trunk; use GPT-1's or GPT-2's parts")
   return trunk
 
 
-def find_device() -> str:
+def _device() -> str:
   """The device that torch computes on: that of JAX, if torch can use it."""
-  return "cuda" if import_packages().torch.cuda.is_available() else "cpu"
+  return "cuda" if _package("torch").cuda.is_available() else "cpu"
 
 
-def updates(model: Any, learning_rate: float) -> Callable[[Any], None]:
+def _updates(model: Any, learning_rate: float) -> Callable[[Any], None]:
   """The function that takes a loss of the model and updates it, by AdamW with clipping."""
-  torch = import_packages().torch
+  torch = _package("torch")
   optimizer = torch.optim.AdamW(model.parameters(), learning_rate, weight_decay=0.01, fused=True)
 
   def update(loss: Any) -> None:
@@ -54,14 +41,14 @@ def updates(model: Any, learning_rate: float) -> Callable[[Any], None]:
   return update
 
 
-def transformers_model(trunk: TransformerConfig, kind: str, task: str, **options: Any) -> Any:
+def _transformers_model(trunk: TransformerConfig, kind: str, task: str, **options: Any) -> Any:
   """transformers' model of a task, such as LMHeadModel, with the trunk's sizes and random weights.
 
   Args:
     kind: "GPT2" or "OpenAIGPT".
     options: of its config.
   """
-  transformers = import_packages().transformers
+  transformers = _package("transformers")
   config = getattr(transformers, f"{kind}Config")(
     vocab_size=trunk.vocab_size,
     n_positions=trunk.context,
@@ -70,10 +57,10 @@ def transformers_model(trunk: TransformerConfig, kind: str, task: str, **options
     n_head=trunk.heads,
     **options,
   )
-  return getattr(transformers, f"{kind}{task}")(config).to(find_device())
+  return getattr(transformers, f"{kind}{task}")(config).to(_device())
 
 
-def kind_of(trunk: TransformerConfig) -> str:
+def _kind_of(trunk: TransformerConfig) -> str:
   """transformers' name of the model with the trunk's norms."""
   return "GPT2" if trunk.norm == "pre" else "OpenAIGPT"
 
@@ -83,8 +70,7 @@ def plain_gpt(trunk: TransformerConfig) -> Any:
 
   It has the arithmetic of our model, but that dropout acts on the sum of the embeddings.
   """
-  import_packages()
-  import torch
+  torch = _package("torch")
   from torch import nn
   from torch.nn import functional
 
@@ -143,11 +129,8 @@ def training_steps(trunk: Any, batch: int, length: int) -> Iterator[tuple[str, C
   """Yields (name, step) of each peer, on random tokens; a step returns when it is done.
 
   Each has parameters of its own, so take one after the other where memory is short.
-
-  Raises:
-    InputError: missing packages, or a trunk that peers do not have.
   """
-  trunk = check_trunk(trunk)
+  trunk = _check_trunk(trunk)
   plain = functools.partial(plain_gpt, trunk)
   for name, make, compiled, mixed in (
     ("PyTorch", plain, False, False),
@@ -162,10 +145,10 @@ def training_steps(trunk: Any, batch: int, length: int) -> Iterator[tuple[str, C
 def _step(
   model: Any, trunk: TransformerConfig, batch: int, length: int, compiled: bool, mixed: bool
 ) -> Callable[[], None]:
-  torch = import_packages().torch
-  device = find_device()
+  torch = _package("torch")
+  device = _device()
   model = model.to(device).train()
-  update = updates(model, 2.5e-4)
+  update = _updates(model, 2.5e-4)
   rows = torch.randint(trunk.vocab_size, (batch, length + 1), device=device)
   ids, targets = rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
   forward = torch.compile(model) if compiled else model
@@ -180,12 +163,12 @@ def _step(
 
 def _transformers(trunk: TransformerConfig) -> Any:
   """GPT-1 or, for pre-norm, GPT-2 of transformers: (ids, targets) -> mean cross-entropy."""
-  import_packages()
+  _package("torch")
   from torch import nn
 
-  model = transformers_model(
+  model = _transformers_model(
     trunk,
-    kind_of(trunk),
+    _kind_of(trunk),
     "LMHeadModel",
     resid_pdrop=trunk.residual_dropout,
     attn_pdrop=trunk.attention_dropout,
@@ -205,14 +188,10 @@ def _transformers(trunk: TransformerConfig) -> Any:
 
 
 def generator(trunk: Any, prompt: int, dtype: str = "float32") -> Callable[[int, int], None]:
-  """(batch, new tokens) -> greedy continuations of `prompt` tokens, in a type of torch.
-
-  Raises:
-    InputError: missing packages, or a trunk that peers do not have.
-  """
-  torch = import_packages().torch
+  """(batch, new tokens) -> greedy continuations of `prompt` tokens, in a type of torch."""
+  torch = _package("torch")
   # OpenAIGPT has no cache.
-  model = transformers_model(check_trunk(trunk), "GPT2", "LMHeadModel").eval()
+  model = _transformers_model(_check_trunk(trunk), "GPT2", "LMHeadModel").eval()
   model = model.to(getattr(torch, dtype))
 
   def generate(batch: int, new: int) -> None:

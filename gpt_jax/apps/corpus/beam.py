@@ -178,11 +178,7 @@ class BeamPasses(RemovingPasses):
 def make_pipeline(
   runner: str, options: str, function: Callable[[Work], None], tasks: Sequence[Work]
 ) -> None:
-  """Runs the function on every task.
-
-  Raises:
-    InputError: Beam is not installed, or the runner refuses its options or cannot be reached.
-  """
+  """Runs the function on every task."""
   beam, pipeline_options = require_beam(runner, options)
   chosen: Any = RUNNERS[runner]
   if not chosen:

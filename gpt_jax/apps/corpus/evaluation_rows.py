@@ -32,9 +32,6 @@ def evaluation_rows(names: str, data: str) -> list[EvaluationRow]:
 
   Args:
     data: the folder of the tasks.
-
-  Raises:
-    InputError: there is no such file or task, it cannot be read, or it has no row.
   """
   rows: list[EvaluationRow] = []
   for name in filter(None, split_names(names)):

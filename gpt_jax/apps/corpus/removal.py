@@ -62,9 +62,6 @@ class Removing:
 
     Returns:
       int64 [R, 2], source and number in it, ascending.
-
-    Raises:
-      InputError: nothing would be left.
     """
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
       rows = ""

@@ -94,10 +94,6 @@ def run(
     price: of one device for an hour, in any currency.
     out: JSON file for the same numbers.
     overwrite: whether an existing `out` is replaced.
-
-  Raises:
-    InputError: an existing `out`, an unknown topology or field, or a batch or model that the
-      devices do not divide.
   """
   check_type(config, "a plan")
   if out:
@@ -146,11 +142,7 @@ def make_plan(
 
 
 def find_devices(topology: str) -> tuple[list[Any], str]:
-  """The devices of a topology, and JAX's name of their kind. Devices of a formula are None.
-
-  Raises:
-    InputError: an unknown topology; a TPU without libtpu.
-  """
+  """The devices of a topology, and JAX's name of their kind. Devices of a formula are None."""
   if not topology:
     return jax.devices(), jax.devices()[0].device_kind
   name, _, shape = topology.partition(":")
