@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from gpt_jax.apps.corpus import beam as beam_passes
-from gpt_jax.apps.corpus import stages
 from gpt_jax.apps.corpus.beam import BeamPasses
 from gpt_jax.apps.corpus.corpus import CorpusConfig, run
 from gpt_jax.apps.corpus.removal import Removing
@@ -126,7 +125,7 @@ import os, sys
 from gpt_jax.data import pieces
 from gpt_jax.data.sources import text
 from gpt_jax.apps.corpus.corpus import CorpusConfig, run
-from gpt_jax.apps.corpus import beam, stages
+from gpt_jax.apps.corpus import beam
 pieces.PIECE_SIZE = text.BLOCK_SIZE = 3000
 def local(runner, options, function, tasks):
   for task in tasks:
@@ -141,7 +140,7 @@ run(CorpusConfig(**{settings(corpus, **changes).__dict__!r}), {str(out)!r})
   )
   assert killed.returncode == 9, killed.stderr.decode()
   done = []
-  do = stages.do
+  do = beam_passes.do
 
   def counted(make, work):
     done.append(Path(work.path).name)
