@@ -36,8 +36,15 @@ from gpt_jax.files import (
   remove_folder,
   write_json,
 )
+from gpt_jax.packages import require
 from gpt_jax.programs.prepare import KEY, has_key
 
+RUNNERS = {
+  "direct": "",
+  "dataflow": "DataflowRunner",
+  "flink": "FlinkRunner",
+  "spark": "SparkRunner",
+}
 JOINTS = ("", " ", "\n")
 Frame = dict[str, np.ndarray]
 
@@ -135,14 +142,6 @@ def tokens_of(work: Work, folder: str, hash: str, sentences: bool) -> Iterator[F
       **_sizes(batch),
       "joint": np.array([JOINTS.index(piece.joint) for _, piece in batch], np.int8),
     }
-
-
-RUNNERS = {
-  "direct": "",
-  "dataflow": "DataflowRunner",
-  "flink": "FlinkRunner",
-  "spark": "SparkRunner",
-}
 
 
 class BeamPasses(RemovingPasses):
@@ -298,11 +297,9 @@ def make_pipeline(
 
 def require_beam(runner: str, options: str) -> tuple[Any, Any]:
   """The package and the options for a pipeline; InputError if either cannot be used."""
-  try:
-    import apache_beam as beam
-    from apache_beam.options.pipeline_options import PipelineOptions
-  except ImportError as error:
-    raise InputError(f"--runner={runner} needs apache-beam: pip install 'gpt_jax[beam]'") from error
+  beam = require("apache_beam", f"--runner={runner}", "apache-beam", "beam")
+  from apache_beam.options.pipeline_options import PipelineOptions
+
   if runner == "dataflow" and importlib.util.find_spec("google_auth_httplib2") is None:
     raise InputError("--runner=dataflow needs Google's packages: pip install 'apache-beam[gcp]'")
   try:

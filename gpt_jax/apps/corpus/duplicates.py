@@ -22,6 +22,14 @@ import numpy as np
 from gpt_jax.data.draws import hash64
 from gpt_jax.packages import require
 
+SHINGLE = 5  # words
+PERMUTATIONS = 128
+BANDS = 32
+THRESHOLD = 0.5  # Jaccard similarity
+# A document is compared with so many others of its bucket, the first ones, so that boilerplate that
+# a million documents share costs no million of millions of comparisons.
+FIRST = 16
+_CHUNK = 4096  # shingles, and pairs
 # A Chinese, Japanese or Korean character is a word, since no spaces separate them.
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W_\u3040-\u30ff\u3400-\u9fff]+")
 _LONG = 64  # characters; text without spaces is one word, and is not kept with its hash
@@ -58,16 +66,6 @@ def _word_hash(word: str) -> int:
 
 
 _kept_hash = functools.lru_cache(maxsize=1 << 17)(_word_hash)
-
-
-SHINGLE = 5  # words
-PERMUTATIONS = 128
-BANDS = 32
-THRESHOLD = 0.5  # Jaccard similarity
-# A document is compared with so many others of its bucket, the first ones, so that boilerplate that
-# a million documents share costs no million of millions of comparisons.
-FIRST = 16
-_CHUNK = 4096  # shingles, and pairs
 
 
 def require_datasketch() -> None:

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh
 
-from gpt_jax.apps.plan.chips import Chip, find_chip, gpu_kind, gpu_names
+from gpt_jax.apps.plan.chips import GPU_KINDS, Chip, find_chip
 from gpt_jax.apps.plan.collectives import bytes_moved
 from gpt_jax.checkpoints.run_folder import resume_choices
 from gpt_jax.data.tokenizers.base import SpecialTokens
@@ -146,7 +146,7 @@ def find_devices(topology: str) -> tuple[list[Any], str]:
   if not topology:
     return jax.devices(), jax.devices()[0].device_kind
   name, _, shape = topology.partition(":")
-  kind = gpu_kind(name)
+  kind = GPU_KINDS.get(name.lower())
   if kind is not None:
     if not shape.isdecimal() or not 0 < int(shape) <= 10_000:
       raise InputError(f"--topology={topology}: name the number of GPUs, such as {name}:8")
@@ -154,9 +154,8 @@ def find_devices(topology: str) -> tuple[list[Any], str]:
   if google := re.fullmatch(r"(v[4-6]\w*)-(\d+)", topology):
     raise InputError(f"--topology={topology}: {_shape_of(*google.groups())} ({EXAMPLES})")
   if not re.fullmatch(r"(v|tpu)\d\w*", name):
-    raise InputError(
-      f"--topology={topology}: {name} is not known; GPUs are {', '.join(gpu_names())} ({EXAMPLES})"
-    )
+    known = ", ".join(sorted(GPU_KINDS))
+    raise InputError(f"--topology={topology}: {name} is not known; GPUs are {known} ({EXAMPLES})")
   try:
     import libtpu  # noqa: F401  # the extra tpu
   except ImportError as error:
