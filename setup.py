@@ -142,7 +142,5 @@ setup(
     "peers": ["torch>=2.6", "transformers>=5,<6", "accelerate>=1,<2"],
     "tpu": ["jax[tpu]>=0.10.2,<0.12"],
     "cuda": ["jax[cuda12]>=0.10.2,<0.12"],
-    # FlashAttention for CUDA 12, a young interface; it needs jax 0.11.2, so Python 3.12.
-    "flash": ["dew-flash-attn-cu12>=0.3.6,<0.4"],
   },
 )

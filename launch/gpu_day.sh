@@ -5,7 +5,7 @@
 #
 # OUT: folder for the results; keep it, and the same command goes on where it ended. TOKENS: folder that
 # launch/prepare.py wrote. GLUE: folder that contains glue/ with the official files, for fine-tuning. With ONLY="peers bits"
-# only these pieces run, after the first. The Python of .venv is used, or else that of PATH, with the extras `cuda` and `flash`
+# only these pieces run, after the first. The Python of .venv is used, or else that of PATH, with the extra `cuda`
 # (`peers`: torch).
 set -uo pipefail
 usage="$(sed '1d;/^[^#]/,$d' "${BASH_SOURCE[0]}" | cut -c3-)"
@@ -54,7 +54,7 @@ print(jax.devices(), jax.__version__, "adds and multiplies")'
 [ -e "$out/arithmetic.done" ] || { cat "$out/arithmetic.log" >&2; exit 1; }
 
 # Values and gradients of each attention kernel beside plain attention in float32: at most 3 times the error of plain's bfloat16.
-for backend in fused mosaic flash; do
+for backend in fused mosaic; do
   piece "kernels-$backend" "$python" -c '
 import jax, jax.numpy as jnp, sys
 from gpt_jax.ops.attention import AttentionMask, Dropout, attention
@@ -62,7 +62,7 @@ from gpt_jax.ops.dropout import step_key
 *arrays, weights = jax.random.normal(jax.random.key(0), (4, 8, 12, 512, 64))
 segments = jnp.arange(512)[None] // jnp.arange(60, 140, 10)[:, None]
 def gradients(backend, mask, dtype):
-  dropout = Dropout(0.1 if sys.argv[1] != "flash" else 0.0, step_key(0, 0))
+  dropout = Dropout(0.1, step_key(0, 0))
   def output(*x): return attention(*x, mask, dropout=dropout, backend=backend)
   return jax.jit(lambda *x: (output(*x), *jax.vjp(output, *x)[1](weights.astype(dtype))))(*(x.astype(dtype) for x in arrays))
 for mask in (AttentionMask("causal"), AttentionMask("causal", segments), AttentionMask("bidirectional"),
@@ -81,14 +81,9 @@ done
 for backend in plain fused; do  # the steps above have what `auto` takes
   benchmark "step-$backend" "${gpt1[@]}" --config.trunk.attention_backend=$backend --only=step --batch_size=64
 done
-for backend in plain flash; do
-  benchmark "no-dropout-$backend" "${gpt1[@]}" --config.trunk.attention_backend=$backend --only=step,evaluation --batch_size=64 \
-    --config.trunk.attention_dropout=0 --config.trunk.residual_dropout=0 --config.trunk.embedding_dropout=0
-done
 XLA_FLAGS=--xla_gpu_deterministic_ops=true benchmark bits "${gpt1[@]}" --only=step --batch_size=64
 benchmark peers "${gpt1[@]}" --only=step --peers --batch_size=64
 benchmark generation --config=configs/gpt2.py:small --config.trunk.dtype=bfloat16 --only=generation --peers
-benchmark rest "${gpt1[@]}" --only=evaluation,data,checkpoint --batch_size=64
 # The recorded numbers of a CPU, which float32 must give on a GPU as well, and the dropout masks.
 export GPT_JAX_TEST_PLATFORM=cuda JAX_DEFAULT_MATMUL_PRECISION=highest
 piece tests "$python" -m pytest -q tests/test_golden.py tests/ops/test_dropout.py tests/ops/test_product.py -p no:cacheprovider

@@ -88,7 +88,7 @@ class TransformerConfig(TrunkConfig):
   )
   attention_backend: str = option(
     "auto",
-    "plain, or a kernel for TPU or GPU: fused, mosaic, flash (gpt_jax/ops/attention_<name>.py); "
+    "plain, or a kernel for TPU or GPU: fused, mosaic (gpt_jax/ops/attention_<name>.py); "
     "auto: mosaic on Hopper GPUs in 16 bits, else plain",
     resumable=True,
     runtime=True,
@@ -131,6 +131,8 @@ class TransformerConfig(TrunkConfig):
     super().__post_init__()
     if self.width % self.heads:
       raise InputError(f"trunk.heads={self.heads}: must divide trunk.width={self.width}")
+    if self.attention_backend == "flash":  # of older checkpoints; all backends are equal in value
+      object.__setattr__(self, "attention_backend", "auto")
     find_backend(self.attention_backend)  # raises at an unknown name
 
   TENSOR_PARALLEL = TENSOR_PARALLEL

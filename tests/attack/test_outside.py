@@ -74,7 +74,7 @@ def commands(finetuned, prepared, release, cola, translator):
       "--parts=gradients",
       "--budget=smoke",
     ),
-    ("benchmark", "--config=tiny.py", "--only=data", "--out=numbers.json"),
+    ("benchmark", "--config=tiny.py", "--only=attention", "--out=numbers.json"),
     ("harness", language, "--tasks=choose", "--include_path=."),
     (
       "backtranslate",

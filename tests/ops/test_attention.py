@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from gpt_jax import ops
+from gpt_jax.config import from_json, to_json
 from gpt_jax.errors import InputError
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.ops import attention_auto, attention_mosaic, attention_plain
@@ -104,6 +105,8 @@ def test_an_unknown_backend_is_named_with_those_there_are():
   assert "plain" in backends()
   with pytest.raises(InputError, match=r"attention backend 'flashy': must be one of .*plain"):
     TransformerConfig(attention_backend="flashy")
+  saved = to_json(TransformerConfig()) | {"attention_backend": "flash"}  # which was one
+  assert from_json(saved).attention_backend == "auto"
 
 
 @pytest.mark.parametrize("name", ["", "plain.x", "2.5", "../plain", "mask"])

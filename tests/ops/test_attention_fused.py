@@ -6,8 +6,6 @@ ends.
 
 import dataclasses
 import functools
-import sys
-import types
 
 import jax
 import jax.numpy as jnp
@@ -272,57 +270,6 @@ def test_the_kernels_lower(compute, backend, platform, calls, length, width, dty
     program = traced.lower(lowering_platforms=(platform,)).as_text()
   assert program.count(calls) == 3
   assert f"x{length}x{length}x" not in program
-
-
-@pytest.fixture
-def flash(monkeypatch):
-  """An A100, and a stand-in for dew-flash-attn; the list gets the shapes that it is called with."""
-  calls = []
-
-  def flash_mha(q, k, v, is_causal):
-    calls.append(q.shape)
-    q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))
-    mask = AttentionMask("causal" if is_causal else "bidirectional")
-    return attention(q, k, v, mask).swapaxes(1, 2)
-
-  gpu = types.SimpleNamespace(platform="gpu", compute_capability="8.0")
-  monkeypatch.setattr(jax, "devices", lambda: [gpu])
-  monkeypatch.setattr(attention_fused, "INTERPRETED", "cuda")
-  package = types.SimpleNamespace(flash_mha=flash_mha)
-  monkeypatch.setitem(sys.modules, "dew_flash_attn", package)
-  return calls
-
-
-@pytest.mark.parametrize("kind", ["causal", "bidirectional"])
-def test_flash_equals_plain(compute, flash, kind):
-  inputs = arrays(2, 70, jnp.bfloat16)
-  found = compute("flash", 0.3, AttentionMask(kind), None, *inputs)
-  assert set(flash) == {(2, 70, H, K)}
-  assert_equal(found, plain(0.3, AttentionMask(kind), None, *inputs), atol=0)
-
-
-def test_flash_is_for_whole_rows_without_dropout(compute, flash):
-  """What it cannot do, the kernels of `fused` do."""
-  inputs, key = arrays(4, 20, jnp.bfloat16), step_key(3, 1)
-  for mask, rate in (
-    (AttentionMask("causal"), 0.3),
-    (AttentionMask("causal", layouts(4, 20)), 0.0),
-    (AttentionMask("prefix", None, masks("prefix", 4, 20).prefix), 0.0),
-  ):
-    found, expected = (
-      f(rate, mask, key, *inputs) for f in (functools.partial(compute, "flash"), plain)
-    )
-    assert_equal(found, expected, atol=0.1)  # of rounding
-  exact = AttentionMask("causal"), None, *arrays(4, 20)
-  assert_equal(compute("flash", 0.0, *exact), plain(0.0, *exact), atol=1e-5)
-  assert not flash
-
-
-def test_a_missing_flash_says_how_to_get_it(monkeypatch, flash):
-  monkeypatch.setitem(sys.modules, "dew_flash_attn", None)
-  q = jnp.zeros((1, 1, 4, 8), jnp.bfloat16)
-  with pytest.raises(InputError, match=r"backend=flash needs .*: pip install 'gpt_jax\[flash\]'"):
-    attention(q, q, q, AttentionMask("causal"), backend="flash")
 
 
 def test_observers_see_the_probabilities_of_plain_attention(interpreted):

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from gpt_jax.apps.benchmark.peers.generation import generator
+from gpt_jax.apps.benchmark.peers import generator
 from gpt_jax.apps.benchmark.training import benchmark_trainer
 from gpt_jax.inference.decoding import MAX_STEPS
 from gpt_jax.inference.stream import Sampling, Stream, Text
@@ -31,9 +31,6 @@ def generation(config: PretrainConfig, peers: bool = False) -> Measured:
   Args:
     config: with a vocabulary size.
     peers: whether to measure transformers' GPT-2 of the same sizes, too.
-
-  Raises:
-    InputError: no transformers, or no Transformer.
   """
   trunk = config.trunk
   params = benchmark_trainer(config).init(config.train.seed).params

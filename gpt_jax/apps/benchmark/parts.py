@@ -1,4 +1,4 @@
-"""A ladder from one matrix product to the whole training step: where the time of a step goes."""
+"""Parts of a training step alone: a ladder from one product to the whole step; attention."""
 
 import functools
 import statistics
@@ -13,10 +13,11 @@ from gpt_jax.apps.benchmark.training import benchmark_trainer, our_step, random_
 from gpt_jax.errors import InputError
 from gpt_jax.models.layers import Projection
 from gpt_jax.models.transformer import Block
-from gpt_jax.ops.attention import AttentionMask, Dropout, attention
+from gpt_jax.ops.attention import AttentionMask, Dropout, attention, backends
 from gpt_jax.ops.cross_entropy import cross_entropy
 from gpt_jax.ops.dropout import step_key
 from gpt_jax.ops.product import activation_type, product
+from gpt_jax.parallel.processes import log
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.training import timing
 from gpt_jax.training.optimizer import make_optimizer
@@ -41,9 +42,6 @@ def ladder(config: PretrainConfig) -> Measured:
   """Milliseconds of each part of a Transformer's step on one device, and the products' share.
 
   In turns. A part above another one contains it; trunk, vocabulary and update add up to the step.
-
-  Raises:
-    InputError: the trunk is no Transformer.
   """
   if not config.trunk.is_transformer:
     raise InputError(f"parts: needs a Transformer, not {type(config.trunk).__name__}")
@@ -159,3 +157,38 @@ def _update(config: PretrainConfig, state: Any) -> Callable[[], Any]:
 
 def _random(shape: tuple[int, ...], dtype: str) -> jax.Array:
   return jnp.asarray(np.random.default_rng(0).normal(size=shape), dtype)
+
+
+def attention_backends(config: PretrainConfig) -> Measured:
+  """One layer's causal attention at the config's shape, with its dropout and without, in turns."""
+  trunk = config.trunk
+  if not trunk.is_transformer or trunk.attention_bias is not None:
+    raise InputError("--only=attention: this trunk has no attention of queries and keys alone")
+  shape = (config.data.batch_size, trunk.heads, config.data.length, trunk.width // trunk.heads)
+  q, k, v, weights = (
+    jax.random.normal(jax.random.key(i), shape, jnp.dtype(trunk.dtype)) for i in range(4)
+  )
+  programs: dict[str, Any] = {}
+  for rate in dict.fromkeys((trunk.attention_dropout, 0.0)):
+    for backend in sorted({*backends()} - {"auto"}):  # which is one of the others
+      gradient = jax.jit(jax.grad(_weighted_sum(backend, rate), argnums=(0, 1, 2)))
+      try:
+        programs[f"{backend}, dropout {rate:g}"] = gradient.lower(q, k, v, weights).compile()
+      except Exception as error:  # a compiler's own kinds; it must not hide the other backends
+        log(f"{backend}, dropout {rate:g}: {str(error).splitlines()[0]}")
+  calls = {name: functools.partial(program, q, k, v, weights) for name, program in programs.items()}
+  times = timing.in_turns(calls)
+  for name, program in programs.items():
+    yield f"{name}, forward and backward", 1000 * statistics.median(times[name]), "ms"
+    yield f"{name}, temporary", program.memory_analysis().temp_size_in_bytes / 1e6, "MB"
+
+
+def _weighted_sum(backend: str, rate: float):
+  """The sum of attention's outputs, weighted: a loss whose gradient needs all of them."""
+  dropout = Dropout(rate, step_key(0, 0) if rate else None)
+
+  def loss(q, k, v, weights):
+    output = attention(q, k, v, AttentionMask("causal"), dropout=dropout, backend=backend)
+    return jnp.vdot(output.astype(jnp.float32), weights.astype(jnp.float32))
+
+  return loss

@@ -3,25 +3,19 @@
 import dataclasses
 import itertools
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpt_jax.apps.benchmark.peers.training import training_steps
-from gpt_jax.batch import Batch, Predictions, Rows
-from gpt_jax.models.adapter import AdaptedModel, Adapter
-from gpt_jax.models.heads.masked import MaskedHead
-from gpt_jax.models.loss import model_loss
-from gpt_jax.models.model import ModelConfig
+from gpt_jax.apps.benchmark.peers import training_steps
+from gpt_jax.batch import Batch
 from gpt_jax.objectives.causal import Causal, causal_batch
-from gpt_jax.objectives.masked import Masked
 from gpt_jax.ops.cross_entropy import chunk_elements
 from gpt_jax.ops.product import product as times
 from gpt_jax.parallel.mesh import make_mesh
-from gpt_jax.programs.finetune import WholeBatches
 from gpt_jax.programs.pretrain import PretrainConfig, step_recipe
 from gpt_jax.training import timing
 from gpt_jax.training.flops import mfu
@@ -73,47 +67,11 @@ def training(config: PretrainConfig, peers: bool = False) -> Measured:
     yield f"time of a step, beside {name}", timing.ratio(times["ours"], times[name]), "times"
 
 
-def masked(config: PretrainConfig) -> Measured:
-  """A step of a masked language model and one of a causal one, of the same shape, in turns."""
-  batch = masked_batch(config)
-  trainer = trainer_with(config, (MaskedHead(),), batch, "bidirectional")
-  causal = our_step(benchmark_trainer(config), random_batch(config))
-  times = timing.in_turns({"causal": causal, "masked": our_step(trainer, batch)})
-  for name, measured in times.items():
-    yield f"time of a step, {name}", statistics.median(measured), "s"
-  yield "masked, beside causal", timing.ratio(times["masked"], times["causal"]), "times"
-
-
-def evaluation(config: PretrainConfig) -> Measured:
-  """The mean loss of a batch, without gradient, and with one and an update, in turns."""
-  trainer, batch = benchmark_trainer(config), random_batch(config)
-  loss = jax.jit(model_loss(ModelConfig(config.trunk).build()))
-  params = trainer.init(config.train.seed).params
-  times = timing.in_turns(
-    {"evaluation": lambda: loss(params, batch, None), "step": our_step(trainer, batch)}
-  )
-  tokens = config.data.batch_size * config.data.length
-  yield "tokens", tokens / statistics.median(times["evaluation"]), "tokens/s"
-  yield "tokens/s, beside training", timing.ratio(times["step"], times["evaluation"]), "times"
-
-
 def random_batch(config: PretrainConfig) -> Batch:
   """A batch of random tokens."""
   shape = (config.data.batch_size, config.data.length + 1)
   ids = np.random.default_rng(0).integers(config.trunk.vocab_size, size=shape, dtype=np.int32)
   return causal_batch(ids)
-
-
-def masked_batch(config: PretrainConfig) -> Batch:
-  """A batch as of objectives/masked.py, random tokens with random positions to predict."""
-  rows, positions = random_batch(config).rows[:2]
-  rng, most = np.random.default_rng(0), Masked().most_predictions(config.data.length)
-  at = np.sort(rng.random(rows.shape).argsort(axis=1)[:, :most], axis=1).astype(np.int32)
-  targets = np.take_along_axis(rows, at, axis=1)
-  return Batch(
-    Rows(rows, positions, segments=np.ones_like(rows)),
-    predictions=Predictions(targets, np.ones(at.shape, np.float32), at),
-  )
 
 
 def our_step(trainer: Trainer, batch: Batch) -> Callable[[], jax.Array]:
@@ -183,28 +141,6 @@ def _multiplication(dtype: str, product: Product) -> Callable[[], jax.Array]:
   left, right = (jnp.full(shape, 0.5, dtype) for shape in (product.left, product.right))
   multiply = jax.jit(lambda a, b: times(product.einsum, a, b, jnp.float32))
   return lambda: multiply(left, right)
-
-
-def trainer_with(
-  config: PretrainConfig,
-  heads: Sequence[Any],
-  example: Batch,
-  attention: str = "causal",
-  adapter: Adapter | None = None,
-) -> Trainer:
-  """The config's trunk under heads of its own; `example`: a batch with what they need.
-
-  adapter: what alone trains of the trunk; None: all of it.
-  """
-  mesh = make_mesh(config.mesh)
-  shape = config.data.batch_size, config.data.length
-  recipe = dataclasses.replace(
-    step_recipe(config, causal_batch, mesh),
-    spec=ModelConfig(config.trunk, tuple(heads), attention),
-    batches=lambda train: WholeBatches(lambda _: example, shape, mesh, train.parts),
-    adapted=lambda model: model if adapter is None else AdaptedModel(model, adapter),
-  )
-  return make_trainer(recipe)
 
 
 def benchmark_trainer(config: PretrainConfig) -> Trainer:

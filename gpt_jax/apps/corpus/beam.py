@@ -8,19 +8,20 @@ be on a store.
 
 import functools
 import importlib.util
+import io
+import json
 import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpt_jax.apps.corpus import stages
-from gpt_jax.apps.corpus.removal import Progress, Removing, RemovingPasses
-from gpt_jax.apps.corpus.stages import Frame, Work
+from gpt_jax.apps.corpus.removal import PRINT, Progress, Removing, RemovingPasses, fingerprints
 from gpt_jax.data import pieces
-from gpt_jax.data.passes import Encoded, EncodedPiece, Sizes
-from gpt_jax.data.pieces import Corpus, Piece
+from gpt_jax.data.passes import Encoded, EncodedPiece, Sizes, encode, in_sample, piece_words
+from gpt_jax.data.pieces import Corpus, Piece, batched
+from gpt_jax.data.sources.source import Source
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.data.word_counts import WordCounts
 from gpt_jax.errors import InputError
@@ -28,12 +29,14 @@ from gpt_jax.files import (
   atomic_file,
   exists,
   list_folder,
+  local_copy,
   make_folders,
   parse_json,
   read_json,
   remove_folder,
   write_json,
 )
+from gpt_jax.packages import require
 from gpt_jax.programs.prepare import KEY, has_key
 
 RUNNERS = {
@@ -42,6 +45,103 @@ RUNNERS = {
   "flink": "FlinkRunner",
   "spark": "SparkRunner",
 }
+JOINTS = ("", " ", "\n")
+Frame = dict[str, np.ndarray]
+
+
+class Work(NamedTuple):
+  """One source in one pass; what a runner sends to its workers.
+
+  Attributes:
+    path: of the file to write.
+    number: of the source.
+    source: its name.
+    field: see Corpus.
+    removed: the numbers of its documents to leave out.
+    options: of the pass.
+  """
+
+  path: str
+  number: int
+  source: str
+  field: str
+  removed: tuple[int, ...]
+  options: tuple[Any, ...]
+
+  def corpus(self) -> Corpus:
+    removed = np.array([(0, number) for number in self.removed], np.int64).reshape(-1, 2)
+    return Corpus([Source(self.source, 0)], self.field, removed)
+
+
+def do(make: Callable[..., Iterable[Frame]], work: Work) -> None:
+  """Writes the frames of a source, or beside them the message of its InputError."""
+  try:
+    with atomic_file(work.path, "wb") as file:
+      for frame in make(work, *work.options):
+        content = io.BytesIO()
+        np.savez(content, **frame)  # type: ignore[arg-type]  # of NumPy: a keyword for each array
+        file.write(content.tell().to_bytes(8, "little") + content.getvalue())
+  except InputError as error:
+    write_json(f"{work.path}.error", str(error))
+
+
+def frames(path: str) -> Iterator[Frame]:
+  with local_copy(path) as copy, open(copy, "rb") as file:
+    while size := file.read(8):
+      with np.load(io.BytesIO(file.read(int.from_bytes(size, "little"))), allow_pickle=False) as a:
+        yield dict(a)
+
+
+def prints_of(work: Work, near: bool, rows: str) -> Iterator[Frame]:
+  """Records of documents, a thousand in a frame."""
+  source = (work.number, Source(work.source, 0))
+  records: list[np.ndarray] = []
+  for record in fingerprints([source], work.field, near, rows, None):
+    records.append(record)
+    if len(records) == 1000:
+      yield {"prints": np.array(records, PRINT)}
+      records = []
+  yield {"prints": np.array(records, PRINT)}
+
+
+def words_of(work: Work, kind: str, first: int, share: float) -> Iterator[Frame]:
+  """The sizes and words of pieces. `first` is the number of the source's first document."""
+  for batch in batched(work.corpus().pieces()):
+    words = []
+    for document, piece in batch:
+      chosen = kind and (share == 1 or in_sample(first + document, share))
+      words.append(piece_words(kind, piece) if chosen else {})
+    yield {
+      **_sizes(batch),
+      "words": np.frombuffer(json.dumps(words).encode(), np.uint8),
+    }
+
+
+def _sizes(batch: Iterable[tuple[int, Piece]]) -> Frame:
+  """The characters of each piece, and whether it ends its document."""
+  characters, last = [], []
+  for _, piece in batch:
+    characters.append(len(piece.text))
+    last.append(piece.last)
+  return {"characters": np.array(characters, np.int64), "last": np.array(last, bool)}
+
+
+def tokens_of(work: Work, folder: str, hash: str, sentences: bool) -> Iterator[Frame]:
+  """The ids of pieces."""
+  for batch in batched(work.corpus().pieces()):
+    encoded = encode(folder, hash, sentences, batch)
+    none = np.empty(0, np.int64)
+    ends = [none if item.sentence_ends is None else item.sentence_ends for item in encoded]
+    yield {
+      "ids": np.concatenate([item.ids for item in encoded]),
+      "sizes": np.array([len(item.ids) for item in encoded], np.int64),
+      "n_bytes": np.array([item.n_bytes for item in encoded], np.int64),
+      "n_words": np.array([item.n_words for item in encoded], np.int64),
+      "ends": np.concatenate(ends),
+      "n_ends": np.array(list(map(len, ends)), np.int64),
+      **_sizes(batch),
+      "joint": np.array([JOINTS.index(piece.joint) for _, piece in batch], np.int8),
+    }
 
 
 class BeamPasses(RemovingPasses):
@@ -73,7 +173,7 @@ class BeamPasses(RemovingPasses):
       with open(rows, "rb") as local, atomic_file(shared, "wb") as file:
         file.write(local.read())
       rows = shared
-    for frame in self._run("prints", stages.prints_of, corpus, (near, rows)):
+    for frame in self._run("prints", prints_of, corpus, (near, rows)):
       add(0, len(frame["prints"]))
       yield frame["prints"]
 
@@ -83,13 +183,13 @@ class BeamPasses(RemovingPasses):
     """The same batches as without a runner, since the rarest words are dropped between them."""
     firsts: list[int] = [0] * len(corpus.sources)
     if share != 1:
-      for number, frame in self._numbered("sizes", stages.words_of, corpus, ("", 0, 1.0)):
+      for number, frame in self._numbered("sizes", words_of, corpus, ("", 0, 1.0)):
         firsts[number] += int(frame["last"].sum())
       firsts = [0, *np.cumsum(firsts)[:-1].tolist()]
     options = [(kind, first, share) for first in firsts]
     sizes: Sizes = []
     words, total = WordCounts(), 0
-    for _, frame in self._numbered("words", stages.words_of, corpus, options):
+    for _, frame in self._numbered("words", words_of, corpus, options):
       counts = parse_json(frame["words"].tobytes())
       of_pieces = zip(frame["characters"].tolist(), frame["last"].tolist(), counts, strict=True)
       for characters, last, counted in of_pieces:
@@ -113,7 +213,7 @@ class BeamPasses(RemovingPasses):
     vocabulary = os.path.join(self._folder, f"tokenizer-{name}")  # where all workers see it
     tokenizer.save(vocabulary)
     options = (vocabulary, tokenizer.hash, sentences)
-    for frame in self._run(f"tokens-{name}", stages.tokens_of, corpus, options):
+    for frame in self._run(f"tokens-{name}", tokens_of, corpus, options):
       ids = np.split(frame["ids"], np.cumsum(frame["sizes"])[:-1])
       ends = np.split(frame["ends"], np.cumsum(frame["n_ends"])[:-1])
       for index, last in enumerate(frame["last"].tolist()):
@@ -123,7 +223,7 @@ class BeamPasses(RemovingPasses):
           int(frame["n_words"][index]),
           ends[index] if sentences else None,
         )
-        joint = stages.JOINTS[frame["joint"][index]]
+        joint = JOINTS[frame["joint"][index]]
         piece = Piece("", None, joint, last)
         yield EncodedPiece(document, piece, int(frame["characters"][index]), encoded)
         document += last
@@ -156,12 +256,12 @@ class BeamPasses(RemovingPasses):
     done = self._done()
     missing = [task for task in tasks if os.path.basename(task.path) not in done]
     if missing:
-      self._pipeline(functools.partial(stages.do, make), missing)
+      self._pipeline(functools.partial(do, make), missing)
     done = self._done()
     for task in tasks:
       if os.path.basename(task.path) not in done:
         raise InputError(self._fault(task, done))
-      for frame in stages.frames(task.path):
+      for frame in frames(task.path):
         yield task.number, frame
 
   def _fault(self, task: Work, done: set[str]) -> str:
@@ -178,11 +278,7 @@ class BeamPasses(RemovingPasses):
 def make_pipeline(
   runner: str, options: str, function: Callable[[Work], None], tasks: Sequence[Work]
 ) -> None:
-  """Runs the function on every task.
-
-  Raises:
-    InputError: Beam is not installed, or the runner refuses its options or cannot be reached.
-  """
+  """Runs the function on every task."""
   beam, pipeline_options = require_beam(runner, options)
   chosen: Any = RUNNERS[runner]
   if not chosen:
@@ -201,11 +297,9 @@ def make_pipeline(
 
 def require_beam(runner: str, options: str) -> tuple[Any, Any]:
   """The package and the options for a pipeline; InputError if either cannot be used."""
-  try:
-    import apache_beam as beam
-    from apache_beam.options.pipeline_options import PipelineOptions
-  except ImportError as error:
-    raise InputError(f"--runner={runner} needs apache-beam: pip install 'gpt_jax[beam]'") from error
+  beam = require("apache_beam", f"--runner={runner}", "apache-beam", "beam")
+  from apache_beam.options.pipeline_options import PipelineOptions
+
   if runner == "dataflow" and importlib.util.find_spec("google_auth_httplib2") is None:
     raise InputError("--runner=dataflow needs Google's packages: pip install 'apache-beam[gcp]'")
   try:

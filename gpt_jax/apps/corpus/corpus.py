@@ -45,9 +45,6 @@ def run(config: CorpusConfig, out: str) -> None:
 
   Args:
     config: its runner, beam_options and data change nothing in the result.
-
-  Raises:
-    InputError: a package is missing, or what `prepare.run` raises.
   """
   if config.runner:
     require_beam(config.runner, config.beam_options)

@@ -57,9 +57,6 @@ def run(config: corpus.CorpusConfig, out: str, extend: str, add_tokens: int) -> 
   Returns:
     The folder of the extended model in `out`, an export that pretrain.run and finetune.run start
     from; "" if there is none.
-
-  Raises:
-    InputError: no tokenizer, one that cannot be extended, or a text without so many words.
   """
   if config.tokenizer or config.vocab_size or config.vocabulary != "sentencepiece":
     raise InputError(

@@ -1,6 +1,7 @@
 """The pass before all others: which documents to remove, and the ledger that says why."""
 
 import collections
+import functools
 import hashlib
 import json
 import os
@@ -10,17 +11,127 @@ from typing import IO, NamedTuple
 
 import numpy as np
 
-from gpt_jax.apps.corpus.contamination import RULES, index_rows
-from gpt_jax.apps.corpus.duplicates import near_pairs, require_datasketch
-from gpt_jax.apps.corpus.evaluation_rows import EvaluationRow, evaluation_rows
-from gpt_jax.apps.corpus.prints import PRINT, prints
+from gpt_jax.apps.corpus.contamination import (
+  LONGEST,
+  NOTHING,
+  RULES,
+  EvaluationRow,
+  Overlap,
+  best_overlap,
+  evaluation_rows,
+  index_rows,
+  load_rows,
+)
+from gpt_jax.apps.corpus.duplicates import (
+  PERMUTATIONS,
+  near_pairs,
+  normalized_words,
+  require_datasketch,
+  signature,
+  word_hashes,
+)
+from gpt_jax.data.cleaning import clean_piece
 from gpt_jax.data.passes import LEDGER, Passes
-from gpt_jax.data.pieces import Corpus
+from gpt_jax.data.pieces import Corpus, Piece, batched, read_pieces
 from gpt_jax.data.progress import progress
 from gpt_jax.data.sources.source import Source, plain_size
-from gpt_jax.data.workers import Pool
+from gpt_jax.data.workers import Pool, map_in_order
 from gpt_jax.errors import InputError, counted
 from gpt_jax.files import atomic_file
+
+# rule, row and score: see contamination.Overlap.
+PRINT = np.dtype(
+  [
+    ("source", "<i4"),
+    ("number", "<i8"),  # in its source
+    ("digest", "<u8", (2,)),  # of the cleaned text
+    ("rule", "<i4"),
+    ("row", "<i4"),
+    ("score", "<f8"),
+    ("signature", "<u4", (PERMUTATIONS,)),
+  ]
+)
+_BEFORE = 2000  # characters in which the words are looked for that come before a piece
+
+
+class _Place(NamedTuple):
+  """Where a piece is: the numbers of its source and document, and the text before it."""
+
+  source: int
+  number: int
+  before: str
+
+
+class _PiecePrint(NamedTuple):
+  digest: bytes
+  signature: np.ndarray
+  overlap: Overlap
+
+
+def fingerprints(
+  sources: Iterable[tuple[int, Source]],
+  field: str,
+  near: bool,
+  rows: str,
+  pool: Pool | None,
+  progress: Callable[[int, int], None] = lambda characters, documents: None,
+) -> Iterator[np.ndarray]:
+  """A record of type PRINT for each document, in order.
+
+  Args:
+    sources: with their numbers.
+    near: whether signatures are needed.
+    rows: a file of evaluation rows, or "".
+    progress: told characters and documents.
+  """
+  made: list[_PiecePrint] = []
+  inspect = functools.partial(_inspect, near, rows)
+  for batch, results in map_in_order(pool, inspect, batched(_placed(sources, field))):
+    for (place, piece), result in zip(batch, results, strict=True):
+      made.append(result)
+      progress(len(piece.text), piece.last)
+      if piece.last:
+        yield _joined(place, made)
+        made = []
+
+
+def _placed(sources: Iterable[tuple[int, Source]], field: str) -> Iterator[tuple[_Place, Piece]]:
+  for source, (name, _) in sources:
+    number, before = 0, ""
+    for piece in read_pieces(name, field=field):
+      yield _Place(source, number, before), piece
+      before = "" if piece.last else piece.text[-_BEFORE:]
+      number += piece.last
+
+
+def _inspect(near: bool, rows: str, batch: list[tuple[_Place, Piece]]) -> list[_PiecePrint]:
+  """The pieces of a batch, in a worker."""
+  result = []
+  for place, piece in batch:
+    text = clean_piece(piece.text, piece.width)
+    before = normalized_words(place.before)[-LONGEST:]
+    hashes = word_hashes(before + normalized_words(text))
+    result.append(
+      _PiecePrint(
+        hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest(),
+        signature(hashes) if near else np.zeros(PERMUTATIONS, np.uint32),
+        load_rows(rows).find(hashes) if rows else NOTHING,
+      )
+    )
+  return result
+
+
+def _joined(place: _Place, pieces: list[_PiecePrint]) -> np.ndarray:
+  record = np.zeros((), PRINT)
+  digests = b"".join(piece.digest for piece in pieces)
+  overlap = functools.reduce(best_overlap, (piece.overlap for piece in pieces))
+  record["source"], record["number"] = place.source, place.number
+  digest = hashlib.blake2b(digests, digest_size=16).digest()
+  record["digest"] = np.frombuffer(digest, "<u8")
+  record["rule"], record["row"], record["score"] = overlap
+  record["signature"] = functools.reduce(np.minimum, (piece.signature for piece in pieces))
+  return record
+
 
 Progress = Callable[[int, int], None]
 
@@ -62,9 +173,6 @@ class Removing:
 
     Returns:
       int64 [R, 2], source and number in it, ascending.
-
-    Raises:
-      InputError: nothing would be left.
     """
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
       rows = ""
@@ -109,8 +217,8 @@ class RemovingPasses(Passes):
       )
 
   def prints(self, corpus: Corpus, near: bool, rows: str, add: Progress) -> Iterator[np.ndarray]:
-    """See prints.prints; nothing has been removed from the corpus yet."""
-    yield from prints(enumerate(corpus.sources), corpus.field, near, rows, self._pool, add)
+    """See fingerprints; nothing has been removed from the corpus yet."""
+    yield from fingerprints(enumerate(corpus.sources), corpus.field, near, rows, self._pool, add)
 
 
 class Removal(NamedTuple):

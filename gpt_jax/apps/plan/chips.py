@@ -23,6 +23,8 @@ _GPUS = {
   "NVIDIA H200": (141e9, 4.8e12, 4.5e11),
   "NVIDIA B200": (180e9, 7.7e12, 9e11),
 }
+# JAX's name of a GPU by a short one, such as h100.
+GPU_KINDS = {kind.split()[-1].lower(): kind for kind in _GPUS}
 
 
 class Chip(NamedTuple):
@@ -75,17 +77,3 @@ def find_chip(device_kind: str) -> Chip | None:
     return Chip(cores * memory, cores * bandwidth, interconnect, flops)
   matches = [name for name in _GPUS if device_kind.startswith(name)]
   return Chip(*_GPUS[max(matches, key=len)], flops) if matches else None
-
-
-def gpu_kind(name: str) -> str | None:
-  """JAX's name of a GPU, from a short one such as h100; None if it is not known."""
-  return _by_short_name().get(name.lower())
-
-
-def gpu_names() -> list[str]:
-  """The short names that gpu_kind knows."""
-  return sorted(_by_short_name())
-
-
-def _by_short_name() -> dict[str, str]:
-  return {kind.split()[-1].lower(): kind for kind in _GPUS}

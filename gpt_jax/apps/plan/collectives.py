@@ -3,7 +3,6 @@
 import math
 import re
 from collections import Counter, defaultdict
-from typing import NamedTuple
 
 OPERATIONS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 
@@ -18,13 +17,6 @@ _COUNTED_GROUPS = re.compile(r"replica_groups=\[\d+,(\d+)\]")
 _MESH_GROUPS = re.compile(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}")
 
 
-class Collective(NamedTuple):
-  """One operation of a computation: its name, and the bytes of its largest side on a device."""
-
-  operation: str
-  size: int
-
-
 def bytes_moved(hlo: str) -> dict[str, int]:
   """operation -> bytes on one device in one run of the program.
 
@@ -34,7 +26,7 @@ def bytes_moved(hlo: str) -> dict[str, int]:
   Args:
     hlo: the text of a compiled program (jax.stages.Compiled.as_text).
   """
-  own: dict[str, list[Collective]] = defaultdict(list)
+  own: dict[str, list[tuple[str, int]]] = defaultdict(list)
   called: dict[str, list[tuple[str, int]]] = defaultdict(list)
   name = entry = ""
   for line in hlo.splitlines():
@@ -65,17 +57,18 @@ def bytes_moved(hlo: str) -> dict[str, int]:
   return dict(total(entry))
 
 
-def _collective(match: re.Match, line: str) -> Collective:
+def _collective(match: re.Match, line: str) -> tuple[str, int]:
+  """The name of an operation, and the bytes of its largest side on a device."""
   shapes, operation, start = match.groups()
   sizes = [_size(dtype, dims) for dtype, dims in _ARRAY.findall(shapes)]
   if operation == "all-gather":
     # A start returns what goes in and what comes out.
-    return Collective(operation, max(sizes) if start else sum(sizes))
+    return operation, max(sizes) if start else sum(sizes)
   size = sum(sizes) // (2 if start and operation == "collective-permute" else 1)
   if operation == "reduce-scatter":
     # Its result is one device's part; what goes in is the whole.
     size *= _group_size(line)
-  return Collective(operation, size)
+  return operation, size
 
 
 def _size(dtype: str, dims: str) -> int:

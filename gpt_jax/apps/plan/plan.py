@@ -18,7 +18,7 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh
 
-from gpt_jax.apps.plan.chips import Chip, find_chip, gpu_kind, gpu_names
+from gpt_jax.apps.plan.chips import GPU_KINDS, Chip, find_chip
 from gpt_jax.apps.plan.collectives import bytes_moved
 from gpt_jax.checkpoints.run_folder import resume_choices
 from gpt_jax.data.tokenizers.base import SpecialTokens
@@ -94,10 +94,6 @@ def run(
     price: of one device for an hour, in any currency.
     out: JSON file for the same numbers.
     overwrite: whether an existing `out` is replaced.
-
-  Raises:
-    InputError: an existing `out`, an unknown topology or field, or a batch or model that the
-      devices do not divide.
   """
   check_type(config, "a plan")
   if out:
@@ -146,15 +142,11 @@ def make_plan(
 
 
 def find_devices(topology: str) -> tuple[list[Any], str]:
-  """The devices of a topology, and JAX's name of their kind. Devices of a formula are None.
-
-  Raises:
-    InputError: an unknown topology; a TPU without libtpu.
-  """
+  """The devices of a topology, and JAX's name of their kind. Devices of a formula are None."""
   if not topology:
     return jax.devices(), jax.devices()[0].device_kind
   name, _, shape = topology.partition(":")
-  kind = gpu_kind(name)
+  kind = GPU_KINDS.get(name.lower())
   if kind is not None:
     if not shape.isdecimal() or not 0 < int(shape) <= 10_000:
       raise InputError(f"--topology={topology}: name the number of GPUs, such as {name}:8")
@@ -162,9 +154,8 @@ def find_devices(topology: str) -> tuple[list[Any], str]:
   if google := re.fullmatch(r"(v[4-6]\w*)-(\d+)", topology):
     raise InputError(f"--topology={topology}: {_shape_of(*google.groups())} ({EXAMPLES})")
   if not re.fullmatch(r"(v|tpu)\d\w*", name):
-    raise InputError(
-      f"--topology={topology}: {name} is not known; GPUs are {', '.join(gpu_names())} ({EXAMPLES})"
-    )
+    known = ", ".join(sorted(GPU_KINDS))
+    raise InputError(f"--topology={topology}: {name} is not known; GPUs are {known} ({EXAMPLES})")
   try:
     import libtpu  # noqa: F401  # the extra tpu
   except ImportError as error:
@@ -298,7 +289,7 @@ def _estimated(
   rows = config.data.batch_size // data // config.train.parts
   features = rows * config.data.length * trunk.width  # s b h, elements
   scores = rows * trunk.heads * config.data.length**2  # a s s b
-  if trunk.attention_backend in ("fused", "mosaic", "flash"):
+  if trunk.attention_backend in ("fused", "mosaic"):
     # q, k, v and the output, which are kept, are among the features. With "auto" the scores count:
     # which GPUs and which jax will run is not known here.
     scores = 0

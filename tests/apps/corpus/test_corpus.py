@@ -6,8 +6,8 @@ import random
 import pytest
 
 from gpt_jax.apps.corpus import removal
+from gpt_jax.apps.corpus.contamination import evaluation_rows
 from gpt_jax.apps.corpus.corpus import CorpusConfig, run
-from gpt_jax.apps.corpus.evaluation_rows import evaluation_rows
 from gpt_jax.apps.corpus.removal import RemovingPasses
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.errors import InputError

@@ -6,11 +6,10 @@ import random
 import numpy as np
 import pytest
 
-from gpt_jax.apps.corpus import contamination, duplicates, word_grams
+from gpt_jax.apps.corpus import contamination, duplicates
 from gpt_jax.apps.corpus.contamination import index_rows, load_rows
-from gpt_jax.apps.corpus.prints import PRINT, prints
-from gpt_jax.apps.corpus.removal import Removing, removals
-from gpt_jax.apps.corpus.word_grams import grams, normalized_words, word_hashes
+from gpt_jax.apps.corpus.duplicates import grams, normalized_words, word_hashes
+from gpt_jax.apps.corpus.removal import PRINT, Removing, fingerprints, removals
 from gpt_jax.data import pieces
 from gpt_jax.data.cleaning import clean
 from gpt_jax.data.pieces import Corpus
@@ -46,7 +45,7 @@ def made(tmp_path, texts, near=True, rows=(), **options) -> np.ndarray:
     index = str(tmp_path / f"rows{len(list(tmp_path.iterdir()))}.npz")
     with open(index, "wb") as file:
       file.write(index_rows(rows).save())
-  records = prints(enumerate(find_all(str(path))), "text", near, index, None, **options)
+  records = fingerprints(enumerate(find_all(str(path))), "text", near, index, None, **options)
   return np.array(list(records), PRINT)
 
 
@@ -59,10 +58,10 @@ def test_words_are_compared_without_case_and_punctuation():
 
 
 def test_text_without_spaces_is_not_kept_as_words():
-  kept = word_grams._kept_hash.cache_info().currsize
+  kept = duplicates._kept_hash.cache_info().currsize
   long = [f"{number:065}" for number in range(3)]
   assert len(set(word_hashes(long).tolist())) == 3
-  assert word_grams._kept_hash.cache_info().currsize == kept
+  assert duplicates._kept_hash.cache_info().currsize == kept
 
 
 def test_the_estimate_is_the_jaccard_similarity():
@@ -210,7 +209,7 @@ def test_planted_copies_and_evaluation_rows_are_found_in_novels(data_root, tmp_p
   sources = find_all(str(corpus))
   removing = Removing("near", ",".join(TASKS_OF_ROWS), str(data_root))
   removed = removing(
-    str(tmp_path), sources, lambda rows: prints(enumerate(sources), "text", True, rows, None)
+    str(tmp_path), sources, lambda rows: fingerprints(enumerate(sources), "text", True, rows, None)
   )
   found = dict.fromkeys(("copy", "row", "clean"), 0)
   for _, number in removed:

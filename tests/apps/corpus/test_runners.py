@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from gpt_jax.apps.corpus import beam as beam_passes
-from gpt_jax.apps.corpus import stages
 from gpt_jax.apps.corpus.beam import BeamPasses
 from gpt_jax.apps.corpus.corpus import CorpusConfig, run
 from gpt_jax.apps.corpus.removal import Removing
@@ -126,7 +125,7 @@ import os, sys
 from gpt_jax.data import pieces
 from gpt_jax.data.sources import text
 from gpt_jax.apps.corpus.corpus import CorpusConfig, run
-from gpt_jax.apps.corpus import beam, stages
+from gpt_jax.apps.corpus import beam
 pieces.PIECE_SIZE = text.BLOCK_SIZE = 3000
 def local(runner, options, function, tasks):
   for task in tasks:
@@ -141,7 +140,7 @@ run(CorpusConfig(**{settings(corpus, **changes).__dict__!r}), {str(out)!r})
   )
   assert killed.returncode == 9, killed.stderr.decode()
   done = []
-  do = stages.do
+  do = beam_passes.do
 
   def counted(make, work):
     done.append(Path(work.path).name)
@@ -211,13 +210,14 @@ def test_mistakes(corpus, tmp_path, changes, fault):
   assert not (tmp_path / "out").exists()
 
 
-def test_dataflow_needs_googles_packages(corpus, tmp_path, monkeypatch):
-  """Without them Beam asks for a bucket without credentials, for minutes."""
+def test_packages_that_are_missing(corpus, tmp_path, monkeypatch):
+  # Without Google's Beam asks for a bucket without credentials, for minutes.
   monkeypatch.setattr(beam_passes.importlib.util, "find_spec", lambda name: None)
-  with pytest.raises(
-    InputError, match=r"--runner=dataflow needs .*pip install 'apache-beam\[gcp\]'"
-  ):
+  with pytest.raises(InputError, match=r"=dataflow needs .*pip install 'apache-beam\[gcp\]'"):
     run(settings(corpus, runner="dataflow"), str(tmp_path / "out"))
+  monkeypatch.setitem(sys.modules, "apache_beam", None)
+  with pytest.raises(InputError, match=r"pip install 'gpt_jax\[beam\]'"):
+    run(settings(corpus, runner="direct"), str(tmp_path / "out"))
 
 
 @pytest.fixture(scope="module")
@@ -250,12 +250,6 @@ def test_runners_of_clusters_send_their_jobs_to_a_server(
   options = f"--job_endpoint={job_service} --environment_type=LOOPBACK"
   run(settings(corpus, runner=runner, beam_options=options, **changes), str(tmp_path / runner))
   assert local == contents(tmp_path / runner)
-
-
-def test_without_beam(corpus, tmp_path, monkeypatch):
-  monkeypatch.setitem(sys.modules, "apache_beam", None)
-  with pytest.raises(InputError, match=r"pip install 'gpt_jax\[beam\]'"):
-    run(settings(corpus, runner="direct"), str(tmp_path / "out"))
 
 
 def test_a_run_without_a_runner_imports_no_beam():

@@ -1,0 +1,210 @@
+"""Baselines of the benchmark: the same work in PyTorch and transformers, as users write it."""
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from gpt_jax.errors import InputError
+from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.packages import require
+
+
+def _package(name: str) -> Any:
+  """torch or transformers."""
+  return require(name, "--peers", name, "peers")
+
+
+def _check_trunk(trunk: Any) -> TransformerConfig:
+  """The trunk, if peers have a model like it; otherwise raises InputError."""
+  if not trunk.is_gpt:
+    raise InputError("--peers: they have no model like this trunk; use GPT-1's or GPT-2's parts")
+  return trunk
+
+
+def _device() -> str:
+  """The device that torch computes on: that of JAX, if torch can use it."""
+  return "cuda" if _package("torch").cuda.is_available() else "cpu"
+
+
+def _updates(model: Any, learning_rate: float) -> Callable[[Any], None]:
+  """The function that takes a loss of the model and updates it, by AdamW with clipping."""
+  torch = _package("torch")
+  optimizer = torch.optim.AdamW(model.parameters(), learning_rate, weight_decay=0.01, fused=True)
+
+  def update(loss: Any) -> None:
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    loss.item()  # waits for the device
+
+  return update
+
+
+def _transformers_model(trunk: TransformerConfig, kind: str, task: str, **options: Any) -> Any:
+  """transformers' model of a task, such as LMHeadModel, with the trunk's sizes and random weights.
+
+  Args:
+    kind: "GPT2" or "OpenAIGPT".
+    options: of its config.
+  """
+  transformers = _package("transformers")
+  config = getattr(transformers, f"{kind}Config")(
+    vocab_size=trunk.vocab_size,
+    n_positions=trunk.context,
+    n_embd=trunk.width,
+    n_layer=trunk.layers,
+    n_head=trunk.heads,
+    **options,
+  )
+  return getattr(transformers, f"{kind}{task}")(config).to(_device())
+
+
+def _kind_of(trunk: TransformerConfig) -> str:
+  """transformers' name of the model with the trunk's norms."""
+  return "GPT2" if trunk.norm == "pre" else "OpenAIGPT"
+
+
+def plain_gpt(trunk: TransformerConfig) -> Any:
+  """A torch module of the trunk's sizes: (ids [B, T], targets [B, T]) -> mean cross-entropy.
+
+  It has the arithmetic of our model, but that dropout acts on the sum of the embeddings.
+  """
+  torch = _package("torch")
+  from torch import nn
+  from torch.nn import functional
+
+  width, rate = trunk.width, trunk.residual_dropout
+
+  class Block(nn.Module):
+    def __init__(self):
+      super().__init__()
+      self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+      self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+      self.attention_norm, self.mlp_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+      self.dropout = nn.Dropout(rate)
+
+    def forward(self, x):
+      if trunk.norm == "pre":
+        x = x + self.dropout(self.attend(self.attention_norm(x)))
+        return x + self.dropout(self.mlp(self.mlp_norm(x)))
+      x = self.attention_norm(x + self.dropout(self.attend(x)))
+      return self.mlp_norm(x + self.dropout(self.mlp(x)))
+
+    def attend(self, x):
+      batch, length, _ = x.shape
+      q, k, v = (
+        y.view(batch, length, trunk.heads, -1).transpose(1, 2) for y in self.qkv(x).chunk(3, -1)
+      )
+      dropout = trunk.attention_dropout if self.training else 0.0
+      y = functional.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropout)
+      return self.out(y.transpose(1, 2).reshape(batch, length, width))
+
+    def mlp(self, x):
+      return self.down(functional.gelu(self.up(x), approximate="tanh"))
+
+  class GPT(nn.Module):
+    def __init__(self):
+      super().__init__()
+      self.tokens = nn.Embedding(trunk.vocab_size, width)
+      self.positions = nn.Embedding(trunk.context, width)
+      self.dropout = nn.Dropout(trunk.embedding_dropout)
+      self.blocks = nn.ModuleList(Block() for _ in range(trunk.layers))
+      self.last_norm = nn.LayerNorm(width) if trunk.norm == "pre" else nn.Identity()
+      nn.init.normal_(self.tokens.weight, std=0.02)
+      nn.init.normal_(self.positions.weight, std=0.02)
+
+    def forward(self, ids, targets):
+      positions = torch.arange(ids.shape[1], device=ids.device)
+      x = self.dropout(self.tokens(ids) + self.positions(positions))
+      for block in self.blocks:
+        x = block(x)
+      scores = self.last_norm(x) @ self.tokens.weight.T
+      return functional.cross_entropy(scores.flatten(0, 1).float(), targets.flatten())
+
+  return GPT()
+
+
+def training_steps(trunk: Any, batch: int, length: int) -> Iterator[tuple[str, Callable[[], None]]]:
+  """Yields (name, step) of each peer, on random tokens; a step returns when it is done.
+
+  Each has parameters of its own, so take one after the other where memory is short.
+  """
+  trunk = _check_trunk(trunk)
+  plain = functools.partial(plain_gpt, trunk)
+  for name, make, compiled, mixed in (
+    ("PyTorch", plain, False, False),
+    ("PyTorch, compiled", plain, True, False),
+    ("PyTorch, bfloat16 autocast", plain, False, True),
+    ("PyTorch, compiled, bfloat16 autocast", plain, True, True),
+    ("transformers", functools.partial(_transformers, trunk), False, False),
+  ):
+    yield name, _step(make(), trunk, batch, length, compiled, mixed)
+
+
+def _step(
+  model: Any, trunk: TransformerConfig, batch: int, length: int, compiled: bool, mixed: bool
+) -> Callable[[], None]:
+  torch = _package("torch")
+  device = _device()
+  model = model.to(device).train()
+  update = _updates(model, 2.5e-4)
+  rows = torch.randint(trunk.vocab_size, (batch, length + 1), device=device)
+  ids, targets = rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
+  forward = torch.compile(model) if compiled else model
+
+  def step() -> None:
+    with torch.autocast(device, dtype=torch.bfloat16, enabled=mixed):
+      loss = forward(ids, targets)
+    update(loss)
+
+  return step
+
+
+def _transformers(trunk: TransformerConfig) -> Any:
+  """GPT-1 or, for pre-norm, GPT-2 of transformers: (ids, targets) -> mean cross-entropy."""
+  _package("torch")
+  from torch import nn
+
+  model = _transformers_model(
+    trunk,
+    _kind_of(trunk),
+    "LMHeadModel",
+    resid_pdrop=trunk.residual_dropout,
+    attn_pdrop=trunk.attention_dropout,
+    embd_pdrop=trunk.embedding_dropout,
+  )
+
+  class Loss(nn.Module):
+    def __init__(self):
+      super().__init__()
+      self.model = model
+
+    def forward(self, ids, targets):
+      scores = self.model(input_ids=ids).logits
+      return nn.functional.cross_entropy(scores.flatten(0, 1), targets.flatten())
+
+  return Loss()
+
+
+def generator(trunk: Any, prompt: int, dtype: str = "float32") -> Callable[[int, int], None]:
+  """(batch, new tokens) -> greedy continuations of `prompt` tokens, in a type of torch."""
+  torch = _package("torch")
+  # OpenAIGPT has no cache.
+  model = _transformers_model(_check_trunk(trunk), "GPT2", "LMHeadModel").eval()
+  model = model.to(getattr(torch, dtype))
+
+  def generate(batch: int, new: int) -> None:
+    ids = torch.tensor([list(range(i, i + prompt)) for i in range(batch)], device=model.device)
+    with torch.inference_mode():
+      model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        do_sample=False,
+        min_new_tokens=new,
+        max_new_tokens=new,
+        pad_token_id=0,
+        use_cache=True,
+      ).cpu()
+
+  return generate

@@ -1,6 +1,0 @@
-"""Baselines of the benchmark: the same work in PyTorch and transformers, as their users write it.
-
-plain_gpt: a GPT in PyTorch; training: its training step and transformers'; finetuning: a
-transformers classifier on padded batches; generation: transformers' GPT-2 with its cache; packages,
-transformers_model, update: shared code.
-"""
