@@ -36,9 +36,6 @@ def attend(
 
   Args:
     kernels: the module of the kernels, as fused_kernel.
-
-  Raises:
-    InputError: a bias, which as an array is as large as the scores.
   """
   if bias is not None:
     raise InputError("trunk.attention_backend: only plain has an attention bias")

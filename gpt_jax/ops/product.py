@@ -72,11 +72,7 @@ def onednn_speed(dtype: str) -> float:
 
 
 def compiler_options(products: str) -> Mapping[str, Any]:
-  """Options of jax.jit for a CPU's products, "xla" or "onednn".
-
-  Raises:
-    InputError: there is no oneDNN.
-  """
+  """Options of jax.jit for a CPU's products, "xla" or "onednn"."""
   if products != "onednn" or platform() != "cpu":
     return {}
   if not _HAS_ONEDNN:

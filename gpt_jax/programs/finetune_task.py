@@ -25,11 +25,7 @@ _LEFT_OUT = 0.01  # the share of examples that a partial batch may drop without 
 def load_task(
   config: FinetuneConfig, data_dir: str, start: Start
 ) -> tuple[FinetuneConfig, Any, dict[str, Encoded]]:
-  """The task, its examples by split, and the config with all that follows from both.
-
-  Raises:
-    InputError: files, rows or options that do not suit.
-  """
+  """The task, its examples by split, and the config with all that follows from both."""
   task_config = complete_task(config.task, data_dir)
   config = dataclasses.replace(config, task=task_config, trunk=start.trunk)
   task = build_task(task_config, data_dir, start)
@@ -286,9 +282,6 @@ def balanced_weights(distributions: np.ndarray) -> np.ndarray:
 def parse_weights(items: Sequence[str], labels: Sequence[str]) -> tuple[float, ...]:
   """The weight of each label, from LABEL=WEIGHT items; 1 where there is no item, and none at all
   without items.
-
-  Raises:
-    InputError: an unknown label, a weight that is no finite number from 0, or none above 0.
   """
   given = dict(_parse_weight(item, labels) for item in items)
   if given and not any(given.get(name, 1.0) for name in labels):

@@ -83,10 +83,6 @@ def run(
     For every row {"prediction": label, list of labels or number, "probabilities":
     {label: probability}}, after its kept columns. Where there is no prediction it is None, and
     "problem" has the reason. A text-to-text model has no probabilities, and may write no label.
-
-  Raises:
-    InputError: not a fine-tuned model; no usable row; both or neither of source and data_dir; a bad
-      output; models that do not fit together; no dev set for a threshold, or none that is precise.
   """
   _check_source(source, data_dir, split, keep)
   _check_threshold(threshold, precision)

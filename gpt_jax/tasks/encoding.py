@@ -88,9 +88,6 @@ def read_unlabeled(path: str, columns: Sequence[str], example: Callable[[Row], A
     path: see readers.read_table.
     columns: those with the texts.
     example: makes an example of a row, see Task.example.
-
-  Raises:
-    InputError: the file cannot be read, or has no such column, no rows or an empty text.
   """
   examples = list(map(example, read_table(path, columns, official=False)))
   if not examples:
@@ -314,10 +311,6 @@ def encode(
     truncate: see formats.each_half; None: as the format does.
     num_classes: K.
     format: how fields become a sequence.
-
-  Raises:
-    InputError: names the example that has a field without tokens, or another number of sequences,
-      fields or classes.
   """
   if not examples:
     raise InputError("no examples to encode")

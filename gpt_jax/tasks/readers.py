@@ -58,21 +58,13 @@ class NoColumn(InputError):
 
 
 def check_data_dir(data_dir: str) -> None:
-  """Fails early, before a program looks for task after task in the folder.
-
-  Raises:
-    InputError: data_dir (or the DIR of "tfds:DIR") is not a folder.
-  """
+  """Fails early, before a program looks for task after task in the folder."""
   if not is_folder(data_dir.removeprefix("tfds:") or os.curdir):
     raise InputError(f"data_dir={data_dir}: no such folder")
 
 
 def find_folder(data_dir: str, collection: str, name: str = "") -> str:
-  """Finds data_dir/collection/name; data_dir may also be the collection's folder itself.
-
-  Raises:
-    MissingInput: there is no such folder.
-  """
+  """Finds data_dir/collection/name; data_dir may also be the collection's folder itself."""
   # The folder above all collections, or that of this one.
   candidates = [os.path.join(data_dir, collection, name)]
   if name or os.path.basename(os.path.abspath(data_dir)) == collection:
@@ -97,9 +89,6 @@ def read_lines(path: str) -> list[tuple[int, str]]:
 
   Returns:
     (line number, line) pairs.
-
-  Raises:
-    InputError: the file cannot be read, or is not UTF-8.
   """
   return [(number, line) for number, line in read_every_line(path) if line.strip()]
 
@@ -123,9 +112,6 @@ def with_label_name(row: Row, names: Sequence[str]) -> Row:
   Args:
     row: its label is a number from 0.
     names: the label names, in the order of the numbers.
-
-  Raises:
-    InputError: the label is no such number.
   """
   if row.label is None:
     return row
@@ -160,10 +146,6 @@ def read_table(
     official: the file is what its name says. Else its content may say more: which other mark is
       between columns, that all cells of a TSV file are quoted as in CSV, that it is JSON; what is
       read differently from its name is told in a warning, see data/file_kinds.py.
-
-  Raises:
-    InputError: naming file and line, for a missing file, a wrong encoding, a missing column or a
-      malformed row.
   """
   is_named = official and path != "-"
   for row in read_usable(
@@ -203,9 +185,6 @@ def read_usable(
   Args:
     path, columns, label, unlabeled, header, official: see read_table.
     blanks: so is a blank row, but at the end of the file; labeled data may have some between rows.
-
-  Raises:
-    InputError: the file cannot be read at all, or its header lacks a column.
   """
   table = _Table(path, official)
   needed = columns if label is None or unlabeled else (*columns, label)
@@ -226,11 +205,7 @@ def read_usable(
 
 
 def column_names(path: str) -> list[str]:
-  """The columns that the header of a table names, or those of its first JSON object.
-
-  Raises:
-    InputError: the file cannot be read, or has no rows.
-  """
+  """The columns that the header of a table names, or those of its first JSON object."""
   problem: InputError | None = None
   for _, record in _Table(path).records(()):
     if not isinstance(record, InputError):
@@ -309,9 +284,6 @@ def read_tfds(data_set: str, split: str, data_dir: str) -> Iterator[tuple[str, d
   Yields:
     ("data_set/split:row", record): text as str, class labels by name (None for TFDS's -1), other
     features as numbers and lists.
-
-  Raises:
-    InputError: TFDS is not installed, or the data set, the split or random access is missing.
   """
   tfds = require("tensorflow_datasets", "data_dir=tfds:…", "tensorflow-datasets")
   option = f"tfds:{data_dir}"

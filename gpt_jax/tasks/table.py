@@ -138,10 +138,6 @@ class TableTask(Config):
     training file.
 
     Warns of labels that differ only by form, and of many labels that are numbers.
-
-    Raises:
-      InputError: the training file cannot be read, its columns are not clear, it has fewer than two
-        labels, or the labels are numbers with decimals in a table that is not for regression.
     """
     # In this order: labels are read from the label column, which has to be known first.
     table = self._with_columns(data_dir)
@@ -175,11 +171,7 @@ class TableTask(Config):
     return dataclasses.replace(table, labels=labels)
 
   def build(self, data_dir: str) -> Task:
-    """The task, with the labels or the scale of the training file if none are set.
-
-    Raises:
-      InputError: labels that do not fit the transformation or the metric; see also with_labels.
-    """
+    """The task, with the labels or the scale of the training file if none are set."""
     table = self.with_labels(data_dir)
     labels, metric = table.labels, table.metric
     is_choice = self.transform == "multiple_choice"
@@ -405,9 +397,6 @@ class TableTask(Config):
 
     By a hash of the texts, so that neither their order nor, with dev_share, other rows matter.
     Folds have as many texts each, and their share of each label.
-
-    Raises:
-      InputError: too few texts for the folds, or a share that holds out none or all of them.
     """
     # The first row of a text says its label.
     labels = {_normalized_texts(row): row.label or "" for row in reversed(rows)}

@@ -108,10 +108,6 @@ def read_columns(path: str, column: int, may_lack_tags: bool = False) -> Iterato
     path: of the file.
     column: of the tags.
     may_lack_tags: whether a file of words alone has sentences without tags.
-
-  Raises:
-    InputError: naming file and line, for a file that cannot be read, has no sentences, or a line
-      without word or tag, or with another number of columns than the first.
   """
   rows = [(number, _cells(line)) for number, line in read_every_line(path)]
   if is_conllu(next((cells for _, cells in rows if cells and cells[0][:1] != "#"), ())):

@@ -143,9 +143,6 @@ class SpanTask(LabeledTask):
     """Encodes questions and the words of contexts, and cuts contexts that are too long.
 
     Warns of answers that are cut off.
-
-    Raises:
-      InputError: no examples, or a question or context that the tokenizer drops.
     """
     if not examples:
       raise InputError("no examples to encode")
@@ -266,11 +263,7 @@ class SpanTask(LabeledTask):
 def make_example(
   question: str, context: str, label: tuple[Answer, ...] | None, location: str
 ) -> SpanExample:
-  """An example with answers where their texts are: files may be off by a character or two.
-
-  Raises:
-    InputError: an empty text, or an answer that the context does not have.
-  """
+  """An example with answers where their texts are: files may be off by a character or two."""
   for name, text in (("question", question), ("context", context)):
     if not text.strip():
       raise InputError(f"{location}: {name} is empty; fill it in or remove it")
