@@ -214,7 +214,7 @@ def test_log_probs_are_those_of_the_text(language):
 
 def choice_of(ids, tokenizer, prompt="the ", **fields):
   request = Request([], [], fields.get("stop", []), fields.get("logprobs", 1), False, False)
-  text = Text(tokenizer.encode(prompt).tolist(), Sampling(len(ids)), end=tokenizer.end_id)
+  text = Text(tokenizer.encode(prompt).tolist(), Sampling(len(ids)), ends=(tokenizer.end_id,))
   return text, Choice(0, text, tokenizer, request), [Token(i, -1.0, [(i, -1.0)]) for i in ids]
 
 
