@@ -53,6 +53,12 @@ class LoadedModel(SavedModel):
     return Embedding() if tree is None else read_json(tree, self.path)
 
   @property
+  def ends(self) -> tuple[int, ...]:
+    """The tokens that end a text: those that a folder of others names, or the tokenizer's."""
+    end = self.tokenizer.end_id
+    return tuple(self.meta.get("end_ids", () if end is None else (end,)))
+
+  @property
   def without_task(self) -> str:
     """Says in messages why it gives no labels, e.g. "a language model without a head"."""
     kind = self.spec.kind

@@ -4,7 +4,7 @@ Letters: K beams, V vocabulary.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -43,7 +43,7 @@ def beam_search(
   beams: int,
   max_tokens: int,
   length_penalty: float = 1.0,
-  end: int | None = None,
+  ends: Collection[int] = (),
   source: Sequence[int] = (),
 ) -> list[Hypothesis]:
   """The best continuations of a prompt that were found, at most `beams`, the best first.
@@ -57,7 +57,7 @@ def beam_search(
     max_tokens: tokens to add, fewer where a continuation ends.
     length_penalty: above 0 favors long continuations, 0 compares their probabilities. Without an
       end token all have the same length.
-    end: token after which a continuation ends; None: there is none.
+    ends: tokens after any of which a continuation ends.
     source: token ids that an encoder reads.
   """
   check_fits(model, len(prompt), max_tokens)
@@ -81,7 +81,7 @@ def beam_search(
     for value, parent, token in zip(values, origins, ids, strict=True):
       if value == -np.inf:  # there is no such beam: at first, or where fewer than K went on
         continue
-      if token == end:
+      if token in ends:
         ended.append(_hypothesis([*running[parent], token], value, length_penalty))
       elif len(kept) < beams:
         kept.append((value, parent, token))

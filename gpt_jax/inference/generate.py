@@ -102,7 +102,7 @@ def search(
   model, params = _generator(loaded, weights)
   texts = []
   for text in _begin(loaded, prompts, Sampling(max_tokens, ignore_eos=ignore_eos), 1):
-    options = (beams, max_tokens, length_penalty, text.end, text.source)
+    options = (beams, max_tokens, length_penalty, text.ends, text.source)
     best = beam_search(model, params, text.prompt, *options)[0]
     text.added = [Token(i, 0.0, []) for i in best.ids]
     texts.append(_written(loaded, text))
@@ -118,7 +118,7 @@ def _generator(loaded: LoadedModel, weights: str, draft: str = "none") -> tuple[
 
 def _written(loaded: LoadedModel, text: Text) -> str:
   """The prompt with its continuation, or what a text-to-text model wrote; without the end token."""
-  ids = [token.id for token in text.added if token.id != text.end]
+  ids = [token.id for token in text.added if token.id not in text.ends]
   if loaded.is_text_to_text:
     return spell(ids, loaded.tokenizer)
   return loaded.tokenizer.decode([*text.prompt, *ids])
@@ -145,8 +145,8 @@ def _begin(
       if answers:
         texts.append(answer_to(ids.tolist(), loaded.spec, tokenizer, sampling))
       else:
-        end = None if settings.ignore_eos else tokenizer.end_id
-        texts.append(Text(ids.tolist(), sampling, end=end))
+        ends = () if settings.ignore_eos else loaded.ends
+        texts.append(Text(ids.tolist(), sampling, ends=ends))
     if texts[-1].source:
       _check_fits(texts[-1], number, loaded.spec.trunk.context)
   return texts

@@ -5,7 +5,7 @@ decoding.py has the compiled functions. Letters: B rows of the cache.
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -83,15 +83,15 @@ class Text:
     log_probs: bool = False,
     best: bool = False,
     source: Sequence[int] = (),
-    end: int | None = None,
+    ends: Collection[int] = (),
   ):
     """log_probs: whether to report those of the tokens; best: also the most likely tokens.
 
-    source: token ids that an encoder reads; end: token after which the text is done.
+    source: token ids that an encoder reads; ends: tokens after any of which the text is done.
     """
     self.prompt, self.sampling, self.best = list(map(int, prompt)), sampling, best
     self.log_probs = log_probs or best
-    self.source, self.end = list(map(int, source)), end
+    self.source, self.ends = list(map(int, source)), ends
     self.added: list[Token] = []
     self._begin = 0  # of the tokens that the model attends to
 
@@ -112,7 +112,7 @@ class Text:
 
   @property
   def done(self) -> bool:
-    return self.missing <= 0 or bool(self.added and self.added[-1].id == self.end)
+    return self.missing <= 0 or bool(self.added and self.added[-1].id in self.ends)
 
   @property
   def last(self) -> int:

@@ -32,8 +32,8 @@ def answer_to(
   """
   special = tokenizer.special
   if spec.attention == "prefix":
-    return Text(ids, sampling, end=special[END])
-  return Text([special[START]], sampling, source=ids, end=special[END])
+    return Text(ids, sampling, ends=(special[END],))
+  return Text([special[START]], sampling, source=ids, ends=(special[END],))
 
 
 def written_answers(
@@ -75,7 +75,7 @@ def searched_answers(
   """As written_answers, by beam search; see beam.beam_search."""
   answers = []
   for text in _texts(model, encoded, tokenizer, Sampling(temperature=0)):
-    options = (beams, text.missing, length_penalty, text.end, text.source)
+    options = (beams, text.missing, length_penalty, text.ends, text.source)
     best = beam_search(model, params, text.prompt, *options)[0]
     answers.append(decode_answer(best.ids, tokenizer))
     done(len(answers))

@@ -45,7 +45,9 @@ def test_with_enough_beams_it_finds_the_best_of_all(trained, end, length_penalty
     length = ids.index(end) + 1 if end in ids else STEPS
     expected[ids[:length]] = values[:length].sum() / length**length_penalty
   ranked = sorted(expected, key=lambda ids: -expected[ids])
-  found = beam_search(*trained, PROMPT, VOCABULARY**2, STEPS, length_penalty, end)
+  found = beam_search(
+    *trained, PROMPT, VOCABULARY**2, STEPS, length_penalty, () if end is None else (end,)
+  )
   assert [tuple(each.ids) for each in found[:10]] == ranked[:10]
   for each in found:
     np.testing.assert_allclose(each.score, expected[tuple(each.ids)], atol=1e-4)
@@ -71,7 +73,7 @@ def test_one_beam_is_greedy(trained):
 
 def test_a_text_that_ends_at_once(trained):
   likeliest = beam_search(*trained, PROMPT, 1, 1)[0].ids[0]
-  found = beam_search(*trained, PROMPT, 2, 6, end=likeliest, length_penalty=-9.0)
+  found = beam_search(*trained, PROMPT, 2, 6, ends=(likeliest,), length_penalty=-9.0)
   assert found[0].ids == [likeliest]
 
 

@@ -36,7 +36,7 @@ def written(model, params, draft, temperature, steps=32, top_k=0, prompts=PROMPT
     sampling = Sampling(40 - 3 * number, temperature, top_k, seed=number)
     if model.config.trunk.reads_source:  # whose target does not outgrow the context
       sampling = dataclasses.replace(sampling, max_tokens=18 - number)
-      texts.append(Text([60], sampling, best=True, source=prompt[:20], end=END))
+      texts.append(Text([60], sampling, best=True, source=prompt[:20], ends=(END,)))
     else:
       texts.append(Text(prompt, sampling, best=True))
   stream.add(*texts[:2])

@@ -60,8 +60,8 @@ def log_probs(model, params, source, targets):
   return np.asarray(token_log_probs(scores, targets))[: len(given), : given.shape[1]]
 
 
-def write(model, params, sources, sampling, end=None):
-  texts = [Text([START], sampling, True, source=source, end=end) for source in sources]
+def write(model, params, sources, sampling, ends=()):
+  texts = [Text([START], sampling, True, source=source, ends=ends) for source in sources]
   for _ in continue_texts(model, params, texts):
     pass
   return texts
@@ -105,7 +105,7 @@ def test_texts_that_come_later_with_a_longer_source(model):
 def test_a_text_ends_with_its_end(model):
   whole = write(*model, SOURCES, Sampling(20, 1.0, seed=1))
   end = whole[1].added[4].id
-  ended = write(*model, SOURCES, Sampling(20, 1.0, seed=1), end=end)
+  ended = write(*model, SOURCES, Sampling(20, 1.0, seed=1), ends=(end,))
   assert len(ended[1].added) <= 5
   for text, other in zip(ended, whole, strict=True):
     ids = [token.id for token in other.added]
@@ -125,7 +125,7 @@ def test_many_beams_find_the_best_of_all(model, penalty):
   for ids, row in zip(scored, found, strict=True):
     scored[ids] = row[: len(ids)].sum() / len(ids) ** penalty
   best = sorted(scored, key=lambda ids: -scored[ids])[:4]
-  beams = beam_search(*model, [START], 100, 3, penalty, END, source)
+  beams = beam_search(*model, [START], 100, 3, penalty, (END,), source)
   assert [tuple(beam.ids) for beam in beams[:4]] == best
   np.testing.assert_allclose(
     [beam.score for beam in beams[:4]], [scored[ids] for ids in best], atol=1e-4

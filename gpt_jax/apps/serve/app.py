@@ -181,7 +181,7 @@ class _Api:
     if self.engine.generates:
       raise Refusal(self.engine.generates)
     request = read_request(fields, self.engine.model, self.name)
-    choices = make_choices(request, self.engine.model.loaded.tokenizer)
+    choices = make_choices(request, self.engine.model.loaded)
     response = Response(self.name, request)
     if request.stream:
       updates = self._updates(choices)

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from gpt_jax.apps.serve.fields import Fields, Refusal, check_text
+from gpt_jax.checkpoints.load import LoadedModel
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.inference.decoding import BEST
@@ -143,7 +144,7 @@ class Choice:
     """
     # Taken once: the engine adds tokens meanwhile.
     added = self.source.added[:]
-    ended = bool(added) and added[-1].id == self.source.end
+    ended = bool(added) and added[-1].id in self.source.ends
     available = len(added) - ended
     whole = self._decode(available)
     if any(stop in whole for stop in self._request.stop):
@@ -293,12 +294,13 @@ class Response:
     return {**self._head, "choices": choices, "usage": usage}
 
 
-def make_choices(request: Request, tokenizer: Tokenizer) -> list[Choice]:
+def make_choices(request: Request, loaded: LoadedModel) -> list[Choice]:
   """The completions of a request, in the order of OpenAI's indices."""
   choices: list[Choice] = []
   for number, prompt in enumerate(request.prompts):
     for sampling in request.samplings[number]:
-      end = None if sampling.ignore_eos else tokenizer.end_id
-      text = Text(prompt, sampling, request.logprobs >= 0, best=request.logprobs > 0, end=end)
-      choices.append(Choice(len(choices), text, tokenizer, request, request.characters[number]))
+      ends = () if sampling.ignore_eos else loaded.ends
+      text = Text(prompt, sampling, request.logprobs >= 0, best=request.logprobs > 0, ends=ends)
+      characters = request.characters[number]
+      choices.append(Choice(len(choices), text, loaded.tokenizer, request, characters))
   return choices

@@ -22,29 +22,26 @@ def added_pieces(folder: str) -> tuple[str, ...]:
   return tuple(_read(folder)[0])
 
 
+def named_pieces(folder: str) -> set[str]:
+  """The spellings that the settings name, such as the padding token. Raises InputError."""
+  return {token.content for token in _read(folder)[1].values()}
+
+
 def spelled_tokens(folder: str, tokenizer: Tokenizer) -> tuple[AddedToken, ...]:
   """The pieces that the folder's tokenizer reads as one id wherever a text spells them."""
-  settings = read_settings(folder, _SPLIT)
   numbered, named = _read(folder)
-  # Those of transformers' class. RoBERTa's authors gave the mask the space before it, and so did
-  # versions up to 4, whose folders say so.
-  own = {f"{name}_token": piece for name, piece in tokenizer.special_pieces.items()}
-  for name, i in (("unk_token", tokenizer.unknown_id), ("eos_token", tokenizer.end_id)):
-    if i is not None:
-      own[name] = tokenizer.piece(i)
-  for name in tokenizer.special_inside:
-    piece = tokenizer.piece(tokenizer.special_inside[name])
-    if named.get(f"{name}_token", piece) != piece:
-      raise InputError(
-        f"{folder}: {name}_token is {named[f'{name}_token']!r}: only {piece!r} is supported"
-      )
-  own = {name: named.get(name, piece) for name, piece in own.items()}
-  lstrip = "<mask>" if not settings else None
-  tokens = {piece: AddedToken(piece, lstrip=piece == lstrip) for piece in own.values()} | numbered
-  for content in named.values():
-    tokens[content] = tokens.get(content, AddedToken(content))._replace(special=True)
+  for name, i in tokenizer.special_inside.items():
+    expected = tokenizer.piece(i)
+    if (found := named.get(f"{name}_token", AddedToken(expected)).content) != expected:
+      raise InputError(f"{folder}: {name}_token is {found!r}: only {expected!r} is supported")
+  own = [tokenizer.piece(i) for i in (tokenizer.unknown_id, tokenizer.end_id) if i is not None]
+  tokens = {piece: AddedToken(piece) for piece in (*tokenizer.special_pieces.values(), *own)}
+  special = {token.content: token._replace(special=True) for token in named.values()}
+  tokens |= special | numbered
+  for content in special:
+    tokens[content] = tokens[content]._replace(special=True)
   pieces = {tokenizer.piece(i) for i in range(tokenizer.vocab_size)}
-  splits = settings.get("split_special_tokens")
+  splits = read_settings(folder, _SPLIT).get("split_special_tokens")
   return tuple(
     token
     for content, token in tokens.items()
@@ -71,8 +68,8 @@ def encode_around(
   )
 
 
-def _read(folder: str) -> tuple[dict[str, AddedToken], dict[str, str]]:
-  """The tokens in the order of their ids, and the spellings of the special ones by their names."""
+def _read(folder: str) -> tuple[dict[str, AddedToken], dict[str, AddedToken]]:
+  """The tokens in the order of their ids, and the special ones by their names."""
   settings = read_settings(folder, _SPLIT)
   listed, ids, names = (
     read_optional_json(os.path.join(folder, name), MAX_FILE) or {}
@@ -84,17 +81,16 @@ def _read(folder: str) -> tuple[dict[str, AddedToken], dict[str, str]]:
     if not flags:  # as older versions write, and 5 with a tokenizer.json
       settings = settings | names
       flags = {token["id"]: token for token in listed.get("added_tokens") or ()}
-    named = {name: _content(settings[name]) for name in _NAMED if settings.get(name)}
+    named = {name: _token(settings[name]) for name in _NAMED if settings.get(name)}
     for setting in _LISTS:
       further = settings.get(setting) or ()
       for token in further.values() if isinstance(further, dict) else further:
-        named[f"{setting} {len(named)}"] = _content(token)
+        named[f"{setting} {len(named)}"] = _token(token)
+    special = {token.content for token in named.values()}
     for content, i in ids.items():
-      special = content in named.values()
-      tokens[int(i)] = AddedToken(content, special, normalized=not special)
-    for i, token in flags.items():
-      values = {name: bool(token.get(name)) for name in AddedToken._fields[1:]}
-      tokens[i] = AddedToken(_content(token), **values)
+      is_special = content in special
+      tokens[int(i)] = AddedToken(content, is_special, normalized=not is_special)
+    tokens |= {i: _token(token) for i, token in flags.items()}
   except (ValueError, TypeError, KeyError, AttributeError) as error:
     raise InputError(
       f"{folder}: the added tokens in its tokenizer_config.json, {METADATA} or {ADDED} cannot be "
@@ -103,6 +99,9 @@ def _read(folder: str) -> tuple[dict[str, AddedToken], dict[str, str]]:
   return {tokens[i].content: tokens[i] for i in sorted(tokens) if tokens[i].content}, named
 
 
-def _content(token: Any) -> str:
-  """The spelling of a token, of which a file may have the flags, too."""
-  return str(token if isinstance(token, str) else token["content"])
+def _token(token: Any) -> AddedToken:
+  """A token of which a file has the spelling, or the flags, too."""
+  if isinstance(token, str):
+    return AddedToken(token)
+  flags = {name: bool(token.get(name)) for name in AddedToken._fields[1:]}
+  return AddedToken(str(token["content"]), **flags)

@@ -9,10 +9,10 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any, ClassVar
 
-from gpt_jax.data.tokenizers.added_tokens import ADDED, added_pieces
+from gpt_jax.data.tokenizers.added_tokens import ADDED, added_pieces, named_pieces
 from gpt_jax.data.tokenizers.base import (
   DEFAULT_SPECIAL,
   MAX_FILE,
@@ -174,7 +174,8 @@ def read_files(folder: str) -> tuple[tuple[str, ...], Merges]:
     )
   added = added_pieces(folder)
   pieces += tuple(piece for piece in added if piece not in pieces)
-  _check(pieces, merges, pieces_path, merges_path, added)
+  special = {*added, *named_pieces(folder)} - set(map("".join, merges))
+  _check(pieces, merges, pieces_path, merges_path, special)
   return pieces, merges
 
 
@@ -264,13 +265,13 @@ def _check(
   merges: Merges,
   pieces_path: str,
   merges_path: str,
-  added: Sequence[str],
+  added: Set[str],
 ) -> None:
   """Every merge joins two known pieces into a new one, and makes every piece of several symbols but
   those added to the vocabulary.
   """
   pieces = set(all_pieces)
-  made = _without_merges(all_pieces) | set(added)
+  made = _without_merges(all_pieces) | added
   for number, pair in enumerate(merges, start=2):
     for part in pair:
       if part not in pieces:

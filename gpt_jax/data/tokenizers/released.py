@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -41,6 +42,17 @@ def read_settings(folder: str, allowed: Mapping[str, Sequence[Any]]) -> dict[str
       wanted = " or ".join(map(json.dumps, values))
       raise InputError(f"{path}: {name} = {settings[name]!r}: should be {wanted}")
   return settings
+
+
+def class_of(folder: str) -> str:
+  """The kind of transformers' tokenizer of a folder, such as "bert" for a BertTokenizerFast: as its
+  settings name it, or by the class of the model; "" if nothing does.
+  """
+  config = read_optional_json(os.path.join(folder, "config.json"))
+  config = config if isinstance(config, dict) else {}
+  name = read_settings(folder, {}).get("tokenizer_class") or config.get("tokenizer_class")
+  name = name or str(config.get("model_type") or "").replace("-", "")
+  return re.sub("tokenizer(fast)?$", "", str(name).lower())
 
 
 def require(package: str) -> Any:

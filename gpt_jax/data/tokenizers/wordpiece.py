@@ -178,7 +178,7 @@ def load(folder: str, metadata: dict[str, Any] | None) -> WordPieceTokenizer:
   """Reads vocab.txt and, where it is there, the case from transformers' tokenizer_config.json.
 
   Without that file, as in Google's releases, text is lower-cased if no piece has an upper-case
-  letter.
+  letter; a file that does not say lower-cases it, as transformers does.
   """
   path = os.path.join(folder, VOCABULARY)
   pieces = _read_pieces(path)
@@ -187,7 +187,7 @@ def load(folder: str, metadata: dict[str, Any] | None) -> WordPieceTokenizer:
   is_cased = any(piece != piece.lower() for piece in pieces if not piece.startswith("["))
   if metadata is None:  # the tokens that transformers has added
     pieces += tuple(piece for piece in added_pieces(folder) if piece not in pieces)
-  lower_case = config.get("do_lower_case", not is_cased)
+  lower_case = config.get("do_lower_case", bool(config) or not is_cased)
   # null, as transformers writes by default, means: where text is lower-cased.
   strip_accents = config.get("strip_accents")
   return WordPieceTokenizer(

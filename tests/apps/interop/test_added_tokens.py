@@ -82,6 +82,83 @@ def test_ids_are_those_of_their_tokenizer(both, parts):
   assert ours.vocab_size == size
 
 
+FLAGS = {"content": "<mask>", "lstrip": True, "__type": "AddedToken"}
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("single", [False, True])
+@pytest.mark.parametrize(
+  "kind, settings, part, of_file",
+  [
+    ("Bert", {"do_lower_case": False}, "normalizer", {}),
+    ("Bert", {"do_lower_case": True}, "normalizer", {"lowercase": False}),
+    ("Bert", {}, "normalizer", {"lowercase": False, "strip_accents": False}),
+    ("Bert", {"strip_accents": False}, "normalizer", {}),
+    ("Roberta", {"add_prefix_space": True}, "pre_tokenizer", {}),
+    ("Roberta", {}, "pre_tokenizer", {"add_prefix_space": True}),
+    ("Roberta", {"mask_token": FLAGS}, "pre_tokenizer", {}),
+    ("GPT2", {"eos_token": "th"}, "pre_tokenizer", {}),
+    ("PreTrained", {"do_lower_case": False}, "normalizer", {}),
+  ],
+)
+def test_a_class_sets_its_steps_whatever_the_file_has(
+  tmp_path, kind, settings, part, of_file, single
+):
+  """A tokenizer.json whose settings were changed beside it, or the other way round."""
+  transformers = pytest.importorskip("transformers")
+  write(tmp_path, kind if kind in CLASSES else "Bert", "none")
+  path = tmp_path / "tokenizer.json"
+  names = [file.name for file in tmp_path.iterdir() if file.name != "tokenizer_config.json"]
+  if single or kind == "PreTrained":
+    transformers.AutoTokenizer.from_pretrained(tmp_path).save_pretrained(tmp_path)
+    for name in names:
+      (tmp_path / name).unlink()
+    content = json.loads(path.read_text())
+    content[part] |= of_file
+    path.write_text(json.dumps(content))
+  name = "PreTrainedTokenizerFast" if kind == "PreTrained" else f"{kind}Tokenizer"
+  config = {"tokenizer_class": name, **settings}
+  (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+  theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+  load = FAMILIES[1].vocabulary if kind == "GPT2" else None
+  ours = read_vocabulary(str(tmp_path), 1000, *([load] if load else []))
+  for text in ("the CAT é sat", "a <mask>, [MASK]", "the <|endoftext|>"):
+    assert ours.encode(text).tolist() == theirs(text, add_special_tokens=False).input_ids, text
+
+
+@pytest.mark.parity("released")
+def test_a_class_that_splits_by_a_program_of_its_own(tmp_path):
+  write(tmp_path, "Bert", "none")
+  settings = json.dumps({"tokenizer_class": "BertJapaneseTokenizer"})
+  for name in ("tokenizer_config.json", "config.json"):
+    (tmp_path / name).write_text(settings)
+    with pytest.raises(InputError, match="tokenizer_class is that of 'bertjapanese': without a"):
+      read_vocabulary(str(tmp_path), 100)
+    (tmp_path / name).write_text("{}")
+
+
+@pytest.mark.parity("released")
+def test_cased_pieces_do_not_outweigh_settings(tmp_path):
+  """transformers lower-cases where settings are silent; Google's folders have none."""
+  (tmp_path / "vocab.txt").write_text("[UNK]\n[SEP]\nCat\ncat\n")
+  assert load_tokenizer(tmp_path).encode("Cat").tolist() == [2]
+  (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+  assert load_tokenizer(tmp_path).encode("Cat").tolist() == [3]
+
+
+@pytest.mark.parity("released")
+def test_pieces_that_settings_name_need_no_merge(tmp_path):
+  """Such as those that a vocabulary was trained with."""
+  write(tmp_path, "GPT2", "none")
+  vocabulary = json.loads((tmp_path / "vocab.json").read_text())
+  (tmp_path / "vocab.json").write_text(json.dumps({**vocabulary, "<pad>": len(vocabulary)}))
+  with pytest.raises(InputError, match="ends before '<pad>' is made"):
+    read_vocabulary(str(tmp_path), 1000)
+  (tmp_path / "tokenizer_config.json").write_text('{"pad_token": "<pad>"}')
+  tokenizer = read_vocabulary(str(tmp_path), 1000)
+  assert tokenizer.encode("<pad>").tolist() == [len(vocabulary)]
+
+
 @pytest.fixture(scope="module", params=["with", "without"])
 def gpt1(request, tmp_path_factory, openai_tokenizer):
   """transformers' tokenizer of GPT-1's vocabulary with two tokens added, and ours of its folder,

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import gpt_jax
 from gpt_jax.apps.interop.formats import hf
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.config import from_json, to_json
@@ -214,6 +215,27 @@ def test_without_notes_of_the_file(copy, saved):
   foreign(copy, n_ctx=None, eos_token_id=None)
   change(copy / "model.safetensors", lambda arrays: arrays, metadata=None)
   same(hf.load(str(copy))[0], without_unused(saved[1][0], saved[1][3]))
+
+
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
+def test_texts_end_where_the_folder_says(copy, file):
+  foreign(copy, eos_token_id=3)
+  loaded = load_model(str(copy))
+  assert loaded.ends == (3,)
+  ends = {"eos_token_id": list(range(loaded.tokenizer.vocab_size))}
+  foreign_settings = json.loads((copy / file).read_text()) if file == "config.json" else {}
+  (copy / file).write_text(json.dumps({**foreign_settings, **ends}))
+  model = gpt_jax.load(str(copy))
+  prompt = loaded.tokenizer.decode(loaded.tokenizer.encode("the cat"))
+  assert model.generate("the cat", 3) == prompt  # any token is an end
+  assert model.generate("the cat", 3, ignore_eos=True) != prompt
+
+
+def test_a_setting_of_generation_that_is_not_read(copy):
+  foreign(copy)
+  (copy / "generation_config.json").write_text('{"repetition_penalty": 1.3, "do_sample": true}')
+  with pytest.warns(UserWarning, match="config.json: not known, and not read: repetition_penalty$"):
+    load_model(str(copy))
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

@@ -467,6 +467,17 @@ def test_damage_is_named(tmp_path, vocabulary, damage):
   assert str(folder) in str(error.value) and "\n" not in str(error.value)
 
 
+def test_settings_that_a_config_leaves_out(tmp_path, vocabulary):
+  """Google's has no padding token; transformers takes the defaults of its classes."""
+  folder = tmp_path / "out"
+  hf.save(str(folder), *parts_of("BertForMaskedLM", vocabulary))
+  (folder / "sha256.json").unlink()
+  config = json.loads((folder / "config.json").read_text())
+  types, _ = config.pop("type_vocab_size"), config.pop("pad_token_id")
+  (folder / "config.json").write_text(json.dumps(config))
+  assert load_model(str(folder)).spec.trunk.token_types == types
+
+
 def test_robertas_padding_is_that_of_the_vocabulary(tmp_path, vocabulary):
   """Its positions are counted over all other tokens, and so over a text's."""
   hf.save(str(tmp_path / "out"), *parts_of("RobertaForMaskedLM", vocabulary))

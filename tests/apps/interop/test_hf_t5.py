@@ -245,6 +245,7 @@ def test_a_model_of_ours_says_which_special_tokens_it_has_trained(copied, export
   "settings, message",
   [
     ({"feed_forward_proj": "gated-silu"}, "feed_forward_proj is 'gated-silu': only 'relu' or"),
+    ({"dense_act_fn": "gelu"}, "dense_act_fn is 'gelu': only None or '[a-z_]*' is supported"),
     ({"num_decoder_layers": 3}, "num_decoder_layers is 3: only None or 2 is supported"),
     ({"relative_attention_num_buckets": 16}, "num_buckets is 16: only 32"),
     ({"d_kv": None}, "d_kv is None: should be a number"),

@@ -92,6 +92,7 @@ def test_an_export_is_read_back(run, tmp_path):
     ({"alora_invocation_tokens": [5]}, {}, r"alora_invocation_tokens is \[5\]: only an adapter"),
     ({"of_a_later_version": True}, {}, "of_a_later_version is True: only an adapter without it"),
     ({"modules_to_save": ["pooler"]}, {}, "holds no pooler.dense.bias, and modules_to_save names"),
+    ({"beta1": 0.9, "peft_type": "ADALORA"}, {}, "peft_type is 'ADALORA': only 'LORA' is"),
     ({"lora_bias": True}, {}, "lora_bias is True: only False is supported"),
     ({"r": 64}, {}, r"lora_A.weight is \[2, 32\], and should be \[64, 32\]"),
     ({}, {"lora_B.bias": np.zeros(32)}, "lora_B.bias: only lora_A.weight"),
@@ -106,7 +107,7 @@ def test_what_is_no_lora_is_refused(run, tmp_path, settings, arrays, message):
   export.run(f"{run[0]}/run/best", str(out), "peft")
   (out / "sha256.json").unlink()  # as in folders of others
   config = json.loads((out / "adapter_config.json").read_text())
-  (out / "adapter_config.json").write_text(json.dumps(config | settings))
+  (out / "adapter_config.json").write_text(json.dumps(config | settings, sort_keys=True))
   stored = load_file(out / "adapter_model.safetensors")
   (first, *_) = (name for name in stored if name.endswith("query.lora_A.weight"))
   for name, x in arrays.items():
@@ -114,6 +115,21 @@ def test_what_is_no_lora_is_refused(run, tmp_path, settings, arrays, message):
   save_file(stored, out / "adapter_model.safetensors")
   with pytest.raises(InputError, match=message):
     load_model(str(out))
+
+
+def test_weights_of_older_versions(run, tmp_path):
+  from safetensors.numpy import load_file
+
+  torch = pytest.importorskip("torch")
+  out = tmp_path / "peft"
+  export.run(f"{run[0]}/run/best", str(out), "peft")
+  (out / "sha256.json").unlink()
+  expected = gpt_jax.load(str(out)).classify(TEXTS)
+  stored = out / "adapter_model.safetensors"
+  arrays = {name: torch.tensor(x) for name, x in load_file(stored).items()}
+  torch.save(arrays, out / "adapter_model.bin")
+  stored.unlink()
+  same_probabilities(gpt_jax.load(str(out)).classify(TEXTS), expected, 1e-6)
 
 
 @pytest.mark.attack
@@ -237,6 +253,25 @@ def test_an_export_of_a_gpt_is_read_back(gpt, tmp_path):
     (copy / "adapter_config.json").write_text(json.dumps(changed))
     with pytest.raises(InputError, match=f"trainable_token_indices: {table} should have an id for"):
       load_model(str(copy))
+
+
+def test_a_table_without_its_output_is_refused(gpt, tmp_path):
+  """peft saves it as a module of its own, and the output goes on as it was."""
+  from safetensors.numpy import load_file, save_file
+
+  copy = shutil.copytree(gpt[0] / "peft", tmp_path / "peft")
+  (copy / "sha256.json").unlink()
+  settings = json.loads((copy / "adapter_config.json").read_text())
+  ((table, ids),) = settings["trainable_token_indices"].items()
+  stored = load_file(copy / "adapter_model.safetensors")
+  name = next(name for name in stored if "trainable_tokens_delta" in name)
+  rows = stored.pop(name)
+  stored[name.partition(".token_adapter")[0] + ".weight"] = np.zeros((min(ids), rows.shape[1]))
+  save_file(stored, copy / "adapter_model.safetensors")
+  settings |= {"trainable_token_indices": None, "task_type": "CAUSAL_LM"}
+  (copy / "adapter_config.json").write_text(json.dumps(settings))
+  with pytest.raises(InputError, match=f"holds {table}.weight: only an output tied to it is"):
+    load_model(str(copy))
 
 
 @pytest.mark.parity

@@ -224,7 +224,7 @@ def test_log_probs_of_an_unlikely_token_and_of_a_prompt_that_decodes_otherwise(l
 
 def choice_of(ids, tokenizer, prompt="the ", **fields):
   request = Request([], [], [], fields.get("stop", []), fields.get("logprobs", 1), False, False)
-  text = Text(tokenizer.encode(prompt).tolist(), Sampling(len(ids)), end=tokenizer.end_id)
+  text = Text(tokenizer.encode(prompt).tolist(), Sampling(len(ids)), ends=(tokenizer.end_id,))
   return (
     text,
     Choice(0, text, tokenizer, request, len(prompt)),

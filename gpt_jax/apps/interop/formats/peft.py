@@ -18,6 +18,7 @@ from gpt_jax.files import atomic_folder, write_json
 
 HELP = "the LoRA adapter of an encoder or GPT as PEFT has it, without its base"
 CONFIG, WEIGHTS, OURS = "adapter_config.json", "adapter_model.safetensors", "gpt_jax.json"
+_OLD_WEIGHTS = "adapter_model.bin"
 _PREFIX = "base_model.model."
 _ROWS = "token_adapter.trainable_tokens_delta"  # the rows themselves, of peft 0.15 or newer
 _CHANGES_BASE = "pissa", "olora", "corda", "loftq", "lora_ga"  # init_lora_weights that change W
@@ -203,7 +204,7 @@ def load(path: str) -> tuple[dict, dict, int, Tokenizer]:
     raise InputError(f"{error}; if it was changed on purpose, remove {path}/{SUMS}") from error
   except (OSError, ValueError) as error:
     raise InputError(f"{path}: cannot be read ({error}); copy the folder again") from error
-  for name, value in settings.items():
+  for name, value in sorted(settings.items(), key=lambda item: item[0] not in _PLAIN):
     plain = _PLAIN.get(name)
     if name not in _KNOWN and value not in (plain, None) and (name in _PLAIN or value):
       only = f"only {plain!r}" if name in _PLAIN else "only an adapter without it"
@@ -240,7 +241,8 @@ def _overlay(path: str, settings: dict, meta: dict, config: dict, family: Any, b
   from gpt_jax.apps.interop.formats.hf.weights import open_weights
   from gpt_jax.models.adapter import low_rank_product
 
-  own = open_weights(os.path.join(path, WEIGHTS), _PREFIX, {})
+  files = [os.path.join(path, name) for name in (WEIGHTS, _OLD_WEIGHTS)]
+  own = open_weights(next(filter(os.path.isfile, files), files[0]), _PREFIX, {})
   names, changed, whole = {}, set(), {}
   for stored, shape in own.shapes.items():
     name = stored.removeprefix(family.prefix)
@@ -256,6 +258,12 @@ def _overlay(path: str, settings: dict, meta: dict, config: dict, family: Any, b
       changed.add(module)
     else:
       raise InputError(f"{own.path}: {name}: only lora_A.weight and lora_B.weight are supported")
+  # peft leaves an output that is tied to a saved table as it was.
+  tied = {*family.ties.values()}
+  tables = tied & whole.keys()
+  has_output = family.attention == "causal" or (tied - tables) & base.shapes.keys()
+  if tables and has_output and settings.get("task_type") not in _TASKS.values():
+    raise InputError(f"{own.path}: holds {min(tables)}: only an output tied to it is supported")
   saved = settings.get("modules_to_save")
   for module in saved if isinstance(saved, list) else []:
     inside = f".{str(module).removeprefix(family.prefix)}."

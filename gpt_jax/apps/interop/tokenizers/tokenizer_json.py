@@ -21,10 +21,12 @@ from gpt_jax.data.tokenizers.added_tokens import add_tokens
 from gpt_jax.data.tokenizers.base import DEFAULT_SPECIAL, MAX_FILE, METADATA, AddedToken, Tokenizer
 from gpt_jax.data.tokenizers.openai_files import END_OF_TEXT, released_as
 from gpt_jax.data.tokenizers.released import (
+  class_of,
   encode_all,
   has_no_letters,
   offsets_of,
   read_file,
+  read_settings,
   require,
 )
 from gpt_jax.errors import InputError
@@ -46,6 +48,22 @@ SPECIAL = {
   "[PAD]": "pad",
   "<pad>": "pad",
   **{f"<extra_id_{i}>": f"sentinel_{i}" for i in range(100)},
+}
+# Of transformers' classes: the step that they make by their settings whatever the file has, and for
+# each setting its name there and its value by default.
+_BYTES = ("pre_tokenizer", "ByteLevel", {"add_prefix_space": ("add_prefix_space", False)})
+_STEPS: dict[str, tuple[str, str, dict[str, tuple[str, Any]]]] = {
+  "bert": (
+    "normalizer",
+    "BertNormalizer",
+    {
+      "do_lower_case": ("lowercase", True),
+      "strip_accents": ("strip_accents", None),
+      "tokenize_chinese_chars": ("handle_chinese_chars", True),
+    },
+  ),
+  "roberta": _BYTES,
+  "gpt2": _BYTES,
 }
 SPACES = ("▁", "Ġ")  # how a piece spells the space before it
 
@@ -200,9 +218,23 @@ def check_pieces(path: str, vocab_size: int) -> None:
     raise InputError(f"{path}: has {pieces:,} pieces, and the model's vocab_size is {vocab_size:,}")
 
 
+def _as_its_class(folder: str, content: bytes) -> bytes:
+  """A tokenizer.json with the settings of the folder's class in place of its own."""
+  part, kind, names = _STEPS.get(class_of(folder), ("", "", {}))
+  tree = json.loads(content)
+  step = tree.get(part) or {}
+  settings = read_settings(folder, {})
+  values = {name: settings.get(theirs, default) for theirs, (name, default) in names.items()}
+  if step.get("type") != kind or values.items() <= step.items():
+    return content
+  step.update(values)
+  return json.dumps(tree, ensure_ascii=False).encode()
+
+
 def load(folder: str, metadata: dict[str, Any] | None) -> HuggingFaceTokenizer:
   path = os.path.join(folder, METADATA if metadata is None else SAVED)
-  tokenizer = HuggingFaceTokenizer(read_file(path))
+  content = read_file(path)
+  tokenizer = HuggingFaceTokenizer(_as_its_class(folder, content) if metadata is None else content)
   try:
     tokenizer.encode("")
     tokenizer.vocab_size  # noqa: B018  fails for an empty vocabulary

@@ -103,6 +103,10 @@ class EncoderFamily(Family):
     return (*SIZES, "embedding_size") if self.shared else SIZES
 
   @property
+  def defaults(self) -> dict[str, int]:  # type: ignore[override]
+    return {"type_vocab_size": 2, "pad_token_id": int(self.counts_from_padding)}
+
+  @property
   def ties(self) -> dict[str, str]:  # type: ignore[override]
     _, _, bias, decoder = self.masked
     return {f"{decoder}.weight": TOKENS, f"{decoder}.bias": bias}

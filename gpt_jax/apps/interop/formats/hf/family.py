@@ -50,6 +50,7 @@ class Family:
     attention: see ModelConfig.
     format: JSON config of the Format of labeled examples that we write; None: GPT's.
     sizes: settings of config.json that must be numbers.
+    defaults: those that a config.json may leave out.
     ties: name -> another name of the same array, of which a file has either or both.
     ignored: names of arrays that nothing reads.
     heads: names of arrays of heads, which are left out with a warning where the model has none.
@@ -60,6 +61,7 @@ class Family:
   attention: str
   format: dict | None
   sizes: tuple[str, ...]
+  defaults: dict[str, int] = {}
   ties: dict[str, str]
   ignored: re.Pattern[str]
   heads: re.Pattern[str]

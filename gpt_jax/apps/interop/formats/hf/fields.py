@@ -28,8 +28,8 @@ class Fields(NamedTuple):
     return ""
 
 
-# config.json; family.supported has further values. Of its settings of generation T5's start and end
-# are read, and flags replace the others; what concerns training is without effect here.
+# config.json; family.supported has further values. Of its settings of generation start and end are
+# read, and flags replace the others; what concerns training is without effect here.
 CONFIG_FIELDS = Fields(
   """model_type architectures id2label label2id num_labels problem_type vocab_size hidden_size
   num_hidden_layers num_attention_heads intermediate_size type_vocab_size max_position_embeddings
@@ -53,6 +53,14 @@ CONFIG_FIELDS = Fields(
   num_return_sequences task_specific_params gpt_jax""",
   {"quantization_config": (), "pruned_heads": (), "cross_attention_hidden_size": ()},
 )
+# generation_config.json; flags replace what concerns sampling and length.
+GENERATION_FIELDS = Fields(
+  """eos_token_id bos_token_id pad_token_id decoder_start_token_id do_sample temperature top_k top_p
+  max_length max_new_tokens min_length num_beams num_return_sequences length_penalty early_stopping
+  use_cache return_dict_in_generate output_attentions output_hidden_states output_scores
+  cache_implementation transformers_version _from_model_config""",
+  {},
+)
 # tokenizer_config.json; padding and decoding are ours.
 TOKENIZER_FIELDS = Fields(
   """tokenizer_class do_lower_case strip_accents keep_accents tokenize_chinese_chars extra_ids
@@ -62,7 +70,7 @@ TOKENIZER_FIELDS = Fields(
   local_files_only name_or_path special_tokens_map_file tokenizer_file model_input_names
   model_specific_special_tokens processor_class auto_map chat_template errors trim_offsets
   clean_up_tokenization_spaces padding_side pad_token_type_id pad_to_multiple_of stride
-  truncation_strategy""",
+  truncation_strategy unk_id""",
   dict.fromkeys(("never_split", "sp_model_kwargs", "add_bos_token", "add_eos_token"), ())
   | {"truncation_side": ("right",), "wordpieces_prefix": ("##",)},
 )

@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import tempfile
-import warnings
 from typing import Any
 
 import numpy as np
@@ -142,11 +141,6 @@ class GPTFamily(Family):
       trunk = dataclasses.replace(trunk, special_tokens=0)
       head = sequence_head(config, outputs_of(weights, _SCORE))
       return dataclasses.replace(spec, trunk=trunk, heads=(head,))
-    end = config.get("eos_token_id")
-    if isinstance(end, int) and tokenizer.end_id != end < tokenizer.vocab_size and own is None:
-      warnings.warn(
-        f"eos_token_id is {end}, and generated texts end at {tokenizer.end_id} here", stacklevel=5
-      )
     return dataclasses.replace(spec, trunk=trunk)
 
   def format_of(self, config: dict, spec: ModelConfig) -> dict | None:

@@ -9,7 +9,7 @@ from flax.traverse_util import unflatten_dict
 
 from gpt_jax.apps.interop.formats.hf import t5
 from gpt_jax.apps.interop.formats.hf.family import Arrays, Family, families, to_ours
-from gpt_jax.apps.interop.formats.hf.fields import CONFIG_FIELDS
+from gpt_jax.apps.interop.formats.hf.fields import CONFIG_FIELDS, GENERATION_FIELDS
 from gpt_jax.apps.interop.formats.hf.labels import architecture_of, task_of
 from gpt_jax.apps.interop.formats.hf.vectors import read_embedding
 from gpt_jax.apps.interop.formats.hf.vocabulary import read_vocabulary
@@ -29,11 +29,13 @@ from gpt_jax.checkpoints.formats.folder import (
 )
 from gpt_jax.config import from_json, to_json
 from gpt_jax.data.tokenizers.base import Tokenizer
+from gpt_jax.data.tokenizers.released import read_optional_json
 from gpt_jax.errors import InputError
 from gpt_jax.files import parse_json
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 
+GENERATION = "generation_config.json"
 # (config.json, family, weights) -> the weights that are read in their place; may change the config.
 Overlay = Callable[[dict, Family, Weights], Weights]
 
@@ -81,6 +83,10 @@ def _load_transformer(
   weights = open_weights(weights_path, family.prefix, family.ties)  # names and shapes only
   weights = overlay(config, family, weights) if overlay else weights
   meta, spec = _model_of(folder, config, family, weights, tokenizer)
+  if spec.head is None and family.attention == "causal":
+    ends = _ends(folder, config)
+    if ends and ends != [tokenizer.end_id]:
+      meta["end_ids"] = ends
   # All names and shapes are compared before the first array is read.
   layout, rows = family.arrays(spec, config), family.rows(spec)
   tables = [array.theirs for array in layout if array.part == np.s_[:rows]]
@@ -99,6 +105,18 @@ def _load_transformer(
   return unflatten_dict(arrays, sep="/"), meta, meta.pop("step"), tokenizer
 
 
+def _ends(folder: str, config: dict) -> list[int]:
+  """The ids that end a text, of generation_config.json or, without it, config.json."""
+  path = os.path.join(folder, GENERATION)
+  settings = read_optional_json(path)
+  if isinstance(settings, dict):
+    GENERATION_FIELDS.unsupported(path, settings)
+    config = settings
+  ends = config.get("eos_token_id")
+  ends = ends if isinstance(ends, list) else [ends]
+  return [end for end in ends if type(end) is int]
+
+
 def _read_config(path: str) -> tuple[dict, Family]:
   """config.json and its family. Raises InputError if the Transformer trunk has no such model."""
   try:
@@ -113,6 +131,7 @@ def _read_config(path: str) -> tuple[dict, Family]:
   if family is None:
     names = ", ".join([*(family.model_type for family in known), t5.MODEL_TYPE])
     raise InputError(f"{path}: model_type {model_type!r}: should be one of {names}")
+  config = family.defaults | config
   for name in family.sizes:
     if type(config.get(name)) is not int:
       raise InputError(f"{path}: {name} is {config.get(name)!r}: should be a number")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from gpt_jax.apps.interop.formats.hf.fields import CONFIG_FIELDS
+from gpt_jax.apps.interop.formats.hf.fields import CONFIG_FIELDS, GENERATION_FIELDS
 from gpt_jax.apps.interop.formats.hf.vocabulary import read_vocabulary
 from gpt_jax.apps.interop.formats.hf.weights import Weights, without_padding
 from gpt_jax.apps.interop.formats.hf_tokenizer import write_tokenizer
@@ -39,6 +39,7 @@ _TABLE, _HEAD = "shared.weight", "lm_head.weight"
 _COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 _UNUSED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
 _UNITS = {"relu": "1.0", "gated-gelu": "1.1"}
+_DENSE = {"relu": "relu", "gated-gelu": "gelu_new"}
 _NAMES = {
   "layers": "num_layers",
   "width": "d_model",
@@ -131,6 +132,7 @@ def _check_config(path: str, config: dict) -> None:
   scaled = config.get("scale_decoder_outputs", tied)
   for name, value, allowed in (
     ("feed_forward_proj", units, tuple(_UNITS)),
+    ("dense_act_fn", config.get("dense_act_fn"), (None, _DENSE.get(units))),
     ("scale_decoder_outputs", scaled, (units == "relu",)),
     ("num_decoder_layers", config.get("num_decoder_layers"), (None, config["num_layers"])),
     ("relative_attention_num_buckets", config.get("relative_attention_num_buckets"), (BUCKETS,)),
@@ -153,6 +155,8 @@ def _check_start_and_end(folder: str, tokenizer: Tokenizer) -> None:
     config = read_optional_json(path)
     if not isinstance(config, dict):
       continue
+    if name == _GENERATION:
+      GENERATION_FIELDS.unsupported(path, config)
     start = "decoder_start_token_id"
     if config.get(start) is None:
       start = "bos_token_id"  # which transformers then takes, if there is one

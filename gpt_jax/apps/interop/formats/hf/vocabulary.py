@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import warnings
 from collections.abc import Callable
 
 from gpt_jax.apps.interop.formats.hf.fields import TOKENIZER_FIELDS
@@ -17,8 +16,11 @@ from gpt_jax.data.tokenizers.base import (
   load_released,
   load_tokenizer,
 )
-from gpt_jax.data.tokenizers.released import read_settings
+from gpt_jax.data.tokenizers.released import class_of, read_settings
 from gpt_jax.errors import InputError
+
+# Kinds of tokenizers that the files of a vocabulary alone decide; see class_of.
+_CLASSES = "pretrained bert distilbert electra roberta gpt2 openaigpt albert t5".split()
 
 
 def read_vocabulary(
@@ -41,9 +43,13 @@ def read_vocabulary(
   check_pieces(os.path.join(folder, METADATA), vocab_size)
   path = os.path.join(folder, TRANSFORMERS_CONFIG)
   if reason := TOKENIZER_FIELDS.unsupported(path, read_settings(folder, {})):
-    if not reason.startswith("truncation_side"):
-      raise InputError(f"{path}: {reason}")
-    warnings.warn(f"{path}: {reason}; longer texts lose their ends here", stacklevel=5)
+    raise InputError(f"{path}: {reason}")
+  kind = class_of(folder)
+  if kind and kind not in _CLASSES and not os.path.isfile(os.path.join(folder, METADATA)):
+    raise InputError(
+      f"{path}: tokenizer_class is that of {kind!r}: without a {METADATA} only one of "
+      f"{', '.join(_CLASSES[1:])} is supported"
+    )
   tokenizer = load(folder)
   if "spelled" not in {field.name for field in dataclasses.fields(tokenizer)}:
     return tokenizer  # of a kind of ours

@@ -58,6 +58,7 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
     notes["gpt_jax"] = json.dumps(ours)
   config = family.config(spec, tokenizer, task)
   tensors = to_theirs(family.arrays(spec, config), arrays, family.prefix, family.heads)
+  config["eos_token_id"] = meta.get("end_ids", config.get("eos_token_id"))
   config["gpt_jax"] = {"step": step, **meta}  # what `load` needs and transformers ignores
   with atomic_folder(folder) as partial:
     safetensors.write(os.path.join(partial, WEIGHTS[0]), tensors, notes)
