@@ -545,7 +545,7 @@ def _store_errors(path: str) -> Iterator[None]:
 
 
 def sign_in_advice(path: str) -> str:
-  """What to do where a store refuses the user, for the end of a message."""
+  """Advice where a store refuses the user, for the end of a message."""
   login = _SIGN_INS[os.fspath(path).partition("://")[0]]
   return f"sign in ({login}), or ask for the right to use this bucket"
 

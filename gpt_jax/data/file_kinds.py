@@ -1,4 +1,4 @@
-"""What a file of texts or rows is, by its name and its content, and the tables that we write.
+"""The kind of a file of texts or rows, by its name and its content, and the tables that we write.
 
 CSV is that of RFC 4180. Tab-separated files have no quoting, as GLUE's, where a quotation mark is a
 character like any other, unless the whole file is quoted as pandas, R or `write_table` do it. A
@@ -40,7 +40,7 @@ class BlankRow(InputError):
 
 
 class FileKind(NamedTuple):
-  """What a file is.
+  """The format of a file.
 
   Attributes:
     format: TEXT, JSON_LINES, JSON_ARRAY, TABLE or PARQUET.
@@ -63,12 +63,12 @@ TABLE_SUFFIXES = tuple(_KINDS)
 
 
 def kind_by_name(path: str) -> FileKind:
-  """What the suffix says, in any case of letters; TEXT if it says nothing."""
+  """The kind that the suffix says, in any case of letters; TEXT if it says nothing."""
   return _KINDS.get(os.path.splitext(without_compression(path))[1].lower(), FileKind(TEXT))
 
 
 def file_kind(path: str) -> FileKind:
-  """What a file is; warns where its name says something else. Raises InputError, see open_bytes."""
+  """The kind of a file; warns where its name says something else."""
   named = kind_by_name(path)
   if named.format == PARQUET:
     return named
@@ -142,7 +142,7 @@ split_lines = functools.partial(io.StringIO, newline="\n")
 
 
 def _delimiter(head: str, named: FileKind) -> str:
-  """What is between the columns that the first line names, and between those of most rows."""
+  """The character between the columns that the first line names, and between those of most rows."""
   if separator := _SEPARATOR.match(head):
     return separator[1]
   rows = list(islice((line for line in split_lines(head) if line.strip()), _ROWS))

@@ -1,4 +1,4 @@
-"""What a masked language model expects at [MASK], and the pseudo-log-likelihood of a text.
+"""A masked language model's tokens at [MASK], and the pseudo-log-likelihood of a text.
 
 Letters: B queries at a time, T tokens of the longest, R rows of the table, V vocabulary.
 """

@@ -201,7 +201,7 @@ class Model:
   def _pieces(
     self, texts: list[str], context: int, truncate: bool, stride: int | None
   ) -> tuple[list[np.ndarray], list[int]]:
-    """What `embed` reads: the ids of every window of every text, and their number up to each
+    """The input of `embed`: the ids of every window of every text, and their number up to each
     text's end. stride: see embed; None: each text is one window.
     """
     before, after = self._ends

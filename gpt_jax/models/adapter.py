@@ -31,7 +31,7 @@ from gpt_jax.ops.product import project
 @register("adapter")
 @dataclasses.dataclass(frozen=True)
 class Adapter(Method):
-  """What is trained of a trunk beside the head; the rows of new special tokens always are."""
+  """A small change of the trunk is trained beside the head, and the rows of new special tokens."""
 
   rank: int = option(8, "r, of the change of a kernel, A B; 0: kernels do not change", low=0)
   alpha: float = option(16.0, "the change of a kernel is alpha / rank A B", low=1e-3, high=1e4)
@@ -63,7 +63,7 @@ class Adapter(Method):
     if not start.trunk.heads:
       raise InputError("adapter: is for transformers; the checkpoint has another trunk")
     for name, usual in (("transfer_layers", None), ("train_layers", None), ("layer_decay", 1.0)):
-      value = getattr(config, name)
+      value = vars(config)[name]
       if value != usual:
         raise InputError(f"{name}={value}: has no use with an adapter; leave it out")
     for method in config.methods:

@@ -113,7 +113,7 @@ class LSTMEncoderDecoderConfig(TrunkConfig):
     return self.encoder.parameter_count()  # of an empty vocabulary
 
   def decoder_parameters(self) -> int:
-    """Of its LSTMs; attention has 3 D^2 more."""
+    """Parameters of its LSTMs; attention has 3 D^2 more."""
     d = self.width
     return 4 * d * (self.embedding_width + d + (2 * self.layers - 1) * d + self.layers)
 
@@ -149,7 +149,7 @@ class Carry(NamedTuple):
 
 
 class Memory(NamedTuple):
-  """What the decoder attends to.
+  """The encoder's states, which the decoder attends to.
 
   Attributes:
     keys: [B, S, D], W1 applied to each of the encoder's states.

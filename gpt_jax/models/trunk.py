@@ -60,7 +60,7 @@ class Pooler(NamedTuple):
 
 
 class States(NamedTuple):
-  """What a trunk returns.
+  """The outputs of a trunk.
 
   Attributes:
     hidden: [B, T, D], in the compute dtype.

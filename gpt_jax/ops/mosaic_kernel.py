@@ -23,7 +23,7 @@ LEAST = 64  # rows of wgmma
 
 
 class _Side(NamedTuple):
-  """What a kernel reads of queries, or of keys: [B, H, T, K], and [B or 1, H or 1, T], or tiles."""
+  """Blocks of queries, or of keys: [B, H, T, K], and [B or 1, H or 1, T], or tiles."""
 
   q: Any = None
   k: Any = None

@@ -60,7 +60,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
 
 
 def platform() -> str:
-  """What the current computation will run on: cpu, gpu or tpu."""
+  """The platform of the current computation: cpu, gpu or tpu."""
   device = jax.sharding.get_abstract_mesh().abstract_device
   return jax.default_backend() if device is None else device.platform
 

@@ -49,7 +49,7 @@ def load_texts(config: PretrainConfig, data: str) -> Text:
 
 
 def with_sources(folders: Sequence[str], make_recipe: MakeRecipe = pretrain_recipe) -> MakeRecipe:
-  """What makes the recipe of a run on several folders, of which the run's `data` is the first.
+  """Makes the recipe of a run on several folders, of which the run's `data` is the first.
 
   Beside the measures of the mixture, means weighted by the shares, there are those of each source,
   such as valid_novels_loss for data/novels.

@@ -41,7 +41,7 @@ _MAX_SAMPLES = 100_000  # that are read
 
 
 def with_samples(make_recipe: MakeRecipe = pretrain_recipe) -> MakeRecipe:
-  """What makes the same recipe with samples, if the run is long and its model can write them."""
+  """Makes the same recipe with samples, if the run is long and its model can write them."""
 
   def make(config: PretrainConfig, text: Text) -> Recipe:
     recipe = make_recipe(config, text)

@@ -27,7 +27,7 @@ class LayerwiseConfig(PretrainConfig):
 
 
 def from_checkpoint(checkpoint: str) -> MakeRecipe:
-  """What makes the recipe of a run that starts from a checkpoint; "": from random weights."""
+  """Makes the recipe of a run that starts from a checkpoint; "": from random weights."""
   if not checkpoint:
     return _from_nothing
 

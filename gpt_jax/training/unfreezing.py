@@ -1,4 +1,4 @@
-"""Which layers of a trunk train, when, and at what rate (Howard & Ruder 2018, 3.2 and 3.3)."""
+"""The layers of a trunk that train, when, and at what rate (Howard & Ruder 2018, 3.2 and 3.3)."""
 
 import dataclasses
 import re
@@ -61,7 +61,7 @@ def trained_layers(
   steps_per_layer: int | None = None,
   steps_to_all: int = 0,
 ) -> Layerwise:
-  """What trains later, more slowly or not at all.
+  """The parameters that train later, more slowly or not at all.
 
   Args:
     paths: of all parameters of the model.

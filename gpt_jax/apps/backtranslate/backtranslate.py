@@ -31,7 +31,7 @@ _BATCH = 2048  # texts translated between two reports
 
 
 class Filter(NamedTuple):
-  """Which pairs are kept.
+  """Rules by which pairs are kept.
 
   Attributes:
     longest: words on a side, at most.

@@ -78,7 +78,7 @@ def _median(pairs: Sequence[tuple[float, float]]) -> float:
 def _rates(
   systems: Mapping[str, Generate], batch: int, new: int
 ) -> tuple[dict[str, list[tuple[float, float]]], list[float]]:
-  """Of each system in each round the seconds to the first new token, and further tokens/s; and the
+  """Seconds to the first new token and further tokens/s, by system and round; and the
   memory's bandwidth in each round.
   """
   rates: dict[str, list[tuple[float, float]]] = {name: [] for name in systems}

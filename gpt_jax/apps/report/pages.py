@@ -1,4 +1,4 @@
-"""What a program may write over: its own page or folder, and no other."""
+"""The files that a program may write over: its own page or folder, and no other."""
 
 import contextlib
 import os

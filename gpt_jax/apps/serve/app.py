@@ -227,7 +227,7 @@ class _Api:
 
 
 class _Counters:
-  """What /metrics reports, in Prometheus's text format: requests, texts, tokens, times, batches."""
+  """The numbers of /metrics in Prometheus's format: requests, texts, tokens, times, batches."""
 
   def __init__(self, waiting: Callable[[], float]):
     """waiting: the number of texts that wait for the model."""

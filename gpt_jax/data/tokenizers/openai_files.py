@@ -251,7 +251,7 @@ def _read_text(path: str) -> str:
 
 
 def _without_merges(all_pieces: Sequence[str]) -> set[str]:
-  """What no merge has to make: single symbols, in GPT-1 also with </w>, and special pieces."""
+  """Pieces that no merge makes: single symbols, in GPT-1 also with </w>, and special pieces."""
   pieces = set(all_pieces)
   made = {piece for piece in pieces if len(piece.removesuffix(END_OF_WORD)) == 1}
   made |= pieces & {UNKNOWN, END_OF_TEXT}

@@ -1,4 +1,4 @@
-"""What the readers of released tokenizers share: their files, settings, and optional packages."""
+"""Shared by the readers of released tokenizers: their files, settings, and optional packages."""
 
 import json
 import os

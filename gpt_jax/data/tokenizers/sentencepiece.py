@@ -31,7 +31,7 @@ TRAINING_THREADS = 2  # fixed, because the model depends on it
 
 @dataclasses.dataclass(frozen=True)
 class SentencePieceModel(Tokenizer):
-  """What a SentencePiece model says of its pieces.
+  """The pieces of a SentencePiece model.
 
   Attributes:
     model: the serialized model.
@@ -76,7 +76,7 @@ class SentencePieceModel(Tokenizer):
     ]
 
   def _normalize(self, text: str) -> str:
-    """What is done to a text before the model's own normalization."""
+    """The text as it is before the model's own normalization."""
     return text
 
   @property

@@ -104,7 +104,7 @@ def _sides(rows: Rows) -> jax.Array:
 
 
 def _attends(rows: Rows) -> jax.Array:
-  """Which positions a position attends to, bool [B, T, T]: the other text's, or its only text's."""
+  """Attended positions, bool [B, T, T]: the other text's, or its only text's."""
   segments, sides = given(rows.segments), _sides(rows)
   same = segments[:, :, None] == segments[:, None]
   is_pair = (same & (sides == 1)[:, None]).any(-1)

@@ -64,7 +64,7 @@ class ViewsHead(WrappedHead, Mix):
     return _Views(self)
 
   def loss(self, outputs, states: States, batch: Batch, num_tokens: int) -> Mean:
-    """Of the primary head; outputs are its scores, and those of each view."""
+    """The loss of the primary head; outputs are its scores, and those of each view."""
     return self.inner.loss(outputs["primary"], states, batch, num_tokens)
 
   def of_inner(self, outputs) -> jax.Array:
@@ -111,7 +111,7 @@ def _directions(states: States) -> tuple[jax.Array, jax.Array, jax.Array]:
 
 
 def _of_tokens(states: States, batch: Batch) -> dict[str, jax.Array]:
-  """What each head reads at a word's first token, [B, T, …]."""
+  """The input of each head at a word's first token, [B, T, …]."""
   everything, forward, backward = _directions(states)
   # Of pieces of words: before a word is the last piece of the one before it, or <start>; after it
   # is the first piece of the next one, since the rest of a word's own pieces would tell its ending.
@@ -140,7 +140,7 @@ def _next_word(batch: Batch) -> tuple[jax.Array, jax.Array]:
 
 
 def _of_texts(states: States, batch: Batch) -> dict[str, jax.Array]:
-  """What each head reads of a text, [N, …]; of several sequences the sum."""
+  """The input of each head for a text, [N, …]; of several sequences the sum."""
   everything, forward, backward = _directions(states)
   segments = given(batch.rows.segments).reshape(-1)
   of_texts = segments[given(batch.labels).anchors]  # [N, C]

@@ -74,7 +74,7 @@ class LabeledTask:
 
   @property
   def kind(self) -> str:
-    """What the task does with its texts, for listings, e.g. "entailment"."""
+    """The task's work on its texts, for listings, e.g. "entailment"."""
     raise NotImplementedError
 
   @property
@@ -114,7 +114,7 @@ class LabeledTask:
 
   @property
   def answers(self) -> str:
-    """What a model card says that the answers are."""
+    """The answers, in the words of a model card."""
     return ", ".join(self.labels)
 
   # Examples ---------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ class LabeledTask:
     return {"loss": self.loss(predictions, truth), **self.score(predictions, truth)}
 
   def details(self, predictions: Any, truth: Any) -> dict[str, Any]:
-    """What an evaluation has besides: tables of the metrics of each label."""
+    """Further results of an evaluation: tables of the metrics of each label."""
     del predictions, truth
     return {}
 
@@ -193,8 +193,8 @@ class LabeledTask:
   # Predictions ------------------------------------------------------------------------------------
 
   def result(self, prediction: Any, truth: Any) -> dict[str, Any]:
-    """What predict reports of one example: "prediction", and "probabilities" by label, which may be
-    empty; "problem", if there is no prediction.
+    """The report on one example: "prediction", and "probabilities" by label, which may be empty;
+    "problem", if there is no prediction.
     """
     raise NotImplementedError
 

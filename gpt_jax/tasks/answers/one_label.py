@@ -52,7 +52,7 @@ class OneLabel(LabeledTask):
 
   @property
   def wanted(self) -> str:
-    """What a labeled row needs, for messages."""
+    """The needs of a labeled row, for messages."""
     return f"one of {', '.join(self.labels)}"
 
   @property
@@ -139,7 +139,7 @@ class OneLabel(LabeledTask):
     return {"label": self.labels[label.argmax()]}
 
   def answer(self, prediction: np.ndarray) -> Any:
-    """What `classify` gives for one example: the probability of every label."""
+    """The answer of `classify` for one example: the probability of every label."""
     return dict(zip(self.labels, map(float, prediction), strict=True))
 
   def served(self, answer: Any) -> dict[str, Any]:

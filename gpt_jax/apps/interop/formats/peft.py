@@ -258,17 +258,7 @@ def _overlay(path: str, settings: dict, meta: dict, config: dict, family: Any, b
       changed.add(module)
     else:
       raise InputError(f"{own.path}: {name}: only lora_A.weight and lora_B.weight are supported")
-  # peft leaves an output that is tied to a saved table as it was.
-  tied = {*family.ties.values()}
-  tables = tied & whole.keys()
-  has_output = family.attention == "causal" or (tied - tables) & base.shapes.keys()
-  if tables and has_output and settings.get("task_type") not in _TASKS.values():
-    raise InputError(f"{own.path}: holds {min(tables)}: only an output tied to it is supported")
-  saved = settings.get("modules_to_save")
-  for module in saved if isinstance(saved, list) else []:
-    inside = f".{str(module).removeprefix(family.prefix)}."
-    if missing := [x for x in base.shapes if inside in f".{x}" and x not in whole]:
-      raise InputError(f"{own.path}: holds no {missing[0]}, and modules_to_save names {module}")
+  _check_saved(own.path, whole, base, family, settings)
   is_conv = family.attention == "causal"  # GPT's Conv1D is [in, out], a Linear [out, in] as B A is
   for module in sorted(changed):
     shape = base.shapes[f"{module}.weight"][:: -1 if is_conv else 1]
@@ -328,6 +318,27 @@ def _overlay(path: str, settings: dict, meta: dict, config: dict, family: Any, b
     return result
 
   return base._replace(shapes={**base.shapes, **whole}, read=read, notes=own.notes)
+
+
+def _check_saved(path: str, whole: Any, base: Any, family: Any, settings: dict) -> None:
+  """Raises InputError unless the arrays that are saved whole are those of modules_to_save.
+
+  Args:
+    path: of the adapter's weights.
+    whole: their names in the base.
+    base, family, settings: see _overlay.
+  """
+  # peft leaves an output that is tied to a saved table as it was.
+  tied = {*family.ties.values()}
+  tables = tied & whole.keys()
+  has_output = family.attention == "causal" or (tied - tables) & base.shapes.keys()
+  if tables and has_output and settings.get("task_type") not in _TASKS.values():
+    raise InputError(f"{path}: holds {min(tables)}: only an output tied to it is supported")
+  saved = settings.get("modules_to_save")
+  for module in saved if isinstance(saved, list) else []:
+    inside = f".{str(module).removeprefix(family.prefix)}."
+    if missing := [x for x in base.shapes if inside in f".{x}" and x not in whole]:
+      raise InputError(f"{path}: holds no {missing[0]}, and modules_to_save names {module}")
 
 
 def _check_change(

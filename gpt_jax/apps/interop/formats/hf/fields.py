@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 
 class Fields(NamedTuple):
-  """Of one kind of file.
+  """The fields of one kind of file.
 
   Attributes:
     known: names, separated by spaces, that are read, or have no effect on what is read.
