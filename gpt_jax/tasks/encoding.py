@@ -48,7 +48,7 @@ def subset(examples: list[Any], count: int, by_label: bool = False) -> list[Any]
   stay chosen when rows are added.
 
   Args:
-    examples: named tuples with a location, which does not count.
+    examples: named tuples with a location and a label, which do not count.
     by_label: each label has its share of them, and one example if there are enough.
   """
   if not count or count >= len(examples):
@@ -68,10 +68,8 @@ def subset(examples: list[Any], count: int, by_label: bool = False) -> list[Any]
 
 
 def _digest(example: Any) -> bytes:
-  example = example._replace(location="")
-  if example.label and isinstance(example.label[0], float) and len(example.label) == 1:
-    example = example._replace(label=None)  # a number, in units that further rows change
-  content = repr(example).encode(errors="surrogatepass")
+  # Of the texts alone: further rows change the unit of numbers, and may bring further labels.
+  content = repr(example._replace(label=None, location="")).encode(errors="surrogatepass")
   return hashlib.blake2b(content, digest_size=8).digest()
 
 

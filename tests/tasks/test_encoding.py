@@ -377,6 +377,10 @@ def test_a_subset_has_its_share_of_each_label_whatever_the_order():
   plain = {*subset(uneven, 20)}
   assert {*subset(grown, 20)} & {*uneven} <= plain
   assert subset(uneven, 0) == subset(uneven, 100) == uneven
+  # A further class makes all labels longer.
+  longer = labeled([(1.0, 0.0, 0.0)] * 90 + [(0.0, 1.0, 0.0)] * 10 + [(0.0, 0.0, 1.0)])
+  kept = {e.sequences for e in subset(longer, 21, by_label=True)}
+  assert len({e.sequences for e in chosen} - kept) <= 1
   # Numbers are standardized: one row more changes all of them.
   numbers, rescaled = labeled([(n / 9,) for n in range(90)]), labeled([(n / 8,) for n in range(90)])
   assert [e.sequences for e in subset(numbers, 9)] == [e.sequences for e in subset(rescaled, 9)]
