@@ -29,8 +29,6 @@ class Head(Config):
     learns_unlabeled: whether parts of it learn from its own predictions, see ViewsHead.
     pooling: how it makes one representation of a text, see ClassifyHead; "": it makes none.
     transform: of that representation, see transform_option in classify.py.
-    on_tokens: of a linear head on each token the class of transformers, without the family's name,
-      and the name of its map there; ("", ""): it is none.
   """
 
   scope: str
@@ -44,7 +42,6 @@ class Head(Config):
   learns_unlabeled: bool = False
   pooling: str = ""
   transform: str = "none"
-  on_tokens: tuple[str, str] = ("", "")
 
   @property
   def reads_more(self) -> bool:

@@ -34,7 +34,6 @@ class SpanHead(Head):
   metric = "task_loss"
   labeled = True
   per_token = True
-  on_tokens = ("ForQuestionAnswering", "qa_outputs")
   num_classes = 2
 
   def build(self, trunk: TrunkConfig) -> nn.Module:

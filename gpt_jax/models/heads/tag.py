@@ -29,7 +29,6 @@ class TagHead(Head):
   metric = "task_loss"
   labeled = True
   per_token = True
-  on_tokens = ("ForTokenClassification", "classifier")
 
   def build(self, trunk: TrunkConfig) -> nn.Module:
     del trunk

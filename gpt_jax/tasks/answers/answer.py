@@ -44,8 +44,6 @@ class LabeledTask:
     pooling: how the sequences of an example become one answer, see Task; "": there is one sequence.
     not_per_text: why `classify` does not give its answers, and what does; "": it gives them.
     not_averaged: why the predictions of several models have no mean; "": they have one.
-    problem_type: transformers' name of the problem where it is not one class each.
-    logits: how to read the outputs of an exported function.
     limits: what a model card says that the model can answer.
   """
 
@@ -66,8 +64,6 @@ class LabeledTask:
   pooling = ""
   not_per_text = ""
   not_averaged = ""
-  problem_type = ""
-  logits = ""
   limits = ""
 
   # What it is ------------------------------------------------------------------------------------

@@ -71,8 +71,6 @@ class MultiLabelTask(Task):
   has_words = False
   has_classes = False
   has_report = True
-  problem_type = "multi_label_classification"
-  logits = "The sigmoid of a logit gives the probability of its label."
   limits = "It knows the labels above only."
 
   @property

@@ -91,9 +91,7 @@ class RegressionTask(Task):
   has_words = False
   has_classes = False
   output_names = ("value",)
-  problem_type = "regression"
   answers = "a number; the logit is in the units of the training data"
-  logits = "The logit is the number, in the units of the training data."
   limits = "It gives a number to any text."
 
   @property

@@ -27,10 +27,6 @@ class OneLabel(LabeledTask):
   target: Callable[[str], tuple[float, ...]] | None
 
   has_words = True
-  logits = (
-    "The softmax of the logits, which are divided by the temperature already, gives the "
-    "probabilities of the labels."
-  )
   limits = "It knows the labels above only, and gives one of them to any text."
 
   @property

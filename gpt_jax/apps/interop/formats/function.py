@@ -254,6 +254,16 @@ def _describe(file: str, function: Function, context: int, tokenizer: Tokenizer)
   }
 
 
+_SOFTMAX = (
+  "The softmax of the logits, which are divided by the temperature already, gives the "
+  "probabilities of the labels."
+)
+_LOGITS = {  # LabeledTask.kind -> how to read the outputs
+  "regression": "The logit is the number, in the units of the training data.",
+  "multi-label": "The sigmoid of a logit gives the probability of its label.",
+}
+
+
 def _describe_classifier(
   function: Function, template: Template, format: Format, task: Task | None
 ) -> dict[str, Any]:
@@ -269,7 +279,7 @@ def _describe_classifier(
     "pair": template.pair,
     "use": (
       "A sequence is as `single` says, or as `pair` of two texts: special tokens around the texts "
-      f"A and B; {padding}.{types} {(task or Task).logits}"
+      f"A and B; {padding}.{types} {_LOGITS.get(task.kind if task else '', _SOFTMAX)}"
     ),
   }
   if task is None:

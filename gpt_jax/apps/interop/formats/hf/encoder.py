@@ -17,6 +17,7 @@ from gpt_jax.apps.interop.formats.hf.labels import (
   label_settings,
   outputs_of,
   sequence_head,
+  token_class,
 )
 from gpt_jax.apps.interop.formats.hf.weights import Weights
 from gpt_jax.apps.interop.formats.hf_tokenizer import Template
@@ -206,8 +207,8 @@ class EncoderFamily(Family):
     """The head of a class with known inputs; in our own folders, as we saved it."""
     architecture = architecture_of(config)
     kind = architecture.removeprefix(self.classes)
-    if own and own.head and kind == own.head.on_tokens[0]:
-      name = f"{own.head.on_tokens[1]}.weight"
+    if own and own.head and kind == token_class(own.head)[0]:
+      name = f"{token_class(own.head)[1]}.weight"
       if name in weights.shapes and outputs_of(weights, name) == own.head.num_classes:
         return own.head
     if kind not in ("ForMultipleChoice", "ForSequenceClassification", "ForTokenClassification"):
@@ -293,7 +294,7 @@ class EncoderFamily(Family):
         arrays.append(Array(bias, "masked/bias", (rows,), (spec.trunk.rows,), np.s_[:rows]))
       elif head.scope == "sentence_pair":
         arrays += dense(self.pair, "sentence_pair", d, 2)
-      elif name := head.on_tokens[1]:
+      elif name := token_class(head)[1]:
         arrays += dense(name, head.scope, d, head.num_classes)
       elif not head.labeled:  # a contrastive head has no arrays
         continue
@@ -367,7 +368,7 @@ class EncoderFamily(Family):
 
   def _suffix(self, spec: ModelConfig) -> str:
     if spec.head and spec.head.per_token:
-      return spec.head.on_tokens[0]
+      return token_class(spec.head)[0]
     if spec.head:
       return (
         "ForMultipleChoice" if spec.head.pooling == "per_choice" else "ForSequenceClassification"

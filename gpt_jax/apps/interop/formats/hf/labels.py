@@ -4,7 +4,7 @@ from typing import Any
 
 from gpt_jax.apps.interop.formats.hf.weights import Weights
 from gpt_jax.apps.interop.imported import ImportedTask
-from gpt_jax.config import to_json
+from gpt_jax.config import registered_name, to_json
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.heads.regress import MultiLabelHead, RegressHead
@@ -21,12 +21,30 @@ _KINDS = {
 }
 
 
+# The registered name of a linear head on each token -> transformers' class, without the family's
+# name, and the name of its map there.
+_ON_TOKENS = {
+  "tag_head": ("ForTokenClassification", "classifier"),
+  "span_head": ("ForQuestionAnswering", "qa_outputs"),
+}
+# LabeledTask.kind -> problem_type.
+_PROBLEMS = {
+  RegressionTask.kind: "regression",
+  MultiLabelTask.kind: "multi_label_classification",
+}
+
+
+def token_class(head: Any) -> tuple[str, str]:
+  """The class and the name of the map of a linear head on each token; ("", ""): it is none."""
+  return _ON_TOKENS.get(registered_name(type(head)), ("", ""))
+
+
 def label_settings(head: Any, task: Task | None) -> dict[str, Any]:
   """The names of the outputs, and the kind of problem where it is not one class each."""
   settings: dict[str, Any] = {}
   labels = task.output_names if task else tuple(str(i) for i in range(head.num_classes))
-  if task and task.problem_type:
-    settings["problem_type"] = task.problem_type
+  if task and task.kind in _PROBLEMS:
+    settings["problem_type"] = _PROBLEMS[task.kind]
   settings["id2label"] = {str(i): label for i, label in enumerate(labels)}
   settings["label2id"] = {label: i for i, label in enumerate(labels)}
   return settings
@@ -52,9 +70,9 @@ def sequence_head(config: dict[str, Any], outputs: int, **settings: Any) -> Any:
     InputError: a regression of several numbers.
   """
   problem = config.get("problem_type")
-  if problem == MultiLabelTask.problem_type:
+  if problem == "multi_label_classification":
     return MultiLabelHead(outputs, **settings)
-  if problem == RegressionTask.problem_type and outputs > 1:
+  if problem == "regression" and outputs > 1:
     raise InputError(f"problem_type is 'regression' with {outputs} outputs: only 1 is supported")
   # transformers takes one output for a regression where problem_type is not set.
   return RegressHead(**settings) if outputs == 1 else ClassifyHead(outputs, **settings)
