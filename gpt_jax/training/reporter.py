@@ -18,9 +18,9 @@ from gpt_jax.files import make_folders
 from gpt_jax.parallel import memory
 from gpt_jax.parallel.processes import is_main_process
 from gpt_jax.training.flops import mfu
-from gpt_jax.training.forecast import Forecast, Outcome, duration, format_forecast, format_outcome
+from gpt_jax.training.forecast import Forecast, duration, gigabytes
 from gpt_jax.training.json_lines import METRICS, Segments, cut_back, open_to_append
-from gpt_jax.training.plan_file import Baselines, write_end, write_forecast, write_plan
+from gpt_jax.training.plan_file import Baselines, write_end, write_plan
 
 _NOTHING_KNOWN = Forecast()
 _NO_BASELINES = Baselines()
@@ -75,7 +75,7 @@ class Reporter:
     self._in_place, self._line_is_open = self._stream.isatty(), False
     self._reports, self._seconds_per_step, self._since = 0, 0.0, 0.0
     self._began, self._paused = time.monotonic(), 0.0
-    self.start_step, self._forecast = start_step, forecast
+    self._start_step, self._forecast = start_step, forecast
     if not self._writes:
       return
     make_folders(workdir)
@@ -86,34 +86,15 @@ class Reporter:
     self._trackers = trackers(workdir, start_step) if trackers else ()
     if stream is None:
       self._bar = _bar(total_steps, start_step)
-    if line := format_forecast(forecast, self.steps_planned):
-      self.say(line)
+    if forecast.memory:
+      there = f" of {gigabytes(forecast.limit)}" if forecast.limit else ""
+      self.say(f"plan    {gigabytes(forecast.memory)}{there}")
     self._warn_of_trackers()
-
-  @property
-  def steps_planned(self) -> int:
-    """Steps from the start to the end of the run."""
-    return self._total - self.start_step
 
   @property
   def training_seconds(self) -> float:
     """Seconds since the start, without what is `paused`."""
     return time.monotonic() - self._began - self._paused
-
-  def measured(self, step_time: float, steps: int) -> None:
-    """Completes the forecast by a step time measured in this run.
-
-    Args:
-      step_time: seconds.
-      steps: number of steps that it was measured on.
-    """
-    if self._forecast.step_time:
-      return
-    self._forecast = self._forecast._replace(step_time=step_time)
-    planned = duration(self.steps_planned * step_time)
-    self.say(f"plan    {planned} for {self.steps_planned:,} steps, measured on {steps} of them")
-    if self._writes:
-      write_forecast(self._workdir, self._forecast)
 
   def progress(self, step: int, values: Mapping[str, float], tokens: float) -> None:
     """Reports training metrics, the rate of tokens and the remaining time.
@@ -192,18 +173,18 @@ class Reporter:
     return self
 
   def __exit__(self, kind, error, traceback):
-    outcome = self._outcome()
-    planned = self._forecast.memory or self._forecast.step_time
-    if planned and error is None and outcome.steps:
-      self.say(format_outcome(self._forecast, outcome, self.steps_planned))
+    steps, peak = self._step - self._start_step, memory.peak(jax.local_devices())
+    if self._forecast.memory and error is None and steps:
+      other = f", and {duration(self._paused)} for evaluations and checkpoints"
+      self.say(
+        f"planned {gigabytes(self._forecast.memory)}; was {gigabytes(peak)}, "
+        f"{duration(self._since)} for {steps:,} steps{other if self._paused >= 0.5 else ''}"
+      )
+    outcome = {"steps": steps, "memory": peak, "training": self._since, "other": self._paused}
     self.close(failed=error is not None)
     if self._writes:
       with contextlib.suppress(OSError):  # as of a full disk; the report says less then
         write_end(self._workdir, error, outcome)
-
-  def _outcome(self) -> Outcome:
-    steps, peak = self._step - self.start_step, memory.peak(jax.local_devices())
-    return Outcome(steps, peak, self._since, self._paused)
 
   def _format_metrics(
     self, values: Mapping[str, float], tokens_per_second: float, mfu: float | None = None

@@ -12,7 +12,6 @@ import pytest
 from gpt_jax.errors import InputError
 from gpt_jax.training.flops import PEAK_FLOPS
 from gpt_jax.training.history import curve
-from gpt_jax.training.hooks import StepContext, measure_pace
 from gpt_jax.training.plan_file import Baselines
 from gpt_jax.training.reporter import Reporter
 
@@ -80,17 +79,6 @@ def test_rate_and_remaining_time_exclude_compilation_and_evaluation(tmp_path, cl
     clock.advance(10)
     reporter.progress(20, {}, tokens=100)
   assert log.getvalue().splitlines()[-1] == "step 20/100  10 tokens/s  80 s left"
-
-
-def test_the_pace_is_not_that_of_steps_that_compile(tmp_path, clock):
-  log = io.StringIO()
-  with Reporter(tmp_path, 1000, stream=log) as reporter:
-    hook = measure_pace(reporter)
-    for step in range(1, 101):
-      clock.advance(9 if step in (1, 12, 18) else 1)  # batches of new lengths
-      if hook.is_due(step, 1000, stopping=False):
-        hook.run(StepContext(step, 1000, False, None, None, {}))
-  assert log.getvalue() == "plan    17 min for 1,000 steps, measured on 20 of them\n"
 
 
 def test_a_terminal_shows_one_line(tmp_path):

@@ -9,7 +9,7 @@ from gpt_jax.apps.benchmark.memory import labeled_batch
 from gpt_jax.apps.benchmark.training import our_step, trainer_with
 from gpt_jax.models.adapter import Adapter
 from gpt_jax.models.heads.classify import ClassifyHead
-from gpt_jax.parallel.memory import needed
+from gpt_jax.parallel.memory import bytes_needed
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.training import timing
 from gpt_jax.training.timing import Measured
@@ -34,7 +34,7 @@ def adapters(config: PretrainConfig) -> Measured:
     sizes[name] = {
       "trained parameters": _bytes(shapes.params) / 1e6,
       "optimizer": _bytes(shapes.opt_state) / 1e6,
-      "memory of a step": needed(program, trainer.mesh.local_devices).least / 1e6,
+      "memory of a step": bytes_needed(program) / 1e6,
     }
     steps[name] = our_step(trainer, batch)
   times = timing.in_turns(steps)  # so that all of them meet the same load

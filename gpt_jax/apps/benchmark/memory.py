@@ -15,7 +15,7 @@ from gpt_jax.batch import Batch, Labels
 from gpt_jax.config import from_json, to_json
 from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.heads.language import LanguageHead
-from gpt_jax.parallel.memory import FreedMemory, in_use, needed
+from gpt_jax.parallel.memory import FreedMemory, bytes_needed, in_use, needed
 from gpt_jax.parallel.memory import peak as peak_of
 from gpt_jax.parallel.mesh import make_mesh
 from gpt_jax.parallel.placement import check_batch
@@ -87,7 +87,9 @@ def measure(config: PretrainConfig, kind: str) -> dict[str, float]:
   """
   trainer, batch = _trainer(config, kind)
   devices = trainer.mesh.local_devices
-  step, most, temporaries = needed(trainer.compile(batch), devices)
+  compiled = trainer.compile(batch)
+  step = bytes_needed(compiled) * (len(devices) if devices[0].platform == "cpu" else 1)
+  most, temporaries = needed(compiled, devices)
   before = in_use(devices)
   state = trainer.init(0)
   freed = FreedMemory(1.5 * temporaries)
