@@ -17,7 +17,6 @@ LIGHT = {
   "report": ["jinja2>=3.1,<4"],
   "translation": ["sacrebleu>=2.5,<3"],  # BLEU and chrF
   "tensorboard": ["tensorboardX>=2.6"],
-  "progress": ["tqdm>=4.66"],
   "completion": ["argcomplete>=3.5,<4"],  # of flags and config fields, in bash, zsh and fish
   "safetensors": ["safetensors>=0.5,<1"],  # that format, and transformers' folders
   "stablehlo": ["flatbuffers>=24.3"],  # that format, by jax.export

@@ -1,4 +1,4 @@
-"""Forecast of a run's memory, and how memory and time are written."""
+"""Forecast of a run's memory."""
 
 from typing import NamedTuple
 
@@ -22,14 +22,3 @@ class Forecast(NamedTuple):
 def gigabytes(size: float) -> str:
   """Such as "0.25 GB" or "11.2 GB"; a GB has 10^9 bytes, as in launch/plan.py."""
   return f"{size / 1e9:.{1 if size >= 9.995e9 else 2}f} GB"
-
-
-def duration(seconds: float) -> str:
-  """Such as "36 s", "36 min", "3 h 05 min" or "4.2 days"."""
-  if seconds < 99.5:
-    return f"{seconds:.0f} s"
-  minutes = round(seconds / 60)
-  if minutes < 100:
-    return f"{minutes} min"
-  hours = minutes // 60
-  return f"{hours} h {minutes % 60:02} min" if hours < 100 else f"{hours / 24:.1f} days"

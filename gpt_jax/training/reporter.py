@@ -4,21 +4,19 @@ import contextlib
 import json
 import math
 import os
-import shutil
-import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol, TextIO
 
 import jax
 
 from gpt_jax import errors
+from gpt_jax.data.progress import Console, duration
 from gpt_jax.files import make_folders
 from gpt_jax.parallel import memory
 from gpt_jax.parallel.processes import is_main_process
 from gpt_jax.training.flops import mfu
-from gpt_jax.training.forecast import Forecast, duration, gigabytes
+from gpt_jax.training.forecast import Forecast, gigabytes
 from gpt_jax.training.json_lines import METRICS, Segments, cut_back, open_to_append
 from gpt_jax.training.plan_file import Baselines, write_end, write_plan
 
@@ -53,7 +51,7 @@ class Reporter:
       took.
     trackers: (workdir, start_step) -> those that get the same values.
     stream: for the progress, which is one line rewritten in place on a terminal, a line per report
-      otherwise. Default: standard error, or a progress bar in a notebook with tqdm.
+      otherwise. Default: standard error.
   """
 
   def __init__(
@@ -71,8 +69,7 @@ class Reporter:
     self._writes, self._workdir = is_main_process(), workdir
     self._total, self._step, self._baselines = total_steps, start_step, baselines
     self._flops_per_token = flops_per_token
-    self._bar, self._stream = None, stream or sys.stderr
-    self._in_place, self._line_is_open = self._stream.isatty(), False
+    self._console = Console(stream)
     self._reports, self._seconds_per_step, self._since = 0, 0.0, 0.0
     self._began, self._paused = time.monotonic(), 0.0
     self._start_step, self._forecast = start_step, forecast
@@ -84,8 +81,6 @@ class Reporter:
     write_plan(workdir, total_steps, start_step, baselines, forecast)
     self._file = open_to_append(path)
     self._trackers = trackers(workdir, start_step) if trackers else ()
-    if stream is None:
-      self._bar = _bar(total_steps, start_step)
     if forecast.memory:
       there = f" of {gigabytes(forecast.limit)}" if forecast.limit else ""
       self.say(f"plan    {gigabytes(forecast.memory)}{there}")
@@ -123,13 +118,9 @@ class Reporter:
     waited = values.get("input_wait", 0.0) / latest
     if waited >= _NOTABLE_WAIT:
       metrics.append(f"input wait {waited:.0%}")
-    if self._bar is not None:
-      self._bar.set_postfix_str("  ".join(metrics), refresh=False)
-      self._bar.update(step - self._bar.n)
-      return
     left = duration((self._total - step) * self._seconds_per_step)
     line = "  ".join([f"step {step:,}/{self._total:,}", *metrics, f"{left} left"])
-    self._show(line, stays=not self._in_place)
+    self._show(line, stays=False)
 
   def results(self, step: int, values: Mapping[str, float]) -> None:
     """Reports an evaluation; its line stays on the terminal."""
@@ -162,11 +153,7 @@ class Reporter:
     for tracker in self._trackers:
       tracker.close(failed)
     self._warn_of_trackers()
-    if self._line_is_open:
-      print(file=self._stream, flush=True)
-      self._line_is_open = False
-    if self._bar is not None:
-      self._bar.close()
+    self._console.close()
     self._file.close()
 
   def __enter__(self):
@@ -222,29 +209,5 @@ class Reporter:
         self.say(line)
 
   def _show(self, line: str, stays: bool) -> None:
-    if not self._writes:
-      return
-    if self._bar is not None:
-      self._bar.write(line, file=self._stream)
-      return
-    if not stays:
-      # A line that wraps could not be rewritten.
-      line = line[: shutil.get_terminal_size().columns - 1]
-    begin = "\r\x1b[K" if self._line_is_open else ""
-    end = "\n" if stays else ""
-    print(f"{begin}{line}", end=end, file=self._stream, flush=True)
-    self._line_is_open = not stays
-
-
-def _bar(total_steps: int, start_step: int):
-  """A progress bar in a notebook with tqdm, else None."""
-  ipython = sys.modules.get("IPython")
-  if ipython is None or not hasattr(ipython.get_ipython(), "kernel"):  # absent on a terminal
-    return None
-  try:
-    with warnings.catch_warnings():
-      warnings.simplefilter("ignore")  # without ipywidgets tqdm warns and draws a text bar
-      from tqdm.auto import tqdm
-  except ImportError:  # optional: progress is printed as lines
-    return None
-  return tqdm(total=total_steps, initial=start_step, unit="step")
+    if self._writes:
+      self._console.show(line, stays)

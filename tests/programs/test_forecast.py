@@ -34,7 +34,7 @@ from gpt_jax.programs.pretrain_samples import with_samples
 from gpt_jax.programs.pretrain_text import load_text
 from gpt_jax.tasks.table import TableTask
 from gpt_jax.training import fitting
-from gpt_jax.training.forecast import Forecast, duration, gigabytes
+from gpt_jax.training.forecast import Forecast, gigabytes
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.run import Run
 from gpt_jax.training.trainer import Trainer
@@ -513,6 +513,5 @@ def test_an_accelerator_needs_its_step_alone():
   assert memory.needed(compiled, [device, device]) == (2 * (15 + 4 + 10), 20)
 
 
-def test_sizes_and_times_are_written_in_few_digits():
+def test_sizes_are_written_in_few_digits():
   assert (gigabytes(0.2500e9), gigabytes(11.24e9)) == ("0.25 GB", "11.2 GB")
-  assert (duration(36.4), duration(2160), duration(11100)) == ("36 s", "36 min", "3 h 05 min")

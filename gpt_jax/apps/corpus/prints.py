@@ -2,7 +2,7 @@
 
 import functools
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ from gpt_jax.apps.corpus.duplicates import PERMUTATIONS, signature
 from gpt_jax.apps.corpus.word_grams import normalized_words, word_hashes
 from gpt_jax.data.cleaning import clean_piece
 from gpt_jax.data.pieces import Piece, batched, read_pieces
+from gpt_jax.data.progress import Progress
 from gpt_jax.data.sources.source import Source
 from gpt_jax.data.workers import Pool, map_in_order
 
@@ -50,7 +51,7 @@ def prints(
   near: bool,
   rows: str,
   pool: Pool | None,
-  progress: Callable[[int, int], None] = lambda characters, documents: None,
+  progress: Progress | None = None,
 ) -> Iterator[np.ndarray]:
   """A record of type PRINT for each document, in order.
 
@@ -58,14 +59,15 @@ def prints(
     sources: with their numbers.
     near: whether signatures are needed.
     rows: a file of evaluation rows, or "".
-    progress: told characters and documents.
+    progress: told the characters of each piece.
   """
   made: list[_PiecePrint] = []
   inspect = functools.partial(_inspect, near, rows)
   for batch, results in map_in_order(pool, inspect, batched(_placed(sources, field))):
     for (place, piece), result in zip(batch, results, strict=True):
       made.append(result)
-      progress(len(piece.text), piece.last)
+      if progress:
+        progress.add(len(piece.text))
       if piece.last:
         yield _joined(place, made)
         made = []

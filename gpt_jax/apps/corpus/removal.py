@@ -16,13 +16,11 @@ from gpt_jax.apps.corpus.evaluation_rows import EvaluationRow, evaluation_rows
 from gpt_jax.apps.corpus.prints import PRINT, prints
 from gpt_jax.data.passes import LEDGER, Passes
 from gpt_jax.data.pieces import Corpus
-from gpt_jax.data.progress import progress
+from gpt_jax.data.progress import Progress
 from gpt_jax.data.sources.source import Source, plain_size
 from gpt_jax.data.workers import Pool
 from gpt_jax.errors import InputError, counted
 from gpt_jax.files import atomic_file
-
-Progress = Callable[[int, int], None]
 
 
 class Removing:
@@ -101,16 +99,19 @@ class RemovingPasses(Passes):
   def removed(self, corpus: Corpus, folder: str) -> np.ndarray:
     if not self._removing.active:
       return super().removed(corpus, folder)
-    with progress("comparing documents", plain_size(corpus.sources)) as add:
+    size = plain_size(corpus.sources)
+    with Progress("comparing documents", size, "characters") as progress:
       return self._removing(
         folder,
         corpus.sources,
-        lambda rows: self.prints(corpus, self._removing.near, rows, add),
+        lambda rows: self.prints(corpus, self._removing.near, rows, progress),
       )
 
-  def prints(self, corpus: Corpus, near: bool, rows: str, add: Progress) -> Iterator[np.ndarray]:
+  def prints(
+    self, corpus: Corpus, near: bool, rows: str, progress: Progress
+  ) -> Iterator[np.ndarray]:
     """See prints.prints; nothing has been removed from the corpus yet."""
-    yield from prints(enumerate(corpus.sources), corpus.field, near, rows, self._pool, add)
+    yield from prints(enumerate(corpus.sources), corpus.field, near, rows, self._pool, progress)
 
 
 class Removal(NamedTuple):

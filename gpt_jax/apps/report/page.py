@@ -28,9 +28,10 @@ from gpt_jax.apps.report.answers import (
 from gpt_jax.apps.report.chart import Drawn, Level, Line, short
 from gpt_jax.apps.report.record import Labels, Record, WrongRow
 from gpt_jax.apps.report.reference import reference_lines
+from gpt_jax.data.progress import duration
 from gpt_jax.errors import counted
 from gpt_jax.packages import require
-from gpt_jax.training.forecast import duration, gigabytes
+from gpt_jax.training.forecast import gigabytes
 
 TEXTS = {"loss": "training", "valid_loss": "held-out"}  # metric -> its text
 _MAX_CLASSES = 12  # of a confusion matrix; more would be dust on a phone
