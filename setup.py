@@ -17,7 +17,6 @@ LIGHT = {
   "report": ["jinja2>=3.1,<4"],
   "translation": ["sacrebleu>=2.5,<3"],  # BLEU and chrF
   "tensorboard": ["tensorboardX>=2.6"],
-  "progress": ["tqdm>=4.66"],
   "completion": ["argcomplete>=3.5,<4"],  # of flags and config fields, in bash, zsh and fish
   "safetensors": ["safetensors>=0.5,<1"],  # that format, and transformers' folders
   "stablehlo": ["flatbuffers>=24.3"],  # that format, by jax.export
@@ -91,8 +90,6 @@ setup(
     "all": sorted(sum(LIGHT.values(), [])),
     "onnx": ["jax2onnx>=0.13,<1", "onnx>=1.18", "onnxruntime>=1.20"],  # that format; to run it
     "wandb": ["wandb>=0.31,<1"],  # --tracker=; older ones ignore resuming offline
-    "trackio": ["trackio>=0.43,<1"],
-    "mlflow": ["mlflow-skinny>=3.5,<4"],
     "gcs": ["gcsfs>=2026.7"],  # paths that begin with gs://
     "s3": ["s3fs>=2026.7"],  # and with s3://
     "hub": ["huggingface_hub>=1,<3"],  # prepare --source=hf://
@@ -109,8 +106,6 @@ setup(
       "hypothesis>=6.100",  # inputs for tests/attack
       "setuptools>=77",  # builds the wheel of tests/test_installed.py
       "tensorboard>=2.20,<3",  # reads the events of extra tensorboard
-      "mlflow-skinny>=3.5,<4",
-      "trackio>=0.43,<1",
       "httpx>=0.27",  # a client for launch/serve.py
       "gcsfs>=2026.7",
       "gcp-storage-emulator>=2026.7",  # a server for gs://, on loopback

@@ -61,11 +61,6 @@ WEIGHTS = flags.DEFINE_string(
   DEFAULTS["weights"],
   "float32, bfloat16 or int8: type of the weights in products; fewer bits are faster, less exact",
 )
-DRAFT = flags.DEFINE_string(
-  "draft",
-  DEFAULTS["draft"],
-  "none, or ngram: guess tokens from the text itself; faster where it repeats, with the same texts",
-)
 STREAM = flags.DEFINE_boolean(
   "stream", None, "print words as they are written; default: on a terminal"
 )
@@ -79,7 +74,7 @@ def main():
     if prompts:
       raise InputError("--fill: leave out --prompt and --input, whose texts are continued")
     of_prompts = (MAX_TOKENS, TEMPERATURE, TOP_P, SEED, IGNORE_EOS, NUM_SAMPLES, BEAMS)
-    for flag in (*of_prompts, LENGTH_PENALTY, WEIGHTS, DRAFT, STREAM):
+    for flag in (*of_prompts, LENGTH_PENALTY, WEIGHTS, STREAM):
       if flag.present:
         raise InputError(f"--{flag.name}: is for prompts; leave it out with --fill")
     top_k = TOP_K.value if TOP_K.present else 5
@@ -94,7 +89,6 @@ def main():
     "ignore_eos": IGNORE_EOS.value,
     "num_samples": NUM_SAMPLES.value,
     "weights": WEIGHTS.value,
-    "draft": DRAFT.value,
   }
   pieces: Iterable[tuple[int, str]]
   if BEAMS.value != 1:

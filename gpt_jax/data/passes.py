@@ -13,7 +13,7 @@ import numpy as np
 
 from gpt_jax.data.cleaning import clean_piece
 from gpt_jax.data.pieces import Corpus, Piece, batched, split_document
-from gpt_jax.data.progress import progress
+from gpt_jax.data.progress import Progress
 from gpt_jax.data.sentences import encode_sentences
 from gpt_jax.data.sources.source import Source, plain_size, total_size
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
@@ -151,12 +151,12 @@ def take_survey(corpus: Corpus, passes: Passes, kind: str, share: float) -> Surv
   """Reads everything once: its size and, to train a vocabulary of a kind, its words."""
   survey = Survey()
   label = "counting words" if kind else "reading"
-  with progress(label, plain_size(corpus.sources)) as add:
+  with Progress(label, plain_size(corpus.sources), "characters") as progress:
     for sizes, words in passes.words(corpus, kind, share):
       survey.words.add(words)
       for characters, last in sizes:
         survey.add(characters, last)
-        add(characters, last)
+        progress.add(characters)
   return survey
 
 

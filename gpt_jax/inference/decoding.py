@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax.batch import Rows
-from gpt_jax.inference.draft import GUESSES, LEAST, count_right, find, guess
 from gpt_jax.inference.sampling import choose
 from gpt_jax.ops.cross_entropy import logits, token_log_probs
 
@@ -75,96 +74,26 @@ def extend(
 
   def add(carry):
     number, ids, state, added = carry
-    positions, counted = (lengths + number - 1)[:, None], (numbers + number)[:, None]
-    about = active, settings, counted, log_probs, best
-    chosen, state = _choose(model, variables, state, ids[:, None], positions, *about)
-    added = jax.tree.map(lambda rows, new: rows.at[number].set(new[:, 0]), added, chosen)
-    return number + 1, chosen[0][:, 0], state, added
+    # At most the last position: of what is discarded.
+    positions = jnp.minimum(lengths + number, model.config.trunk.context) - 1
+    about = positions[:, None], active[:, None], state
+    hidden, table, state = model.apply(variables, ids[:, None], *about, method="extend")
+    # [B, V]; the table may have rows beyond the vocabulary.
+    vocab_size = model.num_tokens
+    scores = logits(hidden[:, 0], table, vocab_size)[:, :vocab_size]
+    chosen = choose(scores, settings, numbers + number)
+    told = chosen, *_report(scores, chosen, log_probs, best)
+    added = jax.tree.map(lambda rows, new: rows.at[number].set(new), added, told)
+    return number + 1, chosen, state, added
 
-  carry = jnp.int32(0), jnp.asarray(last), state, _room(model, MAX_STEPS, len(last))
+  one, several = (MAX_STEPS, len(last)), (MAX_STEPS, len(last), min(BEST, model.num_tokens))
+  added = tuple(
+    jnp.zeros(shape, dtype) for shape in (one, several) for dtype in (jnp.int32, jnp.float32)
+  )
+  carry = jnp.int32(0), jnp.asarray(last), state, added
   # One program for any number of tokens: `count` is an argument, the arrays have MAX_STEPS rows.
   *_, state, added = jax.lax.while_loop(lambda carry: carry[0] < count, add, carry)
   return state, added
-
-
-@functools.partial(jax.jit, static_argnames=("model",), donate_argnames=("state",))
-def extend_by_draft(
-  model, variables, state, texts, ends, lengths, numbers, active, settings, log_probs, best, count
-):
-  """As `extend`, with tokens guessed by draft.py; also the number of passes that it took.
-
-  Args:
-    texts: int32 [B, S], each with its source in front, and room for count + GUESSES more.
-    ends: int32 [B], how many tokens of these there are.
-  """
-  row = jnp.arange(len(ends))[:, None]
-
-  def unfinished(carry):
-    return active & (carry[0] < count)
-
-  def has_guesses(carry):
-    done, texts, *_ = carry
-    _, shared = find(texts, ends + done)
-    return (unfinished(carry) & (shared >= LEAST)).any()
-
-  def read(carry, guesses):
-    done, texts, state, added, passes = carry
-    after = jnp.arange(guesses + 1)[None]
-    begins, _ = find(texts, ends + done)
-    guessed = guess(texts, ends + done, begins)[:, :guesses]
-    last = jnp.take_along_axis(texts, (ends + done - 1)[:, None], axis=1)
-    places = done[:, None] + after
-    ids, positions = jnp.concatenate([last, guessed], axis=1), lengths[:, None] - 1 + places
-    about = active, settings, numbers[:, None] + places, log_probs, best
-    chosen, state = _choose(model, variables, state, ids, positions, *about)
-    # What follows the first wrong guess is written too, and overwritten by the next pass.
-    texts = texts.at[row, ends[:, None] + places].set(chosen[0])
-    added = jax.tree.map(lambda rows, new: rows.at[row, places].set(new), added, chosen)
-    new = jnp.minimum(count_right(guessed, chosen[0]) + 1, count - done)
-    return jnp.where(active, done + new, done), texts, state, added, passes + 1
-
-  def several(carry):
-    # Each loop runs as long as it is the right one; a branch would copy the cache.
-    def alone(carry):
-      return unfinished(carry).any() & ~has_guesses(carry)
-
-    carry = jax.lax.while_loop(alone, lambda carry: read(carry, 0), carry)
-    return jax.lax.while_loop(has_guesses, lambda carry: read(carry, GUESSES), carry)
-
-  # A pass may write guesses beyond the last token that is wanted.
-  added = _room(model, len(ends), MAX_STEPS + GUESSES)
-  carry = jnp.zeros_like(ends), jnp.asarray(texts), state, added, jnp.int32(0)
-  carry = jax.lax.while_loop(lambda carry: unfinished(carry).any(), several, carry)
-  *_, state, added, passes = carry
-  return state, jax.tree.map(lambda x: x.swapaxes(0, 1), added), passes
-
-
-def _choose(
-  model, variables, state, ids, positions, active, settings, numbers, with_log_probs, with_best
-):
-  """Reads ids [B, T] and chooses a token after each.
-
-  Returns:
-    The tokens, their log-probabilities, and the best ones with theirs, [B, T, …] each; the state.
-  """
-  positions = jnp.minimum(positions, model.config.trunk.context - 1)  # of what is discarded
-  valid = jnp.broadcast_to(active[:, None], ids.shape)
-  hidden, table, state = model.apply(variables, ids, positions, valid, state, method="extend")
-  # [B T, V]; the table may have rows beyond the vocabulary.
-  vocab_size = model.num_tokens
-  scores = logits(hidden.reshape(-1, hidden.shape[-1]), table, vocab_size)[:, :vocab_size]
-  length = ids.shape[1]
-  settings = jax.tree.map(lambda x: jnp.repeat(x, length), settings)
-  chosen = choose(scores, settings, numbers.reshape(-1))
-  about = chosen, *_report(scores, chosen, with_log_probs, with_best)
-  return jax.tree.map(lambda x: x.reshape(-1, length, *x.shape[1:]), about), state
-
-
-def _room(model, *shape):
-  """Zeros for what _choose tells about tokens, [*shape, …]."""
-  best = (*shape, min(BEST, model.num_tokens))
-  ids, log_probs = jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.float32)
-  return ids, log_probs, jnp.zeros(best, jnp.int32), jnp.zeros(best, jnp.float32)
 
 
 @functools.partial(jax.jit, static_argnames=("model", "size", "slots", "source_slots"))

@@ -8,7 +8,6 @@ from typing import Any
 from gpt_jax.checkpoints.load import LoadedModel
 from gpt_jax.errors import InputError
 from gpt_jax.inference.beam import beam_search, check_search
-from gpt_jax.inference.draft import check_draft
 from gpt_jax.inference.stream import Sampling, Text, Token, by_length, continue_texts
 from gpt_jax.inference.text_answers import answer_to
 from gpt_jax.models.decoding_weights import keep_weights
@@ -25,7 +24,6 @@ def continuations(
   sampling: Sampling,
   num_samples: int = 1,
   weights: str = "float32",
-  draft: str = "none",
 ) -> list[str]:
   """Each prompt with its continuation, or its continuations one after the other.
 
@@ -40,12 +38,10 @@ def continuations(
     num_samples: texts for each prompt.
     weights: the type that products read, one of decoding_weights.KINDS; bfloat16 and int8 are
       faster, and their logits less exact.
-    draft: "ngram" is faster where a text repeats itself or its prompt, see inference.draft; the
-      texts are the same.
   """
   texts = _begin(loaded, prompts, sampling, num_samples)
-  model, params = _generator(loaded, weights, draft)
-  for _ in continue_texts(model, params, by_length(texts), draft=draft):
+  model, params = _generator(loaded, weights)
+  for _ in continue_texts(model, params, by_length(texts)):
     pass
   return [_written(loaded, text) for text in texts]
 
@@ -57,7 +53,6 @@ def write(
   num_samples: int = 1,
   steps: int = 4,
   weights: str = "float32",
-  draft: str = "none",
 ) -> Iterator[tuple[int, str]]:
   """The texts of `continuations` in pieces, as they are written: the number of a text, and a piece.
 
@@ -68,13 +63,13 @@ def write(
     steps: tokens at a time.
   """
   texts = _begin(loaded, prompts, sampling, num_samples)
-  model, params = _generator(loaded, weights, draft)
+  model, params = _generator(loaded, weights)
 
   # A generator of its own: what is above it raises when `write` is called, not at the first piece.
   def pieces():
     writers = [Writer(loaded, text) for text in texts]
     current = 0
-    for _ in continue_texts(model, params, texts, steps, draft):
+    for _ in continue_texts(model, params, texts, steps):
       while current < len(texts):
         if piece := writers[current].update():
           yield current, piece
@@ -109,10 +104,9 @@ def search(
   return texts
 
 
-def _generator(loaded: LoadedModel, weights: str, draft: str = "none") -> tuple[Model, Any]:
+def _generator(loaded: LoadedModel, weights: str) -> tuple[Model, Any]:
   """The model that writes, and its parameters with weights of that kind."""
   model = loaded.generator()
-  check_draft(draft, model)
   return model, keep_weights(model, loaded.params, weights)
 
 

@@ -14,7 +14,6 @@ import numpy as np
 from gpt_jax.errors import InputError
 from gpt_jax.inference import decoding
 from gpt_jax.inference.decoding import MAX_STEPS
-from gpt_jax.inference.draft import GUESSES, check_draft
 from gpt_jax.inference.sampling import Settings
 from gpt_jax.inference.scoring import bucket
 from gpt_jax.models.decoding_weights import variables
@@ -145,22 +144,18 @@ class Stream:
 
   Attributes:
     texts: those that are being continued, at most `capacity`.
-    passes: how often the model has read new tokens, once for each of them but with a draft.
   """
 
   capacity = _SIZES[-1]
 
-  def __init__(self, model: Model, params: Any, few_shapes: bool = False, draft: str = "none"):
+  def __init__(self, model: Model, params: Any, few_shapes: bool = False):
     """few_shapes: run few programs, which `warm_up` compiles, instead of one of a fitting size.
 
     Args:
       model: from LoadedModel.generator.
       params: on the device; those of keep_weights, too.
-      draft: ngram guesses the next tokens from the text, see draft.py; the texts are the same.
     """
-    check_draft(draft, model)
-    self._model, self._variables, self._draft = model, variables(params), draft
-    self.passes = 0
+    self._model, self._variables = model, variables(params)
     self._context: int = model.config.trunk.context
     self._few_shapes = few_shapes
     self._rows: list[Text | None] = []
@@ -247,17 +242,8 @@ class Stream:
       any(text.best for text in texts),
       np.int32(count),
     )
-    model, trained, state = self._model, self._variables, self._state
-    if self._draft == "none":
-      last = np.array([text.last if text else 0 for text in self._rows], np.int32)
-      self._state, chosen = decoding.extend(model, trained, state, last, *about)
-      self.passes += count
-    else:
-      written = self._written()
-      self._state, chosen, passes = decoding.extend_by_draft(
-        model, trained, state, *written, *about
-      )
-      self.passes += int(passes)
+    last = np.array([text.last if text else 0 for text in self._rows], np.int32)
+    self._state, chosen = decoding.extend(self._model, self._variables, self._state, last, *about)
     chosen = jax.tree.map(np.asarray, chosen)
     for row, continued in enumerate(self._rows):
       if continued is not None:
@@ -266,19 +252,6 @@ class Stream:
       if text.done:
         self.remove(text)
     return texts
-
-  def _written(self) -> tuple[np.ndarray, np.ndarray]:
-    """Each row's source and the tokens that the model attends to, with room for more: int32 [B, S];
-    and how many these are, [B].
-    """
-    room = MAX_STEPS + GUESSES
-    written = np.zeros((len(self._rows), self._source_slots + self._slots + room), np.int32)
-    ends = np.ones(len(self._rows), np.int32)
-    for row, text in enumerate(self._rows):
-      if text is not None:
-        ids = [*text.source, *text.to_read(text.length)]
-        written[row, : len(ids)], ends[row] = ids, len(ids)
-    return written, ends
 
   def _slots_for(self, texts: Sequence[Text]) -> int:
     """Slots of a cache for these texts, so that few shapes need compiling."""
@@ -340,16 +313,13 @@ def continue_texts(
   params: Any,
   texts: Sequence[Text],
   steps: int = MAX_STEPS,
-  draft: str = "none",
 ) -> Iterator[list[Text]]:
   """Continues texts, in their order, until all are done; put those of similar lengths together.
-
-  `draft` is that of a Stream.
 
   Yields:
     After each call of Stream.advance with `steps`: the texts that have new tokens.
   """
-  stream = Stream(model, params, draft=draft)
+  stream = Stream(model, params)
   waiting = list(texts)
   while waiting or stream.texts:
     room = stream.capacity - len(stream.texts)

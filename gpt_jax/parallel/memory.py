@@ -29,13 +29,11 @@ class Needed(NamedTuple):
   """Bytes at the peak of a run: of a device or, on CPUs, of this process.
 
   Attributes:
-    least: with the training step alone.
-    most: on CPUs also with a checkpoint that is being written, and with the temporaries of an
-      earlier step (see FreedMemory); elsewhere the same.
+    most: with the training step and, on CPUs, a checkpoint that is being written, and the
+      temporaries of an earlier step (see FreedMemory).
     temporaries: bytes that a step on CPUs frees at its end; elsewhere 0.
   """
 
-  least: float
   most: float
   temporaries: float = 0.0
 
@@ -49,11 +47,11 @@ def needed(compiled: Any, devices: Sequence[jax.Device]) -> Needed:
   """
   step = bytes_needed(compiled)
   if devices[0].platform != "cpu":
-    return Needed(step, step)
+    return Needed(step)
   memory = compiled.memory_analysis()
   state, temporaries = memory.argument_size_in_bytes, memory.temp_size_in_bytes
-  sizes = step, step + state + temporaries, temporaries
-  return Needed(*(float(len(devices) * size) for size in sizes))
+  count = float(len(devices))
+  return Needed(count * (step + state + temporaries), count * temporaries)
 
 
 class FreedMemory:

@@ -5,7 +5,6 @@ from typing import Any
 
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.errors import InputError
-from gpt_jax.inference.draft import check_draft
 from gpt_jax.inference.generate import continuations, search, write
 from gpt_jax.inference.model import load
 from gpt_jax.inference.stream import Sampling
@@ -26,7 +25,6 @@ def run(
   beams: int = 1,
   length_penalty: float = 1.0,
   weights: str = "float32",
-  draft: str = "none",
 ) -> list[str]:
   """Returns each prompt with its continuation.
 
@@ -39,22 +37,20 @@ def run(
     beams: above 1: search for a likely continuation with so many candidates, instead of sampling.
     length_penalty: of the search; matters where texts can end, as with GPT-2's vocabulary.
     weights: float32, bfloat16 or int8: the type of the weights that products read.
-    draft: none, or ngram: tokens are guessed from the text and checked together, which is faster
-      where it repeats itself; the texts are the same.
   """
-  _check(weights, draft)
+  check_kind(weights)  # before a model is loaded
   loaded = load_model(checkpoint)
   # 0 and less, too, which `search` refuses.
   if beams != 1:
-    if top_k or top_p < 1 or num_samples > 1 or draft != "none":
+    if top_k or top_p < 1 or num_samples > 1:
       raise InputError(
-        f"--beams={beams}: a search takes the most likely text; leave out top_k, top_p, "
-        "num_samples and draft"
+        f"--beams={beams}: a search takes the most likely text; leave out top_k, top_p and "
+        "num_samples"
       )
     return search(loaded, prompts, max_tokens, beams, length_penalty, weights, ignore_eos)
   _warn_of_length(loaded, max_tokens, "; --stream prints the text while it is written")
   sampling = Sampling(max_tokens, temperature, top_k, top_p, seed, ignore_eos)
-  return continuations(loaded, prompts, sampling, num_samples, weights, draft)
+  return continuations(loaded, prompts, sampling, num_samples, weights)
 
 
 def stream(
@@ -62,30 +58,23 @@ def stream(
   prompts: Sequence[str],
   num_samples: int = 1,
   weights: str = "float32",
-  draft: str = "none",
   **sampling: Any,
 ) -> Iterator[tuple[int, str]]:
   """The texts of `run` in pieces, as they are written: the number of a text, and a piece of it.
 
   Args:
-    checkpoint, prompts, num_samples, weights, draft: as in `run`.
+    checkpoint, prompts, num_samples, weights: as in `run`.
     sampling: fields of Sampling, as in `run`.
   """
-  _check(weights, draft)
+  check_kind(weights)  # before a model is loaded
   loaded, settings = load_model(checkpoint), Sampling(**sampling)
   _warn_of_length(loaded, settings.max_tokens)
-  return write(loaded, prompts, settings, num_samples, weights=weights, draft=draft)
+  return write(loaded, prompts, settings, num_samples, weights=weights)
 
 
 def fill(checkpoint: str, texts: Sequence[str], top_k: int = 5) -> list[Any]:
   """For each text and each of its masks, the likeliest tokens; see Model.fill_mask."""
   return load(checkpoint).fill_mask(texts, top_k)
-
-
-def _check(weights: str, draft: str) -> None:
-  """Refuses unknown values before a model is loaded."""
-  check_kind(weights)
-  check_draft(draft)
 
 
 def _warn_of_length(loaded: LoadedModel, max_tokens: int, advice: str = "") -> None:

@@ -4,15 +4,14 @@ import contextlib
 import dataclasses
 import json
 import os
-import shutil
 import sys
-import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from gpt_jax.data.file_kinds import JSON_LINES, TABLE, kind_by_name, write_table
+from gpt_jax.data.progress import Progress
 from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.files import atomic_file, check_path, is_folder
 from gpt_jax.inference.abstention import choose_threshold
@@ -94,8 +93,8 @@ def run(
   calibration, threshold = _calibration(ensemble, calibrate, threshold, precision)
   rows, encoded = _encode(ensemble, rows)
   with _open_output(output) as file:  # before predicting, so that an unwritable path fails early
-    with _progress(len(encoded[0]) * len(encoded)) as done:
-      predictions = ensemble.predict(encoded, batch_size, done, calibration)
+    with Progress("predicting", len(encoded[0]) * len(encoded), "rows") as progress:
+      predictions = ensemble.predict(encoded, batch_size, progress.update, calibration)
     predicted = [task.result(*pair) for pair in zip(predictions, encoded[0].truth, strict=True)]
     if threshold is not None:
       _withhold(predicted, threshold)
@@ -402,32 +401,6 @@ def _write(
 
 def _cell(value: Any) -> str:
   return value if isinstance(value, str) else json.dumps(value)
-
-
-@contextlib.contextmanager
-def _progress(total: int) -> Iterator[Callable[[int], None]]:
-  """Shows on a terminal how many of `total` rows are done, in a line that is erased at the end."""
-  began = shown = time.monotonic()
-
-  def done(rows: int) -> None:
-    nonlocal shown
-    now = time.monotonic()
-    if not sys.stderr.isatty() or now - shown < 0.5:
-      return
-    left = (now - began) * (total - rows) / rows
-    line = f"{rows:,}/{total:,} rows  {left:,.0f} s left"
-    shown = now
-    # A line that wraps could not be rewritten.
-    line = line[: shutil.get_terminal_size().columns - 1]
-    # To the begin of the line, and erase what is there.
-    print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
-
-  try:
-    yield done
-  finally:
-    # Only if a line was shown: standard error may be a file.
-    if shown > began:
-      print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def _check_output(output: str, source: str | None, data_dir: str | None, overwrite: bool) -> None:

@@ -17,7 +17,7 @@ from gpt_jax.data import splits
 from gpt_jax.data.cleaning import cleaner
 from gpt_jax.data.passes import LEDGER, TRAINED, Passes, Survey, local_pool, take_survey
 from gpt_jax.data.pieces import Corpus
-from gpt_jax.data.progress import progress
+from gpt_jax.data.progress import Progress
 from gpt_jax.data.sources.source import Source, find_all, usage
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
@@ -380,11 +380,11 @@ def _write_splits(
     options = tokenizer, config.sentences, config.shard_tokens
     writers[split] = splits.SplitWriter(folder, split, *options)
   vocabulary = os.path.join(folder, STAGES, TOKENIZER)
-  with progress("writing tokens", survey.n_characters) as add:
+  with Progress("writing tokens", survey.n_characters, "characters") as progress:
     for item in passes.encoded(corpus, vocabulary, tokenizer, config.sentences, limit):
       split = "valid" if is_valid(item.document) else "train"
       writers[split].add(item.piece, item.encoded)
-      add(item.characters, item.piece.last)
+      progress.add(item.characters)
   headers = {}
   for split, writer in writers.items():
     if not writer.tokens.n_tokens:

@@ -5,14 +5,10 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from gpt_jax.checkpoints.store import Checkpoints
 from gpt_jax.training.interval import Interval
 from gpt_jax.training.reporter import Reporter
 from gpt_jax.training.step import TrainState
-
-WARM_UP, MEASURED = 5, 20  # steps, see measure_pace
 
 
 class StepContext(NamedTuple):
@@ -108,26 +104,6 @@ def log_progress(reporter: Reporter, tokens_per_step: float, due: Callable[[int]
     interval.clear()  # the next report begins here
 
   return Hook(run, due, on_stop=True)
-
-
-def measure_pace(reporter: Reporter) -> Hook:
-  """Measures the time of the first steps, for a forecast that does not know it.
-
-  The very first are left out: memory that is new to the process makes them slow. A short run ends
-  before a forecast would help.
-  """
-  began = reporter.start_step + WARM_UP
-  ended = began + MEASURED
-  times: list[float] = []
-
-  def run(moment: StepContext) -> None:
-    times.append(reporter.training_seconds)
-    if moment.step == ended:
-      # The median: the first batch of another length is compiled for, which takes seconds.
-      reporter.measured(float(np.median(np.diff(times))), MEASURED)
-
-  is_long = reporter.steps_planned >= 2 * (WARM_UP + MEASURED)
-  return Hook(run, lambda step: is_long and began <= step <= ended, at_end=False)
 
 
 def evaluate(

@@ -4,12 +4,13 @@ import os
 import shlex
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
 
 from gpt_jax.files import read_json, write_json
-from gpt_jax.training.forecast import Forecast, Outcome
+from gpt_jax.training.forecast import Forecast
 
 _PLAN = "plan.json"
 _MAX_PLAN = 1 << 20  # bytes
@@ -63,21 +64,16 @@ def write_plan(
   write_json(os.path.join(workdir, _PLAN), plan)
 
 
-def write_forecast(workdir: str, forecast: Forecast) -> None:
-  """Replaces the forecast in plan.json by one that knows more."""
-  plan = read_plan(workdir) | {"forecast": forecast._asdict()}
-  write_json(os.path.join(workdir, _PLAN), plan)
-
-
-def write_end(workdir: str, error: BaseException | None, outcome: Outcome) -> None:
+def write_end(workdir: str, error: BaseException | None, outcome: Mapping[str, float]) -> None:
   """Adds to plan.json how this start of the run ended: "ended", and "error" after an error.
 
   Args:
     workdir: of the run.
     error: what ended it; None at its end.
-    outcome: what it took.
+    outcome: what it took: "steps", "memory" in bytes at the peak, and the seconds "training" and
+      "other" for evaluations, checkpoints and samples.
   """
-  plan = read_plan(workdir) | {"outcome": outcome._asdict()}
+  plan = read_plan(workdir) | {"outcome": dict(outcome)}
   if isinstance(error, (KeyboardInterrupt, SystemExit)):
     plan["ended"] = "interrupted"
   elif error is not None:

@@ -4,23 +4,21 @@ import contextlib
 import json
 import math
 import os
-import shutil
-import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol, TextIO
 
 import jax
 
 from gpt_jax import errors
+from gpt_jax.data.progress import Console, duration
 from gpt_jax.files import make_folders
 from gpt_jax.parallel import memory
 from gpt_jax.parallel.processes import is_main_process
 from gpt_jax.training.flops import mfu
-from gpt_jax.training.forecast import Forecast, Outcome, duration, format_forecast, format_outcome
+from gpt_jax.training.forecast import Forecast, gigabytes
 from gpt_jax.training.json_lines import METRICS, Segments, cut_back, open_to_append
-from gpt_jax.training.plan_file import Baselines, write_end, write_forecast, write_plan
+from gpt_jax.training.plan_file import Baselines, write_end, write_plan
 
 _NOTHING_KNOWN = Forecast()
 _NO_BASELINES = Baselines()
@@ -53,7 +51,7 @@ class Reporter:
       took.
     trackers: (workdir, start_step) -> those that get the same values.
     stream: for the progress, which is one line rewritten in place on a terminal, a line per report
-      otherwise. Default: standard error, or a progress bar in a notebook with tqdm.
+      otherwise. Default: standard error.
   """
 
   def __init__(
@@ -71,11 +69,10 @@ class Reporter:
     self._writes, self._workdir = is_main_process(), workdir
     self._total, self._step, self._baselines = total_steps, start_step, baselines
     self._flops_per_token = flops_per_token
-    self._bar, self._stream = None, stream or sys.stderr
-    self._in_place, self._line_is_open = self._stream.isatty(), False
+    self._console = Console(stream)
     self._reports, self._seconds_per_step, self._since = 0, 0.0, 0.0
     self._began, self._paused = time.monotonic(), 0.0
-    self.start_step, self._forecast = start_step, forecast
+    self._start_step, self._forecast = start_step, forecast
     if not self._writes:
       return
     make_folders(workdir)
@@ -84,36 +81,15 @@ class Reporter:
     write_plan(workdir, total_steps, start_step, baselines, forecast)
     self._file = open_to_append(path)
     self._trackers = trackers(workdir, start_step) if trackers else ()
-    if stream is None:
-      self._bar = _bar(total_steps, start_step)
-    if line := format_forecast(forecast, self.steps_planned):
-      self.say(line)
+    if forecast.memory:
+      there = f" of {gigabytes(forecast.limit)}" if forecast.limit else ""
+      self.say(f"plan    {gigabytes(forecast.memory)}{there}")
     self._warn_of_trackers()
-
-  @property
-  def steps_planned(self) -> int:
-    """Steps from the start to the end of the run."""
-    return self._total - self.start_step
 
   @property
   def training_seconds(self) -> float:
     """Seconds since the start, without what is `paused`."""
     return time.monotonic() - self._began - self._paused
-
-  def measured(self, step_time: float, steps: int) -> None:
-    """Completes the forecast by a step time measured in this run.
-
-    Args:
-      step_time: seconds.
-      steps: number of steps that it was measured on.
-    """
-    if self._forecast.step_time:
-      return
-    self._forecast = self._forecast._replace(step_time=step_time)
-    planned = duration(self.steps_planned * step_time)
-    self.say(f"plan    {planned} for {self.steps_planned:,} steps, measured on {steps} of them")
-    if self._writes:
-      write_forecast(self._workdir, self._forecast)
 
   def progress(self, step: int, values: Mapping[str, float], tokens: float) -> None:
     """Reports training metrics, the rate of tokens and the remaining time.
@@ -142,13 +118,9 @@ class Reporter:
     waited = values.get("input_wait", 0.0) / latest
     if waited >= _NOTABLE_WAIT:
       metrics.append(f"input wait {waited:.0%}")
-    if self._bar is not None:
-      self._bar.set_postfix_str("  ".join(metrics), refresh=False)
-      self._bar.update(step - self._bar.n)
-      return
     left = duration((self._total - step) * self._seconds_per_step)
     line = "  ".join([f"step {step:,}/{self._total:,}", *metrics, f"{left} left"])
-    self._show(line, stays=not self._in_place)
+    self._show(line, stays=False)
 
   def results(self, step: int, values: Mapping[str, float]) -> None:
     """Reports an evaluation; its line stays on the terminal."""
@@ -181,29 +153,25 @@ class Reporter:
     for tracker in self._trackers:
       tracker.close(failed)
     self._warn_of_trackers()
-    if self._line_is_open:
-      print(file=self._stream, flush=True)
-      self._line_is_open = False
-    if self._bar is not None:
-      self._bar.close()
+    self._console.close()
     self._file.close()
 
   def __enter__(self):
     return self
 
   def __exit__(self, kind, error, traceback):
-    outcome = self._outcome()
-    planned = self._forecast.memory or self._forecast.step_time
-    if planned and error is None and outcome.steps:
-      self.say(format_outcome(self._forecast, outcome, self.steps_planned))
+    steps, peak = self._step - self._start_step, memory.peak(jax.local_devices())
+    if self._forecast.memory and error is None and steps:
+      other = f", and {duration(self._paused)} for evaluations and checkpoints"
+      self.say(
+        f"planned {gigabytes(self._forecast.memory)}; was {gigabytes(peak)}, "
+        f"{duration(self._since)} for {steps:,} steps{other if self._paused >= 0.5 else ''}"
+      )
+    outcome = {"steps": steps, "memory": peak, "training": self._since, "other": self._paused}
     self.close(failed=error is not None)
     if self._writes:
       with contextlib.suppress(OSError):  # as of a full disk; the report says less then
         write_end(self._workdir, error, outcome)
-
-  def _outcome(self) -> Outcome:
-    steps, peak = self._step - self.start_step, memory.peak(jax.local_devices())
-    return Outcome(steps, peak, self._since, self._paused)
 
   def _format_metrics(
     self, values: Mapping[str, float], tokens_per_second: float, mfu: float | None = None
@@ -241,29 +209,5 @@ class Reporter:
         self.say(line)
 
   def _show(self, line: str, stays: bool) -> None:
-    if not self._writes:
-      return
-    if self._bar is not None:
-      self._bar.write(line, file=self._stream)
-      return
-    if not stays:
-      # A line that wraps could not be rewritten.
-      line = line[: shutil.get_terminal_size().columns - 1]
-    begin = "\r\x1b[K" if self._line_is_open else ""
-    end = "\n" if stays else ""
-    print(f"{begin}{line}", end=end, file=self._stream, flush=True)
-    self._line_is_open = not stays
-
-
-def _bar(total_steps: int, start_step: int):
-  """A progress bar in a notebook with tqdm, else None."""
-  ipython = sys.modules.get("IPython")
-  if ipython is None or not hasattr(ipython.get_ipython(), "kernel"):  # absent on a terminal
-    return None
-  try:
-    with warnings.catch_warnings():
-      warnings.simplefilter("ignore")  # without ipywidgets tqdm warns and draws a text bar
-      from tqdm.auto import tqdm
-  except ImportError:  # optional: progress is printed as lines
-    return None
-  return tqdm(total=total_steps, initial=start_step, unit="step")
+    if self._writes:
+      self._console.show(line, stays)

@@ -18,7 +18,6 @@ from gpt_jax.parallel.processes import log
 from gpt_jax.training import hooks
 from gpt_jax.training.fitting import plan_training
 from gpt_jax.training.forecast import Forecast
-from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.recipe import Finished, Recipe, RunContext, make_trainer
 from gpt_jax.training.reporter import Reporter, Tracker
 from gpt_jax.training.step import TrainState
@@ -91,24 +90,7 @@ class Run:
     if self._forecast is not None:
       return self._forecast
     recipe = self.recipe
-    batches = recipe.batches(recipe.config.train)
-
-    def build(train: TrainConfig) -> tuple[Trainer, Any]:
-      other = recipe.with_train(microbatches=train.microbatches, remat=train.remat)
-      return make_trainer(other), other.batches(other.config.train).example()
-
-    self.trainer, self._forecast = plan_training(
-      recipe.config.train,
-      self.trainer,
-      batches.example(),
-      build,
-      recipe.batch_size,
-      recipe.smaller,
-      self._chooses,
-      limit,
-      recipe.spec.needs_whole_batch,
-      recipe.other_programs,
-    )
+    self.trainer, self._forecast = plan_training(recipe, self.trainer, self._chooses, limit)
     self.recipe = recipe.with_train(microbatches=self.trainer.microbatches)
     return self._forecast
 
@@ -223,7 +205,6 @@ def make_hooks(recipe: Recipe, context: RunContext, checkpoints: Checkpoints) ->
   # that end the run by an exception come after the save.
   result = [
     *recipe.first_hooks(),
-    hooks.measure_pace(reporter),
     hooks.log_progress(reporter, rows * length, hooks.every(train.log_every)),
   ]
   if evaluation:

@@ -17,7 +17,7 @@ from gpt_jax.ops.product import compiler_options
 from gpt_jax.parallel import memory
 from gpt_jax.parallel.partition import Rules
 from gpt_jax.parallel.placement import to_device
-from gpt_jax.parallel.processes import largest, smallest
+from gpt_jax.parallel.processes import largest
 from gpt_jax.training.forecast import Forecast
 from gpt_jax.training.hooks import Hook
 from gpt_jax.training.loop import fit
@@ -127,30 +127,15 @@ class Trainer:
       cast(JitStep, self.step).lower(self.abstract_state(), jax.tree.map(shape, batch)).compile()
     )
 
-  def forecast(self, batch: Any) -> Forecast:
-    """Compiles the step and forecasts a run with it; the run does not compile it again.
-
-    Under pmap nothing is known before the first step.
-
-    Args:
-      batch: a global host batch, whose values are ignored.
-    """
-    if self.backend == "pmap":
-      return Forecast()
-    needed = self.memory_with(self.compile(batch))
-    limit = smallest(memory.limit(self.mesh.local_devices))
-    return Forecast(needed.least, limit, most_memory=needed.most, temporaries=needed.temporaries)
-
   def memory_with(self, compiled: jax.stages.Compiled) -> memory.Needed:
     """Peak memory of a run with this step, including memory in use now, in bytes.
 
-    The result is for the process that needs most. The state must not be on the devices yet, or it
+    The peak is of the process that needs most. The state must not be on the devices yet, or it
     would count twice.
     """
     devices = self.mesh.local_devices
     in_use, needed = memory.in_use(devices), memory.needed(compiled, devices)
-    least, most = (largest(in_use + size) for size in (needed.least, needed.most))
-    return memory.Needed(least, most, needed.temporaries)
+    return needed._replace(most=largest(in_use + needed.most))
 
   def to_device(self, batch: Any) -> Any:
     """This process's rows of a host batch, as the arrays that `step` takes."""
@@ -176,8 +161,7 @@ class Trainer:
       forecast: how much memory the run may keep; None: all that malloc keeps.
     """
     forecast = forecast or Forecast()
-    # On CPUs a step waits for the one before unless there is room for a second block.
-    freed = memory.FreedMemory(forecast.room, waits=forecast.kept_blocks < 2)
+    freed = memory.FreedMemory(forecast.room, forecast.waits)
 
     def step(state, batch):
       # On CPUs malloc keeps temporaries of earlier steps; see FreedMemory.

@@ -35,11 +35,9 @@ class Watchdog:
     self, end: Callable[[str], None] | None = None, clock: Callable[[], float] = time.monotonic
   ):
     self._end, self._clock = end or end_with_stacks, clock
-    self._step, self._is_paused = 0, False
+    self._step, self._is_paused, self._idle = 0, False, 0.0  # seconds awake since the last step
     self._since: float | None = None  # when the last step or pause ended
     self._seconds: deque[float] = deque(maxlen=_RECENT)  # of each of the last steps
-    # As of the last check: the time, the step, and the seconds awake since that step.
-    self._checked, self._checked_step, self._idle = clock(), 0, 0.0
     self._stopped = threading.Event()
 
   def __enter__(self):
@@ -54,9 +52,8 @@ class Watchdog:
     """Records that a step has ended."""
     now = self._clock()
     if self._since is not None:
-      # Pauses are no part of it: `paused` sets _since anew.
       self._seconds.append(now - self._since)
-    self._step, self._since = number, now
+    self._step, self._since, self._idle = number, now, 0.0
 
   @contextlib.contextmanager
   def paused(self) -> Iterator[None]:
@@ -65,17 +62,12 @@ class Watchdog:
     try:
       yield
     finally:
-      self._since, self._is_paused = self._clock(), False
+      self._since, self._idle, self._is_paused = self._clock(), 0.0, False
 
   def check(self) -> None:
-    """Ends the process if it hangs; called every few seconds."""
-    now = self._clock()
-    # A thread that was not woken for longer than that was stopped with the run, or is starved.
-    awake = min(now - self._checked, 2 * _INTERVAL)
-    same = self._step == self._checked_step and not self._is_paused
-    self._idle = self._idle + awake if same else 0.0
-    self._checked, self._checked_step = now, self._step
-    if self._idle < LEAST or len(self._seconds) < _KNOWN:
+    """Ends the process if it hangs; called every _INTERVAL seconds that the process is awake."""
+    self._idle += _INTERVAL
+    if self._is_paused or self._idle < LEAST or len(self._seconds) < _KNOWN:
       return
     # A copy: the loop's thread appends meanwhile.
     median = statistics.median(tuple(self._seconds))

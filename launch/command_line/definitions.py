@@ -126,8 +126,8 @@ def define_profile() -> flags.FlagHolder[str]:
 def define_tracker(default: str) -> flags.FlagHolder[str]:
   """Defines --tracker, where metrics go beside WORKDIR/metrics.jsonl."""
   help = (
-    "where metrics go beside metrics.jsonl: tensorboard, wandb, trackio, mlflow, or several with "
-    "commas; empty: nowhere; auto: tensorboard, if it is installed"
+    "where metrics go beside metrics.jsonl: tensorboard, wandb, or both with a comma; empty: "
+    "nowhere; auto: tensorboard, if it is installed"
   )
   return flags.DEFINE_string("tracker", default, help)
 

@@ -1,49 +1,63 @@
-"""Progress in a log: what is done at once, then how far it is, now and then."""
+"""Progress: a line now and then in a log, one line on a terminal."""
 
 import io
+import time
 
 import pytest
 
 from gpt_jax.data import progress
+from gpt_jax.data.progress import Progress, duration
+
+
+class Terminal(io.StringIO):
+  def isatty(self):
+    return True
 
 
 @pytest.fixture
-def clock(monkeypatch):
-  """A clock that stands still until it is moved: clock(seconds)."""
-  now = [100.0]
-  monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+def shown(monkeypatch):
+  """shown(stream, work): what a stream has once `work` has been reported at least twice."""
+  for name in ("FIRST", "LATER", "SHOWN"):
+    monkeypatch.setattr(progress, name, 0.01)
 
-  def move(seconds):
-    now[0] += seconds
+  def show(stream, total, **options):
+    with Progress("reading", total, "characters", stream=stream, **options) as under_way:
+      under_way.add(1000)
+      under_way.add(500)
+      end = time.monotonic() + 30
+      while stream.getvalue().count("so far") < 2 and time.monotonic() < end:
+        time.sleep(0.01)
+    return stream.getvalue()
 
-  return move
+  return show
 
 
-def test_a_log_gets_a_line_at_once_and_then_now_and_then(clock):
+def test_a_log_gets_lines(shown):
+  first, *_ = shown(io.StringIO(), 6000).splitlines()
+  assert first == "reading, 1,500 of 6,000 characters, 0 s so far, about 0 s left"
+
+
+def test_without_a_known_size_no_time_is_promised(shown):
+  first, *_ = shown(io.StringIO(), None).splitlines()
+  assert first == "reading, 1,500 characters, 0 s so far"
+
+
+def test_a_terminal_gets_one_line_that_is_erased(shown):
+  text = shown(Terminal(), 6000)
+  assert "\n" not in text and text.startswith("\r\x1b[Kreading, ") and text.endswith("\r\x1b[K")
+
+
+def test_lines_stay_on_a_terminal_that_others_write_to(shown):
+  text = shown(Terminal(), 6000, in_place=False)
+  assert text.startswith("\r\x1b[Kreading, 1,500 of") and text.endswith("left\n")
+
+
+def test_short_work_shows_nothing():
   log = io.StringIO()
-  with progress.progress("counting words", 75_000_000, log) as add:
-    assert log.getvalue() == "counting words: 75.0 MB …\n"
-    for _ in range(300):  # seconds
-      clock(1)
-      add(200_000, 3)
-  lines = log.getvalue().splitlines()[1:]
-  assert lines[0] == "counting words: 30 documents, 2.0 of 75.0 MB, 0.2 MB/s, 365 s left"
-  assert len(lines) == 1 + 290 // 60
+  with Progress("reading", stream=log):
+    pass
+  assert log.getvalue() == ""
 
 
-def test_without_a_known_size_no_time_is_promised(clock):
-  log = io.StringIO()
-  with progress.progress("reading", None, log) as add:
-    clock(20)
-    add(1_000_000, 1)
-  assert log.getvalue() == "reading: …\nreading: 1 document, 1.0 MB, 0.1 MB/s\n"
-
-
-def test_a_terminal_gets_a_bar_from_the_start():
-  pytest.importorskip("tqdm")
-  terminal = io.StringIO()
-  terminal.isatty = lambda: True
-  with progress.progress("writing tokens", 1000, terminal) as add:
-    assert "writing tokens:   0%" in terminal.getvalue()
-    add(1000, 2)
-  assert "100%" in terminal.getvalue() and "2 documents" in terminal.getvalue()
+def test_times_are_written_in_few_digits():
+  assert (duration(36.4), duration(2160), duration(11100)) == ("36 s", "36 min", "3 h 05 min")

@@ -144,8 +144,6 @@ def test_a_fine_tuned_model_is_still_a_language_model(tmp_path, make_run, tiny_t
     ({"beams": 2, "length_penalty": float("nan")}, "length_penalty=nan"),
     ({"beams": 2, "length_penalty": -1e308}, "length_penalty=-1e.308: must be from -10 to 10"),
     ({"beams": 2, "max_tokens": 16}, "context of 16"),
-    ({"draft": "model"}, "draft=model: must be one of none, ngram"),
-    ({"beams": 2, "draft": "ngram"}, "--beams=2: .* leave out top_k, top_p, num_samples and draft"),
     ({"weights": "float16"}, "weights=float16: must be one of float32, bfloat16, int8"),
     ({"prompts": ["the cat", " "]}, "prompt 2 is empty"),
   ],
@@ -233,17 +231,13 @@ def test_beam_search(run):
   )
 
 
-def test_weights_and_drafts_on_the_command_line(run, launch):
+def test_weights_on_the_command_line(run, launch):
   flags = f"--checkpoint={run}", "--prompt=the cat", "--max_tokens=9"
-  plain = launch("generate", *flags)
-  assert plain[0] == 0
-  assert launch("generate", *flags, "--draft=ngram") == plain
-  assert launch("generate", *flags, "--draft=ngram", "--stream") == plain
   code, printed, errors = launch("generate", *flags, "--weights=int8")
   assert (code, errors) == (0, "") and printed.startswith("the cat")
-  for flag in ("weights=half: must be one of float32, bfloat16, int8", "draft=2: must be one of"):
-    code, _, errors = launch("generate", *flags, f"--{flag.partition(':')[0]}")
-    assert code == 2 and errors.startswith(f"error: --{flag}") and errors.count("\n") == 1
+  code, _, errors = launch("generate", *flags, "--weights=half")
+  assert code == 2 and errors.count("\n") == 1
+  assert errors.startswith("error: --weights=half: must be one of float32, bfloat16, int8")
 
 
 def test_a_missing_prompts_file_is_one_line(run, launch):
@@ -253,7 +247,7 @@ def test_a_missing_prompts_file_is_one_line(run, launch):
 
 @pytest.mark.parity("released")
 def test_texts_end_before_the_end_token(make_run, tmp_path):
-  """Greedy, sampled, streamed, drafted and searched; a flag goes on behind it."""
+  """Greedy, sampled, streamed and searched; a flag goes on behind it."""
   tokenizer = GPT2Tokenizer((*BYTES, END_OF_TEXT), ())
   trunk = TransformerConfig(context=32, layers=1, width=16, heads=2).with_vocabulary(tokenizer)
   loaded = load_model(make_run(tmp_path / "run", ModelConfig(trunk), tokenizer=tokenizer))
@@ -264,9 +258,7 @@ def test_texts_end_before_the_end_token(make_run, tmp_path):
   params["tokens"][tokenizer.end_id] = 9.0
   loaded = dataclasses.replace(loaded, params={"trunk": params})
   settings = {"temperature": 0.0, "max_tokens": 4}
-  for options in ({}, {"draft": "ngram"}):
-    texts = continuations(loaded, ["ab"], Sampling(**settings), 2, **options)
-    assert texts == ["ab", "ab"]
+  assert continuations(loaded, ["ab"], Sampling(**settings), 2) == ["ab", "ab"]
   pieces = write(loaded, ["ab"], Sampling(max_tokens=4, seed=3))
   assert "".join(piece for _, piece in pieces) == "ab" == search(loaded, ["ab"], 4, 2)[0]
   (text,) = continuations(loaded, ["ab"], Sampling(**settings, ignore_eos=True))

@@ -1,6 +1,7 @@
 """What a run is expected to take: said at its head, compared at its end, and made to fit."""
 
 import dataclasses
+import functools
 import json
 import logging
 import os
@@ -33,7 +34,7 @@ from gpt_jax.programs.pretrain_samples import with_samples
 from gpt_jax.programs.pretrain_text import load_text
 from gpt_jax.tasks.table import TableTask
 from gpt_jax.training import fitting
-from gpt_jax.training.forecast import Forecast, Outcome, duration, format_outcome
+from gpt_jax.training.forecast import Forecast, gigabytes
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.run import Run
 from gpt_jax.training.trainer import Trainer
@@ -77,19 +78,18 @@ def test_a_run_says_what_it_needs_and_then_what_it_took(prepared, tmp_path, caps
     pretrain.run(config, prepared, str(tmp_path / "run"))
   assert compilations(caplog) == 1  # the compiled step that was asked is the one that ran
   lines = capsys.readouterr().err.splitlines()
-  head, pace = [line for line in lines if line.startswith("plan ")]
-  assert re.fullmatch(r"plan    [\d.]+ to [\d.]+ GB of [\d.]+ GB", head)
-  assert re.fullmatch(r"plan    \d+ s for 60 steps, measured on 20 of them", pace)
+  (head,) = [line for line in lines if line.startswith("plan ")]
+  assert re.fullmatch(r"plan    [\d.]+ GB of [\d.]+ GB", head)
   (end,) = [line for line in lines if line.startswith("planned ")]
-  assert re.match(r"planned [\d.]+ to [\d.]+ GB, \d+ s; was [\d.]+ GB, \d+ s", end)
-  assert lines.index(head) < lines.index(pace) < lines.index(end)
+  assert re.match(r"planned [\d.]+ GB; was [\d.]+ GB, \d+ s for 60 steps", end)
+  assert lines.index(head) < lines.index(end)
 
   plan = plan_of(tmp_path / "run")
-  assert plan["forecast"]["step_time"] > 0 and plan["forecast"]["memory"] > 0
+  assert plan["forecast"]["memory"] > 0
   assert plan["outcome"]["steps"] == 60
   assert plan["outcome"]["memory"] == pytest.approx(memory.peak(jax.devices()), rel=0.1)
   page = open(report.run([str(tmp_path / "run")]), encoding="utf-8").read()
-  assert "planned for the steps alone" in page and " GB planned" in page
+  assert " GB planned" in page
 
   # Nothing is left to do: nothing is compiled, and nothing is planned.
   caplog.clear()
@@ -108,7 +108,7 @@ def test_a_step_that_was_asked_does_not_compile_again(caplog):
   trainer = build(config).trainer
   batch = causal_batch(np.zeros((64, 17), np.int32))
   with jax.log_compiles(), caplog.at_level(logging.WARNING):
-    assert trainer.forecast(batch).memory > 0
+    assert trainer.memory_with(trainer.compile(batch)).most > 0
     state = trainer.init(0)
     for _ in range(2):
       state, _ = trainer.step(state, trainer.to_device(batch), 0)
@@ -116,8 +116,7 @@ def test_a_step_that_was_asked_does_not_compile_again(caplog):
 
 
 def test_pmap_runs_without_a_plan_of_memory():
-  trainer = build(dataclasses.replace(CONFIG, mesh=MeshConfig(backend="pmap"))).trainer
-  assert trainer.forecast(None) == Forecast()
+  assert forecast_of(dataclasses.replace(CONFIG, mesh=MeshConfig(backend="pmap"))) == Forecast()
 
 
 def advised(message):
@@ -160,10 +159,10 @@ def compiled_alone(monkeypatch, compiled_once):
 def limit(compiled_alone):
   """Bytes that LARGE needs more than, and its step in 16 microbatches less than."""
   whole = forecast_of(LARGE)
-  assert whole.fits and whole.limit > whole.most > whole.memory > 0
+  assert whole.limit > whole.memory > 0
   split = forecast_of(override_all(LARGE, [("train.microbatches", "16")]))
-  assert split.most < whole.memory
-  return (whole.memory + split.most) / 2
+  assert split.memory < whole.memory / 2
+  return (whole.memory / 2 + split.memory) / 2
 
 
 @pytest.mark.parametrize("steps, programs", [(60, 1), (1000, 2)])  # which has samples, too
@@ -178,16 +177,15 @@ def test_the_plan_of_a_cpu_has_what_other_programs_take(
   in_use = iter([1e9, 1.5e9, 1.5e9])  # before the step is compiled, and after
   monkeypatch.setattr(memory, "in_use", lambda devices: next(in_use))
   forecast = build(LARGE, other_programs=programs).plan()
-  assert forecast.memory == pytest.approx(1.5e9 + alone.memory)
-  assert forecast.most == pytest.approx(1.5e9 + alone.most + programs * 0.5e9)
+  assert forecast.memory == pytest.approx(1.5e9 + alone.memory + programs * 0.5e9)
 
 
 def test_more_of_freed_memory_is_kept_where_there_is_room(compiled_alone):
   keeps = forecast_of(LARGE)
-  returns = forecast_of(LARGE, limit=keeps.most)
-  assert returns.memory == keeps.memory and returns.fits
-  block = (keeps.most - returns.most) / 2
+  returns = forecast_of(LARGE, limit=keeps.memory)
+  block = (keeps.memory - returns.memory) / 2
   assert block > 0 and (returns.room, keeps.room) == pytest.approx((1.5 * block, 2.5 * block))
+  assert returns.waits and not keeps.waits
 
 
 def test_the_advice_makes_a_pre_training_fit(limit):
@@ -199,7 +197,7 @@ def test_the_advice_makes_a_pre_training_fit(limit):
   assert [name for name, _ in changes] == ["train.microbatches"]
   with warnings.catch_warnings():
     warnings.simplefilter("error")
-    assert forecast_of(override_all(LARGE, changes), limit).fits
+    assert forecast_of(override_all(LARGE, changes), limit).memory <= limit
 
 
 def test_nothing_that_fits_is_said_too(compiled_alone):
@@ -220,23 +218,21 @@ def test_nothing_that_fits_is_said_too(compiled_alone):
 def test_the_advice_for_an_accelerator(state, each_row, advice):
   compiled = []
 
+  @functools.cache
   def peak(microbatches, remat):
     compiled.append((microbatches, remat))
     kept = {"none": 1.0, "dots": 0.5, "full": 0.25}[remat]
     return state + kept * 64 * each_row / microbatches
 
-  needed = peak(1, "none")
-  compiled.clear()
-  forecast = Forecast(memory=needed, limit=42.0)
   counts = fitting.larger_counts(128, 2, 1)
   assert counts == [1, 2, 4, 8, 16, 32, 64]
   with pytest.raises(InputError, match="and a device has") as error:
-    fitting.check_fits(forecast, peak, counts, "none", "a smaller batch", platform="gpu")
+    fitting.fit_into_memory(peak, counts, "none", 42.0, "a smaller batch", platform="gpu")
   changes = dict(advised(str(error.value)))
   assert changes == (advice or {})
   if advice:
     count, remat = int(changes["train.microbatches"]), changes.get("train.remat", "none")
-    assert peak(count, remat) <= 42.0 and len(compiled) <= 14
+    assert peak(count, remat) <= 42.0 and len(compiled) <= 15
   else:
     assert "use a smaller batch, more microbatches or devices" in str(error.value)
 
@@ -256,28 +252,25 @@ def test_the_number_of_microbatches_is_chosen(platform, state, limit, count, cap
     assert remat == "none"
     return state + 64 / microbatches
 
-  forecast, counts = Forecast(peak(1, "none"), limit), fitting.larger_counts(64, 1, 1)
-  arguments = peak, counts, "none", "a smaller batch"
-  chosen, then = fitting.fit_into_memory(forecast, *arguments, chooses=True, platform=platform)
-  assert (chosen, then.memory) == (count, peak(count, "none"))
+  arguments = peak, fitting.larger_counts(64, 1, 1), "none", limit, "a smaller batch"
+  assert fitting.fit_into_memory(*arguments, chooses=True, platform=platform) == count
   assert (f"microbatches {count}, so that" in capsys.readouterr().err) == (count > 1)
-  if not forecast.fits:  # a number that is set stays
+  if limit and peak(1, "none") > limit:  # a number that is set stays
     with pytest.warns(UserWarning, match="it fits with config.train.microbatches="):
-      assert fitting.fit_into_memory(forecast, *arguments, platform="cpu") == (1, forecast)
+      assert fitting.fit_into_memory(*arguments) == 1
 
 
 def test_a_step_too_large_for_any_number_is_said():
-  forecast = Forecast(110.0, 100.0)
   for platform, outcome in (
     ("cpu", pytest.warns(UserWarning, match="use a smaller batch, more")),
     ("gpu", pytest.raises(InputError, match="it fits with config.train.remat=dots,")),
   ):
     with outcome:
       fitting.fit_into_memory(
-        forecast,
         lambda microbatches, remat: 110.0 if remat == "none" else 90.0,
         [1, 2, 4],
         "none",
+        100.0,
         "a smaller batch",
         chooses=True,
         platform=platform,
@@ -289,10 +282,10 @@ def test_the_chosen_number_fits(limit):
   run = build(open_config)
   forecast = run.plan(limit)
   assert run.trainer.microbatches == run.recipe.config.train.microbatches > 1
-  assert forecast.memory < forecast.most <= limit
+  assert 0 < forecast.memory <= limit
   run = build(open_config)
   trainer = run.trainer
-  assert run.plan(10 * limit).fits and run.trainer is trainer
+  assert run.plan(10 * limit).memory and run.trainer is trainer
 
 
 # A pre-training that ends where it would make its first state. Nothing is compiled.
@@ -307,7 +300,7 @@ address, process, limit, needed, data, workdir = sys.argv[1:]
 jax.distributed.initialize(address, 2, int(process))
 memory.limit = lambda devices: float(limit)
 memory.in_use = lambda devices: 0.0
-memory.needed = lambda *_: memory.Needed(*2 * [float(needed) / microbatches[-1]])
+memory.needed = lambda *_: memory.Needed(float(needed) / microbatches[-1])
 microbatches = []
 Trainer.compile = lambda trainer, batch: microbatches.append(trainer.microbatches)
 
@@ -376,7 +369,7 @@ def has_memory_for(monkeypatch):
 
   def memory_with(trainer, _):
     size = 1e9 / trainer.microbatches
-    return memory.Needed(size, size, temporaries=0.1 * size)
+    return memory.Needed(size, temporaries=0.1 * size)
 
   monkeypatch.setattr(Trainer, "memory_with", memory_with)
   monkeypatch.setattr(memory, "in_use", lambda devices: 0.0)  # compiling takes no memory
@@ -385,11 +378,10 @@ def has_memory_for(monkeypatch):
 
 
 def microbatches_of(workdir):
-  """Those in config.json, in the checkpoint, and in the plan's memory."""
+  """Those in config.json and in the checkpoint."""
   meta = saved_meta(str(workdir), max(saved_steps(str(workdir))))
   saved = claimed_config(str(workdir)), from_json(meta["config"])
-  planned = 1e9 / plan_of(workdir)["forecast"]["memory"]
-  return *(config.train.microbatches for config in saved), planned
+  return tuple(config.train.microbatches for config in saved)
 
 
 @pytest.fixture
@@ -423,13 +415,13 @@ def test_a_run_keeps_the_number_that_it_chose(
   assert "microbatches 4, so that training needs up to 0.25 GB, not 1.00 GB; there are 0.30 GB" in (
     capsys.readouterr().err
   )
-  assert microbatches_of(workdir) == (4, 4, 4)
+  assert microbatches_of(workdir) == (4, 4)
   with pytest.raises(InputError, match="train.microbatches: 4 != 2"):
     train(4, count=2)
 
   has_memory_for(1)
   train(4)
-  assert microbatches_of(workdir) == (4, 4, 4)
+  assert microbatches_of(workdir) == (4, 4)
   assert "microbatches" not in capsys.readouterr().err
   assert replay.run(str(workdir), 4, prepared)["equal"]  # as one in which the number was set
 
@@ -449,7 +441,7 @@ def test_a_run_keeps_the_number_that_it_chose(
   ):
     train(5)
   assert asked[0] == 4
-  assert microbatches_of(workdir)[:2] == (4, 4)
+  assert microbatches_of(workdir) == (4, 4)
 
 
 def test_all_seeds_and_folds_have_one_number(
@@ -474,7 +466,7 @@ def test_all_seeds_and_folds_have_one_number(
   assert said.count("so that training needs up to") == 1
   assert len(re.findall(r"^planned [\d.]+ GB; was [\d.]+ GB", said, re.MULTILINE)) == 2
   for seed in range(2):
-    assert microbatches_of(tmp_path / "seeds" / f"seed_{seed}") == (4, 4, 4)
+    assert microbatches_of(tmp_path / "seeds" / f"seed_{seed}") == (4, 4)
 
   made = []
 
@@ -516,18 +508,10 @@ def test_an_accelerator_needs_its_step_alone():
   analysis = types.SimpleNamespace(**{f"{name}_size_in_bytes": n for name, n in sizes.items()})
   compiled = types.SimpleNamespace(memory_analysis=lambda: analysis)
   device = types.SimpleNamespace(platform="gpu")
-  assert memory.needed(compiled, [device, device]) == (15, 15, 0)
+  assert memory.needed(compiled, [device, device]) == (15, 0)
   device.platform = "cpu"  # a checkpoint holds the state again, malloc the temporaries
-  assert memory.needed(compiled, [device, device]) == (30, 2 * (15 + 4 + 10), 20)
+  assert memory.needed(compiled, [device, device]) == (2 * (15 + 4 + 10), 20)
 
 
-def test_the_outcome_says_what_differs():
-  planned = Forecast(11.2e9, 16e9, 0.1)
-  took = Outcome(steps=900, memory=11.0e9, training=95.0, other=4.0)
-  assert format_outcome(planned, took, 1000) == (
-    "planned 11.2 GB, 2 min; was 11.0 GB, 95 s for 900 of 1,000 steps, and 4 s for "
-    "evaluations and checkpoints"
-  )
-  on_cpu = planned._replace(most_memory=13.4e9)
-  assert format_outcome(on_cpu, took, 1000).startswith("planned 11.2 to 13.4 GB, 2 min; was")
-  assert duration(11100) == "3 h 05 min"
+def test_sizes_are_written_in_few_digits():
+  assert (gigabytes(0.2500e9), gigabytes(11.24e9)) == ("0.25 GB", "11.2 GB")

@@ -409,10 +409,8 @@ def test_command_line(books, tmp_path):
   )
   shown, errors = program.communicate(timeout=60)
   assert program.returncode == 0 and "prepared" in shown
-  lines = errors.splitlines()
-  assert re.fullmatch(r"counting words: \d\.\d MB …", lines[0])
-  assert re.fullmatch(r"writing tokens: \d\.\d MB …", lines[1])
-  assert re.fullmatch(r"done in 0:0\d:\d\d: vocabulary and token files are in .*/out", lines[2])
+  end = r"^done in 0:0\d:\d\d: vocabulary and token files are in .*/out$"
+  assert re.search(end, errors, re.MULTILINE)
   run(settings(books), tmp_path / "same")
   assert contents(tmp_path / "out") == contents(tmp_path / "same")
 

@@ -2,9 +2,7 @@
 
 import io
 import json
-import sys
 import time
-from types import SimpleNamespace
 
 import jax
 import pytest
@@ -12,7 +10,6 @@ import pytest
 from gpt_jax.errors import InputError
 from gpt_jax.training.flops import PEAK_FLOPS
 from gpt_jax.training.history import curve
-from gpt_jax.training.hooks import StepContext, measure_pace
 from gpt_jax.training.plan_file import Baselines
 from gpt_jax.training.reporter import Reporter
 
@@ -82,17 +79,6 @@ def test_rate_and_remaining_time_exclude_compilation_and_evaluation(tmp_path, cl
   assert log.getvalue().splitlines()[-1] == "step 20/100  10 tokens/s  80 s left"
 
 
-def test_the_pace_is_not_that_of_steps_that_compile(tmp_path, clock):
-  log = io.StringIO()
-  with Reporter(tmp_path, 1000, stream=log) as reporter:
-    hook = measure_pace(reporter)
-    for step in range(1, 101):
-      clock.advance(9 if step in (1, 12, 18) else 1)  # batches of new lengths
-      if hook.is_due(step, 1000, stopping=False):
-        hook.run(StepContext(step, 1000, False, None, None, {}))
-  assert log.getvalue() == "plan    17 min for 1,000 steps, measured on 20 of them\n"
-
-
 def test_a_terminal_shows_one_line(tmp_path):
   screen = Terminal()
   with Reporter(tmp_path, 100, stream=screen) as reporter:
@@ -105,47 +91,6 @@ def test_a_terminal_shows_one_line(tmp_path):
   assert rows[:2] == ["evaluating", "step 2  valid/loss 1.25"]
   assert rows[2].startswith("step 3/100") and rows[3:] == [""]
   assert [entry["step"] for entry in entries(tmp_path)] == [1, 2, 2, 3]
-
-
-@pytest.fixture
-def shell(monkeypatch):
-  """shell(**attributes): imports IPython with such a shell; a notebook's has a kernel."""
-
-  def make(**attributes):
-    ipython = SimpleNamespace(get_ipython=lambda: SimpleNamespace(**attributes))
-    monkeypatch.setitem(sys.modules, "IPython", ipython)
-
-  return make
-
-
-def test_a_notebook_shows_a_bar(tmp_path, shell, capsys):
-  pytest.importorskip("tqdm.auto", reason="needs tqdm")
-  shell(kernel=object())
-  with Reporter(tmp_path, 100, start_step=40, baselines=Baselines((6.6, 6.7))) as reporter:
-    reporter.progress(70, {"loss": 2}, tokens=1)
-    reporter.results(70, {"valid_loss": 1.25})
-    reporter.progress(100, {"loss": 1.5}, tokens=1)
-  frames = capsys.readouterr().err.replace("\n", "\r").split("\r")
-  assert any(frame.startswith(" 40%|") for frame in frames)  # it resumes there
-  assert "step 70  valid_loss 1.25" in [frame.strip() for frame in frames]
-  last = [frame for frame in frames if "|" in frame][-1]
-  assert last.startswith("100%|") and "100/100" in last and "loss 1.5000 (unigram 6.60)" in last
-  assert [entry["step"] for entry in entries(tmp_path)] == [70, 70, 100]
-
-
-def test_a_shell_on_a_terminal_shows_lines(tmp_path, shell, capsys):
-  shell()
-  with Reporter(tmp_path, 100) as reporter:
-    reporter.progress(70, {"loss": 2}, tokens=1)
-  assert capsys.readouterr().err.startswith("step 70/100  loss 2.0000")
-
-
-def test_a_notebook_without_tqdm_shows_lines(tmp_path, shell, capsys, monkeypatch):
-  monkeypatch.setitem(sys.modules, "tqdm.auto", None)
-  shell(kernel=object())
-  with Reporter(tmp_path, 100) as reporter:
-    reporter.progress(70, {"loss": 2}, tokens=1)
-  assert capsys.readouterr().err.startswith("step 70/100  loss 2.0000")
 
 
 def write_run(tmp_path, torn='{"step": 4, "lo'):

@@ -17,10 +17,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpt_jax.apps.corpus.removal import PRINT, Progress, Removing, RemovingPasses, fingerprints
+from gpt_jax.apps.corpus.removal import PRINT, Removing, RemovingPasses, fingerprints
 from gpt_jax.data import pieces
 from gpt_jax.data.passes import Encoded, EncodedPiece, Sizes, encode, in_sample, piece_words
 from gpt_jax.data.pieces import Corpus, Piece, batched
+from gpt_jax.data.progress import Progress
 from gpt_jax.data.sources.source import Source
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.data.word_counts import WordCounts
@@ -166,15 +167,18 @@ class BeamPasses(RemovingPasses):
       make_folders(folder)
       write_json(os.path.join(folder, KEY), key)
 
-  def prints(self, corpus: Corpus, near: bool, rows: str, add: Progress) -> Iterator[np.ndarray]:
+  def prints(
+    self, corpus: Corpus, near: bool, rows: str, progress: Progress
+  ) -> Iterator[np.ndarray]:
     """Arrays of records."""
     if rows:  # to where all workers see it
       shared = os.path.join(self._folder, os.path.basename(rows))
       with open(rows, "rb") as local, atomic_file(shared, "wb") as file:
         file.write(local.read())
       rows = shared
+    progress.begin("", unit="documents")  # the workers do not tell characters
     for frame in self._run("prints", prints_of, corpus, (near, rows)):
-      add(0, len(frame["prints"]))
+      progress.add(len(frame["prints"]))
       yield frame["prints"]
 
   def words(

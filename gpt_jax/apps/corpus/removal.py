@@ -33,7 +33,7 @@ from gpt_jax.apps.corpus.duplicates import (
 from gpt_jax.data.cleaning import clean_piece
 from gpt_jax.data.passes import LEDGER, Passes
 from gpt_jax.data.pieces import Corpus, Piece, batched, read_pieces
-from gpt_jax.data.progress import progress
+from gpt_jax.data.progress import Progress
 from gpt_jax.data.sources.source import Source, plain_size
 from gpt_jax.data.workers import Pool, map_in_order
 from gpt_jax.errors import InputError, counted
@@ -74,7 +74,7 @@ def fingerprints(
   near: bool,
   rows: str,
   pool: Pool | None,
-  progress: Callable[[int, int], None] = lambda characters, documents: None,
+  progress: Progress | None = None,
 ) -> Iterator[np.ndarray]:
   """A record of type PRINT for each document, in order.
 
@@ -82,14 +82,15 @@ def fingerprints(
     sources: with their numbers.
     near: whether signatures are needed.
     rows: a file of evaluation rows, or "".
-    progress: told characters and documents.
+    progress: told the characters of each piece.
   """
   made: list[_PiecePrint] = []
   inspect = functools.partial(_inspect, near, rows)
   for batch, results in map_in_order(pool, inspect, batched(_placed(sources, field))):
     for (place, piece), result in zip(batch, results, strict=True):
       made.append(result)
-      progress(len(piece.text), piece.last)
+      if progress:
+        progress.add(len(piece.text))
       if piece.last:
         yield _joined(place, made)
         made = []
@@ -131,9 +132,6 @@ def _joined(place: _Place, pieces: list[_PiecePrint]) -> np.ndarray:
   record["rule"], record["row"], record["score"] = overlap
   record["signature"] = functools.reduce(np.minimum, (piece.signature for piece in pieces))
   return record
-
-
-Progress = Callable[[int, int], None]
 
 
 class Removing:
@@ -209,16 +207,21 @@ class RemovingPasses(Passes):
   def removed(self, corpus: Corpus, folder: str) -> np.ndarray:
     if not self._removing.active:
       return super().removed(corpus, folder)
-    with progress("comparing documents", plain_size(corpus.sources)) as add:
+    size = plain_size(corpus.sources)
+    with Progress("comparing documents", size, "characters") as progress:
       return self._removing(
         folder,
         corpus.sources,
-        lambda rows: self.prints(corpus, self._removing.near, rows, add),
+        lambda rows: self.prints(corpus, self._removing.near, rows, progress),
       )
 
-  def prints(self, corpus: Corpus, near: bool, rows: str, add: Progress) -> Iterator[np.ndarray]:
+  def prints(
+    self, corpus: Corpus, near: bool, rows: str, progress: Progress
+  ) -> Iterator[np.ndarray]:
     """See fingerprints; nothing has been removed from the corpus yet."""
-    yield from fingerprints(enumerate(corpus.sources), corpus.field, near, rows, self._pool, add)
+    yield from fingerprints(
+      enumerate(corpus.sources), corpus.field, near, rows, self._pool, progress
+    )
 
 
 class Removal(NamedTuple):

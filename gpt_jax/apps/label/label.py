@@ -6,6 +6,7 @@ Every step leaves its result in the workdir, so that the same command goes on wh
 import dataclasses
 import functools
 import os
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -34,12 +35,12 @@ from gpt_jax.apps.label.page import (
 )
 from gpt_jax.apps.label.pool import about_pool, check_pool, choose, simulate, write_pool
 from gpt_jax.apps.label.probe import save_probe
-from gpt_jax.apps.label.progress import Progress, TimeLimit
 from gpt_jax.apps.label.table import Labeled, read_labeled, read_unlabeled, write_splits
 from gpt_jax.apps.label.workdir import cached, check_workdir, claim_workdir
 from gpt_jax.apps.report.page import environment
 from gpt_jax.apps.report.report import write_report
 from gpt_jax.data.file_kinds import write_table
+from gpt_jax.data.progress import Progress
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_file, with_checksum, write_json
 from gpt_jax.inference.ensemble import load_ensemble
@@ -193,7 +194,7 @@ def _split(table: Labeled, groups: np.ndarray, seed: int, workdir: str) -> dict[
 
 
 def _near_duplicates(table: Labeled) -> dict[str, np.ndarray]:
-  with Progress("near-duplicates"):
+  with Progress("near-duplicates", in_place=False):
     return {"group": group_near_duplicates(table.texts)}
 
 
@@ -293,7 +294,7 @@ def _train(
   predicted: dict[str, dict[str, np.ndarray]] = {}
 
   def add(name: str, compute: Callable[[Progress], dict[str, np.ndarray]]) -> None:
-    with Progress(TITLES[name]) as progress:
+    with Progress(TITLES[name], in_place=False) as progress:
       predicted[name] = compute(progress)
     right = predicted[name]["dev"].argmax(axis=-1) == job.truth["dev"]
     log(f"{TITLES[name]}: {right.mean():.1%} of {len(right):,} dev rows right")
@@ -407,6 +408,25 @@ def _reason_to_skip(
   )
 
 
+class TimeLimit:
+  """step -> whether the time is over: the same answer however often a step is asked about.
+
+  Args:
+    minutes: from now on; 0: for ever.
+    progress: is told of each step.
+  """
+
+  def __init__(self, minutes: float, progress: Progress):
+    self._end = time.monotonic() + 60 * minutes if minutes else float("inf")
+    self._progress, self._step, self._over = progress, 0, False
+
+  def __call__(self, step: int) -> bool:
+    if step != self._step:
+      self._step, self._over = step, time.monotonic() >= self._end
+      self._progress.update(step)
+    return self._over
+
+
 def _finetuned(job: _Job, minutes: float, progress: Progress) -> dict[str, np.ndarray]:
   """Probabilities of the fine-tuned model, which are kept once it is finished."""
   if minutes and not _is_finished(job):
@@ -442,7 +462,7 @@ def _predict(folder: str, data_dir: str, progress: Progress) -> dict[str, np.nda
 def _rank_pool(job: _Job, rows: list[Row], count: int, result: dict[str, Any]) -> dict[str, Any]:
   """Writes pool.csv; what the same choice would have brought on the rows with labels."""
   classes, num_classes = job.table.classes, len(job.table.labels)
-  with Progress("pool") as progress:
+  with Progress("pool", in_place=False) as progress:
     known, unknown = _features_of_table(job, progress), _features(job, rows, progress)
   train, dev = job.splits["train"], job.splits["dev"]
   linear = fit_best_linear((known[train], classes[train]), (known[dev], classes[dev]), num_classes)

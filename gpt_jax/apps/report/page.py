@@ -28,9 +28,10 @@ from gpt_jax.apps.report.answers import (
 from gpt_jax.apps.report.chart import Drawn, Level, Line, short
 from gpt_jax.apps.report.record import Labels, Record, WrongRow
 from gpt_jax.apps.report.reference import reference_lines
+from gpt_jax.data.progress import duration
 from gpt_jax.errors import counted
 from gpt_jax.packages import require
-from gpt_jax.training.forecast import duration, gigabytes, memory_range
+from gpt_jax.training.forecast import gigabytes
 
 TEXTS = {"loss": "training", "valid_loss": "held-out"}  # metric -> its text
 _MAX_CLASSES = 12  # of a confusion matrix; more would be dust on a phone
@@ -249,8 +250,6 @@ def _facts(run: Record) -> list[tuple[str, str, str]]:
     remark = ""
     if total and 0 < done < total and not run.result:
       remark = f"about {duration(seconds * (total - done) / done)} more to the planned end"
-    elif total and forecast.get("step_time"):
-      remark = f"{duration(total * forecast['step_time'])} planned for the steps alone"
     facts.append(("Time", duration(seconds), remark))
   starts = run.plan.get("starts", [])
   if len(starts) > 1:
@@ -263,9 +262,10 @@ def _facts(run: Record) -> list[tuple[str, str, str]]:
   if utilization := run.values("mfu"):
     facts.append(("MFU", f"{statistics.median(utilization):.1%}", "median of the reports"))
   if memory := run.values("peak_memory_bytes"):
-    least = forecast.get("memory", 0.0)
-    most = max(least, forecast.get("most_memory", 0.0))  # which older runs do not have
-    planned = f", {memory_range(least, most)} planned" if least else ""
+    needed = max(
+      forecast.get("memory", 0.0), forecast.get("most_memory", 0.0)
+    )  # older runs have both
+    planned = f", {gigabytes(needed)} planned" if needed else ""
     facts.append(("Memory", gigabytes(max(memory)), f"peak{planned}"))
   refused = sum(count for _, count in run.refused)
   facts.append(("Refused updates", f"{refused:,.0f}", "loss or gradient not finite"))

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping
 from gpt_jax.files import upload_folder
 from gpt_jax.training.trackers import TrackedRun
 
-PACKAGE, EXTRA = "tensorboardX", "tensorboard"
-ELSEWHERE = ""
+PACKAGE, ELSEWHERE = "tensorboardX", ""
 
 _SECONDS = 30.0  # between uploads to a store
 

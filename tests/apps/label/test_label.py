@@ -18,10 +18,11 @@ from shared_predictors import shared_predictors  # noqa: F401
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 import gpt_jax
-from gpt_jax.apps.label import label, progress
+from gpt_jax.apps.label import label
 from gpt_jax.apps.label.page import render
 from gpt_jax.batch import Rows
 from gpt_jax.checkpoints.load import load_model
+from gpt_jax.data import progress
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_file, read_json
 from gpt_jax.models.model import ModelConfig
@@ -107,7 +108,8 @@ def labeled(tickets, run_label):
   """A finished run. Attributes: workdir, result, told (standard error)."""
   workdir = str(tickets.folder / "run")
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(progress, "SECONDS", 0.05)
+    patch.setattr(progress, "FIRST", 0.05)
+    patch.setattr(progress, "LATER", 0.05)
     told, result = run_label(workdir, "--precision=0.8", "--skip_finetuning=false")
   return SimpleNamespace(workdir=workdir, result=result, told=told)
 

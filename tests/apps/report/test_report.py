@@ -31,7 +31,7 @@ from gpt_jax.programs import finetune, pretrain
 from gpt_jax.programs import finetune_evaluations as evaluations
 from gpt_jax.programs.config_files import load_config
 from gpt_jax.training import run as training
-from gpt_jax.training.forecast import Forecast, Outcome
+from gpt_jax.training.forecast import Forecast
 from gpt_jax.training.history import curve
 from gpt_jax.training.hooks import Hook
 from gpt_jax.training.loop import TrainConfig
@@ -357,7 +357,7 @@ def test_a_run_that_a_signal_or_an_error_ends_names_it(interrupted, tmp_path, er
   """As the end of Ctrl-C, which the fixture sees from the program on."""
   folder = shutil.copytree(interrupted.copy, tmp_path / "run")
   (folder / "report.html").unlink()
-  outcome = Outcome(**json.loads((folder / "plan.json").read_text())["outcome"])
+  outcome = json.loads((folder / "plan.json").read_text())["outcome"]
   with pytest.raises(type(error)), reporting(folder):
     write_end(str(folder), error, outcome)
     raise error

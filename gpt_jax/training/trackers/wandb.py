@@ -9,8 +9,7 @@ from collections.abc import Mapping
 
 from gpt_jax.training.trackers import TrackedRun
 
-PACKAGE, EXTRA = "wandb", "wandb"
-ELSEWHERE = "WANDB_API_KEY"
+PACKAGE, ELSEWHERE = "wandb", "WANDB_API_KEY"
 
 _START = 30.0  # seconds that a start may take, where there is an account
 

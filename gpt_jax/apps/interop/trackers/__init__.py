@@ -1,1 +1,0 @@
-"""Experiment trackers, see training/trackers."""
