@@ -1,4 +1,5 @@
-"""Update rules: the Adams of OpenAI, BERT and fairseq; clipping; means of weights; more in rules/.
+"""Update rules: the Adams of OpenAI, BERT and fairseq; LAMB, Adafactor and others; clipping;
+means of weights.
 
 No two of these Adams are equal in the first thousand updates, and none of them is optax's. With
 m, v the moments, s = m / (sqrt(v) + eps) and c = sqrt(1 - b2^t) / (1 - b1^t), the bias correction:
@@ -8,16 +9,15 @@ m, v the moments, s = m / (sqrt(v) + eps) and c = sqrt(1 - b2^t) / (1 - b1^t), t
   fairseq   lr (c s + wd p)       fairseq, optim/adam.py; decays biases and gains too
 """
 
-import importlib
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from gpt_jax.extensions import extensions
 from gpt_jax.parallel.partition import path_name
+from gpt_jax.training.matrices import per_matrix
 
 NOT_DECAYED = ("bias", "scale", "gain", "mixture")
 
@@ -70,7 +70,20 @@ def fairseq_adam(
   return _adam(b1, b2, eps, direction)
 
 
-def scaled(rule: Callable[..., optax.GradientTransformation]) -> Rule:
+def lamb(b1: float, b2: float, eps: float, weight_decay: float) -> optax.GradientTransformation:
+  """ALBERT's LAMB, still to be multiplied by the learning rate: r (s + wd p) with
+  r = |p| / |s + wd p| (google-research/albert).
+
+  BERT's Adam, whose update of each matrix is as long as the matrix itself. Biases and gains have
+  neither decay nor ratio. `optax.lamb` corrects the bias, and has a ratio for every tensor.
+  """
+  # |p| / |update| of each matrix, not of a stack of three or of a vector.
+  # 1 where either norm is 0, as ALBERT's.
+  ratio = optax.masked(per_matrix(optax.scale_by_trust_ratio()), decayed)
+  return optax.chain(bert_adam(b1, b2, eps, weight_decay), ratio)
+
+
+def _scaled(rule: Callable[..., optax.GradientTransformation]) -> Rule:
   """A rule that is still to be multiplied by the learning rate, multiplied by it."""
 
   def scaled(schedule, *parameters):
@@ -79,24 +92,44 @@ def scaled(rule: Callable[..., optax.GradientTransformation]) -> Rule:
   return scaled
 
 
-_FURTHER = f"{__package__}.rules"
+def _adafactor(schedule, b1, b2, eps, weight_decay):
+  """T5's Adafactor (Shazeer & Stern 2018): optax's defaults, on matrices.
+
+  Second moments factored where both axes have 128 or more, decay 1 - t^-0.8, an update clipped to
+  RMS 1 and multiplied by the RMS of the parameter (at least 0.001); no momentum, no weight decay.
+  """
+  del b1, b2, eps, weight_decay
+  return per_matrix(optax.adafactor(schedule))
+
+
+def _adagrad(schedule, b1, b2, eps, weight_decay):
+  """TensorFlow's Adagrad: lr g / sqrt(eps + sum g^2); without moments and decay."""
+  del b1, b2, weight_decay
+  sums = optax.scale_by_rss(initial_accumulator_value=eps, eps=0.0)
+  return optax.chain(sums, optax.scale_by_learning_rate(schedule))
+
+
+def _adamw(schedule, b1, b2, eps, weight_decay):
+  """optax's AdamW, of which biases and gains have no decay."""
+  return optax.adamw(schedule, b1, b2, eps, weight_decay=weight_decay, mask=decayed)
+
+
+def _momentum(schedule, b1, b2, eps, weight_decay):
+  """TensorFlow's momentum: lr m, m = b1 m + g; without decay."""
+  del b2, eps, weight_decay
+  return optax.sgd(schedule, momentum=b1)
+
+
 RULES: dict[str, Rule] = {
-  "openai": scaled(openai_adam),
-  "bert": scaled(bert_adam),
-  "fairseq": scaled(fairseq_adam),
+  "openai": _scaled(openai_adam),
+  "bert": _scaled(bert_adam),
+  "fairseq": _scaled(fairseq_adam),
+  "adafactor": _adafactor,
+  "adagrad": _adagrad,
+  "adamw": _adamw,
+  "lamb": _scaled(lamb),
+  "momentum": _momentum,
 }
-
-
-def rule_names() -> list[str]:
-  """The names of all update rules: those of this file, and the files of rules/."""
-  return [*RULES, *extensions(_FURTHER)]
-
-
-def find_rule(name: str) -> Rule:
-  """The update rule of that name."""
-  if name in RULES:
-    return RULES[name]
-  return cast(Rule, importlib.import_module(extensions(_FURTHER)[name]).rule)
 
 
 def _adam(
