@@ -11,7 +11,7 @@ from typing import Any
 from gpt_jax.checkpoints.formats import detect_format, find_format
 from gpt_jax.checkpoints.restore import restore_params, saved_meta, saved_steps
 from gpt_jax.checkpoints.run_folder import checksum
-from gpt_jax.config import from_json
+from gpt_jax.config import Config, from_json, option, register
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.files import absolute, atomic_folder, check_path, exists, local_copy, refuse_url
@@ -23,6 +23,25 @@ from gpt_jax.tasks.formats import Format
 _KEPT = "kept_base"  # in the folder of an adapter's run
 TFIDF_FILE = "classifier.npz"  # of what is no neural network; see inference/tfidf_classifier.py
 _EXPORTS = ("config.json", "params_shapes.json")  # one of them is in a folder of each format
+
+
+@register("embedding")
+@dataclasses.dataclass(frozen=True)
+class Embedding(Config):
+  """Text embeddings of a checkpoint without contrastive training: a vector of the last hidden
+  states, which Model.embed computes.
+  """
+
+  pooling: str = option(
+    "mean",
+    "how tokens become one vector: their mean or maximum, the first token (cls) or the last",
+    choices=("mean", "max", "cls", "last"),
+  )
+  normalize: bool = option(False, "whether vectors have length 1")
+  longest: int | None = option(
+    None, "longest sequence with its special tokens; none: the context", low=8, unit="tokens"
+  )
+  unsupported: str = option("", "what the model's folder asks for besides, and `embed` refuses")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.packages import require
+from gpt_jax.errors import require
 
 BINS = 15  # as in Guo et al. 2017
 _SMALLEST = 1e-30  # of a probability in a logarithm

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.packages import require
+from gpt_jax.errors import require
 
 _RESAMPLES = 1000
 

@@ -13,8 +13,8 @@ from typing import Any, Literal, NamedTuple
 import jax
 import numpy as np
 
-from gpt_jax.checkpoints.embedding import Embedding
 from gpt_jax.checkpoints.load import LoadedModel, load_model
+from gpt_jax.checkpoints.saved import Embedding
 from gpt_jax.errors import InputError, counted
 from gpt_jax.inference.calibration import scale
 from gpt_jax.inference.generate import continuations

@@ -9,10 +9,10 @@ buffers for one sequence per token would be larger than the scores.
 import jax
 import jax.numpy as jnp
 
+from gpt_jax.errors import require
 from gpt_jax.ops import attention_fused
 from gpt_jax.ops.attention import AttentionMask, Dropout, Observer
 from gpt_jax.ops.fused_kernel import Inputs
-from gpt_jax.packages import require
 
 _MAJOR = ("8", "9", "12")  # compute capabilities that the package is compiled for
 _WIDEST = 256  # features of a head

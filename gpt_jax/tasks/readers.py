@@ -33,10 +33,8 @@ from gpt_jax.data.sources.utf8 import (
   with_line_feeds,
   without_compression,
 )
-from gpt_jax.errors import InputError, MissingInput, counted
+from gpt_jax.errors import InputError, MissingInput, counted, did_you_mean, require
 from gpt_jax.files import exists, is_file, is_folder
-from gpt_jax.packages import require
-from gpt_jax.suggestions import did_you_mean
 
 _MAX_MIB = 2048  # of a compressed file, which is read as a whole
 

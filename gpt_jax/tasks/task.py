@@ -22,8 +22,7 @@ import numpy as np
 from gpt_jax import tasks
 from gpt_jax.config import Config, option, register
 from gpt_jax.data.tokenizers.base import Tokenizer
-from gpt_jax.errors import InputError, counted
-from gpt_jax.suggestions import did_you_mean
+from gpt_jax.errors import InputError, counted, did_you_mean
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.answers.one_label import OneLabel, most_likely
 from gpt_jax.tasks.encoding import Encoded, Example, Truncate, encode
