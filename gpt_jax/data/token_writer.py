@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.data.shards import shard_name
-from gpt_jax.data.token_file import BLOCK, DTYPES
+from gpt_jax.data.token_file import BLOCK, DTYPES, shard_name
 from gpt_jax.files import with_checksum, write_json
 
 

@@ -9,7 +9,7 @@ from gpt_jax.config import to_json
 from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.files import exists, remove_folder
 from gpt_jax.inference.agreement import check_keep, labeled_rows
-from gpt_jax.inference.temperature import META, find_temperature
+from gpt_jax.inference.dev_report import META, find_temperature
 from gpt_jax.parallel.processes import log
 from gpt_jax.programs.finetune_task import one_head
 
