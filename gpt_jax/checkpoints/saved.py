@@ -98,7 +98,9 @@ def read_model(
   """
   check_path(path)
   # On a store, an export is copied here as a whole; of a run restore.py reads what is needed.
-  with local_copy(path) if _is_export(path) else contextlib.nullcontext(path) as copy:
+  is_run = exists(os.path.join(path, "checkpoints"))
+  is_export = not is_run and any(exists(os.path.join(path, name)) for name in _EXPORTS)
+  with local_copy(path) if is_export else contextlib.nullcontext(path) as copy:
     reader = find_format(format) if format else detect_format(copy)
     if reader:
       params, meta, step, tokenizer = reader.load(copy)
@@ -185,13 +187,6 @@ def own_base(checkpoint: str, workdirs: Iterable[str]) -> tuple[str, str]:
         log(f"{workdir}: an adapter of {place}")
         return noted, place
   return checkpoint, checkpoint
-
-
-def _is_export(folder: str) -> bool:
-  """Whether a folder holds a model of formats/ that is one folder, and no run."""
-  if exists(os.path.join(folder, "checkpoints")):
-    return False
-  return any(exists(os.path.join(folder, name)) for name in _EXPORTS)
 
 
 def read_json(tree: Any, path: str) -> Any:

@@ -120,8 +120,11 @@ class Checkpoints:
     # One save at a time: errors of the one before are raised here, and its copy is dropped.
     self.wait()
     meta_json = ocp.args.JsonSave(with_checksum(record))
-    if files.is_url(self._folder) and not is_staged(self._folder):
-      self._keep_copy(step, tree, meta_json)
+    # Of a run of one process on a store: all others would have to know of it.
+    if files.is_url(self._folder) and not is_staged(self._folder) and jax.process_count() == 1:
+      # A copy, since the state is donated before a store's refusal is known.
+      copy = ocp.args.PyTreeSave(jax.tree.map(np.array, tree))
+      self._unwritten = step, ocp.args.Composite(state=copy, meta=meta_json)
     arguments = ocp.args.Composite(state=ocp.args.PyTreeSave(tree), meta=meta_json)
     # force: the caller has decided that a save is due, not orbax's intervals.
     self._try_twice(lambda: self._manager.save(step, args=arguments, force=True))
@@ -202,12 +205,6 @@ class Checkpoints:
   def _await_saves(self) -> None:
     self._manager.wait_until_finished()
     self._manager.check_for_errors()
-
-  def _keep_copy(self, step: int, tree: dict, meta_json: ocp.args.JsonSave) -> None:
-    """Keeps what is to be written: the state is donated before a store's refusal is known."""
-    if jax.process_count() == 1:  # else all processes would have to know of it
-      copy = ocp.args.PyTreeSave(jax.tree.map(np.array, tree))
-      self._unwritten = step, ocp.args.Composite(state=copy, meta=meta_json)
 
   def _try_twice(self, action: Callable[[], None]) -> None:
     """action(); if a store fails, writes the checkpoint again of which there is a copy."""

@@ -273,7 +273,9 @@ class PackedSentenceWindows(SentenceWindows):
     offsets = self._offsets(step, rows)
     packed = np.full((len(offsets), self.config.length + 1), PAD, np.int32)
     for row, offset in zip(packed, offsets, strict=True):
-      self._fill(row, offset, self._limit(offset))
+      # Where the document that the offset is in ends, or the text if rows cross documents.
+      document = int(np.searchsorted(self._begin, offset, side="right")) - 1
+      self._fill(row, offset, int(self._begin[document] + self._size[document]))
     return packed
 
   def _offsets(self, step: int, rows: slice | np.ndarray) -> list[int]:
@@ -307,11 +309,6 @@ class PackedSentenceWindows(SentenceWindows):
         row = np.full(self.config.length + 1, PAD, np.int32)
         offset = self._fill(row, offset, limit)
         yield row
-
-  def _limit(self, offset: int) -> int:
-    """Where the document that an offset is in ends, or the text if rows cross documents."""
-    document = int(np.searchsorted(self._begin, offset, side="right")) - 1
-    return int(self._begin[document] + self._size[document])
 
   def _fill(self, row: np.ndarray, begin: int, limit: int) -> int:
     """Writes the sentences from an offset on into a row; returns the offset where they end."""

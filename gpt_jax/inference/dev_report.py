@@ -92,18 +92,14 @@ def write_dev_report(
     InputError: scikit-learn or scipy is not installed.
     OSError: a file cannot be written.
   """
-  probabilities = _as_written(probabilities)
+  # With nine digits, which give the float32 back. The report is of them, as others read them.
+  digits = [float(f"{p:.9g}") for p in probabilities.flat]
+  probabilities = np.array(digits).reshape(probabilities.shape)
   report = task.dev_report(probabilities, encoded.labels)
   if task.is_classification:
     report["calibration"] = measure_calibration(probabilities, encoded.labels.argmax(axis=-1))
   entries = _entries(task, encoded, probabilities, data_dir)
   return _write(workdir, report, entries, step)
-
-
-def _as_written(probabilities: np.ndarray) -> np.ndarray:
-  """With nine digits, which give the float32 back. The report is of them, as others read them."""
-  flat = [float(f"{p:.9g}") for p in probabilities.flat]
-  return np.array(flat).reshape(probabilities.shape)
 
 
 def _entries(

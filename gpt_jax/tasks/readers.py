@@ -106,7 +106,7 @@ def read_lines(path: str) -> list[tuple[int, str]]:
 
 def read_every_line(path: str) -> list[tuple[int, str]]:
   """As read_lines, including empty lines except at the end."""
-  return _numbered(_read_text(path))
+  return _numbered(_decode(path, _read_content(path)))
 
 
 def _numbered(text: str) -> list[tuple[int, str]]:
@@ -359,10 +359,6 @@ def _to_python(value: Any, feature: Any) -> Any:
   if isinstance(value, list | tuple):
     return [_to_python(item, None) for item in value]
   return value
-
-
-def _read_text(path: str) -> str:
-  return _decode(path, _read_content(path))
 
 
 def _read_content(path: str) -> bytes:

@@ -192,7 +192,8 @@ class Reporter:
     return self
 
   def __exit__(self, kind, error, traceback):
-    outcome = self._outcome()
+    steps, peak = self._step - self.start_step, memory.peak(jax.local_devices())
+    outcome = Outcome(steps, peak, self._since, self._paused)
     planned = self._forecast.memory or self._forecast.step_time
     if planned and error is None and outcome.steps:
       self.say(format_outcome(self._forecast, outcome, self.steps_planned))
@@ -200,10 +201,6 @@ class Reporter:
     if self._writes:
       with contextlib.suppress(OSError):  # as of a full disk; the report says less then
         write_end(self._workdir, error, outcome)
-
-  def _outcome(self) -> Outcome:
-    steps, peak = self._step - self.start_step, memory.peak(jax.local_devices())
-    return Outcome(steps, peak, self._since, self._paused)
 
   def _format_metrics(
     self, values: Mapping[str, float], tokens_per_second: float, mfu: float | None = None

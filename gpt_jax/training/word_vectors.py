@@ -43,18 +43,13 @@ class WordVectors(Method):
     vectors = read_word_vectors(self.file, start.tokenizer, shapes[_TABLE][1])
 
     def apply(state: Any, trainer: Any) -> Any:
-      return _with_vectors(recipe.start(state, trainer), trainer, vectors)
+      state, sharding = recipe.start(state, trainer), trainer.shardings.params["trunk"]["tokens"]
+      place = jax.jit(lambda table: table.at[: len(vectors)].set(vectors), out_shardings=sharding)
+      trunk = {**state.params["trunk"], "tokens": place(state.params["trunk"]["tokens"])}
+      return state._replace(params={**state.params, "trunk": trunk})
 
     identity = {**recipe.identity, "word_vectors": checksum(vectors)}
     return dataclasses.replace(recipe, start=apply, identity=identity)
-
-
-def _with_vectors(state: Any, trainer: Any, vectors: np.ndarray) -> Any:
-  """The first state with these rows in the trunk's table of embeddings."""
-  params, sharding = state.params, trainer.shardings.params["trunk"]["tokens"]
-  place = jax.jit(lambda table: table.at[: len(vectors)].set(vectors), out_shardings=sharding)
-  tokens = place(params["trunk"]["tokens"])
-  return state._replace(params={**params, "trunk": {**params["trunk"], "tokens": tokens}})
 
 
 def read_word_vectors(path: str, tokenizer: Tokenizer, width: int) -> np.ndarray:
