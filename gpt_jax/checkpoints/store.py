@@ -441,7 +441,10 @@ def _on_every_process(folder: str, read: Callable[[], Any]) -> Any:
     if len(reason) > 300:  # TensorStore's begin with what was read and end with what was wrong
       reason = f"{reason[:150]} … {reason[-150:]}"
     problem = f"{type(error).__name__}: {reason}"
-    if files.is_url(folder) and _is_outage(error):
+    # The store was not reached or refused, or the data are damaged.
+    is_outage = isinstance(error, files.StoreError) or files.is_refusal(error)
+    is_outage = is_outage or any(code in str(error) for code in _OUTAGES + _REFUSALS)
+    if files.is_url(folder) and is_outage:
       quiet.stay()
       kind, reason = _explain(error, folder)
       raise kind(f"{folder}: cannot be read ({reason})") from error
@@ -451,13 +454,6 @@ def _on_every_process(folder: str, read: Callable[[], Any]) -> Any:
   if problem:
     raise Damaged(problem)
   return result
-
-
-def _is_outage(error: Exception) -> bool:
-  """Whether an error says that a store was not reached or refused, not that data are damaged."""
-  codes = _OUTAGES + _REFUSALS
-  is_of_store = isinstance(error, files.StoreError) or files.is_refusal(error)
-  return is_of_store or any(code in str(error) for code in codes)
 
 
 def _check_shapes(folder: str, saved: dict[str, list], abstract: Any, exact: bool) -> None:

@@ -15,14 +15,13 @@ import numpy as np
 
 from gpt_jax.data.cleaning import clean_piece
 from gpt_jax.data.pieces import Corpus, Piece, batched, split_document
-from gpt_jax.data.progress import progress
 from gpt_jax.data.sources.source import Source, plain_size, total_size
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.data.tokenizers.byte_bpe import ByteBPETokenizer
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from gpt_jax.data.tokenizers.wordpiece import WordPieceTokenizer
 from gpt_jax.data.word_counts import WordCounts
-from gpt_jax.data.workers import MAX_WORKERS, Pool, map_in_order, worker_pool
+from gpt_jax.data.workers import MAX_WORKERS, Pool, map_in_order, progress, worker_pool
 from gpt_jax.files import read_json, verified, with_checksum, write_json
 
 TRAINED: dict[str, Any] = {  # the kinds of vocabulary that can be trained

@@ -324,7 +324,10 @@ class PackedSentenceWindows(SentenceWindows):
     count = int(np.searchsorted(needed, capacity, side="right"))
     if count:
       last = int(ends[count - 1])
-      marks = np.sort(np.concatenate([ends[:count], self._documents_between(begin, last)]))
+      # A mark at each end, and where a document begins in between.
+      offsets = self.tokens.offsets
+      offsets = offsets[slice(*np.searchsorted(offsets, [begin, last], side="right"))]
+      marks = np.sort(np.concatenate([ends[:count], offsets[offsets < last]]))
     else:
       # Not even the first sentence fits; one position is left for its mark.
       last = begin + capacity - 1
@@ -332,9 +335,3 @@ class PackedSentenceWindows(SentenceWindows):
     text = np.insert(self.tokens.read(begin, last - begin), marks - begin, SENTENCE_END)
     row[: len(text)] = text
     return last
-
-  def _documents_between(self, begin: int, end: int) -> np.ndarray:
-    """The offsets of the documents that begin after `begin` and before `end`."""
-    first, last = np.searchsorted(self.tokens.offsets, [begin, end], side="right")
-    offsets = self.tokens.offsets[first:last]
-    return offsets[offsets < end]

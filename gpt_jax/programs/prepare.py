@@ -17,12 +17,12 @@ from gpt_jax.data import splits
 from gpt_jax.data.cleaning import cleaner
 from gpt_jax.data.passes import LEDGER, TRAINED, Passes, Survey, local_pool, take_survey
 from gpt_jax.data.pieces import Corpus
-from gpt_jax.data.progress import progress
 from gpt_jax.data.sources.source import Source, find_all, usage
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.data.tokenizers.released import require
 from gpt_jax.data.word_counts import WordCounts
+from gpt_jax.data.workers import progress
 from gpt_jax.errors import InputError
 from gpt_jax.files import (
   abandoned,

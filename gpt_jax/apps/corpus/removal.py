@@ -16,9 +16,8 @@ from gpt_jax.apps.corpus.evaluation_rows import EvaluationRow, evaluation_rows
 from gpt_jax.apps.corpus.prints import PRINT, prints
 from gpt_jax.data.passes import LEDGER, Passes
 from gpt_jax.data.pieces import Corpus
-from gpt_jax.data.progress import progress
 from gpt_jax.data.sources.source import Source, plain_size
-from gpt_jax.data.workers import Pool
+from gpt_jax.data.workers import Pool, progress
 from gpt_jax.errors import InputError, counted
 from gpt_jax.files import atomic_file
 
