@@ -377,7 +377,10 @@ def _read(folder: str, abstract: Any, exact: bool) -> tuple[Any, dict]:
   record = _on_every_process(folder, lambda: read_record(folder))
   saved = record["leaves"]  # [type, shape, fingerprint] by path
   if abstract is None:
-    abstract = _params_as_saved(saved)
+    leaves = {}
+    for name, (dtype, shape, _) in saved.items():
+      leaves[name] = jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))
+    abstract = {"params": unflatten_dict(leaves, sep="/")["params"]}
   _check_shapes(folder, saved, abstract, exact)
   with quiet:
     try:
@@ -470,13 +473,6 @@ def _check_shapes(folder: str, saved: dict[str, list], abstract: Any, exact: boo
       )
   if exact and (extra := sorted(saved.keys() - wanted.keys())):
     raise InputError(f"{folder} is of another model: it has {extra[0]} besides")
-
-
-def _params_as_saved(saved: dict[str, list]) -> dict:
-  leaves = {}
-  for name, (dtype, shape, _) in saved.items():
-    leaves[name] = jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))
-  return {"params": unflatten_dict(leaves, sep="/")["params"]}
 
 
 # -------------------------------------------------------------------------------- Paths and records

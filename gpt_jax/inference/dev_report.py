@@ -186,12 +186,11 @@ def read_dev_set(workdir: str, labels: tuple[str, ...], step: int) -> DevSet:
     where.append(entry["where"])
     classes.append(labels.index(entry["label"]))
     probabilities.append(entry["probabilities"])
-  temperature = _temperature(report, path)
+  temperature = _checked(report["calibration"]["temperature"], path)
   return DevSet(where, np.array(classes), np.array(probabilities), temperature)
 
 
-def _temperature(report: dict[str, Any], path: str) -> float:
-  temperature = report["calibration"]["temperature"]
+def _checked(temperature: Any, path: str) -> float:
   if not (isinstance(temperature, float) and math.isfinite(temperature) and temperature > 0):
     raise InputError(f"{path}: temperature {temperature!r}: should be a number above 0")
   return temperature
@@ -215,10 +214,7 @@ def find_temperature(loaded: LoadedModel) -> float:
     raise InputError(f"{loaded.path}: gives no probabilities of classes")
   if META not in loaded.meta:
     return read_dev_set(loaded.folder, loaded.task.labels, loaded.step).temperature
-  temperature = loaded.meta[META]
-  if not (isinstance(temperature, float) and math.isfinite(temperature) and temperature > 0):
-    raise InputError(f"{loaded.path}: temperature {temperature!r}: should be a number above 0")
-  return temperature
+  return _checked(loaded.meta[META], loaded.path)
 
 
 def temperature_of(loaded: LoadedModel) -> float:

@@ -52,7 +52,10 @@ def layerwise_optimizer(config: OptimConfig, total_steps: int, layerwise: Layerw
 
   Those that begin later, too, are in norm, moments and decay only from then on.
   """
-  schedule = _in_cycles(config, total_steps, layerwise.cycles)
+  # Between two updates of `cycles` the learning rate is that of a run by itself.
+  begins = [first for first in layerwise.cycles if first < total_steps]
+  lengths = np.diff([0, *begins, total_steps]).tolist()
+  schedule = optax.join_schedules([schedule_of(config, length) for length in lengths], begins)
   if layerwise.start is None:
     rule = rule_of(config, schedule)
   else:
@@ -71,13 +74,6 @@ def layerwise_optimizer(config: OptimConfig, total_steps: int, layerwise: Layerw
     )
   transformation = with_average(config, transformation)
   return Optimizer(transformation, schedule, functools.partial(_gate, layerwise=layerwise))
-
-
-def _in_cycles(config: OptimConfig, total_steps: int, cycles: Sequence[int]) -> optax.Schedule:
-  """A schedule whose parts between these updates are each that of a run by itself."""
-  begins = [first for first in cycles if first < total_steps]
-  lengths = np.diff([0, *begins, total_steps]).tolist()
-  return optax.join_schedules([schedule_of(config, length) for length in lengths], begins)
 
 
 def _begin_later(
