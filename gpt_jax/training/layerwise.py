@@ -144,8 +144,14 @@ def scale_by_path(scale: Callable[[str], float]) -> optax.GradientTransformation
   return optax.stateless(scaled)
 
 
-def zero_waiting(grads: Any, updates: jax.Array, start: Callable[[str], int]) -> Any:
-  """The gradient with zeros for the parameters that do not train yet after so many updates."""
+def _gate(grads: Any, updates: jax.Array, layerwise: Layerwise) -> Any:
+  """The gradient with zeros for parameters that do not train, or not yet after these updates."""
+  if layerwise.frozen:
+    frozen = is_frozen(grads, layerwise.frozen)
+    grads = jax.tree.map(lambda g, frozen: jnp.zeros_like(g) if frozen else g, grads, frozen)
+  start = layerwise.start
+  if start is None:
+    return grads
 
   def gated(path, g):
     first = start(path_name(path))
@@ -153,13 +159,6 @@ def zero_waiting(grads: Any, updates: jax.Array, start: Callable[[str], int]) ->
     return jnp.where(updates >= first, g, 0) if first else g
 
   return jax.tree_util.tree_map_with_path(gated, grads)
-
-
-def _gate(grads: Any, updates: jax.Array, layerwise: Layerwise) -> Any:
-  if layerwise.frozen:
-    frozen = is_frozen(grads, layerwise.frozen)
-    grads = jax.tree.map(lambda g, frozen: jnp.zeros_like(g) if frozen else g, grads, frozen)
-  return grads if layerwise.start is None else zero_waiting(grads, updates, layerwise.start)
 
 
 def is_frozen(params: Any, patterns: Sequence[str]) -> Any:
