@@ -1,4 +1,6 @@
-"""The passes over a corpus: counting its words, then encoding it, by a pool of processes."""
+"""The passes over a corpus: counting its words, then encoding it, by a pool of processes; and where
+sentences end in cleaned text.
+"""
 
 import collections
 import contextlib
@@ -235,7 +237,8 @@ def split_sentences(line: str, has_case: bool = True) -> list[str]:
 
   A sentence ends after ".", "!", "?" or "…" with any closing quotes, where a space and no
   lower-case letter follow, and also after "。", "！" and "？". The full stop of an abbreviation or
-  of an initial ends none.
+  of an initial ends none. The rule is for languages that mark sentences as English does, and for
+  Chinese and Japanese stops; it is applied before a vocabulary folds case.
 
   Args:
     line: a paragraph, without line breaks.
