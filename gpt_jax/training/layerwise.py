@@ -226,7 +226,7 @@ def trained_layers(
   steps_per_layer: int | None = None,
   steps_to_all: int = 0,
 ) -> Layerwise:
-  """What trains later, more slowly or not at all.
+  """The parameters that train later, more slowly or not at all.
 
   Args:
     paths: of all parameters of the model.
