@@ -17,7 +17,7 @@ CoLA 0 and 0.
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.objectives.masked_pairs import MaskedPairs
+from gpt_jax.objectives.masked_sentences import MaskedPairs
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig

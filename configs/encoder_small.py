@@ -34,8 +34,7 @@ from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.models.partly_shared import PartlySharedConfig
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.objectives.full_sentences import FullSentences
-from gpt_jax.objectives.masked_pairs import MaskedPairs
+from gpt_jax.objectives.masked_sentences import FullSentences, MaskedPairs
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig

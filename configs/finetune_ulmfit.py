@@ -25,9 +25,9 @@ and backward models averaged, 96.4 % on TREC's test set.
 
 from gpt_jax.programs.finetune import FinetuneConfig
 from gpt_jax.tasks.named import task_named
+from gpt_jax.training.layerwise import Unfreeze
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
-from gpt_jax.training.unfreezing import Unfreeze
 
 
 def get_config(task: str) -> FinetuneConfig:

@@ -29,7 +29,7 @@ import dataclasses
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.models.lstm_stack import LSTMStackConfig
-from gpt_jax.objectives.backward_lm import BackwardLM
+from gpt_jax.objectives.bidirectional_lm import BackwardLM
 from gpt_jax.objectives.causal import Causal
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.programs.pretrain_start import LayerwiseConfig

@@ -3,8 +3,7 @@
 The subpackages, top to bottom. Each imports only from those above it; nothing imports launch/:
 
   config errors files batch    shared by all                                    \\
-  extensions packages          files found by name; packages that may be missing |
-  suggestions                  the nearest valid names to a wrong one             |
+  extensions                   files found by name                                |
   data                         text -> tokens -> windows                          |  numpy only,
   tasks                        labeled rows -> packed batches                     |  no jax
   objectives                   rows of token ids -> a pre-training batch         /

@@ -1,11 +1,16 @@
-"""Errors of one line, which launch/ prints, and counts in messages.
+"""Errors of one line, which launch/ prints, and what their messages are made of: counts, the
+nearest valid names, how to get a package that is missing.
 
 Every function of the package may raise InputError for what a user gave; `Raises:` in a docstring
 names other exceptions alone.
 """
 
+import difflib
+import importlib
+import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 # Turns a message into what the user reads. Messages name arguments and fields, as a notebook has
 # them; a command line sets a function that writes them as flags.
@@ -13,6 +18,13 @@ for_user: Callable[[str], str] = str
 
 _MAX_WORD, _LONGEST = 200, 1000  # characters
 _LONG_WORD = re.compile(rf"\S{{{_MAX_WORD + 1},}}")
+
+# Read at the import of onnxruntime, also by way of jax2onnx, of huggingface_hub and of datasets.
+_NO_TELEMETRY = {
+  "ORT_DISABLE_TELEMETRY": "1",
+  "HF_HUB_DISABLE_TELEMETRY": "1",
+  "HF_UPDATE_DOWNLOAD_COUNTS": "0",
+}
 
 
 class InputError(ValueError):
@@ -41,3 +53,38 @@ class Unavailable(InputError):
 def counted(number: int, noun: str) -> str:
   """The number and its noun: "1 column", "1,200 columns"."""
   return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def did_you_mean(name: str, valid: Iterable[str], prefix: str = "", most: int = 3) -> str:
+  """For the end of a message about an unknown name: "; did you mean NAME or NAME?", of the nearest
+  valid names in any case, or "" if none is near.
+
+  Args:
+    name: what was given.
+    valid: what could have been.
+    prefix: written before each name, such as "--".
+    most: names in the answer.
+  """
+  by_folded: dict[str, str] = {}
+  for word in valid:
+    by_folded.setdefault(word.casefold(), word)
+  near = difflib.get_close_matches(name.casefold(), by_folded, n=most)
+  if not near:
+    return ""
+  return f"; did you mean {' or '.join(prefix + by_folded[word] for word in near)}?"
+
+
+def require(module: str, user: str, package: str, extra: str = "") -> Any:
+  """Imports a module of a package that may be missing; the InputError then says how to get it.
+
+  Args:
+    user: what needs it, such as "this metric".
+    extra: of setup.py, with the package; "": it is installed by its own name.
+  """
+  for variable, value in _NO_TELEMETRY.items():
+    os.environ.setdefault(variable, value)
+  try:
+    return importlib.import_module(module)
+  except ImportError as error:
+    install = f"'gpt_jax[{extra}]'" if extra else package
+    raise InputError(f"{user} needs {package}: pip install {install}") from error

@@ -19,7 +19,7 @@ from gpt_jax.config import to_json
 from gpt_jax.data.token_writer import TokenWriter
 from gpt_jax.errors import InputError
 from gpt_jax.models.lstm_encoder_decoder import LSTMEncoderDecoderConfig
-from gpt_jax.parallel.agreement import list_differences
+from gpt_jax.parallel.processes import list_differences
 from gpt_jax.programs import evaluate, finetune, pretrain
 from gpt_jax.programs.config_files import load_config, override_all
 from gpt_jax.programs.finetune import FinetuneConfig

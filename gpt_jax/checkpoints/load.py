@@ -8,8 +8,7 @@ from typing import Any
 
 from jax.sharding import Mesh
 
-from gpt_jax.checkpoints.embedding import Embedding
-from gpt_jax.checkpoints.saved import SavedModel, read_json, read_model
+from gpt_jax.checkpoints.saved import Embedding, SavedModel, read_json, read_model
 from gpt_jax.errors import InputError
 from gpt_jax.models.adapter import BASE, AdaptedModel, Adapter, with_rows
 from gpt_jax.models.decoding_weights import check_kind, keep_classifier_weights

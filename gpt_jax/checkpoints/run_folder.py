@@ -16,8 +16,7 @@ from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.files import exists, list_existing, list_folder, make_folders, read_json, write_json
 from gpt_jax.ops.product import bfloat16_speed, onednn_speed
-from gpt_jax.parallel.agreement import check_agreement
-from gpt_jax.parallel.processes import is_main_process, log, smallest
+from gpt_jax.parallel.processes import check_agreement, is_main_process, log, smallest
 
 _BEFORE_CONFIG = "tokenizer"  # can exist without config.json
 _MIN_SPEEDUP = 1.1  # of a choice over the usual one, to which a draw goes

@@ -11,7 +11,7 @@ from typing import Any
 from gpt_jax.checkpoints.formats import detect_format, find_format
 from gpt_jax.checkpoints.restore import restore_params, saved_meta, saved_steps
 from gpt_jax.checkpoints.run_folder import checksum
-from gpt_jax.config import from_json
+from gpt_jax.config import Config, from_json, option, register
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.files import absolute, atomic_folder, check_path, exists, local_copy, refuse_url
@@ -23,6 +23,25 @@ from gpt_jax.tasks.formats import Format
 _KEPT = "kept_base"  # in the folder of an adapter's run
 TFIDF_FILE = "classifier.npz"  # of what is no neural network; see inference/tfidf_classifier.py
 _EXPORTS = ("config.json", "params_shapes.json")  # one of them is in a folder of each format
+
+
+@register("embedding")
+@dataclasses.dataclass(frozen=True)
+class Embedding(Config):
+  """Text embeddings of a checkpoint without contrastive training: a vector of the last hidden
+  states, which Model.embed computes.
+  """
+
+  pooling: str = option(
+    "mean",
+    "how tokens become one vector: their mean or maximum, the first token (cls) or the last",
+    choices=("mean", "max", "cls", "last"),
+  )
+  normalize: bool = option(False, "whether vectors have length 1")
+  longest: int | None = option(
+    None, "longest sequence with its special tokens; none: the context", low=8, unit="tokens"
+  )
+  unsupported: str = option("", "what the model's folder asks for besides, and `embed` refuses")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +98,9 @@ def read_model(
   """
   check_path(path)
   # On a store, an export is copied here as a whole; of a run restore.py reads what is needed.
-  with local_copy(path) if _is_export(path) else contextlib.nullcontext(path) as copy:
+  is_run = exists(os.path.join(path, "checkpoints"))
+  is_export = not is_run and any(exists(os.path.join(path, name)) for name in _EXPORTS)
+  with local_copy(path) if is_export else contextlib.nullcontext(path) as copy:
     reader = find_format(format) if format else detect_format(copy)
     if reader:
       params, meta, step, tokenizer = reader.load(copy)
@@ -166,13 +187,6 @@ def own_base(checkpoint: str, workdirs: Iterable[str]) -> tuple[str, str]:
         log(f"{workdir}: an adapter of {place}")
         return noted, place
   return checkpoint, checkpoint
-
-
-def _is_export(folder: str) -> bool:
-  """Whether a folder holds a model of formats/ that is one folder, and no run."""
-  if exists(os.path.join(folder, "checkpoints")):
-    return False
-  return any(exists(os.path.join(folder, name)) for name in _EXPORTS)
 
 
 def read_json(tree: Any, path: str) -> Any:

@@ -69,7 +69,10 @@ class StagedManager:
     self._thread = ThreadPoolExecutor(1)
     self._upload: Future[None] | None = None
     self._uploading: list[int] = []
-    self._remove_incomplete()
+    complete = committed_steps(self._folder)
+    for name in files.list_existing(self._folder):
+      if name.isdigit() and int(name) not in complete:  # a killed run's upload
+        files.remove_folder(os.path.join(self._folder, name))
 
   def all_steps(self) -> list[int]:
     return sorted({*committed_steps(self._folder), *self._uploading})
@@ -128,10 +131,3 @@ class StagedManager:
     steps = set(committed_steps(self._folder))
     for step in sorted(steps - self._kept(steps)):
       self.delete(step)
-
-  def _remove_incomplete(self) -> None:
-    """Removes what killed runs left of uploads."""
-    complete = committed_steps(self._folder)
-    for name in files.list_existing(self._folder):
-      if name.isdigit() and int(name) not in complete:
-        files.remove_folder(os.path.join(self._folder, name))

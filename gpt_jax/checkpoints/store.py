@@ -120,8 +120,11 @@ class Checkpoints:
     # One save at a time: errors of the one before are raised here, and its copy is dropped.
     self.wait()
     meta_json = ocp.args.JsonSave(with_checksum(record))
-    if files.is_url(self._folder) and not is_staged(self._folder):
-      self._keep_copy(step, tree, meta_json)
+    # Of a run of one process on a store: all others would have to know of it.
+    if files.is_url(self._folder) and not is_staged(self._folder) and jax.process_count() == 1:
+      # A copy, since the state is donated before a store's refusal is known.
+      copy = ocp.args.PyTreeSave(jax.tree.map(np.array, tree))
+      self._unwritten = step, ocp.args.Composite(state=copy, meta=meta_json)
     arguments = ocp.args.Composite(state=ocp.args.PyTreeSave(tree), meta=meta_json)
     # force: the caller has decided that a save is due, not orbax's intervals.
     self._try_twice(lambda: self._manager.save(step, args=arguments, force=True))
@@ -202,12 +205,6 @@ class Checkpoints:
   def _await_saves(self) -> None:
     self._manager.wait_until_finished()
     self._manager.check_for_errors()
-
-  def _keep_copy(self, step: int, tree: dict, meta_json: ocp.args.JsonSave) -> None:
-    """Keeps what is to be written: the state is donated before a store's refusal is known."""
-    if jax.process_count() == 1:  # else all processes would have to know of it
-      copy = ocp.args.PyTreeSave(jax.tree.map(np.array, tree))
-      self._unwritten = step, ocp.args.Composite(state=copy, meta=meta_json)
 
   def _try_twice(self, action: Callable[[], None]) -> None:
     """action(); if a store fails, writes the checkpoint again of which there is a copy."""
@@ -380,7 +377,10 @@ def _read(folder: str, abstract: Any, exact: bool) -> tuple[Any, dict]:
   record = _on_every_process(folder, lambda: read_record(folder))
   saved = record["leaves"]  # [type, shape, fingerprint] by path
   if abstract is None:
-    abstract = _params_as_saved(saved)
+    leaves = {}
+    for name, (dtype, shape, _) in saved.items():
+      leaves[name] = jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))
+    abstract = {"params": unflatten_dict(leaves, sep="/")["params"]}
   _check_shapes(folder, saved, abstract, exact)
   with quiet:
     try:
@@ -444,7 +444,10 @@ def _on_every_process(folder: str, read: Callable[[], Any]) -> Any:
     if len(reason) > 300:  # TensorStore's begin with what was read and end with what was wrong
       reason = f"{reason[:150]} … {reason[-150:]}"
     problem = f"{type(error).__name__}: {reason}"
-    if files.is_url(folder) and _is_outage(error):
+    # The store was not reached or refused, or the data are damaged.
+    is_outage = isinstance(error, files.StoreError) or files.is_refusal(error)
+    is_outage = is_outage or any(code in str(error) for code in _OUTAGES + _REFUSALS)
+    if files.is_url(folder) and is_outage:
       quiet.stay()
       kind, reason = _explain(error, folder)
       raise kind(f"{folder}: cannot be read ({reason})") from error
@@ -454,13 +457,6 @@ def _on_every_process(folder: str, read: Callable[[], Any]) -> Any:
   if problem:
     raise Damaged(problem)
   return result
-
-
-def _is_outage(error: Exception) -> bool:
-  """Whether an error says that a store was not reached or refused, not that data are damaged."""
-  codes = _OUTAGES + _REFUSALS
-  is_of_store = isinstance(error, files.StoreError) or files.is_refusal(error)
-  return is_of_store or any(code in str(error) for code in codes)
 
 
 def _check_shapes(folder: str, saved: dict[str, list], abstract: Any, exact: bool) -> None:
@@ -477,13 +473,6 @@ def _check_shapes(folder: str, saved: dict[str, list], abstract: Any, exact: boo
       )
   if exact and (extra := sorted(saved.keys() - wanted.keys())):
     raise InputError(f"{folder} is of another model: it has {extra[0]} besides")
-
-
-def _params_as_saved(saved: dict[str, list]) -> dict:
-  leaves = {}
-  for name, (dtype, shape, _) in saved.items():
-    leaves[name] = jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))
-  return {"params": unflatten_dict(leaves, sep="/")["params"]}
 
 
 # -------------------------------------------------------------------------------- Paths and records

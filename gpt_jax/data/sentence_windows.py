@@ -274,7 +274,9 @@ class PackedSentenceWindows(SentenceWindows):
     offsets = self._offsets(step, rows)
     packed = np.full((len(offsets), self.config.length + 1), PAD, np.int32)
     for row, offset in zip(packed, offsets, strict=True):
-      self._fill(row, offset, self._limit(offset))
+      # Where the document that the offset is in ends, or the text if rows cross documents.
+      document = int(np.searchsorted(self._begin, offset, side="right")) - 1
+      self._fill(row, offset, int(self._begin[document] + self._size[document]))
     return packed
 
   def _offsets(self, step: int, rows: slice | np.ndarray) -> list[int]:
@@ -309,11 +311,6 @@ class PackedSentenceWindows(SentenceWindows):
         offset = self._fill(row, offset, limit)
         yield row
 
-  def _limit(self, offset: int) -> int:
-    """Where the document that an offset is in ends, or the text if rows cross documents."""
-    document = int(np.searchsorted(self._begin, offset, side="right")) - 1
-    return int(self._begin[document] + self._size[document])
-
   def _fill(self, row: np.ndarray, begin: int, limit: int) -> int:
     """Writes the sentences from an offset on into a row; returns the offset where they end."""
     capacity = self.config.length - 1
@@ -328,7 +325,10 @@ class PackedSentenceWindows(SentenceWindows):
     count = int(np.searchsorted(needed, capacity, side="right"))
     if count:
       last = int(ends[count - 1])
-      marks = np.sort(np.concatenate([ends[:count], self._documents_between(begin, last)]))
+      # A mark at each end, and where a document begins in between.
+      offsets = self.tokens.offsets
+      offsets = offsets[slice(*np.searchsorted(offsets, [begin, last], side="right"))]
+      marks = np.sort(np.concatenate([ends[:count], offsets[offsets < last]]))
     else:
       # Not even the first sentence fits; one position is left for its mark.
       last = begin + capacity - 1
@@ -336,9 +336,3 @@ class PackedSentenceWindows(SentenceWindows):
     text = np.insert(self.tokens.read(begin, last - begin), marks - begin, SENTENCE_END)
     row[: len(text)] = text
     return last
-
-  def _documents_between(self, begin: int, end: int) -> np.ndarray:
-    """The offsets of the documents that begin after `begin` and before `end`."""
-    first, last = np.searchsorted(self.tokens.offsets, [begin, end], side="right")
-    offsets = self.tokens.offsets[first:last]
-    return offsets[offsets < end]

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.data.shards import shard_name
-from gpt_jax.data.token_file import BLOCK, DTYPES
+from gpt_jax.data.token_file import BLOCK, DTYPES, shard_name
 from gpt_jax.files import with_checksum, write_json
 
 
@@ -82,17 +81,14 @@ class TokenWriter:
     rest = memoryview(content)
     while rest:
       if self._shard_bytes and self._shards[-1] == self._shard_bytes:
-        self._next_shard()
+        self._file.close()
+        if len(self._shards) == 1:  # a single file has the plain name
+          os.rename(shard_name(self._path, 0, 1), shard_name(self._path, 0, 2))
+        self._file = open(shard_name(self._path, len(self._shards), 2), "wb")
+        self._shards.append(0)
       room = self._shard_bytes - self._shards[-1] if self._shard_bytes else len(rest)
       self._shards[-1] += self._file.write(rest[:room])
       rest = rest[room:]
-
-  def _next_shard(self) -> None:
-    self._file.close()
-    if len(self._shards) == 1:  # a single file has the plain name
-      os.rename(shard_name(self._path, 0, 1), shard_name(self._path, 0, 2))
-    self._file = open(shard_name(self._path, len(self._shards), 2), "wb")
-    self._shards.append(0)
 
   def close(self, **entries: Any) -> dict[str, Any]:
     """Completes the files; returns the header, with `entries` such as tokenizer_hash."""

@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpt_jax.errors import InputError
-from gpt_jax.packages import require
+from gpt_jax.errors import InputError, require
 
 CONFIDENCE = 0.95  # that the promise holds
 # The thresholds that may be chosen: above which 1/20 of the rows are, 2/20, … all.

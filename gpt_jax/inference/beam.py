@@ -66,7 +66,10 @@ def beam_search(
   to_read = prompt[: read_before(model, len(prompt))]
   read = np.zeros((1, bucket(len(to_read), slots)), np.int32)
   read[0, : len(to_read)] = to_read
-  sources = _padded(source) if source else None
+  sources = None
+  if source:  # filled up to one of a few lengths, each of which is compiled for
+    sources = np.full((1, bucket(len(source), 2**30)), -1, np.int32)
+    sources[0, : len(source)] = source
   state = _begin(model, collections, read, np.array([len(to_read)]), sources, beams, slots)
   ended: list[Hypothesis] = []
   running: list[list[int]] = [[] for _ in range(beams)]
@@ -107,13 +110,6 @@ def beam_search(
 
 def _hypothesis(ids: list[int], log_prob: float, length_penalty: float) -> Hypothesis:
   return Hypothesis(ids, log_prob, log_prob / len(ids) ** length_penalty)
-
-
-def _padded(source: Sequence[int]) -> np.ndarray:
-  """[1, S]: a source, filled up to one of a few lengths, each of which is compiled for."""
-  row = np.full((1, bucket(len(source), 2**30)), -1, np.int32)
-  row[0, : len(source)] = source
-  return row
 
 
 def check_search(beams: int, length_penalty: float) -> None:

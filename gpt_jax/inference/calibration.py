@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.packages import require
+from gpt_jax.errors import require
 
 BINS = 15  # as in Guo et al. 2017
 _SMALLEST = 1e-30  # of a probability in a logarithm
@@ -28,7 +28,7 @@ def scale(probabilities: np.ndarray, temperature: float) -> np.ndarray:
   if temperature == 1.0:
     return probabilities
   # Logits but for a constant of each row, which the softmax removes.
-  logits = _log(probabilities) / temperature
+  logits = np.log(np.maximum(probabilities.astype(np.float64), _SMALLEST)) / temperature
   powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
   return powers / powers.sum(axis=-1, keepdims=True)
 
@@ -185,7 +185,3 @@ def _match_accuracy(optimize: Any, probabilities: np.ndarray, classes: np.ndarra
   if gap(high) >= 0:
     return _TEMPERATURES[1]
   return float(np.exp(optimize.brentq(gap, low, high, xtol=1e-6)))
-
-
-def _log(probabilities: np.ndarray) -> np.ndarray:
-  return np.log(np.maximum(probabilities.astype(np.float64), _SMALLEST))

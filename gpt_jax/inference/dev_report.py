@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpt_jax.checkpoints.load import LoadedModel
 from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.files import (
   MAX_JSON,
@@ -27,6 +28,7 @@ from gpt_jax.files import (
   write_json,
 )
 from gpt_jax.inference.calibration import measure_calibration
+from gpt_jax.parallel.processes import log
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import Encoded
 
@@ -90,18 +92,14 @@ def write_dev_report(
     InputError: scikit-learn or scipy is not installed.
     OSError: a file cannot be written.
   """
-  probabilities = _as_written(probabilities)
+  # With nine digits, which give the float32 back. The report is of them, as others read them.
+  digits = [float(f"{p:.9g}") for p in probabilities.flat]
+  probabilities = np.array(digits).reshape(probabilities.shape)
   report = task.dev_report(probabilities, encoded.labels)
   if task.is_classification:
     report["calibration"] = measure_calibration(probabilities, encoded.labels.argmax(axis=-1))
   entries = _entries(task, encoded, probabilities, data_dir)
   return _write(workdir, report, entries, step)
-
-
-def _as_written(probabilities: np.ndarray) -> np.ndarray:
-  """With nine digits, which give the float32 back. The report is of them, as others read them."""
-  flat = [float(f"{p:.9g}") for p in probabilities.flat]
-  return np.array(flat).reshape(probabilities.shape)
 
 
 def _entries(
@@ -188,12 +186,11 @@ def read_dev_set(workdir: str, labels: tuple[str, ...], step: int) -> DevSet:
     where.append(entry["where"])
     classes.append(labels.index(entry["label"]))
     probabilities.append(entry["probabilities"])
-  temperature = _temperature(report, path)
+  temperature = _checked(report["calibration"]["temperature"], path)
   return DevSet(where, np.array(classes), np.array(probabilities), temperature)
 
 
-def _temperature(report: dict[str, Any], path: str) -> float:
-  temperature = report["calibration"]["temperature"]
+def _checked(temperature: Any, path: str) -> float:
   if not (isinstance(temperature, float) and math.isfinite(temperature) and temperature > 0):
     raise InputError(f"{path}: temperature {temperature!r}: should be a number above 0")
   return temperature
@@ -206,3 +203,26 @@ def _text(task: LabeledTask, encoded: Encoded, n: int) -> str:
   if task.head.get("pooling") == "per_choice":  # the context, then every option
     fields += [sequence[-1] for sequence in others]
   return "\t".join(encoded.strings[field] for field in fields)
+
+
+META = "temperature"  # its name in the metadata of an export
+
+
+def find_temperature(loaded: LoadedModel) -> float:
+  """The temperature stored in an export, else the one fitted on the dev set of the run."""
+  if loaded.task is None or not loaded.task.is_classification:
+    raise InputError(f"{loaded.path}: gives no probabilities of classes")
+  if META not in loaded.meta:
+    return read_dev_set(loaded.folder, loaded.task.labels, loaded.step).temperature
+  return _checked(loaded.meta[META], loaded.path)
+
+
+def temperature_of(loaded: LoadedModel) -> float:
+  """The temperature by which to divide a model's logits; 1 for a model without, which is logged."""
+  if loaded.task is None or not loaded.task.is_classification:
+    return 1.0
+  try:
+    return find_temperature(loaded)
+  except MissingInput as reason:
+    log(f"probabilities are not calibrated: {reason}")
+    return 1.0

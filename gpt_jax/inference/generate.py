@@ -122,7 +122,12 @@ def _begin(
   loaded: LoadedModel, prompts: Sequence[str], settings: Sampling, num_samples: int
 ) -> list[Text]:
   """The texts to continue; number i has the seed of the settings + i."""
-  _check(prompts, settings.seed, num_samples)
+  if not 0 <= settings.seed < 2**31:
+    raise InputError(f"seed={settings.seed}: must be from 0 to 2^31 - 1")
+  if num_samples < 1:
+    raise InputError(f"num_samples={num_samples}: must be at least 1")
+  if not prompts:
+    raise InputError("no prompt: give one with prompt=TEXT, or a file with one a line")
   answers, tokenizer = loaded.is_text_to_text, loaded.tokenizer
   texts: list[Text] = []
   if answers:
@@ -177,17 +182,6 @@ class Writer:
     # It can be shorter than before: the regular expression takes the last word back.
     self._written = max(self._written, len(whole))
     return new
-
-
-def _check(prompts: Sequence[str], seed: int, num_samples: int) -> None:
-  for name, value, allowed, wanted in (
-    ("seed", seed, 0 <= seed < 2**31, "from 0 to 2^31 - 1"),
-    ("num_samples", num_samples, num_samples >= 1, "at least 1"),
-  ):
-    if not allowed:
-      raise InputError(f"{name}={value}: must be {wanted}")
-  if not prompts:
-    raise InputError("no prompt: give one with prompt=TEXT, or a file with one a line")
 
 
 def sample(

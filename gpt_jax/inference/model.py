@@ -13,10 +13,11 @@ from typing import Any, Literal, NamedTuple
 import jax
 import numpy as np
 
-from gpt_jax.checkpoints.embedding import Embedding
 from gpt_jax.checkpoints.load import LoadedModel, load_model
+from gpt_jax.checkpoints.saved import Embedding
 from gpt_jax.errors import InputError, counted
 from gpt_jax.inference.calibration import scale
+from gpt_jax.inference.dev_report import temperature_of
 from gpt_jax.inference.generate import continuations
 from gpt_jax.inference.masked_lm import Filling, MaskedLM
 from gpt_jax.inference.scoring import (
@@ -26,7 +27,6 @@ from gpt_jax.inference.scoring import (
   text_log_probs,
 )
 from gpt_jax.inference.stream import Sampling
-from gpt_jax.inference.temperature import temperature_of
 from gpt_jax.models.encoder_decoder import T5Config
 from gpt_jax.tasks.encoding import Encoded, describe_truncation, window_begins
 from gpt_jax.tasks.readers import Row

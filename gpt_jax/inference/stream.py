@@ -276,7 +276,9 @@ class Stream:
         row_ids[: len(window)] = window
       sources = None
       if self._source_slots:
-        sources = _padded([text.source for text in texts], len(ids), self._source_slots)
+        sources = np.full((len(ids), self._source_slots), -1, np.int32)  # -1: padding
+        for source, text in zip(sources, texts, strict=False):
+          source[: len(text.source)] = text.source
       part = decoding.read(
         self._model, self._variables, ids, lengths, sources, length=self._part_slots
       )
@@ -360,14 +362,6 @@ def _source_slots_for(texts: Sequence[Text]) -> int:
   """Slots for what the encoder reads, a power of two; 0 without one."""
   longest = max(len(text.source) for text in texts)
   return bucket(longest, 2**30) if longest else 0
-
-
-def _padded(sources: Sequence[Sequence[int]], rows: int, length: int) -> np.ndarray:
-  """int32 [rows, length], with -1 for padding."""
-  padded = np.full((rows, length), -1, np.int32)
-  for row, source in zip(padded, sources, strict=False):
-    row[: len(source)] = source
-  return padded
 
 
 def _fit(number: int, sizes: Sequence[int]) -> int:

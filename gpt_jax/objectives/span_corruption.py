@@ -86,7 +86,10 @@ class SpanCorruption(Objective):
     """L, the most tokens of text whose row has at most `length` tokens."""
     # A row is not shorter than the text that stays in it.
     tokens = np.arange(2, int(length / (1 - self.share)) + 3)
-    fitting = tokens[self._row_lengths(tokens) <= length]
+    inputs, targets = self.lengths(tokens)
+    # - 1: a row's last token is only a target, as in the causal objective.
+    sizes = inputs + targets - 1 if self.layout == "prefix" else inputs
+    fitting = tokens[sizes <= length]
     if not len(fitting):
       raise InputError(f"data.length={length}: too short for span corruption; use 16 or more")
     return int(fitting[-1])
@@ -134,11 +137,6 @@ class SpanCorruption(Objective):
     hidden_keys = np.where(hidden_part == _LAST, _LAST, 2 * np.minimum(hidden_part, length) + 1)
     order = np.sort(np.concatenate([keys, hidden_keys], axis=1), axis=1)[:, :length]
     return (order != _LAST) & (order % 2 == 1), np.where(order == _LAST, 0, order // 2)
-
-  def _row_lengths(self, tokens: np.ndarray) -> np.ndarray:
-    inputs, targets = self.lengths(tokens)
-    # - 1: a row's last token is only a target, as in the causal objective.
-    return inputs + targets - 1 if self.layout == "prefix" else inputs
 
 
 def split(

@@ -28,7 +28,8 @@ class Key(NamedTuple):
   def fold(self, number: int) -> "Key":
     """The key of one use among several: of a layer, or of one dropout in a layer."""
     # + 1, since the finalizer maps 0 to 0, which would leave the word as it is in the xor.
-    return self._replace(word=_finalize(self.word ^ _finalize(_times_golden(number + 1))))
+    times_golden = np.uint32((number + 1) * int(_GOLDEN) % 2**32)
+    return self._replace(word=_finalize(self.word ^ _finalize(times_golden)))
 
 
 def step_key(seed: jax.Array | int, step: jax.Array | int, shard: jax.Array | int = 0) -> Key:
@@ -96,10 +97,6 @@ def random_bits(index: jax.Array, word: jax.Array) -> jax.Array:
   x = (x ^ (x >> 16)) * np.uint32(0x85EBCA6B) ^ second
   x = (x ^ (x >> 13)) * np.uint32(0xC2B2AE35)
   return x ^ (x >> 16)
-
-
-def _times_golden(number: int) -> np.uint32:
-  return np.uint32(number * int(_GOLDEN) % 2**32)
 
 
 def _finalize(x: jax.typing.ArrayLike) -> jax.Array:

@@ -24,7 +24,9 @@ def partition(tree: Any, rules: Rules, mesh: Mesh, fsdp: bool = False) -> Any:
   def leaf_sharding(path, leaf) -> NamedSharding:
     name = path_name(path)
     # Rules search: a moment's path is the parameter's after a prefix such as opt_state/…/mu.
-    spec = _find_rule(name, rules) if mesh.shape["model"] > 1 else P()
+    # The first one counts, so rules may go from special to general.
+    found = (spec for pattern, spec in rules if re.search(pattern, name))
+    spec = next(found, P()) if mesh.shape["model"] > 1 else P()
     if len(spec) > leaf.ndim or leaf.size == 1:  # Adafactor's means over an axis, its placeholders
       spec = P()
     axes = [*spec, *[None] * (leaf.ndim - len(spec))]
@@ -35,8 +37,10 @@ def partition(tree: Any, rules: Rules, mesh: Mesh, fsdp: bool = False) -> Any:
           f"{leaf.shape}"
         )
     # After the rules, so that `data` takes an axis which `model` has left.
-    if fsdp:
-      _shard_largest(axes, leaf.shape, mesh.shape["data"])
+    devices = mesh.shape["data"]
+    free = [i for i, axis in enumerate(axes) if axis is None and leaf.shape[i] % devices == 0]
+    if fsdp and free:
+      axes[max(free, key=lambda i: leaf.shape[i])] = "data"
     return NamedSharding(mesh, P(*axes))
 
   return jax.tree_util.tree_map_with_path(leaf_sharding, tree)
@@ -45,20 +49,6 @@ def partition(tree: Any, rules: Rules, mesh: Mesh, fsdp: bool = False) -> Any:
 def path_name(path: tuple) -> str:
   """The path of an array in a tree, such as "params/trunk/embedding"."""
   return jax.tree_util.keystr(path, simple=True, separator="/")
-
-
-def _find_rule(name: str, rules: Rules) -> P:
-  for pattern, spec in rules:
-    if re.search(pattern, name):  # the first one counts, so rules may go from special to general
-      return spec
-  return P()
-
-
-def _shard_largest(axes: list, shape: tuple[int, ...], devices: int) -> None:
-  """Assigns `data` to the largest free axis that the devices divide, if there is one."""
-  free = [i for i, axis in enumerate(axes) if axis is None and shape[i] % devices == 0]
-  if free:
-    axes[max(free, key=lambda i: shape[i])] = "data"
 
 
 def constrain(x: jax.Array, *axes: str | None) -> jax.Array:

@@ -1,12 +1,21 @@
-"""Processes of a multi-host run: the main one, and values gathered from all of them."""
+"""Processes of a multi-host run: the main one, values gathered from all of them, and the check that
+all have the same code, config and data.
+"""
 
+import hashlib
+import json
+import pathlib
+import platform
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
 from gpt_jax import errors
+from gpt_jax.errors import InputError
 
 _PADDED = 1 << 14  # bytes; a program of its own is compiled for every size that is gathered
 
@@ -43,3 +52,84 @@ def gather(text: str) -> list[str]:
   padded[: len(content)] = np.frombuffer(content, np.uint8)
   rows = multihost_utils.process_allgather(padded).reshape(len(sizes), -1)
   return [row[:size].tobytes().decode() for row, size in zip(rows, sizes, strict=True)]
+
+
+_MOST = 3  # differences in the message
+_MAX_HOSTS = 4  # with the same value
+
+
+def check_agreement(config: Any, data: Mapping[str, Any]) -> None:
+  """Every process calls it, before it trains; with one process it does nothing.
+
+  Args:
+    config: of the run, as JSON values.
+    data: JSON values that identify the data.
+  """
+  if jax.process_count() == 1:
+    return
+  facts = {"code": code_version(), "jax": jax.__version__, "config": config, "data": data}
+  gathered = gather(json.dumps([platform.node(), facts]))
+  hosts, all_facts = zip(*map(json.loads, gathered), strict=True)
+  differences = list_differences(all_facts, hosts)
+  if not differences:
+    return
+  # Every process raises: one that went on would wait for the others at its next collective.
+  if not is_main_process():
+    raise InputError("the processes of this run differ; process 0 says in what")
+  more = f"; and {len(differences) - _MOST} more" if len(differences) > _MOST else ""
+  raise InputError(
+    f"the processes of this run differ: {'; '.join(differences[:_MOST])}{more}. All need the same "
+    "code, the same command and the same data"
+  )
+
+
+def list_differences(facts: tuple[dict[str, Any], ...], hosts: tuple[str, ...]) -> list[str]:
+  """Lists differences between processes: "config.train.steps is 6 on process 0 (a), 7 on …".
+
+  Args:
+    facts: nested dicts of JSON values, one per process.
+    hosts: the processes' host names.
+  """
+  flat = [dict(_flatten(of_one)) for of_one in facts]
+  names: dict[str, None] = {}
+  for of_one in flat:
+    names |= dict.fromkeys(of_one)
+  differences = []
+  for name in names:
+    values = [of_one.get(name, "missing") for of_one in flat]
+    processes: dict[str, list[int]] = {}
+    for number, value in enumerate(values):
+      processes.setdefault(str(value), []).append(number)
+    if len(processes) > 1:
+      parts = [f"{value} on {_name(numbers, hosts)}" for value, numbers in processes.items()]
+      differences.append(f"{name} is {', '.join(parts)}")
+  return differences
+
+
+def code_version() -> str:
+  """A hash of the source files of this package, its version among them."""
+  folder = pathlib.Path(__file__).parents[1]
+  digest = hashlib.sha256()
+  for path in sorted(folder.rglob("*.py")):
+    digest.update(f"{path.relative_to(folder)}\n".encode())
+    digest.update(path.read_bytes())
+  return digest.hexdigest()[:8]
+
+
+def _flatten(tree: Any, name: str = "") -> list[tuple[str, Any]]:
+  """(dotted name, value) of every leaf."""
+  if not isinstance(tree, dict) or not tree:
+    return [(name, tree)]
+  leaves = []
+  for key, value in tree.items():
+    leaves += _flatten(value, f"{name}.{key}" if name else key)
+  return leaves
+
+
+def _name(numbers: list[int], hosts: tuple[str, ...]) -> str:
+  """ "process 1 (a)", "processes 1, 2 (a, b)", and the first few of many."""
+  shown = numbers[:_MAX_HOSTS]
+  more = f" and {len(numbers) - _MAX_HOSTS} more" if len(numbers) > _MAX_HOSTS else ""
+  words = "process" if len(numbers) == 1 else "processes"
+  machines = ", ".join(dict.fromkeys(hosts[number] for number in shown))
+  return f"{words} {', '.join(map(str, shown))}{more} ({machines})"

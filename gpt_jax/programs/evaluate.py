@@ -19,9 +19,9 @@ from gpt_jax.inference.model import Model
 from gpt_jax.inference.text_answers import task_predictor
 from gpt_jax.models.decoding_weights import check_kind
 from gpt_jax.models.model import make_heads
-from gpt_jax.parallel.agreement import check_agreement
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import replicate
+from gpt_jax.parallel.processes import check_agreement
 from gpt_jax.programs.checkpoint_config import config_of
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.answers.text import as_text

@@ -5,7 +5,7 @@ from gpt_jax.checkpoints.load import load_model, load_unmerged
 from gpt_jax.checkpoints.restore import saved_metrics
 from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.inference.agreement import check_keep, labeled_rows
-from gpt_jax.inference.temperature import META, find_temperature
+from gpt_jax.inference.dev_report import META, find_temperature
 from gpt_jax.parallel.processes import log
 
 _GATED = ("onnx_int8",)  # formats that are compared with float32 before they are written

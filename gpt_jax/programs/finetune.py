@@ -42,14 +42,13 @@ from gpt_jax.programs.start import Start
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.packing import PackedBatches
-from gpt_jax.training.cross_view import UNLABELED_WORK, CrossViewLoss
 from gpt_jax.training.early_stopping import ending_hooks, has_ended
-from gpt_jax.training.layerwise import Layerwise, layerwise_optimizer
+from gpt_jax.training.layerwise import Layerwise, layerwise_optimizer, trained_layers
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.recipe import Batches, Evaluation, Recipe
 from gpt_jax.training.run import Profile, Run, Trackers, ending
 from gpt_jax.training.turns import LossInTurns, Turns, draw_order
-from gpt_jax.training.unfreezing import trained_layers
+from gpt_jax.training.unlabeled import UNLABELED_WORK, CrossViewLoss
 
 
 def run(

@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from gpt_jax.data.file_kinds import JSON_LINES, TABLE, kind_by_name, write_table
 from gpt_jax.data.progress import Progress
-from gpt_jax.errors import InputError, MissingInput
+from gpt_jax.errors import InputError, MissingInput, did_you_mean
 from gpt_jax.files import atomic_file, check_path, is_folder
 from gpt_jax.inference.abstention import choose_threshold
 from gpt_jax.inference.calibration import scale
@@ -20,7 +20,6 @@ from gpt_jax.inference.ensemble import Calibration, Ensemble, load_adapter_ensem
 from gpt_jax.inference.tfidf_classifier import is_tfidf, load_tfidf
 from gpt_jax.parallel.processes import log
 from gpt_jax.programs.outputs import check_writable, is_inside, is_same_file, refuse_existing
-from gpt_jax.suggestions import did_you_mean
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.readers import (

@@ -9,9 +9,8 @@ from gpt_jax.programs.pretrain import MakeRecipe, pretrain_recipe
 from gpt_jax.programs.pretrain_config import PretrainConfig
 from gpt_jax.programs.pretrain_text import Text, warn_when_stuck
 from gpt_jax.programs.start import Start, load_pretrain_start
-from gpt_jax.training.layerwise import Layerwise, layerwise_optimizer
+from gpt_jax.training.layerwise import Layerwise, below_head, layerwise_optimizer
 from gpt_jax.training.recipe import Recipe
-from gpt_jax.training.unfreezing import below_head
 
 
 @register("layerwise_pretrain")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from gpt_jax.packages import require
+from gpt_jax.errors import require
 
 Metric = Callable[[np.ndarray, np.ndarray], float]
 SpanMetric = Callable[[list[list[str]], list[list[str]]], float]

@@ -31,10 +31,8 @@ from gpt_jax.data.sources.utf8 import (
   with_line_feeds,
   without_compression,
 )
-from gpt_jax.errors import InputError, MissingInput, counted
+from gpt_jax.errors import InputError, MissingInput, counted, did_you_mean, require
 from gpt_jax.files import exists, is_file, is_folder
-from gpt_jax.packages import require
-from gpt_jax.suggestions import did_you_mean
 
 _MAX_MIB = 2048  # of a compressed file, which is read as a whole
 
@@ -95,7 +93,7 @@ def read_lines(path: str) -> list[tuple[int, str]]:
 
 def read_every_line(path: str) -> list[tuple[int, str]]:
   """As read_lines, including empty lines except at the end."""
-  return _numbered(_read_text(path))
+  return _numbered(_decode(path, _read_content(path)))
 
 
 def _numbered(text: str) -> list[tuple[int, str]]:
@@ -325,10 +323,6 @@ def _to_python(value: Any, feature: Any) -> Any:
   if isinstance(value, list | tuple):
     return [_to_python(item, None) for item in value]
   return value
-
-
-def _read_text(path: str) -> str:
-  return _decode(path, _read_content(path))
 
 
 def _read_content(path: str) -> bytes:

@@ -127,19 +127,14 @@ class JointTask(LabeledTask):
     unlabeled = []
     for data_set in (one for one in rest if one is not None):
       if data_set.tags is None and encoded[reader].tags is not None:
-        data_set = self.tasks[reader].encode(_read_by(self.tasks[reader], data_set), *reads)
-        data_set = data_set.of_one_sequence
+        texts = [data_set.strings[i] for i in data_set.fields[:, 0, 0]]
+        task, rows = self.tasks[reader], zip(texts, data_set.locations, strict=True)
+        examples = [task.example(Row((text,), None, location)) for text, location in rows]
+        data_set = task.encode(examples, *reads).of_one_sequence
       unlabeled.append(data_set)
     return JointEncoded(
       tuple(itertools.chain(*labeled)), _concatenated(unlabeled) if unlabeled else None
     )
-
-
-def _read_by(task: LabeledTask, encoded: Encoded) -> list[Any]:
-  """The texts of encoded examples as another task's examples."""
-  texts = [encoded.strings[i] for i in encoded.fields[:, 0, 0]]
-  rows = zip(texts, encoded.locations, strict=True)
-  return [task.example(Row((text,), None, location)) for text, location in rows]
 
 
 def _concatenated(parts: Sequence[Encoded]) -> Encoded:

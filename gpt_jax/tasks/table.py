@@ -166,8 +166,12 @@ class TableTask(Config):
       raise InputError(
         f"{path}: column {table.label!r} has the labels {labels}; two or more are needed"
       )
-    if table.kind == "multi_label":
-      table._check_separator(labels)
+    for label in labels:
+      if table.kind == "multi_label" and table.separator in label:  # files could not be read back
+        raise InputError(
+          f"TableTask.separator: {table.separator!r} is in the label {label!r}; "
+          "config.task.separator=TEXT names another"
+        )
     return dataclasses.replace(table, labels=labels)
 
   def build(self, data_dir: str) -> Task:
@@ -268,15 +272,6 @@ class TableTask(Config):
       raise InputError(f"TableTask.labels: {', '.join(self.labels)}: one is there twice")
     if self.deviation is not None and self.deviation <= 0:
       raise InputError(f"TableTask.deviation: {self.deviation}; should be above 0")
-
-  def _check_separator(self, labels: Sequence[str]) -> None:
-    """Raises InputError for a label that holds the separator: files could not be read back."""
-    for label in labels:
-      if self.separator in label:
-        raise InputError(
-          f"TableTask.separator: {self.separator!r} is in the label {label!r}; "
-          "config.task.separator=TEXT names another"
-        )
 
   def _with_columns(self, data_dir: str) -> "TableTask":
     """The config with text and label columns, from the training file where they are not set."""
@@ -453,11 +448,7 @@ def _hash(texts: str) -> float:
 
 def _normalized_texts(row: Row) -> str:
   """The same for texts that differ by case and spaces alone."""
-  return "\t".join(map(_normalized, row.texts))
-
-
-def _normalized(text: str) -> str:
-  return " ".join(text.split()).casefold()
+  return "\t".join(" ".join(text.split()).casefold() for text in row.texts)
 
 
 def _check_for_numbers(labels: Sequence[str], column: str) -> None:

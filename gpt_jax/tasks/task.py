@@ -22,8 +22,7 @@ import numpy as np
 from gpt_jax import tasks
 from gpt_jax.config import Config, option, register
 from gpt_jax.data.tokenizers.base import Tokenizer
-from gpt_jax.errors import InputError, counted
-from gpt_jax.suggestions import did_you_mean
+from gpt_jax.errors import InputError, counted, did_you_mean
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.answers.one_label import OneLabel, most_likely
 from gpt_jax.tasks.encoding import Encoded, Example, Truncate, encode
@@ -93,7 +92,12 @@ class Task(OneLabel):
     examples, problems = [], []
     for row in rows:
       try:
-        examples.append(self._example_of(row, split))
+        if isinstance(row, InputError):
+          raise row
+        example = self.example(row)
+        if example.label is None and split != "test":
+          raise InputError(f"{example.location}: no label; {split} rows need {self.wanted}")
+        examples.append(example)
       except InputError as problem:
         problems.append(problem)
     if problems and not self.skip_bad_rows:
@@ -105,14 +109,6 @@ class Task(OneLabel):
         f"{self.name}: no examples in the {split} split of {data_dir or 'its files'}"
       )
     return examples
-
-  def _example_of(self, row: Row | InputError, split: str) -> Example:
-    if isinstance(row, InputError):
-      raise row
-    example = self.example(row)
-    if example.label is None and split != "test":
-      raise InputError(f"{example.location}: no label; {split} rows need {self.wanted}")
-    return example
 
   def example(self, row: Row) -> Example:
     """Applies the input transformation, and turns the label into a distribution."""

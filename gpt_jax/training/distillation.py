@@ -85,7 +85,7 @@ class Distillation(Method):
       loss=lambda model: DistillationLoss(self, model),
       work=self.work(start.teacher.spec, recipe.spec),
       start=apply,
-      inference_params=_without_teacher,
+      inference_params=lambda params: {name: x for name, x in params.items() if name != BASE},
       meta={**recipe.meta, "teacher": start.as_json},
     )
 
@@ -151,10 +151,6 @@ def _check_options(config: Any) -> None:
     raise InputError("distill: needs mesh.model=1 and mesh.backend=jit")
   if config.task.has_folds and config.task.folds:
     raise InputError("folds: the teacher has read the rows that a fold holds out; leave it out")
-
-
-def _without_teacher(params: Mapping[str, Any]) -> dict[str, Any]:
-  return {name: x for name, x in params.items() if name != BASE}
 
 
 def taught_layers(teacher: int, student: int) -> list[int]:

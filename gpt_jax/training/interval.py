@@ -60,17 +60,15 @@ class Interval:
       return  # the next step may be finite at half the scale
     self.refused_in_a_row += 1
     if self.refused_in_a_row == MAX_REFUSED_UPDATES:
+      sound = f"the last sound step is {self.sound_step}; a checkpoint of a later one may be bad"
+      if self.sound_step is None:
+        sound = f"no update since step {self._first} was accepted"
       raise Diverged(
         f"step {step}: {MAX_REFUSED_UPDATES} updates in a row had a non-finite loss or gradient "
         f"(loss {metrics['loss'].value:g}, gradient norm {metrics['gradient_norm']:g}); "
-        f"{self._sound()}. Start again in another workdir with a lower optim.learning_rate, a "
+        f"{sound}. Start again in another workdir with a lower optim.learning_rate, a "
         "longer optim.warmup_steps or trunk.dtype=float32"
       )
-
-  def _sound(self) -> str:
-    if self.sound_step is None:
-      return f"no update since step {self._first} was accepted"
-    return f"the last sound step is {self.sound_step}; a checkpoint of a later one may be bad"
 
   def means(self) -> dict[str, float]:
     """Exact means of Means, plain means of other numbers, the last learning rate and loss scale,

@@ -23,7 +23,10 @@ _WHOLE = "-whole"
 
 def read_lines(path: str) -> Iterator[str]:
   """The lines, with their ends. Raises OSError."""
-  segments = _readable(_segments(path))
+  segments = _segments(path)
+  # The last whole segment repeats all lines before it.
+  whole = [i for i, name in enumerate(segments) if name.endswith(_WHOLE)]
+  segments = segments[whole[-1] if whole else 0 :]
   for part in [os.path.join(path, name) for name in segments] or [path]:
     with io.TextIOWrapper(open_regular(part), "utf-8", "replace") as file:
       yield from file
@@ -103,12 +106,6 @@ class Segments:
 def _segments(path: str) -> list[str]:
   """The names of the segments, in order; none of a file on a disk."""
   return sorted(list_existing(path))
-
-
-def _readable(segments: list[str]) -> list[str]:
-  """The segments to read: the last whole one, which repeats all lines before it, and later ones."""
-  whole = [i for i, name in enumerate(segments) if name.endswith(_WHOLE)]
-  return segments[whole[-1] if whole else 0 :]
 
 
 def _name(segments: list[str], kind: str = "") -> str:

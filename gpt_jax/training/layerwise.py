@@ -2,9 +2,10 @@
 discriminative rates (Howard & Ruder 2018, *Universal Language Model Fine-tuning*, 3.2, 3.3).
 """
 
+import dataclasses
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -12,6 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from gpt_jax.config import option, register
+from gpt_jax.errors import InputError, counted
+from gpt_jax.models.method import Method
+from gpt_jax.models.model import parameter_shapes
+from gpt_jax.models.trunk import TrunkConfig
 from gpt_jax.parallel.partition import path_name
 from gpt_jax.training.optimizer import (
   OptimConfig,
@@ -46,7 +52,10 @@ def layerwise_optimizer(config: OptimConfig, total_steps: int, layerwise: Layerw
 
   Those that begin later, too, are in norm, moments and decay only from then on.
   """
-  schedule = _in_cycles(config, total_steps, layerwise.cycles)
+  # Between two updates of `cycles` the learning rate is that of a run by itself.
+  begins = [first for first in layerwise.cycles if first < total_steps]
+  lengths = np.diff([0, *begins, total_steps]).tolist()
+  schedule = optax.join_schedules([schedule_of(config, length) for length in lengths], begins)
   if layerwise.start is None:
     rule = rule_of(config, schedule)
   else:
@@ -65,13 +74,6 @@ def layerwise_optimizer(config: OptimConfig, total_steps: int, layerwise: Layerw
     )
   transformation = with_average(config, transformation)
   return Optimizer(transformation, schedule, functools.partial(_gate, layerwise=layerwise))
-
-
-def _in_cycles(config: OptimConfig, total_steps: int, cycles: Sequence[int]) -> optax.Schedule:
-  """A schedule whose parts between these updates are each that of a run by itself."""
-  begins = [first for first in cycles if first < total_steps]
-  lengths = np.diff([0, *begins, total_steps]).tolist()
-  return optax.join_schedules([schedule_of(config, length) for length in lengths], begins)
 
 
 def _begin_later(
@@ -142,8 +144,14 @@ def scale_by_path(scale: Callable[[str], float]) -> optax.GradientTransformation
   return optax.stateless(scaled)
 
 
-def zero_waiting(grads: Any, updates: jax.Array, start: Callable[[str], int]) -> Any:
-  """The gradient with zeros for the parameters that do not train yet after so many updates."""
+def _gate(grads: Any, updates: jax.Array, layerwise: Layerwise) -> Any:
+  """The gradient with zeros for parameters that do not train, or not yet after these updates."""
+  if layerwise.frozen:
+    frozen = is_frozen(grads, layerwise.frozen)
+    grads = jax.tree.map(lambda g, frozen: jnp.zeros_like(g) if frozen else g, grads, frozen)
+  start = layerwise.start
+  if start is None:
+    return grads
 
   def gated(path, g):
     first = start(path_name(path))
@@ -151,13 +159,6 @@ def zero_waiting(grads: Any, updates: jax.Array, start: Callable[[str], int]) ->
     return jnp.where(updates >= first, g, 0) if first else g
 
   return jax.tree_util.tree_map_with_path(gated, grads)
-
-
-def _gate(grads: Any, updates: jax.Array, layerwise: Layerwise) -> Any:
-  if layerwise.frozen:
-    frozen = is_frozen(grads, layerwise.frozen)
-    grads = jax.tree.map(lambda g, frozen: jnp.zeros_like(g) if frozen else g, grads, frozen)
-  return grads if layerwise.start is None else zero_waiting(grads, updates, layerwise.start)
 
 
 def is_frozen(params: Any, patterns: Sequence[str]) -> Any:
@@ -175,3 +176,94 @@ def is_frozen(params: Any, patterns: Sequence[str]) -> Any:
     return any(re.search(pattern, path_name(path)) for pattern in patterns)
 
   return jax.tree_util.tree_map_with_path(matches, params)
+
+
+@register("unfreeze")
+@dataclasses.dataclass(frozen=True)
+class Unfreeze(Method):
+  """Training begins with train_layers, by default 0, and with one layer more in each epoch."""
+
+  epochs: int = option(
+    0,
+    "after which all layers train, each of them and the rest with a cycle of the learning rate of "
+    "its own, as ULMFiT's code; 0: one layer more in each, to the last",
+    low=0,
+  )
+
+  slot = "unfreeze"
+  trains_trunk = True
+
+  def change_layerwise(self, layerwise: Any, spec: Any, config: Any, steps_per_epoch: int) -> Any:
+    return trained_layers(
+      parameter_shapes(spec),
+      spec.trunk,
+      config.train_layers,
+      config.layer_decay,
+      steps_per_epoch,
+      self.epochs * steps_per_epoch,
+    )
+
+
+def below_head(paths: Iterable[str], trunk: TrunkConfig) -> Callable[[str], int]:
+  """The function from a parameter's path to how far it is below the heads: 0 a head, 1 the last
+  block, 2 the one before it, and so on to the embeddings.
+  """
+  inside = "trunk/"
+  # ALBERT has one block for all layers, so `last` is 1 there.
+  last = max(trunk.depth(path.removeprefix(inside)) for path in paths if path.startswith(inside))
+
+  def distance(path: str) -> int:
+    return last + 1 - trunk.depth(path.removeprefix(inside)) if path.startswith(inside) else 0
+
+  return distance
+
+
+def trained_layers(
+  paths: Iterable[str],
+  trunk: TrunkConfig,
+  train_layers: int | None,
+  decay: float = 1.0,
+  steps_per_layer: int | None = None,
+  steps_to_all: int = 0,
+) -> Layerwise:
+  """The parameters that train later, more slowly or not at all.
+
+  Args:
+    paths: of all parameters of the model.
+    trunk: its config.
+    train_layers: layers of the trunk that train from the beginning, from the top; None: all.
+    decay: learning rate of a layer as a share of that of the layer above it.
+    steps_per_layer: updates after which the next layer begins to train, from the top; None: it
+      stays frozen.
+    steps_to_all: updates after which all layers train, also those whose turn has not come; each
+      phase has a cycle of the rate (fastai's train_clas.py). 0: each waits for its turn.
+  """
+  paths = list(paths)
+  below = below_head(paths, trunk)
+  blocks = max(map(below, paths)) - 1
+  if train_layers is not None and train_layers > blocks:
+    raise InputError(
+      f"train_layers={train_layers}: the model has {counted(blocks, 'block')}; none trains "
+      "all, with the embeddings"
+    )
+  # Discriminative rates (section 3.2): a layer has the rate of the layer above it times decay; the
+  # paper divides by 2.6.
+  # A head, 0 below, keeps the full rate.
+  scale = (lambda path: decay ** below(path)) if decay < 1 else None
+  if steps_per_layer is not None:
+    # Gradual unfreezing (section 3.3): from the last layer down, one more every steps_per_layer.
+    first = train_layers or 0
+    last = steps_to_all or steps_per_layer * (blocks + 1)  # the embeddings are the last
+
+    def start(path: str) -> int:
+      return min(last, steps_per_layer * max(0, below(path) - first))
+
+    cycles = range(steps_per_layer, steps_to_all + 1, steps_per_layer)
+    return Layerwise(scale, start, cycles=tuple(cycles))
+  if train_layers is None:
+    return Layerwise(scale)
+  frozen = [path for path in paths if below(path) > train_layers]
+  if len(frozen) == len(paths):  # of a model that writes text, whose head is in the trunk
+    raise InputError("train_layers=0: nothing trains, since the model has no head; use 1 or more")
+  # Whole paths: a pattern that is part of another path would freeze that one as well.
+  return Layerwise(scale, frozen=tuple(f"^{re.escape(path)}$" for path in frozen))

@@ -9,8 +9,8 @@ import optax
 
 from gpt_jax.config import Config, option, register
 from gpt_jax.errors import InputError
-from gpt_jax.training.schedules import make_schedule, shape_names, warmup_length
-from gpt_jax.training.update_rules import averaged, clip_by_global_norm, find_rule, rule_names
+from gpt_jax.training.schedules import SHAPES, make_schedule, warmup_length
+from gpt_jax.training.update_rules import RULES, averaged, clip_by_global_norm
 
 
 @register("optimizer")
@@ -29,13 +29,13 @@ class OptimConfig(Config):
     "the Adam of OpenAI, optax (adamw), BERT or fairseq; ALBERT's LAMB; T5's Adafactor, which has "
     "no weight_decay, b1, b2 and eps; Adagrad, of which eps is the first sum of squares; momentum "
     "of b1",
-    choices=tuple(rule_names()),
+    choices=tuple(RULES),
   )
   learning_rate: float | None = option(
     2.5e-4, "peak learning rate; none, when fine-tuning: chosen by model size", low=0.0, high=1e3
   )
   schedule: str = option(
-    "cosine", "shape after the warm-up; linear is OpenAI's", choices=tuple(shape_names())
+    "cosine", "shape after the warm-up; linear is OpenAI's", choices=tuple(SHAPES)
   )
   warmup_steps: int = option(
     2000, "length of the warm-up; 0 if warmup_share is set", unit="updates", low=0
@@ -135,8 +135,7 @@ def schedule_of(config: OptimConfig, total_steps: int) -> optax.Schedule:
 
 def rule_of(config: OptimConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
   """The update rule, which multiplies by the learning rate of a schedule."""
-  rule = find_rule(config.optimizer)
-  return rule(schedule, config.b1, config.b2, config.eps, config.weight_decay)
+  return RULES[config.optimizer](schedule, config.b1, config.b2, config.eps, config.weight_decay)
 
 
 def clipped(

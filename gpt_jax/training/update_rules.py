@@ -1,4 +1,5 @@
-"""Update rules: the Adams of OpenAI, BERT and fairseq; clipping; means of weights; more in rules/.
+"""Update rules: the Adams of OpenAI, BERT and fairseq; LAMB, Adafactor and others; clipping;
+means of weights.
 
 No two of these Adams are equal in the first thousand updates, and none of them is optax's. With
 m, v the moments, s = m / (sqrt(v) + eps) and c = sqrt(1 - b2^t) / (1 - b1^t), the bias correction:
@@ -8,16 +9,107 @@ m, v the moments, s = m / (sqrt(v) + eps) and c = sqrt(1 - b2^t) / (1 - b1^t), t
   fairseq   lr (c s + wd p)       fairseq, optim/adam.py; decays biases and gains too
 """
 
-import importlib
+import math
+import re
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from gpt_jax.extensions import extensions
 from gpt_jax.parallel.partition import path_name
+
+
+class View(NamedTuple):
+  """How a parameter of some rank becomes matrices, for rules that compute one number or one
+  factorization per tensor (trust ratio, RMS, Adafactor).
+
+  Attributes:
+    pattern: of its path.
+    rank: its number of axes.
+    stacked: the axis that enumerates several matrices; None: it is one.
+    rows: leading axes, without `stacked`, that are the rows of a matrix; 0: it is a vector.
+  """
+
+  pattern: str
+  rank: int
+  stacked: int | None
+  rows: int
+
+
+# `qkv/kernel` is [D, 3, H, K], the output's `out/kernel` [H, K, D]; the LSTM's `read/kernel`
+# [D, 4, U] and `recur/kernel` [U, 4, U] hold its four gates. T5's are matrices already.
+VIEWS = (
+  View(r"(^|/)qkv/kernel$", 4, 1, 1),
+  View(r"(^|/)qkv/bias$", 3, 0, 0),
+  View(r"(^|/)out/kernel$", 3, None, 2),
+  View(r"(^|/)(read|recur)/kernel$", 3, 1, 1),
+  View(r"(^|/)read/bias$", 2, 0, 0),
+)
+
+
+def per_matrix(rule: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
+  """A rule that treats each matrix of a parameter as a parameter of its own.
+
+  Queries, keys and values are one array [D, 3, H, K] in the model, three matrices [D, H K] in the
+  rule, and in the paths of its state `qkv/kernel/0` and so on.
+  """
+  # Adafactor factors a parameter whose two largest axes are 128 or more, which [D, 3, H, 64] is
+  # not; LAMB would have one trust ratio for queries, keys and values.
+  rule = optax.with_extra_args_support(rule)
+
+  def init(params):
+    return rule.init(split_matrices(params))
+
+  def update(updates, state, params=None, **extra):
+    shapes = updates
+    updates = split_matrices(updates)
+    params = None if params is None else split_matrices(params)
+    updates, state = rule.update(updates, state, params, **extra)
+    return join_matrices(updates, shapes), state
+
+  return optax.GradientTransformationExtraArgs(init, update)
+
+
+def split_matrices(tree: Any) -> Any:
+  """The tree with a list of matrices in place of each parameter of VIEWS.
+
+  [D, 3, H, K] becomes three of [D, H K]; a bias [3, H, K] three of [H K]; [H, K, D] one [H K, D].
+  """
+
+  def split(path, x):
+    view = _view(path, x)
+    if view is None:
+      return x
+    # Of [D, 3, H, K], three of [D, H, K]; the leading D are the rows of each.
+    parts = [x] if view.stacked is None else list(jnp.moveaxis(x, view.stacked, 0))
+    rows = parts[0].shape[: view.rows]
+    return [part.reshape((math.prod(rows), -1) if rows else (-1,)) for part in parts]
+
+  return jax.tree_util.tree_map_with_path(split, tree)
+
+
+def join_matrices(parts: Any, like: Any) -> Any:
+  """The inverse of split_matrices; `like` has the original structure and shapes."""
+
+  def join(path, x, part):
+    view = _view(path, x)
+    if view is None:
+      return part
+    if view.stacked is None:
+      return part[0].reshape(x.shape)
+    shape = (*x.shape[: view.stacked], *x.shape[view.stacked + 1 :])
+    return jnp.stack([matrix.reshape(shape) for matrix in part], view.stacked)
+
+  return jax.tree_util.tree_map_with_path(join, like, parts)
+
+
+def _view(path: tuple, x: Any) -> View | None:
+  name = path_name(path)
+  fits = (view for view in VIEWS if view.rank == x.ndim and re.search(view.pattern, name))
+  return next(fits, None)
+
 
 NOT_DECAYED = ("bias", "scale", "gain", "mixture")
 
@@ -70,7 +162,20 @@ def fairseq_adam(
   return _adam(b1, b2, eps, direction)
 
 
-def scaled(rule: Callable[..., optax.GradientTransformation]) -> Rule:
+def lamb(b1: float, b2: float, eps: float, weight_decay: float) -> optax.GradientTransformation:
+  """ALBERT's LAMB, still to be multiplied by the learning rate: r (s + wd p) with
+  r = |p| / |s + wd p| (google-research/albert).
+
+  BERT's Adam, whose update of each matrix is as long as the matrix itself. Biases and gains have
+  neither decay nor ratio. `optax.lamb` corrects the bias, and has a ratio for every tensor.
+  """
+  # |p| / |update| of each matrix, not of a stack of three or of a vector.
+  # 1 where either norm is 0, as ALBERT's.
+  ratio = optax.masked(per_matrix(optax.scale_by_trust_ratio()), decayed)
+  return optax.chain(bert_adam(b1, b2, eps, weight_decay), ratio)
+
+
+def _scaled(rule: Callable[..., optax.GradientTransformation]) -> Rule:
   """A rule that is still to be multiplied by the learning rate, multiplied by it."""
 
   def scaled(schedule, *parameters):
@@ -79,24 +184,44 @@ def scaled(rule: Callable[..., optax.GradientTransformation]) -> Rule:
   return scaled
 
 
-_FURTHER = f"{__package__}.rules"
+def _adafactor(schedule, b1, b2, eps, weight_decay):
+  """T5's Adafactor (Shazeer & Stern 2018): optax's defaults, on matrices.
+
+  Second moments factored where both axes have 128 or more, decay 1 - t^-0.8, an update clipped to
+  RMS 1 and multiplied by the RMS of the parameter (at least 0.001); no momentum, no weight decay.
+  """
+  del b1, b2, eps, weight_decay
+  return per_matrix(optax.adafactor(schedule))
+
+
+def _adagrad(schedule, b1, b2, eps, weight_decay):
+  """TensorFlow's Adagrad: lr g / sqrt(eps + sum g^2); without moments and decay."""
+  del b1, b2, weight_decay
+  sums = optax.scale_by_rss(initial_accumulator_value=eps, eps=0.0)
+  return optax.chain(sums, optax.scale_by_learning_rate(schedule))
+
+
+def _adamw(schedule, b1, b2, eps, weight_decay):
+  """optax's AdamW, of which biases and gains have no decay."""
+  return optax.adamw(schedule, b1, b2, eps, weight_decay=weight_decay, mask=decayed)
+
+
+def _momentum(schedule, b1, b2, eps, weight_decay):
+  """TensorFlow's momentum: lr m, m = b1 m + g; without decay."""
+  del b2, eps, weight_decay
+  return optax.sgd(schedule, momentum=b1)
+
+
 RULES: dict[str, Rule] = {
-  "openai": scaled(openai_adam),
-  "bert": scaled(bert_adam),
-  "fairseq": scaled(fairseq_adam),
+  "openai": _scaled(openai_adam),
+  "bert": _scaled(bert_adam),
+  "fairseq": _scaled(fairseq_adam),
+  "adafactor": _adafactor,
+  "adagrad": _adagrad,
+  "adamw": _adamw,
+  "lamb": _scaled(lamb),
+  "momentum": _momentum,
 }
-
-
-def rule_names() -> list[str]:
-  """The names of all update rules: those of this file, and the files of rules/."""
-  return [*RULES, *extensions(_FURTHER)]
-
-
-def find_rule(name: str) -> Rule:
-  """The update rule of that name."""
-  if name in RULES:
-    return RULES[name]
-  return cast(Rule, importlib.import_module(extensions(_FURTHER)[name]).rule)
 
 
 def _adam(

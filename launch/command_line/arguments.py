@@ -11,7 +11,7 @@ from absl import flags
 
 from command_line import usage
 from command_line.definitions import FLAGS, ConfigFlag, changes, config_classes, own_flags
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, did_you_mean
 from gpt_jax.files import check_path, is_url
 from gpt_jax.programs.config_files import (
   declared_fields,
@@ -20,7 +20,6 @@ from gpt_jax.programs.config_files import (
   named_like,
   read_config_file,
 )
-from gpt_jax.suggestions import did_you_mean
 
 _NO_PATHS = ("coordinator", "text")  # flags that may hold ://; text: of the quickstart, a source
 _RENAMED = {  # names of version 0.1

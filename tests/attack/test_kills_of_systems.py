@@ -30,9 +30,9 @@ from gpt_jax.programs.pretrain_start import LayerwiseConfig
 from gpt_jax.tasks.pairs import PairsTask
 from gpt_jax.tasks.task import BuiltinTask
 from gpt_jax.training.distillation import Distillation
+from gpt_jax.training.layerwise import Unfreeze
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
-from gpt_jax.training.unfreezing import Unfreeze
 from gpt_jax.training.unlabeled import Unlabeled
 
 pytestmark = pytest.mark.attack

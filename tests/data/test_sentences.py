@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpt_jax.data import pieces
-from gpt_jax.data.sentences import encode_sentences, split_sentences
+from gpt_jax.data.passes import encode_sentences, split_sentences
 from gpt_jax.data.sources import text as text_source
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import load_tokenizer

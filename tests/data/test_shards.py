@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from gpt_jax.data.sentence_windows import PackedSentenceWindows, PairWindows
-from gpt_jax.data.shards import ShardedArray
-from gpt_jax.data.token_file import BLOCK, TokenFile
+from gpt_jax.data.token_file import BLOCK, ShardedArray, TokenFile
 from gpt_jax.data.token_writer import TokenWriter
 from gpt_jax.data.windows import Windows, WindowsConfig
 from gpt_jax.errors import InputError

@@ -5,8 +5,8 @@ import gzip
 import numpy as np
 import pytest
 
-from gpt_jax.data.word_vectors import read_word_vectors
 from gpt_jax.errors import InputError
+from gpt_jax.training.word_vectors import read_word_vectors
 
 
 def test_words_get_their_vectors_and_other_pieces_zeros(tiny_tokenizer, tmp_path):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gpt_jax.inference.seeds import spread
+from gpt_jax.inference.intervals import spread
 
 pytestmark = pytest.mark.app
 

@@ -15,7 +15,7 @@ from gpt_jax.models.heads.views import VIEWS, ViewsHead
 from gpt_jax.models.lstm_stack import LSTMStackConfig
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.ops.dropout import step_key
-from gpt_jax.training.cross_view import CrossViewLoss
+from gpt_jax.training.unlabeled import CrossViewLoss
 
 B, T, K, P = 2, 9, 3, 12
 TRUNK = LSTMStackConfig(

@@ -12,8 +12,7 @@ from gpt_jax.models.characters import CharacterConfig
 from gpt_jax.models.loss import model_loss
 from gpt_jax.models.lstm_stack import LSTMStackConfig
 from gpt_jax.models.model import ModelConfig, make_heads
-from gpt_jax.objectives.backward_lm import BackwardLM
-from gpt_jax.objectives.bidirectional_lm import BidirectionalLM
+from gpt_jax.objectives.bidirectional_lm import BackwardLM, BidirectionalLM
 from gpt_jax.ops.cross_entropy import logits
 from gpt_jax.ops.dropout import step_key
 

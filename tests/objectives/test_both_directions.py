@@ -8,7 +8,7 @@ from gpt_jax.batch import Rows
 from gpt_jax.data.draws import Draw
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.objectives.both_directions import BothDirections
+from gpt_jax.objectives.bidirectional_lm import BothDirections
 
 LENGTH = 12
 

@@ -19,11 +19,9 @@ from gpt_jax.data.token_writer import TokenWriter
 from gpt_jax.data.windows import Windows, WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.objectives.causal import Causal
-from gpt_jax.objectives.full_sentences import FullSentences
+from gpt_jax.objectives.causal import Causal, PrefixLM
 from gpt_jax.objectives.masked import Masked
-from gpt_jax.objectives.masked_pairs import MaskedPairs
-from gpt_jax.objectives.prefix_lm import PrefixLM
+from gpt_jax.objectives.masked_sentences import FullSentences, MaskedPairs
 from gpt_jax.objectives.span_corruption import SpanCorruption
 from gpt_jax.parallel.placement import anchors_of_parts
 from gpt_jax.programs import evaluate, prepare, pretrain

@@ -10,9 +10,8 @@ from gpt_jax.config import from_json, to_json
 from gpt_jax.data.draws import Draw
 from gpt_jax.data.tokenizers.byte_bpe import ByteBPETokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.objectives.full_sentences import FullSentences
 from gpt_jax.objectives.masked import Masked
-from gpt_jax.objectives.masked_pairs import MaskedPairs
+from gpt_jax.objectives.masked_sentences import FullSentences, MaskedPairs
 from gpt_jax.objectives.masking import choose_words
 
 SPECIAL = ("cls", "sep", "mask")

@@ -14,10 +14,9 @@ from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.models.encoder_decoder import T5Config
-from gpt_jax.objectives.causal import Causal
+from gpt_jax.objectives.causal import Causal, PrefixLM
 from gpt_jax.objectives.masked import Masked
 from gpt_jax.objectives.objective import example_batch
-from gpt_jax.objectives.prefix_lm import PrefixLM
 from gpt_jax.objectives.span_corruption import SpanCorruption
 from gpt_jax.programs.pretrain import PretrainConfig
 

@@ -8,7 +8,6 @@ from flax.traverse_util import flatten_dict
 from shared_trainers import shared_trainers
 
 from gpt_jax.checkpoints.load import load_model
-from gpt_jax.data.word_vectors import read_word_vectors
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.biattentive import BiattentiveHead
 from gpt_jax.models.lstm_encoder_decoder import LSTMEncoderDecoderConfig
@@ -16,7 +15,7 @@ from gpt_jax.models.model import ModelConfig
 from gpt_jax.programs import evaluate, finetune
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
-from gpt_jax.training.word_vectors import WordVectors
+from gpt_jax.training.word_vectors import WordVectors, read_word_vectors
 
 pytestmark = pytest.mark.e2e
 

@@ -42,12 +42,12 @@ from gpt_jax.tasks.table import TableTask
 from gpt_jax.tasks.task import BuiltinTask
 from gpt_jax.training.early_stopping import is_exhausted
 from gpt_jax.training.forecast import Forecast
+from gpt_jax.training.layerwise import Unfreeze
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
 from gpt_jax.training.recipe import make_trainer
 from gpt_jax.training.run import Run
 from gpt_jax.training.trainer import Trainer
-from gpt_jax.training.unfreezing import Unfreeze
 
 pytestmark = pytest.mark.e2e
 

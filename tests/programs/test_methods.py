@@ -13,7 +13,7 @@ from gpt_jax.programs.config_files import override_all
 from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.training.adversarial import FGM, FreeLB
 from gpt_jax.training.distillation import Distillation
-from gpt_jax.training.unfreezing import Unfreeze
+from gpt_jax.training.layerwise import Unfreeze
 from gpt_jax.training.unlabeled import Unlabeled
 from gpt_jax.training.word_vectors import WordVectors
 

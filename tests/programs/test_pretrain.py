@@ -31,8 +31,8 @@ from gpt_jax.models.model import ModelConfig, language_model, parameter_shapes
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.causal import causal_batch
 from gpt_jax.objectives.contrastive import DropoutViews
-from gpt_jax.objectives.full_sentences import FullSentences
 from gpt_jax.objectives.masked import Masked
+from gpt_jax.objectives.masked_sentences import FullSentences
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.programs import evaluate, pretrain
 from gpt_jax.programs.pretrain import PretrainConfig

@@ -13,15 +13,15 @@ from gpt_jax.checkpoints.restore import restore_params
 from gpt_jax.data import storyworld
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.models.lstm_stack import LSTMStackConfig
-from gpt_jax.objectives.backward_lm import BackwardLM
+from gpt_jax.objectives.bidirectional_lm import BackwardLM
 from gpt_jax.objectives.causal import Causal
 from gpt_jax.programs import evaluate, finetune, predict, prepare, pretrain
 from gpt_jax.programs.finetune import FinetuneConfig
 from gpt_jax.programs.pretrain_start import LayerwiseConfig, from_checkpoint
 from gpt_jax.tasks.table import TableTask
+from gpt_jax.training.layerwise import Unfreeze
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
-from gpt_jax.training.unfreezing import Unfreeze
 
 pytestmark = [
   pytest.mark.e2e,

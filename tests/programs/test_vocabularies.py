@@ -19,8 +19,8 @@ from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.objectives.full_sentences import FullSentences
 from gpt_jax.objectives.masked import Masked
+from gpt_jax.objectives.masked_sentences import FullSentences
 from gpt_jax.programs import evaluate, export, finetune, predict, prepare, pretrain
 from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.programs.finetune_start import load_start, transform_of

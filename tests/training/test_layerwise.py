@@ -11,9 +11,8 @@ import pytest
 from gpt_jax.errors import InputError
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.training.layerwise import Layerwise, layerwise_optimizer
+from gpt_jax.training.layerwise import Layerwise, below_head, layerwise_optimizer, trained_layers
 from gpt_jax.training.optimizer import OptimConfig, make_optimizer
-from gpt_jax.training.unfreezing import below_head, trained_layers
 
 START, STEPS = 3, 8
 

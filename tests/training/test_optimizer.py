@@ -16,11 +16,10 @@ from gpt_jax.models.model import ModelConfig, parameter_shapes
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.training.layerwise import Layerwise, layerwise_optimizer
-from gpt_jax.training.matrices import VIEWS, per_matrix, split_matrices
 from gpt_jax.training.optimizer import OptimConfig, make_optimizer
-from gpt_jax.training.schedules import shape_names
+from gpt_jax.training.schedules import SHAPES
 from gpt_jax.training.trainer import Trainer
-from gpt_jax.training.update_rules import clip_by_global_norm
+from gpt_jax.training.update_rules import VIEWS, clip_by_global_norm, per_matrix, split_matrices
 
 STEPS = 30
 
@@ -125,7 +124,7 @@ def test_clipping_is_optaxs_with_the_norm_given_or_not(params, limit):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), got, want)
 
 
-@pytest.mark.parametrize("schedule", shape_names())
+@pytest.mark.parametrize("schedule", SHAPES)
 def test_some_update_of_a_short_run_has_a_rate(schedule):
   """With a warm-up the first has none, which in a run of one update is all of it."""
   with jax.disable_jit():

@@ -14,14 +14,13 @@ import numpy as np
 
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.data.file_kinds import write_table
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, did_you_mean
 from gpt_jax.files import atomic_file
 from gpt_jax.inference.beam import check_search
 from gpt_jax.inference.stream import Sampling
 from gpt_jax.inference.text_answers import searched_answers, written_answers
 from gpt_jax.parallel.processes import log
 from gpt_jax.programs.outputs import check_out
-from gpt_jax.suggestions import did_you_mean
 from gpt_jax.tasks.answers.translation import Pair
 from gpt_jax.tasks.readers import BlankRow, read_cells, read_every_line
 

@@ -4,9 +4,8 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, require
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.packages import require
 
 
 def _package(name: str) -> Any:

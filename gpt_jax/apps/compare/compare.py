@@ -35,7 +35,7 @@ from gpt_jax.checkpoints.staged import check_workdir
 from gpt_jax.checkpoints.store import lock
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import load_tokenizer
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, did_you_mean
 from gpt_jax.files import (
   atomic_file,
   atomic_folder,
@@ -56,7 +56,6 @@ from gpt_jax.programs.prepare import PrepareConfig
 from gpt_jax.programs.pretrain import load_text, text_recipe
 from gpt_jax.programs.pretrain_samples import with_samples
 from gpt_jax.programs.pretrain_start import from_checkpoint
-from gpt_jax.suggestions import did_you_mean
 from gpt_jax.tasks.task import find
 from gpt_jax.training.history import curve
 from gpt_jax.training.interval import Diverged

@@ -4,15 +4,13 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from gpt_jax.errors import InputError
-from gpt_jax.objectives.both_directions import BothDirections
+from gpt_jax.errors import InputError, did_you_mean
+from gpt_jax.objectives.bidirectional_lm import BothDirections
 from gpt_jax.objectives.causal import Causal
 from gpt_jax.objectives.contrastive import NeighborSpans
-from gpt_jax.objectives.full_sentences import FullSentences
 from gpt_jax.objectives.masked import Masked
-from gpt_jax.objectives.masked_pairs import MaskedPairs
+from gpt_jax.objectives.masked_sentences import FullSentences, MaskedPairs
 from gpt_jax.objectives.span_corruption import SpanCorruption
-from gpt_jax.suggestions import did_you_mean
 
 SENTINELS = 16  # 256 positions have 12 spans
 

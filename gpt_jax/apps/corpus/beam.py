@@ -25,7 +25,7 @@ from gpt_jax.data.progress import Progress
 from gpt_jax.data.sources.source import Source
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.data.word_counts import WordCounts
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, require
 from gpt_jax.files import (
   atomic_file,
   exists,
@@ -37,7 +37,6 @@ from gpt_jax.files import (
   remove_folder,
   write_json,
 )
-from gpt_jax.packages import require
 from gpt_jax.programs.prepare import KEY, has_key
 
 RUNNERS = {

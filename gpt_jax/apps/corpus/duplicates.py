@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from gpt_jax.data.draws import hash64
-from gpt_jax.packages import require
+from gpt_jax.errors import require
 
 SHINGLE = 5  # words
 PERMUTATIONS = 128

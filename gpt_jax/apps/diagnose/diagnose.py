@@ -21,10 +21,9 @@ from gpt_jax.apps.diagnose.workdir import RESULT, check_workdir, measured
 from gpt_jax.apps.report.page import environment, run_names
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.config import field_values
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, did_you_mean
 from gpt_jax.files import atomic_file, read_json, verified, with_checksum, write_json
 from gpt_jax.parallel.processes import log
-from gpt_jax.suggestions import did_you_mean
 
 PARTS = ("gradients", "scaling", "rates", "sampling")
 # What is measured of a trained model, and the fields of a Budget that it depends on.

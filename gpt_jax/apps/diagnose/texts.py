@@ -9,8 +9,7 @@ import numpy as np
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.data.windows import PAD, Windows, WindowsConfig
-from gpt_jax.errors import InputError
-from gpt_jax.suggestions import did_you_mean
+from gpt_jax.errors import InputError, did_you_mean
 
 
 @dataclasses.dataclass(frozen=True)

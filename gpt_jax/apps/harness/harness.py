@@ -8,10 +8,9 @@ from importlib.metadata import version
 from typing import Any
 
 from gpt_jax.apps.harness import language_model as harness
-from gpt_jax.errors import InputError, counted
+from gpt_jax.errors import InputError, counted, did_you_mean
 from gpt_jax.files import write_json
 from gpt_jax.programs.outputs import check_out
-from gpt_jax.suggestions import did_you_mean
 
 _BOOTSTRAP = 1000  # resamples for the standard errors of perplexity, F1 and the like
 

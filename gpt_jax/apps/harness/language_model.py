@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from gpt_jax import packages
+from gpt_jax import errors
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.errors import InputError
 from gpt_jax.inference.generate import sample
@@ -118,7 +118,7 @@ def model_class() -> Any:
 
 def require() -> None:
   """Raises InputError if lm-eval is not installed."""
-  packages.require("lm_eval", "the evaluation harness", "lm-eval", "lm-eval")
+  errors.require("lm_eval", "the evaluation harness", "lm-eval", "lm-eval")
 
 
 class Requests:

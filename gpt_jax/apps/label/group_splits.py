@@ -4,8 +4,7 @@ import warnings
 
 import numpy as np
 
-from gpt_jax.errors import InputError, counted
-from gpt_jax.packages import require
+from gpt_jax.errors import InputError, counted, require
 
 _PARTS = 7  # one is for dev, one for test
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.packages import require
+from gpt_jax.errors import require
 
 COSINE = 0.9
 _NGRAM = 4

@@ -22,7 +22,7 @@ import numpy as np
 from gpt_jax.apps.report import pages
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.data.workers import spawned_pool
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, require
 from gpt_jax.files import (
   atomic_file,
   read_json,
@@ -32,7 +32,6 @@ from gpt_jax.files import (
   write_json,
 )
 from gpt_jax.inference.intervals import bootstrap_difference
-from gpt_jax.packages import require
 from gpt_jax.programs import finetune
 from gpt_jax.programs.config_files import load_config
 from gpt_jax.tasks.answers.answer import LabeledTask

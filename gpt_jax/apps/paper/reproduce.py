@@ -19,7 +19,7 @@ from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.checkpoints.store import lock
 from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.files import atomic_file, exists, read_json, write_json
-from gpt_jax.inference.seeds import summarize
+from gpt_jax.inference.intervals import summarize
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.parallel.processes import log

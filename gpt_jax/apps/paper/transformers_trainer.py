@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from gpt_jax.packages import require
+from gpt_jax.errors import require
 from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.tasks.encoding import Example
 

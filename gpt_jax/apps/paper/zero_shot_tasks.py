@@ -20,13 +20,12 @@ import numpy as np
 from gpt_jax.apps.paper import pronouns
 from gpt_jax.checkpoints.load import LoadedModel
 from gpt_jax.data.tokenizers.base import Tokenizer
-from gpt_jax.errors import InputError, MissingInput
+from gpt_jax.errors import InputError, MissingInput, did_you_mean
 from gpt_jax.inference.masked_lm import MaskedLM
 from gpt_jax.inference.scoring import bucket
 from gpt_jax.models.model import Model
 from gpt_jax.ops.cross_entropy import CHUNK_ELEMENTS, logits, token_log_probs
 from gpt_jax.parallel.processes import log
-from gpt_jax.suggestions import did_you_mean
 from gpt_jax.tasks.encoding import Example, describe_truncation, subset
 from gpt_jax.tasks.metrics import accuracy, matthews
 from gpt_jax.tasks.task import find

@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.errors import InputError
-from gpt_jax.packages import require
+from gpt_jax.errors import InputError, require
 
 _MAX_POINTS, _MAX_DOTS = 400, 60  # of a line; more cannot be told apart
 _TABLE_ROWS = 12

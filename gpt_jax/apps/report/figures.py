@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpt_jax.apps.report import paper_tables as tables
+from gpt_jax.errors import require
 from gpt_jax.files import atomic_file
-from gpt_jax.packages import require
 
 Points = Mapping[Any, float | None]
 

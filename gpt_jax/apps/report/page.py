@@ -29,8 +29,7 @@ from gpt_jax.apps.report.chart import Drawn, Level, Line, short
 from gpt_jax.apps.report.record import Labels, Record, WrongRow
 from gpt_jax.apps.report.reference import reference_lines
 from gpt_jax.data.progress import duration
-from gpt_jax.errors import counted
-from gpt_jax.packages import require
+from gpt_jax.errors import counted, require
 from gpt_jax.training.forecast import gigabytes
 
 TEXTS = {"loss": "training", "valid_loss": "held-out"}  # metric -> its text

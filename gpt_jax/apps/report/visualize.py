@@ -20,8 +20,8 @@ from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.errors import InputError, counted
 from gpt_jax.files import size
 from gpt_jax.inference.calibration import scale
+from gpt_jax.inference.dev_report import temperature_of
 from gpt_jax.inference.scoring import bucket
-from gpt_jax.inference.temperature import temperature_of
 from gpt_jax.models.model import Model
 from gpt_jax.ops.cross_entropy import logits
 from gpt_jax.tasks.encoding import Encoded

@@ -12,8 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpt_jax import files
-from gpt_jax.errors import InputError
-from gpt_jax.packages import require
+from gpt_jax.errors import InputError, require
 
 ROWS = "index.json"
 _BLOCK = 1 << 16  # vectors that are compared at a time

@@ -16,7 +16,7 @@ from gpt_jax.checkpoints.formats.folder import (
   save_export,
 )
 from gpt_jax.data.tokenizers.base import Tokenizer
-from gpt_jax.packages import require
+from gpt_jax.errors import require
 
 HELP = "weights.safetensors, any model"
 WEIGHTS = "weights.safetensors"

@@ -68,7 +68,9 @@ def find(name: str) -> list[Source]:
     raise InputError(f"{name}: cannot be listed ({error})") from error
   is_glob = glob.has_magic(name)  # has *, ? or [
   if os.path.isdir(name) or (sizes and name not in sizes and not is_glob):  # a folder
-    suffixes = _suffixes()
+    suffixes = tuple(
+      chain.from_iterable(module.FOLDER_SUFFIXES or () for module in _source_files())
+    )
     sizes = {path: size for path, size in sizes.items() if path.lower().endswith(suffixes)}
     if not sizes:
       raise InputError(
@@ -133,11 +135,6 @@ def usage() -> str:
   files = [module.USAGE for module in _source_files() if module.FOLDER_SUFFIXES is not None]
   names = [module.USAGE for module in _source_files() if module.FOLDER_SUFFIXES is None]
   return "; ".join([f"a file, glob or folder of {' or '.join(files)}", *names])
-
-
-def _suffixes() -> tuple[str, ...]:
-  """How the files that a folder is searched for end."""
-  return tuple(chain.from_iterable(module.FOLDER_SUFFIXES or () for module in _source_files()))
 
 
 def _module_of(name: str) -> SourceFile:

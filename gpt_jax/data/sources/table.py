@@ -5,8 +5,7 @@ from collections.abc import Iterable, Iterator
 from gpt_jax.data import file_kinds
 from gpt_jax.data.file_kinds import TABLE, file_kind, kind_by_name
 from gpt_jax.data.sources.utf8 import MAX_LINE, lines, open_bytes
-from gpt_jax.errors import InputError, counted
-from gpt_jax.suggestions import did_you_mean
+from gpt_jax.errors import InputError, counted, did_you_mean
 
 FORMATS = (TABLE,)
 USAGE = "tables (.csv, .tsv)"

@@ -3,8 +3,7 @@
 import importlib
 from collections.abc import Iterable, Iterator
 
-from gpt_jax.errors import InputError
-from gpt_jax.packages import require
+from gpt_jax.errors import InputError, require
 
 USAGE = "tfds:NAME[/CONFIG][/SPLIT]"
 FOLDER_SUFFIXES = None  # these are not files

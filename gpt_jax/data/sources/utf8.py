@@ -9,9 +9,8 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
-from gpt_jax.errors import InputError, MissingInput
+from gpt_jax.errors import InputError, MissingInput, require
 from gpt_jax.files import open_regular
-from gpt_jax.packages import require
 
 # Bytes, five times "War and Peace". A line of JSON takes up to 30 times as much once it is parsed,
 # and a compressed one of gigabytes fits into a small file.

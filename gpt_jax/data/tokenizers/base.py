@@ -383,7 +383,12 @@ def _load(folder: str) -> Tokenizer:
     raise InputError(
       f"{folder}: its files make no {kind} tokenizer ({reason}); copy another folder"
     ) from error
-  tokenizer = dataclasses.replace(tokenizer, special_names=_special_names(folder, metadata))
+  names = metadata.get("special", DEFAULT_SPECIAL)
+  try:
+    special_names = SpecialTokens(0, tuple(names)).names
+  except (InputError, TypeError) as error:
+    raise InputError(f"{folder}/{METADATA}: special = {names!r}: {error}") from error
+  tokenizer = dataclasses.replace(tokenizer, special_names=special_names)
   if spelled := metadata.get("spelled"):
     tokenizer = dataclasses.replace(
       tokenizer, spelled=tuple(AddedToken(*token) for token in spelled)
@@ -427,11 +432,3 @@ def _read_metadata(folder: str) -> dict[str, Any] | None:
     except ValueError as error:
       raise InputError(f"{path}: damaged ({error}); copy the folder again") from error
   return metadata if metadata.get("kind") is not None else None
-
-
-def _special_names(folder: str, metadata: dict[str, Any]) -> tuple[str, ...]:
-  names = metadata.get("special", DEFAULT_SPECIAL)
-  try:
-    return SpecialTokens(0, tuple(names)).names
-  except (InputError, TypeError) as error:
-    raise InputError(f"{folder}/{METADATA}: special = {names!r}: {error}") from error

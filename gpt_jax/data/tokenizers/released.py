@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax import packages
+from gpt_jax import errors
 from gpt_jax.data.tokenizers.base import MAX_FILE, TRANSFORMERS_CONFIG
 from gpt_jax.errors import InputError
 from gpt_jax.files import MAX_JSON, read_bytes, read_json
@@ -57,7 +57,7 @@ def class_of(folder: str) -> str:
 
 def require(package: str) -> Any:
   """Imports an optional package of the extra `released`; raises InputError if it is missing."""
-  return packages.require(package, "text for this tokenizer", package, "released")
+  return errors.require(package, "text for this tokenizer", package, "released")
 
 
 def encode_all(tokenizer: Any, texts: list[str]) -> list[np.ndarray]:

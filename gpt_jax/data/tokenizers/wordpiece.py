@@ -79,9 +79,12 @@ class WordPieceTokenizer(Tokenizer):
     # In the order of the vocabularies that Google released.
     special = [SPECIAL["pad"], UNKNOWN, SPECIAL["cls"], SPECIAL["sep"], SPECIAL["mask"]]
     tokenizer = cls(tuple(special))._tokenizer
-    within_words = sorted(_within_words(tokenizer, counts))
+    within_words = set()  # characters that follow another one in a word, normalized
+    for word in map(tokenizer.normalizer.normalize_str, counts):
+      for part, _ in tokenizer.pre_tokenizer.pre_tokenize_str(word):
+        within_words.update(part[1:])
     # As special tokens, because the package numbers characters within words in random order.
-    first = [*special, *(f"##{character}" for character in within_words)]
+    first = [*special, *(f"##{character}" for character in sorted(within_words))]
     trainer = tokenizers.trainers.WordPieceTrainer(
       vocab_size=vocab_size,
       special_tokens=first,
@@ -224,16 +227,6 @@ def check_size(trained: int, vocab_size: int) -> None:
       f"vocab_size {vocab_size} is too small for the characters of this text; at least {trained} "
       "is needed"
     )
-
-
-def _within_words(tokenizer: Any, words: Iterable[str]) -> set[str]:
-  """The characters that follow another one in a word, normalized."""
-  characters = set()
-  for word in words:
-    normal = tokenizer.normalizer.normalize_str(word)
-    for part, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normal):
-      characters.update(part[1:])
-  return characters
 
 
 def _read_pieces(path: str) -> tuple[str, ...]:

@@ -8,8 +8,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from gpt_jax.errors import InputError, counted
-from gpt_jax.suggestions import did_you_mean
+from gpt_jax.errors import InputError, counted, did_you_mean
 from gpt_jax.tasks.metrics import accuracy
 from gpt_jax.tasks.readers import Row, find_folder, read_lines
 from gpt_jax.tasks.task import Task

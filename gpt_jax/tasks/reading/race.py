@@ -36,18 +36,14 @@ def read(data_dir: str, split: str, schools: tuple[str, ...]) -> Iterator[Row]:
       )
     passages = [name for name in list_folder(folder) if name.endswith(".txt")]
     passages.sort(key=lambda name: (len(name), name))  # 2.txt before 10.txt
-    for name in passages:
-      yield from _read_passage(os.path.join(folder, name))
-
-
-def _read_passage(path: str) -> Iterator[Row]:
-  for number, line in read_lines(path):
-    location = f"{path}:{number}"
-    try:
-      passage = parse_json(line)
-    except ValueError as error:
-      raise InputError(f"{location}: not JSON: {error}") from error
-    yield from passage_rows(passage, location)
+    for path in (os.path.join(folder, name) for name in passages):
+      for number, line in read_lines(path):
+        location = f"{path}:{number}"
+        try:
+          passage = parse_json(line)
+        except ValueError as error:
+          raise InputError(f"{location}: not JSON: {error}") from error
+        yield from passage_rows(passage, location)
 
 
 def passage_rows(passage: dict[str, Any], location: str) -> Iterator[Row]:

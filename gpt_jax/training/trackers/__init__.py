@@ -17,10 +17,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol, cast
 
 from gpt_jax.config import fields_of
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, did_you_mean
 from gpt_jax.extensions import extensions
 from gpt_jax.files import disk_folder, read_json, refuse_url, write_json
-from gpt_jax.suggestions import did_you_mean
 
 DEFAULT = "auto"  # TensorBoard events, if their package is installed
 _STATE = "tracker_{}.json"  # the id of the run there, and the last step that it was given

@@ -15,8 +15,8 @@ from gpt_jax.apps.interop.formats import hf
 from gpt_jax.apps.interop.formats.hf.vectors import read_embedding
 from gpt_jax.apps.interop.imported import ImportedTask
 from gpt_jax.batch import Batch, Labels, Rows
-from gpt_jax.checkpoints.embedding import Embedding
 from gpt_jax.checkpoints.load import load_model
+from gpt_jax.checkpoints.saved import Embedding
 from gpt_jax.config import to_json
 from gpt_jax.data.tokenizers.byte_bpe import ByteBPETokenizer
 from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer

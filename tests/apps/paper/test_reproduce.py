@@ -16,7 +16,7 @@ from gpt_jax.apps.report import figures
 from gpt_jax.apps.report import paper_tables as paper
 from gpt_jax.errors import InputError
 from gpt_jax.files import with_checksum, write_json
-from gpt_jax.inference.seeds import spread
+from gpt_jax.inference.intervals import spread
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig

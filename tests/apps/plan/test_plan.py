@@ -15,8 +15,8 @@ from gpt_jax.errors import InputError
 from gpt_jax.models.encoder_decoder import T5Config
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.objectives.full_sentences import FullSentences
 from gpt_jax.objectives.masked import Masked
+from gpt_jax.objectives.masked_sentences import FullSentences
 from gpt_jax.objectives.span_corruption import SpanCorruption
 from gpt_jax.ops.cross_entropy import CHUNK_ELEMENTS
 from gpt_jax.parallel.mesh import MeshConfig

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 from gpt_jax.apps.corpus.sources import parquet
 from gpt_jax.data.sources import jsonl, table, text
 from gpt_jax.data.sources.source import chunked_documents
-from gpt_jax.errors import InputError, Unavailable
-from gpt_jax.packages import require
+from gpt_jax.errors import InputError, Unavailable, require
 
 USAGE = "hf://OWNER/SET[@REVISION][/PATH]"
 FOLDER_SUFFIXES = None  # these are not files of this machine

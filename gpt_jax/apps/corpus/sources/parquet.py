@@ -10,10 +10,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from gpt_jax.data.file_kinds import PARQUET, kind_by_name
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, did_you_mean, require
 from gpt_jax.files import open_regular
-from gpt_jax.packages import require
-from gpt_jax.suggestions import did_you_mean
 
 FORMATS = (PARQUET,)
 USAGE = "Parquet (.parquet)"

@@ -20,7 +20,7 @@ from gpt_jax.apps.interop.formats.function import (
   save_function,
 )
 from gpt_jax.data.tokenizers.base import Tokenizer
-from gpt_jax.packages import require
+from gpt_jax.errors import require
 
 HELP = "export only: model.onnx, for onnxruntime and others, extra 'onnx'"
 NAME = "onnx"

@@ -26,8 +26,8 @@ from gpt_jax.apps.interop.formats.function import (
   save_function,
 )
 from gpt_jax.data.tokenizers.base import Tokenizer
+from gpt_jax.errors import require
 from gpt_jax.inference.agreement import Agreement, compare_labels
-from gpt_jax.packages import require
 from gpt_jax.tasks.encoding import Encoded
 
 HELP = "export only: as onnx, weights of 8 bits; measured on --data, see --keep"

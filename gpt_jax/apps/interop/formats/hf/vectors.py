@@ -6,7 +6,7 @@ from typing import Any
 
 from gpt_jax.apps.interop.formats.hf.fields import VECTOR_FIELDS
 from gpt_jax.apps.interop.formats.hf.weights import MODULES, first_module
-from gpt_jax.checkpoints.embedding import Embedding
+from gpt_jax.checkpoints.saved import Embedding
 from gpt_jax.data.tokenizers.base import TRANSFORMERS_CONFIG, Tokenizer
 from gpt_jax.data.tokenizers.released import read_optional_json
 from gpt_jax.errors import InputError

@@ -1,7 +1,6 @@
-"""Masked language modeling with a class per pair of texts: next sentence, or sentence order.
+"""Masked language modeling on rows of sentences: pairs with a class, or as many as fit.
 
-BERT (Devlin et al. 2018, section 3.1, task 2) and ALBERT (Lan et al. 2019, section 3.1). The pairs
-are those of data/sentence_windows.py: the text needs sentence ends (prepare --sentences).
+The rows are those of data/sentence_windows.py: the text needs sentence ends (prepare --sentences).
 """
 
 import dataclasses
@@ -10,7 +9,14 @@ import numpy as np
 
 from gpt_jax.batch import Batch, Labels, Rows
 from gpt_jax.config import option, register
-from gpt_jax.data.sentence_windows import IN_ORDER, NOT_IN_ORDER, PairWindows, Second
+from gpt_jax.data.sentence_windows import (
+  IN_ORDER,
+  NOT_IN_ORDER,
+  SENTENCE_END,
+  PackedSentenceWindows,
+  PairWindows,
+  Second,
+)
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.data.windows import WindowsConfig
@@ -21,7 +27,9 @@ from gpt_jax.objectives.objective import Bound, Noise
 @register("masked_pairs")
 @dataclasses.dataclass(frozen=True)
 class MaskedPairs(MaskedObjective):
-  """Rows "[CLS] A [SEP] B [SEP]": masked tokens, and whether B follows A."""
+  """Rows "[CLS] A [SEP] B [SEP]": masked tokens, and whether B follows A: BERT's next sentence
+  (Devlin et al. 2018, section 3.1, task 2) or ALBERT's sentence order (Lan et al. 2019, 3.1).
+  """
 
   second: Second = option(
     "random_document",
@@ -76,3 +84,49 @@ def _labels(rows: np.ndarray, length: int) -> Labels:
   is_random = (rows == NOT_IN_ORDER).any(axis=1)
   distributions = np.eye(2, dtype=np.float32)[is_random.astype(int)]
   return Labels(anchors, distributions, (rows != -1).any(axis=1).astype(np.float32))
+
+
+@register("full_sentences")
+@dataclasses.dataclass(frozen=True)
+class FullSentences(MaskedObjective):
+  """Rows "<s> sentence </s> sentence </s> …", of one document or, with data.sampling
+  across_documents (FULL-SENTENCES of RoBERTa, Liu et al. 2019, section 4.2), of several.
+  """
+
+  @property
+  def marks_sentences(self) -> bool:
+    return True
+
+  attention = "bidirectional"
+  special = ("cls", "sep", "mask")
+  heads = ({"type": "masked_head"},)
+  format = {"type": "roberta_format"}
+
+  def windows(
+    self, tokens: TokenFile, config: WindowsConfig, seed: int = 0
+  ) -> PackedSentenceWindows:
+    """See Objective.windows."""
+    return PackedSentenceWindows(tokens, config, seed, self.copies)
+
+  def bind(self, tokenizer: Tokenizer, length: int) -> Bound:
+    mask = self.bind_masks(tokenizer, self.special, length)
+    cls_id, sep_id = tokenizer.special["cls"], tokenizer.special["sep"]
+
+    def sentences_batch(rows: np.ndarray, draw: Noise) -> Batch:
+      """Rows int32 [B, T + 1], see PackedSentenceWindows."""
+      # <s>, then T - 1 tokens: [B, T + 1] -> [B, T]. A row of padding stays one.
+      first = np.where(rows[:, :1] == -1, -1, cls_id)
+      rows = np.concatenate([first, rows[:, : length - 1]], axis=1).astype(np.int32)
+      valid = rows != -1
+      is_text = valid & (rows != SENTENCE_END)
+      is_text[:, 0] = False
+      # RoBERTa's rows have no token types, and </s> alone separates sentences.
+      tokens = np.where(rows == SENTENCE_END, np.int32(sep_id), np.maximum(rows, 0))
+      inputs, predictions = mask(tokens, valid, is_text, draw)
+      positions = np.broadcast_to(np.arange(length, dtype=np.int32), inputs.shape)
+      return Batch(
+        Rows(inputs, positions, segments=valid.astype(np.int32)),  # no attention to padding
+        predictions=predictions,
+      )
+
+    return sentences_batch

@@ -1,1 +1,0 @@
-"""Further shapes of schedules, a file each, with a function `shape` of the type schedules.Shape."""
