@@ -104,7 +104,9 @@ def recognize(named: FileKind, head: str, all_lines: Callable[[], Iterable[str]]
   kind = named if delimiter == named.delimiter else FileKind(TABLE, delimiter, DOUBLED)
   quotes: tuple[str, ...] = () if kind.quote else (DOUBLED,)  # of tabs alone it is not known
   for quote in (DOUBLED, ESCAPED) if ESCAPED in head else quotes:
-    if _is_quoted(_with_doubled(all_lines(), quote), delimiter):
+    # CSV that is valid as it stands may end its cells in backslashes.
+    is_usual = quote == kind.quote
+    if _is_quoted(_with_doubled(all_lines(), quote), delimiter, needs_evidence=not is_usual):
       return FileKind(TABLE, delimiter, quote)
   return kind
 
@@ -164,10 +166,10 @@ def _with_doubled(all_lines: Iterable[str], quote: str) -> Iterable[str]:
   return (line if quote == DOUBLED else line.replace(quote, DOUBLED) for line in all_lines)
 
 
-def _is_quoted(all_lines: Iterable[str], delimiter: str) -> bool:
+def _is_quoted(all_lines: Iterable[str], delimiter: str, needs_evidence: bool) -> bool:
   """Whether all quotation marks of a table are those of CSV.
 
-  Each begins or ends a cell, or is doubled within one. And there is evidence, as sentences may be
+  Each begins or ends a cell, or is doubled within one. And there may be evidence, as sentences are
   in quotes, or begin one that a later line ends: quotes around the names of the columns, doubled
   ones, or more rows with as many columns as the first.
   """
@@ -196,7 +198,7 @@ def _is_quoted(all_lines: Iterable[str], delimiter: str) -> bool:
       width, names_quoted = columns, '"' in row
     faults += columns != width
   has_evidence = names_quoted or (doubled and faults <= plain_faults) or faults < plain_faults
-  return has_evidence and not is_open
+  return (has_evidence or not needs_evidence) and not is_open
 
 
 def table_rows(

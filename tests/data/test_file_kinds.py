@@ -195,6 +195,9 @@ def test_a_csv_may_have_backslashes_before_quotation_marks(tmp_path):
   assert [tuple(cells) for _, cells in table_rows(path)][1:] == rows
   folder = as_table([("C:\\", "x"), ('a\\"b', "y")], quoting=csv.QUOTE_ALL)
   assert usable(written(tmp_path / "b.csv", folder)) == [("C:\\", "x"), ('a\\"b', "y")]
+  # CSV as it stands, whose cells end in backslashes.
+  path = written(tmp_path / "c.csv", 'text,label\n"a\\",x\n"b\\",y\n')
+  assert usable(path) == [("a\\", "x"), ("b\\", "y")]
 
 
 def test_texts_with_marks_have_no_header(tmp_path):

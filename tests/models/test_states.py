@@ -53,7 +53,7 @@ def test_the_layers_are_those_that_flax_captures(name):
     outputs = list(modules["out"]["__call__"])
   else:
     blocks = sorted(part for part in stack if part.startswith("block_"))
-    outputs = [output for block in blocks for output in stack[block]["__call__"]]
+    outputs = [output for block in blocks for output, _ in stack[block]["__call__"]]
   if "last_norm" in stack:
     outputs[-1] = stack["last_norm"]["__call__"][0]
   if config.reads_source:
