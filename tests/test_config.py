@@ -108,73 +108,61 @@ def test_override_reads_the_fields_type(path, text, value):
   assert (changed, type(changed)) == (value, type(value))
 
 
-@pytest.mark.parametrize(
-  "path, text, message",
-  [
-    ("trunk.layers", "two", "trunk.layers = 'two': must be an integer from 1 to 99"),
-    ("trunk.layers", "2.5", "trunk.layers = '2.5': must be an integer from 1 to 99"),
-    ("trunk.layers", "0", "trunk.layers = 0: must be an integer from 1 to 99"),
-    ("trunk.dropout", "1.5", "trunk.dropout = 1.5: must be a number from 0 to 1"),
-    (
-      "trunk.dropout",
-      "0,1",
-      "trunk.dropout = '0,1': must be a number from 0 to 1; did you mean 0.1? (with a decimal poin",
-    ),
-    (
-      "steps",
-      "1,000",
-      "steps = '1,000': must be an integer from 0 to 1,000,000,000; did you mean 1000?",
-    ),
-    ("trunk.dropout", "nan", "trunk.dropout = nan: must be a number from 0 to 1"),
-    ("trunk.dtype", "float16", "trunk.dtype = 'float16': must be one of float32, bfloat16"),
-    ("steps", "none", "steps = None: must be an integer from 0 to 1,000,000,000"),
-    ("packed", "yes", "packed = 'yes': must be true or false"),
-    ("anything", "none", "anything = None: must be a group of fields, which is chosen in the con"),
-    ("seed", "x", "seed = 'x': must be an integer of at most 1,000,000,000, or none"),
-    (
-      "mesh",
-      "2",
-      "mesh = '2': must be 2 comma-separated values (an integer, an integer) from 1 to 1,000,000",
-    ),
-    (
-      "mesh",
-      "0,2",
-      "mesh = (0, 2): must be 2 comma-separated values (an integer, an integer) from 1 to 1,000",
-    ),
-    ("backend", "vmap", "backend = 'vmap': must be one of jit, pmap"),
-    (
-      "trunk",
-      "lstm",
-      "trunk = 'lstm': must be a Trunk, which is chosen in the config file or a Other",
-    ),
-    (
-      "anything",
-      "other",
-      "anything = 'other': must be a group of fields, which is chosen in the config file",
-    ),
-    (
-      "trunk.layer",
-      "2",
-      "config has no field 'trunk.layer'; did you mean trunk.layers? (fields of trunk: layers,",
-    ),
-    (
-      "layers",
-      "2",
-      "config has no field 'layers'; did you mean trunk.layers? (fields of config: trunk,",
-    ),
-    (
-      "trnk.layers",
-      "2",
-      "config has no field 'trnk.layers'; did you mean trunk.layers? (fields of config: trunk,",
-    ),
-    ("steps.more", "2", "config has no field 'steps.more': steps is 100, not a group of fields"),
-    ("", "2", "config has no field '' (fields of config: trunk,"),
-  ],
-)
-def test_override_says_what_would_be_right(path, text, message):
+# A field, its text and below them what is said of them.
+OVERRIDES = """\
+trunk.layers=two
+  trunk.layers = 'two': must be an integer from 1 to 99
+trunk.layers=2.5
+  trunk.layers = '2.5': must be an integer from 1 to 99
+trunk.layers=0
+  trunk.layers = 0: must be an integer from 1 to 99
+trunk.dropout=1.5
+  trunk.dropout = 1.5: must be a number from 0 to 1
+trunk.dropout=0,1
+  trunk.dropout = '0,1': must be a number from 0 to 1; did you mean 0.1? (with a decimal poin
+steps=1,000
+  steps = '1,000': must be an integer from 0 to 1,000,000,000; did you mean 1000?
+trunk.dropout=nan
+  trunk.dropout = nan: must be a number from 0 to 1
+trunk.dtype=float16
+  trunk.dtype = 'float16': must be one of float32, bfloat16
+steps=none
+  steps = None: must be an integer from 0 to 1,000,000,000
+packed=yes
+  packed = 'yes': must be true or false
+anything=none
+  anything = None: must be a group of fields, which is chosen in the con
+seed=x
+  seed = 'x': must be an integer of at most 1,000,000,000, or none
+mesh=2
+  mesh = '2': must be 2 comma-separated values (an integer, an integer) from 1 to 1,000,000
+mesh=0,2
+  mesh = (0, 2): must be 2 comma-separated values (an integer, an integer) from 1 to 1,000
+backend=vmap
+  backend = 'vmap': must be one of jit, pmap
+trunk=lstm
+  trunk = 'lstm': must be a Trunk, which is chosen in the config file or a Other
+anything=other
+  anything = 'other': must be a group of fields, which is chosen in the config file
+trunk.layer=2
+  config has no field 'trunk.layer'; did you mean trunk.layers? (fields of trunk: layers,
+layers=2
+  config has no field 'layers'; did you mean trunk.layers? (fields of config: trunk,
+trnk.layers=2
+  config has no field 'trnk.layers'; did you mean trunk.layers? (fields of config: trunk,
+steps.more=2
+  config has no field 'steps.more': steps is 100, not a group of fields
+=2
+  config has no field '' (fields of config: trunk,
+""".splitlines()
+
+
+@pytest.mark.parametrize("given, message", list(zip(OVERRIDES[::2], OVERRIDES[1::2], strict=True)))
+def test_override_says_what_would_be_right(given, message):
+  path, _, text = given.partition("=")
   with pytest.raises(InputError) as error:
     override(Run(), path, text)
-  assert str(error.value).startswith(message)
+  assert str(error.value).startswith(message.strip())
 
 
 def test_override_leaves_the_original_alone():
@@ -445,11 +433,7 @@ def test_load(tmp_path):
       "",
       r"get_config needs the name of its task: .*some\.py:TASK",
     ),
-    (
-      "def get_config(): return Run()",
-      ":cola",
-      r"get_config takes no argument, 'cola' was given",
-    ),
+    ("def get_config(): return Run()", ":cola", r"get_config takes no argument, 'cola' was given"),
   ],
 )
 def test_load_names_file_and_line(tmp_path, text, argument, message):

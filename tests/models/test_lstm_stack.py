@@ -159,9 +159,7 @@ def test_the_output_is_the_table_and_a_bias():
 def test_reading_on_equals_the_full_forward():
   module, params = built(AWD)
   full = states(AWD).hidden
-  extend = jax.jit(
-    lambda *at: module.apply({"params": params}, *at, method="extend"),
-  )
+  extend = jax.jit(lambda *at: module.apply({"params": params}, *at, method="extend"))
   state, found = module.apply({"params": params}, B, method="start"), []
   for step in range(T):
     one = IDS[:, step : step + 1], POSITIONS[:, step : step + 1], np.ones((B, 1), bool)

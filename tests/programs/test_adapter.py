@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
-from shared_trainers import shared_trainers
+from shared_trainers import one_device  # noqa: F401
 
 import gpt_jax
 from gpt_jax.batch import Batch, Labels, Rows
@@ -39,12 +39,6 @@ CONFIG = FinetuneConfig(
   optim=OptimConfig(learning_rate=0.02, schedule="linear", warmup_steps=4),
   train=TrainConfig(epochs=6, log_every=8),
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_device():
-  with shared_trainers():
-    yield
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-from shared_trainers import shared_trainers
+from shared_trainers import one_device_beside_finetuned  # noqa: F401
 
 from gpt_jax.batch import Batch, Rows
 from gpt_jax.checkpoints.load import load_model
@@ -26,13 +26,6 @@ from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.unlabeled import Unlabeled
 
 pytestmark = pytest.mark.e2e
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_device(finetuned):
-  """tests/training/test_adversarial.py has several."""
-  with shared_trainers():
-    yield
 
 
 def best(finetuned):
@@ -130,10 +123,7 @@ def test_fine_tuning_with_fgm(finetuned, tmp_path):
   assert load_model(f"{workdir}/best").spec == load_model(best(finetuned)).spec
   with pytest.raises(InputError, match="adversarial"):  # another run
     finetune.run(
-      dataclasses.replace(config, methods=()),
-      finetuned.data_dir,
-      finetuned.pretrained,
-      workdir,
+      dataclasses.replace(config, methods=()), finetuned.data_dir, finetuned.pretrained, workdir
     )
 
 

@@ -6,7 +6,7 @@ import json
 import jax
 import numpy as np
 import pytest
-from shared_trainers import shared_trainers
+from shared_trainers import one_device  # noqa: F401
 
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.checkpoints.restore import restore_params
@@ -42,12 +42,6 @@ CONFIG = FinetuneConfig(
   optim=OptimConfig(learning_rate=0.02, schedule="linear", warmup_steps=4),
   train=TrainConfig(epochs=3, log_every=1),
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_device():
-  with shared_trainers():
-    yield
 
 
 @pytest.fixture(scope="module")

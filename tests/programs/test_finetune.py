@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-from shared_trainers import shared_trainers, stop_in_step
+from shared_trainers import one_device_beside_finetuned, stop_in_step  # noqa: F401
 
 from gpt_jax.batch import Batch, Rows
 from gpt_jax.checkpoints.formats import npz
@@ -47,13 +47,6 @@ from gpt_jax.training.run import Run
 from gpt_jax.training.trainer import Trainer
 
 pytestmark = pytest.mark.e2e
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compiled_once(finetuned):
-  """On one device, or those that a config names; `finetuned`, which other files use, on all."""
-  with shared_trainers():
-    yield
 
 
 def entries(workdir):

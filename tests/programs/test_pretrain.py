@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
-from shared_trainers import shared_trainers
+from shared_trainers import two_devices  # noqa: F401
 
 from gpt_jax.batch import Mean
 from gpt_jax.checkpoints.restore import restore_params
@@ -55,13 +55,6 @@ CONFIG = PretrainConfig(
   optim=OptimConfig(learning_rate=5e-2, warmup_steps=10, weight_decay=0.0),
   train=TrainConfig(steps=24, log_every=5, evaluate_every=10, checkpoint_every=12),
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compiled_once():
-  """On two devices, or those that a config names."""
-  with shared_trainers(devices=2):
-    yield
 
 
 def changed(config=CONFIG, **changes):

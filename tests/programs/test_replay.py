@@ -4,7 +4,7 @@ import dataclasses
 import shutil
 
 import pytest
-from shared_trainers import shared_trainers
+from shared_trainers import shared_trainers, two_devices  # noqa: F401
 
 from gpt_jax.data.token_writer import TokenWriter
 from gpt_jax.data.tokenizers.base import load_tokenizer
@@ -23,13 +23,6 @@ CONFIG = PretrainConfig(
   optim=OptimConfig(learning_rate=5e-2, warmup_steps=10),
   train=TrainConfig(steps=9, log_every=9, checkpoint_every=3),
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compiled_once():
-  """On two devices."""
-  with shared_trainers(devices=2):
-    yield
 
 
 def with_train(**changes):

@@ -6,7 +6,7 @@ import random
 import shutil
 
 import pytest
-from shared_trainers import shared_trainers
+from shared_trainers import one_device  # noqa: F401
 
 import gpt_jax
 from gpt_jax.apps.label import label
@@ -47,12 +47,6 @@ OPTIMIZERS = {
   "lstm": CONFIG.optim,
 }
 DICTIONARY = dict(zip("cat dog mat barn sea".split(), "sea barn cat mat dog".split(), strict=True))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_device():
-  with shared_trainers():
-    yield
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-from shared_trainers import shared_trainers
+from shared_trainers import one_device  # noqa: F401
 
 from gpt_jax.checkpoints.restore import restore_params
 from gpt_jax.data import storyworld
@@ -53,12 +53,6 @@ CLASSIFIER = FinetuneConfig(
   optim=dataclasses.replace(OPTIM, learning_rate=0.015),
   train=TrainConfig(epochs=EPOCHS, checkpoint_every=UPDATES, keep_checkpoints=EPOCHS),
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_device():
-  with shared_trainers():
-    yield
 
 
 @pytest.fixture(scope="module")

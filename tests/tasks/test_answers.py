@@ -182,10 +182,7 @@ def test_a_label_with_the_separator_is_refused(tmp_path):
   "fields, message",
   [
     ({"kind": "numbers"}, "kind"),
-    (
-      {"kind": "regression", "metric": "accuracy"},
-      "accuracy is not for kind=regression",
-    ),
+    ({"kind": "regression", "metric": "accuracy"}, "accuracy is not for kind=regression"),
     ({"kind": "multi_label", "metric": "r2"}, "r2 is not for kind=multi_label"),
     ({"metric": "exact_match"}, "exact_match is not for kind=one_label"),
     ({"kind": "multi_label", "separator": ""}, "separator: empty"),

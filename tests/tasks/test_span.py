@@ -271,10 +271,7 @@ QUESTION = {"id": "1", "question": "who?", "answers": [ANSWER]}
     ([QUESTION | {"question": 5}], r"paragraph 0: should have a context"),
     ([QUESTION | {"question": " "}], r"question 1: question is empty"),
     ([QUESTION | {"answers": []}], r"question 1: no answer; version 2\.0, the task squad-2"),
-    (
-      [QUESTION | {"answers": [ANSWER | {"text": "dog"}]}],
-      r"question 1: the answer 'dog'",
-    ),
+    ([QUESTION | {"answers": [ANSWER | {"text": "dog"}]}], r"question 1: the answer 'dog'"),
     ([QUESTION | {"answers": [ANSWER | {"answer_start": "2"}]}], r"paragraph 0: should have"),
   ],
 )

@@ -143,11 +143,7 @@ def test_wrong_configs_are_refused(fields, message):
       "train",
       r"blank\.jsonl:2: column 'review' is empty; fill it in or remove the row",
     ),
-    (
-      {"train": "unlabeled.tsv"},
-      "train",
-      r"unlabeled\.tsv:4: label '': should be one of neg, pos",
-    ),
+    ({"train": "unlabeled.tsv"}, "train", r"unlabeled\.tsv:4: label '': should be one of neg, pos"),
     ({"dev": ""}, "dev", "TableTask.dev: no file is named"),
     ({"dev": "test.tsv"}, "dev", r"test\.tsv: no column 'stars'"),
     (

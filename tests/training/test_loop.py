@@ -111,9 +111,7 @@ def build(trunk=TRANSFORMER, mesh=ONE, microbatches=1):
   )
   rows = local_rows(BATCH, devices, microbatches)
   return Run(
-    trainer,
-    lambda: first_state(trainer),
-    lambda i: trainer.to_device(batch_of(rows_at(i)[rows])),
+    trainer, lambda: first_state(trainer), lambda i: trainer.to_device(batch_of(rows_at(i)[rows]))
   )
 
 
@@ -149,12 +147,7 @@ def mesh_id(mesh):
 
 @pytest.mark.parametrize(
   "mesh, microbatches",
-  [
-    (ONE, 4),
-    (FSDP, 2),
-    (MeshConfig(data=2, model=4), 1),
-    (MeshConfig(data=8, backend="pmap"), 2),
-  ],
+  [(ONE, 4), (FSDP, 2), (MeshConfig(data=2, model=4), 1), (MeshConfig(data=8, backend="pmap"), 2)],
   ids=lambda x: mesh_id(x) if isinstance(x, MeshConfig) else f"{x} microbatches",
 )
 def test_every_mesh_agrees(transformer, mesh, microbatches):

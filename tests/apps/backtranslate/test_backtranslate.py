@@ -4,7 +4,7 @@ import dataclasses
 import random
 
 import pytest
-from shared_trainers import shared_trainers
+from shared_trainers import one_device  # noqa: F401
 
 from gpt_jax.apps.backtranslate import backtranslate
 from gpt_jax.apps.backtranslate.backtranslate import Filter, noised
@@ -30,12 +30,6 @@ CONFIG = FinetuneConfig(
   optim=OptimConfig("adafactor", 0.05, "linear", warmup_steps=4, clip_norm=0.0),
   train=TrainConfig(epochs=32, log_every=64, evaluate_every=256, keep_checkpoints=2),
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_device():
-  with shared_trainers():
-    yield
 
 
 @pytest.fixture(scope="module")

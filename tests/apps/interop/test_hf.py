@@ -289,11 +289,12 @@ def without(name):
   return lambda arrays: {key: x for key, x in arrays.items() if not key.endswith(name)}
 
 
+def removes(name):
+  return lambda folder: (folder / name).unlink()
+
+
 DAMAGE = {
-  "no config": (
-    lambda folder: (folder / "config.json").unlink(),
-    "config.json: missing; it says which architecture",
-  ),
+  "no config": (removes("config.json"), "config.json: missing; it says which architecture"),
   "no JSON": (writes("config.json", b"{"), "config.json: cannot be read"),
   "no object": (writes("config.json", b"[]"), "config.json: cannot be read"),
   "another architecture": (
@@ -336,10 +337,7 @@ DAMAGE = {
     sets(n_positions=32, n_ctx=32),
     r"has the shape \[16, 24\]: should be \[32, 24\]",
   ),
-  "our entry of no model": (
-    sets(gpt_jax={"model": {"type": "classify"}}),
-    "is no Transformer",
-  ),
+  "our entry of no model": (sets(gpt_jax={"model": {"type": "classify"}}), "is no Transformer"),
   "a missing array": (edits(without("h.2.ln_1.bias")), "model.safetensors: holds no h.2.ln_1.bias"),
   "no table": (
     edits(lambda x: {k: v for k, v in x.items() if k != table_name(x)}),
@@ -364,10 +362,7 @@ DAMAGE = {
     edits(lambda x: {**x, "lm_head.weight": x[table_name(x)] + 1}),
     "lm_head.weight is not .*: the output is not tied",
   ),
-  "no weights": (
-    lambda folder: (folder / "model.safetensors").unlink(),
-    "no model.safetensors or pytorch_model.bin",
-  ),
+  "no weights": (removes("model.safetensors"), "no model.safetensors or pytorch_model.bin"),
   "an empty file": (
     writes("model.safetensors", b""),
     "model.safetensors: not a safetensors file .*header",

@@ -78,11 +78,7 @@ def test_an_export_is_read_back(run, tmp_path):
     ({"r": None}, {}, "adapter_config.json: r is None: should be a number above 0"),
     ({"r": 0}, {}, "r is 0: should be"),
     ({"lora_alpha": "x"}, {}, "lora_alpha is 'x': should be"),
-    (
-      {"init_lora_weights": "pissa_niter_4"},
-      {},
-      "init_lora_weights=pissa_niter_4 changes",
-    ),
+    ({"init_lora_weights": "pissa_niter_4"}, {}, "init_lora_weights=pissa_niter_4 changes"),
     ({"lora_alpha": 10**400}, {}, "lora_alpha is 10+: should be a number above 0, below"),
     (
       {"lora_alpha": 1e8, "r": 2},

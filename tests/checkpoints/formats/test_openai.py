@@ -181,39 +181,24 @@ def reshape(change):
   return apply
 
 
+def remove(name):
+  return lambda folder: (folder / name).unlink()
+
+
+PIECE = "params_3.npy: not a piece of a release"
+SHAPES = "params_shapes.json: not the shapes of a release"
 DAMAGE = {
-  "no piece": (
-    lambda folder: (folder / "params_7.npy").unlink(),
-    "params_7.npy: missing; a release has params_0.npy",
-  ),
-  "an empty piece": (
-    rewrite("params_3.npy", lambda _: b""),
-    "params_3.npy: not a piece of a release",
-  ),
-  "half a header": (
-    rewrite("params_3.npy", lambda x: x[:40]),
-    "params_3.npy: not a piece of a release",
-  ),
-  "an open bracket": (
-    rewrite("params_3.npy", lambda x: x.replace(b",), }", b",    ", 1)),
-    "params_3.npy: not a piece",
-  ),
-  "less than nothing": (
-    rewrite("params_3.npy", lambda x: x.replace(b": (", b":(-", 1)),
-    "params_3.npy: not a piece",
-  ),
-  "half a piece": (
-    rewrite("params_3.npy", lambda x: x[:-100]),
-    "params_3.npy: not a piece of a release",
-  ),
+  "no piece": (remove("params_7.npy"), "params_7.npy: missing; a release has params_0.npy"),
+  "an empty piece": (rewrite("params_3.npy", lambda _: b""), PIECE),
+  "half a header": (rewrite("params_3.npy", lambda x: x[:40]), PIECE),
+  "an open bracket": (rewrite("params_3.npy", lambda x: x.replace(b",), }", b",    ", 1)), PIECE),
+  "less than nothing": (rewrite("params_3.npy", lambda x: x.replace(b": (", b":(-", 1)), PIECE),
+  "half a piece": (rewrite("params_3.npy", lambda x: x[:-100]), PIECE),
   "more than a piece": (
     rewrite("params_3.npy", lambda x: x + b"\0" * 4),
     "params_3.npy: .*longer than it says",
   ),
-  "another file": (
-    rewrite("params_3.npy", lambda _: b"PK\x03\x04 and so on"),
-    "params_3.npy: not a piece",
-  ),
+  "another file": (rewrite("params_3.npy", lambda _: b"PK\x03\x04 and so on"), PIECE),
   "a pickle": (
     rewrite("params_3.npy", lambda _: b"\x80\x04N."),
     "params_3.npy: not a piece of a release .*magic",
@@ -229,21 +214,15 @@ DAMAGE = {
     resave(lambda x: x[:-1]),
     r"params_0.npy to params_9.npy hold [\d,]+ numbers, and params_shapes",
   ),
-  "no shapes": (
-    lambda folder: (folder / "params_shapes.json").unlink(),
-    "params_shapes.json: not the shapes of a rel",
-  ),
-  "no JSON": (
-    rewrite("params_shapes.json", lambda x: x[:-1]),
-    "params_shapes.json: not the shapes of a release",
-  ),
-  "no list": (reshape(lambda _: {"a": 1}), "params_shapes.json: not the shapes of a release"),
-  "no shape": (reshape(lambda _: [[16, 24], 5]), "params_shapes.json: not the shapes of a release"),
+  "no shapes": (remove("params_shapes.json"), SHAPES),
+  "no JSON": (rewrite("params_shapes.json", lambda x: x[:-1]), SHAPES),
+  "no list": (reshape(lambda _: {"a": 1}), SHAPES),
+  "no shape": (reshape(lambda _: [[16, 24], 5]), SHAPES),
   "negative": (
     reshape(lambda x: [[-16, 24], *x[1:]]),
     "params_shapes.json: not the shapes .*no number above 0",
   ),
-  "one shape": (reshape(lambda x: x[:1]), "params_shapes.json: not the shapes of a release"),
+  "one shape": (reshape(lambda x: x[:1]), SHAPES),
   "no blocks": (
     reshape(lambda x: x[:2]),
     "params_shapes.json: 2 shapes: should be 2, and 12 a block",
@@ -272,11 +251,8 @@ DAMAGE = {
     reshape(lambda x: [*x[:2], [1, 24, 71], *x[3:]]),
     r"array 2 .*\[1, 24, 71\]: should be \[1, 24, 72",
   ),
-  "no vocabulary": (
-    lambda folder: (folder / "encoder_bpe_40000.json").unlink(),
-    "encoder_bpe_40000.json: missing",
-  ),
-  "no merges": (lambda folder: (folder / "vocab_40000.bpe").unlink(), "vocab_40000.bpe: missing"),
+  "no vocabulary": (remove("encoder_bpe_40000.json"), "encoder_bpe_40000.json: missing"),
+  "no merges": (remove("vocab_40000.bpe"), "vocab_40000.bpe: missing"),
   "half a vocabulary": (rewrite("vocab_40000.bpe", lambda x: x[:-5]), "vocab_40000.bpe:"),
 }
 
@@ -333,11 +309,7 @@ def test_a_model_that_the_files_cannot_hold(
   )
   with pytest.raises(InputError, match=message):
     openai.save(
-      str(tmp_path / "out"),
-      make_run.params_of(spec, 1),
-      {"model": to_json(spec)},
-      1,
-      tokenizer,
+      str(tmp_path / "out"), make_run.params_of(spec, 1), {"model": to_json(spec)}, 1, tokenizer
     )
   assert not any(tmp_path.iterdir())
 
