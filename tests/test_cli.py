@@ -66,15 +66,9 @@ def world(tmp_path_factory, finetuned, release):
   (here / "foreign" / "encoder.json").write_text('{"<unk>": 0, "a": 1, "a</w>": 2, "\\n</w>": 3}')
   (here / "foreign" / "vocab.bpe").write_text("#version: 0.2\na a</w>\n")
   (here / "latin.txt").write_bytes(b"the caf\xe9\n")
-  for name in (
-    "release",
-    "released_half",
-    "released_nine",
-    "released_pickle",
-    "released_words",
-    "released_shapes",
-  ):
-    shutil.copytree(release.folder, here / name)
+  shutil.copytree(release.folder, here / "release")
+  for damage in ("half", "nine", "pickle", "words", "shapes"):
+    shutil.copytree(release.folder, here / f"released_{damage}")
   os.truncate(here / "released_half" / "params_4.npy", 1_000)
   (here / "released_nine" / "params_9.npy").unlink()
   np.save(

@@ -4,6 +4,7 @@ packed rows; the same rows on any number of hosts.
 
 import numpy as np
 import pytest
+from refused import refused
 
 from gpt_jax.data.draws import Draw, hash64
 from gpt_jax.data.sentence_windows import (
@@ -293,14 +294,12 @@ def test_a_sentence_longer_than_a_row_is_cut(tmp_path):
   ],
 )
 def test_configs_that_do_not_suit(text, kind, config, match):
-  with pytest.raises(InputError, match=match):
-    kind(text, config)
+  refused(match, kind, text, config)
 
 
 def test_texts_that_do_not_suit(tmp_path):
   text = write(tmp_path, [[10] * 20])
-  with pytest.raises(InputError, match=r"train\.bin: one document of 200 tokens, so that there"):
-    PairWindows(text, CONFIG)
+  refused(r"train\.bin: one document of 200 tokens, so that there", PairWindows, text, CONFIG)
   with pytest.raises(InputError, match="copies=3: with data.sampling=random_offset no row comes"):
     Windows(text, WindowsConfig(4, 16, "random_offset"), copies=3)
   writer = TokenWriter(tmp_path, "train", 100)

@@ -5,10 +5,10 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from refused import refused
 
 from gpt_jax.batch import Batch, Labels, Rows, Tags
 from gpt_jax.config import from_json, to_json
-from gpt_jax.errors import InputError
 from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.heads.tag import TagHead
 from gpt_jax.models.heads.views import VIEWS, ViewsHead
@@ -148,8 +148,6 @@ def test_parts_of_a_batch_add_up():
 
 def test_trunks_and_tasks_without_views_are_refused():
   forward = dataclasses.replace(TRUNK, directions="forward")
-  with pytest.raises(InputError, match=r"mix: views are of a forward and a backward LSTM"):
-    ModelConfig(forward, (TAGS,))
+  refused(r"mix: views are of a forward and a backward LSTM", ModelConfig, forward, (TAGS,))
   choices = ViewsHead(head=ClassifyHead(K, pooling="per_choice"))
-  with pytest.raises(InputError, match="not for choices"):
-    ModelConfig(TRUNK, (choices,), "bidirectional")
+  refused("not for choices", ModelConfig, TRUNK, (choices,), "bidirectional")

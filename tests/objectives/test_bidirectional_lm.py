@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from refused import refused
 
 from gpt_jax.data.draws import Draw
 from gpt_jax.errors import InputError
@@ -161,7 +162,5 @@ def test_no_prediction_has_seen_its_token(elmo, tiny_tokenizer):
 
 def test_it_needs_two_directions_that_do_not_see_each_other(tiny_tokenizer):
   joined = LSTMStackConfig(units=(8, 8), embedding_width=8, directions="joined", tied=False)
-  with pytest.raises(InputError, match="needs two that do not see each other"):
-    spec_of(tiny_tokenizer, joined)
-  with pytest.raises(InputError, match=r"data\.length=3: leaves no text"):
-    BidirectionalLM().bind(tiny_tokenizer, 3)
+  refused("needs two that do not see each other", spec_of, tiny_tokenizer, joined)
+  refused(r"data\.length=3: leaves no text", lambda: BidirectionalLM().bind(tiny_tokenizer, 3))

@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from refused import refused
 from shared_trainers import one_device_beside_finetuned  # noqa: F401
 
 from gpt_jax.batch import Batch, Rows
@@ -98,8 +99,7 @@ def test_an_attack_on_tags(finetuned):
   ],
 )
 def test_bad_attacks(finetuned, options, message):
-  with pytest.raises(InputError, match=message):
-    evaluate.run(best(finetuned), finetuned.data_dir, **options)
+  refused(message, lambda: evaluate.run(best(finetuned), finetuned.data_dir, **options))
 
 
 def test_a_language_model_has_no_labels_to_attack(finetuned):
@@ -160,5 +160,4 @@ def test_the_config_names_method_and_task():
   assert config.methods == (VirtualAdversarial(),) and config.task.name == "rte"
   assert isinstance(load_config("adversarial:freelb:table").task, TableTask)
   for wrong in ("adversarial:rte", "adversarial:pgd:rte", "adversarial:fgm"):
-    with pytest.raises(InputError, match="must be METHOD:TASK"):
-      load_config(wrong)
+    refused("must be METHOD:TASK", load_config, wrong)

@@ -68,14 +68,8 @@ def test_a_task_is_learned_and_reported(finetuned):
     assert verified(read_json(f"{folder}/result.json")) == result
     assert (result["task"], result["seed"], result["steps"]) == ("table", seed, 48)
     assert result["dev"]["dev_accuracy"] >= 0.9
-    assert [entry["step"] for entry in entries(folder) if "dev_accuracy" in entry] == [
-      8,
-      16,
-      24,
-      32,
-      40,
-      48,
-    ]
+    evaluated = [entry["step"] for entry in entries(folder) if "dev_accuracy" in entry]
+    assert evaluated == [8, 16, 24, 32, 40, 48]
   a, b = (params_of(f"{finetuned.workdir}/seed_{seed}")["head"]["kernel"] for seed in (0, 1))
   assert not np.array_equal(a, b)
 

@@ -6,6 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from refused import refused
 
 from gpt_jax.data.tokenizers.base import SpecialTokens
 from gpt_jax.errors import InputError
@@ -339,10 +340,8 @@ def test_what_cannot_be_batched():
     PackedBatches(encoded_examples(5), 8, 0, 1)
   with pytest.raises(InputError, match="8 examples cannot be divided into 3 equal parts"):
     PackedBatches(encoded_examples(8), 8, 0, 1, groups=3)
-  with pytest.raises(InputError, match="context of 7 tokens is too short"):
-    encoded_examples(8, context=7)
-  with pytest.raises(InputError, match="no examples"):
-    encode([], Numbers(), 16, each_half, 2)
+  refused("context of 7 tokens is too short", encoded_examples, 8, context=7)
+  refused("no examples", lambda: encode([], Numbers(), 16, each_half, 2))
 
 
 def test_repeated_texts_are_counted_whatever_their_label():

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding
+from refused import refused
 
 from gpt_jax.checkpoints.run_folder import checksum
 from gpt_jax.errors import InputError
@@ -83,9 +84,7 @@ def test_a_test_set_may_lack_its_translations(tmp_path):
 )
 def test_bad_pairs_are_one_line(files, task, message, tmp_path):
   write_lines(tmp_path, **files)
-  with pytest.raises(InputError, match=message) as error:
-    task.build("").examples(str(tmp_path), "train")
-  assert "\n" not in str(error.value)
+  assert "\n" not in refused(message, lambda: task.build("").examples(str(tmp_path), "train"))
 
 
 def test_a_language_cannot_translate_to_itself():

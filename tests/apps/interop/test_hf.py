@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from refused import refused
 
 from gpt_jax.apps.interop.formats import hf
 from gpt_jax.checkpoints.load import load_model
@@ -102,8 +103,7 @@ def test_a_folder_changed_on_purpose_says_what_to_do(saved, tmp_path):
   folder = Path(shutil.copytree(saved[0], tmp_path / "model"))
   configure(folder, resid_pdrop=0.5)
   match = "config.json: damaged.*changed the folder on purpose, remove its sha256.json"
-  with pytest.raises(InputError, match=match):
-    hf.load(str(folder))
+  refused(match, hf.load, str(folder))
 
 
 def same(a, b):
@@ -200,12 +200,8 @@ def test_as_others_write_it(saved, copy, variety):
   before, _, _, vocabulary = saved[1]
   same(params, without_unused(before, vocabulary))
   spec = from_json(meta["model"])
-  assert (spec.head, spec.trunk.residual_dropout, spec.trunk.dtype, step) == (
-    None,
-    0.25,
-    "float32",
-    0,
-  )
+  assert (spec.head, step) == (None, 0)
+  assert (spec.trunk.residual_dropout, spec.trunk.dtype) == (0.25, "float32")
   assert (tokenizer.hash, meta["tokenizer_hash"]) == (vocabulary.hash, vocabulary.hash)
 
 
@@ -244,11 +240,8 @@ def test_a_vocabulary_in_one_file(copy, saved):
     assert hf.load(str(copy))[3].hash == saved[1][3].hash
   for broken in ("{}", "[]", "{", '{"model": {"vocab": {"a": 0}, "merges": []}}'):
     together.write_text(broken)
-    with pytest.raises(
-      InputError, match="tokenizer.json: not GPT-1's or GPT-2's vocabulary"
-    ) as error:
-      hf.load(str(copy))
-    assert "/tmp" not in str(error.value).replace(str(copy), "")
+    error = refused("tokenizer.json: not GPT-1's or GPT-2's vocabulary", hf.load, str(copy))
+    assert "/tmp" not in error.replace(str(copy), "")
 
 
 def test_a_strangers_head_is_left_out(copy, saved):
@@ -398,19 +391,17 @@ DAMAGE = {
 def test_damage_is_named(copy, damage):
   spoil, message = DAMAGE[damage]
   spoil(copy)
-  with pytest.raises(InputError, match=message) as error:
-    hf.load(str(copy))
-  assert str(copy) in str(error.value) and "\n" not in str(error.value)
+  error = refused(message, hf.load, str(copy))
+  assert str(copy) in error and "\n" not in error
 
 
 def test_no_vocabulary(copy):
   foreign(copy)
   for name in ("vocab.json", "merges.txt", "tokenizer.json"):
     (copy / name).unlink()
-  with pytest.raises(
-    InputError, match="no vocabulary here; vocab.json and merges.txt belong beside the weights"
-  ):
-    hf.load(str(copy))
+  refused(
+    "no vocabulary here; vocab.json and merges.txt belong beside the weights", hf.load, str(copy)
+  )
 
 
 def test_weights_in_several_files(copy, saved):
@@ -426,14 +417,10 @@ def test_weights_in_several_files(copy, saved):
     same(hf.load(str(path))[0], without_unused(saved[1][0], saved[1][3]))
   for broken in ("{", "{}", '{"weight_map": [1]}', '{"weight_map": {"a": "../b.safetensors"}}'):
     index.write_text(broken)
-    with pytest.raises(
-      InputError, match="^[^\n]*index.json: should map arrays to the files beside"
-    ):
-      hf.load(str(copy))
+    refused("^[^\n]*index.json: should map arrays to the files beside", hf.load, str(copy))
   index.write_text(json.dumps({"weight_map": names}))
   (copy / shards[1]).unlink()
-  with pytest.raises(InputError, match="^[^\n]*index.json: .*'b.safetensors' is not there"):
-    hf.load(str(copy))
+  refused("^[^\n]*index.json: .*'b.safetensors' is not there", hf.load, str(copy))
 
 
 @pytest.mark.parametrize("further", [1, 47, 1000])
@@ -449,15 +436,13 @@ def test_rows_beyond_the_vocabulary_are_left_out(copy, saved, further):
   same(hf.load(str(copy))[0], without_unused(saved[1][0], saved[1][3]))
   # Not where so many rows are another model's vocabulary.
   configure(copy, vocab_size=saved[1][3].vocab_size + 2000)
-  with pytest.raises(InputError, match="config.json: vocab_size is [^\n]*, and the vocabulary has"):
-    hf.load(str(copy))
+  refused("config.json: vocab_size is [^\n]*, and the vocabulary has", hf.load, str(copy))
 
 
 def test_settings_without_a_reader(copy, saved):
   """What could change results is refused; what nobody knows is told."""
   foreign(copy, quantization_config={"bits": 4})
-  with pytest.raises(InputError, match="config.json: quantization_config is .*: only none is supp"):
-    hf.load(str(copy))
+  refused("config.json: quantization_config is .*: only none is supp", hf.load, str(copy))
   configure(copy, quantization_config=None, rotary_dim=8, off=False)
   with pytest.warns(UserWarning, match="config.json: not known, and not read: rotary_dim$"):
     same(hf.load(str(copy))[0], without_unused(saved[1][0], saved[1][3]))
@@ -500,8 +485,7 @@ def test_a_bias_that_the_kernel_cannot_make(tmp_path, make_run, openai_tokenizer
 def test_nothing_half_written(copy, saved, tmp_path):
   for place in (copy, copy / "README.md"):
     before = {path: path.is_file() and path.read_bytes() for path in copy.rglob("*")}
-    with pytest.raises(InputError, match="is there already; choose another place"):
-      hf.save(str(place), *saved[1])
+    refused("is there already; choose another place", hf.save, str(place), *saved[1])
     assert {path: path.is_file() and path.read_bytes() for path in copy.rglob("*")} == before
   with pytest.raises(AttributeError):  # when the weights are written
     hf.save(str(tmp_path / "out"), *saved[1][:3], None)

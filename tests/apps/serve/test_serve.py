@@ -126,8 +126,8 @@ def test_a_request_names_its_adapter(adapted):
   assert client.http.get("/health").json()["adapters"] == {
     name: ["barks", "meows"] for name in given
   }
-  refused = client.post("/classify", {"texts": TEXTS})
-  assert (refused.status_code, refused.json()["error"]["message"].count("model=two")) == (400, 1)
+  answer = client.post("/classify", {"texts": TEXTS})
+  assert (answer.status_code, answer.json()["error"]["message"].count("model=two")) == (400, 1)
   for wanted in ("three", ["one"]):
     answer = client.post("/classify", {"texts": TEXTS, "model": wanted})
     assert (answer.status_code, answer.json()["error"]["param"]) == (404, "model")
@@ -544,8 +544,8 @@ def test_masks_are_filled_as_the_model_does(make_run, tiny_tokenizer, tmp_path, 
     answer = client.post("/fill-mask", body)
     assert answer.status_code == 400 and message in answer.json()["error"]["message"]
   client.engine.close()
-  refused = language.post("/fill-mask", {"texts": ["a [MASK]"]})
-  assert refused.status_code == 400 and "no masked-LM head" in refused.json()["error"]["message"]
+  answer = language.post("/fill-mask", {"texts": ["a [MASK]"]})
+  assert answer.status_code == 400 and "no masked-LM head" in answer.json()["error"]["message"]
 
 
 # ------------------------------------------------------------------------------------- Connections

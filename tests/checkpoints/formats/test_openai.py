@@ -11,6 +11,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from refused import refused
 
 from gpt_jax.checkpoints.formats import npz, openai
 from gpt_jax.config import from_json, to_json
@@ -149,8 +150,7 @@ def test_the_released_shapes(data_root, tmp_path, write_release, openai_tokenize
   assert shapes == write_release.shapes(40_478, 512, 768, 12)
   write_release(tmp_path, openai_tokenizer, write_release.shapes(openai_tokenizer.vocab_size))
   (tmp_path / "params_shapes.json").write_text(json.dumps(shapes))
-  with pytest.raises(InputError, match=r"40,478 rows of tokens, and the vocabulary has 60"):
-    openai.load(str(tmp_path))
+  refused(r"40,478 rows of tokens, and the vocabulary has 60", openai.load, str(tmp_path))
 
 
 class Bomb:
@@ -261,9 +261,8 @@ DAMAGE = {
 def test_damage_is_named(copy, damage):
   change, message = DAMAGE[damage]
   change(copy)
-  with pytest.raises(InputError, match=message) as error:
-    openai.load(str(copy))
-  assert str(copy) in str(error.value)
+  error = refused(message, openai.load, str(copy))
+  assert str(copy) in error
 
 
 def test_gpt2s_vocabulary_is_not_gpt1s(copy):
@@ -271,10 +270,9 @@ def test_gpt2s_vocabulary_is_not_gpt1s(copy):
     (copy / name).unlink()
   for name, content in GPT2Tokenizer((*BYTES, "<|endoftext|>"), ()).files.items():
     (copy / name).write_bytes(content)
-  with pytest.raises(
-    InputError, match="a vocabulary of openai-gpt2; should be GPT-1's, encoder_bpe_40000.json"
-  ):
-    openai.load(str(copy))
+  refused(
+    "a vocabulary of openai-gpt2; should be GPT-1's, encoder_bpe_40000.json", openai.load, str(copy)
+  )
 
 
 TRUNK = TransformerConfig(60, context=16, layers=1, width=24, heads=12)
@@ -318,8 +316,7 @@ def test_nothing_half_written(copy, tmp_path, release):
   parts = openai.load(str(release.folder))
   for place in (copy, copy / "params_0.npy"):
     before = contents(copy)
-    with pytest.raises(InputError, match="is there already; choose another place"):
-      openai.save(str(place), *parts)
+    refused("is there already; choose another place", openai.save, str(place), *parts)
     assert contents(copy) == before
   del parts[0]["trunk"]["block_1"]["mlp_norm"][
     "bias"

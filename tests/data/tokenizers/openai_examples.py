@@ -47,23 +47,7 @@ LETTERS = (
   + "''’\"“”.,;:!?-—…()[]{}<>|_*/\\&%$#+=~^@0123456789"
 )
 RARE = "éßİΣσς日ツ🙂\u200d\u200b\xa0\x85\u2028\x00\x1b\ufeff\ufffdÃâ€™½Ⅷ°²́\ud800"
-FRAGMENTS = [
-  "n't",
-  "'s",
-  "'ll",
-  "don't",
-  "gonna",
-  "Mr.",
-  "a.m.",
-  "://",
-  "&amp;",
-  "<b>",
-  "''",
-  ":)",
-  "8)",
-  "\r\n",
-  "...",
-]
+FRAGMENTS = "n't 's 'll don't gonna Mr. a.m. :// &amp; <b> '' :) 8)".split() + ["\r\n", "..."]
 
 
 def mixed(rng: random.Random) -> str:

@@ -9,6 +9,7 @@ import json
 import numpy as np
 import pytest
 import sentencepiece
+from refused import refused
 
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer, plain
@@ -64,16 +65,8 @@ def test_ids(tokenizer):
 
 @pytest.mark.parametrize(
   "text",
-  [
-    "the sea was calm",
-    "the sea\nwas calm",
-    "\nthe\n\nsea\n",
-    "",
-    "\n",
-    "<line> <unk> is text",
-    "日本 ☃ x\x00y",
-    "naïve $5",
-  ],
+  ["the sea was calm", "the sea\nwas calm", "\nthe\n\nsea\n"]
+  + ["", "\n", "<line> <unk> is text", "日本 ☃ x\x00y", "naïve $5"],
 )
 def test_round_trip(tokenizer, text):
   ids = tokenizer.encode(text)
@@ -139,19 +132,16 @@ def test_load_refuses_a_damaged_model(tokenizer, tmp_path):
   model = bytearray((tmp_path / "tokenizer.model").read_bytes())
   model[100] ^= 1
   (tmp_path / "tokenizer.model").write_bytes(model)
-  with pytest.raises(InputError, match=r"tokenizer\.model: damaged"):
-    load_tokenizer(tmp_path)
+  refused(r"tokenizer\.model: damaged", load_tokenizer, tmp_path)
 
 
 def test_load_refuses_what_it_does_not_know(tokenizer, tmp_path):
-  with pytest.raises(InputError, match="no tokenizer here"):
-    load_tokenizer(tmp_path)
+  refused("no tokenizer here", load_tokenizer, tmp_path)
   tokenizer.save(tmp_path)
   metadata = json.loads((tmp_path / "tokenizer.json").read_text())
   del metadata["checksum"]
   (tmp_path / "tokenizer.json").write_text(json.dumps(metadata | {"kind": "characters"}))
-  with pytest.raises(InputError, match="'characters' is not known"):
-    load_tokenizer(tmp_path)
+  refused("'characters' is not known", load_tokenizer, tmp_path)
 
 
 def test_train_says_how_large_a_vocabulary_may_be():
@@ -180,5 +170,4 @@ def test_train_says_how_small_a_vocabulary_may_be():
 
 
 def test_train_on_nothing():
-  with pytest.raises(InputError, match="no text"):
-    SentencePieceTokenizer.train([], 300)
+  refused("no text", SentencePieceTokenizer.train, [], 300)
