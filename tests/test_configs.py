@@ -1,6 +1,4 @@
-"""Every file in configs/ loads, the commands in its docstring exist, and GPT-1's has the paper's
-numbers.
-"""
+"""Each config loads, its docstring's commands exist, and GPT-1's has the paper's numbers."""
 
 import dataclasses
 import os
@@ -245,9 +243,7 @@ def test_every_task_has_its_config(name):
 
 
 def test_gpt1_is_the_paper():
-  """Radford et al. 2018, section 4.1; clipping and the number of parameters from the released
-  code.
-  """
+  """Radford et al. 2018, section 4.1; clipping and parameter count from the released code."""
   config = load("gpt1.py")
   trunk = override(config.trunk, "vocab_size", "40478")
   assert trunk.parameter_count() == 116_534_784

@@ -1,6 +1,4 @@
-"""Saving, restoring on any mesh, and what happens to damaged, foreign and superseded
-checkpoints.
-"""
+"""Saving, restoring on any mesh, and damaged, foreign and superseded checkpoints."""
 
 import errno
 import logging
@@ -306,9 +304,7 @@ def test_a_read_that_fails_once_is_no_damage(workdir, request, monkeypatch, kind
 
 
 def test_flipped_bits_never_load(workdir):
-  """Whatever the flipped bit, the values are those of step 2, where it did not matter, or the
-  valid step 1.
-  """
+  """Whatever the flipped bit, the values are those of step 2, or of the valid step 1."""
   folder, rng, fell_back = workdir / "checkpoints" / "2", np.random.default_rng(0), 0
   for path in data_files(folder)[:3] * 3:
     bit = int(rng.integers(8 * path.stat().st_size))

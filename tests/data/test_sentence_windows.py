@@ -1,6 +1,4 @@
-"""Rows of whole sentences: BERT's and ALBERT's pairs against their rule written out, and RoBERTa's
-packed rows; the same rows on any number of hosts.
-"""
+"""Rows of whole sentences: BERT's and ALBERT's pairs, RoBERTa's packed rows, on any hosts."""
 
 import numpy as np
 import pytest
@@ -59,9 +57,7 @@ def all_rows(windows, epochs=1):
 
 
 def bert_pairs(text, capacity, swapped):
-  """create_instances_from_document of google-research/bert and albert, with the numbers that the
-  windows draw in place of a random generator.
-  """
+  """create_instances_from_document of bert and albert (google-research), with given numbers."""
   begins = np.searchsorted(text.sentences, text.offsets)
   sentences = np.split(np.arange(text.n_tokens), text.sentences[1:-1])
   documents = [sentences[a:b] for a, b in zip(begins[:-1], begins[1:], strict=True)]

@@ -47,9 +47,7 @@ def prepare(folder, tokenizer):
 
 
 def loop(run):
-  """Nats of each predicted token, a window at a time, from the softmax over the vocabulary
-  alone.
-  """
+  """Nats of each predicted token, a window at a time, from the softmax over the vocabulary."""
   found = load_model(run)
   apply, nats = jax.jit(found.model.apply), []
   for text in TEXTS:

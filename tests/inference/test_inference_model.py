@@ -1,6 +1,4 @@
-"""gpt_jax.load: what a notebook does with a trained model, and that importing the package takes
-no time.
-"""
+"""gpt_jax.load: a trained model in a notebook, and that importing the package takes no time."""
 
 import dataclasses
 import functools

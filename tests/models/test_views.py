@@ -18,17 +18,9 @@ from gpt_jax.ops.dropout import step_key
 from gpt_jax.training.cross_view import CrossViewLoss
 
 B, T, K, P = 2, 9, 3, 12
-TRUNK = LSTMStackConfig(
-  vocab_size=60,
-  context=32,
-  embedding_width=12,
-  units=(12, 12),
-  directions="joined",
-  tied=False,
-  embedding_dropout=0.0,
-  output_dropout=0.0,
-  recurrent_dropout=0.0,
-)
+NO_DROPOUT = {"embedding_dropout": 0.0, "output_dropout": 0.0, "recurrent_dropout": 0.0}
+SIZES = {"vocab_size": 60, "context": 32, "embedding_width": 12, "units": (12, 12)}
+TRUNK = LSTMStackConfig(**SIZES, directions="joined", tied=False, **NO_DROPOUT)
 TAGS = ViewsHead(head=TagHead(K, dropout=0.0), units=8, unlabeled_dropout=0.0)
 CLASSES = ViewsHead(head=ClassifyHead(K, dropout=0.0), units=8, unlabeled_dropout=0.0)
 # Row 0 has two texts and padding, row 1 one text; a word's first piece has a tag.

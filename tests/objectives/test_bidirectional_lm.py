@@ -20,15 +20,10 @@ from gpt_jax.ops.dropout import step_key
 
 LENGTH = 12
 SIZES = [10, 10, 4, 1, 0]
+WIDTHS = {"context": 32, "embedding_width": 8, "units": (12, 12), "projection": 8}
+CHARACTERS = CharacterConfig(width=4, filters=(4, 4), places=8, highways=1)
 ELMO = LSTMStackConfig(
-  context=32,
-  embedding_width=8,
-  units=(12, 12),
-  directions="separate",
-  projection=8,
-  residual=True,
-  characters=CharacterConfig(width=4, filters=(4, 4), places=8, highways=1),
-  tied=False,
+  **WIDTHS, directions="separate", residual=True, characters=CHARACTERS, tied=False
 )
 
 DROPOUTS = [field.name for field in dataclasses.fields(ELMO) if field.name.endswith("dropout")]

@@ -1,6 +1,4 @@
-"""Contrastive learning: what a pair is, InfoNCE against NumPy, the same gradient on any mesh, and
-the splits of a batch that would change it.
-"""
+"""Contrastive learning: pairs, InfoNCE against NumPy, equal gradients on any mesh, refusals."""
 
 import dataclasses
 import functools

@@ -1,6 +1,4 @@
-"""Where arrays go: the mesh, path rules for parameters and moments, FSDP, and the rows of a
-batch.
-"""
+"""Where arrays go: the mesh, path rules for parameters and moments, FSDP, rows of a batch."""
 
 import dataclasses
 import re

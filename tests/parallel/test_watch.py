@@ -12,9 +12,7 @@ from gpt_jax.parallel import watch
 
 @pytest.fixture
 def process_0(monkeypatch, request):
-  """Process 0 of three, which waits so many seconds for the others; gives the port that they
-  connect to.
-  """
+  """Process 0 of three, which waits so many seconds for the others; gives its port."""
   ports: list[int] = []
   known = threading.Event()
 

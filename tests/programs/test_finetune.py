@@ -1,6 +1,4 @@
-"""Fine-tuning end to end on tiny tasks: transfer, results, resumption, and that packing and devices
-change no number.
-"""
+"""Fine-tuning end to end on tiny tasks: transfer, results, resumption, packing, devices."""
 
 import dataclasses
 import json
@@ -289,9 +287,7 @@ TRUNKS = {
 
 @pytest.fixture(scope="module")
 def trunk_params():
-  """Two draws of the parameters of each trunk, as NumPy arrays of which no two have an element
-  in common.
-  """
+  """Two draws of each trunk's parameters, as NumPy arrays without a common element."""
   ids = np.zeros((1, 4), np.int32)
   batch = Batch(Rows(ids, ids))
 

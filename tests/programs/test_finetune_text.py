@@ -1,6 +1,4 @@
-"""A span-corruption checkpoint is fine-tuned on a task as text, evaluated, and asked: one of GPT's
-trunk, and one of T5's.
-"""
+"""A span-corruption checkpoint fine-tuned on a task as text: of GPT's trunk, and of T5's."""
 
 import csv
 import dataclasses

@@ -280,11 +280,6 @@ def test_an_unwritable_output_is_refused(checkpoint, tmp_path, monkeypatch, outp
   assert open(source, encoding="utf-8").read() == "the cat\n"
 
 
-def test_a_language_model_has_no_labels(finetuned, tmp_path):
-  with pytest.raises(InputError, match="a language model without a head; fine-tune it first"):
-    predict.run(finetuned.pretrained, write(tmp_path, "in.txt", "cat\n"))
-
-
 def test_a_split_of_the_task_is_its_file(finetuned, checkpoint, tmp_path):
   for split in ("dev", "train"):
     outputs = [str(tmp_path / f"{split}_{name}.tsv") for name in ("split", "file")]
@@ -317,13 +312,6 @@ def test_the_files_of_the_task_are_not_overwritten(finetuned, checkpoint, tmp_pa
       predict.run(
         checkpoint, None, dev, data_dir=str(tmp_path / folder), split="dev", overwrite=True
       )
-
-
-@pytest.mark.parametrize(
-  "given", [{}, {"source": "x", "data_dir": "y"}, {"source": "x", "data_dir": ""}]
-)
-def test_either_a_file_or_a_split(checkpoint, given):
-  refused("give either --input, a file of rows, or --data", predict.run, checkpoint, **given)
 
 
 def test_an_existing_output_is_replaced_only_on_request(checkpoint, tmp_path, monkeypatch):

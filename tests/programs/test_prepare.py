@@ -1,6 +1,4 @@
-"""prepare: a folder that appears whole or not at all, documents kept apart, and one line for
-each mistake.
-"""
+"""prepare: a folder whole or not at all, documents kept apart, one line for each mistake."""
 
 import contextlib
 import itertools

@@ -204,9 +204,7 @@ SPLITS_IN_TFDS = {
 
 
 def records(data_set, split):
-  """The rows of a fake data set: one per class, unlabeled in GLUE's test sets, and malformed
-  ones.
-  """
+  """A fake data set: a row per class, unlabeled in GLUE's test sets, and malformed ones."""
   if data_set == "race/middle":
     questions = {
       "questions": ["q1", "q2"],

@@ -151,9 +151,7 @@ def mesh_id(mesh):
   ids=lambda x: mesh_id(x) if isinstance(x, MeshConfig) else f"{x} microbatches",
 )
 def test_every_mesh_agrees(transformer, mesh, microbatches):
-  """Dropout on. Adam divides by its second moment, so parameters are compared more loosely than
-  losses.
-  """
+  """Dropout on. Adam divides by its second moment, so parameters are compared loosely."""
   expected, expected_state = transformer
   losses, state = losses_of(build(mesh=mesh, microbatches=microbatches))
   np.testing.assert_allclose(losses, expected, atol=1e-5)
@@ -545,10 +543,8 @@ def test_output_to_a_closed_terminal_loses_no_checkpoint(tmp_path):
     [sys.executable, "-c", command],
     cwd=tmp_path,
     env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-    stdin=terminal,
-    stdout=terminal,
-    stderr=terminal,
     start_new_session=True,
+    **dict.fromkeys(("stdin", "stdout", "stderr"), terminal),
   )
   os.close(terminal)
   shown = b""

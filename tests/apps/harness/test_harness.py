@@ -1,6 +1,4 @@
-"""The adapter to lm-evaluation-harness: five local tasks, scored again here with NumPy from the
-logits of one text at a time.
-"""
+"""The adapter to lm-evaluation-harness: five local tasks, scored again by NumPy from logits."""
 
 import collections
 import dataclasses

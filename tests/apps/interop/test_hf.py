@@ -41,16 +41,8 @@ HEADS = {
 
 def parts_of(make_run, tokenizer, norm="post", head="no head"):
   """What `save` is given, after the folder."""
-  trunk = TransformerConfig(
-    tokenizer.vocab_size,
-    context=16,
-    layers=3,
-    width=24,
-    heads=4,
-    residual_dropout=0.25,
-    norm=norm,
-    dtype="bfloat16",
-  )
+  sizes = {"context": 16, "layers": 3, "width": 24, "heads": 4, "residual_dropout": 0.25}
+  trunk = TransformerConfig(tokenizer.vocab_size, **sizes, norm=norm, dtype="bfloat16")
   heads, task = HEADS[head]
   spec = ModelConfig(trunk, heads)
   meta = {"model": to_json(spec), "tokenizer_hash": tokenizer.hash}

@@ -1,6 +1,4 @@
-"""What we export, in transformers' classes, and what these save, in ours: the same logits,
-fine-tuned heads too.
-"""
+"""Our exports in transformers' classes, and theirs in ours: equal logits, fine-tuned heads too."""
 
 import io
 import json
@@ -76,9 +74,7 @@ def our_logits(spec, params, ids):
 
 
 def our_scores(spec, params, ids, sequences):
-  """Scores [N, K] of examples that are so many of the rows each, and the language model's logits
-  [rows, T, V + 3].
-  """
+  """Scores [N, K] of examples of so many rows each, and the LM's logits [rows, T, V + 3]."""
   anchors = (np.arange(len(ids), dtype=np.int32) * ids.shape[1] + ids.shape[1] - 1).reshape(
     -1, sequences
   )
@@ -281,9 +277,7 @@ def test_no_pickle_is_trusted(tmp_path, content):
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8", "float64"])
 def test_the_types_of_a_bin(tmp_path, dtype):
-  """As in a model.safetensors: half precision becomes float32, quantized numbers are not taken
-  for weights.
-  """
+  """As in model.safetensors: half precision becomes float32, quantized numbers are refused."""
   import torch
   from safetensors.numpy import load_file
 

@@ -1,6 +1,4 @@
-"""Exports, as npz and as safetensors: equal when read back, written whole or not at all, and
-never trusted.
-"""
+"""Exports as npz and safetensors: equal when read back, written whole or not, never trusted."""
 
 import functools
 import json

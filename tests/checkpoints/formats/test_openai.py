@@ -1,6 +1,4 @@
-"""OpenAI's release of GPT-1: read as its code reads it, written back byte for byte, and refused
-where it is damaged.
-"""
+"""OpenAI's release of GPT-1: read as by its code, written back byte for byte, damage refused."""
 
 import itertools
 import json

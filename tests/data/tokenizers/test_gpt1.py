@@ -23,9 +23,7 @@ from gpt_jax.errors import InputError
 
 
 def standardized(text: str) -> str:
-  """text_utils.py: replace five characters, put spaces around runs of marks, then tidy the white
-  space.
-  """
+  """text_utils.py: five characters replaced, spaces around marks, white space tidied."""
   for old, new in (("—", "-"), ("–", "-"), ("―", "-"), ("…", "..."), ("´", "'")):
     text = text.replace(old, new)
   runs = "|".join(re.escape(mark) + "+" for mark in '-~!";?+,)(/*[]}{|_')
@@ -227,9 +225,7 @@ def test_tokens_of_another_splitter_are_refused(small, spacy_there, tmp_path):
 
 
 def published_gpt2(texts: list[str], tokenizer: GPT2Tokenizer) -> list[list[int]]:
-  """encoder.py: contractions, then letters, digits and others with the space before them; merged
-  as bytes.
-  """
+  """encoder.py: contractions, letters, digits, others, with the space before; merged as bytes."""
   printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
   signs = dict(zip(printable, map(chr, printable), strict=True))
   signs |= {

@@ -1,6 +1,4 @@
-"""Vocabularies: training on counts, exact ids, what survives a round trip, and what a damaged
-folder says.
-"""
+"""Vocabularies: training on counts, exact ids, round trips, and damaged folders."""
 
 import collections
 import io
@@ -30,21 +28,12 @@ def tokenizer() -> SentencePieceTokenizer:
 
 def test_counts_train_the_same_model_as_the_text():
   model = io.BytesIO()
-  sentencepiece.SentencePieceTrainer.train(
-    sentence_iterator=iter(TEXT),
-    model_writer=model,
-    model_type="bpe",
-    vocab_size=330,
-    character_coverage=1.0,
-    normalization_rule_name="nmt_nfkc_cf",
-    byte_fallback=True,
-    unk_id=0,
-    bos_id=-1,
-    eos_id=-1,
-    pad_id=-1,
-    control_symbols=["<line>"],
-    minloglevel=2,
-  )
+  settings = {"model_type": "bpe", "vocab_size": 330, "character_coverage": 1.0}
+  settings |= {"normalization_rule_name": "nmt_nfkc_cf", "byte_fallback": True}
+  settings |= {"unk_id": 0, "bos_id": -1, "eos_id": -1, "pad_id": -1}
+  settings |= {"control_symbols": ["<line>"], "minloglevel": 2}
+  train = sentencepiece.SentencePieceTrainer.train
+  train(sentence_iterator=iter(TEXT), model_writer=model, **settings)
   direct = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
   counted = SentencePieceTokenizer.train(collections.Counter(" ".join(TEXT).split()), 330).processor
   assert [counted.id_to_piece(i) for i in range(330)] == [direct.id_to_piece(i) for i in range(330)]
