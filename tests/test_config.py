@@ -399,42 +399,31 @@ def test_load(tmp_path):
 
 
 @pytest.mark.parametrize(
-  "text, argument, message",
+  "text, message",
   [
-    ("def get_config(:", "", r"some\.py:2: SyntaxError: "),
-    ("import absent_module", "", r"some\.py:2: ModuleNotFoundError: No module named"),
-    ("x = 1", "", r"some\.py: defines no function get_config\(\)"),
-    (
-      "def get_config(): return 3",
-      "",
-      r"some\.py: get_config\(\) returned int, not a config dataclass",
-    ),
-    (
-      "def get_config(): return Run",
-      "",
-      r"some\.py: get_config\(\) returned type, not a config dataclass",
-    ),
-    (
-      "def get_config():\n  return Run(layer=3)",
-      "",
-      r"some\.py:3: TypeError: .*unexpected keyword argument 'layer'",
-    ),
-    (
-      "def get_config():\n  return Run(steps=-3)",
-      "",
-      r"some\.py:3: Run\.steps = -3: must be an integer from 0 to 1,000,000,000",
-    ),
-    (
-      "def get_config(task): return Run()",
-      "",
-      r"get_config needs the name of its task: .*some\.py:TASK",
-    ),
-    ("def get_config(): return Run()", ":cola", r"get_config takes no argument, 'cola' was given"),
+    ("(:", ":2: SyntaxError: "),
+    ("(): return 3", r": get_config\(\) returned int, not a config dataclass"),
+    ("(): return Run", r": get_config\(\) returned type, not a config dataclass"),
+    ("():\n  return Run(layer=3)", ":3: TypeError: .*unexpected keyword argument 'layer'"),
+    ("():\n  return Run(steps=-3)", r":3: Run\.steps = -3: must be an integer from 0 to 1,000,"),
   ],
 )
-def test_load_names_file_and_line(tmp_path, text, argument, message):
-  error = refused(message, lambda: load_config(write(tmp_path, IMPORT + text) + argument))
-  assert "\n" not in error
+def test_load_names_file_and_line(tmp_path, text, message):
+  path = write(tmp_path, IMPORT + "def get_config" + text)
+  assert "\n" not in refused(r"some\.py" + message, load_config, path)
+
+
+def test_load_of_a_file_without_a_config(tmp_path):
+  path = write(tmp_path, IMPORT + "import absent_module")
+  refused(r"some\.py:2: ModuleNotFoundError: No module named", load_config, path)
+  refused(r"some\.py: defines no function get_config\(\)", load_config, write(tmp_path, "x = 1"))
+
+
+def test_load_with_an_argument_that_is_missing_or_not_taken(tmp_path):
+  path = write(tmp_path, IMPORT + "def get_config(task): return Run()")
+  refused(r"get_config needs the name of its task: .*some\.py:TASK", load_config, path)
+  path = write(tmp_path, IMPORT + "def get_config(): return Run()")
+  refused("get_config takes no argument, 'cola' was given", load_config, f"{path}:cola")
 
 
 def test_load_of_a_missing_file_names_its_neighbours(tmp_path):
