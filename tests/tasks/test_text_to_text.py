@@ -116,9 +116,8 @@ def test_a_long_input_leaves_room_for_every_answer(tokenizer):
 def test_answers_that_the_vocabulary_does_not_know(tiny_tokenizer):
   tokenizer = tiny_tokenizer.with_special("pad", "sep")
   task = as_text(find("mrpc"))
-  with pytest.raises(InputError, match="mrpc: its answer 'not_equivalent' is no word") as error:
+  with pytest.raises(InputError, match="mrpc: its answer 'not_equivalent' is no word"):
     task.encode([example_of(task)], tokenizer, 64)
-  assert "\n" not in str(error.value)
 
 
 def test_an_output_that_is_no_label_is_wrong(tokenizer):

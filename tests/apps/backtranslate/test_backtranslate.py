@@ -205,8 +205,8 @@ def test_noise():
 )
 def test_errors(folder, checkpoint, tmp_path, settings, message):
   paths = {"source": f"{folder}/text.de", "out": f"{tmp_path}/out.tsv"}
-  error = refused(message, backtranslate.run, checkpoint, **paths | settings)
-  assert "\n" not in error and not (tmp_path / "out.tsv").exists()
+  refused(message, backtranslate.run, checkpoint, **paths | settings)
+  assert not (tmp_path / "out.tsv").exists()
 
 
 def test_other_checkpoints(folder, make_run, tmp_path, tiny_tokenizer):

@@ -467,7 +467,7 @@ def test_modules_that_are_not_supported(copy, case):
   (kinds, settings), message = NOT_SUPPORTED[case]
   add_modules(copy, *kinds, **settings)
   model = gpt_jax.load(str(copy))
-  assert "\n" not in refused(f"^{copy}: {message}", model.embed, TEXTS)
+  refused(f"^{copy}: {message}", model.embed, TEXTS)
   assert model.classify(TEXTS[0])
 
 

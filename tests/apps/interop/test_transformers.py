@@ -269,10 +269,9 @@ def test_no_pickle_is_trusted(tmp_path, content):
   elif content != "nothing":
     torch.save({"wte.weight": Bomb()} if content == "a torch pickle" else [1, 2], file)
   (tmp_path / "pytorch_model.bin").write_bytes(file.getvalue())
-  error = refused(
+  refused(
     r"pytorch_model.bin: torch.load\(weights_only=True\) refuses it", load_model, str(tmp_path)
   )
-  assert "\n" not in error
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8", "float64"])
@@ -319,8 +318,7 @@ def test_tensors_without_all_values(tmp_path, kind):
   name = "transformer.h.1.mlp.c_fc.weight"
   tensors[name] = tensors[name].to_sparse() if kind == "sparse_coo" else tensors[name].to("meta")
   torch.save(tensors, tmp_path / "pytorch_model.bin")
-  error = refused(f"{name} is {kind}: should be a dense tensor", load_model, str(tmp_path))
-  assert "\n" not in error
+  refused(f"{name} is {kind}: should be a dense tensor", load_model, str(tmp_path))
 
 
 def test_their_tokenizer_has_gpt2s_ids(tmp_path, make_run, openai_tokenizer):

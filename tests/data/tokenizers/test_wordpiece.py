@@ -125,7 +125,7 @@ def test_bad_files(tokenizer, tmp_path, name, content, fault):
   os.remove(tmp_path / "tokenizer.json")
   data = content if isinstance(content, bytes) else content.encode()
   (tmp_path / name).write_bytes(data)
-  assert "\n" not in refused(fault, load_tokenizer, tmp_path)
+  refused(fault, load_tokenizer, tmp_path)
 
 
 @pytest.mark.parity
