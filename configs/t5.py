@@ -11,7 +11,7 @@ parameters. 128 rows of 512 tokens a step and 2^19 steps, 34B tokens (section 3.
 code, whose mean is over padding too; here it is over the targets.
 Version 1.1 pre-trains without dropout. Hardware, hours and results: not run by us at these sizes; a
 model of 1.8M parameters is in configs/RESULTS.md, and one of 0.03M learns in 400 steps to reverse 4
-random ids (tests/models/test_encoder_decoder_learns.py).
+random ids (tests/models/test_encoder_decoder.py).
 """
 
 from gpt_jax.data.windows import WindowsConfig

@@ -390,21 +390,9 @@ def write_release():
 
   def shapes(vocab_size, context=16, width=24, blocks=2):
     d = width
-    block = [
-      [1, d, 3 * d],
-      [3 * d],
-      [1, d, d],
-      [d],
-      [d],
-      [d],
-      [1, d, 4 * d],
-      [4 * d],
-      [1, 4 * d, d],
-      [d],
-      [d],
-      [d],
-    ]
-    return [[context, d], [vocab_size, d], *(block * blocks)]
+    attention = [[1, d, 3 * d], [3 * d], [1, d, d], [d], [d], [d]]
+    mlp = [[1, d, 4 * d], [4 * d], [1, 4 * d, d], [d], [d], [d]]
+    return [[context, d], [vocab_size, d], *([*attention, *mlp] * blocks)]
 
   write.shapes = shapes
   return write

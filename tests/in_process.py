@@ -1,6 +1,4 @@
-"""Programs of launch/, or installed commands, run in this process: much cheaper than one of its
-own, which imports JAX.
-"""
+"""Programs of launch/, or installed commands, run in this process, which has imported JAX."""
 
 import contextlib
 import io

@@ -34,8 +34,8 @@ _MAKE = SimpleNamespace(  # as they are outside of shared_trainers
 def shared_trainers(devices: int = 1):
   """While it is open, pretrain, finetune and replay compile each training step once.
 
-  A file that also uses the session's fixture `finetuned` must request it before this is open:
-  that run has all devices, and other files use it too.
+  The session's fixture `finetuned` must be there before: it has all devices, and other files use
+  it too.
 
   Args:
     devices: what a config whose mesh leaves them open gets; one that sets mesh.data has that many.
@@ -75,6 +75,29 @@ def shared_trainers(devices: int = 1):
     patch.setattr(pretrain, "make_measure", make_text_measure)
     for module in (text_answers, load):
       patch.setattr(module, "make_predictor", make_predictor)
+    yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_device():
+  """For files that import it: what they test is the same on every mesh, and fastest on one device.
+
+  A config may name more.
+  """
+  with shared_trainers():
+    yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_device_beside_finetuned(finetuned):
+  """The same for files that use the session's fixture `finetuned`."""
+  with shared_trainers():
+    yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def two_devices():
+  with shared_trainers(devices=2):
     yield
 
 

@@ -35,7 +35,8 @@ def main():
   import os
   import sys
 
-  from gpt_jax.errors import InputError
+  from gpt_jax.errors import InputError, Unavailable
+  from gpt_jax.files import StoreError
 
   cache = os.environ["JAX_COMPILATION_CACHE_DIR"]
   print(CONFIG.value.learning_rate, CONFIG.value.clip, WORKDIR.value, cache)
@@ -43,16 +44,20 @@ def main():
   if FAIL.value == "warn":
     import warnings
     warnings.warn("fail=high: too high, as evaluate.run says")
-  if FAIL.value == "input":
-    raise InputError("line 3: broken\\nbadly")
-  if FAIL.value == "store":
-    from gpt_jax.files import StoreError
-    raise StoreError(5, "Server disconnected", "gs://b/a")
-  if FAIL.value == "unavailable":
-    from gpt_jax.errors import Unavailable
-    raise Unavailable("gs://b/a: cannot be read")
+  raised = {
+    "input": InputError("line 3: broken\\nbadly"),
+    "store": StoreError(5, "Server disconnected", "gs://b/a"),
+    "unavailable": Unavailable("gs://b/a: cannot be read"),
+    "refused": StoreError(13, "Forbidden", "gs://b/a"),
+    "interrupt": KeyboardInterrupt(),
+    "oom": RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 12345678 bytes.\\n at 3"),
+    "bug": ValueError("ours"),
+    "threads": RuntimeError("can't start new thread"),  # as threading does
+    "listing": PermissionError(13, "Permission denied", "a/checkpoints"),
+  }
+  if FAIL.value in raised:
+    raise raised[FAIL.value]
   if FAIL.value in ("outage", "forbidden"):
-    from gpt_jax.files import StoreError
     number = 5 if FAIL.value == "outage" else 13
     try:
       raise StoreError(number, "no answer", "gs://b/a")
@@ -64,11 +69,6 @@ def main():
       raise InputError("second") from first
     except InputError as second:
       raise first from second
-  if FAIL.value == "refused":
-    from gpt_jax.files import StoreError
-    raise StoreError(13, "Forbidden", "gs://b/a")
-  if FAIL.value == "interrupt":
-    raise KeyboardInterrupt
   if FAIL.value == "import":
     import swallows
   if FAIL.value == "collector":
@@ -91,22 +91,14 @@ def main():
     with open("large", "wb", 0) as file:
       file.write(bytes(1000))
       file.write(b"x")
-  if FAIL.value == "oom":
-    raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 12345678 bytes.\\n at line 3")
   if FAIL.value == "host":
     bytearray(1 << 60)
-  if FAIL.value == "bug":
-    raise ValueError("ours")
   if FAIL.value == "memory":
     def resident():
       return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     before, block = resident(), b"x" * 200_000_000
     del block
     print(resident() - before > 150_000_000)
-  if FAIL.value == "threads":
-    raise RuntimeError("can't start new thread")  # as threading does
-  if FAIL.value == "listing":
-    raise PermissionError(13, "Permission denied", "a/checkpoints")
   if FAIL.value == "closed":
     with open("written", "w") as file:
       os.write(1, b"of a library")
@@ -151,24 +143,24 @@ def toy(tmp_path_factory):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
     environment.pop("PYTHONUNBUFFERED", None)
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "launch")])
-    done = subprocess.run(
-      [
-        "bash",
-        "-c",
-        f'{before}; exec "$@"',
-        "",
-        sys.executable,
-        str(folder / "toy.py"),
-        *arguments,
-      ],
-      cwd=folder,
-      env=environment,
-      capture_output=True,
-      text=True,
-    )
+    bash = ["bash", "-c", f'{before}; exec "$@"', ""]
+    command = [*bash, sys.executable, str(folder / "toy.py"), *arguments]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     return done.returncode, done.stdout, done.stderr
 
   return call
+
+
+@pytest.fixture
+def usage(monkeypatch):
+  monkeypatch.syspath_prepend(str(ROOT / "launch"))
+  from command_line import usage
+
+  return usage
+
+
+def own_flags(values):
+  return [flag for module in values.flags_by_module_dict().values() for flag in module]
 
 
 def test_defaults_are_those_of_the_program(monkeypatch):
@@ -226,27 +218,20 @@ def test_help_has_groups_with_the_required_flags_first(toy):
   assert max(map(len, lines)) <= 100
 
 
-def test_required_flags_come_first_in_their_group(monkeypatch):
-  monkeypatch.syspath_prepend(str(ROOT / "launch"))
-  from command_line import usage
-
+def test_required_flags_come_first_in_their_group(usage, monkeypatch):
   values = flags.FlagValues()
   flags.DEFINE_string("data", "d", "first defined", flag_values=values)
   flags.DEFINE_multi_string("prompt", [], "of many", flag_values=values)
   flags.DEFINE_string("checkpoint", None, "last " * 40, required=True, flag_values=values)
-  own = [flag for module in values.flags_by_module_dict().values() for flag in module]
   for columns in (70, 300):
     monkeypatch.setenv("COLUMNS", str(columns))
-    text = usage.describe("Doc.", own)
+    text = usage.describe("Doc.", own_flags(values))
     assert re.findall(r"^  --(\w+)", text, re.MULTILINE) == ["checkpoint", "data", "prompt"]
     assert max(map(len, text.splitlines())) <= min(100, columns)
     assert "--prompt      of many; may be repeated" in text and "repeat this option" not in text
 
 
-def test_an_installed_command_names_commands(monkeypatch):
-  monkeypatch.syspath_prepend(str(ROOT / "launch"))
-  from command_line import usage
-
+def test_an_installed_command_names_commands(usage, monkeypatch):
   text = "python launch/zero_shot.py --config=configs/gpt1.py, as launch/prepare.py wrote"
   assert usage.as_typed(text) == text
   monkeypatch.setattr(installed, "typed", "/bin/gpt-jax-prepare")
@@ -271,22 +256,15 @@ def test_an_installed_command_names_commands(monkeypatch):
     ("only predict.run reads a file.run", "only launch/predict.py reads a file.run"),
   ],
 )
-def test_arguments_in_messages_become_flags(monkeypatch, message, shown):
-  monkeypatch.syspath_prepend(str(ROOT / "launch"))
-  from command_line import usage
-
+def test_arguments_in_messages_become_flags(usage, message, shown):
   values = flags.FlagValues()
   flags.DEFINE_string("data", "", "a folder", flag_values=values)
   flags.DEFINE_string("out", "", "a file", flag_values=values)
   flags.DEFINE_boolean("overwrite", False, "replace it", flag_values=values)
-  own = [flag for module in values.flags_by_module_dict().values() for flag in module]
-  assert usage.with_flags(message, own) == shown
+  assert usage.with_flags(message, own_flags(values)) == shown
 
 
-def test_commands_that_come_next_work_where_the_user_stands(monkeypatch, tmp_path):
-  monkeypatch.syspath_prepend(str(ROOT / "launch"))
-  from command_line import usage
-
+def test_commands_that_come_next_work_where_the_user_stands(usage, monkeypatch, tmp_path):
   monkeypatch.setattr(sys, "argv", ["launch/prepare.py"])
   assert usage.command("import_weights") == ["python", "launch/import_weights.py"]
   monkeypatch.chdir(ROOT)
@@ -304,10 +282,7 @@ def test_commands_that_come_next_work_where_the_user_stands(monkeypatch, tmp_pat
   assert usage.command("import_weights") == ["gpt-jax-import-weights"]
 
 
-def test_every_flag_of_a_group_exists(monkeypatch):
-  monkeypatch.syspath_prepend(str(ROOT / "launch"))
-  from command_line import usage
-
+def test_every_flag_of_a_group_exists(usage):
   package = ROOT / "gpt_jax"
   prepare = package / "programs" / "prepare.py", package / "apps" / "corpus" / "corpus.py"
   files = [*(ROOT / "launch").rglob("*.py"), *prepare]
@@ -337,109 +312,85 @@ def test_completion(toy, monkeypatch, tmp_path, line, completions):
   assert [word.strip() for word in found if word.strip()] == completions
 
 
+# Arguments, and below them the line; {GOOD} stands for a config and a workdir.
+MISTAKES = """\
+{NONE}
+  missing --config, --workdir (--help describes the flags)
+--config=config.py
+  missing --workdir (--help describes the flags)
+{GOOD} --wrkdir=x
+  unknown flag --wrkdir; did you mean --workdir? (--help lists the flags)
+{GOOD} --clip.x=3
+  unknown flag --clip.x; did you mean --config.clip.x? (--help lists the flags)
+{GOOD} stray
+  unexpected argument 'stray': every setting is a flag, --NAME=VALUE (--help lists them)
+{GOOD} --config.clp=3
+  config has no field 'clp'; did you mean clip? (fields of config: learning_rate, clip)
+{GOOD} --config.clip=x
+  clip = 'x': must be a number
+{GOOD} --fail=a --fail a
+  --fail is given 2 times: it takes one value
+{GOOD} --distributed --nodistributed
+  --distributed is given 2 times: it takes one value
+{GOOD} --config.clip=3 --config.clip=4 --config.clip=5
+  --config.clip is given 3 times: it takes one value
+{GOOD} --config.clip
+  --config.clip needs a value: --config.clip=VALUE
+{GOOD} --process_id=x
+  --process_id=x: should be an integer
+{GOOD} --distributed=maybe
+  --distributed=maybe: should be true or false
+{GOOD} --process_id=1
+  --process_id needs --distributed
+{GOOD} --distributed --process_id=1
+  --coordinator, --num_processes needed beside --process_id
+{GOOD} --distributed --process_id=0 --num_processes=1 --coordinator=host
+  --coordinator=host: must be HOST:PORT
+--config=confg.py --workdir=w
+  cannot read config file 'confg.py': No such file or directory; there: config.py
+{GOOD} --help=config
+  --help=config: --help alone describes the flags; --print_config lists the fields of the config
+{GOOD} --fail=input
+  line 3: broken badly
+""".splitlines()
+
+
 @pytest.mark.parametrize(
-  "arguments, message",
-  [
-    ([], "missing --config, --workdir (--help describes the flags)"),
-    (["--config=config.py"], "missing --workdir (--help describes the flags)"),
-    (
-      [*GOOD, "--wrkdir=x"],
-      "unknown flag --wrkdir; did you mean --workdir? (--help lists the flags)",
-    ),
-    (
-      [*GOOD, "--clip.x=3"],
-      "unknown flag --clip.x; did you mean --config.clip.x? (--help lists the flags)",
-    ),
-    (
-      [*GOOD, "stray"],
-      "unexpected argument 'stray': every setting is a flag, --NAME=VALUE (--help lists them)",
-    ),
-    (
-      [*GOOD, "--config.clp=3"],
-      "config has no field 'clp'; did you mean clip? (fields of config: learning_rate, clip)",
-    ),
-    ([*GOOD, "--config.clip=x"], "clip = 'x': must be a number"),
-    ([*GOOD, "--fail=a", "--fail", "a"], "--fail is given 2 times: it takes one value"),
-    (
-      [*GOOD, "--distributed", "--nodistributed"],
-      "--distributed is given 2 times: it takes one value",
-    ),
-    (
-      [*GOOD, "--config.clip=3", "--config.clip=4", "--config.clip=5"],
-      "--config.clip is given 3 times: it takes one value",
-    ),
-    ([*GOOD, "--config.clip"], "--config.clip needs a value: --config.clip=VALUE"),
-    ([*GOOD, "--process_id=x"], "--process_id=x: should be an integer"),
-    ([*GOOD, "--distributed=maybe"], "--distributed=maybe: should be true or false"),
-    ([*GOOD, "--process_id=1"], "--process_id needs --distributed"),
-    (
-      [*GOOD, "--distributed", "--process_id=1"],
-      "--coordinator, --num_processes needed beside --process_id",
-    ),
-    (
-      [*GOOD, "--distributed", "--process_id=0", "--num_processes=1", "--coordinator=host"],
-      "--coordinator=host: must be HOST:PORT",
-    ),
-    (
-      ["--config=confg.py", "--workdir=w"],
-      "cannot read config file 'confg.py': No such file or directory; there: config.py",
-    ),
-    (
-      [*GOOD, "--help=config"],
-      "--help=config: --help alone describes the flags; --print_config lists the fields of the "
-      "config",
-    ),
-    ([*GOOD, "--fail=input"], "line 3: broken badly"),
-  ],
+  "arguments, message", list(zip(MISTAKES[::2], MISTAKES[1::2], strict=True))
 )
 def test_user_errors_are_one_line(toy, arguments, message):
-  code, _, err = toy(*arguments)
-  assert (code, err) == (2, f"error: {message}\n")
+  code, _, err = toy(*arguments.format(GOOD=" ".join(GOOD), NONE="").split())
+  assert (code, err) == (2, f"error: {message.strip()}\n")
 
 
-def test_other_ends(toy):
-  assert toy(*GOOD, "--fail=warn")[::2] == (
-    0,
-    "warning: --fail=high: too high, as launch/evaluate.py says\n",
-  )
-  code, _, err = toy(*GOOD, "--fail=interrupt")
-  assert (code, err) == (130, "interrupted\n")
-  code, _, err = toy(*GOOD, "--fail=store")
-  message = "error: gs://b/a: Server disconnected; the command can be given again\n"
-  assert (code, err) == (75, message)
-  code, _, err = toy(*GOOD, "--fail=unavailable")
-  assert (code, err) == (75, "error: gs://b/a: cannot be read\n")
-  code, _, err = toy(*GOOD, "--fail=outage")
-  assert (code, err) == (75, "error: gs://b/a: cannot be written\n")
-  code, _, err = toy(*GOOD, "--fail=forbidden")
-  assert (code, err) == (2, "error: gs://b/a: cannot be written\n")
-  code, _, err = toy(*GOOD, "--fail=circular")
-  assert (code, err) == (2, "error: first\n")
-  code, _, err = toy(*GOOD, "--fail=refused")
-  assert (code, err) == (2, "error: gs://b/a: Forbidden\n")
-  for lost in ("collector", "import"):
-    code, _, err = toy(*GOOD, f"--fail={lost}")
-    assert (code, err) == (130, "interrupted\n")
-  code, out, err = toy(*GOOD, "--fail=disk")
-  assert (code, err) == (
-    2,
-    "error: No space left on device; free some space and repeat the command\n",
-  )
-  assert out.endswith("False\n")  # earlier output is flushed
-  limited = "error: File too large; raise the limit of a file's size (ulimit -f) and repeat"
-  code, _, err = toy(*GOOD, "--fail=limit")
-  assert (code, err) == (2, f"{limited} the command\n")
-  code, _, err = toy(*GOOD, "--fail=listing")
-  assert (code, err) == (2, "error: a/checkpoints: Permission denied\n")
-  code, _, err = toy(*GOOD, "--fail=threads")
-  assert code == 2 and err.endswith("raise the limit (ulimit -u)\n") and err.count("\n") == 1
-  for cause, size in (("oom", "0.01 GB"), ("host", "")):
-    code, _, err = toy(*GOOD, f"--fail={cause}")
-    assert code == 2 and err.startswith("error: out of memory") and err.count("\n") == 1
-    assert size in err and "a larger --config.train.microbatches, a smaller --config." in err
-  code, _, err = toy(*GOOD, "--fail=bug")
-  assert code == 1
-  assert "Traceback" in err and err.endswith("ValueError: ours\n")
+SMALLER = r".*a larger --config.train.microbatches, a smaller --config\..*"
+ENDS = {  # how the program fails -> exit code, a pattern of what it prints
+  "warn": (0, "warning: --fail=high: too high, as launch/evaluate.py says"),
+  "interrupt": (130, "interrupted"),
+  "collector": (130, "interrupted"),
+  "import": (130, "interrupted"),
+  "store": (75, "error: gs://b/a: Server disconnected; the command can be given again"),
+  "unavailable": (75, "error: gs://b/a: cannot be read"),
+  "outage": (75, "error: gs://b/a: cannot be written"),
+  "forbidden": (2, "error: gs://b/a: cannot be written"),
+  "circular": (2, "error: first"),
+  "refused": (2, "error: gs://b/a: Forbidden"),
+  "disk": (2, "error: No space left on device; free some space and repeat the command"),
+  "limit": (2, "error: File too large; raise the limit of a file's size .ulimit -f. and repeat .*"),
+  "listing": (2, "error: a/checkpoints: Permission denied"),
+  "threads": (2, "error: .*raise the limit .ulimit -u."),
+  "oom": (2, f"error: out of memory.*0.01 GB{SMALLER}"),
+  "host": (2, f"error: out of memory{SMALLER}"),
+  "bug": (1, r"(.+\n)*Traceback(.*\n)+ValueError: ours"),
+}
+
+
+@pytest.mark.parametrize("fail", ENDS)
+def test_other_ends(toy, fail):
+  code, out, err = toy(*GOOD, f"--fail={fail}")
+  assert code == ENDS[fail][0] and re.fullmatch(ENDS[fail][1] + "\n", err), err
+  if fail == "disk":
+    assert out.endswith("False\n")  # earlier output is flushed
 
 
 def test_closed_streams_lose_nothing(toy, tmp_path):
@@ -562,16 +513,12 @@ def test_help_has_the_configs_that_a_program_takes(helps):
     assert takes in about and refuses not in about
 
 
-def test_help_says_that_the_flag_of_the_argument_may_be_left_out(monkeypatch):
-  monkeypatch.syspath_prepend(str(ROOT / "launch"))
-  from command_line import usage
-
+def test_help_says_that_the_flag_of_the_argument_may_be_left_out(usage):
   values = flags.FlagValues()
   flags.DEFINE_string("seed", "1", "a seed", flag_values=values)
   flags.DEFINE_string("label", None, "its column", flag_values=values)
   flags.DEFINE_string("input", None, "a file", required=True, flag_values=values)
-  own = [flag for module in values.flags_by_module_dict().values() for flag in module]
-  text = usage.describe("Doc.", own, "input")
+  text = usage.describe("Doc.", own_flags(values), "input")
   assert "--input  a file (required; --input= may be left out)" in text
   assert text.index("--label") < text.index("how:") < text.index("--seed")
 

@@ -62,18 +62,10 @@ def pretrained(here, prepared):
 
 @pytest.fixture(scope="module")
 def finetuned(here, pretrained):
-  done(
-    "finetune",
-    "--config=finetune:table",
-    f"--data={here}",
-    f"--checkpoint={pretrained}",
-    f"--workdir={here}/labels",
-    "--config.task.test=test.tsv",
-    "--config.batch_size=16",
-    "--config.train.epochs=4",
-    "--config.optim.learning_rate=0.02",
-    "--config.optim.warmup_share=0.1",
-  )
+  fields = "task.test=test.tsv batch_size=16 train.epochs=4 optim.learning_rate=0.02"
+  changes = [f"--config.{field}" for field in (*fields.split(), "optim.warmup_share=0.1")]
+  places = f"--data={here}", f"--checkpoint={pretrained}", f"--workdir={here}/labels"
+  done("finetune", "--config=finetune:table", *places, *changes)
   return f"{here}/labels"
 
 

@@ -20,9 +20,7 @@ def text_of(page: str, root: Path = ROOT) -> str:
 
 
 def named_paths(text: str) -> set[str]:
-  """Paths like gpt_jax/config.py or launch/notebooks/, but none with a <placeholder>, and not
-  "mine", which a playbook makes.
-  """
+  """Paths like gpt_jax/config.py, without <placeholder> and the "mine" that a playbook makes."""
   paths = re.findall(rf"(?<![\w./-])(?:{FOLDERS})/[\w./<>*-]*", text)
   return {path.rstrip(".") for path in paths if not set(path) & set("<>*") and "mine" not in path}
 

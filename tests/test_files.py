@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from refused import refused
 
 from gpt_jax import files
 from gpt_jax.errors import InputError, MissingInput
@@ -195,15 +196,13 @@ def test_a_folder_of_a_store_is_marked_until_it_is_complete(store, monkeypatch):
     uploaded.append(path)
     upload(local, path, *options)
 
-  with pytest.raises(InputError, match="cannot write .*gone"):
-    write(fails)
+  refused("cannot write .*gone", write, fails)
   assert files.is_uploading(folder)
   write(upload)
   assert not files.is_uploading(folder)
   assert list(files.find_files(folder)) == [f"{folder}/a", f"{folder}/b"]
   assert sorted(files.list_folder(folder)) == ["a", "b"]
-  with pytest.raises(InputError, match="already"):
-    write(upload)
+  refused("already", write, upload)
 
 
 def test_a_link_is_uploaded_as_the_file_that_it_names(store, tmp_path):
@@ -273,14 +272,12 @@ def test_gcsfs_may_have_been_imported_before(gs):
 
 @pytest.mark.parametrize("path", ["hf://a/b", "https://x"])
 def test_other_stores_are_refused_by_name(path):
-  with pytest.raises(InputError, match="gs:// and s3:// and local paths are"):
-    files.check_path(path)
+  refused("gs:// and s3:// and local paths are", files.check_path, path)
 
 
 def test_a_missing_package_of_a_store_names_its_extra(monkeypatch):
   monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-  with pytest.raises(InputError, match=r"needs the package gcsfs: .*gpt_jax\[gcs\]"):
-    files.check_path("gs://bucket/x")
+  refused(r"needs the package gcsfs: .*gpt_jax\[gcs\]", files.check_path, "gs://bucket/x")
 
 
 @pytest.mark.parametrize("path", ["gs://a/b", "s3://a", "hf://a/b", "https://x"])
@@ -298,8 +295,7 @@ def test_what_a_store_has_not_is_asked_for_without_a_request(tmp_path, path):
 
 @pytest.mark.parametrize("path", ["gs://a/b", "s3://a", "hf://a/b", "https://x"])
 def test_urls_are_refused_by_scheme(path):
-  with pytest.raises(InputError, match=path.partition("//")[0]):
-    refuse_url(path)
+  refused(path.partition("//")[0], refuse_url, path)
   for local in ("a/b", "tfds:dir", "C:/x", "/data//x", ""):
     refuse_url(local)
 
@@ -399,8 +395,7 @@ def test_a_folder_that_may_not_be_listed_is_one_line(tmp_path, monkeypatch):
     raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
 
   monkeypatch.setattr(os, "listdir", refuse)
-  with pytest.raises(InputError, match="run: cannot be listed .Permission denied.; chmod u"):
-    files.list_existing("run")
+  refused("run: cannot be listed .Permission denied.; chmod u", files.list_existing, "run")
   monkeypatch.undo()
   (tmp_path / "open").mkdir()
   (tmp_path / "open" / "text").touch()

@@ -99,10 +99,7 @@ class Execution:
     if not WHOLE:
       shrink(notebook)
     client = nbclient.NotebookClient(
-      notebook,
-      timeout=1500,
-      kernel_name="python3",
-      resources={"metadata": {"path": str(work)}},
+      notebook, timeout=1500, kernel_name="python3", resources={"metadata": {"path": str(work)}}
     )
     # Raises CellExecutionError, with the cell and its traceback.
     client.execute(env=environment(work), cleanup_kc=not again)

@@ -245,16 +245,10 @@ def test_two_processes_learn_to_translate_as_one(prepared, tmp_path):
 
 def test_two_processes_finetune_all_seeds_as_one(finetuned, tmp_path):
   config = override_all(finetuned.config, [("train.epochs", "1")])
-  programs = start_distributed(
-    "finetune",
-    f"{tmp_path}/two",
-    f"--config={write_config(tmp_path, config)}",
-    f"--data={finetuned.data_dir}",
-    f"--checkpoint={finetuned.pretrained}",
-    f"--workdir={tmp_path}/run",
-    "--seeds=2",
-    "--tracker=",
-  )
+  flags = [f"--config={write_config(tmp_path, config)}", f"--data={finetuned.data_dir}"]
+  flags += [f"--checkpoint={finetuned.pretrained}", f"--workdir={tmp_path}/run"]
+  two = f"{tmp_path}/two"
+  programs = start_distributed("finetune", two, *flags, "--seeds=2", "--tracker=")
   for program in programs:
     with program:
       program.ends()

@@ -7,6 +7,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
+from refused import refused
 
 from gpt_jax.batch import Rows
 from gpt_jax.checkpoints.formats import npz
@@ -71,8 +72,7 @@ def test_a_language_model_has_no_task(run, spec):
   assert loaded.config == PretrainConfig(
     spec.trunk, data=WindowsConfig(batch_size=2, length=spec.trunk.context)
   )
-  with pytest.raises(InputError, match=f"{run}: a language model without a head; fine-tune it"):
-    loaded.predictor()
+  refused(f"{run}: a language model without a head; fine-tune it", loaded.predictor)
 
 
 def test_a_fine_tuned_model_knows_its_task(finetuned):
@@ -98,8 +98,7 @@ def test_another_vocabulary(copy):
   SentencePieceTokenizer.train(["another text for another vocabulary"], 280).save(
     str(copy / "tokenizer")
   )
-  with pytest.raises(InputError, match="vocabulary is not the tokenizer's"):
-    load_model(str(copy))
+  refused("vocabulary is not the tokenizer's", load_model, str(copy))
 
 
 def test_another_splitter_of_words(run, tmp_path, openai_tokenizer):
@@ -117,8 +116,7 @@ def test_another_splitter_of_words(run, tmp_path, openai_tokenizer):
 
 def test_a_checkpoint_taken_out_of_its_run(copy, tmp_path):
   step = shutil.copytree(copy / "checkpoints" / "7", tmp_path / "elsewhere" / "7")
-  with pytest.raises(InputError, match="not inside the folder of a run"):
-    load_model(str(step))
+  refused("not inside the folder of a run", load_model, str(step))
 
 
 @pytest.mark.parametrize("place", ["", "/best", "/checkpoints/3"])
@@ -139,5 +137,4 @@ def test_a_folder_of_runs_names_one(tmp_path, place, folder):
 
 def test_the_tokenizer_is_missing(copy):
   shutil.rmtree(copy / "tokenizer")
-  with pytest.raises(InputError, match="no tokenizer here"):
-    load_model(str(copy))
+  refused("no tokenizer here", load_model, str(copy))

@@ -11,7 +11,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from shared_trainers import shared_trainers
+from shared_trainers import one_device  # noqa: F401
 
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.checkpoints.run_folder import claimed_config
@@ -28,13 +28,6 @@ def written(tmp_path_factory):
   with tarfile.open(ARCHIVE) as archive:
     archive.extractall(folder, filter="data")
   return folder
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_device():
-  """As the runs had."""
-  with shared_trainers():
-    yield
 
 
 @pytest.mark.parametrize("name", TRUNKS)

@@ -1,9 +1,8 @@
-"""Rows of whole sentences: BERT's and ALBERT's pairs against their rule written out, and RoBERTa's
-packed rows; the same rows on any number of hosts.
-"""
+"""Rows of whole sentences: BERT's and ALBERT's pairs, RoBERTa's packed rows, on any hosts."""
 
 import numpy as np
 import pytest
+from refused import refused
 
 from gpt_jax.data.draws import Draw, hash64
 from gpt_jax.data.sentence_windows import (
@@ -58,9 +57,7 @@ def all_rows(windows, epochs=1):
 
 
 def bert_pairs(text, capacity, swapped):
-  """create_instances_from_document of google-research/bert and albert, with the numbers that the
-  windows draw in place of a random generator.
-  """
+  """create_instances_from_document of bert and albert (google-research), with given numbers."""
   begins = np.searchsorted(text.sentences, text.offsets)
   sentences = np.split(np.arange(text.n_tokens), text.sentences[1:-1])
   documents = [sentences[a:b] for a, b in zip(begins[:-1], begins[1:], strict=True)]
@@ -293,14 +290,12 @@ def test_a_sentence_longer_than_a_row_is_cut(tmp_path):
   ],
 )
 def test_configs_that_do_not_suit(text, kind, config, match):
-  with pytest.raises(InputError, match=match):
-    kind(text, config)
+  refused(match, kind, text, config)
 
 
 def test_texts_that_do_not_suit(tmp_path):
   text = write(tmp_path, [[10] * 20])
-  with pytest.raises(InputError, match=r"train\.bin: one document of 200 tokens, so that there"):
-    PairWindows(text, CONFIG)
+  refused(r"train\.bin: one document of 200 tokens, so that there", PairWindows, text, CONFIG)
   with pytest.raises(InputError, match="copies=3: with data.sampling=random_offset no row comes"):
     Windows(text, WindowsConfig(4, 16, "random_offset"), copies=3)
   writer = TokenWriter(tmp_path, "train", 100)

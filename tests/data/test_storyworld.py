@@ -86,9 +86,7 @@ def test_labels_are_balanced_and_texts_distinct(maker, split):
 
 @pytest.mark.parametrize("maker", MAKERS, ids=named)
 def test_length_tells_nothing(maker):
-  """Characters of the texts differ between labels by less than a third of their standard
-  deviation.
-  """
+  """Characters of the texts differ between labels by less than a third of their deviation."""
   lengths = collections.defaultdict(list)
   for texts, label in itertools.chain.from_iterable(
     world.examples(maker, split) for split in world.SIZES

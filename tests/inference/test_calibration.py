@@ -90,9 +90,7 @@ def test_confidence_and_accuracy_agree_but_for_the_shrinkage():
 
 
 def test_what_may_be_chance_hardly_changes_the_probabilities():
-  """A rise of the calibration error of a calibrated model is small at 430 examples, and most of it
-  is left out by the shrinkage.
-  """
+  """The estimated error of a calibrated model is small at 430 examples, by the shrinkage."""
   fresh = draw(20_000, 2, 1.0, seed=99, spread=1.0)
   before = ece(*fresh)
   rises = [

@@ -6,6 +6,7 @@ import math
 import jax
 import numpy as np
 import pytest
+from refused import refused
 from shared_predictors import shared_predictors  # noqa: F401
 
 from gpt_jax.batch import Batch, Rows
@@ -46,9 +47,7 @@ def prepare(folder, tokenizer):
 
 
 def loop(run):
-  """Nats of each predicted token, a window at a time, from the softmax over the vocabulary
-  alone.
-  """
+  """Nats of each predicted token, a window at a time, from the softmax over the vocabulary."""
   found = load_model(run)
   apply, nats = jax.jit(found.model.apply), []
   for text in TEXTS:
@@ -99,8 +98,7 @@ def test_a_fine_tuned_model_on_its_task(finetuned, tmp_path):
     evaluate.run(checkpoint, finetuned.data_dir, "test")
   with pytest.raises(InputError, match="split 'valid' of table: should be one of train, dev, test"):
     evaluate.run(checkpoint, finetuned.data_dir, "valid")
-  with pytest.raises(InputError, match=r"dev\.tsv: No such file"):
-    evaluate.run(checkpoint, str(tmp_path))
+  refused(r"dev\.tsv: No such file", evaluate.run, checkpoint, str(tmp_path))
 
 
 def test_examples_without_labels(finetuned, tmp_path, monkeypatch):
@@ -130,8 +128,7 @@ def test_weights_of_fewer_bits_are_refused_if_they_change_labels(finetuned, run,
     ({"weights": "int8", "keep": 2.0}, "keep=2.0: must be a share, from 0 to 1"),
     ({"weights": "int8", "beams": 4}, "weights=int8: compares a classifier with itself in"),
   ]:
-    with pytest.raises(InputError, match=message):
-      evaluate.run(*arguments, **options)
+    refused(message, evaluate.run, *arguments, **options)
   with pytest.raises(InputError, match="labels are compared, which a classifier gives"):
     evaluate.run(run, finetuned.data_dir, weights="int8")
 

@@ -27,11 +27,6 @@ def test_the_interval_is_that_of_the_mean():
 
 def test_a_single_value():
   summary = spread([0.25])
-  assert (summary.median, summary.mean, summary.deviation, summary.low, summary.high) == (
-    0.25,
-    0.25,
-    0,
-    0.25,
-    0.25,
-  )
+  assert summary.median == summary.mean == summary.low == summary.high == 0.25
+  assert summary.deviation == 0
   assert str(summary) == "0.2500"

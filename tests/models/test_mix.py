@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from refused import refused
 
 from gpt_jax.batch import Batch, Labels, Rows, Tags
 from gpt_jax.config import from_json, to_json
@@ -112,7 +113,5 @@ def test_a_task_has_the_mix_at_the_input_or_output_of_its_lstm(at, reads, head_r
 
 
 def test_settings_that_do_not_fit():
-  with pytest.raises(InputError, match=r"mix\.at=both: is of the task's LSTM; set mix\.units"):
-    MixedHead(at="both")
-  with pytest.raises(InputError, match=r"mix\.at=output: .* reads mix\.embedding"):
-    MixedHead(at="output", units=3)
+  refused(r"mix\.at=both: is of the task's LSTM; set mix\.units", MixedHead, at="both")
+  refused(r"mix\.at=output: .* reads mix\.embedding", MixedHead, at="output", units=3)

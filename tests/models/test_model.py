@@ -1,6 +1,4 @@
-"""The head's two ways to combine sequences, its shared mask, and parameters that a language
-model hands on.
-"""
+"""The head's two poolings, its shared mask, and parameters that a language model hands on."""
 
 import jax
 import jax.numpy as jnp

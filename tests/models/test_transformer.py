@@ -1,6 +1,4 @@
-"""The decoder against a plain NumPy GPT-1, and what must hold of it: causality, packing,
-caching, dropout.
-"""
+"""The decoder against a plain NumPy GPT-1: causality, packing, caching, dropout."""
 
 import dataclasses
 import functools
@@ -25,9 +23,7 @@ RNG = np.random.default_rng(0)
 
 
 def perturbed(params, scale=0.3):
-  """Every parameter moved, so that biases and gains matter too and attention is far from
-  uniform.
-  """
+  """Every parameter moved: biases and gains matter, and attention is far from uniform."""
   rng = np.random.default_rng(1)
   return jax.tree.map(lambda p: p + scale * rng.standard_normal(p.shape, np.float32), params)
 

@@ -5,10 +5,10 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from refused import refused
 
 from gpt_jax.batch import Batch, Labels, Rows, Tags
 from gpt_jax.config import from_json, to_json
-from gpt_jax.errors import InputError
 from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.heads.tag import TagHead
 from gpt_jax.models.heads.views import VIEWS, ViewsHead
@@ -18,17 +18,9 @@ from gpt_jax.ops.dropout import step_key
 from gpt_jax.training.unlabeled import CrossViewLoss
 
 B, T, K, P = 2, 9, 3, 12
-TRUNK = LSTMStackConfig(
-  vocab_size=60,
-  context=32,
-  embedding_width=12,
-  units=(12, 12),
-  directions="joined",
-  tied=False,
-  embedding_dropout=0.0,
-  output_dropout=0.0,
-  recurrent_dropout=0.0,
-)
+NO_DROPOUT = {"embedding_dropout": 0.0, "output_dropout": 0.0, "recurrent_dropout": 0.0}
+SIZES = {"vocab_size": 60, "context": 32, "embedding_width": 12, "units": (12, 12)}
+TRUNK = LSTMStackConfig(**SIZES, directions="joined", tied=False, **NO_DROPOUT)
 TAGS = ViewsHead(head=TagHead(K, dropout=0.0), units=8, unlabeled_dropout=0.0)
 CLASSES = ViewsHead(head=ClassifyHead(K, dropout=0.0), units=8, unlabeled_dropout=0.0)
 # Row 0 has two texts and padding, row 1 one text; a word's first piece has a tag.
@@ -148,8 +140,6 @@ def test_parts_of_a_batch_add_up():
 
 def test_trunks_and_tasks_without_views_are_refused():
   forward = dataclasses.replace(TRUNK, directions="forward")
-  with pytest.raises(InputError, match=r"mix: views are of a forward and a backward LSTM"):
-    ModelConfig(forward, (TAGS,))
+  refused(r"mix: views are of a forward and a backward LSTM", ModelConfig, forward, (TAGS,))
   choices = ViewsHead(head=ClassifyHead(K, pooling="per_choice"))
-  with pytest.raises(InputError, match="not for choices"):
-    ModelConfig(TRUNK, (choices,), "bidirectional")
+  refused("not for choices", ModelConfig, TRUNK, (choices,), "bidirectional")

@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from refused import refused
 
 from gpt_jax.data.draws import Draw
 from gpt_jax.errors import InputError
@@ -18,15 +19,10 @@ from gpt_jax.ops.dropout import step_key
 
 LENGTH = 12
 SIZES = [10, 10, 4, 1, 0]
+WIDTHS = {"context": 32, "embedding_width": 8, "units": (12, 12), "projection": 8}
+CHARACTERS = CharacterConfig(width=4, filters=(4, 4), places=8, highways=1)
 ELMO = LSTMStackConfig(
-  context=32,
-  embedding_width=8,
-  units=(12, 12),
-  directions="separate",
-  projection=8,
-  residual=True,
-  characters=CharacterConfig(width=4, filters=(4, 4), places=8, highways=1),
-  tied=False,
+  **WIDTHS, directions="separate", residual=True, characters=CHARACTERS, tied=False
 )
 
 DROPOUTS = [field.name for field in dataclasses.fields(ELMO) if field.name.endswith("dropout")]
@@ -160,7 +156,5 @@ def test_no_prediction_has_seen_its_token(elmo, tiny_tokenizer):
 
 def test_it_needs_two_directions_that_do_not_see_each_other(tiny_tokenizer):
   joined = LSTMStackConfig(units=(8, 8), embedding_width=8, directions="joined", tied=False)
-  with pytest.raises(InputError, match="needs two that do not see each other"):
-    spec_of(tiny_tokenizer, joined)
-  with pytest.raises(InputError, match=r"data\.length=3: leaves no text"):
-    BidirectionalLM().bind(tiny_tokenizer, 3)
+  refused("needs two that do not see each other", spec_of, tiny_tokenizer, joined)
+  refused(r"data\.length=3: leaves no text", lambda: BidirectionalLM().bind(tiny_tokenizer, 3))

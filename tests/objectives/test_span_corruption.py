@@ -1,6 +1,4 @@
-"""Span corruption and prefix LM: exact counts, the text back from its parts, the same draws on any
-number of hosts.
-"""
+"""Span corruption and prefix LM: exact counts, the text back, the same draws on any hosts."""
 
 import itertools
 

@@ -1,6 +1,4 @@
-"""The hash that makes dropout masks: rate, independence, and the same mask for however the batch
-is spread.
-"""
+"""The hash of dropout masks: rate, independence, the same mask however a batch is spread."""
 
 import jax
 import jax.numpy as jnp
@@ -102,9 +100,7 @@ def test_rows_do_not_share_masks():
 
 
 def test_rows_whose_words_are_close_do_not_share_masks():
-  """What the second word of a row is for: of many rows some have first words that differ in the
-  last bits only.
-  """
+  """Of many rows, some have first words that differ in the last bits only."""
   count, width = 2**17, 64
   key = step_key(0, 0)
   first = np.asarray(

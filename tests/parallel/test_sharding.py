@@ -1,6 +1,4 @@
-"""Where arrays go: the mesh, path rules for parameters and moments, FSDP, and the rows of a
-batch.
-"""
+"""Where arrays go: the mesh, path rules for parameters and moments, FSDP, rows of a batch."""
 
 import dataclasses
 import re
@@ -12,6 +10,7 @@ import optax
 import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+from refused import refused
 
 from gpt_jax.batch import Rows
 from gpt_jax.errors import InputError
@@ -61,16 +60,13 @@ def test_mesh_shapes():
   "options", [{"data": 3}, {"model": 3}, {"data": 4}, {"data": 8, "model": 2}]
 )
 def test_devices_that_do_not_divide(options):
-  with pytest.raises(InputError, match="devices; there are 8"):
-    make_mesh(MeshConfig(**options))
+  refused("devices; there are 8", lambda: make_mesh(MeshConfig(**options)))
 
 
 def test_pmap_is_data_parallel_only():
   for options in ({"model": 2}, {"fsdp": True}):
-    with pytest.raises(InputError, match="pmap is data parallel only"):
-      MeshConfig(backend="pmap", **options)
-  with pytest.raises(InputError, match="mesh.cpu_products=auto: jit only"):
-    MeshConfig(backend="pmap", cpu_products="auto")
+    refused("pmap is data parallel only", MeshConfig, backend="pmap", **options)
+  refused("mesh.cpu_products=auto: jit only", MeshConfig, backend="pmap", cpu_products="auto")
 
 
 @pytest.mark.parametrize(
@@ -129,10 +125,8 @@ def test_heads_that_do_not_divide():
 def test_check_batch():
   mesh = make_mesh(MeshConfig(data=4, model=2))
   check_batch(24, mesh, 3)
-  with pytest.raises(InputError, match=r"data.batch_size=20: must be a multiple of 8 .*; use 16"):
-    check_batch(20, mesh, 2)
-  with pytest.raises(InputError, match="; use 8$"):
-    check_batch(3, mesh, 2)
+  refused(r"data.batch_size=20: must be a multiple of 8 .*; use 16", check_batch, 20, mesh, 2)
+  refused("; use 8$", check_batch, 3, mesh, 2)
 
 
 @pytest.mark.parametrize("microbatches", [1, 3])

@@ -12,9 +12,7 @@ from gpt_jax.parallel import watch
 
 @pytest.fixture
 def process_0(monkeypatch, request):
-  """Process 0 of three, which waits so many seconds for the others; gives the port that they
-  connect to.
-  """
+  """Process 0 of three, which waits so many seconds for the others; gives its port."""
   ports: list[int] = []
   known = threading.Event()
 
@@ -77,8 +75,7 @@ def test_a_process_that_cannot_connect_is_not_watched(process_0):
 
 
 @pytest.mark.parametrize(
-  "host, address",
-  [("127.0.0.1", "127.0.0.1"), ("localhost", "0.0.0.0"), ("192.0.2.1", "0.0.0.0")],
+  "host, address", [("127.0.0.1", "127.0.0.1"), ("localhost", "0.0.0.0"), ("192.0.2.1", "0.0.0.0")]
 )
 def test_process_0_listens_where_the_others_connect(host, address):
   """At all its addresses only for a name, and for an address that is a router's."""

@@ -9,7 +9,8 @@ import jax
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
-from shared_trainers import shared_trainers
+from refused import refused
+from shared_trainers import one_device  # noqa: F401
 
 import gpt_jax
 from gpt_jax.batch import Batch, Labels, Rows
@@ -39,12 +40,6 @@ CONFIG = FinetuneConfig(
   optim=OptimConfig(learning_rate=0.02, schedule="linear", warmup_steps=4),
   train=TrainConfig(epochs=6, log_every=8),
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_device():
-  with shared_trainers():
-    yield
 
 
 @pytest.fixture(scope="module")
@@ -94,8 +89,7 @@ def test_a_checkpoint_holds_the_adapter_and_is_read_as_a_whole_model(run, base, 
 def test_another_base_is_refused_in_a_line(run, base, tmp_path):
   workdir = shutil.copytree(run[0], tmp_path / "copy")
   os.symlink(f"{base}/checkpoints/6", workdir / "base")
-  with pytest.raises(InputError, match="an adapter of step 7, .* is step 6"):
-    load_model(str(workdir))
+  refused("an adapter of step 7, .* is step 6", load_model, str(workdir))
   os.remove(workdir / "base")
   os.symlink(tmp_path / "nothing", workdir / "base")
   load_model(str(workdir))  # a link to nothing is none
@@ -188,8 +182,7 @@ def test_several_adapters_share_their_base(run, base, animals, tmp_path):
   ]:
     with pytest.raises(InputError, match=message):
       predict.run_adapters(base, adapters, dev, str(tmp_path / "other.tsv"), **options)
-  with pytest.raises(InputError, match=r"out\.one\.tsv.*exists"):
-    predict.run_adapters(base, adapters, dev, out)
+  refused(r"out\.one\.tsv.*exists", predict.run_adapters, base, adapters, dev, out)
   one, two = load_adapters(load_model(base), adapters).values()
   before, after = (flatten_dict(model.params[BASE]) for model in (one, two))
   assert all(isinstance(x, jax.Array) and after[path] is x for path, x in before.items())
@@ -207,8 +200,7 @@ def test_several_adapters_share_their_base(run, base, animals, tmp_path):
 )
 def test_what_is_no_adapter_of_the_base_is_refused(adapters, message, run, base):
   entries = [entry.format(run=run[0], base=base) for entry in adapters]
-  with pytest.raises(InputError, match=message):
-    load_adapters(load_model(f"{base}/checkpoints/6"), entries)
+  refused(message, lambda: load_adapters(load_model(f"{base}/checkpoints/6"), entries))
 
 
 @pytest.mark.parametrize(
@@ -225,14 +217,12 @@ def test_what_is_no_adapter_of_the_base_is_refused(adapters, message, run, base)
 )
 def test_options_that_do_not_go_with_an_adapter(changes, message, base, animals, tmp_path):
   config = FinetuneConfig(**{**vars(CONFIG), **changes})
-  with pytest.raises(InputError, match=message):
-    finetune.run(config, animals, base, str(tmp_path / "run"))
+  refused(message, finetune.run, config, animals, base, str(tmp_path / "run"))
 
 
 @pytest.mark.parametrize("name", ["targets", "trained"])
 def test_a_pattern_that_is_none_is_refused(name):
-  with pytest.raises(InputError, match=rf"adapter\.{name}=\(: no regular expression \(missing"):
-    Adapter(**{name: "("})
+  refused(rf"adapter\.{name}=\(: no regular expression \(missing", Adapter, **{name: "("})
 
 
 @pytest.mark.e2e

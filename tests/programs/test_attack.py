@@ -5,7 +5,8 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-from shared_trainers import shared_trainers
+from refused import refused
+from shared_trainers import one_device_beside_finetuned  # noqa: F401
 
 from gpt_jax.batch import Batch, Rows
 from gpt_jax.checkpoints.load import load_model
@@ -26,13 +27,6 @@ from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.unlabeled import Unlabeled
 
 pytestmark = pytest.mark.e2e
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_device(finetuned):
-  """tests/training/test_adversarial.py has several."""
-  with shared_trainers():
-    yield
 
 
 def best(finetuned):
@@ -105,8 +99,7 @@ def test_an_attack_on_tags(finetuned):
   ],
 )
 def test_bad_attacks(finetuned, options, message):
-  with pytest.raises(InputError, match=message):
-    evaluate.run(best(finetuned), finetuned.data_dir, **options)
+  refused(message, lambda: evaluate.run(best(finetuned), finetuned.data_dir, **options))
 
 
 def test_a_language_model_has_no_labels_to_attack(finetuned):
@@ -130,10 +123,7 @@ def test_fine_tuning_with_fgm(finetuned, tmp_path):
   assert load_model(f"{workdir}/best").spec == load_model(best(finetuned)).spec
   with pytest.raises(InputError, match="adversarial"):  # another run
     finetune.run(
-      dataclasses.replace(config, methods=()),
-      finetuned.data_dir,
-      finetuned.pretrained,
-      workdir,
+      dataclasses.replace(config, methods=()), finetuned.data_dir, finetuned.pretrained, workdir
     )
 
 
@@ -170,5 +160,4 @@ def test_the_config_names_method_and_task():
   assert config.methods == (VirtualAdversarial(),) and config.task.name == "rte"
   assert isinstance(load_config("adversarial:freelb:table").task, TableTask)
   for wrong in ("adversarial:rte", "adversarial:pgd:rte", "adversarial:fgm"):
-    with pytest.raises(InputError, match="must be METHOD:TASK"):
-      load_config(wrong)
+    refused("must be METHOD:TASK", load_config, wrong)

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
-from shared_trainers import shared_trainers
+from shared_trainers import one_device  # noqa: F401
 
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.errors import InputError
@@ -18,12 +18,6 @@ from gpt_jax.training.optimizer import OptimConfig
 from gpt_jax.training.word_vectors import WordVectors, read_word_vectors
 
 pytestmark = pytest.mark.e2e
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_device():
-  with shared_trainers():
-    yield
 
 
 CONFIG = {

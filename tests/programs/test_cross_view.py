@@ -6,6 +6,7 @@ import json
 import jax
 import numpy as np
 import pytest
+from refused import refused
 from shared_trainers import shared_trainers
 
 from gpt_jax.errors import InputError
@@ -117,8 +118,7 @@ def test_tasks_that_do_not_go_together_are_refused(tokenizer, tmp_path):
     ({"methods": (ViewsHead(), Unlabeled("texts.tsv"))}, "are for one task"),
   ]:
     config = dataclasses.replace(SEVERAL, **wrong)
-    with pytest.raises(InputError, match=message):
-      finetune.run(config, "", "none", str(tmp_path / "run"), tokenizer=tokenizer)
+    refused(message, finetune.run, config, "", "none", str(tmp_path / "run"), tokenizer=tokenizer)
 
 
 @pytest.mark.slow
@@ -162,5 +162,4 @@ def test_unlabeled_examples_that_nothing_learns_from_are_refused(tokenizer, tmp_
     ({"train_examples": 400}, "unlabeled: all 320 training examples have labels; set a smaller"),
   ):
     config = dataclasses.replace(CONFIG, **wrong)
-    with pytest.raises(InputError, match=message):
-      finetune.run(config, "", "none", str(tmp_path / "run"), tokenizer=tokenizer)
+    refused(message, finetune.run, config, "", "none", str(tmp_path / "run"), tokenizer=tokenizer)

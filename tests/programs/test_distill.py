@@ -6,12 +6,12 @@ import json
 import jax
 import numpy as np
 import pytest
-from shared_trainers import shared_trainers
+from refused import refused
+from shared_trainers import one_device  # noqa: F401
 
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.checkpoints.restore import restore_params
 from gpt_jax.config import to_json
-from gpt_jax.errors import InputError
 from gpt_jax.models.adapter import Adapter
 from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.heads.regress import RegressHead
@@ -42,12 +42,6 @@ CONFIG = FinetuneConfig(
   optim=OptimConfig(learning_rate=0.02, schedule="linear", warmup_steps=4),
   train=TrainConfig(epochs=3, log_every=1),
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_device():
-  with shared_trainers():
-    yield
 
 
 @pytest.fixture(scope="module")
@@ -97,8 +91,7 @@ def test_a_student_comes_closer_to_its_teacher_and_is_a_classifier(run, animals,
   out = str(tmp_path / "out.tsv")
   rows = predict.run(f"{workdir}/best", f"{animals}/dev.tsv", out, weights="int8")
   assert len(rows) == 30
-  with pytest.raises(InputError, match="has a teacher, which no checkpoint"):
-    replay.run(workdir, 24, animals)
+  refused("has a teacher, which no checkpoint", replay.run, workdir, 24, animals)
 
 
 @pytest.mark.e2e
@@ -159,11 +152,9 @@ def test_further_texts_are_read_from_a_file_without_labels(teacher, animals, tmp
     ("", "texts.csv: empty; the first line should name the columns"),
   ]:
     path.write_text(content)
-    with pytest.raises(InputError, match=message):
-      load_task(config, animals, start)
+    refused(message, load_task, config, animals, start)
   path.unlink()
-  with pytest.raises(InputError, match="texts.csv: No such file"):
-    load_task(config, animals, start)
+  refused("texts.csv: No such file", load_task, config, animals, start)
 
 
 @pytest.mark.parametrize(
@@ -182,8 +173,7 @@ def test_further_texts_are_read_from_a_file_without_labels(teacher, animals, tmp
 )
 def test_options_that_do_not_go_with_distillation(changes, message, teacher, animals, tmp_path):
   config = dataclasses.replace(CONFIG, **changes)
-  with pytest.raises(InputError, match=message):
-    finetune.run(config, animals, teacher, str(tmp_path / "run"))
+  refused(message, finetune.run, config, animals, teacher, str(tmp_path / "run"))
 
 
 def test_what_cannot_teach_is_refused(teacher_of, make_run, tiny_tokenizer, animals, tmp_path):
@@ -201,5 +191,4 @@ def test_what_cannot_teach_is_refused(teacher_of, make_run, tiny_tokenizer, anim
     ),
     (teacher_of(labels=("cat", "cow")), "the teacher's labels are cat, cow; those of .* cat, dog"),
   ]:
-    with pytest.raises(InputError, match=message):
-      finetune.run(CONFIG, animals, checkpoint, str(tmp_path / "run"))
+    refused(message, finetune.run, CONFIG, animals, checkpoint, str(tmp_path / "run"))

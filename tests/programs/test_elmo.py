@@ -19,15 +19,10 @@ from gpt_jax.tasks.task import BuiltinTask
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
 
+SIZES = {"context": 96, "embedding_width": 16, "units": (24, 24), "projection": 16}
+CHARACTERS = CharacterConfig(width=4, filters=(4, 4, 8), places=8, highways=1)
 TRUNK = LSTMStackConfig(
-  context=96,
-  embedding_width=16,
-  units=(24, 24),
-  directions="separate",
-  projection=16,
-  residual=True,
-  characters=CharacterConfig(width=4, filters=(4, 4, 8), places=8, highways=1),
-  tied=False,
+  **SIZES, directions="separate", residual=True, characters=CHARACTERS, tied=False
 )
 CONFIG = PretrainConfig(
   trunk=TRUNK,

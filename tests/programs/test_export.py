@@ -3,9 +3,9 @@
 import jax
 import numpy as np
 import pytest
+from refused import refused
 
 from gpt_jax.checkpoints.load import load_model
-from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_file
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
@@ -47,10 +47,8 @@ def test_an_export_on_a_store_loads(run, store, tmp_path, format):
   weights = "weights.npz" if format == "npz" else "model.safetensors"
   with atomic_file(f"{store}/out/{weights}") as file:
     file.write("damaged")
-  with pytest.raises(InputError, match=rf"{store}/out.*damaged"):
-    load_model(f"{store}/out")
+  refused(rf"{store}/out.*damaged", load_model, f"{store}/out")
 
 
 def test_an_unknown_format(run, tmp_path):
-  with pytest.raises(InputError, match="format=tflite: must be one of hf, npz"):
-    export.run(run, str(tmp_path / "out"), "tflite")
+  refused("format=tflite: must be one of hf, npz", export.run, run, str(tmp_path / "out"), "tflite")

@@ -1,6 +1,4 @@
-"""Fine-tuning end to end on tiny tasks: transfer, results, resumption, and that packing and devices
-change no number.
-"""
+"""Fine-tuning end to end on tiny tasks: transfer, results, resumption, packing, devices."""
 
 import dataclasses
 import json
@@ -14,7 +12,7 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-from shared_trainers import shared_trainers, stop_in_step
+from shared_trainers import one_device_beside_finetuned, stop_in_step  # noqa: F401
 
 from gpt_jax.batch import Batch, Rows
 from gpt_jax.checkpoints.formats import npz
@@ -49,13 +47,6 @@ from gpt_jax.training.trainer import Trainer
 pytestmark = pytest.mark.e2e
 
 
-@pytest.fixture(scope="module", autouse=True)
-def compiled_once(finetuned):
-  """On one device, or those that a config names; `finetuned`, which other files use, on all."""
-  with shared_trainers():
-    yield
-
-
 def entries(workdir):
   with open(os.path.join(workdir, "metrics.jsonl"), encoding="utf-8") as file:
     return [json.loads(line) for line in file]
@@ -75,14 +66,8 @@ def test_a_task_is_learned_and_reported(finetuned):
     assert verified(read_json(f"{folder}/result.json")) == result
     assert (result["task"], result["seed"], result["steps"]) == ("table", seed, 48)
     assert result["dev"]["dev_accuracy"] >= 0.9
-    assert [entry["step"] for entry in entries(folder) if "dev_accuracy" in entry] == [
-      8,
-      16,
-      24,
-      32,
-      40,
-      48,
-    ]
+    evaluated = [entry["step"] for entry in entries(folder) if "dev_accuracy" in entry]
+    assert evaluated == [8, 16, 24, 32, 40, 48]
   a, b = (params_of(f"{finetuned.workdir}/seed_{seed}")["head"]["kernel"] for seed in (0, 1))
   assert not np.array_equal(a, b)
 
@@ -302,9 +287,7 @@ TRUNKS = {
 
 @pytest.fixture(scope="module")
 def trunk_params():
-  """Two draws of the parameters of each trunk, as NumPy arrays of which no two have an element
-  in common.
-  """
+  """Two draws of each trunk's parameters, as NumPy arrays without a common element."""
   ids = np.zeros((1, 4), np.int32)
   batch = Batch(Rows(ids, ids))
 

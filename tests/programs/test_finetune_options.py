@@ -8,7 +8,7 @@ import types
 import jax
 import numpy as np
 import pytest
-from shared_trainers import shared_trainers, stop_in_step
+from shared_trainers import one_device_beside_finetuned, stop_in_step  # noqa: F401
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 from sklearn.utils.class_weight import compute_class_weight
@@ -50,13 +50,6 @@ from gpt_jax.training.run import Run
 from gpt_jax.training.trainer import Trainer
 
 pytestmark = pytest.mark.e2e
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_device(finetuned):
-  """What is tested here is the same on every mesh, and fastest on one device."""
-  with shared_trainers():
-    yield
 
 
 def changed(finetuned, **changes):

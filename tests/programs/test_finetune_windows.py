@@ -4,7 +4,7 @@ import dataclasses
 import random
 
 import pytest
-from shared_trainers import shared_trainers
+from shared_trainers import one_device_beside_finetuned  # noqa: F401
 
 import gpt_jax
 from gpt_jax.apps.report import visualize
@@ -16,12 +16,6 @@ from gpt_jax.tasks.formats import GPTFormat
 from gpt_jax.tasks.task import BuiltinTask
 
 pytestmark = pytest.mark.e2e
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_device(finetuned):
-  with shared_trainers():
-    yield
 
 
 def write(folder, seed):

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
-from shared_trainers import shared_trainers
+from shared_trainers import two_devices  # noqa: F401
 
 from gpt_jax.batch import Mean
 from gpt_jax.checkpoints.restore import restore_params
@@ -55,13 +55,6 @@ CONFIG = PretrainConfig(
   optim=OptimConfig(learning_rate=5e-2, warmup_steps=10, weight_decay=0.0),
   train=TrainConfig(steps=24, log_every=5, evaluate_every=10, checkpoint_every=12),
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compiled_once():
-  """On two devices, or those that a config names."""
-  with shared_trainers(devices=2):
-    yield
 
 
 def changed(config=CONFIG, **changes):
@@ -299,9 +292,8 @@ def test_a_run_that_is_stuck_is_one_above_the_unigram_entropy_after_warm_up(prep
 
 
 def refused(config, data, workdir, match):
-  with pytest.raises(InputError, match=match) as error:
+  with pytest.raises(InputError, match=match):
     pretrain.run(config, str(data), str(workdir))
-  assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -594,9 +586,9 @@ def test_a_start_that_does_not_fit(uninterrupted, prepared, copied, tmp_path, ti
   start = from_checkpoint(uninterrupted[0])
 
   def refused_start(config, data, match):
-    with pytest.raises(InputError, match=match) as error:
+    with pytest.raises(InputError, match=match):
       pretrain.run(config, str(data), str(tmp_path / "run"), make_recipe=start)
-    assert "\n" not in str(error.value) and not (tmp_path / "run").exists()
+    assert not (tmp_path / "run").exists()
 
   refused_start(
     changed(trunk={"layers": 2}),

@@ -6,7 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
-from shared_trainers import shared_trainers, stop_in_step
+from shared_trainers import stop_in_step, two_devices  # noqa: F401
 
 from gpt_jax.apps.plan import plan
 from gpt_jax.checkpoints.load import load_model
@@ -32,13 +32,6 @@ CONFIG = PretrainConfig(
   optim=OptimConfig(learning_rate=5e-2, warmup_steps=10),
   train=TrainConfig(steps=12, log_every=6, checkpoint_every=6),
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compiled_once():
-  """On two devices."""
-  with shared_trainers(devices=2):
-    yield
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shared_trainers import shared_trainers
+from shared_trainers import one_device  # noqa: F401
 
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.data.token_file import TokenFile
@@ -20,13 +20,6 @@ from gpt_jax.training.optimizer import make_optimizer
 pytestmark = pytest.mark.e2e
 FILE = Path(__file__).parents[2] / "configs" / "t5.py"
 STEPS = 60
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compiled_once():
-  """On one device."""
-  with shared_trainers():
-    yield
 
 
 @pytest.fixture(scope="module", params=["1.0", "1.1"])

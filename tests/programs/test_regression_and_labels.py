@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from shared_trainers import shared_trainers
+from shared_trainers import one_device  # noqa: F401
 from sklearn.metrics import f1_score
 
 import gpt_jax
@@ -36,13 +36,6 @@ pytestmark = pytest.mark.e2e
 PRICES = {"the": 0, "sat": 10, "mat": 30, "cat": 70, "dog": 90}  # summed over a text's words
 TOPICS = {"cat": "pets", "dog": "pets", "mat": "home", "barn": "farm"}
 TEXTS = ["the cat sat", "mat", "the dog and the barn ran"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_device():
-  """What is tested here is the same on every mesh, and fastest on one device."""
-  with shared_trainers():
-    yield
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+from refused import refused
 
 from gpt_jax.apps.corpus import beam, corpus
 from gpt_jax.apps.corpus.corpus import CorpusConfig
@@ -217,13 +218,11 @@ def test_an_upload_that_ends_early_is_not_taken_for_a_text(books, gs, monkeypatc
 
   monkeypatch.setattr(files, "_upload", fail)
   monkeypatch.setattr(files.tempfile, "tempdir", str(tmp_path))
-  with pytest.raises(InputError, match="503 Service Unavailable; what .* is kept in ") as raised:
-    prepare.run(config, out)
+  raised = refused("503 Service Unavailable; what .* is kept in ", prepare.run, config, out)
   monkeypatch.undo()
-  kept = str(raised.value).rpartition(" ")[2]
+  kept = raised.rpartition(" ")[2]
   assert TokenFile(kept, "train").n_tokens
-  with pytest.raises(InputError, match="upload is not finished"):
-    TokenFile(out, "train")
+  refused("upload is not finished", TokenFile, out, "train")
   prepare.run(config, out)
   assert TokenFile(out, "train").digest == TokenFile(kept, "train").digest
 
@@ -276,10 +275,8 @@ def test_an_unknown_bucket_is_one_line(stores, scheme, prepared):
 
 
 def test_an_unknown_bucket_of_inputs_is_one_line(stores):
-  with pytest.raises(InputError, match=r"gs://nothing/here/train\.json: missing"):
-    TokenFile("gs://nothing/here", "train")
-  with pytest.raises(InputError, match="gs://nothing/here: no such folder; a tok"):
-    load_tokenizer("gs://nothing/here")
+  refused(r"gs://nothing/here/train\.json: missing", TokenFile, "gs://nothing/here", "train")
+  refused("gs://nothing/here: no such folder; a tok", load_tokenizer, "gs://nothing/here")
   assert not exists("gs://nothing/here")
 
 
@@ -289,8 +286,7 @@ def test_what_reads_fine_tuned_runs(finetuned, gs, tmp_path):
   copy(finetuned.data_dir, f"{gs}/data")
   before = read_bytes(rows, 1 << 20)
   for given in ({"source": rows}, {"data_dir": f"{gs}/data", "split": "dev"}):
-    with pytest.raises(InputError, match="name another file"):
-      predict.run(workdir, output=rows, overwrite=True, **given)
+    refused("name another file", predict.run, workdir, output=rows, overwrite=True, **given)
   assert read_bytes(rows, 1 << 20) == before
   local = predict.run(finetuned.workdir, f"{finetuned.data_dir}/dev.tsv", str(tmp_path / "a.tsv"))
   assert predict.run(workdir, rows, f"{gs}/a.tsv") == local
@@ -300,8 +296,7 @@ def test_what_reads_fine_tuned_runs(finetuned, gs, tmp_path):
 
 
 def test_quickstart_needs_a_disk(gs):
-  with pytest.raises(InputError, match="gs:// is not supported here"):
-    quickstart.run(f"{gs}/quickstart", short=True)
+  refused("gs:// is not supported here", quickstart.run, f"{gs}/quickstart", short=True)
   assert not exists(f"{gs}/quickstart")
 
 

@@ -4,7 +4,8 @@ import dataclasses
 import shutil
 
 import pytest
-from shared_trainers import shared_trainers
+from refused import refused
+from shared_trainers import shared_trainers, two_devices  # noqa: F401
 
 from gpt_jax.data.token_writer import TokenWriter
 from gpt_jax.data.tokenizers.base import load_tokenizer
@@ -23,13 +24,6 @@ CONFIG = PretrainConfig(
   optim=OptimConfig(learning_rate=5e-2, warmup_steps=10),
   train=TrainConfig(steps=9, log_every=9, checkpoint_every=3),
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compiled_once():
-  """On two devices."""
-  with shared_trainers(devices=2):
-    yield
 
 
 def with_train(**changes):
@@ -88,14 +82,12 @@ def test_other_data(trained, prepared, tmp_path, capsys):
   ],
 )
 def test_missing_steps(trained, prepared, step, match):
-  with pytest.raises(InputError, match=match):
-    replay.run(trained, step, prepared)
+  refused(match, replay.run, trained, step, prepared)
 
 
 def test_missing_data(trained, tmp_path):
   for data, match in (("", "--data is needed"), (str(tmp_path), "train")):
-    with pytest.raises(InputError, match=match):
-      replay.run(trained, 9, data)
+    refused(match, replay.run, trained, 9, data)
 
 
 def test_a_run_that_was_made_longer_between(trained, prepared, tmp_path):
@@ -113,5 +105,4 @@ def test_damage_is_said_in_one_line(trained, prepared, tmp_path):
   shutil.copytree(trained, workdir)
   with open(f"{workdir}/checkpoints/9/meta/metadata", "w") as file:
     file.write("{}")
-  with pytest.raises(InputError, match="checkpoints/9: damaged"):
-    replay.run(workdir, 9, prepared)
+  refused("checkpoints/9: damaged", replay.run, workdir, 9, prepared)

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
+from refused import refused
 
 from gpt_jax import files
 from gpt_jax.checkpoints import lease
@@ -172,8 +173,7 @@ def test_a_file_that_is_replaced_is_read_whole(store):
 def test_a_lease_that_is_renewed_is_refused(store, monkeypatch, capsys):
   monkeypatch.setattr(lease, "SECONDS", 3.0)
   with Lease(store):
-    with pytest.raises(InputError, match="another run is at work there"):
-      Lease(store)
+    refused("another run is at work there", Lease, store)
   assert "has a lease for 3 s; waiting" in capsys.readouterr().err
 
 
@@ -198,8 +198,7 @@ def test_a_lease_with_a_wrong_time_that_is_renewed_is_refused(tmp_path, monkeypa
       write_lease(tmp_path, 1060.0 + seconds)
 
   patch_clock(monkeypatch, renew)
-  with pytest.raises(InputError, match="another run is at work there"):
-    Lease(str(tmp_path))
+  refused("another run is at work there", Lease, str(tmp_path))
 
 
 @pytest.mark.parametrize("owner", ['["x", 1e999, "key"]', f'["{lease._machine()}", 1, ["key"]]'])
@@ -327,5 +326,4 @@ def test_samples_of_a_run_on_a_store_are_read(store):
 def test_a_run_of_several_hosts_is_refused_on_s3_before_it_works(monkeypatch):
   monkeypatch.setattr(jax, "process_count", lambda: 2)
   check_workdir("gs://bucket/run")
-  with pytest.raises(InputError, match="^s3://bucket/run: the checkpoints of a run on several"):
-    check_workdir("s3://bucket/run")
+  refused("^s3://bucket/run: the checkpoints of a run on several", check_workdir, "s3://bucket/run")

@@ -6,7 +6,8 @@ import random
 import shutil
 
 import pytest
-from shared_trainers import shared_trainers
+from refused import refused
+from shared_trainers import one_device  # noqa: F401
 
 import gpt_jax
 from gpt_jax.apps.label import label
@@ -47,12 +48,6 @@ OPTIMIZERS = {
   "lstm": CONFIG.optim,
 }
 DICTIONARY = dict(zip("cat dog mat barn sea".split(), "sea barn cat mat dog".split(), strict=True))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_device():
-  with shared_trainers():
-    yield
 
 
 @pytest.fixture(scope="module")
@@ -127,9 +122,7 @@ def test_it_learns_to_translate(run, data_dir, tmp_path):
   ids=["classify", "label", "attack", "beams", "labels", "ensemble", "smoothing"],
 )
 def test_what_it_does_not_do_is_one_line(run, data_dir, tmp_path, call, message):
-  with pytest.raises(InputError, match=message) as error:
-    call(f"{run[0]}/best", data_dir, tmp_path)
-  assert "\n" not in str(error.value)
+  refused(message, call, f"{run[0]}/best", data_dir, tmp_path)
 
 
 def test_a_causal_checkpoint_goes_on_with_a_prefix(make_run, tmp_path, tiny_tokenizer):
@@ -156,8 +149,7 @@ def test_beams_are_for_translations(make_run, tmp_path, tiny_tokenizer):
     find("cola").with_search(3, 1.0)
   trunk = TransformerConfig(context=16, layers=1, width=16, heads=2)
   run = make_run(tmp_path / "run", ModelConfig(trunk.with_vocabulary(tiny_tokenizer)))
-  with pytest.raises(InputError, match="beams=3: is for translations; .*run is "):
-    evaluate.run(run, str(tmp_path), beams=3)
+  refused("beams=3: is for translations; .*run is ", evaluate.run, run, str(tmp_path), beams=3)
 
 
 def test_views_learn_from_a_teachers_translations(data_dir, tiny_tokenizer, tmp_path):

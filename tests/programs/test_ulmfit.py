@@ -7,7 +7,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-from shared_trainers import shared_trainers
+from shared_trainers import one_device  # noqa: F401
 
 from gpt_jax.checkpoints.restore import restore_params
 from gpt_jax.data import storyworld
@@ -29,16 +29,9 @@ pytestmark = [
   pytest.mark.filterwarnings("ignore:(lm|backward)_loss .* is not below the unigram entropy"),
 ]
 VOCABULARY = 380  # and a width of 16: arrays of the shapes that neighbors have
-TRUNK = LSTMStackConfig(
-  context=96,
-  embedding_width=16,
-  units=(16, 16, 16),
-  embedding_dropout=0.02,
-  input_dropout=0.1,
-  hidden_dropout=0.1,
-  output_dropout=0.1,
-  recurrent_dropout=0.1,
-)
+DROPOUT = dict.fromkeys(("input", "hidden", "output", "recurrent"), 0.1) | {"embedding": 0.02}
+DROPOUT = {f"{name}_dropout": rate for name, rate in DROPOUT.items()}
+TRUNK = LSTMStackConfig(context=96, embedding_width=16, units=(16, 16, 16), **DROPOUT)
 OPTIM = OptimConfig("adamw", 0.05, "slanted_triangle", 0, 0.1, weight_decay=1e-7, b1=0.7, b2=0.99)
 OBJECTIVES = {"forward": Causal(ar=2.0, tar=1.0), "backward": BackwardLM(ar=2.0, tar=1.0)}
 EPOCHS, UPDATES = 12, 20  # of the classifier, and in each
@@ -53,12 +46,6 @@ CLASSIFIER = FinetuneConfig(
   optim=dataclasses.replace(OPTIM, learning_rate=0.015),
   train=TrainConfig(epochs=EPOCHS, checkpoint_every=UPDATES, keep_checkpoints=EPOCHS),
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_device():
-  with shared_trainers():
-    yield
 
 
 @pytest.fixture(scope="module")

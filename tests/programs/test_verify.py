@@ -7,13 +7,13 @@ import math
 import jax
 import numpy as np
 import pytest
+from refused import refused
 
 from gpt_jax.batch import Batch, Predictions, Rows
 from gpt_jax.checkpoints.formats import npz
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.config import to_json
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
-from gpt_jax.errors import InputError
 from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.loss import model_loss
 from gpt_jax.models.lstm import LSTMConfig
@@ -209,14 +209,12 @@ def test_different_vocabularies_are_not_equal(world, capsys, tiny_tokenizer):
   "texts, message", [([], "no text: give one"), ([""], "no text of two tokens")]
 )
 def test_no_text(world, texts, message):
-  with pytest.raises(InputError, match=message):
-    verify.run(world.run, world.run, texts)
+  refused(message, verify.run, world.run, world.run, texts)
 
 
 @pytest.mark.parametrize("tolerance", [-1, math.nan])
 def test_an_invalid_tolerance_is_refused(world, tolerance):
-  with pytest.raises(InputError, match="--tolerance="):
-    verify.run(world.run, world.run, TEXT, tolerance)
+  refused("--tolerance=", verify.run, world.run, world.run, TEXT, tolerance)
 
 
 def test_a_bidirectional_model_has_no_perplexity(world):

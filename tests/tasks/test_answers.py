@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from refused import refused
 from sklearn.metrics import f1_score
 
 from gpt_jax.config import from_json, to_json
@@ -84,15 +85,13 @@ def test_a_number_far_from_all_others_is_refused(write):
 )
 def test_a_column_without_a_scale_is_refused(write, cells, message):
   folder = write("train.tsv", "value", cells)
-  with pytest.raises(InputError, match=message):
-    NUMBERS.with_labels(folder)
+  refused(message, NUMBERS.with_labels, folder)
 
 
 def test_many_numbers_as_labels_name_the_field(write):
   one_label = dataclasses.replace(NUMBERS, kind="one_label")
   folder = write("train.tsv", "value", [f"{x}.5" for x in range(60)])
-  with pytest.raises(InputError, match=r"60 different numbers.*config\.task\.kind=regression"):
-    one_label.with_labels(folder)
+  refused(r"60 different numbers.*config\.task\.kind=regression", one_label.with_labels, folder)
   folder = write("train.tsv", "value", range(60))
   with pytest.warns(UserWarning, match=r"60 different numbers.*config\.task\.kind=regression"):
     assert len(one_label.with_labels(folder).labels) == 60
@@ -182,10 +181,7 @@ def test_a_label_with_the_separator_is_refused(tmp_path):
   "fields, message",
   [
     ({"kind": "numbers"}, "kind"),
-    (
-      {"kind": "regression", "metric": "accuracy"},
-      "accuracy is not for kind=regression",
-    ),
+    ({"kind": "regression", "metric": "accuracy"}, "accuracy is not for kind=regression"),
     ({"kind": "multi_label", "metric": "r2"}, "r2 is not for kind=multi_label"),
     ({"metric": "exact_match"}, "exact_match is not for kind=one_label"),
     ({"kind": "multi_label", "separator": ""}, "separator: empty"),
@@ -195,8 +191,7 @@ def test_a_label_with_the_separator_is_refused(tmp_path):
   ],
 )
 def test_wrong_configs_are_refused(fields, message):
-  with pytest.raises(InputError, match=message):
-    TableTask(**fields)
+  refused(message, TableTask, **fields)
 
 
 def test_scores_of_indicators_against_scikit_learn():

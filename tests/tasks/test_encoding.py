@@ -6,6 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from refused import refused
 
 from gpt_jax.data.tokenizers.base import SpecialTokens
 from gpt_jax.errors import InputError
@@ -17,9 +18,7 @@ START, DELIMITER, EXTRACT = 1000, 1001, 1002
 
 
 class Numbers:
-  """A tokenizer of texts like "12 7 503": every word is its own id; ids below 5 count as
-  unknown.
-  """
+  """A tokenizer of texts like "12 7 503": each word is its own id; ids below 5 are unknown."""
 
   special = SpecialTokens(START)
   byte_fallback = np.arange(1000) < 5
@@ -56,9 +55,7 @@ def encoded_examples(count, context=128, truncate=each_half, num_classes=3, **kw
 
 
 def unpack(batch, groups=1):
-  """Every sequence of a batch found again through its extract token: a list [N][C] of ids; and
-  the cells they fill.
-  """
+  """Each sequence of a batch, found by its extract token: ids [N][C]; and the cells they fill."""
   rows, length = batch.rows.inputs.shape
   used = np.zeros((rows, length), bool)
   found = []
@@ -109,9 +106,7 @@ def test_sequence_layout():
 
 @pytest.mark.parametrize("context", [8, 32, 33, 512])
 def test_each_half_keeps_heads(context):
-  """Released train.py: max_len = n_ctx // 2 - 2 for each field of a pair; a single field has
-  n_ctx - 2.
-  """
+  """Released train.py: max_len = n_ctx // 2 - 2 for each of a pair; n_ctx - 2 for one field."""
   long = [str(5 + i) for i in range(600)]
   pair = encode(
     [Example(((" ".join(long), " ".join(long[::-1])),), None, "f:1")],
@@ -341,10 +336,8 @@ def test_what_cannot_be_batched():
     PackedBatches(encoded_examples(5), 8, 0, 1)
   with pytest.raises(InputError, match="8 examples cannot be divided into 3 equal parts"):
     PackedBatches(encoded_examples(8), 8, 0, 1, groups=3)
-  with pytest.raises(InputError, match="context of 7 tokens is too short"):
-    encoded_examples(8, context=7)
-  with pytest.raises(InputError, match="no examples"):
-    encode([], Numbers(), 16, each_half, 2)
+  refused("context of 7 tokens is too short", encoded_examples, 8, context=7)
+  refused("no examples", lambda: encode([], Numbers(), 16, each_half, 2))
 
 
 def test_repeated_texts_are_counted_whatever_their_label():

@@ -57,8 +57,10 @@ def read(path, names=None):
     return [(reader.line_num, row) for row in reader]
 
 
-def check(task, examples, rows, columns, label=None, meanings=None):
+def check(name, root, split, rows, columns, label=None, meanings=None):
   """Texts, label names and line numbers of the examples are those of the rows, in order."""
+  task = find(name)
+  examples = task.examples(str(root), split)
   assert len(examples) == len(rows) > 0
   for example, (line, row) in zip(examples, rows, strict=True):
     assert example.sequences == task.transform(*(row[column] for column in columns))
@@ -68,76 +70,47 @@ def check(task, examples, rows, columns, label=None, meanings=None):
     elif meanings is None:  # a score
       assert np.dot(example.label, range(6)) == pytest.approx(float(row[label]))
     else:
-      assert task.labels[np.argmax(example.label)] == meanings[row[label]] and sorted(
-        example.label
-      )[-2:] == [0, 1]
+      assert task.labels[np.argmax(example.label)] == meanings[row[label]]
+      assert sorted(example.label)[-2:] == [0, 1]
+  return examples
 
 
-TWO = ("sentence1", "sentence2")
+TWO, SCITAIL = ("sentence1", "sentence2"), ("premise", "hypothesis")
 THREE_WAY = {name: name for name in ("entailment", "neutral", "contradiction")}
 TWO_WAY = {name: name for name in ("entailment", "not_entailment")}
-# Task: folder, text columns, label column, its values -> label names (gluebenchmark.com and the
-# papers of the data sets).
-GLUE = {
-  "sst2": ("SST-2", ("sentence",), "label", {"0": "negative", "1": "positive"}),
-  "qqp": (
-    "QQP",
-    ("question1", "question2"),
-    "is_duplicate",
-    {"0": "not_duplicate", "1": "duplicate"},
-  ),
-  "stsb": ("STS-B", TWO, "score", None),
-  "mnli": ("MNLI", TWO, "gold_label", THREE_WAY),
-  "mnli-mismatched": ("MNLI", TWO, "gold_label", THREE_WAY),
-  "qnli": ("QNLI", ("question", "sentence"), "label", TWO_WAY),
-  "rte": ("RTE", TWO, "label", TWO_WAY),
-  "wnli": ("WNLI", TWO, "label", {"0": "not_entailment", "1": "entailment"}),
+ENTAILS = {name: name for name in ("entails", "neutral")}
+DUPLICATES = {"0": "not_duplicate", "1": "duplicate"}
+# Task: files, text columns, label column, its values -> label names (gluebenchmark.com and the
+# papers of the data sets); glue's test sets have no labels.
+TASKS = {
+  "cola": ("glue/CoLA/{}", ("sentence",), "label", {"0": "unacceptable", "1": "acceptable"}),
+  "sst2": ("glue/SST-2/{}", ("sentence",), "label", {"0": "negative", "1": "positive"}),
+  "qqp": ("glue/QQP/{}", ("question1", "question2"), "is_duplicate", DUPLICATES),
+  "stsb": ("glue/STS-B/{}", TWO, "score", None),
+  "mnli": ("glue/MNLI/{}_matched", TWO, "gold_label", THREE_WAY),
+  "mnli-mismatched": ("glue/MNLI/{}_mismatched", TWO, "gold_label", THREE_WAY),
+  "qnli": ("glue/QNLI/{}", ("question", "sentence"), "label", TWO_WAY),
+  "rte": ("glue/RTE/{}", TWO, "label", TWO_WAY),
+  "wnli": ("glue/WNLI/{}", TWO, "label", {"0": "not_entailment", "1": "entailment"}),
+  "snli": ("snli_1.0/snli_1.0_{}", TWO, "gold_label", THREE_WAY),
+  "scitail": ("SciTailV1.1/tsv_format/scitail_1.0_{}", SCITAIL, "label", ENTAILS),
+  "mnli-diagnostic": ("glue/AX", TWO, None, None),
 }
+NO_HEADER = {"cola": ("source", "label", "mark", "sentence"), "scitail": (*SCITAIL, "label")}
 
 
-@pytest.mark.parametrize("name, split", list(itertools.product(GLUE, ("train", "dev", "test"))))
-def test_glue_files(official, name, split):
-  folder, columns, label, meanings = GLUE[name]
-  kind = (
-    {"mnli": "_matched", "mnli-mismatched": "_mismatched"}.get(name, "") if split != "train" else ""
-  )
-  rows = read(official / "glue" / folder / f"{split}{kind}.tsv")
-  check(
-    find(name),
-    find(name).examples(str(official), split),
-    rows,
-    columns,
-    None if split == "test" else label,
-    meanings,
-  )
+SPLITS = [*itertools.product([*TASKS][:-1], ("train", "dev", "test")), ("mnli-diagnostic", "test")]
 
 
-def test_the_diagnostic_set(official):
-  task = find("mnli-diagnostic")
-  check(task, task.examples(str(official), "test"), read(official / "glue/AX.tsv"), TWO)
-
-
-@pytest.mark.parametrize("split", ["train", "dev"])
-def test_cola_files(official, split):
-  rows = read(official / f"glue/CoLA/{split}.tsv", ("source", "label", "mark", "sentence"))
-  meanings = {"0": "unacceptable", "1": "acceptable"}
-  check(
-    find("cola"),
-    find("cola").examples(str(official), split),
-    rows,
-    ("sentence",),
-    "label",
-    meanings,
-  )
-
-
-def test_cola_test_set(official):
-  check(
-    find("cola"),
-    find("cola").examples(str(official), "test"),
-    read(official / "glue/CoLA/test.tsv"),
-    ("sentence",),
-  )
+@pytest.mark.parametrize("name, split", SPLITS)
+def test_files(official, name, split):
+  (path, columns, label, meanings), is_glue = TASKS[name], TASKS[name][0].startswith("glue")
+  if split == "train":
+    path = path.partition("_m")[0]
+  names = None if (name, split) == ("cola", "test") else NO_HEADER.get(name)
+  rows = read(official / f"{path.format(split)}.{'txt' if name == 'snli' else 'tsv'}", names)
+  label = None if is_glue and split == "test" else label
+  check(name, official, split, rows, columns, label, meanings)
 
 
 MRPC = (("#1 String", "#2 String"), "Quality", {"0": "not_equivalent", "1": "equivalent"})
@@ -154,7 +127,7 @@ def test_mrpc_files(official, split):
       for line, row in rows
       if (f"{row['#1 ID']}\t{row['#2 ID']}" in dev) == (split == "dev")
     ]
-  check(find("mrpc"), find("mrpc").examples(str(official), split), rows, *MRPC)
+  check("mrpc", official, split, rows, *MRPC)
 
 
 def test_mrpc_as_written_by_glues_download_script(official, tmp_path):
@@ -176,15 +149,9 @@ def test_mrpc_as_written_by_glues_download_script(official, tmp_path):
   task = find("mrpc")
   for split in ("train", "dev", "test"):
     columns, label, meanings = MRPC
-    examples = task.examples(str(tmp_path), split)
-    check(
-      task,
-      examples,
-      read(folder / f"{split}.tsv"),
-      columns,
-      None if split == "test" else label,
-      meanings,
-    )
+    label = None if split == "test" else label
+    rows = read(folder / f"{split}.tsv")
+    examples = check("mrpc", tmp_path, split, rows, columns, label, meanings)
     originals = task.examples(str(official), split)
     assert [example.sequences for example in examples] == [
       example.sequences for example in originals
@@ -199,49 +166,20 @@ def test_mrpc_as_written_by_glues_download_script(official, tmp_path):
   ]
 
 
-@pytest.mark.parametrize("split", ["train", "dev", "test"])
-def test_snli_files(official, split):
-  rows = read(official / f"snli_1.0/snli_1.0_{split}.txt")
-  check(
-    find("snli"), find("snli").examples(str(official), split), rows, TWO, "gold_label", THREE_WAY
-  )
-
-
-@pytest.mark.parametrize("split", ["train", "dev", "test"])
-def test_scitail_files(official, split):
-  columns = ("premise", "hypothesis")
-  rows = read(official / f"SciTailV1.1/tsv_format/scitail_1.0_{split}.tsv", (*columns, "label"))
-  meanings = {"entails": "entails", "neutral": "neutral"}
-  check(
-    find("scitail"),
-    find("scitail").examples(str(official), split),
-    rows,
-    columns,
-    "label",
-    meanings,
-  )
-
-
-CLOZE = (
-  (
-    *(f"InputSentence{n}" for n in (1, 2, 3, 4)),
-    "RandomFifthSentenceQuiz1",
-    "RandomFifthSentenceQuiz2",
-  ),
-  "AnswerRightEnding",
-  {"1": "1", "2": "2"},
-)
+CLOZE = [f"InputSentence{n}" for n in (1, 2, 3, 4)]
+CLOZE += ["RandomFifthSentenceQuiz1", "RandomFifthSentenceQuiz2"]
+ANSWERS = "AnswerRightEnding", {"1": "1", "2": "2"}
 
 
 @pytest.mark.parametrize("name, year", [("storycloze", 2016), ("storycloze-2018", 2018)])
 def test_storycloze_files(official, name, year):
-  task, (divided,) = find(name), official.glob(f"story_cloze/{year}/*_val__*.csv")
+  (divided,) = official.glob(f"story_cloze/{year}/*_val__*.csv")
   for path in official.glob(f"story_cloze/{year}/*_test__*.csv"):
-    check(task, task.examples(str(official), "test"), read(path), *CLOZE)
+    check(name, official, "test", read(path), CLOZE, *ANSWERS)
   rows, used = dict(read(divided)), []
   for split in ("train", "dev"):
-    examples = task.examples(str(official), split)
+    examples = find(name).examples(str(official), split)
     lines = [int(example.location.rpartition(":")[2]) for example in examples]
-    check(task, examples, [(line, rows[line]) for line in lines], *CLOZE)
+    check(name, official, split, [(line, rows[line]) for line in lines], CLOZE, *ANSWERS)
     used += lines
   assert sorted(used) == sorted(rows)

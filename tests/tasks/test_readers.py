@@ -4,8 +4,8 @@ import io
 import sys
 
 import pytest
+from refused import refused
 
-from gpt_jax.errors import InputError
 from gpt_jax.tasks import readers
 from gpt_jax.tasks.readers import Row, find_folder, read_lines, read_table
 
@@ -71,8 +71,7 @@ def test_numeric_labels_are_given_their_names(tmp_path):
   path = write(tmp_path / "a.tsv", "text\tlabel\na\t1\nb\t0\n")
   assert [row.label for row in read(path, label_names=("no", "yes"))] == ["yes", "no"]
   assert read(path, label=None, label_names=("no", "yes"))[0].label is None
-  with pytest.raises(InputError, match=r"a\.tsv:2: label '1': should be 0$"):
-    read(path, label_names=("no",))
+  refused(r"a\.tsv:2: label '1': should be 0$", read, path, label_names=("no",))
 
 
 @pytest.mark.parametrize(
@@ -112,13 +111,11 @@ def test_numeric_labels_are_given_their_names(tmp_path):
   ],
 )
 def test_errors_name_file_and_line(tmp_path, name, content, message):
-  with pytest.raises(InputError, match=message):
-    read(write(tmp_path / name, content))
+  refused(message, lambda: read(write(tmp_path / name, content)))
 
 
 def test_a_missing_file_is_named(tmp_path):
-  with pytest.raises(InputError, match=r"nowhere\.tsv: No such file"):
-    read_lines(str(tmp_path / "nowhere.tsv"))
+  refused(r"nowhere\.tsv: No such file", read_lines, str(tmp_path / "nowhere.tsv"))
 
 
 def test_a_folder_is_found_from_its_parent_and_from_inside_the_collection(tmp_path):
@@ -133,7 +130,5 @@ def test_a_folder_is_found_from_its_parent_and_from_inside_the_collection(tmp_pa
     == find_folder(str(race), "race").rstrip("/")
     == str(race)
   )
-  with pytest.raises(InputError, match="no folder 'glue/CoLA' here"):
-    find_folder(str(tmp_path), "glue", "CoLA")
-  with pytest.raises(InputError, match="no folder 'race' here"):
-    find_folder(str(tmp_path / "glue"), "race")
+  refused("no folder 'glue/CoLA' here", find_folder, str(tmp_path), "glue", "CoLA")
+  refused("no folder 'race' here", find_folder, str(tmp_path / "glue"), "race")

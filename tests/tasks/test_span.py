@@ -9,6 +9,7 @@ import pytest
 from bert_trunk import bert_trunk
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refused import refused
 
 import gpt_jax
 from gpt_jax.batch import Batch, Labels, Rows, Tags
@@ -271,10 +272,7 @@ QUESTION = {"id": "1", "question": "who?", "answers": [ANSWER]}
     ([QUESTION | {"question": 5}], r"paragraph 0: should have a context"),
     ([QUESTION | {"question": " "}], r"question 1: question is empty"),
     ([QUESTION | {"answers": []}], r"question 1: no answer; version 2\.0, the task squad-2"),
-    (
-      [QUESTION | {"answers": [ANSWER | {"text": "dog"}]}],
-      r"question 1: the answer 'dog'",
-    ),
+    ([QUESTION | {"answers": [ANSWER | {"text": "dog"}]}], r"question 1: the answer 'dog'"),
     ([QUESTION | {"answers": [ANSWER | {"answer_start": "2"}]}], r"paragraph 0: should have"),
   ],
 )
@@ -283,9 +281,7 @@ def test_bad_files_are_refused_in_one_line(tmp_path, content, message):
     content = {"data": [{"paragraphs": [{"context": "a cat sat", "qas": content}]}]}
   text = content if isinstance(content, str) else json.dumps(content)
   (tmp_path / "dev-v1.1.json").write_text(text)
-  with pytest.raises(InputError, match=message) as caught:
-    find("squad").examples(str(tmp_path), "dev")
-  assert "\n" not in str(caught.value)
+  refused(message, lambda: find("squad").examples(str(tmp_path), "dev"))
 
 
 @pytest.mark.parametrize(
@@ -293,8 +289,7 @@ def test_bad_files_are_refused_in_one_line(tmp_path, content, message):
   [("train", r"squad/train-v1\.1\.json: missing"), ("test", "its test set is not public")],
 )
 def test_missing_files_are_named(tmp_path, split, message):
-  with pytest.raises(InputError, match=message):
-    find("squad").examples(str(tmp_path), split)
+  refused(message, lambda: find("squad").examples(str(tmp_path), split))
 
 
 # Model --------------------------------------------------------------------------------------------
@@ -369,8 +364,7 @@ def test_what_reads_labels_of_a_text_refuses(trained, tmp_path):
   checkpoint = str(trained[0] / "run" / "best")
   with pytest.raises(InputError, match="squad answers by a part of the text; use predict.run"):
     gpt_jax.load(checkpoint).classify([("who sat", "the cat sat")])
-  with pytest.raises(InputError, match="every token; npz can hold it"):
-    export.run(checkpoint, str(tmp_path / "hf"), "hf")
+  refused("every token; npz can hold it", export.run, checkpoint, str(tmp_path / "hf"), "hf")
   with pytest.raises(InputError, match="format=stablehlo: .*every token"):
     export.run(checkpoint, str(tmp_path / "function"), "stablehlo")
   with pytest.raises(InputError, match="give one checkpoint"):

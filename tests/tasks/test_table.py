@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from refused import refused
 
 from gpt_jax.config import from_json, to_json
 from gpt_jax.errors import InputError
@@ -113,8 +114,7 @@ def test_fields_are_set_from_the_command_line(files):
   ],
 )
 def test_wrong_configs_are_refused(fields, message):
-  with pytest.raises(InputError, match=message):
-    TableTask(**fields)
+  refused(message, TableTask, **fields)
 
 
 @pytest.mark.parametrize(
@@ -144,11 +144,7 @@ def test_wrong_configs_are_refused(fields, message):
       "train",
       r"blank\.jsonl:2: column 'review' is empty; fill it in or remove the row",
     ),
-    (
-      {"train": "unlabeled.tsv"},
-      "train",
-      r"unlabeled\.tsv:4: label '': should be one of neg, pos",
-    ),
+    ({"train": "unlabeled.tsv"}, "train", r"unlabeled\.tsv:4: label '': should be one of neg, pos"),
     ({"dev": ""}, "dev", "TableTask.dev: no file is named"),
     ({"dev": "test.tsv"}, "dev", r"test\.tsv: no column 'stars'"),
     (
@@ -159,15 +155,9 @@ def test_wrong_configs_are_refused(fields, message):
   ],
 )
 def test_wrong_files_are_refused_with_file_and_line(files, fields, split, message):
-  values = {
-    "train": "train.csv",
-    "dev": "dev.jsonl",
-    "test": "test.tsv",
-    "columns": ("review",),
-    "label": "stars",
-  }
-  with pytest.raises(InputError, match=message):
-    TableTask(**{**values, **fields}).build(files).examples(files, split)
+  values = {"train": "train.csv", "dev": "dev.jsonl", "test": "test.tsv"}
+  values |= {"columns": ("review",), "label": "stars"} | fields
+  refused(message, lambda: TableTask(**values).build(files).examples(files, split))
 
 
 @pytest.mark.parametrize("name", CLASS_METRICS)
@@ -223,8 +213,7 @@ def test_columns_are_found_where_it_is_clear(tmp_path, header, fields, columns, 
 )
 def test_unclear_columns_are_asked_for(tmp_path, text, message):
   (tmp_path / "train.csv").write_text(text)
-  with pytest.raises(InputError, match=message):
-    TableTask(train="train.csv").with_labels(str(tmp_path))
+  refused(message, lambda: TableTask(train="train.csv").with_labels(str(tmp_path)))
 
 
 def test_labels_that_differ_by_case_or_spaces_are_named(tmp_path):
@@ -286,8 +275,7 @@ def test_folds_have_as_many_rows_and_both_labels(tmp_path, count, folds):
 
 def test_folds_and_shares_that_cannot_be_are_refused(tmp_path):
   rows = ["a\tx", "A \tx", "b\ty", "c\ty"]
-  with pytest.raises(InputError, match="3 different texts, too few for folds=4"):
-    held_out(tmp_path, rows, folds=4, fold=0)
+  refused("3 different texts, too few for folds=4", held_out, tmp_path, rows, folds=4, fold=0)
   table = TableTask(columns=("text",), label="label", labels=("x", "y"), folds=3)
   with pytest.raises(InputError, match="without fold 0 of 3 2 rows are left, fewer than one batch"):
     table.check_folds(str(tmp_path), 3)
@@ -361,8 +349,7 @@ def test_all_bad_rows_are_listed_at_once(tmp_path):
 def test_of_many_bad_rows_ten_are_listed(tmp_path):
   (tmp_path / "train.csv").write_text("text,label\na,x\nb,y\n" + ",x\n" * 1500)
   task = TableTask(train="train.csv").build(str(tmp_path))
-  with pytest.raises(InputError, match=r"1,500 rows .*\(line 4, .*, 13\); and 1,490 more"):
-    task.examples(str(tmp_path), "train")
+  refused(r"1,500 rows .*\(line 4, .*, 13\); and 1,490 more", task.examples, str(tmp_path), "train")
 
 
 def test_bad_rows_may_be_left_out(tmp_path):

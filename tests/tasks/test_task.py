@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from refused import refused
 
 from gpt_jax import tasks
 from gpt_jax.config import from_json, to_json
@@ -52,10 +53,7 @@ def test_every_task_is_consistent(task):
 
 def test_an_unknown_task_is_answered_with_the_known_ones():
   for name in ("colla", "task", "table", "race-low", "os"):
-    with pytest.raises(
-      InputError, match="no task '.*the tasks are cola, .*race, race-middle, race-high, rte"
-    ):
-      find(name)
+    refused("no task '.*the tasks are cola, .*race, race-middle, race-high, rte", find, name)
 
 
 TASK_FILE = """
@@ -115,8 +113,7 @@ def test_two_tasks_of_one_name_are_refused(add_file):
   add_file("yours/fresh.py", TASK_FILE.format(names=["fresh"]))
   message = r"two tasks named 'fresh': in gpt_jax\.tasks\.mine\.fresh and in .*\.yours\.fresh"
   for search in (lambda: find("fresh"), all_tasks):
-    with pytest.raises(InputError, match=message):
-      search()
+    refused(message, search)
 
 
 @pytest.mark.parametrize("task", [find("rte"), find("story-tags"), as_text(find("rte"))])
@@ -148,30 +145,18 @@ def test_examples_have_distributions_as_labels():
 
 
 @pytest.mark.parametrize(
-  "rows, split, message",
+  "labels, split, message",
   [
-    (
-      [Row(("a",), "yes", "f:1"), Row(("b",), "maybe", "f:2")],
-      "dev",
-      "^f:2: label 'maybe': should be one of no, yes",
-    ),
-    (
-      [Row(("a",), "yes", "f:1"), Row(("b",), None, "f:2")],
-      "train",
-      "^f:2: no label; train rows need one of no, yes",
-    ),
-    ([Row(("b",), None, "f:2")], "dev", "^f:2: no label; dev rows need one of no, yes"),
+    (["yes", "maybe"], "dev", "^f:2: label 'maybe': should be one of no, yes"),
+    (["yes", None], "train", "^f:2: no label; train rows need one of no, yes"),
+    ([None], "dev", "^f:1: no label; dev rows need one of no, yes"),
     ([], "dev", "no examples in the dev split"),
-    (
-      [Row(("a",), "yes", "f:1")],
-      "valid",
-      "split 'valid' of toy: should be one of train, dev, test",
-    ),
+    (["yes"], "valid", "split 'valid' of toy: should be one of train, dev, test"),
   ],
 )
-def test_wrong_rows_are_refused_with_their_location(rows, split, message):
-  with pytest.raises(InputError, match=message):
-    toy(rows).examples("", split)
+def test_wrong_rows_are_refused_with_their_location(labels, split, message):
+  rows = [Row(("a",), label, f"f:{line}") for line, label in enumerate(labels, start=1)]
+  refused(message, lambda: toy(rows).examples("", split))
 
 
 def test_test_rows_need_no_label():
@@ -200,22 +185,15 @@ CLASSES = {  # TFDS's data sets with a class per row: text features, names of th
   "sci_tail": (("premise", "hypothesis"), ("entails", "neutral")),
 }
 SPLITS_IN_TFDS = {
-  "glue/mnli": (
-    "train",
-    "validation_matched",
-    "validation_mismatched",
-    "test_matched",
-    "test_mismatched",
-  ),
+  "glue/mnli": ("train",)
+  + ("validation_matched", "validation_mismatched", "test_matched", "test_mismatched"),
   "glue/ax": ("test",),
   "race/middle": ("train", "dev", "test"),
 }
 
 
 def records(data_set, split):
-  """The rows of a fake data set: one per class, unlabeled in GLUE's test sets, and malformed
-  ones.
-  """
+  """A fake data set: a row per class, unlabeled in GLUE's test sets, and malformed ones."""
   if data_set == "race/middle":
     questions = {
       "questions": ["q1", "q2"],
@@ -379,8 +357,7 @@ def test_a_data_set_missing_in_tfds_is_reported_with_the_way_to_prepare_it(tfds_
 
 
 def test_a_task_that_is_not_in_tfds():
-  with pytest.raises(InputError, match="task toy is not in TFDS"):
-    toy([]).examples("tfds:", "train")
+  refused("task toy is not in TFDS", lambda: toy([]).examples("tfds:", "train"))
 
 
 def test_tfds_data_sets_without_random_access_are_refused(tfds_dir, tmp_path):

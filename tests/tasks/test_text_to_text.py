@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from refused import refused
 
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from gpt_jax.data.tokenizers.wordpiece import WordPieceTokenizer
@@ -68,8 +69,7 @@ def test_t5s_wording(name, tokenizer):
 def test_every_task_with_labels_has_a_wording(tokenizer):
   for task in all_tasks():
     if type(task) is not Task:
-      with pytest.raises(InputError, match="one label per example"):
-        as_text(task)
+      refused("one label per example", as_text, task)
       continue
     text = as_text(task)
     assert as_text(text) is text
@@ -116,9 +116,8 @@ def test_a_long_input_leaves_room_for_every_answer(tokenizer):
 def test_answers_that_the_vocabulary_does_not_know(tiny_tokenizer):
   tokenizer = tiny_tokenizer.with_special("pad", "sep")
   task = as_text(find("mrpc"))
-  with pytest.raises(InputError, match="mrpc: its answer 'not_equivalent' is no word") as error:
+  with pytest.raises(InputError, match="mrpc: its answer 'not_equivalent' is no word"):
     task.encode([example_of(task)], tokenizer, 64)
-  assert "\n" not in str(error.value)
 
 
 def test_an_output_that_is_no_label_is_wrong(tokenizer):
@@ -214,5 +213,4 @@ def test_prompts_with_sentinels(tokenizer):
   assert decode_answer(ids.tolist(), tokenizer) == "a b <sentinel_0> d"
   assert decode_answer(ids.tolist()[:-1], tokenizer) is None
   assert isinstance(example_of(as_text(find("cola"))), Example)
-  with pytest.raises(InputError, match="no special token 'sentinel_7'"):
-    encode_prompt("<sentinel_7>", tokenizer)
+  refused("no special token 'sentinel_7'", encode_prompt, "<sentinel_7>", tokenizer)

@@ -45,11 +45,7 @@ def test_a_single_text_stands_between_start_and_extract():
     batch.labels.anchors.tolist(),
     batch.labels.distributions.tolist(),
     batch.labels.weights.tolist(),
-  ) == (
-    [[4]],
-    [[0, 1]],
-    [1],
-  )
+  ) == ([[4]], [[0, 1]], [1])
 
 
 def test_a_delimiter_separates_a_pair():

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding
+from refused import refused
 
 from gpt_jax.checkpoints.run_folder import checksum
 from gpt_jax.errors import InputError
@@ -54,43 +55,31 @@ def test_a_test_set_may_lack_its_translations(tmp_path):
 
 
 @pytest.mark.parametrize(
-  "files, task, message",
+  "files, message",
   [
     (
       {"train_en": ("a", "b"), "train_de": ("c",)},
-      PairsTask(),
       r"train\.de: 1 lines, and .*train\.en has 2; line n of one should translate line n",
     ),
-    (
-      {"train_en": ("a", "b"), "train_de": ("c", " ", "d")[:2] + ("d",)},
-      PairsTask(),
-      r"train\.de: 3 lines, and .*train\.en has 2",
-    ),
-    (
-      {"train_en": ("a", "b"), "train_de": (" ", "c")},
-      PairsTask(),
-      r"train\.de:1: the translation is empty",
-    ),
+    ({"train_en": ("a", "b"), "train_de": ("c", " ", "d")}, r"train\.de: 3 lines, and .* has 2"),
+    ({"train_en": ("a", "b"), "train_de": (" ", "c")}, r"train\.de:1: the translation is empty"),
     (
       {"train_en": ("", "", "b"), "train_de": ("c", "d", "e")},
-      PairsTask(),
       r"train\.en: 2 rows cannot be used: the text is empty; .*\(line 1, 2\)",
     ),
-    ({"train_en": ("a",)}, PairsTask(), r"train\.de: No such file"),
-    ({"train_tsv": ("en\tfr", "a\tb")}, PairsTask(train="train.tsv"), "no column 'de'"),
-    ({"train_tsv": ("a text", "another")}, PairsTask(train="train.tsv"), "no column 'en'"),
+    ({"train_en": ("a",)}, r"train\.de: No such file"),
+    ({"train_tsv": ("en\tfr", "a\tb")}, "no column 'de'"),
+    ({"train_tsv": ("a text", "another")}, "no column 'en'"),
   ],
 )
-def test_bad_pairs_are_one_line(files, task, message, tmp_path):
+def test_bad_pairs_are_one_line(files, message, tmp_path):
   write_lines(tmp_path, **files)
-  with pytest.raises(InputError, match=message) as error:
-    task.build("").examples(str(tmp_path), "train")
-  assert "\n" not in str(error.value)
+  task = PairsTask(train="train.tsv") if "train_tsv" in files else PairsTask()
+  refused(message, lambda: task.build("").examples(str(tmp_path), "train"))
 
 
 def test_a_language_cannot_translate_to_itself():
-  with pytest.raises(InputError, match="PairsTask.target: 'en' is the source, too"):
-    PairsTask(target="en")
+  refused("PairsTask.target: 'en' is the source, too", PairsTask, target="en")
 
 
 @pytest.fixture

@@ -1,6 +1,4 @@
-"""Adversarial losses against NumPy on a linear model, finite differences, and themselves: packed or
-not, in any number of parts, with and without labels.
-"""
+"""Adversarial losses against NumPy and finite differences, packed or not, in any parts."""
 
 import dataclasses
 import functools

@@ -12,12 +12,7 @@ from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.models.trunk import BASE
 from gpt_jax.ops.dropout import step_key
-from gpt_jax.training.distillation import (
-  Distillation,
-  DistillationLoss,
-  TaughtModel,
-  taught_layers,
-)
+from gpt_jax.training.distillation import Distillation, DistillationLoss, TaughtModel, taught_layers
 
 NO_DROPOUT = {"residual_dropout": 0, "attention_dropout": 0, "embedding_dropout": 0}
 KEY = step_key(0, 0)

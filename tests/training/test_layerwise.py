@@ -53,17 +53,8 @@ def test_a_late_parameter_waits_and_then_trains_as_if_the_rule_began_there(rule)
     np.testing.assert_array_equal(history[n]["late"]["kernel"], params["late"]["kernel"])
   # The rule from update 3 on, at the rates that the one schedule has there.
   whole = make_optimizer(config, STEPS)
-  direction = make_optimizer(
-    OptimConfig(
-      optimizer=rule,
-      learning_rate=1.0,
-      schedule="constant",
-      warmup_steps=0,
-      weight_decay=0.5,
-      clip_norm=0.0,
-    ),  # fmt: skip
-    STEPS,
-  ).transformation
+  constant = OptimConfig(rule, 1.0, "constant", 0, weight_decay=0.5, clip_norm=0.0)
+  direction = make_optimizer(constant, STEPS).transformation
   wanted, state = params["late"], direction.init(params["late"])
   for step in range(START, STEPS):
     updates, state = direction.update(params_of(100 + step)["late"], state, wanted)

@@ -90,14 +90,8 @@ def openai_reference(config, w, params):
 @pytest.mark.parametrize("schedule, clip_norm", [("cosine", 1.0), ("linear", 0.0)])
 def test_openai_rule_equals_numpy(params, schedule, clip_norm):
   # Large eps and decay, so that the result depends on their places in the formula.
-  config = OptimConfig(
-    learning_rate=0.02,
-    schedule=schedule,
-    warmup_steps=10,
-    weight_decay=0.3,
-    clip_norm=clip_norm,
-    eps=1e-3,
-  )
+  rates = {"learning_rate": 0.02, "schedule": schedule, "warmup_steps": 10}
+  config = OptimConfig(**rates, weight_decay=0.3, clip_norm=clip_norm, eps=1e-3)
   optimizer = make_optimizer(config, STEPS).transformation
   got, want = run(optimizer, params), openai_reference(config, 10 / STEPS, params)
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6), got, want)

@@ -1,6 +1,4 @@
-"""BERT's and fairseq's Adam, ALBERT's LAMB against NumPy and Adafactor against optax, 24 updates
-each; their schedules; their state on meshes, in checkpoints, with frozen and layer-wise parameters.
-"""
+"""The update rules against NumPy and optax; schedules; states on meshes and in checkpoints."""
 
 import functools
 
@@ -117,15 +115,7 @@ def separate(tree):
 @pytest.mark.parametrize("rule", ["bert", "fairseq", "lamb"])
 def test_updates_equal_the_released_codes(rule):
   # Large eps and decay, so that the result depends on their places in the formula.
-  config = OptimConfig(
-    optimizer=rule,
-    learning_rate=0.02,
-    schedule="bert_linear",
-    warmup_steps=10,
-    weight_decay=0.3,
-    eps=1e-3,
-    b2=0.98,
-  )
+  config = OptimConfig(rule, 0.02, "bert_linear", 10, weight_decay=0.3, eps=1e-3, b2=0.98)
   got = dict(
     separate(run(make_optimizer(config, STEPS).transformation, zero_at_first(), gradients))
   )
@@ -136,13 +126,7 @@ def test_updates_equal_the_released_codes(rule):
 
 
 def test_adafactor_is_optaxs_on_the_matrices_of_the_released_code():
-  config = OptimConfig(
-    optimizer="adafactor",
-    learning_rate=0.01,
-    schedule="inverse_sqrt",
-    warmup_steps=10,
-    clip_norm=0.0,
-  )
+  config = OptimConfig("adafactor", 0.01, "inverse_sqrt", 10, clip_norm=0.0)
   got = dict(
     separate(run(make_optimizer(config, STEPS).transformation, zero_at_first(), gradients))
   )
@@ -267,16 +251,8 @@ def test_a_warmup_of_nothing_or_of_the_whole_run_gives_finite_rates(schedule, wa
 
 # In a trainer.
 
-TRUNK = TransformerConfig(
-  vocab_size=60,
-  context=8,
-  layers=1,
-  width=16,
-  heads=2,
-  residual_dropout=0,
-  attention_dropout=0,
-  embedding_dropout=0,
-)
+NO_DROPOUT = {"residual_dropout": 0, "attention_dropout": 0, "embedding_dropout": 0}
+TRUNK = TransformerConfig(60, context=8, layers=1, width=16, heads=2, **NO_DROPOUT)
 
 
 def batch(step):

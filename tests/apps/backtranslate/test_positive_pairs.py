@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 import token_files
-from shared_trainers import shared_trainers, stop_in_step
+from shared_trainers import one_device, stop_in_step  # noqa: F401
 
 from gpt_jax.apps.backtranslate.line_pairs import LinePairs
 from gpt_jax.data.draws import Draw
@@ -38,12 +38,6 @@ CONFIG = PretrainConfig(
 LENGTH, DRAW = 8, Draw(0, 0, np.arange(4))
 LINE = 1  # of tiny_tokenizer
 WITH_LINES = types.SimpleNamespace(line_id=LINE, special={"cls": 70, "sep": 71})
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compiled_once():
-  with shared_trainers():
-    yield
 
 
 @pytest.fixture(scope="module")

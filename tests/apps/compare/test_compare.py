@@ -9,6 +9,7 @@ import signal
 from types import SimpleNamespace
 
 import pytest
+from refused import refused
 from shared_trainers import stop_in_step
 from tiny_budget import TINY
 
@@ -70,8 +71,7 @@ def compared(tmp_path_factory, corpus):
     compare.run(workdir, **asked)
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(finetune, "run", fails_at_last)
-    with pytest.raises(InputError, match="the power fails"):
-      compare.run(workdir, **asked)
+    refused("the power fails", compare.run, workdir, **asked)
   before = read(workdir)
   results = compare.run(workdir, **asked)
   return SimpleNamespace(workdir=workdir, asked=asked, before=before, results=results)
@@ -201,13 +201,8 @@ def test_averages_are_over_the_tasks_that_all_rows_have():
   assert (causal["sst2"], causal["average"], causal["with rte"]) == ("85.0 ± 7.1", "57.5", "56.7")
   assert set(masked.values()) == {"masked", ""}
   causal, _ = probed(results, budget, rows, equal_seconds=False)
-  assert causal == {
-    "objective": "causal",
-    "sst2": "70.0",
-    "rte": "60.0",
-    "average": "70.0",
-    "with rte": "65.0",
-  }
+  scores = {"sst2": "70.0", "rte": "60.0", "average": "70.0", "with rte": "65.0"}
+  assert causal == {"objective": "causal", **scores}
 
 
 def test_the_rate_is_chosen_by_the_held_out_loss(monkeypatch, corpus, tmp_path):
@@ -300,5 +295,4 @@ def test_bad_input_is_met_at_the_door(changes, message, compared, prepared, tmp_
   asked["workdir"] = names.get(asked["workdir"], asked["workdir"])
   asked["corpus"] = prepared if asked["corpus"] == "prepared" else asked["corpus"]
   asked["budget"] = other_budget if asked["budget"] == "other" else asked["budget"]
-  with pytest.raises(InputError, match=message):
-    compare.run(**asked)
+  refused(message, compare.run, **asked)

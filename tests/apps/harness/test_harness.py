@@ -1,6 +1,4 @@
-"""The adapter to lm-evaluation-harness: five local tasks, scored again here with NumPy from the
-logits of one text at a time.
-"""
+"""The adapter to lm-evaluation-harness: five local tasks, scored again by NumPy from logits."""
 
 import collections
 import dataclasses
@@ -186,15 +184,8 @@ def test_five_local_tasks_score_as_one_text_at_a_time(
   out = tmp_path / "results.json"
   results = program.run(loaded.path, sorted(TASKS), str(folder), out=str(out))
   printed = capsys.readouterr().out
-  assert [line.split()[0] for line in printed.splitlines()] == [
-    "choose",
-    "choose_normalized",
-    "cloze",
-    "cloze",
-    "continue",
-    "rolling",
-    "rolling",
-  ]
+  names = "choose choose_normalized cloze cloze continue rolling rolling"
+  assert [line.split()[0] for line in printed.splitlines()] == names.split()
   assert json.loads(out.read_text())["results"]["cloze"]["acc,none"] == results["cloze"]["acc,none"]
 
   totals = np.array(

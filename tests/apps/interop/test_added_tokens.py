@@ -161,9 +161,7 @@ def test_pieces_that_settings_name_need_no_merge(tmp_path):
 
 @pytest.fixture(scope="module", params=["with", "without"])
 def gpt1(request, tmp_path_factory, openai_tokenizer):
-  """transformers' tokenizer of GPT-1's vocabulary with two tokens added, and ours of its folder,
-  with and without the two files that it was made of.
-  """
+  """transformers' GPT-1 tokenizer with two added tokens, and ours of its folder."""
   transformers = pytest.importorskip("transformers")
   folders = [tmp_path_factory.mktemp(name) for name in ("theirs", "saved")]
   for name, content in openai_tokenizer.transformers_files.items():

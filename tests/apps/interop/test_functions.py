@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from refused import refused
 
 import gpt_jax
 from gpt_jax.apps.interop.formats.function import TYPES, make_function
@@ -263,8 +264,7 @@ def test_what_is_no_program(make_run, tiny_tokenizer, tmp_path):
   trunk = dataclasses.replace(ENCODER, vocab_size=tiny_tokenizer.vocab_size)
   masked = make_run(tmp_path / "masked", ModelConfig(trunk, (), "bidirectional"))
   message = "^format=stablehlo: holds classifiers .*, not this encoder; .*fine-tune"
-  with pytest.raises(InputError, match=message):
-    export.run(masked, str(tmp_path / "out"), "stablehlo")
+  refused(message, export.run, masked, str(tmp_path / "out"), "stablehlo")
   assert not (tmp_path / "out").exists()
   t5 = ModelConfig(T5Config(300, context=8, layers=1, width=8, heads=2, head_width=4, units=8))
   with pytest.raises(InputError, match="not this encoder-decoder; use npz or hf"):
@@ -273,10 +273,8 @@ def test_what_is_no_program(make_run, tiny_tokenizer, tmp_path):
 
 def test_a_program_does_not_load_back(finetuned, tmp_path):
   export.run(finetuned.pretrained, str(tmp_path / "out"), "stablehlo")
-  with pytest.raises(InputError, match="runs without gpt_jax and cannot be read back"):
-    load_model(str(tmp_path / "out"))
-  with pytest.raises(InputError, match="is there already"):
-    export.run(finetuned.pretrained, str(tmp_path / "out"), "stablehlo")
+  refused("runs without gpt_jax and cannot be read back", load_model, str(tmp_path / "out"))
+  refused("is there already", export.run, finetuned.pretrained, str(tmp_path / "out"), "stablehlo")
 
 
 @pytest.mark.parity("onnx")

@@ -1,6 +1,4 @@
-"""tokenizer.json gives our ids, for any text: prose, controls, combining marks, emoji, what spells
-a special token.
-"""
+"""tokenizer.json gives our ids for any text: prose, controls, marks, emoji, special tokens."""
 
 import dataclasses
 import itertools

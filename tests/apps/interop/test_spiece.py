@@ -6,10 +6,10 @@ import os
 
 import pytest
 import sentencepiece
+from refused import refused
 
 from gpt_jax.apps.interop.formats.hf.vocabulary import read_vocabulary
 from gpt_jax.data.tokenizers.base import load_tokenizer
-from gpt_jax.errors import InputError
 
 TEXT = "The old man walked slowly to the sea, and the sea was calm.\nShe asked why he walked!\n" * 9
 ALBERT = {"pad_id": 0, "unk_id": 1, "eos_id": -1, "control_symbols": ["[CLS]", "[SEP]", "[MASK]"]}
@@ -69,8 +69,7 @@ def test_t5s_sentinels_are_the_last_ids_downwards(tmp_path):
 
 def test_a_damaged_model(albert, tmp_path):
   (tmp_path / "spiece.model").write_bytes((albert / "spiece.model").read_bytes()[:99])
-  with pytest.raises(InputError, match=r"spiece.model: no SentencePiece model"):
-    load_tokenizer(tmp_path)
+  refused(r"spiece.model: no SentencePiece model", load_tokenizer, tmp_path)
 
 
 @pytest.mark.parity
@@ -98,5 +97,4 @@ def test_special_tokens_that_a_text_spells_are_those_of_transformers(kind, alber
 def test_a_token_added_to_a_model_is_one_line(tmp_path):
   folder = write(tmp_path / "t5", **T5)
   (folder / "added_tokens.json").write_text(json.dumps({"<extra_id_0>": 159, "[E1]": 160}))
-  with pytest.raises(InputError, match=r"spiece.model: the token '\[E1\]' is added to it; save"):
-    load_tokenizer(folder)
+  refused(r"spiece.model: the token '\[E1\]' is added to it; save", load_tokenizer, folder)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refused import refused
 from shared_predictors import shared_predictors  # noqa: F401
 
 from gpt_jax.apps.paper import glue
@@ -254,8 +255,7 @@ def test_what_is_wrong_is_told_before_the_time_is_spent(
 def test_an_output_that_cannot_be(model_of, data, tmp_path, monkeypatch, out, message):
   monkeypatch.setattr(LoadedModel, "predictor", lambda _: pytest.fail)
   (tmp_path / "old.zip").write_text("mine")
-  with pytest.raises(InputError, match=f"out=.*{message}"):
-    glue.run([model_of("cola")], data, str(tmp_path / out))
+  refused(f"out=.*{message}", lambda: glue.run([model_of("cola")], data, str(tmp_path / out)))
   assert (tmp_path / "old.zip").read_text() == "mine" and sorted(os.listdir(tmp_path)) == [
     "data",
     "old.zip",
@@ -266,8 +266,7 @@ def test_an_output_that_cannot_be(model_of, data, tmp_path, monkeypatch, out, me
 def test_an_output_that_comes_meanwhile_is_kept(model_of, data, tmp_path, monkeypatch):
   out, original = tmp_path / "submission.zip", glue.check
   monkeypatch.setattr(glue, "check", lambda path: (original(path), out.write_text("another's")))
-  with pytest.raises(InputError, match="already exists"):
-    glue.run([model_of("cola")], data, str(out))
+  refused("already exists", lambda: glue.run([model_of("cola")], data, str(out)))
   assert out.read_text() == "another's" and sorted(os.listdir(tmp_path)) == [
     "data",
     "submission.zip",
@@ -355,87 +354,76 @@ def test_check_counts(few, tmp_path):
   check(zipped(tmp_path / "good.zip", contents))
 
 
-BAD = [
-  ("CoLA.tsv", "0\t0\n", "0\t2\n", "CoLA.tsv:2: prediction '2': should be one of 0, 1"),
+BAD = [  # file, what of it is replaced by what, line and message
+  ("CoLA.tsv", "0\t0\n", "0\t2\n", "2: prediction '2': should be one of 0, 1"),
   (
     "CoLA.tsv",
     "0\t0\n",
     "0\tunacceptable\n",
-    "CoLA.tsv:2: prediction 'unacceptable': should be one of 0, 1",
+    "2: prediction 'unacceptable': should be one of 0, 1",
   ),
   (
     "RTE.tsv",
     "1\tnot_entailment\n",
     "1\t1\n",
-    "RTE.tsv:3: prediction '1': should be one of entailment, not_ent",
+    "3: prediction '1': should be one of entailment, not_ent",
   ),
   (
     "QNLI.tsv",
     "0\tentailment\n",
     "0\tneutral\n",
-    "QNLI.tsv:2: prediction 'neutral': should be one of entailment, not_",
+    "2: prediction 'neutral': should be one of entailment, not_",
   ),
   (
     "AX.tsv",
     "1\tneutral\n",
     "1\tnot_entailment\n",
-    "AX.tsv:3: prediction 'not_entailment': should be one of",
+    "3: prediction 'not_entailment': should be one of",
   ),
-  ("WNLI.tsv", "0\t0\n", "0\t0\r\n", r"WNLI.tsv:2: prediction '0\\r': should be one of 0, 1"),
-  (
-    "STS-B.tsv",
-    "1\t5\n",
-    "1\t5.0001\n",
-    "STS-B.tsv:3: prediction '5.0001': should be a number from 0 to 5",
-  ),
-  ("STS-B.tsv", "1\t5\n", "1\t-0.1\n", "STS-B.tsv:3: prediction '-0.1': should be a number"),
-  ("STS-B.tsv", "1\t5\n", "1\tnan\n", "STS-B.tsv:3: prediction 'nan': should be a number"),
-  ("STS-B.tsv", "1\t5\n", "1\tinf\n", "STS-B.tsv:3: prediction 'inf': should be a number"),
-  ("STS-B.tsv", "1\t5\n", "1\t0_5\n", "STS-B.tsv:3: prediction '0_5': should be a number"),
-  ("STS-B.tsv", "1\t5\n", "1\t\n", "STS-B.tsv:3: prediction '': should be a number"),
-  ("QQP.tsv", "1\t1\n", "", "QQP.tsv:3: index '2'; should be 1"),
-  ("QQP.tsv", "1\t1\n2\t0\n", "2\t0\n1\t1\n", "QQP.tsv:3: index '2'; should be 1"),
-  ("QQP.tsv", "1\t1\n", "1\t1\n1\t1\n", "QQP.tsv:4: index '1'; should be 2"),
-  ("QQP.tsv", "1\t1\n", "01\t1\n", "QQP.tsv:3: index '01'; should be 1"),
-  ("MRPC.tsv", "6\t0\n", "", "MRPC.tsv:7: ends after 6 rows; should have 7"),
-  ("MRPC.tsv", "6\t0\n", "6\t0\n7\t0\n", "MRPC.tsv:9: ends after 8 rows; should have 7"),
-  ("MRPC.tsv", "6\t0\n", "6\t0\n\n", "MRPC.tsv:9: 1 column; should be 2"),
-  ("MRPC.tsv", "3\t1\n", "3 1\n", "MRPC.tsv:5: 1 column; should be 2, separated by a tab"),
-  ("MRPC.tsv", "3\t1\n", "3\t1\t0.9\n", "MRPC.tsv:5: 3 columns; should be 2"),
-  ("SST-2.tsv", "index\tprediction\n", "", "SST-2.tsv:1: '0.t0'; should be index and prediction"),
+  ("WNLI.tsv", "0\t0\n", "0\t0\r\n", r"2: prediction '0\\r': should be one of 0, 1"),
+  ("STS-B.tsv", "1\t5\n", "1\t5.0001\n", "3: prediction '5.0001': should be a number from 0 to 5"),
+  ("STS-B.tsv", "1\t5\n", "1\t-0.1\n", "3: prediction '-0.1': should be a number"),
+  ("STS-B.tsv", "1\t5\n", "1\tnan\n", "3: prediction 'nan': should be a number"),
+  ("STS-B.tsv", "1\t5\n", "1\tinf\n", "3: prediction 'inf': should be a number"),
+  ("STS-B.tsv", "1\t5\n", "1\t0_5\n", "3: prediction '0_5': should be a number"),
+  ("STS-B.tsv", "1\t5\n", "1\t\n", "3: prediction '': should be a number"),
+  ("QQP.tsv", "1\t1\n", "", "3: index '2'; should be 1"),
+  ("QQP.tsv", "1\t1\n2\t0\n", "2\t0\n1\t1\n", "3: index '2'; should be 1"),
+  ("QQP.tsv", "1\t1\n", "1\t1\n1\t1\n", "4: index '1'; should be 2"),
+  ("QQP.tsv", "1\t1\n", "01\t1\n", "3: index '01'; should be 1"),
+  ("MRPC.tsv", "6\t0\n", "", "7: ends after 6 rows; should have 7"),
+  ("MRPC.tsv", "6\t0\n", "6\t0\n7\t0\n", "9: ends after 8 rows; should have 7"),
+  ("MRPC.tsv", "6\t0\n", "6\t0\n\n", "9: 1 column; should be 2"),
+  ("MRPC.tsv", "3\t1\n", "3 1\n", "5: 1 column; should be 2, separated by a tab"),
+  ("MRPC.tsv", "3\t1\n", "3\t1\t0.9\n", "5: 3 columns; should be 2"),
+  ("SST-2.tsv", "index\tprediction\n", "", "1: '0.t0'; should be index and prediction"),
   (
     "SST-2.tsv",
     "index\tprediction\n",
     "id\tlabel\n",
-    "SST-2.tsv:1: 'id.tlabel'; should be index and prediction",
+    "1: 'id.tlabel'; should be index and prediction",
   ),
   (
     "SST-2.tsv",
     "index\t",
     "\ufeffindex\t",
-    "SST-2.tsv:1: .*; should be index and prediction, separated by a tab",
+    "1: .*; should be index and prediction, separated by a tab",
   ),
+  ("CoLA.tsv", "0\t0\n", "0\t\udcff\n", "2: prediction .*xff.*: should be one of 0, 1"),
 ]
 
 
-@pytest.mark.parametrize("file, old, new, message", BAD, ids=[message for *_, message in BAD])
+@pytest.mark.parametrize("file, old, new, message", BAD)
 def test_check_names_file_and_line(few, tmp_path, file, old, new, message):
   contents, head, tail = contents_of(few), *f"\n{contents_of(few)[file]}".split(f"\n{old}")
-  contents[file] = f"{head}\n{new}{tail}".removeprefix("\n")
+  contents[file] = f"{head}\n{new}{tail}".removeprefix("\n").encode(errors="surrogateescape")
   path = zipped(tmp_path / "bad.zip", contents)
-  with pytest.raises(InputError, match=f"^{path}: {message}"):
-    check(path)
+  refused(f"^{path}: {file}:{message}", check, path)
 
 
 def test_an_empty_file(few, tmp_path):
   with pytest.raises(InputError, match="CoLA.tsv:1: ''; should be index and prediction"):
     check(zipped(tmp_path / "bad.zip", {**contents_of(few), "CoLA.tsv": ""}))
-
-
-def test_not_utf_8(few, tmp_path):
-  content = contents_of(few)["CoLA.tsv"].encode().replace(b"0\t0\n", b"0\t\xff\n")
-  with pytest.raises(InputError, match="CoLA.tsv:2: prediction .*xff.*: should be one of 0, 1"):
-    check(zipped(tmp_path / "bad.zip", {**contents_of(few), "CoLA.tsv": content}))
 
 
 @pytest.mark.parametrize("file", [file for file in TEST_FILES if file != "AX.tsv"])
@@ -463,16 +451,14 @@ def test_every_task_is_needed(few, tmp_path, file):
   ],
 )
 def test_nothing_else_may_be_in_it(few, tmp_path, name, message):
-  with pytest.raises(InputError, match=message):
-    check(zipped(tmp_path / "bad.zip", {**contents_of(few), name: ""}))
+  refused(message, lambda: check(zipped(tmp_path / "bad.zip", {**contents_of(few), name: ""})))
 
 
 def test_a_file_twice(few, tmp_path):
   path = zipped(tmp_path / "bad.zip", contents_of(few))
   with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
     archive.writestr("CoLA.tsv", contents_of(few)["CoLA.tsv"])
-  with pytest.raises(InputError, match="contains 'CoLA.tsv' 2 times"):
-    check(path)
+  refused("contains 'CoLA.tsv' 2 times", check, path)
 
 
 def test_a_damaged_zip_is_bad_input_and_nothing_else(few, tmp_path):
@@ -480,7 +466,7 @@ def test_a_damaged_zip_is_bad_input_and_nothing_else(few, tmp_path):
     Path(zipped(tmp_path / "good.zip", contents_of(few))).read_bytes(),
     tmp_path / "damaged.zip",
   )
-  rng, refused = random.Random(0), 0
+  rng, count = random.Random(0), 0
   for _ in range(300):
     damaged = bytearray(good)
     for _ in range(rng.randint(1, 3)):
@@ -489,9 +475,9 @@ def test_a_damaged_zip_is_bad_input_and_nothing_else(few, tmp_path):
     try:
       check(str(path))
     except InputError as error:
-      refused += 1
+      count += 1
       assert str(path) in str(error)
-  assert refused > 200
+  assert count > 200
 
 
 # Radford et al. 2018, tables 2 and 4. Other accuracies, Spearman and WNLI: the same model on GLUE's
@@ -535,5 +521,4 @@ def test_missing_scores_are_named():
   some = {**PAPER, "mrpc": {"accuracy": 75.7}}
   del some["wnli"], some["mnli-mismatched"]
   missing = r"missing: mrpc \(f1\), mnli-mismatched \(accuracy\), wnli \(accuracy\)$"
-  with pytest.raises(InputError, match=f"GLUE's score needs all nine tasks; {missing}"):
-    average(some)
+  refused(f"GLUE's score needs all nine tasks; {missing}", average, some)

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from in_process import launch
+from refused import refused
 
 from gpt_jax.apps.paper import real
-from gpt_jax.errors import InputError
 from gpt_jax.inference.intervals import bootstrap_difference, wilson
 from gpt_jax.tasks.metrics import accuracy
 
@@ -117,28 +117,22 @@ def test_tasks_of_earlier_calls_stay_in_the_table(finished, monkeypatch):
 def test_damaged_files_and_other_calls_are_refused(finished, tmp_path_factory, content):
   trained = finished / "story-ending_short" / "gpt_jax_0" / "trained.json"
   trained.write_text(content)
-  with pytest.raises(InputError, match=f"{trained}: .*; remove it"):
-    real.run(str(finished), short=True)
+  refused(f"{trained}: .*; remove it", real.run, str(finished), short=True)
   trained.write_text(json.dumps({"probabilities": [[0.4, 0.6]], "seconds": 1.0, "memory": 1}))
-  with pytest.raises(InputError, match="trained with 1 dev rows, and there are 400"):
-    real.run(str(finished), short=True)
+  refused("trained with 1 dev rows, and there are 400", real.run, str(finished), short=True)
   (finished / "results.json").write_text(content)
-  with pytest.raises(InputError, match=r"results\.json: cannot be read .*; remove it"):
-    real.run(str(finished), short=True)
-  with pytest.raises(InputError, match="short: True != False"):
-    real.run(str(finished))
+  refused(r"results\.json: cannot be read .*; remove it", real.run, str(finished), short=True)
+  refused("short: True != False", real.run, str(finished))
   for tasks, message in [
     (["story-tags"], "--tasks=story-tags: labels every word"),
     (["story-next"], "--tasks=story-next: chooses among texts, which --peers does not"),
     ([""], "no task ''"),
   ]:
-    with pytest.raises(InputError, match=message):
-      real.run(str(finished), short=True, peers=True, tasks=tasks)
+    refused(message, real.run, str(finished), short=True, peers=True, tasks=tasks)
   foreign = tmp_path_factory.mktemp("foreign")
   (foreign / "results.json").write_text("mine")
   for workdir in (foreign, foreign / "results.json"):
-    with pytest.raises(InputError, match=r"workdir=.*results\.json"):
-      real.run(str(workdir), short=True)
+    refused(r"workdir=.*results\.json", real.run, str(workdir), short=True)
   assert (foreign / "results.json").read_text() == "mine"
 
 

@@ -72,13 +72,8 @@ def world(tmp_path_factory, make_run, tiny_tokenizer):
     name: make_run(folder / name, ModelConfig(trunk), steps=(3, 7))
     for name, trunk in trunks.items()
   }
-  asked = {
-    "table": ["5"],
-    "figure": ["2"],
-    "tasks": ["cola"],
-    "budget": "small",
-    "lstm": paths["lstm"],
-  }
+  asked = {"table": ["5"], "figure": ["2"], "tasks": ["cola"], "budget": "small"}
+  asked["lstm"] = paths["lstm"]
   workdir = str(folder / "out")
   with pytest.MonkeyPatch.context() as patch:
     train_only(patch, ("full", "lstm"))
@@ -118,14 +113,8 @@ def test_every_row_and_point_is_run(world):
 
 
 def test_the_report_has_our_rows_beside_the_papers(world):
-  assert {
-    "results.json",
-    "results.md",
-    "table5.png",
-    "table5.svg",
-    "figure2_left.png",
-    "figure2_left.svg",
-  } <= set(os.listdir(world.workdir))
+  pages = {"results.json", "results.md", "table5.png", "table5.svg"}
+  assert pages | {"figure2_left.png", "figure2_left.svg"} <= set(os.listdir(world.workdir))
   report = open(f"{world.workdir}/results.md", encoding="utf-8").read()
 
   def mean(setting):
@@ -171,15 +160,8 @@ def test_finished_runs_are_skipped_and_seeds_are_added(world, tmp_path, monkeypa
   again = reproduce.run(workdir, world.paths["transformer"], world.data, **world.asked)
   assert json.dumps(again, sort_keys=True) == json.dumps(world.results, sort_keys=True)
   assert not made
-  more = reproduce.run(
-    workdir,
-    world.paths["transformer"],
-    world.data,
-    table=["4"],
-    tasks=["cola"],
-    budget="small",
-    seeds=2,
-  )
+  asked = {"table": ["4"], "tasks": ["cola"], "budget": "small", "seeds": 2}
+  more = reproduce.run(workdir, world.paths["transformer"], world.data, **asked)
   assert made == ["runs/full/cola/seed_1"]
   assert more["runs"]["full"]["cola"]["seeds"] == [0, 1]
   assert set(more["runs"]) == set(world.results["runs"])  # earlier results stay
@@ -188,25 +170,14 @@ def test_finished_runs_are_skipped_and_seeds_are_added(world, tmp_path, monkeypa
     r"\| cola, full \(small budget\) \| matthews \| 2 \| (-?[\d.]+; ){2}",
     report.replace(" ± ", "; "),
   )
-  assert (
-    "### Table 4" in report
-    and "### Table 5" in report
-    and "Multi-task BiLSTM + ELMo + Attn" in report
-  )
+  assert "### Table 4" in report and "### Table 5" in report
+  assert "Multi-task BiLSTM + ELMo + Attn" in report
   os.remove(f"{workdir}/results.json")  # lost results are read from the runs
   os.rename(f"{workdir}/results.md", f"{workdir}/results.json.partial-7")
   for name in os.listdir(workdir):
     if name.startswith(("table5", "figure2")):
       os.remove(f"{workdir}/{name}")
-  restored = reproduce.run(
-    workdir,
-    world.paths["transformer"],
-    world.data,
-    table=["4"],
-    tasks=["cola"],
-    budget="small",
-    seeds=2,
-  )
+  restored = reproduce.run(workdir, world.paths["transformer"], world.data, **asked)
   assert json.dumps(restored["runs"]["full"]) == json.dumps(more["runs"]["full"])
 
 

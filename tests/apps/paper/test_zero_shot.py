@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from refused import refused
 
 import gpt_jax
 from gpt_jax.apps.paper import pronouns, zero_shot
@@ -122,14 +123,8 @@ def world(tmp_path_factory, make_run, tiny_tokenizer):
   folder = tmp_path_factory.mktemp("zero_shot")
   for place in ("glue/CoLA", "glue/SST-2", "race/dev/middle", "winograd"):
     (folder / place).mkdir(parents=True)
-  sentences = [
-    "the cat sat on the mat",
-    "cat the on sat",
-    "the dog ran to the sea",
-    "sea red the to",
-    "the barn",
-    "mat on",
-  ]
+  sentences = ["the cat sat on the mat", "cat the on sat", "the dog ran to the sea"]
+  sentences += ["sea red the to", "the barn", "mat on"]
   for split in ("train", "dev"):
     lines = [f"x\t{1 - n % 2}\t\t{text}\n" for n, text in enumerate(sentences * 2)]
     (folder / f"glue/CoLA/{split}.tsv").write_text("".join(lines))
@@ -182,8 +177,7 @@ def test_missing_scikit_learn_is_reported_at_once(world, monkeypatch):
   monkeypatch.setitem(sys.modules, "sklearn", None)
   monkeypatch.setitem(sys.modules, "sklearn.metrics", None)
   monkeypatch.setattr(zero_shot, "measure", None)
-  with pytest.raises(InputError, match="needs scikit-learn"):
-    zero_shot.run(world.run, world.data)
+  refused("needs scikit-learn", zero_shot.run, world.run, world.data)
 
 
 LONG = "the cat sat " * 40
@@ -209,10 +203,8 @@ def test_a_task_without_a_question_that_fits_is_refused(
 ):
   write_cola(tmp_path, train, dev)
   monkeypatch.setattr(zero_shot, "measure", None)
-  with pytest.raises(InputError, match=message):
-    zero_shot.run(world.run, str(tmp_path), ["cola"])
-  with pytest.raises(InputError, match="no task can be evaluated"):
-    zero_shot.run(world.run, str(tmp_path))
+  refused(message, zero_shot.run, world.run, str(tmp_path), ["cola"])
+  refused("no task can be evaluated", zero_shot.run, world.run, str(tmp_path))
 
 
 def test_questions_longer_than_the_context_are_left_out(world, tmp_path):
@@ -301,30 +293,17 @@ def test_winograd_schemas_in_the_published_format(data_root, tmp_path):
 @pytest.mark.parametrize(
   "text, message",
   [
-    (
-      "The cat sat.\nit\na cat,a dog\n",
-      r"test.c.txt:1: 3 lines; there should be sentence, pronoun",
-    ),
-    (
-      "The cat sat.\nit\na cat,a dog\na cat\n",
-      r"test.c.txt:1: the pronoun 'it' is not in the sentence",
-    ),
-    (
-      "\n\nIt sat.\nit\na cat,a dog\na mat\n",
-      r"test.c.txt:3: answer 'a mat': should be one of two candidates",
-    ),
-    (
-      "It sat.\nit\na cat\na cat\n",
-      r"test.c.txt:1: answer 'a cat': should be one of two candidates",
-    ),
-    ("\n", "test.c.txt: empty"),
+    ("The cat sat.\nit\na cat,a dog\n", ":1: 3 lines; there should be sentence, pronoun"),
+    ("The cat sat.\nit\na cat,a dog\na cat\n", ":1: the pronoun 'it' is not in the sentence"),
+    ("\n\nIt sat.\nit\na cat,a dog\na mat\n", ":3: answer 'a mat': should be one of two cand"),
+    ("It sat.\nit\na cat\na cat\n", ":1: answer 'a cat': should be one of two candidates"),
+    ("\n", ": empty"),
   ],
 )
 def test_broken_sentences(tmp_path, text, message):
   (tmp_path / "winograd").mkdir()
   (tmp_path / "winograd" / "test.c.txt").write_text(text)
-  with pytest.raises(InputError, match=message):
-    pronouns.read(str(tmp_path), "dprd")
+  refused("test.c.txt" + message, pronouns.read, str(tmp_path), "dprd")
 
 
 def test_existing_json_is_replaced_only_on_request(world, tmp_path, monkeypatch):
@@ -369,5 +348,4 @@ def test_a_masked_model_is_judged_by_its_pseudo_log_likelihood(
       assert answer.tokens == len(scored)
       assert answer.total == pytest.approx(scored.sum(), abs=1e-4)
   bare = make_run(tmp_path / "bare", ModelConfig(trunk, (), "bidirectional"), tokenizer=tokenizer)
-  with pytest.raises(InputError, match="has no masked-LM head"):
-    zero_shot.run(bare, world.data)
+  refused("has no masked-LM head", zero_shot.run, bare, world.data)

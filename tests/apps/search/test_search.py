@@ -1,6 +1,4 @@
-"""Search: the nearest texts against a full sort, an index that is brought up to date, refusals, and
-the measures of retrieval against scikit-learn's.
-"""
+"""Search: nearest texts against a full sort, updated indices, refusals, and retrieval measures."""
 
 import concurrent.futures
 import hashlib

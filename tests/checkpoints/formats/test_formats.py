@@ -5,15 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from refused import refused
 
 from gpt_jax.checkpoints import formats
-from gpt_jax.checkpoints.formats import (
-  describe_formats,
-  detect_format,
-  find_format,
-  list_formats,
-)
-from gpt_jax.errors import InputError
+from gpt_jax.checkpoints.formats import describe_formats, detect_format, find_format, list_formats
 
 ROOT = Path(__file__).parents[3]
 NEW = """
@@ -26,16 +21,8 @@ def save(folder, params, meta, step, tokenizer): ...
 
 
 def test_every_file_with_help_is_a_format():
-  assert list(list_formats()) == [
-    "hf",
-    "npz",
-    "onnx",
-    "onnx_int8",
-    "openai",
-    "peft",
-    "safetensors",
-    "stablehlo",
-  ]
+  names = "hf npz onnx onnx_int8 openai peft safetensors stablehlo"
+  assert list(list_formats()) == names.split()
   for name, text in list_formats().items():
     module = find_format(name)
     assert module.HELP == text and "\n" not in text
@@ -53,16 +40,14 @@ def test_a_new_format_edits_no_other_file(tmp_path, monkeypatch):
 def test_a_model_in_two_formats_is_ambiguous(tmp_path):
   for name in ("weights.npz", "model.safetensors"):
     (tmp_path / name).touch()
-  with pytest.raises(InputError, match="holds models in several formats, hf and npz; keep one"):
-    detect_format(str(tmp_path))
+  refused("holds models in several formats, hf and npz; keep one", detect_format, str(tmp_path))
   (tmp_path / "weights.npz").unlink()
   assert detect_format(str(tmp_path)) is find_format("hf")
 
 
 @pytest.mark.parametrize("name", ["torch", "", "folder", "layout", "read_npz", "__init__"])
 def test_helper_files_are_no_formats(name):
-  with pytest.raises(InputError, match=f"format={name}: must be one of hf, npz, onnx, onnx_int8"):
-    find_format(name)
+  refused(f"format={name}: must be one of hf, npz, onnx, onnx_int8", find_format, name)
 
 
 @pytest.mark.parametrize("program", ["export", "import_weights"])

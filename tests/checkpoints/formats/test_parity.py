@@ -1,6 +1,4 @@
-"""The Transformer against transformers' OpenAIGPTLMHeadModel: logits, loss and every gradient,
-on random weights.
-"""
+"""The Transformer against OpenAIGPTLMHeadModel on random weights: logits, loss, gradients."""
 
 import jax
 import jax.numpy as jnp
@@ -23,9 +21,7 @@ SIZES = {
 
 @pytest.fixture(scope="module", params=SIZES, ids=["tiny", "real"])
 def pair(request):
-  """(config, our parameters with perturbed biases and norms, the same model in torch, rows of
-  ids).
-  """
+  """(config, our parameters with perturbed biases and norms, the same in torch, rows of ids)."""
   config = SIZES[request.param]
   rng = np.random.default_rng(0)
   rows = rng.integers(
@@ -59,9 +55,7 @@ def torch_model(config, params):
 
 
 def to_transformers(config, trunk):
-  """transformers' names and shapes. Their Conv1D multiplies from the right, as ours do: no
-  transpose.
-  """
+  """transformers' names and shapes; their Conv1D multiplies from the right: no transpose."""
   d = config.width
   arrays = {
     "tokens_embed.weight": trunk["tokens"][: config.vocab_size],

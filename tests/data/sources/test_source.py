@@ -1,18 +1,23 @@
-"""Finding sources by file name, glob, folder and data set name."""
+"""Sources: found by file name, glob, folder and data set name, and what they give: the documents of
+text files, JSON lines, tables and TFDS, and damaged ones."""
 
 import gzip
+import json
 import os
 import sys
 
 import pytest
+from refused import refused
 
 from gpt_jax.data import sources
+from gpt_jax.data.sources import table, text, utf8
 from gpt_jax.data.sources.source import (
   Source,
   chunked_documents,
   documents,
   find,
   find_all,
+  is_plain_text,
   usage,
 )
 from gpt_jax.errors import InputError
@@ -24,37 +29,28 @@ def test_files_globs_and_folders(tmp_path):
     (tmp_path / name).write_text(f"text of {name}")
   with gzip.open(tmp_path / "d.txt.gz", "wt") as file:
     file.write("zipped")
-  assert list(documents(str(tmp_path))) == [
-    "text of a.txt",
-    "text of b.txt",
-    "zipped",
-    "text of deep/c.txt",
-  ]
+  texts = ["text of a.txt", "text of b.txt", "zipped", "text of deep/c.txt"]
+  assert list(documents(str(tmp_path))) == texts
   assert list(documents(str(tmp_path / "*.txt"))) == ["text of a.txt", "text of b.txt"]
   assert list(documents(str(tmp_path / "notes.md"))) == ["text of notes.md"]
   assert find(str(tmp_path / "b.txt")) == [Source(str(tmp_path / "b.txt"), 13)]
 
 
 def test_missing_sources(tmp_path):
-  with pytest.raises(InputError, match=r"gone\.txt: no such file"):
-    find(str(tmp_path / "gone.txt"))
-  with pytest.raises(InputError, match=r"\*\.txt: no file matches"):
-    find(str(tmp_path / "*.txt"))
+  refused(r"gone\.txt: no such file", find, str(tmp_path / "gone.txt"))
+  refused(r"\*\.txt: no file matches", find, str(tmp_path / "*.txt"))
   (tmp_path / "notes.md").write_text("x")
-  with pytest.raises(InputError, match=r"no \.jsonl, .*\.txt, .* file in this folder"):
-    find(str(tmp_path))
+  refused(r"no \.jsonl, .*\.txt, .* file in this folder", find, str(tmp_path))
 
 
 def test_pipes_and_devices_are_refused(tmp_path):
   os.mkfifo(tmp_path / "pipe.txt")
   (tmp_path / "link.jsonl").symlink_to("/dev/zero")
   for name in ("/dev/zero", tmp_path / "pipe.txt", tmp_path / "link.jsonl"):
-    with pytest.raises(InputError, match=rf"^{name}: a pipe or a device, .*; write it to a file"):
-      find(str(name))
+    refused(rf"^{name}: a pipe or a device, .*; write it to a file", find, str(name))
     with pytest.raises(InputError, match=rf"^{name}: cannot be read \(not a regular file\)$"):
       list(chunked_text(str(name)))  # it may become one later
-  with pytest.raises(InputError, match=r"no .* file in this folder"):
-    find(str(tmp_path))
+  refused(r"no .* file in this folder", find, str(tmp_path))
 
 
 def chunked_text(name):
@@ -98,3 +94,190 @@ def test_several_sources_and_data_sets(tmp_path):
     Source("embedded", 0),
     Source("tfds:glue/cola/test", 0),
   ]
+
+
+@pytest.mark.parametrize(("before", "block_size"), [(10, 1 << 19), (5000, 100), (5000, 1 << 19)])
+def test_invalid_utf8_names_the_byte(tmp_path, monkeypatch, before, block_size):
+  monkeypatch.setattr(text, "BLOCK_SIZE", block_size)
+  good = "grün und\r\n".encode() * before
+  (tmp_path / "old.txt").write_bytes(good + "Fräulein".encode("latin-1"))
+  with pytest.raises(
+    InputError, match=rf"old\.txt: not UTF-8 at byte {len(good) + 2};.*iconv -f WINDOWS-1252"
+  ):
+    list(documents(str(tmp_path / "old.txt")))
+
+
+def test_utf16_is_read(tmp_path, monkeypatch):
+  (tmp_path / "wide.txt").write_bytes("some größer text".encode("utf-16"))
+  assert list(documents(str(tmp_path / "wide.txt"))) == ["some größer text"]
+  monkeypatch.setattr(utf8, "_MAX_UTF16", 20)
+  refused("UTF-16 of more than 20 bytes", lambda: list(documents(str(tmp_path / "wide.txt"))))
+
+
+def test_a_truncated_gzip_is_an_error(tmp_path):
+  whole = gzip.compress(b'{"text": "text and more text"}\n' * 1000)
+  flipped = whole[:10] + b"\xff" * 9 + whole[19:]  # after the header
+  for name in ("cut.txt.gz", "cut.jsonl.gz", "cut.json.gz"):
+    for damaged in (whole[:-20], flipped):
+      (tmp_path / name).write_bytes(damaged)
+      with pytest.raises(InputError, match=f"{name}: cannot be read to its end"):
+        list(documents(str(tmp_path / name)))
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])
+def test_json_lines(tmp_path, suffix):
+  path = tmp_path / f"rows{suffix}"
+  opener = gzip.open if suffix.endswith("gz") else open
+  with opener(path, "wt", encoding="utf-8") as file:
+    for text in ("one\nof two", "", "  ", "zwölf"):
+      file.write(json.dumps({"id": 1, "story": text}) + "\n\n")
+  assert list(documents(str(path), field="story")) == ["one\nof two", "zwölf"]
+  with pytest.raises(
+    InputError,
+    match=r"rows\S+:1: no text in field 'text' \(its fields: 'id', 'story'\).*text_column=",
+  ):
+    list(documents(str(path)))
+
+
+@pytest.mark.parametrize(
+  ("line", "fault"),
+  [
+    ("[1, 2]", "not an object"),
+    ('{"text": 3}', "no text in field 'text'"),
+    ('{"text": ', "not JSON"),
+  ],
+)
+def test_bad_json_lines(tmp_path, line, fault):
+  (tmp_path / "rows.jsonl").write_text('{"text": "good"}\n' + line)
+  refused(rf"rows\.jsonl:2: .*{fault}", lambda: list(documents(str(tmp_path / "rows.jsonl"))))
+
+
+def test_json_is_never_read_as_text(tmp_path):
+  (tmp_path / "shard.json").write_text('{"text": "one"}\n{"text": "two"}\n')
+  assert list(documents(str(tmp_path / "*.json"))) == ["one", "two"]
+
+
+def test_a_line_is_limited(tmp_path, monkeypatch):
+  monkeypatch.setattr(utf8, "MAX_LINE", 100)
+  line = json.dumps({"text": "a" * 87})
+  assert len(line) == 99
+  (tmp_path / "a.jsonl").write_text(f"{line}\n{line}b\n")
+  rows = documents(str(tmp_path / "a.jsonl"))
+  assert next(rows) == "a" * 87
+  refused(r"a\.jsonl:2: the line has more than 100 bytes", next, rows)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz"])
+def test_csv(tmp_path, suffix):
+  path = tmp_path / f"tickets{suffix}"
+  opener = gzip.open if suffix.endswith("gz") else open
+  rows = 'id,body\r\n1,"two\r\nlines, ""quoted"""\r\n\r\n2,zwölf\r\n3,\r\n'
+  with opener(path, "wb") as file:
+    file.write(b"\xef\xbb\xbf" + rows.encode())
+  assert list(documents(str(path), field="body")) == ['two\nlines, "quoted"', "zwölf"]
+  assert list(documents(str(path), field="id")) == ["1", "2", "3"]
+  assert not is_plain_text(str(path))
+
+
+def test_tsv_has_no_quotes(tmp_path):
+  (tmp_path / "a.tsv").write_text('label\ttext\nx\t"No, he said\ny\tyes, "so"\n')
+  assert list(documents(str(tmp_path / "a.tsv"))) == ['"No, he said', 'yes, "so"']
+
+
+def test_the_text_column_is_asked_for(tmp_path):
+  (tmp_path / "tickets.csv").write_text("id,body,queue\n1,hello,billing\n")
+  message = (
+    r"tickets\.csv: no column 'text' \(its columns: 'id', 'body', 'queue'\); .* with text_column="
+  )
+  refused(message, lambda: list(documents(str(tmp_path / "tickets.csv"))))
+
+
+@pytest.mark.parametrize(
+  "name, cell", [("a.csv", '"two\nlines, here"'), ("a.tsv", "two  lines, here")]
+)
+def test_several_columns_are_a_line_each(name, cell, tmp_path):
+  between = "," if name == "a.csv" else "\t"
+  rows = [("id", "text", "other"), ("1", cell, " b c"), ("2", "d", "e")]
+  (tmp_path / name).write_text("".join(f"{between.join(row)}\n" for row in rows))
+  path = str(tmp_path / name)
+  assert list(documents(path, field="text,other")) == ["two lines, here\nb c", "d\ne"]
+  assert list(documents(path, field="other,id")) == ["b c\n1", "e\n2"]
+  refused("no column 'txt'; did you mean text", lambda: list(documents(path, field="txt,other")))
+
+
+def test_a_pair_has_two_texts_and_a_name_may_have_a_comma(tmp_path):
+  path = tmp_path / "a.tsv"
+  path.write_text("x,y\tx\ty\n1\t2\t \n")
+  assert list(documents(str(path), field="x,y")) == ["1"]
+  with pytest.raises(InputError, match=r"a\.tsv:2: column 'y' is empty; fill it in or remove"):
+    list(documents(str(path), field="x,x,y"))
+
+
+@pytest.mark.parametrize(
+  "content, fault",
+  [
+    ("text,id\nfine,1\nbroken\n", ":3: 1 column, but the header names 2"),
+    ('text,id\nfine,1\n"open,2\n', ":3: not CSV with commas"),
+    ("text,text\na,b\n", ": more than one column 'text'"),
+    ("", ": empty; the first line should name the columns"),
+  ],
+)
+def test_bad_tables(tmp_path, content, fault):
+  (tmp_path / "a.csv").write_text(content)
+  refused(rf"a\.csv{fault}", lambda: list(documents(str(tmp_path / "a.csv"))))
+
+
+def test_a_row_is_limited(tmp_path, monkeypatch):
+  for module in (table, utf8):
+    monkeypatch.setattr(module, "MAX_LINE", 100)
+  good = '"' + 4 * "twenty characters are\n" + '"\n'
+  (tmp_path / "a.csv").write_text(f'text\n{good}{good}"' + 9 * 'open","\n' + 90 * "x\n")
+  rows = documents(str(tmp_path / "a.csv"))
+  assert [len(next(rows)), len(next(rows))] == [87, 87]
+  refused(r"a\.csv:12: the row has more than 100 characters", next, rows)
+
+
+def test_tables_in_a_folder_of_text_are_left_out(tmp_path):
+  (tmp_path / "authors.csv").write_text("name,born\nJane,1775\n")
+  (tmp_path / "novel.txt").write_text("It is a truth")
+  assert [source.name for source in find(str(tmp_path))] == [str(tmp_path / "novel.txt")]
+
+
+def test_tfds(tmp_path, monkeypatch):
+  """A data set made here and read as any other, without TensorFlow."""
+  tfds = pytest.importorskip("tensorflow_datasets")
+  monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path))
+
+  class PocketStories(tfds.core.GeneratorBasedBuilder):
+    pkg_dir_path = tmp_path  # this test is no package
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _info(self):
+      return self.dataset_info_from_configs(
+        features=tfds.features.FeaturesDict({"story": tfds.features.Text()})
+      )
+
+    def _split_generators(self, dl_manager):
+      return {
+        "train": self._generate_examples("train"),
+        "validation": self._generate_examples("validation"),
+      }
+
+    def _generate_examples(self, split):
+      for i in range(3):
+        yield i, {"story": f"{split} story {i}, naïve"}
+
+  expected = {f"train story {i}, naïve" for i in range(3)}
+  assert set(documents("tfds:pocket_stories", field="story")) == expected
+  assert all(
+    text.startswith("valid") for text in documents("tfds:pocket_stories/validation", field="story")
+  )
+  refused("no field 'text'; its fields: story", lambda: list(documents("tfds:pocket_stories")))
+  with pytest.raises(InputError, match="tfds:pocket_stories/test"):
+    list(documents("tfds:pocket_stories/test", field="story"))
+  with pytest.raises(
+    InputError,
+    match="tfds:no_such_stories: TFDS has no data set 'no_such_stories'; see its catalog",
+  ):
+    list(documents("tfds:no_such_stories"))
+  assert "tensorflow" not in sys.modules

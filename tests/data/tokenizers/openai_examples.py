@@ -47,23 +47,7 @@ LETTERS = (
   + "''’\"“”.,;:!?-—…()[]{}<>|_*/\\&%$#+=~^@0123456789"
 )
 RARE = "éßİΣσς日ツ🙂\u200d\u200b\xa0\x85\u2028\x00\x1b\ufeff\ufffdÃâ€™½Ⅷ°²́\ud800"
-FRAGMENTS = [
-  "n't",
-  "'s",
-  "'ll",
-  "don't",
-  "gonna",
-  "Mr.",
-  "a.m.",
-  "://",
-  "&amp;",
-  "<b>",
-  "''",
-  ":)",
-  "8)",
-  "\r\n",
-  "...",
-]
+FRAGMENTS = "n't 's 'll don't gonna Mr. a.m. :// &amp; <b> '' :) 8)".split() + ["\r\n", "..."]
 
 
 def mixed(rng: random.Random) -> str:
@@ -72,9 +56,7 @@ def mixed(rng: random.Random) -> str:
 
 
 def merged(parts: list[str], ranks: dict[tuple[str, str], int]) -> list[str]:
-  """The pair of the lowest rank is merged, wherever it stands, from left to right; then the
-  next.
-  """
+  """Merges the pair of the lowest rank everywhere, from left to right; then the next."""
   while len(parts) > 1:
     pair = min(itertools.pairwise(parts), key=lambda pair: ranks.get(pair, len(ranks)))
     if pair not in ranks:
@@ -89,9 +71,7 @@ def merged(parts: list[str], ranks: dict[tuple[str, str], int]) -> list[str]:
 
 
 def trained(words: list[list[str]], count: int) -> list[tuple[str, str]]:
-  """Merges of the pairs that are the most frequent; enough of a vocabulary to tell a right
-  procedure from a wrong.
-  """
+  """Merges of the most frequent pairs; enough to tell a right procedure from a wrong one."""
   merges = []
   while len(merges) < count:
     made = {"".join(pair) for pair in merges}

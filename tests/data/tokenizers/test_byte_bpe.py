@@ -4,11 +4,11 @@ import json
 import os
 
 import pytest
+from refused import refused
 
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.data.tokenizers.byte_bpe import ByteBPETokenizer
 from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer, detect
-from gpt_jax.errors import InputError
 
 pytestmark = pytest.mark.parity("released")
 
@@ -85,15 +85,13 @@ def test_training(tokenizer):
   ],
 )
 def test_a_size_that_the_text_does_not_support(texts, size, fault):
-  with pytest.raises(InputError, match=fault):
-    ByteBPETokenizer.train(texts, size)
+  refused(fault, ByteBPETokenizer.train, texts, size)
 
 
 def test_a_piece_that_no_merge_makes_is_refused(roberta):
   pieces = json.loads((roberta / "vocab.json").read_text())
   (roberta / "vocab.json").write_text(json.dumps({**pieces, "<extra>": len(pieces)}))
-  with pytest.raises(InputError, match="ends before '<extra>' is made"):
-    load_tokenizer(roberta)
+  refused("ends before '<extra>' is made", load_tokenizer, roberta)
 
 
 @pytest.mark.parity

@@ -1,14 +1,17 @@
-"""GPT-1's tokenizer: ids as by the published procedure, written out here; without spaCy."""
+"""The vocabularies of GPT-1 and GPT-2, and their files as OpenAI released them."""
 
 import json
 import random
 import re
+import shutil
 import sys
+import unicodedata
 import warnings
 
 import numpy as np
 import pytest
-from openai_examples import EXAMPLES, merged, mixed
+from openai_examples import EXAMPLES, merged, mixed, write
+from refused import refused
 
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.token_writer import TokenWriter
@@ -20,9 +23,7 @@ from gpt_jax.errors import InputError
 
 
 def standardized(text: str) -> str:
-  """text_utils.py: replace five characters, put spaces around runs of marks, then tidy the white
-  space.
-  """
+  """text_utils.py: five characters replaced, spaces around marks, white space tidied."""
   for old, new in (("—", "-"), ("–", "-"), ("―", "-"), ("…", "..."), ("´", "'")):
     text = text.replace(old, new)
   runs = "|".join(re.escape(mark) + "+" for mark in '-~!";?+,)(/*[]}{|_')
@@ -221,3 +222,234 @@ def test_tokens_of_another_splitter_are_refused(small, spacy_there, tmp_path):
     TokenFile(str(tmp_path), "train").check_vocabulary(tokenizer)
   with pytest.raises(InputError, match=f"another vocabulary, {other.hash[:12]}, not "):
     TokenFile(str(tmp_path), "train").check_vocabulary(load_tokenizer(small["gpt2"]))
+
+
+def published_gpt2(texts: list[str], tokenizer: GPT2Tokenizer) -> list[list[int]]:
+  """encoder.py: contractions, letters, digits, others, with the space before; merged as bytes."""
+  printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+  signs = dict(zip(printable, map(chr, printable), strict=True))
+  signs |= {
+    value: chr(256 + n)
+    for n, value in enumerate(value for value in range(256) if value not in signs)
+  }
+  ids = {piece: i for i, piece in enumerate(tokenizer.pieces)}
+  ranks = {pair: rank for rank, pair in enumerate(tokenizer.merges)}
+  results = []
+  for text in texts:
+    shape, found, at = "".join(map(kind_of, text)), [], 0
+    while at < len(text):
+      short = [
+        short
+        for short in ("'s", "'t", "'re", "'ve", "'m", "'ll", "'d")
+        if text.startswith(short, at)
+      ]
+      end = (
+        at + len(short[0])
+        if short
+        else re.compile(r" ?a+| ?0+| ?!+|\s+(?!\S)|\s+").match(shape, at).end()
+      )
+      found += [
+        ids[piece] for piece in merged([signs[value] for value in text[at:end].encode()], ranks)
+      ]
+      at = end
+    results.append(found)
+  return results
+
+
+def kind_of(letter: str) -> str:
+  """One letter of its kind: a space, other white space, a letter, a digit, or anything else."""
+  if (
+    letter in "\t\n\x0b\x0c\r\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000"
+    or "\u2000" <= letter <= "\u200a"
+  ):
+    return "\t"
+  return " " if letter == " " else {"L": "a", "N": "0"}.get(unicodedata.category(letter)[0], "!")
+
+
+@pytest.mark.parity("released")
+def test_gpt2_ids_and_round_trip(folders):
+  tokenizer = load_tokenizer(folders["gpt2"])
+  rng = random.Random(0)
+  assigned = [
+    c for c in map(chr, range(0x30000)) if unicodedata.category(c) not in ("Cn", "Cs", "Co")
+  ]
+  texts = [*EXAMPLES.values(), *(mixed(rng) for _ in range(200))]
+  texts = [re.sub("[\ud800-\udfff]", "", text)[:4000] for text in texts]
+  texts += ["".join(rng.choices(assigned, k=30)) for _ in range(100)]
+  for text, ids, expected in zip(
+    texts, tokenizer.encode_many(texts), published_gpt2(texts, tokenizer), strict=True
+  ):
+    assert ids.dtype == np.int32
+    assert ids.tolist() == expected, repr(text[:200])
+    assert tokenizer.decode(ids) == text
+
+
+@pytest.mark.parity("released")
+def test_gpt2_lines_and_what_is_no_character(small):
+  tokenizer = load_tokenizer(small["gpt2"])
+  assert tokenizer.encode("\n").tolist() == [tokenizer.line_id]
+  a, b = tokenizer.encode("the sea"), tokenizer.encode("was calm")
+  np.testing.assert_array_equal(tokenizer.encode("the sea\nwas calm"), [*a, tokenizer.line_id, *b])
+  assert tokenizer.encode("<|endoftext|>").max() < 256
+  mark = tokenizer.vocab_size - 1
+  marked = tokenizer.encode_marked("the sea<|endoftext|><|endoftext|>was calm")
+  np.testing.assert_array_equal(marked, [*a, mark, mark, *b])
+  np.testing.assert_array_equal(tokenizer.encode_marked("the sea"), a)
+  assert tokenizer.decode([tokenizer.vocab_size - 1]) == "<|endoftext|>"
+  assert (
+    tokenizer.decode([0xC3, 0xA9]) == "é" and tokenizer.decode([0xA9]) == "\ufffd"
+  )  # here a byte is its id
+  assert tokenizer.encode("\ud800").tolist() == tokenizer.encode("?").tolist()
+  assert np.flatnonzero(tokenizer.byte_fallback).tolist() == list(range(128, 256))
+
+
+@pytest.mark.parity("released")
+def test_where_words_of_gpt2_begin(folders):
+  tokenizer = load_tokenizer(folders["gpt2"])
+  ids = tokenizer.encode("The captain, émigré\nsailed 10")
+  starts = np.flatnonzero(tokenizer.word_starts(ids))
+  words = [tokenizer.decode(part) for part in np.split(ids, starts[1:])]
+  assert words == ["The", " captain", ",", " émigré", "\n", "sailed", " 10"]
+
+
+PIECES, MERGES = "encoder_bpe_40000.json", "vocab_40000.bpe"
+
+
+@pytest.mark.parametrize("kind", ["gpt1", "gpt2"])
+def test_save_and_load(small, spacy_there, tmp_path, kind):
+  tokenizer = load_tokenizer(small[kind])
+  tokenizer.save(tmp_path / "copy")
+  assert load_tokenizer(tmp_path / "copy") == tokenizer
+  for name in (
+    ("encoder_bpe_40000.json", "vocab_40000.bpe")
+    if kind == "gpt1"
+    else ("encoder.json", "vocab.bpe")
+  ):
+    assert (tmp_path / "copy" / name).read_text() == (tmp_path / small[kind] / name).read_text()
+  metadata = json.loads((tmp_path / "copy" / "tokenizer.json").read_text())
+  assert metadata["hash"] == tokenizer.hash and metadata["vocab_size"] == tokenizer.vocab_size
+  assert metadata["kind"] == f"openai-{kind}" and metadata["normalizer"] == tokenizer.normalizer
+  if kind == "gpt1":
+    assert (metadata["splitter"], metadata["splitter_version"]) == (
+      SPACY,
+      tokenizer.splitter_version,
+    )
+    assert re.match(r"3\.\d+", tokenizer.splitter_version)
+
+
+@pytest.mark.parametrize("kind", ["gpt1", "gpt2"])
+def test_transformers_names_are_the_same_vocabulary(small, spacy_there, tmp_path, kind):
+  tokenizer = load_tokenizer(small[kind])
+  pieces = sorted(tokenizer.pieces)
+  write(tmp_path, ("vocab.json", "merges.txt"), pieces, tokenizer.merges)
+  (tmp_path / "vocab.json").write_text(
+    json.dumps({piece: tokenizer.pieces.index(piece) for piece in pieces})
+  )
+  (tmp_path / "tokenizer.json").write_text(
+    '{"version": "1.0", "model": {"type": "BPE"}}'
+  )  # transformers' own
+  assert load_tokenizer(tmp_path) == tokenizer and load_tokenizer(tmp_path).hash == tokenizer.hash
+
+
+@pytest.mark.parity("released")
+@pytest.mark.parametrize(
+  "kind, package",
+  [("gpt1", "spacy"), ("gpt1", "ftfy"), ("gpt1", "tokenizers"), ("gpt2", "tokenizers")],
+)
+def test_a_missing_package_is_one_line(small, tmp_path, monkeypatch, kind, package):
+  load_tokenizer(small[kind]).save(tmp_path)
+  monkeypatch.setitem(sys.modules, package, None)
+  tokenizer = load_tokenizer(tmp_path)  # where tokens are already made, none is needed
+  assert tokenizer.decode([5, 6])
+  refused(rf"needs {package}: pip install 'gpt_jax\[released\]'$", tokenizer.encode, "")
+
+
+@pytest.mark.parametrize(
+  "name, old, new, message",
+  [
+    (PIECES, '{"', "{", "json:1: not JSON \\("),
+    (PIECES, '"the</w>":', "", "json:1: not JSON \\("),
+    (
+      PIECES,
+      '"<unk>": 0',
+      '"<unk>": "0"',
+      "json: piece '<unk>' has the id '0'; the ids of 162 pieces should be 0 to 161",
+    ),
+    (PIECES, ": 5,", ": 500,", 'json: piece "\'" has the id 500; the ids of 162 pieces'),
+    (PIECES, ": 5,", ": 6,", "json: \"'\" and '\\(' have the same id, 6"),
+    (PIECES, '"a"', '"b"', "json: 'b' occurs twice"),
+    (PIECES, "<unk>", "<UNK>", "json: neither GPT-1's vocabulary, .* nor GPT-2's"),
+    (PIECES, '"the</w>"', '"The</w>"', "bpe:3: makes 'the</w>', which is not in .*json$"),
+    (PIECES, '"h"', '"\u0442"', "bpe:2: merges 'h', which is not in .*json$"),
+    (MERGES, "#version: 0.2\n", "", "bpe:1: 'h e</w>': should be '#version: 0.2'"),
+    (
+      MERGES,
+      "h e</w>\n",
+      "h e </w>\n",
+      "bpe:2: 'h e </w>': should be two pieces separated by a space",
+    ),
+    (MERGES, "h e</w>\n", "h\n", "bpe:2: 'h': should be two pieces"),
+    (MERGES, "h e</w>\n", "h e</w>\nh e</w>\n", "bpe:3: makes 'he</w>', which exists already"),
+    (MERGES, "h e</w>\n", "", "bpe:2: merges 'he</w>', which no line above makes"),
+    (
+      MERGES,
+      "no r</w>\n",
+      "",
+      "bpe:50: ends before 'nor</w>' is made, one of 1 such pieces of .*json: truncated",
+    ),
+  ],
+)
+def test_files_that_are_no_vocabulary(small, spacy_there, tmp_path, name, old, new, message):
+  folder = shutil.copytree(small["gpt1"], tmp_path / "copy")
+  text = (folder / name).read_text()
+  assert old in text
+  (folder / name).write_text(text.replace(old, new, 1))
+  error = refused(message, load_tokenizer, str(folder))
+  assert error.startswith(str(folder))
+
+
+@pytest.mark.parametrize("share", [0, 0.3, 0.999])
+@pytest.mark.parametrize("name", [PIECES, MERGES])
+def test_truncated_files(small, spacy_there, tmp_path, name, share):
+  folder = shutil.copytree(small["gpt1"], tmp_path / "copy")
+  content = (folder / name).read_bytes()
+  (folder / name).write_bytes(content[: int(share * (len(content) - 2))])
+  refused(rf"{name}:\d+: ", load_tokenizer, str(folder))
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", "3", '[["a", 0]]'])
+def test_other_json(small, tmp_path, content):
+  folder = shutil.copytree(small["gpt1"], tmp_path / "copy")
+  (folder / PIECES).write_text(content)
+  refused(f"{PIECES}: should be one JSON object that maps", load_tokenizer, str(folder))
+
+
+def test_missing_and_unreadable_files(small, spacy_there, tmp_path):
+  for name in (PIECES, MERGES):
+    folder = shutil.copytree(small["gpt1"], tmp_path / f"without {name}")
+    (folder / name).unlink()
+    refused(f"{name}: missing; both files", load_tokenizer, str(folder))
+    (folder / name).write_bytes(b"\xff")
+    refused(f"{name}: cannot be read", load_tokenizer, str(folder))
+  refused("no tokenizer here", load_tokenizer, str(tmp_path))
+
+
+def test_a_folder_that_was_changed_after_saving(small, spacy_there, tmp_path):
+  load_tokenizer(small["gpt1"]).save(tmp_path)
+  metadata = json.loads((tmp_path / "tokenizer.json").read_text())
+  del metadata["checksum"]
+
+  def refuses(message, **changes):
+    (tmp_path / "tokenizer.json").write_text(json.dumps(metadata | changes))
+    refused(message, load_tokenizer, str(tmp_path))
+
+  refuses(f"{PIECES}, {MERGES}: damaged, the hash is not the one in tokenizer.json", splitter=REGEX)
+  refuses("splitter 'nltk' is not known; should be spacy-en or regex-1", splitter="nltk")
+  refuses("kind 'gpt3' is not known", kind="gpt3")
+  refuses("kind \\['gpt3'\\] is not known", kind=["gpt3"])
+  for content, message in (
+    ("{", "tokenizer.json: not JSON"),
+    ("[]", "tokenizer.json: holds no JSON object"),
+  ):
+    (tmp_path / "tokenizer.json").write_text(content)
+    refused(message, load_tokenizer, str(tmp_path))

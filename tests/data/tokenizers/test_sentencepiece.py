@@ -1,6 +1,4 @@
-"""Vocabularies: training on counts, exact ids, what survives a round trip, and what a damaged
-folder says.
-"""
+"""Vocabularies: training on counts, exact ids, round trips, and damaged folders."""
 
 import collections
 import io
@@ -9,6 +7,7 @@ import json
 import numpy as np
 import pytest
 import sentencepiece
+from refused import refused
 
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer, plain
@@ -29,21 +28,12 @@ def tokenizer() -> SentencePieceTokenizer:
 
 def test_counts_train_the_same_model_as_the_text():
   model = io.BytesIO()
-  sentencepiece.SentencePieceTrainer.train(
-    sentence_iterator=iter(TEXT),
-    model_writer=model,
-    model_type="bpe",
-    vocab_size=330,
-    character_coverage=1.0,
-    normalization_rule_name="nmt_nfkc_cf",
-    byte_fallback=True,
-    unk_id=0,
-    bos_id=-1,
-    eos_id=-1,
-    pad_id=-1,
-    control_symbols=["<line>"],
-    minloglevel=2,
-  )
+  settings = {"model_type": "bpe", "vocab_size": 330, "character_coverage": 1.0}
+  settings |= {"normalization_rule_name": "nmt_nfkc_cf", "byte_fallback": True}
+  settings |= {"unk_id": 0, "bos_id": -1, "eos_id": -1, "pad_id": -1}
+  settings |= {"control_symbols": ["<line>"], "minloglevel": 2}
+  train = sentencepiece.SentencePieceTrainer.train
+  train(sentence_iterator=iter(TEXT), model_writer=model, **settings)
   direct = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
   counted = SentencePieceTokenizer.train(collections.Counter(" ".join(TEXT).split()), 330).processor
   assert [counted.id_to_piece(i) for i in range(330)] == [direct.id_to_piece(i) for i in range(330)]
@@ -64,16 +54,8 @@ def test_ids(tokenizer):
 
 @pytest.mark.parametrize(
   "text",
-  [
-    "the sea was calm",
-    "the sea\nwas calm",
-    "\nthe\n\nsea\n",
-    "",
-    "\n",
-    "<line> <unk> is text",
-    "日本 ☃ x\x00y",
-    "naïve $5",
-  ],
+  ["the sea was calm", "the sea\nwas calm", "\nthe\n\nsea\n"]
+  + ["", "\n", "<line> <unk> is text", "日本 ☃ x\x00y", "naïve $5"],
 )
 def test_round_trip(tokenizer, text):
   ids = tokenizer.encode(text)
@@ -139,19 +121,16 @@ def test_load_refuses_a_damaged_model(tokenizer, tmp_path):
   model = bytearray((tmp_path / "tokenizer.model").read_bytes())
   model[100] ^= 1
   (tmp_path / "tokenizer.model").write_bytes(model)
-  with pytest.raises(InputError, match=r"tokenizer\.model: damaged"):
-    load_tokenizer(tmp_path)
+  refused(r"tokenizer\.model: damaged", load_tokenizer, tmp_path)
 
 
 def test_load_refuses_what_it_does_not_know(tokenizer, tmp_path):
-  with pytest.raises(InputError, match="no tokenizer here"):
-    load_tokenizer(tmp_path)
+  refused("no tokenizer here", load_tokenizer, tmp_path)
   tokenizer.save(tmp_path)
   metadata = json.loads((tmp_path / "tokenizer.json").read_text())
   del metadata["checksum"]
   (tmp_path / "tokenizer.json").write_text(json.dumps(metadata | {"kind": "characters"}))
-  with pytest.raises(InputError, match="'characters' is not known"):
-    load_tokenizer(tmp_path)
+  refused("'characters' is not known", load_tokenizer, tmp_path)
 
 
 def test_train_says_how_large_a_vocabulary_may_be():
@@ -180,5 +159,4 @@ def test_train_says_how_small_a_vocabulary_may_be():
 
 
 def test_train_on_nothing():
-  with pytest.raises(InputError, match="no text"):
-    SentencePieceTokenizer.train([], 300)
+  refused("no text", SentencePieceTokenizer.train, [], 300)
