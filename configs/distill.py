@@ -5,7 +5,7 @@
 
 TASK is one of configs/finetune.py, the one that the checkpoint was fine-tuned on. With
 --config.train_examples=1000 --config.unlabeled=true all other training rows are read without their
-labels, and learn from the teacher alone; with --config.unlabeled_file=FILE so do the texts of a
+labels, and learn from the teacher alone; with --config.unlabeled.file=FILE so do the texts of a
 file.
 
 The student begins as every other block of the teacher (DistilBERT, Sanh et al. 2019, section 3),

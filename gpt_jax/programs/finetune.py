@@ -305,7 +305,7 @@ def make_batches(config: FinetuneConfig, train_set: Encoded, mesh: Mesh) -> Batc
   if has_streams(config) and rest is None:
     raise InputError(
       f"unlabeled: all {len(train_set)} training examples have labels; set a smaller "
-      "train_examples, or unlabeled_file"
+      "train_examples, or unlabeled.file"
     )
   parts = [*labeled] if rest is None else [*labeled, rest]
   order = draw_order([len(part) for part in labeled], steps, config.train.seed, rest is not None)

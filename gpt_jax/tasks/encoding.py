@@ -89,7 +89,7 @@ def read_unlabeled(path: str, columns: Sequence[str], example: Callable[[Row], A
   """
   examples = list(map(example, read_table(path, columns, official=False)))
   if not examples:
-    raise InputError(f"unlabeled_file={path}: no rows; it should have some after its header")
+    raise InputError(f"unlabeled.file={path}: no rows; it should have some after its header")
   return examples
 
 

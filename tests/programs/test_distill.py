@@ -148,7 +148,7 @@ def test_further_texts_are_read_from_a_file_without_labels(teacher, animals, tmp
   for content, message in [
     ("id,words\n1,the cat\n", "texts.csv: no column 'text' .*the columns are 'id', 'words'"),
     ("id,text\n1,the cat\n2,\n", "texts.csv:3: column 'text' is empty"),
-    ("text\n", "unlabeled_file=.*texts.csv: no rows; it should have some"),
+    ("text\n", "unlabeled.file=.*texts.csv: no rows; it should have some"),
     ("", "texts.csv: empty; the first line should name the columns"),
   ]:
     path.write_text(content)
