@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gpt_jax.apps import study
 from gpt_jax.apps.compare.budgets import Budget
 from gpt_jax.apps.compare.rows import Row
 from gpt_jax.errors import counted
@@ -202,12 +203,8 @@ def _spread(values: Sequence[float]) -> str:
 
 
 def _table(title: str, caption: str, table: Table) -> list[str]:
-  names = list(table[0])
-  lines = [f"## {title}", "", caption, ""]
-  lines.append(f"| {' | '.join(names)} |")
-  lines.append(f"|{'---|' * len(names)}")
-  lines += [f"| {' | '.join(cells.values())} |" for cells in table]
-  return [*lines, ""]
+  rows = [cells.values() for cells in table]
+  return [f"## {title}", "", caption, "", *study.table(list(table[0]), rows), ""]
 
 
 def is_finite(loss: float | None) -> bool:

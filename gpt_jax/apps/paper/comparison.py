@@ -8,8 +8,9 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from gpt_jax.apps.paper import glue_files as glue
+from gpt_jax.apps.paper import glue
 from gpt_jax.apps.report import paper_tables as tables
+from gpt_jax.apps.study import table
 
 
 class Setting(NamedTuple):
@@ -267,7 +268,5 @@ def _table(
       return ""
     return value if isinstance(value, str) else f"{value:.{digits}f}"
 
-  lines = [f"### {title}", "", f"| | {' | '.join(columns)} |", "|---" * (1 + len(columns)) + "|"]
-  for name, values in rows:
-    lines.append(f"| {name} | {' | '.join(map(cell, values))} |")
-  return [*lines, ""]
+  cells = ([name, *map(cell, values)] for name, values in rows)
+  return [f"### {title}", "", *table(["", *columns], cells), ""]

@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.apps.report import pages, plot
+from gpt_jax.apps.report import plot
 from gpt_jax.apps.report.report import write_report
+from gpt_jax.apps.study import Study, table
 from gpt_jax.data.pieces import read_pieces
 from gpt_jax.data.sources.source import find_all
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
-from gpt_jax.files import atomic_file, refuse_url, write_json
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import finetune, generate, prepare, pretrain
 from gpt_jax.programs.prepare import PrepareConfig
@@ -50,10 +50,9 @@ def run(workdir: str, text: str = "", short: bool = False) -> None:
     text: your own text, as for prepare, to pre-train on and sample from; there are no tasks then.
     short: a few steps and one seed, to see that everything runs. The results are meaningless.
   """
-  refuse_url(workdir)
-  pages.check_workdir(workdir, "data")
+  study = Study(workdir, "data", on_disk=True)
   began = time.monotonic()
-  data, pretrained = os.path.join(workdir, "data"), os.path.join(workdir, "pretrained")
+  data, pretrained = study.path("data"), study.path("pretrained")
   size = vocabulary_size(text) if text else 1500
   prepare.run(PrepareConfig(source=text or "embedded", vocab_size=size), data)
   metrics = pretrain.run(
@@ -65,7 +64,7 @@ def run(workdir: str, text: str = "", short: bool = False) -> None:
     on_end=[write_report],
   )
   try:
-    plot.run([pretrained], os.path.join(workdir, "loss.png"), overwrite=True)
+    plot.run([pretrained], study.path("loss.png"), overwrite=True)
   except InputError as error:
     print(f"no loss.png: {error}", file=sys.stderr)
   results: dict[str, Any] = {
@@ -81,9 +80,7 @@ def run(workdir: str, text: str = "", short: bool = False) -> None:
   )
   results["seconds"] = round(time.monotonic() - began, 1)
   report = describe(results, stories)
-  write_json(os.path.join(workdir, "results.json"), results)
-  with atomic_file(os.path.join(workdir, "results.md")) as file:
-    file.write(report)
+  study.save(results, report)
   print(report)
   print(f"wrote results.md, results.json and loss.png to {workdir}", file=sys.stderr)
 
@@ -208,13 +205,12 @@ def describe(results: dict, stories: list[str]) -> str:
     f"(unigram entropy {results['unigram_entropy']:.3f})."
   )
   if results["tasks"]:
-    lines.append("")
-    lines.append("| accuracy, % | chance | bag of words | from scratch | pre-trained |")
-    lines.append("|---|---|---|---|---|")
+    rows = []
     for name, row in results["tasks"].items():
       cells = [_percent([row["chance"]]), _percent([row["bag_of_words"]])]
-      cells += [_percent(row["from_scratch"]), _percent(row["pretrained"])]
-      lines.append(f"| {name} | {' | '.join(cells)} |")
+      rows.append([name, *cells, _percent(row["from_scratch"]), _percent(row["pretrained"])])
+    columns = ("accuracy, %", "chance", "bag of words", "from scratch", "pre-trained")
+    lines += ["", *table(columns, rows)]
   lines.append("")
   lines += [f"> {story}\n" for story in stories]
   lines += [f"{results['seconds']:.0f} seconds in total.", ""]

@@ -1,21 +1,12 @@
-"""What a program may write over: its own page or folder, and no other."""
+"""What a program may write over: its own page, and no other."""
 
 import contextlib
 import os
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import IO
 
-from gpt_jax.checkpoints.run_folder import listing
 from gpt_jax.errors import InputError
-from gpt_jax.files import (
-  atomic_file,
-  check_path,
-  is_folder,
-  make_folders,
-  open_regular,
-  read_json,
-  write_json,
-)
+from gpt_jax.files import atomic_file, check_path, is_folder, open_regular
 from gpt_jax.programs.outputs import is_taken
 
 
@@ -45,51 +36,3 @@ def open_page(out: str, program: str) -> Iterator[IO[str]]:
       yield file
   except OSError as error:
     raise InputError(f"--out={out}: {error.strerror or error}") from error
-
-
-def check_workdir(workdir: str, result: str, beside: tuple[str, ...] = ()) -> None:
-  """Raises InputError for a folder that holds files, but no result of this program.
-
-  Args:
-    result: the file that this program's folders have.
-    beside: how the names begin that a killed run may have left before it.
-  """
-  names = listing(workdir)
-  known = (f"{result}.partial", *beside)
-  foreign = sorted(name for name in names if not name.startswith(known))
-  if foreign and result not in names:
-    raise InputError(
-      f"--workdir={workdir} holds {foreign[0]!r} but no {result}: not a folder of this program; "
-      "use another"
-    )
-
-
-def claim_workdir(workdir: str, name: str, claim: dict[str, Any]) -> None:
-  """Writes what a workdir is of into a file there.
-
-  Args:
-    name: of the file.
-    claim: JSON values.
-  """
-  path = os.path.join(workdir, name)
-  try:
-    make_folders(workdir)
-    write_json(path, claim, overwrite=False)
-  except FileExistsError:
-    try:
-      saved = read_json(path)
-    except (OSError, ValueError) as error:
-      raise InputError(f"{path}: {error}; use another workdir") from error
-    if not isinstance(saved, dict):
-      raise InputError(f"{path}: not as this program writes it; use another workdir") from None
-    changes = []
-    for entry, value in claim.items():
-      if saved.get(entry) != value:
-        changes.append(f"{entry}: {str(saved.get(entry))[:200]} != {str(value)[:200]}")
-    if changes:
-      raise InputError(
-        f"--workdir={workdir} holds the result of another command ({'; '.join(changes)}); use "
-        "another folder"
-      ) from None
-  except OSError as error:
-    raise InputError(f"--workdir={workdir}: cannot be written ({error.strerror})") from error

@@ -12,7 +12,7 @@ import pytest
 
 import gpt_jax
 from gpt_jax.apps.paper import pronouns, zero_shot
-from gpt_jax.apps.paper.zero_shot_tasks import (
+from gpt_jax.apps.paper.zero_shot import (
   TASKS,
   Answer,
   Question,
