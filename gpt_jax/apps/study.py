@@ -1,10 +1,12 @@
-"""The workdir of a study: whose it is, the parts that are measured once, results and tables."""
+"""The workdir of a study: whose it is, parts that are kept, results, tables; pages of others."""
 
+import contextlib
 import math
 import os
+import statistics
 import zipfile
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import IO, Any
 
 import numpy as np
 
@@ -14,6 +16,7 @@ from gpt_jax.files import (
   atomic_file,
   check_path,
   exists,
+  is_folder,
   make_folders,
   open_regular,
   read_json,
@@ -23,6 +26,7 @@ from gpt_jax.files import (
   write_json,
 )
 from gpt_jax.parallel.processes import log
+from gpt_jax.programs.outputs import is_taken
 
 
 class Study:
@@ -153,10 +157,44 @@ class Study:
       file.write(text)
 
 
+@contextlib.contextmanager
+def open_page(out: str, program: str) -> Iterator[IO[str]]:
+  """Opens an HTML page; the file appears only when it is complete.
+
+  Args:
+    out: its path.
+    program: what the page's first lines name as their generator, after "gpt_jax".
+  """
+  check_path(out)
+  if is_folder(out):
+    raise InputError(f"--out={out} is a folder; name the page to write")
+  marker = f'<meta name="generator" content="gpt_jax {program}">'.encode()
+  try:
+    ours = False
+    with contextlib.suppress(FileNotFoundError, ValueError), open_regular(out) as file:
+      ours = marker in file.read(500)
+    if is_taken(out) and not ours:
+      raise InputError(
+        f"--out={out} already exists and is not a page of this program; name another file"
+      )
+    if not out.endswith((".html", ".htm")):
+      raise InputError(f"--out={out}: the page is HTML; name it {os.path.splitext(out)[0]}.html")
+    with atomic_file(out) as file:
+      yield file
+  except OSError as error:
+    raise InputError(f"--out={out}: {error.strerror or error}") from error
+
+
 def table(columns: Sequence[str], rows: Iterable[Iterable[str]]) -> list[str]:
   """The lines of a table in Markdown."""
   lines = [f"| {' | '.join(cells)} |" for cells in (columns, *rows)]
   return [lines[0], f"|{'---|' * len(columns)}", *lines[1:]]
+
+
+def percent(values: Sequence[float]) -> str:
+  """The mean of shares, and their standard deviation if there are several, in percent."""
+  spread = f" ± {100 * statistics.stdev(values):.1f}" if len(values) > 1 else ""
+  return f"{100 * statistics.mean(values):.1f}{spread}"
 
 
 def _finite(value: Any) -> Any:

@@ -27,7 +27,7 @@ from gpt_jax.apps.compare.rows import PAIR_LENGTH, SPECIAL, Row, find_rows, writ
 from gpt_jax.apps.compare.tables import Results, as_csv, describe, is_finite, step_at_equal_seconds
 from gpt_jax.apps.report import plot
 from gpt_jax.apps.report.figures import pyplot
-from gpt_jax.apps.report.report import write_report
+from gpt_jax.apps.report.report import reported
 from gpt_jax.apps.study import Study
 from gpt_jax.checkpoints.run_folder import listing
 from gpt_jax.checkpoints.staged import check_workdir
@@ -52,7 +52,6 @@ from gpt_jax.tasks.task import find
 from gpt_jax.training.history import curve
 from gpt_jax.training.interval import Diverged
 from gpt_jax.training.recipe import Recipe
-from gpt_jax.training.trackers import parse_trackers
 
 _EMPTY = ("costs", "pace", "trials", "chosen", "losses", "format_and_head", "tasks", "probes")
 
@@ -237,7 +236,7 @@ class _Comparison:
     """The last evaluation of a run, on the text or on pairs made from it."""
     budget, row = self.budget, self.rows[name]
     folder = self.folder(name, rate)
-    options: dict[str, Any] = {"trackers": parse_trackers("auto", folder), "on_end": [write_report]}
+    options = reported(folder)
     if row.translates:
       translation = translation_config(budget, row, rate)
       options["tokenizer"] = self.tokenizer
@@ -272,9 +271,8 @@ class _Comparison:
     if budget.seeds == 1:
       folder = os.path.join(folder, "seed_0")
     log(f"{row.title}: fine-tuning on {task}")
-    options: dict[str, Any] = {"tokenizer": self.tokenizer} if scratch else {}
-    options |= {"seeds": budget.seeds, "trackers": parse_trackers("auto", folder)}
-    runs = finetune.run(config, self.data, checkpoint, folder, on_end=[write_report], **options)
+    options = reported(folder) | ({"tokenizer": self.tokenizer} if scratch else {})
+    runs = finetune.run(config, self.data, checkpoint, folder, seeds=budget.seeds, **options)
     metric = f"dev_{find(task).primary_metric}"
     done[task] = [run["dev"][metric] for run in runs]
     self.save()

@@ -125,7 +125,7 @@ def fine_tuned(results: Results, budget: Budget, rows: Mapping[str, Row]) -> Tab
     values = results["tasks"].get(name, {})
     means = {task: statistics.mean(scores) for task, scores in values.items()}
     scores = {
-      task: _spread(values[task]) if task in values else ""
+      task: study.percent(values[task]) if task in values else ""
       for task in (*budget.tasks, *budget.shown)
     }
     cells = {"format and head": results["format_and_head"].get(name, ""), **scores}
@@ -195,11 +195,6 @@ def _has_diverged(results: Results, budget: Budget, name: str) -> bool:
 
 def _loss(value: float, row: Row) -> str:
   return f"BLEU {-value:.1f}" if row.translates else f"{value:.3f}"
-
-
-def _spread(values: Sequence[float]) -> str:
-  mean = f"{100 * statistics.mean(values):.1f}"
-  return f"{mean} ± {100 * statistics.stdev(values):.1f}" if len(values) > 1 else mean
 
 
 def _table(title: str, caption: str, table: Table) -> list[str]:

@@ -36,7 +36,7 @@ from gpt_jax.apps.label.progress import Progress, TimeLimit
 from gpt_jax.apps.label.splits import group_folds, group_near_duplicates, split_by_group
 from gpt_jax.apps.label.table import Labeled, read_labeled, read_unlabeled, write_splits
 from gpt_jax.apps.report.page import environment
-from gpt_jax.apps.report.report import write_report
+from gpt_jax.apps.report.report import reported
 from gpt_jax.apps.study import Study
 from gpt_jax.data.file_kinds import write_table
 from gpt_jax.errors import InputError
@@ -51,7 +51,6 @@ from gpt_jax.programs.finetune_start import Start, load_start
 from gpt_jax.programs.probe_features import probe_features
 from gpt_jax.tasks.readers import Row
 from gpt_jax.training.loop import TrainConfig
-from gpt_jax.training.trackers import parse_trackers
 
 RESULT, REPORT, SUSPECTS = "result.json", "report.html", "suspects.csv"
 _CHECKPOINTS = {
@@ -134,7 +133,13 @@ def run(
   Returns:
     The content of result.json.
   """
-  study = _check(workdir, precision, epochs, minutes)
+  for name, value in (("epochs", epochs), ("minutes", minutes)):
+    if not 0 <= value < float("inf"):
+      raise InputError(f"--{name}={value}: must be a number above 0, or 0 for no limit")
+  if not 0 < precision < 1:
+    raise InputError(f"--precision={precision}: must be between 0 and 1, for example 0.95")
+  study = Study(workdir, "label.json", on_disk=True)
+  environment()  # fail before the expensive part
   if pool:
     check_pool(study, pool)
   config, start = _load_start(checkpoint, epochs, seed)
@@ -209,18 +214,6 @@ def _about(
 def _repeated(groups: np.ndarray) -> int:
   """How many rows are near-duplicates of an earlier one."""
   return len(groups) - len(np.unique(groups))
-
-
-def _check(workdir: str, precision: float, epochs: int, minutes: float) -> Study:
-  """Fails before the expensive part."""
-  for name, value in (("epochs", epochs), ("minutes", minutes)):
-    if not 0 <= value < float("inf"):
-      raise InputError(f"--{name}={value}: must be a number above 0, or 0 for no limit")
-  if not 0 < precision < 1:
-    raise InputError(f"--precision={precision}: must be between 0 and 1, for example 0.95")
-  study = Study(workdir, "label.json", on_disk=True)
-  environment()
-  return study
 
 
 def _load_start(checkpoint: str, epochs: int, seed: int) -> tuple[FinetuneConfig, Start]:
@@ -408,8 +401,7 @@ def _finetune(job: _Job, minutes: float, progress: Progress) -> dict[str, np.nda
   folder, limit = job.study.path("finetuned"), TimeLimit(minutes, progress)
   progress.begin("", unit="updates")
   of_job = job.config, job.data_dir, job.checkpoint
-  trackers = parse_trackers("auto", folder)
-  finetune.run(*of_job, folder, trackers=trackers, pauses=limit, on_end=[write_report])
+  finetune.run(*of_job, folder, pauses=limit, **reported(folder))
   return _predict(folder, job.data_dir, progress)
 
 

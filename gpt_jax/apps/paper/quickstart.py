@@ -5,7 +5,6 @@ pre-trained model and one trained from scratch.
 """
 
 import os
-import statistics
 import sys
 import time
 import warnings
@@ -14,14 +13,15 @@ from typing import Any
 import numpy as np
 
 from gpt_jax.apps.report import plot
-from gpt_jax.apps.report.report import write_report
-from gpt_jax.apps.study import Study, table
+from gpt_jax.apps.report.report import reported
+from gpt_jax.apps.study import Study, percent, table
 from gpt_jax.data.pieces import read_pieces
 from gpt_jax.data.sources.source import find_all
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.packages import require
 from gpt_jax.programs import finetune, generate, prepare, pretrain
 from gpt_jax.programs.prepare import PrepareConfig
 from gpt_jax.programs.pretrain import PretrainConfig
@@ -30,7 +30,6 @@ from gpt_jax.tasks.story import TASKS
 from gpt_jax.tasks.task import BuiltinTask, Task
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
-from gpt_jax.training.trackers import parse_trackers
 
 STEPS, SHORT_STEPS = 1700, 100
 EPOCHS, SHORT_EPOCHS = 5, 1
@@ -60,8 +59,7 @@ def run(workdir: str, text: str = "", short: bool = False) -> None:
     data,
     pretrained,
     make_recipe=with_samples(),
-    trackers=parse_trackers("auto", pretrained),
-    on_end=[write_report],
+    **reported(pretrained),
   )
   try:
     plot.run([pretrained], study.path("loss.png"), overwrite=True)
@@ -129,15 +127,7 @@ def compare(
     folder = os.path.join(workdir, "tasks", task.name, name)
     config = finetune_config(task, from_scratch, SHORT_EPOCHS if short else EPOCHS)
     seeds = SHORT_SEEDS if short else SEEDS
-    runs = finetune.run(
-      config,
-      "",
-      pretrained,
-      folder,
-      seeds=seeds,
-      trackers=parse_trackers("auto", folder),
-      on_end=[write_report],
-    )
+    runs = finetune.run(config, "", pretrained, folder, seeds=seeds, **reported(folder))
     accuracies[name] = [run["dev"]["dev_accuracy"] for run in runs]
   return accuracies
 
@@ -148,13 +138,12 @@ def bag_of_words(task: Task) -> float:
   Each text field has its own counts; another feature is the number of words that the first and the
   last field share.
   """
-  try:
-    from scipy import sparse
-    from sklearn.exceptions import ConvergenceWarning
-    from sklearn.feature_extraction.text import CountVectorizer
-    from sklearn.linear_model import LogisticRegression
-  except ImportError as error:
-    raise InputError("the baseline needs scikit-learn: pip install 'gpt_jax[metrics]'") from error
+  require("sklearn", "the baseline", "scikit-learn", "metrics")
+  from scipy import sparse
+  from sklearn.exceptions import ConvergenceWarning
+  from sklearn.feature_extraction.text import CountVectorizer
+  from sklearn.linear_model import LogisticRegression
+
   multiple_choice = task.pooling == "per_choice"
   train_texts, train_labels = _texts_and_labels(task, "train")
   dev_texts, dev_labels = _texts_and_labels(task, "dev")
@@ -207,16 +196,11 @@ def describe(results: dict, stories: list[str]) -> str:
   if results["tasks"]:
     rows = []
     for name, row in results["tasks"].items():
-      cells = [_percent([row["chance"]]), _percent([row["bag_of_words"]])]
-      rows.append([name, *cells, _percent(row["from_scratch"]), _percent(row["pretrained"])])
+      cells = [percent([row["chance"]]), percent([row["bag_of_words"]])]
+      rows.append([name, *cells, percent(row["from_scratch"]), percent(row["pretrained"])])
     columns = ("accuracy, %", "chance", "bag of words", "from scratch", "pre-trained")
     lines += ["", *table(columns, rows)]
   lines.append("")
   lines += [f"> {story}\n" for story in stories]
   lines += [f"{results['seconds']:.0f} seconds in total.", ""]
   return "\n".join(lines)
-
-
-def _percent(values: list[float]) -> str:
-  spread = f" ± {100 * statistics.stdev(values):.1f}" if len(values) > 1 else ""
-  return f"{100 * statistics.mean(values):.1f}{spread}"

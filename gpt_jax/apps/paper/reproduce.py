@@ -12,7 +12,7 @@ from gpt_jax.apps.paper import comparison, zero_shot
 from gpt_jax.apps.paper.comparison import ABLATIONS, FULL, SCRATCH, Setting
 from gpt_jax.apps.report import figures
 from gpt_jax.apps.report import paper_tables as tables
-from gpt_jax.apps.report.report import write_report
+from gpt_jax.apps.report.report import reported
 from gpt_jax.apps.study import Study
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.checkpoints.store import lock
@@ -29,7 +29,6 @@ from gpt_jax.tasks.task import BuiltinTask, find
 from gpt_jax.training.defaults import PAPER_EPOCHS, PAPER_OPTIM
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
-from gpt_jax.training.trackers import parse_trackers
 
 # Further dev sets that a task's model is evaluated on.
 SHARED = {"mnli": ("mnli-mismatched",), "race": ("race-middle", "race-high")}
@@ -275,9 +274,8 @@ class _Reproduction:
     seeds = max(self.seeds, len(known.get(task, {}).get("seeds", ())))
     # With one seed the run would fill `folder` itself, and seeds could not be added later.
     workdir = folder if seeds > 1 else os.path.join(folder, "seed_0")
-    options: dict[str, Any] = {"seeds": seeds, "trackers": parse_trackers("auto", workdir)}
     source = self.paths[setting.trunk]
-    runs = finetune.run(config, self.data_dir, source, workdir, on_end=[write_report], **options)
+    runs = finetune.run(config, self.data_dir, source, workdir, seeds=seeds, **reported(workdir))
     metric = find(task).primary_metric
     known[task] = {"metric": metric, "note": note, **summarize(runs)}
     for name in shared:
@@ -313,7 +311,7 @@ class _Reproduction:
       deviations = comparison.ablation_deviations(results["runs"])
       figures.ablations(ablations, deviations, self.study.path("table5"), note)
     if transferred := comparison.transfer_points(results["runs"]):
-      deviations = comparison.transfer_deviations(results["runs"])
+      deviations = comparison.transfer_points(results["runs"], deviations=True)
       figures.transferred(transferred, deviations, self.study.path("figure2_left"), note)
     if progress := comparison.progress_points(results["zero_shot"]):
       figures.progress(progress, self.study.path("figure2_right"), note)
