@@ -21,7 +21,6 @@ CHECK = flags.DEFINE_string("check", None, "submission to check; no other flag i
 
 def main():
   from gpt_jax.apps.paper import glue
-  from gpt_jax.apps.paper.glue_files import check
 
   checkpoints, data_dir, out = CHECKPOINT.value, DATA.value, OUT.value
   making = {"--checkpoint": checkpoints, "--data": data_dir, "--out": out}
@@ -36,7 +35,7 @@ def main():
   else:
     submission = out
     sources = glue.run(checkpoints, data_dir, out)
-  for file, counts in check(submission).items():
+  for file, counts in glue.check(submission).items():
     total = counts.total()
     shares = ", ".join(f"{label} {count / total:.1%}" for label, count in sorted(counts.items()))
     print(f"{file:11} {total:7,}  {shares:55} {sources.get(file, '')}".rstrip())

@@ -28,7 +28,7 @@ LAYERS = [
   {"programs"},
   {"apps"},
 ]
-SHARED_APP = "report"  # which any app may import
+SHARED_APPS = ("report", "study")  # which any app may import
 NUMPY_ONLY = set.union(*LAYERS[:3])
 JAX = {"jax", "flax", "optax", "orbax"}
 REQUIRED = JAX | {"numpy", "absl", "sentencepiece", "gpt_jax"} | sys.stdlib_module_names
@@ -92,7 +92,7 @@ def import_faults(root: Path) -> list[str]:
         result.append(f"{module} imports the package itself")
       elif layer_of(target) > layer_of(module):
         result.append(f"{module} imports {target}, a lower room")
-      elif app_of(target) not in ("", SHARED_APP, app_of(module)):
+      elif app_of(target) not in ("", *SHARED_APPS, app_of(module)):
         result.append(f"{module} imports {target}, of another app")
   for module, path in files.items():
     result += _package_faults(module, path)

@@ -8,8 +8,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
 from sklearn.preprocessing import StandardScaler
 
-from gpt_jax.apps.label.label_errors import margins
-from gpt_jax.apps.label.learning_curve import curve_of, gain_of_doubling, outlook
+from gpt_jax.apps.label.measures import curve_of, gain_of_doubling, margins, outlook
 from gpt_jax.inference.intervals import bootstrap_macro_f1, paired_interval
 from gpt_jax.inference.linear_classifier import fit_linear, fit_tfidf, spread_classes
 

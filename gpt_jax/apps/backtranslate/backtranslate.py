@@ -97,7 +97,9 @@ def run(
     How many lines were read and kept, and how many left out for which reason.
   """
   _check_settings(back, column, original, beams, temperature, noise, tag, ratio, seed)
-  _check_out(out, overwrite)
+  if not out.endswith(".tsv"):
+    raise InputError(f"out={out}: should be a .tsv file")
+  check_out(out, overwrite)
   models = [_load(checkpoint), *([_load(back)] if back else [])]
   task = models[0].meta["task"]  # that of the checkpoint: the pairs are for the other direction
   if back:
@@ -230,12 +232,6 @@ def _check_settings(
       raise InputError(f"{name}={value:g}: must be from {low} to {high}")
   if tag.split() not in ([], [tag]):
     raise InputError(f"tag={tag!r}: must be one word, or empty")
-
-
-def _check_out(out: str, overwrite: bool) -> None:
-  if not out.endswith(".tsv"):
-    raise InputError(f"out={out}: should be a .tsv file")
-  check_out(out, overwrite)
 
 
 def _load(checkpoint: str) -> LoadedModel:

@@ -3,8 +3,7 @@
 import dataclasses
 from typing import Any
 
-from gpt_jax.apps.compare.rows import Row
-from gpt_jax.apps.compare.systems import DEV_PAIRS, PAIR_LENGTH, resized
+from gpt_jax.apps.compare.rows import DEV_PAIRS, PAIR_LENGTH, Row, resized
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs.config_files import load_config

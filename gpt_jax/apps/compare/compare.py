@@ -22,29 +22,20 @@ from gpt_jax.apps.compare.budgets import (
   target_config,
   translation_config,
 )
-from gpt_jax.apps.compare.cost import Cost, cost, paces, parameters
-from gpt_jax.apps.compare.probe import probe_score, probe_start
-from gpt_jax.apps.compare.rows import SPECIAL, Row, find_rows
-from gpt_jax.apps.compare.systems import PAIR_LENGTH, write_pairs, write_texts
+from gpt_jax.apps.compare.measures import Cost, cost, paces, parameters, probe_score, probe_start
+from gpt_jax.apps.compare.rows import PAIR_LENGTH, SPECIAL, Row, find_rows, write_pairs, write_texts
 from gpt_jax.apps.compare.tables import Results, as_csv, describe, is_finite, step_at_equal_seconds
-from gpt_jax.apps.report import pages, plot
+from gpt_jax.apps.report import plot
 from gpt_jax.apps.report.figures import pyplot
-from gpt_jax.apps.report.report import write_report
+from gpt_jax.apps.report.report import reported
+from gpt_jax.apps.study import Study
 from gpt_jax.checkpoints.run_folder import listing
 from gpt_jax.checkpoints.staged import check_workdir
 from gpt_jax.checkpoints.store import lock
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.errors import InputError, did_you_mean
-from gpt_jax.files import (
-  atomic_file,
-  atomic_folder,
-  exists,
-  is_folder,
-  local_copy,
-  read_json,
-  write_json,
-)
+from gpt_jax.files import atomic_folder, is_folder, local_copy
 from gpt_jax.inference.linear_classifier import fit_linear
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.parallel.processes import log
@@ -60,9 +51,7 @@ from gpt_jax.tasks.task import find
 from gpt_jax.training.history import curve
 from gpt_jax.training.interval import Diverged
 from gpt_jax.training.recipe import Recipe
-from gpt_jax.training.trackers import parse_trackers
 
-_RESULTS = "results.json"
 _EMPTY = ("costs", "pace", "trials", "chosen", "losses", "format_and_head", "tasks", "probes")
 
 
@@ -87,58 +76,64 @@ def run(
   Returns:
     The content of results.json, which includes earlier calls with the same workdir.
   """
-  budget = _find_budget(budget)
+  if isinstance(budget, str):
+    if budget not in BUDGETS:
+      raise InputError(
+        f"--budget={budget}: must be one of {', '.join(BUDGETS)}{did_you_mean(budget, BUDGETS)}"
+      )
+    budget = BUDGETS[budget]
   rows = find_rows(objectives)
-  _check(workdir, budget, data, corpus)
-  _check_corpus(rows, budget, corpus)
+  study = _check(workdir, budget, rows, data, corpus)
   with lock(workdir):
-    text = _text(workdir, budget, corpus)
-    comparison = _Comparison(workdir, budget, rows, data, text)
-    results = _open_results(comparison)
-    comparison = dataclasses.replace(comparison, rows=find_rows([*rows, *results["costs"]]))
-    _measure_costs(comparison, results)
+    text = _text(study, budget, corpus)
+    results = _open_results(study, budget, text)
+    known_rows = find_rows([*rows, *results["costs"]])
+    comparison = _Comparison(study, budget, known_rows, data, text, results)
+    comparison.measure_costs()
     try:
       for number, name in enumerate(rows, start=1):
         log(f"{number} of {len(rows)}: {rows[name].title}")
-        _make_row(comparison, results, name)
-        _report(comparison, results)
+        comparison.make_row(name)
+        comparison.report()
       for name in results["losses"]:
-        _probe_at_equal_seconds(comparison, results, name)
+        comparison.probe_at_equal_seconds(name)
     finally:  # after a failure too, report what is known
-      _report(comparison, results)
-  print(describe(results, budget, comparison.rows))
+      comparison.report()
+  print(describe(results, budget, known_rows))
   log(f"wrote results.md, results.csv and curves.png to {workdir}")
   return results
 
 
 @dataclasses.dataclass(frozen=True)
 class _Comparison:
-  """The arguments of run that every part needs.
+  """The arguments of run, its results, and the parts of a row.
 
   Attributes:
     rows: those of this call and of earlier ones.
     text: the prepared folder that all rows read.
+    results: the content of results.json.
   """
 
-  workdir: str
+  study: Study
   budget: Budget
   rows: Mapping[str, Row]
   data: str
   text: str
+  results: Results
 
-  def save(self, results: Results) -> None:
-    write_json(os.path.join(self.workdir, _RESULTS), results)
+  def save(self) -> None:
+    self.study.save(self.results)
 
   def folder(self, name: str, rate: float) -> str:
     """Folder of a pre-training run."""
-    return os.path.join(self.workdir, "runs", name, f"rate_{rate:g}")
+    return self.study.path("runs", name, f"rate_{rate:g}")
 
-  def checkpoint(self, results: Results, name: str) -> str:
+  def checkpoint(self, name: str) -> str:
     """Checkpoint that a row's fine-tuning starts from; "none" for one that is not pre-trained."""
     source = self.rows[name].starts_from or name
     if not self.rows[source].is_pretrained:
       return "none"
-    return self.folder(source, results["chosen"][source])
+    return self.folder(source, self.results["chosen"][source])
 
   def recipe(self, name: str) -> Recipe:
     """A pre-training run of a row, for its cost."""
@@ -153,7 +148,7 @@ class _Comparison:
 
   def pairs(self) -> str:
     """The folder of the pairs, which it writes if they are missing."""
-    folder, budget = os.path.join(self.workdir, "pairs"), self.budget
+    folder, budget = self.study.path("pairs"), self.budget
     write_pairs(folder, self.text, budget.steps * budget.batch_size * budget.length // PAIR_LENGTH)
     return folder
 
@@ -167,24 +162,165 @@ class _Comparison:
   def tokenizer(self) -> str:
     return os.path.join(self.text, "tokenizer")
 
+  def measure_costs(self) -> None:
+    """Parameters, predictions, FLOPs and pace of every row; fails where a text does not suit."""
+    recipes = {}
+    for name, row in self.rows.items():
+      if row.is_pretrained:
+        recipes[name] = self.recipe(name)
+        of_row = cost(recipes[name])
+      else:
+        config = finetune_config(self.budget, row, self.tasks(name)[0], from_scratch=True)
+        trunk = config.trunk.with_vocabulary(load_tokenizer(self.tokenizer))
+        of_row = Cost(*parameters(ModelConfig(trunk, (), trunk.attention)), 0.0, 0.0)
+      self.results["costs"][name] = of_row._asdict()
+      log(f"{row.title}: trunk {of_row.trunk:,} parameters, head {of_row.head:,}")
+    same = [name for name, row in self.rows.items() if not row.config and not row.tuning]
+    trunks = {self.results["costs"][name]["trunk"] for name in same}
+    assert len(trunks) <= 1, f"trunks of different sizes: {self.results['costs']}"
+    if any(name not in self.results["pace"] for name in recipes):  # all again: they are compared
+      self.results["pace"] = paces(recipes)
+    self.save()
+
+  def make_row(self, name: str) -> None:
+    """Pre-trains, probes and fine-tunes one row, where this has not been done yet."""
+    budget, row = self.budget, self.rows[name]
+    source = row.starts_from or name  # which comes before it in the tables
+    pretrained = self.rows[source].is_pretrained
+    if row.is_pretrained and name not in self.results["losses"]:
+      self.pretrain(name)
+    if pretrained and source not in self.results["chosen"]:
+      log(f"{row.title}: diverges with every learning rate of the budget, so it has no results")
+      return
+    checkpoint = self.checkpoint(name)
+    of_start = self.start_of(name, checkpoint)
+    if name not in self.results["format_and_head"]:
+      self.results["format_and_head"][name] = _format_and_head(of_start[0], load_start(*of_start))
+    if not row.tuning or row.is_pretrained:  # no trunk of another row, and none without text
+      self.probe(name, checkpoint, budget.steps if pretrained else 0)
+    for task in self.tasks(name):
+      self.fine_tune(name, checkpoint, task)
+
+  def pretrain(self, name: str) -> None:
+    """One run for each peak learning rate; the row is that with the lowest held-out loss, if any
+    run ends with one.
+    """
+    budget, row = self.budget, self.rows[name]
+    # A translator is measured by what it writes.
+    metric, sign = ("dev_bleu", -1) if row.translates else ("valid_loss", 1)
+    last_losses = self.results["trials"].setdefault(name, {})
+    for rate in budget.rates:
+      if f"{rate:g}" in last_losses:
+        continue
+      log(f"{row.title}: peak learning rate {rate:g}")
+      try:
+        last_losses[f"{rate:g}"] = sign * self.pretrain_at(name, rate)[metric]
+      except Diverged as error:
+        log(f"{row.title}: {error}")
+        last_losses[f"{rate:g}"] = None
+      self.save()
+    finite = {rate: last_losses[f"{rate:g}"] for rate in budget.rates}
+    finite = {rate: loss for rate, loss in finite.items() if is_finite(loss)}
+    if not finite:
+      return
+    best = min(finite, key=lambda rate: finite[rate])
+    self.results["chosen"][name] = best
+    steps, values = curve(self.folder(name, best), metric)
+    self.results["losses"][name] = [
+      (step, sign * value) for step, value in zip(steps, values, strict=True)
+    ]
+    self.save()
+
+  def pretrain_at(self, name: str, rate: float) -> dict[str, Any]:
+    """The last evaluation of a run, on the text or on pairs made from it."""
+    budget, row = self.budget, self.rows[name]
+    folder = self.folder(name, rate)
+    options = reported(folder)
+    if row.translates:
+      translation = translation_config(budget, row, rate)
+      options["tokenizer"] = self.tokenizer
+      (result,) = finetune.run(translation, self.pairs(), "none", folder, **options)
+      return result["dev"]
+    config = pretrain_config(budget, row, rate)
+    return pretrain.run(config, self.text, folder, make_recipe=with_samples(), **options)
+
+  def trained_on_texts(self, checkpoint: str, name: str, task: str) -> str:
+    """A language model that has gone on from a checkpoint on the training texts of a task."""
+    place = self.study.path("targets", name, task)  # beside runs/ and tasks/
+    text, folder = os.path.join(place, "text"), os.path.join(place, "run")
+    write_texts(f"{place}/texts.txt", find(task).examples(self.data, "train"))
+    prepare.run(
+      PrepareConfig(f"{place}/texts.txt", tokenizer=self.tokenizer, valid_share=0.1), text
+    )
+    config = target_config(self.budget, self.rows[name])
+    pretrain.run(config, text, folder, make_recipe=from_checkpoint(checkpoint))
+    return folder
+
+  def fine_tune(self, name: str, checkpoint: str, task: str) -> None:
+    """Notes the last dev result of every seed."""
+    done = self.results["tasks"].setdefault(name, {})
+    if task in done:
+      return
+    budget, row = self.budget, self.rows[name]
+    scratch = checkpoint == "none"
+    config = finetune_config(budget, row, task, from_scratch=scratch)
+    if row.tunes_on_texts:
+      checkpoint = self.trained_on_texts(checkpoint, name, task)
+    folder = self.study.path("tasks", name, task)
+    if budget.seeds == 1:
+      folder = os.path.join(folder, "seed_0")
+    log(f"{row.title}: fine-tuning on {task}")
+    options = reported(folder) | ({"tokenizer": self.tokenizer} if scratch else {})
+    runs = finetune.run(config, self.data, checkpoint, folder, seeds=budget.seeds, **options)
+    metric = f"dev_{find(task).primary_metric}"
+    done[task] = [run["dev"][metric] for run in runs]
+    self.save()
+
+  def probe(self, name: str, checkpoint: str, step: int) -> None:
+    """Notes the probes of one checkpoint."""
+    done = self.results["probes"].setdefault(name, {}).setdefault(str(step), {})
+    missing = [task for task in self.results["probed_tasks"] if task not in done]
+    if not missing:
+      return
+    budget = self.budget
+    start = probe_start(*self.start_of(name, checkpoint))
+    examples = {"train": budget.examples, "dev": budget.dev_examples}
+    for task in missing:
+      done[task] = probe_score(start, find(task), self.data, examples)
+    self.save()
+
+  def start_of(self, name: str, checkpoint: str) -> tuple[FinetuneConfig, str, str]:
+    """The config, checkpoint and vocabulary that a row is fine-tuned with, on its first task."""
+    scratch, (task, *_) = checkpoint == "none", self.tasks(name)
+    config = finetune_config(self.budget, self.rows[name], task, from_scratch=scratch)
+    return config, checkpoint, self.tokenizer if scratch else ""
+
+  def probe_at_equal_seconds(self, name: str) -> None:
+    """Probes the checkpoint that the fastest row's time would have reached, if there is one."""
+    step = step_at_equal_seconds(self.results, self.budget, name)
+    folder = os.path.join(self.checkpoint(name), "checkpoints", str(step))
+    if is_folder(folder):
+      self.probe(name, folder, step)
+
+  def report(self) -> None:
+    """Writes results.md, results.csv and curves.png."""
+    of_all = self.results, self.budget, self.rows
+    self.study.write("results.md", describe(*of_all))
+    self.study.write("results.csv", as_csv(*of_all))
+    rows = self.rows.items()
+    done = [name for name, row in rows if row.reads_text and name in self.results["losses"]]
+    if done:
+      folders = [self.checkpoint(name) for name in done]
+      plot.run(folders, self.study.path("curves.png"), overwrite=True)
+
 
 # Argument checks ----------------------------------------------------------------------------------
 
 
-def _find_budget(budget: str | Budget) -> Budget:
-  if not isinstance(budget, str):
-    return budget
-  if budget not in BUDGETS:
-    raise InputError(
-      f"--budget={budget}: must be one of {', '.join(BUDGETS)}{did_you_mean(budget, BUDGETS)}"
-    )
-  return BUDGETS[budget]
-
-
-def _check(workdir: str, budget: Budget, data: str, corpus: str) -> None:
-  """Raises InputError for arguments that would fail later, and for missing packages."""
+def _check(workdir: str, budget: Budget, rows: Mapping[str, Row], data: str, corpus: str) -> Study:
+  """The workdir, if no argument would fail later and no package is missing."""
   check_workdir(workdir)
-  pages.check_workdir(workdir, _RESULTS, ("lock", "text", "prepared"))
+  study = Study(workdir, "results.json", ("lock", "text", "prepared"))
   if not corpus and not budget.vocab_size:
     raise InputError(
       f"--budget={budget.name} needs --corpus=DIR, a prepared text: python launch/prepare.py "
@@ -200,14 +336,8 @@ def _check(workdir: str, budget: Budget, data: str, corpus: str) -> None:
       )
     for split in ("train", "dev"):
       task.examples(data, split)
-
-
-def _check_corpus(rows: Mapping[str, Row], budget: Budget, corpus: str) -> None:
-  """Raises InputError for a prepared folder without what the rows need."""
-  if not corpus:
-    return
   needing = [row.title for row in rows.values() if row.needs_sentences]
-  for split in ("train", "valid"):
+  for split in ("train", "valid") if corpus else ():
     header = TokenFile(corpus, split).header
     if needing and "n_sentences" not in header:
       raise InputError(
@@ -215,19 +345,20 @@ def _check_corpus(rows: Mapping[str, Row], budget: Budget, corpus: str) -> None:
         "needs; prepare it again in another folder: python launch/prepare.py --source=… --out=DIR "
         "--sentences"
       )
+  return study
 
 
-def _text(workdir: str, budget: Budget, corpus: str) -> str:
+def _text(study: Study, budget: Budget, corpus: str) -> str:
   """The folder of the text, whose tokenizer has the special tokens of all rows."""
   if not corpus:
-    corpus = os.path.join(workdir, "prepared")
+    corpus = study.path("prepared")
     prepare.run(PrepareConfig("embedded", budget.vocab_size, sentences=True), corpus)
-  folder = os.path.join(workdir, "text")
+  folder = study.path("text")
   if is_folder(folder):
     if _digests(folder) != _digests(corpus):
       raise InputError(
-        f"--workdir={workdir} holds the results of another comparison: its text is not that of "
-        f"--corpus={corpus}; use another folder"
+        f"--workdir={study.workdir} holds the results of another comparison: its text is not "
+        f"that of --corpus={corpus}; use another folder"
       )
     return folder
   tokenizer = load_tokenizer(os.path.join(corpus, "tokenizer")).with_special(*SPECIAL)
@@ -244,190 +375,22 @@ def _digests(folder: str) -> dict[str, str]:
   return {split: TokenFile(folder, split).digest for split in ("train", "valid")}
 
 
-def _open_results(comparison: _Comparison) -> Results:
+def _open_results(study: Study, budget: Budget, text: str) -> Results:
   """The results of earlier calls with this workdir."""
-  path = os.path.join(comparison.workdir, _RESULTS)
-  tasks = (*comparison.budget.tasks, *comparison.budget.shown)
+  tasks = (*budget.tasks, *budget.shown)
   identity = {
-    "budget": json.loads(json.dumps(dataclasses.asdict(comparison.budget))),
-    "text": _digests(comparison.text),
+    "budget": json.loads(json.dumps(dataclasses.asdict(budget))),
+    "text": _digests(text),
     "probed_tasks": [name for name in tasks if find(name).has_classes],
   }
-  results: Results = {**identity, **{name: {} for name in _EMPTY}}
-  if exists(path):
-    try:
-      results |= read_json(path)
-    except (ValueError, TypeError) as error:
-      raise InputError(
-        f"{path}: cannot be read ({error}); remove it: finished runs are kept and read again"
-      ) from error
+  results = study.results({**identity, **{name: {} for name in _EMPTY}})
   for name, value in identity.items():
     if results[name] != value:
       raise InputError(
-        f"--workdir={comparison.workdir} holds the results of another comparison: its {name} "
+        f"--workdir={study.workdir} holds the results of another comparison: its {name} "
         "differs; use another folder"
       )
   return results
-
-
-# The parts of a row -------------------------------------------------------------------------------
-
-
-def _measure_costs(comparison: _Comparison, results: Results) -> None:
-  """Parameters, predictions, arithmetic and pace of every row; fails where a text does not suit."""
-  recipes = {}
-  for name, row in comparison.rows.items():
-    if row.is_pretrained:
-      recipes[name] = comparison.recipe(name)
-      of_row = cost(recipes[name])
-    else:
-      config = finetune_config(comparison.budget, row, comparison.tasks(name)[0], from_scratch=True)
-      trunk = config.trunk.with_vocabulary(load_tokenizer(comparison.tokenizer))
-      of_row = Cost(*parameters(ModelConfig(trunk, (), trunk.attention)), 0.0, 0.0)
-    results["costs"][name] = of_row._asdict()
-    log(f"{row.title}: trunk {of_row.trunk:,} parameters, head {of_row.head:,}")
-  same = [name for name, row in comparison.rows.items() if not row.config and not row.tuning]
-  trunks = {results["costs"][name]["trunk"] for name in same}
-  assert len(trunks) <= 1, f"trunks of different sizes: {results['costs']}"
-  if any(name not in results["pace"] for name in recipes):  # all again: they are compared
-    results["pace"] = paces(recipes)
-  comparison.save(results)
-
-
-def _make_row(comparison: _Comparison, results: Results, name: str) -> None:
-  """Pre-trains, probes and fine-tunes one row, where this has not been done yet."""
-  budget, row = comparison.budget, comparison.rows[name]
-  source = row.starts_from or name  # which comes before it in the tables
-  pretrained = comparison.rows[source].is_pretrained
-  if row.is_pretrained and name not in results["losses"]:
-    _pretrain(comparison, results, name)
-  if pretrained and source not in results["chosen"]:
-    log(f"{row.title}: diverges with every learning rate of the budget, so it has no results")
-    return
-  checkpoint = comparison.checkpoint(results, name)
-  of_start = _start_of(comparison, name, checkpoint)
-  if name not in results["format_and_head"]:
-    results["format_and_head"][name] = _format_and_head(of_start[0], load_start(*of_start))
-  if not row.tuning or row.is_pretrained:  # no trunk of another row, and none without text
-    _probe(comparison, results, name, checkpoint, budget.steps if pretrained else 0)
-  for task in comparison.tasks(name):
-    _fine_tune(comparison, results, name, checkpoint, task)
-
-
-def _pretrain(comparison: _Comparison, results: Results, name: str) -> None:
-  """One run for each peak learning rate; the row is that with the lowest held-out loss, if any
-  run ends with one.
-  """
-  budget, row = comparison.budget, comparison.rows[name]
-  # A translator is measured by what it writes.
-  metric, sign = ("dev_bleu", -1) if row.translates else ("valid_loss", 1)
-  last_losses = results["trials"].setdefault(name, {})
-  for rate in budget.rates:
-    if f"{rate:g}" in last_losses:
-      continue
-    log(f"{row.title}: peak learning rate {rate:g}")
-    try:
-      last_losses[f"{rate:g}"] = sign * _pretrain_at(comparison, name, rate)[metric]
-    except Diverged as error:
-      log(f"{row.title}: {error}")
-      last_losses[f"{rate:g}"] = None
-    comparison.save(results)
-  finite = {rate: last_losses[f"{rate:g}"] for rate in budget.rates}
-  finite = {rate: loss for rate, loss in finite.items() if is_finite(loss)}
-  if not finite:
-    return
-  best = min(finite, key=lambda rate: finite[rate])
-  results["chosen"][name] = best
-  steps, values = curve(comparison.folder(name, best), metric)
-  results["losses"][name] = [
-    (step, sign * value) for step, value in zip(steps, values, strict=True)
-  ]
-  comparison.save(results)
-
-
-def _pretrain_at(comparison: _Comparison, name: str, rate: float) -> dict[str, Any]:
-  """The last evaluation of a run, on the text or on pairs made from it."""
-  budget, row = comparison.budget, comparison.rows[name]
-  folder = comparison.folder(name, rate)
-  options: dict[str, Any] = {"trackers": parse_trackers("auto", folder), "on_end": [write_report]}
-  if row.translates:
-    translation = translation_config(budget, row, rate)
-    options["tokenizer"] = comparison.tokenizer
-    (result,) = finetune.run(translation, comparison.pairs(), "none", folder, **options)
-    return result["dev"]
-  config = pretrain_config(budget, row, rate)
-  return pretrain.run(config, comparison.text, folder, make_recipe=with_samples(), **options)
-
-
-def _trained_on_texts(comparison: _Comparison, checkpoint: str, name: str, task: str) -> str:
-  """A language model that has gone on from a checkpoint on the training texts of a task."""
-  place = os.path.join(comparison.workdir, "targets", name, task)  # beside runs/ and tasks/
-  text, folder = os.path.join(place, "text"), os.path.join(place, "run")
-  write_texts(f"{place}/texts.txt", find(task).examples(comparison.data, "train"))
-  prepare.run(
-    PrepareConfig(f"{place}/texts.txt", tokenizer=comparison.tokenizer, valid_share=0.1), text
-  )
-  config = target_config(comparison.budget, comparison.rows[name])
-  pretrain.run(config, text, folder, make_recipe=from_checkpoint(checkpoint))
-  return folder
-
-
-def _fine_tune(
-  comparison: _Comparison, results: Results, name: str, checkpoint: str, task: str
-) -> None:
-  """Notes the last dev result of every seed."""
-  done = results["tasks"].setdefault(name, {})
-  if task in done:
-    return
-  budget, row = comparison.budget, comparison.rows[name]
-  scratch = checkpoint == "none"
-  config = finetune_config(budget, row, task, from_scratch=scratch)
-  if row.tunes_on_texts:
-    checkpoint = _trained_on_texts(comparison, checkpoint, name, task)
-  folder = os.path.join(comparison.workdir, "tasks", name, task)
-  arguments: dict[str, Any] = {"workdir": folder, "seeds": budget.seeds}
-  if budget.seeds == 1:
-    arguments = {"workdir": os.path.join(folder, "seed_0")}
-  if scratch:
-    arguments["tokenizer"] = comparison.tokenizer
-  log(f"{row.title}: fine-tuning on {task}")
-  arguments["trackers"] = parse_trackers("auto", arguments["workdir"])
-  runs = finetune.run(config, comparison.data, checkpoint, on_end=[write_report], **arguments)
-  metric = f"dev_{find(task).primary_metric}"
-  done[task] = [run["dev"][metric] for run in runs]
-  comparison.save(results)
-
-
-def _probe(
-  comparison: _Comparison, results: Results, name: str, checkpoint: str, step: int
-) -> None:
-  """Notes the probes of one checkpoint."""
-  done = results["probes"].setdefault(name, {}).setdefault(str(step), {})
-  missing = [task for task in results["probed_tasks"] if task not in done]
-  if not missing:
-    return
-  budget = comparison.budget
-  start = probe_start(*_start_of(comparison, name, checkpoint))
-  examples = {"train": budget.examples, "dev": budget.dev_examples}
-  for task in missing:
-    done[task] = probe_score(start, find(task), comparison.data, examples)
-  comparison.save(results)
-
-
-def _start_of(
-  comparison: _Comparison, name: str, checkpoint: str
-) -> tuple[FinetuneConfig, str, str]:
-  """The config, checkpoint and vocabulary that a row is fine-tuned with, on its first task."""
-  scratch, (task, *_) = checkpoint == "none", comparison.tasks(name)
-  config = finetune_config(comparison.budget, comparison.rows[name], task, from_scratch=scratch)
-  return config, checkpoint, comparison.tokenizer if scratch else ""
-
-
-def _probe_at_equal_seconds(comparison: _Comparison, results: Results, name: str) -> None:
-  step = step_at_equal_seconds(results, comparison.budget, name)
-  folder = os.path.join(comparison.checkpoint(results, name), "checkpoints", str(step))
-  if is_folder(folder):
-    _probe(comparison, results, name, folder, step)
 
 
 def _format_and_head(config: FinetuneConfig, start: Start) -> str:
@@ -440,21 +403,3 @@ def _format_and_head(config: FinetuneConfig, start: Start) -> str:
   heads = {"none": "linear", "dense": "dense + linear", "pooler": "pooler + linear"}
   hidden = "two layers" if config.head_units else heads[transform_of(start)]
   return f"{name}, {hidden}"
-
-
-# Reports ------------------------------------------------------------------------------------------
-
-
-def _report(comparison: _Comparison, results: Results) -> None:
-  """Writes results.md, results.csv and curves.png."""
-  for name, content in (
-    ("results.md", describe(results, comparison.budget, comparison.rows)),
-    ("results.csv", as_csv(results, comparison.budget, comparison.rows)),
-  ):
-    with atomic_file(os.path.join(comparison.workdir, name)) as file:
-      file.write(content)
-  rows = comparison.rows.items()
-  done = [name for name, row in rows if row.reads_text and name in results["losses"]]
-  if done:
-    folders = [comparison.checkpoint(results, name) for name in done]
-    plot.run(folders, os.path.join(comparison.workdir, "curves.png"), overwrite=True)

@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gpt_jax.apps import study
 from gpt_jax.apps.compare.budgets import Budget
 from gpt_jax.apps.compare.rows import Row
 from gpt_jax.errors import counted
@@ -124,7 +125,7 @@ def fine_tuned(results: Results, budget: Budget, rows: Mapping[str, Row]) -> Tab
     values = results["tasks"].get(name, {})
     means = {task: statistics.mean(scores) for task, scores in values.items()}
     scores = {
-      task: _spread(values[task]) if task in values else ""
+      task: study.percent(values[task]) if task in values else ""
       for task in (*budget.tasks, *budget.shown)
     }
     cells = {"format and head": results["format_and_head"].get(name, ""), **scores}
@@ -196,18 +197,9 @@ def _loss(value: float, row: Row) -> str:
   return f"BLEU {-value:.1f}" if row.translates else f"{value:.3f}"
 
 
-def _spread(values: Sequence[float]) -> str:
-  mean = f"{100 * statistics.mean(values):.1f}"
-  return f"{mean} ± {100 * statistics.stdev(values):.1f}" if len(values) > 1 else mean
-
-
 def _table(title: str, caption: str, table: Table) -> list[str]:
-  names = list(table[0])
-  lines = [f"## {title}", "", caption, ""]
-  lines.append(f"| {' | '.join(names)} |")
-  lines.append(f"|{'---|' * len(names)}")
-  lines += [f"| {' | '.join(cells.values())} |" for cells in table]
-  return [*lines, ""]
+  rows = [cells.values() for cells in table]
+  return [f"## {title}", "", caption, "", *study.table(list(table[0]), rows), ""]
 
 
 def is_finite(loss: float | None) -> bool:

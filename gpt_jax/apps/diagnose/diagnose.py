@@ -17,8 +17,8 @@ from gpt_jax.apps.diagnose.scaling import measure_scaling
 from gpt_jax.apps.diagnose.sections import render
 from gpt_jax.apps.diagnose.short_runs import measure_rates
 from gpt_jax.apps.diagnose.texts import Budget, Texts, find_budget, load_texts
-from gpt_jax.apps.diagnose.workdir import RESULT, check_workdir, measured
 from gpt_jax.apps.report.page import environment, run_names
+from gpt_jax.apps.study import Study
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.config import field_values
 from gpt_jax.errors import InputError, did_you_mean
@@ -31,7 +31,7 @@ _OF_CHECKPOINTS = {
   "gradients": (measure_gradients, ("gradient_rows",)),
   "sampling": (measure_sampling, ("texts", "text_tokens", "temperatures")),
 }
-PAGE = "diagnosis.html"
+RESULT, PAGE = "diagnosis.json", "diagnosis.html"
 
 
 def run(
@@ -65,21 +65,22 @@ def run(
   environment()
   texts = load_texts(data)
   models = {path: _load(path, texts) for path in dict.fromkeys(checkpoint)}
-  check_workdir(workdir)
+  study = Study(workdir, RESULT, ("measured",))
+  study.folder("measured")
   # None: the small runs have the default kind of trunk.
   trunk = next((loaded.spec.trunk for loaded in models.values()), None)
 
-  result = _earlier(workdir, texts) | {"data": os.path.basename(os.path.abspath(data))}
+  result = _earlier(study, texts) | {"data": os.path.basename(os.path.abspath(data))}
   for part in (part for part in PARTS if part in parts):
     if part == "scaling":
-      result[part] = measure_scaling(trunk, texts, chosen, workdir)
+      result[part] = measure_scaling(trunk, texts, chosen, study)
     elif part == "rates":
-      result[part] = measure_rates(trunk, texts, chosen, workdir)
+      result[part] = measure_rates(trunk, texts, chosen, study)
     else:
-      result[part] = _of_checkpoints(part, models, texts, chosen, workdir)
+      result[part] = _of_checkpoints(part, models, texts, chosen, study)
     # After each part, so that a run that is stopped leaves a page of what it has.
-    _write(workdir, result)
-  log(f"wrote {os.path.join(workdir, PAGE)}")
+    _write(study, result)
+  log(f"wrote {study.path(PAGE)}")
   return result
 
 
@@ -112,7 +113,7 @@ def _load(path: str, texts: Texts) -> LoadedModel:
 
 
 def _of_checkpoints(
-  part: str, models: dict[str, LoadedModel], texts: Texts, budget: Budget, workdir: str
+  part: str, models: dict[str, LoadedModel], texts: Texts, budget: Budget, study: Study
 ) -> list[dict[str, Any]]:
   """Runs one part on each checkpoint: a dict of its measurements per checkpoint, in order."""
   measure, fields = _OF_CHECKPOINTS[part]
@@ -120,8 +121,8 @@ def _of_checkpoints(
   results = []
   for name, loaded in zip(run_names(list(models)), models.values(), strict=True):
     settings = {"checkpoint": loaded.identity, **sizes, **texts.identity}
-    file = f"{part}_{re.sub(r'[^0-9a-z]+', '_', loaded.identity)}"
-    values = measured(workdir, file, settings, functools.partial(measure, loaded, texts, budget))
+    file = f"measured/{part}_{re.sub(r'[^0-9a-z]+', '_', loaded.identity)}"
+    values = study.part(file, settings, functools.partial(measure, loaded, texts, budget))
     trunk = loaded.spec.trunk
     kind = type(trunk).__name__.removesuffix("Config")
     about = f"{kind}, {trunk.parameter_count():,} parameters, step {loaded.step:,}"
@@ -130,24 +131,23 @@ def _of_checkpoints(
   return results
 
 
-def _earlier(workdir: str, texts: Texts) -> dict[str, Any]:
+def _earlier(study: Study, texts: Texts) -> dict[str, Any]:
   """The parts that an earlier command measured on the same text."""
   try:
-    saved = verified(read_json(os.path.join(workdir, RESULT)))
+    saved = verified(read_json(study.path(RESULT)))
   except (OSError, ValueError):
     return dict(texts.identity)
   same = all(saved.get(name) == value for name, value in texts.identity.items())
   return saved if same else dict(texts.identity)
 
 
-def _write(workdir: str, result: dict[str, Any]) -> None:
+def _write(study: Study, result: dict[str, Any]) -> None:
   """The JSON, the CSV files and the page."""
-  write_json(os.path.join(workdir, RESULT), with_checksum(result))
+  write_json(study.path(RESULT), with_checksum(result))
   for part, rows in _tables(result).items():
-    with atomic_file(os.path.join(workdir, f"{part}.csv")) as file:
+    with atomic_file(study.path(f"{part}.csv")) as file:
       csv.writer(file, lineterminator="\n").writerows(rows)
-  with atomic_file(os.path.join(workdir, PAGE)) as file:
-    file.write(render(result, os.path.basename(os.path.abspath(workdir))))
+  study.write(PAGE, render(result, os.path.basename(os.path.abspath(study.workdir))))
 
 
 def _tables(result: dict[str, Any]) -> dict[str, list[list[Any]]]:

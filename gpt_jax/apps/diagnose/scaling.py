@@ -13,7 +13,7 @@ import numpy as np
 
 from gpt_jax.apps.diagnose.short_runs import make_short_run, short_config
 from gpt_jax.apps.diagnose.texts import Budget, Texts
-from gpt_jax.apps.diagnose.workdir import measured
+from gpt_jax.apps.study import Study
 from gpt_jax.config import to_json
 from gpt_jax.errors import InputError
 from gpt_jax.parallel.processes import log
@@ -137,17 +137,17 @@ def prediction_range(
   return min(predictions), max(predictions)
 
 
-def measure_scaling(trunk: Any, texts: Texts, budget: Budget, workdir: str) -> dict[str, Any]:
+def measure_scaling(trunk: Any, texts: Texts, budget: Budget, study: Study) -> dict[str, Any]:
   """JSON: the runs that are fitted, the law, and the next size: predicted, then trained.
 
   Args:
     trunk: see short_config.
-    workdir: where each run leaves its result.
+    study: where each run leaves its result.
   """
   runs = []
   for width in budget.widths[:-1]:
     for steps in budget.steps[:-1]:
-      runs.append(_run(trunk, width, steps, texts, workdir))
+      runs.append(_run(trunk, width, steps, texts, study))
   result: dict[str, Any] = {"unigram_entropy": texts.train.unigram_entropy, "runs": runs}
   bytes_per_token = texts.held_out.n_bytes / texts.held_out.n_tokens
   result |= {"text_tokens": texts.train.n_tokens, "bytes_per_token": bytes_per_token}
@@ -166,7 +166,7 @@ def measure_scaling(trunk: Any, texts: Texts, budget: Budget, workdir: str) -> d
   predicted = law(parameters, tokens)
   spread = prediction_range(law, points, (parameters, tokens))
   log(f"next size: {parameters:,} parameters, {tokens:,} tokens: {predicted:.4f} predicted")
-  measured_run = _run(trunk, budget.widths[-1], budget.steps[-1], texts, workdir)
+  measured_run = _run(trunk, budget.widths[-1], budget.steps[-1], texts, study)
   result["next"] = measured_run | {
     "predicted": predicted,
     "range": list(spread),
@@ -176,11 +176,11 @@ def measure_scaling(trunk: Any, texts: Texts, budget: Budget, workdir: str) -> d
   return result
 
 
-def _run(trunk: Any, width: int, steps: int, texts: Texts, workdir: str) -> dict[str, Any]:
+def _run(trunk: Any, width: int, steps: int, texts: Texts, study: Study) -> dict[str, Any]:
   config = short_config(trunk, width, steps, texts.tokenizer)
   settings = {"config": to_json(config), "seed": 0, **texts.identity}
-  name = f"width_{width}_steps_{steps}"
-  result = measured(workdir, name, settings, lambda: make_short_run(config, texts)(0))
+  name = f"measured/width_{width}_steps_{steps}"
+  result = study.part(name, settings, lambda: make_short_run(config, texts)(0))
   loss = "none" if result["loss"] is None else f"{result['loss']:.4f}"
   log(
     f"width {width}, {result['parameters']:,} parameters, {result['tokens']:,} tokens: held-out "

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gpt_jax.apps.diagnose.texts import Budget, Texts
-from gpt_jax.apps.diagnose.workdir import measured
+from gpt_jax.apps.study import Study
 from gpt_jax.config import to_json
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.data.windows import WindowsConfig
@@ -128,12 +128,12 @@ OUTCOMES = ("learned", "stuck", "diverged")
 _MARGIN = 0.1  # nats below the unigram entropy, from which on more than word frequencies is learned
 
 
-def measure_rates(trunk: Any, texts: Texts, budget: Budget, workdir: str) -> dict[str, Any]:
+def measure_rates(trunk: Any, texts: Texts, budget: Budget, study: Study) -> dict[str, Any]:
   """JSON: unigram_entropy, steps, parameters, and for each rate its runs and share of outcomes.
 
   Args:
     trunk: see short_config.
-    workdir: where each run leaves its result.
+    study: where each run leaves its result.
   """
   entropy, rates, parameters = texts.train.unigram_entropy, [], 0
   for rate in budget.rates:
@@ -148,7 +148,7 @@ def measure_rates(trunk: Any, texts: Texts, budget: Budget, workdir: str) -> dic
         return train(seed)
 
       settings = {"config": to_json(config), "seed": seed, **texts.identity}
-      result = measured(workdir, f"rate_{rate:g}_seed_{seed}", settings, run)
+      result = study.part(f"measured/rate_{rate:g}_seed_{seed}", settings, run)
       result["outcome"] = outcome(result["loss"], result["first_loss"], entropy)
       runs.append(result)
     finite = [run["loss"] for run in runs if run["loss"] is not None]

@@ -4,7 +4,6 @@ Every step leaves its result in the workdir, so that the same command goes on wh
 """
 
 import dataclasses
-import functools
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -12,18 +11,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpt_jax.apps.label.group_splits import group_folds, split_by_group
-from gpt_jax.apps.label.label_errors import margins, out_of_fold
-from gpt_jax.apps.label.learning_curve import curve_of
 from gpt_jax.apps.label.measures import (
   best_model,
   compare,
+  curve_of,
+  margins,
   measure,
   measure_classes,
   measure_curve,
   measure_threshold,
+  out_of_fold,
 )
-from gpt_jax.apps.label.near_duplicates import group_near_duplicates
 from gpt_jax.apps.label.page import (
   TITLES,
   Suspect,
@@ -35,10 +33,11 @@ from gpt_jax.apps.label.page import (
 )
 from gpt_jax.apps.label.pool import about_pool, check_pool, choose, simulate, write_pool
 from gpt_jax.apps.label.probe import save_probe
+from gpt_jax.apps.label.splits import group_folds, group_near_duplicates, split_by_group
 from gpt_jax.apps.label.table import Labeled, read_labeled, read_unlabeled, write_splits
-from gpt_jax.apps.label.workdir import cached, check_workdir, claim_workdir
 from gpt_jax.apps.report.page import environment
-from gpt_jax.apps.report.report import write_report
+from gpt_jax.apps.report.report import reported
+from gpt_jax.apps.study import Study
 from gpt_jax.data.file_kinds import write_table
 from gpt_jax.data.progress import Progress
 from gpt_jax.errors import InputError
@@ -53,7 +52,6 @@ from gpt_jax.programs.finetune_start import Start, load_start
 from gpt_jax.programs.probe_features import probe_features
 from gpt_jax.tasks.readers import Row
 from gpt_jax.training.loop import TrainConfig
-from gpt_jax.training.trackers import parse_trackers
 
 RESULT, REPORT, SUSPECTS = "result.json", "report.html", "suspects.csv"
 _CHECKPOINTS = {
@@ -75,7 +73,7 @@ class _Job(NamedTuple):
     truth: the same names -> classes of those rows.
     groups: of near-duplicates, one for each row of the table.
     start: what the checkpoint brings.
-    kept: kept(name, compute): the arrays of an earlier call, or those that compute() gives.
+    study: the workdir.
   """
 
   table: Labeled
@@ -85,12 +83,15 @@ class _Job(NamedTuple):
   config: FinetuneConfig
   checkpoint: str
   start: Start
-  workdir: str
-  kept: Callable[[str, Callable[[], dict[str, np.ndarray]]], dict[str, np.ndarray]]
+  study: Study
+
+  def kept(self, name: str, compute: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """The arrays of an earlier call, or those that compute() gives."""
+    return self.study.arrays(f"work/{name}", compute)
 
   @property
   def data_dir(self) -> str:
-    return os.path.join(self.workdir, "data")
+    return self.study.path("data")
 
   @property
   def seed(self) -> int:
@@ -133,24 +134,37 @@ def run(
   Returns:
     The content of result.json.
   """
-  _check(workdir, precision, epochs, minutes)
+  for name, value in (("epochs", epochs), ("minutes", minutes)):
+    if not 0 <= value < float("inf"):
+      raise InputError(f"--{name}={value}: must be a number above 0, or 0 for no limit")
+  if not 0 < precision < 1:
+    raise InputError(f"--precision={precision}: must be between 0 and 1, for example 0.95")
+  study = Study(workdir, "label.json", on_disk=True)
+  environment()  # fail before the expensive part
   if pool:
-    check_pool(workdir, pool)
+    check_pool(study, pool)
   config, start = _load_start(checkpoint, epochs, seed)
   table = read_labeled(source, texts, label, start.tokenizer)
   config = dataclasses.replace(config, task=table.task())
   unlabeled = read_unlabeled(pool, table, start.tokenizer) if pool else []
-  claim_workdir(workdir, table, start.identity, seed)
+  study.claim(table.identity | {"checkpoint": start.identity, "seed": seed})
   log(table.summary)
-  kept = functools.partial(cached, os.path.join(workdir, "work"))
 
   # 1. Splits, with near-duplicates on one side.
-  groups = kept("groups", lambda: _near_duplicates(table))["group"]
-  splits = _split(table, groups, seed, workdir)
+  with Progress("near-duplicates", in_place=False):
+    kept = study.arrays("work/groups", lambda: {"group": group_near_duplicates(table.texts)})
+  groups = kept["group"]
+  splits = split_by_group(table.classes, groups, seed)
+  write_splits(table, splits, study.path("data"))
+  counts = ", ".join(f"{name} {len(numbers):,}" for name, numbers in splits.items())
+  log(
+    f"{counts} rows; {_repeated(groups):,} of them near-duplicates, in the split of the row that "
+    "they repeat"
+  )
 
   # 2. Three models, or two.
   truth = {name: table.classes[numbers] for name, numbers in splits.items()}
-  job = _Job(table, splits, truth, groups, config, checkpoint, start, workdir, kept)
+  job = _Job(table, splits, truth, groups, config, checkpoint, start, study)
   predicted, finetuning = _train(job, minutes, skip_finetuning)
 
   # 3. What can be said about the one that predicts.
@@ -160,7 +174,7 @@ def run(
   result["suspects"] = sum(suspect.doubtful for suspect in suspects)
   if unlabeled:
     result["pool"] = _rank_pool(job, unlabeled, pool_rows, result)
-  _write_results(workdir, result, suspects)
+  _write_results(study, result, suspects)
   log(format_result(result))
   return result
 
@@ -168,50 +182,39 @@ def run(
 def _about(
   job: _Job, predicted: dict[str, dict[str, np.ndarray]], precision: float
 ) -> dict[str, Any]:
-  """The table, and the measures of all models."""
-  table = job.table
+  """The table, the measures of all models, and what can be said about the best one."""
+  table, truth = job.table, job.truth
+  models = [measure(name, arrays, truth) for name, arrays in predicted.items()]
+  for split in ("dev", "test"):
+    of_tfidf = predicted["tfidf"][split].argmax(axis=-1)
+    for model in models:
+      of_model = predicted[model["name"]][split].argmax(axis=-1)
+      model[split]["beside_tfidf"] = compare(of_model, of_tfidf, truth[split])
+  chosen = best_model(models)
+  arrays, of_test = predicted[chosen["name"]], truth["test"]
+  commonest = np.full_like(of_test, np.bincount(of_test).argmax())
+  judged = {name: predicted[name]["out_of_fold"].argmax(axis=-1) for name in _JUDGES}
   return {
     "columns": list(table.columns),
     "label": table.label,
     "rows": {name: len(numbers) for name, numbers in job.splits.items()},
     "skipped": table.skipped,
     "near_duplicates": _repeated(job.groups),
-    **_compare(predicted, job.truth, table.labels, precision, job.workdir),
-    "judges": _accuracy_of_judges(table, predicted),
+    "models": models,
+    "chosen": chosen["name"],
+    "checkpoint": job.study.path(*_CHECKPOINTS[chosen["name"]]),
+    "classes": measure_classes(table.labels, arrays["test"], of_test),
+    "beside_commonest": compare(arrays["test"].argmax(axis=-1), commonest, of_test),
+    "threshold": measure_threshold(arrays, chosen["temperature"], truth, precision),
+    "curve": measure_curve(predicted, len(truth["train"])),
+    # On all rows, by models that have not seen them.
+    "judges": {name: float((it == table.classes).mean()) for name, it in judged.items()},
   }
-
-
-def _split(table: Labeled, groups: np.ndarray, seed: int, workdir: str) -> dict[str, np.ndarray]:
-  """Writes data/, and returns the rows of each split."""
-  splits = split_by_group(table.classes, groups, seed)
-  write_splits(table, splits, os.path.join(workdir, "data"))
-  counts = ", ".join(f"{name} {len(numbers):,}" for name, numbers in splits.items())
-  log(
-    f"{counts} rows; {_repeated(groups):,} of them near-duplicates, in the split of the row that "
-    "they repeat"
-  )
-  return splits
-
-
-def _near_duplicates(table: Labeled) -> dict[str, np.ndarray]:
-  with Progress("near-duplicates", in_place=False):
-    return {"group": group_near_duplicates(table.texts)}
 
 
 def _repeated(groups: np.ndarray) -> int:
   """How many rows are near-duplicates of an earlier one."""
   return len(groups) - len(np.unique(groups))
-
-
-def _check(workdir: str, precision: float, epochs: int, minutes: float) -> None:
-  """Fails before the expensive part."""
-  for name, value in (("epochs", epochs), ("minutes", minutes)):
-    if not 0 <= value < float("inf"):
-      raise InputError(f"--{name}={value}: must be a number above 0, or 0 for no limit")
-  if not 0 < precision < 1:
-    raise InputError(f"--precision={precision}: must be between 0 and 1, for example 0.95")
-  check_workdir(workdir)
-  environment()
 
 
 def _load_start(checkpoint: str, epochs: int, seed: int) -> tuple[FinetuneConfig, Start]:
@@ -231,41 +234,15 @@ def _load_start(checkpoint: str, epochs: int, seed: int) -> tuple[FinetuneConfig
   return config, start
 
 
-def _compare(
-  predicted: dict[str, dict[str, np.ndarray]],
-  truth: dict[str, np.ndarray],
-  labels: tuple[str, ...],
-  precision: float,
-  workdir: str,
-) -> dict[str, Any]:
-  """The measures of all models, and what can be said about the best one."""
-  models = [measure(name, arrays, truth) for name, arrays in predicted.items()]
-  for split in ("dev", "test"):
-    of_tfidf = predicted["tfidf"][split].argmax(axis=-1)
-    for model in models:
-      of_model = predicted[model["name"]][split].argmax(axis=-1)
-      model[split]["beside_tfidf"] = compare(of_model, of_tfidf, truth[split])
-  chosen = best_model(models)
-  arrays, of_test = predicted[chosen["name"]], truth["test"]
-  commonest = np.full_like(of_test, np.bincount(of_test).argmax())
-  return {
-    "models": models,
-    "chosen": chosen["name"],
-    "checkpoint": os.path.join(workdir, *_CHECKPOINTS[chosen["name"]]),
-    "classes": measure_classes(labels, arrays["test"], of_test),
-    "beside_commonest": compare(arrays["test"].argmax(axis=-1), commonest, of_test),
-    "threshold": measure_threshold(arrays, chosen["temperature"], truth, precision),
-    "curve": measure_curve(predicted, len(truth["train"])),
-  }
-
-
-def _write_results(workdir: str, result: dict[str, Any], suspects: Sequence[Suspect]) -> None:
-  _write_suspects(os.path.join(workdir, SUSPECTS), suspects)
-  write_json(os.path.join(workdir, RESULT), with_checksum(result))
+def _write_results(study: Study, result: dict[str, Any], suspects: Sequence[Suspect]) -> None:
+  cells: list[list[object]] = [["line", "text", "given", "suggested", "p(given)", "p(suggested)"]]
+  for s in suspects:
+    cells.append([s.line, s.text, s.given, s.suggested, f"{s.p_given:.4f}", f"{s.p_suggested:.4f}"])
+  with atomic_file(study.path(SUSPECTS)) as file:
+    write_table(file, cells)
+  write_json(study.path(RESULT), with_checksum(result))
   shown = [suspect for suspect in suspects if suspect.doubtful][:_SHOWN_SUSPECTS]
-  page = render(result, shown, os.path.basename(os.path.abspath(workdir)))
-  with atomic_file(os.path.join(workdir, REPORT)) as file:
-    file.write(page)
+  study.write(REPORT, render(result, shown, os.path.basename(os.path.abspath(study.workdir))))
 
 
 def format_result(result: dict[str, Any]) -> str:
@@ -321,7 +298,7 @@ def _baseline(job: _Job, progress: Progress) -> dict[str, np.ndarray]:
   # The rarity of words needs no labels, so all rows may say it.
   all_features = fit_tfidf(job.table.texts)(job.table.texts)
   linear, arrays = _linear(job, features, all_features, progress)
-  folder = os.path.join(job.workdir, "tfidf")
+  folder = job.study.path("tfidf")
   dev = job.config.task.build("").examples(job.data_dir, "dev")
   save_tfidf(folder, tfidf, linear, job.config.task, dev, job.data_dir)
   return arrays | _predict(folder, job.data_dir, progress)
@@ -333,7 +310,7 @@ def _probe(job: _Job, progress: Progress) -> dict[str, np.ndarray]:
   all_features = _features_of_table(job, progress)
   features = {name: all_features[numbers] for name, numbers in job.splits.items()}
   linear, arrays = _linear(job, features, all_features, progress)
-  folder = os.path.join(job.workdir, "probe")
+  folder = job.study.path("probe")
   dev_set = task.encode(task.examples(job.data_dir, "dev"), *start.reads)
   save_probe(folder, linear, start, job.config, task, dev_set, arrays["dev"], job.data_dir)
   return arrays | _predict(folder, job.data_dir, progress)
@@ -437,15 +414,14 @@ def _finetuned(job: _Job, minutes: float, progress: Progress) -> dict[str, np.nd
 
 
 def _is_finished(job: _Job) -> bool:
-  return os.path.exists(os.path.join(job.workdir, "finetuned", "result.json"))
+  return os.path.exists(job.study.path("finetuned", "result.json"))
 
 
 def _finetune(job: _Job, minutes: float, progress: Progress) -> dict[str, np.ndarray]:
-  folder, limit = os.path.join(job.workdir, "finetuned"), TimeLimit(minutes, progress)
+  folder, limit = job.study.path("finetuned"), TimeLimit(minutes, progress)
   progress.begin("", unit="updates")
   of_job = job.config, job.data_dir, job.checkpoint
-  trackers = parse_trackers("auto", folder)
-  finetune.run(*of_job, folder, trackers=trackers, pauses=limit, on_end=[write_report])
+  finetune.run(*of_job, folder, pauses=limit, **reported(folder))
   return _predict(folder, job.data_dir, progress)
 
 
@@ -470,7 +446,7 @@ def _rank_pool(job: _Job, rows: list[Row], count: int, result: dict[str, Any]) -
   model = fit_linear(known, classes, num_classes, linear.inverse_penalty)
   probabilities, counts = model(unknown), np.bincount(classes, minlength=num_classes)
   order = choose(unknown, probabilities, counts, count, job.seed)
-  path = write_pool(job.workdir, rows, order, job.table.labels, probabilities)
+  path = write_pool(job.study, rows, order, job.table.labels, probabilities)
   simulated = simulate(known, classes, job.groups, num_classes, linear.inverse_penalty)
   log(f"{path}: the {len(order):,} of {len(rows):,} rows to label next")
   log(about_pool(simulated, result["curve"], len(dev) + len(job.splits["test"])))
@@ -501,21 +477,3 @@ def _suspects(table: Labeled, predicted: dict[str, dict[str, np.ndarray]]) -> li
       )
     )
   return suspects
-
-
-def _accuracy_of_judges(
-  table: Labeled, predicted: dict[str, dict[str, np.ndarray]]
-) -> dict[str, float]:
-  """On all rows, by models that have not seen them."""
-  judged = {name: predicted[name]["out_of_fold"].argmax(axis=-1) for name in _JUDGES}
-  return {name: float((classes == table.classes).mean()) for name, classes in judged.items()}
-
-
-def _write_suspects(path: str, suspects: Sequence[Suspect]) -> None:
-  with atomic_file(path) as file:
-    rows: list[list[object]] = [["line", "text", "given", "suggested", "p(given)", "p(suggested)"]]
-    for s in suspects:
-      rows.append(
-        [s.line, s.text, s.given, s.suggested, f"{s.p_given:.4f}", f"{s.p_suggested:.4f}"]
-      )
-    write_table(file, rows)

@@ -3,22 +3,22 @@ differ from one another (BADGE, Ash et al. 2020), those first whose label has fe
 """
 
 import io
-import os
 import zlib
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from gpt_jax.apps.study import Study
 from gpt_jax.data.file_kinds import write_table
 from gpt_jax.errors import InputError
-from gpt_jax.files import atomic_file, exists, read_json, write_json
+from gpt_jax.files import exists, read_json, write_json
 from gpt_jax.inference.linear_classifier import Linear, fit_linear
 from gpt_jax.programs.outputs import is_same_file
 from gpt_jax.tasks.readers import Row
 
 _POOL = "pool.csv"
-_WRITTEN = os.path.join("work", "pool.json")  # the CRC-32 of pool.csv as it was written
+_WRITTEN = "work/pool.json"  # the CRC-32 of pool.csv as it was written
 SEEDS = 5
 _HELD_OUT = 0.3  # of the labeled rows, in a simulation
 _ROUNDS = 3  # of it, each with twice the labels of the one before
@@ -157,16 +157,16 @@ def _about_gain(simulated: dict[str, Any]) -> str:
   )
 
 
-def check_pool(workdir: str, source: str) -> None:
+def check_pool(study: Study, source: str) -> None:
   """Raises InputError if WORKDIR/pool.csv is the pool, or was edited: its labels would be lost."""
-  path = os.path.join(workdir, _POOL)
+  path = study.path(_POOL)
   if not exists(path):
     return
   if is_same_file(path, source):
     raise InputError(f"--pool={source}: would be overwritten; name another file")
   try:
     with open(path, "rb") as file:
-      is_ours = zlib.crc32(file.read()) == read_json(os.path.join(workdir, _WRITTEN))
+      is_ours = zlib.crc32(file.read()) == read_json(study.path(_WRITTEN))
   except (OSError, ValueError):
     is_ours = False
   # Users write labels beside the texts.
@@ -177,17 +177,16 @@ def check_pool(workdir: str, source: str) -> None:
 
 
 def write_pool(
-  workdir: str, rows: list[Row], order: np.ndarray, labels: Any, probabilities: np.ndarray
+  study: Study, rows: list[Row], order: np.ndarray, labels: Any, probabilities: np.ndarray
 ) -> str:
   """Writes WORKDIR/pool.csv, the rows to label next first, with the model's guess; its path."""
-  path, content = os.path.join(workdir, _POOL), io.StringIO()
+  content = io.StringIO()
   table = [["line", "text", "guess", "p(guess)"]]
   for number in order:
     row, best = rows[number], int(probabilities[number].argmax())
     cells = [row.location.rpartition(":")[2], "\n".join(row.texts), labels[best]]
     table.append([*cells, f"{probabilities[number, best]:.4f}"])
   write_table(content, table)
-  with atomic_file(path) as file:
-    file.write(content.getvalue())
-  write_json(os.path.join(workdir, _WRITTEN), zlib.crc32(content.getvalue().encode()))
-  return path
+  study.write(_POOL, content.getvalue())
+  write_json(study.path(_WRITTEN), zlib.crc32(content.getvalue().encode()))
+  return study.path(_POOL)

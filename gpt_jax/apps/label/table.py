@@ -5,6 +5,7 @@ import dataclasses
 import os
 import zlib
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -60,9 +61,15 @@ class Labeled:
     return f"{len(self.rows):,} rows; text in {columns}, {labels} in {self.label}"
 
   @property
-  def checksum(self) -> str:
+  def identity(self) -> dict[str, Any]:
+    """JSON that differs where rows or columns do."""
     content = repr([(row.texts, row.label) for row in self.rows])
-    return f"{zlib.crc32(content.encode()):08x}"
+    checksum = f"{zlib.crc32(content.encode()):08x}"
+    return {
+      "text columns": list(self.columns),
+      "label column": self.label,
+      "rows": f"{len(self.rows):,}, checksum {checksum}",
+    }
 
   def task(self) -> TableTask:
     """The task of the files that write_splits writes."""

@@ -5,11 +5,12 @@ the primary `metric`; `zero_shot`, trunk -> zero_shot.Results; `budget`; `checkp
 """
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from gpt_jax.apps.paper import glue_files as glue
+from gpt_jax.apps.paper import glue
 from gpt_jax.apps.report import paper_tables as tables
+from gpt_jax.apps.study import table
 
 
 class Setting(NamedTuple):
@@ -133,19 +134,14 @@ def _transfer(runs: dict[str, Any], note: str) -> list[str]:
   return _table("Figure 2, left: layers transferred", columns, rows)
 
 
-def transfer_points(runs: dict[str, Any]) -> dict[str, dict[str, float | None]]:
-  """Task -> layers transferred, from nothing to all -> result; empty if no sweep was run."""
-  return _by_layers(runs, _value)
-
-
-def transfer_deviations(runs: dict[str, Any]) -> dict[str, dict[str, float | None]]:
-  """As transfer_points, with the standard deviation over seeds; None for a single seed."""
-  return _by_layers(runs, _deviation)
-
-
-def _by_layers(
-  runs: dict[str, Any], value: Callable[[dict[str, Any], tables.Column], float | None]
+def transfer_points(
+  runs: dict[str, Any], *, deviations: bool = False
 ) -> dict[str, dict[str, float | None]]:
+  """Task -> layers transferred, from nothing to all -> result; empty if no sweep was run.
+
+  Args:
+    deviations: the standard deviation over seeds instead, None for a single seed.
+  """
   layers = sorted(int(name.partition("-")[0]) for name in runs if name.endswith("-layers"))
   if not layers:
     return {}
@@ -153,10 +149,10 @@ def _by_layers(
   for count in layers:
     titles[f"{count}-layers"] = str(count) if count else "embeddings"
   titles[FULL.name] = "all"
-  points: dict[str, dict[str, float | None]] = {}
+  points, measure = {}, _deviation if deviations else _value
   for task in runs[f"{layers[0]}-layers"]:
     column = tables.Column("", (task,))
-    points[task] = {title: value(runs.get(name, {}), column) for name, title in titles.items()}
+    points[task] = {title: measure(runs.get(name, {}), column) for name, title in titles.items()}
   return points
 
 
@@ -267,7 +263,5 @@ def _table(
       return ""
     return value if isinstance(value, str) else f"{value:.{digits}f}"
 
-  lines = [f"### {title}", "", f"| | {' | '.join(columns)} |", "|---" * (1 + len(columns)) + "|"]
-  for name, values in rows:
-    lines.append(f"| {name} | {' | '.join(map(cell, values))} |")
-  return [*lines, ""]
+  cells = ([name, *map(cell, values)] for name, values in rows)
+  return [f"### {title}", "", *table(["", *columns], cells), ""]

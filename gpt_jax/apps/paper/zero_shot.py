@@ -1,12 +1,522 @@
-"""Zero-shot evaluation of one checkpoint, or of every checkpoint of a run (section 5)."""
+"""Zero-shot task performance of a language model (section 5, figure 2 right).
 
-from collections.abc import Sequence
+Each task asks which continuation of a text is most likely. GPT-1 has no start-of-text token, so the
+first token of a text is never scored. A masked language model scores it: each token given all
+others of its text (Salazar et al. 2020).
 
-from gpt_jax.apps.paper.zero_shot_tasks import Result, checkpoints, make_answers, measure, prepare
-from gpt_jax.checkpoints.load import load_model
+Letters: Q questions, C options per question, P context tokens, T option tokens, D width.
+"""
+
+import functools
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gpt_jax.apps.paper import pronouns
+from gpt_jax.checkpoints.load import LoadedModel, load_model
+from gpt_jax.data.tokenizers.base import Tokenizer
+from gpt_jax.errors import InputError, MissingInput, did_you_mean
 from gpt_jax.files import write_json
+from gpt_jax.inference.masked_lm import MaskedLM
+from gpt_jax.inference.scoring import bucket
+from gpt_jax.models.model import Model
+from gpt_jax.ops.cross_entropy import CHUNK_ELEMENTS, logits, token_log_probs
+from gpt_jax.parallel.processes import log
 from gpt_jax.programs.outputs import check_out
+from gpt_jax.tasks.encoding import Example, describe_truncation, subset
+from gpt_jax.tasks.metrics import accuracy, matthews
 from gpt_jax.tasks.readers import check_data_dir
+from gpt_jax.tasks.task import find
+
+SENTIMENT = (" positive", " negative")  # the words compared after "very"
+MAX_BATCH_TOKENS = 2**14
+TIE = 1e-5  # nats per token; float32 rounding is a tenth of it
+
+
+class Question(NamedTuple):
+  """Continuations of one text, to be compared.
+
+  Attributes:
+    context: the ids that all options continue; may be empty.
+    options: the ids of each continuation.
+    unscored: for each option, how many of its first ids are fed but not scored.
+    location: "file:line", for messages.
+    target: the correct option; for CoLA 1 if the sentence is acceptable, else 0.
+    split: "train" for the examples that only fit a threshold, else "dev".
+  """
+
+  context: Sequence[int]
+  options: Sequence[Sequence[int]]
+  unscored: Sequence[int]
+  location: str = ""
+  target: int = 0
+  split: str = "dev"
+
+
+class Answer(NamedTuple):
+  """An option's summed log-probability in nats, and the number of tokens in the sum."""
+
+  total: float
+  tokens: int
+
+  @property
+  def mean(self) -> float:
+    return self.total / self.tokens
+
+
+class Score(NamedTuple):
+  """One metric of a task.
+
+  Attributes:
+    rule: how predictions were made, in words.
+    metric, value: accuracy from 0 to 1, or a correlation.
+    examples: how many examples were measured.
+  """
+
+  rule: str
+  metric: str
+  value: float
+  examples: int
+
+
+class Result(NamedTuple):
+  """A Score with its task (a key of TASKS) and the step of the checkpoint."""
+
+  task: str
+  rule: str
+  metric: str
+  value: float
+  examples: int
+  step: int
+
+
+class ZeroShotTask(NamedTuple):
+  """How a task is asked and judged.
+
+  Attributes:
+    questions: (data_dir, tokenizer, examples) -> questions; examples limits their number, 0 = all.
+    judge: (questions, answers to each question's options) -> scores, the one to quote first.
+  """
+
+  questions: Callable[[str, Tokenizer, int], list[Question]]
+  judge: Callable[[Sequence[Question], Sequence[Sequence[Answer]]], list[Score]]
+
+
+class Prepared(NamedTuple):
+  """A task's questions that a model can score; left_out says which it cannot, "" if none."""
+
+  questions: list[Question]
+  left_out: str
+
+
+Scorer = Callable[[Any, Sequence[Question]], list[list[Answer]]]
+Answers = Callable[[LoadedModel], Callable[[Sequence[Question]], list[list[Answer]]]]
+
+
+def prepare(
+  loaded: LoadedModel, data_dir: str, tasks: Sequence[str], examples: int
+) -> dict[str, Prepared]:
+  """Reads the questions of the named tasks, or of all tasks with data in the folder.
+
+  Questions that do not fit the model's context are left out with a warning, and so are the first
+  tokens of contexts that leave no room for an option.
+  """
+  accuracy(np.zeros(1), np.zeros(1))  # fail now if scikit-learn is missing
+  for name in tasks:
+    if name not in TASKS:
+      names = ", ".join(TASKS)
+      raise InputError(f"--tasks={name}: must be among {names}{did_you_mean(name, TASKS)}")
+  prepared = {}
+  # Special tokens around a text take some of a masked model's context.
+  limit = MaskedLM(loaded).room if _is_masked(loaded) else loaded.spec.trunk.context
+  for name in tasks or TASKS:
+    try:
+      questions = TASKS[name].questions(data_dir, loaded.tokenizer, examples)
+      prepared[name] = _select_scorable(name, questions, limit)
+    except MissingInput as error:
+      if tasks:
+        raise
+      log(f"left out: {name} ({error})")
+  if not prepared:
+    raise InputError(
+      f"--data={data_dir}: no task can be evaluated; the tasks are {', '.join(TASKS)}"
+    )
+  return prepared
+
+
+def measure(loaded: LoadedModel, prepared: dict[str, Prepared], answers: Answers) -> list[Result]:
+  """Evaluates one checkpoint with what make_answers gave; prints and returns the results."""
+  results = []
+  answer = answers(loaded)
+  for name, (questions, _) in prepared.items():
+    answered = answer(questions)
+    for rule, metric, value, examples in TASKS[name].judge(questions, answered):
+      results.append(Result(name, rule, metric, value, examples, loaded.step))
+      print(
+        f"step {loaded.step:<9,} {name:12} {metric:9} {value:7.4f}  {examples:5} examples  {rule}",
+        flush=True,
+      )
+  return results
+
+
+def checkpoints(workdir: str) -> list[str]:
+  """The checkpoint folders of a run, oldest first. Raises MissingInput if there are none."""
+  folder = os.path.join(workdir, "checkpoints")
+  names = os.listdir(folder) if os.path.isdir(folder) else []
+  steps = sorted((name for name in names if name.isdigit()), key=int)
+  if not steps:
+    raise MissingInput(f"{workdir}: no checkpoints/ here; give the workdir of a run")
+  return [os.path.join(folder, step) for step in steps]
+
+
+def make_answers(loaded: LoadedModel) -> Answers:
+  """Builds checkpoint -> (questions -> the answers of every question's options).
+
+  Args:
+    loaded: a checkpoint of the run whose checkpoints are to answer.
+  """
+  if _is_masked(loaded):
+    MaskedLM(loaded)  # raises if it has no head
+    return lambda loaded: functools.partial(_masked_answers, MaskedLM(loaded))
+  score = make_scorer(loaded.language_model())
+  return lambda loaded: functools.partial(score, {"trunk": jax.device_put(loaded.params["trunk"])})
+
+
+def _is_masked(loaded: LoadedModel) -> bool:
+  return loaded.spec.attention == "bidirectional"
+
+
+def _masked_answers(model: MaskedLM, questions: Sequence[Question]) -> list[list[Answer]]:
+  """The pseudo-log-probabilities of the scored tokens, each given all others."""
+  texts, first = [], []
+  for question in questions:
+    context = _cut_context(question, model.room)
+    for option, skip in zip(question.options, question.unscored, strict=True):
+      texts.append(np.array([*context, *option], np.int32))
+      first.append(len(context) + skip)
+  # All options of all questions at once: batches are filled across questions.
+  scored = iter(model.score(texts, first=first))
+  answers = []
+  for question in questions:
+    log_probs = [next(scored)[0] for _ in question.options]
+    answers.append([Answer(float(x.sum(dtype=np.float64)), len(x)) for x in log_probs])
+  return answers
+
+
+def make_scorer(model: Model) -> Scorer:
+  """Builds (params, questions) -> the answers of every question's options.
+
+  Each context is read once for all of its options. A context that leaves no room for the longest
+  option loses its first tokens.
+
+  Args:
+    model: a causal language model.
+  """
+  context = model.config.trunk.context
+  log_probs = jax.jit(functools.partial(_log_probs, model))
+
+  def score(params, questions):
+    questions = [_truncate(question, context) for question in questions]
+    answers: list[Any] = [None] * len(questions)
+    members: dict[_Shape, list[int]] = {}
+    for i, question in enumerate(questions):
+      longest = max(map(len, question.options))
+      widths = bucket(len(question.context), context), bucket(longest, context)
+      members.setdefault(_Shape(widths[0], len(question.options), widths[1]), []).append(i)
+    for shape, numbers in sorted(members.items()):
+      size = min(len(numbers), _max_batch_size(model, params, shape))
+      for first in range(0, len(numbers), size):
+        batch = numbers[first : first + size]
+        arrays = _pad([questions[i] for i in batch], size, shape)
+        values = np.asarray(log_probs(params, *arrays), np.float64)
+        for i, of_question in zip(batch, values, strict=False):  # the batch may be padded
+          answers[i] = []
+          _, options, unscored, *_ = questions[i]
+          for option, skip, row in zip(options, unscored, of_question, strict=True):
+            total = float(row[skip : len(option)].sum())
+            answers[i].append(Answer(total, max(0, len(option) - skip)))
+    return answers
+
+  return score
+
+
+class _Shape(NamedTuple):
+  """The padded shape of a question: P, C, T."""
+
+  context: int
+  choices: int
+  option: int
+
+
+def _log_probs(model, params, contexts, lengths, options):
+  """Contexts [Q, P], of lengths [Q] without padding, and options [Q, C, T] -> [Q, C, T]."""
+  trunk = model.config.trunk
+  questions, choices, width = options.shape
+
+  def extend(ids, positions, valid, state):
+    return model.apply({"params": params}, ids, positions, valid, state, method="extend")
+
+  state = model.apply({"params": params}, questions, method="start")
+  positions = jnp.broadcast_to(jnp.arange(contexts.shape[1])[None], contexts.shape)
+  hidden, table, state = extend(contexts, positions, positions < lengths[:, None], state)
+  last_index = jnp.maximum(lengths - 1, 0)[:, None, None]
+  last = jnp.take_along_axis(hidden, last_index, axis=1)  # [Q, 1, D]
+
+  def repeat(x):  # each row's part, [Q n, ...] to [Q C n, ...]
+    rows = x.reshape(questions, -1, *x.shape[1:])
+    return jnp.repeat(rows, choices, axis=0).reshape(-1, *x.shape[1:])
+
+  state, last, lengths = jax.tree.map(repeat, (state, last, lengths))
+  options = options.reshape(-1, width)  # [Q * C, T]
+  # The last token of an option predicts nothing, so it is not fed. Padding is fed too: causal
+  # attention hides it from the option, and its outputs are discarded.
+  positions = jnp.minimum(lengths[:, None] + jnp.arange(width - 1)[None], trunk.context - 1)
+  hidden, table, _ = extend(options[:, :-1], positions, jnp.ones(positions.shape, bool), state)
+  hidden = jnp.concatenate([last, hidden], axis=1)  # [Q * C, T, D]
+
+  def option_log_probs(hidden_and_ids):
+    hidden, ids = hidden_and_ids
+    return token_log_probs(logits(hidden, table, trunk.vocab_size), ids)
+
+  # In chunks of options, so that the logits of few of them are in memory at once.
+  chunk = max(1, CHUNK_ELEMENTS // (width * table.shape[0]))
+  values = jax.lax.map(option_log_probs, (hidden, options), batch_size=chunk)
+  return values.reshape(questions, choices, width)
+
+
+def _truncate(question: Question, limit: int) -> Question:
+  """A question with as much of its context as `_cut_context` leaves."""
+  context = _cut_context(question, limit)
+  if len(context):
+    return question._replace(context=context)
+  # With nothing before it, an option's first token cannot be predicted.
+  unscored = [max(1, skip) for skip in question.unscored]
+  return question._replace(context=context, unscored=unscored)
+
+
+def _cut_context(question: Question, limit: int) -> Sequence[int]:
+  """The context without the first tokens that leave no room for the longest option."""
+  overflow = len(question.context) + max(map(len, question.options)) - limit
+  return question.context[max(0, overflow) :]
+
+
+def _max_batch_size(model: Any, params: Any, shape: _Shape) -> int:
+  """The number of questions whose tokens and cached states are read at once."""
+  state = jax.eval_shape(lambda params: model.apply({"params": params}, 1, method="start"), params)
+  row_elements = sum(x.size for x in jax.tree.leaves(state))
+  by_state = 2 * CHUNK_ELEMENTS // (shape.choices * row_elements)
+  by_tokens = MAX_BATCH_TOKENS // max(shape.context, shape.choices * shape.option)
+  return max(1, min(by_state, by_tokens))
+
+
+def _pad(
+  questions: Sequence[Question], size: int, shape: _Shape
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Contexts [Q, P], their lengths [Q], and options [Q, C, T] of a batch of `size` questions."""
+  contexts, lengths = np.zeros((size, shape.context), np.int32), np.zeros(size, np.int32)
+  options = np.zeros((size, shape.choices, shape.option), np.int32)
+  for n, question in enumerate(questions):
+    lengths[n] = len(question.context)
+    contexts[n, : lengths[n]] = question.context
+    for c, option in enumerate(question.options):
+      options[n, c, : len(option)] = option
+  return contexts, lengths, options
+
+
+def _select_scorable(task: str, questions: list[Question], limit: int) -> Prepared:
+  """Leaves out questions that cannot be scored. Raises MissingInput if none of a split is left."""
+  kept, lengths, problems = [], [], []
+  for question in questions:
+    if problem := _problem(question, limit):
+      problems.append(f"{question.location}: {problem}")
+    else:
+      kept.append(question)
+      lengths.append(len(question.context) + max(map(len, question.options)))
+  if cut := describe_truncation(np.minimum(lengths, limit), np.array(lengths), limit):
+    warnings.warn(f"{task}: {cut}", stacklevel=3)
+  if not problems:
+    return Prepared(questions, "")
+  if missing := {question.split for question in questions} - {question.split for question in kept}:
+    raise MissingInput(f"{task}: no {min(missing)} question can be scored; {problems[0]}")
+  left_out = f"{len(problems)} of {len(questions)} questions left out; the first is {problems[0]}"
+  warnings.warn(f"{task}: {left_out}", stacklevel=3)
+  return Prepared(kept, left_out)
+
+
+def _problem(question: Question, limit: int) -> str:
+  """Why a question cannot be scored, "" if it can."""
+  longest = max(map(len, question.options))
+  if longest > limit:
+    return f"{longest} tokens to score; the model's context is {limit}"
+  first = 0 if len(question.context) else 1
+  for option, skip in zip(question.options, question.unscored, strict=True):
+    if len(option) <= max(first, skip):
+      return "no token to score; the first token of a text has nothing before it"
+  return ""
+
+
+def _cola_questions(data_dir: str, tokenizer: Tokenizer, examples: int) -> list[Question]:
+  """Whole sentences, of the training set too, to fit a threshold."""
+  questions = []
+  for split in ("train", "dev"):
+    rows = subset(find("cola").examples(data_dir, split), examples, by_label=True)
+    texts = tokenizer.encode_many([row.sequences[0][0] for row in rows])
+    for row, ids in zip(rows, texts, strict=True):
+      questions.append(Question([], (ids.tolist(),), (0,), row.location, _label(row), split))
+  return questions
+
+
+def _judge_cola(questions: Sequence[Question], answers: Sequence[Sequence[Answer]]) -> list[Score]:
+  """Acceptable if the mean log-probability of the sentence's tokens is above a threshold.
+
+  The paper does not say how it chose the threshold. We report three: the best on the training set,
+  the dev set's median, and the best on the dev set itself (an oracle).
+  """
+  means = np.array([options[0].mean for options in answers])
+  targets = np.array([question.target for question in questions])
+  is_dev = np.array([question.split == "dev" for question in questions])
+  dev, dev_targets = means[is_dev], targets[is_dev]
+  thresholds = {
+    "threshold fitted on train": best_threshold(targets[~is_dev], means[~is_dev]),
+    "threshold at the dev set's median": float(np.median(dev)),
+    "ORACLE: threshold fitted on dev": best_threshold(dev_targets, dev),
+  }
+  scores = []
+  for origin, threshold in thresholds.items():
+    rule = f"mean log-probability above {threshold:.3f}, {origin}"
+    value = matthews(dev_targets, (dev > threshold).astype(int))
+    scores.append(Score(rule, "matthews", value, len(dev)))
+  return scores
+
+
+def best_threshold(truth: np.ndarray, scores: np.ndarray) -> float:
+  """The threshold with the highest Matthews correlation.
+
+  Args:
+    truth: [N], 0 or 1.
+    scores: [N]; 1 is predicted where the score is above the threshold.
+  """
+  order = np.argsort(-scores, kind="stable")
+  ranked, ordered = truth[order].astype(np.float64), scores[order]
+  # Entry n: the true and false positives if the n + 1 highest scores are predicted as 1.
+  true, false = np.cumsum(ranked), np.cumsum(1 - ranked)
+  positives, negatives = true[-1], false[-1]
+  made = true + false
+  below = np.maximum((made * (len(scores) - made)) * positives * negatives, 1e-9)
+  correlation = (true * (negatives - false) - false * (positives - true)) / np.sqrt(below)
+  # No threshold separates equal scores.
+  separable = np.append(ordered[1:] != ordered[:-1], True)
+  best = int(np.argmax(np.where(separable, correlation, -np.inf)))
+  return float((ordered[best] + np.append(ordered, ordered[-1] - 1)[best + 1]) / 2)
+
+
+def _compare_texts(
+  tokenizer: Tokenizer, location: str, texts: Sequence[str], heads: Sequence[str], target: int
+) -> Question:
+  """A question that compares texts, each scored from the end of its head, which it begins with.
+
+  If a head ends within a token of the text, that token is scored. The longest common prefix of all
+  texts becomes the context, which is read once.
+  """
+  C = len(texts)
+  ids = [encoded.tolist() for encoded in tokenizer.encode_many([*texts, *heads])]
+  begins = [_common_prefix(ids[c], ids[C + c]) for c in range(C)]
+  shared = min(*begins, *(_common_prefix(ids[0], ids[c]) for c in range(1, C)))
+  options = [ids[c][shared:] for c in range(C)]
+  unscored = [begin - shared for begin in begins]
+  return Question(ids[0][:shared], options, unscored, location, target)
+
+
+def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+  """The length of the longest common prefix."""
+  for n, (x, y) in enumerate(zip(a, b, strict=False)):
+    if x != y:
+      return n
+  return min(len(a), len(b))
+
+
+def _sst2_questions(data_dir: str, tokenizer: Tokenizer, examples: int) -> list[Question]:
+  """Appends "very" to the sentence; compares "positive" and "negative" as the next word."""
+  questions = []
+  for row in subset(find("sst2").examples(data_dir, "dev"), examples, by_label=True):
+    head = f"{row.sequences[0][0].rstrip()} very"
+    texts = [head + word for word in SENTIMENT]
+    target = 1 - _label(row)  # the task's label 1 is positive, SENTIMENT's first word
+    questions.append(_compare_texts(tokenizer, row.location, texts, [head] * 2, target))
+  return questions
+
+
+def _judge_sst2(questions: Sequence[Question], answers: Sequence[Sequence[Answer]]) -> list[Score]:
+  rule = f"likelier after 'very': {' or '.join(word.strip() for word in SENTIMENT)}"
+  pieces = [len(option) for option in questions[0].options]
+  if set(pieces) != {1}:
+    rule += f" (words of {pieces[0]} and {pieces[1]} tokens in this vocabulary: means are compared)"
+  return _accuracy_of_best(rule, questions, answers)
+
+
+def _race_questions(
+  name: str, data_dir: str, tokenizer: Tokenizer, examples: int
+) -> list[Question]:
+  """Compares the options, given document and question."""
+  questions = []
+  for row in subset(find(name).examples(data_dir, "dev"), examples, by_label=True):
+    texts = list(map(" ".join, row.sequences))
+    heads = [" ".join(fields[:-1]) for fields in row.sequences]
+    questions.append(_compare_texts(tokenizer, row.location, texts, heads, _label(row)))
+  return questions
+
+
+def _pronoun_questions(
+  name: str, data_dir: str, tokenizer: Tokenizer, examples: int
+) -> list[Question]:
+  """Replaces the pronoun by each candidate; compares the rest of the sentence."""
+  questions = []
+  for row in subset(pronouns.read(data_dir, name), examples):
+    heads = [row.before + candidate for candidate in row.candidates]
+    texts = [head + row.after for head in heads]
+    questions.append(_compare_texts(tokenizer, row.location, texts, heads, row.answer))
+  return questions
+
+
+def _label(example: Example) -> int:
+  assert example.label is not None
+  return int(np.argmax(example.label))
+
+
+def _accuracy_of_best(
+  rule: str, questions: Sequence[Question], answers: Sequence[Sequence[Answer]]
+) -> list[Score]:
+  """Predicts the option with the highest mean log-probability, the last one of a tie.
+
+  Means that differ by less than TIE are a tie: which of them is higher depends on the shape of the
+  batch, by rounding. The last one, because in the published wsc273.txt the first candidate is
+  always right.
+  """
+  chosen = []
+  for options in answers:
+    means = np.array([option.mean for option in options])
+    chosen.append(int(np.flatnonzero(means > means.max() - TIE)[-1]))
+  targets = np.array([question.target for question in questions])
+  return [Score(rule, "accuracy", accuracy(targets, np.array(chosen)), len(targets))]
+
+
+TASKS = {
+  "cola": ZeroShotTask(_cola_questions, _judge_cola),
+  "sst2": ZeroShotTask(_sst2_questions, _judge_sst2),
+}
+_judge_race = functools.partial(_accuracy_of_best, "highest mean log-probability of an option")
+for _name in ("race", "race-middle", "race-high"):
+  TASKS[_name] = ZeroShotTask(functools.partial(_race_questions, _name), _judge_race)
+_judge_pronouns = functools.partial(
+  _accuracy_of_best, "highest mean log-probability of what follows a candidate"
+)
+for _name in pronouns.FILES:
+  TASKS[_name] = ZeroShotTask(functools.partial(_pronoun_questions, _name), _judge_pronouns)
 
 
 def run(

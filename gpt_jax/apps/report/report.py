@@ -4,16 +4,18 @@ import itertools
 import os
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 from gpt_jax.apps.report import visualize
 from gpt_jax.apps.report.page import Sample, environment, render
-from gpt_jax.apps.report.pages import open_page
 from gpt_jax.apps.report.record import Record, find_runs, read_run
+from gpt_jax.apps.study import open_page
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.errors import InputError
 from gpt_jax.inference.generate import continuations
 from gpt_jax.inference.stream import Sampling
 from gpt_jax.parallel.processes import is_main_process, log
+from gpt_jax.training.trackers import parse_trackers
 
 NAME = "report.html"
 _PROMPTS = ("The", "I", "One day")
@@ -59,6 +61,11 @@ def write_report(workdir: str) -> None:
     log(f"no report: {error}")
   except Exception as error:  # a report must not fail a run that has been trained
     log(f"no report: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
+
+
+def reported(workdir: str) -> dict[str, Any]:
+  """Arguments of a training run, by which it is logged and reported as the commands do it."""
+  return {"trackers": parse_trackers("auto", workdir), "on_end": [write_report]}
 
 
 def _samples(run: Record) -> list[Sample]:

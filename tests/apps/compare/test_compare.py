@@ -20,12 +20,13 @@ from gpt_jax.apps.compare.budgets import (
   pretrain_config,
   translation_config,
 )
-from gpt_jax.apps.compare.cost import cost
+from gpt_jax.apps.compare.measures import cost
 from gpt_jax.apps.compare.rows import ROWS, find_rows
 from gpt_jax.apps.compare.tables import fine_tuned, probed, step_at_equal_seconds
+from gpt_jax.apps.study import Study
 from gpt_jax.data import storyworld
 from gpt_jax.errors import InputError
-from gpt_jax.files import list_folder, read_json, upload_folder
+from gpt_jax.files import list_folder, read_json, upload_folder, verified
 from gpt_jax.programs import finetune, prepare, pretrain
 from gpt_jax.programs.prepare import PrepareConfig
 from gpt_jax.programs.pretrain import load_text, text_recipe
@@ -102,7 +103,7 @@ def refuse(*_, **__):
 def test_all_objectives_train_trunks_of_one_size(corpus, budget):
   budget = dataclasses.replace(budget, trunk=dataclasses.replace(budget.trunk, layers=1))
   workdir = os.path.dirname(corpus)
-  text = compare._text(workdir, budget, corpus)
+  text = compare._text(Study(workdir, "prepared"), budget, corpus)
   costs = {}
   for name, row in ROWS.items():
     if row.objective:
@@ -158,7 +159,7 @@ def test_given_again_it_runs_nothing_and_writes_the_same_tables(compared, monkey
   monkeypatch.setattr(finetune, "run", refuse)
   monkeypatch.setattr(compare, "probe_score", refuse)
   monkeypatch.setattr(compare, "paces", refuse)
-  assert compare.run(compared.workdir, **compared.asked) == read(compared.workdir)
+  assert compare.run(compared.workdir, **compared.asked) == verified(read(compared.workdir))
   assert open(f"{compared.workdir}/results.md", encoding="utf-8").read() == report
   compare.run(compared.workdir, **compared.asked | {"objectives": ["none"]})
   assert open(f"{compared.workdir}/results.md", encoding="utf-8").read() == report
@@ -219,10 +220,11 @@ def test_the_rate_is_chosen_by_the_held_out_loss(monkeypatch, corpus, tmp_path):
   monkeypatch.setattr(pretrain, "run", train)
   monkeypatch.setattr(compare, "curve", lambda folder, name: ([4], [os.path.basename(folder)]))
   budget = dataclasses.replace(TINY, rates=tuple(losses))
-  comparison = compare._Comparison(str(tmp_path), budget, {"causal": ROWS["causal"]}, "", corpus)
+  study, rows = Study(str(tmp_path), "results.json"), {"causal": ROWS["causal"]}
   results = {"trials": {}, "chosen": {}, "losses": {}}
+  comparison = compare._Comparison(study, budget, rows, "", corpus, results)
   for _ in range(2):
-    compare._pretrain(comparison, results, "causal")
+    comparison.pretrain("causal")
     assert results["trials"] == {"causal": {"0.0005": 3.5, "0.001": 3.0, "0.02": None}}
     assert results["chosen"] == {"causal": 1e-3}
     assert results["losses"] == {"causal": [(4, "rate_0.001")]}
@@ -237,7 +239,7 @@ def test_an_objective_that_diverges_has_no_results_and_the_others_have(
   def diverge(config, *_, **__):
     raise Diverged("ten updates are not finite")
 
-  def fine_tune(config, data, checkpoint, **_):
+  def fine_tune(config, data, checkpoint, *_, **__):
     assert checkpoint == "none"
     return [{"dev": {"dev_accuracy": 0.25}}]
 

@@ -58,11 +58,12 @@ def untrained_rows(monkeypatch):
   """
   tune, known, folders = finetune.run, set(), []
 
-  def run(config, data_dir, checkpoint, workdir, tokenizer="", trackers=None, on_end=()):
+  def run(config, data_dir, checkpoint, workdir, tokenizer="", seeds=1, trackers=None, on_end=()):
     if isinstance(config.task, PairsTask):  # pre-training
       return tune(config, data_dir, checkpoint, workdir, tokenizer=tokenizer)
     start = load_start(config, checkpoint, tokenizer)
-    form = compare._format_and_head(config, start), config.unlabeled
+    unlabeled = config.method("unlabeled") is not None
+    form = compare._format_and_head(config, start), unlabeled
     has_tags = config.task.name == "story-tags"
     if form not in known and not has_tags:
       known.add(form)

@@ -18,7 +18,7 @@ from gpt_jax.apps.diagnose.sampling import diversity, longest_repeat, words
 from gpt_jax.apps.diagnose.scaling import Law, fit_law, prediction_range
 from gpt_jax.apps.diagnose.short_runs import outcome
 from gpt_jax.apps.diagnose.texts import Budget, load_texts
-from gpt_jax.apps.diagnose.workdir import check_workdir, measured
+from gpt_jax.apps.study import Study
 from gpt_jax.errors import InputError
 from gpt_jax.files import read_json, upload_folder, with_checksum, write_json
 from gpt_jax.models.model import ModelConfig
@@ -163,12 +163,12 @@ def test_what_was_measured_is_found_on_a_store(store):
     return {"loss": 2.0}
 
   for _ in range(2):
-    check_workdir(store)
-    assert measured(store, "width_8", {"width": 8}, measure) == {"loss": 2.0}
+    study = Study(store, "diagnosis.json", ("measured",))
+    assert study.part("measured/width_8", {"width": 8}, measure) == {"loss": 2.0}
   assert len(calls) == 1
   upload_folder(os.path.dirname(__file__), f"{store}/foreign")
   with pytest.raises(InputError, match=f"--workdir={store}/foreign holds .* but no diagnosis.json"):
-    check_workdir(f"{store}/foreign")
+    Study(f"{store}/foreign", "diagnosis.json")
 
 
 def test_a_damaged_result_is_measured_again(diagnosed, prepared, tmp_path, monkeypatch, capsys):

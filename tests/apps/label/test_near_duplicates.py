@@ -7,9 +7,8 @@ import pytest
 from scipy.sparse.csgraph import connected_components
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from gpt_jax.apps.label import near_duplicates
-from gpt_jax.apps.label.group_splits import group_folds, split_by_group
-from gpt_jax.apps.label.near_duplicates import group_near_duplicates
+from gpt_jax.apps.label import splits
+from gpt_jax.apps.label.splits import group_folds, group_near_duplicates, split_by_group
 from gpt_jax.errors import InputError
 
 
@@ -30,7 +29,7 @@ def texts():
 
 
 def test_the_groups_are_those_of_all_pairs(texts, monkeypatch):
-  monkeypatch.setattr(near_duplicates, "_BLOCK", 64)
+  monkeypatch.setattr(splits, "_BLOCK", 64)
   distinct = list(dict.fromkeys(texts))
   vectors = TfidfVectorizer(analyzer="char_wb", ngram_range=(4, 4), sublinear_tf=True)
   x = vectors.fit_transform(distinct)

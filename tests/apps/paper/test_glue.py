@@ -15,8 +15,8 @@ from refused import refused
 from shared_predictors import shared_predictors  # noqa: F401
 
 from gpt_jax.apps.paper import glue
-from gpt_jax.apps.paper import glue_files as rules
-from gpt_jax.apps.paper.glue_files import TEST_SETS, average, check
+from gpt_jax.apps.paper import glue as rules
+from gpt_jax.apps.paper.glue import TEST_SETS, average, check
 from gpt_jax.checkpoints.load import LoadedModel
 from gpt_jax.errors import InputError
 from gpt_jax.programs import predict

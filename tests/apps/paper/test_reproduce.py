@@ -383,7 +383,7 @@ def test_figures_have_error_bars_over_seeds(tmp_path):
   full = "Transformer w/ aux LM (full)"
   ablations = comparison.ablation_deviations(runs)
   assert ablations[full] == {"CoLA": pytest.approx(deviation), "RTE": None}
-  transferred = comparison.transfer_deviations(runs)
+  transferred = comparison.transfer_points(runs, deviations=True)
   assert transferred["cola"]["all"] == pytest.approx(deviation)
   figures.ablations(comparison.ablation_points(runs), ablations, str(tmp_path / "bars"), "")
   figures.transferred(comparison.transfer_points(runs), transferred, str(tmp_path / "layers"), "")

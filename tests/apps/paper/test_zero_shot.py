@@ -13,7 +13,7 @@ from refused import refused
 
 import gpt_jax
 from gpt_jax.apps.paper import pronouns, zero_shot
-from gpt_jax.apps.paper.zero_shot_tasks import (
+from gpt_jax.apps.paper.zero_shot import (
   TASKS,
   Answer,
   Question,

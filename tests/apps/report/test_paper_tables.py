@@ -4,7 +4,7 @@ import statistics
 
 import pytest
 
-from gpt_jax.apps.paper import glue_files as glue
+from gpt_jax.apps.paper import glue
 from gpt_jax.apps.report import paper_tables as paper
 from gpt_jax.tasks.task import find
 

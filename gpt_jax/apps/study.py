@@ -1,0 +1,208 @@
+"""The workdir of a study: whose it is, parts that are kept, results, tables; pages of others."""
+
+import contextlib
+import math
+import os
+import statistics
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import IO, Any
+
+import numpy as np
+
+from gpt_jax.checkpoints.run_folder import listing
+from gpt_jax.errors import InputError
+from gpt_jax.files import (
+  atomic_file,
+  check_path,
+  exists,
+  is_folder,
+  make_folders,
+  open_regular,
+  read_json,
+  refuse_url,
+  verified,
+  with_checksum,
+  write_json,
+)
+from gpt_jax.parallel.processes import log
+from gpt_jax.programs.outputs import is_taken
+
+
+class Study:
+  """A folder of one program, new or of an earlier call; one with other files is refused.
+
+  Args:
+    result: the file that all folders of this program have.
+    beside: how the names begin that a killed run may have left before it.
+    on_disk: whether a URL is refused.
+  """
+
+  def __init__(
+    self, workdir: str, result: str, beside: tuple[str, ...] = (), *, on_disk: bool = False
+  ):
+    (refuse_url if on_disk else check_path)(workdir)
+    self.workdir, self._result = workdir, result
+    names = listing(workdir)
+    known = (f"{result}.partial", *beside)
+    foreign = sorted(name for name in names if not name.startswith(known))
+    if foreign and result not in names:
+      raise InputError(
+        f"--workdir={workdir} holds {foreign[0]!r} but no {result}: not a folder of this program; "
+        "use another"
+      )
+
+  def path(self, *names: str) -> str:
+    """A file or folder of the workdir."""
+    return os.path.join(self.workdir, *names)
+
+  def folder(self, *names: str) -> str:
+    """A folder of the workdir, which is made if it is missing."""
+    try:
+      make_folders(self.path(*names))
+    except OSError as error:
+      raise InputError(f"--workdir={self.workdir}: cannot be written ({error.strerror})") from error
+    return self.path(*names)
+
+  def claim(self, identity: dict[str, Any]) -> None:
+    """Writes the JSON values that the study is of, or refuses a folder of others."""
+    path = os.path.join(self.folder(), self._result)
+    try:
+      write_json(path, identity, overwrite=False)
+      return
+    except FileExistsError:
+      pass
+    except OSError as error:
+      raise InputError(f"--workdir={self.workdir}: cannot be written ({error.strerror})") from error
+    try:
+      saved = read_json(path)
+    except (OSError, ValueError) as error:
+      raise InputError(f"{path}: {error}; use another workdir") from error
+    if not isinstance(saved, dict):
+      raise InputError(f"{path}: not as this program writes it; use another workdir")
+    changes = []
+    for entry, value in identity.items():
+      if saved.get(entry) != value:
+        changes.append(f"{entry}: {str(saved.get(entry))[:200]} != {str(value)[:200]}")
+    if changes:
+      raise InputError(
+        f"--workdir={self.workdir} holds the result of another command ({'; '.join(changes)}); "
+        "use another folder"
+      )
+
+  def part(
+    self, name: str, settings: dict[str, Any], measure: Callable[[], dict[str, Any]]
+  ) -> dict[str, Any]:
+    """The JSON that an earlier call measured with the same settings, or measures it now.
+
+    Args:
+      name: of the file, without its suffix.
+      settings: JSON of everything that the result depends on.
+      measure: returns JSON; non-finite numbers become None.
+    """
+    path, settings = self.path(f"{name}.json"), _finite(settings)
+    try:
+      saved = verified(read_json(path))
+      if saved.get("settings") == settings:
+        return saved["result"]
+    except FileNotFoundError:
+      pass
+    except (OSError, ValueError, KeyError):
+      log(f"{path}: damaged; measured again")
+    result = _finite(measure())
+    write_json(path, with_checksum({"settings": settings, "result": result}))
+    return result
+
+  def arrays(
+    self, name: str, compute: Callable[[], dict[str, np.ndarray]]
+  ) -> dict[str, np.ndarray]:
+    """The arrays of an earlier call, or computes them now."""
+    path = self.path(f"{name}.npz")
+    try:
+      with open_regular(path) as file, np.load(file, allow_pickle=False) as saved:
+        return {key: saved[key] for key in saved.files}  # zip verifies a checksum
+    except FileNotFoundError:
+      pass
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+      log(f"{path}: damaged; computed again")
+    arrays: dict[str, Any] = compute()
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with atomic_file(path, "wb") as output:
+      np.savez(output, **arrays)
+    return arrays
+
+  def results(self, empty: dict[str, Any]) -> dict[str, Any]:
+    """The results of earlier calls; an entry that they lack is that of `empty`."""
+    path = self.path("results.json")
+    if not exists(path):
+      return dict(empty)
+    try:
+      saved = read_json(path)
+      # Earlier versions wrote results with fixed entries without a checksum.
+      return empty | (saved if empty and "checksum" not in saved else verified(saved))
+    except (OSError, ValueError, TypeError) as error:
+      raise InputError(
+        f"{path}: cannot be read ({error}); remove it: finished runs are kept and read again"
+      ) from error
+
+  def save(self, results: dict[str, Any], page: str = "") -> None:
+    """Writes results.json, and results.md if there is a page."""
+    write_json(self.path("results.json"), with_checksum(results))
+    if page:
+      self.write("results.md", page)
+
+  def write(self, name: str, text: str) -> None:
+    """Writes a file of the workdir as a whole."""
+    with atomic_file(self.path(name)) as file:
+      file.write(text)
+
+
+@contextlib.contextmanager
+def open_page(out: str, program: str) -> Iterator[IO[str]]:
+  """Opens an HTML page; the file appears only when it is complete.
+
+  Args:
+    out: its path.
+    program: what the page's first lines name as their generator, after "gpt_jax".
+  """
+  check_path(out)
+  if is_folder(out):
+    raise InputError(f"--out={out} is a folder; name the page to write")
+  marker = f'<meta name="generator" content="gpt_jax {program}">'.encode()
+  try:
+    ours = False
+    with contextlib.suppress(FileNotFoundError, ValueError), open_regular(out) as file:
+      ours = marker in file.read(500)
+    if is_taken(out) and not ours:
+      raise InputError(
+        f"--out={out} already exists and is not a page of this program; name another file"
+      )
+    if not out.endswith((".html", ".htm")):
+      raise InputError(f"--out={out}: the page is HTML; name it {os.path.splitext(out)[0]}.html")
+    with atomic_file(out) as file:
+      yield file
+  except OSError as error:
+    raise InputError(f"--out={out}: {error.strerror or error}") from error
+
+
+def table(columns: Sequence[str], rows: Iterable[Iterable[str]]) -> list[str]:
+  """The lines of a table in Markdown."""
+  lines = [f"| {' | '.join(cells)} |" for cells in (columns, *rows)]
+  return [lines[0], f"|{'---|' * len(columns)}", *lines[1:]]
+
+
+def percent(values: Sequence[float]) -> str:
+  """The mean of shares, and their standard deviation if there are several, in percent."""
+  spread = f" ± {100 * statistics.stdev(values):.1f}" if len(values) > 1 else ""
+  return f"{100 * statistics.mean(values):.1f}{spread}"
+
+
+def _finite(value: Any) -> Any:
+  """The value as JSON gives it back: lists for tuples, and no nan or infinity."""
+  if isinstance(value, dict):
+    return {name: _finite(entry) for name, entry in value.items()}
+  if isinstance(value, (list, tuple)):
+    return list(map(_finite, value))
+  if isinstance(value, float) and not math.isfinite(value):
+    return None
+  return value

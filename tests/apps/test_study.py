@@ -1,0 +1,44 @@
+"""The workdir of a study: results of earlier versions and damaged ones, arrays that are kept."""
+
+import json
+
+import numpy as np
+import pytest
+
+from gpt_jax.apps.study import Study, table
+from gpt_jax.errors import InputError
+
+pytestmark = pytest.mark.app
+
+
+def test_results_without_a_checksum_are_those_of_an_earlier_version(tmp_path):
+  study, empty = Study(str(tmp_path), "results.json"), {"runs": {}, "zero_shot": {}}
+  (tmp_path / "results.json").write_text('{"runs": {"full": 1}}')
+  results = study.results(empty)
+  assert results == {"runs": {"full": 1}, "zero_shot": {}}
+  study.save(results, "page")
+  assert study.results(empty) == results and (tmp_path / "results.md").read_text() == "page"
+  changed = json.loads((tmp_path / "results.json").read_text()) | {"runs": {"full": 2}}
+  for content in (json.dumps(changed), "[]", '{"runs": '):
+    (tmp_path / "results.json").write_text(content)
+    with pytest.raises(InputError, match="results.json: cannot be read .*; remove it"):
+      study.results(empty)
+
+
+def test_arrays_are_computed_once_and_again_where_they_are_damaged(tmp_path, capsys):
+  study, calls = Study(str(tmp_path), "label.json"), []
+
+  def compute():
+    calls.append(1)
+    return {"group": np.arange(3)}
+
+  for _ in range(2):
+    assert study.arrays("work/groups", compute)["group"].tolist() == [0, 1, 2]
+  assert len(calls) == 1
+  (tmp_path / "work" / "groups.npz").write_bytes(b"PK")
+  study.arrays("work/groups", compute)
+  assert len(calls) == 2 and "groups.npz: damaged; computed again" in capsys.readouterr().err
+
+
+def test_a_table_is_markdown():
+  assert table(["", "a"], [["x", "1"]]) == ["|  | a |", "|---|---|", "| x | 1 |"]
