@@ -165,7 +165,8 @@ class Reporter:
       other = f", and {duration(self._paused)} for evaluations and checkpoints"
       self.say(
         f"planned {gigabytes(self._forecast.memory)}; was {gigabytes(peak)}, "
-        f"{duration(self._since)} for {steps:,} steps{other if self._paused >= 0.5 else ''}"
+        f"{duration(self._since)} for {errors.counted(steps, 'step')}"
+        f"{other if self._paused >= 0.5 else ''}"
       )
     outcome = {"steps": steps, "memory": peak, "training": self._since, "other": self._paused}
     self.close(failed=error is not None)
