@@ -183,10 +183,7 @@ def visualize(execute, quickstart):
 def test_the_quickstart_trains_and_reports(quickstart):
   log = quickstart.text("pretrain")
   assert "devices 1 x" in log and f"step {STEPS}  valid_loss" in log
-  assert f"step {STEPS // 2}/{STEPS}" not in log
-  assert f" 0/{STEPS} [" in "".join(
-    [log, *quickstart.data("pretrain", "text/plain")]
-  )  # a text bar or a widget
+  assert f"step {STEPS // 2}/{STEPS}" in log
   assert "one morning anna went to the" in quickstart.text("stories")
   assert len(quickstart.text("surprise").splitlines()) == 3
   pretrained, from_scratch = (

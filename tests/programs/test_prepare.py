@@ -481,7 +481,7 @@ def test_an_interrupt_leaves_nothing(books, tmp_path):
   with stopped_half_way(books, tmp_path / "out") as (program, workers):
     os.killpg(program.pid, signal.SIGINT)  # as Ctrl-C does: everybody gets it
     _, errors = program.communicate(timeout=30)
-  assert program.returncode == 130 and errors.endswith("…\ninterrupted\n")
+  assert program.returncode == 130 and errors.endswith("interrupted\n")
   assert sorted(path.name for path in tmp_path.iterdir()) == ["books"]
   assert gone(workers)
 

@@ -116,10 +116,13 @@ class OneLabel(LabeledTask):
     expected, predicted = self.value(np.asarray(truth)), self.value(np.asarray(predictions))
     scores = {name: float(metric(expected, predicted)) for name, metric in self.metrics.items()}
     scores |= self.baselines(truth)
-    # Not 0: equal predictions differ in their last bits with their position in the batch.
-    if np.ptp(predicted) <= 1e-3:
+    if self._is_degenerate(predictions):
       scores["degenerate"] = 1.0
     return scores
+
+  def _is_degenerate(self, predictions: np.ndarray) -> bool:
+    # Not 0: equal predictions differ in their last bits with their position in the batch.
+    return np.ptp(self.value(np.asarray(predictions))) <= 1e-3
 
   def details(self, predictions: np.ndarray, truth: np.ndarray) -> dict[str, Any]:
     """The class_report as "classes"."""
