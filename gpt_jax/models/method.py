@@ -4,9 +4,11 @@ A method is a value of the run's config: its options, the refusals that they nee
 change the plain recipe. Fine-tuning knows none of them by name.
 """
 
+import re
 from typing import Any
 
 from gpt_jax.config import Config, from_json, registered_modules
+from gpt_jax.extensions import source_of
 
 
 class Method(Config):
@@ -61,6 +63,15 @@ class Method(Config):
     """
     del data, start
     return recipe
+
+
+def method_slots() -> list[str]:
+  """The slots of all methods, read from the source: importing them may import JAX."""
+  sources = map(source_of, dict.fromkeys(registered_modules().values()))
+  return sorted(set(_SLOT.findall("\n".join(sources))))
+
+
+_SLOT = re.compile(r'^  slot = "(\w+)"$', re.MULTILINE)
 
 
 def new_method(slot: str, **options: Any) -> Any:

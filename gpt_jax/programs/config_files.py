@@ -23,7 +23,7 @@ from gpt_jax.config import (
   with_members,
 )
 from gpt_jax.errors import InputError
-from gpt_jax.models.method import new_method
+from gpt_jax.models.method import method_slots, new_method
 from gpt_jax.programs.installed import shipped_folder
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -209,7 +209,14 @@ def _field(
     return fields[name]
   wanted = path.rpartition(".")[2]
   paths = [path for path, _, _ in fields_of(config)]
-  near = [f"{group}.{name}".lstrip(".") for name in difflib.get_close_matches(wanted, fields)]
+  slots = method_slots() if "methods" in fields else []
+  if name in slots:
+    raise InputError(
+      f"config has no field {path!r}: {name} may be of several classes; a config file names one in "
+      "`methods`"
+    )
+  near = difflib.get_close_matches(name, slots)
+  near += [f"{group}.{name}".lstrip(".") for name in difflib.get_close_matches(wanted, fields)]
   # In this order: a slip in this group, the name in another group or library, a slip in the path.
   near = near or named_like(wanted, paths) or difflib.get_close_matches(path, paths)
   guess = f"; did you mean {' or '.join(near[:3])}?" if near else ""

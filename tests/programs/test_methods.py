@@ -70,7 +70,8 @@ def test_flags_change_and_remove_the_methods_of_a_config():
 @pytest.mark.parametrize(
   "path, text, message",
   [
-    ("adversarial.radius", "1", "config has no field 'adversarial.radius'"),
+    ("adversarial.radius", "1", "config has no field 'adversarial.radius': .* several classes"),
+    ("adaptr.rank", "1", "config has no field 'adaptr.rank'; did you mean adapter"),
     ("adapter.rnk", "1", "did you mean rank"),
     ("adapter.rank", "-1", "adapter.rank = -1: must be an integer from 0"),
     ("windows", "median", "windows.over = 'median': must be one of mean, max, attention"),

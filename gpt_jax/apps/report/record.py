@@ -15,7 +15,7 @@ from typing import Any
 
 from gpt_jax.checkpoints.restore import best_evaluation
 from gpt_jax.checkpoints.run_folder import listing, read_config
-from gpt_jax.config import format_value, from_json, settings_of
+from gpt_jax.config import format_value, from_json, settings_of, with_members
 from gpt_jax.errors import InputError
 from gpt_jax.files import exists, is_folder, parse_json, read_bytes, read_json, verified
 from gpt_jax.inference.dev_report import PREDICTIONS, REPORT, prediction_lines
@@ -399,8 +399,9 @@ def _compare(node: Any, default: Any, prefix: str) -> Iterator[Setting]:
     usual_type = "none" if default is None else type(default).__name__
     yield Setting(f"{prefix}type", type(node).__name__, usual_type, "")
     default = type(node)()
-  for (field, value), (_, usual) in zip(settings_of(node), settings_of(default), strict=True):
-    name = f"{prefix}{field.name}"
+  usual_values = {field.name: value for field, value in settings_of(default)}
+  for field, value in with_members(settings_of(node)):
+    name, usual = f"{prefix}{field.name}", usual_values.get(field.name)
     if dataclasses.is_dataclass(value):
       yield from _compare(value, usual, f"{name}.")
     else:

@@ -236,6 +236,14 @@ def test_the_config_is_shown_against_its_defaults(pretrained):
   assert "optim.learning_rate" in page.text  # among all fields
 
 
+def test_a_method_is_shown_by_its_fields(seed):
+  saved = json.loads((seed / "config.json").read_text())
+  saved["config"]["methods"] = [{"type": "adapter", "rank": 2}]
+  (seed / "config.json").write_text(json.dumps(saved))
+  rows = re.findall(r"<code>(adapter.*?)</code>.*?<td><b>(.*?)</b>", reported(seed).source)
+  assert rows == [("adapter.type", "Adapter"), ("adapter.rank", "2")]
+
+
 def test_several_seeds_are_compared_by_mean_and_deviation(finetuned, tmp_path):
   out = tmp_path / "page.html"
   report.run([finetuned.workdir], str(out))
