@@ -16,7 +16,7 @@ from gpt_jax.programs.finetune_start import transform_of
 from gpt_jax.programs.start import Start
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.answers.text import as_text
-from gpt_jax.tasks.encoding import Encoded, count_repeated, read_unlabeled, subset, without_labels
+from gpt_jax.tasks.encoding import Encoded, count_repeated, read_unlabeled, without_labels
 from gpt_jax.training.defaults import with_defaults
 
 _LEFT_OUT = 0.01  # the share of examples that a partial batch may drop without a line
@@ -82,8 +82,7 @@ def _load_part(
     log(f"{task.name}: the paper has {task.paper}")
   all_examples = {split: task.examples(data_dir, split) for split in ("train", "dev")}
   log_repeated_rows(task, data_dir, all_examples)
-  by_label = task.has_classes or task.writes_text
-  dev_set = subset(all_examples["dev"], config.dev_examples, by_label)
+  dev_set = task.subset(all_examples["dev"], config.dev_examples)
   data = {
     "train": encode_training(config, task, data_dir, all_examples["train"], start),
     "dev": task.encode(dev_set, *start.reads),
@@ -101,8 +100,7 @@ def encode_training(
   """The training set: those with labels and then, if the config says so, the others without, and
   the texts of a file; of a task that writes text, those of its file of a teacher's texts.
   """
-  by_label = task.has_classes or task.writes_text
-  labeled, rest = subset(examples, config.train_examples, by_label), []
+  labeled, rest = task.subset(examples, config.train_examples), []
   unlabeled = config.method("unlabeled")
   if unlabeled and task.writes_text:
     rest = task.examples(data_dir, "unlabeled")

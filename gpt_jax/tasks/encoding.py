@@ -41,7 +41,12 @@ class Example(NamedTuple):
     return list(dict.fromkeys(itertools.chain(*self.sequences)))
 
 
-def subset(examples: list[Any], count: int, by_label: bool = False) -> list[Any]:
+def subset(
+  examples: list[Any],
+  count: int,
+  by_label: bool = False,
+  as_hashed: Callable[[Any], Any] = lambda example: example,
+) -> list[Any]:
   """`count` examples in their order, chosen by a hash of each; all if count is 0.
 
   A hash, not the place in the file: files may be sorted, or alternate, and most of the chosen ones
@@ -50,10 +55,11 @@ def subset(examples: list[Any], count: int, by_label: bool = False) -> list[Any]
   Args:
     examples: named tuples with a location and a label, which do not count.
     by_label: each label has its share of them, and one example if there are enough.
+    as_hashed: the example whose hash counts, for programs that hold it in another form.
   """
   if not count or count >= len(examples):
     return examples
-  digests = [_digest(example) for example in examples]
+  digests = [_digest(as_hashed(example)) for example in examples]
   order = sorted(range(len(examples)), key=digests.__getitem__)
   if by_label:
     sizes = collections.Counter(example.label for example in examples)

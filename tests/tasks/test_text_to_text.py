@@ -77,6 +77,18 @@ def test_every_task_with_labels_has_a_wording(tokenizer):
     assert len(answers) == len(text.labels) and example_of(text).sequences[0]
 
 
+@pytest.mark.parametrize("name", [*WORDINGS, "race-middle"])
+def test_a_text_to_text_model_has_the_rows_of_a_classifier(name):
+  task = find(name)
+  texts = [tuple(f"{column} {n}" for column in task.columns) for n in range(60)]
+  labels = [task.labels[n % 10 == 0] for n in range(60)]
+  rows = list(map(Row, texts, labels, map(str, range(60))))
+  chosen = [
+    [e.location for e in t.subset(list(map(t.example, rows)), 12)] for t in (task, as_text(task))
+  ]
+  assert chosen[0] == chosen[1] and len(chosen[0]) == 12
+
+
 def test_the_words_of_scores(tokenizer):
   task = as_text(find("stsb"))
   assert len(task.labels) == 26 and task.labels[:2] == ("0.0", "0.2") and task.labels[-1] == "5.0"

@@ -17,7 +17,6 @@ from gpt_jax.programs.finetune_start import load_start
 from gpt_jax.programs.probe_features import probe_features
 from gpt_jax.programs.start import Start
 from gpt_jax.tasks.answers.answer import LabeledTask
-from gpt_jax.tasks.encoding import subset
 from gpt_jax.tasks.formats import RoBERTaFormat
 from gpt_jax.training import timing
 from gpt_jax.training.recipe import Recipe, make_trainer
@@ -132,7 +131,7 @@ def probe_score(
   """
   features, labels = {}, {}
   for split in ("train", "dev"):
-    chosen = subset(task.examples(data_dir, split), examples[split], task.has_classes)
+    chosen = task.subset(task.examples(data_dir, split), examples[split])
     encoded = task.encode(chosen, *start.reads)
     features[split], labels[split] = probe_features(start, encoded), encoded.labels
   classes = labels["train"].argmax(axis=1)

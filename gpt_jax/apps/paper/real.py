@@ -29,7 +29,7 @@ from gpt_jax.inference.intervals import bootstrap_difference
 from gpt_jax.programs import finetune
 from gpt_jax.programs.config_files import load_config
 from gpt_jax.tasks.answers.answer import LabeledTask
-from gpt_jax.tasks.encoding import Example, subset
+from gpt_jax.tasks.encoding import Example
 from gpt_jax.tasks.task import find
 from gpt_jax.training.plan_file import read_plan
 from gpt_jax.training.signals import SAVING, handle
@@ -211,7 +211,7 @@ def _theirs(config: finetune.FinetuneConfig, data: str, model: str, folder: str)
     for package in ("torch", "transformers", "accelerate")  # the last for Trainer
   )
   task = find(config.task.name)
-  train = subset(task.examples(data, "train"), config.train_examples, task.has_classes)
+  train = task.subset(task.examples(data, "train"), config.train_examples)
   tokenizer = transformers.AutoTokenizer.from_pretrained(model)
 
   def encoded(examples: list[Example]) -> list[dict[str, Any]]:

@@ -362,9 +362,9 @@ def _problem(question: Question, limit: int) -> str:
 
 def _cola_questions(data_dir: str, tokenizer: Tokenizer, examples: int) -> list[Question]:
   """Whole sentences, of the training set too, to fit a threshold."""
-  questions = []
+  questions, cola = [], find("cola")
   for split in ("train", "dev"):
-    rows = subset(find("cola").examples(data_dir, split), examples, by_label=True)
+    rows = cola.subset(cola.examples(data_dir, split), examples)
     texts = tokenizer.encode_many([row.sequences[0][0] for row in rows])
     for row, ids in zip(rows, texts, strict=True):
       questions.append(Question([], (ids.tolist(),), (0,), row.location, _label(row), split))
@@ -442,8 +442,8 @@ def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
 
 def _sst2_questions(data_dir: str, tokenizer: Tokenizer, examples: int) -> list[Question]:
   """Appends "very" to the sentence; compares "positive" and "negative" as the next word."""
-  questions = []
-  for row in subset(find("sst2").examples(data_dir, "dev"), examples, by_label=True):
+  questions, sst2 = [], find("sst2")
+  for row in sst2.subset(sst2.examples(data_dir, "dev"), examples):
     head = f"{row.sequences[0][0].rstrip()} very"
     texts = [head + word for word in SENTIMENT]
     target = 1 - _label(row)  # the task's label 1 is positive, SENTIMENT's first word
@@ -463,8 +463,8 @@ def _race_questions(
   name: str, data_dir: str, tokenizer: Tokenizer, examples: int
 ) -> list[Question]:
   """Compares the options, given document and question."""
-  questions = []
-  for row in subset(find(name).examples(data_dir, "dev"), examples, by_label=True):
+  questions, race = [], find(name)
+  for row in race.subset(race.examples(data_dir, "dev"), examples):
     texts = list(map(" ".join, row.sequences))
     heads = [" ".join(fields[:-1]) for fields in row.sequences]
     questions.append(_compare_texts(tokenizer, row.location, texts, heads, _label(row)))

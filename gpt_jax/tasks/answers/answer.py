@@ -11,7 +11,7 @@ import numpy as np
 
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.tasks.encoding import Encoded
+from gpt_jax.tasks.encoding import Encoded, subset
 from gpt_jax.tasks.formats import Format, GPTFormat
 from gpt_jax.tasks.metrics import Metric
 from gpt_jax.tasks.readers import Row
@@ -122,6 +122,10 @@ class LabeledTask:
   def example(self, row: Row) -> Any:
     """Makes an example of a row, e.g. of texts typed by the user."""
     raise NotImplementedError
+
+  def subset(self, examples: list[Any], count: int) -> list[Any]:
+    """`count` of the examples, each class with its share: the same rows for every model; 0: all."""
+    return subset(examples, count, self.has_classes)
 
   def encode(
     self,

@@ -22,7 +22,7 @@ from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.answers.number import parse_number
-from gpt_jax.tasks.encoding import Encoded, Example, encode
+from gpt_jax.tasks.encoding import Encoded, Example, encode, subset
 from gpt_jax.tasks.formats import END, START, Format, TextToText
 from gpt_jax.tasks.metrics import Metric, f1
 from gpt_jax.tasks.readers import Row
@@ -136,6 +136,9 @@ class TextTask(LabeledTask):
   def example(self, row: Row) -> Example:
     return self._with_texts().example(row)
 
+  def subset(self, examples: list[Example], count: int) -> list[Example]:
+    return subset(examples, count, self.task.has_classes, self._as_in_task)
+
   def encode(
     self,
     examples: list[Example],
@@ -244,15 +247,26 @@ class TextTask(LabeledTask):
 
   def _with_texts(self) -> Task:
     """The task whose rows become one sequence of named columns."""
-    names = sorted(self.columns)
 
     def named(*texts: str) -> Sequences:
       by_name = dict(zip(self.columns, texts, strict=True))
-      fields = [f"{name}: {by_name[name]}" for name in names]
-      # With the spaces that are between them in the whole text.
-      return ((f"{self.named} {fields[0]}", *(f" {field}" for field in fields[1:])),)
+      return (tuple(beginning + by_name[name] for name, beginning in self._beginnings.items()),)
 
     return dataclasses.replace(self.task, transform=named)
+
+  def _as_in_task(self, example: Example) -> Example:
+    """The example as the task has it, of one of this task."""
+    fields = zip(self._beginnings.items(), example.sequences[0], strict=True)
+    by_name = {name: field.removeprefix(beginning) for (name, beginning), field in fields}
+    texts = [by_name[name] for name in self.columns]
+    return example._replace(sequences=self.task.transform(*texts))
+
+  @property
+  def _beginnings(self) -> dict[str, str]:
+    """The columns in the order of the input -> what stands before their texts."""
+    first, *others = sorted(self.columns)
+    # With the spaces that are between them in the whole text.
+    return {first: f"{self.named} {first}: ", **{name: f" {name}: " for name in others}}
 
 
 def as_text(task: LabeledTask, named: str = "") -> LabeledTask:
