@@ -248,9 +248,8 @@ def test_weights_of_8_bits_are_written_if_they_answer_the_same(
     # One label of 200 is lost, but it was one of 80 that were right.
     (row != 79, row < 79, "^keep=0.99: int8 keeps only 98.75% of float32's accuracy on 200 ex"),
   ]:
-    speeds = {1: (1.0, 2.0), 16: (1.0, 2.0)}
     agreement = Agreement((row < 80, after), same)
-    comparison = onnx_int8.Comparison(agreement, (4, 1), speeds)
+    comparison = onnx_int8.Comparison(agreement, (4, 1))
     monkeypatch.setattr(onnx_int8, "compare", lambda *_, comparison=comparison: comparison)
     with pytest.raises(InputError, match=message):
       export.run(checkpoint, str(tmp_path / "new"), "onnx_int8", data=str(tmp_path / "data"))

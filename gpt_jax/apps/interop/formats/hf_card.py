@@ -40,7 +40,7 @@ def write_card(
   """
   pipeline = pipeline_tag(spec, task, orders)
   paragraphs = [
-    _front_matter(spec, meta, task, pipeline),
+    _front_matter(meta, task, pipeline),
     f"# {model}",
     "Written by gpt_jax, which reads this folder like a checkpoint.",
     _use(model, pipeline),
@@ -75,30 +75,21 @@ def pipeline_tag(spec: ModelConfig, task: Task | None, orders: int) -> str:
   return "text-classification" if task and one_sequence else ""
 
 
-def _front_matter(spec: ModelConfig, meta: dict[str, Any], task: Task | None, pipeline: str) -> str:
-  """YAML; every string is quoted as in JSON, which YAML contains."""
-  lines = ["library_name: transformers"]
+def _front_matter(meta: dict[str, Any], task: Task | None, pipeline: str) -> str:
+  """YAML, which contains JSON."""
+  card: dict[str, Any] = {"library_name": "transformers", "tags": ["gpt_jax"]}
   if pipeline:
-    lines.append(f"pipeline_tag: {pipeline}")
-  lines += ["tags:", "- gpt_jax"]
+    card["pipeline_tag"] = pipeline
   scores = _scores(meta, task)
   if scores and task:
-    lines += ["metrics:", *(f"- {json.dumps(name)}" for name in scores)]
-    lines += [
-      "model-index:",
-      f"- name: {json.dumps(f'gpt_jax {task.name}')}",
-      "  results:",
-      "  - task:",
-      f"      type: {pipeline or 'other'}",
-      "    dataset:",
-      f"      name: {json.dumps(task.name)}",
-      f"      type: {json.dumps(task.name)}",
-      "      split: dev",
-      "    metrics:",
-    ]
-    for name, value in scores.items():
-      lines += [f"    - type: {json.dumps(name)}", f"      value: {value:.4f}"]
-  return "\n".join(["---", *lines, "---"])
+    card["metrics"] = list(scores)
+    result = {
+      "task": {"type": pipeline or "other"},
+      "dataset": {"name": task.name, "type": task.name, "split": "dev"},
+      "metrics": [{"type": name, "value": round(value, 4)} for name, value in scores.items()],
+    }
+    card["model-index"] = [{"name": f"gpt_jax {task.name}", "results": [result]}]
+  return f"---\n{json.dumps(card, indent=2)}\n---"
 
 
 def _scores(meta: dict[str, Any], task: Task | None) -> dict[str, float]:

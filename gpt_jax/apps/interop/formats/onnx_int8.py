@@ -10,7 +10,6 @@ import functools
 import logging
 import os
 import tempfile
-import time
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -33,9 +32,8 @@ from gpt_jax.tasks.encoding import Encoded
 HELP = "export only: as onnx, weights of 8 bits; measured on --data, see --keep"
 NAME = "onnx_int8"
 _BATCH = 16
-_LARGEST = 127  # of int8
+_MAX_INT8 = 127
 _PLAIN = {"alpha": 1.0, "beta": 0.0}  # a Gemm's factors of product and summand
-_SECONDS = 2.0  # of each program, for its speed at one batch size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,12 +43,10 @@ class Comparison:
   Attributes:
     agreement: of their labels.
     bytes: of the files.
-    speeds: examples per second of both, by batch size.
   """
 
   agreement: Agreement
   bytes: tuple[int, int]
-  speeds: dict[int, tuple[float, float]]
 
   def describe(self) -> str:
     """A table, with 95 % intervals."""
@@ -60,8 +56,6 @@ class Comparison:
     rows = {
       "MB": (self.bytes[0] / 1e6, self.bytes[1] / 1e6),
       "accuracy, %": (100 * before.mean(), 100 * after.mean()),
-      "examples/s, 1 a call": self.speeds[1],
-      f"examples/s, {_BATCH} a call": self.speeds[_BATCH],
     }
     for name, (first, second) in rows.items():
       lines.append(f"{name:24}{first:12.1f}{second:12.1f}")
@@ -153,7 +147,7 @@ def _quantize_tables(graph: Any, library: Any) -> None:
       nodes.append(node)
       continue
     values = library.numpy_helper.to_array(table)
-    scales = np.abs(values).max(axis=1, keepdims=True) / _LARGEST
+    scales = np.abs(values).max(axis=1, keepdims=True) / _MAX_INT8
     scales = np.where(scales > 0, scales, 1).astype(np.float32)
     parts = {"scales": scales, "int8": np.round(values / scales).astype(np.int8)}
     graph.initializer.remove(table)
@@ -169,7 +163,7 @@ def _quantize_tables(graph: Any, library: Any) -> None:
 
 
 def compare(exact: str, path: str, encoded: Encoded, inputs: Sequence[str]) -> Comparison:
-  """Runs both files on the examples, in batches of 16, and for their speed in turns.
+  """Runs both files on the examples, in batches of 16.
 
   Args:
     exact: the file in float32.
@@ -185,12 +179,8 @@ def compare(exact: str, path: str, encoded: Encoded, inputs: Sequence[str]) -> C
     for found, session in zip(labels, sessions, strict=True):
       found.append(session.run(None, arrays)[0].argmax(-1))
   before, after = map(np.concatenate, labels)
-  speeds = {
-    1: _speeds(sessions, encoded, 1, inputs),
-    _BATCH: _speeds(sessions, encoded, _BATCH, inputs),
-  }
   sizes = os.path.getsize(exact), os.path.getsize(path)
-  return Comparison(compare_labels(before, after, encoded), sizes, speeds)
+  return Comparison(compare_labels(before, after, encoded), sizes)
 
 
 def _arrays(
@@ -209,21 +199,3 @@ def _arrays(
       types = encoded.sequence_types(numbers[row], c)
       arrays[TYPES][row, c, : len(ids)] = 0 if types is None else types
   return {name: x[:, 0] if sequences == 1 else x for name, x in arrays.items()}
-
-
-def _speeds(
-  sessions: Sequence[Any], encoded: Encoded, size: int, inputs: Sequence[str]
-) -> tuple[float, float]:
-  """Examples per second of each: the median of calls in turns, so that both meet one machine."""
-  size = min(size, len(encoded))
-  seconds: tuple[list[float], list[float]] = ([], [])
-  call, end = 0, time.monotonic() + _SECONDS * len(sessions)
-  while time.monotonic() < end or call < 3:
-    first = call * size % (len(encoded) - size + 1)
-    arrays = _arrays(encoded, range(first, first + size), inputs)
-    for own, session in zip(seconds, sessions, strict=True):
-      begin = time.perf_counter()
-      session.run(None, arrays)
-      own.append(time.perf_counter() - begin)
-    call += 1
-  return size / float(np.median(seconds[0])), size / float(np.median(seconds[1]))
