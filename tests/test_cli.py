@@ -308,7 +308,7 @@ reproduce --checkpoint=nothing --data=labels --workdir=new --table=5
 reproduce --checkpoint={finetuned} --data=labels --workdir=new --table=5
   is fine-tuned; give a pre-trained
 compare --workdir=new --objectives=causal,mask
-  --objectives=mask: must be among causal, both_directions, masked,
+  --objectives=mask: must be one of causal, both_directions, masked,
 compare --workdir=new --budget=full
   --budget=full needs --corpus=DIR, a prepared text
 compare --workdir=run
@@ -318,7 +318,7 @@ zero_shot --checkpoint={pretrained} --data=labels --tasks=cola
 zero_shot --checkpoint={pretrained} --data=nothing
   --data=nothing: no such folder
 zero_shot --checkpoint={pretrained} --data=labels --tasks=rte
-  --tasks=rte: must be among cola, sst2
+  --tasks=rte: must be one of cola, sst2
 zero_shot --checkpoint=prepared --data=labels --history
   no checkpoints/ here; give the workdir of a run
 predict --checkpoint={finetuned} --input=rows.tsv --out=text.txt

@@ -5,13 +5,13 @@ import math
 import os
 import statistics
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import IO, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import IO, Any, TypeVar
 
 import numpy as np
 
 from gpt_jax.checkpoints.run_folder import listing
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, did_you_mean
 from gpt_jax.files import (
   atomic_file,
   check_path,
@@ -27,6 +27,8 @@ from gpt_jax.files import (
 )
 from gpt_jax.parallel.processes import log
 from gpt_jax.programs.outputs import is_taken
+
+Chosen = TypeVar("Chosen")
 
 
 class Study:
@@ -183,6 +185,14 @@ def open_page(out: str, program: str) -> Iterator[IO[str]]:
       yield file
   except OSError as error:
     raise InputError(f"--out={out}: {error.strerror or error}") from error
+
+
+def choice(flag: str, name: str, choices: Mapping[str, Chosen]) -> Chosen:
+  """What a flag names; refuses other names than those of the choices."""
+  if name not in choices:
+    names = f"{', '.join(choices)}{did_you_mean(name, choices)}"
+    raise InputError(f"--{flag}={name}: must be one of {names}")
+  return choices[name]
 
 
 def table(columns: Sequence[str], rows: Iterable[Iterable[str]]) -> list[str]:

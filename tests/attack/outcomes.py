@@ -8,7 +8,7 @@ import signal
 import warnings
 
 from gpt_jax.apps.report import report
-from gpt_jax.apps.report.record import read_run
+from gpt_jax.apps.report.record import Record
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.checkpoints.run_folder import checksum
 from gpt_jax.data.token_file import TokenFile
@@ -102,7 +102,7 @@ def describe_program(folder):
 def describe_page(folder):
   """What a report says of the files that have checksums; it must be written whatever they hold."""
   report.run([str(folder)], str(folder.parent / "page.html"))
-  record = read_run(str(folder))
+  record = Record(str(folder))
   if record.notes:
     raise InputError(record.notes[0])
   return record.result, record.labels, record.wrong, record.n_wrong

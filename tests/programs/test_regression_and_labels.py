@@ -16,7 +16,7 @@ from sklearn.metrics import f1_score
 import gpt_jax
 from gpt_jax.apps.report import report, visualize
 from gpt_jax.apps.report.answers import answers
-from gpt_jax.apps.report.record import read_run
+from gpt_jax.apps.report.record import Record
 from gpt_jax.apps.report.report import write_report
 from gpt_jax.apps.serve.app import make_app
 from gpt_jax.apps.serve.engine import Engine
@@ -140,7 +140,7 @@ def test_the_report_has_the_metrics_and_the_worst_errors_of_each_label(trained, 
   ignore = shutil.ignore_patterns("checkpoints", "tensorboard", "best")
   folder = shutil.copytree(run.workdir, tmp_path / "run", ignore=ignore)
   expected = evaluate.run(run.best, run.data_dir)["labels"]
-  record = read_run(str(folder))
+  record = Record(str(folder))
   for label, values in record.multi.per_class.items():
     assert values == pytest.approx(expected[label], abs=1e-6)
   lines = [json.loads(line) for line in (folder / PREDICTIONS).read_text().splitlines()]
@@ -155,14 +155,14 @@ def test_the_report_has_the_metrics_and_the_worst_errors_of_each_label(trained, 
   written = json.loads((folder / REPORT).read_text())
   del written["checksum"], written["predictions_crc32"]  # as of an earlier version
   (folder / REPORT).write_text(json.dumps(written))
-  errors = read_run(str(folder)).multi.errors
+  errors = Record(str(folder)).multi.errors
   assert [(errors[name].missed, errors[name].given) for name in expected] == [
     (0, 1),
     (0, 0),
     (2, 1),
   ]
   assert [error.probability for error in errors["pets"].worst] == [0.99, 0.2, 0.4]
-  wrong = answers(read_run(str(folder)))[2]
+  wrong = answers(Record(str(folder)))[2]
   assert wrong.verdict == f"4 labels in {len(lines)} examples"
   assert "“pets” is missed most often (2 times)" in wrong.text
   page = Path(report.run([str(folder)])).read_text()
@@ -171,7 +171,7 @@ def test_the_report_has_the_metrics_and_the_worst_errors_of_each_label(trained, 
   )
   assert page.index("<h3>pets</h3>") and "<h3>home</h3>" not in page
   (folder / PREDICTIONS).write_text("{}\n")
-  damaged = read_run(str(folder))
+  damaged = Record(str(folder))
   assert damaged.multi.errors == {} and "dev_predictions.jsonl" in damaged.notes[0]
 
 

@@ -12,9 +12,9 @@ import jax
 from gpt_jax.apps.benchmark.generation import generation
 from gpt_jax.apps.benchmark.parts import attention_backends, ladder
 from gpt_jax.apps.benchmark.training import training
+from gpt_jax.apps.study import choice
 from gpt_jax.checkpoints.run_folder import resume_choices
 from gpt_jax.config import to_json
-from gpt_jax.errors import InputError
 from gpt_jax.files import write_json
 from gpt_jax.programs.outputs import check_out
 from gpt_jax.programs.pretrain_config import PAPER_VOCABULARY, PretrainConfig, check_type
@@ -61,8 +61,7 @@ def run(
   if out:
     check_out(out, overwrite)
   for part in only:
-    if part not in PARTS:
-      raise InputError(f"--only={part}: must be among {', '.join(PARTS)}")
+    choice("only", part, PARTS)
   vocab_size = config.trunk.vocab_size or PAPER_VOCABULARY
   config = dataclasses.replace(
     config, trunk=dataclasses.replace(config.trunk, vocab_size=vocab_size)

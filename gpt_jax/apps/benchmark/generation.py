@@ -26,11 +26,8 @@ Generate = Callable[[int, int], Any]  # (batch, new tokens): greedy, from prompt
 
 
 def generation(config: PretrainConfig, peers: bool = False) -> Measured:
-  """Greedy generation with random parameters at batch 1 and 16, all systems in turns.
-
-  Args:
-    config: with a vocabulary size.
-    peers: whether to measure transformers' GPT-2 of the same sizes, too.
+  """Greedy generation with random parameters at batch 1 and 16, in turns with transformers' GPT-2
+  of the same sizes if `peers` are asked for.
   """
   trunk = config.trunk
   params = benchmark_trainer(config).init(config.train.seed).params
@@ -87,8 +84,11 @@ def _rates(
     generate(batch, 1), generate(batch, new)  # compiles
   for _ in range(timing.ROUNDS):
     for name, generate in systems.items():
-      first = _seconds(generate, batch, 1)
-      rest = _seconds(generate, batch, new) - first
+      began = time.perf_counter()
+      generate(batch, 1)
+      first, began = time.perf_counter() - began, time.perf_counter()
+      generate(batch, new)
+      rest = time.perf_counter() - began - first
       rates[name].append((first, batch * (new - 1) / max(rest, 1e-9)))
     bandwidths.append(_bandwidth())
   return rates, bandwidths
@@ -103,12 +103,6 @@ def _ours(model: Model, params: Any, prompt: int) -> Generate:
       pass
 
   return generate
-
-
-def _seconds(generate: Generate, batch: int, new: int) -> float:
-  began = time.perf_counter()
-  generate(batch, new)
-  return time.perf_counter() - began
 
 
 def _bandwidth() -> float:

@@ -1,6 +1,5 @@
 """Baselines of the benchmark: the same work in PyTorch and transformers, as users write it."""
 
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,21 +24,6 @@ def _device() -> str:
   return "cuda" if _package("torch").cuda.is_available() else "cpu"
 
 
-def _updates(model: Any, learning_rate: float) -> Callable[[Any], None]:
-  """The function that takes a loss of the model and updates it, by AdamW with clipping."""
-  torch = _package("torch")
-  optimizer = torch.optim.AdamW(model.parameters(), learning_rate, weight_decay=0.01, fused=True)
-
-  def update(loss: Any) -> None:
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
-    loss.item()  # waits for the device
-
-  return update
-
-
 def _transformers_model(trunk: TransformerConfig, kind: str, task: str, **options: Any) -> Any:
   """transformers' model of a task, such as LMHeadModel, with the trunk's sizes and random weights.
 
@@ -57,11 +41,6 @@ def _transformers_model(trunk: TransformerConfig, kind: str, task: str, **option
     **options,
   )
   return getattr(transformers, f"{kind}{task}")(config).to(_device())
-
-
-def _kind_of(trunk: TransformerConfig) -> str:
-  """transformers' name of the model with the trunk's norms."""
-  return "GPT2" if trunk.norm == "pre" else "OpenAIGPT"
 
 
 def plain_gpt(trunk: TransformerConfig) -> Any:
@@ -129,61 +108,53 @@ def training_steps(trunk: Any, batch: int, length: int) -> Iterator[tuple[str, C
 
   Each has parameters of its own, so take one after the other where memory is short.
   """
-  trunk = _check_trunk(trunk)
-  plain = functools.partial(plain_gpt, trunk)
-  for name, make, compiled, mixed in (
-    ("PyTorch", plain, False, False),
-    ("PyTorch, compiled", plain, True, False),
-    ("PyTorch, bfloat16 autocast", plain, False, True),
-    ("PyTorch, compiled, bfloat16 autocast", plain, True, True),
-    ("transformers", functools.partial(_transformers, trunk), False, False),
+  trunk, torch = _check_trunk(trunk), _package("torch")
+  for name, compiled, mixed in (
+    ("PyTorch", False, False),
+    ("PyTorch, compiled", True, False),
+    ("PyTorch, bfloat16 autocast", False, True),
+    ("PyTorch, compiled, bfloat16 autocast", True, True),
   ):
-    yield name, _step(make(), trunk, batch, length, compiled, mixed)
+    model = plain_gpt(trunk).to(_device())
+    forward = torch.compile(model) if compiled else model
+    yield name, _step(model, forward, trunk.vocab_size, (batch, length), mixed)
 
-
-def _step(
-  model: Any, trunk: TransformerConfig, batch: int, length: int, compiled: bool, mixed: bool
-) -> Callable[[], None]:
-  torch = _package("torch")
-  device = _device()
-  model = model.to(device).train()
-  update = _updates(model, 2.5e-4)
-  rows = torch.randint(trunk.vocab_size, (batch, length + 1), device=device)
-  ids, targets = rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
-  forward = torch.compile(model) if compiled else model
-
-  def step() -> None:
-    with torch.autocast(device, dtype=torch.bfloat16, enabled=mixed):
-      loss = forward(ids, targets)
-    update(loss)
-
-  return step
-
-
-def _transformers(trunk: TransformerConfig) -> Any:
-  """GPT-1 or, for pre-norm, GPT-2 of transformers: (ids, targets) -> mean cross-entropy."""
-  _package("torch")
-  from torch import nn
-
-  model = _transformers_model(
+  theirs = _transformers_model(
     trunk,
-    _kind_of(trunk),
+    "GPT2" if trunk.norm == "pre" else "OpenAIGPT",
     "LMHeadModel",
     resid_pdrop=trunk.residual_dropout,
     attn_pdrop=trunk.attention_dropout,
     embd_pdrop=trunk.embedding_dropout,
   )
 
-  class Loss(nn.Module):
-    def __init__(self):
-      super().__init__()
-      self.model = model
+  def loss(ids: Any, targets: Any) -> Any:
+    scores = theirs(input_ids=ids).logits
+    return torch.nn.functional.cross_entropy(scores.flatten(0, 1), targets.flatten())
 
-    def forward(self, ids, targets):
-      scores = self.model(input_ids=ids).logits
-      return nn.functional.cross_entropy(scores.flatten(0, 1), targets.flatten())
+  yield "transformers", _step(theirs, loss, trunk.vocab_size, (batch, length), mixed=False)
 
-  return Loss()
+
+def _step(
+  model: Any, forward: Callable, vocab_size: int, shape: tuple[int, int], mixed: bool
+) -> Callable[[], None]:
+  """A training step by AdamW with clipping; forward: (ids, targets) -> mean cross-entropy."""
+  torch, device = _package("torch"), _device()
+  model.train()
+  optimizer = torch.optim.AdamW(model.parameters(), 2.5e-4, weight_decay=0.01, fused=True)
+  rows = torch.randint(vocab_size, (shape[0], shape[1] + 1), device=device)
+  ids, targets = rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
+
+  def step() -> None:
+    with torch.autocast(device, dtype=torch.bfloat16, enabled=mixed):
+      loss = forward(ids, targets)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    loss.item()  # waits for the device
+
+  return step
 
 
 def generator(trunk: Any, prompt: int, dtype: str = "float32") -> Callable[[int, int], None]:

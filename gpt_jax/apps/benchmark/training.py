@@ -25,11 +25,8 @@ from gpt_jax.training.trainer import Trainer
 
 
 def training(config: PretrainConfig, peers: bool = False) -> Measured:
-  """A training step, and its matrix products alone, whose times add up to a lower bound.
-
-  Args:
-    config: with a vocabulary size.
-    peers: whether to measure the same step of PyTorch and transformers, too.
+  """A training step, and its matrix products alone, whose times add up to a lower bound; with
+  `peers` the same step of PyTorch and transformers, too.
   """
   trainer = benchmark_trainer(config)
   products = matrix_products(config, trainer.mesh.size)

@@ -22,7 +22,6 @@ class Budget:
   """The same for every row.
 
   Attributes:
-    name: its own.
     trunk: without vocabulary, and without a pooler.
     batch_size, length: of pre-training: rows, and positions in a row.
     steps: updates of pre-training.
@@ -62,6 +61,10 @@ class Budget:
   def evaluate_every(self) -> int:
     """Steps between the evaluations of a whole run."""
     return max(1, self.steps // self.evaluations)
+
+  @property
+  def all_tasks(self) -> tuple[str, ...]:
+    return (*self.tasks, *self.shown)
 
 
 _SMALL_GPT = TransformerConfig(context=256, layers=4, width=256, heads=4)  # configs/gpt1_small.py
@@ -157,10 +160,9 @@ def pretrain_length(budget: Budget) -> TrainConfig:
 
 def target_config(budget: Budget, row: Row) -> PretrainConfig:
   """Further training on the texts of a task, of a tenth as many steps (ULMFiT)."""
-  config = pretrain_config(budget, row, budget.rates[0])
   steps = max(1, budget.steps // 10)
   return dataclasses.replace(
-    config,
+    pretrain_config(budget, row, budget.rates[0]),
     optim=load_config(f"{row.config.partition(':')[0]}:target").optim,
     train=TrainConfig(steps=steps, log_every=max(1, steps // 4), evaluate_every=steps),
   )

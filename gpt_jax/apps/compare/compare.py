@@ -24,17 +24,17 @@ from gpt_jax.apps.compare.budgets import (
 )
 from gpt_jax.apps.compare.measures import Cost, cost, paces, parameters, probe_score, probe_start
 from gpt_jax.apps.compare.rows import PAIR_LENGTH, SPECIAL, Row, find_rows, write_pairs, write_texts
-from gpt_jax.apps.compare.tables import Results, as_csv, describe, is_finite, step_at_equal_seconds
+from gpt_jax.apps.compare.tables import Results, as_csv, describe, step_at_equal_seconds
 from gpt_jax.apps.report import plot
-from gpt_jax.apps.report.figures import pyplot
+from gpt_jax.apps.report.figures import make_figure
 from gpt_jax.apps.report.report import reported
-from gpt_jax.apps.study import Study
+from gpt_jax.apps.study import Study, choice
 from gpt_jax.checkpoints.run_folder import listing
 from gpt_jax.checkpoints.staged import check_workdir
 from gpt_jax.checkpoints.store import lock
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import load_tokenizer
-from gpt_jax.errors import InputError, did_you_mean
+from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_folder, is_folder, local_copy
 from gpt_jax.inference.linear_classifier import fit_linear
 from gpt_jax.models.model import ModelConfig
@@ -50,6 +50,7 @@ from gpt_jax.programs.pretrain_start import from_checkpoint
 from gpt_jax.tasks.task import find
 from gpt_jax.training.history import curve
 from gpt_jax.training.interval import Diverged
+from gpt_jax.training.plan_file import finite
 from gpt_jax.training.recipe import Recipe
 
 _EMPTY = ("costs", "pace", "trials", "chosen", "losses", "format_and_head", "tasks", "probes")
@@ -77,11 +78,7 @@ def run(
     The content of results.json, which includes earlier calls with the same workdir.
   """
   if isinstance(budget, str):
-    if budget not in BUDGETS:
-      raise InputError(
-        f"--budget={budget}: must be one of {', '.join(BUDGETS)}{did_you_mean(budget, BUDGETS)}"
-      )
-    budget = BUDGETS[budget]
+    budget = choice("budget", budget, BUDGETS)
   rows = find_rows(objectives)
   study = _check(workdir, budget, rows, data, corpus)
   with lock(workdir):
@@ -155,8 +152,7 @@ class _Comparison:
   def tasks(self, name: str) -> list[str]:
     """The budget's tasks that a row can learn."""
     pooling = self.rows[name].pooling
-    tasks = (*self.budget.tasks, *self.budget.shown)
-    return [task for task in tasks if not pooling or find(task).pooling in pooling]
+    return [task for task in self.budget.all_tasks if not pooling or find(task).pooling in pooling]
 
   @property
   def tokenizer(self) -> str:
@@ -209,49 +205,44 @@ class _Comparison:
     # A translator is measured by what it writes.
     metric, sign = ("dev_bleu", -1) if row.translates else ("valid_loss", 1)
     last_losses = self.results["trials"].setdefault(name, {})
+    by_rate = {}
     for rate in budget.rates:
-      if f"{rate:g}" in last_losses:
-        continue
-      log(f"{row.title}: peak learning rate {rate:g}")
-      try:
-        last_losses[f"{rate:g}"] = sign * self.pretrain_at(name, rate)[metric]
-      except Diverged as error:
-        log(f"{row.title}: {error}")
-        last_losses[f"{rate:g}"] = None
-      self.save()
-    finite = {rate: last_losses[f"{rate:g}"] for rate in budget.rates}
-    finite = {rate: loss for rate, loss in finite.items() if is_finite(loss)}
-    if not finite:
+      if f"{rate:g}" not in last_losses:
+        log(f"{row.title}: peak learning rate {rate:g}")
+        try:
+          last_losses[f"{rate:g}"] = sign * self.pretrain_at(name, rate)[metric]
+        except Diverged as error:
+          log(f"{row.title}: {error}")
+          last_losses[f"{rate:g}"] = None
+        self.save()
+      if (loss := finite(last_losses[f"{rate:g}"])) is not None:
+        by_rate[rate] = loss
+    if not by_rate:
       return
-    best = min(finite, key=lambda rate: finite[rate])
-    self.results["chosen"][name] = best
+    best = self.results["chosen"][name] = min(by_rate, key=lambda rate: by_rate[rate])
     steps, values = curve(self.folder(name, best), metric)
-    self.results["losses"][name] = [
-      (step, sign * value) for step, value in zip(steps, values, strict=True)
-    ]
+    points = zip(steps, values, strict=True)
+    self.results["losses"][name] = [(step, sign * value) for step, value in points]
     self.save()
 
   def pretrain_at(self, name: str, rate: float) -> dict[str, Any]:
     """The last evaluation of a run, on the text or on pairs made from it."""
-    budget, row = self.budget, self.rows[name]
-    folder = self.folder(name, rate)
+    row, folder = self.rows[name], self.folder(name, rate)
     options = reported(folder)
     if row.translates:
-      translation = translation_config(budget, row, rate)
+      translation = translation_config(self.budget, row, rate)
       options["tokenizer"] = self.tokenizer
       (result,) = finetune.run(translation, self.pairs(), "none", folder, **options)
       return result["dev"]
-    config = pretrain_config(budget, row, rate)
+    config = pretrain_config(self.budget, row, rate)
     return pretrain.run(config, self.text, folder, make_recipe=with_samples(), **options)
 
   def trained_on_texts(self, checkpoint: str, name: str, task: str) -> str:
     """A language model that has gone on from a checkpoint on the training texts of a task."""
     place = self.study.path("targets", name, task)  # beside runs/ and tasks/
-    text, folder = os.path.join(place, "text"), os.path.join(place, "run")
-    write_texts(f"{place}/texts.txt", find(task).examples(self.data, "train"))
-    prepare.run(
-      PrepareConfig(f"{place}/texts.txt", tokenizer=self.tokenizer, valid_share=0.1), text
-    )
+    source, text, folder = f"{place}/texts.txt", f"{place}/text", f"{place}/run"
+    write_texts(source, find(task).examples(self.data, "train"))
+    prepare.run(PrepareConfig(source, tokenizer=self.tokenizer, valid_share=0.1), text)
     config = target_config(self.budget, self.rows[name])
     pretrain.run(config, text, folder, make_recipe=from_checkpoint(checkpoint))
     return folder
@@ -261,19 +252,15 @@ class _Comparison:
     done = self.results["tasks"].setdefault(name, {})
     if task in done:
       return
-    budget, row = self.budget, self.rows[name]
-    scratch = checkpoint == "none"
-    config = finetune_config(budget, row, task, from_scratch=scratch)
+    seeds, row, scratch = self.budget.seeds, self.rows[name], checkpoint == "none"
+    config = finetune_config(self.budget, row, task, from_scratch=scratch)
     if row.tunes_on_texts:
       checkpoint = self.trained_on_texts(checkpoint, name, task)
-    folder = self.study.path("tasks", name, task)
-    if budget.seeds == 1:
-      folder = os.path.join(folder, "seed_0")
+    folder = self.study.path("tasks", name, task, *(["seed_0"] if seeds == 1 else []))
     log(f"{row.title}: fine-tuning on {task}")
     options = reported(folder) | ({"tokenizer": self.tokenizer} if scratch else {})
-    runs = finetune.run(config, self.data, checkpoint, folder, seeds=budget.seeds, **options)
-    metric = f"dev_{find(task).primary_metric}"
-    done[task] = [run["dev"][metric] for run in runs]
+    runs = finetune.run(config, self.data, checkpoint, folder, seeds=seeds, **options)
+    done[task] = [run["dev"][f"dev_{find(task).primary_metric}"] for run in runs]
     self.save()
 
   def probe(self, name: str, checkpoint: str, step: int) -> None:
@@ -282,9 +269,8 @@ class _Comparison:
     missing = [task for task in self.results["probed_tasks"] if task not in done]
     if not missing:
       return
-    budget = self.budget
     start = probe_start(*self.start_of(name, checkpoint))
-    examples = {"train": budget.examples, "dev": budget.dev_examples}
+    examples = {"train": self.budget.examples, "dev": self.budget.dev_examples}
     for task in missing:
       done[task] = probe_score(start, find(task), self.data, examples)
     self.save()
@@ -307,10 +293,11 @@ class _Comparison:
     of_all = self.results, self.budget, self.rows
     self.study.write("results.md", describe(*of_all))
     self.study.write("results.csv", as_csv(*of_all))
-    rows = self.rows.items()
-    done = [name for name, row in rows if row.reads_text and name in self.results["losses"]]
-    if done:
-      folders = [self.checkpoint(name) for name in done]
+    folders = []
+    for name, row in self.rows.items():
+      if row.reads_text and name in self.results["losses"]:
+        folders.append(self.checkpoint(name))
+    if folders:
       plot.run(folders, self.study.path("curves.png"), overwrite=True)
 
 
@@ -326,9 +313,9 @@ def _check(workdir: str, budget: Budget, rows: Mapping[str, Row], data: str, cor
       f"--budget={budget.name} needs --corpus=DIR, a prepared text: python launch/prepare.py "
       "--source=novels --out=DIR --vocab_size=16000 --valid_share=0.03 --sentences"
     )
-  pyplot()
+  make_figure()
   fit_linear(np.eye(2), np.arange(2), 2, 1.0)  # raises now if scikit-learn is missing
-  for name in (*budget.tasks, *budget.shown):
+  for name in budget.all_tasks:
     task = find(name)
     if not data and not name.startswith("story-"):
       raise InputError(
@@ -336,15 +323,15 @@ def _check(workdir: str, budget: Budget, rows: Mapping[str, Row], data: str, cor
       )
     for split in ("train", "dev"):
       task.examples(data, split)
-  needing = [row.title for row in rows.values() if row.needs_sentences]
   for split in ("train", "valid") if corpus else ():
     header = TokenFile(corpus, split).header
-    if needing and "n_sentences" not in header:
-      raise InputError(
-        f"--corpus={corpus}: prepared without sentence ends, which the objective {needing[0]!r} "
-        "needs; prepare it again in another folder: python launch/prepare.py --source=… --out=DIR "
-        "--sentences"
-      )
+    for row in rows.values():
+      if row.needs_sentences and "n_sentences" not in header:
+        raise InputError(
+          f"--corpus={corpus}: prepared without sentence ends, which the objective {row.title!r} "
+          "needs; prepare it again in another folder: python launch/prepare.py --source=… "
+          "--out=DIR --sentences"
+        )
   return study
 
 
@@ -377,11 +364,10 @@ def _digests(folder: str) -> dict[str, str]:
 
 def _open_results(study: Study, budget: Budget, text: str) -> Results:
   """The results of earlier calls with this workdir."""
-  tasks = (*budget.tasks, *budget.shown)
   identity = {
     "budget": json.loads(json.dumps(dataclasses.asdict(budget))),
     "text": _digests(text),
-    "probed_tasks": [name for name in tasks if find(name).has_classes],
+    "probed_tasks": [name for name in budget.all_tasks if find(name).has_classes],
   }
   results = study.results({**identity, **{name: {} for name in _EMPTY}})
   for name, value in identity.items():

@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import itertools
+import math
 import statistics
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -45,13 +47,13 @@ class Cost(NamedTuple):
 
 def parameters(spec: ModelConfig) -> tuple[int, int]:
   """Parameters of the trunk without its pooler, and all others."""
-  sizes = {name: int(np.prod(shape)) for name, shape in parameter_shapes(spec).items()}
-  trunk = sum(
-    size
-    for name, size in sizes.items()
-    if name.startswith("trunk/") and not name.startswith("trunk/pooler/")
-  )
-  return trunk, sum(sizes.values()) - trunk
+  trunk = others = 0
+  for name, shape in parameter_shapes(spec).items():
+    if name.startswith("trunk/") and not name.startswith("trunk/pooler/"):
+      trunk += math.prod(shape)
+    else:
+      others += math.prod(shape)
+  return trunk, others
 
 
 def cost(recipe: Recipe) -> Cost:
@@ -85,14 +87,11 @@ def paces(recipes: Mapping[str, Recipe]) -> dict[str, float]:
 def _stepper(recipe: Recipe) -> Callable[[], Any]:
   train = recipe.config.train
   trainer, batch_at = make_trainer(recipe), recipe.batches(train).at
-  state, number = trainer.init(train.seed), 0
+  state, numbers = trainer.init(train.seed), itertools.cycle(range(train.steps))
 
   def step():
-    nonlocal state, number
-    state, metrics = trainer.step(
-      state, trainer.to_device(batch_at(number % train.steps)), train.seed
-    )
-    number += 1
+    nonlocal state
+    state, metrics = trainer.step(state, trainer.to_device(batch_at(next(numbers))), train.seed)
     return metrics["loss"]
 
   return step

@@ -5,11 +5,12 @@ are systems.
 import dataclasses
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from gpt_jax.apps.study import choice
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import load_tokenizer
-from gpt_jax.errors import InputError, did_you_mean
 from gpt_jax.files import atomic_file, atomic_folder, is_folder
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.bidirectional_lm import BothDirections
@@ -115,12 +116,7 @@ def find_rows(names: Sequence[str]) -> dict[str, Row]:
   """The rows of these names, and those whose checkpoints they start from, in the tables' order; all
   if there are none.
   """
-  for name in names:
-    if name not in ROWS:
-      raise InputError(
-        f"--objectives={name}: must be among {', '.join(ROWS)}{did_you_mean(name, ROWS)}"
-      )
-  wanted = {*names, *(ROWS[name].starts_from for name in names)}
+  wanted = {*names, *(choice("objectives", name, ROWS).starts_from for name in names)}
   return {name: row for name, row in ROWS.items() if not names or name in wanted}
 
 
@@ -134,7 +130,6 @@ def resized(trunk: Any, like: TransformerConfig) -> Any:
   layers have about as many parameters; without the tables of a vocabulary, which has none yet.
   """
   wanted = dataclasses.replace(like, pooler=False).parameter_count()
-
   fields = {field.name for field in dataclasses.fields(trunk)}
 
   def with_units(units: int) -> Any:
@@ -165,17 +160,14 @@ def write_pairs(folder: str, text: str, count: int) -> None:
   with atomic_folder(folder) as partial:
     for split, name, most in (("train", "train", count), ("valid", "val", DEV_PAIRS)):
       tokens = TokenFile(text, split)
-      firsts = range(0, tokens.n_tokens - PAIR_LENGTH, PAIR_LENGTH)[:most]
-      texts, backwards = (os.path.join(partial, f"{name}.{side}") for side in ("text", "back"))
-      with (
-        open(texts, "w", encoding="utf-8") as one,
-        open(backwards, "w", encoding="utf-8") as other,
-      ):
-        for first in firsts:
-          words = tokenizer.decode(tokens.read(first, PAIR_LENGTH).tolist()).split()
-          if words:
-            one.write(f"{' '.join(words)}\n")
-            other.write(f"{' '.join(reversed(words))}\n")
+      sides: dict[str, list[str]] = {"text": [], "back": []}
+      for first in range(0, tokens.n_tokens - PAIR_LENGTH, PAIR_LENGTH)[:most]:
+        words = tokenizer.decode(tokens.read(first, PAIR_LENGTH).tolist()).split()
+        if words:
+          sides["text"].append(f"{' '.join(words)}\n")
+          sides["back"].append(f"{' '.join(reversed(words))}\n")
+      for side, lines in sides.items():
+        Path(partial, f"{name}.{side}").write_text("".join(lines), encoding="utf-8")
 
 
 def write_texts(path: str, examples: list[Example]) -> None:

@@ -5,7 +5,6 @@ Cells of rows that have not been run yet are empty.
 
 import csv
 import io
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,6 +16,8 @@ from gpt_jax.errors import counted
 
 Results = dict[str, Any]
 Table = list[dict[str, str]]  # rows: column -> cell
+_COSTS: tuple[str, ...] = ("trunk", "head's parameters", "peak rate", "held-out loss")
+_COSTS += ("predicted, M", "PFLOP", "seconds")
 
 
 def describe(results: Results, budget: Budget, rows: Mapping[str, Row]) -> str:
@@ -73,11 +74,10 @@ def as_csv(results: Results, budget: Budget, rows: Mapping[str, Row]) -> str:
     "probe, ": probed(results, budget, rows, equal_seconds=False),
     "equal seconds, ": probed(results, budget, rows, equal_seconds=True),
   }
-  lines: Table = [{} for _ in rows]
+  lines: Table = [{"objective": row.title} for row in rows.values()]
   for prefix, table in tables.items():
     for line, cells in zip(lines, table, strict=True):
-      for name, cell in cells.items():
-        line[name if name == "objective" else prefix + name] = cell
+      line |= {prefix + name: cell for name, cell in cells.items() if name != "objective"}
   text = io.StringIO()
   writer = csv.DictWriter(text, lines[0], lineterminator="\n")
   writer.writeheader()
@@ -89,18 +89,7 @@ def pretraining(results: Results, budget: Budget, rows: Mapping[str, Row]) -> Ta
   """Cost, peak learning rate and held-out loss of each objective."""
   table = []
   for name, row in rows.items():
-    cells = dict.fromkeys(
-      (
-        "trunk",
-        "head's parameters",
-        "peak rate",
-        "held-out loss",
-        "predicted, M",
-        "PFLOP",
-        "seconds",
-      ),
-      "",
-    )
+    cells = dict.fromkeys(_COSTS, "")
     if cost := results["costs"].get(name):
       cells["trunk"] = f"{cost['trunk']:,}"
       cells["head's parameters"] = f"{cost['head']:,}"
@@ -112,7 +101,7 @@ def pretraining(results: Results, budget: Budget, rows: Mapping[str, Row]) -> Ta
     if name in results["losses"]:
       cells["peak rate"] = f"{results['chosen'][name]:g}"
       cells["held-out loss"] = _loss(results["losses"][name][-1][1], row)
-    elif _has_diverged(results, budget, name):
+    elif len(results["trials"].get(name, {})) >= len(budget.rates):  # and none ended with a loss
       cells["held-out loss"] = "diverged"
     table.append({"objective": row.title, **cells})
   return table
@@ -124,11 +113,9 @@ def fine_tuned(results: Results, budget: Budget, rows: Mapping[str, Row]) -> Tab
   for name, row in rows.items():
     values = results["tasks"].get(name, {})
     means = {task: statistics.mean(scores) for task, scores in values.items()}
-    scores = {
-      task: study.percent(values[task]) if task in values else ""
-      for task in (*budget.tasks, *budget.shown)
-    }
-    cells = {"format and head": results["format_and_head"].get(name, ""), **scores}
+    cells = {"format and head": results["format_and_head"].get(name, "")}
+    for task in budget.all_tasks:
+      cells[task] = study.percent(values[task]) if task in values else ""
     table.append({"objective": row.title, **cells, **_averages(means, budget)})
   return table
 
@@ -174,23 +161,14 @@ def _averages(
     scored: the tasks that every row has a score of; None: all.
   """
   cells = {}
-  for title, tasks in (
-    ("average", budget.tasks),
-    (f"with {', '.join(budget.shown)}", (*budget.tasks, *budget.shown)),
-  ):
+  with_shown = f"with {', '.join(budget.shown)}"
+  for title, tasks in (("average", budget.tasks), (with_shown, budget.all_tasks)):
     known = [task for task in tasks if scored is None or task in scored]
     if title == "average" or set(known) & set(budget.shown):
       # A mean over fewer tasks could not be compared with the other rows'.
       complete = known and all(task in scores for task in known)
       cells[title] = f"{100 * statistics.mean(scores[t] for t in known):.1f}" if complete else ""
   return cells
-
-
-def _has_diverged(results: Results, budget: Budget, name: str) -> bool:
-  """Whether every learning rate has been tried, and none ended with a loss."""
-  trials = results["trials"].get(name, {})
-  tried = all(f"{rate:g}" in trials for rate in budget.rates)
-  return tried and not any(is_finite(loss) for loss in trials.values())
 
 
 def _loss(value: float, row: Row) -> str:
@@ -200,8 +178,3 @@ def _loss(value: float, row: Row) -> str:
 def _table(title: str, caption: str, table: Table) -> list[str]:
   rows = [cells.values() for cells in table]
   return [f"## {title}", "", caption, "", *study.table(list(table[0]), rows), ""]
-
-
-def is_finite(loss: float | None) -> bool:
-  """Whether a run has a loss; None: it diverged."""
-  return loss is not None and math.isfinite(loss)

@@ -16,12 +16,12 @@ from gpt_jax.apps.diagnose.sampling import measure_sampling
 from gpt_jax.apps.diagnose.scaling import measure_scaling
 from gpt_jax.apps.diagnose.sections import render
 from gpt_jax.apps.diagnose.short_runs import measure_rates
-from gpt_jax.apps.diagnose.texts import Budget, Texts, find_budget, load_texts
+from gpt_jax.apps.diagnose.texts import BUDGETS, Budget, Texts, load_texts
 from gpt_jax.apps.report.page import environment, run_names
-from gpt_jax.apps.study import Study
+from gpt_jax.apps.study import Study, choice
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.config import field_values
-from gpt_jax.errors import InputError, did_you_mean
+from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_file, read_json, verified, with_checksum, write_json
 from gpt_jax.parallel.processes import log
 
@@ -59,10 +59,10 @@ def run(
   Returns:
     The content of diagnosis.json.
   """
-  chosen = find_budget(budget) if isinstance(budget, str) else budget
+  if isinstance(budget, str):
+    budget = choice("budget", budget, BUDGETS)
   check_parts(parts, checkpoint)
-  # Only to fail before the expensive part, where jinja2 is missing.
-  environment()
+  environment()  # only to fail before the expensive part, where jinja2 is missing
   texts = load_texts(data)
   models = {path: _load(path, texts) for path in dict.fromkeys(checkpoint)}
   study = Study(workdir, RESULT, ("measured",))
@@ -73,11 +73,11 @@ def run(
   result = _earlier(study, texts) | {"data": os.path.basename(os.path.abspath(data))}
   for part in (part for part in PARTS if part in parts):
     if part == "scaling":
-      result[part] = measure_scaling(trunk, texts, chosen, study)
+      result[part] = measure_scaling(trunk, texts, budget, study)
     elif part == "rates":
-      result[part] = measure_rates(trunk, texts, chosen, study)
+      result[part] = measure_rates(trunk, texts, budget, study)
     else:
-      result[part] = _of_checkpoints(part, models, texts, chosen, study)
+      result[part] = _of_checkpoints(part, models, texts, budget, study)
     # After each part, so that a run that is stopped leaves a page of what it has.
     _write(study, result)
   log(f"wrote {study.path(PAGE)}")
@@ -87,19 +87,14 @@ def run(
 def check_parts(parts: Sequence[str], checkpoint: Sequence[str]) -> None:
   """Fails before the expensive part."""
   for part in parts:
-    if part not in PARTS:
-      raise InputError(
-        f"--parts={','.join(parts)}: no part {part!r}{did_you_mean(part, PARTS)}; there are "
-        f"{', '.join(PARTS)}"
-      )
+    choice("parts", part, dict.fromkeys(PARTS))
   if not parts:
     raise InputError(f"--parts: name some of {', '.join(PARTS)}")
-  wanting = [part for part in parts if part in _OF_CHECKPOINTS]
-  if wanting and not checkpoint:
+  of_trained = [part for part in parts if part in _OF_CHECKPOINTS]
+  if of_trained and not checkpoint:
     others = ",".join(part for part in PARTS if part not in _OF_CHECKPOINTS)
-    raise InputError(
-      f"{' and '.join(wanting)} look at a trained model: give --checkpoint=DIR, or --parts={others}"
-    )
+    names = " and ".join(of_trained)
+    raise InputError(f"{names} look at a trained model: give --checkpoint=DIR, or --parts={others}")
 
 
 def _load(path: str, texts: Texts) -> LoadedModel:
@@ -123,9 +118,9 @@ def _of_checkpoints(
     settings = {"checkpoint": loaded.identity, **sizes, **texts.identity}
     file = f"measured/{part}_{re.sub(r'[^0-9a-z]+', '_', loaded.identity)}"
     values = study.part(file, settings, functools.partial(measure, loaded, texts, budget))
-    trunk = loaded.spec.trunk
-    kind = type(trunk).__name__.removesuffix("Config")
-    about = f"{kind}, {trunk.parameter_count():,} parameters, step {loaded.step:,}"
+    kind = type(loaded.spec.trunk).__name__.removesuffix("Config")
+    parameters = loaded.spec.trunk.parameter_count()
+    about = f"{kind}, {parameters:,} parameters, step {loaded.step:,}"
     results.append({"name": name, "about": about, **values})
     log(f"{part} of {loaded.path}: measured")
   return results
@@ -152,38 +147,31 @@ def _write(study: Study, result: dict[str, Any]) -> None:
 
 def _tables(result: dict[str, Any]) -> dict[str, list[list[Any]]]:
   """Rows of each part that was measured, the first of them names."""
-  rows: list[list[Any]]
-  tables = {}
+  tables: dict[str, list[list[Any]]] = {}
   if "gradients" in result:
-    rows = [["model", "state", "layer", "position", "of_text", "of_last"]]
+    rows = tables["gradients"] = [["model", "state", "layer", "position", "of_text", "of_last"]]
     for model, state in itertools.product(result["gradients"], ("trained", "fresh")):
-      norms = model[state]
-      for layer, *by_position in zip(
-        model["layers"], norms["of_text"], norms["of_last"], strict=True
-      ):
-        for position, values in enumerate(zip(*by_position, strict=True)):
-          rows.append([model["name"], state, layer, position, *values])
-    tables["gradients"] = rows
+      by_layer = model["layers"], model[state]["of_text"], model[state]["of_last"]
+      for layer, of_text, of_last in zip(*by_layer, strict=True):
+        for position, norms in enumerate(zip(of_text, of_last, strict=True)):
+          rows.append([model["name"], state, layer, position, *norms])
   if "scaling" in result:
     names = ["width", "parameters", "steps", "tokens", "flops", "seconds", "loss"]
-    rows = [[*names, "by_the_law", "fitted"]]
+    rows = tables["scaling"] = [[*names, "by_the_law", "fitted"]]
     for run in result["scaling"]["runs"]:
       rows.append([*(run[name] for name in names), run.get("fitted"), True])
     if following := result["scaling"].get("next"):
       rows.append([*(following[name] for name in names), following["predicted"], False])
-    tables["scaling"] = rows
   if "rates" in result:
     names = ["seed", "first_loss", "loss", "refused", "outcome"]
-    rows = [["rate", *names]]
+    rows = tables["rates"] = [["rate", *names]]
     for rate in result["rates"]["rates"]:
       rows += [[rate["rate"], *(run[name] for name in names)] for run in rate["runs"]]
-    tables["rates"] = rows
   if "sampling" in result:
     names = [name for name in result["sampling"][0]["held_out"] if name != "sample"]
-    rows = [["model", "temperature", *names]]
+    rows = tables["sampling"] = [["model", "temperature", *names]]
     for model in result["sampling"]:
       for values in [model["held_out"], *model["temperatures"]]:
         temperature = values.get("temperature", "held-out text")
         rows.append([model["name"], temperature, *(values[name] for name in names)])
-    tables["sampling"] = rows
   return tables

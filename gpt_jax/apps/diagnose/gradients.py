@@ -21,7 +21,7 @@ from gpt_jax.errors import InputError
 from gpt_jax.models.model import Model
 
 _COLLECTION = "hidden"
-_LONGEST = 256  # tokens of a row
+_MAX_LENGTH = 256  # tokens of a row
 _ROWS = 8  # at a time
 _MIN_DISTANCES = 3  # that a line through their norms can be judged by
 
@@ -57,19 +57,12 @@ class Decay(NamedTuple):
 
 
 def gradient_norms(model: Model, params: Any, rows: np.ndarray) -> Norms:
-  """Norms for a causal language model, without dropout.
-
-  Args:
-    model: from LoadedModel.language_model.
-    params: of the model.
-    rows: int32 [B, T + 1] token ids, without padding.
-  """
+  """Norms for a causal language model without dropout; rows are int32 [B, T + 1], unpadded."""
   length = rows.shape[1] - 1
   whole = np.full((1, length), 1 / length, np.float32)
   last = np.eye(1, length, length - 1, dtype=np.float32)
-  names = sorted(
-    _hidden(model, params, _batch(rows[:1], whole)), key=lambda name: int(name.partition("_")[0])
-  )
+  names = list(_hidden(model, params, _batch(rows[:1], whole)))
+  names.sort(key=lambda name: int(name.partition("_")[0]))
   sums = np.zeros((2, len(names), length))
   for first in range(0, len(rows), _ROWS):
     some = rows[first : first + _ROWS]
@@ -154,7 +147,7 @@ def _line(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
 def measure_gradients(loaded: LoadedModel, texts: Texts, budget: Budget) -> dict[str, Any]:
   """JSON: layers, rows, length, and for "trained" and "fresh" the norms and how they decay."""
   model = loaded.language_model()
-  length = min(_LONGEST, trained_length(loaded))
+  length = min(_MAX_LENGTH, trained_length(loaded))
   rows = held_out_rows(texts, length + 1, budget.gradient_rows)
   ids = np.zeros((1, 2), np.int32)
   make = jax.jit(lambda key: model.init(key, Batch(Rows(ids, ids)))["params"])

@@ -4,7 +4,7 @@ How varied texts are and how much they repeat is measured by distinct n-grams (L
 by n-grams that occurred before (Welleck et al. 2020).
 """
 
-import dataclasses
+import itertools
 import re
 import statistics
 import time
@@ -50,11 +50,10 @@ def measure_sampling(loaded: LoadedModel, texts: Texts, budget: Budget) -> dict[
   result["held_out"] = measures(rows)
   result["temperatures"], paces = [], []
   for temperature in budget.temperatures:
-    settings = Sampling(budget.text_tokens, temperature)
     began = time.monotonic()
     samples = []
     for seed, row in enumerate(rows[:, :_PROMPT].tolist()):
-      samples.append(Text(row, dataclasses.replace(settings, seed=seed)))
+      samples.append(Text(row, Sampling(budget.text_tokens, temperature, seed=seed)))
     for _ in continue_texts(model, params, samples):
       pass
     ids = np.array([sample.ids for sample in samples], np.int32)
@@ -80,10 +79,12 @@ def diversity(texts: Sequence[str]) -> dict[str, float]:
     longest_repeat: words in the longest stretch that occurred before in its text; the mean over
       texts.
   """
-  split = list(map(words, texts))
-  measures = {f"distinct_{n}": _distinct(split, n) for n in (1, 2, 3)}
-  grams = [_ngrams(text, _REPEATED) for text in split]
-  repeated, total = sum(len(x) - len(set(x)) for x in grams), sum(map(len, grams))
+  split, measures = list(map(words, texts)), {}
+  for n in (1, 2, 3):
+    grams = list(itertools.chain.from_iterable(_ngrams(text, n) for text in split))
+    measures[f"distinct_{n}"] = len(set(grams)) / len(grams) if grams else 0.0
+  long_grams = [_ngrams(text, _REPEATED) for text in split]
+  repeated, total = sum(len(x) - len(set(x)) for x in long_grams), sum(map(len, long_grams))
   measures["repeated_4"] = repeated / total if total else 0.0
   measures["longest_repeat"] = sum(map(longest_repeat, split)) / max(1, len(split))
   return measures
@@ -100,13 +101,6 @@ def longest_repeat(items: Sequence[str]) -> int:
         lengths[j] = (before[j - 1] if j else 0) + 1
     best, before = max(best, *lengths), lengths
   return best
-
-
-def _distinct(texts: Sequence[Sequence[str]], n: int) -> float:
-  grams = []
-  for text in texts:
-    grams += _ngrams(text, n)
-  return len(set(grams)) / len(grams) if grams else 0.0
 
 
 def _ngrams(items: Sequence[str], n: int) -> list[tuple[str, ...]]:

@@ -4,6 +4,7 @@ Hoffmann et al. 2022, eq. 2 and appendix D.3: fitted to the logarithms of losses
 from many starts. It needs scipy, which jax requires. The next size is predicted before its run.
 """
 
+import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ _HUBER = 1e-3  # residuals of log losses beyond this count linearly
 _STARTS = 8  # of the grid, that are optimized
 _MAX_EVALUATIONS, _MAX_EVALUATIONS_AT_END = 200, 3000
 _MIN_RUNS, _MIN_SIZES, _MIN_LENGTHS = 6, 3, 2
-_STEEPEST = 4.0  # exponent
+_MAX_EXPONENT = 4.0
 
 
 class Law(NamedTuple):
@@ -65,8 +66,7 @@ def fit_law(runs: Sequence[tuple[float, float, float]], near: Law | None = None)
   if len(n) < _MIN_RUNS or sizes < _MIN_SIZES or lengths < _MIN_LENGTHS:
     raise InputError(
       f"{len(n)} runs of {sizes} sizes and {lengths} numbers of tokens do not determine a scaling "
-      f"law; it takes {_MIN_RUNS} runs, {_MIN_SIZES} sizes and {_MIN_LENGTHS} numbers of "
-      "tokens"
+      f"law; it takes {_MIN_RUNS} runs, {_MIN_SIZES} sizes and {_MIN_LENGTHS} numbers of tokens"
     )
   # Around the means of log N and log D the five numbers depend less on one another.
   n_mean, d_mean = n.mean(), d.mean()
@@ -84,7 +84,7 @@ def fit_law(runs: Sequence[tuple[float, float, float]], near: Law | None = None)
     return np.stack([e, of_size, -n * of_size, of_data, -d * of_data], axis=-1)
 
   low, high = log_loss.min(), log_loss.max()
-  bounds = [low - 12, low - 12, 0, low - 12, 0], [low, high, _STEEPEST, high, _STEEPEST]
+  bounds = [low - 12, low - 12, 0, low - 12, 0], [low, high, _MAX_EXPONENT, high, _MAX_EXPONENT]
   starts = _grid(low, residuals)[:_STARTS]
   if near is not None:
     # Logarithms of the parts at the means, and the exponents.
@@ -92,14 +92,12 @@ def fit_law(runs: Sequence[tuple[float, float, float]], near: Law | None = None)
     start = np.array([e, a, near.size_exponent, b, near.data_exponent])
     inside = 1e-6  # of the bounds, as the optimizer wants it
     starts = [np.clip(start, np.add(bounds[0], inside), np.subtract(bounds[1], inside))]
-  robust = {"loss": "huber", "f_scale": _HUBER, "max_nfev": _MAX_EVALUATIONS}
-  fits = [
-    least_squares(residuals, start, jacobian, bounds, x_scale="jac", **robust) for start in starts
-  ]
+  robust: dict[str, Any] = {"x_scale": "jac", "loss": "huber", "f_scale": _HUBER}
+  optimize = functools.partial(least_squares, residuals, jac=jacobian, bounds=bounds, **robust)
+  fits = [optimize(start, max_nfev=_MAX_EVALUATIONS) for start in starts]
   best = min(fits, key=lambda fit: fit.cost).x
   # Where noise leaves a valley, the best start ends on its slope.
-  robust["max_nfev"] = _MAX_EVALUATIONS_AT_END
-  best = least_squares(residuals, best, jacobian, bounds, x_scale="jac", **robust).x
+  best = optimize(best, max_nfev=_MAX_EVALUATIONS_AT_END).x
   e, a, size_exponent, b, data_exponent = best
   return Law(
     math.exp(e),
@@ -132,7 +130,7 @@ def prediction_range(
   """
   predictions = []
   for left_out in range(len(runs)):
-    kept = [run for number, run in enumerate(runs) if number != left_out]
+    kept = [*runs[:left_out], *runs[left_out + 1 :]]
     predictions.append(fit_law(kept, near=law)(*at))
   return min(predictions), max(predictions)
 
@@ -145,12 +143,14 @@ def measure_scaling(trunk: Any, texts: Texts, budget: Budget, study: Study) -> d
     study: where each run leaves its result.
   """
   runs = []
-  for width in budget.widths[:-1]:
-    for steps in budget.steps[:-1]:
-      runs.append(_run(trunk, width, steps, texts, study))
-  result: dict[str, Any] = {"unigram_entropy": texts.train.unigram_entropy, "runs": runs}
-  bytes_per_token = texts.held_out.n_bytes / texts.held_out.n_tokens
-  result |= {"text_tokens": texts.train.n_tokens, "bytes_per_token": bytes_per_token}
+  for width, steps in itertools.product(budget.widths[:-1], budget.steps[:-1]):
+    runs.append(_run(trunk, width, steps, texts, study))
+  result: dict[str, Any] = {
+    "unigram_entropy": texts.train.unigram_entropy,
+    "runs": runs,
+    "text_tokens": texts.train.n_tokens,
+    "bytes_per_token": texts.held_out.n_bytes / texts.held_out.n_tokens,
+  }
   points = [(run["parameters"], run["tokens"], run["loss"]) for run in runs]
   losses = [run["loss"] for run in runs]
   if None in losses:

@@ -21,12 +21,8 @@ _SHOWN_TEMPERATURES = (0.0, 0.8, 1.5)
 
 
 class Map(NamedTuple):
-  """A table of shaded numbers.
-
-  Attributes:
-    title: above it.
-    columns: heads; the first names the rows.
-    rows: (name, [(text, percent of the shade, kind: "right" or "error")]).
+  """A table of shaded numbers: its title, heads, of which the first names the rows, and (name of a
+  row, [(text, percent of the shade, kind: "right" or "error")]).
   """
 
   title: str
@@ -71,7 +67,7 @@ def vanishes(models: Sequence[dict[str, Any]]) -> Answer:
     near_other, far_other, _ = _near_and_far(other["trained"]["of_last"][0])
     text += f" {other['name']}: {short(100 * far_other / near_other)} % left."
   question = "Does the gradient vanish with distance?"
-  return Answer(question, f"{far / near:.1%} left after {distance} tokens", text, "plain")
+  return Answer(question, f"{far / near:.1%} left after {distance} tokens", text)
 
 
 def _near_and_far(norms: Sequence[float]) -> tuple[float, float, int]:
@@ -123,16 +119,14 @@ def distances(models: Sequence[dict[str, Any]]) -> list[Drawn | None]:
   """
   lines = []
   for color, model in enumerate(models):
-    chosen = [0]
-    if "memory" in model["layers"]:
-      chosen.append(model["layers"].index("memory"))
-    for i in chosen:
-      layer, several = model["layers"][i], len(models) > 1
+    for i, layer in enumerate(model["layers"]):
+      if i and layer != "memory":
+        continue
       for state, style in (("trained", "line" if i == 0 else "thin"), ("fresh", "reference")):
         distances, norms = _by_distance(model[state]["of_last"][i])
         if not norms or norms[0] <= 0:
           continue
-        label = f"{model['name']}: {layer}" if several else layer
+        label = f"{model['name']}: {layer}" if len(models) > 1 else layer
         label += "" if state == "trained" else ", before training"
         # A logarithmic axis has no 0: None leaves a gap.
         shares = [norm / norms[0] or None for norm in norms]
@@ -185,10 +179,9 @@ def scaling_figures(part: dict[str, Any]) -> list[Drawn | None]:
       lines.append(Line(f"{label}, the law", sizes, [run["fitted"] for run in some], color))
   if "next" in part:
     size = part["next"]
-    label = f"next size, {short(size['tokens'])} tokens"
-    for name, loss, color in (("predicted", "predicted", 5), ("trained", "loss", 7)):
-      at = [size["parameters"]], [size[loss]]
-      lines.append(Line(f"{label}: {name}", *at, color, "points"))
+    label, at = f"next size, {short(size['tokens'])} tokens", [size["parameters"]]
+    lines.append(Line(f"{label}: predicted", at, [size["predicted"]], 5, "points"))
+    lines.append(Line(f"{label}: trained", at, [size["loss"]], 7, "points"))
   for color, width in enumerate(sorted({run["width"] for run in runs})):
     some = [run for run in runs if run["width"] == width]
     flops, losses = [run["flops"] for run in some], [run["loss"] for run in some]
@@ -221,19 +214,17 @@ def about_scaling(part: dict[str, Any]) -> str:
 def safe_rates(part: dict[str, Any]) -> Answer:
   learned = [entry["rate"] for entry in part["rates"] if entry["shares"]["learned"] == 1]
   best = min(part["rates"], key=lambda entry: entry["median_loss"] or float("inf"))
-  seeds = len(part["rates"][0]["runs"])
   verdict = f"{min(learned):g} to {max(learned):g}" if learned else "none of these"
   if len(learned) == 1:
     verdict = f"{learned[0]:g}"
-  lost: collections.Counter[str] = collections.Counter()
-  for entry in part["rates"]:
-    lost.update(run["outcome"] for run in entry["runs"])
+  outcomes = [run["outcome"] for entry in part["rates"] for run in entry["runs"]]
+  lost = collections.Counter(outcomes)
   text = (
-    f"Of {seeds * len(part['rates'])} runs of {part['steps']:,} updates {lost['stuck']} did not "
+    f"Of {len(outcomes)} runs of {part['steps']:,} updates {lost['stuck']} did not "
     f"get below the unigram entropy, {lost['diverged']} diverged. The lowest median loss has "
     f"{best['rate']:g}."
   )
-  return Answer("Which learning rates learn with every seed?", verdict, text, "plain")
+  return Answer("Which learning rates learn with every seed?", verdict, text)
 
 
 def rates_view(part: dict[str, Any]) -> dict[str, Any]:
@@ -253,8 +244,7 @@ def rates_view(part: dict[str, Any]) -> dict[str, Any]:
     shares.append(Line(name, rates, percent, color, "dots"))
   medians = Line("median over seeds", rates, [entry["median_loss"] for entry in entries], 0, "dots")
   level = Level(f"unigram entropy {part['unigram_entropy']:.2f}", part["unigram_entropy"])
-  about = f"{part['parameters']:,} parameters, width {part['width']}, "
-  about += f"{part['steps']:,} updates."
+  about = f"{part['parameters']:,} parameters, width {part['width']}, {part['steps']:,} updates."
   title = "Held-out loss by peak learning rate and seed"
   by_rate: dict[str, Any] = {"x_log": True, "x_name": "peak learning rate"}
   ends = chart.draw("How the runs end", "% of the seeds", shares, y_range=(0, 100), **by_rate)
@@ -279,7 +269,7 @@ def like_the_text(models: Sequence[dict[str, Any]]) -> Answer:
     f"{text['repeated_4']:.1%}. {model['tokens_per_second']:,.0f} tokens/s ({model['name']})."
   )
   question = "Which temperature is as varied as the text?"
-  return Answer(question, f"{nearest['temperature']:g}", about, "plain")
+  return Answer(question, f"{nearest['temperature']:g}", about)
 
 
 def sampling_view(model: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import functools
 import math
 import statistics
 import time
@@ -88,10 +89,17 @@ def make_short_run(config: PretrainConfig, texts: Texts) -> Callable[[int], dict
     first_loss = measure(state.params)["valid_loss"]
     curve: list[tuple[int, float]] = []
     refused: list[int] = []
-    hook = _record(curve, refused, max(1, steps // _POINTS))
+
+    def record(moment: StepContext) -> None:
+      if "loss" in (means := moment.interval.means()):
+        curve.append((moment.step, means["loss"]))
+      refused.append(moment.interval.refused)
+      moment.interval.clear()
+
     began = time.monotonic()
     try:
-      state, _ = trainer.fit(state, batch_at, steps, seed, [hook])
+      hooks = [Hook(record, every(max(1, steps // _POINTS)))]
+      state, _ = trainer.fit(state, batch_at, steps, seed, hooks)
       seconds, loss = time.monotonic() - began, measure(state.params)["valid_loss"]
     except Diverged:
       seconds, loss = time.monotonic() - began, float("nan")
@@ -112,18 +120,6 @@ def make_short_run(config: PretrainConfig, texts: Texts) -> Callable[[int], dict
   return train
 
 
-def _record(curve: list[tuple[int, float]], refused: list[int], steps: int) -> Hook:
-  """Appends the mean training loss of every so many steps, and how many updates were refused."""
-
-  def run(moment: StepContext) -> None:
-    if "loss" in (means := moment.interval.means()):
-      curve.append((moment.step, means["loss"]))
-    refused.append(moment.interval.refused)
-    moment.interval.clear()
-
-  return Hook(run, every(steps))
-
-
 OUTCOMES = ("learned", "stuck", "diverged")
 _MARGIN = 0.1  # nats below the unigram entropy, from which on more than word frequencies is learned
 
@@ -138,14 +134,13 @@ def measure_rates(trunk: Any, texts: Texts, budget: Budget, study: Study) -> dic
   entropy, rates, parameters = texts.train.unigram_entropy, [], 0
   for rate in budget.rates:
     config = short_config(trunk, budget.rate_width, budget.rate_steps, texts.tokenizer, rate)
-    train = None
+    # Compiled for the first seed whose result is missing.
+    train = functools.cache(functools.partial(make_short_run, config, texts))
     runs = []
     for seed in range(budget.seeds):
 
-      def run(seed=seed, config=config) -> dict[str, Any]:
-        nonlocal train
-        train = train or make_short_run(config, texts)
-        return train(seed)
+      def run(seed=seed, train=train) -> dict[str, Any]:
+        return train()(seed)
 
       settings = {"config": to_json(config), "seed": seed, **texts.identity}
       result = study.part(f"measured/rate_{rate:g}_seed_{seed}", settings, run)

@@ -9,7 +9,6 @@ import numpy as np
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.data.windows import PAD, Windows, WindowsConfig
-from gpt_jax.errors import InputError, did_you_mean
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,45 +60,24 @@ BUDGETS = {
 }
 
 
-def find_budget(name: str) -> Budget:
-  """Raises InputError for an unknown name."""
-  if name not in BUDGETS:
-    guess = did_you_mean(name, BUDGETS)
-    raise InputError(f"--budget={name}: must be one of {', '.join(BUDGETS)}{guess}")
-  return BUDGETS[name]
-
-
 class Texts(NamedTuple):
-  """A folder that prepare wrote.
+  """The text of a folder that prepare wrote."""
 
-  Attributes:
-    folder: its path.
-    train, held_out: the token files.
-    tokenizer: of their vocabulary.
-  """
-
-  folder: str
   train: TokenFile
   held_out: TokenFile
   tokenizer: Tokenizer
 
   @property
   def identity(self) -> dict[str, str]:
-    """Identifies the text."""
     return {"train_digest": self.train.digest, "valid_digest": self.held_out.digest}
 
 
 def load_texts(folder: str) -> Texts:
-  """Raises InputError if it is no folder of prepare, or damaged."""
-  texts = Texts(
-    folder,
-    TokenFile(folder, "train"),
-    TokenFile(folder, "valid"),
-    load_tokenizer(f"{folder}/tokenizer"),
-  )
-  for tokens in (texts.train, texts.held_out):
-    tokens.check_vocabulary(texts.tokenizer)
-  return texts
+  train, held_out = TokenFile(folder, "train"), TokenFile(folder, "valid")
+  tokenizer = load_tokenizer(f"{folder}/tokenizer")
+  for tokens in (train, held_out):
+    tokens.check_vocabulary(tokenizer)
+  return Texts(train, held_out, tokenizer)
 
 
 def held_out_rows(texts: Texts, length: int, count: int) -> np.ndarray:

@@ -25,6 +25,8 @@ FULL = Setting("full")
 SCRATCH = Setting("no-pretraining", changes=(("transfer_layers", -1),))
 NO_AUXILIARY_LM = Setting("no-aux-lm", changes=(("lm_weight", 0.0),))
 LSTM = Setting("lstm", "lstm")
+Measured = tuple[float | None, float | None]  # the mean over seeds and its deviation, in percent
+Points = dict[str, dict[str, Measured]]  # a curve or row -> a point or column of it
 ABLATIONS = dict(zip(tables.TABLES[5].rows, (FULL, SCRATCH, NO_AUXILIARY_LM, LSTM), strict=True))
 
 
@@ -60,7 +62,7 @@ def budget_note(budget: str) -> str:
 
 def _comparison(title: str, table: tables.Table, runs: dict[str, Any], note: str) -> list[str]:
   """One of tables 2 to 4."""
-  ours = [_value(runs, column) for column in table.columns]
+  ours = [_measured(runs, column)[0] for column in table.columns]
   if all(value is None for value in ours):  # none of its tasks was run
     return []
   # The paper's rows first, then ours and how far it is from the paper's own model.
@@ -86,37 +88,27 @@ def _ablations(runs: dict[str, Any], note: str) -> list[str]:
     # For all columns use the paper's printed average, which for one row is not quite the mean.
     average = tables.PRINTED_AVERAGES[name] if titles == all_titles else _mean(theirs)
     theirs = [average, *theirs]
-    ours = [_mean(list(values.values())), *values.values()]
+    ours = [value for value, _ in values.values()]
+    ours = [_mean(ours), *ours]
     rows.append((f"{name}, the paper", theirs))
     rows.append((f"**ours**{note}", ours))
     rows.append((f"difference{note}", _differences(ours, theirs)))
   return _table(f"Table 5: {table.title}", ["average of these", *titles], rows)
 
 
-def ablation_points(runs: dict[str, Any]) -> dict[str, dict[str, float | None]]:
+def ablation_points(runs: dict[str, Any]) -> Points:
   """Row of table 5 -> column -> result, for columns with the full model and at least one ablation.
 
   Empty if there is no such column.
   """
-  by_row = {name: runs.get(setting.name, {}) for name, setting in ABLATIONS.items()}
-  points: dict[str, dict[str, float | None]] = {name: {} for name in by_row}
+  points: Points = {name: {} for name in ABLATIONS}
   for column in tables.TABLES[5].columns:
-    full, *ablations = values = [_value(tasks, column) for tasks in by_row.values()]
-    if full is None or all(value is None for value in ablations):
-      continue
-    for row, value in zip(points.values(), values, strict=True):
-      row[column.title] = value
+    measured = [_measured(runs.get(row.name, {}), column) for row in ABLATIONS.values()]
+    full, *ablations = (value for value, _ in measured)
+    if full is not None and any(value is not None for value in ablations):
+      for row, of_row in zip(points.values(), measured, strict=True):
+        row[column.title] = of_row
   return points if all(points.values()) else {}
-
-
-def ablation_deviations(runs: dict[str, Any]) -> dict[str, dict[str, float | None]]:
-  """As ablation_points, with the standard deviation over seeds; None for a single seed."""
-  by_title = {column.title: column for column in tables.TABLES[5].columns}
-  deviations: dict[str, dict[str, float | None]] = {}
-  for name, values in ablation_points(runs).items():
-    tasks = runs.get(ABLATIONS[name].name, {})
-    deviations[name] = {title: _deviation(tasks, by_title[title]) for title in values}
-  return deviations
 
 
 def _transfer(runs: dict[str, Any], note: str) -> list[str]:
@@ -127,21 +119,15 @@ def _transfer(runs: dict[str, Any], note: str) -> list[str]:
   columns = list(next(iter(points.values())))
   rows: list[tuple[str, Sequence[Any]]] = []
   for task, values in points.items():
-    rows.append((f"{task}{note}", list(values.values())))
+    rows.append((f"{task}{note}", [value for value, _ in values.values()]))
   for task, (low, high) in tables.TRANSFER.items():
     between = [None] * (len(columns) - 2)
     rows.append((f"{task}, the paper, by eye", [low, *between, high]))
   return _table("Figure 2, left: layers transferred", columns, rows)
 
 
-def transfer_points(
-  runs: dict[str, Any], *, deviations: bool = False
-) -> dict[str, dict[str, float | None]]:
-  """Task -> layers transferred, from nothing to all -> result; empty if no sweep was run.
-
-  Args:
-    deviations: the standard deviation over seeds instead, None for a single seed.
-  """
+def transfer_points(runs: dict[str, Any]) -> Points:
+  """Task -> layers transferred, from nothing to all -> result; empty if no sweep was run."""
   layers = sorted(int(name.partition("-")[0]) for name in runs if name.endswith("-layers"))
   if not layers:
     return {}
@@ -149,10 +135,10 @@ def transfer_points(
   for count in layers:
     titles[f"{count}-layers"] = str(count) if count else "embeddings"
   titles[FULL.name] = "all"
-  points, measure = {}, _deviation if deviations else _value
+  points: Points = {}
   for task in runs[f"{layers[0]}-layers"]:
     column = tables.Column("", (task,))
-    points[task] = {title: measure(runs.get(name, {}), column) for name, title in titles.items()}
+    points[task] = {title: _measured(runs.get(name, {}), column) for name, title in titles.items()}
   return points
 
 
@@ -195,9 +181,8 @@ def _all_runs(runs: dict[str, Any], note: str) -> list[str]:
     for task, summary in tasks.items():
       name = f"dev_{summary['metric']}"
       spreads = [_spread(summary[stage][name]) for stage in ("best", "dev")]
-      degenerate = "none"
-      if summary["degenerate"]:
-        degenerate = f"seed {', '.join(map(str, summary['degenerate']))}"
+      seeds = ", ".join(map(str, summary["degenerate"]))
+      degenerate = f"seed {seeds}" if seeds else "none"
       cells = [summary["metric"], str(len(summary["seeds"])), *spreads, degenerate, summary["note"]]
       rows.append((f"{task}, {setting}{note}", cells))
   titles = ["metric", "seeds", "best evaluation", "last evaluation", "degenerate", "examples"]
@@ -211,36 +196,30 @@ def _spread(spread: dict[str, Any]) -> str:
   if len(spread["values"]) == 1:
     return f"{100 * spread['mean']:.1f}"
   names = ("median", "mean", "deviation", "low", "high")
-  percent = {name: f"{100 * spread[name]:.1f}" for name in names}
-  return "{median}; {mean} ± {deviation} [{low}, {high}]".format(**percent)
+  median, mean, deviation, low, high = (f"{100 * spread[name]:.1f}" for name in names)
+  return f"{median}; {mean} ± {deviation} [{low}, {high}]"
 
 
-def _value(runs: dict[str, Any], column: tables.Column) -> float | None:
-  """The mean over seeds in percent; None if a task of the column has no run."""
+def _measured(runs: dict[str, Any], column: tables.Column) -> Measured:
+  """A column's mean over seeds, None if one of its tasks has no run, and the standard deviation,
+  None with one seed and for an average.
+  """
   if any(task not in runs for task in column.tasks):
-    return None
+    return None, None
   if column == tables.GLUE:
     means: dict[str, dict[str, float]] = {}
     for task in column.tasks:
       means[task] = {}
       for name, spread in runs[task]["best"].items():
         means[task][name.removeprefix("dev_")] = spread["mean"]
-    return 100 * glue.average(means)
-  values = []
+    return 100 * glue.average(means), None
+  spreads = []
   for task in column.tasks:
-    metric = runs[task]["metric"]
-    values.append(runs[task]["best"][f"dev_{metric}"]["mean"])
-  return 100 * statistics.mean(values)
-
-
-def _deviation(runs: dict[str, Any], column: tables.Column) -> float | None:
-  """The standard deviation over seeds in percent; None with one seed, and for an average."""
-  if len(column.tasks) > 1 or column.tasks[0] not in runs:
-    return None
-  summary = runs[column.tasks[0]]
-  if len(summary["seeds"]) < 2:
-    return None
-  return 100 * summary["best"][f"dev_{summary['metric']}"]["deviation"]
+    spreads.append(runs[task]["best"][f"dev_{runs[task]['metric']}"])
+  mean = 100 * statistics.mean(spread["mean"] for spread in spreads)
+  if len(spreads) > 1 or len(runs[column.tasks[0]]["seeds"]) < 2:
+    return mean, None
+  return mean, 100 * spreads[0]["deviation"]
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

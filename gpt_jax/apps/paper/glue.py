@@ -55,7 +55,7 @@ class TestSet:
   @property
   def trained_on(self) -> str:
     """The task to train on: "mnli" for all three test sets of MNLI."""
-    return trained_on(self.task)
+    return self.task.partition("-")[0]
 
   def predictions(self, values: np.ndarray) -> list[str]:
     """Formats the values of Task.value, [N], as the file's second column."""
@@ -93,8 +93,22 @@ def check(path: str) -> dict[str, Counter[str]]:
   Returns:
     For every file the counts of its predictions, with STS-B's scores in ranges of one.
   """
+  contents = {}
+  try:
+    with zipfile.ZipFile(path) as archive:
+      names = archive.namelist()
+      _check_names(path, names)
+      for test_set in TEST_SETS:
+        if test_set.file in names:
+          contents[test_set] = archive.read(test_set.file)
+  except InputError:
+    raise
+  except OSError as error:
+    raise InputError(f"{path}: {error.strerror or error}") from error
+  except Exception as error:  # zipfile's decoders raise many types for a damaged file
+    raise InputError(f"{path}: not an intact zip file ({error})") from error
   counts = {}
-  for test_set, content in _contents(path).items():
+  for test_set, content in contents.items():
     counts[test_set.file] = _check_rows(f"{path}: {test_set.file}", content, test_set)
   return counts
 
@@ -119,41 +133,19 @@ def average(scores: Mapping[str, Mapping[str, float]]) -> float:
   return statistics.fmean(map(statistics.fmean, by_task.values()))
 
 
-def trained_on(task: str) -> str:
-  """The task to train on for another's test set: "mnli" for "mnli-mismatched"."""
-  return task.partition("-")[0]
-
-
-def _contents(path: str) -> dict[TestSet, bytes]:
-  """Reads the files of a submission; raises InputError for missing and unknown ones."""
-  try:
-    with zipfile.ZipFile(path) as archive:
-      names = archive.namelist()
-      _check_names(path, names)
-      there = [test_set for test_set in TEST_SETS if test_set.file in names]
-      return {test_set: archive.read(test_set.file) for test_set in there}
-  except InputError:
-    raise
-  except OSError as error:
-    raise InputError(f"{path}: {error.strerror or error}") from error
-  except Exception as error:  # zipfile's decoders raise many types for a damaged file
-    raise InputError(f"{path}: not an intact zip file ({error})") from error
-
-
 def _check_names(path: str, names: list[str]) -> None:
   files = [test_set.file for test_set in TEST_SETS]
   for name in names:
+    problem = ""
     if "/" in name:
-      raise InputError(
-        f"{path}: {name!r} is a folder or in one; the files should be at the top level of the zip"
-      )
-    if name not in files:
-      raise InputError(
-        f"{path}: {name!r} does not belong to a submission; the files are {', '.join(files)}"
-      )
+      problem = f"{name!r} is a folder or in one; the files should be at the top level of the zip"
+    elif name not in files:
+      problem = f"{name!r} does not belong to a submission; the files are {', '.join(files)}"
     # A zip may hold a name twice, and readers differ in which of them they take.
-    if names.count(name) > 1:
-      raise InputError(f"{path}: contains {name!r} {names.count(name)} times")
+    elif names.count(name) > 1:
+      problem = f"contains {name!r} {names.count(name)} times"
+    if problem:
+      raise InputError(f"{path}: {problem}")
   if missing := [file for file in files if file not in names and file not in OPTIONAL]:
     raise InputError(f"{path}: no {', '.join(missing)}; the server needs every task")
 
@@ -161,44 +153,43 @@ def _check_names(path: str, names: list[str]) -> None:
 def _check_rows(name: str, content: bytes, test_set: TestSet) -> Counter[str]:
   """Counts predictions. Raises InputError with `name` and the line of the first error."""
   # Bytes that are no UTF-8 stay visible in the message about their line.
-  lines = content.decode("utf-8", errors="backslashreplace").removesuffix("\n").split("\n")
-  if lines[0] != HEADER:
-    raise InputError(
-      f"{name}:1: {lines[0][:60]!r}; should be index and prediction, separated by a tab"
-    )
+  head, *lines = content.decode("utf-8", errors="backslashreplace").removesuffix("\n").split("\n")
+  if head != HEADER:
+    raise InputError(f"{name}:1: {head[:60]!r}; should be index and prediction, separated by a tab")
   counts: Counter[str] = Counter()
-  for row, line in enumerate(lines[1:]):
-    cells = line.split("\t")
-    if len(cells) != 2:
-      raise InputError(
-        f"{name}:{row + 2}: {counted(len(cells), 'column')}; should be 2, separated by a tab"
-      )
-    if cells[0] != str(row):
-      raise InputError(
-        f"{name}:{row + 2}: index {cells[0]!r}; should be {row}: every row, in order"
-      )
-    try:
-      counts[_normalize(cells[1], test_set)] += 1
-    except ValueError as error:
-      raise InputError(f"{name}:{row + 2}: prediction {cells[1]!r}: should be {error}") from error
-  if len(lines) - 1 != test_set.rows:
-    raise InputError(
-      f"{name}:{len(lines)}: ends after {len(lines) - 1} rows; should have {test_set.rows}"
-    )
-  return counts
-
-
-def _normalize(prediction: str, test_set: TestSet) -> str:
-  """A prediction as it is counted. Raises ValueError with the values allowed."""
+  for row, line in enumerate(lines):
+    index, *predictions = line.split("\t")
+    if len(predictions) != 1:
+      columns = counted(1 + len(predictions), "column")
+      problem = f"{columns}; should be 2, separated by a tab"
+    elif index != str(row):
+      problem = f"index {index!r}; should be {row}: every row, in order"
+    else:
+      counts[predictions[0]] += 1
+      problem = _problem(predictions[0], test_set)
+    if problem:
+      raise InputError(f"{name}:{row + 2}: {problem}")
+  if len(lines) != test_set.rows:
+    rows = f"ends after {len(lines)} rows; should have {test_set.rows}"
+    raise InputError(f"{name}:{1 + len(lines)}: {rows}")
   if test_set.written:
-    if prediction not in test_set.written:
-      raise ValueError(f"one of {', '.join(test_set.written)}")
-    return prediction
-  if re.fullmatch(r"[0-9]+(\.[0-9]*)?(e-?[0-9]+)?", prediction) and 0 <= float(prediction) <= 5:
-    # 5 itself counts as the last range.
-    lower = min(4, int(float(prediction)))
-    return f"{lower} to {lower + 1}"
-  raise ValueError("a number from 0 to 5")
+    return counts
+  ranges: Counter[str] = Counter()
+  for score, count in counts.items():
+    lower = min(4, int(float(score)))  # 5 itself counts as the last range
+    ranges[f"{lower} to {lower + 1}"] += count
+  return ranges
+
+
+def _problem(prediction: str, test_set: TestSet) -> str:
+  """Why the server would refuse a prediction, "" if it would not."""
+  if test_set.written:
+    allowed, known = f"one of {', '.join(test_set.written)}", prediction in test_set.written
+  else:
+    allowed, known = "a number from 0 to 5", False
+    if re.fullmatch(r"[0-9]+(\.[0-9]*)?(e-?[0-9]+)?", prediction):
+      known = 0 <= float(prediction) <= 5
+  return "" if known else f"prediction {prediction!r}: should be {allowed}"
 
 
 def run(checkpoints: Sequence[str], data_dir: str, out: str) -> dict[str, str]:
@@ -253,28 +244,25 @@ def _encode_all(checkpoints: Sequence[str], data_dir: str) -> dict[str, dict[Tes
       raise InputError(
         f"--checkpoint: {paths[task]} and {path} are both of {task}; give one of them"
       )
-    paths[task] = path
-    encoded[path] = {}
+    paths[task], encoded[path] = path, {}
     for test_set in TEST_SETS:
-      if test_set.trained_on == task and (
-        test_set.file not in OPTIONAL or exists(diagnostic_file(data_dir))
-      ):
+      wanted = test_set.file not in OPTIONAL or exists(diagnostic_file(data_dir))
+      if test_set.trained_on == task and wanted:
         encoded[path][test_set] = _encode(test_set, loaded, data_dir)
   return encoded
 
 
 def _sources(encoded: dict[str, dict[TestSet, Encoded]], data_dir: str) -> dict[str, str]:
   """File -> the checkpoint that predicts it, or "constant: " and the reason."""
-  by_test_set = {test_set: path for path, test_sets in encoded.items() for test_set in test_sets}
-  tasks = {test_set.trained_on for test_set in by_test_set}
   sources = {}
   for test_set in TEST_SETS:
-    if test_set in by_test_set:
-      sources[test_set.file] = by_test_set[test_set]
-    elif test_set.trained_on in tasks:  # only the diagnostic set may lack its file
-      sources[test_set.file] = f"constant: no {diagnostic_file(data_dir)}"
-    else:
-      sources[test_set.file] = f"constant: no checkpoint of {test_set.trained_on}"
+    sources[test_set.file] = f"constant: no checkpoint of {test_set.trained_on}"
+    for path, predicted in encoded.items():
+      if test_set in predicted:
+        sources[test_set.file] = path
+      elif test_set.trained_on in [other.trained_on for other in predicted]:
+        # Only the diagnostic set may lack its file.
+        sources[test_set.file] = f"constant: no {diagnostic_file(data_dir)}"
   return sources
 
 
@@ -299,12 +287,13 @@ def _task_of(loaded: LoadedModel) -> str:
   loaded.check_head()
   name = loaded.task.name
   tasks = list(dict.fromkeys(test_set.trained_on for test_set in TEST_SETS))
-  if trained_on(name) not in tasks:
+  model = name.partition("-")[0]  # "mnli" for "mnli-mismatched"
+  if model not in tasks:
     raise InputError(
       f"--checkpoint: {loaded.path} is fine-tuned on {name}, not on a task of GLUE; "
       f"these are {', '.join(tasks)}"
     )
-  return trained_on(name)
+  return model
 
 
 def _encode(test_set: TestSet, loaded: LoadedModel, data_dir: str) -> Encoded:

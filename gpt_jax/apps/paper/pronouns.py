@@ -103,11 +103,8 @@ def _pronoun(before: str, after: str, candidates: list[str], answer: str, locati
       f"{location}: answer {answer!r}: should be one of two candidates, "
       f"not of {', '.join(candidates)}"
     )
-  first, second = candidates
   if before.strip():  # candidates are capitalized as if they began the sentence
-    first, second = _lower_article(first), _lower_article(second)
+    article = r"^(The|A|An) "
+    candidates = [re.sub(article, lambda m: m[0].lower(), candidate) for candidate in candidates]
+  first, second = candidates
   return Pronoun(before, after, (first, second), lowered.index(answer.lower()), location)
-
-
-def _lower_article(candidate: str) -> str:
-  return re.sub(r"^(The|A|An) ", lambda article: article[0].lower(), candidate)

@@ -84,8 +84,8 @@ def run(workdir: str, text: str = "", short: bool = False) -> None:
 
 def vocabulary_size(text: str) -> int:
   """A size with room for all characters of the text that even a short text supports."""
-  sources = find_all(text)
   characters: set[str] = set()
+  sources = find_all(text)
   for source in sources:
     for piece in read_pieces(source.name):
       characters.update(piece.text.casefold())
@@ -118,10 +118,8 @@ def compare(
   task: Task, pretrained: str, workdir: str, short: bool
 ) -> dict[str, float | list[float]]:
   """Accuracies on dev examples, which share no phrase with the training examples."""
-  accuracies: dict[str, float | list[float]] = {
-    "chance": 1 / task.num_classes,
-    "bag_of_words": bag_of_words(task),
-  }
+  accuracies: dict[str, float | list[float]] = {"chance": 1 / task.num_classes}
+  accuracies["bag_of_words"] = bag_of_words(task)
   for name, from_scratch in (("from_scratch", True), ("pretrained", False)):
     folder = os.path.join(workdir, "tasks", task.name, name)
     config = finetune_config(task, from_scratch, SHORT_EPOCHS if short else EPOCHS)
@@ -183,10 +181,8 @@ def describe(results: dict, stories: list[str]) -> str:
   """The report in Markdown."""
   lines = []
   if results["short"]:
-    lines.append(
-      f"**Short run: {SHORT_STEPS} steps, {SHORT_SEEDS} seed. The numbers mean nothing.**"
-    )
-    lines.append("")
+    short = f"Short run: {SHORT_STEPS} steps, {SHORT_SEEDS} seed. The numbers mean nothing."
+    lines = [f"**{short}**", ""]
   lines.append(
     f"Held-out text: perplexity {results['valid_perplexity']:.2f}, "
     f"{results['valid_bits_per_byte']:.3f} bits per byte, loss {results['valid_loss']:.3f} nats "
@@ -199,7 +195,6 @@ def describe(results: dict, stories: list[str]) -> str:
       rows.append([name, *cells, percent(row["from_scratch"]), percent(row["pretrained"])])
     columns = ("accuracy, %", "chance", "bag of words", "from scratch", "pre-trained")
     lines += ["", *table(columns, rows)]
-  lines.append("")
-  lines += [f"> {story}\n" for story in stories]
-  lines += [f"{results['seconds']:.0f} seconds in total.", ""]
+  quoted = [f"> {story}\n" for story in stories]
+  lines += ["", *quoted, f"{results['seconds']:.0f} seconds in total.", ""]
   return "\n".join(lines)

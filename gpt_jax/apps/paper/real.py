@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from gpt_jax.apps.paper.quickstart import NEVER
 from gpt_jax.apps.study import Study, table
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.data.workers import spawned_pool
@@ -85,15 +86,15 @@ def run(
   model, part = model_folder(), "short" if short else rows or "all"
   chosen = {name: _comparable(name, peers) for name in tasks or _tasks_there(data)}
   study.claim({"data": os.path.abspath(data) if data else "", "short": short})
-  trainers = {"gpt_jax": _ours, "transformers": _theirs} if peers else {"gpt_jax": _ours}
   results = study.results({})
   for name, task in chosen.items():
     config = _config(name, SHORT_ROWS if short else rows, short)
     truth = task.value(np.array([example.label for example in task.examples(data, "dev")]))
-    runs: dict[str, list[Trained]] = {trainer: [] for trainer in trainers}
+    runs: dict[str, list[Trained]] = {}
     for seed in range(seeds):
       of_seed = dataclasses.replace(config, train=dataclasses.replace(config.train, seed=seed))
-      for trainer, train in trainers.items():  # in turns, so that both meet the same machine
+      # In turns, so that both meet the same machine.
+      for trainer, train in list(TRAINERS.items())[: 1 + peers]:
         folder = study.path(f"{name}_{part}", f"{trainer}_{seed}")
         trained = _train_or_read(folder, functools.partial(train, of_seed, data, model, folder))
         if len(trained.probabilities) != len(truth):
@@ -101,7 +102,7 @@ def run(
             f"{folder}: was trained with {len(trained.probabilities)} dev rows, and there are "
             f"{len(truth)}; use another workdir"
           )
-        runs[trainer].append(trained)
+        runs.setdefault(trainer, []).append(trained)
     # After each task, so that a long call that is stopped has shown something.
     rows = len(task.examples(data, "train"))
     count = min(rows, config.train_examples or rows)
@@ -146,10 +147,8 @@ def _comparable(name: str, peers: bool) -> LabeledTask:
 
 def _config(name: str, rows: int, short: bool) -> finetune.FinetuneConfig:
   config = load_config(f"finetune_encoder:minilm:{name}")
-  never = 10**9  # steps; the last one is evaluated anyway
-  train = dataclasses.replace(config.train, evaluate_every=never)
-  if short:
-    train = dataclasses.replace(train, epochs=1)
+  epochs = 1 if short else config.train.epochs
+  train = dataclasses.replace(config.train, evaluate_every=NEVER, epochs=epochs)
   return dataclasses.replace(config, train=train, train_examples=rows)
 
 
@@ -261,28 +260,29 @@ def _theirs(config: finetune.FinetuneConfig, data: str, model: str, folder: str)
   return torch.softmax(torch.tensor(logits), dim=-1).tolist(), pace
 
 
+TRAINERS = {"gpt_jax": _ours, "transformers": _theirs}
+
+
 def _measure(
   task: LabeledTask, truth: np.ndarray, runs: dict[str, list[Trained]]
 ) -> dict[str, Any]:
   """The primary metric, time, memory and pace of each trainer; the difference of the two."""
   metric = task.metrics[task.primary_metric]
-  predicted = {
-    trainer: [task.value(np.array(trained.probabilities)) for trained in of_seeds]
-    for trainer, of_seeds in runs.items()
-  }
   measures: dict[str, Any] = {"metric": task.primary_metric}
+  predicted = []  # by each trainer
   for trainer, of_seeds in runs.items():
-    _, seconds, memory, paces = zip(*of_seeds, strict=True)
+    probabilities, seconds, memory, paces = zip(*of_seeds, strict=True)
+    values = [task.value(np.array(of_seed)) for of_seed in probabilities]
+    predicted.append(values)
     measures[trainer] = {
-      "scores": [metric(truth, values) for values in predicted[trainer]],
-      "interval": bootstrap_difference(metric, truth, predicted[trainer]),
+      "scores": [metric(truth, of_seed) for of_seed in values],
+      "interval": bootstrap_difference(metric, truth, values),
       "seconds": statistics.median(seconds),
       "memory": max(memory),
       "examples_per_second": None if None in paces else statistics.median(paces),
     }
-  if "transformers" in runs:
-    both = predicted["gpt_jax"], predicted["transformers"]
-    measures["difference"] = bootstrap_difference(metric, truth, *both)
+  if len(predicted) == 2:
+    measures["difference"] = bootstrap_difference(metric, truth, *predicted)
   return measures
 
 
@@ -293,23 +293,19 @@ def describe(results: dict[str, Any], short: bool) -> str:
     lines = [f"**Short run: {SHORT_ROWS} rows, 1 epoch. The numbers mean nothing.**", ""]
   cells = []
   for name, task in results.items():
-    for trainer in ("gpt_jax", "transformers"):
+    for trainer in TRAINERS:
       if trainer not in task:
         continue
       measured = task[trainer]
       pace = measured["examples_per_second"]
-      cells.append(
-        [
-          f"{name}, {task['metric']}",
-          f"{task['rows']:,}",
-          trainer,
-          f"{100 * statistics.mean(measured['scores']):.1f}",
-          _percents(measured["interval"]),
-          f"{measured['seconds'] / 60:.1f}",
-          "" if pace is None else f"{pace:.1f}",
-          f"{measured['memory'] / _GIGABYTE:.1f}",
-        ]
-      )
+      of_trainer = [
+        f"{100 * statistics.mean(measured['scores']):.1f}",
+        _percents(measured["interval"]),
+        f"{measured['seconds'] / 60:.1f}",
+        "" if pace is None else f"{pace:.1f}",
+        f"{measured['memory'] / _GIGABYTE:.1f}",
+      ]
+      cells.append([f"{name}, {task['metric']}", f"{task['rows']:,}", trainer, *of_trainer])
     if "difference" in task:
       cells.append(["", "", "difference", "", _percents(task["difference"]), "", "", ""])
   columns = ("task", "rows", "", "score, %", "95 % interval", "minutes", "examples/s", "memory, GB")

@@ -4,8 +4,9 @@ Radford et al. 2018, sections 4 and 5.
 """
 
 import dataclasses
+import itertools
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from gpt_jax.apps.paper import comparison, zero_shot
@@ -13,7 +14,7 @@ from gpt_jax.apps.paper.comparison import ABLATIONS, FULL, SCRATCH, Setting
 from gpt_jax.apps.report import figures
 from gpt_jax.apps.report import paper_tables as tables
 from gpt_jax.apps.report.report import reported
-from gpt_jax.apps.study import Study
+from gpt_jax.apps.study import Study, choice
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.checkpoints.store import lock
 from gpt_jax.errors import InputError, MissingInput
@@ -108,32 +109,22 @@ def run(
   Returns:
     The content of results.json, which includes earlier calls with the same workdir.
   """
-  asked_tables, sweep = _numbers("table", table, tables.TABLES), _numbers("figure", figure, [2])
+  numbers = {str(number): number for number in tables.TABLES}
+  asked_tables = [choice("table", name, numbers) for name in table]
+  sweep = any(choice("figure", name, {"2": True}) for name in figure)
   if not asked_tables and not sweep:
     raise InputError("nothing to reproduce: give --table=2, 3, 4 or 5, or --figure=2")
-  if budget not in BUDGETS:
-    raise InputError(f"--budget={budget}: must be one of {', '.join(BUDGETS)}")
+  runs = choice("budget", budget, BUDGETS), seeds, microbatches
   for name in tasks:
     if name not in tables.ANCHORS:
       find(name)
-  figures.pyplot()
+  figures.make_figure()
   check_data_dir(data_dir)
   study = Study(workdir, "results.json", ("runs", "lock"))
   paths = {name: path for name, path in (("transformer", checkpoint), ("lstm", lstm)) if path}
   models = {name: _load(name, path) for name, path in paths.items()}
-  asked = _Reproduction(
-    study=study,
-    data_dir=data_dir,
-    paths=paths,
-    models=models,
-    asked_tables=asked_tables,
-    sweep=bool(sweep),
-    tasks=tasks,
-    seeds=seeds,
-    budget=BUDGETS[budget],
-    microbatches=microbatches,
-    **_available(data_dir),
-  )
+  wanted = asked_tables, sweep, tasks
+  asked = _Reproduction(study, data_dir, paths, models, *wanted, *runs, *_available(data_dir))
   plan, history = asked.plan(), asked.history() if sweep else {}
   if not plan and not history:
     raise asked.nothing_to_run()
@@ -165,8 +156,8 @@ class _Reproduction:
   asked_tables: list[int]
   sweep: bool
   tasks: Sequence[str]
-  seeds: int
   budget: Budget
+  seeds: int
   microbatches: int
   available: list[str]
   left_out: dict[str, str]
@@ -179,8 +170,8 @@ class _Reproduction:
       {"budget": budget, "checkpoints": models, "runs": {}, "zero_shot": {}}
     )
     known = results["checkpoints"]
-    same_models = all(known.get(name, model) == model for name, model in models.items())
-    if results["budget"] != budget or not same_models:
+    # These are equal if both have the same model wherever they have one.
+    if results["budget"] != budget or known | models != models | known:
       raise InputError(
         f"--workdir={self.study.workdir} holds results of budget {results['budget']} and "
         f"checkpoints {known}, not of {budget} and {models}; use another folder"
@@ -191,29 +182,28 @@ class _Reproduction:
   def plan(self) -> list[tuple[Setting, str]]:
     """The (setting, task) pairs to fine-tune, without duplicates."""
 
-    plan: list[tuple[Setting, str]] = []
-
-    def add(names: Sequence[str], settings: Sequence[Setting]) -> None:
-      for name in names:
-        model = trained(name, self.available)
-        # A task is asked for by its own name or by that of the task whose model it shares.
-        if name in self.available and (not self.tasks or name in self.tasks or model in self.tasks):
-          plan.extend((setting, model) for setting in settings)
-
+    wanted: list[tuple[Sequence[str], list[Setting]]] = []  # tasks, and settings of each
     for number in self.asked_tables:
       settings = [FULL]
       if number == 5:
         settings = [setting for setting in ABLATIONS.values() if setting.trunk in self.models]
       for column in tables.TABLES[number].columns:
         if column != tables.GLUE or set(column.tasks) <= set(self.available):
-          add(column.tasks, settings)
+          wanted.append((column.tasks, settings))
     if self.sweep:
       # Transfer of nothing, the embeddings, the first 1, 2, … blocks, and everything.
       settings = [SCRATCH]
       for layers in range(self.models["transformer"].spec.trunk.layers):
         settings.append(Setting(f"{layers}-layers", changes=(("transfer_layers", layers),)))
-      add(self.tasks or list(tables.TRANSFER), [*settings, FULL])
-    return list(dict.fromkeys(plan))
+      wanted.append((self.tasks or list(tables.TRANSFER), [*settings, FULL]))
+    plan: dict[tuple[Setting, str], None] = {}
+    for names, settings in wanted:
+      for name in names:
+        model = trained(name, self.available)
+        # A task is asked for by its own name or by that of the task whose model it shares.
+        if name in self.available and (not self.tasks or {name, model} & set(self.tasks)):
+          plan |= dict.fromkeys((setting, model) for setting in settings)
+    return list(plan)
 
   def history(self) -> dict[str, History]:
     """For each trunk its run's checkpoint folders and the zero-shot tasks with data.
@@ -308,22 +298,12 @@ class _Reproduction:
     report, note = comparison.describe(results), comparison.budget_note(results["budget"])
     self.study.save(results, report)
     if ablations := comparison.ablation_points(results["runs"]):
-      deviations = comparison.ablation_deviations(results["runs"])
-      figures.ablations(ablations, deviations, self.study.path("table5"), note)
+      figures.ablations(ablations, self.study.path("table5"), note)
     if transferred := comparison.transfer_points(results["runs"]):
-      deviations = comparison.transfer_points(results["runs"], deviations=True)
-      figures.transferred(transferred, deviations, self.study.path("figure2_left"), note)
+      figures.transferred(transferred, self.study.path("figure2_left"), note)
     if progress := comparison.progress_points(results["zero_shot"]):
       figures.progress(progress, self.study.path("figure2_right"), note)
     print(report)
-
-
-def _numbers(flag: str, values: Iterable[str], allowed: Iterable[int]) -> list[int]:
-  names = {str(number): number for number in allowed}
-  for value in values:
-    if value not in names:
-      raise InputError(f"--{flag}={value}: must be among {', '.join(names)}")
-  return [names[value] for value in values]
 
 
 def _load(name: str, path: str) -> LoadedModel:
@@ -337,22 +317,19 @@ def _load(name: str, path: str) -> LoadedModel:
   return loaded
 
 
-def _available(data_dir: str) -> dict[str, Any]:
+def _available(data_dir: str) -> tuple[list[str], dict[str, str]]:
   """The paper's tasks with training and dev sets in the folder, and why the others are left out."""
   available: list[str] = []
   left_out: dict[str, str] = {}
-  names: dict[str, None] = {}
-  for table in tables.TABLES.values():
-    for column in table.columns:
-      names |= dict.fromkeys(column.tasks)
-  for name in names:
+  columns = itertools.chain.from_iterable(table.columns for table in tables.TABLES.values())
+  for name in dict.fromkeys(itertools.chain.from_iterable(column.tasks for column in columns)):
     try:
       for split in ("train", "dev"):
         find(name).examples(data_dir, split)
       available.append(name)
     except MissingInput as error:
       left_out[name] = str(error)
-  return {"available": available, "left_out": left_out}
+  return available, left_out
 
 
 def trained(task: str, available: Sequence[str]) -> str:
@@ -371,8 +348,8 @@ def _evaluate_best(
   for result in runs:
     best = os.path.join(folder, f"seed_{result['seed']}", "best")
     metrics = evaluate.run(best, data_dir, "dev", task=task)
-    kept = metrics.keys() - {"examples", "classes"}
-    dev = {f"dev_{name}": value for name, value in metrics.items() if name in kept}
+    counts = ("examples", "classes")
+    dev = {f"dev_{name}": value for name, value in metrics.items() if name not in counts}
     evaluated.append({**result, "task": task, "dev": dev, "best": dev})
   return evaluated
 

@@ -18,9 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax.apps.paper import pronouns
+from gpt_jax.apps.study import choice
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.data.tokenizers.base import Tokenizer
-from gpt_jax.errors import InputError, MissingInput, did_you_mean
+from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.files import write_json
 from gpt_jax.inference.masked_lm import MaskedLM
 from gpt_jax.inference.scoring import bucket
@@ -69,19 +70,9 @@ class Answer(NamedTuple):
     return self.total / self.tokens
 
 
-class Score(NamedTuple):
-  """One metric of a task.
-
-  Attributes:
-    rule: how predictions were made, in words.
-    metric, value: accuracy from 0 to 1, or a correlation.
-    examples: how many examples were measured.
-  """
-
-  rule: str
-  metric: str
-  value: float
-  examples: int
+# How predictions were made, in words; a metric, its value (a share or a correlation), and how many
+# examples were measured.
+Score = tuple[str, str, float, int]
 
 
 class Result(NamedTuple):
@@ -128,9 +119,7 @@ def prepare(
   """
   accuracy(np.zeros(1), np.zeros(1))  # fail now if scikit-learn is missing
   for name in tasks:
-    if name not in TASKS:
-      names = ", ".join(TASKS)
-      raise InputError(f"--tasks={name}: must be among {names}{did_you_mean(name, TASKS)}")
+    choice("tasks", name, TASKS)
   prepared = {}
   # Special tokens around a text take some of a masked model's context.
   limit = MaskedLM(loaded).room if _is_masked(loaded) else loaded.spec.trunk.context
@@ -155,12 +144,11 @@ def measure(loaded: LoadedModel, prepared: dict[str, Prepared], answers: Answers
   answer = answers(loaded)
   for name, (questions, _) in prepared.items():
     answered = answer(questions)
-    for rule, metric, value, examples in TASKS[name].judge(questions, answered):
-      results.append(Result(name, rule, metric, value, examples, loaded.step))
-      print(
-        f"step {loaded.step:<9,} {name:12} {metric:9} {value:7.4f}  {examples:5} examples  {rule}",
-        flush=True,
-      )
+    for score in TASKS[name].judge(questions, answered):
+      results.append(Result(name, *score, loaded.step))
+      rule, metric, value, count = score
+      line = f"step {loaded.step:<9,} {name:12} {metric:9} {value:7.4f}  {count:5} examples  {rule}"
+      print(line, flush=True)
   return results
 
 
@@ -386,11 +374,11 @@ def _judge_cola(questions: Sequence[Question], answers: Sequence[Sequence[Answer
     "threshold at the dev set's median": float(np.median(dev)),
     "ORACLE: threshold fitted on dev": best_threshold(dev_targets, dev),
   }
-  scores = []
+  scores: list[Score] = []
   for origin, threshold in thresholds.items():
     rule = f"mean log-probability above {threshold:.3f}, {origin}"
     value = matthews(dev_targets, (dev > threshold).astype(int))
-    scores.append(Score(rule, "matthews", value, len(dev)))
+    scores.append((rule, "matthews", value, len(dev)))
   return scores
 
 
@@ -502,7 +490,7 @@ def _accuracy_of_best(
     means = np.array([option.mean for option in options])
     chosen.append(int(np.flatnonzero(means > means.max() - TIE)[-1]))
   targets = np.array([question.target for question in questions])
-  return [Score(rule, "accuracy", accuracy(targets, np.array(chosen)), len(targets))]
+  return [(rule, "accuracy", accuracy(targets, np.array(chosen)), len(targets))]
 
 
 TASKS = {

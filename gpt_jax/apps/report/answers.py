@@ -1,6 +1,7 @@
 """Answers on a run: did it learn, when did it stop improving, what does it get wrong, what next."""
 
 import math
+from statistics import fmean
 from typing import NamedTuple
 
 from gpt_jax.apps.report.chart import short
@@ -30,89 +31,69 @@ class Answer(NamedTuple):
   question: str
   verdict: str
   text: str
-  tone: str
+  tone: str = "plain"
 
 
 def answers(run: Record) -> list[Answer]:
   """The answers, each from the numbers that the run has."""
-  learned, stopped, wrong = _learned(run), _stopped_improving(run), _gets_wrong(run)
-  return [learned, stopped, wrong, _next(run, learned, stopped)]
+  verdict, text, *tone = _learned_labels(run) if run.task is not None else _learned_text(run)
+  if run.refused:
+    count = sum(number for _, number in run.refused)
+    text += f" {counted(int(count), 'update')} refused: loss or gradient was not finite."
+  learned = Answer("Did it learn?", verdict, text, *tone)
+  stopped = Answer("When did it stop improving?", *_stopped_improving(run))
+  wrong = Answer("What does it get wrong?", *_gets_wrong(run, learned))
+  return [learned, stopped, wrong, Answer("What to do next?", *_next(run, learned, stopped))]
 
+
+# Each function below returns an Answer without its question, and without its tone if that is plain.
 
 # ------------------------------------------------------------------------------------ Did it learn
 
 
-def _learned(run: Record) -> Answer:
-  question = "Did it learn?"
-  verdict = _learned_labels(run) if run.task is not None else _learned_text(run)
-  if not run.refused:
-    return Answer(question, *verdict)
-  name, text, tone = verdict
-  count = sum(number for _, number in run.refused)
-  text += f" {counted(int(count), 'update')} refused: loss or gradient was not finite."
-  return Answer(question, name, text, tone)
-
-
-def _learned_text(run: Record) -> tuple[str, str, str]:
+def _learned_text(run: Record) -> tuple[str, ...]:
   loss = run.best.get(f"valid_{run.token_metric}")
-  of = "held-out loss"
-  evaluations = run.points(f"valid_{run.token_metric}")
-  if not isinstance(loss, (int, float)) and evaluations:
-    loss = min(value for _, value in evaluations)
-  reported = run.points(run.token_metric)
-  if not isinstance(loss, (int, float)) and reported:
-    loss, of = reported[-1][1], "training loss"
+  reported, of = run.points(run.token_metric), "held-out loss"
   if not isinstance(loss, (int, float)):
+    loss = min(run.values(f"valid_{run.token_metric}"), default=None)
+  if loss is None and reported:
+    loss, of = reported[-1][1], "training loss"
+  if loss is None:
     if run.steps_done:
       return "No", "No loss that was logged is a finite number: the run diverged.", "bad"
-    return "Not known", "The run has logged nothing yet.", "plain"
+    return "Not known", "The run has logged nothing yet."
   unigram, whose = run.unigram_entropy, "training"
   if of == "held-out loss" and run.held_out_entropy:
     unigram, whose = run.held_out_entropy, "held-out"
   reached = f"The {of} reached {format_metric('loss', loss)} nats"
-  if unigram is not None:
-    reached += " per token"
-  if unigram is not None and loss < _ANY_VOCABULARY:
-    reached += f" (perplexity {short(_perplexity(loss))})"
   if unigram is None:
     first = reported[0][1] if reported else loss
     text = f"{reached}; the first report was {first:.3f}."
-    return ("Yes", text, "good") if loss < 0.9 * first else ("Not known", text, "plain")
+    return ("Yes", text, "good") if loss < 0.9 * first else ("Not known", text)
+  reached += " per token"
+  if loss < _ANY_VOCABULARY:
+    reached += f" (perplexity {short(_perplexity(loss))})"
   gain = unigram - loss
-  if gain <= 0:
-    text = f"{reached}. Knowing only how frequent each token of the {whose} text is gives "
-    text += f"{unigram:.3f}, "
-    if loss > 3 * unigram:
-      return "No, it diverged", text + "so the run diverged: lower optim.learning_rate.", "bad"
-    text += "so the model has not learned to use context"
-    if not _is_finished(run):
-      return "Not yet", f"{text} by step {run.steps_done:,}.", "plain"
+  if gain > 0:
+    text = f"{reached}, {gain:.3f} below the {unigram:.3f} of word frequencies alone "
+    text += f"(the unigram entropy of the {whose} text)."
+    if gain > 0.05 * unigram:
+      return "Yes", text, "good"
+    return "Hardly" if run.is_finished else "A little so far", text
+  text = f"{reached}. Knowing only how frequent each token of the {whose} text is gives "
+  text += f"{unigram:.3f}, "
+  if loss > 3 * unigram:
+    return "No, it diverged", text + "so the run diverged: lower optim.learning_rate.", "bad"
+  text += "so the model has not learned to use context"
+  if run.is_finished:
     return "No", text + ".", "bad"
-  text = f"{reached}, {gain:.3f} below the {unigram:.3f} of word frequencies alone "
-  text += f"(the unigram entropy of the {whose} text)."
-  if gain > 0.05 * unigram:
-    return "Yes", text, "good"
-  return "Hardly" if _is_finished(run) else "A little so far", text, "plain"
+  return "Not yet", f"{text} by step {run.steps_done:,}."
 
 
-def _learned_labels(run: Record) -> tuple[str, str, str]:
+def _learned_labels(run: Record) -> tuple[str, ...]:
   labels = run.labels
   if labels is None:
-    value = run.best.get(run.metric)
-    if not isinstance(value, (int, float)):
-      return "Not known", "The run has no evaluation.", "plain"
-    name = _title(run.metric)
-    text = f"Its best {name} is {format_metric(run.metric, value)}"
-    if run.best.get("dev_degenerate"):
-      return "No", f"{text}, with the same prediction for every example.", "bad"
-    if (compared := _gain_over_constant(run)) is not None:
-      gain, comparison = compared
-      if gain <= 0:
-        return "No", f"{text}. {comparison}", "bad"
-      return "Yes" if gain > 0.05 else "Hardly", f"{text}. {comparison}", "plain"
-    text += ". The folder has no dev_report.json, so the share of the commonest label is not known."
-    return "Not known", text, "plain"
-  gain = labels.accuracy - labels.majority
+    return _learned_task(run)
   low, high = _interval_over_majority(labels)
   text = (
     f"It labels {labels.accuracy:.1%} of {labels.n:,} dev examples correctly (macro-F1 "
@@ -120,11 +101,26 @@ def _learned_labels(run: Record) -> tuple[str, str, str]:
   )
   if low > 0:
     return "Yes", text, "good"
-  if gain > 0:
+  if labels.accuracy > labels.majority:
     text += f" That may be chance: the difference is {100 * low:+.1f} to {100 * high:+.1f} points "
-    text += "with 95 % confidence (McNemar’s exact test)."
-    return "Not clearly", text, "plain"
+    return "Not clearly", text + "with 95 % confidence (McNemar’s exact test)."
   return "No", text, "bad"
+
+
+def _learned_task(run: Record) -> tuple[str, ...]:
+  """Of a task without a report on each label."""
+  value = run.best.get(run.metric)
+  if not isinstance(value, (int, float)):
+    return "Not known", "The run has no evaluation."
+  text = f"Its best {_title(run.metric)} is {format_metric(run.metric, value)}"
+  if run.best.get("dev_degenerate"):
+    return "No", f"{text}, with the same prediction for every example.", "bad"
+  if (compared := _gain_over_constant(run)) is not None:
+    gain, comparison = compared
+    text += f". {comparison}"
+    return ("No", text, "bad") if gain <= 0 else ("Yes" if gain > 0.05 else "Hardly", text)
+  text += ". The folder has no dev_report.json, so the share of the commonest label is not known."
+  return "Not known", text
 
 
 def _interval_over_majority(labels: Labels) -> tuple[float, float]:
@@ -156,52 +152,45 @@ def _gain_over_constant(run: Record) -> tuple[float, str] | None:
 # ---------------------------------------------------------------------- When did it stop improving
 
 
-def _stopped_improving(run: Record) -> Answer:
-  question = "When did it stop improving?"
-  sign = 1.0 if run.higher_is_better else -1.0
-  points, name = run.points(run.metric), _title(run.metric)
-  metric = run.metric
+def _stopped_improving(run: Record) -> tuple[str, ...]:
+  sign, metric = 1.0 if run.higher_is_better else -1.0, run.metric
   if run.task is None and run.points("valid_loss"):
-    points, name, metric, sign = run.points("valid_loss"), "held-out loss", "valid_loss", -1.0
+    metric, sign = "valid_loss", -1.0
+  points, name = run.points(metric), "held-out loss" if metric == "valid_loss" else _title(metric)
   if len(points) < 2:
-    return _by_training_loss(run, question)
+    return _by_training_loss(run)
   best_step, best = max(points, key=lambda point: sign * point[1])
   first, (last_step, last) = points[0][1], points[-1]
-  gained = sign * (best - first)
   # A gain within two hundredths of all that was gained, or a standard error, does not count as one.
-  close = max(0.02 * abs(gained), 1e-9)
+  close = max(0.02 * abs(best - first), 1e-9)
   chance = ""
   if run.labels is not None and metric == "dev_accuracy":
     error = math.sqrt(max(best * (1 - best), 0.0) / max(run.labels.n, 1))
     if error > close:
       close, chance = error, f" (within a standard error of {100 * error:.1f} points)"
-  near_step = next(step for step, value in points if sign * (best - value) <= close)
-  shown = format_metric(metric, best)
+  near_step, near = next(point for point in points if sign * (best - point[1]) <= close)
+  shown, shown_last = format_metric(metric, best), format_metric(metric, last)
   if best_step == points[0][0]:
     text = f"No evaluation was better than the first, at step {best_step:,}: {name} {shown} then, "
-    text += f"{format_metric(metric, last)} at the end."
-    return Answer(question, f"By step {best_step:,}", text, "bad")
-  if best_step == last_step and near_step == last_step:
+    return f"By step {best_step:,}", f"{text}{shown_last} at the end.", "bad"
+  if near_step == last_step:
     before_step, before = points[-2]
     change = f"from {format_metric(metric, before)} at step {before_step:,} to {shown} at step "
-    more = "more steps should help." if _is_finished(run) else "let it go on."
+    more = "more steps should help." if run.is_finished else "let it go on."
     text = f"The {name} was still improving at the end, {change}{last_step:,}: {more}"
-    return Answer(question, "Not yet", text, "plain")
+    return "Not yet", text
   text = f"The {name} was best at step {best_step:,} of {last_step:,} ({shown})"
   rising_loss = _rising_loss(run)
-  loss = sign * (best - last)
-  if loss > max(_NOTICEABLE * abs(best), close):
-    text += f"; it has got worse since, to {format_metric(metric, last)}{rising_loss}: the "
-    text += "model overfits, and the best checkpoint is better than the last."
-    return Answer(question, f"At step {best_step:,}", text, "bad")
+  if sign * (best - last) > max(_NOTICEABLE * abs(best), close):
+    text += f"; it has got worse since, to {shown_last}{rising_loss}: the model overfits, and the "
+    return f"At step {best_step:,}", f"{text}best checkpoint is better than the last.", "bad"
   if rising_loss:
     rising_loss += ": the model overfits, and is too sure of its errors"
   if near_step == best_step:
-    return Answer(question, f"At step {best_step:,}", f"{text}{rising_loss}.", "plain")
-  near = format_metric(metric, dict(points)[near_step])
-  text = f"The {name} went from {near} at step {near_step:,} to its best, {shown} at step "
-  text += f"{best_step:,} of {last_step:,}: hardly a change{chance}{rising_loss}."
-  return Answer(question, f"Hardly since step {near_step:,}", text, "plain")
+    return f"At step {best_step:,}", f"{text}{rising_loss}."
+  text = f"The {name} went from {format_metric(metric, near)} at step {near_step:,} to its best, "
+  text += f"{shown} at step {best_step:,} of {last_step:,}: hardly a change{chance}{rising_loss}."
+  return f"Hardly since step {near_step:,}", text
 
 
 def _rising_loss(run: Record) -> str:
@@ -212,80 +201,72 @@ def _rising_loss(run: Record) -> str:
   step, lowest = min(points, key=lambda point: point[1])
   if points[-1][1] < 1.1 * lowest:
     return ""
-  return (
-    f"; the dev loss was lowest at step {step:,} and has risen from {lowest:.2f} to "
-    f"{points[-1][1]:.2f} since"
-  )
+  text = f"; the dev loss was lowest at step {step:,} and has risen from {lowest:.2f} to "
+  return f"{text}{points[-1][1]:.2f} since"
 
 
-def _by_training_loss(run: Record, question: str) -> Answer:
+def _by_training_loss(run: Record) -> tuple[str, ...]:
   """For a run with fewer than two evaluations."""
-  points = run.points("loss")
-  if len(points) < 4:
+  values = run.values("loss")
+  if len(values) < 4:
     text = "Too few evaluations and reports to say; lower train.evaluate_every or train.log_every."
-    return Answer(question, "Not known", text, "plain")
-  quarter = max(1, len(points) // 4)
-  earlier = _mean([value for _, value in points[-2 * quarter : -quarter]])
-  later = _mean([value for _, value in points[-quarter:]])
+    return "Not known", text
+  quarter = len(values) // 4
+  earlier, later = fmean(values[-2 * quarter : -quarter]), fmean(values[-quarter:])
   text = f"With fewer than two evaluations only the training loss can say: {earlier:.3f} in the "
   text += f"third quarter of the run, {later:.3f} in the last. Lower train.evaluate_every to see."
-  if later < earlier * (1 - _NOTICEABLE):
-    return Answer(question, "Not yet", text, "plain")
-  return Answer(question, "Before the last quarter", text, "plain")
+  improves = later < earlier * (1 - _NOTICEABLE)
+  return "Not yet" if improves else "Before the last quarter", text
 
 
 # ------------------------------------------------------------------------- What does it get wrong
 
 
-def _gets_wrong(run: Record) -> Answer:
-  question = "What does it get wrong?"
+def _gets_wrong(run: Record, learned: Answer) -> tuple[str, ...]:
   if run.labels is not None:
-    return Answer(question, *_wrong_labels(run, run.labels))
+    return _wrong_labels(run, run.labels)
   if run.multi is not None and run.multi.errors:
-    return Answer(question, *_wrong_multi_labels(run.multi))
+    return _wrong_multi_labels(run.multi)
   if "dev_baseline_micro_f1" in run.best:
-    text = "launch/evaluate.py prints the precision and recall of each label."
-    return Answer(question, "Not in this page", text, "plain")
+    return "Not in this page", "launch/evaluate.py prints the precision and recall of each label."
   if "dev_baseline_rmse" in run.best:
-    error = short(run.best.get("dev_mae", math.nan))
-    text = f"Its numbers are wrong by {error} on average. launch/predict.py gives each."
-    return Answer(question, f"By {error} on average", text, "plain")
+    by = f"{short(run.best.get('dev_mae', math.nan))} on average"
+    return f"By {by}", f"Its numbers are wrong by {by}. launch/predict.py gives each."
   if run.task is not None:
     text = "The folder has no dev_report.json, which fine-tuning of a classification task writes; "
-    return Answer(question, "Not known", text + "older runs and other tasks have none.", "plain")
+    return "Not known", text + "older runs and other tasks have none."
   held_out, training = run.points(f"valid_{run.token_metric}"), run.points(run.token_metric)
   if not held_out:
-    return Answer(question, "Not known", "The run has no evaluation on held-out text.", "plain")
+    return "Not known", "The run has no evaluation on held-out text."
   step, loss = held_out[-1]
   if run.unigram_entropy is None:  # as of a contrastive run
     text = f"It predicts no tokens; its loss on held-out text is {loss:.3f} nats."
-    return Answer(question, "Not known", text, "plain")
+    return "Not known", text
   bound = max(run.held_out_entropy or run.unigram_entropy, 1.0)
-  if loss >= bound and not _learned(run).tone == "good":
+  if loss >= bound and learned.tone != "good":
     text = "It predicts no better than the frequencies of tokens do."
-    return Answer(question, "Nearly everything", text, "bad")
+    return "Nearly everything", text, "bad"
   perplexity = f"{_perplexity(loss):,.0f}" if loss > 2 else f"{_perplexity(loss):.1f}"
   text = "On held-out text it is as unsure of the next token as if it chose among about "
   text += f"{perplexity} equally likely ones."
   near = [value for at, value in training if at <= step][-3:]
   if not near:
-    return Answer(question, "Not known", text, "plain")
-  gap = loss - _mean(near)
+    return "Not known", text
+  gap = loss - fmean(near)
   if gap > 0.1 * loss:
     text += f" Held-out loss is {gap:.2f} nats above the training loss: it has memorized some of "
-    return Answer(question, "Unseen text", text + "the training text.", "bad")
+    return "Unseen text", text + "the training text.", "bad"
   text += f" Held-out and training loss are {abs(gap):.2f} nats apart: it does not memorize."
-  return Answer(question, f"As unsure as among {perplexity} tokens", text, "plain")
+  return f"As unsure as among {perplexity} tokens", text
 
 
-def _wrong_labels(run: Record, labels: Labels) -> tuple[str, str, str]:
+def _wrong_labels(run: Record, labels: Labels) -> tuple[str, ...]:
   pairs = confusions(labels)
   errors = sum(count for count, _, _ in pairs)
   if not errors:
     return "Nothing", f"All {labels.n:,} dev examples are labeled correctly.", "good"
   count, label, predicted = pairs[0]
-  text = f"Most often “{clip(label)}” is taken for “{clip(predicted)}” "
-  text += f"({counted(count, 'time')})"
+  text = f"Most often “{clip(label)}” is taken for “{clip(predicted)}” ({counted(count, 'time')})"
   seen = [name for name in labels.names if labels.per_class[name]["support"] > 0]
   weakest = min(seen, key=lambda name: labels.per_class[name]["recall"])
   row = labels.per_class[weakest]
@@ -295,10 +276,10 @@ def _wrong_labels(run: Record, labels: Labels) -> tuple[str, str, str]:
     worst = run.wrong[0]
     text += f" Its most confident error is {clip(worst.where)}, at {worst.confidence:.0%}."
   text += f" {mislabeled(run)}" if run.wrong else ""
-  return f"{errors:,} of {labels.n:,} examples", text, "plain"
+  return f"{errors:,} of {labels.n:,} examples", text
 
 
-def _wrong_multi_labels(labels: MultiLabels) -> tuple[str, str, str]:
+def _wrong_multi_labels(labels: MultiLabels) -> tuple[str, ...]:
   missed = {name: errors.missed for name, errors in labels.errors.items()}
   given = {name: errors.given for name, errors in labels.errors.items()}
   total = sum(missed.values()) + sum(given.values())
@@ -313,80 +294,64 @@ def _wrong_multi_labels(labels: MultiLabels) -> tuple[str, str, str]:
   row = labels.per_class[weakest]
   text = f"{'; '.join(texts)}. The lowest F1 is that of “{clip(weakest)}”: {row['f1']:.2f}, with "
   text += f"{counted(int(row['support']), 'example')}."
-  return f"{counted(total, 'label')} in {counted(labels.n, 'example')}", text, "plain"
+  return f"{counted(total, 'label')} in {counted(labels.n, 'example')}", text
 
 
 def mislabeled(run: Record) -> str:
   """Whether labels look wrong, by the calibrated probability that the model gives them."""
   if run.n_doubtful:
     rows = "label looks" if run.n_doubtful == 1 else "labels look"
-    text = (
-      f"{run.n_doubtful:,} {rows} wrong, if the model is not too sure of itself: it gives each "
-    )
-    text += f"less than {DOUBTFUL:.0%}. Read these rows first."
+    text = f"{run.n_doubtful:,} {rows} wrong, if the model is not too sure of itself: it gives each"
+    text += f" less than {DOUBTFUL:.0%}. Read these rows first."
     if run.labels is not None and run.labels.accuracy < SURE_JUDGE:
       text += f" Caution: right in {run.labels.accuracy:.0%} of the rows, it is no sure judge."
     return text
   if not run.wrong:
     return ""
   lowest = min(row.chance for row in run.wrong)
-  return (
-    f"No label looks wrong: the model gives each at least {lowest:.1%}, so its errors are more "
-    "likely its own."
-  )
+  text = f"No label looks wrong: the model gives each at least {lowest:.1%}, so its errors are"
+  return f"{text} more likely its own."
 
 
 # -------------------------------------------------------------------------------------- What next
 
 
-def _next(run: Record, learned: Answer, stopped: Answer) -> Answer:
+def _next(run: Record, learned: Answer, stopped: Answer) -> tuple[str, str]:
   """The first step that the numbers suggest."""
-  question = "What to do next?"
-  if not _is_finished(run) and not run.result:
+  if not run.is_finished and not run.result:
     if learned.tone == "bad" and run.refused:
       text = "Lower optim.learning_rate, in a new folder: this run cannot recover by itself."
-      return Answer(question, "Start again", text, "plain")
-    return Answer(question, "Let it go on", "The same command goes on with this run.", "plain")
+      return "Start again", text
+    return "Let it go on", "The same command goes on with this run."
   if learned.tone == "bad":
     text = "Another optim.learning_rate (a third, or three times this one) or a longer warm-up"
     text += "; then a checkpoint that was pre-trained for longer." if run.task else "."
-    return Answer(question, "Change the learning rate", text, "plain")
+    return "Change the learning rate", text
   if run.task is None:
-    return _next_of_text(run, question, stopped)
+    if stopped.verdict == "Not yet":
+      return "Train longer", "A higher train.steps goes on with this run."
+    if stopped.tone == "bad":
+      text = "More text, a smaller model or more dropout; the best checkpoint is kept in best/."
+      return "More text", text
+    text = "The commands are below. For a lower loss: a larger model, more text, or both; "
+    return "Use it", text + "more steps of this run will not do."
   labels, doubtful = run.labels, run.n_doubtful
+  of_labels = f"{counted(doubtful, 'label')} of the dev set may be wrong; the list below has the "
+  of_labels += "worst. launch/label.py looks through the training rows too."
   if labels and labels.accuracy >= SURE_JUDGE and doubtful >= max(1, MANY_DOUBTFUL * labels.n):
-    return Answer(question, "Correct the labels first", _doubtful_labels(run), "plain")
+    return "Correct the labels first", of_labels
   if stopped.verdict == "Not yet":
-    return Answer(question, "Train longer", "More train.epochs, in a new folder.", "plain")
+    return "Train longer", "More train.epochs, in a new folder."
   if stopped.tone == "bad" or "overfits" in stopped.text:
     text = "Fewer train.epochs or --config.patience=3 end training in time. Better: more labeled "
     text += "rows, or a trunk that has been pre-trained on more text."
     if run.config.train and run.data.get("pretrained") == "none":
       text += " This run began without a pre-trained one."
-    return Answer(question, "Stop earlier, label more", text, "plain")
-  if run.n_doubtful:
-    return Answer(question, "Check the labels", _doubtful_labels(run), "plain")
+    return "Stop earlier, label more", text
+  if doubtful:
+    return "Check the labels", of_labels
   text = "Read the errors below, then label more rows of the kinds that are confused. predict "
-  text += "--precision=0.95 answers only where it can promise so much."
-  return Answer(question, "Read the errors", text, "plain")
-
-
-def _doubtful_labels(run: Record) -> str:
-  text = f"{counted(run.n_doubtful, 'label')} of the dev set may be wrong; the list below has the "
-  text += "worst. launch/label.py looks through the training rows too."
-  return text
-
-
-def _next_of_text(run: Record, question: str, stopped: Answer) -> Answer:
-  if stopped.verdict == "Not yet":
-    text = "A higher train.steps goes on with this run."
-    return Answer(question, "Train longer", text, "plain")
-  if stopped.tone == "bad":
-    text = "More text, a smaller model or more dropout; the best checkpoint is kept in best/."
-    return Answer(question, "More text", text, "plain")
-  text = "The commands are below. For a lower loss: "
-  text += "a larger model, more text, or both; more steps of this run will not do."
-  return Answer(question, "Use it", text, "plain")
+  return "Read the errors", text + "--precision=0.95 answers only where it can promise so much."
 
 
 def confusions(labels: Labels) -> list[tuple[int, str, str]]:
@@ -413,20 +378,12 @@ def is_error(metric: str) -> bool:
   return metric.endswith(("_rmse", "_mae"))
 
 
-def _is_finished(run: Record) -> bool:
-  return run.total_steps is None or run.steps_done >= run.total_steps
-
-
 def _title(metric: str) -> str:
   return metric.removeprefix("dev_").removeprefix("valid_").replace("_", " ")
 
 
 def _perplexity(loss: float) -> float:
   return math.exp(min(loss, 700.0))
-
-
-def _mean(values: list[float]) -> float:
-  return sum(values) / len(values)
 
 
 def clip(text: str, most: int = 60) -> str:

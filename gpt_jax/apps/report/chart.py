@@ -5,17 +5,15 @@ the page's color-blind-safe palette (Okabe and Ito 2008), so that it follows dar
 """
 
 import collections
-import dataclasses
+import importlib.util
 import io
 import itertools
 import math
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-
-from gpt_jax.errors import InputError, require
 
 _MAX_POINTS, _MAX_DOTS = 400, 60  # of a line; more cannot be told apart
 _TABLE_ROWS = 12
@@ -45,8 +43,7 @@ _LOOKS: dict[str, dict[str, Any]] = {
 _DASHES = ("-", "--", ":", "-.")  # by color, so that lines differ in gray
 
 
-@dataclasses.dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
   """A series.
 
   Attributes:
@@ -70,18 +67,16 @@ class Line:
     return points
 
 
-@dataclasses.dataclass(frozen=True)
-class Level:
+class Level(NamedTuple):
   """A horizontal line of reference, such as the unigram entropy."""
 
   label: str
   y: float
   color: int = 7
-  style = "level"
+  style: str = "level"
 
 
-@dataclasses.dataclass(frozen=True)
-class Drawn:
+class Drawn(NamedTuple):
   """A chart for the template.
 
   Attributes:
@@ -137,7 +132,7 @@ def draw(
   size = (300, 300) if square else (360, 190)
   svg = ""
   if not no_charts():
-    import matplotlib
+    import matplotlib  # here, because it takes a while
 
     with matplotlib.rc_context(_SETTINGS):
       svg = _picture(lines, levels, marks, size, (x_log, log), y_range)
@@ -147,12 +142,10 @@ def draw(
 
 
 def no_charts() -> str:
-  """How pages get pictures; "" where matplotlib is installed."""
-  try:
-    require("matplotlib.figure", "a chart", "matplotlib", "plots")
-  except InputError as error:
-    return str(error)
-  return ""
+  """How pages get pictures; "" where matplotlib is installed. Does not wait for its import."""
+  if importlib.util.find_spec("matplotlib"):
+    return ""
+  return "a chart needs matplotlib: pip install 'gpt_jax[plots]'"
 
 
 def short(value: float | None) -> str:
@@ -160,9 +153,9 @@ def short(value: float | None) -> str:
   if value is None or not math.isfinite(value):
     return "none"
   size = abs(value)
-  for limit, factor, letter in ((1e12, 1e12, "T"), (1e9, 1e9, "G"), (1e6, 1e6, "M")):
+  for limit, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
     if size >= limit:
-      return f"{value / factor:.3g}{letter}" if size < 1000 * limit else f"{value:.2e}"
+      return f"{value / limit:.3g}{letter}" if size < 1000 * limit else f"{value:.2e}"
   if size >= 1000:
     return f"{value:,.0f}"
   if size and size < 0.1:

@@ -1,34 +1,30 @@
-"""Draws figure 2 and table 5 of a reproduction next to the paper's values, as PNG and SVG."""
+"""Draws figure 2 and table 5 of a reproduction next to the paper's values, as PNG and SVG.
 
-import importlib
+Each function writes path.png and path.svg, and appends the note to its title.
+"""
+
 from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 from gpt_jax.apps.report import paper_tables as tables
 from gpt_jax.errors import require
 from gpt_jax.files import atomic_file
 
-Points = Mapping[Any, float | None]
+# A curve or row -> a point or column of it -> the mean and the standard deviation over seeds, in
+# percent; None draws nothing.
+Points = Mapping[str, Mapping[str, tuple[float | None, float | None]]]
 
 # Okabe and Ito 2008, Color Universal Design; without yellow, which is faint on white.
 OKABE_ITO = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 
 
-def transferred(
-  points: Mapping[str, Points], deviations: Mapping[str, Points], path: str, note: str
-) -> None:
-  """Draws figure 2 (left) to path.png and path.svg.
-
-  Args:
-    points: task -> layers transferred -> dev result in percent.
-    deviations: likewise, over seeds: the error bars; None for none.
-    path: without suffix.
-    note: appended to the title.
-  """
-  figure, axes = _axes()
+def transferred(points: Points, path: str, note: str) -> None:
+  """Draws figure 2 (left): task -> layers transferred -> dev result."""
+  axes = _axes()
   for task, values in points.items():
-    bars = _numbers(deviations[task])
-    axes.errorbar(list(values), _numbers(values), bars, fmt="o-", capsize=3, label=task)
+    axes.errorbar(list(values), *_numbers(values), fmt="o-", capsize=3, label=task)
   layers = list(next(iter(points.values())))
   for (task, ends), marker in zip(tables.TRANSFER.items(), "x+", strict=True):
     label = f"{task}, the paper's ends, 12 layers"
@@ -38,7 +34,7 @@ def transferred(
     ylabel="dev set, %",
     title=f"Layers transferred{note}",
   )
-  _save(figure, axes, path)
+  _save(axes, path)
 
 
 def progress(points: Mapping[tuple[str, str], Mapping[int, float]], path: str, note: str) -> None:
@@ -46,10 +42,8 @@ def progress(points: Mapping[tuple[str, str], Mapping[int, float]], path: str, n
 
   Args:
     points: (task, trunk) -> updates -> result, scaled: 0 is chance, 1 the best supervised model.
-    path: without suffix.
-    note: appended to the title.
   """
-  figure, axes = _axes()
+  axes = _axes()
   colors = dict(zip(tables.ANCHORS, OKABE_ITO, strict=False))
   steps = sorted(set().union(*points.values()))
   for (task, trunk), values in points.items():
@@ -72,28 +66,19 @@ def progress(points: Mapping[tuple[str, str], Mapping[int, float]], path: str, n
       ticks.append(step)
   axes.set_xticks(ticks, [f"{step:,}" for step in ticks])
   axes.set_xticks([], minor=True)
-  _save(figure, axes, path)
+  _save(axes, path)
 
 
-def ablations(
-  points: Mapping[str, Points], deviations: Mapping[str, Points], path: str, note: str
-) -> None:
-  """Draws table 5 as bars, the paper's values as crosses.
-
-  Args:
-    points: row -> column -> result in percent.
-    deviations: likewise, over seeds: the error bars; None for none.
-    path: without suffix.
-    note: appended to the title.
-  """
-  figure, axes = _axes()
+def ablations(points: Points, path: str, note: str) -> None:
+  """Draws table 5 as bars, the paper's values as crosses: row -> column -> result."""
+  axes = _axes()
   columns, width = list(next(iter(points.values()))), 0.8 / len(points)
   all_columns = [column.title for column in tables.TABLES[5].columns]
   for number, (name, values) in enumerate(points.items()):
     offset = (number - (len(points) - 1) / 2) * width
     x = [n + offset for n in range(len(columns))]
-    bars = _numbers(deviations[name])
-    axes.bar(x, _numbers(values), width, yerr=bars, capsize=2, label=name)
+    means, bars = _numbers(values)
+    axes.bar(x, means, width, yerr=bars, capsize=2, label=name)
     theirs = [tables.TABLES[5].rows[name][all_columns.index(column)] for column in columns]
     axes.plot(x, theirs, "kx", label=None if number else "the paper's")
   axes.set(
@@ -102,30 +87,31 @@ def ablations(
     ylabel="metric, %",
     title=f"Ablations of table 5{note}",
   )
-  _save(figure, axes, path)
+  _save(axes, path)
 
 
-def pyplot() -> Any:
-  """Imports matplotlib.pyplot. Raises InputError if it is missing: call it before long work too."""
-  require("matplotlib", "a figure", "matplotlib", "plots").use("Agg")
-  return importlib.import_module("matplotlib.pyplot")
+def make_figure(width: float = 8, height: float = 4.5) -> Any:
+  """An empty figure of matplotlib, in inches; call it also to fail before long work."""
+  require("matplotlib", "a figure", "matplotlib", "plots")
+  from matplotlib.figure import Figure
+
+  return Figure((width, height), layout="constrained")
 
 
-def _numbers(values: Points) -> list[float]:
-  """The values, nan for None, which draws nothing."""
-  return [float("nan") if value is None else value for value in values.values()]
+def _numbers(values: Mapping[str, tuple[float | None, float | None]]) -> np.ndarray:
+  """Means and deviations, [2, N], nan for None."""
+  return np.array(list(values.values()), np.float64).T
 
 
-def _axes() -> tuple[Any, Any]:
-  figure, axes = pyplot().subplots(figsize=(8, 4.5), layout="constrained")
+def _axes() -> Any:
+  axes = make_figure().subplots()
   axes.set_prop_cycle(color=OKABE_ITO)
   axes.spines[["top", "right"]].set_visible(False)
-  return figure, axes
+  return axes
 
 
-def _save(figure: Any, axes: Any, path: str) -> None:
+def _save(axes: Any, path: str) -> None:
   axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
   for kind in ("png", "svg"):
     with atomic_file(f"{path}.{kind}", "wb") as file:
-      figure.savefig(file, format=kind, dpi=120)
-  pyplot().close(figure)
+      axes.figure.savefig(file, format=kind, dpi=120)

@@ -4,7 +4,6 @@ A value from a run's folder may be anything: autoescape is on, and nothing is ma
 pictures, which have no text of it.
 """
 
-import dataclasses
 import itertools
 import os
 import shlex
@@ -31,6 +30,7 @@ from gpt_jax.apps.report.reference import reference_lines
 from gpt_jax.data.progress import duration
 from gpt_jax.errors import counted, require
 from gpt_jax.training.forecast import gigabytes
+from gpt_jax.training.plan_file import finite
 
 TEXTS = {"loss": "training", "valid_loss": "held-out"}  # metric -> its text
 _MAX_CLASSES = 12  # of a confusion matrix; more would be dust on a phone
@@ -52,9 +52,16 @@ _TRACES = (
   ("tokens_per_second", "Speed", "tokens per second", False),
 )
 
+_DATA = {  # what identifies it in config.json, and its title
+  "train_tokens": "training tokens",
+  "valid_tokens": "held-out tokens",
+  "train": "training set",
+  "dev": "dev set",
+  "pretrained": "started from",
+}
 
-@dataclasses.dataclass(frozen=True)
-class Sample:
+
+class Sample(NamedTuple):
   """A text that the model wrote: how, and the prompt with its continuation."""
 
   how: str
@@ -62,12 +69,8 @@ class Sample:
 
 
 class Ending(NamedTuple):
-  """Notice at the top of an unfinished run's report.
-
-  Attributes:
-    title: such as "Interrupted at step 300 of 1,000 (30%)".
-    text: which state is saved, and how to go on.
-    command: the command that resumes the run; "" if unknown.
+  """Notice at the top of an unfinished run's report, and the command that resumes the run, "" if
+  that is not known.
   """
 
   title: str
@@ -75,8 +78,7 @@ class Ending(NamedTuple):
   command: str
 
 
-@dataclasses.dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
   """Runs that differ in nothing but their seed; a single run is a group of its own."""
 
   name: str
@@ -96,12 +98,12 @@ def environment(folder: str = "") -> Any:
     lstrip_blocks=True,
   )
   made.filters["short"] = short
-  made.globals["no_charts"] = chart.no_charts()
+  made.globals["no_charts"] = chart.no_charts()  # which imports nothing
   return made
 
 
 def fill_page(folder: str = "", **fields: Any) -> str:
-  """The page.html of an app's folder, or the report's, with these fields. Raises as environment."""
+  """The page.html of an app's folder, or the report's, with these fields."""
   text = environment(folder).get_template("page.html").render(fields)
   # A text may hold halves of surrogate pairs, which UTF-8 has no bytes for.
   return text.encode("utf-8", "replace").decode("utf-8")
@@ -115,10 +117,10 @@ def render(runs: Sequence[Record], out: str, samples: dict[str, list[Sample]] | 
     out: where the page will be, for links to files beside it.
     samples: of some runs, by folder.
   """
-  names = run_names([run.folder for run in runs])
+  names, samples = run_names([run.folder for run in runs]), samples or {}
   views = []
   for run, name in zip(runs, names, strict=True):
-    views.append(_view(run, name, out, (samples or {}).get(run.folder, [])))
+    views.append(_view(run, name, out, samples.get(run.folder, [])))
   comparison = _compare(runs, names) if len(runs) > 1 else None
   title = names[0] if len(runs) == 1 else f"{len(runs)} runs"
   return fill_page(title=title, views=views, comparison=comparison)
@@ -187,21 +189,15 @@ def ending(run: Record) -> Ending | None:
   total, done = run.total_steps, run.steps_done
   if total is None or done >= total or run.result or not run.plan:
     return None
-  title = status(run)
-  command = run.plan.get("command")
+  title, ended, command = status(run), run.plan.get("ended"), run.plan.get("command")
   command = command if isinstance(command, str) else ""
-  ended = run.plan.get("ended")
   text = f"{run.plan.get('error') or 'No message.'} " if ended == "error" else ""
   if run.checkpoints:
     text += f"Its state is saved at step {run.checkpoints[-1]:,}. "
   else:
     text += "No state is saved, so it begins anew. "
-  if ended == "interrupted":
-    text += "It goes on with the same command"
-  elif ended == "error":
-    text += "When the cause is mended, it goes on with the same command"
-  else:
-    text += "If it was stopped, it goes on with the same command"
+  begin = {"interrupted": "It goes", "error": "Once the cause is fixed, it goes"}
+  text += f"{begin.get(str(ended), 'If it was stopped, it goes')} on with the same command"
   text += ":" if command else ", or the same call of run(…)."
   return Ending(title[0].upper() + title[1:], text, command)
 
@@ -227,10 +223,8 @@ def commands(run: Record) -> list[str]:
 def _about(run: Record) -> str:
   """One line: task, parameters and sizes of the trained model."""
   kinds = {"pretrain": "Pre-training", "finetune": "Fine-tuning"}
-  parts = [kinds.get(run.kind, run.kind)]
-  if run.task is not None:
-    parts[0] += f" on {run.task.name}"
-  trunk = run.config.trunk
+  of_task = f" on {run.task.name}" if run.task is not None else ""
+  parts, trunk = [f"{kinds.get(run.kind, run.kind)}{of_task}"], run.config.trunk
   if trunk is not None:
     parts.append(f"{short(trunk.parameter_count())} parameters")
     parts.append(counted(trunk.layers, "layer"))
@@ -244,8 +238,7 @@ def _facts(run: Record) -> list[tuple[str, str, str]]:
   total, done, forecast = run.total_steps, run.steps_done, run.plan.get("forecast", {})
   facts.append(("Steps", f"{done:,}", f"of {total:,} planned" if total else ""))
   facts += _amounts(run)
-  seconds = run.seconds
-  if seconds is not None:
+  if (seconds := run.seconds) is not None:
     remark = ""
     if total and 0 < done < total and not run.result:
       remark = f"about {duration(seconds * (total - done) / done)} more to the planned end"
@@ -261,9 +254,8 @@ def _facts(run: Record) -> list[tuple[str, str, str]]:
   if utilization := run.values("mfu"):
     facts.append(("MFU", f"{statistics.median(utilization):.1%}", "median of the reports"))
   if memory := run.values("peak_memory_bytes"):
-    needed = max(
-      forecast.get("memory", 0.0), forecast.get("most_memory", 0.0)
-    )  # older runs have both
+    # Older runs have both.
+    needed = max(forecast.get("memory", 0.0), forecast.get("most_memory", 0.0))
     planned = f", {gigabytes(needed)} planned" if needed else ""
     facts.append(("Memory", gigabytes(max(memory)), f"peak{planned}"))
   refused = sum(count for _, count in run.refused)
@@ -298,14 +290,12 @@ def _amounts(run: Record) -> list[tuple[str, str, str]]:
 
 def _charts(run: Record) -> list[Drawn | None]:
   """Losses, and the task's metrics."""
-  lines = reference_lines(run)
+  lines, levels = reference_lines(run), []
   for name, label, color, style in _LOSSES:
     lines.append(Line(label, *run.series(name), color, style))
-  levels = []
   for color, (metric, value) in enumerate(run.loss_bounds.items()):
     if run.points(metric):
-      label = f"unigram entropy {value:.2f} of the {TEXTS[metric]} text"
-      levels.append(Level(label, value, color))
+      levels.append(Level(_entropy_label(metric, value), value, color))
   # The loss of a regression task is a squared error.
   unit = "" if "dev_baseline_rmse" in run.best else "nats"
   refused = [step for step, _ in run.refused]
@@ -331,16 +321,14 @@ def _metric_chart(run: Record) -> Drawn | None:
   left_out = ("dev_loss", "dev_degenerate", "dev_baseline_micro_f1")
   names = [name for name in run.metric_names if name.startswith("dev_") and name not in left_out]
   names = [name for name in names if not is_error(name)]
-  lines = []
+  lines, levels = [], []
   for color, name in enumerate(names[:6]):
-    steps, values = run.series(name)
-    lines.append(Line(name.removeprefix("dev_"), steps, _scaled(values, 100), color, "dots"))
-  levels = []
-  if run.labels is not None:
-    majority = 100 * run.labels.majority
-    levels.append(Level(f"always the commonest label {majority:.1f}", majority))
-  if isinstance(constant := run.best.get("dev_baseline_micro_f1"), float):
-    levels.append(Level(f"always the commonest labels {100 * constant:.1f}", 100 * constant))
+    lines.append(Line(name.removeprefix("dev_"), *run.series(name, 100), color, "dots"))
+  constants = {"label": run.labels and run.labels.majority}
+  constants["labels"] = run.best.get("dev_baseline_micro_f1")
+  for noun, constant in constants.items():
+    if isinstance(constant, float):
+      levels.append(Level(f"always the commonest {noun} {100 * constant:.1f}", 100 * constant))
   return chart.draw("Dev set", "%", lines, levels, y_range=_percent_range(lines, levels))
 
 
@@ -369,12 +357,8 @@ def _results(run: Record) -> dict[str, Any] | None:
     return None
   rows = []
   for name in names:
-    cells = []
-    for value in (last.get(name), run.best.get(name)):
-      if isinstance(value, bool) or not isinstance(value, (int, float)):
-        cells.append("–")
-      else:
-        cells.append(format_metric(name, value))
+    values = finite(last.get(name)), finite(run.best.get(name))
+    cells = ["–" if value is None else format_metric(name, value) for value in values]
     rows.append((name.replace("_", " "), cells))
   step = run.best.get("step")
   heads = ["last evaluation", f"best checkpoint, step {step:,}" if step else "best checkpoint"]
@@ -391,26 +375,23 @@ def _last_evaluation(run: Record) -> dict[str, Any]:
 
 def _paper(run: Record) -> dict[str, Any] | None:
   """The paper's results for the run's task: its own model and the best other one, in percent."""
-  if run.task is None:
-    return None
-  for number, table in tables.TABLES.items():
-    if number == 5:  # ablations; their full model is in the others
+  for number in (2, 3, 4):  # 5 has ablations; their full model is in the others
+    table = tables.TABLES[number]
+    tasks = [column.tasks for column in table.columns]
+    if run.task is None or (run.task.name,) not in tasks:
       continue
-    for index, column in enumerate(table.columns):
-      if column.tasks != (run.task.name,):
-        continue
-      values = {name: row[index] for name, row in table.rows.items() if row[index] is not None}
-      ours = values.pop(tables.OURS, None)
-      others = max(values.items(), key=lambda item: item[1] or 0, default=None)
-      metric, best = run.metric, run.best.get(run.metric)
-      here = f"{100 * best:.1f}" if isinstance(best, (int, float)) else "–"
-      rows = [("this run, dev set, best checkpoint", here)]
-      if ours is not None:
-        rows.append((f"the paper’s {tables.OURS}, test set", f"{ours:.1f}"))
-      if others is not None:
-        rows.append((f"{others[0]}, test set", f"{others[1]:.1f}"))
-      title = f"table {number}, {table.title}"
-      return {"title": title, "metric": metric.removeprefix("dev_"), "rows": rows}
+    index = tasks.index((run.task.name,))
+    values = {name: row[index] for name, row in table.rows.items() if row[index] is not None}
+    ours, best = values.pop(tables.OURS, None), run.best.get(run.metric)
+    here = f"{100 * best:.1f}" if isinstance(best, (int, float)) else "–"
+    rows = [("this run, dev set, best checkpoint", here)]
+    if ours is not None:
+      rows.append((f"the paper’s {tables.OURS}, test set", f"{ours:.1f}"))
+    if values:
+      other = max(values, key=lambda name: values[name] or 0)
+      rows.append((f"{other}, test set", f"{values[other]:.1f}"))
+    title = f"table {number}, {table.title}"
+    return {"title": title, "metric": run.metric.removeprefix("dev_"), "rows": rows}
   return None
 
 
@@ -418,15 +399,12 @@ def _paper(run: Record) -> dict[str, Any] | None:
 
 
 def _label_view(labels: Labels) -> dict[str, Any]:
-  """Confusion matrix, classes and reliability diagram."""
-  calibration = labels.calibration
+  """The labels, with a confusion matrix, pairs and reliability diagram for the page."""
   return {
-    "n": labels.n,
-    "per_class": {name: labels.per_class[name] for name in labels.names},
+    **labels._asdict(),
     "confusion": confusion_matrix(labels.names, labels.confusion),
     "pairs": confusions(labels)[:_MAX_PAIRS],
-    "calibration": calibration,
-    "reliability": _reliability(calibration) if calibration.get("bins") else None,
+    "reliability": _reliability(labels.calibration) if labels.calibration.get("bins") else None,
   }
 
 
@@ -445,22 +423,18 @@ def confusion_matrix(
 
 
 def _reliability(calibration: dict[str, Any]) -> Drawn | None:
-  bins = calibration["bins"]
   confidence, accuracy, rows = [], [], []
-  for row in bins:
+  for row in calibration["bins"]:
     confidence.append(100 * row["confidence"])
     accuracy.append(100 * row["accuracy"])
-    rows.append([f"{row['confidence']:.1%}", f"{row['accuracy']:.1%}", f"{row['count']:,}"])
+    rows.append([f"{row['confidence']:.1%}", f"{row['accuracy']:.1%}", f"{row['count']:,.0f}"])
   lines = [
     Line("perfectly calibrated", [0, 100], [0, 100], color=7, style="level"),
     Line("dev set, in bins of confidence", confidence, accuracy, color=1, style="dots"),
   ]
   unit = "correct %, by confidence %"
   drawn = chart.draw("Reliability", unit, lines, x_name="confidence", y_range=(0, 100), square=True)
-  if drawn is None:
-    return None
-  head = ["confidence", "correct", "examples"]
-  return dataclasses.replace(drawn, head=head, rows=rows)
+  return drawn and drawn._replace(head=["confidence", "correct", "examples"], rows=rows)
 
 
 def _link(run: Record, row: WrongRow, out: str) -> str:
@@ -476,14 +450,10 @@ def _samples_along(run: Record) -> list[dict[str, Any]]:
   """Texts written during the run: for each prompt {"prompt", "rows", "total"}, see run.html."""
   losses = dict(run.points("loss")) | dict(run.points("valid_loss"))
   by_prompt: dict[str, list[dict[str, Any]]] = {}
-  for sample in run.samples:
-    loss = losses.get(sample.step)
-    row = {
-      "step": f"{sample.step:,}",
-      "loss": f"{loss:.2f}" if loss is not None else "",
-      "text": sample.text.rstrip()[:_MAX_SAMPLE],
-    }
-    by_prompt.setdefault(sample.prompt, []).append(row)
+  for step, prompt, text in run.samples:
+    loss = f"{losses[step]:.2f}" if step in losses else ""
+    row = {"step": f"{step:,}", "loss": loss, "text": text.rstrip()[:_MAX_SAMPLE]}
+    by_prompt.setdefault(prompt, []).append(row)
   views = []
   for prompt, rows in by_prompt.items():
     chosen = np.unique(np.linspace(0, len(rows) - 1, _MAX_SAMPLES).round().astype(int))
@@ -495,14 +465,7 @@ def _samples_along(run: Record) -> list[dict[str, Any]]:
 def _data_facts(run: Record) -> list[tuple[str, str]]:
   """Data and vocabulary."""
   facts = []
-  names = {
-    "train_tokens": "training tokens",
-    "valid_tokens": "held-out tokens",
-    "train": "training set",
-    "dev": "dev set",
-    "pretrained": "started from",
-  }
-  for name, title in names.items():
+  for name, title in _DATA.items():
     if name in run.data:
       value = run.data[name]
       facts.append((title, f"{value:,}" if isinstance(value, int) else str(value)))
@@ -516,8 +479,7 @@ def _data_facts(run: Record) -> list[tuple[str, str]]:
       shown = ", ".join(run.task.labels[:30])
       more = f", … ({len(run.task.labels)})" if len(run.task.labels) > 30 else ""
       facts.append(("labels", shown + more))
-  tokenizer = run.tokenizer
-  if tokenizer:
+  if tokenizer := run.tokenizer:
     size = tokenizer.get("vocab_size")
     size = f", {size:,} tokens" if isinstance(size, int) else ""
     facts.append(("vocabulary", f"{tokenizer.get('kind')}{size}"))
@@ -526,7 +488,7 @@ def _data_facts(run: Record) -> list[tuple[str, str]]:
     if isinstance(special, list) and special:  # BERT's are inside its vocabulary
       facts.append(("special tokens", ", ".join(map(str, special))))
   for name, value in run.data.items():
-    if name not in names and not isinstance(value, (dict, list)):
+    if name not in _DATA and not isinstance(value, (dict, list)):
       facts.append((name.replace("_", " "), clip(str(value), 20)))
   return facts
 
@@ -558,10 +520,7 @@ def group_runs(runs: Sequence[Record], names: Sequence[str]) -> list[Group]:
     by_setting.setdefault(key, []).append(number)
   groups = []
   for numbers in by_setting.values():
-    members, labels = [], []
-    for number in numbers:
-      members.append(runs[number])
-      labels.append(names[number])
+    members, labels = [runs[n] for n in numbers], [names[n] for n in numbers]
     groups.append(Group(_group_name(labels), members, _group_metrics(members)))
   return groups
 
@@ -570,27 +529,23 @@ def _group_name(names: list[str]) -> str:
   if len(names) == 1:
     return names[0]
   common = os.path.dirname(os.path.commonprefix(names)) or os.path.commonprefix(names)
-  seeds = f"{len(names)} seeds"
-  common = common.rstrip("/_-.")
+  seeds, common = f"{len(names)} seeds", common.rstrip("/_-.")
   return f"{common} ({seeds})" if common and common != "seed" else seeds
 
 
 def _group_metrics(runs: list[Record]) -> dict[str, str]:
   """Best evaluations: a value, or mean ± sample standard deviation over seeds."""
   bests = [run.best or _last_evaluation(run) for run in runs]
-  names = [name for name in bests[0] if name not in ("step", "dev_degenerate")]
   metrics = {}
-  for name in names:
+  for name in bests[0]:
     values = [best[name] for best in bests if isinstance(best.get(name), (int, float))]
-    if len(values) < len(bests):
+    if len(values) < len(bests) or name in ("step", "dev_degenerate"):
       continue
-    mean = statistics.mean(values)
-    text = format_metric(name, mean)
+    text = format_metric(name, statistics.mean(values))
     if len(values) > 1:
       deviation = statistics.stdev(values)
-      shares = text.endswith("%")
-      text = text.removesuffix("%")
-      text += f" ± {100 * deviation:.1f} %" if shares else f" ± {short(deviation)}"
+      spread = f"{100 * deviation:.1f} %" if text.endswith("%") else short(deviation)
+      text = f"{text.removesuffix('%')} ± {spread}"
     metrics[name] = text
   return metrics
 
@@ -611,42 +566,41 @@ def _comparison_charts(runs: Sequence[Record], names: Sequence[str]) -> list[Dra
   for metric, title, unit, style, factor in wanted:
     lines = []
     for number, (run, name) in enumerate(zip(runs, names, strict=True)):
-      steps, values = run.series(metric)
-      lines.append(Line(name, steps, _scaled(values, factor), number, style))
+      lines.append(Line(name, *run.series(metric, factor), number, style))
     y_range = _percent_range(lines, []) if unit == "%" else None
-    levels, may_be_log = _entropies(runs, names, metric), unit == "nats"
-    drawn = chart.draw(title, unit, lines, levels, may_be_log=may_be_log, y_range=y_range)
-    charts.append(drawn)
+    levels, may_be_log = entropies(runs, names, metric), unit == "nats"
+    charts.append(chart.draw(title, unit, lines, levels, may_be_log=may_be_log, y_range=y_range))
   return charts
 
 
-def _entropies(runs: Sequence[Record], names: Sequence[str], metric: str) -> list[Level]:
-  """The unigram entropies of the runs' texts: one for all, or each in the color of its run."""
-  levels = []
+def entropies(runs: Sequence[Record], names: Sequence[str], *metrics: str) -> list[Level]:
+  """The unigram entropies of the runs' texts: one for all, or each in the color of its run.
+
+  Args:
+    metrics: "loss" for that of the training text, "valid_loss" for the held-out text's; the first
+      that is known.
+  """
+  levels, labels = [], []
   for color, (run, name) in enumerate(zip(runs, names, strict=True)):
-    value = run.loss_bounds.get(metric)
-    if value is not None:
-      label = f"unigram entropy {value:.2f} of the {TEXTS[metric]} text"
-      levels.append(Level(f"{label} of {name}", value, color))
-  if levels and all(level.y == levels[0].y for level in levels):
-    return [Level(label, levels[0].y)]
+    for metric in [metric for metric in metrics if metric in run.loss_bounds][:1]:
+      value = run.loss_bounds[metric]
+      labels.append(_entropy_label(metric, value))
+      levels.append(Level(f"{labels[-1]} of {name}", value, color))
+  if levels and len({level.y for level in levels}) == len(set(labels)) == 1:
+    return [Level(labels[0], levels[0].y)]
   return levels
+
+
+def _entropy_label(metric: str, value: float) -> str:
+  return f"unigram entropy {value:.2f} of the {TEXTS[metric]} text"
 
 
 def _differing_fields(runs: Sequence[Record]) -> list[tuple[str, list[str]]]:
   """(field of the config or the data, its value in each run) wherever not all are the same."""
-  columns = []
-  for run in runs:
+  table: dict[str, list[str]] = {}
+  for number, run in enumerate(runs):
     fields = {setting.name: setting.value for setting in run.settings}
     fields |= {f"data: {name}": str(value) for name, value in run.data.items()}
-    columns.append(fields)
-  rows = []
-  for name in dict.fromkeys(itertools.chain.from_iterable(columns)):
-    values = [fields.get(name, "–") for fields in columns]
-    if len(set(values)) > 1:
-      rows.append((name, values))
-  return rows
-
-
-def _scaled(values: Sequence[float | None], factor: float) -> list[float | None]:
-  return [None if value is None else factor * value for value in values]
+    for name, value in fields.items():
+      table.setdefault(name, ["–"] * len(runs))[number] = value
+  return [(name, values) for name, values in table.items() if len(set(values)) > 1]

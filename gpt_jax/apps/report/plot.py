@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.apps.report.figures import OKABE_ITO, pyplot
-from gpt_jax.apps.report.page import TEXTS, Group, group_runs, run_names
-from gpt_jax.apps.report.record import Record, find_runs, read_run
+from gpt_jax.apps.report.figures import OKABE_ITO, make_figure
+from gpt_jax.apps.report.page import Group, entropies, group_runs, run_names
+from gpt_jax.apps.report.record import Record, find_runs
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_file, check_path
 from gpt_jax.programs.outputs import check_writable, refuse_existing
@@ -29,8 +29,7 @@ def run(workdirs: Sequence[str], out: str = "", *, overwrite: bool = False) -> s
       where it is replaced.
     overwrite: whether to replace an existing file.
   """
-  if not workdirs:
-    raise InputError("no run: name its folder with --workdir=DIR")
+  folders = find_runs(workdirs)
   if not out:
     if len(workdirs) > 1:
       raise InputError("several runs have no folder of their own: name the picture, --out=FILE.png")
@@ -39,16 +38,14 @@ def run(workdirs: Sequence[str], out: str = "", *, overwrite: bool = False) -> s
   if not out.lower().endswith(_SUFFIXES):
     raise InputError(f"--out={out}: the name of a picture ends in {', '.join(_SUFFIXES)}")
   refuse_existing(out, overwrite)
-  pyplot()  # fail before reading
-  folders = list(dict.fromkeys(itertools.chain.from_iterable(map(find_runs, workdirs))))
+  make_figure()  # fail before reading
   check_writable(os.path.dirname(out), out)
-  runs = list(map(read_run, folders))
+  runs = list(map(Record, folders))
   if not any(record.values("loss") or record.values(record.metric) for record in runs):
     names = ", ".join(folders)
     raise InputError(f"{names}: nothing to draw; metrics.jsonl has no finite loss or evaluation")
-  groups = group_runs(runs, run_names([record.folder for record in runs]))
   try:
-    _draw_curves(groups, out)
+    _draw_curves(group_runs(runs, run_names(folders)), out)
   except OSError as error:
     raise InputError(f"--out={out}: {error.strerror or error}") from error
   return out
@@ -60,22 +57,22 @@ def _draw_curves(groups: Sequence[Group], path: str) -> None:
   A group of several seeds is the mean over them at the steps that all have, with a band of one
   standard deviation.
   """
-  plt = pyplot()
+  import matplotlib
+
   panels = _panels(groups)
-  figure, grid = plt.subplots(
-    len(panels),
-    1,
-    figsize=(9, 1.2 + 2.6 * len(panels)),
-    sharex=True,
-    squeeze=False,
-    layout="constrained",
-  )
+  figure = make_figure(9, 1.2 + 2.6 * len(panels))
+  grid = figure.subplots(len(panels), 1, sharex=True, squeeze=False)
   for axes, (title, unit, names, values) in zip(grid[:, 0], panels, strict=True):
     for number, group in enumerate(groups):
       for name in names:
         _draw_group(axes, group, name, number)
     if unit == "nats":
-      _draw_unigram(axes, groups)
+      titles, runs, _ = zip(*groups, strict=True)
+      # A group has one text.
+      levels = entropies([first for first, *_ in runs], titles, "valid_loss", "loss")
+      for level in levels:
+        color = "gray" if len(levels) == 1 else OKABE_ITO[level.color % len(OKABE_ITO)]
+        axes.axhline(level.y, linestyle=":", color=color, label=level.label)
       if 0 < 50 * min(values) < max(values):  # as after a divergence
         axes.set(yscale="log")
     axes.set(ylabel=f"{title}, {unit}" if unit else title)
@@ -86,9 +83,8 @@ def _draw_curves(groups: Sequence[Group], path: str) -> None:
   kind = path.rpartition(".")[2].lower()
   # Without a date and with fixed ids the same runs give the same file.
   metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
-  with plt.rc_context({"svg.hashsalt": "gpt_jax"}), atomic_file(path, "wb") as file:
+  with matplotlib.rc_context({"svg.hashsalt": "gpt_jax"}), atomic_file(path, "wb") as file:
     figure.savefig(file, format=kind, dpi=120, metadata=metadata)
-  plt.close(figure)
 
 
 def _panels(groups: Sequence[Group]) -> list[tuple[str, str, list[str], list[float]]]:
@@ -129,9 +125,8 @@ def _draw_group(axes: Any, group: Group, metric: str, number: int) -> None:
     label=label,
   )
   if deviation.any():
-    axes.fill_between(
-      steps, mean - deviation, mean + deviation, color=color, alpha=0.2, linewidth=0
-    )
+    low, high = mean - deviation, mean + deviation
+    axes.fill_between(steps, low, high, color=color, alpha=0.2, linewidth=0)
 
 
 def _over_seeds(runs: Sequence[Record], metric: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -144,23 +139,3 @@ def _over_seeds(runs: Sequence[Record], metric: str) -> tuple[np.ndarray, np.nda
   # [runs, steps]: the steps that every run has.
   table = np.array([list(map(values.__getitem__, shared)) for values in by_step])
   return np.array(shared), table.mean(axis=0), table.std(axis=0, ddof=1)
-
-
-def _draw_unigram(axes: Any, groups: Sequence[Group]) -> None:
-  """The entropies of the held-out texts, or where they are not known of the training texts: one for
-  all, or each in the color of its group.
-  """
-  entropies = []
-  for number, group in enumerate(groups):
-    bounds = group.runs[0].loss_bounds  # a group has one text
-    metric = "valid_loss" if "valid_loss" in bounds else "loss"
-    if metric in bounds:
-      value = bounds[metric]
-      entropies.append((number, TEXTS[metric], f"unigram entropy {value:.2f}", value))
-  if len({entropy[1:] for entropy in entropies}) == 1:
-    _, text, label, value = entropies[0]
-    axes.axhline(value, linestyle=":", color="gray", label=f"{label} of the {text} text")
-    return
-  for number, _, label, value in entropies:
-    color = OKABE_ITO[number % len(OKABE_ITO)]
-    axes.axhline(value, linestyle=":", color=color, label=f"{groups[number].name}, {label}")

@@ -1,6 +1,6 @@
 """Reads the folder of a run: config, log, checkpoints, results, predictions, inspection pages.
 
-Only config.json must be there; what another version or a kill left out is None or empty.
+Values that another version or a kill left out are None or empty.
 """
 
 import contextlib
@@ -10,8 +10,8 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 from gpt_jax.checkpoints.restore import best_evaluation
 from gpt_jax.checkpoints.run_folder import listing, read_config
@@ -23,7 +23,7 @@ from gpt_jax.programs.pretrain_samples import Sample, read_samples
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.answers.labels import MULTI_LABEL
 from gpt_jax.training.history import read_metrics, series
-from gpt_jax.training.plan_file import read_plan
+from gpt_jax.training.plan_file import finite, is_step, read_plan
 from gpt_jax.training.recipe import RunConfig
 
 DOUBTFUL = 0.05  # a label with a smaller probability may be wrong
@@ -34,15 +34,8 @@ _INSPECTION = b'<meta name="generator" content="gpt_jax visualize">'
 _DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
 
 
-@dataclasses.dataclass(frozen=True)
-class Setting:
-  """A field of the config.
-
-  Attributes:
-    name: dotted.
-    value, default: as the command line takes them.
-    help: what it does.
-  """
+class Setting(NamedTuple):
+  """A field of the config, by its dotted name; values as the command line takes them."""
 
   name: str
   value: str
@@ -50,12 +43,10 @@ class Setting:
   help: str
 
 
-@dataclasses.dataclass(frozen=True)
-class Labels:
+class Labels(NamedTuple):
   """A classifier's dev_report.json; see inference.calibration.
 
   Attributes:
-    names: the labels.
     n: examples.
     accuracy, macro_f1, majority: shares; majority is that of the commonest label.
     per_class: label -> precision, recall, f1, support.
@@ -73,15 +64,14 @@ class Labels:
   calibration: dict[str, Any]
 
 
-@dataclasses.dataclass(frozen=True)
-class WrongRow:
+class WrongRow(NamedTuple):
   """A dev row that the model got wrong.
 
   Attributes:
     where: file and line.
     text: its columns, separated by tabs.
-    confidence: the probability of the predicted label, after temperature scaling.
-    chance: the probability of the true one, likewise.
+    confidence, chance: the probabilities of the predicted label and of the true one, after
+      temperature scaling.
     link: the row in an inspection page beside the report, if there is one.
   """
 
@@ -99,16 +89,8 @@ class WrongRow:
     return self.text.replace("\t", " | ")
 
 
-@dataclasses.dataclass(frozen=True)
-class LabelError:
-  """A label that an example should not have been given, or that it should have.
-
-  Attributes:
-    where: file and line.
-    text: its columns, separated by tabs.
-    given: whether the model gave the label.
-    probability: of the label.
-  """
+class LabelError(NamedTuple):
+  """A label that an example was given wrongly or, if not `given`, that it should have."""
 
   where: str
   text: str
@@ -125,13 +107,10 @@ class LabelErrors:
   worst: list[LabelError] = dataclasses.field(default_factory=list)
 
 
-@dataclasses.dataclass(frozen=True)
-class MultiLabels:
-  """dev_report.json and dev_predictions.jsonl of a multi-label run.
+class MultiLabels(NamedTuple):
+  """dev_report.json and dev_predictions.jsonl of a multi-label run, see Labels.
 
   Attributes:
-    n: examples.
-    per_class: label -> precision, recall, f1, support.
     errors: of each label; {} if they cannot be read.
   """
 
@@ -146,54 +125,97 @@ class MultiLabels:
     return {name: self.errors[name] for name in wrong[:_MAX_LABELS]}
 
 
-@dataclasses.dataclass(frozen=True)
 class Record:
-  """A run as its folder tells it.
+  """A run as its folder tells it; only its config.json must be there, and of a run."""
 
-  Attributes:
-    folder: the workdir.
-    kind: "pretrain", "finetune" or another registered name of a config.
-    config: the config; one without fields if this version cannot read it.
-    settings: every field of the config; [] without one.
-    data: what identifies the data in config.json.
-    tokenizer: the vocabulary's metadata.
-    plan: plan.json, {} in runs of earlier versions.
-    entries: of metrics.jsonl.
-    result: result.json of a finished fine-tuning run, {} without.
-    best: the metrics of the best checkpoint and its "step", {} without.
-    checkpoints: the steps that were kept.
-    samples: what the model wrote at its evaluations.
-    task: of a fine-tuning run.
-    labels, wrong, n_wrong: of a classification task: its report, the most confident errors, and how
-      many errors there are; None, [] and 0 if the run wrote none.
-    n_doubtful: errors of which the label has a probability below DOUBTFUL.
-    multi: of a multi-label task: the metrics and errors of its labels.
-    notes: files that could not be read.
-  """
+  def __init__(self, folder: str):
+    saved = read_config(folder)
+    if not isinstance(saved, dict) or not isinstance(saved.get("config"), dict):
+      raise InputError(
+        f"--workdir={folder} holds a config.json that no run wrote: not a run's folder"
+      )
+    self.folder = folder
+    self.kind = str(saved["config"].get("type"))  # "pretrain", "finetune", …
+    self.notes: list[str] = []  # files that could not be read
+    # Without fields, and None, if this version cannot read the config.
+    self.config = RunConfig()
+    self.task: LabeledTask | None = None
+    with _noting(self.notes, "config.json"):
+      config = from_json(saved["config"])
+      if not isinstance(config, RunConfig):
+        raise InputError(f"a {type(config).__name__}, which is not the config of a run")
+      self.config = config
+      self.task = config.task.build("") if config.task else None
+    self.settings: list[Setting] = []
+    if self.config.train:
+      self.settings += _compare(self.config, type(self.config)(), "")
+    self.data: dict[str, Any] = {}  # identifies the data
+    if isinstance(saved.get("data"), dict):
+      self.data = saved["data"]
+    self.tokenizer = _read_object(os.path.join(folder, "tokenizer", "tokenizer.json"), self.notes)
 
-  folder: str
-  kind: str
-  config: RunConfig
-  settings: list[Setting]
-  data: dict[str, Any]
-  tokenizer: dict[str, Any]
-  plan: dict[str, Any]
-  entries: list[dict[str, Any]]
-  result: dict[str, Any]
-  best: dict[str, Any]
-  checkpoints: list[int]
-  samples: list[Sample]
-  task: LabeledTask | None
-  labels: Labels | None
-  wrong: list[WrongRow]
-  n_wrong: int
-  n_doubtful: int
-  multi: MultiLabels | None
-  notes: list[str]
+    plan = self.plan = read_plan(folder)  # {} in runs of earlier versions
+    # Of the training and of the held-out text, in nats.
+    self.unigram_entropy = _entropy(plan, "unigram_entropy")
+    self.held_out_entropy = _entropy(plan, "held_out_entropy")
+    # Of the training text; 0 in runs of earlier versions.
+    rows = plan.get("rows_per_epoch")
+    self.rows_per_epoch = rows if is_step(rows) else 0
+    # The training metric in nats per token; evaluations have it with valid_ in front.
+    self.token_metric = str(plan.get("token_metric", "loss"))
 
-  def series(self, name: str) -> tuple[list[int], list[float | None]]:
-    """A metric's steps and values."""
-    return series(self.entries, name)
+    self.entries: list[dict[str, Any]] = []  # of metrics.jsonl
+    with contextlib.suppress(InputError):  # killed before its first report
+      self.entries = read_metrics(folder)
+    self.checkpoints: list[int] = []  # the steps that were kept
+    with contextlib.suppress(InputError):
+      steps = listing(os.path.join(folder, "checkpoints"))
+      self.checkpoints = sorted(int(x) for x in steps if x.isdecimal() and len(x) < 16)
+    self.samples: list[Sample] = []  # what the model wrote at its evaluations
+    with _noting(self.notes, "samples.jsonl"):
+      self.samples = read_samples(folder)
+    # Of a fine-tuning run that has ended.
+    self.result = _read_object(os.path.join(folder, "result.json"), self.notes)
+    self.best: dict[str, Any] = {}  # the metrics of the best checkpoint, and its "step"
+    if isinstance(best := self.result.get("best"), dict):
+      self.best = best
+    else:
+      with _noting(self.notes, "checkpoints"):
+        self.best = best_evaluation(folder) or {}
+    self._read_dev_set()
+
+  def _read_dev_set(self) -> None:
+    """dev_report.json and dev_predictions.jsonl, which classification tasks have."""
+    report = _read_object(os.path.join(self.folder, REPORT), self.notes)
+    self.labels: Labels | None = None
+    self.multi: MultiLabels | None = None  # of a multi-label task
+    self.wrong: list[WrongRow] = []  # the most confident errors
+    self.n_wrong = self.n_doubtful = 0  # all errors; those of which the label may be wrong
+    with _noting(self.notes, REPORT):
+      if report.get("kind") == MULTI_LABEL:
+        self.multi = MultiLabels(int(report["n"]), _classes(report), {})
+      elif report:
+        self.labels = _labels(report)
+    with _noting(self.notes, PREDICTIONS):
+      if self.multi:
+        self.multi.errors.update(_label_errors(self.folder, report, list(self.multi.per_class)))
+      elif self.labels:
+        temperature = self.labels.calibration.get("temperature", 1.0)
+        for line in prediction_lines(self.folder, report):
+          row = _wrong_row(line, self.labels.names, temperature)
+          if row is not None:
+            self.n_wrong += 1
+            self.n_doubtful += row.chance < DOUBTFUL
+            self.wrong.append(row)
+            self.wrong.sort(key=lambda row: -row.confidence)
+            del self.wrong[_WORST_ROWS:]
+    links = _inspected_texts(self.folder) if self.wrong else {}
+    self.wrong = [row._replace(link=links.get(row.shown, "")) for row in self.wrong]
+
+  def series(self, name: str, factor: float = 1.0) -> tuple[list[int], list[float | None]]:
+    """A metric's steps and its values, times the factor."""
+    steps, values = series(self.entries, name)
+    return steps, [None if value is None else factor * value for value in values]
 
   def points(self, name: str) -> list[tuple[int, float]]:
     """The finite values of a metric: (step, value)."""
@@ -224,44 +246,18 @@ class Record:
     return not self.metric.endswith(("_loss", "_perplexity", "_bits_per_byte"))
 
   @property
-  def unigram_entropy(self) -> float | None:
-    """Unigram entropy of the training text, in nats."""
-    return self._entropy("unigram_entropy")
-
-  @property
-  def held_out_entropy(self) -> float | None:
-    """Unigram entropy of the held-out text, in nats; None in runs of earlier versions."""
-    return self._entropy("held_out_entropy")
-
-  def _entropy(self, name: str) -> float | None:
-    value = self.plan.get(name)
-    return float(value) if isinstance(value, (int, float)) and value > 0 else None
-
-  @property
-  def rows_per_epoch(self) -> int:
-    """Rows that a pass over the training text has; 0 in runs of earlier versions."""
-    value = self.plan.get("rows_per_epoch")
-    return value if isinstance(value, int) and 0 < value < 1 << 62 else 0
-
-  @property
-  def token_metric(self) -> str:
-    """The training metric in nats per token; evaluations have it with valid_ in front."""
-    return str(self.plan.get("token_metric", "loss"))
-
-  @property
   def loss_bounds(self) -> dict[str, float]:
     """The unigram entropies of the texts by metric, "loss" and "valid_loss", if these are in nats
     per token and not the sum of several heads'.
     """
+    entropies = {"loss": self.unigram_entropy, "valid_loss": self.held_out_entropy}
     if self.token_metric != "loss":
       return {}
-    entropies = {"loss": self.unigram_entropy, "valid_loss": self.held_out_entropy}
     return {name: value for name, value in entropies.items() if value is not None}
 
   @property
   def steps_done(self) -> int:
-    logged = max((entry["step"] for entry in self.entries), default=0)
-    return max(logged, *self.checkpoints, 0) if self.checkpoints else logged
+    return max([0, *self.checkpoints, *(entry["step"] for entry in self.entries)])
 
   @property
   def total_steps(self) -> int | None:
@@ -270,6 +266,10 @@ class Record:
       if isinstance(value, int) and value > 0:
         return value
     return self.config.train.steps or None if self.config.train else None
+
+  @property
+  def is_finished(self) -> bool:
+    return self.total_steps is None or self.steps_done >= self.total_steps
 
   @property
   def refused(self) -> list[tuple[int, float]]:
@@ -291,81 +291,32 @@ class Record:
     return total
 
 
-def find_runs(workdir: str) -> list[str]:
-  """The folder itself, or the runs of several seeds in it."""
-  names = listing(workdir)
-  if not is_folder(workdir):
-    raise InputError(f"--workdir={workdir}: no such folder; name the folder of a run")
-  if "config.json" in names:
-    return [workdir]
-  runs: dict[int, str] = {}  # by seed
-  for name in names:
-    folder = os.path.join(workdir, name)
-    if re.fullmatch(r"seed_\d+", name) and exists(os.path.join(folder, "config.json")):
-      runs[int(name.removeprefix("seed_"))] = folder
-  if not runs:
-    read_config(workdir)  # raises: missing
-  return [runs[seed] for seed in sorted(runs)]
+def find_runs(workdirs: Sequence[str]) -> list[str]:
+  """Each folder itself, or the runs of several seeds in it."""
+  if not workdirs:
+    raise InputError("no run: name its folder with --workdir=DIR")
+  found: dict[str, None] = {}
+  for workdir in workdirs:
+    names = listing(workdir)
+    if not is_folder(workdir):
+      raise InputError(f"--workdir={workdir}: no such folder; name the folder of a run")
+    if "config.json" in names:
+      found[workdir] = None
+      continue
+    runs: dict[int, str] = {}  # by seed
+    for name in names:
+      folder = os.path.join(workdir, name)
+      if re.fullmatch(r"seed_\d+", name) and exists(os.path.join(folder, "config.json")):
+        runs[int(name.removeprefix("seed_"))] = folder
+    if not runs:
+      read_config(workdir)  # raises: missing
+    found |= dict.fromkeys(runs[seed] for seed in sorted(runs))
+  return list(found)
 
 
-def read_run(workdir: str) -> Record:
-  """Reads a run's folder; only its config.json must be there, and of a run."""
-  saved = read_config(workdir)
-  if not isinstance(saved, dict) or not isinstance(saved.get("config"), dict):
-    raise InputError(
-      f"--workdir={workdir} holds a config.json that no run wrote: not a run's folder"
-    )
-  notes: list[str] = []
-  config, task = _read_objects(saved["config"], notes)
-  report = _read_object(os.path.join(workdir, REPORT), notes)
-  labels = multi = None
-  with _noting(notes, REPORT):
-    if report.get("kind") == MULTI_LABEL:
-      multi = MultiLabels(int(report["n"]), _classes(report), {})
-    elif report:
-      labels = _labels(report)
-  if multi is not None:
-    with _noting(notes, PREDICTIONS):
-      multi = dataclasses.replace(
-        multi, errors=_label_errors(workdir, report, list(multi.per_class))
-      )
-  wrong, n_wrong, n_doubtful = _read_wrong(workdir, report, labels, notes)
-  result = _read_object(os.path.join(workdir, "result.json"), notes)
-  best = result.get("best")
-  if not isinstance(best, dict):
-    with _noting(notes, "checkpoints"):
-      best = best_evaluation(workdir)
-  entries: list[dict[str, Any]] = []
-  with contextlib.suppress(InputError):  # killed before its first report
-    entries = read_metrics(workdir)
-  steps: list[str] = []
-  with contextlib.suppress(InputError):
-    steps = listing(os.path.join(workdir, "checkpoints"))
-  samples: list[Sample] = []
-  with _noting(notes, "samples.jsonl"):
-    samples = read_samples(workdir)
-  data = saved.get("data")
-  return Record(
-    folder=workdir,
-    kind=str(saved["config"].get("type")),
-    config=config,
-    settings=list(_compare(config, type(config)(), "")) if config.train else [],
-    data=data if isinstance(data, dict) else {},
-    tokenizer=_read_object(os.path.join(workdir, "tokenizer", "tokenizer.json"), notes),
-    plan=read_plan(workdir),
-    entries=entries,
-    result=result,
-    best=best or {},
-    checkpoints=sorted(int(name) for name in steps if name.isdecimal() and len(name) < 16),
-    samples=samples,
-    task=task,
-    labels=labels,
-    wrong=wrong,
-    n_wrong=n_wrong,
-    n_doubtful=n_doubtful,
-    multi=multi,
-    notes=notes,
-  )
+def _entropy(plan: dict[str, Any], name: str) -> float | None:
+  value = finite(plan.get(name))
+  return value if value is not None and value > 0 else None
 
 
 @contextlib.contextmanager
@@ -379,18 +330,6 @@ def _noting(notes: list[str], name: str) -> Iterator[None]:
     notes.append(f"{name}: {error}"[:300])
   except Exception as error:  # whatever a damaged file makes a reader or a library raise
     notes.append(f"{name}: not as a run writes it ({error!r})"[:300])
-
-
-def _read_objects(tree: dict[str, Any], notes: list[str]) -> tuple[RunConfig, LabeledTask | None]:
-  """The config and its task: one without fields, and None, if this version cannot read it."""
-  config, task = RunConfig(), None
-  with _noting(notes, "config.json"):
-    made = from_json(tree)
-    if not isinstance(made, RunConfig):
-      raise InputError(f"a {type(made).__name__}, which is not the config of a run")
-    config = made
-    task = config.task.build("") if config.task else None
-  return config, task
 
 
 def _compare(node: Any, default: Any, prefix: str) -> Iterator[Setting]:
@@ -423,66 +362,42 @@ def _read_object(path: str, notes: list[str]) -> dict[str, Any]:
 
 def _labels(report: dict[str, Any]) -> Labels:
   """The content of dev_report.json."""
-  labels = Labels(
-    names=list(map(str, report["labels"])),
-    n=int(report["n"]),
-    accuracy=float(report["accuracy"]),
-    macro_f1=float(report["macro_f1"]),
-    majority=float(report["majority"]),
-    per_class=_classes(report),
-    confusion=[list(map(int, row)) for row in report["confusion"]],
-    calibration=_calibration(report.get("calibration")),
-  )
-  if {len(labels.confusion), *map(len, labels.confusion)} != {len(labels.names)}:
+  confusion = [list(map(int, row)) for row in report["confusion"]]
+  names = list(map(str, report["labels"]))
+  if {len(confusion), *map(len, confusion)} != {len(names)}:
     raise InputError("the confusion matrix does not fit the labels")
-  return labels
+  shares = _numbers(report, "accuracy", "macro_f1", "majority")
+  calibration: dict[str, Any] = {}
+  if isinstance(saved := report.get("calibration"), dict):
+    calibration = {"ece_chance": 0.0}  # of earlier runs: not known
+    calibration |= _numbers(saved, "temperature", "ece_before", "ece_after")
+    if "ece_chance" in saved:
+      calibration |= _numbers(saved, "ece_chance")
+    # An empty bin has neither confidence nor accuracy.
+    filled = [row for row in saved["bins"] if row["count"]]
+    calibration["bins"] = [_numbers(row, "confidence", "accuracy", "count") for row in filled]
+  return Labels(
+    names=names,
+    n=int(report["n"]),
+    per_class=_classes(report),
+    confusion=confusion,
+    calibration=calibration,
+    **shares,
+  )
 
 
 def _classes(report: dict[str, Any]) -> dict[str, dict[str, float]]:
   """Label -> precision, recall, f1, support."""
-  names, classes = ("precision", "recall", "f1", "support"), {}
+  classes = {}
   for label in report["labels"]:
-    row = report["per_class"][label]
-    classes[str(label)] = {name: float(row[name]) for name in names}
+    classes[str(label)] = _numbers(
+      report["per_class"][label], "precision", "recall", "f1", "support"
+    )
   return classes
 
 
-def _calibration(value: Any) -> dict[str, Any]:
-  if not isinstance(value, dict):
-    return {}
-  bins = []
-  for row in value["bins"]:
-    if row["count"]:  # an empty bin has neither confidence nor accuracy
-      numbers = {name: float(row[name]) for name in ("low", "high", "confidence", "accuracy")}
-      bins.append({**numbers, "count": int(row["count"])})
-  scalars = {name: float(value[name]) for name in ("temperature", "ece_before", "ece_after")}
-  chance = float(value.get("ece_chance", 0))  # of earlier runs: not known
-  return {**scalars, "ece_chance": chance, "bins": bins}
-
-
-def _read_wrong(
-  workdir: str, report: dict[str, Any], labels: Labels | None, notes: list[str]
-) -> tuple[list[WrongRow], int, int]:
-  """The most confident errors of dev_predictions.jsonl, how many errors it has, and how many of
-  them have a doubtful label.
-  """
-  worst: list[WrongRow] = []
-  count = doubtful = 0
-  if labels is None:
-    return worst, count, doubtful
-  temperature = labels.calibration.get("temperature", 1.0)
-  with _noting(notes, PREDICTIONS):
-    for line in prediction_lines(workdir, report):
-      row = _wrong_row(line, labels.names, temperature)
-      if row is None:
-        continue
-      count += 1
-      doubtful += row.chance < DOUBTFUL
-      worst.append(row)
-      worst.sort(key=lambda row: -row.confidence)
-      del worst[_WORST_ROWS:]
-  links = _inspected_texts(workdir) if worst else {}
-  return [dataclasses.replace(row, link=links.get(row.shown, "")) for row in worst], count, doubtful
+def _numbers(saved: dict[str, Any], *names: str) -> dict[str, float]:
+  return {name: float(saved[name]) for name in names}
 
 
 def _wrong_row(line: bytes, names: list[str], temperature: float) -> WrongRow | None:
@@ -493,12 +408,11 @@ def _wrong_row(line: bytes, names: list[str], temperature: float) -> WrongRow | 
   label = str(entry["label"])
   if names[predicted] == label:
     return None
-  probabilities = [max(p, 1e-30) ** (1 / temperature) for p in probabilities]
-  total = sum(probabilities)
-  probabilities = [p / total for p in probabilities]
-  chance = probabilities[names.index(label)] if label in names else 0.0
-  text, where = str(entry["text"]), str(entry["where"])
-  return WrongRow(where, text, label, names[predicted], probabilities[predicted], chance)
+  scaled = [max(p, 1e-30) ** (1 / temperature) for p in probabilities]
+  total = sum(scaled)
+  chance = scaled[names.index(label)] / total if label in names else 0.0
+  of_row = str(entry["where"]), str(entry["text"]), label, names[predicted]
+  return WrongRow(*of_row, scaled[predicted] / total, chance)
 
 
 def _label_errors(

@@ -8,10 +8,9 @@ The curves are configs/reference/<config>.json. After a run of a config as it st
 
 import json
 import os
-from typing import Any
 
 from gpt_jax.apps.report.chart import Line
-from gpt_jax.apps.report.record import Record, read_run
+from gpt_jax.apps.report.record import Record
 from gpt_jax.checkpoints.run_folder import read_config
 from gpt_jax.config import from_json
 from gpt_jax.errors import InputError
@@ -32,7 +31,10 @@ def reference_lines(run: Record) -> list[Line]:
     if not name.endswith(".json"):
       continue
     reference = read_json(os.path.join(folder, name))
-    if not _is_comparable(run, reference):
+    if any(run.data.get(key) != reference["data"][key] for key in _SAME_DATA):
+      continue
+    # The configs as objects: the JSON of another version may lack a new field.
+    if any(getattr(run.config, key) != from_json(reference["config"][key]) for key in _SAME):
       continue
     lines = []
     end = max(run.total_steps or 0, run.steps_done)
@@ -46,13 +48,6 @@ def reference_lines(run: Record) -> list[Line]:
   return []
 
 
-def _is_comparable(run: Record, reference: dict[str, Any]) -> bool:
-  # The configs as objects: the JSON of another version may lack a new field.
-  return all(run.data.get(name) == reference["data"][name] for name in _SAME_DATA) and all(
-    getattr(run.config, name) == from_json(reference["config"][name]) for name in _SAME
-  )
-
-
 def write(workdir: str, name: str, text: str, hardware: str, folder: str = "") -> str:
   """Writes the reference curve of configs/<name>.py and returns its path.
 
@@ -63,7 +58,7 @@ def write(workdir: str, name: str, text: str, hardware: str, folder: str = "") -
     hardware: what it was trained with.
     folder: where to; "": configs/reference.
   """
-  run, saved = read_run(workdir), read_config(workdir)
+  run, saved = Record(workdir), read_config(workdir)
   metrics = {}
   for metric in _METRICS:
     metrics[metric] = [[step, round(value, 4)] for step, value in run.points(metric)]

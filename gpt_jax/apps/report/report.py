@@ -1,6 +1,5 @@
 """Writes an HTML report of a run, or a comparison of several."""
 
-import itertools
 import os
 import warnings
 from collections.abc import Sequence
@@ -8,7 +7,7 @@ from typing import Any
 
 from gpt_jax.apps.report import visualize
 from gpt_jax.apps.report.page import Sample, environment, render
-from gpt_jax.apps.report.record import Record, find_runs, read_run
+from gpt_jax.apps.report.record import Record, find_runs
 from gpt_jax.apps.study import open_page
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.errors import InputError
@@ -33,20 +32,18 @@ def run(workdirs: Sequence[str], out: str = "", *, samples: bool = False) -> str
       the worst errors of a fine-tuned model an inspection page, errors.html, is written to its
       workdir, and the report links to it.
   """
-  if not workdirs:
-    raise InputError("no run: name its folder with --workdir=DIR")
+  folders = find_runs(workdirs)
   if not out:
     if len(workdirs) > 1:
       raise InputError("a comparison has no folder of its own: name the page with --out=FILE.html")
     out = os.path.join(workdirs[0], NAME)
-  folders = list(dict.fromkeys(itertools.chain.from_iterable(map(find_runs, workdirs))))
   environment()  # fail before the expensive part
   with open_page(out, "report") as file:
-    runs = list(map(read_run, folders))
+    runs = list(map(Record, folders))
     texts: dict[str, list[Sample]] = {}
     if samples:
       texts = {record.folder: _samples(record) for record in runs}
-      runs = list(map(read_run, folders))  # with links to the new pages
+      runs = list(map(Record, folders))  # with links to the new pages
     file.write(render(runs, out, texts))
   return out
 

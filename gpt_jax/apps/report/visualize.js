@@ -13,7 +13,7 @@ const DARK = {
   scale: ["#1d232c", "#3a3226", "#614622", "#94591f", "#d9782f", "#ffc08a"], inks: ["", "", "#fff", "#fff", "#14181f", "#14181f"],
   blue: [[29, 35, 44], [134, 181, 240], "#14181f"], masked: 0xff1f1914, grid: "#323945", axis: "#7d8694",
   lines: ["#86b5f0", "#f0955f", "#6cc596", "#c39be6", "#f08bab", "#c3cc55", "#5fc9d4", "#b8b8b8"]};
-const LEAST = [.5, .2, .05, .01, .001, 0], darkMode = matchMedia("(prefers-color-scheme: dark)");
+const MIN_SHARES = [.5, .2, .05, .01, .001, 0], darkMode = matchMedia("(prefers-color-scheme: dark)");
 const DASHES = ["", "8 4", "2 4", "12 4 2 4", "5 2", "16 5", "2 2 8 2", "1 3"];
 const state = {text: 0, sequence: 0, layer: 0, head: 0, token: 0};
 let sequence, T, weights, cell, margin, colors, dots;
@@ -101,7 +101,7 @@ function showText() {
     : [i, token, "not scored: no left context", "", "", ""]);
   fill("table", table([["", "token", "log-probability", "probability", "rank", "top candidates"], ...rows]));
   buttons("likelihood").forEach((button, i) => {
-    const step = LEAST.findIndex(least => Math.exp(logp[i]) >= least), [, , ...numbers] = rows[i];
+    const step = MIN_SHARES.findIndex(least => Math.exp(logp[i]) >= least), [, , ...numbers] = rows[i];
     if (i) byProbability(button, step); else button.classList.add("unscored");
     const names = ["log-probability", "probability", "rank", "top candidates"];
     button.ariaLabel = `${named(i)}: ${i ? numbers.map((x, n) => `${names[n]} ${x}`).join("; ") : numbers[0]}`;
@@ -233,8 +233,8 @@ function showClasses() {
 function setColors() {
   colors = darkMode.matches ? DARK : LIGHT;
   dots = upTo(256).map(byte => blue(byte / 255).reduceRight((dot, c) => dot << 8 | c, 255));  // 0xAABBGGRR
-  fill("scale", ...LEAST.map((least, i) =>
-    byProbability(make("li", {}, least ? `at least ${percent(least)}` : `below ${percent(LEAST[i - 1])}`), i)));
+  fill("scale", ...MIN_SHARES.map((least, i) =>
+    byProbability(make("li", {}, least ? `at least ${percent(least)}` : `below ${percent(MIN_SHARES[i - 1])}`), i)));
   fill("shades", ...[0, .01, .05, .1, .25, .5, 1].map(share => shade(make("li", {}, percent(share)), Math.sqrt(share))));
 }
 

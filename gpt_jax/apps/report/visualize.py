@@ -63,7 +63,7 @@ def run(checkpoint: str, out: str, texts: Sequence[str] = (), source: str = "") 
     raise InputError(f"--input={source}: the file has no texts")
   # Before computing, so that an unwritable path fails early.
   with open_page(out, "visualize") as file:
-    contents = _describe_texts(loaded, rows) if task is None else _describe_rows(loaded, task, rows)
+    contents = _describe_rows(loaded, task, rows) if task else _describe_texts(loaded, rows)
     # The folder of the run and what follows it, without those that the run lies in.
     parts = checkpoint.rstrip("/").split("/")
     known = {"best": 2}.get(parts[-1], 3 if parts[-2:-1] == ["checkpoints"] else 1)
@@ -113,44 +113,10 @@ def _file_rows(source: str, task: Task | None) -> Iterator[Row]:
 
 
 def _describe_texts(loaded: LoadedModel, rows: list[Row]) -> list[dict[str, Any]]:
-  """The page's entries for the texts of a language model."""
-  params = jax.device_put(loaded.params)
-  entries = []
-  for row, ids in zip(rows, _encode_whole(loaded, rows), strict=True):
-    sequences = [_describe_sequence(loaded, params, ids)]
-    entries.append({"text": row.texts[0], "note": "", "sequences": sequences, "classes": None})
-  return entries
-
-
-def _describe_rows(loaded: LoadedModel, task: Task, rows: list[Row]) -> list[dict[str, Any]]:
-  """The page's entries for the rows of a fine-tuned model's task."""
-  examples = [task.example(row) for row in rows]
-  encoded = loaded.encode(task, examples)
-  if encoded.format.of_window is not encoded.format and encoded.fields.shape[1] > 1:
-    first = np.flatnonzero(encoded.kept[:, 1].any(-1))[0]  # that has a second window
-    raise InputError(
-      f"{rows[first].location}: is read in windows of {encoded.context} tokens, and the page shows "
-      "one; give a part of the text"
-    )
-  notes = [_truncation_note(encoded, n) for n in range(len(rows))]
-  params = jax.device_put(loaded.params)
-  classes = _describe_classes(loaded, task, encoded)
-  entries = []
-  for n, row in enumerate(rows):
-    sequences = []
-    for c in range(encoded.fields.shape[1]):
-      sequences.append(_describe_sequence(loaded, params, encoded.sequence(n, c)))
-    text = " | ".join(row.texts)
-    entry = {"text": text, "note": notes[n], "sequences": sequences, "classes": classes[n]}
-    entries.append(entry)
-  return entries
-
-
-def _encode_whole(loaded: LoadedModel, rows: list[Row]) -> list[np.ndarray]:
-  """Encodes texts for a language model, which has no rule to truncate them."""
-  sequences = loaded.tokenizer.encode_many([row.texts[0] for row in rows])
+  """The page's entries for the texts of a language model, which has no rule to truncate them."""
+  encoded = loaded.tokenizer.encode_many([row.texts[0] for row in rows])
   context = loaded.spec.trunk.context
-  for row, ids in zip(rows, sequences, strict=True):
+  for row, ids in zip(rows, encoded, strict=True):
     if not len(ids):
       raise InputError(f"{row.location}: no tokens; give at least one word")
     if len(ids) > context:
@@ -158,7 +124,31 @@ def _encode_whole(loaded: LoadedModel, rows: list[Row]) -> list[np.ndarray]:
         f"{row.location}: {len(ids)} tokens; the model's context is {context}: "
         "give a part of the text"
       )
-  return sequences
+  params, entries = jax.device_put(loaded.params), []
+  for row, ids in zip(rows, encoded, strict=True):
+    sequences = [_describe_sequence(loaded, params, ids)]
+    entries.append({"text": row.texts[0], "note": "", "sequences": sequences, "classes": None})
+  return entries
+
+
+def _describe_rows(loaded: LoadedModel, task: Task, rows: list[Row]) -> list[dict[str, Any]]:
+  """The page's entries for the rows of a fine-tuned model's task."""
+  encoded = loaded.encode(task, [task.example(row) for row in rows])
+  if encoded.format.of_window is not encoded.format and encoded.fields.shape[1] > 1:
+    first = np.flatnonzero(encoded.kept[:, 1].any(-1))[0]  # that has a second window
+    raise InputError(
+      f"{rows[first].location}: is read in windows of {encoded.context} tokens, and the page shows "
+      "one; give a part of the text"
+    )
+  notes = [_truncation_note(encoded, n) for n in range(len(rows))]
+  params, entries = jax.device_put(loaded.params), []
+  for n, classes in enumerate(_describe_classes(loaded, task, encoded)):
+    sequences = []
+    for c in range(encoded.fields.shape[1]):
+      sequences.append(_describe_sequence(loaded, params, encoded.sequence(n, c)))
+    text = " | ".join(rows[n].texts)
+    entries.append({"text": text, "note": notes[n], "sequences": sequences, "classes": classes})
+  return entries
 
 
 def _truncation_note(encoded: Encoded, n: int) -> str:
@@ -167,9 +157,8 @@ def _truncation_note(encoded: Encoded, n: int) -> str:
   total = sum(len(encoded.texts[text]) for text in encoded.fields[n].flat)
   if kept == total:
     return ""
-  note = (
-    f"truncated to the context of {encoded.context}, as in fine-tuning: {kept} of {total} tokens"
-  )
+  context = f"truncated to the context of {encoded.context}"
+  note = f"{context}, as in fine-tuning: {kept} of {total} tokens"
   warnings.warn(f"{encoded.locations[n]}: {note}", stacklevel=2)
   return note
 
@@ -256,12 +245,12 @@ def _describe_classes(loaded: LoadedModel, task: Task, encoded: Encoded) -> list
   prefixes, counts = _prefixes(task, encoded)
   probabilities = scale(loaded.predictor()(prefixes, 32), temperature_of(loaded))
   by_text = np.split(probabilities, np.cumsum(counts)[:-1])
-  classes = []
+  classes: list[dict[str, Any]] = []
   for n, (count, values) in enumerate(zip(counts, by_text, strict=True)):
     tokens = None
     if task.pooling != "per_choice":
       ids = encoded.texts[encoded.fields[n, 0, -1]][:count]
-      tokens = [loaded.tokenizer.spelling(i) for i in ids.tolist()]
+      tokens = list(map(loaded.tokenizer.spelling, ids.tolist()))
     values = np.round(values.astype(np.float64), 5).tolist()
     classes.append({"labels": list(task.labels), "tokens": tokens, "probabilities": values})
   return classes

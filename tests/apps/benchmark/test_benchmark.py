@@ -8,12 +8,12 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
+from refused import refused
 
 from gpt_jax.apps.benchmark import benchmark, training
 from gpt_jax.apps.benchmark.peers import plain_gpt, training_steps
 from gpt_jax.apps.benchmark.training import matrix_products, random_batch
 from gpt_jax.data.windows import WindowsConfig
-from gpt_jax.errors import InputError
 from gpt_jax.files import read_json
 from gpt_jax.models.loss import model_loss
 from gpt_jax.models.lstm import LSTMConfig
@@ -152,18 +152,11 @@ def test_peers_take_turns(config, monkeypatch):
     assert values["step", f"time of a step, beside {name}"] == 1
 
 
-def test_peers_have_no_lstm(config):
-  with pytest.raises(InputError, match="--peers: they have no model like this trunk"):
-    benchmark.run(LSTM, ("step",), peers=True)
-
-
 def test_attention_is_measured_with_each_backend_and_with_and_without_dropout(config):
   values = {row.name: row.value for row in benchmark.run(config, ("attention",))}
   assert values["plain, dropout 0.1, forward and backward"] == 500  # milliseconds
   # At least the probabilities: 8 rows x 2 heads x 16 x 16, of 4 bytes.
   assert values["plain, dropout 0, temporary"] > 8 * 2 * 16 * 16 * 4 / 1e6
-  with pytest.raises(InputError, match="--only=attention: this trunk has no attention"):
-    benchmark.run(LSTM, ("attention",))
 
 
 def test_the_ladder_leads_to_the_step(config):
@@ -182,11 +175,14 @@ def test_the_ladder_leads_to_the_step(config):
   np.testing.assert_allclose(sum(parts), whole, rtol=0.15)
 
 
-def test_a_ladder_needs_a_transformer(config):
-  with pytest.raises(InputError, match="parts: needs a Transformer, not LSTMConfig"):
-    benchmark.run(LSTM, ("parts",))
-
-
-def test_an_unknown_part(config):
-  with pytest.raises(InputError, match="--only=steps: must be among step, generation, att"):
-    benchmark.run(config, ("steps",))
+@pytest.mark.parametrize(
+  "asked, part, peers, message",
+  [
+    (LSTM, "step", True, "--peers: they have no model like this trunk"),
+    (LSTM, "attention", False, "--only=attention: this trunk has no attention"),
+    (LSTM, "parts", False, "parts: needs a Transformer, not LSTMConfig"),
+    (CONFIG, "steps", False, "--only=steps: must be one of step, generation, att"),
+  ],
+)
+def test_what_cannot_be_measured_is_refused(asked, part, peers, message):
+  refused(message, benchmark.run, asked, (part,), peers=peers)

@@ -3,9 +3,9 @@
 import csv
 import dataclasses
 import itertools
-import json
 import os
 import signal
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -92,7 +92,11 @@ def test_a_comparison_on_a_store_is_that_of_the_disk(compared, store, monkeypatc
 
 
 def read(workdir):
-  return json.load(open(os.path.join(workdir, "results.json"), encoding="utf-8"))
+  return read_json(os.path.join(workdir, "results.json"))
+
+
+def report_of(workdir):
+  return Path(workdir, "results.md").read_text(encoding="utf-8")
 
 
 def refuse(*_, **__):
@@ -122,16 +126,12 @@ def test_all_objectives_train_trunks_of_one_size(corpus, budget):
   assert costs["neighbors"].predicted == 0
 
 
-def test_a_row_brings_the_one_that_it_starts_from():
+def test_a_row_brings_the_one_that_it_starts_from_and_finds_its_configs(monkeypatch, tmp_path):
   assert list(find_rows(["none", "adversarial"])) == ["causal", "adversarial", "none"]
+  monkeypatch.chdir(tmp_path)  # from any folder
   order = list(ROWS)
   for name, row in ROWS.items():
     assert not row.starts_from or order.index(row.starts_from) < order.index(name)
-
-
-def test_a_row_finds_its_configs_from_any_folder(monkeypatch, tmp_path):
-  monkeypatch.chdir(tmp_path)
-  for row in ROWS.values():
     if row.translates:
       translation_config(TINY, row, 1e-3)
     elif row.is_pretrained:
@@ -145,24 +145,21 @@ def test_what_a_killed_run_had_done_is_kept(compared):
   for part in ("pace", "chosen", "losses"):
     assert before[part] == after[part]
   assert after["tasks"]["none"].keys() == {"story-ending"}
-
-
-def test_a_stopped_run_keeps_the_checkpoints_of_its_evaluations(compared):
   run = f"{compared.workdir}/runs/spans/rate_0.001"
   evaluated, _ = curve(run, "valid_loss")
-  assert {*map(str, evaluated)} < {*os.listdir(f"{run}/checkpoints")}
+  assert {*map(str, evaluated)} < {*os.listdir(f"{run}/checkpoints")}  # of all evaluations
 
 
 def test_given_again_it_runs_nothing_and_writes_the_same_tables(compared, monkeypatch):
-  report = open(f"{compared.workdir}/results.md", encoding="utf-8").read()
+  report = report_of(compared.workdir)
   monkeypatch.setattr(pretrain, "run", refuse)
   monkeypatch.setattr(finetune, "run", refuse)
   monkeypatch.setattr(compare, "probe_score", refuse)
   monkeypatch.setattr(compare, "paces", refuse)
   assert compare.run(compared.workdir, **compared.asked) == verified(read(compared.workdir))
-  assert open(f"{compared.workdir}/results.md", encoding="utf-8").read() == report
+  assert report_of(compared.workdir) == report
   compare.run(compared.workdir, **compared.asked | {"objectives": ["none"]})
-  assert open(f"{compared.workdir}/results.md", encoding="utf-8").read() == report
+  assert report_of(compared.workdir) == report
   assert os.path.getsize(f"{compared.workdir}/curves.png") > 10_000
 
 
@@ -170,26 +167,24 @@ def test_the_tables_have_the_results_of_the_runs(compared):
   lines = list(csv.DictReader(open(f"{compared.workdir}/results.csv", encoding="utf-8")))
   by_title = {line["objective"]: line for line in lines}
   spans = by_title["span corruption, prefix"]
-  run = json.load(
-    open(f"{compared.workdir}/tasks/spans/story-ending/seed_0/result.json", encoding="utf-8")
-  )
+  run = read_json(f"{compared.workdir}/tasks/spans/story-ending/seed_0/result.json")
   assert compared.results["tasks"]["spans"]["story-ending"] == [run["dev"]["dev_accuracy"]]
   assert spans["fine-tuned, story-ending"] == f"{100 * run['dev']['dev_accuracy']:.1f}"
   _, losses = curve(f"{compared.workdir}/runs/spans/rate_0.001", "valid_loss")
   assert spans["held-out loss"] == f"{losses[-1]:.3f}"
   probe = compared.results["probes"]["spans"]["4"]["story-ending"]
   assert spans["probe, story-ending"] == f"{100 * probe:.1f}"
-  forms = {title: line["fine-tuned, format and head"] for title, line in by_title.items()}
-  assert forms == {
-    "span corruption, prefix": "text to text, answers in words",
-    "no pre-training": "GPT, linear",
-  }
+  form, without = "fine-tuned, format and head", by_title["no pre-training"]
+  assert len(by_title) == 2 and without[form] == "GPT, linear"
+  assert spans[form] == "text to text, answers in words"
   assert by_title["no pre-training"]["held-out loss"] == ""
-  report = open(f"{compared.workdir}/results.md", encoding="utf-8").read()
+  report = report_of(compared.workdir)
   assert f"| text to text, answers in words | {spans['fine-tuned, story-ending']} |" in report
 
 
 def test_averages_are_over_the_tasks_that_all_rows_have():
+  # One of several choices has no probe.
+  assert [find(name).has_classes for name in ("story-ending", "story-next")] == [True, False]
   budget = dataclasses.replace(TINY, tasks=("sst2", "stsb"), shown=("rte",))
   results = {
     "tasks": {"causal": {"sst2": [0.8, 0.9], "stsb": [0.2, 0.4], "rte": [0.5, 0.6]}},
@@ -255,10 +250,6 @@ def test_an_objective_that_diverges_has_no_results_and_the_others_have(
   assert not none["held-out loss"] and none["fine-tuned, story-ending"] == "25.0"
 
 
-def test_a_task_of_several_choices_has_no_probe():
-  assert [find(name).has_classes for name in ("story-ending", "story-next")] == [True, False]
-
-
 def test_equal_seconds_end_at_an_evaluation():
   budget = dataclasses.replace(TINY, steps=800, evaluations=8)
   results = {"pace": {"masked": 0.01, "causal": 0.0182, "spans": 0.5}}
@@ -269,23 +260,17 @@ def test_equal_seconds_end_at_an_evaluation():
 @pytest.mark.parametrize(
   "changes, message",
   [
-    ({"objectives": ["mask"]}, "--objectives=mask: must be among .*; did you mean masked"),
+    ({"objectives": ["mask"]}, "--objectives=mask: must be one of .*; did you mean masked"),
     (
       {"budget": "ful"},
-      "--budget=ful: must be one of smoke, novels, small, full; did you mean full",
+      "=ful: must be one of smoke, novels, small, full; did you mean full",
     ),
-    (
-      {"budget": "small", "corpus": ""},
-      "--budget=small needs --corpus=DIR, a prepared text: .*--s",
-    ),
+    ({"budget": "small", "corpus": ""}, "=small needs --corpus=DIR, a prepared text: .*--s"),
     ({"budget": "small", "corpus": "prepared"}, "--budget=small needs --data=DIR"),
     ({"corpus": "prepared", "objectives": ["masked_next"]}, "prepared without sentence ends"),
     ({"corpus": "nothing"}, "must be a folder made by prepare.run"),
     ({"workdir": "other"}, "holds 'notes.txt' but no results.json"),
-    (
-      {"workdir": "compared", "corpus": "prepared", "objectives": ["none"]},
-      "its text is not that of",
-    ),
+    ({"workdir": "compared", "corpus": "prepared", "objectives": ["none"]}, "text is not that of"),
     ({"workdir": "compared", "budget": "other"}, "of another comparison: its budget differs"),
   ],
 )

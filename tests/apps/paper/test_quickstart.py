@@ -59,22 +59,9 @@ def test_the_vocabulary_holds_the_characters_of_any_text(tmp_path):
 
 
 def test_the_table_has_mean_and_spread_of_each_column():
-  tasks = {
-    "story-x": {
-      "chance": 0.5,
-      "bag_of_words": 0.55,
-      "from_scratch": [0.4, 0.6],
-      "pretrained": [0.9, 0.9],
-    }
-  }
-  measures = {
-    "valid_perplexity": 2.0,
-    "valid_bits_per_byte": 0.3,
-    "valid_loss": 0.7,
-    "unigram_entropy": 4.0,
-  }
-  report = quickstart.describe(
-    {"short": False, "seconds": 9.0, "tasks": tasks, **measures}, ["once"]
-  )
+  row = {"chance": 0.5, "bag_of_words": 0.55, "from_scratch": [0.4, 0.6], "pretrained": [0.9, 0.9]}
+  measures = dict.fromkeys(("valid_perplexity", "valid_bits_per_byte", "valid_loss"), 2.0)
+  results = {"short": False, "seconds": 9.0, "tasks": {"story-x": row}, "unigram_entropy": 4.0}
+  report = quickstart.describe({**results, **measures}, ["once"])
   assert "| story-x | 50.0 | 55.0 | 50.0 ± 14.1 | 90.0 ± 0.0 |" in report
   assert "Short run" not in report

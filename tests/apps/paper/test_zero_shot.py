@@ -130,15 +130,10 @@ def world(tmp_path_factory, make_run, tiny_tokenizer):
     (folder / f"glue/CoLA/{split}.tsv").write_text("".join(lines))
     rows = [f"{text} \t{n % 2}\n" for n, text in enumerate(sentences)]
     (folder / f"glue/SST-2/{split}.tsv").write_text("sentence\tlabel\n" + "".join(rows))
-  passage = {
-    "article": "the cat sat on the mat " * 9,
-    "questions": ["the dog _", "who ran?"],
-    "answers": ["A", "D"],
-  }
-  passage["options"] = [
-    ["ran to the sea", "sat", "the mat", "the old red barn"],
-    ["cat", "dog", "sea", "mat"],
-  ]
+  passage = {"article": "the cat sat on the mat " * 9, "answers": ["A", "D"]}
+  passage["questions"] = ["the dog _", "who ran?"]
+  options = ["ran to the sea", "sat", "the mat", "the old red barn"]
+  passage["options"] = [options, ["cat", "dog", "sea", "mat"]]
   (folder / "race/dev/middle/1.txt").write_text(json.dumps(passage))
   (folder / "winograd/test.c.txt").write_text(
     "The cat sat on the mat because it was old.\nit\nThe cat,the mat\nthe cat\n\n"
@@ -153,22 +148,18 @@ def world(tmp_path_factory, make_run, tiny_tokenizer):
 
 
 def test_every_task_over_a_run(world, tmp_path, capsys):
-  with pytest.warns(
-    UserWarning, match="^race-middle: 2 of 2 rows are longer than the context of 64"
-  ):
+  told = "^race-middle: 2 of 2 rows are longer than the context of 64"
+  with pytest.warns(UserWarning, match=told):
     results = zero_shot.run(world.run, world.data, history=True, out=str(tmp_path / "results.json"))
-  assert json.load(open(tmp_path / "results.json", encoding="utf-8")) == [
-    result._asdict() for result in results
-  ]
+  written = json.loads((tmp_path / "results.json").read_text())
+  assert written == [result._asdict() for result in results]
   assert [result.step for result in results] == [3] * 7 + [7] * 7
   counts = {result.task: result.examples for result in results}
   assert counts == {"cola": 12, "sst2": 6, "race-middle": 2, "dprd": 2, "wsc273": 1}
   assert sum("ORACLE" in result.rule for result in results) == 2
   printed = capsys.readouterr().out
-  assert printed.count("\n") == 14
-  assert (
-    "words of 1" not in printed and "tokens in this vocabulary: means are compared" in printed
-  )  # both words are split
+  assert printed.count("\n") == 14 and "words of 1" not in printed  # both words are split
+  assert "tokens in this vocabulary: means are compared" in printed
   newest = zero_shot.run(world.run, world.data, tasks=["dprd"])
   assert newest == [result for result in results if (result.task, result.step) == ("dprd", 7)]
 
@@ -226,12 +217,8 @@ def test_only_tokens_after_the_head_are_scored(world, tiny_tokenizer):
   assert [text(question.context).lower() for question in questions] == heads
   scored = [[text(o[n:]) for o, n in zip(q.options, q.unscored, strict=True)] for q in questions]
   assert scored == [["was old."] * 2, ["sat."] * 2]
-  likelier, less, equal, rounded = (
-    Answer(-1.0, 2),
-    Answer(-1.0, 1),
-    Answer(-2.0, 4),
-    Answer(-2.000001, 4),
-  )
+  likelier, less = Answer(-1.0, 2), Answer(-1.0, 1)
+  equal, rounded = Answer(-2.0, 4), Answer(-2.000001, 4)
   for options, value in (
     ((likelier, less), 1.0),
     ((less, likelier), 0.0),
@@ -239,17 +226,14 @@ def test_only_tokens_after_the_head_are_scored(world, tiny_tokenizer):
     ((likelier, rounded), 0.0),
     ((rounded, likelier), 0.0),
   ):
-    (score,) = TASKS["dprd"].judge(questions, [options] * 2)
-    assert (score.metric, score.value) == ("accuracy", value)  # ties go to the last option
+    ((_, *score, _),) = TASKS["dprd"].judge(questions, [options] * 2)
+    assert score == ["accuracy", value]  # ties go to the last option
 
 
 def test_options_that_begin_alike_are_scored_whole(world, tiny_tokenizer):
-  questions = TASKS["race-middle"].questions(world.data, tiny_tokenizer, 0)
-  first = questions[0]
-  scored = [
-    tiny_tokenizer.decode(option[n:])
-    for option, n in zip(first.options, first.unscored, strict=True)
-  ]
+  first = TASKS["race-middle"].questions(world.data, tiny_tokenizer, 0)[0]
+  ids = [option[n:] for option, n in zip(first.options, first.unscored, strict=True)]
+  scored = list(map(tiny_tokenizer.decode, ids))
   assert scored == ["ran to the sea", "sat", "the mat", "the old red barn"]
 
 
@@ -259,20 +243,16 @@ def test_the_first_whole_word_that_matches_is_the_pronoun(world):
   assert first.candidates == ("the cat", "the mat")  # lower case: it no longer begins a sentence
   assert (second.before, second.answer) == ("Italy ran to the sea and ", 0)
   (schema,) = pronouns.read(world.data, "wsc273")
-  assert (schema.before, schema.after, schema.candidates) == (
-    "",
-    " ran to the sea.",
-    ("The dog", "The barn"),
-  )
+  assert (schema.before, schema.after) == ("", " ran to the sea.")
+  assert schema.candidates == ("The dog", "The barn")
 
 
 def test_real_files(data_root):
   assert len(pronouns.read(str(data_root), "dprd")) == 564
   schemas = pronouns.read(str(data_root), "wsc273")
   assert len(schemas) == 273
-  assert {schema.answer for schema in schemas} == {
-    0
-  }  # the first candidate is always right, so ties must not go to it
+  # The first candidate is always right, so ties must not go to it.
+  assert {schema.answer for schema in schemas} == {0}
 
 
 def test_winograd_schemas_in_the_published_format(data_root, tmp_path):
@@ -280,14 +260,9 @@ def test_winograd_schemas_in_the_published_format(data_root, tmp_path):
   (tmp_path / "winograd").mkdir()
   (tmp_path / "winograd" / "WSCollection.xml").write_bytes(sample.read_bytes())
   schemas = pronouns.read(str(tmp_path), "wsc273")
-  assert (schemas[0].before, schemas[0].after) == (
-    "The city councilmen refused the demonstrators a permit because ",
-    " feared violence.",
-  )
-  assert (schemas[0].candidates, schemas[0].answer) == (
-    ("the city councilmen", "the demonstrators"),
-    0,
-  )
+  first, before = schemas[0], "The city councilmen refused the demonstrators a permit because "
+  assert (first.before, first.after) == (before, " feared violence.")
+  assert (first.candidates, first.answer) == (("the city councilmen", "the demonstrators"), 0)
 
 
 @pytest.mark.parametrize(
@@ -339,9 +314,8 @@ def test_a_masked_model_is_judged_by_its_pseudo_log_likelihood(
   assert oracle.value == pytest.approx(matthews(truth, predicted))
   # An option is scored given the rest of its text.
   questions = TASKS["sst2"].questions(world.data, tokenizer, 0)
-  for question, options in zip(
-    questions, make_answers(model.loaded)(model.loaded)(questions), strict=True
-  ):
+  answers = make_answers(model.loaded)(model.loaded)(questions)
+  for question, options in zip(questions, answers, strict=True):
     for option, skip, answer in zip(question.options, question.unscored, options, strict=True):
       text = tokenizer.decode([*question.context, *option])
       scored = model.pseudo_log_probs(text).log_probs[len(question.context) + skip :]

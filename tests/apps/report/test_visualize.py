@@ -5,7 +5,6 @@ import dataclasses
 import functools
 import html.parser
 import json
-import os
 import re
 import subprocess
 
@@ -163,14 +162,10 @@ def test_attention_is_accurate_to_a_byte(model_of, visualized):
 def test_a_page_does_not_say_where_its_run_lies(model_of, page, place):
   folder = model_of("lstm").removesuffix("lstm")
   visualize.run(f"{folder}{place}", str(page), ["the cat"])
-  assert data_of(page)["model"]["checkpoint"] == place
-  assert folder not in page.read_text()
-
-
-def test_an_lstm_has_no_attention(visualized):
-  page_data = visualized("lstm", ["the cat"])
-  assert page_data["texts"][0]["sequences"][0]["attention"] is None
-  assert (page_data["model"]["layers"], page_data["model"]["heads"]) == (0, 0)
+  shown = data_of(page)
+  assert shown["model"]["checkpoint"] == place and folder not in page.read_text()
+  assert shown["texts"][0]["sequences"][0]["attention"] is None  # an LSTM has none
+  assert (shown["model"]["layers"], shown["model"]["heads"]) == (0, 0)
 
 
 @pytest.mark.parametrize("name, count", [("cola", 1), ("rte", 1), ("stsb", 2), ("race-middle", 4)])
@@ -228,15 +223,12 @@ def test_texts_of_a_file_follow_those_of_the_flag(visualized, tmp_path):
   assert [text["text"] for text in page_data["texts"]] == ["the barn | the dog"]
 
 
-def test_a_task_truncates_as_in_fine_tuning_and_warns(visualized):
+def test_a_task_truncates_as_in_fine_tuning_and_refuses_other_columns(visualized):
   told = "text 1: truncated to the context of 160, as in fine-tuning: 158 of"
   with pytest.warns(UserWarning, match=told):
     (text,) = visualized("cola", [LONG * 2])["texts"]
   assert text["note"].startswith("truncated to")
   assert len(text["sequences"][0]["tokens"]) == 160 and len(text["classes"]["probabilities"]) == 158
-
-
-def test_a_wrong_number_of_columns_is_refused(visualized):
   told = "text 2: 1 column; the task stsb reads 2, separated by tabs: sentence1, sen"
   with pytest.raises(InputError, match=told):
     visualized("stsb", ["the cat\tthe dog", "the cat"])
@@ -279,6 +271,8 @@ def test_html_in_a_text_stays_text(model_of, visualized, page, tmp_path):
 
 
 def test_only_a_page_is_replaced(model_of, visualized, page, tmp_path, monkeypatch):
+  with pytest.raises(InputError, match=r"page: the page is HTML; name it \S+/page\.html"):
+    visualize.run(model_of("transformer"), str(tmp_path / "page"), ["the cat"])
   other = tmp_path / "other.html"
   visualized("transformer", ["the cat"])
   visualized("transformer", ["the dog"])
@@ -418,12 +412,6 @@ def test_a_dark_page_is_dark(visualized, page, tmp_path, render):
     around, ink, paper = (sum(map(int, color)) for color in colors)
     assert (around < 120) == dark and (int(seen["data-pixel"]) < 50) == dark
     assert abs(ink - paper) > 250
-
-
-def test_a_page_is_named_html(model_of, tmp_path):
-  with pytest.raises(InputError, match=r"page: the page is HTML; name it \S+/page\.html"):
-    visualize.run(model_of("transformer"), str(tmp_path / "page"), ["the cat"])
-  assert not os.listdir(tmp_path)
 
 
 def test_a_browser_shows_labels(finetuned, page, render):
