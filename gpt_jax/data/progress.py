@@ -39,7 +39,6 @@ class Progress:
   """Shows what is under way, from a thread of its own, until the block ends.
 
   Args:
-    work: its name.
     total, unit: see begin.
     in_place: whether a terminal's line is rewritten; not where the work writes lines of its own.
     stream: default: standard error.
@@ -63,7 +62,6 @@ class Progress:
     """Names the part of the work that follows.
 
     Args:
-      part: its name.
       total: how many of the unit it has; 0 or None: unknown.
       unit: what `update` counts, such as "rows"; "": nothing.
     """

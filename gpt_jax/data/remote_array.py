@@ -33,19 +33,12 @@ class RemoteArray:
   threads.
 
   Attributes:
-    paths: URLs of the files.
-    sizes: of each, in bytes.
-    dtype: of the numbers.
+    sizes: of each file, in bytes.
     n_bytes: in all files.
   """
 
   def __init__(self, paths: Sequence[str], dtype: np.dtype):
-    """Raises OSError if there is no such file.
-
-    Args:
-      paths: of the files; all but the last should end with a whole block.
-      dtype: of the numbers.
-    """
+    """`paths`: all but the last should end with a whole block. Raises OSError if one is missing."""
     self.paths, self.dtype = paths, dtype
     with ThreadPoolExecutor(THREADS) as pool:
       self.sizes = list(pool.map(size, paths))

@@ -127,7 +127,7 @@ def run(
     return
   # Not only the settings: what a killed run has finished must be of the same text, cleaned alike.
   modified = [modified_ns(name) if size else 0 for name, size in sources]  # data sets have no size
-  key = {"settings": settings, "cleaner": cleaner(), "modified": modified}
+  key = {"settings": settings, "cleaner": cleaner(), "modified": modified, "format": 2}
   with _new_folder(out, key) if place == out else _folder_on_store(out, place) as folder:
     stages = os.path.join(folder, STAGES)
     os.makedirs(stages, exist_ok=True)
@@ -384,4 +384,4 @@ def _write_splits(
     headers[split] = writer.close(corpus.sources)
   if warning := splits.describe_repeated(writers):
     print(warning, flush=True)
-  return splits.table(headers, {split: writer.padding.share for split, writer in writers.items()})
+  return splits.table(headers, {split: writer.padding for split, writer in writers.items()})

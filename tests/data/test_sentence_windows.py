@@ -12,8 +12,7 @@ from gpt_jax.data.sentence_windows import (
   PackedSentenceWindows,
   PairWindows,
 )
-from gpt_jax.data.token_file import TokenFile
-from gpt_jax.data.token_writer import TokenWriter
+from gpt_jax.data.token_file import TokenFile, TokenWriter
 from gpt_jax.data.windows import Windows, WindowsConfig
 from gpt_jax.errors import InputError
 

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import jax
 import pytest
+from refused import refused
 
 from gpt_jax.apps.plan import plan
 from gpt_jax.apps.plan.plan import Chip, find_chip
 from gpt_jax.data.windows import WindowsConfig
-from gpt_jax.errors import InputError
 from gpt_jax.models.encoder_decoder import T5Config
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.transformer import TransformerConfig
@@ -119,8 +119,7 @@ def test_an_encoder_decoder(here, monkeypatch):
   assert plan.make_plan(config, jax.devices(), None).memory > 0
   lstm = dataclasses.replace(CONFIG, trunk=LSTMConfig(vocab_size=60, width=16, units=8))
   for other in (config, lstm):
-    with pytest.raises(InputError, match="only Transformers have a formula"):
-      plan.run(other, "h100:8")
+    refused("only Transformers have a formula", plan.run, other, "h100:8")
 
 
 def test_plans_side_by_side(tmp_path, capsys):
@@ -188,8 +187,7 @@ def test_the_steps_of_epochs_need_data(prepared, capsys):
 )
 def test_wrong_arguments(arguments, message, monkeypatch):
   monkeypatch.setitem(sys.modules, "libtpu", None)
-  with pytest.raises(InputError, match=message.replace("…", ".")):
-    plan.run(CONFIG, **arguments)
+  refused(message.replace("…", "."), plan.run, CONFIG, **arguments)
 
 
 def test_one_program_at_a_time_uses_libtpu(monkeypatch):
@@ -198,8 +196,7 @@ def test_one_program_at_a_time_uses_libtpu(monkeypatch):
 
   monkeypatch.setitem(sys.modules, "libtpu", object())
   monkeypatch.setattr("jax.experimental.topologies.get_topology_desc", locked)
-  with pytest.raises(InputError, match="--topology=v5e:2x2: another program of this machine uses"):
-    plan.run(CONFIG, "v5e:2x2")
+  refused("--topology=v5e:2x2: another program of this machine uses", plan.run, CONFIG, "v5e:2x2")
 
 
 def test_chips():
