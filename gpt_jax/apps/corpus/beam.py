@@ -45,28 +45,18 @@ RUNNERS = {
   "flink": "FlinkRunner",
   "spark": "SparkRunner",
 }
-JOINTS = ("", " ", "\n")
 Frame = dict[str, np.ndarray]
 
 
 class Work(NamedTuple):
-  """One source in one pass; what a runner sends to its workers.
+  """One source in one pass; what a runner sends to its workers."""
 
-  Attributes:
-    path: of the file to write.
-    number: of the source.
-    source: its name.
-    field: see Corpus.
-    removed: the numbers of its documents to leave out.
-    options: of the pass.
-  """
-
-  path: str
-  number: int
+  path: str  # of the file to write
+  number: int  # of the source
   source: str
   field: str
-  removed: tuple[int, ...]
-  options: tuple[Any, ...]
+  removed: tuple[int, ...]  # the numbers of its documents to leave out
+  options: tuple[Any, ...]  # of the pass
 
   def corpus(self) -> Corpus:
     removed = np.array([(0, number) for number in self.removed], np.int64).reshape(-1, 2)
@@ -111,19 +101,8 @@ def words_of(work: Work, kind: str, first: int, share: float) -> Iterator[Frame]
     for document, piece in batch:
       chosen = kind and (share == 1 or in_sample(first + document, share))
       words.append(piece_words(kind, piece) if chosen else {})
-    yield {
-      **_sizes(batch),
-      "words": np.frombuffer(json.dumps(words).encode(), np.uint8),
-    }
-
-
-def _sizes(batch: Iterable[tuple[int, Piece]]) -> Frame:
-  """The characters of each piece, and whether it ends its document."""
-  characters, last = [], []
-  for _, piece in batch:
-    characters.append(len(piece.text))
-    last.append(piece.last)
-  return {"characters": np.array(characters, np.int64), "last": np.array(last, bool)}
+    sizes = [(len(piece.text), piece.last) for _, piece in batch]
+    yield {"pieces": _as_json([*zip(sizes, words, strict=True)])}
 
 
 def tokens_of(work: Work, folder: str, hash: str, sentences: bool) -> Iterator[Frame]:
@@ -132,16 +111,20 @@ def tokens_of(work: Work, folder: str, hash: str, sentences: bool) -> Iterator[F
     encoded = encode(folder, hash, sentences, batch)
     none = np.empty(0, np.int64)
     ends = [none if item.sentence_ends is None else item.sentence_ends for item in encoded]
-    yield {
-      "ids": np.concatenate([item.ids for item in encoded]),
-      "sizes": np.array([len(item.ids) for item in encoded], np.int64),
-      "n_bytes": np.array([item.n_bytes for item in encoded], np.int64),
-      "n_words": np.array([item.n_words for item in encoded], np.int64),
-      "ends": np.concatenate(ends),
-      "n_ends": np.array(list(map(len, ends)), np.int64),
-      **_sizes(batch),
-      "joint": np.array([JOINTS.index(piece.joint) for _, piece in batch], np.int8),
-    }
+    rows = []
+    for (_, piece), item, of_piece in zip(batch, encoded, ends, strict=True):
+      sizes = (len(item.ids), len(of_piece), item.n_bytes, item.n_words)
+      rows.append((piece.joint, piece.last, len(piece.text), *sizes))
+    ids = np.concatenate([item.ids for item in encoded])
+    yield {"ids": ids, "ends": np.concatenate(ends), "pieces": _as_json(rows)}
+
+
+def _as_json(rows: list[Any]) -> np.ndarray:
+  return np.frombuffer(json.dumps(rows).encode(), np.uint8)
+
+
+def _pieces(frame: Frame) -> list[Any]:
+  return parse_json(frame["pieces"].tobytes())
 
 
 class BeamPasses(RemovingPasses):
@@ -151,8 +134,6 @@ class BeamPasses(RemovingPasses):
     self, removing: Removing, runner: str, options: str, folder: str, key: dict[str, Any]
   ):
     """Args:
-    removing: which documents to remove.
-    runner: one of RUNNERS.
     options: of Beam, as in a shell.
     folder: for the results; it may hold those of a killed run.
     key: what the results depend on.
@@ -166,9 +147,7 @@ class BeamPasses(RemovingPasses):
       make_folders(folder)
       write_json(os.path.join(folder, KEY), key)
 
-  def prints(
-    self, corpus: Corpus, near: bool, rows: str, progress: Progress
-  ) -> Iterator[np.ndarray]:
+  def prints(self, corpus: Corpus, rows: str, progress: Progress) -> Iterator[np.ndarray]:
     """Arrays of records."""
     if rows:  # to where all workers see it
       shared = os.path.join(self._folder, os.path.basename(rows))
@@ -176,7 +155,7 @@ class BeamPasses(RemovingPasses):
         file.write(local.read())
       rows = shared
     progress.begin("", unit="documents")  # the workers do not tell characters
-    for frame in self._run("prints", prints_of, corpus, (near, rows)):
+    for _, frame in self._numbered("prints", prints_of, corpus, (self._removing.near, rows)):
       progress.add(len(frame["prints"]))
       yield frame["prints"]
 
@@ -187,15 +166,13 @@ class BeamPasses(RemovingPasses):
     firsts: list[int] = [0] * len(corpus.sources)
     if share != 1:
       for number, frame in self._numbered("sizes", words_of, corpus, ("", 0, 1.0)):
-        firsts[number] += int(frame["last"].sum())
+        firsts[number] += sum(last for (_, last), _ in _pieces(frame))
       firsts = [0, *np.cumsum(firsts)[:-1].tolist()]
     options = [(kind, first, share) for first in firsts]
     sizes: Sizes = []
     words, total = WordCounts(), 0
     for _, frame in self._numbered("words", words_of, corpus, options):
-      counts = parse_json(frame["words"].tobytes())
-      of_pieces = zip(frame["characters"].tolist(), frame["last"].tolist(), counts, strict=True)
-      for characters, last, counted in of_pieces:
+      for (characters, last), counted in _pieces(frame):
         sizes.append((characters, last))
         words.add(counted)
         total += characters + pieces.OVERHEAD
@@ -216,23 +193,13 @@ class BeamPasses(RemovingPasses):
     vocabulary = os.path.join(self._folder, f"tokenizer-{name}")  # where all workers see it
     tokenizer.save(vocabulary)
     options = (vocabulary, tokenizer.hash, sentences)
-    for frame in self._run(f"tokens-{name}", tokens_of, corpus, options):
-      ids = np.split(frame["ids"], np.cumsum(frame["sizes"])[:-1])
-      ends = np.split(frame["ends"], np.cumsum(frame["n_ends"])[:-1])
-      for index, last in enumerate(frame["last"].tolist()):
-        encoded = Encoded(
-          ids[index],
-          int(frame["n_bytes"][index]),
-          int(frame["n_words"][index]),
-          ends[index] if sentences else None,
-        )
-        joint = JOINTS[frame["joint"][index]]
-        piece = Piece("", None, joint, last)
-        yield EncodedPiece(document, piece, int(frame["characters"][index]), encoded)
+    for _, frame in self._numbered(f"tokens-{name}", tokens_of, corpus, options):
+      ids, ends = frame["ids"], frame["ends"]
+      for joint, last, characters, n_ids, n_ends, n_bytes, n_words in _pieces(frame):
+        encoded = Encoded(ids[:n_ids], n_bytes, n_words, ends[:n_ends] if sentences else None)
+        yield EncodedPiece(document, Piece("", None, joint, last), characters, encoded)
+        ids, ends = ids[n_ids:], ends[n_ends:]
         document += last
-
-  def _run(self, *arguments: Any) -> Iterator[Frame]:
-    return (frame for _, frame in self._numbered(*arguments))
 
   def _numbered(
     self,
@@ -256,26 +223,21 @@ class BeamPasses(RemovingPasses):
       )
       for number, source in enumerate(corpus.sources)
     ]
-    done = self._done()
+    done = set(list_folder(self._folder))
     missing = [task for task in tasks if os.path.basename(task.path) not in done]
     if missing:
       self._pipeline(functools.partial(do, make), missing)
-    done = self._done()
+    done = set(list_folder(self._folder))
     for task in tasks:
-      if os.path.basename(task.path) not in done:
-        raise InputError(self._fault(task, done))
+      name = os.path.basename(task.path)
+      if name not in done:
+        fault = (
+          f"{task.source}: no worker left a result in {self._folder}, which all of them must see"
+        )
+        is_told = f"{name}.error" in done
+        raise InputError(str(read_json(f"{task.path}.error")) if is_told else fault)
       for frame in frames(task.path):
         yield task.number, frame
-
-  def _fault(self, task: Work, done: set[str]) -> str:
-    """Why there is no result of a task."""
-    if f"{os.path.basename(task.path)}.error" in done:
-      return str(read_json(f"{task.path}.error"))
-    return f"{task.source}: no worker left a result in {self._folder}, which all of them must see"
-
-  def _done(self) -> set[str]:
-    """The names of what the workers have written so far."""
-    return set(list_folder(self._folder))
 
 
 def make_pipeline(

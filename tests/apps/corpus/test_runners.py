@@ -135,9 +135,8 @@ def local(runner, options, function, tasks):
 beam.make_pipeline = local
 run(CorpusConfig(**{settings(corpus, **changes).__dict__!r}), {str(out)!r})
 """
-  killed = subprocess.run(
-    [sys.executable, "-c", program], env={"PYTHONPATH": str(ROOT)}, capture_output=True, check=False
-  )
+  command, here = [sys.executable, "-c", program], {"PYTHONPATH": str(ROOT)}
+  killed = subprocess.run(command, env=here, capture_output=True, check=False)
   assert killed.returncode == 9, killed.stderr.decode()
   done = []
   do = beam_passes.do
@@ -146,11 +145,11 @@ run(CorpusConfig(**{settings(corpus, **changes).__dict__!r}), {str(out)!r})
     done.append(Path(work.path).name)
     do(make, work)
 
-  monkeypatch.setattr(
-    beam_passes,
-    "make_pipeline",
-    lambda runner, options, function, tasks: [counted(function.args[0], task) for task in tasks],
-  )
+  def pipeline(runner, options, function, tasks):
+    for task in tasks:
+      counted(function.args[0], task)
+
+  monkeypatch.setattr(beam_passes, "make_pipeline", pipeline)
   run(settings(corpus, **changes), str(out))
   assert [name for name in done if name.startswith(stop_in)]
   order = ["prints", "sizes", "words", "tokens"]
@@ -194,30 +193,26 @@ def test_workers_that_do_not_see_the_folder(corpus, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-  "changes, fault",
+  "runner, options, missing, fault",
   [
-    ({"runner": "sparks"}, "runner"),
-    ({"runner": "direct", "beam_options": "project=x"}, "--beam_options: 'project=x' should be --"),
-    (
-      {"runner": "direct", "beam_options": "--project='x"},
-      "--beam_options: .*No closing quotation",
-    ),
+    ("sparks", "", "", "runner"),
+    ("direct", "project=x", "", "--beam_options: 'project=x' should be --"),
+    ("direct", "--project='x", "", "--beam_options: .*No closing quotation"),
+    # Without Google's Beam asks for a bucket without credentials, for minutes.
+    ("dataflow", "", "google", r"=dataflow needs .*pip install 'apache-beam\[gcp\]'"),
+    ("direct", "", "beam", r"pip install 'gpt_jax\[beam\]'"),
   ],
 )
-def test_mistakes(corpus, tmp_path, changes, fault):
+def test_mistakes_and_missing_packages(
+  corpus, tmp_path, monkeypatch, runner, options, missing, fault
+):
+  if missing == "google":
+    monkeypatch.setattr(beam_passes.importlib.util, "find_spec", lambda name: None)
+  if missing == "beam":
+    monkeypatch.setitem(sys.modules, "apache_beam", None)
   with pytest.raises(InputError, match=fault):
-    run(settings(corpus, **changes), str(tmp_path / "out"))
+    run(settings(corpus, runner=runner, beam_options=options), str(tmp_path / "out"))
   assert not (tmp_path / "out").exists()
-
-
-def test_packages_that_are_missing(corpus, tmp_path, monkeypatch):
-  # Without Google's Beam asks for a bucket without credentials, for minutes.
-  monkeypatch.setattr(beam_passes.importlib.util, "find_spec", lambda name: None)
-  with pytest.raises(InputError, match=r"=dataflow needs .*pip install 'apache-beam\[gcp\]'"):
-    run(settings(corpus, runner="dataflow"), str(tmp_path / "out"))
-  monkeypatch.setitem(sys.modules, "apache_beam", None)
-  with pytest.raises(InputError, match=r"pip install 'gpt_jax\[beam\]'"):
-    run(settings(corpus, runner="direct"), str(tmp_path / "out"))
 
 
 @pytest.fixture(scope="module")
@@ -253,11 +248,8 @@ def test_runners_of_clusters_send_their_jobs_to_a_server(
 
 
 def test_a_run_without_a_runner_imports_no_beam():
-  program = (
-    "import sys, gpt_jax.apps.corpus.corpus as p; print(sorted({'apache_beam', 'datasketch', "
-  )
-  program += "'pyarrow', 'zstandard', 'huggingface_hub'} & set(sys.modules)))"
-  shown = subprocess.run(
-    [sys.executable, "-c", program], env={"PYTHONPATH": str(ROOT)}, capture_output=True, check=True
-  )
-  assert shown.stdout.decode().strip() == "[]"
+  optional = {"apache_beam", "datasketch", "pyarrow", "zstandard", "huggingface_hub"}
+  program = f"import sys, gpt_jax.apps.corpus.corpus; print({optional} & set(sys.modules))"
+  command, here = [sys.executable, "-c", program], {"PYTHONPATH": str(ROOT)}
+  shown = subprocess.run(command, env=here, capture_output=True, check=True)
+  assert shown.stdout.decode().strip() == "set()"
