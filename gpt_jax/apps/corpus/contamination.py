@@ -28,7 +28,7 @@ from gpt_jax.files import open_regular, split_names
 from gpt_jax.tasks.task import find
 
 RUN = 13  # words
-SHORTEST, ONE_REPLACED, LONGEST = 5, 8, 25  # words of a row that matches as a whole
+MIN_WORDS, ONE_REPLACED, MAX_WORDS = 5, 8, 25  # words of a row that matches as a whole
 RULES = ("", "13-gram", "whole row")
 
 
@@ -60,7 +60,7 @@ class EvaluationRows:
     parts: dict[int, list[tuple[np.ndarray, int, int]]] = {}
     for number, row in enumerate(rows):
       size = len(row)
-      if not SHORTEST <= size <= LONGEST:
+      if not MIN_WORDS <= size <= MAX_WORDS:
         continue
       # One of its halves is intact if a word is replaced.
       bounds = [0, size] if size < ONE_REPLACED else [0, size // 2, size]
@@ -156,12 +156,12 @@ def evaluation_rows(names: str, data: str) -> list[EvaluationRow]:
   rows: list[EvaluationRow] = []
   for name in filter(None, split_names(names)):
     of_one = list(_of_file(name) if os.path.isfile(name) else _of_task(name, data))
-    usable = [row for row in of_one if len(normalized_words(row.text)) >= SHORTEST]
+    usable = [row for row in of_one if len(normalized_words(row.text)) >= MIN_WORDS]
     if not usable:
-      raise InputError(f"--decontaminate={name}: no row of at least {SHORTEST} words")
+      raise InputError(f"--decontaminate={name}: no row of at least {MIN_WORDS} words")
     print(
       f"{name}: {len(usable):,} texts to look for; {len(of_one) - len(usable):,} of fewer than "
-      f"{SHORTEST} words are not"
+      f"{MIN_WORDS} words are not"
     )
     rows += usable
   return rows

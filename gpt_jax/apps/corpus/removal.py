@@ -12,7 +12,7 @@ from typing import IO, NamedTuple
 import numpy as np
 
 from gpt_jax.apps.corpus.contamination import (
-  LONGEST,
+  MAX_WORDS,
   NOTHING,
   RULES,
   EvaluationRow,
@@ -103,7 +103,7 @@ def _inspect(near: bool, rows: str, batch: list[tuple[_Place, Piece]]) -> np.nda
   records = np.zeros(len(batch), PRINT)
   for record, (place, piece) in zip(records, batch, strict=True):
     text = clean_piece(piece.text, piece.width)
-    before = normalized_words(place.before)[-LONGEST:]
+    before = normalized_words(place.before)[-MAX_WORDS:]
     hashes = word_hashes(before + normalized_words(text))
     record["digest"] = _digest(text.encode("utf-8", "surrogatepass"))
     if near:

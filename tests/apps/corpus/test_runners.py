@@ -12,9 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpt_jax.apps.corpus import beam as beam_passes
-from gpt_jax.apps.corpus.beam import BeamPasses
-from gpt_jax.apps.corpus.corpus import CorpusConfig, run
+from gpt_jax.apps.corpus import corpus as programs
+from gpt_jax.apps.corpus.corpus import BeamPasses, CorpusConfig, run
 from gpt_jax.apps.corpus.removal import Removing
 from gpt_jax.data import pieces, word_counts
 from gpt_jax.data.pieces import Corpus
@@ -124,22 +123,21 @@ def test_what_a_killed_run_finished_is_not_done_again(
 import os, sys
 from gpt_jax.data import pieces
 from gpt_jax.data.sources import text
-from gpt_jax.apps.corpus.corpus import CorpusConfig, run
-from gpt_jax.apps.corpus import beam
+from gpt_jax.apps.corpus import corpus
 pieces.PIECE_SIZE = text.BLOCK_SIZE = 3000
 def local(runner, options, function, tasks):
   for task in tasks:
     if "{stop_in}" in task.path and "rows.jsonl" in task.source:
       os._exit(9)
     function(task)
-beam.make_pipeline = local
-run(CorpusConfig(**{settings(corpus, **changes).__dict__!r}), {str(out)!r})
+corpus.make_pipeline = local
+corpus.run(corpus.CorpusConfig(**{settings(corpus, **changes).__dict__!r}), {str(out)!r})
 """
   command, here = [sys.executable, "-c", program], {"PYTHONPATH": str(ROOT)}
   killed = subprocess.run(command, env=here, capture_output=True, check=False)
   assert killed.returncode == 9, killed.stderr.decode()
   done = []
-  do = beam_passes.do
+  do = programs.do
 
   def counted(make, work):
     done.append(Path(work.path).name)
@@ -149,7 +147,7 @@ run(CorpusConfig(**{settings(corpus, **changes).__dict__!r}), {str(out)!r})
     for task in tasks:
       counted(function.args[0], task)
 
-  monkeypatch.setattr(beam_passes, "make_pipeline", pipeline)
+  monkeypatch.setattr(programs, "make_pipeline", pipeline)
   run(settings(corpus, **changes), str(out))
   assert [name for name in done if name.startswith(stop_in)]
   order = ["prints", "sizes", "words", "tokens"]
@@ -187,7 +185,7 @@ def test_a_fault_of_workers_is_not_kept_when_it_is_mended(own_corpus, tmp_path):
 
 
 def test_workers_that_do_not_see_the_folder(corpus, tmp_path, monkeypatch):
-  monkeypatch.setattr(beam_passes, "make_pipeline", lambda *_: None)
+  monkeypatch.setattr(programs, "make_pipeline", lambda *_: None)
   with pytest.raises(InputError, match=r"no worker left a result in .*stages, which all of them"):
     run(settings(corpus, runner="direct"), str(tmp_path / "out"))
 
@@ -207,7 +205,7 @@ def test_mistakes_and_missing_packages(
   corpus, tmp_path, monkeypatch, runner, options, missing, fault
 ):
   if missing == "google":
-    monkeypatch.setattr(beam_passes.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(programs.importlib.util, "find_spec", lambda name: None)
   if missing == "beam":
     monkeypatch.setitem(sys.modules, "apache_beam", None)
   with pytest.raises(InputError, match=fault):
