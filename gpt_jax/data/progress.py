@@ -8,7 +8,7 @@ from typing import TextIO
 
 FIRST, LATER = 10.0, 50.0  # seconds until the first line in a log, and between the next ones
 SHOWN = 0.5  # seconds between two lines on a terminal
-_CLEAR = "\r\x1b[K"  # to the begin of the line, and erase what is there
+_CLEAR = "\r\x1b[K"  # to the beginning of the line, and erase what is there
 
 
 class Console:

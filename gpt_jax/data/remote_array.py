@@ -113,7 +113,11 @@ class RemoteArray:
       for future in futures:
         contents.append(future.result())
     except BaseException as error:
-      self._forget(blocks)
+      with self._lock:  # so that those that could not be read are requested again
+        for block in blocks:
+          stored = self._blocks.get(block)
+          if stored and stored.done() and stored.exception():
+            del self._blocks[block]
       if isinstance(error, OSError | ValueError):
         path = self.paths[self._file_of(blocks[len(contents)])]
         raise InputError(f"{path}: cannot be read ({error})") from error
@@ -162,14 +166,6 @@ class RemoteArray:
       if block in self._expected:
         self._expected.remove(block)
         self._ahead -= 1
-
-  def _forget(self, blocks: range) -> None:
-    """Discards blocks that could not be read, so that they are requested again."""
-    with self._lock:
-      for block in blocks:
-        future = self._blocks.get(block)
-        if future and future.done() and future.exception():
-          del self._blocks[block]
 
 
 def _answer(request: _Request) -> None:

@@ -232,7 +232,7 @@ def _shortened(
 ) -> tuple[tuple[int, int], tuple[int, int]]:
   """Two stretches without the tokens above a capacity.
 
-  Each token is taken from the longer one (b if they are equal), at its begin or end with equal
+  Each token is taken from the longer one (b if they are equal), at its beginning or end with equal
   chance; the two coins seed the choice.
   """
   sizes = (a[1] - a[0], b[1] - b[0])

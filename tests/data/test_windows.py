@@ -16,7 +16,6 @@ from token_files import numbered, write
 
 from gpt_jax.data.token_file import BLOCK, TokenFile
 from gpt_jax.data.windows import Windows, WindowsConfig
-from gpt_jax.errors import InputError
 
 SIZES = (1, 2, 5, 16, 17, 18, 32, 33, 40, 100, 257)  # around one and several windows of 16
 ROOT = Path(__file__).parents[2]
@@ -155,8 +154,8 @@ def test_shuffled_without_a_full_batch_is_sequential(tokens):
 @pytest.mark.parametrize("sampling", ["across_documents", "random_offset"])
 def test_a_text_shorter_than_a_window_is_refused(tmp_path, sampling):
   tokens = write(tmp_path, [np.arange(16)])
-  with pytest.raises(InputError, match=r"16 tokens are less than one window of length \+ 1 = 17"):
-    Windows(tokens, WindowsConfig(4, 16, sampling))
+  fault = r"16 tokens are less than one window of length \+ 1 = 17"
+  refused(fault, Windows, tokens, WindowsConfig(4, 16, sampling))
   Windows(tokens, WindowsConfig(4, 15, sampling))(0)
   assert (Windows(tokens, WindowsConfig(4, 16))(0)[:, -1] == -1).all()
 

@@ -263,16 +263,18 @@ def _check(
   pieces = set(all_pieces)
   made = _without_merges(all_pieces) | added
   for number, pair in enumerate(merges, start=2):
+    piece, faults = "".join(pair), []
     for part in pair:
       if part not in pieces:
-        raise InputError(f"{merges_path}:{number}: merges {part!r}, which is not in {pieces_path}")
-      if part not in made:
-        raise InputError(f"{merges_path}:{number}: merges {part!r}, which no line above makes")
-    piece = "".join(pair)
+        faults.append(f"merges {part!r}, which is not in {pieces_path}")
+      elif part not in made:
+        faults.append(f"merges {part!r}, which no line above makes")
     if piece in made:
-      raise InputError(f"{merges_path}:{number}: makes {piece!r}, which exists already")
-    if piece not in pieces:
-      raise InputError(f"{merges_path}:{number}: makes {piece!r}, which is not in {pieces_path}")
+      faults.append(f"makes {piece!r}, which exists already")
+    elif piece not in pieces:
+      faults.append(f"makes {piece!r}, which is not in {pieces_path}")
+    if faults:
+      raise InputError(f"{merges_path}:{number}: {faults[0]}")
     made.add(piece)
   missing = [piece for piece in all_pieces if piece not in made]
   if missing:

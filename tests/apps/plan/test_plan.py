@@ -1,4 +1,4 @@
-"""launch/plan.py: a pre-training's memory, traffic and time before it runs."""
+"""launch/plan.py: a pre-training's memory and time before it runs."""
 
 import dataclasses
 import json
