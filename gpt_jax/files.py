@@ -7,6 +7,7 @@ folder is marked by the object _UPLOADING until all of it is there.
 import collections
 import contextlib
 import errno
+import fcntl
 import functools
 import glob
 import importlib.util
@@ -21,7 +22,7 @@ import tempfile
 import uuid
 import zlib
 from collections.abc import Callable, Iterator
-from typing import IO, Any
+from typing import IO, Any, TextIO
 
 from gpt_jax.errors import InputError
 
@@ -321,6 +322,34 @@ def make_folders(path: str) -> None:
     os.makedirs(path, exist_ok=True)
   except RecursionError as error:  # a call for each of a thousand parts
     raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), path) from error
+
+
+def lock_folder(folder: str, taken: str, exclusive: bool = True) -> TextIO:
+  """Makes a folder, and opens and locks `<folder>/lock`.
+
+  Closing the file, or the end of the process, unlocks it.
+
+  Args:
+    taken: the fault if another process has locked it.
+    exclusive: False opens the file alone.
+  """
+
+  def without_links(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+  try:
+    make_folders(folder)
+    # Appending, and no link followed: whatever file a link names stays as it is.
+    file = open(os.path.join(folder, "lock"), "a", encoding="utf-8", opener=without_links)
+  except OSError as error:
+    raise InputError(f"{folder}: cannot be written ({error.strerror})") from error
+  with contextlib.suppress(OSError):  # a file system without locks
+    try:
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB if exclusive else fcntl.LOCK_UN)
+    except BlockingIOError as error:
+      file.close()
+      raise InputError(f"{folder}: {taken}") from error
+  return file
 
 
 def remove(path: str) -> None:

@@ -1,4 +1,4 @@
-"""Says what a pre-training would need, before it runs: memory, traffic, time, on devices that need
+"""Says what a pre-training would need, before it runs: memory and time, on devices that need
 not be there.
 
 python launch/plan.py --config=configs/gpt1.py --topology=v5e:4x4 [--data=DIR]

@@ -428,7 +428,7 @@ def prepared(tmp_path_factory, tiny_tokenizer):
   """A folder as prepare writes it: 60 and 7 short documents of sentences that follow a pattern."""
   import random
 
-  from gpt_jax.data.token_writer import TokenWriter
+  from gpt_jax.data.token_file import TokenWriter
 
   folder, rng = tmp_path_factory.mktemp("prepared"), random.Random(0)
 

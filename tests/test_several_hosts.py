@@ -16,7 +16,7 @@ from shared_trainers import shared_trainers
 
 from gpt_jax.checkpoints.restore import restore_params
 from gpt_jax.config import to_json
-from gpt_jax.data.token_writer import TokenWriter
+from gpt_jax.data.token_file import TokenWriter
 from gpt_jax.errors import InputError
 from gpt_jax.models.lstm_encoder_decoder import LSTMEncoderDecoderConfig
 from gpt_jax.parallel.processes import list_differences

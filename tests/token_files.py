@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from gpt_jax.data.token_file import TokenFile
-from gpt_jax.data.token_writer import TokenWriter
+from gpt_jax.data.token_file import TokenFile, TokenWriter
 
 
 def write(folder, documents, vocab_size=1000, split="train") -> TokenFile:

@@ -8,7 +8,6 @@ so without fingerprints a flipped bit would go unnoticed.
 
 import contextlib
 import errno
-import fcntl
 import json
 import math
 import os
@@ -273,28 +272,9 @@ def lock(workdir: str) -> TextIO | Lease:
   """
   if files.is_url(workdir):
     return Lease(workdir)
-  try:
-    files.make_folders(workdir)
-    # Appending, and no link followed: whatever file a link names stays as it is.
-    file = open(os.path.join(workdir, "lock"), "a", encoding="utf-8", opener=_without_links)
-  except OSError as error:
-    raise InputError(f"{workdir}: cannot be written ({error.strerror})") from error
-  if is_main_process():
-    try:
-      # By process 0 alone: the others of this run would be refused on a shared file system.
-      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-      file.close()
-      raise InputError(
-        f"{workdir}: another run is at work there; wait until it ends, or use another folder"
-      ) from error
-    except OSError:
-      pass  # a file system without locks
-  return file
-
-
-def _without_links(path: str, flags: int) -> int:
-  return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+  # By process 0 alone: the others of this run would be refused on a shared file system.
+  taken = "another run is at work there; wait until it ends, or use another folder"
+  return files.lock_folder(workdir, taken, is_main_process())
 
 
 def _check_finite(tree: Any, step: int, folder: str) -> None:

@@ -18,21 +18,12 @@ class Draw:
   """
 
   def __init__(self, seed: int, step: int, rows: np.ndarray):
-    """Args:
-    seed: of the run.
-    step: of the batch.
-    rows: int [B], the numbers of these rows in the global batch.
-    """
+    """`rows`: int [B], the numbers of these rows in the global batch."""
     self._key = (seed, step)  # hashed with the name of each use
     self._rows = np.asarray(rows, np.int64)
 
   def __call__(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """float64 [B, *shape] in [0, 1).
-
-    Args:
-      name: of this use; another name gives independent noise.
-      shape: of one row.
-    """
+    """float64 [B, *shape] in [0, 1); another name gives independent noise."""
     count = int(np.prod(shape, dtype=np.int64))
     # A number for each row and position, [B, count]; distinct up to 2^31 rows of 2^32 positions.
     index = (self._rows[:, None] << 32) + np.arange(count, dtype=np.int64)[None]

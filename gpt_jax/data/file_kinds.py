@@ -91,7 +91,7 @@ def recognize(named: FileKind, head: str, all_lines: Callable[[], Iterable[str]]
 
   Args:
     named: what it is unless the content says otherwise.
-    head: the text of the file, or the begin of it.
+    head: the beginning of its text.
     all_lines: gives all lines, with their ends.
   """
   if re.match(r'\s*\[\s*\{\s*["}]', head):

@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -82,15 +81,6 @@ class MixedText(TokenFile):
     return hashlib.sha256(digests.encode()).hexdigest()[:16]
 
 
-class _Part(NamedTuple):
-  """Rows of a batch that are rows of one step of one source."""
-
-  places: np.ndarray
-  windows: Windows
-  step: int
-  rows: np.ndarray
-
-
 class MixedWindows(Windows):
   """The rows of several sources by step, a pure function of (seed, step).
 
@@ -111,29 +101,32 @@ class MixedWindows(Windows):
     """The rows of a step, or only some of them (a host's share)."""
     # Every row is of one part, so all of it is overwritten.
     batch = np.empty((len(self._numbers(step, rows)), self.config.length + 1), np.int32)
-    for part in self._parts_of(step, rows):
-      batch[part.places] = part.windows(part.step, part.rows)
+    for places, windows, its_step, its_rows in self._parts_of(step, rows):
+      batch[places] = windows(its_step, its_rows)
     return batch
 
   def draw(self, step: int, rows: np.ndarray) -> Draw:
     """The noise of these rows: that of the same rows of each source alone."""
-    draws = [
-      (part.places, part.windows.draw(part.step, part.rows)) for part in self._parts_of(step, rows)
-    ]
+    draws = []
+    for places, windows, its_step, its_rows in self._parts_of(step, rows):
+      draws.append((places, windows.draw(its_step, its_rows)))
     return _MixedDraw(draws, len(rows))
 
   def _numbers(self, step: int, rows: slice | np.ndarray) -> np.ndarray:
     first, size = step * self.config.batch_size, self.config.batch_size
     return np.arange(first, first + size, dtype=np.int64)[rows]
 
-  def _parts_of(self, step: int, rows: slice | np.ndarray) -> Iterator[_Part]:
+  def _parts_of(
+    self, step: int, rows: slice | np.ndarray
+  ) -> Iterator[tuple[np.ndarray, Windows, int, np.ndarray]]:
+    """Where rows of a batch are that are rows of one step of one source; and that step's rows."""
     source, index = interleave(self._numbers(step, rows), self._shares)
     steps, source_rows = np.divmod(index, self.config.batch_size)
     for number, windows in enumerate(self._sources):
       # One step of the source, or two where its batches meet.
       for source_step in np.unique(steps[source == number]).tolist():
         places = np.flatnonzero((source == number) & (steps == source_step))
-        yield _Part(places, windows, source_step, source_rows[places])
+        yield places, windows, source_step, source_rows[places]
 
 
 class _MixedDraw(Draw):

@@ -3,7 +3,6 @@ sentences end in cleaned text.
 """
 
 import collections
-import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -11,6 +10,7 @@ import itertools
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +20,7 @@ from gpt_jax.data.pieces import Corpus, Piece, batched, split_document
 from gpt_jax.data.progress import Progress
 from gpt_jax.data.sources.source import Source, plain_size, total_size
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
-from gpt_jax.data.tokenizers.byte_bpe import ByteBPETokenizer
+from gpt_jax.data.tokenizers.gpt2 import ByteBPETokenizer
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from gpt_jax.data.tokenizers.wordpiece import WordPieceTokenizer
 from gpt_jax.data.word_counts import WordCounts
@@ -51,18 +51,11 @@ class Encoded(NamedTuple):
 
 
 class EncodedPiece(NamedTuple):
-  """A piece of a document.
-
-  Attributes:
-    document: its number.
-    piece: without its text.
-    characters: of its text.
-    encoded: its ids.
-  """
+  """A piece of a document, of which this is the number, without its text."""
 
   document: int
   piece: Piece
-  characters: int
+  characters: int  # of its text
   encoded: Encoded
 
 
@@ -71,7 +64,6 @@ class Survey:
   """Sizes and words of the documents.
 
   Attributes:
-    n_documents: how many there are.
     n_characters: of all documents, before cleaning.
     sizes: characters of the first documents, at most FEW.
     words: counts to train a vocabulary on; not saved.
@@ -95,11 +87,7 @@ class Survey:
 
   def save(self, folder: str) -> None:
     """Writes its sizes to a folder, beside the vocabulary that was learned from its words."""
-    sizes = {
-      "n_documents": self.n_documents,
-      "n_characters": self.n_characters,
-      "sizes": self.sizes,
-    }
+    sizes = {name: vars(self)[name] for name in ("n_documents", "n_characters", "sizes")}
     write_json(os.path.join(folder, SURVEY), with_checksum(sizes))
 
   @classmethod
@@ -163,13 +151,11 @@ def take_survey(corpus: Corpus, passes: Passes, kind: str, share: float) -> Surv
   return survey
 
 
-@contextlib.contextmanager
-def local_pool(sources: Sequence[Source]) -> Iterator[Pool | None]:
+def local_pool(sources: Sequence[Source]) -> AbstractContextManager[Pool | None]:
   """The processes that the size of the sources is worth; None: this process alone."""
   size = total_size(sources)
   is_small = size is not None and size < SMALL  # None: a source that does not tell its size
-  with worker_pool(1 if is_small else min(MAX_WORKERS, os.cpu_count() or 1)) as pool:
-    yield pool
+  return worker_pool(1 if is_small else min(MAX_WORKERS, os.cpu_count() or 1))
 
 
 def in_sample(document: int, share: float) -> bool:
@@ -286,27 +272,15 @@ def encode_sentences(
     lengths.append(list(map(len, lines)))
     sentences.extend(itertools.chain.from_iterable(lines))
   encoded = iter(tokenizer.encode_many(sentences))
+  line_break = np.array([] if tokenizer.line_id is None else [tokenizer.line_id], np.int32)
   results = []
   for counts in lengths:
-    parts, breaks = [], []
+    parts = [np.empty(0, np.int32)]
     for number, count in enumerate(counts):
       for first in range(count):
-        breaks.append(number > 0 and first == 0 and tokenizer.line_id is not None)
-        parts.append(next(encoded))
-    results.append(_joined(parts, breaks, tokenizer.line_id))
+        ids = next(encoded)
+        parts.append(np.concatenate([line_break, ids]) if number and not first else ids)
+    sizes = np.array(list(map(len, parts)), np.int64)
+    # A sentence whose text the tokenizer drops ends nowhere.
+    results.append((np.concatenate(parts), np.cumsum(sizes)[sizes > 0]))
   return results
-
-
-def _joined(
-  parts: list[np.ndarray], breaks: list[bool], line_id: int | None
-) -> tuple[np.ndarray, np.ndarray]:
-  """The ids of sentences in a row; `breaks` says which begin with a line break."""
-  line = np.array([line_id if line_id is not None else 0], np.int32)
-  pieces = []
-  for ids, after_break in zip(parts, breaks, strict=True):
-    pieces.append(np.concatenate([line, ids]) if after_break else ids)
-  lengths = np.array(list(map(len, pieces)), np.int64)
-  # A sentence whose text the tokenizer drops ends nowhere.
-  ends = np.cumsum(lengths)[lengths > 0]
-  ids = np.concatenate(pieces) if pieces else np.zeros(0)
-  return ids.astype(np.int32), ends

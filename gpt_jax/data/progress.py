@@ -8,7 +8,7 @@ from typing import TextIO
 
 FIRST, LATER = 10.0, 50.0  # seconds until the first line in a log, and between the next ones
 SHOWN = 0.5  # seconds between two lines on a terminal
-_CLEAR = "\r\x1b[K"  # to the begin of the line, and erase what is there
+_CLEAR = "\r\x1b[K"  # to the beginning of the line, and erase what is there
 
 
 class Console:
@@ -39,7 +39,6 @@ class Progress:
   """Shows what is under way, from a thread of its own, until the block ends.
 
   Args:
-    work: its name.
     total, unit: see begin.
     in_place: whether a terminal's line is rewritten; not where the work writes lines of its own.
     stream: default: standard error.
@@ -63,7 +62,6 @@ class Progress:
     """Names the part of the work that follows.
 
     Args:
-      part: its name.
       total: how many of the unit it has; 0 or None: unknown.
       unit: what `update` counts, such as "rows"; "": nothing.
     """

@@ -33,19 +33,12 @@ class RemoteArray:
   threads.
 
   Attributes:
-    paths: URLs of the files.
-    sizes: of each, in bytes.
-    dtype: of the numbers.
+    sizes: of each file, in bytes.
     n_bytes: in all files.
   """
 
   def __init__(self, paths: Sequence[str], dtype: np.dtype):
-    """Raises OSError if there is no such file.
-
-    Args:
-      paths: of the files; all but the last should end with a whole block.
-      dtype: of the numbers.
-    """
+    """`paths`: all but the last should end with a whole block. Raises OSError if one is missing."""
     self.paths, self.dtype = paths, dtype
     with ThreadPoolExecutor(THREADS) as pool:
       self.sizes = list(pool.map(size, paths))
@@ -120,7 +113,11 @@ class RemoteArray:
       for future in futures:
         contents.append(future.result())
     except BaseException as error:
-      self._forget(blocks)
+      with self._lock:  # so that those that could not be read are requested again
+        for block in blocks:
+          stored = self._blocks.get(block)
+          if stored and stored.done() and stored.exception():
+            del self._blocks[block]
       if isinstance(error, OSError | ValueError):
         path = self.paths[self._file_of(blocks[len(contents)])]
         raise InputError(f"{path}: cannot be read ({error})") from error
@@ -169,14 +166,6 @@ class RemoteArray:
       if block in self._expected:
         self._expected.remove(block)
         self._ahead -= 1
-
-  def _forget(self, blocks: range) -> None:
-    """Discards blocks that could not be read, so that they are requested again."""
-    with self._lock:
-      for block in blocks:
-        future = self._blocks.get(block)
-        if future and future.done() and future.exception():
-          del self._blocks[block]
 
 
 def _answer(request: _Request) -> None:

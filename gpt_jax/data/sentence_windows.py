@@ -29,7 +29,6 @@ class SentenceWindows(Windows):
   """Base of PairWindows and PackedSentenceWindows: spans begin at a sentence."""
 
   def __init__(self, tokens: TokenFile, config: WindowsConfig, seed: int = 0, copies: int = 0):
-    """Raises InputError for a text without sentence ends, or a sampling that ignores them."""
     if config.sampling == "random_offset":
       raise InputError(
         "data.sampling=random_offset: this objective's rows begin at sentences; use "
@@ -58,11 +57,9 @@ class SentenceWindows(Windows):
 
 
 class Pair(NamedTuple):
-  """Two stretches of text, as offsets.
+  """Two stretches of text, as offsets (begin, end).
 
   Attributes:
-    first: (begin, end).
-    second: (begin, end).
     mark: IN_ORDER or NOT_IN_ORDER.
     rest: the sentence at which the next pair begins when text is read in order.
   """
@@ -91,7 +88,6 @@ class PairWindows(SentenceWindows):
     copies: int = 0,
     second: Second = "random_document",
   ):
-    """Raises InputError also for rows across documents, and for text with nothing to pair."""
     if config.sampling != "within_documents":
       raise InputError(
         f"data.sampling={config.sampling}: a pair is cut from one document; use within_documents"
@@ -161,13 +157,7 @@ class PairWindows(SentenceWindows):
         sentence, number = pair.rest, number + 1
 
   def _pair(self, first: int, document: int, noise: list[float]) -> Pair:
-    """The pair of the chunk that begins with a sentence.
-
-    Args:
-      first: the sentence's number.
-      document: its document's.
-      noise: eight numbers in [0, 1).
-    """
+    """The pair of the chunk that begins with sentence `first`; noise: eight numbers in [0, 1)."""
     # A number for each decision, drawn whether or not it is used: no decision moves another's.
     is_short, shorter, cut, choice, other, start, *coins = noise
     sentences, target = self._sentences, self._capacity
@@ -242,7 +232,7 @@ def _shortened(
 ) -> tuple[tuple[int, int], tuple[int, int]]:
   """Two stretches without the tokens above a capacity.
 
-  Each token is taken from the longer one (b if they are equal), at its begin or end with equal
+  Each token is taken from the longer one (b if they are equal), at its beginning or end with equal
   chance; the two coins seed the choice.
   """
   sizes = (a[1] - a[0], b[1] - b[0])

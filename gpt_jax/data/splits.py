@@ -1,7 +1,6 @@
 """The train and valid splits: which documents are held out, and the token files of both."""
 
 import array
-import dataclasses
 import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,7 +12,7 @@ from gpt_jax.data.cleaning import cleaner
 from gpt_jax.data.passes import Encoded
 from gpt_jax.data.pieces import Piece
 from gpt_jax.data.sources.source import Source
-from gpt_jax.data.token_writer import TokenWriter
+from gpt_jax.data.token_file import TokenWriter
 from gpt_jax.data.tokenizers.base import Tokenizer
 
 ROW_LENGTH = 512  # tokens; the closing table shows the padding of rows of this length
@@ -24,8 +23,7 @@ def held_out(sizes: Sequence[int], n_documents: int, share: float) -> Callable[[
 
   Args:
     sizes: characters of the first passes.FEW documents.
-    n_documents: at least two.
-    share: share of the characters to hold out.
+    share: of the characters, to hold out.
   """
   if n_documents > passes.FEW:
     # Only the first sizes are known, so each document is chosen by its own draw alone; one in any
@@ -67,7 +65,8 @@ class SplitWriter:
     shard_tokens: int = 0,
   ):
     self.tokens = TokenWriter(folder, split, tokenizer.vocab_size, sentences, shard_tokens)
-    self.padding = _Padding()
+    # How full rows of ROW_LENGTH tokens would be that never cross a document.
+    self._cells = self._predicted = 0
     self._tokenizer = tokenizer
     self._length = 0  # tokens of the current document
     self._joint = ""  # between its last piece that has tokens and the next
@@ -91,10 +90,18 @@ class SplitWriter:
       self._joint = piece.joint
       self._digest.update(np.asarray(ids, np.int32).tobytes())
     if piece.last:
-      self.padding.add(self._length)
+      if self._length > 1:
+        cells = max(1, (self._length - 1) // ROW_LENGTH) * ROW_LENGTH
+        self._cells += cells
+        self._predicted += min(self._length - 1, cells)
       if self._length:
         self.digests.frombytes(self._digest.digest())
       self._length, self._digest = 0, hashlib.blake2b(digest_size=8)
+
+  @property
+  def padding(self) -> float:
+    """The share of those rows that is padding."""
+    return 1 - self._predicted / max(1, self._cells)
 
   def close(self, sources: Sequence[Source]) -> dict[str, Any]:
     """Completes the files and returns the header."""
@@ -117,24 +124,6 @@ def describe_repeated(writers: dict[str, SplitWriter]) -> str:
     f"warning: {repeated:,} of {len(valid):,} held-out documents are in the training text, too, so "
     "the loss on held-out text flatters; deduplicate=exact keeps one of equal documents"
   )
-
-
-@dataclasses.dataclass
-class _Padding:
-  """Counts how full rows of ROW_LENGTH tokens would be that never cross a document."""
-
-  cells: int = 0
-  predicted: int = 0
-
-  def add(self, length: int) -> None:
-    if length > 1:
-      rows = max(1, (length - 1) // ROW_LENGTH)
-      self.cells += rows * ROW_LENGTH
-      self.predicted += min(length - 1, rows * ROW_LENGTH)
-
-  @property
-  def share(self) -> float:
-    return 1 - self.predicted / max(1, self.cells)
 
 
 def table(headers: dict[str, dict[str, Any]], padding: dict[str, float]) -> str:

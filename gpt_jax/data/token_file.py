@@ -17,58 +17,23 @@ import os
 import weakref
 import zlib
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from gpt_jax.data.remote_array import RemoteArray
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.files import is_uploading, is_url, open_regular, read_bytes, read_json, verified
-
-
-class Array(Protocol):
-  """Numbers of which only the length and slices are used."""
-
-  dtype: np.dtype
-
-  def __len__(self) -> int: ...
-
-  def __getitem__(self, part: slice) -> np.ndarray: ...
-
-
-class ShardedArray:
-  """Arrays one after the other: `len(array)`, and `array[start:stop]` as an np.ndarray.
-
-  Attributes:
-    dtype: that of the first one.
-    n_bytes: of all of them.
-  """
-
-  def __init__(self, arrays: Sequence[Array]):
-    self._arrays = arrays
-    self._begins = [0, *itertools.accumulate(map(len, arrays))]
-    self.dtype = arrays[0].dtype
-    self.n_bytes = self._begins[-1] * self.dtype.itemsize
-
-  def __len__(self) -> int:
-    return self._begins[-1]
-
-  def __getitem__(self, part: slice) -> np.ndarray:
-    start, stop, _ = part.indices(len(self))
-    parts = [self._arrays[shard][begin:end] for shard, begin, end in self._parts(start, stop)]
-    if len(parts) == 1:
-      return parts[0]
-    return np.concatenate([np.empty(0, self.dtype), *parts])
-
-  def _parts(self, start: int, stop: int) -> Iterable[tuple[int, int, int]]:
-    """(shard, begin, end) of the parts of [start, stop), relative to their shards."""
-    shard = bisect.bisect_right(self._begins, start) - 1
-    while start < stop:
-      begin, end = self._begins[shard : shard + 2]
-      if start < end:
-        yield shard, start - begin, min(stop, end) - begin
-      start, shard = max(start, end), shard + 1
+from gpt_jax.files import (
+  is_uploading,
+  is_url,
+  open_regular,
+  read_bytes,
+  read_json,
+  verified,
+  with_checksum,
+  write_json,
+)
 
 
 def shard_name(path: str, shard: int, count: int) -> str:
@@ -82,23 +47,27 @@ DTYPES: dict[str, np.dtype] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u
 
 
 class LocalArray:
-  """The numbers in a file on a disk: `len(array)`, and `array[start:stop]` as an np.ndarray.
+  """The numbers in files on a disk, one after the other: `len(array)`, and `array[start:stop]` as
+  an np.ndarray.
 
   They are read by pread, not mapped, so that resident memory stays small for files of any size.
 
   Attributes:
-    path: of the file.
-    dtype: of the numbers.
-    n_bytes: in the file.
+    sizes: of each file, in bytes.
+    n_bytes: in all files.
   """
 
-  def __init__(self, path: str, dtype: np.dtype):
-    """Raises OSError, and ValueError if it is no regular file."""
-    self.path, self.dtype = path, dtype
-    file = open_regular(path)
-    weakref.finalize(self, file.close)
-    self._descriptor = file.fileno()
-    self.n_bytes = os.fstat(self._descriptor).st_size
+  def __init__(self, paths: Sequence[str], dtype: np.dtype):
+    """Raises OSError, and ValueError for what is no regular file."""
+    self.dtype = dtype
+    self._descriptors, self.sizes = [], []
+    for path in paths:
+      file = open_regular(path)
+      weakref.finalize(self, file.close)
+      self._descriptors.append(file.fileno())
+      self.sizes.append(os.fstat(file.fileno()).st_size)
+    self._begins = [0, *itertools.accumulate(self.sizes)]
+    self.n_bytes = self._begins[-1]
 
   def __len__(self) -> int:
     return self.n_bytes // self.dtype.itemsize
@@ -106,8 +75,14 @@ class LocalArray:
   def __getitem__(self, part: slice) -> np.ndarray:
     start, stop, _ = part.indices(len(self))
     begin, end = start * self.dtype.itemsize, stop * self.dtype.itemsize  # in bytes
-    # pread moves no file position, so several threads may read.
-    return np.frombuffer(os.pread(self._descriptor, end - begin, begin), self.dtype)
+    file = bisect.bisect_right(self._begins, begin) - 1
+    contents = []
+    while begin < end:
+      size = min(end, self._begins[file + 1]) - begin
+      # pread moves no file position, so several threads may read.
+      contents.append(os.pread(self._descriptors[file], size, begin - self._begins[file]))
+      begin, file = begin + size, file + 1
+    return np.frombuffer(b"".join(contents), self.dtype)
 
 
 class TokenFile:
@@ -116,20 +91,14 @@ class TokenFile:
   A block of ids is verified when it is read for the first time.
 
   Attributes:
-    n_tokens: in the file.
-    n_documents: in the file.
-    n_bytes: of the cleaned text.
-    n_words: of the cleaned text.
+    n_bytes, n_words: of the cleaned text.
     unigram_entropy: nats per token.
-    vocab_size: of the tokenizer.
-    tokenizer_hash: see Tokenizer.hash.
     offsets: int64 [n_documents + 1], where each document begins, and the end.
     header: all entries of `<split>.json`.
     is_remote: whether it is on a store, so that reading ahead pays.
   """
 
   def __init__(self, folder: str, split: str):
-    """Raises InputError if the split is missing, damaged or inconsistent with its header."""
     self.path = os.path.join(folder, split)
     self.is_remote = is_url(folder)
     try:
@@ -153,22 +122,15 @@ class TokenFile:
       raise self._damaged(".json", "not a checksum for every block")
     self._verified = np.zeros(len(self._block_checksums), bool)  # by block, as they are first read
 
-  def _open_ids(self) -> RemoteArray | ShardedArray:
+  def _open_ids(self) -> RemoteArray | LocalArray:
     sizes = self.header.get("shards", [self.n_tokens])
     if not isinstance(sizes, list) or sum(map(_count, sizes)) != self.n_tokens:
       raise self._damaged(".json", "its shards do not add up to its tokens")
     if any(n_tokens * self._dtype.itemsize % BLOCK for n_tokens in sizes[:-1]):
       raise self._damaged(".json", "a shard ends within a block")
     paths = [shard_name(self.path, shard, len(sizes)) for shard in range(len(sizes))]
-    ids: RemoteArray | ShardedArray
-    if self.is_remote:
-      ids = RemoteArray(paths, self._dtype)
-      lengths = ids.sizes
-    else:
-      arrays = [LocalArray(path, self._dtype) for path in paths]
-      lengths = [array.n_bytes for array in arrays]
-      ids = ShardedArray(arrays)
-    for path, n_tokens, n_bytes in zip(paths, sizes, lengths, strict=True):
+    ids = (RemoteArray if self.is_remote else LocalArray)(paths, self._dtype)
+    for path, n_tokens, n_bytes in zip(paths, sizes, ids.sizes, strict=True):
       expected = n_tokens * self._dtype.itemsize
       if n_bytes != expected:
         state = "truncated" if n_bytes < expected else "longer than its header says"
@@ -181,11 +143,10 @@ class TokenFile:
       raise self._damaged(".json", "without checksums, written by an earlier version")
     try:
       self.header = header = verified(header)
-      self.n_tokens = _count(header["n_tokens"])
-      self.n_documents = _count(header["n_documents"])
-      self.n_bytes = _count(header["n_bytes"])
-      self.n_words = _count(header["n_words"])
-      self.vocab_size = _count(header["vocab_size"])
+      counts = ("n_tokens", "n_documents", "n_bytes", "n_words", "vocab_size")
+      self.n_tokens, self.n_documents, self.n_bytes, self.n_words, self.vocab_size = (
+        _count(header[name]) for name in counts
+      )
       self.unigram_entropy = float(header["unigram_entropy"])
       self.tokenizer_hash = str(header["tokenizer_hash"])
       self._dtype: np.dtype = DTYPES[header["dtype"]]
@@ -248,7 +209,7 @@ class TokenFile:
     return hashlib.sha256(values.encode()).hexdigest()[:16]
 
   def check_vocabulary(self, tokenizer: Tokenizer) -> None:
-    """Raises InputError if the file was written with another tokenizer."""
+    """Refuses a file that was written with another tokenizer."""
     if self.tokenizer_hash != tokenizer.hash:
       raise InputError(
         f"{self.path}.bin: a token file of another vocabulary, "
@@ -257,7 +218,7 @@ class TokenFile:
       )
 
   def read(self, offset: int, count: int) -> np.ndarray:
-    """The ids at [offset, offset + count), int32. Raises InputError if they are damaged."""
+    """The ids at [offset, offset + count), int32."""
     begin, end = offset * self._dtype.itemsize, (offset + count) * self._dtype.itemsize
     self._verify(begin // BLOCK, -(-end // BLOCK))
     return self._ids[offset : offset + count].astype(np.int32)  # 16 or 32 bits in the file
@@ -275,7 +236,7 @@ class TokenFile:
     self.expect([(offset, offset + IN_ORDER // self._dtype.itemsize)])
 
   def verify(self) -> None:
-    """Reads the whole file. Raises InputError if any part of it is damaged."""
+    """Reads the whole file, and refuses it if any part of it is damaged."""
     self._verify(0, len(self._verified))
     if "n_sentences" in self.header:
       self.sentences  # noqa: B018  reads the file
@@ -302,3 +263,158 @@ def _count(value: Any) -> int:
   if type(value) is not int or value < 0:
     raise ValueError(f"{value!r} should be a number of items")
   return value
+
+
+class TokenWriter:
+  """Writes one split. The header is written last, so a split without one is incomplete."""
+
+  def __init__(
+    self,
+    folder: str,
+    split: str,
+    vocab_size: int,
+    sentences: bool = False,
+    shard_tokens: int = 0,
+  ):
+    """Args:
+    folder: an existing folder.
+    split: the name of the files.
+    sentences: whether to write where sentences end, too.
+    shard_tokens: ids in a file, rounded up to whole blocks; 0: all.
+    """
+    self._path = os.path.join(folder, split)
+    # The file holds ids of text only; special tokens above the vocabulary need no room.
+    self._dtype = DTYPES["uint16" if vocab_size <= 1 << 16 else "uint32"]
+    self.counts = np.zeros(vocab_size, np.int64)  # of each id
+    self.n_tokens = self.n_bytes = self.n_words = 0
+    block = BLOCK // self._dtype.itemsize
+    # Whole blocks, so that no checksum covers parts of two files.
+    self._shard_bytes = -(-shard_tokens // block) * BLOCK
+    self._shards = [0]  # bytes of each
+    self._file = open(shard_name(self._path, 0, 1), "wb")
+    self._checksums: list[int] = []  # of each whole block
+    self._checksum = self._in_block = 0  # the bytes of the current one so far
+    self._documents = _OffsetsWriter(self._path + ".documents.npy")
+    self._sentences = _OffsetsWriter(self._path + ".sentences.npy") if sentences else None
+
+  @property
+  def n_documents(self) -> int:
+    return self._documents.count
+
+  def add(
+    self,
+    ids: np.ndarray,
+    n_bytes: int,
+    n_words: int,
+    last: bool = True,
+    sentence_ends: np.ndarray | None = None,
+  ) -> None:
+    """Appends to the current document. Documents without tokens are dropped.
+
+    Args:
+      ids: int [n].
+      n_bytes, n_words: of the text they encode.
+      last: whether they end the document.
+      sentence_ends: int [k], ascending in 1..n; a document's end is one in any case.
+    """
+    self._write(memoryview(ids.astype(self._dtype).tobytes()))
+    # Not counts[ids] += 1, which counts an id that occurs twice once.
+    np.add.at(self.counts, ids, 1)
+    if self._sentences and sentence_ends is not None:
+      self._sentences.add(self.n_tokens + sentence_ends)
+    self.n_tokens += len(ids)
+    self.n_bytes += n_bytes
+    self.n_words += n_words
+    if last:
+      for offsets in filter(None, (self._documents, self._sentences)):
+        offsets.add(np.array([self.n_tokens]))
+
+  def _write(self, content: memoryview) -> None:
+    """Appends bytes block by block: a checksum for each, and shards of whole blocks."""
+    while content:
+      if self._shard_bytes and self._shards[-1] == self._shard_bytes:
+        self._file.close()
+        if len(self._shards) == 1:  # a single file has the plain name
+          os.rename(shard_name(self._path, 0, 1), shard_name(self._path, 0, 2))
+        self._file = open(shard_name(self._path, len(self._shards), 2), "wb")
+        self._shards.append(0)
+      part = content[: BLOCK - self._in_block]
+      self._shards[-1] += self._file.write(part)
+      self._checksum = zlib.crc32(part, self._checksum)
+      self._in_block += len(part)
+      if self._in_block == BLOCK:
+        self._checksums.append(self._checksum)
+        self._checksum = self._in_block = 0
+      content = content[len(part) :]
+
+  def close(self, **entries: Any) -> dict[str, Any]:
+    """Completes the files; returns the header, with `entries` such as tokenizer_hash."""
+    documents_checksum = self._documents.close()
+    if self._sentences:
+      entries["n_sentences"] = self._sentences.count
+      entries["sentences_checksum"] = self._sentences.close()
+    self._file.close()
+    if self._in_block:
+      self._checksums.append(self._checksum)
+    if len(self._shards) > 1:
+      entries["shards"] = [size // self._dtype.itemsize for size in self._shards]
+    header = {
+      "n_tokens": self.n_tokens,
+      "n_documents": self.n_documents,
+      "n_bytes": self.n_bytes,
+      "n_words": self.n_words,
+      "unigram_entropy": unigram_entropy(self.counts),
+      "vocab_size": len(self.counts),
+      "dtype": self._dtype.name,
+      "block_bytes": BLOCK,
+      "block_checksums": np.array(self._checksums, ">u4").tobytes().hex(),
+      "documents_checksum": documents_checksum,
+      **entries,
+    }
+    write_json(self._path + ".json", with_checksum(header))
+    return header
+
+
+class _OffsetsWriter:
+  """A file of ascending offsets that begin at 0, as np.save would write it."""
+
+  def __init__(self, path: str):
+    self.count = 0  # of the stretches between offsets
+    self._last = 0
+    self._file = open(path, "wb+")
+    self._write_header()
+    self._file.write(bytes(8))  # the first begins at 0
+
+  def add(self, offsets: np.ndarray) -> None:
+    """Appends those that are larger than the last one; `offsets` are ascending."""
+    # A document without tokens ends at the last offset again; so may its last sentence.
+    new = offsets[offsets > self._last].astype("<i8")
+    if len(new):
+      self._file.write(new.tobytes())
+      self._last = int(new[-1])
+      self.count += len(new)
+
+  def close(self) -> int:
+    """Completes the file; returns its CRC-32."""
+    self._file.seek(0)
+    self._write_header()
+    self._file.seek(0)
+    checksum = 0
+    while content := self._file.read(1 << 20):
+      checksum = zlib.crc32(content, checksum)
+    self._file.close()
+    return checksum
+
+  def _write_header(self) -> None:
+    # NumPy reserves space for the first axis to grow, so `close` can write the final length here.
+    shape = {"descr": "<i8", "fortran_order": False, "shape": (self.count + 1,)}
+    np.lib.format.write_array_header_1_0(self._file, shape)
+
+
+def unigram_entropy(counts: np.ndarray) -> float:
+  """Nats per token of the best model that ignores context.
+
+  A model whose loss stays at this value has learned only how frequent each token is.
+  """
+  share = counts[counts > 0] / max(1, counts.sum())
+  return float(-(share * np.log(share)).sum())

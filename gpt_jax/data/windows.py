@@ -66,7 +66,6 @@ class Windows:
   """
 
   def __init__(self, tokens: TokenFile, config: WindowsConfig, seed: int = 0, copies: int = 0):
-    """Raises InputError if the text has no span, or random offsets should have copies."""
     self.tokens = tokens
     self.config = config
     self.seed = seed

@@ -24,17 +24,11 @@ class WordCounts:
       if word not in self.words:
         self._characters += len(word)
       self.words[word] = self.words.get(word, 0) + count
-    if self._characters > self.max_characters:
-      self._drop_rarest()
-
-  def _drop_rarest(self) -> None:
-    """Keeps the most frequent words, up to half of the bound."""
-
-    def rank(word: str) -> tuple[int, int]:
-      return -self.words[word], zlib.crc32(word.encode())
-
+    if self._characters <= self.max_characters:
+      return
+    # Keeps the most frequent words, up to half of the bound.
     kept, self._characters = {}, 0
-    for word in sorted(self.words, key=rank):
+    for word in sorted(self.words, key=lambda word: (-self.words[word], zlib.crc32(word.encode()))):
       if self._characters + len(word) > self.max_characters // 2:
         break
       self._characters += len(word)
@@ -54,3 +48,12 @@ def counts_of(
   if not words:
     raise InputError("there is no text to train a vocabulary on")
   return words
+
+
+def wrong_size(vocab_size: int, possible: int) -> InputError:
+  """Why no vocabulary of this size can be trained; `possible` is the largest or smallest one."""
+  if possible < vocab_size:
+    fault = f"is more than this text supports; the largest possible is {possible}"
+  else:
+    fault = f"is too small for the characters of this text; at least {possible} is needed"
+  return InputError(f"vocab_size {vocab_size} {fault}")

@@ -37,7 +37,7 @@ def worker_pool(count: int) -> Iterator[Pool | None]:
 
 
 def spawned_pool(count: int) -> Pool:
-  """A pool of fresh processes, which end when this one is gone. Raises InputError."""
+  """A pool of fresh processes, which end when this one is gone."""
   spawn = multiprocessing.get_context("spawn")  # forking a process that runs JAX's threads can hang
   try:
     return Pool(count, mp_context=spawn, initializer=_exit_with_parent)
@@ -69,7 +69,6 @@ def map_in_order(
 
 def _exit_with_parent() -> None:
   """Ends a worker when its parent is gone, even if that was killed."""
-
   parent = multiprocessing.parent_process()
   assert parent, "runs in workers only"
 

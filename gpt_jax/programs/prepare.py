@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import glob
 import os
 import shutil
 import sys
@@ -25,13 +24,13 @@ from gpt_jax.data.tokenizers.released import require
 from gpt_jax.data.word_counts import WordCounts
 from gpt_jax.errors import InputError
 from gpt_jax.files import (
-  abandoned,
   atomic_folder,
   disk_folder,
   exists,
   is_folder,
   is_uploading,
   list_folder,
+  lock_folder,
   make_folders,
   modified_ns,
   read_json,
@@ -42,7 +41,6 @@ from gpt_jax.programs.outputs import check_writable
 
 SETTINGS = "prepare.json"
 DEFAULT_VOCAB_SIZE = 40_000
-NOBODY = 10**9  # no process has this number
 NOTHING_REMOVED = {"deduplicate": "none", "decontaminate": "", "evaluation_rows": ""}
 # Settings of folders made before these options.
 OLD_SETTINGS = {
@@ -128,10 +126,12 @@ def run(
     print(f"{out}: already prepared with these settings")
     return
   # Not only the settings: what a killed run has finished must be of the same text, cleaned alike.
-  key = {"settings": settings, "cleaner": cleaner(), "modified": _modified(sources)}
-  with _new_folder(out) if place == out else _folder_on_store(out, place) as folder:
+  modified = [modified_ns(name) if size else 0 for name, size in sources]  # data sets have no size
+  key = {"settings": settings, "cleaner": cleaner(), "modified": modified, "format": 2}
+  with _new_folder(out, key) if place == out else _folder_on_store(out, place) as folder:
     stages = os.path.join(folder, STAGES)
-    _take_over(out, stages, key)
+    os.makedirs(stages, exist_ok=True)
+    write_json(os.path.join(stages, KEY), key)
     shared = stages if place == out else f"{out}.partial/{STAGES}"  # which all workers see
     with (passes or _local_passes)(sources, shared, key) as chosen:
       corpus, survey, tokenizer = _first_pass(sources, config, tokenizer, stages, chosen)
@@ -219,43 +219,52 @@ def _is_prepared(out: str, settings: dict[str, Any]) -> bool:
 
 
 @contextlib.contextmanager
-def _new_folder(out: str) -> Iterator[str]:
-  """A folder to fill, which becomes `out` at the end of the block, and disappears if that fails."""
+def _new_folder(out: str, key: dict[str, Any]) -> Iterator[str]:
+  """A folder to fill, which becomes `out` at the end of the block, and disappears if that fails.
+
+  It holds the stages that a killed run with this key has finished.
+  """
   if os.path.ismount(out):
     raise InputError(
       f"--out={out}: is a mounted folder, which a finished one cannot replace; name a new folder "
       "inside it"
     )
-  partial = f"{out}.partial-{os.getpid()}"
+  partial = f"{out}.partial"
+  stages = os.path.join(partial, STAGES)
   try:
-    if os.path.isdir(partial):  # of a killed process with this number: in containers all have 1
-      shutil.rmtree(f"{out}.partial-{NOBODY}", ignore_errors=True)
-      os.rename(partial, f"{out}.partial-{NOBODY}")
     make_folders(partial)
   except OSError as error:
     raise InputError(f"--out={out}: cannot be made ({error.strerror})") from error
-  try:
-    yield partial
+  with lock_folder(partial, f"another prepare is making {out}; wait until it ends") as lock:
+    _remove_all_but({lock.name, stages if has_key(stages, key) else ""}, partial)
     try:
-      os.rename(partial, out)  # replaces an empty folder
-    except OSError as error:
-      if not os.path.isdir(out) or not os.listdir(out):
-        raise
-      raise InputError(
-        f"--out={out}: another prepare has made it in the meantime; repeat the command to see "
-        "whether it is the same"
-      ) from error
-  except BaseException as error:
-    # Not after a kill, which leaves everything for the next run to look through.
-    finished = {os.path.basename(path) for path in glob.glob(f"{glob.escape(partial)}/{STAGES}/*")}
-    if isinstance(error, KeyboardInterrupt) and finished - {KEY, LEDGER, NUMBERS}:
-      # Token files that are not complete.
-      for path in glob.glob(f"{glob.escape(partial)}/*.*"):
-        os.remove(path)
-      print("the vocabulary is kept; the same command uses it", file=sys.stderr)
-    else:
-      shutil.rmtree(partial, ignore_errors=True)
-    raise
+      yield partial
+      os.remove(lock.name)
+      try:
+        os.rename(partial, out)  # replaces an empty folder
+      except OSError as error:
+        if not os.path.isdir(out) or not os.listdir(out):
+          raise
+        raise InputError(
+          f"--out={out}: another prepare has made it in the meantime; repeat the command to see "
+          "whether it is the same"
+        ) from error
+    except BaseException as error:
+      # Not after a kill, which leaves everything for the next run to look through.
+      finished = set(os.listdir(stages)) if os.path.isdir(stages) else set()
+      if isinstance(error, KeyboardInterrupt) and finished - {KEY, LEDGER, NUMBERS}:
+        _remove_all_but({stages}, partial)  # token files that are not complete
+        print("the vocabulary is kept; the same command uses it", file=sys.stderr)
+      else:
+        shutil.rmtree(partial, ignore_errors=True)
+      raise
+
+
+def _remove_all_but(kept: set[str], folder: str) -> None:
+  for entry in os.scandir(folder):
+    if entry.path not in kept:
+      remove = shutil.rmtree if entry.is_dir(follow_symlinks=False) else os.remove
+      remove(entry.path)
 
 
 @contextlib.contextmanager
@@ -279,32 +288,12 @@ def _folder_on_store(out: str, folder: str) -> Iterator[str]:
       raise InputError(f"{error}; {kept}") from error
 
 
-def _take_over(out: str, stages: str, key: dict[str, Any]) -> None:
-  """Moves what a killed run with this key has finished to `stages`, and removes all others'."""
-  for left in abandoned(out):
-    finished = os.path.join(left, STAGES)
-    if has_key(finished, key) and not os.path.exists(stages):
-      # A rename, so that of two runs only one gets it.
-      with contextlib.suppress(OSError):  # of another run that does the same
-        os.rename(finished, stages)
-    # `abandoned` gives this process's own folder too, which is being filled.
-    if left != os.path.dirname(stages):
-      shutil.rmtree(left, ignore_errors=True)
-  os.makedirs(stages, exist_ok=True)
-  write_json(os.path.join(stages, KEY), key)
-
-
 def has_key(stages: str, key: dict[str, Any]) -> bool:
   """Whether what is finished in a folder depends on the same settings and files."""
   try:
     return bool(read_json(os.path.join(stages, KEY)) == key)
   except (OSError, ValueError):
     return False
-
-
-def _modified(sources: Sequence[Source]) -> list[int]:
-  """When each file was modified last, in ns; 0 for a data set, and on a store."""
-  return [modified_ns(name) if size else 0 for name, size in sources]
 
 
 def _first_pass(
@@ -395,4 +384,4 @@ def _write_splits(
     headers[split] = writer.close(corpus.sources)
   if warning := splits.describe_repeated(writers):
     print(warning, flush=True)
-  return splits.table(headers, {split: writer.padding.share for split, writer in writers.items()})
+  return splits.table(headers, {split: writer.padding for split, writer in writers.items()})

@@ -13,9 +13,8 @@ from gpt_jax.data.sources.source import find
 
 @pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize("between", ["\n\n", "\n", "\n\n\n\n"])
-@pytest.mark.parametrize(
-  "width", [50, 64, 100]
-)  # at these no paragraph's last line happens to be full
+# At these widths no paragraph's last line happens to be full.
+@pytest.mark.parametrize("width", [50, 64, 100])
 def test_wrapped_lines_become_paragraphs(ending, between, width):
   text = "\ufeff" + wrap(PARAGRAPHS * 3, width, between).replace("\n", ending)
   assert clean(text).split("\n") == PARAGRAPHS * 3
@@ -23,9 +22,8 @@ def test_wrapped_lines_become_paragraphs(ending, between, width):
 
 def test_indented_paragraphs_need_no_blank_line():
   paragraphs = []
-  for text in filter(
-    lambda text: len(text) > 64, PARAGRAPHS
-  ):  # given a full last line, so that only the indent tells
+  for text in (text for text in PARAGRAPHS if len(text) > 64):
+    # Given a full last line, so that only the indent tells.
     last = wrap([text], indent="  ").split("\n")[-1]
     paragraphs.append(f"{text} {'x' * max(1, 63 - len(last))}")
   assert clean(wrap(paragraphs, between="\n", indent="  ")).split("\n") == paragraphs
@@ -83,17 +81,13 @@ def test_novels(data_root):
       text = file.read(1 << 17)
     wrapped[source.name] = wrap_width(text) is not None
     lines = [line for line in text.split("\n") if line.strip()]
-    assert wrapped[source.name] == (sorted(map(len, lines))[len(lines) * 97 // 100] < 120), (
-      source.name
-    )
+    longest = sorted(map(len, lines))[len(lines) * 97 // 100]
+    assert wrapped[source.name] == (longest < 120), source.name
     if wrapped[source.name]:
       paragraphs = clean(text).split("\n")
-      assert sum(map(str.islower, (paragraph[0] for paragraph in paragraphs))) < 0.06 * len(
-        paragraphs
-      ), source.name
-      assert sum(bool(re.search(r"[\w,]$", text)) for text in paragraphs) < 0.35 * len(
-        paragraphs
-      ), source.name
+      lower = sum(paragraph[0].islower() for paragraph in paragraphs)
+      cut = sum(bool(re.search(r"[\w,]$", text)) for text in paragraphs)
+      assert lower < 0.06 * len(paragraphs) and cut < 0.35 * len(paragraphs), source.name
   assert sum(wrapped.values()) > 50
 
 

@@ -4,12 +4,12 @@ import dataclasses
 
 import numpy as np
 import pytest
+from refused import refused
 from token_files import numbered, write
 
 from gpt_jax.data.mixture import MixedText, MixedWindows, interleave, mixture_shares
 from gpt_jax.data.sentence_windows import PairWindows
 from gpt_jax.data.windows import Windows, WindowsConfig
-from gpt_jax.errors import InputError
 
 CONFIG = WindowsConfig(batch_size=8, length=16)
 SIZES = {"a": (40, 100, 257), "b": (33, 18), "c": (70, 50, 64)}
@@ -120,5 +120,4 @@ def test_a_mixed_text(files):
   ],
 )
 def test_wrong_weights(files, weights, message):
-  with pytest.raises(InputError, match=message):
-    mixture_shares(files, dataclasses.replace(CONFIG, weights=weights))
+  refused(message, mixture_shares, files, dataclasses.replace(CONFIG, weights=weights))

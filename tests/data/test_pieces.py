@@ -1,12 +1,13 @@
-"""Pieces add up to their documents."""
+"""Pieces add up to their documents, of which a share is held out."""
 
 import pytest
 from paragraphs import PARAGRAPHS, wrap
 
-from gpt_jax.data import pieces
+from gpt_jax.data import passes, pieces
 from gpt_jax.data.cleaning import clean, clean_piece
-from gpt_jax.data.pieces import Piece, read_pieces
+from gpt_jax.data.pieces import Piece, read_pieces, split_document
 from gpt_jax.data.sources import text as text_source
+from gpt_jax.data.splits import held_out
 
 
 @pytest.fixture
@@ -60,3 +61,29 @@ def test_text_without_spaces_is_cut_between_characters(read):
   found = read(text, 1000)
   assert len(found) > 8 and {piece.joint for piece in found} == {""}
   assert "".join(piece.text for piece in found) == text
+
+
+@pytest.mark.parametrize("sizes", [[10] * 50, list(range(1, 60)), [1000, 1], [5, 5]])
+def test_about_the_share_is_held_out_but_never_all(sizes):
+  is_valid = held_out(sizes, len(sizes), 0.1)
+  chosen = [size for number, size in enumerate(sizes) if is_valid(number)]
+  assert 1 <= len(chosen) < len(sizes)
+  assert sum(chosen) <= max(0.1 * sum(sizes), min(sizes))
+
+
+def test_many_documents_are_drawn(monkeypatch):
+  monkeypatch.setattr(passes, "FEW", 10)
+  chosen = [number for number in range(5000) if held_out([], 5000, 0.1)(number)]
+  assert 400 < len(chosen) < 600 and min(chosen) < 100
+  (first,) = (number for number in range(20) if held_out([], 20, 1e-9)(number))
+  assert first < 10  # one is always held out
+
+
+def test_a_single_document_is_split_after_a_paragraph():
+  texts = ["one\ntwo\n", "three\nfour\nfive"]
+  parts = [(0, Piece(text, None, "\n", text is texts[-1])) for text in texts]
+  assert [(number, piece.text, piece.last) for number, piece in split_document(parts, 16)] == [
+    (0, "one\ntwo\n", False),
+    (0, "three\n", True),
+    (1, "four\nfive", True),
+  ]

@@ -33,13 +33,10 @@ def shown(monkeypatch):
 
 
 def test_a_log_gets_lines(shown):
-  first, *_ = shown(io.StringIO(), 6000).splitlines()
-  assert first == "reading, 1,500 of 6,000 characters, 0 s so far, about 0 s left"
-
-
-def test_without_a_known_size_no_time_is_promised(shown):
-  first, *_ = shown(io.StringIO(), None).splitlines()
-  assert first == "reading, 1,500 characters, 0 s so far"
+  for total, counts in ((6000, "1,500 of 6,000"), (None, "1,500")):  # no time without a size
+    first, *_ = shown(io.StringIO(), total).splitlines()
+    left = ", about 0 s left" if total else ""
+    assert first == f"reading, {counts} characters, 0 s so far{left}"
 
 
 def test_a_terminal_gets_one_line_that_is_erased(shown):

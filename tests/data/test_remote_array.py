@@ -1,5 +1,8 @@
-"""Arrays on a store: the numbers of the file, by few requests, in bounded memory."""
+"""Arrays on a store: the numbers of the file, by few requests, in bounded memory, although the
+store fails now and then.
+"""
 
+import asyncio
 import itertools
 import subprocess
 import sys
@@ -8,14 +11,15 @@ import threading
 
 import numpy as np
 import pytest
+from range_server import serve_ranges
 from refused import refused
 from token_files import numbered, write
 
+from gpt_jax import files
 from gpt_jax.data import remote_array, token_file
 from gpt_jax.data.remote_array import AHEAD, BLOCK, CACHE, REQUEST, RemoteArray
 from gpt_jax.data.sentence_windows import PackedSentenceWindows, PairWindows
-from gpt_jax.data.token_file import TokenFile
-from gpt_jax.data.token_writer import TokenWriter
+from gpt_jax.data.token_file import TokenFile, TokenWriter
 from gpt_jax.data.windows import Windows, WindowsConfig
 from gpt_jax.errors import InputError
 
@@ -66,15 +70,12 @@ def store(monkeypatch, tmp_path):
   monkeypatch.setattr(remote_array, "size", store.size)
   monkeypatch.setattr(remote_array, "read_range", store.read_range)
   monkeypatch.setattr(token_file, "is_uploading", lambda folder: False)
+
+  def from_folder(read):
+    return lambda path, *limit: read(path.replace("gs://", f"{tmp_path}/"), *limit)
+
   for name in ("read_json", "read_bytes"):
-    local = getattr(token_file, name)
-    monkeypatch.setattr(
-      token_file,
-      name,
-      lambda path, *limit, local=local: local(
-        str(tmp_path / path[5:]) if path.startswith("gs://") else path, *limit
-      ),
-    )
+    monkeypatch.setattr(token_file, name, from_folder(getattr(token_file, name)))
   return store
 
 
@@ -334,3 +335,52 @@ def test_windows_over_ten_gigabytes_move_their_blocks_and_stay_small():
   assert requested > CACHE * BLOCK  # or it would fit
   assert megabytes < 300
   assert AHEAD < CACHE
+
+
+VALUES = np.arange(40 * BLOCK // 2).astype("<u2")
+
+
+@pytest.fixture
+def faults(monkeypatch):
+  """The Faults of a server that has VALUES as gs://bucket/values.bin; no back-off is waited for."""
+  content, sleep = VALUES.tobytes(), asyncio.sleep
+  sizes = {"values.bin": len(content)}
+  with serve_ranges(sizes, lambda name, start, stop: content[start:stop]) as (url, faults):
+    from gcsfs.core import GCSFileSystem
+
+    store = GCSFileSystem(token="anon", endpoint_url=url, skip_instance_cache=True)
+    monkeypatch.setattr(files, "_file_system", lambda scheme: store)
+    faults.waits = []
+
+    async def no_wait(seconds, *more):
+      if seconds:
+        faults.waits.append(seconds)
+      await sleep(0)
+
+    monkeypatch.setattr(asyncio, "sleep", no_wait)
+    yield faults
+
+
+@pytest.mark.store
+def test_faults_are_not_noticed(faults):
+  """Of all kinds, three for each request."""
+  rng = np.random.default_rng(0)
+  for _ in range(20):
+    faults.pending = rng.choice([429, 503, 0], 3).tolist()
+    array = RemoteArray(["gs://bucket/values.bin"], U16)
+    start = int(rng.integers(len(VALUES) - 600))
+    np.testing.assert_array_equal(array[start : start + 513], VALUES[start : start + 513])
+    assert not faults.pending
+  assert len(faults.waits) >= 40
+  assert max(faults.waits) > 1.5 * min(faults.waits)  # longer each time
+
+
+@pytest.mark.store
+def test_a_store_that_stays_away_is_one_line(faults):
+  array = RemoteArray(["gs://bucket/values.bin"], U16)
+  faults.pending = [503] * 1000
+  with pytest.raises(InputError, match=r"^gs://bucket/values.bin: cannot be read \(") as raised:
+    array[:10]
+  assert "\n" not in str(raised.value)
+  faults.pending = []
+  np.testing.assert_array_equal(array[:10], VALUES[:10])

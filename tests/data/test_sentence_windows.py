@@ -12,10 +12,8 @@ from gpt_jax.data.sentence_windows import (
   PackedSentenceWindows,
   PairWindows,
 )
-from gpt_jax.data.token_file import TokenFile
-from gpt_jax.data.token_writer import TokenWriter
+from gpt_jax.data.token_file import TokenFile, TokenWriter
 from gpt_jax.data.windows import Windows, WindowsConfig
-from gpt_jax.errors import InputError
 
 LENGTH = 64
 CONFIG = WindowsConfig(batch_size=16, length=LENGTH)
@@ -296,14 +294,14 @@ def test_configs_that_do_not_suit(text, kind, config, match):
 def test_texts_that_do_not_suit(tmp_path):
   text = write(tmp_path, [[10] * 20])
   refused(r"train\.bin: one document of 200 tokens, so that there", PairWindows, text, CONFIG)
-  with pytest.raises(InputError, match="copies=3: with data.sampling=random_offset no row comes"):
-    Windows(text, WindowsConfig(4, 16, "random_offset"), copies=3)
+  fault = "copies=3: with data.sampling=random_offset no row comes"
+  refused(fault, Windows, text, WindowsConfig(4, 16, "random_offset"), copies=3)
   writer = TokenWriter(tmp_path, "train", 100)
   writer.add(np.arange(90), 1, 1)
   writer.close(tokenizer_hash="abc")
+  text = TokenFile(tmp_path, "train")
   for kind in (PairWindows, PackedSentenceWindows):
-    with pytest.raises(InputError, match="no sentence ends.*PrepareConfig.sentences=True"):
-      kind(TokenFile(tmp_path, "train"), WindowsConfig(4, 16))
+    refused("no sentence ends.*PrepareConfig.sentences=True", kind, text, WindowsConfig(4, 16))
 
 
 @pytest.mark.parametrize("second", ["random_document", "swapped"])
@@ -321,13 +319,11 @@ def test_what_follows_is_never_called_random(tmp_path, second, documents):
       assert a.tolist() != b.tolist()
 
 
-def test_the_begin_of_the_next_document_does_not_follow(tmp_path):
+def test_what_follows_a_single_sentence(tmp_path):
+  """Not the next document; and the next sentence is not called random."""
   text = write(tmp_path, [[4], [4]])
   for row in all_rows(PairWindows(text, WindowsConfig(4, 16), 0), 4):
     assert parts(row)[2] == NOT_IN_ORDER
-
-
-def test_a_single_sentence_is_not_paired_with_the_next_one_as_random(tmp_path):
   text = write(tmp_path, [[20] * 9])  # each is a chunk
   seen = set()
   for row in all_rows(PairWindows(text, WindowsConfig(4, 16), 0), 20):

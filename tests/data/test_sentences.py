@@ -33,18 +33,14 @@ He saw the sea… (No.) And I? Yes"""
     ("It cost 3.50 a day, i.e. 3 . 5 of them.", ["It cost 3.50 a day, i.e. 3 .", " 5 of them."]),
     ("wait... what? yes", ["wait... what? yes"]),
     ("今日は。明日！", ["今日は。", "明日！"]),
-    ("no stop", ["no stop"]),
+    ("no stop . no capital .", ["no stop . no capital ."]),
     ("", [""]),
   ],
 )
 def test_where_sentences_end(line, sentences):
   assert split_sentences(line) == sentences
   assert "".join(sentences) == line
-
-
-def test_text_without_capitals_is_split_too():
   assert split_sentences("the sea . the ship .", has_case=False) == ["the sea .", " the ship ."]
-  assert split_sentences("the sea . the ship .") == ["the sea . the ship ."]
 
 
 def test_sentences_are_encoded_one_by_one(tiny_tokenizer):

@@ -22,9 +22,7 @@ def facts():
   for number, scene in enumerate(world.SCENES):
     for kind in ("places", "work", "good", "bad"):
       for phrase in getattr(scene, kind):
-        assert phrase not in kinds, (
-          f"{phrase!r} is in two scenes or lists, so nothing follows from it"
-        )
+        assert phrase not in kinds, f"{phrase!r} is in two scenes, so nothing follows from it"
         kinds[phrase] = (number, kind)
   for kind, phrases in (("happy", world.HAPPY), ("sad", world.SAD)):
     for phrase in phrases:
@@ -48,18 +46,13 @@ def true_label(maker, texts):
   if maker is world.ending:
     return {"good": "well", "bad": "badly"}[kinds[0][-1][1]]
   if maker is world.doing:
-    return (
-      "follows"
-      if {scene for scene, _ in kinds[0]} == {scene for scene, _ in kinds[1]}
-      else "contradicts"
-    )
+    scenes = [{scene for scene, _ in of_text} for of_text in kinds]
+    return "follows" if scenes[0] == scenes[1] else "contradicts"
   if maker is world.company:
     return "same" if kinds[0][0][0] == kinds[1][0][0] else "different"
-  right = [
-    letter for letter, turn in zip("ABCD", kinds[1:], strict=True) if turn[0][0] == kinds[0][0][0]
-  ]
-  assert len(right) == 1
-  return right[0]
+  turns = zip("ABCD", kinds[1:], strict=True)
+  (right,) = (letter for letter, turn in turns if turn[0][0] == kinds[0][0][0])
+  return right
 
 
 def phrases_of(texts):
@@ -68,20 +61,14 @@ def phrases_of(texts):
 
 @pytest.mark.parametrize("maker", MAKERS, ids=named)
 @pytest.mark.parametrize("split", world.SIZES)
-def test_labels_are_true_of_the_texts(maker, split):
-  for texts, label in world.examples(maker, split):
-    assert true_label(maker, texts) == label, texts
-
-
-@pytest.mark.parametrize("maker", MAKERS, ids=named)
-@pytest.mark.parametrize("split", world.SIZES)
-def test_labels_are_balanced_and_texts_distinct(maker, split):
+def test_labels_are_true_and_balanced_and_texts_distinct(maker, split):
   examples = world.examples(maker, split)
+  for texts, label in examples:
+    assert true_label(maker, texts) == label, texts
   counts = collections.Counter(label for _, label in examples)
   assert len({texts for texts, _ in examples}) == len(examples) == world.SIZES[split]
-  assert max(counts.values()) - min(counts.values()) <= 1 and set(counts) == set(
-    world.LABELS[maker]
-  )
+  assert max(counts.values()) - min(counts.values()) <= 1
+  assert set(counts) == set(world.LABELS[maker])
 
 
 @pytest.mark.parametrize("maker", MAKERS, ids=named)
@@ -130,13 +117,10 @@ def test_moods_in_the_books_follow_from_the_turns_before_them():
 
 
 def test_the_world_is_a_function_of_its_seed():
-  assert (
-    next(world.documents(seed=3)) == next(world.documents(seed=3)) != next(world.documents(seed=4))
-  )
+  books = [next(world.documents(seed=seed)) for seed in (3, 3, 4)]
+  assert books[0] == books[1] != books[2]
   assert world.examples(world.doing, "dev") == world.examples(world.doing, "dev")
-
-
-def test_the_size_is_what_was_asked_for():
+  # And of the size that was asked for.
   assert 100_000 <= sum(map(len, world.documents(size=100_000))) < 120_000
 
 

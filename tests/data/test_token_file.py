@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from token_files import write
 
-from gpt_jax.data.token_file import BLOCK, TokenFile
-from gpt_jax.data.token_writer import TokenWriter, unigram_entropy
+from gpt_jax.data.token_file import BLOCK, TokenFile, TokenWriter, unigram_entropy
 from gpt_jax.errors import InputError
 
 
@@ -32,11 +31,8 @@ def test_a_document_may_be_written_in_pieces(tmp_path):
   writer.add(np.array([4]), 1, 1)
   writer.close(tokenizer_hash="")
   np.testing.assert_array_equal(TokenFile(tmp_path, "train").offsets, [0, 3, 4])
-
-
-def test_many_documents_fit_the_header_written_first(tmp_path):
-  file = write(tmp_path, [[1]] * 12_345)
-  np.testing.assert_array_equal(file.offsets, np.arange(12_346))
+  many = write(tmp_path, [[1]] * 12_345)  # they fit the header that was written first
+  np.testing.assert_array_equal(many.offsets, np.arange(12_346))
 
 
 def test_unigram_entropy():
@@ -71,9 +67,7 @@ def test_missing_and_cut_files(tmp_path, written):
   refused(tmp_path / "nowhere", r"train\.json: missing; .* made by prepare.run")
   ids = (tmp_path / "train.bin").read_bytes()
   (tmp_path / "train.bin").write_bytes(ids[:-2])
-  refused(
-    tmp_path, r"train\.bin: truncated, 199998 bytes instead of 200000; prepare the text again"
-  )
+  refused(tmp_path, r"train\.bin: truncated, 199998 bytes instead of 200000; prepare the text ag")
   (tmp_path / "train.bin").write_bytes(ids + b"\0\0")
   refused(tmp_path, "longer than its header")
   (tmp_path / "train.bin").write_bytes(bytes(len(ids)))

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refused import refused
 from token_files import numbered, write
 
 from gpt_jax.data.token_file import BLOCK, TokenFile
 from gpt_jax.data.windows import Windows, WindowsConfig
-from gpt_jax.errors import InputError
 
 SIZES = (1, 2, 5, 16, 17, 18, 32, 33, 40, 100, 257)  # around one and several windows of 16
 ROOT = Path(__file__).parents[2]
@@ -29,9 +29,8 @@ def tokens(tmp_path) -> TokenFile:
 def rows_of_epochs(windows: Windows, epochs: int) -> np.ndarray:
   """All rows of the first epochs, in order."""
   steps = -(-epochs * windows.spans_per_epoch // windows.config.batch_size)
-  return np.concatenate([windows(step) for step in range(steps)])[
-    : epochs * windows.spans_per_epoch
-  ]
+  rows = np.concatenate([windows(step) for step in range(steps)])
+  return rows[: epochs * windows.spans_per_epoch]
 
 
 def test_within_documents_covers_each_span_once_an_epoch(tokens):
@@ -56,9 +55,7 @@ def test_within_documents_covers_each_span_once_an_epoch(tokens):
         assert got == [(tokens.offsets[document], tokens.offsets[document + 1] - 1)]
       elif got:
         assert got[-1][1] - got[0][0] == len(got) * length
-        assert (
-          size - 1 - len(got) * length < length
-        )  # what the phase leaves out is less than a window
+        assert size - 1 - len(got) * length < length  # the phase leaves out less than a window
 
 
 def test_phases_reach_every_token(tokens):
@@ -70,9 +67,8 @@ def test_phases_reach_every_token(tokens):
 
 
 def test_the_order_depends_on_epoch_and_seed(tmp_path):
-  tokens = write(
-    tmp_path, [np.arange(321)]
-  )  # 20 spans and no slack: phases are 0, only the order can differ
+  # 20 spans and no slack: phases are 0, only the order can differ.
+  tokens = write(tmp_path, [np.arange(321)])
   one, two = np.split(rows_of_epochs(Windows(tokens, WindowsConfig(4, 16), seed=1), 2), 2)
   other = rows_of_epochs(Windows(tokens, WindowsConfig(4, 16), seed=2), 1)
   orders = [rows[:, 0].tolist() for rows in (one, two, other)]
@@ -158,15 +154,14 @@ def test_shuffled_without_a_full_batch_is_sequential(tokens):
 @pytest.mark.parametrize("sampling", ["across_documents", "random_offset"])
 def test_a_text_shorter_than_a_window_is_refused(tmp_path, sampling):
   tokens = write(tmp_path, [np.arange(16)])
-  with pytest.raises(InputError, match=r"16 tokens are less than one window of length \+ 1 = 17"):
-    Windows(tokens, WindowsConfig(4, 16, sampling))
+  fault = r"16 tokens are less than one window of length \+ 1 = 17"
+  refused(fault, Windows, tokens, WindowsConfig(4, 16, sampling))
   Windows(tokens, WindowsConfig(4, 15, sampling))(0)
   assert (Windows(tokens, WindowsConfig(4, 16))(0)[:, -1] == -1).all()
 
 
 def test_documents_of_one_token_are_refused(tmp_path):
-  with pytest.raises(InputError, match="nothing to predict"):
-    Windows(write(tmp_path, [[1], [2]]), WindowsConfig(4, 16))
+  refused("nothing to predict", Windows, write(tmp_path, [[1], [2]]), WindowsConfig(4, 16))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -176,10 +171,7 @@ def test_windows_over_ten_gigabytes_stay_below_200_megabytes(tmp_path):
   np.save(documents, np.arange(n_documents + 1) * (n_tokens // n_documents))
   block, last_block = zlib.crc32(bytes(BLOCK)), zlib.crc32(bytes(2 * n_tokens % BLOCK))
   header = {
-    "n_tokens": n_tokens,
-    "n_documents": n_documents,
-    "n_bytes": 1,
-    "n_words": 1,
+    **{"n_tokens": n_tokens, "n_documents": n_documents, "n_bytes": 1, "n_words": 1},
     "unigram_entropy": 1.0,
     "vocab_size": 100,
     "dtype": "uint16",
@@ -204,11 +196,6 @@ def test_windows_over_ten_gigabytes_stay_below_200_megabytes(tmp_path):
     # Not ru_maxrss, which begins with that of the process that started this one.
     print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
   """
-  done = subprocess.run(
-    [sys.executable, "-c", textwrap.dedent(program), tmp_path],
-    capture_output=True,
-    text=True,
-    check=True,
-    cwd=ROOT,
-  )
+  command = [sys.executable, "-c", textwrap.dedent(program), tmp_path]
+  done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
   assert int(done.stdout) < 200 * 1024

@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from gpt_jax.data.word_counts import WordCounts
 from gpt_jax.data.workers import map_in_order, worker_pool
 
 
@@ -39,3 +40,13 @@ def test_without_shared_memory_one_process_does_the_work(monkeypatch):
   with pytest.warns(UserWarning, match="one process does the work.*Read-only file system"):
     with worker_pool(2) as pool:
       assert list(map_in_order(pool, _pid, range(2))) == [(i, os.getpid()) for i in range(2)]
+
+
+def test_word_counts_are_bounded_and_keep_the_frequent():
+  counts = WordCounts(max_characters=1000)
+  for start in range(0, 2000, 100):
+    counts.add({f"w{i:05}": 1 for i in range(start, start + 100)} | {"often": 5, "sometimes": 2})
+  assert sum(map(len, counts.words)) <= 1000
+  assert counts.words["often"] == 100 and counts.words["sometimes"] == 40
+  kept = [int(word[1:]) for word in counts.words if word.startswith("w")]
+  assert min(kept) < 700 < 1300 < max(kept)  # not only the newest

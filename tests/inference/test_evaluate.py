@@ -11,7 +11,7 @@ from shared_predictors import shared_predictors  # noqa: F401
 
 from gpt_jax.batch import Batch, Rows
 from gpt_jax.checkpoints.load import LoadedModel, load_model
-from gpt_jax.data.token_writer import TokenWriter
+from gpt_jax.data.token_file import TokenWriter
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.models.model import ModelConfig

@@ -9,7 +9,7 @@ from refused import refused
 
 from gpt_jax.config import from_json, to_json
 from gpt_jax.data.draws import Draw
-from gpt_jax.data.tokenizers.byte_bpe import ByteBPETokenizer
+from gpt_jax.data.tokenizers.gpt2 import ByteBPETokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.objectives.masked import Masked
 from gpt_jax.objectives.masked_sentences import FullSentences, MaskedPairs

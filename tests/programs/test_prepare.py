@@ -25,6 +25,7 @@ from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.data.windows import Windows, WindowsConfig
 from gpt_jax.errors import InputError
+from gpt_jax.files import lock_folder
 from gpt_jax.programs import prepare
 from gpt_jax.programs.prepare import PrepareConfig, run
 
@@ -407,7 +408,6 @@ def test_several_sources_are_one_corpus(books, tmp_path, launch, monkeypatch):
   with monkeypatch.context() as patch:
     patch.setattr(prepare, "_write_splits", raise_interrupt)
     assert launch(*several, "--out=out")[0] == 130
-  kept_first_pass(tmp_path)
   code, shown, errors = launch(*several, "--out=out")
   assert code == 0 and "taking over the vocabulary" in shown, errors
   run(settings("books", shard_tokens=20_000), "at once")
@@ -450,7 +450,7 @@ def stopped_half_way(books: Path, out: Path):
   try:
     children = Path(f"/proc/{program.pid}/task/{program.pid}/children")
     deadline = time.monotonic() + 60
-    while not (list(out.parent.glob("*.partial-*")) and len(children.read_text().split()) >= 2):
+    while not (Path(f"{out}.partial").exists() and len(children.read_text().split()) >= 2):
       assert time.monotonic() < deadline and program.poll() is None
       time.sleep(0.05)
     time.sleep(0.5)
@@ -486,12 +486,6 @@ def test_an_interrupt_leaves_nothing(books, tmp_path):
   assert gone(workers)
 
 
-def kept_first_pass(tmp_path) -> Path:
-  """The folder that a killed run left, as one of a process that is gone."""
-  (left,) = tmp_path.glob("out.partial-*")
-  return left.rename(tmp_path / "out.partial-4194305")  # above any process number
-
-
 @pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit])
 def test_a_finished_vocabulary_is_taken_over(books, tmp_path, monkeypatch, capsys, end):
   """After Ctrl-C; other failures leave nothing."""
@@ -506,7 +500,7 @@ def test_a_finished_vocabulary_is_taken_over(books, tmp_path, monkeypatch, capsy
   if end is SystemExit:
     assert not list(tmp_path.glob("out*"))
     return
-  left = kept_first_pass(tmp_path)
+  left = tmp_path / "out.partial"
   assert os.listdir(left) == ["stages"]
   finished = ["key.json", "removed.npy", "survey.json", "tokenizer"]
   assert sorted(os.listdir(left / "stages")) == finished
@@ -525,7 +519,7 @@ def test_a_vocabulary_of_something_else_is_not(books, tmp_path, monkeypatch, cap
   with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
     patch.setattr(prepare, "_write_splits", raise_interrupt)
     run(settings(books), tmp_path / "out")
-  left, again = kept_first_pass(tmp_path), settings(books)
+  left, again = tmp_path / "out.partial", settings(books)
   if change == "settings":
     again = settings(books, vocab_size=330)
   elif change == "text":  # of the same size
@@ -548,19 +542,16 @@ def test_after_a_kill_the_next_run_cleans_up(books, tmp_path):
     os.kill(program.pid, signal.SIGKILL)
     program.communicate(timeout=30)
     assert gone(workers)
-  assert [path.name for path in tmp_path.iterdir() if path.name != "books"] == [
-    f"out.partial-{program.pid}"
-  ]
-  running = tmp_path / f"out.partial-{os.getppid()}"  # that of another run, still at it
-  running.mkdir()
+  assert {path.name for path in tmp_path.iterdir()} == {"books", "out.partial"}
   run(settings(f"{books}/*.txt"), tmp_path / "out")
-  assert sorted(path.name for path in tmp_path.iterdir()) == ["books", "out", running.name]
+  assert {path.name for path in tmp_path.iterdir()} == {"books", "out"}
 
 
-def test_a_killed_run_had_the_same_process_number(books, tmp_path):
-  """As in a container, where each program is process 1."""
-  left = tmp_path / f"out.partial-{os.getpid()}"
-  left.mkdir()
-  (left / "train.bin").write_bytes(b"half")
-  run(settings(f"{books}/*.txt"), tmp_path / "out")
-  assert sorted(path.name for path in tmp_path.iterdir()) == ["books", "out"]
+def test_one_run_at_a_time_makes_a_folder(books, tmp_path):
+  out = tmp_path / "out"
+  with lock_folder(f"{out}.partial", ""):
+    refused("out.partial: another prepare is making .*out; wait", run, settings(books), out)
+  (tmp_path / "out.partial" / "train-00007.bin").write_bytes(b"of a killed run")
+  run(settings(books), out)
+  assert {path.name for path in tmp_path.iterdir()} == {"books", "out"}
+  assert not {"lock", "train-00007.bin"} & set(os.listdir(out))

@@ -20,8 +20,7 @@ from shared_trainers import two_devices  # noqa: F401
 from gpt_jax.batch import Mean
 from gpt_jax.checkpoints.restore import restore_params
 from gpt_jax.checkpoints.run_folder import claim, claimed_config
-from gpt_jax.data.token_file import TokenFile
-from gpt_jax.data.token_writer import TokenWriter
+from gpt_jax.data.token_file import TokenFile, TokenWriter
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from gpt_jax.data.windows import WindowsConfig

@@ -11,8 +11,7 @@ from shared_trainers import stop_in_step, two_devices  # noqa: F401
 from gpt_jax.apps.plan import plan
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.data.mixture import interleave
-from gpt_jax.data.token_file import TokenFile
-from gpt_jax.data.token_writer import TokenWriter
+from gpt_jax.data.token_file import TokenFile, TokenWriter
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from refused import refused
 
-from gpt_jax.apps.corpus import beam, corpus
+from gpt_jax.apps.corpus import corpus
 from gpt_jax.apps.corpus.corpus import CorpusConfig
 from gpt_jax.apps.paper import quickstart
 from gpt_jax.apps.report import visualize
@@ -171,7 +171,7 @@ def test_runners_leave_their_results_on_the_store(books, store, monkeypatch, tmp
   }
   corpus.run(CorpusConfig(source=f"{store}/books/*.txt", **config), f"{store}/local/text")
   remote = CorpusConfig(source=f"{store}/books/*.txt", runner="direct", **config)
-  works, do = [], beam.do
+  works, do = [], corpus.do
 
   def stopped(make, work):
     if "tokens" in work.path and work.number == 3:
@@ -181,10 +181,10 @@ def test_runners_leave_their_results_on_the_store(books, store, monkeypatch, tmp
   def here(runner, options, function, tasks):
     works.extend(tasks)
     for task in tasks:
-      beam.do(function.args[0], task)
+      corpus.do(function.args[0], task)
 
-  monkeypatch.setattr(beam, "make_pipeline", here)
-  monkeypatch.setattr(beam, "do", stopped)
+  monkeypatch.setattr(corpus, "make_pipeline", here)
+  monkeypatch.setattr(corpus, "do", stopped)
   with pytest.raises(KeyboardInterrupt):
     corpus.run(remote, f"{store}/beam/text")
   assert list_folder(f"{store}/beam") == ["text.partial"]
@@ -192,7 +192,7 @@ def test_runners_leave_their_results_on_the_store(books, store, monkeypatch, tmp
     str(option) for work in works for option in work.options if "/" in str(option)
   ]
   assert len(places) > len(works) and all(place.startswith(store) for place in places)
-  monkeypatch.setattr(beam, "do", do)
+  monkeypatch.setattr(corpus, "do", do)
   works.clear()
   corpus.run(remote, f"{store}/beam/text")
   assert [work.number for work in works] == [3, 4, 5]

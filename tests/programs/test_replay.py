@@ -7,7 +7,7 @@ import pytest
 from refused import refused
 from shared_trainers import shared_trainers, two_devices  # noqa: F401
 
-from gpt_jax.data.token_writer import TokenWriter
+from gpt_jax.data.token_file import TokenWriter
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError

@@ -14,7 +14,7 @@ from gpt_jax.checkpoints.run_folder import claim
 from gpt_jax.checkpoints.store import Checkpoints
 from gpt_jax.config import to_json
 from gpt_jax.data.tokenizers.base import load_tokenizer
-from gpt_jax.data.tokenizers.byte_bpe import ByteBPETokenizer
+from gpt_jax.data.tokenizers.gpt2 import ByteBPETokenizer
 from gpt_jax.data.tokenizers.wordpiece import WordPieceTokenizer
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError

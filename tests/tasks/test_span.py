@@ -14,7 +14,7 @@ from refused import refused
 import gpt_jax
 from gpt_jax.batch import Batch, Labels, Rows, Tags
 from gpt_jax.config import to_json
-from gpt_jax.data.tokenizers.byte_bpe import ByteBPETokenizer
+from gpt_jax.data.tokenizers.gpt2 import ByteBPETokenizer
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from gpt_jax.data.tokenizers.wordpiece import WordPieceTokenizer
 from gpt_jax.errors import InputError

@@ -13,8 +13,8 @@ from gpt_jax.apps.interop.imported import ImportedTask
 from gpt_jax.apps.report import visualize
 from gpt_jax.batch import Batch, Predictions, Rows
 from gpt_jax.checkpoints.load import load_model
-from gpt_jax.data.tokenizers.byte_bpe import ByteBPETokenizer
 from gpt_jax.data.tokenizers.gpt1 import REGEX, GPT1Tokenizer
+from gpt_jax.data.tokenizers.gpt2 import ByteBPETokenizer
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from gpt_jax.data.tokenizers.wordpiece import WordPieceTokenizer
 from gpt_jax.errors import InputError

@@ -11,6 +11,7 @@ Words are compared without case and punctuation. By the number of words of a row
 
 import functools
 import io
+import itertools
 import os
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -27,7 +28,7 @@ from gpt_jax.files import open_regular, split_names
 from gpt_jax.tasks.task import find
 
 RUN = 13  # words
-SHORTEST, ONE_REPLACED, LONGEST = 5, 8, 25  # words of a row that matches as a whole
+MIN_WORDS, ONE_REPLACED, MAX_WORDS = 5, 8, 25  # words of a row that matches as a whole
 RULES = ("", "13-gram", "whole row")
 
 
@@ -52,18 +53,20 @@ class EvaluationRows:
   """An index of the rows; it is saved as the hashes of their words."""
 
   def __init__(self, rows: list[np.ndarray]):
-    """Args:
-    rows: uint64 [n] each, the hashes of a row's words.
-    """
+    """`rows`: uint64 [n] each, the hashes of a row's words."""
     self._rows = rows
     long = [number for number, row in enumerate(rows) if len(row) >= RUN]
     self._runs = _Table([(grams(rows[number], RUN), number, 0) for number in long])
     parts: dict[int, list[tuple[np.ndarray, int, int]]] = {}
     for number, row in enumerate(rows):
-      for begin, end in _intact_parts(len(row)):
-        parts.setdefault(end - begin, []).append(
-          (grams(row[begin:end], end - begin), number, begin)
-        )
+      size = len(row)
+      if not MIN_WORDS <= size <= MAX_WORDS:
+        continue
+      # One of its halves is intact if a word is replaced.
+      bounds = [0, size] if size < ONE_REPLACED else [0, size // 2, size]
+      for begin, end in itertools.pairwise(bounds):
+        part = grams(row[begin:end], end - begin)
+        parts.setdefault(end - begin, []).append((part, number, begin))
     self._parts = {length: _Table(entries) for length, entries in sorted(parts.items())}
 
   def find(self, hashes: np.ndarray) -> Overlap:
@@ -71,13 +74,13 @@ class EvaluationRows:
     best = NOTHING
     counts: dict[int, set[int]] = {}
     text = grams(hashes, RUN)
-    for position, _, row, _ in self._runs.matches(text):
+    for position, row, _ in self._runs.matches(text):
       counts.setdefault(row, set()).add(int(text[position]))
     for row, runs in counts.items():
       total = len(np.unique(grams(self._rows[row], RUN)))
       best = best_overlap(best, Overlap(1, row, len(runs) / total))
     for length, parts in self._parts.items():
-      for position, _, number, offset in parts.matches(grams(hashes, length)):
+      for position, number, offset in parts.matches(grams(hashes, length)):
         words, begin = self._rows[number], position - offset
         if begin < 0 or begin + len(words) > len(hashes):
           continue
@@ -117,22 +120,13 @@ class _Table:
     order = np.argsort(flat, kind="stable")
     self._hashes, self._rows, self._offsets = flat[order], rows[order], offsets[order]
 
-  def matches(self, text: np.ndarray) -> Iterable[tuple[int, int, int, int]]:
-    """(position in the text, entry, row, offset) of every equal hash."""
+  def matches(self, text: np.ndarray) -> Iterable[tuple[int, int, int]]:
+    """(position in the text, row, offset) of every equal hash."""
     first = np.searchsorted(self._hashes, text, "left")
     last = np.searchsorted(self._hashes, text, "right")
     for position in np.flatnonzero(last > first).tolist():
       for entry in range(first[position], last[position]):
-        yield position, entry, int(self._rows[entry]), int(self._offsets[entry])
-
-
-def _intact_parts(n_words: int) -> list[tuple[int, int]]:
-  """(begin, end) of parts, one of which is intact wherever the whole row matches."""
-  if not SHORTEST <= n_words <= LONGEST:
-    return []
-  if n_words < ONE_REPLACED:
-    return [(0, n_words)]
-  return [(0, n_words // 2), (n_words // 2, n_words)]
+        yield position, int(self._rows[entry]), int(self._offsets[entry])
 
 
 def best_overlap(a: Overlap, b: Overlap) -> Overlap:
@@ -162,12 +156,12 @@ def evaluation_rows(names: str, data: str) -> list[EvaluationRow]:
   rows: list[EvaluationRow] = []
   for name in filter(None, split_names(names)):
     of_one = list(_of_file(name) if os.path.isfile(name) else _of_task(name, data))
-    usable = [row for row in of_one if len(normalized_words(row.text)) >= SHORTEST]
+    usable = [row for row in of_one if len(normalized_words(row.text)) >= MIN_WORDS]
     if not usable:
-      raise InputError(f"--decontaminate={name}: no row of at least {SHORTEST} words")
+      raise InputError(f"--decontaminate={name}: no row of at least {MIN_WORDS} words")
     print(
       f"{name}: {len(usable):,} texts to look for; {len(of_one) - len(usable):,} of fewer than "
-      f"{SHORTEST} words are not"
+      f"{MIN_WORDS} words are not"
     )
     rows += usable
   return rows
@@ -201,15 +195,10 @@ def _of_file(path: str) -> Iterator[EvaluationRow]:
   elif kind == PARQUET:
     rows = ((f"{path}: row {number}", row) for number, row in enumerate(typed_rows(path), 1))
   else:
-    rows = _lines(path)
+    with open_bytes(path) as file:
+      rows = [(f"{path}:{number}", line) for number, line in lines(file, path)]
   for location, value in rows:
     yield from (EvaluationRow(location, text) for text in _strings(value))
-
-
-def _lines(path: str) -> Iterator[tuple[str, str]]:
-  with open_bytes(path) as file:
-    for number, line in lines(file, path):
-      yield f"{path}:{number}", line
 
 
 def _strings(value: Any) -> Iterator[str]:

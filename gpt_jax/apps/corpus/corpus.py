@@ -1,17 +1,63 @@
-"""Prepares a text without duplicates and evaluation rows, also by runners of Apache Beam."""
+"""Prepares a text without duplicates and evaluation rows, also by runners of Apache Beam.
+
+On a runner a pass is a pipeline with an element per source, whose result is a file in the folder
+`stages`; the launching process joins them in the order of the sources, so that the result is that
+without a runner. What a killed run has finished is not done again. All workers must see the folder,
+which may be on a store.
+"""
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
-from typing import Any
+import functools
+import importlib.util
+import io
+import json
+import os
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
-from gpt_jax.apps.corpus.beam import RUNNERS, BeamPasses, require_beam
-from gpt_jax.apps.corpus.removal import Removing, RemovingPasses
+import numpy as np
+
+from gpt_jax.apps.corpus.removal import PRINT, Removing, RemovingPasses, fingerprints
 from gpt_jax.config import option, register
-from gpt_jax.data.passes import Passes, local_pool
+from gpt_jax.data import pieces
+from gpt_jax.data.passes import (
+  Encoded,
+  EncodedPiece,
+  Passes,
+  Sizes,
+  encode,
+  in_sample,
+  local_pool,
+  piece_words,
+)
+from gpt_jax.data.pieces import Corpus, Piece, batched
+from gpt_jax.data.progress import Progress
 from gpt_jax.data.sources.source import Source
-from gpt_jax.files import remove_folder
+from gpt_jax.data.tokenizers.base import Tokenizer
+from gpt_jax.data.word_counts import WordCounts
+from gpt_jax.errors import InputError, require
+from gpt_jax.files import (
+  atomic_file,
+  exists,
+  list_folder,
+  local_copy,
+  make_folders,
+  parse_json,
+  read_json,
+  remove_folder,
+  write_json,
+)
 from gpt_jax.programs import prepare
+
+RUNNERS = {
+  "direct": "",
+  "dataflow": "DataflowRunner",
+  "flink": "FlinkRunner",
+  "spark": "SparkRunner",
+}
+Frame = dict[str, np.ndarray]
 
 
 @register("corpus")
@@ -60,3 +106,231 @@ def run(config: CorpusConfig, out: str) -> None:
         yield RemovingPasses(removing, pool)
 
   prepare.run(config, out, passes, removing.settings)
+
+
+class Work(NamedTuple):
+  """One source in one pass; what a runner sends to its workers."""
+
+  path: str  # of the file to write
+  number: int  # of the source
+  source: str
+  field: str
+  removed: tuple[int, ...]  # the numbers of its documents to leave out
+  options: tuple[Any, ...]  # of the pass
+
+  def corpus(self) -> Corpus:
+    removed = np.array([(0, number) for number in self.removed], np.int64).reshape(-1, 2)
+    return Corpus([Source(self.source, 0)], self.field, removed)
+
+
+def do(make: Callable[..., Iterable[Frame]], work: Work) -> None:
+  """Writes the frames of a source, or beside them the message of its InputError."""
+  try:
+    with atomic_file(work.path, "wb") as file:
+      for frame in make(work, *work.options):
+        content = io.BytesIO()
+        np.savez(content, **frame)  # type: ignore[arg-type]  # of NumPy: a keyword for each array
+        file.write(content.tell().to_bytes(8, "little") + content.getvalue())
+  except InputError as error:
+    write_json(f"{work.path}.error", str(error))
+
+
+def frames(path: str) -> Iterator[Frame]:
+  with local_copy(path) as copy, open(copy, "rb") as file:
+    while size := file.read(8):
+      with np.load(io.BytesIO(file.read(int.from_bytes(size, "little"))), allow_pickle=False) as a:
+        yield dict(a)
+
+
+def prints_of(work: Work, near: bool, rows: str) -> Iterator[Frame]:
+  """Records of documents, a thousand in a frame."""
+  source = (work.number, Source(work.source, 0))
+  records: list[np.ndarray] = []
+  for record in fingerprints([source], work.field, near, rows, None):
+    records.append(record)
+    if len(records) == 1000:
+      yield {"prints": np.array(records, PRINT)}
+      records = []
+  yield {"prints": np.array(records, PRINT)}
+
+
+def words_of(work: Work, kind: str, first: int, share: float) -> Iterator[Frame]:
+  """The sizes and words of pieces. `first` is the number of the source's first document."""
+  for batch in batched(work.corpus().pieces()):
+    words = []
+    for document, piece in batch:
+      chosen = kind and (share == 1 or in_sample(first + document, share))
+      words.append(piece_words(kind, piece) if chosen else {})
+    sizes = [(len(piece.text), piece.last) for _, piece in batch]
+    yield {"pieces": _as_json([*zip(sizes, words, strict=True)])}
+
+
+def tokens_of(work: Work, folder: str, hash: str, sentences: bool) -> Iterator[Frame]:
+  """The ids of pieces."""
+  for batch in batched(work.corpus().pieces()):
+    encoded = encode(folder, hash, sentences, batch)
+    none = np.empty(0, np.int64)
+    ends = [none if item.sentence_ends is None else item.sentence_ends for item in encoded]
+    rows = []
+    for (_, piece), item, of_piece in zip(batch, encoded, ends, strict=True):
+      sizes = (len(item.ids), len(of_piece), item.n_bytes, item.n_words)
+      rows.append((piece.joint, piece.last, len(piece.text), *sizes))
+    ids = np.concatenate([item.ids for item in encoded])
+    yield {"ids": ids, "ends": np.concatenate(ends), "pieces": _as_json(rows)}
+
+
+def _as_json(rows: list[Any]) -> np.ndarray:
+  return np.frombuffer(json.dumps(rows).encode(), np.uint8)
+
+
+def _pieces(frame: Frame) -> list[Any]:
+  return parse_json(frame["pieces"].tobytes())
+
+
+class BeamPasses(RemovingPasses):
+  """The passes by a runner of Beam."""
+
+  def __init__(
+    self, removing: Removing, runner: str, options: str, folder: str, key: dict[str, Any]
+  ):
+    """Args:
+    options: of Beam, as in a shell.
+    folder: for the results; it may hold those of a killed run.
+    key: what the results depend on.
+    """
+    super().__init__(removing, pool=None)
+    self._pipeline = functools.partial(make_pipeline, runner, options)
+    self._folder = folder
+    if not prepare.has_key(folder, key):
+      if exists(folder):  # of a killed run with other settings
+        remove_folder(folder)
+      make_folders(folder)
+      write_json(os.path.join(folder, prepare.KEY), key)
+
+  def prints(self, corpus: Corpus, rows: str, progress: Progress) -> Iterator[np.ndarray]:
+    """Arrays of records."""
+    if rows:  # to where all workers see it
+      shared = os.path.join(self._folder, os.path.basename(rows))
+      with open(rows, "rb") as local, atomic_file(shared, "wb") as file:
+        file.write(local.read())
+      rows = shared
+    progress.begin("", unit="documents")  # the workers do not tell characters
+    for _, frame in self._numbered("prints", prints_of, corpus, (self._removing.near, rows)):
+      progress.add(len(frame["prints"]))
+      yield frame["prints"]
+
+  def words(
+    self, corpus: Corpus, kind: str, share: float
+  ) -> Iterator[tuple[Sizes, dict[str, int]]]:
+    """The same batches as without a runner, since the rarest words are dropped between them."""
+    firsts: list[int] = [0] * len(corpus.sources)
+    if share != 1:
+      for number, frame in self._numbered("sizes", words_of, corpus, ("", 0, 1.0)):
+        firsts[number] += sum(last for (_, last), _ in _pieces(frame))
+      firsts = [0, *np.cumsum(firsts)[:-1].tolist()]
+    options = [(kind, first, share) for first in firsts]
+    sizes: Sizes = []
+    words, total = WordCounts(), 0
+    for _, frame in self._numbered("words", words_of, corpus, options):
+      for (characters, last), counted in _pieces(frame):
+        sizes.append((characters, last))
+        words.add(counted)
+        total += characters + pieces.OVERHEAD
+        if total >= pieces.PIECE_SIZE:
+          yield sizes, words.words
+          sizes, words, total = [], WordCounts(), 0
+    if sizes:
+      yield sizes, words.words
+
+  def encoded(
+    self, corpus: Corpus, folder: str, tokenizer: Tokenizer, sentences: bool, limit: float | None
+  ) -> Iterator[EncodedPiece]:
+    """The ids of all pieces. This process encodes a single document."""
+    if limit is not None:
+      yield from super().encoded(corpus, folder, tokenizer, sentences, limit)
+      return
+    document, name = 0, tokenizer.hash[:8]
+    vocabulary = os.path.join(self._folder, f"tokenizer-{name}")  # where all workers see it
+    tokenizer.save(vocabulary)
+    options = (vocabulary, tokenizer.hash, sentences)
+    for _, frame in self._numbered(f"tokens-{name}", tokens_of, corpus, options):
+      ids, ends = frame["ids"], frame["ends"]
+      for joint, last, characters, n_ids, n_ends, n_bytes, n_words in _pieces(frame):
+        encoded = Encoded(ids[:n_ids], n_bytes, n_words, ends[:n_ends] if sentences else None)
+        yield EncodedPiece(document, Piece("", None, joint, last), characters, encoded)
+        ids, ends = ids[n_ids:], ends[n_ends:]
+        document += last
+
+  def _numbered(
+    self,
+    name: str,
+    make: Callable[..., Iterable[Frame]],
+    corpus: Corpus,
+    options: tuple[Any, ...] | list[tuple[Any, ...]],
+  ) -> Iterator[tuple[int, Frame]]:
+    """Runs a pass over the sources not done yet; yields the frames of all, with their sources."""
+    removed: list[list[int]] = [[] for _ in corpus.sources]
+    for source_number, number in corpus.removed.tolist():
+      removed[source_number].append(number)
+    tasks = [
+      Work(
+        os.path.join(self._folder, f"{name}-{number:06}"),
+        number,
+        source.name,
+        corpus.field,
+        tuple(removed[number]),
+        options[number] if isinstance(options, list) else options,
+      )
+      for number, source in enumerate(corpus.sources)
+    ]
+    done = set(list_folder(self._folder))
+    missing = [task for task in tasks if os.path.basename(task.path) not in done]
+    if missing:
+      self._pipeline(functools.partial(do, make), missing)
+    done = set(list_folder(self._folder))
+    for task in tasks:
+      name = os.path.basename(task.path)
+      if name not in done:
+        fault = (
+          f"{task.source}: no worker left a result in {self._folder}, which all of them must see"
+        )
+        is_told = f"{name}.error" in done
+        raise InputError(str(read_json(f"{task.path}.error")) if is_told else fault)
+      for frame in frames(task.path):
+        yield task.number, frame
+
+
+def make_pipeline(
+  runner: str, options: str, function: Callable[[Work], None], tasks: Sequence[Work]
+) -> None:
+  """Runs the function on every task."""
+  beam, pipeline_options = require_beam(runner, options)
+  chosen: Any = RUNNERS[runner]
+  if not chosen:
+    # Of this process: Beam's default for one machine, Prism, is a program that it downloads.
+    from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+
+    chosen = FnApiRunner()
+  try:
+    with beam.Pipeline(runner=chosen, options=pipeline_options) as pipeline:
+      made = pipeline | beam.Create(list(tasks)) | beam.Reshuffle()
+      made | beam.Map(function)
+  except Exception as error:  # a runner's own kinds
+    message = " ".join(str(error).split())[:300]
+    raise InputError(f"--runner={runner}: the pipeline failed: {message}") from error
+
+
+def require_beam(runner: str, options: str) -> tuple[Any, Any]:
+  """The package and the options for a pipeline; InputError if either cannot be used."""
+  beam = require("apache_beam", f"--runner={runner}", "apache-beam", "beam")
+  from apache_beam.options.pipeline_options import PipelineOptions
+
+  if runner == "dataflow" and importlib.util.find_spec("google_auth_httplib2") is None:
+    raise InputError("--runner=dataflow needs Google's packages: pip install 'apache-beam[gcp]'")
+  try:
+    words = shlex.split(options)
+  except ValueError as error:
+    raise InputError(f"--beam_options: {options!r}: {error}") from error
+  if wrong := next((word for word in words if not word.startswith("--")), ""):
+    raise InputError(f"--beam_options: {wrong!r} should be --NAME=VALUE, as for Beam")
+  return beam, PipelineOptions(words)

@@ -48,11 +48,7 @@ def word_hashes(words: Sequence[str]) -> np.ndarray:
 
 
 def grams(hashes: np.ndarray, length: int) -> np.ndarray:
-  """A hash of each run of `length` words: uint64 [max(0, n - length + 1)].
-
-  Args:
-    hashes: uint64 [n], of words.
-  """
+  """A hash of each run of `length` words, whose own are given: uint64 [max(0, n - length + 1)]."""
   count = max(0, len(hashes) - length + 1)
   total = np.zeros(count, np.uint64)
   for shift in range(length if count else 0):
@@ -68,18 +64,13 @@ def _word_hash(word: str) -> int:
 _kept_hash = functools.lru_cache(maxsize=1 << 17)(_word_hash)
 
 
-def require_datasketch() -> None:
-  """Raises InputError if datasketch is not installed."""
-  _minhash()
-
-
 def signature(hashes: np.ndarray) -> np.ndarray:
   """The MinHash of a stretch of text: uint32 [PERMUTATIONS]. A text has its stretches' minimum.
 
   Args:
     hashes: uint64 [n], of its words; fewer than SHINGLE count as one shingle.
   """
-  minhash = _minhash()
+  minhash = new_minhash()
   shingles = grams(hashes, min(SHINGLE, max(1, len(hashes))))
   values = (np.unique(shingles) >> np.uint64(32)).astype(np.uint32)
   for begin in range(0, len(values), _CHUNK):
@@ -132,6 +123,7 @@ def _bucket_pairs(keys: np.ndarray, documents: np.ndarray) -> Iterator[np.ndarra
     yield np.stack([documents[order[first[later] + earlier]], documents[order[later]]], axis=1)
 
 
-def _minhash() -> Any:
+def new_minhash() -> Any:
+  """An empty MinHash; fails if datasketch is not installed."""
   datasketch = require("datasketch", "--deduplicate=near", "datasketch", "dedupe")
   return datasketch.MinHash(PERMUTATIONS, seed=1, scheme="affine32", hashfunc=int)

@@ -50,7 +50,6 @@ def run(config: corpus.CorpusConfig, out: str, extend: str, add_tokens: int) -> 
 
   Args:
     config: names no other vocabulary.
-    out: the folder to make.
     extend: the folder of a tokenizer, or of a model, see read_model.
     add_tokens: number of new tokens, those between the pieces and the words of BPE included.
 
@@ -66,9 +65,15 @@ def run(config: corpus.CorpusConfig, out: str, extend: str, add_tokens: int) -> 
     raise InputError(f"add_tokens={add_tokens}: how many tokens to add to {extend}, 1 or more")
   if is_taken(out) and not exists(os.path.join(out, SETTINGS)):  # fail before the expensive part
     raise InputError(f"{out} is there already; choose another place")
-  model = read_model(extend) if _is_model(extend) else None
+  folder = re.sub(r"/(best|checkpoints/\d+)/?$", "", extend)
+  files = (os.path.join(folder, name) for name in ("config.json", "params_shapes.json"))
+  model = read_model(extend) if any(map(exists, files)) else None  # or a tokenizer alone
   old = model.tokenizer if model else load_tokenizer(extend)
-  counts = _count_words(config)
+  sources = find_all(config.source)
+  documents = Corpus(sources, config.text_column, np.empty((0, 2), np.int64))
+  with local_pool(sources) as pool:  # words with the punctuation around them
+    survey = take_survey(documents, Passes(pool), "bytes", config.vocabulary_share)
+  counts = survey.words.words
   tokens, words = _choose(old, counts, add_tokens, extend)
   new = _extended(old, tokens)
   for word, ids in zip(words, _ids(new, words), strict=True):
@@ -195,21 +200,6 @@ def _proto(tokenizer: Any) -> Any:
   return proto
 
 
-def _is_model(path: str) -> bool:
-  """Whether a path is meant as a model, and not as a tokenizer alone."""
-  folder = re.sub(r"/(best|checkpoints/\d+)/?$", "", path)
-  return any(exists(os.path.join(folder, name)) for name in ("config.json", "params_shapes.json"))
-
-
-def _count_words(config: corpus.CorpusConfig) -> dict[str, int]:
-  """How often each word occurs, with the punctuation around it."""
-  sources = find_all(config.source)
-  documents = Corpus(sources, config.text_column, np.empty((0, 2), np.int64))
-  with local_pool(sources) as pool:
-    survey = take_survey(documents, Passes(pool), "bytes", config.vocabulary_share)
-  return survey.words.words
-
-
 def _split_words(
   tokenizer: Tokenizer, counts: Mapping[str, int]
 ) -> tuple[dict[str, list[int]], dict[str, int]]:
@@ -247,7 +237,7 @@ def _ids(tokenizer: Tokenizer, words: Iterable[str]) -> list[np.ndarray]:
 def _extended_model(
   model: SavedModel, tokenizer: Tokenizer, tokens: Sequence[NewToken]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-  """The parameters and the metadata of a model with new tokens. Raises InputError."""
+  """The parameters and the metadata of a model with new tokens."""
   trunk, size = model.spec.trunk, model.spec.trunk.vocab_size
   end = size + len(tokens)
   if end != tokenizer.vocab_size:

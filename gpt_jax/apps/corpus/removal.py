@@ -6,13 +6,13 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, NamedTuple
 
 import numpy as np
 
 from gpt_jax.apps.corpus.contamination import (
-  LONGEST,
+  MAX_WORDS,
   NOTHING,
   RULES,
   EvaluationRow,
@@ -25,8 +25,8 @@ from gpt_jax.apps.corpus.contamination import (
 from gpt_jax.apps.corpus.duplicates import (
   PERMUTATIONS,
   near_pairs,
+  new_minhash,
   normalized_words,
-  require_datasketch,
   signature,
   word_hashes,
 )
@@ -62,12 +62,6 @@ class _Place(NamedTuple):
   before: str
 
 
-class _PiecePrint(NamedTuple):
-  digest: bytes
-  signature: np.ndarray
-  overlap: Overlap
-
-
 def fingerprints(
   sources: Iterable[tuple[int, Source]],
   field: str,
@@ -79,12 +73,11 @@ def fingerprints(
   """A record of type PRINT for each document, in order.
 
   Args:
-    sources: with their numbers.
     near: whether signatures are needed.
     rows: a file of evaluation rows, or "".
     progress: told the characters of each piece.
   """
-  made: list[_PiecePrint] = []
+  made: list[np.ndarray] = []
   inspect = functools.partial(_inspect, near, rows)
   for batch, results in map_in_order(pool, inspect, batched(_placed(sources, field))):
     for (place, piece), result in zip(batch, results, strict=True):
@@ -105,96 +98,58 @@ def _placed(sources: Iterable[tuple[int, Source]], field: str) -> Iterator[tuple
       number += piece.last
 
 
-def _inspect(near: bool, rows: str, batch: list[tuple[_Place, Piece]]) -> list[_PiecePrint]:
-  """The pieces of a batch, in a worker."""
-  result = []
-  for place, piece in batch:
+def _inspect(near: bool, rows: str, batch: list[tuple[_Place, Piece]]) -> np.ndarray:
+  """A record of type PRINT for each piece of a batch, in a worker."""
+  records = np.zeros(len(batch), PRINT)
+  for record, (place, piece) in zip(records, batch, strict=True):
     text = clean_piece(piece.text, piece.width)
-    before = normalized_words(place.before)[-LONGEST:]
+    before = normalized_words(place.before)[-MAX_WORDS:]
     hashes = word_hashes(before + normalized_words(text))
-    result.append(
-      _PiecePrint(
-        hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest(),
-        signature(hashes) if near else np.zeros(PERMUTATIONS, np.uint32),
-        load_rows(rows).find(hashes) if rows else NOTHING,
-      )
+    record["digest"] = _digest(text.encode("utf-8", "surrogatepass"))
+    if near:
+      record["signature"] = signature(hashes)
+    record["rule"], record["row"], record["score"] = (
+      load_rows(rows).find(hashes) if rows else NOTHING
     )
-  return result
+  return records
 
 
-def _joined(place: _Place, pieces: list[_PiecePrint]) -> np.ndarray:
-  record = np.zeros((), PRINT)
-  digests = b"".join(piece.digest for piece in pieces)
-  overlap = functools.reduce(best_overlap, (piece.overlap for piece in pieces))
+def _digest(content: bytes) -> np.ndarray:
+  return np.frombuffer(hashlib.blake2b(content, digest_size=16).digest(), "<u8")
+
+
+def _joined(place: _Place, pieces: list[np.ndarray]) -> np.ndarray:
+  """The record of a document, of those of its pieces."""
+  made, record = np.array(pieces, PRINT), np.zeros((), PRINT)
   record["source"], record["number"] = place.source, place.number
-  digest = hashlib.blake2b(digests, digest_size=16).digest()
-  record["digest"] = np.frombuffer(digest, "<u8")
-  record["rule"], record["row"], record["score"] = overlap
-  record["signature"] = functools.reduce(np.minimum, (piece.signature for piece in pieces))
+  record["digest"] = _digest(made["digest"].tobytes())
+  overlaps = map(Overlap, *(made[name].tolist() for name in Overlap._fields))
+  record["rule"], record["row"], record["score"] = functools.reduce(best_overlap, overlaps)
+  record["signature"] = made["signature"].min(axis=0)
   return record
 
 
 class Removing:
-  """The removal of documents, by the settings of a run.
+  """Which documents are removed, by the settings of a run.
 
   Attributes:
-    near: whether near-duplicates are removed.
-    active: whether any documents can be removed.
+    exact, near: whether exact duplicates are removed, and near-duplicates too.
+    rows: of evaluation sets; documents that have one of them are removed.
+    index: of these rows, see EvaluationRows.save.
     settings: JSON values, among them a hash of the evaluation rows, that decide which ones.
   """
 
   def __init__(self, deduplicate: str, decontaminate: str, data: str):
-    """Raises InputError for a missing package, or evaluation sets that cannot be read."""
-    self.near = deduplicate == "near"
-    self._exact = deduplicate != "none"
+    self.exact, self.near = deduplicate != "none", deduplicate == "near"
     if self.near:
-      require_datasketch()
-    self._rows: list[EvaluationRow] = evaluation_rows(decontaminate, data) if decontaminate else []
-    self._index = index_rows(row.text for row in self._rows).save() if self._rows else b""
-    self.active = self._exact or bool(self._rows)
+      new_minhash()
+    self.rows: list[EvaluationRow] = evaluation_rows(decontaminate, data) if decontaminate else []
+    self.index = index_rows(row.text for row in self.rows).save() if self.rows else b""
     self.settings = {
       "deduplicate": deduplicate,
       "decontaminate": decontaminate,
-      "evaluation_rows": hashlib.sha256(self._index).hexdigest()[:16] if self._index else "",
+      "evaluation_rows": hashlib.sha256(self.index).hexdigest()[:16] if self.index else "",
     }
-
-  def __call__(
-    self,
-    folder: str,
-    sources: Sequence[Source],
-    make_prints: Callable[[str], Iterable[np.ndarray]],
-  ) -> np.ndarray:
-    """Writes the ledger to a folder; returns which documents to remove.
-
-    Args:
-      make_prints: given the file of the evaluation rows or "", the records of all documents.
-
-    Returns:
-      int64 [R, 2], source and number in it, ascending.
-    """
-    with tempfile.TemporaryDirectory(dir=folder) as temporary:
-      rows = ""
-      if self._index:
-        # Workers keep what they read under a name, and another run may have other rows.
-        rows = os.path.join(temporary, f"rows-{self.settings['evaluation_rows']}.npz")
-        with open(rows, "wb") as file:
-          file.write(self._index)
-      path = os.path.join(temporary, "prints.bin")
-      with open(path, "wb") as file:
-        for record in make_prints(rows):
-          file.write(record.tobytes())
-      is_empty = not os.path.getsize(path)
-      records = np.empty(0, PRINT) if is_empty else np.memmap(path, PRINT, "r")
-      removed = removals(records, self._exact, self.near)
-      locations = [row.location for row in self._rows]
-      with atomic_file(os.path.join(folder, LEDGER)) as ledger:
-        write_ledger(ledger, removed, records, sources, locations)
-      chosen = records[[removal.document for removal in removed]]
-      n_documents = len(records)
-    if n_documents and len(removed) == n_documents:
-      raise InputError("every document is removed, as a duplicate or for evaluation rows in it")
-    _report(removed, n_documents)
-    return np.stack([chosen["source"].astype(np.int64), chosen["number"]], axis=1)
 
 
 class RemovingPasses(Passes):
@@ -205,23 +160,41 @@ class RemovingPasses(Passes):
     self._removing = removing
 
   def removed(self, corpus: Corpus, folder: str) -> np.ndarray:
-    if not self._removing.active:
+    """Writes the ledger to a folder; returns which documents to remove, see Corpus."""
+    removing = self._removing
+    if not removing.exact and not removing.rows:
       return super().removed(corpus, folder)
-    size = plain_size(corpus.sources)
-    with Progress("comparing documents", size, "characters") as progress:
-      return self._removing(
-        folder,
-        corpus.sources,
-        lambda rows: self.prints(corpus, self._removing.near, rows, progress),
-      )
+    with (
+      Progress("comparing documents", plain_size(corpus.sources), "characters") as progress,
+      tempfile.TemporaryDirectory(dir=folder) as temporary,
+    ):
+      rows = ""
+      if removing.index:
+        # Workers keep what they read under a name, and another run may have other rows.
+        rows = os.path.join(temporary, f"rows-{removing.settings['evaluation_rows']}.npz")
+        with open(rows, "wb") as file:
+          file.write(removing.index)
+      path = os.path.join(temporary, "prints.bin")
+      with open(path, "wb") as file:
+        for record in self.prints(corpus, rows, progress):
+          file.write(record.tobytes())
+      is_empty = not os.path.getsize(path)
+      records = np.empty(0, PRINT) if is_empty else np.memmap(path, PRINT, "r")
+      removed = removals(records, removing.exact, removing.near)
+      locations = [row.location for row in removing.rows]
+      with atomic_file(os.path.join(folder, LEDGER)) as ledger:
+        write_ledger(ledger, removed, records, corpus.sources, locations)
+      chosen = records[[removal.document for removal in removed]]
+      n_documents = len(records)
+      if n_documents and len(removed) == n_documents:
+        raise InputError("every document is removed, as a duplicate or for evaluation rows in it")
+      _report(removed, n_documents)
+      return np.stack([chosen["source"].astype(np.int64), chosen["number"]], axis=1)
 
-  def prints(
-    self, corpus: Corpus, near: bool, rows: str, progress: Progress
-  ) -> Iterator[np.ndarray]:
+  def prints(self, corpus: Corpus, rows: str, progress: Progress) -> Iterator[np.ndarray]:
     """See fingerprints; nothing has been removed from the corpus yet."""
-    yield from fingerprints(
-      enumerate(corpus.sources), corpus.field, near, rows, self._pool, progress
-    )
+    sources = enumerate(corpus.sources)
+    yield from fingerprints(sources, corpus.field, self._removing.near, rows, self._pool, progress)
 
 
 class Removal(NamedTuple):
@@ -245,8 +218,6 @@ def removals(prints: np.ndarray, exact: bool, near: bool) -> list[Removal]:
 
   Args:
     prints: [N] of type PRINT, perhaps in a file.
-    exact: whether to remove exact duplicates.
-    near: whether to remove near-duplicates, too.
   """
   result: dict[int, Removal] = {}
   for document in np.flatnonzero(prints["rule"]).tolist():

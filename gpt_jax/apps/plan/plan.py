@@ -1,4 +1,4 @@
-"""Plans a pre-training run before it starts: memory, traffic between devices, time.
+"""Plans a pre-training run before it starts: memory and time.
 
 For TPUs, and for the devices of this machine, the numbers come from compiling the real training
 step. There is no compiler for GPUs that are not attached; a formula estimates their memory.
@@ -18,8 +18,6 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh
 
-from gpt_jax.apps.plan.chips import GPU_KINDS, Chip, find_chip
-from gpt_jax.apps.plan.collectives import bytes_moved
 from gpt_jax.checkpoints.run_folder import resume_choices
 from gpt_jax.data.tokenizers.base import SpecialTokens
 from gpt_jax.errors import InputError
@@ -33,9 +31,61 @@ from gpt_jax.programs.outputs import check_out
 from gpt_jax.programs.pretrain import PretrainConfig, step_recipe
 from gpt_jax.programs.pretrain_config import PAPER_VOCABULARY, check_type
 from gpt_jax.programs.pretrain_mixture import load_texts
+from gpt_jax.training.flops import peak_flops
 from gpt_jax.training.recipe import make_trainer
 
 EXAMPLES = "examples: v5e:4x4, v5p:2x2x2, v6e:8x8, h100:8"
+
+# TPU: JAX's own table, by JAX's name of the chip and the TensorCores of one device. Interconnect:
+# both directions of all axes of the torus (Austin et al. 2025, How to Scale Your Model, chapter 2).
+_TPUS = {
+  "TPU v4": ("TPU_V4", 2, 2.7e11),
+  "TPU v5 lite": ("TPU_V5E", 1, 1.8e11),
+  "TPU v5": ("TPU_V5P", 2, 5.4e11),
+  "TPU v6 lite": ("TPU_V6E", 1, 3.6e11),
+}
+# NVIDIA's data sheets: bytes of memory, bytes/s from memory, bytes/s of NVLink in one direction.
+_GPUS = {
+  "Tesla T4": (16e9, 3.2e11, 1.6e10),
+  "Tesla V100": (16e9, 9e11, 1.5e11),
+  "NVIDIA L4": (24e9, 3e11, 3.2e10),
+  "NVIDIA A100": (80e9, 2.0e12, 3e11),
+  "NVIDIA H100": (80e9, 3.35e12, 4.5e11),
+  "NVIDIA H200": (141e9, 4.8e12, 4.5e11),
+  "NVIDIA B200": (180e9, 7.7e12, 9e11),
+}
+# JAX's name of a GPU by a short one, such as h100.
+GPU_KINDS = {kind.split()[-1].lower(): kind for kind in _GPUS}
+
+
+class Chip(NamedTuple):
+  """One JAX device.
+
+  Attributes:
+    memory: bytes.
+    bandwidth: bytes/s between memory and cores.
+    interconnect: bytes/s to the other devices.
+    flops: dense FLOP/s, see training.flops.
+  """
+
+  memory: float
+  bandwidth: float
+  interconnect: float
+  flops: float
+
+
+def find_chip(device_kind: str) -> Chip | None:
+  """The Chip of JAX's device kind; None if it is not known."""
+  flops = peak_flops(device_kind)
+  if device_kind in _TPUS:
+    from jax.experimental.pallas import tpu
+
+    name, cores, interconnect = _TPUS[device_kind]
+    info = tpu.get_tpu_info_for_chip(tpu.ChipVersion[name], cores)
+    memory, bandwidth = info.hbm_capacity_bytes, info.mem_bw_bytes_per_second
+    return Chip(cores * memory, cores * bandwidth, interconnect, flops)
+  matches = [name for name in _GPUS if device_kind.startswith(name)]
+  return Chip(*_GPUS[max(matches, key=len)], flops) if matches else None
 
 
 class Plan(NamedTuple):
@@ -43,13 +93,10 @@ class Plan(NamedTuple):
 
   Attributes:
     changes: (field, value) that it changes.
-    devices: how many.
     memory: bytes that a step needs on each device, the state included.
     capacity: bytes of each device; 0: unknown.
-    collectives: operation -> bytes on each device per step; None: unknown.
     bounds: seconds that a step takes at least for its "arithmetic", "memory" (traffic) and
-      "network"; {} if the chip is not known.
-    tokens: of a step.
+      "network" (each gradient sent twice); {} if the chip is not known.
     steps: of the run; 0: unknown.
     compiled: whether the compiler said so, or a formula.
   """
@@ -58,7 +105,6 @@ class Plan(NamedTuple):
   devices: int
   memory: float
   capacity: float
-  collectives: dict[str, int] | None
   bounds: dict[str, float]
   tokens: int
   steps: int
@@ -102,7 +148,14 @@ def run(
     config = override(config, "mesh.cpu_products", "xla")
     if config.trunk.dtype == "auto":
       config = override(config, "trunk.dtype", "bfloat16")
-  config, steps_per_epoch = _with_data(resume_choices(config), data)
+  config, steps_per_epoch = resume_choices(config), 0
+  if data:
+    text = load_texts(config, data)
+    config = dataclasses.replace(config, trunk=config.trunk.with_vocabulary(text.tokenizer))
+    steps_per_epoch = text.windows(config, text.train, config.train.seed).steps_per_epoch
+  elif not config.trunk.vocab_size:
+    trunk = dataclasses.replace(config.trunk, vocab_size=PAPER_VOCABULARY)
+    config = dataclasses.replace(config, trunk=trunk)
   devices, kind = find_devices(topology)
   chip = find_chip(kind)
   size = f"{config.trunk.parameter_count() / 1e6:,.1f}M parameters"
@@ -129,16 +182,29 @@ def make_plan(
 ) -> Plan:
   """The plan of a config with a vocabulary size, on devices of jax or, for a formula, on None."""
   compiled = devices[0] is not None
-  memory, traffic, collectives = (_compiled if compiled else _estimated)(config, devices)
+  memory, traffic = (_compiled if compiled else _estimated)(config, devices)
   there = chip.memory if chip else 0.0
   if chip is None and compiled and devices[0].platform != "tpu":  # a TPU may not be here
     there = capacity(devices)
+  trunk, mesh, count = config.trunk, config.mesh, len(devices)
   tokens = config.data.batch_size * config.data.length
-  flops = tokens * config.trunk.flops_per_token(config.data.length) / len(devices)
-  bounds = chip.bounds(flops, traffic, collectives or {}) if chip else {}
+  bounds = {}
+  if chip and chip.flops:
+    has_replicas = (mesh.data or count // mesh.model) > 1
+    gradients = _width(config) * trunk.parameter_count() / mesh.model if has_replicas else 0.0
+    # Bounds and not summed, since all three may overlap.
+    bounds = {
+      "arithmetic": tokens * trunk.flops_per_token(config.data.length) / count / chip.flops,
+      "memory": traffic / chip.bandwidth,
+      "network": 2 * gradients / chip.interconnect,
+    }
   steps = config.train.steps or config.train.epochs * steps_per_epoch
-  count = len(devices)
-  return Plan((), count, memory, there, collectives, bounds, tokens, steps, compiled)
+  return Plan((), count, memory, there, bounds, tokens, steps, compiled)
+
+
+def _width(config: PretrainConfig) -> int:
+  """Bytes of an activation or a gradient."""
+  return 4 if config.trunk.dtype == "float32" else 2
 
 
 def find_devices(topology: str) -> tuple[list[Any], str]:
@@ -202,11 +268,6 @@ def describe(plan: Plan, price: float = 0.0) -> str:
   capacity = f" of {plan.capacity / 1e9:.1f}" if plan.capacity else ""
   source = "" if plan.compiled else ", by a formula"
   lines = [settings, f"  memory   {plan.memory / 1e9:.2f}{capacity} GB a device{source}{verdict}"]
-  if plan.collectives is None:
-    lines.append("  traffic  unknown: the compiler's program cannot be read")
-  elif plan.collectives:
-    moved = ", ".join(f"{name} {size / 1e6:,.1f}" for name, size in plan.collectives.items())
-    lines.append(f"  traffic  {moved} MB a device and step")
   if plan.bounds:
     bound = max(plan.bounds, key=plan.bounds.__getitem__)
     parts = ", ".join(f"{name} {1000 * time:.1f} ms" for name, time in plan.bounds.items() if time)
@@ -222,18 +283,6 @@ def describe(plan: Plan, price: float = 0.0) -> str:
   return "\n".join(lines)
 
 
-def _with_data(config: PretrainConfig, data: str) -> tuple[PretrainConfig, int]:
-  """The config with a vocabulary size, and the steps of an epoch; 0: unknown."""
-  if not data:
-    size = config.trunk.vocab_size or PAPER_VOCABULARY
-    trunk = dataclasses.replace(config.trunk, vocab_size=size)
-    return dataclasses.replace(config, trunk=trunk), 0
-  text = load_texts(config, data)
-  config = dataclasses.replace(config, trunk=config.trunk.with_vocabulary(text.tokenizer))
-  windows = text.windows(config, text.train, config.train.seed)
-  return config, windows.steps_per_epoch
-
-
 def _combinations(vary: Sequence[str]) -> list[tuple[tuple[str, str], ...]]:
   axes = []
   for setting in vary:
@@ -244,33 +293,22 @@ def _combinations(vary: Sequence[str]) -> list[tuple[tuple[str, str], ...]]:
   return list(itertools.product(*axes))
 
 
-def _compiled(
-  config: PretrainConfig, devices: Sequence[Any]
-) -> tuple[float, float, dict[str, int] | None]:
-  """Bytes of memory, bytes read and written, and bytes between devices, as compiled."""
-  objective = config.objective.bind(_any_tokenizer(config), config.data.length)
+def _compiled(config: PretrainConfig, devices: Sequence[Any]) -> tuple[float, float]:
+  """Bytes of memory, and bytes read and written, as compiled."""
+  # Stands in for a tokenizer: a batch has the same shapes whatever it is.
+  tokenizer: Any = types.SimpleNamespace(
+    vocab_size=1,
+    special=SpecialTokens(1, config.objective.special),
+    word_starts=lambda ids: np.ones(ids.shape, bool),
+  )
+  objective = config.objective.bind(tokenizer, config.data.length)
   recipe = step_recipe(config, objective, make_mesh(config.mesh, devices))
   example = recipe.batches(config.train).example()
   compiled: Any = make_trainer(recipe).compile(example)
-  traffic = compiled.cost_analysis().get("bytes accessed", 0.0)
-  try:
-    collectives = bytes_moved(compiled.as_text())
-  except jax.errors.JaxRuntimeError:  # of v5p, libtpu 0.0.52 gives what jaxlib 0.10.2 does not read
-    collectives = None
-  return bytes_needed(compiled), traffic, collectives
+  return bytes_needed(compiled), compiled.cost_analysis().get("bytes accessed", 0.0)
 
 
-def _any_tokenizer(config: PretrainConfig) -> Any:
-  """Stands in for a tokenizer: a batch has the same shapes whatever it is."""
-  special = SpecialTokens(1, config.objective.special)
-  return types.SimpleNamespace(
-    vocab_size=1, special=special, word_starts=lambda ids: np.ones(ids.shape, bool)
-  )
-
-
-def _estimated(
-  config: PretrainConfig, devices: Sequence[Any]
-) -> tuple[float, float, dict[str, int] | None]:
+def _estimated(config: PretrainConfig, devices: Sequence[Any]) -> tuple[float, float]:
   """The same by a formula; traffic between memory and cores is not known.
 
   Parameters, two moments and the gradient in float32; activations by Korthikanti et al. 2022,
@@ -284,8 +322,7 @@ def _estimated(
     raise InputError(f"mesh.data={data} and mesh.model={mesh.model}: there are {len(devices)} GPUs")
   abstract: Any = AbstractMesh((data, mesh.model), ("data", "model"))
   check_batch(config.data.batch_size, abstract, config.train.parts)
-  parameters = trunk.parameter_count()
-  width = 4 if trunk.dtype == "float32" else 2
+  parameters, width = trunk.parameter_count(), _width(config)
   rows = config.data.batch_size // data // config.train.parts
   features = rows * config.data.length * trunk.width  # s b h, elements
   scores = rows * trunk.heads * config.data.length**2  # a s s b
@@ -302,5 +339,4 @@ def _estimated(
   logits = 3 * 4 * min(chunk_elements("gpu"), rows * config.data.length * trunk.rows / mesh.model)
   state = 16 * parameters / mesh.model / (data if mesh.fsdp else 1)
   copy = width * parameters / mesh.model if width == 2 else 0
-  collectives = {"all-reduce": width * parameters // mesh.model} if data > 1 else {}
-  return state + copy + activations + logits, 0.0, collectives
+  return state + copy + activations + logits, 0.0

@@ -26,10 +26,9 @@ def open_bytes(path: str) -> Iterator[io.BufferedIOBase]:
     stored = open_regular(path)
   except FileNotFoundError as error:
     raise MissingInput(f"{path}: {os.strerror(errno.ENOENT)}") from error
-  except OSError as error:
-    raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
-  except ValueError as error:
-    raise InputError(f"{path}: cannot be read ({error})") from error
+  except (OSError, ValueError) as error:
+    reason = getattr(error, "strerror", None) or error
+    raise InputError(f"{path}: cannot be read ({reason})") from error
   with stored:
     try:
       yield _decompressed(stored, path)

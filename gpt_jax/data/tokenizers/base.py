@@ -115,10 +115,8 @@ class Tokenizer(abc.ABC):
     hash: sha256 of everything that decides the ids of a text. Special tokens are no part of it.
     byte_fallback: bool [vocab_size], the ids of the unknown token and of bytes that are not a
       character.
-    begins_word: bool [vocab_size], see there.
     files: the files that `save` writes beside tokenizer.json, by name.
     metadata: further entries of tokenizer.json, which `load` gets back.
-    special_names: see SpecialTokens.names.
     special_pieces: the pieces of special tokens that vocabularies of this kind hold, by name.
     special_inside: the ids of those that this vocabulary holds, by name.
     spelled: pieces that are one id wherever a text spells them, special tokens among them, as the
@@ -342,9 +340,8 @@ class TokenizerFile(Protocol):
   def load(self, folder: str, metadata: dict[str, Any] | None) -> Tokenizer:
     """Reads the tokenizer.
 
-    Args:
-      metadata: the content of the tokenizer.json that `Tokenizer.save` wrote; None for a released
-        tokenizer.
+    `metadata` is the content of the tokenizer.json that `Tokenizer.save` wrote; None for a released
+    tokenizer.
     """
 
 
@@ -367,9 +364,8 @@ def _load(folder: str) -> Tokenizer:
     kinds.update(dict.fromkeys(module.KINDS, module))
   kind = metadata["kind"]
   if not isinstance(kind, str) or kind not in kinds:
-    raise InputError(
-      f"{folder}/{METADATA}: kind {kind!r} is not known; should be one of {', '.join(kinds)}"
-    )
+    known = ", ".join(sorted(kinds))
+    raise InputError(f"{folder}/{METADATA}: kind {kind!r} is not known; should be one of {known}")
   tokenizer = kinds[kind].load(folder, metadata)
   if tokenizer.hash != metadata.get("hash"):
     raise InputError(
@@ -385,15 +381,12 @@ def _load(folder: str) -> Tokenizer:
     ) from error
   names = metadata.get("special", DEFAULT_SPECIAL)
   try:
-    special_names = SpecialTokens(0, tuple(names)).names
+    fields: dict[str, Any] = {"special_names": SpecialTokens(0, tuple(names)).names}
   except (InputError, TypeError) as error:
     raise InputError(f"{folder}/{METADATA}: special = {names!r}: {error}") from error
-  tokenizer = dataclasses.replace(tokenizer, special_names=special_names)
   if spelled := metadata.get("spelled"):
-    tokenizer = dataclasses.replace(
-      tokenizer, spelled=tuple(AddedToken(*token) for token in spelled)
-    )
-  return tokenizer
+    fields["spelled"] = tuple(AddedToken(*token) for token in spelled)
+  return dataclasses.replace(tokenizer, **fields)
 
 
 def load_released(folder: str) -> Tokenizer:
@@ -418,6 +411,9 @@ def _read_metadata(folder: str) -> dict[str, Any] | None:
   path = os.path.join(folder, METADATA)
   try:
     metadata = read_json(path, MAX_FILE)
+    # Earlier versions wrote no checksum. The hash does not cover the special tokens.
+    if isinstance(metadata, dict) and "checksum" in metadata:
+      metadata = verified(metadata)
   except (FileNotFoundError, NotADirectoryError):
     return None
   except OSError as error:
@@ -426,9 +422,4 @@ def _read_metadata(folder: str) -> dict[str, Any] | None:
     raise InputError(f"{path}: not JSON, or damaged ({error}); copy the folder again") from error
   if not isinstance(metadata, dict):
     raise InputError(f"{path}: holds no JSON object; copy the folder again")
-  if "checksum" in metadata:  # earlier versions wrote none; the hash is not of the special tokens
-    try:
-      metadata = verified(metadata)
-    except ValueError as error:
-      raise InputError(f"{path}: damaged ({error}); copy the folder again") from error
   return metadata if metadata.get("kind") is not None else None

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.data.tokenizers.added_tokens import encode_around
 from gpt_jax.data.tokenizers.base import AddedToken, sources
 from gpt_jax.data.tokenizers.openai_files import (
   END_OF_WORD,
@@ -23,7 +22,7 @@ from gpt_jax.data.tokenizers.openai_files import (
   read_files,
   released_as,
 )
-from gpt_jax.data.tokenizers.released import require
+from gpt_jax.data.tokenizers.released import encode_around, require
 from gpt_jax.errors import InputError
 
 KINDS = ("openai-gpt1",)
@@ -49,7 +48,7 @@ class GPT1Tokenizer(MergesTokenizer):
   spelled: tuple[AddedToken, ...] = dataclasses.field(default=(), kw_only=True)
 
   kind = KINDS[0]
-  unknown_id = 0
+  unknown = UNKNOWN
   filler_id = 0
   file_names = FILES[0]
 
@@ -60,10 +59,6 @@ class GPT1Tokenizer(MergesTokenizer):
   @functools.cached_property
   def line_id(self) -> int:
     return self.pieces.index(LINE)
-
-  @functools.cached_property
-  def byte_fallback(self) -> np.ndarray:
-    return np.arange(self.vocab_size) == self.unknown_id
 
   def word_starts(self, ids: np.ndarray) -> np.ndarray:
     """See Tokenizer: this vocabulary marks where words end."""
@@ -90,17 +85,11 @@ class GPT1Tokenizer(MergesTokenizer):
     return super().difference(hash)
 
   def encode_many(self, texts: list[str]) -> list[np.ndarray]:
-    fix_text = require("ftfy").fix_text
-
-    def encode(text: str) -> np.ndarray:
-      return self._encode(standardize(_fix_lines(text, fix_text)))
-
     ids = {token.content: self.pieces.index(token.content) for token in self.spelled}
-    return [encode_around(text, ids, encode) for text in texts]
+    return [encode_around(text, ids, self._encode) for text in texts]
 
   def _offsets(self, word: str) -> list[tuple[int, int]]:
-    fix_text = require("ftfy").fix_text
-    normalized, origins = sources(word, lambda text: standardize(_fix_lines(text, fix_text)))
+    normalized, origins = sources(word, standardized)
     split, word_ids = self._words
     spans, begin = [], 0
     for part in split(normalized):
@@ -122,7 +111,7 @@ class GPT1Tokenizer(MergesTokenizer):
       # The cached property is computed anew, and spaCy's own cache of words goes with the old one.
       del self.__dict__["_words"]
       split, word_ids = self._words
-    ids = itertools.chain.from_iterable(word_ids[word] for word in split(text))
+    ids = itertools.chain.from_iterable(word_ids[word] for word in split(standardized(text)))
     return np.array(list(ids), np.int32)
 
   @functools.cached_property
@@ -169,28 +158,29 @@ def detect(folder: str) -> bool:
 def load(folder: str, metadata: dict[str, Any] | None) -> GPT1Tokenizer:
   """Without metadata the splitter is spaCy, or, with a warning, the regex if spaCy is missing."""
   pieces, merges = read_files(folder)
-  splitter, version = _default_splitter() if metadata is None else _saved_splitter(folder, metadata)
+  splitter: Any = SPACY
+  version = ""
+  if metadata is not None:
+    splitter, version = metadata.get("splitter"), str(metadata.get("splitter_version", ""))
+    if splitter not in (SPACY, REGEX):
+      raise InputError(
+        f"{folder}/tokenizer.json: splitter {splitter!r} is not known; should be {SPACY} or {REGEX}"
+      )
+  elif importlib.util.find_spec("spacy"):
+    version = importlib.metadata.version("spacy")
+  else:
+    splitter = REGEX
+    warnings.warn(
+      f"spaCy is not installed: {REGEX} splits the words, and one in some thousands differently "
+      "from OpenAI; for OpenAI's exact ids pip install 'gpt_jax[released]' and start again",
+      stacklevel=3,
+    )
   return GPT1Tokenizer(pieces, merges, splitter, version)
 
 
-def _saved_splitter(folder: str, metadata: dict[str, Any]) -> tuple[str, str]:
-  splitter = metadata.get("splitter")
-  if splitter not in (SPACY, REGEX):
-    raise InputError(
-      f"{folder}/tokenizer.json: splitter {splitter!r} is not known; should be {SPACY} or {REGEX}"
-    )
-  return splitter, str(metadata.get("splitter_version", ""))
-
-
-def _default_splitter() -> tuple[str, str]:
-  if importlib.util.find_spec("spacy"):
-    return SPACY, importlib.metadata.version("spacy")
-  warnings.warn(
-    f"spaCy is not installed: {REGEX} splits the words, and one in some thousands differently from "
-    "OpenAI; for OpenAI's exact ids pip install 'gpt_jax[released]' and start again",
-    stacklevel=4,
-  )
-  return REGEX, ""
+def standardized(text: str) -> str:
+  """The text repaired by ftfy, then by OpenAI's standardize."""
+  return standardize(_fix_lines(text, require("ftfy").fix_text))
 
 
 def standardize(text: str) -> str:

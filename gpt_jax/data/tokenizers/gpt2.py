@@ -1,30 +1,38 @@
-"""GPT-2's tokenizer, exactly as released (Radford et al. 2019, 2.2: byte-level BPE)."""
+"""Byte-level BPE (Radford et al. 2019, 2.2): GPT-2's tokenizer, exactly as released, and RoBERTa's.
+
+Words are split and merged alike; RoBERTa's vocabulary has the pieces in another order, and special
+tokens among them. It is read from its files, or trained.
+"""
 
 import dataclasses
 import functools
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
-from gpt_jax.data.tokenizers.added_tokens import add_tokens
 from gpt_jax.data.tokenizers.base import AddedToken
 from gpt_jax.data.tokenizers.openai_files import (
   BYTES,
   END_OF_TEXT,
   FILES,
+  ROBERTA,
+  UNKNOWN,
   MergesTokenizer,
   has_prefix_space,
   read_files,
   released_as,
 )
-from gpt_jax.data.tokenizers.released import encode_all, has_no_letters, offsets_of, require
+from gpt_jax.data.tokenizers.released import PackageTokenizer, add_tokens, has_no_letters, require
+from gpt_jax.data.tokenizers.wordpiece import train_pieces
+from gpt_jax.data.word_counts import counts_of
 
-KINDS = ("openai-gpt2",)
+KINDS = ("openai-gpt2", "byte-bpe")
 
 
 @dataclasses.dataclass(frozen=True)
-class GPT2Tokenizer(MergesTokenizer):
+class GPT2Tokenizer(PackageTokenizer, MergesTokenizer):
   """Bytes merged within words, which begin with their space; lossless, nothing is unknown.
 
   Attributes:
@@ -57,25 +65,13 @@ class GPT2Tokenizer(MergesTokenizer):
   @functools.cached_property
   def byte_fallback(self) -> np.ndarray:
     # U+FFFD: bytes that are only a part of a character.
-    return np.array(["\ufffd" in content.decode(errors="replace") for content in self._contents])
+    is_part = ["\ufffd" in content.decode(errors="replace") for content in self._contents]
+    return np.array(is_part) | (np.arange(self.vocab_size) == self.unknown_id)
 
   @functools.cached_property
   def begins_word(self) -> np.ndarray:
     texts = [content.decode(errors="replace") for content in self._contents]
     return np.array([text[:1] == " " or _is_punctuation(text) for text in texts])
-
-  def encode_many(self, texts: list[str]) -> list[np.ndarray]:
-    return encode_all(self._tokenizer, texts)
-
-  def _offsets(self, word: str) -> list[tuple[int, int]]:
-    return offsets_of(self._tokenizer, word)
-
-  def encode_marked(self, text: str) -> np.ndarray:
-    """As `encode`, with one id for each "<|endoftext|>" in the text, as transformers gives it.
-
-    `encode` spells the characters out, so that no text can end a document by what it says.
-    """
-    return dataclasses.replace(self, spelled=(AddedToken(END_OF_TEXT),)).encode(text)
 
   def decode(self, ids: Iterable[int]) -> str:
     return b"".join(self._contents[i] for i in np.asarray(ids).tolist()).decode(errors="replace")
@@ -102,13 +98,56 @@ class GPT2Tokenizer(MergesTokenizer):
     return tokenizer
 
 
+@dataclasses.dataclass(frozen=True)
+class ByteBPETokenizer(GPT2Tokenizer):
+  """As GPT2Tokenizer, with <s> as `cls` and </s> as `sep`."""
+
+  special_names: tuple[str, ...] = dataclasses.field(default=(), kw_only=True)
+
+  kind = KINDS[1]
+  file_names = FILES[2]
+  special_pieces = ROBERTA
+  unknown = UNKNOWN
+
+  @staticmethod
+  def training_words(text: str) -> list[str]:
+    """The words of a text that `train` counts."""
+    return text.split()
+
+  @classmethod
+  def train(cls, words: Mapping[str, int] | Iterable[str], vocab_size: int) -> "ByteBPETokenizer":
+    """Trains on word counts, or on texts, whose words are then counted.
+
+    The ids are as in RoBERTa: <s> 0, <pad> 1, </s> 2, <unk> 3, then the bytes and merges, <mask>
+    last.
+    """
+    counts = counts_of(words, cls.training_words)
+    tokenizers = require("tokenizers")
+    splitter = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.pre_tokenizer = splitter
+    mask = ROBERTA["mask"]
+    trainer = tokenizers.trainers.BpeTrainer(
+      vocab_size=vocab_size - 1,  # <mask> comes after the merges
+      special_tokens=[ROBERTA["cls"], ROBERTA["pad"], ROBERTA["sep"], UNKNOWN],
+      initial_alphabet=splitter.alphabet(),  # all 256 bytes, even those that the text lacks
+      show_progress=False,
+    )
+    pieces = train_pieces(tokenizer, trainer, counts, vocab_size, space=" ", last=(mask,))
+    # The package's models give no access to their merges but in JSON.
+    merges = json.loads(tokenizer.to_str())["model"]["merges"]
+    return cls(pieces, tuple(map(tuple, merges)))
+
+
 def _is_punctuation(text: str) -> bool:
   return has_no_letters(text) and "\ufffd" not in text  # which is a part of a character
 
 
 def detect(folder: str) -> bool:
-  return released_as(folder) == "gpt2"
+  return released_as(folder) in ("gpt2", "roberta")
 
 
 def load(folder: str, metadata: dict[str, Any] | None) -> GPT2Tokenizer:
-  return GPT2Tokenizer(*read_files(folder), prefix_space=has_prefix_space(folder, metadata))
+  kinds = {"roberta": ByteBPETokenizer, KINDS[1]: ByteBPETokenizer}
+  kind = kinds.get(metadata["kind"] if metadata else released_as(folder) or "", GPT2Tokenizer)
+  return kind(*read_files(folder), prefix_space=has_prefix_space(folder, metadata))

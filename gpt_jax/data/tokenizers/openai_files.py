@@ -5,22 +5,26 @@ share.
 import collections
 import dataclasses
 import functools
-import hashlib
 import json
 import os
 import re
 from collections.abc import Sequence, Set
 from typing import Any, ClassVar
 
-from gpt_jax.data.tokenizers.added_tokens import ADDED, added_pieces, named_pieces
 from gpt_jax.data.tokenizers.base import (
   DEFAULT_SPECIAL,
   MAX_FILE,
   METADATA,
   TRANSFORMERS_CONFIG,
-  Tokenizer,
 )
-from gpt_jax.data.tokenizers.released import read_optional_json, read_settings
+from gpt_jax.data.tokenizers.released import (
+  ADDED,
+  PiecesTokenizer,
+  added_pieces,
+  named_pieces,
+  read_optional_json,
+  read_settings,
+)
 from gpt_jax.errors import InputError
 from gpt_jax.files import read_bytes
 
@@ -62,39 +66,25 @@ BYTES = _byte_symbols()
 
 
 @dataclasses.dataclass(frozen=True)
-class MergesTokenizer(Tokenizer):
+class MergesTokenizer(PiecesTokenizer):
   """A byte-pair encoding in OpenAI's two files.
 
   Attributes:
-    pieces: piece i has the id i.
     merges: in order of priority.
   """
 
-  pieces: tuple[str, ...] = dataclasses.field(repr=False)
   merges: Merges = dataclasses.field(repr=False)
   special_names: tuple[str, ...] = dataclasses.field(default=DEFAULT_SPECIAL, kw_only=True)
 
   file_names: ClassVar[tuple[str, str]]
 
   @property
-  def vocab_size(self) -> int:
-    return len(self.pieces)
-
-  def piece(self, i: int) -> str:
-    return self.pieces[i]
-
-  @property
   def hashed(self) -> list:
-    """The JSON values that `hash` covers."""
     return [self.kind, self.pieces, self.merges]
 
   @functools.cached_property
-  def hash(self) -> str:
-    return hashlib.sha256(json.dumps(self.hashed).encode()).hexdigest()
-
-  @functools.cached_property
   def end_id(self) -> int | None:
-    return self.pieces.index(END_OF_TEXT) if END_OF_TEXT in self.pieces else None
+    return self._id(END_OF_TEXT)
 
   @property
   def transformers_files(self) -> dict[str, bytes]:
@@ -273,16 +263,18 @@ def _check(
   pieces = set(all_pieces)
   made = _without_merges(all_pieces) | added
   for number, pair in enumerate(merges, start=2):
+    piece, faults = "".join(pair), []
     for part in pair:
       if part not in pieces:
-        raise InputError(f"{merges_path}:{number}: merges {part!r}, which is not in {pieces_path}")
-      if part not in made:
-        raise InputError(f"{merges_path}:{number}: merges {part!r}, which no line above makes")
-    piece = "".join(pair)
+        faults.append(f"merges {part!r}, which is not in {pieces_path}")
+      elif part not in made:
+        faults.append(f"merges {part!r}, which no line above makes")
     if piece in made:
-      raise InputError(f"{merges_path}:{number}: makes {piece!r}, which exists already")
-    if piece not in pieces:
-      raise InputError(f"{merges_path}:{number}: makes {piece!r}, which is not in {pieces_path}")
+      faults.append(f"makes {piece!r}, which exists already")
+    elif piece not in pieces:
+      faults.append(f"makes {piece!r}, which is not in {pieces_path}")
+    if faults:
+      raise InputError(f"{merges_path}:{number}: {faults[0]}")
     made.add(piece)
   missing = [piece for piece in all_pieces if piece not in made]
   if missing:

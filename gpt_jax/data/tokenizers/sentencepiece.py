@@ -15,7 +15,7 @@ import sentencepiece
 
 from gpt_jax.data.tokenizers.base import DEFAULT_SPECIAL, Tokenizer, sources
 from gpt_jax.data.tokenizers.released import has_no_letters, read_file
-from gpt_jax.data.word_counts import counts_of
+from gpt_jax.data.word_counts import counts_of, wrong_size
 from gpt_jax.errors import InputError
 
 KINDS = ("sentencepiece-bpe",)
@@ -45,7 +45,6 @@ class SentencePieceModel(Tokenizer):
 
   @functools.cached_property
   def hash(self) -> str:
-    """sha256 of kind, normalizer and model."""
     return hashlib.sha256(f"{self.kind}\n{self.normalizer}\n".encode() + self.model).hexdigest()
 
   @functools.cached_property
@@ -148,7 +147,7 @@ class SentencePieceTokenizer(SentencePieceModel):
         minloglevel=2,
       )
     except RuntimeError as error:
-      raise InputError(_explain(str(error), vocab_size)) from error
+      raise _explain(str(error), vocab_size) from error
     return cls(model.getvalue())
 
   @property
@@ -206,21 +205,14 @@ _PLAIN = str.maketrans(
 )
 
 
-def _explain(error: str, vocab_size: int) -> str:
+def _explain(error: str, vocab_size: int) -> InputError:
   """SentencePiece's error as advice to the user."""
-  if largest := re.search(r"value <= (\d+)", error):
-    return (
-      f"vocab_size {vocab_size} is more than this text supports; the largest possible is "
-      f"{largest[1]}"
-    )
-  if smallest := re.search(r"(?:required_chars|too small)\D*(\d+) vs (\d+)", error):
-    return (
-      f"vocab_size {vocab_size} is too small for the characters of this text; at least "
-      f"{smallest[2]} is needed"
-    )
+  if possible := re.search(r"value <= (\d+)|(?:required_chars|too small)\D*\d+ vs (\d+)", error):
+    return wrong_size(vocab_size, int(possible[1] or possible[2]))
   if "sentences_.empty()" in error:
-    return (
+    return InputError(
       f"all words of this text are longer than {_MAX_WORD:,} bytes, which are left out; is it "
       "text, with spaces between the words?"
     )
-  return f"SentencePiece could not train a vocabulary of {vocab_size}: {' '.join(error.split())}"
+  reason = " ".join(error.split())
+  return InputError(f"SentencePiece could not train a vocabulary of {vocab_size}: {reason}")

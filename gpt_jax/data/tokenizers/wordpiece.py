@@ -6,7 +6,6 @@ that file, by apps/interop/tokenizers/tokenizer_json.py.
 
 import dataclasses
 import functools
-import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,16 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.data.tokenizers.added_tokens import add_tokens, added_pieces
-from gpt_jax.data.tokenizers.base import TRANSFORMERS_CONFIG, AddedToken, Tokenizer
+from gpt_jax.data.tokenizers.base import TRANSFORMERS_CONFIG, AddedToken
 from gpt_jax.data.tokenizers.released import (
-  encode_all,
-  offsets_of,
+  PackageTokenizer,
+  PiecesTokenizer,
+  add_tokens,
+  added_pieces,
   read_file,
   read_settings,
   require,
 )
-from gpt_jax.data.word_counts import counts_of
+from gpt_jax.data.word_counts import counts_of, wrong_size
 from gpt_jax.errors import InputError
 
 KINDS = ("wordpiece",)
@@ -41,18 +41,16 @@ _REPEATED = 1000  # times that the trainer gets a word in one text
 
 
 @dataclasses.dataclass(frozen=True)
-class WordPieceTokenizer(Tokenizer):
+class WordPieceTokenizer(PackageTokenizer, PiecesTokenizer):
   """Words and punctuation marks, cut into the longest pieces from the left; "##" continues a word.
 
   Spaces and line breaks are lost, and a word with a character outside the vocabulary is unknown.
 
   Attributes:
-    pieces: piece i has the id i.
     lower_case: whether text is lower-cased.
     strip_accents: whether letters lose their accents.
   """
 
-  pieces: tuple[str, ...] = dataclasses.field(repr=False)
   lower_case: bool = True
   strip_accents: bool = True
   special_names: tuple[str, ...] = ()
@@ -61,6 +59,7 @@ class WordPieceTokenizer(Tokenizer):
   kind = KINDS[0]
   special_pieces = SPECIAL
   line_id = None
+  unknown = UNKNOWN
 
   @staticmethod
   def training_words(text: str) -> list[str]:
@@ -91,10 +90,7 @@ class WordPieceTokenizer(Tokenizer):
       limit_alphabet=1 << 30,  # every character of the text stays
       show_progress=False,
     )
-    tokenizer.train_from_iterator(repeated(counts), trainer)
-    ids = tokenizer.get_vocab()
-    check_size(len(ids), vocab_size)
-    return cls(tuple(sorted(ids, key=lambda piece: ids[piece])))  # the line of a piece is its id
+    return cls(train_pieces(tokenizer, trainer, counts, vocab_size))
 
   @property
   def normalizer(self) -> str:
@@ -102,26 +98,8 @@ class WordPieceTokenizer(Tokenizer):
     return f"BERT's, {case}, {'no accents' if self.strip_accents else 'accents kept'}"
 
   @property
-  def vocab_size(self) -> int:
-    return len(self.pieces)
-
-  @functools.cached_property
-  def hash(self) -> str:
-    """sha256 of kind, pieces and normalization."""
-    hashed = [self.kind, self.pieces, self.lower_case, self.strip_accents]
-    return hashlib.sha256(json.dumps(hashed).encode()).hexdigest()
-
-  @functools.cached_property
-  def special_inside(self) -> dict[str, int]:
-    return ids_of(self.special_pieces, self.pieces)
-
-  @functools.cached_property
-  def unknown_id(self) -> int:
-    return self.pieces.index(UNKNOWN)
-
-  @functools.cached_property
-  def byte_fallback(self) -> np.ndarray:
-    return np.arange(self.vocab_size) == self.unknown_id
+  def hashed(self) -> list:
+    return [self.kind, self.pieces, self.lower_case, self.strip_accents]
 
   @functools.cached_property
   def begins_word(self) -> np.ndarray:
@@ -141,18 +119,9 @@ class WordPieceTokenizer(Tokenizer):
   def transformers_files(self) -> dict[str, bytes]:
     return {VOCABULARY: "".join(f"{piece}\n" for piece in self.pieces).encode()}
 
-  def encode_many(self, texts: list[str]) -> list[np.ndarray]:
-    return encode_all(self._tokenizer, texts)
-
-  def _offsets(self, word: str) -> list[tuple[int, int]]:
-    return offsets_of(self._tokenizer, word)
-
   def decode(self, ids: Iterable[int]) -> str:
     """Words and punctuation marks; the ids do not tell what stood between them."""
     return self._tokenizer.decode(np.asarray(ids, int).tolist(), skip_special_tokens=False)
-
-  def piece(self, i: int) -> str:
-    return self.pieces[i]
 
   @functools.cached_property
   def _tokenizer(self) -> Any:
@@ -198,35 +167,34 @@ def load(folder: str, metadata: dict[str, Any] | None) -> WordPieceTokenizer:
   )
 
 
-def ids_of(special: Mapping[str, str], pieces: tuple[str, ...]) -> dict[str, int]:
-  """name -> id, of the special tokens whose pieces are there."""
-  return {name: pieces.index(piece) for name, piece in special.items() if piece in pieces}
-
-
-def repeated(counts: Mapping[str, int], space: str = "") -> Iterator[str]:
-  """Texts with every word as often as it was counted, which is how the package's trainers take
-  counts; in an order that does not depend on that of the words.
+def train_pieces(
+  tokenizer: Any,
+  trainer: Any,
+  counts: Mapping[str, int],
+  vocab_size: int,
+  space: str = "",
+  last: tuple[str, ...] = (),
+) -> tuple[str, ...]:
+  """Trains a Tokenizer of the package `tokenizers` on word counts; returns the pieces by their ids.
 
   Args:
     space: before the first word of a text.
+    last: pieces that follow the trained ones.
   """
-  for word in sorted(counts):
-    # In several texts, so that none of a frequent word has megabytes.
-    for first in range(0, counts[word], _REPEATED):
-      yield space + " ".join([word] * min(_REPEATED, counts[word] - first))
 
+  def texts() -> Iterator[str]:
+    # Every word as often as it was counted: the package's trainers take no counts.
+    for word in sorted(counts):  # the vocabulary does not depend on their order
+      # In several texts, so that none of a frequent word has megabytes.
+      for first in range(0, counts[word], _REPEATED):
+        yield space + " ".join([word] * min(_REPEATED, counts[word] - first))
 
-def check_size(trained: int, vocab_size: int) -> None:
-  """Raises InputError if a trained vocabulary has another size than was asked for."""
-  if trained < vocab_size:
-    raise InputError(
-      f"vocab_size {vocab_size} is more than this text supports; the largest possible is {trained}"
-    )
-  if trained > vocab_size:
-    raise InputError(
-      f"vocab_size {vocab_size} is too small for the characters of this text; at least {trained} "
-      "is needed"
-    )
+  tokenizer.train_from_iterator(texts(), trainer)
+  ids = tokenizer.get_vocab()
+  pieces = (*sorted(ids, key=lambda piece: ids[piece]), *last)
+  if len(pieces) != vocab_size:
+    raise wrong_size(vocab_size, len(pieces))
+  return pieces
 
 
 def _read_pieces(path: str) -> tuple[str, ...]:

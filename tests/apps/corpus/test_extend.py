@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import sentencepiece
 from flax.traverse_util import flatten_dict, unflatten_dict
+from refused import refused
 
 from gpt_jax.apps.corpus import extend
 from gpt_jax.apps.corpus.corpus import CorpusConfig
@@ -18,12 +19,10 @@ from gpt_jax.checkpoints.load import load_model
 from gpt_jax.config import to_json
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import load_tokenizer
-from gpt_jax.data.tokenizers.byte_bpe import ByteBPETokenizer
-from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer
+from gpt_jax.data.tokenizers.gpt2 import ByteBPETokenizer, GPT2Tokenizer
 from gpt_jax.data.tokenizers.openai_files import BYTES
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from gpt_jax.data.tokenizers.wordpiece import WordPieceTokenizer
-from gpt_jax.errors import InputError
 from gpt_jax.models.heads.masked import MaskedHead
 from gpt_jax.models.model import ModelConfig, parameter_shapes
 from gpt_jax.models.transformer import TransformerConfig
@@ -58,14 +57,9 @@ def config(source, **changes):
 
 def sentencepiece_unigram():
   model = io.BytesIO()
-  sentencepiece.SentencePieceTrainer.train(
-    sentence_iterator=iter(PLAIN),
-    model_writer=model,
-    model_type="unigram",
-    vocab_size=30,
-    hard_vocab_limit=False,
-    minloglevel=2,
-  )
+  settings = {"model_type": "unigram", "vocab_size": 30, "hard_vocab_limit": False}
+  train = sentencepiece.SentencePieceTrainer.train
+  train(sentence_iterator=iter(PLAIN), model_writer=model, minloglevel=2, **settings)
   return ReleasedSentencePiece(model.getvalue())
 
 
@@ -189,21 +183,18 @@ def test_new_rows_are_means_and_special_ones_move(model, source, unknown, tmp_pa
 def test_what_is_no_vocabulary_to_extend(source, tmp_path, tiny_tokenizer):
   tiny_tokenizer.save(str(tmp_path / "old"))
   out, old = str(tmp_path / "out"), str(tmp_path / "old")
-  with pytest.raises(InputError, match="add_tokens=5000: the words of this text .* give"):
-    extend.run(config(source), out, old, 5000)
-  with pytest.raises(InputError, match="add_tokens=0: how many tokens to add"):
-    extend.run(config(source), out, old, 0)
-  with pytest.raises(InputError, match="leave --tokenizer"):
-    extend.run(config(source, tokenizer=old), out, old, 5)
-  with pytest.raises(InputError, match="old is there already; choose another place"):
-    extend.run(config("nowhere.txt"), old, old, 5)  # before anything is read
-  with pytest.raises(InputError, match="no tokenizer here"):
-    extend.run(config(source), out, str(tmp_path), 5)
+  for changes, to, name, number, fault in (
+    ({}, out, old, 5000, "add_tokens=5000: the words of this text .* give"),
+    ({}, out, old, 0, "add_tokens=0: how many tokens to add"),
+    ({"tokenizer": old}, out, old, 5, "leave --tokenizer"),
+    ({"source": "nowhere.txt"}, old, old, 5, "old is there already; choose another place"),
+    ({}, out, str(tmp_path), 5, "no tokenizer here"),
+  ):
+    refused(fault, extend.run, config(**{"source": source} | changes), to, name, number)
   model = io.BytesIO()
   sentencepiece.SentencePieceTrainer.train(
     sentence_iterator=iter(PLAIN), model_writer=model, model_type="char", minloglevel=2
   )
   ReleasedSentencePiece(model.getvalue()).save(old)
-  with pytest.raises(InputError, match="kind spiece cannot be extended"):
-    extend.run(config(source), out, old, 5)
+  refused("kind spiece cannot be extended", extend.run, config(source), out, old, 5)
   assert not (tmp_path / "out").exists()

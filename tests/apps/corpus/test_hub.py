@@ -11,9 +11,9 @@ import threading
 from pathlib import Path
 
 import pytest
+from refused import refused
 
 from gpt_jax.data.sources.source import documents, find
-from gpt_jax.errors import InputError
 
 hub = pytest.importorskip("huggingface_hub")
 TESTS = Path(__file__).parents[2]
@@ -105,8 +105,7 @@ def test_files_of_a_data_set(here):
   ],
 )
 def test_mistakes(here, name, fault):
-  with pytest.raises(InputError, match=fault):
-    find(name)
+  refused(fault, find, name)
 
 
 # Several commands in one process; the Hub's package reads HF_ENDPOINT when it is imported.
@@ -119,21 +118,14 @@ print(json.dumps([launch(*words) for words in json.loads(sys.argv[1])]))
 
 def prepare(endpoint, folder, names, **variables):
   """(exit code, stdout, stderr) of launch/prepare.py for each source."""
-  flags = (
-    "--out",
-    str(folder / "out"),
-    "--vocab_size=270",
-    "--valid_share=0.5",
-    "--text_column=body",
-  )
+  flags = (f"--out={folder}/out", "--vocab_size=270", "--valid_share=0.5", "--text_column=body")
   words = [["prepare", f"--source={name}", *flags] for name in names]
   environment = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
   environment |= {"HF_ENDPOINT": endpoint, "HF_HOME": str(folder / "hub"), **variables}
   environment["PYTHONPATH"] = os.pathsep.join([str(TESTS.parent), str(TESTS)])
   command = [sys.executable, "-c", COMMANDS, json.dumps(words)]
-  return json.loads(
-    subprocess.run(command, env=environment, check=True, capture_output=True).stdout
-  )
+  done = subprocess.run(command, env=environment, check=True, capture_output=True)
+  return json.loads(done.stdout)
 
 
 def test_the_command_prepares_a_revision(server, tmp_path):

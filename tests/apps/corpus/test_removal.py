@@ -9,7 +9,7 @@ import pytest
 from gpt_jax.apps.corpus import contamination, duplicates
 from gpt_jax.apps.corpus.contamination import index_rows, load_rows
 from gpt_jax.apps.corpus.duplicates import grams, normalized_words, word_hashes
-from gpt_jax.apps.corpus.removal import PRINT, Removing, fingerprints, removals
+from gpt_jax.apps.corpus.removal import PRINT, Removing, RemovingPasses, fingerprints, removals
 from gpt_jax.data import pieces
 from gpt_jax.data.cleaning import clean
 from gpt_jax.data.pieces import Corpus
@@ -188,7 +188,11 @@ BOOKS = 6  # of 98
 def test_planted_copies_and_evaluation_rows_are_found_in_novels(data_root, tmp_path, capsys):
   """10 % near-duplicates with 5 % of their words changed, and 50 rows of dev sets."""
   rng = random.Random(0)
-  documents = novel_documents(data_root, BOOKS)
+  documents = []  # novels in pieces of 2,000 words
+  for path in sorted((data_root / "novels").glob("*.txt"))[:BOOKS]:
+    words = clean(path.read_text(encoding="utf-8-sig")).split(" ")
+    starts = range(0, len(words) - 500, 2000)
+    documents += [" ".join(words[start : start + 2000]) for start in starts]
   copied = rng.sample(range(len(documents)), len(documents) // 10)
   words_of_others = " ".join(rng.sample(documents, 20)).split()
   texts, kinds = list(documents), ["clean"] * len(documents)
@@ -206,11 +210,9 @@ def test_planted_copies_and_evaluation_rows_are_found_in_novels(data_root, tmp_p
     kinds[i] = "row"
   corpus = tmp_path / "corpus.jsonl"
   corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-  sources = find_all(str(corpus))
-  removing = Removing("near", ",".join(TASKS_OF_ROWS), str(data_root))
-  removed = removing(
-    str(tmp_path), sources, lambda rows: fingerprints(enumerate(sources), "text", True, rows, None)
-  )
+  passes = RemovingPasses(Removing("near", ",".join(TASKS_OF_ROWS), str(data_root)), None)
+  none = np.empty((0, 2), np.int64)
+  removed = passes.removed(Corpus(find_all(str(corpus)), "text", none), str(tmp_path))
   found = dict.fromkeys(("copy", "row", "clean"), 0)
   for _, number in removed:
     found[kinds[number]] += 1
@@ -223,16 +225,6 @@ def test_planted_copies_and_evaluation_rows_are_found_in_novels(data_root, tmp_p
 
 
 TASKS_OF_ROWS = ("cola", "sst2", "mrpc", "rte", "qnli")
-
-
-def novel_documents(data_root, books: int) -> list[str]:
-  """Novels in pieces of 2,000 words."""
-  pieces_of_books = []
-  for path in sorted((data_root / "novels").glob("*.txt"))[:books]:
-    words = clean(path.read_text(encoding="utf-8-sig")).split(" ")
-    starts = range(0, len(words) - 500, 2000)
-    pieces_of_books += [" ".join(words[start : start + 2000]) for start in starts]
-  return pieces_of_books
 
 
 def planted_rows(data_root, rng) -> list[str]:

@@ -12,9 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpt_jax.apps.corpus import beam as beam_passes
-from gpt_jax.apps.corpus.beam import BeamPasses
-from gpt_jax.apps.corpus.corpus import CorpusConfig, run
+from gpt_jax.apps.corpus import corpus as programs
+from gpt_jax.apps.corpus.corpus import BeamPasses, CorpusConfig, run
 from gpt_jax.apps.corpus.removal import Removing
 from gpt_jax.data import pieces, word_counts
 from gpt_jax.data.pieces import Corpus
@@ -124,33 +123,31 @@ def test_what_a_killed_run_finished_is_not_done_again(
 import os, sys
 from gpt_jax.data import pieces
 from gpt_jax.data.sources import text
-from gpt_jax.apps.corpus.corpus import CorpusConfig, run
-from gpt_jax.apps.corpus import beam
+from gpt_jax.apps.corpus import corpus
 pieces.PIECE_SIZE = text.BLOCK_SIZE = 3000
 def local(runner, options, function, tasks):
   for task in tasks:
     if "{stop_in}" in task.path and "rows.jsonl" in task.source:
       os._exit(9)
     function(task)
-beam.make_pipeline = local
-run(CorpusConfig(**{settings(corpus, **changes).__dict__!r}), {str(out)!r})
+corpus.make_pipeline = local
+corpus.run(corpus.CorpusConfig(**{settings(corpus, **changes).__dict__!r}), {str(out)!r})
 """
-  killed = subprocess.run(
-    [sys.executable, "-c", program], env={"PYTHONPATH": str(ROOT)}, capture_output=True, check=False
-  )
+  command, here = [sys.executable, "-c", program], {"PYTHONPATH": str(ROOT)}
+  killed = subprocess.run(command, env=here, capture_output=True, check=False)
   assert killed.returncode == 9, killed.stderr.decode()
   done = []
-  do = beam_passes.do
+  do = programs.do
 
   def counted(make, work):
     done.append(Path(work.path).name)
     do(make, work)
 
-  monkeypatch.setattr(
-    beam_passes,
-    "make_pipeline",
-    lambda runner, options, function, tasks: [counted(function.args[0], task) for task in tasks],
-  )
+  def pipeline(runner, options, function, tasks):
+    for task in tasks:
+      counted(function.args[0], task)
+
+  monkeypatch.setattr(programs, "make_pipeline", pipeline)
   run(settings(corpus, **changes), str(out))
   assert [name for name in done if name.startswith(stop_in)]
   order = ["prints", "sizes", "words", "tokens"]
@@ -188,36 +185,32 @@ def test_a_fault_of_workers_is_not_kept_when_it_is_mended(own_corpus, tmp_path):
 
 
 def test_workers_that_do_not_see_the_folder(corpus, tmp_path, monkeypatch):
-  monkeypatch.setattr(beam_passes, "make_pipeline", lambda *_: None)
+  monkeypatch.setattr(programs, "make_pipeline", lambda *_: None)
   with pytest.raises(InputError, match=r"no worker left a result in .*stages, which all of them"):
     run(settings(corpus, runner="direct"), str(tmp_path / "out"))
 
 
 @pytest.mark.parametrize(
-  "changes, fault",
+  "runner, options, missing, fault",
   [
-    ({"runner": "sparks"}, "runner"),
-    ({"runner": "direct", "beam_options": "project=x"}, "--beam_options: 'project=x' should be --"),
-    (
-      {"runner": "direct", "beam_options": "--project='x"},
-      "--beam_options: .*No closing quotation",
-    ),
+    ("sparks", "", "", "runner"),
+    ("direct", "project=x", "", "--beam_options: 'project=x' should be --"),
+    ("direct", "--project='x", "", "--beam_options: .*No closing quotation"),
+    # Without Google's Beam asks for a bucket without credentials, for minutes.
+    ("dataflow", "", "google", r"=dataflow needs .*pip install 'apache-beam\[gcp\]'"),
+    ("direct", "", "beam", r"pip install 'gpt_jax\[beam\]'"),
   ],
 )
-def test_mistakes(corpus, tmp_path, changes, fault):
+def test_mistakes_and_missing_packages(
+  corpus, tmp_path, monkeypatch, runner, options, missing, fault
+):
+  if missing == "google":
+    monkeypatch.setattr(programs.importlib.util, "find_spec", lambda name: None)
+  if missing == "beam":
+    monkeypatch.setitem(sys.modules, "apache_beam", None)
   with pytest.raises(InputError, match=fault):
-    run(settings(corpus, **changes), str(tmp_path / "out"))
+    run(settings(corpus, runner=runner, beam_options=options), str(tmp_path / "out"))
   assert not (tmp_path / "out").exists()
-
-
-def test_packages_that_are_missing(corpus, tmp_path, monkeypatch):
-  # Without Google's Beam asks for a bucket without credentials, for minutes.
-  monkeypatch.setattr(beam_passes.importlib.util, "find_spec", lambda name: None)
-  with pytest.raises(InputError, match=r"=dataflow needs .*pip install 'apache-beam\[gcp\]'"):
-    run(settings(corpus, runner="dataflow"), str(tmp_path / "out"))
-  monkeypatch.setitem(sys.modules, "apache_beam", None)
-  with pytest.raises(InputError, match=r"pip install 'gpt_jax\[beam\]'"):
-    run(settings(corpus, runner="direct"), str(tmp_path / "out"))
 
 
 @pytest.fixture(scope="module")
@@ -253,11 +246,8 @@ def test_runners_of_clusters_send_their_jobs_to_a_server(
 
 
 def test_a_run_without_a_runner_imports_no_beam():
-  program = (
-    "import sys, gpt_jax.apps.corpus.corpus as p; print(sorted({'apache_beam', 'datasketch', "
-  )
-  program += "'pyarrow', 'zstandard', 'huggingface_hub'} & set(sys.modules)))"
-  shown = subprocess.run(
-    [sys.executable, "-c", program], env={"PYTHONPATH": str(ROOT)}, capture_output=True, check=True
-  )
-  assert shown.stdout.decode().strip() == "[]"
+  optional = {"apache_beam", "datasketch", "pyarrow", "zstandard", "huggingface_hub"}
+  program = f"import sys, gpt_jax.apps.corpus.corpus; print({optional} & set(sys.modules))"
+  command, here = [sys.executable, "-c", program], {"PYTHONPATH": str(ROOT)}
+  shown = subprocess.run(command, env=here, capture_output=True, check=True)
+  assert shown.stdout.decode().strip() == "set()"

@@ -12,8 +12,7 @@ from gpt_jax.apps.interop.formats import hf_tokenizer
 from gpt_jax.apps.interop.formats.hf.gpt import FAMILIES
 from gpt_jax.apps.interop.formats.hf.vocabulary import read_vocabulary
 from gpt_jax.data.tokenizers.base import load_tokenizer
-from gpt_jax.data.tokenizers.byte_bpe import ByteBPETokenizer
-from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer
+from gpt_jax.data.tokenizers.gpt2 import ByteBPETokenizer, GPT2Tokenizer
 from gpt_jax.data.tokenizers.openai_files import BYTES
 from gpt_jax.data.tokenizers.wordpiece import WordPieceTokenizer
 from gpt_jax.errors import InputError

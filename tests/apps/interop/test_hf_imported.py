@@ -19,8 +19,7 @@ from gpt_jax.batch import Batch, Labels, Rows
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.checkpoints.saved import Embedding
 from gpt_jax.config import to_json
-from gpt_jax.data.tokenizers.byte_bpe import ByteBPETokenizer
-from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer
+from gpt_jax.data.tokenizers.gpt2 import ByteBPETokenizer, GPT2Tokenizer
 from gpt_jax.data.tokenizers.openai_files import BYTES
 from gpt_jax.data.tokenizers.wordpiece import WordPieceTokenizer
 from gpt_jax.errors import InputError

@@ -14,9 +14,8 @@ from gpt_jax.apps.interop.formats.hf.vocabulary import write_vocabulary
 from gpt_jax.apps.interop.tokenizer_json.sentencepiece import read_rules
 from gpt_jax.data.storyworld import documents
 from gpt_jax.data.tokenizers.base import load_released
-from gpt_jax.data.tokenizers.byte_bpe import ByteBPETokenizer
 from gpt_jax.data.tokenizers.gpt1 import REGEX
-from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer
+from gpt_jax.data.tokenizers.gpt2 import ByteBPETokenizer, GPT2Tokenizer
 from gpt_jax.data.tokenizers.openai_files import BYTES
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from gpt_jax.data.tokenizers.wordpiece import WordPieceTokenizer

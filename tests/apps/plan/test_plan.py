@@ -1,4 +1,4 @@
-"""launch/plan.py: a pre-training's memory, traffic and time before it runs."""
+"""launch/plan.py: a pre-training's memory and time before it runs."""
 
 import dataclasses
 import json
@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import jax
 import pytest
+from refused import refused
 
 from gpt_jax.apps.plan import plan
-from gpt_jax.apps.plan.chips import Chip, find_chip
+from gpt_jax.apps.plan.plan import Chip, find_chip
 from gpt_jax.data.windows import WindowsConfig
-from gpt_jax.errors import InputError
 from gpt_jax.models.encoder_decoder import T5Config
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.transformer import TransformerConfig
@@ -30,7 +30,6 @@ CONFIG = PretrainConfig(
   trunk=TRUNK, data=WindowsConfig(batch_size=16, length=32), train=TrainConfig(steps=1000)
 )
 PARAMETERS = TRUNK.parameter_count() + 3 * TRUNK.width  # with the special tokens
-TABLE = 128 * TRUNK.width
 DEEPER = dataclasses.replace(TRUNK, layers=2)  # of one layer, rematerialization saves nothing
 
 
@@ -67,28 +66,9 @@ def compiled(here, monkeypatch):
   return batches
 
 
-def test_data_parallelism_adds_up_each_gradient_once(here):
-  moved = here.plain.collectives
-  assert set(moved) == {"all-reduce"}
-  # The table's gradient comes from its two uses apart.
-  assert moved["all-reduce"] == pytest.approx(4 * (PARAMETERS + TABLE), rel=0.01)
-
-
-def test_fsdp_gathers_the_parameters_and_needs_less_memory(here):
-  plain, sharded = here.plain, here.sharded
-  assert sharded.collectives["all-gather"] == pytest.approx(4 * PARAMETERS, rel=0.1)
+def test_fsdp_needs_less_memory(here):
   # Seven of eight parts of parameters and two moments are elsewhere.
-  assert plain.memory - sharded.memory > 0.5 * 7 / 8 * 12 * PARAMETERS
-
-
-def test_a_program_that_cannot_be_read_has_unknown_traffic(compiled, monkeypatch):
-  def unreadable(_):
-    raise jax.errors.JaxRuntimeError("INTERNAL: RET_CHECK failure")
-
-  monkeypatch.setattr("jax.stages.Compiled.as_text", unreadable)
-  unread = plan.make_plan(CONFIG, jax.devices(), find_chip("TPU v5 lite"))
-  assert unread.collectives is None and unread.memory > 0 and unread.step_time > 0
-  assert "traffic  unknown" in plan.describe(unread)
+  assert here.plain.memory - here.sharded.memory > 0.5 * 7 / 8 * 12 * PARAMETERS
 
 
 def test_bounds_are_work_over_rate(compiled):
@@ -96,7 +76,8 @@ def test_bounds_are_work_over_rate(compiled):
   made = plan.make_plan(CONFIG, jax.devices(), chip)
   flops = 16 * 32 * TRUNK.flops_per_token(32) / 8
   assert made.bounds["arithmetic"] == pytest.approx(flops / 1e12)
-  assert made.bounds["network"] == pytest.approx(2 * made.collectives["all-reduce"] / 1e8)
+  assert made.bounds["network"] == pytest.approx(2 * 4 * TRUNK.parameter_count() / 1e8)
+  assert made.bounds["memory"] > 0
   assert made.step_time == max(made.bounds.values()) > 0
   assert not made.fits and made.capacity == 1e5
   assert "DOES NOT FIT" in plan.describe(made) and "1,000 steps" in plan.describe(made)
@@ -136,8 +117,9 @@ def test_an_encoder_decoder(here, monkeypatch):
   config = dataclasses.replace(CONFIG, trunk=trunk, objective=SpanCorruption("encoder_decoder"))
   monkeypatch.setattr(jax.stages.Lowered, "compile", lambda _: here.program)  # traced all the same
   assert plan.make_plan(config, jax.devices(), None).memory > 0
-  with pytest.raises(InputError, match="only Transformers have a formula"):
-    plan.run(config, "h100:8")
+  lstm = dataclasses.replace(CONFIG, trunk=LSTMConfig(vocab_size=60, width=16, units=8))
+  for other in (config, lstm):
+    refused("only Transformers have a formula", plan.run, other, "h100:8")
 
 
 def test_plans_side_by_side(tmp_path, capsys):
@@ -205,8 +187,7 @@ def test_the_steps_of_epochs_need_data(prepared, capsys):
 )
 def test_wrong_arguments(arguments, message, monkeypatch):
   monkeypatch.setitem(sys.modules, "libtpu", None)
-  with pytest.raises(InputError, match=message.replace("…", ".")):
-    plan.run(CONFIG, **arguments)
+  refused(message.replace("…", "."), plan.run, CONFIG, **arguments)
 
 
 def test_one_program_at_a_time_uses_libtpu(monkeypatch):
@@ -215,14 +196,7 @@ def test_one_program_at_a_time_uses_libtpu(monkeypatch):
 
   monkeypatch.setitem(sys.modules, "libtpu", object())
   monkeypatch.setattr("jax.experimental.topologies.get_topology_desc", locked)
-  with pytest.raises(InputError, match="--topology=v5e:2x2: another program of this machine uses"):
-    plan.run(CONFIG, "v5e:2x2")
-
-
-def test_only_transformers_have_a_formula():
-  config = dataclasses.replace(CONFIG, trunk=LSTMConfig(vocab_size=60, width=16, units=8))
-  with pytest.raises(InputError, match="only Transformers have a formula"):
-    plan.run(config, "h100:8")
+  refused("--topology=v5e:2x2: another program of this machine uses", plan.run, CONFIG, "v5e:2x2")
 
 
 def test_chips():

@@ -41,10 +41,7 @@ EXAMPLES = {
   "a long line": "the old man walked slowly to the sea, and " * 3000,
 }
 LETTERS = (
-  "aabcdeeeehilmnorsttuwz"
-  + "ABEIST"
-  + "    \n\n\t\r"
-  + "''’\"“”.,;:!?-—…()[]{}<>|_*/\\&%$#+=~^@0123456789"
+  "aabcdeeeehilmnorsttuwzABEIST    \n\n\t\r''’\"“”.,;:!?-—…()[]{}<>|_*/\\&%$#+=~^@0123456789"
 )
 RARE = "éßİΣσς日ツ🙂\u200d\u200b\xa0\x85\u2028\x00\x1b\ufeff\ufffdÃâ€™½Ⅷ°²́\ud800"
 FRAGMENTS = "n't 's 'll don't gonna Mr. a.m. :// &amp; <b> '' :) 8)".split() + ["\r\n", "..."]
@@ -85,11 +82,10 @@ def trained(words: list[list[str]], count: int) -> list[tuple[str, str]]:
 
 def write(folder, names, pieces, merges):
   folder.mkdir(exist_ok=True)
-  ids = sorted(
-    ((piece, i) for i, piece in enumerate(pieces)), key=lambda pair: pair[0] == "<unk>"
-  )  # last, as OpenAI's
-  (folder / names[0]).write_text(json.dumps(dict(ids)))
-  (folder / names[1]).write_text(
-    "\n".join(["#version: 0.2", *map(" ".join, merges), ""]), encoding="utf-8"
-  )
+  ids = {piece: i for i, piece in enumerate(pieces)}
+  if "<unk>" in ids:  # last, as OpenAI's
+    ids["<unk>"] = ids.pop("<unk>")
+  (folder / names[0]).write_text(json.dumps(ids))
+  lines = ["#version: 0.2", *map(" ".join, merges), ""]
+  (folder / names[1]).write_text("\n".join(lines), encoding="utf-8")
   return str(folder)

@@ -7,8 +7,7 @@ import pytest
 from refused import refused
 
 from gpt_jax.data.tokenizers.base import load_tokenizer
-from gpt_jax.data.tokenizers.byte_bpe import ByteBPETokenizer
-from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer, detect
+from gpt_jax.data.tokenizers.gpt2 import ByteBPETokenizer, GPT2Tokenizer
 
 pytestmark = pytest.mark.parity("released")
 
@@ -44,7 +43,6 @@ def test_robertas_ids(roberta, small):
   tokenizer, gpt2 = load_tokenizer(roberta), load_tokenizer(small["gpt2"])
   last = tokenizer.vocab_size - 1
   assert isinstance(tokenizer, ByteBPETokenizer) and type(gpt2) is GPT2Tokenizer
-  assert detect(small["gpt2"]) and not detect(roberta)
   assert tokenizer.special.items() == [("cls", 0), ("pad", 1), ("sep", 2), ("mask", last)]
   assert tokenizer.special.count == 0
   for text in TEXTS:
@@ -74,18 +72,8 @@ def test_training(tokenizer):
   for word in reversed(TEXT.split()):
     counts[word] = counts.get(word, 0) + 1
   assert ByteBPETokenizer.train(counts, 300) == tokenizer
-
-
-@pytest.mark.parametrize(
-  ("texts", "size", "fault"),
-  [
-    ([TEXT], 200, "vocab_size 200 is too small .* at least 261 is needed"),
-    ([TEXT], 5000, r"vocab_size 5000 is more .* the largest possible is \d+$"),
-    ([], 300, "no text"),
-  ],
-)
-def test_a_size_that_the_text_does_not_support(texts, size, fault):
-  refused(fault, ByteBPETokenizer.train, texts, size)
+  fault = "vocab_size 200 is too small .* at least 261 is needed"  # the bytes, and the special ones
+  refused(fault, ByteBPETokenizer.train, [TEXT], 200)
 
 
 def test_a_piece_that_no_merge_makes_is_refused(roberta):

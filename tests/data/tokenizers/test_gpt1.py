@@ -1,5 +1,7 @@
 """The vocabularies of GPT-1 and GPT-2, and their files as OpenAI released them."""
 
+import dataclasses
+import itertools
 import json
 import random
 import re
@@ -13,10 +15,9 @@ import pytest
 from openai_examples import EXAMPLES, merged, mixed, write
 from refused import refused
 
-from gpt_jax.data.token_file import TokenFile
-from gpt_jax.data.token_writer import TokenWriter
+from gpt_jax.data.token_file import TokenFile, TokenWriter
 from gpt_jax.data.tokenizers import gpt1
-from gpt_jax.data.tokenizers.base import load_tokenizer
+from gpt_jax.data.tokenizers.base import AddedToken, load_tokenizer
 from gpt_jax.data.tokenizers.gpt1 import REGEX, SPACY, GPT1Tokenizer
 from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer
 from gpt_jax.errors import InputError
@@ -51,16 +52,19 @@ def published_gpt1(texts: list[str], tokenizer: GPT1Tokenizer) -> list[list[int]
   return results
 
 
+def check_ids(tokenizer, texts, published):
+  all_ids, expected = tokenizer.encode_many(texts), published(texts, tokenizer)
+  for text, ids, theirs in zip(texts, all_ids, expected, strict=True):
+    assert ids.dtype == np.int32 and ids.tolist() == theirs, repr(text[:200])
+  return all_ids
+
+
 @pytest.mark.parity("released")
 def test_gpt1_ids_are_those_of_the_published_procedure(folders):
   tokenizer = load_tokenizer(folders["gpt1"])
   rng = random.Random(0)
   texts = [*EXAMPLES.values(), *(mixed(rng) for _ in range(400))]
-  for text, ids, expected in zip(
-    texts, tokenizer.encode_many(texts), published_gpt1(texts, tokenizer), strict=True
-  ):
-    assert ids.dtype == np.int32
-    assert ids.tolist() == expected, repr(text[:200])
+  check_ids(tokenizer, texts, published_gpt1)
 
 
 @pytest.mark.parity("released")
@@ -68,10 +72,7 @@ def test_gpt1_ids_of_novels(data_root):
   tokenizer = load_tokenizer(str(data_root / "gpt1_release"))
   novels = sorted((data_root / "novels").glob("*.txt"))[::12]
   texts = [path.read_text(encoding="utf-8")[50_000:80_000] for path in novels]
-  for ids, expected in zip(
-    tokenizer.encode_many(texts), published_gpt1(texts, tokenizer), strict=True
-  ):
-    assert ids.tolist() == expected
+  check_ids(tokenizer, texts, published_gpt1)
 
 
 @pytest.mark.parity("released")
@@ -84,9 +85,8 @@ def test_the_regex_finds_the_words_of_novels(data_root):
   ]
   both = zip(from_spacy.encode_many(lines), from_regex.encode_many(lines), strict=True)
   equal = [(len(ids), np.array_equal(ids, others)) for ids, others in both if len(ids)]
-  assert (
-    sum(n for n, same in equal if same) / sum(n for n, _ in equal) > 0.99
-  )  # by line; a line has 20 tokens
+  # By line; a line has 20 tokens.
+  assert sum(n for n, same in equal if same) > 0.99 * sum(n for n, _ in equal)
 
 
 def test_the_released_ids(data_root, spacy_there):
@@ -105,22 +105,16 @@ def test_the_released_ids(data_root, spacy_there):
 @pytest.mark.parity("released")
 def test_line_breaks_and_unknown_letters(folders):
   tokenizer = load_tokenizer(folders["gpt1"])
-  line = tokenizer.line_id
-  assert [
-    tokenizer.encode(text).tolist().count(line) for text in ("a", "a\nb", "\n a \n\n b\n", "\n")
-  ] == [0, 1, 1, 0]
-  assert (
-    tokenizer.encode("\u6f22").tolist() == [0]
-    and tokenizer.encode("a\u6f22b").tolist().count(0) == 1
-  )
+  for text, count in (("a", 0), ("a\nb", 1), ("\n a \n\n b\n", 1), ("\n", 0)):
+    assert tokenizer.encode(text).tolist().count(tokenizer.line_id) == count
+  assert tokenizer.encode("\u6f22").tolist() == [0]
+  assert tokenizer.encode("a\u6f22b").tolist().count(0) == 1
 
 
 def test_gpt1_decodes_to_words(small, spacy_there):
   tokenizer = load_tokenizer(small["gpt1"])
-  ids = [
-    tokenizer.pieces.index(piece)
-    for piece in ("the</w>", "se", "a</w>", ".</w>", "\n</w>", "i</w>")
-  ]
+  pieces = ("the</w>", "se", "a</w>", ".</w>", "\n</w>", "i</w>")
+  ids = [*map(tokenizer.pieces.index, pieces)]
   assert tokenizer.decode(ids) == "the sea .\ni"
   assert tokenizer.decode(np.array(ids[:2])) == "the se" and tokenizer.decode([]) == ""
 
@@ -167,29 +161,24 @@ def test_the_hash_tells_what_decides_the_ids(small, spacy_there):
 
 def test_without_spacy_one_warning_and_its_name(small, tmp_path, monkeypatch):
   monkeypatch.setitem(sys.modules, "spacy", None)
-  with pytest.warns(
-    UserWarning, match="spaCy is not installed: regex-1 splits the words"
-  ) as caught:
+  message = "spaCy is not installed: regex-1 splits the words"
+  with pytest.warns(UserWarning, match=message) as caught:
     tokenizer = load_tokenizer(small["gpt1"])
   assert len(caught) == 1 and tokenizer.splitter == REGEX
   with warnings.catch_warnings():
     warnings.simplefilter("error")
     tokenizer.save(tmp_path)
     again = load_tokenizer(tmp_path)
-  assert (
-    again == tokenizer
-    and json.loads((tmp_path / "tokenizer.json").read_text())["splitter"] == REGEX
-  )
+  assert again == tokenizer
+  assert json.loads((tmp_path / "tokenizer.json").read_text())["splitter"] == REGEX
   monkeypatch.undo()
   assert load_tokenizer(tmp_path).splitter == REGEX  # spaCy's presence changes nothing
 
 
 @pytest.mark.parity("released")
 def test_without_spacy_words_are_still_found(small, monkeypatch):
-  text = (
-    "Mr. and Mrs. O'Hara's\nson cannot say... Dr. Lee.Then at 10:30 p.m. he'd 5% of 'em. "
-    "We’ve 'no' wouldn't, don’t!"
-  )
+  text = "Mr. and Mrs. O'Hara's\nson cannot say... Dr. Lee.Then at 10:30 p.m. he'd 5% of 'em. "
+  text += "We’ve 'no' wouldn't, don’t!"
   expected = load_tokenizer(small["gpt1"]).encode(text)
   monkeypatch.setitem(sys.modules, "spacy", None)
   with pytest.warns(UserWarning, match="spaCy"):
@@ -216,41 +205,35 @@ def test_tokens_of_another_splitter_are_refused(small, spacy_there, tmp_path):
   writer.add(np.arange(5), 5, 5)
   writer.close(tokenizer_hash=other.hash)
   TokenFile(str(tmp_path), "train").check_vocabulary(other)
-  with pytest.raises(
-    InputError, match="the same but with the word splitter regex-1, not spacy-en; prepare"
-  ):
-    TokenFile(str(tmp_path), "train").check_vocabulary(tokenizer)
+  refused(
+    "the same but with the word splitter regex-1, not spacy-en; prepare",
+    TokenFile(str(tmp_path), "train").check_vocabulary,
+    tokenizer,
+  )
   with pytest.raises(InputError, match=f"another vocabulary, {other.hash[:12]}, not "):
     TokenFile(str(tmp_path), "train").check_vocabulary(load_tokenizer(small["gpt2"]))
+
+
+SHORT = ("'s", "'t", "'re", "'ve", "'m", "'ll", "'d")
+WORD = re.compile(r" ?a+| ?0+| ?!+|\s+(?!\S)|\s+")  # of the kinds of letters
 
 
 def published_gpt2(texts: list[str], tokenizer: GPT2Tokenizer) -> list[list[int]]:
   """encoder.py: contractions, letters, digits, others, with the space before; merged as bytes."""
   printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
   signs = dict(zip(printable, map(chr, printable), strict=True))
-  signs |= {
-    value: chr(256 + n)
-    for n, value in enumerate(value for value in range(256) if value not in signs)
-  }
+  others = [value for value in range(256) if value not in signs]
+  signs |= {value: chr(256 + n) for n, value in enumerate(others)}
   ids = {piece: i for i, piece in enumerate(tokenizer.pieces)}
   ranks = {pair: rank for rank, pair in enumerate(tokenizer.merges)}
   results = []
   for text in texts:
     shape, found, at = "".join(map(kind_of, text)), [], 0
     while at < len(text):
-      short = [
-        short
-        for short in ("'s", "'t", "'re", "'ve", "'m", "'ll", "'d")
-        if text.startswith(short, at)
-      ]
-      end = (
-        at + len(short[0])
-        if short
-        else re.compile(r" ?a+| ?0+| ?!+|\s+(?!\S)|\s+").match(shape, at).end()
-      )
-      found += [
-        ids[piece] for piece in merged([signs[value] for value in text[at:end].encode()], ranks)
-      ]
+      short = next((short for short in SHORT if text.startswith(short, at)), "")
+      end = at + len(short) if short else WORD.match(shape, at).end()
+      symbols = [signs[value] for value in text[at:end].encode()]
+      found += [ids[piece] for piece in merged(symbols, ranks)]
       at = end
     results.append(found)
   return results
@@ -258,10 +241,8 @@ def published_gpt2(texts: list[str], tokenizer: GPT2Tokenizer) -> list[list[int]
 
 def kind_of(letter: str) -> str:
   """One letter of its kind: a space, other white space, a letter, a digit, or anything else."""
-  if (
-    letter in "\t\n\x0b\x0c\r\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000"
-    or "\u2000" <= letter <= "\u200a"
-  ):
+  spaces = "\t\n\x0b\x0c\r\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000"
+  if letter in spaces or "\u2000" <= letter <= "\u200a":
     return "\t"
   return " " if letter == " " else {"L": "a", "N": "0"}.get(unicodedata.category(letter)[0], "!")
 
@@ -270,17 +251,12 @@ def kind_of(letter: str) -> str:
 def test_gpt2_ids_and_round_trip(folders):
   tokenizer = load_tokenizer(folders["gpt2"])
   rng = random.Random(0)
-  assigned = [
-    c for c in map(chr, range(0x30000)) if unicodedata.category(c) not in ("Cn", "Cs", "Co")
-  ]
+  letters = map(chr, range(0x30000))
+  assigned = [c for c in letters if unicodedata.category(c) not in ("Cn", "Cs", "Co")]
   texts = [*EXAMPLES.values(), *(mixed(rng) for _ in range(200))]
   texts = [re.sub("[\ud800-\udfff]", "", text)[:4000] for text in texts]
   texts += ["".join(rng.choices(assigned, k=30)) for _ in range(100)]
-  for text, ids, expected in zip(
-    texts, tokenizer.encode_many(texts), published_gpt2(texts, tokenizer), strict=True
-  ):
-    assert ids.dtype == np.int32
-    assert ids.tolist() == expected, repr(text[:200])
+  for text, ids in zip(texts, check_ids(tokenizer, texts, published_gpt2), strict=True):
     assert tokenizer.decode(ids) == text
 
 
@@ -292,13 +268,13 @@ def test_gpt2_lines_and_what_is_no_character(small):
   np.testing.assert_array_equal(tokenizer.encode("the sea\nwas calm"), [*a, tokenizer.line_id, *b])
   assert tokenizer.encode("<|endoftext|>").max() < 256
   mark = tokenizer.vocab_size - 1
-  marked = tokenizer.encode_marked("the sea<|endoftext|><|endoftext|>was calm")
+  spelling = dataclasses.replace(tokenizer, spelled=(AddedToken("<|endoftext|>"),))
+  marked = spelling.encode("the sea<|endoftext|><|endoftext|>was calm")
   np.testing.assert_array_equal(marked, [*a, mark, mark, *b])
-  np.testing.assert_array_equal(tokenizer.encode_marked("the sea"), a)
+  np.testing.assert_array_equal(spelling.encode("the sea"), a)
   assert tokenizer.decode([tokenizer.vocab_size - 1]) == "<|endoftext|>"
-  assert (
-    tokenizer.decode([0xC3, 0xA9]) == "é" and tokenizer.decode([0xA9]) == "\ufffd"
-  )  # here a byte is its id
+  # Here a byte is its id.
+  assert (tokenizer.decode([0xC3, 0xA9]), tokenizer.decode([0xA9])) == ("é", "\ufffd")
   assert tokenizer.encode("\ud800").tolist() == tokenizer.encode("?").tolist()
   assert np.flatnonzero(tokenizer.byte_fallback).tolist() == list(range(128, 256))
 
@@ -320,20 +296,14 @@ def test_save_and_load(small, spacy_there, tmp_path, kind):
   tokenizer = load_tokenizer(small[kind])
   tokenizer.save(tmp_path / "copy")
   assert load_tokenizer(tmp_path / "copy") == tokenizer
-  for name in (
-    ("encoder_bpe_40000.json", "vocab_40000.bpe")
-    if kind == "gpt1"
-    else ("encoder.json", "vocab.bpe")
-  ):
+  for name in (PIECES, MERGES) if kind == "gpt1" else ("encoder.json", "vocab.bpe"):
     assert (tmp_path / "copy" / name).read_text() == (tmp_path / small[kind] / name).read_text()
   metadata = json.loads((tmp_path / "copy" / "tokenizer.json").read_text())
   assert metadata["hash"] == tokenizer.hash and metadata["vocab_size"] == tokenizer.vocab_size
   assert metadata["kind"] == f"openai-{kind}" and metadata["normalizer"] == tokenizer.normalizer
   if kind == "gpt1":
-    assert (metadata["splitter"], metadata["splitter_version"]) == (
-      SPACY,
-      tokenizer.splitter_version,
-    )
+    assert metadata["splitter"] == SPACY
+    assert metadata["splitter_version"] == tokenizer.splitter_version
     assert re.match(r"3\.\d+", tokenizer.splitter_version)
 
 
@@ -342,12 +312,10 @@ def test_transformers_names_are_the_same_vocabulary(small, spacy_there, tmp_path
   tokenizer = load_tokenizer(small[kind])
   pieces = sorted(tokenizer.pieces)
   write(tmp_path, ("vocab.json", "merges.txt"), pieces, tokenizer.merges)
-  (tmp_path / "vocab.json").write_text(
-    json.dumps({piece: tokenizer.pieces.index(piece) for piece in pieces})
-  )
-  (tmp_path / "tokenizer.json").write_text(
-    '{"version": "1.0", "model": {"type": "BPE"}}'
-  )  # transformers' own
+  ids = {piece: tokenizer.pieces.index(piece) for piece in pieces}
+  (tmp_path / "vocab.json").write_text(json.dumps(ids))
+  theirs = '{"version": "1.0", "model": {"type": "BPE"}}'
+  (tmp_path / "tokenizer.json").write_text(theirs)
   assert load_tokenizer(tmp_path) == tokenizer and load_tokenizer(tmp_path).hash == tokenizer.hash
 
 
@@ -408,20 +376,16 @@ def test_files_that_are_no_vocabulary(small, spacy_there, tmp_path, name, old, n
   assert error.startswith(str(folder))
 
 
-@pytest.mark.parametrize("share", [0, 0.3, 0.999])
-@pytest.mark.parametrize("name", [PIECES, MERGES])
-def test_truncated_files(small, spacy_there, tmp_path, name, share):
+def test_truncated_files_and_other_json(small, spacy_there, tmp_path):
   folder = shutil.copytree(small["gpt1"], tmp_path / "copy")
-  content = (folder / name).read_bytes()
-  (folder / name).write_bytes(content[: int(share * (len(content) - 2))])
-  refused(rf"{name}:\d+: ", load_tokenizer, str(folder))
-
-
-@pytest.mark.parametrize("content", ["[]", "{}", "3", '[["a", 0]]'])
-def test_other_json(small, tmp_path, content):
-  folder = shutil.copytree(small["gpt1"], tmp_path / "copy")
-  (folder / PIECES).write_text(content)
-  refused(f"{PIECES}: should be one JSON object that maps", load_tokenizer, str(folder))
+  for name, share in itertools.product((PIECES, MERGES), (0, 0.3, 0.999)):
+    content = (folder / name).read_bytes()
+    (folder / name).write_bytes(content[: int(share * (len(content) - 2))])
+    refused(rf"{name}:\d+: ", load_tokenizer, str(folder))
+    (folder / name).write_bytes(content)
+  for other in ("[]", "{}", "3", '[["a", 0]]'):
+    (folder / PIECES).write_text(other)
+    refused(f"{PIECES}: should be one JSON object that maps", load_tokenizer, str(folder))
 
 
 def test_missing_and_unreadable_files(small, spacy_there, tmp_path):
@@ -447,9 +411,7 @@ def test_a_folder_that_was_changed_after_saving(small, spacy_there, tmp_path):
   refuses("splitter 'nltk' is not known; should be spacy-en or regex-1", splitter="nltk")
   refuses("kind 'gpt3' is not known", kind="gpt3")
   refuses("kind \\['gpt3'\\] is not known", kind=["gpt3"])
-  for content, message in (
-    ("{", "tokenizer.json: not JSON"),
-    ("[]", "tokenizer.json: holds no JSON object"),
-  ):
+  faults = {"{": "tokenizer.json: not JSON", "[]": "tokenizer.json: holds no JSON object"}
+  for content, message in faults.items():
     (tmp_path / "tokenizer.json").write_text(content)
     refused(message, load_tokenizer, str(tmp_path))

@@ -8,10 +8,10 @@ set that has changed is noticed. Files are downloaded one at a time into the Hub
 import fnmatch
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpt_jax.apps.corpus.sources import parquet
-from gpt_jax.data.sources import jsonl, table, text
+from gpt_jax.data.sources import jsonl, text
 from gpt_jax.data.sources.source import chunked_documents
 from gpt_jax.errors import InputError, Unavailable, require
 
@@ -20,12 +20,7 @@ FOLDER_SUFFIXES = None  # these are not files of this machine
 _PREFIX = "hf://"
 # The Hub's own branches have slashes: refs/convert/parquet has any data set as Parquet.
 _NAME = re.compile(r"([^/@]+/[^/@]+)(?:@(refs/(?:convert|pr)/[^/]+|[^/]+))?(?:/(.*))?", re.DOTALL)
-_SUFFIXES = (
-  *jsonl.FOLDER_SUFFIXES,
-  *parquet.FOLDER_SUFFIXES,
-  *table.FOLDER_SUFFIXES,
-  *text.FOLDER_SUFFIXES,
-)
+_SUFFIXES = (*jsonl.FOLDER_SUFFIXES, *parquet.FOLDER_SUFFIXES, *text.FOLDER_SUFFIXES)
 
 
 def reads(name: str) -> bool:
@@ -34,55 +29,44 @@ def reads(name: str) -> bool:
 
 def files(name: str) -> list[str]:
   """The names of a data set's files that hold text, with their commit."""
-  place = _place(name)
-  hub = _hub(name)
+  repository, revision, wanted = _place(name)
+  hub = require("huggingface_hub", f"{name}:", "huggingface_hub", "hub")
   try:
-    info = hub.HfApi().dataset_info(place.repository, revision=place.revision)
+    info = hub.HfApi().dataset_info(repository, revision=revision)
   except Exception as error:
     raise _fault(name, error) from error
   paths = sorted(sibling.rfilename for sibling in info.siblings or ())
-  if place.path in paths:
-    chosen = [place.path]
-  elif any(mark in place.path for mark in "*?["):
-    chosen = [path for path in paths if fnmatch.fnmatchcase(path, place.path)]
+  if wanted in paths:
+    chosen = [wanted]
+  elif any(mark in wanted for mark in "*?["):
+    chosen = [path for path in paths if fnmatch.fnmatchcase(path, wanted)]
   else:
-    folder = f"{place.path.rstrip('/')}/" if place.path else ""
+    folder = f"{wanted.rstrip('/')}/" if wanted else ""
     chosen = [
       path for path in paths if path.startswith(folder) and path.lower().endswith(_SUFFIXES)
     ]
   if not chosen:
     shown = ", ".join(paths[:5])
     raise InputError(f"{name}: no file of text matches; the data set has {shown or 'no files'}")
-  return [f"{_PREFIX}{place.repository}@{info.sha}/{path}" for path in chosen]
+  return [f"{_PREFIX}{repository}@{info.sha}/{path}" for path in chosen]
 
 
 def documents(name: str, field: str) -> Iterator[Iterable[str]]:
-  place = _place(name)
-  hub = _hub(name)
+  repository, revision, path = _place(name)
+  hub = require("huggingface_hub", f"{name}:", "huggingface_hub", "hub")
   try:
-    path = hub.hf_hub_download(
-      place.repository, place.path, repo_type="dataset", revision=place.revision
-    )
+    copy = hub.hf_hub_download(repository, path, repo_type="dataset", revision=revision)
   except Exception as error:
     raise _fault(name, error) from error
-  yield from chunked_documents(path, field)
+  yield from chunked_documents(copy, field)
 
 
-class _Place(NamedTuple):
-  repository: str
-  revision: str | None
-  path: str
-
-
-def _place(name: str) -> _Place:
+def _place(name: str) -> tuple[str, str | None, str]:
+  """Repository, revision and path of a name."""
   match = _NAME.fullmatch(name.removeprefix(_PREFIX).removeprefix("datasets/"))
   if match is None:
     raise InputError(f"{name}: should be {USAGE}, such as hf://stas/openwebtext-10k")
-  return _Place(match[1], match[2], match[3] or "")
-
-
-def _hub(name: str) -> Any:
-  return require("huggingface_hub", f"{name}:", "huggingface_hub", "hub")
+  return match[1], match[2], match[3] or ""
 
 
 def _fault(name: str, error: Exception) -> InputError:

@@ -4,9 +4,9 @@ from typing import Any
 
 from gpt_jax.apps.interop.json_steps import byte_pairs
 from gpt_jax.apps.interop.tokenizer_json import TRAINED_IDS
-from gpt_jax.data.tokenizers import byte_bpe, gpt2
+from gpt_jax.data.tokenizers import gpt2
 
-KINDS = (*gpt2.KINDS, *byte_bpe.KINDS)
+KINDS = gpt2.KINDS
 IDS = TRAINED_IDS
 
 

@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.data.tokenizers.added_tokens import added_pieces, encode_around
 from gpt_jax.data.tokenizers.base import TRANSFORMERS_CONFIG, AddedToken
-from gpt_jax.data.tokenizers.released import read_file, read_settings
+from gpt_jax.data.tokenizers.released import added_pieces, encode_around, read_file, read_settings
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceModel
 from gpt_jax.errors import InputError
 

@@ -3,7 +3,7 @@
 The file alone decides the ids. Its post-processor adds no special tokens such as [CLS]; of text
 that spells one see Tokenizer.spelled. Those of BERT, RoBERTa, ALBERT and T5 are special tokens
 inside the vocabulary. A tokenizer.json beside OpenAI's two files that splits a text as they do, or
-beside a spiece.model, is ignored: gpt1.py, gpt2.py, byte_bpe.py and spiece.py read those.
+beside a spiece.model, is ignored: gpt1.py, gpt2.py and spiece.py read those.
 """
 
 import dataclasses
@@ -17,14 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.data.tokenizers.added_tokens import add_tokens
-from gpt_jax.data.tokenizers.base import DEFAULT_SPECIAL, MAX_FILE, METADATA, AddedToken, Tokenizer
+from gpt_jax.data.tokenizers.base import DEFAULT_SPECIAL, MAX_FILE, METADATA, AddedToken
 from gpt_jax.data.tokenizers.openai_files import END_OF_TEXT, released_as
 from gpt_jax.data.tokenizers.released import (
+  PackageTokenizer,
+  add_tokens,
   class_of,
-  encode_all,
   has_no_letters,
-  offsets_of,
   read_file,
   read_settings,
   require,
@@ -69,7 +68,7 @@ SPACES = ("▁", "Ġ")  # how a piece spells the space before it
 
 
 @dataclasses.dataclass(frozen=True)
-class HuggingFaceTokenizer(Tokenizer):
+class HuggingFaceTokenizer(PackageTokenizer):
   """A tokenizer of the package `tokenizers`.
 
   Attributes:
@@ -147,15 +146,12 @@ class HuggingFaceTokenizer(Tokenizer):
     return {SAVED: self.content}
 
   def encode_many(self, texts: list[str]) -> list[np.ndarray]:
-    encoded = encode_all(self._tokenizer, texts)
+    encoded = super().encode_many(texts)
     if self.unknown_id is None or not self._tokenizer.encode_special_tokens:
       return encoded
     # Unigram models may have the spelling of a special token as a piece.
     special, unknown = list(self.special_inside.values()), np.int32(self.unknown_id)
     return [np.where(np.isin(ids, special), unknown, ids) for ids in encoded]
-
-  def _offsets(self, word: str) -> list[tuple[int, int]]:
-    return offsets_of(self._tokenizer, word)
 
   def decode(self, ids: Iterable[int]) -> str:
     return self._tokenizer.decode(np.asarray(ids, int).tolist(), skip_special_tokens=False)

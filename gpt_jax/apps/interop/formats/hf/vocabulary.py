@@ -8,7 +8,6 @@ from gpt_jax.apps.interop.formats.hf.fields import TOKENIZER_FIELDS
 from gpt_jax.apps.interop.formats.hf_tokenizer import Template, write_tokenizer
 from gpt_jax.apps.interop.tokenizers.tokenizer_json import SAVED, check_pieces
 from gpt_jax.checkpoints.formats.folder import TOKENIZER
-from gpt_jax.data.tokenizers.added_tokens import spelled_tokens
 from gpt_jax.data.tokenizers.base import (
   METADATA,
   TRANSFORMERS_CONFIG,
@@ -16,7 +15,7 @@ from gpt_jax.data.tokenizers.base import (
   load_released,
   load_tokenizer,
 )
-from gpt_jax.data.tokenizers.released import class_of, read_settings
+from gpt_jax.data.tokenizers.released import class_of, read_settings, spelled_tokens
 from gpt_jax.errors import InputError
 
 # Kinds of tokenizers that the files of a vocabulary alone decide; see class_of.

@@ -1,21 +1,25 @@
-"""TensorFlow Datasets: one document per row."""
+"""Data sets by name: the embedded text, which needs no download, and TensorFlow Datasets."""
 
 import importlib
 from collections.abc import Iterable, Iterator
 
+from gpt_jax.data import storyworld
 from gpt_jax.errors import InputError, require
 
-USAGE = "tfds:NAME[/CONFIG][/SPLIT]"
+USAGE = "embedded; tfds:NAME[/CONFIG][/SPLIT]"
 FOLDER_SUFFIXES = None  # these are not files
 SPLITS = ("train", "validation", "test", "unsupervised")
 
 
 def reads(name: str) -> bool:
-  return name.startswith("tfds:")
+  return name == "embedded" or name.startswith("tfds:")
 
 
 def documents(name: str, field: str) -> Iterator[Iterable[str]]:
-  """The rows of a split, of train if the name ends with none."""
+  """The books of the story world, or the rows of a split: of train if the name ends with none."""
+  if name == "embedded":
+    yield from ([book] for book in storyworld.documents())
+    return
   tfds = require("tensorflow_datasets", "tfds:", "tensorflow-datasets")
   importlib.import_module("tensorflow_datasets.text")  # registers glue and others
   dataset, split = name.removeprefix("tfds:"), "train"
