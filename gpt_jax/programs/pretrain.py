@@ -23,9 +23,9 @@ from gpt_jax.programs.pretrain_text import (
 )
 from gpt_jax.training import hooks
 from gpt_jax.training.optimizer import make_optimizer
-from gpt_jax.training.plan_file import Baselines
 from gpt_jax.training.recipe import Evaluation, Recipe
 from gpt_jax.training.run import Profile, Run, Trackers
+from gpt_jax.training.run_log import Baselines
 
 MakeRecipe = Callable[[PretrainConfig, Text], Recipe]
 _ANY_LENGTH = 10_000  # updates of a schedule that no run follows

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 from gpt_jax.errors import InputError, counted
-from gpt_jax.training.history import curve
 from gpt_jax.training.hooks import Hook, StepContext, StoppedEarly
 from gpt_jax.training.recipe import RunContext
+from gpt_jax.training.run_log import curve
 
 
 def ending_hooks(

@@ -8,8 +8,8 @@ from typing import Protocol
 from gpt_jax.errors import InputError
 from gpt_jax.models.trunk import POLICIES
 from gpt_jax.parallel import memory
+from gpt_jax.parallel.memory import Forecast, gigabytes
 from gpt_jax.parallel.processes import largest, log, smallest
-from gpt_jax.training.forecast import Forecast, gigabytes
 from gpt_jax.training.recipe import Recipe, make_trainer
 from gpt_jax.training.trainer import Trainer
 

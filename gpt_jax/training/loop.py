@@ -16,8 +16,7 @@ from jax.experimental import multihost_utils
 from gpt_jax.config import Config, option, register
 from gpt_jax.errors import InputError
 from gpt_jax.models.trunk import POLICIES
-from gpt_jax.training.hooks import Hook, StepContext
-from gpt_jax.training.interval import Interval
+from gpt_jax.training.hooks import Hook, Interval, StepContext
 from gpt_jax.training.prefetch import Prefetch
 from gpt_jax.training.signals import SAVING, handle, leave_closed_terminal
 from gpt_jax.training.step import TrainState

@@ -15,8 +15,8 @@ from gpt_jax.parallel.placement import check_batch, check_whole_batch
 from gpt_jax.training.hooks import Hook, StoppedEarly
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import Optimizer
-from gpt_jax.training.plan_file import Baselines
 from gpt_jax.training.reporter import Reporter
+from gpt_jax.training.run_log import Baselines
 from gpt_jax.training.step import TrainState
 from gpt_jax.training.trainer import Trainer
 

@@ -14,10 +14,10 @@ from gpt_jax.checkpoints.run_folder import (
 from gpt_jax.checkpoints.store import Checkpoints
 from gpt_jax.config import to_json
 from gpt_jax.errors import InputError
+from gpt_jax.parallel.memory import Forecast
 from gpt_jax.parallel.processes import log
 from gpt_jax.training import hooks
 from gpt_jax.training.fitting import plan_training
-from gpt_jax.training.forecast import Forecast
 from gpt_jax.training.recipe import Finished, Recipe, RunContext, make_trainer
 from gpt_jax.training.reporter import Reporter, Tracker
 from gpt_jax.training.step import TrainState

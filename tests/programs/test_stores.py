@@ -19,7 +19,7 @@ from gpt_jax.checkpoints.staged import check_workdir
 from gpt_jax.checkpoints.store import Checkpoints, quiet
 from gpt_jax.errors import InputError, Unavailable
 from gpt_jax.programs.pretrain_samples import SAMPLES, Sample, read_samples
-from gpt_jax.training.json_lines import cut_back, open_to_append, read_lines
+from gpt_jax.training.run_log import cut_back, open_to_append, read_lines
 
 
 def test_a_store_that_is_gone_is_one_line(store, stores, monkeypatch):
@@ -293,8 +293,8 @@ def test_a_lease_that_cannot_be_given_back_runs_out(store, monkeypatch):
 
 def test_lines_are_appended_in_segments(store, monkeypatch):
   path = f"{store}/metrics.jsonl"
-  monkeypatch.setattr("gpt_jax.training.json_lines._SEGMENT", 20)
-  monkeypatch.setattr("gpt_jax.training.json_lines._SECONDS", 0)
+  monkeypatch.setattr("gpt_jax.training.run_log._SEGMENT", 20)
+  monkeypatch.setattr("gpt_jax.training.run_log._SECONDS", 0)
   lines = [f'{{"step": {step}}}\n' for step in range(1, 10)]
   for part in (lines[:6], lines[6:]):
     with open_to_append(path) as file:

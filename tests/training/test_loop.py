@@ -33,7 +33,7 @@ from gpt_jax.objectives.span_corruption import encoder_decoder_batch
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import local_rows
 from gpt_jax.training import hooks, loop
-from gpt_jax.training.interval import Interval
+from gpt_jax.training.hooks import Interval
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig, make_optimizer
 from gpt_jax.training.signals import SAVING

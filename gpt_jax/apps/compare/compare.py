@@ -48,9 +48,9 @@ from gpt_jax.programs.pretrain import load_text, text_recipe
 from gpt_jax.programs.pretrain_samples import with_samples
 from gpt_jax.programs.pretrain_start import from_checkpoint
 from gpt_jax.tasks.task import find
-from gpt_jax.training.history import curve
-from gpt_jax.training.interval import Diverged
+from gpt_jax.training.hooks import Diverged
 from gpt_jax.training.recipe import Recipe
+from gpt_jax.training.run_log import curve
 
 _EMPTY = ("costs", "pace", "trials", "chosen", "losses", "format_and_head", "tasks", "probes")
 

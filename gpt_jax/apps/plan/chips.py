@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from gpt_jax.training.flops import peak_flops
+from gpt_jax.training.reporter import peak_flops
 
 # TPU: JAX's own table, by JAX's name of the chip and the TensorCores of one device. Interconnect:
 # both directions of all axes of the torus (Austin et al. 2025, How to Scale Your Model, chapter 2).
@@ -34,7 +34,7 @@ class Chip(NamedTuple):
     memory: bytes.
     bandwidth: bytes/s between memory and cores.
     interconnect: bytes/s to the other devices.
-    flops: dense FLOP/s, see training.flops.
+    flops: dense FLOP/s, see training.reporter.
   """
 
   memory: float
