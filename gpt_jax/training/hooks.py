@@ -29,8 +29,6 @@ class Interval:
   """Metrics of the steps since the last report.
 
   Attributes:
-    steps: steps in the interval, refused ones included.
-    refused: how many of them had their update refused.
     refused_in_a_row: refused updates up to now; counted across intervals. Those that a lower loss
       scale may mend are not among them.
     sound_step: the last step whose parameters are known to give a finite loss and gradient: the
@@ -49,11 +47,7 @@ class Interval:
     self._values: dict[str, list] = {}
 
   def add(self, step: int, metrics: dict[str, Any]) -> None:
-    """Fetches the metrics of one step from the device, which waits for that step.
-
-    Raises:
-      Diverged: this is the tenth refused update in a row.
-    """
+    """Fetches the metrics of one step from the device, which waits for that step."""
     metrics = jax.device_get(metrics)  # waits for the step
     self.steps += 1
     self._first = step - 1 if self._first is None else self._first
@@ -101,11 +95,9 @@ class StepContext(NamedTuple):
 
   Attributes:
     step: batches seen, skipped updates included.
-    total_steps: length of the run.
     stopping: whether the run ends here because of a SIGTERM or Ctrl-C.
     state: the state after this step; a hook must not keep it, since the next step reuses its
       memory.
-    interval: metrics since the last progress report.
     evaluation: what earlier hooks of this step measured.
   """
 
@@ -142,9 +134,6 @@ class StoppedEarly(Exception):
   """Raised by a hook to end the training loop; not an error.
 
   Attributes:
-    step: of the last update.
-    evaluation: of the parameters after it.
-    reason: for the log.
     goes_on: whether the run is not finished, and the same call goes on with it.
   """
 
@@ -249,8 +238,6 @@ def warn_when_stuck(
   Args:
     baseline: in nats.
     metric: what is compared with it; for the unigram entropy see ModelConfig.token_metric.
-    name, meaning: of the baseline, and of a loss that is not below it.
-    advice: what to do if it stays there.
   """
   warned = False
 

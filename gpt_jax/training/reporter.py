@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import jax
 
@@ -26,21 +26,12 @@ from gpt_jax.training.run_log import (
   write_plan,
 )
 
+if TYPE_CHECKING:
+  from gpt_jax.training.trackers import Background
+
 _NOTHING_KNOWN = Forecast()
 _NO_BASELINES = Baselines()
 _NOTABLE_WAIT = 0.02  # share of the time; less is in metrics.jsonl only
-
-
-class Tracker(Protocol):
-  """An experiment tracker that gets the metrics of a run; it never raises, nor makes it wait."""
-
-  def log(self, step: int, values: Mapping[str, float]) -> None: ...
-
-  def warning(self) -> str:
-    """A line about a tracker that has failed, the first time it is asked for; else ""."""
-    ...
-
-  def close(self, failed: bool) -> None: ...
 
 
 class Reporter:
@@ -48,7 +39,6 @@ class Reporter:
 
   Args:
     workdir: gets `metrics.jsonl`, one JSON object per line, and `plan.json`.
-    total_steps: length of the run.
     start_step: the step the run resumed from. Entries of later steps are removed, since they will
       be logged again; at 0 that is all of them.
     baselines: the entropy of the training text is shown beside the loss per token.
@@ -69,7 +59,7 @@ class Reporter:
     baselines: Baselines = _NO_BASELINES,
     flops_per_token: float = 0.0,
     forecast: Forecast = _NOTHING_KNOWN,
-    trackers: Callable[[str, int], Sequence[Tracker]] | None = None,
+    trackers: "Callable[[str, int], Sequence[Background]] | None" = None,
     stream: TextIO | None = None,
   ):
     self._writes, self._workdir = is_main_process(), workdir
@@ -98,12 +88,8 @@ class Reporter:
     return time.monotonic() - self._began - self._paused
 
   def progress(self, step: int, values: Mapping[str, float], tokens: float) -> None:
-    """Reports training metrics, the rate of tokens and the remaining time.
-
-    Args:
-      step: updates made.
-      values: metrics of the steps since the last call.
-      tokens: tokens trained on since the last call.
+    """Reports the metrics of the steps since the last call, and the tokens trained on since, with
+    the rate of tokens and the remaining time.
     """
     now = self.training_seconds
     seconds, steps = max(now - self._since, 1e-9), max(step - self._step, 1)
@@ -120,7 +106,10 @@ class Reporter:
     if utilization is not None:
       speed["mfu"] = utilization
     self._record(step, {**values, **speed, **memory.figures(jax.local_devices())})
-    metrics = self._format_metrics(values, **speed)
+    metrics = self._format_losses(values)
+    metrics.append(f"{rate:,.0f} tokens/s")
+    if utilization is not None:
+      metrics.append(f"MFU {utilization:.0%}")
     waited = values.get("input_wait", 0.0) / latest
     if waited >= _NOTABLE_WAIT:
       metrics.append(f"input wait {waited:.0%}")
@@ -180,9 +169,7 @@ class Reporter:
       with contextlib.suppress(OSError):  # as of a full disk; the report says less then
         write_end(self._workdir, error, outcome)
 
-  def _format_metrics(
-    self, values: Mapping[str, float], tokens_per_second: float, mfu: float | None = None
-  ) -> list[str]:
+  def _format_losses(self, values: Mapping[str, float]) -> list[str]:
     parts = []
     entropies, metric = self._baselines.entropies, self._baselines.metric
     for name in dict.fromkeys(("loss", metric)):
@@ -192,9 +179,6 @@ class Reporter:
       if name == metric and entropies:
         loss += f" (unigram {entropies[0]:.2f})"
       parts.append(loss)
-    parts.append(f"{tokens_per_second:,.0f} tokens/s")
-    if mfu is not None:
-      parts.append(f"MFU {mfu:.0%}")
     return parts
 
   def _record(self, step: int, values: Mapping[str, float]) -> None:
@@ -266,12 +250,11 @@ def peak_flops(device_kind: str) -> float:
 def mfu(tokens_per_second: float, flops_per_token: float) -> float | None:
   """Model FLOP/s utilization: the share of all devices' peak that the model's arithmetic uses.
 
+  None if the peak or the model's arithmetic is unknown.
+
   Args:
     tokens_per_second: of the whole run, on all hosts.
     flops_per_token: of a training step (see the trunk's flops_per_token); 0 if unknown.
-
-  Returns:
-    None if the peak or the model's arithmetic is unknown.
   """
   peak = peak_flops(jax.devices()[0].device_kind) * jax.device_count()
   if not peak or not flops_per_token:

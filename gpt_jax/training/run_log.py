@@ -35,6 +35,11 @@ METRICS = "metrics.jsonl"
 _SEGMENT = 256 << 10  # characters
 _SECONDS = 10.0  # between uploads that nobody asks for
 _WHOLE = "-whole"
+_PLAN = "plan.json"
+_MAX_PLAN = 1 << 20  # bytes
+# Their command resumes the run when it is given again.
+_PROGRAMS = ("pretrain", "finetune", "label", "reproduce")
+_MAX_STARTS = 1000  # a run that is restarted for ever keeps the first and the latest
 
 
 def read_lines(path: str) -> Iterator[str]:
@@ -104,7 +109,7 @@ class Segments:
     return self
 
   def __exit__(self, *_) -> None:
-    self.close()
+    self.upload()
 
   def upload(self) -> None:
     """Raises OSError."""
@@ -154,26 +159,15 @@ def series(entries: list[dict[str, Any]], name: str) -> tuple[list[int], list[fl
 
 
 def curve(workdir: str, name: str) -> tuple[list[int], list[float]]:
-  """A metric of a run for a plot: its steps and its values.
-
-  Args:
-    workdir: of the run.
-    name: of the metric, such as "loss" or "valid_loss".
-  """
+  """A metric of a run for a plot, such as "loss" or "valid_loss": its steps and its values."""
   entries = read_metrics(workdir)
   points = [point for point in zip(*series(entries, name), strict=True) if point[1] is not None]
   if not points:
     names = sorted({key for entry in entries for key in entry} - {"step", "time"})
     path = os.path.join(workdir, METRICS)
     raise InputError(f"{path}: has no {name!r}; it has {', '.join(names) or 'nothing'}")
-  return [step for step, _ in points], [value for _, value in points if value is not None]
-
-
-_PLAN = "plan.json"
-_MAX_PLAN = 1 << 20  # bytes
-# Their command resumes the run when it is given again.
-_PROGRAMS = ("pretrain", "finetune", "label", "reproduce")
-_MAX_STARTS = 1000  # a run that is restarted for ever keeps the first and the latest
+  steps, values = zip(*points, strict=True)
+  return list(steps), list(values)
 
 
 class Baselines(NamedTuple):
@@ -196,10 +190,7 @@ def write_plan(
 ) -> None:
   """Writes plan.json, or adds another start to it: what the run sets out to do, and on what.
 
-  Args:
-    total_steps: length of the run.
-    start_step: the step that this start goes on from; 0 forgets earlier starts.
-    forecast: what this start is expected to take.
+  At a `start_step` of 0 earlier starts are forgotten.
   """
   starts = read_plan(workdir).get("starts", []) if start_step else []
   starts.append({"step": start_step, "time": round(time.time(), 3)})
@@ -225,8 +216,6 @@ def write_end(workdir: str, error: BaseException | None, outcome: Mapping[str, f
   """Adds to plan.json how this start of the run ended: "ended", and "error" after an error.
 
   Args:
-    workdir: of the run.
-    error: what ended it; None at its end.
     outcome: what it took: "steps", "memory" in bytes at the peak, and the seconds "training" and
       "other" for evaluations, checkpoints and samples.
   """
@@ -258,20 +247,18 @@ def read_plan(workdir: str) -> dict[str, Any]:
     return {}
   if not isinstance(plan, dict):
     return {}
-  starts = plan.get("starts")
-  starts = starts if isinstance(starts, list) else []
   for name in ("forecast", "outcome"):
     figures = plan.get(name)
     figures = figures if isinstance(figures, dict) else {}
     plan[name] = {key: value for key, value in figures.items() if finite(value) is not None}
-  plan["starts"] = [
-    start
-    for start in starts
-    if isinstance(start, dict)
-    and is_step(start.get("step"))
-    and finite(start.get("time")) is not None
-  ]
+  starts = plan.get("starts")
+  plan["starts"] = list(filter(_is_start, starts if isinstance(starts, list) else []))
   return plan
+
+
+def _is_start(value: Any) -> bool:
+  is_dict = isinstance(value, dict)
+  return is_dict and is_step(value.get("step")) and finite(value.get("time")) is not None
 
 
 def is_step(value: Any) -> bool:
