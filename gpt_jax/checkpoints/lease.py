@@ -1,4 +1,4 @@
-"""The lock of a run folder on a store, which has no file locks: a lease that its owner renews.
+"""The lock of a run folder; on a store, which has no file locks, a lease that its owner renews.
 
 `<workdir>/lock/<n>` names the n-th owner and when its lease runs out. An object is created only if
 there is none of this name, so one process becomes the n-th owner; whoever sees a later number has
@@ -9,13 +9,14 @@ damaged, is waited for no longer than that.
 
 import contextlib
 import errno
+import fcntl
 import os
 import socket
 import sys
 import threading
 import time
 import uuid
-from typing import Any
+from typing import Any, TextIO
 
 from gpt_jax import files
 from gpt_jax.errors import InputError
@@ -154,6 +155,37 @@ class Lease:
       return {"owner": [machine, int(process), key], "until": float(lease["until"])}
     except (FileNotFoundError, ValueError, KeyError, TypeError, OverflowError):
       return {"owner": ["", 0, ""], "until": 0.0}
+
+
+def lock(workdir: str) -> TextIO | Lease:
+  """Opens and locks `<workdir>/lock`; closing the file, or the end of the process, unlocks it.
+
+  On a store it is a lease, which runs out after a process that was killed.
+  """
+  if files.is_url(workdir):
+    return Lease(workdir)
+  try:
+    files.make_folders(workdir)
+    # Appending, and no link followed: whatever file a link names stays as it is.
+    file = open(os.path.join(workdir, "lock"), "a", encoding="utf-8", opener=_without_links)
+  except OSError as error:
+    raise InputError(f"{workdir}: cannot be written ({error.strerror})") from error
+  if is_main_process():
+    try:
+      # By process 0 alone: the others of this run would be refused on a shared file system.
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+      file.close()
+      raise InputError(
+        f"{workdir}: another run is at work there; wait until it ends, or use another folder"
+      ) from error
+    except OSError:
+      pass  # a file system without locks
+  return file
+
+
+def _without_links(path: str, flags: int) -> int:
+  return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def _machine() -> str:

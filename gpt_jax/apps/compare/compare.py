@@ -29,9 +29,9 @@ from gpt_jax.apps.report import plot
 from gpt_jax.apps.report.figures import pyplot
 from gpt_jax.apps.report.report import reported
 from gpt_jax.apps.study import Study
+from gpt_jax.checkpoints.lease import lock
+from gpt_jax.checkpoints.remote import check_workdir
 from gpt_jax.checkpoints.run_folder import listing
-from gpt_jax.checkpoints.staged import check_workdir
-from gpt_jax.checkpoints.store import lock
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.errors import InputError, did_you_mean
