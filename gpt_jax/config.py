@@ -18,7 +18,9 @@ from gpt_jax.errors import InputError
 from gpt_jax.extensions import source_of
 
 _PACKAGE = __name__.partition(".")[0]
-_LARGEST = 10**9  # of integers without a limit of their own; more is a slip, and ends in a crash
+_MAX_INTEGER = (
+  10**9
+)  # of integers without a limit of their own; more is a slip, and ends in a crash
 _Class = TypeVar("_Class", bound=type)
 
 
@@ -66,6 +68,7 @@ def option(
   runtime: bool = False,
   listed: bool = True,
   members: bool = False,
+  needs: str = "",
 ) -> Any:
   """A field of a config dataclass.
 
@@ -80,6 +83,8 @@ def option(
     runtime: whether any value fits the parameters of a checkpoint, as dropout and dtype.
     listed: False hides it from listings, as a table that is made from the data.
     members: whether it is a tuple of groups, each listed and set by its `slot`, as a field is.
+    needs: what another field of the class must be where this one is neither 0, empty nor its
+      default: "name=value", or "name" for a value that is neither 0 nor empty.
   """
   metadata = {
     "help": help,
@@ -91,6 +96,7 @@ def option(
     "runtime": runtime,
     "listed": listed,
     "members": members,
+    "needs": needs,
   }
   return dataclasses.field(default=default, metadata=metadata)
 
@@ -116,6 +122,18 @@ def validate(node: Any) -> None:
     value = check_value(name, value, hints[field.name], field.metadata)
     # The dataclass is frozen; this stores an integer of a float field as a float.
     object.__setattr__(node, field.name, value)
+  for field, value in field_values(node):
+    if value and value != field.default and field.metadata.get("needs"):
+      _check_needs(node, field.name, field.metadata["needs"])
+
+
+def _check_needs(node: Any, name: str, needs: str) -> None:
+  """Raises InputError unless a field has the value that another one needs; see option."""
+  other, _, wanted = needs.partition("=")
+  value, current = (format_value(getattr(node, field)) for field in (name, other))
+  if current != wanted if wanted else not getattr(node, other):
+    wish = f"{other}={wanted}" if wanted else f"another {other}"
+    raise InputError(f"{type(node).__name__}.{name}={value}: needs {wish}, not {other}={current}")
 
 
 def settings_of(node: Any) -> list[tuple[dataclasses.Field, Any]]:
@@ -319,7 +337,7 @@ def _limits(hint: Any, metadata: Mapping[str, Any]) -> tuple[Any, Any, Any]:
   """The smallest and largest value, and the choices; None where there is none."""
   low, high, choices = (metadata.get(key) for key in ("low", "high", "choices"))
   is_integer = hint is int or int in typing.get_args(hint)
-  return low, _LARGEST if high is None and is_integer else high, choices
+  return low, _MAX_INTEGER if high is None and is_integer else high, choices
 
 
 def _fit(value: Any, hint: Any) -> tuple[bool, Any]:

@@ -260,20 +260,22 @@ def absolute(path: str) -> str:
   return path.rstrip("/") if is_url(path) else os.path.abspath(path)
 
 
+def _call(path: str, local: Callable[[str], Any], remote: str, **options: Any) -> Any:
+  """local(path), or the method `remote` of a URL's store."""
+  if not is_url(path):
+    return local(path)
+  with _store_errors(path):
+    return getattr(_store(path), remote)(path, **options)
+
+
 def exists(path: str) -> bool:
   """Whether there is a file or folder; on a store a folder is what has objects below it."""
-  if not is_url(path):
-    return os.path.exists(path)
-  with _store_errors(path):
-    return _store(path).exists(path)
+  return _call(path, os.path.exists, "exists")
 
 
 def is_folder(path: str) -> bool:
   """Whether a path is a folder."""
-  if not is_url(path):
-    return os.path.isdir(path)
-  with _store_errors(path):
-    return _store(path).isdir(path)
+  return _call(path, os.path.isdir, "isdir")
 
 
 def list_folder(folder: str) -> list[str]:
@@ -354,20 +356,12 @@ def lock_folder(folder: str, taken: str, exclusive: bool = True) -> TextIO:
 
 def remove(path: str) -> None:
   """Removes a file. Raises OSError."""
-  if not is_url(path):
-    os.remove(path)
-    return
-  with _store_errors(path):
-    _store(path).rm_file(path)
+  _call(path, os.remove, "rm_file")
 
 
 def remove_folder(path: str) -> None:
   """Removes a folder with all in it. Raises OSError."""
-  if not is_url(path):
-    shutil.rmtree(path)
-    return
-  with _store_errors(path):
-    _store(path).rm(path, recursive=True)
+  _call(path, shutil.rmtree, "rm", recursive=True)
 
 
 def rename_folder(old: str, new: str) -> None:
@@ -385,10 +379,7 @@ def rename_folder(old: str, new: str) -> None:
 
 def size(path: str) -> int:
   """File size in bytes. Raises OSError."""
-  if not is_url(path):
-    return os.stat(path).st_size
-  with _store_errors(path):
-    return _store(path).size(path)
+  return _call(path, os.path.getsize, "size")
 
 
 def modified_ns(path: str) -> int:
@@ -428,7 +419,7 @@ def local_copy(path: str) -> Iterator[str]:
 def disk_folder(folder: str, purpose: str) -> str:
   """A folder on this machine's disk for what is to be in `folder`: itself, or for a URL a new name.
 
-  Whoever gets another name makes that folder, uploads it by upload_folder, and removes it.
+  If the name differs, the caller creates, uploads (upload_folder) and removes that folder.
   """
   if not is_url(folder):
     return folder

@@ -86,8 +86,8 @@ class Faults:
     port: where it listens.
     injected: how many requests it failed.
     rate: the share of requests that it fails.
-    refused: how many writes to a path that has `refuse` in it get 400, which no package repeats.
-    begin: a pattern of paths; the first request for one, and all after it, are failed.
+    refused: how many writes of an object that `refuse` matches get 400, which no package repeats.
+    begin: a pattern of objects; the first request for one, and all after it, are failed.
     kinds: what it does to a request. "stale": a listing is answered as it was when it was asked for
       first; "missing": an object that is there is not found, once; "flipped": a bit of an object's
       content is another; "expired": the user's sign-in has run out.
@@ -115,10 +115,11 @@ class Faults:
 
       def forward(self):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        if begin and re.search(begin, self.path):
+        asked = f"{self.path} {body[:1000]!r}"  # gcsfs names the object in the body
+        if begin and re.search(begin, asked):
           faults.rate = 1
         kind = faults.choose()
-        if self.command == "POST" and refuse in self.path and faults.refused:
+        if self.command == "POST" and faults.refused and re.search(refuse, asked):
           faults.refused -= 1
           kind = 400
         if kind == "dropped":

@@ -77,6 +77,29 @@ def in_package(monkeypatch):
   monkeypatch.setitem(sys.modules, module.__name__, module)
 
 
+@dataclasses.dataclass(frozen=True)
+class Dependent:
+  kind: str = option("a", "one of two")
+  units: int = option(0, "cells")
+  only_a: bool = option(False, "of a alone", needs="kind=a")
+  of_units: float | None = option(None, "of cells", needs="units")
+
+  __post_init__ = validate
+
+
+@pytest.mark.parametrize(
+  "fields, message",
+  [
+    ({"only_a": True, "kind": "b"}, "Dependent.only_a=true: needs kind=a, not kind=b"),
+    ({"of_units": 0.5}, "Dependent.of_units=0.5: needs another units, not units=0"),
+  ],
+)
+def test_a_field_that_needs_another(fields, message):
+  refused(message, Dependent, **fields)
+  Dependent(only_a=True, of_units=0.5, units=1)
+  Dependent(kind="b", of_units=0.0)
+
+
 @pytest.mark.parametrize(
   "path, text, value",
   [
@@ -259,10 +282,8 @@ def test_to_json_refuses_classes_that_could_not_be_read_back(monkeypatch):
     pass
 
   monkeypatch.setattr(Unregistered, "__module__", "gpt_jax.toy_config")
-  with pytest.raises(
-    InputError, match="class .*Unregistered of gpt_jax.toy_config cannot be saved"
-  ):
-    to_json(Run(anything=Unregistered()))
+  other = Run(anything=Unregistered())
+  refused("class .*Unregistered of gpt_jax.toy_config cannot be saved", to_json, other)
   monkeypatch.setattr(Other, "__module__", "config_file")
   refused("class Other of config_file cannot be saved: only classes", lambda: to_json(Run()))
 
@@ -428,11 +449,8 @@ def test_load_with_an_argument_that_is_missing_or_not_taken(tmp_path):
 
 def test_load_of_a_missing_file_names_its_neighbours(tmp_path):
   write(tmp_path, "")
-  with pytest.raises(
-    InputError,
-    match=r"cannot read config file '.*sme\.py': No such file or directory; there: some\.py",
-  ):
-    load_config(str(tmp_path / "sme.py"))
+  message = r"cannot read config file '.*sme\.py': No such file or directory; there: some\.py"
+  refused(message, load_config, str(tmp_path / "sme.py"))
   refused(r"Is a directory; there: some\.py", load_config, str(tmp_path))
   refused("cannot read config file 'absent/x.py'.*; known names: ", load_config, "absent/x.py")
   refused("'gpt1_smal': No such file .*; known names: gpt1_small, ", load_config, "gpt1_smal")

@@ -177,7 +177,6 @@ def load_adapters(base: LoadedModel, adapters: Sequence[str]) -> dict[str, Loade
   """Loads several adapters of one base, whose parameters the devices hold once.
 
   Args:
-    base: the model that they were trained on.
     adapters: "NAME=DIR" of each, where DIR is a path as of load_model.
   """
   loaded: dict[str, LoadedAdapter] = {}

@@ -1,19 +1,34 @@
-"""Reads the checkpoints of a run without training on: parameters, whole states, metrics, meta."""
+"""Reads the checkpoints of a run, and verifies each array: parameters, whole states, meta, metrics.
 
+A checkpoint is the folder `<workdir>/checkpoints/<step>`: `state`, orbax's arrays, and
+`meta/metadata`, one JSON object with the caller's meta, the metrics, and the type, shape and
+fingerprint of every array by its path in the state. Orbax does not verify the array data it reads,
+so without fingerprints a flipped bit would go unnoticed.
+"""
+
+import math
 import os
+import warnings
+from collections.abc import Callable
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+from flax.traverse_util import unflatten_dict
+from jax.experimental import multihost_utils
+
 from gpt_jax import files
-from gpt_jax.checkpoints.store import (
-  as_dict,
-  best_folder,
-  best_step,
-  load_first,
-  ranking_scores,
-  read_record,
-  step_folders,
-)
+from gpt_jax.checkpoints.remote import check_reached, committed_steps, hide_noise
 from gpt_jax.errors import InputError
+from gpt_jax.files import read_json, verified
+from gpt_jax.parallel.partition import path_name
+from gpt_jax.parallel.processes import is_main_process
+
+
+class Damaged(Exception):
+  """A checkpoint that does not verify. Never leaves this file."""
 
 
 def restore_params(path: str, abstract: Any = None) -> tuple[Any, dict, int]:
@@ -96,3 +111,221 @@ def _locate(path: str) -> list[str]:
 
 def _step_folder(workdir: str, step: int) -> str:
   return os.path.join(files.absolute(workdir), "checkpoints", str(step))
+
+
+# --------------------------------------------------------------------------------- Verified arrays
+
+
+def load_first(folders: list[str], abstract: Any, exact: bool) -> tuple[Any, dict, list[str]]:
+  """Reads the first checkpoint that verifies, and warns of the damaged ones before it.
+
+  Returns:
+    tree, record, folders of the damaged checkpoints.
+  """
+  problems = {}
+  for folder in folders:
+    try:
+      tree, record = _read_surely(folder, abstract, exact)
+    except Damaged as problem:
+      problems[folder] = f"{os.path.basename(folder)} ({problem})"
+      continue
+    if problems and is_main_process():
+      damaged = ", ".join(problems.values())
+      warnings.warn(
+        f"damaged checkpoint: {damaged}; loaded {record['step']} instead, from {folder}",
+        stacklevel=3,
+      )
+    return tree, record, list(problems)
+  raise InputError(
+    f"no undamaged checkpoint in {os.path.dirname(folders[0])}: {', '.join(problems.values())}"
+  )
+
+
+def _read_surely(folder: str, abstract: Any, exact: bool) -> tuple[Any, dict]:
+  """As _read; what looks damaged on a store may only have been cut short on its way."""
+  try:
+    return _read(folder, abstract, exact)
+  except Damaged:
+    if not files.is_url(folder):
+      raise
+  return _read(folder, abstract, exact)
+
+
+def _read(folder: str, abstract: Any, exact: bool) -> tuple[Any, dict]:
+  """Tree and record of a checkpoint. Raises Damaged on all processes alike."""
+  record = _on_every_process(folder, lambda: read_record(folder))
+  saved = record["leaves"]  # [type, shape, fingerprint] by path
+  if abstract is None:
+    leaves = {}
+    for name, (dtype, shape, _) in saved.items():
+      leaves[name] = jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))
+    abstract = {"params": unflatten_dict(leaves, sep="/")["params"]}
+  _check_shapes(folder, saved, abstract, exact)
+  hide_noise()  # also of the reads of other arrays, which fail later
+  tree = _on_every_process(folder, lambda: _read_arrays(folder, abstract))
+  for name, description in describe(tree).items():
+    if description != saved[name]:
+      raise Damaged(f"{name} is not what was saved")
+  return tree, record
+
+
+def read_record(folder: str) -> dict:
+  try:
+    return verified(read_json(os.path.join(folder, "meta", "metadata")))
+  except ValueError as error:
+    raise ValueError(f"meta/metadata: {error}") from error
+
+
+def _read_arrays(folder: str, abstract: Any) -> Any:
+  if folder.startswith("s3://"):  # which orbax cannot read, as it does gs://
+    with files.local_copy(os.path.join(folder, "state")) as copy:
+      return _read_state(copy, abstract)
+  return _read_state(os.path.join(folder, "state"), abstract)
+
+
+def _read_state(folder: str, abstract: Any) -> Any:
+  from etils import epath  # whose paths orbax works with, on stores too
+
+  files.check_regular(folder)
+  # Without these orbax restores the sharding that was saved, whose devices may not exist here.
+  restore_args = jax.tree.map(_restore_args, abstract)
+  arguments = ocp.args.PyTreeRestore(item=abstract, restore_args=restore_args, partial_restore=True)
+  # The handler instead of a Checkpointer, which ends in a barrier that a failing process would
+  # never reach.
+  tree = ocp.PyTreeCheckpointHandler().restore(epath.Path(folder), args=arguments)
+  for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+    if isinstance(leaf, jax.ShapeDtypeStruct):  # partial_restore leaves missing arrays abstract
+      raise ValueError(f"{path_name(path)} is missing")
+  return tree
+
+
+def _restore_args(leaf: jax.ShapeDtypeStruct) -> ocp.RestoreArgs:
+  if leaf.sharding is None:
+    return ocp.RestoreArgs(restore_type=np.ndarray)
+  return ocp.ArrayRestoreArgs(sharding=leaf.sharding, global_shape=leaf.shape, dtype=leaf.dtype)
+
+
+def _on_every_process(folder: str, read: Callable[[], Any]) -> Any:
+  """read(); raises Damaged on all processes if it fails on one, so that all try the same next.
+
+  Raises Unavailable if a store does not answer, and InputError if it refuses the user: what it
+  holds may be in order.
+  """
+  result, problem = None, ""
+  try:
+    result = read()
+  except Exception as error:  # damaged bytes can raise anything, in four libraries
+    reason = " ".join(str(error).split())
+    if len(reason) > 300:  # TensorStore's begin with what was read and end with what was wrong
+      reason = f"{reason[:150]} … {reason[-150:]}"
+    problem = f"{type(error).__name__}: {reason}"
+    check_reached(error, folder)
+  # A collective: all processes come here, those whose read succeeded too.
+  if jax.process_count() > 1 and multihost_utils.process_allgather(np.array(bool(problem))).any():
+    problem = problem or "unreadable for another process"
+  if problem:
+    raise Damaged(problem)
+  return result
+
+
+def _check_shapes(folder: str, saved: dict[str, list], abstract: Any, exact: bool) -> None:
+  """Raises InputError at the first array whose type or shape differs from the model's."""
+  wanted = {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(abstract)}
+  for name, leaf in wanted.items():
+    if name not in saved:
+      raise InputError(f"{folder} is of another model: it has no {name}")
+    dtype, shape, _ = saved[name]
+    if (str(leaf.dtype), list(leaf.shape)) != (dtype, shape):
+      raise InputError(
+        f"{folder} is of another model: {name} is {dtype}{shape} there and "
+        f"{leaf.dtype}{list(leaf.shape)} here"
+      )
+  if exact and (extra := sorted(saved.keys() - wanted.keys())):
+    raise InputError(f"{folder} is of another model: it has {extra[0]} besides")
+
+
+def describe(tree: Any) -> dict[str, list]:
+  """[type, shape, fingerprint] of every array, by its path."""
+  described = {}
+  # One program per array, run one after the other: concurrent programs with collectives can
+  # deadlock on each other's devices, and a single program for all arrays takes many seconds to
+  # compile, while a model has only a dozen different shapes.
+  for path, x in jax.tree_util.tree_leaves_with_path(tree):
+    described[path_name(path)] = [str(x.dtype), list(x.shape), int(_fingerprint(x))]
+  return described
+
+
+@jax.jit
+def _fingerprint(x: jax.Array) -> jax.Array:
+  """A uint32 hash of an array's exact bits and their positions; the same for every sharding.
+
+  The bits of each element are mixed with its index and hashed by a bijection (the finalizer of
+  MurmurHash3); the hashes are summed modulo 2^32. A change of one element is always detected, a
+  change of several with probability 1 - 2^-32.
+  """
+  if x.dtype == jnp.bool_:
+    x = x.astype(jnp.uint8)
+  # Bits and not values: 0.0 and -0.0 differ, and NaN equals itself.
+  bits = jax.lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}").astype(jnp.uint32)
+  index = jnp.zeros(x.shape, jnp.uint32)
+  for axis, size in enumerate(x.shape):  # no reshape, so that devices hash only their own shards
+    index = index * jnp.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis)
+  h = bits ^ (index * jnp.uint32(0x9E3779B1))
+  h = (h ^ (h >> 16)) * jnp.uint32(0x85EBCA6B)
+  h = (h ^ (h >> 13)) * jnp.uint32(0xC2B2AE35)
+  # Integer addition is associative: shards may be summed in any order.
+  return jnp.sum(h ^ (h >> 16), dtype=jnp.uint32)
+
+
+# -------------------------------------------------------------------------------- Paths and records
+
+
+def step_folders(folder: str) -> list[str]:
+  """Newest first. Unfinished and damaged checkpoints are excluded: their names are no numbers."""
+  if files.is_url(folder):
+    # A store has no atomic rename: a checkpoint counts when its last object is there.
+    names = [str(step) for step in committed_steps(folder)]
+  else:
+    names = [name for name in files.list_existing(folder) if name.isdigit()]
+  return [os.path.join(folder, name) for name in sorted(names, key=int, reverse=True)]
+
+
+def best_step(scores: dict[int, float]) -> int:
+  return max(scores, key=lambda step: (scores[step], -step))  # the first among equals
+
+
+def ranking_scores(folders: list[str]) -> dict[int, float]:
+  """Step -> score; without the steps that have no score or an unreadable record."""
+  scores = {}
+  for folder in folders:
+    try:
+      record = read_record(folder)
+    except (OSError, ValueError, KeyError, AttributeError):
+      continue
+    if (score := score_of(record)) is not None:
+      scores[record["step"]] = score
+  return scores
+
+
+def score_of(record: dict) -> float | None:
+  """The metric that selects the best checkpoint, larger is better; None if missing or nan."""
+  metric, mode = record["ranking"]
+  value = record["metrics"].get(metric)
+  if value is None or math.isnan(value):
+    return None
+  return value if mode == "max" else -value
+
+
+def as_dict(state: Any) -> dict:
+  """The state without the parts that are None."""
+  parts = state if isinstance(state, dict) else state._asdict()
+  return {name: part for name, part in parts.items() if part is not None}
+
+
+def best_folder(folder: str) -> list[str]:
+  scores = ranking_scores(step_folders(folder))
+  if not scores:
+    raise InputError(
+      f"{folder} has no best checkpoint: none was saved with the metric that ranks them"
+    )
+  return [os.path.join(folder, str(best_step(scores)))]

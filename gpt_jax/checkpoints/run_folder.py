@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from gpt_jax.checkpoints.staged import check_workdir
+from gpt_jax.checkpoints.remote import check_workdir
 from gpt_jax.config import difference, from_json, resumable_fields, to_json
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.errors import InputError
@@ -32,7 +32,6 @@ def claim(
   """Writes config.json and tokenizer/ to a new folder, or checks that the folder is this run's.
 
   Args:
-    config: the complete config of the run.
     data: JSON values that identify the data, such as its size.
     may_change: dotted names of fields that may change, beside resumable ones; the caller handles
       a change, and records it by replace_config.
@@ -102,9 +101,9 @@ def resume_choices(config: Any, workdirs: Iterable[str] = ()) -> Any:
   return dataclasses.replace(config, trunk=trunk, mesh=mesh)
 
 
-def _faster(choice: str, speed: float, usual: str) -> str:
-  """A choice of that speed, in times of the usual one, if it is faster in every process."""
-  return choice if smallest(speed) > _MIN_SPEEDUP else usual
+def _faster(choice: str, speedup: float, usual: str) -> str:
+  """The choice if it is faster than the usual one in every process."""
+  return choice if smallest(speedup) > _MIN_SPEEDUP else usual
 
 
 def _claimed_configs(config: Any, workdirs: Iterable[str]) -> Iterator[tuple[str, Any]]:

@@ -49,12 +49,9 @@ class SavedModel:
   """A trained model.
 
   Attributes:
-    spec: config of the model.
     params: float32 NumPy arrays, `{trunk}` or `{trunk, head}`.
-    tokenizer: the tokenizer it was trained with.
     meta: JSON saved with the parameters: `model`, `config`, `tokenizer_hash`, `sequence_format`,
       `task` if it was fine-tuned, `embedding` if it was imported with one.
-    step: number of updates made.
     path: the path given to `read_model`.
     folder: the folder of the run, or of the export.
   """

@@ -59,7 +59,7 @@ class LSTMStackConfig(TrunkConfig):
   )
   cell_clip: float = option(0.0, "largest magnitude of a memory cell (ELMo: 3); 0: any", low=0.0)
   projection_clip: float = option(
-    0.0, "largest magnitude of a projected output (ELMo: 3); 0: any", low=0.0
+    0.0, "largest magnitude of a projected output (ELMo: 3); 0: any", low=0.0, needs="projection"
   )
   residual: bool = option(
     False, "add a layer's input to its output, but for the first layer's, as ELMo"
@@ -92,8 +92,6 @@ class LSTMStackConfig(TrunkConfig):
       )
     if self.tied and self.characters:
       raise InputError("trunk.tied: there is no table of embeddings beside trunk.characters")
-    if self.projection_clip and not self.projection:
-      raise InputError("trunk.projection_clip: needs trunk.projection, which it clips")
     if self.residual and (self.directions == "joined" or len(set(self.outputs)) > 1):
       raise InputError(
         "trunk.residual: needs layers of one width, of one direction or separate ones"

@@ -52,7 +52,7 @@ class MaskedObjective(Objective):
     "every special token (BERT, ALBERT)",
   )
   special_too: bool = option(
-    False, "special tokens of a row such as <s> may be predicted, too (fairseq)"
+    False, "special tokens of a row such as <s> may be predicted, too (fairseq)", needs="unit=token"
   )
   copies: int = option(
     0,
@@ -73,11 +73,6 @@ class MaskedObjective(Objective):
       raise InputError(
         f"objective.masked={self.masked} and objective.random={self.random}: shares of the same "
         "tokens, which must not exceed 1 together"
-      )
-    if self.special_too and self.unit != "token":
-      raise InputError(
-        f"objective.special_too=true: special tokens are no words, which "
-        f"objective.unit={self.unit} asks for; use unit=token"
       )
 
   @property

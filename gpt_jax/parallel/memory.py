@@ -25,6 +25,22 @@ _FREEING = 0.02  # seconds that temporaries may be there after their step has en
 _MIN_ROOM = 1e8  # bytes that a process grows by for other reasons, see FreedMemory
 
 
+class Forecast(NamedTuple):
+  """Expected memory of a run.
+
+  Attributes:
+    memory: bytes at the peak: of the fullest device or, on CPUs, of this process with evaluations,
+      samples, checkpoints and the blocks that malloc keeps; 0: unknown.
+    limit: bytes available to it now; 0: unknown.
+    room, waits: see FreedMemory.
+  """
+
+  memory: float = 0.0
+  limit: float = 0.0
+  room: float = 0.0
+  waits: bool = False
+
+
 class Needed(NamedTuple):
   """Bytes at the peak of a run: of a device or, on CPUs, of this process.
 
@@ -39,12 +55,7 @@ class Needed(NamedTuple):
 
 
 def needed(compiled: Any, devices: Sequence[jax.Device]) -> Needed:
-  """Memory that a training run takes beside what is `in_use`.
-
-  Args:
-    compiled: a jax.stages.Compiled.
-    devices: of this process.
-  """
+  """Memory that a training run takes beside what is `in_use`."""
   step = bytes_needed(compiled)
   if devices[0].platform != "cpu":
     return Needed(step)
@@ -88,11 +99,7 @@ class FreedMemory:
 
 
 def bytes_needed(compiled: Any) -> int:
-  """Bytes on each device for a run of a program: arguments, results, temporaries.
-
-  Args:
-    compiled: a jax.stages.Compiled.
-  """
+  """Bytes on each device for a run of a program: arguments, results, temporaries."""
   memory = compiled.memory_analysis()
   # Results are written over arguments, but for what cannot be (`alias`).
   results = memory.output_size_in_bytes - memory.alias_size_in_bytes
@@ -103,21 +110,21 @@ def capacity(devices: Sequence[jax.Device]) -> float:
   """Bytes that each of this process's devices has; 0: unknown."""
   if devices[0].platform == "cpu":
     return _machine()[0] / len(devices)
-  return float(min(_stats(device).get("bytes_limit", 0) for device in devices))
+  return min(_stat(device, "bytes_limit") for device in devices)
 
 
 def in_use(devices: Sequence[jax.Device]) -> float:
   """Bytes in use now, on the fullest device or, on CPUs, in this process; 0: unknown."""
   if devices[0].platform == "cpu":
     return _process("VmRSS")
-  return float(max(_stats(device).get("bytes_in_use", 0) for device in devices))
+  return max(_stat(device, "bytes_in_use") for device in devices)
 
 
 def peak(devices: Sequence[jax.Device]) -> float:
   """The largest in_use so far; 0: unknown."""
   if devices[0].platform == "cpu":
     return _process("VmHWM")
-  return float(max(_stats(device).get("peak_bytes_in_use", 0) for device in devices))
+  return max(_stat(device, "peak_bytes_in_use") for device in devices)
 
 
 def peak_with_workers() -> float:
@@ -147,8 +154,8 @@ def limit(devices: Sequence[jax.Device]) -> float:
   return capacity(devices)
 
 
-def _stats(device: jax.Device) -> dict[str, int]:
-  return device.memory_stats() or {}
+def _stat(device: jax.Device, name: str) -> float:
+  return float((device.memory_stats() or {}).get(name, 0))
 
 
 def _process(name: str) -> float:
@@ -193,3 +200,8 @@ def _read(path: str) -> str:
       return file.read()
   except OSError:
     return ""
+
+
+def gigabytes(size: float) -> str:
+  """Such as "0.25 GB" or "11.2 GB"; a GB has 10^9 bytes, as in launch/plan.py."""
+  return f"{size / 1e9:.{1 if size >= 9.995e9 else 2}f} GB"

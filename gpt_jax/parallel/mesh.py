@@ -19,26 +19,24 @@ class MeshConfig(Config):
 
   data: int = option(0, "devices along the batch; 0: all that remain", unit="devices", low=0)
   model: int = option(
-    1, "devices along heads, hidden units and vocabulary (tensor parallel)", unit="devices", low=1
+    1,
+    "devices along heads, hidden units and vocabulary (tensor parallel)",
+    unit="devices",
+    low=1,
+    needs="backend=jit",
   )
-  fsdp: bool = option(False, "also shard parameters and optimizer state along `data`")
-  backend: str = option("jit", "how a step is compiled", choices=("jit", "pmap"))
+  fsdp: bool = option(
+    False, "also shard parameters and optimizer state along `data`", needs="backend=jit"
+  )
+  backend: str = option(
+    "jit", "how a step is compiled; pmap: data parallel only", choices=("jit", "pmap")
+  )
   cpu_products: str = option(
     "xla",
     "matrix products of a step on a CPU: XLA's own, oneDNN's (jax 0.11), or auto: the faster ones",
     choices=("xla", "onednn", "auto"),
+    needs="backend=jit",
   )
-
-  def __post_init__(self):
-    super().__post_init__()
-    if self.backend == "pmap" and (self.model > 1 or self.fsdp):
-      raise InputError(
-        "mesh.backend: pmap is data parallel only; use jit, or mesh.model=1 and mesh.fsdp=false"
-      )
-    if self.backend == "pmap" and self.cpu_products != "xla":
-      raise InputError(
-        f"mesh.cpu_products={self.cpu_products}: jit only; use mesh.backend=jit, or xla"
-      )
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:

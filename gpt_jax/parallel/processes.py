@@ -3,6 +3,7 @@ all have the same code, config and data.
 """
 
 import hashlib
+import itertools
 import json
 import pathlib
 import platform
@@ -18,6 +19,8 @@ from gpt_jax import errors
 from gpt_jax.errors import InputError
 
 _PADDED = 1 << 14  # bytes; a program of its own is compiled for every size that is gathered
+_MAX_LISTED = 3  # in the message
+_MAX_HOSTS = 4  # with the same value
 
 
 def is_main_process() -> bool:
@@ -40,7 +43,7 @@ def largest(value: float) -> float:
 
 def smallest(value: float) -> float:
   """The smallest, as `largest`."""
-  return -largest(-value)  # one collective serves both
+  return -largest(-value)
 
 
 def gather(text: str) -> list[str]:
@@ -54,17 +57,8 @@ def gather(text: str) -> list[str]:
   return [row[:size].tobytes().decode() for row, size in zip(rows, sizes, strict=True)]
 
 
-_MOST = 3  # differences in the message
-_MAX_HOSTS = 4  # with the same value
-
-
 def check_agreement(config: Any, data: Mapping[str, Any]) -> None:
-  """Every process calls it, before it trains; with one process it does nothing.
-
-  Args:
-    config: of the run, as JSON values.
-    data: JSON values that identify the data.
-  """
+  """Every process calls it, before it trains; with one process it does nothing."""
   if jax.process_count() == 1:
     return
   facts = {"code": code_version(), "jax": jax.__version__, "config": config, "data": data}
@@ -76,10 +70,10 @@ def check_agreement(config: Any, data: Mapping[str, Any]) -> None:
   # Every process raises: one that went on would wait for the others at its next collective.
   if not is_main_process():
     raise InputError("the processes of this run differ; process 0 says in what")
-  more = f"; and {len(differences) - _MOST} more" if len(differences) > _MOST else ""
+  more = f"; and {len(differences) - _MAX_LISTED} more" if len(differences) > _MAX_LISTED else ""
   raise InputError(
-    f"the processes of this run differ: {'; '.join(differences[:_MOST])}{more}. All need the same "
-    "code, the same command and the same data"
+    f"the processes of this run differ: {'; '.join(differences[:_MAX_LISTED])}{more}. All need the "
+    "same code, the same command and the same data"
   )
 
 
@@ -88,18 +82,13 @@ def list_differences(facts: tuple[dict[str, Any], ...], hosts: tuple[str, ...]) 
 
   Args:
     facts: nested dicts of JSON values, one per process.
-    hosts: the processes' host names.
   """
   flat = [dict(_flatten(of_one)) for of_one in facts]
-  names: dict[str, None] = {}
-  for of_one in flat:
-    names |= dict.fromkeys(of_one)
   differences = []
-  for name in names:
-    values = [of_one.get(name, "missing") for of_one in flat]
+  for name in dict.fromkeys(itertools.chain.from_iterable(flat)):
     processes: dict[str, list[int]] = {}
-    for number, value in enumerate(values):
-      processes.setdefault(str(value), []).append(number)
+    for number, of_one in enumerate(flat):
+      processes.setdefault(str(of_one.get(name, "missing")), []).append(number)
     if len(processes) > 1:
       parts = [f"{value} on {_name(numbers, hosts)}" for value, numbers in processes.items()]
       differences.append(f"{name} is {', '.join(parts)}")

@@ -48,7 +48,7 @@ def watch(host: str = "") -> Callable[[int], None]:
 
 
 def _delay_abort() -> None:
-  """Makes abort() wait for a few seconds, so that the line of this file is not lost.
+  """Delays abort() so that our message is flushed first.
 
   JAX aborts when it loses its connection to process 0, at the same moment as the connection here
   closes. The C library's sleep is called as the handler of SIGABRT, with the signal's number as its

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from jax.sharding import Mesh
 
@@ -46,9 +46,13 @@ from gpt_jax.training.early_stopping import ending_hooks, has_ended
 from gpt_jax.training.layerwise import Layerwise, layerwise_optimizer, trained_layers
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.recipe import Batches, Evaluation, Recipe
-from gpt_jax.training.run import Profile, Run, Trackers, ending
+from gpt_jax.training.run import Run, ending
 from gpt_jax.training.turns import LossInTurns, Turns, draw_order
 from gpt_jax.training.unlabeled import UNLABELED_WORK, CrossViewLoss
+
+if TYPE_CHECKING:
+  from gpt_jax.training.profile import Span
+  from gpt_jax.training.trackers import Trackers
 
 
 def run(
@@ -61,8 +65,8 @@ def run(
   folds: int = 1,
   tokenizer: str = "",
   set_fields: Sequence[str] = (),
-  trackers: Trackers | None = None,
-  profile: Profile | None = None,
+  trackers: "Trackers | None" = None,
+  profile: "Span | None" = None,
   pauses: Callable[[int], bool] | None = None,
   on_end: Sequence[Callable[[str], None]] = (),
 ) -> list[dict[str, Any]]:

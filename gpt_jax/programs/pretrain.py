@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import jax
 from jax.sharding import Mesh
@@ -23,9 +24,13 @@ from gpt_jax.programs.pretrain_text import (
 )
 from gpt_jax.training import hooks
 from gpt_jax.training.optimizer import make_optimizer
-from gpt_jax.training.plan_file import Baselines
 from gpt_jax.training.recipe import Evaluation, Recipe
-from gpt_jax.training.run import Profile, Run, Trackers
+from gpt_jax.training.run import Run
+from gpt_jax.training.run_log import Baselines
+
+if TYPE_CHECKING:
+  from gpt_jax.training.profile import Span
+  from gpt_jax.training.trackers import Trackers
 
 MakeRecipe = Callable[[PretrainConfig, Text], Recipe]
 _ANY_LENGTH = 10_000  # updates of a schedule that no run follows
@@ -37,8 +42,8 @@ def run(
   workdir: str,
   *,
   make_recipe: MakeRecipe | None = None,
-  trackers: Trackers | None = None,
-  profile: Profile | None = None,
+  trackers: "Trackers | None" = None,
+  profile: "Span | None" = None,
   on_end: Sequence[Callable[[str], None]] = (),
 ) -> dict[str, float]:
   """Trains to the end, resuming from the newest checkpoint; returns the last evaluation.

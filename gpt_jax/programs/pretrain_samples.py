@@ -28,8 +28,8 @@ from gpt_jax.programs.pretrain import MakeRecipe, pretrain_recipe
 from gpt_jax.programs.pretrain_config import PretrainConfig
 from gpt_jax.programs.pretrain_text import Text
 from gpt_jax.training import hooks
-from gpt_jax.training.json_lines import cut_back, open_to_append, read_lines
 from gpt_jax.training.recipe import Recipe, RunContext
+from gpt_jax.training.run_log import cut_back, open_to_append, read_lines
 
 SAMPLES = "samples.jsonl"
 # Of a run. Compiling and writing take 1.1 of the 25.6 CPU-seconds of 100 steps of the quickstart.

@@ -7,8 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from gpt_jax.checkpoints.fingerprint import describe
-from gpt_jax.checkpoints.restore import restore_step, saved_meta, saved_steps
+from gpt_jax.checkpoints.restore import describe, restore_step, saved_meta, saved_steps
 from gpt_jax.checkpoints.run_folder import read_config
 from gpt_jax.config import from_json
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer

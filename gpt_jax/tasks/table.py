@@ -106,7 +106,10 @@ class TableTask(Config):
     high=0.9,
   )
   folds: int = option(
-    0, "as dev_share, but hold out one of so many parts; set by folds; 0: none", low=0
+    0,
+    "as dev_share, but hold out one of so many parts; set by folds; 0: none",
+    low=0,
+    needs="dev_share=0.0",
   )
   fold: int = option(0, "the part that is held out, from 0; set by folds", low=0)
   balanced_folds: bool = option(
@@ -123,10 +126,6 @@ class TableTask(Config):
     super().__post_init__()
     self._check_columns()
     self._check_kind()
-    if self.folds and self.dev_share:
-      raise InputError(
-        f"TableTask: folds={self.folds} and dev_share={self.dev_share}; set one of them"
-      )
     if self.folds == 1 or self.fold >= max(self.folds, 1):
       raise InputError(
         f"TableTask: fold={self.fold} of folds={self.folds}: should be 2 or more folds, and a fold "

@@ -127,7 +127,8 @@ def ascent(
 class _Wrapped:
   """Base of the methods: the clean loss, the labeled head's loss, and the other heads."""
 
-  def __init__(self, loss: ModelLoss):
+  def __init__(self, config: Any, loss: ModelLoss):
+    self._config = config
     heads = loss.heads
     labeled = [head for head in heads if head.labeled] or heads
     self._loss = loss
@@ -153,10 +154,6 @@ class _Wrapped:
 
 
 class _FGMLoss(_Wrapped):
-  def __init__(self, config: FGM, loss: ModelLoss):
-    super().__init__(loss)
-    self._config = config
-
   def __call__(self, params, batch: Batch, key: Key | None, denominators=None):
     denominators = self.denominators(batch) if denominators is None else denominators
     total, clean = self._loss(params, batch, key, denominators)
@@ -172,8 +169,7 @@ class _FGMLoss(_Wrapped):
 
 class _VirtualLoss(_Wrapped):
   def __init__(self, config: VirtualAdversarial, loss: ModelLoss):
-    super().__init__(loss)
-    self._config = config
+    super().__init__(config, loss)
     self._head = self._labeled.heads[0]
     if not isinstance(self._head, ClassifyHead):
       raise InputError(
@@ -220,10 +216,6 @@ class _VirtualLoss(_Wrapped):
 
 
 class _FreeLBLoss(_Wrapped):
-  def __init__(self, config: FreeLB, loss: ModelLoss):
-    super().__init__(loss)
-    self._config = config
-
   def __call__(self, params, batch: Batch, key: Key | None, denominators=None):
     c, rows = self._config, batch.rows
     denominators = self.denominators(batch) if denominators is None else denominators

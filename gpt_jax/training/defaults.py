@@ -26,13 +26,7 @@ SMALL_UPDATES, MAX_EPOCHS, SMALL_WARMUP = 1000, 30, 0.1
 
 
 class Defaults(NamedTuple):
-  """Defaults of a fine-tuning run, for fields that its config leaves open.
-
-  Attributes:
-    learning_rate: peak learning rate.
-    warmup_share: warm-up as a share of all updates.
-    epochs: passes over the training examples.
-  """
+  """Defaults of a fine-tuning run, for fields that its config leaves open."""
 
   learning_rate: float
   warmup_share: float

@@ -92,9 +92,6 @@ class Distillation(Method):
   def student(self, trunk: Any, params: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """The student's trunk and first parameters: the teacher's without the blocks between those of
     taught_layers (DistilBERT, section 3).
-
-    Args:
-      trunk, params: the teacher's.
     """
     if not trunk.is_transformer or trunk.shared_layers:
       raise InputError("distill: takes blocks of a transformer, of which each has its parameters")
@@ -156,9 +153,6 @@ def _check_options(config: Any) -> None:
 def taught_layers(teacher: int, student: int) -> list[int]:
   """The teacher's layer, from 1 on, that each of the student's begins as and learns from: evenly
   spaced, the last from the last (g(m) of TinyBERT, Jiao et al. 2020, section 3.1).
-
-  Args:
-    teacher, student: their numbers of blocks.
   """
   return [(layer + 1) * teacher // student for layer in range(student)]
 

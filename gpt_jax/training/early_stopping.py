@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 from gpt_jax.errors import InputError, counted
-from gpt_jax.training.history import curve
 from gpt_jax.training.hooks import Hook, StepContext, StoppedEarly
 from gpt_jax.training.recipe import RunContext
+from gpt_jax.training.run_log import curve
 
 
 def ending_hooks(
@@ -15,67 +15,39 @@ def ending_hooks(
   pauses: Callable[[int], bool] | None,
   context: RunContext,
 ) -> list[Hook]:
-  """The hooks that may end a run before its last step; see Recipe.further_hooks.
+  """The hooks that may end a run before its last step, by StoppedEarly; see Recipe.further_hooks.
+
+  They come after the hooks that evaluate and save. What they remember is in metrics.jsonl, so a
+  resumed run stops where an uninterrupted one would.
 
   Args:
     metric: of the evaluations; higher is better.
     patience: evaluations without a higher value after which the run ends; 0: it does not.
-    due: when evaluations are made.
-    pauses: after which steps the run ends for now; None: none.
-    context: of the run.
+    pauses: after which steps the run ends for now, beside evaluations and saves; None: none.
   """
-  hooks = [pause(pauses)] if pauses else []
-  if patience:
-    hooks.append(stop_early(context.workdir, metric, patience, context.first, due))
-  return hooks
+  values = _evaluations(metric, context) if patience else []
 
-
-def has_ended(metric: str, patience: int, context: RunContext) -> bool:
-  """Whether a run was stopped between its last evaluation and its result; see Recipe.has_ended."""
-  values = evaluations(context.workdir, metric, context.first) if patience else []
-  return is_exhausted(values, patience)
-
-
-def stop_early(
-  workdir: str, metric: str, patience: int, first: int, due: Callable[[int], bool]
-) -> Hook:
-  """Raises StoppedEarly after `patience` evaluations without a higher value of the metric.
-
-  It comes last among the hooks, after those that evaluate and save. What it remembers is in
-  metrics.jsonl, so a resumed run stops where an uninterrupted one would.
-
-  Args:
-    workdir: of the run.
-    metric: of the evaluations; higher is better.
-    patience: evaluations, counted from the best one.
-    first: the step that the run resumes from; 0: it begins.
-    due: when evaluations are made.
-  """
-  values = evaluations(workdir, metric, first)
-
-  def run(moment: StepContext) -> None:
+  def stop_early(moment: StepContext) -> None:
     values.append(moment.evaluation[metric])
     # A run that is being ended by a signal resumes first.
     if is_exhausted(values, patience) and not moment.stopping:
       reason = f"no better {metric} in {counted(patience, 'evaluation')}"
       raise StoppedEarly(moment.step, moment.evaluation, reason)
 
-  return Hook(run, due)
-
-
-def pause(due: Callable[[int], bool]) -> Hook:
-  """Raises StoppedEarly where it is due; after the hooks that evaluate and save, which are due
-  there too.
-  """
-
-  def run(moment: StepContext) -> None:
+  def pause(moment: StepContext) -> None:
     # Refused updates are not saved, and the next start goes on from what is.
     saved = not moment.interval.refused_in_a_row
     if saved and moment.step < moment.total_steps and not moment.stopping:
       reason = "paused; the same command goes on"
       raise StoppedEarly(moment.step, moment.evaluation, reason, goes_on=True)
 
-  return Hook(run, due, at_end=False)
+  hooks = [Hook(pause, pauses, at_end=False)] if pauses else []
+  return [*hooks, Hook(stop_early, due)] if patience else hooks
+
+
+def has_ended(metric: str, patience: int, context: RunContext) -> bool:
+  """Whether a run was stopped between its last evaluation and its result; see Recipe.has_ended."""
+  return bool(patience) and is_exhausted(_evaluations(metric, context), patience)
 
 
 def is_exhausted(values: list[float], patience: int) -> bool:
@@ -83,12 +55,12 @@ def is_exhausted(values: list[float], patience: int) -> bool:
   return bool(values) and len(values) - 1 - values.index(max(values)) >= patience
 
 
-def evaluations(workdir: str, metric: str, until: int) -> list[float]:
-  """The values of a metric in the evaluations of a run up to a step."""
-  if not until:
+def _evaluations(metric: str, context: RunContext) -> list[float]:
+  """The values of a metric in the evaluations of a run up to the step that it resumes from."""
+  if not context.first:
     return []
   try:
-    steps, values = curve(workdir, metric)
+    steps, values = curve(context.workdir, metric)
   except InputError:  # no evaluation so far
     return []
-  return [value for step, value in zip(steps, values, strict=True) if step <= until]
+  return [value for step, value in zip(steps, values, strict=True) if step <= context.first]

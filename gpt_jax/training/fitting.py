@@ -3,27 +3,17 @@
 import functools
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from gpt_jax.errors import InputError
 from gpt_jax.models.trunk import POLICIES
 from gpt_jax.parallel import memory
+from gpt_jax.parallel.memory import Forecast, gigabytes
 from gpt_jax.parallel.processes import largest, log, smallest
-from gpt_jax.training.forecast import Forecast, gigabytes
 from gpt_jax.training.recipe import Recipe, make_trainer
 from gpt_jax.training.trainer import Trainer
 
 _MAX_COMPILATIONS = 6  # for a policy: minutes each for a large model
 CPU_SHARE = 0.9  # of its memory, for a run; the rest is for other programs
-
-
-class Peak(Protocol):
-  """Bytes at the peak with so many microbatches and a policy of rematerialization.
-
-  Compiles the step, once.
-  """
-
-  def __call__(self, microbatches: int, remat: str) -> float: ...
 
 
 def plan_training(
@@ -32,7 +22,6 @@ def plan_training(
   """Compiles the step; says what a run takes, and what to change if it does not fit.
 
   Args:
-    recipe: of the run.
     trainer: of the recipe.
     chooses: whether a trainer with more microbatches, with which a step fits, may take its place.
     limit: bytes of memory that each process has; 0: the least that one of them has.
@@ -80,7 +69,7 @@ def plan_training(
 
 
 def fit_into_memory(
-  peak: Peak,
+  peak: Callable[[int, str], float],
   counts: Sequence[int],
   remat: str,
   limit: float,
@@ -95,16 +84,11 @@ def fit_into_memory(
   memory others may free, a step that does not fit is warned of.
 
   Args:
-    peak: see Peak.
+    peak: (microbatches, policy of rematerialization) -> bytes; compiles the step, once.
     counts: the configured number of microbatches, and the larger ones that divide the batch.
-    remat: the policy of rematerialization, as configured.
     limit: bytes that there are; 0: unknown.
     smaller: the fields that help, too, when no setting does.
     chooses: whether the number may be larger than configured.
-    platform: of the devices.
-
-  Raises:
-    InputError: the step does not fit into an accelerator.
   """
   configured, on_cpu = counts[0], platform == "cpu"
   needed = peak(configured, remat)
@@ -113,7 +97,7 @@ def fit_into_memory(
   # With a reserve on CPUs or, if nothing leaves that, without.
   shares = [CPU_SHARE, 1.0] if on_cpu and chooses else [1.0]
   for share in shares:
-    count = _fitting_count(functools.partial(peak, remat=remat), share * limit, counts)
+    count = _fitting_count(peak, remat, share * limit, counts)
     if count == configured:
       return configured
     if count and chooses:
@@ -127,7 +111,7 @@ def fit_into_memory(
   # Microbatches alone come first, since they compute nothing twice. XLA's compiler for CPUs keeps
   # everything whatever the policy.
   for policy in [remat] if on_cpu else POLICIES[POLICIES.index(remat) :]:
-    if count := _fitting_count(functools.partial(peak, remat=policy), limit, counts):
+    if count := _fitting_count(peak, policy, limit, counts):
       changes = f" config.train.microbatches={count}" if count != configured else ""
       changes += f" config.train.remat={policy}" if policy != remat else ""
       line += f"; it fits with{changes}, which makes it {gigabytes(peak(count, policy))}"
@@ -147,7 +131,9 @@ def larger_counts(size: int, devices: int, microbatches: int) -> list[int]:
   return [count for count in range(microbatches, rows + 1) if rows % count == 0]
 
 
-def _fitting_count(peak: Callable[..., float], limit: float, counts: Sequence[int]) -> int:
+def _fitting_count(
+  peak: Callable[[int, str], float], remat: str, limit: float, counts: Sequence[int]
+) -> int:
   """A number of microbatches with which a step fits; 0 if none was found.
 
   The next number is scaled by the overshoot, as if all memory went down in proportion to the size
@@ -155,11 +141,11 @@ def _fitting_count(peak: Callable[..., float], limit: float, counts: Sequence[in
   """
   count = counts[0]
   for _ in range(_MAX_COMPILATIONS):
-    needed = peak(microbatches=count)
+    needed = peak(count, remat)
     if needed <= limit:
       return count
     least = max(2 * count, count * needed / limit)
     count = next((larger for larger in counts if larger >= least), 0)
     if not count:
       return 0
-  return count if peak(microbatches=count) <= limit else 0
+  return count if peak(count, remat) <= limit else 0

@@ -1,14 +1,93 @@
-"""Hooks: what a run does between updates (log, evaluate, save, warn), and after which steps."""
+"""Hooks: what a run does between updates (log, evaluate, save, warn), and after which steps; the
+metrics of the steps between two reports.
+"""
 
 import dataclasses
+import functools
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
+import numpy as np
+
+from gpt_jax.batch import Mean
 from gpt_jax.checkpoints.store import Checkpoints
-from gpt_jax.training.interval import Interval
+from gpt_jax.errors import InputError
 from gpt_jax.training.reporter import Reporter
 from gpt_jax.training.step import TrainState
+
+MAX_REFUSED_UPDATES = 10  # in a row, before a run gives up
+_LAST = ("learning_rate", "loss_scale")  # reported as they were at last, not as means
+
+
+class Diverged(InputError):
+  """Training has only non-finite updates."""
+
+
+class Interval:
+  """Metrics of the steps since the last report.
+
+  Attributes:
+    refused_in_a_row: refused updates up to now; counted across intervals. Those that a lower loss
+      scale may mend are not among them.
+    sound_step: the last step whose parameters are known to give a finite loss and gradient: the
+      step after it has tried them. None before the first.
+  """
+
+  def __init__(self):
+    self.refused_in_a_row = 0
+    self.sound_step: int | None = None
+    self._first: int | None = None  # the step that the run began from
+    self.clear()
+
+  def clear(self) -> None:
+    """Starts a new interval."""
+    self.steps, self.refused = 0, 0
+    self._values: dict[str, list] = {}
+
+  def add(self, step: int, metrics: dict[str, Any]) -> None:
+    """Fetches the metrics of one step from the device, which waits for that step."""
+    metrics = jax.device_get(metrics)  # waits for the step
+    self.steps += 1
+    self._first = step - 1 if self._first is None else self._first
+    if metrics.pop("finite"):
+      self.refused_in_a_row = 0
+      self.sound_step = step - 1  # its parameters gave this finite update
+      for name, value in metrics.items():
+        self._values.setdefault(name, []).append(value)
+      return
+    self.refused += 1
+    if metrics.get("loss_scale", 1) > 1:
+      return  # the next step may be finite at half the scale
+    self.refused_in_a_row += 1
+    if self.refused_in_a_row == MAX_REFUSED_UPDATES:
+      sound = f"the last sound step is {self.sound_step}; a checkpoint of a later one may be bad"
+      if self.sound_step is None:
+        sound = f"no update since step {self._first} was accepted"
+      raise Diverged(
+        f"step {step}: {MAX_REFUSED_UPDATES} updates in a row had a non-finite loss or gradient "
+        f"(loss {metrics['loss'].value:g}, gradient norm {metrics['gradient_norm']:g}); "
+        f"{sound}. Start again in another workdir with a lower optim.learning_rate, a "
+        "longer optim.warmup_steps or trunk.dtype=float32"
+      )
+
+  def means(self) -> dict[str, float]:
+    """Exact means of Means, plain means of other numbers, the last learning rate and loss scale,
+    and the number of refused updates where there are any.
+    """
+    means = {name: _mean(name, values) for name, values in self._values.items()}
+    if self.refused:
+      means["refused_updates"] = self.refused
+    return means
+
+
+def _mean(name: str, values: list) -> float:
+  if isinstance(values[0], Mean):
+    # Totals and weights are added apart, so steps with more predictions count more; in float64.
+    exact = (Mean(*map(np.float64, value)) for value in values)
+    return functools.reduce(Mean.__add__, exact).value
+  return float(values[-1] if name in _LAST else np.mean(values))
 
 
 class StepContext(NamedTuple):
@@ -16,11 +95,9 @@ class StepContext(NamedTuple):
 
   Attributes:
     step: batches seen, skipped updates included.
-    total_steps: length of the run.
     stopping: whether the run ends here because of a SIGTERM or Ctrl-C.
     state: the state after this step; a hook must not keep it, since the next step reuses its
       memory.
-    interval: metrics since the last progress report.
     evaluation: what earlier hooks of this step measured.
   """
 
@@ -57,9 +134,6 @@ class StoppedEarly(Exception):
   """Raised by a hook to end the training loop; not an error.
 
   Attributes:
-    step: of the last update.
-    evaluation: of the parameters after it.
-    reason: for the log.
     goes_on: whether the run is not finished, and the same call goes on with it.
   """
 
@@ -164,8 +238,6 @@ def warn_when_stuck(
   Args:
     baseline: in nats.
     metric: what is compared with it; for the unigram entropy see ModelConfig.token_metric.
-    name, meaning: of the baseline, and of a loss that is not below it.
-    advice: what to do if it stays there.
   """
   warned = False
 

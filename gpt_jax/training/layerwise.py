@@ -229,8 +229,6 @@ def trained_layers(
   """The parameters that train later, more slowly or not at all.
 
   Args:
-    paths: of all parameters of the model.
-    trunk: its config.
     train_layers: layers of the trunk that train from the beginning, from the top; None: all.
     decay: learning rate of a layer as a share of that of the layer above it.
     steps_per_layer: updates after which the next layer begins to train, from the top; None: it

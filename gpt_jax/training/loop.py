@@ -16,8 +16,7 @@ from jax.experimental import multihost_utils
 from gpt_jax.config import Config, option, register
 from gpt_jax.errors import InputError
 from gpt_jax.models.trunk import POLICIES
-from gpt_jax.training.hooks import Hook, StepContext
-from gpt_jax.training.interval import Interval
+from gpt_jax.training.hooks import Hook, Interval, StepContext
 from gpt_jax.training.prefetch import Prefetch
 from gpt_jax.training.signals import SAVING, handle, leave_closed_terminal
 from gpt_jax.training.step import TrainState
@@ -96,14 +95,12 @@ def fit(
     state: the first state; its memory is reused.
     step: (state, device batch) -> (state, metrics).
     batch_at: step -> device batch, a pure function; called by a thread, ahead of its step.
-    total_steps: length of the run.
     hooks: called in this order after the steps at which they are due.
 
   Returns:
     The last state and its evaluation, {} if the run had ended before.
 
   Raises:
-    InputError: after 10 refused updates in a row.
     SystemExit: with code 143 after a SIGTERM (129 after SIGHUP, 138 after SIGUSR1), once the hooks
       of that step have run.
     KeyboardInterrupt: after Ctrl-C, likewise.

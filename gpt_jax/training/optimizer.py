@@ -45,6 +45,7 @@ class OptimConfig(Config):
     "length of the warm-up as a share of all updates; none, when fine-tuning: by model size",
     low=0.0,
     high=1.0,
+    needs="warmup_steps=0",
   )
   min_warmup_steps: int = option(0, "the warm-up is at least this long", unit="updates", low=0)
   weight_decay: float = option(
@@ -60,14 +61,6 @@ class OptimConfig(Config):
     low=0.0,
     high=0.99999,
   )
-
-  def __post_init__(self):
-    super().__post_init__()
-    if self.warmup_steps and self.warmup_share:
-      raise InputError(
-        f"warmup_steps = {self.warmup_steps} and warmup_share = {self.warmup_share}: "
-        "set one of them to 0"
-      )
 
   def warmup_length(self, total_steps: int) -> float:
     """Updates until the learning rate peaks in a run of `total_steps`."""
@@ -127,7 +120,7 @@ def schedule_of(config: OptimConfig, total_steps: int) -> optax.Schedule:
   """Number of updates made before -> learning rate."""
   if config.learning_rate is None or config.warmup_share is None:
     raise InputError(
-      "optim.learning_rate and optim.warmup_share: none is for fine-tuning; set a number"
+      "optim.learning_rate and optim.warmup_share: must be numbers when pre-training"
     )
   warmup = config.warmup_length(total_steps)
   return make_schedule(config.schedule, config.learning_rate, warmup, total_steps)

@@ -40,7 +40,6 @@ class Span(NamedTuple):
 
     Args:
       run_hooks: of the run; what they do at `start` and `stop` is not traced.
-      context: of the run, whose reporter says where the trace is.
     """
     if self.start <= context.first:
       raise InputError(

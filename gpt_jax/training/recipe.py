@@ -15,8 +15,8 @@ from gpt_jax.parallel.placement import check_batch, check_whole_batch
 from gpt_jax.training.hooks import Hook, StoppedEarly
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import Optimizer
-from gpt_jax.training.plan_file import Baselines
 from gpt_jax.training.reporter import Reporter
+from gpt_jax.training.run_log import Baselines
 from gpt_jax.training.step import TrainState
 from gpt_jax.training.trainer import Trainer
 
@@ -24,14 +24,8 @@ from gpt_jax.training.trainer import Trainer
 class RunConfig(Config):
   """Base of the configs of runs: frozen dataclasses, registered by name.
 
-  Attributes:
-    trunk: config of the trunk.
-    mesh: how devices are used.
-    train: length of the run, logs and checkpoints.
-    objective: of pre-training; None: the run has none.
-    data: WindowsConfig of the text; None: the run reads examples.
-    task: of the labeled examples; None: the run reads text.
-    batch_size: examples in a batch; 0: see `data`.
+  Pre-training has `objective` and `data`, a WindowsConfig with its batch size; fine-tuning has
+  `task` and `batch_size`, in examples.
   """
 
   trunk: Any = None
@@ -69,7 +63,6 @@ class Evaluation(NamedTuple):
 
   Attributes:
     measure: parameters -> named numbers.
-    metric: the number that ranks checkpoints.
     mode: "max" or "min": which value of the metric is best.
     due: step -> whether to measure after it; the last step always is.
   """
@@ -84,9 +77,7 @@ class RunContext(NamedTuple):
   """A run that is about to train, for the hooks of its recipe.
 
   Attributes:
-    workdir: folder of the run.
     first: the step that it continues from.
-    reporter: the run's log.
   """
 
   workdir: str
@@ -98,10 +89,7 @@ class Finished(NamedTuple):
   """A run that has come to its end.
 
   Attributes:
-    seed: seed of the run.
-    params: its last parameters; their buffers are gone if it was stopped early.
-    steps: updates made.
-    evaluation: metrics of the last parameters.
+    params: the last parameters; their buffers are gone if it was stopped early.
     stopped: the early stop that ended it; None: it reached its last step.
   """
 
@@ -118,24 +106,19 @@ class Recipe:
 
   Attributes:
     config: complete config of the run, with fields `train` and `mesh`; config.json has it.
-    mesh: the devices.
-    spec: the model that trains.
     batches: the batches of a TrainConfig, which decides their order and microbatches.
     batch_size: the batch size that microbatches divide.
-    steps_per_epoch: updates in a pass over the data.
     optimizer: length of the run in steps -> optimizer.
     loss: model -> the loss that a step minimizes.
     adapted: model -> the model that trains in its place, such as an AdaptedModel.
     inference_params: the parameters that train -> those of `spec`, e.g. with an adapter merged.
     base: shardings -> parameters beside them that no step changes and no checkpoint has; None:
       inference_params needs none.
-    work: arithmetic of the loss, as a multiple of the model's own.
-    tokenizer: tokenizer of the data.
+    work: FLOPs of the loss relative to the model's; adversarial training, for one, runs the model
+      several times per step.
     identity: JSON values by which a run that resumes knows its data and its start.
     meta: JSON values that checkpoints record beside the parameters and the config.
     start: (initial state, trainer) -> the first state, e.g. with a checkpoint's parameters.
-    evaluation: how the run is measured; None: it is not.
-    baselines: see Baselines.
     can_grow: whether a run may resume with another length.
     summary: lines printed before it trains.
     first_hooks: new hooks for each run that see an interval's metrics before they are reported.
@@ -195,7 +178,6 @@ class Recipe:
 
   def flops_per_token(self) -> float:
     """Floating-point operations of a training step per token of its batch."""
-    # `work`: adversarial training, for one, runs the model several times per step.
     _, length = self.batches(self.config.train).shape
     return self.work * self.spec.trunk.flops_per_token(length)
 

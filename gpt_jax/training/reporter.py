@@ -1,4 +1,4 @@
-"""Run logging: metrics.jsonl, console progress, and the run's trackers."""
+"""Run logging: metrics.jsonl, console progress, MFU, and the run's trackers."""
 
 import contextlib
 import json
@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import jax
 
@@ -14,27 +14,24 @@ from gpt_jax import errors
 from gpt_jax.data.progress import Console, duration
 from gpt_jax.files import make_folders
 from gpt_jax.parallel import memory
+from gpt_jax.parallel.memory import Forecast, gigabytes
 from gpt_jax.parallel.processes import is_main_process
-from gpt_jax.training.flops import mfu
-from gpt_jax.training.forecast import Forecast, gigabytes
-from gpt_jax.training.json_lines import METRICS, Segments, cut_back, open_to_append
-from gpt_jax.training.plan_file import Baselines, write_end, write_plan
+from gpt_jax.training.run_log import (
+  METRICS,
+  Baselines,
+  Segments,
+  cut_back,
+  open_to_append,
+  write_end,
+  write_plan,
+)
+
+if TYPE_CHECKING:
+  from gpt_jax.training.trackers import Background
 
 _NOTHING_KNOWN = Forecast()
 _NO_BASELINES = Baselines()
 _NOTABLE_WAIT = 0.02  # share of the time; less is in metrics.jsonl only
-
-
-class Tracker(Protocol):
-  """An experiment tracker that gets the metrics of a run; it never raises, nor makes it wait."""
-
-  def log(self, step: int, values: Mapping[str, float]) -> None: ...
-
-  def warning(self) -> str:
-    """A line about a tracker that has failed, the first time it is asked for; else ""."""
-    ...
-
-  def close(self, failed: bool) -> None: ...
 
 
 class Reporter:
@@ -42,7 +39,6 @@ class Reporter:
 
   Args:
     workdir: gets `metrics.jsonl`, one JSON object per line, and `plan.json`.
-    total_steps: length of the run.
     start_step: the step the run resumed from. Entries of later steps are removed, since they will
       be logged again; at 0 that is all of them.
     baselines: the entropy of the training text is shown beside the loss per token.
@@ -63,7 +59,7 @@ class Reporter:
     baselines: Baselines = _NO_BASELINES,
     flops_per_token: float = 0.0,
     forecast: Forecast = _NOTHING_KNOWN,
-    trackers: Callable[[str, int], Sequence[Tracker]] | None = None,
+    trackers: "Callable[[str, int], Sequence[Background]] | None" = None,
     stream: TextIO | None = None,
   ):
     self._writes, self._workdir = is_main_process(), workdir
@@ -92,12 +88,8 @@ class Reporter:
     return time.monotonic() - self._began - self._paused
 
   def progress(self, step: int, values: Mapping[str, float], tokens: float) -> None:
-    """Reports training metrics, the rate of tokens and the remaining time.
-
-    Args:
-      step: updates made.
-      values: metrics of the steps since the last call.
-      tokens: tokens trained on since the last call.
+    """Reports the metrics of the steps since the last call, and the tokens trained on since, with
+    the rate of tokens and the remaining time.
     """
     now = self.training_seconds
     seconds, steps = max(now - self._since, 1e-9), max(step - self._step, 1)
@@ -114,7 +106,10 @@ class Reporter:
     if utilization is not None:
       speed["mfu"] = utilization
     self._record(step, {**values, **speed, **memory.figures(jax.local_devices())})
-    metrics = self._format_metrics(values, **speed)
+    metrics = self._format_losses(values)
+    metrics.append(f"{rate:,.0f} tokens/s")
+    if utilization is not None:
+      metrics.append(f"MFU {utilization:.0%}")
     waited = values.get("input_wait", 0.0) / latest
     if waited >= _NOTABLE_WAIT:
       metrics.append(f"input wait {waited:.0%}")
@@ -174,9 +169,7 @@ class Reporter:
       with contextlib.suppress(OSError):  # as of a full disk; the report says less then
         write_end(self._workdir, error, outcome)
 
-  def _format_metrics(
-    self, values: Mapping[str, float], tokens_per_second: float, mfu: float | None = None
-  ) -> list[str]:
+  def _format_losses(self, values: Mapping[str, float]) -> list[str]:
     parts = []
     entropies, metric = self._baselines.entropies, self._baselines.metric
     for name in dict.fromkeys(("loss", metric)):
@@ -186,9 +179,6 @@ class Reporter:
       if name == metric and entropies:
         loss += f" (unigram {entropies[0]:.2f})"
       parts.append(loss)
-    parts.append(f"{tokens_per_second:,.0f} tokens/s")
-    if mfu is not None:
-      parts.append(f"MFU {mfu:.0%}")
     return parts
 
   def _record(self, step: int, values: Mapping[str, float]) -> None:
@@ -212,3 +202,61 @@ class Reporter:
   def _show(self, line: str, stays: bool) -> None:
     if self._writes:
       self._console.show(line, stays)
+
+
+# Peak dense FLOP/s of one JAX device, without sparsity, by the beginning of its device_kind; the
+# longest match counts. bfloat16; float16 on V100 and T4, whose tensor cores have no bfloat16.
+#
+# TPU: https://docs.cloud.google.com/tpu/docs/system-architecture-tpu-vm and the pages of each
+# version; v4 lite (v4i): Jouppi et al. 2021, "Ten Lessons From Three Generations Shaped Google's
+# TPUv4i", table 1. A JAX device is a TensorCore, half a chip, on v2, v3 and TPU7x (2,307 TFLOP/s a
+# chip; https://docs.cloud.google.com/tpu/docs/tpu7x, "Dual-chiplet architecture"); a chip on all
+# others.
+# NVIDIA: the data sheets of V100, T4, A100, H100, H200, GH200, L4, L40, L40S, and of the HGX B200
+# and GB200 NVL72 systems, whose sparse figures are halved.
+PEAK_FLOPS = {
+  "TPU v2": 22.5e12,
+  "TPU v3": 61.5e12,
+  "TPU v4 lite": 138e12,
+  "TPU v4": 275e12,
+  "TPU v5 lite": 197e12,
+  "TPU v5e": 197e12,
+  "TPU v5": 459e12,
+  "TPU v6": 918e12,
+  "TPU7x": 1153.5e12,
+  "Tesla T4": 65e12,
+  "Tesla V100": 125e12,
+  "Tesla V100-PCIE": 112e12,
+  "NVIDIA A100": 312e12,
+  "NVIDIA H100 PCIe": 756e12,
+  "NVIDIA H100": 989e12,
+  "NVIDIA H200": 989e12,
+  "NVIDIA GH200": 989e12,
+  "NVIDIA B200": 2250e12,
+  "NVIDIA GB200": 2500e12,
+  "NVIDIA L40S": 362e12,
+  "NVIDIA L40": 181e12,
+  "NVIDIA L4": 121e12,
+}
+
+
+def peak_flops(device_kind: str) -> float:
+  """Dense FLOP/s of one device; 0 if unknown."""
+  # The longest, since "TPU v5" begins "TPU v5 lite" too.
+  matches = [name for name in PEAK_FLOPS if device_kind.startswith(name)]
+  return PEAK_FLOPS[max(matches, key=len)] if matches else 0.0
+
+
+def mfu(tokens_per_second: float, flops_per_token: float) -> float | None:
+  """Model FLOP/s utilization: the share of all devices' peak that the model's arithmetic uses.
+
+  None if the peak or the model's arithmetic is unknown.
+
+  Args:
+    tokens_per_second: of the whole run, on all hosts.
+    flops_per_token: of a training step (see the trunk's flops_per_token); 0 if unknown.
+  """
+  peak = peak_flops(jax.devices()[0].device_kind) * jax.device_count()
+  if not peak or not flops_per_token:
+    return None
+  return tokens_per_second * flops_per_token / peak

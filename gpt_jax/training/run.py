@@ -1,9 +1,10 @@
 """A run of a recipe, from claiming its folder to its result."""
 
 import contextlib
+import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from gpt_jax.checkpoints.run_folder import (
   claim,
@@ -14,44 +15,22 @@ from gpt_jax.checkpoints.run_folder import (
 from gpt_jax.checkpoints.store import Checkpoints
 from gpt_jax.config import to_json
 from gpt_jax.errors import InputError
+from gpt_jax.parallel.memory import Forecast
 from gpt_jax.parallel.processes import log
 from gpt_jax.training import hooks
 from gpt_jax.training.fitting import plan_training
-from gpt_jax.training.forecast import Forecast
 from gpt_jax.training.recipe import Finished, Recipe, RunContext, make_trainer
-from gpt_jax.training.reporter import Reporter, Tracker
+from gpt_jax.training.reporter import Reporter
 from gpt_jax.training.step import TrainState
 from gpt_jax.training.trainer import Trainer
+
+if TYPE_CHECKING:  # a run has them only if its user asks for them
+  from gpt_jax.training.profile import Span
+  from gpt_jax.training.trackers import Trackers
 
 LENGTH_FIELDS = ("train.steps", "train.epochs")  # may change when a run that can go on resumes
 NEVER = hooks.every(0)
 _PATIENCE = 5.0  # seconds that an interrupted run may spend on `on_end`
-
-
-class Trackers(Protocol):
-  """The trackers that a user has chosen, see training.trackers.Trackers."""
-
-  def with_config(self, config: Any) -> "Trackers":
-    """These trackers, which are told the fields of a config."""
-    ...
-
-  def open(self, workdir: str, step: int) -> Sequence[Tracker]:
-    """Starts them for a run that goes on from a step; only the process that logs may."""
-    ...
-
-
-class Profile(Protocol):
-  """A trace of some steps of a run, see training.profile.Span."""
-
-  def check(self, total_steps: int) -> None:
-    """Raises InputError if a run of this length does not have these steps."""
-    ...
-
-  def traced(
-    self, run_hooks: Sequence[hooks.Hook], context: RunContext
-  ) -> contextlib.AbstractContextManager[Sequence[hooks.Hook]]:
-    """The hooks of a run, with those around them that trace its steps."""
-    ...
 
 
 class Run:
@@ -59,7 +38,6 @@ class Run:
 
   Attributes:
     recipe: the recipe, with the microbatches that it trains with once they are known.
-    trainer: the recipe's compiled step.
   """
 
   def __init__(self, recipe: Recipe, folders: Iterable[str]):
@@ -100,17 +78,13 @@ class Run:
     workdir: str,
     *,
     on_end: Sequence[Callable[[], None]] = (),
-    trackers: Trackers | None = None,
-    profile: Profile | None = None,
+    trackers: "Trackers | None" = None,
+    profile: "Span | None" = None,
   ) -> Any:
     """Trains with a seed to the end, from the newest checkpoint in `workdir` if there is one.
 
     Args:
-      seed: seed of initialization, batches and dropout.
-      workdir: folder of the run.
       on_end: called when the run has ended, also by an error or a signal.
-      trackers: experiment trackers that get the metrics.
-      profile: the steps to trace.
 
     Returns:
       What the recipe's `finish` returns.
@@ -120,7 +94,11 @@ class Run:
     # Before anything is compiled, so that a wrong folder fails at once.
     self.claim(seed, workdir)
     with contextlib.ExitStack() as ends:
-      with open_checkpoints(self.recipe, workdir) as checkpoints:
+      train, evaluation = self.recipe.config.train, self.recipe.evaluation
+      metric, mode = (evaluation.metric, evaluation.mode) if evaluation else (None, "max")
+      keep = hooks.powers_of_two_times(train.milestone)  # milestones are never deleted
+      opened = Checkpoints(workdir, metric, mode, keep, train.keep_checkpoints)
+      with opened as checkpoints:
         forecast = Forecast()
         # A run that has made all its steps compiles nothing: it only returns its result.
         if max(checkpoints.steps(), default=0) < self.recipe.total_steps:
@@ -137,7 +115,15 @@ class Run:
         if recipe.can_grow:
           change_length(recipe, workdir, first)
         ends.enter_context(ending(on_end))
-        with make_reporter(recipe, workdir, first, forecast, trackers) as reporter:
+        with Reporter(
+          workdir,
+          recipe.total_steps,
+          first,
+          baselines=recipe.baselines,
+          flops_per_token=recipe.flops_per_token(),
+          forecast=forecast,
+          trackers=functools.partial(trackers.open, config=recipe.config) if trackers else None,
+        ) as reporter:
           context = RunContext(workdir, first, reporter)
           run_hooks = make_hooks(recipe, context, checkpoints)
           tracing = profile.traced(run_hooks, context) if profile else None
@@ -167,28 +153,6 @@ def ending(on_end: Sequence[Callable[[], None]]) -> Iterator[None]:
     calling.join(_PATIENCE)  # the error is raised even if a call still hangs
     raise
   call()
-
-
-def open_checkpoints(recipe: Recipe, workdir: str) -> Checkpoints:
-  """The run's checkpoints: the newest, the best and the milestones are kept."""
-  train, evaluation = recipe.config.train, recipe.evaluation
-  metric, mode = (evaluation.metric, evaluation.mode) if evaluation else (None, "max")
-  keep = hooks.powers_of_two_times(train.milestone)  # milestones are never deleted
-  return Checkpoints(workdir, metric, mode, keep, train.keep_checkpoints)
-
-
-def make_reporter(
-  recipe: Recipe, workdir: str, first: int, forecast: Forecast, trackers: Trackers | None
-) -> Reporter:
-  return Reporter(
-    workdir,
-    recipe.total_steps,
-    first,
-    baselines=recipe.baselines,
-    flops_per_token=recipe.flops_per_token(),
-    forecast=forecast,
-    trackers=trackers.with_config(recipe.config).open if trackers else None,
-  )
 
 
 def make_hooks(recipe: Recipe, context: RunContext, checkpoints: Checkpoints) -> list[hooks.Hook]:
@@ -239,12 +203,8 @@ def _fit(
 
 
 def change_length(recipe: Recipe, workdir: str, first: int) -> None:
-  """Records and logs that a run goes on with another number of steps than it began with.
-
-  Args:
-    recipe: as given now.
-    workdir: claimed for the run.
-    first: updates that the run has made.
+  """Records and logs that a run goes on with another number of steps than it began with, after
+  `first` updates.
   """
   earlier, train = claimed_config(workdir).train, recipe.config.train
   before, now = earlier.total_steps(recipe.steps_per_epoch), recipe.total_steps

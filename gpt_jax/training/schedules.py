@@ -119,8 +119,6 @@ def make_schedule(
   """The learning rate as a function of the number of updates made before.
 
   Args:
-    shape: one of SHAPES.
-    learning_rate: the peak.
     warmup: updates until the peak (inverse_sqrt: at the peak); 0: no warm-up.
     total_steps: length of the run; the rate stays at its last value afterwards.
   """

@@ -74,7 +74,6 @@ class JitStep:
   """A Step on a mesh.
 
   Attributes:
-    compiled: the jitted function.
     mesh: its devices, which need not be there for `lower`.
   """
 
@@ -135,10 +134,8 @@ def make_step(
 
   Args:
     loss: of one microbatch; the gradient is exact for any split of the batch.
-    state_shardings: from make_init.
     microbatches: M, parts whose gradients are accumulated.
     backend: "jit" on the mesh, or "pmap".
-    compiler_options: of jax.jit.
   """
   axis = PMAP_AXIS if backend == "pmap" else None
   gradient = _gradient(loss, microbatches, axis)  # of the whole batch

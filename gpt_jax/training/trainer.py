@@ -15,10 +15,10 @@ from gpt_jax.errors import InputError
 from gpt_jax.models.loss import Loss
 from gpt_jax.ops.product import compiler_options
 from gpt_jax.parallel import memory
+from gpt_jax.parallel.memory import Forecast
 from gpt_jax.parallel.partition import Rules
 from gpt_jax.parallel.placement import to_device
 from gpt_jax.parallel.processes import largest
-from gpt_jax.training.forecast import Forecast
 from gpt_jax.training.hooks import Hook
 from gpt_jax.training.loop import fit
 from gpt_jax.training.optimizer import Optimizer
@@ -30,11 +30,7 @@ class Trainer:
   """A compiled training step, and what belongs to it. Runs that differ only in seed share one.
 
   Attributes:
-    mesh: the devices.
-    microbatches: parts of a batch whose gradients are accumulated.
-    backend: "jit" or "pmap".
     make_state: seed -> first state, compiled for the mesh.
-    shardings: a TrainState of shardings.
     step: (state, device batch, seed) -> (state, metrics); the first state's memory is reused.
   """
 
@@ -67,8 +63,6 @@ class Trainer:
       model: has `init(key, example)["params"]`.
       loss: what a step minimizes, such as model_loss(model).
       example: a host batch for tracing `init`; its values are ignored.
-      optimizer: from make_optimizer.
-      mesh: from make_mesh.
       rules: tensor-parallel rules on parameter paths, such as the trunk's TENSOR_PARALLEL.
       fsdp: whether parameters and moments are sharded along `data` too.
       backend: "jit" or "pmap".
@@ -123,9 +117,8 @@ class Trainer:
       parts = (self.microbatches, len(x) // self.microbatches, *np.shape(x)[1:])
       return jax.ShapeDtypeStruct(parts, np.asarray(x).dtype, sharding=sharding)
 
-    return (
-      cast(JitStep, self.step).lower(self.abstract_state(), jax.tree.map(shape, batch)).compile()
-    )
+    step = cast(JitStep, self.step)
+    return step.lower(self.abstract_state(), jax.tree.map(shape, batch)).compile()
 
   def memory_with(self, compiled: jax.stages.Compiled) -> memory.Needed:
     """Peak memory of a run with this step, including memory in use now, in bytes.
@@ -155,9 +148,7 @@ class Trainer:
     Args:
       state: from restore_or_init; its memory is reused.
       batch_at: step -> this process's rows of the host batch.
-      total_steps: length of the run.
       seed: seed of dropout.
-      hooks: see hooks.py.
       forecast: how much memory the run may keep; None: all that malloc keeps.
     """
     forecast = forecast or Forecast()

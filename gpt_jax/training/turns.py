@@ -30,7 +30,6 @@ class Turns:
   be that of all of them.
 
   Args:
-    streams: their batches.
     order: the stream of each step, int [steps]; each stream gives its batches in their own order.
     largest: the stream whose step needs most memory: the plan of a run is that of its example.
     first: the stream whose batch initializes the model.
@@ -65,9 +64,6 @@ def draw_order(sizes: Sequence[int], steps: int, seed: int, others: bool) -> np.
   (2018). It is a function of the seed and the step: more steps begin with the same draws.
 
   Args:
-    sizes: labeled examples of each task.
-    steps: of the run.
-    seed: of the run.
     others: whether each draw is followed by a step of a further stream, without labels.
   """
   ends = np.cumsum(np.sqrt(sizes))

@@ -26,8 +26,6 @@ class View(NamedTuple):
   factorization per tensor (trust ratio, RMS, Adafactor).
 
   Attributes:
-    pattern: of its path.
-    rank: its number of axes.
     stacked: the axis that enumerates several matrices; None: it is one.
     rows: leading axes, without `stacked`, that are the rows of a matrix; 0: it is a vector.
   """

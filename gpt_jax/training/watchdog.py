@@ -28,7 +28,6 @@ class Watchdog:
 
   Args:
     end: called with what is wrong; prints all stacks and ends the process with code 1.
-    clock: seconds.
   """
 
   def __init__(

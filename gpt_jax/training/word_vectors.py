@@ -60,8 +60,6 @@ def read_word_vectors(path: str, tokenizer: Tokenizer, width: int) -> np.ndarray
   Args:
     path: lines of a word and its numbers, separated by spaces; compressed if it ends in .gz or
       .zst. A first line of two numbers, as fastText's, is skipped.
-    tokenizer: of the vocabulary.
-    width: numbers of a vector.
   """
   vectors, spelled = np.zeros((tokenizer.vocab_size, width), np.float32), set()
   ids = _ids(tokenizer)

@@ -12,7 +12,7 @@ from gpt_jax.checkpoints.run_folder import checksum
 from gpt_jax.config import to_json
 from gpt_jax.files import read_json
 from gpt_jax.programs.config_files import override_all
-from gpt_jax.training.history import read_metrics
+from gpt_jax.training.run_log import read_metrics
 
 PRETRAIN = """
 from gpt_jax.data.windows import WindowsConfig

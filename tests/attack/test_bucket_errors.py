@@ -119,7 +119,7 @@ def test_flipped_answers(make, store, behind_faults, attempts, ledger):
 @pytest.mark.parametrize("refused", [1, 1000])
 def test_a_checkpoint_that_is_refused_is_written_again(make, gs, behind_faults, refused):
   """If it is refused again, the run ends with one line."""
-  with behind_faults(gs, rate=0, refuse="checkpoints%2F9%2Fstate", refused=refused):
+  with behind_faults(gs, rate=0, refuse="checkpoints/9/state", refused=refused):
     output = complete(make("pretrain", gs), codes=(0 if refused == 1 else 75,))
   _, rest = output.split(f"{gs}/checkpoints/9: not written; trying again\n")
   assert saved_steps(gs)[-1] == (24 if refused == 1 else 6)

@@ -34,12 +34,11 @@ from gpt_jax.parallel.placement import replicate, to_device
 from gpt_jax.programs import evaluate, pretrain
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.programs.pretrain_start import from_checkpoint
-from gpt_jax.training.history import curve
-from gpt_jax.training.hooks import StepContext
-from gpt_jax.training.interval import Interval
+from gpt_jax.training.hooks import Interval, StepContext
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
 from gpt_jax.training.run import Run
+from gpt_jax.training.run_log import curve
 
 LENGTH = 8
 DRAW = Draw(0, 0, np.arange(4))

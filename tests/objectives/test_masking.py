@@ -281,6 +281,6 @@ def test_a_config_is_saved_and_refuses_what_cannot_be(tokenizer, openai_tokenize
   assert from_json(to_json(objective)) == objective
   assert from_json({"type": "masked", "share": 0.2}) == Masked(share=0.2)  # of an older run
   refused(r"masked=0.8 and objective.random=0.5: shares of the same", Masked, random=0.5)
-  with pytest.raises(InputError, match="special tokens are no words, which objective.unit=word"):
+  with pytest.raises(InputError, match="special_too=true: needs unit=token, not unit=word"):
     FullSentences(special_too=True, unit="word")
   Masked(unit="word").bind(openai_tokenizer.with_special("mask"), 8)

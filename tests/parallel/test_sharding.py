@@ -13,7 +13,6 @@ from jax.sharding import PartitionSpec as P
 from refused import refused
 
 from gpt_jax.batch import Rows
-from gpt_jax.errors import InputError
 from gpt_jax.models.encoder_decoder import T5Config
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.lstm_encoder_decoder import LSTMEncoderDecoderConfig
@@ -64,9 +63,9 @@ def test_devices_that_do_not_divide(options):
 
 
 def test_pmap_is_data_parallel_only():
-  for options in ({"model": 2}, {"fsdp": True}):
-    refused("pmap is data parallel only", MeshConfig, backend="pmap", **options)
-  refused("mesh.cpu_products=auto: jit only", MeshConfig, backend="pmap", cpu_products="auto")
+  for field, value in (("model", 2), ("fsdp", True), ("cpu_products", "auto")):
+    message = f"MeshConfig.{field}=.*: needs backend=jit, not backend=pmap"
+    refused(message, MeshConfig, backend="pmap", **{field: value})
 
 
 @pytest.mark.parametrize(
@@ -116,10 +115,9 @@ def test_fsdp_takes_the_largest_axis_that_is_left_and_divides():
 
 def test_heads_that_do_not_divide():
   trunk = dataclasses.replace(TRANSFORMER, heads=2)
-  with pytest.raises(
-    InputError, match=r"mesh.model=4: does not divide the axis of size 2 of .*/attention/"
-  ):
-    specs(abstract_state(trunk), trunk.TENSOR_PARALLEL, make_mesh(MeshConfig(model=4)))
+  state, mesh = abstract_state(trunk), make_mesh(MeshConfig(model=4))
+  message = "mesh.model=4: does not divide the axis of size 2 of .*/attention/"
+  refused(message, specs, state, trunk.TENSOR_PARALLEL, mesh)
 
 
 def test_check_batch():

@@ -22,8 +22,8 @@ from gpt_jax.programs import evaluate, finetune
 from gpt_jax.programs.config_files import load_config
 from gpt_jax.tasks.table import TableTask
 from gpt_jax.training.adversarial import FGM, VirtualAdversarial
-from gpt_jax.training.history import curve
 from gpt_jax.training.loop import TrainConfig
+from gpt_jax.training.run_log import curve
 from gpt_jax.training.unlabeled import Unlabeled
 
 pytestmark = pytest.mark.e2e

@@ -27,6 +27,7 @@ from gpt_jax.models.lstm_stack import LSTMStackConfig
 from gpt_jax.models.model import ModelConfig, language_model, parameter_shapes
 from gpt_jax.models.predictor import make_predictor
 from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.parallel.memory import Forecast
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.programs import finetune, replay
 from gpt_jax.programs import finetune_evaluations as evaluations
@@ -38,7 +39,6 @@ from gpt_jax.programs.finetune_task import load_task, model_config
 from gpt_jax.programs.start import transfer
 from gpt_jax.tasks.packing import OrderedBatches
 from gpt_jax.tasks.table import TableTask
-from gpt_jax.training.forecast import Forecast
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.recipe import make_trainer
 from gpt_jax.training.run import Run

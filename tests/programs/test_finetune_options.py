@@ -22,6 +22,7 @@ from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.models.trunk import States
+from gpt_jax.parallel.memory import Forecast
 from gpt_jax.programs import finetune
 from gpt_jax.programs import finetune_evaluations as result_files
 from gpt_jax.programs.finetune import FinetuneConfig
@@ -41,7 +42,6 @@ from gpt_jax.tasks.packing import OrderedBatches
 from gpt_jax.tasks.table import TableTask
 from gpt_jax.tasks.task import BuiltinTask
 from gpt_jax.training.early_stopping import is_exhausted
-from gpt_jax.training.forecast import Forecast
 from gpt_jax.training.layerwise import Unfreeze
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig

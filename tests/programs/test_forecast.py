@@ -26,6 +26,7 @@ from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.causal import causal_batch
 from gpt_jax.parallel import memory
+from gpt_jax.parallel.memory import Forecast, gigabytes
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.programs import finetune, pretrain, replay
 from gpt_jax.programs.config_files import override_all
@@ -34,7 +35,6 @@ from gpt_jax.programs.pretrain_samples import with_samples
 from gpt_jax.programs.pretrain_text import load_text
 from gpt_jax.tasks.table import TableTask
 from gpt_jax.training import fitting
-from gpt_jax.training.forecast import Forecast, gigabytes
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.run import Run
 from gpt_jax.training.trainer import Trainer

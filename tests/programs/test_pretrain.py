@@ -38,12 +38,12 @@ from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.programs.pretrain_start import LayerwiseConfig, from_checkpoint
 from gpt_jax.programs.pretrain_text import data_identity, load_text, make_measure
 from gpt_jax.training import hooks, run
-from gpt_jax.training.interval import Interval
-from gpt_jax.training.json_lines import read_lines
+from gpt_jax.training.hooks import Interval
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig, make_optimizer
 from gpt_jax.training.recipe import Evaluation, RunContext
 from gpt_jax.training.reporter import Reporter
+from gpt_jax.training.run_log import read_lines
 from gpt_jax.training.step import TrainState
 
 pytestmark = pytest.mark.e2e

@@ -108,7 +108,7 @@ def test_fields_are_set_from_the_command_line(files):
     ({"columns": ("label",), "label": "label"}, "should all be different"),
     ({"folds": 1}, "fold=0 of folds=1: should be 2 or more folds"),
     ({"folds": 3, "fold": 3}, "fold=3 of folds=3"),
-    ({"folds": 3, "dev_share": 0.1}, "folds=3 and dev_share=0.1; set one of them"),
+    ({"folds": 3, "dev_share": 0.1}, "folds=3: needs dev_share=0.0, not dev_share=0.1"),
     ({"metric": "bleu"}, "metric"),
     ({"labels": ("a", "b", "a")}, "labels: a, b, a: one is there twice"),
   ],

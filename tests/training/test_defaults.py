@@ -1,8 +1,8 @@
 """The recipe of fine-tuning: the paper's for its model, others by size; what is set stays."""
 
 import pytest
+from refused import refused
 
-from gpt_jax.errors import InputError
 from gpt_jax.training.defaults import PAPER_SIZE, Defaults, find_defaults, with_defaults
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig, make_optimizer
@@ -54,5 +54,5 @@ def test_warmup_steps_take_the_place_of_the_share():
 
 @pytest.mark.parametrize("name", ["learning_rate", "warmup_share"])
 def test_pre_training_has_no_recipe(name):
-  with pytest.raises(InputError, match="none is for fine-tuning; set a number"):
-    make_optimizer(OptimConfig(warmup_steps=0, **{name: None}), 10)
+  config = OptimConfig(warmup_steps=0, **{name: None})
+  refused("must be numbers when pre-training", make_optimizer, config, 10)

@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from gpt_jax.training.flops import PEAK_FLOPS, mfu, peak_flops
+from gpt_jax.training.reporter import PEAK_FLOPS, mfu, peak_flops
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from refused import refused
 
 from gpt_jax.batch import Mean
 from gpt_jax.errors import InputError
@@ -33,7 +34,7 @@ from gpt_jax.objectives.span_corruption import encoder_decoder_batch
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import local_rows
 from gpt_jax.training import hooks, loop
-from gpt_jax.training.interval import Interval
+from gpt_jax.training.hooks import Interval
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig, make_optimizer
 from gpt_jax.training.signals import SAVING
@@ -226,11 +227,20 @@ class ScalarLoss:
 
 @pytest.fixture(scope="module")
 def scalar():
-  """(first state, trainer, number -> host batch)."""
+  """(first state, trainer)."""
   optim = OptimConfig(warmup_steps=0, learning_rate=0.1, schedule="constant")
   mesh = make_mesh(ONE, jax.devices()[:1])
   trainer = Trainer.build(Weight(), ScalarLoss(), None, make_optimizer(optim, 100), mesh)
-  return lambda: trainer.init(0), trainer, lambda value: np.full((1, 2), value, np.float32)
+  return lambda: trainer.init(0), trainer
+
+
+def batch(value):
+  """A host batch of the scalar model."""
+  return np.full((1, 2), value, np.float32)
+
+
+def ones(step):
+  return batch(1.0)
 
 
 def advance(trainer, state, batch):
@@ -240,7 +250,7 @@ def advance(trainer, state, batch):
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1.6e38])
 def test_a_bad_step_changes_nothing_but_its_number(scalar, bad):
   """1.6e38 is finite and so is the loss; the norm of the gradient is not."""
-  start, trainer, batch = scalar
+  start, trainer = scalar
   state, _ = advance(trainer, start(), batch(1.0))
   before = jax.device_get(state)
   state, metrics = advance(trainer, state, batch(bad))
@@ -303,7 +313,7 @@ def fit(
   measure=score,
 ):
   """(fit's result or the error that ended it, what was reported and saved)."""
-  start, trainer, _ = scalar
+  start, trainer = scalar
   diary = Diary()
 
   def measure_paused(params):
@@ -324,7 +334,6 @@ def fit(
 
 
 def test_hooks_run_when_they_are_due(scalar):
-  _, _, batch = scalar
   watched = []
   watch = hooks.Hook(
     lambda moment: watched.append((moment.step, moment.interval.means()["loss"])), hooks.every(3)
@@ -345,7 +354,7 @@ def test_hooks_run_when_they_are_due(scalar):
 
 
 def test_metrics_are_fetched_after_the_next_step_is_dispatched(scalar, monkeypatch):
-  start, trainer, batch = scalar
+  start, trainer = scalar
   events, add = [], Interval.add
   monkeypatch.setattr(
     Interval, "add", lambda self, step, m: (events.append(("fetch", step)), add(self, step, m))
@@ -362,17 +371,16 @@ def test_metrics_are_fetched_after_the_next_step_is_dispatched(scalar, monkeypat
 
 
 def test_a_hook_sees_the_evaluation_of_its_own_step_only(scalar):
-  _, _, batch = scalar
   seen = []
   watch = hooks.Hook(lambda moment: seen.append(moment.evaluation), hooks.every(1))
-  start, trainer, _ = scalar
+  start, trainer = scalar
   evaluate = hooks.evaluate(Diary(), score, hooks.every(2))
-  trainer.fit(start(), lambda i: batch(1.0), 4, 0, [evaluate, watch])
+  trainer.fit(start(), ones, 4, 0, [evaluate, watch])
   assert seen == [{}, {"score": 1.0}, {}, {"score": 1.0}]
 
 
 def test_the_gradient_is_that_of_the_mean(scalar):
-  start, trainer, batch = scalar
+  start, trainer = scalar
   _, metrics = advance(trainer, start(), batch(1.0))
   # Two elements of weight 2 together.
   np.testing.assert_allclose(metrics["gradient_norm"], np.sqrt(2 * 0.5**2), rtol=1e-6)
@@ -381,7 +389,7 @@ def test_the_gradient_is_that_of_the_mean(scalar):
 @pytest.mark.parametrize("value, gradient", [(0.5, 0.25), (100.0, np.sqrt(0.5))])
 def test_the_mean_gradient_is_clipped(scalar, value, gradient):
   """Its global norm is at most 1; Adam's first moment holds a tenth of the gradient."""
-  start, trainer, batch = scalar
+  start, trainer = scalar
   state, _ = advance(trainer, start(), batch(value))
   moment = optax.tree.get(state.opt_state, "mu")["w"]["bias"]
   np.testing.assert_allclose(moment, 0.1 * np.full(2, gradient), rtol=1e-5)
@@ -397,23 +405,19 @@ def killed_after(step):
   return hooks.Hook(lambda _: kill() and None, lambda number: number == step)
 
 
-def test_terminated_in_the_last_evaluation_it_saves_and_no_other_run_follows(scalar):
-  _, _, batch = scalar
-  ended, entries = fit(scalar, lambda i: batch(1.0), 2, measure=kill)
+def test_terminated_at_an_evaluation_it_is_made_and_saved(scalar):
+  """Also at the last one, after which no other run follows."""
+  ended, entries = fit(scalar, ones, 2, measure=kill)
   assert isinstance(ended, SystemExit) and ended.code == 143
   assert entries[-1][:3] == ("save", 2, 2)
-
-
-def test_terminated_at_an_evaluation_it_is_made_and_saved(scalar):
-  _, _, batch = scalar
-  ended, entries = fit(scalar, lambda i: batch(1.0), 40, more_hooks=[killed_after(3)])
+  ended, entries = fit(scalar, ones, 40, more_hooks=[killed_after(3)])
   assert isinstance(ended, SystemExit) and ended.code == 143
   assert [entry[0] for entry in entries[-4:]] == ["progress", "results", "save", "say"]
   assert entries[-2] == ("save", 4, 4, {"score": 1.0})
 
 
 def test_a_finished_run_trains_no_step(scalar):
-  start, _, _ = scalar
+  start, _ = scalar
   state = start()._replace(step=jnp.int32(7))
   result, entries = fit(scalar, lambda i: pytest.fail("no batch is needed"), 7, state)
   assert result[1] == {}
@@ -421,7 +425,7 @@ def test_a_finished_run_trains_no_step(scalar):
 
 
 def test_a_resumed_run_keeps_the_rhythm(scalar):
-  start, _, batch = scalar
+  start, _ = scalar
   requested = []
   _, entries = fit(
     scalar, lambda i: requested.append(i) or batch(1), 7, start()._replace(step=jnp.int32(4))
@@ -431,7 +435,6 @@ def test_a_resumed_run_keeps_the_rhythm(scalar):
 
 
 def test_refused_updates_are_counted(scalar):
-  _, _, batch = scalar
   _, entries = fit(scalar, lambda i: batch(np.nan if i in (1, 2, 4) else 1.0), 6)
   means = [entry[2] for entry in entries if entry[0] == "progress"]
   assert [m.get("refused_updates") for m in means] == [2, 1]
@@ -439,7 +442,6 @@ def test_refused_updates_are_counted(scalar):
 
 
 def test_ten_refused_updates_in_a_row_end_the_run(scalar):
-  _, _, batch = scalar
   error, entries = fit(
     scalar, lambda i: batch(np.nan if i >= 12 or i < 9 else 1.0), 40, save_every=1
   )
@@ -453,7 +455,6 @@ def test_ten_refused_updates_in_a_row_end_the_run(scalar):
 
 def test_nothing_is_saved_while_updates_are_refused(scalar):
   """And the message names the last step whose parameters were tried and found sound."""
-  _, _, batch = scalar
   error, entries = fit(scalar, lambda i: batch(np.nan if i >= 9 else 1.0), 40, save_every=2)
   assert [entry[1] for entry in entries if entry[0] == "save"] == [2, 4, 6, 8]
   assert "the last sound step is 8; a checkpoint of a later one may be bad" in str(error)
@@ -463,7 +464,6 @@ def test_nothing_is_saved_while_updates_are_refused(scalar):
 
 
 def test_terminated_while_updates_are_refused_it_does_not_save(scalar):
-  _, _, batch = scalar
   error, entries = fit(
     scalar, lambda i: batch(np.nan if i == 6 else 1.0), 40, more_hooks=[killed_after(6)]
   )
@@ -476,9 +476,8 @@ def test_terminated_while_updates_are_refused_it_does_not_save(scalar):
 
 
 def test_sigterm_saves_and_exits_143(scalar):
-  _, _, batch = scalar
   before = signal.getsignal(signal.SIGTERM)
-  error, entries = fit(scalar, lambda i: batch(1.0), 40, more_hooks=[killed_after(6)])
+  error, entries = fit(scalar, ones, 40, more_hooks=[killed_after(6)])
   assert isinstance(error, SystemExit) and error.code == 143
   assert entries[-2:] == [
     ("save", 7, 7, {}),
@@ -502,10 +501,9 @@ def hang_up_twice(_):
   ],
 )
 def test_a_closed_terminal_and_slurms_warning_save(scalar, stop, code):
-  _, _, batch = scalar
   before = [signal.getsignal(number) for number in SAVING]
   stopping = hooks.Hook(lambda moment: stop(moment) and None, lambda number: number == 6)
-  error, entries = fit(scalar, lambda i: batch(1.0), 40, more_hooks=[stopping])
+  error, entries = fit(scalar, ones, 40, more_hooks=[stopping])
   assert isinstance(error, SystemExit) and error.code == code
   assert ("save", 7, 7, {}) in entries
   assert [signal.getsignal(number) for number in SAVING] == before
@@ -555,7 +553,6 @@ def test_output_to_a_closed_terminal_loses_no_checkpoint(tmp_path):
 
 
 def test_the_last_state_is_saved_even_if_its_update_was_refused(scalar):
-  _, _, batch = scalar
   _, entries = fit(scalar, lambda i: batch(np.nan if i >= 9 else 1.0), 12, save_every=5)
   assert [entry[1] for entry in entries if entry[0] == "save"] == [5, 12]
   assert ("say", "step 10: not saved, since its update was refused") in entries
@@ -632,5 +629,4 @@ def test_exactly_one_of_steps_and_epochs():
   with pytest.raises(InputError, match="epochs"):  # each of them is planned before the first step
     TrainConfig(epochs=10**9)
   for config in (TrainConfig(), TrainConfig(steps=1, epochs=1)):
-    with pytest.raises(InputError, match="exactly one of them must be above 0"):
-      config.total_steps(5)
+    refused("exactly one of them must be above 0", config.total_steps, 5)

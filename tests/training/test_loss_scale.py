@@ -20,10 +20,10 @@ from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.programs import export, finetune, pretrain, verify
 from gpt_jax.programs.pretrain import PretrainConfig
-from gpt_jax.training.history import curve
-from gpt_jax.training.interval import MAX_REFUSED_UPDATES, Interval
+from gpt_jax.training.hooks import MAX_REFUSED_UPDATES, Interval
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig, make_optimizer
+from gpt_jax.training.run_log import curve
 from gpt_jax.training.step import FIRST_SCALE, GROWTH_INTERVAL, LossScale, TrainState, adjusted
 from gpt_jax.training.trainer import Trainer
 

@@ -8,10 +8,8 @@ import jax
 import pytest
 from refused import refused
 
-from gpt_jax.training.flops import PEAK_FLOPS
-from gpt_jax.training.history import curve
-from gpt_jax.training.plan_file import Baselines
-from gpt_jax.training.reporter import Reporter
+from gpt_jax.training.reporter import PEAK_FLOPS, Reporter
+from gpt_jax.training.run_log import Baselines, curve
 
 
 class Terminal(io.StringIO):

@@ -13,8 +13,8 @@ from types import SimpleNamespace
 
 import jax
 import pytest
+from refused import refused
 
-from gpt_jax.errors import InputError
 from gpt_jax.files import find_files
 from gpt_jax.programs.config_files import load_config
 from gpt_jax.training import trackers
@@ -94,14 +94,14 @@ def report(workdir, chosen, start, steps, log=None):
 
 
 PROGRAM = """
-import json, sys
+import functools, json, sys
 from gpt_jax.programs.config_files import load_config
 from gpt_jax.training.reporter import Reporter
 from gpt_jax.training.trackers import parse_trackers
 names, root = sys.argv[1:3]
-chosen = parse_trackers(names, root).with_config(load_config("story"))
+opened = functools.partial(parse_trackers(names, root).open, config=load_config("story"))
 for folder, start, steps in json.loads(sys.argv[3]):
-  with Reporter(f"{root}/{folder}", 100, start, trackers=chosen.open) as reporter:
+  with Reporter(f"{root}/{folder}", 100, start, trackers=opened) as reporter:
     for step in steps:
       reporter.progress(step, {"loss": 100 - step}, tokens=1)
       reporter.results(step, {"valid_loss": 200.0 + step})
@@ -277,14 +277,17 @@ def test_other_processes_start_no_tracker(tmp_path, use, monkeypatch):
 
 
 def test_names_are_checked_at_the_door(monkeypatch):
-  with pytest.raises(InputError, match="tracker=wandbb: .*tensorboard.*; did you mean wandb"):
-    parse_trackers("tensorboard, wandbb", "run")
+  refused(
+    "tracker=wandbb: .*tensorboard.*; did you mean wandb",
+    parse_trackers,
+    "tensorboard, wandbb",
+    "run",
+  )
   real = importlib.util.find_spec
   monkeypatch.setattr(
     importlib.util, "find_spec", lambda name: None if name == "wandb" else real(name)
   )
-  with pytest.raises(InputError, match=r"needs wandb; install the extra wandb: .*\[wandb\]"):
-    parse_trackers("wandb", "run")
+  refused(r"needs wandb; install the extra wandb: .*\[wandb\]", parse_trackers, "wandb", "run")
   assert parse_trackers("", "run").names == ()
 
 
@@ -292,8 +295,12 @@ def test_files_that_a_store_cannot_hold_are_refused(monkeypatch):
   name, variable = "wandb", "WANDB_API_KEY"
   monkeypatch.delenv(variable, raising=False)
   monkeypatch.setattr(importlib.util, "find_spec", lambda name: True)
-  with pytest.raises(InputError, match=f"tracker={name}: .* gs://bucket/run; set {variable}, or"):
-    parse_trackers(f"tensorboard,{name}", "gs://bucket/run")
+  refused(
+    f"tracker={name}: .* gs://bucket/run; set {variable}, or",
+    parse_trackers,
+    f"tensorboard,{name}",
+    "gs://bucket/run",
+  )
   monkeypatch.setenv(variable, "somewhere")
   assert parse_trackers(name, "gs://bucket/run").names == (name,)
 
@@ -352,6 +359,8 @@ def test_tensorboard_does_not_import_torch(tmp_path):
 
 def test_a_config_is_told_as_numbers_and_text(tmp_path, use):
   """The fields of a config, flat; what is no number or text is told as text."""
-  chosen = Trackers(("wandb",), "run").with_config(load_config("story"))
-  assert chosen.settings["data.batch_size"] == load_config("story").data.batch_size
-  assert all(isinstance(value, (int, float, str)) for value in chosen.settings.values())
+  starts, config = [], load_config("story")
+  use(lambda run: starts.append(run) or Recorder())
+  Trackers(("wandb",), str(tmp_path)).open(str(tmp_path), 0, config)
+  assert starts[0].settings["data.batch_size"] == config.data.batch_size
+  assert all(isinstance(value, (int, float, str)) for value in starts[0].settings.values())

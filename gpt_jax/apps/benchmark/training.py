@@ -18,8 +18,8 @@ from gpt_jax.ops.product import product as times
 from gpt_jax.parallel.mesh import make_mesh
 from gpt_jax.programs.pretrain import PretrainConfig, step_recipe
 from gpt_jax.training import timing
-from gpt_jax.training.flops import mfu
 from gpt_jax.training.recipe import make_trainer
+from gpt_jax.training.reporter import mfu
 from gpt_jax.training.timing import Measured
 from gpt_jax.training.trainer import Trainer
 

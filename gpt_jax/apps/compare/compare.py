@@ -29,9 +29,9 @@ from gpt_jax.apps.report import plot
 from gpt_jax.apps.report.figures import make_figure
 from gpt_jax.apps.report.report import reported
 from gpt_jax.apps.study import Study, choice
+from gpt_jax.checkpoints.lease import lock
+from gpt_jax.checkpoints.remote import check_workdir
 from gpt_jax.checkpoints.run_folder import listing
-from gpt_jax.checkpoints.staged import check_workdir
-from gpt_jax.checkpoints.store import lock
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.errors import InputError
@@ -48,10 +48,9 @@ from gpt_jax.programs.pretrain import load_text, text_recipe
 from gpt_jax.programs.pretrain_samples import with_samples
 from gpt_jax.programs.pretrain_start import from_checkpoint
 from gpt_jax.tasks.task import find
-from gpt_jax.training.history import curve
-from gpt_jax.training.interval import Diverged
-from gpt_jax.training.plan_file import finite
+from gpt_jax.training.hooks import Diverged
 from gpt_jax.training.recipe import Recipe
+from gpt_jax.training.run_log import curve, finite
 
 _EMPTY = ("costs", "pace", "trials", "chosen", "losses", "format_and_head", "tasks", "probes")
 

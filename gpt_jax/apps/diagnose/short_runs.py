@@ -19,8 +19,7 @@ from gpt_jax.parallel.processes import log
 from gpt_jax.programs.pretrain import text_recipe
 from gpt_jax.programs.pretrain_config import PretrainConfig
 from gpt_jax.programs.pretrain_text import Text, make_measure
-from gpt_jax.training.hooks import Hook, StepContext, every
-from gpt_jax.training.interval import Diverged
+from gpt_jax.training.hooks import Diverged, Hook, StepContext, every
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
 from gpt_jax.training.recipe import make_trainer

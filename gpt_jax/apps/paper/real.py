@@ -32,7 +32,7 @@ from gpt_jax.programs.config_files import load_config
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import Example
 from gpt_jax.tasks.task import find
-from gpt_jax.training.plan_file import read_plan
+from gpt_jax.training.run_log import read_plan
 from gpt_jax.training.signals import SAVING, handle
 
 TASKS = ("sst2", "cola", "mrpc", "rte", "stsb", "trec")  # those whose files are there

@@ -31,8 +31,8 @@ from gpt_jax.programs.outputs import check_out
 from gpt_jax.programs.pretrain import PretrainConfig, step_recipe
 from gpt_jax.programs.pretrain_config import PAPER_VOCABULARY, check_type
 from gpt_jax.programs.pretrain_mixture import load_texts
-from gpt_jax.training.flops import peak_flops
 from gpt_jax.training.recipe import make_trainer
+from gpt_jax.training.reporter import peak_flops
 
 EXAMPLES = "examples: v5e:4x4, v5p:2x2x2, v6e:8x8, h100:8"
 
@@ -65,7 +65,7 @@ class Chip(NamedTuple):
     memory: bytes.
     bandwidth: bytes/s between memory and cores.
     interconnect: bytes/s to the other devices.
-    flops: dense FLOP/s, see training.flops.
+    flops: dense FLOP/s, see training.reporter.
   """
 
   memory: float

@@ -29,8 +29,8 @@ from gpt_jax.apps.report.record import Labels, Record, WrongRow
 from gpt_jax.apps.report.reference import reference_lines
 from gpt_jax.data.progress import duration
 from gpt_jax.errors import counted, require
-from gpt_jax.training.forecast import gigabytes
-from gpt_jax.training.plan_file import finite
+from gpt_jax.parallel.memory import gigabytes
+from gpt_jax.training.run_log import finite
 
 TEXTS = {"loss": "training", "valid_loss": "held-out"}  # metric -> its text
 _MAX_CLASSES = 12  # of a confusion matrix; more would be dust on a phone

@@ -22,9 +22,8 @@ from gpt_jax.inference.dev_report import PREDICTIONS, REPORT, prediction_lines
 from gpt_jax.programs.pretrain_samples import Sample, read_samples
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.answers.labels import MULTI_LABEL
-from gpt_jax.training.history import read_metrics, series
-from gpt_jax.training.plan_file import finite, is_step, read_plan
 from gpt_jax.training.recipe import RunConfig
+from gpt_jax.training.run_log import finite, is_step, read_metrics, read_plan, series
 
 DOUBTFUL = 0.05  # a label with a smaller probability may be wrong
 _WORST_ROWS = 12

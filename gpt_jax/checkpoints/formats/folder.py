@@ -6,6 +6,7 @@ beside `config.json`, `tokenizer/`, and the checksums of all files in `sha256.js
 table is complete: the vocabulary, the special tokens, then unused rows.
 """
 
+import dataclasses
 import hashlib
 import os
 import stat
@@ -26,91 +27,80 @@ Arrays = dict[str, np.ndarray]
 Shapes = dict[str, tuple[str, tuple[int, ...]]]  # name -> NumPy's name of the type, shape
 
 
-def detect_export(path: str, weights: str) -> bool:
-  """Whether path is an export with this weights file, perhaps damaged: its folder, or the file."""
-  if os.path.isfile(path):
-    return os.path.basename(path) == weights
-  if os.path.isfile(os.path.join(path, weights)):
-    return True
-  try:
-    return weights in read_object(os.path.join(path, SUMS))
-  except (OSError, ValueError):
-    return False
+@dataclasses.dataclass(frozen=True)
+class Export:
+  """A format whose arrays are in one file; its methods are those of formats.Format.
 
-
-def save_export(
-  folder: str,
-  weights: str,
-  write: Callable[[str, Arrays, dict], None],
-  params: Any,
-  meta: dict,
-  step: int,
-  tokenizer: Tokenizer,
-) -> None:
-  """Writes an export atomically; keeps the export that exists if it is the same.
-
-  Args:
-    weights: name of the weights file.
-    write: write(path, arrays by name, config.json) writes the weights file.
+  Attributes:
+    weights: name of the file.
+    write: write(path, arrays by name, config.json).
+    describe: describe(path) -> what `read` would read, without reading it.
+    read: read(path) -> arrays by name.
+    damage: exceptions that both raise for a damaged file, besides OSError and ValueError.
   """
-  exists = detect_export(folder, weights)
-  if os.path.lexists(folder) and not exists:
-    raise InputError(
-      f"{folder} exists and is not an earlier export, with a {weights} of ours; choose another "
-      "place"
-    )
-  config = {"format": _format(weights), "step": step, **meta}
-  with atomic_folder(folder, _check_same if exists else None) as partial:
-    arrays = {}
-    for name, array in flatten_dict(params, sep="/").items():
-      arrays[name] = np.ascontiguousarray(array, np.float32)
-    write(os.path.join(partial, weights), arrays, config)
-    write_json(os.path.join(partial, CONFIG), config)
-    tokenizer.save(os.path.join(partial, TOKENIZER))
-    write_sums(partial)
 
+  weights: str
+  write: Callable[[str, Arrays, dict], None]
+  describe: Callable[[str], Shapes]
+  read: Callable[[str], Arrays]
+  damage: type[Exception] = ValueError
 
-def load_export(
-  folder: str,
-  weights: str,
-  describe: Callable[[str], Shapes],
-  read: Callable[[str], Arrays],
-  damage: type[Exception],
-) -> tuple[dict, dict, int, Tokenizer]:
-  """Reads and verifies an export.
+  def detect(self, path: str) -> bool:
+    """Whether path is such an export, perhaps damaged: its folder, or the file."""
+    if os.path.isfile(path):
+      return os.path.basename(path) == self.weights
+    if os.path.isfile(os.path.join(path, self.weights)):
+      return True
+    try:
+      return self.weights in read_object(os.path.join(path, SUMS))
+    except (OSError, ValueError):
+      return False
 
-  Args:
-    folder: the folder, or the weights file in it.
-    describe: describe(path of the weights file) -> what `read` would read, without reading it.
-    read: read(path of the weights file) -> arrays by name.
-    damage: exception that `read` raises for a damaged file, besides OSError and ValueError.
-
-  Returns:
-    params as float32 NumPy arrays, meta, step, tokenizer.
-  """
-  folder = os.path.dirname(folder) if os.path.isfile(folder) else folder
-  path = os.path.join(folder, weights)
-  try:
-    check_sums(folder, (weights, CONFIG, f"{TOKENIZER}/tokenizer.json"))
-    meta = read_object(os.path.join(folder, CONFIG))
-    if meta.pop("format", None) != _format(weights):
+  def save(self, folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) -> None:
+    """Writes an export atomically; keeps the export that exists if it is the same."""
+    exists = self.detect(folder)
+    if os.path.lexists(folder) and not exists:
       raise InputError(
-        f"{folder}/{CONFIG}: format is not {_format(weights)!r}; export the model again"
+        f"{folder} exists and is not an earlier export, with a {self.weights} of ours; choose "
+        "another place"
       )
-    step = meta.pop("step", None)
-    check_meta(meta, step)
-    # Shapes before contents: a config of a stranger must not make us read or allocate much.
-    _check_shapes(describe(path), _model_config(meta, folder), os.path.getsize(path))
-    arrays = read(path)
-    check_finite(arrays)
-  except InputError:
-    raise
-  except (OSError, ValueError, damage) as error:
-    raise InputError(
-      f"{folder}: not a complete exported model ({error}); copy or export it again"
-    ) from error
-  tokenizer = load_tokenizer(os.path.join(folder, TOKENIZER))
-  return unflatten_dict(arrays, sep="/"), meta, step, tokenizer
+    config = {"format": self._name, "step": step, **meta}
+    with atomic_folder(folder, _check_same if exists else None) as partial:
+      arrays = {}
+      for name, array in flatten_dict(params, sep="/").items():
+        arrays[name] = np.ascontiguousarray(array, np.float32)
+      self.write(os.path.join(partial, self.weights), arrays, config)
+      write_json(os.path.join(partial, CONFIG), config)
+      tokenizer.save(os.path.join(partial, TOKENIZER))
+      write_sums(partial)
+
+  def load(self, folder: str) -> tuple[dict, dict, int, Tokenizer]:
+    """Reads and verifies an export: its folder, or the weights file in it."""
+    folder = os.path.dirname(folder) if os.path.isfile(folder) else folder
+    path = os.path.join(folder, self.weights)
+    try:
+      check_sums(folder, (self.weights, CONFIG, f"{TOKENIZER}/tokenizer.json"))
+      meta = read_object(os.path.join(folder, CONFIG))
+      if meta.pop("format", None) != self._name:
+        raise InputError(f"{folder}/{CONFIG}: format is not {self._name!r}; export the model again")
+      step = meta.pop("step", None)
+      check_meta(meta, step)
+      # Shapes before contents: a config of a stranger must not make us read or allocate much.
+      _check_shapes(self.describe(path), _model_config(meta, folder), os.path.getsize(path))
+      arrays = self.read(path)
+      check_finite(arrays)
+    except InputError:
+      raise
+    except (OSError, ValueError, self.damage) as error:
+      raise InputError(
+        f"{folder}: not a complete exported model ({error}); copy or export it again"
+      ) from error
+    tokenizer = load_tokenizer(os.path.join(folder, TOKENIZER))
+    return unflatten_dict(arrays, sep="/"), meta, step, tokenizer
+
+  @property
+  def _name(self) -> str:
+    return f"gpt_jax{os.path.splitext(self.weights)[1]}"
 
 
 def write_sums(folder: str) -> None:
@@ -133,7 +123,6 @@ def check_sums(folder: str, required: Sequence[str] = ()) -> None:
     required: names of files that must be in it.
 
   Raises:
-    InputError: a file is damaged.
     OSError, ValueError: one is missing, or sha256.json is not valid.
   """
   sums = read_object(os.path.join(folder, SUMS))
@@ -202,10 +191,6 @@ def read_object(path: str, limit: int = MAX_JSON) -> dict:
   if not isinstance(value, dict):
     raise ValueError(f"{os.path.basename(path)} holds no JSON object")
   return value
-
-
-def _format(weights: str) -> str:
-  return f"gpt_jax{os.path.splitext(weights)[1]}"
 
 
 def _check_same(partial: str, folder: str) -> None:

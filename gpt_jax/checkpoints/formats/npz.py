@@ -6,31 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.checkpoints.formats.folder import (
-  Arrays,
-  Shapes,
-  detect_export,
-  load_export,
-  save_export,
-)
-from gpt_jax.data.tokenizers.base import Tokenizer
+from gpt_jax.checkpoints.formats.folder import Arrays, Export, Shapes
 
 HELP = "weights.npz, NumPy arrays without pickle, any model"
 WEIGHTS = "weights.npz"
-
-
-def detect(path: str) -> bool:
-  return detect_export(path, WEIGHTS)
-
-
-def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) -> None:
-  """See save_export."""
-  save_export(folder, WEIGHTS, _write, params, meta, step, tokenizer)
-
-
-def load(folder: str) -> tuple[dict, dict, int, Tokenizer]:
-  """See load_export."""
-  return load_export(folder, WEIGHTS, describe, _read, zipfile.BadZipFile)
 
 
 def _write(path: str, arrays: Arrays, config: dict) -> None:
@@ -64,3 +43,7 @@ def describe(path: str) -> Shapes:
 def _read(path: str) -> Arrays:
   with np.load(path, allow_pickle=False) as file:
     return {name: file[name] for name in file.files}
+
+
+_export = Export(WEIGHTS, _write, describe, _read, zipfile.BadZipFile)
+detect, save, load = _export.detect, _export.save, _export.load

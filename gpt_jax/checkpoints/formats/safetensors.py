@@ -3,38 +3,18 @@
 Needs the extra 'safetensors'.
 """
 
+import dataclasses
 import importlib
 import json
 import os
 from typing import Any
 
-from gpt_jax.checkpoints.formats.folder import (
-  Arrays,
-  Shapes,
-  detect_export,
-  load_export,
-  save_export,
-)
+from gpt_jax.checkpoints.formats.folder import Arrays, Export, Shapes
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import require
 
 HELP = "weights.safetensors, any model"
 WEIGHTS = "weights.safetensors"
-
-
-def detect(path: str) -> bool:
-  return detect_export(path, WEIGHTS)
-
-
-def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) -> None:
-  """See save_export."""
-  library()  # fail before the expensive part
-  save_export(folder, WEIGHTS, _write, params, meta, step, tokenizer)
-
-
-def load(folder: str) -> tuple[dict, dict, int, Tokenizer]:
-  """See load_export."""
-  return load_export(folder, WEIGHTS, _describe, _read, library().SafetensorError)
 
 
 def library() -> Any:
@@ -47,9 +27,6 @@ def write(path: str, arrays: Arrays, notes: dict[str, str]) -> None:
   """Writes a safetensors file with the permissions of an ordinary file.
 
   The package's own files are readable by their owner only.
-
-  Raises:
-    OSError: the file cannot be written.
   """
   with open(path, "wb") as file:
     mode = os.fstat(file.fileno()).st_mode
@@ -77,3 +54,17 @@ def _describe(path: str) -> Shapes:
 
 def _read(path: str) -> Arrays:
   return library().numpy.load_file(path)
+
+
+def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) -> None:
+  library()  # fail before the expensive part
+  _export.save(folder, params, meta, step, tokenizer)
+
+
+def load(folder: str) -> tuple[dict, dict, int, Tokenizer]:
+  damage = library().SafetensorError  # known where the package is
+  return dataclasses.replace(_export, damage=damage).load(folder)
+
+
+_export = Export(WEIGHTS, _write, _describe, _read)
+detect = _export.detect

@@ -38,13 +38,11 @@ class MixedHead(WrappedHead, Mix):
   embedding: int = option(0, "size of the task's own embeddings; 0: it has none", low=0, high=10**6)
   units: int = option(0, "units of the task's LSTM, each direction; 0: it has none", low=0)
   at: str = option(
-    "input", "where the task's LSTM has the mix", choices=("input", "output", "both")
+    "input", "where the task's LSTM has the mix", choices=("input", "output", "both"), needs="units"
   )
 
   def __post_init__(self):
     super().__post_init__()
-    if self.at != "input" and not self.units:
-      raise InputError(f"mix.at={self.at}: is of the task's LSTM; set mix.units above 0")
     if self.at == "output" and not self.embedding:
       raise InputError("mix.at=output: the task's LSTM then reads mix.embedding; set it above 0")
 

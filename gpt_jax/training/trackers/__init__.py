@@ -36,8 +36,6 @@ class TrackedRun(NamedTuple):
     root: folder on a disk for what the tracker writes, which may have to be made. Several seeds or
       folds share it, unless the run is on a store.
     workdir: of the run; `root` or a folder in it, or a folder on a store.
-    step: the step that this start goes on from.
-    settings: the fields of the config, by dotted name.
     is_remote: whether `workdir` is on a store, so that `root` is a temporary folder.
   """
 
@@ -87,32 +85,31 @@ class Trackers:
   """The trackers of a run.
 
   Attributes:
-    names: of the trackers.
     root: workdir of all runs, which is TrackedRun.root if it is on a disk.
-    settings: see TrackedRun.
   """
 
   names: tuple[str, ...] = ()
   root: str = ""
-  settings: Mapping[str, int | float | str] = dataclasses.field(default_factory=dict)
 
-  def with_config(self, config: Any) -> "Trackers":
-    """These trackers, which are told the fields of a config."""
-    settings = {
-      name: value if isinstance(value, (int, float, str)) else str(value)
-      for name, value, _ in fields_of(config)
-    }
-    return dataclasses.replace(self, settings=settings)
-
-  def open(self, workdir: str, step: int) -> "list[Background]":
+  def open(self, workdir: str, step: int, config: Any = None) -> "list[Background]":
     """Starts the trackers of a run that goes on from `step`; only the process that logs may."""
-    return [Background(name, self, workdir, step) for name in self.names]
+    settings: dict[str, int | float | str] = {}
+    for name, value, _ in fields_of(config) if config else ():
+      settings[name] = value if isinstance(value, (int, float, str)) else str(value)
+    return [Background(name, self.root, settings, workdir, step) for name in self.names]
 
 
 class Background:
   """A tracker in a thread of its own: one that is slow or fails costs the run nothing."""
 
-  def __init__(self, name: str, trackers: Trackers, workdir: str, step: int):
+  def __init__(
+    self,
+    name: str,
+    root: str,
+    settings: Mapping[str, int | float | str],
+    workdir: str,
+    step: int,
+  ):
     """Starts the tracker, not in the thread: packages set environment variables and handlers."""
     self.name, self._path = name, os.path.join(workdir, _STATE.format(name))
     self._reports: queue.Queue = queue.Queue(_MAX_WAITING)
@@ -124,12 +121,11 @@ class Background:
     state = state if isinstance(state, dict) else {}
     last = state.get("step")
     self._last = last if isinstance(last, int) else -1
-    title = os.path.basename(os.path.abspath(trackers.root))
-    if (part := os.path.relpath(workdir, trackers.root)) != ".":
+    title = os.path.basename(os.path.abspath(root))
+    if (part := os.path.relpath(workdir, root)) != ".":
       title = f"{title}/{part}"
-    root = disk_folder(trackers.root, name)
-    identity, is_remote = str(state.get("id", "")), root != trackers.root
-    run = TrackedRun(title, identity, root, workdir, step, trackers.settings, is_remote)
+    folder, identity = disk_folder(root, name), str(state.get("id", ""))
+    run = TrackedRun(title, identity, folder, workdir, step, settings, is_remote=folder != root)
     try:
       with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the packages, about themselves

@@ -21,7 +21,7 @@ from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.training import timing
-from gpt_jax.training.flops import PEAK_FLOPS
+from gpt_jax.training.reporter import PEAK_FLOPS
 
 pytestmark = pytest.mark.app
 CONFIG = PretrainConfig(

@@ -31,8 +31,8 @@ from gpt_jax.programs import finetune, prepare, pretrain
 from gpt_jax.programs.prepare import PrepareConfig
 from gpt_jax.programs.pretrain import load_text, text_recipe
 from gpt_jax.tasks.task import find
-from gpt_jax.training.history import curve
-from gpt_jax.training.interval import Diverged
+from gpt_jax.training.hooks import Diverged
+from gpt_jax.training.run_log import curve
 
 # The runs are too short to learn anything.
 pytestmark = [

@@ -24,7 +24,7 @@ from gpt_jax.errors import InputError
 from gpt_jax.files import read_json, upload_folder, with_checksum, write_json
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.training.interval import Diverged
+from gpt_jax.training.hooks import Diverged
 from gpt_jax.training.trainer import Trainer
 
 pytestmark = pytest.mark.app

@@ -29,7 +29,7 @@ from gpt_jax.files import atomic_file, read_json
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import export, predict
-from gpt_jax.training.history import curve
+from gpt_jax.training.run_log import curve
 
 pytestmark = pytest.mark.app
 SENTENCES = {

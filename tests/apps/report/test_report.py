@@ -29,15 +29,14 @@ from gpt_jax.errors import InputError
 from gpt_jax.files import with_checksum
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.parallel.memory import Forecast
 from gpt_jax.programs import finetune, pretrain
 from gpt_jax.programs import finetune_evaluations as evaluations
 from gpt_jax.programs.config_files import load_config
 from gpt_jax.training import run as training
-from gpt_jax.training.forecast import Forecast
-from gpt_jax.training.history import curve
 from gpt_jax.training.hooks import Hook
 from gpt_jax.training.loop import TrainConfig
-from gpt_jax.training.plan_file import Baselines, write_end, write_plan
+from gpt_jax.training.run_log import Baselines, curve, write_end, write_plan
 
 pytestmark = pytest.mark.app
 HOSTILE = (

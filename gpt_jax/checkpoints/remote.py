@@ -1,16 +1,21 @@
-"""Checkpoints on stores that orbax does not write to: s3://. They pass through this machine's disk.
+"""Checkpoints on stores: uploads from this machine's disk, and what libraries say of a store.
 
-For runs of one process: orbax's files of several hosts would have to meet on one disk.
+A run of one process writes a checkpoint to a temporary folder while it waits, and uploads it in the
+background. One of several hosts on gs:// writes there by orbax, whose files of several hosts would
+have to meet on one disk.
 """
 
 import contextlib
 import errno
+import functools
 import hashlib
+import logging
 import os
+import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -18,20 +23,17 @@ import jax
 import orbax.checkpoint as ocp
 
 from gpt_jax import files
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, Unavailable
 
 COMMITTED = "commit_success.txt"  # written last, by orbax on gs:// as well
-
-
-def is_staged(path: str) -> bool:
-  """Whether checkpoints at a path pass through this machine's disk."""
-  return os.fspath(path).startswith("s3://")
+# In TensorStore's messages.
+_OUTAGES, _REFUSALS = "UNAVAILABLE|DEADLINE_EXCEEDED", "UNAUTHENTICATED|PERMISSION_DENIED"
 
 
 def check_workdir(workdir: str) -> None:
   """Raises InputError for a URL at which this run cannot save checkpoints."""
   files.check_path(workdir)
-  if is_staged(workdir) and jax.process_count() > 1:
+  if os.fspath(workdir).startswith("s3://") and jax.process_count() > 1:
     raise InputError(
       f"{workdir}: the checkpoints of a run on several hosts can be on gs:// or a disk that all "
       "hosts share; on s3:// those of a single host can"
@@ -45,15 +47,10 @@ def committed_steps(folder: str) -> list[int]:
 
 
 class StagedManager:
-  """The subset of ocp.CheckpointManager that `Checkpoints` uses; writes the same files.
+  """The subset of ocp.CheckpointManager that `Checkpoints` uses; writes the same files to a store.
 
-  A checkpoint is written to a temporary folder while the run waits, and uploaded in the background.
-  The lease of the run folder keeps other runs out of this temporary folder. A failed upload is
+  The lease of the run folder keeps other runs out of the temporary folder. A failed upload is
   retried.
-
-  Args:
-    folder: URL of the checkpoints.
-    kept: which of the saved steps to keep.
   """
 
   def __init__(self, folder: str, kept: Callable[[Iterable[int]], set[int]]):
@@ -131,3 +128,74 @@ class StagedManager:
     steps = set(committed_steps(self._folder))
     for step in sorted(steps - self._kept(steps)):
       self.delete(step)
+
+
+# ------------------------------------------------------------------------- What libraries say of it
+
+
+@contextlib.contextmanager
+def store_errors(folder: str) -> Iterator[None]:
+  """Raises Unavailable for what orbax, TensorStore and fsspec raise about a store they write to.
+
+  Raises InputError if it says that the user may not.
+  """
+  try:
+    yield
+  except Exception as error:
+    disk_is_full = os.strerror(errno.ENOSPC) in str(error)  # of the temporary folder
+    if not files.is_url(folder) or isinstance(error, InputError) or disk_is_full:
+      raise
+    raise _explained(
+      error, folder, "cannot be written", "the same command again resumes from the last checkpoint"
+    ) from error
+
+
+def check_reached(error: Exception, folder: str) -> None:
+  """Raises Unavailable or InputError for an error of reading where a store did not answer, or
+  refuses the user: what it holds may be in order.
+  """
+  is_outage = isinstance(error, files.StoreError) or files.is_refusal(error)
+  is_outage = is_outage or bool(re.search(f"{_OUTAGES}|{_REFUSALS}", str(error)))
+  if files.is_url(folder) and is_outage:
+    raise _explained(error, folder, "cannot be read") from error
+
+
+def _explained(error: Exception, folder: str, problem: str, advice: str = "") -> InputError:
+  """The one line of an error: an InputError if a store refuses the user, or else Unavailable."""
+  if isinstance(error, files.StoreError):
+    is_refusal, reason = error.errno == errno.EACCES, str(error.strerror)
+  else:
+    is_refusal = files.is_refusal(error) or bool(re.search(_REFUSALS, str(error)))
+    reason = " ".join(str(error).split())[:200]
+    reason += f"; {files.sign_in_advice(folder)}" if is_refusal else ""
+  line = f"{folder}: {problem} ({reason}){f'; {advice}' if advice else ''}"
+  return InputError(line) if is_refusal else Unavailable(line)
+
+
+@functools.cache
+def hide_noise() -> None:
+  """Hides what orbax and TensorStore print, until the process ends.
+
+  Orbax logs every step of its work through absl's logger, which is also ours, and raises its errors
+  as well. After the error of an array, TensorStore's threads report the others in flight to an
+  event loop that is closed, and asyncio those that nobody asked for: a traceback for each. Neither
+  has a switch: messages are told apart by the file they come from, or by their words.
+  """
+  logging.getLogger("absl").addFilter(_not_by_orbax)
+  logging.getLogger("asyncio").addFilter(_not_of_tensorstore)
+  hook = sys.unraisablehook
+
+  def unraisable(error: Any) -> None:
+    message = str(error.exc_value)
+    if "Event loop is closed" not in message and "TensorStore" not in message:
+      hook(error)
+
+  sys.unraisablehook = unraisable
+
+
+def _not_by_orbax(record: logging.LogRecord) -> bool:
+  return f"{os.sep}orbax{os.sep}" not in record.pathname
+
+
+def _not_of_tensorstore(record: logging.LogRecord) -> bool:
+  return not re.search("tensorstore|Error (open|read|writ)ing ", record.getMessage())
