@@ -2,13 +2,13 @@
 
 import dataclasses
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from gpt_jax.checkpoints.load import LoadedModel
 from gpt_jax.errors import InputError
-from gpt_jax.inference.beam import beam_search, check_search
-from gpt_jax.inference.stream import Sampling, Text, Token, by_length, continue_texts
+from gpt_jax.inference.beam import check_search, complete
+from gpt_jax.inference.stream import Sampling, Text, continue_texts
 from gpt_jax.inference.text_answers import answer_to
 from gpt_jax.models.decoding_weights import keep_weights
 from gpt_jax.models.model import Model
@@ -24,6 +24,8 @@ def continuations(
   sampling: Sampling,
   num_samples: int = 1,
   weights: str = "float32",
+  beams: int = 1,
+  length_penalty: float = 1.0,
 ) -> list[str]:
   """Each prompt with its continuation, or its continuations one after the other.
 
@@ -38,11 +40,12 @@ def continuations(
     num_samples: texts for each prompt.
     weights: the type that products read, one of decoding_weights.KINDS; bfloat16 and int8 are
       faster, and their logits less exact.
+    beams, length_penalty: of a search for the most likely text, see beam_search; 1: it is sampled.
   """
+  check_search(beams, length_penalty)
   texts = _begin(loaded, prompts, sampling, num_samples)
-  model, params = _generator(loaded, weights)
-  for _ in continue_texts(model, params, by_length(texts)):
-    pass
+  model = loaded.generator()
+  complete(model, keep_weights(model, loaded.params, weights), texts, beams, length_penalty)
   return [_written(loaded, text) for text in texts]
 
 
@@ -63,7 +66,8 @@ def write(
     steps: tokens at a time.
   """
   texts = _begin(loaded, prompts, sampling, num_samples)
-  model, params = _generator(loaded, weights)
+  model = loaded.generator()
+  params = keep_weights(model, loaded.params, weights)
 
   # A generator of its own: what is above it raises when `write` is called, not at the first piece.
   def pieces():
@@ -78,36 +82,6 @@ def write(
         current += 1
 
   return pieces()
-
-
-def search(
-  loaded: LoadedModel,
-  prompts: Sequence[str],
-  max_tokens: int = 100,
-  beams: int = 4,
-  length_penalty: float = 1.0,
-  weights: str = "float32",
-  ignore_eos: bool = False,
-) -> list[str]:
-  """Each prompt with the most likely continuation that beam search finds; see inference.beam.
-
-  Texts end as in `continuations`.
-  """
-  check_search(beams, length_penalty)
-  model, params = _generator(loaded, weights)
-  texts = []
-  for text in _begin(loaded, prompts, Sampling(max_tokens, ignore_eos=ignore_eos), 1):
-    options = (beams, max_tokens, length_penalty, text.ends, text.source)
-    best = beam_search(model, params, text.prompt, *options)[0]
-    text.added = [Token(i, 0.0, []) for i in best.ids]
-    texts.append(_written(loaded, text))
-  return texts
-
-
-def _generator(loaded: LoadedModel, weights: str) -> tuple[Model, Any]:
-  """The model that writes, and its parameters with weights of that kind."""
-  model = loaded.generator()
-  return model, keep_weights(model, loaded.params, weights)
 
 
 def _written(loaded: LoadedModel, text: Text) -> str:
@@ -165,6 +139,11 @@ def _check_fits(text: Text, number: int, context: int) -> None:
     )
 
 
+def find_stop(text: str, stops: Iterable[str]) -> int | None:
+  """Where the first of the stop texts begins, if one of them is in the text."""
+  return min((text.find(stop) for stop in stops if stop in text), default=None)
+
+
 class Writer:
   """The text of a prompt and its tokens, as far as the next token cannot change it."""
 
@@ -203,6 +182,5 @@ def sample(
   texts = []
   for prompt, seed in zip(prompts, seeds, strict=True):
     texts.append(Text(prompt, dataclasses.replace(settings, seed=seed)))
-  for _ in continue_texts(model, params, by_length(texts)):
-    pass
+  complete(model, params, texts)
   return [text.added_ids for text in texts]

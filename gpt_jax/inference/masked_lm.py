@@ -15,7 +15,7 @@ import numpy as np
 from gpt_jax.batch import Batch, Predictions, Rows
 from gpt_jax.checkpoints.load import LoadedModel
 from gpt_jax.errors import InputError
-from gpt_jax.inference.scoring import bucket, check_length
+from gpt_jax.inference.scoring import bucket, check_length, padded
 from gpt_jax.models.model import Model, ModelConfig, Outputs
 from gpt_jax.ops.cross_entropy import logits
 
@@ -174,13 +174,10 @@ class MaskedLM:
       numbers = order[begin : begin + _ROWS[-1]]
       # Rows and lengths are rounded up, so that few shapes need compiling.
       rows = next(rows for rows in _ROWS if rows >= len(numbers))
-      length = bucket(len(queries[numbers[-1]].ids), self._context)
-      ids, inside = np.zeros((2, rows, length), np.int32)
-      at = np.zeros((rows, 1), np.int32)
-      for row, number in enumerate(numbers):
-        query = queries[number]
-        ids[row, : len(query.ids)], inside[row, : len(query.ids)] = query.ids, 1
-        at[row] = query.at  # 0 in blank rows, whose output is discarded
+      shape = rows, bucket(len(queries[numbers[-1]].ids), self._context)
+      texts = [queries[number].ids for number in numbers]
+      ids, inside = padded(texts, shape), padded([np.ones(len(text)) for text in texts], shape)
+      at = padded([[queries[number].at] for number in numbers], (rows, 1))
       log_probs = np.asarray(_log_probs(self._model, self._params, ids, inside, at))
       yield from zip(numbers, log_probs[:, : self._tokenizer.vocab_size], strict=False)
 

@@ -24,6 +24,7 @@ from gpt_jax.inference.scoring import (
   bucket,
   check_length,
   embeddings,
+  padded,
   text_log_probs,
 )
 from gpt_jax.inference.stream import Sampling
@@ -345,11 +346,7 @@ class Model:
       chunk = encoded[first : first + _BATCH]
       lengths = np.array([len(ids) for ids in chunk])
       rows = next(rows for rows in _ROWS if rows >= len(chunk))
-      # Padding is id 0, as in OpenAI's code: a causal model does not look ahead at it.
-      batch = np.zeros((rows, bucket(int(lengths.max()), context)), np.int32)
-      for row, ids in zip(batch, chunk, strict=False):
-        row[: len(ids)] = ids
-      yield batch, lengths
+      yield padded(chunk, (rows, bucket(int(lengths.max()), context))), lengths
 
 
 def _as_list(values: Any) -> list[Any]:

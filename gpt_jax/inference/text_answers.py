@@ -10,8 +10,8 @@ from jax.sharding import Mesh
 
 from gpt_jax.checkpoints.load import LoadedModel
 from gpt_jax.data.tokenizers.base import Tokenizer
-from gpt_jax.inference.beam import beam_search, check_search
-from gpt_jax.inference.stream import Sampling, Text, by_length, continue_texts
+from gpt_jax.inference.beam import check_search, complete
+from gpt_jax.inference.stream import Sampling, Text
 from gpt_jax.models.model import Model, ModelConfig, generator
 from gpt_jax.models.predictor import make_predictor
 from gpt_jax.tasks.answers.answer import LabeledTask
@@ -43,8 +43,10 @@ def written_answers(
   tokenizer: Tokenizer,
   done: Callable[[int], None] = lambda _: None,
   sampling: Sampling = Sampling(temperature=0),  # noqa: B008  # a constant
+  beams: int = 1,
+  length_penalty: float = 1.0,
 ) -> list[str | None]:
-  """Decodes an answer to every example token by token; None: the answer has no end.
+  """Decodes an answer to every example; None: the answer has no end.
 
   Args:
     model: from models.model.generator.
@@ -53,44 +55,15 @@ def written_answers(
     tokenizer: of the model.
     done: is called with the number of finished texts as it grows.
     sampling: by default greedy; example n has the seed that is n higher.
+    beams, length_penalty: of a search for the answer, see beam_search; 1: it is sampled.
   """
-  texts = _texts(model, encoded, tokenizer, sampling)
-  finished = 0
-  # Sorted for less padding; the answers are read from `texts`, in their own order.
-  for continued in continue_texts(model, params, by_length(texts)):
-    finished += sum(text.done for text in continued)
-    done(finished)
-  return [decode_answer(text.added_ids, tokenizer) for text in texts]
-
-
-def searched_answers(
-  model: Model,
-  params: Any,
-  encoded: EncodedText,
-  tokenizer: Tokenizer,
-  beams: int,
-  length_penalty: float,
-  done: Callable[[int], None] = lambda _: None,
-) -> list[str | None]:
-  """As written_answers, by beam search; see beam.beam_search."""
-  answers = []
-  for text in _texts(model, encoded, tokenizer, Sampling(temperature=0)):
-    options = (beams, text.missing, length_penalty, text.ends, text.source)
-    best = beam_search(model, params, text.prompt, *options)[0]
-    answers.append(decode_answer(best.ids, tokenizer))
-    done(len(answers))
-  return answers
-
-
-def _texts(
-  model: Model, encoded: EncodedText, tokenizer: Tokenizer, sampling: Sampling
-) -> list[Text]:
-  """Each example's input, to be answered; a text that goes on beyond its room is none."""
   texts = []
   for n in range(len(encoded)):
+    # An answer that goes on beyond its room is none.
     own = dataclasses.replace(sampling, max_tokens=encoded.room(n), seed=sampling.seed + n)
     texts.append(answer_to(encoded.source(n).tolist(), model.config, tokenizer, own))
-  return texts
+  complete(model, params, texts, beams, length_penalty, done)
+  return [decode_answer(text.added_ids, tokenizer) for text in texts]
 
 
 def make_task_predictor(
@@ -121,11 +94,8 @@ def _make_writer(task: Any, model: Model, tokenizer: Tokenizer) -> Callable[...,
     params: Any, encoded: EncodedText, batch_size: int, done: Callable[[int], None] = lambda _: None
   ) -> list[str | None]:
     del batch_size
-    if task.beams > 1:
-      search = task.beams, task.length_penalty
-      answers = searched_answers(model, params, encoded, tokenizer, *search, done)
-    else:
-      answers = written_answers(model, params, encoded, tokenizer, done)
+    search = {"beams": task.beams, "length_penalty": task.length_penalty}
+    answers = written_answers(model, params, encoded, tokenizer, done, **search)
     return task.read(answers, encoded.words)
 
   return predict

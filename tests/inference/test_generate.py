@@ -15,7 +15,7 @@ from gpt_jax.checkpoints.load import load_model
 from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer
 from gpt_jax.data.tokenizers.openai_files import BYTES, END_OF_TEXT
 from gpt_jax.errors import InputError
-from gpt_jax.inference.generate import Writer, continuations, sample, search, write
+from gpt_jax.inference.generate import Writer, continuations, sample, write
 from gpt_jax.inference.sampling import gumbel
 from gpt_jax.inference.stream import Sampling, Text, Token
 from gpt_jax.models.heads.classify import ClassifyHead
@@ -260,6 +260,7 @@ def test_texts_end_before_the_end_token(make_run, tmp_path):
   settings = {"temperature": 0.0, "max_tokens": 4}
   assert continuations(loaded, ["ab"], Sampling(**settings), 2) == ["ab", "ab"]
   pieces = write(loaded, ["ab"], Sampling(max_tokens=4, seed=3))
-  assert "".join(piece for _, piece in pieces) == "ab" == search(loaded, ["ab"], 4, 2)[0]
+  assert "".join(piece for _, piece in pieces) == "ab"
+  assert continuations(loaded, ["ab"], Sampling(max_tokens=4), beams=2) == ["ab"]
   (text,) = continuations(loaded, ["ab"], Sampling(**settings, ignore_eos=True))
   assert text == "ab" + 4 * END_OF_TEXT

@@ -13,9 +13,8 @@ GPT-1 has no start-of-text token, so no prediction of a text's first token exist
 uniform, log(1 / vocab_size), in any model trained here. Released GPT-2 weights read <|endoftext|>
 before a text.
 
-A masked language model scores each token given all others of its text: the pseudo-log-likelihood.
-
-Letters: B windows at a time, T tokens of the longest.
+A masked language model scores each token given all others of its text (of its window, where it is
+longer than the context): the pseudo-log-likelihood.
 """
 
 import functools
@@ -25,26 +24,25 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from gpt_jax import errors
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.errors import InputError
-from gpt_jax.inference.generate import sample
+from gpt_jax.inference.generate import find_stop
 from gpt_jax.inference.masked_lm import MaskedLM
-from gpt_jax.inference.scoring import bucket, continuation_log_probs
+from gpt_jax.inference.scoring import Scorer
+from gpt_jax.inference.stream import Sampling, Text, by_length, continue_texts
 
 NAME = "gpt_jax"
 _BATCH = 16
 _MAX_TOKENS = 256  # to generate where a task does not say; the harness's own default
-_FIRST_TOKENS = 32  # generated before looking for a stop string; doubled as long as there is none
 
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]  # (batches, their number) -> batches
 
 
 class Generation(NamedTuple):
-  """How a task generates text (its `generation_kwargs`); see generate.sample for the last four."""
+  """How a task generates text (its `generation_kwargs`); see Sampling for the last four."""
 
   stops: tuple[str, ...]
   max_tokens: int
@@ -91,9 +89,7 @@ def model_class() -> Any:
 
     def __init__(self, checkpoint: str, batch_size: int = _BATCH, **ignored):
       super().__init__()  # ignored: the device and maximal batch size that the harness may pass
-      loaded = load_model(checkpoint)
-      kind = MaskedRequests if loaded.spec.attention == "bidirectional" else Requests
-      self._requests = kind(loaded, int(batch_size))
+      self._requests = Requests(load_model(checkpoint), int(batch_size))
 
     def loglikelihood(self, requests):
       pairs = [request.args for request in requests]
@@ -125,16 +121,15 @@ class Requests:
   """Answers the harness's requests with a model; needs no part of the harness itself.
 
   Args:
-    loaded: a causal model.
+    loaded: a causal model, or a masked language model, which does not generate.
     batch_size: windows or prompts at a time.
   """
 
   def __init__(self, loaded: LoadedModel, batch_size: int = _BATCH):
-    self._model = loaded.language_model()
-    self._params = {"trunk": jax.device_put(loaded.params["trunk"])}
-    self._tokenizer = loaded.tokenizer
-    self._context: int = loaded.spec.trunk.context
-    self._batch_size = batch_size
+    self._masked = loaded.spec.attention == "bidirectional"
+    self._scorer: Any = MaskedLM(loaded) if self._masked else Scorer(loaded, batch_size)
+    self._tokenizer, self._batch_size = loaded.tokenizer, batch_size
+    self._vocab_size = loaded.spec.trunk.vocab_size
     # Only released weights were trained with the mark between texts.
     end = loaded.tokenizer.end_id if loaded.config is None else None
     self._prefix: list[int] = [] if end is None else [end]
@@ -182,6 +177,8 @@ class Requests:
     A stop string also matches as the vocabulary spells it: in lower case, for most. Prompt number i
     samples with seed i. A prompt too long for the context loses its first tokens.
     """
+    if self._masked:
+      raise InputError(f"{where[0]}: a masked language model does not continue a text")
     encoded = []
     for ids, place in zip(self._tokenizer.encode_many(list(prompts)), where, strict=True):
       encoded.append(ids.tolist() or self._prefix)
@@ -202,36 +199,30 @@ class Requests:
 
   def _scored(self, ids: list[int], known: int) -> _Scored:
     """Ids to be scored from number `known` on, with something before them where there is any."""
-    if known or not ids:
+    if known or not ids or self._masked:
       return _Scored(ids, known)
     if self._prefix:
       return _Scored([*self._prefix, *ids], len(self._prefix))
     return _Scored(ids, 1, uniform=True)
 
   def _score(self, texts: Sequence[_Scored], progress: Progress) -> list[tuple[float, bool]]:
-    uniform = -math.log(self._model.config.trunk.vocab_size)
+    uniform = -math.log(self._vocab_size)
     totals = [uniform if text.uniform else 0.0 for text in texts]
     greedy = [not text.uniform for text in texts]
     windows = []  # (text, first id, id after the last, first id scored)
     for number, text in enumerate(texts):
-      for window in _windows(len(text.ids), text.first, self._context):
+      for window in _windows(len(text.ids), text.first, self._scorer.room - 1):
         windows.append((number, *window))
-    # The longest first, so that one that does not fit the memory is met at once.
-    windows.sort(key=lambda window: window[1] - window[2])
+    if not self._masked:  # which sorts by itself
+      # The longest first, so that one that does not fit the memory is met at once.
+      windows.sort(key=lambda window: window[1] - window[2])
     batches = _in_batches(windows, self._batch_size)
     for batch in progress(batches, len(batches)):
-      width = bucket(max(end - start - 1 for _, start, end, _ in batch), self._context)
-      ids = np.zeros((2, self._batch_size, width), np.int32)  # a last, smaller batch is padded
-      for row, (number, start, end, _) in enumerate(batch):
-        ids[0, row, : end - start - 1] = texts[number].ids[start : end - 1]
-        ids[1, row, : end - start - 1] = texts[number].ids[start + 1 : end]
-      log_probs, best = jax.device_get(
-        continuation_log_probs(self._model, self._params, ids[0], ids[1])
-      )
-      for row, (number, start, end, first) in enumerate(batch):
-        scored = slice(first - start - 1, end - start - 1)
-        totals[number] += float(log_probs[row, scored].sum(dtype=np.float64))
-        greedy[number] &= bool(best[row, scored].all())
+      parts = [np.array(texts[n].ids[start:end], np.int32) for n, start, end, _ in batch]
+      scored = self._scorer.score(parts, first=[first - start for _, start, _, first in batch])
+      for (number, *_), (log_probs, best) in zip(batch, scored, strict=True):
+        totals[number] += float(log_probs.sum(dtype=np.float64))
+        greedy[number] &= bool(best.all())
     return list(zip(totals, greedy, strict=True))
 
   def _continue(
@@ -241,62 +232,18 @@ class Requests:
     stops = {stop for stop in settings.stops if stop}
     spelled = [self._tokenizer.decode(ids) for ids in self._tokenizer.encode_many(sorted(stops))]
     stops |= {stop for stop in spelled if stop.strip()}
-    padding = self._batch_size - len(prompts)  # so that few shapes need compiling
-    rows, row_seeds = prompts + prompts[-1:] * padding, seeds + seeds[-1:] * padding
-    before = [self._tokenizer.decode(prompt) for prompt in prompts]
-    count = min(_FIRST_TOKENS, settings.max_tokens)
-    while True:
-      # Again from the prompts: the first tokens are the same, whatever their number.
-      added = sample(
-        self._model,
-        self._params,
-        rows,
-        row_seeds,
-        count,
-        temperature=settings.temperature,
-        top_k=settings.top_k,
-        top_p=settings.top_p,
-      )
-      texts = []
-      for prompt, ids, head in zip(prompts, added, before, strict=False):
-        whole = self._tokenizer.decode([*prompt, *ids])
-        texts.append(whole[len(os.path.commonprefix([head, whole])) :])
-      ends = [[text.find(stop) for stop in stops if stop in text] for text in texts]
-      if count == settings.max_tokens or all(ends):
-        return [text[: min(found, default=None)] for text, found in zip(texts, ends, strict=True)]
-      count = min(2 * count, settings.max_tokens)
-
-
-class MaskedRequests(Requests):
-  """Answers with a masked language model, see MaskedLM.score; it does not write.
-
-  The tokens of a text longer than the context are scored in windows, of what stands before them.
-  """
-
-  def __init__(self, loaded: LoadedModel, batch_size: int = _BATCH):
-    self._masked = MaskedLM(loaded)
-    self._tokenizer, self._batch_size = loaded.tokenizer, batch_size
-
-  def generate(self, prompts, settings, where, progress=lambda batches, total: batches):
-    raise InputError(f"{where[0]}: a masked language model does not continue a text")
-
-  def _scored(self, ids: list[int], known: int) -> _Scored:
-    return _Scored(ids, known)
-
-  def _score(self, texts: Sequence[_Scored], progress: Progress) -> list[tuple[float, bool]]:
-    totals, greedy = [0.0] * len(texts), [True] * len(texts)
-    windows = []  # (text, ids, number of the first one scored)
-    for number, text in enumerate(texts):
-      # _windows is for models that do not read the last id of a window; a masked one does.
-      for start, end, first in _windows(len(text.ids), text.first, self._masked.room - 1):
-        windows.append((number, np.array(text.ids[start:end], np.int32), first - start))
-    batches = _in_batches(windows, self._batch_size)
-    for batch in progress(batches, len(batches)):
-      scored = self._masked.score([ids for _, ids, _ in batch], first=[n for *_, n in batch])
-      for (number, *_), (log_probs, best) in zip(batch, scored, strict=True):
-        totals[number] += float(log_probs.sum(dtype=np.float64))
-        greedy[number] &= bool(best.all())
-    return list(zip(totals, greedy, strict=True))
+    options = settings.max_tokens, settings.temperature, settings.top_k, settings.top_p
+    texts = []
+    for prompt, seed in zip(prompts, seeds, strict=True):
+      texts.append(Text(prompt, Sampling(*options, seed=seed)))
+    written: dict[Text, str] = {}
+    for continued in continue_texts(self._scorer.model, self._scorer.params, by_length(texts)):
+      for text in continued:
+        before, whole = self._tokenizer.decode(text.prompt), self._tokenizer.decode(text.ids)
+        added = whole[len(os.path.commonprefix([before, whole])) :]
+        end = find_stop(added, stops)
+        written[text], text.stopped = added[:end], end is not None
+    return [written[text] for text in texts]
 
 
 def _windows(length: int, first: int, limit: int) -> Iterable[tuple[int, int, int]]:

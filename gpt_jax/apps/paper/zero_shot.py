@@ -8,6 +8,7 @@ Letters: Q questions, C options per question, P context tokens, T option tokens,
 """
 
 import functools
+import itertools
 import os
 import warnings
 from collections.abc import Callable, Sequence
@@ -22,8 +23,9 @@ from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError, MissingInput, did_you_mean
 from gpt_jax.files import write_json
+from gpt_jax.inference.decoding import take_rows
 from gpt_jax.inference.masked_lm import MaskedLM
-from gpt_jax.inference.scoring import bucket
+from gpt_jax.inference.scoring import bucket, padded
 from gpt_jax.models.model import Model
 from gpt_jax.ops.cross_entropy import CHUNK_ELEMENTS, logits, token_log_probs
 from gpt_jax.parallel.processes import log
@@ -267,11 +269,8 @@ def _log_probs(model, params, contexts, lengths, options):
   last_index = jnp.maximum(lengths - 1, 0)[:, None, None]
   last = jnp.take_along_axis(hidden, last_index, axis=1)  # [Q, 1, D]
 
-  def repeat(x):  # each row's part, [Q n, ...] to [Q C n, ...]
-    rows = x.reshape(questions, -1, *x.shape[1:])
-    return jnp.repeat(rows, choices, axis=0).reshape(-1, *x.shape[1:])
-
-  state, last, lengths = jax.tree.map(repeat, (state, last, lengths))
+  by_option = jnp.repeat(jnp.arange(questions), choices)
+  state, last, lengths = take_rows((state, last, lengths), by_option, questions)
   options = options.reshape(-1, width)  # [Q * C, T]
   # The last token of an option predicts nothing, so it is not fed. Padding is fed too: causal
   # attention hides it from the option, and its outputs are discarded.
@@ -318,14 +317,12 @@ def _pad(
   questions: Sequence[Question], size: int, shape: _Shape
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """Contexts [Q, P], their lengths [Q], and options [Q, C, T] of a batch of `size` questions."""
-  contexts, lengths = np.zeros((size, shape.context), np.int32), np.zeros(size, np.int32)
-  options = np.zeros((size, shape.choices, shape.option), np.int32)
-  for n, question in enumerate(questions):
-    lengths[n] = len(question.context)
-    contexts[n, : lengths[n]] = question.context
-    for c, option in enumerate(question.options):
-      options[n, c, : len(option)] = option
-  return contexts, lengths, options
+  contexts = padded([question.context for question in questions], (size, shape.context))
+  lengths = np.zeros(size, np.int32)
+  lengths[: len(questions)] = [len(question.context) for question in questions]
+  of_all = list(itertools.chain.from_iterable(question.options for question in questions))
+  options = padded(of_all, (size * shape.choices, shape.option))
+  return contexts, lengths, options.reshape(size, shape.choices, shape.option)
 
 
 def _select_scorable(task: str, questions: list[Question], limit: int) -> Prepared:

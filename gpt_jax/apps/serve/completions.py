@@ -11,6 +11,7 @@ from gpt_jax.checkpoints.load import LoadedModel
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.inference.decoding import BEST
+from gpt_jax.inference.generate import find_stop
 from gpt_jax.inference.model import Model
 from gpt_jax.inference.stream import Sampling, Text, check_fits
 
@@ -147,7 +148,7 @@ class Choice:
     ended = bool(added) and added[-1].id in self.source.ends
     available = len(added) - ended
     whole = self._decode(available)
-    if any(stop in whole for stop in self._request.stop):
+    if find_stop(whole, self._request.stop) is not None:
       whole, self.finish = self._read_to_stop(), "stop"
     else:
       self.tokens = available
@@ -171,12 +172,12 @@ class Choice:
 
     Token by token: the model may be several tokens ahead, depending on its load.
     """
-    found: list[int] = []
-    while not found:
+    end = None
+    while end is None:
       self.tokens += 1
       text = self._decode(self.tokens)
-      found = [at for stop in self._request.stop if (at := text.find(stop)) >= 0]
-    return text[: min(found)]
+      end = find_stop(text, self._request.stop)
+    return text[:end]
 
   def _decode(self, count: int) -> str:
     # With the prompt: some tokenizers write the first token of a text without its space.
