@@ -18,7 +18,6 @@ longer than the context): the pseudo-log-likelihood.
 """
 
 import functools
-import itertools
 import math
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -32,13 +31,12 @@ from gpt_jax.errors import InputError
 from gpt_jax.inference.generate import find_stop
 from gpt_jax.inference.masked_lm import MaskedLM
 from gpt_jax.inference.scoring import Scorer
-from gpt_jax.inference.stream import Sampling, Text, by_length, continue_texts
+from gpt_jax.inference.stream import Sampling, Text, continue_texts
 
-NAME = "gpt_jax"
 _BATCH = 16
 _MAX_TOKENS = 256  # to generate where a task does not say; the harness's own default
 
-Progress = Callable[[Iterable[Any], int], Iterable[Any]]  # (batches, their number) -> batches
+Progress = Callable[[list[Any]], Iterable[Any]]  # batches -> batches, each of which it counts
 
 
 class Generation(NamedTuple):
@@ -81,9 +79,9 @@ def model_class() -> Any:
   from tqdm import tqdm
 
   def progress_of(kind: str) -> Progress:
-    return lambda batches, total: tqdm(batches, desc=kind, total=total, unit="batch", disable=None)
+    return functools.partial(tqdm, desc=kind, unit="batch", disable=None)
 
-  @register_model(NAME)
+  @register_model("gpt_jax")
   class HarnessModel(LM):
     """Scores and generates with one checkpoint, on one device."""
 
@@ -138,7 +136,7 @@ class Requests:
     self,
     pairs: Sequence[tuple[str, str]],
     where: Sequence[str],
-    progress: Progress = lambda batches, total: batches,
+    progress: Progress = iter,
   ) -> list[tuple[float, bool]]:
     """log P of each continuation given its context, in nats, and whether it is the greedy one.
 
@@ -157,9 +155,7 @@ class Requests:
       texts.append(self._scored(ids, known))
     return self._score(texts, progress)
 
-  def text_log_likelihoods(
-    self, texts: Sequence[str], progress: Progress = lambda batches, total: batches
-  ) -> list[float]:
+  def text_log_likelihoods(self, texts: Sequence[str], progress: Progress = iter) -> list[float]:
     """log P of each text, in nats; 0 for an empty one."""
     encoded = self._tokenizer.encode_many(list(texts))
     scores = self._score([self._scored(ids.tolist(), 0) for ids in encoded], progress)
@@ -170,7 +166,7 @@ class Requests:
     prompts: Sequence[str],
     settings: Sequence[Generation],
     where: Sequence[str],
-    progress: Progress = lambda batches, total: batches,
+    progress: Progress = iter,
   ) -> list[str]:
     """The text that follows each prompt, up to the first stop string.
 
@@ -179,23 +175,34 @@ class Requests:
     """
     if self._masked:
       raise InputError(f"{where[0]}: a masked language model does not continue a text")
-    encoded = []
-    for ids, place in zip(self._tokenizer.encode_many(list(prompts)), where, strict=True):
-      encoded.append(ids.tolist() or self._prefix)
-      if not encoded[-1]:
+    stops = {stops: self._as_spelled(stops) for stops in {each.stops for each in settings}}
+    texts = []
+    encoded = self._tokenizer.encode_many(list(prompts))
+    for number, (ids, setting, place) in enumerate(zip(encoded, settings, where, strict=True)):
+      prompt = ids.tolist() or self._prefix
+      if not prompt:
         raise InputError(f"{place}: the prompt is empty; the model needs a token to begin with")
-    order = sorted(range(len(prompts)), key=lambda i: (settings[i], len(encoded[i])))
-    batches = []
-    for _, alike in itertools.groupby(order, key=lambda i: settings[i]):
-      batches += _in_batches(list(alike), self._batch_size)
-    texts = [""] * len(prompts)
-    for numbers in progress(batches, len(batches)):
-      batch = [encoded[i] for i in numbers]
-      for i, text in zip(
-        numbers, self._continue(batch, numbers, settings[numbers[0]]), strict=True
-      ):
-        texts[i] = text
-    return texts
+      options = setting.max_tokens, setting.temperature, setting.top_k, setting.top_p
+      texts.append(Text(prompt, Sampling(*options, seed=number)))
+    order = sorted(range(len(texts)), key=lambda i: (settings[i], len(texts[i].prompt)))
+    batches = _in_batches(order, self._batch_size)
+    written = [""] * len(texts)
+    for numbers in progress(batches):
+      batch = [texts[i] for i in numbers]
+      for _ in continue_texts(self._scorer.model, self._scorer.params, batch):
+        for i in numbers:
+          before = self._tokenizer.decode(texts[i].prompt)
+          whole = self._tokenizer.decode(texts[i].ids)
+          added = whole[len(os.path.commonprefix([before, whole])) :]
+          end = find_stop(added, stops[settings[i].stops])
+          written[i], texts[i].stopped = added[:end], end is not None
+    return written
+
+  def _as_spelled(self, stops: Sequence[str]) -> set[str]:
+    """The stop strings, also as the vocabulary spells them."""
+    given = sorted(filter(None, stops))
+    spelled = [self._tokenizer.decode(ids) for ids in self._tokenizer.encode_many(given)]
+    return {*given, *filter(str.strip, spelled)}
 
   def _scored(self, ids: list[int], known: int) -> _Scored:
     """Ids to be scored from number `known` on, with something before them where there is any."""
@@ -217,33 +224,13 @@ class Requests:
       # The longest first, so that one that does not fit the memory is met at once.
       windows.sort(key=lambda window: window[1] - window[2])
     batches = _in_batches(windows, self._batch_size)
-    for batch in progress(batches, len(batches)):
+    for batch in progress(batches):
       parts = [np.array(texts[n].ids[start:end], np.int32) for n, start, end, _ in batch]
       scored = self._scorer.score(parts, first=[first - start for _, start, _, first in batch])
       for (number, *_), (log_probs, best) in zip(batch, scored, strict=True):
         totals[number] += float(log_probs.sum(dtype=np.float64))
         greedy[number] &= bool(best.all())
     return list(zip(totals, greedy, strict=True))
-
-  def _continue(
-    self, prompts: list[list[int]], seeds: list[int], settings: Generation
-  ) -> list[str]:
-    """The continuations of one batch."""
-    stops = {stop for stop in settings.stops if stop}
-    spelled = [self._tokenizer.decode(ids) for ids in self._tokenizer.encode_many(sorted(stops))]
-    stops |= {stop for stop in spelled if stop.strip()}
-    options = settings.max_tokens, settings.temperature, settings.top_k, settings.top_p
-    texts = []
-    for prompt, seed in zip(prompts, seeds, strict=True):
-      texts.append(Text(prompt, Sampling(*options, seed=seed)))
-    written: dict[Text, str] = {}
-    for continued in continue_texts(self._scorer.model, self._scorer.params, by_length(texts)):
-      for text in continued:
-        before, whole = self._tokenizer.decode(text.prompt), self._tokenizer.decode(text.ids)
-        added = whole[len(os.path.commonprefix([before, whole])) :]
-        end = find_stop(added, stops)
-        written[text], text.stopped = added[:end], end is not None
-    return [written[text] for text in texts]
 
 
 def _windows(length: int, first: int, limit: int) -> Iterable[tuple[int, int, int]]:
@@ -266,16 +253,13 @@ def _locations(requests: Sequence[Any]) -> list[str]:
 
 
 def _generation(kwargs: Any, where: str) -> Generation:
-  """The settings in a task's normalized generation_kwargs. Raises InputError for unknown ones."""
+  """The settings in a task's normalized generation_kwargs, which may have no others."""
   options = dict(kwargs)
-  stops = tuple(options.pop("until"))
-  sampled = options.pop("do_sample")
-  temperature = float(options.pop("temperature", 1.0)) if sampled else 0.0
-  options.pop("temperature", None)
+  temperature = float(options.pop("temperature", 1.0))
   settings = Generation(
-    stops,
+    tuple(options.pop("until")),
     options.pop("max_gen_toks"),
-    temperature,
+    temperature if options.pop("do_sample") else 0.0,
     int(options.pop("top_k", 0)),
     float(options.pop("top_p", 1.0)),
   )
