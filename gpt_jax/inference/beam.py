@@ -19,7 +19,6 @@ from gpt_jax.inference.scoring import bucket
 from gpt_jax.inference.stream import (
   Text,
   Token,
-  by_length,
   check_fits,
   continue_texts,
   read_before,
@@ -135,8 +134,10 @@ def complete(
   """
   finished = 0
   if beams == 1:
-    # Sorted for less padding; the callers read `texts`, in their own order.
-    for continued in continue_texts(model, params, by_length(texts)):
+    by_length = sorted(  # for less padding
+      texts, key=lambda text: (len(text.prompt), len(text.source), text.sampling.max_tokens)
+    )
+    for continued in continue_texts(model, params, by_length):
       finished += sum(text.done for text in continued)
       done(finished)
     return

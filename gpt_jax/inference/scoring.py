@@ -16,7 +16,7 @@ from gpt_jax.models.model import Model
 from gpt_jax.models.trunk import States
 from gpt_jax.ops.cross_entropy import logits, token_log_probs
 
-_SHORTEST = 16
+_MIN_LENGTH = 16
 
 
 def bucket(length: int, limit: int) -> int:
@@ -24,7 +24,7 @@ def bucket(length: int, limit: int) -> int:
 
   So few shapes need compiling.
   """
-  return min(limit, max(_SHORTEST, 1 << max(0, length - 1).bit_length()))
+  return min(limit, max(_MIN_LENGTH, 1 << max(0, length - 1).bit_length()))
 
 
 def padded(texts: Sequence[Any], shape: tuple[int, int], fill: int = 0) -> np.ndarray:

@@ -5,6 +5,7 @@ decoding.py has the compiled functions, and says what a cache is. Letters: B row
 """
 
 import dataclasses
+import operator
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -61,7 +62,6 @@ class Token(NamedTuple):
   """A token that was added.
 
   Attributes:
-    id: the token.
     log_prob: of the model, in nats, before temperature, top_k and top_p; 0 if the text did not ask
       for it.
     best: (id, log_prob) of the most likely tokens; empty if the text did not ask for them.
@@ -102,7 +102,6 @@ class Text:
 
   @property
   def added_ids(self) -> list[int]:
-    """The tokens that were added."""
     return [token.id for token in self.added]
 
   @property
@@ -117,7 +116,6 @@ class Text:
 
   @property
   def last(self) -> int:
-    """The newest token."""
     return self.added[-1].id if self.added else self.prompt[-1]
 
   @property
@@ -127,15 +125,19 @@ class Text:
 
   def slide(self, context: int) -> bool:
     """Keeps the second half of a full context; whether it was full."""
-    full = self.length >= context
-    if full:
-      # The rest is read again at positions 0, 1, …: there is no row for later ones.
-      self._begin += self.length - context // 2
-    return full
+    if self.length < context:
+      return False
+    # The rest is read again at positions 0, 1, …: there is no row for later ones.
+    self._begin += self.length - context // 2
+    return True
 
   def to_read(self, count: int) -> list[int]:
     """The first `count` tokens that the model attends to."""
     return self.ids[self._begin :][:count]
+
+
+_SETTINGS = operator.attrgetter("temperature", "top_k", "top_p", "seed")
+_NO_TEXT = Text([0], Sampling(temperature=0.0))
 
 
 class Stream:
@@ -233,34 +235,33 @@ class Stream:
       # All rows add as many tokens, so none can pass its end or the context in between.
       count = min(count, text.missing, self._context - text.length)
     # Rows without a text are computed too, at position 0, and discarded.
-    about = (
-      np.array([text.length if text else 1 for text in self._rows], np.int32),
-      np.array([len(text.added) if text else 0 for text in self._rows], np.int32),
+    rows = [text or _NO_TEXT for text in self._rows]
+    counts = [(text.last, text.length, len(text.added)) for text in rows]
+    settings = [_SETTINGS(text.sampling) for text in rows]
+    temperature, top_k, top_p, seed = zip(*settings, strict=True)
+    self._state, chosen = decoding.extend(
+      self._model,
+      self._variables,
+      self._state,
+      *np.array(counts, np.int32).T,
       np.array([text is not None for text in self._rows]),
-      _settings(self._rows),
+      Settings(
+        np.array(temperature, np.float32),
+        np.array(top_k, np.int32),
+        np.array(top_p, np.float32),
+        np.array(seed, np.uint32),
+      ),
       any(text.log_probs for text in texts),
       any(text.best for text in texts),
       np.int32(count),
     )
-    last = np.array([text.last if text else 0 for text in self._rows], np.int32)
-    self._state, chosen = decoding.extend(self._model, self._variables, self._state, last, *about)
     chosen = jax.tree.map(np.asarray, chosen)
     for row, continued in enumerate(self._rows):
       if continued is not None:
         _append(continued, chosen, row, count)
-    for text in texts:
-      if text.done:
-        self.remove(text)
+        if continued.done:
+          self.remove(continued)
     return texts
-
-  def _slots_for(self, texts: Sequence[Text]) -> int:
-    """Slots of a cache for these texts, so that few shapes need compiling."""
-    needed = max(text.length + text.missing for text in texts)
-    longest = max(text.length for text in texts)
-    read = bucket(read_before(self._model, longest), self._context)
-    # Prompts are padded to a bucket, all of which is written into the cache.
-    sizes = _FEW_SLOTS if self._few_shapes else _MANY_SLOTS
-    return min(self._context, _fit(max(needed, read), sizes))
 
   def _read(self, rows: Sequence[int]) -> None:
     """Reads what the model attends to of the texts in these rows."""
@@ -287,8 +288,13 @@ class Stream:
     With few shapes it may also become smaller; otherwise that would compile more programs.
     """
     before = len(self._rows), self._slots, self._source_slots
+    # Prompts are padded to a bucket, all of which is written into the cache.
+    longest = max(text.length for text in texts)
+    read = bucket(read_before(self._model, longest), self._context)
+    needed = max(read, *(text.length + text.missing for text in texts))
+    slots = min(self._context, _fit(needed, _FEW_SLOTS if self._few_shapes else _MANY_SLOTS))
     longest_source = max(len(text.source) for text in texts)
-    sizes = _fit(len(texts), _SIZES), self._slots_for(texts), source_slots_for(longest_source)
+    sizes = _fit(len(texts), _SIZES), slots, source_slots_for(longest_source)
     if not self._few_shapes:
       sizes = max(sizes[0], before[0]), max(sizes[1], before[1]), max(sizes[2], before[2])
     if sizes == before:
@@ -304,10 +310,7 @@ class Stream:
 
 
 def continue_texts(
-  model: Model,
-  params: Any,
-  texts: Sequence[Text],
-  steps: int = MAX_STEPS,
+  model: Model, params: Any, texts: Sequence[Text], steps: int = MAX_STEPS
 ) -> Iterator[list[Text]]:
   """Continues texts, in their order, until all are done; put those of similar lengths together.
 
@@ -325,13 +328,6 @@ def continue_texts(
     for text in stream.texts:
       if text.stopped:
         stream.remove(text)
-
-
-def by_length(texts: Sequence[Text]) -> list[Text]:
-  """Sorts texts by length, so that batches have little padding."""
-  return sorted(
-    texts, key=lambda text: (len(text.prompt), len(text.source), text.sampling.max_tokens)
-  )
 
 
 def read_before(model: Model, length: int) -> int:
@@ -363,17 +359,6 @@ def source_slots_for(length: int) -> int:
 def _fit(number: int, sizes: Sequence[int]) -> int:
   """The smallest of ascending sizes that is large enough; the largest if none is."""
   return next((size for size in sizes if size >= number), sizes[-1])
-
-
-def _settings(texts: Sequence[Text | None]) -> Settings:
-  greedy = Sampling(temperature=0.0)
-  settings = [text.sampling if text else greedy for text in texts]
-  return Settings(
-    np.array([s.temperature for s in settings], np.float32),
-    np.array([s.top_k for s in settings], np.int32),
-    np.array([s.top_p for s in settings], np.float32),
-    np.array([s.seed for s in settings], np.uint32),
-  )
 
 
 def _append(text: Text, chosen: Any, row: int, count: int) -> None:
