@@ -17,8 +17,8 @@ from gpt_jax.data.file_kinds import write_table
 from gpt_jax.errors import InputError, did_you_mean
 from gpt_jax.files import atomic_file
 from gpt_jax.inference.beam import check_search
+from gpt_jax.inference.generate import written_answers
 from gpt_jax.inference.stream import Sampling
-from gpt_jax.inference.text_answers import written_answers
 from gpt_jax.parallel.processes import log
 from gpt_jax.programs.outputs import check_out
 from gpt_jax.tasks.answers.translation import Pair

@@ -133,10 +133,7 @@ class Requests:
     self._prefix: list[int] = [] if end is None else [end]
 
   def log_likelihoods(
-    self,
-    pairs: Sequence[tuple[str, str]],
-    where: Sequence[str],
-    progress: Progress = iter,
+    self, pairs: Sequence[tuple[str, str]], where: Sequence[str], progress: Progress = iter
   ) -> list[tuple[float, bool]]:
     """log P of each continuation given its context, in nats, and whether it is the greedy one.
 

@@ -211,10 +211,7 @@ def _name(vectors: np.ndarray) -> str:
 
 
 def updates(
-  old: Index | None,
-  model: str,
-  rows: Mapping[str, str],
-  embed: Callable[[list[str]], np.ndarray],
+  old: Index | None, model: str, rows: Mapping[str, str], embed: Callable[[list[str]], np.ndarray]
 ) -> Iterator[Index]:
   """Indexes of these texts: of those embedded so far, and in the end of all.
 

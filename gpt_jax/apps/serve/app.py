@@ -8,13 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpt_jax.apps.serve.completions import (
-  Choice,
-  Request,
-  join_pieces,
-  make_choices,
-  read_request,
-)
+from gpt_jax.apps.serve.completions import Choice, Request, join_pieces, make_choices, read_request
 from gpt_jax.apps.serve.engine import MAX_FILLINGS, Engine, Job
 from gpt_jax.apps.serve.fields import Fields, Refusal, check_text
 from gpt_jax.errors import counted
