@@ -21,7 +21,7 @@ from gpt_jax.parallel.processes import is_main_process, log
 from gpt_jax.tasks.formats import Format
 
 _KEPT = "kept_base"  # in the folder of an adapter's run
-TFIDF_FILE = "classifier.npz"  # of what is no neural network; see inference/tfidf_classifier.py
+TFIDF_FILE = "classifier.npz"  # of what is no neural network; see inference/linear_classifier.py
 _EXPORTS = ("config.json", "params_shapes.json")  # one of them is in a folder of each format
 
 

@@ -16,8 +16,8 @@ class Agreement:
   """Two classifiers on the same examples: float32 first, then fewer bits.
 
   Attributes:
-    correct: whether each example's label is found, bool [N] of both.
-    same: whether both give the same label, bool [N].
+    correct: whether each predicts an example's label, two bool [N].
+    same: whether both predict the same label, bool [N].
   """
 
   correct: tuple[np.ndarray, np.ndarray]
@@ -25,7 +25,7 @@ class Agreement:
 
   @property
   def kept(self) -> dict[str, float]:
-    """The shares of the labels, and of the accuracy, of float32 that are left."""
+    """Share of float32's labels, and of its accuracy, that is kept."""
     before, after = map(np.sum, self.correct)
     # Where nothing was right, nothing can be lost.
     accuracy = float(after / before) if before else 1.0
@@ -44,15 +44,15 @@ class Agreement:
     return wilson(int(self.same.sum()), len(self.same))
 
   def check(self, keep: float, kind: str, outcome: str) -> None:
-    """Raises InputError, which ends with the outcome, if less than the share `keep` is left.
+    """Raises InputError, which ends with the outcome, if less than the share `keep` is kept.
 
     The shares decide, not their intervals, whose lower ends are below 99 % for any model and fewer
     than 381 rows.
     """
-    for what, share in self.kept.items():
+    for name, share in self.kept.items():
       if share < keep:
         raise InputError(
-          f"keep={keep}: {kind} keeps only {share:.2%} of float32's {what} on "
+          f"keep={keep}: {kind} keeps only {share:.2%} of float32's {name} on "
           f"{len(self.same):,} examples, so {outcome}"
         )
 
@@ -64,14 +64,14 @@ def compare_labels(exact: np.ndarray, smaller: np.ndarray, encoded: Encoded) -> 
 
 
 def check_keep(keep: float) -> None:
-  """Raises InputError unless it is a share; fails before the expensive part without scipy, too."""
+  """Fails before the expensive part: `keep` must be a share, and scipy installed."""
   if not 0 <= keep <= 1:
     raise InputError(f"keep={keep}: must be a share, from 0 to 1")
   wilson(1, 1)  # needs scipy
 
 
 def labeled_rows(loaded: LoadedModel, data: str, split: str) -> Encoded:
-  """A split of the model's task. Raises InputError if it is not of one label for each text."""
+  """A split of the model's task, which must have one label for each text."""
   task = loaded.label_task()
   if task is None or not task.is_classification:
     kind = loaded.without_task if task is None else f"of {task.name} ({task.kind})"

@@ -1,5 +1,5 @@
-"""Accuracy under attack: the embeddings of each sequence are moved by a given length to where the
-loss of its label is highest, by one step of its gradient (FGM, arXiv 1605.07725).
+"""Accuracy under attack: the embeddings of each sequence move by a given length along the gradient
+of the loss (FGM, arXiv 1605.07725).
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,10 +1,12 @@
 """Beam search: the most likely continuation that a search over several candidates finds.
 
+`complete` adds the tokens of texts, by that search or one after the other.
+
 Letters: K beams, V vocabulary.
 """
 
 import functools
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -12,14 +14,22 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax.errors import InputError
-from gpt_jax.inference.decoding import read_source
+from gpt_jax.inference.decoding import read_prompts, take_rows
 from gpt_jax.inference.scoring import bucket
-from gpt_jax.inference.stream import check_fits, read_before
+from gpt_jax.inference.stream import (
+  Text,
+  Token,
+  check_fits,
+  continue_texts,
+  read_before,
+  source_slots_for,
+)
 from gpt_jax.models.decoding_weights import variables
 from gpt_jax.models.model import Model
 from gpt_jax.ops.cross_entropy import logits
 
 _MAX_BEAMS = 256
+_repeat = jax.jit(take_rows, static_argnums=2)
 
 
 class Hypothesis(NamedTuple):
@@ -62,15 +72,16 @@ def beam_search(
   """
   check_fits(model, len(prompt), max_tokens)
   collections = variables(params)
-  slots = bucket(len(prompt) + max_tokens, model.config.trunk.context)
-  to_read = prompt[: read_before(model, len(prompt))]
-  read = np.zeros((1, bucket(len(to_read), slots)), np.int32)
-  read[0, : len(to_read)] = to_read
-  sources = None
-  if source:  # filled up to one of a few lengths, each of which is compiled for
-    sources = np.full((1, bucket(len(source), 2**30)), -1, np.int32)
-    sources[0, : len(source)] = source
-  state = _begin(model, collections, read, np.array([len(to_read)]), sources, beams, slots)
+  state = read_prompts(
+    model,
+    collections,
+    [prompt[: read_before(model, len(prompt))]],
+    [source],
+    rows=1,
+    slots=bucket(len(prompt) + max_tokens, model.config.trunk.context),
+    source_slots=source_slots_for(len(source)),
+  )
+  state = _repeat(state, np.zeros(beams, np.int32), 1)
   ended: list[Hypothesis] = []
   running: list[list[int]] = [[] for _ in range(beams)]
   # All beams are equal before the first token: one of them is enough.
@@ -108,6 +119,35 @@ def beam_search(
   return _best(ended, beams)
 
 
+def complete(
+  model: Model,
+  params: Any,
+  texts: Sequence[Text],
+  beams: int = 1,
+  length_penalty: float = 1.0,
+  done: Callable[[int], None] = lambda _: None,
+) -> None:
+  """Adds all tokens to each text: as its sampling says or, with several beams, the likeliest.
+
+  Args:
+    done: is called with the number of finished texts as it grows.
+  """
+  finished = 0
+  if beams == 1:
+    by_length = sorted(  # for less padding
+      texts, key=lambda text: (len(text.prompt), len(text.source), text.sampling.max_tokens)
+    )
+    for continued in continue_texts(model, params, by_length):
+      finished += sum(text.done for text in continued)
+      done(finished)
+    return
+  for finished, text in enumerate(texts, start=1):
+    options = beams, text.missing, length_penalty, text.ends, text.source
+    best = beam_search(model, params, text.prompt, *options)[0]
+    text.added = [Token(i, 0.0, []) for i in best.ids]
+    done(finished)
+
+
 def _hypothesis(ids: list[int], log_prob: float, length_penalty: float) -> Hypothesis:
   return Hypothesis(ids, log_prob, log_prob / len(ids) ** length_penalty)
 
@@ -124,23 +164,6 @@ def _best(hypotheses: list[Hypothesis], count: int) -> list[Hypothesis]:
   return sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)[:count]
 
 
-@functools.partial(jax.jit, static_argnums=(0, 5, 6))
-def _begin(model, collections, ids, lengths, sources, beams, slots):
-  """The state of `beams` equal rows after a prompt [1, P], and sources as in stream.read_source."""
-  valid = jnp.arange(ids.shape[1])[None] < lengths[:, None]
-  to_read, to_start = {}, {}
-  if sources is not None:
-    to_read, to_start = {"source": read_source(sources)}, {"source_length": sources.shape[1]}
-  *_, state = model.apply(collections, ids, valid, **to_read, method="read_prompt")
-  empty = model.apply(collections, beams, slots, **to_start, method="start")
-
-  def repeat(empty, x):
-    x = jnp.concatenate([x] * beams)
-    return jax.lax.dynamic_update_slice(empty, x, (0,) * x.ndim)
-
-  return jax.tree.map(repeat, empty, state)
-
-
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
 def _step(model, collections, state, parents, last, position, totals):
   """The state of beams that continue `parents` [K] with `last` [K], and the next candidates.
@@ -148,18 +171,13 @@ def _step(model, collections, state, parents, last, position, totals):
   Candidates are the 2 K best, so that K go on even if K end: total log-probability, beam and token.
   """
   beams = len(parents)
-
-  def take(x):
-    rows = x.reshape(beams, -1, *x.shape[1:])
-    return rows[parents].reshape(x.shape)
-
   positions = jnp.broadcast_to(position, (beams, 1))
   hidden, table, state = model.apply(
     collections,
     last[:, None],
     positions,
     jnp.ones((beams, 1), bool),
-    jax.tree.map(take, state),
+    take_rows(state, parents, beams),
     method="extend",
   )
   scores = logits(hidden[:, 0], table, model.num_tokens)[:, : model.num_tokens]

@@ -1,17 +1,21 @@
-"""Calibration of class probabilities: expected calibration error and temperature scaling.
+"""Calibration of class probabilities: expected calibration error, temperature scaling, and a
+threshold on the confidence that keeps a promised precision on unseen rows.
 
 Guo et al. 2017, On Calibration of Modern Neural Networks; the temperature is that of Clarté et al.
-2023, Expectation consistency for calibration of neural networks. Letters: N examples, K classes.
+2023, Expectation consistency for calibration of neural networks. Predictions below the threshold
+are withheld, as in Geifman and El-Yaniv 2017, Selective Classification for Deep Neural Networks;
+thresholds are tested in sequence as in Angelopoulos et al. 2021, Learn then Test, with the exact
+binomial bound. Letters: N examples, K classes.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpt_jax.errors import require
+from gpt_jax.errors import InputError, require
 
 BINS = 15  # as in Guo et al. 2017
-_SMALLEST = 1e-30  # of a probability in a logarithm
+_MIN_PROBABILITY = 1e-30  # in a logarithm
 _TEMPERATURES = (0.01, 100.0)  # the range of the search
 _SHRINKAGE = 2.0
 _FOLDS = 5
@@ -28,7 +32,7 @@ def scale(probabilities: np.ndarray, temperature: float) -> np.ndarray:
   if temperature == 1.0:
     return probabilities
   # Logits but for a constant of each row, which the softmax removes.
-  logits = np.log(np.maximum(probabilities.astype(np.float64), _SMALLEST)) / temperature
+  logits = np.log(np.maximum(probabilities.astype(np.float64), _MIN_PROBABILITY)) / temperature
   powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
   return powers / powers.sum(axis=-1, keepdims=True)
 
@@ -52,24 +56,21 @@ def fit_temperature(probabilities: np.ndarray, classes: np.ndarray) -> float:
     probabilities: [N, K], of examples that were not trained on.
     classes: int [N], the true ones.
   """
-  optimize = require("scipy.optimize", "calibration", "scipy", "metrics")
-  if len(classes) < 2 * _FOLDS:
-    return 1.0
-  return _shrunk_temperature(optimize, probabilities, classes)
+  _scipy_optimize()  # fail without scipy, however many examples there are
+  return 1.0 if len(classes) < 2 * _FOLDS else _shrunk_temperature(probabilities, classes)
 
 
 def scale_held_out(probabilities: np.ndarray, classes: np.ndarray) -> np.ndarray:
-  """Each fifth of the examples scaled by the temperature of the others: [N, K].
+  """Cross-fitted probabilities [N, K]: each fold is scaled by the others' temperature.
 
   What a temperature does to unseen examples, where `scale` would flatter the ones it was fitted on.
   """
-  optimize = require("scipy.optimize", "calibration", "scipy", "metrics")
   # A fixed seed: the report of a run is the same each time.
   fold = np.random.default_rng(0).permutation(len(classes)) % _FOLDS
   scaled = np.array(probabilities, np.float64)
   for number in range(_FOLDS):
     others, held_out = fold != number, fold == number
-    temperature = _shrunk_temperature(optimize, probabilities[others], classes[others])
+    temperature = _shrunk_temperature(probabilities[others], classes[others])
     scaled[held_out] = scale(probabilities[held_out], temperature)
   return scaled
 
@@ -156,7 +157,11 @@ def _bin_of(confidence: np.ndarray) -> np.ndarray:
   return np.clip(np.ceil(confidence * BINS).astype(int) - 1, 0, BINS - 1)
 
 
-def _shrunk_temperature(optimize: Any, probabilities: np.ndarray, classes: np.ndarray) -> float:
+def _scipy_optimize() -> Any:
+  return require("scipy.optimize", "calibration", "scipy", "metrics")
+
+
+def _shrunk_temperature(probabilities: np.ndarray, classes: np.ndarray) -> float:
   """See fit_temperature."""
   correct = probabilities.argmax(axis=-1) == classes
   gaps = probabilities.max(axis=-1) - correct
@@ -165,11 +170,11 @@ def _shrunk_temperature(optimize: Any, probabilities: np.ndarray, classes: np.nd
   # The exponent below would be negative: the positive part of the shrinkage is 0.
   if evidence <= _SHRINKAGE:
     return 1.0
-  matched = _match_accuracy(optimize, probabilities, classes)
+  matched = _match_accuracy(probabilities, classes)
   return float(matched ** (1 - _SHRINKAGE / evidence))
 
 
-def _match_accuracy(optimize: Any, probabilities: np.ndarray, classes: np.ndarray) -> float:
+def _match_accuracy(probabilities: np.ndarray, classes: np.ndarray) -> float:
   """The temperature at which the mean confidence is the accuracy."""
   correct = int((probabilities.argmax(axis=-1) == classes).sum())
   # Laplace's rule of succession: never 1, which no temperature above 0 gives.
@@ -184,4 +189,82 @@ def _match_accuracy(optimize: Any, probabilities: np.ndarray, classes: np.ndarra
     return _TEMPERATURES[0]
   if gap(high) >= 0:
     return _TEMPERATURES[1]
-  return float(np.exp(optimize.brentq(gap, low, high, xtol=1e-6)))
+  return float(np.exp(_scipy_optimize().brentq(gap, low, high, xtol=1e-6)))
+
+
+CONFIDENCE = 0.95  # that the promise holds
+# The thresholds that may be chosen: above which 1/20 of the rows are, 2/20, … all.
+_SHARES = 20
+_STARTS = (5, 10, 15, 20)
+
+
+class Threshold(NamedTuple):
+  """A threshold, and what labeled rows say about it.
+
+  Attributes:
+    value: predictions with at least this confidence are given; 0.0: all.
+    given: number of labeled rows with at least this confidence.
+    correct: how many of them are predicted correctly.
+    promised: a lower bound of the precision on unseen rows, with a confidence of 95 %.
+  """
+
+  value: float
+  given: int
+  correct: int
+  promised: float
+
+
+def choose_threshold(confidence: np.ndarray, correct: np.ndarray, precision: float) -> Threshold:
+  """The lowest threshold above which predictions on unseen rows have the precision.
+
+  Four sequences of tests begin at the most confident 1/4, 1/2, 3/4 and all of the rows. Each adds
+  the next 1/20 of the rows until a bound is too low. As a sequence ends at its first failure, and
+  its bounds have a confidence of 1 - 0.05 / 4, the promise fails with a probability of 5 % at most.
+  The unseen rows must be drawn as the labeled ones were.
+
+  Args:
+    confidence: [N], the highest probability of each labeled row; the rows were not trained on.
+    correct: bool [N], whether its most likely class is the true one.
+    precision: the share of correct predictions to promise, between 0 and 1.
+  """
+  if not len(confidence):
+    raise InputError(f"precision={precision}: there are no dev rows to choose a threshold on")
+  tested = [_test(confidence, correct, share) for share in range(1, _SHARES + 1)]
+  # Fixed sequences: a test counts only if all before it in its sequence have passed, so none of
+  # them costs confidence.
+  chosen: Threshold | None = None
+  for start in _STARTS:
+    for threshold in tested[start - 1 :]:
+      if threshold.promised < precision:
+        break
+      if chosen is None or threshold.given > chosen.given:
+        chosen = threshold
+  if chosen is not None:
+    return chosen
+  best = max((tested[start - 1] for start in _STARTS), key=lambda threshold: threshold.promised)
+  raise InputError(
+    f"precision={precision}: no threshold is sure to reach it: at best {best.correct:,} of the "
+    f"{best.given:,} most confident dev rows are right, which promises {best.promised:.3f} with "
+    f"{CONFIDENCE:.0%} confidence; ask for less, or use a larger dev set"
+  )
+
+
+def _test(confidence: np.ndarray, correct: np.ndarray, share: int) -> Threshold:
+  """The threshold of the most confident `share` / 20 of the rows."""
+  rows = max(len(confidence) * share // _SHARES, 1)
+  value = 0.0 if share == _SHARES else float(np.sort(confidence)[-rows])
+  above = confidence >= value  # ties with the last row come along
+  given, hits = int(above.sum()), int(correct[above].sum())
+  # Bonferroni: the allowed 5 % are shared among the sequences of tests.
+  bound = precision_bound(hits, given, 1 - (1 - CONFIDENCE) / len(_STARTS))
+  return Threshold(value, given, hits, bound)
+
+
+def precision_bound(correct: int, count: int, confidence: float) -> float:
+  """The lower confidence bound of a share of which `correct` of `count` were seen: exact, one side
+  of Clopper and Pearson 1934.
+  """
+  if not correct:
+    return 0.0
+  beta = require("scipy.stats", "precision", "scipy", "metrics").beta
+  return float(beta.ppf(1 - confidence, correct, count - correct + 1))

@@ -1,9 +1,12 @@
-"""The compiled functions of a Stream: prompts are read, tokens added, rows of a cache moved.
+"""The compiled functions of Stream and beam search: read prompts, add tokens, copy rows of a cache.
 
+A cache holds one text per row. The first axis of each of its arrays is rows, or rows times heads.
 Letters: B rows of the cache, S tokens of a source, P tokens of a prompt, V vocabulary.
 """
 
 import functools
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,16 +14,56 @@ import numpy as np
 
 from gpt_jax.batch import Rows
 from gpt_jax.inference.sampling import choose
+from gpt_jax.inference.scoring import bucket, padded
+from gpt_jax.models.model import Model
 from gpt_jax.ops.cross_entropy import logits, token_log_probs
 
 MAX_STEPS = 32  # tokens per call of `extend`
 BEST = 5  # alternatives that come with a token
 
 
-def read_source(source: np.ndarray) -> Rows:
-  """Encoder input from ids int32 [B, S], padded with -1."""
-  positions = jnp.broadcast_to(jnp.arange(source.shape[1])[None], source.shape)
-  return Rows(jnp.maximum(source, 0), positions, (source >= 0).astype(jnp.int32))
+def read_prompts(
+  model: Model,
+  variables: Any,
+  prompts: Sequence[Sequence[int]],
+  sources: Sequence[Sequence[int]],
+  *,
+  rows: int,
+  slots: int,
+  source_slots: int,
+) -> Any:
+  """A cache that has read a prompt in each of its first rows.
+
+  Args:
+    sources: ids that the encoder reads beside each prompt.
+    rows, slots, source_slots: size of the cache: texts, tokens of each, tokens of each source; no
+      source_slots: there is no encoder.
+  """
+  lengths = np.zeros(rows, np.int32)
+  lengths[: len(prompts)] = [len(ids) for ids in prompts]
+  ids = padded(prompts, (rows, bucket(int(lengths.max()), model.config.trunk.context)))
+  # -1 is padding, which the encoder does not attend to.
+  source_ids = padded(sources, (rows, source_slots), -1) if source_slots else None
+  return _read(model, variables, ids, lengths, source_ids, slots=slots)
+
+
+@functools.partial(jax.jit, static_argnames=("model", "slots"))
+def _read(model, variables, ids, lengths, sources, *, slots):
+  """As read_prompts, of arrays: prompts [B, P] of lengths [B], sources [B, S] or None."""
+  # [B, P]
+  valid = jnp.arange(ids.shape[1])[None] < lengths[:, None]
+  of_source, source_slots = {}, 0
+  if sources is not None:
+    positions = jnp.broadcast_to(jnp.arange(sources.shape[1])[None], sources.shape)
+    source = Rows(jnp.maximum(sources, 0), positions, (sources >= 0).astype(jnp.int32))
+    of_source, source_slots = {"source": source}, sources.shape[1]
+  *_, state = model.apply(variables, ids, valid, **of_source, method="read_prompt")
+  empty = start(model, variables, len(ids), slots, source_slots)
+
+  def write_first(x, first):
+    return jax.lax.dynamic_update_slice(x, first, (0,) * x.ndim)
+
+  return jax.tree.map(write_first, empty, state)
 
 
 def _report(scores, ids, with_log_probs, with_best):
@@ -40,22 +83,6 @@ def _report(scores, ids, with_log_probs, with_best):
     return indices, values - log_sum[:, None]
 
   return chosen, *jax.lax.cond(with_best, best, lambda: none)
-
-
-@functools.partial(jax.jit, static_argnames=("model", "length"))
-def read(model, variables, ids, lengths, sources, *, length):
-  """The state, of `length` slots, after prompts [B, P] of lengths [B].
-
-  Args:
-    sources: what an encoder reads, int32 [B, S] with -1 for padding; None: there is no encoder.
-  """
-  # [B, P]
-  valid = jnp.arange(ids.shape[1])[None] < lengths[:, None]
-  of_source = {} if sources is None else {"source": read_source(sources)}
-  *_, state = model.apply(variables, ids, valid, **of_source, method="read_prompt")
-  source_slots = 0 if sources is None else sources.shape[1]
-  empty = start(model, variables, len(ids), length, source_slots)
-  return jax.tree.map(_write_first, empty, state)
 
 
 @functools.partial(jax.jit, static_argnames=("model",), donate_argnames=("state",))
@@ -82,8 +109,8 @@ def extend(
     vocab_size = model.num_tokens
     scores = logits(hidden[:, 0], table, vocab_size)[:, :vocab_size]
     chosen = choose(scores, settings, numbers + number)
-    told = chosen, *_report(scores, chosen, log_probs, best)
-    added = jax.tree.map(lambda rows, new: rows.at[number].set(new), added, told)
+    new = chosen, *_report(scores, chosen, log_probs, best)
+    added = jax.tree.map(lambda steps, x: steps.at[number].set(x), added, new)
     return number + 1, chosen, state, added
 
   one, several = (MAX_STEPS, len(last)), (MAX_STEPS, len(last), min(BEST, model.num_tokens))
@@ -96,40 +123,37 @@ def extend(
   return state, added
 
 
-@functools.partial(jax.jit, static_argnames=("model", "size", "slots", "source_slots"))
-def start(model, variables, size, slots, source_slots):
+@functools.partial(jax.jit, static_argnames=("model", "rows", "slots", "source_slots"))
+def start(model, variables, rows, slots, source_slots):
+  """An empty cache of this size; see read_prompts."""
   of_source = {"source_length": source_slots} if source_slots else {}
-  return model.apply(variables, size, slots, **of_source, method="start")
+  return model.apply(variables, rows, slots, **of_source, method="start")
 
 
-@functools.partial(jax.jit, static_argnums=(4, 5), donate_argnums=0)
-def place(state, part, row, number, rows, part_rows):
-  """The state of `rows` rows with `row` replaced by that of `number` of the `part_rows` of part."""
+@functools.partial(jax.jit, static_argnames="rows", donate_argnames="state")
+def copy_rows(state, other, numbers, *, rows):
+  """The cache, of `rows` rows, with rows replaced by those of another cache.
 
-  def place(x, y):
-    # The first axis is rows, or rows times heads: each row has as many entries, side by side.
-    per_row = len(x) // rows
-    y = jax.lax.dynamic_slice_in_dim(y, number * per_row, per_row)
-    # A part may have more slots than the state; its text fits into fewer.
-    y = y[tuple(slice(0, size) for size in (per_row, *x.shape[1:]))]
-    return jax.lax.dynamic_update_slice(x, y, (row * per_row, *[0] * (x.ndim - 1)))
+  Args:
+    other: of len(numbers) rows; its texts fit, but it may have more or fewer slots.
+    numbers: int32, the row that each row of `other` replaces; `rows`: it is not copied.
+  """
 
-  return jax.tree.map(place, state, part)
+  def copy(x, y):
+    by_row = x.reshape(rows, len(x) // rows, *x.shape[1:])
+    new = y.reshape(len(numbers), len(y) // len(numbers), *y.shape[1:])
+    common = tuple(slice(0, min(sizes)) for sizes in zip(x.shape[1:], y.shape[1:], strict=True))
+    index = numbers, slice(None), *common
+    new = new[(slice(None), slice(None), *common)]
+    return by_row.at[index].set(new, mode="drop").reshape(x.shape)
 
-
-@functools.partial(jax.jit, static_argnums=(0, 4, 5, 6))
-def take(model, variables, state, row, rows, length, source_slots):
-  """One row of a state of `rows` rows, as a state of `length` slots and so many of the source."""
-
-  def take(empty, x):
-    per_row = len(x) // rows
-    x = jax.lax.dynamic_slice_in_dim(x, row * per_row, per_row)
-    return _write_first(empty, x[tuple(slice(0, size) for size in empty.shape)])
-
-  empty = start(model, variables, 1, length, source_slots)
-  return jax.tree.map(take, empty, state)
+  return jax.tree.map(copy, state, other)
 
 
-def _write_first(x, first):
-  """x with `first` at the beginning of its axes."""
-  return jax.lax.dynamic_update_slice(x, first, (0,) * x.ndim)
+def take_rows(state, numbers, rows):
+  """A cache with the rows `numbers` of a cache of `rows` rows, of which any may be repeated."""
+
+  def take(x):
+    return x.reshape(rows, len(x) // rows, *x.shape[1:])[numbers].reshape(-1, *x.shape[1:])
+
+  return jax.tree.map(take, state)

@@ -80,17 +80,12 @@ def write_dev_report(
   Args:
     workdir: folder of the run.
     task: one that has a report.
-    encoded: the N examples.
     probabilities: [N, K], the model's own.
     step: of the checkpoint.
     data_dir: left out of the examples' locations.
 
   Returns:
     The content of dev_report.json.
-
-  Raises:
-    InputError: scikit-learn or scipy is not installed.
-    OSError: a file cannot be written.
   """
   # With nine digits, which give the float32 back. The report is of them, as others read them.
   digits = [float(f"{p:.9g}") for p in probabilities.flat]
@@ -98,17 +93,9 @@ def write_dev_report(
   report = task.dev_report(probabilities, encoded.labels)
   if task.is_classification:
     report["calibration"] = measure_calibration(probabilities, encoded.labels.argmax(axis=-1))
-  entries = _entries(task, encoded, probabilities, data_dir)
-  return _write(workdir, report, entries, step)
-
-
-def _entries(
-  task: LabeledTask, encoded: Encoded, probabilities: np.ndarray, data_dir: str
-) -> list[dict[str, Any]]:
-  """The lines of dev_predictions.jsonl."""
   # Places are relative to the data: the folder may have moved when the report is read.
   prefix = os.path.join(data_dir, "") if data_dir else ""
-  entries = []
+  lines = []
   for n, location in enumerate(encoded.locations):
     entry = {
       "where": location.removeprefix(prefix),
@@ -116,15 +103,8 @@ def _entries(
       **task.truth_entry(encoded.labels[n]),
       "probabilities": probabilities[n].tolist(),
     }
-    entries.append(entry)
-  return entries
-
-
-def _write(
-  workdir: str, report: dict[str, Any], entries: list[dict[str, Any]], step: int
-) -> dict[str, Any]:
-  """Writes both files, and returns the content of dev_report.json."""
-  content = "".join(json.dumps(entry) + "\n" for entry in entries).encode()
+    lines.append(json.dumps(entry) + "\n")
+  content = "".join(lines).encode()
   with atomic_file(os.path.join(workdir, PREDICTIONS), "wb") as file:
     file.write(content)
   # The report last: its checksum says which predictions belong to it, if a kill comes between.
@@ -134,11 +114,7 @@ def _write(
 
 
 def prediction_lines(workdir: str, report: dict[str, Any]) -> Iterator[bytes]:
-  """The lines of dev_predictions.jsonl.
-
-  Args:
-    workdir: folder of the run.
-    report: the content of its dev_report.json, {} if it cannot be read.
+  """The lines of a run's dev_predictions.jsonl; report: its dev_report.json, {} without one.
 
   Raises:
     OSError: the file cannot be read.
@@ -155,13 +131,7 @@ def prediction_lines(workdir: str, report: dict[str, Any]) -> Iterator[bytes]:
 
 
 def read_dev_set(workdir: str, labels: tuple[str, ...], step: int) -> DevSet:
-  """Reads both files.
-
-  Args:
-    workdir: folder of the run.
-    labels: of the task.
-    step: of the checkpoint that is used.
-  """
+  """Reads both files of a run; step: of the checkpoint that is used."""
   path = os.path.join(workdir, REPORT)  # the file that a message names
   try:
     report = verified(read_json(path))
@@ -186,11 +156,11 @@ def read_dev_set(workdir: str, labels: tuple[str, ...], step: int) -> DevSet:
     where.append(entry["where"])
     classes.append(labels.index(entry["label"]))
     probabilities.append(entry["probabilities"])
-  temperature = _checked(report["calibration"]["temperature"], path)
+  temperature = _check_temperature(report["calibration"]["temperature"], path)
   return DevSet(where, np.array(classes), np.array(probabilities), temperature)
 
 
-def _checked(temperature: Any, path: str) -> float:
+def _check_temperature(temperature: Any, path: str) -> float:
   if not (isinstance(temperature, float) and math.isfinite(temperature) and temperature > 0):
     raise InputError(f"{path}: temperature {temperature!r}: should be a number above 0")
   return temperature
@@ -214,11 +184,11 @@ def find_temperature(loaded: LoadedModel) -> float:
     raise InputError(f"{loaded.path}: gives no probabilities of classes")
   if META not in loaded.meta:
     return read_dev_set(loaded.folder, loaded.task.labels, loaded.step).temperature
-  return _checked(loaded.meta[META], loaded.path)
+  return _check_temperature(loaded.meta[META], loaded.path)
 
 
 def temperature_of(loaded: LoadedModel) -> float:
-  """The temperature by which to divide a model's logits; 1 for a model without, which is logged."""
+  """The temperature by which to divide a model's logits; 1, with a line in the log, without one."""
   if loaded.task is None or not loaded.task.is_classification:
     return 1.0
   try:

@@ -1,7 +1,7 @@
 """Several fine-tuned models of one task as one classifier: the mean of their probabilities."""
 
 import dataclasses
-import operator
+import itertools
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from gpt_jax.checkpoints.load import LoadedModel, load_adapters, load_model
+from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.files import is_folder, list_folder
 from gpt_jax.inference.calibration import fit_temperature, scale
 from gpt_jax.inference.dev_report import META, DevSet, find_temperature, read_dev_set
-from gpt_jax.inference.text_answers import task_predictor
+from gpt_jax.inference.generate import task_predictor
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import Encoded
 
@@ -51,12 +51,12 @@ class Ensemble:
   @property
   def nbytes(self) -> int:
     """Bytes of all parameters."""
-    params = tuple(map(operator.attrgetter("params"), self.members))
-    return sum(map(operator.attrgetter("nbytes"), jax.tree.leaves(params)))
+    arrays = jax.tree.leaves([member.params for member in self.members])
+    return sum(array.nbytes for array in arrays)
 
   def with_weights(self, kind: str) -> "Ensemble":
     """See LoadedModel.with_weights."""
-    members = map(operator.methodcaller("with_weights", kind), self.members)
+    members = [member.with_weights(kind) for member in self.members]
     return dataclasses.replace(self, members=tuple(members))
 
   def encode(self, examples: Sequence[Any]) -> list[Encoded]:
@@ -108,10 +108,8 @@ class Ensemble:
     """
     if len(self.members) == 1 and META in self.members[0].meta:
       return Calibration(find_temperature(self.members[0]), "the dev rows of the run")
-    dev_sets = self._dev_sets()
-    rows: list[str] = []
-    for dev_set in dev_sets:
-      rows += dev_set.where
+    dev_sets = self.dev_sets()
+    rows = list(itertools.chain.from_iterable(dev_set.where for dev_set in dev_sets))
     # Each probability is of a model that was not trained on the row.
     # Folds hold out different rows; seeds predict the same ones.
     held_out_once = len(set(rows)) == len(rows)
@@ -125,21 +123,21 @@ class Ensemble:
 
   def dev_set(self) -> DevSet:
     """The ensemble's predictions for the dev set, and the temperature that calibrates them."""
-    sets = self._dev_sets()
-    first = sets[0]
-    if len(sets) == 1:
+    first, *others = sets = self.dev_sets()
+    if not others:
       return first
-    for member, other in zip(self.members, sets, strict=True):
-      if other.where != first.where or not np.array_equal(other.classes, first.classes):
+    for member, dev_set in zip(self.members, sets, strict=True):
+      if dev_set.where != first.where or not np.array_equal(dev_set.classes, first.classes):
         raise MissingInput(
           f"{member.folder} has another dev set than {self.members[0].folder}, so none was "
           "predicted by all"
         )
-    probabilities = np.mean([each.probabilities for each in sets], axis=0)
+    probabilities = np.mean([dev_set.probabilities for dev_set in sets], axis=0)
     temperature = fit_temperature(probabilities, first.classes)
     return DevSet(first.where, first.classes, probabilities, temperature)
 
-  def _dev_sets(self) -> list[DevSet]:
+  def dev_sets(self) -> list[DevSet]:
+    """Of each member."""
     labels = self.task.labels
     return [read_dev_set(member.folder, labels, member.step) for member in self.members]
 
@@ -154,27 +152,18 @@ def load_ensemble(checkpoints: Sequence[str]) -> Ensemble:
   members: list[LoadedModel] = []
   for checkpoint in checkpoints:
     members += map(load_model, _expand(checkpoint))
-  tasks = []
   for member in members:
-    if member.task is None:
+    first, task = members[0].task, member.task
+    if task is None:
       raise InputError(f"checkpoint={member.path}: {member.without_task}; fine-tune it first")
-    if len(members) > 1 and member.task.not_averaged:
-      raise InputError(f"checkpoint={member.path}: {member.task.not_averaged}; give one checkpoint")
-    tasks.append(member.task)
-  first = tasks[0]
-  for member, task in zip(members, tasks, strict=True):
+    if len(members) > 1 and task.not_averaged:
+      raise InputError(f"checkpoint={member.path}: {task.not_averaged}; give one checkpoint")
     if any(getattr(task, name) != getattr(first, name) for name in _SHARED):
       raise InputError(
         f"checkpoint={member.path}: fine-tuned on {_describe(task)}; {members[0].path} on "
         f"{_describe(first)}; an ensemble needs models of one task"
       )
-  return Ensemble(tuple(members), first)
-
-
-def load_adapter_ensembles(base: str, adapters: Sequence[str]) -> dict[str, Ensemble]:
-  """Each of several adapters of one base as an ensemble of its own; see load_adapters."""
-  loaded = load_adapters(load_model(base), adapters)
-  return {name: Ensemble((model,), model.task) for name, model in loaded.items()}
+  return Ensemble(tuple(members), members[0].task)
 
 
 def _expand(checkpoint: str) -> list[str]:

@@ -1,18 +1,27 @@
-"""Texts that a language model continues; stream.py adds the tokens."""
+"""Texts that a model writes: continuations of prompts, and the answers of a text-to-text model.
+
+stream.py adds the tokens. A text-to-text model's answer ends before the end token.
+"""
 
 import dataclasses
+import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import jax
+
 from gpt_jax.checkpoints.load import LoadedModel
+from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.inference.beam import beam_search, check_search
-from gpt_jax.inference.stream import Sampling, Text, Token, by_length, continue_texts
-from gpt_jax.inference.text_answers import answer_to
+from gpt_jax.inference.beam import check_search, complete
+from gpt_jax.inference.stream import Sampling, Text, continue_texts
 from gpt_jax.models.decoding_weights import keep_weights
-from gpt_jax.models.model import Model
-from gpt_jax.tasks.answers.text import encode_prompt, spell
+from gpt_jax.models.model import Model, ModelConfig, generator
+from gpt_jax.models.predictor import make_predictor
+from gpt_jax.tasks.answers.answer import LabeledTask
+from gpt_jax.tasks.answers.text import EncodedText, decode_answer, encode_prompt, spell
+from gpt_jax.tasks.formats import END, START
 
 # With the space before it; of a script without spaces, the last characters.
 _LAST_WORD = re.compile(r"\s*\S{0,20}\Z")
@@ -24,6 +33,8 @@ def continuations(
   sampling: Sampling,
   num_samples: int = 1,
   weights: str = "float32",
+  beams: int = 1,
+  length_penalty: float = 1.0,
 ) -> list[str]:
   """Each prompt with its continuation, or its continuations one after the other.
 
@@ -38,11 +49,12 @@ def continuations(
     num_samples: texts for each prompt.
     weights: the type that products read, one of decoding_weights.KINDS; bfloat16 and int8 are
       faster, and their logits less exact.
+    beams, length_penalty: of a search for the most likely text, see beam_search; 1: it is sampled.
   """
+  check_search(beams, length_penalty)
   texts = _begin(loaded, prompts, sampling, num_samples)
-  model, params = _generator(loaded, weights)
-  for _ in continue_texts(model, params, by_length(texts)):
-    pass
+  model = loaded.generator()
+  complete(model, keep_weights(model, loaded.params, weights), texts, beams, length_penalty)
   return [_written(loaded, text) for text in texts]
 
 
@@ -51,25 +63,22 @@ def write(
   prompts: Sequence[str],
   sampling: Sampling,
   num_samples: int = 1,
-  steps: int = 4,
   weights: str = "float32",
 ) -> Iterator[tuple[int, str]]:
   """The texts of `continuations` in pieces, as they are written: the number of a text, and a piece.
 
   The texts come one after the other: pieces of a later one wait. So does the last word of a text,
   which its next token may change.
-
-  Args:
-    steps: tokens at a time.
   """
   texts = _begin(loaded, prompts, sampling, num_samples)
-  model, params = _generator(loaded, weights)
+  model = loaded.generator()
+  params = keep_weights(model, loaded.params, weights)
 
   # A generator of its own: what is above it raises when `write` is called, not at the first piece.
   def pieces():
     writers = [Writer(loaded, text) for text in texts]
     current = 0
-    for _ in continue_texts(model, params, texts, steps):
+    for _ in continue_texts(model, params, texts, steps=4):
       while current < len(texts):
         if piece := writers[current].update():
           yield current, piece
@@ -78,36 +87,6 @@ def write(
         current += 1
 
   return pieces()
-
-
-def search(
-  loaded: LoadedModel,
-  prompts: Sequence[str],
-  max_tokens: int = 100,
-  beams: int = 4,
-  length_penalty: float = 1.0,
-  weights: str = "float32",
-  ignore_eos: bool = False,
-) -> list[str]:
-  """Each prompt with the most likely continuation that beam search finds; see inference.beam.
-
-  Texts end as in `continuations`.
-  """
-  check_search(beams, length_penalty)
-  model, params = _generator(loaded, weights)
-  texts = []
-  for text in _begin(loaded, prompts, Sampling(max_tokens, ignore_eos=ignore_eos), 1):
-    options = (beams, max_tokens, length_penalty, text.ends, text.source)
-    best = beam_search(model, params, text.prompt, *options)[0]
-    text.added = [Token(i, 0.0, []) for i in best.ids]
-    texts.append(_written(loaded, text))
-  return texts
-
-
-def _generator(loaded: LoadedModel, weights: str) -> tuple[Model, Any]:
-  """The model that writes, and its parameters with weights of that kind."""
-  model = loaded.generator()
-  return model, keep_weights(model, loaded.params, weights)
 
 
 def _written(loaded: LoadedModel, text: Text) -> str:
@@ -122,13 +101,14 @@ def _begin(
   loaded: LoadedModel, prompts: Sequence[str], settings: Sampling, num_samples: int
 ) -> list[Text]:
   """The texts to continue; number i has the seed of the settings + i."""
-  if not 0 <= settings.seed < 2**31:
-    raise InputError(f"seed={settings.seed}: must be from 0 to 2^31 - 1")
-  if num_samples < 1:
-    raise InputError(f"num_samples={num_samples}: must be at least 1")
-  if not prompts:
-    raise InputError("no prompt: give one with prompt=TEXT, or a file with one a line")
-  answers, tokenizer = loaded.is_text_to_text, loaded.tokenizer
+  for allowed, message in (
+    (0 <= settings.seed < 2**31, f"seed={settings.seed}: must be from 0 to 2^31 - 1"),
+    (num_samples >= 1, f"num_samples={num_samples}: must be at least 1"),
+    (prompts, "no prompt: give one with prompt=TEXT, or a file with one a line"),
+  ):
+    if not allowed:
+      raise InputError(message)
+  answers, tokenizer, context = loaded.is_text_to_text, loaded.tokenizer, loaded.spec.trunk.context
   texts: list[Text] = []
   if answers:
     encoded = [encode_prompt(prompt, tokenizer) for prompt in prompts]
@@ -146,23 +126,23 @@ def _begin(
       else:
         ends = () if settings.ignore_eos else loaded.ends
         texts.append(Text(ids.tolist(), sampling, ends=ends))
-    if texts[-1].source:
-      _check_fits(texts[-1], number, loaded.spec.trunk.context)
+    length = len(texts[-1].source)
+    if length > context:
+      raise InputError(
+        f"prompt {number}: {length} tokens with the one that ends it, and the encoder's context is "
+        f"{context}; give a shorter prompt"
+      )
+    if length and settings.max_tokens >= context:
+      raise InputError(
+        f"max_tokens={settings.max_tokens}: the decoder's context is {context}, so it writes at "
+        f"most {context - 1}; give a smaller number"
+      )
   return texts
 
 
-def _check_fits(text: Text, number: int, context: int) -> None:
-  """Raises InputError if a source, or what is to be written, is longer than the context."""
-  if len(text.source) > context:
-    raise InputError(
-      f"prompt {number}: {len(text.source)} tokens with the one that ends it, and the encoder's "
-      f"context is {context}; give a shorter prompt"
-    )
-  if text.sampling.max_tokens >= context:
-    raise InputError(
-      f"max_tokens={text.sampling.max_tokens}: the decoder's context is {context}, so it writes "
-      f"at most {context - 1}; give a smaller number"
-    )
+def find_stop(text: str, stops: Iterable[str]) -> int | None:
+  """Where the first of the stop texts begins, if one of them is in the text."""
+  return min((text.find(stop) for stop in stops if stop in text), default=None)
 
 
 class Writer:
@@ -203,6 +183,81 @@ def sample(
   texts = []
   for prompt, seed in zip(prompts, seeds, strict=True):
     texts.append(Text(prompt, dataclasses.replace(settings, seed=seed)))
-  for _ in continue_texts(model, params, by_length(texts)):
-    pass
+  complete(model, params, texts)
   return [text.added_ids for text in texts]
+
+
+def answer_to(
+  ids: Sequence[int], spec: ModelConfig, tokenizer: Tokenizer, sampling: Sampling
+) -> Text:
+  """The Text that holds an answer: a decoder's own, or a continuation of the input as prefix.
+
+  Args:
+    ids: the input with its end.
+  """
+  special = tokenizer.special
+  if spec.attention == "prefix":
+    return Text(ids, sampling, ends=(special[END],))
+  return Text([special[START]], sampling, source=ids, ends=(special[END],))
+
+
+def written_answers(
+  model: Model,
+  params: Any,
+  encoded: EncodedText,
+  tokenizer: Tokenizer,
+  done: Callable[[int], None] = lambda _: None,
+  sampling: Sampling = Sampling(temperature=0),  # noqa: B008  # a constant
+  beams: int = 1,
+  length_penalty: float = 1.0,
+) -> list[str | None]:
+  """Decodes an answer to every example; None: the answer has no end.
+
+  Args:
+    model: from models.model.generator; params: on the device.
+    encoded: from TextTask.encode; its answers are not read.
+    done: is called with the number of finished texts as it grows.
+    sampling: by default greedy; example n has the seed that is n higher.
+    beams, length_penalty: of a search for the answer, see beam_search; 1: it is sampled.
+  """
+  texts = []
+  for n in range(len(encoded)):
+    # An answer that goes on beyond its room is none.
+    own = dataclasses.replace(sampling, max_tokens=encoded.room(n), seed=sampling.seed + n)
+    texts.append(answer_to(encoded.source(n).tolist(), model.config, tokenizer, own))
+  complete(model, params, texts, beams, length_penalty, done)
+  return [decode_answer(text.added_ids, tokenizer) for text in texts]
+
+
+def make_task_predictor(
+  task: LabeledTask, spec: ModelConfig, mesh: Any, tokenizer: Tokenizer
+) -> Callable[..., Any]:
+  """predict(params, examples, batch_size, done) -> predictions of a task of any kind.
+
+  Those of a text-to-text model are the texts that it writes, as the task's `read` gives them.
+  """
+  if not task.writes_text:
+    return make_predictor(spec.build(), mesh)
+  writer: Any = task
+  check_search(writer.beams, writer.length_penalty)
+  model, search = generator(spec), {"beams": writer.beams, "length_penalty": writer.length_penalty}
+
+  def predict(
+    params: Any, encoded: EncodedText, batch_size: int, done: Callable[[int], None] = lambda _: None
+  ) -> list[str | None]:
+    del batch_size
+    answers = written_answers(model, params, encoded, tokenizer, done, **search)
+    return writer.read(answers, encoded.words)
+
+  return predict
+
+
+def task_predictor(loaded: LoadedModel, task: LabeledTask) -> Callable[..., Any]:
+  """predict(examples, batch_size, done) -> predictions of a fine-tuned model for its kind of task.
+
+  Keep it: every predictor compiles anew, and has its own copy of the parameters.
+  """
+  if not task.writes_text:
+    return loaded.predictor()
+  predict = make_task_predictor(task, loaded.spec, None, loaded.tokenizer)
+  return functools.partial(predict, jax.device_put(loaded.params))

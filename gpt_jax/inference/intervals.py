@@ -8,11 +8,12 @@ import numpy as np
 
 from gpt_jax.errors import require
 
-_RESAMPLES = 1000
+_RESAMPLES = 1000  # of examples
+RESAMPLES = 10_000  # of seeds
 
 
 def wilson(successes: int, count: int) -> tuple[float, float]:
-  """The interval of a share (Wilson 1927); 0 to 1 of nothing. Raises InputError without scipy."""
+  """The interval of a share (Wilson 1927); 0 to 1 of nothing."""
   if not count:
     return 0.0, 1.0
   interval = _binomtest(successes, count).proportion_ci(method="wilson")
@@ -76,16 +77,14 @@ def bootstrap_difference(
   random, differences = np.random.default_rng(0), []
 
   def mean(values: Sequence[np.ndarray], drawn: np.ndarray) -> float:
-    return float(np.mean([metric(truth[drawn], one[drawn]) for one in values])) if values else 0.0
+    of_seeds = [metric(truth[drawn], of_seed[drawn]) for of_seed in values]
+    return float(np.mean(of_seeds)) if of_seeds else 0.0
 
   for _ in range(_RESAMPLES):
     drawn = random.integers(len(truth), size=len(truth))
     differences.append(mean(first, drawn) - mean(second, drawn))
   low, high = np.quantile(differences, (0.025, 0.975))
   return float(low), float(high)
-
-
-RESAMPLES = 10_000
 
 
 class Spread(NamedTuple):
@@ -135,13 +134,11 @@ def summarize(results: list[dict[str, Any]]) -> dict[str, Any]:
 
   `degenerate` lists those whose best model predicts the same for every example.
   """
-  stages: dict[str, dict[str, Any]] = {}
-  for stage in ("dev", "best"):
-    names = [name for name in results[0][stage] if name not in ("step", "dev_degenerate")]
-    stages[stage] = {}
-    for name in names:
-      values = [result[stage][name] for result in results]
-      stages[stage][name] = spread(values)._asdict()
+  stages: dict[str, dict[str, Any]] = {"dev": {}, "best": {}}
+  for stage, spreads in stages.items():
+    for name in results[0][stage]:
+      if name not in ("step", "dev_degenerate"):
+        spreads[name] = spread([result[stage][name] for result in results])._asdict()
   number = "fold" if "fold" in results[0] else "seed"
   return {
     "task": results[0]["task"],

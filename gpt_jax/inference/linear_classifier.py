@@ -1,22 +1,37 @@
 """Logistic regression on fixed features: TF-IDF of the texts, or what the head W_y reads.
 
-Letters: N examples, F features, K classes.
+label.run writes a classifier of TF-IDF into a folder, without pickle: classifier.npz, and the files
+of dev_report. Letters: N examples, F features, K classes.
 """
 
 import dataclasses
-import types
+import json
+import os
 import warnings
-from collections.abc import Sequence
+import zipfile
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpt_jax.errors import require
+from gpt_jax.checkpoints.formats import npz
+from gpt_jax.checkpoints.saved import TFIDF_FILE
+from gpt_jax.config import from_json, to_json
+from gpt_jax.data.tokenizers.base import SpecialTokens
+from gpt_jax.errors import InputError, require
+from gpt_jax.files import atomic_file, check_path, exists, local_copy, parse_json
+from gpt_jax.inference.calibration import scale
+from gpt_jax.inference.dev_report import DevSet, read_dev_set, write_dev_report
+from gpt_jax.inference.ensemble import Calibration, Ensemble, load_ensemble
+from gpt_jax.tasks.encoding import Encoded, Example
+from gpt_jax.tasks.table import TableTask
 
 # Inverse strengths of the L2 penalty to choose from.
 _INVERSE_PENALTIES = (0.1, 1.0, 10.0, 100.0)
 _ABSENT = -30.0  # the score of a class without examples
 _MAX_TERMS = 100_000  # of each kind
+_STEP = 0  # of dev_report
+_SKLEARN = ("logistic regression", "scikit-learn", "metrics")  # for `require`
 _KINDS = {"char_wb": (2, 5), "word": (1, 2)}  # scikit-learn's analyzer: lengths of its n-grams
 
 
@@ -51,7 +66,7 @@ def fit_linear(
     features: [N, F], dense or sparse.
     classes: int [N]; of some classes there may be none.
   """
-  linear_model = _sklearn("linear_model")
+  linear_model = require("sklearn.linear_model", *_SKLEARN)
   from sklearn.exceptions import ConvergenceWarning
 
   mean, scale = np.zeros(features.shape[1]), np.ones(features.shape[1])
@@ -140,16 +155,128 @@ def fit_tfidf(texts: Sequence[str]) -> Tfidf:
 
 
 def _vectorizer(kind: str, **settings: Any) -> Any:
-  # The default pattern finds no word in a text of single characters.
-  pattern = r"\w+" if kind == "word" else None
-  return _sklearn("feature_extraction.text").TfidfVectorizer(
+  text = require("sklearn.feature_extraction.text", *_SKLEARN)
+  return text.TfidfVectorizer(
     analyzer=kind,
     ngram_range=_KINDS[kind],
-    token_pattern=pattern,
+    # The default pattern finds no word in a text of single characters.
+    token_pattern=r"\w+" if kind == "word" else None,
     sublinear_tf=True,
     **settings,
   )
 
 
-def _sklearn(module: str) -> types.ModuleType:
-  return require(f"sklearn.{module}", "logistic regression", "scikit-learn", "metrics")
+@dataclasses.dataclass(frozen=True)
+class TfidfClassifier(Ensemble):
+  """An Ensemble without members.
+
+  Attributes:
+    folder: what it was read from.
+    tfidf: the features.
+    linear: reads them.
+  """
+
+  folder: str
+  tfidf: Tfidf
+  linear: Linear
+
+  def with_weights(self, kind: str) -> "TfidfClassifier":
+    if kind != "float32":
+      raise InputError(f"weights={kind}: {self.folder} is a TF-IDF classifier; leave it out")
+    return self
+
+  def encode(self, examples: Sequence[Any]) -> list[Encoded]:
+    """Encodes each example as one string with a single placeholder token."""
+    count = len(examples)
+    classes = next((len(example.label) for example in examples if example.label), 1)
+    encoded = Encoded(
+      texts=[np.zeros(1, np.int32)] * count,
+      fields=np.arange(count, dtype=np.int32).reshape(count, 1, 1),
+      kept=np.ones((count, 1, 1), np.int32),
+      labels=np.array([example.label or (0.0,) * classes for example in examples], np.float32),
+      locations=[example.location for example in examples],
+      context=0,
+      special=SpecialTokens(0, ()),
+      unknown_share=0.0,
+      strings=tuple("\n".join(example.sequences[0]) for example in examples),
+    )
+    return [encoded]
+
+  def predict(
+    self,
+    encoded: Sequence[Encoded],
+    batch_size: int,
+    done: Callable[[int], None],
+    calibration: Calibration | None = None,
+  ) -> Any:
+    del batch_size
+    (examples,) = encoded
+    probabilities = self.linear(self.tfidf(list(examples.strings)))
+    done(len(examples))
+    return scale(probabilities, calibration.temperature) if calibration else probabilities
+
+  def dev_sets(self) -> list[DevSet]:
+    return [read_dev_set(self.folder, self.task.labels, _STEP)]
+
+
+def load_classifier(checkpoints: Sequence[str]) -> Ensemble:
+  """Loads fine-tuned models, see load_ensemble, or the folder (or FOLDER/best) of save_tfidf."""
+  check_path(checkpoints[0])
+  folder = checkpoints[0].removesuffix("/best")
+  if len(checkpoints) == 1 and exists(os.path.join(folder, TFIDF_FILE)):
+    return load_tfidf(folder)
+  return load_ensemble(checkpoints)
+
+
+def save_tfidf(
+  folder: str, tfidf: Tfidf, linear: Linear, table: TableTask, dev: list[Example], data_dir: str
+) -> None:
+  """Writes the classifier and what it predicts for the dev examples."""
+  os.makedirs(folder, exist_ok=True)
+  arrays: dict[str, Any] = {"task": _to_bytes(json.dumps(to_json(table)))}
+  for name, (terms, weights) in tfidf.terms.items():
+    # No term has a line break: n-grams stay within words and the spaces beside them.
+    arrays |= {f"{name}/terms": _to_bytes("\n".join(terms)), f"{name}/idf": weights}
+  arrays |= {"kernel": linear.kernel, "bias": linear.bias}  # [features, K] and [K]
+  with atomic_file(os.path.join(folder, TFIDF_FILE), "wb") as file:
+    np.savez(file, **arrays)
+  # By what was written, so that the report is that of the file.
+  classifier = load_tfidf(folder)
+  encoded = classifier.encode(dev)
+  probabilities = classifier.predict(encoded, 0, lambda _: None)
+  write_dev_report(folder, classifier.task, encoded[0], probabilities, _STEP, data_dir)
+
+
+def load_tfidf(folder: str) -> TfidfClassifier:
+  """Reads the classifier that save_tfidf wrote into the folder."""
+  path = os.path.join(folder, TFIDF_FILE)
+  try:
+    with local_copy(path) as copy:
+      # Checks sizes before anything is read: compressed arrays could be of any size.
+      npz.describe(copy)
+      with np.load(copy, allow_pickle=False) as file:
+        arrays = {name: file[name] for name in file.files}
+    task = from_json(parse_json(arrays["task"].tobytes())).build("")
+    terms = {}
+    for name in sorted({name.partition("/")[0] for name in arrays if "/" in name}):
+      words = arrays[f"{name}/terms"].tobytes().decode().split("\n")
+      terms[name] = words, _finite(arrays[f"{name}/idf"], (len(words),))
+    # Tfidf gives one empty column where there is no term.
+    features = sum(len(words) for words, _ in terms.values()) or 1
+    kernel = _finite(arrays["kernel"], (features, len(task.labels)))
+    linear = Linear(kernel, _finite(arrays["bias"], (len(task.labels),)), 0.0)
+    return TfidfClassifier((), task, folder, Tfidf(terms), linear)
+  except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    raise InputError(
+      f"{path}: damaged ({str(error)[:200]}); make it again with label.run"
+    ) from error
+
+
+def _finite(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+  if array.shape != shape or array.dtype.kind != "f" or not np.isfinite(array).all():
+    raise ValueError(f"an array of shape {array.shape}, not finite numbers of shape {shape}")
+  return array
+
+
+def _to_bytes(text: str) -> np.ndarray:
+  return np.frombuffer(text.encode(), np.uint8)

@@ -15,7 +15,7 @@ import numpy as np
 from gpt_jax.batch import Batch, Predictions, Rows
 from gpt_jax.checkpoints.load import LoadedModel
 from gpt_jax.errors import InputError
-from gpt_jax.inference.scoring import bucket, check_length
+from gpt_jax.inference.scoring import bucket, check_length, padded
 from gpt_jax.models.model import Model, ModelConfig, Outputs
 from gpt_jax.ops.cross_entropy import logits
 
@@ -27,19 +27,14 @@ _IN_A_WORD = re.compile(f"{_LETTER}(?:{_MASK})|(?:{_MASK}){_LETTER}")
 
 
 class Filling(NamedTuple):
-  """A token that may stand at a mask.
-
-  Attributes:
-    piece: as the vocabulary spells it.
-    probability: of it among all tokens of the vocabulary.
-  """
+  """A token that may stand at a mask, as the vocabulary spells it, and its probability there."""
 
   piece: str
   probability: float
 
 
 class _Query(NamedTuple):
-  """Ids of a text with masks in it, [t], and the position whose token is asked for."""
+  """Ids [t] of a text with masks, and the position whose token is to be predicted."""
 
   ids: np.ndarray
   at: int
@@ -49,10 +44,8 @@ class MaskedLM:
   """A trunk with its masked-LM head.
 
   A text is between [CLS] and [SEP] if the last training had them around its rows, as BERT's and
-  RoBERTa's objectives do, and bare if not. Released weights have them.
-
-  Attributes:
-    room: most tokens of a text.
+  RoBERTa's objectives do, and bare if not. Released weights have them. A text has at most `room`
+  tokens.
   """
 
   def __init__(self, loaded: LoadedModel):
@@ -126,11 +119,12 @@ class MaskedLM:
     log_probs, best = np.zeros(len(queries), np.float32), np.zeros(len(queries), bool)
     for query, values in self._predict(queries):
       log_probs[query], best[query] = values[targets[query]], values.argmax() == targets[query]
-    ends = np.cumsum(
-      [len(ids) - begin for ids, begin in zip(texts, begins, strict=True)], dtype=int
-    )
-    parts = zip(np.split(log_probs, ends), np.split(best, ends), strict=True)
-    return list(parts)[:-1]  # nothing is behind the last end
+    scored, end = [], 0
+    for ids, begin in zip(texts, begins, strict=True):
+      own = slice(end, end + len(ids) - begin)
+      scored.append((log_probs[own], best[own]))
+      end = own.stop
+    return scored
 
   def _query(self, ids: np.ndarray, at: int) -> _Query:
     """A text in its frame."""
@@ -154,18 +148,15 @@ class MaskedLM:
     else:
       # White space before a mask belongs to it, as in RoBERTa's tokenizer.
       parts = [self._tokenizer.encode(first.rstrip())]
-      for number, part in enumerate(others, start=1):
-        part = part if number == len(others) else part.rstrip()
-        parts += [np.array([self._mask]), self._encode_after(part)]
+      for part in (*map(str.rstrip, others[:-1]), others[-1]):
+        # As it follows another text: tokenizers may put a space before a beginning.
+        before, both = self._tokenizer.encode_many(["a", f"a{part}"])
+        follows = np.array_equal(both[: len(before)], before)
+        after = both[len(before) :] if follows else self._tokenizer.encode(part)
+        parts += [np.array([self._mask]), after]
       ids = np.concatenate(parts).astype(np.int32)
     check_length(ids, name, self.room, self._context)
     return ids
-
-  def _encode_after(self, text: str) -> np.ndarray:
-    """The ids of a text that follows another: tokenizers may put a space before a beginning."""
-    before, both = self._tokenizer.encode_many(["a", f"a{text}"])
-    follows = np.array_equal(both[: len(before)], before)
-    return both[len(before) :] if follows else self._tokenizer.encode(text)
 
   def _predict(self, queries: Sequence[_Query]) -> Iterator[tuple[int, np.ndarray]]:
     """The number of each query and log P of all tokens at its position, [V]; short ones first."""
@@ -174,13 +165,10 @@ class MaskedLM:
       numbers = order[begin : begin + _ROWS[-1]]
       # Rows and lengths are rounded up, so that few shapes need compiling.
       rows = next(rows for rows in _ROWS if rows >= len(numbers))
-      length = bucket(len(queries[numbers[-1]].ids), self._context)
-      ids, inside = np.zeros((2, rows, length), np.int32)
-      at = np.zeros((rows, 1), np.int32)
-      for row, number in enumerate(numbers):
-        query = queries[number]
-        ids[row, : len(query.ids)], inside[row, : len(query.ids)] = query.ids, 1
-        at[row] = query.at  # 0 in blank rows, whose output is discarded
+      shape = rows, bucket(len(queries[numbers[-1]].ids), self._context)
+      texts = [queries[number].ids for number in numbers]
+      ids, inside = padded(texts, shape), padded([np.ones(len(text)) for text in texts], shape)
+      at = padded([[queries[number].at] for number in numbers], (rows, 1))
       log_probs = np.asarray(_log_probs(self._model, self._params, ids, inside, at))
       yield from zip(numbers, log_probs[:, : self._tokenizer.vocab_size], strict=False)
 

@@ -20,14 +20,8 @@ from gpt_jax.inference.calibration import scale
 from gpt_jax.inference.dev_report import temperature_of
 from gpt_jax.inference.generate import continuations
 from gpt_jax.inference.masked_lm import Filling, MaskedLM
-from gpt_jax.inference.scoring import (
-  bucket,
-  check_length,
-  embeddings,
-  text_log_probs,
-)
+from gpt_jax.inference.scoring import bucket, check_length, embeddings, padded, text_log_probs
 from gpt_jax.inference.stream import Sampling
-from gpt_jax.models.encoder_decoder import T5Config
 from gpt_jax.tasks.encoding import Encoded, describe_truncation, window_begins
 from gpt_jax.tasks.readers import Row
 
@@ -36,11 +30,8 @@ _ROWS = (1, 4, _BATCH)
 
 
 class Scored(NamedTuple):
-  """The log-probability of each token of a text.
-
-  Attributes:
-    tokens: as the tokenizer spells them.
-    log_probs: float32 [tokens], in nats; nan for a first token that has no context.
+  """The tokens of a text, as the tokenizer spells them, and log P of each in nats, float32; nan for
+  a first token that has no context.
   """
 
   tokens: list[str]
@@ -65,7 +56,7 @@ class Model:
   """A trained model with its tokenizer and, where it was fine-tuned, its task.
 
   Attributes:
-    loaded: the parameters, on the device, and all else that was saved; see checkpoints.load.
+    loaded: the parameters, on the device, and everything else that was saved.
     labels: the classes of `classify`; empty for a language model.
     columns: the text columns that `classify` reads; empty for a language model.
   """
@@ -106,19 +97,23 @@ class Model:
 
   def log_probs(self, texts: str | Sequence[str]) -> Scored | list[Scored]:
     """The log-probability of every token given those before it, for a text or a list of texts."""
-    model = self._language_model
+    model, params = self.loaded.language_model(), {"trunk": self.loaded.params["trunk"]}
     scored = []
     context = self.loaded.spec.trunk.context
-    encoded = self.loaded.tokenizer.encode_many(_text_list(texts))
-    for number, ids in enumerate(encoded, start=1):
-      check_length(ids, f"text {number}", context, context)
+    encoded = self._encode(texts, context)
     for batch, lengths in self._batches(encoded, context):
-      log_probs = np.asarray(text_log_probs(model, self._trunk, batch))
+      log_probs = np.asarray(text_log_probs(model, params, batch))
       # The batch may have blank rows at its end.
       for ids, values, length in zip(batch.tolist(), log_probs, lengths, strict=False):
         tokens = [self.loaded.tokenizer.piece(i) for i in ids[:length]]
         scored.append(Scored(tokens, np.concatenate([[np.float32(np.nan)], values[: length - 1]])))
     return scored[0] if isinstance(texts, str) else scored
+
+  def _encode(self, texts: str | Sequence[str], room: int) -> list[np.ndarray]:
+    encoded = self.loaded.tokenizer.encode_many(_text_list(texts))
+    for number, ids in enumerate(encoded, start=1):
+      check_length(ids, f"text {number}", room, self.loaded.spec.trunk.context)
+    return encoded
 
   def pseudo_log_probs(
     self, texts: str | Sequence[str], within_word: bool = True
@@ -131,10 +126,7 @@ class Model:
       within_word: also hide the later tokens of a token's own word; see MaskedLM.score.
     """
     model, tokenizer = self.masked_lm, self.loaded.tokenizer
-    encoded = tokenizer.encode_many(_text_list(texts))
-    for number, ids in enumerate(encoded, start=1):
-      check_length(ids, f"text {number}", model.room, self.loaded.spec.trunk.context)
-    scored = []
+    encoded, scored = self._encode(texts, model.room), []
     for ids, (log_probs, _) in zip(encoded, model.score(encoded, within_word), strict=True):
       scored.append(Scored([tokenizer.piece(i) for i in ids.tolist()], log_probs))
     return scored[0] if isinstance(texts, str) else scored
@@ -225,13 +217,11 @@ class Model:
 
     Where a task gives several labels, each has a probability of its own. Of a regression task it is
     the number instead. A text of a task with several columns is a tuple of their values; of an
-    imported classifier it is a string, or a tuple of the two texts of a pair.
+    imported classifier it is a string, or a tuple of the two texts of a pair. Warns of texts longer
+    than the context, which are cut unless the model was fine-tuned to read them in windows.
 
     Args:
       calibrated: scale the probabilities by `temperature`.
-
-    Warns of texts longer than the context, which are cut unless the model was fine-tuned to read
-    them in windows.
     """
     task, examples = self._examples(texts)
     labeled: list[Any] = [None] * len(examples)
@@ -293,12 +283,7 @@ class Model:
       self._predictor(_stretched(encoded, context, count), 2 * _BATCH, few_shapes=True)
 
   @functools.cached_property
-  def _language_model(self):
-    return self.loaded.language_model()
-
-  @functools.cached_property
   def masked_lm(self) -> MaskedLM:
-    """The trunk with its masked-LM head. Raises InputError if it has none."""
     return MaskedLM(self.loaded)
 
   @functools.cached_property
@@ -308,7 +293,7 @@ class Model:
   @functools.cached_property
   def _contrastive(self) -> Any:
     """The head that was trained to compare texts; None: there is none."""
-    return next((x for x in self.loaded.spec.heads if x.scope == "contrastive"), None)
+    return next((head for head in self.loaded.spec.heads if head.scope == "contrastive"), None)
 
   @functools.cached_property
   def embedding(self) -> Embedding:
@@ -323,16 +308,12 @@ class Model:
   def _ends(self) -> tuple[list[int], list[int]]:
     """Ids of the special tokens that `embed` puts before and after a text."""
     special, spec = self.loaded.tokenizer.special, self.loaded.spec
-    if spec.kind == "encoder-decoder" or isinstance(spec.trunk, T5Config):
+    if spec.kind == "encoder-decoder" or spec.trunk.ends_sources:
       return [], [special["sep"]]  # as every source in training
     framed = "cls" in self.loaded.format.special and {"cls", "sep"} <= {*special}
     if self.embedding.pooling == "cls" or framed and not self._contrastive:
       return [special["cls"]], [special["sep"]]
     return [], []
-
-  @property
-  def _trunk(self) -> dict[str, Any]:
-    return {"trunk": self.loaded.params["trunk"]}
 
   def _batches(
     self, encoded: list[np.ndarray], context: int
@@ -345,11 +326,7 @@ class Model:
       chunk = encoded[first : first + _BATCH]
       lengths = np.array([len(ids) for ids in chunk])
       rows = next(rows for rows in _ROWS if rows >= len(chunk))
-      # Padding is id 0, as in OpenAI's code: a causal model does not look ahead at it.
-      batch = np.zeros((rows, bucket(int(lengths.max()), context)), np.int32)
-      for row, ids in zip(batch, chunk, strict=False):
-        row[: len(ids)] = ids
-      yield batch, lengths
+      yield padded(chunk, (rows, bucket(int(lengths.max()), context))), lengths
 
 
 def _as_list(values: Any) -> list[Any]:
@@ -382,13 +359,11 @@ def _stretched(encoded: Encoded, length: int, count: int) -> Encoded:
   kept = np.ones_like(encoded.kept)
   per_sequence = max(length // kept.shape[1], int(encoded.lengths.max()))
   kept[..., -1] += per_sequence - (kept[0, 0].sum() + encoded.format.overhead(kept.shape[-1]))
-  repeated: dict[str, Any] = {}
-  for name, values in (
-    ("fields", encoded.fields),
-    ("kept", kept),
-    ("labels", encoded.labels),
-    ("locations", encoded.locations),
-  ):
-    repeated[name] = np.repeat(values, count, axis=0)
-  texts = [np.zeros(encoded.context, np.int32) for _ in encoded.texts]
-  return dataclasses.replace(encoded, texts=texts, **repeated)
+  return dataclasses.replace(
+    encoded,
+    texts=[np.zeros(encoded.context, np.int32) for _ in encoded.texts],
+    fields=np.repeat(encoded.fields, count, axis=0),
+    kept=np.repeat(kept, count, axis=0),
+    labels=np.repeat(encoded.labels, count, axis=0),
+    locations=encoded.locations * count,
+  )

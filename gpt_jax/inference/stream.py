@@ -1,10 +1,11 @@
 """Generation: texts that a model continues together, a few tokens at a time.
 
 Texts come and go, and have settings of their own. generate.py and the server are built on it.
-decoding.py has the compiled functions. Letters: B rows of the cache.
+decoding.py has the compiled functions, and says what a cache is. Letters: B rows of the cache.
 """
 
 import dataclasses
+import operator
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from gpt_jax.errors import InputError
 from gpt_jax.inference import decoding
-from gpt_jax.inference.decoding import MAX_STEPS
+from gpt_jax.inference.decoding import MAX_STEPS, copy_rows, read_prompts
 from gpt_jax.inference.sampling import Settings
 from gpt_jax.inference.scoring import bucket
 from gpt_jax.models.decoding_weights import variables
@@ -61,7 +62,6 @@ class Token(NamedTuple):
   """A token that was added.
 
   Attributes:
-    id: the token.
     log_prob: of the model, in nats, before temperature, top_k and top_p; 0 if the text did not ask
       for it.
     best: (id, log_prob) of the most likely tokens; empty if the text did not ask for them.
@@ -92,6 +92,7 @@ class Text:
     self.log_probs = log_probs or best
     self.source, self.ends = list(map(int, source)), ends
     self.added: list[Token] = []
+    self.stopped = False  # set by the reader of a text that needs no more of it
     self._begin = 0  # of the tokens that the model attends to
 
   @property
@@ -101,7 +102,6 @@ class Text:
 
   @property
   def added_ids(self) -> list[int]:
-    """The tokens that were added."""
     return [token.id for token in self.added]
 
   @property
@@ -111,11 +111,11 @@ class Text:
 
   @property
   def done(self) -> bool:
-    return self.missing <= 0 or bool(self.added and self.added[-1].id in self.ends)
+    ended = bool(self.added and self.added[-1].id in self.ends)
+    return self.stopped or ended or self.missing <= 0
 
   @property
   def last(self) -> int:
-    """The newest token."""
     return self.added[-1].id if self.added else self.prompt[-1]
 
   @property
@@ -125,15 +125,19 @@ class Text:
 
   def slide(self, context: int) -> bool:
     """Keeps the second half of a full context; whether it was full."""
-    full = self.length >= context
-    if full:
-      # The rest is read again at positions 0, 1, …: there is no row for later ones.
-      self._begin += self.length - context // 2
-    return full
+    if self.length < context:
+      return False
+    # The rest is read again at positions 0, 1, …: there is no row for later ones.
+    self._begin += self.length - context // 2
+    return True
 
   def to_read(self, count: int) -> list[int]:
     """The first `count` tokens that the model attends to."""
     return self.ids[self._begin :][:count]
+
+
+_SETTINGS = operator.attrgetter("temperature", "top_k", "top_p", "seed")
+_NO_TEXT = Text([0], Sampling(temperature=0.0))
 
 
 class Stream:
@@ -177,8 +181,7 @@ class Stream:
       return
     for text in texts:
       text.slide(self._context)
-    every = [*self.texts, *texts]
-    self._resize(_fit(len(every), _SIZES), self._slots_for(every), _source_slots_for(every))
+    self._resize([*self.texts, *texts])
     # Rows that no text has had, or that a removed one has left.
     rows = [row for row, text in enumerate(self._rows) if text is None][: len(texts)]
     for row, text in zip(rows, texts, strict=True):
@@ -222,9 +225,8 @@ class Stream:
     texts = self.texts
     if not texts:
       return []
-    size = _fit(len(texts), _SIZES)
-    if self._few_shapes and size < len(self._rows):
-      self._resize(size, self._slots_for(texts), _source_slots_for(texts))
+    if self._few_shapes and _fit(len(texts), _SIZES) < len(self._rows):
+      self._resize(texts)
     full = [row for row, text in enumerate(self._rows) if text and text.slide(self._context)]
     if full:
       self._read(full)
@@ -233,93 +235,88 @@ class Stream:
       # All rows add as many tokens, so none can pass its end or the context in between.
       count = min(count, text.missing, self._context - text.length)
     # Rows without a text are computed too, at position 0, and discarded.
-    about = (
-      np.array([text.length if text else 1 for text in self._rows], np.int32),
-      np.array([len(text.added) if text else 0 for text in self._rows], np.int32),
+    rows = [text or _NO_TEXT for text in self._rows]
+    counts = [(text.last, text.length, len(text.added)) for text in rows]
+    settings = [_SETTINGS(text.sampling) for text in rows]
+    temperature, top_k, top_p, seed = zip(*settings, strict=True)
+    self._state, chosen = decoding.extend(
+      self._model,
+      self._variables,
+      self._state,
+      *np.array(counts, np.int32).T,
       np.array([text is not None for text in self._rows]),
-      _settings(self._rows),
+      Settings(
+        np.array(temperature, np.float32),
+        np.array(top_k, np.int32),
+        np.array(top_p, np.float32),
+        np.array(seed, np.uint32),
+      ),
       any(text.log_probs for text in texts),
       any(text.best for text in texts),
       np.int32(count),
     )
-    last = np.array([text.last if text else 0 for text in self._rows], np.int32)
-    self._state, chosen = decoding.extend(self._model, self._variables, self._state, last, *about)
     chosen = jax.tree.map(np.asarray, chosen)
     for row, continued in enumerate(self._rows):
       if continued is not None:
         _append(continued, chosen, row, count)
-    for text in texts:
-      if text.done:
-        self.remove(text)
+        if continued.done:
+          self.remove(continued)
     return texts
-
-  def _slots_for(self, texts: Sequence[Text]) -> int:
-    """Slots of a cache for these texts, so that few shapes need compiling."""
-    needed = max(text.length + text.missing for text in texts)
-    longest = max(text.length for text in texts)
-    read = bucket(read_before(self._model, longest), self._context)
-    # Prompts are padded to a bucket, all of which is written into the cache.
-    sizes = _FEW_SLOTS if self._few_shapes else _MANY_SLOTS
-    return min(self._context, _fit(max(needed, read), sizes))
 
   def _read(self, rows: Sequence[int]) -> None:
     """Reads what the model attends to of the texts in these rows."""
-    groups = [[row] for row in rows] if self._few_shapes else [rows]
-    for group in groups:
+    size = len(self._rows)
+    for group in [[row] for row in rows] if self._few_shapes else [rows]:
       texts = [text for row in group if (text := self._rows[row])]
-      windows = [text.to_read(read_before(self._model, text.length)) for text in texts]
-      # Rows beyond the windows have length 0 and are not placed anywhere.
-      lengths = np.zeros(_fit(len(windows), _SIZES), np.int32)
-      lengths[: len(windows)] = [len(ids) for ids in windows]
-      ids = np.zeros((len(lengths), bucket(int(lengths.max()), self._context)), np.int32)
-      for row_ids, window in zip(ids, windows, strict=False):
-        row_ids[: len(window)] = window
-      sources = None
-      if self._source_slots:
-        sources = np.full((len(ids), self._source_slots), -1, np.int32)  # -1: padding
-        for source, text in zip(sources, texts, strict=False):
-          source[: len(text.source)] = text.source
-      part = decoding.read(
-        self._model, self._variables, ids, lengths, sources, length=self._part_slots
+      read = read_prompts(
+        self._model,
+        self._variables,
+        [text.to_read(read_before(self._model, text.length)) for text in texts],
+        [text.source for text in texts],
+        rows=_fit(len(texts), _SIZES),
+        # Of one size for all caches where few programs should do.
+        slots=self._context if self._few_shapes else self._slots,
+        source_slots=self._source_slots,
       )
-      for number, row in enumerate(group):
-        self._state = decoding.place(self._state, part, row, number, len(self._rows), len(ids))
+      numbers = np.full(_fit(len(texts), _SIZES), size, np.int32)
+      numbers[: len(group)] = group
+      self._state = copy_rows(self._state, read, numbers, rows=size)
 
-  def _resize(self, size: int, slots: int, source_slots: int) -> None:
-    """Moves the texts to a cache of at least `size` rows, `slots` slots, and so many of the source.
+  def _resize(self, texts: Sequence[Text]) -> None:
+    """Moves the texts that are being continued to a cache with room for these texts.
 
     With few shapes it may also become smaller; otherwise that would compile more programs.
     """
+    before = len(self._rows), self._slots, self._source_slots
+    # Prompts are padded to a bucket, all of which is written into the cache.
+    longest = max(text.length for text in texts)
+    read = bucket(read_before(self._model, longest), self._context)
+    needed = max(read, *(text.length + text.missing for text in texts))
+    slots = min(self._context, _fit(needed, _FEW_SLOTS if self._few_shapes else _MANY_SLOTS))
+    longest_source = max(len(text.source) for text in texts)
+    sizes = _fit(len(texts), _SIZES), slots, source_slots_for(longest_source)
     if not self._few_shapes:
-      size, slots = max(size, len(self._rows)), max(slots, self._slots)
-      source_slots = max(source_slots, self._source_slots)
-    if (size, slots, source_slots) == (len(self._rows), self._slots, self._source_slots):
+      sizes = max(sizes[0], before[0]), max(sizes[1], before[1]), max(sizes[2], before[2])
+    if sizes == before:
       return
-    texts, rows, state = self.texts, self._rows, self._state
-    self._rows, self._slots = [*texts, *[None] * (size - len(texts))], slots
-    self._source_slots = source_slots
-    self._state = decoding.start(self._model, self._variables, size, slots, source_slots)
-    for number, row in enumerate(row for row, text in enumerate(rows) if text is not None):
-      lengths = self._part_slots, source_slots
-      part = decoding.take(self._model, self._variables, state, row, len(rows), *lengths)
-      self._state = decoding.place(self._state, part, number, 0, size, 1)
-
-  @property
-  def _part_slots(self) -> int:
-    """Slots of what `_read` and `_take` give."""
-    return self._context if self._few_shapes else self._slots
+    size, self._slots, self._source_slots = sizes
+    state = decoding.start(self._model, self._variables, *sizes)
+    if self._rows:
+      numbers = np.full(len(self._rows), size, np.int32)
+      in_use = [row for row, text in enumerate(self._rows) if text is not None]
+      numbers[in_use] = range(len(in_use))
+      state = copy_rows(state, self._state, numbers, rows=size)
+    self._rows, self._state = [*self.texts, *[None] * (size - len(self.texts))], state
 
 
 def continue_texts(
-  model: Model,
-  params: Any,
-  texts: Sequence[Text],
-  steps: int = MAX_STEPS,
+  model: Model, params: Any, texts: Sequence[Text], steps: int = MAX_STEPS
 ) -> Iterator[list[Text]]:
   """Continues texts, in their order, until all are done; put those of similar lengths together.
 
   Yields:
-    After each call of Stream.advance with `steps`: the texts that have new tokens.
+    After each call of Stream.advance with `steps`: the texts that have new tokens. One that is
+    then marked as `stopped` is left as it is.
   """
   stream = Stream(model, params)
   waiting = list(texts)
@@ -328,13 +325,9 @@ def continue_texts(
     stream.add(*waiting[:room])
     waiting = waiting[room:]
     yield stream.advance(steps)
-
-
-def by_length(texts: Sequence[Text]) -> list[Text]:
-  """Sorts texts by length, so that batches have little padding."""
-  return sorted(
-    texts, key=lambda text: (len(text.prompt), len(text.source), text.sampling.max_tokens)
-  )
+    for text in stream.texts:
+      if text.stopped:
+        stream.remove(text)
 
 
 def read_before(model: Model, length: int) -> int:
@@ -358,26 +351,14 @@ def check_fits(model: Model, prompt_tokens: int, max_tokens: int) -> None:
     )
 
 
-def _source_slots_for(texts: Sequence[Text]) -> int:
-  """Slots for what the encoder reads, a power of two; 0 without one."""
-  longest = max(len(text.source) for text in texts)
-  return bucket(longest, 2**30) if longest else 0
+def source_slots_for(length: int) -> int:
+  """Slots for a source of so many tokens, a power of two; 0 without one."""
+  return bucket(length, 2**30) if length else 0
 
 
 def _fit(number: int, sizes: Sequence[int]) -> int:
   """The smallest of ascending sizes that is large enough; the largest if none is."""
   return next((size for size in sizes if size >= number), sizes[-1])
-
-
-def _settings(texts: Sequence[Text | None]) -> Settings:
-  greedy = Sampling(temperature=0.0)
-  settings = [text.sampling if text else greedy for text in texts]
-  return Settings(
-    np.array([s.temperature for s in settings], np.float32),
-    np.array([s.top_k for s in settings], np.int32),
-    np.array([s.top_p for s in settings], np.float32),
-    np.array([s.seed for s in settings], np.uint32),
-  )
 
 
 def _append(text: Text, chosen: Any, row: int, count: int) -> None:

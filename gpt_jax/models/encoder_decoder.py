@@ -69,6 +69,7 @@ class T5Config(TrunkConfig):
   decoder: bool = option(True, "without a decoder, the encoder is a bidirectional trunk")
 
   TENSOR_PARALLEL = TENSOR_PARALLEL
+  ends_sources = True
 
   @property
   def gated(self) -> bool:

@@ -167,6 +167,7 @@ class TrunkConfig(_Fields):
       only, so that both can predict.
     has_two_directions: whether the states of each layer are [forward; backward].
     decoder: whether an encoder reads a source, and a decoder writes.
+    ends_sources: whether training put the end token behind each text that it reads, as T5.
     reads_backward: whether a text's first state is the one that has read it all.
     attention: what a position attends to where no checkpoint says it, see ModelConfig.
     shared_layers: whether one block is applied `layers` times, as ALBERT's.
@@ -183,6 +184,7 @@ class TrunkConfig(_Fields):
   has_separate_directions: bool = False
   has_two_directions: bool = False
   decoder: bool = False
+  ends_sources: bool = False
   reads_backward: bool = False
   attention: str = "causal"
   shared_layers: bool = False

@@ -15,8 +15,8 @@ from gpt_jax.errors import InputError
 from gpt_jax.inference.agreement import check_keep, compare_labels, labeled_rows
 from gpt_jax.inference.attack import ATTACKS, MAX_RADIUS, make_attacked_predictor
 from gpt_jax.inference.evaluate import make_text_measure
+from gpt_jax.inference.generate import task_predictor
 from gpt_jax.inference.model import Model
-from gpt_jax.inference.text_answers import task_predictor
 from gpt_jax.models.decoding_weights import check_kind
 from gpt_jax.models.model import make_heads
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh

@@ -19,8 +19,8 @@ from gpt_jax.config import to_json
 from gpt_jax.errors import InputError
 from gpt_jax.files import exists, read_json, remove_folder, verified, with_checksum, write_json
 from gpt_jax.inference.dev_report import REPORT, format_calibration, write_dev_report
+from gpt_jax.inference.generate import make_task_predictor
 from gpt_jax.inference.intervals import format_summary, summarize
-from gpt_jax.inference.text_answers import make_task_predictor
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.trunk import BASE
 from gpt_jax.parallel.processes import is_main_process, log

@@ -5,7 +5,7 @@ from typing import Any
 
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.errors import InputError
-from gpt_jax.inference.generate import continuations, search, write
+from gpt_jax.inference.generate import continuations, write
 from gpt_jax.inference.model import load
 from gpt_jax.inference.stream import Sampling
 from gpt_jax.models.decoding_weights import check_kind
@@ -40,17 +40,15 @@ def run(
   """
   check_kind(weights)  # before a model is loaded
   loaded = load_model(checkpoint)
-  # 0 and less, too, which `search` refuses.
-  if beams != 1:
-    if top_k or top_p < 1 or num_samples > 1:
-      raise InputError(
-        f"--beams={beams}: a search takes the most likely text; leave out top_k, top_p and "
-        "num_samples"
-      )
-    return search(loaded, prompts, max_tokens, beams, length_penalty, weights, ignore_eos)
-  _warn_of_length(loaded, max_tokens, "; --stream prints the text while it is written")
   sampling = Sampling(max_tokens, temperature, top_k, top_p, seed, ignore_eos)
-  return continuations(loaded, prompts, sampling, num_samples, weights)
+  if beams == 1:
+    _warn_of_length(loaded, max_tokens, "; --stream prints the text while it is written")
+  elif top_k or top_p < 1 or num_samples > 1:
+    raise InputError(
+      f"--beams={beams}: a search takes the most likely text; leave out top_k, top_p and "
+      "num_samples"
+    )
+  return continuations(loaded, prompts, sampling, num_samples, weights, beams, length_penalty)
 
 
 def stream(

@@ -10,14 +10,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from gpt_jax.checkpoints.load import load_adapters, load_model
 from gpt_jax.data.file_kinds import JSON_LINES, TABLE, kind_by_name, write_table
 from gpt_jax.data.progress import Progress
 from gpt_jax.errors import InputError, MissingInput, did_you_mean
 from gpt_jax.files import atomic_file, check_path, is_folder
-from gpt_jax.inference.abstention import choose_threshold
-from gpt_jax.inference.calibration import scale
-from gpt_jax.inference.ensemble import Calibration, Ensemble, load_adapter_ensembles, load_ensemble
-from gpt_jax.inference.tfidf_classifier import is_tfidf, load_tfidf
+from gpt_jax.inference.calibration import choose_threshold, scale
+from gpt_jax.inference.ensemble import Calibration, Ensemble
+from gpt_jax.inference.linear_classifier import load_classifier
 from gpt_jax.parallel.processes import log
 from gpt_jax.programs.outputs import check_writable, is_inside, is_same_file, refuse_existing
 from gpt_jax.tasks.answers.answer import LabeledTask
@@ -127,7 +127,8 @@ def run_adapters(
   if output == "-":
     raise InputError("--adapter: name a file by --out; each adapter writes one beside it")
   stem, suffix = os.path.splitext(output)
-  ensembles = load_adapter_ensembles(base, adapters)
+  loaded = load_adapters(load_model(base), adapters)
+  ensembles = {name: Ensemble((model,), model.task) for name, model in loaded.items()}
   outputs = {name: f"{stem}.{name}{suffix}" for name in ensembles}
   for path in outputs.values():  # before the first predicts
     _check_output(path, source, options.get("data_dir"), options.get("overwrite", False))
@@ -138,14 +139,8 @@ def run_adapters(
   return results
 
 
-def _load(checkpoint: str | Sequence[str], weights: str) -> Any:
-  """The model: an Ensemble, or the TF-IDF classifier that launch/label.py wrote."""
-  checkpoints = [checkpoint] if isinstance(checkpoint, str) else checkpoint
-  if len(checkpoints) == 1 and is_tfidf(checkpoints[0]):
-    if weights != "float32":
-      raise InputError(f"weights={weights}: {checkpoints[0]} is a TF-IDF classifier; leave it out")
-    return load_tfidf(checkpoints[0])
-  exact = load_ensemble(checkpoints)
+def _load(checkpoint: str | Sequence[str], weights: str) -> Ensemble:
+  exact = load_classifier([checkpoint] if isinstance(checkpoint, str) else checkpoint)
   loaded = exact.with_weights(weights)
   if weights != "float32":
     share, size = loaded.nbytes / exact.nbytes, loaded.nbytes / 1e6

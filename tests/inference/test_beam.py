@@ -5,8 +5,8 @@ import itertools
 import jax
 import numpy as np
 import pytest
+from refused import refused
 
-from gpt_jax.errors import InputError
 from gpt_jax.inference.beam import beam_search
 from gpt_jax.inference.generate import sample
 from gpt_jax.inference.scoring import text_log_probs
@@ -78,5 +78,4 @@ def test_a_text_that_ends_at_once(trained):
 
 
 def test_what_does_not_fit_is_refused(trained):
-  with pytest.raises(InputError, match="context of 16"):
-    beam_search(*trained, PROMPT, 2, 14)
+  refused("context of 16", beam_search, *trained, PROMPT, 2, 14)

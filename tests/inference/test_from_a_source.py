@@ -70,7 +70,7 @@ def write(model, params, sources, sampling, ends=()):
 
 def test_greedy_equals_scoring_without_a_cache(model):
   for text in write(*model, SOURCES, Sampling(9, 0.0)):
-    ids = [token.id for token in text.added]
+    ids = text.added_ids
     assert len(ids) == 9
     expected = log_probs(*model, text.source, [ids])[0]
     np.testing.assert_allclose([token.log_prob for token in text.added], expected, atol=1e-4)
@@ -109,9 +109,9 @@ def test_a_text_ends_with_its_end(model):
   ended = write(*model, SOURCES, Sampling(20, 1.0, seed=1), ends=(end,))
   assert len(ended[1].added) <= 5
   for text, other in zip(ended, whole, strict=True):
-    ids = [token.id for token in other.added]
+    ids = other.added_ids
     stop = ids.index(end) + 1 if end in ids else len(ids)
-    assert [token.id for token in text.added] == ids[:stop] and text.done
+    assert text.added_ids == ids[:stop] and text.done
 
 
 @pytest.mark.parametrize("penalty", [0.0, 1.0])

@@ -1,4 +1,4 @@
-"""Logistic regression, TF-IDF, intervals and the learning curve, against scikit-learn."""
+"""Logistic regression, TF-IDF, the learning curve, intervals and spreads, against scikit-learn."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from sklearn.metrics import f1_score
 from sklearn.preprocessing import StandardScaler
 
 from gpt_jax.apps.label.measures import curve_of, gain_of_doubling, margins, outlook
-from gpt_jax.inference.intervals import bootstrap_macro_f1, paired_interval
+from gpt_jax.inference.intervals import bootstrap_macro_f1, paired_interval, spread
 from gpt_jax.inference.linear_classifier import fit_linear, fit_tfidf, spread_classes
 
 pytestmark = pytest.mark.app
@@ -121,3 +121,27 @@ def test_a_paired_interval_excludes_zero_where_mcnemars_exact_test_does(gained, 
   assert (low > 0 or high < 0) == (p < 0.05)
   assert low <= (gained - lost) / 200 <= high
   assert paired_interval(lost, gained, 200) == pytest.approx((-high, -low))
+
+
+def test_the_spread_of_a_sample_over_seeds():
+  summary = spread([0.5, 0.7, 0.9])
+  assert (summary.median, summary.values) == (0.7, (0.5, 0.7, 0.9))
+  np.testing.assert_allclose([summary.mean, summary.deviation], [0.7, 0.2])
+  assert 0.5 <= summary.low < 0.7 < summary.high <= 0.9
+  assert spread([0.5, 0.7, 0.9]) == summary
+
+
+def test_the_interval_of_a_spread_is_that_of_the_mean():
+  values = np.random.default_rng(1).normal(10, 2, size=400)
+  summary = spread(values)
+  half = 1.96 * values.std(ddof=1) / 20  # what the normal distribution says
+  np.testing.assert_allclose(
+    [summary.low, summary.high], [summary.mean - half, summary.mean + half], atol=0.03
+  )
+
+
+def test_the_spread_of_a_single_value():
+  summary = spread([0.25])
+  assert summary.median == summary.mean == summary.low == summary.high == 0.25
+  assert summary.deviation == 0
+  assert str(summary) == "0.2500"

@@ -80,7 +80,7 @@ def test_a_prompt_is_read_as_the_whole_pass_reads_it(model, few_shapes):
     stream.advance()
   for text in texts:
     for number, token in enumerate(text.added):
-      ids = [*text.prompt, *(added.id for added in text.added[:number])]
+      ids = [*text.prompt, *text.added_ids[:number]]
       scores = next_scores(module, params, ids, len(text.prompt))
       assert token.id == scores.argmax()
       expected = np.asarray(jax.nn.log_softmax(scores))[token.id]

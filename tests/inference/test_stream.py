@@ -5,11 +5,13 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from refused import refused
 
 import gpt_jax
 from gpt_jax.errors import InputError
 from gpt_jax.inference.generate import sample
 from gpt_jax.inference.model import Model
+from gpt_jax.inference.scoring import text_log_probs
 from gpt_jax.inference.stream import Sampling, Stream, Text, check_fits
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import ModelConfig
@@ -59,16 +61,20 @@ def alone(model, text):
   return sample(language, model.loaded.params, prompt, seeds, s.max_tokens, **options)[0]
 
 
+def finish(stream):
+  while stream.advance():
+    pass
+
+
 def test_texts_that_come_and_go_are_continued_as_alone(model, stream):
   texts = texts_of(model, 8)
   for number, text in enumerate(texts):
     stream.add(text)
     if number % 3:
       stream.advance()
-  while stream.advance():
-    pass
+  finish(stream)
   for text in texts:
-    assert [token.id for token in text.added] == alone(model, text)
+    assert text.added_ids == alone(model, text)
 
 
 def test_a_text_that_is_removed_leaves_the_others_as_they_are(model, stream):
@@ -78,23 +84,18 @@ def test_a_text_that_is_removed_leaves_the_others_as_they_are(model, stream):
   stream.advance()
   added = len(texts[0].added)
   stream.remove(texts[0])
-  while stream.advance():
-    pass
+  finish(stream)
   assert len(texts[0].added) == added < texts[0].sampling.max_tokens
   for text in texts[1:]:
-    assert [token.id for token in text.added] == alone(model, text)
+    assert text.added_ids == alone(model, text)
 
 
 def test_log_probs_are_those_of_the_text(model, stream):
   text = texts_of(model, 1)[0]
   stream.add(text)
-  while stream.advance():
-    pass
-  ids = [*text.prompt, *(token.id for token in text.added)]
-  from gpt_jax.inference.scoring import text_log_probs
-
+  finish(stream)
   params = {"trunk": model.loaded.params["trunk"]}
-  expected = text_log_probs(model.loaded.language_model(), params, np.array([ids]))[0]
+  expected = text_log_probs(model.loaded.language_model(), params, np.array([text.ids]))[0]
   found = [token.log_prob for token in text.added]
   np.testing.assert_allclose(found, expected[len(text.prompt) - 1 :], atol=1e-4)
   for token in text.added:
@@ -111,7 +112,7 @@ def test_a_full_context_goes_on_from_its_second_half(model, stream):
   while stream.advance(7):
     pass
   for text in texts:
-    assert [token.id for token in text.added] == alone(model, text)
+    assert text.added_ids == alone(model, text)
 
 
 def test_what_does_not_fit_is_refused(model, stream):
@@ -121,6 +122,5 @@ def test_what_does_not_fit_is_refused(model, stream):
     lambda: check_fits(model.loaded.model, 0, 9),
     lambda: stream.add(Text([], Sampling(9))),
   ):
-    with pytest.raises(InputError, match="the prompt is empty"):
-      refuse()
+    refused("the prompt is empty", refuse)
   assert not stream.texts

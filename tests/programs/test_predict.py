@@ -19,8 +19,7 @@ from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.config import from_json
 from gpt_jax.errors import InputError
 from gpt_jax.files import read_json, with_checksum, write_json
-from gpt_jax.inference.abstention import choose_threshold
-from gpt_jax.inference.calibration import fit_temperature, scale
+from gpt_jax.inference.calibration import choose_threshold, fit_temperature, scale
 from gpt_jax.models.predictor import make_predictor
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.programs import predict
@@ -315,7 +314,7 @@ def test_the_files_of_the_task_are_not_overwritten(finetuned, checkpoint, tmp_pa
 def test_an_existing_output_is_replaced_only_on_request(checkpoint, tmp_path, monkeypatch):
   source, output = write(tmp_path, "in.txt", "the cat\n"), write(tmp_path, "out.tsv", "mine")
   with monkeypatch.context() as patch:
-    patch.setattr(predict, "load_ensemble", lambda *_: pytest.fail())  # refused before any work
+    patch.setattr(predict, "load_classifier", lambda *_: pytest.fail())  # refused before any work
     with pytest.raises(InputError, match="out=.*out.tsv already exists; .*overwrite=True"):
       predict.run(checkpoint, source, output)
   assert open(output, encoding="utf-8").read() == "mine"

@@ -17,8 +17,8 @@ from gpt_jax.data.file_kinds import write_table
 from gpt_jax.errors import InputError, did_you_mean
 from gpt_jax.files import atomic_file
 from gpt_jax.inference.beam import check_search
+from gpt_jax.inference.generate import written_answers
 from gpt_jax.inference.stream import Sampling
-from gpt_jax.inference.text_answers import searched_answers, written_answers
 from gpt_jax.parallel.processes import log
 from gpt_jax.programs.outputs import check_out
 from gpt_jax.tasks.answers.translation import Pair
@@ -250,9 +250,8 @@ def _translate(
   pairs = [Pair(text, None, f"line {text[:40]!r}") for text in texts]
   encoded: Any = loaded.encode(loaded.task, pairs)
   model, params = loaded.generator(), jax.device_put(loaded.params)
-  if beams > 1:
-    return searched_answers(model, params, encoded, loaded.tokenizer, beams, 1.0)
-  return written_answers(model, params, encoded, loaded.tokenizer, sampling=sampling)
+  options: Any = {"sampling": sampling, "beams": beams}
+  return written_answers(model, params, encoded, loaded.tokenizer, **options)
 
 
 def noised(words: Sequence[str], noise: float, seed: int, number: int) -> list[str]:

@@ -1,6 +1,7 @@
 """Evaluates a language model on tasks of EleutherAI's lm-evaluation-harness, or in its format."""
 
 import contextlib
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -70,7 +71,7 @@ def run(
     kept = ("results", "groups", "versions", "n-shot", "n-samples", "higher_is_better")
     summary = {name: results[name] for name in kept if name in results}
     summary |= {"checkpoint": checkpoint, "lm_eval": version("lm_eval")}
-    write_json(out, _plain(summary, handle_non_serializable))
+    write_json(out, json.loads(json.dumps(summary, default=handle_non_serializable)))
   return results["results"]
 
 
@@ -130,14 +131,3 @@ def _table(results: dict[str, Any]) -> list[str]:
     line = f"{task:{widths[0]}}  {name:{widths[1]}}  {number:>{widths[2]}}  {spread:{widths[3]}}"
     lines.append(f"{line}  {count}".rstrip())
   return lines
-
-
-def _plain(value: Any, convert: Any) -> Any:
-  """JSON values for all of the harness's."""
-  if isinstance(value, dict):
-    return {str(name): _plain(entry, convert) for name, entry in value.items()}
-  if isinstance(value, (list, tuple)):
-    return [_plain(entry, convert) for entry in value]
-  if isinstance(value, (str, int, float, bool)) or value is None:
-    return value
-  return convert(value)

@@ -13,38 +13,34 @@ GPT-1 has no start-of-text token, so no prediction of a text's first token exist
 uniform, log(1 / vocab_size), in any model trained here. Released GPT-2 weights read <|endoftext|>
 before a text.
 
-A masked language model scores each token given all others of its text: the pseudo-log-likelihood.
-
-Letters: B windows at a time, T tokens of the longest.
+A masked language model scores each token given all others of its text (of its window, where it is
+longer than the context): the pseudo-log-likelihood.
 """
 
 import functools
-import itertools
 import math
 import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from gpt_jax import errors
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.errors import InputError
-from gpt_jax.inference.generate import sample
+from gpt_jax.inference.generate import find_stop
 from gpt_jax.inference.masked_lm import MaskedLM
-from gpt_jax.inference.scoring import bucket, continuation_log_probs
+from gpt_jax.inference.scoring import Scorer
+from gpt_jax.inference.stream import Sampling, Text, continue_texts
 
-NAME = "gpt_jax"
 _BATCH = 16
 _MAX_TOKENS = 256  # to generate where a task does not say; the harness's own default
-_FIRST_TOKENS = 32  # generated before looking for a stop string; doubled as long as there is none
 
-Progress = Callable[[Iterable[Any], int], Iterable[Any]]  # (batches, their number) -> batches
+Progress = Callable[[list[Any]], Iterable[Any]]  # batches -> batches, each of which it counts
 
 
 class Generation(NamedTuple):
-  """How a task generates text (its `generation_kwargs`); see generate.sample for the last four."""
+  """How a task generates text (its `generation_kwargs`); see Sampling for the last four."""
 
   stops: tuple[str, ...]
   max_tokens: int
@@ -83,17 +79,15 @@ def model_class() -> Any:
   from tqdm import tqdm
 
   def progress_of(kind: str) -> Progress:
-    return lambda batches, total: tqdm(batches, desc=kind, total=total, unit="batch", disable=None)
+    return functools.partial(tqdm, desc=kind, unit="batch", disable=None)
 
-  @register_model(NAME)
+  @register_model("gpt_jax")
   class HarnessModel(LM):
     """Scores and generates with one checkpoint, on one device."""
 
     def __init__(self, checkpoint: str, batch_size: int = _BATCH, **ignored):
       super().__init__()  # ignored: the device and maximal batch size that the harness may pass
-      loaded = load_model(checkpoint)
-      kind = MaskedRequests if loaded.spec.attention == "bidirectional" else Requests
-      self._requests = kind(loaded, int(batch_size))
+      self._requests = Requests(load_model(checkpoint), int(batch_size))
 
     def loglikelihood(self, requests):
       pairs = [request.args for request in requests]
@@ -125,25 +119,21 @@ class Requests:
   """Answers the harness's requests with a model; needs no part of the harness itself.
 
   Args:
-    loaded: a causal model.
+    loaded: a causal model, or a masked language model, which does not generate.
     batch_size: windows or prompts at a time.
   """
 
   def __init__(self, loaded: LoadedModel, batch_size: int = _BATCH):
-    self._model = loaded.language_model()
-    self._params = {"trunk": jax.device_put(loaded.params["trunk"])}
-    self._tokenizer = loaded.tokenizer
-    self._context: int = loaded.spec.trunk.context
-    self._batch_size = batch_size
+    self._masked = loaded.spec.attention == "bidirectional"
+    self._scorer: Any = MaskedLM(loaded) if self._masked else Scorer(loaded, batch_size)
+    self._tokenizer, self._batch_size = loaded.tokenizer, batch_size
+    self._vocab_size = loaded.spec.trunk.vocab_size
     # Only released weights were trained with the mark between texts.
     end = loaded.tokenizer.end_id if loaded.config is None else None
     self._prefix: list[int] = [] if end is None else [end]
 
   def log_likelihoods(
-    self,
-    pairs: Sequence[tuple[str, str]],
-    where: Sequence[str],
-    progress: Progress = lambda batches, total: batches,
+    self, pairs: Sequence[tuple[str, str]], where: Sequence[str], progress: Progress = iter
   ) -> list[tuple[float, bool]]:
     """log P of each continuation given its context, in nats, and whether it is the greedy one.
 
@@ -162,9 +152,7 @@ class Requests:
       texts.append(self._scored(ids, known))
     return self._score(texts, progress)
 
-  def text_log_likelihoods(
-    self, texts: Sequence[str], progress: Progress = lambda batches, total: batches
-  ) -> list[float]:
+  def text_log_likelihoods(self, texts: Sequence[str], progress: Progress = iter) -> list[float]:
     """log P of each text, in nats; 0 for an empty one."""
     encoded = self._tokenizer.encode_many(list(texts))
     scores = self._score([self._scored(ids.tolist(), 0) for ids in encoded], progress)
@@ -175,124 +163,67 @@ class Requests:
     prompts: Sequence[str],
     settings: Sequence[Generation],
     where: Sequence[str],
-    progress: Progress = lambda batches, total: batches,
+    progress: Progress = iter,
   ) -> list[str]:
     """The text that follows each prompt, up to the first stop string.
 
     A stop string also matches as the vocabulary spells it: in lower case, for most. Prompt number i
     samples with seed i. A prompt too long for the context loses its first tokens.
     """
-    encoded = []
-    for ids, place in zip(self._tokenizer.encode_many(list(prompts)), where, strict=True):
-      encoded.append(ids.tolist() or self._prefix)
-      if not encoded[-1]:
+    if self._masked:
+      raise InputError(f"{where[0]}: a masked language model does not continue a text")
+    stops = {stops: self._as_spelled(stops) for stops in {each.stops for each in settings}}
+    texts = []
+    encoded = self._tokenizer.encode_many(list(prompts))
+    for number, (ids, setting, place) in enumerate(zip(encoded, settings, where, strict=True)):
+      prompt = ids.tolist() or self._prefix
+      if not prompt:
         raise InputError(f"{place}: the prompt is empty; the model needs a token to begin with")
-    order = sorted(range(len(prompts)), key=lambda i: (settings[i], len(encoded[i])))
-    batches = []
-    for _, alike in itertools.groupby(order, key=lambda i: settings[i]):
-      batches += _in_batches(list(alike), self._batch_size)
-    texts = [""] * len(prompts)
-    for numbers in progress(batches, len(batches)):
-      batch = [encoded[i] for i in numbers]
-      for i, text in zip(
-        numbers, self._continue(batch, numbers, settings[numbers[0]]), strict=True
-      ):
-        texts[i] = text
-    return texts
+      options = setting.max_tokens, setting.temperature, setting.top_k, setting.top_p
+      texts.append(Text(prompt, Sampling(*options, seed=number)))
+    order = sorted(range(len(texts)), key=lambda i: (settings[i], len(texts[i].prompt)))
+    batches = _in_batches(order, self._batch_size)
+    written = [""] * len(texts)
+    for numbers in progress(batches):
+      batch = [texts[i] for i in numbers]
+      for _ in continue_texts(self._scorer.model, self._scorer.params, batch):
+        for i in numbers:
+          before = self._tokenizer.decode(texts[i].prompt)
+          whole = self._tokenizer.decode(texts[i].ids)
+          added = whole[len(os.path.commonprefix([before, whole])) :]
+          end = find_stop(added, stops[settings[i].stops])
+          written[i], texts[i].stopped = added[:end], end is not None
+    return written
+
+  def _as_spelled(self, stops: Sequence[str]) -> set[str]:
+    """The stop strings, also as the vocabulary spells them."""
+    given = sorted(filter(None, stops))
+    spelled = [self._tokenizer.decode(ids) for ids in self._tokenizer.encode_many(given)]
+    return {*given, *filter(str.strip, spelled)}
 
   def _scored(self, ids: list[int], known: int) -> _Scored:
     """Ids to be scored from number `known` on, with something before them where there is any."""
-    if known or not ids:
+    if known or not ids or self._masked:
       return _Scored(ids, known)
     if self._prefix:
       return _Scored([*self._prefix, *ids], len(self._prefix))
     return _Scored(ids, 1, uniform=True)
 
   def _score(self, texts: Sequence[_Scored], progress: Progress) -> list[tuple[float, bool]]:
-    uniform = -math.log(self._model.config.trunk.vocab_size)
+    uniform = -math.log(self._vocab_size)
     totals = [uniform if text.uniform else 0.0 for text in texts]
     greedy = [not text.uniform for text in texts]
     windows = []  # (text, first id, id after the last, first id scored)
     for number, text in enumerate(texts):
-      for window in _windows(len(text.ids), text.first, self._context):
+      for window in _windows(len(text.ids), text.first, self._scorer.room - 1):
         windows.append((number, *window))
-    # The longest first, so that one that does not fit the memory is met at once.
-    windows.sort(key=lambda window: window[1] - window[2])
+    if not self._masked:  # which sorts by itself
+      # The longest first, so that one that does not fit the memory is met at once.
+      windows.sort(key=lambda window: window[1] - window[2])
     batches = _in_batches(windows, self._batch_size)
-    for batch in progress(batches, len(batches)):
-      width = bucket(max(end - start - 1 for _, start, end, _ in batch), self._context)
-      ids = np.zeros((2, self._batch_size, width), np.int32)  # a last, smaller batch is padded
-      for row, (number, start, end, _) in enumerate(batch):
-        ids[0, row, : end - start - 1] = texts[number].ids[start : end - 1]
-        ids[1, row, : end - start - 1] = texts[number].ids[start + 1 : end]
-      log_probs, best = jax.device_get(
-        continuation_log_probs(self._model, self._params, ids[0], ids[1])
-      )
-      for row, (number, start, end, first) in enumerate(batch):
-        scored = slice(first - start - 1, end - start - 1)
-        totals[number] += float(log_probs[row, scored].sum(dtype=np.float64))
-        greedy[number] &= bool(best[row, scored].all())
-    return list(zip(totals, greedy, strict=True))
-
-  def _continue(
-    self, prompts: list[list[int]], seeds: list[int], settings: Generation
-  ) -> list[str]:
-    """The continuations of one batch."""
-    stops = {stop for stop in settings.stops if stop}
-    spelled = [self._tokenizer.decode(ids) for ids in self._tokenizer.encode_many(sorted(stops))]
-    stops |= {stop for stop in spelled if stop.strip()}
-    padding = self._batch_size - len(prompts)  # so that few shapes need compiling
-    rows, row_seeds = prompts + prompts[-1:] * padding, seeds + seeds[-1:] * padding
-    before = [self._tokenizer.decode(prompt) for prompt in prompts]
-    count = min(_FIRST_TOKENS, settings.max_tokens)
-    while True:
-      # Again from the prompts: the first tokens are the same, whatever their number.
-      added = sample(
-        self._model,
-        self._params,
-        rows,
-        row_seeds,
-        count,
-        temperature=settings.temperature,
-        top_k=settings.top_k,
-        top_p=settings.top_p,
-      )
-      texts = []
-      for prompt, ids, head in zip(prompts, added, before, strict=False):
-        whole = self._tokenizer.decode([*prompt, *ids])
-        texts.append(whole[len(os.path.commonprefix([head, whole])) :])
-      ends = [[text.find(stop) for stop in stops if stop in text] for text in texts]
-      if count == settings.max_tokens or all(ends):
-        return [text[: min(found, default=None)] for text, found in zip(texts, ends, strict=True)]
-      count = min(2 * count, settings.max_tokens)
-
-
-class MaskedRequests(Requests):
-  """Answers with a masked language model, see MaskedLM.score; it does not write.
-
-  The tokens of a text longer than the context are scored in windows, of what stands before them.
-  """
-
-  def __init__(self, loaded: LoadedModel, batch_size: int = _BATCH):
-    self._masked = MaskedLM(loaded)
-    self._tokenizer, self._batch_size = loaded.tokenizer, batch_size
-
-  def generate(self, prompts, settings, where, progress=lambda batches, total: batches):
-    raise InputError(f"{where[0]}: a masked language model does not continue a text")
-
-  def _scored(self, ids: list[int], known: int) -> _Scored:
-    return _Scored(ids, known)
-
-  def _score(self, texts: Sequence[_Scored], progress: Progress) -> list[tuple[float, bool]]:
-    totals, greedy = [0.0] * len(texts), [True] * len(texts)
-    windows = []  # (text, ids, number of the first one scored)
-    for number, text in enumerate(texts):
-      # _windows is for models that do not read the last id of a window; a masked one does.
-      for start, end, first in _windows(len(text.ids), text.first, self._masked.room - 1):
-        windows.append((number, np.array(text.ids[start:end], np.int32), first - start))
-    batches = _in_batches(windows, self._batch_size)
-    for batch in progress(batches, len(batches)):
-      scored = self._masked.score([ids for _, ids, _ in batch], first=[n for *_, n in batch])
+    for batch in progress(batches):
+      parts = [np.array(texts[n].ids[start:end], np.int32) for n, start, end, _ in batch]
+      scored = self._scorer.score(parts, first=[first - start for _, start, _, first in batch])
       for (number, *_), (log_probs, best) in zip(batch, scored, strict=True):
         totals[number] += float(log_probs.sum(dtype=np.float64))
         greedy[number] &= bool(best.all())
@@ -319,16 +250,13 @@ def _locations(requests: Sequence[Any]) -> list[str]:
 
 
 def _generation(kwargs: Any, where: str) -> Generation:
-  """The settings in a task's normalized generation_kwargs. Raises InputError for unknown ones."""
+  """The settings in a task's normalized generation_kwargs, which may have no others."""
   options = dict(kwargs)
-  stops = tuple(options.pop("until"))
-  sampled = options.pop("do_sample")
-  temperature = float(options.pop("temperature", 1.0)) if sampled else 0.0
-  options.pop("temperature", None)
+  temperature = float(options.pop("temperature", 1.0))
   settings = Generation(
-    stops,
+    tuple(options.pop("until")),
     options.pop("max_gen_toks"),
-    temperature,
+    temperature if options.pop("do_sample") else 0.0,
     int(options.pop("top_k", 0)),
     float(options.pop("top_p", 1.0)),
   )

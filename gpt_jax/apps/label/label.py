@@ -42,9 +42,14 @@ from gpt_jax.data.file_kinds import write_table
 from gpt_jax.data.progress import Progress
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_file, with_checksum, write_json
-from gpt_jax.inference.ensemble import load_ensemble
-from gpt_jax.inference.linear_classifier import Linear, fit_best_linear, fit_linear, fit_tfidf
-from gpt_jax.inference.tfidf_classifier import is_tfidf, load_tfidf, save_tfidf
+from gpt_jax.inference.linear_classifier import (
+  Linear,
+  fit_best_linear,
+  fit_linear,
+  fit_tfidf,
+  load_classifier,
+  save_tfidf,
+)
 from gpt_jax.parallel.processes import log
 from gpt_jax.programs import finetune
 from gpt_jax.programs.finetune_config import FinetuneConfig
@@ -427,8 +432,7 @@ def _finetune(job: _Job, minutes: float, progress: Progress) -> dict[str, np.nda
 
 def _predict(folder: str, data_dir: str, progress: Progress) -> dict[str, np.ndarray]:
   """Probabilities of the best checkpoint for dev and test, as launch/predict.py has them."""
-  best = os.path.join(folder, "best")
-  ensemble = load_tfidf(folder) if is_tfidf(folder) else load_ensemble([best])
+  ensemble = load_classifier([os.path.join(folder, "best")])
   examples = ensemble.task.examples(data_dir, "test")
   progress.begin("predicting the test rows", len(examples), "rows")
   probabilities = ensemble.predict(ensemble.encode(examples), 32, progress.update)

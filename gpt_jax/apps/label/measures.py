@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from gpt_jax.errors import InputError
-from gpt_jax.inference.abstention import choose_threshold
 from gpt_jax.inference.calibration import (
   chance_error,
+  choose_threshold,
   expected_calibration_error,
   fit_temperature,
   reliability,

@@ -277,7 +277,6 @@ class _Reproduction:
     """Evaluates the missing tasks of every checkpoint of a run."""
     folders, prepared = history
     known = results["zero_shot"].setdefault(trunk, [])
-    answers = zero_shot.make_answers(self.models[trunk])
     log(f"zero-shot, {trunk}: {len(folders)} checkpoints ({self.budget.name} budget)")
     for folder in folders:
       step = int(os.path.basename(folder))
@@ -290,7 +289,7 @@ class _Reproduction:
       except InputError as error:
         log(f"left out: {error}")
         continue
-      known += [result._asdict() for result in zero_shot.measure(loaded, missing, answers)]
+      known += [result._asdict() for result in zero_shot.measure(loaded, missing)]
       self.study.save(results)
 
   def report(self, results: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ Letters: Q questions, C options per question, P context tokens, T option tokens,
 """
 
 import functools
+import itertools
 import os
 import warnings
 from collections.abc import Callable, Sequence
@@ -23,9 +24,9 @@ from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.files import write_json
+from gpt_jax.inference.decoding import take_rows
 from gpt_jax.inference.masked_lm import MaskedLM
-from gpt_jax.inference.scoring import bucket
-from gpt_jax.models.model import Model
+from gpt_jax.inference.scoring import bucket, padded
 from gpt_jax.ops.cross_entropy import CHUNK_ELEMENTS, logits, token_log_probs
 from gpt_jax.parallel.processes import log
 from gpt_jax.programs.outputs import check_out
@@ -105,10 +106,6 @@ class Prepared(NamedTuple):
   left_out: str
 
 
-Scorer = Callable[[Any, Sequence[Question]], list[list[Answer]]]
-Answers = Callable[[LoadedModel], Callable[[Sequence[Question]], list[list[Answer]]]]
-
-
 def prepare(
   loaded: LoadedModel, data_dir: str, tasks: Sequence[str], examples: int
 ) -> dict[str, Prepared]:
@@ -121,8 +118,10 @@ def prepare(
   for name in tasks:
     choice("tasks", name, TASKS)
   prepared = {}
-  # Special tokens around a text take some of a masked model's context.
-  limit = MaskedLM(loaded).room if _is_masked(loaded) else loaded.spec.trunk.context
+  if _is_masked(loaded):
+    limit = MaskedLM(loaded).room  # special tokens around a text take some of the context
+  else:
+    limit = loaded.language_model().config.trunk.context
   for name in tasks or TASKS:
     try:
       questions = TASKS[name].questions(data_dir, loaded.tokenizer, examples)
@@ -138,10 +137,10 @@ def prepare(
   return prepared
 
 
-def measure(loaded: LoadedModel, prepared: dict[str, Prepared], answers: Answers) -> list[Result]:
-  """Evaluates one checkpoint with what make_answers gave; prints and returns the results."""
+def measure(loaded: LoadedModel, prepared: dict[str, Prepared]) -> list[Result]:
+  """Evaluates one checkpoint; prints and returns the results."""
   results = []
-  answer = answers(loaded)
+  answer = make_answers(loaded)
   for name, (questions, _) in prepared.items():
     answered = answer(questions)
     for score in TASKS[name].judge(questions, answered):
@@ -162,17 +161,12 @@ def checkpoints(workdir: str) -> list[str]:
   return [os.path.join(folder, step) for step in steps]
 
 
-def make_answers(loaded: LoadedModel) -> Answers:
-  """Builds checkpoint -> (questions -> the answers of every question's options).
-
-  Args:
-    loaded: a checkpoint of the run whose checkpoints are to answer.
-  """
+def make_answers(loaded: LoadedModel) -> Callable[[Sequence[Question]], list[list[Answer]]]:
+  """Builds questions -> the answers of every question's options."""
   if _is_masked(loaded):
-    MaskedLM(loaded)  # raises if it has no head
-    return lambda loaded: functools.partial(_masked_answers, MaskedLM(loaded))
-  score = make_scorer(loaded.language_model())
-  return lambda loaded: functools.partial(score, {"trunk": jax.device_put(loaded.params["trunk"])})
+    return functools.partial(_masked_answers, MaskedLM(loaded))
+  params = {"trunk": jax.device_put(loaded.params["trunk"])}
+  return functools.partial(score, loaded.language_model(), params)
 
 
 def _is_masked(loaded: LoadedModel) -> bool:
@@ -196,41 +190,33 @@ def _masked_answers(model: MaskedLM, questions: Sequence[Question]) -> list[list
   return answers
 
 
-def make_scorer(model: Model) -> Scorer:
-  """Builds (params, questions) -> the answers of every question's options.
+def score(model: Any, params: Any, questions: Sequence[Question]) -> list[list[Answer]]:
+  """The answers of every question's options, by a causal language model.
 
   Each context is read once for all of its options. A context that leaves no room for the longest
   option loses its first tokens.
-
-  Args:
-    model: a causal language model.
   """
   context = model.config.trunk.context
-  log_probs = jax.jit(functools.partial(_log_probs, model))
-
-  def score(params, questions):
-    questions = [_truncate(question, context) for question in questions]
-    answers: list[Any] = [None] * len(questions)
-    members: dict[_Shape, list[int]] = {}
-    for i, question in enumerate(questions):
-      longest = max(map(len, question.options))
-      widths = bucket(len(question.context), context), bucket(longest, context)
-      members.setdefault(_Shape(widths[0], len(question.options), widths[1]), []).append(i)
-    for shape, numbers in sorted(members.items()):
-      size = min(len(numbers), _max_batch_size(model, params, shape))
-      for first in range(0, len(numbers), size):
-        batch = numbers[first : first + size]
-        arrays = _pad([questions[i] for i in batch], size, shape)
-        values = np.asarray(log_probs(params, *arrays), np.float64)
-        for i, of_question in zip(batch, values, strict=False):  # the batch may be padded
-          answers[i] = []
-          _, options, unscored, *_ = questions[i]
-          for option, skip, row in zip(options, unscored, of_question, strict=True):
-            total = float(row[skip : len(option)].sum())
-            answers[i].append(Answer(total, max(0, len(option) - skip)))
-    return answers
-
-  return score
+  questions = [_truncate(question, context) for question in questions]
+  answers: list[Any] = [None] * len(questions)
+  members: dict[_Shape, list[int]] = {}
+  for i, question in enumerate(questions):
+    longest = max(map(len, question.options))
+    widths = bucket(len(question.context), context), bucket(longest, context)
+    members.setdefault(_Shape(widths[0], len(question.options), widths[1]), []).append(i)
+  for shape, numbers in sorted(members.items()):
+    size = min(len(numbers), _max_batch_size(model, params, shape))
+    for first in range(0, len(numbers), size):
+      batch = numbers[first : first + size]
+      arrays = _pad([questions[i] for i in batch], size, shape)
+      values = np.asarray(_log_probs(model, params, *arrays), np.float64)
+      for i, of_question in zip(batch, values, strict=False):  # the batch may be padded
+        answers[i] = []
+        _, options, unscored, *_ = questions[i]
+        for option, skip, row in zip(options, unscored, of_question, strict=True):
+          total = float(row[skip : len(option)].sum())
+          answers[i].append(Answer(total, max(0, len(option) - skip)))
+  return answers
 
 
 class _Shape(NamedTuple):
@@ -241,6 +227,7 @@ class _Shape(NamedTuple):
   option: int
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def _log_probs(model, params, contexts, lengths, options):
   """Contexts [Q, P], of lengths [Q] without padding, and options [Q, C, T] -> [Q, C, T]."""
   trunk = model.config.trunk
@@ -255,11 +242,8 @@ def _log_probs(model, params, contexts, lengths, options):
   last_index = jnp.maximum(lengths - 1, 0)[:, None, None]
   last = jnp.take_along_axis(hidden, last_index, axis=1)  # [Q, 1, D]
 
-  def repeat(x):  # each row's part, [Q n, ...] to [Q C n, ...]
-    rows = x.reshape(questions, -1, *x.shape[1:])
-    return jnp.repeat(rows, choices, axis=0).reshape(-1, *x.shape[1:])
-
-  state, last, lengths = jax.tree.map(repeat, (state, last, lengths))
+  by_option = jnp.repeat(jnp.arange(questions), choices)
+  state, last, lengths = take_rows((state, last, lengths), by_option, questions)
   options = options.reshape(-1, width)  # [Q * C, T]
   # The last token of an option predicts nothing, so it is not fed. Padding is fed too: causal
   # attention hides it from the option, and its outputs are discarded.
@@ -306,14 +290,12 @@ def _pad(
   questions: Sequence[Question], size: int, shape: _Shape
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """Contexts [Q, P], their lengths [Q], and options [Q, C, T] of a batch of `size` questions."""
-  contexts, lengths = np.zeros((size, shape.context), np.int32), np.zeros(size, np.int32)
-  options = np.zeros((size, shape.choices, shape.option), np.int32)
-  for n, question in enumerate(questions):
-    lengths[n] = len(question.context)
-    contexts[n, : lengths[n]] = question.context
-    for c, option in enumerate(question.options):
-      options[n, c, : len(option)] = option
-  return contexts, lengths, options
+  contexts = padded([question.context for question in questions], (size, shape.context))
+  lengths = np.zeros(size, np.int32)
+  lengths[: len(questions)] = [len(question.context) for question in questions]
+  of_all = list(itertools.chain.from_iterable(question.options for question in questions))
+  options = padded(of_all, (size * shape.choices, shape.option))
+  return contexts, lengths, options.reshape(size, shape.choices, shape.option)
 
 
 def _select_scorable(task: str, questions: list[Question], limit: int) -> Prepared:
@@ -536,12 +518,11 @@ def run(
   check_data_dir(data_dir)
   paths = checkpoints(checkpoint) if history else [checkpoint]
   loaded = load_model(paths[0])
-  answers = make_answers(loaded)  # fail before the expensive part
   prepared = prepare(loaded, data_dir, tasks, examples)
   results = []
   for path in paths:
     loaded = loaded if path == paths[0] else load_model(path)
-    results += measure(loaded, prepared, answers)
+    results += measure(loaded, prepared)
     if out:
       write_json(out, [result._asdict() for result in results])
   return results

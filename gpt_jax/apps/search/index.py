@@ -19,7 +19,7 @@ _BLOCK = 1 << 16  # vectors that are compared at a time
 _QUERIES = 256  # at a time
 _SAVED = 1 << 15  # texts that are embedded before the index is written
 _MANY = 1_000_000  # from which on faiss is worth its installation
-_LIMIT = 1 << 33  # bytes of index.json
+_MAX_BYTES = 1 << 33  # of index.json
 _VECTORS = re.compile(r"vectors-[0-9a-f]{16}\.npy")
 _UNFINISHED = re.compile(rf"{_VECTORS.pattern}(\.partial-\d+)?|index\.json\.partial-\d+")
 
@@ -30,7 +30,6 @@ class Index(NamedTuple):
   Attributes:
     model: digest of the weights and the vocabulary that made the vectors.
     places: where each text is from, "FILE:NUMBER"; the first text of a file is number 1.
-    texts: the texts themselves.
     vectors: float32 [N, D], of length 1.
   """
 
@@ -50,20 +49,18 @@ class Index(NamedTuple):
       count: K, at most N.
     """
     _check_width(self.vectors, queries)
-    queries = normalized(queries)
-    count = min(count, len(self.vectors))
     if len(self.vectors) >= _MANY:
-      return _by_faiss(self.vectors, queries, count)
-    # Queries in blocks, too, so that memory does not grow with their number.
-    parts = [
-      self._nearest(part, count) for part in np.array_split(queries, -(-len(queries) // _QUERIES))
-    ]
-    numbers, cosines = (np.concatenate(x) for x in zip(*parts, strict=True))
-    return numbers, cosines
-
-  def _nearest(self, queries: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    numbers: np.ndarray = np.zeros((len(queries), 0), np.int64)
-    cosines: np.ndarray = np.zeros((len(queries), 0), np.float32)
+      return _by_faiss(self.vectors, normalized(queries), min(count, len(self.vectors)))
+    if len(queries) > _QUERIES:  # in blocks, so that memory does not grow with their number
+      parts = np.array_split(queries, -(-len(queries) // _QUERIES))
+      found = [self.nearest(part, count) for part in parts]
+      numbers, cosines = map(np.concatenate, zip(*found, strict=True))
+      return numbers, cosines
+    queries = normalized(queries)
+    numbers, cosines = (
+      np.zeros((len(queries), 0), np.int64),
+      np.zeros((len(queries), 0), np.float32),
+    )
     for begin in range(0, len(self.vectors), _BLOCK):
       block = queries @ self.vectors[begin : begin + _BLOCK].T
       cosines = np.concatenate([cosines, block], axis=1)
@@ -127,7 +124,7 @@ def _read(folder: str, gone: str = "") -> Index:
 
   gone: vectors that it named before, and that are not there.
   """
-  tree = files.read_json(os.path.join(folder, ROWS), _LIMIT)
+  tree = files.read_json(os.path.join(folder, ROWS), _MAX_BYTES)
   if isinstance(tree, dict) and "checksum" in tree:  # earlier versions wrote none
     tree = files.verified(tree)
   if not isinstance(tree, dict) or tree.keys() != {"model", "vectors", "places", "texts"}:
@@ -168,14 +165,6 @@ def _read_vectors(path: str) -> np.ndarray:
   return vectors
 
 
-def make_folder(folder: str) -> None:
-  """Makes the folder of an index, if there is none. Raises InputError if that is refused."""
-  try:
-    files.make_folders(folder)
-  except OSError as error:
-    raise InputError(f"--index={folder}: cannot be made ({error.strerror})") from error
-
-
 def write_index(folder: str, index: Index) -> None:
   """Writes an index; one that was there stays whole until the new one is.
 
@@ -198,7 +187,7 @@ def write_index(folder: str, index: Index) -> None:
 
 @contextlib.contextmanager
 def _locked(folder: str) -> Iterator[None]:
-  """Keeps other writers out, where the file system has locks of folders."""
+  """Excludes other writers, where the file system can lock folders."""
   descriptor = os.open(folder, os.O_RDONLY)
   try:
     with contextlib.suppress(OSError):
@@ -209,7 +198,7 @@ def _locked(folder: str) -> Iterator[None]:
 
 
 def _is_ours(path: str) -> bool:
-  """Whether a file holds vectors that its name is the digest of, and so no file of the user's."""
+  """Whether a file's name is the digest of its vectors, so that it is no file of the user's."""
   name = os.path.basename(path)
   try:
     return bool(_VECTORS.fullmatch(name)) and _name(_read_vectors(path)) == name
@@ -222,10 +211,7 @@ def _name(vectors: np.ndarray) -> str:
 
 
 def updates(
-  old: Index | None,
-  model: str,
-  rows: Mapping[str, str],
-  embed: Callable[[list[str]], np.ndarray],
+  old: Index | None, model: str, rows: Mapping[str, str], embed: Callable[[list[str]], np.ndarray]
 ) -> Iterator[Index]:
   """Indexes of these texts: of those embedded so far, and in the end of all.
 
@@ -246,6 +232,6 @@ def updates(
       if old is not None:
         _check_width(old.vectors, vectors)
       known |= dict(zip(part, vectors, strict=True))
-    there = {place: text for place, text in rows.items() if text in known}
-    vectors = np.stack([known[text] for text in there.values()])
-    yield Index(model, list(there), list(there.values()), vectors)
+    places = [place for place, text in rows.items() if text in known]
+    texts = [rows[place] for place in places]
+    yield Index(model, places, texts, np.stack([known[text] for text in texts]))

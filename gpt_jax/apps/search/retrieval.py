@@ -29,7 +29,7 @@ class Judged(NamedTuple):
 
 
 def read_judged(folder: str, split: str) -> Judged:
-  """Raises InputError, with file and line, for what is missing or malformed."""
+  """The queries of a split, the texts and the judgments in a folder."""
   corpus = {
     row["_id"]: f"{row.get('title') or ''} {row['text']}".strip()
     for row in _rows(os.path.join(folder, "corpus.jsonl"))

@@ -3,26 +3,19 @@
 import functools
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from gpt_jax.apps.search.index import (
-  Index,
-  make_folder,
-  normalized,
-  read_index,
-  updates,
-  write_index,
-)
+from gpt_jax.apps.search.index import Index, normalized, read_index, updates, write_index
 from gpt_jax.apps.search.retrieval import measure, read_judged
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.checkpoints.run_folder import checksum
 from gpt_jax.data.file_kinds import write_table
 from gpt_jax.data.sources.source import chunked_documents, find_all
 from gpt_jax.errors import InputError, counted
-from gpt_jax.files import refuse_url
+from gpt_jax.files import make_folders, refuse_url
 from gpt_jax.inference.model import Model
 from gpt_jax.parallel.processes import log
 
@@ -81,13 +74,12 @@ def run(
   if not queries:
     return []
   numbers, cosines = current.nearest(_embed(model, list(queries)), count)
-  return [
-    [
-      {"place": current.places[n], "cosine": round(float(cosine), 4), "text": current.texts[n]}
-      for n, cosine in zip(*of_query, strict=True)
-    ]
-    for of_query in zip(numbers, cosines, strict=True)
-  ]
+  answers: list[list[dict[str, Any]]] = [[] for _ in queries]
+  for (query, rank), n in np.ndenumerate(numbers):
+    cosine = round(float(cosines[query, rank]), 4)
+    answer = {"place": current.places[n], "cosine": cosine, "text": current.texts[n]}
+    answers[query].append(answer)
+  return answers
 
 
 def evaluate(
@@ -135,13 +127,20 @@ def read_queries(path: str) -> list[str]:
 def _update(
   model: Model, digest: str, old: Index | None, source: str, column: str, folder: str
 ) -> Index:
-  texts = dict(_texts(source, column))
+  texts = {}  # of each that is not blank, by where it is from
+  for file in find_all(source):
+    for number, chunks in enumerate(chunked_documents(file.name, column), start=1):
+      if text := "".join(chunks).strip():
+        texts[f"{file.name}:{number}"] = text
   known = set() if old is None else set(old.texts)
   new = _usable(model, {place: text for place, text in texts.items() if text not in known})
   rows = {place: text for place, text in texts.items() if text in known or place in new}
   if not rows:
     raise InputError(f"--source={source}: has no text")
-  make_folder(folder)  # fail before the expensive part
+  try:
+    make_folders(folder)  # fail before the expensive part
+  except OSError as error:
+    raise InputError(f"--index={folder}: cannot be made ({error.strerror})") from error
   for index in updates(old, digest, rows, functools.partial(_embed, model)):
     write_index(folder, index)
   found = set(rows.values())
@@ -150,14 +149,6 @@ def _update(
     f"{len(known - found):,} removed"
   )
   return index
-
-
-def _texts(source: str, column: str) -> Iterator[tuple[str, str]]:
-  """(where it is from, text) of each text that is not blank."""
-  for one in find_all(source):
-    for number, chunks in enumerate(chunked_documents(one.name, column), start=1):
-      if text := "".join(chunks).strip():
-        yield f"{one.name}:{number}", text
 
 
 def _usable(model: Model, texts: Mapping[str, str]) -> dict[str, str]:

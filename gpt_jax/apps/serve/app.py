@@ -8,14 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpt_jax.apps.serve.completions import (
-  Choice,
-  Request,
-  Response,
-  join_pieces,
-  make_choices,
-  read_request,
-)
+from gpt_jax.apps.serve.completions import Choice, Request, join_pieces, make_choices, read_request
 from gpt_jax.apps.serve.engine import MAX_FILLINGS, Engine, Job
 from gpt_jax.apps.serve.fields import Fields, Refusal, check_text
 from gpt_jax.errors import counted
@@ -34,7 +27,6 @@ def make_app(engine: Engine, name: str, hosts: Sequence[str] = ("*",)) -> "Starl
   """The application. The engine must have been started.
 
   Args:
-    engine: runs the model.
     name: of the model, as in /v1/models.
     hosts: values of the Host header that are served, so that no other web site can have its pages
       read answers by resolving its own name to this machine; "*": any.
@@ -95,7 +87,7 @@ class _Api:
   def __init__(self, engine: Engine, name: str):
     self.engine, self.name = engine, name
     self.counters = _Counters(lambda: engine.waiting)
-    engine.observe = self._observe
+    engine.observe = self.counters.observe
     model = engine.model
     self.about = {
       "classifies": not engine.classifies,
@@ -106,12 +98,6 @@ class _Api:
       "adapters": {key: list(adapter.labels) for key, adapter in engine.adapters.items()},
       "context": model.loaded.spec.trunk.context,
     }
-
-  def _observe(self, kind: str, count: int) -> None:
-    if kind == "tokens":
-      self.counters.tokens.inc(count)
-    else:
-      self.counters.batch.labels(kind).observe(count)
 
   def route(self, handler: Callable[..., Any]) -> Callable[..., Any]:
     """The handler as an endpoint: with limits on the body, errors as JSON, and counters."""
@@ -182,16 +168,15 @@ class _Api:
       raise Refusal(self.engine.generates)
     request = read_request(fields, self.engine.model, self.name)
     choices = make_choices(request, self.engine.model.loaded)
-    response = Response(self.name, request)
     if request.stream:
       updates = self._updates(choices)
       first = await anext(updates)  # so that a full queue is a status, not an event
-      return _stream(first, updates, response, request, choices)
+      return _stream(first, updates, request, choices)
     pieces: list[list[dict[str, Any]]] = [[] for _ in choices]
     async for piece in self._updates(choices):
       pieces[piece["index"]].append(piece)
     tokens = sum(choice.tokens for choice in choices)
-    return response.whole(list(map(join_pieces, pieces)), tokens)
+    return request.whole(list(map(join_pieces, pieces)), tokens)
 
   async def _ask(self, kind: str, texts: Sequence[Any]) -> Any:
     """The results of one job."""
@@ -209,19 +194,19 @@ class _Api:
   async def _updates(self, choices: list[Choice]) -> AsyncGenerator[dict[str, Any], None]:
     """The updates of all choices until they are complete, as they are written."""
     results, deliver = _mailbox()
-    by_text = {id(choice.source): choice for choice in choices}
-    jobs = {id(choice.source): Job("complete", deliver, text=choice.source) for choice in choices}
+    by_text = {choice.source: choice for choice in choices}
+    jobs = {text: Job("complete", deliver, text=text) for text in by_text}
     self.engine.submit(list(jobs.values()))
     try:
       while any(choice.finish is None for choice in choices):
         result = await results.get()
         if isinstance(result, Refusal):
           raise result
-        choice = by_text[id(result)]
+        choice = by_text[result]
         if choice.finish is None:
           yield choice.update()
           if choice.finish == "stop":
-            self.engine.drop([jobs[id(result)]])
+            self.engine.drop([jobs[result]])
     finally:
       self.engine.drop(list(jobs.values()))
 
@@ -233,25 +218,26 @@ class _Counters:
     """waiting: the number of texts that wait for the model."""
     from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-    self._registry = registry = CollectorRegistry()
-    self.requests: Any = Counter(
-      "gpt_jax_requests", "requests by route and status", ["route", "status"], registry=registry
-    )
-    self.seconds: Any = Histogram(
-      "gpt_jax_request_seconds",
-      "time until a response, or the first event of a stream",
-      ["route"],
-      registry=registry,
-    )
-    self.batch: Any = Histogram(
-      "gpt_jax_batch_texts",
-      "texts that the model processed together",
-      ["kind"],
-      buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256),
-      registry=registry,
-    )
-    self.tokens: Any = Counter("gpt_jax_generated_tokens", "tokens generated", registry=registry)
-    Gauge("gpt_jax_waiting_texts", "texts in the queue", registry=registry).set_function(waiting)
+    self._registry = CollectorRegistry()
+
+    def add(kind: Any, name: str, help: str, labels: Sequence[str] = (), **options: Any) -> Any:
+      return kind(f"gpt_jax_{name}", help, labels, registry=self._registry, **options)
+
+    seconds = "time until a response, or the first event of a stream"
+    sizes = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+    together = "texts that the model processed together"
+    self.requests = add(Counter, "requests", "requests by route and status", ["route", "status"])
+    self.seconds = add(Histogram, "request_seconds", seconds, ["route"])
+    self.batch = add(Histogram, "batch_texts", together, ["kind"], buckets=sizes)
+    self.tokens = add(Counter, "generated_tokens", "tokens generated")
+    add(Gauge, "waiting_texts", "texts in the queue").set_function(waiting)
+
+  def observe(self, kind: str, count: int) -> None:
+    """See Engine.observe."""
+    if kind == "tokens":
+      self.tokens.inc(count)
+    else:
+      self.batch.labels(kind).observe(count)
 
   def text(self) -> bytes:
     from prometheus_client import generate_latest
@@ -294,7 +280,7 @@ async def _read_body(request: "HTTPRequest") -> bytes:
 
 
 def _refuse_other_sites(request: "HTTPRequest") -> None:
-  """Raises Refusal for what a browser sends for the page of another web site.
+  """Raises Refusal for a request that a browser sends for the page of another web site.
 
   Such a page cannot read the answer, but could keep the model busy. Without a preflight, which this
   server does not answer, it cannot send JSON as such.
@@ -312,11 +298,7 @@ def _refuse_other_sites(request: "HTTPRequest") -> None:
 
 
 def _read_rows(fields: Fields, columns_of: Callable[[int], tuple[str, ...]]) -> list[Any]:
-  """The texts to classify: strings, or for a task with several columns lists of strings.
-
-  Args:
-    columns_of: see Task.columns_of.
-  """
+  """The texts to classify: strings, or lists of strings where `columns_of` says so; see Task."""
   rows = fields.take("texts")
   rows = [rows] if isinstance(rows, str) else rows
   fields.refuse_others()
@@ -356,18 +338,17 @@ async def _unless_disconnected(request: "HTTPRequest", work: Any) -> Any:
 async def _stream(
   first: dict[str, Any],
   updates: AsyncGenerator[dict[str, Any], None],
-  response: Response,
   request: Request,
   choices: list[Choice],
 ) -> AsyncGenerator[dict[str, Any], None]:
   """The events of a stream: every update, then the numbers of tokens if they were asked for."""
   async with contextlib.aclosing(updates):
-    yield response.piece([first])
+    yield request.piece([first])
     async for piece in updates:
       if piece["text"] or piece["logprobs"] or piece["finish_reason"]:
-        yield response.piece([piece])
+        yield request.piece([piece])
   if request.usage:
-    yield response.whole([], sum(choice.tokens for choice in choices))
+    yield request.whole([], sum(choice.tokens for choice in choices))
 
 
 async def _events(values: AsyncGenerator[dict[str, Any], None]) -> AsyncGenerator[str, None]:

@@ -11,6 +11,7 @@ from gpt_jax.checkpoints.load import LoadedModel
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.inference.decoding import BEST
+from gpt_jax.inference.generate import find_stop
 from gpt_jax.inference.model import Model
 from gpt_jax.inference.stream import Sampling, Text, check_fits
 
@@ -30,6 +31,7 @@ class Request:
     logprobs: how many likely tokens to report with each token; -1: not even the token's own.
     stream: whether to send pieces of the texts as they are written.
     usage: whether a stream ends with the numbers of tokens.
+    head: the first fields of each response.
   """
 
   prompts: list[list[int]]
@@ -39,19 +41,24 @@ class Request:
   logprobs: int
   stream: bool
   usage: bool
+  head: dict[str, Any]
 
-  @property
-  def prompt_tokens(self) -> int:
-    return sum(map(len, self.prompts))
+  def piece(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+    """An event of a stream."""
+    usage = {"usage": None} if self.usage else {}  # the last event has it
+    return {**self.head, "choices": choices, **usage}
+
+  def whole(self, choices: list[dict[str, Any]], written: int) -> dict[str, Any]:
+    """The response after `written` tokens, or with no choices the last event of a stream."""
+    read = sum(map(len, self.prompts))
+    usage = {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
+    return {**self.head, "choices": choices, "usage": usage}
 
 
 def read_request(fields: Fields, model: Model, name: str) -> Request:
   """The request in a JSON object. Prompt i and choice j have the seed `seed` + i n + j.
 
-  So a list of prompts with n=1 gets the texts of Model.generate with this seed.
-
-  Raises:
-    Refusal: a field with a value that is not allowed, or a prompt that is too long.
+  So a list of prompts with n=1 gets the texts of Model.generate with this seed. Raises Refusal.
   """
   wanted = fields.take("model")
   if wanted is not None and wanted != name:
@@ -72,7 +79,13 @@ def read_request(fields: Fields, model: Model, name: str) -> Request:
   stop = [] if fields.take("stop") is None else fields.strings("stop", _MAX_STOPS)
   logprobs = fields.integer("logprobs", -1, 0, BEST)
   stream = fields.boolean("stream")
-  usage = _wants_usage(fields, stream)
+  options = fields.take("stream_options")
+  usage: Any = False
+  if options is not None:
+    usage = options.get("include_usage", False) if isinstance(options, dict) else None
+    if not stream or not isinstance(usage, bool) or not set(options) <= {"include_usage"}:
+      message = 'should be {"include_usage": true}, with stream'
+      raise Refusal(f"stream_options: {message}", param="stream_options")
   # Fields of the protocol that are not implemented: clients send them with values that change
   # nothing, so those are taken.
   for field, neutral in (
@@ -87,34 +100,23 @@ def read_request(fields: Fields, model: Model, name: str) -> Request:
   # A label for OpenAI's monitoring, without effect on the texts.
   check_text("" if (user := fields.take("user")) is None else user, "user", "user")
   fields.refuse_others()
-  prompts = _encode(texts, model, sampling.max_tokens)
-  samplings = []
-  for i in range(len(prompts)):
+  prompts, samplings = [], []
+  for i, ids in enumerate(model.loaded.tokenizer.encode_many(texts)):
+    try:
+      check_fits(model.loaded.model, len(ids), sampling.max_tokens)
+    except InputError as error:
+      raise Refusal(f"prompt[{i}]: {error}", param="prompt") from error
+    prompts.append(ids.tolist())
     seeds = [(sampling.seed + i * n + j) % 2**31 for j in range(n)]
     samplings.append([dataclasses.replace(sampling, seed=seed) for seed in seeds])
+  head = {
+    "id": f"cmpl-{secrets.token_hex(12)}",
+    "object": "text_completion",
+    "created": int(time.time()),
+    "model": name,
+  }
   stop, characters = [text for text in stop if text], list(map(len, texts))
-  return Request(prompts, characters, samplings, stop, logprobs, stream, usage)
-
-
-def _wants_usage(fields: Fields, stream: bool) -> bool:
-  options = fields.take("stream_options")
-  if options is None:
-    return False
-  usage = options.get("include_usage", False) if isinstance(options, dict) else None
-  if not stream or not isinstance(usage, bool) or not set(options) <= {"include_usage"}:
-    message = 'should be {"include_usage": true}, with stream'
-    raise Refusal(f"stream_options: {message}", param="stream_options")
-  return usage
-
-
-def _encode(texts: list[str], model: Model, max_tokens: int) -> list[list[int]]:
-  prompts = [ids.tolist() for ids in model.loaded.tokenizer.encode_many(texts)]
-  for number, ids in enumerate(prompts):
-    try:
-      check_fits(model.loaded.model, len(ids), max_tokens)
-    except InputError as error:
-      raise Refusal(f"prompt[{number}]: {error}", param="prompt") from error
-  return prompts
+  return Request(prompts, characters, samplings, stop, logprobs, stream, usage, head)
 
 
 class Choice:
@@ -147,7 +149,7 @@ class Choice:
     ended = bool(added) and added[-1].id in self.source.ends
     available = len(added) - ended
     whole = self._decode(available)
-    if any(stop in whole for stop in self._request.stop):
+    if find_stop(whole, self._request.stop) is not None:
       whole, self.finish = self._read_to_stop(), "stop"
     else:
       self.tokens = available
@@ -171,12 +173,12 @@ class Choice:
 
     Token by token: the model may be several tokens ahead, depending on its load.
     """
-    found: list[int] = []
-    while not found:
+    end = None
+    while end is None:
       self.tokens += 1
       text = self._decode(self.tokens)
-      found = [at for stop in self._request.stop if (at := text.find(stop)) >= 0]
-    return text[: min(found)]
+      end = find_stop(text, self._request.stop)
+    return text[:end]
 
   def _decode(self, count: int) -> str:
     # With the prompt: some tokenizers write the first token of a text without its space.
@@ -260,38 +262,6 @@ def join_pieces(pieces: list[dict[str, Any]]) -> dict[str, Any]:
       chained = None if value is None else list(itertools.chain.from_iterable(lists))
       joined["logprobs"][name] = chained
   return joined
-
-
-class Response:
-  """The form of OpenAI's responses."""
-
-  def __init__(self, name: str, request: Request):
-    self._head = {
-      "id": f"cmpl-{secrets.token_hex(12)}",
-      "object": "text_completion",
-      "created": int(time.time()),
-      "model": name,
-    }
-    self._request = request
-
-  def piece(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
-    """An event of a stream."""
-    usage = {"usage": None} if self._request.usage else {}  # the last event has it
-    return {**self._head, "choices": choices, **usage}
-
-  def whole(self, choices: list[dict[str, Any]], tokens: int) -> dict[str, Any]:
-    """A response, or with no choices the last event of a stream.
-
-    Args:
-      tokens: that were written.
-    """
-    prompt = self._request.prompt_tokens
-    usage = {
-      "prompt_tokens": prompt,
-      "completion_tokens": tokens,
-      "total_tokens": prompt + tokens,
-    }
-    return {**self._head, "choices": choices, "usage": usage}
 
 
 def make_choices(request: Request, loaded: LoadedModel) -> list[Choice]:

@@ -15,7 +15,7 @@ from typing import Any
 from gpt_jax.apps.serve.fields import Refusal
 from gpt_jax.errors import InputError
 from gpt_jax.inference.model import Model
-from gpt_jax.inference.stream import Stream, Text
+from gpt_jax.inference.stream import Stream
 from gpt_jax.models.decoding_weights import keep_weights
 
 MAX_QUEUE = 512  # texts; more are refused with status 503
@@ -31,16 +31,16 @@ class Job:
 
   Attributes:
     kind: "classify", "classify NAME" by an adapter, "embed", "fill" or "complete".
-    texts: what to classify, embed or fill in.
-    text: what to continue; delivered after each step, itself. Else a list of results.
-    deliver: gets a result, or the Refusal that says why there is none.
+    deliver: gets a list of results, or the Text after each step; a Refusal if there is none.
+    texts: to classify, embed or fill in.
+    text: the Text to continue.
     dropped: whether the client has left.
   """
 
   kind: str
   deliver: Callable[[Any], None]
   texts: Sequence[Any] = ()
-  text: Text | None = None
+  text: Any = None
   dropped: bool = False
 
   @property
@@ -65,14 +65,16 @@ class Engine:
     """weights: of texts that are continued or classified, one of decoding_weights.KINDS."""
     self.model, self.adapters = model, dict(adapters or {})
     self.generates = _reason(model.loaded.language_model)
-    self.classifies = _reason(lambda: _label_task(model))
+    self.classifies = _reason(model.loaded.label_task)
+    if not self.classifies and model.loaded.label_task() is None:
+      self.classifies = f"this is {model.loaded.without_task}, which does not classify"
     self.fills = _reason(lambda: model.masked_lm)
     self.observe: Callable[[str, int], None] = lambda kind, count: None
     self._classifier = model
     if not self.classifies and weights != "float32":
       # Beside the other one, whose states are embeddings.
       self._classifier = Model(model.loaded.with_weights(weights))
-    self._stream: Stream | None = None
+    self._stream: Any = None  # a Stream, if it generates
     if not self.generates:
       language = model.loaded.language_model()
       params = keep_weights(language, model.loaded.params, weights)
@@ -132,7 +134,7 @@ class Engine:
     return self._thread.is_alive()
 
   def close(self) -> None:
-    """Refuses what is queued and what is submitted from now on; what runs has 2 seconds to end."""
+    """Refuses queued and new jobs; running ones have 2 seconds to end."""
     with self._changed:
       if self._closed_at is None:
         self._closed_at = time.monotonic()
@@ -161,7 +163,8 @@ class Engine:
         of_kind = [job for job in jobs if job.kind == kind]
         if of_kind:
           self._answer(kind, call, of_kind)
-      self._continue([job for job in jobs if job.kind == "complete"])
+      if self._stream is not None:
+        self._continue([job for job in jobs if job.kind == "complete"])
 
   def _fill(self, texts: Sequence[str]) -> list[Any]:
     """As many tokens at each mask as any request may ask for."""
@@ -212,12 +215,7 @@ class Engine:
 
   def _continue(self, jobs: list[Job]) -> None:
     """Starts to continue the texts of these jobs, and adds a few tokens to every text."""
-    if self._stream is None:
-      for job in jobs:
-        job.deliver(Refusal(self.generates))
-      return
     for job in jobs:
-      assert job.text is not None
       try:
         self._stream.add(job.text)
       except Exception as error:
@@ -236,30 +234,22 @@ class Engine:
       self.observe("tokens", sum(len(text.added) for text in texts) - before)
     for job in self._running:
       job.deliver(job.text)
-    self._running = [job for job in self._running if job.text and not job.text.done]
+    self._running = [job for job in self._running if not job.text.done]
 
   def _leave(self) -> None:
     """Removes the texts of clients that left, and all of them some time after `close`."""
-    assert self._stream is not None
     if self._closed_at is not None and time.monotonic() > self._closed_at + _GRACE:
       self._fail(_stopping())
     for job in self._running:
-      if job.dropped and job.text is not None:
+      if job.dropped:
         self._stream.remove(job.text)
     self._running = [job for job in self._running if not job.dropped]
 
   def _fail(self, error: Refusal) -> None:
-    assert self._stream is not None
     for job in self._running:
-      assert job.text is not None
       job.deliver(error)
       self._stream.remove(job.text)
     self._running = []
-
-
-def _label_task(model: Model) -> None:
-  if model.loaded.label_task() is None:
-    raise InputError(f"this is {model.loaded.without_task}, which does not classify")
 
 
 def _reason(call: Callable[[], Any]) -> str:

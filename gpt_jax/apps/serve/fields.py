@@ -1,6 +1,7 @@
 """Reading the JSON object of a request: every field with its type and range, and no others."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from gpt_jax.errors import InputError
@@ -48,34 +49,30 @@ class Fields:
     self._known.add(name)
     return self._values.get(name)
 
-  def integer(self, name: str, default: int, low: int, high: int) -> int:
+  def value(self, name: str, default: Any, allowed: Callable[[Any], bool], wanted: str) -> Any:
+    """The value that is allowed; the default if the field is absent or null."""
     value = self.take(name)
-    if value is None:
-      return default
-    if isinstance(value, float) and value.is_integer():
-      value = int(value)
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-      raise self._wrong(name, value, f"an integer from {low:,} to {high:,}")
-    return value
+    if value is not None and not allowed(value):
+      raise self._wrong(name, value, wanted)
+    return default if value is None else value
+
+  def integer(self, name: str, default: int, low: int, high: int) -> int:
+    def allowed(value: Any) -> bool:
+      return _is_number(value) and low <= value <= high and value == int(value)
+
+    return int(self.value(name, default, allowed, f"an integer from {low:,} to {high:,}"))
 
   def number(self, name: str, default: float, low: float, high: float, *, above=False) -> float:
     """above: whether the value must be above `low`."""
-    value = self.take(name)
-    if value is None:
-      return default
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    # NaN fails every comparison.
-    if not is_number or not low <= value <= high or (above and value == low):
-      raise self._wrong(name, value, f"a number {'above' if above else 'from'} {low:g} to {high:g}")
-    return float(value)
+
+    def allowed(value: Any) -> bool:  # NaN fails every comparison
+      return _is_number(value) and low <= value <= high and not (above and value == low)
+
+    wanted = f"a number {'above' if above else 'from'} {low:g} to {high:g}"
+    return float(self.value(name, default, allowed, wanted))
 
   def boolean(self, name: str) -> bool:
-    value = self.take(name)
-    if value is None:
-      return False
-    if not isinstance(value, bool):
-      raise self._wrong(name, value, "true or false")
-    return value
+    return self.value(name, False, lambda value: isinstance(value, bool), "true or false")
 
   def strings(self, name: str, most: int) -> list[str]:
     """A string, or a list of 1 to `most` strings."""
@@ -115,9 +112,13 @@ def check_text(text: Any, place: str, param: str) -> None:
     raise Refusal(f"{place}: has half of a surrogate pair, which is not Unicode", param=param)
 
 
+def _is_number(value: Any) -> bool:
+  return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _shown(value: Any) -> str:
   if isinstance(value, float) and not math.isfinite(value):
     return "a number that is not finite"
-  if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10**20:
+  if isinstance(value, int) and abs(value) >= 10**20:
     return "an integer of more than 20 digits"
   return "nothing" if value is None else repr(value)[:200]

@@ -1,5 +1,6 @@
 """A server on this machine: completions as OpenAI's API has them, labels and embeddings."""
 
+import asyncio
 import contextlib
 import errno
 import logging
@@ -11,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gpt_jax.apps.serve.app import make_app
-from gpt_jax.apps.serve.connection import make_protocol
 from gpt_jax.apps.serve.engine import Engine
+from gpt_jax.apps.serve.fields import Refusal
 from gpt_jax.checkpoints.load import load_adapters
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, require
 from gpt_jax.inference.model import Model, load
 from gpt_jax.models.decoding_weights import check_kind
 from gpt_jax.training.signals import SAVING, handle, leave_closed_terminal
@@ -48,11 +49,12 @@ def run(
     adapters: "NAME=DIR" of each adapter of the checkpoint that classifies too; see load_adapters.
 
   Raises:
-    InputError: no model, a port that is taken, or the packages of the extra are missing.
     SystemExit: with 128 + the signal's number, 143 after SIGTERM.
     KeyboardInterrupt: after Ctrl-C.
   """
-  uvicorn = _import_packages()
+  for package in ("starlette", "prometheus_client"):
+    require(package, "a server", package, "serve")
+  uvicorn = require("uvicorn", "a server", "uvicorn", "serve")
   check_kind(weights)
   with _bind(host, port) as listener:  # before the model is loaded: that may take minutes
     model, name = load(checkpoint), os.path.basename(os.path.abspath(checkpoint))
@@ -86,20 +88,6 @@ def run(
     raise KeyboardInterrupt
   if received:
     raise SystemExit(128 + received)
-
-
-def _import_packages() -> Any:
-  """uvicorn. Raises InputError unless all packages of the extra are installed."""
-  try:
-    import prometheus_client  # noqa: F401
-    import starlette  # noqa: F401
-    import uvicorn
-  except ImportError as error:
-    raise InputError(
-      f"a server needs starlette, uvicorn and prometheus_client ({error.name} is missing): "
-      "pip install 'gpt_jax[serve]'"
-    ) from error
-  return uvicorn
 
 
 @contextlib.contextmanager
@@ -153,3 +141,59 @@ def _serve(server: Any, listener: socket.socket, engine: Engine) -> int | None:
   engine.close()
   engine.join(_STOP_SECONDS)
   return received[0] if received else None
+
+
+def make_protocol(read_seconds: float, write_seconds: float, most: int) -> type[asyncio.Protocol]:
+  """uvicorn's HTTP protocol, with limits that it does not have.
+
+  Args:
+    read_seconds: for the headers of a request, from the connection or its first byte on.
+    write_seconds: for which a client may not read what was written for it.
+    most: connections at a time; those beyond are answered with status 503.
+  """
+  from h11 import IDLE
+  from starlette.responses import JSONResponse
+  from uvicorn.protocols.http.h11_impl import H11Protocol
+
+  busy = Refusal(f"{most} connections are open already; try again soon", 503, retry_after=1)
+  headers = {"Retry-After": str(busy.retry_after), "Connection": "close"}
+  refuse = JSONResponse(busy.body, busy.status, headers)
+
+  class Protocol(H11Protocol):
+    _reading: asyncio.TimerHandle | None = None
+    _writing: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+      super().connection_made(transport)
+      if len(self.connections) > most:  # uvicorn's own limit answers with plain text
+        self.app = refuse
+      self._watch_headers()
+
+    def data_received(self, data: bytes) -> None:
+      super().data_received(data)
+      self._watch_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+      for timer in (self._reading, self._writing):
+        if timer is not None:
+          timer.cancel()
+      super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+      super().pause_writing()
+      self._writing = self.loop.call_later(write_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+      super().resume_writing()
+      if self._writing is not None:
+        self._writing.cancel()
+
+    def _watch_headers(self) -> None:
+      incomplete = self.conn.their_state is IDLE  # h11's name for headers that have not ended
+      if incomplete and self._reading is None:
+        self._reading = self.loop.call_later(read_seconds, self.transport.abort)
+      elif not incomplete and self._reading is not None:
+        self._reading.cancel()
+        self._reading = None
+
+  return Protocol

@@ -261,7 +261,7 @@ def test_a_masked_model_scores_each_token_given_all_others(make_run, tiny_tokeni
   trunk = TransformerConfig(tokenizer.vocab_size, CONTEXT, **sizes)
   spec = ModelConfig(trunk, (MaskedHead(),), "bidirectional")
   model = gpt_jax.load(make_run(tmp_path / "run", spec, tokenizer=tokenizer))
-  requests = harness.MaskedRequests(model.loaded, 3)
+  requests = harness.Requests(model.loaded, 3)
   pairs = [(first, f" and {second}") for first in CLAUSES[2:] for second in CLAUSES]
   where = ["a document"] * len(pairs)
   for (total, greedy), (context, added) in zip(
@@ -274,7 +274,7 @@ def test_a_masked_model_scores_each_token_given_all_others(make_run, tiny_tokeni
   masked = dict(model.loaded.params["masked"])
   masked["bias"] = np.where(np.arange(len(masked["bias"])) == the, 99, masked["bias"])
   certain = dataclasses.replace(model.loaded, params={**model.loaded.params, "masked": masked})
-  [(_, greedy)] = harness.MaskedRequests(certain, 3).log_likelihoods([("cat", " the")], ["a text"])
+  [(_, greedy)] = harness.Requests(certain, 3).log_likelihoods([("cat", " the")], ["a text"])
   assert greedy
   short, empty, long = requests.text_log_likelihoods([CLAUSES[0], "", LONG])
   assert short == pytest.approx(model.pseudo_log_probs(CLAUSES[0]).log_probs.sum(), abs=1e-4)

@@ -258,7 +258,7 @@ def test_each_table_gets_its_own_settings_and_models_are_shared(world, files, ma
 
 
 def test_figure_2_leaves_out_tasks_without_data(world, files, made_up, tmp_path, monkeypatch):
-  monkeypatch.setattr(reproduce.zero_shot, "measure", lambda loaded, prepared, score: [])
+  monkeypatch.setattr(reproduce.zero_shot, "measure", lambda loaded, prepared: [])
   results = reproduced(world, tmp_path / "out", files, figure=["2"])
   made = [folder.removesuffix("/seed_0") for folder, _ in made_up]
   layers = ("no-pretraining", "0-layers", "full")
@@ -275,7 +275,7 @@ def test_figure_2_goes_on_without_questions_longer_than_the_context(
     file.write(f"x\t1\t\t{'the cat ' * 40}\n")
   measured = []
   monkeypatch.setattr(
-    reproduce.zero_shot, "measure", lambda loaded, prepared, score: measured.append(prepared) or []
+    reproduce.zero_shot, "measure", lambda loaded, prepared: measured.append(prepared) or []
   )
   with pytest.warns(UserWarning, match="cola: 1 of 5 questions left out; .*dev.tsv:3: "):
     results = reproduced(world, tmp_path / "out", files, figure=["2"], tasks=["cola"])

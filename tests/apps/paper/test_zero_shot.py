@@ -19,7 +19,7 @@ from gpt_jax.apps.paper.zero_shot import (
   Question,
   best_threshold,
   make_answers,
-  make_scorer,
+  score,
 )
 from gpt_jax.batch import Rows
 from gpt_jax.errors import InputError
@@ -54,7 +54,7 @@ def test_scores_of_a_bigram_model_are_those_computed_by_hand():
     Question([1], [[2, 1, 1], [0, 2]], [1, 1]),  # the first ids are fed but not scored
     Question([], [[0, 1, 2]], [0]),  # the first token of a text cannot be scored
   ]
-  scored = make_scorer(Bigrams())({}, questions)
+  scored = score(Bigrams(), {}, questions)
   expected = [
     [(math.log(0.7), 1), (math.log(0.1), 1)],
     [(math.log(0.7) + math.log(0.6) + math.log(0.2), 3), (math.log(0.1), 1)],
@@ -68,7 +68,7 @@ def test_scores_of_a_bigram_model_are_those_computed_by_hand():
 
 def test_a_context_without_room_loses_its_first_tokens():
   question = Question([2] * 7 + [1], [[2, 1, 1]], [0])
-  (answers,) = make_scorer(Bigrams())({}, [question])
+  (answers,) = score(Bigrams(), {}, [question])
   assert answers[0].total == pytest.approx(math.log(0.7 * 0.6 * 0.2))
 
 
@@ -98,7 +98,7 @@ def test_reading_a_context_once_gives_the_scores_of_whole_texts(trunk, make_run)
     scores -= np.log(np.exp(scores).sum(-1, keepdims=True))
     return [scores[n - 1, ids[n]] for n in range(1, len(ids))]
 
-  scored = make_scorer(model)(params, questions)
+  scored = score(model, params, questions)
   for question, answers in zip(questions, scored, strict=True):
     longest = max(map(len, question.options))
     context = question.context[max(0, len(question.context) + longest - 32) :]
@@ -314,8 +314,7 @@ def test_a_masked_model_is_judged_by_its_pseudo_log_likelihood(
   assert oracle.value == pytest.approx(matthews(truth, predicted))
   # An option is scored given the rest of its text.
   questions = TASKS["sst2"].questions(world.data, tokenizer, 0)
-  answers = make_answers(model.loaded)(model.loaded)(questions)
-  for question, options in zip(questions, answers, strict=True):
+  for question, options in zip(questions, make_answers(model.loaded)(questions), strict=True):
     for option, skip, answer in zip(question.options, question.unscored, options, strict=True):
       text = tokenizer.decode([*question.context, *option])
       scored = model.pseudo_log_probs(text).log_probs[len(question.context) + skip :]

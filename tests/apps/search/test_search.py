@@ -9,6 +9,7 @@ import os
 import numpy as np
 import pytest
 from in_process import launch
+from refused import refused
 
 from gpt_jax.apps.search import index as index_file
 from gpt_jax.apps.search import search as search_app
@@ -182,8 +183,7 @@ def test_changed_rows_of_an_index_are_noticed(tmp_path, change):
     del tree["checksum"]
     tree = with_checksum(tree)
   path.write_text(json.dumps(tree))
-  with pytest.raises(InputError, match="index.json: cannot be read .*; remove the folder"):
-    read_index(str(tmp_path))
+  refused("index.json: cannot be read .*; remove the folder", read_index, str(tmp_path))
 
 
 @pytest.mark.attack
@@ -217,8 +217,7 @@ def test_other_vectors_of_an_index_are_noticed(tmp_path, vectors):
     tree = json.loads((tmp_path / "index.json").read_text()) | {"vectors": name}
     del tree["checksum"]
     (tmp_path / "index.json").write_text(json.dumps(with_checksum(tree)))
-  with pytest.raises(InputError, match="index.json: cannot be read .*; remove the folder"):
-    read_index(str(tmp_path))
+  refused("index.json: cannot be read .*; remove the folder", read_index, str(tmp_path))
 
 
 def test_an_index_of_an_earlier_version_is_read(tmp_path):

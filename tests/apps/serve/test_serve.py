@@ -24,9 +24,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refused import refused
 
 import gpt_jax
 from gpt_jax.apps.serve import serve
+from gpt_jax.apps.serve.app import make_app
+from gpt_jax.apps.serve.completions import Choice, Request, join_pieces
+from gpt_jax.apps.serve.engine import MAX_QUEUE, Engine, Job
 from gpt_jax.checkpoints.load import load_adapters
 from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer
 from gpt_jax.data.tokenizers.openai_files import BYTES, END_OF_TEXT
@@ -34,12 +38,14 @@ from gpt_jax.errors import InputError
 from gpt_jax.inference.model import Model
 from gpt_jax.inference.stream import Sampling, Text, Token
 from gpt_jax.models.adapter import Adapter
+from gpt_jax.models.heads.masked import MaskedHead
+from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import finetune
 
 pytestmark = pytest.mark.app
 pytest.importorskip("uvicorn")
 pytest.importorskip("prometheus_client")
-from gpt_jax.apps.serve.completions import Choice, Request, join_pieces  # noqa: E402
 
 testclient = pytest.importorskip("starlette.testclient")
 
@@ -49,9 +55,6 @@ TEXTS = ["the cat sat on the mat", "dog", "the dog ran to the old red barn by th
 
 
 def make_client(path, adapters=(), weights="float32"):
-  from gpt_jax.apps.serve.app import make_app
-  from gpt_jax.apps.serve.engine import Engine
-
   model = gpt_jax.load(path)
   loaded = load_adapters(model.loaded, adapters)
   classifiers = {name: Model(adapter) for name, adapter in loaded.items()}
@@ -63,34 +66,36 @@ def make_client(path, adapters=(), weights="float32"):
   )
 
 
-@pytest.fixture(scope="module")
-def language(finetuned):
-  """A server of a language model: .post(path, JSON), .http, .model, .engine."""
-  client = make_client(finetuned.pretrained)
+@contextlib.contextmanager
+def running(path, *arguments):
+  client = make_client(path, *arguments)
   client.engine.start()
-  yield client
-  client.engine.close()
-  client.engine.join(20)
+  try:
+    yield client
+  finally:
+    client.engine.close()
+    client.engine.join(20)
   assert not client.engine.alive
 
 
 @pytest.fixture(scope="module")
+def language(finetuned):
+  """A server of a language model: .post(path, JSON), .http, .model, .engine."""
+  with running(finetuned.pretrained) as client:
+    yield client
+
+
+@pytest.fixture(scope="module")
 def classifier(finetuned):
-  client = make_client(f"{finetuned.workdir}/seed_0")
-  client.engine.start()
-  yield client
-  client.engine.close()
+  with running(f"{finetuned.workdir}/seed_0") as client:
+    yield client
 
 
 def test_labels_by_weights_of_8_bits(finetuned, classifier):
-  client = make_client(f"{finetuned.workdir}/seed_0", weights="int8")
-  client.engine.start()
-  try:
+  with running(f"{finetuned.workdir}/seed_0", (), "int8") as client:
     answers = [
       each.post("/classify", {"texts": TEXTS}).json()["results"] for each in (client, classifier)
     ]
-  finally:
-    client.engine.close()
   found, expected = ([list(row["probabilities"].values()) for row in rows] for rows in answers)
   assert 0 < np.abs(np.subtract(found, expected)).max() < 0.02
 
@@ -103,10 +108,9 @@ def adapted(finetuned, tmp_path_factory):
   config = dataclasses.replace(finetuned.config, methods=(Adapter(rank=2),), train=train)
   finetune.run(config, finetuned.data_dir, finetuned.pretrained, workdir, seeds=2)
   folders = {name: f"{workdir}/seed_{seed}" for seed, name in enumerate(("one", "two"))}
-  client = make_client(finetuned.pretrained, [f"{name}={path}" for name, path in folders.items()])
-  client.engine.start()
-  yield client, folders
-  client.engine.close()
+  adapters = [f"{name}={path}" for name, path in folders.items()]
+  with running(finetuned.pretrained, adapters) as client:
+    yield client, folders
 
 
 def test_a_request_names_its_adapter(adapted):
@@ -223,7 +227,7 @@ def test_log_probs_of_an_unlikely_token_and_of_a_prompt_that_decodes_otherwise(l
 
 
 def choice_of(ids, tokenizer, prompt="the ", **fields):
-  request = Request([], [], [], fields.get("stop", []), fields.get("logprobs", 1), False, False)
+  request = Request([], [], [], fields.get("stop", []), fields.get("logprobs", 1), False, False, {})
   text = Text(tokenizer.encode(prompt).tolist(), Sampling(len(ids)), ends=(tokenizer.end_id,))
   return (
     text,
@@ -489,8 +493,6 @@ def test_a_request_that_fails_leaves_the_others_of_its_batch(classifier, monkeyp
 
 
 def test_a_full_queue_is_refused_and_closing_refuses_the_rest(finetuned):
-  from gpt_jax.apps.serve.engine import MAX_QUEUE, Job
-
   client = make_client(f"{finetuned.workdir}/seed_0")  # whose engine never starts
   results = []
   client.engine.submit([Job("classify", results.append, ["the cat"])] * MAX_QUEUE)
@@ -504,9 +506,6 @@ def test_a_full_queue_is_refused_and_closing_refuses_the_rest(finetuned):
 
 
 def test_a_bidirectional_model_does_not_complete(make_run, tiny_tokenizer, tmp_path):
-  from gpt_jax.models.model import ModelConfig
-  from gpt_jax.models.transformer import TransformerConfig
-
   trunk = TransformerConfig(tiny_tokenizer.vocab_size, context=16, layers=1, width=16, heads=2)
   client = make_client(make_run(tmp_path / "run", ModelConfig(trunk, attention="bidirectional")))
   answer = client.post("/v1/completions", {"prompt": "the"})
@@ -515,10 +514,6 @@ def test_a_bidirectional_model_does_not_complete(make_run, tiny_tokenizer, tmp_p
 
 
 def test_masks_are_filled_as_the_model_does(make_run, tiny_tokenizer, tmp_path, language):
-  from gpt_jax.models.heads.masked import MaskedHead
-  from gpt_jax.models.model import ModelConfig
-  from gpt_jax.models.transformer import TransformerConfig
-
   tokenizer = tiny_tokenizer.with_special("mask")
   sizes = {"layers": 1, "width": 16, "heads": 2, "special_tokens": tokenizer.special.count}
   trunk = TransformerConfig(tokenizer.vocab_size, 16, **sizes)
@@ -578,8 +573,6 @@ def post_bytes(path, body):
 
 
 def test_slow_clients_are_cut_off():
-  from gpt_jax.apps.serve.connection import make_protocol
-
   ended = threading.Event()
 
   async def app(scope, receive, send):
@@ -592,7 +585,7 @@ def test_slow_clients_are_cut_off():
         break  # one piece only
     await send({"type": "http.response.body"})
 
-  with serving(app, make_protocol(0.3, 0.3, 9)) as address:
+  with serving(app, serve.make_protocol(0.3, 0.3, 9)) as address:
     for beginning in (b"", b"GET / HTTP/1.1\r\nHost"):  # headers that do not end
       with socket.create_connection(address, timeout=20) as client:
         client.sendall(beginning)
@@ -613,10 +606,8 @@ def test_slow_clients_are_cut_off():
 
 
 def test_connections_beyond_the_limit_are_refused_as_json(language):
-  from gpt_jax.apps.serve.connection import make_protocol
-
   request = post_bytes("/embed", {"texts": ["the cat"]})
-  with serving(language.http.app, make_protocol(20, 20, 2)) as address:
+  with serving(language.http.app, serve.make_protocol(20, 20, 2)) as address:
     with socket.create_connection(address, 20) as first, socket.create_connection(address, 20):
       with socket.create_connection(address, 20) as third:
         third.sendall(request)
@@ -629,9 +620,7 @@ def test_connections_beyond_the_limit_are_refused_as_json(language):
 
 
 def test_a_body_that_is_too_large_is_refused_without_a_reset(language):
-  from gpt_jax.apps.serve.connection import make_protocol
-
-  with serving(language.http.app, make_protocol(20, 20, 2)) as address:
+  with serving(language.http.app, serve.make_protocol(20, 20, 2)) as address:
     with socket.create_connection(address, 20) as client:
       client.sendall(post_bytes("/embed", b"x" * 2**23))
       answer = read_all(client)
@@ -670,9 +659,6 @@ def test_the_work_of_a_client_that_leaves_is_dropped(finetuned, path, body):
 
 
 def test_a_text_whose_client_leaves_is_not_continued(language):
-  from gpt_jax.apps.serve.engine import Job
-  from gpt_jax.inference.stream import Sampling, Text
-
   seen = []
 
   def leave(text):
@@ -851,5 +837,4 @@ def test_a_port_in_use_is_refused(finetuned):
 
 def test_the_packages_of_the_extra_are_named(monkeypatch, finetuned):
   monkeypatch.setitem(sys.modules, "uvicorn", None)
-  with pytest.raises(InputError, match=r"uvicorn is missing\): pip install 'gpt_jax\[serve\]'"):
-    serve.run(finetuned.pretrained)
+  refused(r"needs uvicorn: pip install 'gpt_jax\[serve\]'", serve.run, finetuned.pretrained)
