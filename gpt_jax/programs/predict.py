@@ -22,14 +22,7 @@ from gpt_jax.parallel.processes import log
 from gpt_jax.programs.outputs import check_writable, is_inside, is_same_file, refuse_existing
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import Encoded
-from gpt_jax.tasks.readers import (
-  BlankRow,
-  Row,
-  has_header,
-  read_cells,
-  read_usable,
-  with_further_column,
-)
+from gpt_jax.tasks.readers import BlankRow, Row, Table
 
 _SUFFIXES = (".tsv", ".csv", ".jsonl")  # and .ndjson, another name of .jsonl
 
@@ -284,11 +277,10 @@ def _check_encoding(ensemble: Ensemble, row: Any) -> Any:
 
 def _kept_columns(source: str, keep: Sequence[str], task: LabeledTask) -> list[dict[str, Any]]:
   """The kept cells of every row, in the order of `keep`; empty in a row that cannot be read."""
-  header, texts = _text_columns(source, task)
+  table, texts = Table.with_texts(source, task.columns, task.pair)
   everything = list(keep) == ["all"]
   named = () if everything else keep
-  columns = (*texts, *named) if header else texts
-  records = list(read_cells(source, columns, header=header))
+  records = list(table.records((*texts, *named)))
   names: dict[str, None] = {}
   for record in records:
     if isinstance(record, dict):
@@ -318,20 +310,14 @@ def _kept_columns(source: str, keep: Sequence[str], task: LabeledTask) -> list[d
 
 def read_rows(source: str, task: LabeledTask) -> Iterator[Row | InputError]:
   """Reads the rows of a file, ignoring labels; see `run` for the formats."""
-  header, columns = _text_columns(source, task)
-  if not header and kind_by_name(source).format == TABLE:
+  table, columns = Table.with_texts(source, task.columns, task.pair)
+  if table.unnamed and kind_by_name(source).format == TABLE:
     names = ", ".join(columns)
     warnings.warn(
       f"{source}: the first line names no column of {task.name} ({names}), so it is read as a row",
       stacklevel=2,
     )
-  return read_usable(source, columns, header=header, blanks=True)
-
-
-def _text_columns(source: str, task: LabeledTask) -> tuple[bool, tuple[str, ...]]:
-  """Whether a file names its columns, and those with the texts."""
-  header = has_header(source, task.columns)
-  return header, with_further_column(source, task.columns, task.pair, header=header)
+  return table.rows(columns, blanks=True)
 
 
 def _merge_problems(

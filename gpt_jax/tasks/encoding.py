@@ -16,7 +16,7 @@ from gpt_jax.batch import Batch
 from gpt_jax.data.tokenizers.base import SpecialTokens, Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.formats import Format, GPTFormat
-from gpt_jax.tasks.readers import Row, read_table
+from gpt_jax.tasks.readers import Row, Table, usable
 
 _MIN_CONTEXT = 8
 Truncate = Callable[[np.ndarray, int, int], np.ndarray]  # see formats.each_half
@@ -89,11 +89,11 @@ def read_unlabeled(path: str, columns: Sequence[str], example: Callable[[Row], A
   """The rows of a table as examples without labels, whether it has labels or not.
 
   Args:
-    path: see readers.read_table.
+    path: see readers.Table.
     columns: those with the texts.
     example: makes an example of a row, see Task.example.
   """
-  examples = list(map(example, read_table(path, columns, official=False)))
+  examples = list(map(example, usable(Table(path).rows(columns))))
   if not examples:
     raise InputError(f"unlabeled.file={path}: no rows; it should have some after its header")
   return examples

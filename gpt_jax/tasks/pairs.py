@@ -11,7 +11,7 @@ from gpt_jax.data.file_kinds import TEXT, kind_by_name
 from gpt_jax.errors import InputError
 from gpt_jax.files import exists
 from gpt_jax.tasks.answers.translation import TranslationTask
-from gpt_jax.tasks.readers import Row, read_every_line, read_usable
+from gpt_jax.tasks.readers import Row, Table, read_every_line
 
 
 @register("pairs")
@@ -86,7 +86,7 @@ class PairsTask(Config):
 
   def _pairs(self, path: str, split: str) -> Iterator[Any]:
     if kind_by_name(path).format != TEXT:
-      return read_usable(path, self.columns, self.target, unlabeled=split == "test")
+      return Table(path).rows(self.columns, self.target, unlabeled=split == "test")
     return self._files(path, split)
 
   def _files(self, path: str, split: str) -> Iterator[Row]:

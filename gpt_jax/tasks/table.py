@@ -29,7 +29,7 @@ from gpt_jax.tasks.metrics import (
   Metric,
   accuracy,
 )
-from gpt_jax.tasks.readers import Row, column_names, read_usable, warn_of_similar
+from gpt_jax.tasks.readers import Row, Table, warn_of_similar
 from gpt_jax.tasks.task import Task, unusable_rows
 from gpt_jax.tasks.transforms import (
   Transform,
@@ -151,7 +151,7 @@ class TableTask(Config):
       labels = table.columns[1:]  # the first is the context, the others are the options
     else:
       try:
-        rows = list(read_usable(path, table.columns, table.label))
+        rows = list(Table(path).rows(table.columns, table.label))
       except MissingInput as error:
         raise _naming_tables(error, path, "train") from error
       labels = table._find_labels([row for row in rows if isinstance(row, Row)])
@@ -279,7 +279,7 @@ class TableTask(Config):
       return self
     path = self._path(data_dir, "train")
     try:
-      names = column_names(path)
+      names = Table(path).names
     except MissingInput as error:
       raise _naming_tables(error, path, "train") from error
     label = self.label or self._find_label(path, [n for n in names if n not in self.columns])
@@ -305,7 +305,7 @@ class TableTask(Config):
     if self.columns and len(names) == 1:
       return names[0]
     if not self.columns and len(names) == 2:
-      rows = [row for row in read_usable(path, names) if isinstance(row, Row)]
+      rows = [row for row in Table(path).rows(names) if isinstance(row, Row)]
       # Labels repeat, texts hardly do: the label is the column with fewer values.
       values = [{row.texts[i] for row in rows} for i in (0, 1)]
       numeric = [i for i in (0, 1) if all(map(is_number, values[i]))]
@@ -356,7 +356,7 @@ class TableTask(Config):
     if split == "test" or not (self.folds or self.dev_share):
       path = self._path(data_dir, split)
       try:
-        yield from read_usable(path, self.columns, self.label, unlabeled=split == "test")
+        yield from Table(path).rows(self.columns, self.label, unlabeled=split == "test")
       except MissingInput as error:
         error = _naming_tables(error, path, split)
         if split != "dev":
@@ -367,7 +367,7 @@ class TableTask(Config):
         ) from error
       return
     path = self._path(data_dir, "train")
-    rows = list(read_usable(path, self.columns, self.label))
+    rows = list(Table(path).rows(self.columns, self.label))
     held_out = self._held_out([row for row in rows if isinstance(row, Row)], path)
     for row in rows:
       if isinstance(row, InputError):

@@ -566,7 +566,7 @@ def test_the_output_is_an_input(checkpoint, tmp_path, suffix):
   source = write(tmp_path, "in.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
   output = str(tmp_path / f"out{suffix}")
   results = predict.run(checkpoint, source, output, keep=["text", "id"])
-  kept = [{name: row[name] for name in ("text", "id")} for row in readers.read_cells(output, ())]
+  kept = [{name: row[name] for name in ("text", "id")} for row in readers.Table(output).records()]
   assert kept == rows
   again = predict.run(checkpoint, output, str(tmp_path / "again.tsv"))
   assert [row["prediction"] for row in again] == [row["prediction"] for row in results]

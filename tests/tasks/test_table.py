@@ -13,7 +13,7 @@ from gpt_jax.errors import InputError
 from gpt_jax.programs.config_files import override
 from gpt_jax.tasks import metrics
 from gpt_jax.tasks.metrics import CLASS_METRICS
-from gpt_jax.tasks.readers import Row, label_form, read_table
+from gpt_jax.tasks.readers import Row, Table, label_form
 from gpt_jax.tasks.table import TableTask
 from gpt_jax.tasks.tagged_files import TaggedFiles
 
@@ -319,7 +319,7 @@ def test_whole_numbers_of_json_are_one_label(tmp_path):
   (tmp_path / "x.jsonl").write_text(
     '{"text": "a", "label": 1}\n{"text": "b", "label": 1.0}\n{"text": "c", "label": 1.5}\n'
   )
-  rows = read_table(str(tmp_path / "x.jsonl"), ("text",), "label")
+  rows = Table(str(tmp_path / "x.jsonl")).rows(("text",), "label")
   assert [row.label for row in rows] == ["1", "1", "1.5"]
 
 

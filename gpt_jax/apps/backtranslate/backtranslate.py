@@ -22,7 +22,7 @@ from gpt_jax.inference.text_answers import searched_answers, written_answers
 from gpt_jax.parallel.processes import log
 from gpt_jax.programs.outputs import check_out
 from gpt_jax.tasks.answers.translation import Pair
-from gpt_jax.tasks.readers import BlankRow, read_cells, read_every_line
+from gpt_jax.tasks.readers import BlankRow, Table, read_every_line
 
 FILLER = "_"  # in the place of a word that noise has removed
 _MOVES = 3  # places that noise moves a word by, at most
@@ -78,7 +78,7 @@ def run(
 
   Args:
     checkpoint: a model that translates from the language of the text.
-    source: a file of one sentence a line; with `back` a table, see read_table.
+    source: a file of one sentence a line; with `back` a table, see readers.Table.
     out: a TSV file with a column for each language, named as in the checkpoint's task: the tag and
       the translation, and the line. With `back` it has the columns of the table.
     back: a model that translates the other way; "": there is none.
@@ -181,7 +181,7 @@ def _check_return(back: str, task: dict[str, Any], there: dict[str, Any]) -> Non
 def _table(path: str, column: str, original: str) -> list[dict[str, Any]]:
   """The rows of a table that are not blank, with their texts in a further column if it is named."""
   rows = []
-  for record in read_cells(path, (column,)):
+  for record in Table(path).records((column,)):
     if type(record) is BlankRow:  # tables may have some between their rows
       continue
     if not isinstance(record, dict):

@@ -15,7 +15,7 @@ from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError, counted
 from gpt_jax.files import atomic_file
 from gpt_jax.parallel.processes import log
-from gpt_jax.tasks.readers import Row, read_usable, warn_of_similar
+from gpt_jax.tasks.readers import Row, Table, warn_of_similar
 from gpt_jax.tasks.table import TableTask
 
 MIN_ROWS = 100
@@ -136,7 +136,7 @@ def _usable_rows(
   """The rows that can be used, and how many others there are, which are logged; label "": none."""
   usable: list[Row] = []
   problems: list[str] = []
-  for row in read_usable(source, columns, label or None):
+  for row in Table(source).rows(columns, label or None):
     problem = str(row) if isinstance(row, InputError) else _problem(row, columns, label)
     if problem or isinstance(row, InputError):
       problems.append(problem)
