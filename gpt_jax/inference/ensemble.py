@@ -158,8 +158,11 @@ def load_ensemble(checkpoints: Sequence[str]) -> Ensemble:
   for member in members:
     if member.task is None:
       raise InputError(f"checkpoint={member.path}: {member.without_task}; fine-tune it first")
-    if len(members) > 1 and member.task.not_averaged:
-      raise InputError(f"checkpoint={member.path}: {member.task.not_averaged}; give one checkpoint")
+    if len(members) > 1 and member.task.not_per_text:
+      raise InputError(
+        f"checkpoint={member.path}: {member.task.kind} gives no probabilities to average; give one "
+        "checkpoint"
+      )
     tasks.append(member.task)
   first = tasks[0]
   for member, task in zip(members, tasks, strict=True):

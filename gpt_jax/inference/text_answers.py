@@ -115,14 +115,15 @@ def task_predictor(loaded: LoadedModel, task: LabeledTask) -> Callable[..., Any]
 
 def _make_writer(task: Any, model: Model, tokenizer: Tokenizer) -> Callable[..., list[str | None]]:
   """The predictions of a text-to-text model: what it writes, as the task's `read` gives it."""
-  check_search(task.beams, task.length_penalty)
+  beams, length_penalty = task.search
+  check_search(beams, length_penalty)
 
   def predict(
     params: Any, encoded: EncodedText, batch_size: int, done: Callable[[int], None] = lambda _: None
   ) -> list[str | None]:
     del batch_size
-    if task.beams > 1:
-      search = task.beams, task.length_penalty
+    if beams > 1:
+      search = beams, length_penalty
       answers = searched_answers(model, params, encoded, tokenizer, *search, done)
     else:
       answers = written_answers(model, params, encoded, tokenizer, done)

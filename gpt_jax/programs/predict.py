@@ -92,7 +92,7 @@ def run(
       _withhold(predicted, threshold)
     results = _merge_problems(rows, predicted, ensemble)
     results = [a | b for a, b in zip(kept, results, strict=True)]
-    _write(file, results, output, list(kept[0]), threshold is not None, task.separator)
+    _write(file, results, output, list(kept[0]), threshold is not None, task)
   return results
 
 
@@ -352,7 +352,7 @@ def _write(
   output: str,
   kept: list[str],
   withholds: bool,
-  separator: str,
+  task: LabeledTask,
 ) -> None:
   """Writes JSON lines for .jsonl, CSV for .csv, else TSV.
 
@@ -360,7 +360,7 @@ def _write(
     output: its name.
     kept: the columns that come before the prediction.
     withholds: whether there is a column of problems even if no row has one.
-    separator: between the labels of a prediction that is a list; JSON lines have the list.
+    task: says how a prediction is written in a cell.
   """
   kind = kind_by_name(output)
   if kind.format == JSON_LINES:
@@ -377,10 +377,8 @@ def _write(
     cells = [f"{probabilities[label]:.6f}" if probabilities else "" for label in labels]
     if problems:
       cells.append(result.get("problem", ""))
-    prediction = result["prediction"]
-    if isinstance(prediction, list):
-      prediction = separator.join(prediction)
-    rows.append([*(_cell(result[name]) for name in kept), prediction, *cells])
+    own = [_cell(result[name]) for name in kept]
+    rows.append([*own, task.cell(result["prediction"]), *cells])
   write_table(file, rows, kind.delimiter or "\t")
 
 

@@ -74,15 +74,8 @@ def find_folder(data_dir: str, collection: str, name: str = "") -> str:
 
 
 def read_lines(path: str) -> list[tuple[int, str]]:
-  """Reads the non-empty lines of a file in UTF-8, or UTF-16 with a byte order mark.
-
-  The lines are without line ends.
-
-  Args:
-    path: the file, or "-" for standard input.
-
-  Returns:
-    (line number, line) pairs.
+  """The numbers and the non-empty lines, without their ends, of a file in UTF-8, or UTF-16 with a
+  byte order mark; "-" is standard input.
   """
   return [(number, line) for number, line in read_every_line(path) if line.strip()]
 
@@ -101,12 +94,7 @@ def _numbered(text: str) -> list[tuple[int, str]]:
 
 
 def with_label_name(row: Row, names: Sequence[str]) -> Row:
-  """Replaces a numeric label by its name; an unlabeled row stays as it is.
-
-  Args:
-    row: its label is a number from 0.
-    names: the label names, in the order of the numbers.
-  """
+  """Replaces a label, a number from 0, by its name; an unlabeled row stays as it is."""
   if row.label is None:
     return row
   numbers = [str(number) for number in range(len(names))]
@@ -122,14 +110,15 @@ def read_table(
   *,
   label_names: Sequence[str] = (),
   unlabeled: bool = False,
+  unnamed: Sequence[str] = (),
 ) -> Iterator[Row]:
   """The rows of an official file, which is what its name says; the first fault is raised.
 
   Args:
-    path, columns, label, unlabeled: see Table.
+    path, columns, label, unlabeled, unnamed: see Table.
     label_names: names for labels that the file writes as 0, 1, …; empty: labels stay as they are.
   """
-  table = Table(path, official=True)
+  table = Table(path, official=True, unnamed=unnamed)
   for row in usable(table.rows(columns, label, unlabeled=unlabeled)):
     yield with_label_name(row, label_names) if label_names else row
 
@@ -211,10 +200,8 @@ def _to_python(value: Any, feature: Any) -> Any:
 
 
 def _read_content(path: str) -> bytes:
-  if path == "-":
-    return _read_standard_input()
-  # Such as bash's <(command), which has a path and can be read once.
-  if os.path.exists(path) and stat.S_ISFIFO(os.stat(path).st_mode):
+  # A pipe also is bash's <(command), which has a path.
+  if path == "-" or (os.path.exists(path) and stat.S_ISFIFO(os.stat(path).st_mode)):
     return _read_pipe(path)
   with open_bytes(path) as file:
     if without_compression(path) == path:
@@ -239,13 +226,10 @@ def _decode(path: str, data: bytes) -> str:
 
 @functools.cache  # a pipe can be read only once
 def _read_pipe(path: str) -> bytes:
+  if path == "-":
+    return sys.stdin.buffer.read()
   with open(path, "rb") as file:
     return file.read()
-
-
-@functools.cache
-def _read_standard_input() -> bytes:
-  return sys.stdin.buffer.read()
 
 
 # A row of a table: its columns, or the error that says why it cannot be used.

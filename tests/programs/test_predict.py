@@ -78,10 +78,10 @@ def test_every_input_format(checkpoint, expected, tmp_path, monkeypatch, name, s
   source = write(tmp_path, name, FORMS[name])
   if standard_input:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(FORMS[name].encode())))
-    readers._read_standard_input.cache_clear()
+    readers._read_pipe.cache_clear()
     source = "-"
   results = predict.run(checkpoint, source, str(tmp_path / "out.tsv"))
-  readers._read_standard_input.cache_clear()
+  readers._read_pipe.cache_clear()
   assert [list(result["probabilities"]) for result in results] == [["barks", "meows"]] * 4
   np.testing.assert_allclose(
     [list(result["probabilities"].values()) for result in results], expected, atol=1e-5
