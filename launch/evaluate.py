@@ -58,8 +58,7 @@ def main():
   from gpt_jax.inference.attack import format_attack
   from gpt_jax.parallel.processes import is_main_process
   from gpt_jax.programs import evaluate
-  from gpt_jax.tasks.answers.labels import format_labels
-  from gpt_jax.tasks.answers.one_label import format_classes
+  from gpt_jax.tasks.metrics import format_classes, format_labels
 
   metrics = evaluate.run(
     CHECKPOINT.value,

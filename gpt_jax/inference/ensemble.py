@@ -156,8 +156,11 @@ def load_ensemble(checkpoints: Sequence[str]) -> Ensemble:
     first, task = members[0].task, member.task
     if task is None:
       raise InputError(f"checkpoint={member.path}: {member.without_task}; fine-tune it first")
-    if len(members) > 1 and task.not_averaged:
-      raise InputError(f"checkpoint={member.path}: {task.not_averaged}; give one checkpoint")
+    if len(members) > 1 and task.not_per_text:
+      raise InputError(
+        f"checkpoint={member.path}: {task.kind} gives no probabilities to average; give one "
+        "checkpoint"
+      )
     if any(getattr(task, name) != getattr(first, name) for name in _SHARED):
       raise InputError(
         f"checkpoint={member.path}: fine-tuned on {_describe(task)}; {members[0].path} on "

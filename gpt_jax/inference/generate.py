@@ -239,13 +239,15 @@ def make_task_predictor(
   if not task.writes_text:
     return make_predictor(spec.build(), mesh)
   writer: Any = task
-  check_search(writer.beams, writer.length_penalty)
-  model, search = generator(spec), {"beams": writer.beams, "length_penalty": writer.length_penalty}
+  beams, length_penalty = writer.search
+  check_search(beams, length_penalty)
+  model = generator(spec)
 
   def predict(
     params: Any, encoded: EncodedText, batch_size: int, done: Callable[[int], None] = lambda _: None
   ) -> list[str | None]:
     del batch_size
+    search = {"beams": beams, "length_penalty": length_penalty}
     answers = written_answers(model, params, encoded, tokenizer, done, **search)
     return writer.read(answers, encoded.words)
 

@@ -28,8 +28,8 @@ from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.programs.finetune_start import Start
 from gpt_jax.programs.finetune_task import one_head
 from gpt_jax.tasks.answers.answer import LabeledTask
-from gpt_jax.tasks.answers.labels import format_labels
 from gpt_jax.tasks.encoding import Encoded
+from gpt_jax.tasks.metrics import format_labels
 from gpt_jax.training import hooks
 from gpt_jax.training.recipe import Finished, Recipe
 

@@ -22,14 +22,7 @@ from gpt_jax.parallel.processes import log
 from gpt_jax.programs.outputs import check_writable, is_inside, is_same_file, refuse_existing
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import Encoded
-from gpt_jax.tasks.readers import (
-  BlankRow,
-  Row,
-  has_header,
-  read_cells,
-  read_usable,
-  with_further_column,
-)
+from gpt_jax.tasks.readers import BlankRow, Row, Table
 
 _SUFFIXES = (".tsv", ".csv", ".jsonl")  # and .ndjson, another name of .jsonl
 
@@ -99,7 +92,7 @@ def run(
       _withhold(predicted, threshold)
     results = _merge_problems(rows, predicted, ensemble)
     results = [a | b for a, b in zip(kept, results, strict=True)]
-    _write(file, results, output, list(kept[0]), threshold is not None, task.separator)
+    _write(file, results, output, list(kept[0]), threshold is not None, task)
   return results
 
 
@@ -279,11 +272,10 @@ def _check_encoding(ensemble: Ensemble, row: Any) -> Any:
 
 def _kept_columns(source: str, keep: Sequence[str], task: LabeledTask) -> list[dict[str, Any]]:
   """The kept cells of every row, in the order of `keep`; empty in a row that cannot be read."""
-  header, texts = _text_columns(source, task)
+  table, texts = Table.with_texts(source, task.columns, task.pair)
   everything = list(keep) == ["all"]
   named = () if everything else keep
-  columns = (*texts, *named) if header else texts
-  records = list(read_cells(source, columns, header=header))
+  records = list(table.records((*texts, *named)))
   names: dict[str, None] = {}
   for record in records:
     if isinstance(record, dict):
@@ -313,20 +305,14 @@ def _kept_columns(source: str, keep: Sequence[str], task: LabeledTask) -> list[d
 
 def read_rows(source: str, task: LabeledTask) -> Iterator[Row | InputError]:
   """Reads the rows of a file, ignoring labels; see `run` for the formats."""
-  header, columns = _text_columns(source, task)
-  if not header and kind_by_name(source).format == TABLE:
+  table, columns = Table.with_texts(source, task.columns, task.pair)
+  if table.unnamed and kind_by_name(source).format == TABLE:
     names = ", ".join(columns)
     warnings.warn(
       f"{source}: the first line names no column of {task.name} ({names}), so it is read as a row",
       stacklevel=2,
     )
-  return read_usable(source, columns, header=header, blanks=True)
-
-
-def _text_columns(source: str, task: LabeledTask) -> tuple[bool, tuple[str, ...]]:
-  """Whether a file names its columns, and those with the texts."""
-  header = has_header(source, task.columns)
-  return header, with_further_column(source, task.columns, task.pair, header=header)
+  return table.rows(columns, blanks=True)
 
 
 def _merge_problems(
@@ -361,7 +347,7 @@ def _write(
   output: str,
   kept: list[str],
   withholds: bool,
-  separator: str,
+  task: LabeledTask,
 ) -> None:
   """Writes JSON lines for .jsonl, CSV for .csv, else TSV.
 
@@ -369,7 +355,7 @@ def _write(
     output: its name.
     kept: the columns that come before the prediction.
     withholds: whether there is a column of problems even if no row has one.
-    separator: between the labels of a prediction that is a list; JSON lines have the list.
+    task: says how a prediction is written in a cell.
   """
   kind = kind_by_name(output)
   if kind.format == JSON_LINES:
@@ -386,10 +372,8 @@ def _write(
     cells = [f"{probabilities[label]:.6f}" if probabilities else "" for label in labels]
     if problems:
       cells.append(result.get("problem", ""))
-    prediction = result["prediction"]
-    if isinstance(prediction, list):
-      prediction = separator.join(prediction)
-    rows.append([*(_cell(result[name]) for name in kept), prediction, *cells])
+    own = [_cell(result[name]) for name in kept]
+    rows.append([*own, task.cell(result["prediction"]), *cells])
   write_table(file, rows, kind.delimiter or "\t")
 
 

@@ -16,7 +16,7 @@ from gpt_jax.batch import Batch
 from gpt_jax.data.tokenizers.base import SpecialTokens, Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.formats import Format, GPTFormat
-from gpt_jax.tasks.readers import Row, read_table
+from gpt_jax.tasks.readers import Row, Table, usable
 
 _MIN_CONTEXT = 8
 Truncate = Callable[[np.ndarray, int, int], np.ndarray]  # see formats.each_half
@@ -86,14 +86,10 @@ def without_labels(examples: list[Any], labeled: list[Any]) -> list[Any]:
 
 
 def read_unlabeled(path: str, columns: Sequence[str], example: Callable[[Row], Any]) -> list[Any]:
-  """The rows of a table as examples without labels, whether it has labels or not.
-
-  Args:
-    path: see readers.read_table.
-    columns: those with the texts.
-    example: makes an example of a row, see Task.example.
+  """The rows of a table as examples without labels, whether it has labels or not; `example` makes
+  one of a row.
   """
-  examples = list(map(example, read_table(path, columns, official=False)))
+  examples = list(map(example, usable(Table(path).rows(columns))))
   if not examples:
     raise InputError(f"unlabeled.file={path}: no rows; it should have some after its header")
   return examples
@@ -211,11 +207,7 @@ class Encoded:
     return [values[text][:count] for text, count in fields]
 
   def finish(self, batch: Batch, examples: np.ndarray) -> Batch:
-    """A packed batch with what these examples need besides; segment 1 + n is example n's.
-
-    Args:
-      examples: int [N], the index of each example of the batch.
-    """
+    """A packed batch with what its examples need besides; segment 1 + n is of examples[n]."""
     del examples
     return batch
 
@@ -252,10 +244,8 @@ class Encoded:
     )
 
   def report(self, balance: str = "") -> str:
-    """A summary to read before training: counts, lengths, label balance, unknown ids, truncation.
-
-    Args:
-      balance: the line on the labels; empty: none.
+    """A summary to read before training: counts, lengths, `balance` (a line on the labels), unknown
+    ids, truncation.
     """
     text_lengths, lengths = self._whole, self.lengths  # [N, C, F] and [N, C]
     truncated = self.kept < text_lengths
@@ -283,10 +273,8 @@ class Encoded:
 
 
 def describe_truncation(kept: np.ndarray, lengths: np.ndarray, context: int) -> str:
-  """How many rows are truncated, and by how much; "" if none is.
-
-  Args:
-    kept, lengths: tokens of each row that are read, and all of its tokens, int [N].
+  """How many rows are truncated, and by how much, "" if none is, by the tokens of each row that are
+  read and all of its tokens, int [N].
   """
   cut = kept < lengths
   if not cut.any():
@@ -314,7 +302,6 @@ def encode(
     context: the longest sequence allowed, in tokens, special tokens included.
     truncate: see formats.each_half; None: as the format does.
     num_classes: K.
-    format: how fields become a sequence.
   """
   if not examples:
     raise InputError("no examples to encode")
@@ -339,8 +326,6 @@ def encode(
   else:
     kept = truncate(flat, context, format.overhead(num_fields))
   unlabeled = (0.0,) * num_classes  # a distribution of no weight: it adds nothing to a loss
-  # Over the distinct texts: a text that occurs often does not count more.
-  unknown = sum(np.count_nonzero(tokenizer.byte_fallback[ids]) for ids in texts)
   encoded = Encoded(
     texts,
     fields,
@@ -349,11 +334,17 @@ def encode(
     [example.location for example in examples],
     context,
     tokenizer.special,
-    float(unknown / lengths.sum()),
+    share_unknown(texts, tokenizer),
     format=format,
     strings=tuple(distinct),
   )
   return format.split(encoded)
+
+
+def share_unknown(texts: Sequence[np.ndarray], tokenizer: Tokenizer) -> float:
+  """The share of unknown and byte-fallback ids in distinct texts, of which each counts once."""
+  unknown = sum(np.count_nonzero(tokenizer.byte_fallback[ids]) for ids in texts)
+  return float(unknown / sum(map(len, texts)))
 
 
 def _index_texts(examples: list[Example], num_classes: int) -> tuple[np.ndarray, list[str]]:
@@ -371,7 +362,7 @@ def _index_texts(examples: list[Example], num_classes: int) -> tuple[np.ndarray,
 
 def _check(example: Example, shape: tuple[int, int], num_classes: int) -> None:
   count, fields = shape
-  if len(example.sequences) != count or any(len(s) != fields for s in example.sequences):
+  if len(example.sequences) != count or {*map(len, example.sequences)} != {fields}:
     raise InputError(
       f"{example.location}: should have {count} sequences of {fields} text fields, "
       "as the first example"

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 from gpt_jax.files import exists
 from gpt_jax.tasks.answers.tags import TaggedExample, TagTask
-from gpt_jax.tasks.conllu import UPOS, read_conllu
 from gpt_jax.tasks.metrics import accuracy
 from gpt_jax.tasks.readers import find_folder
+from gpt_jax.tasks.tagged_files import UPOS, read_conllu
 
 
 def _read(data_dir: str, split: str) -> Iterator[TaggedExample]:

@@ -8,6 +8,7 @@ Multi-label metrics compare indicators, bool [N, K]; those of regression numbers
 
 import types
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +16,11 @@ from gpt_jax.errors import require
 
 Metric = Callable[[np.ndarray, np.ndarray], float]
 SpanMetric = Callable[[list[list[str]], list[list[str]]], float]
+
+
+def most_likely(distributions: np.ndarray) -> np.ndarray:
+  """[N, K] -> the index of the most likely class, [N]."""
+  return np.argmax(distributions, axis=-1)
 
 
 def accuracy(truth: np.ndarray, predicted: np.ndarray) -> float:
@@ -147,3 +153,100 @@ def _sklearn() -> types.ModuleType:
 
 def _scipy() -> types.ModuleType:
   return require("scipy.stats", "this metric", "scipy", "metrics")
+
+
+# Tables of the metrics of each label --------------------------------------------------------------
+
+_MAX_CLASSES = 20  # in a table for the console
+
+
+def class_report(
+  labels: tuple[str, ...], probabilities: np.ndarray, classes: np.ndarray
+) -> dict[str, Any]:
+  """The metrics of every class, by probabilities [N, K] and the true classes, int [N].
+
+  Returns:
+    "labels", "n", "accuracy", "macro_f1" over the classes that occur, "majority" (the share of the
+    commonest class), "per_class" (label -> precision, recall, f1, support) and "confusion", the
+    counts [K, K] of true (rows) and predicted (columns) classes.
+  """
+  predicted, every_class = probabilities.argmax(axis=-1), np.arange(len(labels))
+  # All K classes: without `labels` those that do not occur would be left out.
+  per_class = per_label(labels, classes, predicted, labels=every_class)
+  for values in per_class.values():
+    values["support"] = int(values["support"])
+  confusion = _sklearn().confusion_matrix(classes, predicted, labels=every_class)
+  return {
+    "labels": list(labels),
+    "n": len(classes),
+    "accuracy": float((predicted == classes).mean()),
+    "macro_f1": float(macro_f1(classes, predicted)),
+    "majority": float(np.bincount(classes).max() / len(classes)),
+    "per_class": per_class,
+    "confusion": confusion.tolist(),
+  }
+
+
+def per_label(
+  names: Sequence[str], truth: np.ndarray, predicted: np.ndarray, **options: Any
+) -> dict[str, dict[str, float]]:
+  """Precision, recall, F1 and support of each label, by scikit-learn."""
+  columns = _sklearn().precision_recall_fscore_support(truth, predicted, zero_division=0, **options)
+  measures = ("precision", "recall", "f1", "support")
+  rows = zip(names, np.transpose(columns).tolist(), strict=True)  # [4, K] -> [K, 4]
+  return {name: dict(zip(measures, values, strict=True)) for name, values in rows}
+
+
+def format_classes(report: dict[str, Any]) -> str:
+  """The class_report as a table for the console: at most 20 classes, the worst and rarest first
+  if there are more.
+  """
+  supports = [values["support"] for values in report["per_class"].values()]
+  commonest = report["labels"][int(np.argmax(supports))]
+  rows = list(zip(report["labels"], report["per_class"].values(), report["confusion"], strict=True))
+  if len(rows) > _MAX_CLASSES:
+    rows = sorted(rows, key=lambda row: (row[1]["f1"], row[1]["support"]))[:_MAX_CLASSES]
+  width = max(len("macro average"), *(len(_shorten(label)) for label, _, _ in rows))
+  lines = [f"{'':{width}}  precision  recall     f1  support  most often taken for"]
+  for label, values, counts in rows:
+    mistake = _commonest_mistake(report["labels"], label, counts)
+    lines.append(f"{_label_row(label, width, values)}  {mistake}".rstrip())
+  if hidden := len(report["labels"]) - len(rows):
+    lines.append(f"({hidden:,} more classes have a higher F1)")
+  lines.append(f"{'macro average':{width}}  {'':9}  {'':6}  {report['macro_f1']:5.3f}")
+  lines.append(f"accuracy {report['accuracy']:.4f}; always {_shorten(commonest)!r}: ")
+  lines[-1] += f"{report['majority']:.4f}"
+  return "\n".join(lines)
+
+
+def format_labels(report: dict[str, dict[str, float]]) -> str:
+  """The metrics of each label as a table for the console: at most 20 labels, those of the lowest
+  F1 if there are more.
+  """
+  rows = list(report.items())
+  if len(rows) > _MAX_CLASSES:
+    rows = sorted(rows, key=lambda row: row[1]["f1"])[:_MAX_CLASSES]
+  width = max(len(_shorten(label)) for label, _ in rows)
+  lines = [f"{'':{width}}  precision  recall     f1  support"]
+  for label, values in rows:
+    lines.append(_label_row(label, width, values))
+  if hidden := len(report) - len(rows):
+    lines.append(f"({hidden:,} more labels have a higher F1)")
+  return "\n".join(lines)
+
+
+def _label_row(label: str, width: int, values: dict[str, float]) -> str:
+  numbers = f"{values['precision']:9.3f}  {values['recall']:6.3f}  {values['f1']:5.3f}"
+  return f"{_shorten(label):{width}}  {numbers}  {values['support']:7,.0f}"
+
+
+def _commonest_mistake(labels: list[str], label: str, counts: list[int]) -> str:
+  # The row of the confusion matrix without its diagonal.
+  wrong = [0 if other == label else count for other, count in zip(labels, counts, strict=True)]
+  most = int(np.argmax(wrong))
+  return f"{_shorten(labels[most])} ({wrong[most]:,})" if wrong[most] else ""
+
+
+def _shorten(label: str) -> str:
+  label = " ".join(label.split())
+  return label if len(label) <= 30 else f"{label[:29]}…"

@@ -6,17 +6,18 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from gpt_jax.config import Config, option, register
+from gpt_jax.config import option, register
 from gpt_jax.data.file_kinds import TEXT, kind_by_name
 from gpt_jax.errors import InputError
 from gpt_jax.files import exists
 from gpt_jax.tasks.answers.translation import TranslationTask
-from gpt_jax.tasks.readers import Row, read_every_line, read_usable
+from gpt_jax.tasks.readers import Row, Table, read_every_line
+from gpt_jax.tasks.task import TaskConfig
 
 
 @register("pairs")
 @dataclasses.dataclass(frozen=True)
-class PairsTask(Config):
+class PairsTask(TaskConfig):
   """Pairs relative to data_dir: a table, or a name to which both languages are added, so that line
   n of train.de translates line n of train.en.
   """
@@ -48,7 +49,6 @@ class PairsTask(Config):
     False, "compare in lower case, for a vocabulary that folds it; the signatures then say case:lc"
   )
 
-  has_folds = False
   writes_text = True
 
   def __post_init__(self) -> None:
@@ -59,11 +59,6 @@ class PairsTask(Config):
   @property
   def columns(self) -> tuple[str, ...]:
     return (self.source,)
-
-  def with_labels(self, data_dir: str) -> "PairsTask":
-    """This config: a translation is no label of a fixed set."""
-    del data_dir
-    return self
 
   def build(self, data_dir: str) -> TranslationTask:
     del data_dir
@@ -86,7 +81,7 @@ class PairsTask(Config):
 
   def _pairs(self, path: str, split: str) -> Iterator[Any]:
     if kind_by_name(path).format != TEXT:
-      return read_usable(path, self.columns, self.target, unlabeled=split == "test")
+      return Table(path).rows(self.columns, self.target, unlabeled=split == "test")
     return self._files(path, split)
 
   def _files(self, path: str, split: str) -> Iterator[Row]:

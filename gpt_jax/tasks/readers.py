@@ -51,10 +51,6 @@ class Row(NamedTuple):
   location: str
 
 
-class NoColumn(InputError):
-  """A row without a column that is needed."""
-
-
 def check_data_dir(data_dir: str) -> None:
   """Fails early, before a program looks for task after task in the folder."""
   if not is_folder(data_dir.removeprefix("tfds:") or os.curdir):
@@ -78,15 +74,8 @@ def find_folder(data_dir: str, collection: str, name: str = "") -> str:
 
 
 def read_lines(path: str) -> list[tuple[int, str]]:
-  """Reads the non-empty lines of a file in UTF-8, or UTF-16 with a byte order mark.
-
-  The lines are without line ends.
-
-  Args:
-    path: the file, or "-" for standard input.
-
-  Returns:
-    (line number, line) pairs.
+  """The numbers and the non-empty lines, without their ends, of a file in UTF-8, or UTF-16 with a
+  byte order mark; "-" is standard input.
   """
   return [(number, line) for number, line in read_every_line(path) if line.strip()]
 
@@ -105,12 +94,7 @@ def _numbered(text: str) -> list[tuple[int, str]]:
 
 
 def with_label_name(row: Row, names: Sequence[str]) -> Row:
-  """Replaces a numeric label by its name; an unlabeled row stays as it is.
-
-  Args:
-    row: its label is a number from 0.
-    names: the label names, in the order of the numbers.
-  """
+  """Replaces a label, a number from 0, by its name; an unlabeled row stays as it is."""
   if row.label is None:
     return row
   numbers = [str(number) for number in range(len(names))]
@@ -126,31 +110,16 @@ def read_table(
   *,
   label_names: Sequence[str] = (),
   unlabeled: bool = False,
-  header: bool = True,
-  official: bool = True,
+  unnamed: Sequence[str] = (),
 ) -> Iterator[Row]:
-  """Reads the rows of a table, without the blank ones.
+  """The rows of an official file, which is what its name says; the first fault is raised.
 
   Args:
-    path: .csv (with quoting), .jsonl or .ndjson (one object per line), .json (those or an array of
-      objects), .parquet, or anything else, such as standard input, "-": tab-separated without
-      quoting. The first line of a CSV or TSV file names the columns. It may be compressed.
-    columns: the text columns to read, in this order.
-    label: the label column; None reads no labels.
+    path, columns, label, unlabeled, unnamed: see Table.
     label_names: names for labels that the file writes as 0, 1, …; empty: labels stay as they are.
-    unlabeled: the label column may be absent.
-    header: whether the first line of a TSV file names the columns; without, it is a row of just the
-      `columns`.
-    official: the file is what its name says. Else its content may say more: which other mark is
-      between columns, that all cells of a TSV file are quoted as in CSV, that it is JSON; what is
-      read differently from its name is told in a warning, see data/file_kinds.py.
   """
-  is_named = official and path != "-"
-  for row in read_usable(
-    path, columns, label, unlabeled=unlabeled, header=header, official=is_named
-  ):
-    if isinstance(row, InputError):
-      raise row
+  table = Table(path, official=True, unnamed=unnamed)
+  for row in usable(table.rows(columns, label, unlabeled=unlabeled)):
     yield with_label_name(row, label_names) if label_names else row
 
 
@@ -168,107 +137,12 @@ def glue_files(
   return read
 
 
-def read_usable(
-  path: str,
-  columns: Sequence[str],
-  label: str | None = None,
-  *,
-  unlabeled: bool = False,
-  header: bool = True,
-  official: bool = False,
-  blanks: bool = False,
-) -> Iterator[Row | InputError]:
-  """As read_table, but a row that cannot be used is the error that says why.
-
-  Args:
-    path, columns, label, unlabeled, header, official: see read_table.
-    blanks: so is a blank row, but at the end of the file; labeled data may have some between rows.
-  """
-  table = _Table(path, official)
-  needed = columns if label is None or unlabeled else (*columns, label)
-  for location, record in table.records(columns, header, label):
-    if isinstance(record, InputError):
-      if blanks or not isinstance(record, BlankRow):
-        yield record
-      continue
-    try:
-      _check_columns(table.place(location), record, needed)
-      texts = _texts(location, record, columns)
-    except InputError as error:
-      if isinstance(error, NoColumn) and table.has_one_header:  # no row has it
-        raise
-      yield error
-      continue
-    yield Row(texts, None if label is None else _label_text(record.get(label)), location)
-
-
-def column_names(path: str) -> list[str]:
-  """The columns that the header of a table names, or those of its first JSON object."""
-  problem: InputError | None = None
-  for _, record in _Table(path).records(()):
-    if not isinstance(record, InputError):
-      return list(record)
-    if problem is None or isinstance(problem, BlankRow):  # which says least
-      problem = record
-  raise InputError(f"{path}: no rows that can be used" + (f": {problem}" if problem else ""))
-
-
-def read_cells(
-  path: str, columns: Sequence[str], *, header: bool = True
-) -> Iterator[dict[str, Any] | InputError]:
-  """Reads all columns of a table, row by row as read_usable does with `blanks`.
-
-  Args:
-    path, header: see read_table.
-    columns: those that may not be named twice; without a header all columns.
-  """
-  return (record for _, record in _Table(path).records(columns, header))
-
-
-def has_header(path: str, columns: Sequence[str]) -> bool:
-  """Whether a table names its columns: always in CSV and JSON, else if the first line has one."""
-  table = _Table(path)
-  if table.kind.format != TABLE or table.named.quote:  # .csv
-    return True
-  first = next((cells for _, cells in table.cells() if _has_text(cells)), columns)
-  return not set(columns).isdisjoint(first)
-
-
-def with_further_column(
-  path: str, columns: tuple[str, ...], further: str, *, header: bool = True
-) -> tuple[str, ...]:
-  """The columns, and a further one if the table has it: by its name or, without a header, as one
-  more cell of the first row.
-
-  Args:
-    path, header: see read_table.
-    further: "": none.
-  """
-  if not further:
-    return columns
-  if header:
-    records = (record for _, record in _Table(path).records(()))
-    first: Any = next((record for record in records if isinstance(record, dict)), ())
-    has_further = further in first
-  else:
-    has_further = any(len(line.split("\t")) > len(columns) for _, line in read_lines(path)[:1])
-  return (*columns, further) if has_further else columns
-
-
-def _texts(location: str, record: dict[str, Any], columns: Sequence[str]) -> tuple[str, ...]:
-  for column in columns:
-    if not isinstance(record[column], str):
-      shown = json.dumps(record[column])
-      raise InputError(f"{location}: column {column!r} should be text, not {shown}")
-  return tuple(record[column] for column in columns)
-
-
-def _check_columns(place: str, record: dict[str, Any], needed: Sequence[str]) -> None:
-  for column in needed:
-    if column not in record:
-      names = ", ".join(map(repr, record))
-      guess = did_you_mean(column, record)
-      raise NoColumn(f"{place}: no column {column!r}{guess} (the columns are {names})")
+def usable(rows: Iterable[Row | InputError]) -> Iterator[Row]:
+  """The rows; raises the error of the first one that cannot be used."""
+  for row in rows:
+    if isinstance(row, InputError):
+      raise row
+    yield row
 
 
 def read_tfds(data_set: str, split: str, data_dir: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -326,10 +200,8 @@ def _to_python(value: Any, feature: Any) -> Any:
 
 
 def _read_content(path: str) -> bytes:
-  if path == "-":
-    return _read_standard_input()
-  # Such as bash's <(command), which has a path and can be read once.
-  if os.path.exists(path) and stat.S_ISFIFO(os.stat(path).st_mode):
+  # A pipe also is bash's <(command), which has a path.
+  if path == "-" or (os.path.exists(path) and stat.S_ISFIFO(os.stat(path).st_mode)):
     return _read_pipe(path)
   with open_bytes(path) as file:
     if without_compression(path) == path:
@@ -354,31 +226,41 @@ def _decode(path: str, data: bytes) -> str:
 
 @functools.cache  # a pipe can be read only once
 def _read_pipe(path: str) -> bytes:
+  if path == "-":
+    return sys.stdin.buffer.read()
   with open(path, "rb") as file:
     return file.read()
 
 
-@functools.cache
-def _read_standard_input() -> bytes:
-  return sys.stdin.buffer.read()
-
-
 # A row of a table: its columns, or the error that says why it cannot be used.
-_Record = dict[str, Any] | InputError
+Record = dict[str, Any] | InputError
 
 
-class _Table:
+class Table:
   """A file of rows, of which all but those of Parquet are in memory.
+
+  It is .csv (with quoting), .jsonl or .ndjson (one object per line), .json (those or an array of
+  objects), .parquet, or anything else, such as standard input, "-": tab-separated without quoting.
+  The first line of a CSV or TSV file names the columns. It may be compressed.
 
   Attributes:
     path: of the file, or "-".
+    unnamed: the columns of a TSV file whose first line is a row; (): it names them.
     named, kind: what its name and its content say that it is.
     has_one_header: whether the columns are those of the file, not of each row.
   """
 
-  def __init__(self, path: str, official: bool = False):
+  def __init__(self, path: str, *, official: bool = False, unnamed: Sequence[str] = ()):
+    """Reads the file.
+
+    Args:
+      official: the file is what its name says. Else its content may say more: which other mark is
+        between columns, that all cells of a TSV file are quoted as in CSV, that it is JSON; what is
+        read differently from its name is told in a warning, see data/file_kinds.py.
+    """
     named = file_kinds.kind_by_name(path)
-    self.path, self.named = path, FileKind(TABLE, "\t") if named.format == TEXT else named
+    self.path, self.unnamed = path, tuple(unnamed)
+    self.named = FileKind(TABLE, "\t") if named.format == TEXT else named
     self.kind = self.named
     is_parquet = named.format == PARQUET and exists(path)
     content = b"" if is_parquet else _read_content(path)
@@ -387,35 +269,142 @@ class _Table:
     self._text = "" if is_parquet else _decode(path, content)
     if is_parquet:
       self.kind = FileKind(PARQUET)
-    elif not official:
+    elif path == "-" or not official:
       with_quotes = self._text if '"' in self._text else ""
       all_lines = functools.partial(file_kinds.split_lines, with_quotes)
       self.kind = file_kinds.recognize(self.named, self._text, all_lines)
     self.has_one_header = self.kind.format in (TABLE, PARQUET)
 
-  def place(self, location: str) -> str:
-    """Where the columns of a row are named."""
-    return self.path if self.has_one_header else location
+  @classmethod
+  def with_texts(
+    cls, path: str, columns: tuple[str, ...], further: str = ""
+  ) -> tuple["Table", tuple[str, ...]]:
+    """The user's table of some columns, and these, with a further one where the table has it.
 
-  def records(
-    self, columns: Sequence[str], header: bool = True, label: str | None = None
-  ) -> Iterator[tuple[str, _Record]]:
-    """Yields ("file:line", record) for every row; see read_table."""
-    if not header and self.kind.format == TABLE:  # sentences may have quotes and commas
-      rows = self.cells(self.named)
-      return _rows_of(self.path, rows, columns, self.named, "without a header line there should be")
+    A TSV file whose first line has the name of none of the columns has just them, in this order.
+    """
+    table = cls(path)
+    if table.kind.format == TABLE and not table.named.quote:  # not .csv
+      first = next((cells for _, cells in table.cells() if _has_text(cells)), list(columns))
+      if set(columns).isdisjoint(first):
+        count = next(len(cells) for _, cells in table.cells(table.named) if _has_text(cells))
+        table.unnamed = (*columns, further) if further and count > len(columns) else columns
+        return table, table.unnamed
+    return table, (*columns, further) if further and table.has(further) else columns
+
+  @property
+  def names(self) -> list[str]:
+    """The columns that the header names, or those of the first JSON object."""
+    problem: InputError | None = None
+    for record in self.records():
+      if not isinstance(record, InputError):
+        return list(record)
+      if problem is None or isinstance(problem, BlankRow):  # which says least
+        problem = record
+    fault = f": {problem}" if problem else ""
+    raise InputError(f"{self.path}: no rows that can be used{fault}")
+
+  def has(self, column: str) -> bool:
+    """Whether the header, or the first JSON object, names a column."""
+    records = (record for record in self.records() if isinstance(record, dict))
+    return column in next(records, {})
+
+  def rows(
+    self,
+    columns: Sequence[str],
+    label: str | None = None,
+    *,
+    unlabeled: bool = False,
+    blanks: bool = False,
+  ) -> Iterator[Row | InputError]:
+    """The texts and labels of the rows; a row that cannot be used is the error that says why.
+
+    Args:
+      columns: the text columns to read, in this order.
+      label: the label column; None reads no labels.
+      unlabeled: the label column may be absent.
+      blanks: blank rows are errors, too, but at the end of the file; labeled data may have some
+        between rows.
+    """
+    needed = columns if label is None or unlabeled else (*columns, label)
+    for location, record in self._located({*columns, label}):
+      if isinstance(record, InputError):
+        if blanks or not isinstance(record, BlankRow):
+          yield record
+        continue
+      missing = next((column for column in needed if column not in record), None)
+      if missing is not None:
+        place = self.path if self.has_one_header else location
+        known = f"{did_you_mean(missing, record)} (the columns are {', '.join(map(repr, record))})"
+        error = InputError(f"{place}: no column {missing!r}{known}")
+        if self.has_one_header:  # no row has it
+          raise error
+        yield error
+        continue
+      other = next((column for column in columns if not isinstance(record[column], str)), None)
+      if other is not None:
+        shown = json.dumps(record[other])
+        yield InputError(f"{location}: column {other!r} should be text, not {shown}")
+        continue
+      texts = tuple(record[column] for column in columns)
+      yield Row(texts, None if label is None else _label_text(record.get(label)), location)
+
+  def records(self, needed: Iterable[str] = ()) -> Iterator[Record]:
+    """All columns of each row, blank ones included but for those at the end.
+
+    Args:
+      needed: columns that the header may not name twice.
+    """
+    return (record for _, record in self._located({*needed}))
+
+  def _located(self, needed: set[Any]) -> Iterator[tuple[str, Record]]:
+    """("file:line", record) of each row."""
+    if self.unnamed and self.kind.format == TABLE:  # sentences may have quotes and commas
+      expected = "without a header line there should be"
+      return self._table_records(self.cells(self.named), self.unnamed, self.named, expected)
     if self.path != "-":  # which has no name
       file_kinds.tell(self.path, self.named, self.kind)
     if self.kind.format == TABLE:
-      return _with_header(self.path, self.cells(), self.kind, {*columns, label})
+      rows = self.cells()
+      header = self._header(rows, needed)
+      return self._table_records(rows, header, self.kind, "the header names")
     if self.kind.format == PARQUET:
       return ((f"{self.path}:{n}", row) for n, row in enumerate(typed_rows(self.path), 1))
     is_array = self.kind.format == JSON_ARRAY
     lines = [(1, self._text)] if is_array else _numbered(self._text)
     return map(_as_record, json_values(lines, self.path, is_array))
 
+  def _header(self, rows: Iterator[tuple[int, list[str]]], needed: set[Any]) -> list[str]:
+    number, header = next((row for row in rows if _has_text(row[1])), (0, []))
+    if not header:
+      raise InputError(f"{self.path}: empty; the first line should name the columns")
+    for column in header:
+      if column in needed and header.count(column) > 1:
+        raise InputError(f"{self.path}:{number}: two columns named {column!r}; rename one of them")
+    return header
+
+  def _table_records(
+    self,
+    rows: Iterable[tuple[int, list[str]]],
+    columns: Sequence[str],
+    kind: FileKind,
+    expected: str,
+  ) -> Iterator[tuple[str, Record]]:
+    for number, cells in rows:
+      location = f"{self.path}:{number}"
+      if not _has_text(cells):
+        yield location, BlankRow(f"{location}: empty row")
+      elif len(cells) != len(columns):
+        names = ", ".join(columns)
+        if kind.delimiter != ",":
+          names += f" (separated by {file_kinds.DELIMITERS[kind.delimiter]})"
+        problem = f"{counted(len(cells), 'column')}, but {expected} {len(columns)}: {names}"
+        yield location, InputError(f"{location}: {problem}")
+      else:
+        yield location, dict(zip(columns, cells, strict=True))
+
   def cells(self, kind: FileKind | None = None) -> Iterator[tuple[int, list[str]]]:
-    """Yields (first line, cells) of every row but the blank ones at the end."""
+    """(first line, cells) of each row but the blank ones at the end."""
     # In CSV "\r" alone ends a row, as on old Macs.
     lines: Iterable[str] = io.StringIO(self._text, newline="" if self.named.quote else "\n")
     blank: list[tuple[int, list[str]]] = []  # they count if another row follows
@@ -428,45 +417,11 @@ class _Table:
       blank = []
 
 
-def _with_header(
-  path: str, rows: Iterator[tuple[int, list[str]]], kind: FileKind, needed: set[str | None]
-) -> Iterator[tuple[str, _Record]]:
-  """Reads (line, cells) rows whose first one names the columns."""
-  number, header = next((row for row in rows if _has_text(row[1])), (0, []))
-  if not header:
-    raise InputError(f"{path}: empty; the first line should name the columns")
-  for column in header:
-    if column in needed and header.count(column) > 1:
-      raise InputError(f"{path}:{number}: two columns named {column!r}; rename one of them")
-  return _rows_of(path, rows, header, kind, "the header names")
-
-
-def _rows_of(
-  path: str,
-  rows: Iterable[tuple[int, list[str]]],
-  columns: Sequence[str],
-  kind: FileKind,
-  expected: str,
-) -> Iterator[tuple[str, _Record]]:
-  for number, cells in rows:
-    location = f"{path}:{number}"
-    if not _has_text(cells):
-      yield location, BlankRow(f"{location}: empty row")
-    elif len(cells) != len(columns):
-      names = ", ".join(columns)
-      if kind.delimiter != ",":
-        names += f" (separated by {file_kinds.DELIMITERS[kind.delimiter]})"
-      problem = f"{counted(len(cells), 'column')}, but {expected} {len(columns)}: {names}"
-      yield location, InputError(f"{location}: {problem}")
-    else:
-      yield location, dict(zip(columns, cells, strict=True))
-
-
 def _has_text(cells: Sequence[str]) -> bool:
   return any(cell.strip() for cell in cells)
 
 
-def _as_record(located: tuple[str, Any]) -> tuple[str, _Record]:
+def _as_record(located: tuple[str, Any]) -> tuple[str, Record]:
   location, value = located
   if not isinstance(value, dict | InputError):
     value = InputError(f"{location}: should be one JSON object per line")

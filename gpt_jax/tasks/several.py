@@ -7,25 +7,22 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.config import Config, option, register
+from gpt_jax.config import option, register
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.readers import Row
+from gpt_jax.tasks.task import TaskConfig
 
 
 @register("several_tasks")
 @dataclasses.dataclass(frozen=True)
-class SeveralTasks(Config):
+class SeveralTasks(TaskConfig):
   """Tasks that read one text per example. Each batch with labels is of one of them, drawn with a
   probability in proportion to the square root of its number of labeled examples.
   """
 
   tasks: tuple[Any, ...] = option((), "configs of the tasks, such as BuiltinTask")
-
-  columns = ()
-  has_folds = False
-  writes_text = False
 
   def with_labels(self, data_dir: str) -> "SeveralTasks":
     """Fills in the labels of each task."""

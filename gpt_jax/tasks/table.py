@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 from gpt_jax import files
-from gpt_jax.config import Config, option, register
+from gpt_jax.config import option, register
 from gpt_jax.errors import InputError, MissingInput, counted
 from gpt_jax.tasks.answers.labels import (
   MultiLabelTask,
@@ -29,8 +29,8 @@ from gpt_jax.tasks.metrics import (
   Metric,
   accuracy,
 )
-from gpt_jax.tasks.readers import Row, column_names, read_usable, warn_of_similar
-from gpt_jax.tasks.task import Task, unusable_rows
+from gpt_jax.tasks.readers import Row, Table, warn_of_similar
+from gpt_jax.tasks.task import Task, TaskConfig, unusable_rows
 from gpt_jax.tasks.transforms import (
   Transform,
   classification,
@@ -57,7 +57,7 @@ _MANY_NUMBERS = 50  # different labels, all of them numbers, that look like regr
 
 @register("table_task")
 @dataclasses.dataclass(frozen=True)
-class TableTask(Config):
+class TableTask(TaskConfig):
   """Files relative to data_dir; .csv and .jsonl by their suffix, any other file is TSV."""
 
   train: str = option("train.tsv", "file of the training rows")
@@ -119,18 +119,42 @@ class TableTask(Config):
 
   # In configs that were saved without them: a fold of an earlier run keeps its rows.
   BEFORE: ClassVar = {"balanced_folds": False}
-  has_folds = True  # a part of the training file can be held out
-  writes_text = False
+  has_folds = True
 
   def __post_init__(self):
     super().__post_init__()
-    self._check_columns()
-    self._check_kind()
-    if self.folds == 1 or self.fold >= max(self.folds, 1):
-      raise InputError(
-        f"TableTask: fold={self.fold} of folds={self.folds}: should be 2 or more folds, and a fold "
-        "from 0 to folds - 1"
-      )
+    count, wanted = len(self.columns), _NUM_COLUMNS.get(self.transform)
+    metrics, is_choice = _METRICS[self.kind], self.transform == "multiple_choice"
+    faults = {
+      f"columns: {self.transform} takes {wanted or '3 or more'} text columns, not {self.columns}": (
+        self.columns and (count < 3 if wanted is None else count != wanted)
+      ),
+      f"columns: {self.columns} and label {self.label!r} should all be different": (
+        self.columns and len({*self.columns, self.label}) != count + 1
+      ),
+      f"metric: {self.metric} is not for kind={self.kind}, which has {', '.join(metrics)}": (
+        self.metric and self.metric not in metrics
+      ),
+      f"kind: {self.kind}, but the label of multiple_choice is the column of the right option; "
+      "leave kind out": self.kind != "one_label" and is_choice,
+      "labels: a regression table has numbers, no labels; leave it out": (
+        self.kind == "regression" and self.labels
+      ),
+      "separator: empty; should be what is between two labels": (
+        self.kind == "multi_label" and not self.separator
+      ),
+      f"labels: {', '.join(self.labels)}: one is there twice": (
+        len({*self.labels}) < len(self.labels)
+      ),
+      f"deviation: {self.deviation}; should be above 0": (
+        self.deviation is not None and self.deviation <= 0
+      ),
+      f"fold={self.fold} of folds={self.folds}: should be 2 or more folds, and a fold from 0 to "
+      "folds - 1": self.folds == 1 or self.fold >= max(self.folds, 1),
+    }
+    for fault, is_there in faults.items():
+      if is_there:
+        raise InputError(f"TableTask.{fault}")
 
   def with_labels(self, data_dir: str) -> "TableTask":
     """Fills in columns, metric, labels and scale, so that a checkpoint's config does not need the
@@ -150,7 +174,7 @@ class TableTask(Config):
       labels = table.columns[1:]  # the first is the context, the others are the options
     else:
       try:
-        rows = list(read_usable(path, table.columns, table.label))
+        rows = list(Table(path).rows(table.columns, table.label))
       except MissingInput as error:
         raise _naming_tables(error, path, "train") from error
       labels = table._find_labels([row for row in rows if isinstance(row, Row)])
@@ -251,34 +275,13 @@ class TableTask(Config):
       raise InputError(f"{path}: column {self.label!r} has {error}") from error
     return dataclasses.replace(self, mean=scale.mean, deviation=scale.deviation)
 
-  def _check_kind(self) -> None:
-    allowed = _METRICS[self.kind]
-    if self.metric and self.metric not in allowed:
-      raise InputError(
-        f"TableTask.metric: {self.metric} is not for kind={self.kind}, which has "
-        f"{', '.join(allowed)}"
-      )
-    if self.kind != "one_label" and self.transform == "multiple_choice":
-      raise InputError(
-        f"TableTask.kind: {self.kind}, but the label of multiple_choice is the column of the right "
-        "option; leave kind out"
-      )
-    if self.kind == "regression" and self.labels:
-      raise InputError("TableTask.labels: a regression table has numbers, no labels; leave it out")
-    if self.kind == "multi_label" and not self.separator:
-      raise InputError("TableTask.separator: empty; should be what is between two labels")
-    if len({*self.labels}) < len(self.labels):
-      raise InputError(f"TableTask.labels: {', '.join(self.labels)}: one is there twice")
-    if self.deviation is not None and self.deviation <= 0:
-      raise InputError(f"TableTask.deviation: {self.deviation}; should be above 0")
-
   def _with_columns(self, data_dir: str) -> "TableTask":
     """The config with text and label columns, from the training file where they are not set."""
     if self.columns and self.label:
       return self
     path = self._path(data_dir, "train")
     try:
-      names = column_names(path)
+      names = Table(path).names
     except MissingInput as error:
       raise _naming_tables(error, path, "train") from error
     label = self.label or self._find_label(path, [n for n in names if n not in self.columns])
@@ -304,7 +307,7 @@ class TableTask(Config):
     if self.columns and len(names) == 1:
       return names[0]
     if not self.columns and len(names) == 2:
-      rows = [row for row in read_usable(path, names) if isinstance(row, Row)]
+      rows = [row for row in Table(path).rows(names) if isinstance(row, Row)]
       # Labels repeat, texts hardly do: the label is the column with fewer values.
       values = [{row.texts[i] for row in rows} for i in (0, 1)]
       numeric = [i for i in (0, 1) if all(map(is_number, values[i]))]
@@ -324,23 +327,6 @@ class TableTask(Config):
       f"{', '.join(names)}"
     )
 
-  def _check_columns(self) -> None:
-    if not self.columns:
-      return
-    if self.transform == "multiple_choice":
-      fits, wanted = len(self.columns) >= 3, "3 or more"
-    else:
-      count = _NUM_COLUMNS[self.transform]
-      fits, wanted = len(self.columns) == count, str(count)
-    if not fits:
-      raise InputError(
-        f"TableTask.columns: {self.transform} takes {wanted} text columns, not {self.columns}"
-      )
-    if len({*self.columns, self.label}) != len(self.columns) + 1:
-      raise InputError(
-        f"TableTask.columns: {self.columns} and label {self.label!r} should all be different"
-      )
-
   def _path(self, data_dir: str, split: str) -> str:
     file = getattr(self, split)
     if not file:
@@ -355,7 +341,7 @@ class TableTask(Config):
     if split == "test" or not (self.folds or self.dev_share):
       path = self._path(data_dir, split)
       try:
-        yield from read_usable(path, self.columns, self.label, unlabeled=split == "test")
+        yield from Table(path).rows(self.columns, self.label, unlabeled=split == "test")
       except MissingInput as error:
         error = _naming_tables(error, path, split)
         if split != "dev":
@@ -366,7 +352,7 @@ class TableTask(Config):
         ) from error
       return
     path = self._path(data_dir, "train")
-    rows = list(read_usable(path, self.columns, self.label))
+    rows = list(Table(path).rows(self.columns, self.label))
     held_out = self._held_out([row for row in rows if isinstance(row, Row)], path)
     for row in rows:
       if isinstance(row, InputError):

@@ -6,7 +6,10 @@ with "\\r".
   them. There are no comments: "# # B-NP" is the word "#", a pound sign.
 - CoNLL-2003 (Tjong Kim Sang and De Meulder 2003): word, part of speech, chunk and entity; a line
   that begins with -DOCSTART- stands before each document; it is no word, and ends a sentence.
-- CoNLL-U: see conllu.py. It alone has comments.
+- CoNLL-U (universaldependencies.org/format.html): ten columns with one tab between them. It alone
+  has comments, lines that begin with "#". IDs count the words of a sentence from 1; a range such as
+  3-4 is a token of several words, and a decimal such as 8.1 an empty node. FORM, the word, may have
+  spaces inside.
 - Others likewise: each line has as many columns, with a tab between two of them or, in a line
   without tabs, spaces. Other characters that look like a space (U+00A0, U+3000) are part of a word.
 
@@ -20,22 +23,26 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 
-from gpt_jax.config import Config, option, register
+from gpt_jax.config import option, register
 from gpt_jax.errors import InputError, counted
 from gpt_jax.tasks.answers.tags import TaggedExample, TagTask
-from gpt_jax.tasks.conllu import FIELDS, check_tag, is_conllu, read_conllu
 from gpt_jax.tasks.metrics import accuracy, span_f1
 from gpt_jax.tasks.readers import read_every_line, warn_of_similar
-from gpt_jax.tasks.task import SPLITS
+from gpt_jax.tasks.task import SPLITS, TaskConfig
 
 SCHEMES = {"bio": "BI", "iobes": "BIES"}
 _OUTSIDE = "O"
 _DOCUMENT = "-DOCSTART-"  # the line before each document of CoNLL-2003
+_FIELDS = 10  # ID, FORM, LEMMA, UPOS, XPOS, FEATS, HEAD, DEPREL, DEPS, MISC
+# Universal part-of-speech tags.
+_UPOS = "ADJ ADP ADV AUX CCONJ DET INTJ NOUN NUM PART PRON PROPN PUNCT SCONJ SYM VERB X"
+UPOS = tuple(_UPOS.split())
+_NO_VALUE = "_"  # of a column
 
 
 @register("tagged_files")
 @dataclasses.dataclass(frozen=True)
-class TaggedFiles(Config):
+class TaggedFiles(TaskConfig):
   """Files relative to data_dir. Tags such as B-PER and I-PER are of spans, whose F1 is measured."""
 
   train: str = option("train.txt", "file of the training sentences")
@@ -54,10 +61,6 @@ class TaggedFiles(Config):
     choices=(*SCHEMES, "files"),
   )
   labels: tuple[str, ...] = option((), "the tags, in order; empty: those of the training file")
-
-  columns = ()
-  has_folds = False
-  writes_text = False
 
   def with_labels(self, data_dir: str) -> "TaggedFiles":
     """Fills in the tags. Raises InputError for a training file that cannot be read."""
@@ -110,8 +113,8 @@ def read_columns(path: str, column: int, may_lack_tags: bool = False) -> Iterato
     may_lack_tags: whether a file of words alone has sentences without tags.
   """
   rows = [(number, _cells(line)) for number, line in read_every_line(path)]
-  if is_conllu(next((cells for _, cells in rows if cells and cells[0][:1] != "#"), ())):
-    _check_column(FIELDS, column, path)
+  if _is_conllu(next((cells for _, cells in rows if cells and cells[0][:1] != "#"), ())):
+    _check_column(_FIELDS, column, path)
     yield from read_conllu(path, None, column)
     return
   words: list[str] = []
@@ -137,12 +140,71 @@ def read_columns(path: str, column: int, may_lack_tags: bool = False) -> Iterato
         "has comments, and tabs separate where a line has one)"
       )
     if not is_untagged:
-      check_tag(cells[column], where)
+      _check_tag(cells[column], where)
       tags.append(cells[column])
     begin = begin if words else number
     words.append(cells[0])
   if not first:
     raise InputError(f"{path}: no sentences; should be a word and its tag per line")
+
+
+def _check_tag(tag: str, location: str) -> None:
+  """Raises InputError for a tag that is not there, or that predict could not write among others."""
+  if not tag or " " in tag:
+    raise InputError(f"{location}: tag {tag!r}: should be there, without a space")
+
+
+def _is_conllu(cells: Sequence[str]) -> bool:
+  """Whether the columns of a file's first line that begins with no "#" are those of CoNLL-U."""
+  return len(cells) == _FIELDS and bool(re.fullmatch(r"1|1-[0-9]+|0\.1", cells[0]))
+
+
+def read_conllu(
+  path: str, tags: Sequence[str] | None = UPOS, column: int = 3, may_lack_tags: bool = False
+) -> Iterator[TaggedExample]:
+  """Reads the syntactic words of each sentence with their tags.
+
+  Args:
+    path: the file. Comments, tokens of several words and empty nodes are skipped.
+    tags: those that may occur; None: any.
+    column: of the tags, from 0.
+    may_lack_tags: whether a sentence with "_" in place of a tag is read without tags.
+  """
+  words: list[str] = []
+  of_words: list[str] = []
+  first, count = 0, 0
+  for number, line in [*read_every_line(path), (0, "")]:  # the last sentence may have no blank line
+    if not line.strip(" \t"):
+      if words:
+        lacks_tags = may_lack_tags and _NO_VALUE in of_words
+        label = None if lacks_tags else tuple(of_words)
+        yield TaggedExample(tuple(words), label, f"{path}:{first}")
+        count += 1
+      words, of_words = [], []
+      continue
+    if line.startswith("#"):
+      continue
+    cells, where = line.split("\t"), f"{path}:{number}"
+    if len(cells) != _FIELDS:
+      raise InputError(
+        f"{where}: {counted(len(cells), 'column')}; should be {_FIELDS}, with tabs between them, "
+        "as CoNLL-U has"
+      )
+    if re.fullmatch(r"[0-9]+[-.][0-9]+", cells[0]):
+      continue  # a multiword token or an empty node
+    if cells[0] != str(len(words) + 1):
+      raise InputError(f"{where}: ID {cells[0]!r}: should be {len(words) + 1}, the word's number")
+    if not cells[1].strip(" "):
+      raise InputError(f"{where}: FORM is empty; should be the word")
+    tag = cells[column]
+    _check_tag(tag, where)
+    if tags is not None and tag not in tags and not (may_lack_tags and tag == _NO_VALUE):
+      raise InputError(f"{where}: tag {tag!r}: should be one of {', '.join(tags)}")
+    first = first if words else number
+    words.append(cells[1])
+    of_words.append(tag)
+  if not count:
+    raise InputError(f"{path}: no sentences; should be a file in CoNLL-U format")
 
 
 def _cells(line: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The Task type: where a task's rows are, its input transformation (figure 1), labels and metrics.
+"""The Task type, one label per example: its rows, input transformation (figure 1) and metrics.
 
 To add a task:
 1. Write gpt_jax/tasks/<folder>/<name>.py with a function read(data_dir, split) -> rows, from one of
@@ -24,11 +24,10 @@ from gpt_jax.config import Config, option, register
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError, counted, did_you_mean
 from gpt_jax.tasks.answers.answer import LabeledTask
-from gpt_jax.tasks.answers.one_label import OneLabel, most_likely
 from gpt_jax.tasks.encoding import Encoded, Example, Truncate, encode
 from gpt_jax.tasks.formats import Format, GPTFormat
-from gpt_jax.tasks.metrics import Metric
-from gpt_jax.tasks.readers import Row, read_tfds
+from gpt_jax.tasks.metrics import Metric, class_report, most_likely
+from gpt_jax.tasks.readers import Row, as_known, of_form, read_tfds
 from gpt_jax.tasks.transforms import Sequences, Transform, similarity
 
 SPLITS = ("train", "dev", "test")
@@ -36,7 +35,7 @@ _LISTED = 10  # rows that cannot be used, named in an error
 
 
 @dataclasses.dataclass(frozen=True)
-class Task(OneLabel):
+class Task(LabeledTask):
   """A task with one label per example. Other answers are subclasses: answers/.
 
   Attributes:
@@ -79,6 +78,31 @@ class Task(OneLabel):
   skip_bad_rows: bool | None = None
   pair: str = ""
 
+  @property
+  def head(self) -> dict[str, Any]:
+    """A name and sizes, since the class is a model and this subpackage knows only numpy."""
+    return {"type": "classify", "num_classes": self.num_classes, "pooling": self.pooling}
+
+  @property
+  def is_classification(self) -> bool:
+    # A target of its own is a score, a number or several labels.
+    return self.target is None
+
+  @property
+  def wanted(self) -> str:
+    """The needs of a labeled row, for messages."""
+    return f"one of {', '.join(self.labels)}"
+
+  @property
+  def kind(self) -> str:
+    """The column of figure 1 that the task belongs to."""
+    if self.pooling == "per_choice":
+      return "multiple choice"
+    sequences = self.transform(*self.columns)
+    if len(sequences) == 2:
+      return "similarity"
+    return "classification" if len(sequences[0]) == 1 else "entailment"
+
   def examples(self, data_dir: str, split: str) -> list[Example]:
     """Reads the examples of a split, in the order of the files."""
     if split not in SPLITS:
@@ -88,18 +112,8 @@ class Task(OneLabel):
       rows = self._read_tfds(data_dir.removeprefix("tfds:"), split)
     else:
       rows = self.read(data_dir, split)
-    # All rows are read before an error is raised, so that a user sees all problems at once.
-    examples, problems = [], []
-    for row in rows:
-      try:
-        if isinstance(row, InputError):
-          raise row
-        example = self.example(row)
-        if example.label is None and split != "test":
-          raise InputError(f"{example.location}: no label; {split} rows need {self.wanted}")
-        examples.append(example)
-      except InputError as problem:
-        problems.append(problem)
+    missing = f"no label; {split} rows need {self.wanted}" if split != "test" else ""
+    examples, problems = make_examples(rows, self.example, missing)
     if problems and not self.skip_bad_rows:
       raise unusable_rows(problems, self.skip_bad_rows is not None)
     if problems:
@@ -169,6 +183,114 @@ class Task(OneLabel):
     label = record["label"]
     yield Row(texts, None if label is None else str(label), location)
 
+  def describe_labels(self, labels: np.ndarray) -> str:
+    if not labels.any():
+      return ""
+    # Labels are distributions [N, K]: an example may count for several classes.
+    shares = zip(self.labels, labels.sum(axis=0) / labels.sum(), strict=True)
+    return "labels: " + ", ".join(f"{name} {share:.1%}" for name, share in shares)
+
+  def target_of(self, label: str, location: str) -> tuple[float, ...]:
+    """A row's label as the target of the head."""
+    if self.target is not None:
+      try:
+        return self.target(label)
+      except ValueError as error:
+        raise InputError(f"{location}: label {label!r}: {error}") from error
+    label = as_known(label, self.labels)
+    if label not in self.labels:
+      known = ", ".join(self.labels)
+      raise InputError(
+        f"{location}: label {label!r}: should be one of {known}{of_form(label, self.labels)}"
+      )
+    return tuple(float(name == label) for name in self.labels)
+
+  def loss(self, predictions: np.ndarray, truth: np.ndarray) -> float:
+    """The mean cross-entropy in nats; the arguments are those of `score`."""
+    # A probability that float32 rounded to 0 costs 69 nats, not infinitely many.
+    return float(-(truth * np.log(np.maximum(predictions, 1e-30))).sum(-1).mean())
+
+  def constant_loss(self, labels: np.ndarray) -> float:
+    # Of all constant answers the shares of the labels have the lowest cross-entropy.
+    return self.loss(np.broadcast_to(labels.mean(axis=0), labels.shape), labels)
+
+  def check_metrics(self) -> None:
+    # Values that differ: of constants a correlation is 0 without its package.
+    values = self.value(np.eye(max(2, self.num_classes)))
+    for metric in self.metrics.values():
+      metric(values, values)
+
+  def baselines(self, truth: np.ndarray) -> dict[str, float]:
+    """baseline_<metric> of the best constant prediction, for tasks that report it."""
+    del truth
+    return {}
+
+  def score(self, predictions: np.ndarray, truth: np.ndarray) -> dict[str, float]:
+    """The metrics, and the baselines, by probabilities and labels' distributions, [N, K]."""
+    expected, predicted = self.value(np.asarray(truth)), self.value(np.asarray(predictions))
+    scores = {name: float(metric(expected, predicted)) for name, metric in self.metrics.items()}
+    scores |= self.baselines(truth)
+    if self._is_degenerate(predictions):
+      scores["degenerate"] = 1.0
+    return scores
+
+  def _is_degenerate(self, predictions: np.ndarray) -> bool:
+    # Not 0: equal predictions differ in their last bits with their position in the batch.
+    return np.ptp(self.value(np.asarray(predictions))) <= 1e-3
+
+  def details(self, predictions: np.ndarray, truth: np.ndarray) -> dict[str, Any]:
+    """The class_report as "classes"."""
+    return {"classes": self.dev_report(predictions, truth)} if self.is_classification else {}
+
+  def dev_report(self, predictions: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+    return class_report(self.labels, predictions, labels.argmax(axis=-1))
+
+  def truth_entry(self, label: np.ndarray) -> dict[str, Any]:
+    return {"label": self.labels[label.argmax()]}
+
+  def answer(self, prediction: np.ndarray) -> Any:
+    """The answer of `classify` for one example: the probability of every label."""
+    return dict(zip(self.labels, map(float, prediction), strict=True))
+
+  def served(self, answer: Any) -> dict[str, Any]:
+    """An `answer` as the server's JSON."""
+    return {"label": max(answer, key=answer.get), "probabilities": answer}
+
+  def result(self, prediction: np.ndarray, truth: np.ndarray) -> dict[str, Any]:
+    """The most likely label or the task's own value (STS-B's score), and all probabilities [K]."""
+    del truth
+    probabilities = self.answer(prediction)
+    value = self.value(prediction[None])[0]
+    if self.is_classification:
+      return {"prediction": self.labels[int(value)], "probabilities": probabilities}
+    return {"prediction": round(float(value), 4), "probabilities": probabilities}
+
+
+def make_examples(
+  rows: Iterable[Row | InputError], make: Callable[[Row], Any], missing: str
+) -> tuple[list[Any], list[InputError]]:
+  """The examples, and the problems of all rows that are none, so that a user sees them at once.
+
+  Args:
+    make: an example of a row.
+    missing: the problem of a row without a label; "": it needs none.
+  """
+  examples, problems = [], []
+  for row in rows:
+    if isinstance(row, InputError):
+      problems.append(row)
+      continue
+    try:
+      example = make(row)
+    except InputError as problem:
+      problems.append(problem)
+      continue
+    if missing and example.label is None:
+      problems.append(InputError(f"{example.location}: {missing}"))
+    else:
+      examples.append(example)
+  return examples, problems
+
 
 def unusable_rows(problems: Sequence[InputError], can_skip: bool = False) -> InputError:
   """One error for all rows that cannot be used: the lines of each problem, and how many there are.
@@ -194,22 +316,35 @@ def unusable_rows(problems: Sequence[InputError], can_skip: bool = False) -> Inp
   return InputError(f"{file}: {counted(len(problems), 'row')} cannot be used: {'; '.join(parts)}")
 
 
+class TaskConfig(Config):
+  """Base of the configs that select a task.
+
+  Attributes:
+    columns: the text columns, where a config has them.
+    has_folds: whether a part of the training file can be held out.
+    writes_text: whether a language model writes the answers, whatever the checkpoint is.
+  """
+
+  columns: Any = ()
+  has_folds = False
+  writes_text = False
+
+  def with_labels(self, data_dir: str) -> Any:
+    """The config with all that it takes from its training file, such as labels."""
+    del data_dir
+    return self
+
+  def build(self, data_dir: str) -> Any:
+    """The LabeledTask."""
+    raise NotImplementedError
+
+
 @register("builtin_task")
 @dataclasses.dataclass(frozen=True)
-class BuiltinTask(Config):
+class BuiltinTask(TaskConfig):
   """Selects a task of this package by its name."""
 
   name: str = option("cola", "name of a task in gpt_jax/tasks, e.g. cola or race-middle")
-
-  columns = ()  # the task's own
-  # No part of its training set is held out: `folds` is for tables.
-  has_folds = False  # its dev set is part of it
-  writes_text = False
-
-  def with_labels(self, data_dir: str) -> "BuiltinTask":
-    """This config: the labels are part of the task. TableTask reads them from its files."""
-    del data_dir
-    return self
 
   def build(self, data_dir: str) -> LabeledTask:
     del data_dir

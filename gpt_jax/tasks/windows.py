@@ -10,7 +10,7 @@ from gpt_jax.config import option, register
 from gpt_jax.tasks.encoding import Encoded, window_begins
 from gpt_jax.tasks.formats import Format, Ids
 
-_LEAST_SHARE = 1 / 4  # of the context, that a window leaves to the first text
+_MIN_SHARE = 1 / 4  # of the context, that a window leaves to the first text
 
 
 @register("windowed_format")
@@ -72,7 +72,7 @@ class WindowedFormat(Format):
       encoded.fields.reshape(-1, F).tolist(), encoded.kept.reshape(-1, F).tolist(), strict=True
     ):
       room = encoded.context - self.overhead(F) - sum(kept)
-      if room < encoded.context * _LEAST_SHARE:
+      if room < encoded.context * _MIN_SHARE:
         split_fields.append([[first, *others]])
         split_kept.append([[cut, *kept]])
         continue

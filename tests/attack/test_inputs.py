@@ -22,7 +22,7 @@ from gpt_jax.programs.config_files import override_all
 from gpt_jax.programs.finetune import FinetuneConfig
 from gpt_jax.programs.prepare import PrepareConfig
 from gpt_jax.programs.pretrain import PretrainConfig
-from gpt_jax.tasks.readers import read_table, read_usable
+from gpt_jax.tasks.readers import Table, read_table
 
 pytestmark = pytest.mark.attack
 texts = st.text(st.characters(exclude_categories=()), max_size=40)  # lone surrogates too
@@ -130,7 +130,7 @@ def test_tables(suffix, attempts, ledger):
     with tempfile.TemporaryDirectory() as folder:
       path = Path(folder, f"table{suffix}")
       path.write_bytes(content)
-      list(read_usable(str(path), ("text",), blanks=True))
+      list(Table(str(path)).rows(("text",), blanks=True))
       list(read_table(str(path), ("text",), "label"))
 
   ledger("fuzzed tables", attack(mutated(TABLES[suffix]), attempts(100), read))

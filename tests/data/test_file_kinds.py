@@ -15,7 +15,7 @@ from gpt_jax.data.file_kinds import write_table
 from gpt_jax.data.sources.source import documents, find_all
 from gpt_jax.data.sources.table import table_rows
 from gpt_jax.files import split_names
-from gpt_jax.tasks.readers import Row, column_names, has_header, read_cells, read_table, read_usable
+from gpt_jax.tasks.readers import Row, Table, read_table
 
 ROWS = [("She said, hi", "good"), ("Then; a lamp", "bad"), ("It broke", "good")]
 NASTY = st.text(st.sampled_from("ab \"\t\n\r,;|#\\'{[\u2028\x1c\x85\ufeff\xa0é"), max_size=6)
@@ -28,7 +28,7 @@ def written(path, content):
 
 
 def usable(path, columns=("text",), label="label"):
-  rows = list(read_usable(path, columns, label))
+  rows = list(Table(path).rows(columns, label))
   return [(*row.texts, row.label) if isinstance(row, Row) else str(row) for row in rows]
 
 
@@ -65,9 +65,9 @@ def test_tables_are_read_as_they_were_written(tmp_path, table, suffix):
   path = tmp_path / f"a{suffix}"
   path.write_bytes(gzip.compress(content) if suffix.endswith(".gz") else content)
   expected = [dict(zip(names, row, strict=True)) for row in rows]
-  assert list(read_cells(str(path), ())) == expected
+  assert list(Table(str(path)).records()) == expected
   assert [cells for _, cells in table_rows(str(path))] == [names, *rows]
-  assert has_header(str(path), ["text"])
+  assert not Table.with_texts(str(path), ("text",))[0].unnamed
 
 
 @given(st.lists(st.tuples(*[st.text('a ",\r\u2028', min_size=1, max_size=5)] * 2), min_size=1))
@@ -139,7 +139,7 @@ def test_rows_and_documents_of_any_name(tmp_path, name, content, told):
   with warnings.catch_warnings(record=True) as shown:
     warnings.simplefilter("always")
     assert usable(path) == ROWS
-    assert column_names(path) == ["text", "label"]
+    assert Table(path).names == ["text", "label"]
     assert list(documents(path)) == [text for text, _ in ROWS]
   messages = {str(one.message) for one in shown}
   assert bool(messages) == bool(told)
@@ -167,7 +167,7 @@ def test_rows_and_documents_of_any_name(tmp_path, name, content, told):
 )
 @pytest.mark.filterwarnings("ignore:.* is read as ")
 def test_the_reason_of_a_refusal_is_told(tmp_path, name, content, fault):
-  refused(fault, column_names, written(tmp_path / name, content))
+  refused(fault, lambda: Table(written(tmp_path / name, content)).names)
   path = written(tmp_path / "b.json", '[{"text": "a"}, 3]')
   fault = f"{path}:2: should be one JSON object per line"
   assert usable(path, label=None) == [("a", None), fault]
@@ -187,9 +187,10 @@ def test_a_csv_may_have_backslashes_before_quotation_marks(tmp_path):
 def test_texts_with_marks_have_no_header(tmp_path):
   """One text a line is no table, whatever is in it."""
   path = written(tmp_path / "a.tsv", '"Yes, sir"\n"No, sir"\n')
-  assert not has_header(path, ["text"])
-  texts = [{"text": '"Yes, sir"'}, {"text": '"No, sir"'}]
-  assert list(read_cells(path, ["text"], header=False)) == texts
+  assert list(Table.with_texts(path, ("text",))[0].records()) == [
+    {"text": '"Yes, sir"'},
+    {"text": '"No, sir"'},
+  ]
   for text in ("{ begins a block.\n[1] is a note; so is [2]", '{"id": 1}\nis an object.'):
     assert list(documents(written(tmp_path / "a.txt", text))) == [text]
 
@@ -197,7 +198,7 @@ def test_texts_with_marks_have_no_header(tmp_path):
 def test_what_is_no_unicode_is_written(tmp_path):
   with open(tmp_path / "a.csv", "w", encoding="utf-8") as file:
     write_table(file, [["text"], ["a\ud800b"], [None]])
-  assert list(read_cells(str(tmp_path / "a.csv"), ())) == [{"text": "a?b"}]
+  assert list(Table(str(tmp_path / "a.csv")).records()) == [{"text": "a?b"}]
 
 
 def test_folders_have_files_of_any_case(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 import sklearn.metrics
 
 from gpt_jax.inference.dev_report import write_dev_report
-from gpt_jax.tasks.answers.one_label import class_report, format_classes
+from gpt_jax.tasks.metrics import class_report, format_classes
 from gpt_jax.tasks.readers import Row
 from gpt_jax.tasks.task import find
 

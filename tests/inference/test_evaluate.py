@@ -17,7 +17,7 @@ from gpt_jax.errors import InputError
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import evaluate
-from gpt_jax.tasks.answers.one_label import format_classes
+from gpt_jax.tasks.metrics import format_classes
 from gpt_jax.tasks.readers import Row
 
 CONTEXT = 8

@@ -159,7 +159,7 @@ REFUSED = {
   r"--threshold: table \(text to text\) has no probability for one label of each row": (
     lambda run, data, folder: tell(data, run, folder, threshold=0.5)
   ),
-  "writes its labels as text, so that there are no probabilities to average; give one": (
+  "text to text gives no probabilities to average; give one": (
     lambda run, data, folder: tell(data, [run, run], folder)
   ),
   "train_layers=0: a text-to-text model has no head": (

@@ -77,10 +77,10 @@ def test_every_input_format(checkpoint, expected, tmp_path, monkeypatch, name, s
   source = write(tmp_path, name, FORMS[name])
   if standard_input:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(FORMS[name].encode())))
-    readers._read_standard_input.cache_clear()
+    readers._read_pipe.cache_clear()
     source = "-"
   results = predict.run(checkpoint, source, str(tmp_path / "out.tsv"))
-  readers._read_standard_input.cache_clear()
+  readers._read_pipe.cache_clear()
   assert [list(result["probabilities"]) for result in results] == [["barks", "meows"]] * 4
   np.testing.assert_allclose(
     [list(result["probabilities"].values()) for result in results], expected, atol=1e-5
@@ -565,7 +565,7 @@ def test_the_output_is_an_input(checkpoint, tmp_path, suffix):
   source = write(tmp_path, "in.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
   output = str(tmp_path / f"out{suffix}")
   results = predict.run(checkpoint, source, output, keep=["text", "id"])
-  kept = [{name: row[name] for name in ("text", "id")} for row in readers.read_cells(output, ())]
+  kept = [{name: row[name] for name in ("text", "id")} for row in readers.Table(output).records()]
   assert kept == rows
   again = predict.run(checkpoint, output, str(tmp_path / "again.tsv"))
   assert [row["prediction"] for row in again] == [row["prediction"] for row in results]

@@ -6,25 +6,15 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from number_words import Numbers
 from refused import refused
 
-from gpt_jax.data.tokenizers.base import SpecialTokens
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.encoding import Example, count_repeated, encode, subset, without_labels
 from gpt_jax.tasks.formats import each_half, first_field
 from gpt_jax.tasks.packing import OrderedBatches, PackedBatches
 
 START, DELIMITER, EXTRACT = 1000, 1001, 1002
-
-
-class Numbers:
-  """A tokenizer of texts like "12 7 503": each word is its own id; ids below 5 are unknown."""
-
-  special = SpecialTokens(START)
-  byte_fallback = np.arange(1000) < 5
-
-  def encode_many(self, texts):
-    return [np.array(text.split(), np.int32) for text in texts]
 
 
 def words(rng, low, high):

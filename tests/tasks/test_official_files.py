@@ -306,7 +306,7 @@ QUESTION += '"options": [["a", "b", "c", "d"]], "answers": ["A"]}'
     (STSB, SCORES + "5.1\n", r":2: label '5\.1': .* 0 to 5"),
     (STSB, SCORES + "nan\n", r":2: label 'nan': .* 0 to 5"),
     (STSB, SCORES + "x\n", r":2: label 'x': .* 0 to 5"),
-    (MRPC, "3 4\n", r"dev_ids\.tsv:1: should be the two sentence ids"),
+    (MRPC, "3 4\n", r"dev_ids\.tsv:1: 1 column, but .* 2: #1 ID, #2 ID"),
     (RACE, "{", r"9\.txt:1: not JSON"),
     (RACE, "[]", r"9\.txt:1: should have an article"),
     (RACE, '{"article": "A."}', r"9\.txt:1: should have an article"),

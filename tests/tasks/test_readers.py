@@ -56,7 +56,7 @@ def test_jsonl_labels_may_be_numbers_and_truth_values(tmp_path):
 def test_standard_input_is_tsv_or_jsonl(monkeypatch, content):
   stdin = io.TextIOWrapper(io.BytesIO(content.encode()))
   monkeypatch.setattr(sys, "stdin", stdin)
-  readers._read_standard_input.cache_clear()
+  readers._read_pipe.cache_clear()
   (row,) = read("-", ("text", "b"), None)
   assert (row.texts, row.label) == (("hello", "7"), None)
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from number_words import Numbers
 
 from gpt_jax.config import from_json, to_json
 from gpt_jax.data.tokenizers.base import SpecialTokens
@@ -21,16 +22,6 @@ from gpt_jax.tasks.task import find
 CLS, SEP = 0, 2  # inside the vocabulary, as RoBERTa has them
 SPECIAL = SpecialTokens(1000, (), (("cls", CLS), ("sep", SEP)))
 A, B, C = np.array([7, 8, 9]), np.array([5, 6]), np.array([4])
-
-
-class Numbers:
-  """A tokenizer of texts like "12 7 503": every word is its own id."""
-
-  special = SPECIAL
-  byte_fallback = np.zeros(1000, bool)
-
-  def encode_many(self, texts):
-    return [np.array(text.split(), np.int32) for text in texts]
 
 
 @pytest.mark.parametrize(
@@ -140,9 +131,7 @@ def examples(count, fields=2, sequences=1):
 @pytest.mark.parametrize("format", [BERTFormat(), RoBERTaFormat(), GPTFormat(), PlainFormat(9)])
 @pytest.mark.parametrize("sequences", [1, 4])
 def test_packed_rows_have_types_and_anchors(format, sequences):
-  tokenizer = Numbers()
-  if isinstance(format, GPTFormat):
-    tokenizer.special = SpecialTokens(1000)
+  tokenizer = Numbers(SpecialTokens(1000) if isinstance(format, GPTFormat) else SPECIAL)
   encoded = encode(examples(9, 2, sequences), tokenizer, 32, None, 1, format)
   (batch,) = list(OrderedBatches(encoded, 9))
   if not isinstance(format, BERTFormat):
@@ -165,15 +154,13 @@ def test_tasks_follow_the_format():
   """Similarity is one sequence; multiple choice has one a choice; RACE keeps its own truncation."""
   example = find("mrpc").example
   row = type("Row", (), {"texts": ("7 8", "9"), "label": "equivalent", "location": "f:1"})
-  encoded = find("mrpc").encode([example(row)], Numbers(), 16, BERTFormat())
+  encoded = find("mrpc").encode([example(row)], Numbers(SPECIAL), 16, BERTFormat())
   assert encoded.fields.shape == (1, 1, 2)
   assert encoded.sequence(0, 0).tolist() == [CLS, 7, 8, SEP, 9, SEP]
-  tokenizer = Numbers()
-  tokenizer.special = SpecialTokens(1000)
-  assert find("mrpc").encode([example(row)], tokenizer, 16).fields.shape == (1, 2, 2)
+  assert find("mrpc").encode([example(row)], Numbers(), 16).fields.shape == (1, 2, 2)
   race = find("race")
   row.texts, row.label = (" ".join("7" * 30), "5 6 " * 4, "11", "12", "13", "14"), race.labels[0]
-  encoded = race.encode([race.example(row)], Numbers(), 16, BERTFormat())
+  encoded = race.encode([race.example(row)], Numbers(SPECIAL), 16, BERTFormat())
   np.testing.assert_array_equal(
     encoded.kept[0], first_field(np.array([[30, 8, 1]] * 4), 16, BERTFormat().overhead(3))
   )
@@ -188,7 +175,7 @@ def test_tags_stand_at_their_words():
     def encode_many(self, texts):
       return [np.full(len(text), 100, np.int32) for text in texts]
 
-  plain = task.encode([example], Letters(), 400, RoBERTaFormat())
+  plain = task.encode([example], Letters(SPECIAL), 400, RoBERTaFormat())
   tags = plain.sequence_tags(0, 0)
   assert tags[0] == tags[-1] == -1 and len(tags) == len(plain.sequence(0, 0))
   assert [task.labels[i] for i in tags[tags >= 0]] == list(example.label)

@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refused import refused
 
 from gpt_jax.config import from_json, to_json
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.named import task_named
 from gpt_jax.tasks.table import TableTask
-from gpt_jax.tasks.tagged_files import TaggedFiles, read_columns, rewritten
-from gpt_jax.tasks.task import BuiltinTask
+from gpt_jax.tasks.tagged_files import TaggedFiles, read_columns, read_conllu, rewritten
+from gpt_jax.tasks.task import BuiltinTask, find
 
 CONLL_2003 = """-DOCSTART- -X- -X- O
 
@@ -47,19 +48,6 @@ def test_entities_and_chunks_of_conll_2003(tmp_path):
   speech = TaggedFiles(column=1).build(folder)
   assert speech.primary_metric == "accuracy" and "NNP" in speech.labels
   assert isinstance(task_named("table"), TableTask) and task_named("cola") == BuiltinTask("cola")
-
-
-def test_words_and_tags_of_conll_u(tmp_path):
-  line = "\t".join(["{}", "{}", "_", "{}", "XX", "_", "0", "root", "_", "_"])
-  lines = ["# text = I can't.", line.format(1, "I", "PRON"), line.format("2-3", "can't", "_")]
-  lines += [
-    line.format(2, "ca", "AUX"),
-    line.format(3, "n't", "PART"),
-    line.format("3.1", "go", "X"),
-  ]
-  folder = written(tmp_path, train="\n".join(lines))
-  (example,) = TaggedFiles(column=3).build(folder).examples(folder, "train")
-  assert (example.words, example.label) == (("I", "ca", "n't"), ("PRON", "AUX", "PART"))
 
 
 # What looks like a space or a line end is a part of a word, and so are marks of other formats.
@@ -190,8 +178,7 @@ def test_the_f1_of_spans(tmp_path):
 )
 def test_files_that_cannot_be_used(tmp_path, text, message):
   folder = written(tmp_path, train=text)
-  with pytest.raises(InputError, match=message):
-    TaggedFiles().with_labels(folder)
+  refused(message, lambda: TaggedFiles().with_labels(folder))
 
 
 def test_a_column_that_is_not_there_and_a_tag_that_was_not_seen(tmp_path):
@@ -203,3 +190,65 @@ def test_a_column_that_is_not_there_and_a_tag_that_was_not_seen(tmp_path):
   written(tmp_path, train=CONLL_U.format(id=1, word="EU", tag="X"))
   with pytest.raises(InputError, match=r"10 columns, and none is config\.task\.column=10"):
     TaggedFiles(column=10).with_labels(folder)
+
+
+# CoNLL-U: words and tags of each sentence, and what is refused by file and line.
+
+
+def conllu_line(number, word, tag):
+  return "\t".join([str(number), word, "_", tag, "XX", "_", "0", "root", "_", "_"])
+
+
+IN_CONLL_U = [
+  "# text = I can't.",
+  conllu_line(1, "I", "PRON"),
+  conllu_line("2-3", "can't", "_"),
+  conllu_line(2, "ca", "AUX"),
+  conllu_line(3, "n't", "PART"),
+  conllu_line("3.1", "go", "VERB"),
+  conllu_line(4, ".", "PUNCT"),
+  "",
+  "# the last sentence has no blank line after it",
+  conllu_line(1, "New York", "PROPN"),
+]
+
+
+def test_sentences_without_multiword_tokens_and_empty_nodes(tmp_path):
+  (tmp_path / "ud_ewt").mkdir()
+  (tmp_path / "ud_ewt" / "en_ewt-ud-dev.conllu").write_text("\ufeff" + "\r\n".join(IN_CONLL_U))
+  path = tmp_path / "ud_ewt" / "test.conllu"
+  path.write_text("\n".join(IN_CONLL_U).replace("PROPN", "_"))
+  dev, test = (find("ewt-tags").examples(str(tmp_path), split) for split in ("dev", "test"))
+  assert [example.words for example in dev] == [("I", "ca", "n't", "."), ("New York",)]
+  assert [example.label for example in dev] == [("PRON", "AUX", "PART", "PUNCT"), ("PROPN",)]
+  assert [example.words for example in test] == [example.words for example in dev]
+  # Its tags are read, so that they are scored; a sentence that lacks one has none.
+  assert [(e.label, e.location) for e in test] == [
+    (dev[0].label, f"{path}:2"),
+    (None, f"{path}:10"),
+  ]
+
+
+@pytest.mark.parametrize(
+  "number, text, message",
+  [
+    (2, "1 I PRON", "2: 1 column; should be 10, with tabs between them, as CoNLL-U has"),
+    (4, conllu_line(3, "ca", "AUX"), "4: ID '3': should be 2, the word's number"),
+    (4, conllu_line("two", "ca", "AUX"), "4: ID 'two': should be 2"),
+    (5, conllu_line(3, " ", "PART"), "5: FORM is empty"),
+    (7, conllu_line(4, ".", "STOP"), "7: tag 'STOP': should be one of ADJ, ADP"),
+  ],
+)
+def test_bad_lines_are_named(tmp_path, number, text, message):
+  path = tmp_path / "bad.conllu"
+  path.write_text("\n".join([*IN_CONLL_U[: number - 1], text, *IN_CONLL_U[number:]]))
+  refused(f"^{path}:{message}", lambda: list(read_conllu(str(path))))
+  path.write_text("# nothing\n")
+  refused("no sentences; should be a file in CoNLL-U", lambda: list(read_conllu(str(path))))
+
+
+def test_the_published_counts(data_root):
+  examples = {split: find("ewt-tags").examples(str(data_root), split) for split in ("train", "dev")}
+  assert {split: len(found) for split, found in examples.items()} == {"train": 12_544, "dev": 2_001}
+  words = {split: sum(len(e.words) for e in found) for split, found in examples.items()}
+  assert words == {"train": 204_577, "dev": 25_147}

@@ -17,7 +17,7 @@ from gpt_jax.tasks.encoding import Example
 from gpt_jax.tasks.metrics import accuracy
 from gpt_jax.tasks.readers import Row
 from gpt_jax.tasks.task import BuiltinTask, Task, all_tasks, find
-from gpt_jax.tasks.transforms import classification, entailment, multiple_choice, similarity
+from gpt_jax.tasks.transforms import classification
 
 
 def toy(rows, **kwargs):
@@ -86,12 +86,11 @@ def test_a_file_in_a_new_folder_is_a_new_task(add_file):
   add_file("mine/fresh.py", TASK_FILE.format(names=["fresh", "fresh-hard"]))
   assert find("fresh").name == "fresh" and find("fresh-hard").name == "fresh-hard"
   assert {"fresh", "fresh-hard"} <= {task.name for task in all_tasks()}
-  assert from_json(to_json(BuiltinTask("fresh-hard"))).build("") is find("fresh-hard")
-
-
-def test_a_task_is_found_in_a_file_of_another_name(add_file):
+  assert from_json(to_json(BuiltinTask("fresh-hard"))).with_labels("").build("") is find(
+    "fresh-hard"
+  )
   add_file("mine/several.py", TASK_FILE.format(names=["first", "second"]))
-  assert find("second").name == "second"
+  assert find("second").name == "second"  # in a file of another name
 
 
 def test_files_that_are_no_task_files_are_ignored(add_file):
@@ -123,19 +122,6 @@ def test_a_task_of_any_kind_has_all_that_programs_need(task):
     assert getattr(type(task), name) is not getattr(LabeledTask, name, None), name
 
 
-def test_the_config_of_a_task_survives_json():
-  config = BuiltinTask("race-high")
-  assert from_json(to_json(config)) == config
-  assert config.with_labels("").build("") is find("race-high")
-
-
-def test_the_transformations_of_figure_1():
-  assert classification("a") == (("a",),)
-  assert entailment("a", "b") == (("a", "b"),)
-  assert similarity("a", "b") == (("a", "b"), ("b", "a"))
-  assert multiple_choice("c", "x", "y", "z") == (("c", "x"), ("c", "y"), ("c", "z"))
-
-
 def test_examples_have_distributions_as_labels():
   task = toy([Row(("a",), "yes", "f:1"), Row(("b",), "no", "f:2")])
   assert task.examples("", "dev") == [
@@ -157,10 +143,6 @@ def test_examples_have_distributions_as_labels():
 def test_wrong_rows_are_refused_with_their_location(labels, split, message):
   rows = [Row(("a",), label, f"f:{line}") for line, label in enumerate(labels, start=1)]
   refused(message, lambda: toy(rows).examples("", split))
-
-
-def test_test_rows_need_no_label():
-  assert toy([Row(("a",), None, "f:1")]).examples("", "test")[0].label is None
 
 
 def test_scores_mark_equal_predictions_as_degenerate():

@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_encoding import Numbers, words
+from number_words import Numbers
+from test_encoding import words
 
 from gpt_jax.batch import Rows
 from gpt_jax.models.heads.classify import ClassifyHead

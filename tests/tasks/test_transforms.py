@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from number_words import Numbers
 
 from gpt_jax.data.tokenizers.base import SpecialTokens
 from gpt_jax.tasks.packing import OrderedBatches
@@ -12,20 +13,10 @@ S, D, X = 90, 91, 92  # ids of start, delimiter, extract
 CONTEXT = 16
 
 
-class NumberTokenizer:
-  """Every word is its own id."""
-
-  special = SpecialTokens(S)
-  byte_fallback = np.zeros(100, bool)
-
-  def encode_many(self, texts):
-    return [np.array(text.split(), np.int32) for text in texts]
-
-
 def batch_of(name, texts, label):
   task = find(name)
   (batch,) = OrderedBatches(
-    task.encode([task.example(Row(texts, label, "f:1"))], NumberTokenizer(), CONTEXT), 1
+    task.encode([task.example(Row(texts, label, "f:1"))], Numbers(SpecialTokens(S)), CONTEXT), 1
   )
   return batch
 

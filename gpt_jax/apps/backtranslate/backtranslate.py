@@ -22,7 +22,7 @@ from gpt_jax.inference.stream import Sampling
 from gpt_jax.parallel.processes import log
 from gpt_jax.programs.outputs import check_out
 from gpt_jax.tasks.answers.translation import Pair
-from gpt_jax.tasks.readers import BlankRow, read_cells, read_every_line
+from gpt_jax.tasks.readers import BlankRow, Table, read_every_line
 
 FILLER = "_"  # in the place of a word that noise has removed
 _MOVES = 3  # places that noise moves a word by, at most
@@ -78,7 +78,7 @@ def run(
 
   Args:
     checkpoint: a model that translates from the language of the text.
-    source: a file of one sentence a line; with `back` a table, see read_table.
+    source: a file of one sentence a line; with `back` a table, see readers.Table.
     out: a TSV file with a column for each language, named as in the checkpoint's task: the tag and
       the translation, and the line. With `back` it has the columns of the table.
     back: a model that translates the other way; "": there is none.
@@ -103,7 +103,12 @@ def run(
   models = [_load(checkpoint), *([_load(back)] if back else [])]
   task = models[0].meta["task"]  # that of the checkpoint: the pairs are for the other direction
   if back:
-    _check_return(back, models[1].meta["task"], task)
+    own, way_back = models[1].meta["task"], (task["target"], task["source"])
+    if (own["source"], own["target"]) != way_back:
+      raise InputError(
+        f"back={back}: translates from {own['source']} to {own['target']}, and the way back is "
+        f"from {way_back[0]} to {way_back[1]}"
+      )
     rows, changed, tag = _table(source, column, original), column, ""
   else:
     column, changed = task["source"], task["target"]
@@ -139,8 +144,6 @@ def translated(
   Args:
     models: a text goes through all of them.
     texts: blank ones are left out.
-    beams, sampling: see run.
-    kept: the filter.
     counts: gets the numbers of texts that are read, and left out for each reason.
   """
   numbers = [number for number, text in enumerate(texts) if text]
@@ -170,18 +173,10 @@ def _cell(value: Any) -> str:
   return re.sub(r"[\t\r\n]+", " ", str(value)).strip()
 
 
-def _check_return(back: str, task: dict[str, Any], there: dict[str, Any]) -> None:
-  if (task["source"], task["target"]) != (there["target"], there["source"]):
-    raise InputError(
-      f"back={back}: translates from {task['source']} to {task['target']}, and the way back is "
-      f"from {there['target']} to {there['source']}"
-    )
-
-
 def _table(path: str, column: str, original: str) -> list[dict[str, Any]]:
   """The rows of a table that are not blank, with their texts in a further column if it is named."""
   rows = []
-  for record in read_cells(path, (column,)):
+  for record in Table(path).records((column,)):
     if type(record) is BlankRow:  # tables may have some between their rows
       continue
     if not isinstance(record, dict):
@@ -214,28 +209,29 @@ def _check_settings(
   ratio: float,
   seed: int,
 ) -> None:
-  if bool(back) != bool(column):
-    raise InputError("back and column: paraphrases need both, pairs neither")
-  if original and not back:
-    raise InputError(f"original={original}: is a column of paraphrases, which need back and column")
   check_search(beams, 1.0)
-  if beams > 1 and temperature:
-    raise InputError(f"temperature={temperature:g}: a search of beams={beams} does not sample")
-  limits = (
-    ("temperature", temperature, 0, 100),
-    ("noise", noise, 0, 0.5),
-    ("ratio", ratio, 1, 100),
-    ("seed", seed, 0, 2**31),  # that of a text is higher, and has 32 bits
-  )
-  for name, value, low, high in limits:
-    if not low <= value <= high:
-      raise InputError(f"{name}={value:g}: must be from {low} to {high}")
-  if tag.split() not in ([], [tag]):
-    raise InputError(f"tag={tag!r}: must be one word, or empty")
+  faults = {
+    "back and column: paraphrases need both, pairs neither": bool(back) != bool(column),
+    f"original={original}: is a column of paraphrases, which need back and column": (
+      original and not back
+    ),
+    f"temperature={temperature:g}: a search of beams={beams} does not sample": (
+      beams > 1 and temperature
+    ),
+    f"temperature={temperature:g}: must be from 0 to 100": not 0 <= temperature <= 100,
+    f"noise={noise:g}: must be from 0 to 0.5": not 0 <= noise <= 0.5,
+    f"ratio={ratio:g}: must be from 1 to 100": not 1 <= ratio <= 100,
+    # That of a text is higher, and has 32 bits.
+    f"seed={seed}: must be from 0 to {2**31}": not 0 <= seed <= 2**31,
+    f"tag={tag!r}: must be one word, or empty": tag.split() not in ([], [tag]),
+  }
+  for fault, is_there in faults.items():
+    if is_there:
+      raise InputError(fault)
 
 
 def _load(checkpoint: str) -> LoadedModel:
-  """The model. Raises InputError if it does not translate."""
+  """A model that translates."""
   loaded = load_model(checkpoint)
   if loaded.task is None or loaded.task.kind != "translation":
     kind = loaded.without_task if loaded.task is None else f"a model of {loaded.task.name}"
@@ -255,13 +251,8 @@ def _translate(
 
 
 def noised(words: Sequence[str], noise: float, seed: int, number: int) -> list[str]:
-  """The words without some, with a filler in place of others, in nearly the same order.
-
-  Args:
-    words: of a text.
-    noise: probability of each; at 0 the words stay as they are.
-    seed: of the noise.
-    number: of the text.
+  """The words of text `number` without some, with a filler in place of others, in nearly the same
+  order; noise is the probability of each.
   """
   if not noise:
     return list(words)

@@ -27,7 +27,7 @@ from gpt_jax.tasks.metrics import (
   macro_f1,
   micro_f1,
 )
-from gpt_jax.tasks.readers import Row, read_usable, with_further_column
+from gpt_jax.tasks.readers import Row, Table, usable
 from gpt_jax.tasks.task import Task
 from gpt_jax.tasks.transforms import Sequences
 
@@ -84,17 +84,15 @@ def _one_or_two(*texts: str) -> Sequences:
 
 
 def _read(data_dir: str, split: str) -> Iterator[Row | InputError]:
-  path = _find_file(data_dir, split)
-  columns = with_further_column(path, (COLUMN,), PAIR)
-  return read_usable(path, columns, LABEL, unlabeled=split == "test")
+  table = Table(_find_file(data_dir, split))
+  columns = (COLUMN, PAIR) if table.has(PAIR) else (COLUMN,)
+  return table.rows(columns, LABEL, unlabeled=split == "test")
 
 
 def _read_tagged(data_dir: str, split: str) -> Iterator[TaggedExample]:
   """Words and tags with spaces between them."""
-  path = _find_file(data_dir, split)
-  for row in read_usable(path, (COLUMN,), LABEL, unlabeled=split == "test"):
-    if isinstance(row, InputError):
-      raise row
+  table = Table(_find_file(data_dir, split))
+  for row in usable(table.rows((COLUMN,), LABEL, unlabeled=split == "test")):
     # A label cell has one tag for each word, also with spaces between.
     words = split_words(row.texts[0])
     tags = None if row.label is None else split_words(row.label)

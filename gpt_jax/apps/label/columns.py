@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from gpt_jax.errors import InputError
-from gpt_jax.tasks.readers import read_usable
+from gpt_jax.tasks.readers import Table
 from gpt_jax.tasks.table import TableTask
 
 
@@ -24,7 +24,7 @@ def find_columns(source: str, texts: Sequence[str], label: str) -> tuple[tuple[s
   if len({*texts, label}) <= len(texts):
     raise InputError(f"--text={','.join(texts)} and --label={label}: should be different columns")
   if texts and label:
-    next(read_usable(source, texts, label), None)  # its header
+    next(Table(source).rows(texts, label), None)  # its header
     return tuple(texts), label
   transform = "entailment" if len(texts) == 2 else "classification"
   folder, name = os.path.split(source)

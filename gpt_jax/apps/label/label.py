@@ -32,16 +32,19 @@ from gpt_jax.apps.label.page import (
   render,
 )
 from gpt_jax.apps.label.pool import about_pool, check_pool, choose, simulate, write_pool
-from gpt_jax.apps.label.probe import save_probe
 from gpt_jax.apps.label.splits import group_folds, group_near_duplicates, split_by_group
 from gpt_jax.apps.label.table import Labeled, read_labeled, read_unlabeled, write_splits
 from gpt_jax.apps.report.page import environment
 from gpt_jax.apps.report.report import reported
 from gpt_jax.apps.study import Study
+from gpt_jax.checkpoints.run_folder import claim
+from gpt_jax.checkpoints.store import Checkpoints
+from gpt_jax.config import to_json
 from gpt_jax.data.file_kinds import write_table
 from gpt_jax.data.progress import Progress
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_file, with_checksum, write_json
+from gpt_jax.inference.dev_report import write_dev_report
 from gpt_jax.inference.linear_classifier import (
   Linear,
   fit_best_linear,
@@ -50,11 +53,14 @@ from gpt_jax.inference.linear_classifier import (
   load_classifier,
   save_tfidf,
 )
+from gpt_jax.models.heads.classify import ClassifyHead
+from gpt_jax.models.model import ModelConfig
 from gpt_jax.parallel.processes import log
 from gpt_jax.programs import finetune
 from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.programs.finetune_start import Start, load_start
-from gpt_jax.programs.probe_features import probe_features
+from gpt_jax.programs.finetune_task import make_meta
+from gpt_jax.programs.probe_features import POOLING, probe_features
 from gpt_jax.tasks.readers import Row
 from gpt_jax.training.loop import TrainConfig
 
@@ -65,6 +71,7 @@ _CHECKPOINTS = {
   "finetuned": ("finetuned", "best"),
 }
 _FOLDS = 5
+_STEP = 1  # of the only checkpoint of a probe
 _PATIENCE = 3  # evaluations, one per epoch
 _SHOWN_SUSPECTS = 30
 _JUDGES = ("tfidf", "probe")  # of labels
@@ -162,9 +169,9 @@ def run(
   splits = split_by_group(table.classes, groups, seed)
   write_splits(table, splits, study.path("data"))
   counts = ", ".join(f"{name} {len(numbers):,}" for name, numbers in splits.items())
+  repeated = len(groups) - len(np.unique(groups))
   log(
-    f"{counts} rows; {_repeated(groups):,} of them near-duplicates, in the split of the row that "
-    "they repeat"
+    f"{counts} rows; {repeated:,} of them near-duplicates, in the split of the row that they repeat"
   )
 
   # 2. Three models, or two.
@@ -204,7 +211,7 @@ def _about(
     "label": table.label,
     "rows": {name: len(numbers) for name, numbers in job.splits.items()},
     "skipped": table.skipped,
-    "near_duplicates": _repeated(job.groups),
+    "near_duplicates": len(job.groups) - len(np.unique(job.groups)),
     "models": models,
     "chosen": chosen["name"],
     "checkpoint": job.study.path(*_CHECKPOINTS[chosen["name"]]),
@@ -215,11 +222,6 @@ def _about(
     # On all rows, by models that have not seen them.
     "judges": {name: float((it == table.classes).mean()) for name, it in judged.items()},
   }
-
-
-def _repeated(groups: np.ndarray) -> int:
-  """How many rows are near-duplicates of an earlier one."""
-  return len(groups) - len(np.unique(groups))
 
 
 def _load_start(checkpoint: str, epochs: int, seed: int) -> tuple[FinetuneConfig, Start]:
@@ -311,19 +313,40 @@ def _baseline(job: _Job, progress: Progress) -> dict[str, np.ndarray]:
 
 def _probe(job: _Job, progress: Progress) -> dict[str, np.ndarray]:
   """Probabilities of the probe, which becomes a checkpoint; see _linear."""
-  task, start = job.config.task.build(""), job.start
-  all_features = _features_of_table(job, progress)
+  kept = job.kept("features", lambda: {"mean": _features(job, job.table.rows, progress)})
+  all_features = kept["mean"]  # again for the ranking of a pool
   features = {name: all_features[numbers] for name, numbers in job.splits.items()}
   linear, arrays = _linear(job, features, all_features, progress)
-  folder = job.study.path("probe")
-  dev_set = task.encode(task.examples(job.data_dir, "dev"), *start.reads)
-  save_probe(folder, linear, start, job.config, task, dev_set, arrays["dev"], job.data_dir)
+  folder = _save_probe(job, linear, arrays["dev"])
   return arrays | _predict(folder, job.data_dir, progress)
 
 
-def _features_of_table(job: _Job, progress: Progress) -> np.ndarray:
-  """The features of all rows, float32 [N, D]; kept, since a pool's ranking needs them again."""
-  return job.kept("features", lambda: {"mean": _features(job, job.table.rows, progress)})["mean"]
+def _save_probe(job: _Job, linear: Linear, probabilities: np.ndarray) -> str:
+  """Writes the folder of a run with one checkpoint, a frozen trunk and a fitted W_y, and the files
+  of write_dev_report; its path.
+
+  Args:
+    linear: fitted on probe_features.
+    probabilities: [N, K], of the dev set.
+  """
+  task, start, folder = job.config.task.build(""), job.start, job.study.path("probe")
+  dev_set = task.encode(task.examples(job.data_dir, "dev"), *start.reads)
+  head = ClassifyHead(task.num_classes, POOLING, dropout=0.0)
+  config = dataclasses.replace(job.config, trunk=start.trunk, train_layers=0, lm_weight=0.0)
+  meta = make_meta(config, task, start) | {
+    "config": to_json(config),
+    "model": to_json(ModelConfig(start.trunk, (head,), start.attention)),
+    "trained_special": list(start.trained_special),
+  }
+  fitted = {"kernel": linear.kernel.astype(np.float32), "bias": linear.bias.astype(np.float32)}
+  params = {"trunk": start.params["trunk"], "head": fitted}
+  measures = task.measures(probabilities, dev_set.labels)
+  metrics = {f"dev_{name}": value for name, value in measures.items()}
+  claim(folder, config, start.tokenizer, {"pretrained": start.identity})
+  with Checkpoints(folder, metric=f"dev_{task.primary_metric}", mode="max") as checkpoints:
+    checkpoints.save(_STEP, {"params": params}, meta, metrics)
+  write_dev_report(folder, task, dev_set, probabilities, _STEP, os.path.join(job.data_dir, ""))
+  return folder
 
 
 def _features(job: _Job, rows: Sequence[Row], progress: Progress) -> np.ndarray:
@@ -349,8 +372,13 @@ def _linear(
   penalty = linear.inverse_penalty
   fold = group_folds(classes, job.groups, _FOLDS, job.seed)
   of_held_out = features["dev"], features["test"]
-  stack = np.concatenate if isinstance(all_features, np.ndarray) else _stack_sparse
-  held_out = stack(of_held_out), np.concatenate([job.truth["dev"], job.truth["test"]])
+  if isinstance(all_features, np.ndarray):
+    stacked = np.concatenate(of_held_out)
+  else:
+    import scipy.sparse
+
+    stacked = scipy.sparse.vstack(of_held_out).tocsr()
+  held_out = stacked, np.concatenate([job.truth["dev"], job.truth["test"]])
   progress.begin("five folds, for doubtful labels")
   of_folds = out_of_fold(all_features, classes, num_classes, fold, penalty)
   progress.begin("learning curve")
@@ -361,12 +389,6 @@ def _linear(
     "out_of_fold": of_folds,
     "curve": np.array(curve),
   }
-
-
-def _stack_sparse(parts: Sequence[Any]) -> Any:
-  import scipy.sparse
-
-  return scipy.sparse.vstack(parts).tocsr()
 
 
 def _reason_to_skip(
@@ -443,7 +465,8 @@ def _rank_pool(job: _Job, rows: list[Row], count: int, result: dict[str, Any]) -
   """Writes pool.csv; what the same choice would have brought on the rows with labels."""
   classes, num_classes = job.table.classes, len(job.table.labels)
   with Progress("pool", in_place=False) as progress:
-    known, unknown = _features_of_table(job, progress), _features(job, rows, progress)
+    known = job.kept("features", lambda: {"mean": _features(job, job.table.rows, progress)})["mean"]
+    unknown = _features(job, rows, progress)
   train, dev = job.splits["train"], job.splits["dev"]
   linear = fit_best_linear((known[train], classes[train]), (known[dev], classes[dev]), num_classes)
   # Of all labels: those that were held out are as good a guide to what is doubtful.

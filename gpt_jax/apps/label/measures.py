@@ -20,8 +20,7 @@ from gpt_jax.inference.calibration import (
 )
 from gpt_jax.inference.intervals import bootstrap_macro_f1, paired_interval, wilson
 from gpt_jax.inference.linear_classifier import fit_linear, spread_classes
-from gpt_jax.tasks.answers.one_label import class_report
-from gpt_jax.tasks.metrics import accuracy, macro_f1
+from gpt_jax.tasks.metrics import accuracy, class_report, macro_f1
 
 _PROMISES = (0.99, 0.98, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5)
 
@@ -52,14 +51,8 @@ def measure(
 
 
 def compare(ours: np.ndarray, theirs: np.ndarray, truth: np.ndarray) -> dict[str, Any]:
-  """How much more accurate one of two models is on the same rows.
-
-  Args:
-    ours, theirs: predicted classes, int [N].
-    truth: int [N].
-
-  Returns:
-    "difference", a share of the rows, and its "interval"; see paired_interval.
+  """How much more accurate one of two models is on the same rows, by classes, int [N]: the
+  "difference", a share of the rows, and its "interval"; see paired_interval.
   """
   gained = int(((ours == truth) & (theirs != truth)).sum())
   lost = int(((ours != truth) & (theirs == truth)).sum())
@@ -141,13 +134,13 @@ def measure_curve(predicted: dict[str, dict[str, np.ndarray]], count: int) -> di
   }
 
 
-SHARES = (0.1, 0.2, 0.4, 0.7, 1.0)
+_SHARES = (0.1, 0.2, 0.4, 0.7, 1.0)  # of the training rows, for each point of the curve
 _FLAT = 0.005  # a gain below this is not worth a promise
 
 
 def subset_sizes(count: int) -> list[int]:
   """How many of `count` training rows each point of the curve has."""
-  return [max(2, round(share * count)) for share in SHARES]
+  return [max(2, round(share * count)) for share in _SHARES]
 
 
 def curve_of(
@@ -157,14 +150,8 @@ def curve_of(
   inverse_penalty: float,
   seed: int,
 ) -> list[float]:
-  """Accuracy on dev and test rows of logistic regressions on ever more training rows.
-
-  Each subset contains those before it, and has its share of each class.
-
-  Args:
-    train, held_out: features [N, F] and classes [N].
-    inverse_penalty: see Linear.
-    seed: of the subsets.
+  """Accuracy on held-out rows, features [N, F] and classes [N], of logistic regressions on ever
+  more training rows: each subset contains those before it, and has its share of each class.
   """
   features, classes = train
   order = spread_classes(classes, seed)
@@ -201,9 +188,7 @@ def out_of_fold(
 
   Args:
     features: [N, F], dense or sparse.
-    classes: int [N].
     fold: int [N]; near-duplicates should share one.
-    inverse_penalty: see Linear.
   """
   probabilities = np.zeros((len(classes), num_classes))
   for number in np.unique(fold):

@@ -44,13 +44,11 @@ class Suspect:
 
 
 def render(result: dict[str, Any], suspects: Sequence[Suspect], name: str) -> str:
-  """The page.
-
-  Args:
-    result: the content of result.json; see label.py.
-    suspects: the first of them.
-    name: the title.
-  """
+  """The page of the content of result.json and the first suspects; name is the title."""
+  words = [f"--checkpoint={result['checkpoint']}", "--input=FILE", "--out=FILE"]
+  threshold = result["threshold"]
+  if "problem" not in threshold:
+    words.append(f"--precision={threshold['precision']:g}")
   return fill_page(
     os.path.dirname(__file__),
     name=name,
@@ -59,13 +57,13 @@ def render(result: dict[str, Any], suspects: Sequence[Suspect], name: str) -> st
     models=[(TITLES[model["name"]], model) for model in result["models"]],
     title_of=TITLES,
     choice=about_choice(result),
-    threshold=about_threshold(result["threshold"]),
+    threshold=about_threshold(threshold),
     matrix=confusion_matrix(result["classes"]["labels"], result["classes"]["confusion"]),
     about_labels=about_labels(result),
     about_curve=about_curve(result),
     curve=_curve(result["curve"]),
     suspects=suspects,
-    command=_command(result),
+    command=shlex.join(["python", "launch/predict.py", *words]),
   )
 
 
@@ -124,37 +122,22 @@ def about_labels(result: dict[str, Any]) -> str:
     f"{result['suspects']:,} of {total:,} labels are less likely than another one to both of two "
     "models that were not trained on the row."
   )
-  if _come_first(result):
+  if _clean_labels_first(result):
     about += (
       " Correct these labels first: wrong ones hide what a model can do, and no model can promise "
       "more than the labels keep."
     )
-  elif result["suspects"] and _are_unsure(result):
-    best = f"{max(result['judges'].values()):.0%}"
+  elif result["suspects"] and (best := max(result["judges"].values())) < SURE_JUDGE:
     about += (
-      f" Caution: neither model is a sure judge, right in {best} of the rows at best, so that many "
-      "of these labels will be right; read before you change one."
+      f" Caution: neither model is a sure judge, right in {best:.0%} of the rows at best, so that "
+      "many of these labels will be right; read before you change one."
     )
   return about
 
 
-def _are_unsure(result: dict[str, Any]) -> bool:
-  return max(result["judges"].values()) < SURE_JUDGE
-
-
-def _come_first(result: dict[str, Any]) -> bool:
-  """Whether the doubtful labels are to be corrected before anything else."""
+def _clean_labels_first(result: dict[str, Any]) -> bool:
   are_many = result["suspects"] >= MANY_DOUBTFUL * sum(result["rows"].values())
-  return are_many and not _are_unsure(result)
-
-
-def _command(result: dict[str, Any]) -> str:
-  """Predicts with the chosen model."""
-  words = [f"--checkpoint={result['checkpoint']}", "--input=FILE", "--out=FILE"]
-  threshold = result["threshold"]
-  if "problem" not in threshold:
-    words.append(f"--precision={threshold['precision']:g}")
-  return shlex.join(["python", "launch/predict.py", *words])
+  return are_many and max(result["judges"].values()) >= SURE_JUDGE
 
 
 def _answers(result: dict[str, Any]) -> list[Answer]:
@@ -185,7 +168,7 @@ def _answers(result: dict[str, Any]) -> list[Answer]:
     Answer(
       "Are the labels right?",
       f"correct {result['suspects']:,} first"
-      if _come_first(result)
+      if _clean_labels_first(result)
       else f"{result['suspects']:,} of {total:,} are doubtful",
       about_labels(result),
       "plain",

@@ -15,7 +15,7 @@ from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError, counted
 from gpt_jax.files import atomic_file
 from gpt_jax.parallel.processes import log
-from gpt_jax.tasks.readers import Row, read_usable, warn_of_similar
+from gpt_jax.tasks.readers import Row, Table, warn_of_similar
 from gpt_jax.tasks.table import TableTask
 
 MIN_ROWS = 100
@@ -85,13 +85,8 @@ class Labeled:
 
 
 def read_labeled(source: str, texts: Sequence[str], label: str, tokenizer: Tokenizer) -> Labeled:
-  """Reads a table; logs the rows that are left out.
-
-  Args:
-    source: a .csv, .tsv, .jsonl, .json or .parquet file.
-    texts: the text columns; () finds one.
-    label: the label column; "" finds it.
-    tokenizer: of the model; a text without tokens cannot be used.
+  """Reads a table, see find_columns; logs the rows that are left out, as those with a text that has
+  no tokens.
   """
   columns, label = find_columns(source, tuple(texts), label)
   usable, skipped = _usable_rows(source, columns, label, tokenizer)
@@ -136,18 +131,24 @@ def _usable_rows(
   """The rows that can be used, and how many others there are, which are logged; label "": none."""
   usable: list[Row] = []
   problems: list[str] = []
-  for row in read_usable(source, columns, label or None):
+  for row in Table(source).rows(columns, label or None):
     problem = str(row) if isinstance(row, InputError) else _problem(row, columns, label)
     if problem or isinstance(row, InputError):
       problems.append(problem)
     else:
       usable.append(row)
-  usable, without_tokens = _with_tokens(usable, tokenizer)
-  problems += without_tokens
+  texts = [text for row in usable for text in row.texts]
+  counts = list(map(len, tokenizer.encode_many(texts))) if texts else []
+  with_tokens: list[Row] = []
+  for number, row in enumerate(usable):
+    if all(counts[number * len(columns) : (number + 1) * len(columns)]):
+      with_tokens.append(row)
+    else:
+      problems.append(f"{row.location}: the tokenizer drops all of a text")
   if problems:
     more = f"; and {len(problems) - _SHOWN:,} more" if len(problems) > _SHOWN else ""
     log(f"{counted(len(problems), 'row')} cannot be used: {'; '.join(problems[:_SHOWN])}{more}")
-  return usable, len(problems)
+  return with_tokens, len(problems)
 
 
 def write_splits(table: Labeled, splits: dict[str, np.ndarray], folder: str) -> None:
@@ -172,19 +173,3 @@ def _problem(row: Row, columns: Sequence[str], label: str) -> str:
     if any("\ud800" <= letter <= "\udfff" for letter in cell):
       return f"{row.location}: column {column!r} has half of a surrogate pair"
   return ""
-
-
-def _with_tokens(rows: list[Row], tokenizer: Tokenizer) -> tuple[list[Row], list[str]]:
-  """The rows all of whose texts have a token, and the problems of the others."""
-  columns = len(rows[0].texts) if rows else 1
-  texts: list[str] = []
-  for row in rows:
-    texts += row.texts
-  counts = list(map(len, tokenizer.encode_many(texts))) if texts else []
-  usable, problems = [], []
-  for number, row in enumerate(rows):
-    if all(counts[number * columns : (number + 1) * columns]):
-      usable.append(row)
-    else:
-      problems.append(f"{row.location}: the tokenizer drops all of a text")
-  return usable, problems

@@ -25,7 +25,7 @@ from gpt_jax.programs import finetune, generate, prepare, pretrain
 from gpt_jax.programs.prepare import PrepareConfig
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.programs.pretrain_samples import with_samples
-from gpt_jax.tasks.story import TASKS
+from gpt_jax.tasks.story import ONE_LABEL
 from gpt_jax.tasks.task import BuiltinTask, Task
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
@@ -70,7 +70,7 @@ def run(workdir: str, text: str = "", short: bool = False) -> None:
     **metrics,
     "tasks": {},
   }
-  for task in () if text else TASKS:
+  for task in () if text else ONE_LABEL:
     results["tasks"][task.name] = compare(task, pretrained, workdir, short)
   stories = generate.run(
     pretrained, TEXT_PROMPTS if text else PROMPTS, max_tokens=48, temperature=0.8, top_p=0.95

@@ -25,7 +25,7 @@ from gpt_jax.inference.scoring import bucket
 from gpt_jax.models.model import Model
 from gpt_jax.ops.cross_entropy import logits
 from gpt_jax.tasks.encoding import Encoded
-from gpt_jax.tasks.readers import Row, has_header, read_lines, read_table
+from gpt_jax.tasks.readers import Row, Table, read_lines, usable
 from gpt_jax.tasks.task import Task
 
 TOP_CANDIDATES = 5
@@ -105,8 +105,8 @@ def _typed_rows(texts: Sequence[str], task: Task | None) -> Iterator[Row]:
 
 def _file_rows(source: str, task: Task | None) -> Iterator[Row]:
   if task:
-    header = has_header(source, task.columns)
-    yield from read_table(source, task.columns, header=header, official=False)
+    table, columns = Table.with_texts(source, task.columns)
+    yield from usable(table.rows(columns))
     return
   for number, line in read_lines(source):
     yield Row((line,), None, f"{source}:{number}")

@@ -5,7 +5,7 @@ programs, the server, exports and model cards say of it. To add a kind: a new fi
 in gpt_jax/models/heads/ if none fits.
 
 answer.py      LabeledTask, the base class: what a kind may say, with defaults
-one_label.py   one of the labels, or one of the choices
+../task.py     one of the labels, or one of the choices
 labels.py      any number of the labels
 number.py      a number
 tags.py        a label for each word

@@ -33,18 +33,9 @@ class LabeledTask:
     tfds: the TFDS data sets that hold the task.
     paper: the paper's result with its source; "": it has none.
     writes_text: whether a language model writes the answers; there are no probabilities.
-    beams, length_penalty: of the search for what it writes; 1: greedy.
-    has_words: whether an answer is one of few words, which a text-to-text model can write.
-    has_classes: whether its head is a softmax over fixed classes, which a loss can weigh.
-    is_classification: whether each example has one of the labels, and a probability for each: they
-      can be calibrated, and withheld below a threshold.
-    has_report: whether there is a `dev_report`.
-    scale: mean and deviation by which a number was standardized; None: the answer is none.
-    separator: between the labels of a prediction that is a list.
     pooling: how the sequences of an example become one answer, see Task; "": there is one sequence.
-    not_per_text: why `classify` does not give its answers, and what does; "": it gives them.
-    not_averaged: why the predictions of several models have no mean; "": they have one.
-    limits: what a model card says that the model can answer.
+    not_per_text: why `classify` does not give its answers, and what does; "": it gives them, and
+      the predictions of several models have a mean.
   """
 
   name: str
@@ -56,15 +47,8 @@ class LabeledTask:
   tfds: tuple[str, ...] = ()
   paper = ""
   writes_text = False
-  beams: int = 1
-  length_penalty: float = 1.0
-  has_words = False
-  scale: tuple[float, float] | None = None
-  separator = ""
   pooling = ""
   not_per_text = ""
-  not_averaged = ""
-  limits = ""
 
   # What it is ------------------------------------------------------------------------------------
 
@@ -93,30 +77,25 @@ class LabeledTask:
 
   @property
   def has_classes(self) -> bool:
-    return False
+    """Whether its head is a softmax over fixed classes, which a loss can weigh."""
+    return self.head.get("pooling") == "sum"
 
   @property
   def is_classification(self) -> bool:
+    """Whether each example has one of the labels, and a probability for each: they can be
+    calibrated, and withheld below a threshold.
+    """
     return False
 
   @property
   def has_report(self) -> bool:
-    return False
-
-  @property
-  def output_names(self) -> tuple[str, ...]:
-    """Names of the head's outputs, as transformers has them."""
-    return self.labels
-
-  @property
-  def answers(self) -> str:
-    """The answers, in the words of a model card."""
-    return ", ".join(self.labels)
+    """Whether there is a `dev_report`."""
+    return self.is_classification
 
   # Examples ---------------------------------------------------------------------------------------
 
   def examples(self, data_dir: str, split: str) -> list[Any]:
-    """Reads a split; raises InputError for anything missing or malformed."""
+    """Reads a split."""
     raise NotImplementedError
 
   def example(self, row: Row) -> Any:
@@ -134,12 +113,7 @@ class LabeledTask:
     context: int,
     format: Format = GPTFormat(),  # noqa: B008  # a constant
   ) -> Encoded:
-    """Encodes examples as token ids, truncated to the context.
-
-    Args:
-      tokenizer: has the format's special tokens.
-      format: of the checkpoint.
-    """
+    """Encodes examples as token ids, truncated to the context; the format is the checkpoint's."""
     raise NotImplementedError
 
   def joined(self, encoded: Sequence[Encoded], reads: tuple[Any, ...]) -> Any:
@@ -185,7 +159,7 @@ class LabeledTask:
     return None
 
   def check_metrics(self) -> None:
-    """Computes each metric once. Raises InputError early if a package that it needs is missing."""
+    """Computes each metric once, so that a package that is missing is named early."""
     values = np.arange(2)
     for metric in self.metrics.values():
       metric(values, values)
@@ -197,6 +171,10 @@ class LabeledTask:
     "problem", if there is no prediction.
     """
     raise NotImplementedError
+
+  def cell(self, prediction: Any) -> Any:
+    """A prediction in one cell of a table."""
+    return prediction
 
   def unread(self, example: Any, tokenizer: Tokenizer) -> str:
     """Why an example that has a prediction was not read, "" if it was."""

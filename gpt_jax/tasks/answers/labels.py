@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.tasks.answers.one_label import MAX_CLASSES, shorten
-from gpt_jax.tasks.metrics import micro_f1
+from gpt_jax.tasks.metrics import micro_f1, per_label
 from gpt_jax.tasks.readers import as_known, of_form
 from gpt_jax.tasks.task import Task
 
 MULTI_LABEL = "multi_label"  # "kind" of its dev_report.json
-_SMALLEST = 2.0**-25  # half of what float32 resolves below 1
+_MIN_ABSENT = 2.0**-25  # half of what float32 resolves below 1
 
 
 def split_labels(text: str, separator: str) -> list[str]:
@@ -68,15 +67,7 @@ class MultiLabelTask(Task):
   separator: str = ","
 
   kind = "multi-label"
-  has_words = False
-  has_classes = False
   has_report = True
-  limits = "It knows the labels above only."
-
-  @property
-  def answers(self) -> str:
-    names = ", ".join(self.labels)
-    return f"any number of {names}, each with a probability of its own, the sigmoid of its logit"
 
   @property
   def wanted(self) -> str:
@@ -90,7 +81,7 @@ class MultiLabelTask(Task):
     """The mean over examples of the binary cross-entropy, summed over the labels."""
     p = np.asarray(predictions, np.float64)
     # log(1 - p) in float64, of a p that float32 may have rounded to 1.
-    present, absent = np.maximum(p, 1e-30), np.maximum(1 - p, _SMALLEST)
+    present, absent = np.maximum(p, 1e-30), np.maximum(1 - p, _MIN_ABSENT)
     return float(-(truth * np.log(present) + (1 - truth) * np.log(absent)).sum(-1).mean())
 
   def baselines(self, truth: np.ndarray) -> dict[str, float]:
@@ -123,34 +114,25 @@ class MultiLabelTask(Task):
     probabilities = self.answer(prediction)
     return {"prediction": _chosen(probabilities), "probabilities": probabilities}
 
+  def cell(self, prediction: list[str] | None) -> str | None:
+    return None if prediction is None else self.separator.join(prediction)
+
   def details(self, predictions: np.ndarray, truth: np.ndarray) -> dict[str, Any]:
     """The metrics of each label as "labels"."""
-    return {"labels": self._per_label(predictions, truth)}
+    return {"labels": per_label(self.labels, self.value(truth), self.value(predictions))}
 
   def dev_report(self, predictions: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
-    # Raises first where scikit-learn is missing.
-    micro = float(micro_f1(self.value(labels), self.value(predictions)))
+    truth, predicted = self.value(labels), self.value(predictions)
     return {
       "kind": MULTI_LABEL,
       "labels": list(self.labels),
       "n": len(labels),
-      "micro_f1": micro,
-      "per_class": self._per_label(predictions, labels),
+      "micro_f1": float(micro_f1(truth, predicted)),
+      "per_class": per_label(self.labels, truth, predicted),
     }
 
   def truth_entry(self, label: np.ndarray) -> dict[str, Any]:
     return {"labels": _chosen(dict(zip(self.labels, label, strict=True)))}
-
-  def _per_label(self, predictions: np.ndarray, truth: np.ndarray) -> dict[str, dict[str, float]]:
-    """Precision, recall, F1 and support of each label, by scikit-learn."""
-    from sklearn.metrics import precision_recall_fscore_support
-
-    names = ("precision", "recall", "f1", "support")
-    columns = precision_recall_fscore_support(
-      self.value(truth), self.value(predictions), zero_division=0
-    )
-    rows = zip(self.labels, np.transpose(columns).tolist(), strict=True)  # [4, K] -> [K, 4]
-    return {label: dict(zip(names, values, strict=True)) for label, values in rows}
 
   def _is_degenerate(self, predictions: np.ndarray) -> bool:
     present = self.value(predictions)
@@ -159,20 +141,3 @@ class MultiLabelTask(Task):
 
 def _chosen(probabilities: dict[str, float]) -> list[str]:
   return [name for name, p in probabilities.items() if p >= 0.5]
-
-
-def format_labels(report: dict[str, dict[str, float]]) -> str:
-  """The metrics of each label as a table for the console: at most 20 labels, those of the lowest
-  F1 if there are more.
-  """
-  rows = list(report.items())
-  if len(rows) > MAX_CLASSES:
-    rows = sorted(rows, key=lambda row: row[1]["f1"])[:MAX_CLASSES]
-  width = max(len(shorten(label)) for label, _ in rows)
-  lines = [f"{'':{width}}  precision  recall     f1  support"]
-  for label, values in rows:
-    numbers = f"{values['precision']:9.3f}  {values['recall']:6.3f}  {values['f1']:5.3f}"
-    lines.append(f"{shorten(label):{width}}  {numbers}  {values['support']:7,.0f}")
-  if hidden := len(report) - len(rows):
-    lines.append(f"({hidden:,} more labels have a higher F1)")
-  return "\n".join(lines)

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.metrics import mae, rmse
 from gpt_jax.tasks.task import Task
 
@@ -88,11 +87,6 @@ class RegressionTask(Task):
   kind = "regression"
   num_classes = 1
   wanted = "a number"
-  has_words = False
-  has_classes = False
-  output_names = ("value",)
-  answers = "a number; the logit is in the units of the training data"
-  limits = "It gives a number to any text."
 
   @property
   def head(self) -> dict[str, Any]:
@@ -131,10 +125,9 @@ class RegressionTask(Task):
     del truth
     return {"prediction": self.answer(prediction), "probabilities": {}}
 
-  def rescaled(self, predictions: np.ndarray, task: LabeledTask) -> np.ndarray:
+  def rescaled(self, predictions: np.ndarray, task: Any) -> np.ndarray:
     """Standardized by this task's scale, as folds have their own."""
-    assert task.scale is not None
-    values = Scale(*task.scale).values(predictions)
+    values = task.scale.values(predictions)
     return (values[:, None] - self.scale.mean) / self.scale.deviation
 
   def _is_degenerate(self, predictions: np.ndarray) -> bool:

@@ -21,7 +21,7 @@ import numpy as np
 from gpt_jax.data.tokenizers.base import Tokenizer, nonempty
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.answers.answer import LabeledTask
-from gpt_jax.tasks.encoding import Encoded
+from gpt_jax.tasks.encoding import Encoded, share_unknown
 from gpt_jax.tasks.formats import Format, GPTFormat
 from gpt_jax.tasks.metrics import Metric
 from gpt_jax.tasks.readers import Row
@@ -114,13 +114,9 @@ class SpanTask(LabeledTask):
   may_refuse: bool = False
 
   kind = "answer span"
-  output_names = ("start", "end")
-  answers = "a part of the context, by scores of its first and its last token"
-  limits = "It answers with a part of any context."
   labels = ()
   columns = ("question", "context")
   not_per_text = "answers by a part of the text; use predict.run"
-  not_averaged = "scores the tokens of its own vocabulary"
 
   @property
   def head(self) -> dict[str, Any]:
@@ -183,7 +179,6 @@ class SpanTask(LabeledTask):
         f"texts: the model reads {context:,} tokens",
         stacklevel=2,
       )
-    unknown = sum(np.count_nonzero(tokenizer.byte_fallback[ids]) for ids in texts)
     return EncodedSpans(
       texts,
       fields[:, None],
@@ -192,7 +187,7 @@ class SpanTask(LabeledTask):
       [example.location for example in examples],
       context,
       tokenizer.special,
-      float(unknown / sum(map(len, texts))),
+      share_unknown(texts, tokenizer),
       tags=tags,
       format=format,
       strings=(*questions, *contexts),

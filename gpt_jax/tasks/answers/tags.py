@@ -16,7 +16,7 @@ import numpy as np
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.answers.answer import LabeledTask
-from gpt_jax.tasks.encoding import Encoded
+from gpt_jax.tasks.encoding import Encoded, share_unknown
 from gpt_jax.tasks.formats import Format, GPTFormat
 from gpt_jax.tasks.metrics import Metric, SpanMetric
 from gpt_jax.tasks.readers import Row, of_form
@@ -26,9 +26,7 @@ class TaggedExample(NamedTuple):
   """One text.
 
   Attributes:
-    words: of the text.
     label: the tag of each word; None: untagged.
-    location: "file:line", for messages.
   """
 
   words: tuple[str, ...]
@@ -67,9 +65,7 @@ class TagTask(LabeledTask):
 
   kind = "tagging"
   columns = ("text",)
-  limits = "It gives one of the labels above to each word, at its first token."
   not_per_text = "labels every word; use predict.run"
-  not_averaged = "labels every word"
 
   @property
   def head(self) -> dict[str, Any]:
@@ -117,7 +113,6 @@ class TagTask(LabeledTask):
       for c, (ids, _) in enumerate(of_text):
         fields[n, c], kept[n, c] = len(texts), min(len(ids), room)
         texts.append(ids)
-    unknown = sum(np.count_nonzero(tokenizer.byte_fallback[ids]) for ids in texts)
     return Encoded(
       texts,
       fields,
@@ -126,7 +121,7 @@ class TagTask(LabeledTask):
       [example.location for example in examples],
       context,
       tokenizer.special,
-      float(unknown / sum(map(len, texts))),
+      share_unknown(texts, tokenizer),
       tags=[of_ids for _, of_ids in itertools.chain(*pieces)],
       format=format,
     )
@@ -145,7 +140,7 @@ class TagTask(LabeledTask):
     return float(-np.log(np.maximum(of_truth, 1e-30)).mean())
 
   def score(self, predictions: Any, truth: Any) -> dict[str, float]:
-    """The metrics over all tagged words; see Task.score for "degenerate".
+    """See LabeledTask.score; over all tagged words.
 
     Args:
       predictions: a list of probabilities [t, K].

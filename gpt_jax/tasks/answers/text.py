@@ -97,18 +97,38 @@ class EncodedText(Encoded):
     )
 
 
+class WritingTask(LabeledTask):
+  """A task whose answers the model writes. A prediction is a text, or None for one without an end.
+
+  Attributes:
+    search: the beams and the length penalty of the search for an answer; 1 beam: greedy.
+  """
+
+  search: tuple[int, float] = (1, 1.0)
+
+  writes_text = True
+
+  @property
+  def head(self) -> dict[str, Any]:
+    return {"type": "language", "special_tokens": True, "z_loss": Z_LOSS}
+
+  def measures(self, predictions: Any, truth: Any) -> dict[str, float]:
+    """The metrics; there is no loss."""
+    return self.score(predictions, truth)
+
+
 @dataclasses.dataclass(frozen=True)
-class TextTask(LabeledTask):
+class TextTask(WritingTask):
   """A task with one label per example, whose inputs and labels are texts.
 
-  Its predictions are what the model wrote: a label, another text, or None for a text without an
-  end. They have no loss, and GPT-1's results are of another method.
+  Its predictions are what the model wrote, a label or another text. They have no loss, and GPT-1's
+  results are of another method.
 
   Attributes:
     task: the task that reads the rows and has the metrics.
     named: what its inputs begin with.
     labels: the words that answer.
-    name, columns, metrics, pair, tfds: those of the task.
+    name, columns, metrics, pair: those of the task.
   """
 
   task: Task
@@ -118,16 +138,9 @@ class TextTask(LabeledTask):
   columns: tuple[str, ...]
   metrics: Mapping[str, Metric]
   pair: str
-  tfds: tuple[str, ...]
 
   kind = "text to text"
-  writes_text = True
   not_per_text = "writes its labels as text; predict.run asks for them, evaluate.run scores them"
-  not_averaged = "writes its labels as text, so that there are no probabilities to average"
-
-  @property
-  def head(self) -> dict[str, Any]:
-    return {"type": "language", "special_tokens": True, "z_loss": Z_LOSS}
 
   def examples(self, data_dir: str, split: str) -> list[Example]:
     """See Task.examples."""
@@ -182,26 +195,15 @@ class TextTask(LabeledTask):
     return self.task.describe_labels(labels)
 
   def read(self, outputs: Sequence[str | None], words: Sequence[str]) -> list[str | None]:
-    """Replaces each output that spells a label by that label; all others stay.
-
-    Args:
-      outputs: from decode_answer.
-      words: see EncodedText.
-    """
+    """Replaces each output that spells a label, one of EncodedText.words, by that label."""
     labels = dict(zip(words, self.labels, strict=True))
     return [output if output is None else labels.get(output, output) for output in outputs]
-
-  def measures(self, predictions: Sequence[str | None], truth: np.ndarray) -> dict[str, float]:
-    return self.score(predictions, truth)
 
   def score(self, predictions: Sequence[str | None], truth: np.ndarray) -> dict[str, float]:
     """The task's metrics, and "valid", the share of outputs that are a label.
 
-    An output that is no label is wrong: a class of its own, or as a score NO_NUMBER.
-
-    Args:
-      predictions: N texts, from `read`.
-      truth: float32 [N, K], see Encoded.labels.
+    An output that is no label is wrong: a class of its own, or as a score NO_NUMBER. The truth is
+    that of Encoded.labels.
     """
     expected = self.task.value(np.asarray(truth))
     predicted = np.array([self._value(prediction) for prediction in predictions])
@@ -278,23 +280,18 @@ def as_text(task: LabeledTask, named: str = "") -> LabeledTask:
   """
   if task.writes_text:
     return task
-  if not task.has_words:
+  if len(task.parts) > 1 or task.head["type"] != "classify":
     raise InputError(
       f"{task.name}: a text-to-text model writes one label per example; {task.kind} needs another "
       "checkpoint"
     )
-  one_label = cast(Task, task)
-  fields = task.name, task.columns, task.metrics, task.pair, task.tfds
-  return TextTask(one_label, named or task.name, _words(one_label), *fields)
-
-
-def _words(task: Task) -> tuple[str, ...]:
-  """The labels, or the scores that answer."""
-  if task.is_classification:
-    return task.labels
-  low, high = float(task.labels[0]), float(task.labels[-1])
-  count = round((high - low) * _WORDS_PER_POINT) + 1
-  return tuple(f"{low + i / _WORDS_PER_POINT:.1f}" for i in range(count))
+  words = task.labels
+  if not task.is_classification:  # the scores that answer
+    low, high = float(task.labels[0]), float(task.labels[-1])
+    count = round((high - low) * _WORDS_PER_POINT) + 1
+    words = tuple(f"{low + i / _WORDS_PER_POINT:.1f}" for i in range(count))
+  fields = task.name, task.columns, task.metrics, task.pair
+  return TextTask(cast(Task, task), named or task.name, words, *fields)
 
 
 def encode_prompt(text: str, tokenizer: Tokenizer) -> np.ndarray:

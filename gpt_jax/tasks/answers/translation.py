@@ -8,13 +8,12 @@ import numpy as np
 
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.tasks.answers.answer import LabeledTask
-from gpt_jax.tasks.answers.text import Z_LOSS, EncodedText, EncoderDecoderBatches, rounded
+from gpt_jax.tasks.answers.text import EncodedText, EncoderDecoderBatches, WritingTask, rounded
 from gpt_jax.tasks.encoding import Example, encode
 from gpt_jax.tasks.formats import END, Format, TextToText
 from gpt_jax.tasks.metrics import translation_scores
 from gpt_jax.tasks.readers import Row
-from gpt_jax.tasks.task import SPLITS, unusable_rows
+from gpt_jax.tasks.task import SPLITS, make_examples, unusable_rows
 
 _METRICS = ("bleu", "chrf")
 _POOL = 16  # batches whose examples are sorted by length together
@@ -77,14 +76,13 @@ class EncodedPairs(EncodedText):
 
 
 @dataclasses.dataclass(frozen=True)
-class TranslationTask(LabeledTask):
-  """A task of text pairs. A prediction is a text, or None for one without an end.
+class TranslationTask(WritingTask):
+  """A task of text pairs.
 
   Attributes:
     rows: (data_dir, split) -> rows of one text, whose label is its translation.
     columns: name of the source's column.
     prompt: is put before each source.
-    beams, length_penalty: of the search for a translation; 1 beam: greedy.
     lowercase: whether translations are compared in lower case.
     longest: words of a text of a training pair, at most; pairs with a longer one are left out; 0:
       all are read.
@@ -93,50 +91,33 @@ class TranslationTask(LabeledTask):
   rows: Callable[[str, str], Iterable[Row | InputError]]
   columns: tuple[str, ...]
   prompt: str = ""
-  beams: int = 1
-  length_penalty: float = 1.0
   lowercase: bool = False
   longest: int = 0
+  search: tuple[int, float] = (1, 1.0)
 
   name = "pairs"
   labels = ()
   metrics: Mapping[str, Any] = dataclasses.field(default_factory=lambda: dict.fromkeys(_METRICS))
   kind = "translation"
-  writes_text = True
-  limits = "It writes a translation of a text."
   not_per_text = "writes translations; predict.run asks for them, evaluate.run scores them"
-  not_averaged = "writes translations, so that there are no probabilities to average"
-
-  @property
-  def head(self) -> dict[str, Any]:
-    return {"type": "language", "special_tokens": True, "z_loss": Z_LOSS}
 
   def with_search(self, beams: int, length_penalty: float) -> "TranslationTask":
-    return dataclasses.replace(self, beams=beams, length_penalty=length_penalty)
+    return dataclasses.replace(self, search=(beams, length_penalty))
 
   def examples(self, data_dir: str, split: str) -> list[Pair]:
     if split not in (*SPLITS, "unlabeled"):
       raise InputError(f"split {split!r} of {self.name}: should be one of {', '.join(SPLITS)}")
-    pairs, problems = [], []
-    for row in self.rows(data_dir, split):
-      try:
-        pair = self.example(row)
-      except InputError as problem:
-        problems.append(problem)
-        continue
-      if pair.label is None and split != "test":
-        problems.append(InputError(f"{pair.location}: no translation"))
-      if not (split == "train" and self.longest and pair.words > self.longest):
-        pairs.append(pair)
+    missing = "no translation" if split != "test" else ""
+    pairs, problems = make_examples(self.rows(data_dir, split), self.example, missing)
     if problems:
       raise unusable_rows(problems)
+    if split == "train" and self.longest:
+      pairs = [pair for pair in pairs if pair.words <= self.longest]
     if not pairs:
       raise InputError(f"{self.name}: no pairs in the {split} split of {data_dir}")
     return pairs
 
-  def example(self, row: Row | InputError) -> Pair:
-    if isinstance(row, InputError):
-      raise row
+  def example(self, row: Row) -> Pair:
     if not row.texts[0].strip():
       raise InputError(f"{row.location}: the text is empty; translate it or remove the pair")
     if row.label is not None and not row.label.strip():
@@ -175,9 +156,6 @@ class TranslationTask(LabeledTask):
   def read(self, outputs: Sequence[str | None], words: Sequence[str]) -> Sequence[Any]:
     del words
     return outputs
-
-  def measures(self, predictions: Sequence[str | None], truth: Sequence[str]) -> dict[str, float]:
-    return self.score(predictions, truth)
 
   def score(self, predictions: Sequence[str | None], truth: Sequence[str]) -> dict[str, float]:
     """BLEU and chrF, from 0 to 100; a translation without an end counts as empty."""

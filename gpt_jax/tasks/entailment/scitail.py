@@ -3,32 +3,26 @@
 import os
 from collections.abc import Iterator
 
-from gpt_jax.errors import InputError, counted
 from gpt_jax.tasks.metrics import accuracy
-from gpt_jax.tasks.readers import Row, find_folder, read_lines
+from gpt_jax.tasks.readers import Row, find_folder, read_table
 from gpt_jax.tasks.task import Task
 from gpt_jax.tasks.transforms import entailment
+
+COLUMNS = ("premise", "hypothesis")
 
 
 def read(data_dir: str, split: str) -> Iterator[Row]:
   """Reads the release's tsv_format, which has no header."""
   folder = find_folder(data_dir, "SciTailV1.1", "tsv_format")
   path = os.path.join(folder, f"scitail_1.0_{split}.tsv")
-  for number, line in read_lines(path):
-    cells = line.split("\t")
-    if len(cells) != 3:
-      raise InputError(
-        f"{path}:{number}: {counted(len(cells), 'column')}; should be 3: premise, hypothesis, label"
-      )
-    premise, hypothesis, label = cells
-    yield Row((premise, hypothesis), label, f"{path}:{number}")
+  return read_table(path, COLUMNS, "label", unnamed=(*COLUMNS, "label"))
 
 
 TASKS = (
   Task(
     name="scitail",
     labels=("entails", "neutral"),
-    columns=("premise", "hypothesis"),
+    columns=COLUMNS,
     transform=entailment,
     read=read,
     metrics={"accuracy": accuracy},

@@ -3,29 +3,20 @@
 import os
 from collections.abc import Iterator
 
-from gpt_jax.errors import InputError, counted
 from gpt_jax.tasks.metrics import accuracy, matthews
-from gpt_jax.tasks.readers import Row, find_folder, read_lines, read_table, with_label_name
+from gpt_jax.tasks.readers import Row, find_folder, read_table
 from gpt_jax.tasks.task import Task
 from gpt_jax.tasks.transforms import classification
 
 LABELS = ("unacceptable", "acceptable")  # 0 and 1 in the files
+COLUMNS = ("source", "label", "the author's mark", "sentence")
 
 
 def read(data_dir: str, split: str) -> Iterator[Row]:
   path = os.path.join(find_folder(data_dir, "glue", "CoLA"), f"{split}.tsv")
   if split == "test":  # unlabeled, and the only file with a header
-    yield from read_table(path, ("sentence",))
-    return
-  for number, line in read_lines(path):
-    cells = line.split("\t")
-    if len(cells) != 4:
-      raise InputError(
-        f"{path}:{number}: {counted(len(cells), 'column')}; "
-        "should be 4: source, label, the author's mark, sentence"
-      )
-    _, label, _, sentence = cells
-    yield with_label_name(Row((sentence,), label, f"{path}:{number}"), LABELS)
+    return read_table(path, ("sentence",))
+  return read_table(path, ("sentence",), "label", label_names=LABELS, unnamed=COLUMNS)
 
 
 TASKS = (

@@ -3,10 +3,9 @@
 import os
 from collections.abc import Iterator
 
-from gpt_jax.errors import InputError
 from gpt_jax.files import exists
 from gpt_jax.tasks.metrics import accuracy, f1
-from gpt_jax.tasks.readers import Row, find_folder, read_lines, read_table
+from gpt_jax.tasks.readers import Row, find_folder, read_table
 from gpt_jax.tasks.task import Task
 from gpt_jax.tasks.transforms import similarity
 
@@ -34,24 +33,12 @@ def read(data_dir: str, split: str) -> Iterator[Row]:
 
 def _read_split(path: str, dev_ids: str, split: str) -> Iterator[Row]:
   rows = list(read_table(path, (*IDS, *SENTENCES), "Quality", label_names=LABELS))
-  dev_pairs = _read_pairs(dev_ids)
+  dev_pairs = {row.texts for row in read_table(dev_ids, IDS, unnamed=IDS)}
   for row in rows:
     pair, sentences = row.texts[:2], row.texts[2:]
     # One file holds both: the ids say which rows are the dev set.
     if (pair in dev_pairs) == (split == "dev"):
       yield row._replace(texts=sentences)
-
-
-def _read_pairs(path: str) -> set[tuple[str, ...]]:
-  pairs: set[tuple[str, ...]] = set()
-  for number, line in read_lines(path):
-    pair = tuple(line.split("\t"))
-    if len(pair) != 2:
-      raise InputError(
-        f"{path}:{number}: should be the two sentence ids of a pair, separated by a tab"
-      )
-    pairs.add(pair)
-  return pairs
 
 
 TASKS = (

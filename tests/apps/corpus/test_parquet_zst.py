@@ -11,7 +11,7 @@ from refused import refused
 from gpt_jax.apps.corpus.sources import parquet
 from gpt_jax.data.sources.source import documents, find, is_plain_text, typed_rows
 from gpt_jax.tasks.pairs import PairsTask
-from gpt_jax.tasks.readers import column_names, read_cells, read_usable
+from gpt_jax.tasks.readers import Table
 
 pyarrow = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -140,11 +140,11 @@ def test_texts_of_any_type_nulls_and_parts_without_rows(tmp_path, kind):
     writer.write_table(no_rows)  # a row group without rows, as Spark writes
   write_parquet(tmp_path / "c.parquet", {"text": [None, None]})
   assert list(documents(str(tmp_path))) == ["a", "b"]
-  assert list(read_usable(str(tmp_path / "b.parquet"), ("text",), "label")) == []
+  assert list(Table(str(tmp_path / "b.parquet")).rows(("text",), "label")) == []
   (tmp_path / "folder.parquet").mkdir()  # as Spark writes
   for name in ("a", "b"):
     (tmp_path / f"{name}.parquet").rename(tmp_path / "folder.parquet" / f"{name}.parquet")
-  first, null, last = read_usable(str(tmp_path / "folder.parquet"), ("text",), "label")
+  first, null, last = Table(str(tmp_path / "folder.parquet")).rows(("text",), "label")
   assert (first.texts, first.label, last.texts, last.label) == (("a",), "1", ("b",), "3")
   assert "folder.parquet:2: column 'text' should be text, not null" in str(null)
 
@@ -154,11 +154,11 @@ def test_a_table_of_another_name(tmp_path):
   columns = {"text": ["a", "b"], "day": [day, None], "label": ["x", "y"], "more": [[1.5], []]}
   path = write_parquet(tmp_path / "a.tsv", columns)
   with pytest.warns(UserWarning, match=r"a\.tsv: is read as Parquet"):
-    first, second = read_cells(path, ("text",))
+    first, second = Table(path).records(("text",))
     assert list(documents(path)) == ["a", "b"]
   assert first == {"text": "a", "day": "2020-01-02", "label": "x", "more": [1.5]}
   assert second == {"text": "b", "day": None, "label": "y", "more": []}
-  refused(r"gone\.parquet: No such file", column_names, str(tmp_path / "gone.parquet"))
+  refused(r"gone\.parquet: No such file", lambda: Table(str(tmp_path / "gone.parquet")).names)
 
 
 def test_damaged_parquet_names_the_row_group(tmp_path):

@@ -24,7 +24,6 @@ from gpt_jax.apps.label.page import render
 from gpt_jax.batch import Rows
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.data import progress
-from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_file, read_json
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
@@ -122,16 +121,23 @@ def untuned(labeled, tmp_path):
   return shutil.copytree(labeled.workdir, tmp_path / "run", ignore=ignore)
 
 
+def flip_a_bit(path):
+  content = bytearray(path.read_bytes())
+  content[len(content) // 2] ^= 1
+  path.write_bytes(content)
+
+
 def rows_of(path):
   with open(path, newline="") as file:
     return list(csv.DictReader(file))
 
 
-def test_near_duplicates_are_on_one_side(labeled):
-  texts = {
-    split: [normalized(row["text"]) for row in rows_of(f"{labeled.workdir}/data/{split}.csv")]
-    for split in ("train", "dev", "test")
-  }
+def test_near_duplicates_are_on_one_side_and_labels_in_every_split(labeled):
+  texts = {}
+  for split in ("train", "dev", "test"):
+    rows = rows_of(f"{labeled.workdir}/data/{split}.csv")
+    assert {row["team"] for row in rows} == {*SENTENCES}
+    texts[split] = [normalized(row["text"]) for row in rows]
   assert labeled.result["near_duplicates"] > 5
   every = [text for split in texts.values() for text in split]
   assert len(every) == ROWS - 2 == sum(labeled.result["rows"].values())
@@ -140,11 +146,6 @@ def test_near_duplicates_are_on_one_side(labeled):
   cosines = (lambda x: (x @ x.T).toarray())(vectors.fit_transform(every))
   near = (cosines >= 0.9 + 1e-3) & (side[:, None] != side)
   assert not near.any()
-
-
-def test_every_label_is_in_every_split(labeled):
-  for split in ("train", "dev", "test"):
-    assert {row["team"] for row in rows_of(f"{labeled.workdir}/data/{split}.csv")} == {*SENTENCES}
 
 
 def test_wrong_labels_come_first(labeled, tickets):
@@ -313,14 +314,14 @@ def test_a_pool_without_rows_to_label(tickets, pretrained, tmp_path, capsys):
   known = rows_of(table)[0]["text"]
   with pool.open("w", newline="") as file:
     csv.writer(file).writerows([["text"], [known], [" "], ["\u200b"], ["the ship is late again"]])
+  arguments = str(table), pretrained, str(tmp_path / "run")
   message = r"--pool=.*: has no row without a label in the other table; 2 rows can be used"
-  with pytest.raises(InputError, match=message):  # before work
-    label.run(str(table), pretrained, str(tmp_path / "run"), label="team", pool=str(pool))
+  refused(message, label.run, *arguments, label="team", pool=str(pool))  # before work
   told = capsys.readouterr().err
   assert "2 rows cannot be used: " in told and f"{pool}:4: the tokenizer drops all" in told
   pool.write_text("words\nthe cat\n")
-  with pytest.raises(InputError, match=r"pool\.csv.*: no column 'text'"):
-    label.run(str(table), pretrained, str(tmp_path / "run"), label="team", pool=str(pool))
+  message = r"pool\.csv.*: no column 'text'"
+  refused(message, label.run, *arguments, label="team", pool=str(pool))
   assert not (tmp_path / "run").exists()
 
 
@@ -333,8 +334,8 @@ def test_epochs_and_minutes_limit_finetuning(untuned, run_label, tickets, pretra
   steps = read_json(untuned / "finetuned" / "result.json")["steps"]
   assert steps == result["rows"]["train"] // 32 and not result["finetuning"]
   assert curve(str(untuned / "finetuned"), "dev_accuracy")[0] == [1, steps]
-  with pytest.raises(InputError, match="train.epochs"):
-    label.run(tickets.path, pretrained, str(untuned), label="team", epochs=2, skip_finetuning=False)
+  settings = {"label": "team", "epochs": 2, "skip_finetuning": False}
+  refused("train.epochs", label.run, tickets.path, pretrained, str(untuned), **settings)
 
 
 def test_a_precision_that_is_refused_is_not_in_the_command(untuned, run_label):
@@ -393,21 +394,21 @@ def test_the_command_again_uses_what_is_there(labeled, tickets, pretrained, monk
 def test_damaged_work_is_done_again(labeled, tickets, pretrained, tmp_path, capfd):
   workdir = str(tmp_path / "run")
   shutil.copytree(labeled.workdir, workdir)
-  path = tmp_path / "run" / "work" / "groups.npz"
-  content = bytearray(path.read_bytes())
-  content[len(content) // 2] ^= 1
-  path.write_bytes(content)
+  flip_a_bit(tmp_path / "run" / "work" / "groups.npz")
   again = label.run(tickets.path, pretrained, workdir, label="team", skip_finetuning=False)
   assert json.loads(json.dumps(again["models"])) == labeled.result["models"]
   assert "groups.npz: damaged; computed again" in capfd.readouterr().err
 
 
-def test_other_rows_in_the_same_workdir_are_refused(labeled, tickets, pretrained, tmp_path):
+def test_the_workdir_of_something_else_is_refused(labeled, tickets, pretrained, tmp_path):
   other = tmp_path / "tickets.csv"
-  lines = open(tickets.path, newline="").read().replace("barn", "shed", 1)
-  other.write_text(lines)
-  with pytest.raises(InputError, match="the result of another command \\(rows: 358, checksum"):
-    label.run(str(other), pretrained, labeled.workdir, label="team")
+  other.write_text(open(tickets.path, newline="").read().replace("barn", "shed", 1))
+  message = r"the result of another command \(rows: 358, checksum"
+  refused(message, label.run, str(other), pretrained, labeled.workdir, label="team")
+  (tmp_path / "thesis").mkdir()
+  (tmp_path / "thesis" / "thesis.txt").write_text("mine")
+  message, folder = "holds 'thesis.txt' but no label.json", str(tmp_path / "thesis")
+  refused(message, label.run, tickets.path, pretrained, folder, label="team")
 
 
 @pytest.mark.filterwarnings("ignore:.* different numbers")  # of the ids
@@ -428,12 +429,6 @@ def test_other_rows_in_the_same_workdir_are_refused(labeled, tickets, pretrained
 def test_a_wrong_command_is_one_line(tickets, pretrained, tmp_path, change, message):
   refused(message, label.run, tickets.path, pretrained, str(tmp_path / "new"), **change)
   assert not (tmp_path / "new").exists()
-
-
-def test_a_folder_of_something_else_is_refused(tickets, pretrained, tmp_path):
-  (tmp_path / "thesis.txt").write_text("mine")
-  with pytest.raises(InputError, match="holds 'thesis.txt' but no label.json"):
-    label.run(tickets.path, pretrained, str(tmp_path), label="team")
 
 
 def test_the_probe_is_a_head_on_the_mean_of_each_text(labeled):
@@ -461,21 +456,14 @@ def test_the_probe_is_a_head_on_the_mean_of_each_text(labeled):
 
 @pytest.mark.parametrize("format", ["hf", "stablehlo"])
 def test_a_probe_is_not_exported_as_what_it_is_not(labeled, tmp_path, format):
-  with pytest.raises(InputError, match="one token of the last layer.* reads more"):
-    export.run(f"{labeled.workdir}/probe/best", str(tmp_path / "out"), format)
+  probe, out = f"{labeled.workdir}/probe/best", str(tmp_path / "out")
+  refused("one token of the last layer.* reads more", export.run, probe, out, format)
   assert not (tmp_path / "out").exists()
 
 
-def test_a_damaged_classifier_is_one_line(labeled, tickets, tmp_path):
-  folder = tmp_path / "tfidf"
+def test_a_tfidf_classifier_is_refused_where_it_is_damaged_or_of_no_use(labeled, tickets, tmp_path):
+  folder = str(tmp_path / "tfidf")
   shutil.copytree(f"{labeled.workdir}/tfidf", folder)
-  content = bytearray((folder / "classifier.npz").read_bytes())
-  content[len(content) // 2] ^= 1
-  (folder / "classifier.npz").write_bytes(content)
-  with pytest.raises(InputError, match="classifier.npz: damaged"):
-    predict.run(str(folder), tickets.path, str(tmp_path / "labels.csv"))
-
-
-def test_other_programs_say_what_a_tfidf_classifier_is(labeled):
-  with pytest.raises(InputError, match="tfidf: a TF-IDF classifier .*; only predict.run"):
-    gpt_jax.load(f"{labeled.workdir}/tfidf")
+  refused("tfidf: a TF-IDF classifier .*; only predict.run", gpt_jax.load, folder)
+  flip_a_bit(tmp_path / "tfidf" / "classifier.npz")
+  refused("classifier.npz: damaged", predict.run, folder, tickets.path, f"{tmp_path}/labels.csv")

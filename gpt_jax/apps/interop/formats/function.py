@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict
 
+from gpt_jax.apps.interop.formats.hf.labels import scale_of
 from gpt_jax.apps.interop.formats.hf_tokenizer import Template, template_of, write_tokenizer
 from gpt_jax.batch import Batch, Labels, Rows
 from gpt_jax.checkpoints.formats.folder import TOKENIZER, write_sums
@@ -157,8 +158,8 @@ def make_function(
     sequences = spec.head.num_classes
   classifier = ModelConfig(trunk, (spec.head,), spec.attention).build()
   params = {scope: params[scope] for scope in ("trunk", spec.head.scope)}
-  if task and task.scale:
-    params[spec.head.scope] = in_units(params[spec.head.scope], *task.scale)
+  if scale := scale_of(task):
+    params[spec.head.scope] = in_units(params[spec.head.scope], *scale)
   inputs = [IDS]
   if spec.attention != "causal":  # it would attend to the padding
     inputs.append(MASK)

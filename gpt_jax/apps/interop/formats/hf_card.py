@@ -11,8 +11,20 @@ from gpt_jax.checkpoints.formats.folder import TOKENIZER
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import counted
 from gpt_jax.models.model import ModelConfig
+from gpt_jax.tasks.answers.labels import MultiLabelTask
+from gpt_jax.tasks.answers.number import RegressionTask
+from gpt_jax.tasks.answers.span import SpanTask
+from gpt_jax.tasks.answers.tags import TagTask
 from gpt_jax.tasks.task import Task
 
+# LabeledTask.kind -> what the model can answer.
+_LIMITS = {
+  MultiLabelTask.kind: "It knows the labels above only.",
+  RegressionTask.kind: "It gives a number to any text.",
+  SpanTask.kind: "It answers with a part of any context.",
+  TagTask.kind: "It gives one of the labels above to each word, at its first token.",
+}
+_ONE_LABEL = "It knows the labels above only, and gives one of them to any text."
 _UNITS = ("loss", "perplexity", "bits_per_byte")  # metrics of a language model
 
 
@@ -127,13 +139,25 @@ def _ids(tokenizer: Tokenizer, fills_masks: bool) -> str:
 
 def _sequences(sequences: list[str], task: Task, orders: int) -> list[str]:
   first, *others = sequences
-  paragraphs = [f"Fine-tuned on {task.name}: {task.answers}. {first}", *others]
+  paragraphs = [f"Fine-tuned on {task.name}: {_answers(task)}. {first}", *others]
   if orders > 1:
     paragraphs.append(
       "Read the two texts in both orders, and add the logits. A pipeline reads one order alone, "
       "and so does not give this model's answers."
     )
   return paragraphs
+
+
+def _answers(task: Task) -> str:
+  labels = ", ".join(task.labels)
+  by_kind = {
+    MultiLabelTask.kind: (
+      f"any number of {labels}, each with a probability of its own, the sigmoid of its logit"
+    ),
+    RegressionTask.kind: "a number; the logit is in the units of the training data",
+    SpanTask.kind: "a part of the context, by scores of its first and its last token",
+  }
+  return by_kind.get(task.kind, labels)
 
 
 def _training(spec: ModelConfig, meta: dict[str, Any], step: int, task: Task | None) -> list[str]:
@@ -167,7 +191,8 @@ def _limits(spec: ModelConfig, task: Task | None) -> str:
       "keeps the space before the first word, since a pipeline decodes a continuation alone."
     )
   else:
-    limit = f"{task.limits} Give `truncation=True` for texts above {context} tokens"
+    limit = _LIMITS.get(task.kind, _ONE_LABEL)
+    limit += f" Give `truncation=True` for texts above {context} tokens"
     # Bidirectional models' formats cut the longer text.
     limit += (
       "; of two texts gpt_jax keeps half of that each." if spec.attention == "causal" else "."

@@ -10,6 +10,7 @@ from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.heads.regress import MultiLabelHead, RegressHead
 from gpt_jax.tasks.answers.labels import MultiLabelTask
 from gpt_jax.tasks.answers.number import RegressionTask
+from gpt_jax.tasks.answers.span import SpanTask
 from gpt_jax.tasks.task import Task
 
 # The registered name of a head -> ImportedTask.kind.
@@ -32,6 +33,8 @@ _PROBLEMS = {
   RegressionTask.kind: "regression",
   MultiLabelTask.kind: "multi_label_classification",
 }
+# LabeledTask.kind -> names of the outputs, where they are not the labels.
+_OUTPUTS = {RegressionTask.kind: ("value",), SpanTask.kind: ("start", "end")}
 
 
 def token_class(head: Any) -> tuple[str, str]:
@@ -39,10 +42,17 @@ def token_class(head: Any) -> tuple[str, str]:
   return _ON_TOKENS.get(registered_name(type(head)), ("", ""))
 
 
+def scale_of(task: Any) -> tuple[float, float] | None:
+  """Mean and deviation by which a task's numbers were standardized; None: it has none."""
+  return task.scale if task and task.kind == RegressionTask.kind else None
+
+
 def label_settings(head: Any, task: Task | None) -> dict[str, Any]:
   """The names of the outputs, and the kind of problem where it is not one class each."""
   settings: dict[str, Any] = {}
-  labels = task.output_names if task else tuple(str(i) for i in range(head.num_classes))
+  labels = tuple(str(i) for i in range(head.num_classes))
+  if task:
+    labels = _OUTPUTS.get(task.kind, task.labels)
   if task and task.kind in _PROBLEMS:
     settings["problem_type"] = _PROBLEMS[task.kind]
   settings["id2label"] = {str(i): label for i, label in enumerate(labels)}

@@ -10,6 +10,7 @@ from flax.traverse_util import flatten_dict
 
 from gpt_jax.apps.interop.formats.hf import t5
 from gpt_jax.apps.interop.formats.hf.family import Arrays, Family, find_family, to_theirs
+from gpt_jax.apps.interop.formats.hf.labels import scale_of
 from gpt_jax.apps.interop.formats.hf.vocabulary import write_vocabulary
 from gpt_jax.apps.interop.formats.hf.weights import WEIGHTS
 from gpt_jax.apps.interop.formats.hf_card import write_card
@@ -96,9 +97,9 @@ def adapt_head(arrays: Arrays, task: Task | None, temperature: float | None) -> 
 
   Those of a classifier are divided by its temperature; that of a regression gets the task's units.
   """
-  if task and task.scale:
+  if scale := scale_of(task):
     head = {name: arrays[f"head/{name}"].astype(np.float64) for name in ("kernel", "bias")}
-    adapted = in_units(head, *task.scale)
+    adapted = in_units(head, *scale)
   elif temperature not in (None, 1.0):
     adapted = {name: arrays[f"head/{name}"] / temperature for name in ("kernel", "bias")}
   else:
