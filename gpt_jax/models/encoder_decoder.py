@@ -71,6 +71,14 @@ class T5Config(TrunkConfig):
   TENSOR_PARALLEL = TENSOR_PARALLEL
 
   @property
+  def reads_source(self) -> bool:
+    return self.decoder
+
+  @property
+  def default_attention(self) -> str:
+    return "causal" if self.decoder else "bidirectional"
+
+  @property
   def gated(self) -> bool:
     """Whether the feed-forward layers have a gate."""
     return self.version == "1.1"
@@ -81,11 +89,10 @@ class T5Config(TrunkConfig):
     return self.decoder and self.version == "1.1"
 
   def build(self, attention: str = "causal", remat: str = "none") -> nn.Module:
-    kind = "causal" if self.decoder else "bidirectional"
-    if attention != kind:
+    if attention != self.default_attention:
       raise InputError(
-        f"trunk.decoder={str(self.decoder).lower()}: has {kind} attention; {attention} needs "
-        "another trunk"
+        f"trunk.decoder={str(self.decoder).lower()}: has {self.default_attention} attention; "
+        f"{attention} needs another trunk"
       )
     return EncoderDecoder(self, remat) if self.decoder else EncoderOnly(self, remat)
 

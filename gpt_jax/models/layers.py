@@ -1,7 +1,5 @@
 """Layers that several trunks share: affine maps, layer norm, GELU."""
 
-from typing import Any, NamedTuple
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -104,24 +102,3 @@ gelu_of_input.defvjp(lambda x: (gelu_of_input(x), x), _gelu_gradient)
 def uniform(limit: float) -> nn.initializers.Initializer:
   """Draws from U(-limit, limit)."""
   return lambda key, shape, dtype=jnp.float32: jax.random.uniform(key, shape, dtype, -limit, limit)
-
-
-class Style(NamedTuple):
-  """Settings that all layers of a model share, besides their sizes.
-
-  Attributes:
-    dtype: type of activations and matrix products.
-    init: initializer of the kernels, one of INITS.
-    activation: one of ACTIVATIONS.
-    epsilon: added to the variance in a norm.
-  """
-
-  dtype: str
-  init: str
-  activation: str
-  epsilon: float
-
-
-def style_of(trunk: Any) -> Style:
-  """The style of a trunk, for heads whose layers continue it; BERT's where a trunk has none."""
-  return Style(trunk.dtype, trunk.init, trunk.activation, trunk.norm_epsilon)

@@ -64,12 +64,16 @@ class LSTMEncoderDecoderConfig(TrunkConfig):
     return self.width if self.decoder else self.embedding_width
 
   @property
-  def attention(self) -> str:  # type: ignore[override]
+  def reads_source(self) -> bool:
+    return self.decoder
+
+  @property
+  def default_attention(self) -> str:
     return "causal" if self.decoder else "bidirectional"
 
   @property
-  def has_two_directions(self) -> bool:  # type: ignore[override]
-    return not self.decoder
+  def gives(self) -> frozenset[str]:
+    return super().gives | {"attended" if self.decoder else "directions"}
 
   @property
   def format(self) -> dict[str, str]:
@@ -92,10 +96,10 @@ class LSTMEncoderDecoderConfig(TrunkConfig):
     )
 
   def build(self, attention: str = "causal", remat: str = "none") -> nn.Module:
-    if attention != self.attention:
+    if attention != self.default_attention:
       raise InputError(
-        f"trunk.decoder={str(self.decoder).lower()}: has {self.attention} attention; {attention} "
-        "needs another trunk"
+        f"trunk.decoder={str(self.decoder).lower()}: has {self.default_attention} attention; "
+        f"{attention} needs another trunk"
       )
     if remat != "none":
       raise InputError(f"train.remat={remat}: an LSTM has no blocks to compute anew; use none")

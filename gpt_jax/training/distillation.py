@@ -96,7 +96,7 @@ class Distillation(Method):
     Args:
       trunk, params: the teacher's.
     """
-    if not trunk.is_transformer or trunk.shared_layers:
+    if "blocks" not in trunk.gives or trunk.shared_layers:
       raise InputError("distill: takes blocks of a transformer, of which each has its parameters")
     layers = self.layers or max(1, trunk.layers // 2)
     if layers > trunk.layers:

@@ -17,7 +17,6 @@ from refused import refused
 
 from gpt_jax.apps.report.visualize import attention_maps
 from gpt_jax.batch import Batch, Labels, Predictions, Rows
-from gpt_jax.errors import InputError
 from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.heads.language import LanguageHead
 from gpt_jax.models.heads.masked import MaskedHead
@@ -453,9 +452,7 @@ def test_hidden_states_that_the_table_does_not_take():
 
 @pytest.mark.parametrize("head", [SentencePairHead(), ClassifyHead(transform="pooler")])
 def test_a_head_without_the_pooler_that_it_reads(head):
-  spec = ModelConfig(ROBERTA, (head,), "bidirectional")
-  with pytest.raises(InputError, match="reads the trunk's pooler, and it has none"):
-    spec.build().init(jax.random.key(0), BATCH)
+  refused("reads pooler, and the trunk transformer gives", ModelConfig, ROBERTA, (head,))
 
 
 @pytest.mark.parametrize("field", ["activation", "init", "embedding_dropout_on"])

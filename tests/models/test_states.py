@@ -80,7 +80,7 @@ def test_a_layer_sees_what_its_attention_lets_it_see(name):
 
 
 class Mix(LanguageHead):
-  reads_layers = True
+  reads = frozenset({"layers"})
   scope = "mix"
 
   def build(self, trunk):

@@ -25,7 +25,7 @@ class ActivationHead(Head):
 
   labeled = False
   per_token = False
-  reads_layers = True
+  reads = frozenset({"layers"})
 
   @property
   def scope(self) -> str:  # type: ignore[override]  # a model may have both

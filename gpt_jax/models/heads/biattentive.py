@@ -43,7 +43,7 @@ class BiattentiveHead(WrappedHead, Mix):
 
   def check_trunk(self, trunk: TrunkConfig) -> None:
     super().check_trunk(trunk)
-    if self.pooling in ("", "per_choice"):
+    if self.per_token or self.pooling == "per_choice":
       raise InputError("mix: BiattentiveHead gives one label per text, not per word or choice")
     if self.reduction > 8 * self.units:
       raise InputError(

@@ -10,7 +10,7 @@ from gpt_jax.batch import Batch, Labels, Mean, given
 from gpt_jax.config import option, register
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.head import Head
-from gpt_jax.models.layers import LayerNorm, Projection, initializer, style_of
+from gpt_jax.models.layers import LayerNorm, Projection, initializer
 from gpt_jax.models.trunk import States, TrunkConfig
 from gpt_jax.ops.dropout import Key, dropout
 from gpt_jax.ops.lookup import lookup
@@ -39,12 +39,16 @@ class AnchorHead(Head):
   metric = "task_loss"
   labeled = True
   per_token = False
-  pooling = "sum"
+  pooling: str = "sum"
   units = 0
 
+  @property
+  def reads(self) -> frozenset[str]:  # type: ignore[override]
+    read = {"pooler": self.transform == "pooler", "text": self.pooling in ("mean", "concat")}
+    return frozenset(key for key, is_read in read.items() if is_read)
+
   def build(self, trunk: TrunkConfig) -> nn.Module:
-    check_transform(self.transform, trunk)
-    init = style_of(trunk).init
+    init = trunk.style.init
     return Classifier(
       self.num_classes,
       self.dropout,
@@ -130,18 +134,6 @@ class ClassifyHead(AnchorHead):
   def decode(self, outputs) -> jax.Array:
     """Probabilities [N, K]."""
     return jax.nn.softmax(outputs)  # the classes exclude one another
-
-
-def check_transform(transform: str, trunk: TrunkConfig) -> None:
-  """Raises InputError if the trunk lacks what the transform of a head reads."""
-  if transform == "pooler":
-    check_pooler("transform=pooler", trunk)
-
-
-def check_pooler(reader: str, trunk: TrunkConfig) -> None:
-  """Raises InputError if the trunk has no pooler."""
-  if not trunk.pooler:
-    raise InputError(f"{reader}: reads the trunk's pooler, and it has none; set trunk.pooler=True")
 
 
 class Classifier(nn.Module):

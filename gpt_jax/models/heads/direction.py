@@ -46,12 +46,12 @@ class DirectionHead(Head):
   def measured(self) -> "DirectionHead":
     return dataclasses.replace(self, samples=0)  # perplexities are of the whole vocabulary
 
+  @property
+  def reads(self) -> frozenset[str]:  # type: ignore[override]
+    return frozenset({self.scope})
+
   def check_trunk(self, trunk: TrunkConfig) -> None:
-    if not (trunk.has_separate_directions or (self.backward and trunk.reads_backward)):
-      raise InputError(
-        "trunk: predicting in both directions needs two that do not see each other, as those of "
-        "LSTMStackConfig(directions=separate); backward_lm needs directions=backward"
-      )
+    super().check_trunk(trunk)
     if self.samples >= trunk.vocab_size:
       raise InputError(
         f"objective.samples={self.samples}: not fewer than the {trunk.vocab_size:,} tokens of the "

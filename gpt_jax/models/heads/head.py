@@ -6,8 +6,19 @@ import flax.linen as nn
 import jax
 
 from gpt_jax.batch import Batch, Mean, given
-from gpt_jax.config import Config
+from gpt_jax.config import Config, registered_name
+from gpt_jax.errors import InputError
 from gpt_jax.models.trunk import States, TrunkConfig
+
+# Which trunks give a key that not all do.
+_SOURCES = {
+  "attended": "use LSTMs with attention (configs/translate.py:views)",
+  "backward": "use LSTMStackConfig(directions=separate); backward_lm needs directions=backward",
+  "directions": "use LSTMStackConfig with trunk.directions=joined (configs/cross_view.py), or a "
+  "checkpoint of configs/elmo.py",
+  "forward": "use two directions that do not see each other, LSTMStackConfig(directions=separate)",
+  "pooler": "set trunk.pooler=True",
+}
 
 
 class Head(Config):
@@ -25,10 +36,9 @@ class Head(Config):
     needs_whole_batch: whether its loss compares examples; it then trains without microbatches and
       pmap.
     special_tokens: whether it predicts special tokens, too.
-    reads_layers: whether it reads States.layers, as a mix of all layers does.
     learns_unlabeled: whether parts of it learn from its own predictions, see ViewsHead.
-    pooling: how it makes one representation of a text, see ClassifyHead; "": it makes none.
-    transform: of that representation, see transform_option in classify.py.
+    reads: keys of what it reads besides single states: those of TrunkConfig.gives; text, all states
+      of a text together; windows, texts that are several sequences.
   """
 
   scope: str
@@ -38,15 +48,13 @@ class Head(Config):
   per_token: bool
   needs_whole_batch: bool = False
   special_tokens: bool = False
-  reads_layers: bool = False
   learns_unlabeled: bool = False
-  pooling: str = ""
-  transform: str = "none"
+  reads: frozenset[str] = frozenset()
 
   @property
   def reads_more(self) -> bool:
-    """Whether it reads more of a text than one state of the last layer, which exports cannot."""
-    return self.reads_layers or self.pooling in ("mean", "concat")
+    """Whether it reads more than single states of the last layer, which exports cannot."""
+    return bool(self.reads - {"pooler"})
 
   @property
   def measured(self) -> "Head | None":
@@ -55,6 +63,11 @@ class Head(Config):
 
   def check_trunk(self, trunk: TrunkConfig) -> None:
     """Raises InputError where it cannot read this trunk's states."""
+    for key in sorted(self.reads - trunk.gives - {"text", "windows"}):
+      raise InputError(
+        f"{registered_name(type(self))}: reads {key}, and the trunk {registered_name(type(trunk))} "
+        f"gives {', '.join(sorted(trunk.gives))}; {_SOURCES[key]}"
+      )
 
   def build(self, trunk: TrunkConfig) -> nn.Module:
     raise NotImplementedError

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from gpt_jax.batch import Batch, Mean, given
 from gpt_jax.config import option, register
 from gpt_jax.models.heads.head import Head
-from gpt_jax.models.layers import LayerNorm, Projection, Style, activate, style_of
-from gpt_jax.models.trunk import States, TrunkConfig
+from gpt_jax.models.layers import LayerNorm, Projection, activate
+from gpt_jax.models.trunk import States, Style, TrunkConfig
 from gpt_jax.ops.cross_entropy import cross_entropy
 from gpt_jax.ops.lookup import select
 
@@ -28,7 +28,7 @@ class MaskedHead(Head):
   per_token = True
 
   def build(self, trunk: TrunkConfig) -> nn.Module:
-    return _Transform(style_of(trunk))
+    return _Transform(trunk.style)
 
   def denominator(self, batch: Batch) -> jax.Array:
     return given(batch.predictions).weights.sum()

@@ -10,9 +10,9 @@ import jax
 
 from gpt_jax.batch import Batch, Mean, given
 from gpt_jax.config import option, register
-from gpt_jax.models.heads.classify import check_pooler, represent
+from gpt_jax.models.heads.classify import represent
 from gpt_jax.models.heads.head import Head
-from gpt_jax.models.layers import initializer, style_of
+from gpt_jax.models.layers import initializer
 from gpt_jax.models.trunk import States, TrunkConfig
 
 
@@ -31,10 +31,10 @@ class SentencePairHead(Head):
   metric = "sentence_pair_loss"
   labeled = False
   per_token = False
+  reads = frozenset({"pooler"})
 
   def build(self, trunk: TrunkConfig) -> nn.Module:
-    check_pooler("a sentence_pair head", trunk)
-    return _Scores(style_of(trunk).init)
+    return _Scores(trunk.style.init)
 
   def loss(self, outputs, states: States, batch: Batch, num_tokens: int) -> Mean:
     """Cross-entropy of the two classes; outputs are scores [N, 2]."""

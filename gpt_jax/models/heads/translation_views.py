@@ -13,7 +13,7 @@ from gpt_jax.batch import Batch, Mean, given
 from gpt_jax.config import option, register
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.head import Head
-from gpt_jax.models.lstm_encoder_decoder import LSTMEncoderDecoderConfig, Reader
+from gpt_jax.models.lstm_encoder_decoder import Reader
 from gpt_jax.models.method import Method
 from gpt_jax.models.trunk import States, TrunkConfig
 from gpt_jax.ops.cross_entropy import cross_entropy
@@ -40,19 +40,13 @@ class TranslationViews(Head, Method):
   weight = 1.0
   labeled = False
   per_token = True
-  reads_layers = True
+  reads = frozenset({"layers", "attended"})
   learns_unlabeled = True
 
   def check(self, config: Any, task: Any, start: Any) -> None:
     if not task.writes_text:
       raise InputError(
         f"mix: is read by a translator, and {task.name} is a task of {task.kind}; leave it out"
-      )
-
-  def check_trunk(self, trunk: TrunkConfig) -> None:
-    if not (isinstance(trunk, LSTMEncoderDecoderConfig) and trunk.decoder):
-      raise InputError(
-        "mix: views of translations are of LSTMs with attention; use configs/translate.py:views"
       )
 
   def build(self, trunk: TrunkConfig) -> nn.Module:

@@ -46,18 +46,15 @@ class ViewsHead(WrappedHead, Mix):
   name: str = option("", "name of its parameters, the task's among several; empty: the head's")
 
   learns_unlabeled = True
+  reads = frozenset({"layers", "directions"})
 
   @property
   def scope(self) -> str:  # type: ignore[override]
     return self.name or super().scope
 
   def check_trunk(self, trunk: TrunkConfig) -> None:
-    if not trunk.has_two_directions:
-      raise InputError(
-        "mix: views are of a forward and a backward LSTM; use LSTMStackConfig with "
-        "trunk.directions=joined (configs/cross_view.py), or a checkpoint of configs/elmo.py"
-      )
-    if self.pooling == "per_choice":
+    super().check_trunk(trunk)
+    if not self.per_token and self.pooling == "per_choice":
       raise InputError("mix: views are for one label per text or per word, not for choices")
 
   def build(self, trunk: TrunkConfig) -> nn.Module:

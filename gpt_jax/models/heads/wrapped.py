@@ -20,7 +20,7 @@ class WrappedHead(Head):
   head: Any | None = option(None, "the head, which the task names")
 
   labeled = True
-  reads_layers = True
+  reads = frozenset({"layers"})
 
   @property
   def inner(self) -> Any:
@@ -44,7 +44,7 @@ class WrappedHead(Head):
     return self.inner.per_token
 
   @property
-  def pooling(self) -> str:  # type: ignore[override]
+  def pooling(self) -> str:
     return self.inner.pooling
 
   @property
@@ -52,6 +52,7 @@ class WrappedHead(Head):
     return self.inner.num_classes
 
   def check_trunk(self, trunk: TrunkConfig) -> None:
+    super().check_trunk(trunk)
     self.inner.check_trunk(trunk)
 
   def denominator(self, batch: Batch) -> jax.Array:

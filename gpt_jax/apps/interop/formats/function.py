@@ -71,7 +71,7 @@ def _(kernel: _Columns, x: jax.Array, inputs: int, outputs: tuple[int, ...]) -> 
 
 def _with_columns(model: Model, params: Any) -> dict[str, Any]:
   """The collections for Model.apply, with a transformer's kernels as _Columns."""
-  if not model.config.trunk.is_transformer:
+  if "blocks" not in model.config.trunk.gives:
     return {"params": params}
   matrices = flatten_dict(matrices_of_batch(model, params))
   kernels = {
@@ -162,7 +162,7 @@ def make_function(
   inputs = [IDS]
   if spec.attention != "causal":  # it would attend to the padding
     inputs.append(MASK)
-    if trunk.token_types and format.types((1,)) is not None:
+    if "types" in trunk.gives and format.types((1,)) is not None:
       inputs.append(TYPES)
   is_read_first = format.anchor(np.arange(2)) == 0
   extract = None if is_read_first else tokenizer.special.extract
