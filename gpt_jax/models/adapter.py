@@ -20,10 +20,10 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from gpt_jax.batch import Batch
 from gpt_jax.config import option, register, to_json
 from gpt_jax.errors import InputError
+from gpt_jax.models.layers import KEPT, MATRICES, multiply
 from gpt_jax.models.method import Method
 from gpt_jax.models.model import Model
 from gpt_jax.models.trunk import BASE, TABLES
-from gpt_jax.models.weight import KEPT, MATRICES, multiply
 from gpt_jax.ops.dropout import Key, dropout
 from gpt_jax.ops.product import project
 

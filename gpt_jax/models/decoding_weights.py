@@ -16,8 +16,8 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from gpt_jax.batch import Rows
 from gpt_jax.errors import InputError
+from gpt_jax.models.layers import KEPT, MATRICES, Matrix, multiply
 from gpt_jax.models.model import Model, smallest_batch
-from gpt_jax.models.weight import KEPT, MATRICES, Matrix, multiply
 from gpt_jax.ops.cross_entropy import all_scores
 from gpt_jax.ops.product import activation_type
 

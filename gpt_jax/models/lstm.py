@@ -20,9 +20,8 @@ from jax.sharding import PartitionSpec as P
 from gpt_jax.batch import Rows
 from gpt_jax.config import option, register
 from gpt_jax.errors import InputError
-from gpt_jax.models.layers import INIT, Projection
+from gpt_jax.models.layers import INIT, Projection, multiply, weight
 from gpt_jax.models.trunk import States, TrunkConfig, rate_option
-from gpt_jax.models.weight import multiply, weight
 from gpt_jax.ops.dropout import Key, dropout
 from gpt_jax.ops.lookup import lookup
 from gpt_jax.ops.product import product

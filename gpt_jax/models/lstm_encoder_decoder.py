@@ -17,11 +17,10 @@ from jax.sharding import PartitionSpec as P
 from gpt_jax.batch import Rows
 from gpt_jax.config import option, register
 from gpt_jax.errors import InputError
-from gpt_jax.models.layers import Projection, uniform
+from gpt_jax.models.layers import Projection, multiply, uniform, weight
 from gpt_jax.models.lstm import Kernel, State, advance, scan, where_valid
 from gpt_jax.models.lstm_stack import Block, LSTMStackConfig, init_output
 from gpt_jax.models.trunk import States, TrunkConfig, given_source, rate_option
-from gpt_jax.models.weight import multiply, weight
 from gpt_jax.ops.dropout import Key, dropout
 from gpt_jax.ops.lookup import lookup
 from gpt_jax.ops.product import product

@@ -20,10 +20,9 @@ from gpt_jax.config import option, register
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.models.characters import CharacterConfig, Characters
-from gpt_jax.models.layers import Projection, uniform
+from gpt_jax.models.layers import KEPT, Projection, uniform, weight
 from gpt_jax.models.lstm import Kernel, State, recur
 from gpt_jax.models.trunk import States, TrunkConfig, rate_option
-from gpt_jax.models.weight import KEPT, weight
 from gpt_jax.ops.dropout import Key, dropout
 from gpt_jax.ops.lookup import lookup
 from gpt_jax.parallel.partition import constrain

@@ -28,9 +28,9 @@ from gpt_jax.models.layers import (
   Projection,
   activate,
   initializer,
+  weight,
 )
 from gpt_jax.models.trunk import Pooler, States, Style, TrunkConfig, rate_option, rematerialized
-from gpt_jax.models.weight import weight
 from gpt_jax.ops.attention import AttentionMask, Dropout, attention, find_backend, write_cache
 from gpt_jax.ops.dropout import Key, dropout, dropout_rows
 from gpt_jax.ops.lookup import lookup

@@ -14,8 +14,7 @@ from gpt_jax.batch import Batch, Predictions, Rows
 from gpt_jax.config import from_json, to_json
 from gpt_jax.errors import InputError
 from gpt_jax.inference.stream import Sampling, Text, continue_texts
-from gpt_jax.models.encoder_decoder import T5Config
-from gpt_jax.models.encoder_decoder_layers import Attention, RelativeBias, bucket, row_dropout
+from gpt_jax.models.encoder_decoder import Attention, RelativeBias, T5Config, bucket, row_dropout
 from gpt_jax.models.heads.language import LanguageHead
 from gpt_jax.models.loss import model_loss
 from gpt_jax.models.model import ModelConfig, parameter_shapes

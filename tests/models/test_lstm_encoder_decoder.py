@@ -14,7 +14,7 @@ from gpt_jax.config import from_json, to_json
 from gpt_jax.errors import InputError
 from gpt_jax.models import lstm, lstm_encoder_decoder
 from gpt_jax.models.encoder_decoder import T5Config
-from gpt_jax.models.heads.translation_views import TranslationViews
+from gpt_jax.models.heads.views import TranslationViews
 from gpt_jax.models.loss import model_loss
 from gpt_jax.models.lstm_encoder_decoder import LSTMEncoderDecoderConfig
 from gpt_jax.models.model import ModelConfig, parameter_shapes

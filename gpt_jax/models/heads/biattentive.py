@@ -18,7 +18,7 @@ from gpt_jax.batch import Batch, Mean, Rows, given
 from gpt_jax.config import option, register
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.classify import texts_of
-from gpt_jax.models.heads.wrapped import Mix, WrappedHead
+from gpt_jax.models.heads.head import Mix, WrappedHead
 from gpt_jax.models.layers import LayerNorm, Projection
 from gpt_jax.models.lstm_encoder_decoder import EXCLUDED, apart
 from gpt_jax.models.lstm_stack import Block, LSTMStackConfig

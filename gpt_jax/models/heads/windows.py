@@ -11,7 +11,7 @@ from gpt_jax.batch import Batch, Mean, given
 from gpt_jax.config import from_json, option, register, to_json
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.classify import at_first_positions, represent
-from gpt_jax.models.heads.wrapped import WrappedHead
+from gpt_jax.models.heads.head import WrappedHead
 from gpt_jax.models.method import Method
 from gpt_jax.models.trunk import States, TrunkConfig
 from gpt_jax.ops.dropout import Key

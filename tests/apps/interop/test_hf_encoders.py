@@ -20,12 +20,10 @@ from gpt_jax.config import from_json, to_json
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.heads.contrastive import ContrastiveHead
-from gpt_jax.models.heads.masked import MaskedHead
+from gpt_jax.models.heads.masked import MaskedHead, SentencePairHead
 from gpt_jax.models.heads.mix import MixedHead
 from gpt_jax.models.heads.regress import MultiLabelHead, RegressHead
-from gpt_jax.models.heads.sentence_pair import SentencePairHead
-from gpt_jax.models.heads.span import SpanHead
-from gpt_jax.models.heads.tag import TagHead
+from gpt_jax.models.heads.tag import SpanHead, TagHead
 from gpt_jax.models.model import ModelConfig, parameter_shapes
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.ops.cross_entropy import logits

@@ -24,8 +24,7 @@ from gpt_jax.apps.interop.formats.hf_tokenizer import Template
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.classify import ClassifyHead
-from gpt_jax.models.heads.masked import MaskedHead
-from gpt_jax.models.heads.sentence_pair import SentencePairHead
+from gpt_jax.models.heads.masked import MaskedHead, SentencePairHead
 from gpt_jax.models.heads.tag import TagHead
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
