@@ -22,9 +22,14 @@ from jax.sharding import PartitionSpec as P
 
 from gpt_jax.batch import Rows
 from gpt_jax.config import option, register
-from gpt_jax.errors import InputError
 from gpt_jax.models.layers import activate, multiply, weight
-from gpt_jax.models.trunk import States, TrunkConfig, given_source, rate_option, rematerialized
+from gpt_jax.models.trunk import (
+  SourceTrunkConfig,
+  States,
+  given_source,
+  rate_option,
+  rematerialized,
+)
 from gpt_jax.ops.attention import AttentionMask, attention, write_cache
 from gpt_jax.ops.attention_plain import attend_allowed
 from gpt_jax.ops.dropout import Key, dropout
@@ -45,7 +50,7 @@ TENSOR_PARALLEL = (
 
 @register("t5")
 @dataclasses.dataclass(frozen=True)
-class T5Config(TrunkConfig):
+class T5Config(SourceTrunkConfig):
   """Sizes and rates of the encoder-decoder; the defaults are those of T5 1.0 small."""
 
   context: int = option(512, "longest source, and longest target", unit="tokens", low=2, high=10**6)
@@ -69,14 +74,6 @@ class T5Config(TrunkConfig):
   TENSOR_PARALLEL = TENSOR_PARALLEL
 
   @property
-  def reads_source(self) -> bool:
-    return self.decoder
-
-  @property
-  def default_attention(self) -> str:
-    return "causal" if self.decoder else "bidirectional"
-
-  @property
   def gated(self) -> bool:
     """Whether the feed-forward layers have a gate."""
     return self.version == "1.1"
@@ -87,11 +84,7 @@ class T5Config(TrunkConfig):
     return self.decoder and self.version == "1.1"
 
   def build(self, attention: str = "causal", remat: str = "none") -> nn.Module:
-    if attention != self.default_attention:
-      raise InputError(
-        f"trunk.decoder={str(self.decoder).lower()}: has {self.default_attention} attention; "
-        f"{attention} needs another trunk"
-      )
+    self.check_decoder(attention)
     return EncoderDecoder(self, remat) if self.decoder else EncoderOnly(self, remat)
 
   def parameter_count(self) -> int:

@@ -21,7 +21,7 @@ from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.models.characters import CharacterConfig, Characters
 from gpt_jax.models.layers import KEPT, Projection, uniform, weight
-from gpt_jax.models.lstm import Kernel, State, recur
+from gpt_jax.models.lstm import Kernel, State, check_remat, recur
 from gpt_jax.models.trunk import States, TrunkConfig, rate_option
 from gpt_jax.ops.dropout import Key, dropout
 from gpt_jax.ops.lookup import lookup
@@ -151,13 +151,8 @@ class LSTMStackConfig(TrunkConfig):
     return dataclasses.replace(self, characters=self.characters.with_pieces(tokenizer))
 
   def build(self, attention: str = "causal", remat: str = "none") -> "LSTMStack":
-    if attention != self.default_attention:
-      raise InputError(
-        f"trunk.directions={self.directions}: reads what {self.default_attention} attention sees, "
-        f"and the objective or checkpoint has {attention} attention"
-      )
-    if remat != "none":
-      raise InputError(f"train.remat={remat}: an LSTM has no blocks to compute anew; use none")
+    self.check_attention(attention, f"trunk.directions={self.directions}")
+    check_remat(remat)
     return LSTMStack(self)
 
   def parameter_count(self) -> int:

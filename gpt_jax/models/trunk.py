@@ -169,11 +169,7 @@ class TrunkConfig(_Fields):
   rebuilt.
 
   Attributes:
-    vocab_size: ids of the tokenizer, without special tokens.
-    special_tokens: special tokens; their rows follow the vocabulary's.
-    context: longest sequence.
     width: D.
-    dtype: of activations and matrix products.
     layers: number of blocks.
     heads: attention heads, H; 0: it has no attention.
     TENSOR_PARALLEL: path rules for the mesh axis `model`, see parallel.partition.
@@ -264,6 +260,13 @@ class TrunkConfig(_Fields):
     """
     raise NotImplementedError
 
+  def check_attention(self, attention: str, setting: str) -> None:
+    """Raises InputError for an attention other than that of a trunk which has one kind only."""
+    if attention != self.default_attention:
+      raise InputError(
+        f"{setting}: has {self.default_attention} attention; {attention} needs another trunk"
+      )
+
   def with_vocabulary(self, tokenizer: Tokenizer) -> Any:
     """This config with the tokenizer's vocabulary; a vocab_size of its own must be the same."""
     vocab_size, special_tokens = tokenizer.vocab_size, tokenizer.special.count
@@ -273,6 +276,24 @@ class TrunkConfig(_Fields):
       )
     sized = dataclasses.replace(self, vocab_size=vocab_size, special_tokens=special_tokens)
     return sized.with_pieces(tokenizer)
+
+
+class SourceTrunkConfig(TrunkConfig):
+  """Base of encoder-decoders; without a decoder, the encoder is a bidirectional trunk."""
+
+  decoder: bool
+
+  @property
+  def reads_source(self) -> bool:
+    return self.decoder
+
+  @property
+  def default_attention(self) -> str:
+    return "causal" if self.decoder else "bidirectional"
+
+  def check_decoder(self, attention: str) -> None:
+    """Raises InputError for an attention that it does not have."""
+    self.check_attention(attention, f"trunk.decoder={str(self.decoder).lower()}")
 
 
 def for_devices(trunk: Any) -> Any:

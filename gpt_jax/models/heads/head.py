@@ -81,11 +81,8 @@ class Head(Config):
   def loss(self, outputs: Any, states: States, batch: Batch, num_tokens: int) -> Mean:
     """The summed loss in nats, and the denominator of this batch.
 
-    Args:
-      outputs: of the flax module.
-      states: of the trunk.
-      batch: what they were computed from.
-      num_tokens: rows of the table that are tokens; the logits of all others are masked.
+    outputs: of the flax module. num_tokens: rows of the table that are tokens; the logits of all
+    others are masked.
     """
     raise NotImplementedError
 
