@@ -40,7 +40,7 @@ pairs and 1,200 texts by a teacher of BLEU 3.8, 2.5, which shows nothing of its 
 
 from gpt_jax.errors import InputError
 from gpt_jax.models.encoder_decoder import T5Config
-from gpt_jax.models.heads.translation_views import TranslationViews
+from gpt_jax.models.heads.views import TranslationViews
 from gpt_jax.models.lstm_encoder_decoder import LSTMEncoderDecoderConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs.finetune import FinetuneConfig

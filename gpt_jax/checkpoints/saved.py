@@ -17,6 +17,7 @@ from gpt_jax.errors import InputError
 from gpt_jax.files import absolute, atomic_folder, check_path, exists, local_copy, refuse_url
 from gpt_jax.models.adapter import BASE, merged, with_rows
 from gpt_jax.models.model import ModelConfig
+from gpt_jax.objectives.contrastive import POOLINGS
 from gpt_jax.parallel.processes import is_main_process, log
 from gpt_jax.tasks.formats import Format
 
@@ -35,7 +36,7 @@ class Embedding(Config):
   pooling: str = option(
     "mean",
     "how tokens become one vector: their mean or maximum, the first token (cls) or the last",
-    choices=("mean", "max", "cls", "last"),
+    choices=("max", *POOLINGS),
   )
   normalize: bool = option(False, "whether vectors have length 1")
   longest: int | None = option(

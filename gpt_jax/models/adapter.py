@@ -20,10 +20,10 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from gpt_jax.batch import Batch
 from gpt_jax.config import option, register, to_json
 from gpt_jax.errors import InputError
+from gpt_jax.models.layers import KEPT, MATRICES, multiply
 from gpt_jax.models.method import Method
 from gpt_jax.models.model import Model
 from gpt_jax.models.trunk import BASE, TABLES
-from gpt_jax.models.weight import KEPT, MATRICES, multiply
 from gpt_jax.ops.dropout import Key, dropout
 from gpt_jax.ops.product import project
 
@@ -171,7 +171,8 @@ class AdaptedModel:
           rows = jnp.zeros_like(x).at[new].set(x[new])  # added to rows of the base that are zero
           changes[path] = rows[vocab_size:]
       elif c.rank and path in sizes and re.search(c.targets, path):
-        axes = _input_axes(x.shape, sizes[path])
+        # As many axes, from the first on, as have that many elements.
+        axes = next(n for n in range(1, x.ndim) if math.prod(x.shape[:n]) == sizes[path])
         # As peft's: A uniform, B zero, so that training begins with the base's function.
         limit, own_key = sizes[path] ** -0.5, jax.random.fold_in(key, number)
         shape = (*x.shape[:axes], c.rank)
@@ -226,11 +227,6 @@ class AdaptedModel:
 
     matrices = flatten_dict(jax.eval_shape(read, params, example).get("trunk", {}), sep="/")
     return {path: matrix.values.shape[1] for path, matrix in matrices.items()}
-
-
-def _input_axes(shape: Sequence[int], size: int) -> int:
-  """How many axes, from the first on, have so many elements."""
-  return next(n for n in range(1, len(shape)) if math.prod(shape[:n]) == size)
 
 
 def _added(x: Any, change: Any) -> Any:

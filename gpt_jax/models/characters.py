@@ -119,17 +119,13 @@ class Characters(nn.Module):
     y = nn.relu(y + jnp.concatenate(biases).reshape(1, 1, 1, -1).astype(y.dtype))
     # A filter has no place where it would reach past the end; after ReLU, 0 does not change a
     # maximum.
-    y = jnp.where(jnp.asarray(self._inside())[None, None], y, 0).max(2)  # [B, T, F]
+    widths = np.repeat(np.arange(1, widest + 1), c.filters)
+    inside = np.arange(c.places)[:, None] + widths <= c.places  # [L, F]
+    y = jnp.where(jnp.asarray(inside)[None, None], y, 0).max(2)  # [B, T, F]
     init = nn.initializers.normal(features**-0.5)
     for number in range(c.highways):
       y = Highway(features, self.dtype, name=f"highway_{number}")(y)
     return Projection((features,), (self.outputs,), self.dtype, kernel_init=init, name="project")(y)
-
-  def _inside(self) -> np.ndarray:
-    """bool [L, F], whether a filter at a place ends inside the piece's places."""
-    c = self.config
-    widths = np.repeat(np.arange(1, len(c.filters) + 1), c.filters)
-    return np.arange(c.places)[:, None] + widths <= c.places
 
 
 class Filters(nn.Module):

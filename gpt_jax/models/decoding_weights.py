@@ -7,6 +7,7 @@ Letters: N rows of x, I inputs, O outputs.
 """
 
 import dataclasses
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -16,13 +17,13 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from gpt_jax.batch import Rows
 from gpt_jax.errors import InputError
+from gpt_jax.models.layers import KEPT, MATRICES, Matrix, multiply
 from gpt_jax.models.model import Model, smallest_batch
-from gpt_jax.models.weight import KEPT, MATRICES, Matrix, multiply
 from gpt_jax.ops.cross_entropy import all_scores
 from gpt_jax.ops.product import activation_type
 
 KINDS = ("float32", "bfloat16", "int8")
-_LARGEST = 127  # of int8, both ways
+_MAX_INT8 = 127  # of int8, both ways
 
 
 @partial(
@@ -106,20 +107,27 @@ def keep_weights(model: Model, params: Any, kind: str) -> Any:
     params: of a trunk and any heads.
     kind: one of KINDS; float32 leaves the parameters as they are.
   """
-  check_kind(kind)
-  trunk = jax.device_put(params["trunk"])
-  if kind == "float32":
-    return {"trunk": trunk}
-  return in_place_of({"trunk": trunk}, _kept(model, {"trunk": trunk}, kind))
+  return _with_kept(_matrices_of_prompt, model, {"trunk": params["trunk"]}, kind)
 
 
 def keep_classifier_weights(model: Model, params: Any, kind: str) -> Any:
   """As keep_weights, with the heads' parameters, for a model that reads a whole batch."""
+  return _with_kept(matrices_of_batch, model, params, kind)
+
+
+def _with_kept(matrices_of: Callable[..., Any], model: Model, params: Any, kind: str) -> Any:
   check_kind(kind)
   params = jax.device_put(params)
   if kind == "float32":
     return params
-  return in_place_of(params, _kept_of_batch(model, params, kind))
+  return in_place_of(params, _kept(matrices_of, model, params, kind))
+
+
+@partial(jax.jit, static_argnums=(0, 1, 3))
+def _kept(matrices_of, model, params, kind):
+  """The KeptWeights of all products that a model makes, by the paths of their parameters."""
+  flat = flatten_dict(matrices_of(model, params))
+  return {path: keep(matrix, kind, path[-1] == "tokens") for path, matrix in flat.items()}
 
 
 def in_place_of(params: Any, kept: dict[tuple[str, ...], Any]) -> dict[str, Any]:
@@ -137,21 +145,15 @@ def variables(params: Any) -> dict[str, Any]:
   return {"params": rest, KEPT: kept}
 
 
-@partial(jax.jit, static_argnums=(0, 2))
-def _kept(model, params, kind):
-  """The KeptWeights of all products that generation makes, by the paths of their parameters."""
+def _matrices_of_prompt(model, params):
+  """As matrices_of_batch, of the products that generation makes."""
   # A prompt of one token meets all of them. XLA leaves out what it computes.
   ids = jnp.zeros((1, 1), jnp.int32)
   of_source = {"source": Rows(ids, ids)} if model.config.kind == "encoder-decoder" else {}
   _, written = model.apply(
     {"params": params}, ids, ids == 0, **of_source, method="read_prompt", mutable=[MATRICES]
   )
-  return _keep_all(written[MATRICES], kind)
-
-
-@partial(jax.jit, static_argnums=(0, 2))
-def _kept_of_batch(model, params, kind):
-  return _keep_all(matrices_of_batch(model, params), kind)
+  return written[MATRICES]
 
 
 @partial(jax.jit, static_argnums=0)
@@ -159,11 +161,6 @@ def matrices_of_batch(model: Model, params: Any) -> Any:
   """The Matrix of each parameter that products of a batch read, the heads' as well, as a tree."""
   _, written = model.apply({"params": params}, smallest_batch(model.config), mutable=[MATRICES])
   return written[MATRICES]
-
-
-def _keep_all(matrices, kind):
-  flat = flatten_dict(matrices)
-  return {path: keep(matrix, kind, path[-1] == "tokens") for path, matrix in flat.items()}
 
 
 def keep(matrix: Matrix, kind: str, is_table: bool = False) -> KeptWeights:
@@ -179,7 +176,7 @@ def keep(matrix: Matrix, kind: str, is_table: bool = False) -> KeptWeights:
     bits = jax.lax.bitcast_convert_type(values, jnp.uint16) if is_table else None
     return KeptWeights(values, None, matrix.bias, bits)
   largest = jnp.abs(matrix.values).max(axis=1)
-  scale = jnp.where(largest > 0, largest, 1) / _LARGEST
+  scale = jnp.where(largest > 0, largest, 1) / _MAX_INT8
   values = jnp.round(matrix.values / scale[:, None]).astype(jnp.int8)
   return KeptWeights(values, scale, matrix.bias)
 

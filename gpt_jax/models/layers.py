@@ -1,5 +1,10 @@
-"""Layers that several trunks share: affine maps, layer norm, GELU."""
+"""Layers that several trunks share: affine maps, layer norm, GELU; and parameters that products
+read: arrays or, in decoding, what stands for them.
+"""
 
+import functools
+import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -8,8 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax.models.trunk import EPSILON
-from gpt_jax.models.weight import multiply, weight
-from gpt_jax.ops.product import activation_type
+from gpt_jax.ops.product import activation_type, project
 from gpt_jax.parallel.mesh import platform
 
 STD = 0.02  # the paper's N(0, 0.02); the released code reads it as standard deviation
@@ -106,22 +110,61 @@ def uniform(limit: float) -> nn.initializers.Initializer:
   return lambda key, shape, dtype=jnp.float32: jax.random.uniform(key, shape, dtype, -limit, limit)
 
 
-class Style(NamedTuple):
-  """Settings that all layers of a model share, besides their sizes.
+KEPT = "kept"  # the collection of what stands for parameters, under their names
+MATRICES = "matrices"  # the collection that gets the Matrix of each parameter, where it is mutable
+
+
+class Matrix(NamedTuple):
+  """A parameter as products read it.
 
   Attributes:
-    dtype: type of activations and matrix products.
-    init: initializer of the kernels, one of INITS.
-    activation: one of ACTIVATIONS.
-    epsilon: added to the variance in a norm.
+    values: float32 [O, I], the weights of an output side by side, as a token table has them.
+    bias: float32 [O], or None.
   """
 
-  dtype: str
-  init: str
-  activation: str
-  epsilon: float
+  values: jax.Array
+  bias: jax.Array | None = None
 
 
-def style_of(trunk: Any) -> Style:
-  """The style of a trunk, for heads whose layers continue it; BERT's where a trunk has none."""
-  return Style(trunk.dtype, trunk.init, trunk.activation, trunk.norm_epsilon)
+def weight(
+  module: nn.Module,
+  name: str,
+  init: Callable[..., Any],
+  shape: tuple[int, ...],
+  inputs: int = 0,
+  has_bias: bool = False,
+) -> Any:
+  """The parameter `name`, float32 of that shape, or what the collection KEPT has in its place.
+
+  Args:
+    module: which has the parameter.
+    init: as in module.param.
+    inputs: how many axes, from the first on, are a product's inputs; the others are its outputs.
+      0: it is a table, whose last axis are the inputs.
+    has_bias: whether the last column of a table is a bias.
+  """
+  kept: Any = module.get_variable(KEPT, name)
+  if kept is not None:
+    return kept
+  value = module.param(name, init, shape)
+  if module.is_mutable_collection(MATRICES) and not module.is_initializing():
+    module.put_variable(MATRICES, name, _as_matrix(value, inputs, has_bias))
+  return value
+
+
+@functools.singledispatch
+def multiply(kernel: Any, x: jax.Array, inputs: int, outputs: tuple[int, ...]) -> jax.Array:
+  """x [B, …, inputs…] times a kernel from `weight`, as `project`: [B, …, outputs…].
+
+  This is the product with an array; what stands for one registers its own.
+  """
+  del outputs
+  return project(x, kernel.astype(x.dtype), inputs)
+
+
+def _as_matrix(value: jax.Array, inputs: int, has_bias: bool) -> Matrix:
+  if inputs:
+    return Matrix(value.reshape(math.prod(value.shape[:inputs]), -1).T)
+  if has_bias:
+    return Matrix(value[:, :-1], value[:, -1])
+  return Matrix(value)

@@ -48,12 +48,7 @@ def model_loss(model: Model) -> "ModelLoss":
 
 
 class ModelLoss:
-  """The loss of some heads of a model.
-
-  Attributes:
-    model: the model.
-    heads: those whose losses are added up.
-  """
+  """The sum of the losses of some of a model's heads."""
 
   def __init__(self, model: Model, heads: Sequence[Head]):
     self.model = model

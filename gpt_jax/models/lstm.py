@@ -20,9 +20,8 @@ from jax.sharding import PartitionSpec as P
 from gpt_jax.batch import Rows
 from gpt_jax.config import option, register
 from gpt_jax.errors import InputError
-from gpt_jax.models.layers import INIT, Projection
+from gpt_jax.models.layers import INIT, Projection, multiply, weight
 from gpt_jax.models.trunk import States, TrunkConfig, rate_option
-from gpt_jax.models.weight import multiply, weight
 from gpt_jax.ops.dropout import Key, dropout
 from gpt_jax.ops.lookup import lookup
 from gpt_jax.ops.product import product
@@ -54,8 +53,7 @@ class LSTMConfig(TrunkConfig):
   def build(self, attention: str = "causal", remat: str = "none") -> "LSTM":
     if attention != "causal":
       raise InputError(f"trunk: an LSTM reads from left to right; {attention} needs a Transformer")
-    if remat != "none":
-      raise InputError(f"train.remat={remat}: an LSTM has no blocks to compute anew; use none")
+    check_remat(remat)
     return LSTM(self)
 
   def parameter_count(self) -> int:
@@ -71,6 +69,12 @@ class LSTMConfig(TrunkConfig):
   def depth(self, path: str) -> int:
     """0 for the embedding, 1 for the layer and its projection."""
     return 0 if path == "tokens" else 1
+
+
+def check_remat(remat: str) -> None:
+  """Raises InputError unless it is "none"."""
+  if remat != "none":
+    raise InputError(f"train.remat={remat}: an LSTM has no blocks to compute anew; use none")
 
 
 class State(NamedTuple):

@@ -16,12 +16,10 @@ from jax.sharding import PartitionSpec as P
 
 from gpt_jax.batch import Rows
 from gpt_jax.config import option, register
-from gpt_jax.errors import InputError
-from gpt_jax.models.layers import Projection, uniform
-from gpt_jax.models.lstm import Kernel, State, advance, scan, where_valid
+from gpt_jax.models.layers import Projection, multiply, uniform, weight
+from gpt_jax.models.lstm import Kernel, State, advance, check_remat, scan, where_valid
 from gpt_jax.models.lstm_stack import Block, LSTMStackConfig, init_output
-from gpt_jax.models.trunk import States, TrunkConfig, given_source, rate_option
-from gpt_jax.models.weight import multiply, weight
+from gpt_jax.models.trunk import SourceTrunkConfig, States, given_source, rate_option
 from gpt_jax.ops.dropout import Key, dropout
 from gpt_jax.ops.lookup import lookup
 from gpt_jax.ops.product import product
@@ -39,7 +37,7 @@ TENSOR_PARALLEL = (
 
 @register("lstm_encoder_decoder")
 @dataclasses.dataclass(frozen=True)
-class LSTMEncoderDecoderConfig(TrunkConfig):
+class LSTMEncoderDecoderConfig(SourceTrunkConfig):
   """Sizes and rates; the defaults are CoVe's."""
 
   context: int = option(
@@ -64,12 +62,8 @@ class LSTMEncoderDecoderConfig(TrunkConfig):
     return self.width if self.decoder else self.embedding_width
 
   @property
-  def attention(self) -> str:  # type: ignore[override]
-    return "causal" if self.decoder else "bidirectional"
-
-  @property
-  def has_two_directions(self) -> bool:  # type: ignore[override]
-    return not self.decoder
+  def gives(self) -> frozenset[str]:
+    return super().gives | {"attended" if self.decoder else "directions"}
 
   @property
   def format(self) -> dict[str, str]:
@@ -92,13 +86,8 @@ class LSTMEncoderDecoderConfig(TrunkConfig):
     )
 
   def build(self, attention: str = "causal", remat: str = "none") -> nn.Module:
-    if attention != self.attention:
-      raise InputError(
-        f"trunk.decoder={str(self.decoder).lower()}: has {self.attention} attention; {attention} "
-        "needs another trunk"
-      )
-    if remat != "none":
-      raise InputError(f"train.remat={remat}: an LSTM has no blocks to compute anew; use none")
+    self.check_decoder(attention)
+    check_remat(remat)
     return LSTMEncoderDecoder(self) if self.decoder else EncoderOnly(self)
 
   def parameter_count(self) -> int:

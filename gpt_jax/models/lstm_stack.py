@@ -20,10 +20,9 @@ from gpt_jax.config import option, register
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.models.characters import CharacterConfig, Characters
-from gpt_jax.models.layers import Projection, uniform
-from gpt_jax.models.lstm import Kernel, State, recur
+from gpt_jax.models.layers import KEPT, Projection, uniform, weight
+from gpt_jax.models.lstm import Kernel, State, check_remat, recur
 from gpt_jax.models.trunk import States, TrunkConfig, rate_option
-from gpt_jax.models.weight import KEPT, weight
 from gpt_jax.ops.dropout import Key, dropout
 from gpt_jax.ops.lookup import lookup
 from gpt_jax.parallel.partition import constrain
@@ -112,19 +111,21 @@ class LSTMStackConfig(TrunkConfig):
     return self.outputs[-1]
 
   @property
-  def has_separate_directions(self) -> bool:  # type: ignore[override]
-    return self.directions == "separate"
+  def gives(self) -> frozenset[str]:
+    further = {
+      "forward": (),
+      "backward": ("backward",),
+      "separate": ("forward", "backward", "directions"),
+      "joined": ("directions",),
+    }
+    return super().gives.union(further[self.directions])
 
   @property
-  def has_two_directions(self) -> bool:  # type: ignore[override]
-    return len(self.ways) == 2
-
-  @property
-  def reads_backward(self) -> bool:  # type: ignore[override]
+  def reads_backward(self) -> bool:
     return self.directions == "backward"
 
   @property
-  def attention(self) -> str:  # type: ignore[override]
+  def default_attention(self) -> str:
     return "causal" if self.directions == "forward" else "bidirectional"
 
   @property
@@ -148,13 +149,8 @@ class LSTMStackConfig(TrunkConfig):
     return dataclasses.replace(self, characters=self.characters.with_pieces(tokenizer))
 
   def build(self, attention: str = "causal", remat: str = "none") -> "LSTMStack":
-    if attention != self.attention:
-      raise InputError(
-        f"trunk.directions={self.directions}: reads what {self.attention} attention sees, and the "
-        f"objective or checkpoint has {attention} attention"
-      )
-    if remat != "none":
-      raise InputError(f"train.remat={remat}: an LSTM has no blocks to compute anew; use none")
+    self.check_attention(attention, f"trunk.directions={self.directions}")
+    check_remat(remat)
     return LSTMStack(self)
 
   def parameter_count(self) -> int:
@@ -171,7 +167,7 @@ class LSTMStackConfig(TrunkConfig):
     """
     del length
     inputs = self.characters.products(self.embedding_width) if self.characters else 0
-    outputs = len(self.ways) if self.has_separate_directions else 1
+    outputs = len(self.ways) if self.directions == "separate" else 1
     return 6 * (inputs + self._in_layers() + outputs * self.vocab_size * self.table_width)
 
   def _in_layers(self) -> int:

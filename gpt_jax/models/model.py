@@ -157,7 +157,7 @@ class Model(nn.Module):
     """key: dropout key; None evaluates. layers: whether States.layers is wanted."""
     trunk_key, head_keys = _split(key, self.config.heads)
     # Else no step keeps them.
-    layers = layers or any(head.reads_layers for head in self.config.heads)
+    layers = layers or any("layers" in head.reads for head in self.config.heads)
     if batch.source is None:
       states = self.trunk(batch.rows, trunk_key, layers=layers)  # hidden [B, T, D], table [R, D]
     elif self.config.trunk.reads_source:

@@ -20,9 +20,12 @@ class PartlySharedConfig(TransformerConfig):
     "attention", "the sublayer of all blocks, with its norm", choices=("attention", "mlp")
   )
 
-  is_transformer = False
   is_gpt = False
   blocks = 0  # wholly of their own
+
+  @property
+  def gives(self) -> frozenset[str]:
+    return super().gives - {"blocks"}
 
   def build(self, attention: str = "causal", remat: str = "none") -> "PartlyShared":
     return PartlyShared(self, attention, remat)

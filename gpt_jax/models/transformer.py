@@ -28,9 +28,9 @@ from gpt_jax.models.layers import (
   Projection,
   activate,
   initializer,
+  weight,
 )
-from gpt_jax.models.trunk import Pooler, States, TrunkConfig, rate_option, rematerialized
-from gpt_jax.models.weight import weight
+from gpt_jax.models.trunk import Pooler, States, Style, TrunkConfig, rate_option, rematerialized
 from gpt_jax.ops.attention import AttentionMask, Dropout, attention, find_backend, write_cache
 from gpt_jax.ops.dropout import Key, dropout, dropout_rows
 from gpt_jax.ops.lookup import lookup
@@ -136,7 +136,15 @@ class TransformerConfig(TrunkConfig):
     find_backend(self.attention_backend)  # raises at an unknown name
 
   TENSOR_PARALLEL = TENSOR_PARALLEL
-  is_transformer = True
+
+  @property
+  def gives(self) -> frozenset[str]:
+    given = {"blocks": True, "pooler": self.pooler, "types": self.token_types > 0}
+    return super().gives | {key for key, is_given in given.items() if is_given}
+
+  @property
+  def style(self) -> Style:
+    return Style(self.dtype, self.init, self.activation, self.norm_epsilon)
 
   @property
   def table_width(self) -> int:

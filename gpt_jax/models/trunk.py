@@ -59,6 +59,22 @@ class Pooler(NamedTuple):
     return jnp.tanh(hidden @ self.kernel + self.bias.reshape((1,) * (hidden.ndim - 1) + (-1,)))
 
 
+class Style(NamedTuple):
+  """Settings that all layers of a model share, besides their sizes.
+
+  Attributes:
+    dtype: type of activations and matrix products.
+    init: initializer of the kernels, one of layers.INITS.
+    activation: one of layers.ACTIVATIONS.
+    epsilon: added to the variance in a norm.
+  """
+
+  dtype: str
+  init: str = "normal"
+  activation: str = "gelu"
+  epsilon: float = EPSILON
+
+
 class States(NamedTuple):
   """The outputs of a trunk.
 
@@ -153,45 +169,39 @@ class TrunkConfig(_Fields):
   rebuilt.
 
   Attributes:
-    vocab_size: ids of the tokenizer, without special tokens.
-    special_tokens: special tokens; their rows follow the vocabulary's.
-    context: longest sequence.
     width: D.
-    dtype: of activations and matrix products.
     layers: number of blocks.
     heads: attention heads, H; 0: it has no attention.
-    is_transformer: whether it has the fields of a TransformerConfig.
-    pooler: whether it has a Pooler.
-    token_types: kinds of segments that it tells apart, as BERT; 0: it does not.
-    has_separate_directions: whether hidden is [forward; backward], each of which has read its side
-      only, so that both can predict.
-    has_two_directions: whether the states of each layer are [forward; backward].
-    decoder: whether an encoder reads a source, and a decoder writes.
     ends_sources: whether training put the end token behind each text that it reads, as T5.
-    reads_backward: whether a text's first state is the one that has read it all.
-    attention: what a position attends to where no checkpoint says it, see ModelConfig.
-    shared_layers: whether one block is applied `layers` times, as ALBERT's.
-    init, activation, norm_epsilon: style of layers that continue it, see layers.style_of.
     TENSOR_PARALLEL: path rules for the mesh axis `model`, see parallel.partition.
   """
 
   width: int
   layers: int = 1
   heads: int = 0
-  is_transformer: bool = False
-  pooler: bool = False
-  token_types: int = 0
-  has_separate_directions: bool = False
-  has_two_directions: bool = False
-  decoder: bool = False
   ends_sources: bool = False
-  reads_backward: bool = False
-  attention: str = "causal"
-  shared_layers: bool = False
-  init: str = "normal"
-  activation: str = "gelu"
-  norm_epsilon: float = EPSILON
   TENSOR_PARALLEL: Sequence[tuple[str, PartitionSpec]] = ()
+
+  @property
+  def gives(self) -> frozenset[str]:
+    """Keys of what others can read of it; a head that reads another key refuses it.
+
+    hidden, layers: see States. pooler: a Pooler. attended: see States. blocks: those of a
+    TransformerConfig. types: it tells the texts of a pair apart by Rows.types. directions: the
+    states of each layer are [forward; backward]. forward, backward: hidden has states that have
+    read one side of their text only, so that they can predict.
+    """
+    return frozenset({"hidden", "layers"})
+
+  @property
+  def style(self) -> Style:
+    """Settings of layers that continue it: BERT's where it has none of its own."""
+    return Style(self.dtype)
+
+  @property
+  def default_attention(self) -> str:
+    """What a position attends to where no checkpoint says it, see ModelConfig."""
+    return "causal"
 
   @property
   def rows(self) -> int:
@@ -206,17 +216,22 @@ class TrunkConfig(_Fields):
   @property
   def reads_source(self) -> bool:
     """Whether the trunk reads Batch.source: an encoder-decoder."""
-    return self.decoder
+    return False
+
+  @property
+  def reads_backward(self) -> bool:
+    """Whether a text's first state is the one that has read it all."""
+    return False
 
   @property
   def writing_attention(self) -> str:
     """The attention for writing a text for another: a prefix sees itself both ways (T5, 3.2.1)."""
-    return self.attention if self.reads_source else "prefix"
+    return self.default_attention if self.reads_source else "prefix"
 
   @property
   def format(self) -> dict[str, str]:
     """The Format of labeled examples, as a JSON config, where no checkpoint names one."""
-    return {"type": "text_to_text" if self.decoder else "gpt_format"}
+    return {"type": "text_to_text" if self.reads_source else "gpt_format"}
 
   @property
   def table_width(self) -> int:
@@ -247,6 +262,13 @@ class TrunkConfig(_Fields):
     """
     raise NotImplementedError
 
+  def check_attention(self, attention: str, setting: str) -> None:
+    """Raises InputError for an attention other than that of a trunk which has one kind only."""
+    if attention != self.default_attention:
+      raise InputError(
+        f"{setting}: has {self.default_attention} attention; {attention} needs another trunk"
+      )
+
   def with_vocabulary(self, tokenizer: Tokenizer) -> Any:
     """This config with the tokenizer's vocabulary; a vocab_size of its own must be the same."""
     vocab_size, special_tokens = tokenizer.vocab_size, tokenizer.special.count
@@ -256,6 +278,24 @@ class TrunkConfig(_Fields):
       )
     sized = dataclasses.replace(self, vocab_size=vocab_size, special_tokens=special_tokens)
     return sized.with_pieces(tokenizer)
+
+
+class SourceTrunkConfig(TrunkConfig):
+  """Base of encoder-decoders; without a decoder, the encoder is a bidirectional trunk."""
+
+  decoder: bool
+
+  @property
+  def reads_source(self) -> bool:
+    return self.decoder
+
+  @property
+  def default_attention(self) -> str:
+    return "causal" if self.decoder else "bidirectional"
+
+  def check_decoder(self, attention: str) -> None:
+    """Raises InputError for an attention that it does not have."""
+    self.check_attention(attention, f"trunk.decoder={str(self.decoder).lower()}")
 
 
 def for_devices(trunk: Any) -> Any:

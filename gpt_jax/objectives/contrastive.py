@@ -10,8 +10,8 @@ import dataclasses
 
 import numpy as np
 
-from gpt_jax.batch import Batch, Rows
-from gpt_jax.config import option, register
+from gpt_jax.batch import Batch, rows_of
+from gpt_jax.config import Config, option, register
 from gpt_jax.data.sentence_windows import SENTENCE_END, PackedSentenceWindows
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import Tokenizer
@@ -19,25 +19,33 @@ from gpt_jax.data.windows import PAD, WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.objectives.objective import Bound, Noise, Objective
 
+POOLINGS = ("mean", "last", "cls")
+
 
 @dataclasses.dataclass(frozen=True)
-class TextPairs(Objective):
-  """Base of these objectives: how a text becomes a vector, and how vectors are compared."""
+class TextVectors(Config):
+  """How a text becomes a vector, and how vectors are compared; for objectives and their head."""
+
+  pooling: str = option(
+    "mean",
+    "the vector of a text: the mean of its tokens; the last token, which alone has read all of it "
+    "in a causal model; or cls, put in front of it (and sep after it), as BERT",
+    choices=POOLINGS,
+  )
+  temperature: float = option(0.05, "tau, by which cosines are divided", low=1e-3, high=100.0)
+  mlp: bool = option(
+    False, "a dense layer with tanh before the cosine when training; embeddings are taken before it"
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class TextPairs(TextVectors, Objective):
+  """Base of these objectives."""
 
   attention: str = option(
     "causal",
     "what a position attends to; must match the checkpoint that the run starts from",
     choices=("causal", "bidirectional"),
-  )
-  pooling: str = option(
-    "mean",
-    "the vector of a text: the mean of its tokens; the last token, which alone has read all of it "
-    "in a causal model; or cls, put in front of it (and sep after it), as BERT",
-    choices=("mean", "last", "cls"),
-  )
-  temperature: float = option(0.05, "tau, by which cosines are divided", low=1e-3, high=100.0)
-  mlp: bool = option(
-    False, "a dense layer with tanh before the cosine when training; embeddings are taken before it"
   )
 
   keeps_format = True
@@ -54,15 +62,8 @@ class TextPairs(Objective):
 
   @property
   def heads(self) -> tuple[dict, ...]:
-    return (
-      {
-        "type": "contrastive",
-        "symmetric": self.symmetric,
-        "pooling": self.pooling,
-        "temperature": self.temperature,
-        "mlp": self.mlp,
-      },
-    )
+    vectors = {field.name: vars(self)[field.name] for field in dataclasses.fields(TextVectors)}
+    return ({"type": "contrastive", "symmetric": self.symmetric, **vectors},)
 
   def _room(self, row: int, length: int) -> int:
     """Tokens of text in a row; `length` is data.length. Raises InputError if there are none."""
@@ -77,10 +78,7 @@ class TextPairs(Objective):
     rows = np.stack(texts, axis=1).reshape(-1, texts[0].shape[1])
     if self.special:
       rows = _between(rows, tokenizer.special["cls"], tokenizer.special["sep"])
-    positions = np.broadcast_to(np.arange(rows.shape[1], dtype=np.int32), rows.shape)
-    valid = rows >= 0
-    # Padding is a segment of its own, so that no token attends to it.
-    return Batch(Rows(np.where(valid, rows, 0), positions, segments=valid.astype(np.int32)))
+    return Batch(rows_of(rows))
 
 
 @register("dropout_views")

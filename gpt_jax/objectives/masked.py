@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from gpt_jax.batch import Batch, Rows
+from gpt_jax.batch import Batch, rows_of
 from gpt_jax.config import register
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.objectives.masking import MaskedObjective
@@ -28,13 +28,8 @@ class Masked(MaskedObjective):
 
     def masked_batch(rows: np.ndarray, draw: Noise) -> Batch:
       """Rows int32 [B, T + 1], -1 past a text's end; the last column is not read."""
-      tokens = rows[:, :-1]
-      valid = tokens >= 0
-      inputs, predictions = mask(np.maximum(tokens, 0), valid, valid, draw)
-      positions = np.broadcast_to(np.arange(tokens.shape[1], dtype=np.int32), tokens.shape)
-      return Batch(
-        Rows(inputs, positions, segments=valid.astype(np.int32)),  # no attention to padding
-        predictions=predictions,
-      )
+      read, valid = rows_of(rows[:, :-1]), rows[:, :-1] >= 0
+      inputs, predictions = mask(read.inputs, valid, valid, draw)
+      return Batch(read._replace(inputs=inputs), predictions=predictions)
 
     return masked_batch

@@ -7,7 +7,7 @@ import dataclasses
 
 import numpy as np
 
-from gpt_jax.batch import Batch, Labels, Rows
+from gpt_jax.batch import Batch, Labels, Rows, rows_of
 from gpt_jax.config import option, register
 from gpt_jax.data.sentence_windows import (
   IN_ORDER,
@@ -121,12 +121,8 @@ class FullSentences(MaskedObjective):
       is_text = valid & (rows != SENTENCE_END)
       is_text[:, 0] = False
       # RoBERTa's rows have no token types, and </s> alone separates sentences.
-      tokens = np.where(rows == SENTENCE_END, np.int32(sep_id), np.maximum(rows, 0))
-      inputs, predictions = mask(tokens, valid, is_text, draw)
-      positions = np.broadcast_to(np.arange(length, dtype=np.int32), inputs.shape)
-      return Batch(
-        Rows(inputs, positions, segments=valid.astype(np.int32)),  # no attention to padding
-        predictions=predictions,
-      )
+      read = rows_of(np.where(rows == SENTENCE_END, np.int32(sep_id), rows))
+      inputs, predictions = mask(read.inputs, valid, is_text, draw)
+      return Batch(read._replace(inputs=inputs), predictions=predictions)
 
     return sentences_batch

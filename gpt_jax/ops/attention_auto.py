@@ -3,29 +3,21 @@
 import jax
 import jax.numpy as jnp
 
-from gpt_jax.ops.attention import AttentionMask, Dropout, Observer, find_backend
+from gpt_jax.ops.attention import find_backend
 from gpt_jax.parallel.mesh import platform
 
 HOPPER = "9.0"  # compute capability
 JAX = (0, 11)  # of an older one mosaic runs the kernels of fused
-_WIDEST = 128  # features of a head, for which the kernels were compiled
+_MAX_WIDTH = 128  # features of a head, for which the kernels were compiled
 
 
-def attend(
-  q: jax.Array,
-  k: jax.Array,
-  v: jax.Array,
-  mask: AttentionMask,
-  bias: jax.Array | None,
-  dropout: Dropout,
-  observe: Observer | None,
-) -> jax.Array:
+def attend(q, k, v, mask, bias, dropout, observe) -> jax.Array:
   """See attention.Backend."""
   measured = (
     platform() == "gpu"
     and jax.__version_info__ >= JAX
     and all(x.platform == "gpu" and x.compute_capability == HOPPER for x in jax.devices())
   )
-  possible = bias is None and q.dtype != jnp.float32 and q.shape[-1] <= _WIDEST
+  possible = bias is None and q.dtype != jnp.float32 and q.shape[-1] <= _MAX_WIDTH
   backend = find_backend("mosaic" if measured and possible else "plain")
   return backend(q, k, v, mask, bias, dropout, observe)

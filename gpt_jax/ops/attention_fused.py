@@ -15,23 +15,14 @@ from jax.sharding import PartitionSpec as P
 
 from gpt_jax.errors import InputError
 from gpt_jax.ops import attention_plain, fused_kernel
-from gpt_jax.ops.attention import AttentionMask, Dropout, Observer
+from gpt_jax.ops.attention import AttentionMask, Dropout
 from gpt_jax.ops.fused_kernel import Inputs, Kind
 
 # A platform whose kernels run as array operations, on any device: slow, for tests.
 INTERPRETED = ""
 
 
-def attend(
-  q: jax.Array,
-  k: jax.Array,
-  v: jax.Array,
-  mask: AttentionMask,
-  bias: jax.Array | None,
-  dropout: Dropout,
-  observe: Observer | None,
-  kernels: ModuleType = fused_kernel,
-) -> jax.Array:
+def attend(q, k, v, mask, bias, dropout, observe, kernels: ModuleType = fused_kernel) -> jax.Array:
   """See attention.Backend. An observer gets the probabilities of plain attention.
 
   Args:
@@ -59,7 +50,7 @@ def _forward(kernels, rate, q, k, v, mask, key):
 
   def fused(platform, q, k, v, mask, key):
     inputs = _inputs(q, k, v, mask, key)
-    kind = Kind(mask.kind, rate, platform, bool(INTERPRETED), kernels.LEAST)
+    kind = Kind(mask.kind, rate, platform, bool(INTERPRETED), kernels.MIN_SIZE)
     return on_mesh(partial(kernels.forward, kind), inputs)
 
   arguments = (q, k, v, mask, key)
@@ -74,7 +65,7 @@ def _backward(kernels, rate, residuals, d_output):
 
   def fused(platform, q, k, v, mask, key, *rest):
     inputs = _inputs(q, k, v, mask, key)
-    kind = Kind(mask.kind, rate, platform, bool(INTERPRETED), kernels.LEAST)
+    kind = Kind(mask.kind, rate, platform, bool(INTERPRETED), kernels.MIN_SIZE)
     return on_mesh(partial(kernels.backward, kind), inputs, *rest)
 
   return *by_platform(kernels.PLATFORMS, fused, plain, *residuals, d_output), None, None

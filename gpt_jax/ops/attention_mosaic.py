@@ -8,19 +8,10 @@ import jax
 import jax.numpy as jnp
 
 from gpt_jax.ops import attention_fused, fused_kernel, mosaic_kernel
-from gpt_jax.ops.attention import AttentionMask, Dropout, Observer
 from gpt_jax.ops.attention_auto import HOPPER, JAX
 
 
-def attend(
-  q: jax.Array,
-  k: jax.Array,
-  v: jax.Array,
-  mask: AttentionMask,
-  bias: jax.Array | None,
-  dropout: Dropout,
-  observe: Observer | None,
-) -> jax.Array:
+def attend(q, k, v, mask, bias, dropout, observe) -> jax.Array:
   """See attention_fused.attend, whose kernels take what these cannot."""
   other = any(x.platform == "gpu" and x.compute_capability != HOPPER for x in jax.devices())
   exact = q.dtype == jnp.float32 and not attention_fused.INTERPRETED

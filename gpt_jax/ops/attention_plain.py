@@ -12,15 +12,7 @@ from gpt_jax.ops.dropout import dropout as drop
 _MASKED = -1e9
 
 
-def attend(
-  q: jax.Array,
-  k: jax.Array,
-  v: jax.Array,
-  mask: AttentionMask,
-  bias: jax.Array | None,
-  dropout: Dropout,
-  observe: Observer | None,
-) -> jax.Array:
+def attend(q, k, v, mask, bias, dropout, observe) -> jax.Array:
   """See attention.Backend."""
   length = q.shape[2]
   blocks = _blocks(mask.kind, length)

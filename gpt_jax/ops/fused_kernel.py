@@ -24,7 +24,7 @@ from gpt_jax.ops.dropout import random_bits
 
 _MASKED = -1e9  # a masked score; no query is without a key, so its probability becomes 0
 PLATFORMS = ("tpu", "cuda")
-LEAST = 16  # positions, or features of a head, of Triton's matrix products
+MIN_SIZE = 16  # positions, or features of a head, of Triton's matrix products
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Kind:
   rate: float
   platform: str
   interpret: bool = False
-  least: int = LEAST
+  least: int = MIN_SIZE
 
   def tile(self, length: int) -> int:
     """Positions of a tile.

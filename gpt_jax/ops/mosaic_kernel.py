@@ -19,7 +19,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from gpt_jax.ops.fused_kernel import Call, Inputs, Kind, Tiles
 
 PLATFORMS = ("cuda",)
-LEAST = 64  # rows of wgmma
+MIN_SIZE = 64  # rows of wgmma
 
 
 class _Side(NamedTuple):

@@ -103,7 +103,7 @@ def _start_from_scratch(config: FinetuneConfig, tokenizer: str) -> Start:
       "(DIR/tokenizer of prepare)"
     )
   format: Format = from_json(config.trunk.format)
-  attention = config.trunk.attention
+  attention = config.trunk.default_attention
   if config.task.writes_text:
     attention, format = _writing(config.trunk, attention, "none")
   vocabulary = load_tokenizer(tokenizer).with_special(*format.special)
@@ -125,4 +125,4 @@ def transform_of(start: Start) -> str:
   """The transform before W_y (see ClassifyHead.transform): BERT's pooler where the trunk has one,
   RoBERTa's dense layer, or none.
   """
-  return "pooler" if start.trunk.pooler else start.format.head_transform
+  return "pooler" if "pooler" in start.trunk.gives else start.format.head_transform

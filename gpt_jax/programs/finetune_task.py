@@ -185,7 +185,7 @@ def one_head(spec: ModelConfig, number: int) -> ModelConfig:
 def head_of(config: FinetuneConfig, task: LabeledTask, start: Start) -> dict[str, Any]:
   """The task's head as a JSON config, with the settings of this run."""
   head = {**task.head, "dropout": config.head_dropout}
-  if from_json(head).pooling:  # a head on one representation of a text
+  if not from_json(head).per_token:  # a head on one representation of a text
     head["transform"] = transform_of(start)
   if config.pooling:
     head["pooling"] = config.pooling

@@ -93,7 +93,7 @@ class Distillation(Method):
     """The student's trunk and first parameters: the teacher's without the blocks between those of
     taught_layers (DistilBERT, section 3).
     """
-    if not trunk.is_transformer or trunk.shared_layers:
+    if "blocks" not in trunk.gives or trunk.shared_layers:
       raise InputError("distill: takes blocks of a transformer, of which each has its parameters")
     layers = self.layers or max(1, trunk.layers // 2)
     if layers > trunk.layers:

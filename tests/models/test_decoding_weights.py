@@ -12,12 +12,12 @@ from gpt_jax.inference.beam import beam_search
 from gpt_jax.inference.generate import sample
 from gpt_jax.models.decoding_weights import keep, keep_weights, variables
 from gpt_jax.models.encoder_decoder import T5Config
+from gpt_jax.models.layers import Matrix
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.lstm_encoder_decoder import LSTMEncoderDecoderConfig
 from gpt_jax.models.lstm_stack import LSTMStackConfig
 from gpt_jax.models.model import ModelConfig, generator
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.models.weight import Matrix
 from gpt_jax.ops.cross_entropy import logits
 
 V, CONTEXT = 60, 24

@@ -8,14 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax.traverse_util import unflatten_dict
+from numpy_transformer import random_params
 
 from gpt_jax.batch import Batch, Predictions, Rows
 from gpt_jax.config import from_json, to_json
 from gpt_jax.errors import InputError
 from gpt_jax.inference.stream import Sampling, Text, continue_texts
-from gpt_jax.models.encoder_decoder import T5Config
-from gpt_jax.models.encoder_decoder_layers import Attention, RelativeBias, bucket, row_dropout
+from gpt_jax.models.encoder_decoder import Attention, RelativeBias, T5Config, bucket, row_dropout
 from gpt_jax.models.heads.language import LanguageHead
 from gpt_jax.models.loss import model_loss
 from gpt_jax.models.model import ModelConfig, parameter_shapes
@@ -41,13 +40,7 @@ def model(request):
 
 def perturbed(config):
   """Random parameters, norms among them."""
-  shapes = parameter_shapes(ModelConfig(config, ()))
-  rng, width = np.random.default_rng(1), config.width
-  params = {}
-  for name, shape in shapes.items():
-    mean = float(name.endswith("scale"))
-    params[name] = (mean + width**-0.5 * rng.standard_normal(shape)).astype(np.float32)
-  return unflatten_dict(params, sep="/")["trunk"]
+  return random_params(ModelConfig(config, ()), config.width**-0.5)["trunk"]
 
 
 def text(ids, segments=None):

@@ -13,21 +13,25 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from bert_trunk import bert_trunk
+from numpy_transformer import (
+  numpy_dense,
+  numpy_gelu,
+  numpy_norm,
+  numpy_transformer,
+  random_params,
+)
 from refused import refused
 
 from gpt_jax.apps.report.visualize import attention_maps
 from gpt_jax.batch import Batch, Labels, Predictions, Rows
-from gpt_jax.errors import InputError
 from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.heads.language import LanguageHead
-from gpt_jax.models.heads.masked import MaskedHead
+from gpt_jax.models.heads.masked import MaskedHead, SentencePairHead
 from gpt_jax.models.heads.regress import MultiLabelHead, RegressHead
-from gpt_jax.models.heads.sentence_pair import SentencePairHead
 from gpt_jax.models.loss import model_loss
 from gpt_jax.models.model import ModelConfig, language_model, parameter_shapes
 from gpt_jax.models.partly_shared import PartlySharedConfig
 from gpt_jax.models.trunk import Pooler, States
-from gpt_jax.ops.cross_entropy import logits
 from gpt_jax.ops.dropout import step_key
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.training.optimizer import OptimConfig, make_optimizer
@@ -61,18 +65,6 @@ def make_batch(rows=4, length=12):
 
 
 BATCH = make_batch()
-
-
-def random_params(spec, seed=1, scale=0.3):
-  rng = np.random.default_rng(seed)
-  params = {}
-  for name, shape in parameter_shapes(spec).items():
-    part = params
-    *path, last = name.split("/")
-    for key in path:
-      part = part.setdefault(key, {})
-    part[last] = np.asarray((last == "scale") + scale * rng.normal(size=shape), np.float32)
-  return params
 
 
 def spec_of(trunk):
@@ -144,51 +136,6 @@ def test_initial_values_are_cut_at_two_deviations():
         np.testing.assert_allclose(np.std(leaf), 0.0176, rtol=0.06, err_msg=name)
 
 
-# ------------------------------------------------- The second implementation, one text at a time
-
-
-def numpy_norm(x, p, epsilon):
-  centered = x - x.mean(-1, keepdims=True)
-  return (
-    centered / np.sqrt((centered**2).mean(-1, keepdims=True) + epsilon) * p["scale"] + p["bias"]
-  )
-
-
-def numpy_gelu(x, activation):
-  if activation == "gelu":
-    return 0.5 * x * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
-  return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
-
-
-def numpy_dense(x, p):
-  return x @ p["kernel"] + p["bias"]
-
-
-def numpy_encoder(config, params, ids, types):
-  """Hidden states [T, D] of a whole text, bidirectional and post-norm."""
-  p = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
-  d, epsilon = config.width, config.norm_epsilon
-  x = p["tokens"][ids] + p["positions"][: len(ids)]
-  if config.token_types:
-    x = x + p["types"][types]
-  x = numpy_norm(x, p["embedding_norm"], epsilon)
-  if config.embedding_width:
-    x = numpy_dense(x, p["embedding_map"])
-  for i in range(config.layers):
-    block = p["block_0" if config.shared_layers else f"block_{i}"]
-    qkv = block["attention"]["qkv"]
-    q, k, v = np.einsum("td,dchk->chtk", x, qkv["kernel"]) + qkv["bias"][:, :, None]
-    scores = np.einsum("htk,hsk->hts", q, k) / math.sqrt(d // config.heads)
-    w = np.exp(scores - scores.max(-1, keepdims=True))
-    merged = np.einsum("hts,hsk->thk", w / w.sum(-1, keepdims=True), v)
-    out = block["attention"]["out"]
-    update = np.einsum("thk,hkd->td", merged, out["kernel"]) + out["bias"]
-    x = numpy_norm(x + update, block["attention_norm"], epsilon)
-    inner = numpy_gelu(numpy_dense(x, block["mlp"]["in"]), config.activation)
-    x = numpy_norm(x + numpy_dense(inner, block["mlp"]["out"]), block["mlp_norm"], epsilon)
-  return x
-
-
 @pytest.mark.parametrize("name", TRUNKS)
 def test_equals_numpy(name):
   """Hidden states, the loss of masked tokens, and that of sentence pairs."""
@@ -207,7 +154,7 @@ def test_equals_numpy(name):
   states, outputs, means, (total, metrics) = compute(params)
   masked, pairs = [], []
   for n, (ids, types) in enumerate(zip(batch.rows.inputs, batch.rows.types, strict=True)):
-    expected = numpy_encoder(trunk, params["trunk"], ids[:length], types[:length])
+    expected = numpy_transformer(trunk, params["trunk"], ids[:length], types[:length])
     np.testing.assert_allclose(states.hidden[n, :length], expected, atol=1e-4)
     head = params["masked"]
     hidden = numpy_gelu(numpy_dense(expected, head["transform"]), trunk.activation)
@@ -426,17 +373,6 @@ def test_choices_of_an_example_have_the_same_mask():
     assert evaluated[0, 0] not in scores
 
 
-def test_the_masked_head_maps_to_the_width_of_the_table():
-  params = random_params(spec_of(ALBERT))
-  assert params["masked"]["transform"]["kernel"].shape == (16, 8)
-  hidden = RNG.normal(size=(4, 12, 16)).astype(np.float32)
-  table = params["trunk"]["tokens"]
-  module = MaskedHead().build(ALBERT)
-  outputs = module.apply({"params": params["masked"]}, States(hidden, table), BATCH)
-  assert outputs[0].shape == (4, 3, 8)
-  assert logits(outputs[0], table, 60).shape == (4, 3, ALBERT.rows)
-
-
 # ---------------------------------------------------------------------------------------- Refusals
 
 
@@ -453,9 +389,7 @@ def test_hidden_states_that_the_table_does_not_take():
 
 @pytest.mark.parametrize("head", [SentencePairHead(), ClassifyHead(transform="pooler")])
 def test_a_head_without_the_pooler_that_it_reads(head):
-  spec = ModelConfig(ROBERTA, (head,), "bidirectional")
-  with pytest.raises(InputError, match="reads the trunk's pooler, and it has none"):
-    spec.build().init(jax.random.key(0), BATCH)
+  refused("reads pooler, and the trunk transformer gives", ModelConfig, ROBERTA, (head,))
 
 
 @pytest.mark.parametrize("field", ["activation", "init", "embedding_dropout_on"])

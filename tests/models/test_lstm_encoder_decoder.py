@@ -14,7 +14,7 @@ from gpt_jax.config import from_json, to_json
 from gpt_jax.errors import InputError
 from gpt_jax.models import lstm, lstm_encoder_decoder
 from gpt_jax.models.encoder_decoder import T5Config
-from gpt_jax.models.heads.translation_views import TranslationViews
+from gpt_jax.models.heads.views import TranslationViews
 from gpt_jax.models.loss import model_loss
 from gpt_jax.models.lstm_encoder_decoder import LSTMEncoderDecoderConfig
 from gpt_jax.models.model import ModelConfig, parameter_shapes
@@ -205,7 +205,7 @@ def test_views_teach_the_lstms_and_not_the_softmax_that_translates():
   gradient = jax.jit(jax.grad(lambda params: loss(params, PAIRS, KEY)[0]))(params)
   moved = {"/".join(name): bool(np.any(x)) for name, x in flatten_dict(gradient).items()}
   assert [name for name, moves in moved.items() if not moves] == ["trunk/output"]
-  with pytest.raises(InputError, match="views of translations are of LSTMs with attention"):
+  with pytest.raises(InputError, match="translation_views: reads attended, and the trunk t5 gives"):
     ModelConfig(T5Config(60, 32, 1, 8, 2, 4, 8), (VIEWS,))
 
 
@@ -254,7 +254,7 @@ def test_the_papers_counts():
 @pytest.mark.parametrize("decoder", [True, False])
 def test_the_count_is_that_of_the_arrays(decoder):
   trunk = dataclasses.replace(CONFIG, decoder=decoder, layers=3, special_tokens=0)
-  shapes = parameter_shapes(ModelConfig(trunk, (), trunk.attention))
+  shapes = parameter_shapes(ModelConfig(trunk, (), trunk.default_attention))
   unused = (trunk.rows - 60) * (5 + decoder * (5 + 9))
   assert sum(map(math.prod, shapes.values())) - unused == trunk.parameter_count()
   depths = {name.split("/block")[0]: trunk.depth(name.removeprefix("trunk/")) for name in shapes}

@@ -1,12 +1,18 @@
 """The head's two poolings, its shared mask, and parameters that a language model hands on."""
 
+import dataclasses
+import types
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy_transformer import numpy_dense, numpy_norm
 
 from gpt_jax.batch import Batch, Labels, Rows
 from gpt_jax.config import from_json, to_json
+from gpt_jax.models import trunk
 from gpt_jax.models.heads.classify import ClassifyHead, represent
 from gpt_jax.models.heads.language import LanguageHead
 from gpt_jax.models.lstm import LSTMConfig
@@ -126,12 +132,8 @@ def test_ulmfits_hidden_layer(extracts):
   rng = np.random.default_rng(2)
   p = jax.tree.map(lambda x: rng.standard_normal(x.shape).astype(np.float32), shapes)
 
-  def norm(x, p):
-    centered = x - x.mean(-1, keepdims=True)
-    return centered / np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-5) * p["scale"] + p["bias"]
-
-  x = norm(extracts.sum(1), p["norm_in"]) @ p["hidden"]["kernel"] + p["hidden"]["bias"]
-  expected = norm(np.maximum(x, 0), p["norm_hidden"]) @ p["kernel"] + p["bias"]
+  x = numpy_dense(numpy_norm(extracts.sum(1), p["norm_in"]), p["hidden"])
+  expected = numpy_dense(numpy_norm(np.maximum(x, 0), p["norm_hidden"]), p)
   scores = jax.jit(head.apply)({"params": p}, states, batch, None)
   np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-4)
 
@@ -194,3 +196,56 @@ def test_logits_mask_rows_that_are_no_token():
 def test_special_tokens_count_in_fine_tuning_only():
   assert language_model(TRUNKS[0]).num_tokens == 60
   assert ModelConfig(TRUNKS[0], (LanguageHead(), ClassifyHead())).build().num_tokens == 63
+
+
+SPEC = ModelConfig(
+  TransformerConfig(vocab_size=60, context=8, layers=1, width=16, heads=2, dtype="bfloat16")
+)
+
+
+@pytest.fixture
+def devices(monkeypatch):
+  """devices(capability, …): what the model takes for the devices of this machine."""
+
+  def pretend(*capabilities):
+    there = [
+      types.SimpleNamespace(compute_capability=name, device_kind="Tesla T4")
+      for name in capabilities
+    ]
+    trunk._warn_of_dtype.cache_clear()
+    monkeypatch.setattr(jax, "devices", lambda: there)
+
+  yield pretend
+  trunk._warn_of_dtype.cache_clear()
+
+
+def dtype_of(spec):
+  """Of the hidden states of a model that is traced."""
+  ids = np.zeros((1, 4), np.int32)
+
+  def hidden():
+    model = spec.build()
+    params = model.init(jax.random.key(0), Batch(Rows(ids, ids)))
+    return model.apply(params, Rows(ids, ids), method="states").hidden
+
+  return str(jax.eval_shape(hidden).dtype)
+
+
+def test_a_gpu_without_bfloat16_computes_in_float32(devices):
+  devices("8.0", "7.5")
+  with pytest.warns(UserWarning, match=r"bfloat16: Tesla T4 has none .*7\.5.*float32.*float16"):
+    assert dtype_of(SPEC) == "float32"
+  with warnings.catch_warnings(action="error"):
+    assert dtype_of(SPEC) == "float32"  # warned once
+
+
+@pytest.mark.parametrize("capability", ["8.0", "9.0", "12.0", "gfx90a", None])
+def test_other_devices_have_it(devices, capability):
+  devices(capability)
+  assert dtype_of(SPEC) == "bfloat16"
+
+
+def test_float16_stays(devices):
+  devices("7.0")
+  half = dataclasses.replace(SPEC.trunk, dtype="float16")
+  assert dtype_of(dataclasses.replace(SPEC, trunk=half)) == "float16"

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy_transformer import numpy_transformer
 
 from gpt_jax.apps.report.visualize import attention_maps
 from gpt_jax.batch import Rows
@@ -90,70 +91,16 @@ def test_heads_must_divide_the_width():
     dataclasses.replace(CONFIG, heads=3)
 
 
-# The second implementation: one sequence at a time, a loop over heads, nothing shared with the
-# first.
-
-
-def numpy_norm(x, p):
-  mean = x.mean(-1, keepdims=True)
-  return (x - mean) / np.sqrt(((x - mean) ** 2).mean(-1, keepdims=True) + 1e-5) * p["scale"] + p[
-    "bias"
-  ]
-
-
-def numpy_gpt(params, ids, heads, causal=True, maps=None):
-  p = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
-  T, D = len(ids), p["tokens"].shape[1]
-  h = p["tokens"][ids] + p["positions"][:T]
-  pre = "last_norm" in p
-  for i in range(CONFIG.layers):
-    block = p[f"block_{i}"]
-    x = numpy_norm(h, block["attention_norm"]) if pre else h
-    c = x @ block["attention"]["qkv"]["kernel"].reshape(D, 3 * D) + block["attention"]["qkv"][
-      "bias"
-    ].reshape(3 * D)
-    q, k, v = c[:, :D], c[:, D : 2 * D], c[:, 2 * D :]
-    merged = np.zeros((T, D))
-    for head in range(heads):
-      part = slice(head * D // heads, (head + 1) * D // heads)
-      w = q[:, part] @ k[:, part].T / np.sqrt(D // heads)
-      if causal:
-        w = np.where(np.tril(np.ones((T, T))) == 1, w, -1e9)
-      w = np.exp(w - w.max(-1, keepdims=True))
-      w = w / w.sum(-1, keepdims=True)
-      merged[:, part] = w @ v[:, part]
-      if maps is not None:
-        maps.append(w)
-    out = block["attention"]["out"]
-    n = h + merged @ out["kernel"].reshape(D, D) + out["bias"]
-    n = n if pre else numpy_norm(n, block["attention_norm"])
-    x = numpy_norm(n, block["mlp_norm"]) if pre else n
-    m = x @ block["mlp"]["in"]["kernel"] + block["mlp"]["in"]["bias"]
-    m = 0.5 * m * (1 + np.tanh(np.sqrt(2 / np.pi) * (m + 0.044715 * m**3)))
-    h = n + m @ block["mlp"]["out"]["kernel"] + block["mlp"]["out"]["bias"]
-    h = h if pre else numpy_norm(h, block["mlp_norm"])
-  return numpy_norm(h, p["last_norm"]) if pre else h
-
-
 @pytest.mark.parametrize("length", [9, 128])  # from 128 on attention goes by blocks of queries
 def test_equals_numpy(trunk, length):
   apply, params = trunk
   inputs, positions = tokens(2, length)
   hidden, table, *_ = apply(inputs, positions)
   for found, ids in zip(hidden, inputs, strict=True):
-    np.testing.assert_allclose(found, numpy_gpt(params, ids, CONFIG.heads), atol=2e-4)
+    np.testing.assert_allclose(
+      found, numpy_transformer(CONFIG, params, ids, causal=True), atol=2e-4
+    )
   np.testing.assert_array_equal(table, params["tokens"])
-
-
-def test_not_causal_equals_numpy(trunk):
-  _, params = trunk
-  inputs, positions = tokens(1, 9)
-  hidden, *_ = jax.jit(CONFIG.build("bidirectional").apply)(
-    {"params": params}, Rows(inputs, positions)
-  )
-  np.testing.assert_allclose(
-    hidden[0], numpy_gpt(params, inputs[0], CONFIG.heads, causal=False), atol=2e-4
-  )
 
 
 def test_pre_norm_equals_numpy():
@@ -163,7 +110,9 @@ def test_pre_norm_equals_numpy():
   inputs, positions = tokens(2, length)
   hidden, *_ = jax.jit(module.apply)({"params": params}, Rows(inputs, positions))
   for found, ids in zip(hidden, inputs, strict=True):
-    np.testing.assert_allclose(found, numpy_gpt(params, ids, CONFIG.heads), atol=2e-4)
+    np.testing.assert_allclose(
+      found, numpy_transformer(config, params, ids, causal=True), atol=2e-4
+    )
 
   @jax.jit
   def extend(inputs, positions, state):
@@ -189,7 +138,7 @@ def test_attention_maps(trunk, length):
   assert (found[..., ~np.tri(length, dtype=bool)] == 0).all()
   for row in range(2):
     expected = []
-    numpy_gpt(params, inputs[row], CONFIG.heads, maps=expected)
+    numpy_transformer(CONFIG, params, inputs[row], causal=True, maps=expected)
     np.testing.assert_allclose(found[:, row].reshape(-1, length, length), expected, atol=1e-4)
   np.testing.assert_allclose(hidden, apply(inputs, positions)[0], atol=1e-5)
 

@@ -140,6 +140,6 @@ def test_parts_of_a_batch_add_up():
 
 def test_trunks_and_tasks_without_views_are_refused():
   forward = dataclasses.replace(TRUNK, directions="forward")
-  refused(r"mix: views are of a forward and a backward LSTM", ModelConfig, forward, (TAGS,))
+  refused("views: reads directions, and the trunk lstm_stack gives", ModelConfig, forward, (TAGS,))
   choices = ViewsHead(head=ClassifyHead(K, pooling="per_choice"))
   refused("not for choices", ModelConfig, TRUNK, (choices,), "bidirectional")

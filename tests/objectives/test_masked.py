@@ -4,7 +4,6 @@ import jax
 import numpy as np
 import pytest
 
-from gpt_jax.batch import Batch, Predictions
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.config import from_json, to_json
 from gpt_jax.data.draws import Draw
@@ -12,9 +11,7 @@ from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.models.heads.masked import MaskedHead
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.models.trunk import States
 from gpt_jax.objectives.masked import Masked
-from gpt_jax.ops.cross_entropy import logits
 from gpt_jax.programs import evaluate, pretrain
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.training.loop import TrainConfig
@@ -76,39 +73,6 @@ def test_hosts_draw_the_same_masks(bound, hosts):
   jax.tree.map(np.testing.assert_array_equal, together, whole)
   other_step = objective(rows, Draw(3, 18, np.arange(ROWS)))
   assert (other_step.predictions.at != whole.predictions.at).mean() > 0.5
-
-
-def test_the_head_is_a_transform_and_the_tied_table_with_a_bias():
-  """Against log-softmax over all logits; only the predicted positions are read."""
-  rng = np.random.default_rng(0)
-  trunk = TransformerConfig(vocab_size=20, context=8, layers=1, width=16, heads=2)
-  head = MaskedHead()
-  hidden = rng.normal(size=(2, 8, 16)).astype(np.float32)
-  states = States(hidden, rng.normal(size=(128, 16)).astype(np.float32))
-  at = np.array([[1, 4, 5], [0, 2, 7]], np.int32)
-  targets = rng.integers(20, size=(2, 3)).astype(np.int32)
-  weights = np.array([[1, 1, 0], [1, 1, 1]], np.float32)
-  batch = Batch(None, predictions=Predictions(targets, weights, at))
-  module = head.build(trunk)
-  params = jax.jit(module.init)(jax.random.key(0), states, batch)["params"]
-  params["bias"] = rng.normal(size=128).astype(np.float32)
-
-  @jax.jit
-  def apply(states):
-    outputs = module.apply({"params": params}, states, batch)
-    return outputs, head.loss(outputs, states, batch, 20), logits(outputs[0], states.table, 128)
-
-  outputs, mean, scores = apply(states)
-  scores = np.asarray(scores)[..., :20]
-  scores = scores + np.asarray(params["bias"])[:20]
-  log_probs = scores - np.log(np.exp(scores).sum(-1, keepdims=True))
-  expected = -np.take_along_axis(log_probs, targets[..., None], -1)
-  np.testing.assert_allclose(mean.total, (expected[..., 0] * weights).sum(), rtol=1e-5)
-  assert mean.weight == 5
-  elsewhere = hidden.copy()
-  elsewhere[0, 2] += 9
-  found, *_ = apply(states._replace(hidden=elsewhere))
-  np.testing.assert_array_equal(found[0], outputs[0])
 
 
 @pytest.mark.e2e

@@ -24,6 +24,9 @@ from gpt_jax.ops.dropout import _bits, random_bits, step_key
 from gpt_jax.parallel.mesh import PMAP_AXIS, MeshConfig, make_mesh
 
 LAYOUTS, H, K = 50, 2, 8
+FUSED = TransformerConfig(
+  vocab_size=60, context=16, layers=1, width=32, heads=4, attention_backend="fused"
+)
 with_mosaic = pytest.mark.skipif(jax.__version_info__ < (0, 11), reason="fused has its place")
 
 
@@ -210,10 +213,7 @@ def test_pmap(compute, interpreted):
 
 def test_a_transformer_trains_as_with_plain(interpreted):
   """Loss and gradient of a model with all dropout and rematerialization, on 2 x 4 devices."""
-  fused = TransformerConfig(
-    vocab_size=60, context=16, layers=1, width=32, heads=4, attention_backend="fused"
-  )
-  plain = dataclasses.replace(fused, attention_backend="plain")
+  plain = dataclasses.replace(FUSED, attention_backend="plain")
   ids = np.random.default_rng(0).integers(0, 60, (8, 16)).astype(np.int32)
   rows = Rows(ids, np.broadcast_to(np.arange(16, dtype=np.int32), (8, 16)), layouts(8, 16))
   params = jax.jit(plain.build().init)(jax.random.key(0), rows)
@@ -226,7 +226,7 @@ def test_a_transformer_trains_as_with_plain(interpreted):
 
   expected = gradient(plain)
   with jax.set_mesh(make_mesh(MeshConfig(data=2, model=4))):
-    found = gradient(fused)
+    found = gradient(FUSED)
   assert set(interpreted) == {(4, 1, 16, 8)}
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), found, expected)
 
@@ -280,11 +280,6 @@ def test_observers_see_the_probabilities_of_plain_attention(interpreted):
 
 
 def test_a_bias_is_refused():
-  trunk = TransformerConfig(
-    vocab_size=60, context=16, layers=1, width=32, heads=4, attention_backend="fused"
-  )
-  message = "trunk.attention_backend: only plain has an attention bias"
-  with pytest.raises(InputError, match=message):
-    ids = np.zeros((1, 4), np.int32)
-    trunk = dataclasses.replace(trunk, attention_bias=Alibi())
+  trunk, ids = dataclasses.replace(FUSED, attention_bias=Alibi()), np.zeros((1, 4), np.int32)
+  with pytest.raises(InputError, match="attention_backend: only plain has an attention bias"):
     trunk.build().init(jax.random.key(0), Rows(ids, ids))

@@ -13,8 +13,7 @@ from gpt_jax.checkpoints.load import load_model
 from gpt_jax.config import to_json
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
-from gpt_jax.models.heads.masked import MaskedHead
-from gpt_jax.models.heads.sentence_pair import SentencePairHead
+from gpt_jax.models.heads.masked import MaskedHead, SentencePairHead
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig

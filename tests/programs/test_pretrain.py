@@ -571,7 +571,7 @@ def test_plain_text_goes_on_in_the_checkpoints_format(
   np.testing.assert_array_equal(*tables)
 
   # Other objectives take the format, too, or refuse it.
-  views = dataclasses.replace(config, objective=DropoutViews("bidirectional", "cls"))
+  views = dataclasses.replace(config, objective=DropoutViews("cls", attention="bidirectional"))
   recipe = from_checkpoint(start)(views, load_text(views, prepared))
   assert recipe.spec.trunk.pooler and recipe.spec.trunk.token_types
   assert recipe.meta["sequence_format"] == bert

@@ -14,7 +14,7 @@ from gpt_jax.apps.label import label
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.errors import InputError
 from gpt_jax.models.encoder_decoder import T5Config
-from gpt_jax.models.heads.translation_views import TranslationViews
+from gpt_jax.models.heads.views import TranslationViews
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.lstm_encoder_decoder import LSTMEncoderDecoderConfig
 from gpt_jax.models.model import ModelConfig

@@ -196,7 +196,7 @@ def test_a_checkpoint_without_a_format_has_gpts(make_run, tmp_path, tiny_tokeniz
 
 
 def test_what_stands_before_the_head():
-  trunk = SimpleNamespace(pooler=True)
+  trunk = SimpleNamespace(gives={"pooler"})
   start = Start(trunk, "bidirectional", None, format=BERTFormat())
   assert transform_of(start) == "pooler"
   assert transform_of(dataclasses.replace(start, trunk=TRUNK)) == "none"

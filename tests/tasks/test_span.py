@@ -19,7 +19,7 @@ from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from gpt_jax.data.tokenizers.wordpiece import WordPieceTokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.masked import MaskedHead
-from gpt_jax.models.heads.span import SpanHead
+from gpt_jax.models.heads.tag import SpanHead
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.models.trunk import States

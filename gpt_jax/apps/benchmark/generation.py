@@ -54,7 +54,7 @@ def generation(config: PretrainConfig, peers: bool = False) -> Measured:
         yield f"{name}batch {batch}, each further token", ratio, "times transformers"
     # A step reads the parameters and the keys and values of all tokens before it.
     cache = 0
-    if trunk.is_transformer:
+    if "blocks" in trunk.gives:
       width = jnp.dtype(trunk.dtype).itemsize * trunk.width
       cache = 2 * trunk.layers * batch * (prompt + new // 2) * width
     for kind, weights in kept.items():

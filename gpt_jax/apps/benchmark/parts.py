@@ -43,7 +43,7 @@ def ladder(config: PretrainConfig) -> Measured:
 
   In turns. A part above another one contains it; trunk, vocabulary and update add up to the step.
   """
-  if not config.trunk.is_transformer:
+  if "blocks" not in config.trunk.gives:
     raise InputError(f"parts: needs a Transformer, not {type(config.trunk).__name__}")
   parts = _parts(config)
   times = timing.in_turns({name: part.run for name, part in parts.items()})
@@ -162,7 +162,7 @@ def _random(shape: tuple[int, ...], dtype: str) -> jax.Array:
 def attention_backends(config: PretrainConfig) -> Measured:
   """One layer's causal attention at the config's shape, with its dropout and without, in turns."""
   trunk = config.trunk
-  if not trunk.is_transformer or trunk.attention_bias is not None:
+  if "blocks" not in trunk.gives or trunk.attention_bias is not None:
     raise InputError("--only=attention: this trunk has no attention of queries and keys alone")
   shape = (config.data.batch_size, trunk.heads, config.data.length, trunk.width // trunk.heads)
   q, k, v, weights = (

@@ -107,7 +107,7 @@ def matrix_products(config: PretrainConfig, devices: int) -> list[Product]:
   Attention is counted whole, as in flops_per_token.
   """
   c = config.trunk
-  if not c.is_transformer:
+  if "blocks" not in c.gives:
     return []
   batch, length = config.data.batch_size / devices, config.data.length
   d, k = c.width, c.width // c.heads

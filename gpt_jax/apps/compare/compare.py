@@ -167,7 +167,7 @@ class _Comparison:
       else:
         config = finetune_config(self.budget, row, self.tasks(name)[0], from_scratch=True)
         trunk = config.trunk.with_vocabulary(load_tokenizer(self.tokenizer))
-        of_row = Cost(*parameters(ModelConfig(trunk, (), trunk.attention)), 0.0, 0.0)
+        of_row = Cost(*parameters(ModelConfig(trunk, (), trunk.default_attention)), 0.0, 0.0)
       self.results["costs"][name] = of_row._asdict()
       log(f"{row.title}: trunk {of_row.trunk:,} parameters, head {of_row.head:,}")
     same = [name for name, row in self.rows.items() if not row.config and not row.tuning]

@@ -315,7 +315,7 @@ def _estimated(config: PretrainConfig, devices: Sequence[Any]) -> tuple[float, f
   Reducing Activation Recomputation in Large Transformer Models, equations 1 and 2.
   """
   trunk, mesh = config.trunk, config.mesh
-  if not trunk.is_transformer:
+  if "blocks" not in trunk.gives:
     raise InputError("--topology: only Transformers have a formula; name a TPU or nothing")
   data = mesh.data or len(devices) // mesh.model
   if data * mesh.model != len(devices):

@@ -64,7 +64,7 @@ def decoder(meta: dict, format: str) -> ModelConfig:
 def other_than_gpt(spec: ModelConfig) -> str | None:
   """Describes a model that is no GPT, or whose head reads every token; None for any other."""
   trunk, kind = spec.trunk, None
-  if not trunk.is_transformer:
+  if "blocks" not in trunk.gives:
     kind = f"a {type(trunk).__name__}"
   elif spec.attention != "causal":
     kind = f"a {spec.attention} model"

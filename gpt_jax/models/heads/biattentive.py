@@ -18,7 +18,7 @@ from gpt_jax.batch import Batch, Mean, Rows, given
 from gpt_jax.config import option, register
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.classify import texts_of
-from gpt_jax.models.heads.wrapped import Mix, WrappedHead
+from gpt_jax.models.heads.head import Mix, WrappedHead
 from gpt_jax.models.layers import LayerNorm, Projection
 from gpt_jax.models.lstm_encoder_decoder import EXCLUDED, apart
 from gpt_jax.models.lstm_stack import Block, LSTMStackConfig
@@ -43,7 +43,7 @@ class BiattentiveHead(WrappedHead, Mix):
 
   def check_trunk(self, trunk: TrunkConfig) -> None:
     super().check_trunk(trunk)
-    if self.pooling in ("", "per_choice"):
+    if self.per_token or self.pooling == "per_choice":
       raise InputError("mix: BiattentiveHead gives one label per text, not per word or choice")
     if self.reduction > 8 * self.units:
       raise InputError(

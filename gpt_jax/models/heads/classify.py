@@ -10,7 +10,7 @@ from gpt_jax.batch import Batch, Labels, Mean, given
 from gpt_jax.config import option, register
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.head import Head
-from gpt_jax.models.layers import LayerNorm, Projection, initializer, style_of
+from gpt_jax.models.layers import LayerNorm, Projection, initializer
 from gpt_jax.models.trunk import States, TrunkConfig
 from gpt_jax.ops.dropout import Key, dropout
 from gpt_jax.ops.lookup import lookup
@@ -39,21 +39,16 @@ class AnchorHead(Head):
   metric = "task_loss"
   labeled = True
   per_token = False
-  pooling = "sum"
+  pooling: str = "sum"
   units = 0
 
+  @property
+  def reads(self) -> frozenset[str]:  # type: ignore[override]
+    read = {"pooler": self.transform == "pooler", "text": self.pooling in ("mean", "concat")}
+    return frozenset(key for key, is_read in read.items() if is_read)
+
   def build(self, trunk: TrunkConfig) -> nn.Module:
-    check_transform(self.transform, trunk)
-    init = style_of(trunk).init
-    return Classifier(
-      self.num_classes,
-      self.dropout,
-      self.pooling,
-      self.transform,
-      init,
-      self.units,
-      trunk.reads_backward,
-    )
+    return Classifier(self, trunk.style.init, trunk.reads_backward)
 
   def denominator(self, batch: Batch) -> jax.Array:
     return self.example_weights(given(batch.labels)).sum()
@@ -132,77 +127,60 @@ class ClassifyHead(AnchorHead):
     return jax.nn.softmax(outputs)  # the classes exclude one another
 
 
-def check_transform(transform: str, trunk: TrunkConfig) -> None:
-  """Raises InputError if the trunk lacks what the transform of a head reads."""
-  if transform == "pooler":
-    check_pooler("transform=pooler", trunk)
-
-
-def check_pooler(reader: str, trunk: TrunkConfig) -> None:
-  """Raises InputError if the trunk has no pooler."""
-  if not trunk.pooler:
-    raise InputError(f"{reader}: reads the trunk's pooler, and it has none; set trunk.pooler=True")
-
-
 class Classifier(nn.Module):
   """W_y, with the bias of OpenAI's code (openai/train.py:155-161).
 
   Attributes:
-    outputs: K, scores per example.
-    dropout: on the input, and that of a dense transform.
-    pooling, transform: see ClassifyHead.
     kernel_init: of the kernels, see layers.initializer.
-    units: see ClassifyHead.
     reads_backward: whether the trunk does, so that a text's anchor is its first position.
   """
 
-  outputs: int
-  dropout: float
-  pooling: str = "sum"
-  transform: str = "none"
-  kernel_init: str = "normal"
-  units: int = 0
-  reads_backward: bool = False
+  config: AnchorHead
+  kernel_init: str
+  reads_backward: bool
 
   @nn.compact
   def __call__(self, states: States, batch: Batch, key: Key | None = None):
     """Scores [N, K], float32."""
+    c, chooses = self.config, self.config.pooling == "per_choice"
     if self.reads_backward:
       batch = at_first_positions(batch)
-    x = represent(states.hidden, batch, self.pooling)  # [N, C, D]
-    if self.transform == "pooler":
+    x = represent(states.hidden, batch, c.pooling)  # [N, C, D]
+    if c.transform == "pooler":
       x = given(states.pooler)(x)
-    elif self.transform == "dense":
+    elif c.transform == "dense":
       width = (x.shape[-1],)
       # fairseq's RobertaClassificationHead: dropout, dense, tanh, dropout, W_y.
       x = self._drop(x, key and key.fold(0))
       x = jnp.tanh(
         Projection(width, width, "float32", kernel_init=self.kernel_init, name="dense")(x)
       )
-    if self.pooling != "per_choice":
+    if not chooses:
       x = x.sum(1)  # [N, D], see pool
-    x = dropout(self._hidden(x, key), 0.1, key) if self.units else self._drop(x, key)
+    x = dropout(self._hidden(x, key), 0.1, key) if c.units else self._drop(x, key)
     # With one score a sequence [N, C, 1], the C choices are the classes of the softmax (eq. 3).
-    scores_per_anchor = 1 if self.pooling == "per_choice" else self.outputs
+    scores_per_anchor = 1 if chooses else c.num_classes
     kernel = self.param("kernel", initializer(self.kernel_init), (x.shape[-1], scores_per_anchor))
     bias = self.param("bias", nn.initializers.zeros, (scores_per_anchor,))
     # The bias by its own axes: rank promotion is an error in the tests.
     scores = x @ kernel + bias.reshape((1,) * (x.ndim - 1) + (-1,))
-    return scores[..., 0] if self.pooling == "per_choice" else scores  # [N, C] or [N, K]
+    return scores[..., 0] if chooses else scores  # [N, C] or [N, K]
 
   def _hidden(self, x, key):
     """ULMFiT's hidden layer (fastai, PoolingLinearClassifier), [N, …, units]."""
     x = self._drop(LayerNorm("float32", name="norm_in")(x), key and key.fold(0))
     init = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")  # torch's
-    x = Projection(x.shape[-1:], (self.units,), "float32", kernel_init=init, name="hidden")(x)
+    x = Projection(x.shape[-1:], (self.config.units,), "float32", kernel_init=init, name="hidden")(
+      x
+    )
     return LayerNorm("float32", name="norm_hidden")(jax.nn.relu(x))
 
   def _drop(self, x, key):
-    if self.pooling != "per_choice":
-      return dropout(x, self.dropout, key)
+    if self.config.pooling != "per_choice":
+      return dropout(x, self.config.dropout, key)
     # One mask for all choices of an example: with several, the choices would be compared on
     # different features (openai/train.py:185).
-    return x * dropout(jnp.ones_like(x[:, :1]), self.dropout, key)
+    return x * dropout(jnp.ones_like(x[:, :1]), self.config.dropout, key)
 
 
 def at_first_positions(batch: Batch) -> Batch:

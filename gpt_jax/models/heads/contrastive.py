@@ -21,26 +21,18 @@ from gpt_jax.config import option, register
 from gpt_jax.models.heads.head import Head
 from gpt_jax.models.layers import Projection
 from gpt_jax.models.trunk import States, TrunkConfig
+from gpt_jax.objectives.contrastive import TextVectors
 from gpt_jax.ops.lookup import select
 from gpt_jax.parallel.partition import constrain
 
-_SMALLEST = 1e-16  # squared length of a vector, of an empty row
+_MIN_SQUARE = 1e-16  # squared length of a vector, of an empty row
 
 
 @register("contrastive")
 @dataclasses.dataclass(frozen=True)
-class ContrastiveHead(Head):
+class ContrastiveHead(TextVectors, Head):
   """Cross-entropy of cosine / tau over the candidates; rows 2i and 2i + 1 are a pair."""
 
-  pooling: str = option(
-    "mean",
-    "the vector of a text: the mean of its tokens, its last token, or cls, its first",
-    choices=("mean", "last", "cls"),
-  )
-  temperature: float = option(0.05, "tau, by which cosines are divided", low=1e-3, high=100.0)
-  mlp: bool = option(
-    False, "a dense layer with tanh before the cosine when training; embeddings are taken before it"
-  )
   symmetric: bool = option(False, "whether the second text of a pair is an anchor, too")
   weight: float = option(1.0, "loss weight", low=0.0)
 
@@ -118,7 +110,7 @@ def text_vectors(hidden: jax.Array, inside: jax.Array, pooling: str) -> jax.Arra
 
   Args:
     inside: bool [B, T], the positions of the row's text, which begins at 0.
-    pooling: see ContrastiveHead.
+    pooling: see TextVectors.
   """
   if pooling == "cls":
     return hidden[:, 0].astype(jnp.float32)
@@ -140,4 +132,4 @@ class _Embedder(nn.Module):
     x = text_vectors(states.hidden, jnp.asarray(batch.rows.is_token), self.pooling)
     if self.width:
       x = jnp.tanh(Projection((self.width,), (self.width,), "float32", name="dense")(x))
-    return x * jax.lax.rsqrt(jnp.maximum(jnp.square(x).sum(-1, keepdims=True), _SMALLEST))
+    return x * jax.lax.rsqrt(jnp.maximum(jnp.square(x).sum(-1, keepdims=True), _MIN_SQUARE))

@@ -1,4 +1,6 @@
-"""One direction of a language model of both (ELMo, Peters et al. 2018, section 3.1)."""
+"""Heads of recurrent language models: one direction of a model of both (ELMo, Peters et al. 2018,
+section 3.1), and activation regularization (AWD-LSTM, Merity et al. 2018, section 4.5).
+"""
 
 import dataclasses
 
@@ -46,12 +48,12 @@ class DirectionHead(Head):
   def measured(self) -> "DirectionHead":
     return dataclasses.replace(self, samples=0)  # perplexities are of the whole vocabulary
 
+  @property
+  def reads(self) -> frozenset[str]:  # type: ignore[override]
+    return frozenset({self.scope})
+
   def check_trunk(self, trunk: TrunkConfig) -> None:
-    if not (trunk.has_separate_directions or (self.backward and trunk.reads_backward)):
-      raise InputError(
-        "trunk: predicting in both directions needs two that do not see each other, as those of "
-        "LSTMStackConfig(directions=separate); backward_lm needs directions=backward"
-      )
+    super().check_trunk(trunk)
     if self.samples >= trunk.vocab_size:
       raise InputError(
         f"objective.samples={self.samples}: not fewer than the {trunk.vocab_size:,} tokens of the "
@@ -86,3 +88,59 @@ class _StepKey(nn.Module):
 
   def __call__(self, states: States, batch: Batch, key: Key | None = None):
     return key
+
+
+@register("activation")
+@dataclasses.dataclass(frozen=True)
+class ActivationHead(Head):
+  """AR: the mean square of the last layer's output, after its dropout; or, temporal, TAR: of the
+  difference of that output between neighboring positions, before its dropout.
+  """
+
+  temporal: bool = option(False, "TAR, and not AR")
+  weight: float = option(2.0, "loss weight: alpha of AR, beta of TAR (1)", low=0.0)
+
+  labeled = False
+  per_token = False
+  reads = frozenset({"layers"})
+
+  @property
+  def scope(self) -> str:  # type: ignore[override]  # a model may have both
+    return "temporal_activation" if self.temporal else "activation"
+
+  @property
+  def metric(self) -> str:  # type: ignore[override]
+    return f"{self.scope}_loss"
+
+  @property
+  def measured(self) -> None:
+    return None  # it regularizes training; evaluations report the cross-entropy alone
+
+  def build(self, trunk: TrunkConfig) -> nn.Module:
+    del trunk
+    return _Outputs(self.temporal)
+
+  def denominator(self, batch: Batch) -> jax.Array:
+    return self._weights(batch).sum()
+
+  def loss(self, outputs, states: States, batch: Batch, num_tokens: int) -> Mean:
+    """Outputs are mean squares [B, T], or [B, T - 1] of differences."""
+    del states, num_tokens
+    return Mean((outputs * self._weights(batch)).sum(), self.denominator(batch))
+
+  def _weights(self, batch: Batch) -> jax.Array:
+    """1 at each position of a text; of differences, where both positions are of the same text."""
+    inside = given(batch.predictions).weights > 0
+    if self.temporal:
+      inside = inside[:, 1:] & inside[:, :-1] & (batch.rows.positions[:, 1:] > 0)
+    return inside.astype(jnp.float32)
+
+
+class _Outputs(nn.Module):
+  temporal: bool
+
+  def __call__(self, states: States, batch: Batch, key: Key | None = None):
+    if not self.temporal:
+      return jnp.square(states.hidden.astype(jnp.float32)).mean(-1)
+    last = given(states.layers)[-1].astype(jnp.float32)
+    return jnp.square(last[:, 1:] - last[:, :-1]).mean(-1)

@@ -1,13 +1,26 @@
-"""A head: hidden states to outputs, a loss, and predictions."""
+"""A head: hidden states to outputs, a loss, and predictions; and heads around a task's head."""
 
+import dataclasses
 from typing import Any
 
 import flax.linen as nn
 import jax
 
 from gpt_jax.batch import Batch, Mean, given
-from gpt_jax.config import Config
+from gpt_jax.config import Config, option, registered_name, to_json
+from gpt_jax.errors import InputError
+from gpt_jax.models.method import Method
 from gpt_jax.models.trunk import States, TrunkConfig
+
+# Which trunks give a key that not all do.
+_SOURCES = {
+  "attended": "use LSTMs with attention (configs/translate.py:views)",
+  "backward": "use LSTMStackConfig(directions=separate); backward_lm needs directions=backward",
+  "directions": "use LSTMStackConfig with trunk.directions=joined (configs/cross_view.py), or a "
+  "checkpoint of configs/elmo.py",
+  "forward": "use two directions that do not see each other, LSTMStackConfig(directions=separate)",
+  "pooler": "set trunk.pooler=True",
+}
 
 
 class Head(Config):
@@ -25,10 +38,9 @@ class Head(Config):
     needs_whole_batch: whether its loss compares examples; it then trains without microbatches and
       pmap.
     special_tokens: whether it predicts special tokens, too.
-    reads_layers: whether it reads States.layers, as a mix of all layers does.
     learns_unlabeled: whether parts of it learn from its own predictions, see ViewsHead.
-    pooling: how it makes one representation of a text, see ClassifyHead; "": it makes none.
-    transform: of that representation, see transform_option in classify.py.
+    reads: keys of what it reads besides single states: those of TrunkConfig.gives; text, all states
+      of a text together; windows, texts that are several sequences.
   """
 
   scope: str
@@ -38,15 +50,13 @@ class Head(Config):
   per_token: bool
   needs_whole_batch: bool = False
   special_tokens: bool = False
-  reads_layers: bool = False
   learns_unlabeled: bool = False
-  pooling: str = ""
-  transform: str = "none"
+  reads: frozenset[str] = frozenset()
 
   @property
   def reads_more(self) -> bool:
-    """Whether it reads more of a text than one state of the last layer, which exports cannot."""
-    return self.reads_layers or self.pooling in ("mean", "concat")
+    """Whether it reads more than single states of the last layer, which exports cannot."""
+    return bool(self.reads - {"pooler"})
 
   @property
   def measured(self) -> "Head | None":
@@ -55,6 +65,11 @@ class Head(Config):
 
   def check_trunk(self, trunk: TrunkConfig) -> None:
     """Raises InputError where it cannot read this trunk's states."""
+    for key in sorted(self.reads - trunk.gives - {"text", "windows"}):
+      raise InputError(
+        f"{registered_name(type(self))}: reads {key}, and the trunk {registered_name(type(trunk))} "
+        f"gives {', '.join(sorted(trunk.gives))}; {_SOURCES[key]}"
+      )
 
   def build(self, trunk: TrunkConfig) -> nn.Module:
     raise NotImplementedError
@@ -66,11 +81,8 @@ class Head(Config):
   def loss(self, outputs: Any, states: States, batch: Batch, num_tokens: int) -> Mean:
     """The summed loss in nats, and the denominator of this batch.
 
-    Args:
-      outputs: of the flax module.
-      states: of the trunk.
-      batch: what they were computed from.
-      num_tokens: rows of the table that are tokens; the logits of all others are masked.
+    outputs: of the flax module. num_tokens: rows of the table that are tokens; the logits of all
+    others are masked.
     """
     raise NotImplementedError
 
@@ -91,3 +103,77 @@ class Head(Config):
       NotImplementedError: it is only scored by its loss, as a language model.
     """
     raise NotImplementedError(f"{self.scope}: this head is scored by its loss")
+
+
+@dataclasses.dataclass(frozen=True)
+class WrappedHead(Head):
+  """Base of heads that give another one, the task's, more than the last layer's states to read."""
+
+  head: Any | None = option(None, "the head, which the task names")
+
+  labeled = True
+  reads = frozenset({"layers"})
+
+  @property
+  def inner(self) -> Any:
+    """The head that it wraps."""
+    return given(self.head)
+
+  @property
+  def scope(self) -> str:  # type: ignore[override]
+    return self.inner.scope
+
+  @property
+  def metric(self) -> str:  # type: ignore[override]
+    return self.inner.metric
+
+  @property
+  def weight(self) -> float:  # type: ignore[override]
+    return self.inner.weight
+
+  @property
+  def per_token(self) -> bool:  # type: ignore[override]
+    return self.inner.per_token
+
+  @property
+  def pooling(self) -> str:
+    return self.inner.pooling
+
+  @property
+  def num_classes(self) -> int:
+    return self.inner.num_classes
+
+  def check_trunk(self, trunk: TrunkConfig) -> None:
+    super().check_trunk(trunk)
+    self.inner.check_trunk(trunk)
+
+  def denominator(self, batch: Batch) -> jax.Array:
+    return self.inner.denominator(batch)
+
+  def accuracy(self, outputs: Any, batch: Batch) -> Mean | None:
+    return self.inner.accuracy(self.of_inner(outputs), batch)
+
+  def decode(self, outputs: Any) -> jax.Array:
+    return self.inner.decode(self.of_inner(outputs))
+
+  def of_inner(self, outputs: Any) -> Any:
+    """The outputs of the wrapped head among all."""
+    raise NotImplementedError
+
+
+class Mix(Method):
+  """Base of the heads that fine-tuning puts around a task's head for labels."""
+
+  slot = "mix"
+
+  def change_loaded(self, loaded: Any) -> Any:
+    return loaded.encoder_alone()
+
+  def change_head(self, head: dict[str, Any], start: Any) -> dict[str, Any]:
+    return {**to_json(self), "head": head}
+
+  def check(self, config: Any, task: Any, start: Any) -> None:
+    if task.writes_text:
+      raise InputError(
+        "mix: is read by a head for labels, and a text-to-text model has none; leave it out"
+      )

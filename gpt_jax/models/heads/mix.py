@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from gpt_jax.batch import Batch, Mean, given
 from gpt_jax.config import option, register
 from gpt_jax.errors import InputError
-from gpt_jax.models.heads.wrapped import Mix, WrappedHead
+from gpt_jax.models.heads.head import Mix, WrappedHead
 from gpt_jax.models.layers import uniform
 from gpt_jax.models.lstm_stack import Block, LSTMStackConfig
 from gpt_jax.models.trunk import States, TrunkConfig

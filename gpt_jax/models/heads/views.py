@@ -1,7 +1,8 @@
 """Cross-view training (Clark et al. 2018, sections 3 and 4): beside the head that reads all of a
-text, heads that see a part of it, which learn from that head on text without labels.
+text, heads that see a part of it, which learn from that head on text without labels. Of a
+translator (section 3.2), decoders that learn from a teacher's translations.
 
-All partial views are of the trunk's layer 1, as in the released code (tensorflow/models,
+All partial views of a text are of the trunk's layer 1, as in the released code (tensorflow/models,
 research/cvt_text): layer 2 has read everything.
 """
 
@@ -16,9 +17,12 @@ from gpt_jax.batch import Batch, Mean, given
 from gpt_jax.config import option, register
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.classify import represent
-from gpt_jax.models.heads.wrapped import Mix, WrappedHead
+from gpt_jax.models.heads.head import Head, Mix, WrappedHead
 from gpt_jax.models.layers import Projection
+from gpt_jax.models.lstm_encoder_decoder import Reader
+from gpt_jax.models.method import Method
 from gpt_jax.models.trunk import States, TrunkConfig
+from gpt_jax.ops.cross_entropy import cross_entropy
 from gpt_jax.ops.dropout import Key, dropout
 from gpt_jax.ops.lookup import lookup, select
 
@@ -46,18 +50,15 @@ class ViewsHead(WrappedHead, Mix):
   name: str = option("", "name of its parameters, the task's among several; empty: the head's")
 
   learns_unlabeled = True
+  reads = frozenset({"layers", "directions"})
 
   @property
   def scope(self) -> str:  # type: ignore[override]
     return self.name or super().scope
 
   def check_trunk(self, trunk: TrunkConfig) -> None:
-    if not trunk.has_two_directions:
-      raise InputError(
-        "mix: views are of a forward and a backward LSTM; use LSTMStackConfig with "
-        "trunk.directions=joined (configs/cross_view.py), or a checkpoint of configs/elmo.py"
-      )
-    if self.pooling == "per_choice":
+    super().check_trunk(trunk)
+    if not self.per_token and self.pooling == "per_choice":
       raise InputError("mix: views are for one label per text or per word, not for choices")
 
   def build(self, trunk: TrunkConfig) -> nn.Module:
@@ -162,3 +163,69 @@ def _of_texts(states: States, batch: Batch) -> dict[str, jax.Array]:
     "future": at(forward, middle),
     "past": at(backward, jnp.minimum(middle + 1, last)),
   }
+
+
+_OF_TRANSLATIONS = ("dropped", "future")
+
+
+@register("translation_views")
+@dataclasses.dataclass(frozen=True)
+class TranslationViews(Head, Method):
+  """Two decoders with the trunk's LSTMs, and attention and softmax of their own.
+
+  `dropped` loses some of its attention weights; `future` predicts the token after the next one.
+  The attentional vector that is fed to the LSTMs stays the translator's.
+  """
+
+  attention_dropout: float = option(
+    0.5, "share of its attention weights that `dropped` loses", low=0.0, high=0.99
+  )
+
+  slot = "mix"
+  scope = "translation_views"
+  metric = "views_loss"
+  weight = 1.0
+  labeled = False
+  per_token = True
+  reads = frozenset({"layers", "attended"})
+  learns_unlabeled = True
+
+  def check(self, config: Any, task: Any, start: Any) -> None:
+    if not task.writes_text:
+      raise InputError(
+        f"mix: is read by a translator, and {task.name} is a task of {task.kind}; leave it out"
+      )
+
+  def build(self, trunk: TrunkConfig) -> nn.Module:
+    del trunk
+    return _TranslationViews(self)
+
+  def denominator(self, batch: Batch) -> jax.Array:
+    return given(batch.predictions).weights.sum()
+
+  def loss(self, outputs, states: States, batch: Batch, num_tokens: int) -> Mean:
+    """Sum of both cross-entropies with the tokens of the translations, for each of which one."""
+    del states
+    predictions = given(batch.predictions)
+    targets, weights = predictions.targets, predictions.weights
+    hidden, table = outputs["dropped"]
+    total = cross_entropy(hidden, table, targets, weights, num_tokens)
+    # The state before token t predicts token t + 1.
+    targets, weights = (jnp.pad(x[:, 1:], ((0, 0), (0, 1))) for x in (targets, weights))
+    hidden, table = outputs["future"]
+    total = total + cross_entropy(hidden, table, targets, weights, num_tokens)
+    return Mean(total, self.denominator(batch))
+
+
+class _TranslationViews(nn.Module):
+  config: TranslationViews
+
+  @nn.compact
+  def __call__(self, states: States, batch: Batch, key: Any = None):
+    """The attentional vectors [B, T, D] and the output table [R, D + 1] of each view."""
+    top, memory = given(states.attended)
+    rows, rates = states.table.shape[0], (self.config.attention_dropout, 0.0)
+    return {
+      view: Reader(rows, rate, name=view)(top, memory, key)
+      for view, rate in zip(_OF_TRANSLATIONS, rates, strict=True)
+    }

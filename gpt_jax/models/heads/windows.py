@@ -11,7 +11,7 @@ from gpt_jax.batch import Batch, Mean, given
 from gpt_jax.config import from_json, option, register, to_json
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.classify import at_first_positions, represent
-from gpt_jax.models.heads.wrapped import WrappedHead
+from gpt_jax.models.heads.head import WrappedHead
 from gpt_jax.models.method import Method
 from gpt_jax.models.trunk import States, TrunkConfig
 from gpt_jax.ops.dropout import Key
@@ -47,7 +47,7 @@ class Windows(Method):
     return {"type": "windowed", "over": self.over, "head": head}
 
   def check(self, config: Any, task: Any, start: Any) -> None:
-    one_answer = not task.writes_text and from_json(task.head).pooling in ("sum", "per_choice")
+    one_answer = not task.writes_text and not from_json(task.head).per_token
     if not one_answer or any(method.slot == "mix" for method in config.methods):
       raise InputError(
         f"windows={self.over}: for tasks with one answer for each row, not for {task.name} "
@@ -72,8 +72,7 @@ class WindowsHead(WrappedHead):
     choices=POOLINGS,
   )
 
-  reads_layers = False
-  reads_more = True
+  reads = frozenset({"windows"})
 
   def build(self, trunk: TrunkConfig) -> nn.Module:
     inner, pooling = self.inner, self.pooling

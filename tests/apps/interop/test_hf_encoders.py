@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 from bert_trunk import bert_trunk
+from numpy_transformer import random_params
 from refused import refused
 
 import gpt_jax
@@ -20,13 +21,11 @@ from gpt_jax.config import from_json, to_json
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.heads.contrastive import ContrastiveHead
-from gpt_jax.models.heads.masked import MaskedHead
+from gpt_jax.models.heads.masked import MaskedHead, SentencePairHead
 from gpt_jax.models.heads.mix import MixedHead
 from gpt_jax.models.heads.regress import MultiLabelHead, RegressHead
-from gpt_jax.models.heads.sentence_pair import SentencePairHead
-from gpt_jax.models.heads.span import SpanHead
-from gpt_jax.models.heads.tag import TagHead
-from gpt_jax.models.model import ModelConfig, parameter_shapes
+from gpt_jax.models.heads.tag import SpanHead, TagHead
+from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.ops.cross_entropy import logits
 from gpt_jax.programs import generate
@@ -69,23 +68,12 @@ def vocabulary(tiny_tokenizer):
   return tiny_tokenizer.with_special("cls", "sep", "mask", "pad")
 
 
-def random_params(spec):
-  rng, params = np.random.default_rng(1), {}
-  for path, shape in parameter_shapes(spec).items():
-    *scopes, last = path.split("/")
-    part = params
-    for scope in scopes:
-      part = part.setdefault(scope, {})
-    part[last] = np.asarray((last == "scale") + 0.1 * rng.normal(size=shape), np.float32)
-  return params
-
-
 def parts_of(name, tokenizer):
   """What `save` is given after the folder, every parameter random."""
   trunk, heads, task = MODELS[name]
   sizes = {"vocab_size": tokenizer.vocab_size, "special_tokens": len(tokenizer.special)}
   spec = ModelConfig(dataclasses.replace(trunk, **sizes), heads, "bidirectional")
-  params = random_params(spec)
+  params = random_params(spec, 0.1)
   # What no format keeps, the rows after the last token.
   rows = spec.trunk.vocab_size + spec.trunk.special_tokens
   params["trunk"]["tokens"][rows:] = 0
@@ -316,7 +304,7 @@ def test_sentence_embeddings_there_and_back(tmp_path, vocabulary, attention, mlp
   sizes = {"vocab_size": vocabulary.vocab_size, "special_tokens": len(vocabulary.special)}
   head = ContrastiveHead("last", mlp=mlp)
   spec = ModelConfig(dataclasses.replace(trunk, **sizes), (head,), attention)
-  params = random_params(spec)
+  params = random_params(spec, 0.1)
   meta = {"model": to_json(spec), "tokenizer_hash": vocabulary.hash}
   hf.save(str(tmp_path / "hf"), params, meta, 5, vocabulary)
   npz.save(str(tmp_path / "npz"), params, meta, 5, vocabulary)

@@ -23,8 +23,8 @@ from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_folder, write_json
 from gpt_jax.models.decoding_weights import in_place_of, matrices_of_batch, variables
 from gpt_jax.models.heads.regress import in_units
+from gpt_jax.models.layers import multiply
 from gpt_jax.models.model import Model, ModelConfig, Outputs, language_model
-from gpt_jax.models.weight import multiply
 from gpt_jax.ops.cross_entropy import logits
 from gpt_jax.programs.start import runtime_fields
 from gpt_jax.tasks.formats import Format
@@ -72,7 +72,7 @@ def _(kernel: _Columns, x: jax.Array, inputs: int, outputs: tuple[int, ...]) -> 
 
 def _with_columns(model: Model, params: Any) -> dict[str, Any]:
   """The collections for Model.apply, with a transformer's kernels as _Columns."""
-  if not model.config.trunk.is_transformer:
+  if "blocks" not in model.config.trunk.gives:
     return {"params": params}
   matrices = flatten_dict(matrices_of_batch(model, params))
   kernels = {
@@ -163,7 +163,7 @@ def make_function(
   inputs = [IDS]
   if spec.attention != "causal":  # it would attend to the padding
     inputs.append(MASK)
-    if trunk.token_types and format.types((1,)) is not None:
+    if "types" in trunk.gives and format.types((1,)) is not None:
       inputs.append(TYPES)
   is_read_first = format.anchor(np.arange(2)) == 0
   extract = None if is_read_first else tokenizer.special.extract

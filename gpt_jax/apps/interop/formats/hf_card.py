@@ -83,7 +83,7 @@ def pipeline_tag(spec: ModelConfig, task: Task | None, orders: int) -> str:
   if spec.head is None:
     return "fill-mask" if any(head.scope == "masked" for head in spec.heads) else ""
   # A pipeline reads one sequence of a text: no options, no second order.
-  one_sequence = spec.head.pooling == "sum" and orders == 1
+  one_sequence = not spec.head.per_token and spec.head.pooling == "sum" and orders == 1
   return "text-classification" if task and one_sequence else ""
 
 

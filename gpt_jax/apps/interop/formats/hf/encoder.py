@@ -24,8 +24,7 @@ from gpt_jax.apps.interop.formats.hf_tokenizer import Template
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.classify import ClassifyHead
-from gpt_jax.models.heads.masked import MaskedHead
-from gpt_jax.models.heads.sentence_pair import SentencePairHead
+from gpt_jax.models.heads.masked import MaskedHead, SentencePairHead
 from gpt_jax.models.heads.tag import TagHead
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
@@ -144,7 +143,7 @@ class EncoderFamily(Family):
       if "contrastive" in by_scope:
         others.append(by_scope["contrastive"])
     heads = (*others, head) if head else tuple(others)
-    reads_pooler = head is not None and head.transform == "pooler"
+    reads_pooler = head is not None and "pooler" in head.reads
     has_pooler = f"{self.pooler}.weight" in weights.shapes
     trunk = self._trunk(config, weights, own)
     trunk = dataclasses.replace(trunk, pooler=reads_pooler or self.keeps_pooler and has_pooler)
@@ -222,9 +221,10 @@ class EncoderFamily(Family):
     settings: dict[str, Any] = {"dropout": 0.1 if rate is None else rate}
     if tags:
       return TagHead(outputs, **settings)
-    if own and own.head and chooses == (own.head.pooling == "per_choice"):
-      if chooses or own.head.num_classes == outputs:
-        return own.head
+    saved = own and own.head
+    if saved and not saved.per_token and chooses == (saved.pooling == "per_choice"):
+      if chooses or saved.num_classes == outputs:
+        return saved
     if chooses:  # of any number of options
       return ClassifyHead(2, "per_choice", transform="pooler", **settings)
     settings["transform"] = "dense" if self.classifier[0] else "pooler"
@@ -312,7 +312,7 @@ class EncoderFamily(Family):
 
   def declines(self, spec: ModelConfig, meta: dict, tokenizer: Tokenizer) -> str:
     trunk, holds = spec.trunk, "of bidirectional models it holds BERT, RoBERTa and ALBERT"
-    if not trunk.is_transformer:
+    if "blocks" not in trunk.gives:
       return f"{holds}, this is a {type(trunk).__name__}"
     if trunk.attention_bias is not None or not trunk.learned_positions or trunk.norm == "pre":
       return f"{holds}, which are post-norm and have learned positions"
@@ -362,7 +362,7 @@ class EncoderFamily(Family):
       config |= {"embedding_size": trunk.table_width, "num_hidden_groups": 1, "inner_group_num": 1}
     if head:
       config[self.head_dropout] = head.dropout
-    if head and head.pooling != "per_choice":
+    if head and (head.per_token or head.pooling != "per_choice"):
       config |= label_settings(head, task)
     return config
 

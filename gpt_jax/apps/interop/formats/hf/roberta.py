@@ -16,7 +16,7 @@ def _is_like(spec: ModelConfig, tokenizer: Tokenizer) -> str:
     return "RoBERTa has neither shared layers nor narrower embeddings alone"
   if any(head.scope == "sentence_pair" for head in spec.heads):
     return "RoBERTa has no sentence-pair head"
-  reads_pooler = spec.head is not None and spec.head.transform == "pooler"
+  reads_pooler = spec.head is not None and "pooler" in spec.head.reads
   if trunk.token_types > 1 or trunk.pooler and not reads_pooler:
     return "RoBERTa has neither token types nor a trained pooler"
   if "pad" not in tokenizer.special:

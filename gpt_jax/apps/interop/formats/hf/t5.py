@@ -27,8 +27,7 @@ from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.data.tokenizers.released import read_optional_json
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_folder, write_json
-from gpt_jax.models.encoder_decoder import T5Config
-from gpt_jax.models.encoder_decoder_layers import BUCKETS, FARTHEST
+from gpt_jax.models.encoder_decoder import BUCKETS, MAX_DISTANCE, T5Config
 from gpt_jax.models.heads.language import LanguageHead
 from gpt_jax.models.model import ModelConfig
 
@@ -138,8 +137,8 @@ def _check_config(path: str, config: dict) -> None:
     ("relative_attention_num_buckets", config.get("relative_attention_num_buckets"), (BUCKETS,)),
     (
       "relative_attention_max_distance",
-      config.get("relative_attention_max_distance", FARTHEST),
-      (FARTHEST,),
+      config.get("relative_attention_max_distance", MAX_DISTANCE),
+      (MAX_DISTANCE,),
     ),
     ("layer_norm_epsilon", config.get("layer_norm_epsilon", 1e-6), (1e-6,)),
   ):
@@ -328,7 +327,7 @@ def _their_config(trunk: T5Config, rows: int, tokenizer: Tokenizer) -> dict[str,
     "num_decoder_layers": trunk.layers,
     "feed_forward_proj": "gated-gelu" if trunk.gated else "relu",
     "relative_attention_num_buckets": BUCKETS,
-    "relative_attention_max_distance": FARTHEST,
+    "relative_attention_max_distance": MAX_DISTANCE,
     "layer_norm_epsilon": 1e-6,
     "dropout_rate": trunk.residual_dropout,
     # 1.0 multiplies hidden states by D^-0.5 and the tied table; 1.1 has an output table of its own.
