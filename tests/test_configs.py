@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from in_process import check_command
 from refused import refused
 
 from gpt_jax.config import fields_of, from_json, to_json
@@ -19,7 +20,6 @@ from gpt_jax.programs.config_files import (
   describe_config,
   load_config,
   override,
-  override_all,
 )
 from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.programs.pretrain import PretrainConfig
@@ -101,21 +101,7 @@ def test_the_commands_of_the_docstring_exist(name):
   lines = commands(name)
   assert any(f"--config=configs/{name}" in argument for line in lines for argument in line)
   for _, script, *arguments in lines:
-    source = (ROOT / script).read_text() + (
-      ROOT / "launch" / "command_line" / "definitions.py"
-    ).read_text()
-    if script.endswith("/prepare.py"):
-      source += (ROOT / "gpt_jax" / "programs" / "prepare.py").read_text()
-    flags = dict(argument.removeprefix("--").split("=", 1) for argument in arguments)
-    changes = []
-    for flag, value in flags.items():
-      if flag.startswith("config."):
-        changes.append((flag.removeprefix("config."), value))
-      else:
-        exists = f'"{flag}"' in source or re.search(rf"^  {flag}: ", source, re.MULTILINE)
-        assert exists, f"{script} has no --{flag}"
-    if "config" in flags:
-      override_all(load_config(str(ROOT / flags["config"])), changes)
+    check_command(script, arguments)
 
 
 @pytest.mark.parametrize(

@@ -13,20 +13,17 @@ from collections.abc import Callable
 from command_line import process, usage
 from command_line.arguments import parse, with_flag_name
 from command_line.definitions import (
+  FLAGS,
   changes,
+  config,
   config_names,
-  defaults,
-  define_adapters,
-  define_checkpoint,
   define_checkpoints,
   define_config,
   define_distributed,
-  define_folders,
-  define_overwrite,
-  define_profile,
-  define_tracker,
-  define_workdir,
+  define_observers,
   own_flags,
+  program,
+  set_fields,
 )
 from command_line.failures import (
   exit_code,
@@ -40,20 +37,17 @@ from gpt_jax.errors import InputError
 from gpt_jax.files import StoreError
 
 __all__ = [
+  "FLAGS",
   "changes",
-  "define_adapters",
-  "define_checkpoint",
+  "config",
   "define_checkpoints",
   "define_config",
   "define_distributed",
-  "define_folders",
-  "define_overwrite",
-  "define_profile",
-  "define_tracker",
-  "define_workdir",
-  "defaults",
+  "define_observers",
   "print_closing",
+  "program",
   "run",
+  "set_fields",
 ]
 
 # Libraries put the text of a full disk's OSError into exceptions of their own.
@@ -80,7 +74,7 @@ def run(main: Callable[[], None], positional: str | None = None) -> None:
   try:
     process.check_working_folder()
     argv = with_flag_name(sys.argv, positional) if positional else sys.argv
-    if parse(argv, main.__globals__["__doc__"], positional):
+    if parse(argv, sys.modules["__main__"].__doc__ or "", positional):
       process.use_huge_pages()
       process.tune_malloc()
       process.check_threads()
@@ -143,8 +137,8 @@ def print_closing(result: str, *commands: tuple[str, dict[str, str]]) -> None:
     return
   took = datetime.timedelta(seconds=round(time.monotonic() - _began))
   lines = [f"done in {took}: {result}", "next:"]
-  for program, arguments in commands:
-    words = usage.command(program)
+  for script, arguments in commands:
+    words = usage.command(script)
     for name, value in arguments.items():
       words.append(f"--{name}={usage.config_path(value) if name == 'config' else value}")
     lines.append(f"  {shlex.join(words)}")

@@ -8,7 +8,7 @@ import warnings
 from typing import Any
 
 from command_line import usage
-from command_line.definitions import FLAGS, ConfigFlag, own_flags
+from command_line.definitions import FLAGS, config, own_flags
 from gpt_jax.errors import InputError, Unavailable
 from gpt_jax.files import StoreError
 
@@ -65,10 +65,10 @@ def out_of_memory(error: str) -> str:
     flag = next((name for name in ("batch_size", "microbatches") if name in FLAGS), "")
     advice = {"batch_size": "a smaller --batch_size, ", "microbatches": "a larger --microbatches, "}
     return f"{message}; use {advice.get(flag, '')}a smaller model, or a machine with more memory"
-  config = ConfigFlag().value
-  batch = "config.data.batch_size" if hasattr(config, "data") else "config.batch_size"
-  fields = [_more_microbatches(config), f"a smaller --{batch}"]
-  if hasattr(config, "data"):
+  settings = config()
+  batch = "config.data.batch_size" if hasattr(settings, "data") else "config.batch_size"
+  fields = [_more_microbatches(settings), f"a smaller --{batch}"]
+  if hasattr(settings, "data"):
     fields.append("a smaller --config.data.length")
   return f"{message}; use {', '.join(fields)}, or a smaller config.trunk"
 

@@ -56,8 +56,8 @@ def test_help_lists_the_formats_without_importing_them(program):
     import sys
     sys.path.insert(0, {str(ROOT / "launch")!r})
     sys.argv = ["{program}.py", "--help"]
-    import command_line, {program}
-    command_line.run({program}.main)
+    import runpy
+    runpy.run_path({str(ROOT / "launch" / program)!r} + ".py", run_name="__main__")
     assert "jax" not in sys.modules, "imported jax"
   """
   done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
