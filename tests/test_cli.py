@@ -8,11 +8,11 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from refused import table
 
 from gpt_jax.checkpoints.formats import npz
 from gpt_jax.checkpoints.load import load_model
@@ -307,18 +307,7 @@ harness
 """
 
 
-def cases() -> Iterator[tuple[str, str]]:
-  """(command, what its line says) of each case."""
-  command = ""
-  for line in CASES.replace("=>\n    ", "=> ").splitlines():
-    if line.startswith("  "):
-      further, message = line.split("=> ")
-      yield f"{command} {further.strip()}", message
-    else:
-      command = line
-
-
-@pytest.mark.parametrize("command, message", list(cases()))
+@pytest.mark.parametrize("command, message", table(CASES))
 def test_bad_input_is_one_line_and_loses_nothing(
   world, launch, spacy_there, monkeypatch, command, message
 ):

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 from absl import flags
+from refused import table
 
+from gpt_jax.checkpoints.formats import describe_formats
 from gpt_jax.programs import installed
 
 pytestmark = pytest.mark.e2e
@@ -207,6 +209,8 @@ def test_no_flag_is_lost(helps):
   """Nor one new by accident; each says what it is for, in words that need no source."""
   listed = {name: re.findall(r"^  --(\w+)  ", help, re.MULTILINE) for name, help in helps.items()}
   assert {name: {*flags} for name, flags in listed.items()} == FLAGS_OF
+  for name in ("export", "import_weights"):
+    assert describe_formats() in " ".join(helps[name].split())  # --help wraps
   for help in helps.values():
     about = help[help.index("\nwhat to") :]
     assert not re.search(r"^  --\w+ *$|\bsee [\w.]*_\w+|`", about, re.MULTILINE)
@@ -237,16 +241,6 @@ def test_overrides_workdir_and_cache(toy):
   assert jax_imported == "False"
 
 
-def test_help_shows_docstring_and_own_flags(toy):
-  code, out, err = toy("--help")
-  assert (code, err) == (0, "")
-  assert out.startswith(
-    "Prints its settings.\n\n  python launch/toy.py --config=FILE\n\nwhat to read:\n  --config "
-  )
-  assert "(required)" in out
-  assert "--fail" in out and "--distributed" in out
-
-
 def test_print_config_needs_only_the_config(toy):
   code, out, err = toy("--config=config.py", "--print_config", "--config.clip=4")
   assert (code, err) == (0, "")
@@ -257,8 +251,14 @@ def test_print_config_needs_only_the_config(toy):
   ]
 
 
-def test_help_has_groups_with_the_required_flags_first(toy):
-  lines = toy("--help")[1].splitlines()
+def test_help_has_the_docstring_and_groups_with_the_required_flags_first(toy):
+  code, out, err = toy("--help")
+  assert (code, err) == (0, "")
+  about = (
+    "Prints its settings.\n\n  python launch/toy.py --config=FILE\n\nwhat to read:\n  --config "
+  )
+  assert out.startswith(about) and "(required)" in out
+  lines = out.splitlines()
   heads = ["what to read:", "what to write:", "how:", "several processes:"]
   assert [line for line in lines if re.fullmatch(r"\w[\w ]*:", line)] == heads
   names = [line.split()[0][2:] for line in lines if line.startswith("  --")]
@@ -356,55 +356,39 @@ def test_completion(toy, monkeypatch, tmp_path, line, completions):
   assert [word.strip() for word in found if word.strip()] == completions
 
 
-# Arguments, and below them the line; {GOOD} stands for a config and a workdir.
 MISTAKES = """\
-{NONE}
-  missing --config, --workdir (--help describes the flags)
---config=config.py
-  missing --workdir (--help describes the flags)
-{GOOD} --wrkdir=x
-  unknown flag --wrkdir; did you mean --workdir? (--help lists the flags)
-{GOOD} --clip.x=3
-  unknown flag --clip.x; did you mean --config.clip.x? (--help lists the flags)
-{GOOD} stray
-  unexpected argument 'stray': every setting is a flag, --NAME=VALUE (--help lists them)
-{GOOD} --config.clp=3
-  config has no field 'clp'; did you mean clip? (fields of config: learning_rate, clip)
-{GOOD} --config.clip=x
-  clip = 'x': must be a number
-{GOOD} --fail=a --fail a
-  --fail is given 2 times: it takes one value
-{GOOD} --distributed --nodistributed
-  --distributed is given 2 times: it takes one value
-{GOOD} --config.clip=3 --config.clip=4 --config.clip=5
-  --config.clip is given 3 times: it takes one value
-{GOOD} --config.clip
-  --config.clip needs a value: --config.clip=VALUE
-{GOOD} --process_id=x
-  --process_id=x: should be an integer
-{GOOD} --distributed=maybe
-  --distributed=maybe: should be true or false
-{GOOD} --process_id=1
-  --process_id needs --distributed
-{GOOD} --distributed --process_id=1
-  --coordinator, --num_processes needed beside --process_id
-{GOOD} --distributed --process_id=0 --num_processes=1 --coordinator=host
-  --coordinator=host: must be HOST:PORT
---config=confg.py --workdir=w
-  cannot read config file 'confg.py': No such file or directory; there: config.py
-{GOOD} --help=config
-  --help=config: --help alone describes the flags; --print_config lists the fields of the config
-{GOOD} --fail=input
-  line 3: broken badly
-""".splitlines()
+=> missing --config, --workdir (--help describes the flags)
+--config=config.py => missing --workdir (--help describes the flags)
+--config=confg.py --workdir=w =>
+    cannot read config file 'confg.py': No such file or directory; there: config.py
+--config=config.py --workdir=w
+  --wrkdir=x => unknown flag --wrkdir; did you mean --workdir? (--help lists the flags)
+  --clip.x=3 => unknown flag --clip.x; did you mean --config.clip.x? (--help lists the flags)
+  stray => unexpected argument 'stray': every setting is a flag, --NAME=VALUE (--help lists them)
+  --config.clp=3 =>
+    config has no field 'clp'; did you mean clip? (fields of config: learning_rate, clip)
+  --config.clip=x => clip = 'x': must be a number
+  --fail=a --fail a => --fail is given 2 times: it takes one value
+  --distributed --nodistributed => --distributed is given 2 times: it takes one value
+  --config.clip=3 --config.clip=4 --config.clip=5 =>
+    --config.clip is given 3 times: it takes one value
+  --config.clip => --config.clip needs a value: --config.clip=VALUE
+  --process_id=x => --process_id=x: should be an integer
+  --distributed=maybe => --distributed=maybe: should be true or false
+  --process_id=1 => --process_id needs --distributed
+  --distributed --process_id=1 => --coordinator, --num_processes needed beside --process_id
+  --distributed --process_id=0 --num_processes=1 --coordinator=host =>
+    --coordinator=host: must be HOST:PORT
+  --help=config =>
+    --help=config: --help alone describes the flags; --print_config lists the fields of the config
+  --fail=input => line 3: broken badly
+"""
 
 
-@pytest.mark.parametrize(
-  "arguments, message", list(zip(MISTAKES[::2], MISTAKES[1::2], strict=True))
-)
+@pytest.mark.parametrize("arguments, message", table(MISTAKES))
 def test_user_errors_are_one_line(toy, arguments, message):
-  code, _, err = toy(*arguments.format(GOOD=" ".join(GOOD), NONE="").split())
-  assert (code, err) == (2, f"error: {message.strip()}\n")
+  code, _, err = toy(*arguments.split())
+  assert (code, err) == (2, f"error: {message}\n")
 
 
 SMALLER = r".*a larger --config.train.microbatches, a smaller --config\..*"
@@ -468,10 +452,10 @@ FORKS = """import json, os, runpy, sys
 import command_line
 
 folder, calls = sys.argv[1:]
-for name, script, *arguments in json.loads(calls):
+for index, (_, script, *arguments) in enumerate(json.loads(calls)):
   if not os.fork():
     for number, kind in enumerate(("out", "err"), 1):
-      os.dup2(os.open(os.path.join(folder, f"{name}.{kind}"), os.O_WRONLY | os.O_CREAT), number)
+      os.dup2(os.open(os.path.join(folder, f"{index}.{kind}"), os.O_WRONLY | os.O_CREAT), number)
     sys.argv = [script, *arguments]
     try:
       runpy.run_path(script, run_name="__main__")
@@ -495,8 +479,8 @@ def in_forks(folder, calls):
     check=True,
   )
   return {
-    name: tuple((folder / f"{name}.{kind}").read_text() for kind in ("out", "err"))
-    for name, *_ in calls
+    name: tuple((folder / f"{index}.{kind}").read_text() for kind in ("out", "err"))
+    for index, (name, *_) in enumerate(calls)
   }
 
 
@@ -515,33 +499,30 @@ def helps(tmp_path_factory):
   return {name: out for name, (out, _) in printed.items()}
 
 
+FREQUENT = """\
+pretrain --config=gpt1_small --workdir=new
+  --data=. --lr=1e-3 => did you mean --config.optim.learning_rate?
+  --data=tickets => --data=tickets: no such folder; did you mean tickets.
+pretrain --config=storry --workdir=new --data=. => known names: story
+generate --checkpoint=runs/small --prompt=a => --checkpoint=runs/small: no such fol
+label --checkpoint=. --workdir=new
+  ticket.csv => --input=ticket.csv: no such file; did you mean tickets.csv
+  tickets.xlsx => tickets.xlsx: a zip archive
+  tickets.csv => which of its columns is the label? --label=NAME says it
+  tickets.csv --text=body --label=x => no column 'x' (the columns are 'subject'
+"""
+
+
 def test_frequent_mistakes_are_told_before_jax_is_imported(tmp_path):
   (tmp_path / "tickets.csv").write_text("subject,body,team\nlate,where is it?,post\n")
   (tmp_path / "tickets.xlsx").write_bytes(b"PK\x03\x04")
-  run = ("--config=gpt1_small", "--workdir=new")
-  label = ("--checkpoint=.", "--workdir=new")
-  mistakes = {
-    ("pretrain", *run, "--data=.", "--lr=1e-3"): "did you mean --config.optim.learning_rate?",
-    ("pretrain", "--config=storry", "--workdir=new", "--data=."): "known names: story",
-    ("pretrain", *run, "--data=tickets"): "--data=tickets: no such folder; did you mean tickets.",
-    ("generate", "--checkpoint=runs/small", "--prompt=a"): "--checkpoint=runs/small: no such fol",
-    ("label", "ticket.csv", *label): "--input=ticket.csv: no such file; did you mean tickets.csv",
-    ("label", "tickets.xlsx", *label): "tickets.xlsx: a zip archive",
-    ("label", "tickets.csv", *label): "which of its columns is the label? --label=NAME says it",
-    (
-      "label",
-      "tickets.csv",
-      "--text=body",
-      "--label=x",
-      *label,
-    ): "no column 'x' (the columns are 'subject'",
-  }
-  calls = [
-    (str(number), str(ROOT / "launch" / f"{program}.py"), *arguments)
-    for number, (program, *arguments) in enumerate(mistakes)
-  ]
+  calls = []
+  for command, _ in table(FREQUENT):
+    program, *arguments = command.split()
+    calls.append((command, str(ROOT / "launch" / f"{program}.py"), *arguments))
   printed = in_forks(tmp_path, calls)
-  for (out, err), message in zip(printed.values(), mistakes.values(), strict=True):
+  for command, message in table(FREQUENT):
+    out, err = printed[command]
     assert out == "" and err.startswith("error: ") and err.count("\n") == 1
     assert message in err
 
