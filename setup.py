@@ -30,7 +30,7 @@ WHEELS = "sys_platform == 'linux' and platform_machine == 'x86_64'"
 PROGRAMS = sorted(
   path.stem
   for path in Path(__file__).with_name("launch").glob("*.py")
-  if "command_line.run(main" in path.read_text(encoding="utf-8")
+  if "command_line.run(" in path.read_text(encoding="utf-8")
 )
 
 setup(

@@ -11,67 +11,18 @@ python launch/evaluate.py --checkpoint=DIR --data=DIR --attack=fgm --radius=0.5,
 python launch/evaluate.py --checkpoint=DIR --data=DIR --weights=int8 [--keep=0.99]
 """
 
-from absl import flags
-
 import command_line
 
-DEFAULTS = command_line.defaults("evaluate")
-CHECKPOINT = command_line.define_checkpoint()
-DATA = flags.DEFINE_string(
-  "data", None, "folder written by launch/prepare.py; for a task, its data_dir", required=True
-)
-SPLIT = flags.DEFINE_string(
-  "split",
-  DEFAULTS["split"],
-  "text: train or valid (default valid); task: train, dev or test (default dev)",
-)
-TASK = flags.DEFINE_string(
-  "task",
-  DEFAULTS["task"],
-  "evaluate a fine-tuned model on another task with the same labels; any other on stsb, without "
-  "labels, by the cosine of its embeddings",
-)
-ATTACK = flags.DEFINE_string(
-  "attack", DEFAULTS["attack"], "fgm: measure a fine-tuned model also under this attack"
-)
-RADIUS = flags.DEFINE_list(
-  "radius",
-  list(DEFAULTS["radius"]),
-  "of the attack: L2 norms of what is added to the embeddings of a sequence",
-)
-BEAMS = flags.DEFINE_integer("beams", DEFAULTS["beams"], "candidates of a search; 1: greedy")
-LENGTH_PENALTY = flags.DEFINE_float(
-  "length_penalty", DEFAULTS["length_penalty"], "of the search: above 0 favors long translations"
-)
-WEIGHTS = flags.DEFINE_string(
-  "weights", DEFAULTS["weights"], "bfloat16 or int8: compare a classifier with itself in float32"
-)
-KEEP = flags.DEFINE_float(
-  "keep",
-  DEFAULTS["keep"],
-  "of --weights: the share of float32's labels and of its accuracy that must be left",
-)
+PROGRAM = command_line.program("evaluate")
 command_line.define_distributed()
 
 
 def main():
   from gpt_jax.inference.attack import format_attack
   from gpt_jax.parallel.processes import is_main_process
-  from gpt_jax.programs import evaluate
   from gpt_jax.tasks.metrics import format_classes, format_labels
 
-  metrics = evaluate.run(
-    CHECKPOINT.value,
-    DATA.value,
-    SPLIT.value,
-    TASK.value,
-    ATTACK.value,
-    RADIUS.value,
-    BEAMS.value,
-    LENGTH_PENALTY.value,
-    WEIGHTS.value,
-    KEEP.value,
-  )
+  metrics = PROGRAM.run()
   if not is_main_process():
     return
   classes, labels = metrics.pop("classes", None), metrics.pop("labels", None)

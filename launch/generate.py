@@ -22,44 +22,10 @@ from absl import flags
 import command_line
 from gpt_jax.errors import InputError
 
-DEFAULTS = command_line.defaults("generate")
-CHECKPOINT = command_line.define_checkpoint()
-PROMPT = flags.DEFINE_multi_string("prompt", [], "text to continue")
+PROGRAM = command_line.program("generate", prompts=())
 INPUT = flags.DEFINE_string("input", None, "text file with one prompt per line; - for stdin")
 FILL = flags.DEFINE_multi_string(
   "fill", [], "text with [MASK]: print the --top_k likeliest tokens (by default 5) at each mask"
-)
-MAX_TOKENS = flags.DEFINE_integer(
-  "max_tokens", DEFAULTS["max_tokens"], "number of tokens to add to each prompt"
-)
-TEMPERATURE = flags.DEFINE_float(
-  "temperature", DEFAULTS["temperature"], "sampling temperature; 0: always the most likely token"
-)
-TOP_K = flags.DEFINE_integer(
-  "top_k", DEFAULTS["top_k"], "sample from the k most likely tokens; 0: from all"
-)
-TOP_P = flags.DEFINE_float(
-  "top_p", DEFAULTS["top_p"], "sample from the fewest tokens with this total probability"
-)
-SEED = flags.DEFINE_integer(
-  "seed", DEFAULTS["seed"], "random seed of the first text; text i uses seed + i"
-)
-IGNORE_EOS = flags.DEFINE_boolean(
-  "ignore_eos", DEFAULTS["ignore_eos"], "go on behind the token that ends a text"
-)
-NUM_SAMPLES = flags.DEFINE_integer(
-  "num_samples", DEFAULTS["num_samples"], "continuations of each prompt"
-)
-BEAMS = flags.DEFINE_integer(
-  "beams", DEFAULTS["beams"], "above 1: beam search for a likely text, instead of sampling"
-)
-LENGTH_PENALTY = flags.DEFINE_float(
-  "length_penalty", DEFAULTS["length_penalty"], "of beam search; above 0 favors long texts"
-)
-WEIGHTS = flags.DEFINE_string(
-  "weights",
-  DEFAULTS["weights"],
-  "float32, bfloat16 or int8: type of the weights in products; fewer bits are faster, less exact",
 )
 STREAM = flags.DEFINE_boolean(
   "stream", None, "print words as they are written; default: on a terminal"
@@ -67,38 +33,26 @@ STREAM = flags.DEFINE_boolean(
 
 
 def main():
-  prompts = PROMPT.value + (_read_lines(INPUT.value) if INPUT.value else [])
+  arguments = PROGRAM.arguments()
+  arguments["prompts"] += _read_lines(INPUT.value) if INPUT.value else []
   from gpt_jax.programs import generate
 
   if FILL.value:
-    if prompts:
+    if arguments["prompts"]:
       raise InputError("--fill: leave out --prompt and --input, whose texts are continued")
-    of_prompts = (MAX_TOKENS, TEMPERATURE, TOP_P, SEED, IGNORE_EOS, NUM_SAMPLES, BEAMS)
-    for flag in (*of_prompts, LENGTH_PENALTY, WEIGHTS, STREAM):
-      if flag.present:
-        raise InputError(f"--{flag.name}: is for prompts; leave it out with --fill")
-    top_k = TOP_K.value if TOP_K.present else 5
-    _print_filled(generate.fill(CHECKPOINT.value, FILL.value, top_k))
+    for name in {"stream", *arguments} - {"checkpoint", "prompts", "top_k"}:
+      if command_line.FLAGS[name].present:
+        raise InputError(f"--{name}: is for prompts; leave it out with --fill")
+    top_k = arguments["top_k"] if command_line.FLAGS["top_k"].present else 5
+    _print_filled(generate.fill(arguments["checkpoint"], FILL.value, top_k))
     return
-  options: dict[str, Any] = {
-    "max_tokens": MAX_TOKENS.value,
-    "temperature": TEMPERATURE.value,
-    "top_k": TOP_K.value,
-    "top_p": TOP_P.value,
-    "seed": SEED.value,
-    "ignore_eos": IGNORE_EOS.value,
-    "num_samples": NUM_SAMPLES.value,
-    "weights": WEIGHTS.value,
-  }
-  pieces: Iterable[tuple[int, str]]
-  if BEAMS.value != 1:
-    options |= {"beams": BEAMS.value, "length_penalty": LENGTH_PENALTY.value}
-    pieces = enumerate(generate.run(CHECKPOINT.value, prompts, **options))
-  elif sys.stdout.isatty() if STREAM.value is None else STREAM.value:
-    pieces = generate.stream(CHECKPOINT.value, prompts, **options)
+  count = len(arguments["prompts"]) * arguments["num_samples"]
+  streams = sys.stdout.isatty() if STREAM.value is None else STREAM.value
+  if streams and arguments["beams"] == 1:
+    del arguments["beams"], arguments["length_penalty"]
+    _print(generate.stream(**arguments), count)
   else:
-    pieces = enumerate(generate.run(CHECKPOINT.value, prompts, **options))
-  _print(pieces, len(prompts) * NUM_SAMPLES.value)
+    _print(enumerate(generate.run(**arguments)), count)
 
 
 def _print(pieces: Iterable[tuple[int, str]], count: int) -> None:

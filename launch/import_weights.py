@@ -5,21 +5,9 @@ The folder can be fine-tuned, evaluated and sampled from like any other run.
 python launch/import_weights.py --format=NAME --checkpoint=FOLDER --out=WORKDIR
 """
 
-from absl import flags
-
 import command_line
-from gpt_jax.checkpoints.formats import describe_formats
 
-FORMAT = flags.DEFINE_string("format", None, describe_formats(), required=True)
-CHECKPOINT = flags.DEFINE_string("checkpoint", None, "folder in that format", required=True)
-OUT = flags.DEFINE_string("out", None, "run folder to create", required=True)
-
-
-def main():
-  from gpt_jax.programs import import_weights
-
-  import_weights.run(FORMAT.value, CHECKPOINT.value, OUT.value)
-
+PROGRAM = command_line.program("import_weights")
 
 if __name__ == "__main__":
-  command_line.run(main)
+  command_line.run(PROGRAM.run)

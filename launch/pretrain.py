@@ -7,37 +7,32 @@ python launch/pretrain.py --config=configs/gpt1_small.py --data=DIR[,DIR…] --w
 from absl import flags
 
 import command_line
+from gpt_jax.files import split_names
 
-CONFIG = command_line.define_config(takes="PretrainConfig")
-DATA = command_line.define_folders(
-  None, "folder that launch/prepare.py wrote; several: a mixture", required=True
-)
+PROGRAM = command_line.program("pretrain")
 CHECKPOINT = flags.DEFINE_string(
   "checkpoint",
   "",
   "checkpoint whose trunk and vocabulary to start from: a run, an export, or a folder of OpenAI's "
   "or transformers' files",
 )
-WORKDIR = command_line.define_workdir()
-PROFILE = command_line.define_profile()
-TRACKER = command_line.define_tracker("auto")
+PROFILE, TRACKER = command_line.define_observers()
 command_line.define_distributed()
 
 
 def main():
   from gpt_jax.apps.report.report import write_report
-  from gpt_jax.programs import pretrain
   from gpt_jax.programs.pretrain_mixture import with_sources
   from gpt_jax.programs.pretrain_samples import with_samples
   from gpt_jax.programs.pretrain_start import from_checkpoint
   from gpt_jax.training.profile import parse_span
   from gpt_jax.training.trackers import parse_trackers
 
-  config, folders, workdir = CONFIG.value, DATA.value or [""], WORKDIR.value
-  pretrain.run(
-    config,
-    folders[0],
-    workdir,
+  arguments = PROGRAM.arguments()
+  config, workdir = arguments["config"], arguments["workdir"]
+  folders = split_names(arguments["data"])
+  PROGRAM.call(
+    arguments | {"data": folders[0]},
     make_recipe=with_samples(with_sources(folders, from_checkpoint(CHECKPOINT.value))),
     trackers=parse_trackers(TRACKER.value, workdir),
     profile=parse_span(PROFILE.value),

@@ -15,15 +15,14 @@ from absl import flags
 
 import command_line
 
-DEFAULTS = command_line.defaults("quickstart")
 WORKDIR = flags.DEFINE_string(
   "workdir", "runs/quickstart", "folder for everything; repeating the command resumes"
 )
 TEXT = flags.DEFINE_string(
-  "text", DEFAULTS["text"], "pre-train on your own text instead: files, folders or globs"
+  "text", "", "pre-train on your own text instead: files, folders or globs"
 )
 SHORT = flags.DEFINE_boolean(
-  "short", DEFAULTS["short"], "train for a few steps only, to check that everything runs"
+  "short", False, "train for a few steps only, to check that everything runs"
 )
 REAL = flags.DEFINE_boolean(
   "real", False, "fine-tune a released model instead, all-MiniLM-L6-v2, of extra real"

@@ -12,17 +12,10 @@ python launch/search.py --checkpoint=DIR --judged=DIR [--split=test]
 from absl import flags
 
 import command_line
+from gpt_jax.errors import InputError
 
-DEFAULTS = command_line.defaults("search")
-CHECKPOINT = command_line.define_checkpoint()
-INDEX = flags.DEFINE_string("index", "", "folder of the index")
-SOURCE = flags.DEFINE_string(
-  "source", DEFAULTS["source"], "texts to index: text files, one text each, or tables, one a row"
-)
-TEXT_COLUMN = flags.DEFINE_string("text_column", DEFAULTS["text_column"], "the text of a table")
-QUERY = flags.DEFINE_multi_string("query", [], "a text to search for")
+PROGRAM = command_line.program("search", index="")
 QUERIES = flags.DEFINE_string("queries", "", "file with a query a line")
-COUNT = flags.DEFINE_integer("count", DEFAULTS["count"], "answers to each query")
 JUDGED = flags.DEFINE_string(
   "judged", "", "folder with corpus.jsonl, queries.jsonl and qrels/: measure retrieval on it"
 )
@@ -36,15 +29,17 @@ IGNORE_IDENTICAL_IDS = flags.DEFINE_boolean(
 
 def main():
   from gpt_jax.apps.search import search
-  from gpt_jax.errors import InputError
 
-  if bool(INDEX.value) == bool(JUDGED.value):
+  arguments = PROGRAM.arguments()
+  queries = arguments["queries"]
+  texts_given = arguments["source"] or queries or QUERIES.value
+  if bool(arguments["index"]) == bool(JUDGED.value):
     raise InputError("--index, --judged: give one of them")
   if JUDGED.value:
-    if SOURCE.value or QUERY.value or QUERIES.value:
+    if texts_given:
       raise InputError("--judged: has its own texts; leave --source, --query and --queries out")
     measures = search.evaluate(
-      CHECKPOINT.value,
+      arguments["checkpoint"],
       JUDGED.value,
       SPLIT.value,
       ignore_identical_ids=IGNORE_IDENTICAL_IDS.value,
@@ -52,19 +47,11 @@ def main():
     for name, value in measures.items():
       print(f"{name}\t{value:.4f}")
     return
-  queries = list(QUERY.value)
   if QUERIES.value:
     queries += search.read_queries(QUERIES.value)
-  if not queries and not SOURCE.value:
+  if not queries and not arguments["source"]:
     raise InputError("--source, --query, --queries: give at least one of them")
-  answers = search.run(
-    CHECKPOINT.value,
-    INDEX.value,
-    source=SOURCE.value,
-    text_column=TEXT_COLUMN.value,
-    queries=queries,
-    count=COUNT.value,
-  )
+  answers = search.run(**arguments)
   if queries:
     search.show(queries, answers)
 

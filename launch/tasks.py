@@ -5,20 +5,16 @@ With --data it also counts the examples in a folder and reports what is missing 
 python launch/tasks.py [--data=DIR]
 """
 
-from absl import flags
-
 import command_line
 
-DEFAULTS = command_line.defaults("list_tasks")
-DATA = flags.DEFINE_string(
-  "data", DEFAULTS["data_dir"], "folder of the official files, or tfds:DIR, to check"
-)
+PROGRAM = command_line.program("list_tasks")
 
 
 def main():
   from gpt_jax.programs import list_tasks
 
-  entries = list_tasks.run(DATA.value)
+  folder = PROGRAM.arguments()["data_dir"]
+  entries = list_tasks.run(folder)
   cells = {entry.task: _cells(entry) for entry in list_tasks.run()}
   header = ("task", "transform", "labels", "metrics", "paper", "TFDS")
   widths = [max(map(len, column)) for column in zip(header, *cells.values(), strict=True)]
@@ -28,7 +24,7 @@ def main():
     columns += [size.rjust(7) for size in sizes]
     print("  ".join([*columns, "; ".join(remarks)]).rstrip())
 
-  show(header, ("train", "dev", "test") if DATA.value is not None else ())
+  show(header, ("train", "dev", "test") if folder is not None else ())
   for entry in entries:
     sizes = ["-" if size is None else f"{size:,}" for size in entry.sizes.values()]
     show(cells[entry.task], sizes, entry.remarks)

@@ -16,16 +16,15 @@ from absl import flags
 import command_line
 from gpt_jax.errors import InputError
 
-DEFAULTS = command_line.defaults("verify")
 CHECKPOINT = command_line.define_checkpoints("give two, or with --replay a WORKDIR")
 TEXT = flags.DEFINE_multi_string("text", [], "text for both models")
 TOLERANCE = flags.DEFINE_float(
-  "tolerance", DEFAULTS["tolerance"], "largest difference between equal logits or parameters"
+  "tolerance", 1e-4, "largest difference between equal logits or parameters"
 )
 REPLAY = flags.DEFINE_integer(
   "replay", None, "step of a checkpoint that is trained again from the one before it", lower_bound=1
 )
-DATA = command_line.define_folders("", "for --replay: the data of the run, as it was given to it")
+DATA = flags.DEFINE_string("data", "", "for --replay: the data of the run, as it was given to it")
 
 
 def main():
@@ -34,7 +33,7 @@ def main():
 
     if len(CHECKPOINT.value) != 1 or TEXT.value:
       raise InputError(f"--replay={REPLAY.value} needs one --checkpoint=WORKDIR, and no --text")
-    if not replay.run(CHECKPOINT.value[0], REPLAY.value, ",".join(DATA.value))["equal"]:
+    if not replay.run(CHECKPOINT.value[0], REPLAY.value, DATA.value)["equal"]:
       sys.exit(1)
     return
   from gpt_jax.programs import verify

@@ -111,6 +111,9 @@ class Tree:
   def _targets(self, path: Path) -> set[Path]:
     """The files whose change can change what this one does, one step away."""
     targets = {file for name in imports(path) for file in self._resolve(path, name)}
+    for program in re.findall(r'\bcommand_line\.program\(\s*"(\w+)"', self._texts[path]):
+      for folder in ("programs", "apps/*"):
+        targets |= set((self._root / "gpt_jax").glob(f"{folder}/{program}.py"))
     if self._root / "tests" in path.parents and path.name != "conftest.py":
       nodes = list(ast.walk(_parsed(path)))
       arguments = {node.arg for node in nodes if isinstance(node, ast.arg)}

@@ -1,8 +1,10 @@
 """Programs of launch/, or installed commands, run in this process, which has imported JAX."""
 
 import contextlib
+import functools
 import io
 import os
+import re
 import runpy
 import sys
 import warnings
@@ -11,6 +13,7 @@ import pytest
 from absl import flags
 
 from gpt_jax import errors
+from gpt_jax.programs.config_files import load_config, override_all
 from gpt_jax.programs.installed import shipped_folder
 
 
@@ -46,3 +49,26 @@ def launch(program: str, *arguments: str, input: str = "") -> tuple[int, str, st
         delattr(flags.FLAGS, name)
       flags.FLAGS.unparse_flags()
   return code, out.getvalue(), err.getvalue()
+
+
+@functools.cache
+def flags_of(script: str) -> set[str]:
+  """The flags that launch/NAME.py lists with --help."""
+  name = os.path.splitext(os.path.basename(script))[0]
+  return {"help", *re.findall(r"^  --(\w+) ", launch(name, "--help")[1], re.MULTILINE)}
+
+
+def check_command(script: str, arguments: list[str]) -> None:
+  """Fails unless a program has all flags of a command in a text, and its config all fields."""
+  options = [word.removeprefix("--").partition("=") for word in arguments if word.startswith("--")]
+  changes = [
+    (flag.removeprefix("config."), value)
+    for flag, _, value in options
+    if flag.startswith("config.")
+  ]
+  for flag, _, value in options:
+    assert flag.startswith("config.") or flag in flags_of(script), f"{script} has no --{flag}"
+    if flag == "config":
+      root = os.path.dirname(shipped_folder("configs"))
+      file = os.path.join(root, value) if value.startswith("configs/") else value
+      override_all(load_config(file), changes)

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from refused import table
 
 from gpt_jax.checkpoints.formats import npz
 from gpt_jax.checkpoints.load import load_model
@@ -108,357 +109,205 @@ def contents(folder):
   }
 
 
-# A command, and below it what the line says.
+# Programs with arguments that several cases share; below them, further arguments => the line.
 CASES = """\
-prepare --source=nothing.txt --out=new
-  nothing.txt: no such file
-prepare --source=empty.txt --out=new
-  empty.txt: there is no text in it
-prepare --source=/proc/version --out=new
-  not a regular file: it has contents and no length
-prepare --source=latin.txt --out=new
-  latin.txt: not UTF-8 at byte 7
-prepare --source=text.txt --out=new --tokenizer=run
-  run: no tokenizer here
-prepare --source=text.txt --out=new --tokenizer=foreign
-  foreign/vocab.bpe:2: makes 'aa</w>', which is not in
-prepare --source=text.txt --out=new --extend=prepared/tokenizer --add_tokens=9999
-  --add_tokens=9999: the words of this text that prepared/tokenizer splits give
-prepare --source=text.txt --out=new --extend=prepared --add_tokens=1
-  no tokenizer here
-prepare --source=text.txt --out=new --add_tokens=1
-  --add_tokens=1: goes with --extend=DIR
-prepare --source=text.txt --out=new --extend=preparred
-  did you mean prepared?
-prepare --source=text.txt --out=run
-  not empty, and not made by prepare
-prepare --source=text.txt --out=text.txt
-  text.txt: is a file; --out names the folder to make
-prepare --source=text.txt --out=/proc/new
-  --out=/proc/new: cannot be made
-prepare --source=text.txt --out=text.txt/new
-  --out=
-prepare --source=text.txt --out=new --vocab_size=-1
-  vocab_size = -1: must be an integer from 0 to
-pretrain --config=tiny.py --workdir=new --data=preparred
-  --data=preparred: no such folder; did you mean prepared?
-pretrain --config=tiny.py --workdir=new --data=text.txt
-  'text.txt' must be a folder made by launch/prepare.py
-pretrain --config=tiny.py --workdir=new --data=truncated
-  train.bin: truncated,
-pretrain --config=nothing.py --workdir=new --data=prepared
-  cannot read config file 'nothing.py'
-pretrain --config=tiny.py --workdir=new --data=prepared --config.trunk.layers=0
-  trunk.layers = 0: must be an integer from 1 to 1,000
-pretrain --config=tiny.py --workdir=new --data=prepared --config.data.length=65
-  data.length=65: must not exceed trunk.context=64
-pretrain --config=tiny.py --workdir=new --data=prepared --config.lr=1e-3
-  no field 'lr'; did you mean optim.learning_rate? (fields of
-pretrain --config=tiny.py --workdir=new --data=prepared --config.optim.learning_rate=0,001
-  must be a number from 0.0 to 1,000.0, or none; did you mean 0.001? (with a decimal point)
-pretrain --config=tiny.py --workdir=new --data=prepared --config.optim.optimizer=adam
-  bert, fairseq, adafactor, adagrad, adamw, lamb, momentum (the Adam of OpenAI, optax (
-pretrain --config=tiny.py --workdir=new --data=prepared --config.mesh.model=3
-  mesh.model=3 needs a multiple of 3 devices; there are 8
-pretrain --config=tiny.py --workdir=text.txt --data=prepared
-  --workdir=text.txt is a file
-pretrain --config=tiny.py --workdir=text.txt/new --data=prepared
-  --workdir=text.txt/new is a file
-pretrain --config=tiny.py --workdir=/proc/new --data=prepared
-  --workdir=/proc/new: cannot be written
-pretrain --config=tiny.py --workdir=run --data=prepared --config.train.seed=3
-  another config (train.seed: 0 != 3)
-pretrain --config=tiny.py --workdir=new --data=prepared --checkpoint=nothing
-  --checkpoint=nothing: no such folder
-pretrain --config=tiny.py --workdir=new --data=prepared --pretrained=run
-  --pretrained is now --checkpoint
-pretrain --config=tiny.py --workdir=new --data=prepared --json=run
-  unknown flag --json (--help
-pretrain --config=tiny.py --workdir=new --data=prepared --lr=1e-3
-  unknown flag --lr; did you mean --config.optim.learning_rate? (--he
-pretrain --config=tiny.py --workdir=new --data=prepared --steps=3
-  unknown flag --steps; did you mean --config.train.steps? (--help
-prepare novels
-  unexpected argument 'novels': every setting is a flag, --NAME=VALUE; did you
-prepare --vocab_size 300 my novels --out=new
-  did you mean --source=my?
-prepare --source=text.txt --out=new --out=other
-  --out is given 2 times: it takes one value
-prepare --source=ftp://a/b --out=new
-  ftp://a/b: ftp:// is not supported
-prepare --source=text.txt --source= --out=new
-  'text.txt,': an empty name of a source
-prepare --source=rows.tsv --out=new --text_column=body
-  rows.tsv: no column 'body' (its columns: 'text', 'label'); name the one that holds the text
-pretrain --config={configs}/finetune.py:cola --workdir=new --data=prepared
-  --config: a FinetuneConfig; pre-training takes a PretrainConfig
-pretrain --config=tiny.py
-  missing --data, --workdir
-finetune {table} --data=labels --checkpoint=runn/best
-  --checkpoint=runn/best: no such folder
-finetune {table} --data=labels --checkpoint=prepared
-  no checkpoint in
-finetune {table} --data=labels --checkpoint=text.txt
-  no checkpoint in
-finetune {table} --data=labels --checkpoint=none --tokenizer=prepared
-  prepared: no tokenizer here
-finetune {table} --data=labels --checkpoint={pretrained} --tokenizer=prepared/tokenizer
-  --tokenizer is for --checkpoint=none
-finetune {table} --data=labels --checkpoint={pretrained} --config.task.labels=barks,meows
-  labels/train.tsv:3: label 'moos': should be one of barks, meows
-finetune {table} --data=columns --checkpoint={pretrained}
-  columns/train.tsv:3: 1 column
-finetune {table} --data=nothing --checkpoint={pretrained}
-  --data=nothing: no such folder
-finetune --config={configs}/finetune.py:table --workdir=run --config.batch_size=8 --data={task} \
-  --checkpoint={pretrained}
-  holds a run of a PretrainConfig
-finetune {table} --data={task} --checkpoint={pretrained} --config.transfer_layers=2
-  transfer_layers=2: the checkpoint has 1 block
-finetune --config={configs}/finetune.py --data=labels --checkpoint=run --workdir=new
-  finetune.py:TASK
-finetune --config={configs}/finetune.py:colla --workdir=new --data=labels --checkpoint={pretrained}
-  no task 'colla'; did you mean cola? (the tasks are
-finetune --config={configs}/finetune.py:cola --workdir=new --data=labels --checkpoint={pretrained}
-  --data=labels: no folder 'glue/CoLA' here; give the folder above glue/, with the official
-finetune --config=tiny.py --data=labels --checkpoint={pretrained} --workdir=new
-  --config: a PretrainConfig; fine-tuning takes that of configs/finetune.py:TASK
-label nothing.csv --checkpoint={pretrained} --workdir=new
-  --input=nothing.csv: no such file
-label rows.xlsx --checkpoint={pretrained} --workdir=new
-  no such file; did you mean rows.tsv?
-label rows.tsv --input=rows.tsv --checkpoint={pretrained} --workdir=new
-  unexpected argument 'rows.tsv'
-label a.csv b.csv --checkpoint={pretrained} --workdir=new
-  unexpected argument 'a.csv'
-tasks --data_dir=labels
-  --data_dir is now --data
-tasks --data=nothing
-  --data=nothing: no such folder
-predict --checkpoint={pretrained} --input=rows.tsv
-  a language model without a head
-predict --checkpoint={finetuned} --input=nothing.tsv
-  --input=nothing.tsv: no such file
-predict --checkpoint={finetuned} --input=latin.txt --out=new.tsv
-  latin.txt:1: not UTF-8 (byte
-predict --checkpoint={finetuned} --input=empty.txt
-  empty.txt: empty
-predict --checkpoint={finetuned} --input=latin.txt
-  latin.txt:1: not UTF-8
+prepare --out=new
+  --source=nothing.txt => nothing.txt: no such file
+  --source=empty.txt => empty.txt: there is no text in it
+  --source=/proc/version => not a regular file: it has contents and no length
+  --source=latin.txt => latin.txt: not UTF-8 at byte 7
+  --vocab_size 300 my novels => did you mean --source=my?
+  --source=ftp://a/b => ftp://a/b: ftp:// is not supported
+  --source=rows.tsv --text_column=body =>
+    rows.tsv: no column 'body' (its columns: 'text', 'label'); name the one that holds the text
+prepare --source=text.txt --out=new
+  --tokenizer=run => run: no tokenizer here
+  --tokenizer=foreign => foreign/vocab.bpe:2: makes 'aa</w>', which is not in
+  --extend=prepared/tokenizer --add_tokens=9999 =>
+    --add_tokens=9999: the words of this text that prepared/tokenizer splits give
+  --extend=prepared --add_tokens=1 => no tokenizer here
+  --add_tokens=1 => --add_tokens=1: goes with --extend=DIR
+  --vocab_size=-1 => vocab_size = -1: must be an integer from 0 to
+  --source= => 'text.txt,': an empty name of a source
+prepare --source=text.txt
+  --out=run => not empty, and not made by prepare
+  --out=text.txt => text.txt: is a file; --out names the folder to make
+  --out=/proc/new => --out=/proc/new: cannot be made
+  --out=text.txt/new => --out=
+prepare
+  novels => unexpected argument 'novels': every setting is a flag, --NAME=VALUE; did you
+pretrain --config=tiny.py --workdir=new
+  --data=preparred => --data=preparred: no such folder; did you mean prepared?
+  --data=text.txt => 'text.txt' must be a folder made by launch/prepare.py
+  --data=truncated => train.bin: truncated,
+  --data=prepared,nothing => --data=nothing: no such folder
+  --data=prepared,foreign => foreign/train.json: missing
+  --data= => train.json: missing
+pretrain
+  --config=nothing.py --workdir=new --data=prepared => cannot read config file 'nothing.py'
+  --config={configs}/finetune.py:cola --workdir=new --data=prepared =>
+    --config: a FinetuneConfig; pre-training takes a PretrainConfig
+  --config=tiny.py => missing --data, --workdir
+pretrain --config=tiny.py --workdir=new --data=prepared
+  --config.trunk.layers=0 => trunk.layers = 0: must be an integer from 1 to 1,000
+  --config.data.length=65 => data.length=65: must not exceed trunk.context=64
+  --config.lr=1e-3 => no field 'lr'; did you mean optim.learning_rate? (fields of
+  --config.optim.learning_rate=0,001 =>
+    must be a number from 0.0 to 1,000.0, or none; did you mean 0.001? (with a decimal point)
+  --config.optim.optimizer=adam =>
+    bert, fairseq, adafactor, adagrad, adamw, lamb, momentum (the Adam of OpenAI, optax (
+  --config.mesh.model=3 => mesh.model=3 needs a multiple of 3 devices; there are 8
+  --pretrained=run => --pretrained is now --checkpoint
+  --json=run => unknown flag --json (--help
+pretrain --config=tiny.py --data=prepared
+  --workdir=text.txt => --workdir=text.txt is a file
+  --workdir=text.txt/new => --workdir=text.txt/new is a file
+  --workdir=/proc/new => --workdir=/proc/new: cannot be written
+  --workdir=run --config.train.seed=3 => another config (train.seed: 0 != 3)
+finetune {table} --data=labels
+  --checkpoint=runn/best => --checkpoint=runn/best: no such folder
+  --checkpoint=prepared => no checkpoint in
+finetune {table} --data=labels --checkpoint={pretrained}
+  --tokenizer=prepared/tokenizer => --tokenizer is for --checkpoint=none
+  --config.task.labels=barks,meows =>
+    labels/train.tsv:3: label 'moos': should be one of barks, meows
+finetune {table} --checkpoint={pretrained}
+  --data=columns => columns/train.tsv:3: 1 column
+  --data={task} --config.transfer_layers=2 => transfer_layers=2: the checkpoint has 1 block
+finetune --config={configs}/finetune.py:table --config.batch_size=8
+  --workdir=run --data={task} --checkpoint={pretrained} => holds a run of a PretrainConfig
+finetune
+  --config={configs}/finetune.py --data=labels --checkpoint=run --workdir=new => finetune.py:TASK
+finetune --data=labels --checkpoint={pretrained} --workdir=new
+  --config={configs}/finetune.py:colla => no task 'colla'; did you mean cola? (the tasks are
+  --config={configs}/finetune.py:cola =>
+    --data=labels: no folder 'glue/CoLA' here; give the folder above glue/, with the official
+  --config=tiny.py => --config: a PretrainConfig; fine-tuning takes that of configs/finetune.py:TASK
+label --checkpoint={pretrained} --workdir=new
+  rows.xlsx => no such file; did you mean rows.tsv?
+  rows.tsv --input=rows.tsv => unexpected argument 'rows.tsv'
+  a.csv b.csv => unexpected argument 'a.csv'
+tasks
+  --data_dir=labels => --data_dir is now --data
+predict
+  --checkpoint={pretrained} --input=rows.tsv => a language model without a head
 predict --checkpoint={finetuned}
-  give either --input, a file of rows, or --data
-predict --checkpoint={finetuned} --input=rows.tsv --data=labels
-  give either --input
-predict --checkpoint={finetuned} --input=rows.tsv --split=dev
-  --split=dev needs --data
-predict --checkpoint={finetuned} --data=labels
-  TableTask.test: no file is named; --config.task.test=FILE
-predict --checkpoint={finetuned} --data=labels --split=valid
-  should be one of train, dev, test
-predict --checkpoint={finetuned} --data=labels --split=train
-  labels/train.tsv:3: label 'moos'
+  --input=latin.txt --out=new.tsv => latin.txt:1: not UTF-8 (byte
+  --input=empty.txt => empty.txt: empty
+  => give either --input, a file of rows, or --data
+  --input=rows.tsv --data=labels => give either --input
+  --input=rows.tsv --split=dev => --split=dev needs --data
+  --data=labels => TableTask.test: no file is named; --config.task.test=FILE
+  --data=labels --split=valid => should be one of train, dev, test
+  --data=labels --split=train => labels/train.tsv:3: label 'moos'
+  --input=/dev/null => /dev/null: cannot be read (not a regul
+  --input=rows.tsv --keep=id => --keep=id: rows.tsv has no such
+  --input=rows.tsv --out=text.txt => already exists; name
 glue
-  missing --checkpoint, --data, --out; or --check alone
+  => missing --checkpoint, --data, --out; or --check alone
+  --checkpoint={finetuned} --data=tfds:labels --out=new.zip => TFDS shuffles the rows
+  --check=text.txt --out=new.zip => --check cannot be combined with --checkpoint
+  --check=text.txt => text.txt: not an intact zip file
+  --check=nothing.zip => nothing.zip: No such file
+  --check=prepared => prepared: Is a directory
 glue --data=labels --out=new.zip
-  missing --checkpoint; or --check alone
-predict --checkpoint={finetuned} --input=/dev/null
-  /dev/null: cannot be read (not a regul
-predict --checkpoint={finetuned} --input=rows.tsv --keep=id
-  --keep=id: rows.tsv has no such
-glue --checkpoint= --data=labels --out=new.zip
-  --checkpoint is empty; give one or more
-glue --checkpoint=prepared --data=labels --out=new.zip
-  no checkpoint in
-glue --checkpoint={pretrained} --data=labels --out=new.zip
-  is a language model without a head
-glue --checkpoint={finetuned} --data=labels --out=new.zip
-  is fine-tuned on table, not on a task of GLUE; these are cola,
-glue --checkpoint={finetuned} --data=labels --out=text.txt
-  --out=text.txt already exists
-glue --checkpoint={finetuned} --data=labels --out=
-  --out=: name the zip file to create
-glue --checkpoint={finetuned} --data=tfds:labels --out=new.zip
-  TFDS shuffles the rows
-glue --check=text.txt --out=new.zip
-  --check cannot be combined with --checkpoint
-glue --check=text.txt
-  text.txt: not an intact zip file
-glue --check=nothing.zip
-  nothing.zip: No such file
-glue --check=prepared
-  prepared: Is a directory
-evaluate --checkpoint={finetuned} --data=prepared
-  prepared/dev.tsv: No such file
-evaluate --checkpoint={pretrained} --data=text.txt
-  'text.txt' must be a folder made by launch/prepare.py
-evaluate --checkpoint={pretrained} --data=prepared
-  another vocabulary
+  => missing --checkpoint; or --check alone
+  --checkpoint= => --checkpoint is empty; give one or more
+  --checkpoint={finetuned} => is fine-tuned on table, not on a task of GLUE; these are cola,
+glue --data=labels --checkpoint={finetuned}
+  --out=text.txt => --out=text.txt already exists
+  --out= => --out=: name the zip file to create
+evaluate
+  --checkpoint={finetuned} --data=prepared => prepared/dev.tsv: No such file
+evaluate --checkpoint={pretrained}
+  --data=prepared => another vocabulary
 diagnose --data=prepared --workdir=new
-  gradients and sampling look at a trained model: give --checkpoint=DIR
-diagnose --data=prepared --workdir=new --parts=rate
-  --parts=rate: no part 'rate'; did you mean rates
-diagnose --data=prepared --workdir=new --checkpoint={pretrained}
-  another vocabulary
-diagnose --data=text.txt --workdir=new --parts=rates
-  'text.txt' must be a folder made by
-reproduce --checkpoint={pretrained} --data=labels --workdir=run --table=5
-  holds 'config.json' but no results
-reproduce --checkpoint=nothing --data=labels --workdir=new --table=5
-  --checkpoint=nothing: no such folder
-reproduce --checkpoint={finetuned} --data=labels --workdir=new --table=5
-  is fine-tuned; give a pre-trained
-compare --workdir=new --objectives=causal,mask
-  --objectives=mask: must be one of causal, both_directions, masked,
-compare --workdir=new --budget=full
-  --budget=full needs --corpus=DIR, a prepared text
-compare --workdir=run
-  holds 'config.json' but no results.json
-zero_shot --checkpoint={pretrained} --data=labels --tasks=cola
-  no folder 'glue/CoLA' here
-zero_shot --checkpoint={pretrained} --data=nothing
-  --data=nothing: no such folder
-zero_shot --checkpoint={pretrained} --data=labels --tasks=rte
-  --tasks=rte: must be one of cola, sst2
-zero_shot --checkpoint=prepared --data=labels --history
-  no checkpoints/ here; give the workdir of a run
-predict --checkpoint={finetuned} --input=rows.tsv --out=text.txt
-  already exists; name
-zero_shot --checkpoint={pretrained} --data=labels --out=text.txt
-  already exists; name
-zero_shot --checkpoint={pretrained} --data=labels --out=nothing/a.json
-  nothing/a.json: no such folder
-generate --checkpoint={pretrained}
-  prompt
-generate --checkpoint=prepared --prompt=the
-  no checkpoint in
-benchmark --config={configs}/finetune.py:cola
-  --config: a FinetuneConfig; a benchmark takes a PretrainConfig
-plan --config={configs}/finetune.py:cola
-  a FinetuneConfig; a plan takes a PretrainConfig
-plan --config=tiny.py --topology=h100:8 --out=nothing/here.json
-  nothing/here.json
-benchmark --config=tiny.py --out=nothing/here.json
-  --out=nothing/here.json: no such folder
+  => gradients and sampling look at a trained model: give --checkpoint=DIR
+  --parts=rate => --parts=rate: no part 'rate'; did you mean rates
+reproduce
+  --checkpoint={pretrained} --data=labels --workdir=run --table=5 =>
+    holds 'config.json' but no results
+  --checkpoint={finetuned} --data=labels --workdir=new --table=5 =>
+    is fine-tuned; give a pre-trained
+compare
+  --workdir=new --objectives=causal,mask =>
+    --objectives=mask: must be one of causal, both_directions, masked,
+  --workdir=new --budget=full => --budget=full needs --corpus=DIR, a prepared text
+  --workdir=run => holds 'config.json' but no results.json
+zero_shot --checkpoint={pretrained} --data=labels
+  --tasks=cola => no folder 'glue/CoLA' here
+  --tasks=rte => --tasks=rte: must be one of cola, sst2
+  --out=text.txt => already exists; name
+  --out=nothing/a.json => nothing/a.json: no such folder
+zero_shot
+  --checkpoint=prepared --data=labels --history => no checkpoints/ here; give the workdir of a run
+generate
+  --checkpoint={pretrained} => prompt
+benchmark
+  --config={configs}/finetune.py:cola =>
+    --config: a FinetuneConfig; a benchmark takes a PretrainConfig
+  --config=tiny.py --out=nothing/here.json => --out=nothing/here.json: no such folder
+plan
+  --config={configs}/finetune.py:cola => a FinetuneConfig; a plan takes a PretrainConfig
 report
-  missing --workdir
-report --workdir=nothing
-  --workdir=nothing: no such folder; name the folder of a run
-plot --workdir=nothing --out=new.png
-  --workdir=nothing: no such folder
+  --workdir=nothing => --workdir=nothing: no such folder; name the folder of a run
 visualize --checkpoint={pretrained} --out=new.html
-  no text: give one with --text=TEXT
-visualize --checkpoint={pretrained} --input=nothing.txt --out=new.html
-  --input=nothing.txt: no such file
-visualize --checkpoint={pretrained} --input=latin.txt --out=new.html
-  latin.txt:1: not UTF-8
-visualize --checkpoint={pretrained} --input=empty.txt --out=new.html
-  --input=empty.txt: the file has no texts
-visualize --checkpoint={finetuned} --input=broken.tsv --out=new.html
-  broken.tsv:3: 1 column
-visualize --checkpoint={pretrained} --text=cat --text={long} --out=new.html
-  text 2: 209 tokens; the model's context is 64: give a part of the text
-visualize --checkpoint={pretrained} --text= --out=new.html
-  text 1: no tokens; give at least one word
-visualize --checkpoint={pretrained} --text=\udcff --out=new.html
-  text 1: not UTF-8
-visualize --checkpoint={pretrained} --text=the --out=text.txt
-  --out=text.txt already exists and is not a page
-visualize --checkpoint={pretrained} --text=the --out=empty.txt
-  --out=empty.txt already exists and is not a page
-visualize --checkpoint={pretrained} --text=the --out=prepared
-  --out=prepared is a folder
-visualize --checkpoint={pretrained} --text=the --out=nothing/new.html
-  --out=nothing/new.html: No such file
-export --checkpoint={pretrained} --out=run
-  run exists and is not an earlier export, with a weights.npz of ours
-export --checkpoint={finetuned} --out=new --format=onnx_int8
-  --format=onnx_int8: is compared with float32; name labeled rows by --data=DIR
-export --checkpoint={finetuned} --out=new --data=labels
-  --data=labels: only onnx_int8 compares; leave it out
-export --checkpoint={pretrained} --out=new --format=onnx_int8 --data=labels
-  a language model without a head; labels are compared
-export --checkpoint={finetuned} --out=new --format=onnx_int8 --data=labels --keep=99
-  --keep=99.0: must be a share, from 0 to 1
-export --checkpoint={pretrained} --out=run --format=safetensors
-  run exists and is not an earlier export, with a weights.saf
-export --checkpoint=release --out=run --format=openai
-  run is there already; choose another place
-export --checkpoint=release --out=run --format=hf
-  run is there already; choose another place
+  => no text: give one with --text=TEXT
+  --input=latin.txt => latin.txt:1: not UTF-8
+  --input=empty.txt => --input=empty.txt: the file has no texts
+  --text=cat --text={long} => text 2: 209 tokens; the model's context is 64: give a part of the text
+  --text= => text 1: no tokens; give at least one word
+  --text=\udcff => text 1: not UTF-8
+visualize --checkpoint={pretrained}
+  --text=the --out=text.txt => --out=text.txt already exists and is not a page
+  --text=the --out=prepared => --out=prepared is a folder
+  --text=the --out=nothing/new.html => --out=nothing/new.html: No such file
+export --checkpoint={pretrained}
+  --out=run => run exists and is not an earlier export, with a weights.npz of ours
+  --out=new --format=onnx_int8 --data=labels => a language model without a head; labels are compared
+  --out=run --format=safetensors => run exists and is not an earlier export, with a weights.saf
+export --checkpoint={finetuned} --out=new
+  --format=onnx_int8 =>
+    --format=onnx_int8: is compared with float32; name labeled rows by --data=DIR
+  --data=labels => --data=labels: only onnx_int8 compares; leave it out
+  --format=onnx_int8 --data=labels --keep=99 => --keep=99.0: must be a share, from 0 to 1
+export
+  --checkpoint=release --out=run --format=hf => run is there already; choose another place
 import_weights --checkpoint=release --out=new
-  missing --format
-import_weights --format= --checkpoint=release --out=new
-  --format=: must be one of hf, npz, onnx, onnx_int8, openai, peft, safe
-import_weights --format=openai --checkpoint=nothing --out=new
-  --checkpoint=nothing: no such folder
-import_weights --format=openai --checkpoint=text.txt --out=new
-  text.txt/encoder_bpe_40000.json: cannot be read
-import_weights --format=openai --checkpoint=foreign --out=new
-  foreign/vocab.bpe:2: makes 'aa</w>'
-import_weights --format=openai --checkpoint=release --out=run
-  run is there already; choose another place
-import_weights --format=openai --checkpoint=release --out=text.txt
-  text.txt is there already; choose another place
-import_weights --format=openai --checkpoint=release --out=/proc/new
-  cannot write /proc/new:
-import_weights --format=openai --checkpoint=released_half --out=new
-  params_4.npy: not a piece of a release
-import_weights --format=hf --checkpoint=release --out=new
-  release: no model.safetensors or pytorch_model.bin here
-import_weights --format=hf --checkpoint=hf_bart --out=new
-  hf_bart/config.json: model_type 'bart': should be one of
-import_weights --format=hf --checkpoint=hf --out=new
-  hf/model.safetensors: not a safetensors file (
-import_weights --format=npz --checkpoint=release --out=new
-  release: not a complete exported model (
-serve --checkpoint=nothing --port=0
-  --checkpoint=nothing: no such folder
-serve --checkpoint={pretrained} --port=99999
-  --port=99999: must be from 0 to 65,535
-serve --checkpoint={pretrained} --port=http
-  --port=http:
-serve --checkpoint={pretrained} --host=1.2.3.4 --port=0
-  --host=1.2.3.4 --port=0: Cannot
-serve --checkpoint={pretrained} --host=a..b
-  --host=a..b: not an address of this machine
-verify --checkpoint={pretrained} --checkpoint=nothing --text=the
-  --checkpoint=nothing: no such folder
-verify --checkpoint={pretrained} --checkpoint=hf_bart --text=the
-  hf_bart/config.json: model_type 'bart'
-verify --checkpoint=released_half --checkpoint={pretrained} --text=the
-  params_4.npy: not a piece of a release
-verify --checkpoint={pretrained} --checkpoint={pretrained}
-  no text: give one with --text=TEXT
-verify --checkpoint={pretrained} --checkpoint={pretrained} --text=the --tolerance=-1
-  --tolerance=-1.0: must be at least 0
+  --format= => --format=: must be one of hf, npz, onnx, onnx_int8, openai, peft, safe
+  --format=hf => release: no model.safetensors or pytorch_model.bin here
+  --format=npz => release: not a complete exported model (
+import_weights --out=new
+  --format=openai --checkpoint=text.txt => text.txt/encoder_bpe_40000.json: cannot be read
+  --format=openai --checkpoint=released_half => params_4.npy: not a piece of a release
+  --format=hf --checkpoint=hf_bart => hf_bart/config.json: model_type 'bart': should be one of
+  --format=hf --checkpoint=hf => hf/model.safetensors: not a safetensors file (
+import_weights --format=openai --checkpoint=release
+  --out=run => run is there already; choose another place
+  --out=/proc/new => cannot write /proc/new:
+serve --checkpoint={pretrained}
+  --port=99999 => --port=99999: must be from 0 to 65,535
+  --port=http => --port=http:
+  --host=1.2.3.4 --port=0 => --host=1.2.3.4 --port=0: Cannot
+  --host=a..b => --host=a..b: not an address of this machine
+verify --checkpoint={pretrained}
+  --checkpoint={pretrained} => no text: give one with --text=TEXT
 verify --checkpoint={pretrained} --text=the
-  two models are compared: --checkpoint=A --ch
-verify --a={pretrained} --b={pretrained} --text=the
-  --a is now --checkpoint
-verify --checkpoint={pretrained} --replay=5 --text=the
-  --replay=5 needs one --checkpoint
-verify --checkpoint={pretrained} --checkpoint={pretrained} --data=labels --text=the
-  --data is for --replay=STEP
-backtranslate --checkpoint={pretrained} --input=text.txt --out=new.tsv
-  a language model without a head; it should be fine-tuned on text pairs
-backtranslate --checkpoint={pretrained} --input=text.txt --out=new.csv
-  --out=new.csv: should
-pretrain --config=tiny.py --workdir=new --data=prepared,nothing
-  --data=nothing: no such folder
-pretrain --config=tiny.py --workdir=new --data=prepared,foreign
-  foreign/train.json: missing
-pretrain --config=tiny.py --workdir=new --data=
-  train.json: missing
-harness --checkpoint={pretrained}
-  missing --tasks
-harness --checkpoint={pretrained} --tasks=cola --limit=-1
-  --limit=-1:
-""".splitlines()
+  --checkpoint={pretrained} --tolerance=-1 => --tolerance=-1.0: must be at least 0
+  => two models are compared: --checkpoint=A --ch
+  --replay=5 => --replay=5 needs one --checkpoint
+  --checkpoint={pretrained} --data=labels => --data is for --replay=STEP
+verify
+  --a={pretrained} --b={pretrained} --text=the => --a is now --checkpoint
+backtranslate --checkpoint={pretrained} --input=text.txt
+  --out=new.tsv => a language model without a head; it should be fine-tuned on text pairs
+  --out=new.csv => --out=new.csv: should
+harness
+  --checkpoint={pretrained} --tasks=cola --limit=-1 => --limit=-1:
+"""
 
 
-@pytest.mark.parametrize(
-  "command, message", list(zip(CASES[::2], map(str.strip, CASES[1::2]), strict=True))
-)
+@pytest.mark.parametrize("command, message", table(CASES))
 def test_bad_input_is_one_line_and_loses_nothing(
   world, launch, spacy_there, monkeypatch, command, message
 ):

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 from absl import flags
+from refused import table
 
+from gpt_jax.checkpoints.formats import describe_formats
 from gpt_jax.programs import installed
 
 pytestmark = pytest.mark.e2e
@@ -25,9 +27,9 @@ PROGRAM = '''"""Prints its settings.
 import command_line
 from absl import flags
 
-CONFIG = command_line.define_config()
-WORKDIR = command_line.define_workdir()
+command_line.define_config()
 command_line.define_distributed()
+WORKDIR = flags.DEFINE_string("workdir", None, "a folder", required=True)
 FAIL = flags.DEFINE_string("fail", "", "how to end")
 
 
@@ -39,7 +41,8 @@ def main():
   from gpt_jax.files import StoreError
 
   cache = os.environ["JAX_COMPILATION_CACHE_DIR"]
-  print(CONFIG.value.learning_rate, CONFIG.value.clip, WORKDIR.value, cache)
+  config = command_line.config()
+  print(config.learning_rate, config.clip, WORKDIR.value, cache)
   print("jax" in sys.modules)
   if FAIL.value == "warn":
     import warnings
@@ -163,18 +166,68 @@ def own_flags(values):
   return [flag for module in values.flags_by_module_dict().values() for flag in module]
 
 
-def test_defaults_are_those_of_the_program(monkeypatch):
-  """Also that no launch/ script needs a default that cannot be read without importing JAX."""
-  monkeypatch.syspath_prepend(str(ROOT / "launch"))
-  import command_line
+FLAGS = """\
+backtranslate checkpoint input out overwrite back column original beams temperature top_k noise tag
+  longest ratio seed
+benchmark config out overwrite print_config batch_size only peers
+compare data corpus workdir budget objectives
+diagnose data checkpoint workdir parts budget
+evaluate checkpoint data split task attack radius beams length_penalty weights keep distributed
+  coordinator num_processes process_id
+export checkpoint data out format split keep
+finetune config data checkpoint tokenizer workdir print_config seeds folds profile tracker
+  distributed coordinator num_processes process_id
+generate checkpoint prompt input fill max_tokens temperature top_k top_p seed ignore_eos num_samples
+  beams length_penalty weights stream
+glue checkpoint data check out
+harness checkpoint out overwrite tasks include_path num_fewshot limit
+import_weights checkpoint out format
+label input checkpoint text label workdir precision epochs minutes skip_finetuning pool pool_rows
+  seed
+plan config data out overwrite print_config topology vary price
+plot workdir out overwrite
+predict checkpoint input data out overwrite adapter split keep calibrate threshold precision beams
+  length_penalty weights
+prepare source tokenizer data extend out vocab_size vocabulary valid_share text_column sentences
+  vocabulary_share shard_tokens deduplicate decontaminate runner beam_options add_tokens
+pretrain config data checkpoint workdir print_config profile tracker distributed coordinator
+  num_processes process_id
+quickstart text data workdir short real tasks rows seeds peers
+report workdir out samples
+reproduce checkpoint data lstm workdir table figure tasks seeds budget microbatches
+search checkpoint source index text_column query queries count judged split ignore_identical_ids
+serve checkpoint adapter port host weights
+tasks data
+verify checkpoint text data tolerance replay
+visualize checkpoint text input out
+zero_shot checkpoint data out overwrite tasks history examples
+"""
+FLAGS_OF = {name: {*own} for name, *own in map(str.split, FLAGS.replace("\n  ", " ").splitlines())}
 
-  names = ("evaluate", "export", "generate", "list_tasks", "predict")
-  modules = [f"gpt_jax.programs.{name}" for name in names]
-  for module in (*modules, "gpt_jax.apps.paper.quickstart"):
-    run, name = importlib.import_module(module).run, module.rpartition(".")[2]
-    parameters = inspect.signature(run).parameters.values()
-    expected = {p.name: p.default for p in parameters if p.default is not p.empty}
-    assert command_line.defaults(name) == expected, name
+
+def test_no_flag_is_lost(helps):
+  """Nor one new by accident; each says what it is for, in words that need no source."""
+  listed = {name: re.findall(r"^  --(\w+)  ", help, re.MULTILINE) for name, help in helps.items()}
+  assert {name: {*flags} for name, flags in listed.items()} == FLAGS_OF
+  for name in ("export", "import_weights"):
+    assert describe_formats() in " ".join(helps[name].split())  # --help wraps
+  for help in helps.values():
+    about = help[help.index("\nwhat to") :]
+    assert not re.search(r"^  --\w+ *$|\bsee [\w.]*_\w+|`", about, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", ["evaluate", "generate", "list_tasks", "predict", "label"])
+def test_a_signature_is_read_as_python_has_it(monkeypatch, name):
+  monkeypatch.syspath_prepend(str(ROOT / "launch"))
+  from command_line import definitions
+
+  folder = "apps.label" if name == "label" else "programs"
+  module = importlib.import_module(f"gpt_jax.{folder}.{name}")
+  signature, about = definitions._read_run(Path(module.__file__).read_text())
+  parameters = inspect.signature(module.run).parameters
+  assert about.keys() == parameters.keys() == signature.parameters.keys()
+  for parameter in parameters.values():
+    assert signature.parameters[parameter.name].default == parameter.default
 
 
 GOOD = ("--config=config.py", "--workdir=w")
@@ -188,16 +241,6 @@ def test_overrides_workdir_and_cache(toy):
   assert jax_imported == "False"
 
 
-def test_help_shows_docstring_and_own_flags(toy):
-  code, out, err = toy("--help")
-  assert (code, err) == (0, "")
-  assert out.startswith(
-    "Prints its settings.\n\n  python launch/toy.py --config=FILE\n\nwhat to read:\n  --config "
-  )
-  assert "(required)" in out
-  assert "--fail" in out and "--distributed" in out
-
-
 def test_print_config_needs_only_the_config(toy):
   code, out, err = toy("--config=config.py", "--print_config", "--config.clip=4")
   assert (code, err) == (0, "")
@@ -208,8 +251,14 @@ def test_print_config_needs_only_the_config(toy):
   ]
 
 
-def test_help_has_groups_with_the_required_flags_first(toy):
-  lines = toy("--help")[1].splitlines()
+def test_help_has_the_docstring_and_groups_with_the_required_flags_first(toy):
+  code, out, err = toy("--help")
+  assert (code, err) == (0, "")
+  about = (
+    "Prints its settings.\n\n  python launch/toy.py --config=FILE\n\nwhat to read:\n  --config "
+  )
+  assert out.startswith(about) and "(required)" in out
+  lines = out.splitlines()
   heads = ["what to read:", "what to write:", "how:", "several processes:"]
   assert [line for line in lines if re.fullmatch(r"\w[\w ]*:", line)] == heads
   names = [line.split()[0][2:] for line in lines if line.startswith("  --")]
@@ -283,12 +332,7 @@ def test_commands_that_come_next_work_where_the_user_stands(usage, monkeypatch, 
 
 
 def test_every_flag_of_a_group_exists(usage):
-  package = ROOT / "gpt_jax"
-  prepare = package / "programs" / "prepare.py", package / "apps" / "corpus" / "corpus.py"
-  files = [*(ROOT / "launch").rglob("*.py"), *prepare]
-  source = "".join(path.read_text() for path in files if path.stem != "usage")
-  for name in sum(usage.GROUPS.values(), ()):
-    assert re.search(rf'"{name}"|^  {name}: ', source, re.MULTILINE), name
+  assert set(sum(usage.GROUPS.values(), ())) <= set(FLAGS.split())
 
 
 @pytest.mark.parametrize(
@@ -312,55 +356,39 @@ def test_completion(toy, monkeypatch, tmp_path, line, completions):
   assert [word.strip() for word in found if word.strip()] == completions
 
 
-# Arguments, and below them the line; {GOOD} stands for a config and a workdir.
 MISTAKES = """\
-{NONE}
-  missing --config, --workdir (--help describes the flags)
---config=config.py
-  missing --workdir (--help describes the flags)
-{GOOD} --wrkdir=x
-  unknown flag --wrkdir; did you mean --workdir? (--help lists the flags)
-{GOOD} --clip.x=3
-  unknown flag --clip.x; did you mean --config.clip.x? (--help lists the flags)
-{GOOD} stray
-  unexpected argument 'stray': every setting is a flag, --NAME=VALUE (--help lists them)
-{GOOD} --config.clp=3
-  config has no field 'clp'; did you mean clip? (fields of config: learning_rate, clip)
-{GOOD} --config.clip=x
-  clip = 'x': must be a number
-{GOOD} --fail=a --fail a
-  --fail is given 2 times: it takes one value
-{GOOD} --distributed --nodistributed
-  --distributed is given 2 times: it takes one value
-{GOOD} --config.clip=3 --config.clip=4 --config.clip=5
-  --config.clip is given 3 times: it takes one value
-{GOOD} --config.clip
-  --config.clip needs a value: --config.clip=VALUE
-{GOOD} --process_id=x
-  --process_id=x: should be an integer
-{GOOD} --distributed=maybe
-  --distributed=maybe: should be true or false
-{GOOD} --process_id=1
-  --process_id needs --distributed
-{GOOD} --distributed --process_id=1
-  --coordinator, --num_processes needed beside --process_id
-{GOOD} --distributed --process_id=0 --num_processes=1 --coordinator=host
-  --coordinator=host: must be HOST:PORT
---config=confg.py --workdir=w
-  cannot read config file 'confg.py': No such file or directory; there: config.py
-{GOOD} --help=config
-  --help=config: --help alone describes the flags; --print_config lists the fields of the config
-{GOOD} --fail=input
-  line 3: broken badly
-""".splitlines()
+=> missing --config, --workdir (--help describes the flags)
+--config=config.py => missing --workdir (--help describes the flags)
+--config=confg.py --workdir=w =>
+    cannot read config file 'confg.py': No such file or directory; there: config.py
+--config=config.py --workdir=w
+  --wrkdir=x => unknown flag --wrkdir; did you mean --workdir? (--help lists the flags)
+  --clip.x=3 => unknown flag --clip.x; did you mean --config.clip.x? (--help lists the flags)
+  stray => unexpected argument 'stray': every setting is a flag, --NAME=VALUE (--help lists them)
+  --config.clp=3 =>
+    config has no field 'clp'; did you mean clip? (fields of config: learning_rate, clip)
+  --config.clip=x => clip = 'x': must be a number
+  --fail=a --fail a => --fail is given 2 times: it takes one value
+  --distributed --nodistributed => --distributed is given 2 times: it takes one value
+  --config.clip=3 --config.clip=4 --config.clip=5 =>
+    --config.clip is given 3 times: it takes one value
+  --config.clip => --config.clip needs a value: --config.clip=VALUE
+  --process_id=x => --process_id=x: should be an integer
+  --distributed=maybe => --distributed=maybe: should be true or false
+  --process_id=1 => --process_id needs --distributed
+  --distributed --process_id=1 => --coordinator, --num_processes needed beside --process_id
+  --distributed --process_id=0 --num_processes=1 --coordinator=host =>
+    --coordinator=host: must be HOST:PORT
+  --help=config =>
+    --help=config: --help alone describes the flags; --print_config lists the fields of the config
+  --fail=input => line 3: broken badly
+"""
 
 
-@pytest.mark.parametrize(
-  "arguments, message", list(zip(MISTAKES[::2], MISTAKES[1::2], strict=True))
-)
+@pytest.mark.parametrize("arguments, message", table(MISTAKES))
 def test_user_errors_are_one_line(toy, arguments, message):
-  code, _, err = toy(*arguments.format(GOOD=" ".join(GOOD), NONE="").split())
-  assert (code, err) == (2, f"error: {message.strip()}\n")
+  code, _, err = toy(*arguments.split())
+  assert (code, err) == (2, f"error: {message}\n")
 
 
 SMALLER = r".*a larger --config.train.microbatches, a smaller --config\..*"
@@ -424,10 +452,10 @@ FORKS = """import json, os, runpy, sys
 import command_line
 
 folder, calls = sys.argv[1:]
-for name, script, *arguments in json.loads(calls):
+for index, (_, script, *arguments) in enumerate(json.loads(calls)):
   if not os.fork():
     for number, kind in enumerate(("out", "err"), 1):
-      os.dup2(os.open(os.path.join(folder, f"{name}.{kind}"), os.O_WRONLY | os.O_CREAT), number)
+      os.dup2(os.open(os.path.join(folder, f"{index}.{kind}"), os.O_WRONLY | os.O_CREAT), number)
     sys.argv = [script, *arguments]
     try:
       runpy.run_path(script, run_name="__main__")
@@ -451,8 +479,8 @@ def in_forks(folder, calls):
     check=True,
   )
   return {
-    name: tuple((folder / f"{name}.{kind}").read_text() for kind in ("out", "err"))
-    for name, *_ in calls
+    name: tuple((folder / f"{index}.{kind}").read_text() for kind in ("out", "err"))
+    for index, (name, *_) in enumerate(calls)
   }
 
 
@@ -471,33 +499,30 @@ def helps(tmp_path_factory):
   return {name: out for name, (out, _) in printed.items()}
 
 
+FREQUENT = """\
+pretrain --config=gpt1_small --workdir=new
+  --data=. --lr=1e-3 => did you mean --config.optim.learning_rate?
+  --data=tickets => --data=tickets: no such folder; did you mean tickets.
+pretrain --config=storry --workdir=new --data=. => known names: story
+generate --checkpoint=runs/small --prompt=a => --checkpoint=runs/small: no such fol
+label --checkpoint=. --workdir=new
+  ticket.csv => --input=ticket.csv: no such file; did you mean tickets.csv
+  tickets.xlsx => tickets.xlsx: a zip archive
+  tickets.csv => which of its columns is the label? --label=NAME says it
+  tickets.csv --text=body --label=x => no column 'x' (the columns are 'subject'
+"""
+
+
 def test_frequent_mistakes_are_told_before_jax_is_imported(tmp_path):
   (tmp_path / "tickets.csv").write_text("subject,body,team\nlate,where is it?,post\n")
   (tmp_path / "tickets.xlsx").write_bytes(b"PK\x03\x04")
-  run = ("--config=gpt1_small", "--workdir=new")
-  label = ("--checkpoint=.", "--workdir=new")
-  mistakes = {
-    ("pretrain", *run, "--data=.", "--lr=1e-3"): "did you mean --config.optim.learning_rate?",
-    ("pretrain", "--config=storry", "--workdir=new", "--data=."): "known names: story",
-    ("pretrain", *run, "--data=tickets"): "--data=tickets: no such folder; did you mean tickets.",
-    ("generate", "--checkpoint=runs/small", "--prompt=a"): "--checkpoint=runs/small: no such fol",
-    ("label", "ticket.csv", *label): "--input=ticket.csv: no such file; did you mean tickets.csv",
-    ("label", "tickets.xlsx", *label): "tickets.xlsx: a zip archive",
-    ("label", "tickets.csv", *label): "which of its columns is the label? --label=NAME says it",
-    (
-      "label",
-      "tickets.csv",
-      "--text=body",
-      "--label=x",
-      *label,
-    ): "no column 'x' (the columns are 'subject'",
-  }
-  calls = [
-    (str(number), str(ROOT / "launch" / f"{program}.py"), *arguments)
-    for number, (program, *arguments) in enumerate(mistakes)
-  ]
+  calls = []
+  for command, _ in table(FREQUENT):
+    program, *arguments = command.split()
+    calls.append((command, str(ROOT / "launch" / f"{program}.py"), *arguments))
   printed = in_forks(tmp_path, calls)
-  for (out, err), message in zip(printed.values(), mistakes.values(), strict=True):
+  for command, message in table(FREQUENT):
+    out, err = printed[command]
     assert out == "" and err.startswith("error: ") and err.count("\n") == 1
     assert message in err
 

@@ -1,25 +1,21 @@
 """Each config loads, its docstring's commands exist, and GPT-1's has the paper's numbers."""
 
 import dataclasses
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from refused import refused
+from in_process import check_command
+from refused import refused, table
 
 from gpt_jax.config import fields_of, from_json, to_json
 from gpt_jax.data.windows import WindowsConfig
-from gpt_jax.errors import InputError
 from gpt_jax.programs.config_files import (
   declared_fields,
   describe_config,
   load_config,
   override,
-  override_all,
 )
 from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.programs.pretrain import PretrainConfig
@@ -85,10 +81,6 @@ def test_is_known_by_name_in_every_folder(name, tmp_path, monkeypatch):
   assert load_config(name.removesuffix(".py") + ARGUMENTS.get(name, "")) == load(name)
 
 
-def test_a_name_without_its_argument():
-  refused(r"get_config needs the name of its task: finetune:TASK", load_config, "finetune")
-
-
 def test_a_file_comes_before_a_name(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   (tmp_path / "gpt1").write_text((ROOT / "configs" / "lstm.py").read_text())
@@ -101,54 +93,62 @@ def test_the_commands_of_the_docstring_exist(name):
   lines = commands(name)
   assert any(f"--config=configs/{name}" in argument for line in lines for argument in line)
   for _, script, *arguments in lines:
-    source = (ROOT / script).read_text() + (
-      ROOT / "launch" / "command_line" / "definitions.py"
-    ).read_text()
-    if script.endswith("/prepare.py"):
-      source += (ROOT / "gpt_jax" / "programs" / "prepare.py").read_text()
-    flags = dict(argument.removeprefix("--").split("=", 1) for argument in arguments)
-    changes = []
-    for flag, value in flags.items():
-      if flag.startswith("config."):
-        changes.append((flag.removeprefix("config."), value))
-      else:
-        exists = f'"{flag}"' in source or re.search(rf"^  {flag}: ", source, re.MULTILINE)
-        assert exists, f"{script} has no --{flag}"
-    if "config" in flags:
-      override_all(load_config(str(ROOT / flags["config"])), changes)
+    check_command(script, arguments)
 
 
 @pytest.mark.parametrize(
-  "size, parameters",
-  [("small", 124_439_808), ("medium", 354_823_168), ("large", 774_030_080), ("xl", 1_557_611_200)],
-)
-def test_the_published_sizes_of_gpt2(size, parameters):
-  trunk = load_config(f"{ROOT}/configs/gpt2.py:{size}").trunk
-  assert dataclasses.replace(trunk, vocab_size=50_257).parameter_count() == parameters
-  assert trunk.width == 64 * trunk.heads
-
-
-@pytest.mark.parametrize(
-  "size, parameters",
+  "name, rows, parameters",
   [
-    ("small", 60_506_624),
-    ("base", 222_903_552),
-    ("large", 737_668_096),
-    ("1.1-small", 76_961_152),
-    ("1.1-base", 247_577_856),
-    ("1.1-large", 783_150_080),
+    ("gpt2:small", 50_257, 124_439_808),
+    ("gpt2:medium", 50_257, 354_823_168),
+    ("gpt2:large", 50_257, 774_030_080),
+    ("gpt2:xl", 50_257, 1_557_611_200),
+    ("t5:small", 32_128, 60_506_624),
+    ("t5:base", 32_128, 222_903_552),
+    ("t5:large", 32_128, 737_668_096),
+    ("t5:1.1-small", 32_128, 76_961_152),
+    ("t5:1.1-base", 32_128, 247_577_856),
+    ("t5:1.1-large", 32_128, 783_150_080),
+    ("bert:base", 30_522, 109_482_240),
+    ("bert:large", 30_522, 335_141_888),
+    ("roberta:base", 50_265, 124_052_736),
+    ("roberta:large", 50_265, 354_307_072),
+    ("albert:base", 30_000, 11_683_584),
+    ("albert:large", 30_000, 17_683_968),
+    ("albert:xlarge", 30_000, 58_724_864),
+    ("albert:xxlarge", 30_000, 222_595_584),
+    ("albert:base:attention", 30_000, 63_647_232),  # 64M and 38M in ALBERT's table 4
+    ("albert:base:mlp", 30_000, 37_686_528),
+    ("elmo:paper", 0, 93_600_848),  # without the softmax, which a vocabulary brings
   ],
 )
-def test_the_published_sizes_of_t5(size, parameters):
-  trunk = load_config(f"{ROOT}/configs/t5.py:{size}").trunk
-  assert dataclasses.replace(trunk, vocab_size=32_128).parameter_count() == parameters
-  assert trunk.residual_dropout == (0.0 if size.startswith("1.1") else 0.1)
+def test_the_published_sizes(name, rows, parameters):
+  trunk = load_config(name).trunk
+  assert dataclasses.replace(trunk, vocab_size=rows).parameter_count() == parameters
+  if name.startswith("gpt2"):
+    assert trunk.width == 64 * trunk.heads
+  if name.startswith("t5"):
+    assert trunk.residual_dropout == (0.0 if "1.1" in name else 0.1)
 
 
-def test_the_published_size_of_elmo():
-  """Without the softmax, which a vocabulary brings."""
-  assert load("elmo.py", "paper").trunk.parameter_count() == 93_600_848
-  refused("elmo.py:huge: the sizes are paper, small", load, "elmo.py", "huge")
+ARGUMENTS_REFUSED = """\
+finetune => get_config needs the name of its task: finetune:TASK
+gpt2:huge => gpt2.py:huge: the sizes are small, medium, large, xl
+elmo:huge => elmo.py:huge: the sizes are paper, small
+ulmfit:huge => ulmfit.py:huge: the sizes are paper, small, tar
+ulmfit:small:sideways => ulmfit.py:small:sideways: the sizes are paper, small, tar
+bert:huge => bert.py:huge: the sizes are .*base, large
+roberta:huge => roberta.py:huge: the sizes are .*base, large
+albert:huge => albert.py:huge: the sizes are .*base, large
+encoder_small:order:most => encoder_small.py:order:most: the objectives are next
+finetune_encoder:gpt:cola => 'gpt:cola': must be FAMILY:TASK, FAMILY one of bert, rob
+finetune_encoder:bert => 'bert': must be FAMILY:TASK, FAMILY one of bert, rob
+"""
+
+
+@pytest.mark.parametrize("name, message", table(ARGUMENTS_REFUSED))
+def test_an_argument_of_no_config_is_refused(name, message):
+  refused(message, load_config, name)
 
 
 def test_translation_goes_on_from_a_checkpoint():
@@ -171,33 +171,6 @@ def test_cross_view_training_of_several_tasks_and_of_a_translator():
 def test_the_backward_model_of_ulmfit():
   config = load("ulmfit.py", "target:backward")
   assert config.trunk.reads_backward and config.objective.ar == 2.0
-  for argument in ("huge", "small:sideways"):
-    refused(f"ulmfit.py:{argument}: the sizes are paper, small, tar", load, "ulmfit.py", argument)
-
-
-def test_gpt2_of_no_published_size():
-  with pytest.raises(InputError, match="gpt2.py:huge: the sizes are small, medium, large, xl"):
-    load_config(f"{ROOT}/configs/gpt2.py:huge")
-
-
-@pytest.mark.parametrize(
-  "name, rows, parameters",
-  [
-    ("bert.py:base", 30_522, 109_482_240),
-    ("bert.py:large", 30_522, 335_141_888),
-    ("roberta.py:base", 50_265, 124_052_736),
-    ("roberta.py:large", 50_265, 354_307_072),
-    ("albert.py:base", 30_000, 11_683_584),
-    ("albert.py:large", 30_000, 17_683_968),
-    ("albert.py:xlarge", 30_000, 58_724_864),
-    ("albert.py:xxlarge", 30_000, 222_595_584),
-    ("albert.py:base:attention", 30_000, 63_647_232),  # 64M and 38M in ALBERT's table 4
-    ("albert.py:base:mlp", 30_000, 37_686_528),
-  ],
-)
-def test_the_published_sizes_of_encoders(name, rows, parameters):
-  trunk = load_config(f"{ROOT}/configs/{name}").trunk
-  assert dataclasses.replace(trunk, vocab_size=rows).parameter_count() == parameters
 
 
 def test_small_encoders_with_shared_blocks():
@@ -210,26 +183,19 @@ def test_small_encoders_with_shared_blocks():
   assert parameters("") - parameters(":all") == 2 * (attention + mlp)
   assert parameters("") - parameters(":attention") == 2 * attention
   assert parameters("") - parameters(":mlp") == 2 * mlp
-  refused("encoder_small.py:order:most: the objectives are next", parameters, ":most")
-
-
-@pytest.mark.parametrize("name", ["bert", "roberta", "albert"])
-def test_an_encoder_of_no_published_size(name):
-  with pytest.raises(InputError, match=f"{name}.py:huge: the sizes are .*base, large"):
-    load_config(f"{ROOT}/configs/{name}.py:huge")
 
 
 @pytest.mark.parametrize("name", ["gpt1.py", "finetune.py:rte"])
-def test_print_config(name):
+def test_print_config(launch, monkeypatch, name):
+  monkeypatch.chdir(ROOT)
   program = "finetune" if ":" in name else "pretrain"
-  arguments = [f"--config=configs/{name}", "--print_config", "--config.train.seed=3"]
-  command = [sys.executable, f"launch/{program}.py", *arguments]
-  environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-  done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
-  assert (done.returncode, done.stderr) == (0, "")
+  code, out, err = launch(
+    program, f"--config=configs/{name}", "--print_config", "--config.train.seed=3"
+  )
+  assert (code, err) == (0, "")
   shown = {
     line.split(" = ")[0].strip(): line.split(" = ")[1].split("  ")[0]
-    for line in done.stdout.splitlines()
+    for line in out.splitlines()
     if " = " in line
   }
   assert shown["train.seed"] == "3"
@@ -314,12 +280,6 @@ def test_encoders_are_fine_tuned_as_by_their_authors(family, task, examples, rul
   assert float(schedule(0)) == 0
   assert max(map(float, map(schedule, range(int(warmup) + 3)))) == pytest.approx(peak, rel=0.11)
   assert float(schedule(steps)) == pytest.approx(0, abs=1e-9)
-
-
-@pytest.mark.parametrize("name", ["gpt:cola", "bert"])
-def test_an_encoder_of_no_known_family(name):
-  with pytest.raises(InputError, match=f"'{name}': must be FAMILY:TASK, FAMILY one of bert, rob"):
-    load("finetune_encoder.py", name)
 
 
 def test_the_lstm_is_the_papers():

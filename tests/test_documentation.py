@@ -5,8 +5,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-
-from gpt_jax.programs.config_files import load_config, override_all
+from in_process import check_command
 
 ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", ".github/CONTRIBUTING.md", "configs/RESULTS.md"] + sorted(
@@ -81,31 +80,7 @@ def test_a_missing_path_is_reported(tmp_path, text, fault):
 @pytest.mark.parametrize("page", PAGES)
 def test_every_flag_and_config_field_exists(page):
   for _, script, *arguments in commands(text_of(page)):
-    flagged = [argument for argument in arguments if argument.startswith("--")]
-    options = [argument.removeprefix("--").partition("=") for argument in flagged]
-    changes = []
-    for flag, _, value in options:
-      if flag.startswith("config."):
-        changes.append((flag.removeprefix("config."), value))
-      else:
-        assert flag in flags_of(script), f"{script} has no --{flag}"
-    for flag, _, value in options:
-      if flag == "config":
-        named = not value.partition(":")[0].endswith(".py")  # found in any folder
-        override_all(load_config(value if named else str(ROOT / value)), changes)
-
-
-def flags_of(script: str) -> set[str]:
-  """The flags that a program defines, read from its source and from what it calls."""
-  source = text_of(script)
-  if script == "launch/prepare.py":  # defines a flag for each field of its config
-    fields = text_of("gpt_jax/programs/prepare.py") + text_of("gpt_jax/apps/corpus/corpus.py")
-    source += re.sub(r"^  (\w+): ", r'"\1"', fields, flags=re.M)
-  if "command_line.define" in source:
-    source += text_of("launch/command_line/definitions.py")
-  if script == "launch/verify.py":
-    return {"a", "b", *re.findall(r'"(\w+)"', source)}
-  return set(re.findall(r'"(\w+)"', source))
+    check_command(script, arguments)
 
 
 def test_the_readme_fits_on_few_screens():
@@ -115,7 +90,7 @@ def test_the_readme_fits_on_few_screens():
 def test_every_program_is_in_the_list_of_commands():
   text = text_of("gpt_jax/programs/README.md")
   files = (ROOT / "launch").glob("*.py")
-  scripts = [path.name for path in files if "command_line.run(main)" in path.read_text()]
+  scripts = [path.name for path in files if "command_line.run(" in path.read_text()]
   assert [name for name in sorted(scripts) if f"launch/{name}" not in text] == []
 
 

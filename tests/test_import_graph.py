@@ -15,7 +15,8 @@ FILES = {
   "gpt_jax/report.py": "PAGE = 'page.html'",
   "gpt_jax/page.html": "",
   "gpt_jax/tasks/rte.py": "",
-  "launch/train.py": "import flags_of_all\nfrom gpt_jax.loop import fit",
+  "gpt_jax/programs/pretrain.py": "from gpt_jax.loop import fit",
+  "launch/train.py": 'import flags_of_all\nPROGRAM = command_line.program("pretrain")',
   "launch/flags_of_all.py": "",
   "configs/small.py": "from gpt_jax import loop",
   "tests/conftest.py": "def run():\n  from gpt_jax.loop import fit\n\ndef two_runs(run):\n  pass",
@@ -80,7 +81,8 @@ def test_in_this_repository():
   assert {"test_optimizer.py", "test_pretrain.py", "test_several_hosts.py"} <= optimizer
   assert "test_metrics.py" not in optimizer
   assert "test_documentation.py" in names("README.md")
-  assert {"test_serve.py", "test_cli.py"} <= names("launch/serve.py")
+  for file in ("launch/serve.py", "gpt_jax/apps/serve/serve.py"):
+    assert {"test_serve.py", "test_cli.py"} <= names(file)
   assert "test_windows.py" not in names("launch/serve.py")
 
 

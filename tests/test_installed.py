@@ -22,7 +22,7 @@ TRUNK = {"context": "32", "layers": "1", "width": "16", "heads": "2"}
 
 def programs() -> set[str]:
   files = (ROOT / "launch").glob("*.py")
-  return {file.stem for file in files if "\ndef main():" in file.read_text()}
+  return {file.stem for file in files if "command_line.run(" in file.read_text()}
 
 
 @pytest.fixture(scope="module")

@@ -45,18 +45,18 @@ def run(
 
   Args:
     checkpoint: see load_model.
-    data: for a language model, a folder written by prepare with the checkpoint's vocabulary; for a
-      fine-tuned model, the folder of its task's files, as for finetune.
-    split: "train" or "valid" of text, by default "valid"; "train", "dev" or "test" of a task, by
-      default "dev".
+    data: for a language model, a folder written by launch/prepare.py with the checkpoint's
+      vocabulary; for a fine-tuned model, the folder of its task's files, as for finetune.
+    split: text: train or valid (default valid); task: train, dev or test (default dev).
     task: for a fine-tuned model, another task with the same labels, in any order and case, such as
       mnli-mismatched. For any other, a task of similarity scores, stsb: the cosine of the texts'
       embeddings, without training on labels.
-    attack: "fgm": measure a fine-tuned model also under attack, see inference.attack; "": no.
-    radius: those of the attack, L2 norms of what is added to a sequence's embeddings.
-    beams, length_penalty: of the search for a translation, see beam.beam_search; 1 beam: greedy.
+    attack: fgm: measure a fine-tuned model also under this attack.
+    radius: of the attack: L2 norms of what is added to the embeddings of a sequence.
+    beams: candidates of a search for a translation; 1: greedy.
+    length_penalty: of the search: above 0 favors long translations.
     weights: bfloat16 or int8: compare a classifier's labels with those that it gives in float32.
-    keep: of `weights`, the share of these labels, and of the accuracy, that must be left.
+    keep: of `weights`: the share of float32's labels, and of its accuracy, that must be left.
 
   Returns:
     Text: the numbers of tokens and bytes, loss in nats per token, perplexity per token and bits per

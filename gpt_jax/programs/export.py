@@ -26,14 +26,12 @@ def run(
 
   Args:
     checkpoint: see load_model.
-    out: the folder to create.
-    format: see list_formats: npz and safetensors hold any model, hf those that transformers has,
-      peft a LoRA adapter of these, openai GPT-1 with OpenAI's vocabulary, onnx and stablehlo the
-      program of a language model or classifier, which no longer loads here; onnx_int8 that of a
-      classifier with weights of 8 bits.
-    data, split: of onnx_int8, the folder of its task's files and a split with labels.
-    keep: of onnx_int8, the share of the labels that float32 gives these rows, and of its accuracy,
-      that must be left.
+    out: folder to create.
+    format: see list_formats.
+    data: of onnx_int8: folder of the task's files, to compare it with float32 on.
+    split: of `data`: train, dev or test.
+    keep: of onnx_int8: the share of float32's labels, and of its accuracy, to keep, or nothing is
+      written.
   """
   if data is None and format in _GATED:
     raise InputError(f"format={format}: is compared with float32; name labeled rows by data=DIR")

@@ -77,12 +77,15 @@ def run(
 
   Args:
     config: see configs/finetune.py.
-    data_dir: folder of the task's official files, or "tfds:DIR".
-    pretrained: a checkpoint (see load_model), or "none".
-    workdir: folder of the run, or of `seed_<n>` or `fold_<n>`, those of several.
-    seeds: number of runs, from config.train.seed on; finished ones are skipped.
-    folds: for a table, runs that each hold out another part of the training file as dev set.
-    tokenizer: folder of a vocabulary; only if pretrained is "none".
+    data_dir: folder of the task's official files (with glue/ or race/ in it), or tfds:DIR.
+    pretrained: see load_model; or none.
+    workdir: folder for config, metrics and checkpoints, or of seed_<n> or fold_<n>, those of
+      several runs; the same command resumes.
+    seeds: number of runs, from config.train.seed on, each with its own folder; finished ones are
+      skipped.
+    folds: for a table, number of runs, each holding out another part of the training file in place
+      of a dev file.
+    tokenizer: folder of a vocabulary; only if `pretrained` is none.
     set_fields: see load_start.
     trackers, profile: see pretrain.run.
     pauses: step -> whether the run ends after it for now, evaluated and saved but without its

@@ -30,13 +30,19 @@ def run(
 
   Args:
     checkpoint: see load_model; of a fine-tuned model the trunk is used.
-    prompts: non-empty texts: the model needs a token to begin with.
-    max_tokens, temperature, top_k, top_p, seed, ignore_eos: see Sampling; text i, from 0, uses
-      seed + i.
+    prompts: text to continue; not empty: the model needs a token to begin with.
+    max_tokens: number of tokens to add to each prompt.
+    temperature: sampling temperature; 0: always the most likely token.
+    top_k: sample from the k most likely tokens; 0: from all.
+    top_p: sample from the fewest tokens with this total probability.
+    seed: random seed of the first text; text i, from 0, uses seed + i.
+    ignore_eos: go on behind the token that ends a text.
     num_samples: continuations of each prompt, one after the other.
     beams: above 1: search for a likely continuation with so many candidates, instead of sampling.
-    length_penalty: of the search; matters where texts can end, as with GPT-2's vocabulary.
-    weights: float32, bfloat16 or int8: the type of the weights that products read.
+    length_penalty: of the search; above 0 favors long texts, where they can end, as with GPT-2's
+      vocabulary.
+    weights: float32, bfloat16 or int8: type of the weights in products; fewer bits are faster, less
+      exact.
   """
   check_kind(weights)  # before a model is loaded
   loaded = load_model(checkpoint)

@@ -18,8 +18,8 @@ def run(format: str, path: str, out: str) -> None:
 
   Args:
     format: see list_formats.
-    path: a folder in that format; for "hf" also the file of weights in it.
-    out: the folder to create.
+    path: folder in that format; for hf also the file of weights in it.
+    out: run folder to create.
   """
   find_format(format)  # required: files of one format must not be read as another
   with atomic_folder(out) as folder:

@@ -43,7 +43,8 @@ def run(data_dir: str | None = None) -> Iterator[Entry]:
   """Yields every task as soon as it is read; large data sets take seconds.
 
   Args:
-    data_dir: the folder of the official files, or "tfds:DIR"; None: do not count examples.
+    data_dir: folder of the official files, or tfds:DIR, to check; by default no examples are
+      counted.
   """
   if data_dir is not None:
     check_data_dir(data_dir)

@@ -52,22 +52,25 @@ def run(
   end of a file do not count. A prediction below the threshold is withheld in the same way.
 
   Args:
-    checkpoint: a fine-tuned model (see load_model), or WORKDIR/tfidf of label; several fine-tuned
-      models, or the workdir of several seeds, give the mean of their probabilities.
-    source: a TSV, CSV, JSON or Parquet file with the task's text columns by name, or "-": standard
-      input. A TSV without a header may hold just the text columns in order, such as one text per
-      line. An imported classifier reads `text`, and `text_pair` where the file has it.
-    output: the .tsv, .csv or .jsonl to write, or "-": TSV on standard output. Whole, or none.
-    data_dir: instead of source, the folder with the task's files, as for finetune.
-    split: of data_dir: "train", "dev" or "test", by default "test".
+    checkpoint: see load_model; fine-tuned, or WORKDIR/tfidf of label. Several, or the WORKDIR of
+      several seeds, give the mean of their probabilities.
+    source: TSV, CSV, JSON or Parquet file with the task's text columns by name, or - for stdin. A
+      TSV without a header may hold just the text columns in order, such as one text per line. An
+      imported classifier reads text, and text_pair where the file has it.
+    output: file to write: .tsv, .csv or .jsonl; - for TSV on stdout. Whole, or none.
+    data_dir: instead of `source`: folder of the task's official files, as for finetune.
+    split: of `data_dir`: train, dev or test (default test).
     batch_size: examples per batch.
-    overwrite: whether an existing output may be replaced.
-    keep: columns of the source to copy into the output; ("all",) copies all of them.
-    calibrate: scale probabilities by the temperature of the dev set, or of all held-out folds.
-    threshold: give only predictions whose (scaled) probability is at least this.
-    precision: the share of right predictions for which choose_threshold finds the threshold.
-    beams, length_penalty: of the search for a translation, see beam.beam_search; 1: greedy.
-    weights: the type that products read, one of decoding_weights.KINDS.
+    overwrite: replace an existing output.
+    keep: columns of `source` to copy into the output, or all.
+    calibrate: scale probabilities by the temperature that fine-tuning found on the dev set, or on
+      all held-out folds.
+    threshold: leave out predictions with a lower (scaled) probability.
+    precision: choose the threshold on the dev set so that this share of the predictions is right,
+      with 95 % confidence.
+    beams: candidates of a search for a translation; 1: greedy.
+    length_penalty: of the search: above 0 favors long translations.
+    weights: float32, bfloat16 or int8: type of the weights in products.
     loaded: the model, where the caller has it already, with its own weights.
 
   Returns:

@@ -50,8 +50,9 @@ def run(
 
   Args:
     config: see configs/.
-    data: folder that prepare wrote.
-    workdir: folder of the run.
+    data: folder written by launch/prepare.py; on the command line also several, with commas: a
+      mixture.
+    workdir: folder for config, metrics and checkpoints; the same command resumes the run.
     make_recipe: pretrain_start.from_checkpoint(…) to start from a checkpoint, and
       pretrain_samples.with_samples(…) for samples along the run; None: pretrain_recipe.
     trackers: experiment trackers that get the metrics, see training.trackers.parse_trackers.

@@ -1,8 +1,11 @@
-"""Shared by launch/ scripts: flags, --config with dotted changes, one-line errors, JAX set-up."""
+"""Shared by launch/ scripts.
+
+definitions has the flags, arguments the words of a command, usage --help, completion the shell's;
+failures the one line and exit code of an error; process and compilation_cache the set-up.
+"""
 
 import contextlib
 import datetime
-import errno
 import os
 import shlex
 import sys
@@ -13,52 +16,36 @@ from collections.abc import Callable
 from command_line import process, usage
 from command_line.arguments import parse, with_flag_name
 from command_line.definitions import (
+  FLAGS,
   changes,
+  config,
   config_names,
-  defaults,
-  define_adapters,
-  define_checkpoint,
   define_checkpoints,
   define_config,
   define_distributed,
-  define_folders,
-  define_overwrite,
-  define_profile,
-  define_tracker,
-  define_workdir,
+  define_observers,
   own_flags,
+  program,
+  set_fields,
 )
-from command_line.failures import (
-  exit_code,
-  format_warning,
-  is_out_of_memory,
-  out_of_memory,
-  with_flags,
-)
+from command_line.failures import exit_code, explain, format_warning, with_flags
 from gpt_jax import errors
 from gpt_jax.errors import InputError
-from gpt_jax.files import StoreError
 
 __all__ = [
+  "FLAGS",
   "changes",
-  "define_adapters",
-  "define_checkpoint",
+  "config",
   "define_checkpoints",
   "define_config",
   "define_distributed",
-  "define_folders",
-  "define_overwrite",
-  "define_profile",
-  "define_tracker",
-  "define_workdir",
-  "defaults",
+  "define_observers",
   "print_closing",
+  "program",
   "run",
+  "set_fields",
 ]
 
-# Libraries put the text of a full disk's OSError into exceptions of their own.
-_DISK_FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)))
-_NOT_ALLOWED = errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP
 _began = time.monotonic()
 
 
@@ -80,7 +67,7 @@ def run(main: Callable[[], None], positional: str | None = None) -> None:
   try:
     process.check_working_folder()
     argv = with_flag_name(sys.argv, positional) if positional else sys.argv
-    if parse(argv, main.__globals__["__doc__"], positional):
+    if parse(argv, sys.modules["__main__"].__doc__ or "", positional):
       process.use_huge_pages()
       process.tune_malloc()
       process.check_threads()
@@ -104,23 +91,8 @@ def run(main: Callable[[], None], positional: str | None = None) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(141)
   except Exception as error:
-    reason = next((text for text in _DISK_FULL if text in str(error)), None)
-    if reason is not None:
-      advice = "free some space"
-      if reason == os.strerror(errno.EFBIG):
-        advice = "raise the limit of a file's size (ulimit -f)"
-      message = f"{reason}; {advice} and repeat the command"
-    elif isinstance(error, StoreError):
-      message = f"{error.filename}: {error.strerror}"
-      if exit_code(error) == os.EX_TEMPFAIL:
-        message += "; the command can be given again"
-    elif isinstance(error, MemoryError) or is_out_of_memory(str(error)):
-      message = out_of_memory(str(error))
-    elif isinstance(error, OSError) and error.errno in _NOT_ALLOWED and error.filename:
-      message = f"{error.filename}: {error.strerror}"
-    elif os.strerror(errno.EAGAIN) in str(error) or "can't start new thread" in str(error):
-      message = process.TOO_FEW_THREADS
-    else:
+    message = explain(error)
+    if not message:
       process.wait_for_watcher(error)
       raise
     print("error:", message, file=sys.stderr, flush=True)
@@ -143,8 +115,8 @@ def print_closing(result: str, *commands: tuple[str, dict[str, str]]) -> None:
     return
   took = datetime.timedelta(seconds=round(time.monotonic() - _began))
   lines = [f"done in {took}: {result}", "next:"]
-  for program, arguments in commands:
-    words = usage.command(program)
+  for script, arguments in commands:
+    words = usage.command(script)
     for name, value in arguments.items():
       words.append(f"--{name}={usage.config_path(value) if name == 'config' else value}")
     lines.append(f"  {shlex.join(words)}")

@@ -10,9 +10,9 @@ import shlex
 from absl import flags
 
 from command_line import usage
-from command_line.definitions import FLAGS, ConfigFlag, changes, config_classes, own_flags
+from command_line.definitions import FLAGS, changes, config, config_classes, own_flags
 from gpt_jax.errors import InputError, did_you_mean
-from gpt_jax.files import check_path, is_url
+from gpt_jax.files import check_path, is_url, split_names
 from gpt_jax.programs.config_files import (
   declared_fields,
   describe_config,
@@ -66,7 +66,7 @@ def parse(argv: list[str], doc: str, positional: str | None) -> bool:
     )
   _refuse_repeats()
   if "print_config" in FLAGS and FLAGS.print_config:
-    print(describe_config(ConfigFlag().value, load_config(FLAGS.config)))
+    print(describe_config(config(), load_config(FLAGS.config)))
     return False
   for flag in own_flags():
     if isinstance(flag.value, str) and flag.name not in _NO_PATHS:
@@ -108,8 +108,9 @@ def _check_inputs() -> None:
   if "config" in FLAGS and FLAGS.config:
     read_config_file(FLAGS.config)
   for name, kind in _INPUTS.items():
-    value = FLAGS[name].value if name in FLAGS else None
-    for path in value if isinstance(value, list) else [value or ""]:
+    value = (FLAGS[name].value or "") if name in FLAGS else ""
+    folders = split_names(value) if name == "data" else [value]  # several: a mixture
+    for path in value if isinstance(value, list) else folders:
       is_special = path in ("", "-", "none") or is_url(path) or path.startswith("tfds:")
       there = os.path.abspath(path).removesuffix("/best")  # of a workdir
       if not is_special and not os.path.exists(there):

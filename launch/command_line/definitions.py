@@ -1,14 +1,20 @@
-"""The flags that several programs have, and --config with dotted changes."""
+"""The flags: those of a program's arguments, --config with dotted changes, a multi-process run."""
+
+import __future__
 
 import ast
-import importlib.util
+import importlib
+import inspect
 import pathlib
+import re
+from collections.abc import Iterator
 from typing import Any
 
 from absl import flags
 
+import gpt_jax
+from gpt_jax.checkpoints.formats import describe_formats
 from gpt_jax.errors import InputError
-from gpt_jax.files import split_names
 from gpt_jax.programs.config_files import load_config, named_configs, override_all
 
 # Flags defined by functions of this file belong to the script that calls them.
@@ -16,6 +22,26 @@ flags.disclaim_key_flags()
 
 
 FLAGS = flags.FLAGS
+FLAG_OF = {  # argument, or PROGRAM.ARGUMENT -> its flag, where it is called otherwise
+  "data_dir": "data",
+  "pretrained": "checkpoint",
+  "checkpoints": "checkpoint",
+  "path": "checkpoint",
+  "adapters": "adapter",
+  "output": "out",
+  "prompts": "prompt",
+  "queries": "query",
+  "texts": "text",
+  "workdirs": "workdir",
+  **dict.fromkeys([f"{name}.source" for name in ("backtranslate", "label", "predict")], "input"),
+  "visualize.source": "input",
+}
+# Lists whose values may have commas: the flag is repeated.
+_REPEATED = {"adapter", "checkpoint", "prompt", "query", "text", "vary", "workdir"}
+_LOWEST = {
+  **dict.fromkeys(("seeds", "folds", "longest", "pool_rows"), 1),
+  **dict.fromkeys(("examples", "limit", "microbatches", "num_fewshot", "price"), 0),
+}
 _CHECKPOINT = (
   "WORKDIR (newest checkpoint), WORKDIR/best, WORKDIR/checkpoints/STEP, an exported folder, "
   "or a folder of OpenAI's or transformers' files"
@@ -30,29 +56,135 @@ def own_flags() -> list[flags.Flag]:
   return [flag for module in FLAGS.flags_by_module_dict().values() for flag in module]
 
 
-class ConfigFlag:
-  """The flag --config; .value loads the file and applies the overrides."""
+class Program:
+  """The function run of a module in programs/ or in an app, with a flag for each argument.
 
-  @property
-  def value(self):
-    if FLAGS.config is None:
-      raise InputError("--config is needed: a name or a Python file, such as --config=gpt1_small")
-    return override_all(load_config(FLAGS.config), changes)
+  Type and default of a flag are those in its signature, the help is what its docstring says of the
+  argument. An argument without a default is a required flag; one of another type than a text, a
+  number, a bool, a list of these or a config has none.
+  """
 
-  @property
-  def set_fields(self) -> tuple[str, ...]:
-    """The fields that the command line sets, be it to the value that the file has."""
-    return tuple(name for name, _ in changes)
+  def __init__(self, name: str, without: tuple[str, ...], defaults: dict[str, Any]):
+    package = pathlib.Path(gpt_jax.__file__).parent
+    (path,) = [*package.glob(f"programs/{name}.py"), *package.glob(f"apps/*/{name}.py")]
+    self._module = ".".join(("gpt_jax", *path.relative_to(package).with_suffix("").parts))
+    self._flags = {}  # argument -> flag
+    signature, about = _read_run(path.read_text(encoding="utf-8"))
+    names = {word: FLAG_OF.get(f"{name}.{word}", FLAG_OF.get(word, word)) for word in about}
+    for parameter in signature.parameters.values():
+      if parameter.name not in without:
+        default = defaults.get(parameter.name, parameter.default)
+        flag = names[parameter.name]
+        help = _spell(about[parameter.name], names)
+        if _define(flag, parameter.annotation, default, help):
+          self._flags[parameter.name] = flag
+
+  def arguments(self) -> dict[str, Any]:
+    """The values of the flags, by argument."""
+    return {
+      name: config() if flag == "config" else FLAGS[flag].value
+      for name, flag in self._flags.items()
+    }
+
+  def run(self) -> Any:
+    """Imports the module and calls its function with the flags."""
+    return self.call(self.arguments())
+
+  def call(self, arguments: dict[str, Any], **further: Any) -> Any:
+    """As run, with arguments() that the script has read or changed, and further ones."""
+    return importlib.import_module(self._module).run(**arguments, **further)
 
 
-def define_config(default: str | None = None, takes: str = "") -> ConfigFlag:
-  """Defines --config, --config.NAME=VALUE and --print_config.
+def program(name: str, *without: str, **defaults: Any) -> Program:
+  """Defines the flags of a program.
+
+  Args:
+    name: of its module.
+    without: arguments that get no flag.
+    defaults: of flags, where they are not those of the arguments.
+  """
+  return Program(name, without, defaults)
+
+
+def _read_run(source: str) -> tuple[inspect.Signature, dict[str, str]]:
+  """The signature of the function run, and what its docstring says of each argument.
+
+  The function is defined without the imports of its module, which take JAX: they would slow --help
+  down. Its annotations stay texts.
+  """
+  body = ast.parse(source).body
+  run = [node for node in body if isinstance(node, ast.FunctionDef) and node.name == "run"]
+  scope: dict[str, Any] = {}
+  code = compile(ast.Module([*run], []), "run", "exec", __future__.annotations.compiler_flag)
+  exec(code, scope)
+  return inspect.signature(scope["run"]), dict(_arguments(inspect.getdoc(scope["run"]) or ""))
+
+
+def _arguments(doc: str) -> Iterator[tuple[str, str]]:
+  """(name, text) of each entry below Args, without the full stop."""
+  section = doc.partition("\nArgs:\n")[2].partition("\n\n")[0]
+  for entry in re.split(r"^  (?! )", section, flags=re.MULTILINE)[1:]:
+    names, _, text = entry.partition(": ")
+    for name in names.split(", "):
+      yield name, " ".join(text.split()).removesuffix(".")
+
+
+def _spell(text: str, names: dict[str, str]) -> str:
+  """What a docstring says of an argument, as a shell's user reads it."""
+  text = text.replace("see load_model", _CHECKPOINT)
+  if "see list_formats" in text:
+    text = text.replace("see list_formats", describe_formats())
+  return re.sub(r"`(\w+)`", lambda word: f"--{names.get(word[1], word[1])}", text)
+
+
+def _define(name: str, annotation: str, default: Any, help: str) -> bool:
+  """Defines the flag of an argument; False if its type is none that a flag can have."""
+  required = default is inspect.Parameter.empty
+  settings: dict[str, Any] = {"required": required, "help": help}
+  settings["default"] = None if required else default
+  kind = annotation.partition(" | ")[0]
+  if kind in ("int", "float"):
+    define = flags.DEFINE_integer if kind == "int" else flags.DEFINE_float
+    define(name=name, lower_bound=_LOWEST.get(name), **settings)
+  elif kind == "bool":
+    flags.DEFINE_boolean(name=name, **settings)
+  elif kind.endswith("Config"):
+    define_config(settings["default"], kind)
+  elif re.match(r"(str \| )?(Sequence|tuple)\[(float \| )?str\b", annotation):
+    if not required:
+      settings["default"] = list(default)
+    define_list = flags.DEFINE_multi_string if name in _REPEATED else flags.DEFINE_list
+    define_list(name=name, **settings)
+  elif kind == "str":
+    flags.DEFINE_string(name=name, **settings)
+  else:
+    return False
+  return True
+
+
+def config() -> Any:
+  """The config of --config, with the changes."""
+  if FLAGS.config is None:
+    raise InputError("--config is needed: a name or a Python file, such as --config=gpt1_small")
+  return override_all(load_config(FLAGS.config), changes)
+
+
+def set_fields() -> tuple[str, ...]:
+  """The fields that the command line sets, be it to the value that the file has."""
+  return tuple(name for name, _ in changes)
+
+
+def define_config(default: str | None = None, takes: str = "") -> None:
+  """Defines --config, --config.NAME=VALUE and --print_config; see config().
 
   Args:
     default: of --config; None: it is required.
     takes: the class of the configs that the program takes; "": of any.
   """
-  config_names.extend(_configs_of(takes))
+  # By their source, since running all of them would import JAX.
+  for name, path in named_configs().items():
+    if takes in pathlib.Path(path).read_text(encoding="utf-8"):
+      config_names.append(name)
   config_classes.append(takes)
   help = (
     f"{', '.join(config_names)}, or a Python file with get_config(); plus :ARGUMENT if it takes "
@@ -61,30 +193,6 @@ def define_config(default: str | None = None, takes: str = "") -> ConfigFlag:
   flags.DEFINE_string("config", default, help, required=default is None)
   listing = "list every field of the config, with the default and the file's value if they differ"
   flags.DEFINE_boolean("print_config", False, listing)
-  return ConfigFlag()
-
-
-def _configs_of(takes: str) -> list[str]:
-  """Names of the files in configs/ whose source has the name of a class: running all of them would
-  import JAX.
-  """
-  names = []
-  for name, path in named_configs().items():
-    with open(path, encoding="utf-8") as file:
-      if takes in file.read():
-        names.append(name)
-  return names
-
-
-def define_workdir() -> flags.FlagHolder[str]:
-  """Defines --workdir, the folder of a run."""
-  help = "folder for config, metrics and checkpoints; repeating the command resumes the run"
-  return flags.DEFINE_string("workdir", None, help, required=True)
-
-
-def define_checkpoint() -> flags.FlagHolder[str]:
-  """Defines --checkpoint, the trained model to use."""
-  return flags.DEFINE_string("checkpoint", None, _CHECKPOINT, required=True)
 
 
 def define_checkpoints(several: str) -> flags.FlagHolder[list[str]]:
@@ -93,43 +201,22 @@ def define_checkpoints(several: str) -> flags.FlagHolder[list[str]]:
   return flags.DEFINE_multi_string("checkpoint", None, help, required=True)
 
 
-def define_adapters() -> flags.FlagHolder[list[str]]:
-  """Defines --adapter, which may be repeated."""
-  help = "NAME=DIR, an adapter trained on --checkpoint; repeat it: all share the base's memory"
-  return flags.DEFINE_multi_string("adapter", [], help)
-
-
-class _Paths(flags.ListParser):
-  """Paths separated by commas; one that exists may have commas itself."""
-
-  def parse(self, argument: Any) -> list[str]:
-    return argument if isinstance(argument, list) else split_names(argument) if argument else []
-
-
-def define_folders(default: str | None, help: str, required: bool = False) -> flags.FlagHolder:
-  """Defines --data, prepared folders."""
-  serializer = flags.CsvListSerializer(",")
-  return flags.DEFINE(_Paths(), "data", default, help, serializer=serializer, required=required)
-
-
-def define_overwrite() -> flags.FlagHolder[bool]:
-  """Defines --overwrite, for programs that write a single file."""
-  return flags.DEFINE_boolean("overwrite", False, "replace the output file if it exists")
-
-
-def define_profile() -> flags.FlagHolder[str]:
-  """Defines --profile, the steps of which a trace is written."""
-  help = "START:STOP: write a trace of the steps after update START, up to STOP, to WORKDIR/profile"
-  return flags.DEFINE_string("profile", "", help)
-
-
-def define_tracker(default: str) -> flags.FlagHolder[str]:
-  """Defines --tracker, where metrics go beside WORKDIR/metrics.jsonl."""
-  help = (
-    "where metrics go beside metrics.jsonl: tensorboard, wandb, or both with a comma; empty: "
-    "nowhere; auto: tensorboard, if it is installed"
+def define_observers() -> tuple[flags.FlagHolder[str], flags.FlagHolder[str]]:
+  """Defines --profile, the steps of which a trace is written, and --tracker, where metrics go
+  beside WORKDIR/metrics.jsonl; returns both.
+  """
+  profile = flags.DEFINE_string(
+    "profile",
+    "",
+    "START:STOP: write a trace of the steps after update START, up to STOP, to WORKDIR/profile",
   )
-  return flags.DEFINE_string("tracker", default, help)
+  tracker = flags.DEFINE_string(
+    "tracker",
+    "auto",
+    "where metrics go beside metrics.jsonl: tensorboard, wandb, or both with a comma; empty: "
+    "nowhere; auto: tensorboard, if it is installed",
+  )
+  return profile, tracker
 
 
 def define_distributed() -> None:
@@ -139,23 +226,3 @@ def define_distributed() -> None:
   flags.DEFINE_string("coordinator", None, "HOST:PORT of process 0")
   flags.DEFINE_integer("num_processes", None, "number of processes", lower_bound=1)
   flags.DEFINE_integer("process_id", None, "index of this process, from 0", lower_bound=0)
-
-
-def defaults(program: str) -> dict[str, Any]:
-  """Default values of the parameters of a program's run, in programs/ or in its app.
-
-  They are read from the source: importing a program imports JAX, which would slow --help down.
-  """
-  spec = importlib.util.find_spec("gpt_jax")
-  assert spec is not None and spec.origin is not None
-  package = pathlib.Path(spec.origin).parent
-  (path,) = [*package.glob(f"programs/{program}.py"), *package.glob(f"apps/*/{program}.py")]
-  tree = ast.parse(path.read_text(encoding="utf-8"))
-  functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-  (run,) = (function for function in functions if function.name == "run")
-  positional = run.args.args[len(run.args.args) - len(run.args.defaults) :]
-  pairs: list[tuple[ast.arg, ast.expr | None]] = [
-    *zip(positional, run.args.defaults, strict=True),
-    *zip(run.args.kwonlyargs, run.args.kw_defaults, strict=True),
-  ]
-  return {argument.arg: ast.literal_eval(node) for argument, node in pairs if node is not None}

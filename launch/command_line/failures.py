@@ -7,11 +7,14 @@ import sys
 import warnings
 from typing import Any
 
-from command_line import usage
-from command_line.definitions import FLAGS, ConfigFlag, own_flags
+from command_line import process, usage
+from command_line.definitions import FLAGS, config, own_flags
 from gpt_jax.errors import InputError, Unavailable
 from gpt_jax.files import StoreError
 
+# Libraries put the text of a full disk's OSError into exceptions of their own.
+_DISK_FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)))
+_NOT_ALLOWED = errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP
 _default_format = warnings.formatwarning
 
 
@@ -25,6 +28,28 @@ def exit_code(error: BaseException | None) -> int:
     seen.append(error)
     error = error.__cause__
   return 2
+
+
+def explain(error: Exception) -> str:
+  """The line of an error of the disk, a store, memory or rights; "" of others, faults of ours."""
+  text = str(error)
+  for reason in _DISK_FULL:
+    if reason in text:
+      limit = reason == os.strerror(errno.EFBIG)
+      advice = "raise the limit of a file's size (ulimit -f)" if limit else "free some space"
+      return f"{reason}; {advice} and repeat the command"
+  if isinstance(error, StoreError):
+    again = "; the command can be given again" if exit_code(error) == os.EX_TEMPFAIL else ""
+    return f"{error.filename}: {error.strerror}{again}"
+  # Not of shared memory in a kernel, or of another resource.
+  exhausted = "RESOURCE_EXHAUSTED" in text and ("allocat" in text or "ut of memory" in text)
+  if isinstance(error, MemoryError) or exhausted:
+    return _out_of_memory(text)
+  if isinstance(error, OSError) and error.errno in _NOT_ALLOWED and error.filename:
+    return f"{error.filename}: {error.strerror}"
+  if os.strerror(errno.EAGAIN) in text or "can't start new thread" in text:
+    return process.TOO_FEW_THREADS
+  return ""
 
 
 def with_flags(message: str) -> str:
@@ -45,12 +70,7 @@ def format_warning(
   return _default_format(message, category, filename, lineno, line)
 
 
-def is_out_of_memory(error: str) -> bool:
-  # Not of shared memory in a kernel, or of another resource.
-  return "RESOURCE_EXHAUSTED" in error and ("allocat" in error or "ut of memory" in error)
-
-
-def out_of_memory(error: str) -> str:
+def _out_of_memory(error: str) -> str:
   """One line with what was needed, and the fields of the config that lower it."""
   message, needed = "out of memory", re.search(r"allocat\w* ([\d.]+) ?([KMGTPE]i?B|bytes)", error)
   if needed:
@@ -65,10 +85,10 @@ def out_of_memory(error: str) -> str:
     flag = next((name for name in ("batch_size", "microbatches") if name in FLAGS), "")
     advice = {"batch_size": "a smaller --batch_size, ", "microbatches": "a larger --microbatches, "}
     return f"{message}; use {advice.get(flag, '')}a smaller model, or a machine with more memory"
-  config = ConfigFlag().value
-  batch = "config.data.batch_size" if hasattr(config, "data") else "config.batch_size"
-  fields = [_more_microbatches(config), f"a smaller --{batch}"]
-  if hasattr(config, "data"):
+  settings = config()
+  batch = "config.data.batch_size" if hasattr(settings, "data") else "config.batch_size"
+  fields = [_more_microbatches(settings), f"a smaller --{batch}"]
+  if hasattr(settings, "data"):
     fields.append("a smaller --config.data.length")
   return f"{message}; use {', '.join(fields)}, or a smaller config.trunk"
 
@@ -95,7 +115,7 @@ def _microbatches(config: Any) -> int:
 
 
 def _memory_there() -> str:
-  """ " of 16.9 GB", what a device has; "" before JAX is there."""
+  """ " (a device has 16.9 GB)"; "" before JAX is imported."""
   if "jax" not in sys.modules:
     return ""
   import jax

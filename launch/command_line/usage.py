@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from absl import flags
 
+from command_line.definitions import FLAG_OF
 from gpt_jax.programs import installed
 from gpt_jax.programs.installed import shipped_folder
 
@@ -23,7 +24,6 @@ GROUPS = {
   "several processes": ("distributed", "coordinator", "num_processes", "process_id"),
 }
 
-_FLAGS = {"data_dir": "data"}  # of arguments that are called otherwise
 _START = r"(?<![^\s(])"  # not within a path, a quoted value or a flag
 _ARGUMENT = re.compile(rf"{_START}(\w+|config(?:\.\w+)+)=(True\b)?")
 _PREPARATION = re.compile(r"\bPrepareConfig\((\w+=\w+)\)")
@@ -83,7 +83,7 @@ def with_flags(message: str, own_flags: Sequence[flags.Flag]) -> str:
     name, true = match.groups(default="")
     if name.startswith("config."):
       return f"--{match[0]}"
-    flag = name if name in is_boolean else _FLAGS.get(name, name)
+    flag = name if name in is_boolean else FLAG_OF.get(name, name)
     if flag not in is_boolean:
       return match[0]
     return f"--{flag}" if true and is_boolean[flag] else f"--{flag}={true}"

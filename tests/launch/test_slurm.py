@@ -17,9 +17,11 @@ COUNTS = '''"""Counts steps.
 python launch/pretrain.py --workdir=DIR
 """
 
+from absl import flags
+
 import command_line
 
-WORKDIR = command_line.define_workdir()
+WORKDIR = flags.DEFINE_string("workdir", None, "a folder", required=True)
 command_line.define_distributed()
 
 

@@ -294,8 +294,9 @@ def test_a_trunk_without_perturbations_is_refused():
       return Trunk()
 
   batch, model = packed(), model_of(Deaf())
+  loss = FGM().wrap(model_loss(model))
   with pytest.raises(InputError, match="a Deaf takes no perturbation"):
-    FGM().wrap(model_loss(model))(params_of(model, batch), batch, None)
+    jax.eval_shape(lambda: loss(params_of(model, batch), batch, None))
 
 
 # Losses.

@@ -77,21 +77,24 @@ def run(
   With `back` it writes a table with one text of each row translated there and back (CERT, 2020).
 
   Args:
-    checkpoint: a model that translates from the language of the text.
-    source: a file of one sentence a line; with `back` a table, see readers.Table.
-    out: a TSV file with a column for each language, named as in the checkpoint's task: the tag and
-      the translation, and the line. With `back` it has the columns of the table.
-    back: a model that translates the other way; "": there is none.
-    column: of the table, the text to paraphrase.
-    original: a further column for the text as it was, for contrastive learning; "": none.
-    beams: of a beam search; 1: one token after the other.
-    temperature, top_k: see Sampling; 0 takes the likeliest token.
+    checkpoint: see load_model; translates from the language of the text.
+    source: text to translate, a sentence a line; with `back` a table.
+    out: TSV file to write, with a column for each language, named as in the checkpoint's task: the
+      tag and the translation, and the line. With `back` it has the columns of the table.
+    back: model of the way back: write paraphrases of a table's rows; empty: there is none.
+    column: with `back`, the table's text to paraphrase.
+    original: with `back`, a further column for the text as it was, for contrastive learning.
+    beams: candidates of a beam search; 1: one token after the other.
+    temperature: 1 samples translations from the model, 0 is greedy.
+    top_k: tokens to sample among; 0: all.
     noise: probability that a word of a translation is removed, and that it is replaced by a filler;
       words also move by up to 3 places (Edunov et al. 2018, section 3); 0: none.
-    tag: marks translations as synthetic (Caswell et al. 2019), paraphrases not; "": nothing does.
-    longest, ratio: see Filter.
+    tag: word before each translation, marks it as synthetic (Caswell et al. 2019); paraphrases get
+      none; empty: nothing does.
+    longest: leave out pairs with more words on a side.
+    ratio: leave out pairs whose longer side has more than so many times the words of the shorter.
     seed: of samples and noise.
-    overwrite: whether an existing output may be replaced.
+    overwrite: replace an existing output.
 
   Returns:
     How many lines were read and kept, and how many left out for which reason.

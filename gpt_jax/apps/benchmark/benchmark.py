@@ -51,10 +51,10 @@ def run(
 
   Args:
     config: what to measure; without a vocabulary size it gets the paper's 40,478.
-    only: the parts to measure, of PARTS; (): step and generation.
-    out: JSON file for the same numbers.
-    peers: whether PyTorch and transformers do the work of WITH_PEERS too, in turns with ours.
-    overwrite: whether an existing `out` is replaced.
+    only: of step, generation, attention, parts; by default step,generation.
+    out: JSON file for the numbers.
+    peers: let PyTorch and transformers do the work of step and generation too, in turns with ours.
+    overwrite: replace an existing output.
   """
   check_type(config, "a benchmark")
   config = resume_choices(config)

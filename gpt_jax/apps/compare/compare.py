@@ -67,11 +67,14 @@ def run(
 
   Args:
     workdir: gets runs/ (pre-training), tasks/ (fine-tuning), text/, results.json, results.md,
-      results.csv and curves.png.
-    budget: a name of BUDGETS, or one of one's own.
-    objectives: names of ROWS; by default all.
-    data: folder of the tasks' official files; "": the tasks need none.
-    corpus: folder that prepare wrote, with sentence ends; "": the budget has a text of its own.
+      results.csv and curves.png; the same command resumes.
+    budget: smoke: the story world; novels, small, full: a text of yours and tasks of GLUE; in
+      Python also one of one's own.
+    objectives: of causal, both_directions, masked, full_sentences, masked_next, ngrams_order,
+      spans, neighbors, adversarial, lstm, elmo, ulmfit, cove, twin, views, none; by default all.
+    data: folder of the tasks' official files; empty: the tasks need none.
+    corpus: text to pre-train on, with sentence ends: a folder that launch/prepare.py wrote; empty:
+      the budget has a text of its own.
 
   Returns:
     The content of results.json, which includes earlier calls with the same workdir.

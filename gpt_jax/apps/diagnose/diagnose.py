@@ -49,12 +49,12 @@ def run(
   them, if it had the same text.
 
   Args:
-    data: folder that prepare wrote.
-    workdir: a new folder, or one of this program.
-    checkpoint: causal language models with the vocabulary of the text; gradients and sampling look
-      at them, and the small runs of the other parts have a trunk of the first one's kind.
-    parts: some of PARTS.
-    budget: the name of one, or a Budget.
+    data: folder written by launch/prepare.py.
+    workdir: folder for page and numbers; the same command resumes.
+    checkpoint: see load_model; causal language models with the vocabulary of the text: gradients
+      and sampling look at them, and the small runs have a trunk of the first one's kind.
+    parts: what to measure; the others stay as an earlier command left them.
+    budget: small, or smoke: fewer and shorter runs, to see that everything runs.
 
   Returns:
     The content of diagnosis.json.

@@ -33,12 +33,12 @@ def run(
 
   Args:
     checkpoint: see load_model; of a fine-tuned model the trunk is used.
-    tasks: names of tasks, groups or tags, or paths of YAML files.
-    include_path: a folder of the harness's YAML files; their names come before the harness's own.
-    num_fewshot: solved examples before each question; None: as the task says.
+    tasks: tasks, groups or tags by name, or YAML files.
+    include_path: folder of further task files (YAML); their names come before the harness's own.
+    num_fewshot: solved examples before each question; by default as the task says.
     limit: only the first documents of each task; 0: all.
-    out: a JSON file for the results.
-    overwrite: whether an existing `out` may be replaced.
+    out: JSON file for the results.
+    overwrite: replace an existing output.
 
   Returns:
     {task: {"METRIC,FILTER": value}}, the harness's "results".

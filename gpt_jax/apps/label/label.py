@@ -131,16 +131,21 @@ def run(
   suspects.csv (every row, the most suspect label first), result.json and report.html.
 
   Args:
-    source: a .csv, .tsv, .jsonl, .json or .parquet file.
-    checkpoint: a pre-trained model; see load_model.
-    workdir: a new folder, or that of the same command.
-    texts, label: the columns, at most two of texts; () and "" find them.
-    precision: the share of right predictions that a threshold should promise.
-    epochs: of fine-tuning, at most; 0: by the sizes of model and data.
-    minutes: that fine-tuning may take now; the same call goes on with it. 0: no limit.
-    skip_finetuning: None: if the probe is worse than TF-IDF on the dev rows (McNemar, p < 0.05).
-    pool: a table of the same text columns without labels: pool.csv then has the rows to label next.
-    pool_rows: how many.
+    source: CSV, TSV, JSON or Parquet file with a text and a label in each row.
+    checkpoint: see load_model.
+    workdir: a new folder, or that of the same command, which resumes.
+    texts: text column, or two; by default text, or the one beside the label.
+    label: label column; by default label, or that with fewer values of two.
+    precision: share of right predictions that a threshold should promise.
+    epochs: epochs of fine-tuning, at most; 0: by the sizes of model and data, until three bring
+      nothing.
+    minutes: minutes that fine-tuning may take now; the same command goes on with it; 0: no limit.
+    skip_finetuning: TF-IDF and the probe alone; false: all three. By default fine-tuning is skipped
+      where the probe has fewer of the dev rows right than TF-IDF, and the 95 % interval of the
+      difference on the same rows (McNemar's exact test) excludes a gain.
+    pool: table of the same text columns without labels: write the rows of it to label next,
+      pool.csv.
+    pool_rows: how many rows of the pool to name.
     seed: of the splits, of fine-tuning and of the rows to label next.
 
   Returns:

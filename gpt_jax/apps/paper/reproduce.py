@@ -95,16 +95,18 @@ def run(
   One MNLI model serves both dev sets, and one RACE model both halves if both are there.
 
   Args:
-    workdir: gets runs/<setting>/<task>/seed_<n>, results.json, results.md and figures (PNG, SVG).
-    checkpoint: the workdir of a pre-trained Transformer.
-    data_dir: the folder with the official files: glue/, race/ and so on.
-    lstm: the workdir of a pre-trained LSTM, for table 5's last row and figure 2.
-    table: of "2", "3", "4", "5". GLUE's average in table 4 needs all nine tasks.
-    figure: of "2". Its right panel evaluates every checkpoint of the workdirs.
-    tasks: only these; by default all with data, and race and mnli in figure 2 (left).
+    workdir: gets runs/<setting>/<task>/seed_<n>, results.json, results.md and figures (PNG, SVG);
+      the same command resumes.
+    checkpoint: see load_model; the workdir of a pre-trained Transformer.
+    data_dir: folder of the official files: glue/, race/ and so on.
+    lstm: workdir of a pre-trained LSTM, for table 5's last row and figure 2.
+    table: tables, out of 2, 3, 4, 5. GLUE's average in table 4 needs all nine tasks.
+    figure: 2: layers transferred (left), zero-shot over pre-training (right), which evaluates every
+      checkpoint of the workdirs.
+    tasks: only these; by default all with data, for figure 2 (left) race and mnli.
     seeds: runs per setting and task.
-    budget: "paper", or "small" for parts of the data sets and a recipe for small models.
-    microbatches: parts that a batch is split into to save memory; 0: as few as fit.
+    budget: paper, or small: parts of the data sets and a recipe for small models, for a CPU.
+    microbatches: parts of a batch, to save memory; 0: as few as fit.
 
   Returns:
     The content of results.json, which includes earlier calls with the same workdir.

@@ -506,12 +506,13 @@ def run(
   Args:
     checkpoint: see load_model; of a fine-tuned model the trunk is used, of a masked language model
       the pseudo-log-likelihood.
-    data_dir: the folder that contains glue/, race/ and winograd/.
-    tasks: names from paper.zero_shot.TASKS; none: all tasks with data in the folder.
-    history: evaluate every checkpoint of the workdir, oldest first (train.milestone keeps more).
+    data_dir: folder that contains glue/, race/ and winograd/.
+    tasks: of cola, sst2, race, race-middle, race-high, dprd, wsc273; by default all with data.
+    history: evaluate every checkpoint of the run, oldest first (config.train.milestone= keeps
+      more).
     examples: at most this many per task and split, of each class its share; 0: all.
-    out: a JSON file for the results, written after every checkpoint.
-    overwrite: whether an existing `out` may be replaced.
+    out: JSON file for the results, written after every checkpoint.
+    overwrite: replace an existing output.
   """
   if out:
     check_out(out, overwrite)

@@ -134,12 +134,14 @@ def run(
 
   Args:
     config: what is to be trained; without a vocabulary size and data it gets the paper's 40,478.
-    topology: devices that need not be there, such as v5e:4x4 or h100:8; "": those of this machine.
-    vary: FIELD=VALUE,VALUE,…; a plan is made for every combination.
-    data: folder that prepare wrote, for the vocabulary and the number of steps; may be "".
+    topology: devices that need not be there, such as v5e:4x4, v5p:2x2x2, v6e:8x8 (compiled; extra
+      tpu) or h100:8 (a formula); by default those of this machine.
+    vary: FIELD=VALUE,VALUE,… of the config: a plan for every combination, side by side.
+    data: folders that launch/prepare.py wrote, for the vocabulary and the number of steps; may be
+      empty.
     price: of one device for an hour, in any currency.
-    out: JSON file for the same numbers.
-    overwrite: whether an existing `out` is replaced.
+    out: JSON file for the numbers.
+    overwrite: replace an existing output.
   """
   check_type(config, "a plan")
   if out:

@@ -24,10 +24,10 @@ def run(workdirs: Sequence[str], out: str = "", *, overwrite: bool = False) -> s
   curve with a band.
 
   Args:
-    workdirs: folders of runs, or of runs of several seeds.
-    out: the picture, FILE.png, .svg or .pdf; "": curves.png in the workdir, if it is only one,
-      where it is replaced.
-    overwrite: whether to replace an existing file.
+    workdirs: folders of runs, or of runs of several seeds; several are compared.
+    out: picture to write: .png, .svg or .pdf; by default curves.png in the workdir, if it is only
+      one, where it is replaced.
+    overwrite: replace an existing output.
   """
   folders = find_runs(workdirs)
   if not out:

@@ -25,12 +25,12 @@ def run(workdirs: Sequence[str], out: str = "", *, samples: bool = False) -> str
   """Writes a self-contained HTML page and returns its path.
 
   Args:
-    workdirs: folders of runs, or of runs of several seeds.
-    out: the page; "": report.html in the workdir, if it is only one. An existing page of this
-      program is replaced, any other file is not.
-    samples: whether to run the newest checkpoints: a language model continues a few prompts; for
-      the worst errors of a fine-tuned model an inspection page, errors.html, is written to its
-      workdir, and the report links to it.
+    workdirs: folders of runs, or of runs of several seeds; several are compared.
+    out: HTML page to write; by default report.html in the workdir, if it is only one. An existing
+      page of this program is replaced, any other file is not.
+    samples: also run the newest checkpoints: a language model continues a few prompts; for the
+      worst errors of a fine-tuned model an inspection page, errors.html, is written to its workdir,
+      and the report links to it.
   """
   folders = find_runs(workdirs)
   if not out:

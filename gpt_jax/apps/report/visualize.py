@@ -35,12 +35,13 @@ def run(checkpoint: str, out: str, texts: Sequence[str] = (), source: str = "") 
   """Writes a self-contained HTML page and returns the values in it.
 
   Args:
-    checkpoint: see load_model. A language model reads each text as it is, a fine-tuned one in its
+    checkpoint: see load_model; a language model reads each text as it is, a fine-tuned one in its
       task's format.
-    out: the page. An existing page of this program is replaced, any other file is not.
-    texts: for a task of several columns, these separated by tabs.
-    source: a file with one more text per line, or "-" for standard input; for a fine-tuned model
-      rows, as for predict.
+    out: self-contained HTML page to write. An existing page of this program is replaced, any other
+      file is not.
+    texts: text to show; for a task of several columns, these separated by tabs.
+    source: file with one more text per line, or - for stdin; for a fine-tuned model rows, as for
+      predict.
 
   Returns:
     {"model": …, "texts": […]}. Each text has `sequences`, several if its task makes several, and

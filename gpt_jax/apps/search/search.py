@@ -40,12 +40,12 @@ def run(
 
   Args:
     checkpoint: see load_model; the one that the index was made with.
-    index: its folder.
-    source: text files, each of them one text, or tables, each row one: see prepare. Only texts that
-      the index lacks are embedded, and those that are gone leave it; "": the index as it is.
-    text_column: of tables.
-    queries: texts.
-    count: answers to each.
+    index: folder of the index.
+    source: texts to index: text files, one text each, or tables, one a row. Only texts that the
+      index lacks are embedded, and those that are gone leave it; empty: the index as it is.
+    text_column: the text of a table.
+    queries: a text to search for.
+    count: answers to each query.
 
   Returns:
     For each query the nearest texts: {"place", "cosine", "text"}.

@@ -41,12 +41,13 @@ def run(
   """Serves a model until a signal of signals.SAVING or Ctrl-C.
 
   Args:
-    checkpoint: any trained model; see load_model.
-    port: TCP port; 0: any that is free.
-    host: address to listen at. There is no password: anyone who reaches it may use the model.
-    weights: of completions and labels, one of decoding_weights.KINDS; embeddings and the labels of
-      adapters are float32.
-    adapters: "NAME=DIR" of each adapter of the checkpoint that classifies too; see load_adapters.
+    checkpoint: see load_model.
+    port: TCP port to listen at; 0: any free one.
+    host: address to listen at; 0.0.0.0 lets other machines use the model. There is no password.
+    weights: float32, bfloat16 or int8: type of the weights of completions and labels; embeddings
+      and the labels of adapters are float32.
+    adapters: NAME=DIR, an adapter trained on `checkpoint` that classifies; all share the base's
+      memory.
 
   Raises:
     SystemExit: with 128 + the signal's number, 143 after SIGTERM.
