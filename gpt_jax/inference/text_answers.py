@@ -1,4 +1,4 @@
-"""Predictions of any task; of a text-to-text model what it writes up to the end token."""
+"""The answers that a text-to-text model writes, up to the end token."""
 
 import dataclasses
 import functools
@@ -6,15 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax.sharding import Mesh
 
 from gpt_jax.checkpoints.load import LoadedModel
+from gpt_jax.config import Config, register
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.inference.beam import beam_search, check_search
 from gpt_jax.inference.stream import Sampling, Text, by_length, continue_texts
 from gpt_jax.models.model import Model, ModelConfig, generator
-from gpt_jax.models.predictor import make_predictor
-from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.answers.text import EncodedText, decode_answer
 from gpt_jax.tasks.formats import END, START
 
@@ -93,24 +91,17 @@ def _texts(
   return texts
 
 
-def make_task_predictor(
-  task: LabeledTask, spec: ModelConfig, mesh: Mesh, tokenizer: Tokenizer
-) -> Callable[..., Any]:
-  """predict(params, examples, batch_size, done) -> predictions of a task of any kind."""
-  if task.writes_text:
+@register("text_predictor")
+@dataclasses.dataclass(frozen=True)
+class TextPredictor(Config):
+  """How the answers of a task that writes text are predicted; see LabelPredictor."""
+
+  def make(self, task: Any, spec: ModelConfig, mesh: Any, tokenizer: Any) -> Callable[..., Any]:
     return _make_writer(task, generator(spec), tokenizer)
-  return make_predictor(spec.build(), mesh)
 
-
-def task_predictor(loaded: LoadedModel, task: LabeledTask) -> Callable[..., Any]:
-  """predict(examples, batch_size, done) -> predictions of a fine-tuned model for its kind of task.
-
-  Keep it: every predictor compiles anew, and has its own copy of the parameters.
-  """
-  if task.writes_text:
+  def of_loaded(self, loaded: LoadedModel, task: Any) -> Callable[..., Any]:
     write = _make_writer(task, loaded.generator(), loaded.tokenizer)
     return functools.partial(write, jax.device_put(loaded.params))
-  return loaded.predictor()
 
 
 def _make_writer(task: Any, model: Model, tokenizer: Tokenizer) -> Callable[..., list[str | None]]:

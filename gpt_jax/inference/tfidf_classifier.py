@@ -14,10 +14,10 @@ import numpy as np
 
 from gpt_jax.checkpoints.formats import npz
 from gpt_jax.checkpoints.saved import TFIDF_FILE
-from gpt_jax.config import from_json, to_json
+from gpt_jax.config import Config, from_json, option, register, to_json
 from gpt_jax.data.tokenizers.base import SpecialTokens
 from gpt_jax.errors import InputError
-from gpt_jax.files import atomic_file, check_path, exists, local_copy, parse_json
+from gpt_jax.files import atomic_file, local_copy, parse_json
 from gpt_jax.inference.calibration import scale
 from gpt_jax.inference.dev_report import DevSet, read_dev_set, write_dev_report
 from gpt_jax.inference.ensemble import Calibration, Ensemble
@@ -67,10 +67,15 @@ class TfidfClassifier(Ensemble):
     return read_dev_set(self.folder, self.task.labels, _STEP)
 
 
-def is_tfidf(checkpoint: str) -> bool:
-  """Whether this is a folder that save_tfidf wrote; WORKDIR/best means the folder itself."""
-  check_path(checkpoint)
-  return exists(os.path.join(checkpoint, TFIDF_FILE))
+@register("tfidf_folder")
+@dataclasses.dataclass(frozen=True)
+class TfidfFolder(Config):
+  """A folder that save_tfidf wrote, which predict.run loads by this class's registered name."""
+
+  folder: str = option("", "the folder of classifier.npz")
+
+  def load(self) -> TfidfClassifier:
+    return load_tfidf(self.folder)
 
 
 def save_tfidf(

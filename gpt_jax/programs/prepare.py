@@ -128,7 +128,9 @@ def run(
     print(f"{out}: already prepared with these settings")
     return
   # Not only the settings: what a killed run has finished must be of the same text, cleaned alike.
-  key = {"settings": settings, "cleaner": cleaner(), "modified": _modified(sources)}
+  # 0 of a data set, and on a store.
+  modified = [modified_ns(name) if size else 0 for name, size in sources]
+  key = {"settings": settings, "cleaner": cleaner(), "modified": modified}
   with _new_folder(out) if place == out else _folder_on_store(out, place) as folder:
     stages = os.path.join(folder, STAGES)
     _take_over(out, stages, key)
@@ -300,11 +302,6 @@ def has_key(stages: str, key: dict[str, Any]) -> bool:
     return bool(read_json(os.path.join(stages, KEY)) == key)
   except (OSError, ValueError):
     return False
-
-
-def _modified(sources: Sequence[Source]) -> list[int]:
-  """When each file was modified last, in ns; 0 for a data set, and on a store."""
-  return [modified_ns(name) if size else 0 for name, size in sources]
 
 
 def _first_pass(

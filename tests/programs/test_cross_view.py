@@ -16,8 +16,8 @@ from gpt_jax.models.lstm_stack import LSTMStackConfig
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.programs import finetune, predict, replay
 from gpt_jax.programs.finetune import FinetuneConfig, finetune_recipe
-from gpt_jax.programs.finetune_start import load_start
 from gpt_jax.programs.finetune_task import load_task
+from gpt_jax.programs.start import load_start
 from gpt_jax.tasks.several import SeveralTasks
 from gpt_jax.tasks.task import BuiltinTask
 from gpt_jax.training.loop import TrainConfig

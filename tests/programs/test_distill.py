@@ -21,8 +21,8 @@ from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.parallel.mesh import MeshConfig
 from gpt_jax.programs import evaluate, finetune, predict, replay
 from gpt_jax.programs.finetune_config import FinetuneConfig
-from gpt_jax.programs.finetune_start import load_start
 from gpt_jax.programs.finetune_task import load_task
+from gpt_jax.programs.start import load_start
 from gpt_jax.tasks.table import TableTask
 from gpt_jax.training.adversarial import FGM
 from gpt_jax.training.distillation import Distillation

@@ -21,7 +21,7 @@ from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.masked import Masked
 from gpt_jax.objectives.masked_sentences import MaskedPairs
 from gpt_jax.programs import evaluate, export, finetune, generate, import_weights, prepare, pretrain
-from gpt_jax.programs.checkpoint_config import config_of
+from gpt_jax.programs.pretrain_config import config_of
 from gpt_jax.tasks.table import TableTask
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig

@@ -21,7 +21,7 @@ from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import evaluate, finetune, predict
 from gpt_jax.programs.finetune_config import FinetuneConfig
-from gpt_jax.programs.finetune_start import load_start
+from gpt_jax.programs.start import load_start
 from gpt_jax.tasks.pairs import PairsTask
 from gpt_jax.tasks.task import BuiltinTask, find
 from gpt_jax.training.loop import TrainConfig

@@ -38,18 +38,19 @@ from gpt_jax.apps.label.table import Labeled, read_labeled, read_unlabeled, writ
 from gpt_jax.apps.report.page import environment
 from gpt_jax.apps.report.report import reported
 from gpt_jax.apps.study import Study
+from gpt_jax.checkpoints.saved import is_tfidf
 from gpt_jax.data.file_kinds import write_table
 from gpt_jax.data.progress import Progress
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_file, with_checksum, write_json
 from gpt_jax.inference.ensemble import load_ensemble
 from gpt_jax.inference.linear_classifier import Linear, fit_best_linear, fit_linear, fit_tfidf
-from gpt_jax.inference.tfidf_classifier import is_tfidf, load_tfidf, save_tfidf
+from gpt_jax.inference.tfidf_classifier import load_tfidf, save_tfidf
 from gpt_jax.parallel.processes import log
 from gpt_jax.programs import finetune
 from gpt_jax.programs.finetune_config import FinetuneConfig
-from gpt_jax.programs.finetune_start import Start, load_start
 from gpt_jax.programs.probe_features import probe_features
+from gpt_jax.programs.start import Start, load_start
 from gpt_jax.tasks.readers import Row
 from gpt_jax.training.loop import TrainConfig
 

@@ -42,6 +42,7 @@ class TranslationViews(Head, Method):
   per_token = True
   reads_layers = True
   learns_unlabeled = True
+  takes_turns = True
 
   def check(self, config: Any, task: Any, start: Any) -> None:
     if not task.writes_text:

@@ -46,6 +46,7 @@ class ViewsHead(WrappedHead, Mix):
   name: str = option("", "name of its parameters, the task's among several; empty: the head's")
 
   learns_unlabeled = True
+  takes_turns = True
 
   @property
   def scope(self) -> str:  # type: ignore[override]

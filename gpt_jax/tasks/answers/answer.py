@@ -33,6 +33,7 @@ class LabeledTask:
     tfds: the TFDS data sets that hold the task.
     paper: the paper's result with its source; "": it has none.
     writes_text: whether a language model writes the answers; there are no probabilities.
+    predictor: registered name of what predicts it, see models.predictor.
     beams, length_penalty: of the search for what it writes; 1: greedy.
     has_words: whether an answer is one of few words, which a text-to-text model can write.
     has_classes: whether its head is a softmax over fixed classes, which a loss can weigh.
@@ -56,6 +57,7 @@ class LabeledTask:
   tfds: tuple[str, ...] = ()
   paper = ""
   writes_text = False
+  predictor = "label_predictor"
   beams: int = 1
   length_penalty: float = 1.0
   has_words = False

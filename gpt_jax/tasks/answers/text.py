@@ -122,6 +122,7 @@ class TextTask(LabeledTask):
 
   kind = "text to text"
   writes_text = True
+  predictor = "text_predictor"
   not_per_text = "writes its labels as text; predict.run asks for them, evaluate.run scores them"
   not_averaged = "writes its labels as text, so that there are no probabilities to average"
 

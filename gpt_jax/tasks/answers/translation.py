@@ -103,6 +103,7 @@ class TranslationTask(LabeledTask):
   metrics: Mapping[str, Any] = dataclasses.field(default_factory=lambda: dict.fromkeys(_METRICS))
   kind = "translation"
   writes_text = True
+  predictor = "text_predictor"
   limits = "It writes a translation of a text."
   not_per_text = "writes translations; predict.run asks for them, evaluate.run scores them"
   not_averaged = "writes translations, so that there are no probabilities to average"
