@@ -15,7 +15,7 @@ from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.programs.start import Start, transform_of
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.answers.text import as_text
-from gpt_jax.tasks.encoding import Encoded, count_repeated, read_unlabeled, without_labels
+from gpt_jax.tasks.encoding import Encoded, count_repeated
 from gpt_jax.training.defaults import with_defaults
 
 _LEFT_OUT = 0.01  # the share of examples that a partial batch may drop without a line
@@ -98,13 +98,8 @@ def encode_training(
 ) -> Encoded:
   """Encodes labeled examples, then unlabeled ones: from the split, a file or a teacher."""
   labeled, rest = task.subset(examples, config.train_examples), []
-  unlabeled = config.method("unlabeled")
-  if unlabeled and task.writes_text:
-    rest = task.examples(data_dir, "unlabeled")
-  elif unlabeled:
-    rest = without_labels(examples, labeled)
-    if unlabeled.file:
-      rest += read_unlabeled(unlabeled.file, task.columns, task.example)
+  if unlabeled := config.method("unlabeled"):
+    rest = task.unlabeled(data_dir, examples, labeled, unlabeled.file)
   encoded = task.encode([*labeled, *rest], *start.reads)
   # They are the last ones, by which packing knows them.
   return dataclasses.replace(encoded, unlabeled=len(rest))

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.tasks.encoding import Encoded, subset
+from gpt_jax.tasks.encoding import Encoded, read_unlabeled, subset, without_labels
 from gpt_jax.tasks.formats import Format, GPTFormat
 from gpt_jax.tasks.metrics import Metric
 from gpt_jax.tasks.readers import Row
@@ -120,6 +120,16 @@ class LabeledTask:
   def examples(self, data_dir: str, split: str) -> list[Any]:
     """Reads a split; raises InputError for anything missing or malformed."""
     raise NotImplementedError
+
+  def unlabeled(
+    self, data_dir: str, examples: list[Any], labeled: list[Any], file: str
+  ) -> list[Any]:
+    """Examples without labels: those that are not among the labeled ones, and a table's, if it is
+    named.
+    """
+    del data_dir
+    rest = without_labels(examples, labeled)
+    return [*rest, *read_unlabeled(file, self.columns, self.example)] if file else rest
 
   def example(self, row: Row) -> Any:
     """Makes an example of a row, e.g. of texts typed by the user."""
