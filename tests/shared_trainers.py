@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from gpt_jax.checkpoints import load
-from gpt_jax.inference import generate
+from gpt_jax.models import predictor
 from gpt_jax.parallel import mesh as meshes
 from gpt_jax.programs import evaluate, finetune, pretrain, replay
 from gpt_jax.programs import pretrain_text as text
@@ -73,7 +73,7 @@ def shared_trainers(devices: int = 1):
     for module in (run, replay):
       patch.setattr(module, "make_trainer", make_trainer)
     patch.setattr(pretrain, "make_measure", make_text_measure)
-    for module in (generate, load):
+    for module in (predictor, load):
       patch.setattr(module, "make_predictor", make_predictor)
     yield
 

@@ -104,7 +104,7 @@ def read_model(
       params, meta, step, tokenizer = reader.load(copy)
       folder = path
   if not reader:
-    if exists(os.path.join(path.removesuffix("/best"), TFIDF_FILE)):
+    if is_tfidf(path.removesuffix("/best")):
       raise InputError(f"{path}: a TF-IDF classifier of label.run; only predict.run reads it")
     params, meta, step = restore_params(path)
     folder = _find_workdir(path)
@@ -124,6 +124,12 @@ def read_model(
       f"{folder}/tokenizer"
     )
   return SavedModel(read_json(meta["model"], path), params, tokenizer, meta, step, path, folder)
+
+
+def is_tfidf(path: str) -> bool:
+  """Whether this is the folder of a TF-IDF classifier, which is no neural network."""
+  check_path(path)
+  return exists(os.path.join(path, TFIDF_FILE))
 
 
 def _beside_base(params: dict, meta: dict, folder: str, base: SavedModel | None) -> dict:

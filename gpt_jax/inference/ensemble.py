@@ -15,7 +15,7 @@ from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.files import is_folder, list_folder
 from gpt_jax.inference.calibration import fit_temperature, scale
 from gpt_jax.inference.dev_report import META, DevSet, find_temperature, read_dev_set
-from gpt_jax.inference.generate import task_predictor
+from gpt_jax.models.predictor import task_predictor
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import Encoded
 

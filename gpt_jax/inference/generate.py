@@ -12,14 +12,13 @@ from typing import Any
 import jax
 
 from gpt_jax.checkpoints.load import LoadedModel
+from gpt_jax.config import Config, register
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.inference.beam import check_search, complete
 from gpt_jax.inference.stream import Sampling, Text, continue_texts
 from gpt_jax.models.decoding_weights import keep_weights
 from gpt_jax.models.model import Model, ModelConfig, generator
-from gpt_jax.models.predictor import make_predictor
-from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.answers.text import EncodedText, decode_answer, encode_prompt, spell
 from gpt_jax.tasks.formats import END, START
 
@@ -229,37 +228,31 @@ def written_answers(
   return [decode_answer(text.added_ids, tokenizer) for text in texts]
 
 
-def make_task_predictor(
-  task: LabeledTask, spec: ModelConfig, mesh: Any, tokenizer: Tokenizer
-) -> Callable[..., Any]:
-  """predict(params, examples, batch_size, done) -> predictions of a task of any kind.
+@register("text_predictor")
+@dataclasses.dataclass(frozen=True)
+class TextPredictor(Config):
+  """How the answers of a task that writes text are predicted; see LabelPredictor."""
 
-  Those of a text-to-text model are the texts that it writes, as the task's `read` gives them.
-  """
-  if not task.writes_text:
-    return make_predictor(spec.build(), mesh)
-  writer: Any = task
-  beams, length_penalty = writer.search
-  check_search(beams, length_penalty)
-  model = generator(spec)
+  def make(self, task: Any, spec: ModelConfig, mesh: Any, tokenizer: Any) -> Callable[..., Any]:
+    """Its predictions are the texts that the model writes, as the task's `read` gives them."""
+    del mesh
+    beams, length_penalty = task.search
+    check_search(beams, length_penalty)
+    model = generator(spec)
 
-  def predict(
-    params: Any, encoded: EncodedText, batch_size: int, done: Callable[[int], None] = lambda _: None
-  ) -> list[str | None]:
-    del batch_size
-    search = {"beams": beams, "length_penalty": length_penalty}
-    answers = written_answers(model, params, encoded, tokenizer, done, **search)
-    return writer.read(answers, encoded.words)
+    def predict(
+      params: Any,
+      encoded: EncodedText,
+      batch_size: int,
+      done: Callable[[int], None] = lambda _: None,
+    ) -> list[str | None]:
+      del batch_size
+      search = {"beams": beams, "length_penalty": length_penalty}
+      answers = written_answers(model, params, encoded, tokenizer, done, **search)
+      return task.read(answers, encoded.words)
 
-  return predict
+    return predict
 
-
-def task_predictor(loaded: LoadedModel, task: LabeledTask) -> Callable[..., Any]:
-  """predict(examples, batch_size, done) -> predictions of a fine-tuned model for its kind of task.
-
-  Keep it: every predictor compiles anew, and has its own copy of the parameters.
-  """
-  if not task.writes_text:
-    return loaded.predictor()
-  predict = make_task_predictor(task, loaded.spec, None, loaded.tokenizer)
-  return functools.partial(predict, jax.device_put(loaded.params))
+  def of_loaded(self, loaded: LoadedModel, task: Any) -> Callable[..., Any]:
+    write = self.make(task, loaded.spec, None, loaded.tokenizer)
+    return functools.partial(write, jax.device_put(loaded.params))

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpt_jax.checkpoints.formats import npz
-from gpt_jax.checkpoints.saved import TFIDF_FILE
+from gpt_jax.checkpoints.saved import TFIDF_FILE, is_tfidf
 from gpt_jax.config import from_json, to_json
 from gpt_jax.data.tokenizers.base import SpecialTokens
 from gpt_jax.errors import InputError, require
-from gpt_jax.files import atomic_file, check_path, exists, local_copy, parse_json
+from gpt_jax.files import atomic_file, local_copy, parse_json
 from gpt_jax.inference.calibration import scale
 from gpt_jax.inference.dev_report import DevSet, read_dev_set, write_dev_report
 from gpt_jax.inference.ensemble import Calibration, Ensemble, load_ensemble
@@ -221,9 +221,8 @@ class TfidfClassifier(Ensemble):
 
 def load_classifier(checkpoints: Sequence[str]) -> Ensemble:
   """Loads fine-tuned models, see load_ensemble, or the folder (or FOLDER/best) of save_tfidf."""
-  check_path(checkpoints[0])
   folder = checkpoints[0].removesuffix("/best")
-  if len(checkpoints) == 1 and exists(os.path.join(folder, TFIDF_FILE)):
+  if len(checkpoints) == 1 and is_tfidf(folder):
     return load_tfidf(folder)
   return load_ensemble(checkpoints)
 

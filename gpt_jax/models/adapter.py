@@ -72,7 +72,7 @@ class Adapter(Method):
     if config.mesh.model > 1 or config.mesh.backend != "jit":
       raise InputError("adapter: needs mesh.model=1 and mesh.backend=jit")
 
-  def recipe(self, recipe: Any, data: Any, start: Any) -> Any:
+  def recipe(self, recipe: Any, start: Any) -> Any:
     return dataclasses.replace(
       recipe,
       adapted=lambda model: AdaptedModel(model, self, start.new_rows),

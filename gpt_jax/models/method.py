@@ -18,12 +18,15 @@ class Method(Config):
     slot: the name under which a config has it, one method for each; where a slot has one class,
       its registered name is SLOT or SLOT_method.
     learns_unlabeled: whether examples without labels teach it anything.
+    takes_turns: whether it learns from them in batches of their own, which take turns with the
+      others.
     trains_trunk: whether layers of the trunk train that train_layers leaves out.
     reads_checkpoint: what it needs of one; "": it goes with an untrained trunk, too.
   """
 
   slot: str
   learns_unlabeled: bool = False
+  takes_turns: bool = False
   trains_trunk: bool = False
   reads_checkpoint: str = ""
 
@@ -53,15 +56,14 @@ class Method(Config):
   def check(self, config: Any, task: Any, start: Any) -> None:
     """Raises InputError for a task, a start or options of the config that it does not go with."""
 
-  def recipe(self, recipe: Any, data: Any, start: Any) -> Any:
+  def recipe(self, recipe: Any, start: Any) -> Any:
     """The Recipe with its model, loss, work, start and what its checkpoints record.
 
     Args:
       recipe: of the plain run and the methods before this one, in alphabetical order of slots.
-      data: the training examples.
       start: of the run.
     """
-    del data, start
+    del start
     return recipe
 
 

@@ -1,5 +1,6 @@
 """Predictions for labeled examples from a model with a labeled head."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -8,8 +9,9 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
+from gpt_jax.config import Config, from_json, register
 from gpt_jax.models.decoding_weights import variables
-from gpt_jax.models.model import Model, Outputs
+from gpt_jax.models.model import Model, ModelConfig, Outputs
 from gpt_jax.parallel.placement import local_part, to_device
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.packing import OrderedBatches
@@ -61,3 +63,36 @@ def make_predictor(
     return predictions if head.per_token else np.concatenate(predictions)[: len(encoded)]
 
   return predict
+
+
+@register("label_predictor")
+@dataclasses.dataclass(frozen=True)
+class LabelPredictor(Config):
+  """How the labels of a task are predicted: by the model's head. A task names its predictor, as it
+  names its head: see LabeledTask.predictor.
+  """
+
+  def make(self, task: Any, spec: ModelConfig, mesh: Mesh, tokenizer: Any) -> Callable[..., Any]:
+    """predict(params, examples, batch_size, done) -> predictions of a task."""
+    del task, tokenizer
+    return make_predictor(spec.build(), mesh)
+
+  def of_loaded(self, loaded: Any, task: Any) -> Callable[..., Any]:
+    """predict(examples, batch_size, done) -> predictions of a LoadedModel."""
+    del task
+    return loaded.predictor()
+
+
+def make_task_predictor(
+  task: Any, spec: ModelConfig, mesh: Mesh, tokenizer: Any
+) -> Callable[..., Any]:
+  """predict(params, examples, batch_size, done) -> predictions of a task of any kind."""
+  return from_json({"type": task.predictor}).make(task, spec, mesh, tokenizer)
+
+
+def task_predictor(loaded: Any, task: Any) -> Callable[..., Any]:
+  """predict(examples, batch_size, done) -> predictions of a fine-tuned model for its kind of task.
+
+  Keep it: every predictor compiles anew, and has its own copy of the parameters.
+  """
+  return from_json({"type": task.predictor}).of_loaded(loaded, task)

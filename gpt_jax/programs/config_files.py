@@ -141,7 +141,7 @@ def override(config: Any, path: str, text: str) -> Any:
 def override_all(config: Any, changes: Iterable[tuple[str, str]]) -> Any:
   """A copy with several (dotted path, text) changes; only the final combination is validated."""
   config, changes = _with_methods(config, list(changes))
-  members = {group.slot: group for group in vars(config).get("methods", ())}
+  of_members, members = _members(config)
   tree: dict = {}
   for path, text in changes:
     *groups, last = path.split(".")
@@ -157,11 +157,18 @@ def override_all(config: Any, changes: Iterable[tuple[str, str]]) -> Any:
     branch[last] = check_value(path, _parse(path, text, hint, metadata), hint, metadata)
   # Leaves are checked above, with the name that was given.
   # Each group is replaced once: its __post_init__ sees the final combination only.
-  of_members = {slot: tree.pop(slot) for slot in members if slot in tree}
-  if of_members:
-    changed = [_replace(group, of_members.get(slot, {})) for slot, group in members.items()]
-    config = dataclasses.replace(config, methods=tuple(changed))
+  if tree.keys() & members.keys():
+    changed = [_replace(group, tree.pop(slot, {})) for slot, group in members.items()]
+    config = dataclasses.replace(config, **{of_members: tuple(changed)})
   return _replace(config, tree)
+
+
+def _members(config: Any) -> tuple[str, dict[str, Any]]:
+  """The field of a config with groups that are set by their slots, and these; "": there is none."""
+  for field in dataclasses.fields(config):
+    if field.metadata.get("members"):
+      return field.name, {group.slot: group for group in getattr(config, field.name)}
+  return "", {}
 
 
 def _with_methods(config: Any, changes: list[tuple[str, str]]) -> tuple[Any, list[tuple[str, str]]]:
@@ -171,9 +178,9 @@ def _with_methods(config: Any, changes: list[tuple[str, str]]) -> tuple[Any, lis
   SLOT.FIELD=VALUE adds it, too.
   """
   fields = {field.name for field in dataclasses.fields(config)}
-  if "methods" not in fields:
+  of_members, methods = _members(config)
+  if not of_members:
     return config, changes
-  methods = {method.slot: method for method in config.methods}
   rest = []
   for path, text in changes:
     path = config.RENAMED.get(path, path)
@@ -192,13 +199,13 @@ def _with_methods(config: Any, changes: list[tuple[str, str]]) -> tuple[Any, lis
         continue
       path = f"{slot}.{dataclasses.fields(methods[slot])[0].name}"
     rest.append((path, text))
-  return dataclasses.replace(config, methods=tuple(methods.values())), rest
+  return dataclasses.replace(config, **{of_members: tuple(methods.values())}), rest
 
 
 def _field(
   config: Any, path: str, node: Any, groups: Sequence[str], name: str
 ) -> dataclasses.Field:
-  """The field `name` of node. Raises InputError, with the nearest names of config, without one."""
+  """The field `name` of node; a message has the nearest names of config."""
   group = ".".join(groups)
   if not is_group(node):
     raise InputError(
@@ -209,11 +216,12 @@ def _field(
     return fields[name]
   wanted = path.rpartition(".")[2]
   paths = [path for path, _, _ in fields_of(config)]
-  slots = method_slots() if "methods" in fields else []
+  of_members, _ = _members(node)
+  slots = method_slots() if of_members else []
   if name in slots:
     raise InputError(
       f"config has no field {path!r}: {name} may be of several classes; a config file names one in "
-      "`methods`"
+      f"`{of_members}`"
     )
   near = difflib.get_close_matches(name, slots)
   near += [f"{group}.{name}".lstrip(".") for name in difflib.get_close_matches(wanted, fields)]
@@ -336,7 +344,7 @@ def _about(field: dataclasses.Field, value: Any, in_file: Any, default: Any) -> 
 
 
 def _parse(name: str, text: str, hint: Any, metadata: Mapping[str, Any]) -> Any:
-  """The value of a command-line text. Raises InputError if it is none of the hinted type."""
+  """The value of a command-line text as the hinted type."""
   value = _parse_as(text.strip(), hint)
   # None means both "none" and a text that no type takes.
   if value is None and text.strip().lower() != "none":

@@ -15,14 +15,14 @@ from gpt_jax.errors import InputError
 from gpt_jax.inference.agreement import check_keep, compare_labels, labeled_rows
 from gpt_jax.inference.attack import ATTACKS, MAX_RADIUS, make_attacked_predictor
 from gpt_jax.inference.evaluate import make_text_measure
-from gpt_jax.inference.generate import task_predictor
 from gpt_jax.inference.model import Model
 from gpt_jax.models.decoding_weights import check_kind
 from gpt_jax.models.model import make_heads
+from gpt_jax.models.predictor import task_predictor
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import replicate
 from gpt_jax.parallel.processes import check_agreement
-from gpt_jax.programs.checkpoint_config import config_of
+from gpt_jax.programs.pretrain_config import config_of
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.answers.text import as_text
 from gpt_jax.tasks.encoding import Encoded
@@ -68,14 +68,18 @@ def run(
     intervals.
   """
   radii = _radii(attack, radius)
-  if weights != "float32":
+  in_fewer_bits = weights != "float32"
+  if in_fewer_bits:  # fails before a model is loaded
     if task or attack or beams != 1 or jax.process_count() > 1:
       raise InputError(
         f"weights={weights}: compares a classifier with itself in float32, in one process; leave "
         "task, attack and beams out"
       )
-    return _in_fewer_bits(checkpoint, data, split or "dev", weights, keep)
+    check_kind(weights)
+    check_keep(keep)
   loaded = load_model(checkpoint)
+  if in_fewer_bits:
+    return _in_fewer_bits(loaded, data, split or "dev", weights, keep)
   if loaded.task:
     search = (beams, length_penalty)
     return _on_task(loaded, data, split or "dev", task, radii, search)
@@ -92,11 +96,8 @@ def run(
 
 
 def _in_fewer_bits(
-  checkpoint: str, data: str, split: str, kind: str, keep: float
+  exact: LoadedModel, data: str, split: str, kind: str, keep: float
 ) -> dict[str, Any]:
-  check_kind(kind)
-  check_keep(keep)
-  exact = load_model(checkpoint)
   encoded = labeled_rows(exact, data, split)
   before, after = (
     model.predictor()(encoded, 32).argmax(-1) for model in (exact, exact.with_weights(kind))
@@ -118,7 +119,7 @@ def _in_fewer_bits(
 
 
 def _radii(attack: str, radius: Sequence[float | str]) -> list[float]:
-  """The numbers. Raises InputError at an unknown attack, and at what is no radius."""
+  """The numbers."""
   if attack and attack not in ATTACKS:
     raise InputError(f"--attack={attack}: must be {' or '.join(ATTACKS)}")
   if bool(attack) != bool(radius):
@@ -134,11 +135,6 @@ def _radii(attack: str, radius: Sequence[float | str]) -> list[float]:
         f"--radius: {str(text)[:200]!r} must be a number above 0, at most {MAX_RADIUS:,.0f}"
       )
   return radii
-
-
-def _check_agreement(loaded: LoadedModel, split: str, digest: str) -> None:
-  """Raises InputError if the processes of a run have different models or data."""
-  check_agreement({"checkpoint": loaded.identity, "split": split}, {"digest": digest})
 
 
 def _on_task(
@@ -167,7 +163,8 @@ def _on_task(
     raise InputError(f"{unlabeled}: no label; use launch/predict.py for unlabeled rows")
   # Without locations: hosts may have the same files under other paths.
   content = repr([example._replace(location="") for example in examples])
-  _check_agreement(loaded, split, f"{zlib.crc32(content.encode()):08x}")
+  digest = f"{zlib.crc32(content.encode()):08x}"
+  check_agreement({"checkpoint": loaded.identity, "split": split}, {"digest": digest})
   encoded = loaded.encode(task, examples)
   measures: dict[str, Any] = {"examples": len(examples)}
   if encoded.truncation:
@@ -224,7 +221,7 @@ def _under_attack(
 def _on_text(loaded: LoadedModel, data: str, split: str) -> dict[str, float]:
   text = TokenFile(data, split)
   text.check_vocabulary(loaded.tokenizer)
-  _check_agreement(loaded, split, text.digest)
+  check_agreement({"checkpoint": loaded.identity, "split": split}, {"digest": text.digest})
   config = config_of(loaded)
   windows, objective = config.data, config.objective
   needed = {type(head) for head in make_heads(objective.heads)}
@@ -249,9 +246,6 @@ def cosine_measures(loaded: LoadedModel, data_dir: str, split: str, name: str) -
 
   Args:
     loaded: any checkpoint; see Model.embed for how it reads a text.
-    data_dir: folder of the task's files.
-    split: "train", "dev" or "test".
-    name: of the task.
 
   Returns:
     The number of examples, and the task's metrics, such as pearson and spearman.

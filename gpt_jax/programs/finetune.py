@@ -10,18 +10,14 @@ from jax.sharding import Mesh
 
 from gpt_jax.checkpoints.run_folder import checksum, resume_choices, resume_microbatches
 from gpt_jax.checkpoints.saved import keep_base, own_base
+from gpt_jax.config import from_json
 from gpt_jax.errors import InputError
 from gpt_jax.models.loss import Loss, model_loss
 from gpt_jax.models.model import parameter_shapes
 from gpt_jax.parallel.mesh import make_mesh
 from gpt_jax.parallel.placement import local_part
 from gpt_jax.parallel.processes import log
-from gpt_jax.programs.finetune_config import (
-  FinetuneConfig,
-  check_type,
-  has_streams,
-  is_probe,
-)
+from gpt_jax.programs.finetune_config import FinetuneConfig, check_type
 from gpt_jax.programs.finetune_evaluations import (
   RESULT,
   evaluation_due,
@@ -30,15 +26,8 @@ from gpt_jax.programs.finetune_evaluations import (
   read_result,
   write_summary,
 )
-from gpt_jax.programs.finetune_start import load_start
-from gpt_jax.programs.finetune_task import (
-  load_task,
-  make_meta,
-  model_config,
-  one_head,
-  updates_per_epoch,
-)
-from gpt_jax.programs.start import Start
+from gpt_jax.programs.finetune_task import load_task, make_meta, one_head, updates_per_epoch
+from gpt_jax.programs.start import Start, load_start
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.packing import PackedBatches
@@ -176,13 +165,11 @@ def finetune_recipe(
 
   Args:
     config: complete, as load_task returns it.
-    task: the task of the examples.
-    train_set: the labeled examples.
-    start: trunk, vocabulary and format.
+    train_set: the examples of the task.
   """
   recipe = plain_recipe(config, task, train_set, start)
   for method in config.methods:
-    recipe = method.recipe(recipe, train_set, start)
+    recipe = method.recipe(recipe, start)
   return in_turns(recipe, task)
 
 
@@ -190,7 +177,8 @@ def plain_recipe(
   config: FinetuneConfig, task: LabeledTask, train_set: Encoded, start: Start
 ) -> Recipe:
   """The recipe that the methods of a config change; see finetune_recipe."""
-  mesh, spec = make_mesh(config.mesh), model_config(config, task, start)
+  mesh, meta = make_mesh(config.mesh), make_meta(config, task, start)
+  spec = from_json(meta["model"])
   steps_per_epoch = updates_per_epoch(config, train_set)
   layerwise = Layerwise()
   if not any(method.trains_trunk for method in config.methods):
@@ -207,24 +195,23 @@ def plain_recipe(
     config,
     mesh,
     # A probe's trunk does not train, and gives the same features each time.
-    spec.with_trunk_dropout(0) if is_probe(config) else spec,
+    spec.with_trunk_dropout(0) if config.is_probe else spec,
     batches,
     config.batch_size,
     steps_per_epoch,
     lambda steps: layerwise_optimizer(config.optim, steps, layerwise),
-    meta=make_meta(config, task, start),
+    meta=meta,
     start=functools.partial(start.apply, layers=config.transfer_layers, heads=False),
   )
 
 
 def in_turns(recipe: Recipe, task: LabeledTask) -> Recipe:
-  """The recipe where streams of batches take turns: of several tasks, and of text without labels,
-  on which views learn; any other as it is.
+  """The recipe with a loss for each stream where batches take turns: of several tasks, and of text
+  without labels.
   """
   config, spec, plain = recipe.config, recipe.spec, recipe.loss
-  streams = has_streams(config)
   several = len(task.parts) > 1
-  if not streams and not several:
+  if not config.has_streams and not several:
     return recipe
   names = [part.name for part in task.parts] if several else ["labeled"]
 
@@ -234,13 +221,13 @@ def in_turns(recipe: Recipe, task: LabeledTask) -> Recipe:
       # A batch with labels is of one task, and has no more than its head.
       alone = [one_head(spec, number).build(model.remat) for number in range(len(names))]
     losses = dict(zip(names, map(plain, alone), strict=True))
-    if streams and task.writes_text:  # what views learn is in the batch
+    if config.has_streams and task.writes_text:  # the views' targets are in the batch
       losses["unlabeled"] = model_loss(one_head(spec, 1).build(model.remat))
-    elif streams:
+    elif config.has_streams:
       losses["unlabeled"] = CrossViewLoss(model)
     return LossInTurns(losses)
 
-  work = (recipe.work + UNLABELED_WORK) / 2 if streams else recipe.work
+  work = (recipe.work + UNLABELED_WORK) / 2 if config.has_streams else recipe.work
   return dataclasses.replace(recipe, loss=loss, work=work)
 
 
@@ -252,17 +239,9 @@ def with_evaluation(
   data_dir: str,
   pauses: Callable[[int], bool] | None,
 ) -> Recipe:
-  """The recipe with its dev set and result.
-
-  Args:
-    recipe: from finetune_recipe.
-    task, start: see there.
-    data: the examples of each split.
-    data_dir, pauses: see run.
-  """
+  """The recipe of finetune_recipe with its dev set and result; `data`: the examples by split."""
   config = recipe.config
-  spec = model_config(config, task, start)
-  measure, report = make_evaluations(recipe, spec, task, data["dev"], data_dir, start)
+  measure, report = make_evaluations(recipe, task, data["dev"], data_dir, start)
   due = evaluation_due(config.train.evaluate_every, recipe.steps_per_epoch, pauses)
   metric = f"dev_{task.primary_metric}"
   return dataclasses.replace(
@@ -307,9 +286,9 @@ def make_batches(config: FinetuneConfig, train_set: Encoded, mesh: Mesh) -> Batc
   # At least 1: PackedBatches says what is wrong with fewer examples than a batch.
   steps = config.train.total_steps(max(1, updates_per_epoch(config, train_set)))
   labeled, rest = train_set.streams
-  if not has_streams(config) and len(labeled) == 1:
+  if not config.has_streams and len(labeled) == 1:
     return _batches_of(config, train_set, steps, mesh)
-  if has_streams(config) and rest is None:
+  if config.has_streams and rest is None:
     raise InputError(
       f"unlabeled: all {len(train_set)} training examples have labels; set a smaller "
       "train_examples, or unlabeled.file"

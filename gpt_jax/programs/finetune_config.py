@@ -13,10 +13,13 @@ from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
 from gpt_jax.training.recipe import RunConfig
 
-_BEFORE_METHODS = (
-  *("adapter", "adversarial", "distill", "mix", "unfreeze", "unfreeze_epochs"),
-  *("unlabeled", "unlabeled_file", "windows", "window_stride", "word_vectors"),
-)
+# Methods that were fields before 0.4, with a field for each of their options.
+_EARLIER = {
+  "windows": {"over": "windows", "stride": "window_stride"},
+  "word_vectors": {"file": "word_vectors"},
+  "unlabeled": {"file": "unlabeled_file"},
+  "unfreeze": {"epochs": "unfreeze_epochs"},
+}
 
 
 @register("finetune")
@@ -35,8 +38,8 @@ class FinetuneConfig(RunConfig):
   head_dropout: float = option(0.1, "dropout on the input of the head", low=0.0, high=0.99)
   pooling: str = option(
     "",
-    "what a head on one representation of a text reads: the mean of its tokens; concat: one token, "
-    "the maximum and the mean (ULMFiT); empty: one token",
+    "how token states become one vector: mean; concat (ULMFiT: one token, maximum, mean); empty: "
+    "one token",
     choices=("", "mean", "concat"),
   )
   head_units: int = option(
@@ -125,39 +128,36 @@ class FinetuneConfig(RunConfig):
   @staticmethod
   def earlier(values: dict[str, Any]) -> dict[str, Any]:
     """The fields of a config that was saved before `methods` was one field."""
-    old = {name: values.pop(name, None) for name in _BEFORE_METHODS}
-    methods = [old[slot] for slot in ("adapter", "adversarial", "distill", "mix")]
-    if old["windows"]:
-      methods.append(new_method("windows", over=old["windows"], stride=old["window_stride"] or 0))
-    if old["word_vectors"]:
-      methods.append(new_method("word_vectors", file=old["word_vectors"]))
-    if old["unlabeled"]:
-      methods.append(new_method("unlabeled", file=old["unlabeled_file"] or ""))
-    if old["unfreeze"]:
-      methods.append(new_method("unfreeze", epochs=old["unfreeze_epochs"] or 0))
-    there = tuple(method for method in methods if method is not None)
+    methods = [values.pop(slot, None) for slot in ("adapter", "adversarial", "distill", "mix")]
+    for slot, fields in _EARLIER.items():
+      is_set = bool(values.get(slot))
+      options = {option: values.pop(field, None) for option, field in fields.items()}
+      values.pop(slot, None)
+      if is_set:
+        given = {option: value for option, value in options.items() if value}
+        methods.append(new_method(slot, **given))
+    there = tuple(filter(None, methods))
     return {**values, "methods": there} if there else values
+
+  @property
+  def is_probe(self) -> bool:
+    """Whether nothing but the head ever trains."""
+    return self.train_layers == 0 and not any(method.trains_trunk for method in self.methods)
+
+  @property
+  def has_views(self) -> bool:
+    """Whether the task's head has views, which learn from text without labels."""
+    return any(method.takes_turns for method in self.methods)
+
+  @property
+  def has_streams(self) -> bool:
+    """Whether batches with labels and batches without take turns."""
+    return self.has_views and self.method("unlabeled") is not None
 
 
 def check_type(config: Any) -> None:
-  """Raises InputError if it is the config of another program."""
+  """Refuses the config of another program."""
   if not isinstance(config, FinetuneConfig):
     raise InputError(
       f"--config: a {type(config).__name__}; fine-tuning takes that of configs/finetune.py:TASK"
     )
-
-
-def is_probe(config: FinetuneConfig) -> bool:
-  """Whether nothing but the head ever trains."""
-  return config.train_layers == 0 and not any(method.trains_trunk for method in config.methods)
-
-
-def has_views(config: FinetuneConfig) -> bool:
-  """Whether the task's head has views, which learn from text without labels."""
-  mix = config.method("mix")
-  return mix is not None and mix.learns_unlabeled
-
-
-def has_streams(config: FinetuneConfig) -> bool:
-  """Whether batches with labels and batches without take turns."""
-  return has_views(config) and config.method("unlabeled") is not None

@@ -15,18 +15,18 @@ from jax.sharding import Mesh
 from gpt_jax.checkpoints.formats import find_format
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.checkpoints.restore import best_evaluation, restore_params
-from gpt_jax.config import to_json
+from gpt_jax.config import from_json, to_json
 from gpt_jax.errors import InputError
 from gpt_jax.files import exists, read_json, remove_folder, verified, with_checksum, write_json
 from gpt_jax.inference.dev_report import REPORT, format_calibration, write_dev_report
-from gpt_jax.inference.generate import make_task_predictor
 from gpt_jax.inference.intervals import format_summary, summarize
 from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.predictor import make_task_predictor
 from gpt_jax.models.trunk import BASE
 from gpt_jax.parallel.processes import is_main_process, log
 from gpt_jax.programs.finetune_config import FinetuneConfig
-from gpt_jax.programs.finetune_start import Start
 from gpt_jax.programs.finetune_task import one_head
+from gpt_jax.programs.start import Start
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.metrics import format_labels
@@ -54,25 +54,28 @@ def evaluation_due(
 
 
 def make_evaluations(
-  recipe: Recipe,
-  spec: ModelConfig,
-  task: LabeledTask,
-  dev_set: Encoded,
-  data_dir: str,
-  start: Start,
+  recipe: Recipe, task: LabeledTask, dev_set: Encoded, data_dir: str, start: Start
 ) -> tuple[Callable[[Any], dict[str, float]], Callable[[Any, int, str], None]]:
-  """See make_measure and make_report; both predict by one compiled function."""
-  config, mesh = recipe.config, recipe.mesh
-  if len(task.parts) > 1:
-    joint = _joint_predictor(task, spec, mesh, start)
-    return make_measure(config, task, dev_set, joint), _export_parts
-  of_spec = make_task_predictor(task, spec, mesh, start.tokenizer)
+  """The function from parameters to dev_loss and the task's metrics, dev_accuracy and so on; and
+  that of make_report. Both predict by one compiled function.
+  """
+  spec, size = from_json(recipe.meta["model"]), recipe.config.batch_size
+  several = len(task.parts) > 1
+  if several:
+    predict = _joint_predictor(task, spec, recipe.mesh, start)
+  else:
+    of_spec = make_task_predictor(task, spec, recipe.mesh, start.tokenizer)
 
-  def predict(params, *arguments):
-    return of_spec(recipe.inference_params(params), *arguments)
+    def predict(params, *arguments):
+      return of_spec(recipe.inference_params(params), *arguments)
 
-  measure = make_measure(config, task, dev_set, predict)
-  return measure, make_report(config, task, dev_set, predict, data_dir, recipe.base)
+  def measure(params) -> dict[str, float]:
+    measures = task.measures(predict(params, dev_set, size), dev_set.truth)
+    return {f"dev_{name}": value for name, value in measures.items()}
+
+  if several:
+    return measure, _export_parts
+  return measure, make_report(task, dev_set, size, predict, data_dir, recipe.base)
 
 
 def _joint_predictor(
@@ -94,15 +97,12 @@ def _joint_predictor(
 
 
 def _export_parts(params: Any, step: int, workdir: str) -> None:
-  del params, step  # the best checkpoint has its own
-  if is_main_process() and best_evaluation(workdir) is not None:
-    _write_parts(workdir)
-
-
-def _write_parts(workdir: str) -> None:
   """Writes the model of each of a run's several tasks, of its best checkpoint, to
   WORKDIR/tasks/NAME: any program reads one.
   """
+  del params, step  # the best checkpoint has its own
+  if not is_main_process() or best_evaluation(workdir) is None:
+    return
   loaded = load_model(os.path.join(workdir, "best"))
   for number, task in enumerate(loaded.meta["task"]["tasks"]):
     alone = one_head(loaded.spec, number)
@@ -117,38 +117,17 @@ def _write_parts(workdir: str) -> None:
     log(f"wrote {folder}, the best checkpoint's model of {name}")
 
 
-def make_measure(
-  config: FinetuneConfig, task: LabeledTask, dev_set: Encoded, predict: Callable[..., Any]
-) -> Callable[[Any], dict[str, float]]:
-  """The function from parameters to dev_loss and the task's metrics, dev_accuracy and so on.
-
-  Args:
-    predict: from make_task_predictor.
-  """
-
-  def measure(params) -> dict[str, float]:
-    predictions = predict(params, dev_set, config.batch_size)
-    measures = task.measures(predictions, dev_set.truth)
-    return {f"dev_{name}": value for name, value in measures.items()}
-
-  return measure
-
-
 def make_report(
-  config: FinetuneConfig,
   task: LabeledTask,
   dev_set: Encoded,
+  batch_size: int,
   predict: Callable[..., Any],
   data_dir: str,
   make_base: Callable[[Any], Any] | None,
 ) -> Callable[[Any, int, str], None]:
   """The function from a run's last parameters, their step and its folder to what dev_report writes
-  there of the run's best checkpoint; it does nothing for tasks that have no report.
-
-  Args:
-    predict: from make_task_predictor.
-    data_dir: see write_dev_report.
-    make_base: see Recipe.base.
+  there of the run's best checkpoint; it does nothing for tasks that have no report. `predict` is
+  from make_task_predictor, `make_base` is Recipe.base.
   """
 
   def write(params, step: int, workdir: str) -> None:
@@ -157,7 +136,9 @@ def make_report(
       if best is not None and best["step"] != step:
         # With the shardings of the run's parameters, for which `predict` is compiled.
         saved = {name: x for name, x in params.items() if name != BASE}
-        shapes = jax.tree.map(_abstract, saved)
+        shapes = jax.tree.map(
+          lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), saved
+        )
         saved, _, step = restore_params(os.path.join(workdir, "best"), shapes)
         if make_base is not None:
           base = params[BASE]
@@ -165,7 +146,7 @@ def make_report(
             base = make_base(jax.tree.map(lambda x: x.sharding, base))
           saved[BASE] = base
         params = saved
-      probabilities = predict(params, dev_set, config.batch_size)
+      probabilities = predict(params, dev_set, batch_size)
       if not is_main_process():
         return
       name = f"{task.name} dev, best checkpoint (step {step}):"
@@ -178,10 +159,6 @@ def make_report(
       log(f"no {REPORT}: {error}")
 
   return write if task.has_report else lambda *_: None
-
-
-def _abstract(x: jax.Array) -> jax.ShapeDtypeStruct:
-  return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)
 
 
 def finish(
@@ -242,7 +219,6 @@ def warn_of_majority(
   Args:
     best: the best evaluation of the run: dev_loss, and dev_accuracy, dev_baseline_<metric> or
       dev_degenerate.
-    config: of the run.
   """
   constant = task.constant_loss(dev_set.labels)
   if constant is None:

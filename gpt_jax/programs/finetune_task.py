@@ -11,12 +11,11 @@ from gpt_jax.config import from_json, to_json
 from gpt_jax.errors import InputError
 from gpt_jax.models.model import ModelConfig, make_heads
 from gpt_jax.parallel.processes import log
-from gpt_jax.programs.finetune_config import FinetuneConfig, has_streams, has_views, is_probe
-from gpt_jax.programs.finetune_start import transform_of
-from gpt_jax.programs.start import Start
+from gpt_jax.programs.finetune_config import FinetuneConfig
+from gpt_jax.programs.start import Start, transform_of
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.answers.text import as_text
-from gpt_jax.tasks.encoding import Encoded, count_repeated, read_unlabeled, without_labels
+from gpt_jax.tasks.encoding import Encoded, count_repeated
 from gpt_jax.training.defaults import with_defaults
 
 _LEFT_OUT = 0.01  # the share of examples that a partial batch may drop without a line
@@ -97,17 +96,10 @@ def _load_part(
 def encode_training(
   config: FinetuneConfig, task: LabeledTask, data_dir: str, examples: list[Any], start: Start
 ) -> Encoded:
-  """The training set: those with labels and then, if the config says so, the others without, and
-  the texts of a file; of a task that writes text, those of its file of a teacher's texts.
-  """
+  """Encodes labeled examples, then unlabeled ones: from the split, a file or a teacher."""
   labeled, rest = task.subset(examples, config.train_examples), []
-  unlabeled = config.method("unlabeled")
-  if unlabeled and task.writes_text:
-    rest = task.examples(data_dir, "unlabeled")
-  elif unlabeled:
-    rest = without_labels(examples, labeled)
-    if unlabeled.file:
-      rest += read_unlabeled(unlabeled.file, task.columns, task.example)
+  if unlabeled := config.method("unlabeled"):
+    rest = task.unlabeled(data_dir, examples, labeled, unlabeled.file)
   encoded = task.encode([*labeled, *rest], *start.reads)
   # They are the last ones, by which packing knows them.
   return dataclasses.replace(encoded, unlabeled=len(rest))
@@ -154,7 +146,7 @@ def complete(config: FinetuneConfig, task: LabeledTask, train_set: Encoded) -> F
 
 def updates_per_epoch(config: FinetuneConfig, train_set: Encoded) -> int:
   """Updates in a pass over the examples with labels; the last partial batch is dropped."""
-  if has_streams(config):  # each of them is followed by one without labels
+  if config.has_streams:  # each of them is followed by one without labels
     return 2 * ((len(train_set) - train_set.unlabeled) // config.batch_size)
   return len(train_set) // config.batch_size
 
@@ -165,13 +157,13 @@ def model_config(config: FinetuneConfig, task: LabeledTask, start: Start) -> Mod
   A text-to-text model answers with its language head; there is no other loss.
   """
   if task.writes_text:
-    views = (config.method("mix"),) if has_views(config) else ()
+    views = filter(lambda method: method.takes_turns, config.methods)
     return ModelConfig(start.trunk, (*make_heads([task.head]), *views), start.attention)
   heads = [head_of(config, part, start) for part in task.parts]
   if len(heads) > 1:
     heads = [{**head, "name": part.name} for head, part in zip(heads, task.parts, strict=True)]
   # A probe has no auxiliary loss, which has no parameters to train there.
-  if config.lm_weight and not is_probe(config):
+  if config.lm_weight and not config.is_probe:
     # Equation 5: L3 = L2 + lambda L1.
     heads.insert(0, {"type": "language", "weight": config.lm_weight})
   return ModelConfig(start.trunk, make_heads(heads), start.attention)
@@ -214,8 +206,8 @@ def make_meta(config: FinetuneConfig, task: LabeledTask, start: Start) -> dict[s
 
 
 def check_auxiliary_loss(config: FinetuneConfig, task: LabeledTask, start: Start) -> None:
-  """Raises InputError for an auxiliary loss of a checkpoint that is not causal."""
-  has_loss = config.lm_weight and not task.writes_text and not is_probe(config)
+  """Refuses an auxiliary loss of a checkpoint that is not causal."""
+  has_loss = config.lm_weight and not task.writes_text and not config.is_probe
   if has_loss and start.attention != "causal":
     raise InputError(
       f"lm_weight={config.lm_weight}: the checkpoint has {start.attention} attention, so a "
@@ -224,8 +216,8 @@ def check_auxiliary_loss(config: FinetuneConfig, task: LabeledTask, start: Start
 
 
 def check_options(config: FinetuneConfig, task: LabeledTask) -> None:
-  """Raises InputError for options that the task's head does not have."""
-  if task.writes_text and is_probe(config):
+  """Refuses options that the task's head does not have."""
+  if task.writes_text and config.is_probe:
     raise InputError(
       "train_layers=0: a text-to-text model has no head besides its trunk; train some layers"
     )
@@ -248,8 +240,8 @@ def check_options(config: FinetuneConfig, task: LabeledTask) -> None:
 
 
 def check_several(config: FinetuneConfig, task: LabeledTask) -> None:
-  """Raises InputError for options that do not go with several tasks."""
-  if not has_views(config):
+  """Refuses options that do not go with several tasks."""
+  if not config.has_views:
     raise InputError(
       f"{task.name}: several tasks have a head with views each; use configs/cross_view.py"
     )
@@ -267,10 +259,8 @@ def balanced(distributions: np.ndarray, labels: Sequence[str]) -> tuple[str, ...
 
 
 def balanced_weights(distributions: np.ndarray) -> np.ndarray:
-  """Weights in inverse proportion to the frequencies of the classes, [K], as scikit-learn's.
-
-  Args:
-    distributions: [N, K], of the training examples.
+  """Weights in inverse proportion to the frequencies of the classes, [K], as scikit-learn's, from
+  the labels of the training examples, [N, K].
   """
   # N / (K count): weights whose mean over the examples is 1.
   counts = distributions.sum(axis=0)
@@ -281,21 +271,18 @@ def parse_weights(items: Sequence[str], labels: Sequence[str]) -> tuple[float, .
   """The weight of each label, from LABEL=WEIGHT items; 1 where there is no item, and none at all
   without items.
   """
-  given = dict(_parse_weight(item, labels) for item in items)
+  given: dict[str, float] = {}
+  for item in items:
+    name, _, number = item.rpartition("=")
+    try:
+      given[name] = float(number)
+    except ValueError:
+      given[name] = -1.0
+    if name not in labels or not 0 <= given[name] < float("inf"):
+      raise InputError(
+        f"class_weights: {item!r} should be LABEL=WEIGHT, with one of the labels "
+        f"{', '.join(labels)}, or balanced alone"
+      )
   if given and not any(given.get(name, 1.0) for name in labels):
     raise InputError("class_weights: all are 0, so that no label is learned; set one above 0")
   return tuple(given.get(name, 1.0) for name in labels) if given else ()
-
-
-def _parse_weight(item: str, labels: Sequence[str]) -> tuple[str, float]:
-  name, _, number = item.rpartition("=")
-  try:
-    weight = float(number)
-  except ValueError:
-    weight = -1.0
-  if name not in labels or not 0 <= weight < float("inf"):
-    raise InputError(
-      f"class_weights: {item!r} should be LABEL=WEIGHT, with one of the labels "
-      f"{', '.join(labels)}, or balanced alone"
-    )
-  return name, weight

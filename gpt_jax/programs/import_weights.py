@@ -10,7 +10,7 @@ from gpt_jax.checkpoints.run_folder import claim
 from gpt_jax.checkpoints.store import Checkpoints
 from gpt_jax.config import to_json
 from gpt_jax.files import atomic_folder
-from gpt_jax.programs.checkpoint_config import config_of
+from gpt_jax.programs.pretrain_config import config_of
 
 
 def run(format: str, path: str, out: str) -> None:

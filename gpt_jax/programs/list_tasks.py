@@ -19,7 +19,6 @@ class Entry(NamedTuple):
   """A task.
 
   Attributes:
-    task: the name.
     transform: the paper's input transformation (figure 1).
     labels: the class names.
     metrics: the primary one first.
@@ -59,16 +58,11 @@ def _entries(data_dir: str | None) -> Iterator[Entry]:
       transform=task.kind,
       labels=task.labels,
       metrics=tuple(task.metrics),
-      paper=_paper_result(task),
+      paper=float(paper[1]) if (paper := _PAPER.match(task.paper)) else None,
       tfds=task.tfds,
       sizes=sizes,
       remarks=remarks,
     )
-
-
-def _paper_result(task: LabeledTask) -> float | None:
-  result = _PAPER.match(task.paper)
-  return float(result[1]) if result else None
 
 
 def _read(task: LabeledTask, data_dir: str) -> tuple[dict[str, int | None], tuple[str, ...]]:
@@ -94,10 +88,9 @@ def _read(task: LabeledTask, data_dir: str) -> tuple[dict[str, int | None], tupl
       except Exception as error:  # one broken folder must not end the list
         remarks.append(f"{split}: {type(error).__name__}: {error}")
     remarks += [str(warning.message) for warning in caught if warning.category is UserWarning]
-  return sizes, tuple(dict.fromkeys(_shorten(remark, data_dir) for remark in remarks))
-
-
-def _shorten(remark: str, data_dir: str) -> str:
-  """One line, with paths relative to data_dir and without the advice after the semicolon."""
-  remark = " ".join(remark.split()).replace(os.path.join(data_dir, ""), "").partition("; ")[0]
-  return remark.removeprefix(f"data_dir={data_dir}: ").removeprefix(f"{data_dir}: ")
+  lines: dict[str, None] = {}
+  for remark in remarks:
+    # One line, with paths relative to data_dir and without the advice after the semicolon.
+    line = " ".join(remark.split()).replace(os.path.join(data_dir, ""), "").partition("; ")[0]
+    lines[line.removeprefix(f"data_dir={data_dir}: ").removeprefix(f"{data_dir}: ")] = None
+  return sizes, tuple(lines)

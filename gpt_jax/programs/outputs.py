@@ -9,13 +9,13 @@ from gpt_jax.files import absolute, atomic_file, check_path, exists, is_folder, 
 
 
 def refuse_existing(out: str, overwrite: bool) -> None:
-  """Raises InputError if an output exists and the user did not ask to replace it."""
+  """Refuses an output that exists, if the user did not ask to replace it."""
   if not overwrite and is_taken(out):
     raise InputError(f"out={out} already exists; name another file, or give overwrite=True")
 
 
 def check_out(out: str, overwrite: bool) -> None:
-  """Raises InputError unless the file can be written and, if it exists, replaced."""
+  """Checks that the file can be written and, if it exists, replaced."""
   check_path(out)
   if is_folder(out):
     raise InputError(f"out={out} is a folder; name a file")
@@ -27,10 +27,7 @@ def check_out(out: str, overwrite: bool) -> None:
 
 
 def check_writable(folder: str, out: str) -> None:
-  """Makes and removes a file in a folder, so that hours of work do not end at a lack of rights.
-
-  Raises InputError, which names the `out` that is to be there.
-  """
+  """Makes and removes a file in a folder, so that hours of work do not end at a lack of rights."""
   test = os.path.join(folder, f"test-{uuid.uuid4().hex}")
   try:
     with atomic_file(test) as file:
@@ -41,7 +38,7 @@ def check_writable(folder: str, out: str) -> None:
 
 
 def is_taken(path: str) -> bool:
-  """Whether something has this name; on a disk also a link to nothing."""
+  """Whether the path exists; dangling links count."""
   return exists(path) or os.path.islink(path)
 
 

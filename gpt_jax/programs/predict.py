@@ -78,10 +78,28 @@ def run(
     {label: probability}}, after its kept columns. Where there is no prediction it is None, and
     "problem" has the reason. A text-to-text model has no probabilities, and may write no label.
   """
-  _check_source(source, data_dir, split, keep)
-  _check_threshold(threshold, precision)
+  has_file, has_data = source is not None, data_dir is not None
+  has_both = threshold is not None and precision is not None
+  is_threshold = threshold is None or 0 <= threshold <= 1
+  is_precision = precision is None or 0 < precision < 1
+  for is_fault, message in (
+    (
+      has_file == has_data,
+      "give either --input, a file of rows, or --data, the folder of the task",
+    ),
+    (split and has_file, f"--split={split} needs --data; --input predicts all rows of its file"),
+    (keep and has_data, f"--keep={','.join(keep)} copies columns of --input; --data has none"),
+    (has_both, "give --threshold, or --precision, which chooses one; not both"),
+    (not is_threshold, f"--threshold={threshold}: must be a probability, from 0 to 1"),
+    (not is_precision, f"--precision={precision}: must be between 0 and 1, for example 0.95"),
+  ):
+    if is_fault:
+      raise InputError(message)
   _check_output(output, source, data_dir, overwrite)
-  ensemble = _with_search(loaded or _load(checkpoint, weights), beams, length_penalty)
+  ensemble: Any = loaded or _load(checkpoint, weights)
+  if beams != 1:
+    task = ensemble.task.with_search(beams, length_penalty)
+    ensemble = dataclasses.replace(ensemble, task=task)
   task = ensemble.task
   rows = _examples(task, source, data_dir, split or "test")
   kept = _kept_columns(source, keep, task) if source and keep else [{}] * len(rows)
@@ -111,7 +129,6 @@ def run_adapters(
   Args:
     base: the model that they were trained on.
     adapters: "NAME=DIR" of each; see load_adapters.
-    source: see run.
     output: out.tsv stands for out.NAME.tsv of each.
     options: others of run, but for weights.
 
@@ -142,32 +159,6 @@ def _load(checkpoint: str | Sequence[str], weights: str) -> Ensemble:
     share, size = loaded.nbytes / exact.nbytes, loaded.nbytes / 1e6
     log(f"{weights} weights: {size:,.1f} MB, {share:.1%} of {exact.nbytes / 1e6:,.1f} in float32")
   return loaded
-
-
-def _with_search(ensemble: Any, beams: int, length_penalty: float) -> Any:
-  if beams == 1:
-    return ensemble
-  return dataclasses.replace(ensemble, task=ensemble.task.with_search(beams, length_penalty))
-
-
-def _check_source(
-  source: str | None, data_dir: str | None, split: str | None, keep: Sequence[str]
-) -> None:
-  if (source is None) == (data_dir is None):
-    raise InputError("give either --input, a file of rows, or --data, the folder of the task")
-  if split and data_dir is None:
-    raise InputError(f"--split={split} needs --data; --input predicts all rows of its file")
-  if keep and source is None:
-    raise InputError(f"--keep={','.join(keep)} copies columns of --input; --data has none")
-
-
-def _check_threshold(threshold: float | None, precision: float | None) -> None:
-  if threshold is not None and precision is not None:
-    raise InputError("give --threshold, or --precision, which chooses one; not both")
-  if threshold is not None and not 0 <= threshold <= 1:
-    raise InputError(f"--threshold={threshold}: must be a probability, from 0 to 1")
-  if precision is not None and not 0 < precision < 1:
-    raise InputError(f"--precision={precision}: must be between 0 and 1, for example 0.95")
 
 
 def _calibration(
@@ -375,17 +366,14 @@ def _write(
     cells = [f"{probabilities[label]:.6f}" if probabilities else "" for label in labels]
     if problems:
       cells.append(result.get("problem", ""))
-    own = [_cell(result[name]) for name in kept]
-    rows.append([*own, task.cell(result["prediction"]), *cells])
+    copied = [result[name] for name in kept]
+    copied = [cell if isinstance(cell, str) else json.dumps(cell) for cell in copied]
+    rows.append([*copied, task.cell(result["prediction"]), *cells])
   write_table(file, rows, kind.delimiter or "\t")
 
 
-def _cell(value: Any) -> str:
-  return value if isinstance(value, str) else json.dumps(value)
-
-
 def _check_output(output: str, source: str | None, data_dir: str | None, overwrite: bool) -> None:
-  """Raises InputError for an output that is an input, in the task's data, or exists already."""
+  """Refuses an output that is an input, in the task's data, or exists already."""
   if output == "-":
     return
   check_path(output)

@@ -68,12 +68,7 @@ def run(
 
 
 def pretrain_recipe(config: PretrainConfig, text: Text) -> Recipe:
-  """The recipe of a pre-training run from random weights.
-
-  Args:
-    config: of the run; its trunk gets the vocabulary.
-    text: of its prepared folder.
-  """
+  """The recipe of a pre-training run from random weights; the trunk gets the vocabulary."""
   recipe = text_recipe(config, text)
   # The config with the vocabulary in it, which text_recipe has put there.
   config, spec, steps = recipe.config, recipe.spec, recipe.total_steps
@@ -115,7 +110,6 @@ def step_recipe(
   Args:
     config: its trunk has its vocabulary.
     objective: the config's, bound to tokenizer and length.
-    mesh: the devices.
     text: to train on; None: nothing is trained, and the length of the run is arbitrary.
   """
   config = resume_choices(config)  # of plans and benchmarks; a run has chosen before

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from gpt_jax.config import option, register
+from gpt_jax.config import from_json, option, register
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.models.model import ModelConfig, make_heads
@@ -53,8 +53,31 @@ def model_spec(config: PretrainConfig) -> ModelConfig:
   return ModelConfig(config.trunk, make_heads(config.objective.heads), config.objective.attention)
 
 
+def config_of(loaded: Any) -> Any:
+  """The config of the run that trained a LoadedModel; of weights from elsewhere, one with its sizes
+  and the objective of its attention and heads.
+  """
+  if loaded.config is not None:
+    return loaded.config
+  spec = loaded.spec
+  if spec.kind == "encoder-decoder":
+    objective = {"type": "span_corruption", "layout": "encoder_decoder"}
+  elif spec.attention == "prefix":
+    objective = {"type": "prefix_lm"}
+  elif spec.attention == "causal":
+    objective = {"type": "causal"}
+  elif any(head.scope == "sentence_pair" for head in spec.heads):
+    # Next sentence and sentence order have the same head: the trunk tells whose it is.
+    second = "swapped" if spec.trunk.shared_layers else "random_document"  # ALBERT's, or BERT's
+    objective = {"type": "masked_pairs", "second": second}
+  else:
+    objective = {"type": "masked"}
+  data = WindowsConfig(length=spec.trunk.context)
+  return PretrainConfig(spec.trunk, from_json(objective), data)
+
+
 def check_type(config: Any, program: str = "pre-training") -> None:
-  """Raises InputError if it is the config of another program."""
+  """Refuses the config of another program."""
   if not isinstance(config, PretrainConfig):
     raise InputError(
       f"--config: a {type(config).__name__}; {program} takes a PretrainConfig, as in "

@@ -78,13 +78,8 @@ def write_samples(
   write: Callable[[Any], list[tuple[str, str]]],
   due: Callable[[int], bool],
 ) -> hooks.Hook:
-  """Appends what write(params) gives to samples.jsonl, on process 0.
-
-  Args:
-    context: of the run; samples of steps after its first are removed, since they will be written
-      again.
-    write: from make_writer; all processes call it.
-    due: see Hook.
+  """Appends what write(params), of make_writer, gives to samples.jsonl, on process 0; all processes
+  call it. Samples of steps after the run's first are removed, since they will be written again.
   """
   path = os.path.join(context.workdir, SAMPLES)
   if is_main_process():
@@ -108,15 +103,9 @@ def make_writer(
 ) -> Callable[[Any], list[tuple[str, str]]]:
   """The function from parameters, sharded or not, to pairs of prompt and continuation.
 
-  A text depends on the parameters alone. The prompts are the first words of a line in the middle of
-  the held-out text, and nothing: a line break, where the vocabulary has one.
-
-  Args:
-    model: a language model.
-    tokenizer: its vocabulary.
-    held_out: text in that vocabulary.
-    mesh: the devices that have the parameters.
-    temperature: 0 is greedy.
+  A text depends on the parameters alone; at temperature 0 it is greedy. The prompts are the first
+  words of a line in the middle of the held-out text, and nothing: a line break, where the
+  vocabulary has one.
   """
   prompts = [_prompt(held_out, tokenizer)]
   if tokenizer.line_id is not None:

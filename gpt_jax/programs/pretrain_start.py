@@ -1,14 +1,18 @@
 """Pre-training that goes on from a checkpoint: its trunk, vocabulary and heads, a new optimizer."""
 
 import dataclasses
+from typing import Any
 
-from gpt_jax.config import option, register, to_json
+from gpt_jax.checkpoints.saved import read_model
+from gpt_jax.config import field_values, from_json, option, register, to_json
+from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.models.model import parameter_shapes
 from gpt_jax.programs.pretrain import MakeRecipe, pretrain_recipe
 from gpt_jax.programs.pretrain_config import PretrainConfig
 from gpt_jax.programs.pretrain_text import Text, warn_when_stuck
-from gpt_jax.programs.start import Start, load_pretrain_start
+from gpt_jax.programs.start import Start, changed_fields, runtime_fields, start_of
+from gpt_jax.tasks.formats import Format
 from gpt_jax.training.layerwise import Layerwise, below_head, layerwise_optimizer
 from gpt_jax.training.recipe import Recipe
 
@@ -27,29 +31,16 @@ class LayerwiseConfig(PretrainConfig):
 
 def from_checkpoint(checkpoint: str) -> MakeRecipe:
   """Makes the recipe of a run that starts from a checkpoint; "": from random weights."""
-  if not checkpoint:
-    return _from_nothing
 
   def make_recipe(config: PretrainConfig, text: Text) -> Recipe:
-    objective = config.objective
-    start = load_pretrain_start(
-      checkpoint,
-      config.trunk,
-      objective.attention,
-      text.tokenizer,
-      objective.special,
-      objective.format,
-      objective.keeps_format,
-    )
+    if not checkpoint and config.layer_decay != 1:
+      raise InputError(f"layer_decay={config.layer_decay}: goes with a checkpoint to start from")
+    if not checkpoint:
+      return pretrain_recipe(config, text)
+    start = load_pretrain_start(checkpoint, config, text.tokenizer)
     return started_recipe(config, text, start)
 
   return make_recipe
-
-
-def _from_nothing(config: PretrainConfig, text: Text) -> Recipe:
-  if config.layer_decay != 1:
-    raise InputError(f"layer_decay={config.layer_decay}: goes with a checkpoint to start from")
-  return pretrain_recipe(config, text)
 
 
 def started_recipe(config: PretrainConfig, text: Text, start: Start) -> Recipe:
@@ -80,3 +71,59 @@ def started_recipe(config: PretrainConfig, text: Text, start: Start) -> Recipe:
     summary=[*recipe.summary, line],
     first_hooks=lambda: warn_when_stuck(config, spec, text.train, steps, new_heads),
   )
+
+
+def load_pretrain_start(checkpoint: str, config: PretrainConfig, tokenizer: Tokenizer) -> Start:
+  """Loads a checkpoint to continue with.
+
+  Args:
+    checkpoint: see read_model.
+    config: of the run. A size of its trunk left at its default becomes the checkpoint's.
+    tokenizer: of the prepared data.
+  """
+  loaded, objective = read_model(checkpoint), config.objective
+  # An id must mean the same token in both; vocabularies of equal size need not agree.
+  if loaded.tokenizer.hash != tokenizer.hash:
+    raise InputError(
+      f"checkpoint={checkpoint}: its vocabulary is not that of the prepared text, "
+      f"{loaded.tokenizer.difference(tokenizer.hash)}; prepare the text with "
+      "PrepareConfig(tokenizer=DIR), the folder of the checkpoint's tokenizer"
+    )
+  if loaded.spec.attention != objective.attention:
+    raise InputError(
+      f"checkpoint={checkpoint}: has {loaded.spec.attention} attention, the config's objective "
+      f"{objective.attention}; use a config with the checkpoint's objective"
+    )
+  ours: Format = from_json(objective.format)
+  theirs = loaded.format if "sequence_format" in loaded.meta else ours
+  if theirs != ours and not objective.keeps_format:
+    raise InputError(
+      f"checkpoint={checkpoint}: its sequences are of {to_json(theirs)['type']}, those of the "
+      f"config's objective of {objective.format['type']}; use a config with the checkpoint's "
+      "objective"
+    )
+  trunk = _with_sizes(config.trunk.with_pieces(loaded.tokenizer), loaded.spec.trunk, loaded.path)
+  return start_of(loaded, trunk, loaded.tokenizer.with_special(*objective.special), theirs)
+
+
+def _with_sizes(trunk: Any, loaded: Any, checkpoint: str) -> Any:
+  """The checkpoint's trunk with the run's runtime fields: dtype, backend and dropout."""
+  # A field at its default counts as not set, and the checkpoint decides it.
+  default = type(trunk)()
+  if type(trunk) is not type(loaded):
+    changes = changed_fields(trunk, default)
+    if changes.keys() <= runtime_fields(loaded).keys():  # none, or such as dtype
+      return dataclasses.replace(loaded, **changes)
+    kinds = f"{type(trunk).__name__}, the checkpoint a {type(loaded).__name__}"
+    raise InputError(f"checkpoint={checkpoint}: the config's trunk is a {kinds}")
+  changes, differences = runtime_fields(trunk), []
+  values = zip(field_values(trunk), field_values(loaded), field_values(default), strict=True)
+  for (field, mine), (_, theirs), (_, usual) in values:
+    if field.name not in changes and mine not in (theirs, usual):
+      differences.append(f"trunk.{field.name}={mine}, the checkpoint's is {theirs}")
+  if differences:
+    raise InputError(
+      f"checkpoint={checkpoint} brings its own sizes: {'; '.join(differences)}; leave them out, "
+      "as configs/gpt1.py does"
+    )
+  return dataclasses.replace(loaded, **changes)

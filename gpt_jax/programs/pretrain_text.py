@@ -28,7 +28,7 @@ class Text(NamedTuple):
   tokenizer: Tokenizer
 
   def windows(self, config: PretrainConfig, tokens: TokenFile, seed: int = 0) -> Windows:
-    """The rows of its training or held-out text. Raises InputError if the config does not suit."""
+    """The rows of its training or held-out text."""
     if config.data.weights:
       raise InputError("data.weights: are of several prepared folders, and there is one")
     return config.objective.windows(tokens, config.data, seed)

@@ -35,7 +35,6 @@ def head_features(
     model: its heads are not used.
     params: `{trunk}`, on the mesh's devices.
     pooling: "sum" or "mean"; see ClassifyHead.
-    done: is called with the number of examples after every batch.
   """
   size = -(-_BATCH // mesh.shape["data"]) * mesh.shape["data"]
   batches = OrderedBatches(encoded, size, row_multiple=mesh.shape["data"])

@@ -46,12 +46,19 @@ def run(workdir: str, step: int, data: str) -> dict[str, Any]:
     config, spec = from_json(meta["config"]), from_json(meta["model"])
   except KeyError as error:
     raise InputError(f"{workdir}: no run wrote this checkpoint: it has no {error}") from error
-  if meta.get("adapter"):
-    raise InputError(f"--replay={step}: {workdir} trains an adapter, whose base no checkpoint has")
-  if meta.get("teacher"):
-    raise InputError(f"--replay={step}: {workdir} has a teacher, which no checkpoint of it has")
+  for name, why in (
+    ("adapter", "trains an adapter, whose base no checkpoint has"),
+    ("teacher", "has a teacher, which no checkpoint of it has"),
+  ):
+    if meta.get(name):
+      raise InputError(f"--replay={step}: {workdir} {why}")
   noted = read_config(workdir)  # config.json, which has the identity of the run's data
-  _check_length(workdir, noted, start, step)
+  for change in noted.get("changes", []):
+    if start < change["at_step"] < step:
+      raise InputError(
+        f"--replay={step}: the run in {workdir} was made longer at step {change['at_step']}, after "
+        f"the checkpoint of step {start} and under another schedule"
+      )
   tokenizer = load_tokenizer(os.path.join(workdir, "tokenizer"))
   if "task" in meta:  # a fine-tuning
     format = from_json(meta.get("sequence_format", {"type": "gpt_format"}))
@@ -86,16 +93,6 @@ def _start(workdir: str, step: int) -> int:
       "train.keep_checkpoints and train.milestone keep more"
     )
   return earlier[-1]  # the fewest steps to make again
-
-
-def _check_length(workdir: str, noted: dict[str, Any], start: int, step: int) -> None:
-  """Raises InputError if the run got another number of steps, and so another schedule, between."""
-  for change in noted.get("changes", []):
-    if start < change["at_step"] < step:
-      raise InputError(
-        f"--replay={step}: the run in {workdir} was made longer at step {change['at_step']}, after "
-        f"the checkpoint of step {start} and under another schedule"
-      )
 
 
 def _pretraining(config: PretrainConfig, tokenizer: Tokenizer, data: str) -> Recipe:

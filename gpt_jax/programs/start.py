@@ -9,14 +9,15 @@ import jax
 import jax.numpy as jnp
 from flax.traverse_util import flatten_dict
 
-from gpt_jax.checkpoints.saved import read_model
-from gpt_jax.config import field_values, from_json, to_json
-from gpt_jax.data.tokenizers.base import Tokenizer
-from gpt_jax.errors import InputError
-from gpt_jax.files import exists
+from gpt_jax.checkpoints.load import LoadedModel, load_model
+from gpt_jax.checkpoints.saved import SavedModel
+from gpt_jax.config import field_values, from_json
+from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
+from gpt_jax.errors import InputError, counted
+from gpt_jax.files import absolute, exists
 from gpt_jax.models.trunk import TABLES, TrunkConfig
 from gpt_jax.parallel.partition import path_name
-from gpt_jax.tasks.formats import Format, GPTFormat
+from gpt_jax.tasks.formats import Format, GPTFormat, TextToText
 from gpt_jax.training.step import TrainState
 from gpt_jax.training.trainer import Trainer
 
@@ -60,8 +61,6 @@ class Start:
     """The first state with the checkpoint's parameters, on the trainer's devices.
 
     Args:
-      state: as initialized.
-      trainer: of the run.
       layers: how much of the trunk is taken, see transfer.
       heads: whether a head that the checkpoint has too, such as a masked language model's, is taken
         as well.
@@ -114,10 +113,8 @@ class Start:
     return [special[name] for name in special.names if name not in self.trained_special]
 
   def new_heads(self, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
-    """Names of the heads that start from random weights, since the checkpoint has none of the kind.
-
-    Args:
-      shapes: of the run's parameters, see models.model.parameter_shapes.
+    """Names of the heads that start from random weights, since the checkpoint has none of the kind;
+    `shapes` are the run's, see models.model.parameter_shapes.
     """
     theirs = _shapes(self.params)
     (before, *_), *_ = [theirs[path] for name in TABLES if (path := f"trunk/{name}") in theirs]
@@ -126,83 +123,129 @@ class Start:
     return [scope for scope in sorted(scopes) if not _fits(scope, shapes, theirs, tables)]
 
 
-def load_pretrain_start(
-  checkpoint: str,
-  trunk: Any,
-  attention: str,
-  tokenizer: Tokenizer,
-  special: Sequence[str],
-  format: dict[str, Any],
-  keeps_format: bool = False,
+def load_start(
+  config: Any, checkpoint: str, tokenizer: str, set_fields: Sequence[str] = ()
 ) -> Start:
-  """Loads a checkpoint to continue with.
+  """The start of a fine-tuning: a checkpoint, or for "none" the trunk of a FinetuneConfig and the
+  tokenizer in a folder.
 
   Args:
-    checkpoint: see read_model.
-    trunk: the trunk of the run's config. A size left at its default becomes the checkpoint's.
-    attention: the objective's, see ModelConfig.
-    tokenizer: of the prepared data.
-    special: names of the special tokens that the objective needs.
-    format: the objective's, see Objective.format.
-    keeps_format: whether the objective suits the checkpoint's format, too.
+    set_fields: dotted names of fields that count as set, also at their default, which otherwise
+      leaves a dtype or dropout to the checkpoint.
   """
-  loaded = read_model(checkpoint)
-  # An id must mean the same token in both; vocabularies of equal size need not agree.
-  if loaded.tokenizer.hash != tokenizer.hash:
+  loaded = None
+  if checkpoint == "none":
+    start = _start_from_scratch(config, tokenizer)
+  else:
+    start, loaded = _start_from_checkpoint(config, checkpoint, tokenizer, set_fields)
+  for method in config.methods:
+    start = dataclasses.replace(start, format=method.change_format(start.format))
+    start = method.change_start(start, loaded, config)
+  return start
+
+
+def _start_from_scratch(config: Any, tokenizer: str) -> Start:
+  for method in config.methods:
+    if method.reads_checkpoint:
+      raise InputError(f"checkpoint=none: {method.slot} needs {method.reads_checkpoint}")
+  if not tokenizer:
     raise InputError(
-      f"checkpoint={checkpoint}: its vocabulary is not that of the prepared text, "
-      f"{loaded.tokenizer.difference(tokenizer.hash)}; prepare the text with "
-      "PrepareConfig(tokenizer=DIR), the folder of the checkpoint's tokenizer"
+      "--checkpoint=none needs --tokenizer=DIR, the folder of a vocabulary "
+      "(DIR/tokenizer of prepare)"
     )
-  if loaded.spec.attention != attention:
+  attention, format = _attention_and_format(
+    config, config.trunk, config.trunk.default_attention, from_json(config.trunk.format), "none"
+  )
+  vocabulary = load_tokenizer(tokenizer).with_special(*format.special)
+  return Start(config.trunk.with_vocabulary(vocabulary), attention, vocabulary, format=format)
+
+
+def _start_from_checkpoint(
+  config: Any, checkpoint: str, tokenizer: str, set_fields: Sequence[str]
+) -> tuple[Start, LoadedModel]:
+  if tokenizer:
     raise InputError(
-      f"checkpoint={checkpoint}: has {loaded.spec.attention} attention, the config's objective "
-      f"{attention}; use a config with the checkpoint's objective"
+      "--tokenizer is for --checkpoint=none; a checkpoint brings its own: leave it out"
     )
-  ours: Format = from_json(format)
-  theirs = loaded.format if "sequence_format" in loaded.meta else ours
-  if theirs != ours and not keeps_format:
+  loaded = load_model(checkpoint)
+  # A GPT's classifier of others reads bare texts; the new head reads them as ours do.
+  format = loaded.format.of_window if loaded.format.special else GPTFormat()
+  whole = loaded.spec
+  for method in config.methods:
+    loaded = method.change_loaded(loaded)
+  theirs = loaded.spec.trunk
+  if loaded.spec != whole:
+    format = from_json(theirs.format)
+  # Runtime fields, such as dtype, are the run's where it sets them; all others the checkpoint's.
+  changed, runtime = changed_fields(config.trunk, type(config).trunk), runtime_fields(theirs)
+  was_set = {name.removeprefix("trunk.") for name in set_fields if name.startswith("trunk.")}
+  mine = {field.name: value for field, value in field_values(config.trunk)}
+  taken = runtime.keys() & mine.keys() & (changed.keys() | was_set)
+  trunk = dataclasses.replace(theirs, **{name: mine[name] for name in taken})
+  sizes = changed.keys() - runtime_fields(config.trunk).keys() - runtime.keys()
+  if sizes and config.trunk != trunk:
     raise InputError(
-      f"checkpoint={checkpoint}: its sequences are of {to_json(theirs)['type']}, those of the "
-      f"config's objective of {format['type']}; use a config with the checkpoint's objective"
+      "config.trunk is for --checkpoint=none; a checkpoint brings its own: leave these settings out"
     )
-  extended = loaded.tokenizer.with_special(*special)
+  if (config.transfer_layers or 0) > trunk.layers:
+    raise InputError(
+      f"transfer_layers={config.transfer_layers}: the checkpoint has "
+      f"{counted(trunk.layers, 'block')}; none takes all"
+    )
+  attention, format = _attention_and_format(
+    config, theirs, loaded.spec.attention, format, checkpoint
+  )
+  vocabulary = loaded.tokenizer.with_special(*format.special)
+  start = start_of(loaded, trunk, vocabulary, format, attention)
+  # The zeros of new rows are not used: Start.apply takes trained rows, and keeps the run's others.
+  params = loaded.params_with_rows(start.trunk.rows)
+  return dataclasses.replace(start, params=params, checkpoint=absolute(checkpoint)), loaded
+
+
+def _attention_and_format(
+  config: Any, trunk: TrunkConfig, attention: str, format: Format, checkpoint: str
+) -> tuple[str, Format]:
+  """The attention and the format of a run; a task that is answered in text has its own."""
+  if not config.task.writes_text:
+    return attention, format
+  if attention == "bidirectional":
+    raise InputError(
+      f"checkpoint={checkpoint}: has bidirectional attention, and a task that is answered in "
+      "text needs a model that writes from left to right, such as GPT's or T5's"
+    )
+  return trunk.writing_attention, TextToText()
+
+
+def start_of(
+  loaded: SavedModel, trunk: Any, tokenizer: Tokenizer, format: Format, attention: str = ""
+) -> Start:
+  """The start at a checkpoint.
+
+  Args:
+    loaded: the checkpoint.
+    trunk: of the run, which gets the vocabulary.
+    tokenizer: the checkpoint's with the run's special tokens.
+    format: of the run.
+    attention: of the run; "": the checkpoint's.
+  """
   return Start(
-    _with_sizes(trunk.with_pieces(loaded.tokenizer), loaded.spec.trunk, checkpoint).with_vocabulary(
-      extended
-    ),
-    attention,
-    extended,
+    trunk.with_vocabulary(tokenizer),
+    attention or loaded.spec.attention,
+    tokenizer,
     loaded.params,
     tuple(loaded.meta.get("trained_special", ())),
     loaded.identity,
-    theirs,
-    checkpoint,
+    format,
+    loaded.path,
     loaded.step,
   )
 
 
-def _with_sizes(trunk: Any, loaded: Any, checkpoint: str) -> Any:
-  """The checkpoint's trunk with the run's runtime fields: dtype, backend and dropout."""
-  # A field at its default counts as not set, and the checkpoint decides it.
-  default = type(trunk)()
-  if type(trunk) is not type(loaded):
-    changes = changed_fields(trunk, default)
-    if changes.keys() <= runtime_fields(loaded).keys():  # none, or such as dtype
-      return dataclasses.replace(loaded, **changes)
-    kinds = f"{type(trunk).__name__}, the checkpoint a {type(loaded).__name__}"
-    raise InputError(f"checkpoint={checkpoint}: the config's trunk is a {kinds}")
-  changes, differences = runtime_fields(trunk), []
-  values = zip(field_values(trunk), field_values(loaded), field_values(default), strict=True)
-  for (field, mine), (_, theirs), (_, usual) in values:
-    if field.name not in changes and mine not in (theirs, usual):
-      differences.append(f"trunk.{field.name}={mine}, the checkpoint's is {theirs}")
-  if differences:
-    raise InputError(
-      f"checkpoint={checkpoint} brings its own sizes: {'; '.join(differences)}; leave them out, "
-      "as configs/gpt1.py does"
-    )
-  return dataclasses.replace(loaded, **changes)
+def transform_of(start: Start) -> str:
+  """The transform before W_y (see ClassifyHead.transform): BERT's pooler where the trunk has one,
+  RoBERTa's dense layer, or none.
+  """
+  return "pooler" if "pooler" in start.trunk.gives else start.format.head_transform
 
 
 def _fits(
@@ -211,12 +254,8 @@ def _fits(
   theirs: Mapping[str, tuple[int, ...]],
   tables: tuple[int, int],
 ) -> bool:
-  """Whether two heads have the same arrays; those with a row for each id may differ in rows.
-
-  Args:
-    scope: of the head.
-    shapes, theirs: of both models' parameters by path.
-    tables: rows of both tables.
+  """Whether two heads have the same arrays; those with a row for each id, of which `tables` are the
+  numbers, may differ in rows.
   """
   ours = {name: shape for name, shape in shapes.items() if name.startswith(f"{scope}/")}
   loaded = {name: shape for name, shape in theirs.items() if name.startswith(f"{scope}/")}

@@ -79,7 +79,12 @@ def _differences(a: LoadedModel, b: LoadedModel) -> list[Difference]:
   """All arrays that are not bit-identical."""
   left, right = _arrays(a), _arrays(b)
   differences = []
-  for name in sorted(left.keys() | right.keys(), key=_natural_order):
+
+  # In natural order: block_2 before block_10.
+  def order(name: str) -> list[str | int]:
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+
+  for name in sorted(left.keys() | right.keys(), key=order):
     x, y = left.get(name), right.get(name)
     shape_a, shape_b = (None if array is None else array.shape for array in (x, y))
     if x is None or y is None or shape_a != shape_b:
@@ -88,11 +93,6 @@ def _differences(a: LoadedModel, b: LoadedModel) -> list[Difference]:
     elif not np.array_equal(x, y):
       differences.append(Difference(name, shape_a, shape_b, float(np.abs(x - y).max())))
   return differences
-
-
-def _natural_order(name: str) -> list[str | int]:
-  """A sort key that puts block_2 before block_10."""
-  return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
 def _arrays(model: LoadedModel) -> dict[str, np.ndarray]:

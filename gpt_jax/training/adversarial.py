@@ -46,7 +46,7 @@ class Attack(Method):
         "leave it out"
       )
 
-  def recipe(self, recipe: Any, data: Any, start: Any) -> Any:
+  def recipe(self, recipe: Any, start: Any) -> Any:
     plain = recipe.loss
     return dataclasses.replace(recipe, loss=lambda model: self.wrap(plain(model)), work=self.work)
 

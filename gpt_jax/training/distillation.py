@@ -73,7 +73,7 @@ class Distillation(Method):
         f"{task.name} are {', '.join(task.labels)}"
       )
 
-  def recipe(self, recipe: Any, data: Any, start: Any) -> Any:
+  def recipe(self, recipe: Any, start: Any) -> Any:
     def apply(state: Any, trainer: Any) -> Any:
       if state.base is not None:  # a state from a checkpoint has none, and has been trained
         state = start.apply(state, trainer, recipe.config.transfer_layers)

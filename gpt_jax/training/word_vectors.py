@@ -36,7 +36,7 @@ class WordVectors(Method):
     if start.params is not None:
       raise InputError("word_vectors: is for checkpoint=none; a checkpoint brings its embeddings")
 
-  def recipe(self, recipe: Any, data: Any, start: Any) -> Any:
+  def recipe(self, recipe: Any, start: Any) -> Any:
     shapes = parameter_shapes(recipe.spec)
     if _TABLE not in shapes:
       raise InputError("word_vectors: the trunk reads characters, and has no table of embeddings")

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from refused import refused
 from shared_trainers import one_device_beside_finetuned  # noqa: F401
+from tiny_runs import write_table
 
 from gpt_jax.batch import Batch, Rows
 from gpt_jax.checkpoints.load import load_model
-from gpt_jax.errors import InputError
 from gpt_jax.files import read_json
 from gpt_jax.inference.attack import format_attack, make_attacked_predictor
 from gpt_jax.models.heads.tag import TagHead
@@ -103,8 +103,9 @@ def test_bad_attacks(finetuned, options, message):
 
 
 def test_a_language_model_has_no_labels_to_attack(finetuned):
-  with pytest.raises(InputError, match="is a language model without a head; an attack"):
-    evaluate.run(finetuned.pretrained, finetuned.data_dir, attack="fgm", radius=[1])
+  message = "is a language model without a head; an attack"
+  given = finetuned.pretrained, finetuned.data_dir
+  refused(message, evaluate.run, *given, attack="fgm", radius=[1])
 
 
 def test_fine_tuning_with_fgm(finetuned, tmp_path):
@@ -121,10 +122,9 @@ def test_fine_tuning_with_fgm(finetuned, tmp_path):
   saved = read_json(f"{workdir}/config.json")["config"]["methods"][0]
   assert saved == {"type": "fgm", "radius": 0.5, "weight": 1.0}
   assert load_model(f"{workdir}/best").spec == load_model(best(finetuned)).spec
-  with pytest.raises(InputError, match="adversarial"):  # another run
-    finetune.run(
-      dataclasses.replace(config, methods=()), finetuned.data_dir, finetuned.pretrained, workdir
-    )
+  other = dataclasses.replace(config, methods=())  # another run
+  given = finetuned.data_dir, finetuned.pretrained, workdir
+  refused("adversarial", finetune.run, other, *given)
 
 
 def test_fine_tuning_on_examples_without_labels(finetuned, tmp_path, capsys):
@@ -138,21 +138,20 @@ def test_fine_tuning_on_examples_without_labels(finetuned, tmp_path, capsys):
   finetune.run(config, finetuned.data_dir, finetuned.pretrained, workdir)
   assert "train: 128 examples" in capsys.readouterr().err
   assert np.all(np.array(curve(workdir, "adversarial_loss")[1]) > 0)
+  given = finetuned.data_dir, finetuned.pretrained, str(tmp_path / "other")
   for wrong in ({"methods": (FGM(), Unlabeled())}, {"train_examples": 0}):
-    with pytest.raises(InputError, match="unlabeled: needs train_examples above 0"):
-      changed = dataclasses.replace(config, **wrong)
-      finetune.run(changed, finetuned.data_dir, finetuned.pretrained, str(tmp_path / "other"))
+    changed = dataclasses.replace(config, **wrong)
+    refused("unlabeled: needs train_examples above 0", finetune.run, changed, *given)
 
 
 def test_virtual_adversarial_training_of_numbers_is_refused(finetuned, tmp_path):
-  for split in ("train", "dev"):
-    rows = "".join(f"the cat sat\t{i}\n" for i in range(20))
-    (tmp_path / f"{split}.tsv").write_text("text\tlabel\n" + rows)
+  data = write_table(tmp_path, [("the cat sat", str(i)) for i in range(20)])
   config = dataclasses.replace(
     finetuned.config, task=TableTask(kind="regression"), methods=(VirtualAdversarial(),)
   )
-  with pytest.raises(InputError, match="one class, and read it without windows; use fgm"):
-    finetune.run(config, str(tmp_path), finetuned.pretrained, str(tmp_path / "run"))
+  message = "one class, and read it without windows; use fgm"
+  given = data, finetuned.pretrained, str(tmp_path / "run")
+  refused(message, finetune.run, config, *given)
 
 
 def test_the_config_names_method_and_task():

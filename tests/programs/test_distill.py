@@ -1,13 +1,13 @@
 """Distillation from a classifier to a smaller one: its start, its teacher, resuming, refusals."""
 
 import dataclasses
-import json
 
 import jax
 import numpy as np
 import pytest
 from refused import refused
 from shared_trainers import one_device  # noqa: F401
+from tiny_runs import NO_DROPOUT, assert_equal, entries, load_run, params_of
 
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.checkpoints.restore import restore_params
@@ -21,8 +21,8 @@ from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.parallel.mesh import MeshConfig
 from gpt_jax.programs import evaluate, finetune, predict, replay
 from gpt_jax.programs.finetune_config import FinetuneConfig
-from gpt_jax.programs.finetune_start import load_start
 from gpt_jax.programs.finetune_task import load_task
+from gpt_jax.programs.start import load_start
 from gpt_jax.tasks.table import TableTask
 from gpt_jax.training.adversarial import FGM
 from gpt_jax.training.distillation import Distillation
@@ -31,7 +31,6 @@ from gpt_jax.training.optimizer import OptimConfig
 from gpt_jax.training.recipe import make_trainer
 from gpt_jax.training.unlabeled import Unlabeled
 
-NO_DROPOUT = {"residual_dropout": 0.0, "attention_dropout": 0.0, "embedding_dropout": 0.0}
 TRUNK = TransformerConfig(context=48, layers=2, width=32, heads=2, norm="pre", **NO_DROPOUT)
 CONFIG = FinetuneConfig(
   task=TableTask(),
@@ -78,9 +77,7 @@ def run(teacher, animals, tmp_path_factory):
 @pytest.mark.e2e
 def test_a_student_comes_closer_to_its_teacher_and_is_a_classifier(run, animals, tmp_path):
   workdir, result = run
-  with open(f"{workdir}/metrics.jsonl", encoding="utf-8") as file:
-    lines = [json.loads(line) for line in file]
-  steps = [line for line in lines if "teacher_loss" in line]
+  steps = [line for line in entries(workdir) if "teacher_loss" in line]
   assert len(steps) == 24  # rows without labels count as the others do
   for name in ("teacher_loss", "hidden_loss"):
     first, last = ([line[name] for line in part] for part in (steps[:3], steps[-3:]))
@@ -100,15 +97,12 @@ def test_a_run_that_ends_early_goes_on_to_the_bit(run, teacher, animals, tmp_pat
   finetune.run(CONFIG, animals, teacher, workdir, pauses=lambda step: step == 5)
   (result,) = finetune.run(CONFIG, animals, teacher, workdir)
   assert result["dev"] == run[1]["dev"]
-  ends = [restore_params(f"{folder}/checkpoints/24")[0] for folder in (run[0], workdir)]
-  jax.tree.map(np.testing.assert_array_equal, *ends)
+  assert_equal(*(params_of(f"{folder}/checkpoints/24") for folder in (run[0], workdir)))
 
 
 @pytest.mark.e2e
 def test_a_student_begins_as_blocks_of_its_teacher_who_does_not_change(teacher, animals):
-  start = load_start(CONFIG, teacher, "")
-  config, task, data = load_task(CONFIG, animals, start)
-  recipe = finetune.finetune_recipe(config, task, data["train"], start)
+  start, _, task, data, recipe = load_run(CONFIG, teacher, animals)
   recipe = finetune.with_evaluation(recipe, task, data, start, animals, None)
   trainer, theirs = make_trainer(recipe), load_model(teacher).params
   state = recipe.start(trainer.init(0), trainer)
@@ -123,13 +117,13 @@ def test_a_student_begins_as_blocks_of_its_teacher_who_does_not_change(teacher, 
     (jax.device_get(state.base), theirs),
   ]
   for got, want in pairs:
-    jax.tree.map(np.testing.assert_array_equal, got, want)
+    assert_equal(got, want)
   count = len(start.tokenizer.special.names) + start.trunk.vocab_size
   np.testing.assert_array_equal(trunk["tokens"][:count], of_teacher["tokens"][:count])
   batches = recipe.batches(recipe.config.train)
   for step in range(2):  # the first has a rate of 0
     state, _ = trainer.step(state, trainer.to_device(batches.at(step)), 0)
-  jax.tree.map(np.testing.assert_array_equal, jax.device_get(state.base), theirs)
+  assert_equal(jax.device_get(state.base), theirs)
   assert np.any(np.asarray(state.params["head"]["kernel"]) != theirs["head"]["kernel"])
 
 

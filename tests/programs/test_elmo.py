@@ -1,15 +1,24 @@
-"""ELMo from text to tags: pre-trained, continued, its layers mixed by a task's head, predicted."""
+"""Frozen trunks that a task's head reads: ELMo from text to tags, its layers mixed; CoVe, a
+translator's encoder, read by a classifier.
+"""
+
+import dataclasses
 
 import jax
 import numpy as np
 import pytest
+from flax.traverse_util import flatten_dict
+from refused import refused
+from shared_trainers import one_device_beside_finetuned  # noqa: F401
 
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.data.windows import WindowsConfig
-from gpt_jax.errors import InputError
 from gpt_jax.models.characters import CharacterConfig
+from gpt_jax.models.heads.biattentive import BiattentiveHead
 from gpt_jax.models.heads.mix import MixedHead
+from gpt_jax.models.lstm_encoder_decoder import LSTMEncoderDecoderConfig
 from gpt_jax.models.lstm_stack import LSTMStackConfig
+from gpt_jax.models.model import ModelConfig
 from gpt_jax.objectives.bidirectional_lm import BidirectionalLM
 from gpt_jax.programs import evaluate, finetune, predict, pretrain
 from gpt_jax.programs.finetune import FinetuneConfig
@@ -18,6 +27,7 @@ from gpt_jax.programs.pretrain_start import from_checkpoint
 from gpt_jax.tasks.task import BuiltinTask
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
+from gpt_jax.training.word_vectors import WordVectors, read_word_vectors
 
 SIZES = {"context": 96, "embedding_width": 16, "units": (24, 24), "projection": 16}
 CHARACTERS = CharacterConfig(width=4, filters=(4, 4, 8), places=8, highways=1)
@@ -55,9 +65,8 @@ def test_from_text_to_tags(prepared, tmp_path):
   before = load_model(workdir)
   assert len(before.spec.trunk.characters.pieces) == before.tokenizer.vocab_size + 3
   # Text that it goes on with has the pieces of the checkpoint.
-  further = pretrain.run(
-    CONFIG, prepared, str(tmp_path / "further"), make_recipe=from_checkpoint(workdir)
-  )
+  start = from_checkpoint(workdir)
+  further = pretrain.run(CONFIG, prepared, str(tmp_path / "further"), make_recipe=start)
   assert further["valid_loss"] < measured["valid_loss"]
 
   (result,) = finetune.run(TAGS, "", workdir, str(tmp_path / "tags"))
@@ -78,11 +87,7 @@ def test_from_text_to_tags(prepared, tmp_path):
 @pytest.mark.parametrize(
   "task, options, message",
   [
-    (
-      "story-ending",
-      {"methods": (MixedHead(layer=3),)},
-      "mix.layer=3: the trunk has the layers 0 to 1",
-    ),
+    ("story-ending", {"methods": (MixedHead(layer=3),)}, "mix.layer=3: the trunk has .* 0 to 1"),
     ("story-next", {"pooling": "mean"}, "pooling=mean: for tasks that give each text one class"),
     ("story-tags", {"pooling": "mean"}, "pooling=mean: for tasks that give each text one class"),
     ("story-tags", {"head_units": 5}, "head_units=5: for tasks that give each text one class"),
@@ -90,5 +95,60 @@ def test_from_text_to_tags(prepared, tmp_path):
 )
 def test_settings_that_do_not_fit(finetuned, tmp_path, task, options, message):
   config = FinetuneConfig(task=BuiltinTask(task), **options)
-  with pytest.raises(InputError, match=message):
-    finetune.run(config, "", finetuned.pretrained, str(tmp_path / "run"))
+  refused(message, finetune.run, config, "", finetuned.pretrained, str(tmp_path / "run"))
+
+
+COVE = {
+  "lm_weight": 0.0,
+  "methods": (BiattentiveHead(units=8, dropout=0.1),),
+  "optim": OptimConfig(learning_rate=0.01, schedule="linear", warmup_steps=4),
+  "train": TrainConfig(epochs=6, log_every=8, keep_checkpoints=1),
+}
+
+
+@pytest.fixture(scope="module")
+def translator(make_run, tiny_tokenizer, tmp_path_factory):
+  """A checkpoint with random weights, and its model."""
+  tokenizer = tiny_tokenizer.with_special("pad", "sep")
+  spec = ModelConfig(LSTMEncoderDecoderConfig(tokenizer.vocab_size, 48, 8, 1, 8, special_tokens=5))
+  meta = {"trained_special": ["pad", "sep"], "sequence_format": {"type": "text_to_text"}}
+  folder = tmp_path_factory.mktemp("translator") / "run"
+  return make_run(folder, spec, tokenizer=tokenizer, **meta), spec
+
+
+@pytest.mark.e2e
+def test_a_classifier_reads_the_encoder_of_a_translator(translator, make_run, finetuned, tmp_path):
+  checkpoint, spec = translator
+  config = dataclasses.replace(finetuned.config, **COVE, train_layers=0)
+  (result,) = finetune.run(config, finetuned.data_dir, checkpoint, str(tmp_path / "run"))
+  assert result["best"]["dev_accuracy"] > 0.9
+  loaded = load_model(f"{tmp_path}/run/best")
+  assert not loaded.spec.trunk.decoder and loaded.spec.attention == "bidirectional"
+  measured = evaluate.run(loaded.path, finetuned.data_dir)
+  assert measured["accuracy"] == result["best"]["dev_accuracy"]
+  # What was frozen is what the translator had; a row of a new special token apart.
+  theirs, trunk = make_run.params_of(spec, 7)["trunk"], loaded.params["trunk"]
+  assert trunk.keys() == {"tokens", "encoder"}
+  vocab_size = loaded.spec.trunk.vocab_size
+  np.testing.assert_array_equal(trunk["tokens"][:vocab_size], theirs["tokens"][:vocab_size])
+  ours, theirs = (flatten_dict(tree["encoder"], sep="/") for tree in (trunk, theirs))
+  assert ours.keys() == theirs.keys()
+  for name, value in ours.items():
+    np.testing.assert_array_equal(value, theirs[name], err_msg=name)
+
+
+@pytest.mark.e2e
+def test_word_vectors_stay_as_they_are(tiny_tokenizer, finetuned, tmp_path):
+  tiny_tokenizer.save(str(tmp_path / "tokenizer"))
+  (tmp_path / "glove.txt").write_text("the 1 2 3 4 5 6 7 8\nand 8 7 6 5 4 3 2 1\n")
+  trunk = LSTMEncoderDecoderConfig(0, 48, 8, 1, 8, decoder=False)
+  config = dataclasses.replace(finetuned.config, **COVE, trunk=trunk)
+  config = config.with_methods(WordVectors(str(tmp_path / "glove.txt")))
+  data, workdir = finetuned.data_dir, str(tmp_path / "run")
+  finetune.run(config, data, "none", workdir, tokenizer=str(tmp_path / "tokenizer"))
+  loaded = load_model(f"{workdir}/best")
+  wanted = read_word_vectors(str(tmp_path / "glove.txt"), loaded.tokenizer, 8)
+  np.testing.assert_array_equal(loaded.params["trunk"]["tokens"][: len(wanted)], wanted)
+  config = dataclasses.replace(config, trunk=finetuned.config.trunk)
+  given = config, data, workdir, f"{workdir}2"
+  refused("word_vectors: is for checkpoint=none", finetune.run, *given)

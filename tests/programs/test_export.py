@@ -1,40 +1,191 @@
-"""launch/export.py from the command line."""
+"""export and import_weights: every format survives, and gives the probabilities of predict."""
 
-import jax
+import json
+import queue
+from pathlib import Path
+
 import numpy as np
 import pytest
 from refused import refused
+from shared_predictors import shared_predictors  # noqa: F401
+from tiny_runs import assert_equal, write_table
 
+import gpt_jax
+from gpt_jax.apps.report import visualize
+from gpt_jax.apps.serve.engine import Engine, Job
+from gpt_jax.checkpoints.formats import list_formats, npz
 from gpt_jax.checkpoints.load import load_model
+from gpt_jax.config import to_json
+from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.files import atomic_file
+from gpt_jax.inference.calibration import scale
+from gpt_jax.models.heads.masked import MaskedHead, SentencePairHead
+from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.programs import export
+from gpt_jax.objectives.masked import Masked
+from gpt_jax.objectives.masked_sentences import MaskedPairs
+from gpt_jax.programs import (
+  evaluate,
+  export,
+  finetune,
+  generate,
+  import_weights,
+  predict,
+  prepare,
+  pretrain,
+  verify,
+)
+from gpt_jax.programs.pretrain_config import config_of
+from gpt_jax.tasks.table import TableTask
+from gpt_jax.training.loop import TrainConfig
+from gpt_jax.training.optimizer import OptimConfig
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("spacy_there")]
+
+
+def contents(folder):
+  return {
+    str(path.relative_to(folder)): path.is_file() and path.read_bytes()
+    for path in Path(folder).rglob("*")
+  }
+
+
+def test_openais_release_survives_import_and_export(release, tmp_path):
+  out = tmp_path / "run"
+  import_weights.run("openai", str(release.folder), str(out))
+  assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
+  assert {"config.json", "tokenizer", "checkpoints"} <= {path.name for path in out.iterdir()}
+  direct, imported = load_model(str(release.folder)), load_model(str(out))
+  assert_equal(imported.params, direct.params)
+  assert (imported.spec, imported.tokenizer, imported.step) == (direct.spec, direct.tokenizer, 0)
+  for checkpoint in (out, release.folder):
+    export.run(str(checkpoint), str(tmp_path / f"again_{checkpoint.name}"), "openai")
+    assert contents(tmp_path / f"again_{checkpoint.name}") == contents(release.folder)
+
+
+@pytest.mark.parametrize(
+  "format", sorted({*list_formats()} - {"onnx", "onnx_int8", "peft", "stablehlo"})
+)
+def test_every_format_survives_export_and_import(release, tmp_path, format):
+  if format in ("hf", "safetensors"):
+    pytest.importorskip("safetensors")
+  export.run(str(release.folder), str(tmp_path / "there"), format)
+  import_weights.run(format, str(tmp_path / "there"), str(tmp_path / "run"))
+  before, after = load_model(str(release.folder)), load_model(str(tmp_path / "run"))
+  assert_equal(before.params, after.params)
+  assert (before.spec, before.tokenizer, before.step) == (after.spec, after.tokenizer, after.step)
+
+
+@pytest.mark.parametrize("format", ["npz", "hf"])
+def test_a_fine_tuned_model_keeps_its_head(finetuned, tmp_path, format):
+  if format == "hf":
+    pytest.importorskip("safetensors")
+  source = f"{finetuned.workdir}/seed_0"
+  export.run(source, str(tmp_path / "there"), format)
+  import_weights.run(format, str(tmp_path / "there"), str(tmp_path / "run"))
+  before = evaluate.run(source, finetuned.data_dir)
+  assert evaluate.run(str(tmp_path / "run"), finetuned.data_dir) == before
+  assert evaluate.run(str(tmp_path / "there"), finetuned.data_dir) == before
+
+
+@pytest.fixture
+def encoder(tmp_path, make_run, tiny_tokenizer):
+  """encoder(*heads): the folder of an encoder that no run of ours trained."""
+
+  def make(*heads):
+    tokenizer = tiny_tokenizer.with_special("cls", "sep", "mask")
+    sizes = {"context": 16, "layers": 1, "width": 16, "heads": 2, "pooler": True}
+    trunk = TransformerConfig(**sizes).with_vocabulary(tokenizer)
+    spec = ModelConfig(trunk, heads, "bidirectional")
+    meta = {"model": to_json(spec), "tokenizer_hash": tokenizer.hash}
+    npz.save(str(tmp_path / "there"), make_run.params_of(spec, 7), meta, 7, tokenizer)
+    return str(tmp_path / "there")
+
+  return make
+
+
+def test_a_foreign_masked_model_is_measured_on_masked_tokens(encoder, prepared, tmp_path):
+  folder = encoder(MaskedHead())
+  assert config_of(load_model(folder)).objective == Masked()
+  import_weights.run("npz", folder, str(tmp_path / "run"))
+  results = evaluate.run(str(tmp_path / "run"), prepared)
+  assert evaluate.run(folder, prepared) == results
+  assert np.isfinite(results["loss"]) and "bits_per_byte" not in results
+
+
+def test_a_foreign_encoder_has_the_objective_of_its_heads(encoder):
+  folder = encoder(MaskedHead(), SentencePairHead())
+  assert config_of(load_model(folder)).objective == MaskedPairs(second="random_document")
+
+
+def test_a_foreign_encoder_without_a_head_has_no_loss(encoder, prepared):
+  folder = encoder()
+  refused("there: its heads are not those of .* fine-tune it", evaluate.run, folder, prepared)
+
+
+def test_an_lstm_through_npz(tmp_path, make_run, tiny_tokenizer):
+  spec = ModelConfig(LSTMConfig(tiny_tokenizer.vocab_size, context=16, width=8, units=8))
+  source = make_run(tmp_path / "source", spec)
+  export.run(source, str(tmp_path / "there"), "npz")
+  import_weights.run("npz", str(tmp_path / "there"), str(tmp_path / "run"))
+  assert load_model(str(tmp_path / "run")).identity == load_model(source).identity
+
+
+@pytest.mark.parity("released")
+def test_an_imported_model_works_like_any_run(release, tmp_path):
+  """It is sampled from, evaluated and fine-tuned; pre-training does not resume it."""
+  run = str(tmp_path / "run")
+  import_weights.run("openai", str(release.folder), run)
+  text = generate.run(run, ["the sea"], max_tokens=5)
+  assert text[0].startswith("the")
+  source, data = tmp_path / "text.txt", str(tmp_path / "prepared")
+  source.write_text("the sea and the barn.\n\nthe cat sat there, the dog ran.\n\n" * 40)
+  prepare.run(
+    prepare.PrepareConfig(str(source), tokenizer=f"{run}/tokenizer", valid_share=0.5), data
+  )
+  metrics = [evaluate.run(path, data) for path in (run, str(release.folder))]
+  assert metrics[0] == metrics[1] and metrics[0]["perplexity"] > 1
+  table = write_table(tmp_path, [("the cat sat", "meows"), ("the dog sat", "barks")] * 8)
+  config = finetune.FinetuneConfig(
+    TableTask(),
+    batch_size=8,
+    optim=OptimConfig(learning_rate=0.01),
+    train=TrainConfig(epochs=1),
+  )
+  results = finetune.run(config, table, run, str(tmp_path / "tuned"))
+  assert 0 <= results[0]["dev"]["dev_accuracy"] <= 1
+  windows = WindowsConfig(batch_size=8, length=16)
+  config = pretrain.PretrainConfig(load_model(run).spec.trunk, data=windows)
+  refused("holds a run with another config", pretrain.run, config, data, run)
+
+
+def test_an_existing_folder_is_kept(release, tmp_path):
+  (tmp_path / "run").mkdir()
+  (tmp_path / "run" / "thesis.txt").write_text("mine")
+  before, given = contents(tmp_path), ("openai", str(release.folder), str(tmp_path / "run"))
+  refused("is there already; choose another place", import_weights.run, *given)
+  assert contents(tmp_path) == before
+
+
+def test_a_failure_leaves_nothing(release, tmp_path, monkeypatch):
+  monkeypatch.setattr(import_weights, "Checkpoints", None)
+  with pytest.raises(TypeError):
+    import_weights.run("openai", str(release.folder), str(tmp_path / "run"))
+  assert not any(tmp_path.iterdir())
+
+
+def test_the_config_names_the_source(release, tmp_path):
+  import_weights.run("openai", str(release.folder), str(tmp_path / "run"))
+  config = json.loads((tmp_path / "run" / "config.json").read_text())
+  assert config["data"]["imported"] == "model"
+  assert config["config"]["trunk"]["context"] == config["config"]["data"]["length"] == 16
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory, make_run, tiny_tokenizer):
-  spec = ModelConfig(
-    TransformerConfig(tiny_tokenizer.vocab_size, context=16, layers=1, width=16, heads=2)
-  )
-  return make_run(tmp_path_factory.mktemp("export") / "run", spec)
-
-
-def test_the_command_exports_and_the_export_loads(run, tmp_path, launch):
-  flags = f"--checkpoint={run}", f"--out={tmp_path / 'out'}", "--format=npz"
-  code, printed, errors = launch("export", *flags)
-  assert (code, errors) == (0, "") and printed.startswith(f"wrote {tmp_path / 'out'}: step 7 of")
-  before, after = load_model(run), load_model(str(tmp_path / "out"))
-  jax.tree.map(np.testing.assert_array_equal, before.params, after.params)
-
-
-def test_a_missing_checkpoint_is_one_line(tmp_path, launch):
-  flags = f"--checkpoint={tmp_path / 'nowhere'}", f"--out={tmp_path / 'out'}"
-  code, _, errors = launch("export", *flags)
-  assert (code, errors) == (2, f"error: --checkpoint={tmp_path / 'nowhere'}: no such folder\n")
-  assert not (tmp_path / "out").exists()
+  trunk = TransformerConfig(tiny_tokenizer.vocab_size, context=16, layers=1, width=16, heads=2)
+  return make_run(tmp_path_factory.mktemp("export") / "run", ModelConfig(trunk))
 
 
 @pytest.mark.parametrize("format", ["npz", "hf"])
@@ -42,7 +193,7 @@ def test_an_export_on_a_store_loads(run, store, tmp_path, format):
   for folder in (str(tmp_path / "out"), f"{store}/out"):
     export.run(run, folder, format)
   local, after = load_model(str(tmp_path / "out")), load_model(f"{store}/out")
-  jax.tree.map(np.testing.assert_array_equal, local.params, after.params)
+  assert_equal(local.params, after.params)
   assert after.path == after.folder == f"{store}/out"
   weights = "weights.npz" if format == "npz" else "model.safetensors"
   with atomic_file(f"{store}/out/{weights}") as file:
@@ -52,3 +203,107 @@ def test_an_export_on_a_store_loads(run, store, tmp_path, format):
 
 def test_an_unknown_format(run, tmp_path):
   refused("format=tflite: must be one of hf, npz", export.run, run, str(tmp_path / "out"), "tflite")
+
+
+TEXTS = ["the cat sat on the old mat", "dog", "ran to the barn", "the sea and the sea"]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+  path = tmp_path_factory.mktemp("source") / "texts.tsv"
+  path.write_text("\n".join(["text", *TEXTS]) + "\n")
+  return str(path)
+
+
+@pytest.fixture(scope="module")
+def predicted(tempered, source, tmp_path_factory):
+  results = predict.run(tempered, source, str(tmp_path_factory.mktemp("out") / "out.tsv"))
+  return [result["probabilities"] for result in results]
+
+
+def check(found, expected, tolerance=1e-5):
+  for row, row_expected in zip(found, expected, strict=True):
+    assert row == pytest.approx(row_expected, abs=tolerance)
+
+
+def test_classify_and_the_server_give_what_predict_gives(tempered, predicted):
+  model = gpt_jax.load(tempered)
+  check(model.classify(TEXTS), predicted)
+  raw = [list(row.values()) for row in model.classify(TEXTS, calibrated=False)]
+  np.testing.assert_allclose(
+    scale(np.array(raw), 1.7), [list(row.values()) for row in predicted], atol=1e-6
+  )
+  answers, engine = queue.Queue(), Engine(model)
+  engine.start()
+  try:
+    engine.submit([Job("classify", answers.put, TEXTS)])
+    check(answers.get(timeout=60), predicted)
+  finally:
+    engine.close()
+    engine.join(10)
+
+
+def test_the_inspection_page_ends_with_the_same(tempered, predicted, tmp_path):
+  (entry,) = visualize.run(tempered, str(tmp_path / "page.html"), TEXTS[:1])["texts"]
+  last = dict(zip(entry["classes"]["labels"], entry["classes"]["probabilities"][-1], strict=True))
+  check([last], predicted[:1], 2e-5)
+
+
+@pytest.mark.parametrize("format", ["npz", "safetensors", "hf"])
+def test_an_export_reads_back_to_the_same(tempered, predicted, source, format, tmp_path, capsys):
+  if format != "npz":
+    pytest.importorskip("safetensors")
+  folder = str(tmp_path / "out")
+  export.run(tempered, folder, format)
+  check(gpt_jax.load(folder).classify(TEXTS), predicted)
+  results = predict.run(folder, source, str(tmp_path / "labels.tsv"))
+  assert "scaled by the temperature 1.700" in capsys.readouterr().err
+  check([result["probabilities"] for result in results], predicted)
+  # The parameters too are those of the run, though hf holds the head divided by the temperature.
+  compared = verify.run(tempered, folder, TEXTS)
+  assert compared["equal"] and compared["differing"] == 0
+  import_weights.run(format, folder, str(tmp_path / "imported"))
+  check(gpt_jax.load(str(tmp_path / "imported")).classify(TEXTS), predicted)
+
+
+@pytest.mark.parity
+def test_transformers_gives_the_same(tempered, predicted, tmp_path):
+  pytest.importorskip("safetensors")
+  import transformers
+
+  transformers.logging.set_verbosity_error()
+  transformers.logging.disable_progress_bar()
+  folder = str(tmp_path / "out")
+  export.run(tempered, folder, "hf")
+  answers = transformers.pipeline("text-classification", model=folder, device="cpu")(
+    TEXTS, top_k=None
+  )
+  check([{entry["label"]: entry["score"] for entry in row} for row in answers], predicted)
+
+
+@pytest.mark.parametrize(
+  "format", ["stablehlo", pytest.param("onnx", marks=pytest.mark.parity("onnx"))]
+)
+def test_a_program_gives_the_same(tempered, predicted, format, tmp_path):
+  folder = tmp_path / "out"
+  export.run(tempered, str(folder), format)
+  description = json.loads((folder / "model.json").read_text())
+  assert description["temperature"] == 1.7
+  special, tokenizer = description["special_tokens"], load_model(tempered).tokenizer
+  batch = np.zeros((len(TEXTS), 40), np.int32)
+  for row, ids in zip(batch, tokenizer.encode_many(TEXTS), strict=True):
+    row[: len(ids) + 2] = [special["start"], *ids, special["extract"]]
+  if format == "onnx":
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(folder / "model.onnx"))
+    logits = session.run(["logits"], {"input_ids": batch})[0]
+  else:
+    from jax import export as jax_export
+
+    logits = np.asarray(
+      jax_export.deserialize((folder / "model.stablehlo").read_bytes()).call(batch)
+    )
+  probabilities = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
+  found = [dict(zip(description["labels"], row.tolist(), strict=True)) for row in probabilities]
+  check(found, predicted, 1e-4)

@@ -12,12 +12,22 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
+from refused import refused
 from shared_trainers import one_device_beside_finetuned, stop_in_step  # noqa: F401
+from tiny_runs import (
+  NO_DROPOUT,
+  assert_equal,
+  changed,
+  entries,
+  load_run,
+  params_of,
+  states,
+  write_table,
+)
 
 from gpt_jax.batch import Batch, Rows
 from gpt_jax.checkpoints.formats import npz
 from gpt_jax.checkpoints.load import load_model
-from gpt_jax.checkpoints.restore import restore_params
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.files import read_json, verified
@@ -27,37 +37,19 @@ from gpt_jax.models.lstm_stack import LSTMStackConfig
 from gpt_jax.models.model import ModelConfig, language_model, parameter_shapes
 from gpt_jax.models.predictor import make_predictor
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.parallel.memory import Forecast
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.programs import finetune, replay
 from gpt_jax.programs import finetune_evaluations as evaluations
 from gpt_jax.programs.config_files import override
 from gpt_jax.programs.finetune import FinetuneConfig
-from gpt_jax.programs.finetune_evaluations import read_result, write_summary
-from gpt_jax.programs.finetune_start import load_start
-from gpt_jax.programs.finetune_task import load_task, model_config
-from gpt_jax.programs.start import transfer
+from gpt_jax.programs.finetune_evaluations import make_evaluations, read_result, write_summary
+from gpt_jax.programs.start import load_start, transfer
 from gpt_jax.tasks.packing import OrderedBatches
 from gpt_jax.tasks.table import TableTask
 from gpt_jax.training.loop import TrainConfig
-from gpt_jax.training.recipe import make_trainer
-from gpt_jax.training.run import Run
 from gpt_jax.training.trainer import Trainer
 
 pytestmark = pytest.mark.e2e
-
-
-def entries(workdir):
-  with open(os.path.join(workdir, "metrics.jsonl"), encoding="utf-8") as file:
-    return [json.loads(line) for line in file]
-
-
-def params_of(workdir):
-  return restore_params(workdir)[0]
-
-
-def assert_equal(a, b):
-  jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
 def test_a_task_is_learned_and_reported(finetuned):
@@ -66,22 +58,15 @@ def test_a_task_is_learned_and_reported(finetuned):
     assert verified(read_json(f"{folder}/result.json")) == result
     assert (result["task"], result["seed"], result["steps"]) == ("table", seed, 48)
     assert result["dev"]["dev_accuracy"] >= 0.9
-    evaluated = [entry["step"] for entry in entries(folder) if "dev_accuracy" in entry]
-    assert evaluated == [8, 16, 24, 32, 40, 48]
+    measured = [entry for entry in entries(folder) if "dev_accuracy" in entry]
+    assert [entry["step"] for entry in measured] == [8, 16, 24, 32, 40, 48]
+    # The best is the first of equals; its checkpoint is kept, and the last one.
+    best = max(measured, key=lambda entry: entry["dev_accuracy"])
+    assert set(os.listdir(f"{folder}/checkpoints")) == {str(best["step"]), "48"}
+    assert best.items() >= {name: result["best"][name] for name in ("step", "dev_accuracy")}.items()
+    assert load_model(f"{folder}/best").step == best["step"]
   a, b = (params_of(f"{finetuned.workdir}/seed_{seed}")["head"]["kernel"] for seed in (0, 1))
   assert not np.array_equal(a, b)
-
-
-def test_the_best_epoch_is_the_first_of_equals_and_its_checkpoint_is_kept(finetuned):
-  folder = f"{finetuned.workdir}/seed_0"
-  accuracies = {
-    entry["step"]: entry["dev_accuracy"] for entry in entries(folder) if "dev_accuracy" in entry
-  }
-  best = max(accuracies, key=accuracies.get)  # the first of equals
-  assert set(os.listdir(f"{folder}/checkpoints")) == {str(best), "48"}  # and the last one
-  reported = finetuned.results[0]["best"]
-  assert (reported["step"], reported["dev_accuracy"]) == (best, accuracies[best])
-  assert load_model(f"{folder}/best").step == best
 
 
 def test_the_dev_set_of_the_best_checkpoint_is_reported(finetuned):
@@ -109,8 +94,7 @@ def test_the_dev_set_of_the_best_checkpoint_is_reported(finetuned):
 @pytest.fixture(scope="module")
 def short(finetuned, tmp_path_factory):
   """A run of two epochs, with a checkpoint of each: config, workdir, result, again(workdir)."""
-  train = TrainConfig(epochs=2, log_every=8, keep_checkpoints=2)
-  config = dataclasses.replace(finetuned.config, train=train)
+  config = changed(finetuned.config, train=TrainConfig(epochs=2, log_every=8, keep_checkpoints=2))
 
   def again(workdir):
     return finetune.run(config, finetuned.data_dir, finetuned.pretrained, str(workdir))
@@ -170,16 +154,9 @@ def test_evaluations_of_the_first_epoch_double(monkeypatch):
 
 
 def test_a_part_of_the_examples_is_even(finetuned, tmp_path, capsys):
-  rows = [
-    f"the {animal}\t{label}"
-    for animal, label in (("cat", "meows"), ("dog", "barks"))
-    for _ in range(50)
-  ]
-  for split in ("train", "dev"):
-    (tmp_path / f"{split}.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
-  config = dataclasses.replace(finetuned.config, train_examples=32, dev_examples=10)
-  start = load_start(config, finetuned.pretrained, "")
-  _, _, data = load_task(config, str(tmp_path), start)
+  rows = [("the cat", "meows")] * 50 + [("the dog", "barks")] * 50
+  config = changed(finetuned.config, train_examples=32, dev_examples=10)
+  data = load_run(config, finetuned.pretrained, write_table(tmp_path, rows)).data
   assert {split: len(examples) for split, examples in data.items()} == {"train": 32, "dev": 10}
   log = capsys.readouterr().err
   assert "table train: 32 examples" in log and "table dev: 10 examples" in log
@@ -226,15 +203,14 @@ def test_a_damaged_result_is_computed_again(short, tmp_path):
   path = tmp_path / "run" / "result.json"
   whole = path.read_text()
   accuracy = re.search(r'"dev_accuracy": (.*?),?\n', whole)[1]
-  changed = whole.replace(f'"dev_accuracy": {accuracy}', '"dev_accuracy": 0.125')
-  assert changed != whole and read_result(str(tmp_path / "run")) == short.result
-  for damaged in ("", whole[: len(whole) // 2], "[]", changed):
+  other = whole.replace(f'"dev_accuracy": {accuracy}', '"dev_accuracy": 0.125')
+  assert other != whole and read_result(str(tmp_path / "run")) == short.result
+  message = r"result\.json: .*; the last checkpoint is evaluated again"
+  for damaged in ("", whole[: len(whole) // 2], "[]", other):
     path.write_text(damaged)
-    with pytest.warns(
-      UserWarning, match=r"result\.json: .*; the last checkpoint is evaluated agai"
-    ):
+    with pytest.warns(UserWarning, match=message):
       assert read_result(str(tmp_path / "run")) is None
-  with pytest.warns(UserWarning, match=r"result\.json: .*; the last checkpoint is evaluated again"):
+  with pytest.warns(UserWarning, match=message):
     assert short.again(tmp_path / "run") == [short.result]
   assert path.read_text() == whole
 
@@ -242,39 +218,41 @@ def test_a_damaged_result_is_computed_again(short, tmp_path):
 def test_a_missing_metrics_package_is_reported_before_training(finetuned, monkeypatch, tmp_path):
   monkeypatch.setitem(sys.modules, "sklearn.metrics", None)
   monkeypatch.setitem(sys.modules, "sklearn", None)
-  with pytest.raises(InputError, match="scikit-learn"):
-    finetune.run(finetuned.config, finetuned.data_dir, finetuned.pretrained, str(tmp_path / "run"))
+  given = finetuned.config, finetuned.data_dir, finetuned.pretrained, str(tmp_path / "run")
+  refused("scikit-learn", finetune.run, *given)
   assert not os.path.exists(tmp_path / "run")
 
 
-@pytest.mark.parametrize("change", ["data", "checkpoint", "config"])
-def test_another_run_in_the_same_folder_is_refused(finetuned, tmp_path, change):
-  config, source, data_dir = finetuned.config, finetuned.pretrained, tmp_path
-  for split in ("train", "dev"):
-    text = open(f"{finetuned.data_dir}/{split}.tsv", encoding="utf-8").read()
-    (tmp_path / f"{split}.tsv").write_text(
-      text.replace("cat", "dog", 1) if change == "data" else text
-    )
+@pytest.mark.parametrize(
+  "change, message",
+  [
+    ("data", "data train: "),
+    ("checkpoint", "data pretrained: "),
+    ("config", "lm_weight: 0.2 != 0.3"),
+  ],
+)
+def test_another_run_in_the_same_folder_is_refused(finetuned, tmp_path, change, message):
+  config, source, data_dir = finetuned.config, finetuned.pretrained, finetuned.data_dir
+  if change == "data":
+    data_dir = shutil.copytree(data_dir, tmp_path / "data", ignore=lambda _, names: {"run"})
+    text = (data_dir / "train.tsv").read_text()
+    (data_dir / "train.tsv").write_text(text.replace("cat", "dog", 1))
   if change == "checkpoint":  # of the same sizes, step and vocabulary
     before = load_model(source)
     source = str(tmp_path / "other")
     params = jax.tree.map(lambda x: x + 1, before.params)
     npz.save(source, params, before.meta, before.step, before.tokenizer)
   if change == "config":
-    config = dataclasses.replace(config, lm_weight=0.3)
-  message = {
-    "data": "data train: ",
-    "checkpoint": "data pretrained: ",
-    "config": "lm_weight: 0.2 != 0.3",
-  }[change]
-  with pytest.raises(InputError, match=f"holds a run with another config .*{message}"):
-    finetune.run(config, str(data_dir), source, f"{finetuned.workdir}/seed_0")
+    config = changed(config, lm_weight=0.3)
+  message = f"holds a run with another config .*{message}"
+  given = config, str(data_dir), source, f"{finetuned.workdir}/seed_0"
+  refused(message, finetune.run, *given)
 
 
 def test_a_folder_of_several_seeds_is_not_one_run(finetuned):
   before = sorted(os.listdir(finetuned.workdir))
-  with pytest.raises(InputError, match="holds runs of several seeds; use another folder"):
-    finetune.run(finetuned.config, finetuned.data_dir, finetuned.pretrained, finetuned.workdir)
+  given = finetuned.config, finetuned.data_dir, finetuned.pretrained, finetuned.workdir
+  refused("holds runs of several seeds; use another folder", finetune.run, *given)
   assert sorted(os.listdir(finetuned.workdir)) == before
 
 
@@ -342,32 +320,17 @@ def test_trained_special_rows_are_transferred_with_the_embeddings(trunk_params, 
   np.testing.assert_array_equal(table[103:], fresh["tokens"][103:])
 
 
-class Stopped(Exception):
-  """Raised instead of training, with the first state."""
-
-
-@pytest.fixture
-def first_state(monkeypatch, tmp_path):
-  """(arguments of finetune.run but the workdir) -> the first state of the run."""
-
-  def fit(self, state, *_):
-    raise Stopped(jax.device_get(state))
-
-  def run(*arguments, **named):
-    with monkeypatch.context() as patch, pytest.raises(Stopped) as stopped:
-      patch.setattr(Trainer, "fit", fit)
-      patch.setattr(Run, "plan", lambda *_: Forecast())  # compiles
-      finetune.run(*arguments, str(tmp_path / "run"), **named)
-    return stopped.value.args[0]
-
-  return run
+def first_trunk(config, checkpoint, data_dir, tokenizer=""):
+  """The trunk's parameters in the first state of a run."""
+  (state, _), *_ = states(load_run(config, checkpoint, data_dir, tokenizer).recipe, 0)
+  return jax.device_get(state.params["trunk"])
 
 
 @pytest.mark.parametrize("layers", [None, -1])
-def test_a_run_begins_with_what_is_transferred(finetuned, first_state, layers):
-  config = dataclasses.replace(finetuned.config, transfer_layers=layers)
+def test_a_run_begins_with_what_is_transferred(finetuned, layers):
+  config = changed(finetuned.config, transfer_layers=layers)
   loaded = load_model(finetuned.pretrained)
-  trunk = first_state(config, finetuned.data_dir, finetuned.pretrained).params["trunk"]
+  trunk = first_trunk(config, finetuned.pretrained, finetuned.data_dir)
   used = loaded.tokenizer.vocab_size
   before, after = loaded.params["trunk"].pop("tokens"), trunk.pop("tokens")
   assert before[used : used + 3].std() > 0.05
@@ -380,164 +343,121 @@ def test_a_run_begins_with_what_is_transferred(finetuned, first_state, layers):
     np.testing.assert_array_equal(trunk["block_0"]["mlp"]["in"]["bias"], 0)
 
 
-@pytest.mark.parametrize("layers", [None, 0])
-def test_a_second_fine_tuning_keeps_the_trained_special_rows(finetuned, first_state, layers):
-  config = dataclasses.replace(finetuned.config, transfer_layers=layers)
+def test_a_second_fine_tuning_keeps_the_trained_special_rows(finetuned, make_run, tmp_path):
   source = f"{finetuned.workdir}/seed_0"
   loaded = load_model(source)
   assert loaded.meta["trained_special"] == ["start", "delimiter", "extract"]
-  table = first_state(config, finetuned.data_dir, source).params["trunk"]["tokens"]
   used = loaded.tokenizer.vocab_size
   before = loaded.params["trunk"]["tokens"]
-  np.testing.assert_array_equal(table[: used + 3], before[: used + 3])
-  assert not np.array_equal(table[used + 3 :], before[used + 3 :])
-
-
-def test_a_head_alone_does_not_mean_that_special_rows_are_trained(
-  finetuned, first_state, make_run, tmp_path
-):
-  spec = load_model(f"{finetuned.workdir}/seed_0").spec
-  source = make_run(tmp_path / "headed", spec)  # its meta has no trained_special
-  loaded = load_model(source)
-  table = first_state(finetuned.config, finetuned.data_dir, source).params["trunk"]["tokens"]
-  used, before = loaded.tokenizer.vocab_size, loaded.params["trunk"]["tokens"]
+  for layers in (None, 0):
+    config = changed(finetuned.config, transfer_layers=layers)
+    table = first_trunk(config, source, finetuned.data_dir)["tokens"]
+    np.testing.assert_array_equal(table[: used + 3], before[: used + 3])
+    assert not np.array_equal(table[used + 3 :], before[used + 3 :])
+  # A head alone does not mean that they are trained.
+  headed = make_run(tmp_path / "headed", loaded.spec)  # its meta has no trained_special
+  before = load_model(headed).params["trunk"]["tokens"]
+  table = first_trunk(finetuned.config, headed, finetuned.data_dir)["tokens"]
   np.testing.assert_array_equal(table[:used], before[:used])
   assert 0.01 < table[used : used + 3].std() < 0.03 < before[used : used + 3].std()
 
 
-def test_from_scratch(finetuned, first_state, tmp_path):
+def test_from_scratch(finetuned, tmp_path):
   trunk = TransformerConfig(context=32, layers=1, width=16, heads=2)
-  config = dataclasses.replace(finetuned.config, trunk=trunk)
-  with pytest.raises(InputError, match="--checkpoint=none needs --tokenizer"):
-    finetune.run(config, finetuned.data_dir, "none", str(tmp_path / "run"))
+  config = changed(finetuned.config, trunk=trunk)
+  refused("--checkpoint=none needs --tokenizer", load_start, config, "none", "")
   tokenizer = f"{finetuned.pretrained}/tokenizer"
-  params = first_state(config, finetuned.data_dir, "none", tokenizer=tokenizer).params
-  assert (params["trunk"]["positions"].shape, params["head"]["kernel"].shape) == ((32, 16), (16, 2))
-  assert load_tokenizer(str(tmp_path / "run" / "tokenizer")).hash == load_tokenizer(tokenizer).hash
-
-
-def test_from_scratch_every_special_token_has_a_row(finetuned, tmp_path):
-  tokenizer = load_tokenizer(f"{finetuned.pretrained}/tokenizer")
-  tokenizer = tokenizer.with_special(*(f"sentinel_{i}" for i in range(100)))
-  tokenizer.save(tmp_path / "tokenizer")
-  trunk = TransformerConfig(context=32, layers=1, width=16, heads=2)
-  config = dataclasses.replace(finetuned.config, trunk=trunk)
+  of_run = load_run(config, "none", finetuned.data_dir, tokenizer)
+  shapes = parameter_shapes(of_run.recipe.spec)
+  assert (shapes["trunk/positions"], shapes["head/kernel"]) == ((32, 16), (16, 2))
+  assert of_run.start.tokenizer.hash == load_tokenizer(tokenizer).hash
+  # Every special token has a row.
+  named = load_tokenizer(tokenizer).with_special(*(f"sentinel_{i}" for i in range(100)))
+  named.save(tmp_path / "tokenizer")
   start = load_start(config, "none", str(tmp_path / "tokenizer"))
   tokens = parameter_shapes(ModelConfig(start.trunk))["trunk/tokens"]
-  assert tokens[0] >= tokenizer.vocab_size + len(tokenizer.special)
+  assert tokens[0] >= named.vocab_size + len(named.special)
 
 
 def test_neither_batch_packing_order_nor_devices_change_an_example(finetuned):
   loaded = load_model(f"{finetuned.workdir}/seed_0")
-  task = finetuned.config.task.build(finetuned.data_dir)
+  task = loaded.task
   examples = task.examples(finetuned.data_dir, "dev")
-  examples[3] = examples[3]._replace(
-    sequences=((examples[3].sequences[0][0] * 6,),)
-  )  # makes rows longer
-  predict = make_predictor(loaded.model, make_mesh(MeshConfig(), jax.devices()[:2]))
+  longer = examples[3].sequences[0][0] * 6  # makes rows longer
+  examples[3] = examples[3]._replace(sequences=((longer,),))
+  two, one = (
+    make_predictor(loaded.model, make_mesh(MeshConfig(), jax.devices()[:n])) for n in (2, 1)
+  )
 
-  def probabilities(examples, size):
-    return predict(loaded.params, task.encode(examples, loaded.tokenizer, 64), size)
+  def probabilities(examples, size, predict=two):
+    return predict(loaded.params, loaded.encode(task, examples), size)
 
   together = probabilities(examples, 32)
   assert together.shape == (30, 2)
   np.testing.assert_allclose(together.sum(1), 1, rtol=1e-6)
-  np.testing.assert_allclose(probabilities(examples, 8), together, atol=1e-5)
-  for n in (0, 3):
-    np.testing.assert_allclose(
-      probabilities(examples[n : n + 1], 1), together[n : n + 1], atol=1e-5
-    )
-  np.testing.assert_allclose(probabilities(examples[::-1], 32)[::-1], together, atol=1e-5)
-  encoded = task.encode(examples, loaded.tokenizer, 64)
-  alone = make_predictor(loaded.model, make_mesh(MeshConfig(), jax.devices()[:1]))
-  np.testing.assert_allclose(alone(loaded.params, encoded, 32), together, atol=1e-5)
-
-  groups, scores = (
-    4,
-    jax.jit(lambda params, batch: loaded.model.apply({"params": params}, batch).heads[-1]),
-  )
-  encoded = task.encode(examples, loaded.tokenizer, 64)
-  (batch,) = OrderedBatches(encoded, 32, groups=groups)
+  groups, scores = 4, jax.jit(loaded.model.apply)
+  (batch,) = OrderedBatches(loaded.encode(task, examples), 32, groups=groups)
   parts = [jax.tree.map(lambda x, g=g: np.split(x, groups)[g], batch) for g in range(groups)]
-  apart = np.concatenate([jax.nn.softmax(scores(loaded.params, part)) for part in parts])[:30]
-  np.testing.assert_allclose(apart, together, atol=1e-5)
+  of_parts = [scores({"params": loaded.params}, part).heads[-1] for part in parts]
+  for found, expected in (
+    (probabilities(examples, 8), together),
+    (probabilities(examples[:1], 1), together[:1]),
+    (probabilities(examples[3:4], 1), together[3:4]),
+    (probabilities(examples[::-1], 32)[::-1], together),
+    (probabilities(examples, 32, one), together),
+    (np.concatenate(list(map(jax.nn.softmax, of_parts)))[:30], together),
+  ):
+    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def test_microbatches_and_pmap_and_jit_agree(finetuned, make_run, tmp_path):
   """pmap as a run, with its evaluation; the others are the same steps."""
-  trunk = dataclasses.replace(
-    load_model(finetuned.pretrained).spec.trunk,
-    residual_dropout=0.0,
-    attention_dropout=0.0,
-    embedding_dropout=0.0,
-  )
+  trunk = dataclasses.replace(load_model(finetuned.pretrained).spec.trunk, **NO_DROPOUT)
   source = make_run(tmp_path / "pretrained", ModelConfig(trunk))
   train = TrainConfig(steps=4, log_every=1, microbatches=2)
   mesh = MeshConfig(data=8, backend="pmap")
-  pmap = dataclasses.replace(finetuned.config, head_dropout=0.0, mesh=mesh, train=train)
+  pmap = changed(finetuned.config, head_dropout=0.0, mesh=mesh, train=train)
   (result,) = finetune.run(pmap, finetuned.data_dir, source, str(tmp_path / "run"))
   expected = [entry["loss"] for entry in entries(tmp_path / "run") if "loss" in entry]
   assert len(expected) == 4 and expected[-1] != expected[0]
   expected.append(result["dev"]["dev_loss"])
 
   for microbatches, mesh in ((1, MeshConfig()), (2, MeshConfig(data=2, model=2))):
-    config = dataclasses.replace(
-      pmap, mesh=mesh, train=dataclasses.replace(train, microbatches=microbatches)
-    )
-    start = load_start(config, source, "")
-    config, task, data = load_task(config, finetuned.data_dir, start)
-    spec = model_config(config, task, start)
-    recipe = finetune.finetune_recipe(config, task, data["train"], start)
-    trainer, batches = make_trainer(recipe), recipe.batches(config.train)
-    state, losses = start.apply(trainer.init(0), trainer, heads=False), []
-    for step in range(4):
-      state, metrics = trainer.step(state, trainer.to_device(batches.at(step)), 0)
-      losses.append(float(metrics["loss"].value))
+    config = changed(pmap, mesh=mesh, train={"microbatches": microbatches})
+    start, config, task, data, recipe = load_run(config, source, finetuned.data_dir)
+    _, *steps = states(recipe, 4)
+    losses = [float(metrics["loss"].value) for _, metrics in steps]
     np.testing.assert_allclose(losses, expected[:4], atol=1e-4, err_msg=str(mesh))
     if mesh == MeshConfig():
-      dev_loss = finetune.make_evaluations(
-        recipe, spec, task, data["dev"], finetuned.data_dir, start
-      )[0](state.params)["dev_loss"]
-      assert dev_loss == pytest.approx(expected[4], abs=1e-4)
+      measure, _ = make_evaluations(recipe, task, data["dev"], finetuned.data_dir, start)
+      assert measure(steps[-1][0].params)["dev_loss"] == pytest.approx(expected[4], abs=1e-4)
 
 
 @pytest.mark.parametrize(
-  "transform, columns, outputs",
-  [("similarity", ("a", "b"), 2), ("multiple_choice", ("a", "b", "c", "d"), 1)],
+  "transform, columns, outputs, pooling",
+  [
+    ("similarity", ("a", "b"), 2, "sum"),
+    ("multiple_choice", ("a", "b", "c", "d"), 1, "per_choice"),
+  ],
 )
-def test_other_transforms(finetuned, tmp_path, transform, columns, outputs):
+def test_other_transforms(finetuned, tmp_path, transform, columns, outputs, pooling):
   """Their head. They are trained in tests/test_golden.py."""
   labels = ("same", "other") if transform == "similarity" else columns[1:]
-  rows = [
-    ["the cat", "a dog", "the sea", "a barn"][: len(columns)] + [labels[n % len(labels)]]
-    for n in range(18)
-  ]
-  text = "\n".join(map("\t".join, [[*columns, "label"], *rows])) + "\n"
-  for split in ("train", "dev"):
-    (tmp_path / f"{split}.tsv").write_text(text)
+  texts = ("the cat", "a dog", "the sea", "a barn")[: len(columns)]
+  rows = [(*texts, labels[n % len(labels)]) for n in range(18)]
+  data = write_table(tmp_path, rows, header="\t".join([*columns, "label"]))
   task = TableTask(columns=columns, transform=transform)
   config = FinetuneConfig(task=task, batch_size=8, train=TrainConfig(epochs=1))
-  start = load_start(config, finetuned.pretrained, "")
-  config, task, data = load_task(config, str(tmp_path), start)
-  recipe = finetune.finetune_recipe(config, task, data["train"], start)
+  recipe = load_run(config, finetuned.pretrained, data).recipe
   assert recipe.total_steps == 2  # the last partial batch is dropped
-  spec = model_config(config, task, start)
+  spec = recipe.spec
   assert parameter_shapes(spec)["head/kernel"] == (32, outputs)
-  assert (spec.head.num_classes, spec.head.pooling) == (
-    len(labels),
-    "sum" if transform == "similarity" else "per_choice",
-  )
-
-
-def test_a_checkpoint_brings_its_own_trunk(finetuned, tmp_path):
-  config = dataclasses.replace(finetuned.config, trunk=TransformerConfig(layers=3))
-  with pytest.raises(InputError, match="config.trunk is for --checkpoint=none"):
-    finetune.run(config, finetuned.data_dir, finetuned.pretrained, str(tmp_path / "run"))
+  assert (spec.head.num_classes, spec.head.pooling) == (len(labels), pooling)
 
 
 def test_a_run_chooses_dtype_and_dropout_beside_a_checkpoints_sizes(finetuned):
   runtime = {"dtype": "bfloat16", "attention_dropout": 0.3}
-  config = dataclasses.replace(finetuned.config, trunk=TransformerConfig(**runtime))
+  config = changed(finetuned.config, trunk=TransformerConfig(**runtime))
   theirs = load_start(finetuned.config, finetuned.pretrained, "").trunk
   start = load_start(config, finetuned.pretrained, "")
   assert start.trunk == dataclasses.replace(theirs, **runtime) != theirs
@@ -552,8 +472,9 @@ def test_a_run_reads_longer_texts_with_an_lstms_checkpoint(make_run, finetuned, 
   config = override(finetuned.config, "trunk.context", "600")
   assert load_start(finetuned.config, checkpoint, "").trunk == lstm
   assert load_start(config, checkpoint, "").trunk == dataclasses.replace(lstm, context=600)
-  with pytest.raises(InputError, match="config.trunk is for --checkpoint=none"):
-    load_start(config, finetuned.pretrained, "")
+  # Sizes are the checkpoint's own.
+  for sizes in (config, changed(finetuned.config, trunk=TransformerConfig(layers=3))):
+    refused("config.trunk is for --checkpoint=none", load_start, sizes, finetuned.pretrained, "")
 
 
 def test_a_run_sets_dropout_back_to_the_default(make_run, finetuned, tmp_path):
@@ -584,7 +505,6 @@ def test_a_run_sets_dropout_back_to_the_default(make_run, finetuned, tmp_path):
   ],
 )
 def test_bad_input_is_refused_before_anything_is_written(finetuned, tmp_path, changes, message):
-  config = dataclasses.replace(finetuned.config, **changes)
-  with pytest.raises(InputError, match=message):
-    finetune.run(config, finetuned.data_dir, finetuned.pretrained, str(tmp_path / "run"))
-  assert not os.path.exists(tmp_path / "run")
+  config, workdir = changed(finetuned.config, **changes), str(tmp_path / "run")
+  refused(message, finetune.run, config, finetuned.data_dir, finetuned.pretrained, workdir)
+  assert not os.path.exists(workdir)

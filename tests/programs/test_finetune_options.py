@@ -3,37 +3,39 @@
 import dataclasses
 import json
 import os
+import random
 import types
 
 import jax
 import numpy as np
 import pytest
+from refused import refused
 from shared_trainers import one_device_beside_finetuned, stop_in_step  # noqa: F401
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 from sklearn.utils.class_weight import compute_class_weight
+from tiny_runs import changed, load_run, params_of, same, states
 
+import gpt_jax
+from gpt_jax.apps.report import visualize
 from gpt_jax.batch import Batch, Labels, Rows
 from gpt_jax.checkpoints.load import load_model
-from gpt_jax.checkpoints.restore import restore_params
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
-from gpt_jax.errors import InputError
 from gpt_jax.models.heads.classify import ClassifyHead
+from gpt_jax.models.heads.windows import Windows
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.models.trunk import States
 from gpt_jax.parallel.memory import Forecast
-from gpt_jax.programs import finetune
+from gpt_jax.programs import evaluate, finetune, predict
 from gpt_jax.programs import finetune_evaluations as result_files
 from gpt_jax.programs.finetune import FinetuneConfig
 from gpt_jax.programs.finetune_evaluations import warn_of_majority
-from gpt_jax.programs.finetune_start import load_start
 from gpt_jax.programs.finetune_task import (
   balanced_weights,
   check_options,
   encode_training,
   head_of,
-  load_task,
   parse_weights,
 )
 from gpt_jax.tasks.answers.text import as_text
@@ -45,24 +47,21 @@ from gpt_jax.training.early_stopping import is_exhausted
 from gpt_jax.training.layerwise import Unfreeze
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
-from gpt_jax.training.recipe import make_trainer
 from gpt_jax.training.run import Run
 from gpt_jax.training.trainer import Trainer
 
 pytestmark = pytest.mark.e2e
 
 
-def changed(finetuned, **changes):
-  return dataclasses.replace(finetuned.config, **changes)
+@pytest.fixture
+def run(finetuned, tmp_path):
+  """run(workdir="run", checkpoint=…, **changes): a run of finetuned's config with these changes."""
 
+  def finetune_changed(workdir="run", checkpoint=finetuned.pretrained, **changes):
+    config = changed(finetuned.config, **changes)
+    return finetune.run(config, finetuned.data_dir, checkpoint, str(tmp_path / workdir))
 
-def run(finetuned, config, workdir, pretrained=None, **named):
-  source = pretrained or finetuned.pretrained
-  return finetune.run(config, finetuned.data_dir, source, str(workdir), **named)
-
-
-def params_of(workdir):
-  return restore_params(str(workdir))[0]
+  return finetune_changed
 
 
 def saved_config(workdir):
@@ -81,37 +80,30 @@ def stop(*_):
   raise Stopped
 
 
-def test_an_open_recipe_is_chosen_told_and_resumed(finetuned, tmp_path, monkeypatch, capsys):
+def test_an_open_recipe_is_chosen_told_and_resumed(run, tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(Trainer, "fit", stop)
   monkeypatch.setattr(Run, "plan", lambda *_: Forecast())  # compiles
-  config = FinetuneConfig(
-    task=finetuned.config.task, batch_size=64, train=TrainConfig(steps=2, log_every=1)
-  )
+  optim = FinetuneConfig().optim
+  options = {"batch_size": 64, "optim": optim, "train": TrainConfig(steps=2, log_every=1)}
   with pytest.raises(Stopped):
-    run(finetuned, config, tmp_path / "run")
+    run(**options)
   log = capsys.readouterr().err
   assert "learning rate 0.001 (for a model of 0.0M parameters; optim.learning_rate sets it" in log
   assert "epochs" not in log  # train.steps is set
-  optim = saved_config(tmp_path / "run")["optim"]
-  assert (optim["learning_rate"], optim["warmup_share"]) == (1e-3, 0.1)
+  saved = saved_config(tmp_path / "run")["optim"]
+  assert (saved["learning_rate"], saved["warmup_share"]) == (1e-3, 0.1)
   with pytest.raises(Stopped):  # it goes on
-    run(finetuned, config, tmp_path / "run")
-  with pytest.raises(InputError, match="optim.learning_rate: 0.001 != 0.5"):
-    run(
-      finetuned,
-      dataclasses.replace(config, optim=dataclasses.replace(config.optim, learning_rate=0.5)),
-      tmp_path / "run",
-    )
+    run(**options)
+  other = dataclasses.replace(optim, learning_rate=0.5)
+  refused("optim.learning_rate: 0.001 != 0.5", run, **{**options, "optim": other})
 
 
-def test_a_warm_up_longer_than_the_run_is_told_of(finetuned, tmp_path, monkeypatch, capsys):
+def test_a_warm_up_longer_than_the_run_is_told_of(run, monkeypatch, capsys):
   monkeypatch.setattr(finetune, "Run", stop)
   for warmup, is_told in ((2, True), (1, False)):
     optim = OptimConfig(learning_rate=1e-3, schedule="linear", warmup_steps=warmup)
-    train = TrainConfig(steps=2)
-    config = FinetuneConfig(task=finetuned.config.task, batch_size=64, optim=optim, train=train)
     with pytest.raises(Stopped):
-      run(finetuned, config, tmp_path / "run")
+      run(batch_size=64, optim=optim, train=TrainConfig(steps=2))
     log = capsys.readouterr().err
     assert ("warning: the warm-up of 2 updates does not end within the run of 2" in log) == is_told
 
@@ -137,7 +129,7 @@ def test_a_run_that_learns_is_not_suspected_and_others_are_told_what_to_try(fine
 # Layers.
 
 
-def test_a_probe_equals_logistic_regression(finetuned, make_run, tmp_path):
+def test_a_probe_equals_logistic_regression(finetuned, run, make_run, tmp_path):
   """The head alone, trained to convergence on labels that no plane separates, against
   scikit-learn's on the same features: the frozen trunk's hidden states at the anchors.
   """
@@ -145,8 +137,8 @@ def test_a_probe_equals_logistic_regression(finetuned, make_run, tmp_path):
     load_model(finetuned.pretrained).spec.trunk.vocab_size, context=32, layers=1, width=4, heads=2
   )
   source = make_run(tmp_path / "pretrained", ModelConfig(trunk))
-  config = changed(
-    finetuned,
+  run(
+    checkpoint=source,
     train_layers=0,
     batch_size=128,
     head_dropout=0.0,
@@ -156,7 +148,6 @@ def test_a_probe_equals_logistic_regression(finetuned, make_run, tmp_path):
     ),
     train=TrainConfig(steps=300, log_every=300, evaluate_every=300),
   )
-  run(finetuned, config, tmp_path / "run", source)
   loaded = load_model(str(tmp_path / "run"))
   task = finetuned.config.task.build(finetuned.data_dir)
   encoded = task.encode(task.examples(finetuned.data_dir, "train"), loaded.tokenizer, 32)
@@ -190,22 +181,14 @@ BOTH = ["block_0", "positions"]
 )
 def test_unfreezing_adds_a_layer_per_epoch(finetuned, epochs, expected):
   changes = {"methods": (Unfreeze(epochs),), "train_examples": 32}
-  config = changed(finetuned, **changes, train=TrainConfig(epochs=3))
-  start = load_start(config, finetuned.pretrained, "")
-  config, task, data = load_task(config, finetuned.data_dir, start)
-  recipe = finetune.finetune_recipe(config, task, data["train"], start)
-  trainer, batches = make_trainer(recipe), recipe.batches(config.train)
-  state = start.apply(trainer.init(0), trainer, heads=False)
-  first, moved = jax.device_get(state.params["trunk"]), {}
-  for step in range(6):  # two an epoch; the first update has rate 0
-    state, _ = trainer.step(state, trainer.to_device(batches.at(step)), 0)
-    trunk = jax.device_get(state.params["trunk"])
-    moved[step + 1] = [name for name in BOTH if not same(first[name], trunk[name])]
+  config = changed(finetuned.config, **changes, train=TrainConfig(epochs=3))
+  recipe = load_run(config, finetuned.pretrained, finetuned.data_dir).recipe
+  # Two updates an epoch; the first has rate 0.
+  trunks = [jax.device_get(state.params["trunk"]) for state, _ in states(recipe, 6)]
+  moved = {}
+  for step, trunk in enumerate(trunks[1:], start=1):
+    moved[step] = [name for name in BOTH if not same(trunks[0][name], trunk[name])]
   assert moved == expected
-
-
-def same(a, b):
-  return all(map(np.array_equal, jax.tree.leaves(a), jax.tree.leaves(b)))
 
 
 # Class weights and label smoothing.
@@ -241,25 +224,23 @@ def test_balanced_weights_are_scikit_learns():
 
 def test_weights_of_some_labels(finetuned):
   task = finetuned.config.task.build(finetuned.data_dir)
-  config = changed(finetuned, class_weights=("meows=3",), label_smoothing=0.1)
+  config = changed(finetuned.config, class_weights=("meows=3",), label_smoothing=0.1)
   start = types.SimpleNamespace(trunk=TransformerConfig(), format=GPTFormat(), teacher=None)
   head = head_of(config, task, start)
   assert (head["class_weights"], head["label_smoothing"]) == ([1.0, 3.0], 0.1)
-  with pytest.raises(InputError, match="give each example one class, not for story-next"):
-    check_options(config, BuiltinTask("story-next").build(""))
+  message = "give each example one class, not for story-next"
+  refused(message, check_options, config, BuiltinTask("story-next").build(""))
 
 
 def test_weights_that_leave_nothing_to_learn_are_refused():
   assert parse_weights(["a=0"], ("a", "b")) == (0.0, 1.0)
-  with pytest.raises(InputError, match="class_weights: all are 0"):
-    parse_weights(["a=0", "b=0"], ("a", "b"))
+  refused("class_weights: all are 0", parse_weights, ["a=0", "b=0"], ("a", "b"))
 
 
-@pytest.mark.parametrize("weights", ["meow=3", "meows", "meows=-1", "meows=inf", "meows=x"])
-def test_wrong_weights_are_refused(finetuned, tmp_path, weights):
-  with pytest.raises(InputError, match=r"should be LABEL=WEIGHT, with one of .* barks, meows"):
-    run(finetuned, changed(finetuned, class_weights=(weights,)), tmp_path / "run")
-  assert not os.path.exists(tmp_path / "run")
+@pytest.mark.parametrize("item", ["meow=3", "meows", "meows=-1", "meows=inf", "meows=x"])
+def test_wrong_weights_are_refused(item):
+  message = "should be LABEL=WEIGHT, with one of .* barks, meows"
+  refused(message, parse_weights, [item], ("barks", "meows"))
 
 
 # Early stopping.
@@ -280,7 +261,7 @@ def test_patience_counts_from_the_first_of_the_best(values, patience, exhausted)
   assert is_exhausted(values, patience) == exhausted
 
 
-def test_a_run_stops_early_and_resumes_exactly(finetuned, tmp_path, monkeypatch, capsys):
+def test_a_run_stops_early_and_resumes_exactly(run, tmp_path, monkeypatch, capsys):
   """With accuracies that are given, in epochs of two steps."""
   accuracies, told = iter([]), []
 
@@ -290,9 +271,9 @@ def test_a_run_stops_early_and_resumes_exactly(finetuned, tmp_path, monkeypatch,
   monkeypatch.setattr(finetune, "make_evaluations", lambda *_: (measure, lambda *_: None))
   monkeypatch.setattr(result_files, "warn_of_majority", lambda *given: told.append(given[2:]))
   train = TrainConfig(epochs=20, log_every=2)
-  config = changed(finetuned, patience=2, train_examples=32, train=train)
+  options = {"patience": 2, "train_examples": 32, "train": train}
   accuracies = iter([0.5, 0.6, 0.6, 0.6])
-  (result,) = run(finetuned, config, tmp_path / "whole")
+  (result,) = run("whole", **options)
   assert (result["steps"], result["best"]["step"]) == (8, 4)
   assert result["dev"] == {"dev_accuracy": 0.6, "dev_loss": 0.5}
   assert "no better dev_accuracy in 2 evaluations" in capsys.readouterr().err
@@ -303,15 +284,15 @@ def test_a_run_stops_early_and_resumes_exactly(finetuned, tmp_path, monkeypatch,
   accuracies = iter([0.5, 0.6, 0.6, 0.6, 0.6])
   with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
     stop_in_step(patch, 8, crash)  # within the last epoch
-    run(finetuned, config, tmp_path / "resumed")
+    run("resumed", **options)
   made = stop_in_step(monkeypatch, 0, None)
-  assert run(finetuned, config, tmp_path / "resumed") == [result]
+  assert run("resumed", **options) == [result]
   assert made == [7, 8]
   assert same(params_of(tmp_path / "whole"), params_of(tmp_path / "resumed"))
   # Ended between its last evaluation and its result, it trains no further.
   os.remove(tmp_path / "resumed" / "result.json")
   made.clear()
-  assert run(finetuned, config, tmp_path / "resumed") == [result]
+  assert run("resumed", **options) == [result]
   assert not made
 
 
@@ -319,12 +300,10 @@ def crash():
   raise KeyboardInterrupt
 
 
-def test_a_head_that_needs_the_whole_batch(finetuned, monkeypatch, tmp_path):
+def test_a_head_that_needs_the_whole_batch(run, monkeypatch):
   """No task has one yet; one that is added is met at the same door as when pre-training."""
   monkeypatch.setattr(ModelConfig, "needs_whole_batch", True)
-  train = dataclasses.replace(finetuned.config.train, microbatches=2)
-  with pytest.raises(InputError, match="train.microbatches=2: the loss compares"):
-    run(finetuned, changed(finetuned, train=train), tmp_path / "run")
+  refused("train.microbatches=2: the loss compares", run, train={"microbatches": 2})
 
 
 def test_a_text_to_text_model_reads_a_draw_by_class(tmp_path):
@@ -338,3 +317,62 @@ def test_a_text_to_text_model_reads_a_draw_by_class(tmp_path):
   examples = task.examples(str(tmp_path), "train")
   drawn = encode_training(config, task, str(tmp_path), examples, start)
   assert drawn.labels.sum(axis=0).tolist() == [3, 1]
+
+
+# Texts longer than the context, in windows or cut.
+
+
+def write_long_texts(folder, seed):
+  """Rows whose animal, which decides the label, is behind the context of 64 tokens."""
+  rng = random.Random(seed)
+  for split, count in (("train", 128), ("dev", 24)):
+    rows = ["text\tlabel"]
+    for n in range(count):
+      filler = rng.choices("the sat on mat and ran to old barn".split(), k=rng.randint(60, 90))
+      animal, label = (("cat", "meows"), ("dog", "barks"))[n % 2]
+      rows.append(f"{' '.join([*filler, *[animal] * 20])}\t{label}")
+    (folder / f"{split}.tsv").write_text("\n".join(rows) + "\n")
+  return str(folder)
+
+
+@pytest.mark.parametrize("windows", ["mean", "attention", ""])
+def test_only_windows_read_the_end_of_a_long_text(finetuned, tmp_path, capsys, recwarn, windows):
+  data, workdir = write_long_texts(tmp_path, 0), str(tmp_path / "run")
+  config = changed(
+    finetuned.config,
+    methods=(Windows(windows, 40),) if windows else (),
+    pooling="mean" if windows == "mean" else "",
+    lm_weight=0.0,
+    optim={"learning_rate": 3e-3},
+    train={"epochs": 8},
+  )
+  finetune.run(config, data, f"{finetuned.workdir}/seed_0", workdir)
+  told = "rows are longer than the context of 64 tokens"
+  capsys.readouterr()
+  rows = predict.run(f"{workdir}/best", f"{data}/dev.tsv", str(tmp_path / "out.tsv"))
+  measures = evaluate.run(f"{workdir}/best", data, split="dev")
+  accuracy = measures["accuracy"]
+  warned = [str(warning.message) for warning in recwarn if told in str(warning.message)]
+  assert len(warned) == capsys.readouterr().err.count(told) == (0 if windows else 1)
+  if not windows:
+    assert accuracy < 0.8
+    return
+  assert accuracy > 0.95
+  # The checkpoint knows its windows, and a text is read the same in any company.
+  assert load_model(f"{workdir}/best").format.stride == 40
+  model = gpt_jax.load(f"{workdir}/best", warm_up=True)
+  texts = [line.split("\t")[0] for line in (tmp_path / "dev.tsv").read_text().splitlines()[1:]]
+  for text, row in zip(texts[:3], rows, strict=False):
+    assert model.classify(text) == pytest.approx(row["probabilities"], abs=1e-5)
+  assert model.truncated(texts[:3]) == [False] * 3
+  page = f"{workdir}/best", str(tmp_path / "page.html"), texts[:1]
+  refused("read in windows of 64 tokens, and the page shows one", visualize.run, *page)
+  # A further fine-tuning begins with the format of a window.
+  again = dataclasses.replace(config, methods=())
+  finetune.run(again, data, f"{workdir}/best", str(tmp_path / "again"))
+  assert load_model(str(tmp_path / "again")).format == GPTFormat()
+
+
+def test_tasks_without_one_answer_a_row_are_refused(run):
+  message = "windows=mean: for tasks with one answer .* story-tags"
+  refused(message, run, task=BuiltinTask("story-tags"), methods=(Windows(),))

@@ -20,7 +20,7 @@ from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.span_corruption import SpanCorruption
 from gpt_jax.programs import evaluate, finetune, generate, predict, replay
 from gpt_jax.programs.finetune_config import FinetuneConfig
-from gpt_jax.programs.finetune_start import load_start
+from gpt_jax.programs.start import load_start
 from gpt_jax.tasks.formats import TextToText
 from gpt_jax.tasks.table import TableTask
 from gpt_jax.training.adversarial import FGM

@@ -16,8 +16,6 @@ from refused import refused
 from shared_predictors import shared_predictors  # noqa: F401
 
 from gpt_jax.checkpoints.load import LoadedModel, load_model
-from gpt_jax.config import from_json
-from gpt_jax.errors import InputError
 from gpt_jax.files import read_json, with_checksum, write_json
 from gpt_jax.inference.calibration import choose_threshold, fit_temperature, scale
 from gpt_jax.models.predictor import make_predictor
@@ -39,19 +37,38 @@ def checkpoint(finetuned):
 def expected(checkpoint):
   """Prediction and probabilities of TEXTS, by the model itself, one text at a time."""
   loaded = load_model(checkpoint)
-  task = from_json(loaded.meta["task"]).build("")
   predictor = make_predictor(loaded.model, make_mesh(MeshConfig()))
-  encode = [
-    task.encode([task.example(readers.Row((text,), None, ""))], loaded.tokenizer, 64)
-    for text in TEXTS
-  ]
-  return np.concatenate([predictor(loaded.params, each, 1) for each in encode])
+  probabilities = []
+  for text in TEXTS:
+    example = loaded.task.example(readers.Row((text,), None, ""))
+    probabilities.append(predictor(loaded.params, loaded.encode(loaded.task, [example]), 1))
+  return np.concatenate(probabilities)
 
 
 def write(folder, name, content):
   path = folder / name
   path.write_bytes(content if isinstance(content, bytes) else content.encode())
   return str(path)
+
+
+@pytest.fixture
+def labels(checkpoint, tmp_path):
+  """labels(content, name="in.txt", out="out.tsv", **options): the results for a file of that."""
+
+  def run(content, name="in.txt", out="out.tsv", **options):
+    return predict.run(checkpoint, write(tmp_path, name, content), str(tmp_path / out), **options)
+
+  return run
+
+
+def probabilities_of(results):
+  return np.array([list(result["probabilities"].values()) for result in results])
+
+
+def cells(path):
+  """The rows of a table that predict wrote."""
+  with open(path, encoding="utf-8", newline="") as file:
+    return list(csv.reader(file, delimiter="," if str(path).endswith(".csv") else "\t"))
 
 
 FORMS = {
@@ -63,16 +80,11 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize(
-  "name, standard_input",
-  # Standard input is never read as CSV.
-  [
-    (name, piped)
-    for name in FORMS
-    for piped in (False, True)
-    if not (piped and name.endswith(".csv"))
-  ],
-)
+# Standard input is never read as CSV.
+PIPED = [(name, True) for name in FORMS if not name.endswith(".csv")]
+
+
+@pytest.mark.parametrize("name, standard_input", [*((name, False) for name in FORMS), *PIPED])
 def test_every_input_format(checkpoint, expected, tmp_path, monkeypatch, name, standard_input):
   source = write(tmp_path, name, FORMS[name])
   if standard_input:
@@ -82,45 +94,38 @@ def test_every_input_format(checkpoint, expected, tmp_path, monkeypatch, name, s
   results = predict.run(checkpoint, source, str(tmp_path / "out.tsv"))
   readers._read_pipe.cache_clear()
   assert [list(result["probabilities"]) for result in results] == [["barks", "meows"]] * 4
-  np.testing.assert_allclose(
-    [list(result["probabilities"].values()) for result in results], expected, atol=1e-5
-  )
+  np.testing.assert_allclose(probabilities_of(results), expected, atol=1e-5)
   assert [result["prediction"] for result in results] == ["meows", "barks", "barks", "meows"]
 
 
-def test_weights_of_8_bits_give_nearly_the_same(checkpoint, expected, tmp_path, capsys):
-  source = write(tmp_path, "in.txt", FORMS["lines.txt"])
-  results = predict.run(checkpoint, source, str(tmp_path / "out.tsv"), weights="int8")
-  found = np.array([list(result["probabilities"].values()) for result in results])
+def test_weights_of_8_bits_give_nearly_the_same(labels, checkpoint, expected, capsys):
+  found = probabilities_of(labels(FORMS["lines.txt"], weights="int8"))
   assert 0 < np.abs(found - expected).max() < 0.02
   loaded = load_model(checkpoint)
   kept = jax.tree.leaves(loaded.with_weights("int8").params)
   # The matrices of the block, 12 D^2, and the table of tokens; not that of positions, nor W_y.
-  assert sum(x.size for x in kept if x.dtype == "int8") == (
-    12 * 32**2 + loaded.params["trunk"]["tokens"].size
-  )
+  table = loaded.params["trunk"]["tokens"].size
+  assert sum(x.size for x in kept if x.dtype == "int8") == 12 * 32**2 + table
   before, after = (sum(x.nbytes for x in jax.tree.leaves(tree)) for tree in (loaded.params, kept))
   printed = f"int8 weights: {after / 1e6:.1f} MB, {after / before:.1%} of {before / 1e6:.1f} in flo"
   assert printed in capsys.readouterr().err and after < 0.4 * before
   refused("weights=int4: must be one of float32, bfloat16, int8", loaded.with_weights, "int4")
 
 
-def test_output_as_tsv_csv_and_jsonl(checkpoint, tmp_path, capsys):
-  source = write(tmp_path, "in.txt", FORMS["lines.txt"])
-  results = predict.run(checkpoint, source, str(tmp_path / "out.jsonl"), batch_size=2)
+def test_output_as_tsv_csv_and_jsonl(labels, checkpoint, tmp_path, capsys):
+  results = labels(FORMS["lines.txt"], out="out.jsonl", batch_size=2)
   assert [json.loads(line) for line in open(tmp_path / "out.jsonl", encoding="utf-8")] == results
-  assert all(abs(sum(result["probabilities"].values()) - 1) < 1e-6 for result in results)
+  np.testing.assert_allclose(probabilities_of(results).sum(axis=1), 1, atol=1e-6)
+  source = str(tmp_path / "in.txt")
   predict.run(checkpoint, source)
   header, *lines = csv.reader(io.StringIO(capsys.readouterr().out), delimiter="\t")
   assert header == ["prediction", "p(barks)", "p(meows)"]
   assert [line[0] for line in lines] == [result["prediction"] for result in results]
-  printed = np.array([[float(cell) for cell in line[1:]] for line in lines])
-  np.testing.assert_allclose(
-    printed, [list(result["probabilities"].values()) for result in results], atol=2e-6
-  )
+  printed = np.array([line[1:] for line in lines], float)
+  np.testing.assert_allclose(printed, probabilities_of(results), atol=2e-6)
   assert sorted(os.listdir(tmp_path)) == ["in.txt", "out.jsonl"]
   predict.run(checkpoint, source, str(tmp_path / "out.csv"))
-  assert list(csv.reader(open(tmp_path / "out.csv", encoding="utf-8"))) == [header, *lines]
+  assert cells(tmp_path / "out.csv") == [header, *lines]
 
 
 def test_predictions_are_those_of_the_evaluation(finetuned, checkpoint, tmp_path):
@@ -128,9 +133,8 @@ def test_predictions_are_those_of_the_evaluation(finetuned, checkpoint, tmp_path
     checkpoint, f"{finetuned.data_dir}/dev.tsv", str(tmp_path / "out.tsv"), batch_size=8
   )
   task = finetuned.config.task.build(finetuned.data_dir)
-  labels = np.array([example.label for example in task.examples(finetuned.data_dir, "dev")])
-  probabilities = np.array([list(result["probabilities"].values()) for result in results])
-  measures = task.measures(probabilities, labels)
+  truth = np.array([example.label for example in task.examples(finetuned.data_dir, "dev")])
+  measures = task.measures(probabilities_of(results), truth)
   assert {f"dev_{name}": pytest.approx(value, abs=1e-5) for name, value in measures.items()} == (
     finetuned.results[0]["dev"]
   )
@@ -145,12 +149,9 @@ def test_a_value_is_the_expectation(model_of, tmp_path):
 
 
 def test_multiple_choice(model_of, tmp_path):
-  columns = dict(
-    zip(
-      ("article", "question", "A", "B", "C", "D"), ["the cat sat.", "where?", *TEXTS], strict=True
-    )
-  )
-  source = write(tmp_path, "in.jsonl", json.dumps(columns) + "\n")
+  names = "article", "question", "A", "B", "C", "D"
+  row = dict(zip(names, ("the cat sat.", "where?", *TEXTS), strict=True))
+  source = write(tmp_path, "in.jsonl", json.dumps(row) + "\n")
   (result,) = predict.run(model_of("race-middle"), source, str(tmp_path / "out.tsv"))
   assert list(result["probabilities"]) == ["A", "B", "C", "D"]
   assert result["prediction"] == max(result["probabilities"], key=result["probabilities"].get)
@@ -206,29 +207,33 @@ PROBLEMS = {  # name -> rows of which only the first and the fourth are texts, a
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_rows_that_cannot_be_used_keep_their_place(checkpoint, tmp_path, name):
+def test_rows_that_cannot_be_used_keep_their_place(labels, tmp_path, name):
   content, problems = PROBLEMS[name]
-  source = write(tmp_path, name, content)
   with pytest.warns(UserWarning, match=rf"2 of 4 rows have no prediction: .*{name}:\d+: "):
-    results = predict.run(checkpoint, source, str(tmp_path / "out.jsonl"))
-  alone = predict.run(
-    checkpoint, write(tmp_path, "alone.txt", "the cat\na dog\n"), str(tmp_path / "alone.tsv")
-  )
+    results = labels(content, name, "out.jsonl")
+  alone = labels("the cat\na dog\n", "alone.txt", "alone.tsv")
   for result, expected in zip((results[0], results[3]), alone, strict=True):
     assert result["prediction"] == expected["prediction"] and "problem" not in result
   for result, problem in zip(results[1:3], problems, strict=True):
     assert result["prediction"] is None and problem in result["problem"]
   with pytest.warns(UserWarning):
-    predict.run(checkpoint, source, str(tmp_path / "out.csv"))
-  header, *lines = csv.reader(open(tmp_path / "out.csv", encoding="utf-8"))
+    labels(content, name, "out.csv")
+  header, *lines = cells(tmp_path / "out.csv")
   assert header == ["prediction", "p(barks)", "p(meows)", "problem"]
   assert [line[0] for line in lines] == [result["prediction"] or "" for result in results]
   assert lines[1][:3] == ["", "", ""] and problems[0] in lines[1][3] and lines[0][3] == ""
 
 
-def test_columns_that_are_not_read_may_have_any_name(checkpoint, tmp_path):
-  source = write(tmp_path, "in.csv", "n,text,,\n1,the cat,,\n2,a dog,,\n")
-  assert len(predict.run(checkpoint, source, str(tmp_path / "out.tsv"))) == 2
+@pytest.mark.parametrize(
+  "name, content",
+  [
+    # Columns that are not read may have any name, and a line that begins with a brace is text.
+    ("in.csv", "n,text,,\n1,the cat,,\n2,a dog,,\n"),
+    ("in.txt", "{cat} sat\nthe dog\n"),
+  ],
+)
+def test_unusual_files_are_read(labels, name, content):
+  assert len(labels(content, name)) == 2
 
 
 def test_a_pipe_is_read_once(checkpoint, tmp_path):
@@ -241,27 +246,21 @@ def test_a_pipe_is_read_once(checkpoint, tmp_path):
     writer.join()
 
 
-def test_a_first_line_without_a_column_name_is_a_row_and_says_so(checkpoint, tmp_path):
-  source = write(tmp_path, "in.tsv", "sentence\nthe cat\n")
+def test_a_first_line_without_a_column_name_is_a_row_and_says_so(labels):
   with pytest.warns(
     UserWarning, match=r"names no column of table \(text\), so it is read as a row"
   ):
-    assert len(predict.run(checkpoint, source, str(tmp_path / "out.tsv"))) == 2
+    assert len(labels("sentence\nthe cat\n", "in.tsv")) == 2
 
 
-def test_a_line_that_begins_with_a_brace_is_text(checkpoint, tmp_path):
-  source = write(tmp_path, "in.txt", "{cat} sat\nthe dog\n")
-  assert len(predict.run(checkpoint, source, str(tmp_path / "out.tsv"))) == 2
-
-
-def test_an_interrupted_run_keeps_the_old_output(checkpoint, tmp_path, monkeypatch):
+def test_an_interrupted_run_keeps_the_old_output(labels, tmp_path, monkeypatch):
   def interrupt(*_):
     raise KeyboardInterrupt
 
   monkeypatch.setattr(Task, "result", interrupt)
-  source, output = write(tmp_path, "in.txt", "cat\n"), write(tmp_path, "out.tsv", "old predictions")
+  output = write(tmp_path, "out.tsv", "old predictions")
   with pytest.raises(KeyboardInterrupt):
-    predict.run(checkpoint, source, output, overwrite=True)
+    labels("cat\n", overwrite=True)
   assert open(output, encoding="utf-8").read() == "old predictions"
   assert sorted(os.listdir(tmp_path)) == ["in.txt", "out.tsv"]
 
@@ -287,43 +286,32 @@ def test_a_split_of_the_task_is_its_file(finetuned, checkpoint, tmp_path):
 
 def test_the_split_is_the_test_set_in_the_order_of_its_rows(model_of, tmp_path):
   (tmp_path / "glue" / "RTE").mkdir(parents=True)
-  source = write(
-    tmp_path,
-    "glue/RTE/test.tsv",
-    "index\tsentence1\tsentence2\n" + "".join(f"0\t{t}\t.\n" for t in TEXTS),
-  )
+  rows = "".join(f"0\t{text}\t.\n" for text in TEXTS)
+  source = write(tmp_path, "glue/RTE/test.tsv", f"index\tsentence1\tsentence2\n{rows}")
   results = predict.run(model_of("rte"), output=str(tmp_path / "out.jsonl"), data_dir=str(tmp_path))
   assert results == predict.run(model_of("rte"), source, str(tmp_path / "file.jsonl"))
-  assert len({result["probabilities"]["entailment"] for result in results}) == len(
-    TEXTS
-  )  # or their order would not show
+  # All differ, or their order would not show.
+  assert len({result["probabilities"]["entailment"] for result in results}) == len(TEXTS)
 
 
-def test_the_files_of_the_task_are_not_overwritten(finetuned, checkpoint, tmp_path, monkeypatch):
+def test_the_files_of_the_task_are_not_overwritten(checkpoint, tmp_path, monkeypatch):
   monkeypatch.setattr(LoadedModel, "predictor", lambda _: pytest.fail)
   (tmp_path / "data").mkdir()
   dev = write(tmp_path / "data", "dev.tsv", "text\tlabel\nthe cat\tmeows\n")
   (tmp_path / "link").symlink_to(tmp_path / "data")
   for folder in ("data", "link"):
-    with pytest.raises(InputError, match="--out=.* is a file of --data; name another file"):
-      predict.run(
-        checkpoint, None, dev, data_dir=str(tmp_path / folder), split="dev", overwrite=True
-      )
+    split = {"data_dir": str(tmp_path / folder), "split": "dev", "overwrite": True}
+    refused("--out=.* is a file of --data; name", predict.run, checkpoint, None, dev, **split)
 
 
-def test_an_existing_output_is_replaced_only_on_request(checkpoint, tmp_path, monkeypatch):
-  source, output = write(tmp_path, "in.txt", "the cat\n"), write(tmp_path, "out.tsv", "mine")
+def test_an_existing_output_is_replaced_only_on_request(labels, tmp_path, monkeypatch):
+  output = write(tmp_path, "out.tsv", "mine")
   with monkeypatch.context() as patch:
     patch.setattr(predict, "load_classifier", lambda *_: pytest.fail())  # refused before any work
-    with pytest.raises(InputError, match="out=.*out.tsv already exists; .*overwrite=True"):
-      predict.run(checkpoint, source, output)
+    refused("out=.*out.tsv already exists; .*overwrite=True", labels, "the cat\n")
   assert open(output, encoding="utf-8").read() == "mine"
-  predict.run(checkpoint, source, output, overwrite=True)
+  labels("the cat\n", overwrite=True)
   assert open(output, encoding="utf-8").read().startswith("prediction\t")
-
-
-def probabilities_of(results):
-  return np.array([list(result["probabilities"].values()) for result in results])
 
 
 @pytest.fixture(scope="module")
@@ -355,11 +343,8 @@ def test_the_models_of_folds_are_scaled_by_the_rows_they_held_out(
     every.append(np.stack([confidence, 1 - confidence], axis=-1))
     classes.append(np.where(right, 0, 1))
     write_dev_set(folder, confidence, right, 1.0, f"fold {fold} row")
-    raw.append(
-      probabilities_of(
-        predict.run(f"{folder}/best", texts, str(tmp_path / f"{fold}.tsv"), calibrate=False)
-      )
-    )
+    alone = predict.run(f"{folder}/best", texts, str(tmp_path / f"{fold}.tsv"), calibrate=False)
+    raw.append(probabilities_of(alone))
   temperature = fit_temperature(np.concatenate(every), np.concatenate(classes))
   assert temperature > 2
   capsys.readouterr()
@@ -368,43 +353,37 @@ def test_the_models_of_folds_are_scaled_by_the_rows_they_held_out(
   assert said in capsys.readouterr().err
   expected = np.mean([scale(each, temperature) for each in raw], axis=0)
   np.testing.assert_allclose(probabilities_of(results), expected, atol=1e-6)
-  with pytest.raises(InputError, match="--precision=0.9 needs the dev set: .* has another dev set"):
-    predict.run(str(workdir), texts, precision=0.9)
+  message = "--precision=0.9 needs the dev set: .* has another dev set"
+  refused(message, predict.run, str(workdir), texts, precision=0.9)
 
 
-def test_the_temperature_of_another_step_is_not_used(
-  finetuned, checkpoint, texts, tmp_path, capsys
-):
+def test_the_temperature_of_another_step_is_not_used(checkpoint, texts, tmp_path, capsys):
   predict.run(checkpoint, texts, str(tmp_path / "out.tsv"))
   said = capsys.readouterr().err
   assert "not calibrated: " in said and f"of step 48; give checkpoint={checkpoint}/best" in said
-  with pytest.raises(InputError, match="--precision=0.9 needs the dev set: .* of step 48; give"):
-    predict.run(checkpoint, texts, precision=0.9)
+  message = "--precision=0.9 needs the dev set: .* of step 48; give"
+  refused(message, predict.run, checkpoint, texts, precision=0.9)
 
 
 def test_an_ensemble_is_the_mean_of_its_seeds(finetuned, texts, tmp_path, capsys):
+  def found(checkpoint, name, **options):
+    return predict.run(checkpoint, texts, str(tmp_path / name), **options)
+
   seeds = [f"{finetuned.workdir}/seed_{seed}/best" for seed in (0, 1)]
-  alone = [
-    probabilities_of(predict.run(seed, texts, str(tmp_path / f"{n}.tsv"), calibrate=False))
-    for n, seed in enumerate(seeds)
-  ]
-  mean = predict.run(seeds, texts, str(tmp_path / "mean.tsv"), calibrate=False)
-  np.testing.assert_allclose(probabilities_of(mean), np.mean(alone, axis=0), atol=1e-6)
+  alone = [probabilities_of(found(seed, f"{seed[-6]}.tsv", calibrate=False)) for seed in seeds]
+  mean = probabilities_of(found(seeds, "mean.tsv", calibrate=False))
+  np.testing.assert_allclose(mean, np.mean(alone, axis=0), atol=1e-6)
   capsys.readouterr()
-  scaled = predict.run(finetuned.workdir, texts, str(tmp_path / "workdir.tsv"))
-  assert predict.run(seeds, texts, str(tmp_path / "seeds.tsv")) == scaled
+  scaled = found(finetuned.workdir, "workdir.tsv")
+  assert found(seeds, "seeds.tsv") == scaled
   assert "on 30 dev rows" in capsys.readouterr().err
-  np.testing.assert_array_equal(
-    probabilities_of(scaled).argmax(-1), probabilities_of(mean).argmax(-1)
-  )
+  np.testing.assert_array_equal(probabilities_of(scaled).argmax(-1), mean.argmax(-1))
 
 
 def test_models_that_do_not_fit_together(finetuned, model_of, texts):
   best = f"{finetuned.workdir}/seed_0/best"
-  with pytest.raises(
-    InputError, match="fine-tuned on rte .*; .*seed_0/best on table .classification; columns text"
-  ):
-    predict.run([best, model_of("rte")], texts)
+  message = "fine-tuned on rte .*; .*seed_0/best on table .classification; columns text"
+  refused(message, predict.run, [best, model_of("rte")], texts)
   refused("a language model without a head", predict.run, [best, finetuned.pretrained], texts)
 
 
@@ -419,12 +398,10 @@ def test_predictions_below_the_threshold_are_withheld(finetuned, texts, tmp_path
     if confidence >= threshold:
       assert result == before
     else:
-      assert result["prediction"] is None
-      assert result["problem"] == (
-        f"probability {confidence:.4f} is below the threshold {threshold:.4f}"
-      )
+      problem = f"probability {confidence:.4f} is below the threshold {threshold:.4f}"
+      assert (result["prediction"], result["problem"]) == (None, problem)
   assert "2 of 4 predictions are below the threshold" in capsys.readouterr().err
-  header, *lines = csv.reader(open(tmp_path / "some.csv", encoding="utf-8"))
+  header, *lines = cells(tmp_path / "some.csv")
   assert header[-1] == "problem"
   assert [line[0] for line in lines] == [result["prediction"] or "" for result in results]
   assert predict.run(best, texts, str(tmp_path / "all.jsonl"), threshold=0.0) == plain
@@ -467,8 +444,8 @@ def test_a_precision_chooses_the_threshold_on_the_dev_set(large_dev_set, texts, 
   assert f"threshold {expected.value:.4f}: {expected.correct} of {expected.given} dev rows" in said
   highest = probabilities_of(results).max(axis=-1)
   assert [result["prediction"] is None for result in results] == list(highest < expected.value)
-  with pytest.raises(InputError, match="precision=0.999: no threshold is sure to reach it"):
-    predict.run(f"{folder}/best", texts, precision=0.999)
+  message = "precision=0.999: no threshold is sure to reach it"
+  refused(message, predict.run, f"{folder}/best", texts, precision=0.999)
 
 
 @pytest.mark.parametrize(
@@ -500,15 +477,15 @@ def test_a_damaged_dev_set_is_noticed(large_dev_set, texts, name, change, messag
 def test_flags_that_do_not_fit(checkpoint, texts, arguments, message):
   refused(message, predict.run, checkpoint, texts, **arguments)
   if "keep" in arguments:
-    with pytest.raises(InputError, match="--keep=id copies columns of --input; --data has"):
-      predict.run(checkpoint, data_dir=".", **arguments)
+    message = "--keep=id copies columns of --input; --data has"
+    refused(message, predict.run, checkpoint, data_dir=".", **arguments)
 
 
 def test_a_score_has_no_threshold(model_of, tmp_path):
   source = write(tmp_path, "pairs.txt", "the cat\tthe dog\n")
   for name in ("threshold", "precision"):
-    with pytest.raises(InputError, match=rf"--{name}: stsb \(similarity\) has no probability for"):
-      predict.run(model_of("stsb"), source, **{name: 0.5})
+    message = rf"--{name}: stsb \(similarity\) has no probability for"
+    refused(message, predict.run, model_of("stsb"), source, **{name: 0.5})
 
 
 ROWS = [  # id, text, note
@@ -520,40 +497,37 @@ ROWS = [  # id, text, note
 
 @pytest.mark.parametrize("suffix", ["tsv", "csv", "jsonl"])
 @pytest.mark.parametrize("keep", [["note", "id"], ["all"]])
-def test_kept_columns_stand_beside_their_predictions(checkpoint, tmp_path, suffix, keep):
-  path = tmp_path / "in.csv"
-  with open(path, "w", encoding="utf-8", newline="") as file:
-    csv.writer(file).writerows([("id", "text", "note"), *ROWS])
-  output = str(tmp_path / f"out.{suffix}")
+def test_kept_columns_stand_beside_their_predictions(labels, tmp_path, suffix, keep):
+  table = io.StringIO(newline="")
+  csv.writer(table).writerows([("id", "text", "note"), *ROWS])
+  output = tmp_path / f"out.{suffix}"
   with pytest.warns(UserWarning, match="1 of 3 rows have no prediction"):
-    results = predict.run(checkpoint, str(path), output, keep=keep)
+    results = labels(table.getvalue(), "in.csv", output.name, keep=keep)
   names = ["id", "text", "note"] if keep == ["all"] else keep
   if suffix == "jsonl":
     lines = [json.loads(line) for line in open(output, encoding="utf-8")]
     assert lines == results
   else:
-    with open(output, encoding="utf-8", newline="") as file:
-      lines = list(csv.DictReader(file, delimiter="\t" if suffix == "tsv" else ","))
-    assert list(lines[0]) == [*names, "prediction", "p(barks)", "p(meows)", "problem"]
+    header, *rows = cells(output)
+    assert header == [*names, "prediction", "p(barks)", "p(meows)", "problem"]
+    lines = [dict(zip(header, row, strict=True)) for row in rows]
   for line, row, label in zip(lines, ROWS, ("meows", "", "barks"), strict=True):
     assert [line[name] for name in names] == [row[("id", "text", "note").index(n)] for n in names]
     assert (line["prediction"] or "") == label
 
 
-def test_the_reason_of_rows_that_cannot_be_read_is_told(checkpoint, tmp_path):
-  source = write(tmp_path, "in.tsv", "text\tid\nthe\tcat\t1\n")
+def test_the_reason_of_rows_that_cannot_be_read_is_told(labels):
   fault = r"in\.tsv:2: 3 columns, but the header names 2: text, id \(separated by tabs\)"
   for keep in ((), ("id",), ("all",)):
-    refused(fault, predict.run, checkpoint, source, str(tmp_path / "out.csv"), keep=keep)
+    refused(fault, labels, "text\tid\nthe\tcat\t1\n", "in.tsv", keep=keep)
 
 
-def test_kept_cells_of_rows_that_cannot_be_read_are_empty(checkpoint, tmp_path):
-  source = write(tmp_path, "in.jsonl", '{"id": 3, "text": "the cat"}\n{"id"\n{"text": "a dog"}\n')
+def test_kept_cells_of_rows_that_cannot_be_read_are_empty(labels, tmp_path):
+  content = '{"id": 3, "text": "the cat"}\n{"id"\n{"text": "a dog"}\n'
   with pytest.warns(UserWarning, match="1 of 3 rows"):
-    results = predict.run(checkpoint, source, str(tmp_path / "out.csv"), keep=["id"])
+    results = labels(content, "in.jsonl", "out.csv", keep=["id"])
   assert [result["id"] for result in results] == [3, "", ""]
-  column = [row["id"] for row in csv.DictReader(open(tmp_path / "out.csv", encoding="utf-8"))]
-  assert column == ["3", "", ""]
+  assert [row[0] for row in cells(tmp_path / "out.csv")] == ["id", "3", "", ""]
 
 
 @pytest.mark.parametrize("suffix", [".tsv", ".csv", ".jsonl", ".NDJSON", ".TSV"])
@@ -572,21 +546,19 @@ def test_the_output_is_an_input(checkpoint, tmp_path, suffix):
 
 
 @pytest.mark.parametrize("keep", [["prediction"], ["all"]])
-def test_a_kept_column_may_not_be_called_as_one_of_the_output(checkpoint, tmp_path, keep):
-  source = write(tmp_path, "in.csv", "text,prediction\nthe cat,x\n")
-  with pytest.raises(InputError, match="--keep: the output has a column 'prediction' of its own"):
-    predict.run(checkpoint, source, keep=keep)
+def test_a_kept_column_may_not_be_called_as_one_of_the_output(labels, keep):
+  message = "--keep: the output has a column 'prediction' of its own"
+  refused(message, labels, "text,prediction\nthe cat,x\n", "in.csv", keep=keep)
 
 
-def test_a_text_that_the_tokenizer_drops_costs_one_row(checkpoint, tmp_path):
-  source = write(tmp_path, "in.txt", "the cat\n\u200b\na dog\n")
+def test_a_text_that_the_tokenizer_drops_costs_one_row(labels):
   with pytest.warns(UserWarning, match="1 of 3 rows have no prediction: .*in.txt:2: text field 1"):
-    results = predict.run(checkpoint, source, str(tmp_path / "out.tsv"))
+    results = labels("the cat\n\u200b\na dog\n")
   assert [result["prediction"] for result in results] == ["meows", None, "barks"]
 
 
-def test_progress_counts_rows(checkpoint, texts, tmp_path, monkeypatch):
+def test_progress_counts_rows(labels, monkeypatch):
   counts = []
   monkeypatch.setattr(predict.Progress, "update", lambda _, done: counts.append(done))
-  predict.run(checkpoint, texts, str(tmp_path / "out.tsv"), batch_size=1)
+  labels(FORMS["lines.txt"], batch_size=1)
   assert counts[-1] == 4

@@ -1,34 +1,31 @@
 """Pre-training on several prepared folders: held-out losses of each, resumption, replay, errors."""
 
 import dataclasses
-import json
 import shutil
 
 import numpy as np
 import pytest
+from refused import refused
 from shared_trainers import stop_in_step, two_devices  # noqa: F401
+from tiny_runs import PRETRAIN, changed, entries, write_text
 
 from gpt_jax.apps.plan import plan
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.data.mixture import interleave
-from gpt_jax.data.token_file import TokenFile, TokenWriter
+from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
-from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.masked import Masked
 from gpt_jax.programs import evaluate, pretrain, replay
-from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.programs.pretrain_mixture import load_texts, source_names, with_sources
 from gpt_jax.programs.pretrain_start import from_checkpoint
 from gpt_jax.training.loop import TrainConfig
-from gpt_jax.training.optimizer import OptimConfig
 
 pytestmark = pytest.mark.e2e
-CONFIG = PretrainConfig(
-  trunk=TransformerConfig(context=16, layers=1, width=16, heads=2),
-  data=WindowsConfig(batch_size=16, length=16, weights=(0.75, 0.25)),
-  optim=OptimConfig(learning_rate=5e-2, warmup_steps=10),
+CONFIG = changed(
+  PRETRAIN,
+  data={"weights": (0.75, 0.25)},
   train=TrainConfig(steps=12, log_every=6, checkpoint_every=6),
 )
 
@@ -38,13 +35,10 @@ def folders(prepared, tmp_path_factory):
   """Two folders with one vocabulary; the second one's text is its single sentence."""
   other = tmp_path_factory.mktemp("mixture") / "barn"
   tokenizer = load_tokenizer(f"{prepared}/tokenizer")
-  shutil.copytree(f"{prepared}/tokenizer", other / "tokenizer")
+  tokenizer.save(str(other / "tokenizer"))
   for split in ("train", "valid"):
-    writer = TokenWriter(str(other), split, tokenizer.vocab_size)
-    for _ in range(30):
-      text = "the old red barn by the sea and the dog sat on the mat"
-      writer.add(tokenizer.encode(text), len(text), 13)
-    writer.close(tokenizer_hash=tokenizer.hash)
+    texts = ["the old red barn by the sea and the dog sat on the mat"] * 30
+    write_text(other, split, tokenizer, texts)
   return [prepared, str(other)]
 
 
@@ -70,12 +64,9 @@ def test_each_source_has_its_measures(trained, folders):
   losses = [measured[f"valid_{name}_loss"] for name in names]
   assert losses[0] != pytest.approx(losses[1], abs=0.1)
   assert measured["valid_loss"] == pytest.approx(0.75 * losses[0] + 0.25 * losses[1])
-  perplexities = [measured[f"valid_{name}_perplexity"] for name in names]
-  assert measured["valid_perplexity"] == pytest.approx(
-    perplexities[0] ** 0.75 * perplexities[1] ** 0.25
-  )
-  with open(f"{workdir}/metrics.jsonl") as file:
-    assert json.loads(file.readlines()[-1]).items() >= measured.items()
+  first, second = (measured[f"valid_{name}_perplexity"] for name in names)
+  assert measured["valid_perplexity"] == pytest.approx(first**0.75 * second**0.25)
+  assert entries(workdir)[-1].items() >= measured.items()
 
 
 def test_a_stopped_run_ends_with_the_same_bits(trained, folders, tmp_path, monkeypatch):
@@ -87,8 +78,8 @@ def test_a_stopped_run_ends_with_the_same_bits(trained, folders, tmp_path, monke
 
 def test_replay(trained, folders, capsys):
   assert replay.run(trained[0], 12, ",".join(folders))["equal"]
-  with pytest.raises(InputError, match=r"data\.weights: are of several prepared folders, and"):
-    replay.run(trained[0], 12, folders[0])
+  message = r"data\.weights: are of several prepared folders, and"
+  refused(message, replay.run, trained[0], 12, folders[0])
   assert not replay.run(trained[0], 12, ",".join(folders[::-1]))["equal"]
   assert "other data than the run's: train_digest" in capsys.readouterr().out
 
@@ -134,17 +125,16 @@ def test_the_steps_of_an_epoch_are_those_of_all_sources(folders):
 
 
 def test_errors(folders, tmp_path, prepared, other_vocabulary):
-  def refused(match, config=CONFIG, folders=folders):
-    with pytest.raises(InputError, match=match):
-      run(config, folders, tmp_path / "run")
+  three = changed(CONFIG, data={"weights": (1, 1, 1)})
+  for config, given, match in (
+    (CONFIG, folders[:1], r"data\.weights: are of several prepared folders, and there is one"),
+    (three, folders, r"data\.weights=1,1,1: 3 weights for 2 texts"),
+    (CONFIG, [prepared, other_vocabulary], "train.bin: a token file of another vocabulary"),
+    (CONFIG, [prepared, f"{tmp_path}/missing"], r"missing/train.json: missing"),
+    (CONFIG, [prepared, prepared], r"a folder is there twice; its share is data\.weights"),
+  ):
+    refused(match, run, config, given, tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-  refused(r"data\.weights: are of several prepared folders, and there is one", folders=folders[:1])
-  three = dataclasses.replace(CONFIG, data=dataclasses.replace(CONFIG.data, weights=(1, 1, 1)))
-  refused(r"data\.weights=1,1,1: 3 weights for 2 texts", three)
-  refused("train.bin: a token file of another vocabulary", folders=[prepared, other_vocabulary])
-  refused(r"missing/train.json: missing", folders=[prepared, f"{tmp_path}/missing"])
-  refused(r"a folder is there twice; its share is data\.weights", folders=[prepared, prepared])
 
 
 @pytest.fixture(scope="module")
@@ -155,9 +145,7 @@ def other_vocabulary(folders, tmp_path_factory):
   tokenizer = SentencePieceTokenizer.train(["a dog and a cat, and a red barn by the sea"] * 9, 280)
   tokenizer.save(str(folder / "tokenizer"))
   for split in ("train", "valid"):
-    writer = TokenWriter(str(folder), split, tokenizer.vocab_size)
-    writer.add(tokenizer.encode("a dog and a cat " * 20), 320, 100)
-    writer.close(tokenizer_hash=tokenizer.hash)
+    write_text(folder, split, tokenizer, ["a dog and a cat " * 20])
   return str(folder)
 
 
@@ -179,12 +167,9 @@ def test_a_folder_twice_by_another_spelling(tmp_path, monkeypatch):
   (tmp_path / "story").mkdir()
   (tmp_path / "link").symlink_to("story")
   for other in (str(tmp_path / "story"), "story/", "./story", "link", "link/../story"):
-    with pytest.raises(InputError, match="a folder is there twice"):
-      source_names(["story", other])
-  with pytest.raises(InputError, match="a folder is there twice"):
-    source_names(["gs://bucket/a", "gs://bucket/a/"])
-  with pytest.raises(InputError, match="rename one of the folders"):
-    source_names(["a b", "a_b"])
+    refused("a folder is there twice", source_names, ["story", other])
+  refused("a folder is there twice", source_names, ["gs://bucket/a", "gs://bucket/a/"])
+  refused("rename one of the folders", source_names, ["a b", "a_b"])
 
 
 def test_names_of_sources():

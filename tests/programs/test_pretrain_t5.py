@@ -12,8 +12,8 @@ from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.objectives.span_corruption import SpanCorruption
 from gpt_jax.programs import evaluate, export, generate, import_weights, pretrain, replay
-from gpt_jax.programs.checkpoint_config import config_of
 from gpt_jax.programs.config_files import load_config
+from gpt_jax.programs.pretrain_config import config_of
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import make_optimizer
 

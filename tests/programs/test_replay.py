@@ -1,33 +1,18 @@
 """verify --replay: the bits of a run that is trained again from one of its checkpoints."""
 
-import dataclasses
 import shutil
 
 import pytest
 from refused import refused
 from shared_trainers import shared_trainers, two_devices  # noqa: F401
+from tiny_runs import PRETRAIN, changed, write_text
 
-from gpt_jax.data.token_file import TokenWriter
 from gpt_jax.data.tokenizers.base import load_tokenizer
-from gpt_jax.data.windows import WindowsConfig
-from gpt_jax.errors import InputError
-from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import pretrain, replay
-from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.training.loop import TrainConfig
-from gpt_jax.training.optimizer import OptimConfig
 
 pytestmark = pytest.mark.e2e
-CONFIG = PretrainConfig(
-  trunk=TransformerConfig(context=16, layers=1, width=16, heads=2),
-  data=WindowsConfig(batch_size=16, length=16),
-  optim=OptimConfig(learning_rate=5e-2, warmup_steps=10),
-  train=TrainConfig(steps=9, log_every=9, checkpoint_every=3),
-)
-
-
-def with_train(**changes):
-  return dataclasses.replace(CONFIG, train=dataclasses.replace(CONFIG.train, **changes))
+CONFIG = changed(PRETRAIN, train=TrainConfig(steps=9, log_every=9, checkpoint_every=3))
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +35,7 @@ def test_a_checkpoint_of_another_seed(trained, prepared, tmp_path, capsys):
   """The nearest checkpoint before 6 is then 3, of the run itself."""
   workdir, other = str(tmp_path / "run"), str(tmp_path / "other")
   shutil.copytree(trained, workdir)
-  pretrain.run(with_train(seed=1, checkpoint_every=6), prepared, other)
+  pretrain.run(changed(CONFIG, train={"seed": 1, "checkpoint_every": 6}), prepared, other)
   shutil.rmtree(f"{workdir}/checkpoints/6")
   shutil.copytree(f"{other}/checkpoints/6", f"{workdir}/checkpoints/6")
   result = replay.run(workdir, 6, prepared)
@@ -63,41 +48,35 @@ def test_a_checkpoint_of_another_seed(trained, prepared, tmp_path, capsys):
 
 def test_other_data(trained, prepared, tmp_path, capsys):
   tokenizer = load_tokenizer(f"{prepared}/tokenizer")
-  shutil.copytree(f"{prepared}/tokenizer", tmp_path / "tokenizer")
+  tokenizer.save(str(tmp_path / "tokenizer"))
   for split in ("train", "valid"):
-    writer = TokenWriter(str(tmp_path), split, tokenizer.vocab_size)
-    for _ in range(60):
-      text = "the old red barn by the sea and the dog sat on the mat"
-      writer.add(tokenizer.encode(text), len(text), 13)
-    writer.close(tokenizer_hash=tokenizer.hash)
+    texts = ["the old red barn by the sea and the dog sat on the mat"] * 60
+    write_text(tmp_path, split, tokenizer, texts)
   assert not replay.run(trained, 9, str(tmp_path))["equal"]
   assert "other data than the run's: train_digest" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-  "step, match",
+  "step, data, match",
   [
-    (8, r"--replay=8: .* has no checkpoint of this step, but of 3, 6, 9"),
-    (3, r"--replay=3: .* has no checkpoint before this step, only of 3, 6, 9; train.keep"),
+    (8, "", r"--replay=8: .* has no checkpoint of this step, but of 3, 6, 9"),
+    (3, "", r"--replay=3: .* has no checkpoint before this step, only of 3, 6, 9; train.keep"),
+    (9, "", "--data is needed"),
+    (9, "nowhere", "train"),
   ],
 )
-def test_missing_steps(trained, prepared, step, match):
-  refused(match, replay.run, trained, step, prepared)
-
-
-def test_missing_data(trained, tmp_path):
-  for data, match in (("", "--data is needed"), (str(tmp_path), "train")):
-    refused(match, replay.run, trained, 9, data)
+def test_missing_steps_and_data(trained, step, data, match):
+  refused(match, replay.run, trained, step, data)
 
 
 def test_a_run_that_was_made_longer_between(trained, prepared, tmp_path):
   workdir = str(tmp_path / "run")
   shutil.copytree(trained, workdir)
-  pretrain.run(with_train(steps=12), prepared, workdir)
+  pretrain.run(changed(CONFIG, train={"steps": 12}), prepared, workdir)
   assert replay.run(workdir, 12, prepared)["equal"]
   shutil.rmtree(f"{workdir}/checkpoints/9")
-  with pytest.raises(InputError, match="was made longer at step 9, after the checkpoint of step 6"):
-    replay.run(workdir, 12, prepared)
+  message = "was made longer at step 9, after the checkpoint of step 6"
+  refused(message, replay.run, workdir, 12, prepared)
 
 
 def test_damage_is_said_in_one_line(trained, prepared, tmp_path):

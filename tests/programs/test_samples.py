@@ -30,11 +30,8 @@ def held_out(prepared):
 
 
 def config_of(**train):
-  return pretrain.PretrainConfig(
-    TransformerConfig(**SIZES),
-    data=WindowsConfig(batch_size=8, length=16),
-    train=TrainConfig(log_every=1, **train),
-  )
+  trunk, data = TransformerConfig(**SIZES), WindowsConfig(batch_size=8, length=16)
+  return pretrain.PretrainConfig(trunk, data=data, train=TrainConfig(log_every=1, **train))
 
 
 @pytest.mark.parametrize("trunk", [TransformerConfig, LSTMConfig])
@@ -75,17 +72,18 @@ def test_sharded_parameters_write_the_same(make_run, held_out, tiny_tokenizer):
 def test_a_run_samples_at_each_evaluation_once(prepared, tmp_path, monkeypatch):
   monkeypatch.setattr(samples, "MIN_STEPS", 1)
   workdir = str(tmp_path / "run")
-  pretrain.run(
-    config_of(steps=4, evaluate_every=2), prepared, workdir, make_recipe=samples.with_samples()
-  )
+
+  def train(steps):
+    config = config_of(steps=steps, evaluate_every=2)
+    pretrain.run(config, prepared, workdir, make_recipe=samples.with_samples())
+
+  train(4)
   path = tmp_path / "run" / "samples.jsonl"
   first = path.read_text()
   # As if the run had gone on after its last checkpoint, and been killed while it wrote.
   later = [line.replace('"step": 4', '"step": 5') for line in first.splitlines() if ": 4" in line]
   path.write_text(first + "\n".join([*later, '{"step": 6, "pro']))
-  pretrain.run(
-    config_of(steps=6, evaluate_every=2), prepared, workdir, make_recipe=samples.with_samples()
-  )
+  train(6)
   assert path.read_text().startswith(first)
   written = samples.read_samples(workdir)
   prompts = {entry.prompt for entry in written}

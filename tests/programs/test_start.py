@@ -12,7 +12,7 @@ from gpt_jax.models.heads.language import LanguageHead
 from gpt_jax.models.heads.masked import MaskedHead
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.programs.start import load_pretrain_start
+from gpt_jax.programs.pretrain_start import load_pretrain_start
 from gpt_jax.training.step import TrainState
 
 MORE = tuple(f"more_{i}" for i in range(200))  # more than fit into the padding of a table
@@ -43,7 +43,11 @@ def test_tables_keep_their_rows(trunk, head, attention, tables, make_run, tiny_t
   format = {"type": "text_to_text"}
   about = {"trained_special": ["mask"], "sequence_format": format}
   folder = make_run(tmp_path / "run", spec, tokenizer=tokenizer, **about)
-  start = load_pretrain_start(folder, type(trunk)(), attention, tokenizer, MORE, format)
+  objective = types.SimpleNamespace(
+    attention=attention, special=MORE, format=format, keeps_format=False
+  )
+  config: Any = types.SimpleNamespace(trunk=type(trunk)(), objective=objective)
+  start = load_pretrain_start(folder, config, tokenizer)
   fresh = make_run.params_of(ModelConfig(start.trunk, (head,), attention), 8)
   trainer: Any = types.SimpleNamespace(shardings=types.SimpleNamespace(params=None))
   after = start.apply(TrainState(0, fresh, None), trainer).params

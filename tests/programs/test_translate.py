@@ -1,18 +1,17 @@
 """Translation end to end, by each kind of trunk: trained from nothing, scored, written, refused."""
 
 import dataclasses
-import json
 import random
 import shutil
 
 import pytest
 from refused import refused
 from shared_trainers import one_device  # noqa: F401
+from tiny_runs import NO_DROPOUT, changed, entries
 
 import gpt_jax
 from gpt_jax.apps.label import label
 from gpt_jax.checkpoints.load import load_model
-from gpt_jax.errors import InputError
 from gpt_jax.models.encoder_decoder import T5Config
 from gpt_jax.models.heads.views import TranslationViews
 from gpt_jax.models.lstm import LSTMConfig
@@ -21,7 +20,7 @@ from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import evaluate, finetune, predict
 from gpt_jax.programs.finetune_config import FinetuneConfig
-from gpt_jax.programs.finetune_start import load_start
+from gpt_jax.programs.start import load_start
 from gpt_jax.tasks.pairs import PairsTask
 from gpt_jax.tasks.task import BuiltinTask, find
 from gpt_jax.training.loop import TrainConfig
@@ -30,7 +29,7 @@ from gpt_jax.training.unlabeled import Unlabeled
 
 pytestmark = pytest.mark.e2e
 pytest.importorskip("sacrebleu")
-NO_DROPOUT = {"residual_dropout": 0.0, "attention_dropout": 0.0, "embedding_dropout": 0.0}
+
 TRUNKS = {
   "gpt": TransformerConfig(context=48, layers=1, width=32, heads=2, norm="pre", **NO_DROPOUT),
   "t5": T5Config(0, 48, 1, 32, 2, 16, 64, version="1.1", residual_dropout=0.0),
@@ -70,9 +69,7 @@ def run(request, data_dir, tiny_tokenizer, tmp_path_factory):
   system = request.param
   config = dataclasses.replace(CONFIG, trunk=TRUNKS[system], optim=OPTIMIZERS[system])
   if system == "lstm":  # learns more slowly where to attend
-    config = dataclasses.replace(
-      config, train=dataclasses.replace(CONFIG.train, epochs=56, evaluate_every=448)
-    )
+    config = changed(config, train={"epochs": 56, "evaluate_every": 448})
   workdir, tokenizer = str(folder / "run"), str(folder / "tokenizer")
   (result,) = finetune.run(config, data_dir, "none", workdir, tokenizer=tokenizer)
   return workdir, result
@@ -95,29 +92,25 @@ def test_it_learns_to_translate(run, data_dir, tmp_path):
   assert spec.attention == ("causal" if spec.trunk.reads_source else "prefix")
 
 
+def tell(run, data, folder):
+  predict.run([run, run], output=f"{folder}/a.tsv", data_dir=data, split="dev")
+
+
+def smooth(run, data, folder):
+  config = dataclasses.replace(CONFIG, label_smoothing=0.1)
+  finetune.run(config, data, run, f"{folder}/run")
+
+
 @pytest.mark.parametrize(
   "call, message",
   [
     (lambda run, data, tmp: gpt_jax.load(run).classify(["cat"]), "pairs writes translations"),
     (lambda run, data, tmp: label.run(f"{data}/train.en", run, f"{tmp}/run"), "write"),
-    (
-      lambda run, data, tmp: evaluate.run(run, data, attack="fgm", radius=[1]),
-      "--attack: .*best writes",
-    ),
+    (lambda run, data, _: evaluate.run(run, data, attack="fgm", radius=[1]), "--attack: .*writes"),
     (lambda run, data, tmp: evaluate.run(run, data, beams=0), "beams=0: must be from 1 to 256"),
     (lambda run, data, tmp: evaluate.run(run, data, task="cola"), "those of pairs are texts"),
-    (
-      lambda run, data, tmp: predict.run(
-        [run, run], output=f"{tmp}/a.tsv", data_dir=data, split="dev"
-      ),
-      "no probabilities to average",
-    ),
-    (
-      lambda run, data, tmp: finetune.run(
-        dataclasses.replace(CONFIG, label_smoothing=0.1), data, run, f"{tmp}/run"
-      ),
-      "label_smoothing: for tasks that give each example one class",
-    ),
+    (tell, "no probabilities to average"),
+    (smooth, "label_smoothing: for tasks that give each example one class"),
   ],
   ids=["classify", "label", "attack", "beams", "labels", "ensemble", "smoothing"],
 )
@@ -134,19 +127,17 @@ def test_a_causal_checkpoint_goes_on_with_a_prefix(make_run, tmp_path, tiny_toke
 def test_trunks_that_cannot_write_after_a_prefix(make_run, tmp_path, tiny_tokenizer, data_dir):
   spec = ModelConfig(TRUNKS["gpt"].with_vocabulary(tiny_tokenizer), attention="bidirectional")
   checkpoint = make_run(tmp_path / "run", spec)
-  with pytest.raises(InputError, match="has bidirectional attention, and a task that is answered"):
-    load_start(CONFIG, checkpoint, "")
+  message = "has bidirectional attention, and a task that is answered"
+  refused(message, load_start, CONFIG, checkpoint, "")
   tiny_tokenizer.save(str(tmp_path / "tokenizer"))
   config = dataclasses.replace(CONFIG, trunk=LSTMConfig(width=32, units=32))
-  with pytest.raises(InputError, match="an LSTM reads from left to right; prefix needs"):
-    finetune.run(
-      config, data_dir, "none", str(tmp_path / "new"), tokenizer=str(tmp_path / "tokenizer")
-    )
+  new = config, data_dir, "none", str(tmp_path / "new")
+  message = "an LSTM reads from left to right; prefix needs"
+  refused(message, finetune.run, *new, tokenizer=str(tmp_path / "tokenizer"))
 
 
 def test_beams_are_for_translations(make_run, tmp_path, tiny_tokenizer):
-  with pytest.raises(InputError, match="beams=3: is for translations; cola is a task of"):
-    find("cola").with_search(3, 1.0)
+  refused("beams=3: is for translations; cola is a task of", find("cola").with_search, 3, 1.0)
   trunk = TransformerConfig(context=16, layers=1, width=16, heads=2)
   run = make_run(tmp_path / "run", ModelConfig(trunk.with_vocabulary(tiny_tokenizer)))
   refused("beams=3: is for translations; .*run is ", evaluate.run, run, str(tmp_path), beams=3)
@@ -169,17 +160,16 @@ def test_views_learn_from_a_teachers_translations(data_dir, tiny_tokenizer, tmp_
   )
   options = {"tokenizer": str(tmp_path / "tokenizer")}
   finetune.run(config, str(folder), "none", str(tmp_path / "run"), **options)
-  lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
-  streams = ["labeled_loss" in line for line in lines if "loss" in line]
+  streams = ["labeled_loss" in line for line in entries(tmp_path / "run") if "loss" in line]
   assert streams == [True, False] * 3
   again = str(tmp_path / "again")
   finetune.run(config, str(folder), "none", again, pauses=lambda step: step == 3, **options)
   finetune.run(config, str(folder), "none", again, **options)
   assert load_model(again).identity == load_model(str(tmp_path / "run")).identity
   assert "bleu" in evaluate.run(f"{again}/best", str(folder))
+  new = str(folder), "none", str(tmp_path / "none")
   wrong = dataclasses.replace(config, task=PairsTask())
-  with pytest.raises(InputError, match=r"config\.task\.unlabeled=FILE names one"):
-    finetune.run(wrong, str(folder), "none", str(tmp_path / "none"), **options)
+  refused(r"config\.task\.unlabeled=FILE names one", finetune.run, wrong, *new, **options)
   labels = dataclasses.replace(config, task=BuiltinTask("story-tags"), trunk=TRUNKS["gpt"])
-  with pytest.raises(InputError, match="mix: is read by a translator, and story-tags is a task of"):
-    finetune.run(labels, "", "none", str(tmp_path / "none"), **options)
+  message = "mix: is read by a translator, and story-tags is a task of"
+  refused(message, finetune.run, labels, *new, **options)

@@ -24,11 +24,10 @@ from gpt_jax.objectives.masked import Masked
 from gpt_jax.objectives.masked_sentences import FullSentences
 from gpt_jax.programs import evaluate, export, finetune, predict, prepare, pretrain
 from gpt_jax.programs.finetune_config import FinetuneConfig
-from gpt_jax.programs.finetune_start import load_start, transform_of
 from gpt_jax.programs.prepare import PrepareConfig
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.programs.pretrain_start import from_checkpoint
-from gpt_jax.programs.start import Start
+from gpt_jax.programs.start import Start, load_start, transform_of
 from gpt_jax.tasks.formats import BERTFormat, GPTFormat, RoBERTaFormat
 from gpt_jax.tasks.task import BuiltinTask
 from gpt_jax.training.loop import TrainConfig

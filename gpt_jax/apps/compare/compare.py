@@ -41,12 +41,12 @@ from gpt_jax.models.model import ModelConfig
 from gpt_jax.parallel.processes import log
 from gpt_jax.programs import finetune, prepare, pretrain
 from gpt_jax.programs.finetune_config import FinetuneConfig
-from gpt_jax.programs.finetune_start import Start, load_start, transform_of
 from gpt_jax.programs.finetune_task import load_task
 from gpt_jax.programs.prepare import PrepareConfig
 from gpt_jax.programs.pretrain import load_text, text_recipe
 from gpt_jax.programs.pretrain_samples import with_samples
 from gpt_jax.programs.pretrain_start import from_checkpoint
+from gpt_jax.programs.start import Start, load_start, transform_of
 from gpt_jax.tasks.task import find
 from gpt_jax.training.hooks import Diverged
 from gpt_jax.training.recipe import Recipe

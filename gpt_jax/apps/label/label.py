@@ -58,9 +58,9 @@ from gpt_jax.models.model import ModelConfig
 from gpt_jax.parallel.processes import log
 from gpt_jax.programs import finetune
 from gpt_jax.programs.finetune_config import FinetuneConfig
-from gpt_jax.programs.finetune_start import Start, load_start
 from gpt_jax.programs.finetune_task import make_meta
 from gpt_jax.programs.probe_features import POOLING, probe_features
+from gpt_jax.programs.start import Start, load_start
 from gpt_jax.tasks.readers import Row
 from gpt_jax.training.loop import TrainConfig
 

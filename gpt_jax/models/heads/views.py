@@ -51,6 +51,7 @@ class ViewsHead(WrappedHead, Mix):
 
   learns_unlabeled = True
   reads = frozenset({"layers", "directions"})
+  takes_turns = True
 
   @property
   def scope(self) -> str:  # type: ignore[override]
@@ -189,6 +190,7 @@ class TranslationViews(Head, Method):
   per_token = True
   reads = frozenset({"layers", "attended"})
   learns_unlabeled = True
+  takes_turns = True
 
   def check(self, config: Any, task: Any, start: Any) -> None:
     if not task.writes_text:

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.tasks.encoding import Encoded, subset
+from gpt_jax.tasks.encoding import Encoded, read_unlabeled, subset, without_labels
 from gpt_jax.tasks.formats import Format, GPTFormat
 from gpt_jax.tasks.metrics import Metric
 from gpt_jax.tasks.readers import Row
@@ -33,6 +33,7 @@ class LabeledTask:
     tfds: the TFDS data sets that hold the task.
     paper: the paper's result with its source; "": it has none.
     writes_text: whether a language model writes the answers; there are no probabilities.
+    predictor: registered name of what predicts it, see models.predictor.
     pooling: how the sequences of an example become one answer, see Task; "": there is one sequence.
     not_per_text: why `classify` does not give its answers, and what does; "": it gives them, and
       the predictions of several models have a mean.
@@ -47,6 +48,7 @@ class LabeledTask:
   tfds: tuple[str, ...] = ()
   paper = ""
   writes_text = False
+  predictor = "label_predictor"
   pooling = ""
   not_per_text = ""
 
@@ -97,6 +99,16 @@ class LabeledTask:
   def examples(self, data_dir: str, split: str) -> list[Any]:
     """Reads a split."""
     raise NotImplementedError
+
+  def unlabeled(
+    self, data_dir: str, examples: list[Any], labeled: list[Any], file: str
+  ) -> list[Any]:
+    """Examples without labels: those that are not among the labeled ones, and a table's, if it is
+    named.
+    """
+    del data_dir
+    rest = without_labels(examples, labeled)
+    return [*rest, *read_unlabeled(file, self.columns, self.example)] if file else rest
 
   def example(self, row: Row) -> Any:
     """Makes an example of a row, e.g. of texts typed by the user."""

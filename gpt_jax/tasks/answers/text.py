@@ -107,6 +107,7 @@ class WritingTask(LabeledTask):
   search: tuple[int, float] = (1, 1.0)
 
   writes_text = True
+  predictor = "text_predictor"
 
   @property
   def head(self) -> dict[str, Any]:
@@ -148,6 +149,12 @@ class TextTask(WritingTask):
 
   def example(self, row: Row) -> Example:
     return self._with_texts().example(row)
+
+  def unlabeled(
+    self, data_dir: str, examples: list[Any], labeled: list[Any], file: str
+  ) -> list[Any]:
+    """The texts of a file that has a teacher's answers."""
+    return self.examples(data_dir, "unlabeled")
 
   def subset(self, examples: list[Example], count: int) -> list[Example]:
     return subset(examples, count, self.task.has_classes, self._as_in_task)

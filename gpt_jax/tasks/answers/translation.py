@@ -104,6 +104,12 @@ class TranslationTask(WritingTask):
   def with_search(self, beams: int, length_penalty: float) -> "TranslationTask":
     return dataclasses.replace(self, search=(beams, length_penalty))
 
+  def unlabeled(
+    self, data_dir: str, examples: list[Any], labeled: list[Any], file: str
+  ) -> list[Any]:
+    """The texts of a file that has a teacher's translations."""
+    return self.examples(data_dir, "unlabeled")
+
   def examples(self, data_dir: str, split: str) -> list[Pair]:
     if split not in (*SPLITS, "unlabeled"):
       raise InputError(f"split {split!r} of {self.name}: should be one of {', '.join(SPLITS)}")

@@ -14,10 +14,10 @@ from gpt_jax.apps.compare.rows import ROWS
 from gpt_jax.apps.compare.tables import step_at_equal_seconds
 from gpt_jax.data import storyworld
 from gpt_jax.programs import finetune, prepare
-from gpt_jax.programs.finetune_start import load_start
 from gpt_jax.programs.finetune_task import load_task
 from gpt_jax.programs.prepare import PrepareConfig
 from gpt_jax.programs.pretrain import pretrain_recipe
+from gpt_jax.programs.start import load_start
 from gpt_jax.tasks.pairs import PairsTask
 from gpt_jax.training.recipe import make_trainer
 
