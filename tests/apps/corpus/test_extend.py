@@ -3,6 +3,8 @@
 import dataclasses
 import io
 import json
+import types
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +28,7 @@ from gpt_jax.data.tokenizers.wordpiece import WordPieceTokenizer
 from gpt_jax.models.heads.masked import MaskedHead
 from gpt_jax.models.model import ModelConfig, parameter_shapes
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.programs.start import load_pretrain_start
+from gpt_jax.programs.pretrain_start import load_pretrain_start
 
 pytestmark = pytest.mark.app
 PLAIN = ["the cat sat on the mat and the dog ran to the old red barn by the tabby egg ice seas"] * 9
@@ -174,8 +176,11 @@ def test_new_rows_are_means_and_special_ones_move(model, source, unknown, tmp_pa
     np.testing.assert_array_equal(moved, before[size : size + special])
   # As pretrain.run starts on the prepared text; the masked head is not new.
   text = load_tokenizer(str(tmp_path / "out" / "tokenizer"))
-  trunk = TransformerConfig(pooler=True)
-  start = load_pretrain_start(path, trunk, "bidirectional", text, ["mask"], {"type": "gpt_format"})
+  objective = types.SimpleNamespace(
+    attention="bidirectional", special=["mask"], format={"type": "gpt_format"}
+  )
+  config: Any = types.SimpleNamespace(trunk=TransformerConfig(pooler=True), objective=objective)
+  start = load_pretrain_start(path, config, text)
   assert start.trunk == new.spec.trunk and start.trained_special == ("mask",)
   assert start.new_heads(parameter_shapes(new.spec)) == []
 
