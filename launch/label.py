@@ -52,7 +52,7 @@ WORKDIR = command_line.define_workdir()
 
 
 def main():
-  from gpt_jax.apps.label.columns import find_columns
+  from gpt_jax.apps.label.table import find_columns
 
   find_columns(INPUT.value, TEXT.value, LABEL.value)  # before JAX is imported
   from gpt_jax.apps.label import label

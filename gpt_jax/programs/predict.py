@@ -377,8 +377,7 @@ def _write(
     cells = [f"{probabilities[label]:.6f}" if probabilities else "" for label in labels]
     if problems:
       cells.append(result.get("problem", ""))
-    own = [_cell(result[name]) for name in kept]
-    rows.append([*own, task.cell(result["prediction"]), *cells])
+    rows.append([*(_cell(result[name]) for name in kept), task.cell(result["prediction"]), *cells])
   write_table(file, rows, kind.delimiter or "\t")
 
 
