@@ -12,7 +12,7 @@ PROGRAM = command_line.program("label")
 
 
 def main():
-  from gpt_jax.apps.label.columns import find_columns
+  from gpt_jax.apps.label.table import find_columns
 
   arguments = PROGRAM.arguments()
   find_columns(*(arguments[name] for name in ("source", "texts", "label")))  # without JAX

@@ -285,9 +285,9 @@ class Table:
     """
     table = cls(path)
     if table.kind.format == TABLE and not table.named.quote:  # not .csv
-      first = next((cells for _, cells in table.cells() if _has_text(cells)), list(columns))
-      if set(columns).isdisjoint(first):
-        count = next(len(cells) for _, cells in table.cells(table.named) if _has_text(cells))
+      first = table.first_row(table.kind)
+      if first and set(columns).isdisjoint(first):
+        count = len(table.first_row(table.named))
         table.unnamed = (*columns, further) if further and count > len(columns) else columns
         return table, table.unnamed
     return table, (*columns, further) if further and table.has(further) else columns
@@ -306,8 +306,10 @@ class Table:
 
   def has(self, column: str) -> bool:
     """Whether the header, or the first JSON object, names a column."""
-    records = (record for record in self.records() if isinstance(record, dict))
-    return column in next(records, {})
+    for record in self.records():
+      if isinstance(record, dict):
+        return column in record
+    return False
 
   def rows(
     self,
@@ -365,7 +367,7 @@ class Table:
     if self.path != "-":  # which has no name
       file_kinds.tell(self.path, self.named, self.kind)
     if self.kind.format == TABLE:
-      rows = self.cells()
+      rows = self.cells(self.kind)
       header = self._header(rows, needed)
       return self._table_records(rows, header, self.kind, "the header names")
     if self.kind.format == PARQUET:
@@ -403,12 +405,16 @@ class Table:
       else:
         yield location, dict(zip(columns, cells, strict=True))
 
-  def cells(self, kind: FileKind | None = None) -> Iterator[tuple[int, list[str]]]:
+  def first_row(self, kind: FileKind) -> list[str]:
+    """The cells of the first row with text, as a table of some kind; [] of an empty file."""
+    return next((cells for _, cells in self.cells(kind) if _has_text(cells)), [])
+
+  def cells(self, kind: FileKind) -> Iterator[tuple[int, list[str]]]:
     """(first line, cells) of each row but the blank ones at the end."""
     # In CSV "\r" alone ends a row, as on old Macs.
     lines: Iterable[str] = io.StringIO(self._text, newline="" if self.named.quote else "\n")
     blank: list[tuple[int, list[str]]] = []  # they count if another row follows
-    for number, cells in file_kinds.table_rows(lines, kind or self.kind, self.path):
+    for number, cells in file_kinds.table_rows(lines, kind, self.path):
       if not _has_text(cells):
         blank.append((number, cells))
         continue

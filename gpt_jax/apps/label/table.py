@@ -1,20 +1,22 @@
-"""The table that launch/label.py is given: columns, usable rows, and splits as files."""
+"""The table that launch/label.py is given: columns, usable rows, and splits as files.
+
+Importing it imports no JAX, so that a bad table is refused at once.
+"""
 
 import collections
 import dataclasses
 import os
+import re
 import zlib
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from gpt_jax.apps.label.columns import find_columns
 from gpt_jax.data.file_kinds import write_table
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError, counted
 from gpt_jax.files import atomic_file
-from gpt_jax.parallel.processes import log
 from gpt_jax.tasks.readers import Row, Table, warn_of_similar
 from gpt_jax.tasks.table import TableTask
 
@@ -84,6 +86,33 @@ class Labeled:
     )
 
 
+def find_columns(source: str, texts: Sequence[str], label: str) -> tuple[tuple[str, ...], str]:
+  """The text columns and the label column, as TableTask finds them.
+
+  Args:
+    source: a .csv, .tsv, .jsonl, .json or .parquet file.
+    texts: the text columns; () finds one.
+    label: the label column; "" finds it.
+  """
+  if len(texts) > 2:
+    raise InputError(f"--text={','.join(texts)}: one or two columns, not {len(texts)}")
+  if len({*texts, label}) <= len(texts):
+    raise InputError(f"--text={','.join(texts)} and --label={label}: should be different columns")
+  if texts and label:
+    next(Table(source).rows(texts, label), None)  # its header
+    return tuple(texts), label
+  transform = "entailment" if len(texts) == 2 else "classification"
+  folder, name = os.path.split(source)
+  task = TableTask(train=name, columns=tuple(texts), label=label, transform=transform)
+  try:
+    task = task.with_labels(folder)
+  except InputError as error:
+    message = str(error).replace("config.task.columns=NAME,…", "--text=NAME")
+    message = re.sub(r" \(config\.task\.train=.*\)", "", message)
+    raise InputError(message.replace("config.task.label", "--label")) from error
+  return task.columns, task.label
+
+
 def read_labeled(source: str, texts: Sequence[str], label: str, tokenizer: Tokenizer) -> Labeled:
   """Reads a table, see find_columns; logs the rows that are left out, as those with a text that has
   no tokens.
@@ -95,7 +124,7 @@ def read_labeled(source: str, texts: Sequence[str], label: str, tokenizer: Token
   if rare:
     shown = ", ".join(f"{name[:50]!r} ({count})" for name, count in sorted(rare.items())[:_SHOWN])
     more = f" and {len(rare) - _SHOWN:,} more" if len(rare) > _SHOWN else ""
-    log(
+    _log(
       f"{sum(rare.values()):,} rows are left out, as their labels have fewer than "
       f"{MIN_OF_LABEL} rows: {shown}{more}"
     )
@@ -137,7 +166,9 @@ def _usable_rows(
       problems.append(problem)
     else:
       usable.append(row)
-  texts = [text for row in usable for text in row.texts]
+  texts: list[str] = []
+  for row in usable:
+    texts += row.texts
   counts = list(map(len, tokenizer.encode_many(texts))) if texts else []
   with_tokens: list[Row] = []
   for number, row in enumerate(usable):
@@ -147,7 +178,7 @@ def _usable_rows(
       problems.append(f"{row.location}: the tokenizer drops all of a text")
   if problems:
     more = f"; and {len(problems) - _SHOWN:,} more" if len(problems) > _SHOWN else ""
-    log(f"{counted(len(problems), 'row')} cannot be used: {'; '.join(problems[:_SHOWN])}{more}")
+    _log(f"{counted(len(problems), 'row')} cannot be used: {'; '.join(problems[:_SHOWN])}{more}")
   return with_tokens, len(problems)
 
 
@@ -173,3 +204,9 @@ def _problem(row: Row, columns: Sequence[str], label: str) -> str:
     if any("\ud800" <= letter <= "\udfff" for letter in cell):
       return f"{row.location}: column {column!r} has half of a surrogate pair"
   return ""
+
+
+def _log(line: str) -> None:
+  from gpt_jax.parallel.processes import log  # imports JAX
+
+  log(line)

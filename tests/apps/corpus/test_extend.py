@@ -179,8 +179,8 @@ def test_new_rows_are_means_and_special_ones_move(model, source, unknown, tmp_pa
   objective = types.SimpleNamespace(
     attention="bidirectional", special=["mask"], format={"type": "gpt_format"}
   )
-  config: Any = types.SimpleNamespace(trunk=TransformerConfig(pooler=True), objective=objective)
-  start = load_pretrain_start(path, config, text)
+  settings: Any = types.SimpleNamespace(trunk=TransformerConfig(pooler=True), objective=objective)
+  start = load_pretrain_start(path, settings, text)
   assert start.trunk == new.spec.trunk and start.trained_special == ("mask",)
   assert start.new_heads(parameter_shapes(new.spec)) == []
 
