@@ -27,7 +27,6 @@ from gpt_jax.inference.scoring import (
   text_log_probs,
 )
 from gpt_jax.inference.stream import Sampling
-from gpt_jax.models.encoder_decoder import T5Config
 from gpt_jax.tasks.encoding import Encoded, describe_truncation, window_begins
 from gpt_jax.tasks.readers import Row
 
@@ -323,7 +322,7 @@ class Model:
   def _ends(self) -> tuple[list[int], list[int]]:
     """Ids of the special tokens that `embed` puts before and after a text."""
     special, spec = self.loaded.tokenizer.special, self.loaded.spec
-    if spec.kind == "encoder-decoder" or isinstance(spec.trunk, T5Config):
+    if spec.kind == "encoder-decoder" or "sources" in spec.trunk.gives:
       return [], [special["sep"]]  # as every source in training
     framed = "cls" in self.loaded.format.special and {"cls", "sep"} <= {*special}
     if self.embedding.pooling == "cls" or framed and not self._contrastive:

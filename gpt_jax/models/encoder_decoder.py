@@ -74,6 +74,10 @@ class T5Config(SourceTrunkConfig):
   TENSOR_PARALLEL = TENSOR_PARALLEL
 
   @property
+  def gives(self) -> frozenset[str]:
+    return super().gives | {"sources"}
+
+  @property
   def gated(self) -> bool:
     """Whether the feed-forward layers have a gate."""
     return self.version == "1.1"

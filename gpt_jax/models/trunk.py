@@ -187,7 +187,8 @@ class TrunkConfig(_Fields):
     hidden, layers: see States. pooler: a Pooler. attended: see States. blocks: those of a
     TransformerConfig. types: it tells the texts of a pair apart by Rows.types. directions: the
     states of each layer are [forward; backward]. forward, backward: hidden has states that have
-    read one side of their text only, so that they can predict.
+    read one side of their text only, so that they can predict. sources: its encoder reads texts
+    that end with the special token sep.
     """
     return frozenset({"hidden", "layers"})
 
