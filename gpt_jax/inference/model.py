@@ -308,7 +308,7 @@ class Model:
   def _ends(self) -> tuple[list[int], list[int]]:
     """Ids of the special tokens that `embed` puts before and after a text."""
     special, spec = self.loaded.tokenizer.special, self.loaded.spec
-    if spec.kind == "encoder-decoder" or spec.trunk.ends_sources:
+    if spec.kind == "encoder-decoder" or "sources" in spec.trunk.gives:
       return [], [special["sep"]]  # as every source in training
     framed = "cls" in self.loaded.format.special and {"cls", "sep"} <= {*special}
     if self.embedding.pooling == "cls" or framed and not self._contrastive:

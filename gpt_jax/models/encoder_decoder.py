@@ -72,7 +72,10 @@ class T5Config(SourceTrunkConfig):
   decoder: bool = option(True, "without a decoder, the encoder is a bidirectional trunk")
 
   TENSOR_PARALLEL = TENSOR_PARALLEL
-  ends_sources = True
+
+  @property
+  def gives(self) -> frozenset[str]:
+    return super().gives | {"sources"}
 
   @property
   def gated(self) -> bool:

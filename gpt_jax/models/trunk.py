@@ -172,14 +172,12 @@ class TrunkConfig(_Fields):
     width: D.
     layers: number of blocks.
     heads: attention heads, H; 0: it has no attention.
-    ends_sources: whether training put the end token behind each text that it reads, as T5.
     TENSOR_PARALLEL: path rules for the mesh axis `model`, see parallel.partition.
   """
 
   width: int
   layers: int = 1
   heads: int = 0
-  ends_sources: bool = False
   TENSOR_PARALLEL: Sequence[tuple[str, PartitionSpec]] = ()
 
   @property
@@ -189,7 +187,8 @@ class TrunkConfig(_Fields):
     hidden, layers: see States. pooler: a Pooler. attended: see States. blocks: those of a
     TransformerConfig. types: it tells the texts of a pair apart by Rows.types. directions: the
     states of each layer are [forward; backward]. forward, backward: hidden has states that have
-    read one side of their text only, so that they can predict.
+    read one side of their text only, so that they can predict. sources: its encoder reads texts
+    that end with the special token sep.
     """
     return frozenset({"hidden", "layers"})
 
