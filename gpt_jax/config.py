@@ -132,8 +132,7 @@ def _check_needs(node: Any, name: str, needs: str) -> None:
   other, _, wanted = needs.partition("=")
   value, current = (format_value(getattr(node, field)) for field in (name, other))
   if current != wanted if wanted else not getattr(node, other):
-    wish = f"{other}={wanted}" if wanted else f"another {other}"
-    raise InputError(f"{type(node).__name__}.{name}={value}: needs {wish}, not {other}={current}")
+    raise InputError(f"{type(node).__name__}.{name}={value}: needs {needs}, not {other}={current}")
 
 
 def settings_of(node: Any) -> list[tuple[dataclasses.Field, Any]]:

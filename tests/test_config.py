@@ -91,7 +91,7 @@ class Dependent:
   "fields, message",
   [
     ({"only_a": True, "kind": "b"}, "Dependent.only_a=true: needs kind=a, not kind=b"),
-    ({"of_units": 0.5}, "Dependent.of_units=0.5: needs another units, not units=0"),
+    ({"of_units": 0.5}, "Dependent.of_units=0.5: needs units, not units=0"),
   ],
 )
 def test_a_field_that_needs_another(fields, message):

@@ -97,8 +97,7 @@ class Run:
       train, evaluation = self.recipe.config.train, self.recipe.evaluation
       metric, mode = (evaluation.metric, evaluation.mode) if evaluation else (None, "max")
       keep = hooks.powers_of_two_times(train.milestone)  # milestones are never deleted
-      opened = Checkpoints(workdir, metric, mode, keep, train.keep_checkpoints)
-      with opened as checkpoints:
+      with Checkpoints(workdir, metric, mode, keep, train.keep_checkpoints) as checkpoints:
         forecast = Forecast()
         # A run that has made all its steps compiles nothing: it only returns its result.
         if max(checkpoints.steps(), default=0) < self.recipe.total_steps:

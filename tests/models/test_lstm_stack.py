@@ -255,7 +255,7 @@ def test_dropconnect_drops_recurrent_weights():
   [
     ({"units": ()}, "trunk.units: must have the units of at least one layer"),
     ({"units": (16, 16)}, "trunk.tied: needs a last layer of trunk.embedding_width=12"),
-    ({"projection_clip": 3.0}, "trunk.projection_clip: needs trunk.projection"),
+    ({"projection_clip": 3.0}, "projection_clip=3.0: needs projection, not projection=0"),
     ({"residual": True}, "trunk.residual: needs layers of one width"),
   ],
 )

@@ -113,5 +113,5 @@ def test_a_task_has_the_mix_at_the_input_or_output_of_its_lstm(at, reads, head_r
 
 
 def test_settings_that_do_not_fit():
-  refused(r"mix\.at=both: is of the task's LSTM; set mix\.units", MixedHead, at="both")
+  refused("MixedHead.at=both: needs units, not units=0", MixedHead, at="both")
   refused(r"mix\.at=output: .* reads mix\.embedding", MixedHead, at="output", units=3)

@@ -16,8 +16,7 @@ from gpt_jax.models.model import ModelConfig, parameter_shapes
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.training.layerwise import Layerwise, layerwise_optimizer
-from gpt_jax.training.optimizer import OptimConfig, make_optimizer
-from gpt_jax.training.schedules import SHAPES
+from gpt_jax.training.optimizer import SHAPES, OptimConfig, make_optimizer
 from gpt_jax.training.trainer import Trainer
 from gpt_jax.training.update_rules import VIEWS, clip_by_global_norm, per_matrix, split_matrices
 

@@ -86,11 +86,14 @@ def records(data):
       part = b""
 
 
-def report(workdir, chosen, start, steps, log=None):
-  with Reporter(workdir, 100, start, stream=log or io.StringIO(), trackers=chosen.open) as reporter:
+def report(workdir, steps):
+  """What a run with a tracker prints."""
+  log, opened = io.StringIO(), Trackers(("wandb",), str(workdir)).open
+  with Reporter(workdir, 100, stream=log, trackers=opened) as reporter:
     for step in steps:
       reporter.progress(step, {"loss": 100 - step}, tokens=1)
       reporter.results(step, {"valid_loss": 200.0 + step})
+  return log.getvalue()
 
 
 PROGRAM = """
@@ -108,6 +111,21 @@ for folder, start, steps in json.loads(sys.argv[3]):
 """
 
 
+def run_program(root, runs, here, **environment):
+  """PROGRAM in a process of its own, in the folder `here`, with all trackers that are installed."""
+  installed = [name for name in trackers.names() if is_installed(name)]
+  done = subprocess.run(
+    [sys.executable, "-c", PROGRAM, ",".join(installed), root, json.dumps(runs)],
+    env={**environment, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
+    cwd=here,
+    capture_output=True,
+    text=True,
+  )
+  assert done.returncode == 0 and "warning" not in done.stderr.lower(), done.stderr
+  assert not done.stdout
+  return installed
+
+
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
   """A folder in whose "run" two seeds have logged, one of which was resumed; "home" is $HOME.
@@ -117,27 +135,12 @@ def written(tmp_path_factory):
   folder = tmp_path_factory.mktemp("written")
   for name in ("home", "here"):
     (folder / name).mkdir()
-  installed = [name for name in trackers.names() if is_installed(name)]
   theirs = ("WANDB_", "XDG_", "HF_")
   variables = {key: value for key, value in os.environ.items() if not key.startswith(theirs)}
+  variables |= {"HOME": str(folder / "home"), "TMPDIR": str(folder / "here")}
   # The checkpoint that it is resumed from was at step 20.
-  starts = [("seed_1", 0, [10, 20, 30])], [("seed_1", 20, [30, 40]), ("seed_2", 0, [5])]
-  for runs in starts:
-    done = subprocess.run(
-      [sys.executable, "-c", PROGRAM, ",".join(installed), folder / "run", json.dumps(runs)],
-      env={
-        **variables,
-        "HOME": str(folder / "home"),
-        "TMPDIR": str(folder / "here"),
-        "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
-      },
-      cwd=folder / "here",
-      capture_output=True,
-      text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "warning" not in done.stderr.lower(), done.stderr
-    assert not done.stdout
+  for runs in [("seed_1", 0, [10, 20, 30])], [("seed_1", 20, [30, 40]), ("seed_2", 0, [5])]:
+    run_program(folder / "run", runs, folder / "here", **variables)
   return folder
 
 
@@ -203,33 +206,23 @@ def test_a_tracker_that_fails_is_turned_off_with_one_line(tmp_path, use, when):
     return recorder
 
   use(start)
-  log = io.StringIO()
-  report(tmp_path, Trackers(("wandb",), str(tmp_path)), 0, range(1, 20), log)
-  warnings = [line for line in log.getvalue().splitlines() if line.startswith("warning")]
+  lines = report(tmp_path, range(1, 20)).splitlines()
+  warnings = [line for line in lines if line.startswith("warning")]
   assert len(warnings) == 1 and "tracker=wandb: OSError" in warnings[0]
   assert "No space left" in warnings[0] and recorder.got == []
   assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 38
 
 
-def test_a_tracker_that_hangs_costs_the_run_nothing(tmp_path, use, monkeypatch):
+@pytest.mark.parametrize(
+  "steps, problem", [(range(1, 20), "is 5 reports behind"), ([1], "did not end within")]
+)
+def test_a_tracker_that_hangs_costs_the_run_nothing(tmp_path, use, monkeypatch, steps, problem):
   monkeypatch.setattr(trackers, "_MAX_WAITING", 5)
   monkeypatch.setattr(trackers, "_CLOSING", 0.1)
   forever = threading.Event()
   use(lambda run: Recorder(forever.wait))
-  log = io.StringIO()
-  report(tmp_path, Trackers(("wandb",), str(tmp_path)), 0, range(1, 20), log)
-  assert "tracker=wandb: is 5 reports behind" in log.getvalue()
-  assert log.getvalue().count("warning") == 1
-  forever.set()
-
-
-def test_a_tracker_that_does_not_end_is_left(tmp_path, use, monkeypatch):
-  monkeypatch.setattr(trackers, "_CLOSING", 0.1)
-  forever = threading.Event()
-  use(lambda run: Recorder(forever.wait))
-  log = io.StringIO()
-  report(tmp_path, Trackers(("wandb",), str(tmp_path)), 0, [1], log)
-  assert "tracker=wandb: did not end within" in log.getvalue()
+  log = report(tmp_path, steps)
+  assert f"tracker=wandb: {problem}" in log and log.count("warning") == 1
   forever.set()
 
 
@@ -237,10 +230,10 @@ def test_a_run_that_is_killed_repeats_no_report(tmp_path, use):
   """What was given is recorded before it is given."""
   killed = Recorder(raise_disk_full)
   use(lambda run: killed)
-  report(tmp_path, Trackers(("wandb",), str(tmp_path)), 0, [10])
+  report(tmp_path, [10])
   starts, resumed = [], Recorder()
   use(lambda run: starts.append(run) or resumed)
-  report(tmp_path, Trackers(("wandb",), str(tmp_path)), 0, [10, 20])
+  report(tmp_path, [10, 20])
   assert [run.id for run in starts] == ["7"]
   given = [(step, name) for step, values in resumed.got for name in values if "loss" in name]
   assert given == [(20, "loss"), (20, "valid_loss")]
@@ -264,7 +257,7 @@ def test_a_damaged_record_of_the_trackers_begins_anew(tmp_path, use):
   use(lambda run: starts.append(run) or recorder)
   for damage in ("[1]", "{", '{"step": [2]}', '{"step": "a"}'):
     (tmp_path / "tracker_wandb.json").write_text(damage)
-    report(tmp_path, Trackers(("wandb",), str(tmp_path)), 0, [10])
+    report(tmp_path, [10])
   assert [run.id for run in starts] == [""] * 4 and len(recorder.got) == 8
 
 
@@ -272,17 +265,13 @@ def test_other_processes_start_no_tracker(tmp_path, use, monkeypatch):
   starts = []
   use(starts.append)
   monkeypatch.setattr(jax, "process_index", lambda: 1)
-  report(tmp_path / "run", Trackers(("wandb",), str(tmp_path)), 0, [1])
+  report(tmp_path / "run", [1])
   assert starts == [] and not (tmp_path / "run").exists()
 
 
 def test_names_are_checked_at_the_door(monkeypatch):
-  refused(
-    "tracker=wandbb: .*tensorboard.*; did you mean wandb",
-    parse_trackers,
-    "tensorboard, wandbb",
-    "run",
-  )
+  message = "tracker=wandbb: .*tensorboard.*; did you mean wandb"
+  refused(message, parse_trackers, "tensorboard, wandbb", "run")
   real = importlib.util.find_spec
   monkeypatch.setattr(
     importlib.util, "find_spec", lambda name: None if name == "wandb" else real(name)
@@ -295,36 +284,18 @@ def test_files_that_a_store_cannot_hold_are_refused(monkeypatch):
   name, variable = "wandb", "WANDB_API_KEY"
   monkeypatch.delenv(variable, raising=False)
   monkeypatch.setattr(importlib.util, "find_spec", lambda name: True)
-  refused(
-    f"tracker={name}: .* gs://bucket/run; set {variable}, or",
-    parse_trackers,
-    f"tensorboard,{name}",
-    "gs://bucket/run",
-  )
+  message = f"tracker={name}: .* gs://bucket/run; set {variable}, or"
+  refused(message, parse_trackers, f"tensorboard,{name}", "gs://bucket/run")
   monkeypatch.setenv(variable, "somewhere")
   assert parse_trackers(name, "gs://bucket/run").names == (name,)
 
 
 def test_a_workdir_on_a_store(store, tmp_path):
   """TensorBoard's events are in it, other files where the environment says; none are here."""
-  installed = [name for name in trackers.names() if is_installed(name)]
   (tmp_path / "here").mkdir()
-  environment = {
-    **os.environ,
-    "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
-    "WANDB_API_KEY": "0" * 40,
-    "WANDB_MODE": "offline",
-    "TMPDIR": str(tmp_path),
-  }
-  starts = json.dumps([("seed_1", 0, [10, 20])])
-  done = subprocess.run(
-    [sys.executable, "-c", PROGRAM, ",".join(installed), f"{store}/run", starts],
-    env=environment,
-    cwd=tmp_path / "here",
-    capture_output=True,
-    text=True,
-  )
-  assert done.returncode == 0 and "warning" not in done.stderr.lower(), done.stderr
+  settings = {"WANDB_API_KEY": "0" * 40, "WANDB_MODE": "offline", "TMPDIR": str(tmp_path)}
+  runs = [("seed_1", 0, [10, 20])]
+  installed = run_program(f"{store}/run", runs, tmp_path / "here", **{**os.environ, **settings})
   assert not list((tmp_path / "here").iterdir())
   if "tensorboard" in installed:
     assert list(find_files(f"{store}/run/seed_1/tensorboard"))
