@@ -37,7 +37,7 @@ class WordCounts:
 
 
 def counts_of(
-  words: Mapping[str, int] | Iterable[str], split: Callable[[str], list[str]]
+  words: Mapping[str, int] | Iterable[str], split: Callable[[str], list[str]] = str.split
 ) -> Mapping[str, int]:
   """How often each word occurs: as given, or in texts that `split` cuts into words."""
   if not isinstance(words, Mapping):

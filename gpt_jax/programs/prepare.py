@@ -239,7 +239,6 @@ def _new_folder(out: str, key: dict[str, Any]) -> Iterator[str]:
     _remove_all_but({lock.name, stages if has_key(stages, key) else ""}, partial)
     try:
       yield partial
-      os.remove(lock.name)
       try:
         os.rename(partial, out)  # replaces an empty folder
       except OSError as error:
@@ -249,6 +248,7 @@ def _new_folder(out: str, key: dict[str, Any]) -> Iterator[str]:
           f"--out={out}: another prepare has made it in the meantime; repeat the command to see "
           "whether it is the same"
         ) from error
+      os.remove(os.path.join(out, "lock"))  # now that no other can lock it
     except BaseException as error:
       # Not after a kill, which leaves everything for the next run to look through.
       finished = set(os.listdir(stages)) if os.path.isdir(stages) else set()

@@ -52,15 +52,10 @@ def values(name: str) -> Iterator[tuple[str, Any]]:
 
 
 def _field(row: Any, field: str, where: str) -> str:
-  if not isinstance(row, dict):
-    raise InputError(
-      f"{where}: no text in field {field!r} (not an object); each line should be one object"
-    )
-  if field in row and row[field] is None:
-    return ""
-  if not isinstance(row.get(field), str):
-    raise InputError(
-      f"{where}: no text in field {field!r} (its fields: {', '.join(map(repr, row))}); name "
-      "another with text_column=NAME"
-    )
-  return row[field]
+  if isinstance(row, dict):
+    if isinstance(text := row.get(field, 0), str | None):
+      return text or ""
+    fault = f"(its fields: {', '.join(map(repr, row))}); name another with text_column=NAME"
+  else:
+    fault = "(not an object); each line should be one object"
+  raise InputError(f"{where}: no text in field {field!r} {fault}")

@@ -108,11 +108,7 @@ class ByteBPETokenizer(GPT2Tokenizer):
   file_names = FILES[2]
   special_pieces = ROBERTA
   unknown = UNKNOWN
-
-  @staticmethod
-  def training_words(text: str) -> list[str]:
-    """The words of a text that `train` counts."""
-    return text.split()
+  training_words = staticmethod(str.split)  # of a text, which `train` counts
 
   @classmethod
   def train(cls, words: Mapping[str, int] | Iterable[str], vocab_size: int) -> "ByteBPETokenizer":
@@ -121,7 +117,7 @@ class ByteBPETokenizer(GPT2Tokenizer):
     The ids are as in RoBERTa: <s> 0, <pad> 1, </s> 2, <unk> 3, then the bytes and merges, <mask>
     last.
     """
-    counts = counts_of(words, cls.training_words)
+    counts = counts_of(words)
     tokenizers = require("tokenizers")
     splitter = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())

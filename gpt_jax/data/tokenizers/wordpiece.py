@@ -60,11 +60,7 @@ class WordPieceTokenizer(PackageTokenizer, PiecesTokenizer):
   special_pieces = SPECIAL
   line_id = None
   unknown = UNKNOWN
-
-  @staticmethod
-  def training_words(text: str) -> list[str]:
-    """The words of a text that `train` counts."""
-    return text.split()
+  training_words = staticmethod(str.split)  # of a text, which `train` counts
 
   @classmethod
   def train(cls, words: Mapping[str, int] | Iterable[str], vocab_size: int) -> "WordPieceTokenizer":
@@ -73,7 +69,7 @@ class WordPieceTokenizer(PackageTokenizer, PiecesTokenizer):
     Pieces are merged by frequency, as in BPE: Google has not published the program that made BERT's
     vocabulary.
     """
-    counts = counts_of(words, cls.training_words)
+    counts = counts_of(words)
     tokenizers = require("tokenizers")
     # In the order of the vocabularies that Google released.
     special = [SPECIAL["pad"], UNKNOWN, SPECIAL["cls"], SPECIAL["sep"], SPECIAL["mask"]]
