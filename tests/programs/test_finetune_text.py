@@ -7,12 +7,13 @@ import string
 
 import numpy as np
 import pytest
+from refused import refused
 from shared_trainers import one_device  # noqa: F401
+from tiny_runs import NO_DROPOUT, write_table
 
 import gpt_jax
 from gpt_jax.apps.label import label
 from gpt_jax.checkpoints.load import load_model
-from gpt_jax.errors import InputError
 from gpt_jax.models.encoder_decoder import T5Config
 from gpt_jax.models.heads.windows import Windows
 from gpt_jax.models.model import ModelConfig, make_heads
@@ -35,8 +36,7 @@ CONFIG = FinetuneConfig(
   # Two evaluations, near each other: both have a checkpoint, and replay goes from one to the other.
   train=TrainConfig(epochs=8, log_every=8, evaluate_every=60, keep_checkpoints=5),
 )
-NO_DROPOUT = {"residual_dropout": 0.0, "attention_dropout": 0.0, "embedding_dropout": 0.0}
-ANIMALS, WORDS = ("cat", "dog"), "sat on mat ran old barn".split()
+ANIMALS = ("cat", "dog")
 TRUNKS = {
   "prefix": TransformerConfig(context=48, layers=1, width=32, heads=2, norm="pre", **NO_DROPOUT),
   "encoder_decoder": T5Config(0, 48, 1, 32, 2, 16, 64, version="1.1", residual_dropout=0.0),
@@ -56,37 +56,18 @@ def pretrained(request, tmp_path_factory, make_run, tiny_tokenizer):
 
 
 @pytest.fixture(scope="module")
-def data_dir(tmp_path_factory):
-  """Rows of words, one of them an animal, which is the label."""
-  folder, rng = tmp_path_factory.mktemp("animals"), random.Random(0)
-  for split, count in (("train", 128), ("dev", 30)):
-    rows = []
-    for _ in range(count):
-      animal, words = rng.choice(ANIMALS), rng.choices(WORDS, k=3)
-      words.insert(rng.randrange(4), animal)
-      rows.append((" ".join(words), animal))
-    write_rows(folder, split, rows)
-  return str(folder)
-
-
-def write_rows(folder, split, rows):
-  lines = ["text\tlabel", *("\t".join(row) for row in rows)]
-  (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n")
-
-
-@pytest.fixture(scope="module")
-def run(pretrained, data_dir, tmp_path_factory):
+def run(pretrained, animals, tmp_path_factory):
   """The folder of a fine-tuned run, and its result."""
   workdir = str(tmp_path_factory.mktemp("finetuned_text") / "run")
-  (result,) = finetune.run(CONFIG, data_dir, pretrained, workdir)
+  (result,) = finetune.run(CONFIG, animals, pretrained, workdir)
   return workdir, result
 
 
-def test_it_learns_and_answers_in_words(run, data_dir):
+def test_it_learns_and_answers_in_words(run, animals):
   workdir, result = run
   best = result["best"]
   assert best["dev_accuracy"] > 0.9 and best["dev_valid"] == 1
-  again = evaluate.run(f"{workdir}/best", data_dir)
+  again = evaluate.run(f"{workdir}/best", animals)
   assert again["accuracy"] == best["dev_accuracy"] and again["valid"] == 1
   prompts = ["table text: sat cat old mat", "table text: ran on dog barn"]
   assert generate.run(f"{workdir}/best", prompts, max_tokens=6, temperature=0) == ["cat", "dog"]
@@ -97,12 +78,12 @@ def test_it_learns_and_answers_in_words(run, data_dir):
   assert loaded.spec.heads[0].z_loss == 1e-4
 
 
-def test_it_predicts_a_split_and_a_file(run, data_dir, tmp_path):
+def test_it_predicts_a_split_and_a_file(run, animals, tmp_path):
   workdir, result = run
-  examples = load_model(f"{workdir}/best").task.examples(data_dir, "dev")
+  examples = load_model(f"{workdir}/best").task.examples(animals, "dev")
   truth = [ANIMALS[np.argmax(example.label)] for example in examples]
   out = tmp_path / "predictions.tsv"
-  predicted = predict.run(f"{workdir}/best", output=str(out), data_dir=data_dir, split="dev")
+  predicted = predict.run(f"{workdir}/best", output=str(out), data_dir=animals, split="dev")
   right = [row["prediction"] == label for row, label in zip(predicted, truth, strict=True)]
   assert np.mean(right) == pytest.approx(result["best"]["dev_accuracy"])
   assert out.read_text().splitlines() == ["prediction", *(row["prediction"] for row in predicted)]
@@ -128,20 +109,19 @@ def test_it_says_what_is_no_label(run):
 def test_it_memorizes_labels_that_follow_no_rule(pretrained, tmp_path):
   """Of 32 texts, a letter each: only an example's own answer can teach it."""
   rng = random.Random(1)
-  rows = [(letter, rng.choice(ANIMALS)) for letter in (string.ascii_lowercase + string.digits)[:32]]
-  for split in ("train", "dev"):
-    write_rows(tmp_path, split, rows)
+  letters = (string.ascii_lowercase + string.digits)[:32]
+  data = write_table(tmp_path, [(letter, rng.choice(ANIMALS)) for letter in letters])
   train = TrainConfig(epochs=120, log_every=40, evaluate_every=120)
   config = dataclasses.replace(CONFIG, batch_size=32, train=train)
-  (result,) = finetune.run(config, str(tmp_path), pretrained, str(tmp_path / "run"))
+  (result,) = finetune.run(config, data, pretrained, str(tmp_path / "run"))
   assert result["dev"] == {"dev_accuracy": 1, "dev_valid": 1}
 
 
-def test_its_steps_replay(run, data_dir):
+def test_its_steps_replay(run, animals):
   workdir, _ = run
   first, second = sorted(replay.saved_steps(workdir))[:2]
   assert first < second
-  assert replay.run(workdir, second, data_dir)["equal"]
+  assert replay.run(workdir, second, animals)["equal"]
 
 
 def tune(data, run, folder, **changes):
@@ -183,9 +163,8 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("message", REFUSED)
-def test_what_it_does_not_do_is_one_line(run, data_dir, tmp_path, message):
-  with pytest.raises(InputError, match=message):
-    REFUSED[message](f"{run[0]}/best", data_dir, tmp_path)
+def test_what_it_does_not_do_is_one_line(run, animals, tmp_path, message):
+  refused(message, REFUSED[message], f"{run[0]}/best", animals, tmp_path)
 
 
 def test_an_encoder_decoder_from_scratch_reads_the_format(prepared):
@@ -197,8 +176,7 @@ def test_an_encoder_decoder_from_scratch_reads_the_format(prepared):
 
 def test_answers_outside_the_vocabulary_are_refused(pretrained, tmp_path):
   """The vocabulary has no w and no k."""
-  for split in ("train", "dev"):
-    write_rows(tmp_path, split, [("the cat", "meows"), ("the dog", "barks")])
-  with pytest.raises(InputError, match="table: its answer 'barks' is no word of the vocab"):
-    finetune.run(CONFIG, str(tmp_path), pretrained, str(tmp_path / "run"))
+  data = write_table(tmp_path, [("the cat", "meows"), ("the dog", "barks")])
+  message = "table: its answer 'barks' is no word of the vocab"
+  refused(message, finetune.run, CONFIG, data, pretrained, str(tmp_path / "run"))
   assert not (tmp_path / "run").exists()
