@@ -296,7 +296,7 @@ evaluate --checkpoint={pretrained} --data=prepared
 diagnose --data=prepared --workdir=new
   gradients and sampling look at a trained model: give --checkpoint=DIR
 diagnose --data=prepared --workdir=new --parts=rate
-  --parts=rate: no part 'rate'; did you mean rates
+  --parts=rate: must be one of gradients, scaling, rates, sampling; did you mean rates
 diagnose --data=prepared --workdir=new --checkpoint={pretrained}
   another vocabulary
 diagnose --data=text.txt --workdir=new --parts=rates
