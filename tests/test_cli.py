@@ -223,7 +223,8 @@ evaluate --checkpoint={pretrained}
   --data=prepared => another vocabulary
 diagnose --data=prepared --workdir=new
   => gradients and sampling look at a trained model: give --checkpoint=DIR
-  --parts=rate => --parts=rate: no part 'rate'; did you mean rates
+  --parts=rate =>
+    --parts=rate: must be one of gradients, scaling, rates, sampling; did you mean rates
 reproduce
   --checkpoint={pretrained} --data=labels --workdir=run --table=5 =>
     holds 'config.json' but no results

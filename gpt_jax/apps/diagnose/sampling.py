@@ -4,7 +4,6 @@ How varied texts are and how much they repeat is measured by distinct n-grams (L
 by n-grams that occurred before (Welleck et al. 2020).
 """
 
-import itertools
 import re
 import statistics
 import time
@@ -81,7 +80,9 @@ def diversity(texts: Sequence[str]) -> dict[str, float]:
   """
   split, measures = list(map(words, texts)), {}
   for n in (1, 2, 3):
-    grams = list(itertools.chain.from_iterable(_ngrams(text, n) for text in split))
+    grams = []
+    for text in split:
+      grams += _ngrams(text, n)
     measures[f"distinct_{n}"] = len(set(grams)) / len(grams) if grams else 0.0
   long_grams = [_ngrams(text, _REPEATED) for text in split]
   repeated, total = sum(len(x) - len(set(x)) for x in long_grams), sum(map(len, long_grams))

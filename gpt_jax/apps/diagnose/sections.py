@@ -217,10 +217,11 @@ def safe_rates(part: dict[str, Any]) -> Answer:
   verdict = f"{min(learned):g} to {max(learned):g}" if learned else "none of these"
   if len(learned) == 1:
     verdict = f"{learned[0]:g}"
-  outcomes = [run["outcome"] for entry in part["rates"] for run in entry["runs"]]
-  lost = collections.Counter(outcomes)
+  lost: collections.Counter[str] = collections.Counter()
+  for entry in part["rates"]:
+    lost.update(run["outcome"] for run in entry["runs"])
   text = (
-    f"Of {len(outcomes)} runs of {part['steps']:,} updates {lost['stuck']} did not "
+    f"Of {lost.total()} runs of {part['steps']:,} updates {lost['stuck']} did not "
     f"get below the unigram entropy, {lost['diverged']} diverged. The lowest median loss has "
     f"{best['rate']:g}."
   )

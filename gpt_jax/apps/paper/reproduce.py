@@ -4,7 +4,6 @@ Radford et al. 2018, sections 4 and 5.
 """
 
 import dataclasses
-import itertools
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -322,8 +321,11 @@ def _available(data_dir: str) -> tuple[list[str], dict[str, str]]:
   """The paper's tasks with training and dev sets in the folder, and why the others are left out."""
   available: list[str] = []
   left_out: dict[str, str] = {}
-  columns = itertools.chain.from_iterable(table.columns for table in tables.TABLES.values())
-  for name in dict.fromkeys(itertools.chain.from_iterable(column.tasks for column in columns)):
+  names: dict[str, None] = {}
+  for table in tables.TABLES.values():
+    for column in table.columns:
+      names |= dict.fromkeys(column.tasks)
+  for name in names:
     try:
       for split in ("train", "dev"):
         find(name).examples(data_dir, split)

@@ -582,7 +582,8 @@ def entropies(runs: Sequence[Record], names: Sequence[str], *metrics: str) -> li
   """
   levels, labels = [], []
   for color, (run, name) in enumerate(zip(runs, names, strict=True)):
-    for metric in [metric for metric in metrics if metric in run.loss_bounds][:1]:
+    metric = next(filter(run.loss_bounds.__contains__, metrics), None)
+    if metric is not None:
       value = run.loss_bounds[metric]
       labels.append(_entropy_label(metric, value))
       levels.append(Level(f"{labels[-1]} of {name}", value, color))
