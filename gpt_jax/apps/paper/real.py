@@ -74,13 +74,13 @@ def run(
   skipped. Writes results.md and results.json, where tasks of earlier calls stay.
 
   Args:
-    workdir: the folder for everything.
-    data: folder of the tasks' files; "": a task of the story world.
-    tasks: their names; (): those of TASKS whose files are there.
+    workdir: folder for everything; the same command resumes.
+    data: folder with the tasks' files, such as glue/; empty: a task of the story world.
+    tasks: tasks by name; by default all whose files are there.
     rows: training rows, of each class its share; 0: all.
-    seeds: runs of each.
-    peers: whether transformers' Trainer does the same: the same rows, recipe and seeds.
-    short: few rows and one epoch, to see that everything runs. The results are meaningless.
+    seeds: runs of each task.
+    peers: transformers' Trainer on the same rows, with the same recipe and seeds (extra peers).
+    short: train for a few steps only, to check that everything runs. The results are meaningless.
   """
   study = Study(workdir, "real.json", on_disk=True)
   model, part = model_folder(), "short" if short else rows or "all"
