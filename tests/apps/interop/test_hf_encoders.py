@@ -99,7 +99,7 @@ def our_outputs(spec, params, ids, types, lengths=None):
   segments = (columns < lengths[:, None]).astype(np.int32)
   anchors = np.arange(count, dtype=np.int32) * length
   choices = 1
-  if spec.head and spec.head.pooling == "per_choice":
+  if spec.head and not spec.head.per_token and spec.head.pooling == "per_choice":
     choices = spec.head.num_classes if count % spec.head.num_classes == 0 else count
   batch = Batch(
     Rows(ids, columns, segments, types),
