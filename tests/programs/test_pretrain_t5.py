@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from shared_trainers import one_device  # noqa: F401
+from tiny_runs import changed
 
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.data.token_file import TokenFile
@@ -25,14 +26,12 @@ STEPS = 60
 @pytest.fixture(scope="module", params=["1.0", "1.1"])
 def config(request):
   config = load_config(f"{FILE}:small" if request.param == "1.0" else f"{FILE}:1.1-small")
-  trunk = dataclasses.replace(
-    config.trunk, context=32, layers=1, width=32, heads=2, head_width=16, units=64
-  )
-  return dataclasses.replace(
+  sizes = {"context": 32, "layers": 1, "width": 32, "heads": 2, "head_width": 16, "units": 64}
+  return changed(
     config,
-    trunk=trunk,
-    objective=dataclasses.replace(config.objective, sentinels=6),
-    data=dataclasses.replace(config.data, batch_size=16, length=32),
+    trunk=sizes,
+    objective={"sentinels": 6},
+    data={"batch_size": 16, "length": 32},
     train=TrainConfig(steps=STEPS, log_every=20, checkpoint_every=30, keep_checkpoints=2),
   )
 

@@ -4,10 +4,10 @@ model, tuned on the task's texts, and its classifier, layer by layer; both direc
 
 import dataclasses
 
-import jax
 import numpy as np
 import pytest
 from shared_trainers import one_device  # noqa: F401
+from tiny_runs import same
 
 from gpt_jax.checkpoints.restore import restore_params
 from gpt_jax.data import storyworld
@@ -119,10 +119,6 @@ def parts(checkpoint):
   trunk = restore_params(checkpoint)[0]["trunk"]
   layers = {name: trunk[name] for name in ("block_0", "block_1", "block_2")}
   return {**layers, "tokens": trunk["tokens"][:VOCABULARY]}
-
-
-def same(a, b):
-  return all(map(np.array_equal, jax.tree.leaves(a), jax.tree.leaves(b)))
 
 
 def women(checkpoint, texts, output):
