@@ -17,7 +17,7 @@ def main():
   from gpt_jax.training.trackers import parse_trackers
 
   arguments = PROGRAM.arguments()
-  config, data, workdir = (arguments[name] for name in ("config", "data_dir", "workdir"))
+  config, data, workdir = (arguments[name] for name in ("config", "data", "workdir"))
   PROGRAM.call(
     arguments,
     set_fields=command_line.set_fields(),

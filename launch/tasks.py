@@ -13,7 +13,7 @@ PROGRAM = command_line.program("list_tasks")
 def main():
   from gpt_jax.programs import list_tasks
 
-  folder = PROGRAM.arguments()["data_dir"]
+  folder = PROGRAM.arguments()["data"]
   entries = list_tasks.run(folder)
   cells = {entry.task: _cells(entry) for entry in list_tasks.run()}
   header = ("task", "transform", "labels", "metrics", "paper", "TFDS")

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
 def run(
   config: FinetuneConfig,
-  data_dir: str,
-  pretrained: str,
+  data: str,
+  checkpoint: str,
   workdir: str,
   *,
   seeds: int = 1,
@@ -66,15 +66,15 @@ def run(
 
   Args:
     config: see configs/finetune.py.
-    data_dir: folder of the task's official files (with glue/ or race/ in it), or tfds:DIR.
-    pretrained: see load_model; or none.
+    data: folder of the task's official files (with glue/ or race/ in it), or tfds:DIR.
+    checkpoint: see load_model; or none.
     workdir: folder for config, metrics and checkpoints, or of seed_<n> or fold_<n>, those of
       several runs; the same command resumes.
     seeds: number of runs, from config.train.seed on, each with its own folder; finished ones are
       skipped.
     folds: for a table, number of runs, each holding out another part of the training file in place
       of a dev file.
-    tokenizer: folder of a vocabulary; only if `pretrained` is none.
+    tokenizer: folder of a vocabulary; only if `checkpoint` is none.
     set_fields: see load_start.
     trackers, profile: see pretrain.run.
     pauses: step -> whether the run ends after it for now, evaluated and saved but without its
@@ -96,17 +96,17 @@ def run(
       profile=profile,
       on_end=on_end,
     )
-    return cross_validate(config, data_dir, pretrained, workdir, folds, run_fold)
+    return cross_validate(config, data, checkpoint, workdir, folds, run_fold)
   folders = seed_folders(workdir, config.train.seed, seeds)
-  noted, pretrained = own_base(pretrained, folders.values())
+  noted, checkpoint = own_base(checkpoint, folders.values())
   config = resume_choices(config, folders.values())
   # First what may fail on the user's input, then what compiles.
-  start = load_start(config, pretrained, tokenizer, set_fields)
-  config, task, data = load_task(config, data_dir, start)
-  if noted != pretrained:  # it is kept in the run's folder
+  start = load_start(config, checkpoint, tokenizer, set_fields)
+  config, task, encoded = load_task(config, data, start)
+  if noted != checkpoint:  # it is kept in the run's folder
     start = dataclasses.replace(start, checkpoint=noted)
-  recipe = finetune_recipe(config, task, data["train"], start)
-  recipe = with_evaluation(recipe, task, data, start, data_dir, pauses)
+  recipe = finetune_recipe(config, task, encoded["train"], start)
+  recipe = with_evaluation(recipe, task, encoded, start, data, pauses)
   all_seeds = Run(recipe, folders.values())  # the seeds share one compiled step
   ends = [functools.partial(call, workdir) for call in on_end]
   results = []

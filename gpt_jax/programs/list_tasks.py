@@ -38,16 +38,16 @@ class Entry(NamedTuple):
   remarks: tuple[str, ...]
 
 
-def run(data_dir: str | None = None) -> Iterator[Entry]:
+def run(data: str | None = None) -> Iterator[Entry]:
   """Yields every task as soon as it is read; large data sets take seconds.
 
   Args:
-    data_dir: folder of the official files, or tfds:DIR, to check; by default no examples are
+    data: folder of the official files, or tfds:DIR, to check; by default no examples are
       counted.
   """
-  if data_dir is not None:
-    check_data_dir(data_dir)
-  return _entries(data_dir)
+  if data is not None:
+    check_data_dir(data)
+  return _entries(data)
 
 
 def _entries(data_dir: str | None) -> Iterator[Entry]:

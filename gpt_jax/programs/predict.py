@@ -32,7 +32,7 @@ def run(
   source: str | None = None,
   output: str = "-",
   *,
-  data_dir: str | None = None,
+  data: str | None = None,
   split: str | None = None,
   batch_size: int = 32,
   overwrite: bool = False,
@@ -58,8 +58,8 @@ def run(
       TSV without a header may hold just the text columns in order, such as one text per line. An
       imported classifier reads text, and text_pair where the file has it.
     output: file to write: .tsv, .csv or .jsonl; - for TSV on stdout. Whole, or none.
-    data_dir: instead of `source`: folder of the task's official files, as for finetune.
-    split: of `data_dir`: train, dev or test (default test).
+    data: instead of `source`: folder of the task's official files, as for finetune.
+    split: of `data`: train, dev or test (default test).
     batch_size: examples per batch.
     overwrite: replace an existing output.
     keep: columns of `source` to copy into the output, or all.
@@ -78,7 +78,7 @@ def run(
     {label: probability}}, after its kept columns. Where there is no prediction it is None, and
     "problem" has the reason. A text-to-text model has no probabilities, and may write no label.
   """
-  has_file, has_data = source is not None, data_dir is not None
+  has_file, has_data = source is not None, data is not None
   has_both = threshold is not None and precision is not None
   is_threshold = threshold is None or 0 <= threshold <= 1
   is_precision = precision is None or 0 < precision < 1
@@ -95,13 +95,13 @@ def run(
   ):
     if is_fault:
       raise InputError(message)
-  _check_output(output, source, data_dir, overwrite)
+  _check_output(output, source, data, overwrite)
   ensemble: Any = loaded or _load(checkpoint, weights)
   if beams != 1:
     task = ensemble.task.with_search(beams, length_penalty)
     ensemble = dataclasses.replace(ensemble, task=task)
   task = ensemble.task
-  rows = _examples(task, source, data_dir, split or "test")
+  rows = _examples(task, source, data, split or "test")
   kept = _kept_columns(source, keep, task) if source and keep else [{}] * len(rows)
   calibration, threshold = _calibration(ensemble, calibrate, threshold, precision)
   rows, encoded = _encode(ensemble, rows)
@@ -144,7 +144,7 @@ def run_adapters(
   ensembles = {name: Ensemble((model,), model.task) for name, model in loaded.items()}
   outputs = {name: f"{stem}.{name}{suffix}" for name in ensembles}
   for path in outputs.values():  # before the first predicts
-    _check_output(path, source, options.get("data_dir"), options.get("overwrite", False))
+    _check_output(path, source, options.get("data"), options.get("overwrite", False))
   results = {}
   for name, ensemble in ensembles.items():
     log(f"adapter {name}: {outputs[name]}")

@@ -24,7 +24,6 @@ flags.disclaim_key_flags()
 FLAGS = flags.FLAGS
 FLAG_OF = {  # argument, or PROGRAM.ARGUMENT -> its flag, where it is called otherwise
   "data_dir": "data",
-  "pretrained": "checkpoint",
   "checkpoints": "checkpoint",
   "path": "checkpoint",
   "adapters": "adapter",

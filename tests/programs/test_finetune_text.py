@@ -83,7 +83,7 @@ def test_it_predicts_a_split_and_a_file(run, animals, tmp_path):
   examples = load_model(f"{workdir}/best").task.examples(animals, "dev")
   truth = [ANIMALS[np.argmax(example.label)] for example in examples]
   out = tmp_path / "predictions.tsv"
-  predicted = predict.run(f"{workdir}/best", output=str(out), data_dir=animals, split="dev")
+  predicted = predict.run(f"{workdir}/best", output=str(out), data=animals, split="dev")
   right = [row["prediction"] == label for row, label in zip(predicted, truth, strict=True)]
   assert np.mean(right) == pytest.approx(result["best"]["dev_accuracy"])
   assert out.read_text().splitlines() == ["prediction", *(row["prediction"] for row in predicted)]
@@ -132,7 +132,7 @@ def tune(data, run, folder, **changes):
 
 
 def tell(data, run, folder, **options):
-  predict.run(run, output=f"{folder}/a.tsv", data_dir=data, split="dev", **options)
+  predict.run(run, output=f"{folder}/a.tsv", data=data, split="dev", **options)
 
 
 REFUSED = {

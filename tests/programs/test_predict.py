@@ -279,7 +279,7 @@ def test_an_unwritable_output_is_refused(checkpoint, tmp_path, monkeypatch, outp
 def test_a_split_of_the_task_is_its_file(finetuned, checkpoint, tmp_path):
   for split in ("dev", "train"):
     outputs = [str(tmp_path / f"{split}_{name}.tsv") for name in ("split", "file")]
-    results = predict.run(checkpoint, None, outputs[0], data_dir=finetuned.data_dir, split=split)
+    results = predict.run(checkpoint, None, outputs[0], data=finetuned.data_dir, split=split)
     assert results == predict.run(checkpoint, f"{finetuned.data_dir}/{split}.tsv", outputs[1])
     assert Path(outputs[0]).read_bytes() == Path(outputs[1]).read_bytes()
 
@@ -288,7 +288,7 @@ def test_the_split_is_the_test_set_in_the_order_of_its_rows(model_of, tmp_path):
   (tmp_path / "glue" / "RTE").mkdir(parents=True)
   rows = "".join(f"0\t{text}\t.\n" for text in TEXTS)
   source = write(tmp_path, "glue/RTE/test.tsv", f"index\tsentence1\tsentence2\n{rows}")
-  results = predict.run(model_of("rte"), output=str(tmp_path / "out.jsonl"), data_dir=str(tmp_path))
+  results = predict.run(model_of("rte"), output=str(tmp_path / "out.jsonl"), data=str(tmp_path))
   assert results == predict.run(model_of("rte"), source, str(tmp_path / "file.jsonl"))
   # All differ, or their order would not show.
   assert len({result["probabilities"]["entailment"] for result in results}) == len(TEXTS)
@@ -300,7 +300,7 @@ def test_the_files_of_the_task_are_not_overwritten(checkpoint, tmp_path, monkeyp
   dev = write(tmp_path / "data", "dev.tsv", "text\tlabel\nthe cat\tmeows\n")
   (tmp_path / "link").symlink_to(tmp_path / "data")
   for folder in ("data", "link"):
-    split = {"data_dir": str(tmp_path / folder), "split": "dev", "overwrite": True}
+    split = {"data": str(tmp_path / folder), "split": "dev", "overwrite": True}
     refused("--out=.* is a file of --data; name", predict.run, checkpoint, None, dev, **split)
 
 
@@ -478,7 +478,7 @@ def test_flags_that_do_not_fit(checkpoint, texts, arguments, message):
   refused(message, predict.run, checkpoint, texts, **arguments)
   if "keep" in arguments:
     message = "--keep=id copies columns of --input; --data has"
-    refused(message, predict.run, checkpoint, data_dir=".", **arguments)
+    refused(message, predict.run, checkpoint, data=".", **arguments)
 
 
 def test_a_score_has_no_threshold(model_of, tmp_path):

@@ -285,7 +285,7 @@ def test_what_reads_fine_tuned_runs(finetuned, gs, tmp_path):
   workdir, rows = copy(finetuned.workdir, f"{gs}/run"), f"{gs}/data/dev.tsv"
   copy(finetuned.data_dir, f"{gs}/data")
   before = read_bytes(rows, 1 << 20)
-  for given in ({"source": rows}, {"data_dir": f"{gs}/data", "split": "dev"}):
+  for given in ({"source": rows}, {"data": f"{gs}/data", "split": "dev"}):
     refused("name another file", predict.run, workdir, output=rows, overwrite=True, **given)
   assert read_bytes(rows, 1 << 20) == before
   local = predict.run(finetuned.workdir, f"{finetuned.data_dir}/dev.tsv", str(tmp_path / "a.tsv"))

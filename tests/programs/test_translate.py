@@ -93,7 +93,7 @@ def test_it_learns_to_translate(run, data_dir, tmp_path):
 
 
 def tell(run, data, folder):
-  predict.run([run, run], output=f"{folder}/a.tsv", data_dir=data, split="dev")
+  predict.run([run, run], output=f"{folder}/a.tsv", data=data, split="dev")
 
 
 def smooth(run, data, folder):

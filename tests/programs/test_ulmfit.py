@@ -123,5 +123,5 @@ def parts(checkpoint):
 
 def women(checkpoint, texts, output):
   """The probability of a woman for each dev row, by one model or several."""
-  rows = predict.run(checkpoint, output=output, data_dir=str(texts), split="dev", calibrate=False)
+  rows = predict.run(checkpoint, output=output, data=str(texts), split="dev", calibrate=False)
   return np.array([row["probabilities"]["woman"] for row in rows])

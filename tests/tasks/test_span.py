@@ -354,7 +354,7 @@ def test_it_predicts_the_text_of_the_answer(trained, tmp_path):
   assert first["prediction"] in "the red cat sat on the old mat"
   assert second["prediction"] is None and "context is empty" in second["problem"]
   assert out.read_text().splitlines()[0] == "prediction,problem"
-  split = predict.run(str(folder / "run" / "best"), data_dir=str(folder), split="dev")
+  split = predict.run(str(folder / "run" / "best"), data=str(folder), split="dev")
   right = [r["prediction"] in ("cat", "dog") for r in split]
   assert np.mean(right) > 0.7
 
@@ -368,7 +368,7 @@ def test_what_reads_labels_of_a_text_refuses(trained, tmp_path):
   with pytest.raises(InputError, match="format=stablehlo: .*every token"):
     export.run(checkpoint, str(tmp_path / "function"), "stablehlo")
   with pytest.raises(InputError, match="give one checkpoint"):
-    predict.run([checkpoint] * 2, data_dir=str(trained[0]), split="dev")
+    predict.run([checkpoint] * 2, data=str(trained[0]), split="dev")
   export.run(checkpoint, str(tmp_path / "npz"))
   measured = evaluate.run(str(tmp_path / "npz"), str(trained[0]), "dev")
   assert measured == evaluate.run(checkpoint, str(trained[0]), "dev")
@@ -391,6 +391,6 @@ def test_berts_trunk_refuses_and_is_exported(make_run, tiny_tokenizer, tmp_path)
   assert evaluate.run(str(tmp_path / "hf"), str(tmp_path)) == measured
   config = json.loads((tmp_path / "hf" / "config.json").read_text())
   assert config["architectures"] == ["BertForQuestionAnswering"]
-  rows = predict.run(str(tmp_path / "hf"), data_dir=str(tmp_path), split="dev")
+  rows = predict.run(str(tmp_path / "hf"), data=str(tmp_path), split="dev")
   answers = [row["prediction"] for row in rows]
   assert answers.count("") > 5 and answers.count("cat") > 5

@@ -192,7 +192,7 @@ def _problem(prediction: str, test_set: TestSet) -> str:
   return "" if known else f"prediction {prediction!r}: should be {allowed}"
 
 
-def run(checkpoints: Sequence[str], data_dir: str, out: str) -> dict[str, str]:
+def run(checkpoints: Sequence[str], data: str, out: str) -> dict[str, str]:
   """Predicts GLUE's test sets and writes a submission.
 
   Reads all checkpoints and test files before the first prediction, so that errors appear early.
@@ -200,7 +200,7 @@ def run(checkpoints: Sequence[str], data_dir: str, out: str) -> dict[str, str]:
   Args:
     checkpoints: fine-tuned models (see load_model), at most one per task. An MNLI model predicts
       both of its test sets and, if its file is there, the diagnostic set.
-    data_dir: the folder with GLUE's official files, as for finetune. TFDS orders the rows
+    data: the folder with GLUE's official files, as for finetune. TFDS orders the rows
       differently.
     out: the zip file to create. Test sets without a model get a constant prediction, with a
       warning.
@@ -210,12 +210,12 @@ def run(checkpoints: Sequence[str], data_dir: str, out: str) -> dict[str, str]:
   """
   if not any(checkpoints):
     raise InputError("--checkpoint is empty; give one or more fine-tuned on tasks of GLUE")
-  if data_dir.startswith("tfds:"):
-    raise InputError(f"--data={data_dir}: TFDS shuffles the rows; use GLUE's official files")
+  if data.startswith("tfds:"):
+    raise InputError(f"--data={data}: TFDS shuffles the rows; use GLUE's official files")
   _check_out(out)
   check_writable(os.path.dirname(out), out)
-  encoded = _encode_all(checkpoints, data_dir)
-  sources = _sources(encoded, data_dir)
+  encoded = _encode_all(checkpoints, data)
+  sources = _sources(encoded, data)
   if constant := [file for file, source in sources.items() if source not in encoded]:
     listed = ", ".join(f"{file} ({sources[file]})" for file in constant)
     warnings.warn(f"{out}: not predicted by any model: {listed}", stacklevel=2)

@@ -79,7 +79,7 @@ BUDGETS = {
 def run(
   workdir: str,
   checkpoint: str,
-  data_dir: str,
+  data: str,
   *,
   lstm: str = "",
   table: Sequence[str] = (),
@@ -97,7 +97,7 @@ def run(
     workdir: gets runs/<setting>/<task>/seed_<n>, results.json, results.md and figures (PNG, SVG);
       the same command resumes.
     checkpoint: see load_model; the workdir of a pre-trained Transformer.
-    data_dir: folder of the official files: glue/, race/ and so on.
+    data: folder of the official files: glue/, race/ and so on.
     lstm: workdir of a pre-trained LSTM, for table 5's last row and figure 2.
     table: tables, out of 2, 3, 4, 5. GLUE's average in table 4 needs all nine tasks.
     figure: 2: layers transferred (left), zero-shot over pre-training (right), which evaluates every
@@ -120,12 +120,12 @@ def run(
     if name not in tables.ANCHORS:
       find(name)
   figures.make_figure()
-  check_data_dir(data_dir)
+  check_data_dir(data)
   study = Study(workdir, "results.json", ("runs", "lock"))
   paths = {name: path for name, path in (("transformer", checkpoint), ("lstm", lstm)) if path}
   models = {name: _load(name, path) for name, path in paths.items()}
   wanted = asked_tables, sweep, tasks
-  asked = _Reproduction(study, data_dir, paths, models, *wanted, *runs, *_available(data_dir))
+  asked = _Reproduction(study, data, paths, models, *wanted, *runs, *_available(data))
   plan, history = asked.plan(), asked.history() if sweep else {}
   if not plan and not history:
     raise asked.nothing_to_run()

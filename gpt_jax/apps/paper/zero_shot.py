@@ -491,7 +491,7 @@ for _name in pronouns.FILES:
 
 def run(
   checkpoint: str,
-  data_dir: str,
+  data: str,
   tasks: Sequence[str] = (),
   *,
   history: bool = False,
@@ -506,7 +506,7 @@ def run(
   Args:
     checkpoint: see load_model; of a fine-tuned model the trunk is used, of a masked language model
       the pseudo-log-likelihood.
-    data_dir: folder that contains glue/, race/ and winograd/.
+    data: folder that contains glue/, race/ and winograd/.
     tasks: of cola, sst2, race, race-middle, race-high, dprd, wsc273; by default all with data.
     history: evaluate every checkpoint of the run, oldest first (config.train.milestone= keeps
       more).
@@ -516,10 +516,10 @@ def run(
   """
   if out:
     check_out(out, overwrite)
-  check_data_dir(data_dir)
+  check_data_dir(data)
   paths = checkpoints(checkpoint) if history else [checkpoint]
   loaded = load_model(paths[0])
-  prepared = prepare(loaded, data_dir, tasks, examples)
+  prepared = prepare(loaded, data, tasks, examples)
   results = []
   for path in paths:
     loaded = loaded if path == paths[0] else load_model(path)

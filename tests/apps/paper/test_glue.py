@@ -106,7 +106,7 @@ def test_a_submission_has_what_the_models_predict(model_of, few, data, tmp_path)
   predicted |= {"MNLI-mm.tsv": "mnli-mismatched", "AX.tsv": "mnli-diagnostic"}
   for file, task in predicted.items():
     model = models.get(task) or model_of(task)  # of MNLI, the same parameters
-    results = predict.run(model, output=str(tmp_path / f"{file}.jsonl"), data_dir=data)
+    results = predict.run(model, output=str(tmp_path / f"{file}.jsonl"), data=data)
     expected = [result["prediction"] for result in results]
     if file == "CoLA.tsv":
       expected = [str(["unacceptable", "acceptable"].index(label)) for label in expected]
