@@ -205,8 +205,10 @@ class Stream:
         for text in texts:
           self.add(text)
         self.advance()
-        for text in texts:
+        for text in texts[1:]:
           self.remove(text)
+        self.advance()  # the first moves to a cache of one row
+        self.remove(texts[0])
 
   def remove(self, text: Text) -> None:
     """Forgets a text, done or not."""
@@ -301,9 +303,16 @@ class Stream:
       return
     size, self._slots, self._source_slots = sizes
     state = decoding.start(self._model, self._variables, *sizes)
-    if self._rows:
+    in_use = [row for row, text in enumerate(self._rows) if text is not None]
+    if self._few_shapes:
+      # Through a cache of one row, as prompts come: a program for each size, not for each pair.
+      for number, row in enumerate(in_use):
+        numbers = np.where(np.arange(len(self._rows)) == row, 0, 1).astype(np.int32)
+        part = decoding.start(self._model, self._variables, 1, self._context, self._source_slots)
+        part = copy_rows(part, self._state, numbers, rows=1)
+        state = copy_rows(state, part, np.array([number], np.int32), rows=size)
+    elif in_use:
       numbers = np.full(len(self._rows), size, np.int32)
-      in_use = [row for row, text in enumerate(self._rows) if text is not None]
       numbers[in_use] = range(len(in_use))
       state = copy_rows(state, self._state, numbers, rows=size)
     self._rows, self._state = [*self.texts, *[None] * (size - len(self.texts))], state

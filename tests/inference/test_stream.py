@@ -52,6 +52,25 @@ def texts_of(model, count):
   return texts
 
 
+def test_after_warming_up_texts_move_without_compiling(model, monkeypatch, caplog):
+  monkeypatch.setattr(gpt_jax.inference.stream, "_FEW_SLOTS", (16, 2**30))
+  monkeypatch.setattr(gpt_jax.inference.stream, "_SIZES", (1, 2, 4))
+  stream = Stream(model.loaded.language_model(), model.loaded.params, few_shapes=True)
+  stream.warm_up()
+  short, long = [Text([5] * 3, Sampling(9)) for _ in range(3)], Text([5] * 30, Sampling(9))
+  with jax.log_compiles(), caplog.at_level("WARNING", logger="jax"):
+    stream.add(short[0])
+    stream.add(*short[1:])
+    stream.add(long)  # of more slots: all of them move
+    stream.advance()
+    stream.remove(long)
+    stream.remove(short[1])
+    while stream.texts:
+      stream.advance()  # to fewer slots, and fewer rows
+  assert "XLA compilation" not in caplog.text
+  assert [len(text.added) for text in short] == [9, 4, 9]
+
+
 def alone(model, text):
   """What generation at once adds to the prompt."""
   s = text.sampling
