@@ -345,12 +345,16 @@ def lock_folder(folder: str, taken: str, exclusive: bool = True) -> TextIO:
     file = open(os.path.join(folder, "lock"), "a", encoding="utf-8", opener=without_links)
   except OSError as error:
     raise InputError(f"{folder}: cannot be written ({error.strerror})") from error
-  with contextlib.suppress(OSError):  # a file system without locks
-    try:
-      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB if exclusive else fcntl.LOCK_UN)
-    except BlockingIOError as error:
-      file.close()
-      raise InputError(f"{folder}: {taken}") from error
+  try:
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB if exclusive else fcntl.LOCK_UN)
+    is_free = os.path.samestat(os.stat(file.name), os.fstat(file.fileno()))
+  except (BlockingIOError, FileNotFoundError):
+    is_free = False  # locked, or removed by its owner at its end
+  except OSError:
+    is_free = True  # a file system without locks
+  if not is_free:
+    file.close()
+    raise InputError(f"{folder}: {taken}")
   return file
 
 

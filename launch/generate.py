@@ -40,8 +40,8 @@ def main():
   if FILL.value:
     if arguments["prompts"]:
       raise InputError("--fill: leave out --prompt and --input, whose texts are continued")
-    for name in {"stream", *arguments} - {"checkpoint", "prompts", "top_k"}:
-      if command_line.FLAGS[name].present:
+    for name in ("stream", *arguments):
+      if name not in ("checkpoint", "prompts", "top_k") and command_line.FLAGS[name].present:
         raise InputError(f"--{name}: is for prompts; leave it out with --fill")
     top_k = arguments["top_k"] if command_line.FLAGS["top_k"].present else 5
     _print_filled(generate.fill(arguments["checkpoint"], FILL.value, top_k))

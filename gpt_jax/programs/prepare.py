@@ -233,8 +233,13 @@ def _new_folder(out: str, key: dict[str, Any]) -> Iterator[str]:
   stages = os.path.join(partial, STAGES)
   try:
     make_folders(partial)
+    is_ours = os.path.exists(os.path.join(stages, KEY)) or {*os.listdir(partial)} <= {"lock"}
   except OSError as error:
     raise InputError(f"--out={out}: cannot be made ({error.strerror})") from error
+  if os.path.islink(partial) or not is_ours:
+    raise InputError(
+      f"{partial}: is not of a killed prepare, and would be filled; move it, or take another --out"
+    )
   with lock_folder(partial, f"another prepare is making {out}; wait until it ends") as lock:
     _remove_all_but({lock.name, stages if has_key(stages, key) else ""}, partial)
     try:
@@ -253,18 +258,23 @@ def _new_folder(out: str, key: dict[str, Any]) -> Iterator[str]:
       # Not after a kill, which leaves everything for the next run to look through.
       finished = set(os.listdir(stages)) if os.path.isdir(stages) else set()
       if isinstance(error, KeyboardInterrupt) and finished - {KEY, LEDGER, NUMBERS}:
-        _remove_all_but({stages}, partial)  # token files that are not complete
+        _remove_all_but({lock.name, stages}, partial)  # token files that are not complete
         print("the vocabulary is kept; the same command uses it", file=sys.stderr)
       else:
-        shutil.rmtree(partial, ignore_errors=True)
+        # The lock last: another prepare works here as soon as it is gone.
+        _remove_all_but({lock.name}, partial)
+        with contextlib.suppress(OSError):
+          os.remove(lock.name)
+          os.rmdir(partial)
       raise
 
 
 def _remove_all_but(kept: set[str], folder: str) -> None:
-  for entry in os.scandir(folder):
-    if entry.path not in kept:
-      remove = shutil.rmtree if entry.is_dir(follow_symlinks=False) else os.remove
-      remove(entry.path)
+  with contextlib.suppress(FileNotFoundError):  # it became `out` before the error
+    for entry in os.scandir(folder):
+      if entry.path not in kept:
+        remove = shutil.rmtree if entry.is_dir(follow_symlinks=False) else os.remove
+        remove(entry.path)
 
 
 @contextlib.contextmanager

@@ -457,7 +457,7 @@ def test_a_finished_vocabulary_is_taken_over(books, tmp_path, monkeypatch, capsy
     assert not list(tmp_path.glob("out*"))
     return
   left = tmp_path / "out.partial"
-  assert os.listdir(left) == ["stages"]
+  assert sorted(os.listdir(left)) == ["lock", "stages"]
   finished = ["key.json", "removed.npy", "survey.json", "tokenizer"]
   assert sorted(os.listdir(left / "stages")) == finished
   assert "the vocabulary is kept; the same command uses it" in capsys.readouterr().err
@@ -507,7 +507,28 @@ def test_one_run_at_a_time_makes_a_folder(books, tmp_path):
   out = tmp_path / "out"
   with lock_folder(f"{out}.partial", ""):
     refused("out.partial: another prepare is making .*out; wait", run, settings(books), out)
-  (tmp_path / "out.partial" / "train-00007.bin").write_bytes(b"of a killed run")
+  (tmp_path / "out.partial" / "train-00007.bin").write_bytes(b"of a killed run, or not")
+  refused("out.partial: is not of a killed prepare", run, settings(books), out)
+  (tmp_path / "out.partial" / "stages").mkdir()
+  (tmp_path / "out.partial" / "stages" / "key.json").write_text("{}")
   run(settings(books), out)
   assert {path.name for path in tmp_path.iterdir()} == {"books", "out"}
   assert not {"lock", "train-00007.bin"} & set(os.listdir(out))
+
+
+def test_what_prepare_has_not_made_stays(books, tmp_path):
+  (tmp_path / "mine").mkdir()
+  (tmp_path / "a.partial").symlink_to(tmp_path / "mine")
+  (tmp_path / "b.partial").mkdir()
+  (tmp_path / "b.partial" / "mine.txt").write_text("mine")
+  for name in ("a", "b"):
+    refused(f"{name}.partial: is not of a killed prepare", run, settings(books), tmp_path / name)
+  assert not os.listdir(tmp_path / "mine") and os.listdir(tmp_path / "b.partial") == ["mine.txt"]
+
+
+def test_a_lock_that_its_owner_removes_is_not_free(tmp_path, monkeypatch):
+  def removed(file, _):
+    os.remove(file.name)  # between opening and locking
+
+  monkeypatch.setattr("fcntl.flock", removed)
+  refused("is taken", lock_folder, str(tmp_path / "a"), "is taken")
