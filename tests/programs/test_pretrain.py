@@ -237,7 +237,8 @@ def test_when_a_run_saves_and_what_stays(tmp_path, tiny_tokenizer):
   bound = config.objective.bind(tiny_tokenizer, config.data.length)
   recipe = pretrain.step_recipe(config, bound, make_mesh(config.mesh))
   recipe = dataclasses.replace(recipe, evaluation=measured)
-  with run.open_checkpoints(recipe, str(tmp_path)) as checkpoints:
+  kept = hooks.powers_of_two_times(2)
+  with run.Checkpoints(str(tmp_path), "valid_loss", "min", kept, 2) as checkpoints:
     context = RunContext(str(tmp_path), 0, reporter)
     *_, save = run.make_hooks(recipe, context, checkpoints)
     assert [step for step in range(1, 13) if save.due(step)] == [2, 3, 4, 5, 6, 8, 9, 10, 12]

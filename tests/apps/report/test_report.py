@@ -386,7 +386,7 @@ def test_finetuning_that_is_interrupted_has_a_report(finetuned, tmp_path, monkey
   def stop(*_):
     raise KeyboardInterrupt
 
-  monkeypatch.setattr(evaluations, "make_measure", lambda *_: stop)
+  monkeypatch.setattr(evaluations, "make_task_predictor", lambda *_: stop)
   workdir = tmp_path / "run"
   with pytest.raises(KeyboardInterrupt):
     of_task = finetuned.config, finetuned.data_dir, finetuned.pretrained
