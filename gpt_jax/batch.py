@@ -16,6 +16,8 @@ import numpy as np
 Array = Any  # numpy on the host, jax.Array on a device
 _Part = TypeVar("_Part")
 
+POOLINGS = ("mean", "last", "cls")  # of a text's tokens into its vector: their mean, or one of them
+
 
 class Rows(NamedTuple):
   """Inputs of a trunk.
