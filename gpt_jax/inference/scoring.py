@@ -11,7 +11,7 @@ import numpy as np
 from gpt_jax.batch import Rows
 from gpt_jax.checkpoints.load import LoadedModel
 from gpt_jax.errors import InputError
-from gpt_jax.models.heads.contrastive import text_vectors
+from gpt_jax.models.layers import text_vectors
 from gpt_jax.models.model import Model
 from gpt_jax.models.trunk import States
 from gpt_jax.ops.cross_entropy import logits, token_log_probs

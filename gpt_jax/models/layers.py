@@ -1,5 +1,5 @@
-"""Layers that several trunks share: affine maps, layer norm, GELU; and parameters that products
-read: arrays or, in decoding, what stands for them.
+"""Layers that several trunks and heads share: affine maps, layer norm, GELU, a text's vector; and
+parameters that products read: arrays or, in decoding, what stands for them.
 """
 
 import functools
@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax.models.trunk import EPSILON
+from gpt_jax.ops.lookup import select
 from gpt_jax.ops.product import activation_type, project
 from gpt_jax.parallel.mesh import platform
 
@@ -168,3 +169,18 @@ def _as_matrix(value: jax.Array, inputs: int, has_bias: bool) -> Matrix:
   if has_bias:
     return Matrix(value[:, :-1], value[:, -1])
   return Matrix(value)
+
+
+def text_vectors(hidden: jax.Array, inside: jax.Array, pooling: str) -> jax.Array:
+  """One vector per row of hidden states [B, T, D]: float32 [B, D].
+
+  Args:
+    inside: bool [B, T], the positions of the row's text, which begins at 0.
+    pooling: one of batch.POOLINGS.
+  """
+  if pooling == "cls":
+    return hidden[:, 0].astype(jnp.float32)
+  lengths = jnp.maximum(inside.sum(axis=1), 1)  # [B]; 1 for a row that only fills the batch
+  if pooling == "last":
+    return select(hidden, lengths[:, None] - 1)[:, 0].astype(jnp.float32)
+  return jnp.where(inside[..., None], hidden.astype(jnp.float32), 0).sum(1) / lengths[:, None]

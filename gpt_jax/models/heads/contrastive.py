@@ -19,10 +19,9 @@ import numpy as np
 from gpt_jax.batch import Batch, Mean
 from gpt_jax.config import option, register
 from gpt_jax.models.heads.head import Head
-from gpt_jax.models.layers import Projection
+from gpt_jax.models.layers import Projection, text_vectors
 from gpt_jax.models.trunk import States, TrunkConfig
 from gpt_jax.objectives.contrastive import TextVectors
-from gpt_jax.ops.lookup import select
 from gpt_jax.parallel.partition import constrain
 
 _MIN_SQUARE = 1e-16  # squared length of a vector, of an empty row
@@ -103,21 +102,6 @@ def _text_hashes(batch: Batch) -> jax.Array:
   bases = np.array([0x9E3779B1, 0x85EBCA77], np.uint32)
   powers = np.cumprod(np.broadcast_to(bases, (ids.shape[1], 2)), axis=0, dtype=np.uint32)  # [T, 2]
   return (ids[..., None] * jnp.asarray(powers)[None]).sum(axis=1, dtype=jnp.uint32)
-
-
-def text_vectors(hidden: jax.Array, inside: jax.Array, pooling: str) -> jax.Array:
-  """One vector per row of hidden states [B, T, D]: float32 [B, D].
-
-  Args:
-    inside: bool [B, T], the positions of the row's text, which begins at 0.
-    pooling: see TextVectors.
-  """
-  if pooling == "cls":
-    return hidden[:, 0].astype(jnp.float32)
-  lengths = jnp.maximum(inside.sum(axis=1), 1)  # [B]; 1 for a row that only fills the batch
-  if pooling == "last":
-    return select(hidden, lengths[:, None] - 1)[:, 0].astype(jnp.float32)
-  return jnp.where(inside[..., None], hidden.astype(jnp.float32), 0).sum(1) / lengths[:, None]
 
 
 class _Embedder(nn.Module):
