@@ -18,7 +18,7 @@ command_line.define_distributed()
 
 
 def main():
-  from gpt_jax.inference.attack import format_attack
+  from gpt_jax.inference.attacks import format_attack
   from gpt_jax.parallel.processes import is_main_process
   from gpt_jax.tasks.metrics import format_classes, format_labels
 

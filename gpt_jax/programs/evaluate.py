@@ -13,7 +13,7 @@ from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.errors import InputError
 from gpt_jax.inference.agreement import check_keep, compare_labels, labeled_rows
-from gpt_jax.inference.attack import ATTACKS, MAX_RADIUS, make_attacked_predictor
+from gpt_jax.inference.attacks import MAX_RADIUS, find_attack
 from gpt_jax.inference.evaluate import make_text_measure
 from gpt_jax.inference.model import Model
 from gpt_jax.models.decoding_weights import check_kind
@@ -82,7 +82,7 @@ def run(
     return _in_fewer_bits(loaded, data, split or "dev", weights, keep)
   if loaded.task:
     search = (beams, length_penalty)
-    return _on_task(loaded, data, split or "dev", task, radii, search)
+    return _on_task(loaded, data, split or "dev", task, (attack, radii), search)
   if beams != 1:
     raise InputError(f"beams={beams}: is for translations; {checkpoint} is {loaded.without_task}")
   if attack:
@@ -120,8 +120,8 @@ def _in_fewer_bits(
 
 def _radii(attack: str, radius: Sequence[float | str]) -> list[float]:
   """The numbers."""
-  if attack and attack not in ATTACKS:
-    raise InputError(f"--attack={attack}: must be {' or '.join(ATTACKS)}")
+  if attack:
+    find_attack(attack)
   if bool(attack) != bool(radius):
     raise InputError("--attack and --radius: give both, e.g. --attack=fgm --radius=0.5,1,2")
   radii = []
@@ -142,12 +142,12 @@ def _on_task(
   data_dir: str,
   split: str,
   name: str,
-  radii: Sequence[float],
+  attack: tuple[str, Sequence[float]],
   search: tuple[int, float],
 ) -> dict[str, Any]:
   own = loaded.task
   assert own is not None
-  if radii and own.writes_text:
+  if attack[0] and own.writes_text:
     raise InputError(
       f"--attack: {loaded.path} writes its labels as text; an attack is on the head of a classifier"
     )
@@ -172,8 +172,8 @@ def _on_task(
   predictions = task_predictor(loaded, task)(encoded, 32)
   measures |= task.measures(predictions, encoded.truth)
   measures |= task.details(predictions, encoded.truth)
-  if radii:
-    measures["attack"] = _under_attack(loaded, task, encoded, radii)
+  if attack[0]:
+    measures["attack"] = _under_attack(loaded, task, encoded, *attack)
   return measures
 
 
@@ -202,11 +202,11 @@ def _with_order_of(
 
 
 def _under_attack(
-  loaded: LoadedModel, task: LabeledTask, encoded: Encoded, radii: Sequence[float]
+  loaded: LoadedModel, task: LabeledTask, encoded: Encoded, attack: str, radii: Sequence[float]
 ) -> list[dict[str, float]]:
   """The loss and the metrics of the task at each radius."""
   mesh = make_mesh(MeshConfig())
-  predict = make_attacked_predictor(loaded.model, mesh, radii)
+  predict = find_attack(attack).make_attacked_predictor(loaded.model, mesh, radii)
   predictions = predict(replicate(loaded.params, mesh), encoded, 32)
   measures = []
   for i, radius in enumerate(radii):

@@ -12,7 +12,8 @@ from tiny_runs import write_table
 from gpt_jax.batch import Batch, Rows
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.files import read_json
-from gpt_jax.inference.attack import format_attack, make_attacked_predictor
+from gpt_jax.inference.attacks import format_attack
+from gpt_jax.inference.attacks.fgm import make_attacked_predictor
 from gpt_jax.models.heads.tag import TagHead
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
@@ -90,7 +91,7 @@ def test_an_attack_on_tags(finetuned):
 @pytest.mark.parametrize(
   "options, message",
   [
-    ({"attack": "pgd", "radius": [1]}, "--attack=pgd: must be fgm"),
+    ({"attack": "pgd", "radius": [1]}, "attack=pgd: must be fgm"),
     ({"attack": "fgm"}, "--attack and --radius: give both"),
     ({"radius": [1]}, "--attack and --radius: give both"),
     ({"attack": "fgm", "radius": ["0.5", "far"]}, "--radius: 'far' must be a number above 0"),

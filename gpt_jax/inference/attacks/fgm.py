@@ -1,8 +1,8 @@
-"""Accuracy under attack: the embeddings of each sequence move by a given length along the gradient
-of the loss (FGM, arXiv 1605.07725).
+"""The embeddings of each sequence move by a given length along the gradient of the loss (FGM,
+arXiv 1605.07725).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -14,9 +14,6 @@ from gpt_jax.models.model import Model
 from gpt_jax.models.perturbation import no_perturbation, of_length
 from gpt_jax.models.predictor import make_predictor
 from gpt_jax.training.adversarial import ascent
-
-ATTACKS = ("fgm",)
-MAX_RADIUS = 1e6
 
 
 def make_attacked_predictor(model: Model, mesh: Mesh, radii: Sequence[float]) -> Callable[..., Any]:
@@ -45,14 +42,3 @@ def make_attacked_predictor(model: Model, mesh: Mesh, radii: Sequence[float]) ->
     return jnp.moveaxis(jax.lax.map(at, jnp.asarray(radii, jnp.float32)), 0, -2)
 
   return make_predictor(model, mesh, predictions)
-
-
-def format_attack(clean: Mapping[str, float], attacked: Sequence[Mapping[str, float]]) -> str:
-  """A table for the console: the metrics without an attack, and a line for each radius."""
-  names = [name for name in attacked[0] if name != "radius"]
-  width = max(8, *map(len, names))
-  lines = ["  ".join(f"{name:>{width}}" for name in ("radius", *names))]
-  for measures in ({"radius": 0.0, **clean}, *attacked):
-    numbers = [f"{measures[name]:{width}.4f}" for name in names]
-    lines.append("  ".join((f"{measures['radius']:>{width}g}", *numbers)))
-  return "\n".join(lines)
