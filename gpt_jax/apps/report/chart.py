@@ -37,7 +37,6 @@ _LOOKS: dict[str, dict[str, Any]] = {
   "thin": {"linewidth": 1.2},
   "dots": {"linestyle": "-", "marker": "o"},
   "points": {"linestyle": "", "marker": "o"},
-  "reference": {"linestyle": "--", "linewidth": 0.9, "alpha": 0.85},
   "level": {"linestyle": "--", "linewidth": 1.3},
 }
 _DASHES = ("-", "--", ":", "-.")  # by color, so that lines differ in gray
@@ -50,8 +49,7 @@ class Line(NamedTuple):
     label: the legend's text.
     x, y: its points; a y that is None or not finite is a gap.
     color: number in the palette.
-    style: "line", "thin", "dots" (line and dots), "points", "reference" (thin and dashed) or
-      "level" (dashed).
+    style: "line", "thin", "dots" (line and dots), "points" or "level" (dashed).
   """
 
   label: str
@@ -83,7 +81,7 @@ class Drawn(NamedTuple):
     title, unit: above it, and of the values.
     svg: elements of the picture; "" without matplotlib.
     size: of the picture, in its own units.
-    legend: the lines of reference, and the others.
+    legend: levels and lines.
     head, rows: the table under the chart.
     log: whether y is logarithmic.
   """
