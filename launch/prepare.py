@@ -40,7 +40,7 @@ def main():
   source = ",".join(SOURCES.value)
   others = {option.name: option.value for option in OPTIONS}
   settings = corpus.CorpusConfig(source, **others)
-  config = "story" if source == "embedded" else "gpt1_small"
+  config = "story" if source == "embedded" else "gpt1:small"
   following = ("pretrain", {"config": config, "data": OUT.value, "workdir": "DIR"})
   if EXTEND.value:
     from gpt_jax.apps.corpus import extend  # it reads models, which takes JAX

@@ -1,6 +1,6 @@
 """Pre-trains a language model on prepared text (launch/prepare.py).
 
-python launch/pretrain.py --config=configs/gpt1_small.py --data=DIR[,DIR…] --workdir=DIR
+python launch/pretrain.py --config=configs/gpt1.py:small --data=DIR[,DIR…] --workdir=DIR
   [--checkpoint=DIR] [--config.trunk.layers=2 …]
 """
 

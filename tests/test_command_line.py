@@ -339,7 +339,7 @@ def test_every_flag_of_a_group_exists(usage):
   "line, completions",
   [
     ("toy.py --dist", ["--distributed"]),
-    ("toy.py --config=gpt1", ["--config=gpt1", "--config=gpt1_small"]),
+    ("toy.py --config=gpt1", ["--config=gpt1"]),
     ("toy.py --config=conf", ["--config=config.py"]),
     ("toy.py --config=config.py --config.c", ["--config.clip"]),
     ("toy.py --config=absent.py --config.c", []),
@@ -500,7 +500,7 @@ def helps(tmp_path_factory):
 
 
 FREQUENT = """\
-pretrain --config=gpt1_small --workdir=new
+pretrain --config=gpt1:small --workdir=new
   --data=. --lr=1e-3 => did you mean --config.optim.learning_rate?
   --data=tickets => --data=tickets: no such folder; did you mean tickets.
 pretrain --config=storry --workdir=new --data=. => known names: story
@@ -530,7 +530,7 @@ def test_frequent_mistakes_are_told_before_jax_is_imported(tmp_path):
 def test_help_has_the_configs_that_a_program_takes(helps):
   for program, takes, refuses in (
     ("finetune", "finetune, finetune_elmo, finetune_encoder,", "gpt1"),
-    ("pretrain", "gpt1, gpt1_small, gpt2, lstm", "finetune, "),
+    ("pretrain", "gpt1, gpt2, lstm", "finetune, "),
     ("plan", "masked_small, mixture, roberta, story", "finetune, "),
   ):
     help = helps[program]

@@ -408,7 +408,12 @@ def test_load_of_a_missing_file_names_its_neighbours(tmp_path):
   refused(there, load_config, str(tmp_path / "sme.py"))
   refused(r"Is a directory; there: some\.py", load_config, str(tmp_path))
   refused("cannot read config file 'absent/x.py'.*; known names: ", load_config, "absent/x.py")
-  refused("'gpt1_smal': No such file .*; known names: gpt1_small, ", load_config, "gpt1_smal")
+  refused("'gtp1': No such file .*; known names: gpt1", load_config, "gtp1")
+
+
+def test_a_config_by_its_old_name(capfd):
+  assert load_config("configs/gpt1_small.py") == load_config("gpt1:small")
+  assert "--config=configs/gpt1_small.py is now --config=gpt1:small\n" in capfd.readouterr().err
 
 
 @dataclasses.dataclass(frozen=True)

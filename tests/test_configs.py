@@ -288,7 +288,7 @@ def test_the_lstm_is_the_papers():
 
 
 def test_the_small_config_has_the_papers_recipe():
-  small, paper = load("gpt1_small.py"), load("gpt1.py")
+  small, paper = load("gpt1.py", "small"), load("gpt1.py")
   assert small.trunk.residual_dropout == paper.trunk.residual_dropout
   assert (small.optim.optimizer, small.optim.schedule) == (
     paper.optim.optimizer,

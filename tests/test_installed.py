@@ -84,9 +84,9 @@ def test_help_is_of_the_command(installed, command, example):
 
 
 def test_configs_are_found_by_name(installed):
-  code, out, err = installed("gpt-jax-pretrain", "--config=gpt1_small", "--print_config")
+  code, out, err = installed("gpt-jax-pretrain", "--config=gpt1:small", "--print_config")
   assert (code, err) == (0, "")
-  assert out == describe_config(load_config(str(ROOT / "configs" / "gpt1_small.py"))) + "\n"
+  assert out == describe_config(load_config(f"{ROOT}/configs/gpt1.py:small")) + "\n"
 
 
 @pytest.mark.parametrize(

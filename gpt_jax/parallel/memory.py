@@ -70,7 +70,7 @@ class FreedMemory:
 
   glibc allocates a step's temporaries, one aligned block, from more bytes than it gets back when
   they are freed. Where something small has taken the rest, the next step cannot have their place,
-  so that several such blocks come to lie there: six in 30 steps of gpt1_small. What is returned
+  so that several such blocks come to lie there: six in 30 steps of gpt1:small. What is returned
   comes back as page faults, so some of it is kept.
 
   Args:

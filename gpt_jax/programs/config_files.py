@@ -41,6 +41,10 @@ _ELSEWHERE = {  # names of other libraries -> ours
 }
 
 
+# Files of configs/ before 0.4 -> file and argument.
+_MOVED = {"gpt1_small": "gpt1:small", "lstm_small": "lstm:small"}
+
+
 def load_config(spec: str) -> Any:
   """Runs a Python file and returns the config from its get_config().
 
@@ -48,6 +52,11 @@ def load_config(spec: str) -> Any:
     spec: a file, "my/config.py", or the name of one in configs/, "gpt1"; with an argument
       "finetune:cola", for get_config("cola").
   """
+  if (current := _current(spec)) != spec:
+    from gpt_jax.parallel.processes import log  # imports JAX, which a known name does without
+
+    log(f"--config={spec} is now --config={current}")
+    spec = current
   name, colon, argument = spec.partition(":")
   path, source = read_config_file(spec)
   # Whatever goes wrong in the file is the user's: one line with its place, no traceback of ours.
@@ -61,9 +70,15 @@ def load_config(spec: str) -> Any:
   return config
 
 
+def _current(spec: str) -> str:
+  """The spec by its name of today."""
+  moved = _MOVED.get(os.path.basename(spec).removesuffix(".py"))
+  return spec if moved is None or os.path.isfile(spec) else moved
+
+
 def read_config_file(spec: str) -> tuple[str, str]:
   """Path and source of the file of a spec, which is not run: that imports JAX."""
-  name = spec.partition(":")[0]
+  name = _current(spec).partition(":")[0]
   path = name if os.path.isfile(name) else named_configs().get(name, name)
   try:
     with open(path, encoding="utf-8") as file:

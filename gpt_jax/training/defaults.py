@@ -17,7 +17,7 @@ PAPER_OPTIM = OptimConfig(
   learning_rate=PAPER_RATE, schedule="linear", warmup_steps=0, warmup_share=PAPER_WARMUP
 )
 
-# From GPT-1's rate to 5e-4 at 7.3M parameters, which configs/RESULTS.md has for gpt1_small, and at
+# From GPT-1's rate to 5e-4 at 7.3M parameters, which configs/RESULTS.md has for gpt1:small, and at
 # most 1e-3, which the quickstart has for 0.8M.
 EXPONENT = 0.75
 MAX_RATE = 1e-3

@@ -164,7 +164,7 @@ def _define(name: str, annotation: str, default: Any, help: str) -> bool:
 def config() -> Any:
   """The config of --config, with the changes."""
   if FLAGS.config is None:
-    raise InputError("--config is needed: a name or a Python file, such as --config=gpt1_small")
+    raise InputError("--config is needed: a name or a Python file, such as --config=gpt1:small")
   return override_all(load_config(FLAGS.config), changes)
 
 

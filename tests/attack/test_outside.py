@@ -65,7 +65,7 @@ def commands(finetuned, prepared, release, cola, translator):
     ("search", language, "--index=index", "--source=tickets.csv", "--query=cat"),
     ("report", "--workdir=labels"),
     ("plot", "--workdir=labels"),
-    ("plan", "--config=gpt1_small", "--topology=h100:8", *sizes),
+    ("plan", "--config=gpt1:small", "--topology=h100:8", *sizes),
     (
       "diagnose",
       data_prepared,

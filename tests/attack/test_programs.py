@@ -37,7 +37,7 @@ def programs(prepared, finetuned, tmp_path):
   return {
     "prepare": (f"--source={text}", "--vocab_size=290", "--out="),
     "pretrain": (
-      "--config=configs/gpt1_small.py",
+      "--config=configs/gpt1.py:small",
       *(f"--config.{change}" for change in small),
       f"--data={prepared}",
       "--workdir=",

@@ -67,7 +67,7 @@ class Budget:
     return (*self.tasks, *self.shown)
 
 
-_SMALL_GPT = TransformerConfig(context=256, layers=4, width=256, heads=4)  # configs/gpt1_small.py
+_SMALL_GPT = TransformerConfig(context=256, layers=4, width=256, heads=4)  # configs/gpt1.py:small
 _GLUE = ("sst2", "cola", "stsb", "qnli")
 
 _FULL = Budget(

@@ -86,7 +86,7 @@ ROWS = {
   "adversarial": Row(
     "causal, adversarial fine-tuning", tuning="adversarial:fgm", starts_from="causal"
   ),
-  "lstm": Row("LSTM, causal", config="lstm_small"),
+  "lstm": Row("LSTM, causal", config="lstm:small"),
   "elmo": Row("ELMo, frozen", config="elmo:small", tuning="finetune_elmo"),
   "ulmfit": Row(
     "ULMFiT",

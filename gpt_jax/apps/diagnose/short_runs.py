@@ -28,7 +28,7 @@ from gpt_jax.training.recipe import make_trainer
 _LENGTH, _ROWS, _LAYERS, _HEADS = 64, 16, 3, 4
 _RATE, _WIDTH_OF_RATE = 1e-3, 128
 _WARMUP_STEPS, _MAX_WARMUP = 150, 0.25
-_UNITS_PER_WIDTH = 2.5  # of an LSTM, as configs/lstm_small.py
+_UNITS_PER_WIDTH = 2.5  # of an LSTM, as configs/lstm.py:small
 _POINTS = 20  # of a training curve
 _EVALUATION_BATCHES = 40
 
