@@ -1,4 +1,4 @@
-"""The lock of a run folder; on a store, which has no file locks, a lease that its owner renews.
+"""The lock of a run folder on a store, which has no file locks: a lease that its owner renews.
 
 `<workdir>/lock/<n>` names the n-th owner and when its lease runs out. An object is created only if
 there is none of this name, so one process becomes the n-th owner; whoever sees a later number has
@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import uuid
-from typing import Any, TextIO
+from typing import Any
 
 from gpt_jax import files
 from gpt_jax.errors import InputError
@@ -154,18 +154,6 @@ class Lease:
       return {"owner": [machine, int(process), key], "until": float(lease["until"])}
     except (FileNotFoundError, ValueError, KeyError, TypeError, OverflowError):
       return {"owner": ["", 0, ""], "until": 0.0}
-
-
-def lock(workdir: str) -> TextIO | Lease:
-  """Opens and locks `<workdir>/lock`; closing the file, or the end of the process, unlocks it.
-
-  On a store it is a lease, which runs out after a process that was killed.
-  """
-  if files.is_url(workdir):
-    return Lease(workdir)
-  # By process 0 alone: the others of this run would be refused on a shared file system.
-  taken = "another run is at work there; wait until it ends, or use another folder"
-  return files.lock_folder(workdir, taken, is_main_process())
 
 
 def _machine() -> str:

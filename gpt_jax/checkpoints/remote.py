@@ -1,4 +1,4 @@
-"""Checkpoints on stores: uploads from this machine's disk, and what libraries say of a store.
+"""Run folders on stores: the lock, uploads from this machine's disk, what libraries say of a store.
 
 A run of one process writes a checkpoint to a temporary folder while it waits, and uploads it in the
 background. One of several hosts on gs:// writes there by orbax, whose files of several hosts would
@@ -17,13 +17,15 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, TextIO
 
 import jax
 import orbax.checkpoint as ocp
 
 from gpt_jax import files
+from gpt_jax.checkpoints.lease import Lease
 from gpt_jax.errors import InputError, Unavailable
+from gpt_jax.parallel.processes import is_main_process
 
 COMMITTED = "commit_success.txt"  # written last, by orbax on gs:// as well
 # In TensorStore's messages.
@@ -40,9 +42,32 @@ def check_workdir(workdir: str) -> None:
     )
 
 
+def lock(workdir: str) -> TextIO | Lease:
+  """Opens and locks `<workdir>/lock`; closing the file, or the end of the process, unlocks it.
+
+  On a store it is a lease, which runs out after a process that was killed.
+  """
+  if files.is_url(workdir):
+    return Lease(workdir)
+  # By process 0 alone: the others of this run would be refused on a shared file system.
+  taken = "another run is at work there; wait until it ends, or use another folder"
+  return files.lock_folder(workdir, taken, is_main_process())
+
+
+def is_staged(workdir: str) -> bool:
+  """Whether checkpoints are written to this machine's disk first, and then uploaded."""
+  return files.is_url(workdir) and jax.process_count() == 1
+
+
 def committed_steps(folder: str) -> list[int]:
-  """The steps of the complete checkpoints in a folder of a store, oldest first."""
+  """The steps of the complete checkpoints in a folder, oldest first.
+
+  Unfinished and damaged ones on a disk have names that are no numbers. A store has no atomic
+  rename: there a checkpoint counts when its last object is there.
+  """
   steps = sorted(int(name) for name in files.list_existing(folder) if name.isdigit())
+  if not files.is_url(folder):
+    return steps
   return [step for step in steps if files.exists(os.path.join(folder, str(step), COMMITTED))]
 
 

@@ -6,6 +6,7 @@ fingerprint of every array by its path in the state. Orbax does not verify the a
 so without fingerprints a flipped bit would go unnoticed.
 """
 
+import contextlib
 import math
 import os
 import warnings
@@ -142,12 +143,9 @@ def load_first(folders: list[str], abstract: Any, exact: bool) -> tuple[Any, dic
 
 
 def _read_surely(folder: str, abstract: Any, exact: bool) -> tuple[Any, dict]:
-  """As _read; what looks damaged on a store may only have been cut short on its way."""
-  try:
+  """As _read, twice: what looks damaged may only have been cut short on its way from a store."""
+  with contextlib.suppress(Damaged):
     return _read(folder, abstract, exact)
-  except Damaged:
-    if not files.is_url(folder):
-      raise
   return _read(folder, abstract, exact)
 
 
@@ -281,13 +279,8 @@ def _fingerprint(x: jax.Array) -> jax.Array:
 
 
 def step_folders(folder: str) -> list[str]:
-  """Newest first. Unfinished and damaged checkpoints are excluded: their names are no numbers."""
-  if files.is_url(folder):
-    # A store has no atomic rename: a checkpoint counts when its last object is there.
-    names = [str(step) for step in committed_steps(folder)]
-  else:
-    names = [name for name in files.list_existing(folder) if name.isdigit()]
-  return [os.path.join(folder, name) for name in sorted(names, key=int, reverse=True)]
+  """The folders of the complete checkpoints, newest first."""
+  return [os.path.join(folder, str(step)) for step in reversed(committed_steps(folder))]
 
 
 def best_step(scores: dict[int, float]) -> int:

@@ -14,8 +14,13 @@ import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
 from gpt_jax import files
-from gpt_jax.checkpoints.lease import lock
-from gpt_jax.checkpoints.remote import StagedManager, hide_noise, store_errors
+from gpt_jax.checkpoints.remote import (
+  StagedManager,
+  hide_noise,
+  is_staged,
+  lock,
+  store_errors,
+)
 from gpt_jax.checkpoints.restore import (
   as_dict,
   best_folder,
@@ -68,7 +73,7 @@ class Checkpoints:
       )
       with store_errors(self._folder):
         self._manager: ocp.CheckpointManager | StagedManager
-        if files.is_url(workdir) and jax.process_count() == 1:
+        if is_staged(workdir):
           self._manager = StagedManager(self._folder, self._kept)
         else:
           handlers = {"state": _state_handler(), "meta": ocp.JsonCheckpointHandler()}

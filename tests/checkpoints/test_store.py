@@ -24,7 +24,7 @@ from jax.sharding import PartitionSpec as P
 from refused import refused
 
 from gpt_jax import files
-from gpt_jax.checkpoints import lease, remote, restore, store
+from gpt_jax.checkpoints import remote, restore, store
 from gpt_jax.checkpoints.restore import describe
 from gpt_jax.errors import Unavailable
 
@@ -181,7 +181,7 @@ def test_a_link_planted_as_the_lock_is_not_followed(tmp_path):
   (tmp_path / "victim").write_text("precious")
   (tmp_path / "run").mkdir()
   (tmp_path / "run" / "lock").symlink_to("../victim")
-  refused("run: cannot be written", lease.lock, str(tmp_path / "run"))
+  refused("run: cannot be written", remote.lock, str(tmp_path / "run"))
   assert (tmp_path / "victim").read_text() == "precious"
 
 

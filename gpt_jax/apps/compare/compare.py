@@ -29,8 +29,7 @@ from gpt_jax.apps.report import plot
 from gpt_jax.apps.report.figures import make_figure
 from gpt_jax.apps.report.report import reported
 from gpt_jax.apps.study import Study, choice
-from gpt_jax.checkpoints.lease import lock
-from gpt_jax.checkpoints.remote import check_workdir
+from gpt_jax.checkpoints.remote import check_workdir, lock
 from gpt_jax.checkpoints.run_folder import listing
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import load_tokenizer

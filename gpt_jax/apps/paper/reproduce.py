@@ -14,8 +14,8 @@ from gpt_jax.apps.report import figures
 from gpt_jax.apps.report import paper_tables as tables
 from gpt_jax.apps.report.report import reported
 from gpt_jax.apps.study import Study, choice
-from gpt_jax.checkpoints.lease import lock
 from gpt_jax.checkpoints.load import LoadedModel, load_model
+from gpt_jax.checkpoints.remote import lock
 from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.inference.intervals import summarize
 from gpt_jax.models.lstm import LSTMConfig
