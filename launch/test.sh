@@ -20,13 +20,14 @@ files_with() { grep -rlE --include='test_*.py' "$1" tests; }
 suite() {
   local workers=("${two_workers[@]}") files=()
   case "$1" in
-    apps) mapfile -t files < <(files_with 'mark\.(e2e|app|slow)') ;;
+    apps) mapfile -t files < <(files_with 'mark\.(e2e|app)') ;;
+    slow) mapfile -t files < <(files_with 'mark\.slow') ;;
     attack) files=(tests/attack) ;;
     stores) mapfile -t files < <(files_with '\b(stores?|gs|s3)\b') ;;  # their fixtures
     parity) mapfile -t files < <(files_with 'mark\.parity') ;;
   esac
   [ "$1" != attack ] || workers=(-n 2 --dist=worksteal)  # few files, long tests
-  [ "$1" != apps ] || workers[1]=3  # servers and runs of several processes wait for each other
+  case "$1" in apps | slow) workers[1]=3 ;; esac  # servers and runs of several processes wait for each other
   [ "$1" != stores ] || workers=(-n 3 --dist=worksteal)  # a third of the time is back-off
   "$python" -m pytest "${workers[@]}" --suite "$@" "${files[@]}"
 }
@@ -35,7 +36,7 @@ case "${1:-}" in
   "") suite core ;;
   --all)
     shift
-    for name in core apps attack stores parity; do
+    for name in core apps slow attack stores parity; do
       echo "== $name"
       suite "$name" "$@" || failed="${failed:-} $name"
     done

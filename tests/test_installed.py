@@ -146,6 +146,7 @@ def follow(*lines: str) -> None:
     follow(*err.partition("\nnext:\n")[2].splitlines())
 
 
+@pytest.mark.slow
 def test_commands_that_come_next_work_as_printed(folder, tmp_path):
   """From text to labels, in a folder of the user's."""
   (tmp_path / "text.txt").write_text(CLAUSE * 40)

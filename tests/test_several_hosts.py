@@ -217,6 +217,7 @@ def write_config(folder, config):
   return file
 
 
+@pytest.mark.slow
 def test_two_processes_learn_to_translate_as_one(prepared, tmp_path):
   """LSTMs with dropout, and pairs of which each process takes its rows."""
   pytest.importorskip("sacrebleu")

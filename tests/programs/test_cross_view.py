@@ -53,8 +53,8 @@ SEVERAL = dataclasses.replace(
 )
 
 
-@pytest.mark.e2e
 @shared_trainers(devices=2)
+@pytest.mark.slow
 def test_from_several_tasks_to_the_model_of_each(tokenizer, tmp_path):
   workdir = str(tmp_path / "run")
   (result,) = finetune.run(SEVERAL, "", "none", workdir, tokenizer=tokenizer)

@@ -53,7 +53,7 @@ TAGS = FinetuneConfig(
 )
 
 
-@pytest.mark.e2e
+@pytest.mark.slow
 def test_from_text_to_tags(prepared, tmp_path):
   workdir = str(tmp_path / "elmo")
   measured = pretrain.run(CONFIG, prepared, workdir)

@@ -61,7 +61,12 @@ def data_dir(tmp_path_factory):
   return str(folder)
 
 
-@pytest.fixture(scope="module", params=TRUNKS)
+SYSTEMS = [
+  pytest.param(name, marks=pytest.mark.slow) if name == "lstm" else name for name in TRUNKS
+]
+
+
+@pytest.fixture(scope="module", params=SYSTEMS)
 def run(request, data_dir, tiny_tokenizer, tmp_path_factory):
   """The folder of a run from nothing, and its result."""
   folder = tmp_path_factory.mktemp(f"translate_{request.param}")

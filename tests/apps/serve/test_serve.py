@@ -722,6 +722,7 @@ def open_files(pid):
   return len(os.listdir(f"/proc/{pid}/fd"))
 
 
+@pytest.mark.slow
 def test_a_hundred_clients(finetuned, request):
   """Good requests among bad bodies, slow readers and clients that leave; then SIGTERM at work."""
   checkpoint = f"{finetuned.workdir}/seed_0"
