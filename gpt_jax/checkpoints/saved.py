@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterable
 from typing import Any
 
+from gpt_jax.batch import POOLINGS
 from gpt_jax.checkpoints.formats import detect_format, find_format
 from gpt_jax.checkpoints.restore import restore_params, saved_meta, saved_steps
 from gpt_jax.checkpoints.run_folder import checksum
@@ -17,7 +18,6 @@ from gpt_jax.errors import InputError
 from gpt_jax.files import absolute, atomic_folder, check_path, exists, local_copy, refuse_url
 from gpt_jax.models.adapter import BASE, merged, with_rows
 from gpt_jax.models.model import ModelConfig
-from gpt_jax.objectives.contrastive import POOLINGS
 from gpt_jax.parallel.processes import is_main_process, log
 from gpt_jax.tasks.formats import Format
 

@@ -10,7 +10,7 @@ import dataclasses
 
 import numpy as np
 
-from gpt_jax.batch import Batch, rows_of
+from gpt_jax.batch import POOLINGS, Batch, rows_of
 from gpt_jax.config import Config, option, register
 from gpt_jax.data.sentence_windows import SENTENCE_END, PackedSentenceWindows
 from gpt_jax.data.token_file import TokenFile
@@ -18,8 +18,6 @@ from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.data.windows import PAD, WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.objectives.objective import Bound, Noise, Objective
-
-POOLINGS = ("mean", "last", "cls")
 
 
 @dataclasses.dataclass(frozen=True)
