@@ -42,7 +42,6 @@ def shard_name(path: str, shard: int, count: int) -> str:
 
 
 BLOCK = 1 << 16  # bytes with one checksum: a row of ids reads one or two blocks
-IN_ORDER = 4 << 20  # bytes requested ahead where a text on a store is read in order
 DTYPES: dict[str, np.dtype] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 
 
@@ -95,7 +94,7 @@ class TokenFile:
     unigram_entropy: nats per token.
     offsets: int64 [n_documents + 1], where each document begins, and the end.
     header: all entries of `<split>.json`.
-    is_remote: whether it is on a store, so that reading ahead pays.
+    is_remote: whether it is on a store.
   """
 
   def __init__(self, folder: str, split: str):
@@ -223,17 +222,10 @@ class TokenFile:
     self._verify(begin // BLOCK, -(-end // BLOCK))
     return self._ids[offset : offset + count].astype(np.int32)  # 16 or 32 bits in the file
 
-  def expect(self, parts: Iterable[tuple[int, int]]) -> None:
-    """Begins to read the ids at these (begin, end), if they are on a store; returns at once.
-
-    See RemoteArray.expect.
-    """
+  def fetch(self, parts: Iterable[tuple[int, int]]) -> None:
+    """Reads the ids at these (begin, end) at the same time, if they are on a store."""
     if isinstance(self._ids, RemoteArray):
-      self._ids.expect(parts)
-
-  def expect_from(self, offset: int) -> None:
-    """As `expect`, for text that is read in order from an offset on."""
-    self.expect([(offset, offset + IN_ORDER // self._dtype.itemsize)])
+      self._ids.fetch(parts)
 
   def verify(self) -> None:
     """Reads the whole file, and refuses it if any part of it is damaged."""
