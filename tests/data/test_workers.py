@@ -5,8 +5,8 @@ import os
 
 import pytest
 
+from gpt_jax.data.passes import map_in_order, worker_pool
 from gpt_jax.data.word_counts import WordCounts
-from gpt_jax.data.workers import map_in_order, worker_pool
 
 
 @pytest.mark.parametrize("count", [1, 2])
