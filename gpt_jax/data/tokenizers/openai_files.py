@@ -16,6 +16,7 @@ from gpt_jax.data.tokenizers.base import (
   MAX_FILE,
   METADATA,
   TRANSFORMERS_CONFIG,
+  AddedToken,
 )
 from gpt_jax.data.tokenizers.released import (
   ADDED,
@@ -75,6 +76,7 @@ class MergesTokenizer(PiecesTokenizer):
 
   merges: Merges = dataclasses.field(repr=False)
   special_names: tuple[str, ...] = dataclasses.field(default=DEFAULT_SPECIAL, kw_only=True)
+  spelled: tuple[AddedToken, ...] = dataclasses.field(default=(), kw_only=True)
 
   file_names: ClassVar[tuple[str, str]]
 
