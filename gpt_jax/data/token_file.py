@@ -139,8 +139,6 @@ class TokenFile:
     return ids
 
   def _read_header(self, header: Any) -> None:
-    if isinstance(header, dict) and "n_tokens" in header and "checksum" not in header:
-      raise self._damaged(".json", "without checksums, written by an earlier version")
     try:
       self.header = header = verified(header)
       counts = ("n_tokens", "n_documents", "n_bytes", "n_words", "vocab_size")
