@@ -1,17 +1,22 @@
-"""The passes over a corpus: counting its words, then encoding it, by a pool of processes; and where
-sentences end in cleaned text.
+"""The passes over a corpus: counting its words, then encoding it, by a pool of processes, in order
+and in bounded memory; and where sentences end in cleaned text.
 """
 
 import collections
+import concurrent.futures
+import contextlib
 import dataclasses
 import functools
 import hashlib
 import itertools
+import multiprocessing
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+import signal
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -24,7 +29,7 @@ from gpt_jax.data.tokenizers.gpt2 import ByteBPETokenizer
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from gpt_jax.data.tokenizers.wordpiece import WordPieceTokenizer
 from gpt_jax.data.word_counts import WordCounts
-from gpt_jax.data.workers import MAX_WORKERS, Pool, map_in_order, worker_pool
+from gpt_jax.errors import InputError
 from gpt_jax.files import read_json, verified, with_checksum, write_json
 
 TRAINED: dict[str, Any] = {  # the kinds of vocabulary that can be trained
@@ -39,6 +44,11 @@ LEDGER = "removed.jsonl"
 SURVEY = "survey.json"
 FEW = 10_000  # documents; up to this many are held out by their size, more by their draw alone
 SMALL = 4 << 20  # bytes; for less text, starting workers takes longer than they save
+MAX_WORKERS = 6  # a single process reads for all, and each takes about 100 MB
+
+Pool = concurrent.futures.ProcessPoolExecutor
+Task = TypeVar("Task")
+Result = TypeVar("Result")
 
 
 class Encoded(NamedTuple):
@@ -151,11 +161,71 @@ def take_survey(corpus: Corpus, passes: Passes, kind: str, share: float) -> Surv
   return survey
 
 
-def local_pool(sources: Sequence[Source]) -> AbstractContextManager[Pool | None]:
+def local_pool(sources: Sequence[Source]) -> contextlib.AbstractContextManager[Pool | None]:
   """The processes that the size of the sources is worth; None: this process alone."""
   size = total_size(sources)
   is_small = size is not None and size < SMALL  # None: a source that does not tell its size
   return worker_pool(1 if is_small else min(MAX_WORKERS, os.cpu_count() or 1))
+
+
+@contextlib.contextmanager
+def worker_pool(count: int) -> Iterator[Pool | None]:
+  """A pool of `count` processes; None, for this one, if that is enough or no others can be."""
+  pool = None
+  if count > 1:
+    try:
+      pool = spawned_pool(count)
+    except InputError as error:
+      warnings.warn(f"one process does the work: {error}", stacklevel=3)
+  try:
+    yield pool
+  finally:
+    if pool is not None:
+      pool.shutdown(cancel_futures=True)
+
+
+def spawned_pool(count: int) -> Pool:
+  """A pool of fresh processes, which end when this one is gone."""
+  spawn = multiprocessing.get_context("spawn")  # forking a process that runs JAX's threads can hang
+  try:
+    return Pool(count, mp_context=spawn, initializer=_exit_with_parent)
+  except (OSError, ImportError, NotImplementedError) as error:
+    raise InputError(f"there can be no other processes: {error}; is /dev/shm writable?") from error
+
+
+def map_in_order(
+  pool: Pool | None, function: Callable[[Task], Result], tasks: Iterable[Task]
+) -> Iterator[tuple[Task, Result]]:
+  """Yields (task, function(task)) for each task, in order; few tasks are held at a time."""
+  if pool is None:
+    for task in tasks:
+      yield task, function(task)
+    return
+  waiting: collections.deque[tuple[Task, concurrent.futures.Future[Result]]] = collections.deque()
+  for task in tasks:
+    # This may start a worker, which inherits the signal mask: only the parent handles an interrupt.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    waiting.append((task, pool.submit(function, task)))
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    # Results come in order: without a bound, those behind a slow task would pile up.
+    if len(waiting) > 2 * MAX_WORKERS:
+      task, future = waiting.popleft()
+      yield task, future.result()
+  for task, future in waiting:
+    yield task, future.result()
+
+
+def _exit_with_parent() -> None:
+  """Ends a worker when its parent is gone, even if that was killed."""
+  parent = multiprocessing.parent_process()
+  assert parent, "runs in workers only"
+
+  def watch():
+    parent.join()
+    # Not sys.exit, which would end this thread alone.
+    os._exit(1)
+
+  threading.Thread(target=watch, daemon=True).start()
 
 
 def in_sample(document: int, share: float) -> bool:

@@ -110,10 +110,10 @@ class PairWindows(SentenceWindows):
 
   def __call__(self, step: int, rows: slice | np.ndarray = slice(None)) -> np.ndarray:
     """The rows of a step, or only some of them (a host's share)."""
-    self._read_ahead(step, rows)
     pairs = self._pairs(step, rows)
     if not pairs:
       return np.empty((0, self.config.length + 1), np.int32)
+    self.tokens.fetch(part for pair in pairs for part in (pair.first, pair.second))
     return np.stack([self._row(pair) for pair in pairs])
 
   def _pairs(self, step: int, rows: slice | np.ndarray) -> list[Pair]:
@@ -123,9 +123,6 @@ class PairWindows(SentenceWindows):
       document = int(np.searchsorted(self.tokens.offsets, begin, side="right")) - 1
       pairs.append(self._pair(self._sentence_at(begin), document, numbers))
     return pairs
-
-  def _parts(self, step: int, rows: slice | np.ndarray) -> list[tuple[int, int]]:
-    return [part for pair in self._pairs(step, rows) for part in (pair.first, pair.second)]
 
   def sequential(
     self, batch_size: int | None = None, rows: slice | np.ndarray = slice(None)
@@ -152,7 +149,6 @@ class PairWindows(SentenceWindows):
       while sentence < self._documents[document + 1]:
         noise = Draw(self.seed, 0, np.array([number]))("pair", (8,))[0]
         pair = self._pair(sentence, document, noise.tolist())
-        self.tokens.expect_from(pair.first[0])
         yield pair
         sentence, number = pair.rest, number + 1
 
@@ -260,8 +256,9 @@ class PackedSentenceWindows(SentenceWindows):
 
   def __call__(self, step: int, rows: slice | np.ndarray = slice(None)) -> np.ndarray:
     """The rows of a step, or only some of them (a host's share)."""
-    self._read_ahead(step, rows)
     offsets = self._offsets(step, rows)
+    # At most; a row ends with a sentence.
+    self.tokens.fetch((offset, offset + self.config.length) for offset in offsets)
     packed = np.full((len(offsets), self.config.length + 1), PAD, np.int32)
     for row, offset in zip(packed, offsets, strict=True):
       # Where the document that the offset is in ends, or the text if rows cross documents.
@@ -279,10 +276,6 @@ class PackedSentenceWindows(SentenceWindows):
       offsets.append(begin if end - begin < self.config.length - 1 else offset)
     return offsets
 
-  def _parts(self, step: int, rows: slice | np.ndarray) -> list[tuple[int, int]]:
-    # At most; a row ends with a sentence.
-    return [(begin, begin + self.config.length) for begin in self._offsets(step, rows)]
-
   def sequential(
     self, batch_size: int | None = None, rows: slice | np.ndarray = slice(None)
   ) -> Iterator[np.ndarray]:
@@ -296,7 +289,6 @@ class PackedSentenceWindows(SentenceWindows):
     for begin, size in zip(self._begin.tolist(), self._size.tolist(), strict=True):
       offset, limit = begin, begin + size
       while offset < limit:
-        self.tokens.expect_from(offset)
         row = np.full(self.config.length + 1, PAD, np.int32)
         offset = self._fill(row, offset, limit)
         yield row

@@ -15,8 +15,6 @@ from gpt_jax.data.sources.source import Source
 from gpt_jax.data.token_file import TokenWriter
 from gpt_jax.data.tokenizers.base import Tokenizer
 
-ROW_LENGTH = 512  # tokens; the closing table shows the padding of rows of this length
-
 
 def held_out(sizes: Sequence[int], n_documents: int, share: float) -> Callable[[int], bool]:
   """Chooses the validation documents, at least one and never all; a predicate on their numbers.
@@ -65,8 +63,6 @@ class SplitWriter:
     shard_tokens: int = 0,
   ):
     self.tokens = TokenWriter(folder, split, tokenizer.vocab_size, sentences, shard_tokens)
-    # How full rows of ROW_LENGTH tokens would be that never cross a document.
-    self._cells = self._predicted = 0
     self._tokenizer = tokenizer
     self._length = 0  # tokens of the current document
     self._joint = ""  # between its last piece that has tokens and the next
@@ -90,18 +86,9 @@ class SplitWriter:
       self._joint = piece.joint
       self._digest.update(np.asarray(ids, np.int32).tobytes())
     if piece.last:
-      if self._length > 1:
-        cells = max(1, (self._length - 1) // ROW_LENGTH) * ROW_LENGTH
-        self._cells += cells
-        self._predicted += min(self._length - 1, cells)
       if self._length:
         self.digests.frombytes(self._digest.digest())
       self._length, self._digest = 0, hashlib.blake2b(digest_size=8)
-
-  @property
-  def padding(self) -> float:
-    """The share of those rows that is padding."""
-    return 1 - self._predicted / max(1, self._cells)
 
   def close(self, sources: Sequence[Source]) -> dict[str, Any]:
     """Completes the files and returns the header."""
@@ -126,7 +113,7 @@ def describe_repeated(writers: dict[str, SplitWriter]) -> str:
   )
 
 
-def table(headers: dict[str, dict[str, Any]], padding: dict[str, float]) -> str:
+def table(headers: dict[str, dict[str, Any]]) -> str:
   """The closing table, one column per split."""
   columns = []
   for split, header in headers.items():
@@ -142,14 +129,9 @@ def table(headers: dict[str, dict[str, Any]], padding: dict[str, float]) -> str:
         "tokens per word": f"{n_tokens / max(1, n_words):.3f}",
         "unigram entropy, nats per token": f"{header['unigram_entropy']:.3f}",
         "unknown or spelled in bytes": f"{header['unknown_share']:.4%}",
-        f"padding in rows of {ROW_LENGTH} tokens": f"{padding[split]:.1%}",
       }
     )
   lines = []
   for label in columns[0]:
     lines.append(f"{label:34}" + "".join(f"{column[label]:>14}" for column in columns))
-  if padding["train"] > 0.2:
-    lines.append(
-      "documents are short: a smaller length, or sampling = across_documents, wastes less"
-    )
   return "\n".join(lines)

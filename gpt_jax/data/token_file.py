@@ -7,6 +7,7 @@ files, `<split>-00000.bin` and so on; all else is as with one. The header has a 
 block of ids, of the offsets and of itself, so that no damage goes unnoticed.
 """
 
+import array
 import bisect
 import functools
 import hashlib
@@ -42,7 +43,6 @@ def shard_name(path: str, shard: int, count: int) -> str:
 
 
 BLOCK = 1 << 16  # bytes with one checksum: a row of ids reads one or two blocks
-IN_ORDER = 4 << 20  # bytes requested ahead where a text on a store is read in order
 DTYPES: dict[str, np.dtype] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 
 
@@ -95,7 +95,7 @@ class TokenFile:
     unigram_entropy: nats per token.
     offsets: int64 [n_documents + 1], where each document begins, and the end.
     header: all entries of `<split>.json`.
-    is_remote: whether it is on a store, so that reading ahead pays.
+    is_remote: whether it is on a store.
   """
 
   def __init__(self, folder: str, split: str):
@@ -139,8 +139,6 @@ class TokenFile:
     return ids
 
   def _read_header(self, header: Any) -> None:
-    if isinstance(header, dict) and "n_tokens" in header and "checksum" not in header:
-      raise self._damaged(".json", "without checksums, written by an earlier version")
     try:
       self.header = header = verified(header)
       counts = ("n_tokens", "n_documents", "n_bytes", "n_words", "vocab_size")
@@ -223,17 +221,10 @@ class TokenFile:
     self._verify(begin // BLOCK, -(-end // BLOCK))
     return self._ids[offset : offset + count].astype(np.int32)  # 16 or 32 bits in the file
 
-  def expect(self, parts: Iterable[tuple[int, int]]) -> None:
-    """Begins to read the ids at these (begin, end), if they are on a store; returns at once.
-
-    See RemoteArray.expect.
-    """
+  def fetch(self, parts: Iterable[tuple[int, int]]) -> None:
+    """Reads the ids at these (begin, end) at the same time, if they are on a store."""
     if isinstance(self._ids, RemoteArray):
-      self._ids.expect(parts)
-
-  def expect_from(self, offset: int) -> None:
-    """As `expect`, for text that is read in order from an offset on."""
-    self.expect([(offset, offset + IN_ORDER // self._dtype.itemsize)])
+      self._ids.fetch(parts)
 
   def verify(self) -> None:
     """Reads the whole file, and refuses it if any part of it is damaged."""
@@ -294,12 +285,13 @@ class TokenWriter:
     self._file = open(shard_name(self._path, 0, 1), "wb")
     self._checksums: list[int] = []  # of each whole block
     self._checksum = self._in_block = 0  # the bytes of the current one so far
-    self._documents = _OffsetsWriter(self._path + ".documents.npy")
-    self._sentences = _OffsetsWriter(self._path + ".sentences.npy") if sentences else None
+    # Where each document and, if asked for, each sentence ends; a reader has them in memory, too.
+    self._documents = array.array("q", [0])
+    self._sentences = array.array("q", [0]) if sentences else None
 
   @property
   def n_documents(self) -> int:
-    return self._documents.count
+    return len(self._documents) - 1
 
   def add(
     self,
@@ -321,13 +313,13 @@ class TokenWriter:
     # Not counts[ids] += 1, which counts an id that occurs twice once.
     np.add.at(self.counts, ids, 1)
     if self._sentences and sentence_ends is not None:
-      self._sentences.add(self.n_tokens + sentence_ends)
+      _append(self._sentences, self.n_tokens + sentence_ends)
     self.n_tokens += len(ids)
     self.n_bytes += n_bytes
     self.n_words += n_words
     if last:
       for offsets in filter(None, (self._documents, self._sentences)):
-        offsets.add(np.array([self.n_tokens]))
+        _append(offsets, np.array([self.n_tokens]))
 
   def _write(self, content: memoryview) -> None:
     """Appends bytes block by block: a checksum for each, and shards of whole blocks."""
@@ -349,10 +341,11 @@ class TokenWriter:
 
   def close(self, **entries: Any) -> dict[str, Any]:
     """Completes the files; returns the header, with `entries` such as tokenizer_hash."""
-    documents_checksum = self._documents.close()
+    documents_checksum = _save_offsets(self._path + ".documents.npy", self._documents)
     if self._sentences:
-      entries["n_sentences"] = self._sentences.count
-      entries["sentences_checksum"] = self._sentences.close()
+      entries["n_sentences"] = len(self._sentences) - 1
+      checksum = _save_offsets(self._path + ".sentences.npy", self._sentences)
+      entries["sentences_checksum"] = checksum
     self._file.close()
     if self._in_block:
       self._checksums.append(self._checksum)
@@ -375,40 +368,22 @@ class TokenWriter:
     return header
 
 
-class _OffsetsWriter:
-  """A file of ascending offsets that begin at 0, as np.save would write it."""
+def _append(offsets: "array.array[int]", more: np.ndarray) -> None:
+  """Appends those of ascending offsets that are larger than the last one."""
+  # A document without tokens ends at the last offset again; so may its last sentence.
+  offsets.frombytes(more[more > offsets[-1]].astype(np.int64).tobytes())
 
-  def __init__(self, path: str):
-    self.count = 0  # of the stretches between offsets
-    self._last = 0
-    self._file = open(path, "wb+")
-    self._write_header()
-    self._file.write(bytes(8))  # the first begins at 0
 
-  def add(self, offsets: np.ndarray) -> None:
-    """Appends those that are larger than the last one; `offsets` are ascending."""
-    # A document without tokens ends at the last offset again; so may its last sentence.
-    new = offsets[offsets > self._last].astype("<i8")
-    if len(new):
-      self._file.write(new.tobytes())
-      self._last = int(new[-1])
-      self.count += len(new)
-
-  def close(self) -> int:
-    """Completes the file; returns its CRC-32."""
-    self._file.seek(0)
-    self._write_header()
-    self._file.seek(0)
-    checksum = 0
-    while content := self._file.read(1 << 20):
-      checksum = zlib.crc32(content, checksum)
-    self._file.close()
-    return checksum
-
-  def _write_header(self) -> None:
-    # NumPy reserves space for the first axis to grow, so `close` can write the final length here.
-    shape = {"descr": "<i8", "fortran_order": False, "shape": (self.count + 1,)}
-    np.lib.format.write_array_header_1_0(self._file, shape)
+def _save_offsets(path: str, offsets: "array.array[int]") -> int:
+  """Writes what np.save would; returns its CRC-32."""
+  header = io.BytesIO()
+  shape = {"descr": "<i8", "fortran_order": False, "shape": (len(offsets),)}
+  np.lib.format.write_array_header_1_0(header, shape)
+  content = np.frombuffer(offsets, np.int64).astype("<i8", copy=False).data
+  with open(path, "wb") as file:
+    file.write(header.getvalue())
+    file.write(content)
+  return zlib.crc32(content, zlib.crc32(header.getvalue()))
 
 
 def unigram_entropy(counts: np.ndarray) -> float:

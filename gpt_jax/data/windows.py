@@ -12,7 +12,6 @@ from gpt_jax.data.token_file import TokenFile
 from gpt_jax.errors import InputError
 
 PAD = -1  # in rows: past the end of a document
-AHEAD = 2  # steps whose text is requested before they are due, if it is on a store
 
 
 @register("windows")
@@ -106,20 +105,8 @@ class Windows:
 
   def __call__(self, step: int, rows: slice | np.ndarray = slice(None)) -> np.ndarray:
     """The rows of a step, or only some of them (a host's share)."""
-    self._read_ahead(step, rows)
     spans = self._spans(step, rows)
     return self._read(spans.begins, spans.counts)
-
-  def _read_ahead(self, step: int, rows: slice | np.ndarray) -> None:
-    """Requests the text of a step and of those after it, all at once, if it is on a store."""
-    if self.tokens.is_remote:
-      steps = range(step, step + AHEAD + 1)
-      self.tokens.expect(part for following in steps for part in self._parts(following, rows))
-
-  def _parts(self, step: int, rows: slice | np.ndarray) -> list[tuple[int, int]]:
-    """The (begin, end) of the text that the rows of a step read."""
-    spans = self._spans(step, rows)
-    return [*zip(spans.begins.tolist(), (spans.begins + spans.counts).tolist(), strict=True)]
 
   def draw(self, step: int, rows: np.ndarray) -> Draw:
     """The noise of these rows: by (seed, step, row) or, with `copies`, by span and copy."""
@@ -172,6 +159,7 @@ class Windows:
 
   def _read(self, begins: np.ndarray, counts: np.ndarray) -> np.ndarray:
     rows = np.full((len(begins), self.config.length + 1), PAD, np.int32)
+    self.tokens.fetch(zip(begins.tolist(), (begins + counts).tolist(), strict=True))
     for row, begin, count in zip(rows, begins.tolist(), counts.tolist(), strict=True):
       row[:count] = self.tokens.read(begin, count)  # the rest stays PAD
     return rows
@@ -195,9 +183,6 @@ class Windows:
       first_span = np.where(document > 0, span_ends[document - 1], 0)
       begin = (spans - first_span) * stride
       count = np.where(spans < total, np.minimum(stride + 1, self._size[document] - begin), 0)
-      # A process whose share of a batch is empty has nothing to request.
-      if len(spans):
-        self.tokens.expect_from(int(self._begin[document[0]] + begin[0]))
       yield self._read(self._begin[document] + begin, count)
 
   def shuffled(self, rows: slice | np.ndarray = slice(None)) -> Iterator[np.ndarray]:

@@ -394,4 +394,4 @@ def _write_splits(
     headers[split] = writer.close(corpus.sources)
   if warning := splits.describe_repeated(writers):
     print(warning, flush=True)
-  return splits.table(headers, {split: writer.padding for split, writer in writers.items()})
+  return splits.table(headers)

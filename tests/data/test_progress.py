@@ -32,20 +32,14 @@ def shown(monkeypatch):
   return show
 
 
-def test_a_log_gets_lines(shown):
+def test_a_log_gets_lines_and_a_terminal_one_that_is_erased(shown):
   for total, counts in ((6000, "1,500 of 6,000"), (None, "1,500")):  # no time without a size
     first, *_ = shown(io.StringIO(), total).splitlines()
     left = ", about 0 s left" if total else ""
     assert first == f"reading, {counts} characters, 0 s so far{left}"
-
-
-def test_a_terminal_gets_one_line_that_is_erased(shown):
   text = shown(Terminal(), 6000)
   assert "\n" not in text and text.startswith("\r\x1b[Kreading, ") and text.endswith("\r\x1b[K")
-
-
-def test_lines_stay_on_a_terminal_that_others_write_to(shown):
-  text = shown(Terminal(), 6000, in_place=False)
+  text = shown(Terminal(), 6000, in_place=False)  # to which others write
   assert text.startswith("\r\x1b[Kreading, 1,500 of") and text.endswith("left\n")
 
 

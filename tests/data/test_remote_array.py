@@ -17,7 +17,7 @@ from token_files import numbered, write
 
 from gpt_jax import files
 from gpt_jax.data import remote_array, token_file
-from gpt_jax.data.remote_array import AHEAD, BLOCK, CACHE, REQUEST, RemoteArray
+from gpt_jax.data.remote_array import BLOCK, CACHE, IN_ORDER, REQUEST, RemoteArray
 from gpt_jax.data.sentence_windows import PackedSentenceWindows, PairWindows
 from gpt_jax.data.token_file import TokenFile, TokenWriter
 from gpt_jax.data.windows import Windows, WindowsConfig
@@ -33,14 +33,11 @@ class Store:
   Attributes:
     ranges: (path, first byte, one past the last) of each request.
     failures: how many of the next requests fail.
-    hold: requests wait until it is set.
   """
 
   def __init__(self, folder=None):
     self.folder, self.objects = folder, {}
     self.ranges, self.failures = [], 0
-    self.hold = threading.Event()
-    self.hold.set()
 
   def content(self, path: str) -> bytes:
     if path in self.objects:
@@ -51,7 +48,6 @@ class Store:
     return len(self.content(path))
 
   def read_range(self, path: str, start: int, stop: int) -> bytes:
-    self.hold.wait(10)
     self.ranges.append((path, start, stop))
     if self.failures:
       self.failures -= 1
@@ -88,12 +84,6 @@ def numbers(store):
   return values
 
 
-def finished(array: RemoteArray):
-  """Waits until all that was requested is there."""
-  for future in [*array._blocks.values()]:
-    future.exception(10)
-
-
 def test_slices_are_those_of_the_numbers(store, numbers):
   array = RemoteArray([URL], U16)
   assert len(array) == len(numbers)
@@ -112,56 +102,51 @@ def test_only_the_blocks_of_a_slice_are_read_and_each_once(store, numbers):
   per_block = BLOCK // 2
   array[10:20], array[30:40]
   assert store.ranges == [(URL, 0, BLOCK)]
-  array[per_block - 1 : 2 * per_block + 1]  # blocks 0 to 2; adjacent ones in one request
-  assert store.ranges[1:] == [(URL, BLOCK, 3 * BLOCK)]
+  array[per_block - 1 : 3 * per_block + 1]  # blocks 0 to 3; adjacent ones in one request
+  assert store.ranges[1:] == [(URL, BLOCK, 4 * BLOCK)]
   array[len(numbers) - 1 :]
   last = len(numbers) * 2 // BLOCK * BLOCK
   assert store.ranges[2:] == [(URL, last, len(numbers) * 2)]
 
 
-def test_what_is_expected_is_there_before_it_is_read(store, numbers):
+def test_what_is_fetched_is_there_before_it_is_read(store, numbers):
   array = RemoteArray([URL], U16)
   per_block = BLOCK // 2
   parts = [(n * per_block, n * per_block + 9) for n in (40, 7, 8, 9, 3)]
-  array.expect(parts)
-  finished(array)
+  array.fetch([*parts, (len(numbers) + 7, len(numbers) + 7)])  # as of a row that only pads
   asked = sorted(store.ranges)
   assert asked == [(URL, n * BLOCK, m * BLOCK) for n, m in [(3, 4), (7, 10), (40, 41)]]
   for start, stop in parts:
     np.testing.assert_array_equal(array[start:stop], numbers[start:stop])
-  array.expect(parts)
+  array.fetch(parts)
   assert sorted(store.ranges) == asked
 
 
-def test_expect_does_not_wait_and_a_read_does_not_queue_behind_it(store, numbers):
+def test_text_in_order_is_read_by_few_requests(store):
+  values = np.arange(200 * BLOCK // 2).astype(U16)
+  store.objects[URL] = values.tobytes()
   array = RemoteArray([URL], U16)
-  store.hold.clear()
-  array.expect([(0, len(numbers) // 2)])
-  assert not store.ranges
-  store.hold.set()
-  np.testing.assert_array_equal(array[-9:], numbers[-9:])
+  for start in range(0, len(values), 1000):
+    np.testing.assert_array_equal(array[start : start + 1000], values[start : start + 1000])
+  assert store.n_bytes == 200 * BLOCK  # no block twice
+  assert len(store.ranges) <= 2 + 200 / REQUEST + 200 / IN_ORDER
 
 
-def test_memory_and_what_is_requested_ahead_are_bounded(store, monkeypatch):
-  """Any number of parts can be expected; all are read, none of them twice."""
+def test_memory_is_bounded(store, monkeypatch):
   monkeypatch.setattr(remote_array, "CACHE", 24)
-  monkeypatch.setattr(remote_array, "AHEAD", 12)
   values = np.arange(100 * BLOCK // 2).astype(U16)
   store.objects[URL] = values.tobytes()
   array = RemoteArray([URL], U16)
   order = np.random.default_rng(0).permutation(100)
   parts = [(n * BLOCK // 2, n * BLOCK // 2 + 5) for n in order.tolist()]
-  array.expect(parts)
-  finished(array)
-  assert store.n_bytes <= 12 * BLOCK
+  array.fetch(parts)
+  assert store.n_bytes <= 24 * BLOCK
   for start, stop in parts:
     np.testing.assert_array_equal(array[start:stop], values[start:stop])
     assert len(array._blocks) <= 24
-  finished(array)
-  assert store.n_bytes == 100 * BLOCK
 
 
-def test_several_files_are_one_array_with_one_cache_and_one_set_of_threads(store):
+def test_several_files_are_one_array_with_one_cache(store):
   """Requests do not cross the end of a file."""
   values = np.random.default_rng(0).integers(1 << 16, size=40 * BLOCK // 2 - 100).astype(U16)
   content, ends = values.tobytes(), [0, *range(2 * BLOCK, 40 * BLOCK, 2 * BLOCK), len(values) * 2]
@@ -172,10 +157,9 @@ def test_several_files_are_one_array_with_one_cache_and_one_set_of_threads(store
   assert len(array) == len(values)
   begins = np.random.default_rng(1).permutation(40) * (BLOCK // 2)
   parts = [(begin, begin + BLOCK) for begin in begins.tolist()]
-  array.expect(parts)
+  array.fetch(parts)
   for begin, end in parts:
     np.testing.assert_array_equal(array[begin:end], values[begin:end])
-  assert len(array._threads) <= remote_array.THREADS
   np.testing.assert_array_equal(array[:], values)
   assert store.n_bytes == len(content)  # no block twice
   del store.objects[paths[7]], array._blocks[14]
@@ -189,7 +173,7 @@ def test_several_threads_read_one_array(store, numbers):
   def read(seed):
     rng = np.random.default_rng(seed)
     for start in rng.integers(len(numbers), size=200).tolist():
-      array.expect([(start, start + 10), (start // 2, start // 2 + 3)])
+      array.fetch([(start, start + 10), (start // 2, start // 2 + 3)])
       if (array[start : start + 10] != numbers[start : start + 10]).any():
         wrong.append(start)
 
@@ -208,12 +192,6 @@ def test_a_failed_request_is_one_line_and_is_asked_again(store, numbers):
   with pytest.raises(InputError, match=rf"^{URL}: cannot be read \(503 Service Unavailable\)"):
     array[:10]
   np.testing.assert_array_equal(array[:10], numbers[:10])
-  store.failures = 1
-  array.expect([(BLOCK, BLOCK + 9)])
-  finished(array)
-  with pytest.raises(InputError, match="503"):
-    array[BLOCK : BLOCK + 9]
-  np.testing.assert_array_equal(array[BLOCK : BLOCK + 9], numbers[BLOCK : BLOCK + 9])
 
 
 def test_a_short_answer_is_not_taken_for_the_end(store, numbers):
@@ -221,18 +199,6 @@ def test_a_short_answer_is_not_taken_for_the_end(store, numbers):
   store.objects[URL] = store.objects[URL][: BLOCK // 2]
   with pytest.raises(InputError, match=rf"{BLOCK // 2} bytes from 0 on instead of {BLOCK}"):
     array[:10]
-
-
-def test_threads_end_with_their_array(store, numbers):
-  array = RemoteArray([URL], U16)
-  array.expect([(n * BLOCK // 2, n * BLOCK // 2 + 1) for n in range(0, 40, 2)])
-  threads = array._threads
-  assert len(threads) > 1
-  finished(array)
-  del array
-  for thread in threads:
-    thread.join(10)
-    assert not thread.is_alive()
 
 
 @pytest.fixture(params=["one_file", "shards"])
@@ -260,26 +226,17 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_windows_are_those_of_the_disk_and_are_read_ahead(texts, store, kind):
-  """The rows of every step are the same, and the text of the next two is there after each."""
+def test_windows_are_those_of_the_disk(texts, store, kind):
   make, sampling = KINDS[kind]
   local, remote = (
     make(text, WindowsConfig(batch_size=3, length=32, sampling=sampling), seed=1) for text in texts
   )
-  array = texts[1]._ids
   for step in range(8):
     np.testing.assert_array_equal(remote(step), local(step))
-    finished(array)
-    own = remote._parts(step + 1, slice(None)) + remote._parts(step + 2, slice(None))
-    needed = {
-      block for begin, end in own for block in range(begin * 2 // BLOCK, -(-end * 2 // BLOCK))
-    }
-    assert {block for block in needed if block * BLOCK < array.n_bytes} <= array._blocks.keys()
   both = zip(remote.sequential(4), local.sequential(4), strict=True)
   for ours, theirs in itertools.islice(both, 40):
     np.testing.assert_array_equal(ours, theirs)
-  finished(array)
-  assert store.n_bytes <= array.n_bytes  # no block twice
+  assert store.n_bytes <= texts[1]._ids.n_bytes  # no block twice
 
 
 def test_damage_on_the_store_is_noticed(store, tmp_path):
@@ -314,10 +271,9 @@ remote_array.size = lambda path: 10 << 30
 remote_array.read_range = read_range
 array = remote_array.RemoteArray(["gs://bucket/big.bin"], np.dtype("<u2"))
 rng = np.random.default_rng(0)
-begins = rng.integers(len(array) - 513, size=(60, 64))
-for step in range(58):
-  array.expect((int(begin), int(begin) + 513) for begin in begins[step : step + 3].ravel())
-  for begin in begins[step].tolist():
+for begins in rng.integers(len(array) - 513, size=(60, 64)):
+  array.fetch((begin, begin + 513) for begin in begins.tolist())
+  for begin in begins.tolist():
     ids = array[begin : begin + 513]
     assert (ids == (begin + np.arange(513)) % (BLOCK // 2)).all()
 # Not ru_maxrss, which begins with that of the process that forked.
@@ -334,7 +290,6 @@ def test_windows_over_ten_gigabytes_move_their_blocks_and_stay_small():
   assert requested <= 60 * 64 * 2 * BLOCK  # at most two blocks a row
   assert requested > CACHE * BLOCK  # or it would fit
   assert megabytes < 300
-  assert AHEAD < CACHE
 
 
 VALUES = np.arange(40 * BLOCK // 2).astype("<u2")

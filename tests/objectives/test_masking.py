@@ -261,21 +261,6 @@ def test_rows_without_marks_have_no_sentences_to_choose(kind):
   refused("unit=sentence: the rows of this objective do not tell", kind, unit="sentence")
 
 
-@pytest.mark.parametrize("unit", ["token", "word", "ngram", "sentence"])
-@pytest.mark.parametrize("hosts", [2, 4])
-def test_hosts_draw_the_same(tokenizer, unit, hosts):
-  objective = FullSentences(count="probabilistic", unit=unit, random_ids="all")
-  bound = objective.bind(tokenizer, 64)
-  ids = np.random.default_rng(0).integers(tokenizer.vocab_size, size=(16, 65)).astype(np.int32)
-  whole = bound(ids, Draw(3, 9, np.arange(16)))
-  for rows in np.split(np.arange(16), hosts):
-    part = bound(ids[rows], Draw(3, 9, rows))
-    for got, expected in ((part.rows, whole.rows), (part.predictions, whole.predictions)):
-      for name in ("inputs", "targets", "weights", "at"):
-        if hasattr(got, name):
-          np.testing.assert_array_equal(getattr(got, name), getattr(expected, name)[rows])
-
-
 def test_a_config_is_saved_and_refuses_what_cannot_be(tokenizer, openai_tokenizer):
   objective = Masked(count="probabilistic", unit="ngram", random_ids="all", copies=10)
   assert from_json(to_json(objective)) == objective

@@ -105,14 +105,11 @@ def test_an_unknown_backend_is_named_with_those_there_are():
   assert "plain" in backends()
   with pytest.raises(InputError, match=r"attention backend 'flashy': must be one of .*plain"):
     TransformerConfig(attention_backend="flashy")
+  for name in ("", "plain.x", "2.5", "../plain", "mask"):
+    with pytest.raises(InputError, match="must be one of .*plain"):
+      find_backend(name)
   saved = to_json(TransformerConfig()) | {"attention_backend": "flash"}  # which was one
   assert from_json(saved).attention_backend == "auto"
-
-
-@pytest.mark.parametrize("name", ["", "plain.x", "2.5", "../plain", "mask"])
-def test_an_unknown_backend_is_refused(name):
-  with pytest.raises(InputError, match="must be one of .*plain"):
-    find_backend(name)
 
 
 def test_a_backend_is_a_file(monkeypatch, tmp_path):

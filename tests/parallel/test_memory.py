@@ -8,7 +8,7 @@ import pytest
 
 PEAK = """
 import sys
-from gpt_jax.data.workers import map_in_order, worker_pool
+from gpt_jax.data.passes import map_in_order, worker_pool
 from gpt_jax.parallel.memory import peak_with_workers
 
 def fill(size):

@@ -99,7 +99,7 @@ def test_every_document_once_in_one_split_and_whole(books, tmp_path, capsys):
   share = sum(map(len, got["valid"])) / sum(map(len, originals))
   assert 0.05 < share <= 0.1
   shown = capsys.readouterr().out
-  labels = "documents, tokens per word, unigram entropy, spelled in bytes, padding in rows of 512"
+  labels = "documents, tokens per word, unigram entropy, spelled in bytes"
   for label in (*labels.split(", "), "MB of memory"):
     assert label in shown
 
@@ -268,17 +268,6 @@ def test_many_documents_are_drawn_one_by_one(tmp_path, monkeypatch):
   rows.write_text("".join(rows.read_text().splitlines(keepends=True)[:300]))
   run(settings(rows, vocab_size=290, valid_share=0.0001), tmp_path / "few")
   assert len(texts(tmp_path / "few")["valid"]) == 1
-
-
-def test_short_documents_are_told_of(tmp_path, capsys):
-  rows = tmp_path / "rows.jsonl"
-  rows.write_text("\n".join(json.dumps({"text": prose(i, 60)}) for i in range(50)))
-  run(settings(rows), tmp_path / "out")
-  shown = capsys.readouterr().out
-  assert "across_documents" in shown
-  windows = Windows(TokenFile(tmp_path / "out", "train"), WindowsConfig(1, 512))
-  rows = np.concatenate([windows(step) for step in range(windows.spans_per_epoch)])
-  assert f"{(rows[:, 1:] < 0).mean():.1%}" in shown
 
 
 def test_held_out_documents_that_are_in_the_training_text_are_told(tmp_path, capsys):

@@ -31,11 +31,10 @@ from gpt_jax.apps.corpus.duplicates import (
   word_hashes,
 )
 from gpt_jax.data.cleaning import clean_piece
-from gpt_jax.data.passes import LEDGER, Passes
+from gpt_jax.data.passes import LEDGER, Passes, Pool, map_in_order
 from gpt_jax.data.pieces import Corpus, Piece, batched, read_pieces
 from gpt_jax.data.progress import Progress
 from gpt_jax.data.sources.source import Source, plain_size
-from gpt_jax.data.workers import Pool, map_in_order
 from gpt_jax.errors import InputError, counted
 from gpt_jax.files import atomic_file
 

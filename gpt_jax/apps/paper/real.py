@@ -23,7 +23,7 @@ import numpy as np
 from gpt_jax.apps.paper.quickstart import NEVER
 from gpt_jax.apps.study import Study, table
 from gpt_jax.checkpoints.load import load_model
-from gpt_jax.data.workers import spawned_pool
+from gpt_jax.data.passes import spawned_pool
 from gpt_jax.errors import InputError, require
 from gpt_jax.files import read_json, write_json
 from gpt_jax.inference.intervals import bootstrap_difference

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.data.tokenizers.base import AddedToken, sources
+from gpt_jax.data.tokenizers.base import sources
 from gpt_jax.data.tokenizers.openai_files import (
   END_OF_WORD,
   FILES,
@@ -45,7 +45,6 @@ class GPT1Tokenizer(MergesTokenizer):
 
   splitter: str = SPACY
   splitter_version: str = ""
-  spelled: tuple[AddedToken, ...] = dataclasses.field(default=(), kw_only=True)
 
   kind = KINDS[0]
   unknown = UNKNOWN

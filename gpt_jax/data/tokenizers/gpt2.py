@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.data.tokenizers.base import AddedToken
 from gpt_jax.data.tokenizers.openai_files import (
   BYTES,
   END_OF_TEXT,
@@ -40,7 +39,6 @@ class GPT2Tokenizer(PackageTokenizer, MergesTokenizer):
   """
 
   prefix_space: bool = dataclasses.field(default=False, kw_only=True)
-  spelled: tuple[AddedToken, ...] = dataclasses.field(default=(), kw_only=True)
 
   kind = KINDS[0]
   normalizer = "none"

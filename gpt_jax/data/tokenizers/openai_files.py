@@ -16,6 +16,7 @@ from gpt_jax.data.tokenizers.base import (
   MAX_FILE,
   METADATA,
   TRANSFORMERS_CONFIG,
+  AddedToken,
 )
 from gpt_jax.data.tokenizers.released import (
   ADDED,
@@ -24,9 +25,9 @@ from gpt_jax.data.tokenizers.released import (
   named_pieces,
   read_optional_json,
   read_settings,
+  read_text,
 )
 from gpt_jax.errors import InputError
-from gpt_jax.files import read_bytes
 
 END_OF_WORD = "</w>"  # GPT-1: ends the last piece of a word
 LINE = "\n" + END_OF_WORD
@@ -75,6 +76,7 @@ class MergesTokenizer(PiecesTokenizer):
 
   merges: Merges = dataclasses.field(repr=False)
   special_names: tuple[str, ...] = dataclasses.field(default=DEFAULT_SPECIAL, kw_only=True)
+  spelled: tuple[AddedToken, ...] = dataclasses.field(default=(), kw_only=True)
 
   file_names: ClassVar[tuple[str, str]]
 
@@ -188,7 +190,7 @@ def _has_roberta_pieces(pieces: Sequence[str]) -> bool:
 def _read_pieces(path: str) -> tuple[str, ...]:
   try:
     # Pairs, because a dict would hide a piece that occurs twice.
-    pairs = json.loads(_read_text(path), object_pairs_hook=tuple)
+    pairs = json.loads(read_text(path), object_pairs_hook=tuple)
   except json.JSONDecodeError as error:
     raise InputError(
       f"{path}:{error.lineno}: not JSON ({error.msg}, column {error.colno}); copy it again"
@@ -215,7 +217,7 @@ def _read_pieces(path: str) -> tuple[str, ...]:
 
 
 def _read_merges(path: str) -> Merges:
-  version, *lines = _read_text(path).split("\n")
+  version, *lines = read_text(path).split("\n")
   if not version.startswith("#version"):
     raise InputError(
       f"{path}:1: {version[:40]!r}: should be '#version: 0.2', followed by one merge per line"
@@ -229,15 +231,6 @@ def _read_merges(path: str) -> Merges:
       raise InputError(f"{path}:{number}: {line[:40]!r}: should be two pieces separated by a space")
     merges.append(pair)
   return tuple(merges)
-
-
-def _read_text(path: str) -> str:
-  try:
-    return read_bytes(path, MAX_FILE).decode()
-  except FileNotFoundError as error:
-    raise InputError(f"{path}: missing; both files of the vocabulary are needed") from error
-  except (OSError, ValueError) as error:
-    raise InputError(f"{path}: cannot be read ({error})") from error
 
 
 def _without_merges(all_pieces: Sequence[str]) -> set[str]:

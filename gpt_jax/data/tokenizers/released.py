@@ -40,6 +40,14 @@ def read_file(path: str) -> bytes:
     raise InputError(f"{path}: cannot be read ({reason}); copy the folder again") from error
 
 
+def read_text(path: str) -> str:
+  """The content of a tokenizer's file of UTF-8."""
+  try:
+    return read_file(path).decode("utf-8-sig")
+  except UnicodeDecodeError as error:
+    raise InputError(f"{path}: not UTF-8 ({error}); copy the folder again") from error
+
+
 def read_settings(folder: str, allowed: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
   """The content of transformers' tokenizer_config.json; empty without one.
 

@@ -19,8 +19,8 @@ from gpt_jax.data.tokenizers.released import (
   PiecesTokenizer,
   add_tokens,
   added_pieces,
-  read_file,
   read_settings,
+  read_text,
   require,
 )
 from gpt_jax.data.word_counts import counts_of, wrong_size
@@ -194,11 +194,8 @@ def train_pieces(
 
 
 def _read_pieces(path: str) -> tuple[str, ...]:
-  try:
-    # Not splitlines(): other characters at which it breaks may be pieces.
-    lines = read_file(path).decode("utf-8-sig").replace("\r\n", "\n").split("\n")
-  except UnicodeDecodeError as error:
-    raise InputError(f"{path}: not UTF-8 ({error}); copy it again") from error
+  # Not splitlines(): other characters at which it breaks may be pieces.
+  lines = read_text(path).replace("\r\n", "\n").split("\n")
   if not lines[-1]:  # after the last line end
     lines.pop()
   numbers: dict[str, int] = {}
