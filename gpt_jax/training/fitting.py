@@ -35,7 +35,7 @@ def plan_training(
   platform = devices[0].platform
 
   @functools.cache
-  def compiled(microbatches: int, remat: str) -> tuple[Trainer, memory.Needed]:
+  def compiled(microbatches: int, remat: str) -> tuple[Trainer, float]:
     other = recipe.with_train(microbatches=microbatches, remat=remat)
     is_own = (microbatches, remat) == (trainer.microbatches, recipe.config.train.remat)
     made = trainer if is_own else make_trainer(other)
@@ -52,7 +52,7 @@ def plan_training(
   if not recipe.spec.needs_whole_batch:
     counts = larger_counts(recipe.batch_size, trainer.mesh.shape["data"], trainer.microbatches)
   count = fit_into_memory(
-    lambda microbatches, remat: compiled(microbatches, remat)[1].most + compiling,
+    lambda microbatches, remat: compiled(microbatches, remat)[1] + compiling,
     counts,
     remat,
     limit,
@@ -60,12 +60,8 @@ def plan_training(
     chooses,
     platform,
   )
-  chosen, (most, temporaries) = compiled(count, remat)
-  most += compiling
-  # Malloc may keep two more blocks of temporaries if there is room for them, see FreedMemory.
-  if limit and most + 2 * temporaries > CPU_SHARE * limit:
-    return chosen, Forecast(most, limit, 1.5 * temporaries, waits=True)
-  return chosen, Forecast(most + 2 * temporaries, limit, 2.5 * temporaries)
+  chosen, most = compiled(count, remat)
+  return chosen, Forecast(most + compiling, limit)
 
 
 def fit_into_memory(

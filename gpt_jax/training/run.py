@@ -127,7 +127,7 @@ class Run:
           run_hooks = make_hooks(recipe, context, checkpoints)
           tracing = profile.traced(run_hooks, context) if profile else None
           with tracing or contextlib.nullcontext(run_hooks) as all_hooks:
-            finished = _fit(recipe, self.trainer, state, context, all_hooks, forecast)
+            finished = _fit(recipe, self.trainer, state, context, all_hooks)
       return recipe.finish(finished, workdir)
 
 
@@ -183,7 +183,6 @@ def _fit(
   state: TrainState,
   context: RunContext,
   all_hooks: Sequence[hooks.Hook],
-  forecast: Forecast,
 ) -> Finished:
   """Trains from a state on, to the last step or an early stop."""
   train, evaluation = recipe.config.train, recipe.evaluation
@@ -191,7 +190,7 @@ def _fit(
   stopped = None
   batches = recipe.batches(train)  # shuffled by this seed
   try:
-    state, measured = trainer.fit(state, batches.at, steps, train.seed, all_hooks, forecast)
+    state, measured = trainer.fit(state, batches.at, steps, train.seed, all_hooks)
   except hooks.StoppedEarly as stop:  # raised by a hook, so the loop does not return its last state
     stopped, steps, measured = stop, stop.step, stop.evaluation
     context.reporter.say(f"step {steps:,}: {stop.reason}")
