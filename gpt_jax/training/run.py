@@ -1,7 +1,6 @@
 """A run of a recipe, from claiming its folder to its result."""
 
 import contextlib
-import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -121,7 +120,8 @@ class Run:
           baselines=recipe.baselines,
           flops_per_token=recipe.flops_per_token(),
           forecast=forecast,
-          trackers=functools.partial(trackers.open, config=recipe.config) if trackers else None,
+          trackers=trackers,
+          config=recipe.config,
         ) as reporter:
           context = RunContext(workdir, first, reporter)
           run_hooks = make_hooks(recipe, context, checkpoints)
