@@ -31,7 +31,7 @@ from gpt_jax.programs.start import Start, load_start
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.packing import PackedBatches
-from gpt_jax.training.early_stopping import ending_hooks, has_ended
+from gpt_jax.training.hooks import ending_hooks, has_ended
 from gpt_jax.training.layerwise import Layerwise, layerwise_optimizer, trained_layers
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.recipe import Batches, Evaluation, Recipe

@@ -28,7 +28,8 @@ from gpt_jax.programs.pretrain import MakeRecipe, pretrain_recipe
 from gpt_jax.programs.pretrain_config import PretrainConfig
 from gpt_jax.programs.pretrain_text import Text
 from gpt_jax.training import hooks
-from gpt_jax.training.recipe import Recipe, RunContext
+from gpt_jax.training.hooks import RunContext
+from gpt_jax.training.recipe import Recipe
 from gpt_jax.training.run_log import cut_back, open_to_append, read_lines
 
 SAMPLES = "samples.jsonl"

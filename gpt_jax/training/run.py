@@ -18,7 +18,8 @@ from gpt_jax.parallel.memory import Forecast
 from gpt_jax.parallel.processes import log
 from gpt_jax.training import hooks
 from gpt_jax.training.fitting import plan_training
-from gpt_jax.training.recipe import Finished, Recipe, RunContext, make_trainer
+from gpt_jax.training.hooks import RunContext
+from gpt_jax.training.recipe import Finished, Recipe, make_trainer
 from gpt_jax.training.reporter import Reporter
 from gpt_jax.training.step import TrainState
 from gpt_jax.training.trainer import Trainer
@@ -216,8 +217,4 @@ def change_length(recipe: Recipe, workdir: str, first: int) -> None:
     return
   replace_config(workdir, recipe.config, {"at_step": first, "total_steps": [before, now]})
   # Schedules such as cosine depend on the length, so the rate may jump where the run continues.
-  was, rate = (float(recipe.optimizer(length).schedule(first)) for length in (before, now))
-  schedule = "which does not change the learning rate at this step"
-  if was != rate:
-    schedule = f"and the learning rate follows their schedule: {rate:.3g} here, not {was:.3g}"
-  log(f"length  from step {first:,} on {now:,} steps instead of {before:,}, {schedule}")
+  log(f"length  from step {first:,} on {now:,} steps instead of {before:,}, with their schedule")
