@@ -36,8 +36,13 @@ from gpt_jax.training.layerwise import Layerwise, layerwise_optimizer, trained_l
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.recipe import Batches, Evaluation, Recipe
 from gpt_jax.training.run import Run, ending
-from gpt_jax.training.turns import LossInTurns, Turns, draw_order
-from gpt_jax.training.unlabeled import UNLABELED_WORK, CrossViewLoss
+from gpt_jax.training.unlabeled import (
+  UNLABELED_WORK,
+  CrossViewLoss,
+  LossInTurns,
+  Turns,
+  draw_order,
+)
 
 if TYPE_CHECKING:
   from gpt_jax.training.profile import Span
