@@ -168,11 +168,11 @@ def test_momentum_is_tensorflows_and_the_mean_of_the_weights_follows_them():
   config = OptimConfig("momentum", 0.2, "constant", 0, clip_norm=0.0, average=0.7)
   rule = make_optimizer(config, STEPS).transformation
   params = mean = zero_at_first()
-  state = rule.init(params)
+  state, update = jax.jit(rule.init)(params), jax.jit(rule.update)
   weights, m = zero_at_first(), jax.tree.map(np.zeros_like, zero_at_first())
   for step in range(5):
-    updates, state = rule.update(gradients(step), state, trained(params, state))
-    params = optax.apply_updates(params, updates)
+    updates, state = update(gradients(step), state, jax.jit(trained)(params, state))
+    params = jax.jit(optax.apply_updates)(params, updates)
     m = jax.tree.map(lambda m, g: 0.9 * m + g, m, gradients(step))
     weights = jax.tree.map(lambda w, m: w - 0.2 * m, weights, m)
     mean = jax.tree.map(lambda v, w: 0.7 * v + 0.3 * w, mean, weights)
