@@ -18,7 +18,6 @@ from gpt_jax.parallel.memory import Forecast
 from gpt_jax.parallel.processes import log
 from gpt_jax.training import hooks
 from gpt_jax.training.fitting import plan_training
-from gpt_jax.training.hooks import RunContext
 from gpt_jax.training.recipe import Finished, Recipe, make_trainer
 from gpt_jax.training.reporter import Reporter
 from gpt_jax.training.step import TrainState
@@ -124,7 +123,7 @@ class Run:
           trackers=trackers,
           config=recipe.config,
         ) as reporter:
-          context = RunContext(workdir, first, reporter)
+          context = hooks.RunContext(workdir, first, reporter)
           run_hooks = make_hooks(recipe, context, checkpoints)
           tracing = profile.traced(run_hooks, context) if profile else None
           with tracing or contextlib.nullcontext(run_hooks) as all_hooks:
@@ -155,7 +154,9 @@ def ending(on_end: Sequence[Callable[[], None]]) -> Iterator[None]:
   call()
 
 
-def make_hooks(recipe: Recipe, context: RunContext, checkpoints: Checkpoints) -> list[hooks.Hook]:
+def make_hooks(
+  recipe: Recipe, context: hooks.RunContext, checkpoints: Checkpoints
+) -> list[hooks.Hook]:
   """Logging, evaluation, checkpoints and the recipe's own, in the order they are called."""
   train, reporter, evaluation = recipe.config.train, context.reporter, recipe.evaluation
   rows, length = recipe.batches(train).shape
@@ -182,7 +183,7 @@ def _fit(
   recipe: Recipe,
   trainer: Trainer,
   state: TrainState,
-  context: RunContext,
+  context: hooks.RunContext,
   all_hooks: Sequence[hooks.Hook],
 ) -> Finished:
   """Trains from a state on, to the last step or an early stop."""

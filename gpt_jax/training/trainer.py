@@ -147,9 +147,11 @@ class Trainer:
       batch_at: step -> this process's rows of the host batch.
       seed: seed of dropout.
     """
-
-    def step(state, batch):
-      return self.step(state, batch, seed)
-
-    # Prefetch calls this lambda on its thread, so copies to the device overlap with steps.
-    return fit(state, step, lambda n: self.to_device(batch_at(n)), total_steps, hooks)
+    return fit(
+      state,
+      lambda state, batch: self.step(state, batch, seed),
+      # Called on Prefetch's thread, so copies to the device overlap with steps.
+      lambda step: self.to_device(batch_at(step)),
+      total_steps,
+      hooks,
+    )
