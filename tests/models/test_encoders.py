@@ -24,9 +24,10 @@ from refused import refused
 
 from gpt_jax.apps.report.visualize import attention_maps
 from gpt_jax.batch import Batch, Labels, Predictions, Rows
-from gpt_jax.models.heads.classify import ClassifyHead, MultiLabelHead, RegressHead
+from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.heads.language import LanguageHead
 from gpt_jax.models.heads.masked import MaskedHead, SentencePairHead
+from gpt_jax.models.heads.regress import MultiLabelHead, RegressHead
 from gpt_jax.models.loss import model_loss
 from gpt_jax.models.model import ModelConfig, language_model, parameter_shapes
 from gpt_jax.models.partly_shared import PartlySharedConfig

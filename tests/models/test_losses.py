@@ -14,8 +14,9 @@ from jax.sharding import PartitionSpec as P
 
 from gpt_jax.batch import Batch, Labels
 from gpt_jax.data.tokenizers.base import SpecialTokens
-from gpt_jax.models.heads.classify import ClassifyHead, MultiLabelHead, RegressHead
+from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.heads.language import LanguageHead
+from gpt_jax.models.heads.regress import MultiLabelHead, RegressHead
 from gpt_jax.models.loss import model_loss
 from gpt_jax.models.model import ModelConfig, language_model
 from gpt_jax.models.transformer import TransformerConfig

@@ -13,7 +13,8 @@ from gpt_jax.checkpoints.load import load_model
 from gpt_jax.checkpoints.restore import restore_params
 from gpt_jax.config import to_json
 from gpt_jax.models.adapter import Adapter
-from gpt_jax.models.heads.classify import ClassifyHead, RegressHead
+from gpt_jax.models.heads.classify import ClassifyHead
+from gpt_jax.models.heads.regress import RegressHead
 from gpt_jax.models.heads.windows import Windows, WindowsHead
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig

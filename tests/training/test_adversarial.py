@@ -13,8 +13,9 @@ import pytest
 from gpt_jax.batch import Batch, Labels, Predictions, Rows
 from gpt_jax.data.tokenizers.base import SpecialTokens
 from gpt_jax.errors import InputError
-from gpt_jax.models.heads.classify import ClassifyHead, RegressHead
+from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.heads.language import LanguageHead
+from gpt_jax.models.heads.regress import RegressHead
 from gpt_jax.models.loss import ModelLoss, model_loss
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import ModelConfig

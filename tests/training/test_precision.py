@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from gpt_jax.batch import Batch, Labels, Predictions, Rows, Tags
-from gpt_jax.models.heads.classify import ClassifyHead, MultiLabelHead, RegressHead
+from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.heads.language import LanguageHead
 from gpt_jax.models.heads.masked import MaskedHead
+from gpt_jax.models.heads.regress import MultiLabelHead, RegressHead
 from gpt_jax.models.heads.tag import TagHead
 from gpt_jax.models.loss import model_loss
 from gpt_jax.models.lstm import LSTMConfig

@@ -19,10 +19,11 @@ from gpt_jax.checkpoints.formats import npz
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.config import from_json, to_json
 from gpt_jax.errors import InputError
-from gpt_jax.models.heads.classify import ClassifyHead, MultiLabelHead, RegressHead
+from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.heads.contrastive import ContrastiveHead
 from gpt_jax.models.heads.masked import MaskedHead, SentencePairHead
 from gpt_jax.models.heads.mix import MixedHead
+from gpt_jax.models.heads.regress import MultiLabelHead, RegressHead
 from gpt_jax.models.heads.tag import SpanHead, TagHead
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig

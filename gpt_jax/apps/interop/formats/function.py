@@ -22,7 +22,7 @@ from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_folder, write_json
 from gpt_jax.models.decoding_weights import in_place_of, matrices_of_batch, variables
-from gpt_jax.models.heads.classify import in_units
+from gpt_jax.models.heads.regress import in_units
 from gpt_jax.models.layers import multiply
 from gpt_jax.models.model import Model, ModelConfig, Outputs, language_model
 from gpt_jax.ops.cross_entropy import logits

@@ -6,7 +6,8 @@ from gpt_jax.apps.interop.formats.hf.weights import Weights
 from gpt_jax.apps.interop.imported import ImportedTask
 from gpt_jax.config import registered_name, to_json
 from gpt_jax.errors import InputError
-from gpt_jax.models.heads.classify import ClassifyHead, MultiLabelHead, RegressHead
+from gpt_jax.models.heads.classify import ClassifyHead
+from gpt_jax.models.heads.regress import MultiLabelHead, RegressHead
 from gpt_jax.tasks.answers.labels import MultiLabelTask
 from gpt_jax.tasks.answers.number import RegressionTask
 from gpt_jax.tasks.answers.span import SpanTask

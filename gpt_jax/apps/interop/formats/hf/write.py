@@ -19,7 +19,7 @@ from gpt_jax.checkpoints.formats.folder import write_sums
 from gpt_jax.config import from_json, to_json
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.files import atomic_folder, write_json
-from gpt_jax.models.heads.classify import in_units
+from gpt_jax.models.heads.regress import in_units
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.tasks.formats import Format, GPTFormat
 from gpt_jax.tasks.task import Task
