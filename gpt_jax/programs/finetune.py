@@ -31,13 +31,18 @@ from gpt_jax.programs.start import Start, load_start
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.packing import PackedBatches
-from gpt_jax.training.early_stopping import ending_hooks, has_ended
+from gpt_jax.training.hooks import ending_hooks, has_ended
 from gpt_jax.training.layerwise import Layerwise, layerwise_optimizer, trained_layers
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.recipe import Batches, Evaluation, Recipe
 from gpt_jax.training.run import Run, ending
-from gpt_jax.training.turns import LossInTurns, Turns, draw_order
-from gpt_jax.training.unlabeled import UNLABELED_WORK, CrossViewLoss
+from gpt_jax.training.unlabeled import (
+  UNLABELED_WORK,
+  CrossViewLoss,
+  LossInTurns,
+  Turns,
+  draw_order,
+)
 
 if TYPE_CHECKING:
   from gpt_jax.training.profile import Span

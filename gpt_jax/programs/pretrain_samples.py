@@ -28,7 +28,7 @@ from gpt_jax.programs.pretrain import MakeRecipe, pretrain_recipe
 from gpt_jax.programs.pretrain_config import PretrainConfig
 from gpt_jax.programs.pretrain_text import Text
 from gpt_jax.training import hooks
-from gpt_jax.training.recipe import Recipe, RunContext
+from gpt_jax.training.recipe import Recipe
 from gpt_jax.training.run_log import cut_back, open_to_append, read_lines
 
 SAMPLES = "samples.jsonl"
@@ -49,7 +49,7 @@ def with_samples(make_recipe: MakeRecipe = pretrain_recipe) -> MakeRecipe:
     if not recipe.spec.gives_text_probability or recipe.total_steps < MIN_STEPS or not tokenizer:
       return recipe
 
-    def sampling(context: RunContext) -> list[hooks.Hook]:
+    def sampling(context: hooks.RunContext) -> list[hooks.Hook]:
       write = make_writer(recipe.spec.build(), tokenizer, text.held_out, recipe.mesh)
       return [write_samples(context, write, samples_due(config))]
 
@@ -74,7 +74,7 @@ class Sample(NamedTuple):
 
 
 def write_samples(
-  context: RunContext,
+  context: hooks.RunContext,
   write: Callable[[Any], list[tuple[str, str]]],
   due: Callable[[int], bool],
 ) -> hooks.Hook:

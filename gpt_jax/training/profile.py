@@ -10,8 +10,7 @@ from typing import NamedTuple
 import jax
 
 from gpt_jax.errors import InputError
-from gpt_jax.training.hooks import Hook, StepContext
-from gpt_jax.training.recipe import RunContext
+from gpt_jax.training.hooks import Hook, RunContext, StepContext
 from gpt_jax.training.reporter import Reporter
 
 FOLDER = "profile"

@@ -12,10 +12,9 @@ from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.models.loss import Loss, model_loss
 from gpt_jax.models.model import Model, ModelConfig
 from gpt_jax.parallel.placement import check_batch, check_whole_batch
-from gpt_jax.training.hooks import Hook, StoppedEarly
+from gpt_jax.training.hooks import Hook, RunContext, StoppedEarly
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import Optimizer
-from gpt_jax.training.reporter import Reporter
 from gpt_jax.training.run_log import Baselines
 from gpt_jax.training.step import TrainState
 from gpt_jax.training.trainer import Trainer
@@ -71,18 +70,6 @@ class Evaluation(NamedTuple):
   metric: str
   mode: str
   due: Callable[[int], bool]
-
-
-class RunContext(NamedTuple):
-  """A run that is about to train, for the hooks of its recipe.
-
-  Attributes:
-    first: the step that it continues from.
-  """
-
-  workdir: str
-  first: int
-  reporter: Reporter
 
 
 class Finished(NamedTuple):

@@ -5,8 +5,8 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TextIO
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TextIO
 
 import jax
 
@@ -27,7 +27,7 @@ from gpt_jax.training.run_log import (
 )
 
 if TYPE_CHECKING:
-  from gpt_jax.training.trackers import Background
+  from gpt_jax.training.trackers import OpenTracker, Trackers
 
 _NOTHING_KNOWN = Forecast()
 _NO_BASELINES = Baselines()
@@ -45,7 +45,7 @@ class Reporter:
     flops_per_token: of a training step, for MFU; 0 if unknown.
     forecast: what the run is expected to take; printed at its start, and at its end with what it
       took.
-    trackers: (workdir, start_step) -> those that get the same values.
+    trackers: those that get the same values, and the fields of `config`.
     stream: for the progress, which is one line rewritten in place on a terminal, a line per report
       otherwise. Default: standard error.
   """
@@ -59,7 +59,8 @@ class Reporter:
     baselines: Baselines = _NO_BASELINES,
     flops_per_token: float = 0.0,
     forecast: Forecast = _NOTHING_KNOWN,
-    trackers: "Callable[[str, int], Sequence[Background]] | None" = None,
+    trackers: "Trackers | None" = None,
+    config: Any = None,
     stream: TextIO | None = None,
   ):
     self._writes, self._workdir = is_main_process(), workdir
@@ -76,11 +77,12 @@ class Reporter:
     cut_back(path, start_step)
     write_plan(workdir, total_steps, start_step, baselines, forecast)
     self._file = open_to_append(path)
-    self._trackers = trackers(workdir, start_step) if trackers else ()
+    self._trackers: Sequence[OpenTracker] = ()
+    if trackers:
+      self._trackers = trackers.open(workdir, start_step, self.say, config)
     if forecast.memory:
       there = f" of {gigabytes(forecast.limit)}" if forecast.limit else ""
       self.say(f"plan    {gigabytes(forecast.memory)}{there}")
-    self._warn_of_trackers()
 
   @property
   def training_seconds(self) -> float:
@@ -147,7 +149,6 @@ class Reporter:
       return
     for tracker in self._trackers:
       tracker.close(failed)
-    self._warn_of_trackers()
     self._console.close()
     self._file.close()
 
@@ -192,12 +193,6 @@ class Reporter:
     self._file.flush()
     for tracker in self._trackers:
       tracker.log(step, values)
-    self._warn_of_trackers()
-
-  def _warn_of_trackers(self) -> None:
-    for tracker in self._trackers:
-      if line := tracker.warning():
-        self.say(line)
 
   def _show(self, line: str, stays: bool) -> None:
     if self._writes:

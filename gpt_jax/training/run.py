@@ -1,7 +1,6 @@
 """A run of a recipe, from claiming its folder to its result."""
 
 import contextlib
-import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,7 @@ from gpt_jax.parallel.memory import Forecast
 from gpt_jax.parallel.processes import log
 from gpt_jax.training import hooks
 from gpt_jax.training.fitting import plan_training
-from gpt_jax.training.recipe import Finished, Recipe, RunContext, make_trainer
+from gpt_jax.training.recipe import Finished, Recipe, make_trainer
 from gpt_jax.training.reporter import Reporter
 from gpt_jax.training.step import TrainState
 from gpt_jax.training.trainer import Trainer
@@ -121,13 +120,14 @@ class Run:
           baselines=recipe.baselines,
           flops_per_token=recipe.flops_per_token(),
           forecast=forecast,
-          trackers=functools.partial(trackers.open, config=recipe.config) if trackers else None,
+          trackers=trackers,
+          config=recipe.config,
         ) as reporter:
-          context = RunContext(workdir, first, reporter)
+          context = hooks.RunContext(workdir, first, reporter)
           run_hooks = make_hooks(recipe, context, checkpoints)
           tracing = profile.traced(run_hooks, context) if profile else None
           with tracing or contextlib.nullcontext(run_hooks) as all_hooks:
-            finished = _fit(recipe, self.trainer, state, context, all_hooks, forecast)
+            finished = _fit(recipe, self.trainer, state, context, all_hooks)
       return recipe.finish(finished, workdir)
 
 
@@ -154,7 +154,9 @@ def ending(on_end: Sequence[Callable[[], None]]) -> Iterator[None]:
   call()
 
 
-def make_hooks(recipe: Recipe, context: RunContext, checkpoints: Checkpoints) -> list[hooks.Hook]:
+def make_hooks(
+  recipe: Recipe, context: hooks.RunContext, checkpoints: Checkpoints
+) -> list[hooks.Hook]:
   """Logging, evaluation, checkpoints and the recipe's own, in the order they are called."""
   train, reporter, evaluation = recipe.config.train, context.reporter, recipe.evaluation
   rows, length = recipe.batches(train).shape
@@ -181,9 +183,8 @@ def _fit(
   recipe: Recipe,
   trainer: Trainer,
   state: TrainState,
-  context: RunContext,
+  context: hooks.RunContext,
   all_hooks: Sequence[hooks.Hook],
-  forecast: Forecast,
 ) -> Finished:
   """Trains from a state on, to the last step or an early stop."""
   train, evaluation = recipe.config.train, recipe.evaluation
@@ -191,7 +192,7 @@ def _fit(
   stopped = None
   batches = recipe.batches(train)  # shuffled by this seed
   try:
-    state, measured = trainer.fit(state, batches.at, steps, train.seed, all_hooks, forecast)
+    state, measured = trainer.fit(state, batches.at, steps, train.seed, all_hooks)
   except hooks.StoppedEarly as stop:  # raised by a hook, so the loop does not return its last state
     stopped, steps, measured = stop, stop.step, stop.evaluation
     context.reporter.say(f"step {steps:,}: {stop.reason}")
@@ -217,8 +218,4 @@ def change_length(recipe: Recipe, workdir: str, first: int) -> None:
     return
   replace_config(workdir, recipe.config, {"at_step": first, "total_steps": [before, now]})
   # Schedules such as cosine depend on the length, so the rate may jump where the run continues.
-  was, rate = (float(recipe.optimizer(length).schedule(first)) for length in (before, now))
-  schedule = "which does not change the learning rate at this step"
-  if was != rate:
-    schedule = f"and the learning rate follows their schedule: {rate:.3g} here, not {was:.3g}"
-  log(f"length  from step {first:,} on {now:,} steps instead of {before:,}, {schedule}")
+  log(f"length  from step {first:,} on {now:,} steps instead of {before:,}, with their schedule")

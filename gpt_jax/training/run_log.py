@@ -39,7 +39,6 @@ _PLAN = "plan.json"
 _MAX_PLAN = 1 << 20  # bytes
 # Their command resumes the run when it is given again.
 _PROGRAMS = ("pretrain", "finetune", "label", "reproduce")
-_MAX_STARTS = 1000  # a run that is restarted for ever keeps the first and the latest
 
 
 def read_lines(path: str) -> Iterator[str]:
@@ -206,7 +205,7 @@ def write_plan(
     "devices": f"{jax.device_count()} x {', '.join(kinds)}",
     "processes": jax.process_count(),
     "jax": jax.__version__,
-    "starts": starts[:1] + starts[1:][1 - _MAX_STARTS :],
+    "starts": starts,
     "forecast": forecast._asdict(),
   }
   write_json(os.path.join(workdir, _PLAN), plan)

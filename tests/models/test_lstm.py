@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from gpt_jax.batch import Rows
-from gpt_jax.models import lstm
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.ops.dropout import step_key
 
@@ -90,29 +89,6 @@ def test_packed_rows_equal_rows_alone(trunk):
     np.testing.assert_allclose(
       hidden[0, begin:end], numpy_lstm(params, inputs[0, begin:end]), atol=1e-5
     )
-
-
-def test_the_gradient_is_that_of_the_loop(monkeypatch):
-  rng, (T, B, U) = np.random.default_rng(2), (7, 3, 5)
-  kernel, gates = (
-    rng.normal(size=(U, 4, U)).astype(np.float32),
-    rng.normal(size=(T, B, 4, U)).astype(np.float32),
-  )
-  state = lstm.State(*rng.normal(size=(2, B, U)).astype(np.float32))
-  first, valid = rng.random((2, T, B)) < 0.3
-  weights = rng.normal(size=(T, B, U)).astype(np.float32)
-
-  def total(kernel, gates, state):
-    state, outputs = lstm.recur(kernel, gates, first, ~valid, state)
-    return (outputs * weights).sum() + (state.output * state.memory).sum()
-
-  def gradients():
-    return jax.jit(jax.grad(lambda *args: total(*args), argnums=(0, 1, 2)))(kernel, gates, state)
-
-  found = gradients()
-  monkeypatch.setattr(lstm, "scan", lambda step, *args: lstm._loop(step, args[-1], *args[:-1])[0])
-  expected = gradients()
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), found, expected)
 
 
 def test_reading_on_equals_the_full_forward(trunk):

@@ -166,15 +166,17 @@ def test_reading_on_equals_the_full_forward():
   np.testing.assert_allclose(np.concatenate(found, axis=1), full, rtol=1e-5, atol=1e-5)
 
 
-def test_the_gradient_is_that_of_the_loop(monkeypatch):
-  """With projection and clips that bite, from right to left."""
-  rng, (U, P) = np.random.default_rng(2), (16, 12)
+@pytest.mark.parametrize("projects", [False, True])
+def test_the_gradient_is_that_of_the_loop(monkeypatch, projects):
+  """Without a projection; with one and clips that bite, from right to left."""
+  rng, (U, P) = np.random.default_rng(2), (16, 12 if projects else 16)
   normal = lambda *shape: rng.normal(size=shape).astype(np.float32)
-  kernel, gates, projection = normal(P, 4, U), normal(T, B, 4, U), normal(U, P)
+  kernel, gates = normal(P, 4, U), normal(T, B, 4, U)
+  projection = normal(U, P) if projects else None
   state = lstm.State(normal(B, P), normal(B, U))
   first, valid = rng.random((2, T, B)) < 0.3
   weights = normal(T, B, P)
-  options = {"backward": True, "cell_clip": 0.4, "output_clip": 0.3}
+  options = {"backward": True, "cell_clip": 0.4, "output_clip": 0.3} if projects else {}
 
   def total(kernel, gates, state, projection):
     arrays = kernel, gates, first, ~valid, state, None, projection
@@ -182,7 +184,7 @@ def test_the_gradient_is_that_of_the_loop(monkeypatch):
     return (outputs * weights).sum() + state.output.sum() * state.memory.sum()
 
   def gradients():
-    function = jax.grad(lambda *args: total(*args), argnums=(0, 1, 2, 3))
+    function = jax.grad(lambda *args: total(*args), argnums=(0, 1, 2, 3) if projects else (0, 1, 2))
     return jax.jit(function)(kernel, gates, state, projection)
 
   found = gradients()

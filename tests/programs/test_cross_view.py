@@ -19,8 +19,7 @@ from gpt_jax.tasks.several import SeveralTasks
 from gpt_jax.tasks.task import BuiltinTask
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
-from gpt_jax.training.turns import draw_order
-from gpt_jax.training.unlabeled import Unlabeled
+from gpt_jax.training.unlabeled import Unlabeled, draw_order
 
 CONFIG = FinetuneConfig(
   task=BuiltinTask("story-tags"),

@@ -43,7 +43,7 @@ from gpt_jax.tasks.formats import GPTFormat, TextToText
 from gpt_jax.tasks.packing import OrderedBatches
 from gpt_jax.tasks.table import TableTask
 from gpt_jax.tasks.task import BuiltinTask
-from gpt_jax.training.early_stopping import is_exhausted
+from gpt_jax.training.hooks import is_exhausted
 from gpt_jax.training.layerwise import Unfreeze
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig

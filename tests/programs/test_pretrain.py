@@ -39,10 +39,10 @@ from gpt_jax.programs import evaluate, pretrain
 from gpt_jax.programs.pretrain_start import LayerwiseConfig, from_checkpoint
 from gpt_jax.programs.pretrain_text import data_identity, load_text, make_measure
 from gpt_jax.training import hooks, run
-from gpt_jax.training.hooks import Interval
+from gpt_jax.training.hooks import Interval, RunContext
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import make_optimizer
-from gpt_jax.training.recipe import Evaluation, RunContext
+from gpt_jax.training.recipe import Evaluation
 from gpt_jax.training.reporter import Reporter
 from gpt_jax.training.step import TrainState
 
@@ -380,7 +380,7 @@ def test_a_finished_run_goes_on_when_its_steps_are_raised(
   assert len([w for w in warned if "unigram" in str(w.message)]) == 1  # of three reports
   monkeypatch.undo()
   shown = capsys.readouterr().err
-  assert "from step 24 on 32 steps instead of 24, and the learning rate follows their" in shown
+  assert "from step 24 on 32 steps instead of 24, with their schedule" in shown
   rates = {e["step"]: e["learning_rate"] for e in entries(workdirs[0]) if "learning_rate" in e}
   schedules = [make_optimizer(CONFIG.optim, steps).schedule for steps in (24, 32)]
   assert rates[24] == pytest.approx(float(schedules[0](23)), rel=1e-5)
@@ -417,7 +417,7 @@ def test_a_constant_rate_does_not_depend_on_the_length(tmp_path, tiny_tokenizer,
   bound = longer.objective.bind(tiny_tokenizer, longer.data.length)
   recipe = pretrain.step_recipe(longer, bound, make_mesh(longer.mesh))
   run.change_length(dataclasses.replace(recipe, config=longer), workdir, 4)
-  assert "9 steps instead of 4, which does not change the learning" in capsys.readouterr().err
+  assert "9 steps instead of 4, with their schedule" in capsys.readouterr().err
   assert claimed_config(workdir).train.steps == 9
   schedules = [make_optimizer(short.optim, steps).schedule for steps in (4, 9)]
   for count in range(9):

@@ -29,16 +29,12 @@ from gpt_jax.models.perturbation import (
 )
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.models.trunk import States, TrunkConfig
-from gpt_jax.objectives.causal import causal_batch
 from gpt_jax.ops.dropout import dropout, step_key
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
-from gpt_jax.programs.finetune import WholeBatches
-from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.packing import PackedBatches
 from gpt_jax.training.adversarial import FGM, FreeLB, VirtualAdversarial, ascent
 from gpt_jax.training.optimizer import OptimConfig, make_optimizer
-from gpt_jax.training.recipe import Recipe
 from gpt_jax.training.trainer import Trainer
 
 NO_DROPOUT = {"residual_dropout": 0, "attention_dropout": 0, "embedding_dropout": 0}
@@ -421,16 +417,3 @@ def flops(method):
 def test_work_is_that_of_the_compiled_step(method):
   """Counted by XLA, which computes once what two passes share."""
   assert flops(method) / flops(None) == pytest.approx(method.work, rel=0.04)
-
-
-def test_a_forecast_counts_the_work():
-  example = causal_batch(np.zeros((8, 9), np.int32))
-  mesh = make_mesh(MeshConfig())
-  batches = WholeBatches(lambda step: example, (8, 8), mesh, 1)
-  optimizer = make_optimizer(OptimConfig(), 10)
-  plain = Recipe(
-    FinetuneConfig(), mesh, ModelConfig(TRUNK), lambda _: batches, 8, 1, lambda _: optimizer
-  )
-  assert plain.flops_per_token() == TRUNK.flops_per_token(8)
-  attacked = dataclasses.replace(plain, work=FreeLB(steps=4).work)
-  assert attacked.flops_per_token() == 5 * TRUNK.flops_per_token(8)

@@ -1,6 +1,5 @@
-"""Loss scaling: its rule, the steps that it skips, and float16 runs from pre-training to labels."""
+"""Loss scaling: its rule, the steps that it skips, and a run in float16."""
 
-import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -12,13 +11,12 @@ import pytest
 
 import gpt_jax
 from gpt_jax.batch import Mean
-from gpt_jax.checkpoints.load import load_model
 from gpt_jax.checkpoints.restore import restore_params
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
-from gpt_jax.programs import export, finetune, pretrain, verify
+from gpt_jax.programs import export, pretrain, verify
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.training.hooks import MAX_REFUSED_UPDATES, Interval
 from gpt_jax.training.loop import TrainConfig
@@ -182,17 +180,3 @@ def test_it_resumes_with_the_same_bits(half, prepared, tmp_path):
   ]
   assert leaves[0] == leaves[1]
   assert {"loss_scale/scale", "loss_scale/finite_steps"} <= leaves[0].keys()
-
-
-@pytest.mark.e2e
-def test_fine_tuning_in_float16(finetuned, tmp_path):
-  """Of a checkpoint that was trained in float32."""
-  trunk = dataclasses.replace(finetuned.config.trunk, dtype="float16")
-  config = dataclasses.replace(finetuned.config, trunk=trunk)
-  workdir = str(tmp_path / "run")
-  (result,) = finetune.run(config, finetuned.data_dir, finetuned.pretrained, workdir)
-  assert result["dev"]["dev_accuracy"] > 0.8
-  assert load_model(finetuned.pretrained).spec.trunk.dtype == "float32"
-  assert load_model(workdir).spec.trunk.dtype == "float16"
-  assert curve(workdir, "loss_scale")[1]
-  assert gpt_jax.load(workdir).classify("the cat sat")["meows"] > 0.5

@@ -8,8 +8,7 @@ import pytest
 
 from gpt_jax.errors import InputError
 from gpt_jax.training import hooks
-from gpt_jax.training.loop import fit
-from gpt_jax.training.prefetch import AHEAD, Prefetch
+from gpt_jax.training.loop import AHEAD, Prefetch, fit
 from gpt_jax.training.step import TrainState
 
 

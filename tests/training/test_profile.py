@@ -14,10 +14,9 @@ from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import finetune, pretrain
-from gpt_jax.training.hooks import Hook, StepContext
+from gpt_jax.training.hooks import Hook, RunContext, StepContext
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.profile import parse_span
-from gpt_jax.training.recipe import RunContext
 
 CONFIG = pretrain.PretrainConfig(
   trunk=TransformerConfig(context=16, layers=1, width=16, heads=2),

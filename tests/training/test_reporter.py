@@ -8,7 +8,7 @@ import jax
 import pytest
 from refused import refused
 
-from gpt_jax.training.reporter import PEAK_FLOPS, Reporter
+from gpt_jax.training.reporter import PEAK_FLOPS, Reporter, mfu, peak_flops
 from gpt_jax.training.run_log import Baselines, curve
 
 
@@ -137,3 +137,33 @@ def test_mfu_is_reported(tmp_path, clock, monkeypatch):
     reporter.progress(1, {}, tokens=100)
   assert "100 tokens/s  MFU 40%" in log.getvalue()
   assert entries(tmp_path)[0]["mfu"] == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize(
+  "device_kind, peak",  # names that begin with one another, and unknown ones
+  [
+    ("TPU v4 lite", 138e12),
+    ("TPU v4", 275e12),
+    ("TPU v5 lite", 197e12),
+    ("TPU v5p", 459e12),
+    ("TPU v6e", 918e12),
+    ("TPU7x", 2307e12 / 2),  # a JAX device is one of two cores
+    ("Tesla V100-SXM2-16GB", 125e12),
+    ("Tesla V100-PCIE-16GB", 112e12),
+    ("NVIDIA H100 80GB HBM3", 989e12),
+    ("NVIDIA H100 PCIe", 756e12),
+    ("NVIDIA L40S", 362e12),
+    ("NVIDIA L40", 181e12),
+    ("NVIDIA L4", 121e12),
+    ("cpu", 0.0),
+    ("NVIDIA GeForce RTX 3090", 0.0),
+  ],
+)
+def test_peak_of_a_device_kind(device_kind, peak):
+  assert peak_flops(device_kind) == peak
+
+
+def test_mfu_is_unknown_without_a_peak_or_the_arithmetic(monkeypatch):
+  assert mfu(100.0, 4000.0) is None
+  monkeypatch.setitem(PEAK_FLOPS, jax.devices()[0].device_kind, 1e6)
+  assert mfu(100.0, 0.0) is None

@@ -17,7 +17,7 @@ from gpt_jax.programs.pretrain_config import PretrainConfig
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
 from gpt_jax.training.recipe import make_trainer
-from gpt_jax.training.turns import LossInTurns, Turns, draw_order
+from gpt_jax.training.unlabeled import LossInTurns, Turns, draw_order
 
 CONFIG = PretrainConfig(
   trunk=TransformerConfig(vocab_size=60, context=8, layers=1, width=16, heads=2),

@@ -14,7 +14,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from gpt_jax.batch import Batch, Mean, Rows, given
+from gpt_jax.batch import Batch, Rows, given
 from gpt_jax.config import option, register
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.classify import texts_of
@@ -53,12 +53,6 @@ class BiattentiveHead(WrappedHead, Mix):
   def build(self, trunk: TrunkConfig) -> nn.Module:
     del trunk
     return _Biattentive(self)
-
-  def loss(self, outputs, states: States, batch: Batch, num_tokens: int) -> Mean:
-    return self.inner.loss(outputs, states, batch, num_tokens)
-
-  def of_inner(self, outputs) -> jax.Array:
-    return outputs
 
 
 class _Biattentive(nn.Module):

@@ -150,6 +150,9 @@ class WrappedHead(Head):
   def denominator(self, batch: Batch) -> jax.Array:
     return self.inner.denominator(batch)
 
+  def loss(self, outputs: Any, states: States, batch: Batch, num_tokens: int) -> Mean:
+    return self.inner.loss(self.of_inner(outputs), states, batch, num_tokens)
+
   def accuracy(self, outputs: Any, batch: Batch) -> Mean | None:
     return self.inner.accuracy(self.of_inner(outputs), batch)
 
@@ -158,7 +161,7 @@ class WrappedHead(Head):
 
   def of_inner(self, outputs: Any) -> Any:
     """The outputs of the wrapped head among all."""
-    raise NotImplementedError
+    return outputs
 
 
 class Mix(Method):

@@ -65,11 +65,8 @@ class ViewsHead(WrappedHead, Mix):
   def build(self, trunk: TrunkConfig) -> nn.Module:
     return _Views(self)
 
-  def loss(self, outputs, states: States, batch: Batch, num_tokens: int) -> Mean:
-    """The loss of the primary head; outputs are its scores, and those of each view."""
-    return self.inner.loss(outputs["primary"], states, batch, num_tokens)
-
   def of_inner(self, outputs) -> jax.Array:
+    """The scores of the primary head, beside those of each view."""
     return outputs["primary"]
 
   def view_weights(self, batch: Batch) -> dict[str, jax.Array]:

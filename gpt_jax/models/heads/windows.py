@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from gpt_jax.batch import Batch, Mean, given
+from gpt_jax.batch import Batch, given
 from gpt_jax.config import from_json, option, register, to_json
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.classify import at_first_positions, represent
@@ -81,12 +81,6 @@ class WindowsHead(WrappedHead):
     options = inner.num_classes if pooling == "per_choice" else 1
     width = trunk.width * (3 if pooling == "concat" else 1)
     return _Windows(self.over, pooling, options, width, one.build(trunk), trunk.reads_backward)
-
-  def loss(self, outputs, states: States, batch: Batch, num_tokens: int) -> Mean:
-    return self.inner.loss(outputs, states, batch, num_tokens)
-
-  def of_inner(self, outputs: Any) -> Any:
-    return outputs
 
 
 class _Windows(nn.Module):

@@ -2,7 +2,7 @@
 
 To add one, add a file with `PACKAGE`, `ELSEWHERE` and `start` (see TrackerFile) to this folder or
 to apps/<app>/trackers/; it edits no other.
-metrics.jsonl is the log of a run; a tracker gets the same values, and is never waited for.
+metrics.jsonl is the log of a run; a tracker gets the same values.
 """
 
 import contextlib
@@ -10,10 +10,9 @@ import dataclasses
 import importlib
 import importlib.util
 import os
-import queue
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol, cast
 
 from gpt_jax.config import fields_of
@@ -23,8 +22,7 @@ from gpt_jax.files import disk_folder, read_json, refuse_url, write_json
 
 DEFAULT = "auto"  # TensorBoard events, if their package is installed
 _STATE = "tracker_{}.json"  # the id of the run there, and the last step that it was given
-_MAX_WAITING = 1000  # reports; a tracker that is so far behind is turned off
-_CLOSING = 20.0  # seconds for the last reports; a preempted run has little more
+_CLOSING = 20.0  # seconds for the last uploads; a preempted run has little more
 
 
 class TrackedRun(NamedTuple):
@@ -91,16 +89,22 @@ class Trackers:
   names: tuple[str, ...] = ()
   root: str = ""
 
-  def open(self, workdir: str, step: int, config: Any = None) -> "list[Background]":
+  def open(
+    self, workdir: str, step: int, say: Callable[[str], None], config: Any = None
+  ) -> "list[OpenTracker]":
     """Starts the trackers of a run that goes on from `step`; only the process that logs may."""
     settings: dict[str, int | float | str] = {}
     for name, value, _ in fields_of(config) if config else ():
       settings[name] = value if isinstance(value, (int, float, str)) else str(value)
-    return [Background(name, self.root, settings, workdir, step) for name in self.names]
+    return [OpenTracker(name, self.root, settings, workdir, step, say) for name in self.names]
 
 
-class Background:
-  """A tracker in a thread of its own: one that is slow or fails costs the run nothing."""
+class OpenTracker:
+  """A tracker of a run, which goes on without it if it fails.
+
+  Args:
+    say: prints one line if it fails.
+  """
 
   def __init__(
     self,
@@ -109,90 +113,75 @@ class Background:
     settings: Mapping[str, int | float | str],
     workdir: str,
     step: int,
+    say: Callable[[str], None],
   ):
-    """Starts the tracker, not in the thread: packages set environment variables and handlers."""
-    self.name, self._path = name, os.path.join(workdir, _STATE.format(name))
-    self._reports: queue.Queue = queue.Queue(_MAX_WAITING)
-    self._failure, self._told = "", False
-    self._thread: threading.Thread | None = None
+    self.name, self._say = name, say
+    self._path = os.path.join(workdir, _STATE.format(name))
     state = {}
     with contextlib.suppress(OSError, ValueError):
       state = read_json(self._path)
     state = state if isinstance(state, dict) else {}
     last = state.get("step")
-    self._last = last if isinstance(last, int) else -1
+    # A resumed run repeats the steps after its checkpoint, up to this one.
+    self._before = self._newest = last if isinstance(last, int) else -1
     title = os.path.basename(os.path.abspath(root))
     if (part := os.path.relpath(workdir, root)) != ".":
       title = f"{title}/{part}"
     folder, identity = disk_folder(root, name), str(state.get("id", ""))
     run = TrackedRun(title, identity, folder, workdir, step, settings, is_remote=folder != root)
-    try:
-      with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the packages, about themselves
-        tracker = find_tracker(name).start(run)
-      self._remember(tracker, self._last)
-    except Exception as error:  # of any kind, from the package, its server or the disk
-      self._fail(error)
-      return
-    self._thread = threading.Thread(target=self._run, args=(tracker,), daemon=True)
-    self._thread.start()
+    self._tracker: Tracker | None = None
+    with self._turned_off_by_errors(), warnings.catch_warnings():
+      warnings.simplefilter("ignore")  # of the packages, about themselves
+      tracker = find_tracker(name).start(run)
+      self._remember(tracker)
+      self._tracker = tracker
 
   def log(self, step: int, values: Mapping[str, float]) -> None:
-    """Hands metrics over, and returns at once."""
-    if self._failure or self._thread is None:
+    """Adds metrics, unless an earlier start of the run has."""
+    tracker = self._tracker
+    if tracker is None or (tracker.id and step <= self._before):
       return
-    try:
-      self._reports.put_nowait((step, dict(values)))
-    except queue.Full:
-      self._failure = f"is {_MAX_WAITING:,} reports behind"
-
-  def warning(self) -> str:
-    """A line about a tracker that has failed, the first time it is asked for; else ""."""
-    if not self._failure or self._told:
-      return ""
-    self._told = True
-    return (
-      f"warning: tracker={self.name}: {self._failure}; it gets nothing more of this start of the "
-      "run, whose metrics.jsonl has everything"
-    )
+    with self._turned_off_by_errors():
+      if step > self._newest:
+        self._newest = step
+        # Before it is given: a run that is killed in between loses a report, and repeats none.
+        self._remember(tracker)
+      tracker.log(step, values)
 
   def close(self, failed: bool = False) -> None:
-    """Waits for the reports that were handed over, and ends the run in the tracker."""
-    if self._thread is None:
+    """Ends the run in the tracker, in _CLOSING seconds at most."""
+    tracker = self._tracker
+    if tracker is None:
       return
-    with contextlib.suppress(queue.Full):
-      # A bool in place of a report ends the thread, see _run.
-      self._reports.put(failed, timeout=0 if self._failure else _CLOSING)
-    self._thread.join(0 if self._failure else _CLOSING)
-    if self._thread.is_alive() and not self._failure:
-      self._failure = f"did not end within {_CLOSING:.0f} s"
 
-  def _run(self, tracker: Tracker) -> None:
-    before = newest = self._last  # a resumed run repeats the steps after its checkpoint
-    try:
-      while not self._failure:
-        report = self._reports.get()
-        if isinstance(report, bool):
-          tracker.close(report)
-          return
-        step, values = report
-        if tracker.id and step <= before:
-          continue
-        if step > newest:
-          newest = step
-          # Before it is given: a run that is killed in between loses a report, and repeats none.
-          self._remember(tracker, newest)
-        tracker.log(step, values)
-    except Exception as error:
-      self._fail(error)
+    def end() -> None:
+      with self._turned_off_by_errors():
+        tracker.close(failed)
 
-  def _remember(self, tracker: Tracker, step: int) -> None:
+    closing = threading.Thread(target=end, daemon=True)
+    closing.start()
+    closing.join(_CLOSING)
+    if closing.is_alive():
+      self._turn_off(f"did not end within {_CLOSING:g} s")
+
+  def _remember(self, tracker: Tracker) -> None:
     if tracker.id:
-      write_json(self._path, {"id": tracker.id, "step": step})
+      write_json(self._path, {"id": tracker.id, "step": self._newest})
 
-  def _fail(self, error: Exception) -> None:
-    text = " ".join(f"{error}".split())[:200]
-    self._failure = f"{type(error).__name__}: {text}" if text else type(error).__name__
+  @contextlib.contextmanager
+  def _turned_off_by_errors(self) -> Iterator[None]:
+    try:
+      yield
+    except Exception as error:  # of any kind, from the package, its server or the disk
+      text = " ".join(f"{error}".split())[:200]
+      self._turn_off(f"{type(error).__name__}: {text}" if text else type(error).__name__)
+
+  def _turn_off(self, failure: str) -> None:
+    self._tracker = None
+    self._say(
+      f"warning: tracker={self.name}: {failure}; it gets nothing more of this start of the run, "
+      "whose metrics.jsonl has everything"
+    )
 
 
 def names() -> list[str]:

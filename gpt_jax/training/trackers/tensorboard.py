@@ -53,8 +53,7 @@ class EventFiles:
     self._uploaded = time.monotonic()
 
 
-def start(run: TrackedRun) -> EventFiles:
-  return EventFiles(run)
+start = EventFiles
 
 
 @contextlib.contextmanager

@@ -46,5 +46,4 @@ class Run:
     self._run.finish(exit_code=int(failed))
 
 
-def start(run: TrackedRun) -> Run:
-  return Run(run)
+start = Run
