@@ -12,9 +12,8 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from gpt_jax.apps.interop.formats.hf.family import Array, to_ours, to_theirs
 from gpt_jax.apps.interop.formats.hf.fields import CONFIG_FIELDS, GENERATION_FIELDS
-from gpt_jax.apps.interop.formats.hf.vocabulary import read_vocabulary
 from gpt_jax.apps.interop.formats.hf.weights import Weights, check_arrays, without_padding
-from gpt_jax.apps.interop.formats.hf_tokenizer import write_tokenizer
+from gpt_jax.apps.interop.formats.hf_tokenizer import read_vocabulary, write_tokenizer
 from gpt_jax.checkpoints.formats import safetensors
 from gpt_jax.checkpoints.formats.folder import (
   CONFIG,
