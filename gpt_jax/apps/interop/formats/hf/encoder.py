@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.apps.interop.formats.hf.family import Array, Family
+from gpt_jax.apps.interop.formats.hf.family import Array, Family, dense, norm
 from gpt_jax.apps.interop.formats.hf.labels import (
   architecture_of,
   label_settings,
@@ -409,15 +409,6 @@ class EncoderFamily(Family):
     ]
 
 
-def dense(theirs: str, ours: str, inputs: int, outputs: int) -> list[Array]:
-  """A Linear and our Projection."""
-  kernel = (inputs, outputs)
-  return [
-    Array(f"{theirs}.weight", f"{ours}/kernel", kernel[::-1], kernel, transposed=True),
-    Array(f"{theirs}.bias", f"{ours}/bias", (outputs,), (outputs,)),
-  ]
-
-
 def _check_padding(i: int, tokenizer: Tokenizer) -> None:
   """Raises InputError if positions would not be counted over tokens that a text may have."""
   padding = dict(tokenizer.special.items()).get("pad")
@@ -426,14 +417,6 @@ def _check_padding(i: int, tokenizer: Tokenizer) -> None:
       f"pad_token_id is {i}, and the vocabulary's padding token is {padding}: transformers gives "
       "tokens of that id no position"
     )
-
-
-def norm(theirs: str, ours: str, width: int) -> list[Array]:
-  """A LayerNorm."""
-  return [
-    Array(f"{theirs}.weight", f"{ours}/scale", (width,), (width,)),
-    Array(f"{theirs}.bias", f"{ours}/bias", (width,), (width,)),
-  ]
 
 
 # -------------------------------------------------------------------------------------- Families
