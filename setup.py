@@ -92,7 +92,6 @@ setup(
     "gcs": ["gcsfs>=2026.7"],  # paths that begin with gs://
     "s3": ["s3fs>=2026.7"],  # and with s3://
     "hub": ["huggingface_hub>=1,<3"],  # prepare --source=hf://
-    "search": ["faiss-cpu>=1.9,<2"],  # among a million texts and more
     "zstd": ["zstandard>=0.23"],  # prepare --source=….zst
     "dedupe": ["datasketch>=2,<3"],  # near-duplicates in prepare
     "beam": ["apache-beam>=2.77,<3", "datasketch>=2,<3"],  # prepare --runner=
@@ -111,7 +110,6 @@ setup(
       "s3fs>=2026.7",
       "moto[server]>=5.2",  # one for s3://
       "zstandard>=0.23",
-      "faiss-cpu>=1.9,<2",
       "datasketch>=2,<3",
       "apache-beam>=2.77,<3",
       "ruff>=0.9",

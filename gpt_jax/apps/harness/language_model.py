@@ -17,6 +17,7 @@ A masked language model scores each token given all others of its text (of its w
 longer than the context): the pseudo-log-likelihood.
 """
 
+import dataclasses
 import functools
 import math
 import os
@@ -37,16 +38,7 @@ _BATCH = 16
 _MAX_TOKENS = 256  # to generate where a task does not say; the harness's own default
 
 Progress = Callable[[list[Any]], Iterable[Any]]  # batches -> batches, each of which it counts
-
-
-class Generation(NamedTuple):
-  """How a task generates text (its `generation_kwargs`); see Sampling for the last four."""
-
-  stops: tuple[str, ...]
-  max_tokens: int
-  temperature: float
-  top_k: int
-  top_p: float
+Generation = tuple[tuple[str, ...], Sampling]  # a task's `generation_kwargs`: stop strings first
 
 
 class _Scored(NamedTuple):
@@ -172,17 +164,20 @@ class Requests:
     """
     if self._masked:
       raise InputError(f"{where[0]}: a masked language model does not continue a text")
-    stops = {stops: self._as_spelled(stops) for stops in {each.stops for each in settings}}
+    stops = {given: self._as_spelled(given) for given in {given for given, _ in settings}}
     texts = []
     encoded = self._tokenizer.encode_many(list(prompts))
-    for number, (ids, setting, place) in enumerate(zip(encoded, settings, where, strict=True)):
+    for number, (ids, (_, own), place) in enumerate(zip(encoded, settings, where, strict=True)):
       prompt = ids.tolist() or self._prefix
       if not prompt:
         raise InputError(f"{place}: the prompt is empty; the model needs a token to begin with")
-      options = setting.max_tokens, setting.temperature, setting.top_k, setting.top_p
-      texts.append(Text(prompt, Sampling(*options, seed=number)))
-    order = sorted(range(len(texts)), key=lambda i: (settings[i], len(texts[i].prompt)))
-    batches = _in_batches(order, self._batch_size)
+      texts.append(Text(prompt, dataclasses.replace(own, seed=number)))
+
+    def alike(i: int) -> tuple[Any, ...]:
+      given, own = settings[i]
+      return given, dataclasses.astuple(own), len(texts[i].prompt)
+
+    batches = _in_batches(sorted(range(len(texts)), key=alike), self._batch_size)
     written = [""] * len(texts)
     for numbers in progress(batches):
       batch = [texts[i] for i in numbers]
@@ -191,7 +186,7 @@ class Requests:
           before = self._tokenizer.decode(texts[i].prompt)
           whole = self._tokenizer.decode(texts[i].ids)
           added = whole[len(os.path.commonprefix([before, whole])) :]
-          end = find_stop(added, stops[settings[i].stops])
+          end = find_stop(added, stops[settings[i][0]])
           written[i], texts[i].stopped = added[:end], end is not None
     return written
 
@@ -252,19 +247,19 @@ def _locations(requests: Sequence[Any]) -> list[str]:
 def _generation(kwargs: Any, where: str) -> Generation:
   """The settings in a task's normalized generation_kwargs, which may have no others."""
   options = dict(kwargs)
-  temperature = float(options.pop("temperature", 1.0))
-  settings = Generation(
-    tuple(options.pop("until")),
-    options.pop("max_gen_toks"),
-    temperature if options.pop("do_sample") else 0.0,
-    int(options.pop("top_k", 0)),
-    float(options.pop("top_p", 1.0)),
-  )
+  stops, temperature = tuple(options.pop("until")), float(options.pop("temperature", 1.0))
+  settings: dict[str, Any] = {
+    "max_tokens": options.pop("max_gen_toks"),
+    "temperature": temperature if options.pop("do_sample") else 0.0,
+    "top_k": int(options.pop("top_k", 0)),
+    "top_p": float(options.pop("top_p", 1.0)),
+  }
   if options:
     raise InputError(
       f"{where}: generation_kwargs.{min(options)}: not supported; should be among until, "
       "max_gen_toks, do_sample, temperature, top_k, top_p"
     )
-  if settings.max_tokens < 1:
-    raise InputError(f"{where}: max_gen_toks={settings.max_tokens}: must be at least 1")
-  return settings
+  try:
+    return stops, Sampling(**settings)
+  except InputError as error:
+    raise InputError(f"{where}: {error}") from error

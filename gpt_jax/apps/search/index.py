@@ -12,13 +12,12 @@ from typing import NamedTuple
 import numpy as np
 
 from gpt_jax import files
-from gpt_jax.errors import InputError, require
+from gpt_jax.errors import InputError
 
 ROWS = "index.json"
 _BLOCK = 1 << 16  # vectors that are compared at a time
 _QUERIES = 256  # at a time
 _SAVED = 1 << 15  # texts that are embedded before the index is written
-_MANY = 1_000_000  # from which on faiss is worth its installation
 _MAX_BYTES = 1 << 33  # of index.json
 _VECTORS = re.compile(r"vectors-[0-9a-f]{16}\.npy")
 _UNFINISHED = re.compile(rf"{_VECTORS.pattern}(\.partial-\d+)?|index\.json\.partial-\d+")
@@ -41,26 +40,21 @@ class Index(NamedTuple):
   def nearest(self, queries: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     """The texts with the highest cosines, exactly: their numbers and cosines, [Q, K] each.
 
-    Of equal cosines the earlier text comes first. Where several texts have the last one, faiss may
-    leave out any of them.
+    Of equal cosines the earlier text comes first.
 
     Args:
       queries: [Q, D], of any length.
       count: K, at most N.
     """
     _check_width(self.vectors, queries)
-    if len(self.vectors) >= _MANY:
-      return _by_faiss(self.vectors, normalized(queries), min(count, len(self.vectors)))
     if len(queries) > _QUERIES:  # in blocks, so that memory does not grow with their number
       parts = np.array_split(queries, -(-len(queries) // _QUERIES))
       found = [self.nearest(part, count) for part in parts]
       numbers, cosines = map(np.concatenate, zip(*found, strict=True))
       return numbers, cosines
     queries = normalized(queries)
-    numbers, cosines = (
-      np.zeros((len(queries), 0), np.int64),
-      np.zeros((len(queries), 0), np.float32),
-    )
+    numbers = np.zeros((len(queries), 0), np.int64)
+    cosines = np.zeros((len(queries), 0), np.float32)
     for begin in range(0, len(self.vectors), _BLOCK):
       block = queries @ self.vectors[begin : begin + _BLOCK].T
       cosines = np.concatenate([cosines, block], axis=1)
@@ -78,17 +72,6 @@ def _check_width(vectors: np.ndarray, others: np.ndarray) -> None:
       f"an index with vectors of {vectors.shape[1]} numbers, where the model's have "
       f"{others.shape[1]}; remove its folder to make it anew"
     )
-
-
-def _by_faiss(
-  vectors: np.ndarray, queries: np.ndarray, count: int
-) -> tuple[np.ndarray, np.ndarray]:
-  faiss = require("faiss", f"a search among {len(vectors):,} texts", "faiss-cpu", "search")
-  flat = faiss.IndexFlatIP(vectors.shape[1])  # exact
-  flat.add(vectors)
-  cosines, numbers = flat.search(queries, count)
-  order = np.lexsort((numbers, -cosines), axis=1)  # faiss orders equal ones at will
-  return np.take_along_axis(numbers, order, axis=1), np.take_along_axis(cosines, order, axis=1)
 
 
 def normalized(vectors: np.ndarray) -> np.ndarray:

@@ -239,11 +239,11 @@ def test_the_harness_finds_the_model_by_its_name(loaded, folder, offline):
 def test_generation_does_not_depend_on_where_stop_strings_are_looked_for(loaded, settings):
   requests = harness.Requests(loaded, batch_size=4)
   prompts = [" and ".join(CLAUSES[:n]) for n in (1, 2, 3, 4, 1, 2)]
-  written = requests.generate(prompts, [harness.Generation((), 75, *settings)] * 6, ["a task"] * 6)
+  written = requests.generate(prompts, [((), Sampling(75, *settings))] * 6, ["a task"] * 6)
   wholes = continuations(loaded, prompts, Sampling(75, *settings))
   assert [prompt + text for prompt, text in zip(prompts, written, strict=True)] == wholes
   stops = tuple(text[3:6] for text in written)
-  cut = requests.generate(prompts, [harness.Generation(stops, 75, *settings)] * 6, [""] * 6)
+  cut = requests.generate(prompts, [(stops, Sampling(75, *settings))] * 6, [""] * 6)
   for text, whole in zip(cut, written, strict=True):
     assert text == whole[: min(whole.find(stop) for stop in stops if stop in whole)]
 
@@ -324,7 +324,7 @@ def test_bad_requests_name_their_document(loaded):
   requests = harness.Requests(loaded)
   with pytest.raises(InputError, match="cloze, document 3: the continuation ' ' adds no token"):
     requests.log_likelihoods([("the cat", " ")], ["cloze, document 3"])
-  greedy = harness.Generation((), 5, 0.0, 0, 1.0)
+  greedy = (), Sampling(5, temperature=0)
   with pytest.raises(InputError, match="continue, document 0: the prompt is empty"):
     requests.generate([" "], [greedy], ["continue, document 0"])
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpt_jax.apps.interop.formats import hf_tokenizer
 from gpt_jax.apps.interop.formats.hf.gpt import FAMILIES
-from gpt_jax.apps.interop.formats.hf.vocabulary import read_vocabulary
+from gpt_jax.apps.interop.formats.hf_tokenizer import read_vocabulary
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.data.tokenizers.gpt2 import ByteBPETokenizer, GPT2Tokenizer
 from gpt_jax.data.tokenizers.openai_files import BYTES

@@ -307,7 +307,7 @@ DAMAGE = [
   (writes("config.json", b"[]"), "config.json: cannot be read"),
   (
     sets(model_type="mamba"),
-    "model_type 'mamba': should be one of albert, bert, openai-gpt, gpt2, roberta",
+    "model_type 'mamba': should be one of albert, bert, roberta, openai-gpt, gpt2",
   ),
   (sets(model_type=["gpt2"]), r"model_type \['gpt2'\]: should be one of albert, "),
   (sets(model_type=None), "model_type None: should be one of albert, "),

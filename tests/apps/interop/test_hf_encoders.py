@@ -371,7 +371,7 @@ REFUSED = {
     BERT,
     (ClassifyHead(2),),
     {},
-    "ALBERT has shared .*; Bert's head has transform=pooler, this one's is none; RoBERTa has nei",
+    "Albert has shared .*; Bert's head has transform=pooler, this one's is none; RoBERTa has nei",
   ),
   "GPT's sequences": (
     BERT,
@@ -393,7 +393,7 @@ REFUSED = {
     dataclasses.replace(BERT, shared_layers=True),
     MASKED,
     {},
-    "ALBERT has shared layers and narrower embeddings",
+    "Albert has shared layers and narrower embeddings",
   ),
 }
 

@@ -304,7 +304,7 @@ def test_a_class_with_a_head_for_labels(copied):
 
 
 def test_an_array_that_is_not_t5s(copied):
-  with pytest.raises(InputError, match=r"holds encoder\.bias, which no such t5 has"):
+  with pytest.raises(InputError, match=r"holds encoder\.bias, which no t5 has"):
     load_model(copied(arrays={"encoder.bias": np.zeros(3, np.float32)}))
 
 

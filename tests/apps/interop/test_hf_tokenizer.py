@@ -10,7 +10,7 @@ import pytest
 
 from gpt_jax.apps.interop import tokenizer_json
 from gpt_jax.apps.interop.formats import hf_tokenizer
-from gpt_jax.apps.interop.formats.hf.vocabulary import write_vocabulary
+from gpt_jax.apps.interop.formats.hf_tokenizer import write_vocabulary
 from gpt_jax.apps.interop.tokenizer_json.sentencepiece import read_rules
 from gpt_jax.data.storyworld import documents
 from gpt_jax.data.tokenizers.base import load_released

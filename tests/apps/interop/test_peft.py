@@ -28,7 +28,7 @@ TEXTS = ["the cat sat on the mat", "dog ran", "to the old barn a dog and a cat r
 
 @pytest.fixture(scope="module")
 def run(finetuned, tiny_tokenizer, make_run, tmp_path_factory):
-  """Folders of an adapter's run and, in transformers' format, of its base; .config of the run."""
+  """Folders of an adapter's run, its export and, in transformers' format, its base; its config."""
   folder = tmp_path_factory.mktemp("peft")
   vocabulary = tiny_tokenizer.with_special("cls", "sep", "mask", "pad")
   spec = ModelConfig(bert_trunk(width=32).with_vocabulary(vocabulary), (), "bidirectional")
@@ -44,7 +44,14 @@ def run(finetuned, tiny_tokenizer, make_run, tmp_path_factory):
     train=dataclasses.replace(finetuned.config.train, epochs=1),
   )
   finetune.run(config, finetuned.data_dir, base, str(folder / "run"))
+  export.run(f"{folder}/run/best", str(folder / "peft"), "peft")
   return folder, config
+
+
+@pytest.fixture
+def out(run, tmp_path):
+  """A copy of the export."""
+  return shutil.copytree(run[0] / "peft", tmp_path / "peft")
 
 
 def same_probabilities(ours, theirs, tolerance):
@@ -52,10 +59,8 @@ def same_probabilities(ours, theirs, tolerance):
     assert one == pytest.approx(other, abs=tolerance)
 
 
-def test_an_export_is_read_back(run, tmp_path):
-  folder, _ = run
-  out = str(tmp_path / "peft")
-  export.run(f"{folder}/run/best", out, "peft")
+def test_an_export_is_read_back(run, out, tmp_path):
+  (folder, _), out = run, str(out)
   expected = gpt_jax.load(f"{folder}/run/best").classify(TEXTS)
   same_probabilities(gpt_jax.load(out).classify(TEXTS), expected, 1e-6)
   os.rename(folder / "base", tmp_path / "moved")
@@ -94,11 +99,9 @@ def test_an_export_is_read_back(run, tmp_path):
     ({}, {"lora_B.weight": np.full((32, 2), np.nan)}, "adapter_model.* holds numbers that are not"),
   ],
 )
-def test_what_is_no_lora_is_refused(run, tmp_path, settings, arrays, message):
+def test_what_is_no_lora_is_refused(out, settings, arrays, message):
   from safetensors.numpy import load_file, save_file
 
-  out = tmp_path / "peft"
-  export.run(f"{run[0]}/run/best", str(out), "peft")
   (out / "sha256.json").unlink()  # as in folders of others
   config = json.loads((out / "adapter_config.json").read_text())
   (out / "adapter_config.json").write_text(json.dumps(config | settings, sort_keys=True))
@@ -110,12 +113,10 @@ def test_what_is_no_lora_is_refused(run, tmp_path, settings, arrays, message):
   refused(message, load_model, str(out))
 
 
-def test_weights_of_older_versions(run, tmp_path):
+def test_weights_of_older_versions(out):
   from safetensors.numpy import load_file
 
   torch = pytest.importorskip("torch")
-  out = tmp_path / "peft"
-  export.run(f"{run[0]}/run/best", str(out), "peft")
   (out / "sha256.json").unlink()
   expected = gpt_jax.load(str(out)).classify(TEXTS)
   stored = out / "adapter_model.safetensors"
@@ -126,11 +127,9 @@ def test_weights_of_older_versions(run, tmp_path):
 
 
 @pytest.mark.attack
-def test_a_changed_folder_is_noticed(run, tmp_path):
+def test_a_changed_folder_is_noticed(run, out):
   from safetensors.numpy import load_file, save_file
 
-  out = tmp_path / "peft"
-  export.run(f"{run[0]}/run/best", str(out), "peft")
   weights = out / "adapter_model.safetensors"
   good = weights.read_bytes()
   weights.write_bytes(good[:-9] + bytes([good[-9] ^ 1]) + good[-8:])
@@ -194,15 +193,13 @@ def test_what_peft_does_not_hold_is_refused(run, finetuned, tmp_path):
 
 
 @pytest.mark.parity
-def test_peft_computes_the_same(run, tmp_path):
+def test_peft_computes_the_same(run, out):
   peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
   import torch
 
   folder, _ = run
-  out = str(tmp_path / "peft")
-  export.run(f"{folder}/run/best", out, "peft")
   base = transformers.BertForSequenceClassification.from_pretrained(folder / "base", num_labels=2)
-  theirs = peft.PeftModel.from_pretrained(base, out).eval()
+  theirs = peft.PeftModel.from_pretrained(base, str(out)).eval()
   ours = gpt_jax.load(f"{folder}/run/best")
   special = ours.loaded.tokenizer.special
   for text, expected in zip(TEXTS, ours.classify(TEXTS), strict=True):

@@ -8,7 +8,7 @@ import pytest
 import sentencepiece
 from refused import refused
 
-from gpt_jax.apps.interop.formats.hf.vocabulary import read_vocabulary
+from gpt_jax.apps.interop.formats.hf_tokenizer import read_vocabulary
 from gpt_jax.data.tokenizers.base import load_tokenizer
 
 TEXT = "The old man walked slowly to the sea, and the sea was calm.\nShe asked why he walked!\n" * 9

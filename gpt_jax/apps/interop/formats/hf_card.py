@@ -14,17 +14,8 @@ from gpt_jax.models.model import ModelConfig
 from gpt_jax.tasks.answers.labels import MultiLabelTask
 from gpt_jax.tasks.answers.number import RegressionTask
 from gpt_jax.tasks.answers.span import SpanTask
-from gpt_jax.tasks.answers.tags import TagTask
 from gpt_jax.tasks.task import Task
 
-# LabeledTask.kind -> what the model can answer.
-_LIMITS = {
-  MultiLabelTask.kind: "It knows the labels above only.",
-  RegressionTask.kind: "It gives a number to any text.",
-  SpanTask.kind: "It answers with a part of any context.",
-  TagTask.kind: "It gives one of the labels above to each word, at its first token.",
-}
-_ONE_LABEL = "It knows the labels above only, and gives one of them to any text."
 _UNITS = ("loss", "perplexity", "bits_per_byte")  # metrics of a language model
 
 
@@ -182,19 +173,15 @@ def _training(spec: ModelConfig, meta: dict[str, Any], step: int, task: Task | N
 
 
 def _limits(spec: ModelConfig, task: Task | None) -> str:
-  context = spec.trunk.context
-  if task is None and spec.attention != "causal":
-    limit = f"It reads at most {context} tokens, and writes no text."
-  elif task is None:
-    limit = (
-      f"It reads at most {context} tokens, and was not tuned to follow instructions. `decode` "
-      "keeps the space before the first word, since a pipeline decodes a continuation alone."
-    )
-  else:
-    limit = _LIMITS.get(task.kind, _ONE_LABEL)
-    limit += f" Give `truncation=True` for texts above {context} tokens"
-    # Bidirectional models' formats cut the longer text.
+  limit = f"It reads at most {spec.trunk.context} tokens"
+  if task is None and spec.attention == "causal":
     limit += (
-      "; of two texts gpt_jax keeps half of that each." if spec.attention == "causal" else "."
+      ", and was not tuned to follow instructions. `decode` keeps the space before the first word, "
+      "since a pipeline decodes a continuation alone"
     )
-  return f"## Limits\n\n{limit} Nobody has examined it for biases of its training data."
+  elif task is not None:
+    limit += ": give `truncation=True` for longer texts"
+    # Bidirectional models' formats cut the longer text.
+    if spec.attention == "causal":
+      limit += "; of two texts gpt_jax keeps half of that each"
+  return f"## Limits\n\n{limit}. Nobody has examined it for biases of its training data."

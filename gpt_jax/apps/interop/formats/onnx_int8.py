@@ -49,27 +49,18 @@ class Comparison:
   bytes: tuple[int, int]
 
   def describe(self) -> str:
-    """A table, with 95 % intervals."""
+    """Sizes and shares of float32, with 95 % intervals."""
     agreement = self.agreement
     before, after = agreement.correct
-    lines = [f"{'':24}{'float32':>12}{'int8':>12}"]
-    rows = {
-      "MB": (self.bytes[0] / 1e6, self.bytes[1] / 1e6),
-      "accuracy, %": (100 * before.mean(), 100 * after.mean()),
-    }
-    for name, (first, second) in rows.items():
-      lines.append(f"{name:24}{first:12.1f}{second:12.1f}")
-    low, high = agreement.change
-    lines.append(
+    (low, high), (least, most) = agreement.change, agreement.same_label
+    return (
+      f"{self.bytes[0] / 1e6:.1f} MB in float32, {self.bytes[1] / 1e6:.1f} in int8\n"
+      f"accuracy {before.mean():.1%} in float32, {after.mean():.1%} in int8\n"
       f"{agreement.kept['accuracy']:.2%} of the accuracy is left; it changes by {100 * low:+.2f} "
-      f"to {100 * high:+.2f} points (95 %)"
-    )
-    low, high = agreement.same_label
-    lines.append(
+      f"to {100 * high:+.2f} points (95 %)\n"
       f"the same label for {agreement.kept['labels']:.2%} of {len(agreement.same):,} examples "
-      f"({low:.2%} to {high:.2%}, 95 %)"
+      f"({least:.2%} to {most:.2%}, 95 %)"
     )
-    return "\n".join(lines)
 
 
 def detect(path: str) -> bool:

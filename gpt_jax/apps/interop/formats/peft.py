@@ -91,7 +91,9 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
     notes["temperature"] = temperature
   config = family.config(spec, tokenizer, task)
   layout = family.arrays(spec, config)
-  own = [array for array in layout if _is_whole(array.ours, folded)]
+  # Saved as they are: a head's arrays, and those of a layer with a folded one.
+  layers = {os.path.dirname(name) for name in folded}
+  own = [x for x in layout if not x.ours.startswith("trunk/") or os.path.dirname(x.ours) in layers]
   whole = to_theirs(own, arrays, family.prefix, family.heads)
   changes, modules = _changes(params["adapter"], adapter.rank, layout, family.prefix)
   rows = range(spec.trunk.vocab_size, family.rows(spec) if "tokens" in params["adapter"] else 0)
@@ -144,12 +146,6 @@ def _card(settings: dict[str, Any], config: dict[str, Any], head: Any, rows: ran
     resized = f"\nbase.resize_token_embeddings({rows.stop})"
   model = config["architectures"][0]
   return _CARD.format(model=model, base=base, labels=labels, resized=resized)
-
-
-def _is_whole(path: str, folded: Any) -> bool:
-  """Whether an array of ours is saved as it is: of a head, or of a layer with a `folded` array."""
-  in_trunk, layer = path.startswith("trunk/"), os.path.dirname(path)
-  return not in_trunk or layer in map(os.path.dirname, folded)
 
 
 def _module(name: str, prefix: str) -> str:

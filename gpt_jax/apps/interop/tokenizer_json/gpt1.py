@@ -7,7 +7,7 @@ entities, and the words of gpt1.REGEX.
 
 from typing import Any
 
-from gpt_jax.apps.interop.json_steps import byte_pairs, replace, replace_matches, sequence
+from gpt_jax.apps.interop.tokenizer_json import byte_pairs, replace, replace_matches, sequence
 from gpt_jax.data.tokenizers import gpt1
 from gpt_jax.data.tokenizers.openai_files import END_OF_WORD, UNKNOWN
 

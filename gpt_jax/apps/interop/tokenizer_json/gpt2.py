@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from gpt_jax.apps.interop.json_steps import byte_pairs
-from gpt_jax.apps.interop.tokenizer_json import TRAINED_IDS
+from gpt_jax.apps.interop.tokenizer_json import TRAINED_IDS, byte_pairs
 from gpt_jax.data.tokenizers import gpt2
 
 KINDS = gpt2.KINDS

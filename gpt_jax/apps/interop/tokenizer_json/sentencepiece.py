@@ -19,14 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.apps.interop.json_steps import (
+from gpt_jax.apps.interop.tokenizer_json import (
+  TRAINED_IDS,
   character_class,
   class_content,
   replace,
   replace_matches,
   sequence,
 )
-from gpt_jax.apps.interop.tokenizer_json import TRAINED_IDS
 from gpt_jax.data.tokenizers import sentencepiece
 from gpt_jax.errors import InputError
 

@@ -1,4 +1,4 @@
-"""Code shared by `bert`, `roberta` and `albert`: settings, arrays and heads.
+"""`bert` (Devlin et al. 2018), `roberta` (Liu et al. 2019) and `albert` (Lan et al. 2019).
 
 Their Linear stores weights as [out, in]; queries, keys and values have a projection each.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.apps.interop.formats.hf.family import Array, Family
+from gpt_jax.apps.interop.formats.hf.family import Array, Family, dense, norm
 from gpt_jax.apps.interop.formats.hf.labels import (
   architecture_of,
   label_settings,
@@ -318,6 +318,9 @@ class EncoderFamily(Family):
       return f"{holds}, which are post-norm and have learned positions"
     if not trunk.embedding_norm:
       return f"{holds}, which normalize the sum of the embeddings"
+    if {trunk.shared_layers, trunk.table_width != trunk.width} != {self.shared}:
+      has = "has shared layers and" if self.shared else "has neither shared layers nor"
+      return f"{self.classes} {has} narrower embeddings"
     head = spec.head
     if head and head.reads_more:
       return "transformers' heads read one token of the last layer, and this one reads more"
@@ -406,15 +409,6 @@ class EncoderFamily(Family):
     ]
 
 
-def dense(theirs: str, ours: str, inputs: int, outputs: int) -> list[Array]:
-  """A Linear and our Projection."""
-  kernel = (inputs, outputs)
-  return [
-    Array(f"{theirs}.weight", f"{ours}/kernel", kernel[::-1], kernel, transposed=True),
-    Array(f"{theirs}.bias", f"{ours}/bias", (outputs,), (outputs,)),
-  ]
-
-
 def _check_padding(i: int, tokenizer: Tokenizer) -> None:
   """Raises InputError if positions would not be counted over tokens that a text may have."""
   padding = dict(tokenizer.special.items()).get("pad")
@@ -425,9 +419,114 @@ def _check_padding(i: int, tokenizer: Tokenizer) -> None:
     )
 
 
-def norm(theirs: str, ours: str, width: int) -> list[Array]:
-  """A LayerNorm."""
-  return [
-    Array(f"{theirs}.weight", f"{ours}/scale", (width,), (width,)),
-    Array(f"{theirs}.bias", f"{ours}/bias", (width,), (width,)),
-  ]
+# -------------------------------------------------------------------------------------- Families
+
+
+def _is_bert(spec: ModelConfig, tokenizer: Tokenizer) -> str:
+  """Two texts with types, a trained pooler."""
+  trunk = spec.trunk
+  # A padding token is all that RoBERTa's classes need besides.
+  if not trunk.token_types and not trunk.pooler and "pad" in tokenizer.special:
+    return "a model without types and pooler is a RoBERTa"
+  return ""
+
+
+def _is_roberta(spec: ModelConfig, tokenizer: Tokenizer) -> str:
+  """No types, no pooler that was trained, a classifier of its own."""
+  trunk = spec.trunk
+  if any(head.scope == "sentence_pair" for head in spec.heads):
+    return "RoBERTa has no sentence-pair head"
+  reads_pooler = spec.head is not None and "pooler" in spec.head.reads
+  if trunk.token_types > 1 or trunk.pooler and not reads_pooler:
+    return "RoBERTa has neither token types nor a trained pooler"
+  if "pad" not in tokenizer.special:
+    return "RoBERTa's positions are counted from a padding token, and the vocabulary has no pad"
+  return ""
+
+
+def _is_albert(spec: ModelConfig, tokenizer: Tokenizer) -> str:
+  """One block for all layers, narrower embeddings, sentence order."""
+  del tokenizer
+  scopes = [head.scope for head in spec.heads]
+  if "sentence_pair" in scopes and "masked" not in scopes:
+    return "transformers has no ALBERT with a sentence-pair head alone"
+  return ""
+
+
+_LAYER = "encoder.layer.{}."
+# In the order of EncoderFamily.block.
+_BLOCK = (
+  "attention.self.query",
+  "attention.self.key",
+  "attention.self.value",
+  "attention.output.dense",
+  "attention.output.LayerNorm",
+  "intermediate.dense",
+  "output.dense",
+  "output.LayerNorm",
+)
+FAMILIES = (
+  EncoderFamily(
+    "albert",
+    "Albert",
+    # One group of one block, stored once whatever the number of layers.
+    "encoder.albert_layer_groups.0.albert_layers.0.",
+    (
+      "attention.query",
+      "attention.key",
+      "attention.value",
+      "attention.dense",
+      "attention.LayerNorm",
+      "ffn",
+      "ffn_output",
+      "full_layer_layer_norm",
+    ),
+    "pooler",
+    ("predictions.dense", "predictions.LayerNorm", "predictions.bias", "predictions.decoder"),
+    "sop_classifier.classifier",
+    ("", "classifier"),
+    Template(("cls", "A", "sep"), ("cls", "A", "sep", "B", "sep")),
+    {"type": "bert_format"},
+    "truncated",
+    _is_albert,
+    head_dropout="classifier_dropout_prob",
+    shared=True,
+  ),
+  EncoderFamily(
+    "bert",
+    "Bert",
+    _LAYER,
+    _BLOCK,
+    "pooler.dense",
+    (
+      "cls.predictions.transform.dense",
+      "cls.predictions.transform.LayerNorm",
+      "cls.predictions.bias",
+      "cls.predictions.decoder",
+    ),
+    "cls.seq_relationship",
+    ("", "classifier"),
+    Template(("cls", "A", "sep"), ("cls", "A", "sep", "B", "sep")),
+    {"type": "bert_format"},
+    "truncated",
+    _is_bert,
+  ),
+  # No token reads the first two rows of positions, which begin after the padding token's id.
+  EncoderFamily(
+    "roberta",
+    "Roberta",
+    _LAYER,
+    _BLOCK,
+    "pooler.dense",
+    ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias", "lm_head.decoder"),
+    "",
+    ("classifier.dense", "classifier.out_proj"),
+    Template(("cls", "A", "sep"), ("cls", "A", "sep", "sep", "B", "sep")),
+    {"type": "roberta_format"},
+    "normal",
+    _is_roberta,
+    masked_activation="gelu",
+    keeps_pooler=False,
+    counts_from_padding=True,
+  ),
+)

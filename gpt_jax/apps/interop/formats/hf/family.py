@@ -41,6 +41,23 @@ class Array(NamedTuple):
   skipped: int = 0
 
 
+def dense(theirs: str, ours: str, inputs: int, outputs: int) -> list[Array]:
+  """A Linear and our Projection."""
+  kernel = (inputs, outputs)
+  return [
+    Array(f"{theirs}.weight", f"{ours}/kernel", kernel[::-1], kernel, transposed=True),
+    Array(f"{theirs}.bias", f"{ours}/bias", (outputs,), (outputs,)),
+  ]
+
+
+def norm(theirs: str, ours: str, width: int) -> list[Array]:
+  """A LayerNorm."""
+  return [
+    Array(f"{theirs}.weight", f"{ours}/scale", (width,), (width,)),
+    Array(f"{theirs}.bias", f"{ours}/bias", (width,), (width,)),
+  ]
+
+
 class Family:
   """Base of the architectures of transformers.
 

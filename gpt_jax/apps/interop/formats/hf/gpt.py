@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.apps.interop.formats.hf.family import Array, Arrays, Family
+from gpt_jax.apps.interop.formats.hf.family import Array, Arrays, Family, dense, norm
 from gpt_jax.apps.interop.formats.hf.labels import (
   architecture_of,
   label_settings,
@@ -162,13 +162,10 @@ class GPTFamily(Family):
       *(Array(*array) for array in layout.of_blocks(trunk)),
     ]
     if trunk.norm == "pre":  # GPT-2 alone has a norm after the last block
-      arrays.append(Array("ln_f.weight", "last_norm/scale", (d,), (d,)))
-      arrays.append(Array("ln_f.bias", "last_norm/bias", (d,), (d,)))
+      arrays += norm("ln_f", "last_norm", d)
     arrays = [array._replace(ours=f"trunk/{array.ours}") for array in arrays]
     if head and head.pooling == "per_choice":
-      name = "multiple_choice_head.summary"
-      arrays.append(Array(f"{name}.weight", "head/kernel", (1, d), (d, 1), transposed=True))
-      arrays.append(Array(f"{name}.bias", "head/bias", (1,), (1,)))
+      arrays += dense("multiple_choice_head.summary", "head", d, 1)
     elif head:
       k = head.num_classes
       arrays.append(Array(_SCORE, "head/kernel", (k, d), (d, k), transposed=True))

@@ -12,7 +12,6 @@ from gpt_jax.apps.interop.formats.hf.family import Arrays, Family, families, to_
 from gpt_jax.apps.interop.formats.hf.fields import CONFIG_FIELDS, GENERATION_FIELDS
 from gpt_jax.apps.interop.formats.hf.labels import architecture_of, task_of
 from gpt_jax.apps.interop.formats.hf.vectors import read_embedding
-from gpt_jax.apps.interop.formats.hf.vocabulary import read_vocabulary
 from gpt_jax.apps.interop.formats.hf.weights import (
   Weights,
   check_arrays,
@@ -20,6 +19,7 @@ from gpt_jax.apps.interop.formats.hf.weights import (
   open_weights,
   without_padding,
 )
+from gpt_jax.apps.interop.formats.hf_tokenizer import read_vocabulary
 from gpt_jax.checkpoints.formats.folder import (
   SUMS,
   check_finite,

@@ -4,15 +4,16 @@ Versions 1.0 and 1.1. read.py finds the files and calls `load`, write.py calls `
 """
 
 import os
-from typing import Any, NamedTuple
+import re
+from typing import Any
 
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from gpt_jax.apps.interop.formats.hf.family import Array, to_ours, to_theirs
 from gpt_jax.apps.interop.formats.hf.fields import CONFIG_FIELDS, GENERATION_FIELDS
-from gpt_jax.apps.interop.formats.hf.vocabulary import read_vocabulary
-from gpt_jax.apps.interop.formats.hf.weights import Weights, without_padding
-from gpt_jax.apps.interop.formats.hf_tokenizer import write_tokenizer
+from gpt_jax.apps.interop.formats.hf.weights import Weights, check_arrays, without_padding
+from gpt_jax.apps.interop.formats.hf_tokenizer import read_vocabulary, write_tokenizer
 from gpt_jax.checkpoints.formats import safetensors
 from gpt_jax.checkpoints.formats.folder import (
   CONFIG,
@@ -37,6 +38,8 @@ _TABLE, _HEAD = "shared.weight", "lm_head.weight"
 # Other names of the table in older files, and an array that transformers once drew and never used.
 _COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 _UNUSED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
+_IGNORED = re.compile("|".join(map(re.escape, (_HEAD, _UNUSED, *_COPIES))))
+_NO_HEADS = re.compile(r"(?!)")  # for labels, of which a folder of T5 has none
 _UNITS = {"relu": "1.0", "gated-gelu": "1.1"}
 _DENSE = {"relu": "relu", "gated-gelu": "gelu_new"}
 _NAMES = {
@@ -46,14 +49,6 @@ _NAMES = {
   "head_width": "d_kv",
   "units": "d_ff",
 }
-
-
-class _Array(NamedTuple):
-  """An array in both layouts; `is_kernel`: theirs is [out, in], ours [in, out]."""
-
-  theirs: str
-  ours: str
-  is_kernel: bool
 
 
 def detect(folder: str) -> bool:
@@ -97,13 +92,18 @@ def load(folder: str, weights: Weights) -> tuple[dict, dict, int, Tokenizer]:
   rows = spec.trunk.vocab_size + spec.trunk.special_tokens
   tables = (_TABLE, _HEAD, *_COPIES)
   weights = without_padding(path, weights, tables, config["vocab_size"], rows)
-  arrays = _read_arrays(spec.trunk, weights, rows)
-  _check_tied(spec.trunk, weights, arrays)
-  for name in ("tokens", "output"):
-    if name in arrays:
-      table = np.zeros((spec.trunk.rows, spec.trunk.width), np.float32)
-      table[:rows] = arrays[name]
-      arrays[name] = table
+  layout = _arrays(spec.trunk, rows, spec.trunk.has_output and _HEAD in weights.shapes)
+  shapes = {array.theirs: array.shape for array in layout}
+  # Of no architecture: there is no head to warn of.
+  check_arrays(weights, shapes, MODEL_TYPE, _IGNORED, _NO_HEADS, "")
+  arrays = to_ours(layout, weights)
+  if spec.trunk.has_output and "output" not in arrays:
+    arrays["output"] = arrays["tokens"].copy()  # tied, without 1.0's scale
+  # A copy of the table, which a file may have.
+  for name in _COPIES if spec.trunk.has_output else (*_COPIES, _HEAD):
+    if name in weights.shapes and not np.array_equal(weights.read(name), arrays["tokens"][:rows]):
+      version = spec.trunk.version
+      raise InputError(f"{weights.path}: {name} is not {_TABLE}: T5 {version} has one table")
   own = config.get("gpt_jax")
   meta = {"step": 0, "tokenizer_hash": tokenizer.hash, **(own if isinstance(own, dict) else {})}
   meta["model"] = to_json(spec)
@@ -199,12 +199,27 @@ def _model_of(path: str, config: dict, tokenizer: Tokenizer, decoder: bool) -> M
   return ModelConfig(trunk, (LanguageHead(),))
 
 
-def _arrays(trunk: T5Config) -> list[_Array]:
-  """All arrays but the output table, with their and our names."""
-  arrays = [_Array(_TABLE, "tokens", False)]
+def _arrays(trunk: T5Config, rows: int, output: bool) -> list[Array]:
+  """All arrays, with so many rows of the tables; `output`: whether the output has its own."""
+  d, inner = trunk.width, trunk.heads * trunk.head_width
+  arrays = []
+
+  def table(theirs: str, ours: str) -> None:
+    arrays.append(Array(theirs, ours, (rows, d), (trunk.rows, d), np.s_[:rows]))
+
+  def norm(theirs: str, ours: str) -> None:
+    arrays.append(Array(f"{theirs}.weight", f"{ours}/scale", (d,), (d,)))
+
+  def kernel(theirs: str, ours: str, inputs: int, outputs: int) -> None:
+    shape = (inputs, outputs)
+    name = f"{theirs}.weight"
+    arrays.append(Array(name, f"{ours}/kernel", shape[::-1], shape, transposed=True))
+
+  table(_TABLE, "tokens")
+  if output:
+    table(_HEAD, "output")
   # 1.1 computes gelu(wi_0 x) * (wi_1 x): wi_0 is the gate.
   units = [("in", "wi_1"), ("gate", "wi_0")] if trunk.gated else [("in", "wi")]
-  projections = (("query", "q"), ("key", "k"), ("value", "v"), ("out", "o"))
   own, cross = ("attention", "SelfAttention"), ("cross_attention", "EncDecAttention")
   stacks = {"encoder": [own]}
   if trunk.decoder:
@@ -212,70 +227,23 @@ def _arrays(trunk: T5Config) -> list[_Array]:
   for stack, sublayers in stacks.items():
     # A stack's layers share one table, kept in its first; cross-attention has none.
     relative = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-    arrays.append(_Array(relative, f"{stack}/relative/table", False))
-    arrays.append(_Array(f"{stack}.final_layer_norm.weight", f"{stack}/last_norm/scale", False))
+    shape = (BUCKETS, trunk.heads)
+    arrays.append(Array(relative, f"{stack}/relative/table", shape, shape))
+    norm(f"{stack}.final_layer_norm", f"{stack}/last_norm")
     for block in range(trunk.layers):
       theirs, ours = f"{stack}.block.{block}.layer", f"{stack}/block_{block}"
       for number, (name, their_name) in enumerate(sublayers):
-        norm = f"{theirs}.{number}.layer_norm.weight"
-        arrays.append(_Array(norm, f"{ours}/{name}_norm/scale", False))
-        for part, letter in projections:
-          kernel = f"{theirs}.{number}.{their_name}.{letter}.weight"
-          arrays.append(_Array(kernel, f"{ours}/{name}/{part}/kernel", True))
+        norm(f"{theirs}.{number}.layer_norm", f"{ours}/{name}_norm")
+        for part, letter in (("query", "q"), ("key", "k"), ("value", "v")):
+          kernel(f"{theirs}.{number}.{their_name}.{letter}", f"{ours}/{name}/{part}", d, inner)
+        kernel(f"{theirs}.{number}.{their_name}.o", f"{ours}/{name}/out", inner, d)
       # layer.0 is self-attention, a decoder's layer.1 cross-attention, the last one the MLP.
       last = f"{theirs}.{len(sublayers)}"
-      arrays.append(_Array(f"{last}.layer_norm.weight", f"{ours}/mlp_norm/scale", False))
-      for part, letters in (*units, ("out", "wo")):
-        kernel = f"{last}.DenseReluDense.{letters}.weight"
-        arrays.append(_Array(kernel, f"{ours}/mlp/{part}/kernel", True))
+      norm(f"{last}.layer_norm", f"{ours}/mlp_norm")
+      for part, letters in units:
+        kernel(f"{last}.DenseReluDense.{letters}", f"{ours}/mlp/{part}", d, trunk.units)
+      kernel(f"{last}.DenseReluDense.wo", f"{ours}/mlp/out", trunk.units, d)
   return arrays
-
-
-def _shape(trunk: T5Config, array: _Array, rows: int) -> tuple[int, ...]:
-  """The shape of an array in their layout, with so many rows of the table."""
-  d, inner, f = trunk.width, trunk.heads * trunk.head_width, trunk.units
-  if array.ours == "tokens":
-    return rows, d
-  if array.ours.endswith("relative/table"):
-    return BUCKETS, trunk.heads
-  if not array.is_kernel:
-    return (d,)
-  hidden = f if "/mlp/" in array.ours else inner
-  # [out, in]: the out projections give the width, all others read it.
-  return (d, hidden) if array.ours.endswith("/out/kernel") else (hidden, d)
-
-
-def _read_arrays(trunk: T5Config, weights: Weights, rows: int) -> dict[str, np.ndarray]:
-  """The arrays by our names. Raises InputError at a missing, unknown or misshapen one."""
-  expected = _arrays(trunk)
-  if trunk.has_output and _HEAD in weights.shapes:
-    expected.append(_Array(_HEAD, "output", False))
-  arrays = {}
-  for array in expected:
-    shape = weights.shapes.get(array.theirs)
-    needed = (rows, trunk.width) if array.ours == "output" else _shape(trunk, array, rows)
-    if shape is None:
-      raise InputError(f"{weights.path}: holds no {array.theirs}, which {MODEL_TYPE} has")
-    if shape != needed:
-      raise InputError(
-        f"{weights.path}: {array.theirs} has the shape {list(shape)}: should be {list(needed)}"
-      )
-    values = weights.read(array.theirs)
-    arrays[array.ours] = np.ascontiguousarray(values.T) if array.is_kernel else values
-  if trunk.has_output and "output" not in arrays:
-    arrays["output"] = arrays["tokens"].copy()  # tied, without 1.0's scale
-  known = {array.theirs for array in expected} | {_HEAD, _UNUSED, *_COPIES}
-  if unknown := sorted(weights.shapes.keys() - known):
-    raise InputError(f"{weights.path}: holds {unknown[0]}, which no such {MODEL_TYPE} has")
-  return arrays
-
-
-def _check_tied(trunk: T5Config, weights: Weights, arrays: dict[str, np.ndarray]) -> None:
-  """Raises InputError if a copy of the table, which a file may have, is none."""
-  copies = _COPIES if trunk.has_output else (*_COPIES, _HEAD)
-  for name in copies:
-    if name in weights.shapes and not np.array_equal(weights.read(name), arrays["tokens"]):
-      raise InputError(f"{weights.path}: {name} is not {_TABLE}: T5 {trunk.version} has one table")
 
 
 # ------------------------------------------------------------------------------------------ Export
@@ -293,14 +261,9 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
     raise InputError("format=hf: holds a T5 without a head for labels; npz can hold this one")
   trunk = spec.trunk
   rows = trunk.vocab_size + trunk.special_tokens
-  ours = flatten_dict(params["trunk"], sep="/")
-  arrays = [*_arrays(trunk), *([_Array(_HEAD, "output", False)] if trunk.has_output else [])]
-  tensors = {}
-  for array in arrays:
-    values = np.asarray(ours[array.ours], np.float32)
-    if array.ours in ("tokens", "output"):
-      values = values[:rows]
-    tensors[array.theirs] = np.ascontiguousarray(values.T if array.is_kernel else values)
+  trained = flatten_dict(params["trunk"], sep="/")
+  ours = {name: np.asarray(x, np.float32) for name, x in trained.items()}
+  tensors = to_theirs(_arrays(trunk, rows, trunk.has_output), ours, "", _NO_HEADS)
   config = _their_config(trunk, rows, tokenizer)
   config["gpt_jax"] = {"step": step, **meta}
   with atomic_folder(folder) as partial:

@@ -11,9 +11,9 @@ from flax.traverse_util import flatten_dict
 from gpt_jax.apps.interop.formats.hf import t5
 from gpt_jax.apps.interop.formats.hf.family import Arrays, Family, find_family, to_theirs
 from gpt_jax.apps.interop.formats.hf.labels import scale_of
-from gpt_jax.apps.interop.formats.hf.vocabulary import write_vocabulary
 from gpt_jax.apps.interop.formats.hf.weights import WEIGHTS
 from gpt_jax.apps.interop.formats.hf_card import write_card
+from gpt_jax.apps.interop.formats.hf_tokenizer import write_vocabulary
 from gpt_jax.checkpoints.formats import safetensors
 from gpt_jax.checkpoints.formats.folder import write_sums
 from gpt_jax.config import from_json, to_json
