@@ -66,7 +66,6 @@ setup(
     "gpt_jax.apps.label": ["*.html"],
     "gpt_jax.apps.diagnose": ["*.html"],
     "gpt_jax.apps.serve": ["*.html"],
-    "gpt_jax.configs": ["reference/*.json"],
   },
   entry_points={
     "console_scripts": [

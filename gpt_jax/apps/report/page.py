@@ -26,7 +26,6 @@ from gpt_jax.apps.report.answers import (
 )
 from gpt_jax.apps.report.chart import Drawn, Level, Line, short
 from gpt_jax.apps.report.record import Labels, Record, WrongRow
-from gpt_jax.apps.report.reference import reference_lines
 from gpt_jax.data.progress import duration
 from gpt_jax.errors import counted, require
 from gpt_jax.parallel.memory import gigabytes
@@ -290,7 +289,7 @@ def _amounts(run: Record) -> list[tuple[str, str, str]]:
 
 def _charts(run: Record) -> list[Drawn | None]:
   """Losses, and the task's metrics."""
-  lines, levels = reference_lines(run), []
+  lines, levels = [], []
   for name, label, color, style in _LOSSES:
     lines.append(Line(label, *run.series(name), color, style))
   for color, (metric, value) in enumerate(run.loss_bounds.items()):

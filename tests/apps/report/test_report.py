@@ -1,7 +1,6 @@
 """The report: values against the files of real runs, hostile and damaged files, and a browser."""
 
 import contextlib
-import dataclasses
 import html
 import html.parser
 import json
@@ -18,11 +17,10 @@ import numpy as np
 import pytest
 from refused import refused
 
-from gpt_jax.apps.report import chart, plot, reference, report
+from gpt_jax.apps.report import chart, plot, report
 from gpt_jax.apps.report.answers import answers
 from gpt_jax.apps.report.page import ending
 from gpt_jax.apps.report.record import Record
-from gpt_jax.config import from_json
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.windows import Windows, WindowsConfig
 from gpt_jax.errors import InputError
@@ -32,7 +30,6 @@ from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.parallel.memory import Forecast
 from gpt_jax.programs import finetune, pretrain
 from gpt_jax.programs import finetune_evaluations as evaluations
-from gpt_jax.programs.config_files import load_config
 from gpt_jax.training import run as training
 from gpt_jax.training.hooks import Hook
 from gpt_jax.training.loop import TrainConfig
@@ -42,7 +39,6 @@ pytestmark = pytest.mark.app
 HOSTILE = (
   """</script><script>alert("1")</script> {{ 7 * 7 }} '"> <img src=x onerror=alert(2)> \u202e🙂"""
 )
-ROOT = Path(__file__).parents[3]
 PAIR = ["barks", "meows"]
 SIZES = {"context": 32, "layers": 1, "width": 16, "heads": 2}
 
@@ -410,47 +406,6 @@ def test_an_interruption_does_not_wait_for_the_report(pretrained, monkeypatch, c
     raise SystemExit(143)
   assert not finished.is_set()
   blocked.set()
-
-
-# Reference curves.
-
-
-def test_a_comparable_run_has_the_reference_behind_it(
-  pretrained, make_folder, tmp_path, monkeypatch
-):
-  monkeypatch.setattr(reference, "shipped_folder", lambda _: str(tmp_path / "configs"))
-  folder = str(tmp_path / "configs" / "reference")
-  reference.write(str(pretrained), "tiny", "cats", "1 abacus", folder)
-  page = Page(Path(report.run([str(pretrained)], str(tmp_path / "page.html"))))
-  for name in ("training", "held-out"):
-    assert f"{name} loss of configs/tiny.py, for reference (1 abacus)" in page.paragraphs
-  values = [f"{value:.4f}" for value in curve(str(pretrained), "loss")[1]]
-  written = json.loads((tmp_path / "configs" / "reference" / "tiny.json").read_text())
-  assert [f"{value:.4f}" for _, value in written["metrics"]["loss"]] == values
-  assert str(tmp_path) not in json.dumps(written)
-  # Another model or other text has other losses.
-  for field, value in (("width", 18), ("train_digest", "0")):
-    other = shutil.copytree(
-      pretrained, tmp_path / field, ignore=shutil.ignore_patterns("checkpoints", "*.html")
-    )
-    with edited(other / "config.json") as saved:
-      part = saved["data"] if field in saved["data"] else saved["config"]["trunk"]
-      part[field] = value
-    assert "for reference" not in reported(other).text
-
-
-@pytest.mark.parametrize(
-  "path", sorted(ROOT.glob("configs/reference/*.json")), ids=lambda p: p.stem
-)
-def test_shipped_references_are_of_their_configs(path):
-  shipped = json.loads(path.read_text())
-  config = load_config(str(ROOT / "configs" / f"{path.stem}.py"))
-  trunk = from_json(shipped["config"]["trunk"])
-  assert dataclasses.replace(config.trunk, vocab_size=trunk.vocab_size) == trunk
-  assert from_json(shipped["config"]["data"]) == config.data
-  assert from_json(shipped["config"]["objective"]) == config.objective
-  steps = [step for step, _ in shipped["metrics"]["loss"]]
-  assert steps == sorted(steps) and shipped["steps"][1] == config.train.steps
 
 
 # The three answers.
