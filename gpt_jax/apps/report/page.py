@@ -25,12 +25,14 @@ from gpt_jax.apps.report.answers import (
   mislabeled,
 )
 from gpt_jax.apps.report.chart import Drawn, Level, Line, short
-from gpt_jax.apps.report.record import Labels, Record, WrongRow
+from gpt_jax.apps.report.record import Labels, Record
 from gpt_jax.data.progress import duration
 from gpt_jax.errors import counted, require
+from gpt_jax.files import exists
 from gpt_jax.parallel.memory import gigabytes
 from gpt_jax.training.run_log import finite
 
+ERRORS_PAGE = "errors.html"  # the inspection page of a run's worst errors
 TEXTS = {"loss": "training", "valid_loss": "held-out"}  # metric -> its text
 _MAX_CLASSES = 12  # of a confusion matrix; more would be dust on a phone
 _MAX_PAIRS = 10
@@ -157,7 +159,8 @@ def _view(run: Record, name: str, out: str, samples: list[Sample]) -> dict[str, 
     "results": _results(run),
     "labels": _label_view(run.labels) if run.labels else None,
     "multi": run.multi,
-    "wrong": [(row, _link(run, row, out)) for row in run.wrong],
+    "wrong": run.wrong,
+    "inspection": _inspection(run, out),
     "n_wrong": run.n_wrong,
     "mislabeled": mislabeled(run),
     "samples": samples,
@@ -424,6 +427,8 @@ def confusion_matrix(
 def _reliability(calibration: dict[str, Any]) -> Drawn | None:
   confidence, accuracy, rows = [], [], []
   for row in calibration["bins"]:
+    if not row["count"]:  # neither confidence nor accuracy
+      continue
     confidence.append(100 * row["confidence"])
     accuracy.append(100 * row["accuracy"])
     rows.append([f"{row['confidence']:.1%}", f"{row['accuracy']:.1%}", f"{row['count']:,.0f}"])
@@ -436,13 +441,12 @@ def _reliability(calibration: dict[str, Any]) -> Drawn | None:
   return drawn and drawn._replace(head=["confidence", "correct", "examples"], rows=rows)
 
 
-def _link(run: Record, row: WrongRow, out: str) -> str:
-  """The row in an inspection page, relative to the report; "" if it is in none."""
-  if not row.link:
+def _inspection(run: Record, out: str) -> str:
+  """The link to the page of the worst errors that --samples wrote; "" if there is none."""
+  page = os.path.join(run.folder, ERRORS_PAGE)
+  if not exists(page):
     return ""
-  page, _, place = row.link.rpartition("#")
-  target = os.path.relpath(os.path.join(run.folder, page), os.path.dirname(os.path.abspath(out)))
-  return f"{urllib.parse.quote(target)}#{place}"
+  return urllib.parse.quote(os.path.relpath(page, os.path.dirname(os.path.abspath(out))))
 
 
 def _samples_along(run: Record) -> list[dict[str, Any]]:
