@@ -256,9 +256,7 @@ def _facts(run: Record) -> list[tuple[str, str, str]]:
   if utilization := run.values("mfu"):
     facts.append(("MFU", f"{statistics.median(utilization):.1%}", "median of the reports"))
   if memory := run.values("peak_memory_bytes"):
-    # Older runs have both.
-    needed = max(forecast.get("memory", 0.0), forecast.get("most_memory", 0.0))
-    planned = f", {gigabytes(needed)} planned" if needed else ""
+    planned = f", {gigabytes(forecast['memory'])} planned" if forecast.get("memory") else ""
     facts.append(("Memory", gigabytes(max(memory)), f"peak{planned}"))
   refused = sum(count for _, count in run.refused)
   facts.append(("Refused updates", f"{refused:,.0f}", "loss or gradient not finite"))
@@ -273,15 +271,14 @@ def _facts(run: Record) -> list[tuple[str, str, str]]:
 def _amounts(run: Record) -> list[tuple[str, str, str]]:
   """Tokens and epochs of text, or epochs of examples."""
   total, done, windows = run.total_steps, run.steps_done, run.config.data
-  facts, tokens = [], run.data.get("train_tokens")
+  facts = []
   # "320 examples, checksum …"
   examples = str(run.data.get("train")).partition(" ")[0].replace(",", "")
-  if windows is not None and isinstance(tokens, int):
+  if windows is not None and run.rows_per_epoch:
     per_step = windows.batch_size * windows.length
     planned = f"of {short(total * per_step)} planned" if total else ""
     facts.append(("Tokens", short(done * per_step), planned))
-    # In rows, some of which are padded; runs of earlier versions counted tokens alone.
-    steps_per_epoch = run.rows_per_epoch / windows.batch_size or max(1, tokens) / per_step
+    steps_per_epoch = run.rows_per_epoch / windows.batch_size  # some rows are padded
   elif run.config.batch_size and examples.isdecimal() and 0 < int(examples[:12]):
     steps_per_epoch = max(1, int(examples[:12]) // run.config.batch_size)
   else:
@@ -351,9 +348,7 @@ def _percent_range(lines: Sequence[Line], levels: Sequence[Level]) -> tuple[floa
 
 def _results(run: Record) -> dict[str, Any] | None:
   """The table of metrics: the last and the best evaluation, baseline, the paper."""
-  last = run.result.get("dev")
-  if not isinstance(last, dict):
-    last = _last_evaluation(run)
+  last = run.result.get("dev") or _last_evaluation(run)
   names = [name for name in {**last, **run.best} if name not in ("step", "dev_degenerate")]
   if not names:
     return None
@@ -483,13 +478,10 @@ def _data_facts(run: Record) -> list[tuple[str, str]]:
       more = f", … ({len(run.task.labels)})" if len(run.task.labels) > 30 else ""
       facts.append(("labels", shown + more))
   if tokenizer := run.tokenizer:
-    size = tokenizer.get("vocab_size")
-    size = f", {size:,} tokens" if isinstance(size, int) else ""
-    facts.append(("vocabulary", f"{tokenizer.get('kind')}{size}"))
-    facts.append(("normalizer", str(tokenizer.get("normalizer", "–"))))
-    special = tokenizer.get("special")
-    if isinstance(special, list) and special:  # BERT's are inside its vocabulary
-      facts.append(("special tokens", ", ".join(map(str, special))))
+    facts.append(("vocabulary", f"{tokenizer['kind']}, {tokenizer['vocab_size']:,} tokens"))
+    facts.append(("normalizer", tokenizer["normalizer"]))
+    if special := tokenizer.get("special"):  # BERT's are inside its vocabulary
+      facts.append(("special tokens", ", ".join(special)))
   for name, value in run.data.items():
     if name not in _DATA and not isinstance(value, (dict, list)):
       facts.append((name.replace("_", " "), clip(str(value), 20)))

@@ -1,6 +1,6 @@
 """Reads the folder of a run: config, log, checkpoints, results, predictions, inspection pages.
 
-Values that another version or a kill left out are None or empty.
+Values that a kill left out are None or empty.
 """
 
 import contextlib
@@ -142,12 +142,11 @@ class Record:
       self.data = saved["data"]
     self.tokenizer = _read_object(os.path.join(folder, "tokenizer", "tokenizer.json"), self.notes)
 
-    plan = self.plan = read_plan(folder)  # {} in runs of earlier versions
+    plan = self.plan = read_plan(folder)
     # Of the training and of the held-out text, in nats.
     self.unigram_entropy = _entropy(plan, "unigram_entropy")
     self.held_out_entropy = _entropy(plan, "held_out_entropy")
-    # Of the training text; 0 in runs of earlier versions.
-    rows = plan.get("rows_per_epoch")
+    rows = plan.get("rows_per_epoch")  # of the training text
     self.rows_per_epoch = rows if is_step(rows) else 0
     # The training metric in nats per token; evaluations have it with valid_ in front.
     self.token_metric = str(plan.get("token_metric", "loss"))
@@ -164,10 +163,9 @@ class Record:
       self.samples = read_samples(folder)
     # Of a fine-tuning run that has ended.
     self.result = _read_object(os.path.join(folder, "result.json"), self.notes)
-    self.best: dict[str, Any] = {}  # the metrics of the best checkpoint, and its "step"
-    if isinstance(best := self.result.get("best"), dict):
-      self.best = best
-    else:
+    # The metrics of the best checkpoint, and its "step".
+    self.best: dict[str, Any] = self.result.get("best") or {}
+    if not self.best:
       with _noting(self.notes, "checkpoints"):
         self.best = best_evaluation(folder) or {}
     self._read_dev_set()
@@ -256,11 +254,9 @@ class Record:
 
   @property
   def total_steps(self) -> int | None:
-    """The planned length; None in runs of earlier versions that set epochs and did not finish."""
-    for value in (self.plan.get("total_steps"), self.result.get("steps")):
-      if isinstance(value, int) and value > 0:
-        return value
-    return self.config.train.steps or None if self.config.train else None
+    """The planned length; None if plan.json, which is written first, does not say it."""
+    planned = self.plan.get("total_steps")
+    return planned or None if is_step(planned) else None
 
   @property
   def is_finished(self) -> bool:
