@@ -22,6 +22,7 @@ from gpt_jax.apps.serve.app import make_app
 from gpt_jax.apps.serve.engine import Engine
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.errors import InputError
+from gpt_jax.files import with_checksum
 from gpt_jax.inference.dev_report import PREDICTIONS, REPORT
 from gpt_jax.inference.ensemble import Ensemble
 from gpt_jax.models.model import ModelConfig
@@ -153,8 +154,8 @@ def test_the_report_has_the_metrics_and_the_worst_errors_of_each_label(trained, 
   lines[7] |= {"labels": ["pets"], "probabilities": [0.0, 0.0, 0.4]}
   (folder / PREDICTIONS).write_text("".join(json.dumps(line) + "\n" for line in lines))
   written = json.loads((folder / REPORT).read_text())
-  del written["checksum"], written["predictions_crc32"]  # as of an earlier version
-  (folder / REPORT).write_text(json.dumps(written))
+  del written["checksum"], written["predictions_crc32"]  # of the lines as they were
+  (folder / REPORT).write_text(json.dumps(with_checksum(written)))
   errors = Record(str(folder)).multi.errors
   assert [(errors[name].missed, errors[name].given) for name in expected] == [
     (0, 1),

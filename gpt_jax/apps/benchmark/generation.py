@@ -5,9 +5,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-
 from gpt_jax.apps.benchmark.peers import generator
 from gpt_jax.apps.benchmark.training import benchmark_trainer
 from gpt_jax.inference.decoding import MAX_STEPS
@@ -20,7 +17,6 @@ from gpt_jax.training.timing import Measured
 
 _PROMPT = 32  # tokens
 _NEW = 96  # tokens, or as many as fit into the context
-_READ = 2**26  # floats that are read to measure the bandwidth of the memory
 
 Generate = Callable[[int, int], Any]  # (batch, new tokens): greedy, from prompts of _PROMPT tokens
 
@@ -34,14 +30,13 @@ def generation(config: PretrainConfig, peers: bool = False) -> Measured:
   prompt = min(_PROMPT, trunk.context // 2)
   new = min(_NEW, trunk.context - prompt)
   model, systems = language_model(trunk), {}
-  kept = {kind: keep_weights(model, params, kind) for kind in KINDS}
-  for kind, weights in kept.items():
-    systems[_name(kind)] = _ours(model, weights, prompt)
+  for kind in KINDS:
+    systems[_name(kind)] = _ours(model, keep_weights(model, params, kind), prompt)
   theirs = {}
   if peers:
     theirs = {f"transformers, {_name(kind)}": generator(trunk, prompt, kind) for kind in KINDS[:2]}
   for batch in (1, 16):
-    rates, bandwidths = _rates(systems | theirs, batch, new)
+    rates = _rates(systems | theirs, batch, new)
     for name, pairs in rates.items():
       first = statistics.median(first for first, _ in pairs)
       yield f"{name}batch {batch}, {prompt} tokens and the first new one", first, "s"
@@ -52,16 +47,6 @@ def generation(config: PretrainConfig, peers: bool = False) -> Measured:
       for name, (ours, other) in (("", plain), ("best weights, ", best)):
         ratio = statistics.median(a[1] / b[1] for a, b in zip(ours, other, strict=True))
         yield f"{name}batch {batch}, each further token", ratio, "times transformers"
-    # A step reads the parameters and the keys and values of all tokens before it.
-    cache = 0
-    if "blocks" in trunk.gives:
-      width = jnp.dtype(trunk.dtype).itemsize * trunk.width
-      cache = 2 * trunk.layers * batch * (prompt + new // 2) * width
-    for kind, weights in kept.items():
-      size = sum(x.nbytes for x in jax.tree.leaves(weights)) + cache
-      read = [size * rate / batch for _, rate in rates[_name(kind)]]
-      share = statistics.median(a / b for a, b in zip(read, bandwidths, strict=True))
-      yield f"{_name(kind)}batch {batch}, share of the memory's bandwidth", 100 * share, "%"
 
 
 def _name(kind: str) -> str:
@@ -74,12 +59,9 @@ def _median(pairs: Sequence[tuple[float, float]]) -> float:
 
 def _rates(
   systems: Mapping[str, Generate], batch: int, new: int
-) -> tuple[dict[str, list[tuple[float, float]]], list[float]]:
-  """Seconds to the first new token and further tokens/s, by system and round; and the
-  memory's bandwidth in each round.
-  """
+) -> dict[str, list[tuple[float, float]]]:
+  """Seconds to the first new token and further tokens/s, by system and round."""
   rates: dict[str, list[tuple[float, float]]] = {name: [] for name in systems}
-  bandwidths = []
   for generate in systems.values():
     generate(batch, 1), generate(batch, new)  # compiles
   for _ in range(timing.ROUNDS):
@@ -90,8 +72,7 @@ def _rates(
       generate(batch, new)
       rest = time.perf_counter() - began - first
       rates[name].append((first, batch * (new - 1) / max(rest, 1e-9)))
-    bandwidths.append(_bandwidth())
-  return rates, bandwidths
+  return rates
 
 
 def _ours(model: Model, params: Any, prompt: int) -> Generate:
@@ -103,16 +84,3 @@ def _ours(model: Model, params: Any, prompt: int) -> Generate:
       pass
 
   return generate
-
-
-def _bandwidth() -> float:
-  """Bytes per second that a product with one row reads."""
-  side = int(_READ**0.5)
-  matrix, vector = jnp.ones((side, side)), jnp.ones((1, side))
-  # Not vector @ matrix.T, of which jax 0.11.2 makes a slow product.
-  product = jax.jit(lambda a, b: jax.lax.dot_general(a, b, (((1,), (1,)), ((), ()))))
-  jax.block_until_ready(product(vector, matrix))
-  began = time.perf_counter()
-  for _ in range(4):
-    jax.block_until_ready(product(vector, matrix))
-  return 4 * matrix.nbytes / (time.perf_counter() - began)

@@ -3,9 +3,7 @@
 Jozefowicz et al. 2016 ask them of large models; here each is a figure that a reader can repeat.
 """
 
-import csv
 import functools
-import itertools
 import os
 import re
 from collections.abc import Sequence
@@ -22,7 +20,7 @@ from gpt_jax.apps.study import Study, choice
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.config import field_values
 from gpt_jax.errors import InputError
-from gpt_jax.files import atomic_file, read_json, verified, with_checksum, write_json
+from gpt_jax.files import read_json, verified, with_checksum, write_json
 from gpt_jax.parallel.processes import log
 
 PARTS = ("gradients", "scaling", "rates", "sampling")
@@ -42,7 +40,7 @@ def run(
   parts: Sequence[str] = ("gradients", "scaling", "rates", "sampling"),
   budget: str | Budget = "small",
 ) -> dict[str, Any]:
-  """Measures and writes diagnosis.html, diagnosis.json and a CSV file for each part.
+  """Measures and writes diagnosis.html and diagnosis.json, which has all numbers.
 
   Each small run and each measurement leaves its result in the workdir, so that the same command
   goes on where it was stopped. Parts that are not asked for are shown as an earlier command left
@@ -137,41 +135,6 @@ def _earlier(study: Study, texts: Texts) -> dict[str, Any]:
 
 
 def _write(study: Study, result: dict[str, Any]) -> None:
-  """The JSON, the CSV files and the page."""
+  """The JSON and the page."""
   write_json(study.path(RESULT), with_checksum(result))
-  for part, rows in _tables(result).items():
-    with atomic_file(study.path(f"{part}.csv")) as file:
-      csv.writer(file, lineterminator="\n").writerows(rows)
   study.write(PAGE, render(result, os.path.basename(os.path.abspath(study.workdir))))
-
-
-def _tables(result: dict[str, Any]) -> dict[str, list[list[Any]]]:
-  """Rows of each part that was measured, the first of them names."""
-  tables: dict[str, list[list[Any]]] = {}
-  if "gradients" in result:
-    rows = tables["gradients"] = [["model", "state", "layer", "position", "of_text", "of_last"]]
-    for model, state in itertools.product(result["gradients"], ("trained", "fresh")):
-      by_layer = model["layers"], model[state]["of_text"], model[state]["of_last"]
-      for layer, of_text, of_last in zip(*by_layer, strict=True):
-        for position, norms in enumerate(zip(of_text, of_last, strict=True)):
-          rows.append([model["name"], state, layer, position, *norms])
-  if "scaling" in result:
-    names = ["width", "parameters", "steps", "tokens", "flops", "seconds", "loss"]
-    rows = tables["scaling"] = [[*names, "by_the_law", "fitted"]]
-    for run in result["scaling"]["runs"]:
-      rows.append([*(run[name] for name in names), run.get("fitted"), True])
-    if following := result["scaling"].get("next"):
-      rows.append([*(following[name] for name in names), following["predicted"], False])
-  if "rates" in result:
-    names = ["seed", "first_loss", "loss", "refused", "outcome"]
-    rows = tables["rates"] = [["rate", *names]]
-    for rate in result["rates"]["rates"]:
-      rows += [[rate["rate"], *(run[name] for name in names)] for run in rate["runs"]]
-  if "sampling" in result:
-    names = [name for name in result["sampling"][0]["held_out"] if name != "sample"]
-    rows = tables["sampling"] = [["model", "temperature", *names]]
-    for model in result["sampling"]:
-      for values in [model["held_out"], *model["temperatures"]]:
-        temperature = values.get("temperature", "held-out text")
-        rows.append([model["name"], temperature, *(values[name] for name in names)])
-  return tables

@@ -75,8 +75,6 @@ def diversity(texts: Sequence[str]) -> dict[str, float]:
     distinct_1, distinct_2, distinct_3: different n-grams of words in all texts together, as a share
       of all n-grams.
     repeated_4: share of 4-grams that occurred before in their text.
-    longest_repeat: words in the longest stretch that occurred before in its text; the mean over
-      texts.
   """
   split, measures = list(map(words, texts)), {}
   for n in (1, 2, 3):
@@ -87,21 +85,7 @@ def diversity(texts: Sequence[str]) -> dict[str, float]:
   long_grams = [_ngrams(text, _REPEATED) for text in split]
   repeated, total = sum(len(x) - len(set(x)) for x in long_grams), sum(map(len, long_grams))
   measures["repeated_4"] = repeated / total if total else 0.0
-  measures["longest_repeat"] = sum(map(longest_repeat, split)) / max(1, len(split))
   return measures
-
-
-def longest_repeat(items: Sequence[str]) -> int:
-  """Items in the longest stretch that occurs twice; the two may overlap."""
-  best, before = 0, [0] * len(items)
-  for i, item in enumerate(items):
-    # Of the longest common stretch that ends at items j < i and i.
-    lengths = [0] * len(items)
-    for j in range(i):
-      if items[j] == item:
-        lengths[j] = (before[j - 1] if j else 0) + 1
-    best, before = max(best, *lengths), lengths
-  return best
 
 
 def _ngrams(items: Sequence[str], n: int) -> list[tuple[str, ...]]:

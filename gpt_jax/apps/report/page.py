@@ -25,12 +25,14 @@ from gpt_jax.apps.report.answers import (
   mislabeled,
 )
 from gpt_jax.apps.report.chart import Drawn, Level, Line, short
-from gpt_jax.apps.report.record import Labels, Record, WrongRow
+from gpt_jax.apps.report.record import Labels, Record
 from gpt_jax.data.progress import duration
 from gpt_jax.errors import counted, require
+from gpt_jax.files import exists
 from gpt_jax.parallel.memory import gigabytes
 from gpt_jax.training.run_log import finite
 
+ERRORS_PAGE = "errors.html"  # the inspection page of a run's worst errors
 TEXTS = {"loss": "training", "valid_loss": "held-out"}  # metric -> its text
 _MAX_CLASSES = 12  # of a confusion matrix; more would be dust on a phone
 _MAX_PAIRS = 10
@@ -157,7 +159,8 @@ def _view(run: Record, name: str, out: str, samples: list[Sample]) -> dict[str, 
     "results": _results(run),
     "labels": _label_view(run.labels) if run.labels else None,
     "multi": run.multi,
-    "wrong": [(row, _link(run, row, out)) for row in run.wrong],
+    "wrong": run.wrong,
+    "inspection": _inspection(run, out),
     "n_wrong": run.n_wrong,
     "mislabeled": mislabeled(run),
     "samples": samples,
@@ -253,9 +256,7 @@ def _facts(run: Record) -> list[tuple[str, str, str]]:
   if utilization := run.values("mfu"):
     facts.append(("MFU", f"{statistics.median(utilization):.1%}", "median of the reports"))
   if memory := run.values("peak_memory_bytes"):
-    # Older runs have both.
-    needed = max(forecast.get("memory", 0.0), forecast.get("most_memory", 0.0))
-    planned = f", {gigabytes(needed)} planned" if needed else ""
+    planned = f", {gigabytes(forecast['memory'])} planned" if forecast.get("memory") else ""
     facts.append(("Memory", gigabytes(max(memory)), f"peak{planned}"))
   refused = sum(count for _, count in run.refused)
   facts.append(("Refused updates", f"{refused:,.0f}", "loss or gradient not finite"))
@@ -270,15 +271,14 @@ def _facts(run: Record) -> list[tuple[str, str, str]]:
 def _amounts(run: Record) -> list[tuple[str, str, str]]:
   """Tokens and epochs of text, or epochs of examples."""
   total, done, windows = run.total_steps, run.steps_done, run.config.data
-  facts, tokens = [], run.data.get("train_tokens")
+  facts = []
   # "320 examples, checksum …"
   examples = str(run.data.get("train")).partition(" ")[0].replace(",", "")
-  if windows is not None and isinstance(tokens, int):
+  if windows is not None and run.rows_per_epoch:
     per_step = windows.batch_size * windows.length
     planned = f"of {short(total * per_step)} planned" if total else ""
     facts.append(("Tokens", short(done * per_step), planned))
-    # In rows, some of which are padded; runs of earlier versions counted tokens alone.
-    steps_per_epoch = run.rows_per_epoch / windows.batch_size or max(1, tokens) / per_step
+    steps_per_epoch = run.rows_per_epoch / windows.batch_size  # some rows are padded
   elif run.config.batch_size and examples.isdecimal() and 0 < int(examples[:12]):
     steps_per_epoch = max(1, int(examples[:12]) // run.config.batch_size)
   else:
@@ -348,9 +348,7 @@ def _percent_range(lines: Sequence[Line], levels: Sequence[Level]) -> tuple[floa
 
 def _results(run: Record) -> dict[str, Any] | None:
   """The table of metrics: the last and the best evaluation, baseline, the paper."""
-  last = run.result.get("dev")
-  if not isinstance(last, dict):
-    last = _last_evaluation(run)
+  last = run.result.get("dev") or _last_evaluation(run)
   names = [name for name in {**last, **run.best} if name not in ("step", "dev_degenerate")]
   if not names:
     return None
@@ -424,6 +422,8 @@ def confusion_matrix(
 def _reliability(calibration: dict[str, Any]) -> Drawn | None:
   confidence, accuracy, rows = [], [], []
   for row in calibration["bins"]:
+    if not row["count"]:  # neither confidence nor accuracy
+      continue
     confidence.append(100 * row["confidence"])
     accuracy.append(100 * row["accuracy"])
     rows.append([f"{row['confidence']:.1%}", f"{row['accuracy']:.1%}", f"{row['count']:,.0f}"])
@@ -436,13 +436,12 @@ def _reliability(calibration: dict[str, Any]) -> Drawn | None:
   return drawn and drawn._replace(head=["confidence", "correct", "examples"], rows=rows)
 
 
-def _link(run: Record, row: WrongRow, out: str) -> str:
-  """The row in an inspection page, relative to the report; "" if it is in none."""
-  if not row.link:
+def _inspection(run: Record, out: str) -> str:
+  """The link to the page of the worst errors that --samples wrote; "" if there is none."""
+  page = os.path.join(run.folder, ERRORS_PAGE)
+  if not exists(page):
     return ""
-  page, _, place = row.link.rpartition("#")
-  target = os.path.relpath(os.path.join(run.folder, page), os.path.dirname(os.path.abspath(out)))
-  return f"{urllib.parse.quote(target)}#{place}"
+  return urllib.parse.quote(os.path.relpath(page, os.path.dirname(os.path.abspath(out))))
 
 
 def _samples_along(run: Record) -> list[dict[str, Any]]:
@@ -479,13 +478,10 @@ def _data_facts(run: Record) -> list[tuple[str, str]]:
       more = f", … ({len(run.task.labels)})" if len(run.task.labels) > 30 else ""
       facts.append(("labels", shown + more))
   if tokenizer := run.tokenizer:
-    size = tokenizer.get("vocab_size")
-    size = f", {size:,} tokens" if isinstance(size, int) else ""
-    facts.append(("vocabulary", f"{tokenizer.get('kind')}{size}"))
-    facts.append(("normalizer", str(tokenizer.get("normalizer", "–"))))
-    special = tokenizer.get("special")
-    if isinstance(special, list) and special:  # BERT's are inside its vocabulary
-      facts.append(("special tokens", ", ".join(map(str, special))))
+    facts.append(("vocabulary", f"{tokenizer['kind']}, {tokenizer['vocab_size']:,} tokens"))
+    facts.append(("normalizer", tokenizer["normalizer"]))
+    if special := tokenizer.get("special"):  # BERT's are inside its vocabulary
+      facts.append(("special tokens", ", ".join(special)))
   for name, value in run.data.items():
     if name not in _DATA and not isinstance(value, (dict, list)):
       facts.append((name.replace("_", " "), clip(str(value), 20)))

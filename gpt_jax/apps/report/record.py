@@ -1,12 +1,11 @@
 """Reads the folder of a run: config, log, checkpoints, results, predictions, inspection pages.
 
-Values that another version or a kill left out are None or empty.
+Values that a kill left out are None or empty.
 """
 
 import contextlib
 import dataclasses
 import itertools
-import json
 import math
 import os
 import re
@@ -17,7 +16,7 @@ from gpt_jax.checkpoints.restore import best_evaluation
 from gpt_jax.checkpoints.run_folder import listing, read_config
 from gpt_jax.config import format_value, from_json, settings_of, with_members
 from gpt_jax.errors import InputError
-from gpt_jax.files import exists, is_folder, parse_json, read_bytes, read_json, verified
+from gpt_jax.files import exists, is_folder, parse_json, read_json, verified
 from gpt_jax.inference.dev_report import PREDICTIONS, REPORT, prediction_lines
 from gpt_jax.programs.pretrain_samples import Sample, read_samples
 from gpt_jax.tasks.answers.answer import LabeledTask
@@ -28,9 +27,6 @@ from gpt_jax.training.run_log import finite, is_step, read_metrics, read_plan, s
 DOUBTFUL = 0.05  # a label with a smaller probability may be wrong
 _WORST_ROWS = 12
 _MAX_LABELS, _WORST_OF_LABEL = 12, 3  # whose errors are shown, and how many
-_MAX_PAGE = 32 << 20  # bytes of an inspection page
-_INSPECTION = b'<meta name="generator" content="gpt_jax visualize">'
-_DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
 
 
 class Setting(NamedTuple):
@@ -71,7 +67,6 @@ class WrongRow(NamedTuple):
     text: its columns, separated by tabs.
     confidence, chance: the probabilities of the predicted label and of the true one, after
       temperature scaling.
-    link: the row in an inspection page beside the report, if there is one.
   """
 
   where: str
@@ -80,12 +75,6 @@ class WrongRow(NamedTuple):
   predicted: str
   confidence: float
   chance: float
-  link: str = ""
-
-  @property
-  def shown(self) -> str:
-    """The text as an inspection page shows it."""
-    return self.text.replace("\t", " | ")
 
 
 class LabelError(NamedTuple):
@@ -153,12 +142,11 @@ class Record:
       self.data = saved["data"]
     self.tokenizer = _read_object(os.path.join(folder, "tokenizer", "tokenizer.json"), self.notes)
 
-    plan = self.plan = read_plan(folder)  # {} in runs of earlier versions
+    plan = self.plan = read_plan(folder)
     # Of the training and of the held-out text, in nats.
     self.unigram_entropy = _entropy(plan, "unigram_entropy")
     self.held_out_entropy = _entropy(plan, "held_out_entropy")
-    # Of the training text; 0 in runs of earlier versions.
-    rows = plan.get("rows_per_epoch")
+    rows = plan.get("rows_per_epoch")  # of the training text
     self.rows_per_epoch = rows if is_step(rows) else 0
     # The training metric in nats per token; evaluations have it with valid_ in front.
     self.token_metric = str(plan.get("token_metric", "loss"))
@@ -175,10 +163,9 @@ class Record:
       self.samples = read_samples(folder)
     # Of a fine-tuning run that has ended.
     self.result = _read_object(os.path.join(folder, "result.json"), self.notes)
-    self.best: dict[str, Any] = {}  # the metrics of the best checkpoint, and its "step"
-    if isinstance(best := self.result.get("best"), dict):
-      self.best = best
-    else:
+    # The metrics of the best checkpoint, and its "step".
+    self.best: dict[str, Any] = self.result.get("best") or {}
+    if not self.best:
       with _noting(self.notes, "checkpoints"):
         self.best = best_evaluation(folder) or {}
     self._read_dev_set()
@@ -192,9 +179,18 @@ class Record:
     self.n_wrong = self.n_doubtful = 0  # all errors; those of which the label may be wrong
     with _noting(self.notes, REPORT):
       if report.get("kind") == MULTI_LABEL:
-        self.multi = MultiLabels(int(report["n"]), _classes(report), {})
+        self.multi = MultiLabels(report["n"], report["per_class"], {})
       elif report:
-        self.labels = _labels(report)
+        self.labels = Labels(
+          names=report["labels"],
+          n=report["n"],
+          accuracy=report["accuracy"],
+          macro_f1=report["macro_f1"],
+          majority=report["majority"],
+          per_class=report["per_class"],
+          confusion=report["confusion"],
+          calibration=report.get("calibration") or {},
+        )
     with _noting(self.notes, PREDICTIONS):
       if self.multi:
         self.multi.errors.update(_label_errors(self.folder, report, list(self.multi.per_class)))
@@ -208,8 +204,6 @@ class Record:
             self.wrong.append(row)
             self.wrong.sort(key=lambda row: -row.confidence)
             del self.wrong[_WORST_ROWS:]
-    links = _inspected_texts(self.folder) if self.wrong else {}
-    self.wrong = [row._replace(link=links.get(row.shown, "")) for row in self.wrong]
 
   def series(self, name: str, factor: float = 1.0) -> tuple[list[int], list[float | None]]:
     """A metric's steps and its values, times the factor."""
@@ -260,11 +254,9 @@ class Record:
 
   @property
   def total_steps(self) -> int | None:
-    """The planned length; None in runs of earlier versions that set epochs and did not finish."""
-    for value in (self.plan.get("total_steps"), self.result.get("steps")):
-      if isinstance(value, int) and value > 0:
-        return value
-    return self.config.train.steps or None if self.config.train else None
+    """The planned length; None if plan.json, which is written first, does not say it."""
+    planned = self.plan.get("total_steps")
+    return planned or None if is_step(planned) else None
 
   @property
   def is_finished(self) -> bool:
@@ -348,55 +340,12 @@ def _compare(node: Any, default: Any, prefix: str) -> Iterator[Setting]:
 
 
 def _read_object(path: str, notes: list[str]) -> dict[str, Any]:
-  """A JSON object; {} with a note if it is no such thing, or has another checksum than it says,
-  and without one if there is no file.
+  """A JSON object without its checksum; {} if there is no such file, with a note if it is damaged
+  or of an older version, which wrote no checksum.
   """
-  value: Any = {}
   with _noting(notes, os.path.basename(path)):
-    saved = read_json(path)
-    # Earlier versions wrote no checksum.
-    value = verified(saved) if isinstance(saved, dict) and "checksum" in saved else saved
-  return value if isinstance(value, dict) else {}
-
-
-def _labels(report: dict[str, Any]) -> Labels:
-  """The content of dev_report.json."""
-  confusion = [list(map(int, row)) for row in report["confusion"]]
-  names = list(map(str, report["labels"]))
-  if {len(confusion), *map(len, confusion)} != {len(names)}:
-    raise InputError("the confusion matrix does not fit the labels")
-  shares = _numbers(report, "accuracy", "macro_f1", "majority")
-  calibration: dict[str, Any] = {}
-  if isinstance(saved := report.get("calibration"), dict):
-    calibration = {"ece_chance": 0.0}  # of earlier runs: not known
-    calibration |= _numbers(saved, "temperature", "ece_before", "ece_after")
-    if "ece_chance" in saved:
-      calibration |= _numbers(saved, "ece_chance")
-    # An empty bin has neither confidence nor accuracy.
-    filled = [row for row in saved["bins"] if row["count"]]
-    calibration["bins"] = [_numbers(row, "confidence", "accuracy", "count") for row in filled]
-  return Labels(
-    names=names,
-    n=int(report["n"]),
-    per_class=_classes(report),
-    confusion=confusion,
-    calibration=calibration,
-    **shares,
-  )
-
-
-def _classes(report: dict[str, Any]) -> dict[str, dict[str, float]]:
-  """Label -> precision, recall, f1, support."""
-  classes = {}
-  for label in report["labels"]:
-    classes[str(label)] = _numbers(
-      report["per_class"][label], "precision", "recall", "f1", "support"
-    )
-  return classes
-
-
-def _numbers(saved: dict[str, Any], *names: str) -> dict[str, float]:
-  return {name: float(saved[name]) for name in names}
+    return verified(read_json(path))
+  return {}
 
 
 def _wrong_row(line: bytes, names: list[str], temperature: float) -> WrongRow | None:
@@ -433,20 +382,3 @@ def _label_errors(
       worst.sort(key=lambda error: -abs(error.probability - 0.5))
       del worst[_WORST_OF_LABEL:]
   return errors
-
-
-def _inspected_texts(workdir: str) -> dict[str, str]:
-  """Shown text -> its place in an inspection page (launch/visualize.py) of the folder, a link."""
-  links: dict[str, str] = {}
-  for name in sorted(listing(workdir)):
-    if not name.endswith(".html"):
-      continue
-    try:
-      page = read_bytes(os.path.join(workdir, name), _MAX_PAGE)
-      found = _DATA.search(page.decode()) if _INSPECTION in page[:500] else None
-      texts = json.loads(found[1])["texts"] if found else []
-      for number, text in enumerate(texts):
-        links.setdefault(text["text"], f"{name}#text={number}")
-    except (OSError, ValueError, KeyError, TypeError):
-      continue  # no page of ours after all
-  return links

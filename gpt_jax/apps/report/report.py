@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpt_jax.apps.report import visualize
-from gpt_jax.apps.report.page import Sample, environment, render
+from gpt_jax.apps.report.page import ERRORS_PAGE, Sample, environment, render
 from gpt_jax.apps.report.record import Record, find_runs
 from gpt_jax.apps.study import open_page
 from gpt_jax.checkpoints.load import load_model
@@ -18,7 +18,6 @@ from gpt_jax.training.trackers import parse_trackers
 
 NAME = "report.html"
 _PROMPTS = ("The", "I", "One day")
-_ERRORS_PAGE = "errors.html"
 
 
 def run(workdirs: Sequence[str], out: str = "", *, samples: bool = False) -> str:
@@ -74,7 +73,7 @@ def _samples(run: Record) -> list[Sample]:
     # Rows of another number of columns are not of this task.
     texts = [row.text for row in run.wrong if row.text.count("\t") == len(run.task.columns) - 1]
     if texts:
-      page = os.path.join(run.folder, _ERRORS_PAGE)
+      page = os.path.join(run.folder, ERRORS_PAGE)
       visualize.run(os.path.join(run.folder, "best"), page, texts)
     return []
   loaded = load_model(run.folder)

@@ -39,7 +39,6 @@ pytestmark = pytest.mark.app
 HOSTILE = (
   """</script><script>alert("1")</script> {{ 7 * 7 }} '"> <img src=x onerror=alert(2)> \u202e🙂"""
 )
-ROOT = Path(__file__).parents[3]
 PAIR = ["barks", "meows"]
 SIZES = {"context": 32, "layers": 1, "width": 16, "heads": 2}
 
@@ -168,7 +167,8 @@ def write_labels(folder, labels, rows):
     f1 = 2 * right / max(1, support + confusion[:, k].sum())
     per_class[label] = {**scores, "f1": f1, "support": support}
   bins = [{"low": 0.6, "high": 0.8, "confidence": 0.71, "accuracy": 0.625, "count": 5}]
-  calibration = {"temperature": 1.5, "ece_before": 0.081, "ece_after": 0.034, "bins": bins}
+  errors = {"ece_before": 0.081, "ece_after": 0.034, "ece_chance": 0.0}
+  calibration = {"temperature": 1.5, **errors, "bins": bins}
   content = {
     "labels": labels,
     "n": len(rows),
@@ -249,8 +249,10 @@ def test_several_seeds_are_compared_by_mean_and_deviation(finetuned, tmp_path):
   text = Page(out).text
   assert expected in text and "2 seeds" in text
   assert re.search(r"train\.seed 0 1", text)  # the only field in which they differ
-  # Fine-tuning has written the same.
-  assert text == Page(Path(finetuned.workdir) / "report.html").text
+  # Fine-tuning has written the same, which fetches nothing.
+  page = Page(Path(finetuned.workdir) / "report.html")
+  assert text == page.text and "default-src 'none'" in page.source
+  assert not re.search(r"https?:|//\w|\bsrc=|@import|\burl\(|<script|<link", page.source)
 
 
 def test_different_runs_are_compared_by_their_fields(make_folder, pretrained, tmp_path):
@@ -293,13 +295,12 @@ def test_errors_link_to_the_inspection_page(finetuned, tmp_path):
   report.run([str(folder)], samples=True)
   data = re.search(r'id="data">(.*?)</script>', (folder / "errors.html").read_text())[1]
   page = Page(folder / "report.html")
-  assert page.links == [f"errors.html#text={n}" for n in range(3)]
+  assert page.links == ["errors.html"]
   texts = [text["text"] for text in json.loads(data)["texts"]]
   assert texts == ["a dog, for sure", "cat on a mat", "the old dog"]
   (tmp_path / "elsewhere").mkdir()
   report.run([str(folder)], str(tmp_path / "elsewhere" / "page.html"))
-  links = Page(tmp_path / "elsewhere" / "page.html").links
-  assert links[0] == "../run%201/errors.html#text=0"
+  assert Page(tmp_path / "elsewhere" / "page.html").links == ["../run%201/errors.html"]
 
 
 def test_samples_are_texts_of_the_newest_checkpoint(pretrained, tmp_path):
@@ -596,17 +597,11 @@ def test_html_in_a_run_stays_text(seed, tmp_path):
   assert any(f"{HOSTILE} 2" in part for part in hostile.paragraphs)
 
 
-def test_nothing_is_fetched(finetuned):
-  page = Page(Path(finetuned.workdir) / "report.html")
-  assert not re.search(r"https?:|//\w|\bsrc=|@import|\burl\(|<script|<link", page.source)
-  assert "default-src 'none'" in page.source
-
-
 def test_damaged_files_are_named_and_the_rest_is_shown(seed):
   with open(seed / "metrics.jsonl", "a") as file:
     file.write('{"step": 99, "loss": NaN}\n[1]\n{"loss": 2}\n{"step": "x"}\n{"step": 101, "lo')
   for name, content in (
-    ("dev_report.json", '{"labels": ["a"]}'),
+    ("dev_report.json", json.dumps(with_checksum({"labels": ["a"]}))),
     ("result.json", "{"),
     ("plan.json", '{"starts": [3, {"step": true}], "total_steps": "many", "unigram_entropy": []}'),
   ):
