@@ -362,35 +362,32 @@ ELSEWHERE = [
   (EMBED, "x" * (2**20 + 1), 413, "the body is larger than 1,048,576 bytes"),
   (CLASSIFY, {"texts": ["a"]}, 400, "a language model without a head, which does not classify"),
 ]
-ALL_BAD = [*((COMPLETE, body, 400, message) for body, message in BAD), *ELSEWHERE]
+BAD_ROWS = [
+  ({"texts": ["a", ""]}, "texts[1]: empty; give at least one word"),
+  ({"texts": [["a", "b"]]}, "texts[0]: 2 columns; a text of this task is a list of 1"),
+  ({"texts": [None]}, "texts[0]: nothing should be a string"),
+  ({"texts": []}, "texts: give a list of 1 to 256 texts"),
+  ({"texts": {"a": 1}}, "texts: give a list of 1 to 256 texts"),
+  ({"texts": ["a"], "top_k": 2}, "top_k: no such field; the fields are model, texts"),
+]
+ALL_BAD = [
+  *(("language", COMPLETE, body, 400, message) for body, message in BAD),
+  *(("language", *row) for row in ELSEWHERE),
+  *(("classifier", CLASSIFY, body, 400, message) for body, message in BAD_ROWS),
+]
 
 
-@pytest.mark.parametrize("path, body, status, message", ALL_BAD, ids=range(len(ALL_BAD)))
-def test_a_bad_request_is_one_sentence(language, path, body, status, message):
+@pytest.mark.parametrize("server, path, body, status, message", ALL_BAD, ids=range(len(ALL_BAD)))
+def test_a_bad_request_is_one_sentence(request, server, path, body, status, message):
+  client = request.getfixturevalue(server)
   if isinstance(body, str):
-    answer = language.http.post(path, content=body.encode("latin-1"), headers=JSON)
+    answer = client.http.post(path, content=body.encode("latin-1"), headers=JSON)
   else:
-    answer = language.post(path, body)
+    answer = client.post(path, body)
   assert answer.status_code == status, answer.text
   error = answer.json()["error"]
   assert message in error["message"] and "\n" not in error["message"]
   assert set(error) == {"message", "type", "param", "code"}
-
-
-@pytest.mark.parametrize(
-  "body, message",
-  [
-    ({"texts": ["a", ""]}, "texts[1]: empty; give at least one word"),
-    ({"texts": [["a", "b"]]}, "texts[0]: 2 columns; a text of this task is a list of 1"),
-    ({"texts": [None]}, "texts[0]: nothing should be a string"),
-    ({"texts": []}, "texts: give a list of 1 to 256 texts"),
-    ({"texts": {"a": 1}}, "texts: give a list of 1 to 256 texts"),
-    ({"texts": ["a"], "top_k": 2}, "top_k: no such field; the fields are model, texts"),
-  ],
-)
-def test_a_bad_request_to_classify_is_one_sentence(classifier, body, message):
-  answer = classifier.post("/classify", body)
-  assert (answer.status_code, answer.json()["error"]["message"]) == (400, message)
 
 
 def test_paths_methods_and_hosts_that_are_not_served(language):
