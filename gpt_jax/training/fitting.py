@@ -5,13 +5,14 @@ import warnings
 from collections.abc import Callable, Sequence
 
 from gpt_jax.errors import InputError
+from gpt_jax.models.trunk import POLICIES
 from gpt_jax.parallel import memory
 from gpt_jax.parallel.memory import Forecast, gigabytes
 from gpt_jax.parallel.processes import largest, log, smallest
 from gpt_jax.training.recipe import Recipe, make_trainer
 from gpt_jax.training.trainer import Trainer
 
-_MAX_COMPILATIONS = 6  # minutes each for a large model
+_MAX_COMPILATIONS = 6  # for a policy: minutes each for a large model
 CPU_SHARE = 0.9  # of its memory, for a run; the rest is for other programs
 
 
@@ -30,38 +31,51 @@ def plan_training(
   """
   if trainer.backend == "pmap":
     return trainer, Forecast()
-  devices = trainer.mesh.local_devices
+  remat, devices = recipe.config.train.remat, trainer.mesh.local_devices
   platform = devices[0].platform
 
   @functools.cache
-  def compiled(microbatches: int) -> tuple[Trainer, float]:
-    other = recipe.with_train(microbatches=microbatches)
-    made = trainer if microbatches == trainer.microbatches else make_trainer(other)
+  def compiled(microbatches: int, remat: str) -> tuple[Trainer, memory.Needed]:
+    other = recipe.with_train(microbatches=microbatches, remat=remat)
+    is_own = (microbatches, remat) == (trainer.microbatches, recipe.config.train.remat)
+    made = trainer if is_own else make_trainer(other)
     return made, made.memory_with(made.compile(other.batches(other.config.train).example()))
 
   before, compiling = memory.in_use(devices), 0.0
-  compiled(trainer.microbatches)
+  compiled(trainer.microbatches, remat)
   if platform == "cpu":
     # Compiling leaves memory in use; each other program of the run will leave as much again.
     grown = largest(max(0.0, memory.in_use(devices) - before))
     compiling = recipe.other_programs * grown
   limit = limit or smallest(memory.limit(devices))
   counts = [trainer.microbatches]  # the only one where a loss compares the whole batch
-  if chooses and not recipe.spec.needs_whole_batch:
+  if not recipe.spec.needs_whole_batch:
     counts = larger_counts(recipe.batch_size, trainer.mesh.shape["data"], trainer.microbatches)
   count = fit_into_memory(
-    lambda microbatches: compiled(microbatches)[1] + compiling,
+    lambda microbatches, remat: compiled(microbatches, remat)[1].most + compiling,
     counts,
+    remat,
     limit,
     recipe.smaller,
+    chooses,
     platform,
   )
-  chosen, most = compiled(count)
-  return chosen, Forecast(most + compiling, limit)
+  chosen, (most, temporaries) = compiled(count, remat)
+  most += compiling
+  # Malloc may keep two more blocks of temporaries if there is room for them, see FreedMemory.
+  if limit and most + 2 * temporaries > CPU_SHARE * limit:
+    return chosen, Forecast(most, limit, 1.5 * temporaries, waits=True)
+  return chosen, Forecast(most + 2 * temporaries, limit, 2.5 * temporaries)
 
 
 def fit_into_memory(
-  peak: Callable[[int], float], counts: Sequence[int], limit: float, smaller: str, platform: str
+  peak: Callable[[int, str], float],
+  counts: Sequence[int],
+  remat: str,
+  limit: float,
+  smaller: str,
+  chooses: bool = False,
+  platform: str = "cpu",
 ) -> int:
   """The number of microbatches that a run trains with.
 
@@ -70,33 +84,43 @@ def fit_into_memory(
   memory others may free, a step that does not fit is warned of.
 
   Args:
-    peak: number of microbatches -> bytes; compiles the step, once.
-    counts: the configured number of microbatches, and those that may take its place.
+    peak: (microbatches, policy of rematerialization) -> bytes; compiles the step, once.
+    counts: the configured number of microbatches, and the larger ones that divide the batch.
     limit: bytes that there are; 0: unknown.
-    smaller: the fields that help, too, when no number does.
+    smaller: the fields that help, too, when no setting does.
+    chooses: whether the number may be larger than configured.
   """
   configured, on_cpu = counts[0], platform == "cpu"
-  needed = peak(configured)
+  needed = peak(configured, remat)
   if not limit:
     return configured
   # With a reserve on CPUs or, if nothing leaves that, without.
-  for share in (CPU_SHARE, 1.0) if on_cpu and len(counts) > 1 else (1.0,):
-    count = _fitting_count(peak, share * limit, counts)
-    if count > configured:
+  shares = [CPU_SHARE, 1.0] if on_cpu and chooses else [1.0]
+  for share in shares:
+    count = _fitting_count(peak, remat, share * limit, counts)
+    if count == configured:
+      return configured
+    if count and chooses:
       log(
-        f"microbatches {count}, so that training needs up to {gigabytes(peak(count))}, not "
+        f"microbatches {count}, so that training needs up to {gigabytes(peak(count, remat))}, not "
         f"{gigabytes(needed)}; there are {gigabytes(limit)}"
       )
-    if count:
       return count
   owner = "this machine has" if on_cpu else "a device has"
-  line = (
-    f"training needs up to {gigabytes(needed)} of memory, and {owner} {gigabytes(limit)}; use "
-    f"{smaller}, more microbatches or devices"
-  )
+  line = f"training needs up to {gigabytes(needed)} of memory, and {owner} {gigabytes(limit)}"
+  # Microbatches alone come first, since they compute nothing twice. XLA's compiler for CPUs keeps
+  # everything whatever the policy.
+  for policy in [remat] if on_cpu else POLICIES[POLICIES.index(remat) :]:
+    if count := _fitting_count(peak, policy, limit, counts):
+      changes = f" config.train.microbatches={count}" if count != configured else ""
+      changes += f" config.train.remat={policy}" if policy != remat else ""
+      line += f"; it fits with{changes}, which makes it {gigabytes(peak(count, policy))}"
+      break
+  else:
+    more = "more microbatches or devices" if len(counts) > 1 else "or more devices"
+    line += f"; use {smaller}, {more}"
   if not on_cpu:
-    raise InputError(f"{line}, or config.train.remat=full")
-  # XLA's compiler for CPUs keeps everything whatever train.remat is.
+    raise InputError(line)
   warnings.warn(line, stacklevel=2)
   return configured
 
@@ -107,7 +131,9 @@ def larger_counts(size: int, devices: int, microbatches: int) -> list[int]:
   return [count for count in range(microbatches, rows + 1) if rows % count == 0]
 
 
-def _fitting_count(peak: Callable[[int], float], limit: float, counts: Sequence[int]) -> int:
+def _fitting_count(
+  peak: Callable[[int, str], float], remat: str, limit: float, counts: Sequence[int]
+) -> int:
   """A number of microbatches with which a step fits; 0 if none was found.
 
   The next number is scaled by the overshoot, as if all memory went down in proportion to the size
@@ -115,11 +141,11 @@ def _fitting_count(peak: Callable[[int], float], limit: float, counts: Sequence[
   """
   count = counts[0]
   for _ in range(_MAX_COMPILATIONS):
-    needed = peak(count)
+    needed = peak(count, remat)
     if needed <= limit:
       return count
     least = max(2 * count, count * needed / limit)
     count = next((larger for larger in counts if larger >= least), 0)
     if not count:
       return 0
-  return count if peak(count) <= limit else 0
+  return count if peak(count, remat) <= limit else 0

@@ -127,7 +127,7 @@ class Run:
           run_hooks = make_hooks(recipe, context, checkpoints)
           tracing = profile.traced(run_hooks, context) if profile else None
           with tracing or contextlib.nullcontext(run_hooks) as all_hooks:
-            finished = _fit(recipe, self.trainer, state, context, all_hooks)
+            finished = _fit(recipe, self.trainer, state, context, all_hooks, forecast)
       return recipe.finish(finished, workdir)
 
 
@@ -185,6 +185,7 @@ def _fit(
   state: TrainState,
   context: hooks.RunContext,
   all_hooks: Sequence[hooks.Hook],
+  forecast: Forecast,
 ) -> Finished:
   """Trains from a state on, to the last step or an early stop."""
   train, evaluation = recipe.config.train, recipe.evaluation
@@ -192,7 +193,7 @@ def _fit(
   stopped = None
   batches = recipe.batches(train)  # shuffled by this seed
   try:
-    state, measured = trainer.fit(state, batches.at, steps, train.seed, all_hooks)
+    state, measured = trainer.fit(state, batches.at, steps, train.seed, all_hooks, forecast)
   except hooks.StoppedEarly as stop:  # raised by a hook, so the loop does not return its last state
     stopped, steps, measured = stop, stop.step, stop.evaluation
     context.reporter.say(f"step {steps:,}: {stop.reason}")
@@ -218,4 +219,8 @@ def change_length(recipe: Recipe, workdir: str, first: int) -> None:
     return
   replace_config(workdir, recipe.config, {"at_step": first, "total_steps": [before, now]})
   # Schedules such as cosine depend on the length, so the rate may jump where the run continues.
-  log(f"length  from step {first:,} on {now:,} steps instead of {before:,}, with their schedule")
+  was, rate = (float(recipe.optimizer(length).schedule(first)) for length in (before, now))
+  schedule = "which does not change the learning rate at this step"
+  if was != rate:
+    schedule = f"and the learning rate follows their schedule: {rate:.3g} here, not {was:.3g}"
+  log(f"length  from step {first:,} on {now:,} steps instead of {before:,}, {schedule}")

@@ -15,6 +15,7 @@ from gpt_jax.errors import InputError
 from gpt_jax.models.loss import Loss
 from gpt_jax.ops.product import compiler_options
 from gpt_jax.parallel import memory
+from gpt_jax.parallel.memory import Forecast
 from gpt_jax.parallel.partition import Rules
 from gpt_jax.parallel.placement import to_device
 from gpt_jax.parallel.processes import largest
@@ -119,14 +120,15 @@ class Trainer:
     step = cast(JitStep, self.step)
     return step.lower(self.abstract_state(), jax.tree.map(shape, batch)).compile()
 
-  def memory_with(self, compiled: jax.stages.Compiled) -> float:
+  def memory_with(self, compiled: jax.stages.Compiled) -> memory.Needed:
     """Peak memory of a run with this step, including memory in use now, in bytes.
 
     The peak is of the process that needs most. The state must not be on the devices yet, or it
     would count twice.
     """
     devices = self.mesh.local_devices
-    return largest(memory.in_use(devices) + memory.needed(compiled, devices))
+    in_use, needed = memory.in_use(devices), memory.needed(compiled, devices)
+    return needed._replace(most=largest(in_use + needed.most))
 
   def to_device(self, batch: Any) -> Any:
     """This process's rows of a host batch, as the arrays that `step` takes."""
@@ -139,6 +141,7 @@ class Trainer:
     total_steps: int,
     seed: int,
     hooks: Sequence[Hook],
+    forecast: Forecast | None = None,
   ) -> tuple[TrainState, dict[str, float]]:
     """Trains up to `total_steps`; see loop.fit.
 
@@ -146,12 +149,15 @@ class Trainer:
       state: from restore_or_init; its memory is reused.
       batch_at: step -> this process's rows of the host batch.
       seed: seed of dropout.
+      forecast: how much memory the run may keep; None: all that malloc keeps.
     """
-    return fit(
-      state,
-      lambda state, batch: self.step(state, batch, seed),
-      # Called on Prefetch's thread, so copies to the device overlap with steps.
-      lambda step: self.to_device(batch_at(step)),
-      total_steps,
-      hooks,
-    )
+    forecast = forecast or Forecast()
+    freed = memory.FreedMemory(forecast.room, forecast.waits)
+
+    def step(state, batch):
+      # On CPUs malloc keeps temporaries of earlier steps; see FreedMemory.
+      freed.give_back(lambda: jax.block_until_ready(state))
+      return self.step(state, batch, seed)
+
+    # Prefetch calls this lambda on its thread, so copies to the device overlap with steps.
+    return fit(state, step, lambda n: self.to_device(batch_at(n)), total_steps, hooks)
