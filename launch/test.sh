@@ -20,7 +20,7 @@ files_with() { grep -rlE --include='test_*.py' "$1" tests; }
 suite() {
   local workers=("${two_workers[@]}") files=()
   case "$1" in
-    apps) mapfile -t files < <(files_with 'mark\.(e2e|app)') ;;
+    apps) mapfile -t files < <(echo tests/apps; files_with 'mark\.(e2e|app)' | grep -v '^tests/apps/') ;;
     slow) mapfile -t files < <(files_with 'mark\.slow') ;;
     attack) files=(tests/attack) ;;
     stores) mapfile -t files < <(files_with '\b(stores?|gs|s3)\b') ;;  # their fixtures

@@ -127,11 +127,14 @@ def pytest_ignore_collect(collection_path, config):
 
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by -m
 def pytest_collection_modifyitems(config, items):
-  """Marks the tests on stores, counts what a suite leaves out, and puts the longest files first.
+  """Marks the tests of apps and on stores, counts what a suite leaves out, and puts the longest
+  files first.
 
   Tests on stores run only where -m or --suite asks for them: their servers take seconds to start.
   """
   for item in items:
+    if item.path.is_relative_to(ROOT / "tests" / "apps"):
+      item.add_marker("app")
     if _is_on_a_store(item):
       item.add_marker("store")
     for mark in item.iter_markers():

@@ -8,8 +8,6 @@ import pytest
 from gpt_jax.apps.study import Study, table
 from gpt_jax.errors import InputError
 
-pytestmark = pytest.mark.app
-
 
 def test_results_without_a_checksum_are_those_of_an_earlier_version(tmp_path):
   study, empty = Study(str(tmp_path), "results.json"), {"runs": {}, "zero_shot": {}}

@@ -165,6 +165,7 @@ def test_documents_of_one_token_are_refused(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.slow
 def test_windows_over_ten_gigabytes_stay_below_200_megabytes(tmp_path):
   n_tokens, n_documents = 5 * 10**9, 100_000
   documents = tmp_path / "train.documents.npy"

@@ -95,7 +95,7 @@ def test_products(kind):
     np.testing.assert_allclose(found, x @ values.T + bias, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["bfloat16", "int8"])
+@pytest.mark.parametrize("kind", [pytest.param("bfloat16", marks=pytest.mark.slow), "int8"])
 def test_a_prompt_is_continued_the_same_in_any_company(make_run, kind):
   model, params = made(make_run, "GPT")
   kept = keep_weights(model, params, kind)

@@ -222,6 +222,7 @@ def test_dropped_probabilities_are_those_of_a_key_for_all_queries():
   np.testing.assert_allclose(found, out.swapaxes(1, 2).reshape(2, 7, 24) @ p["out"], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_rematerialization_changes_nothing():
   config = dataclasses.replace(CONFIG, layers=1, version="1.1", residual_dropout=0.2)
   params = perturbed(config)
@@ -300,7 +301,10 @@ def trained():
 
 @pytest.mark.parametrize(
   "mesh, devices, microbatches",
-  [(MeshConfig(model=2, fsdp=True), 4, 2), (MeshConfig(backend="pmap"), 8, 1)],
+  [
+    pytest.param(MeshConfig(model=2, fsdp=True), 4, 2, marks=pytest.mark.slow),
+    (MeshConfig(backend="pmap"), 8, 1),
+  ],
   ids=["fsdp, tensor parallel and microbatches", "pmap"],
 )
 def test_training_is_the_same_on_every_mesh(trained, mesh, devices, microbatches):
@@ -337,6 +341,7 @@ def batch_at(step):
   )
 
 
+@pytest.mark.slow
 def test_it_reverses_random_ids():
   sizes = {"layers": 1, "width": 32, "heads": 4, "head_width": 8, "units": 64}
   trunk = T5Config(VOCAB, 16, **sizes, version="1.1", residual_dropout=0.0)

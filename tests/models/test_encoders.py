@@ -213,6 +213,7 @@ def test_a_shared_block_is_equal_blocks_with_the_sum_of_their_gradients():
 
 
 @pytest.mark.parametrize("shared", ["attention", "mlp"])
+@pytest.mark.slow
 def test_a_shared_sublayer_is_equal_sublayers_with_the_sum_of_their_gradients(shared):
   apart = dataclasses.replace(ALBERT, shared_layers=False)
   fields = {field.name: getattr(apart, field.name) for field in dataclasses.fields(apart)}
@@ -284,6 +285,7 @@ def test_dropout_on_the_sum_leaves_the_table_alone():
   np.testing.assert_array_equal(dropped, again)
 
 
+@pytest.mark.slow
 def test_a_step_on_a_mesh_with_sharded_parameters():
   """Loss and new parameters of FSDP with tensor parallelism are those of one device.
 

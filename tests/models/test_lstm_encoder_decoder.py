@@ -198,6 +198,7 @@ def test_views_of_a_translation_against_numpy(params, key):
   assert found.weight == WEIGHTS.sum()
 
 
+@pytest.mark.slow
 def test_views_teach_the_lstms_and_not_the_softmax_that_translates():
   model = ModelConfig(CONFIG, (VIEWS,)).build()
   params = jax.jit(model.init)(jax.random.key(0), PAIRS)["params"]

@@ -162,6 +162,7 @@ def test_values_and_gradients_stay_the_same(remat):
 @pytest.mark.parametrize(
   "norm, dtype", [("post", "float32"), ("pre", "float32"), ("pre", "bfloat16")]
 )
+@pytest.mark.slow
 def test_each_policy_computes_more_anew(norm, dtype):
   texts = {remat: str(traced(norm, remat, dtype)[0].jaxpr) for remat in POLICIES}
 

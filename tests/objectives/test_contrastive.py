@@ -249,7 +249,7 @@ def test_a_token_moves_the_vector_of_its_own_text_alone(objective):
   "objective, mesh",
   [
     (DropoutViews(mlp=True), MeshConfig(data=4, model=2)),
-    (NeighborSpans(attention="bidirectional"), MeshConfig()),
+    pytest.param(NeighborSpans(attention="bidirectional"), MeshConfig(), marks=pytest.mark.slow),
   ],
 )
 def test_eight_devices_have_the_gradient_of_one(objective, mesh):

@@ -170,7 +170,9 @@ def test_the_words_of_a_kernel_are_plain_attentions_bits(length):
     np.testing.assert_array_equal(bits[:, :, queries, :stop], expected)
 
 
-@pytest.mark.parametrize("data, model", [(1, 1), (8, 1), (2, 4)])
+@pytest.mark.parametrize(
+  "data, model", [(1, 1), pytest.param(8, 1, marks=pytest.mark.slow), (2, 4)]
+)
 def test_every_mesh(compute, interpreted, data, model):
   """Sharded over rows and heads, each device runs the kernels on its part; the same is dropped."""
   mask, key = masks("causal", 8, 128), step_key(3, 1).fold(2)

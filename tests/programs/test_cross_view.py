@@ -78,6 +78,7 @@ def test_from_several_tasks_to_the_model_of_each(tokenizer, tmp_path):
   refused(message, predict.run, f"{workdir}/best", texts, str(tmp_path / "none.tsv"))
 
 
+@pytest.mark.slow
 def test_a_head_learns_from_batches_of_its_task_and_from_those_without_labels(tokenizer):
   recipe = load_run(SEVERAL, "none", "", tokenizer).recipe
   model, batches = recipe.spec.build(), recipe.batches(recipe.config.train)

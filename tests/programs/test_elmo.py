@@ -93,6 +93,7 @@ def test_from_text_to_tags(prepared, tmp_path):
     ("story-tags", {"head_units": 5}, "head_units=5: for tasks that give each text one class"),
   ],
 )
+@pytest.mark.slow
 def test_settings_that_do_not_fit(finetuned, tmp_path, task, options, message):
   config = FinetuneConfig(task=BuiltinTask(task), **options)
   refused(message, finetune.run, config, "", finetuned.pretrained, str(tmp_path / "run"))

@@ -414,6 +414,7 @@ def flops(method):
 
 
 @pytest.mark.parametrize("method", [FGM(), VirtualAdversarial(), FreeLB(steps=3)])
+@pytest.mark.slow
 def test_work_is_that_of_the_compiled_step(method):
   """Counted by XLA, which computes once what two passes share."""
   assert flops(method) / flops(None) == pytest.approx(method.work, rel=0.04)

@@ -169,7 +169,9 @@ def test_microbatches_are_computed_one_after_the_other():
   assert temporaries[1] < 0.6 * temporaries[0]
 
 
-@pytest.mark.parametrize("trunk", [LSTM, STACK], ids=["lstm", "stack"])
+@pytest.mark.parametrize(
+  "trunk", [LSTM, pytest.param(STACK, marks=pytest.mark.slow)], ids=["lstm", "stack"]
+)
 def test_recurrent_trunks_on_two_meshes(trunk):
   """In two microbatches besides, which share the masks of the kernels and of the vocabulary."""
   expected, _ = losses_of(build(trunk))
@@ -179,7 +181,9 @@ def test_recurrent_trunks_on_two_meshes(trunk):
 
 @pytest.mark.parametrize("trunk", [ELMO, TRANSLATOR], ids=["elmo", "translator"])
 @pytest.mark.parametrize(
-  "mesh, microbatches", [(MeshConfig(data=2), 1), (FSDP, 2)], ids=["2", "4x2"]
+  "mesh, microbatches",
+  [pytest.param(MeshConfig(data=2), 1, marks=pytest.mark.slow), (FSDP, 2)],
+  ids=["2", "4x2"],
 )
 def test_directions_and_sources_on_two_and_four_rows_of_devices(trunk, mesh, microbatches):
   """Dropout on: of characters, which are read once for both directions; of sources and targets."""

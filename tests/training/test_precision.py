@@ -179,7 +179,7 @@ def losses(name, dtype, steps):
   return np.array(values)
 
 
-@pytest.mark.parametrize("name", ["gpt1", "lstm"])
+@pytest.mark.parametrize("name", ["gpt1", pytest.param("lstm", marks=pytest.mark.slow)])
 def test_losses_in_16_bits_are_those_in_float32(name):
   expected = losses(name, "float32", 20)
   assert expected[-1] < expected[0] - 0.02

@@ -298,9 +298,9 @@ def on_one_device(rule):
 @pytest.mark.parametrize(
   "rule, mesh, devices, microbatches",
   [
-    ("lamb", MeshConfig(data=2, model=2, fsdp=True), 4, 1),
+    pytest.param("lamb", MeshConfig(data=2, model=2, fsdp=True), 4, 1, marks=pytest.mark.slow),
     ("adafactor", MeshConfig(data=2, model=2, fsdp=True), 4, 2),
-    ("adafactor", MeshConfig(backend="pmap"), 8, 1),
+    pytest.param("adafactor", MeshConfig(backend="pmap"), 8, 1, marks=pytest.mark.slow),
   ],
   ids=["sharded-lamb", "sharded and in microbatches-adafactor", "pmap-adafactor"],
 )

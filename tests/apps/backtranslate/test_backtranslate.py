@@ -21,7 +21,6 @@ from gpt_jax.tasks.pairs import PairsTask
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
 
-pytestmark = pytest.mark.app
 pytest.importorskip("sacrebleu")
 WORDS = dict(zip("cat dog mat barn sea".split(), "sea barn cat mat dog".split(), strict=True))
 CONFIG = FinetuneConfig(

@@ -21,7 +21,6 @@ from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
 
-pytestmark = pytest.mark.app
 WORDS = "cat mat old sat the on in by".split()
 SYNONYMS = list(zip(WORDS, "dog barn red ran a sea to and".split(), strict=True))
 CONFIG = PretrainConfig(

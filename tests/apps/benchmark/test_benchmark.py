@@ -23,7 +23,6 @@ from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.training import timing
 from gpt_jax.training.reporter import PEAK_FLOPS
 
-pytestmark = pytest.mark.app
 CONFIG = PretrainConfig(
   TransformerConfig(vocab_size=50, context=24, layers=1, width=16, heads=2),
   data=WindowsConfig(batch_size=8, length=16),

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.app
 SCRIPT = Path(__file__).parents[3] / "launch" / "gpu_day.sh"
 STAND_IN = """#!/usr/bin/env bash
 echo "$*" | head -1 >> "$CALLS"

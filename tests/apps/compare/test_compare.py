@@ -36,7 +36,6 @@ from gpt_jax.training.run_log import curve
 
 # The runs are too short to learn anything.
 pytestmark = [
-  pytest.mark.app,
   pytest.mark.filterwarnings("ignore:loss .* is not below the unigram entropy"),
 ]
 

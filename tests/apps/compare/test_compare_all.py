@@ -21,7 +21,6 @@ from gpt_jax.programs.start import load_start
 from gpt_jax.tasks.pairs import PairsTask
 from gpt_jax.training.recipe import make_trainer
 
-pytestmark = pytest.mark.app
 BUDGET = dataclasses.replace(TINY, name="least", steps=2, shown=("story-tags",))
 FORMS = {
   "causal": "GPT, linear",

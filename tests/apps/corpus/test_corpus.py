@@ -15,7 +15,6 @@ from gpt_jax.errors import InputError
 from gpt_jax.programs import prepare
 from gpt_jax.tasks.task import find
 
-pytestmark = pytest.mark.app
 pytest.importorskip("datasketch")
 ROW = "nobody had told the keeper of the lantern that the grey ship would sail before the storm"
 

@@ -30,7 +30,6 @@ from gpt_jax.models.model import ModelConfig, parameter_shapes
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs.pretrain_start import load_pretrain_start
 
-pytestmark = pytest.mark.app
 PLAIN = ["the cat sat on the mat and the dog ran to the old red barn by the tabby egg ice seas"] * 9
 NEW = "the dogcarts and the seaboard sat on a dogcart, the dogcarts by the sea"
 released = pytest.mark.parity("released")

@@ -17,7 +17,6 @@ from gpt_jax.data.sources import text as text_source
 from gpt_jax.data.sources.source import find_all
 from gpt_jax.tasks.task import find
 
-pytestmark = pytest.mark.app
 pytest.importorskip("datasketch")
 WORDS = [f"w{number}" for number in range(3000)]
 

@@ -21,7 +21,6 @@ from gpt_jax.data.sources import text as text_source
 from gpt_jax.data.sources.source import Source
 from gpt_jax.errors import InputError
 
-pytestmark = pytest.mark.app
 pytest.importorskip("apache_beam")
 ROOT = Path(__file__).parents[3]
 ROW = "nobody had told the keeper of the lantern that the grey ship would sail before the storm"

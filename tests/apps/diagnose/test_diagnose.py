@@ -25,7 +25,6 @@ from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.training.hooks import Diverged
 from gpt_jax.training.trainer import Trainer
 
-pytestmark = pytest.mark.app
 LAW = Law(1.5, 30.0, 0.4, 50.0, 0.5)
 BUDGET = Budget(
   widths=(8, 16, 24, 32),

@@ -38,6 +38,7 @@ def losses(hidden, table):
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.slow
 def test_norms_equal_those_of_blocks_applied_one_by_one(norm, monkeypatch):
   config = TransformerConfig(30, context=8, layers=2, width=8, heads=2, norm=norm, special_tokens=0)
   model, params = made(config)

@@ -27,7 +27,6 @@ from gpt_jax.models.heads.masked import MaskedHead
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 
-pytestmark = pytest.mark.app
 CONTEXT = 32
 CLAUSES = (
   "the cat sat on the mat",

@@ -29,8 +29,6 @@ from gpt_jax.programs import export
 from gpt_jax.tasks.formats import TextToText
 from gpt_jax.tasks.task import BuiltinTask
 
-pytestmark = pytest.mark.app
-
 TEXTS = ["the cat sat on the old mat", "dog", "ran to the barn"]
 STABLEHLO = """
 import sys

@@ -152,7 +152,6 @@ def test_a_task_with_labels_in_another_order_and_case(saved, tmp_path):
   assert measures["accuracy"] == np.mean(right)
 
 
-@pytest.mark.app
 def test_the_server(saved):
   testclient = pytest.importorskip("starlette.testclient")
   pytest.importorskip("prometheus_client")

@@ -22,7 +22,6 @@ from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import export, finetune
 
 pytest.importorskip("safetensors.numpy")
-pytestmark = pytest.mark.app
 TEXTS = ["the cat sat on the mat", "dog ran", "to the old barn a dog and a cat ran"]
 
 

@@ -30,7 +30,6 @@ from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import export, predict
 from gpt_jax.training.run_log import curve
 
-pytestmark = pytest.mark.app
 SENTENCES = {
   "billing": (0.4, ("the red barn was sold twice for {n}", "the barn has a wrong price of {n}")),
   "login": (0.2, ("the old cat sat on door {n}", "no door for cat number {n}")),

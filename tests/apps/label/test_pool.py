@@ -1,11 +1,8 @@
 """Rows to label next: the choice against explicit gradients, and what it brings on made-up rows."""
 
 import numpy as np
-import pytest
 
 from gpt_jax.apps.label.pool import about_pool, choose, simulate
-
-pytestmark = pytest.mark.app
 
 
 def by_explicit_gradients(features, probabilities, counts, count, seed):

@@ -22,7 +22,6 @@ from gpt_jax.errors import InputError
 from gpt_jax.programs import predict
 from gpt_jax.tasks.task import find
 
-pytestmark = pytest.mark.app
 some_are_constant = pytest.mark.filterwarnings("ignore:.*not predicted by any model")
 WORDS = "the cat sat on mat and dog ran to old red barn by sea".split()
 

@@ -9,8 +9,6 @@ from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.models.transformer import TransformerConfig
 
-pytestmark = pytest.mark.app
-
 
 @pytest.fixture(scope="module")
 def own_text(tmp_path_factory):

@@ -15,7 +15,6 @@ from gpt_jax.apps.paper import real
 from gpt_jax.inference.intervals import bootstrap_difference, wilson
 from gpt_jax.tasks.metrics import accuracy
 
-pytestmark = pytest.mark.app
 ROOT = Path(__file__).parents[3]
 
 

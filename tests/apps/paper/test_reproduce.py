@@ -25,7 +25,6 @@ from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import finetune
 from gpt_jax.training.run import Run
 
-pytestmark = pytest.mark.app
 NOTHING = {"budget": "paper", "checkpoints": {}, "runs": {}, "zero_shot": {}, "left_out": {}}
 
 

@@ -30,8 +30,6 @@ from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.tasks.metrics import matthews
 from gpt_jax.tasks.task import find
 
-pytestmark = pytest.mark.app
-
 
 class Bigrams:
   """A bigram model of three words, with the probabilities below."""

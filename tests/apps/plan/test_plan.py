@@ -24,7 +24,6 @@ from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.trainer import Trainer
 
-pytestmark = pytest.mark.app
 TRUNK = TransformerConfig(vocab_size=125, context=32, layers=1, width=32, heads=2)
 CONFIG = PretrainConfig(
   trunk=TRUNK, data=WindowsConfig(batch_size=16, length=32), train=TrainConfig(steps=1000)

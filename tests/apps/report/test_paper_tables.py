@@ -8,8 +8,6 @@ from gpt_jax.apps.paper import glue
 from gpt_jax.apps.report import paper_tables as paper
 from gpt_jax.tasks.task import find
 
-pytestmark = pytest.mark.app
-
 
 def test_rows_fit_their_columns():
   for table in paper.TABLES.values():

@@ -35,7 +35,6 @@ from gpt_jax.training.hooks import Hook
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.run_log import Baselines, curve, write_end, write_plan
 
-pytestmark = pytest.mark.app
 HOSTILE = (
   """</script><script>alert("1")</script> {{ 7 * 7 }} '"> <img src=x onerror=alert(2)> \u202e🙂"""
 )

@@ -33,7 +33,6 @@ from gpt_jax.tasks.packing import OrderedBatches
 from gpt_jax.tasks.readers import Row
 from gpt_jax.tasks.task import BuiltinTask
 
-pytestmark = pytest.mark.app
 HOSTILE = (
   'the </script><b>cat</b> <!-- <script> &amp; "it\'s" 🙂 {{data}}\nsat\u2028on \u202ethe mat'
 )

@@ -18,7 +18,6 @@ from gpt_jax.apps.search.retrieval import measure, read_judged
 from gpt_jax.errors import InputError
 from gpt_jax.files import with_checksum
 
-pytestmark = pytest.mark.app
 TEXTS = ["the cat sat on the mat", "the dog ran to the barn", "the old red barn by the sea"]
 
 

@@ -43,7 +43,6 @@ from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import finetune
 
-pytestmark = pytest.mark.app
 pytest.importorskip("uvicorn")
 pytest.importorskip("prometheus_client")
 
