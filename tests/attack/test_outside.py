@@ -17,7 +17,7 @@ from gpt_jax.models.model import ModelConfig
 from gpt_jax.programs.config_files import override_all
 from gpt_jax.tasks.pairs import PairsTask
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.attack, pytest.mark.slow]
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
 TASK = """task: choose
 dataset_path: json

@@ -37,6 +37,7 @@ _LOOKS: dict[str, dict[str, Any]] = {
   "thin": {"linewidth": 1.2},
   "dots": {"linestyle": "-", "marker": "o"},
   "points": {"linestyle": "", "marker": "o"},
+  "reference": {"linestyle": "--", "linewidth": 0.9, "alpha": 0.85},
   "level": {"linestyle": "--", "linewidth": 1.3},
 }
 _DASHES = ("-", "--", ":", "-.")  # by color, so that lines differ in gray
@@ -49,7 +50,8 @@ class Line(NamedTuple):
     label: the legend's text.
     x, y: its points; a y that is None or not finite is a gap.
     color: number in the palette.
-    style: "line", "thin", "dots" (line and dots), "points" or "level" (dashed).
+    style: "line", "thin", "dots" (line and dots), "points", "reference" (thin and dashed) or
+      "level" (dashed).
   """
 
   label: str
