@@ -17,8 +17,6 @@ Array = Any  # numpy on the host, jax.Array on a device
 POOLINGS = ("mean", "last", "cls")  # how the states of a text's tokens become its vector
 _Part = TypeVar("_Part")
 
-POOLINGS = ("mean", "last", "cls")  # of a text's tokens into its vector: their mean, or one of them
-
 
 class Rows(NamedTuple):
   """Inputs of a trunk.

@@ -414,6 +414,7 @@ def test_load_of_a_missing_file_names_its_neighbours(tmp_path):
 def test_a_config_by_its_old_name(capfd):
   assert load_config("configs/gpt1_small.py") == load_config("gpt1:small")
   assert "--config=configs/gpt1_small.py is now --config=gpt1:small\n" in capfd.readouterr().err
+  refused("cannot read config file 'mine/gpt1_small.py'", load_config, "mine/gpt1_small.py")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -143,7 +143,7 @@ def load_first(folders: list[str], abstract: Any, exact: bool) -> tuple[Any, dic
 
 
 def _read_surely(folder: str, abstract: Any, exact: bool) -> tuple[Any, dict]:
-  """As _read, twice: what looks damaged may only have been cut short on its way from a store."""
+  """As _read, tried again if damaged: a store may have cut short what it sent."""
   with contextlib.suppress(Damaged):
     return _read(folder, abstract, exact)
   return _read(folder, abstract, exact)

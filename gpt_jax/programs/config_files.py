@@ -71,9 +71,11 @@ def load_config(spec: str) -> Any:
 
 
 def _current(spec: str) -> str:
-  """The spec by its name of today."""
-  moved = _MOVED.get(os.path.basename(spec).removesuffix(".py"))
-  return spec if moved is None or os.path.isfile(spec) else moved
+  """The spec by its name of today; a file elsewhere of an old name stays what it is."""
+  folder, name = os.path.split(spec)
+  moved = _MOVED.get(name.removesuffix(".py"))
+  is_ours = os.path.basename(folder) in ("", "configs")
+  return moved if moved and is_ours and not os.path.isfile(spec) else spec
 
 
 def read_config_file(spec: str) -> tuple[str, str]:

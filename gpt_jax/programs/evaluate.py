@@ -119,7 +119,7 @@ def _in_fewer_bits(
 
 
 def _radii(attack: str, radius: Sequence[float | str]) -> list[float]:
-  """The numbers."""
+  """The radii as numbers, checked with the attack's name."""
   if attack:
     find_attack(attack)
   if bool(attack) != bool(radius):

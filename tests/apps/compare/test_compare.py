@@ -35,9 +35,7 @@ from gpt_jax.training.hooks import Diverged
 from gpt_jax.training.run_log import curve
 
 # The runs are too short to learn anything.
-pytestmark = [
-  pytest.mark.filterwarnings("ignore:loss .* is not below the unigram entropy"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:loss .* is not below the unigram entropy")
 
 
 @pytest.fixture(scope="module")

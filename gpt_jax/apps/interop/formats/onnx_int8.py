@@ -52,14 +52,14 @@ class Comparison:
     """Sizes and shares of float32, with 95 % intervals."""
     agreement = self.agreement
     before, after = agreement.correct
-    (low, high), (least, most) = agreement.change, agreement.same_label
+    (low, high), (same_low, same_high) = agreement.change, agreement.same_label
     return (
       f"{self.bytes[0] / 1e6:.1f} MB in float32, {self.bytes[1] / 1e6:.1f} in int8\n"
       f"accuracy {before.mean():.1%} in float32, {after.mean():.1%} in int8\n"
       f"{agreement.kept['accuracy']:.2%} of the accuracy is left; it changes by {100 * low:+.2f} "
       f"to {100 * high:+.2f} points (95 %)\n"
       f"the same label for {agreement.kept['labels']:.2%} of {len(agreement.same):,} examples "
-      f"({least:.2%} to {most:.2%}, 95 %)"
+      f"({same_low:.2%} to {same_high:.2%}, 95 %)"
     )
 
 
