@@ -102,25 +102,10 @@ def test_a_fine_tuned_encoder_leaves_with_its_labels(encoder, finetuned, pipelin
   assert np.ptp(answers, axis=0).max() > 0.1
 
 
-def test_masks_are_filled(encoder, pipeline, tmp_path):
-  fill = pipeline("fill-mask", encoder, tmp_path / "out")
-  mask = fill.tokenizer.mask_token
-  assert mask in (tmp_path / "out" / "README.md").read_text()
-  [best, *_] = fill(f"the cat {mask} on the mat")
-  tokenizer = load_model(encoder).tokenizer
-  special = tokenizer.special
-  before, after = tokenizer.encode_many(["the cat ", " on the mat"])
-  if isinstance(tokenizer, ByteBPETokenizer):
-    assert fill.tokenizer("the cat <mask>")["input_ids"][-2] == special["mask"]
-  else:
-    ids = [special["cls"], *before, special["mask"], *after, special["sep"]]
-    assert fill.tokenizer(f"the cat {mask} on the mat")["input_ids"] == ids
-  assert best["token"] < tokenizer.vocab_size
-
-
 @pytest.mark.parametrize("text", ["the cat {} on the mat", "{}, that sat ({})!"])
 def test_fill_mask_gives_what_the_pipeline_gives(encoder, pipeline, tmp_path, text):
   fill = pipeline("fill-mask", encoder, tmp_path / "out")
+  assert fill.tokenizer.mask_token in (tmp_path / "out" / "README.md").read_text()
   theirs = fill(text.replace("{}", fill.tokenizer.mask_token), top_k=4)
   theirs = theirs if isinstance(theirs[0], list) else [theirs]
   for checkpoint in (encoder, str(tmp_path / "out")):
