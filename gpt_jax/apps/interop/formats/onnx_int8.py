@@ -59,11 +59,11 @@ def _write(encoded: Encoded, keep: float, path: str, function: Function, context
     onnx.write(exact, function, context)
     _quantize(exact, path)
     agreement = compare(exact, path, encoded, function.inputs)
-    old, new = (os.path.getsize(file) / 1e6 for file in (exact, path))
+    old, new = os.path.getsize(exact), os.path.getsize(path)
   before, after = agreement.correct
   (low, high), (same_low, same_high) = agreement.change, agreement.same_label
   print(
-    f"{old:.1f} MB in float32, {new:.1f} in int8\n"
+    f"{old / 1e6:.1f} MB in float32, {new / 1e6:.1f} in int8\n"
     f"accuracy {before.mean():.1%} in float32, {after.mean():.1%} in int8\n"
     f"{agreement.kept['accuracy']:.2%} of the accuracy is left; it changes by {100 * low:+.2f} "
     f"to {100 * high:+.2f} points (95 %)\n"

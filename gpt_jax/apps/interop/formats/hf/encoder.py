@@ -6,7 +6,7 @@ Their Linear stores weights as [out, in]; queries, keys and values have a projec
 import dataclasses
 import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -364,13 +364,11 @@ class EncoderFamily(Family):
     return config
 
   def _suffix(self, spec: ModelConfig) -> str:
-    if spec.head and spec.head.per_token:
-      return token_class(spec.head)[0]
-    if spec.head:
-      return (
-        "ForMultipleChoice" if spec.head.pooling == "per_choice" else "ForSequenceClassification"
-      )
-    scopes = [head.scope for head in spec.heads]
+    head, scopes = spec.head, [head.scope for head in spec.heads]
+    if head and head.per_token:
+      return token_class(head)[0]
+    if head:
+      return "ForMultipleChoice" if head.pooling == "per_choice" else "ForSequenceClassification"
     if "sentence_pair" in scopes:
       return "ForPreTraining" if "masked" in scopes else "ForNextSentencePrediction"
     return "ForMaskedLM" if "masked" in scopes else "Model"
@@ -386,16 +384,12 @@ class EncoderFamily(Family):
     read_at = "each token" if spec.head.per_token else "the first token"
     if template is None:
       return [f"The score is read at {read_at} of a sequence."]
+    spelled = {name: tokenizer.spelling(i) for name, i in tokenizer.special.items()}
 
-    def spelled(names: Sequence[str]) -> str:
-      """A template with its special tokens as the vocabulary spells them."""
-      words = []
-      for name in names:
-        is_text = name in ("A", "B")
-        words.append(name if is_text else tokenizer.spelling(tokenizer.special[name]))
-      return " ".join(words)
+    def written(names: tuple[str, ...]) -> str:
+      return " ".join(spelled.get(name, name) for name in names)  # "A" and "B" are texts
 
-    single, pair = spelled(template.single), spelled(template.pair)
+    single, pair = written(template.single), written(template.pair)
     types = " Its token types tell the two texts apart." if template.types else ""
     return [
       f"A text A is written as `{single}`, two texts as `{pair}`; the tokenizer does so.{types} "
