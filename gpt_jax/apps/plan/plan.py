@@ -236,11 +236,7 @@ def find_devices(topology: str) -> tuple[list[Any], str]:
   try:
     described: Any = topologies.get_topology_desc(platform="tpu", topology_name=topology)
   except Exception as error:  # of libtpu, in its own words
-    reason = str(error).splitlines()[0]
-    if "lockfile" in reason:
-      raise InputError(
-        f"--topology={topology}: another program of this machine uses libtpu"
-      ) from error
+    reason = str(error).splitlines()[0]  # such as of its lockfile, while another program runs
     raise InputError(f"--topology={topology}: {reason} ({EXAMPLES})") from error
   return list(described.devices), described.devices[0].device_kind
 
