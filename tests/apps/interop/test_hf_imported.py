@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from bert_trunk import bert_trunk
 from refused import refused
-from their_models import draw_theirs
+from their_models import draw_theirs, vocabulary_of
 
 import gpt_jax
 from gpt_jax.apps.interop.formats import hf
@@ -21,9 +21,6 @@ from gpt_jax.batch import Batch, Labels, Rows
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.checkpoints.saved import Embedding
 from gpt_jax.config import to_json
-from gpt_jax.data.tokenizers.gpt2 import ByteBPETokenizer, GPT2Tokenizer
-from gpt_jax.data.tokenizers.openai_files import BYTES
-from gpt_jax.data.tokenizers.wordpiece import WordPieceTokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.model import ModelConfig
@@ -33,7 +30,6 @@ from gpt_jax.training.loop import TrainConfig
 
 safetensors = pytest.importorskip("safetensors.numpy")
 
-WORDS = "the cat sat on the mat and the dog ran to the old red barn by the sea, that reads <[()]>"
 TEXTS = ["the cat sat on the old mat", "dog", "the dog ran to the sea", "the barn, by the sea"]
 PAIRS = list(zip(TEXTS, TEXTS[::-1], strict=True))
 NAMES = {"2": "maybe", "0": "yes", "1": "No"}  # not in the order of the outputs
@@ -244,15 +240,6 @@ def test_it_is_fine_tuned_further(saved, finetuned, tmp_path):
   assert tuned.labels == ("barks", "meows") and tuned.loaded.spec.head.transform == "pooler"
   theirs = load_model(str(saved)).params["trunk"]["pooler"]["kernel"]
   np.testing.assert_allclose(tuned.loaded.params["trunk"]["pooler"]["kernel"], theirs, atol=0.02)
-
-
-def vocabulary_of(kind):
-  """A vocabulary of the kind that a family was released with."""
-  if kind in ("Bert", "Albert"):
-    return WordPieceTokenizer.train([WORDS], 62)
-  if kind == "Roberta":
-    return ByteBPETokenizer.train([WORDS], 290)
-  return GPT2Tokenizer((*BYTES, "<|endoftext|>"), ())
 
 
 def random_model(kind, suffix, tokenizer, **settings):

@@ -9,14 +9,12 @@ import jax
 import numpy as np
 import pytest
 from refused import refused
-from their_models import draw_theirs, load_theirs
+from their_models import draw_theirs, load_theirs, vocabulary_of
 
 from gpt_jax.apps.interop.formats import hf
 from gpt_jax.batch import Batch, Labels, Rows
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.config import to_json
-from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer
-from gpt_jax.data.tokenizers.openai_files import BYTES
 from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.heads.language import LanguageHead
 from gpt_jax.models.model import ModelConfig
@@ -26,7 +24,7 @@ from gpt_jax.tasks.task import BuiltinTask
 
 pytestmark = [pytest.mark.parity, pytest.mark.usefixtures("spacy_there")]
 
-GPT2 = GPT2Tokenizer((*BYTES, "<|endoftext|>"), ())
+GPT2 = vocabulary_of("GPT2")
 CLOSE = {"atol": 1e-4, "rtol": 0}
 FAMILIES = {"post": "OpenAIGPT", "pre": "GPT2"}
 

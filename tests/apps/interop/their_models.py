@@ -3,6 +3,21 @@
 import re
 from typing import Any
 
+from gpt_jax.data.tokenizers.gpt2 import ByteBPETokenizer, GPT2Tokenizer
+from gpt_jax.data.tokenizers.openai_files import BYTES
+from gpt_jax.data.tokenizers.wordpiece import WordPieceTokenizer
+
+WORDS = "the cat sat on the mat and the dog ran to the old red barn by the sea, that reads <[()]>"
+
+
+def vocabulary_of(kind: str) -> Any:
+  """A small vocabulary of the kind that a family was released with."""
+  if kind in ("Bert", "Albert"):
+    return WordPieceTokenizer.train([WORDS], 62)
+  if kind == "Roberta":
+    return ByteBPETokenizer.train([WORDS], 290)
+  return GPT2Tokenizer((*BYTES, "<|endoftext|>"), ())
+
 
 def load_theirs(name: str, folder: Any, complete: bool = False) -> Any:
   """The model of a class, read offline and quietly; complete: of whose arrays none is missing."""
