@@ -30,12 +30,7 @@ _BATCH = 2048  # texts translated between two reports
 
 
 class Filter(NamedTuple):
-  """Rules by which pairs are kept.
-
-  Attributes:
-    longest: words on a side, at most.
-    ratio: words of the longer side for each of the shorter one, at most.
-  """
+  """Rules by which pairs are kept: see longest and ratio of run."""
 
   longest: int
   ratio: float
@@ -99,11 +94,15 @@ def run(
   Returns:
     How many lines were read and kept, and how many left out for which reason.
   """
-  _check_settings(back, column, original, beams, temperature, noise, tag, ratio, seed)
+  check_search(beams, 1.0)
+  sampling = Sampling(temperature=temperature, top_k=top_k, seed=seed)
+  if beams > 1 and temperature:
+    raise InputError(f"temperature={temperature:g}: a search of beams={beams} does not sample")
+  _check_settings(back, column, original, noise, tag, ratio, seed)
   if not out.endswith(".tsv"):
     raise InputError(f"out={out}: should be a .tsv file")
   check_out(out, overwrite)
-  models = [_load(checkpoint), *([_load(back)] if back else [])]
+  models = [_load(path) for path in (checkpoint, back) if path]
   task = models[0].meta["task"]  # that of the checkpoint: the pairs are for the other direction
   if back:
     own, way_back = models[1].meta["task"], (task["target"], task["source"])
@@ -117,7 +116,6 @@ def run(
     column, changed = task["source"], task["target"]
     rows = [{changed: "", column: line} for _, line in read_every_line(source)]
   texts = [_cell(row[column]) for row in rows]
-  sampling = Sampling(temperature=temperature, top_k=top_k, seed=seed)
   counts: collections.Counter[str] = collections.Counter()
   pairs: list[list[str]] = [list(rows[0])] if rows else []
   with atomic_file(out) as file:
@@ -202,26 +200,11 @@ def _table(path: str, column: str, original: str) -> list[dict[str, Any]]:
 
 
 def _check_settings(
-  back: str,
-  column: str,
-  original: str,
-  beams: int,
-  temperature: float,
-  noise: float,
-  tag: str,
-  ratio: float,
-  seed: int,
+  back: str, column: str, original: str, noise: float, tag: str, ratio: float, seed: int
 ) -> None:
-  check_search(beams, 1.0)
   faults = {
     "back and column: paraphrases need both, pairs neither": bool(back) != bool(column),
-    f"original={original}: is a column of paraphrases, which need back and column": (
-      original and not back
-    ),
-    f"temperature={temperature:g}: a search of beams={beams} does not sample": (
-      beams > 1 and temperature
-    ),
-    f"temperature={temperature:g}: must be from 0 to 100": not 0 <= temperature <= 100,
+    f"original={original}: paraphrases alone have such a column": original and not back,
     f"noise={noise:g}: must be from 0 to 0.5": not 0 <= noise <= 0.5,
     f"ratio={ratio:g}: must be from 1 to 100": not 1 <= ratio <= 100,
     # That of a text is higher, and has 32 bits.
@@ -234,7 +217,6 @@ def _check_settings(
 
 
 def _load(checkpoint: str) -> LoadedModel:
-  """A model that translates."""
   loaded = load_model(checkpoint)
   if loaded.task is None or loaded.task.kind != "translation":
     kind = loaded.without_task if loaded.task is None else f"a model of {loaded.task.name}"
@@ -249,8 +231,7 @@ def _translate(
   pairs = [Pair(text, None, f"line {text[:40]!r}") for text in texts]
   encoded: Any = loaded.encode(loaded.task, pairs)
   model, params = loaded.generator(), jax.device_put(loaded.params)
-  options: Any = {"sampling": sampling, "beams": beams}
-  return written_answers(model, params, encoded, loaded.tokenizer, **options)
+  return written_answers(model, params, encoded, loaded.tokenizer, sampling=sampling, beams=beams)
 
 
 def noised(words: Sequence[str], noise: float, seed: int, number: int) -> list[str]:

@@ -50,11 +50,7 @@ class _Scored(NamedTuple):
 
 
 def load(checkpoint: str) -> Any:
-  """The model to give to lm_eval.simple_evaluate.
-
-  Args:
-    checkpoint: see checkpoints.load.load_model; of a fine-tuned model the trunk is used.
-  """
+  """The model to give to lm_eval.simple_evaluate; of a fine-tuned checkpoint its trunk."""
   return model_class()(checkpoint)
 
 
@@ -103,16 +99,12 @@ def model_class() -> Any:
 
 
 def require() -> None:
-  """Raises InputError if lm-eval is not installed."""
   errors.require("lm_eval", "the evaluation harness", "lm-eval", "lm-eval")
 
 
 class Requests:
-  """Answers the harness's requests with a model; needs no part of the harness itself.
-
-  Args:
-    loaded: a causal model, or a masked language model, which does not generate.
-    batch_size: windows or prompts at a time.
+  """Answers the harness's requests with a causal model, or a masked one, which does not generate;
+  needs no part of the harness itself. batch_size: windows or prompts at a time.
   """
 
   def __init__(self, loaded: LoadedModel, batch_size: int = _BATCH):
@@ -127,11 +119,8 @@ class Requests:
   def log_likelihoods(
     self, pairs: Sequence[tuple[str, str]], where: Sequence[str], progress: Progress = iter
   ) -> list[tuple[float, bool]]:
-    """log P of each continuation given its context, in nats, and whether it is the greedy one.
-
-    Args:
-      pairs: (context, continuation).
-      where: the task and document of each, for messages.
+    """log P of each continuation in (context, continuation), in nats, and whether it is the greedy
+    one; where: the task and document of each, for messages.
     """
     contexts = self._tokenizer.encode_many([context.rstrip() for context, _ in pairs])
     wholes = self._tokenizer.encode_many([context + added for context, added in pairs])

@@ -84,15 +84,15 @@ def _one_or_two(*texts: str) -> Sequences:
 
 
 def _read(data_dir: str, split: str) -> Iterator[Row | InputError]:
-  table = Table(_find_file(data_dir, split))
+  table = _open(data_dir, split)
   columns = (COLUMN, PAIR) if table.has(PAIR) else (COLUMN,)
   return table.rows(columns, LABEL, unlabeled=split == "test")
 
 
 def _read_tagged(data_dir: str, split: str) -> Iterator[TaggedExample]:
   """Words and tags with spaces between them."""
-  table = Table(_find_file(data_dir, split))
-  for row in usable(table.rows((COLUMN,), LABEL, unlabeled=split == "test")):
+  rows = _open(data_dir, split).rows((COLUMN,), LABEL, unlabeled=split == "test")
+  for row in usable(rows):
     # A label cell has one tag for each word, also with spaces between.
     words = split_words(row.texts[0])
     tags = None if row.label is None else split_words(row.label)
@@ -105,13 +105,13 @@ def _read_tagged(data_dir: str, split: str) -> Iterator[TaggedExample]:
     yield TaggedExample(words, tags, row.location)
 
 
-def _find_file(data_dir: str, split: str) -> str:
+def _open(data_dir: str, split: str) -> Table:
   paths = [os.path.join(data_dir, f"{split}{suffix}") for suffix in TABLE_SUFFIXES]
-  for path in paths:
-    if exists(path):
-      return path
-  raise InputError(
-    f"{paths[0]}: missing; the rows of an imported model are in "
-    f"{split}{', '.join(TABLE_SUFFIXES[:-1])} or {TABLE_SUFFIXES[-1]}, with the columns "
-    f"{COLUMN}, {PAIR} (of pairs) and {LABEL}"
-  )
+  path = next(filter(exists, paths), None)
+  if path is None:
+    raise InputError(
+      f"{paths[0]}: missing; the rows of an imported model are in "
+      f"{split}{', '.join(TABLE_SUFFIXES[:-1])} or {TABLE_SUFFIXES[-1]}, with the columns "
+      f"{COLUMN}, {PAIR} (of pairs) and {LABEL}"
+    )
+  return Table(path)

@@ -15,8 +15,7 @@ from gpt_jax import files
 from gpt_jax.errors import InputError
 
 ROWS = "index.json"
-_BLOCK = 1 << 16  # vectors that are compared at a time
-_QUERIES = 256  # at a time
+_QUERIES, _COSINES = 256, 1 << 24  # at a time
 _SAVED = 1 << 15  # texts that are embedded before the index is written
 _MAX_BYTES = 1 << 33  # of index.json
 _VECTORS = re.compile(r"vectors-[0-9a-f]{16}\.npy")
@@ -47,23 +46,15 @@ class Index(NamedTuple):
       count: K, at most N.
     """
     _check_width(self.vectors, queries)
-    if len(queries) > _QUERIES:  # in blocks, so that memory does not grow with their number
-      parts = np.array_split(queries, -(-len(queries) // _QUERIES))
-      found = [self.nearest(part, count) for part in parts]
-      numbers, cosines = map(np.concatenate, zip(*found, strict=True))
-      return numbers, cosines
-    queries = normalized(queries)
-    numbers = np.zeros((len(queries), 0), np.int64)
-    cosines = np.zeros((len(queries), 0), np.float32)
-    for begin in range(0, len(self.vectors), _BLOCK):
-      block = queries @ self.vectors[begin : begin + _BLOCK].T
-      cosines = np.concatenate([cosines, block], axis=1)
-      of_block = np.arange(begin, begin + block.shape[1])
-      numbers = np.concatenate([numbers, np.broadcast_to(of_block, block.shape)], axis=1)
-      # The best so far stand before the block, so that they win where cosines are equal.
-      best = np.argsort(-cosines, axis=1, kind="stable")[:, :count]
-      cosines, numbers = (np.take_along_axis(x, best, axis=1) for x in (cosines, numbers))
-    return numbers, cosines
+    numbers, cosines = [], []
+    # In blocks, so that memory does not grow with the number of queries.
+    at_once = min(_QUERIES, 1 + _COSINES // (1 + len(self.vectors)))
+    for block in np.array_split(normalized(queries), math.ceil(len(queries) / at_once)):
+      of_block = block @ self.vectors.T
+      best = np.argsort(-of_block, axis=1, kind="stable")[:, :count]
+      numbers.append(best)
+      cosines.append(np.take_along_axis(of_block, best, axis=1))
+    return np.concatenate(numbers), np.concatenate(cosines)
 
 
 def _check_width(vectors: np.ndarray, others: np.ndarray) -> None:
@@ -83,23 +74,23 @@ def normalized(vectors: np.ndarray) -> np.ndarray:
 def read_index(folder: str) -> Index | None:
   """The index in a folder; None: there is none, or one whose first write was cut off."""
   path = os.path.join(folder, ROWS)
-  other = f"--index={folder}: is something else than an index; use a new folder"
+  other = InputError(f"--index={folder}: is something else than an index; use a new folder")
   try:
     if files.exists(path):
       return _read(folder)
-    if files.exists(folder) and not all(map(_UNFINISHED.fullmatch, files.list_folder(folder))):
-      raise InputError(other)
-    return None
+    names = files.list_folder(folder) if files.exists(folder) else []
   except NotADirectoryError as error:
-    raise InputError(other) from error
+    raise other from error
   except PermissionError as error:
     raise InputError(f"--index={folder}: cannot be read ({error.strerror})") from error
-  except InputError:
-    raise
-  except (OSError, EOFError, ValueError, RecursionError, MemoryError) as error:
+  except (OSError, ValueError, MemoryError) as error:
     raise InputError(
       f"{path}: cannot be read ({error}); remove the folder to make it anew"
     ) from error
+
+  if not all(map(_UNFINISHED.fullmatch, names)):
+    raise other
+  return None
 
 
 def _read(folder: str, gone: str = "") -> Index:
@@ -204,9 +195,8 @@ def updates(
     rows: place -> text.
     embed: embed(texts) -> [N, D].
   """
-  known: dict[str, np.ndarray] = {}  # a text that moved to another file keeps its vector
-  if old is not None:
-    known = dict(zip(old.texts, old.vectors, strict=True))
+  # A text that moved to another file keeps its vector.
+  known = {} if old is None else dict(zip(old.texts, old.vectors, strict=True))
   new = [text for text in dict.fromkeys(rows.values()) if text not in known]
   # At least once: places may have changed alone.
   for begin in range(0, max(1, len(new)), _SAVED):

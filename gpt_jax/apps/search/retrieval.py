@@ -30,19 +30,17 @@ class Judged(NamedTuple):
 
 def read_judged(folder: str, split: str) -> Judged:
   """The queries of a split, the texts and the judgments in a folder."""
-  corpus = {
-    row["_id"]: f"{row.get('title') or ''} {row['text']}".strip()
-    for row in _rows(os.path.join(folder, "corpus.jsonl"))
-  }
-  texts = {row["_id"]: row["text"] for row in _rows(os.path.join(folder, "queries.jsonl"))}
+  rows = _rows(os.path.join(folder, "corpus.jsonl"))
+  corpus = {i: f"{row.get('title') or ''} {row['text']}".strip() for i, row in rows.items()}
+  queries = _rows(os.path.join(folder, "queries.jsonl"))
   path = os.path.join(folder, "qrels", f"{split}.tsv")
   relevance: dict[str, dict[str, int]] = {}
   for number, line in _lines(path):
     query, text, score = (*line.split("\t"), "", "")[:3]
     is_number = re.fullmatch(r"-?\d{1,9}", score.strip(), re.ASCII)
-    if number == 1 and query not in texts and not is_number:
+    if number == 1 and query not in queries and not is_number:
       continue  # the names of the columns, which some files lack
-    if query not in texts or text not in corpus or not is_number:
+    if query not in queries or text not in corpus or not is_number:
       raise InputError(
         f"{path}:{number}: should have the id of a query, that of a text and a whole number "
         "below 10^9, separated by tabs"
@@ -50,25 +48,26 @@ def read_judged(folder: str, split: str) -> Judged:
     relevance.setdefault(query, {})[text] = int(score)
   if not relevance:
     raise InputError(f"{path}: has no judgments")
-  return Judged(corpus, {query: texts[query] for query in relevance}, relevance)
+  return Judged(corpus, {query: queries[query]["text"] for query in relevance}, relevance)
 
 
-def _rows(path: str) -> list[dict[str, str]]:
+def _rows(path: str) -> dict[str, dict[str, str]]:
+  """The rows of a file by their ids."""
   rows: dict[str, dict[str, str]] = {}
   for number, line in _lines(path):
     try:
       row = parse_json(line)
-      strings = {name: row[name] for name in ("_id", "text") if isinstance(row[name], str)}
+      is_row = isinstance(row["_id"], str) and isinstance(row["text"], str)
     except (ValueError, KeyError, TypeError):
-      strings = {}
-    if len(strings) < 2:
+      is_row = False
+    if not is_row:
       raise InputError(f'{path}:{number}: should be {{"_id": "…", "text": "…"}}')
     if row["_id"] in rows:
       raise InputError(f"{path}:{number}: has the _id of an earlier line, {row['_id']!r}")
     rows[row["_id"]] = row
   if not rows:
     raise InputError(f"{path}: is empty; it should have a row a line")
-  return list(rows.values())
+  return rows
 
 
 def _lines(path: str) -> list[tuple[int, str]]:

@@ -127,7 +127,7 @@ def read_queries(path: str) -> list[str]:
 def _update(
   model: Model, digest: str, old: Index | None, source: str, column: str, folder: str
 ) -> Index:
-  texts = {}  # of each that is not blank, by where it is from
+  texts = {}  # that are not blank, by where they are from
   for file in find_all(source):
     for number, chunks in enumerate(chunked_documents(file.name, column), start=1):
       if text := "".join(chunks).strip():

@@ -145,7 +145,7 @@ def test_paraphrases_of_a_table(folder, checkpoint, other_way, tmp_path):
     ({"column": "sentense"}, "no column 'sentense'; did you mean sentence"),
     ({"column": ""}, "back and column: paraphrases need both"),
     ({"original": "label"}, "original=label: is a column of .*table.tsv; name another"),
-    ({"original": "x", "back": "", "column": ""}, "original=x: is a column of paraphrases, which"),
+    ({"original": "x", "back": "", "column": ""}, "original=x: paraphrases alone"),
   ):
     refused(message, backtranslate.run, other_way, *paths, **settings | changes, overwrite=True)
   lines = tmp_path / "rows.jsonl"
@@ -192,7 +192,7 @@ def test_noise():
   [
     ({"beams": 2, "temperature": 1.0}, "temperature=1: a search of beams=2 does not sample"),
     ({"beams": 0}, "beams=0: must be from 1 to 256"),
-    ({"temperature": -1.0}, "temperature=-1: must be from 0 to 100"),
+    ({"temperature": -1.0}, "temperature=-1.0: must be at least 0"),
     ({"noise": 0.7}, "noise=0.7: must be from 0 to 0.5"),
     ({"seed": 2**32}, "seed=4294967296: must be from 0 to 2147483648"),
     ({"ratio": 0.5}, "ratio=0.5: must be from 1 to 100"),

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from refused import refused
 from safetensors.numpy import load_file, save_file
+from their_models import draw_theirs, load_theirs
 
 from gpt_jax.apps.interop.formats import hf
 from gpt_jax.batch import Batch, Rows
@@ -67,14 +68,6 @@ def our_logits(spec, params, target, source, valid):
   return np.asarray(logits(hidden, table, spec.num_tokens))[..., : spec.num_tokens]
 
 
-def theirs(name, folder):
-  import transformers
-
-  transformers.logging.set_verbosity_error()
-  transformers.logging.disable_progress_bar()
-  return getattr(transformers, name).from_pretrained(str(folder), local_files_only=True).eval()
-
-
 def their_logits(model, target, source, valid):
   import torch
 
@@ -90,25 +83,31 @@ def test_an_encoder_decoder_there(exported):
   target, source = ids(2, 29, spec.num_tokens), ids(2, 37, spec.num_tokens, 6)
   valid = (np.arange(37) < [[37], [22]]).astype(np.int32)
   expected = our_logits(spec, params, target, source, valid)
-  found = their_logits(theirs("T5ForConditionalGeneration", folder), target, source, valid)
+  found = their_logits(load_theirs("T5ForConditionalGeneration", folder), target, source, valid)
   assert expected.std() > 0.2
   np.testing.assert_allclose(found, expected, **CLOSE)
   assert expected.shape[-1] == spec.trunk.vocab_size + 6
 
 
 @pytest.mark.parity
-def test_the_encoder_of_a_folder_there(exported):
+@pytest.mark.parametrize("exported_alone", [False, True])
+def test_an_encoder_there(exported, tokenizer, tmp_path, exported_alone):
+  """Of the folder of an encoder-decoder, or by itself."""
   import torch
 
   folder, spec, params = exported
   encoder = ModelConfig(alone(spec.trunk), (), "bidirectional")
   source = ids(2, 37, spec.num_tokens)
   trunk = {name: params["trunk"][name] for name in ("tokens", "encoder")}
+  if exported_alone:
+    folder = tmp_path / "out"
+    write(folder, encoder, {"trunk": trunk}, tokenizer)
   apply = jax.jit(encoder.build().apply)
   expected = apply({"params": {"trunk": trunk}}, Batch(text(source))).states.hidden
+  assert np.std(expected) > 0.2
   with torch.no_grad():
-    found = theirs("T5EncoderModel", folder)(torch.from_numpy(source).long()).last_hidden_state
-  np.testing.assert_allclose(found.numpy(), expected, **CLOSE)
+    found = load_theirs("T5EncoderModel", folder)(torch.from_numpy(source).long())
+  np.testing.assert_allclose(found.last_hidden_state.numpy(), expected, **CLOSE)
 
 
 def alone(trunk):
@@ -123,25 +122,17 @@ def test_a_model_of_theirs_here(tmp_path, tokenizer, version):
   import transformers
 
   rows = tokenizer.vocab_size + 6
-  config = transformers.T5Config(
+  model = draw_theirs(
+    "T5ForConditionalGeneration",
     vocab_size=rows + 20,  # a table that is filled up
-    d_model=32,
-    d_kv=6,
-    d_ff=40,
-    num_layers=2,
-    num_heads=4,
+    **{"d_model": 32, "d_kv": 6, "d_ff": 40, "num_layers": 2, "num_heads": 4},
     feed_forward_proj=VERSIONS[version],
     tie_word_embeddings=version == "1.0",
     decoder_start_token_id=tokenizer.special.pad,
     eos_token_id=tokenizer.special.sep,
   )
-  torch.manual_seed(0)
-  model = transformers.T5ForConditionalGeneration(config).eval()
   if version == "1.1":  # transformers 5.23 ties it always
     model.lm_head.weight = torch.nn.Parameter(torch.randn_like(model.lm_head.weight) / 8)
-  with torch.no_grad():
-    for parameter in model.parameters():
-      parameter += 0.1 * torch.randn_like(parameter)
   model.save_pretrained(tmp_path)
   tokenizer.save(tmp_path / "tokenizer")
   target, source = ids(2, 29, rows), ids(2, 37, rows, 6)
@@ -168,48 +159,25 @@ def test_a_model_of_theirs_here(tmp_path, tokenizer, version):
   np.testing.assert_allclose(hidden, expected, **CLOSE)
 
 
-def test_there_and_back(exported, tokenizer):
+def test_there_and_back(exported, tokenizer, tmp_path):
+  """The encoder-decoder, and its encoder alone."""
   folder, spec, params = exported
-  back = load_model(str(folder))
-  assert (back.spec, back.step, back.tokenizer.special) == (spec, 3, tokenizer.special)
+  encoder = ModelConfig(alone(spec.trunk), (), "bidirectional")
+  trunk = {name: params["trunk"][name] for name in ("tokens", "encoder")}
+  write(tmp_path / "out", encoder, {"trunk": trunk}, tokenizer)
   used = spec.num_tokens
 
   def check(path, x, y):
     rows = used if path[-1].key in ("tokens", "output") else None
     np.testing.assert_array_equal(x[:rows], y[:rows])
 
-  jax.tree_util.tree_map_with_path(check, params, back.params)
-
-
-@pytest.mark.parity
-@pytest.mark.parametrize("version", VERSIONS)
-def test_an_encoder_alone_there(tmp_path, tokenizer, make_run, version):
-  import torch
-
-  trunk = T5Config(tokenizer.vocab_size, 40, special_tokens=6, version=version, **SIZES)
-  spec = ModelConfig(alone(trunk), (), "bidirectional")
-  params = make_run.params_of(spec, 3)
-  write(tmp_path / "out", spec, params, tokenizer)
-  source = ids(2, 37, spec.trunk.vocab_size)
-  expected = jax.jit(spec.build().apply)({"params": params}, Batch(text(source))).states.hidden
-  with torch.no_grad():
-    found = theirs("T5EncoderModel", tmp_path / "out")(torch.from_numpy(source).long())
-  assert np.std(expected) > 0.2
-  np.testing.assert_allclose(found.last_hidden_state.numpy(), expected, **CLOSE)
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_an_encoder_alone_there_and_back(tmp_path, tokenizer, make_run, version):
-  trunk = T5Config(tokenizer.vocab_size, 40, special_tokens=6, version=version, **SIZES)
-  spec = ModelConfig(alone(trunk), (), "bidirectional")
-  params = make_run.params_of(spec, 3)
-  write(tmp_path / "out", spec, params, tokenizer)
-  back = load_model(str(tmp_path / "out"))
-  assert back.spec == spec
-  np.testing.assert_array_equal(
-    back.params["trunk"]["encoder"]["block_1"]["mlp"]["out"]["kernel"],
-    params["trunk"]["encoder"]["block_1"]["mlp"]["out"]["kernel"],
-  )
+  for place, model, before in (
+    (folder, spec, params),
+    (tmp_path / "out", encoder, {"trunk": trunk}),
+  ):
+    back = load_model(str(place))
+    assert (back.spec, back.step, back.tokenizer.special) == (model, 3, tokenizer.special)
+    jax.tree_util.tree_map_with_path(check, before, back.params)
 
 
 @pytest.fixture
@@ -230,35 +198,40 @@ def copied(exported, tmp_path):
   return change
 
 
-def test_a_model_of_theirs_has_trained_its_special_tokens(copied, tokenizer):
-  """So fine-tuning keeps their rows; a released T5 has 100 sentinels."""
-  meta = load_model(copied({"gpt_jax": None})).meta
-  assert meta["trained_special"] == list(tokenizer.special)
+@pytest.mark.parametrize("own", [True, False])
+def test_which_special_tokens_are_trained(copied, exported, tokenizer, own):
+  """Ours says it; of others all are, so fine-tuning keeps their rows: T5 has 100 sentinels."""
+  entry = json.loads((exported[0] / "config.json").read_text())["gpt_jax"]
+  meta = load_model(
+    copied({"gpt_jax": {**entry, "trained_special": ["sep"]} if own else None})
+  ).meta
+  assert meta["trained_special"] == (["sep"] if own else list(tokenizer.special))
 
 
-def test_a_model_of_ours_says_which_special_tokens_it_has_trained(copied, exported):
-  own = json.loads((exported[0] / "config.json").read_text())["gpt_jax"]
-  meta = load_model(copied({"gpt_jax": {**own, "trained_special": ["sep"]}})).meta
-  assert meta["trained_special"] == ["sep"]
+FIRST = "encoder.block.0.layer.0.SelfAttention.q.weight"
+LABELS = {"transformer.shared.weight": np.zeros((9, 32)), "shared.weight": None}
 
 
 @pytest.mark.parametrize(
-  "settings, message",
+  "settings, arrays, message",
   [
-    ({"feed_forward_proj": "gated-silu"}, "feed_forward_proj is 'gated-silu': only 'relu' or"),
-    ({"dense_act_fn": "gelu"}, "dense_act_fn is 'gelu': only None or '[a-z_]*' is supported"),
-    ({"num_decoder_layers": 3}, "num_decoder_layers is 3: only None or 2 is supported"),
-    ({"relative_attention_num_buckets": 16}, "num_buckets is 16: only 32"),
-    ({"d_kv": None}, "d_kv is None: should be a number"),
-    ({"vocab_size": 9}, "vocab_size is 9, and the vocabulary has"),
-    ({"decoder_start_token_id": 2}, "decoder_start_token_id is 2: only 293, <pad>, is supported"),
-    ({"decoder_start_token_id": None, "bos_token_id": 2}, "bos_token_id is 2: only 293, <pad>, is"),
-    ({"eos_token_id": 1}, "config.json: eos_token_id is 1: only 294, <sep>, is supported"),
-    ({"eos_token_id": None}, "eos_token_id is None: only 294"),  # a target would not end
+    ({"feed_forward_proj": "gated-silu"}, {}, "feed_forward_proj is 'gated-silu': only 'relu' or"),
+    ({"dense_act_fn": "gelu"}, {}, "dense_act_fn is 'gelu': only None or '[a-z_]*' is supported"),
+    ({"num_decoder_layers": 3}, {}, "num_decoder_layers is 3: only None or 2 is supported"),
+    ({"relative_attention_num_buckets": 16}, {}, "num_buckets is 16: only 32"),
+    ({"d_kv": None}, {}, "d_kv is None: should be a number"),
+    ({"vocab_size": 9}, {}, "vocab_size is 9, and the vocabulary has"),
+    ({"decoder_start_token_id": 2}, {}, "start_token_id is 2: only 293, <pad>, is supported"),
+    ({"decoder_start_token_id": None, "bos_token_id": 2}, {}, "bos_token_id is 2: only 293, <pad>"),
+    ({"eos_token_id": 1}, {}, "config.json: eos_token_id is 1: only 294, <sep>, is supported"),
+    ({"eos_token_id": None}, {}, "eos_token_id is None: only 294"),  # a target would not end
+    ({}, {FIRST: None}, f"holds no {FIRST}, which t5 has"),
+    ({}, {"encoder.bias": np.zeros(3)}, r"holds encoder\.bias, which no t5 has"),
+    ({"architectures": ["T5ForX"]}, LABELS, "architectures is .'T5ForX'.: of T5 only"),
   ],
 )
-def test_a_setting_that_is_not_t5s(copied, settings, message):
-  refused(message, lambda: load_model(copied(settings)))
+def test_what_is_not_t5s(copied, settings, arrays, message):
+  refused(message, lambda: load_model(copied(settings, arrays)))
 
 
 def test_where_targets_end_in_generation(copied):
@@ -290,22 +263,6 @@ def test_a_vocabulary_of_tokenizer_json_alone(tmp_path, make_run):
   back = load_model(str(tmp_path / "out"))
   assert back.spec == spec and back.tokenizer.special.count == 0
   assert back.tokenizer.special.sentinel_0 == theirs.token_to_id("<extra_id_0>")
-
-
-def test_arrays_that_do_not_fit(copied):
-  first = "encoder.block.0.layer.0.SelfAttention.q.weight"
-  refused(f"holds no {first}, which t5 has", lambda: load_model(copied(arrays={first: None})))
-
-
-def test_a_class_with_a_head_for_labels(copied):
-  arrays = {"transformer.shared.weight": np.zeros((9, 32), np.float32), "shared.weight": None}
-  with pytest.raises(InputError, match="architectures is .'T5ForTokenClassification'.: of T5 only"):
-    load_model(copied({"architectures": ["T5ForTokenClassification"]}, arrays))
-
-
-def test_an_array_that_is_not_t5s(copied):
-  with pytest.raises(InputError, match=r"holds encoder\.bias, which no t5 has"):
-    load_model(copied(arrays={"encoder.bias": np.zeros(3, np.float32)}))
 
 
 def test_a_copy_of_the_table_that_is_none(copied, exported):

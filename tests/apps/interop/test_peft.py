@@ -21,7 +21,7 @@ from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import export, finetune
 
-pytest.importorskip("safetensors.numpy")
+safetensors = pytest.importorskip("safetensors.numpy")
 TEXTS = ["the cat sat on the mat", "dog ran", "to the old barn a dog and a cat ran"]
 
 
@@ -53,25 +53,33 @@ def out(run, tmp_path):
   return shutil.copytree(run[0] / "peft", tmp_path / "peft")
 
 
-def same_probabilities(ours, theirs, tolerance):
-  for one, other in zip(ours, theirs, strict=True):
-    assert one == pytest.approx(other, abs=tolerance)
+def check_probabilities(folder, expected):
+  for one, other in zip(gpt_jax.load(str(folder)).classify(TEXTS), expected, strict=True):
+    assert one == pytest.approx(other, abs=1e-6)
+
+
+def configure(folder, **changes):
+  """The settings of an adapter, with these changed, as in folders of others."""
+  (folder / "sha256.json").unlink(missing_ok=True)
+  settings = json.loads((folder / "adapter_config.json").read_text()) | changes
+  (folder / "adapter_config.json").write_text(json.dumps(settings, sort_keys=True))
+  return settings
 
 
 def test_an_export_is_read_back(run, out, tmp_path):
-  (folder, _), out = run, str(out)
+  folder, _ = run
   expected = gpt_jax.load(f"{folder}/run/best").classify(TEXTS)
-  same_probabilities(gpt_jax.load(out).classify(TEXTS), expected, 1e-6)
+  check_probabilities(out, expected)
   os.rename(folder / "base", tmp_path / "moved")
-  refused(r"an adapter of .*base: .*; or link it as .*/peft/base", load_model, out)
-  os.symlink(tmp_path / "moved", f"{out}/base")
-  same_probabilities(gpt_jax.load(out).classify(TEXTS), expected, 1e-6)
+  refused(r"an adapter of .*base: .*; or link it as .*/peft/base", load_model, str(out))
+  os.symlink(tmp_path / "moved", out / "base")
+  check_probabilities(out, expected)
   os.rename(tmp_path / "moved", folder / "base")
-  settings = json.loads((tmp_path / "peft/adapter_config.json").read_text())
-  (tmp_path / "peft/adapter_config.json").write_text(json.dumps({**settings, "use_dora": True}))
-  refused(r"adapter_config.json: damaged, sha256.json has another", load_model, out)
-  (tmp_path / "peft/sha256.json").unlink()
-  refused("use_dora is True: only False is supported", load_model, out)
+  sums = (out / "sha256.json").read_bytes()
+  configure(out, use_dora=True)
+  refused("use_dora is True: only False is supported", load_model, str(out))
+  (out / "sha256.json").write_bytes(sums)
+  refused(r"adapter_config.json: damaged, sha256.json has another", load_model, str(out))
 
 
 @pytest.mark.parametrize(
@@ -82,11 +90,7 @@ def test_an_export_is_read_back(run, out, tmp_path):
     ({"lora_alpha": "x"}, {}, "lora_alpha is 'x': should be"),
     ({"init_lora_weights": "pissa_niter_4"}, {}, "init_lora_weights=pissa_niter_4 changes"),
     ({"lora_alpha": 10**400}, {}, "lora_alpha is 10+: should be a number above 0, below"),
-    (
-      {"lora_alpha": 1e8, "r": 2},
-      {"lora_B.weight": np.full((32, 2), 3e38)},
-      "query: the change is",
-    ),
+    ({"lora_alpha": 1e8}, {"lora_B.weight": np.full((32, 2), 3e38)}, "query: the change is"),
     ({"alora_invocation_tokens": [5]}, {}, r"alora_invocation_tokens is \[5\]: only an adapter"),
     ({"of_a_later_version": True}, {}, "of_a_later_version is True: only an adapter without it"),
     ({"modules_to_save": ["pooler"]}, {}, "holds no pooler.dense.bias, and modules_to_save names"),
@@ -99,36 +103,28 @@ def test_an_export_is_read_back(run, out, tmp_path):
   ],
 )
 def test_what_is_no_lora_is_refused(out, settings, arrays, message):
-  from safetensors.numpy import load_file, save_file
-
-  (out / "sha256.json").unlink()  # as in folders of others
-  config = json.loads((out / "adapter_config.json").read_text())
-  (out / "adapter_config.json").write_text(json.dumps(config | settings, sort_keys=True))
-  stored = load_file(out / "adapter_model.safetensors")
+  configure(out, **settings)
+  stored = safetensors.load_file(out / "adapter_model.safetensors")
   (first, *_) = (name for name in stored if name.endswith("query.lora_A.weight"))
   for name, x in arrays.items():
     stored[first.replace("lora_A.weight", name)] = x.astype(np.float32)
-  save_file(stored, out / "adapter_model.safetensors")
+  safetensors.save_file(stored, out / "adapter_model.safetensors")
   refused(message, load_model, str(out))
 
 
 def test_weights_of_older_versions(out):
-  from safetensors.numpy import load_file
-
   torch = pytest.importorskip("torch")
-  (out / "sha256.json").unlink()
+  configure(out)
   expected = gpt_jax.load(str(out)).classify(TEXTS)
   stored = out / "adapter_model.safetensors"
-  arrays = {name: torch.tensor(x) for name, x in load_file(stored).items()}
+  arrays = {name: torch.tensor(x) for name, x in safetensors.load_file(stored).items()}
   torch.save(arrays, out / "adapter_model.bin")
   stored.unlink()
-  same_probabilities(gpt_jax.load(str(out)).classify(TEXTS), expected, 1e-6)
+  check_probabilities(out, expected)
 
 
 @pytest.mark.attack
 def test_a_changed_folder_is_noticed(run, out):
-  from safetensors.numpy import load_file, save_file
-
   weights = out / "adapter_model.safetensors"
   good = weights.read_bytes()
   weights.write_bytes(good[:-9] + bytes([good[-9] ^ 1]) + good[-8:])
@@ -137,14 +133,14 @@ def test_a_changed_folder_is_noticed(run, out):
   shutil.copytree(run[0] / "base", out / "base")
   load_model(str(out))
   (out / "base/sha256.json").unlink()
-  stored = load_file(out / "base/model.safetensors")
-  save_file({name: x * 2 for name, x in stored.items()}, out / "base/model.safetensors")
+  stored = safetensors.load_file(out / "base/model.safetensors")
+  safetensors.save_file({name: x * 2 for name, x in stored.items()}, out / "base/model.safetensors")
   refused("an adapter of .*/base: has step 0, .* and should have", load_model, str(out))
   shutil.rmtree(out / "base")
   (out / "sha256.json").unlink()
-  stored = load_file(weights)
+  stored = safetensors.load_file(weights)
   (first, *_) = (name for name in stored if "query.lora_A" in name)
-  save_file({**stored, first.replace("bert.", ""): stored[first]}, weights)
+  safetensors.save_file({**stored, first.replace("bert.", ""): stored[first]}, weights)
   refused("query.lora_A.weight twice, with and without bert", load_model, str(out))
   weights.unlink()
   os.mkfifo(weights)
@@ -156,12 +152,10 @@ def test_the_base_of_a_run_goes_along(run, finetuned, tmp_path):
   folder, config = run
   config = config.with_methods(Adapter(rank=2))
   finetune.run(config, finetuned.data_dir, finetuned.pretrained, str(tmp_path / "run"))
-  out = str(tmp_path / "peft")
-  export.run(f"{tmp_path}/run/best", out, "peft")
-  settings = json.loads((tmp_path / "peft/adapter_config.json").read_text())
-  assert settings["base_model_name_or_path"] == f"{out}/base"
-  expected = gpt_jax.load(f"{tmp_path}/run/best").classify(TEXTS)
-  same_probabilities(gpt_jax.load(out).classify(TEXTS), expected, 1e-6)
+  out = tmp_path / "peft"
+  export.run(f"{tmp_path}/run/best", str(out), "peft")
+  check_probabilities(out, gpt_jax.load(f"{tmp_path}/run/best").classify(TEXTS))
+  assert configure(out)["base_model_name_or_path"] == f"{out}/base"
 
 
 @pytest.mark.parity
@@ -226,33 +220,24 @@ def gpt(request, finetuned, tiny_tokenizer, make_run, tmp_path_factory):
 
 def test_an_export_of_a_gpt_is_read_back(gpt, tmp_path):
   folder, _ = gpt
-  expected = gpt_jax.load(f"{folder}/run/best").classify(TEXTS)
-  same_probabilities(gpt_jax.load(f"{folder}/peft").classify(TEXTS), expected, 1e-6)
+  check_probabilities(folder / "peft", gpt_jax.load(f"{folder}/run/best").classify(TEXTS))
   copy = shutil.copytree(folder / "peft", tmp_path / "peft")
-  (copy / "sha256.json").unlink()
-  settings = json.loads((copy / "adapter_config.json").read_text())
-  ((table, ids),) = settings["trainable_token_indices"].items()
+  ((table, ids),) = configure(copy)["trainable_token_indices"].items()
   for wrong in (ids[1:], [-1, *ids[1:]], [*ids[:-1], 10**9], [*ids[:-1], "a"], None):
-    changed = {**settings, "trainable_token_indices": {table: wrong}}
-    (copy / "adapter_config.json").write_text(json.dumps(changed))
+    configure(copy, trainable_token_indices={table: wrong})
     refused(f"trainable_token_indices: {table} should have an id for", load_model, str(copy))
 
 
 def test_a_table_without_its_output_is_refused(gpt, tmp_path):
   """peft saves it as a module of its own, and the output goes on as it was."""
-  from safetensors.numpy import load_file, save_file
-
   copy = shutil.copytree(gpt[0] / "peft", tmp_path / "peft")
-  (copy / "sha256.json").unlink()
-  settings = json.loads((copy / "adapter_config.json").read_text())
-  ((table, ids),) = settings["trainable_token_indices"].items()
-  stored = load_file(copy / "adapter_model.safetensors")
+  ((table, ids),) = configure(copy)["trainable_token_indices"].items()
+  stored = safetensors.load_file(copy / "adapter_model.safetensors")
   name = next(name for name in stored if "trainable_tokens_delta" in name)
   rows = stored.pop(name)
   stored[name.partition(".token_adapter")[0] + ".weight"] = np.zeros((min(ids), rows.shape[1]))
-  save_file(stored, copy / "adapter_model.safetensors")
-  settings |= {"trainable_token_indices": None, "task_type": "CAUSAL_LM"}
-  (copy / "adapter_config.json").write_text(json.dumps(settings))
+  safetensors.save_file(stored, copy / "adapter_model.safetensors")
+  configure(copy, trainable_token_indices=None, task_type="CAUSAL_LM")
   with pytest.raises(InputError, match=f"holds {table}.weight: only an output tied to it is"):
     load_model(str(copy))
 
@@ -292,12 +277,11 @@ def test_an_adapter_of_others(run, tmp_path):
   theirs.eval().save_pretrained(tmp_path / "peft")
   found = gpt_jax.load(str(tmp_path / "peft"))
   assert found.labels == ("LABEL_0", "LABEL_1", "LABEL_2")
-  path = folder / "base/config.json"
-  named = dict(enumerate(["city", "river", "hill"]))
-  shutil.copytree(folder / "base", tmp_path / "peft/base")
-  (tmp_path / "peft/base/sha256.json").unlink(missing_ok=True)
-  tree = json.loads(path.read_text()) | {"id2label": named}
-  (tmp_path / "peft/base/config.json").write_text(json.dumps(tree))
+  copy = shutil.copytree(folder / "base", tmp_path / "peft/base")
+  (copy / "sha256.json").unlink(missing_ok=True)
+  named = {"id2label": dict(enumerate(["city", "river", "hill"]))}
+  tree = json.loads((copy / "config.json").read_text()) | named
+  (copy / "config.json").write_text(json.dumps(tree))
   assert gpt_jax.load(str(tmp_path / "peft")).labels == ("city", "river", "hill")
   special = found.loaded.tokenizer.special
   for text, ours in zip(TEXTS, found.classify(TEXTS), strict=True):

@@ -5,12 +5,11 @@ import json
 
 import numpy as np
 import pytest
+from their_models import vocabulary_of
 
 import gpt_jax
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.checkpoints.store import Checkpoints
-from gpt_jax.data.tokenizers.gpt2 import ByteBPETokenizer
-from gpt_jax.data.tokenizers.wordpiece import WordPieceTokenizer
 from gpt_jax.models.heads.masked import MaskedHead
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
@@ -58,16 +57,16 @@ def test_a_classifier_gives_our_probabilities(finetuned, pipeline, tmp_path):
   assert found == pytest.approx(expected, abs=1e-5)
 
 
-# The trunk, and the format of its sequences.
+# The trunk, the format of its sequences, and the family.
 ENCODER = TransformerConfig(
   context=48, layers=1, width=32, heads=2, embedding_norm=True, activation="gelu"
 )
 BERT = dataclasses.replace(ENCODER, token_types=2, pooler=True)
 ALBERT = dataclasses.replace(BERT, shared_layers=True, embedding_width=16)
 ENCODERS = {
-  "bert": (BERT, "bert_format", WordPieceTokenizer),
-  "roberta": (ENCODER, "roberta_format", ByteBPETokenizer),
-  "albert": (ALBERT, "bert_format", WordPieceTokenizer),
+  "bert": (BERT, "bert_format", "Bert"),
+  "roberta": (ENCODER, "roberta_format", "Roberta"),
+  "albert": (ALBERT, "bert_format", "Albert"),
 }
 
 
@@ -75,8 +74,7 @@ ENCODERS = {
 def encoder(request, make_run, tmp_path_factory):
   """A pre-trained run of a family, with a vocabulary of its kind."""
   trunk, format, kind = ENCODERS[request.param]
-  words = "the cat sat on the mat and the dog ran to the old red barn by the sea, that reads <[()]>"
-  tokenizer = kind.train([words], {WordPieceTokenizer: 62, ByteBPETokenizer: 290}[kind])
+  tokenizer = vocabulary_of(kind)
   trunk = dataclasses.replace(trunk, vocab_size=tokenizer.vocab_size, special_tokens=0)
   spec = ModelConfig(trunk, (MaskedHead(),), "bidirectional")
   workdir = tmp_path_factory.mktemp(request.param) / "run"
@@ -102,25 +100,10 @@ def test_a_fine_tuned_encoder_leaves_with_its_labels(encoder, finetuned, pipelin
   assert np.ptp(answers, axis=0).max() > 0.1
 
 
-def test_masks_are_filled(encoder, pipeline, tmp_path):
-  fill = pipeline("fill-mask", encoder, tmp_path / "out")
-  mask = fill.tokenizer.mask_token
-  assert mask in (tmp_path / "out" / "README.md").read_text()
-  [best, *_] = fill(f"the cat {mask} on the mat")
-  tokenizer = load_model(encoder).tokenizer
-  special = tokenizer.special
-  before, after = tokenizer.encode_many(["the cat ", " on the mat"])
-  if isinstance(tokenizer, ByteBPETokenizer):
-    assert fill.tokenizer("the cat <mask>")["input_ids"][-2] == special["mask"]
-  else:
-    ids = [special["cls"], *before, special["mask"], *after, special["sep"]]
-    assert fill.tokenizer(f"the cat {mask} on the mat")["input_ids"] == ids
-  assert best["token"] < tokenizer.vocab_size
-
-
 @pytest.mark.parametrize("text", ["the cat {} on the mat", "{}, that sat ({})!"])
 def test_fill_mask_gives_what_the_pipeline_gives(encoder, pipeline, tmp_path, text):
   fill = pipeline("fill-mask", encoder, tmp_path / "out")
+  assert fill.tokenizer.mask_token in (tmp_path / "out" / "README.md").read_text()
   theirs = fill(text.replace("{}", fill.tokenizer.mask_token), top_k=4)
   theirs = theirs if isinstance(theirs[0], list) else [theirs]
   for checkpoint in (encoder, str(tmp_path / "out")):

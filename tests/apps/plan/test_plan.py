@@ -171,11 +171,7 @@ def test_the_steps_of_epochs_need_data(prepared, capsys):
     ({"topology": "h100"}, "--topology=h100: name the number of GPUs, such as h100:8"),
     ({"topology": "h100:0"}, "name the number of GPUs"),
     ({"topology": "h900:8"}, "h900 is not known; GPUs are a100, b200, h100, h200, l4, t4, v100 "),
-    ({"topology": "v5e-16"}, r"--topology=v5e-16: did you mean v5e:4x4\? \(examples: v5e:4x4, "),
-    ({"topology": "v5litepod-8"}, r"did you mean v5e:2x4\?"),
-    ({"topology": "v4-8"}, r"did you mean v4:2x2x1\?"),  # 8 cores
-    ({"topology": "v5p-64"}, r"did you mean v5p:2x4x4\?"),
-    ({"topology": "v5e-12"}, "--topology=v5e-12: name the shape of the chips "),
+    ({"topology": "v5litepod-8"}, r"name the shape of the chips \(examples: v5e:4x4, "),
     ({"topology": "v5e:4x4"}, r"--topology=v5e:4x4: needs libtpu: pip install 'gpt_jax\[tpu\]'"),
     ({"vary": ["nothing"]}, "--vary=nothing: must be FIELD=VALUE,VALUE,…"),
     ({"vary": ["data.nothing=1"]}, "nothing"),
@@ -189,13 +185,13 @@ def test_wrong_arguments(arguments, message, monkeypatch):
   refused(message.replace("…", "."), plan.run, CONFIG, **arguments)
 
 
-def test_one_program_at_a_time_uses_libtpu(monkeypatch):
+def test_what_libtpu_says_is_one_line(monkeypatch):
   def locked(**_):
-    raise RuntimeError("ABORTED: Internal error when accessing libtpu multi-process lockfile.")
+    raise RuntimeError("ABORTED: Internal error when accessing libtpu lockfile.\nMore.")
 
   monkeypatch.setitem(sys.modules, "libtpu", object())
   monkeypatch.setattr("jax.experimental.topologies.get_topology_desc", locked)
-  refused("--topology=v5e:2x2: another program of this machine uses", plan.run, CONFIG, "v5e:2x2")
+  refused("--topology=v5e:2x2: .* libtpu lockfile. .examples:", plan.run, CONFIG, "v5e:2x2")
 
 
 def test_chips():

@@ -26,9 +26,7 @@ def random_index(count=50, width=8):
   return Index("", [str(n) for n in range(count)], [f"text {n}" for n in range(count)], vectors)
 
 
-@pytest.mark.parametrize("block", [7, 1000])
-def test_the_nearest_are_those_of_a_full_sort(monkeypatch, block):
-  monkeypatch.setattr(index_file, "_BLOCK", block)
+def test_the_nearest_are_those_of_a_full_sort(monkeypatch):
   monkeypatch.setattr(index_file, "_QUERIES", 3)  # of four
   index, queries = random_index(), np.random.default_rng(1).normal(size=(4, 8))
   cosines = normalized(queries) @ index.vectors.T

@@ -6,7 +6,7 @@ Letters: N examples, C sequences per example, T positions, K classes, V vocabula
 import dataclasses
 import os
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, NoReturn, cast
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +32,16 @@ from gpt_jax.tasks.task import Task
 
 DESCRIPTION = "model.json"
 IDS, MASK, TYPES = "input_ids", "attention_mask", "token_type_ids"
+
+
+_SOFTMAX = (
+  "The softmax of the logits, which are divided by the temperature already, gives the "
+  "probabilities of the labels."
+)
+_LOGITS = {  # LabeledTask.kind -> how to read the outputs
+  "regression": "The logit is the number, in the units of the training data.",
+  "multi-label": "The sigmoid of a logit gives the probability of its label.",
+}
 
 
 class Function(NamedTuple):
@@ -95,9 +105,6 @@ def save_function(
   Args:
     name: the format's, and the suffix of the file `model.<name>`.
     write: write(path, function, context) writes that file; T is at most the context.
-
-  Raises:
-    InputError: the folder exists, or the model has no such function.
   """
   spec = from_json(meta["model"])
   task = from_json(meta["task"]).build("") if "task" in meta else None
@@ -108,9 +115,7 @@ def save_function(
   template = template_of(format, tokenizer.special) if spec.head else None
   with atomic_folder(folder) as partial:
     write(os.path.join(partial, f"model.{name}"), function, context)
-    description = _describe(f"model.{name}", function, context, tokenizer)
-    if template:
-      description |= _describe_classifier(function, template, format, task)
+    description = _describe(f"model.{name}", function, context, tokenizer, format, template, task)
     if "temperature" in meta:
       description["temperature"] = temperature
     write_json(os.path.join(partial, DESCRIPTION), {**description, "step": step})
@@ -131,9 +136,6 @@ def make_function(
   """The classifier, or the language model of a checkpoint without a labeled head.
 
   A classifier's logits are divided by the temperature.
-
-  Raises:
-    InputError: a head that reads every token, or a model that generates no text.
   """
   trunk = dataclasses.replace(spec.trunk, dtype="float32")
   if "attention_backend" in runtime_fields(trunk):
@@ -148,7 +150,12 @@ def make_function(
         f"format={name}: holds classifiers and causal language models, not this {spec.kind}; use "
         "npz or hf, or fine-tune a classifier"
       ) from error
-    call = _language_model(model, {"trunk": params["trunk"]})
+    collections = _with_columns(model, {"trunk": params["trunk"]})
+
+    def call(ids):  # [N, T] -> [N, T, V]
+      states = cast(Outputs, model.apply(collections, Batch(_rows(ids)))).states
+      return logits(states.hidden, states.table[: model.num_tokens], model.num_tokens)
+
     return Function(call, ("N", "T"), ("N", "T", model.num_tokens))
   _check_classifier(name, spec, format)
   sequences = 1
@@ -167,13 +174,27 @@ def make_function(
       inputs.append(TYPES)
   is_read_first = format.anchor(np.arange(2)) == 0
   extract = None if is_read_first else tokenizer.special.extract
-  call = _classifier(classifier, params, extract, sequences, temperature)
+  collections = _with_columns(classifier, params)
+
+  def classify(ids, mask=None, types=None):  # [N, T] or [N, C, T] each -> [N, K]
+    length = ids.shape[-1]
+    rows = ids.reshape(-1, length)
+    mask, types = (None if x is None else x.reshape(-1, length) for x in (mask, types))
+    columns = jnp.zeros_like(rows[:, 0])
+    if extract is not None:
+      # Each sequence is read at its extract token, so no lengths are needed.
+      columns = jnp.argmax(rows == extract, axis=1).astype(jnp.int32)
+    first = jax.lax.broadcasted_iota(jnp.int32, columns.shape, 0) * length
+    anchors = (first + columns).reshape(-1, sequences)
+    # Attention stays among equal segments.
+    batch = Batch(_rows(rows, mask, types), labels=Labels(anchors, None, None))
+    return cast(Outputs, classifier.apply(collections, batch)).heads[0] / temperature
+
   shape = ("N", "T") if sequences == 1 else ("N", sequences, "T")
-  return Function(call, shape, ("N", spec.head.num_classes), tuple(inputs))
+  return Function(classify, shape, ("N", spec.head.num_classes), tuple(inputs))
 
 
 def _check_classifier(name: str, spec: ModelConfig, format: Format) -> None:
-  """Raises InputError if a labeled head reads more than one token of each sequence."""
   if spec.head.per_token:
     raise InputError(
       f"format={name}: holds language models and classifiers; this one has a head for every token"
@@ -189,50 +210,17 @@ def _check_classifier(name: str, spec: ModelConfig, format: Format) -> None:
     )
 
 
-def refuse_to_load(name: str, path: str) -> InputError:
-  return InputError(
+def refuse_to_load(name: str, path: str) -> NoReturn:
+  raise InputError(
     f"{path}: a model in {name} format runs without gpt_jax and cannot be read back; give the "
     "checkpoint it was exported from"
   )
 
 
-def detect_function(path: str, name: str) -> bool:
+def detect_function(name: str, path: str) -> bool:
   """Whether path is a folder that `save_function` wrote, or the file in it."""
   file = f"model.{name}"
   return os.path.basename(path) == file or os.path.isfile(os.path.join(path, file))
-
-
-def _language_model(model: Model, params: Any) -> Callable[[jax.Array], jax.Array]:
-  collections = _with_columns(model, params)
-
-  def call(ids):  # [N, T] -> [N, T, V]
-    states = cast(Outputs, model.apply(collections, Batch(_rows(ids)))).states
-    return logits(states.hidden, states.table[: model.num_tokens], model.num_tokens)
-
-  return call
-
-
-def _classifier(
-  model: Model, params: Any, extract: int | None, sequences: int, temperature: float
-) -> Callable[..., jax.Array]:
-  """extract: the token that is read; None: the first."""
-  collections = _with_columns(model, params)
-
-  def call(ids, mask=None, types=None):  # [N, T] or [N, C, T] each -> [N, K]
-    length = ids.shape[-1]
-    rows = ids.reshape(-1, length)
-    mask, types = (None if x is None else x.reshape(-1, length) for x in (mask, types))
-    columns = jnp.zeros_like(rows[:, 0])
-    if extract is not None:
-      # Each sequence is read at its extract token, so no lengths are needed.
-      columns = jnp.argmax(rows == extract, axis=1).astype(jnp.int32)
-    first = jax.lax.broadcasted_iota(jnp.int32, columns.shape, 0) * length
-    anchors = (first + columns).reshape(-1, sequences)
-    # Attention stays among equal segments.
-    batch = Batch(_rows(rows, mask, types), labels=Labels(anchors, None, None))
-    return cast(Outputs, model.apply(collections, batch)).heads[0] / temperature
-
-  return call
 
 
 def _rows(
@@ -242,53 +230,43 @@ def _rows(
   return Rows(ids, jax.lax.broadcasted_iota(jnp.int32, ids.shape, 1), segments, types)
 
 
-def _describe(file: str, function: Function, context: int, tokenizer: Tokenizer) -> dict[str, Any]:
-  """model.json of a language model: what the function takes and gives."""
+def _describe(
+  file: str,
+  function: Function,
+  context: int,
+  tokenizer: Tokenizer,
+  format: Format,
+  template: Template | None,
+  task: Task | None,
+) -> dict[str, Any]:
+  """model.json: what the function takes and gives. Only a classifier has a template."""
   sizes = {"N": "any", "T": f"1 to {context}"}
   each = {"dtype": "int32", "shape": function.shape, "sizes": sizes}
-  return {
+  description: dict[str, Any] = {
     "file": file,
     "inputs": [{"name": name, **each} for name in function.inputs],
     "outputs": [{"name": "logits", "dtype": "float32", "shape": function.output_shape}],
     "special_tokens": dict(tokenizer.special.items()),
     "use": "Logits of the token after each position. Put padding after a text, with any id.",
   }
-
-
-_SOFTMAX = (
-  "The softmax of the logits, which are divided by the temperature already, gives the "
-  "probabilities of the labels."
-)
-_LOGITS = {  # LabeledTask.kind -> how to read the outputs
-  "regression": "The logit is the number, in the units of the training data.",
-  "multi-label": "The sigmoid of a logit gives the probability of its label.",
-}
-
-
-def _describe_classifier(
-  function: Function, template: Template, format: Format, task: Task | None
-) -> dict[str, Any]:
-  """The entries of model.json that only a classifier has."""
-  padding = "put padding after it, with any id but these"
-  if MASK in function.inputs:
-    padding += f"; {MASK} is 1 for its tokens and 0 for padding"
-  types = ""
-  if TYPES in function.inputs:
-    types = f" {TYPES} is 0 up to the first sep, then 1."
-  description: dict[str, Any] = {
-    "single": template.single,
-    "pair": template.pair,
-    "use": (
-      "A sequence is as `single` says, or as `pair` of two texts: special tokens around the texts "
-      f"A and B; {padding}.{types} {_LOGITS.get(task.kind if task else '', _SOFTMAX)}"
-    ),
-  }
-  if task is None:
-    return description
-  return {
-    **description,
-    "task": task.name,
-    "labels": task.labels,
-    "columns": task.columns,
-    "sequences": task.sequences([f"{{{column}}}" for column in task.columns], format),
-  }
+  if template:
+    padding = "put padding after it, with any id but these"
+    if MASK in function.inputs:
+      padding += f"; {MASK} is 1 for its tokens and 0 for padding"
+    types = f" {TYPES} is 0 up to the first sep, then 1." if TYPES in function.inputs else ""
+    description |= {
+      "single": template.single,
+      "pair": template.pair,
+      "use": (
+        "A sequence is as `single` says, or as `pair` of two texts: special tokens around the "
+        f"texts A and B; {padding}.{types} {_LOGITS.get(task.kind if task else '', _SOFTMAX)}"
+      ),
+    }
+  if template and task:
+    description |= {
+      "task": task.name,
+      "labels": task.labels,
+      "columns": task.columns,
+      "sequences": task.sequences([f"{{{column}}}" for column in task.columns], format),
+    }
+  return description

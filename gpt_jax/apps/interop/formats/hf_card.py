@@ -42,15 +42,24 @@ def write_card(
     sequences: paragraphs on how a labeled example is written.
   """
   pipeline = pipeline_tag(spec, task, orders)
+  use = f"from transformers import {model}\n    model = {model}.from_pretrained(FOLDER)"
+  if pipeline:
+    use = f'from transformers import pipeline\n    model = pipeline("{pipeline}", model=FOLDER)'
   paragraphs = [
     _front_matter(meta, task, pipeline),
     f"# {model}",
     "Written by gpt_jax, which reads this folder like a checkpoint.",
-    _use(model, pipeline),
+    f"    {use}",
     _ids(tokenizer, fills_masks=pipeline == "fill-mask"),
   ]
   if task:
-    paragraphs += _sequences(sequences, task, orders)
+    first, *others = sequences
+    paragraphs += [f"Fine-tuned on {task.name}: {_answers(task)}. {first}", *others]
+  if task and orders > 1:
+    paragraphs.append(
+      "Read the two texts in both orders, and add the logits. A pipeline reads one order alone, "
+      "and so does not give this model's answers."
+    )
   if folded:
     paragraphs.append(
       "`score` has no bias: the bias of W_y is folded into the bias of the last norm. The logits "
@@ -62,8 +71,7 @@ def write_card(
       f"The head is divided by the temperature {temperature:.4g}, found on the dev set, so the "
       "softmax of the logits gives calibrated probabilities."
     )
-  paragraphs += _training(spec, meta, step, task)
-  paragraphs.append(_limits(spec, task))
+  paragraphs += ["## Training", _training(spec, meta, step, task), "## Limits", _limits(spec, task)]
   return "\n\n".join(paragraphs) + "\n"
 
 
@@ -103,14 +111,6 @@ def _scores(meta: dict[str, Any], task: Task | None) -> dict[str, float]:
   return {name: value for name, value in metrics.items() if name.endswith(_UNITS)}
 
 
-def _use(model: str, pipeline: str) -> str:
-  if pipeline:
-    return (
-      f'    from transformers import pipeline\n    model = pipeline("{pipeline}", model=FOLDER)'
-    )
-  return f"    from transformers import {model}\n    model = {model}.from_pretrained(FOLDER)"
-
-
 def _ids(tokenizer: Tokenizer, fills_masks: bool) -> str:
   """Markdown on the tokenizer: whether transformers can load it, and gives the same ids."""
   spelled = "text that spells a special token stays text"
@@ -128,30 +128,19 @@ def _ids(tokenizer: Tokenizer, fills_masks: bool) -> str:
   return f"{given}; {spelled}." if writer.IDS == TRAINED_IDS else f"{given}. {own_ids}"
 
 
-def _sequences(sequences: list[str], task: Task, orders: int) -> list[str]:
-  first, *others = sequences
-  paragraphs = [f"Fine-tuned on {task.name}: {_answers(task)}. {first}", *others]
-  if orders > 1:
-    paragraphs.append(
-      "Read the two texts in both orders, and add the logits. A pipeline reads one order alone, "
-      "and so does not give this model's answers."
-    )
-  return paragraphs
-
-
 def _answers(task: Task) -> str:
   labels = ", ".join(task.labels)
-  by_kind = {
+  others = {
     MultiLabelTask.kind: (
       f"any number of {labels}, each with a probability of its own, the sigmoid of its logit"
     ),
     RegressionTask.kind: "a number; the logit is in the units of the training data",
     SpanTask.kind: "a part of the context, by scores of its first and its last token",
   }
-  return by_kind.get(task.kind, labels)
+  return others.get(task.kind, labels)
 
 
-def _training(spec: ModelConfig, meta: dict[str, Any], step: int, task: Task | None) -> list[str]:
+def _training(spec: ModelConfig, meta: dict[str, Any], step: int, task: Task | None) -> str:
   """Scores and recipe, as far as the checkpoint knows them."""
   trunk = spec.trunk
   lines = [
@@ -169,19 +158,19 @@ def _training(spec: ModelConfig, meta: dict[str, Any], step: int, task: Task | N
       lines.append(f"- {part}: {', '.join(values)}")
   if "batch_size" in config:
     lines.append(f"- batch_size {config['batch_size']}, lm_weight {config.get('lm_weight')}")
-  return ["## Training", "\n".join(lines)]
+  return "\n".join(lines)
 
 
 def _limits(spec: ModelConfig, task: Task | None) -> str:
   limit = f"It reads at most {spec.trunk.context} tokens"
-  if task is None and spec.attention == "causal":
+  causal = spec.attention == "causal"
+  if task:
+    limit += ": give `truncation=True` for longer texts"
+  if task and causal:  # bidirectional models' formats cut the longer text
+    limit += "; of two texts gpt_jax keeps half of that each"
+  elif causal:
     limit += (
       ", and was not tuned to follow instructions. `decode` keeps the space before the first word, "
       "since a pipeline decodes a continuation alone"
     )
-  elif task is not None:
-    limit += ": give `truncation=True` for longer texts"
-    # Bidirectional models' formats cut the longer text.
-    if spec.attention == "causal":
-      limit += "; of two texts gpt_jax keeps half of that each"
-  return f"## Limits\n\n{limit}. Nobody has examined it for biases of its training data."
+  return f"{limit}. Nobody has examined it for biases of its training data."

@@ -66,15 +66,8 @@ GPT_TEMPLATE = Template(("start", "A", "extract"), ("start", "A", "delimiter", "
 def read_vocabulary(
   folder: str, vocab_size: int, load: Callable[[str], Tokenizer] = load_released
 ) -> Tokenizer:
-  """Our vocabulary if there is one, since it names the word splitter; else that of transformers, in
-  which a text may spell the special tokens that the folder's tokenizer reads.
-
-  Args:
-    vocab_size: of config.json.
-    load: reads transformers', of the folder.
-
-  Raises:
-    InputError: there is none, it is damaged, or a tokenizer.json has more pieces than vocab_size.
+  """Our vocabulary if there is one, since it names the word splitter; else that of transformers, by
+  `load`, in which a text may spell the special tokens that the folder's tokenizer reads.
   """
   own = os.path.join(folder, TOKENIZER)
   if os.path.isdir(own):
@@ -178,22 +171,18 @@ def _special_tokens(tokenizer: Tokenizer) -> list[dict[str, Any]]:
 
 def _post_processor(tokenizer: Tokenizer, template: Template) -> dict[str, Any]:
   """The template in the words of tokenizer.json."""
-  tokens = {}
-  for name in dict.fromkeys((*template.single, *template.pair)):
-    if name not in ("A", "B"):
-      spelling, i = tokenizer.spelling(tokenizer.special[name]), tokenizer.special[name]
-      tokens[spelling] = {"id": spelling, "ids": [i], "tokens": [spelling]}
+  tokens: dict[str, Any] = {}
 
   def parts(names: tuple[str, ...]) -> list[dict[str, Any]]:
     items = []
     for n, name in enumerate(names):
       # The second text and what follows it.
       of_type = int(template.types and "B" in names[: n + 1])
-      kind, text = "SpecialToken", name
-      if name in ("A", "B"):
-        kind = "Sequence"
-      else:
-        text = tokenizer.spelling(tokenizer.special[name])
+      kind, text = "Sequence", name
+      if name not in ("A", "B"):
+        i = tokenizer.special[name]
+        kind, text = "SpecialToken", tokenizer.spelling(i)
+        tokens[text] = {"id": text, "ids": [i], "tokens": [text]}
       items.append({kind: {"id": text, "type_id": of_type}})
     return items
 

@@ -4,10 +4,11 @@ Needs the extra 'onnx'.
 """
 
 import contextlib
+import functools
 import logging
 import sys
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,10 +25,8 @@ from gpt_jax.errors import require
 
 HELP = "export only: model.onnx, for onnxruntime and others, extra 'onnx'"
 NAME = "onnx"
-
-
-def detect(path: str) -> bool:
-  return detect_function(path, NAME)
+detect = functools.partial(detect_function, NAME)
+load = functools.partial(refuse_to_load, NAME)
 
 
 def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) -> None:
@@ -36,19 +35,13 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
   save_function(folder, NAME, write, params, meta, step, tokenizer)
 
 
-def load(path: str) -> NoReturn:
-  """Raises InputError: the program cannot be turned back into parameters."""
-  raise refuse_to_load(NAME, path)
-
-
 def check_package() -> None:
-  """Raises InputError if jax2onnx is not installed."""
+  """Refuses to go on without jax2onnx."""
   with _patches_undone():
     _library()
 
 
 def _library() -> Any:
-  """The jax2onnx package. Raises InputError if it is not installed."""
   # It warns of each library whose operations it cannot convert, and we use none of them; and of
   # the sizes that stay open.
   for name in ("jax2onnx", "onnx_ir"):
@@ -69,9 +62,7 @@ def _patches_undone() -> Iterator[None]:
     yield
   finally:
     for module, names in zip(modules, before, strict=True):
-      for name, value in names.items():
-        if vars(module).get(name) is not value:
-          setattr(module, name, value)
+      vars(module).update(names)
 
 
 def write(path: str, function: Function, context: int) -> None:

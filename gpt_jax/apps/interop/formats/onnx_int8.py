@@ -5,13 +5,12 @@ call. Tables have a scale for each row. Needs the extras 'onnx' and 'metrics'.
 """
 
 import collections
-import dataclasses
 import functools
 import logging
 import os
 import tempfile
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -34,33 +33,7 @@ NAME = "onnx_int8"
 _BATCH = 16
 _MAX_INT8 = 127
 _PLAIN = {"alpha": 1.0, "beta": 0.0}  # a Gemm's factors of product and summand
-
-
-@dataclasses.dataclass(frozen=True)
-class Comparison:
-  """Two classifiers on the same examples: float32 first, then int8.
-
-  Attributes:
-    agreement: of their labels.
-    bytes: of the files.
-  """
-
-  agreement: Agreement
-  bytes: tuple[int, int]
-
-  def describe(self) -> str:
-    """Sizes and shares of float32, with 95 % intervals."""
-    agreement = self.agreement
-    before, after = agreement.correct
-    (low, high), (same_low, same_high) = agreement.change, agreement.same_label
-    return (
-      f"{self.bytes[0] / 1e6:.1f} MB in float32, {self.bytes[1] / 1e6:.1f} in int8\n"
-      f"accuracy {before.mean():.1%} in float32, {after.mean():.1%} in int8\n"
-      f"{agreement.kept['accuracy']:.2%} of the accuracy is left; it changes by {100 * low:+.2f} "
-      f"to {100 * high:+.2f} points (95 %)\n"
-      f"the same label for {agreement.kept['labels']:.2%} of {len(agreement.same):,} examples "
-      f"({same_low:.2%} to {same_high:.2%}, 95 %)"
-    )
+load = functools.partial(refuse_to_load, NAME)
 
 
 def detect(path: str) -> bool:
@@ -68,21 +41,13 @@ def detect(path: str) -> bool:
   return False
 
 
-def load(path: str) -> NoReturn:
-  """Raises InputError: the program cannot be turned back into parameters."""
-  raise refuse_to_load(NAME, path)
-
-
 def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) -> None:
-  """See save_function; prints the Comparison.
+  """See save_function; prints sizes, and shares of float32 with 95 % intervals.
 
   Args:
     meta: with "gate": labeled examples, and the least share to keep, see Agreement.check.
-
-  Raises:
-    InputError: a missing package, or too little is kept.
   """
-  require("onnxruntime", "format=onnx_int8", "onnxruntime", "onnx")
+  _require("onnxruntime")
   onnx.check_package()
   write = functools.partial(_write, *meta["gate"])
   save_function(folder, onnx.NAME, write, params, meta, step, tokenizer)
@@ -93,14 +58,27 @@ def _write(encoded: Encoded, keep: float, path: str, function: Function, context
     exact = os.path.join(folder, "model.onnx")
     onnx.write(exact, function, context)
     _quantize(exact, path)
-    comparison = compare(exact, path, encoded, function.inputs)
-  print(comparison.describe())
-  comparison.agreement.check(keep, "int8", "nothing is written")
+    agreement = compare(exact, path, encoded, function.inputs)
+    old, new = os.path.getsize(exact), os.path.getsize(path)
+  before, after = agreement.correct
+  (low, high), (same_low, same_high) = agreement.change, agreement.same_label
+  print(
+    f"{old / 1e6:.1f} MB in float32, {new / 1e6:.1f} in int8\n"
+    f"accuracy {before.mean():.1%} in float32, {after.mean():.1%} in int8\n"
+    f"{agreement.kept['accuracy']:.2%} of the accuracy is left; it changes by {100 * low:+.2f} "
+    f"to {100 * high:+.2f} points (95 %)\n"
+    f"the same label for {agreement.kept['labels']:.2%} of {len(agreement.same):,} examples "
+    f"({same_low:.2%} to {same_high:.2%}, 95 %)"
+  )
+  agreement.check(keep, "int8", "nothing is written")
+
+
+def _require(module: str) -> Any:
+  return require(module, "format=onnx_int8", module.partition(".")[0], "onnx")
 
 
 def _quantize(source: str, path: str) -> None:
-  quantization = require("onnxruntime.quantization", "format=onnx_int8", "onnxruntime", "onnx")
-  library = require("onnx", "format=onnx_int8", "onnx", "onnx")
+  quantization, library = _require("onnxruntime.quantization"), _require("onnx")
   model = library.load(source)
   summands = set()
   for node in model.graph.node:
@@ -153,16 +131,9 @@ def _quantize_tables(graph: Any, library: Any) -> None:
   graph.node.extend(nodes)
 
 
-def compare(exact: str, path: str, encoded: Encoded, inputs: Sequence[str]) -> Comparison:
-  """Runs both files on the examples, in batches of 16.
-
-  Args:
-    exact: the file in float32.
-    path: that in int8.
-    encoded: labeled examples.
-    inputs: those of the function, see Function.
-  """
-  runtime = require("onnxruntime", "format=onnx_int8", "onnxruntime", "onnx")
+def compare(exact: str, path: str, encoded: Encoded, inputs: Sequence[str]) -> Agreement:
+  """Of the labels by both files, float32 first, for the examples; inputs: see Function."""
+  runtime = _require("onnxruntime")
   sessions = runtime.InferenceSession(exact), runtime.InferenceSession(path)
   labels: list[list[np.ndarray]] = [[], []]
   for first in range(0, len(encoded), _BATCH):
@@ -170,8 +141,7 @@ def compare(exact: str, path: str, encoded: Encoded, inputs: Sequence[str]) -> C
     for found, session in zip(labels, sessions, strict=True):
       found.append(session.run(None, arrays)[0].argmax(-1))
   before, after = map(np.concatenate, labels)
-  sizes = os.path.getsize(exact), os.path.getsize(path)
-  return Comparison(compare_labels(before, after, encoded), sizes)
+  return compare_labels(before, after, encoded)
 
 
 def _arrays(

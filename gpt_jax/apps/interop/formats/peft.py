@@ -62,9 +62,6 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
 
   Args:
     params: `{adapter, base, heads…}`.
-
-  Raises:
-    InputError: the folder exists, no adapter, or one that PEFT's LoRA cannot express.
   """
   import jax
   from flax.traverse_util import flatten_dict
@@ -95,13 +92,19 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
   layers = {os.path.dirname(name) for name in folded}
   own = [x for x in layout if not x.ours.startswith("trunk/") or os.path.dirname(x.ours) in layers]
   whole = to_theirs(own, arrays, family.prefix, family.heads)
-  changes, modules = _changes(params["adapter"], adapter.rank, layout, family.prefix)
+  changes = _changes(params["adapter"], adapter.rank, layout, family.prefix)
+  modules = list(dict.fromkeys(name.partition(".lora_")[0] for name in changes))
   rows = range(spec.trunk.vocab_size, family.rows(spec) if "tokens" in params["adapter"] else 0)
   table = next(array.theirs for array in layout if array.ours == "trunk/tokens")
   table = table.removesuffix(".weight")
   if rows:
     values = arrays["trunk/tokens"][rows] + params["adapter"]["tokens"][: len(rows)]
     changes[f"{family.prefix}{table}.{_ROWS}"] = np.asarray(values, np.float32)
+  # PEFT saves a module as a whole: a head, or a layer of the trunk.
+  saved = {
+    name.rpartition(".")[0] if name.startswith(family.prefix) else name.partition(".")[0]
+    for name in whole
+  }
   model, base = config["architectures"][0], noted["base"]["checkpoint"]
   of_base = {"base_identity": noted["base"]["identity"]}
   if not (is_theirs := hf.detect(base)):  # peft cannot read it: it goes along
@@ -116,7 +119,7 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
     "lora_dropout": adapter.dropout,
     "target_modules": modules,
     "fan_in_fan_out": family.attention == "causal",  # GPT's Conv1D is [in, out]
-    "modules_to_save": sorted({_module(name, family.prefix) for name in whole}),
+    "modules_to_save": sorted(saved),
     "trainable_token_indices": {table: list(rows)} if rows else None,
     "inference_mode": True,
   }
@@ -137,30 +140,33 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
 
 def _card(settings: dict[str, Any], config: dict[str, Any], head: Any, rows: range) -> str:
   """README.md: how to load the adapter, where its base has other heads and no new rows."""
-  base, labels, resized = settings["base_model_name_or_path"], "", ""
-  if settings["task_type"]:
-    labels = f", num_labels={head.num_classes}"
-    if settings["fan_in_fan_out"]:  # GPT's class refuses batches without it
-      labels += f", pad_token_id={config['pad_token_id']}"
-  if rows:
-    resized = f"\nbase.resize_token_embeddings({rows.stop})"
-  model = config["architectures"][0]
-  return _CARD.format(model=model, base=base, labels=labels, resized=resized)
+  model, base = config["architectures"][0], settings["base_model_name_or_path"]
+  labels = f", num_labels={head.num_classes}" if settings["task_type"] else ""
+  if labels and settings["fan_in_fan_out"]:  # GPT's class refuses batches without it
+    labels += f", pad_token_id={config['pad_token_id']}"
+  resized = f"\nbase.resize_token_embeddings({rows.stop})" if rows else ""
+  return f"""---
+library_name: peft
+base_model: {base}
+---
+
+Written by gpt_jax, which reads this folder like a checkpoint, where its base is there too.
+
+```python
+from peft import PeftModel
+from transformers import {model}
+
+base = {model}.from_pretrained("{base}"{labels}){resized}
+model = PeftModel.from_pretrained(base, "FOLDER")
+```
+"""
 
 
-def _module(name: str, prefix: str) -> str:
-  """The module that PEFT saves an array with: a head, or a layer of the trunk."""
-  return name.rpartition(".")[0] if name.startswith(prefix) else name.partition(".")[0]
-
-
-def _changes(adapter: Any, rank: int, layout: Any, prefix: str) -> tuple[dict[str, Any], list[str]]:
-  """The matrices of an adapter by PEFT's names, and the modules that they change.
-
-  layout: of all arrays of the model.
-  """
+def _changes(adapter: Any, rank: int, layout: Any, prefix: str) -> dict[str, Any]:
+  """The matrices of an adapter by PEFT's names; layout: of all arrays of the model."""
   from flax.traverse_util import flatten_dict
 
-  ours, theirs, modules = flatten_dict(adapter, sep="/"), {}, []
+  ours, theirs = flatten_dict(adapter, sep="/"), {}
   for path in ours:
     if not path.endswith(("/a", "/b")) and path != "tokens":
       raise InputError(
@@ -174,18 +180,13 @@ def _changes(adapter: Any, rank: int, layout: Any, prefix: str) -> tuple[dict[st
     # Queries, keys and values share our A. A part of a kernel's outputs has that part of B.
     a, b = ours[f"{path}/a"].reshape(-1, rank), ours[f"{path}/b"][array.part].reshape(rank, -1)
     module = prefix + array.theirs.removesuffix(".weight")
-    modules.append(module)
     for name, x in (("A", a), ("B", b)):
       theirs[f"{module}.lora_{name}.weight"] = np.ascontiguousarray(x.T, np.float32)
-  return theirs, modules
+  return theirs
 
 
 def load(path: str) -> tuple[dict, dict, int, Tokenizer]:
-  """Reads an adapter, ours or another's, merged with its base, which is a transformers folder.
-
-  Raises:
-    InputError: the base is not there; a kind of adapter that is not LoRA alone; a damaged file.
-  """
+  """Reads an adapter, ours or another's, merged with its base, which is a transformers folder."""
   from gpt_jax.apps.interop.formats.hf import read
   from gpt_jax.checkpoints.formats.folder import SUMS, check_sums, read_object
   from gpt_jax.checkpoints.run_folder import checksum
@@ -196,10 +197,10 @@ def load(path: str) -> tuple[dict, dict, int, Tokenizer]:
     settings = read_object(os.path.join(path, CONFIG))
     ours = os.path.join(path, OURS)
     meta = read_object(ours) if os.path.exists(ours) else {}
-  except InputError as error:
-    raise InputError(f"{error}; if it was changed on purpose, remove {path}/{SUMS}") from error
   except (OSError, ValueError) as error:
-    raise InputError(f"{path}: cannot be read ({error}); copy the folder again") from error
+    raise InputError(
+      f"{path}: {error}; copy the folder again or, if it was changed on purpose, remove its {SUMS}"
+    ) from error
   for name, value in sorted(settings.items(), key=lambda item: item[0] not in _PLAIN):
     plain = _PLAIN.get(name)
     if name not in _KNOWN and value not in (plain, None) and (name in _PLAIN or value):
@@ -317,13 +318,7 @@ def _overlay(path: str, settings: dict, meta: dict, config: dict, family: Any, b
 
 
 def _check_saved(path: str, whole: Any, base: Any, family: Any, settings: dict) -> None:
-  """Raises InputError unless the arrays that are saved whole are those of modules_to_save.
-
-  Args:
-    path: of the adapter's weights.
-    whole: their names in the base.
-    base, family, settings: see _overlay.
-  """
+  """Refuses arrays saved whole (by their names in the base) that are not of modules_to_save."""
   # peft leaves an output that is tied to a saved table as it was.
   tied = {*family.ties.values()}
   tables = tied & whole.keys()
@@ -340,11 +335,9 @@ def _check_saved(path: str, whole: Any, base: Any, family: Any, settings: dict) 
 def _check_change(
   own: Any, names: dict[str, str], module: str, shape: tuple[int, ...], rank: int
 ) -> None:
-  """Raises InputError unless an adapter has A and B for a matrix of this shape, [out, in].
+  """Refuses an open adapter without A and B for a matrix of this shape, [out, in].
 
-  Args:
-    own: its open file.
-    names: those of its arrays, by their names in the base.
+  names: of its arrays, by their names in the base.
   """
   if len(shape) != 2:
     raise InputError(f"{own.path}: {module}: is no matrix in the base")
@@ -356,20 +349,3 @@ def _check_change(
     found = own.shapes[names[name]]
     if found != expected:
       raise InputError(f"{own.path}: {name} is {[*found]}, and should be {[*expected]}")
-
-
-_CARD = """---
-library_name: peft
-base_model: {base}
----
-
-Written by gpt_jax, which reads this folder like a checkpoint, where its base is there too.
-
-```python
-from peft import PeftModel
-from transformers import {model}
-
-base = {model}.from_pretrained("{base}"{labels}){resized}
-model = PeftModel.from_pretrained(base, "FOLDER")
-```
-"""

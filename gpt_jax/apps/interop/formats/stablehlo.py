@@ -4,8 +4,9 @@
 further inputs come after them.
 """
 
+import functools
 import importlib.util
-from typing import Any, NoReturn
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,10 +24,8 @@ from gpt_jax.errors import InputError
 HELP = "export only: model.stablehlo, for jax alone (jax.export), extra 'stablehlo'"
 NAME = "stablehlo"
 PLATFORMS = ("cpu", "cuda", "tpu")
-
-
-def detect(path: str) -> bool:
-  return detect_function(path, NAME)
+detect = functools.partial(detect_function, NAME)
+load = functools.partial(refuse_to_load, NAME)
 
 
 def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) -> None:
@@ -34,11 +33,6 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
   if importlib.util.find_spec("flatbuffers") is None:
     raise InputError("format=stablehlo needs flatbuffers: pip install 'gpt_jax[stablehlo]'")
   save_function(folder, NAME, _write, params, meta, step, tokenizer)
-
-
-def load(path: str) -> NoReturn:
-  """Raises InputError: the program cannot be turned back into parameters."""
-  raise refuse_to_load(NAME, path)
 
 
 def _write(path: str, function: Function, context: int) -> None:

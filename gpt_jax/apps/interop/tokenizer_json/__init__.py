@@ -2,11 +2,10 @@
 
 import importlib
 import pkgutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from gpt_jax.data.tokenizers.base import Tokenizer
-from gpt_jax.data.tokenizers.openai_files import MergesTokenizer
 
 TRAINED_IDS = "the ids with which the model was trained"
 
@@ -29,9 +28,6 @@ class TokenizerJson(Protocol):
 
     Args:
       of_parts: whether what is decoded continues a text, so that its first space counts.
-
-    Raises:
-      InputError: a tokenizer.json cannot express it.
     """
 
 
@@ -48,7 +44,11 @@ def find(kind: str) -> TokenizerJson | None:
 
 
 def byte_pairs(
-  tokenizer: MergesTokenizer, unk_token: str | None = None, end_of_word_suffix: str | None = None
+  pieces: Iterable[str],
+  merges: Iterable[Sequence[str]],
+  unk_token: str | None = None,
+  end_of_word_suffix: str | None = None,
+  byte_fallback: bool = False,
 ) -> dict[str, Any]:
   """The model of a byte-pair encoding."""
   return {
@@ -58,10 +58,10 @@ def byte_pairs(
     "continuing_subword_prefix": None,
     "end_of_word_suffix": end_of_word_suffix,
     "fuse_unk": False,
-    "byte_fallback": False,
+    "byte_fallback": byte_fallback,
     "ignore_merges": False,
-    "vocab": {piece: i for i, piece in enumerate(tokenizer.pieces)},
-    "merges": list(map(list, tokenizer.merges)),
+    "vocab": {piece: i for i, piece in enumerate(pieces)},
+    "merges": list(map(list, merges)),
   }
 
 

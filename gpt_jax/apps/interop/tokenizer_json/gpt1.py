@@ -5,6 +5,7 @@ of them: ftfy's repairs of single characters but no decoding of mis-decoded lett
 entities, and the words of gpt1.REGEX.
 """
 
+import unicodedata
 from typing import Any
 
 from gpt_jax.apps.interop.tokenizer_json import byte_pairs, replace, replace_matches, sequence
@@ -38,7 +39,7 @@ def describe(tokenizer: gpt1.GPT1Tokenizer, of_parts: bool) -> dict[str, Any]:
         {"type": "Strip", "content": " ", "start": 0, "stop": 1},
       ],
     },
-    "model": byte_pairs(tokenizer, UNKNOWN, END_OF_WORD),
+    "model": byte_pairs(tokenizer.pieces, tokenizer.merges, UNKNOWN, END_OF_WORD),
   }
 
 
@@ -50,8 +51,7 @@ def _normalizers() -> list[dict[str, Any]]:
   return [
     # ftfy.fix_text
     replace_matches(r"\x{1b}\[[\d;]*[a-zA-Z]", ""),
-    *(replace(control, meant) for control, meant in _windows_controls().items()),
-    *(replace(ligature, letters) for ligature, letters in _LIGATURES.items()),
+    *(replace(character, meant) for character, meant in _characters().items()),
     replace_matches(r"[\x{2bc}\x{2018}-\x{201b}]", "'"),
     replace_matches(r"[\x{201c}-\x{201f}]", '"'),
     replace_matches(r"\r\n|[\r\x{2028}\x{2029}]", "\n"),
@@ -74,37 +74,13 @@ def _normalizers() -> list[dict[str, Any]]:
   ]
 
 
-def _windows_controls() -> dict[str, str]:
-  """The control characters U+0080 to U+009F, as Windows-1252 has them."""
-  characters = {}
+def _characters() -> dict[str, str]:
+  """Windows-1252 in the place of the control characters U+0080 to U+009F, and ligatures apart."""
+  parts = {}
   for code in range(0x80, 0xA0):
-    meant = bytes([code]).decode("cp1252", errors="ignore")
-    if meant:
-      characters[chr(code)] = meant
-  return characters
-
-
-_LIGATURES = {
-  "Ĳ": "IJ",
-  "ĳ": "ij",
-  "ŉ": "ʼn",
-  "Ǳ": "DZ",
-  "ǲ": "Dz",
-  "ǳ": "dz",
-  "Ǆ": "DŽ",
-  "ǅ": "Dž",
-  "ǆ": "dž",
-  "Ǉ": "LJ",
-  "ǈ": "Lj",
-  "ǉ": "lj",
-  "Ǌ": "NJ",
-  "ǋ": "Nj",
-  "ǌ": "nj",
-  "ﬀ": "ff",
-  "ﬁ": "fi",
-  "ﬂ": "fl",
-  "ﬃ": "ffi",
-  "ﬄ": "ffl",
-  "ﬅ": "ſt",
-  "ﬆ": "st",
-}
+    if meant := bytes([code]).decode("cp1252", errors="ignore"):
+      parts[chr(code)] = meant
+  for ligature in "ĲĳŉǱǲǳǄǅǆǇǈǉǊǋǌﬀﬁﬂﬃﬄﬅﬆ":
+    _, *codes = unicodedata.decomposition(ligature).split()
+    parts[ligature] = "".join(chr(int(code, 16)) for code in codes)
+  return parts

@@ -22,5 +22,5 @@ def describe(tokenizer: gpt2.GPT2Tokenizer, of_parts: bool) -> dict[str, Any]:
     "normalizer": None,
     "pre_tokenizer": byte_level,
     "decoder": byte_level,
-    "model": byte_pairs(tokenizer),
+    "model": byte_pairs(tokenizer.pieces, tokenizer.merges),
   }

@@ -21,6 +21,7 @@ import numpy as np
 
 from gpt_jax.apps.interop.tokenizer_json import (
   TRAINED_IDS,
+  byte_pairs,
   character_class,
   class_content,
   replace,
@@ -28,6 +29,7 @@ from gpt_jax.apps.interop.tokenizer_json import (
   sequence,
 )
 from gpt_jax.data.tokenizers import sentencepiece
+from gpt_jax.data.tokenizers.sentencepiece import SPACE
 from gpt_jax.errors import InputError
 
 KINDS = sentencepiece.KINDS
@@ -36,52 +38,37 @@ IDS = TRAINED_IDS
 # Control characters that SentencePiece drops; here they separate matches and the characters of a
 # match, or stand for a character that NFKC must not change.
 _BETWEEN, _WITHIN, _STAND_INS = "\x01", "\x02", "\x03\x04\x05\x06\x07\x08"
-_SPACE = "\u2581"  # how SentencePiece spells a space
 _AT_A_TIME = 1024  # nodes of the table
 _NORMAL = 1  # SentencePiece's type of pieces that are no bytes and no control symbols
 
 
 def describe(tokenizer: sentencepiece.SentencePieceTokenizer, of_parts: bool) -> dict[str, Any]:
-  """See TokenizerJson and SentencePieceTokenizer.
-
-  A line break is an added token, so that the text is cut at it before it is normalized, as
-  `encode` does.
-
-  Raises:
-    InputError: the normalization table cannot be expressed.
+  """See TokenizerJson. A line break is an added token, so that the text is cut at it before it is
+  normalized, as `encode` does.
   """
   strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
+  flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
   # Generated code of the sentencepiece package, without type hints.
   proto = importlib.import_module("sentencepiece.sentencepiece_model_pb2").ModelProto()
   proto.ParseFromString(tokenizer.model)
-  vocab = {piece.piece: i for i, piece in enumerate(proto.pieces)}
-  line = proto.pieces[tokenizer.line_id].piece
+  pieces = [piece.piece for piece in proto.pieces]
+  unknown = pieces[tokenizer.unknown_id]
   # An added token keeps its id only if the vocabulary has it, with the text that it matches.
-  vocab = {"\n" if piece == line else piece: i for piece, i in vocab.items()}
+  pieces[tokenizer.line_id] = "\n"
   return {
-    "added_tokens": [
-      {
-        "id": tokenizer.line_id,
-        "content": "\n",
-        "single_word": False,
-        "lstrip": False,
-        "rstrip": False,
-        "normalized": False,
-        "special": False,
-      }
-    ],
+    "added_tokens": [{"id": tokenizer.line_id, "content": "\n", **flags}],
     "normalizer": sequence(_normalizers(proto.normalizer_spec.precompiled_charsmap)),
     # Only the first character of a piece can be a space, so no merge reaches across one.
     "pre_tokenizer": {
       "type": "Split",
-      "pattern": {"String": _SPACE},
+      "pattern": {"String": SPACE},
       "behavior": "MergedWithNext",
       "invert": False,
     },
     "decoder": {
       "type": "Sequence",
       "decoders": [
-        replace(_SPACE, " "),
+        replace(SPACE, " "),
         {"type": "ByteFallback"},
         {"type": "Fuse"},
         # Each line is encoded with a space in front, which the Prepend step adds.
@@ -89,18 +76,7 @@ def describe(tokenizer: sentencepiece.SentencePieceTokenizer, of_parts: bool) ->
         *([] if of_parts else [strip]),
       ],
     },
-    "model": {
-      "type": "BPE",
-      "dropout": None,
-      "unk_token": proto.pieces[tokenizer.unknown_id].piece,
-      "continuing_subword_prefix": None,
-      "end_of_word_suffix": None,
-      "fuse_unk": False,
-      "byte_fallback": True,
-      "ignore_merges": False,
-      "vocab": vocab,
-      "merges": _merges(proto.pieces),
-    },
+    "model": byte_pairs(pieces, _merges(proto.pieces), unknown, byte_fallback=True),
   }
 
 
@@ -121,7 +97,7 @@ def _merges(pieces: Iterable[Any]) -> list[list[str]]:
 
 @functools.lru_cache(maxsize=1)  # of seconds
 def _normalizers(charsmap: bytes) -> list[dict[str, Any]]:
-  """`plain`, SentencePiece's table, then its rules for spaces."""
+  """`plain`, the table, then SentencePiece's rules for spaces."""
   rules = read_rules(charsmap)
   kept = [c for c, value in rules.items() if len(c) == 1 and _replaced(c, rules) != value]
   # A character without a rule stays, though NFKC may change it.
@@ -136,7 +112,12 @@ def _normalizers(charsmap: bytes) -> list[dict[str, Any]]:
   sequences = {key: value for key, value in rules.items() if len(key) > 1}
   ascii, other = r"[\x{0}-\x{7f}]", r"[\x{80}-\x{10ffff}]"
   steps = [
-    *_plain(),
+    # data.tokenizers.sentencepiece.plain
+    replace_matches("[‘’‚‛´]", "'"),
+    replace_matches("[“”„‟«»]", '"'),
+    replace("–", "-"),
+    replace_matches("[—―]", "--"),
+    replace_matches(" *-{2,} *", " - "),
     # Those of the text separate too, and are dropped in the end.
     replace_matches(character_class(own), _BETWEEN),
     *(replace(c, stand_in) for c, stand_in in stand_ins.items()),
@@ -158,20 +139,9 @@ def _normalizers(charsmap: bytes) -> list[dict[str, Any]]:
     *(replace(stand_in, rules.get(c, c)) for c, stand_in in stand_ins.items()),
     replace_matches(" {2,}", " "),
     replace_matches(r"\A +", ""),
-    replace(" ", _SPACE),
-    replace_matches(rf"{_SPACE}+\z", ""),
-    {"type": "Prepend", "prepend": _SPACE},
-  ]
-
-
-def _plain() -> list[dict[str, Any]]:
-  """The steps of data.tokenizers.sentencepiece.plain."""
-  return [
-    replace_matches("[‘’‚‛´]", "'"),
-    replace_matches("[“”„‟«»]", '"'),
-    replace("–", "-"),
-    replace_matches("[—―]", "--"),
-    replace_matches(" *-{2,} *", " - "),
+    replace(" ", SPACE),
+    replace_matches(rf"{SPACE}+\z", ""),
+    {"type": "Prepend", "prepend": SPACE},
   ]
 
 

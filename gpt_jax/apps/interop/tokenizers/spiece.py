@@ -30,12 +30,7 @@ SENTINELS = 100  # of T5, above the vocabulary: the highest id is <extra_id_0>
 
 @dataclasses.dataclass(frozen=True)
 class ReleasedSentencePiece(SentencePieceModel):
-  """A model as its authors trained it, with special tokens among its pieces.
-
-  Attributes:
-    lower_case: whether text is lower-cased before.
-    strip_accents: whether letters lose their accents before.
-  """
+  """A model as its authors trained it, with special tokens among its pieces."""
 
   lower_case: bool = False
   strip_accents: bool = False
@@ -47,7 +42,7 @@ class ReleasedSentencePiece(SentencePieceModel):
 
   @property
   def is_albert(self) -> bool:
-    return self._has(ALBERT["cls"])
+    return self.has(ALBERT["cls"])
 
   @property
   def special_pieces(self) -> Mapping[str, str]:
@@ -55,7 +50,7 @@ class ReleasedSentencePiece(SentencePieceModel):
 
   @functools.cached_property
   def special_inside(self) -> dict[str, int]:
-    pieces = {name: piece for name, piece in self.special_pieces.items() if self._has(piece)}
+    pieces = {name: piece for name, piece in self.special_pieces.items() if self.has(piece)}
     return {name: self.processor.piece_to_id(piece) for name, piece in pieces.items()}
 
   @property
@@ -79,18 +74,15 @@ class ReleasedSentencePiece(SentencePieceModel):
       spelled_ids = {t.content: self.processor.piece_to_id(t.content) for t in self.spelled}
       return [encode_around(text, spelled_ids, plain.encode) for text in texts]
     encoded = self.processor.encode([self._normalize(text) for text in texts], out_type=int)
-    results = []
-    for ids in encoded:
-      values = np.array(ids, np.int32)
-      # Pieces that the model's authors let a text spell.
-      spelled = np.isin(values, list(self.special_inside.values()))
-      results.append(np.where(spelled, np.int32(self.unknown_id), values))
-    return results
+    # Pieces that the model's authors let a text spell.
+    special, unknown = list(self.special_inside.values()), np.int32(self.unknown_id)
+    arrays = [np.array(ids, np.int32) for ids in encoded]
+    return [np.where(np.isin(ids, special), unknown, ids) for ids in arrays]
 
   def decode(self, ids: Iterable[int]) -> str:
     return self.processor.decode(np.asarray(ids, int).tolist())
 
-  def _has(self, piece: str) -> bool:
+  def has(self, piece: str) -> bool:
     return self.processor.id_to_piece(self.processor.piece_to_id(piece)) == piece
 
   def _normalize(self, text: str) -> str:
@@ -118,7 +110,7 @@ def load(folder: str, metadata: dict[str, Any] | None) -> ReleasedSentencePiece:
     reason = " ".join(str(error).split())
     raise InputError(f"{path}: no SentencePiece model ({reason}); copy it again") from error
   for piece in () if metadata else added_pieces(folder):
-    if not tokenizer._has(piece) and not piece.startswith("<extra_id_"):
+    if not tokenizer.has(piece) and not piece.startswith("<extra_id_"):
       raise InputError(
         f"{path}: the token {piece!r} is added to it; save the model with transformers' tokenizer "
         f"into a folder of its own, without {MODEL}"

@@ -69,11 +69,7 @@ SPACES = ("▁", "Ġ")  # how a piece spells the space before it
 
 @dataclasses.dataclass(frozen=True)
 class HuggingFaceTokenizer(PackageTokenizer):
-  """A tokenizer of the package `tokenizers`.
-
-  Attributes:
-    content: of the tokenizer.json.
-  """
+  """A tokenizer of the package `tokenizers`; content: of the tokenizer.json."""
 
   content: bytes = dataclasses.field(repr=False)
   special_names: tuple[str, ...] = DEFAULT_SPECIAL
@@ -84,7 +80,6 @@ class HuggingFaceTokenizer(PackageTokenizer):
 
   @functools.cached_property
   def hash(self) -> str:
-    """sha256 of the tokenizer.json."""
     return hashlib.sha256(self.content).hexdigest()
 
   @functools.cached_property

@@ -6,12 +6,13 @@ Their Linear stores weights as [out, in]; queries, keys and values have a projec
 import dataclasses
 import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from gpt_jax.apps.interop.formats.hf.family import Array, Family, dense, norm
+from gpt_jax.apps.interop.formats.hf.fields import Supported
 from gpt_jax.apps.interop.formats.hf.labels import (
   architecture_of,
   label_settings,
@@ -30,16 +31,12 @@ from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.tasks.task import Task
 
-TOKENS, TYPES = "embeddings.word_embeddings.weight", "embeddings.token_type_embeddings.weight"
+TOKENS = "embeddings.word_embeddings.weight"
+POSITIONS = "embeddings.position_embeddings.weight"
+TYPES = "embeddings.token_type_embeddings.weight"
 SIZES = (
-  "hidden_size",
-  "num_hidden_layers",
-  "num_attention_heads",
-  "intermediate_size",
-  "vocab_size",
-  "max_position_embeddings",
-  "type_vocab_size",
-  "pad_token_id",
+  *("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size"),
+  *("max_position_embeddings", "type_vocab_size", "pad_token_id"),
 )
 # Their names of what our trunk computes; the first is written.
 ACTIVATIONS = {"gelu": ("gelu",), "gelu_tanh": ("gelu_new", "gelu_pytorch_tanh")}
@@ -47,23 +44,23 @@ ACTIVATIONS = {"gelu": ("gelu",), "gelu_tanh": ("gelu_new", "gelu_pytorch_tanh")
 
 @dataclasses.dataclass(frozen=True)
 class EncoderFamily(Family):
-  """A family of bidirectional, post-norm Transformers.
+  """A family of bidirectional, post-norm Transformers; the defaults are BERT's.
 
   Attributes:
     model_type: its name in config.json.
     classes: prefix of its class names.
+    is_like: (model, tokenizer) -> what of it the family has not, or "".
+    masked: names of the masked head's map, norm, bias, and of what is tied to the table.
+    masked_activation: the masked head's, one of ACTIVATIONS; "": the trunk's.
     layer: prefix of a block's arrays, with {} for its number.
     block: names of a block's parts: query, key, value, the projection after attention, its norm,
       both maps of the MLP, its norm.
     pooler: name of the pooler.
-    masked: names of the masked head's map, norm, bias, and of what is tied to the table.
-    masked_activation: the masked head's, one of ACTIVATIONS; "": the trunk's.
     pair: name of the sentence-pair head; "": there is none.
     classifier: names of the maps of a ForSequenceClassification before its last, and of the last.
     around: see template.
     format: see family.Family.
     init: value of TransformerConfig.init.
-    is_like: (model, tokenizer) -> what of it the family has not, or "".
     head_dropout: name of the setting.
     shared: whether it has one block, and a map of narrower embeddings.
     keeps_pooler: whether a pooler in a file was trained by the objective.
@@ -72,17 +69,20 @@ class EncoderFamily(Family):
 
   model_type: str
   classes: str
-  layer: str
-  block: tuple[str, ...]
-  pooler: str
-  masked: tuple[str, str, str, str]
-  pair: str
-  classifier: tuple[str, str]
-  around: Template
-  format: dict
-  init: str
   is_like: Callable[[ModelConfig, Tokenizer], str]
+  masked: tuple[str, str, str, str]
   masked_activation: str = ""
+  layer: str = "encoder.layer.{}."
+  block: str = (
+    "attention.self.query attention.self.key attention.self.value attention.output.dense "
+    "attention.output.LayerNorm intermediate.dense output.dense output.LayerNorm"
+  )
+  pooler: str = "pooler.dense"
+  pair: str = ""
+  classifier: tuple[str, str] = ("", "classifier")
+  around: Template = Template(("cls", "A", "sep"), ("cls", "A", "sep", "B", "sep"))
+  format: dict = dataclasses.field(default_factory=lambda: {"type": "bert_format"})
+  init: str = "truncated"
   head_dropout: str = "classifier_dropout"
   shared: bool = False
   keeps_pooler: bool = True
@@ -111,7 +111,7 @@ class EncoderFamily(Family):
     _, _, bias, decoder = self.masked
     return {f"{decoder}.weight": TOKENS, f"{decoder}.bias": bias}
 
-  def supported(self, config: dict) -> tuple[tuple[str, tuple], ...]:
+  def supported(self, config: dict) -> Supported:
     return (
       ("hidden_act", tuple(itertools.chain.from_iterable(ACTIVATIONS.values()))),
       ("intermediate_size", (4 * config["hidden_size"],)),
@@ -123,14 +123,16 @@ class EncoderFamily(Family):
       ("tie_word_embeddings", (True,)),
     )
 
-  # ---------------------------------------------------------------------------------------- Import
-
   def model(
     self, config: dict, weights: Weights, tokenizer: Tokenizer, own: ModelConfig | None
   ) -> ModelConfig:
     """Heads and pooler are those in the file."""
-    if self.counts_from_padding:
-      _check_padding(config["pad_token_id"], tokenizer)
+    padding = dict(tokenizer.special.items()).get("pad")
+    if self.counts_from_padding and config["pad_token_id"] != padding:
+      raise InputError(
+        f"pad_token_id is {config['pad_token_id']}, and the vocabulary's padding token is "
+        f"{padding}: transformers gives tokens of that id no position"
+      )
     head = self._labeled_head(config, weights, own)
     others: list[Any] = []
     if self.masked[2] in weights.shapes:
@@ -230,8 +232,6 @@ class EncoderFamily(Family):
     settings["transform"] = "dense" if self.classifier[0] else "pooler"
     return sequence_head(config, outputs, **settings)
 
-  # ---------------------------------------------------------------------------------------- Arrays
-
   def rows(self, spec: ModelConfig) -> int:
     return spec.trunk.vocab_size + spec.trunk.special_tokens
 
@@ -239,18 +239,15 @@ class EncoderFamily(Family):
     trunk, rows = spec.trunk, self.rows(spec)
     d, e, skipped = trunk.width, trunk.table_width, self._skipped(config)
     table = (trunk.rows, e)
-    arrays = [Array(TOKENS, "trunk/tokens", (rows, e), table, np.s_[:rows])]
-    positions = (trunk.context, e)
+    positions, types = (trunk.context, e), (trunk.token_types, e)
     stored = (trunk.context + skipped, e)
-    name = "embeddings.position_embeddings.weight"
-    arrays.append(Array(name, "trunk/positions", stored, positions, skipped=skipped))
-    if trunk.token_types:
-      shape = (trunk.token_types, e)
-      arrays.append(Array(TYPES, "trunk/types", shape, shape))
-    else:
-      # Their classes always have the table: a row of zeros changes no sum.
-      arrays.append(Array(TYPES, "", (1, e), ()))
-    arrays += norm("embeddings.LayerNorm", "trunk/embedding_norm", e)
+    arrays = [
+      Array(TOKENS, "trunk/tokens", (rows, e), table, np.s_[:rows]),
+      Array(POSITIONS, "trunk/positions", stored, positions, skipped=skipped),
+      # Their classes always have the table of types: a row of zeros changes no sum.
+      Array(TYPES, "trunk/types", types, types) if types[0] else Array(TYPES, "", (1, e), ()),
+      *norm("embeddings.LayerNorm", "trunk/embedding_norm", e),
+    ]
     if self.shared:
       arrays += dense("encoder.embedding_hidden_mapping_in", "trunk/embedding_map", e, d)
     for i in range(trunk.blocks):
@@ -262,16 +259,15 @@ class EncoderFamily(Family):
   def _block(self, trunk: TransformerConfig, i: int) -> list[Array]:
     d, h = trunk.width, trunk.heads
     *qkv, out, attention_norm, mlp_in, mlp_out, mlp_norm = (
-      self.layer.format(i) + name for name in self.block
+      self.layer.format(i) + name for name in self.block.split()
     )
     ours, k = f"trunk/block_{i}", d // h
     kernel, bias = f"{ours}/attention/qkv/kernel", f"{ours}/attention/qkv/bias"
     arrays = []
     for n, name in enumerate(qkv):
       # Their three matrices are slices of our one.
-      whole = (d, 3, h, k)
-      part = np.s_[:, n]
-      arrays.append(Array(f"{name}.weight", kernel, (d, d), whole, part, transposed=True))
+      slices = (d, 3, h, k), np.s_[:, n]
+      arrays.append(Array(f"{name}.weight", kernel, (d, d), *slices, transposed=True))
       arrays.append(Array(f"{name}.bias", bias, (d,), (3, h, k), np.s_[n]))
     return [
       *arrays,
@@ -307,8 +303,6 @@ class EncoderFamily(Family):
         arrays += dense(first, "head/dense", d, d) if first else []
         arrays += dense(last, "head", d, head.num_classes)
     return arrays
-
-  # ---------------------------------------------------------------------------------------- Export
 
   def declines(self, spec: ModelConfig, meta: dict, tokenizer: Tokenizer) -> str:
     trunk, holds = spec.trunk, "of bidirectional models it holds BERT, RoBERTa and ALBERT"
@@ -370,13 +364,11 @@ class EncoderFamily(Family):
     return config
 
   def _suffix(self, spec: ModelConfig) -> str:
-    if spec.head and spec.head.per_token:
-      return token_class(spec.head)[0]
-    if spec.head:
-      return (
-        "ForMultipleChoice" if spec.head.pooling == "per_choice" else "ForSequenceClassification"
-      )
-    scopes = [head.scope for head in spec.heads]
+    head, scopes = spec.head, [head.scope for head in spec.heads]
+    if head and head.per_token:
+      return token_class(head)[0]
+    if head:
+      return "ForMultipleChoice" if head.pooling == "per_choice" else "ForSequenceClassification"
     if "sentence_pair" in scopes:
       return "ForPreTraining" if "masked" in scopes else "ForNextSentencePrediction"
     return "ForMaskedLM" if "masked" in scopes else "Model"
@@ -392,16 +384,12 @@ class EncoderFamily(Family):
     read_at = "each token" if spec.head.per_token else "the first token"
     if template is None:
       return [f"The score is read at {read_at} of a sequence."]
+    spelled = {name: tokenizer.spelling(i) for name, i in tokenizer.special.items()}
 
-    def spelled(names: Sequence[str]) -> str:
-      """A template with its special tokens as the vocabulary spells them."""
-      words = []
-      for name in names:
-        is_text = name in ("A", "B")
-        words.append(name if is_text else tokenizer.spelling(tokenizer.special[name]))
-      return " ".join(words)
+    def written(names: tuple[str, ...]) -> str:
+      return " ".join(spelled.get(name, name) for name in names)  # "A" and "B" are texts
 
-    single, pair = spelled(template.single), spelled(template.pair)
+    single, pair = written(template.single), written(template.pair)
     types = " Its token types tell the two texts apart." if template.types else ""
     return [
       f"A text A is written as `{single}`, two texts as `{pair}`; the tokenizer does so.{types} "
@@ -409,21 +397,7 @@ class EncoderFamily(Family):
     ]
 
 
-def _check_padding(i: int, tokenizer: Tokenizer) -> None:
-  """Raises InputError if positions would not be counted over tokens that a text may have."""
-  padding = dict(tokenizer.special.items()).get("pad")
-  if i != padding:
-    raise InputError(
-      f"pad_token_id is {i}, and the vocabulary's padding token is {padding}: transformers gives "
-      "tokens of that id no position"
-    )
-
-
-# -------------------------------------------------------------------------------------- Families
-
-
 def _is_bert(spec: ModelConfig, tokenizer: Tokenizer) -> str:
-  """Two texts with types, a trained pooler."""
   trunk = spec.trunk
   # A padding token is all that RoBERTa's classes need besides.
   if not trunk.token_types and not trunk.pooler and "pad" in tokenizer.special:
@@ -432,7 +406,6 @@ def _is_bert(spec: ModelConfig, tokenizer: Tokenizer) -> str:
 
 
 def _is_roberta(spec: ModelConfig, tokenizer: Tokenizer) -> str:
-  """No types, no pooler that was trained, a classifier of its own."""
   trunk = spec.trunk
   if any(head.scope == "sentence_pair" for head in spec.heads):
     return "RoBERTa has no sentence-pair head"
@@ -445,7 +418,6 @@ def _is_roberta(spec: ModelConfig, tokenizer: Tokenizer) -> str:
 
 
 def _is_albert(spec: ModelConfig, tokenizer: Tokenizer) -> str:
-  """One block for all layers, narrower embeddings, sentence order."""
   del tokenizer
   scopes = [head.scope for head in spec.heads]
   if "sentence_pair" in scopes and "masked" not in scopes:
@@ -453,79 +425,46 @@ def _is_albert(spec: ModelConfig, tokenizer: Tokenizer) -> str:
   return ""
 
 
-_LAYER = "encoder.layer.{}."
-# In the order of EncoderFamily.block.
-_BLOCK = (
-  "attention.self.query",
-  "attention.self.key",
-  "attention.self.value",
-  "attention.output.dense",
-  "attention.output.LayerNorm",
-  "intermediate.dense",
-  "output.dense",
-  "output.LayerNorm",
-)
 FAMILIES = (
   EncoderFamily(
     "albert",
     "Albert",
-    # One group of one block, stored once whatever the number of layers.
-    "encoder.albert_layer_groups.0.albert_layers.0.",
-    (
-      "attention.query",
-      "attention.key",
-      "attention.value",
-      "attention.dense",
-      "attention.LayerNorm",
-      "ffn",
-      "ffn_output",
-      "full_layer_layer_norm",
-    ),
-    "pooler",
-    ("predictions.dense", "predictions.LayerNorm", "predictions.bias", "predictions.decoder"),
-    "sop_classifier.classifier",
-    ("", "classifier"),
-    Template(("cls", "A", "sep"), ("cls", "A", "sep", "B", "sep")),
-    {"type": "bert_format"},
-    "truncated",
     _is_albert,
+    ("predictions.dense", "predictions.LayerNorm", "predictions.bias", "predictions.decoder"),
+    # One group of one block, stored once whatever the number of layers.
+    layer="encoder.albert_layer_groups.0.albert_layers.0.",
+    block=(
+      "attention.query attention.key attention.value attention.dense attention.LayerNorm ffn "
+      "ffn_output full_layer_layer_norm"
+    ),
+    pooler="pooler",
+    pair="sop_classifier.classifier",
     head_dropout="classifier_dropout_prob",
     shared=True,
   ),
   EncoderFamily(
     "bert",
     "Bert",
-    _LAYER,
-    _BLOCK,
-    "pooler.dense",
+    _is_bert,
     (
       "cls.predictions.transform.dense",
       "cls.predictions.transform.LayerNorm",
       "cls.predictions.bias",
       "cls.predictions.decoder",
     ),
-    "cls.seq_relationship",
-    ("", "classifier"),
-    Template(("cls", "A", "sep"), ("cls", "A", "sep", "B", "sep")),
-    {"type": "bert_format"},
-    "truncated",
-    _is_bert,
+    pair="cls.seq_relationship",
   ),
   # No token reads the first two rows of positions, which begin after the padding token's id.
   EncoderFamily(
     "roberta",
     "Roberta",
-    _LAYER,
-    _BLOCK,
-    "pooler.dense",
-    ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias", "lm_head.decoder"),
-    "",
-    ("classifier.dense", "classifier.out_proj"),
-    Template(("cls", "A", "sep"), ("cls", "A", "sep", "sep", "B", "sep")),
-    {"type": "roberta_format"},
-    "normal",
     _is_roberta,
+    ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias", "lm_head.decoder"),
     masked_activation="gelu",
+    classifier=("classifier.dense", "classifier.out_proj"),
+    around=Template(("cls", "A", "sep"), ("cls", "A", "sep", "sep", "B", "sep")),
+    format={"type": "roberta_format"},
+    init="normal",
     keeps_pooler=False,
     counts_from_padding=True,
   ),

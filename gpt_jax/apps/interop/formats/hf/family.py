@@ -5,10 +5,11 @@ import pkgutil
 import re
 import sys
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from gpt_jax.apps.interop.formats.hf.fields import Supported
 from gpt_jax.apps.interop.formats.hf.weights import Weights
 from gpt_jax.apps.interop.formats.hf_tokenizer import Template
 from gpt_jax.data.tokenizers.base import Tokenizer, load_released
@@ -58,7 +59,7 @@ def norm(theirs: str, ours: str, width: int) -> list[Array]:
   ]
 
 
-class Family:
+class Family(Protocol):
   """Base of the architectures of transformers.
 
   Attributes:
@@ -83,9 +84,8 @@ class Family:
   ignored: re.Pattern[str]
   heads: re.Pattern[str]
 
-  def supported(self, config: dict) -> tuple[tuple[str, tuple], ...]:
-    """Settings of config.json, with the values that our trunk has; the first is the default."""
-    raise NotImplementedError
+  def supported(self, config: dict) -> Supported:
+    """See fields.check_config."""
 
   def vocabulary(self, folder: str) -> Tokenizer:
     """The vocabulary as transformers or the authors of the model saved it. Raises InputError."""
@@ -100,19 +100,15 @@ class Family:
     self, config: dict, weights: Weights, tokenizer: Tokenizer, own: ModelConfig | None
   ) -> ModelConfig:
     """The model in a folder; `own` is what our entry in config.json says of it."""
-    raise NotImplementedError
 
   def rows(self, spec: ModelConfig) -> int:
     """Rows of the embedding table that a folder holds."""
-    raise NotImplementedError
 
   def arrays(self, spec: ModelConfig, config: dict) -> list[Array]:
     """All arrays of a folder with this config.json."""
-    raise NotImplementedError
 
   def declines(self, spec: ModelConfig, meta: dict, tokenizer: Tokenizer) -> str:
     """Why a folder of this family cannot hold a model; "" if it can."""
-    raise NotImplementedError
 
   def fold(self, arrays: Arrays, spec: ModelConfig, orders: int) -> Arrays:
     """Rewrites arrays that transformers' classes cannot express; returns the originals by name."""
@@ -121,15 +117,12 @@ class Family:
 
   def config(self, spec: ModelConfig, tokenizer: Tokenizer, task: Task | None) -> dict[str, Any]:
     """The config.json of a folder."""
-    raise NotImplementedError
 
   def template(self, spec: ModelConfig, tokenizer: Tokenizer) -> Template | None:
     """The special tokens that the tokenizer adds to texts; None: it adds none."""
-    raise NotImplementedError
 
   def describe(self, spec: ModelConfig, tokenizer: Tokenizer) -> list[str]:
     """Paragraphs of the model card on how a labeled example is written."""
-    raise NotImplementedError
 
 
 def families() -> list[Family]:
@@ -154,6 +147,13 @@ def find_family(spec: ModelConfig, meta: dict, tokenizer: Tokenizer, format: str
     reasons.append(reason)
   reasons = reasons or [f"transformers has no model of {spec.attention} attention"]
   raise InputError(f"format={format}: {'; '.join(dict.fromkeys(reasons))}; npz can hold it")
+
+
+def meta_of(config: dict, tokenizer: Tokenizer) -> dict[str, Any]:
+  """The step and what else our entry in config.json says; folders of others have none."""
+  entry = config.get("gpt_jax")
+  own = entry if isinstance(entry, dict) else {}
+  return {"step": 0, "tokenizer_hash": tokenizer.hash, **own}
 
 
 def to_ours(layout: Iterable[Array], weights: Weights) -> Arrays:

@@ -1,8 +1,10 @@
 """Fields of files that other software writes: what changes results is read, or refused by name."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
+
+from gpt_jax.errors import InputError
 
 
 class Fields(NamedTuple):
@@ -92,3 +94,26 @@ VECTOR_FIELDS = Fields(
     **dict.fromkeys(("query_expansion", "default_prompt_name", "truncate_dim"), ()),
   },
 )
+
+
+Supported = tuple[tuple[str, tuple], ...]  # (setting, its values in our models); see check_config
+
+
+def check_config(
+  path: str, config: dict, sizes: Iterable[str], supported: Callable[[dict], Supported]
+) -> None:
+  """Refuses a config.json with other settings than our models have.
+
+  Args:
+    sizes: settings that must be numbers.
+    supported: supported(config) -> settings and their values; the first is transformers' default.
+  """
+  for name in sizes:
+    if type(config.get(name)) is not int:
+      raise InputError(f"{path}: {name} is {config.get(name)!r}: should be a number")
+  for name, values in supported(config):
+    if config.get(name, values[0]) not in values:
+      allowed = " or ".join(map(repr, values))
+      raise InputError(f"{path}: {name} is {config[name]!r}: only {allowed} is supported")
+  if reason := CONFIG_FIELDS.unsupported(path, config):
+    raise InputError(f"{path}: {reason}")

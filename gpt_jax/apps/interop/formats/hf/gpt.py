@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from gpt_jax.apps.interop.formats.hf.family import Array, Arrays, Family, dense, norm
+from gpt_jax.apps.interop.formats.hf.fields import Supported
 from gpt_jax.apps.interop.formats.hf.labels import (
   architecture_of,
   label_settings,
@@ -72,7 +73,7 @@ class GPTFamily(Family):
   def ties(self) -> dict[str, str]:  # type: ignore[override]
     return {"lm_head.weight": self.tokens}
 
-  def supported(self, config: dict) -> tuple[tuple[str, tuple], ...]:
+  def supported(self, config: dict) -> Supported:
     return (
       self.activation,
       ("layer_norm_epsilon", (1e-5,)),

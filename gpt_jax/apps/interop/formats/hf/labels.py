@@ -20,8 +20,6 @@ _KINDS = {
   "regress": "regression",
   "tag_head": "tags",
 }
-
-
 # The registered name of a linear head on each token -> transformers' class, without the family's
 # name, and the name of its map there.
 _ON_TOKENS = {
@@ -50,7 +48,7 @@ def scale_of(task: Any) -> tuple[float, float] | None:
 def label_settings(head: Any, task: Task | None) -> dict[str, Any]:
   """The names of the outputs, and the kind of problem where it is not one class each."""
   settings: dict[str, Any] = {}
-  labels = tuple(str(i) for i in range(head.num_classes))
+  labels = tuple(map(str, range(head.num_classes)))
   if task:
     labels = _OUTPUTS.get(task.kind, task.labels)
   if task and task.kind in _PROBLEMS:
@@ -74,11 +72,7 @@ def outputs_of(weights: Weights, name: str) -> int:
 
 
 def sequence_head(config: dict[str, Any], outputs: int, **settings: Any) -> Any:
-  """The head of a ForSequenceClassification with so many outputs.
-
-  Raises:
-    InputError: a regression of several numbers.
-  """
+  """The head of a ForSequenceClassification with so many outputs."""
   problem = config.get("problem_type")
   if problem == "multi_label_classification":
     return MultiLabelHead(outputs, **settings)
@@ -91,9 +85,6 @@ def sequence_head(config: dict[str, Any], outputs: int, **settings: Any) -> Any:
 def task_of(config: dict[str, Any], head: Any) -> ImportedTask | None:
   """The task of a head that others have trained; None without a head, and for a choice among any
   number of options, since nothing says where they are.
-
-  Raises:
-    InputError: id2label does not name each output once.
   """
   if head is None:
     return None
@@ -108,8 +99,7 @@ def _labels(config: dict[str, Any], count: int) -> tuple[str, ...]:
   """The names of the outputs in their order, which may not be that of the file."""
   # transformers leaves its default names out.
   names = config.get("id2label") or {str(i): f"LABEL_{i}" for i in range(count)}
-  of_size = isinstance(names, dict) and len(names) == count
-  if not of_size or names.keys() != {str(i) for i in range(count)}:
+  if not isinstance(names, dict) or sorted(names) != sorted(map(str, range(count))):
     raise InputError(f"id2label is {str(names)[:100]}: should name the outputs 0 to {count - 1}")
   labels = tuple(str(names[str(i)]) for i in range(count))
   if len({*labels}) < count:

@@ -2,14 +2,13 @@
 
 import os
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from flax.traverse_util import unflatten_dict
 
 from gpt_jax.apps.interop.formats.hf import t5
-from gpt_jax.apps.interop.formats.hf.family import Arrays, Family, families, to_ours
-from gpt_jax.apps.interop.formats.hf.fields import CONFIG_FIELDS, GENERATION_FIELDS
+from gpt_jax.apps.interop.formats.hf.family import Arrays, Family, families, meta_of, to_ours
+from gpt_jax.apps.interop.formats.hf.fields import GENERATION_FIELDS, check_config
 from gpt_jax.apps.interop.formats.hf.labels import architecture_of, task_of
 from gpt_jax.apps.interop.formats.hf.vectors import read_embedding
 from gpt_jax.apps.interop.formats.hf.weights import (
@@ -49,11 +48,6 @@ def load(path: str, overlay: Overlay | None = None) -> tuple[dict, dict, int, To
 
   Returns:
     params as float32 NumPy arrays, meta, step, tokenizer.
-
-  Raises:
-    InputError: unknown architecture or setting; an array that is missing, unknown or of another
-      shape; another vocabulary; a damaged file. Nothing is unpickled except by
-      torch.load(weights_only=True).
   """
   folder, weights_path = find(path)
   # Folders of others have none.
@@ -65,24 +59,31 @@ def load(path: str, overlay: Overlay | None = None) -> tuple[dict, dict, int, To
         f"{folder}: {error}; if other software has changed the folder on purpose, remove its {SUMS}"
       ) from error
   if t5.detect(folder):
-    loaded = t5.load(folder, open_weights(weights_path, prefix="", ties={}))
+    arrays, meta, tokenizer = t5.load(folder, open_weights(weights_path, prefix="", ties={}))
   else:
-    loaded = _load_transformer(folder, weights_path, overlay)
-  embedding = read_embedding(folder, loaded[3])
+    arrays, meta, tokenizer = _load_transformer(folder, weights_path, overlay)
+  step = meta.pop("step")
+  try:
+    check_finite(arrays)
+    check_meta(meta, step)
+  except ValueError as error:
+    raise InputError(f"{folder}: {error}; export or copy the model again") from error
+  embedding = read_embedding(folder, tokenizer)
   if embedding is not None:
-    loaded[1]["embedding"] = to_json(embedding)
-  return loaded
+    meta["embedding"] = to_json(embedding)
+  return unflatten_dict(arrays, sep="/"), meta, step, tokenizer
 
 
 def _load_transformer(
   folder: str, weights_path: str, overlay: Overlay | None
-) -> tuple[dict, dict, int, Tokenizer]:
-  """As `load`, of a family of the Transformer trunk."""
-  config, family = _read_config(os.path.join(folder, "config.json"))
+) -> tuple[Arrays, dict, Tokenizer]:
+  """Arrays, meta with the step, and tokenizer of a family of the Transformer trunk."""
+  path = os.path.join(folder, "config.json")
+  config, family = _read_config(path)
   tokenizer = read_vocabulary(folder, config["vocab_size"], family.vocabulary)
   weights = open_weights(weights_path, family.prefix, family.ties)  # names and shapes only
   weights = overlay(config, family, weights) if overlay else weights
-  meta, spec = _model_of(folder, config, family, weights, tokenizer)
+  meta, spec = _model_of(path, config, family, weights, tokenizer)
   if spec.head is None and family.attention == "causal":
     ends = _ends(folder, config)
     if ends and ends != [tokenizer.end_id]:
@@ -90,19 +91,13 @@ def _load_transformer(
   # All names and shapes are compared before the first array is read.
   layout, rows = family.arrays(spec, config), family.rows(spec)
   tables = [array.theirs for array in layout if array.part == np.s_[:rows]]
-  path = os.path.join(folder, "config.json")
   weights = without_padding(path, weights, tables, config["vocab_size"], rows)
   shapes = {array.theirs: array.shape for array in layout if array.theirs}
   architecture = architecture_of(config) or "the model"
   check_arrays(weights, shapes, family.model_type, family.ignored, family.heads, architecture)
   arrays = to_ours(layout, weights)
-  try:
-    check_finite(arrays)
-    check_meta(meta, meta["step"])
-  except ValueError as error:
-    raise InputError(f"{folder}: {error}; export or copy the model again") from error
   _unfold(arrays, weights, meta)
-  return unflatten_dict(arrays, sep="/"), meta, meta.pop("step"), tokenizer
+  return arrays, meta, tokenizer
 
 
 def _ends(folder: str, config: dict) -> list[int]:
@@ -132,39 +127,26 @@ def _read_config(path: str) -> tuple[dict, Family]:
     names = ", ".join([*(family.model_type for family in known), t5.MODEL_TYPE])
     raise InputError(f"{path}: model_type {model_type!r}: should be one of {names}")
   config = family.defaults | config
-  for name in family.sizes:
-    if type(config.get(name)) is not int:
-      raise InputError(f"{path}: {name} is {config.get(name)!r}: should be a number")
-  for name, values in family.supported(config):
-    if config.get(name, values[0]) not in values:  # absent: the default of transformers
-      allowed = " or ".join(map(repr, values))
-      raise InputError(f"{path}: {name} is {config[name]!r}: only {allowed} is supported")
-  if reason := CONFIG_FIELDS.unsupported(path, config):
-    raise InputError(f"{path}: {reason}")
+  check_config(path, config, family.sizes, family.supported)
   return config, family
 
 
 def _model_of(
-  folder: str, config: dict, family: Family, weights: Weights, tokenizer: Tokenizer
+  path: str, config: dict, family: Family, weights: Weights, tokenizer: Tokenizer
 ) -> tuple[dict, ModelConfig]:
   """meta and model config.
 
   Their settings decide, and our entry adds the rest: transformers may have changed the folder and
   saved it again.
   """
-  entry: Any = config.get("gpt_jax")
-  entry = entry if isinstance(entry, dict) else {}  # folders of others have none
-  meta = {"step": 0, "tokenizer_hash": tokenizer.hash, **entry}
-  own = None
+  own, meta = None, meta_of(config, tokenizer)
   if "model" in meta:
     try:
       own = from_json(meta["model"])
     except InputError as error:
-      raise InputError(f"{folder}/config.json: gpt_jax.model: {error}") from error
+      raise InputError(f"{path}: gpt_jax.model: {error}") from error
     if not isinstance(own, ModelConfig) or not isinstance(own.trunk, TransformerConfig):
-      raise InputError(
-        f"{folder}/config.json: gpt_jax.model is no Transformer; export the model again"
-      )
+      raise InputError(f"{path}: gpt_jax.model is no Transformer; export the model again")
   try:
     spec = family.model(config, weights, tokenizer, own)
     # Not the head of our entry: its labels and inputs are those that the folder names.
@@ -177,7 +159,7 @@ def _model_of(
         "trained_special": [name for name, i in tokenizer.special.items() if i < rows],
       }
   except InputError as error:
-    raise InputError(f"{folder}/config.json: {error}") from error
+    raise InputError(f"{path}: {error}") from error
   meta = {name: value for name, value in meta.items() if value is not None}
   meta["model"] = to_json(spec)
   return meta, spec

@@ -8,21 +8,14 @@ import re
 from typing import Any
 
 import numpy as np
-from flax.traverse_util import flatten_dict, unflatten_dict
+from flax.traverse_util import flatten_dict
 
-from gpt_jax.apps.interop.formats.hf.family import Array, to_ours, to_theirs
-from gpt_jax.apps.interop.formats.hf.fields import CONFIG_FIELDS, GENERATION_FIELDS
+from gpt_jax.apps.interop.formats.hf.family import Array, Arrays, meta_of, to_ours, to_theirs
+from gpt_jax.apps.interop.formats.hf.fields import GENERATION_FIELDS, Supported, check_config
 from gpt_jax.apps.interop.formats.hf.weights import Weights, check_arrays, without_padding
 from gpt_jax.apps.interop.formats.hf_tokenizer import read_vocabulary, write_tokenizer
 from gpt_jax.checkpoints.formats import safetensors
-from gpt_jax.checkpoints.formats.folder import (
-  CONFIG,
-  TOKENIZER,
-  check_finite,
-  check_meta,
-  read_object,
-  write_sums,
-)
+from gpt_jax.checkpoints.formats.folder import CONFIG, TOKENIZER, read_object, write_sums
 from gpt_jax.config import from_json, to_json
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.data.tokenizers.released import read_optional_json
@@ -64,20 +57,16 @@ def holds(meta: dict) -> bool:
   return isinstance(from_json(meta["model"]).trunk, T5Config)
 
 
-# ------------------------------------------------------------------------------------------ Import
-
-
-def load(folder: str, weights: Weights) -> tuple[dict, dict, int, Tokenizer]:
-  """Reads a folder; a file without a decoder is an encoder.
+def load(folder: str, weights: Weights) -> tuple[Arrays, dict, Tokenizer]:
+  """Arrays, meta with the step, and tokenizer; a file without a decoder is an encoder.
 
   Rows of the table after the vocabulary and its special tokens are left out: they are padding.
-
-  Raises:
-    InputError: a setting or an array that is not T5's, another vocabulary, or a damaged file.
   """
   path = os.path.join(folder, CONFIG)
   config = read_object(path)
-  _check_config(path, config)
+  # transformers 5 writes tie_word_embeddings: true for 1.1 too, and whether it scales by itself.
+  scales = {"scale_decoder_outputs": config.get("tie_word_embeddings", True)}
+  check_config(path, scales | config, ("vocab_size", *_NAMES.values()), _supported)
   # The prefix of T5ForSequenceClassification and T5ForTokenClassification.
   if any(name.startswith("transformer.") for name in weights.shapes):
     raise InputError(
@@ -94,8 +83,7 @@ def load(folder: str, weights: Weights) -> tuple[dict, dict, int, Tokenizer]:
   weights = without_padding(path, weights, tables, config["vocab_size"], rows)
   layout = _arrays(spec.trunk, rows, spec.trunk.has_output and _HEAD in weights.shapes)
   shapes = {array.theirs: array.shape for array in layout}
-  # Of no architecture: there is no head to warn of.
-  check_arrays(weights, shapes, MODEL_TYPE, _IGNORED, _NO_HEADS, "")
+  check_arrays(weights, shapes, MODEL_TYPE, _IGNORED, _NO_HEADS, "")  # no head to warn of
   arrays = to_ours(layout, weights)
   if spec.trunk.has_output and "output" not in arrays:
     arrays["output"] = arrays["tokens"].copy()  # tied, without 1.0's scale
@@ -104,47 +92,24 @@ def load(folder: str, weights: Weights) -> tuple[dict, dict, int, Tokenizer]:
     if name in weights.shapes and not np.array_equal(weights.read(name), arrays["tokens"][:rows]):
       version = spec.trunk.version
       raise InputError(f"{weights.path}: {name} is not {_TABLE}: T5 {version} has one table")
-  own = config.get("gpt_jax")
-  meta = {"step": 0, "tokenizer_hash": tokenizer.hash, **(own if isinstance(own, dict) else {})}
-  meta["model"] = to_json(spec)
+  meta = meta_of(config, tokenizer) | {"model": to_json(spec)}
   if decoder:
     meta.setdefault("sequence_format", {"type": "text_to_text"})
   meta.setdefault("trained_special", list(tokenizer.special))  # the rows in the file
-  try:
-    check_finite(arrays)
-    check_meta(meta, meta["step"])
-  except ValueError as error:
-    raise InputError(f"{folder}: {error}; export or copy the model again") from error
-  return {"trunk": unflatten_dict(arrays, sep="/")}, meta, meta.pop("step"), tokenizer
+  return {f"trunk/{name}": x for name, x in arrays.items()}, meta, tokenizer
 
 
-def _check_config(path: str, config: dict) -> None:
-  """Raises InputError at a setting that T5Config cannot have."""
-  if reason := CONFIG_FIELDS.unsupported(path, config):
-    raise InputError(f"{path}: {reason}")
-  for name in ("vocab_size", *_NAMES.values()):
-    if type(config.get(name)) is not int:
-      raise InputError(f"{path}: {name} is {config.get(name)!r}: should be a number")
+def _supported(config: dict) -> Supported:
   units = config.get("feed_forward_proj", "relu")
-  # transformers 5 writes tie_word_embeddings: true for 1.1 too, and whether it scales by itself.
-  tied = config.get("tie_word_embeddings", True)
-  scaled = config.get("scale_decoder_outputs", tied)
-  for name, value, allowed in (
-    ("feed_forward_proj", units, tuple(_UNITS)),
-    ("dense_act_fn", config.get("dense_act_fn"), (None, _DENSE.get(units))),
-    ("scale_decoder_outputs", scaled, (units == "relu",)),
-    ("num_decoder_layers", config.get("num_decoder_layers"), (None, config["num_layers"])),
-    ("relative_attention_num_buckets", config.get("relative_attention_num_buckets"), (BUCKETS,)),
-    (
-      "relative_attention_max_distance",
-      config.get("relative_attention_max_distance", MAX_DISTANCE),
-      (MAX_DISTANCE,),
-    ),
-    ("layer_norm_epsilon", config.get("layer_norm_epsilon", 1e-6), (1e-6,)),
-  ):
-    if value not in allowed:
-      expected = " or ".join(map(repr, allowed))
-      raise InputError(f"{path}: {name} is {value!r}: only {expected} is supported")
+  return (
+    ("feed_forward_proj", tuple(_UNITS)),
+    ("dense_act_fn", (None, _DENSE.get(units))),
+    ("scale_decoder_outputs", (units == "relu",)),
+    ("num_decoder_layers", (None, config["num_layers"])),
+    ("relative_attention_num_buckets", (BUCKETS,)),
+    ("relative_attention_max_distance", (MAX_DISTANCE,)),
+    ("layer_norm_epsilon", (1e-6,)),
+  )
 
 
 def _check_start_and_end(folder: str, tokenizer: Tokenizer) -> None:
@@ -174,9 +139,8 @@ def _check_start_and_end(folder: str, tokenizer: Tokenizer) -> None:
 
 def _model_of(path: str, config: dict, tokenizer: Tokenizer, decoder: bool) -> ModelConfig:
   """The model's config: their settings, and of ours the type to compute in."""
-  own = config.get("gpt_jax")
-  dtype = "float32"
-  if isinstance(own, dict) and "model" in own:
+  own, dtype = meta_of(config, tokenizer), "float32"
+  if "model" in own:
     spec = from_json(own["model"])
     if not isinstance(spec, ModelConfig) or not isinstance(spec.trunk, T5Config):
       raise InputError(f"{path}: gpt_jax.model is no T5; export the model again")
@@ -246,15 +210,8 @@ def _arrays(trunk: T5Config, rows: int, output: bool) -> list[Array]:
   return arrays
 
 
-# ------------------------------------------------------------------------------------------ Export
-
-
 def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) -> None:
-  """Writes a folder for transformers' from_pretrained; its README.md names the class to use.
-
-  Raises:
-    InputError: the folder exists, or the model has a labeled head.
-  """
+  """Writes a folder for transformers' from_pretrained; its README.md names the class to use."""
   safetensors.library()  # fail before the expensive part
   spec = from_json(meta["model"])
   if spec.head:
@@ -264,25 +221,11 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
   trained = flatten_dict(params["trunk"], sep="/")
   ours = {name: np.asarray(x, np.float32) for name, x in trained.items()}
   tensors = to_theirs(_arrays(trunk, rows, trunk.has_output), ours, "", _NO_HEADS)
-  config = _their_config(trunk, rows, tokenizer)
-  config["gpt_jax"] = {"step": step, **meta}
-  with atomic_folder(folder) as partial:
-    safetensors.write(os.path.join(partial, _WEIGHTS), tensors, {"format": "pt"})
-    write_json(os.path.join(partial, CONFIG), config)
-    tokenizer.save(os.path.join(partial, TOKENIZER))
-    write_tokenizer(partial, tokenizer, trunk.context, template=None)
-    with open(os.path.join(partial, "README.md"), "w", encoding="utf-8") as file:
-      file.write(_card(config, tokenizer))
-    write_sums(partial)
-
-
-def _their_config(trunk: T5Config, rows: int, tokenizer: Tokenizer) -> dict[str, Any]:
-  """The config.json of transformers."""
-  tied = not trunk.gated
   special = tokenizer.special
   start, end = (special[name] if name in special else None for name in ("pad", "sep"))
-  return {
-    "architectures": ["T5ForConditionalGeneration" if trunk.decoder else "T5EncoderModel"],
+  model = "T5ForConditionalGeneration" if trunk.decoder else "T5EncoderModel"
+  config = {
+    "architectures": [model],
     "model_type": MODEL_TYPE,
     "vocab_size": rows,
     "n_positions": trunk.context,
@@ -294,28 +237,27 @@ def _their_config(trunk: T5Config, rows: int, tokenizer: Tokenizer) -> dict[str,
     "layer_norm_epsilon": 1e-6,
     "dropout_rate": trunk.residual_dropout,
     # 1.0 multiplies hidden states by D^-0.5 and the tied table; 1.1 has an output table of its own.
-    "tie_word_embeddings": tied,
-    "scale_decoder_outputs": tied,
+    "tie_word_embeddings": not trunk.gated,
+    "scale_decoder_outputs": not trunk.gated,
     "is_encoder_decoder": trunk.decoder,
     "decoder_start_token_id": start,
     "pad_token_id": start,
     "eos_token_id": end,
+    "gpt_jax": {"step": step, **meta},
   }
-
-
-def _card(config: dict[str, Any], tokenizer: Tokenizer) -> str:
-  """The text of README.md."""
-  name = config["architectures"][0]
-  lines = [
-    f"# {name}\n",
+  card = [
+    f"# {model}\n",
     "Written by gpt_jax, which reads this folder like a checkpoint.\n",
-    f"```python\nfrom transformers import {name}\n\nmodel = {name}.from_pretrained(DIR)\n```\n",
-    "Special tokens and their ids: "
-    + ", ".join(f"{special} {i}" for special, i in tokenizer.special.items()),
+    f"```python\nfrom transformers import {model}\n\nmodel = {model}.from_pretrained(DIR)\n```\n",
+    f"Special tokens and their ids: {', '.join(f'{name} {i}' for name, i in special.items())}",
   ]
-  if config["eos_token_id"] is not None:
-    lines.append(
-      f"\nA source ends with {config['eos_token_id']}; the decoder begins with "
-      f"{config['decoder_start_token_id']}."
-    )
-  return "\n".join(lines) + "\n"
+  if end is not None:
+    card.append(f"\nA source ends with {end}; the decoder begins with {start}.")
+  with atomic_folder(folder) as partial:
+    safetensors.write(os.path.join(partial, _WEIGHTS), tensors, {"format": "pt"})
+    write_json(os.path.join(partial, CONFIG), config)
+    tokenizer.save(os.path.join(partial, TOKENIZER))
+    write_tokenizer(partial, tokenizer, trunk.context, template=None)
+    with open(os.path.join(partial, "README.md"), "w", encoding="utf-8") as file:
+      file.write("\n".join(card) + "\n")
+    write_sums(partial)

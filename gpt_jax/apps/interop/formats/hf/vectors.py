@@ -30,12 +30,8 @@ _POOLING = {
 
 
 def read_embedding(folder: str, tokenizer: Tokenizer) -> Embedding | None:
-  """The Embedding that the files ask for; None if there are none.
-
-  What is not supported is named in the result: the model is of use without its vectors.
-
-  Raises:
-    InputError: a damaged file.
+  """The Embedding that the files ask for, if any; it names what is not supported: the model is of
+  use without its vectors.
   """
   root, modules = folder, _read(os.path.join(folder, MODULES), list)
   if modules is None:  # older versions put the model into a folder of the whole, 0_BERT
@@ -98,11 +94,9 @@ def _pooling_modes(config: dict[str, Any]) -> list[str]:
 
 
 def _read(path: str, kind: type) -> Any:
-  """The content of a JSON file; None if there is none."""
+  """The content of a JSON file, an object or a list of some; None if there is none."""
   content = read_optional_json(path)
   is_expected = content is None or isinstance(content, kind)
-  if isinstance(content, list):
-    is_expected = is_expected and all(isinstance(item, dict) for item in content)
-  if not is_expected:
+  if not is_expected or kind is list and not all(isinstance(x, dict) for x in content or ()):
     raise InputError(f"{path}: not a file of sentence-transformers; copy the folder again")
   return content

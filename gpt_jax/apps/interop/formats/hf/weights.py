@@ -53,13 +53,11 @@ def find(path: str) -> tuple[str, str]:
   if os.path.isfile(path):
     return os.path.dirname(path) or ".", path
   path = os.path.join(path, first_module(path)).rstrip(os.sep)
-  names = [name for name in _NAMES if os.path.isfile(os.path.join(path, name))]
-  if not names:
-    raise InputError(
-      f"{path}: no {' or '.join(WEIGHTS)} here; give a folder that transformers' save_pretrained "
-      "wrote"
-    )
-  return path, os.path.join(path, names[0])
+  for name in _NAMES:
+    if os.path.isfile(os.path.join(path, name)):
+      return path, os.path.join(path, name)
+  names = " or ".join(WEIGHTS)
+  raise InputError(f"{path}: no {names} here; give a folder that save_pretrained wrote")
 
 
 def first_module(folder: str) -> str:
@@ -72,12 +70,8 @@ def first_module(folder: str) -> str:
 
 
 def open_weights(path: str, prefix: str, ties: dict[str, str]) -> Weights:
-  """Opens the file; of tied names, one that the file lacks stands for the other.
-
-  Raises:
-    InputError: it cannot be read, or holds two tied arrays that differ.
-  """
-  weights = (_open_shards if path.endswith(INDEX) else _open_file)(path, prefix)
+  """Opens the file; of tied names, one that the file lacks stands for the other."""
+  weights = _open(path, prefix)
   names = {name: name for name in weights.shapes}
   for other, name in ties.items():
     if other in names and name in names:
@@ -96,12 +90,8 @@ def without_padding(
   """Leaves out the rows of tables beyond the vocabulary, which many models have for speed.
 
   Args:
-    path: of config.json, for the message.
-    stored: vocab_size of config.json.
+    path: of config.json, whose vocab_size is `stored`.
     rows: of the vocabulary and its special tokens.
-
-  Raises:
-    InputError: vocab_size is smaller, or so much larger that the vocabulary is another model's.
   """
   shapes = dict(weights.shapes)
   padded = {name for name in tables if shapes.get(name, ())[:1] == (stored,)}
@@ -124,27 +114,23 @@ def check_arrays(
   heads: re.Pattern[str],
   architecture: str,
 ) -> None:
-  """Raises InputError at a missing, unknown or misshapen array; warns of a head left out.
-
-  Args:
-    architecture: the class of transformers, for the warning.
-  """
+  """Refuses a missing, unknown or misshapen array; warns of a head of the class left out."""
+  path = weights.path
   for name, wanted in expected.items():
     shape = weights.shapes.get(name)
     if shape is None:
-      raise InputError(f"{weights.path}: holds no {name}, which {model_type} has")
+      raise InputError(f"{path}: holds no {name}, which {model_type} has")
     if shape != wanted:
-      raise InputError(
-        f"{weights.path}: {name} has the shape {list(shape)}: should be {list(wanted)}"
-      )
+      raise InputError(f"{path}: {name} has the shape {list(shape)}: should be {list(wanted)}")
   extra = sorted(weights.shapes.keys() - expected.keys())
-  left_out = [name for name in extra if heads.fullmatch(name) and not ignored.fullmatch(name)]
+  extra = [name for name in extra if not ignored.fullmatch(name)]
+  left_out = list(filter(heads.fullmatch, extra))
   for name in extra:
-    if name not in left_out and not ignored.fullmatch(name):
-      raise InputError(f"{weights.path}: holds {name}, which no {model_type} has")
+    if name not in left_out:
+      raise InputError(f"{path}: holds {name}, which no {model_type} has")
   if left_out:
     warnings.warn(
-      f"{weights.path}: {left_out[0]} is left out: of {architecture} only the trunk is read",
+      f"{path}: {left_out[0]} is left out: of {architecture} only the trunk is read",
       stacklevel=5,
     )
 
@@ -160,7 +146,9 @@ def _names(names: Iterable[str], prefix: str) -> dict[str, str]:
   return result
 
 
-def _open_file(path: str, prefix: str) -> Weights:
+def _open(path: str, prefix: str) -> Weights:
+  if path.endswith(INDEX):
+    return _open_shards(path, prefix)
   return (_open_torch if path.endswith(".bin") else _open_safetensors)(path, prefix)
 
 
@@ -178,7 +166,7 @@ def _open_shards(path: str, prefix: str) -> Weights:
     ) from error
   owners: dict[str, Weights] = {}
   for shard in sorted(shards):
-    part = _open_file(os.path.join(os.path.dirname(path), shard), prefix)
+    part = _open(os.path.join(os.path.dirname(path), shard), prefix)
     owners |= dict.fromkeys(part.shapes, part)
   shapes = {name: part.shapes[name] for name, part in owners.items()}
   return Weights(path, shapes, lambda name: owners[name].read(name), {})

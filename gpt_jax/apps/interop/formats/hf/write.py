@@ -33,9 +33,6 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
   of the norm before it. The head is divided by the temperature, since transformers knows none and
   its pipeline should give calibrated probabilities. Of a regression task its logits are numbers in
   the task's units. `load` undoes all of it.
-
-  Raises:
-    InputError: the folder exists, or no family has such a model.
   """
   safetensors.library()  # fail before the expensive part
   if t5.holds(meta):
@@ -51,10 +48,10 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
   # fold reads the adapted head. Where both change an array, `before` has the one to restore.
   before = adapt_head(arrays, task, temperature)
   folded = family.fold(arrays, spec, orders)
+  notes = {"format": "pt"}  # transformers refuses a file without it
   ours: dict[str, Any] = {name: x.tolist() for name, x in (folded | before).items()}
   if temperature is not None:
     ours["temperature"] = temperature
-  notes = {"format": "pt"}  # transformers refuses a file without it
   if ours:
     notes["gpt_jax"] = json.dumps(ours)
   config = family.config(spec, tokenizer, task)
@@ -76,10 +73,10 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
 
 def _for_embeddings(spec: ModelConfig) -> ModelConfig:
   """The model without the layer of a contrastive head, which only its loss reads."""
-  heads = []
-  for head in spec.heads:
-    is_contrastive = head.scope == "contrastive"
-    heads.append(dataclasses.replace(head, mlp=False) if is_contrastive else head)
+  heads = list(spec.heads)
+  for i, head in enumerate(heads):
+    if head.scope == "contrastive":
+      heads[i] = dataclasses.replace(head, mlp=False)
   return dataclasses.replace(spec, heads=tuple(heads))
 
 
