@@ -104,20 +104,14 @@ def run(
 
 @dataclasses.dataclass(frozen=True)
 class _Comparison:
-  """The arguments of run, its results, and the parts of a row.
-
-  Attributes:
-    rows: those of this call and of earlier ones.
-    text: the prepared folder that all rows read.
-    results: the content of results.json.
-  """
+  """The arguments of run, its results, and the parts of a row."""
 
   study: Study
   budget: Budget
-  rows: Mapping[str, Row]
+  rows: Mapping[str, Row]  # those of this call and of earlier ones
   data: str
-  text: str
-  results: Results
+  text: str  # the prepared folder that all rows read
+  results: Results  # the content of results.json
 
   def save(self) -> None:
     self.study.save(self.results)

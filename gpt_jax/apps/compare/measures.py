@@ -26,21 +26,15 @@ _COUNTED = 8  # batches whose predictions are counted
 
 
 class Cost(NamedTuple):
-  """Cost of pre-training with an objective.
+  """Cost of pre-training with an objective."""
 
-  Attributes:
-    trunk: parameters of the trunk without its pooler, the same for all Transformers; includes the
-      padding rows of the embedding table.
-    head: all other parameters, including the pooler; not part of the comparison.
-    predicted: tokens predicted per step, the mean over a few batches.
-    flops: floating-point operations per step, by TrunkConfig.flops_per_token, except that a
-      Transformer's product with the table counts only where a token is predicted. Layers of heads
-      do not count.
-  """
-
+  # Of the trunk without its pooler, the same for all Transformers; includes the padding rows of the
+  # embedding table.
   trunk: int
-  head: int
-  predicted: float
+  head: int  # all other parameters, including the pooler; not part of the comparison
+  predicted: float  # tokens per step, the mean over a few batches
+  # Per step, by TrunkConfig.flops_per_token, except that a Transformer's product with the table
+  # counts only where a token is predicted. Layers of heads do not count.
   flops: float
 
 

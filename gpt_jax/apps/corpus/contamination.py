@@ -33,17 +33,11 @@ RULES = ("", "13-gram", "whole row")
 
 
 class Overlap(NamedTuple):
-  """The overlap of a text with an evaluation set.
+  """The overlap of a text with an evaluation set."""
 
-  Attributes:
-    rule: index in RULES; 0: nothing.
-    row: number of the evaluation row.
-    score: the share of the row's 13-grams, or of its words, in the text.
-  """
-
-  rule: int
-  row: int
-  score: float
+  rule: int  # index in RULES; 0: nothing
+  row: int  # number of the evaluation row
+  score: float  # the share of the row's 13-grams, or of its words, in the text
 
 
 NOTHING = Overlap(0, -1, 0.0)

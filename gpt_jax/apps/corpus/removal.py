@@ -131,11 +131,8 @@ def _joined(place: _Place, pieces: list[np.ndarray]) -> np.ndarray:
 class Removing:
   """Which documents are removed, by the settings of a run.
 
-  Attributes:
-    exact, near: whether exact duplicates are removed, and near-duplicates too.
-    rows: of evaluation sets; documents that have one of them are removed.
-    index: of these rows, see EvaluationRows.save.
-    settings: JSON values, among them a hash of the evaluation rows, that decide which ones.
+  `index` is of the evaluation rows, see EvaluationRows.save; `settings` are the JSON values, among
+  them its hash, that decide which documents.
   """
 
   def __init__(self, deduplicate: str, decontaminate: str, data: str):
@@ -197,19 +194,12 @@ class RemovingPasses(Passes):
 
 
 class Removal(NamedTuple):
-  """A document to remove.
+  """A document to remove."""
 
-  Attributes:
-    document: its number among all.
-    rule: "13-gram", "whole row", "exact duplicate" or "near-duplicate".
-    other: number of the evaluation row or of the document that is kept.
-    score: see contamination.Overlap; the estimated Jaccard similarity of near-duplicates.
-  """
-
-  document: int
-  rule: str
-  other: int
-  score: float
+  document: int  # its number among all
+  rule: str  # "13-gram", "whole row", "exact duplicate" or "near-duplicate"
+  other: int  # number of the evaluation row or of the document that is kept
+  score: float  # see contamination.Overlap; the estimated Jaccard similarity of near-duplicates
 
 
 def removals(prints: np.ndarray, exact: bool, near: bool) -> list[Removal]:

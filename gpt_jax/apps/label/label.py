@@ -4,6 +4,7 @@ Every step leaves its result in the workdir, so that the same command goes on wh
 """
 
 import dataclasses
+import functools
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -78,23 +79,15 @@ _JUDGES = ("tfidf", "probe")  # of labels
 
 
 class _Job(NamedTuple):
-  """Data and settings that all models are trained with.
-
-  Attributes:
-    splits: "train", "dev", "test" -> numbers of the rows of the table.
-    truth: the same names -> classes of those rows.
-    groups: of near-duplicates, one for each row of the table.
-    start: what the checkpoint brings.
-    study: the workdir.
-  """
+  """Data and settings that all models are trained with."""
 
   table: Labeled
-  splits: dict[str, np.ndarray]
-  truth: dict[str, np.ndarray]
-  groups: np.ndarray
+  splits: dict[str, np.ndarray]  # "train", "dev", "test" -> numbers of the rows of the table
+  truth: dict[str, np.ndarray]  # the same names -> classes of those rows
+  groups: np.ndarray  # of near-duplicates, one for each row of the table
   config: FinetuneConfig
   checkpoint: str
-  start: Start
+  start: Start  # what the checkpoint brings
   study: Study
 
   def kept(self, name: str, compute: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
@@ -417,23 +410,16 @@ def _reason_to_skip(
   )
 
 
-class TimeLimit:
-  """step -> whether the time is over: the same answer however often a step is asked about.
+def time_limit(minutes: float, progress: Progress) -> Callable[[int], bool]:
+  """step -> whether the minutes from now on are over, 0: never; `progress` is told of each step."""
+  end = time.monotonic() + 60 * minutes if minutes else float("inf")
 
-  Args:
-    minutes: from now on; 0: for ever.
-    progress: is told of each step.
-  """
+  @functools.lru_cache(maxsize=1)  # the same answer however often a step is asked about
+  def is_over(step: int) -> bool:
+    progress.update(step)
+    return time.monotonic() >= end
 
-  def __init__(self, minutes: float, progress: Progress):
-    self._end = time.monotonic() + 60 * minutes if minutes else float("inf")
-    self._progress, self._step, self._over = progress, 0, False
-
-  def __call__(self, step: int) -> bool:
-    if step != self._step:
-      self._step, self._over = step, time.monotonic() >= self._end
-      self._progress.update(step)
-    return self._over
+  return is_over
 
 
 def _finetuned(job: _Job, minutes: float, progress: Progress) -> dict[str, np.ndarray]:
@@ -450,7 +436,7 @@ def _is_finished(job: _Job) -> bool:
 
 
 def _finetune(job: _Job, minutes: float, progress: Progress) -> dict[str, np.ndarray]:
-  folder, limit = job.study.path("finetuned"), TimeLimit(minutes, progress)
+  folder, limit = job.study.path("finetuned"), time_limit(minutes, progress)
   progress.begin("", unit="updates")
   of_job = job.config, job.data_dir, job.checkpoint
   finetune.run(*of_job, folder, pauses=limit, **reported(folder))

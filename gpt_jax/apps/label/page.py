@@ -23,24 +23,15 @@ TITLES = {
 
 @dataclasses.dataclass(frozen=True)
 class Suspect:
-  """A row with its label, and what models that have not seen it say.
+  """A row with its label, and what models that have not seen it say."""
 
-  Attributes:
-    line: of the input.
-    text: its columns, one below the other.
-    given: its label.
-    suggested: the most likely other label.
-    p_given, p_suggested: their probabilities, the mean of the models.
-    doubtful: whether each of the models finds another label more likely.
-  """
-
-  line: str
-  text: str
+  line: str  # of the input
+  text: str  # its columns, one below the other
   given: str
-  suggested: str
-  p_given: float
+  suggested: str  # the most likely other label
+  p_given: float  # the mean of the models
   p_suggested: float
-  doubtful: bool
+  doubtful: bool  # each of the models finds another label more likely
 
 
 def render(result: dict[str, Any], suspects: Sequence[Suspect], name: str) -> str:

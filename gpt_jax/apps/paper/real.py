@@ -42,19 +42,12 @@ _GIGABYTE = 1e9
 
 
 class Trained(NamedTuple):
-  """One fine-tuning run.
+  """One fine-tuning run."""
 
-  Attributes:
-    probabilities: of the dev rows, [N][K].
-    seconds: from the start of its process to the last prediction.
-    memory: largest resident memory of its process, in bytes.
-    examples_per_second: mean of the training loop, without evaluations; None: not measured.
-  """
-
-  probabilities: list[list[float]]
-  seconds: float
-  memory: int
-  examples_per_second: float | None = None  # files of earlier versions lack it
+  probabilities: list[list[float]]  # of the dev rows, [N][K]
+  seconds: float  # from the start of its process to the last prediction
+  memory: int  # largest resident memory of its process, in bytes
+  examples_per_second: float | None = None  # of training alone; files of earlier versions lack it
 
 
 Predicted = tuple[list[list[float]], float | None]  # dev probabilities, examples per second

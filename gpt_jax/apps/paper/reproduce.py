@@ -38,17 +38,11 @@ TRUNKS = {"transformer": TransformerConfig, "lstm": LSTMConfig}
 
 @dataclasses.dataclass(frozen=True)
 class Budget:
-  """How much of the paper's recipe is run.
-
-  Attributes:
-    tokens: training tokens per epoch, 0 for the whole training set; the dev set is cut to as many.
-    zero_shot: examples per task and split, 0 for all.
-    config: the recipe.
-  """
+  """How much of the paper's recipe is run."""
 
   name: str
-  tokens: int
-  zero_shot: int
+  tokens: int  # of training per epoch, 0: all; the dev set is cut to as many
+  zero_shot: int  # examples per task and split, 0: all
   config: FinetuneConfig
 
 
@@ -144,11 +138,7 @@ def run(
 
 @dataclasses.dataclass(frozen=True)
 class _Reproduction:
-  """The arguments of run that every part needs, the loaded models by trunk, and the parts.
-
-  Attributes:
-    available, left_out: tasks with data, and why others have none.
-  """
+  """The arguments of run that every part needs, the loaded models by trunk, and the parts."""
 
   study: Study
   data_dir: str
@@ -160,8 +150,8 @@ class _Reproduction:
   budget: Budget
   seeds: int
   microbatches: int
-  available: list[str]
-  left_out: dict[str, str]
+  available: list[str]  # tasks with data
+  left_out: dict[str, str]  # why others have none
 
   def open_results(self) -> dict[str, Any]:
     """The results of earlier calls with this workdir."""
