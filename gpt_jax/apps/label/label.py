@@ -66,11 +66,7 @@ from gpt_jax.tasks.readers import Row
 from gpt_jax.training.loop import TrainConfig
 
 RESULT, REPORT, SUSPECTS = "result.json", "report.html", "suspects.csv"
-_CHECKPOINTS = {
-  "tfidf": ("tfidf",),
-  "probe": ("probe", "best"),
-  "finetuned": ("finetuned", "best"),
-}
+_CHECKPOINTS = {"tfidf": ("tfidf",), "probe": ("probe", "best"), "finetuned": ("finetuned", "best")}
 _FOLDS = 5
 _STEP = 1  # of the only checkpoint of a probe
 _PATIENCE = 3  # evaluations, one per epoch
@@ -295,13 +291,14 @@ def _train(
 
 def _baseline(job: _Job, progress: Progress) -> dict[str, np.ndarray]:
   """Probabilities of TF-IDF and logistic regression, which are saved; see _linear."""
-  texts = {}
+  all_texts, texts = job.table.texts, {}
   for name, numbers in job.splits.items():
-    texts[name] = [job.table.texts[n] for n in numbers]
+    texts[name] = [all_texts[n] for n in numbers]
   tfidf = fit_tfidf(texts["train"])
   features = {name: tfidf(of_split) for name, of_split in texts.items()}
+  features["held_out"] = tfidf(texts["dev"] + texts["test"])
   # The rarity of words needs no labels, so all rows may say it.
-  all_features = fit_tfidf(job.table.texts)(job.table.texts)
+  all_features = fit_tfidf(all_texts)(all_texts)
   linear, arrays = _linear(job, features, all_features, progress)
   folder = job.study.path("tfidf")
   dev = job.config.task.build("").examples(job.data_dir, "dev")
@@ -314,18 +311,15 @@ def _probe(job: _Job, progress: Progress) -> dict[str, np.ndarray]:
   kept = job.kept("features", lambda: {"mean": _features(job, job.table.rows, progress)})
   all_features = kept["mean"]  # again for the ranking of a pool
   features = {name: all_features[numbers] for name, numbers in job.splits.items()}
+  features["held_out"] = np.concatenate([features["dev"], features["test"]])
   linear, arrays = _linear(job, features, all_features, progress)
   folder = _save_probe(job, linear, arrays["dev"])
   return arrays | _predict(folder, job.data_dir, progress)
 
 
 def _save_probe(job: _Job, linear: Linear, probabilities: np.ndarray) -> str:
-  """Writes the folder of a run with one checkpoint, a frozen trunk and a fitted W_y, and the files
-  of write_dev_report; its path.
-
-  Args:
-    linear: fitted on probe_features.
-    probabilities: [N, K], of the dev set.
+  """Writes a run with one checkpoint, a frozen trunk and the W_y of probe_features, and a report of
+  dev probabilities [N, K]; its path.
   """
   task, start, folder = job.config.task.build(""), job.start, job.study.path("probe")
   dev_set = task.encode(task.examples(job.data_dir, "dev"), *start.reads)
@@ -369,14 +363,7 @@ def _linear(
   linear = fit_best_linear(train, (features["dev"], job.truth["dev"]), num_classes)
   penalty = linear.inverse_penalty
   fold = group_folds(classes, job.groups, _FOLDS, job.seed)
-  of_held_out = features["dev"], features["test"]
-  if isinstance(all_features, np.ndarray):
-    stacked = np.concatenate(of_held_out)
-  else:
-    import scipy.sparse
-
-    stacked = scipy.sparse.vstack(of_held_out).tocsr()
-  held_out = stacked, np.concatenate([job.truth["dev"], job.truth["test"]])
+  held_out = features["held_out"], np.concatenate([job.truth["dev"], job.truth["test"]])
   progress.begin("five folds, for doubtful labels")
   of_folds = out_of_fold(all_features, classes, num_classes, fold, penalty)
   progress.begin("learning curve")

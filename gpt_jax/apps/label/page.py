@@ -61,10 +61,9 @@ def render(result: dict[str, Any], suspects: Sequence[Suspect], name: str) -> st
 def about_choice(result: dict[str, Any]) -> str:
   """Says which model predicts, and why."""
   accuracies = [model["dev"]["accuracy"] for model in result["models"]]
-  # Exactly equal ones occur: a small dev set has few possible accuracies.
-  equals = accuracies.count(max(accuracies)) > 1
   about = f"The {TITLES[result['chosen']]} has the highest dev accuracy, and predicts."
-  if equals:
+  # Exactly equal ones occur: a small dev set has few possible accuracies.
+  if accuracies.count(max(accuracies)) > 1:
     about = f"The {TITLES[result['chosen']]} predicts: no model has a higher dev accuracy, and of "
     about += "equals the one with the higher macro F1 is taken, then the simpler one."
   if result["chosen"] == "tfidf":

@@ -19,10 +19,7 @@ _PARTS = 7  # one is for dev, one for test
 def split_by_group(classes: np.ndarray, groups: np.ndarray, seed: int) -> dict[str, np.ndarray]:
   """Row numbers, ascending, of "train" (five sevenths), "dev" and "test" (a seventh each).
 
-  Args:
-    classes: int [N].
-    groups: int [N], the rows that stay together; see group_near_duplicates.
-    seed: another one gives another split.
+  Rows of a group, int [N], stay together; see group_near_duplicates.
   """
   fold = group_folds(classes, groups, _PARTS, seed)
   parts = {"train": fold > 1, "dev": fold == 1, "test": fold == 0}
@@ -91,12 +88,10 @@ def _vectors(texts: list[str]) -> Any:
   import scipy.sparse.csgraph  # noqa: F401  # for _components
 
   # char_wb pads with spaces, so every text that is not blank has an n-gram.
-  counts = sklearn.CountVectorizer(
-    analyzer="char_wb", ngram_range=(_NGRAM, _NGRAM), dtype=np.float32
+  vectorizer = sklearn.TfidfVectorizer(
+    analyzer="char_wb", ngram_range=(_NGRAM, _NGRAM), sublinear_tf=True, dtype=np.float32
   )
-  vectors = (
-    sklearn.TfidfTransformer(sublinear_tf=True).fit_transform(counts.fit_transform(texts)).tocsr()
-  )
+  vectors = vectorizer.fit_transform(texts).tocsr()
   texts_with = np.bincount(vectors.indices, minlength=vectors.shape[1])
   vectors = vectors[:, np.argsort(texts_with, kind="stable")]
   vectors.sort_indices()

@@ -78,13 +78,7 @@ class Labeled:
 
 
 def find_columns(source: str, texts: Sequence[str], label: str) -> tuple[tuple[str, ...], str]:
-  """The text columns and the label column, as TableTask finds them.
-
-  Args:
-    source: a .csv, .tsv, .jsonl, .json or .parquet file.
-    texts: the text columns; () finds one.
-    label: the label column; "" finds it.
-  """
+  """The text columns and the label column, as TableTask finds those that are (), or ""."""
   if len(texts) > 2:
     raise InputError(f"--text={','.join(texts)}: one or two columns, not {len(texts)}")
   if len({*texts, label}) <= len(texts):
