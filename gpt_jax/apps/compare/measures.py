@@ -118,8 +118,7 @@ def probe_score(
 
   Scores (STS-B) are classes, the nearest numbers, whose expectation is the prediction.
 
-  Args:
-    examples: "train" or "dev" -> at most so many of that set; 0: all.
+  `examples` is at most how many of "train" and "dev" are read; 0: all.
   """
   features, labels = {}, {}
   for split in ("train", "dev"):

@@ -142,10 +142,7 @@ def evaluation_rows(names: str, data: str) -> list[EvaluationRow]:
   """The rows of files and tasks, separated by commas, without those too short.
 
   A file is text (a row per line), JSON lines (every string) or a table (every cell). Of a task
-  these are the texts of its dev and test rows.
-
-  Args:
-    data: the folder of the tasks.
+  with files in the folder `data` these are the texts of its dev and test rows.
   """
   rows: list[EvaluationRow] = []
   for name in filter(None, split_names(names)):
@@ -164,19 +161,18 @@ def evaluation_rows(names: str, data: str) -> list[EvaluationRow]:
 def _of_task(name: str, data: str) -> Iterator[EvaluationRow]:
   if os.sep in name or "." in name:
     raise InputError(f"--decontaminate={name}: no such file")
-  task, n_splits = find(name), 0
+  task, missing = find(name), []
   for split in EVALUATED:
     try:
       examples = task.examples(data, split)
     except MissingInput as error:
-      missing = error
+      missing.append(error)
       continue
-    n_splits += 1
     for example in examples:
       for text in example.texts:
         yield EvaluationRow(f"{name} {split} {example.location}", text)
-  if not n_splits:
-    raise InputError(f"--decontaminate={name}: {missing}; --data names the folder of the tasks")
+  if len(missing) == len(EVALUATED):
+    raise InputError(f"--decontaminate={name}: {missing[-1]}; --data names the folder of the tasks")
 
 
 def _of_file(path: str) -> Iterator[EvaluationRow]:

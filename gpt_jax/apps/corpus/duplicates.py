@@ -67,8 +67,7 @@ _kept_hash = functools.lru_cache(maxsize=1 << 17)(_word_hash)
 def signature(hashes: np.ndarray) -> np.ndarray:
   """The MinHash of a stretch of text: uint32 [PERMUTATIONS]. A text has its stretches' minimum.
 
-  Args:
-    hashes: uint64 [n], of its words; fewer than SHINGLE count as one shingle.
+  Of its words' hashes, uint64 [n], fewer than SHINGLE count as one shingle.
   """
   minhash = new_minhash()
   shingles = grams(hashes, min(SHINGLE, max(1, len(hashes))))

@@ -69,12 +69,9 @@ def fingerprints(
   pool: Pool | None,
   progress: Progress | None = None,
 ) -> Iterator[np.ndarray]:
-  """A record of type PRINT for each document, in order.
+  """A record of type PRINT for each document, in order; with a signature if `near`.
 
-  Args:
-    near: whether signatures are needed.
-    rows: a file of evaluation rows, or "".
-    progress: told the characters of each piece.
+  `rows` is a file of evaluation rows, or "".
   """
   made: list[np.ndarray] = []
   inspect = functools.partial(_inspect, near, rows)
@@ -205,8 +202,7 @@ class Removal(NamedTuple):
 def removals(prints: np.ndarray, exact: bool, near: bool) -> list[Removal]:
   """The documents to remove, in order: contaminated ones, and duplicates of earlier, kept ones.
 
-  Args:
-    prints: [N] of type PRINT, perhaps in a file.
+  `prints` are [N] of type PRINT, perhaps in a file.
   """
   result: dict[int, Removal] = {}
   for document in np.flatnonzero(prints["rule"]).tolist():
@@ -240,8 +236,7 @@ def write_ledger(
 ) -> None:
   """A JSON line for each removal; a document is SOURCE#N, the Nth of its source from 0.
 
-  Args:
-    rows: where each evaluation row comes from.
+  `rows` says where each evaluation row comes from.
   """
 
   def name(document: int) -> str:
