@@ -97,8 +97,8 @@ def run(
           )
         runs.setdefault(trainer, []).append(trained)
     # After each task, so that a long call that is stopped has shown something.
-    rows = len(task.examples(data, "train"))
-    count = min(rows, config.train_examples or rows)
+    count = len(task.examples(data, "train"))
+    count = min(count, config.train_examples or count)
     results[name] = {"rows": count, **_measure(task, truth, runs)}
     study.save(results, describe(results, short))
   print(describe(results, short))
