@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from gpt_jax.checkpoints.load import LoadedModel, load_model
+from gpt_jax.checkpoints.load import load_model
 from gpt_jax.errors import InputError, counted
 from gpt_jax.files import atomic_file, check_path, exists
 from gpt_jax.programs.outputs import check_writable, is_taken
@@ -76,8 +76,7 @@ OPTIONAL = ("AX.tsv",)  # the diagnostic set is reported, but is no part of the 
 def check(path: str) -> dict[str, Counter[str]]:
   """Counts of each file's predictions (STS-B's in ranges of one), if the server would accept them.
 
-  Args:
-    path: a zip with a file for each test set; AX.tsv may be missing.
+  The zip has a file for each test set; AX.tsv may be missing.
   """
   contents = {}
   try:
@@ -98,11 +97,10 @@ def check(path: str) -> dict[str, Counter[str]]:
 
 
 def average(scores: Mapping[str, Mapping[str, float]]) -> float:
-  """GLUE's score: the mean over its nine tasks of each task's mean metric (MNLI: both test sets).
+  """GLUE's score: the mean over its nine tasks of each task's mean metric.
 
-  Args:
-    scores: task -> metric -> value, all in one unit, as from evaluate.run. Other tasks and metrics
-      are ignored. MNLI's test sets are "mnli" and "mnli-mismatched".
+  `scores` has task -> metric -> value, all in one unit, as from evaluate.run, and may have others.
+  MNLI's test sets are "mnli" and "mnli-mismatched".
   """
   missing, by_task = [], collections.defaultdict(list)
   for test_set in TEST_SETS:
@@ -229,22 +227,41 @@ def _encode_all(
   }
   paths: dict[str, str] = {}
   encoded: dict[str, dict[TestSet, Encoded]] = {}
+  tasks = list(dict.fromkeys(test_set.trained_on for test_set in TEST_SETS))
   for path in checkpoints:
     loaded = load_model(path)
-    task = _task_of(loaded)
-    if task in paths:
+    if loaded.task is None:
+      raise InputError(f"--checkpoint: {path} is {loaded.without_task}; fine-tune it first")
+    loaded.check_head()
+    trained_on = loaded.task.name.partition("-")[0]  # "mnli" for "mnli-mismatched"
+    if trained_on not in tasks:
       raise InputError(
-        f"--checkpoint: {paths[task]} and {path} are both of {task}; give one of them"
+        f"--checkpoint: {path} is fine-tuned on {loaded.task.name}, not on a task of GLUE; these "
+        f"are {', '.join(tasks)}"
       )
-    paths[task], encoded[path] = path, {}
+    if trained_on in paths:
+      raise InputError(
+        f"--checkpoint: {paths[trained_on]} and {path} are both of {trained_on}; give one of them"
+      )
+    paths[trained_on], encoded[path] = path, {}
     for test_set in TEST_SETS:
-      if test_set.trained_on != task:
+      if test_set.trained_on != trained_on:
         continue
       if test_set.file in OPTIONAL and not exists(diagnostic_file(data_dir)):
         sources[test_set.file] = f"constant: no {diagnostic_file(data_dir)}"
-      else:
-        sources[test_set.file] = path
-        encoded[path][test_set] = _encode(test_set, loaded, data_dir)
+        continue
+      sources[test_set.file] = path
+      task = find(test_set.task)
+      examples = task.examples(data_dir, "test")
+      if len(examples) != test_set.rows:
+        file = examples[0].location.rpartition(":")[0]
+        raise InputError(
+          f"{file}: {counted(len(examples), 'row')}; GLUE's has {test_set.rows}: copy the official "
+          "file again"
+        )
+      rows = encoded[path][test_set] = loaded.encode(task, examples)
+      if rows.truncation:
+        warnings.warn(f"{test_set.file}: {rows.truncation}", stacklevel=3)
   return encoded, sources
 
 
@@ -265,34 +282,3 @@ def _predict(path: str, test_sets: dict[TestSet, Encoded]) -> dict[str, list[str
       )
     columns[test_set.file] = test_set.predictions(find(test_set.task).value(probabilities))
   return columns
-
-
-def _task_of(loaded: LoadedModel) -> str:
-  """The task that a checkpoint was trained on, e.g. "mnli"."""
-  if loaded.task is None:
-    raise InputError(f"--checkpoint: {loaded.path} is {loaded.without_task}; fine-tune it first")
-  loaded.check_head()
-  name = loaded.task.name
-  tasks = list(dict.fromkeys(test_set.trained_on for test_set in TEST_SETS))
-  model = name.partition("-")[0]  # "mnli" for "mnli-mismatched"
-  if model not in tasks:
-    raise InputError(
-      f"--checkpoint: {loaded.path} is fine-tuned on {name}, not on a task of GLUE; "
-      f"these are {', '.join(tasks)}"
-    )
-  return model
-
-
-def _encode(test_set: TestSet, loaded: LoadedModel, data_dir: str) -> Encoded:
-  task = find(test_set.task)
-  examples = task.examples(data_dir, "test")
-  if len(examples) != test_set.rows:
-    file = examples[0].location.rpartition(":")[0]
-    raise InputError(
-      f"{file}: {counted(len(examples), 'row')}; GLUE's has {test_set.rows}: copy the official "
-      "file again"
-    )
-  encoded = loaded.encode(task, examples)
-  if encoded.truncation:
-    warnings.warn(f"{test_set.file}: {encoded.truncation}", stacklevel=4)
-  return encoded

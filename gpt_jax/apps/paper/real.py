@@ -81,11 +81,14 @@ def run(
   study.claim({"data": os.path.abspath(data) if data else "", "short": short})
   results = study.results({})
   for name, task in chosen.items():
-    config = _config(name, SHORT_ROWS if short else rows, short)
+    config = load_config(f"finetune_encoder:minilm:{name}")
+    config = dataclasses.replace(config, train_examples=SHORT_ROWS if short else rows)
+    epochs = 1 if short else config.train.epochs
     truth = task.value(np.array([example.label for example in task.examples(data, "dev")]))
     runs: dict[str, list[Trained]] = {}
     for seed in range(seeds):
-      of_seed = dataclasses.replace(config, train=dataclasses.replace(config.train, seed=seed))
+      lasting = {"evaluate_every": NEVER, "epochs": epochs, "seed": seed}
+      of_seed = dataclasses.replace(config, train=dataclasses.replace(config.train, **lasting))
       # In turns, so that both meet the same machine.
       for trainer, train in list(TRAINERS.items())[: 1 + peers]:
         folder = study.path(f"{name}_{part}", f"{trainer}_{seed}")
@@ -138,13 +141,6 @@ def _comparable(name: str, peers: bool) -> LabeledTask:
   return task
 
 
-def _config(name: str, rows: int, short: bool) -> finetune.FinetuneConfig:
-  config = load_config(f"finetune_encoder:minilm:{name}")
-  epochs = 1 if short else config.train.epochs
-  train = dataclasses.replace(config.train, evaluate_every=NEVER, epochs=epochs)
-  return dataclasses.replace(config, train=train, train_examples=rows)
-
-
 def _train_or_read(folder: str, train: Callable[[], Predicted]) -> Trained:
   """The result of a training run in a process of its own, or of an earlier call."""
   path = os.path.join(folder, "trained.json")
@@ -194,10 +190,7 @@ def _ours(config: finetune.FinetuneConfig, data: str, model: str, folder: str) -
 
 
 def _theirs(config: finetune.FinetuneConfig, data: str, model: str, folder: str) -> Predicted:
-  """By transformers' Trainer, on the same examples and by the same recipe.
-
-  The loss is the cross-entropy with the examples' distributions, as in ours.
-  """
+  """By transformers' Trainer: the same examples, recipe and loss, with their distributions."""
   torch, transformers, _ = (
     require(package, "--peers", package, "peers")
     for package in ("torch", "transformers", "accelerate")  # the last for Trainer

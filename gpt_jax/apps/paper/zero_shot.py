@@ -170,17 +170,16 @@ def _masked_answers(model: MaskedLM, questions: Sequence[Question]) -> list[list
 
 
 def score(model: Any, params: Any, questions: Sequence[Question]) -> list[list[Answer]]:
-  """The answers of every question's options, by a causal language model.
-
-  Each context is read once for all of its options. A context that leaves no room for the longest
-  option loses its first tokens.
-  """
-  context = model.config.trunk.context
-  questions = [_truncate(question, context) for question in questions]
+  """The answers of every question's options by a causal model, which reads each context once."""
+  limit, cut = model.config.trunk.context, []
   members: dict[tuple[int, int, int], list[int]] = {}  # P, C, T -> numbers of questions
   for i, question in enumerate(questions):
+    context, unscored = _cut_context(question, limit), question.unscored
+    if not len(context):  # with nothing before it, an option's first token cannot be predicted
+      unscored = [max(1, skip) for skip in unscored]
+    cut.append(question._replace(context=context, unscored=unscored))
     longest = max(map(len, question.options))
-    shape = bucket(len(question.context), context), len(question.options), bucket(longest, context)
+    shape = bucket(len(context), limit), len(question.options), bucket(longest, limit)
     members.setdefault(shape, []).append(i)
   state = jax.eval_shape(lambda params: model.apply({"params": params}, 1, method="start"), params)
   row_elements = sum(x.size for x in jax.tree.leaves(state))
@@ -192,13 +191,13 @@ def score(model: Any, params: Any, questions: Sequence[Question]) -> list[list[A
     Q = min(len(numbers), max(1, min(by_state, by_tokens)))
     for first in range(0, len(numbers), Q):
       batch = numbers[first : first + Q]  # perhaps fewer; the arrays are padded
-      contexts = padded([questions[i].context for i in batch], (Q, P))
+      contexts = padded([cut[i].context for i in batch], (Q, P))
       lengths = np.zeros(Q, np.int32)
-      lengths[: len(batch)] = [len(questions[i].context) for i in batch]
-      of_all = padded([option for i in batch for option in questions[i].options], (Q * C, T))
+      lengths[: len(batch)] = [len(cut[i].context) for i in batch]
+      of_all = padded([option for i in batch for option in cut[i].options], (Q * C, T))
       scored = _log_probs(model, params, contexts, lengths, of_all.reshape(Q, C, T))
       for i, of_question in zip(batch, np.asarray(scored, np.float64), strict=False):
-        _, options, unscored, *_ = questions[i]
+        _, options, unscored, *_ = cut[i]
         for option, skip, row in zip(options, unscored, of_question, strict=True):
           total = float(row[skip : len(option)].sum())
           answers[i].append(Answer(total, max(0, len(option) - skip)))
@@ -237,16 +236,6 @@ def _log_probs(model, params, contexts, lengths, options):
   chunk = max(1, CHUNK_ELEMENTS // (width * table.shape[0]))
   values = jax.lax.map(option_log_probs, (hidden, options), batch_size=chunk)
   return values.reshape(questions, choices, width)
-
-
-def _truncate(question: Question, limit: int) -> Question:
-  """A question with as much of its context as `_cut_context` leaves."""
-  context = _cut_context(question, limit)
-  if len(context):
-    return question._replace(context=context)
-  # With nothing before it, an option's first token cannot be predicted.
-  unscored = [max(1, skip) for skip in question.unscored]
-  return question._replace(context=context, unscored=unscored)
 
 
 def _cut_context(question: Question, limit: int) -> Sequence[int]:
@@ -322,11 +311,8 @@ def _judge_cola(questions: Sequence[Question], answers: Sequence[Sequence[Answer
 
 
 def best_threshold(truth: np.ndarray, scores: np.ndarray) -> float:
-  """The threshold with the highest Matthews correlation.
-
-  Args:
-    truth: [N], 0 or 1.
-    scores: [N]; 1 is predicted where the score is above the threshold.
+  """The threshold of scores [N] with the highest Matthews correlation of what is above it and the
+  truth [N], 0 or 1.
   """
   order = np.argsort(-scores, kind="stable")
   ranked, ordered = truth[order].astype(np.float64), scores[order]
