@@ -11,7 +11,7 @@ from typing import Any
 
 from gpt_jax.apps.report import chart
 from gpt_jax.apps.report.answers import MANY_DOUBTFUL, SURE_JUDGE, Answer
-from gpt_jax.apps.report.chart import Drawn, Line
+from gpt_jax.apps.report.chart import Line
 from gpt_jax.apps.report.page import confusion_matrix, fill_page
 
 TITLES = {
@@ -36,6 +36,13 @@ class Suspect:
 
 def render(result: dict[str, Any], suspects: Sequence[Suspect], name: str) -> str:
   """The page of the content of result.json and the first suspects; name is the title."""
+  curve, lines = result["curve"], []
+  for color, model in enumerate(("tfidf", "probe")):
+    percent = [100 * value for value in curve[model]]
+    lines.append(Line(TITLES[model], curve["sizes"], percent, color, "dots"))
+  drawn = chart.draw(
+    "Learning curve", "% right of dev and test rows", lines, x_name="training rows"
+  )
   words = [f"--checkpoint={result['checkpoint']}", "--input=FILE", "--out=FILE"]
   threshold = result["threshold"]
   if "problem" not in threshold:
@@ -52,7 +59,7 @@ def render(result: dict[str, Any], suspects: Sequence[Suspect], name: str) -> st
     matrix=confusion_matrix(result["classes"]["labels"], result["classes"]["confusion"]),
     about_labels=about_labels(result),
     about_curve=about_curve(result),
-    curve=_curve(result["curve"]),
+    curve=drawn,
     suspects=suspects,
     command=shlex.join(["python", "launch/predict.py", *words]),
   )
@@ -195,11 +202,3 @@ def _beside_tfidf(result: dict[str, Any], chosen: dict[str, Any]) -> tuple[str, 
     f"{others[best]:.1%}. "
   )
   return "no, so TF-IDF predicts", compared + about_choice(result), "plain"
-
-
-def _curve(curve: dict[str, Any]) -> Drawn | None:
-  lines = []
-  for color, name in enumerate(("tfidf", "probe")):
-    percent = [100 * value for value in curve[name]]
-    lines.append(Line(TITLES[name], curve["sizes"], percent, color, "dots"))
-  return chart.draw("Learning curve", "% right of dev and test rows", lines, x_name="training rows")

@@ -54,7 +54,8 @@ _BLOCK = 1024  # rows
 
 def group_near_duplicates(texts: Sequence[str], cosine: float = COSINE) -> np.ndarray:
   """The number of each text's group, int [N], from 0 in the order of the groups' first texts."""
-  normalized = list(map(_normalized, texts))
+  cased = (unicodedata.normalize("NFKC", text).casefold() for text in texts)
+  normalized = [" ".join(text.split()) for text in cased]
   distinct = list(dict.fromkeys(normalized))
   index = {text: number for number, text in enumerate(distinct)}
   of_distinct = _components(distinct, cosine)
@@ -63,10 +64,6 @@ def group_near_duplicates(texts: Sequence[str], cosine: float = COSINE) -> np.nd
   order = np.empty(len(first), np.int64)
   order[np.argsort(first)] = np.arange(len(first))
   return order[inverse]
-
-
-def _normalized(text: str) -> str:
-  return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
 def _components(texts: list[str], cosine: float) -> np.ndarray:
