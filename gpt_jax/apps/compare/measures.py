@@ -73,21 +73,21 @@ def paces(recipes: Mapping[str, Recipe]) -> dict[str, float]:
 
   A run's own log says what its steps took, but a shared machine is not equally busy in all runs.
   """
-  times = timing.in_turns({name: _stepper(recipe) for name, recipe in recipes.items()})
+
+  def stepper(recipe: Recipe) -> Callable[[], Any]:
+    train = recipe.config.train
+    trainer, batch_at = make_trainer(recipe), recipe.batches(train).at
+    state, numbers = trainer.init(train.seed), itertools.cycle(range(train.steps))
+
+    def step():
+      nonlocal state
+      state, metrics = trainer.step(state, trainer.to_device(batch_at(next(numbers))), train.seed)
+      return metrics["loss"]
+
+    return step
+
+  times = timing.in_turns({name: stepper(recipe) for name, recipe in recipes.items()})
   return {name: statistics.median(seconds) for name, seconds in times.items()}
-
-
-def _stepper(recipe: Recipe) -> Callable[[], Any]:
-  train = recipe.config.train
-  trainer, batch_at = make_trainer(recipe), recipe.batches(train).at
-  state, numbers = trainer.init(train.seed), itertools.cycle(range(train.steps))
-
-  def step():
-    nonlocal state
-    state, metrics = trainer.step(state, trainer.to_device(batch_at(next(numbers))), train.seed)
-    return metrics["loss"]
-
-  return step
 
 
 _PENALTY_SHARE = 5  # a fifth of the training examples chooses the strength of the penalty
@@ -96,8 +96,7 @@ _PENALTY_SHARE = 5  # a fifth of the training examples chooses the strength of t
 def probe_start(config: FinetuneConfig, checkpoint: str, tokenizer: str) -> Start:
   """The trunk that is probed; for "none", one with fresh weights.
 
-  A text-to-text model, which writes its answers, reads plain texts here: in RoBERTa's format, and
-  all positions attend to all.
+  A text-to-text model reads plain texts here: in RoBERTa's format, and all positions attend to all.
   """
   start = load_start(config, checkpoint, tokenizer)
   if start.format.writes_answers:

@@ -131,12 +131,8 @@ def resized(trunk: Any, like: TransformerConfig) -> Any:
 
 
 def write_pairs(folder: str, text: str, count: int) -> None:
-  """Writes pairs of a text and the same text with its words reversed, which stand for translations
-  where there is one language only. Does nothing if the folder exists.
-
-  Args:
-    text: a prepared folder.
-    count: most training pairs.
+  """Writes at most `count` training pairs of a prepared text and the same with its words reversed,
+  which stand for translations where there is one language only. A folder that exists stays.
   """
   if is_folder(folder):
     return

@@ -153,11 +153,7 @@ def step_at_equal_seconds(results: Results, budget: Budget, name: str) -> int:
 def _averages(
   scores: Mapping[str, float], budget: Budget, scored: Sequence[str] | None = None
 ) -> dict[str, str]:
-  """The mean over the budget's tasks, and with the shown ones too.
-
-  Args:
-    scored: the tasks that every row has a score of; None: all.
-  """
+  """The mean over the budget's tasks that are `scored` in every row, and with the shown ones."""
   cells = {}
   with_shown = f"with {', '.join(budget.shown)}"
   for title, tasks in (("average", budget.tasks), (with_shown, budget.all_tasks)):

@@ -80,9 +80,16 @@ def fingerprints(
       made.append(result)
       if progress:
         progress.add(len(piece.text))
-      if piece.last:
-        yield _joined(place, made)
-        made = []
+      if not piece.last:
+        continue
+      of_pieces, record = np.array(made, PRINT), np.zeros((), PRINT)
+      record["source"], record["number"] = place.source, place.number
+      record["digest"] = _digest(of_pieces["digest"].tobytes())
+      overlaps = map(Overlap, *(of_pieces[name].tolist() for name in Overlap._fields))
+      record["rule"], record["row"], record["score"] = functools.reduce(best_overlap, overlaps)
+      record["signature"] = of_pieces["signature"].min(axis=0)
+      yield record
+      made = []
 
 
 def _placed(sources: Iterable[tuple[int, Source]], field: str) -> Iterator[tuple[_Place, Piece]]:
@@ -112,17 +119,6 @@ def _inspect(near: bool, rows: str, batch: list[tuple[_Place, Piece]]) -> np.nda
 
 def _digest(content: bytes) -> np.ndarray:
   return np.frombuffer(hashlib.blake2b(content, digest_size=16).digest(), "<u8")
-
-
-def _joined(place: _Place, pieces: list[np.ndarray]) -> np.ndarray:
-  """The record of a document, of those of its pieces."""
-  made, record = np.array(pieces, PRINT), np.zeros((), PRINT)
-  record["source"], record["number"] = place.source, place.number
-  record["digest"] = _digest(made["digest"].tobytes())
-  overlaps = map(Overlap, *(made[name].tolist() for name in Overlap._fields))
-  record["rule"], record["row"], record["score"] = functools.reduce(best_overlap, overlaps)
-  record["signature"] = made["signature"].min(axis=0)
-  return record
 
 
 class Removing:
@@ -181,7 +177,10 @@ class RemovingPasses(Passes):
       n_documents = len(records)
       if n_documents and len(removed) == n_documents:
         raise InputError("every document is removed, as a duplicate or for evaluation rows in it")
-      _report(removed, n_documents)
+      rules = collections.Counter(removal.rule for removal in removed)
+      counts = "".join(f"; {rule}: {count:,}" for rule, count in sorted(rules.items()))
+      share = len(removed) / max(1, n_documents)
+      print(f"removed {len(removed):,} of {counted(n_documents, 'document')} ({share:.2%}){counts}")
       return np.stack([chosen["source"].astype(np.int64), chosen["number"]], axis=1)
 
   def prints(self, corpus: Corpus, rows: str, progress: Progress) -> Iterator[np.ndarray]:
@@ -252,10 +251,3 @@ def write_ledger(
       "score": round(removal.score, 4),
     }
     file.write(json.dumps(entry) + "\n")
-
-
-def _report(removed: Sequence[Removal], n_documents: int) -> None:
-  rules = collections.Counter(removal.rule for removal in removed)
-  counts = "".join(f"; {rule}: {count:,}" for rule, count in sorted(rules.items()))
-  share = len(removed) / max(1, n_documents)
-  print(f"removed {len(removed):,} of {counted(n_documents, 'document')} ({share:.2%}){counts}")
