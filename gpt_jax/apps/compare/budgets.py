@@ -19,43 +19,28 @@ _NEVER = 10**9  # steps; the last step is evaluated and saved anyway
 
 @dataclasses.dataclass(frozen=True)
 class Budget:
-  """The same for every row.
-
-  Attributes:
-    trunk: without vocabulary, and without a pooler.
-    batch_size, length: of pre-training: rows, and positions in a row.
-    steps: updates of pre-training.
-    warmup_steps: of these.
-    rates: peak learning rates; each has a whole run, and the one with the lowest held-out loss
-      counts. Shorter trials would choose blindly: a masked model leaves the unigram entropy late.
-    evaluations: how often a run is evaluated; each has a checkpoint, which is kept.
-    evaluation_batches: of held-out text.
-    tasks: what the averages are over.
-    shown: tasks that are shown beside them, of which a second average is taken.
-    examples: at most so many of a task's training set have labels; 0: all. Cross-view training
-      reads the others without.
-    dev_examples: at most so many of its dev set; 0: all.
-    finetuning: batch size, epochs, peak learning rate of fine-tuning.
-    seeds: of fine-tuning; pre-training has one.
-    vocab_size: of the story world's vocabulary, which the program prepares; 0: the text is given.
-  """
+  """The same for every row."""
 
   name: str
-  trunk: TransformerConfig
-  batch_size: int
+  trunk: TransformerConfig  # without vocabulary, and without a pooler
+  batch_size: int  # of pre-training, in rows of `length` positions
   length: int
-  steps: int
-  warmup_steps: int
+  steps: int  # updates of pre-training
+  warmup_steps: int  # of these
+  # Each peak has a whole run, and the one with the lowest held-out loss counts. Shorter trials
+  # would choose blindly: a masked model leaves the unigram entropy late.
   rates: tuple[float, ...]
-  evaluations: int
-  evaluation_batches: int
-  tasks: tuple[str, ...]
-  shown: tuple[str, ...] = ()
+  evaluations: int  # of a run; each has a checkpoint, which is kept
+  evaluation_batches: int  # of held-out text
+  tasks: tuple[str, ...]  # what the averages are over
+  shown: tuple[str, ...] = ()  # beside them; a second average is of these, too
+  # At most so many of a task's training set have labels, 0: all; cross-view training reads the
+  # others without.
   examples: int = 0
-  dev_examples: int = 0
-  finetuning: tuple[int, int, float] = (16, 3, 5e-4)
-  seeds: int = 1
-  vocab_size: int = 0
+  dev_examples: int = 0  # at most, 0: all
+  finetuning: tuple[int, int, float] = (16, 3, 5e-4)  # batch size, epochs, peak learning rate
+  seeds: int = 1  # of fine-tuning; pre-training has one
+  vocab_size: int = 0  # of the story world, which the program prepares; 0: the text is given
 
   @property
   def evaluate_every(self) -> int:

@@ -104,20 +104,14 @@ def run(
 
 @dataclasses.dataclass(frozen=True)
 class _Comparison:
-  """The arguments of run, its results, and the parts of a row.
-
-  Attributes:
-    rows: those of this call and of earlier ones.
-    text: the prepared folder that all rows read.
-    results: the content of results.json.
-  """
+  """The arguments of run, its results, and the parts of a row."""
 
   study: Study
   budget: Budget
-  rows: Mapping[str, Row]
+  rows: Mapping[str, Row]  # those of this call and of earlier ones
   data: str
-  text: str
-  results: Results
+  text: str  # the prepared folder that all rows read
+  results: Results  # the content of results.json
 
   def save(self) -> None:
     self.study.save(self.results)
@@ -199,9 +193,7 @@ class _Comparison:
       self.fine_tune(name, checkpoint, task)
 
   def pretrain(self, name: str) -> None:
-    """One run for each peak learning rate; the row is that with the lowest held-out loss, if any
-    run ends with one.
-    """
+    """A run for each peak learning rate; the one with the lowest held-out loss, if any, counts."""
     budget, row = self.budget, self.rows[name]
     # A translator is measured by what it writes.
     metric, sign = ("dev_bleu", -1) if row.translates else ("valid_loss", 1)
@@ -294,11 +286,8 @@ class _Comparison:
     of_all = self.results, self.budget, self.rows
     self.study.write("results.md", describe(*of_all))
     self.study.write("results.csv", as_csv(*of_all))
-    folders = []
-    for name, row in self.rows.items():
-      if row.reads_text and name in self.results["losses"]:
-        folders.append(self.checkpoint(name))
-    if folders:
+    trained = [name for name, row in self.rows.items() if row.reads_text]
+    if folders := [self.checkpoint(name) for name in trained if name in self.results["losses"]]:
       plot.run(folders, self.study.path("curves.png"), overwrite=True)
 
 
@@ -317,13 +306,12 @@ def _check(workdir: str, budget: Budget, rows: Mapping[str, Row], data: str, cor
   make_figure()
   fit_linear(np.eye(2), np.arange(2), 2, 1.0)  # raises now if scikit-learn is missing
   for name in budget.all_tasks:
-    task = find(name)
     if not data and not name.startswith("story-"):
       raise InputError(
         f"--budget={budget.name} needs --data=DIR, the folder of the tasks' official files"
       )
     for split in ("train", "dev"):
-      task.examples(data, split)
+      find(name).examples(data, split)
   for split in ("train", "valid") if corpus else ():
     header = TokenFile(corpus, split).header
     for row in rows.values():
@@ -370,7 +358,7 @@ def _open_results(study: Study, budget: Budget, text: str) -> Results:
     "text": _digests(text),
     "probed_tasks": [name for name in budget.all_tasks if find(name).has_classes],
   }
-  results = study.results({**identity, **{name: {} for name in _EMPTY}})
+  results = study.results(identity | {name: {} for name in _EMPTY})
   for name, value in identity.items():
     if results[name] != value:
       raise InputError(

@@ -26,21 +26,15 @@ _COUNTED = 8  # batches whose predictions are counted
 
 
 class Cost(NamedTuple):
-  """Cost of pre-training with an objective.
+  """Cost of pre-training with an objective."""
 
-  Attributes:
-    trunk: parameters of the trunk without its pooler, the same for all Transformers; includes the
-      padding rows of the embedding table.
-    head: all other parameters, including the pooler; not part of the comparison.
-    predicted: tokens predicted per step, the mean over a few batches.
-    flops: floating-point operations per step, by TrunkConfig.flops_per_token, except that a
-      Transformer's product with the table counts only where a token is predicted. Layers of heads
-      do not count.
-  """
-
+  # Of the trunk without its pooler, the same for all Transformers; includes the padding rows of the
+  # embedding table.
   trunk: int
-  head: int
-  predicted: float
+  head: int  # all other parameters, including the pooler; not part of the comparison
+  predicted: float  # tokens per step, the mean over a few batches
+  # Per step, by TrunkConfig.flops_per_token, except that a Transformer's product with the table
+  # counts only where a token is predicted. Layers of heads do not count.
   flops: float
 
 
@@ -79,21 +73,21 @@ def paces(recipes: Mapping[str, Recipe]) -> dict[str, float]:
 
   A run's own log says what its steps took, but a shared machine is not equally busy in all runs.
   """
-  times = timing.in_turns({name: _stepper(recipe) for name, recipe in recipes.items()})
+
+  def stepper(recipe: Recipe) -> Callable[[], Any]:
+    train = recipe.config.train
+    trainer, batch_at = make_trainer(recipe), recipe.batches(train).at
+    state, numbers = trainer.init(train.seed), itertools.cycle(range(train.steps))
+
+    def step():
+      nonlocal state
+      state, metrics = trainer.step(state, trainer.to_device(batch_at(next(numbers))), train.seed)
+      return metrics["loss"]
+
+    return step
+
+  times = timing.in_turns({name: stepper(recipe) for name, recipe in recipes.items()})
   return {name: statistics.median(seconds) for name, seconds in times.items()}
-
-
-def _stepper(recipe: Recipe) -> Callable[[], Any]:
-  train = recipe.config.train
-  trainer, batch_at = make_trainer(recipe), recipe.batches(train).at
-  state, numbers = trainer.init(train.seed), itertools.cycle(range(train.steps))
-
-  def step():
-    nonlocal state
-    state, metrics = trainer.step(state, trainer.to_device(batch_at(next(numbers))), train.seed)
-    return metrics["loss"]
-
-  return step
 
 
 _PENALTY_SHARE = 5  # a fifth of the training examples chooses the strength of the penalty
@@ -102,8 +96,7 @@ _PENALTY_SHARE = 5  # a fifth of the training examples chooses the strength of t
 def probe_start(config: FinetuneConfig, checkpoint: str, tokenizer: str) -> Start:
   """The trunk that is probed; for "none", one with fresh weights.
 
-  A text-to-text model, which writes its answers, reads plain texts here: in RoBERTa's format, and
-  all positions attend to all.
+  A text-to-text model reads plain texts here: in RoBERTa's format, and all positions attend to all.
   """
   start = load_start(config, checkpoint, tokenizer)
   if start.format.writes_answers:
@@ -124,8 +117,7 @@ def probe_score(
 
   Scores (STS-B) are classes, the nearest numbers, whose expectation is the prediction.
 
-  Args:
-    examples: "train" or "dev" -> at most so many of that set; 0: all.
+  `examples` is at most how many of "train" and "dev" are read; 0: all.
   """
   features, labels = {}, {}
   for split in ("train", "dev"):

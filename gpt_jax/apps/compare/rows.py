@@ -26,35 +26,19 @@ SENTINELS = 16  # 256 positions have 12 spans
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """One objective or system.
+  """One objective or system. Configs are files of configs/ with their argument."""
 
-  Attributes:
-    title: in the tables.
-    objective: of pre-training; None: that of `config`, or none.
-    needs_pooler: whether a head of pre-training reads the trunk's pooler.
-    needs_sentences: whether the text needs sentence ends.
-    config: a file of configs/ with its argument, for a trunk and an objective of its own; its sizes
-      become the budget's.
-    tuning: a file of configs/ with its argument up to the name of the task, for fine-tuning of its
-      own; "": as all objectives.
-    starts_from: the row whose checkpoint it is fine-tuned from; "": its own.
-    translates: whether it is pre-trained on pairs of texts.
-    tunes_on_texts: whether a checkpoint is trained further on the texts of a task first.
-    supervised: whether it learns from labels alone, where its tuning has unlabeled text too.
-    pooling: of the tasks that it can learn, see Task; (): all.
-  """
-
-  title: str
-  objective: Any = None
-  needs_pooler: bool = False
-  needs_sentences: bool = False
-  config: str = ""
-  tuning: str = ""
-  starts_from: str = ""
-  translates: bool = False
-  tunes_on_texts: bool = False
-  supervised: bool = False
-  pooling: tuple[str, ...] = ()
+  title: str  # in the tables
+  objective: Any = None  # of pre-training; None: that of `config`, or none
+  needs_pooler: bool = False  # for a head of pre-training
+  needs_sentences: bool = False  # of the text
+  config: str = ""  # for a trunk, whose sizes become the budget's, and an objective of its own
+  tuning: str = ""  # for fine-tuning of its own, without the name of the task; "": as all
+  starts_from: str = ""  # the row whose checkpoint it is fine-tuned from; "": its own
+  translates: bool = False  # it is pre-trained on pairs of texts
+  tunes_on_texts: bool = False  # a checkpoint is trained further on the texts of a task first
+  supervised: bool = False  # it learns from labels alone, where its tuning has other text too
+  pooling: tuple[str, ...] = ()  # of the tasks that it can learn, see Task; (): all
 
   @property
   def reads_text(self) -> bool:
@@ -147,12 +131,8 @@ def resized(trunk: Any, like: TransformerConfig) -> Any:
 
 
 def write_pairs(folder: str, text: str, count: int) -> None:
-  """Writes pairs of a text and the same text with its words reversed, which stand for translations
-  where there is one language only. Does nothing if the folder exists.
-
-  Args:
-    text: a prepared folder.
-    count: most training pairs.
+  """Writes at most `count` training pairs of a prepared text and the same with its words reversed,
+  which stand for translations where there is one language only. A folder that exists stays.
   """
   if is_folder(folder):
     return

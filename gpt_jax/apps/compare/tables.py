@@ -30,52 +30,39 @@ def describe(results: Results, budget: Budget, rows: Mapping[str, Row]) -> str:
     rates = f"The best peak learning rate of {listed}, by the last held-out loss."
   batch, epochs, rate = budget.finetuning
   examples = f", at most {budget.examples:,} labels" if budget.examples else ""
+  captions = {
+    "Pre-training": "Each loss is the objective's own, in nats: compare it with the same "
+    "objective's only. Seconds are those of the training steps alone, at a pace that was measured "
+    "in turns. Rows without a loss read no text before fine-tuning, or that of the row they start "
+    "from.",
+    "Fine-tuned": "Dev set after the last update, in percent, mean ± standard deviation over "
+    f"{counted(budget.seeds, 'seed')}: {counted(epochs, 'epoch')} in batches of {batch}, peak "
+    f"learning rate {rate:g}{examples}, no auxiliary loss. The checkpoint names format and head. "
+    "An empty cell: the system has no head for the task.",
+    "Linear probe, equal steps": "Logistic regression on the mean state of the frozen trunk; dev "
+    "set, in percent.",
+    "Linear probe, equal seconds": "The same runs, read at the last checkpoint within the time "
+    "that the fastest one needs. Their learning rates have not fallen there as far as they would "
+    "have in shorter runs.",
+  }
   lines = [
     f"# Pre-training objectives and systems compared ({budget.name} budget)",
     "",
     f"One text, one vocabulary, trunks of about one size. {budget.steps:,} steps of {positions:,} "
     f"positions ({tokens / 1e6:.1f}M), one seed. {rates}",
     "",
-    *_table(
-      "Pre-training",
-      "Each loss is the objective's own, in nats: compare it with the same objective's only. "
-      "Seconds are those of the training steps alone, at a pace that was measured in turns. Rows "
-      "without a loss read no text before fine-tuning, or that of the row they start from.",
-      pretraining(results, budget, rows),
-    ),
-    *_table(
-      "Fine-tuned",
-      f"Dev set after the last update, in percent, mean ± standard deviation over "
-      f"{counted(budget.seeds, 'seed')}: {counted(epochs, 'epoch')} in batches of {batch}, peak "
-      f"learning rate {rate:g}{examples}, no auxiliary loss. The checkpoint names format and head. "
-      "An empty cell: the system has no head for the task.",
-      fine_tuned(results, budget, rows),
-    ),
-    *_table(
-      "Linear probe, equal steps",
-      "Logistic regression on the mean state of the frozen trunk; dev set, in percent.",
-      probed(results, budget, rows, equal_seconds=False),
-    ),
-    *_table(
-      "Linear probe, equal seconds",
-      "The same runs, read at the last checkpoint within the time that the fastest one needs. "
-      "Their learning rates have not fallen there as far as they would have in shorter runs.",
-      probed(results, budget, rows, equal_seconds=True),
-    ),
   ]
+  tables = _tables(results, budget, rows).values()
+  for (title, caption), table in zip(captions.items(), tables, strict=True):
+    cells = (line.values() for line in table)
+    lines += [f"## {title}", "", caption, "", *study.table(list(table[0]), cells), ""]
   return "\n".join(lines)
 
 
 def as_csv(results: Results, budget: Budget, rows: Mapping[str, Row]) -> str:
   """All tables side by side, a line per objective."""
-  tables = {
-    "": pretraining(results, budget, rows),
-    "fine-tuned, ": fine_tuned(results, budget, rows),
-    "probe, ": probed(results, budget, rows, equal_seconds=False),
-    "equal seconds, ": probed(results, budget, rows, equal_seconds=True),
-  }
   lines: Table = [{"objective": row.title} for row in rows.values()]
-  for prefix, table in tables.items():
+  for prefix, table in _tables(results, budget, rows).items():
     for line, cells in zip(lines, table, strict=True):
       line |= {prefix + name: cell for name, cell in cells.items() if name != "objective"}
   text = io.StringIO()
@@ -83,6 +70,17 @@ def as_csv(results: Results, budget: Budget, rows: Mapping[str, Row]) -> str:
   writer.writeheader()
   writer.writerows(lines)
   return text.getvalue()
+
+
+def _tables(results: Results, budget: Budget, rows: Mapping[str, Row]) -> dict[str, Table]:
+  """What the names of its columns begin with in CSV -> table."""
+  of_all = results, budget, rows
+  return {
+    "": pretraining(*of_all),
+    "fine-tuned, ": fine_tuned(*of_all),
+    "probe, ": probed(*of_all, equal_seconds=False),
+    "equal seconds, ": probed(*of_all, equal_seconds=True),
+  }
 
 
 def pretraining(results: Results, budget: Budget, rows: Mapping[str, Row]) -> Table:
@@ -155,11 +153,7 @@ def step_at_equal_seconds(results: Results, budget: Budget, name: str) -> int:
 def _averages(
   scores: Mapping[str, float], budget: Budget, scored: Sequence[str] | None = None
 ) -> dict[str, str]:
-  """The mean over the budget's tasks, and with the shown ones too.
-
-  Args:
-    scored: the tasks that every row has a score of; None: all.
-  """
+  """The mean over the budget's tasks that are `scored` in every row, and with the shown ones."""
   cells = {}
   with_shown = f"with {', '.join(budget.shown)}"
   for title, tasks in (("average", budget.tasks), (with_shown, budget.all_tasks)):
@@ -173,8 +167,3 @@ def _averages(
 
 def _loss(value: float, row: Row) -> str:
   return f"BLEU {-value:.1f}" if row.translates else f"{value:.3f}"
-
-
-def _table(title: str, caption: str, table: Table) -> list[str]:
-  rows = [cells.values() for cells in table]
-  return [f"## {title}", "", caption, "", *study.table(list(table[0]), rows), ""]

@@ -33,17 +33,11 @@ RULES = ("", "13-gram", "whole row")
 
 
 class Overlap(NamedTuple):
-  """The overlap of a text with an evaluation set.
+  """The overlap of a text with an evaluation set."""
 
-  Attributes:
-    rule: index in RULES; 0: nothing.
-    row: number of the evaluation row.
-    score: the share of the row's 13-grams, or of its words, in the text.
-  """
-
-  rule: int
-  row: int
-  score: float
+  rule: int  # index in RULES; 0: nothing
+  row: int  # number of the evaluation row
+  score: float  # the share of the row's 13-grams, or of its words, in the text
 
 
 NOTHING = Overlap(0, -1, 0.0)
@@ -148,10 +142,7 @@ def evaluation_rows(names: str, data: str) -> list[EvaluationRow]:
   """The rows of files and tasks, separated by commas, without those too short.
 
   A file is text (a row per line), JSON lines (every string) or a table (every cell). Of a task
-  these are the texts of its dev and test rows.
-
-  Args:
-    data: the folder of the tasks.
+  with files in the folder `data` these are the texts of its dev and test rows.
   """
   rows: list[EvaluationRow] = []
   for name in filter(None, split_names(names)):
@@ -170,19 +161,18 @@ def evaluation_rows(names: str, data: str) -> list[EvaluationRow]:
 def _of_task(name: str, data: str) -> Iterator[EvaluationRow]:
   if os.sep in name or "." in name:
     raise InputError(f"--decontaminate={name}: no such file")
-  task, n_splits = find(name), 0
+  task, missing = find(name), []
   for split in EVALUATED:
     try:
       examples = task.examples(data, split)
     except MissingInput as error:
-      missing = error
+      missing.append(error)
       continue
-    n_splits += 1
     for example in examples:
       for text in example.texts:
         yield EvaluationRow(f"{name} {split} {example.location}", text)
-  if not n_splits:
-    raise InputError(f"--decontaminate={name}: {missing}; --data names the folder of the tasks")
+  if len(missing) == len(EVALUATED):
+    raise InputError(f"--decontaminate={name}: {missing[-1]}; --data names the folder of the tasks")
 
 
 def _of_file(path: str) -> Iterator[EvaluationRow]:

@@ -51,12 +51,7 @@ from gpt_jax.files import (
 )
 from gpt_jax.programs import prepare
 
-RUNNERS = {
-  "direct": "",
-  "dataflow": "DataflowRunner",
-  "flink": "FlinkRunner",
-  "spark": "SparkRunner",
-}
+RUNNERS = ("direct", "dataflow", "flink", "spark")
 Frame = dict[str, np.ndarray]
 
 
@@ -89,8 +84,7 @@ class CorpusConfig(prepare.PrepareConfig):
 def run(config: CorpusConfig, out: str) -> None:
   """Makes the folder `out`, as `prepare.run` does, with removed.jsonl if documents are removed.
 
-  Args:
-    config: its runner, beam_options and data change nothing in the result.
+  The config's runner, beam_options and data change nothing in the result.
   """
   if config.runner:
     require_beam(config.runner, config.beam_options)
@@ -193,10 +187,8 @@ class BeamPasses(RemovingPasses):
   def __init__(
     self, removing: Removing, runner: str, options: str, folder: str, key: dict[str, Any]
   ):
-    """Args:
-    options: of Beam, as in a shell.
-    folder: for the results; it may hold those of a killed run.
-    key: what the results depend on.
+    """`options` are Beam's, as in a shell; `folder`, for results that depend on `key`, may hold
+    those of a killed run.
     """
     super().__init__(removing, pool=None)
     self._pipeline = functools.partial(make_pipeline, runner, options)
@@ -223,12 +215,11 @@ class BeamPasses(RemovingPasses):
     self, corpus: Corpus, kind: str, share: float
   ) -> Iterator[tuple[Sizes, dict[str, int]]]:
     """The same batches as without a runner, since the rarest words are dropped between them."""
-    firsts: list[int] = [0] * len(corpus.sources)
+    counts = np.zeros(len(corpus.sources), int)
     if share != 1:
       for number, frame in self._numbered("sizes", words_of, corpus, ("", 0, 1.0)):
-        firsts[number] += sum(last for (_, last), _ in _pieces(frame))
-      firsts = [0, *np.cumsum(firsts)[:-1].tolist()]
-    options = [(kind, first, share) for first in firsts]
+        counts[number] += sum(last for (_, last), _ in _pieces(frame))
+    options = [(kind, first, share) for first in (np.cumsum(counts) - counts).tolist()]
     sizes: Sizes = []
     words, total = WordCounts(), 0
     for _, frame in self._numbered("words", words_of, corpus, options):
@@ -269,20 +260,13 @@ class BeamPasses(RemovingPasses):
     options: tuple[Any, ...] | list[tuple[Any, ...]],
   ) -> Iterator[tuple[int, Frame]]:
     """Runs a pass over the sources not done yet; yields the frames of all, with their sources."""
-    removed: list[list[int]] = [[] for _ in corpus.sources]
-    for source_number, number in corpus.removed.tolist():
-      removed[source_number].append(number)
-    tasks = [
-      Work(
-        os.path.join(self._folder, f"{name}-{number:06}"),
-        number,
-        source.name,
-        corpus.field,
-        tuple(removed[number]),
-        options[number] if isinstance(options, list) else options,
-      )
-      for number, source in enumerate(corpus.sources)
-    ]
+    tasks = []
+    for number, source in enumerate(corpus.sources):
+      path = os.path.join(self._folder, f"{name}-{number:06}")
+      first, end = np.searchsorted(corpus.removed[:, 0], (number, number + 1))
+      removed = tuple(corpus.removed[first:end, 1].tolist())
+      of_source = options[number] if isinstance(options, list) else options
+      tasks.append(Work(path, number, source.name, corpus.field, removed, of_source))
     done = set(list_folder(self._folder))
     missing = [task for task in tasks if os.path.basename(task.path) not in done]
     if missing:
@@ -290,12 +274,12 @@ class BeamPasses(RemovingPasses):
     done = set(list_folder(self._folder))
     for task in tasks:
       name = os.path.basename(task.path)
+      if name not in done and f"{name}.error" in done:
+        raise InputError(str(read_json(f"{task.path}.error")))
       if name not in done:
-        fault = (
+        raise InputError(
           f"{task.source}: no worker left a result in {self._folder}, which all of them must see"
         )
-        is_told = f"{name}.error" in done
-        raise InputError(str(read_json(f"{task.path}.error")) if is_told else fault)
       for frame in frames(task.path):
         yield task.number, frame
 
@@ -305,8 +289,8 @@ def make_pipeline(
 ) -> None:
   """Runs the function on every task."""
   beam, pipeline_options = require_beam(runner, options)
-  chosen: Any = RUNNERS[runner]
-  if not chosen:
+  chosen: Any = f"{runner.capitalize()}Runner"
+  if runner == "direct":
     # Of this process: Beam's default for one machine, Prism, is a program that it downloads.
     from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 

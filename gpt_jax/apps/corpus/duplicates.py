@@ -67,8 +67,7 @@ _kept_hash = functools.lru_cache(maxsize=1 << 17)(_word_hash)
 def signature(hashes: np.ndarray) -> np.ndarray:
   """The MinHash of a stretch of text: uint32 [PERMUTATIONS]. A text has its stretches' minimum.
 
-  Args:
-    hashes: uint64 [n], of its words; fewer than SHINGLE count as one shingle.
+  Of its words' hashes, uint64 [n], fewer than SHINGLE count as one shingle.
   """
   minhash = new_minhash()
   shingles = grams(hashes, min(SHINGLE, max(1, len(hashes))))
@@ -86,11 +85,8 @@ def similarity(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def near_pairs(signatures: np.ndarray, documents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   """The pairs of near-duplicates, and their similarities: int64 [P, 2] ascending, float [P].
 
-  Memory is 24 bytes per document, and 16 per pair that shares a band.
-
-  Args:
-    signatures: uint32 [N, PERMUTATIONS], perhaps in a file.
-    documents: int [D], the numbers of those to compare, ascending.
+  Compares the documents of these numbers, int [D] ascending, by signatures, uint32
+  [N, PERMUTATIONS]. Memory is 24 bytes per document, and 16 per pair that shares a band.
   """
   candidates = [np.empty((0, 2), np.int64)]
   rows = PERMUTATIONS // BANDS

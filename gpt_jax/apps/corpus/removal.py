@@ -69,12 +69,9 @@ def fingerprints(
   pool: Pool | None,
   progress: Progress | None = None,
 ) -> Iterator[np.ndarray]:
-  """A record of type PRINT for each document, in order.
+  """A record of type PRINT for each document, in order; with a signature if `near`.
 
-  Args:
-    near: whether signatures are needed.
-    rows: a file of evaluation rows, or "".
-    progress: told the characters of each piece.
+  `rows` is a file of evaluation rows, or "".
   """
   made: list[np.ndarray] = []
   inspect = functools.partial(_inspect, near, rows)
@@ -83,9 +80,16 @@ def fingerprints(
       made.append(result)
       if progress:
         progress.add(len(piece.text))
-      if piece.last:
-        yield _joined(place, made)
-        made = []
+      if not piece.last:
+        continue
+      of_pieces, record = np.array(made, PRINT), np.zeros((), PRINT)
+      record["source"], record["number"] = place.source, place.number
+      record["digest"] = _digest(of_pieces["digest"].tobytes())
+      overlaps = map(Overlap, *(of_pieces[name].tolist() for name in Overlap._fields))
+      record["rule"], record["row"], record["score"] = functools.reduce(best_overlap, overlaps)
+      record["signature"] = of_pieces["signature"].min(axis=0)
+      yield record
+      made = []
 
 
 def _placed(sources: Iterable[tuple[int, Source]], field: str) -> Iterator[tuple[_Place, Piece]]:
@@ -117,25 +121,11 @@ def _digest(content: bytes) -> np.ndarray:
   return np.frombuffer(hashlib.blake2b(content, digest_size=16).digest(), "<u8")
 
 
-def _joined(place: _Place, pieces: list[np.ndarray]) -> np.ndarray:
-  """The record of a document, of those of its pieces."""
-  made, record = np.array(pieces, PRINT), np.zeros((), PRINT)
-  record["source"], record["number"] = place.source, place.number
-  record["digest"] = _digest(made["digest"].tobytes())
-  overlaps = map(Overlap, *(made[name].tolist() for name in Overlap._fields))
-  record["rule"], record["row"], record["score"] = functools.reduce(best_overlap, overlaps)
-  record["signature"] = made["signature"].min(axis=0)
-  return record
-
-
 class Removing:
   """Which documents are removed, by the settings of a run.
 
-  Attributes:
-    exact, near: whether exact duplicates are removed, and near-duplicates too.
-    rows: of evaluation sets; documents that have one of them are removed.
-    index: of these rows, see EvaluationRows.save.
-    settings: JSON values, among them a hash of the evaluation rows, that decide which ones.
+  `index` is of the evaluation rows, see EvaluationRows.save; `settings` are the JSON values, among
+  them its hash, that decide which documents.
   """
 
   def __init__(self, deduplicate: str, decontaminate: str, data: str):
@@ -187,7 +177,10 @@ class RemovingPasses(Passes):
       n_documents = len(records)
       if n_documents and len(removed) == n_documents:
         raise InputError("every document is removed, as a duplicate or for evaluation rows in it")
-      _report(removed, n_documents)
+      rules = collections.Counter(removal.rule for removal in removed)
+      counts = "".join(f"; {rule}: {count:,}" for rule, count in sorted(rules.items()))
+      share = len(removed) / max(1, n_documents)
+      print(f"removed {len(removed):,} of {counted(n_documents, 'document')} ({share:.2%}){counts}")
       return np.stack([chosen["source"].astype(np.int64), chosen["number"]], axis=1)
 
   def prints(self, corpus: Corpus, rows: str, progress: Progress) -> Iterator[np.ndarray]:
@@ -197,26 +190,18 @@ class RemovingPasses(Passes):
 
 
 class Removal(NamedTuple):
-  """A document to remove.
+  """A document to remove."""
 
-  Attributes:
-    document: its number among all.
-    rule: "13-gram", "whole row", "exact duplicate" or "near-duplicate".
-    other: number of the evaluation row or of the document that is kept.
-    score: see contamination.Overlap; the estimated Jaccard similarity of near-duplicates.
-  """
-
-  document: int
-  rule: str
-  other: int
-  score: float
+  document: int  # its number among all
+  rule: str  # "13-gram", "whole row", "exact duplicate" or "near-duplicate"
+  other: int  # number of the evaluation row or of the document that is kept
+  score: float  # see contamination.Overlap; the estimated Jaccard similarity of near-duplicates
 
 
 def removals(prints: np.ndarray, exact: bool, near: bool) -> list[Removal]:
   """The documents to remove, in order: contaminated ones, and duplicates of earlier, kept ones.
 
-  Args:
-    prints: [N] of type PRINT, perhaps in a file.
+  `prints` are [N] of type PRINT, perhaps in a file.
   """
   result: dict[int, Removal] = {}
   for document in np.flatnonzero(prints["rule"]).tolist():
@@ -250,8 +235,7 @@ def write_ledger(
 ) -> None:
   """A JSON line for each removal; a document is SOURCE#N, the Nth of its source from 0.
 
-  Args:
-    rows: where each evaluation row comes from.
+  `rows` says where each evaluation row comes from.
   """
 
   def name(document: int) -> str:
@@ -267,10 +251,3 @@ def write_ledger(
       "score": round(removal.score, 4),
     }
     file.write(json.dumps(entry) + "\n")
-
-
-def _report(removed: Sequence[Removal], n_documents: int) -> None:
-  rules = collections.Counter(removal.rule for removal in removed)
-  counts = "".join(f"; {rule}: {count:,}" for rule, count in sorted(rules.items()))
-  share = len(removed) / max(1, n_documents)
-  print(f"removed {len(removed):,} of {counted(n_documents, 'document')} ({share:.2%}){counts}")

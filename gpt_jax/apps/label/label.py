@@ -4,6 +4,7 @@ Every step leaves its result in the workdir, so that the same command goes on wh
 """
 
 import dataclasses
+import functools
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -65,11 +66,7 @@ from gpt_jax.tasks.readers import Row
 from gpt_jax.training.loop import TrainConfig
 
 RESULT, REPORT, SUSPECTS = "result.json", "report.html", "suspects.csv"
-_CHECKPOINTS = {
-  "tfidf": ("tfidf",),
-  "probe": ("probe", "best"),
-  "finetuned": ("finetuned", "best"),
-}
+_CHECKPOINTS = {"tfidf": ("tfidf",), "probe": ("probe", "best"), "finetuned": ("finetuned", "best")}
 _FOLDS = 5
 _STEP = 1  # of the only checkpoint of a probe
 _PATIENCE = 3  # evaluations, one per epoch
@@ -78,23 +75,15 @@ _JUDGES = ("tfidf", "probe")  # of labels
 
 
 class _Job(NamedTuple):
-  """Data and settings that all models are trained with.
-
-  Attributes:
-    splits: "train", "dev", "test" -> numbers of the rows of the table.
-    truth: the same names -> classes of those rows.
-    groups: of near-duplicates, one for each row of the table.
-    start: what the checkpoint brings.
-    study: the workdir.
-  """
+  """Data and settings that all models are trained with."""
 
   table: Labeled
-  splits: dict[str, np.ndarray]
-  truth: dict[str, np.ndarray]
-  groups: np.ndarray
+  splits: dict[str, np.ndarray]  # "train", "dev", "test" -> numbers of the rows of the table
+  truth: dict[str, np.ndarray]  # the same names -> classes of those rows
+  groups: np.ndarray  # of near-duplicates, one for each row of the table
   config: FinetuneConfig
   checkpoint: str
-  start: Start
+  start: Start  # what the checkpoint brings
   study: Study
 
   def kept(self, name: str, compute: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
@@ -302,13 +291,14 @@ def _train(
 
 def _baseline(job: _Job, progress: Progress) -> dict[str, np.ndarray]:
   """Probabilities of TF-IDF and logistic regression, which are saved; see _linear."""
-  texts = {}
+  all_texts, texts = job.table.texts, {}
   for name, numbers in job.splits.items():
-    texts[name] = [job.table.texts[n] for n in numbers]
+    texts[name] = [all_texts[n] for n in numbers]
   tfidf = fit_tfidf(texts["train"])
   features = {name: tfidf(of_split) for name, of_split in texts.items()}
+  features["held_out"] = tfidf(texts["dev"] + texts["test"])
   # The rarity of words needs no labels, so all rows may say it.
-  all_features = fit_tfidf(job.table.texts)(job.table.texts)
+  all_features = fit_tfidf(all_texts)(all_texts)
   linear, arrays = _linear(job, features, all_features, progress)
   folder = job.study.path("tfidf")
   dev = job.config.task.build("").examples(job.data_dir, "dev")
@@ -321,18 +311,15 @@ def _probe(job: _Job, progress: Progress) -> dict[str, np.ndarray]:
   kept = job.kept("features", lambda: {"mean": _features(job, job.table.rows, progress)})
   all_features = kept["mean"]  # again for the ranking of a pool
   features = {name: all_features[numbers] for name, numbers in job.splits.items()}
+  features["held_out"] = np.concatenate([features["dev"], features["test"]])
   linear, arrays = _linear(job, features, all_features, progress)
   folder = _save_probe(job, linear, arrays["dev"])
   return arrays | _predict(folder, job.data_dir, progress)
 
 
 def _save_probe(job: _Job, linear: Linear, probabilities: np.ndarray) -> str:
-  """Writes the folder of a run with one checkpoint, a frozen trunk and a fitted W_y, and the files
-  of write_dev_report; its path.
-
-  Args:
-    linear: fitted on probe_features.
-    probabilities: [N, K], of the dev set.
+  """Writes a run with one checkpoint, a frozen trunk and the W_y of probe_features, and a report of
+  dev probabilities [N, K]; its path.
   """
   task, start, folder = job.config.task.build(""), job.start, job.study.path("probe")
   dev_set = task.encode(task.examples(job.data_dir, "dev"), *start.reads)
@@ -376,14 +363,7 @@ def _linear(
   linear = fit_best_linear(train, (features["dev"], job.truth["dev"]), num_classes)
   penalty = linear.inverse_penalty
   fold = group_folds(classes, job.groups, _FOLDS, job.seed)
-  of_held_out = features["dev"], features["test"]
-  if isinstance(all_features, np.ndarray):
-    stacked = np.concatenate(of_held_out)
-  else:
-    import scipy.sparse
-
-    stacked = scipy.sparse.vstack(of_held_out).tocsr()
-  held_out = stacked, np.concatenate([job.truth["dev"], job.truth["test"]])
+  held_out = features["held_out"], np.concatenate([job.truth["dev"], job.truth["test"]])
   progress.begin("five folds, for doubtful labels")
   of_folds = out_of_fold(all_features, classes, num_classes, fold, penalty)
   progress.begin("learning curve")
@@ -417,23 +397,16 @@ def _reason_to_skip(
   )
 
 
-class TimeLimit:
-  """step -> whether the time is over: the same answer however often a step is asked about.
+def time_limit(minutes: float, progress: Progress) -> Callable[[int], bool]:
+  """step -> whether the minutes from now on are over, 0: never; `progress` is told of each step."""
+  end = time.monotonic() + 60 * minutes if minutes else float("inf")
 
-  Args:
-    minutes: from now on; 0: for ever.
-    progress: is told of each step.
-  """
+  @functools.lru_cache(maxsize=1)  # the same answer however often a step is asked about
+  def is_over(step: int) -> bool:
+    progress.update(step)
+    return time.monotonic() >= end
 
-  def __init__(self, minutes: float, progress: Progress):
-    self._end = time.monotonic() + 60 * minutes if minutes else float("inf")
-    self._progress, self._step, self._over = progress, 0, False
-
-  def __call__(self, step: int) -> bool:
-    if step != self._step:
-      self._step, self._over = step, time.monotonic() >= self._end
-      self._progress.update(step)
-    return self._over
+  return is_over
 
 
 def _finetuned(job: _Job, minutes: float, progress: Progress) -> dict[str, np.ndarray]:
@@ -450,7 +423,7 @@ def _is_finished(job: _Job) -> bool:
 
 
 def _finetune(job: _Job, minutes: float, progress: Progress) -> dict[str, np.ndarray]:
-  folder, limit = job.study.path("finetuned"), TimeLimit(minutes, progress)
+  folder, limit = job.study.path("finetuned"), time_limit(minutes, progress)
   progress.begin("", unit="updates")
   of_job = job.config, job.data_dir, job.checkpoint
   finetune.run(*of_job, folder, pauses=limit, **reported(folder))

@@ -38,11 +38,9 @@ def measure(
       "accuracy": float(accuracy(truth[split], predicted)),
       "macro_f1": float(macro_f1(truth[split], predicted)),
     }
-  test = probabilities["test"].argmax(axis=-1)
   confusion = np.zeros((probabilities["test"].shape[1],) * 2, np.int64)
-  np.add.at(confusion, (truth["test"], test), 1)
-  right = int(np.trace(confusion))
-  measures["test"]["accuracy_interval"] = wilson(right, len(test))
+  np.add.at(confusion, (truth["test"], predicted), 1)  # of test, the last one
+  measures["test"]["accuracy_interval"] = wilson(int(np.trace(confusion)), len(predicted))
   measures["test"]["macro_f1_interval"] = bootstrap_macro_f1(confusion)
   for when, values in (("before", probabilities["test"]), ("after", scaled)):
     measures[f"ece_{when}"] = expected_calibration_error(reliability(values, truth["test"]))
@@ -104,17 +102,10 @@ def measure_threshold(
     except InputError as error:
       result.setdefault("problem", str(error))
       continue
-    above = confidence["test"] >= chosen.value
-    return result | {
-      "precision": promised,
-      "value": chosen.value,
-      "dev": {"given": chosen.given, "correct": chosen.correct, "rows": len(correct["dev"])},
-      "test": {
-        "given": int(above.sum()),
-        "correct": int(correct["test"][above].sum()),
-        "rows": len(above),
-      },
-    }
+    right = correct["test"][confidence["test"] >= chosen.value]
+    dev = {"given": chosen.given, "correct": chosen.correct, "rows": len(correct["dev"])}
+    test = {"given": len(right), "correct": int(right.sum()), "rows": len(correct["test"])}
+    return result | {"precision": promised, "value": chosen.value, "dev": dev, "test": test}
   return result
 
 
@@ -174,8 +165,8 @@ def gain_of_doubling(sizes: Sequence[int], accuracies: Sequence[float]) -> float
 def outlook(sizes: Sequence[int], accuracies: Sequence[float]) -> str:
   """One sentence on what doubling the number of labels would bring."""
   gain = gain_of_doubling(sizes, accuracies)
-  past = f"from {sizes[-3]:,} to {sizes[-1]:,} rows accuracy went from {accuracies[-3]:.1%} to "
-  past += f"{accuracies[-1]:.1%}"
+  rows = f"from {sizes[-3]:,} to {sizes[-1]:,} rows"
+  past = f"{rows} accuracy went from {accuracies[-3]:.1%} to {accuracies[-1]:.1%}"
   if gain < _FLAT:
     return f"Twice as many labels would bring little: {past}. Correct labels may bring more."
   return f"Twice as many labels would bring about {100 * gain:.1f} points: {past}."

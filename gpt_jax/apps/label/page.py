@@ -11,7 +11,7 @@ from typing import Any
 
 from gpt_jax.apps.report import chart
 from gpt_jax.apps.report.answers import MANY_DOUBTFUL, SURE_JUDGE, Answer
-from gpt_jax.apps.report.chart import Drawn, Line
+from gpt_jax.apps.report.chart import Line
 from gpt_jax.apps.report.page import confusion_matrix, fill_page
 
 TITLES = {
@@ -23,28 +23,26 @@ TITLES = {
 
 @dataclasses.dataclass(frozen=True)
 class Suspect:
-  """A row with its label, and what models that have not seen it say.
+  """A row with its label, and what models that have not seen it say."""
 
-  Attributes:
-    line: of the input.
-    text: its columns, one below the other.
-    given: its label.
-    suggested: the most likely other label.
-    p_given, p_suggested: their probabilities, the mean of the models.
-    doubtful: whether each of the models finds another label more likely.
-  """
-
-  line: str
-  text: str
+  line: str  # of the input
+  text: str  # its columns, one below the other
   given: str
-  suggested: str
-  p_given: float
+  suggested: str  # the most likely other label
+  p_given: float  # the mean of the models
   p_suggested: float
-  doubtful: bool
+  doubtful: bool  # each of the models finds another label more likely
 
 
 def render(result: dict[str, Any], suspects: Sequence[Suspect], name: str) -> str:
   """The page of the content of result.json and the first suspects; name is the title."""
+  curve, lines = result["curve"], []
+  for color, model in enumerate(("tfidf", "probe")):
+    percent = [100 * value for value in curve[model]]
+    lines.append(Line(TITLES[model], curve["sizes"], percent, color, "dots"))
+  drawn = chart.draw(
+    "Learning curve", "% right of dev and test rows", lines, x_name="training rows"
+  )
   words = [f"--checkpoint={result['checkpoint']}", "--input=FILE", "--out=FILE"]
   threshold = result["threshold"]
   if "problem" not in threshold:
@@ -61,7 +59,7 @@ def render(result: dict[str, Any], suspects: Sequence[Suspect], name: str) -> st
     matrix=confusion_matrix(result["classes"]["labels"], result["classes"]["confusion"]),
     about_labels=about_labels(result),
     about_curve=about_curve(result),
-    curve=_curve(result["curve"]),
+    curve=drawn,
     suspects=suspects,
     command=shlex.join(["python", "launch/predict.py", *words]),
   )
@@ -70,10 +68,9 @@ def render(result: dict[str, Any], suspects: Sequence[Suspect], name: str) -> st
 def about_choice(result: dict[str, Any]) -> str:
   """Says which model predicts, and why."""
   accuracies = [model["dev"]["accuracy"] for model in result["models"]]
-  # Exactly equal ones occur: a small dev set has few possible accuracies.
-  equals = accuracies.count(max(accuracies)) > 1
   about = f"The {TITLES[result['chosen']]} has the highest dev accuracy, and predicts."
-  if equals:
+  # Exactly equal ones occur: a small dev set has few possible accuracies.
+  if accuracies.count(max(accuracies)) > 1:
     about = f"The {TITLES[result['chosen']]} predicts: no model has a higher dev accuracy, and of "
     about += "equals the one with the higher macro F1 is taken, then the simpler one."
   if result["chosen"] == "tfidf":
@@ -205,11 +202,3 @@ def _beside_tfidf(result: dict[str, Any], chosen: dict[str, Any]) -> tuple[str, 
     f"{others[best]:.1%}. "
   )
   return "no, so TF-IDF predicts", compared + about_choice(result), "plain"
-
-
-def _curve(curve: dict[str, Any]) -> Drawn | None:
-  lines = []
-  for color, name in enumerate(("tfidf", "probe")):
-    percent = [100 * value for value in curve[name]]
-    lines.append(Line(TITLES[name], curve["sizes"], percent, color, "dots"))
-  return chart.draw("Learning curve", "% right of dev and test rows", lines, x_name="training rows")

@@ -72,14 +72,12 @@ def simulate(
 ) -> dict[str, Any]:
   """The benefit that choosing would have had on rows with labels, beside rows at random.
 
-  Args:
-    groups: int [N], of near-duplicates, which are held out together.
+  `groups`, int [N], are of near-duplicates, which are held out together.
 
   Returns:
-    "labels": of each round; "chosen" and "random": accuracies on rows that are held out, a list of
-    the rounds for each seed; "gain": the mean difference over rounds and seeds, and "deviation",
-    its standard deviation over the seeds. Nothing, {}, if too few rows are not held out, as where
-    most are near-duplicates of one another.
+    "labels": of each round; "chosen" and "random": accuracies on held-out rows, a list of rounds
+    for each seed; "gain": the mean difference, and "deviation", its standard deviation over the
+    seeds. {} if too few rows are not held out, as where most are near-duplicates of one another.
   """
   first = max(2 * num_classes, len(classes) // 2 ** (_ROUNDS + 2), 10)
   splits = [_split(groups, seed) for seed in range(SEEDS)]
@@ -130,30 +128,25 @@ def _split(groups: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
 def about_pool(simulated: dict[str, Any], curve: dict[str, Any], held_out: int) -> str:
   """Two sentences: the gain of choosing in the simulation, and whether to label more.
 
-  Args:
-    curve: see measures.measure_curve.
-    held_out: rows on which it was measured.
+  The curve is that of measures.measure_curve, measured on `held_out` rows.
   """
+  if simulated:
+    first, last = simulated["labels"][0], simulated["labels"][-1]
+    gain, deviation = 100 * simulated["gain"], 100 * simulated["deviation"]
+    verdict = "so label at random" if gain <= deviation / SEEDS**0.5 else "so label in this order"
+    about = (
+      f"On your labeled rows, with {first:,} to {last:,} labels, chosen rows were worth "
+      f"{gain:+.1f} points of accuracy beside as many at random ({SEEDS} seeds, deviation "
+      f"{deviation:.1f}), {verdict}."
+    )
+  else:
+    about = "Your labeled rows are too few, or too alike, to try what choosing is worth."
   accuracy = curve[curve["model"]][-1]
   error = 100 * (accuracy * (1 - accuracy) / held_out) ** 0.5
   stop = "label more" if 100 * curve["gain"] > error else "stop"
   return (
-    f"{_about_gain(simulated)} Stop where twice the labels promise no more than the standard error "
-    f"on your {held_out:,} held-out rows: now {100 * curve['gain']:.1f} and {error:.1f} points, so "
-    f"{stop}."
-  )
-
-
-def _about_gain(simulated: dict[str, Any]) -> str:
-  if not simulated:
-    return "Your labeled rows are too few, or too alike, to try what choosing is worth."
-  first, last = simulated["labels"][0], simulated["labels"][-1]
-  gain, deviation = 100 * simulated["gain"], 100 * simulated["deviation"]
-  verdict = "so label at random" if gain <= deviation / SEEDS**0.5 else "so label in this order"
-  return (
-    f"On your labeled rows, with {first:,} to {last:,} labels, chosen rows were worth {gain:+.1f} "
-    f"points of accuracy beside as many at random ({SEEDS} seeds, deviation {deviation:.1f}), "
-    f"{verdict}."
+    f"{about} Stop where twice the labels promise no more than the standard error on your "
+    f"{held_out:,} held-out rows: now {100 * curve['gain']:.1f} and {error:.1f} points, so {stop}."
   )
 
 

@@ -19,10 +19,7 @@ _PARTS = 7  # one is for dev, one for test
 def split_by_group(classes: np.ndarray, groups: np.ndarray, seed: int) -> dict[str, np.ndarray]:
   """Row numbers, ascending, of "train" (five sevenths), "dev" and "test" (a seventh each).
 
-  Args:
-    classes: int [N].
-    groups: int [N], the rows that stay together; see group_near_duplicates.
-    seed: another one gives another split.
+  Rows of a group, int [N], stay together; see group_near_duplicates.
   """
   fold = group_folds(classes, groups, _PARTS, seed)
   parts = {"train": fold > 1, "dev": fold == 1, "test": fold == 0}
@@ -57,7 +54,8 @@ _BLOCK = 1024  # rows
 
 def group_near_duplicates(texts: Sequence[str], cosine: float = COSINE) -> np.ndarray:
   """The number of each text's group, int [N], from 0 in the order of the groups' first texts."""
-  normalized = list(map(_normalized, texts))
+  cased = (unicodedata.normalize("NFKC", text).casefold() for text in texts)
+  normalized = [" ".join(text.split()) for text in cased]
   distinct = list(dict.fromkeys(normalized))
   index = {text: number for number, text in enumerate(distinct)}
   of_distinct = _components(distinct, cosine)
@@ -66,10 +64,6 @@ def group_near_duplicates(texts: Sequence[str], cosine: float = COSINE) -> np.nd
   order = np.empty(len(first), np.int64)
   order[np.argsort(first)] = np.arange(len(first))
   return order[inverse]
-
-
-def _normalized(text: str) -> str:
-  return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
 def _components(texts: list[str], cosine: float) -> np.ndarray:
@@ -91,12 +85,10 @@ def _vectors(texts: list[str]) -> Any:
   import scipy.sparse.csgraph  # noqa: F401  # for _components
 
   # char_wb pads with spaces, so every text that is not blank has an n-gram.
-  counts = sklearn.CountVectorizer(
-    analyzer="char_wb", ngram_range=(_NGRAM, _NGRAM), dtype=np.float32
+  vectorizer = sklearn.TfidfVectorizer(
+    analyzer="char_wb", ngram_range=(_NGRAM, _NGRAM), sublinear_tf=True, dtype=np.float32
   )
-  vectors = (
-    sklearn.TfidfTransformer(sublinear_tf=True).fit_transform(counts.fit_transform(texts)).tocsr()
-  )
+  vectors = vectorizer.fit_transform(texts).tocsr()
   texts_with = np.bincount(vectors.indices, minlength=vectors.shape[1])
   vectors = vectors[:, np.argsort(texts_with, kind="stable")]
   vectors.sort_indices()

@@ -27,23 +27,14 @@ _SHOWN = 10
 
 @dataclasses.dataclass(frozen=True)
 class Labeled:
-  """The rows of a table that can be used.
+  """The rows of a table that can be used."""
 
-  Attributes:
-    columns: the text columns, one or two.
-    label: the label column.
-    labels: the K labels, sorted.
-    rows: N rows.
-    skipped: how many rows are left out.
-    known: the texts of all rows with a label, of those left out for a rare one, too.
-  """
-
-  columns: tuple[str, ...]
-  label: str
-  labels: tuple[str, ...]
-  rows: list[Row]
-  skipped: int
-  known: frozenset[tuple[str, ...]]
+  columns: tuple[str, ...]  # of the text, one or two
+  label: str  # its column
+  labels: tuple[str, ...]  # the K labels, sorted
+  rows: list[Row]  # N rows
+  skipped: int  # how many rows are left out
+  known: frozenset[tuple[str, ...]]  # texts with a label, of rows left out for a rare one, too
 
   @property
   def classes(self) -> np.ndarray:
@@ -87,13 +78,7 @@ class Labeled:
 
 
 def find_columns(source: str, texts: Sequence[str], label: str) -> tuple[tuple[str, ...], str]:
-  """The text columns and the label column, as TableTask finds them.
-
-  Args:
-    source: a .csv, .tsv, .jsonl, .json or .parquet file.
-    texts: the text columns; () finds one.
-    label: the label column; "" finds it.
-  """
+  """The text columns and the label column, as TableTask finds those that are (), or ""."""
   if len(texts) > 2:
     raise InputError(f"--text={','.join(texts)}: one or two columns, not {len(texts)}")
   if len({*texts, label}) <= len(texts):

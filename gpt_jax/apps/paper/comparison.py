@@ -97,10 +97,7 @@ def _ablations(runs: dict[str, Any], note: str) -> list[str]:
 
 
 def ablation_points(runs: dict[str, Any]) -> Points:
-  """Row of table 5 -> column -> result, for columns with the full model and at least one ablation.
-
-  Empty if there is no such column.
-  """
+  """Row of table 5 -> column with the full model and an ablation -> result; {} if there is none."""
   points: Points = {name: {} for name in ABLATIONS}
   for column in tables.TABLES[5].columns:
     measured = [_measured(runs.get(row.name, {}), column) for row in ABLATIONS.values()]

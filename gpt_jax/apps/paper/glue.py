@@ -8,7 +8,6 @@ STS-B scores outside 0 to 5 (https://github.com/princeton-nlp/DinkyTrain/issues/
 """
 
 import collections
-import contextlib
 import dataclasses
 import os
 import re
@@ -16,12 +15,11 @@ import statistics
 import warnings
 import zipfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import IO
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from gpt_jax.checkpoints.load import LoadedModel, load_model
+from gpt_jax.checkpoints.load import load_model
 from gpt_jax.errors import InputError, counted
 from gpt_jax.files import atomic_file, check_path, exists
 from gpt_jax.programs.outputs import check_writable, is_taken
@@ -34,23 +32,14 @@ HEADER = "index\tprediction"
 
 @dataclasses.dataclass(frozen=True)
 class TestSet:
-  """A test set of GLUE and the format of its predictions.
+  """A test set of GLUE and the format of its predictions."""
 
-  Attributes:
-    file: the name in the submission.
-    task: the task whose test split it is.
-    rows: the number of examples.
-    written: the string for each of the task's labels, in their order; empty for scores from 0 to 5.
-    constant: the prediction without a model: the most frequent training label, for STS-B 2.5.
-    metrics: the task's metrics that count in GLUE's score.
-  """
-
-  file: str
-  task: str
+  file: str  # in the submission
+  task: str  # whose test split it is
   rows: int
-  written: tuple[str, ...]
-  constant: str
-  metrics: tuple[str, ...]
+  written: tuple[str, ...]  # for each of the task's labels; () for scores from 0 to 5
+  constant: str  # without a model: the most frequent training label, for STS-B 2.5
+  metrics: tuple[str, ...]  # those of the task that count in GLUE's score
 
   @property
   def trained_on(self) -> str:
@@ -85,28 +74,22 @@ OPTIONAL = ("AX.tsv",)  # the diagnostic set is reported, but is no part of the 
 
 
 def check(path: str) -> dict[str, Counter[str]]:
-  """Checks that the server would accept a submission.
+  """Counts of each file's predictions (STS-B's in ranges of one), if the server would accept them.
 
-  Args:
-    path: a zip with a file for each test set; AX.tsv may be missing.
-
-  Returns:
-    For every file the counts of its predictions, with STS-B's scores in ranges of one.
+  The zip has a file for each test set; AX.tsv may be missing.
   """
   contents = {}
   try:
     with zipfile.ZipFile(path) as archive:
       names = archive.namelist()
-      _check_names(path, names)
       for test_set in TEST_SETS:
         if test_set.file in names:
           contents[test_set] = archive.read(test_set.file)
-  except InputError:
-    raise
   except OSError as error:
     raise InputError(f"{path}: {error.strerror or error}") from error
   except Exception as error:  # zipfile's decoders raise many types for a damaged file
     raise InputError(f"{path}: not an intact zip file ({error})") from error
+  _check_names(path, names)
   counts = {}
   for test_set, content in contents.items():
     counts[test_set.file] = _check_rows(f"{path}: {test_set.file}", content, test_set)
@@ -114,11 +97,10 @@ def check(path: str) -> dict[str, Counter[str]]:
 
 
 def average(scores: Mapping[str, Mapping[str, float]]) -> float:
-  """GLUE's score: the mean over its nine tasks of each task's mean metric (MNLI: both test sets).
+  """GLUE's score: the mean over its nine tasks of each task's mean metric.
 
-  Args:
-    scores: task -> metric -> value, all in one unit, as from evaluate.run. Other tasks and metrics
-      are ignored. MNLI's test sets are "mnli" and "mnli-mismatched".
+  `scores` has task -> metric -> value, all in one unit, as from evaluate.run, and may have others.
+  MNLI's test sets are "mnli" and "mnli-mismatched".
   """
   missing, by_task = [], collections.defaultdict(list)
   for test_set in TEST_SETS:
@@ -136,7 +118,6 @@ def average(scores: Mapping[str, Mapping[str, float]]) -> float:
 def _check_names(path: str, names: list[str]) -> None:
   files = [test_set.file for test_set in TEST_SETS]
   for name in names:
-    problem = ""
     if "/" in name:
       problem = f"{name!r} is a folder or in one; the files should be at the top level of the zip"
     elif name not in files:
@@ -144,8 +125,9 @@ def _check_names(path: str, names: list[str]) -> None:
     # A zip may hold a name twice, and readers differ in which of them they take.
     elif names.count(name) > 1:
       problem = f"contains {name!r} {names.count(name)} times"
-    if problem:
-      raise InputError(f"{path}: {problem}")
+    else:
+      continue
+    raise InputError(f"{path}: {problem}")
   if missing := [file for file in files if file not in names and file not in OPTIONAL]:
     raise InputError(f"{path}: no {', '.join(missing)}; the server needs every task")
 
@@ -200,10 +182,8 @@ def run(checkpoints: Sequence[str], data: str, out: str) -> dict[str, str]:
   Args:
     checkpoints: fine-tuned models (see load_model), at most one per task. An MNLI model predicts
       both of its test sets and, if its file is there, the diagnostic set.
-    data: the folder with GLUE's official files, as for finetune. TFDS orders the rows
-      differently.
-    out: the zip file to create. Test sets without a model get a constant prediction, with a
-      warning.
+    data: the folder with GLUE's official files; TFDS orders the rows differently.
+    out: the zip file to create. Test sets without a model get a constant prediction, and a warning.
 
   Returns:
     For every file the source of its predictions: a checkpoint, or "constant: " and the reason.
@@ -212,58 +192,82 @@ def run(checkpoints: Sequence[str], data: str, out: str) -> dict[str, str]:
     raise InputError("--checkpoint is empty; give one or more fine-tuned on tasks of GLUE")
   if data.startswith("tfds:"):
     raise InputError(f"--data={data}: TFDS shuffles the rows; use GLUE's official files")
-  _check_out(out)
+  check_path(out)
+  if not os.path.basename(out):
+    raise InputError(f"--out={out}: name the zip file to create")
+  _refuse_existing(out)
   check_writable(os.path.dirname(out), out)
-  encoded = _encode_all(checkpoints, data)
-  sources = _sources(encoded, data)
+  encoded, sources = _encode_all(checkpoints, data)
   if constant := [file for file, source in sources.items() if source not in encoded]:
     listed = ", ".join(f"{file} ({sources[file]})" for file in constant)
     warnings.warn(f"{out}: not predicted by any model: {listed}", stacklevel=2)
-
   predictions = {test_set.file: [test_set.constant] * test_set.rows for test_set in TEST_SETS}
-  with _create(out) as submission:  # before predicting, so that an unwritable path fails early
-    for path, test_sets in encoded.items():
-      predictions |= _predict(path, test_sets)
-    with zipfile.ZipFile(submission, "w", zipfile.ZIP_DEFLATED) as archive:
-      for file, column in predictions.items():
-        rows = [f"{row}\t{value}" for row, value in enumerate(column)]
-        archive.writestr(file, "\n".join([HEADER, *rows, ""]))
-    submission.flush()
-    check(submission.name)
+  for path, test_sets in encoded.items():
+    predictions |= _predict(path, test_sets)
+  try:
+    with atomic_file(out, "wb", overwrite=False) as submission:
+      with zipfile.ZipFile(submission, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file, column in predictions.items():
+          rows = [f"{row}\t{value}" for row, value in enumerate(column)]
+          archive.writestr(file, "\n".join([HEADER, *rows, ""]))
+      submission.flush()
+      check(submission.name)
+      _refuse_existing(out)  # it may have come meanwhile
+  except OSError as error:
+    raise InputError(f"--out={out}: {error.strerror or error}") from error
   return sources
 
 
-def _encode_all(checkpoints: Sequence[str], data_dir: str) -> dict[str, dict[TestSet, Encoded]]:
-  """Checkpoint -> the test sets that it predicts, encoded."""
+def _encode_all(
+  checkpoints: Sequence[str], data_dir: str
+) -> tuple[dict[str, dict[TestSet, Encoded]], dict[str, str]]:
+  """Checkpoint -> the test sets that it predicts, encoded; and what `run` returns."""
+  sources = {
+    test_set.file: f"constant: no checkpoint of {test_set.trained_on}" for test_set in TEST_SETS
+  }
   paths: dict[str, str] = {}
   encoded: dict[str, dict[TestSet, Encoded]] = {}
+  tasks = list(dict.fromkeys(test_set.trained_on for test_set in TEST_SETS))
   for path in checkpoints:
     loaded = load_model(path)
-    task = _task_of(loaded)
-    if task in paths:
+    if loaded.task is None:
+      raise InputError(f"--checkpoint: {path} is {loaded.without_task}; fine-tune it first")
+    loaded.check_head()
+    trained_on = loaded.task.name.partition("-")[0]  # "mnli" for "mnli-mismatched"
+    if trained_on not in tasks:
       raise InputError(
-        f"--checkpoint: {paths[task]} and {path} are both of {task}; give one of them"
+        f"--checkpoint: {path} is fine-tuned on {loaded.task.name}, not on a task of GLUE; these "
+        f"are {', '.join(tasks)}"
       )
-    paths[task], encoded[path] = path, {}
+    if trained_on in paths:
+      raise InputError(
+        f"--checkpoint: {paths[trained_on]} and {path} are both of {trained_on}; give one of them"
+      )
+    paths[trained_on], encoded[path] = path, {}
     for test_set in TEST_SETS:
-      wanted = test_set.file not in OPTIONAL or exists(diagnostic_file(data_dir))
-      if test_set.trained_on == task and wanted:
-        encoded[path][test_set] = _encode(test_set, loaded, data_dir)
-  return encoded
-
-
-def _sources(encoded: dict[str, dict[TestSet, Encoded]], data_dir: str) -> dict[str, str]:
-  """File -> the checkpoint that predicts it, or "constant: " and the reason."""
-  sources = {}
-  for test_set in TEST_SETS:
-    sources[test_set.file] = f"constant: no checkpoint of {test_set.trained_on}"
-    for path, predicted in encoded.items():
-      if test_set in predicted:
-        sources[test_set.file] = path
-      elif test_set.trained_on in [other.trained_on for other in predicted]:
-        # Only the diagnostic set may lack its file.
+      if test_set.trained_on != trained_on:
+        continue
+      if test_set.file in OPTIONAL and not exists(diagnostic_file(data_dir)):
         sources[test_set.file] = f"constant: no {diagnostic_file(data_dir)}"
-  return sources
+        continue
+      sources[test_set.file] = path
+      task = find(test_set.task)
+      examples = task.examples(data_dir, "test")
+      if len(examples) != test_set.rows:
+        file = examples[0].location.rpartition(":")[0]
+        raise InputError(
+          f"{file}: {counted(len(examples), 'row')}; GLUE's has {test_set.rows}: copy the official "
+          "file again"
+        )
+      rows = encoded[path][test_set] = loaded.encode(task, examples)
+      if rows.truncation:
+        warnings.warn(f"{test_set.file}: {rows.truncation}", stacklevel=3)
+  return encoded, sources
+
+
+def _refuse_existing(out: str) -> None:
+  if is_taken(out):
+    raise InputError(f"--out={out} already exists; name another file")
 
 
 def _predict(path: str, test_sets: dict[TestSet, Encoded]) -> dict[str, list[str]]:
@@ -278,53 +282,3 @@ def _predict(path: str, test_sets: dict[TestSet, Encoded]) -> dict[str, list[str
       )
     columns[test_set.file] = test_set.predictions(find(test_set.task).value(probabilities))
   return columns
-
-
-def _task_of(loaded: LoadedModel) -> str:
-  """The task that a checkpoint was trained on, e.g. "mnli"."""
-  if loaded.task is None:
-    raise InputError(f"--checkpoint: {loaded.path} is {loaded.without_task}; fine-tune it first")
-  loaded.check_head()
-  name = loaded.task.name
-  tasks = list(dict.fromkeys(test_set.trained_on for test_set in TEST_SETS))
-  model = name.partition("-")[0]  # "mnli" for "mnli-mismatched"
-  if model not in tasks:
-    raise InputError(
-      f"--checkpoint: {loaded.path} is fine-tuned on {name}, not on a task of GLUE; "
-      f"these are {', '.join(tasks)}"
-    )
-  return model
-
-
-def _encode(test_set: TestSet, loaded: LoadedModel, data_dir: str) -> Encoded:
-  task = find(test_set.task)
-  examples = task.examples(data_dir, "test")
-  if len(examples) != test_set.rows:
-    file = examples[0].location.rpartition(":")[0]
-    raise InputError(
-      f"{file}: {counted(len(examples), 'row')}; GLUE's has {test_set.rows}: copy the official "
-      "file again"
-    )
-  encoded = loaded.encode(task, examples)
-  if encoded.truncation:
-    warnings.warn(f"{test_set.file}: {encoded.truncation}", stacklevel=4)
-  return encoded
-
-
-def _check_out(out: str) -> None:
-  check_path(out)
-  if is_taken(out):
-    raise InputError(f"--out={out} already exists; name another file")
-  if not os.path.basename(out):
-    raise InputError(f"--out={out}: name the zip file to create")
-
-
-@contextlib.contextmanager
-def _create(out: str) -> Iterator[IO[bytes]]:
-  """Opens a temporary file that becomes `out` if no error occurs; never replaces a file."""
-  try:
-    with atomic_file(out, "wb", overwrite=False) as file:
-      yield file
-      _check_out(out)
-  except OSError as error:
-    raise InputError(f"--out={out}: {error.strerror or error}") from error

@@ -19,20 +19,13 @@ SCHEMAS = "WSCollection.xml"  # the Winograd schemas as their authors publish th
 
 
 class Pronoun(NamedTuple):
-  """A pronoun in its sentence.
+  """A pronoun in its sentence."""
 
-  Attributes:
-    before, after: the sentence around the pronoun.
-    candidates: what the pronoun may refer to.
-    answer: index of the right candidate.
-    location: "file:line", for messages.
-  """
-
-  before: str
+  before: str  # the sentence around the pronoun
   after: str
-  candidates: tuple[str, str]
-  answer: int
-  location: str
+  candidates: tuple[str, str]  # what it may refer to
+  answer: int  # the right one
+  location: str  # "file:line", for messages
 
 
 def read(data_dir: str, name: str) -> list[Pronoun]:

@@ -39,9 +39,7 @@ NEVER = 10**9  # steps; the last step is evaluated and saved anyway
 
 
 def run(workdir: str, text: str = "", short: bool = False) -> None:
-  """Runs all steps in `workdir`, skipping finished ones.
-
-  Writes results.md, results.json and loss.png.
+  """Runs all steps, skipping finished ones; writes results.md, results.json and loss.png.
 
   Args:
     workdir: the folder for everything.
@@ -130,10 +128,8 @@ def compare(
 
 
 def bag_of_words(task: Task) -> float:
-  """Dev accuracy of logistic regression on word and bigram counts.
-
-  Each text field has its own counts; another feature is the number of words that the first and the
-  last field share.
+  """Dev accuracy of logistic regression on words and bigrams of each text field, and on how many
+  words the first and the last field share.
   """
   require("sklearn", "the baseline", "scikit-learn", "metrics")
   from scipy import sparse

@@ -42,19 +42,12 @@ _GIGABYTE = 1e9
 
 
 class Trained(NamedTuple):
-  """One fine-tuning run.
+  """One fine-tuning run."""
 
-  Attributes:
-    probabilities: of the dev rows, [N][K].
-    seconds: from the start of its process to the last prediction.
-    memory: largest resident memory of its process, in bytes.
-    examples_per_second: mean of the training loop, without evaluations; None: not measured.
-  """
-
-  probabilities: list[list[float]]
-  seconds: float
-  memory: int
-  examples_per_second: float | None = None  # files of earlier versions lack it
+  probabilities: list[list[float]]  # of the dev rows, [N][K]
+  seconds: float  # from the start of its process to the last prediction
+  memory: int  # largest resident memory of its process, in bytes
+  examples_per_second: float | None = None  # of training alone; files of earlier versions lack it
 
 
 Predicted = tuple[list[list[float]], float | None]  # dev probabilities, examples per second
@@ -88,11 +81,14 @@ def run(
   study.claim({"data": os.path.abspath(data) if data else "", "short": short})
   results = study.results({})
   for name, task in chosen.items():
-    config = _config(name, SHORT_ROWS if short else rows, short)
+    config = load_config(f"finetune_encoder:minilm:{name}")
+    config = dataclasses.replace(config, train_examples=SHORT_ROWS if short else rows)
+    epochs = 1 if short else config.train.epochs
     truth = task.value(np.array([example.label for example in task.examples(data, "dev")]))
     runs: dict[str, list[Trained]] = {}
     for seed in range(seeds):
-      of_seed = dataclasses.replace(config, train=dataclasses.replace(config.train, seed=seed))
+      lasting = {"evaluate_every": NEVER, "epochs": epochs, "seed": seed}
+      of_seed = dataclasses.replace(config, train=dataclasses.replace(config.train, **lasting))
       # In turns, so that both meet the same machine.
       for trainer, train in list(TRAINERS.items())[: 1 + peers]:
         folder = study.path(f"{name}_{part}", f"{trainer}_{seed}")
@@ -104,8 +100,8 @@ def run(
           )
         runs.setdefault(trainer, []).append(trained)
     # After each task, so that a long call that is stopped has shown something.
-    rows = len(task.examples(data, "train"))
-    count = min(rows, config.train_examples or rows)
+    count = len(task.examples(data, "train"))
+    count = min(count, config.train_examples or count)
     results[name] = {"rows": count, **_measure(task, truth, runs)}
     study.save(results, describe(results, short))
   print(describe(results, short))
@@ -143,13 +139,6 @@ def _comparable(name: str, peers: bool) -> LabeledTask:
   if peers and task.head.get("pooling") == "per_choice":
     raise InputError(f"--tasks={name}: chooses among texts, which --peers does not train")
   return task
-
-
-def _config(name: str, rows: int, short: bool) -> finetune.FinetuneConfig:
-  config = load_config(f"finetune_encoder:minilm:{name}")
-  epochs = 1 if short else config.train.epochs
-  train = dataclasses.replace(config.train, evaluate_every=NEVER, epochs=epochs)
-  return dataclasses.replace(config, train=train, train_examples=rows)
 
 
 def _train_or_read(folder: str, train: Callable[[], Predicted]) -> Trained:
@@ -201,10 +190,7 @@ def _ours(config: finetune.FinetuneConfig, data: str, model: str, folder: str) -
 
 
 def _theirs(config: finetune.FinetuneConfig, data: str, model: str, folder: str) -> Predicted:
-  """By transformers' Trainer, on the same examples and by the same recipe.
-
-  The loss is the cross-entropy with the examples' distributions, as in ours.
-  """
+  """By transformers' Trainer: the same examples, recipe and loss, with their distributions."""
   torch, transformers, _ = (
     require(package, "--peers", package, "peers")
     for package in ("torch", "transformers", "accelerate")  # the last for Trainer

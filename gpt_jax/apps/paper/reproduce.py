@@ -38,17 +38,11 @@ TRUNKS = {"transformer": TransformerConfig, "lstm": LSTMConfig}
 
 @dataclasses.dataclass(frozen=True)
 class Budget:
-  """How much of the paper's recipe is run.
-
-  Attributes:
-    tokens: training tokens per epoch, 0 for the whole training set; the dev set is cut to as many.
-    zero_shot: examples per task and split, 0 for all.
-    config: the recipe.
-  """
+  """How much of the paper's recipe is run."""
 
   name: str
-  tokens: int
-  zero_shot: int
+  tokens: int  # of training per epoch, 0: all; the dev set is cut to as many
+  zero_shot: int  # examples per task and split, 0: all
   config: FinetuneConfig
 
 
@@ -144,11 +138,7 @@ def run(
 
 @dataclasses.dataclass(frozen=True)
 class _Reproduction:
-  """The arguments of run that every part needs, the loaded models by trunk, and the parts.
-
-  Attributes:
-    available, left_out: tasks with data, and why others have none.
-  """
+  """The arguments of run that every part needs, the loaded models by trunk, and the parts."""
 
   study: Study
   data_dir: str
@@ -160,8 +150,8 @@ class _Reproduction:
   budget: Budget
   seeds: int
   microbatches: int
-  available: list[str]
-  left_out: dict[str, str]
+  available: list[str]  # tasks with data
+  left_out: dict[str, str]  # why others have none
 
   def open_results(self) -> dict[str, Any]:
     """The results of earlier calls with this workdir."""
@@ -269,9 +259,15 @@ class _Reproduction:
     runs = finetune.run(config, self.data_dir, source, workdir, seeds=seeds, **reported(workdir))
     metric = find(task).primary_metric
     known[task] = {"metric": metric, "note": note, **summarize(runs)}
-    for name in shared:
-      summary = summarize(_evaluate_best(runs, folder, self.data_dir, name))
-      known[name] = {"metric": metric, "note": f"the best checkpoints of {task}", **summary}
+    for name in shared:  # as if they were runs on the other dev set
+      evaluated = []
+      for run in runs:
+        best = os.path.join(folder, f"seed_{run['seed']}", "best")
+        metrics = evaluate.run(best, self.data_dir, "dev", task=name)
+        dev = {f"dev_{key}": metrics[key] for key in metrics if key not in ("examples", "classes")}
+        evaluated.append({**run, "task": name, "dev": dev, "best": dev})
+      note = f"the best checkpoints of {task}"
+      known[name] = {"metric": metric, "note": note, **summarize(evaluated)}
     self.study.save(results)
 
   def evaluate(self, results: dict[str, Any], trunk: str, history: History) -> None:
@@ -341,20 +337,6 @@ def trained(task: str, available: Sequence[str]) -> str:
     if task in shared and name in available:
       return name
   return task
-
-
-def _evaluate_best(
-  runs: Sequence[dict[str, Any]], folder: str, data_dir: str, task: str
-) -> list[dict[str, Any]]:
-  """The results of fine-tuning runs as they would be on another task's dev set."""
-  evaluated = []
-  for result in runs:
-    best = os.path.join(folder, f"seed_{result['seed']}", "best")
-    metrics = evaluate.run(best, data_dir, "dev", task=task)
-    counts = ("examples", "classes")
-    dev = {f"dev_{name}": value for name, value in metrics.items() if name not in counts}
-    evaluated.append({**result, "task": task, "dev": dev, "best": dev})
-  return evaluated
 
 
 def sized(

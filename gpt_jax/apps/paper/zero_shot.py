@@ -8,7 +8,6 @@ Letters: Q questions, C options per question, P context tokens, T option tokens,
 """
 
 import functools
-import itertools
 import os
 import warnings
 from collections.abc import Callable, Sequence
@@ -41,23 +40,14 @@ TIE = 1e-5  # nats per token; float32 rounding is a tenth of it
 
 
 class Question(NamedTuple):
-  """Continuations of one text, to be compared.
+  """Continuations of one text, to be compared."""
 
-  Attributes:
-    context: the ids that all options continue; may be empty.
-    options: the ids of each continuation.
-    unscored: for each option, how many of its first ids are fed but not scored.
-    location: "file:line", for messages.
-    target: the correct option; for CoLA 1 if the sentence is acceptable, else 0.
-    split: "train" for the examples that only fit a threshold, else "dev".
-  """
-
-  context: Sequence[int]
-  options: Sequence[Sequence[int]]
-  unscored: Sequence[int]
-  location: str = ""
-  target: int = 0
-  split: str = "dev"
+  context: Sequence[int]  # the ids that all options continue; may be empty
+  options: Sequence[Sequence[int]]  # the ids of each continuation
+  unscored: Sequence[int]  # for each option, how many of its first ids are fed but not scored
+  location: str = ""  # "file:line", for messages
+  target: int = 0  # the correct option; for CoLA 1 if the sentence is acceptable, else 0
+  split: str = "dev"  # "train" for the examples that only fit a threshold
 
 
 class Answer(NamedTuple):
@@ -88,14 +78,11 @@ class Result(NamedTuple):
 
 
 class ZeroShotTask(NamedTuple):
-  """How a task is asked and judged.
+  """How a task is asked and judged."""
 
-  Attributes:
-    questions: (data_dir, tokenizer, examples) -> questions; examples limits their number, 0 = all.
-    judge: (questions, answers to each question's options) -> scores, the one to quote first.
-  """
-
+  # (data_dir, tokenizer, examples) -> questions; examples limits their number, 0 = all.
   questions: Callable[[str, Tokenizer, int], list[Question]]
+  # (questions, answers to each question's options) -> scores, the one to quote first.
   judge: Callable[[Sequence[Question], Sequence[Sequence[Answer]]], list[Score]]
 
 
@@ -109,16 +96,15 @@ class Prepared(NamedTuple):
 def prepare(
   loaded: LoadedModel, data_dir: str, tasks: Sequence[str], examples: int
 ) -> dict[str, Prepared]:
-  """Reads the questions of the named tasks, or of all tasks with data in the folder.
+  """The questions of the named tasks, or of all tasks with data, that fit the model's context.
 
-  Questions that do not fit the model's context are left out with a warning, and so are the first
-  tokens of contexts that leave no room for an option.
+  Warns of the others, and of contexts that lose their first tokens to leave room for an option.
   """
   accuracy(np.zeros(1), np.zeros(1))  # fail now if scikit-learn is missing
   for name in tasks:
     choice("tasks", name, TASKS)
   prepared = {}
-  if _is_masked(loaded):
+  if loaded.spec.attention == "bidirectional":
     limit = MaskedLM(loaded).room  # special tokens around a text take some of the context
   else:
     limit = loaded.language_model().config.trunk.context
@@ -139,13 +125,10 @@ def prepare(
 
 def measure(loaded: LoadedModel, prepared: dict[str, Prepared]) -> list[Result]:
   """Evaluates one checkpoint; prints and returns the results."""
-  results = []
-  answer = make_answers(loaded)
+  results, answer = [], make_answers(loaded)
   for name, (questions, _) in prepared.items():
-    answered = answer(questions)
-    for score in TASKS[name].judge(questions, answered):
-      results.append(Result(name, *score, loaded.step))
-      rule, metric, value, count = score
+    for rule, metric, value, count in TASKS[name].judge(questions, answer(questions)):
+      results.append(Result(name, rule, metric, value, count, loaded.step))
       line = f"step {loaded.step:<9,} {name:12} {metric:9} {value:7.4f}  {count:5} examples  {rule}"
       print(line, flush=True)
   return results
@@ -163,14 +146,10 @@ def checkpoints(workdir: str) -> list[str]:
 
 def make_answers(loaded: LoadedModel) -> Callable[[Sequence[Question]], list[list[Answer]]]:
   """Builds questions -> the answers of every question's options."""
-  if _is_masked(loaded):
+  if loaded.spec.attention == "bidirectional":
     return functools.partial(_masked_answers, MaskedLM(loaded))
   params = {"trunk": jax.device_put(loaded.params["trunk"])}
   return functools.partial(score, loaded.language_model(), params)
-
-
-def _is_masked(loaded: LoadedModel) -> bool:
-  return loaded.spec.attention == "bidirectional"
 
 
 def _masked_answers(model: MaskedLM, questions: Sequence[Question]) -> list[list[Answer]]:
@@ -191,40 +170,38 @@ def _masked_answers(model: MaskedLM, questions: Sequence[Question]) -> list[list
 
 
 def score(model: Any, params: Any, questions: Sequence[Question]) -> list[list[Answer]]:
-  """The answers of every question's options, by a causal language model.
-
-  Each context is read once for all of its options. A context that leaves no room for the longest
-  option loses its first tokens.
-  """
-  context = model.config.trunk.context
-  questions = [_truncate(question, context) for question in questions]
-  answers: list[Any] = [None] * len(questions)
-  members: dict[_Shape, list[int]] = {}
+  """The answers of every question's options by a causal model, which reads each context once."""
+  limit, cut = model.config.trunk.context, []
+  members: dict[tuple[int, int, int], list[int]] = {}  # P, C, T -> numbers of questions
   for i, question in enumerate(questions):
+    context, unscored = _cut_context(question, limit), question.unscored
+    if not len(context):  # with nothing before it, an option's first token cannot be predicted
+      unscored = [max(1, skip) for skip in unscored]
+    cut.append(question._replace(context=context, unscored=unscored))
     longest = max(map(len, question.options))
-    widths = bucket(len(question.context), context), bucket(longest, context)
-    members.setdefault(_Shape(widths[0], len(question.options), widths[1]), []).append(i)
-  for shape, numbers in sorted(members.items()):
-    size = min(len(numbers), _max_batch_size(model, params, shape))
-    for first in range(0, len(numbers), size):
-      batch = numbers[first : first + size]
-      arrays = _pad([questions[i] for i in batch], size, shape)
-      values = np.asarray(_log_probs(model, params, *arrays), np.float64)
-      for i, of_question in zip(batch, values, strict=False):  # the batch may be padded
-        answers[i] = []
-        _, options, unscored, *_ = questions[i]
+    shape = bucket(len(context), limit), len(question.options), bucket(longest, limit)
+    members.setdefault(shape, []).append(i)
+  state = jax.eval_shape(lambda params: model.apply({"params": params}, 1, method="start"), params)
+  row_elements = sum(x.size for x in jax.tree.leaves(state))
+  answers: list[list[Answer]] = [[] for _ in questions]
+  for (P, C, T), numbers in sorted(members.items()):
+    # So many questions that their tokens and cached states are in memory at once.
+    by_state = 2 * CHUNK_ELEMENTS // (C * row_elements)
+    by_tokens = MAX_BATCH_TOKENS // max(P, C * T)
+    Q = min(len(numbers), max(1, min(by_state, by_tokens)))
+    for first in range(0, len(numbers), Q):
+      batch = numbers[first : first + Q]  # perhaps fewer; the arrays are padded
+      contexts = padded([cut[i].context for i in batch], (Q, P))
+      lengths = np.zeros(Q, np.int32)
+      lengths[: len(batch)] = [len(cut[i].context) for i in batch]
+      of_all = padded([option for i in batch for option in cut[i].options], (Q * C, T))
+      scored = _log_probs(model, params, contexts, lengths, of_all.reshape(Q, C, T))
+      for i, of_question in zip(batch, np.asarray(scored, np.float64), strict=False):
+        _, options, unscored, *_ = cut[i]
         for option, skip, row in zip(options, unscored, of_question, strict=True):
           total = float(row[skip : len(option)].sum())
           answers[i].append(Answer(total, max(0, len(option) - skip)))
   return answers
-
-
-class _Shape(NamedTuple):
-  """The padded shape of a question: P, C, T."""
-
-  context: int
-  choices: int
-  option: int
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -261,52 +238,21 @@ def _log_probs(model, params, contexts, lengths, options):
   return values.reshape(questions, choices, width)
 
 
-def _truncate(question: Question, limit: int) -> Question:
-  """A question with as much of its context as `_cut_context` leaves."""
-  context = _cut_context(question, limit)
-  if len(context):
-    return question._replace(context=context)
-  # With nothing before it, an option's first token cannot be predicted.
-  unscored = [max(1, skip) for skip in question.unscored]
-  return question._replace(context=context, unscored=unscored)
-
-
 def _cut_context(question: Question, limit: int) -> Sequence[int]:
   """The context without the first tokens that leave no room for the longest option."""
   overflow = len(question.context) + max(map(len, question.options)) - limit
   return question.context[max(0, overflow) :]
 
 
-def _max_batch_size(model: Any, params: Any, shape: _Shape) -> int:
-  """The number of questions whose tokens and cached states are read at once."""
-  state = jax.eval_shape(lambda params: model.apply({"params": params}, 1, method="start"), params)
-  row_elements = sum(x.size for x in jax.tree.leaves(state))
-  by_state = 2 * CHUNK_ELEMENTS // (shape.choices * row_elements)
-  by_tokens = MAX_BATCH_TOKENS // max(shape.context, shape.choices * shape.option)
-  return max(1, min(by_state, by_tokens))
-
-
-def _pad(
-  questions: Sequence[Question], size: int, shape: _Shape
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Contexts [Q, P], their lengths [Q], and options [Q, C, T] of a batch of `size` questions."""
-  contexts = padded([question.context for question in questions], (size, shape.context))
-  lengths = np.zeros(size, np.int32)
-  lengths[: len(questions)] = [len(question.context) for question in questions]
-  of_all = list(itertools.chain.from_iterable(question.options for question in questions))
-  options = padded(of_all, (size * shape.choices, shape.option))
-  return contexts, lengths, options.reshape(size, shape.choices, shape.option)
-
-
 def _select_scorable(task: str, questions: list[Question], limit: int) -> Prepared:
   """Leaves out questions that cannot be scored. Raises MissingInput if none of a split is left."""
-  kept, lengths, problems = [], [], []
+  kept, problems = [], []
   for question in questions:
     if problem := _problem(question, limit):
       problems.append(f"{question.location}: {problem}")
     else:
       kept.append(question)
-      lengths.append(len(question.context) + max(map(len, question.options)))
+  lengths = [len(question.context) + max(map(len, question.options)) for question in kept]
   if cut := describe_truncation(np.minimum(lengths, limit), np.array(lengths), limit):
     warnings.warn(f"{task}: {cut}", stacklevel=3)
   if not problems:
@@ -365,11 +311,8 @@ def _judge_cola(questions: Sequence[Question], answers: Sequence[Sequence[Answer
 
 
 def best_threshold(truth: np.ndarray, scores: np.ndarray) -> float:
-  """The threshold with the highest Matthews correlation.
-
-  Args:
-    truth: [N], 0 or 1.
-    scores: [N]; 1 is predicted where the score is above the threshold.
+  """The threshold of scores [N] with the highest Matthews correlation of what is above it and the
+  truth [N], 0 or 1.
   """
   order = np.argsort(-scores, kind="stable")
   ranked, ordered = truth[order].astype(np.float64), scores[order]
@@ -404,10 +347,8 @@ def _compare_texts(
 
 def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
   """The length of the longest common prefix."""
-  for n, (x, y) in enumerate(zip(a, b, strict=False)):
-    if x != y:
-      return n
-  return min(len(a), len(b))
+  differing = (n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)
+  return next(differing, min(len(a), len(b)))
 
 
 def _sst2_questions(data_dir: str, tokenizer: Tokenizer, examples: int) -> list[Question]:

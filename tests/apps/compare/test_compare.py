@@ -147,39 +147,33 @@ def test_what_a_killed_run_had_done_is_kept(compared):
   assert {*map(str, evaluated)} < {*os.listdir(f"{run}/checkpoints")}  # of all evaluations
 
 
-def test_given_again_it_runs_nothing_and_writes_the_same_tables(compared, monkeypatch):
+def test_the_tables_have_the_results_of_the_runs_and_are_written_again(compared, monkeypatch):
+  lines = list(csv.DictReader(open(f"{compared.workdir}/results.csv", encoding="utf-8")))
+  by_title = {line["objective"]: line for line in lines}
+  spans, without = by_title["span corruption, prefix"], by_title["no pre-training"]
+  run = read_json(f"{compared.workdir}/tasks/spans/story-ending/seed_0/result.json")
+  assert compared.results["tasks"]["spans"]["story-ending"] == [run["dev"]["dev_accuracy"]]
+  assert spans["fine-tuned, story-ending"] == f"{100 * run['dev']['dev_accuracy']:.1f}"
+  _, losses = curve(f"{compared.workdir}/runs/spans/rate_0.001", "valid_loss")
+  assert spans["held-out loss"] == f"{losses[-1]:.3f}" and without["held-out loss"] == ""
+  probe = compared.results["probes"]["spans"]["4"]["story-ending"]
+  assert spans["probe, story-ending"] == f"{100 * probe:.1f}"
+  form = "fine-tuned, format and head"
+  assert len(by_title) == 2 and without[form] == "GPT, linear"
+  assert spans[form] == "text to text, answers in words"
   report = report_of(compared.workdir)
-  monkeypatch.setattr(pretrain, "run", refuse)
-  monkeypatch.setattr(finetune, "run", refuse)
-  monkeypatch.setattr(compare, "probe_score", refuse)
+  assert f"| text to text, answers in words | {spans['fine-tuned, story-ending']} |" in report
+  # Given again it runs nothing.
+  for place, name in ((pretrain, "run"), (finetune, "run"), (compare, "probe_score")):
+    monkeypatch.setattr(place, name, refuse)
   monkeypatch.setattr(compare, "paces", refuse)
   assert compare.run(compared.workdir, **compared.asked) == verified(read(compared.workdir))
-  assert report_of(compared.workdir) == report
   compare.run(compared.workdir, **compared.asked | {"objectives": ["none"]})
   assert report_of(compared.workdir) == report
   assert os.path.getsize(f"{compared.workdir}/curves.png") > 10_000
 
 
-def test_the_tables_have_the_results_of_the_runs(compared):
-  lines = list(csv.DictReader(open(f"{compared.workdir}/results.csv", encoding="utf-8")))
-  by_title = {line["objective"]: line for line in lines}
-  spans = by_title["span corruption, prefix"]
-  run = read_json(f"{compared.workdir}/tasks/spans/story-ending/seed_0/result.json")
-  assert compared.results["tasks"]["spans"]["story-ending"] == [run["dev"]["dev_accuracy"]]
-  assert spans["fine-tuned, story-ending"] == f"{100 * run['dev']['dev_accuracy']:.1f}"
-  _, losses = curve(f"{compared.workdir}/runs/spans/rate_0.001", "valid_loss")
-  assert spans["held-out loss"] == f"{losses[-1]:.3f}"
-  probe = compared.results["probes"]["spans"]["4"]["story-ending"]
-  assert spans["probe, story-ending"] == f"{100 * probe:.1f}"
-  form, without = "fine-tuned, format and head", by_title["no pre-training"]
-  assert len(by_title) == 2 and without[form] == "GPT, linear"
-  assert spans[form] == "text to text, answers in words"
-  assert by_title["no pre-training"]["held-out loss"] == ""
-  report = report_of(compared.workdir)
-  assert f"| text to text, answers in words | {spans['fine-tuned, story-ending']} |" in report
-
-
-def test_averages_are_over_the_tasks_that_all_rows_have():
+def test_averages_are_over_common_tasks_and_equal_seconds_end_at_an_evaluation():
   # One of several choices has no probe.
   assert [find(name).has_classes for name in ("story-ending", "story-next")] == [True, False]
   budget = dataclasses.replace(TINY, tasks=("sst2", "stsb"), shown=("rte",))
@@ -196,6 +190,10 @@ def test_averages_are_over_the_tasks_that_all_rows_have():
   causal, _ = probed(results, budget, rows, equal_seconds=False)
   scores = {"sst2": "70.0", "rte": "60.0", "average": "70.0", "with rte": "65.0"}
   assert causal == {"objective": "causal", **scores}
+  budget = dataclasses.replace(TINY, steps=800, evaluations=8)
+  results = {"pace": {"masked": 0.01, "causal": 0.0182, "spans": 0.5}}
+  steps = {name: step_at_equal_seconds(results, budget, name) for name in results["pace"]}
+  assert steps == {"masked": 800, "causal": 400, "spans": 0}  # of 439 and 16 affordable ones
 
 
 def test_the_rate_is_chosen_by_the_held_out_loss(monkeypatch, corpus, tmp_path):
@@ -247,21 +245,11 @@ def test_an_objective_that_diverges_has_no_results_and_the_others_have(
   assert not none["held-out loss"] and none["fine-tuned, story-ending"] == "25.0"
 
 
-def test_equal_seconds_end_at_an_evaluation():
-  budget = dataclasses.replace(TINY, steps=800, evaluations=8)
-  results = {"pace": {"masked": 0.01, "causal": 0.0182, "spans": 0.5}}
-  steps = {name: step_at_equal_seconds(results, budget, name) for name in results["pace"]}
-  assert steps == {"masked": 800, "causal": 400, "spans": 0}  # of 439 and 16 affordable ones
-
-
 @pytest.mark.parametrize(
   "changes, message",
   [
     ({"objectives": ["mask"]}, "--objectives=mask: must be one of .*; did you mean masked"),
-    (
-      {"budget": "ful"},
-      "=ful: must be one of smoke, novels, small, full; did you mean full",
-    ),
+    ({"budget": "ful"}, "=ful: must be one of smoke, novels, small, full; did you mean full"),
     ({"budget": "small", "corpus": ""}, "=small needs --corpus=DIR, a prepared text: .*--s"),
     ({"budget": "small", "corpus": "prepared"}, "--budget=small needs --data=DIR"),
     ({"corpus": "prepared", "objectives": ["masked_next"]}, "prepared without sentence ends"),

@@ -11,7 +11,6 @@ from gpt_jax.apps.corpus.contamination import evaluation_rows
 from gpt_jax.apps.corpus.corpus import CorpusConfig, run
 from gpt_jax.apps.corpus.removal import RemovingPasses
 from gpt_jax.data.token_file import TokenFile
-from gpt_jax.errors import InputError
 from gpt_jax.programs import prepare
 from gpt_jax.tasks.task import find
 
@@ -101,7 +100,7 @@ def test_an_interrupt_of_the_comparison_leaves_nothing(corpus, tmp_path, monkeyp
   def interrupted(*_):
     raise KeyboardInterrupt
 
-  monkeypatch.setattr(removal, "_report", interrupted)
+  monkeypatch.setattr(removal, "write_ledger", interrupted)
   with pytest.raises(KeyboardInterrupt):
     run(settings(corpus, deduplicate="near"), str(tmp_path / "out"))
   assert not list(tmp_path.glob("out*")) and "is kept" not in capsys.readouterr().err
@@ -149,16 +148,13 @@ def test_rows_of_tasks(corpus, tmp_path):
   ],
 )
 def test_mistakes_are_met_before_the_work(corpus, tmp_path, changes, fault):
-  with pytest.raises(InputError, match=fault):
-    run(settings(corpus, **changes), str(tmp_path / "out"))
+  refused(fault, lambda: run(settings(corpus, **changes), str(tmp_path / "out")))
   assert not (tmp_path / "out").exists()
 
 
 def test_nothing_is_left(tmp_path):
   rows, out = tmp_path / "rows.txt", str(tmp_path / "out")
   rows.write_text(ROW)
-  with pytest.raises(InputError, match="every document is removed"):
-    run(settings(rows, decontaminate=str(rows)), out)
+  refused("every document is removed", run, settings(rows, decontaminate=str(rows)), out)
   rows.write_text(" \n")
-  with pytest.raises(InputError, match="there is no text in it"):
-    run(settings(rows, deduplicate="near"), out)
+  refused("there is no text in it", run, settings(rows, deduplicate="near"), out)

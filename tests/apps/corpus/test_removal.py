@@ -54,9 +54,7 @@ def test_words_are_compared_without_case_and_punctuation():
   hashes = word_hashes(list("abcabc"))
   assert grams(hashes, 3)[0] == grams(hashes, 3)[3] != grams(hashes, 3)[1]
   assert len(grams(hashes, 6)) == 1 and len(grams(hashes, 7)) == 0
-
-
-def test_text_without_spaces_is_not_kept_as_words():
+  # Text without spaces is not kept as words.
   kept = duplicates._kept_hash.cache_info().currsize
   long = [f"{number:065}" for number in range(3)]
   assert len(set(word_hashes(long).tolist())) == 3
@@ -125,8 +123,12 @@ def test_rows_are_found(length):
   assert rows.find(hashes_of(" ".join(part))).rule == 0  # at the end of a text
 
 
-def test_what_is_not_a_row():
+def test_the_index_survives_its_file_and_what_is_not_a_row(tmp_path):
   rng = random.Random(0)
+  texts = [" ".join(row_of(rng, length)) for length in (5, 9, 30)]
+  (tmp_path / "rows.npz").write_bytes(index_rows(texts).save())
+  loaded = load_rows(str(tmp_path / "rows.npz"))
+  assert [loaded.find(hashes_of(text)).row for text in texts] == [0, 1, 2]
   rows = index_rows([" ".join(row_of(rng, 10)), "yes it was so"])
   assert rows.find(hashes_of("well yes it was so " * 5)).rule == 0  # too short to be told
   words = row_of(rng, 10)
@@ -170,14 +172,6 @@ def test_removed_documents_leave_no_gap(tmp_path):
     corpus = Corpus(sources, "text", np.array([(0, i) for i in removed], np.int64))
     kept = [f"text {i}" for i in range(7) if i not in removed]
     assert [(number, piece.text) for number, piece in corpus.pieces()] == list(enumerate(kept))
-
-
-def test_the_index_survives_its_file(tmp_path):
-  rng = random.Random(3)
-  texts = [" ".join(row_of(rng, length)) for length in (5, 9, 30)]
-  (tmp_path / "rows.npz").write_bytes(index_rows(texts).save())
-  loaded = load_rows(str(tmp_path / "rows.npz"))
-  assert [loaded.find(hashes_of(text)).row for text in texts] == [0, 1, 2]
 
 
 BOOKS = 6  # of 98

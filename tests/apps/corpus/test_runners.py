@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refused import refused
 
 from gpt_jax.apps.corpus import corpus as programs
 from gpt_jax.apps.corpus.corpus import BeamPasses, CorpusConfig, run
@@ -19,7 +20,6 @@ from gpt_jax.data import pieces, word_counts
 from gpt_jax.data.pieces import Corpus
 from gpt_jax.data.sources import text as text_source
 from gpt_jax.data.sources.source import Source
-from gpt_jax.errors import InputError
 
 pytest.importorskip("apache_beam")
 ROOT = Path(__file__).parents[3]
@@ -104,12 +104,10 @@ def test_the_files_are_those_without_a_runner(corpus, local, tmp_path, monkeypat
   run(settings(corpus), str(tmp_path / "local2"))
   run(settings(corpus, runner="direct"), str(tmp_path / "beam2"))
   assert contents(tmp_path / "local2") == contents(tmp_path / "beam2")
-
-
-def test_a_single_document(corpus, tmp_path):
-  run(settings(corpus / "long.txt"), str(tmp_path / "local"))
-  run(settings(corpus / "long.txt", runner="direct"), str(tmp_path / "beam"))
-  assert contents(tmp_path / "local") == contents(tmp_path / "beam")
+  # A single document.
+  run(settings(corpus / "long.txt"), str(tmp_path / "local3"))
+  run(settings(corpus / "long.txt", runner="direct"), str(tmp_path / "beam3"))
+  assert contents(tmp_path / "local3") == contents(tmp_path / "beam3")
 
 
 @pytest.mark.parametrize("stop_in", ["prints", "tokens"])
@@ -136,32 +134,27 @@ corpus.run(corpus.CorpusConfig(**{settings(corpus, **changes).__dict__!r}), {str
   killed = subprocess.run(command, env=here, capture_output=True, check=False)
   assert killed.returncode == 9, killed.stderr.decode()
   done = []
-  do = programs.do
-
-  def counted(make, work):
-    done.append(Path(work.path).name)
-    do(make, work)
 
   def pipeline(runner, options, function, tasks):
     for task in tasks:
-      counted(function.args[0], task)
+      done.append(Path(task.path).name)
+      function(task)
 
   monkeypatch.setattr(programs, "make_pipeline", pipeline)
   run(settings(corpus, **changes), str(out))
-  assert [name for name in done if name.startswith(stop_in)]
   order = ["prints", "sizes", "words", "tokens"]
   before = tuple(order[: order.index(stop_in)])
-  assert not [name for name in done if before and name.startswith(before)]
+  assert not [name for name in done if name.startswith(before)]
   of_stage = [name for name in done if name.startswith(stop_in)]
-  assert not [name for name in of_stage if name.endswith("-000000")]  # long.txt was finished
+  assert of_stage and not any(name.endswith("-000000") for name in of_stage)  # long.txt is finished
   assert not [path for path in tmp_path.iterdir() if ".partial" in path.name]
   assert contents(out) == local
 
 
 def test_a_bad_source_is_one_line_and_leaves_nothing(own_corpus, tmp_path):
   (own_corpus / "rows.jsonl").write_text('{"text": "fine"}\n{"no": 1}\n')
-  with pytest.raises(InputError, match=r"rows\.jsonl:2: no text in field 'text'"):
-    run(settings(own_corpus, runner="direct"), str(tmp_path / "out"))
+  message, config = r"rows\.jsonl:2: no text in field 'text'", settings(own_corpus, runner="direct")
+  refused(message, run, config, str(tmp_path / "out"))
   assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus", "rows.txt"]
 
 
@@ -177,16 +170,15 @@ def test_a_fault_of_workers_is_not_kept_when_it_is_mended(own_corpus, tmp_path):
 
   folder = str(tmp_path / "stages")
   (corpus / "short.txt").rename(corpus / "away.txt")
-  with pytest.raises(InputError, match="short.txt"):
-    sizes(BeamPasses(removing, "direct", "", folder, key))
+  refused("short.txt", sizes, BeamPasses(removing, "direct", "", folder, key))
   (corpus / "away.txt").rename(corpus / "short.txt")
   assert sizes(BeamPasses(removing, "direct", "", folder, key))
 
 
 def test_workers_that_do_not_see_the_folder(corpus, tmp_path, monkeypatch):
   monkeypatch.setattr(programs, "make_pipeline", lambda *_: None)
-  with pytest.raises(InputError, match=r"no worker left a result in .*stages, which all of them"):
-    run(settings(corpus, runner="direct"), str(tmp_path / "out"))
+  message = r"no worker left a result in .*stages, which all of them"
+  refused(message, run, settings(corpus, runner="direct"), str(tmp_path / "out"))
 
 
 @pytest.mark.parametrize(
@@ -207,8 +199,8 @@ def test_mistakes_and_missing_packages(
     monkeypatch.setattr(programs.importlib.util, "find_spec", lambda name: None)
   if missing == "beam":
     monkeypatch.setitem(sys.modules, "apache_beam", None)
-  with pytest.raises(InputError, match=fault):
-    run(settings(corpus, runner=runner, beam_options=options), str(tmp_path / "out"))
+  changes = {"runner": runner, "beam_options": options}
+  refused(fault, lambda: run(settings(corpus, **changes), str(tmp_path / "out")))
   assert not (tmp_path / "out").exists()
 
 

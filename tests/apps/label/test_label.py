@@ -3,7 +3,6 @@
 import copy
 import csv
 import json
-import os
 import random
 import re
 import shutil
@@ -24,7 +23,7 @@ from gpt_jax.apps.label.page import render
 from gpt_jax.batch import Rows
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.data import progress
-from gpt_jax.files import atomic_file, read_json
+from gpt_jax.files import read_json, upload_folder
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import export, predict
@@ -154,13 +153,10 @@ def test_wrong_labels_come_first(labeled, tickets):
   assert sum(wrong[: len(wrong) // 10]) >= sum(wrong) / 2
 
 
-def test_no_model_is_much_better_on_dev_than_the_one_that_predicts(labeled):
+def test_the_page_has_every_section(labeled):
   models = {model["name"]: model["dev"]["accuracy"] for model in labeled.result["models"]}
   assert set(models) == {"tfidf", "probe", "finetuned"}
   assert models[labeled.result["chosen"]] == max(models.values())
-
-
-def test_the_page_has_every_section(labeled):
   with open(f"{labeled.workdir}/report.html") as file:
     page = file.read()
   for section in ("Models", "Labels", "Threshold", "Doubtful labels", "More labels?"):
@@ -169,18 +165,7 @@ def test_the_page_has_every_section(labeled):
   assert "<script" not in page and "//" not in page.replace(labeled.workdir, "")
 
 
-def test_the_choice_of_tfidf_is_neither_praised_nor_blamed(labeled):
-  result = copy.deepcopy(labeled.result)
-  for model, right in zip(result["models"], (0.9, 0.7, 0.8), strict=True):
-    model["dev"]["accuracy"] = right
-  page = render(result | {"chosen": "tfidf"}, [], "run")
-  card = page[page.index("Is it better than TF-IDF?") - 100 :][:600]
-  assert 'class="answer plain"' in card and "no, so TF-IDF predicts" in card
-  assert "TF-IDF is right in 90.0%, the fine-tuned checkpoint in 80.0%. The TF-IDF" in card
-  assert "has the highest dev accuracy" in card
-  result["models"][1]["dev"]["accuracy"] = 0.9
-  page = render(result | {"chosen": "tfidf"}, [], "run")
-  assert "no model has a higher dev accuracy" in page and "has the highest" not in page
+BETTER = "Is it better than TF-IDF?"
 
 
 def card(page, question):
@@ -204,7 +189,7 @@ def test_green_needs_a_test_on_the_same_rows(labeled, difference, interval, tone
   result = copy.deepcopy(labeled.result) | {"chosen": "finetuned", "beside_commonest": compared}
   result["models"][2]["test"]["beside_tfidf"] = compared
   page = render(result, [], "run")
-  assert card(page, "Is it better than TF-IDF?")[:2] == (tone, verdict)
+  assert card(page, BETTER)[:2] == (tone, verdict)
   assert card(page, "How good is it?")[0] == tone
 
 
@@ -221,16 +206,24 @@ def test_many_doubtful_labels_should_be_corrected_first(labeled):
   assert card(few, "Are the labels right?")[1] == "7 of 358 are doubtful"
 
 
-def test_the_learning_curve_says_whose_it_is(labeled):
-  result = copy.deepcopy(labeled.result) | {"chosen": "finetuned"}
+def test_the_page_says_why_a_model_predicts_and_whose_the_curve_is(labeled):
+  result = copy.deepcopy(labeled.result)
+  for model, right in zip(result["models"], (0.9, 0.7, 0.8), strict=True):
+    model["dev"]["accuracy"] = right
+  # The choice of TF-IDF is neither praised nor blamed.
+  tone, verdict, text = card(render(result | {"chosen": "tfidf"}, [], "run"), BETTER)
+  assert (tone, verdict) == ("plain", "no, so TF-IDF predicts")
+  assert "TF-IDF is right in 90.0%, the fine-tuned checkpoint in 80.0%. The TF-IDF" in text
+  assert "has the highest dev accuracy" in text
+  result["models"][1]["dev"]["accuracy"] = 0.9
   result["curve"]["model"] = "tfidf"
-  _, _, text = card(render(result, [], "run"), "Would more labels help?")
-  assert "the curve of the TF-IDF with logistic regression, not of the fine-tuned" in text
-  _, _, text = card(render(result | {"chosen": "tfidf"}, [], "run"), "Would more labels help?")
+  page = render(result | {"chosen": "tfidf"}, [], "run")
+  assert "no model has a higher dev accuracy" in page and "has the highest" not in page
+  _, _, text = card(page, "Would more labels help?")
   assert text.endswith("That is the curve of the TF-IDF with logistic regression.")
-
-
-def test_without_a_threshold_no_row_is_above_it(labeled):
+  _, _, text = card(render(result | {"chosen": "finetuned"}, [], "run"), "Would more labels help?")
+  assert "the curve of the TF-IDF with logistic regression, not of the fine-tuned" in text
+  # Without a threshold no row is above it.
   kept = {"given": 60, "correct": 54, "rows": 60}
   threshold = {"asked": 0.8, "precision": 0.8, "value": 0.0, "dev": kept, "test": kept}
   page = render(labeled.result | {"threshold": threshold}, [], "run")
@@ -347,56 +340,41 @@ def test_a_precision_that_is_refused_is_not_in_the_command(untuned, run_label):
       assert ("--precision" in text) == kept
 
 
-@pytest.mark.parametrize("name", ["tfidf", "probe/best", "finetuned/best"])
-def test_every_model_predicts_as_it_was_measured(labeled, name, tmp_path):
-  model = next(m for m in labeled.result["models"] if name.startswith(m["name"]))
-  output = str(tmp_path / "labels.csv")
-  source = f"{labeled.workdir}/data/test.csv"
-  predicted = predict.run(f"{labeled.workdir}/{name}", source, output)
-  right = [
-    row["team"] == guess["prediction"]
-    for row, guess in zip(rows_of(source), predicted, strict=True)
-  ]
-  assert np.mean(right) == pytest.approx(model["test"]["accuracy"])
+def test_every_model_predicts_as_it_was_measured(labeled, tmp_path):
+  source, threshold = f"{labeled.workdir}/data/test.csv", labeled.result["threshold"]
+  given = [row["team"] for row in rows_of(source)]
+  folders = ("tfidf", "probe/best", "finetuned/best")
+  for folder, model in zip(folders, labeled.result["models"], strict=True):
+    output = str(tmp_path / f"{model['name']}.csv")
+    predicted = predict.run(f"{labeled.workdir}/{folder}", source, output)
+    right = [label == row["prediction"] for label, row in zip(given, predicted, strict=True)]
+    assert np.mean(right) == pytest.approx(model["test"]["accuracy"])
+  assert threshold["asked"] == 0.8
+  options = {"output": str(tmp_path / "sure.csv"), "precision": threshold["precision"]}
+  predicted = predict.run(labeled.result["checkpoint"], source, **options)
+  assert sum(row["prediction"] is not None for row in predicted) == threshold["test"]["given"]
 
 
 def test_a_tfidf_classifier_on_a_store_predicts(labeled, gs, tmp_path):
   folder, source = f"{labeled.workdir}/tfidf", f"{labeled.workdir}/data/test.csv"
-  for name in os.listdir(folder):
-    with open(f"{folder}/{name}", "rb") as file, atomic_file(f"{gs}/tfidf/{name}", "wb") as copy:
-      copy.write(file.read())
+  upload_folder(folder, f"{gs}/tfidf")
   local = predict.run(folder, source, str(tmp_path / "local.csv"))
   assert predict.run(f"{gs}/tfidf", source, str(tmp_path / "remote.csv")) == local
 
 
-def test_the_threshold_is_that_of_predict(labeled, tmp_path):
-  threshold = labeled.result["threshold"]
-  assert threshold["asked"] == 0.8
-  source = f"{labeled.workdir}/data/test.csv"
-  output = str(tmp_path / "labels.csv")
-  predicted = predict.run(
-    labeled.result["checkpoint"], source, output, precision=threshold["precision"]
-  )
-  given = [guess for guess in predicted if guess["prediction"] is not None]
-  assert len(given) == threshold["test"]["given"]
-
-
-def test_the_command_again_uses_what_is_there(labeled, tickets, pretrained, monkeypatch):
-  for step in ("_baseline", "_probe", "_finetune"):
-    monkeypatch.setattr(label, step, None)
-  again = label.run(
-    tickets.path, pretrained, labeled.workdir, label="team", precision=0.8, skip_finetuning=False
-  )
-  assert json.loads(json.dumps(again)) == labeled.result
-
-
-def test_damaged_work_is_done_again(labeled, tickets, pretrained, tmp_path, capfd):
-  workdir = str(tmp_path / "run")
-  shutil.copytree(labeled.workdir, workdir)
+def test_the_command_again_uses_what_is_there_and_undamaged(
+  labeled, tickets, pretrained, tmp_path, monkeypatch, capfd
+):
+  settings = {"label": "team", "skip_finetuning": False}
+  workdir = str(shutil.copytree(labeled.workdir, tmp_path / "run"))
   flip_a_bit(tmp_path / "run" / "work" / "groups.npz")
-  again = label.run(tickets.path, pretrained, workdir, label="team", skip_finetuning=False)
+  again = label.run(tickets.path, pretrained, workdir, **settings)
   assert json.loads(json.dumps(again["models"])) == labeled.result["models"]
   assert "groups.npz: damaged; computed again" in capfd.readouterr().err
+  for step in ("_baseline", "_probe", "_finetune"):
+    monkeypatch.setattr(label, step, None)
+  again = label.run(tickets.path, pretrained, labeled.workdir, precision=0.8, **settings)
+  assert json.loads(json.dumps(again)) == labeled.result
 
 
 def test_the_workdir_of_something_else_is_refused(labeled, tickets, pretrained, tmp_path):
@@ -453,14 +431,11 @@ def test_the_probe_is_a_head_on_the_mean_of_each_text(labeled):
     np.testing.assert_allclose(packed[number], powers / powers.sum(), atol=1e-5)
 
 
-@pytest.mark.parametrize("format", ["hf", "stablehlo"])
-def test_a_probe_is_not_exported_as_what_it_is_not(labeled, tmp_path, format):
+def test_models_are_refused_where_they_are_damaged_or_of_no_use(labeled, tickets, tmp_path):
   probe, out = f"{labeled.workdir}/probe/best", str(tmp_path / "out")
-  refused("one token of the last layer.* reads more", export.run, probe, out, format)
+  for format in ("hf", "stablehlo"):
+    refused("one token of the last layer.* reads more", export.run, probe, out, format)
   assert not (tmp_path / "out").exists()
-
-
-def test_a_tfidf_classifier_is_refused_where_it_is_damaged_or_of_no_use(labeled, tickets, tmp_path):
   folder = str(tmp_path / "tfidf")
   shutil.copytree(f"{labeled.workdir}/tfidf", folder)
   refused("tfidf: a TF-IDF classifier .*; only predict.run", gpt_jax.load, folder)

@@ -38,9 +38,7 @@ def test_the_groups_are_those_of_all_pairs(texts, monkeypatch):
   groups = group_near_duplicates(distinct)
   same = component[:, None] == component
   np.testing.assert_array_equal(groups[:, None] == groups, same)
-
-
-def test_groups_are_numbered_as_they_come():
+  # They are numbered as they come.
   groups = group_near_duplicates(["b c d", "a", "B  c\nd", "ｂ c d ", "e"])
   assert groups.tolist() == [0, 1, 0, 0, 2]
 

@@ -60,9 +60,8 @@ def test_chosen_rows_find_rare_classes_sooner():
 def test_a_simulation_ends_before_all_rows_are_taken():
   classes = np.arange(100) % 10
   features = 3 * np.eye(10)[classes] + np.random.default_rng(2).normal(size=(100, 10))
-  assert simulate(features, classes, np.arange(100), 10, 1.0)["labels"] == [
-    40
-  ]  # 70 rows are not held out
+  simulated = simulate(features, classes, np.arange(100), 10, 1.0)
+  assert simulated["labels"] == [40]  # 70 rows are not held out
 
 
 def test_what_is_said_of_a_simulation():

@@ -15,10 +15,11 @@ import pytest
 from refused import refused
 from shared_predictors import shared_predictors  # noqa: F401
 
-from gpt_jax.apps.paper import glue
+from gpt_jax.apps.paper import comparison, glue
 from gpt_jax.apps.paper.glue import TEST_SETS, average, check
 from gpt_jax.checkpoints.load import LoadedModel
 from gpt_jax.errors import InputError
+from gpt_jax.inference.intervals import spread
 from gpt_jax.programs import predict
 from gpt_jax.tasks.task import find
 
@@ -128,23 +129,21 @@ def test_a_submission_has_what_the_models_predict(model_of, few, data, tmp_path)
   )
 
 
-@some_are_constant
-def test_cut_rows_are_named_in_a_warning(model_of, data, tmp_path, monkeypatch):
-  path = Path(data, "glue", "CoLA", "test.tsv")
+def test_cut_rows_and_a_missing_diagnostic_set_are_named_in_warnings(
+  model_of, data, tmp_path, monkeypatch
+):
+  path, out = Path(data, "glue", "CoLA", "test.tsv"), str(tmp_path / "submission.zip")
   path.write_text(path.read_text().replace("\n1\t", "\n1\t" + "the cat " * 40))
-  monkeypatch.setattr(glue, "_predict", lambda *_: {})
-  with pytest.warns(UserWarning, match="^CoLA.tsv: 1 of 5 rows are longer than the context of 64"):
-    glue.run([model_of("cola")], data, str(tmp_path / "out.zip"))
-
-
-def test_the_diagnostic_set_may_be_missing(model_of, few, data, tmp_path):
   os.remove(f"{data}/glue/AX/diagnostic.tsv")
-  with pytest.warns(
-    UserWarning, match=r"not predicted.* AX\.tsv \(constant: no .*/AX/diagnostic\.tsv\)"
+  monkeypatch.setattr(glue, "_predict", lambda *_: {})
+  not_predicted = r"not predicted.* AX\.tsv \(constant: no .*/AX/diagnostic\.tsv\)"
+  with (
+    pytest.warns(UserWarning, match="^CoLA.tsv: 1 of 5 rows are longer than the context of 64"),
+    pytest.warns(UserWarning, match=not_predicted),
   ):
-    sources = glue.run([model_of("mnli")], data, str(tmp_path / "submission.zip"))
+    sources = glue.run([model_of("cola"), model_of("mnli")], data, out)
   assert sources["AX.tsv"] == f"constant: no {data}/glue/AX/diagnostic.tsv"
-  assert set(columns_of(tmp_path / "submission.zip")["AX.tsv"]) == {"entailment"}
+  assert set(columns_of(out)["AX.tsv"]) == {"entailment"}
 
 
 def test_all_are_predicted_without_a_warning(model_of, data, tmp_path):
@@ -189,11 +188,6 @@ def test_predictions_are_written_as_the_files_have_labels(test_set, tmp_path):
   assert set(test_set.metrics) <= set(task.metrics)
 
 
-def test_scores_are_clipped(few):
-  written = few["STS-B.tsv"].predictions(np.array([-0.1, 5.0000005, 6]))
-  assert written == ["0.0000", "5.0000", "5.0000"]
-
-
 @pytest.mark.parametrize("file", TEST_FILES)
 def test_the_official_test_sets_have_these_many_rows(data_root, file):
   (test_set,) = (test_set for test_set in TEST_SETS if test_set.file == file)
@@ -230,30 +224,21 @@ def test_what_is_wrong_is_told_before_the_time_is_spent(
   if change:
     path = Path(data, "glue", change[0])
     path.unlink() if change[1] is None else path.write_text(change[1])
-  with pytest.raises(InputError, match=message):
-    glue.run([model_of(task) for task in tasks], data, str(tmp_path / "submission.zip"))
+  models = [model_of(task) for task in tasks]
+  refused(message, glue.run, models, data, str(tmp_path / "submission.zip"))
   assert os.listdir(tmp_path) == ["data"]
 
 
 @some_are_constant
-@pytest.mark.parametrize(
-  "out, message", [("old.zip", "already exists"), ("none/new.zip", "No such file or dir")]
-)
-def test_an_output_that_cannot_be(model_of, data, tmp_path, monkeypatch, out, message):
-  monkeypatch.setattr(LoadedModel, "predictor", lambda _: pytest.fail)
-  (tmp_path / "old.zip").write_text("mine")
-  refused(f"out=.*{message}", lambda: glue.run([model_of("cola")], data, str(tmp_path / out)))
-  assert (tmp_path / "old.zip").read_text() == "mine"
-  assert sorted(os.listdir(tmp_path)) == ["data", "old.zip"]
-
-
-@some_are_constant
-def test_an_output_that_comes_meanwhile_is_kept(model_of, data, tmp_path, monkeypatch):
-  out, original = tmp_path / "submission.zip", glue.check
+def test_an_output_that_is_there_or_comes_meanwhile_is_kept(model_of, data, tmp_path, monkeypatch):
+  out, original, models = tmp_path / "out.zip", glue.check, [model_of("cola")]
   monkeypatch.setattr(glue, "check", lambda path: (original(path), out.write_text("another's")))
-  refused("already exists", lambda: glue.run([model_of("cola")], data, str(out)))
+  refused("out=.*already exists", glue.run, models, data, str(out))
+  monkeypatch.setattr(LoadedModel, "predictor", lambda _: pytest.fail)
+  refused("out=.*already exists", glue.run, models, data, str(out))
+  refused("out=.*No such file or dir", glue.run, models, data, str(tmp_path / "none" / "new.zip"))
   assert out.read_text() == "another's"
-  assert sorted(os.listdir(tmp_path)) == ["data", "submission.zip"]
+  assert sorted(os.listdir(tmp_path)) == ["data", "out.zip"]
 
 
 @some_are_constant
@@ -316,6 +301,8 @@ def zipped(path, contents):
 
 
 def test_check_counts(few, tmp_path):
+  clipped = few["STS-B.tsv"].predictions(np.array([-0.1, 5.0000005, 6]))
+  assert clipped == ["0.0000", "5.0000", "5.0000"]
   contents = contents_of(few)
   rows = {file: test_set.rows for file, test_set in few.items()}
   counted = check(zipped(tmp_path / "good.zip", contents))
@@ -391,10 +378,8 @@ def test_a_file_twice(few, tmp_path):
 
 
 def test_a_damaged_zip_is_bad_input_and_nothing_else(few, tmp_path):
-  good, path = (
-    Path(zipped(tmp_path / "good.zip", contents_of(few))).read_bytes(),
-    tmp_path / "damaged.zip",
-  )
+  good = Path(zipped(tmp_path / "good.zip", contents_of(few))).read_bytes()
+  path = tmp_path / "damaged.zip"
   rng, count = random.Random(0), 0
   for _ in range(300):
     damaged = bytearray(good)
@@ -427,26 +412,33 @@ PAPER = {
 
 def test_the_papers_score():
   assert round(average(PAPER), 1) == 72.8  # table 4
-
-
-@pytest.mark.parametrize(
-  "task, metric", [(task, metric) for task in PAPER for metric in PAPER[task]]
-)
-def test_each_task_counts_alike(task, metric):
-  more = {**PAPER, task: {**PAPER[task], metric: PAPER[task][metric] + 9}}
-  share = 1 if len(PAPER[task]) == 1 and not task.startswith("mnli") else 0.5
-  assert average(more) == pytest.approx(average(PAPER) + share)
-
-
-def test_other_measures_do_not_count():
-  more = {task: {**scores, "loss": 9.0, "examples": 7} for task, scores in PAPER.items()}
-  more["cola"]["accuracy"] = 1.0
-  others = {"mnli-diagnostic": {"accuracy": 1.0}, "race": {"accuracy": 1.0}}
-  assert average({**more, **others}) == average(PAPER)
-
-
-def test_missing_scores_are_named():
+  for task, scores in PAPER.items():  # each task counts alike
+    for metric, value in scores.items():
+      more = {**PAPER, task: {**scores, metric: value + 9}}
+      share = 1 if len(scores) == 1 and not task.startswith("mnli") else 0.5
+      assert average(more) == pytest.approx(average(PAPER) + share)
+  others = {task: {**scores, "loss": 9.0, "examples": 7} for task, scores in PAPER.items()}
+  others["cola"]["accuracy"] = 1.0
+  others |= {"mnli-diagnostic": {"accuracy": 1.0}, "race": {"accuracy": 1.0}}
+  assert average(others) == average(PAPER)
   some = {**PAPER, "mrpc": {"accuracy": 75.7}}
   del some["wnli"], some["mnli-mismatched"]
   missing = r"missing: mrpc \(f1\), mnli-mismatched \(accuracy\), wnli \(accuracy\)$"
   refused(f"GLUE's score needs all nine tasks; {missing}", average, some)
+
+
+def test_the_glue_column_of_table_4_is_glues_score():
+  """With the paper's numbers as our results."""
+  runs = {}
+  for task, metrics in PAPER.items():
+    spreads = {f"dev_{name}": spread([value / 100])._asdict() for name, value in metrics.items()}
+    known = {"metric": next(iter(metrics)), "seeds": [0], "degenerate": [], "note": ""}
+    runs[task] = {**known, "best": spreads, "dev": spreads}
+  results = {"budget": "paper", "checkpoints": {}, "zero_shot": {}, "left_out": {}}
+  results["runs"] = {"full": runs}
+  lines = comparison.describe(results).splitlines()
+  rows = {line.split(" | ")[0].strip("| "): line.split(" | ")[1:] for line in lines}
+  assert rows["**ours**"] == ["45.4", "91.3", "82.3", "82.0", "70.3", "72.8 |"]
+  assert rows["difference"] == [*["+0.0"] * 5, "+0.0 |"]
+  del runs["wnli"]
+  assert "| **ours** | 45.4 | 91.3 | 82.3 | 82.0 | 70.3 |  |" in comparison.describe(results)

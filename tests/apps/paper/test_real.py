@@ -96,20 +96,30 @@ def finished(tmp_path, monkeypatch):
   return tmp_path
 
 
-def test_a_run_of_an_earlier_version_has_no_examples_per_second(finished):
-  real.run(str(finished), peers=True, short=True)
-  table = (finished / "results.md").read_text()
-  assert "minutes | examples/s | memory, GB |" in table
-  assert "| 1.5 | 51.5 | 1.0 |" in table and "| 1.5 |  | 1.0 |" in table
-
-
 def test_tasks_of_earlier_calls_stay_in_the_table(finished, monkeypatch):
   (finished / "story-ending_short").rename(finished / "story-doing_short")
   earlier = real.run(str(finished), peers=True, short=True, tasks=["story-doing"])
+  table = (finished / "results.md").read_text()
+  assert "minutes | examples/s | memory, GB |" in table
+  # Runs of an earlier version have no examples per second.
+  assert "| 1.5 | 51.5 | 1.0 |" in table and "| 1.5 |  | 1.0 |" in table
   shutil.copytree(finished / "story-doing_short", finished / "story-ending_short")
   monkeypatch.chdir(finished)  # the config is found from any folder
   both = real.run(str(finished), peers=True, short=True, tasks=["story-ending"])
   assert both["story-doing"] == json.loads(json.dumps(earlier))["story-doing"] and len(both) == 2
+
+
+def test_rows_are_those_of_every_task(tmp_path, monkeypatch):
+  examples = []
+
+  def read(folder, train):
+    examples.append(train.args[0].train_examples)
+    return real.Trained([[0.4, 0.6]] * 400, seconds=1.0, memory=1)
+
+  monkeypatch.setattr(real, "model_folder", lambda: "")
+  monkeypatch.setattr(real, "_train_or_read", read)
+  results = real.run(str(tmp_path), rows=64, tasks=["story-ending", "story-doing"])
+  assert examples == [task["rows"] for task in results.values()] == [64, 64]
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"a": 1}'])
@@ -135,17 +145,12 @@ def test_damaged_files_and_other_calls_are_refused(finished, tmp_path_factory, c
   assert (foreign / "results.json").read_text() == "mine"
 
 
-def test_the_interval_of_an_accuracy_is_like_wilsons():
-  truth = np.arange(400) % 2
-  predicted = np.where(np.arange(400) < 300, truth, 1 - truth)
-  interval = bootstrap_difference(accuracy, truth, [predicted])
-  assert np.allclose(interval, wilson(300, 400), atol=0.01)
-
-
-def test_the_interval_of_a_difference_pairs_the_rows():
+def test_intervals_are_like_wilsons_and_pair_the_rows():
   truth = np.arange(400) % 2
   worse = np.where(np.arange(400) < 300, truth, 1 - truth)
   better = np.where(np.arange(400) < 320, truth, 1 - truth)
+  interval = bootstrap_difference(accuracy, truth, [worse])
+  assert np.allclose(interval, wilson(300, 400), atol=0.01)
   assert bootstrap_difference(accuracy, truth, [worse], [worse]) == (0.0, 0.0)
   low, high = bootstrap_difference(accuracy, truth, [better], [worse])
   assert 0 < low < 0.05 < high < 0.08  # not paired, it would include 0

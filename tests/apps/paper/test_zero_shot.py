@@ -22,7 +22,6 @@ from gpt_jax.apps.paper.zero_shot import (
   score,
 )
 from gpt_jax.batch import Rows
-from gpt_jax.errors import InputError
 from gpt_jax.models.heads.masked import MaskedHead
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import ModelConfig, language_model
@@ -51,6 +50,7 @@ def test_scores_of_a_bigram_model_are_those_computed_by_hand():
     Question([1], [[2, 1, 1], [0]], [0, 0]),  # options of unequal lengths
     Question([1], [[2, 1, 1], [0, 2]], [1, 1]),  # the first ids are fed but not scored
     Question([], [[0, 1, 2]], [0]),  # the first token of a text cannot be scored
+    Question([2] * 7 + [1], [[2, 1, 1]], [0]),  # without room the context loses its first tokens
   ]
   scored = score(Bigrams(), {}, questions)
   expected = [
@@ -58,16 +58,11 @@ def test_scores_of_a_bigram_model_are_those_computed_by_hand():
     [(math.log(0.7) + math.log(0.6) + math.log(0.2), 3), (math.log(0.1), 1)],
     [(math.log(0.6) + math.log(0.2), 2), (math.log(0.25), 1)],
     [(math.log(0.25) + math.log(0.7), 2)],
+    [(math.log(0.7 * 0.6 * 0.2), 3)],
   ]
   for answers, wanted in zip(scored, expected, strict=True):
     np.testing.assert_allclose(answers, wanted, rtol=1e-6, atol=1e-7)
   assert scored[1][0].mean == pytest.approx(math.log(0.7 * 0.6 * 0.2) / 3)
-
-
-def test_a_context_without_room_loses_its_first_tokens():
-  question = Question([2] * 7 + [1], [[2, 1, 1]], [0])
-  (answers,) = score(Bigrams(), {}, [question])
-  assert answers[0].total == pytest.approx(math.log(0.7 * 0.6 * 0.2))
 
 
 TRUNKS = [
@@ -226,12 +221,9 @@ def test_only_tokens_after_the_head_are_scored(world, tiny_tokenizer):
   ):
     ((_, *score, _),) = TASKS["dprd"].judge(questions, [options] * 2)
     assert score == ["accuracy", value]  # ties go to the last option
-
-
-def test_options_that_begin_alike_are_scored_whole(world, tiny_tokenizer):
+  # Options that begin alike are scored whole.
   first = TASKS["race-middle"].questions(world.data, tiny_tokenizer, 0)[0]
-  ids = [option[n:] for option, n in zip(first.options, first.unscored, strict=True)]
-  scored = list(map(tiny_tokenizer.decode, ids))
+  scored = [text(o[n:]) for o, n in zip(first.options, first.unscored, strict=True)]
   assert scored == ["ran to the sea", "sat", "the mat", "the old red barn"]
 
 
@@ -282,12 +274,13 @@ def test_broken_sentences(tmp_path, text, message):
 def test_existing_json_is_replaced_only_on_request(world, tmp_path, monkeypatch):
   path = tmp_path / "results.json"
   path.write_text("mine")
+  asked = world.run, world.data, ["dprd"]
   with monkeypatch.context() as patch:
     patch.setattr(zero_shot, "load_model", lambda *_: pytest.fail())  # refused before any work
-    with pytest.raises(InputError, match="out=.*results.json already exists; .*overwrite=True"):
-      zero_shot.run(world.run, world.data, ["dprd"], out=str(path))
+    message = "out=.*results.json already exists; .*overwrite=True"
+    refused(message, lambda: zero_shot.run(*asked, out=str(path)))
   assert path.read_text() == "mine"
-  results = zero_shot.run(world.run, world.data, ["dprd"], out=str(path), overwrite=True)
+  results = zero_shot.run(*asked, out=str(path), overwrite=True)
   assert json.loads(path.read_text()) == [result._asdict() for result in results]
 
 
