@@ -65,14 +65,13 @@ def training(config: PretrainConfig, peers: bool = False) -> Measured:
 
 
 def random_batch(config: PretrainConfig) -> Batch:
-  """A batch of random tokens."""
   shape = (config.data.batch_size, config.data.length + 1)
   ids = np.random.default_rng(0).integers(config.trunk.vocab_size, size=shape, dtype=np.int32)
   return causal_batch(ids)
 
 
 def our_step(trainer: Trainer, batch: Batch) -> Callable[[], jax.Array]:
-  """A training step on a batch, always the same one; it gives the loss."""
+  """A training step on a batch, always the same one."""
   state, on_device = trainer.init(0), trainer.to_device(batch)
 
   def step():
@@ -84,14 +83,12 @@ def our_step(trainer: Trainer, batch: Batch) -> Callable[[], jax.Array]:
 
 
 class Product(NamedTuple):
-  """A matrix product: an einsum, the shapes of its operands, and how often a step computes it on
-  one device.
-  """
+  """A matrix product."""
 
   einsum: str
-  left: tuple[int, ...]
+  left: tuple[int, ...]  # shapes of the operands
   right: tuple[int, ...]
-  times: float
+  times: float  # that a step computes it on one device
 
   @property
   def flops(self) -> float:
