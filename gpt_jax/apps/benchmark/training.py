@@ -28,20 +28,17 @@ def training(config: PretrainConfig, peers: bool = False) -> Measured:
   """A training step, and its matrix products alone, whose times add up to a lower bound; with
   `peers` the same step of PyTorch and transformers, too.
   """
-  trainer = benchmark_trainer(config)
+  trainer, rows, length = benchmark_trainer(config), config.data.batch_size, config.data.length
   products = matrix_products(config, trainer.mesh.size)
   dtypes = tuple(dict.fromkeys(("float32", config.trunk.dtype)))
   calls: dict[str, Callable[[], Any]] = {"ours": our_step(trainer, random_batch(config))}
   for dtype, (number, product) in itertools.product(dtypes, enumerate(products)):
     calls[f"{dtype} {number}"] = _multiplication(dtype, product)
-  theirs = {}
-  if peers:
-    theirs = dict(training_steps(config.trunk, config.data.batch_size, config.data.length))
+  theirs = dict(training_steps(config.trunk, rows, length)) if peers else {}
   times = timing.in_turns(calls | theirs)
 
-  duration = statistics.median(times["ours"])
-  tokens = config.data.batch_size * config.data.length
-  flops_per_token = config.trunk.flops_per_token(config.data.length)
+  duration, tokens = statistics.median(times["ours"]), rows * length
+  flops_per_token = config.trunk.flops_per_token(length)
   yield "time of a step", duration, "s"
   yield "tokens", tokens / duration, "tokens/s"
   yield "work, attention counted whole", tokens * flops_per_token / duration / 1e9, "GFLOP/s"

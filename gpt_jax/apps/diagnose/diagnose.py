@@ -40,7 +40,7 @@ def run(
   parts: Sequence[str] = ("gradients", "scaling", "rates", "sampling"),
   budget: str | Budget = "small",
 ) -> dict[str, Any]:
-  """Measures and writes diagnosis.html and diagnosis.json, which has all numbers.
+  """Measures; writes diagnosis.html and diagnosis.json, which has all numbers and is returned.
 
   Each small run and each measurement leaves its result in the workdir.
 
@@ -51,9 +51,6 @@ def run(
       and sampling look at them, and the small runs have a trunk of the first one's kind.
     parts: what to measure; the others stay as an earlier command left them, for the same text.
     budget: small, or smoke: fewer and shorter runs, to see that everything runs.
-
-  Returns:
-    The content of diagnosis.json.
   """
   if isinstance(budget, str):
     budget = choice("budget", budget, BUDGETS)

@@ -104,11 +104,9 @@ def _hidden(model: Model, params: Any, batch: Batch) -> dict[str, Any]:
 
 
 def decay_of(norms: np.ndarray) -> Decay | None:
-  """How the gradient of a row's last prediction falls; None where it is 0 almost everywhere.
-
-  Args:
-    norms: [T], of one layer. The last one, of the predicting position itself, is left out: it
-      reaches the prediction on a way of its own, the residual stream.
+  """How the gradient of a row's last prediction falls, by a layer's norms [T]; None where it is 0
+  almost everywhere. The last norm, of the predicting position itself, is left out: it reaches the
+  prediction on a way of its own, the residual stream.
   """
   by_distance = np.asarray(norms, np.float64)[::-1][1:]
   distances = np.arange(1, len(by_distance) + 1)

@@ -125,11 +125,7 @@ def prediction_range(
 
 
 def measure_scaling(trunk: Any, texts: Texts, budget: Budget, study: Study) -> dict[str, Any]:
-  """JSON: the runs that are fitted, the law, and the next size: predicted, then trained.
-
-  Args:
-    trunk: see short_config.
-  """
+  """JSON: the runs that are fitted, the law, and the next size: predicted, then trained."""
   runs = []
   for width, steps in itertools.product(budget.widths[:-1], budget.steps[:-1]):
     runs.append(_run(trunk, width, steps, texts, study))

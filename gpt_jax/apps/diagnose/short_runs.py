@@ -109,11 +109,7 @@ _MARGIN = 0.1  # nats below the unigram entropy, from which on more than word fr
 
 
 def measure_rates(trunk: Any, texts: Texts, budget: Budget, study: Study) -> dict[str, Any]:
-  """JSON: unigram_entropy, steps, parameters, and for each rate its runs and share of outcomes.
-
-  Args:
-    trunk: see short_config.
-  """
+  """JSON: unigram_entropy, steps, parameters, and for each rate its runs and share of outcomes."""
   entropy = texts.train.unigram_entropy
   rates: list[dict[str, Any]] = []
   for rate in budget.rates:
