@@ -31,8 +31,6 @@ _EXTENSIONS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf
 
 
 class Row(NamedTuple):
-  """One measured number."""
-
   part: str
   name: str
   value: float
@@ -63,10 +61,8 @@ def run(
   for part in only:
     choice("only", part, PARTS)
   vocab_size = config.trunk.vocab_size or PAPER_VOCABULARY
-  config = dataclasses.replace(
-    config, trunk=dataclasses.replace(config.trunk, vocab_size=vocab_size)
-  )
-
+  trunk = dataclasses.replace(config.trunk, vocab_size=vocab_size)
+  config = dataclasses.replace(config, trunk=trunk)
   here = machine()
   print(", ".join(f"{name} {value}" for name, value in here.items()))
   rows = []

@@ -29,12 +29,12 @@ def generation(config: PretrainConfig, peers: bool = False) -> Measured:
   params = benchmark_trainer(config).init(config.train.seed).params
   prompt = min(_PROMPT, trunk.context // 2)
   new = min(_NEW, trunk.context - prompt)
-  model, systems = language_model(trunk), {}
+  model, systems, theirs = language_model(trunk), {}, {}
   for kind in KINDS:
-    systems[_name(kind)] = _ours(model, keep_weights(model, params, kind), prompt)
-  theirs = {}
-  if peers:
-    theirs = {f"transformers, {_name(kind)}": generator(trunk, prompt, kind) for kind in KINDS[:2]}
+    name = "" if kind == "float32" else f"{kind} weights, "
+    systems[name] = _ours(model, keep_weights(model, params, kind), prompt)
+    if peers and kind in KINDS[:2]:
+      theirs[f"transformers, {name}"] = generator(trunk, prompt, kind)
   for batch in (1, 16):
     rates = _rates(systems | theirs, batch, new)
     for name, pairs in rates.items():
@@ -47,10 +47,6 @@ def generation(config: PretrainConfig, peers: bool = False) -> Measured:
       for name, (ours, other) in (("", plain), ("best weights, ", best)):
         ratio = statistics.median(a[1] / b[1] for a, b in zip(ours, other, strict=True))
         yield f"{name}batch {batch}, each further token", ratio, "times transformers"
-
-
-def _name(kind: str) -> str:
-  return "" if kind == "float32" else f"{kind} weights, "
 
 
 def _median(pairs: Sequence[tuple[float, float]]) -> float:

@@ -27,15 +27,10 @@ _UPDATES = 1000  # of the schedule, which costs the same at any length
 
 
 class Part(NamedTuple):
-  """A part of a training step.
-
-  Attributes:
-    run: computes it.
-    flops: of its matrix products; attention is counted whole, as in flops_per_token.
-  """
+  """A part of a training step."""
 
   run: Callable[[], Any]
-  flops: float = 0.0
+  flops: float = 0.0  # of its matrix products; attention is counted whole, as in flops_per_token
 
 
 def ladder(config: PretrainConfig) -> Measured:
@@ -94,16 +89,13 @@ def _parts(config: PretrainConfig) -> dict[str, Part]:
 
   trainer, batch = benchmark_trainer(config), random_batch(config)
   trunk, state = c.build("causal"), trainer.init(0)
-  states = jax.jit(lambda params: trunk.apply({"params": params}, batch.rows, key))
   of_trunk = state.params["trunk"]
-  parts |= _both_ways(
-    "trunk",
-    lambda params: trunk.apply({"params": params}, batch.rows, key).hidden,
-    (of_trunk,),
-    c.layers * of_block,
-  )
 
-  table, used = states(of_trunk).table, c.vocab_size + c.special_tokens
+  def read(params):
+    return trunk.apply({"params": params}, batch.rows, key)
+
+  parts |= _both_ways("trunk", lambda params: read(params).hidden, (of_trunk,), c.layers * of_block)
+  table, used = jax.jit(read)(of_trunk).table, c.vocab_size + c.special_tokens
   predictions = batch.predictions
   assert predictions is not None
 
@@ -118,9 +110,7 @@ def _parts(config: PretrainConfig) -> dict[str, Part]:
 
 
 def _both_ways(name: str, forward: Callable, inputs: tuple, flops: float) -> dict[str, Part]:
-  """A part forward, and forward with the gradients of all its inputs, which takes three times the
-  operations.
-  """
+  """A part forward, and with the gradients of all inputs, which takes three times as much."""
 
   def backward(*inputs):
     result, gradients = jax.vjp(forward, *inputs)

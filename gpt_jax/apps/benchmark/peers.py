@@ -1,5 +1,6 @@
 """Baselines of the benchmark: the same work in PyTorch and transformers, as users write it."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -8,29 +9,21 @@ from gpt_jax.models.transformer import TransformerConfig
 
 
 def _package(name: str) -> Any:
-  """torch or transformers."""
   return require(name, "--peers", name, "peers")
 
 
 def _check_trunk(trunk: Any) -> TransformerConfig:
-  """The trunk, if peers have a model like it; otherwise raises InputError."""
   if not trunk.is_gpt:
     raise InputError("--peers: they have no model like this trunk; use GPT-1's or GPT-2's parts")
   return trunk
 
 
 def _device() -> str:
-  """The device that torch computes on: that of JAX, if torch can use it."""
   return "cuda" if _package("torch").cuda.is_available() else "cpu"
 
 
-def _transformers_model(trunk: TransformerConfig, kind: str, task: str, **options: Any) -> Any:
-  """transformers' model of a task, such as LMHeadModel, with the trunk's sizes and random weights.
-
-  Args:
-    kind: "GPT2" or "OpenAIGPT".
-    options: of its config.
-  """
+def _transformers_model(trunk: TransformerConfig, kind: str, **options: Any) -> Any:
+  """transformers' language model, GPT2 or OpenAIGPT, with the trunk's sizes and random weights."""
   transformers = _package("transformers")
   config = getattr(transformers, f"{kind}Config")(
     vocab_size=trunk.vocab_size,
@@ -40,7 +33,7 @@ def _transformers_model(trunk: TransformerConfig, kind: str, task: str, **option
     n_head=trunk.heads,
     **options,
   )
-  return getattr(transformers, f"{kind}{task}")(config).to(_device())
+  return getattr(transformers, f"{kind}LMHeadModel")(config).to(_device())
 
 
 def plain_gpt(trunk: TransformerConfig) -> Any:
@@ -109,20 +102,15 @@ def training_steps(trunk: Any, batch: int, length: int) -> Iterator[tuple[str, C
   Each has parameters of its own, so take one after the other where memory is short.
   """
   trunk, torch = _check_trunk(trunk), _package("torch")
-  for name, compiled, mixed in (
-    ("PyTorch", False, False),
-    ("PyTorch, compiled", True, False),
-    ("PyTorch, bfloat16 autocast", False, True),
-    ("PyTorch, compiled, bfloat16 autocast", True, True),
-  ):
+  for mixed, compiled in itertools.product((False, True), repeat=2):
     model = plain_gpt(trunk).to(_device())
     forward = torch.compile(model) if compiled else model
+    name = f"PyTorch{', compiled' if compiled else ''}{', bfloat16 autocast' if mixed else ''}"
     yield name, _step(model, forward, trunk.vocab_size, (batch, length), mixed)
 
   theirs = _transformers_model(
     trunk,
     "GPT2" if trunk.norm == "pre" else "OpenAIGPT",
-    "LMHeadModel",
     resid_pdrop=trunk.residual_dropout,
     attn_pdrop=trunk.attention_dropout,
     embd_pdrop=trunk.embedding_dropout,
@@ -161,11 +149,11 @@ def generator(trunk: Any, prompt: int, dtype: str = "float32") -> Callable[[int,
   """(batch, new tokens) -> greedy continuations of `prompt` tokens, in a type of torch."""
   torch = _package("torch")
   # OpenAIGPT has no cache.
-  model = _transformers_model(_check_trunk(trunk), "GPT2", "LMHeadModel").eval()
-  model = model.to(getattr(torch, dtype))
+  model = _transformers_model(_check_trunk(trunk), "GPT2").eval().to(getattr(torch, dtype))
 
   def generate(batch: int, new: int) -> None:
-    ids = torch.tensor([list(range(i, i + prompt)) for i in range(batch)], device=model.device)
+    starts = torch.arange(batch, device=model.device)
+    ids = starts[:, None] + torch.arange(prompt, device=model.device)
     with torch.inference_mode():
       model.generate(
         ids,

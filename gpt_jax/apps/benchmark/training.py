@@ -28,20 +28,17 @@ def training(config: PretrainConfig, peers: bool = False) -> Measured:
   """A training step, and its matrix products alone, whose times add up to a lower bound; with
   `peers` the same step of PyTorch and transformers, too.
   """
-  trainer = benchmark_trainer(config)
+  trainer, rows, length = benchmark_trainer(config), config.data.batch_size, config.data.length
   products = matrix_products(config, trainer.mesh.size)
   dtypes = tuple(dict.fromkeys(("float32", config.trunk.dtype)))
   calls: dict[str, Callable[[], Any]] = {"ours": our_step(trainer, random_batch(config))}
   for dtype, (number, product) in itertools.product(dtypes, enumerate(products)):
     calls[f"{dtype} {number}"] = _multiplication(dtype, product)
-  theirs = {}
-  if peers:
-    theirs = dict(training_steps(config.trunk, config.data.batch_size, config.data.length))
+  theirs = dict(training_steps(config.trunk, rows, length)) if peers else {}
   times = timing.in_turns(calls | theirs)
 
-  duration = statistics.median(times["ours"])
-  tokens = config.data.batch_size * config.data.length
-  flops_per_token = config.trunk.flops_per_token(config.data.length)
+  duration, tokens = statistics.median(times["ours"]), rows * length
+  flops_per_token = config.trunk.flops_per_token(length)
   yield "time of a step", duration, "s"
   yield "tokens", tokens / duration, "tokens/s"
   yield "work, attention counted whole", tokens * flops_per_token / duration / 1e9, "GFLOP/s"
@@ -65,14 +62,13 @@ def training(config: PretrainConfig, peers: bool = False) -> Measured:
 
 
 def random_batch(config: PretrainConfig) -> Batch:
-  """A batch of random tokens."""
   shape = (config.data.batch_size, config.data.length + 1)
   ids = np.random.default_rng(0).integers(config.trunk.vocab_size, size=shape, dtype=np.int32)
   return causal_batch(ids)
 
 
 def our_step(trainer: Trainer, batch: Batch) -> Callable[[], jax.Array]:
-  """A training step on a batch, always the same one; it gives the loss."""
+  """A training step on a batch, always the same one."""
   state, on_device = trainer.init(0), trainer.to_device(batch)
 
   def step():
@@ -84,14 +80,12 @@ def our_step(trainer: Trainer, batch: Batch) -> Callable[[], jax.Array]:
 
 
 class Product(NamedTuple):
-  """A matrix product: an einsum, the shapes of its operands, and how often a step computes it on
-  one device.
-  """
+  """A matrix product."""
 
   einsum: str
-  left: tuple[int, ...]
+  left: tuple[int, ...]  # shapes of the operands
   right: tuple[int, ...]
-  times: float
+  times: float  # that a step computes it on one device
 
   @property
   def flops(self) -> float:

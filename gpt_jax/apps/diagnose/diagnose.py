@@ -40,26 +40,21 @@ def run(
   parts: Sequence[str] = ("gradients", "scaling", "rates", "sampling"),
   budget: str | Budget = "small",
 ) -> dict[str, Any]:
-  """Measures and writes diagnosis.html and diagnosis.json, which has all numbers.
+  """Measures; writes diagnosis.html and diagnosis.json, which has all numbers and is returned.
 
-  Each small run and each measurement leaves its result in the workdir, so that the same command
-  goes on where it was stopped. Parts that are not asked for are shown as an earlier command left
-  them, if it had the same text.
+  Each small run and each measurement leaves its result in the workdir.
 
   Args:
     data: folder written by launch/prepare.py.
     workdir: folder for page and numbers; the same command resumes.
     checkpoint: see load_model; causal language models with the vocabulary of the text: gradients
       and sampling look at them, and the small runs have a trunk of the first one's kind.
-    parts: what to measure; the others stay as an earlier command left them.
+    parts: what to measure; the others stay as an earlier command left them, for the same text.
     budget: small, or smoke: fewer and shorter runs, to see that everything runs.
-
-  Returns:
-    The content of diagnosis.json.
   """
   if isinstance(budget, str):
     budget = choice("budget", budget, BUDGETS)
-  check_parts(parts, checkpoint)
+  _check_parts(parts, checkpoint)
   environment()  # only to fail before the expensive part, where jinja2 is missing
   texts = load_texts(data)
   models = {path: _load(path, texts) for path in dict.fromkeys(checkpoint)}
@@ -77,22 +72,21 @@ def run(
     else:
       result[part] = _of_checkpoints(part, models, texts, budget, study)
     # After each part, so that a run that is stopped leaves a page of what it has.
-    _write(study, result)
+    write_json(study.path(RESULT), with_checksum(result))
+    study.write(PAGE, render(result, os.path.basename(os.path.abspath(study.workdir))))
   log(f"wrote {study.path(PAGE)}")
   return result
 
 
-def check_parts(parts: Sequence[str], checkpoint: Sequence[str]) -> None:
-  """Fails before the expensive part."""
+def _check_parts(parts: Sequence[str], checkpoint: Sequence[str]) -> None:
   for part in parts:
     choice("parts", part, dict.fromkeys(PARTS))
   if not parts:
     raise InputError(f"--parts: name some of {', '.join(PARTS)}")
-  of_trained = [part for part in parts if part in _OF_CHECKPOINTS]
-  if of_trained and not checkpoint:
-    others = ",".join(part for part in PARTS if part not in _OF_CHECKPOINTS)
-    names = " and ".join(of_trained)
-    raise InputError(f"{names} look at a trained model: give --checkpoint=DIR, or --parts={others}")
+  names = " and ".join(part for part in parts if part in _OF_CHECKPOINTS)
+  if names and not checkpoint:
+    advice = "give --checkpoint=DIR, or --parts=scaling,rates"
+    raise InputError(f"{names} look at a trained model: {advice}")
 
 
 def _load(path: str, texts: Texts) -> LoadedModel:
@@ -108,7 +102,7 @@ def _load(path: str, texts: Texts) -> LoadedModel:
 def _of_checkpoints(
   part: str, models: dict[str, LoadedModel], texts: Texts, budget: Budget, study: Study
 ) -> list[dict[str, Any]]:
-  """Runs one part on each checkpoint: a dict of its measurements per checkpoint, in order."""
+  """What a part measures of each checkpoint."""
   measure, fields = _OF_CHECKPOINTS[part]
   sizes = {field.name: size for field, size in field_values(budget) if field.name in fields}
   results = []
@@ -116,9 +110,9 @@ def _of_checkpoints(
     settings = {"checkpoint": loaded.identity, **sizes, **texts.identity}
     file = f"measured/{part}_{re.sub(r'[^0-9a-z]+', '_', loaded.identity)}"
     values = study.part(file, settings, functools.partial(measure, loaded, texts, budget))
-    kind = type(loaded.spec.trunk).__name__.removesuffix("Config")
-    parameters = loaded.spec.trunk.parameter_count()
-    about = f"{kind}, {parameters:,} parameters, step {loaded.step:,}"
+    trunk = loaded.spec.trunk
+    kind = type(trunk).__name__.removesuffix("Config")
+    about = f"{kind}, {trunk.parameter_count():,} parameters, step {loaded.step:,}"
     results.append({"name": name, "about": about, **values})
     log(f"{part} of {loaded.path}: measured")
   return results
@@ -132,9 +126,3 @@ def _earlier(study: Study, texts: Texts) -> dict[str, Any]:
     return dict(texts.identity)
   same = all(saved.get(name) == value for name, value in texts.identity.items())
   return saved if same else dict(texts.identity)
-
-
-def _write(study: Study, result: dict[str, Any]) -> None:
-  """The JSON and the page."""
-  write_json(study.path(RESULT), with_checksum(result))
-  study.write(PAGE, render(result, os.path.basename(os.path.abspath(study.workdir))))

@@ -20,39 +20,27 @@ from gpt_jax.checkpoints.load import LoadedModel
 from gpt_jax.errors import InputError
 from gpt_jax.models.model import Model
 
-_COLLECTION = "hidden"
 _MAX_LENGTH = 256  # tokens of a row
 _ROWS = 8  # at a time
-_MIN_DISTANCES = 3  # that a line through their norms can be judged by
 
 
 class Norms(NamedTuple):
-  """L2 norms of d loss / d h, means over rows.
+  """L2 norms of d loss / d h, float64 [L, T], means over rows."""
 
-  Attributes:
-    layers: names from the input on, such as "embedding", "block 1".
-    of_text: float64 [L, T]; the loss is the mean over all positions of a row.
-    of_last: float64 [L, T]; the loss is that of the last prediction of a row.
-  """
-
-  layers: list[str]
-  of_text: np.ndarray
-  of_last: np.ndarray
+  layers: list[str]  # names from the input on, such as "embedding", "block 1"
+  of_text: np.ndarray  # the loss is the mean over all positions of a row
+  of_last: np.ndarray  # the loss is that of the last prediction of a row
 
 
 class Decay(NamedTuple):
-  """How the gradient falls with the distance d to the prediction.
+  """How the gradient falls with the distance d to the prediction: as exp(-d / c), or as d^-k.
 
-  Attributes:
-    half_distance: tokens over which it halves if it falls as exp(-d / c); infinite if it does not.
-    exponential_fit: share of the variance of its logarithm that this explains.
-    exponent: k, if it falls as d^-k.
-    power_fit: share of the variance that this explains.
+  A fit is the share of the variance of its logarithm that this explains.
   """
 
-  half_distance: float
+  half_distance: float  # tokens over which it halves; infinite if it does not
   exponential_fit: float
-  exponent: float
+  exponent: float  # k
   power_fit: float
 
 
@@ -87,15 +75,13 @@ def _batch(rows: np.ndarray, weights: np.ndarray) -> Batch:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _norms(model: Model, params: Any, batch: Batch) -> dict[str, jax.Array]:
-  """float32 [B, T] for each layer.
-
-  The loss is the sum over rows of their weighted losses. None depends on another row, so the
-  gradient at a row's states is that of its own loss.
+  """float32 [B, T] for each layer. The loss is the sum over rows, none of which depends on another,
+  so the gradient at a row's states is that of its own loss.
   """
   head = model.config.heads[0]
 
   def loss(added):
-    outputs: Any = model.apply({"params": params, _COLLECTION: {"trunk": added}}, batch)
+    outputs: Any = model.apply({"params": params, "hidden": {"trunk": added}}, batch)
     return head.loss(outputs.heads[0], outputs.states, batch, model.num_tokens).total
 
   shapes = _hidden(model, params, batch)
@@ -108,9 +94,9 @@ def _hidden(model: Model, params: Any, batch: Batch) -> dict[str, Any]:
   """The shape of each hidden state that the trunk names, [B, T, D]."""
 
   def created(params, batch):
-    return model.apply({"params": params}, batch, mutable=[_COLLECTION])[1]
+    return model.apply({"params": params}, batch, mutable=["hidden"])[1]
 
-  shapes = jax.eval_shape(created, params, batch).get(_COLLECTION, {}).get("trunk", {})
+  shapes = jax.eval_shape(created, params, batch).get("hidden", {}).get("trunk", {})
   if not shapes:
     trunk = type(model.config.trunk).__name__
     raise InputError(f"trunk: a {trunk} does not name its hidden states, as Transformer does")
@@ -118,16 +104,14 @@ def _hidden(model: Model, params: Any, batch: Batch) -> dict[str, Any]:
 
 
 def decay_of(norms: np.ndarray) -> Decay | None:
-  """How the gradient of a row's last prediction falls; None where it is 0 almost everywhere.
-
-  Args:
-    norms: [T], of one layer. The last one, of the predicting position itself, is left out: it
-      reaches the prediction on a way of its own, the residual stream.
+  """How the gradient of a row's last prediction falls, by a layer's norms [T]; None where it is 0
+  almost everywhere. The last norm, of the predicting position itself, is left out: it reaches the
+  prediction on a way of its own, the residual stream.
   """
   by_distance = np.asarray(norms, np.float64)[::-1][1:]
   distances = np.arange(1, len(by_distance) + 1)
   above = by_distance > 0
-  if above.sum() < _MIN_DISTANCES:
+  if above.sum() < 3:  # any line fits two
     return None
   logs, distances = np.log(by_distance[above]), distances[above]
   slope, exponential_fit = _line(distances, logs)
@@ -150,17 +134,15 @@ def measure_gradients(loaded: LoadedModel, texts: Texts, budget: Budget) -> dict
   length = min(_MAX_LENGTH, trained_length(loaded))
   rows = held_out_rows(texts, length + 1, budget.gradient_rows)
   ids = np.zeros((1, 2), np.int32)
-  make = jax.jit(lambda key: model.init(key, Batch(Rows(ids, ids)))["params"])
-  fresh = make(jax.random.key(0))
+  fresh = jax.jit(lambda key: model.init(key, Batch(Rows(ids, ids)))["params"])(jax.random.key(0))
   result: dict[str, Any] = {"rows": len(rows), "length": length}
   for name, params in (("trained", jax.device_put(loaded.params)), ("fresh", fresh)):
     norms = gradient_norms(model, {"trunk": params["trunk"]}, rows)
     result["layers"] = norms.layers
-    decays = list(map(decay_of, norms.of_last))
     result[name] = {
       "of_text": norms.of_text.tolist(),
       "of_last": norms.of_last.tolist(),
-      "decay": [decay and decay._asdict() for decay in decays],
+      "decay": [decay and decay._asdict() for decay in map(decay_of, norms.of_last)],
     }
   return result
 
@@ -168,6 +150,5 @@ def measure_gradients(loaded: LoadedModel, texts: Texts, budget: Budget) -> dict
 def trained_length(loaded: LoadedModel) -> int:
   """Tokens of a row that the model was trained on; position embeddings beyond are noise."""
   context = loaded.spec.trunk.context
-  if loaded.config is None or loaded.config.data is None:
-    return context
-  return min(context, loaded.config.data.length)
+  data = loaded.config and loaded.config.data
+  return min(context, data.length) if data else context

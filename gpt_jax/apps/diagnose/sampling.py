@@ -4,6 +4,7 @@ How varied texts are and how much they repeat is measured by distinct n-grams (L
 by n-grams that occurred before (Welleck et al. 2020).
 """
 
+import itertools
 import re
 import statistics
 import time
@@ -22,14 +23,12 @@ from gpt_jax.inference.stream import Sampling, Text, continue_texts
 _PROMPT = 8  # tokens
 _SAMPLE = 60  # words that are shown
 _WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")
-_REPEATED = 4  # words of an n-gram that counts as a repetition
 
 
 def measure_sampling(loaded: LoadedModel, texts: Texts, budget: Budget) -> dict[str, Any]:
   """JSON: the measures of the held-out text and of each temperature, and tokens_per_second.
 
-  The prompts are pieces of the held-out text, so that its own continuations are as many texts, of
-  as many tokens, on the same subjects.
+  The prompts are pieces of the held-out text, whose own continuations are compared.
   """
   model, params = loaded.language_model(), jax.device_put(loaded.params)
   rows = held_out_rows(texts, _PROMPT + budget.text_tokens, budget.texts)
@@ -71,18 +70,14 @@ def words(text: str) -> list[str]:
 def diversity(texts: Sequence[str]) -> dict[str, float]:
   """Measures of some texts. They depend on number and length: compare like with like.
 
-  Returns:
-    distinct_1, distinct_2, distinct_3: different n-grams of words in all texts together, as a share
-      of all n-grams.
-    repeated_4: share of 4-grams that occurred before in their text.
+  distinct_n is the share of different n-grams of words among those of all texts together,
+  repeated_4 the share of 4-grams that occurred before in their text.
   """
   split, measures = list(map(words, texts)), {}
   for n in (1, 2, 3):
-    grams = []
-    for text in split:
-      grams += _ngrams(text, n)
+    grams = list(itertools.chain.from_iterable(_ngrams(text, n) for text in split))
     measures[f"distinct_{n}"] = len(set(grams)) / len(grams) if grams else 0.0
-  long_grams = [_ngrams(text, _REPEATED) for text in split]
+  long_grams = [_ngrams(text, 4) for text in split]
   repeated, total = sum(len(x) - len(set(x)) for x in long_grams), sum(map(len, long_grams))
   measures["repeated_4"] = repeated / total if total else 0.0
   return measures

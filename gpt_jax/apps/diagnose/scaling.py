@@ -22,24 +22,17 @@ from gpt_jax.parallel.processes import log
 _HUBER = 1e-3  # residuals of log losses beyond this count linearly
 _STARTS = 8  # of the grid, that are optimized
 _MAX_EVALUATIONS, _MAX_EVALUATIONS_AT_END = 200, 3000
-_MIN_RUNS, _MIN_SIZES, _MIN_LENGTHS = 6, 3, 2
 _MAX_EXPONENT = 4.0
 
 
 class Law(NamedTuple):
-  """The five numbers.
+  """The five numbers."""
 
-  Attributes:
-    floor: E, in nats: what neither size nor data removes.
-    size_scale, size_exponent: A and a.
-    data_scale, data_exponent: B and b.
-  """
-
-  floor: float
-  size_scale: float
-  size_exponent: float
-  data_scale: float
-  data_exponent: float
+  floor: float  # E, in nats: what neither size nor data removes
+  size_scale: float  # A
+  size_exponent: float  # a
+  data_scale: float  # B
+  data_exponent: float  # b
 
   def parts(self, parameters: float, tokens: float) -> tuple[float, float, float]:
     """(E, A / N^a, B / D^b): the floor, what size costs, what the number of tokens costs."""
@@ -63,10 +56,10 @@ def fit_law(runs: Sequence[tuple[float, float, float]], near: Law | None = None)
 
   n, d, log_loss = np.log(np.array(runs, np.float64)).T
   sizes, lengths = len(set(n)), len(set(d))
-  if len(n) < _MIN_RUNS or sizes < _MIN_SIZES or lengths < _MIN_LENGTHS:
+  if len(n) < 6 or sizes < 3 or lengths < 2:
     raise InputError(
       f"{len(n)} runs of {sizes} sizes and {lengths} numbers of tokens do not determine a scaling "
-      f"law; it takes {_MIN_RUNS} runs, {_MIN_SIZES} sizes and {_MIN_LENGTHS} numbers of tokens"
+      "law; it takes 6 runs, 3 sizes and 2 numbers of tokens"
     )
   # Around the means of log N and log D the five numbers depend less on one another.
   n_mean, d_mean = n.mean(), d.mean()
@@ -121,12 +114,8 @@ def _grid(low: float, residuals) -> list[np.ndarray]:
 def prediction_range(
   law: Law, runs: Sequence[tuple[float, float, float]], at: tuple[float, float]
 ) -> tuple[float, float]:
-  """The lowest and the highest prediction at (N, D) of fits that each leave out one run.
-
-  Args:
-    law: the fit of all runs.
-    runs: see fit_law.
-    at: N and D of the prediction.
+  """The lowest and the highest prediction at (N, D) of fits that each leave out one run of those
+  that the law is of.
   """
   predictions = []
   for left_out in range(len(runs)):
@@ -136,12 +125,7 @@ def prediction_range(
 
 
 def measure_scaling(trunk: Any, texts: Texts, budget: Budget, study: Study) -> dict[str, Any]:
-  """JSON: the runs that are fitted, the law, and the next size: predicted, then trained.
-
-  Args:
-    trunk: see short_config.
-    study: where each run leaves its result.
-  """
+  """JSON: the runs that are fitted, the law, and the next size: predicted, then trained."""
   runs = []
   for width, steps in itertools.product(budget.widths[:-1], budget.steps[:-1]):
     runs.append(_run(trunk, width, steps, texts, study))
@@ -153,8 +137,8 @@ def measure_scaling(trunk: Any, texts: Texts, budget: Budget, study: Study) -> d
   }
   points = [(run["parameters"], run["tokens"], run["loss"]) for run in runs]
   losses = [run["loss"] for run in runs]
-  if None in losses:
-    return result  # a run without a loss: there is no law
+  if None in losses:  # no law
+    return result
   law = fit_law(points)
   result["law"] = law._asdict()
   for run in runs:
@@ -164,12 +148,11 @@ def measure_scaling(trunk: Any, texts: Texts, budget: Budget, study: Study) -> d
   parameters = config.trunk.parameter_count()
   tokens = budget.steps[-1] * config.data.batch_size * config.data.length
   predicted = law(parameters, tokens)
-  spread = prediction_range(law, points, (parameters, tokens))
   log(f"next size: {parameters:,} parameters, {tokens:,} tokens: {predicted:.4f} predicted")
   measured_run = _run(trunk, budget.widths[-1], budget.steps[-1], texts, study)
   result["next"] = measured_run | {
     "predicted": predicted,
-    "range": list(spread),
+    "range": list(prediction_range(law, points, (parameters, tokens))),
     "parts": list(law.parts(parameters, tokens)),
     "best_fitted": min(losses),
   }

@@ -1,10 +1,11 @@
 """Sections of the page of launch/diagnose.py: an answer, charts and tables each."""
 
 import collections
+import functools
 import itertools
 import os
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -20,14 +21,8 @@ _CLOSE = 0.05  # of the loss: an error of a prediction below it
 _SHOWN_TEMPERATURES = (0.0, 0.8, 1.5)
 
 
-class Map(NamedTuple):
-  """A table of shaded numbers: its title, heads, of which the first names the rows, and (name of a
-  row, [(text, percent of the shade, kind: "right" or "error")]).
-  """
-
-  title: str
-  columns: list[str]
-  rows: list[tuple[str, list[tuple[str, int, str]]]]
+# A map is a table of shaded numbers: its title, heads, of which the first names the rows, and (name
+# of a row, [(text, percent of the shade, kind: "right" or "error")]).
 
 
 def render(result: dict[str, Any], name: str) -> str:
@@ -39,8 +34,8 @@ def render(result: dict[str, Any], name: str) -> str:
   if scaling := result.get("scaling"):
     if "next" in scaling:
       fields["answers"].append(next_size(scaling))
-    figures, about = scaling_figures(scaling), about_scaling(scaling)
-    fields["scaling"] = {**scaling, "figures": figures, "about": about}
+    about = about_scaling(scaling)
+    fields["scaling"] = {**scaling, "figures": scaling_figures(scaling), "about": about}
   if rates := result.get("rates"):
     fields["answers"].append(safe_rates(rates))
     fields["rates"] = rates_view(rates)
@@ -53,21 +48,16 @@ def render(result: dict[str, Any], name: str) -> str:
 def vanishes(models: Sequence[dict[str, Any]]) -> Answer:
   model = models[0]
   near, far, distance = _near_and_far(model["trained"]["of_last"][0])
-  text = (
-    f"Of the gradient at the last token but one, at the embedding of {model['name']}; a mean over "
-    f"{model['rows']} rows."
-  )
-  decay = model["trained"]["decay"][0]
-  if decay:
-    text += (
-      f" A power of the distance explains {decay['power_fit']:.0%} of its fall, exponential decay "
-      f"{decay['exponential_fit']:.0%}."
-    )
+  text = f"Of the gradient at the last token but one, at the embedding of {model['name']}; a mean "
+  text += f"over {model['rows']} rows."
+  if decay := model["trained"]["decay"][0]:
+    text += f" A power of the distance explains {decay['power_fit']:.0%} of its fall, exponential "
+    text += f"decay {decay['exponential_fit']:.0%}."
   for other in models[1:]:
     near_other, far_other, _ = _near_and_far(other["trained"]["of_last"][0])
     text += f" {other['name']}: {short(100 * far_other / near_other)} % left."
-  question = "Does the gradient vanish with distance?"
-  return Answer(question, f"{far / near:.1%} left after {distance} tokens", text)
+  verdict = f"{far / near:.1%} left after {distance} tokens"
+  return Answer("Does the gradient vanish with distance?", verdict, text)
 
 
 def _near_and_far(norms: Sequence[float]) -> tuple[float, float, int]:
@@ -91,32 +81,26 @@ def gradient_view(model: dict[str, Any]) -> dict[str, Any]:
   return {**model, "maps": maps, "figures": [drawn] if blocks > 1 else []}
 
 
-def _heat_map(title: str, layers: Sequence[str], norms: np.ndarray) -> Map:
+def _heat_map(title: str, layers: Sequence[str], norms: np.ndarray) -> dict[str, Any]:
   length = norms.shape[1]
   edges = np.linspace(0, length, min(_BINS, length) + 1).round().astype(int)
   spans = list(zip(edges[:-1], edges[1:], strict=True))
   means = np.stack([norms[:, low:high].mean(1) for low, high in spans], axis=-1)
-  positive = means[means > 0]
-  logs = np.log(positive) if len(positive) else np.zeros(1)
-  # 1e-9: all norms may be equal.
-  span = max(logs.max() - logs.min(), 1e-9)
+  lowest = means[means > 0].min(initial=means.max())
+  # Not log(0), which has no shade; 1e-9: all norms may be equal.
+  logs = np.log(np.maximum(means, lowest) / lowest) if lowest > 0 else means
+  # At most 90 % shaded, so that the number stays readable.
+  shades = np.rint(90 * logs / max(logs.max(), 1e-9)).astype(int)
   rows = []
-  for layer, values in zip(layers, means, strict=True):
-    cells = []
-    for value in values:
-      share = (np.log(value) - logs.min()) / span if value > 0 else 0.0
-      # At most 90 % shaded, so that the number stays readable.
-      cells.append((short(float(value)), round(90 * share), "right"))
+  for layer, values, row in zip(layers, means.tolist(), shades.tolist(), strict=True):
+    cells = [(short(value), shade, "right") for value, shade in zip(values, row, strict=True)]
     rows.append((layer, cells))
   columns = ["layer", *(f"{low}–{high - 1}" for low, high in spans)]
-  return Map(title, columns, rows)
+  return {"title": title, "columns": columns, "rows": rows}
 
 
 def distances(models: Sequence[dict[str, Any]]) -> list[Drawn | None]:
-  """Gradient of one prediction by distance, relative to distance 1.
-
-  Shows each model's embedding and, of an LSTM, its memory.
-  """
+  """Gradient of one prediction by distance, at each embedding and an LSTM's memory."""
   lines = []
   for color, model in enumerate(models):
     for i, layer in enumerate(model["layers"]):
@@ -131,9 +115,8 @@ def distances(models: Sequence[dict[str, Any]]) -> list[Drawn | None]:
         # A logarithmic axis has no 0: None leaves a gap.
         shares = [norm / norms[0] or None for norm in norms]
         lines.append(Line(label, distances, shares, 2 * color + (i > 0), style))
-  title, unit = "Gradient of one prediction", "relative to distance 1"
-  x_name = "tokens before the prediction"
-  return [chart.draw(title, unit, lines, y_log=True, x_log=True, x_name=x_name)]
+  both: dict[str, Any] = {"y_log": True, "x_log": True, "x_name": "tokens before the prediction"}
+  return [chart.draw("Gradient of one prediction", "relative to distance 1", lines, **both)]
 
 
 def _by_distance(norms: Sequence[float]) -> tuple[list[float], list[float]]:
@@ -158,11 +141,9 @@ def next_size(part: dict[str, Any]) -> Answer:
   error = size["predicted"] - size["loss"]
   naive = size["best_fitted"] - size["loss"]
   close = abs(error) < min(abs(naive), _CLOSE * size["loss"])
-  text = (
-    f"Trained afterwards it has {size['loss']:.3f}: the law is off by {abs(error):.3f} nats "
-    f"({abs(error) / size['loss']:.1%}), the best of the fitted runs by {abs(naive):.3f}. "
-    f"Without any one of the runs the law says {low_high[0]:.3f} to {low_high[1]:.3f}."
-  )
+  text = f"Trained afterwards it has {size['loss']:.3f}: the law is off by {abs(error):.3f} nats "
+  text += f"({abs(error) / size['loss']:.1%}), the best of the fitted runs by {abs(naive):.3f}. "
+  text += f"Without any one of the runs the law says {low_high[0]:.3f} to {low_high[1]:.3f}."
   return Answer(question, predicted, text, "good" if close else "bad")
 
 
@@ -177,8 +158,7 @@ def scaling_figures(part: dict[str, Any]) -> list[Drawn | None]:
     lines.append(Line(label, sizes, [run["loss"] for run in some], color, "points"))
     if law:
       lines.append(Line(f"{label}, the law", sizes, [run["fitted"] for run in some], color))
-  if "next" in part:
-    size = part["next"]
+  if size := part.get("next"):
     label, at = f"next size, {short(size['tokens'])} tokens", [size["parameters"]]
     lines.append(Line(f"{label}: predicted", at, [size["predicted"]], 5, "points"))
     lines.append(Line(f"{label}: trained", at, [size["loss"]], 7, "points"))
@@ -200,11 +180,9 @@ def about_scaling(part: dict[str, Any]) -> str:
     return ""
   floor, of_size, of_data = part["next"]["parts"]
   lacks = "more parameters" if of_size > of_data else "more tokens"
-  about = (
-    f"Of the next size's {sum((floor, of_size, of_data)):.3f} nats the law lays {of_size:.3f} on "
-    f"too few parameters, {of_data:.3f} on too few tokens, and {floor:.3f} on the text itself; "
-    f"{lacks} would help most. So few runs determine the floor badly."
-  )
+  about = f"Of the next size's {floor + of_size + of_data:.3f} nats the law lays {of_size:.3f} on "
+  about += f"too few parameters, {of_data:.3f} on too few tokens, and {floor:.3f} on the text "
+  about += f"itself; {lacks} would help most. So few runs determine the floor badly."
   epochs = part["next"]["tokens"] / part["text_tokens"]
   if epochs > 1:
     about += f" It reads the text {epochs:.1f} times, and the law counts each time as new."
@@ -220,16 +198,15 @@ def safe_rates(part: dict[str, Any]) -> Answer:
   lost: collections.Counter[str] = collections.Counter()
   for entry in part["rates"]:
     lost.update(run["outcome"] for run in entry["runs"])
-  text = (
-    f"Of {lost.total()} runs of {part['steps']:,} updates {lost['stuck']} did not "
-    f"get below the unigram entropy, {lost['diverged']} diverged. The lowest median loss has "
-    f"{best['rate']:g}."
-  )
+  text = f"Of {lost.total()} runs of {part['steps']:,} updates {lost['stuck']} did not get below "
+  text += f"the unigram entropy, {lost['diverged']} diverged. The lowest median loss has "
+  text += f"{best['rate']:g}."
   return Answer("Which learning rates learn with every seed?", verdict, text)
 
 
 def rates_view(part: dict[str, Any]) -> dict[str, Any]:
-  entries, seeds = part["rates"], len(part["rates"][0]["runs"])
+  entries = part["rates"]
+  seeds = [f"seed {number}" for number in range(len(entries[0]["runs"]))]
   shades = {"learned": (35, "right"), "stuck": (30, "error"), "diverged": (80, "error")}
   rows = []
   for entry in entries:
@@ -253,7 +230,7 @@ def rates_view(part: dict[str, Any]) -> dict[str, Any]:
   losses = chart.draw("Loss and rate", unit, [medians], [level], may_be_log=True, **by_rate)
   return {
     "about": about,
-    "map": Map(title, ["rate", *(f"seed {seed}" for seed in range(seeds))], rows),
+    "map": {"title": title, "columns": ["rate", *seeds], "rows": rows},
     "figures": [ends, losses],
   }
 
@@ -263,14 +240,13 @@ def like_the_text(models: Sequence[dict[str, Any]]) -> Answer:
   text, written = model["held_out"], model["temperatures"]
   nearest = min(written, key=lambda entry: abs(entry["distinct_2"] - text["distinct_2"]))
   coldest = min(written, key=lambda entry: entry["temperature"])
-  about = (
-    f"There its word pairs are as varied as the held-out text's ({nearest['distinct_2']:.1%} "
-    f"and {text['distinct_2']:.1%} are distinct). At {coldest['temperature']:g} it has written "
-    f"{coldest['repeated_4']:.1%} of its 4-grams before in the same text; held-out text "
-    f"{text['repeated_4']:.1%}. {model['tokens_per_second']:,.0f} tokens/s ({model['name']})."
-  )
-  question = "Which temperature is as varied as the text?"
-  return Answer(question, f"{nearest['temperature']:g}", about)
+  about = f"There its word pairs are as varied as the held-out text's ({nearest['distinct_2']:.1%} "
+  about += f"and {text['distinct_2']:.1%} are distinct). At {coldest['temperature']:g} it has "
+  about += f"written {coldest['repeated_4']:.1%} of its 4-grams before in the same text; held-out "
+  about += f"text {text['repeated_4']:.1%}. {model['tokens_per_second']:,.0f} tokens/s "
+  about += f"({model['name']})."
+  verdict = f"{nearest['temperature']:g}"
+  return Answer("Which temperature is as varied as the text?", verdict, about)
 
 
 def sampling_view(model: dict[str, Any]) -> dict[str, Any]:
@@ -285,16 +261,14 @@ def sampling_view(model: dict[str, Any]) -> dict[str, Any]:
     distinct.append(line(f"distinct_{n}", label, color, 100))
     levels.append(Level(f"{label}, held-out text", 100 * text[f"distinct_{n}"], color))
   repeated = line("repeated_4", "written before in the text", 0, 100)
-  own, x_name = line("nats", "the model's own text"), "temperature"
   of_text = Level("held-out text", 100 * text["repeated_4"])
-  surprise = Level("held-out text", text["nats"])
+  own, surprise = line("nats", "the model's own text"), Level("held-out text", text["nats"])
+  draw = functools.partial(chart.draw, x_name="temperature")
   figures = [
-    chart.draw("Distinct n-grams", "% of all", distinct, levels, x_name=x_name),
-    chart.draw("Repetition", "% of 4-grams", [repeated], [of_text], x_name=x_name),
-    chart.draw("Surprise", "nats per token", [own], [surprise], x_name=x_name),
+    draw("Distinct n-grams", "% of all", distinct, levels),
+    draw("Repetition", "% of 4-grams", [repeated], [of_text]),
+    draw("Surprise", "nats per token", [own], [surprise]),
   ]
-  about = (
-    f"{model['about']}. {model['texts']} texts of {model['tokens']} tokens at each temperature, "
-    f"{model['tokens_per_second']:,.0f} tokens/s."
-  )
+  about = f"{model['about']}. {model['texts']} texts of {model['tokens']} tokens at each "
+  about += f"temperature, {model['tokens_per_second']:,.0f} tokens/s."
   return {**model, "about": about, "figures": figures, "shown": _SHOWN_TEMPERATURES}

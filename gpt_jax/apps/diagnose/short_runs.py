@@ -19,7 +19,7 @@ from gpt_jax.parallel.processes import log
 from gpt_jax.programs.pretrain import text_recipe
 from gpt_jax.programs.pretrain_config import PretrainConfig
 from gpt_jax.programs.pretrain_text import Text, make_measure
-from gpt_jax.training.hooks import Diverged, Hook, StepContext, every
+from gpt_jax.training.hooks import Diverged
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
 from gpt_jax.training.recipe import make_trainer
@@ -29,20 +29,18 @@ _LENGTH, _ROWS, _LAYERS, _HEADS = 64, 16, 3, 4
 _RATE, _WIDTH_OF_RATE = 1e-3, 128
 _WARMUP_STEPS, _MAX_WARMUP = 150, 0.25
 _UNITS_PER_WIDTH = 2.5  # of an LSTM, as configs/lstm.py:small
-_POINTS = 20  # of a training curve
 _EVALUATION_BATCHES = 40
 
 
 def short_config(
   trunk: Any, width: int, steps: int, tokenizer: Tokenizer, learning_rate: float | None = None
 ) -> PretrainConfig:
-  """A run of a small model of the same kind as `trunk`, without dropout.
+  """A run of a small model, without dropout.
 
   Args:
-    trunk: the config of a trunk, whose sizes are replaced; None: GPT-1's.
+    trunk: the config of a trunk of the same kind; None: GPT-1's.
     width: D, a multiple of 4.
     steps: of 1,024 tokens.
-    tokenizer: of the text.
     learning_rate: at the peak; None: by the width, 1e-3 (128 / D)^1/2.
   """
   trunk = TransformerConfig() if trunk is None else trunk
@@ -73,9 +71,8 @@ def short_config(
 def make_short_run(config: PretrainConfig, texts: Texts) -> Callable[[int], dict[str, Any]]:
   """The function from a seed to what a run of it measured; all seeds share a compiled step.
 
-  It returns: width, parameters, steps, tokens, flops (of training); first_loss and loss (held out,
-  before and after; nan after ten updates in a row without a finite loss or gradient), refused
-  (updates), seconds, and curve, [step, training loss] about 20 times.
+  first_loss and loss are of held-out text, before and after; nan after ten updates in a row without
+  a finite loss or gradient. flops are those of training.
   """
   text = Text(texts.train, texts.held_out, texts.tokenizer)
   recipe, steps = text_recipe(config, text), config.train.steps
@@ -86,19 +83,9 @@ def make_short_run(config: PretrainConfig, texts: Texts) -> Callable[[int], dict
     batch_at = recipe.batches(dataclasses.replace(config.train, seed=seed)).at
     state = trainer.init(seed)
     first_loss = measure(state.params)["valid_loss"]
-    curve: list[tuple[int, float]] = []
-    refused: list[int] = []
-
-    def record(moment: StepContext) -> None:
-      if "loss" in (means := moment.interval.means()):
-        curve.append((moment.step, means["loss"]))
-      refused.append(moment.interval.refused)
-      moment.interval.clear()
-
     began = time.monotonic()
     try:
-      hooks = [Hook(record, every(max(1, steps // _POINTS)))]
-      state, _ = trainer.fit(state, batch_at, steps, seed, hooks)
+      state, _ = trainer.fit(state, batch_at, steps, seed, ())
       seconds, loss = time.monotonic() - began, measure(state.params)["valid_loss"]
     except Diverged:
       seconds, loss = time.monotonic() - began, float("nan")
@@ -111,9 +98,7 @@ def make_short_run(config: PretrainConfig, texts: Texts) -> Callable[[int], dict
       "seed": seed,
       "first_loss": first_loss,
       "loss": loss,
-      "refused": sum(refused),
       "seconds": round(seconds, 2),
-      "curve": curve,
     }
 
   return train
@@ -124,13 +109,9 @@ _MARGIN = 0.1  # nats below the unigram entropy, from which on more than word fr
 
 
 def measure_rates(trunk: Any, texts: Texts, budget: Budget, study: Study) -> dict[str, Any]:
-  """JSON: unigram_entropy, steps, parameters, and for each rate its runs and share of outcomes.
-
-  Args:
-    trunk: see short_config.
-    study: where each run leaves its result.
-  """
-  entropy, rates, parameters = texts.train.unigram_entropy, [], 0
+  """JSON: unigram_entropy, steps, parameters, and for each rate its runs and share of outcomes."""
+  entropy = texts.train.unigram_entropy
+  rates: list[dict[str, Any]] = []
   for rate in budget.rates:
     config = short_config(trunk, budget.rate_width, budget.rate_steps, texts.tokenizer, rate)
     # Compiled for the first seed whose result is missing.
@@ -147,33 +128,27 @@ def measure_rates(trunk: Any, texts: Texts, budget: Budget, study: Study) -> dic
       runs.append(result)
     finite = [run["loss"] for run in runs if run["loss"] is not None]
     outcomes = collections.Counter(run["outcome"] for run in runs)
-    entry = {
+    entry: dict[str, Any] = {
       "rate": rate,
       "shares": {name: outcomes[name] / len(runs) for name in OUTCOMES},
       "median_loss": statistics.median(finite) if finite else None,
-      "refused": sum(run["refused"] for run in runs),
       "runs": runs,
     }
     rates.append(entry)
-    parameters = runs[0]["parameters"]
     ends = ", ".join(f"{name} {entry['shares'][name]:.0%}" for name in OUTCOMES)
     log(f"rate {rate:g}: {ends}")
   return {
     "unigram_entropy": entropy,
     "steps": budget.rate_steps,
     "width": budget.rate_width,
-    "parameters": parameters,
+    "parameters": rates[0]["runs"][0]["parameters"],
     "rates": rates,
   }
 
 
 def outcome(loss: float | None, first_loss: float, unigram_entropy: float) -> str:
-  """One of OUTCOMES; stuck are those between the unigram entropy and their first loss.
-
-  Args:
-    loss: held-out loss at the end, in nats per token; None or nan if the run broke off.
-    first_loss: the same before the first update.
-    unigram_entropy: of the text: the loss of a model that knows word frequencies and nothing else.
+  """One of OUTCOMES, of a run's held-out losses in nats per token at the end, None or nan if it
+  broke off, and before the first update.
   """
   if loss is None or not math.isfinite(loss) or loss > first_loss:
     return "diverged"

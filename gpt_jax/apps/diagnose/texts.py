@@ -13,29 +13,19 @@ from gpt_jax.data.windows import PAD, Windows, WindowsConfig
 
 @dataclasses.dataclass(frozen=True)
 class Budget:
-  """Sizes of the measurements.
+  """Sizes of the measurements."""
 
-  Attributes:
-    widths: of the models of the scaling law, ascending; the last is the size that is predicted.
-    steps: of their runs, ascending; the last is that of the prediction.
-    rates: peak learning rates.
-    seeds: runs for each rate.
-    rate_width, rate_steps: of these runs.
-    temperatures: at which texts are written; 0 always takes the most likely token.
-    texts, text_tokens: written at each temperature.
-    gradient_rows: of held-out text.
-  """
-
+  # Of the models and runs of the scaling law, ascending; the last are those of the prediction.
   widths: tuple[int, ...]
   steps: tuple[int, ...]
-  rates: tuple[float, ...]
-  seeds: int
+  rates: tuple[float, ...]  # at the peak
+  seeds: int  # runs for each rate
   rate_width: int
   rate_steps: int
   temperatures: tuple[float, ...] = (0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5)
-  texts: int = 16
+  texts: int = 16  # written at each temperature
   text_tokens: int = 100
-  gradient_rows: int = 32
+  gradient_rows: int = 32  # of held-out text
 
 
 BUDGETS = {

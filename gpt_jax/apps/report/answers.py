@@ -4,6 +4,8 @@ import math
 from statistics import fmean
 from typing import NamedTuple
 
+import numpy as np
+
 from gpt_jax.apps.report.chart import short
 from gpt_jax.apps.report.record import DOUBTFUL, Labels, MultiLabels, Record
 from gpt_jax.errors import counted
@@ -18,19 +20,13 @@ _ANY_VOCABULARY = 30.0  # nats: no model has e^30 tokens, so a larger loss is th
 
 
 class Answer(NamedTuple):
-  """An answer.
-
-  Attributes:
-    question: as a reader asks it.
-    verdict: one to three words.
-    text: a sentence or two with the numbers behind it.
-    tone: "good", "bad" or "plain"; "good" is a difference that a test on the same examples shows,
-      or for text a clear one from the unigram entropy.
-  """
+  """An answer: the numbers behind a verdict of one to three words."""
 
   question: str
   verdict: str
   text: str
+  # Or "bad", or "good": a difference that a test on the same examples shows, or for text a clear
+  # one from the unigram entropy.
   tone: str = "plain"
 
 
@@ -48,14 +44,11 @@ def answers(run: Record) -> list[Answer]:
 
 # Each function below returns an Answer without its question, and without its tone if that is plain.
 
-# ------------------------------------------------------------------------------------ Did it learn
-
 
 def _learned_text(run: Record) -> tuple[str, ...]:
-  loss = run.best.get(f"valid_{run.token_metric}")
+  evaluation = f"valid_{run.token_metric}"
+  loss = run.best.get(evaluation, min(run.values(evaluation), default=None))
   reported, of = run.points(run.token_metric), "held-out loss"
-  if not isinstance(loss, (int, float)):
-    loss = min(run.values(f"valid_{run.token_metric}"), default=None)
   if loss is None and reported:
     loss, of = reported[-1][1], "training loss"
   if loss is None:
@@ -94,11 +87,14 @@ def _learned_labels(run: Record) -> tuple[str, ...]:
   labels = run.labels
   if labels is None:
     return _learned_task(run)
-  low, high = _interval_over_majority(labels)
-  text = (
-    f"It labels {labels.accuracy:.1%} of {labels.n:,} dev examples correctly (macro-F1 "
-    f"{labels.macro_f1:.2f}); the commonest label for all of them gives {labels.majority:.1%}."
-  )
+  # 95 % interval of the accuracy minus the commonest label's, on the same examples.
+  counts, right = list(map(sum, labels.confusion)), np.diag(labels.confusion)
+  commonest = np.argmax(counts)
+  gained, lost = right.sum() - right[commonest], counts[commonest] - right[commonest]
+  low, high = paired_interval(int(gained), int(lost), max(sum(counts), 1))
+  text = f"It labels {labels.accuracy:.1%} of {labels.n:,} dev examples correctly (macro-F1 "
+  text += f"{labels.macro_f1:.2f}); the commonest label for all of them gives "
+  text += f"{labels.majority:.1%}."
   if low > 0:
     return "Yes", text, "good"
   if labels.accuracy > labels.majority:
@@ -108,54 +104,31 @@ def _learned_labels(run: Record) -> tuple[str, ...]:
 
 
 def _learned_task(run: Record) -> tuple[str, ...]:
-  """Of a task without a report on each label."""
-  value = run.best.get(run.metric)
-  if not isinstance(value, (int, float)):
+  """Of a task without a report on each label: the best model beside a constant answer."""
+  best, gain = run.best, None
+  if run.metric not in best:
     return "Not known", "The run has no evaluation."
-  text = f"Its best {_title(run.metric)} is {format_metric(run.metric, value)}"
-  if run.best.get("dev_degenerate"):
+  text = f"Its best {_title(run.metric)} is {format_metric(run.metric, best[run.metric])}"
+  if best.get("dev_degenerate"):
     return "No", f"{text}, with the same prediction for every example.", "bad"
-  if (compared := _gain_over_constant(run)) is not None:
-    gain, comparison = compared
-    text += f". {comparison}"
+  if "dev_rmse" in best and "dev_baseline_rmse" in best:
+    value, constant = best["dev_rmse"], best["dev_baseline_rmse"]
+    gain = 1 - value / max(constant, 1e-300)
+    text += f". Its root mean squared error is {short(value)}; always answering the mean of the "
+    text += f"training set gives {short(constant)}."
+  elif "dev_micro_f1" in best and "dev_baseline_micro_f1" in best:
+    gain = best["dev_micro_f1"] - best["dev_baseline_micro_f1"]
+    text += ". Giving each example the same commonest labels has a micro f1 of "
+    text += f"{best['dev_baseline_micro_f1']:.1%}."
+  if gain is not None:
     return ("No", text, "bad") if gain <= 0 else ("Yes" if gain > 0.05 else "Hardly", text)
   text += ". The folder has no dev_report.json, so the share of the commonest label is not known."
   return "Not known", text
 
 
-def _interval_over_majority(labels: Labels) -> tuple[float, float]:
-  """95 % interval of the accuracy minus the commonest label's, on the same examples."""
-  counts = list(map(sum, labels.confusion))
-  commonest = max(range(len(counts)), key=counts.__getitem__)
-  right = [labels.confusion[n][n] for n in range(len(counts))]
-  gained, lost = sum(right) - right[commonest], counts[commonest] - right[commonest]
-  return paired_interval(gained, lost, max(sum(counts), 1))
-
-
-def _gain_over_constant(run: Record) -> tuple[float, str] | None:
-  """How much better than a constant answer the best model is, as a share of its error or of 1, and
-  the comparison; None for tasks that do not report one.
-  """
-  value, constant = run.best.get("dev_rmse"), run.best.get("dev_baseline_rmse")
-  if isinstance(value, (int, float)) and isinstance(constant, (int, float)):
-    text = (
-      f"Its root mean squared error is {short(value)}; always answering the mean of the training "
-    )
-    return 1 - value / max(constant, 1e-300), text + f"set gives {short(constant)}."
-  value, constant = run.best.get("dev_micro_f1"), run.best.get("dev_baseline_micro_f1")
-  if isinstance(value, (int, float)) and isinstance(constant, (int, float)):
-    text = "Giving each example the same commonest labels has a micro f1 of "
-    return value - constant, text + f"{constant:.1%}."
-  return None
-
-
-# ---------------------------------------------------------------------- When did it stop improving
-
-
 def _stopped_improving(run: Record) -> tuple[str, ...]:
-  sign, metric = 1.0 if run.higher_is_better else -1.0, run.metric
-  if run.task is None and run.points("valid_loss"):
-    metric, sign = "valid_loss", -1.0
+  metric = "valid_loss" if run.task is None and run.points("valid_loss") else run.metric
+  sign = -1.0 if metric.endswith(("_loss", "_perplexity", "_bits_per_byte")) else 1.0
   points, name = run.points(metric), "held-out loss" if metric == "valid_loss" else _title(metric)
   if len(points) < 2:
     return _by_training_loss(run)
@@ -194,19 +167,18 @@ def _stopped_improving(run: Record) -> tuple[str, ...]:
 
 
 def _rising_loss(run: Record) -> str:
-  """Clause about a classifier's dev loss that rises while its metric does not fall; else ""."""
+  """Clause about a classifier's dev loss that rises; else ""."""
   points = run.points("dev_loss")
   if len(points) < 3 or run.task is None:
     return ""
   step, lowest = min(points, key=lambda point: point[1])
   if points[-1][1] < 1.1 * lowest:
     return ""
-  text = f"; the dev loss was lowest at step {step:,} and has risen from {lowest:.2f} to "
-  return f"{text}{points[-1][1]:.2f} since"
+  text = f"; the dev loss was lowest at step {step:,} and has risen from {short(lowest)} to "
+  return f"{text}{short(points[-1][1])} since"
 
 
 def _by_training_loss(run: Record) -> tuple[str, ...]:
-  """For a run with fewer than two evaluations."""
   values = run.values("loss")
   if len(values) < 4:
     text = "Too few evaluations and reports to say; lower train.evaluate_every or train.log_every."
@@ -217,9 +189,6 @@ def _by_training_loss(run: Record) -> tuple[str, ...]:
   text += f"third quarter of the run, {later:.3f} in the last. Lower train.evaluate_every to see."
   improves = later < earlier * (1 - _NOTICEABLE)
   return "Not yet" if improves else "Before the last quarter", text
-
-
-# ------------------------------------------------------------------------- What does it get wrong
 
 
 def _gets_wrong(run: Record, learned: Answer) -> tuple[str, ...]:
@@ -267,7 +236,7 @@ def _wrong_labels(run: Record, labels: Labels) -> tuple[str, ...]:
     return "Nothing", f"All {labels.n:,} dev examples are labeled correctly.", "good"
   count, label, predicted = pairs[0]
   text = f"Most often “{clip(label)}” is taken for “{clip(predicted)}” ({counted(count, 'time')})"
-  seen = [name for name in labels.names if labels.per_class[name]["support"] > 0]
+  seen = [name for name in labels.labels if labels.per_class[name]["support"] > 0]
   weakest = min(seen, key=lambda name: labels.per_class[name]["recall"])
   row = labels.per_class[weakest]
   text += f"; the label found least is “{clip(weakest)}”: {row['recall']:.0%} of its "
@@ -287,7 +256,7 @@ def _wrong_multi_labels(labels: MultiLabels) -> tuple[str, ...]:
     return "Nothing", f"All {labels.n:,} dev examples have just the labels they should.", "good"
   texts = []
   for counts, what in ((missed, "missed"), (given, "given wrongly")):
-    most = max(counts, key=lambda name: counts[name])
+    most = max(counts, key=counts.__getitem__)
     if count := counts[most]:
       texts.append(f"“{clip(most)}” is {what} most often ({counted(count, 'time')})")
   weakest = min(labels.per_class, key=lambda name: labels.per_class[name]["f1"])
@@ -313,11 +282,7 @@ def mislabeled(run: Record) -> str:
   return f"{text} more likely its own."
 
 
-# -------------------------------------------------------------------------------------- What next
-
-
 def _next(run: Record, learned: Answer, stopped: Answer) -> tuple[str, str]:
-  """The first step that the numbers suggest."""
   if not run.is_finished and not run.result:
     if learned.tone == "bad" and run.refused:
       text = "Lower optim.learning_rate, in a new folder: this run cannot recover by itself."
@@ -357,8 +322,8 @@ def _next(run: Record, learned: Answer, stopped: Answer) -> tuple[str, str]:
 def confusions(labels: Labels) -> list[tuple[int, str, str]]:
   """(count, true label, predicted label) of every kind of error, the commonest first."""
   pairs = []
-  for label, row in zip(labels.names, labels.confusion, strict=True):
-    for predicted, count in zip(labels.names, row, strict=True):
+  for label, row in zip(labels.labels, labels.confusion, strict=True):
+    for predicted, count in zip(labels.labels, row, strict=True):
       if count and predicted != label:
         pairs.append((count, label, predicted))
   return sorted(pairs, key=lambda pair: -pair[0])

@@ -44,21 +44,13 @@ _DASHES = ("-", "--", ":", "-.")  # by color, so that lines differ in gray
 
 
 class Line(NamedTuple):
-  """A series.
-
-  Attributes:
-    label: the legend's text.
-    x, y: its points; a y that is None or not finite is a gap.
-    color: number in the palette.
-    style: "line", "thin", "dots" (line and dots), "points", "reference" (thin and dashed) or
-      "level" (dashed).
-  """
+  """A series."""
 
   label: str
   x: Sequence[float]
-  y: Sequence[float | None]
-  color: int = 0
-  style: str = "line"
+  y: Sequence[float | None]  # None, or what is not finite, is a gap
+  color: int = 0  # in the palette
+  style: str = "line"  # of _LOOKS
 
   def points(self) -> np.ndarray:
     """[N, 2], nan for a gap, and for a number from which no axis can go on."""
@@ -77,25 +69,16 @@ class Level(NamedTuple):
 
 
 class Drawn(NamedTuple):
-  """A chart for the template.
-
-  Attributes:
-    title, unit: above it, and of the values.
-    svg: elements of the picture; "" without matplotlib.
-    size: of the picture, in its own units.
-    legend: levels and lines.
-    head, rows: the table under the chart.
-    log: whether y is logarithmic.
-  """
+  """A chart for the template."""
 
   title: str
   unit: str
-  svg: str
+  svg: str  # elements of the picture; "" without matplotlib
   size: tuple[int, int]
   legend: list[Line | Level]
-  head: list[str]
+  head: list[str]  # of the table under the chart, and its rows
   rows: list[list[str]]
-  log: bool
+  log: bool  # whether y is logarithmic
 
 
 def draw(
@@ -118,17 +101,14 @@ def draw(
     marks: points on the lower edge, where y is 0.
     may_be_log: whether y is logarithmic if it spans a factor of 50, as after a divergence.
     y_log, x_log: whether an axis, whose values are above 0 then, is logarithmic.
-    x_name: of the horizontal axis.
     y_range: the ends of the axis; None: those of the points.
-    square: whether it is as high as wide.
   """
   lines = [line for line in lines if np.isfinite(line.points()[:, 1]).any()]
   if not lines:
     return None
-  values = [level.y for level in levels]
-  for line in lines:
-    values += [y for y in line.points()[:, 1] if math.isfinite(y)]
-  log = y_log or (may_be_log and min(values) > 0 and max(values) > 50 * min(values))
+  values = np.concatenate([[level.y for level in levels], *(line.points()[:, 1] for line in lines)])
+  low, high = np.nanmin(values), np.nanmax(values)
+  log = y_log or bool(may_be_log and 0 < 50 * low < high)
   size = (300, 300) if square else (360, 190)
   svg = ""
   if not no_charts():

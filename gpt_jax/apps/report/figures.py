@@ -29,19 +29,14 @@ def transferred(points: Points, path: str, note: str) -> None:
   for (task, ends), marker in zip(tables.TRANSFER.items(), "x+", strict=True):
     label = f"{task}, the paper's ends, 12 layers"
     axes.plot([layers[0], layers[-1]], ends, "k", linestyle="", marker=marker, label=label)
-  axes.set(
-    xlabel="transferred (a number: the embeddings and so many blocks)",
-    ylabel="dev set, %",
-    title=f"Layers transferred{note}",
-  )
+  axes.set_xlabel("transferred (a number: the embeddings and so many blocks)")
+  axes.set(ylabel="dev set, %", title=f"Layers transferred{note}")
   _save(axes, path)
 
 
 def progress(points: Mapping[tuple[str, str], Mapping[int, float]], path: str, note: str) -> None:
-  """Draws figure 2 (right): zero-shot results over pre-training.
-
-  Args:
-    points: (task, trunk) -> updates -> result, scaled: 0 is chance, 1 the best supervised model.
+  """Draws figure 2 (right): (task, trunk) -> updates of pre-training -> zero-shot result, scaled: 0
+  is chance, 1 the best supervised model.
   """
   axes = _axes()
   colors = dict(zip(tables.ANCHORS, OKABE_ITO, strict=False))
@@ -81,12 +76,8 @@ def ablations(points: Points, path: str, note: str) -> None:
     axes.bar(x, means, width, yerr=bars, capsize=2, label=name)
     theirs = [tables.TABLES[5].rows[name][all_columns.index(column)] for column in columns]
     axes.plot(x, theirs, "kx", label=None if number else "the paper's")
-  axes.set(
-    xticks=range(len(columns)),
-    xticklabels=columns,
-    ylabel="metric, %",
-    title=f"Ablations of table 5{note}",
-  )
+  axes.set_xticks(range(len(columns)), columns)
+  axes.set(ylabel="metric, %", title=f"Ablations of table 5{note}")
   _save(axes, path)
 
 

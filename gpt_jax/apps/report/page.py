@@ -8,7 +8,6 @@ import itertools
 import os
 import shlex
 import statistics
-import urllib.parse
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -28,11 +27,9 @@ from gpt_jax.apps.report.chart import Drawn, Level, Line, short
 from gpt_jax.apps.report.record import Labels, Record
 from gpt_jax.data.progress import duration
 from gpt_jax.errors import counted, require
-from gpt_jax.files import exists
 from gpt_jax.parallel.memory import gigabytes
 from gpt_jax.training.run_log import finite
 
-ERRORS_PAGE = "errors.html"  # the inspection page of a run's worst errors
 TEXTS = {"loss": "training", "valid_loss": "held-out"}  # metric -> its text
 _MAX_CLASSES = 12  # of a confusion matrix; more would be dust on a phone
 _MAX_PAIRS = 10
@@ -63,20 +60,16 @@ _DATA = {  # what identifies it in config.json, and its title
 
 
 class Sample(NamedTuple):
-  """A text that the model wrote: how, and the prompt with its continuation."""
-
   how: str
-  text: str
+  text: str  # the prompt with its continuation
 
 
 class Ending(NamedTuple):
-  """Notice at the top of an unfinished run's report, and the command that resumes the run, "" if
-  that is not known.
-  """
+  """Notice at the top of an unfinished run's report."""
 
   title: str
   text: str
-  command: str
+  command: str  # resumes the run; "" if it is not known
 
 
 class Group(NamedTuple):
@@ -110,18 +103,19 @@ def fill_page(folder: str = "", **fields: Any) -> str:
   return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def render(runs: Sequence[Record], out: str, samples: dict[str, list[Sample]] | None = None) -> str:
-  """The page.
+def render(
+  runs: Sequence[Record], samples: dict[str, list[Sample]], inspections: dict[str, str]
+) -> str:
+  """The page of one run, or of several to compare.
 
   Args:
-    runs: one, or several to compare.
-    out: where the page will be, for links to files beside it.
     samples: of some runs, by folder.
+    inspections: links to pages of the worst errors, likewise.
   """
-  names, samples = run_names([run.folder for run in runs]), samples or {}
-  views = []
+  names, views = run_names([run.folder for run in runs]), []
   for run, name in zip(runs, names, strict=True):
-    views.append(_view(run, name, out, samples.get(run.folder, [])))
+    views.append(_view(run, name))
+    views[-1] |= {"samples": samples.get(run.folder), "inspection": inspections.get(run.folder)}
   comparison = _compare(runs, names) if len(runs) > 1 else None
   title = names[0] if len(runs) == 1 else f"{len(runs)} runs"
   return fill_page(title=title, views=views, comparison=comparison)
@@ -130,8 +124,6 @@ def render(runs: Sequence[Record], out: str, samples: dict[str, list[Sample]] | 
 def run_names(folders: Sequence[str]) -> list[str]:
   """Short names that tell the runs apart: the last parts of their paths."""
   paths = list(map(os.path.abspath, folders))
-  if len(paths) == 1:
-    return [os.path.basename(paths[0]) or paths[0]]
   common = os.path.commonpath(paths)
   names = []
   for path in paths:
@@ -140,13 +132,10 @@ def run_names(folders: Sequence[str]) -> list[str]:
   return names
 
 
-# ------------------------------------------------------------------------------------------ A run
-
-
-def _view(run: Record, name: str, out: str, samples: list[Sample]) -> dict[str, Any]:
+def _view(run: Record, name: str) -> dict[str, Any]:
   """Fields of page.html for one run."""
-  changed = [s for s in run.settings if s.value != s.default]
   return {
+    "run": run,
     "name": name,
     "about": _about(run),
     "status": status(run),
@@ -158,17 +147,10 @@ def _view(run: Record, name: str, out: str, samples: list[Sample]) -> dict[str, 
     "traces": list(filter(None, _traces(run))),
     "results": _results(run),
     "labels": _label_view(run.labels) if run.labels else None,
-    "multi": run.multi,
-    "wrong": run.wrong,
-    "inspection": _inspection(run, out),
-    "n_wrong": run.n_wrong,
     "mislabeled": mislabeled(run),
-    "samples": samples,
     "along": _samples_along(run),
     "data": _data_facts(run),
-    "changed": changed,
-    "settings": run.settings,
-    "notes": run.notes,
+    "changed": [setting for setting in run.settings if setting.value != setting.default],
   }
 
 
@@ -187,7 +169,6 @@ def status(run: Record) -> str:
 
 
 def ending(run: Record) -> Ending | None:
-  """None for a run that has nothing left to do, or of which the plan is not known."""
   total, done = run.total_steps, run.steps_done
   if total is None or done >= total or run.result or not run.plan:
     return None
@@ -223,15 +204,14 @@ def commands(run: Record) -> list[str]:
 
 
 def _about(run: Record) -> str:
-  """One line: task, parameters and sizes of the trained model."""
   kinds = {"pretrain": "Pre-training", "finetune": "Fine-tuning"}
-  of_task = f" on {run.task.name}" if run.task is not None else ""
-  parts, trunk = [f"{kinds.get(run.kind, run.kind)}{of_task}"], run.config.trunk
+  about, trunk = kinds.get(run.kind, run.kind), run.config.trunk
+  if run.task is not None:
+    about += f" on {run.task.name}"
   if trunk is not None:
-    parts.append(f"{short(trunk.parameter_count())} parameters")
-    parts.append(counted(trunk.layers, "layer"))
-    parts += [f"{trunk.width:,} wide", f"{trunk.context:,} tokens of context"]
-  return ", ".join(parts)
+    about += f", {short(trunk.parameter_count())} parameters, {counted(trunk.layers, 'layer')}, "
+    about += f"{trunk.width:,} wide, {trunk.context:,} tokens of context"
+  return about
 
 
 def _facts(run: Record) -> list[tuple[str, str, str]]:
@@ -288,7 +268,6 @@ def _amounts(run: Record) -> list[tuple[str, str, str]]:
 
 
 def _charts(run: Record) -> list[Drawn | None]:
-  """Losses, and the task's metrics."""
   lines, levels = [], []
   for name, label, color, style in _LOSSES:
     lines.append(Line(label, *run.series(name), color, style))
@@ -304,7 +283,6 @@ def _charts(run: Record) -> list[Drawn | None]:
 
 
 def _traces(run: Record) -> list[Drawn | None]:
-  """Curves for those who look for the cause of something."""
   charts = []
   for name, title, unit, may_be_log in _TRACES:
     if len(run.points(name)) > 1:
@@ -314,7 +292,6 @@ def _traces(run: Record) -> list[Drawn | None]:
 
 
 def _metric_chart(run: Record) -> Drawn | None:
-  """The task's metrics over the run."""
   if run.task is None:
     return None
   left_out = ("dev_loss", "dev_degenerate", "dev_baseline_micro_f1")
@@ -323,10 +300,10 @@ def _metric_chart(run: Record) -> Drawn | None:
   lines, levels = [], []
   for color, name in enumerate(names[:6]):
     lines.append(Line(name.removeprefix("dev_"), *run.series(name, 100), color, "dots"))
-  constants = {"label": run.labels and run.labels.majority}
-  constants["labels"] = run.best.get("dev_baseline_micro_f1")
+  of_labels = run.best.get("dev_baseline_micro_f1")
+  constants = {"label": run.labels and run.labels.majority, "labels": of_labels}
   for noun, constant in constants.items():
-    if isinstance(constant, float):
+    if constant is not None:
       levels.append(Level(f"always the commonest {noun} {100 * constant:.1f}", 100 * constant))
   return chart.draw("Dev set", "%", lines, levels, y_range=_percent_range(lines, levels))
 
@@ -347,23 +324,22 @@ def _percent_range(lines: Sequence[Line], levels: Sequence[Level]) -> tuple[floa
 
 
 def _results(run: Record) -> dict[str, Any] | None:
-  """The table of metrics: the last and the best evaluation, baseline, the paper."""
   last = run.result.get("dev") or _last_evaluation(run)
-  names = [name for name in {**last, **run.best} if name not in ("step", "dev_degenerate")]
-  if not names:
-    return None
   rows = []
-  for name in names:
+  for name in last | run.best:
+    if name in ("step", "dev_degenerate"):
+      continue
     values = finite(last.get(name)), finite(run.best.get(name))
     cells = ["–" if value is None else format_metric(name, value) for value in values]
     rows.append((name.replace("_", " "), cells))
+  if not rows:
+    return None
   step = run.best.get("step")
   heads = ["last evaluation", f"best checkpoint, step {step:,}" if step else "best checkpoint"]
   return {"heads": heads, "rows": rows, "paper": _paper(run)}
 
 
 def _last_evaluation(run: Record) -> dict[str, Any]:
-  """The last logged value of every evaluation."""
   last: dict[str, Any] = {}
   for entry in run.entries:
     last |= {name: v for name, v in entry.items() if name.startswith(("valid_", "dev_"))}
@@ -380,7 +356,7 @@ def _paper(run: Record) -> dict[str, Any] | None:
     index = tasks.index((run.task.name,))
     values = {name: row[index] for name, row in table.rows.items() if row[index] is not None}
     ours, best = values.pop(tables.OURS, None), run.best.get(run.metric)
-    here = f"{100 * best:.1f}" if isinstance(best, (int, float)) else "–"
+    here = "–" if best is None else f"{100 * best:.1f}"
     rows = [("this run, dev set, best checkpoint", here)]
     if ours is not None:
       rows.append((f"the paper’s {tables.OURS}, test set", f"{ours:.1f}"))
@@ -392,14 +368,10 @@ def _paper(run: Record) -> dict[str, Any] | None:
   return None
 
 
-# ---------------------------------------------------------------------------------------- Classes
-
-
 def _label_view(labels: Labels) -> dict[str, Any]:
-  """The labels, with a confusion matrix, pairs and reliability diagram for the page."""
   return {
     **labels._asdict(),
-    "confusion": confusion_matrix(labels.names, labels.confusion),
+    "confusion": confusion_matrix(labels.labels, labels.confusion),
     "pairs": confusions(labels)[:_MAX_PAIRS],
     "reliability": _reliability(labels.calibration) if labels.calibration.get("bins") else None,
   }
@@ -427,25 +399,15 @@ def _reliability(calibration: dict[str, Any]) -> Drawn | None:
     confidence.append(100 * row["confidence"])
     accuracy.append(100 * row["accuracy"])
     rows.append([f"{row['confidence']:.1%}", f"{row['accuracy']:.1%}", f"{row['count']:,.0f}"])
-  lines = [
-    Line("perfectly calibrated", [0, 100], [0, 100], color=7, style="level"),
-    Line("dev set, in bins of confidence", confidence, accuracy, color=1, style="dots"),
-  ]
+  lines = [Line("perfectly calibrated", [0, 100], [0, 100], 7, "level")]
+  lines.append(Line("dev set, in bins of confidence", confidence, accuracy, 1, "dots"))
   unit = "correct %, by confidence %"
   drawn = chart.draw("Reliability", unit, lines, x_name="confidence", y_range=(0, 100), square=True)
   return drawn and drawn._replace(head=["confidence", "correct", "examples"], rows=rows)
 
 
-def _inspection(run: Record, out: str) -> str:
-  """The link to the page of the worst errors that --samples wrote; "" if there is none."""
-  page = os.path.join(run.folder, ERRORS_PAGE)
-  if not exists(page):
-    return ""
-  return urllib.parse.quote(os.path.relpath(page, os.path.dirname(os.path.abspath(out))))
-
-
 def _samples_along(run: Record) -> list[dict[str, Any]]:
-  """Texts written during the run: for each prompt {"prompt", "rows", "total"}, see run.html."""
+  """Texts written during the run, for each prompt."""
   losses = dict(run.points("loss")) | dict(run.points("valid_loss"))
   by_prompt: dict[str, list[dict[str, Any]]] = {}
   for step, prompt, text in run.samples:
@@ -461,7 +423,6 @@ def _samples_along(run: Record) -> list[dict[str, Any]]:
 
 
 def _data_facts(run: Record) -> list[tuple[str, str]]:
-  """Data and vocabulary."""
   facts = []
   for name, title in _DATA.items():
     if name in run.data:
@@ -473,10 +434,9 @@ def _data_facts(run: Record) -> list[tuple[str, str]]:
   if run.task is not None:
     facts.append(("task", f"{run.task.name} ({run.task.kind})"))
     facts.append(("text columns", ", ".join(run.task.columns)))
-    if run.task.labels:
-      shown = ", ".join(run.task.labels[:30])
-      more = f", … ({len(run.task.labels)})" if len(run.task.labels) > 30 else ""
-      facts.append(("labels", shown + more))
+    if labels := run.task.labels:
+      more = f", … ({len(labels)})" if len(labels) > 30 else ""
+      facts.append(("labels", ", ".join(labels[:30]) + more))
   if tokenizer := run.tokenizer:
     facts.append(("vocabulary", f"{tokenizer['kind']}, {tokenizer['vocab_size']:,} tokens"))
     facts.append(("normalizer", tokenizer["normalizer"]))
@@ -488,34 +448,28 @@ def _data_facts(run: Record) -> list[tuple[str, str]]:
   return facts
 
 
-# ------------------------------------------------------------------------------------- Comparison
-
-
 def _compare(runs: Sequence[Record], names: Sequence[str]) -> dict[str, Any]:
-  """Fields of page.html that compare several runs side by side."""
   groups = group_runs(runs, names)
   metrics = dict.fromkeys(itertools.chain.from_iterable(group.metrics for group in groups))
   return {
-    "verdicts": list(zip(names, map(answers, runs), strict=True)),
     "charts": list(filter(None, _comparison_charts(runs, names))),
     "metrics": list(metrics),
     "groups": groups,
     "fields": _differing_fields(runs),
-    "names": list(names),
   }
 
 
 def group_runs(runs: Sequence[Record], names: Sequence[str]) -> list[Group]:
   """Runs by config and data without the seed, with the spread of their best evaluations."""
-  by_setting: dict[tuple, list[int]] = {}
-  for number, run in enumerate(runs):
+  by_setting: dict[tuple, tuple[list[str], list[Record]]] = {}
+  for name, run in zip(names, runs, strict=True):
     values = tuple((s.name, s.value) for s in run.settings if s.name != "train.seed")
     # Without a config there is nothing to tell runs apart by.
-    key = (values, str(run.data)) if values else (number,)
-    by_setting.setdefault(key, []).append(number)
+    labels, members = by_setting.setdefault((values or name, str(run.data)), ([], []))
+    labels.append(name)
+    members.append(run)
   groups = []
-  for numbers in by_setting.values():
-    members, labels = [runs[n] for n in numbers], [names[n] for n in numbers]
+  for labels, members in by_setting.values():
     groups.append(Group(_group_name(labels), members, _group_metrics(members)))
   return groups
 
@@ -533,7 +487,7 @@ def _group_metrics(runs: list[Record]) -> dict[str, str]:
   bests = [run.best or _last_evaluation(run) for run in runs]
   metrics = {}
   for name in bests[0]:
-    values = [best[name] for best in bests if isinstance(best.get(name), (int, float))]
+    values = [best[name] for best in bests if finite(best.get(name)) is not None]
     if len(values) < len(bests) or name in ("step", "dev_degenerate"):
       continue
     text = format_metric(name, statistics.mean(values))
@@ -569,11 +523,8 @@ def _comparison_charts(runs: Sequence[Record], names: Sequence[str]) -> list[Dra
 
 
 def entropies(runs: Sequence[Record], names: Sequence[str], *metrics: str) -> list[Level]:
-  """The unigram entropies of the runs' texts: one for all, or each in the color of its run.
-
-  Args:
-    metrics: "loss" for that of the training text, "valid_loss" for the held-out text's; the first
-      that is known.
+  """The unigram entropies of the runs' texts: one for all, or each in the color of its run; that of
+  the first metric, "loss" or "valid_loss", that is known.
   """
   levels, labels = [], []
   for color, (run, name) in enumerate(zip(runs, names, strict=True)):

@@ -24,10 +24,12 @@ class Table(NamedTuple):
   rows: dict[str, tuple[float | None, ...]]
 
 
-def _columns(**titles: str) -> tuple[Column, ...]:
-  return tuple(
-    Column(title.replace("_", "-"), tuple(tasks.split())) for title, tasks in titles.items()
-  )
+def _columns(text: str) -> tuple[Column, ...]:
+  columns = []
+  for entry in text.split():
+    title, tasks = entry.split("=")
+    columns.append(Column(title, tuple(tasks.split("+"))))
+  return tuple(columns)
 
 
 # GLUE's score as in glue.average. It includes WNLI, for which the paper prints no result.
@@ -36,14 +38,7 @@ GLUE = Column("GLUE", tuple("cola sst2 mrpc stsb qqp mnli mnli-mismatched qnli r
 TABLES = {
   2: Table(
     "natural language inference (accuracy)",
-    _columns(
-      MNLI_m="mnli",
-      MNLI_mm="mnli-mismatched",
-      SNLI="snli",
-      SciTail="scitail",
-      QNLI="qnli",
-      RTE="rte",
-    ),
+    _columns("MNLI-m=mnli MNLI-mm=mnli-mismatched SNLI=snli SciTail=scitail QNLI=qnli RTE=rte"),
     {
       "ESIM + ELMo (5x)": (None, None, 89.3, None, None, None),
       "CAFE (5x)": (80.2, 79.0, 89.3, None, None, None),
@@ -56,7 +51,7 @@ TABLES = {
   ),
   3: Table(
     "question answering and commonsense reasoning (accuracy)",
-    _columns(Story_Cloze="storycloze", RACE_m="race-middle", RACE_h="race-high", RACE="race"),
+    _columns("Story-Cloze=storycloze RACE-m=race-middle RACE-h=race-high RACE=race"),
     {
       "val-LS-skip": (76.5, None, None, None),
       "Hidden Coherence Model": (77.6, None, None, None),
@@ -68,7 +63,7 @@ TABLES = {
   4: Table(
     "semantic similarity and classification "
     "(CoLA Matthews, MRPC and QQP F1, STS-B Pearson, SST2 accuracy)",
-    (*_columns(CoLA="cola", SST2="sst2", MRPC="mrpc", STSB="stsb", QQP="qqp"), GLUE),
+    (*_columns("CoLA=cola SST2=sst2 MRPC=mrpc STSB=stsb QQP=qqp"), GLUE),
     {
       "Sparse byte mLSTM": (None, 93.2, None, None, None, None),
       "TF-KLD": (None, None, 86.0, None, None, None),
@@ -81,14 +76,7 @@ TABLES = {
   5: Table(
     "ablations (metrics as in tables 2 and 4)",
     _columns(
-      CoLA="cola",
-      SST2="sst2",
-      MRPC="mrpc",
-      STSB="stsb",
-      QQP="qqp",
-      MNLI="mnli mnli-mismatched",
-      QNLI="qnli",
-      RTE="rte",
+      "CoLA=cola SST2=sst2 MRPC=mrpc STSB=stsb QQP=qqp MNLI=mnli+mnli-mismatched QNLI=qnli RTE=rte"
     ),
     {
       "Transformer w/ aux LM (full)": (45.4, 91.3, 82.3, 82.0, 70.3, 81.8, 88.1, 56.0),
@@ -107,16 +95,11 @@ PRINTED_AVERAGES = {  # table 5's first column; the last row's mean is 69.16
 
 
 class Anchor(NamedTuple):
-  """A task of figure 2 (right), scaled from chance (0) to the best single supervised model (1).
+  """A task of figure 2 (right), scaled from chance (0) to the best single supervised model (1)."""
 
-  Attributes:
-    chance, best: the ends of the scale, in percent.
-    reached: the end of the paper's Transformer curve, scaled, read by eye; None without a curve.
-  """
-
-  chance: float
+  chance: float  # the ends of the scale, in percent
   best: float
-  reached: float | None
+  reached: float | None  # the end of the paper's Transformer curve, scaled, read by eye
 
 
 # The paper does not print the ends. We take the best other system in its tables, for RACE an

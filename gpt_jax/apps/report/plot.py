@@ -20,8 +20,7 @@ _LINES = ("-", "--", "-.", ":")
 
 
 def run(workdirs: Sequence[str], out: str = "", *, overwrite: bool = False) -> str:
-  """Draws the picture and returns its path; runs that differ in nothing but their seed are one
-  curve with a band.
+  """Draws the picture and returns its path.
 
   Args:
     workdirs: folders of runs, or of runs of several seeds; several are compared.
@@ -52,17 +51,15 @@ def run(workdirs: Sequence[str], out: str = "", *, overwrite: bool = False) -> s
 
 
 def _draw_curves(groups: Sequence[Group], path: str) -> None:
-  """Draws training loss, evaluations and learning rate by step, a color per group.
-
-  A group of several seeds is the mean over them at the steps that all have, with a band of one
-  standard deviation.
+  """Draws training loss, evaluations and learning rate by step, a color per group: the mean over
+  its seeds at the steps that all have, with a band of one standard deviation.
   """
   import matplotlib
 
   panels = _panels(groups)
   figure = make_figure(9, 1.2 + 2.6 * len(panels))
-  grid = figure.subplots(len(panels), 1, sharex=True, squeeze=False)
-  for axes, (title, unit, names, values) in zip(grid[:, 0], panels, strict=True):
+  column = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
+  for axes, (title, unit, names, values) in zip(column, panels, strict=True):
     for number, group in enumerate(groups):
       for name in names:
         _draw_group(axes, group, name, number)
@@ -79,7 +76,7 @@ def _draw_curves(groups: Sequence[Group], path: str) -> None:
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
-  grid[-1, 0].set(xlabel="step")
+  column[-1].set(xlabel="step")
   kind = path.rpartition(".")[2].lower()
   # Without a date and with fixed ids the same runs give the same file.
   metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
@@ -90,12 +87,10 @@ def _draw_curves(groups: Sequence[Group], path: str) -> None:
 def _panels(groups: Sequence[Group]) -> list[tuple[str, str, list[str], list[float]]]:
   """(title, unit, metrics, their finite values) of the panels for which there is any."""
   runs = list(itertools.chain.from_iterable(group.runs for group in groups))
-  metrics = [run.metric for run in runs if run.task is not None]
-  panels = [
-    ("loss", "nats", ["loss", "valid_loss"]),
-    *((name.removeprefix("dev_"), "dev set", [name]) for name in dict.fromkeys(metrics)),
-    ("learning rate", "", ["learning_rate"]),
-  ]
+  panels = [("loss", "nats", ["loss", "valid_loss"])]
+  for name in dict.fromkeys(run.metric for run in runs if run.task is not None):
+    panels.append((name.removeprefix("dev_"), "dev set", [name]))
+  panels.append(("learning rate", "", ["learning_rate"]))
   drawn = []
   for title, unit, names in panels:
     values: list[float] = []
@@ -113,29 +108,22 @@ def _draw_group(axes: Any, group: Group, metric: str, number: int) -> None:
   color = OKABE_ITO[number % len(OKABE_ITO)]
   evaluated = metric.startswith(("valid_", "dev_"))
   label = group.name + {"loss": ", training", "valid_loss": ", held-out"}.get(metric, "")
-  axes.plot(
-    steps,
-    mean,
-    marker="o" if evaluated or np.isfinite(mean).sum() == 1 else None,
-    markersize=4,
-    linewidth=1.8 if evaluated else 1.2,
-    linestyle=_LINES[number // len(OKABE_ITO) % len(_LINES)],
-    alpha=1.0 if evaluated or metric != "loss" else 0.65,
-    color=color,
-    label=label,
-  )
-  if deviation.any():
+  look = {
+    "marker": "o" if evaluated or np.isfinite(mean).sum() == 1 else None,
+    "linewidth": 1.8 if evaluated else 1.2,
+    "linestyle": _LINES[number // len(OKABE_ITO) % len(_LINES)],
+    "alpha": 0.65 if metric == "loss" else 1.0,
+  }
+  axes.plot(steps, mean, markersize=4, color=color, label=label, **look)
+  if (deviation > 0).any():
     low, high = mean - deviation, mean + deviation
     axes.fill_between(steps, low, high, color=color, alpha=0.2, linewidth=0)
 
 
 def _over_seeds(runs: Sequence[Record], metric: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Steps, means and sample standard deviations; a lone run keeps its gaps as nan."""
-  if len(runs) == 1:
-    steps, values = runs[0].series(metric)
-    return np.array(steps), np.array(values, np.float64), np.zeros(len(steps))
-  by_step = [dict(run.points(metric)) for run in runs]
+  """Steps that every run has, means and sample standard deviations; nan where one has a gap."""
+  by_step = [dict(zip(*run.series(metric), strict=True)) for run in runs]
   shared = sorted(set.intersection(*map(set, by_step)))
-  # [runs, steps]: the steps that every run has.
-  table = np.array([list(map(values.__getitem__, shared)) for values in by_step])
-  return np.array(shared), table.mean(axis=0), table.std(axis=0, ddof=1)
+  # [runs, steps]
+  table = np.array([list(map(values.__getitem__, shared)) for values in by_step], np.float64)
+  return np.array(shared), table.mean(axis=0), table.std(axis=0, ddof=len(runs) > 1)

@@ -9,7 +9,7 @@ import itertools
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from gpt_jax.checkpoints.restore import best_evaluation
@@ -39,42 +39,27 @@ class Setting(NamedTuple):
 
 
 class Labels(NamedTuple):
-  """A classifier's dev_report.json; see inference.calibration.
+  """A classifier's dev_report.json; see inference.calibration."""
 
-  Attributes:
-    n: examples.
-    accuracy, macro_f1, majority: shares; majority is that of the commonest label.
-    per_class: label -> precision, recall, f1, support.
-    confusion: rows are true labels, columns predicted ones.
-    calibration: temperature, ece_before, ece_after, ece_chance, bins; {} if there is none.
-  """
-
-  names: list[str]
-  n: int
+  labels: list[str]
+  n: int  # examples
   accuracy: float
   macro_f1: float
-  majority: float
-  per_class: dict[str, dict[str, float]]
-  confusion: list[list[int]]
-  calibration: dict[str, Any]
+  majority: float  # share of the commonest label
+  per_class: dict[str, dict[str, float]]  # label -> precision, recall, f1, support
+  confusion: list[list[int]]  # rows are true labels, columns predicted ones
+  calibration: dict[str, Any]  # temperature, ece_before, ece_after, ece_chance, bins
 
 
 class WrongRow(NamedTuple):
-  """A dev row that the model got wrong.
+  """A dev row that the model got wrong."""
 
-  Attributes:
-    where: file and line.
-    text: its columns, separated by tabs.
-    confidence, chance: the probabilities of the predicted label and of the true one, after
-      temperature scaling.
-  """
-
-  where: str
-  text: str
+  where: str  # file and line
+  text: str  # its columns, separated by tabs
   label: str
   predicted: str
-  confidence: float
-  chance: float
+  confidence: float  # probability of the predicted label, after temperature scaling
+  chance: float  # the same of the true one
 
 
 class LabelError(NamedTuple):
@@ -96,18 +81,14 @@ class LabelErrors:
 
 
 class MultiLabels(NamedTuple):
-  """dev_report.json and dev_predictions.jsonl of a multi-label run, see Labels.
-
-  Attributes:
-    errors: of each label; {} if they cannot be read.
-  """
+  """dev_report.json and dev_predictions.jsonl of a multi-label run, see Labels."""
 
   n: int
   per_class: dict[str, dict[str, float]]
-  errors: dict[str, LabelErrors]
+  errors: dict[str, LabelErrors]  # of each label; {} if they cannot be read
 
   def shown_errors(self) -> dict[str, LabelErrors]:
-    """Errors of the labels with the lowest F1, among those with any; _MAX_LABELS at most."""
+    """Errors of the labels with the lowest F1, among those with any."""
     wrong = [name for name, errors in self.errors.items() if errors.worst]
     wrong.sort(key=lambda name: self.per_class[name]["f1"])
     return {name: self.errors[name] for name in wrong[:_MAX_LABELS]}
@@ -119,9 +100,7 @@ class Record:
   def __init__(self, folder: str):
     saved = read_config(folder)
     if not isinstance(saved, dict) or not isinstance(saved.get("config"), dict):
-      raise InputError(
-        f"--workdir={folder} holds a config.json that no run wrote: not a run's folder"
-      )
+      raise InputError(f"--workdir={folder} holds a config.json that no run wrote")
     self.folder = folder
     self.kind = str(saved["config"].get("type"))  # "pretrain", "finetune", …
     self.notes: list[str] = []  # files that could not be read
@@ -137,9 +116,8 @@ class Record:
     self.settings: list[Setting] = []
     if self.config.train:
       self.settings += _compare(self.config, type(self.config)(), "")
-    self.data: dict[str, Any] = {}  # identifies the data
-    if isinstance(saved.get("data"), dict):
-      self.data = saved["data"]
+    data = saved.get("data")  # identifies it
+    self.data: dict[str, Any] = data if isinstance(data, dict) else {}
     self.tokenizer = _read_object(os.path.join(folder, "tokenizer", "tokenizer.json"), self.notes)
 
     plan = self.plan = read_plan(folder)
@@ -163,11 +141,12 @@ class Record:
       self.samples = read_samples(folder)
     # Of a fine-tuning run that has ended.
     self.result = _read_object(os.path.join(folder, "result.json"), self.notes)
-    # The metrics of the best checkpoint, and its "step".
-    self.best: dict[str, Any] = self.result.get("best") or {}
-    if not self.best:
+    best = self.result.get("best") or {}
+    if not best:
       with _noting(self.notes, "checkpoints"):
-        self.best = best_evaluation(folder) or {}
+        best = best_evaluation(folder) or {}
+    # The metrics of the best checkpoint that are finite numbers, and its "step".
+    self.best = {name: value for name, value in best.items() if finite(value) is not None}
     self._read_dev_set()
 
   def _read_dev_set(self) -> None:
@@ -181,23 +160,16 @@ class Record:
       if report.get("kind") == MULTI_LABEL:
         self.multi = MultiLabels(report["n"], report["per_class"], {})
       elif report:
-        self.labels = Labels(
-          names=report["labels"],
-          n=report["n"],
-          accuracy=report["accuracy"],
-          macro_f1=report["macro_f1"],
-          majority=report["majority"],
-          per_class=report["per_class"],
-          confusion=report["confusion"],
-          calibration=report.get("calibration") or {},
-        )
+        report = {"calibration": {}} | report
+        self.labels = Labels(**{name: report[name] for name in Labels._fields})
     with _noting(self.notes, PREDICTIONS):
       if self.multi:
-        self.multi.errors.update(_label_errors(self.folder, report, list(self.multi.per_class)))
+        lines = prediction_lines(self.folder, report)
+        self.multi.errors.update(_label_errors(lines, self.multi.per_class))
       elif self.labels:
         temperature = self.labels.calibration.get("temperature", 1.0)
         for line in prediction_lines(self.folder, report):
-          row = _wrong_row(line, self.labels.names, temperature)
+          row = _wrong_row(line, self.labels.labels, temperature)
           if row is not None:
             self.n_wrong += 1
             self.n_doubtful += row.chance < DOUBTFUL
@@ -206,7 +178,6 @@ class Record:
             del self.wrong[_WORST_ROWS:]
 
   def series(self, name: str, factor: float = 1.0) -> tuple[list[int], list[float | None]]:
-    """A metric's steps and its values, times the factor."""
     steps, values = series(self.entries, name)
     return steps, [None if value is None else factor * value for value in values]
 
@@ -216,12 +187,10 @@ class Record:
     return [(s, v) for s, v in zip(steps, values, strict=True) if v is not None]
 
   def values(self, name: str) -> list[float]:
-    """The finite values of a metric."""
     return [value for _, value in self.points(name)]
 
   @property
   def metric_names(self) -> list[str]:
-    """The names of what was logged, in the order in which they appear."""
     return list(dict.fromkeys(itertools.chain.from_iterable(self.entries)))
 
   @property
@@ -235,17 +204,11 @@ class Record:
     return (preferred or candidates or [""])[0]
 
   @property
-  def higher_is_better(self) -> bool:
-    return not self.metric.endswith(("_loss", "_perplexity", "_bits_per_byte"))
-
-  @property
   def loss_bounds(self) -> dict[str, float]:
-    """The unigram entropies of the texts by metric, "loss" and "valid_loss", if these are in nats
-    per token and not the sum of several heads'.
-    """
-    entropies = {"loss": self.unigram_entropy, "valid_loss": self.held_out_entropy}
+    """The unigram entropies of the texts by metric, if it is not the sum of several heads'."""
     if self.token_metric != "loss":
       return {}
+    entropies = {"loss": self.unigram_entropy, "valid_loss": self.held_out_entropy}
     return {name: value for name, value in entropies.items() if value is not None}
 
   @property
@@ -264,7 +227,6 @@ class Record:
 
   @property
   def refused(self) -> list[tuple[int, float]]:
-    """(step, refused updates since the report before)."""
     return [point for point in self.points("refused_updates") if point[1] > 0]
 
   @property
@@ -340,9 +302,7 @@ def _compare(node: Any, default: Any, prefix: str) -> Iterator[Setting]:
 
 
 def _read_object(path: str, notes: list[str]) -> dict[str, Any]:
-  """A JSON object without its checksum; {} if there is no such file, with a note if it is damaged
-  or of an older version, which wrote no checksum.
-  """
+  """A JSON object without its checksum; {}, with a note, if it is damaged or has none."""
   with _noting(notes, os.path.basename(path)):
     return verified(read_json(path))
   return {}
@@ -363,22 +323,19 @@ def _wrong_row(line: bytes, names: list[str], temperature: float) -> WrongRow | 
   return WrongRow(*of_row, scaled[predicted] / total, chance)
 
 
-def _label_errors(
-  workdir: str, report: dict[str, Any], labels: list[str]
-) -> dict[str, LabelErrors]:
+def _label_errors(lines: Iterator[bytes], labels: Iterable[str]) -> dict[str, LabelErrors]:
   """The errors of each label in dev_predictions.jsonl of a multi-label run."""
   errors = {label: LabelErrors() for label in labels}
-  for line in prediction_lines(workdir, report):
+  for line in lines:
     entry = parse_json(line)
     where, text = str(entry["where"]), str(entry["text"])
-    for label, probability in zip(labels, map(float, entry["probabilities"]), strict=True):
-      given = probability >= 0.5
+    for label, probability in zip(errors, map(float, entry["probabilities"]), strict=True):
+      given, of_label = probability >= 0.5, errors[label]
       if given == (label in entry["labels"]):
         continue
-      errors[label].given += given
-      errors[label].missed += not given
-      worst = errors[label].worst
-      worst.append(LabelError(where, text, given, probability))
-      worst.sort(key=lambda error: -abs(error.probability - 0.5))
-      del worst[_WORST_OF_LABEL:]
+      of_label.given += given
+      of_label.missed += not given
+      of_label.worst.append(LabelError(where, text, given, probability))
+      of_label.worst.sort(key=lambda error: -abs(error.probability - 0.5))
+      del of_label.worst[_WORST_OF_LABEL:]
   return errors

@@ -1,12 +1,13 @@
 """Writes an HTML report of a run, or a comparison of several."""
 
 import os
+import urllib.parse
 import warnings
 from collections.abc import Sequence
 from typing import Any
 
 from gpt_jax.apps.report import visualize
-from gpt_jax.apps.report.page import ERRORS_PAGE, Sample, environment, render
+from gpt_jax.apps.report.page import Sample, environment, render
 from gpt_jax.apps.report.record import Record, find_runs
 from gpt_jax.apps.study import open_page
 from gpt_jax.checkpoints.load import load_model
@@ -39,11 +40,16 @@ def run(workdirs: Sequence[str], out: str = "", *, samples: bool = False) -> str
   environment()  # fail before the expensive part
   with open_page(out, "report") as file:
     runs = list(map(Record, folders))
-    texts: dict[str, list[Sample]] = {}
-    if samples:
-      texts = {record.folder: _samples(record) for record in runs}
-      runs = list(map(Record, folders))  # with links to the new pages
-    file.write(render(runs, out, texts))
+    texts, links = {}, {}
+    for record in runs if samples else ():
+      if not record.checkpoints:
+        warnings.warn(f"{record.folder}: has no checkpoint to run", stacklevel=2)
+      elif record.task is None:
+        texts[record.folder] = _samples(record.folder)
+      elif page := _inspect_errors(record):
+        path = os.path.relpath(page, os.path.dirname(os.path.abspath(out)))
+        links[record.folder] = urllib.parse.quote(path)
+    file.write(render(runs, texts, links))
   return out
 
 
@@ -64,19 +70,20 @@ def reported(workdir: str) -> dict[str, Any]:
   return {"trackers": parse_trackers("auto", workdir), "on_end": [write_report]}
 
 
-def _samples(run: Record) -> list[Sample]:
-  """Texts of a language model; for a fine-tuned model writes the page of its worst errors."""
-  if not run.checkpoints:
-    warnings.warn(f"{run.folder}: has no checkpoint to run", stacklevel=2)
-    return []
-  if run.task is not None:
-    # Rows of another number of columns are not of this task.
-    texts = [row.text for row in run.wrong if row.text.count("\t") == len(run.task.columns) - 1]
-    if texts:
-      page = os.path.join(run.folder, ERRORS_PAGE)
-      visualize.run(os.path.join(run.folder, "best"), page, texts)
-    return []
-  loaded = load_model(run.folder)
+def _inspect_errors(run: Record) -> str:
+  """Writes the page of a fine-tuned model's worst errors; its path, "" without errors."""
+  assert run.task is not None
+  # Rows of another number of columns are not of this task.
+  texts = [row.text for row in run.wrong if row.text.count("\t") == len(run.task.columns) - 1]
+  page = os.path.join(run.folder, "errors.html") if texts else ""
+  if page:
+    visualize.run(os.path.join(run.folder, "best"), page, texts)
+  return page
+
+
+def _samples(folder: str) -> list[Sample]:
+  """Texts of a language model."""
+  loaded = load_model(folder)
   samples = []
   for how, temperature in (("greedy", 0.0), ("temperature 0.8", 0.8)):
     texts = continuations(loaded, list(_PROMPTS), Sampling(60, temperature))

@@ -44,10 +44,9 @@ def run(checkpoint: str, out: str, texts: Sequence[str] = (), source: str = "") 
       predict.
 
   Returns:
-    {"model": …, "texts": […]}. Each text has `sequences`, several if its task makes several, and
-    `classes`. A sequence has its `tokens`, their `logp` (natural logarithm) and `rank`, and `best`,
-    the top candidates at their positions; the first entry of these three is None. `classes` has the
-    `labels` and their `probabilities` [prefixes, K]; it is None without a head.
+    {"model": …, "texts": […]}. A text has `sequences` of its task, each with its `tokens`, their
+    `logp` (natural logarithm), `rank` and `best`, the top candidates at their positions, where the
+    first entry is None; and `classes`: `labels` and `probabilities` [prefixes, K], or None.
   """
   if not texts and not source:
     raise InputError("no text: give one with --text=TEXT, or a file of texts with --input=FILE")
@@ -55,10 +54,8 @@ def run(checkpoint: str, out: str, texts: Sequence[str] = (), source: str = "") 
   loaded.language_model()  # fail before the expensive part
   task = loaded.label_task()
   if task and not task.labels:
-    raise InputError(
-      f"{checkpoint}: a regression model gives numbers, and the page shows probabilities of "
-      "labels; give the model that it was fine-tuned from"
-    )
+    advice = "the page shows probabilities of labels; give the model that it was fine-tuned from"
+    raise InputError(f"{checkpoint}: a regression model gives numbers, and {advice}")
   rows = [*_typed_rows(texts, task), *(_file_rows(source, task) if source else ())]
   if not rows:
     raise InputError(f"--input={source}: the file has no texts")
@@ -121,10 +118,8 @@ def _describe_texts(loaded: LoadedModel, rows: list[Row]) -> list[dict[str, Any]
     if not len(ids):
       raise InputError(f"{row.location}: no tokens; give at least one word")
     if len(ids) > context:
-      raise InputError(
-        f"{row.location}: {len(ids)} tokens; the model's context is {context}: "
-        "give a part of the text"
-      )
+      advice = f"the model's context is {context}: give a part of the text"
+      raise InputError(f"{row.location}: {len(ids)} tokens; {advice}")
   params, entries = jax.device_put(loaded.params), []
   for row, ids in zip(rows, encoded, strict=True):
     sequences = [_describe_sequence(loaded, params, ids)]
@@ -137,16 +132,13 @@ def _describe_rows(loaded: LoadedModel, task: Task, rows: list[Row]) -> list[dic
   encoded = loaded.encode(task, [task.example(row) for row in rows])
   if encoded.format.of_window is not encoded.format and encoded.fields.shape[1] > 1:
     first = np.flatnonzero(encoded.kept[:, 1].any(-1))[0]  # that has a second window
-    raise InputError(
-      f"{rows[first].location}: is read in windows of {encoded.context} tokens, and the page shows "
-      "one; give a part of the text"
-    )
+    windows = f"is read in windows of {encoded.context} tokens, and the page shows one"
+    raise InputError(f"{rows[first].location}: {windows}; give a part of the text")
   notes = [_truncation_note(encoded, n) for n in range(len(rows))]
   params, entries = jax.device_put(loaded.params), []
   for n, classes in enumerate(_describe_classes(loaded, task, encoded)):
-    sequences = []
-    for c in range(encoded.fields.shape[1]):
-      sequences.append(_describe_sequence(loaded, params, encoded.sequence(n, c)))
+    all_ids = [encoded.sequence(n, c) for c in range(encoded.fields.shape[1])]
+    sequences = [_describe_sequence(loaded, params, ids) for ids in all_ids]
     text = " | ".join(rows[n].texts)
     entries.append({"text": text, "note": notes[n], "sequences": sequences, "classes": classes})
   return entries
@@ -196,10 +188,8 @@ def _describe_sequence(loaded: LoadedModel, params: Any, ids: np.ndarray) -> dic
 def read(model: Model, params: Any, ids: jax.Array, num_tokens: int):
   """Predictions and attention at every position of a text; ids are int32 [T].
 
-  Returns:
-    For positions 1 to T - 1 the token's log-probability, its rank from 1, and the ids and
-    log-probabilities of the top candidates: [T - 1], [T - 1], [T - 1, 5], [T - 1, 5]. Then
-    attention [layers, H, T, T], None for a trunk without.
+  For positions 1 to T - 1 the token's log-probability [T - 1], its rank from 1 [T - 1], and the ids
+  and log-probabilities of the top candidates [T - 1, 5]; attention [layers, H, T, T] or None.
   """
   rows = Rows(ids[None], jnp.arange(len(ids))[None])
   (hidden, table, *_), kept = model.apply(
@@ -213,10 +203,8 @@ def read(model: Model, params: Any, ids: jax.Array, num_tokens: int):
 
 
 def attention_maps(intermediates: Any) -> jax.Array:
-  """Attention probabilities before dropout, float32 [layers, B, H, T, T].
-
-  Args:
-    intermediates: the trunk's "intermediates" of an apply(…, mutable="intermediates").
+  """Attention probabilities before dropout, float32 [layers, B, H, T, T], of the trunk's
+  "intermediates" of an apply(…, mutable="intermediates").
   """
   maps = []
   for i in range(len(intermediates)):
@@ -233,8 +221,8 @@ def attention_maps(intermediates: Any) -> jax.Array:
 def quantize(attention: np.ndarray) -> str:
   """Packs the lower triangles of [layers, H, T, T], row by row, as base64 of bytes 255 sqrt(p).
 
-  The error of p is at most 0.004. The square root keeps small weights, which a linear byte would
-  round to zero. With 12 x 12 heads, 50 tokens take 0.2 MB of the page and 512 take 25 MB.
+  The error of p is at most 0.004; small weights do not become zero. With 12 x 12 heads, 50 tokens
+  take 0.2 MB of the page and 512 take 25 MB.
   """
   lower = np.tril_indices(attention.shape[-1])
   packed = np.rint(255 * np.sqrt(attention[:, :, *lower])).astype(np.uint8)

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpt_jax.apps.serve.completions import Choice, Request, join_pieces, make_choices, read_request
+from gpt_jax.apps.serve.completions import Choice, join_pieces, read_request
 from gpt_jax.apps.serve.engine import MAX_FILLINGS, Engine, Job
 from gpt_jax.apps.serve.fields import Fields, Refusal, check_text
 from gpt_jax.errors import counted
@@ -31,6 +31,7 @@ def make_app(engine: Engine, name: str, hosts: Sequence[str] = ("*",)) -> "Starl
     hosts: values of the Host header that are served, so that no other web site can have its pages
       read answers by resolving its own name to this machine; "*": any.
   """
+  from prometheus_client import generate_latest
   from starlette.applications import Starlette
   from starlette.middleware import Middleware
   from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -46,12 +47,13 @@ def make_app(engine: Engine, name: str, hosts: Sequence[str] = ("*",)) -> "Starl
     return HTMLResponse(page, headers={"Cache-Control": "no-store"})
 
   async def health(request: "HTTPRequest") -> JSONResponse:
-    status = "ok" if engine.alive else "the model's thread has ended"
+    status = "ok" if engine.is_alive() else "the model's thread has ended"
     about = {"status": status, "model": name, "waiting": engine.waiting, **api.about}
-    return JSONResponse(about, 200 if engine.alive else 503)
+    return JSONResponse(about, 200 if engine.is_alive() else 503)
 
   async def metrics(request: "HTTPRequest") -> Plain:
-    return Plain(api.counters.text(), media_type="text/plain; version=0.0.4")
+    text = generate_latest(api.counters.registry)
+    return Plain(text, media_type="text/plain; version=0.0.4")
 
   async def models(request: "HTTPRequest") -> JSONResponse:
     common = {"object": "model", "created": started, "owned_by": "gpt_jax"}
@@ -167,16 +169,27 @@ class _Api:
     if self.engine.generates:
       raise Refusal(self.engine.generates)
     request = read_request(fields, self.engine.model, self.name)
-    choices = make_choices(request, self.engine.model.loaded)
-    if request.stream:
-      updates = self._updates(choices)
-      first = await anext(updates)  # so that a full queue is a status, not an event
-      return _stream(first, updates, request, choices)
-    pieces: list[list[dict[str, Any]]] = [[] for _ in choices]
-    async for piece in self._updates(choices):
-      pieces[piece["index"]].append(piece)
-    tokens = sum(choice.tokens for choice in choices)
-    return request.whole(list(map(join_pieces, pieces)), tokens)
+    tokenizer = self.engine.model.loaded.tokenizer
+    choices = [Choice(index, request, tokenizer) for index in range(len(request.texts))]
+    updates = self._updates(choices)
+    if not request.stream:
+      pieces: list[list[dict[str, Any]]] = [[] for _ in choices]
+      async for piece in updates:
+        pieces[piece["index"]].append(piece)
+      tokens = sum(choice.tokens for choice in choices)
+      return request.whole(list(map(join_pieces, pieces)), tokens)
+    first = await anext(updates)  # so that a full queue is a status, not an event
+
+    async def stream() -> AsyncGenerator[dict[str, Any], None]:
+      async with contextlib.aclosing(updates):
+        yield request.piece([first])
+        async for piece in updates:
+          if piece["text"] or piece["logprobs"] or piece["finish_reason"]:
+            yield request.piece([piece])
+      if request.usage:
+        yield request.whole([], sum(choice.tokens for choice in choices))
+
+    return stream()
 
   async def _ask(self, kind: str, texts: Sequence[Any]) -> Any:
     """The results of one job."""
@@ -215,13 +228,12 @@ class _Counters:
   """The numbers of /metrics in Prometheus's format: requests, texts, tokens, times, batches."""
 
   def __init__(self, waiting: Callable[[], float]):
-    """waiting: the number of texts that wait for the model."""
     from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-    self._registry = CollectorRegistry()
+    self.registry = CollectorRegistry()
 
     def add(kind: Any, name: str, help: str, labels: Sequence[str] = (), **options: Any) -> Any:
-      return kind(f"gpt_jax_{name}", help, labels, registry=self._registry, **options)
+      return kind(f"gpt_jax_{name}", help, labels, registry=self.registry, **options)
 
     seconds = "time until a response, or the first event of a stream"
     sizes = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -233,16 +245,10 @@ class _Counters:
     add(Gauge, "waiting_texts", "texts in the queue").set_function(waiting)
 
   def observe(self, kind: str, count: int) -> None:
-    """See Engine.observe."""
     if kind == "tokens":
       self.tokens.inc(count)
     else:
       self.batch.labels(kind).observe(count)
-
-  def text(self) -> bytes:
-    from prometheus_client import generate_latest
-
-    return generate_latest(self._registry)
 
 
 def _mailbox() -> tuple[asyncio.Queue[Any], Callable[[Any], None]]:
@@ -280,10 +286,8 @@ async def _read_body(request: "HTTPRequest") -> bytes:
 
 
 def _refuse_other_sites(request: "HTTPRequest") -> None:
-  """Raises Refusal for a request that a browser sends for the page of another web site.
-
-  Such a page cannot read the answer, but could keep the model busy. Without a preflight, which this
-  server does not answer, it cannot send JSON as such.
+  """Raises Refusal for a request that a browser sends for the page of another web site, which could
+  keep the model busy. Without a preflight, which is not answered here, it cannot send JSON as such.
   """
   headers = request.headers
   origin = headers.get("origin")
@@ -333,22 +337,6 @@ async def _unless_disconnected(request: "HTTPRequest", work: Any) -> Any:
   finally:
     for task in (working, leaving):
       task.cancel()
-
-
-async def _stream(
-  first: dict[str, Any],
-  updates: AsyncGenerator[dict[str, Any], None],
-  request: Request,
-  choices: list[Choice],
-) -> AsyncGenerator[dict[str, Any], None]:
-  """The events of a stream: every update, then the numbers of tokens if they were asked for."""
-  async with contextlib.aclosing(updates):
-    yield request.piece([first])
-    async for piece in updates:
-      if piece["text"] or piece["logprobs"] or piece["finish_reason"]:
-        yield request.piece([piece])
-  if request.usage:
-    yield request.whole([], sum(choice.tokens for choice in choices))
 
 
 async def _events(values: AsyncGenerator[dict[str, Any], None]) -> AsyncGenerator[str, None]:

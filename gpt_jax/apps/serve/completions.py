@@ -7,7 +7,6 @@ import time
 from typing import Any
 
 from gpt_jax.apps.serve.fields import Fields, Refusal, check_text
-from gpt_jax.checkpoints.load import LoadedModel
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.inference.decoding import BEST
@@ -21,27 +20,16 @@ _MAX_STOPS = 4
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-  """A request for completions.
+  """A request for completions."""
 
-  Attributes:
-    prompts: token ids of each prompt.
-    characters: of each prompt, as it was given.
-    samplings: of each prompt, n of them.
-    stop: texts before which a completion ends.
-    logprobs: how many likely tokens to report with each token; -1: not even the token's own.
-    stream: whether to send pieces of the texts as they are written.
-    usage: whether a stream ends with the numbers of tokens.
-    head: the first fields of each response.
-  """
-
-  prompts: list[list[int]]
-  characters: list[int]
-  samplings: list[list[Sampling]]
-  stop: list[str]
-  logprobs: int
+  texts: list[Text]  # n of each prompt
+  characters: list[int]  # of the prompt of each text, as it was given
+  read: int  # tokens of the prompts
+  stop: list[str]  # texts before which a completion ends
+  logprobs: int  # how many likely tokens to report with each token; -1: not even the token's own
   stream: bool
-  usage: bool
-  head: dict[str, Any]
+  usage: bool  # whether a stream ends with the numbers of tokens
+  head: dict[str, Any]  # the first fields of each response
 
   def piece(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
     """An event of a stream."""
@@ -50,23 +38,22 @@ class Request:
 
   def whole(self, choices: list[dict[str, Any]], written: int) -> dict[str, Any]:
     """The response after `written` tokens, or with no choices the last event of a stream."""
-    read = sum(map(len, self.prompts))
-    usage = {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
+    usage = {"prompt_tokens": self.read, "completion_tokens": written}
+    usage["total_tokens"] = self.read + written
     return {**self.head, "choices": choices, "usage": usage}
 
 
 def read_request(fields: Fields, model: Model, name: str) -> Request:
-  """The request in a JSON object. Prompt i and choice j have the seed `seed` + i n + j.
-
-  So a list of prompts with n=1 gets the texts of Model.generate with this seed. Raises Refusal.
+  """The request in a JSON object. Prompt i and choice j have the seed `seed` + i n + j, so that a
+  list of prompts with n=1 gets the texts of Model.generate with this seed.
   """
   wanted = fields.take("model")
   if wanted is not None and wanted != name:
     raise Refusal(f"model: {wanted!r} is not here; this server has {name!r}", 404, "model")
-  texts = fields.strings("prompt", MAX_TEXTS)
+  prompts = fields.strings("prompt", MAX_TEXTS)
   n = fields.integer("n", 1, 1, MAX_TEXTS)
-  if len(texts) * n > MAX_TEXTS:
-    raise Refusal(f"n: {len(texts)} prompts x {n} are more than {MAX_TEXTS} texts", param="n")
+  if len(prompts) * n > MAX_TEXTS:
+    raise Refusal(f"n: {len(prompts)} prompts x {n} are more than {MAX_TEXTS} texts", param="n")
   context = model.loaded.spec.trunk.context
   sampling = Sampling(
     fields.integer("max_tokens", 16, 1, context),
@@ -76,7 +63,7 @@ def read_request(fields: Fields, model: Model, name: str) -> Request:
     fields.integer("seed", secrets.randbelow(2**31), 0, 2**31 - 1),
     fields.boolean("ignore_eos"),
   )
-  stop = [] if fields.take("stop") is None else fields.strings("stop", _MAX_STOPS)
+  stops = [] if fields.take("stop") is None else fields.strings("stop", _MAX_STOPS)
   logprobs = fields.integer("logprobs", -1, 0, BEST)
   stream = fields.boolean("stream")
   options = fields.take("stream_options")
@@ -84,39 +71,35 @@ def read_request(fields: Fields, model: Model, name: str) -> Request:
   if options is not None:
     usage = options.get("include_usage", False) if isinstance(options, dict) else None
     if not stream or not isinstance(usage, bool) or not set(options) <= {"include_usage"}:
-      message = 'should be {"include_usage": true}, with stream'
-      raise Refusal(f"stream_options: {message}", param="stream_options")
+      message = 'stream_options: should be {"include_usage": true}, with stream'
+      raise Refusal(message, param="stream_options")
   # Fields of the protocol that are not implemented: clients send them with values that change
   # nothing, so those are taken.
-  for field, neutral in (
-    ("best_of", n),
-    ("echo", False),
-    ("suffix", ""),
-    ("presence_penalty", 0),
-    ("frequency_penalty", 0),
-    ("logit_bias", {}),
-  ):
-    fields.refuse_unless(field, neutral)
+  neutral = {"best_of": n, "echo": False, "suffix": "", "logit_bias": {}}
+  neutral |= {"presence_penalty": 0, "frequency_penalty": 0}
+  for field, value in neutral.items():
+    fields.refuse_unless(field, value)
   # A label for OpenAI's monitoring, without effect on the texts.
   check_text("" if (user := fields.take("user")) is None else user, "user", "user")
   fields.refuse_others()
-  prompts, samplings = [], []
-  for i, ids in enumerate(model.loaded.tokenizer.encode_many(texts)):
+  ends = () if sampling.ignore_eos else model.loaded.ends
+  texts: list[Text] = []
+  characters: list[int] = []
+  encoded = model.loaded.tokenizer.encode_many(prompts)
+  for i, (prompt, ids) in enumerate(zip(prompts, encoded, strict=True)):
     try:
       check_fits(model.loaded.model, len(ids), sampling.max_tokens)
     except InputError as error:
       raise Refusal(f"prompt[{i}]: {error}", param="prompt") from error
-    prompts.append(ids.tolist())
-    seeds = [(sampling.seed + i * n + j) % 2**31 for j in range(n)]
-    samplings.append([dataclasses.replace(sampling, seed=seed) for seed in seeds])
-  head = {
-    "id": f"cmpl-{secrets.token_hex(12)}",
-    "object": "text_completion",
-    "created": int(time.time()),
-    "model": name,
-  }
-  stop, characters = [text for text in stop if text], list(map(len, texts))
-  return Request(prompts, characters, samplings, stop, logprobs, stream, usage, head)
+    for _ in range(n):
+      seeded = dataclasses.replace(sampling, seed=(sampling.seed + len(texts)) % 2**31)
+      text = Text(ids.tolist(), seeded, logprobs >= 0, best=logprobs > 0, ends=ends)
+      texts.append(text)
+      characters.append(len(prompt))
+  head: dict[str, Any] = {"id": f"cmpl-{secrets.token_hex(12)}", "object": "text_completion"}
+  head |= {"created": int(time.time()), "model": name}
+  read, stop = sum(map(len, encoded)), [text for text in stops if text]
+  return Request(texts, characters, read, stop, logprobs, stream, usage, head)
 
 
 class Choice:
@@ -128,21 +111,16 @@ class Choice:
     finish: "stop" or "length" once it is complete, else None.
   """
 
-  def __init__(
-    self, index: int, text: Text, tokenizer: Tokenizer, request: Request, characters: int
-  ):
-    """characters: of the prompt, as it was given."""
-    self.index, self.source = index, text
-    self._tokenizer, self._request, self._begin = tokenizer, request, characters
-    self._prompt = tokenizer.decode(text.prompt)
-    self._sent, self._tokens_sent, self._characters_sent = "", 0, 0
-    self.tokens = 0
+  def __init__(self, index: int, request: Request, tokenizer: Tokenizer):
+    self.index, self.source = index, request.texts[index]
+    self._tokenizer, self._request = tokenizer, request
+    self._prompt = tokenizer.decode(self.source.prompt)
+    self._sent, self._tokens_sent, self._characters_sent, self.tokens = "", 0, 0, 0
     self.finish: str | None = None
 
   def update(self) -> dict[str, Any]:
-    """Returns the output since the last call, in OpenAI's form; call it until `finish` is set.
-
-    Holds back text that the next token may change, or that may begin a stop text.
+    """The output since the last call, in OpenAI's form, until `finish` is set; without text that
+    the next token may change, or that may begin a stop text.
     """
     # Taken once: the engine adds tokens meanwhile.
     added = self.source.added[:]
@@ -161,12 +139,8 @@ class Choice:
     if not whole.startswith(self._sent):  # a tokenizer that changes what it wrote
       new = ""
     self._sent += new
-    return {
-      "index": self.index,
-      "text": new,
-      "logprobs": self._log_probs(),
-      "finish_reason": self.finish,
-    }
+    update = {"index": self.index, "text": new, "logprobs": self._log_probs()}
+    return update | {"finish_reason": self.finish}
 
   def _read_to_stop(self) -> str:
     """The text before the stop text that is complete first; `tokens` is up to where it is.
@@ -210,7 +184,7 @@ class Choice:
       token = self.source.added[number]
       values["tokens"].append(self._sent[begin:end])
       values["token_logprobs"].append(token.log_prob)
-      values["text_offset"].append(self._begin + begin)
+      values["text_offset"].append(self._request.characters[self.index] + begin)
       # The token itself is always among them, as one more where it is not likely.
       likely = dict(token.best[: self._request.logprobs]) | {token.id: token.log_prob}
       best.append(self._spelled(number, likely))
@@ -262,15 +236,3 @@ def join_pieces(pieces: list[dict[str, Any]]) -> dict[str, Any]:
       chained = None if value is None else list(itertools.chain.from_iterable(lists))
       joined["logprobs"][name] = chained
   return joined
-
-
-def make_choices(request: Request, loaded: LoadedModel) -> list[Choice]:
-  """The completions of a request, in the order of OpenAI's indices."""
-  choices: list[Choice] = []
-  for number, prompt in enumerate(request.prompts):
-    for sampling in request.samplings[number]:
-      ends = () if sampling.ignore_eos else loaded.ends
-      text = Text(prompt, sampling, request.logprobs >= 0, best=request.logprobs > 0, ends=ends)
-      characters = request.characters[number]
-      choices.append(Choice(len(choices), text, loaded.tokenizer, request, characters))
-  return choices

@@ -27,35 +27,27 @@ _GRACE = 2.0  # seconds that texts have to end after `close`
 
 @dataclasses.dataclass(eq=False)
 class Job:
-  """Work of one request. `deliver` gets its results, on the model's thread, and must not block.
+  """Work of one request."""
 
-  Attributes:
-    kind: "classify", "classify NAME" by an adapter, "embed", "fill" or "complete".
-    deliver: gets a list of results, or the Text after each step; a Refusal if there is none.
-    texts: to classify, embed or fill in.
-    text: the Text to continue.
-    dropped: whether the client has left.
-  """
-
-  kind: str
+  kind: str  # "classify", "classify NAME" by an adapter, "embed", "fill" or "complete"
+  # Gets a list of results, or the Text after each step; a Refusal if there is none. It is called on
+  # the model's thread and must not block.
   deliver: Callable[[Any], None]
-  texts: Sequence[Any] = ()
-  text: Any = None
-  dropped: bool = False
+  texts: Sequence[Any] = ()  # to classify, embed or fill in
+  text: Any = None  # the Text to continue
+  dropped: bool = False  # whether the client has left
 
   @property
   def size(self) -> int:
     return max(1, len(self.texts))
 
 
-class Engine:
-  """Runs jobs on a thread of its own.
+class Engine(threading.Thread):
+  """The thread that runs jobs.
 
   Attributes:
     adapters: classifiers beside the model, by name.
-    generates: why the model does not continue texts; "" if it does.
-    classifies: why it does not classify; "" if it does.
-    fills: why it does not fill in masks; "" if it does.
+    generates, classifies, fills: why the model does not; "" if it does.
     observe: observe(kind, texts) is called for every batch, observe("tokens", n) for new tokens.
   """
 
@@ -63,6 +55,7 @@ class Engine:
     self, model: Model, weights: str = "float32", adapters: Mapping[str, Model] | None = None
   ):
     """weights: of texts that are continued or classified, one of decoding_weights.KINDS."""
+    super().__init__(name="model", daemon=True)
     self.model, self.adapters = model, dict(adapters or {})
     self.generates = _reason(model.loaded.language_model)
     self.classifies = _reason(model.loaded.label_task)
@@ -83,7 +76,6 @@ class Engine:
     self._running: list[Job] = []  # texts that are being continued
     self._changed = threading.Condition()
     self._closed_at: float | None = None
-    self._thread = threading.Thread(target=self._run, name="model", daemon=True)
 
   def warm_up(self) -> None:
     """Compiles what most requests need, on the caller's thread. Call it before `start`."""
@@ -98,15 +90,8 @@ class Engine:
     if self._stream is not None:
       self._stream.warm_up()
 
-  def start(self) -> None:
-    self._thread.start()
-
   def submit(self, jobs: Sequence[Job]) -> None:
-    """Queues all of the jobs.
-
-    Raises:
-      Refusal: with status 503, if the queue is full or the server stops.
-    """
+    """Queues all of the jobs; raises Refusal if the queue is full or the server stops."""
     size = sum(job.size for job in jobs)
     with self._changed:
       if self._closed_at is not None:
@@ -118,7 +103,6 @@ class Engine:
       self._changed.notify()
 
   def drop(self, jobs: Sequence[Job]) -> None:
-    """Forgets jobs whose client has left."""
     for job in jobs:
       job.dropped = True
     with self._changed:
@@ -129,12 +113,8 @@ class Engine:
     """Texts in the queue."""
     return sum(job.size for job in list(self._waiting))
 
-  @property
-  def alive(self) -> bool:
-    return self._thread.is_alive()
-
   def close(self) -> None:
-    """Refuses queued and new jobs; running ones have 2 seconds to end."""
+    """Refuses queued and new jobs; running ones have 2 seconds to end, as then the thread does."""
     with self._changed:
       if self._closed_at is None:
         self._closed_at = time.monotonic()
@@ -143,16 +123,8 @@ class Engine:
     for job in refused:
       job.deliver(_stopping())
 
-  def join(self, seconds: float) -> None:
-    """Waits for the thread, which ends soon after `close`."""
-    if self._thread.is_alive():
-      self._thread.join(seconds)
-
-  def _run(self) -> None:
-    while True:
-      jobs = self._next_jobs()
-      if jobs is None:
-        return
+  def run(self) -> None:
+    while (jobs := self._next_jobs()) is not None:
       calls: dict[str, Callable[[Any], Any]] = {
         "classify": self._classifier.classify,
         "embed": self.model.embed,
@@ -218,10 +190,9 @@ class Engine:
     for job in jobs:
       try:
         self._stream.add(job.text)
+        self._running.append(job)
       except Exception as error:
         job.deliver(_answerable(error))
-        continue
-      self._running.append(job)
     self._leave()
     before = sum(len(text.added) for text in self._stream.texts)
     try:
@@ -265,7 +236,7 @@ def _stopping() -> Refusal:
 
 
 def _answerable(error: Exception) -> Refusal:
-  """Converts an exception to a Refusal for the client; logs all but user errors."""
+  """The Refusal for the client; logs all but user errors."""
   if isinstance(error, InputError):
     return Refusal(str(error))
   logging.getLogger("gpt_jax.serve").error("a batch failed", exc_info=error)

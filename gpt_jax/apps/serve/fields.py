@@ -1,7 +1,6 @@
 """Reading the JSON object of a request: every field with its type and range, and no others."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 from gpt_jax.errors import InputError
@@ -9,13 +8,7 @@ from gpt_jax.files import parse_json
 
 
 class Refusal(Exception):
-  """A request that is not done.
-
-  Attributes:
-    status: of HTTP.
-    param: the field at fault, if it is one.
-    retry_after: seconds after which to try again; 0: do not.
-  """
+  """A request that is not done, for the field `param`; after `retry_after` seconds it may be."""
 
   def __init__(self, message: str, status: int = 400, param: str | None = None, retry_after=0):
     super().__init__(str(InputError(message)))  # one line, values cut
@@ -26,8 +19,7 @@ class Refusal(Exception):
     """As OpenAI's API writes errors."""
     kinds = {404: "not_found_error", 500: "server_error", 503: "overloaded_error"}
     kind = kinds.get(self.status, "invalid_request_error")
-    error = {"message": str(self), "type": kind, "param": self.param, "code": None}
-    return {"error": error}
+    return {"error": {"message": str(self), "type": kind, "param": self.param, "code": None}}
 
 
 class Fields:
@@ -49,37 +41,33 @@ class Fields:
     self._known.add(name)
     return self._values.get(name)
 
-  def value(self, name: str, default: Any, allowed: Callable[[Any], bool], wanted: str) -> Any:
-    """The value that is allowed; the default if the field is absent or null."""
-    value = self.take(name)
-    if value is not None and not allowed(value):
-      raise self._wrong(name, value, wanted)
-    return default if value is None else value
-
   def integer(self, name: str, default: int, low: int, high: int) -> int:
-    def allowed(value: Any) -> bool:
-      return _is_number(value) and low <= value <= high and value == int(value)
-
-    return int(self.value(name, default, allowed, f"an integer from {low:,} to {high:,}"))
+    value = self.take(name)
+    if value is None:
+      return default
+    is_allowed = _is_number(value) and low <= value <= high and value == int(value)
+    _check(is_allowed, value, f"an integer from {low:,} to {high:,}", name)
+    return int(value)
 
   def number(self, name: str, default: float, low: float, high: float, *, above=False) -> float:
     """above: whether the value must be above `low`."""
-
-    def allowed(value: Any) -> bool:  # NaN fails every comparison
-      return _is_number(value) and low <= value <= high and not (above and value == low)
-
-    wanted = f"a number {'above' if above else 'from'} {low:g} to {high:g}"
-    return float(self.value(name, default, allowed, wanted))
+    value = self.take(name)
+    if value is None:
+      return default
+    is_allowed = _is_number(value) and low <= value <= high and not (above and value == low)
+    _check(is_allowed, value, f"a number {'above' if above else 'from'} {low:g} to {high:g}", name)
+    return float(value)
 
   def boolean(self, name: str) -> bool:
-    return self.value(name, False, lambda value: isinstance(value, bool), "true or false")
+    value = self.take(name)
+    _check(isinstance(value, bool | None), value, "true or false", name)
+    return bool(value)
 
   def strings(self, name: str, most: int) -> list[str]:
     """A string, or a list of 1 to `most` strings."""
     value = self.take(name)
     values = [value] if isinstance(value, str) else value
-    if not isinstance(values, list):
-      raise self._wrong(name, value, "a string or a list of strings")
+    _check(isinstance(values, list), value, "a string or a list of strings", name)
     if not 1 <= len(values) <= most:
       raise Refusal(f"{name}: {len(values):,} entries; give 1 to {most:,}", param=name)
     for number, text in enumerate(values):
@@ -100,16 +88,17 @@ class Fields:
     if value is not None and not (same_kind and value == neutral):
       raise Refusal(f"{name} is not supported; leave it out", param=name)
 
-  def _wrong(self, name: str, value: Any, wanted: str) -> Refusal:
-    return Refusal(f"{name}: {_shown(value)} should be {wanted}", param=name)
-
 
 def check_text(text: Any, place: str, param: str) -> None:
   """Raises Refusal for what is not a string of Unicode characters."""
-  if not isinstance(text, str):
-    raise Refusal(f"{place}: {_shown(text)} should be a string", param=param)
+  _check(isinstance(text, str), text, "a string", place, param)
   if any("\ud800" <= character <= "\udfff" for character in text):
     raise Refusal(f"{place}: has half of a surrogate pair, which is not Unicode", param=param)
+
+
+def _check(is_allowed: bool, value: Any, wanted: str, place: str, param: str = "") -> None:
+  if not is_allowed:
+    raise Refusal(f"{place}: {_shown(value)} should be {wanted}", param=param or place)
 
 
 def _is_number(value: Any) -> bool:

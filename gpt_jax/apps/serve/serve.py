@@ -46,8 +46,7 @@ def run(
     host: address to listen at; 0.0.0.0 lets other machines use the model. There is no password.
     weights: float32, bfloat16 or int8: type of the weights of completions and labels; embeddings
       and the labels of adapters are float32.
-    adapters: NAME=DIR, an adapter trained on `checkpoint` that classifies; all share the base's
-      memory.
+    adapters: NAME=DIR, an adapter of `checkpoint` that classifies; all share the base's memory.
 
   Raises:
     SystemExit: with 128 + the signal's number, 143 after SIGTERM.
@@ -59,9 +58,8 @@ def run(
   check_kind(weights)
   with _bind(host, port) as listener:  # before the model is loaded: that may take minutes
     model, name = load(checkpoint), os.path.basename(os.path.abspath(checkpoint))
-    classifiers = {
-      key: Model(adapter) for key, adapter in load_adapters(model.loaded, adapters).items()
-    }
+    adapted = load_adapters(model.loaded, adapters)
+    classifiers = {key: Model(adapter) for key, adapter in adapted.items()}
     if name in classifiers:
       raise InputError(f"adapter={name}=…: the name of --checkpoint; choose another")
     engine = Engine(model, weights, classifiers)
@@ -145,12 +143,8 @@ def _serve(server: Any, listener: socket.socket, engine: Engine) -> int | None:
 
 
 def make_protocol(read_seconds: float, write_seconds: float, most: int) -> type[asyncio.Protocol]:
-  """uvicorn's HTTP protocol, with limits that it does not have.
-
-  Args:
-    read_seconds: for the headers of a request, from the connection or its first byte on.
-    write_seconds: for which a client may not read what was written for it.
-    most: connections at a time; those beyond are answered with status 503.
+  """uvicorn's HTTP protocol, with limits on the time for a request's headers, on that for which a
+  client may not read what was written for it, and on connections: those beyond get status 503.
   """
   from h11 import IDLE
   from starlette.responses import JSONResponse
