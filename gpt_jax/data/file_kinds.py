@@ -40,17 +40,11 @@ class BlankRow(InputError):
 
 
 class FileKind(NamedTuple):
-  """The format of a file.
+  """The format of a file."""
 
-  Attributes:
-    format: TEXT, JSON_LINES, JSON_ARRAY, TABLE or PARQUET.
-    delimiter: between the cells of a table.
-    quote: DOUBLED or ESCAPED if the cells of a table may be in quotation marks; "": they are not.
-  """
-
-  format: str
-  delimiter: str = ""
-  quote: str = ""
+  format: str  # TEXT, JSON_LINES, JSON_ARRAY, TABLE or PARQUET
+  delimiter: str = ""  # between the cells of a table
+  quote: str = ""  # DOUBLED or ESCAPED if its cells may be in quotation marks; "": they are not
 
 
 _KINDS = {
@@ -87,13 +81,7 @@ def file_kind(path: str) -> FileKind:
 
 
 def recognize(named: FileKind, head: str, all_lines: Callable[[], Iterable[str]]) -> FileKind:
-  """The kind of a file by its content.
-
-  Args:
-    named: what it is unless the content says otherwise.
-    head: the beginning of its text.
-    all_lines: gives all lines, with their ends.
-  """
+  """The kind of a file by the head of its text and all lines; `named` unless they say otherwise."""
   if re.match(r'\s*\[\s*\{\s*["}]', head):
     return FileKind(JSON_ARRAY)
   if named.format == JSON_LINES or _begins_with_object(head):
@@ -204,11 +192,7 @@ def _is_quoted(all_lines: Iterable[str], delimiter: str, needs_evidence: bool) -
 def table_rows(
   all_lines: Iterable[str], kind: FileKind, path: str
 ) -> Iterator[tuple[int, list[str]]]:
-  """(first line, cells) of each row of a table; a quoted cell may have lines of its own.
-
-  Args:
-    all_lines: with their ends.
-  """
+  """(first line, cells) of each row of a table; a quoted cell may have lines of its own."""
   rest = iter(all_lines)
   first = next(rest, "")
   all_lines = chain(["\n" if _SEPARATOR.fullmatch(first) else first], rest)
@@ -225,8 +209,8 @@ def table_rows(
       yield begin, cells
       begin = reader.line_num + 1
   except csv.Error as error:
-    fault = f"not CSV with {DELIMITERS[kind.delimiter]}: {error}"
-    raise InputError(f"{path}:{begin}: {fault}") from error
+    kinds = DELIMITERS[kind.delimiter]
+    raise InputError(f"{path}:{begin}: not CSV with {kinds}: {error}") from error
 
 
 def json_values(

@@ -61,9 +61,7 @@ class Progress:
   def begin(self, part: str, total: int | None = 0, unit: str = "") -> None:
     """Names the part of the work that follows.
 
-    Args:
-      total: how many of the unit it has; 0 or None: unknown.
-      unit: what `update` counts, such as "rows"; "": nothing.
+    It has `total` (0 or None: unknown) of what `update` counts, a unit such as "rows" or "".
     """
     self._part, self._total, self._unit, self._done = part, total or 0, unit, 0
     self._began = time.monotonic()

@@ -57,17 +57,12 @@ class SentenceWindows(Windows):
 
 
 class Pair(NamedTuple):
-  """Two stretches of text, as offsets (begin, end).
-
-  Attributes:
-    mark: IN_ORDER or NOT_IN_ORDER.
-    rest: the sentence at which the next pair begins when text is read in order.
-  """
+  """Two stretches of text, as offsets (begin, end)."""
 
   first: tuple[int, int]
   second: tuple[int, int]
-  mark: int
-  rest: int
+  mark: int  # IN_ORDER or NOT_IN_ORDER
+  rest: int  # the sentence at which the next pair begins when text is read in order
 
 
 class PairWindows(SentenceWindows):

@@ -9,16 +9,15 @@ The labeled training sets and the dev and test sets use different phrases, where
 text uses all. So labels alone cannot teach the meaning of a test phrase, but pre-training can.
 """
 
-import dataclasses
 import random
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 SHE = "Anna Clara Doris Edith Grace Helen Ivy Jane Lucy Mary Nora Ruth".split()
 HE = "Adam Ben Carl David Frank Hugh Jack Leo Mark Paul Sam Tom".split()
 
 
-@dataclasses.dataclass(frozen=True)
-class Scene:
+class Scene(NamedTuple):
   """Phrases that belong together; a list has the same length in every scene."""
 
   places: tuple[str, ...]
@@ -27,9 +26,8 @@ class Scene:
   bad: tuple[str, ...]
 
 
-def _scene(places: str, work: str, good: str, bad: str) -> Scene:
-  lists = [tuple(text.split("; ")) for text in (places, work, good, bad)]
-  return Scene(*lists)
+def _scene(*lists: str) -> Scene:
+  return Scene(*(tuple(text.split("; ")) for text in lists))
 
 
 SCENES = (
@@ -143,6 +141,8 @@ SCENES = (
   ),
 )
 
+Scenes = tuple[Scene, ...]
+
 HAPPY = (
   "sang all the way home; smiled at everyone; laughed aloud; was full of joy; "
   "felt light at heart; danced with joy; hummed merrily; was glad; was content; "
@@ -201,47 +201,47 @@ def pronoun(name: str) -> str:
 # The labeled tasks. Each function makes the texts of one example with the given label.
 
 
-def ending(rng: random.Random, part: "Part", label: str) -> tuple[str, ...]:
+def ending(rng: random.Random, scenes: Scenes, label: str) -> tuple[str, ...]:
   """Does the day end well? One event is good and one is bad; the last one decides."""
-  scene, name = rng.choice(part.scenes), rng.choice(SHE + HE)
+  scene, name = rng.choice(scenes), rng.choice(SHE + HE)
   # Both kinds occur in every example, so that single words do not tell the label.
   first, last = (scene.bad, scene.good) if label == "well" else (scene.good, scene.bad)
   day = [_opening(rng, scene.places, name), f"{pronoun(name)} {rng.choice(scene.work)}."]
   return (" ".join([*day, f"Then {rng.choice(first)}.", f"Later {rng.choice(last)}."]),)
 
 
-def doing(rng: random.Random, part: "Part", label: str) -> tuple[str, ...]:
+def doing(rng: random.Random, scenes: Scenes, label: str) -> tuple[str, ...]:
   """Does some work follow from a place and an event, or contradict them?"""
-  (scene, other_scene), name = rng.sample(part.scenes, 2), rng.choice(SHE + HE)
+  (scene, other_scene), name = rng.sample(scenes, 2), rng.choice(SHE + HE)
   event = rng.choice(rng.choice((scene.good, scene.bad)))
   work_scene = scene if label == "follows" else other_scene
   work = rng.choice(work_scene.work)
   return f"{_opening(rng, scene.places, name)} Then {event}.", f"{pronoun(name)} {work}."
 
 
-def company(rng: random.Random, part: "Part", label: str) -> tuple[str, ...]:
+def company(rng: random.Random, scenes: Scenes, label: str) -> tuple[str, ...]:
   """Did two people do the same kind of work, that is, work of the same scene?"""
-  scenes, names = rng.sample(part.scenes, 2), rng.sample(SHE + HE, 2)
+  two_scenes, names = rng.sample(scenes, 2), rng.sample(SHE + HE, 2)
   if label == "same":
-    works = rng.sample(scenes[0].work, 2)
+    works = rng.sample(two_scenes[0].work, 2)
   else:
-    works = [rng.choice(scene.work) for scene in scenes]
+    works = [rng.choice(scene.work) for scene in two_scenes]
   return f"{names[0]} {works[0]}.", f"{names[1]} {works[1]}."
 
 
-def next_turn(rng: random.Random, part: "Part", label: str) -> tuple[str, ...]:
+def next_turn(rng: random.Random, scenes: Scenes, label: str) -> tuple[str, ...]:
   """Does an event come next? Only one of four events belongs to the scene."""
-  scenes, name = rng.sample(part.scenes, 4), rng.choice(SHE + HE)
+  four_scenes, name = rng.sample(scenes, 4), rng.choice(SHE + HE)
   good = rng.random() < 0.5
-  events = [f"Then {rng.choice(scene.good if good else scene.bad)}." for scene in scenes]
-  answer = "ABCD".index(label)
+  events = [f"Then {rng.choice(scene.good if good else scene.bad)}." for scene in four_scenes]
+  answer, scene = "ABCD".index(label), four_scenes[0]
   # The scene's own event was made first.
   events[0], events[answer] = events[answer], events[0]
-  opening = _opening(rng, scenes[0].places, name)
-  return f"{opening} {pronoun(name)} {rng.choice(scenes[0].work)}.", *events
+  opening = _opening(rng, scene.places, name)
+  return f"{opening} {pronoun(name)} {rng.choice(scene.work)}.", *events
 
 
-Maker = Callable[[random.Random, "Part", str], tuple[str, ...]]
+Maker = Callable[[random.Random, Scenes, str], tuple[str, ...]]
 
 LABELS: dict[Maker, tuple[str, ...]] = {
   ending: ("badly", "well"),
@@ -252,41 +252,29 @@ LABELS: dict[Maker, tuple[str, ...]] = {
 SIZES = {"train": 320, "dev": 400, "test": 400}
 
 
-@dataclasses.dataclass(frozen=True)
-class Part:
-  """The phrases of the labeled training sets, or those of the dev and test sets."""
+def scenes_of(split: str) -> Scenes:
+  """The scenes with the phrases of the labeled training sets, or those of the dev and test sets."""
+  held_out = split != "train"
 
-  scenes: tuple[Scene, ...]
+  def select(phrases: tuple[str, ...]) -> tuple[str, ...]:
+    """Every third phrase is held out."""
+    return tuple(phrase for i, phrase in enumerate(phrases) if (i % 3 == 1) == held_out)
 
-  @classmethod
-  def of(cls, split: str) -> "Part":
-    held_out = split != "train"
-
-    def select(phrases: tuple[str, ...]) -> tuple[str, ...]:
-      """Every third phrase is held out."""
-      return tuple(phrase for i, phrase in enumerate(phrases) if (i % 3 == 1) == held_out)
-
-    scenes = []
-    for scene in SCENES:
-      lists = (scene.places, scene.work, scene.good, scene.bad)
-      scenes.append(Scene(*map(select, lists)))
-    return cls(tuple(scenes))
+  return tuple(Scene(*map(select, scene)) for scene in SCENES)
 
 
 def examples(task: Maker, split: str, seed: int = 0) -> list[tuple[tuple[str, ...], str]]:
   """The labeled examples of a task as (texts, label): distinct texts, balanced labels.
 
-  Args:
-    task: one of LABELS: ending, doing, company or next_turn.
-    split: "train"; "dev" and "test" share no phrase with it.
+  The splits are "train", and "dev" and "test", which share no phrase with it.
   """
   rng = random.Random(f"{task.__name__} {split} {seed}")
-  part, labels = Part.of(split), LABELS[task]
+  scenes, labels = scenes_of(split), LABELS[task]
   labels_of_texts: dict[tuple[str, ...], str] = {}
   while len(labels_of_texts) < SIZES[split]:
     label = labels[len(labels_of_texts) % len(labels)]  # in turns: balanced
     # A text that was made before is dropped, and the same label tried again.
-    labels_of_texts.setdefault(task(rng, part, label), label)
+    labels_of_texts.setdefault(task(rng, scenes, label), label)
   pairs = list(labels_of_texts.items())
   rng.shuffle(pairs)
   return pairs

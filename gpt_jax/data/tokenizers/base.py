@@ -76,9 +76,6 @@ class SpecialTokens:
       yield name
     yield from self.names
 
-  def __contains__(self, name: object) -> bool:
-    return name in tuple(self)
-
   def __getitem__(self, name: str) -> int:
     if name in self.names:
       return self.first + self.names.index(name)
@@ -256,13 +253,13 @@ class Tokenizer(abc.ABC):
     Names that it has already are skipped.
     """
     has = (*self.special_names, *self.special_inside)
-    for name in names:
-      if name in self.special_pieces and name not in has:
+    further = [name for name in dict.fromkeys(names) if name not in has]
+    for name in further:
+      if name in self.special_pieces:
         raise InputError(
           f"a {self.kind} vocabulary without {self.special_pieces[name]}, the special token "
           f"{name!r}; use one that has it"
         )
-    further = [name for name in dict.fromkeys(names) if name not in has]
     special = SpecialTokens(0, (*self.special_names, *further))
     return dataclasses.replace(self, special_names=special.names)
 
@@ -326,23 +323,15 @@ def sources(text: str, normalize: Callable[[str], str]) -> tuple[str, list[tuple
 
 
 class TokenizerFile(Protocol):
-  """The module interface by which `load_tokenizer` finds the files of this folder.
+  """The module interface by which `load_tokenizer` finds the files of this folder."""
 
-  Attributes:
-    KINDS: the values of `Tokenizer.kind` that `load` reads.
-  """
-
-  KINDS: tuple[str, ...]
+  KINDS: tuple[str, ...]  # the values of `Tokenizer.kind` that `load` reads
 
   def detect(self, folder: str) -> bool:
     """Whether the folder holds a released tokenizer that `load` reads without metadata."""
 
   def load(self, folder: str, metadata: dict[str, Any] | None) -> Tokenizer:
-    """Reads the tokenizer.
-
-    `metadata` is the content of the tokenizer.json that `Tokenizer.save` wrote; None for a released
-    tokenizer.
-    """
+    """Reads a tokenizer; `metadata`: the tokenizer.json that `save` wrote, None if released."""
 
 
 def load_tokenizer(folder: str) -> Tokenizer:
@@ -359,9 +348,7 @@ def _load(folder: str) -> Tokenizer:
   metadata = _read_metadata(folder)
   if metadata is None:
     return load_released(folder)
-  kinds: dict[str, TokenizerFile] = {}
-  for module in _tokenizer_files():
-    kinds.update(dict.fromkeys(module.KINDS, module))
+  kinds = {kind: module for module in _tokenizer_files() for kind in module.KINDS}
   kind = metadata["kind"]
   if not isinstance(kind, str) or kind not in kinds:
     known = ", ".join(sorted(kinds))

@@ -320,8 +320,7 @@ def test_a_missing_package_is_one_line(small, tmp_path, monkeypatch, kind, packa
 @pytest.mark.parametrize(
   "name, old, new, message",
   [
-    (PIECES, '{"', "{", "json:1: not JSON \\("),
-    (PIECES, '"the</w>":', "", "json:1: not JSON \\("),
+    (PIECES, '{"', "{", "json: not JSON, or damaged \\(Expecting .*: line 1 column 2"),
     (
       PIECES,
       '"<unk>": 0',
@@ -330,7 +329,7 @@ def test_a_missing_package_is_one_line(small, tmp_path, monkeypatch, kind, packa
     ),
     (PIECES, ": 5,", ": 500,", 'json: piece "\'" has the id 500; the ids of 162 pieces'),
     (PIECES, ": 5,", ": 6,", "json: \"'\" and '\\(' have the same id, 6"),
-    (PIECES, '"a"', '"b"', "json: 'b' occurs twice"),
+    (PIECES, '"a"', '"b"', "json: not JSON, or damaged \\(two entries named 'b'"),
     (PIECES, "<unk>", "<UNK>", "json: neither GPT-1's vocabulary, .* nor GPT-2's"),
     (PIECES, '"the</w>"', '"The</w>"', "bpe:3: makes 'the</w>', which is not in .*json$"),
     (PIECES, '"h"', '"\u0442"', "bpe:2: merges 'h', which is not in .*json$"),
@@ -366,7 +365,7 @@ def test_truncated_files_and_other_json(small, spacy_there, tmp_path):
   for name, share in itertools.product((PIECES, MERGES), (0, 0.3, 0.999)):
     content = (folder / name).read_bytes()
     (folder / name).write_bytes(content[: int(share * (len(content) - 2))])
-    refused(rf"{name}:\d+: ", load_tokenizer, str(folder))
+    refused(rf"{name}(:\d+|: not JSON, or damaged .*line 1 )", load_tokenizer, str(folder))
     (folder / name).write_bytes(content)
   for other in ("[]", "{}", "3", '[["a", 0]]'):
     (folder / PIECES).write_text(other)
