@@ -148,14 +148,12 @@ def fit(
 
 
 class Prefetch:
-  """The batches of consecutive steps, in order; a context manager that ends its thread.
+  """The batches batch_at(step) of steps first to end - 1, built by a thread until the block ends.
 
-  Each batch is `batch_at(step)`, so that a run stays a pure function of the step. What it raises is
-  raised by `take`, after the batches before it.
+  What `batch_at` raises is raised by `take`, after the batches before it.
   """
 
   def __init__(self, batch_at: Callable[[int], Any], first: int, end: int):
-    """Starts building the batches of the steps from `first` up to, not including, `end`."""
     self._batch_at, self._steps = batch_at, range(first, end)
     self._built: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue(AHEAD)
     self._stopped = threading.Event()
@@ -174,10 +172,8 @@ class Prefetch:
     self._discard()
 
   def take(self, running: Any) -> tuple[Any, float]:
-    """The next batch, and the seconds that the device had nothing to do because of it.
-
-    Args:
-      running: arrays that the step before computes; None: nothing is running.
+    """The next batch, and the seconds that the device, which computes the arrays `running`, had
+    nothing to do because of it.
     """
     seconds = 0.0
     try:

@@ -128,7 +128,7 @@ class Reporter:
   def sync(self) -> None:
     """Returns when the entries so far are safe from a kill; a checkpoint never has more steps."""
     if self._writes and isinstance(self._file, Segments):
-      self._file.upload()
+      self._file.close()
 
   def say(self, text: str) -> None:
     """Prints a line, which stays above the progress."""
@@ -171,16 +171,10 @@ class Reporter:
         write_end(self._workdir, error, outcome)
 
   def _format_losses(self, values: Mapping[str, float]) -> list[str]:
-    parts = []
-    entropies, metric = self._baselines.entropies, self._baselines.metric
-    for name in dict.fromkeys(("loss", metric)):
-      if name not in values:
-        continue
-      loss = f"{name} {values[name]:.4f}"
-      if name == metric and entropies:
-        loss += f" (unigram {entropies[0]:.2f})"
-      parts.append(loss)
-    return parts
+    entropies, metric, _ = self._baselines
+    unigram = f" (unigram {entropies[0]:.2f})" if entropies else ""
+    names = [name for name in dict.fromkeys(("loss", metric)) if name in values]
+    return [f"{name} {values[name]:.4f}{unigram if name == metric else ''}" for name in names]
 
   def _record(self, step: int, values: Mapping[str, float]) -> None:
     if not self._writes:
@@ -243,13 +237,8 @@ def peak_flops(device_kind: str) -> float:
 
 
 def mfu(tokens_per_second: float, flops_per_token: float) -> float | None:
-  """Model FLOP/s utilization: the share of all devices' peak that the model's arithmetic uses.
-
-  None if the peak or the model's arithmetic is unknown.
-
-  Args:
-    tokens_per_second: of the whole run, on all hosts.
-    flops_per_token: of a training step (see the trunk's flops_per_token); 0 if unknown.
+  """Model FLOP/s utilization: the share of all devices' peak that the model's arithmetic uses, with
+  the tokens of all hosts. None if the peak or the model's arithmetic (0) is unknown.
   """
   peak = peak_flops(jax.devices()[0].device_kind) * jax.device_count()
   if not peak or not flops_per_token:

@@ -24,16 +24,12 @@ from gpt_jax.parallel.partition import path_name
 class View(NamedTuple):
   """How a parameter of some rank becomes matrices, for rules that compute one number or one
   factorization per tensor (trust ratio, RMS, Adafactor).
-
-  Attributes:
-    stacked: the axis that enumerates several matrices; None: it is one.
-    rows: leading axes, without `stacked`, that are the rows of a matrix; 0: it is a vector.
   """
 
   pattern: str
   rank: int
-  stacked: int | None
-  rows: int
+  stacked: int | None  # the axis that enumerates several matrices; None: it is one
+  rows: int  # leading axes, without `stacked`, that are the rows of a matrix; 0: it is a vector
 
 
 # `qkv/kernel` is [D, 3, H, K], the output's `out/kernel` [H, K, D]; the LSTM's `read/kernel`
@@ -225,11 +221,8 @@ RULES: dict[str, Rule] = {
 def _adam(
   b1: float, b2: float, eps: float, direction: Callable[..., jax.Array]
 ) -> optax.GradientTransformation:
-  """Adam's moments, with an update of one's own.
-
-  Args:
-    direction: (m / (sqrt(v) + eps), bias correction, parameter, whether it decays) -> the update,
-      before the learning rate.
+  """Adam's moments, with an update of one's own, before the learning rate: direction(m / (sqrt(v) +
+  eps), bias correction, parameter, whether it decays).
   """
 
   def init(params):
@@ -260,10 +253,7 @@ def _adam(
 
 def decayed(params: Any) -> Any:
   """A tree of bools: whether a parameter decays. All but biases and gains do; they are known by
-  name, since our kernels and biases have any rank.
-
-  Raises:
-    ValueError: a vector not named as a bias or a gain, which the paper would not decay.
+  name, since our kernels and biases have any rank, and other vectors raise ValueError.
   """
 
   def decays(path, leaf):
