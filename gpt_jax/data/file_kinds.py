@@ -216,12 +216,9 @@ def table_rows(
 def json_values(
   all_lines: Iterable[tuple[int, str]], path: str, is_array: bool
 ) -> Iterator[tuple[str, Any]]:
-  """("file:line", value) of each line, or of each element of an array, whose numbers count.
+  """("file:line", value) of each numbered line, or of each element of an array, given as one line.
 
   The value of a blank line is a BlankRow, and that of one that is not JSON an InputError.
-
-  Args:
-    all_lines: with their numbers; of an array all of it as one.
   """
   for number, line in all_lines:
     where = f"{path}:{number}"

@@ -38,10 +38,7 @@ class Console:
 class Progress:
   """Shows what is under way, from a thread of its own, until the block ends.
 
-  Args:
-    total, unit: see begin.
-    in_place: whether a terminal's line is rewritten; not where the work writes lines of its own.
-    stream: default: standard error.
+  `in_place`: whether a terminal's line is rewritten; not where the work writes lines of its own.
   """
 
   def __init__(

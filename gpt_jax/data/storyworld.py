@@ -26,121 +26,106 @@ class Scene(NamedTuple):
   bad: tuple[str, ...]
 
 
-def _scene(*lists: str) -> Scene:
-  return Scene(*(tuple(text.split("; ")) for text in lists))
+# Scenes between blank lines, each with the four lists of a Scene; indented lines go on with a list.
+_PHRASES = """\
+oven; kitchen; larder
+kneaded the dough; salted the soup; peeled the apples; rolled the pastry; stirred the batter;
+  cracked the eggs
+the loaves rose high; the crust was golden; the guests asked for more; the sauce turned smooth;
+  the pudding set
+the milk boiled over; the crust burned black; the cream went sour; the dumplings fell apart;
+  the jar broke
+
+ship; harbour; pier
+hoisted the sail; coiled the ropes; cast the net; scrubbed the deck; rowed past the reef;
+  trimmed the rigging
+the net was full of herring; a fair wind blew; the fog lifted; the anchor held;
+  a lighthouse shone ahead
+the mast snapped; a storm came up; the hull sprang a leak; the oars drifted away;
+  the tide ran out too soon
+
+garden; orchard; hothouse
+watered the beans; pruned the roses; dug the beds; raked the leaves; planted tulips;
+  weeded the paths
+the seeds sprouted; the pears grew sweet; the bees returned; the lilac bloomed;
+  warm rain fell on the beds
+frost killed the buds; snails ate the lettuce; the hedge withered; moles dug up the lawn;
+  the vines rotted
+
+school; classroom; library
+learned the poem; wrote on the slate; copied the alphabet; solved the sums; read the chapter;
+  drew a map
+the teacher praised the essay; the spelling was perfect; the exam went well; a prize came;
+  the sums came right
+the ink ran over the page; the teacher frowned; the exam was a failure; the answers were wrong;
+  the chalk broke
+
+forge; smithy; anvil
+hammered the iron; pumped the bellows; shod the mule; bent the hinge; sharpened the blade;
+  filed the key
+the steel rang true; the horseshoe fitted; the coals glowed evenly; the weld was strong;
+  the plough was mended
+the iron cracked; sparks set the thatch on fire; the tongs slipped; the blade turned blunt;
+  the bellows tore
+
+forest; clearing; hunting lodge
+followed the tracks; gathered mushrooms; felled a birch; set the snare; picked berries;
+  chopped firewood
+a deer stepped out; the thicket opened; the basket was full of nuts; an owl showed the way;
+  the campfire caught
+wolves howled close by; the path was lost; the brambles tore the coat; a branch came down;
+  the hare escaped
+
+market; stall; fair
+weighed the cheese; counted the coins; shouted the prices; spread the wares; haggled over goats;
+  sold honey
+the wares sold out; a rich buyer came; the purse grew heavy; customers queued up;
+  the bargain was struck
+a thief took the cash; nobody bought anything; the scales were false; the price of wool fell;
+  a rival undersold
+
+stable; paddock; riding track
+brushed the pony; saddled the mare; filled the manger; cleaned the hooves; braided the mane;
+  trotted round
+the colt took the fence; the foal stood up; the stallion grew tame; the gallop was swift;
+  the rider won a ribbon
+the pony threw a shoe; the colt bolted; the mare went lame; the saddle slid off; the reins snapped
+
+workshop; sawmill; carpenter's bench
+planed the boards; sawed the beam; glued the chair; carved a spoon; sanded the table;
+  drilled the holes
+the joints fitted; the drawer slid smoothly; the cradle was finished; the varnish shone;
+  the shelf stood level
+the plank split; the saw jammed; the glue would not dry; the chisel slipped; the table wobbled
+
+sickroom; hospital; chemist's shop
+boiled the herbs; bandaged the wrist; took the pulse; mixed the ointment; changed the sheets;
+  measured the drops
+the fever went down; the cough was gone; the wound healed; the patient sat up; the medicine worked
+the fever rose; the wound festered; the pills ran out; the patient fainted; the cough grew worse
+
+concert hall; bandstand; ballroom
+tuned the fiddle; practised the scales; beat the drum; learned the waltz; played the flute;
+  sang the ballad
+the audience clapped; the choir was in tune; an encore was called for; the melody soared;
+  the dancers cheered
+a string broke; the singer was hoarse; the audience hissed; the tune was forgotten;
+  the piano was out of tune
+
+tailor's room; weaving shed; draper's shop
+threaded the needle; cut the velvet; hemmed the gown; spun the wool; ironed the collar;
+  sewed on buttons
+the gown was a perfect fit; the stitches held; the silk gleamed; the bride loved the lace;
+  the pattern matched
+the seam ripped; the scissors slipped; moths ate the felt; the dye ran; the sleeve was too short"""
 
 
-SCENES = (
-  _scene(
-    "oven; kitchen; larder",
-    "kneaded the dough; salted the soup; peeled the apples; rolled the pastry; "
-    "stirred the batter; cracked the eggs",
-    "the loaves rose high; the crust was golden; the guests asked for more; "
-    "the sauce turned smooth; the pudding set",
-    "the milk boiled over; the crust burned black; the cream went sour; "
-    "the dumplings fell apart; the jar broke",
-  ),
-  _scene(
-    "ship; harbour; pier",
-    "hoisted the sail; coiled the ropes; cast the net; scrubbed the deck; rowed past the reef; "
-    "trimmed the rigging",
-    "the net was full of herring; a fair wind blew; the fog lifted; the anchor held; "
-    "a lighthouse shone ahead",
-    "the mast snapped; a storm came up; the hull sprang a leak; the oars drifted away; "
-    "the tide ran out too soon",
-  ),
-  _scene(
-    "garden; orchard; hothouse",
-    "watered the beans; pruned the roses; dug the beds; raked the leaves; planted tulips; "
-    "weeded the paths",
-    "the seeds sprouted; the pears grew sweet; the bees returned; the lilac bloomed; "
-    "warm rain fell on the beds",
-    "frost killed the buds; snails ate the lettuce; the hedge withered; moles dug up the lawn; "
-    "the vines rotted",
-  ),
-  _scene(
-    "school; classroom; library",
-    "learned the poem; wrote on the slate; copied the alphabet; solved the sums; "
-    "read the chapter; drew a map",
-    "the teacher praised the essay; the spelling was perfect; the exam went well; "
-    "a prize came; the sums came right",
-    "the ink ran over the page; the teacher frowned; the exam was a failure; "
-    "the answers were wrong; the chalk broke",
-  ),
-  _scene(
-    "forge; smithy; anvil",
-    "hammered the iron; pumped the bellows; shod the mule; bent the hinge; "
-    "sharpened the blade; filed the key",
-    "the steel rang true; the horseshoe fitted; the coals glowed evenly; the weld was strong; "
-    "the plough was mended",
-    "the iron cracked; sparks set the thatch on fire; the tongs slipped; "
-    "the blade turned blunt; the bellows tore",
-  ),
-  _scene(
-    "forest; clearing; hunting lodge",
-    "followed the tracks; gathered mushrooms; felled a birch; set the snare; picked berries; "
-    "chopped firewood",
-    "a deer stepped out; the thicket opened; the basket was full of nuts; "
-    "an owl showed the way; the campfire caught",
-    "wolves howled close by; the path was lost; the brambles tore the coat; "
-    "a branch came down; the hare escaped",
-  ),
-  _scene(
-    "market; stall; fair",
-    "weighed the cheese; counted the coins; shouted the prices; spread the wares; "
-    "haggled over goats; sold honey",
-    "the wares sold out; a rich buyer came; the purse grew heavy; customers queued up; "
-    "the bargain was struck",
-    "a thief took the cash; nobody bought anything; the scales were false; "
-    "the price of wool fell; a rival undersold",
-  ),
-  _scene(
-    "stable; paddock; riding track",
-    "brushed the pony; saddled the mare; filled the manger; cleaned the hooves; "
-    "braided the mane; trotted round",
-    "the colt took the fence; the foal stood up; the stallion grew tame; the gallop was swift; "
-    "the rider won a ribbon",
-    "the pony threw a shoe; the colt bolted; the mare went lame; the saddle slid off; "
-    "the reins snapped",
-  ),
-  _scene(
-    "workshop; sawmill; carpenter's bench",
-    "planed the boards; sawed the beam; glued the chair; carved a spoon; sanded the table; "
-    "drilled the holes",
-    "the joints fitted; the drawer slid smoothly; the cradle was finished; the varnish shone; "
-    "the shelf stood level",
-    "the plank split; the saw jammed; the glue would not dry; the chisel slipped; "
-    "the table wobbled",
-  ),
-  _scene(
-    "sickroom; hospital; chemist's shop",
-    "boiled the herbs; bandaged the wrist; took the pulse; mixed the ointment; "
-    "changed the sheets; measured the drops",
-    "the fever went down; the cough was gone; the wound healed; the patient sat up; "
-    "the medicine worked",
-    "the fever rose; the wound festered; the pills ran out; the patient fainted; "
-    "the cough grew worse",
-  ),
-  _scene(
-    "concert hall; bandstand; ballroom",
-    "tuned the fiddle; practised the scales; beat the drum; learned the waltz; "
-    "played the flute; sang the ballad",
-    "the audience clapped; the choir was in tune; an encore was called for; the melody soared; "
-    "the dancers cheered",
-    "a string broke; the singer was hoarse; the audience hissed; the tune was forgotten; "
-    "the piano was out of tune",
-  ),
-  _scene(
-    "tailor's room; weaving shed; draper's shop",
-    "threaded the needle; cut the velvet; hemmed the gown; spun the wool; ironed the collar; "
-    "sewed on buttons",
-    "the gown was a perfect fit; the stitches held; the silk gleamed; "
-    "the bride loved the lace; the pattern matched",
-    "the seam ripped; the scissors slipped; moths ate the felt; the dye ran; "
-    "the sleeve was too short",
-  ),
-)
+def _scenes() -> Iterator[Scene]:
+  for scene in _PHRASES.replace("\n  ", " ").split("\n\n"):
+    yield Scene(*(tuple(phrases.split("; ")) for phrases in scene.split("\n")))
 
+
+SCENES = tuple(_scenes())
 Scenes = tuple[Scene, ...]
 
 HAPPY = (

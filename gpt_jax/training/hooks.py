@@ -178,10 +178,8 @@ def evaluate(
 def save(
   reporter: Reporter, checkpoints: Checkpoints, meta: dict[str, Any], due: Callable[[int], bool]
 ) -> Hook:
-  """Saves a checkpoint with the evaluation of the same step, if one was made.
-
-  While updates are refused nothing is saved but the last state of the run, so that checkpoints from
-  before the first refusal stay.
+  """Saves a checkpoint with the evaluation of the same step, if one was made; while updates are
+  refused, of the last state alone, so that checkpoints from before the first refusal stay.
   """
 
   def run(moment: StepContext) -> None:

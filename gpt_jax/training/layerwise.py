@@ -58,7 +58,7 @@ def layerwise_optimizer(config: OptimConfig, total_steps: int, layerwise: Layerw
   if layerwise.scale is not None:
     # After the rule, whose decay is scaled with the rest of the update. On the gradient a factor
     # would cancel in m / sqrt(v).
-    rule = optax.chain(rule, scale_by_path(layerwise.scale))
+    rule = optax.chain(rule, _scaled_by_path(layerwise.scale))
   transformation = clipped(config, rule)
   if layerwise.frozen:
     transformation = optax.partition(
@@ -125,14 +125,9 @@ def delayed(rule: optax.GradientTransformation, start: int) -> optax.GradientTra
   return optax.GradientTransformation(init, update)
 
 
-def scale_by_path(scale: Callable[[str], float]) -> optax.GradientTransformation:
-  """Multiplies the update of each parameter by a factor of its own."""
-
-  def scaled(updates, params):
-    del params
-    return jax.tree_util.tree_map_with_path(lambda path, x: x * scale(path_name(path)), updates)
-
-  return optax.stateless(scaled)
+def _scaled_by_path(scale: Callable[[str], float]) -> optax.GradientTransformation:
+  scaled = lambda path, x: x * scale(path_name(path))
+  return optax.stateless(lambda updates, _: jax.tree_util.tree_map_with_path(scaled, updates))
 
 
 def _gate(grads: Any, updates: jax.Array, layerwise: Layerwise) -> Any:

@@ -87,21 +87,14 @@ def fit(
   total_steps: int,
   hooks: Sequence[Hook],
 ) -> tuple[TrainState, dict[str, float]]:
-  """Trains from the state's step to `total_steps`.
+  """Trains from the step of a state, whose memory is reused, to `total_steps`.
 
-  Metrics are fetched one step late and batches are built ahead, to keep the device busy. Before a
-  hook runs metrics are fetched at once, so that no hook sees an unchecked state. `input_wait`, the
-  seconds that the device waited for the batch, is added to the metrics of each step. A Watchdog
-  ends a run that hangs.
+  Returns the last state and its evaluation, {} if the run had ended before.
 
-  Args:
-    state: the first state; its memory is reused.
-    step: (state, device batch) -> (state, metrics).
-    batch_at: step -> device batch, a pure function; called by a thread, ahead of its step.
-    hooks: called in this order after the steps at which they are due.
-
-  Returns:
-    The last state and its evaluation, {} if the run had ended before.
+  Metrics are fetched one step late, and a thread calls the pure function `batch_at` ahead of its
+  step, to keep the device busy. Before a hook runs metrics are fetched at once, so that no hook
+  sees an unchecked state. `input_wait`, the seconds that the device waited for the batch, is added
+  to the metrics of each step. A Watchdog ends a run that hangs.
 
   Raises:
     SystemExit: with code 143 after a SIGTERM (129 after SIGHUP, 138 after SIGUSR1), once the hooks

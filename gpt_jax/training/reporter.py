@@ -37,17 +37,10 @@ _NOTABLE_WAIT = 0.02  # share of the time; less is in metrics.jsonl only
 class Reporter:
   """Logs a run on process 0; on other processes every method does nothing.
 
-  Args:
-    workdir: gets `metrics.jsonl`, one JSON object per line, and `plan.json`.
-    start_step: the step the run resumed from. Entries of later steps are removed, since they will
-      be logged again; at 0 that is all of them.
-    baselines: the entropy of the training text is shown beside the loss per token.
-    flops_per_token: of a training step, for MFU; 0 if unknown.
-    forecast: what the run is expected to take; printed at its start, and at its end with what it
-      took.
-    trackers: those that get the same values, and the fields of `config`.
-    stream: for the progress, which is one line rewritten in place on a terminal, a line per report
-      otherwise. Default: standard error.
+  `workdir` gets metrics.jsonl, one JSON object per line, and plan.json; trackers get the same
+  values, and the fields of `config`. Entries after `start_step`, from which the run resumes, are
+  removed, since they will be logged again. The progress is one line rewritten in place on a
+  terminal, a line per report on another stream. `flops_per_token` is for MFU; 0 if unknown.
   """
 
   def __init__(

@@ -124,11 +124,7 @@ class Run:
 
 @contextlib.contextmanager
 def ending(on_end: Sequence[Callable[[], None]]) -> Iterator[None]:
-  """Calls each of `on_end` when the block ends, also by an error or a signal.
-
-  After these the program ends soon, whatever they do: a slow disk keeps it for a few seconds at
-  most.
-  """
+  """Calls each of `on_end` when the block ends; after an error for _PATIENCE at most."""
 
   def call() -> None:
     for function in on_end:

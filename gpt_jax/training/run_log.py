@@ -127,10 +127,7 @@ def _name(segments: list[str], kind: str = "") -> str:
 
 
 def read_metrics(workdir: str) -> list[dict[str, Any]]:
-  """The entries of a run's metrics.jsonl, in order; each has its "step".
-
-  Lines that a kill cut off are left out, as is everything that is no entry.
-  """
+  """The entries of a run's metrics.jsonl, each with its "step"; other lines are left out."""
   path, entries = os.path.join(workdir, METRICS), []
   try:
     for line in read_lines(path):
@@ -231,14 +228,12 @@ def read_plan(workdir: str) -> dict[str, Any]:
     figures = plan.get(name)
     figures = figures if isinstance(figures, dict) else {}
     plan[name] = {key: value for key, value in figures.items() if finite(value) is not None}
-  starts = plan.get("starts")
-  plan["starts"] = list(filter(_is_start, starts if isinstance(starts, list) else []))
+  starts, plan["starts"] = plan.get("starts"), []
+  for start in starts if isinstance(starts, list) else []:
+    is_dated = isinstance(start, dict) and finite(start.get("time")) is not None
+    if is_dated and is_step(start.get("step")):
+      plan["starts"].append(start)
   return plan
-
-
-def _is_start(value: Any) -> bool:
-  is_dict = isinstance(value, dict)
-  return is_dict and is_step(value.get("step")) and finite(value.get("time")) is not None
 
 
 def is_step(value: Any) -> bool:

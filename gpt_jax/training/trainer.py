@@ -57,12 +57,10 @@ class Trainer:
 
     Args:
       model: has `init(key, example)["params"]`.
-      loss: what a step minimizes, such as model_loss(model).
       example: a host batch for tracing `init`; its values are ignored.
       rules: tensor-parallel rules on parameter paths, such as the trunk's TENSOR_PARALLEL.
       fsdp: whether parameters and moments are sharded along `data` too.
       backend: "jit" or "pmap".
-      microbatches: parts of a batch whose gradients are accumulated.
       scales_loss: see LossScale; for models in float16.
       products: library of a CPU's products under jit, "xla" or "onednn".
     """

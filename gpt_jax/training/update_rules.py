@@ -67,9 +67,8 @@ def per_matrix(rule: optax.GradientTransformation) -> optax.GradientTransformati
 
 
 def split_matrices(tree: Any) -> Any:
-  """The tree with a list of matrices in place of each parameter of VIEWS.
-
-  [D, 3, H, K] becomes three of [D, H K]; a bias [3, H, K] three of [H K]; [H, K, D] one [H K, D].
+  """The tree with a list of matrices in place of each parameter of VIEWS: three of [D, H K] of
+  [D, 3, H, K]; three of [H K] of a bias [3, H, K]; one [H K, D] of [H, K, D].
   """
 
   def split(path, x):

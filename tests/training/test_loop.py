@@ -534,7 +534,7 @@ def test_output_to_a_closed_terminal_loses_no_checkpoint(tmp_path):
   assert (tmp_path / "saved").exists()
 
 
-def test_a_second_interrupt_is_raised_at_once(capfd):
+def test_a_second_interrupt_or_sigterm_ends_at_once(capfd, monkeypatch):
   with loop.Termination() as termination:
     os.kill(os.getpid(), signal.SIGINT)
     assert termination.asked
@@ -542,8 +542,6 @@ def test_a_second_interrupt_is_raised_at_once(capfd):
       os.kill(os.getpid(), signal.SIGINT)
   assert capfd.readouterr().err == "stopping after this step; repeat to stop at once\n"
 
-
-def test_a_second_sigterm_exits_at_once(monkeypatch):
   def exit(code):
     raise KeyboardInterrupt(code)
 

@@ -98,18 +98,11 @@ def test_a_vector_of_unknown_name_is_refused(rule):
     optimizer.init({"head": {"offset": jnp.zeros(3)}})
 
 
-@pytest.mark.parametrize(
-  "bad",
-  [
-    {"optimizer": "sgd"},
-    {"learning_rate": -1.0},
-    {"schedule": "step"},
-    {"warmup_steps": 5, "warmup_share": 0.1},
-  ],
-)
-def test_bad_options(bad):
-  with pytest.raises(InputError, match="|".join(bad)):
-    OptimConfig(**bad)
+def test_bad_options():
+  both = {"warmup_steps": 5, "warmup_share": 0.1}
+  for bad in ({"optimizer": "sgd"}, {"learning_rate": -1.0}, {"schedule": "step"}, both):
+    with pytest.raises(InputError, match="|".join(bad)):
+      OptimConfig(**bad)
 
 
 # Freezing.
@@ -166,13 +159,10 @@ def test_a_frozen_parameter_is_out_of_norm_moments_and_decay(rule):
   np.testing.assert_allclose(moment, (1 - 0.9**3) * 0.5, rtol=1e-5)
 
 
-def test_freezing_nothing_trains_everything():
+def test_freezing_nothing_trains_everything_and_a_pattern_without_a_parameter_is_refused():
   state, metrics = train(())
   assert all((leaf < 1).all() for leaf in jax.tree.leaves(state.params))
   np.testing.assert_allclose(metrics["gradient_norm"], np.sqrt(4 * (100**2 + 3**2)), rtol=1e-6)
-
-
-def test_a_pattern_that_freezes_nothing_is_refused():
   with pytest.raises(ValueError, match="'trunk' matches no parameter; they are embedding/kernel"):
     train(("trunk",))
 

@@ -43,16 +43,11 @@ class SpecialTokens:
   `special.start` and `special["start"]` are the same id. Most are right above the vocabulary, and
   the trunk has further rows for them. A vocabulary may also have some of its own, as BERT's has
   [CLS]. Iteration and `items` follow the ids.
-
-  Attributes:
-    first: the lowest id above the vocabulary, the tokenizer's vocab_size.
-    names: identifiers, of the ids from `first` on.
-    inside: further (name, id), of ids inside the vocabulary.
   """
 
-  first: int
-  names: tuple[str, ...] = DEFAULT_SPECIAL
-  inside: tuple[tuple[str, int], ...] = ()
+  first: int  # the lowest id above the vocabulary, the tokenizer's vocab_size
+  names: tuple[str, ...] = DEFAULT_SPECIAL  # identifiers, of the ids from `first` on
+  inside: tuple[tuple[str, int], ...] = ()  # further (name, id), of ids inside the vocabulary
 
   def __post_init__(self):
     names = list(self)
@@ -209,9 +204,8 @@ class Tokenizer(abc.ABC):
     """The vocabulary's spelling of an id below vocab_size."""
 
   def word_starts(self, ids: np.ndarray) -> np.ndarray:
-    """Whether each id begins a word, bool [..., n], of ids below vocab_size [..., n].
-
-    The first one does, wherever the text was cut, and so does what follows a line break.
+    """Whether each id begins a word, bool [..., n], of ids below vocab_size [..., n]; the first one
+    does, wherever the text was cut, and so does what follows a line break.
     """
     starts = self.begins_word[ids]
     starts[..., :1] = True
@@ -224,12 +218,9 @@ class Tokenizer(abc.ABC):
     return self.encode_many([text])[0]
 
   def offsets(self, word: str) -> np.ndarray:
-    """The characters of a word that each of its ids is of, from and to, int [n, 2].
+    """The characters of a word that each of its ids is of, from and to, int [n, 2]; none is empty.
 
-    None is empty: ids that are bytes of one character all have it.
-
-    Args:
-      word: without a space or line break in it, but for one at its beginning.
+    The word has no space or line break in it, but for one at its beginning.
     """
     spans, count = self._offsets(word), len(self.encode(word))
     if len(spans) != count:  # such as a word with the spelling of a special token in it
@@ -248,10 +239,7 @@ class Tokenizer(abc.ABC):
     return SpecialTokens(self.vocab_size, self.special_names, tuple(inside.items()))
 
   def with_special(self, *names: str) -> "Tokenizer":
-    """The same tokenizer with further special tokens, at the ids after those it has.
-
-    Names that it has already are skipped.
-    """
+    """The same tokenizer with further special tokens, unless it has them, at the next ids."""
     has = (*self.special_names, *self.special_inside)
     further = [name for name in dict.fromkeys(names) if name not in has]
     for name in further:

@@ -68,13 +68,9 @@ BYTES = _byte_symbols()
 
 @dataclasses.dataclass(frozen=True)
 class MergesTokenizer(PiecesTokenizer):
-  """A byte-pair encoding in OpenAI's two files.
+  """A byte-pair encoding in OpenAI's two files."""
 
-  Attributes:
-    merges: in order of priority.
-  """
-
-  merges: Merges = dataclasses.field(repr=False)
+  merges: Merges = dataclasses.field(repr=False)  # in order of priority
   special_names: tuple[str, ...] = dataclasses.field(default=DEFAULT_SPECIAL, kw_only=True)
   spelled: tuple[AddedToken, ...] = dataclasses.field(default=(), kw_only=True)
 

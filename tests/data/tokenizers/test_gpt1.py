@@ -117,14 +117,6 @@ def test_gpt1_lines_unknown_letters_and_words(folders):
   assert words == [f"{word}</w>" for word in ("a", "ship", ",", "sailed", "\n", "on")]
 
 
-def test_gpt1_decodes_to_words(small, spacy_there):
-  tokenizer = load_tokenizer(small["gpt1"])
-  pieces = ("the</w>", "se", "a</w>", ".</w>", "\n</w>", "i</w>")
-  ids = [*map(tokenizer.pieces.index, pieces)]
-  assert tokenizer.decode(ids) == "the sea .\ni"
-  assert tokenizer.decode(np.array(ids[:2])) == "the se" and tokenizer.decode([]) == ""
-
-
 @pytest.mark.parity("released")
 def test_few_words_remembered_change_nothing(small, monkeypatch):
   texts = [mixed(random.Random(n)) for n in range(30)]
@@ -136,9 +128,12 @@ def test_few_words_remembered_change_nothing(small, monkeypatch):
     assert len(tokenizer._words[1]) <= 20 + len(text)
 
 
-def test_the_hash_tells_what_decides_the_ids(small, spacy_there):
+def test_words_that_ids_decode_to_and_what_the_hash_tells(small, spacy_there):
   tokenizer = load_tokenizer(small["gpt1"])
   pieces, merges = tokenizer.pieces, tokenizer.merges
+  ids = [*map(pieces.index, ("the</w>", "se", "a</w>", ".</w>", "\n</w>", "i</w>"))]
+  assert tokenizer.decode(ids) == "the sea .\ni"
+  assert tokenizer.decode(np.array(ids[:2])) == "the se" and tokenizer.decode([]) == ""
   others = [
     GPT1Tokenizer(pieces, merges, REGEX),
     GPT1Tokenizer(pieces, (merges[1], merges[0], *merges[2:]), SPACY),
