@@ -239,7 +239,10 @@ def write_table(file: IO[str], rows: Iterable[Sequence[object]], delimiter: str 
   """
   # Not csv.writer: before Python 3.13 it leaves a cell with "\r" without quotes.
   special = re.compile(rf'["\r\n{delimiter}]|^\ufeff')
-  texts = [[_text(cell) for cell in row] for row in rows]
+  texts = []
+  for row in rows:
+    cells = ("" if cell is None else str(cell) for cell in row)
+    texts.append([cell.encode("utf-8", "replace").decode() for cell in cells])
   # The quotes of the first line say that those of other lines are no text, see _is_quoted.
   is_quoted = delimiter == "\t" and any(special.search(cell) for row in texts for cell in row)
   for row in texts:
@@ -249,7 +252,3 @@ def write_table(file: IO[str], rows: Iterable[Sequence[object]], delimiter: str 
     )
     file.write(delimiter.join(cells) + "\n")
     is_quoted = False
-
-
-def _text(cell: object) -> str:
-  return "" if cell is None else str(cell).encode("utf-8", "replace").decode()

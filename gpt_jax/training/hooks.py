@@ -44,7 +44,7 @@ class Interval:
 
   def add(self, step: int, metrics: dict[str, Any]) -> None:
     """Fetches the metrics of one step from the device, which waits for that step."""
-    metrics = jax.device_get(metrics)  # waits for the step
+    metrics = jax.device_get(metrics)
     self.steps += 1
     self._first = step - 1 if self._first is None else self._first
     if metrics.pop("finite"):

@@ -43,9 +43,8 @@ class Layerwise(NamedTuple):
 
 
 def layerwise_optimizer(config: OptimConfig, total_steps: int, layerwise: Layerwise) -> Optimizer:
-  """The optimizer of a run whose parameters train at rates of their own, later or not at all.
-
-  Those that begin later, too, are in norm, moments and decay only from then on.
+  """The optimizer of a run whose parameters train at rates of their own, later or not at all; those
+  that begin later, too, are in norm, moments and decay only from then on.
   """
   # Between two updates of `cycles` the learning rate is that of a run by itself.
   begins = [first for first in layerwise.cycles if first < total_steps]

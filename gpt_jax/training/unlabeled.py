@@ -1,6 +1,6 @@
 """Text without labels beside the labeled examples: cross-view training's loss of it (Clark et al.
-2018, section 3), by which the views learn what the head that reads everything predicts; and streams
-of batches in turns, each with its loss: labeled text of some tasks, and unlabeled.
+2018, section 3), and streams of batches in turns, each with its loss: labeled text of some tasks,
+and unlabeled.
 """
 
 import dataclasses

@@ -44,10 +44,8 @@ VIEWS = (
 
 
 def per_matrix(rule: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
-  """A rule that treats each matrix of a parameter as a parameter of its own.
-
-  Queries, keys and values are one array [D, 3, H, K] in the model, three matrices [D, H K] in the
-  rule, and in the paths of its state `qkv/kernel/0` and so on.
+  """A rule that treats each matrix of a parameter as a parameter of its own: of queries, keys and
+  values, one array [D, 3, H, K], its state has three, `qkv/kernel/0` and so on, [D, H K].
   """
   # Adafactor factors a parameter whose two largest axes are 128 or more, which [D, 3, H, 64] is
   # not; LAMB would have one trust ratio for queries, keys and values.
@@ -115,9 +113,8 @@ def openai_adam(
 ) -> optax.GradientTransformation:
   """OpenAI's Adam with decoupled decay, still to be multiplied by the learning rate.
 
-  It differs from `optax.adamw` in two ways: eps is added to the uncorrected root of the second
-  moment, and the decay too is multiplied by the bias correction, which for the first thousand
-  updates makes it a fraction of nominal.
+  Unlike in `optax.adamw` eps is added to the uncorrected root of the second moment, and the decay
+  too is multiplied by the bias correction, so that a fraction of it acts at first.
   """
 
   # `correction` on the decay too: 0.15 of nominal after 10 updates, 0.63 after 500.

@@ -169,24 +169,24 @@ def test_microbatches_are_computed_one_after_the_other():
   assert temporaries[1] < 0.6 * temporaries[0]
 
 
-@pytest.mark.parametrize(
-  "trunk", [LSTM, pytest.param(STACK, marks=pytest.mark.slow)], ids=["lstm", "stack"]
-)
-def test_recurrent_trunks_on_two_meshes(trunk):
-  """In two microbatches besides, which share the masks of the kernels and of the vocabulary."""
-  expected, _ = losses_of(build(trunk))
-  losses, _ = losses_of(build(trunk, FSDP, 2))
-  np.testing.assert_allclose(losses, expected, atol=1e-5)
+SLOW = pytest.mark.slow
 
 
-@pytest.mark.parametrize("trunk", [ELMO, TRANSLATOR], ids=["elmo", "translator"])
 @pytest.mark.parametrize(
-  "mesh, microbatches",
-  [pytest.param(MeshConfig(data=2), 1, marks=pytest.mark.slow), (FSDP, 2)],
-  ids=["2", "4x2"],
+  "trunk, mesh, microbatches",
+  [
+    pytest.param(LSTM, FSDP, 2, id="lstm"),
+    pytest.param(STACK, FSDP, 2, id="stack", marks=SLOW),
+    pytest.param(ELMO, FSDP, 2, id="elmo"),
+    pytest.param(ELMO, MeshConfig(data=2), 1, id="elmo-2", marks=SLOW),
+    pytest.param(TRANSLATOR, FSDP, 2, id="translator"),
+    pytest.param(TRANSLATOR, MeshConfig(data=2), 1, id="translator-2", marks=SLOW),
+  ],
 )
-def test_directions_and_sources_on_two_and_four_rows_of_devices(trunk, mesh, microbatches):
-  """Dropout on: of characters, which are read once for both directions; of sources and targets."""
+def test_other_trunks_on_meshes(trunk, mesh, microbatches):
+  """Dropout on: of kernels and the vocabulary, whose masks microbatches share; of characters, which
+  are read once for both directions; of sources and targets.
+  """
   expected, _ = losses_of(build(trunk))
   losses, _ = losses_of(build(trunk, mesh, microbatches))
   np.testing.assert_allclose(losses, expected, atol=1e-5)

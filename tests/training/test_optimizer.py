@@ -18,7 +18,7 @@ from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.training.layerwise import Layerwise, layerwise_optimizer
 from gpt_jax.training.optimizer import SHAPES, OptimConfig, make_optimizer
 from gpt_jax.training.trainer import Trainer
-from gpt_jax.training.update_rules import VIEWS, per_matrix, split_matrices
+from gpt_jax.training.update_rules import VIEWS, split_matrices
 
 
 def openai_factor(name, x, w):
@@ -167,54 +167,6 @@ def test_freezing_nothing_trains_everything_and_a_pattern_without_a_parameter_is
     train(("trunk",))
 
 
-# Stacked matrices.
-
-D, H, K = 4, 2, 3
-
-
-@pytest.fixture
-def attention():
-  """(parameters, gradients) of an attention layer, with larger gradients for keys and values."""
-  rng = np.random.default_rng(0)
-  sizes = np.array([1.0, 10.0, 100.0], np.float32)
-
-  def draw():
-    return {
-      "qkv": {
-        "kernel": rng.normal(size=(D, 3, H, K)).astype(np.float32),
-        "bias": rng.normal(size=(3, H, K)).astype(np.float32),
-      },
-      "out": {"kernel": rng.normal(size=(H, K, D)).astype(np.float32)},
-    }
-
-  params, grads = draw(), draw()
-  grads["qkv"]["kernel"] *= sizes[None, :, None, None]
-  grads["qkv"]["bias"] *= sizes[:, None, None]
-  return params, grads
-
-
-def test_queries_keys_and_values_have_their_own_trust_ratios(attention):
-  params, grads = attention
-  rule = per_matrix(optax.scale_by_trust_ratio())
-  updates, _ = jax.jit(rule.update)(grads, jax.jit(rule.init)(params), params)
-  parts = [(params["out"]["kernel"], grads["out"]["kernel"], updates["out"]["kernel"])]
-  for i in range(3):
-    trees = [tree["qkv"] for tree in (params, grads, updates)]
-    parts += [[tree["kernel"][:, i] for tree in trees], [tree["bias"][i] for tree in trees]]
-  for p, g, update in parts:
-    wanted = g * np.linalg.norm(p) / np.linalg.norm(g)
-    np.testing.assert_allclose(update, wanted, rtol=1e-5)
-
-
-def test_a_factored_rule_sees_matrices(attention):
-  params, _ = attention
-  rule = per_matrix(optax.scale_by_factored_rms(min_dim_size_to_factor=2))
-  state = jax.eval_shape(rule.init, params)
-  rows = state.v_row["qkv"]["kernel"]
-  columns = state.v_col["qkv"]["kernel"]
-  assert sorted(x.size for x in [*rows, *columns]) == sorted([D, H * K] * 3)
-
-
 def test_every_parameter_becomes_matrices_and_every_view_has_one():
   trunks = (
     TransformerConfig(90, context=8, layers=1, width=12, heads=2),
@@ -229,16 +181,3 @@ def test_every_parameter_becomes_matrices_and_every_view_has_one():
       used |= {v for v in VIEWS if v.rank == len(shape) and re.search(v.pattern, name)}
     assert all(x.ndim <= 2 for x in jax.tree.leaves(split_matrices(params)))
   assert used == {*VIEWS}
-
-
-def test_an_elementwise_rule_is_the_same_per_matrix(attention):
-  params, grads = attention
-  for rule in (optax.adam(0.1), optax.add_decayed_weights(0.3)):
-    stacked = per_matrix(rule)
-    wanted, updates = (
-      jax.jit(lambda grads, params, rule=rule: rule.update(grads, rule.init(params), params)[0])(
-        grads, params
-      )
-      for rule in (rule, stacked)
-    )
-    jax.tree.map(np.testing.assert_array_equal, updates, wanted)

@@ -258,7 +258,7 @@ class Tokenizer(abc.ABC):
     return f"<{self.special.names[i - self.vocab_size]}>"
 
   def difference(self, hash: str) -> str:
-    """Describes how the tokenizer of another hash differs from this one, as far as known."""
+    """How the tokenizer of another hash differs from this one, as far as known."""
     return f"{hash[:12]}, not {self.hash[:12]}"
 
   def save(self, folder: str) -> None:
