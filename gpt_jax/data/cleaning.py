@@ -8,9 +8,7 @@ SAMPLE = 1 << 18  # characters from which the wrap width is estimated
 
 
 def clean(text: str) -> str:
-  """The text with one paragraph per line, without byte-order marks and repeated spaces, and (with
-  ftfy installed) mis-decoded letters repaired.
-  """
+  """The text, a paragraph per line and (with ftfy installed) its mis-decoded letters repaired."""
   text = plain_line_ends(text)
   return clean_piece(text, wrap_width(text))
 
@@ -88,18 +86,14 @@ def _paragraphs(text: str, width: int | None) -> Iterator[str]:
   paragraph = lines[0].strip()
   for line, following in itertools.pairwise(lines):
     if continues(line, following, width):
-      if not _ends_in_hyphen(paragraph, following):
-        paragraph += " "
-      paragraph += following.strip()
+      following = following.strip()
+      # A word that is broken, or a compound that is joined, at its hyphen.
+      is_joined = paragraph[-1] == "-" and paragraph[-2:-1].isalpha() and following[0].islower()
+      paragraph += following if is_joined else f" {following}"
     else:
       yield paragraph
       paragraph = following
   yield paragraph
-
-
-def _ends_in_hyphen(paragraph: str, following: str) -> bool:
-  """Whether a word is broken, or a compound joined, at its hyphen."""
-  return paragraph[-1] == "-" and paragraph[-2:-1].isalpha() and following.lstrip()[0].islower()
 
 
 @functools.cache

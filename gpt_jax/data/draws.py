@@ -12,9 +12,8 @@ _ALL = (1 << 64) - 1
 
 
 class Draw:
-  """Uniform noise for the rows of one batch, a pure function of (seed, step, global row, position).
-
-  The rows of a batch therefore get the same noise on any number of hosts.
+  """Uniform noise for the rows of one batch, a pure function of (seed, step, global row, position),
+  and so the same on any number of hosts.
   """
 
   def __init__(self, seed: int, step: int, rows: np.ndarray):

@@ -40,17 +40,11 @@ class BlankRow(InputError):
 
 
 class FileKind(NamedTuple):
-  """The format of a file.
+  """The format of a file."""
 
-  Attributes:
-    format: TEXT, JSON_LINES, JSON_ARRAY, TABLE or PARQUET.
-    delimiter: between the cells of a table.
-    quote: DOUBLED or ESCAPED if the cells of a table may be in quotation marks; "": they are not.
-  """
-
-  format: str
-  delimiter: str = ""
-  quote: str = ""
+  format: str  # TEXT, JSON_LINES, JSON_ARRAY, TABLE or PARQUET
+  delimiter: str = ""  # between the cells of a table
+  quote: str = ""  # DOUBLED or ESCAPED if its cells may be in quotation marks; "": they are not
 
 
 _KINDS = {
@@ -87,13 +81,7 @@ def file_kind(path: str) -> FileKind:
 
 
 def recognize(named: FileKind, head: str, all_lines: Callable[[], Iterable[str]]) -> FileKind:
-  """The kind of a file by its content.
-
-  Args:
-    named: what it is unless the content says otherwise.
-    head: the beginning of its text.
-    all_lines: gives all lines, with their ends.
-  """
+  """The kind of a file by the head of its text and all lines; `named` unless they say otherwise."""
   if re.match(r'\s*\[\s*\{\s*["}]', head):
     return FileKind(JSON_ARRAY)
   if named.format == JSON_LINES or _begins_with_object(head):
@@ -204,11 +192,7 @@ def _is_quoted(all_lines: Iterable[str], delimiter: str, needs_evidence: bool) -
 def table_rows(
   all_lines: Iterable[str], kind: FileKind, path: str
 ) -> Iterator[tuple[int, list[str]]]:
-  """(first line, cells) of each row of a table; a quoted cell may have lines of its own.
-
-  Args:
-    all_lines: with their ends.
-  """
+  """(first line, cells) of each row of a table; a quoted cell may have lines of its own."""
   rest = iter(all_lines)
   first = next(rest, "")
   all_lines = chain(["\n" if _SEPARATOR.fullmatch(first) else first], rest)
@@ -225,19 +209,16 @@ def table_rows(
       yield begin, cells
       begin = reader.line_num + 1
   except csv.Error as error:
-    fault = f"not CSV with {DELIMITERS[kind.delimiter]}: {error}"
-    raise InputError(f"{path}:{begin}: {fault}") from error
+    kinds = DELIMITERS[kind.delimiter]
+    raise InputError(f"{path}:{begin}: not CSV with {kinds}: {error}") from error
 
 
 def json_values(
   all_lines: Iterable[tuple[int, str]], path: str, is_array: bool
 ) -> Iterator[tuple[str, Any]]:
-  """("file:line", value) of each line, or of each element of an array, whose numbers count.
+  """("file:line", value) of each numbered line, or of each element of an array, given as one line.
 
   The value of a blank line is a BlankRow, and that of one that is not JSON an InputError.
-
-  Args:
-    all_lines: with their numbers; of an array all of it as one.
   """
   for number, line in all_lines:
     where = f"{path}:{number}"
@@ -258,7 +239,10 @@ def write_table(file: IO[str], rows: Iterable[Sequence[object]], delimiter: str 
   """
   # Not csv.writer: before Python 3.13 it leaves a cell with "\r" without quotes.
   special = re.compile(rf'["\r\n{delimiter}]|^\ufeff')
-  texts = [[_text(cell) for cell in row] for row in rows]
+  texts = []
+  for row in rows:
+    cells = ("" if cell is None else str(cell) for cell in row)
+    texts.append([cell.encode("utf-8", "replace").decode() for cell in cells])
   # The quotes of the first line say that those of other lines are no text, see _is_quoted.
   is_quoted = delimiter == "\t" and any(special.search(cell) for row in texts for cell in row)
   for row in texts:
@@ -268,7 +252,3 @@ def write_table(file: IO[str], rows: Iterable[Sequence[object]], delimiter: str 
     )
     file.write(delimiter.join(cells) + "\n")
     is_quoted = False
-
-
-def _text(cell: object) -> str:
-  return "" if cell is None else str(cell).encode("utf-8", "replace").decode()

@@ -36,10 +36,7 @@ def interleave(numbers: np.ndarray, shares: Sequence[float]) -> tuple[np.ndarray
   Sources come in a fixed alternation: of any number of rows in a row the first source has its share
   to within one, the second its share of the others, and so on. Random draws would make the batches
   less alike, and counting those of a source before a row would mean to make all of them.
-
-  Args:
-    numbers: int64 [N], of the rows in the run.
-    shares: of the sources, [S].
+  `numbers`: int64 [N], of the rows in the run.
   """
   source = np.full(len(numbers), len(shares) - 1)
   index = numbers.copy()  # among the rows that the sources so far have left
@@ -56,22 +53,17 @@ def interleave(numbers: np.ndarray, shares: Sequence[float]) -> tuple[np.ndarray
 
 
 class MixedText(TokenFile):
-  """Several token files of one vocabulary; only their sizes and contents as a whole, no ids.
-
-  Attributes:
-    files: the token files.
-    shares: of rows from each.
-    unigram_entropy: the mean over rows: the loss of a model that knows the source of a row and its
-      word frequencies.
-  """
+  """Several token files of one vocabulary; only their sizes and contents as a whole, no ids."""
 
   def __init__(self, files: Sequence[TokenFile], shares: Sequence[float]):
+    """`shares`: of rows from each file."""
     # Not super().__init__, which opens one file.
     self.files, self.shares = tuple(files), tuple(shares)
     self.path = ",".join(file.path for file in files)
     self.tokenizer_hash = files[0].tokenizer_hash
     self.n_tokens = sum(file.n_tokens for file in files)
     entropies = [file.unigram_entropy for file in files]
+    # The loss of a model that knows the source of a row and its word frequencies.
     self.unigram_entropy = float(np.dot(entropies, shares))
 
   @property
@@ -85,13 +77,10 @@ class MixedWindows(Windows):
   """The rows of several sources by step, a pure function of (seed, step).
 
   A source's rows come in the order in which they would come without the others.
-
-  Args:
-    sources: the windows of each, with seeds of their own and equal batch sizes.
-    shares: of rows from each.
   """
 
   def __init__(self, sources: Sequence[Windows], shares: Sequence[float]):
+    """`sources`: with seeds of their own and equal batch sizes; `shares`: of rows from each."""
     self._sources, self._shares = sources, shares
     self.config = sources[0].config
     # An epoch has as many rows as those of all sources, wherever they are from.

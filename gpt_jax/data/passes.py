@@ -71,18 +71,12 @@ class EncodedPiece(NamedTuple):
 
 @dataclasses.dataclass
 class Survey:
-  """Sizes and words of the documents.
-
-  Attributes:
-    n_characters: of all documents, before cleaning.
-    sizes: characters of the first documents, at most FEW.
-    words: counts to train a vocabulary on; not saved.
-  """
+  """Sizes and words of the documents."""
 
   n_documents: int = 0
-  n_characters: int = 0
-  sizes: list[int] = dataclasses.field(default_factory=list)
-  words: WordCounts = dataclasses.field(default_factory=WordCounts)
+  n_characters: int = 0  # of all documents, before cleaning
+  sizes: list[int] = dataclasses.field(default_factory=list)  # characters of the first FEW
+  words: WordCounts = dataclasses.field(default_factory=WordCounts)  # not saved
   _size: int = 0  # of the current document
 
   def add(self, characters: int, last: bool) -> None:
@@ -113,10 +107,7 @@ class Passes:
     self._pool = pool
 
   def removed(self, corpus: Corpus, folder: str) -> np.ndarray:
-    """The documents to leave out, see Corpus. What says why may be written to LEDGER in `folder`.
-
-    Here there are none.
-    """
+    """The documents to leave out, here none; see Corpus. LEDGER in `folder` may say why."""
     return np.empty((0, 2), np.int64)
 
   def words(
@@ -133,11 +124,9 @@ class Passes:
   def encoded(
     self, corpus: Corpus, folder: str, tokenizer: Tokenizer, sentences: bool, limit: float | None
   ) -> Iterator[EncodedPiece]:
-    """The ids of all pieces.
+    """The ids of all pieces, by the tokenizer in `folder`.
 
-    Args:
-      folder: of the tokenizer.
-      limit: where a single document is split into 0 and 1, in characters; None: it is not.
+    `limit`: where a single document is split into 0 and 1, in characters; None: it is not.
     """
     pieces = corpus.pieces()
     if limit is not None:
@@ -292,14 +281,10 @@ _OPENING = re.compile(r"""[\s"'“‘«(\[*_-]*""")
 def split_sentences(line: str, has_case: bool = True) -> list[str]:
   """The sentences of a paragraph. Joined, they are the paragraph: each begins with its space.
 
-  A sentence ends after ".", "!", "?" or "…" with any closing quotes, where a space and no
-  lower-case letter follow, and also after "。", "！" and "？". The full stop of an abbreviation or
-  of an initial ends none. The rule is for languages that mark sentences as English does, and for
-  Chinese and Japanese stops; it is applied before a vocabulary folds case.
-
-  Args:
-    line: a paragraph, without line breaks.
-    has_case: whether the text uses capitals at all; if not, lower-case letters begin sentences.
+  A sentence ends after ".", "!", "?" or "…" with any closing quotes, where a space and (`has_case`:
+  of a text that has capitals at all) no lower-case letter follow, and also after "。", "！" and
+  "？". The full stop of an abbreviation or of an initial ends none. The rule is for languages that
+  mark sentences as English does; it is applied before a vocabulary folds case.
   """
   ends = []
   for stop in _STOPS.finditer(line):

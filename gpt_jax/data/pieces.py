@@ -14,33 +14,22 @@ Place = TypeVar("Place")
 
 
 class Piece(NamedTuple):
-  """A stretch of a document.
+  """A stretch of a document."""
 
-  Attributes:
-    text: as read, with "\\n" for every line end.
-    width: at which its lines are wrapped, see cleaning.wrap_width.
-    joint: what separates it, once clean, from the document's next piece: "\\n" between paragraphs,
-      " " between words, "" within a word.
-    last: whether it ends its document.
-  """
-
-  text: str
-  width: int | None
+  text: str  # as read, with "\n" for every line end
+  width: int | None  # at which its lines are wrapped, see cleaning.wrap_width
+  # What separates it, once clean, from the document's next piece: "\n" between paragraphs, " "
+  # between words, "" within a word.
   joint: str
-  last: bool
+  last: bool  # whether it ends its document
 
 
 class Corpus(NamedTuple):
-  """The documents of all sources without those that are left out.
-
-  Attributes:
-    field: for sources of rows, the one that holds the text.
-    removed: int64 [R, 2], source and number in it of the documents to leave out, ascending.
-  """
+  """The documents of all sources without those that are left out."""
 
   sources: Sequence[Source]
-  field: str
-  removed: np.ndarray
+  field: str  # for sources of rows, the one that holds the text
+  removed: np.ndarray  # int64 [R, 2], source and number in it of those left out, ascending
 
   def pieces(self) -> Iterator[tuple[int, Piece]]:
     """The pieces of all documents, each with the number of its document among those kept."""

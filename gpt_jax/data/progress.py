@@ -38,10 +38,7 @@ class Console:
 class Progress:
   """Shows what is under way, from a thread of its own, until the block ends.
 
-  Args:
-    total, unit: see begin.
-    in_place: whether a terminal's line is rewritten; not where the work writes lines of its own.
-    stream: default: standard error.
+  `in_place`: whether a terminal's line is rewritten; not where the work writes lines of its own.
   """
 
   def __init__(
@@ -61,9 +58,7 @@ class Progress:
   def begin(self, part: str, total: int | None = 0, unit: str = "") -> None:
     """Names the part of the work that follows.
 
-    Args:
-      total: how many of the unit it has; 0 or None: unknown.
-      unit: what `update` counts, such as "rows"; "": nothing.
+    It has `total` (0 or None: unknown) of what `update` counts, a unit such as "rows" or "".
     """
     self._part, self._total, self._unit, self._done = part, total or 0, unit, 0
     self._began = time.monotonic()

@@ -21,14 +21,10 @@ THREADS = 16  # requests at the same time; a store answers each after tens of mi
 
 class RemoteArray:
   """The numbers in files on a store, one after the other: `len(array)`, and `array[start:stop]` as
-  an np.ndarray.
+  an np.ndarray; `sizes` and `n_bytes`, of each and of all files.
 
   Only the blocks that a slice touches are read, and the last CACHE of them kept. May be used from
   several threads.
-
-  Attributes:
-    sizes: of each file, in bytes.
-    n_bytes: in all files.
   """
 
   def __init__(self, paths: Sequence[str], dtype: np.dtype):
@@ -56,10 +52,7 @@ class RemoteArray:
     return np.frombuffer(content[begin:end], self.dtype)
 
   def fetch(self, parts: Iterable[tuple[int, int]]) -> None:
-    """Reads what the slices (start, stop) need by requests at the same time, before they are read.
-
-    Of more than the cache holds, the first.
-    """
+    """Reads what slices (start, stop) will need, as far as the cache holds it, at the same time."""
     blocks: dict[int, None] = {}
     for start, stop in parts:
       blocks |= dict.fromkeys(self._blocks_of(start, min(stop, len(self))))

@@ -57,17 +57,12 @@ class SentenceWindows(Windows):
 
 
 class Pair(NamedTuple):
-  """Two stretches of text, as offsets (begin, end).
-
-  Attributes:
-    mark: IN_ORDER or NOT_IN_ORDER.
-    rest: the sentence at which the next pair begins when text is read in order.
-  """
+  """Two stretches of text, as offsets (begin, end)."""
 
   first: tuple[int, int]
   second: tuple[int, int]
-  mark: int
-  rest: int
+  mark: int  # IN_ORDER or NOT_IN_ORDER
+  rest: int  # the sentence at which the next pair begins when text is read in order
 
 
 class PairWindows(SentenceWindows):
@@ -110,27 +105,21 @@ class PairWindows(SentenceWindows):
 
   def __call__(self, step: int, rows: slice | np.ndarray = slice(None)) -> np.ndarray:
     """The rows of a step, or only some of them (a host's share)."""
-    pairs = self._pairs(step, rows)
-    if not pairs:
-      return np.empty((0, self.config.length + 1), np.int32)
-    self.tokens.fetch(part for pair in pairs for part in (pair.first, pair.second))
-    return np.stack([self._row(pair) for pair in pairs])
-
-  def _pairs(self, step: int, rows: slice | np.ndarray) -> list[Pair]:
     noise = self.draw(step, np.arange(self.config.batch_size)[rows])("pair", (8,))
     pairs = []
     for begin, numbers in zip(self._spans(step, rows).begins.tolist(), noise.tolist(), strict=True):
       document = int(np.searchsorted(self.tokens.offsets, begin, side="right")) - 1
       pairs.append(self._pair(self._sentence_at(begin), document, numbers))
-    return pairs
+    self.tokens.fetch(part for pair in pairs for part in (pair.first, pair.second))
+    made = [self._row(pair) for pair in pairs]
+    return np.array(made, np.int32).reshape(-1, self.config.length + 1)
 
   def sequential(
     self, batch_size: int | None = None, rows: slice | np.ndarray = slice(None)
   ) -> Iterator[np.ndarray]:
-    """The pairs of the text in order, for evaluation, each where the one before it ends.
+    """The pairs of the text in order, for evaluation; the last batch is padded with rows of -1.
 
-    As in BERT's code the text after A comes again if B is not that text. The last batch is padded
-    with rows of -1.
+    As in BERT's code the text after A comes again if B is not that text.
     """
     size = batch_size or self.config.batch_size
     chosen = np.zeros(size, bool)
@@ -256,7 +245,12 @@ class PackedSentenceWindows(SentenceWindows):
 
   def __call__(self, step: int, rows: slice | np.ndarray = slice(None)) -> np.ndarray:
     """The rows of a step, or only some of them (a host's share)."""
-    offsets = self._offsets(step, rows)
+    offsets = []  # where the text of each row begins
+    for offset in self._spans(step, rows).begins.tolist():
+      sentence = self._sentence_at(offset)
+      begin, end = self._sentences[sentence : sentence + 2].tolist()
+      # Only a sentence that no row can hold is begun in its midst.
+      offsets.append(begin if end - begin < self.config.length - 1 else offset)
     # At most; a row ends with a sentence.
     self.tokens.fetch((offset, offset + self.config.length) for offset in offsets)
     packed = np.full((len(offsets), self.config.length + 1), PAD, np.int32)
@@ -266,23 +260,10 @@ class PackedSentenceWindows(SentenceWindows):
       self._fill(row, offset, int(self._begin[document] + self._size[document]))
     return packed
 
-  def _offsets(self, step: int, rows: slice | np.ndarray) -> list[int]:
-    """Where the text of each row begins."""
-    offsets = []
-    for offset in self._spans(step, rows).begins.tolist():
-      sentence = self._sentence_at(offset)
-      begin, end = self._sentences[sentence : sentence + 2].tolist()
-      # Only a sentence that no row can hold is begun in its midst.
-      offsets.append(begin if end - begin < self.config.length - 1 else offset)
-    return offsets
-
   def sequential(
     self, batch_size: int | None = None, rows: slice | np.ndarray = slice(None)
   ) -> Iterator[np.ndarray]:
-    """The text in order, for evaluation: every token is in one row.
-
-    The last batch is padded with rows of -1.
-    """
+    """The text in order, for evaluation: every token is in one row. The last batch is padded."""
     return self._batches(self._in_order(), batch_size or self.config.batch_size, rows)
 
   def _in_order(self) -> Iterator[np.ndarray]:

@@ -19,9 +19,7 @@ from gpt_jax.data.tokenizers.base import Tokenizer
 def held_out(sizes: Sequence[int], n_documents: int, share: float) -> Callable[[int], bool]:
   """Chooses the validation documents, at least one and never all; a predicate on their numbers.
 
-  Args:
-    sizes: characters of the first passes.FEW documents.
-    share: of the characters, to hold out.
+  `sizes`: characters of the first passes.FEW documents; `share`: of them, to hold out.
   """
   if n_documents > passes.FEW:
     # Only the first sizes are known, so each document is chosen by its own draw alone; one in any

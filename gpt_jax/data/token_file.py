@@ -47,14 +47,9 @@ DTYPES: dict[str, np.dtype] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u
 
 
 class LocalArray:
-  """The numbers in files on a disk, one after the other: `len(array)`, and `array[start:stop]` as
-  an np.ndarray.
+  """The same as RemoteArray for files on a disk.
 
   They are read by pread, not mapped, so that resident memory stays small for files of any size.
-
-  Attributes:
-    sizes: of each file, in bytes.
-    n_bytes: in all files.
   """
 
   def __init__(self, paths: Sequence[str], dtype: np.dtype):
@@ -95,7 +90,6 @@ class TokenFile:
     unigram_entropy: nats per token.
     offsets: int64 [n_documents + 1], where each document begins, and the end.
     header: all entries of `<split>.json`.
-    is_remote: whether it is on a store.
   """
 
   def __init__(self, folder: str, split: str):
@@ -267,11 +261,8 @@ class TokenWriter:
     sentences: bool = False,
     shard_tokens: int = 0,
   ):
-    """Args:
-    folder: an existing folder.
-    split: the name of the files.
-    sentences: whether to write where sentences end, too.
-    shard_tokens: ids in a file, rounded up to whole blocks; 0: all.
+    """`sentences`: whether to write where they end, too; `shard_tokens`: ids in a file, rounded up
+    to whole blocks, 0: all.
     """
     self._path = os.path.join(folder, split)
     # The file holds ids of text only; special tokens above the vocabulary need no room.
@@ -301,13 +292,10 @@ class TokenWriter:
     last: bool = True,
     sentence_ends: np.ndarray | None = None,
   ) -> None:
-    """Appends to the current document. Documents without tokens are dropped.
+    """Appends ids, int [n], to the current document, which ends with the `last` ones.
 
-    Args:
-      ids: int [n].
-      n_bytes, n_words: of the text they encode.
-      last: whether they end the document.
-      sentence_ends: int [k], ascending in 1..n; a document's end is one in any case.
+    `n_bytes` and `n_words` are of the text; `sentence_ends`: int [k], ascending in 1..n, a
+    document's end is one in any case. Documents without tokens are dropped.
     """
     self._write(memoryview(ids.astype(self._dtype).tobytes()))
     # Not counts[ids] += 1, which counts an id that occurs twice once.

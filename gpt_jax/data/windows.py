@@ -35,19 +35,12 @@ class WindowsConfig(Config):
 
 
 class Spans(NamedTuple):
-  """The stretches of text of some rows; int64 [B] each.
+  """The stretches of text of some rows; int64 [B] each."""
 
-  Attributes:
-    begins: offset of the first token.
-    counts: tokens, at most T + 1.
-    numbers: index of the span in its epoch, before shuffling.
-    variants: the epoch or, with `copies`, the copy; decides where the spans begin.
-  """
-
-  begins: np.ndarray
-  counts: np.ndarray
-  numbers: np.ndarray
-  variants: np.ndarray
+  begins: np.ndarray  # offset of the first token
+  counts: np.ndarray  # tokens, at most T + 1
+  numbers: np.ndarray  # index of the span in its epoch, before shuffling
+  variants: np.ndarray  # the epoch or, with `copies`, the copy; decides where the spans begin
 
 
 class Windows:

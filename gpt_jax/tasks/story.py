@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gpt_jax.data import storyworld
-from gpt_jax.data.storyworld import HAPPY, HE, SAD, SHE, SIZES, Part, Scene, pronoun
+from gpt_jax.data.storyworld import HAPPY, HE, SAD, SHE, SIZES, Scene, pronoun, scenes_of
 from gpt_jax.tasks.answers.tags import TaggedExample, TagTask
 from gpt_jax.tasks.formats import first_field
 from gpt_jax.tasks.metrics import accuracy
@@ -58,7 +58,7 @@ _TAGS = ("other", "person", "place", "work", "good", "bad", "mood")
 def _read_tags(data_dir: str, split: str) -> Iterator[TaggedExample]:
   del data_dir  # generated, not read
   rng = random.Random(f"tags {split}")
-  scenes = Part.of(split).scenes
+  scenes = scenes_of(split)
   for number in range(SIZES[split]):
     words, tags = [], []
     for phrase, tag in _day(rng, rng.choice(scenes)):

@@ -2,6 +2,6 @@
 
 Start at recipe.py, what a run trains, and run.py, what every run does with it; trainer.py is the
 compiled step, loop.py the loop itself and hooks.py what runs between updates. step.py has gradient
-and update, reporter.py metrics.jsonl and the console, flops.py MFU.
+and update, reporter.py metrics.jsonl, the console and MFU.
 May import checkpoints and the subpackages above; knows no objective.
 """

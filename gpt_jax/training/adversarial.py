@@ -116,9 +116,7 @@ def ascent(
   denominators: Denominators | None,
   perturbation: jax.Array,
 ) -> jax.Array:
-  """The gradient [B, T, D] of a loss with respect to the perturbation; a constant: the parameters'
-  gradient does not flow through it.
-  """
+  """The gradient [B, T, D] of a loss with respect to the perturbation; a constant."""
   # Else the outer gradient would be of second order, through the inner one.
   fixed = jax.lax.stop_gradient(params)
   return jax.grad(lambda r: loss(fixed, batch, key, denominators, r)[0])(perturbation)
@@ -139,10 +137,10 @@ class _Wrapped:
   def denominators(self, batch: Batch) -> Denominators:
     return self._loss.denominators(batch)
 
-  def _with_metrics(self, total, batch, denominators, clean: dict[str, Mean], attacked: Mean):
-    """The result of a loss: its metrics are what is minimized, the clean losses of the heads, and
-    the term under attack.
-    """
+  def __call__(self, params, batch: Batch, key: Key | None, denominators=None):
+    """Its metrics: what is minimized, the clean losses of the heads, the term under attack."""
+    denominators = self.denominators(batch) if denominators is None else denominators
+    total, clean, attacked = self._losses(params, batch, key, denominators)
     weight = self._labeled.denominators(batch)[self._scope]
     clean = dict(clean)
     first = clean.pop("loss")
@@ -152,10 +150,15 @@ class _Wrapped:
     minimized = Mean(total * denominators[self._scope], weight)
     return total, {"loss": minimized, **clean, "adversarial_loss": attacked}
 
+  def _losses(
+    self, params: Any, batch: Batch, key: Key | None, denominators: Denominators
+  ) -> tuple[jax.Array, dict[str, Mean], Mean]:
+    """The total, the clean losses of the heads, and the term under attack."""
+    raise NotImplementedError
+
 
 class _FGMLoss(_Wrapped):
-  def __call__(self, params, batch: Batch, key: Key | None, denominators=None):
-    denominators = self.denominators(batch) if denominators is None else denominators
+  def _losses(self, params, batch, key, denominators):
     total, clean = self._loss(params, batch, key, denominators)
     zero = no_perturbation(self._loss.model, params, batch)
     # At r = 0 and with the masks of the clean pass, so XLA can share that forward pass.
@@ -163,8 +166,7 @@ class _FGMLoss(_Wrapped):
     # The loss is taken as linear around the clean input: r is its gradient, of the length `radius`.
     r = of_length(gradient, self._config.radius, batch.rows)
     attacked, metrics = self._labeled(params, batch, key, denominators, r)
-    total = total + self._config.weight * attacked
-    return self._with_metrics(total, batch, denominators, clean, metrics["loss"])
+    return total + self._config.weight * attacked, clean, metrics["loss"]
 
 
 class _VirtualLoss(_Wrapped):
@@ -180,8 +182,7 @@ class _VirtualLoss(_Wrapped):
   def denominators(self, batch: Batch) -> Denominators:
     return {**super().denominators(batch), "virtual": self._count(batch)}
 
-  def __call__(self, params, batch: Batch, key: Key | None, denominators=None):
-    denominators = self.denominators(batch) if denominators is None else denominators
+  def _losses(self, params, batch, key, denominators):
     total, clean = self._loss(params, batch, key, denominators)
     fixed = jax.lax.stop_gradient(params)
     # p(e) is the target, so the gradient does not flow through it.
@@ -200,8 +201,7 @@ class _VirtualLoss(_Wrapped):
     r = of_length(gradient, self._config.radius, rows)
     virtual = divergence(params, r)
     total = total + self._config.weight * virtual / denominators["virtual"]
-    attacked = Mean(virtual, self._count(batch))
-    return self._with_metrics(total, batch, denominators, clean, attacked)
+    return total, clean, Mean(virtual, self._count(batch))
 
   def _count(self, batch: Batch) -> jax.Array:
     """The number of examples; training batches are never padded with empty ones."""
@@ -216,9 +216,8 @@ class _VirtualLoss(_Wrapped):
 
 
 class _FreeLBLoss(_Wrapped):
-  def __call__(self, params, batch: Batch, key: Key | None, denominators=None):
+  def _losses(self, params, batch, key, denominators):
     c, rows = self._config, batch.rows
-    denominators = self.denominators(batch) if denominators is None else denominators
     total, clean = jnp.float32(0), dict[str, Mean]()
     if self._others:
       others = ModelLoss(self._loss.model, self._others)
@@ -237,8 +236,7 @@ class _FreeLBLoss(_Wrapped):
         gradient = ascent(self._labeled, params, batch, key, denominators, r)
         r = r + of_length(gradient, c.step_size, rows)
         r = within(r, c.radius, rows) if c.radius else r
-    clean = {**clean, self._metric: means[0], "loss": means[0]}
-    return self._with_metrics(total, batch, denominators, clean, means[-1])
+    return total, {**clean, self._metric: means[0], "loss": means[0]}, means[-1]
 
   def _first(self, params, batch: Batch, key: Key | None) -> jax.Array:
     """A random start, uniform in each feature, of expected norm `start` / sqrt(3) per sequence."""

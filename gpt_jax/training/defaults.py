@@ -51,10 +51,8 @@ def find_defaults(parameters: int, steps_per_epoch: int) -> Defaults:
 def with_defaults(
   optim: OptimConfig, train: TrainConfig, parameters: int, steps_per_epoch: int
 ) -> tuple[OptimConfig, TrainConfig, list[str]]:
-  """The configs with what they leave open set to the defaults, and a line on each such setting.
-
-  Open are a learning rate and a warm-up share of None, and a run of 0 steps and 0 epochs. What is
-  set stays.
+  """The configs with what they leave open set to the defaults, and a line on each such setting: of
+  a learning rate and a warm-up share of None, and a run of 0 steps and 0 epochs.
   """
   chosen = find_defaults(parameters, steps_per_epoch)
   model = f"for a model of {format_size(parameters)} parameters"

@@ -90,9 +90,7 @@ class Distillation(Method):
     )
 
   def student(self, trunk: Any, params: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The student's trunk and first parameters: the teacher's without the blocks between those of
-    taught_layers (DistilBERT, section 3).
-    """
+    """The student's trunk and first parameters: the teacher's taught_layers (DistilBERT, 3)."""
     if "blocks" not in trunk.gives or trunk.shared_layers:
       raise InputError("distill: takes blocks of a transformer, of which each has its parameters")
     layers = self.layers or max(1, trunk.layers // 2)
@@ -172,12 +170,11 @@ class TaughtModel:
 
 
 class DistillationLoss:
-  """The sum of three means; see Loss.
+  """The sum of three means; see Loss. The teacher has neither dropout nor gradient.
 
   Of labels the cross-entropy over the examples that have one, times its share; of probabilities
   T^2 KL(teacher || student) over all examples, times the rest; of hidden states 1 - cosine over all
   tokens, in the mean of the student's layers. T^2 keeps the size of the gradient (Hinton et al.).
-  The teacher has neither dropout nor gradient.
   """
 
   def __init__(self, config: Distillation, model: TaughtModel):

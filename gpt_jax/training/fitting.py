@@ -21,13 +21,9 @@ def plan_training(
 ) -> tuple[Trainer, Forecast]:
   """Compiles the step; says what a run takes, and what to change if it does not fit.
 
-  Args:
-    trainer: of the recipe.
-    chooses: whether a trainer with more microbatches, with which a step fits, may take its place.
-    limit: bytes of memory that each process has; 0: the least that one of them has.
-
-  Returns:
-    The trainer of the run, and what it takes: nothing is known under pmap.
+  Each process has `limit` bytes of memory, 0: the least that one of them has. Returns the trainer
+  of the run, one with more microbatches if `chooses` and only then a step fits, and what the run
+  takes: nothing is known under pmap.
   """
   if trainer.backend == "pmap":
     return trainer, Forecast()
@@ -85,10 +81,10 @@ def fit_into_memory(
 
   Args:
     peak: (microbatches, policy of rematerialization) -> bytes; compiles the step, once.
-    counts: the configured number of microbatches, and the larger ones that divide the batch.
+    counts: the configured number of microbatches, and the larger ones that divide the batch, of
+      which one is taken only if the program `chooses`.
     limit: bytes that there are; 0: unknown.
     smaller: the fields that help, too, when no setting does.
-    chooses: whether the number may be larger than configured.
   """
   configured, on_cpu = counts[0], platform == "cpu"
   needed = peak(configured, remat)

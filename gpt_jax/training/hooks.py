@@ -27,17 +27,12 @@ class Diverged(InputError):
 
 
 class Interval:
-  """Metrics of the steps since the last report.
-
-  Attributes:
-    refused_in_a_row: refused updates up to now; counted across intervals. Those that a lower loss
-      scale may mend are not among them.
-    sound_step: the last step whose parameters are known to give a finite loss and gradient: the
-      step after it has tried them. None before the first.
-  """
+  """Metrics of the steps since the last report."""
 
   def __init__(self):
+    # Refused updates up to now, across intervals; without those that a lower loss scale may mend.
     self.refused_in_a_row = 0
+    # The last step whose parameters gave a finite loss and gradient, in the step after it.
     self.sound_step: int | None = None
     self._first: int | None = None  # the step that the run began from
     self.clear()
@@ -49,7 +44,7 @@ class Interval:
 
   def add(self, step: int, metrics: dict[str, Any]) -> None:
     """Fetches the metrics of one step from the device, which waits for that step."""
-    metrics = jax.device_get(metrics)  # waits for the step
+    metrics = jax.device_get(metrics)
     self.steps += 1
     self._first = step - 1 if self._first is None else self._first
     if metrics.pop("finite"):
@@ -74,8 +69,8 @@ class Interval:
       )
 
   def means(self) -> dict[str, float]:
-    """Exact means of Means, plain means of other numbers, the last learning rate and loss scale,
-    and the number of refused updates where there are any.
+    """Exact means of Means, means of other numbers, the last learning rate and loss scale, and the
+    number of refused updates where there are any.
     """
     means = {name: _mean(name, values) for name, values in self._values.items()}
     if self.refused:
@@ -92,51 +87,32 @@ def _mean(name: str, values: list) -> float:
 
 
 class RunContext(NamedTuple):
-  """A run that is about to train, for the hooks of its recipe.
-
-  Attributes:
-    first: the step that it continues from.
-  """
+  """A run that is about to train, for the hooks of its recipe."""
 
   workdir: str
-  first: int
+  first: int  # the step that it continues from
   reporter: Reporter
 
 
 class StepContext(NamedTuple):
-  """The run after a step, as a hook sees it.
+  """The run after a step, as a hook sees it."""
 
-  Attributes:
-    step: batches seen, skipped updates included.
-    stopping: whether the run ends here because of a SIGTERM or Ctrl-C.
-    state: the state after this step; a hook must not keep it, since the next step reuses its
-      memory.
-    evaluation: what earlier hooks of this step measured.
-  """
-
-  step: int
+  step: int  # batches seen, skipped updates included
   total_steps: int
-  stopping: bool
-  state: TrainState
+  stopping: bool  # whether the run ends here because of a SIGTERM or Ctrl-C
+  state: TrainState  # a hook must not keep it, since the next step reuses its memory
   interval: Interval
-  evaluation: dict[str, float]
+  evaluation: dict[str, float]  # by earlier hooks of this step
 
 
 @dataclasses.dataclass(frozen=True)
 class Hook:
-  """A function called between updates, and when it is due.
+  """A function called between updates, and when it is due."""
 
-  Attributes:
-    run: given the StepContext; returns named numbers if it is an evaluation, else None.
-    due: step -> whether to run after it.
-    at_end: whether to run after the last step too.
-    on_stop: whether to run, too, after the step at which SIGTERM or Ctrl-C ends the run.
-  """
-
-  run: Callable[[StepContext], dict[str, float] | None]
-  due: Callable[[int], bool]
-  at_end: bool = True
-  on_stop: bool = False
+  run: Callable[[StepContext], dict[str, float] | None]  # None unless it is an evaluation
+  due: Callable[[int], bool]  # whether to run after a step
+  at_end: bool = True  # whether to run after the last step too
+  on_stop: bool = False  # and after the step at which SIGTERM or Ctrl-C ends the run
 
   def is_due(self, step: int, total_steps: int, stopping: bool) -> bool:
     at_end = self.at_end and step == total_steps
@@ -144,18 +120,13 @@ class Hook:
 
 
 class StoppedEarly(Exception):
-  """Raised by a hook to end the training loop; not an error.
-
-  Attributes:
-    goes_on: whether the run is not finished, and the same call goes on with it.
-  """
+  """Raised by a hook to end the training loop; not an error."""
 
   def __init__(self, step: int, evaluation: dict[str, float], reason: str, goes_on: bool = False):
+    """`goes_on`: whether the run is not finished, and the same call goes on with it."""
     super().__init__(f"stopped early at step {step}")
-    self.step = step
-    self.evaluation = evaluation
-    self.reason = reason
-    self.goes_on = goes_on
+    self.step, self.evaluation = step, evaluation
+    self.reason, self.goes_on = reason, goes_on
 
 
 def every(steps: int) -> Callable[[int], bool]:
@@ -180,10 +151,7 @@ def any_of(*conditions: Callable[[int], bool]) -> Callable[[int], bool]:
 
 
 def log_progress(reporter: Reporter, tokens_per_step: float, due: Callable[[int], bool]) -> Hook:
-  """Reports the means since its last run and starts a new interval.
-
-  Hooks that read the interval's metrics must come before it.
-  """
+  """Reports the means since its last run and starts a new interval; after hooks that read these."""
 
   def run(moment: StepContext) -> None:
     interval = moment.interval
@@ -210,10 +178,8 @@ def evaluate(
 def save(
   reporter: Reporter, checkpoints: Checkpoints, meta: dict[str, Any], due: Callable[[int], bool]
 ) -> Hook:
-  """Saves a checkpoint with the evaluation of the same step, if one was made.
-
-  While updates are refused nothing is saved but the last state of the run, so that checkpoints from
-  before the first refusal stay.
+  """Saves a checkpoint with the evaluation of the same step, if one was made; while updates are
+  refused, of the last state alone, so that checkpoints from before the first refusal stay.
   """
 
   def run(moment: StepContext) -> None:
@@ -244,13 +210,10 @@ def warn_when_stuck(
   meaning: str = "the model has learned nothing but word frequencies so far",
   advice: str = "lower optim.learning_rate or raise optim.warmup_steps",
 ) -> Hook:
-  """Warns once if after step `after` a loss is still that of a model that has learned nothing.
+  """Warns once if after step `after` a metric is still not below the baseline, in nats, of a model
+  that has learned nothing.
 
   Post-norm models fail this way when the learning rate is too high or the warm-up too short.
-
-  Args:
-    baseline: in nats.
-    metric: what is compared with it; for the unigram entropy see ModelConfig.token_metric.
   """
   warned = False
 
@@ -279,13 +242,9 @@ def ending_hooks(
 ) -> list[Hook]:
   """The hooks that may end a run before its last step, by StoppedEarly; see Recipe.further_hooks.
 
-  They come after the hooks that evaluate and save. What they remember is in metrics.jsonl, so a
-  resumed run stops where an uninterrupted one would.
-
-  Args:
-    metric: of the evaluations; higher is better.
-    patience: evaluations without a higher value after which the run ends; 0: it does not.
-    pauses: after which steps the run ends for now, beside evaluations and saves; None: none.
+  The run ends after `patience` evaluations (0: none) without a higher value of the metric and, for
+  now, after the steps that `pauses` says. What the hooks remember is in metrics.jsonl, so a resumed
+  run stops where an uninterrupted one would.
   """
   values = _evaluations(metric, context) if patience else []
 

@@ -30,27 +30,21 @@ from gpt_jax.training.optimizer import (
 
 
 class Layerwise(NamedTuple):
-  """How parameters differ in their training, by path, such as "trunk/block_0/mlp/in/kernel".
+  """How parameters differ in their training, by path, such as "trunk/block_0/mlp/in/kernel"."""
 
-  Attributes:
-    scale: the factor on a parameter's learning rate; None: 1 for all.
-    start: how many updates are made before a parameter begins to train; None: 0 for all.
-    frozen: regular expressions, searched for in the paths. A matching parameter has no moments, no
-      update and no weight decay, and is not in the norm.
-    cycles: updates after which the learning rate takes its course anew, as fastai's `fit_one_cycle`
-      for each phase of unfreezing.
-  """
-
-  scale: Callable[[str], float] | None = None
-  start: Callable[[str], int] | None = None
+  scale: Callable[[str], float] | None = None  # the factor on its learning rate; None: 1 for all
+  start: Callable[[str], int] | None = None  # updates before it begins to train; None: 0 for all
+  # Regular expressions, searched for in the paths. A matching parameter has no moments, no update
+  # and no weight decay, and is not in the norm.
   frozen: tuple[str, ...] = ()
+  # Updates after which the learning rate takes its course anew, as fastai's `fit_one_cycle` for
+  # each phase of unfreezing.
   cycles: tuple[int, ...] = ()
 
 
 def layerwise_optimizer(config: OptimConfig, total_steps: int, layerwise: Layerwise) -> Optimizer:
-  """The optimizer of a run whose parameters train at rates of their own, later or not at all.
-
-  Those that begin later, too, are in norm, moments and decay only from then on.
+  """The optimizer of a run whose parameters train at rates of their own, later or not at all; those
+  that begin later, too, are in norm, moments and decay only from then on.
   """
   # Between two updates of `cycles` the learning rate is that of a run by itself.
   begins = [first for first in layerwise.cycles if first < total_steps]
@@ -63,7 +57,7 @@ def layerwise_optimizer(config: OptimConfig, total_steps: int, layerwise: Layerw
   if layerwise.scale is not None:
     # After the rule, whose decay is scaled with the rest of the update. On the gradient a factor
     # would cancel in m / sqrt(v).
-    rule = optax.chain(rule, scale_by_path(layerwise.scale))
+    rule = optax.chain(rule, _scaled_by_path(layerwise.scale))
   transformation = clipped(config, rule)
   if layerwise.frozen:
     transformation = optax.partition(
@@ -89,9 +83,9 @@ def _begin_later(
     rules = {}
     for first in set(jax.tree.leaves(starts)):
       # A group counts its updates from its own start; the schedule is that of the run.
-      own_schedule = functools.partial(_shifted, schedule, first)
+      rule = rule_of(config, lambda count, first=first: schedule(count + first))
       # Padded with zeros: dicts of a state are sorted by key, so groups follow in order of time.
-      rules[f"from_{first:09}"] = delayed(rule_of(config, own_schedule), first)
+      rules[f"from_{first:09}"] = delayed(rule, first)
     return optax.partition(rules, jax.tree.map(lambda first: f"from_{first:09}", starts))
 
   def init(params):
@@ -101,10 +95,6 @@ def _begin_later(
     return partitioned(grads).update(grads, state, params)
 
   return optax.GradientTransformationExtraArgs(init, update)
-
-
-def _shifted(schedule: optax.Schedule, first: int, count: jax.Array) -> jax.Array:
-  return schedule(count + first)
 
 
 class Delayed(NamedTuple):
@@ -134,14 +124,9 @@ def delayed(rule: optax.GradientTransformation, start: int) -> optax.GradientTra
   return optax.GradientTransformation(init, update)
 
 
-def scale_by_path(scale: Callable[[str], float]) -> optax.GradientTransformation:
-  """Multiplies the update of each parameter by a factor of its own."""
-
-  def scaled(updates, params):
-    del params
-    return jax.tree_util.tree_map_with_path(lambda path, x: x * scale(path_name(path)), updates)
-
-  return optax.stateless(scaled)
+def _scaled_by_path(scale: Callable[[str], float]) -> optax.GradientTransformation:
+  scaled = lambda path, x: x * scale(path_name(path))
+  return optax.stateless(lambda updates, _: jax.tree_util.tree_map_with_path(scaled, updates))
 
 
 def _gate(grads: Any, updates: jax.Array, layerwise: Layerwise) -> Any:
@@ -162,10 +147,8 @@ def _gate(grads: Any, updates: jax.Array, layerwise: Layerwise) -> Any:
 
 
 def is_frozen(params: Any, patterns: Sequence[str]) -> Any:
-  """A tree of bools: whether any of the patterns occurs in a parameter's path.
-
-  Raises:
-    ValueError: a pattern occurs in no path.
+  """A tree of bools: whether any of the patterns, each of which must occur in some parameter's path
+  (ValueError), occurs in it.
   """
   paths = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
   for pattern in patterns:
@@ -205,8 +188,8 @@ class Unfreeze(Method):
 
 
 def below_head(paths: Iterable[str], trunk: TrunkConfig) -> Callable[[str], int]:
-  """The function from a parameter's path to how far it is below the heads: 0 a head, 1 the last
-  block, 2 the one before it, and so on to the embeddings.
+  """Parameter's path -> how far it is below the heads: 0 a head, 1 the last block, 2 the one before
+  it, and so on to the embeddings.
   """
   inside = "trunk/"
   # ALBERT has one block for all layers, so `last` is 1 there.
@@ -231,8 +214,7 @@ def trained_layers(
   Args:
     train_layers: layers of the trunk that train from the beginning, from the top; None: all.
     decay: learning rate of a layer as a share of that of the layer above it.
-    steps_per_layer: updates after which the next layer begins to train, from the top; None: it
-      stays frozen.
+    steps_per_layer: updates after which the next layer begins to train; None: it stays frozen.
     steps_to_all: updates after which all layers train, also those whose turn has not come; each
       phase has a cycle of the rate (fastai's train_clas.py). 0: each waits for its turn.
   """

@@ -87,21 +87,14 @@ def fit(
   total_steps: int,
   hooks: Sequence[Hook],
 ) -> tuple[TrainState, dict[str, float]]:
-  """Trains from the state's step to `total_steps`.
+  """Trains from the step of a state, whose memory is reused, to `total_steps`.
 
-  Metrics are fetched one step late and batches are built ahead, to keep the device busy. Before a
-  hook runs metrics are fetched at once, so that no hook sees an unchecked state. `input_wait`, the
-  seconds that the device waited for the batch, is added to the metrics of each step. A Watchdog
-  ends a run that hangs.
+  Returns the last state and its evaluation, {} if the run had ended before.
 
-  Args:
-    state: the first state; its memory is reused.
-    step: (state, device batch) -> (state, metrics).
-    batch_at: step -> device batch, a pure function; called by a thread, ahead of its step.
-    hooks: called in this order after the steps at which they are due.
-
-  Returns:
-    The last state and its evaluation, {} if the run had ended before.
+  Metrics are fetched one step late, and a thread calls the pure function `batch_at` ahead of its
+  step, to keep the device busy. Before a hook runs metrics are fetched at once, so that no hook
+  sees an unchecked state. `input_wait`, the seconds that the device waited for the batch, is added
+  to the metrics of each step. A Watchdog ends a run that hangs.
 
   Raises:
     SystemExit: with code 143 after a SIGTERM (129 after SIGHUP, 138 after SIGUSR1), once the hooks
@@ -148,14 +141,12 @@ def fit(
 
 
 class Prefetch:
-  """The batches of consecutive steps, in order; a context manager that ends its thread.
+  """The batches batch_at(step) of steps first to end - 1, built by a thread until the block ends.
 
-  Each batch is `batch_at(step)`, so that a run stays a pure function of the step. What it raises is
-  raised by `take`, after the batches before it.
+  What `batch_at` raises is raised by `take`, after the batches before it.
   """
 
   def __init__(self, batch_at: Callable[[int], Any], first: int, end: int):
-    """Starts building the batches of the steps from `first` up to, not including, `end`."""
     self._batch_at, self._steps = batch_at, range(first, end)
     self._built: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue(AHEAD)
     self._stopped = threading.Event()
@@ -174,10 +165,8 @@ class Prefetch:
     self._discard()
 
   def take(self, running: Any) -> tuple[Any, float]:
-    """The next batch, and the seconds that the device had nothing to do because of it.
-
-    Args:
-      running: arrays that the step before computes; None: nothing is running.
+    """The next batch, and the seconds that the device, which computes the arrays `running`, had
+    nothing to do because of it.
     """
     seconds = 0.0
     try:

@@ -114,9 +114,8 @@ def make_schedule(
 ) -> optax.Schedule:
   """The learning rate as a function of the number of updates made before.
 
-  Args:
-    warmup: updates until the peak (inverse_sqrt: at the peak); 0: no warm-up.
-    total_steps: length of the run; the rate stays at its last value afterwards.
+  `warmup` is the updates until the peak (inverse_sqrt: at the peak). After a run of `total_steps`
+  the rate stays at its last value.
   """
   curve = SHAPES[shape]
   return lambda count: curve(learning_rate, jnp.asarray(count, jnp.float32), warmup, total_steps)
@@ -172,18 +171,14 @@ class OptimConfig(Config):
   )
 
   def warmup_length(self, total_steps: int) -> float:
-    """Updates until the learning rate peaks; a fraction below 1 if a share of a short run is less
-    than one update; 0 in a run of a single one, which would have rate 0.
-    """
+    """Updates until the learning rate peaks, perhaps less than one; 0 in a run of a single one."""
     if total_steps == 1:
-      return 0.0
+      return 0.0  # or its only update would have rate 0
     share = (self.warmup_share or 0.0) * total_steps
     return float(max(self.warmup_steps, share, self.min_warmup_steps))
 
   def about_long_warmup(self, total_steps: int) -> str:
-    """A warning, with a remedy, if the warm-up does not end within a run, or nothing trains in it;
-    else "".
-    """
+    """A warning, with a remedy, if the warm-up does not end within a run, or nothing trains."""
     if self.learning_rate == 0:
       return "warning: nothing trains at config.optim.learning_rate=0; set one above 0"
     warmup = self.warmup_length(total_steps)
@@ -204,25 +199,18 @@ class OptimConfig(Config):
 
 
 class Optimizer(NamedTuple):
-  """An update rule with its schedule.
+  """An update rule with its schedule."""
 
-  Attributes:
-    transformation: its update takes the global norm of the gradient as `norm=`, if known.
-    schedule: number of updates made before -> learning rate.
-    gate: (gradient, number of updates made before) -> the gradient with zeros for parameters that
-      do not train; make_step applies it before it takes the norm.
-  """
-
+  # Its update takes the global norm of the gradient as `norm=`, if known.
   transformation: optax.GradientTransformationExtraArgs
-  schedule: optax.Schedule
+  schedule: optax.Schedule  # number of updates made before -> learning rate
+  # (gradient, number of updates made before) -> the gradient with zeros for parameters that do not
+  # train; make_step applies it before it takes the norm.
   gate: Callable[[Any, jax.Array], Any] = lambda grads, updates: grads
 
 
 def make_optimizer(config: OptimConfig, total_steps: int) -> Optimizer:
-  """The optimizer of a run of `total_steps` updates in which all parameters train alike.
-
-  For others see layerwise.layerwise_optimizer.
-  """
+  """The optimizer of a run in which all parameters train alike; see also layerwise_optimizer."""
   schedule = schedule_of(config, total_steps)
   rule = clipped(config, rule_of(config, schedule))
   return Optimizer(with_average(config, rule), schedule)  # the gate lets all train

@@ -36,9 +36,6 @@ class Span(NamedTuple):
     """The hooks of a run, with those around them that trace its steps into WORKDIR/profile.
 
     Every process writes its own trace. A run that ends within the steps writes those it has made.
-
-    Args:
-      run_hooks: of the run; what they do at `start` and `stop` is not traced.
     """
     if self.start <= context.first:
       raise InputError(

@@ -21,11 +21,7 @@ from gpt_jax.training.trainer import Trainer
 
 
 class RunConfig(Config):
-  """Base of the configs of runs: frozen dataclasses, registered by name.
-
-  Pre-training has `objective` and `data`, a WindowsConfig with its batch size; fine-tuning has
-  `task` and `batch_size`, in examples.
-  """
+  """Base of the configs of runs: frozen dataclasses, registered by name."""
 
   trunk: Any = None
   mesh: Any = None
@@ -42,109 +38,77 @@ class Batches(Protocol):
   @property
   def shape(self) -> tuple[int, int]:
     """Rows and tokens per row of the whole batch, as the reported tokens per second count them."""
-    ...
 
   def at(self, step: int) -> Any:
     """This process's rows of the host batch of a step; a pure function."""
-    ...
 
   def example(self) -> Any:
     """A whole host batch with the shapes of all others; its values do not matter."""
-    ...
 
   def init_batch(self) -> Batch:
     """A batch to initialize the model with, in the form that the model reads."""
-    ...
 
 
 class Evaluation(NamedTuple):
-  """How a run is measured, and which of its checkpoints is best.
+  """How a run is measured, and which of its checkpoints is best."""
 
-  Attributes:
-    measure: parameters -> named numbers.
-    mode: "max" or "min": which value of the metric is best.
-    due: step -> whether to measure after it; the last step always is.
-  """
-
-  measure: Callable[[Any], dict[str, float]]
+  measure: Callable[[Any], dict[str, float]]  # of parameters
   metric: str
-  mode: str
-  due: Callable[[int], bool]
+  mode: str  # "max" or "min": which value of the metric is best
+  due: Callable[[int], bool]  # after which steps, beside the last one
 
 
 class Finished(NamedTuple):
-  """A run that has come to its end.
-
-  Attributes:
-    params: the last parameters; their buffers are gone if it was stopped early.
-    stopped: the early stop that ended it; None: it reached its last step.
-  """
+  """A run that has come to its end."""
 
   seed: int
-  params: Any
+  params: Any  # the last ones; their buffers are gone if it was stopped early
   steps: int
   evaluation: dict[str, float]
-  stopped: StoppedEarly | None
+  stopped: StoppedEarly | None  # None: it reached its last step
 
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-  """A run as a value: model, batches, loss, optimizer and measures. A program builds it.
+  """A run as a value: model, batches, loss, optimizer and measures. A program builds it."""
 
-  Attributes:
-    config: complete config of the run, with fields `train` and `mesh`; config.json has it.
-    batches: the batches of a TrainConfig, which decides their order and microbatches.
-    batch_size: the batch size that microbatches divide.
-    optimizer: length of the run in steps -> optimizer.
-    loss: model -> the loss that a step minimizes.
-    adapted: model -> the model that trains in its place, such as an AdaptedModel.
-    inference_params: the parameters that train -> those of `spec`, e.g. with an adapter merged.
-    base: shardings -> parameters beside them that no step changes and no checkpoint has; None:
-      inference_params needs none.
-    work: FLOPs of the loss relative to the model's; adversarial training, for one, runs the model
-      several times per step.
-    identity: JSON values by which a run that resumes knows its data and its start.
-    meta: JSON values that checkpoints record beside the parameters and the config.
-    start: (initial state, trainer) -> the first state, e.g. with a checkpoint's parameters.
-    can_grow: whether a run may resume with another length.
-    summary: lines printed before it trains.
-    first_hooks: new hooks for each run that see an interval's metrics before they are reported.
-    further_hooks: hooks called after those that report, evaluate and save; they may end the run by
-      StoppedEarly.
-    has_ended: whether a run that resumes had been ended so before, without its result.
-    other_programs: programs compiled beside the step, for evaluations and samples.
-    finish: called at the end; its value is the run's result.
-    batch_field: the config's field that is batch_size, for messages.
-    smaller: fields that make a step smaller, for messages.
-  """
-
-  config: Any  # a RunConfig
+  config: Any  # a RunConfig; config.json has all of it
   mesh: Mesh
   spec: ModelConfig
-  batches: Callable[[TrainConfig], Batches]
-  batch_size: int
+  batches: Callable[[TrainConfig], Batches]  # in its order and microbatches
+  batch_size: int  # that microbatches divide
   steps_per_epoch: int
-  optimizer: Callable[[int], Optimizer]
-  loss: Callable[[Any], Loss] = model_loss
-  adapted: Callable[[Model], Any] = lambda model: model
+  optimizer: Callable[[int], Optimizer]  # of the length of the run in steps
+  loss: Callable[[Any], Loss] = model_loss  # of the model; minimized by a step
+  adapted: Callable[[Model], Any] = lambda model: model  # what trains for it, as an AdaptedModel
+  # The parameters that train -> those of `spec`, e.g. with an adapter merged.
   inference_params: Callable[[Any], Any] = lambda params: params
+  # Shardings -> parameters beside them that no step changes and no checkpoint has; None:
+  # inference_params needs none.
   base: Callable[[Any], Any] | None = None
-  work: float = 1.0
+  work: float = 1.0  # FLOPs of the loss relative to the model's
   tokenizer: Tokenizer | None = None
+  # JSON values by which a run that resumes knows its data and its start.
   identity: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  # JSON values that checkpoints record beside the parameters and the config.
   meta: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  # (initial state, trainer) -> the first state, e.g. with a checkpoint's parameters.
   start: Callable[[TrainState, Trainer], TrainState] = lambda state, _: state
   evaluation: Evaluation | None = None
   baselines: Baselines = Baselines()
-  can_grow: bool = False
-  summary: Sequence[str] = ()
+  can_grow: bool = False  # whether a run may resume with another length
+  summary: Sequence[str] = ()  # lines printed before it trains
+  # New hooks for each run: those that see an interval's metrics before they are reported, and those
+  # after the ones that report, evaluate and save; they may end the run by StoppedEarly.
   first_hooks: Callable[[], list[Hook]] = list
   further_hooks: Callable[[RunContext], list[Hook]] = lambda _: []
+  # Whether a run that resumes had been ended so before, without its result.
   has_ended: Callable[[RunContext], bool] = lambda _: False
-  other_programs: int = 1
+  other_programs: int = 1  # compiled beside the step, for evaluations and samples
+  # (the run, its folder) -> its result.
   finish: Callable[[Finished, str], Any] = lambda finished, _: finished.evaluation
-  batch_field: str = "batch_size"
-  smaller: str = "a smaller config.batch_size"
+  batch_field: str = "batch_size"  # the config's field, for messages
+  smaller: str = "a smaller config.batch_size"  # what makes a step smaller, for messages
 
   def __post_init__(self):
     # Checked when the recipe is made, long before a step is compiled.

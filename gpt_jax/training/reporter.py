@@ -37,17 +37,10 @@ _NOTABLE_WAIT = 0.02  # share of the time; less is in metrics.jsonl only
 class Reporter:
   """Logs a run on process 0; on other processes every method does nothing.
 
-  Args:
-    workdir: gets `metrics.jsonl`, one JSON object per line, and `plan.json`.
-    start_step: the step the run resumed from. Entries of later steps are removed, since they will
-      be logged again; at 0 that is all of them.
-    baselines: the entropy of the training text is shown beside the loss per token.
-    flops_per_token: of a training step, for MFU; 0 if unknown.
-    forecast: what the run is expected to take; printed at its start, and at its end with what it
-      took.
-    trackers: those that get the same values, and the fields of `config`.
-    stream: for the progress, which is one line rewritten in place on a terminal, a line per report
-      otherwise. Default: standard error.
+  `workdir` gets metrics.jsonl, one JSON object per line, and plan.json; trackers get the same
+  values, and the fields of `config`. Entries after `start_step`, from which the run resumes, are
+  removed, since they will be logged again. The progress is one line rewritten in place on a
+  terminal, a line per report on another stream. `flops_per_token` is for MFU; 0 if unknown.
   """
 
   def __init__(
@@ -128,7 +121,7 @@ class Reporter:
   def sync(self) -> None:
     """Returns when the entries so far are safe from a kill; a checkpoint never has more steps."""
     if self._writes and isinstance(self._file, Segments):
-      self._file.upload()
+      self._file.close()
 
   def say(self, text: str) -> None:
     """Prints a line, which stays above the progress."""
@@ -171,16 +164,10 @@ class Reporter:
         write_end(self._workdir, error, outcome)
 
   def _format_losses(self, values: Mapping[str, float]) -> list[str]:
-    parts = []
-    entropies, metric = self._baselines.entropies, self._baselines.metric
-    for name in dict.fromkeys(("loss", metric)):
-      if name not in values:
-        continue
-      loss = f"{name} {values[name]:.4f}"
-      if name == metric and entropies:
-        loss += f" (unigram {entropies[0]:.2f})"
-      parts.append(loss)
-    return parts
+    entropies, metric, _ = self._baselines
+    unigram = f" (unigram {entropies[0]:.2f})" if entropies else ""
+    names = [name for name in dict.fromkeys(("loss", metric)) if name in values]
+    return [f"{name} {values[name]:.4f}{unigram if name == metric else ''}" for name in names]
 
   def _record(self, step: int, values: Mapping[str, float]) -> None:
     if not self._writes:
@@ -243,13 +230,8 @@ def peak_flops(device_kind: str) -> float:
 
 
 def mfu(tokens_per_second: float, flops_per_token: float) -> float | None:
-  """Model FLOP/s utilization: the share of all devices' peak that the model's arithmetic uses.
-
-  None if the peak or the model's arithmetic is unknown.
-
-  Args:
-    tokens_per_second: of the whole run, on all hosts.
-    flops_per_token: of a training step (see the trunk's flops_per_token); 0 if unknown.
+  """Model FLOP/s utilization: the share of all devices' peak that the model's arithmetic uses, with
+  the tokens of all hosts. None if the peak or the model's arithmetic (0) is unknown.
   """
   peak = peak_flops(jax.devices()[0].device_kind) * jax.device_count()
   if not peak or not flops_per_token:

@@ -33,15 +33,12 @@ _PATIENCE = 5.0  # seconds that an interrupted run may spend on `on_end`
 
 
 class Run:
-  """A recipe whose step is compiled and planned once, for the runs of several seeds.
-
-  Attributes:
-    recipe: the recipe, with the microbatches that it trains with once they are known.
-  """
+  """A recipe whose step is compiled and planned once, for the runs of several seeds."""
 
   def __init__(self, recipe: Recipe, folders: Iterable[str]):
     """folders: the folders of all runs; one that has trained before decides the microbatches."""
     config, self._chooses = resume_microbatches(recipe.config, folders)
+    # With the microbatches that it trains with, once they are known.
     self.recipe = recipe.with_train(microbatches=config.train.microbatches)
     self.trainer = make_trainer(self.recipe)
     self._forecast: Forecast | None = None
@@ -61,14 +58,11 @@ class Run:
   def plan(self, limit: float = 0.0) -> Forecast:
     """Compiles the step and forecasts the run; chooses the microbatches if the config does not.
 
-    Args:
-      limit: bytes of memory of each process; 0: the least that any of them has.
+    `limit`: bytes of memory of each process; 0: the least that any of them has.
     """
-    if self._forecast is not None:
-      return self._forecast
-    recipe = self.recipe
-    self.trainer, self._forecast = plan_training(recipe, self.trainer, self._chooses, limit)
-    self.recipe = recipe.with_train(microbatches=self.trainer.microbatches)
+    if self._forecast is None:
+      self.trainer, self._forecast = plan_training(self.recipe, self.trainer, self._chooses, limit)
+      self.recipe = self.recipe.with_train(microbatches=self.trainer.microbatches)
     return self._forecast
 
   def train(
@@ -82,11 +76,8 @@ class Run:
   ) -> Any:
     """Trains with a seed to the end, from the newest checkpoint in `workdir` if there is one.
 
-    Args:
-      on_end: called when the run has ended, also by an error or a signal.
-
-    Returns:
-      What the recipe's `finish` returns.
+    `on_end` is called when the run has ended, also by an error or a signal. Returns the value of
+    the recipe's `finish`.
     """
     if profile:
       profile.check(self.recipe.total_steps)
@@ -133,11 +124,7 @@ class Run:
 
 @contextlib.contextmanager
 def ending(on_end: Sequence[Callable[[], None]]) -> Iterator[None]:
-  """Calls each of `on_end` when the block ends, also by an error or a signal.
-
-  After these the program ends soon, whatever they do: a slow disk keeps it for a few seconds at
-  most.
-  """
+  """Calls each of `on_end` when the block ends; after an error for _PATIENCE at most."""
 
   def call() -> None:
     for function in on_end:

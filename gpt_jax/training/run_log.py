@@ -53,12 +53,7 @@ def read_lines(path: str) -> Iterator[str]:
 
 
 def cut_back(path: str, step: int) -> None:
-  """Removes the entries after a step, and a line cut off by a kill; atomic.
-
-  Args:
-    path: of JSON lines, each with its "step"; nothing happens if there is no such file.
-    step: the last one that is kept; 0 removes all.
-  """
+  """Removes the entries after a step (0: all), and a line cut off by a kill; atomic."""
   if not exists(path):
     return
 
@@ -99,19 +94,16 @@ class Segments:
     if time.monotonic() - self._uploaded < _SECONDS:
       return
     with contextlib.suppress(OSError):  # tried again with the next lines
-      self.upload()
-
-  def close(self) -> None:
-    self.upload()
+      self.close()
 
   def __enter__(self) -> "Segments":
     return self
 
   def __exit__(self, *_) -> None:
-    self.upload()
+    self.close()
 
-  def upload(self) -> None:
-    """Raises OSError."""
+  def close(self) -> None:
+    """Uploads what was written; more may follow. Raises OSError."""
     self._uploaded = time.monotonic()
     if not self._is_dirty:
       return
@@ -135,10 +127,7 @@ def _name(segments: list[str], kind: str = "") -> str:
 
 
 def read_metrics(workdir: str) -> list[dict[str, Any]]:
-  """The entries of a run's metrics.jsonl, in order; each has its "step".
-
-  Lines that a kill cut off are left out, as is everything that is no entry.
-  """
+  """The entries of a run's metrics.jsonl, each with its "step"; other lines are left out."""
   path, entries = os.path.join(workdir, METRICS), []
   try:
     for line in read_lines(path):
@@ -170,27 +159,19 @@ def curve(workdir: str, name: str) -> tuple[list[int], list[float]]:
 
 
 class Baselines(NamedTuple):
-  """Reference values of a run. For a loss per token, in nats: a model that has learned only word
-  frequencies stays at the entropies.
+  """Reference values of a run."""
 
-  Attributes:
-    entropies: unigram entropies of training and held-out text; None: no token is predicted.
-    metric: the name of the loss per token, see ModelConfig.token_metric.
-    rows_per_epoch: of the training text, some of them padded; 0: no text is read.
-  """
-
+  # Unigram entropies of training and held-out text in nats, at which the loss per token of a model
+  # stays that has learned only word frequencies; None: no token is predicted.
   entropies: tuple[float, float] | None = None
-  metric: str = "loss"
-  rows_per_epoch: int = 0
+  metric: str = "loss"  # the name of the loss per token, see ModelConfig.token_metric
+  rows_per_epoch: int = 0  # of the training text, some of them padded; 0: no text is read
 
 
 def write_plan(
   workdir: str, total_steps: int, start_step: int, baselines: Baselines, forecast: Forecast
 ) -> None:
-  """Writes plan.json, or adds another start to it: what the run sets out to do, and on what.
-
-  At a `start_step` of 0 earlier starts are forgotten.
-  """
+  """Writes plan.json, or adds another start to it: what the run sets out to do, and on what."""
   starts = read_plan(workdir).get("starts", []) if start_step else []
   starts.append({"step": start_step, "time": round(time.time(), 3)})
   of_train, of_held_out = baselines.entropies or (None, None)
@@ -212,11 +193,8 @@ def write_plan(
 
 
 def write_end(workdir: str, error: BaseException | None, outcome: Mapping[str, float]) -> None:
-  """Adds to plan.json how this start of the run ended: "ended", and "error" after an error.
-
-  Args:
-    outcome: what it took: "steps", "memory" in bytes at the peak, and the seconds "training" and
-      "other" for evaluations, checkpoints and samples.
+  """Adds to plan.json how this start of the run ended: "ended", "error" after an error, and the
+  "outcome": "steps", "memory" in bytes at the peak, the seconds "training" and "other".
   """
   plan = read_plan(workdir) | {"outcome": dict(outcome)}
   if isinstance(error, (KeyboardInterrupt, SystemExit)):
@@ -250,14 +228,12 @@ def read_plan(workdir: str) -> dict[str, Any]:
     figures = plan.get(name)
     figures = figures if isinstance(figures, dict) else {}
     plan[name] = {key: value for key, value in figures.items() if finite(value) is not None}
-  starts = plan.get("starts")
-  plan["starts"] = list(filter(_is_start, starts if isinstance(starts, list) else []))
+  starts, plan["starts"] = plan.get("starts"), []
+  for start in starts if isinstance(starts, list) else []:
+    is_dated = isinstance(start, dict) and finite(start.get("time")) is not None
+    if is_dated and is_step(start.get("step")):
+      plan["starts"].append(start)
   return plan
-
-
-def _is_start(value: Any) -> bool:
-  is_dict = isinstance(value, dict)
-  return is_dict and is_step(value.get("step")) and finite(value.get("time")) is not None
 
 
 def is_step(value: Any) -> bool:

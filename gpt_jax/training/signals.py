@@ -13,9 +13,8 @@ SAVING: tuple[int, ...] = signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1
 
 @contextlib.contextmanager
 def handle(handler: Callable[[int, Any], None], numbers: tuple[int, ...]) -> Iterator[None]:
-  """Calls `handler` at these signals until the block ends; the main thread alone may do so.
-
-  Those that the process ignores stay ignored, as SIGHUP under nohup.
+  """Calls `handler` at these signals until the block ends, in the main thread; those that the
+  process ignores stay ignored, as SIGHUP under nohup.
   """
   before = {number: signal.getsignal(number) for number in numbers}
   before = {number: was for number, was in before.items() if was not in (signal.SIG_IGN, None)}

@@ -30,28 +30,21 @@ class LossScale(NamedTuple):
   section 3.2; the constants are PyTorch's but for the first scale). flax.training.dynamic_scale
   halves without a floor, and its gradient function would be a second path through a step with
   microbatches.
-
-  Attributes:
-    scale: float32 scalar, a power of 2 of at least 1, so that no bit of the gradient is rounded.
-    finite_steps: int32 scalar, finite gradients since the scale changed.
   """
 
-  scale: jax.Array
-  finite_steps: jax.Array
+  scale: jax.Array  # float32, a power of 2 of at least 1: no bit of the gradient is rounded
+  finite_steps: jax.Array  # int32, finite gradients since the scale changed
 
 
 class TrainState(NamedTuple):
-  """All that a step changes; arrays only. `step` counts batches, skipped updates included.
+  """All that a step changes; arrays only."""
 
-  loss_scale: the loss scale of a model in float16; else None, which checkpoints leave out.
-  base: parameters that no step changes, those that an adapter is added to or a teacher's; None:
-    there are none. Checkpoints leave them out.
-  """
-
-  step: jax.Array
+  step: jax.Array  # counts batches, skipped updates included
   params: Any
   opt_state: Any
-  loss_scale: LossScale | None = None
+  loss_scale: LossScale | None = None  # of a model in float16; checkpoints leave None out
+  # Parameters that no step changes, those that an adapter is added to or a teacher's; None: there
+  # are none. Checkpoints leave them out.
   base: Any = None
 
   @property
@@ -71,14 +64,10 @@ Step = Callable[[TrainState, Any, Any], tuple[TrainState, dict[str, Any]]]
 
 @dataclasses.dataclass(frozen=True)
 class JitStep:
-  """A Step on a mesh.
-
-  Attributes:
-    mesh: its devices, which need not be there for `lower`.
-  """
+  """A Step on a mesh."""
 
   compiled: Any
-  mesh: Mesh
+  mesh: Mesh  # its devices need not be there for `lower`
 
   def __call__(self, state: TrainState, batch: Any, seed: Any) -> tuple[TrainState, dict[str, Any]]:
     with jax.set_mesh(self.mesh):
@@ -129,13 +118,9 @@ def make_step(
 ) -> Step:
   """The compiled step. The memory of the state that it is given is reused for the new one.
 
-  An update with an infinite or undefined loss or gradient is skipped: the state stays as it was but
-  for its step and loss scale.
-
-  Args:
-    loss: of one microbatch; the gradient is exact for any split of the batch.
-    microbatches: M, parts whose gradients are accumulated.
-    backend: "jit" on the mesh, or "pmap".
+  The gradients of M microbatches are accumulated, exactly for any split of the batch. An update
+  with an infinite or undefined loss or gradient is skipped: the state stays as it was but for its
+  step and loss scale. `backend` is "jit" on the mesh, or "pmap".
   """
   axis = PMAP_AXIS if backend == "pmap" else None
   gradient = _gradient(loss, microbatches, axis)  # of the whole batch

@@ -27,18 +27,14 @@ from gpt_jax.training.step import JitStep, TrainState, make_init, make_step
 
 @dataclasses.dataclass(frozen=True)
 class Trainer:
-  """A compiled training step, and what belongs to it. Runs that differ only in seed share one.
-
-  Attributes:
-    make_state: seed -> first state, compiled for the mesh.
-    step: (state, device batch, seed) -> (state, metrics); the first state's memory is reused.
-  """
+  """A compiled training step, and what belongs to it. Runs that differ only in seed share one."""
 
   mesh: Mesh
   microbatches: int
   backend: str
-  make_state: Callable[[Any], TrainState]
+  make_state: Callable[[Any], TrainState]  # of a seed; compiled for the mesh
   shardings: TrainState
+  # (state, device batch, seed) -> (state, metrics); the memory of the state is reused.
   step: Callable[[TrainState, Any, int], tuple[TrainState, dict[str, Any]]]
 
   @classmethod
@@ -61,12 +57,10 @@ class Trainer:
 
     Args:
       model: has `init(key, example)["params"]`.
-      loss: what a step minimizes, such as model_loss(model).
       example: a host batch for tracing `init`; its values are ignored.
       rules: tensor-parallel rules on parameter paths, such as the trunk's TENSOR_PARALLEL.
       fsdp: whether parameters and moments are sharded along `data` too.
       backend: "jit" or "pmap".
-      microbatches: parts of a batch whose gradients are accumulated.
       scales_loss: see LossScale; for models in float16.
       products: library of a CPU's products under jit, "xla" or "onednn".
     """
@@ -104,9 +98,8 @@ class Trainer:
     return jax.tree.map(shape, jax.eval_shape(self.make_state, np.uint32(0)), self.shardings)
 
   def compile(self, batch: Any) -> jax.stages.Compiled:
-    """The step's program for a global host batch, whose values are ignored; nothing is run.
-
-    The devices of the mesh need not be there (jax.experimental.topologies).
+    """The step's program for a global host batch, whose values are ignored; nothing is run, and the
+    devices of the mesh need not be there (jax.experimental.topologies).
     """
     if self.backend == "pmap":
       raise InputError(f"mesh.backend={self.backend}: only jit compiles ahead of time")
@@ -121,10 +114,8 @@ class Trainer:
     return step.lower(self.abstract_state(), jax.tree.map(shape, batch)).compile()
 
   def memory_with(self, compiled: jax.stages.Compiled) -> memory.Needed:
-    """Peak memory of a run with this step, including memory in use now, in bytes.
-
-    The peak is of the process that needs most. The state must not be on the devices yet, or it
-    would count twice.
+    """Bytes at the peak of a run with this step and what is in use now, of the process that needs
+    most. The state must not be on the devices yet, or it would count twice.
     """
     devices = self.mesh.local_devices
     in_use, needed = memory.in_use(devices), memory.needed(compiled, devices)
@@ -143,13 +134,10 @@ class Trainer:
     hooks: Sequence[Hook],
     forecast: Forecast | None = None,
   ) -> tuple[TrainState, dict[str, float]]:
-    """Trains up to `total_steps`; see loop.fit.
+    """Trains from a state, whose memory is reused, up to `total_steps`; see loop.fit.
 
-    Args:
-      state: from restore_or_init; its memory is reused.
-      batch_at: step -> this process's rows of the host batch.
-      seed: seed of dropout.
-      forecast: how much memory the run may keep; None: all that malloc keeps.
+    `batch_at`: step -> this process's rows of the host batch; `seed`: of dropout; `forecast`: how
+    much memory the run may keep, None: all that malloc keeps.
     """
     forecast = forecast or Forecast()
     freed = memory.FreedMemory(forecast.room, forecast.waits)

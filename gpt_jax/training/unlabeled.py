@@ -1,6 +1,6 @@
 """Text without labels beside the labeled examples: cross-view training's loss of it (Clark et al.
-2018, section 3), by which the views learn what the head that reads everything predicts; and streams
-of batches in turns, each with its loss: labeled text of some tasks, and unlabeled.
+2018, section 3), and streams of batches in turns, each with its loss: labeled text of some tasks,
+and unlabeled.
 """
 
 import dataclasses
@@ -109,16 +109,14 @@ class Turns:
 
   A pass over a stream takes more steps than it has batches: the `steps_per_epoch` of a recipe is to
   be that of all of them.
-
-  Args:
-    order: the stream of each step, int [steps]; each stream gives its batches in their own order.
-    largest: the stream whose step needs most memory: the plan of a run is that of its example.
-    first: the stream whose batch initializes the model.
   """
 
   def __init__(
     self, streams: "Sequence[Batches]", order: np.ndarray, largest: int = 0, first: int = 0
   ):
+    """`order`: int [steps], the stream of each step; `largest`: the one whose step needs most
+    memory, as the plan of a run shall; `first`: the one whose batch initializes the model.
+    """
     self.shape = streams[largest].shape
     self._streams, self._order, self._largest, self._first = streams, order, largest, first
     # Of each step's batch in its stream: a run that resumes has no memory of the steps before.
@@ -139,13 +137,11 @@ class Turns:
 
 
 def draw_order(sizes: Sequence[int], steps: int, seed: int, others: bool) -> np.ndarray:
-  """The stream of each step where labeled batches of several tasks are drawn, int [steps].
+  """The stream of each step where labeled batches of several tasks are drawn, int [steps]; with
+  `others` each draw is followed by a step of a further stream, without labels.
 
   A task's share is in proportion to the square root of its size, as in the code of Clark et al.
   (2018). It is a function of the seed and the step: more steps begin with the same draws.
-
-  Args:
-    others: whether each draw is followed by a step of a further stream, without labels.
   """
   ends = np.cumsum(np.sqrt(sizes))
   uniform = Draw(seed, 0, np.arange(steps))("tasks", ())
@@ -159,14 +155,12 @@ def draw_order(sizes: Sequence[int], steps: int, seed: int, others: bool) -> np.
 class LossInTurns:
   """The loss of each stream's batches; see models.loss.Loss.
 
-  Args:
-    losses: name -> loss, in the streams' order. Beside `loss`, the mean over all turns
-      weighted by their denominators, NAME_loss is that of a stream: read that one where the streams
-      count different things, such as examples and tokens.
+  Beside `loss`, the mean over all turns weighted by their denominators, NAME_loss is that of a
+  stream: read that one where the streams count different things, such as examples and tokens.
   """
 
   def __init__(self, losses: Mapping[str, Loss]):
-    self._losses = list(losses.items())
+    self._losses = list(losses.items())  # (name, loss), in the streams' order
 
   def denominators(self, batch: Turn) -> Denominators:
     _, loss = self._losses[batch.stream]

@@ -24,16 +24,12 @@ from gpt_jax.parallel.partition import path_name
 class View(NamedTuple):
   """How a parameter of some rank becomes matrices, for rules that compute one number or one
   factorization per tensor (trust ratio, RMS, Adafactor).
-
-  Attributes:
-    stacked: the axis that enumerates several matrices; None: it is one.
-    rows: leading axes, without `stacked`, that are the rows of a matrix; 0: it is a vector.
   """
 
   pattern: str
   rank: int
-  stacked: int | None
-  rows: int
+  stacked: int | None  # the axis that enumerates several matrices; None: it is one
+  rows: int  # leading axes, without `stacked`, that are the rows of a matrix; 0: it is a vector
 
 
 # `qkv/kernel` is [D, 3, H, K], the output's `out/kernel` [H, K, D]; the LSTM's `read/kernel`
@@ -48,10 +44,8 @@ VIEWS = (
 
 
 def per_matrix(rule: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
-  """A rule that treats each matrix of a parameter as a parameter of its own.
-
-  Queries, keys and values are one array [D, 3, H, K] in the model, three matrices [D, H K] in the
-  rule, and in the paths of its state `qkv/kernel/0` and so on.
+  """A rule that treats each matrix of a parameter as a parameter of its own: of queries, keys and
+  values, one array [D, 3, H, K], its state has three, `qkv/kernel/0` and so on, [D, H K].
   """
   # Adafactor factors a parameter whose two largest axes are 128 or more, which [D, 3, H, 64] is
   # not; LAMB would have one trust ratio for queries, keys and values.
@@ -71,9 +65,8 @@ def per_matrix(rule: optax.GradientTransformation) -> optax.GradientTransformati
 
 
 def split_matrices(tree: Any) -> Any:
-  """The tree with a list of matrices in place of each parameter of VIEWS.
-
-  [D, 3, H, K] becomes three of [D, H K]; a bias [3, H, K] three of [H K]; [H, K, D] one [H K, D].
+  """The tree with a list of matrices in place of each parameter of VIEWS: three of [D, H K] of
+  [D, 3, H, K]; three of [H K] of a bias [3, H, K]; one [H K, D] of [H, K, D].
   """
 
   def split(path, x):
@@ -120,9 +113,8 @@ def openai_adam(
 ) -> optax.GradientTransformation:
   """OpenAI's Adam with decoupled decay, still to be multiplied by the learning rate.
 
-  It differs from `optax.adamw` in two ways: eps is added to the uncorrected root of the second
-  moment, and the decay too is multiplied by the bias correction, which for the first thousand
-  updates makes it a fraction of nominal.
+  Unlike in `optax.adamw` eps is added to the uncorrected root of the second moment, and the decay
+  too is multiplied by the bias correction, so that a fraction of it acts at first.
   """
 
   # `correction` on the decay too: 0.15 of nominal after 10 updates, 0.63 after 500.
@@ -225,11 +217,8 @@ RULES: dict[str, Rule] = {
 def _adam(
   b1: float, b2: float, eps: float, direction: Callable[..., jax.Array]
 ) -> optax.GradientTransformation:
-  """Adam's moments, with an update of one's own.
-
-  Args:
-    direction: (m / (sqrt(v) + eps), bias correction, parameter, whether it decays) -> the update,
-      before the learning rate.
+  """Adam's moments, with an update of one's own, before the learning rate: direction(m / (sqrt(v) +
+  eps), bias correction, parameter, whether it decays).
   """
 
   def init(params):
@@ -260,10 +249,7 @@ def _adam(
 
 def decayed(params: Any) -> Any:
   """A tree of bools: whether a parameter decays. All but biases and gains do; they are known by
-  name, since our kernels and biases have any rank.
-
-  Raises:
-    ValueError: a vector not named as a bias or a gain, which the paper would not decay.
+  name, since our kernels and biases have any rank, and other vectors raise ValueError.
   """
 
   def decays(path, leaf):

@@ -25,9 +25,6 @@ class Watchdog:
   A run hangs if no step ends for LEAST seconds and for MEDIANS times as long as a step takes. It is
   not judged before it has made a few steps, the first of which compiles, nor while it is `paused`;
   and time in which the whole process is stopped, by Ctrl-Z or with its machine, does not count.
-
-  Args:
-    end: called with what is wrong; prints all stacks and ends the process with code 1.
   """
 
   def __init__(

@@ -29,13 +29,10 @@ def test_indented_paragraphs_need_no_blank_line():
   assert clean(wrap(paragraphs, between="\n", indent="  ")).split("\n") == paragraphs
 
 
-@pytest.mark.parametrize("between", ["\n", "\n\n"])
-def test_one_paragraph_a_line_stays(between):
-  assert clean(between.join(PARAGRAPHS)).split("\n") == PARAGRAPHS
-
-
-def test_lower_case_sentences_a_line_stay():
-  """SST-2 and tokenized corpora: lower case begins every line, but lengths vary."""
+def test_one_paragraph_or_sentence_a_line_stays():
+  for between in ("\n", "\n\n"):
+    assert clean(between.join(PARAGRAPHS)).split("\n") == PARAGRAPHS
+  # SST-2 and tokenized corpora: lower case begins every line, but lengths vary.
   sentences = [" ".join(text.lower().split()[: 3 + i]) for i, text in enumerate(PARAGRAPHS * 4)]
   assert clean("\n".join(sentences)).split("\n") == sentences
 
@@ -50,12 +47,9 @@ def test_verse_in_wrapped_prose_stays_verse():
   assert clean(text).split("\n") == PARAGRAPHS + verse + PARAGRAPHS
 
 
-def test_a_hyphen_at_the_end_of_a_line_stays_in_its_word():
+def test_hyphens_spaces_and_marks():
   text = wrap(PARAGRAPHS).replace("bitter rain", "bit-\nter rain", 1)
   assert "bit-ter rain" in clean(text)
-
-
-def test_spaces_and_marks():
   assert clean("\ufeff a \t b\u00a0c \x0c d\n\n\n   \ne  ") == "a b c d\ne"
   assert clean("") == clean(" \n\r\n") == ""
 
@@ -64,6 +58,8 @@ def test_mojibake_is_mended_where_ftfy_is_installed(monkeypatch):
   pytest.importorskip("ftfy")
   assert cleaner().startswith("ftfy ")
   assert clean("The cafÃ© of MÃ¼nchen &amp; the widowâ€™s") == "The café of München & the widow's"
+  for other in ("", " \u00e9", " &"):  # control characters go whatever else is in a paragraph
+    assert clean(f"the \x00cat\x1b[31m sat\x7f{other}") == f"the cat sat{other}"
   cleaning._ftfy.cache_clear()
   monkeypatch.setitem(sys.modules, "ftfy", None)  # as if not installed
   try:
@@ -89,9 +85,3 @@ def test_novels(data_root):
       cut = sum(bool(re.search(r"[\w,]$", text)) for text in paragraphs)
       assert lower < 0.06 * len(paragraphs) and cut < 0.35 * len(paragraphs), source.name
   assert sum(wrapped.values()) > 50
-
-
-def test_control_characters_go_whatever_else_is_in_a_paragraph():
-  pytest.importorskip("ftfy")
-  for other in ("", " \u00e9", " &"):
-    assert clean(f"the \x00cat\x1b[31m sat\x7f{other}") == f"the cat sat{other}"

@@ -12,7 +12,10 @@ def noise(seed=0, step=0, rows=ROWS, name="mask", shape=(50,)):
   return Draw(seed, step, rows)(name, shape)
 
 
-def test_it_is_uniform():
+def test_it_is_uniform_and_neighbors_are_independent():
+  values = noise(shape=(200,))
+  for a, b in ((values[:-1], values[1:]), (values[:, :-1], values[:, 1:])):
+    assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 4 / np.sqrt(a.size)
   values = noise(shape=(40, 50))
   assert values.shape == (64, 40, 50) and values.min() >= 0 and values.max() < 1
   counts = np.histogram(values, bins=20, range=(0, 1))[0]
@@ -33,19 +36,10 @@ def test_every_part_of_the_key_counts(change):
   assert abs(np.corrcoef(a, b)[0, 1]) < 4 / np.sqrt(a.size)
 
 
-def test_neighbors_are_independent():
-  values = noise(shape=(200,))
-  for a, b in ((values[:-1], values[1:]), (values[:, :-1], values[:, 1:])):
-    assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 4 / np.sqrt(a.size)
-
-
-def test_permute_is_a_permutation():
+def test_permute_is_a_permutation_and_looks_random():
+  """Every element lands anywhere equally often over keys, and neighbours do not stay together."""
   for size in [*range(1, 70), 1000, 4096, 4097]:
     assert sorted(permute(np.arange(size), size, 3, 4)) == list(range(size))
-
-
-def test_permute_looks_random():
-  """Every element lands anywhere equally often over keys, and neighbours do not stay together."""
   size, keys = 8, 1500
   landed = np.stack([permute(np.arange(size), size, 0, key) for key in range(keys)])
   counts = np.stack([np.bincount(column, minlength=size) for column in landed.T])

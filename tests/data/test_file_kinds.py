@@ -195,19 +195,13 @@ def test_texts_with_marks_have_no_header(tmp_path):
     assert list(documents(written(tmp_path / "a.txt", text))) == [text]
 
 
-def test_what_is_no_unicode_is_written(tmp_path):
-  with open(tmp_path / "a.csv", "w", encoding="utf-8") as file:
-    write_table(file, [["text"], ["a\ud800b"], [None]])
-  assert list(Table(str(tmp_path / "a.csv")).records()) == [{"text": "a?b"}]
-
-
-def test_folders_have_files_of_any_case(tmp_path):
+def test_what_is_no_unicode_or_null_and_names_of_any_case(tmp_path):
   for name in ("a.TXT", "b.NDJSON", "c.txt"):
     written(tmp_path / name, '{"text": "b"}\n' if "b" in name else name)
   assert list(documents(str(tmp_path))) == ["a.TXT", "b", "c.txt"]
-
-
-def test_a_null_is_no_text(tmp_path):
+  with open(tmp_path / "a.csv", "w", encoding="utf-8") as file:
+    write_table(file, [["text"], ["a\ud800b"], [None]])
+  assert list(Table(str(tmp_path / "a.csv")).records()) == [{"text": "a?b"}]
   path = written(tmp_path / "a.jsonl", '{"text": null}\n{"text": "b"}\n{"txt": null}\n')
   rows = documents(path)
   assert next(rows) == "b"

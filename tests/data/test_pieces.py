@@ -56,29 +56,23 @@ def test_a_file_of_several_books_may_change_its_layout(read):
   assert lines[-10 * len(PARAGRAPHS) :] == PARAGRAPHS * 10
 
 
-def test_a_paragraph_longer_than_a_piece_is_cut_between_words(read):
-  text = " ".join(f"wörd{i}" for i in range(5000))
-  found = read(text, 3000)
-  assert len(found) > 8 and {piece.joint for piece in found[:-1]} == {" "}
+@pytest.mark.parametrize(
+  "text, joint",
+  [(" ".join(f"wörd{i}" for i in range(5000)), " "), ("雪国の長いトンネルを抜けると" * 2000, "")],
+)
+def test_a_long_paragraph_is_cut_between_words_or_else_characters(read, text, joint):
+  found = read(text, 2000)
+  assert len(found) > 8 and {piece.joint for piece in found[:-1]} == {joint}
   assert join(found) == text
 
 
-def test_text_without_spaces_is_cut_between_characters(read):
-  text = "雪国の長いトンネルを抜けると" * 2000
-  found = read(text, 1000)
-  assert len(found) > 8 and {piece.joint for piece in found} == {""}
-  assert "".join(piece.text for piece in found) == text
-
-
-@pytest.mark.parametrize("sizes", [[10] * 50, list(range(1, 60)), [1000, 1], [5, 5]])
-def test_about_the_share_is_held_out_but_never_all(sizes):
-  is_valid = held_out(sizes, len(sizes), 0.1)
-  chosen = [size for number, size in enumerate(sizes) if is_valid(number)]
-  assert 1 <= len(chosen) < len(sizes)
-  assert sum(chosen) <= max(0.1 * sum(sizes), min(sizes))
-
-
-def test_many_documents_are_drawn(monkeypatch):
+def test_about_the_share_is_held_out_but_never_all(monkeypatch):
+  for sizes in ([10] * 50, list(range(1, 60)), [1000, 1], [5, 5]):
+    is_valid = held_out(sizes, len(sizes), 0.1)
+    chosen = [size for number, size in enumerate(sizes) if is_valid(number)]
+    assert 1 <= len(chosen) < len(sizes)
+    assert sum(chosen) <= max(0.1 * sum(sizes), min(sizes))
+  # Many documents are drawn.
   monkeypatch.setattr(passes, "FEW", 10)
   chosen = [number for number in range(5000) if held_out([], 5000, 0.1)(number)]
   assert 400 < len(chosen) < 600 and min(chosen) < 100

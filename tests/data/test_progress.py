@@ -43,12 +43,9 @@ def test_a_log_gets_lines_and_a_terminal_one_that_is_erased(shown):
   assert text.startswith("\r\x1b[Kreading, 1,500 of") and text.endswith("left\n")
 
 
-def test_short_work_shows_nothing():
+def test_short_work_shows_nothing_and_times_have_few_digits():
   log = io.StringIO()
   with Progress("reading", stream=log):
     pass
   assert log.getvalue() == ""
-
-
-def test_times_are_written_in_few_digits():
   assert (duration(36.4), duration(2160), duration(11100)) == ("36 s", "36 min", "3 h 05 min")

@@ -137,8 +137,10 @@ def check_pair(text, row, swapped):
 
 
 @pytest.mark.parametrize("second", ["random_document", "swapped"])
-def test_half_of_the_pairs_are_in_order(tmp_path, second):
+def test_half_of_the_pairs_are_in_order(text, tmp_path, second):
   """No sentence fills a row, so that only chance decides: 4,000 pairs, four standard errors."""
+  for row in all_rows(PairWindows(text, CONFIG, seed=1), 2):  # of documents of any size
+    check_pair(text, row, swapped=False)
   rng = np.random.default_rng(1)
   text = write(tmp_path, [rng.integers(3, 9, 400).tolist() for _ in range(40)])
   windows = PairWindows(text, CONFIG, seed=3, second=second)
@@ -151,12 +153,6 @@ def test_half_of_the_pairs_are_in_order(tmp_path, second):
     documents = [np.searchsorted(text.offsets, parts(row)[1][0], "right") for row in rows]
     others = np.array(documents)[np.array(marks) == NOT_IN_ORDER]
     assert len(np.unique(others)) == 40  # all of them are drawn
-
-
-def test_short_targets_and_every_document(text):
-  windows = PairWindows(text, CONFIG, seed=1)
-  for row in all_rows(windows, 2):
-    check_pair(text, row, swapped=False)
 
 
 def test_a_chunk_of_one_sentence_is_paired_with_another_document(tmp_path):
@@ -260,15 +256,12 @@ def test_packed_rows_hold_whole_sentences_in_order(text, config):
     assert ((rows[:-1] != -1).sum(axis=1) >= LENGTH - 1 - 25).all()
 
 
-def test_rows_across_documents_have_one_mark_more_between_them(tmp_path):
+def test_marks_between_documents_and_sentences_longer_than_a_row(tmp_path):
   text = write(tmp_path, [[3, 4], [5], [60]])
   [row] = [row for row in next(PackedSentenceWindows(text, ACROSS).sequential()) if row[0] == 0]
   e = SENTENCE_END
   assert row[: 3 + 4 + 5 + 4].tolist() == [0, 1, 2, e, 3, 4, 5, 6, e, e, 7, 8, 9, 10, 11, e]
   assert (row[16:] == -1).all()  # the mark between documents belongs to a row that goes on
-
-
-def test_a_sentence_longer_than_a_row_is_cut(tmp_path):
   text = write(tmp_path, [[5, 200, 5], [300]])
   for config in (CONFIG, ACROSS):
     windows = PackedSentenceWindows(text, config)

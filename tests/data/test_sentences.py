@@ -6,13 +6,13 @@ import json
 
 import numpy as np
 import pytest
+from refused import refused
 
 from gpt_jax.data import pieces
 from gpt_jax.data.passes import encode_sentences, split_sentences
 from gpt_jax.data.sources import text as text_source
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import load_tokenizer
-from gpt_jax.errors import InputError
 from gpt_jax.programs import prepare
 from gpt_jax.programs.prepare import PrepareConfig
 
@@ -88,8 +88,7 @@ def test_prepare_records_sentences_and_changes_no_ids(book, tmp_path):
   ]
   assert file.digest != plain.digest
   assert json.loads((tmp_path / "with" / "prepare.json").read_text())["sentences"] is True
-  with pytest.raises(InputError, match=r"train\.json: this text has no sentence .*sentences=True"):
-    plain.sentences  # noqa: B018
+  refused(r"train\.json: this text has no sentence .*sentences=True", lambda: plain.sentences)
 
 
 def test_a_folder_from_before_there_were_sentences_is_the_same(book, tmp_path):
@@ -99,8 +98,8 @@ def test_a_folder_from_before_there_were_sentences_is_the_same(book, tmp_path):
   del entries["sentences"]
   settings.write_text(json.dumps(entries))
   make(book, tmp_path / "out")
-  with pytest.raises(InputError, match="other settings \\(sentences False, now True\\)"):
-    make(book, tmp_path / "out", sentences=True)
+  fault = "other settings \\(sentences False, now True\\)"
+  refused(fault, make, book, tmp_path / "out", sentences=True)
 
 
 @pytest.mark.parametrize("size", [64, 200, 1000])
@@ -124,10 +123,9 @@ def test_damage_to_sentences_is_noticed(book, tmp_path):
   content = bytearray(path.read_bytes())
   content[-3] ^= 1
   path.write_bytes(content)
-  TokenFile(str(tmp_path / "out"), "train").read(0, 5)  # nobody asks for sentences
-  for use in (lambda file: file.verify(), lambda file: file.sentences):
-    with pytest.raises(InputError, match=r"train\.sentences\.npy: the checksum does not match"):
-      use(TokenFile(str(tmp_path / "out"), "train"))
+  file = TokenFile(str(tmp_path / "out"), "train")
+  file.read(0, 5)  # nobody asks for sentences
+  for use in (file.verify, lambda: file.sentences):
+    refused(r"train\.sentences\.npy: the checksum does not match", use)
   path.unlink()
-  with pytest.raises(InputError, match=r"train\.sentences\.npy: cannot be read"):
-    TokenFile(str(tmp_path / "out"), "train").verify()
+  refused(r"train\.sentences\.npy: cannot be read", file.verify)

@@ -58,8 +58,9 @@ def test_within_documents_covers_each_span_once_an_epoch(tokens):
         assert size - 1 - len(got) * length < length  # the phase leaves out less than a window
 
 
-def test_phases_reach_every_token(tokens):
+def test_phases_reach_every_token_and_steps_per_epoch_see_everything(tokens):
   windows = Windows(tokens, WindowsConfig(batch_size=8, length=16), seed=1)
+  assert (windows.steps_per_epoch - 1) * 8 < windows.spans_per_epoch <= windows.steps_per_epoch * 8
   rows = rows_of_epochs(windows, 150)
   targets = set(rows[:, 1:][rows[:, 1:] >= 0].tolist())
   firsts = set(tokens.offsets[:-1].tolist())
@@ -107,11 +108,6 @@ def test_random_offset_is_uniform(tmp_path):
   assert len(counts) == 10 and abs(counts - 500).max() < 100
 
 
-def test_steps_per_epoch_sees_everything(tokens):
-  windows = Windows(tokens, WindowsConfig(batch_size=7, length=16))
-  assert (windows.steps_per_epoch - 1) * 7 < windows.spans_per_epoch <= windows.steps_per_epoch * 7
-
-
 @pytest.mark.parametrize("sampling", ["within_documents", "across_documents"])
 @pytest.mark.parametrize("batch_size", [1, 4, 1000])
 def test_sequential_predicts_every_token_once(tokens, sampling, batch_size):
@@ -143,10 +139,7 @@ def test_shuffled_gives_the_full_batches_of_an_epoch(tokens):
   halves = zip(windows.shuffled(slice(0, 1)), windows.shuffled(slice(1, None)), strict=True)
   for batch, (one, rest) in zip(batches, halves, strict=True):
     np.testing.assert_array_equal(np.concatenate([one, rest]), batch)
-
-
-def test_shuffled_without_a_full_batch_is_sequential(tokens):
-  windows = Windows(tokens, WindowsConfig(1000, 16))
+  windows = Windows(tokens, WindowsConfig(1000, 16))  # without a full batch
   for shuffled, sequential in zip(windows.shuffled(), windows.sequential(), strict=True):
     np.testing.assert_array_equal(shuffled, sequential)
 
@@ -158,9 +151,7 @@ def test_a_text_shorter_than_a_window_is_refused(tmp_path, sampling):
   refused(fault, Windows, tokens, WindowsConfig(4, 16, sampling))
   Windows(tokens, WindowsConfig(4, 15, sampling))(0)
   assert (Windows(tokens, WindowsConfig(4, 16))(0)[:, -1] == -1).all()
-
-
-def test_documents_of_one_token_are_refused(tmp_path):
+  # Documents of one token.
   refused("nothing to predict", Windows, write(tmp_path, [[1], [2]]), WindowsConfig(4, 16))
 
 

@@ -4,11 +4,11 @@ import contextlib
 import dataclasses
 import functools
 import os
+import re
 import signal
 import subprocess
 import sys
 import types
-import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -169,24 +169,24 @@ def test_microbatches_are_computed_one_after_the_other():
   assert temporaries[1] < 0.6 * temporaries[0]
 
 
-@pytest.mark.parametrize(
-  "trunk", [LSTM, pytest.param(STACK, marks=pytest.mark.slow)], ids=["lstm", "stack"]
-)
-def test_recurrent_trunks_on_two_meshes(trunk):
-  """In two microbatches besides, which share the masks of the kernels and of the vocabulary."""
-  expected, _ = losses_of(build(trunk))
-  losses, _ = losses_of(build(trunk, FSDP, 2))
-  np.testing.assert_allclose(losses, expected, atol=1e-5)
+SLOW = pytest.mark.slow
 
 
-@pytest.mark.parametrize("trunk", [ELMO, TRANSLATOR], ids=["elmo", "translator"])
 @pytest.mark.parametrize(
-  "mesh, microbatches",
-  [pytest.param(MeshConfig(data=2), 1, marks=pytest.mark.slow), (FSDP, 2)],
-  ids=["2", "4x2"],
+  "trunk, mesh, microbatches",
+  [
+    pytest.param(LSTM, FSDP, 2, id="lstm"),
+    pytest.param(STACK, FSDP, 2, id="stack", marks=SLOW),
+    pytest.param(ELMO, FSDP, 2, id="elmo"),
+    pytest.param(ELMO, MeshConfig(data=2), 1, id="elmo-2", marks=SLOW),
+    pytest.param(TRANSLATOR, FSDP, 2, id="translator"),
+    pytest.param(TRANSLATOR, MeshConfig(data=2), 1, id="translator-2", marks=SLOW),
+  ],
 )
-def test_directions_and_sources_on_two_and_four_rows_of_devices(trunk, mesh, microbatches):
-  """Dropout on: of characters, which are read once for both directions; of sources and targets."""
+def test_other_trunks_on_meshes(trunk, mesh, microbatches):
+  """Dropout on: of kernels and the vocabulary, whose masks microbatches share; of characters, which
+  are read once for both directions; of sources and targets.
+  """
   expected, _ = losses_of(build(trunk))
   losses, _ = losses_of(build(trunk, mesh, microbatches))
   np.testing.assert_allclose(losses, expected, atol=1e-5)
@@ -194,6 +194,7 @@ def test_directions_and_sources_on_two_and_four_rows_of_devices(trunk, mesh, mic
 
 def test_golden_step(transformer):
   """The first losses of a tiny model, dropout on."""
+  assert transformer[0][-1] < transformer[0][0] - 0.05
   np.testing.assert_allclose(
     transformer[0][:3],
     [4.0990, 4.0941, 4.0704],
@@ -202,10 +203,6 @@ def test_golden_step(transformer):
     "against NumPy pass), write the new numbers here and say so in the commit: runs begun before "
     "it will not resume exactly",
   )
-
-
-def test_text_is_learned(transformer):
-  assert transformer[0][-1] < transformer[0][0] - 0.05
 
 
 # Refused updates, on a model of one parameter whose loss and gradient are the batch's numbers.
@@ -305,17 +302,7 @@ def score(params):
   return {"score": 1.0}
 
 
-def fit(
-  scalar,
-  batch_at,
-  total_steps,
-  state=None,
-  log_every=3,
-  evaluate_every=4,
-  save_every=5,
-  more_hooks=(),
-  measure=score,
-):
+def fit(scalar, batch_at, total_steps, state=None, save_every=5, more_hooks=(), measure=score):
   """(fit's result or the error that ended it, what was reported and saved)."""
   start, trainer = scalar
   diary = Diary()
@@ -326,8 +313,8 @@ def fit(
 
   run_hooks = [
     *more_hooks,
-    hooks.log_progress(diary, 10, hooks.every(log_every)),
-    hooks.evaluate(diary, measure_paused, hooks.every(evaluate_every)),
+    hooks.log_progress(diary, 10, hooks.every(3)),
+    hooks.evaluate(diary, measure_paused, hooks.every(4)),
     hooks.save(diary, diary, {"a": 1}, hooks.every(save_every)),
   ]
   try:
@@ -383,18 +370,13 @@ def test_a_hook_sees_the_evaluation_of_its_own_step_only(scalar):
   assert seen == [{}, {"score": 1.0}, {}, {"score": 1.0}]
 
 
-def test_the_gradient_is_that_of_the_mean(scalar):
-  start, trainer = scalar
-  _, metrics = advance(trainer, start(), batch(1.0))
-  # Two elements of weight 2 together.
-  np.testing.assert_allclose(metrics["gradient_norm"], np.sqrt(2 * 0.5**2), rtol=1e-6)
-
-
 @pytest.mark.parametrize("value, gradient", [(0.5, 0.25), (100.0, np.sqrt(0.5))])
 def test_the_mean_gradient_is_clipped(scalar, value, gradient):
   """Its global norm is at most 1; Adam's first moment holds a tenth of the gradient."""
   start, trainer = scalar
-  state, _ = advance(trainer, start(), batch(value))
+  state, metrics = advance(trainer, start(), batch(value))
+  # Two elements of weight 2 together.
+  np.testing.assert_allclose(metrics["gradient_norm"], value * np.sqrt(0.5), rtol=1e-6)
   moment = optax.tree.get(state.opt_state, "mu")["w"]["bias"]
   np.testing.assert_allclose(moment, 0.1 * np.full(2, gradient), rtol=1e-5)
 
@@ -421,50 +403,53 @@ def test_terminated_at_an_evaluation_it_is_made_and_saved(scalar):
 
 
 def test_a_finished_run_trains_no_step(scalar):
-  start, _ = scalar
-  state = start()._replace(step=jnp.int32(7))
+  state = scalar[0]()._replace(step=jnp.int32(7))
   result, entries = fit(scalar, lambda i: pytest.fail("no batch is needed"), 7, state)
   assert result[1] == {}
   assert entries == []
 
 
 def test_a_resumed_run_keeps_the_rhythm(scalar):
-  start, _ = scalar
-  requested = []
-  _, entries = fit(
-    scalar, lambda i: requested.append(i) or batch(1), 7, start()._replace(step=jnp.int32(4))
-  )
+  requested, state = [], scalar[0]()._replace(step=jnp.int32(4))
+  _, entries = fit(scalar, lambda i: requested.append(i) or batch(1), 7, state)
   assert requested == [4, 5, 6]
   assert [(entry[1], entry[3]) for entry in entries if entry[0] == "progress"] == [(6, 20), (7, 10)]
 
 
-def test_refused_updates_are_counted(scalar):
-  _, entries = fit(scalar, lambda i: batch(np.nan if i in (1, 2, 4) else 1.0), 6)
-  means = [entry[2] for entry in entries if entry[0] == "progress"]
+def refusing(scalar, refused, total_steps=40, **options):
+  """The error of a run whose updates after these steps are refused; its entries by kind."""
+  error, entries = fit(
+    scalar, lambda i: batch(np.nan if i in refused else 1.0), total_steps, **options
+  )
+  kinds = {kind: [entry[1:] for entry in entries if entry[0] == kind] for kind, *_ in entries}
+  return error, kinds
+
+
+def test_refused_updates_are_counted_and_the_last_state_is_saved(scalar):
+  _, kinds = refusing(scalar, (1, 2, 4), 6)
+  means = [values for _, values, _ in kinds["progress"]]
   assert [m.get("refused_updates") for m in means] == [2, 1]
   assert all(np.isfinite(m["loss"]) for m in means)
+  _, kinds = refusing(scalar, range(9, 12), 12)
+  assert [step for step, *_ in kinds["save"]] == [5, 12]
+  assert ("step 10: not saved, since its update was refused",) in kinds["say"]
 
 
-def test_ten_refused_updates_in_a_row_end_the_run(scalar):
-  error, entries = fit(
-    scalar, lambda i: batch(np.nan if i >= 12 or i < 9 else 1.0), 40, save_every=1
-  )
-  assert isinstance(error, InputError)
-  message = str(error)
-  assert "step 22" in message and "10 updates in a row" in message and "loss nan" in message
-  assert "optim.learning_rate" in message and "optim.warmup_steps" in message
-  saves = [entry[1] for entry in entries if entry[0] == "save"]
-  assert saves == [10, 11, 12]  # before, nine were only counted
-
-
-def test_nothing_is_saved_while_updates_are_refused(scalar):
-  """And the message names the last step whose parameters were tried and found sound."""
-  error, entries = fit(scalar, lambda i: batch(np.nan if i >= 9 else 1.0), 40, save_every=2)
-  assert [entry[1] for entry in entries if entry[0] == "save"] == [2, 4, 6, 8]
-  assert "the last sound step is 8; a checkpoint of a later one may be bad" in str(error)
-  error, entries = fit(scalar, lambda i: batch(np.nan), 40, save_every=2)
-  assert not [entry for entry in entries if entry[0] == "save"]
-  assert "no update since step 0 was accepted" in str(error)
+@pytest.mark.parametrize(
+  "accepted, saves, fault",
+  [
+    # Before the first of them, nine were only counted.
+    (range(9, 12), [10, 12], "step 22: 10 updates in a row .*loss nan.* the last sound step is 11"),
+    (range(9), [2, 4, 6, 8], "the last sound step is 8; a checkpoint of a later one may be bad"),
+    ((), [], "no update since step 0 was accepted.*optim.learning_rate.*optim.warmup_steps"),
+  ],
+)
+def test_ten_refused_updates_in_a_row_end_the_run_and_nothing_is_saved(
+  scalar, accepted, saves, fault
+):
+  error, kinds = refusing(scalar, {*range(40)} - {*accepted}, save_every=2)
+  assert isinstance(error, InputError) and re.search(fault, str(error))
+  assert [step for step, *_ in kinds.get("save", ())] == saves
 
 
 def test_terminated_while_updates_are_refused_it_does_not_save(scalar):
@@ -549,13 +534,7 @@ def test_output_to_a_closed_terminal_loses_no_checkpoint(tmp_path):
   assert (tmp_path / "saved").exists()
 
 
-def test_the_last_state_is_saved_even_if_its_update_was_refused(scalar):
-  _, entries = fit(scalar, lambda i: batch(np.nan if i >= 9 else 1.0), 12, save_every=5)
-  assert [entry[1] for entry in entries if entry[0] == "save"] == [5, 12]
-  assert ("say", "step 10: not saved, since its update was refused") in entries
-
-
-def test_a_second_interrupt_is_raised_at_once(capfd):
+def test_a_second_interrupt_or_sigterm_ends_at_once(capfd, monkeypatch):
   with loop.Termination() as termination:
     os.kill(os.getpid(), signal.SIGINT)
     assert termination.asked
@@ -563,8 +542,6 @@ def test_a_second_interrupt_is_raised_at_once(capfd):
       os.kill(os.getpid(), signal.SIGINT)
   assert capfd.readouterr().err == "stopping after this step; repeat to stop at once\n"
 
-
-def test_a_second_sigterm_exits_at_once(monkeypatch):
   def exit(code):
     raise KeyboardInterrupt(code)
 
@@ -575,40 +552,29 @@ def test_a_second_sigterm_exits_at_once(monkeypatch):
   assert error.value.args == (143,)
 
 
-def stuck_at(hook, step, loss, **losses):
-  """Runs the hook at a step whose losses are given."""
-  interval = Interval()
-  means = {name: Mean(np.float32(x), np.float32(1)) for name, x in {"loss": loss, **losses}.items()}
-  interval.add(step, {"finite": True, **means})
-  hook.run(hooks.StepContext(step, 100, False, None, interval, {}))
+UNIGRAM = "loss 6.600 is not below the unigram entropy 6.500.*optim.learning_rate"
 
 
-def test_a_stuck_run_warns_once():
-  hook = hooks.warn_when_stuck(6.5, after=20, due=hooks.every(10))
-  with warnings.catch_warnings(action="error"):
-    stuck_at(hook, 20, 6.6)  # still warming up
-    stuck_at(hook, 30, 4.0)
-  with pytest.warns(
-    UserWarning, match="loss 6.600 is not below the unigram entropy 6.500.*optim.learning_rate"
-  ):
-    stuck_at(hook, 40, 6.6)
-  with warnings.catch_warnings(action="error"):
-    stuck_at(hook, 50, 6.6)
-
-
-def test_the_loss_per_token_is_what_is_stuck():
-  """Beside it `loss` is that of two heads."""
-  hook = hooks.warn_when_stuck(6.5, after=0, due=hooks.every(1), metric="masked_loss")
-  with warnings.catch_warnings(action="error"):
-    stuck_at(hook, 10, 6.6, masked_loss=5.9)
-  with pytest.warns(UserWarning, match="masked_loss 6.510 is not below"):
-    stuck_at(hook, 20, 7.2, masked_loss=6.51)
-
-
-def test_an_undefined_loss_is_stuck():
-  hook = hooks.warn_when_stuck(6.5, after=0, due=hooks.every(1))
-  with pytest.warns(UserWarning, match="loss nan"):
-    stuck_at(hook, 1, float("nan"))
+@pytest.mark.parametrize(
+  "metric, losses, warning",
+  [
+    # Still warming up; below; stuck; one warning is enough.
+    ("loss", [(20, 6.6), (30, 4.0), (40, 6.6), (50, 6.6)], UNIGRAM),
+    ("loss", [(30, float("nan"))], "loss nan"),
+    # Beside the loss per token `loss` is that of two heads.
+    ("masked_loss", [(30, 6.6, 5.9), (40, 7.2, 6.51)], "masked_loss 6.510 is not below"),
+  ],
+)
+def test_a_stuck_run_warns_once(metric, losses, warning):
+  hook = hooks.warn_when_stuck(6.5, after=20, due=hooks.every(10), metric=metric)
+  with pytest.warns(UserWarning, match=warning) as warned:
+    for step, *values in losses:
+      interval = Interval()
+      means = (Mean(np.float32(value), np.float32(1)) for value in values)
+      names = ("loss", "masked_loss")[: len(values)]
+      interval.add(step, {"finite": True, **dict(zip(names, means, strict=True))})
+      hook.run(hooks.StepContext(step, 100, False, None, interval, {}))
+  assert len(warned) == 1
 
 
 def test_when_hooks_are_due():

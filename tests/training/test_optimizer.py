@@ -1,4 +1,4 @@
-"""Optimizers and schedules against NumPy, optax and OpenAI's formulas; freezing; stacked views."""
+"""Schedules against OpenAI's formulas; freezing; stacked views."""
 
 import re
 
@@ -18,43 +18,7 @@ from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.training.layerwise import Layerwise, layerwise_optimizer
 from gpt_jax.training.optimizer import SHAPES, OptimConfig, make_optimizer
 from gpt_jax.training.trainer import Trainer
-from gpt_jax.training.update_rules import VIEWS, clip_by_global_norm, per_matrix, split_matrices
-
-STEPS = 30
-
-
-@pytest.fixture
-def params():
-  rng = np.random.default_rng(0)
-  shapes = {
-    "attention": {"kernel": (4, 3, 2, 2), "bias": (3, 2, 2)},
-    "norm": {"scale": (4,)},
-    "embedding": (7, 4),
-  }
-  return jax.tree.map(lambda s: rng.normal(size=s).astype(np.float32), shapes, is_leaf=_is_shape)
-
-
-def _is_shape(x):
-  return isinstance(x, tuple)
-
-
-def gradients(params, step):
-  """Gradients of norms between 0.05 and 8, so that some are clipped."""
-  rng = np.random.default_rng(step)
-  size = 0.01 if step % 2 else 1.0
-  return jax.tree.map(lambda p: (size * rng.normal(size=p.shape)).astype(np.float32), params)
-
-
-def run(optimizer, params):
-  @jax.jit
-  def advance(grads, state, params):
-    updates, state = optimizer.update(grads, state, params)
-    return optax.apply_updates(params, updates), state
-
-  state = jax.jit(optimizer.init)(params)
-  for step in range(STEPS):
-    params, state = advance(gradients(params, step), state, params)
-  return params
+from gpt_jax.training.update_rules import VIEWS, split_matrices
 
 
 def openai_factor(name, x, w):
@@ -62,59 +26,6 @@ def openai_factor(name, x, w):
   if name == "cosine":
     return x / w if x <= w else 0.5 * (1 + np.cos(np.pi * x))
   return (x / w if x <= w else 1) * (1 - x if name == "linear" else 1)
-
-
-def openai_reference(config, w, params):
-  leaves, treedef = jax.tree.flatten(jax.tree.map(lambda p: np.asarray(p, np.float64), params))
-  decays = [
-    path[-1].key in ("kernel", "embedding") for path, _ in jax.tree.leaves_with_path(params)
-  ]
-  m, v = [[np.zeros_like(p) for p in leaves] for _ in range(2)]
-  for t in range(STEPS):
-    grads = [np.asarray(g, np.float64) for g in jax.tree.leaves(gradients(params, t))]
-    norm = np.sqrt(sum((g * g).sum() for g in grads))
-    grads = [g * min(1.0, config.clip_norm / norm) if config.clip_norm else g for g in grads]
-    tt = t + 1
-    lrt = config.learning_rate * np.sqrt(1 - config.b2**tt) / (1 - config.b1**tt)
-    lrt *= openai_factor(config.schedule, t / STEPS, w)
-    for i, g in enumerate(grads):
-      m[i] = config.b1 * m[i] + (1 - config.b1) * g
-      v[i] = config.b2 * v[i] + (1 - config.b2) * g * g
-      leaves[i] = leaves[i] - lrt * (
-        m[i] / (np.sqrt(v[i]) + config.eps) + config.weight_decay * decays[i] * leaves[i]
-      )
-  return treedef.unflatten(leaves)
-
-
-@pytest.mark.parametrize("schedule, clip_norm", [("cosine", 1.0), ("linear", 0.0)])
-def test_openai_rule_equals_numpy(params, schedule, clip_norm):
-  # Large eps and decay, so that the result depends on their places in the formula.
-  rates = {"learning_rate": 0.02, "schedule": schedule, "warmup_steps": 10}
-  config = OptimConfig(**rates, weight_decay=0.3, clip_norm=clip_norm, eps=1e-3)
-  optimizer = make_optimizer(config, STEPS).transformation
-  got, want = run(optimizer, params), openai_reference(config, 10 / STEPS, params)
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6), got, want)
-
-
-def test_adamw_is_optax_adamw_on_kernels_only(params):
-  config = OptimConfig(optimizer="adamw", learning_rate=0.02, warmup_steps=10, weight_decay=0.3)
-  optimizer, schedule, _ = make_optimizer(config, STEPS)
-  mask = {"attention": {"kernel": True, "bias": False}, "norm": {"scale": False}, "embedding": True}
-  want = optax.chain(
-    optax.clip_by_global_norm(1.0), optax.adamw(schedule, weight_decay=0.3, mask=mask)
-  )
-  got, want = run(optimizer, params), run(want, params)
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), got, want)
-
-
-@pytest.mark.parametrize("limit", [1e-3, 0.7, 1e9])
-def test_clipping_is_optaxs_with_the_norm_given_or_not(params, limit):
-  grads, empty = gradients(params, 0), optax.EmptyState()
-  want, _ = optax.clip_by_global_norm(limit).update(grads, empty)
-  clip = jax.jit(lambda grads, **norm: clip_by_global_norm(limit).update(grads, empty, **norm)[0])
-  for norm in ({}, {"norm": optax.tree.norm(grads)}):
-    got = clip(grads, **norm)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), got, want)
 
 
 @pytest.mark.parametrize("schedule", SHAPES)
@@ -128,10 +39,6 @@ def test_some_update_of_a_short_run_has_a_rate(schedule):
         assert max(float(rate(step)) for step in range(total)) > 0
 
 
-def test_a_run_that_trains_nothing_says_so():
-  assert "nothing trains" in OptimConfig(learning_rate=0.0).about_long_warmup(10**4)
-
-
 @pytest.mark.parametrize("schedule", ["cosine", "linear", "constant"])
 @pytest.mark.parametrize("total, share", [(801, 0.002), (231, 0.002), (1000, 0.1)])
 def test_schedules_are_openais(schedule, total, share):
@@ -143,14 +50,14 @@ def test_schedules_are_openais(schedule, total, share):
   )
 
 
-def test_the_first_update_has_learning_rate_zero(params):
+def test_the_first_update_has_learning_rate_zero():
   config = OptimConfig(schedule="linear", warmup_steps=0, warmup_share=0.002)
   optimizer, rate, _ = make_optimizer(config, 231)  # a warm-up of 0.46 updates
-  update = jax.jit(optimizer.update)
-  updates, state = update(gradients(params, 0), jax.jit(optimizer.init)(params), params)
-  assert all(not np.any(u) for u in jax.tree.leaves(updates))
-  updates, _ = update(gradients(params, 1), state, params)
-  assert all(np.all(u != 0) for u in jax.tree.leaves(updates))
+  update, params = jax.jit(optimizer.update), {"kernel": np.ones((4, 3), np.float32)}
+  updates, state = update(params, jax.jit(optimizer.init)(params), params)
+  assert not updates["kernel"].any()
+  updates, _ = update(params, state, params)
+  assert (updates["kernel"] != 0).all()
   np.testing.assert_allclose(rate(1), config.learning_rate * 230 / 231, rtol=1e-6)
 
 
@@ -178,6 +85,7 @@ def test_warmup_lengths():
   ],
 )
 def test_a_warm_up_that_does_not_end_within_the_run(options, advice):
+  assert "nothing trains" in OptimConfig(learning_rate=0.0).about_long_warmup(10**4)
   warning = OptimConfig(**options).about_long_warmup(100)
   assert warning.endswith(f"; a tenth of the run is config.optim.{advice}" if advice else "")
   assert bool(warning) == bool(advice)
@@ -190,18 +98,11 @@ def test_a_vector_of_unknown_name_is_refused(rule):
     optimizer.init({"head": {"offset": jnp.zeros(3)}})
 
 
-@pytest.mark.parametrize(
-  "bad",
-  [
-    {"optimizer": "sgd"},
-    {"learning_rate": -1.0},
-    {"schedule": "step"},
-    {"warmup_steps": 5, "warmup_share": 0.1},
-  ],
-)
-def test_bad_options(bad):
-  with pytest.raises(InputError, match="|".join(bad)):
-    OptimConfig(**bad)
+def test_bad_options():
+  both = {"warmup_steps": 5, "warmup_share": 0.1}
+  for bad in ({"optimizer": "sgd"}, {"learning_rate": -1.0}, {"schedule": "step"}, both):
+    with pytest.raises(InputError, match="|".join(bad)):
+      OptimConfig(**bad)
 
 
 # Freezing.
@@ -258,66 +159,12 @@ def test_a_frozen_parameter_is_out_of_norm_moments_and_decay(rule):
   np.testing.assert_allclose(moment, (1 - 0.9**3) * 0.5, rtol=1e-5)
 
 
-def test_freezing_nothing_trains_everything():
+def test_freezing_nothing_trains_everything_and_a_pattern_without_a_parameter_is_refused():
   state, metrics = train(())
   assert all((leaf < 1).all() for leaf in jax.tree.leaves(state.params))
   np.testing.assert_allclose(metrics["gradient_norm"], np.sqrt(4 * (100**2 + 3**2)), rtol=1e-6)
-
-
-def test_a_pattern_that_freezes_nothing_is_refused():
   with pytest.raises(ValueError, match="'trunk' matches no parameter; they are embedding/kernel"):
     train(("trunk",))
-
-
-# Stacked matrices.
-
-D, H, K = 4, 2, 3
-
-
-@pytest.fixture
-def attention():
-  """(parameters, gradients) of an attention layer, with larger gradients for keys and values."""
-  rng = np.random.default_rng(0)
-  sizes = np.array([1.0, 10.0, 100.0], np.float32)
-
-  def draw():
-    return {
-      "qkv": {
-        "kernel": rng.normal(size=(D, 3, H, K)).astype(np.float32),
-        "bias": rng.normal(size=(3, H, K)).astype(np.float32),
-      },
-      "out": {"kernel": rng.normal(size=(H, K, D)).astype(np.float32)},
-    }
-
-  params, grads = draw(), draw()
-  grads["qkv"]["kernel"] *= sizes[None, :, None, None]
-  grads["qkv"]["bias"] *= sizes[:, None, None]
-  return params, grads
-
-
-def test_queries_keys_and_values_have_their_own_trust_ratios(attention):
-  params, grads = attention
-  rule = per_matrix(optax.scale_by_trust_ratio())
-  updates, _ = jax.jit(rule.update)(grads, jax.jit(rule.init)(params), params)
-  for i in range(3):
-    p, g = params["qkv"]["kernel"][:, i], grads["qkv"]["kernel"][:, i]
-    wanted = g * np.linalg.norm(p) / np.linalg.norm(g)
-    np.testing.assert_allclose(updates["qkv"]["kernel"][:, i], wanted, rtol=1e-5)
-    p, g = params["qkv"]["bias"][i], grads["qkv"]["bias"][i]
-    wanted = g * np.linalg.norm(p) / np.linalg.norm(g)
-    np.testing.assert_allclose(updates["qkv"]["bias"][i], wanted, rtol=1e-5)
-  p, g = params["out"]["kernel"], grads["out"]["kernel"]
-  wanted = g * np.linalg.norm(p) / np.linalg.norm(g)
-  np.testing.assert_allclose(updates["out"]["kernel"], wanted, rtol=1e-5)
-
-
-def test_a_factored_rule_sees_matrices(attention):
-  params, _ = attention
-  rule = per_matrix(optax.scale_by_factored_rms(min_dim_size_to_factor=2))
-  state = jax.eval_shape(rule.init, params)
-  rows = state.v_row["qkv"]["kernel"]
-  columns = state.v_col["qkv"]["kernel"]
-  assert sorted(x.size for x in [*rows, *columns]) == sorted([D, H * K] * 3)
 
 
 def test_every_parameter_becomes_matrices_and_every_view_has_one():
@@ -334,16 +181,3 @@ def test_every_parameter_becomes_matrices_and_every_view_has_one():
       used |= {v for v in VIEWS if v.rank == len(shape) and re.search(v.pattern, name)}
     assert all(x.ndim <= 2 for x in jax.tree.leaves(split_matrices(params)))
   assert used == {*VIEWS}
-
-
-def test_an_elementwise_rule_is_the_same_per_matrix(attention):
-  params, grads = attention
-  for rule in (optax.adam(0.1), optax.add_decayed_weights(0.3)):
-    stacked = per_matrix(rule)
-    wanted, updates = (
-      jax.jit(lambda grads, params, rule=rule: rule.update(grads, rule.init(params), params)[0])(
-        grads, params
-      )
-      for rule in (rule, stacked)
-    )
-    jax.tree.map(np.testing.assert_array_equal, updates, wanted)

@@ -1,11 +1,12 @@
 """The profile of a run: the trace, the names of the parts of a step, refused spans."""
 
+import contextlib
 import dataclasses
 import glob
 import gzip
 import json
-import os
 import shutil
+from types import SimpleNamespace
 
 import jax
 import pytest
@@ -97,19 +98,6 @@ def test_a_resumed_run_is_past_its_first_steps(plain, prepared, tmp_path):
     pretrain.run(CONFIG, prepared, workdir, profile=parse_span("4:5"))
 
 
-class Diary:
-  """A reporter that keeps what it is told."""
-
-  def __init__(self):
-    self.lines = []
-
-  def say(self, text):
-    self.lines.append(text)
-
-  def paused(self):
-    return open(os.devnull)
-
-
 def run(all_hooks, total_steps=9):
   for step in range(1, total_steps + 1):
     for hook in all_hooks:
@@ -130,13 +118,14 @@ def test_a_run_that_ends_early(tmp_path, last, said):
   def stop(_):
     raise KeyboardInterrupt
 
-  diary, workdir = Diary(), str(tmp_path)
-  ends, context = Hook(stop, lambda step: step == last), RunContext(workdir, 0, diary)
+  lines, workdir = [], str(tmp_path)
+  reporter = SimpleNamespace(say=lines.append, paused=contextlib.nullcontext)
+  ends, context = Hook(stop, lambda step: step == last), RunContext(workdir, 0, reporter)
   with pytest.raises(KeyboardInterrupt):
     with parse_span("2:9").traced([ends], context) as all_hooks:
       run(all_hooks)
-  assert diary.lines[0].startswith(said)
+  assert lines[0].startswith(said)
   assert bool(files(workdir, "xplane.pb")) == (last == 3)
   with parse_span("1:2").traced([], context) as all_hooks:
     run(all_hooks)
-  assert diary.lines[1].startswith("profile of step 2 to step 2: ")
+  assert lines[1].startswith("profile of step 2 to step 2: ")

@@ -40,25 +40,28 @@ def entries(workdir):
   return [json.loads(line, parse_constant=refuse) for line in lines]
 
 
-def test_a_report_is_one_strict_json_line_and_one_console_line(tmp_path, clock):
+@pytest.mark.parametrize(
+  "metric, losses, shown",
+  [
+    ("loss", {"loss": 5.5}, "loss 5.5000 (unigram 6.60)"),
+    (
+      "masked_loss",  # the loss per token
+      {"loss": 6.2, "masked_loss": 5.5, "pair_loss": 0.7},
+      "loss 6.2000  masked_loss 5.5000 (unigram 6.60)",
+    ),
+  ],
+)
+def test_a_report_is_one_strict_json_line_and_one_console_line(
+  tmp_path, clock, metric, losses, shown
+):
   log = io.StringIO()
-  with Reporter(tmp_path, 1000, baselines=Baselines((6.6, 6.7)), stream=log) as reporter:
+  with Reporter(tmp_path, 1000, baselines=Baselines((6.6, 6.7), metric), stream=log) as reporter:
     clock.advance(2)
-    reporter.progress(10, {"loss": 5.5, "gradient_norm": float("nan")}, tokens=4000)
+    reporter.progress(10, {**losses, "gradient_norm": float("nan")}, tokens=4000)
     (entry,) = entries(tmp_path)  # flushed already
-    names = ("step", "loss", "gradient_norm", "tokens_per_second")
+    names = ("step", metric, "gradient_norm", "tokens_per_second")
     assert [entry[name] for name in names] == [10, 5.5, None, 2000]
-  assert log.getvalue() == "step 10/1,000  loss 5.5000 (unigram 6.60)  2,000 tokens/s  3 min left\n"
-
-
-def test_the_entropy_is_beside_the_loss_per_token(tmp_path, clock):
-  log = io.StringIO()
-  with Reporter(
-    tmp_path, 100, baselines=Baselines((6.6, 6.7), "masked_loss"), stream=log
-  ) as reporter:
-    clock.advance(2)
-    reporter.progress(10, {"loss": 6.2, "masked_loss": 5.5, "pair_loss": 0.7}, tokens=200)
-  assert "loss 6.2000  masked_loss 5.5000 (unigram 6.60)  100 tokens/s" in log.getvalue()
+  assert log.getvalue() == f"step 10/1,000  {shown}  2,000 tokens/s  3 min left\n"
 
 
 def test_rate_and_remaining_time_exclude_compilation_and_evaluation(tmp_path, clock):
@@ -130,6 +133,7 @@ def test_other_processes_write_nothing(tmp_path, monkeypatch):
 
 
 def test_mfu_is_reported(tmp_path, clock, monkeypatch):
+  assert mfu(100.0, 4000.0) is None  # without a peak
   monkeypatch.setitem(PEAK_FLOPS, jax.devices()[0].device_kind, 1e6)
   log = io.StringIO()
   with Reporter(tmp_path, 10, flops_per_token=4000 * jax.device_count(), stream=log) as reporter:
@@ -137,6 +141,7 @@ def test_mfu_is_reported(tmp_path, clock, monkeypatch):
     reporter.progress(1, {}, tokens=100)
   assert "100 tokens/s  MFU 40%" in log.getvalue()
   assert entries(tmp_path)[0]["mfu"] == pytest.approx(0.4)
+  assert mfu(100.0, 0.0) is None
 
 
 @pytest.mark.parametrize(
@@ -161,9 +166,3 @@ def test_mfu_is_reported(tmp_path, clock, monkeypatch):
 )
 def test_peak_of_a_device_kind(device_kind, peak):
   assert peak_flops(device_kind) == peak
-
-
-def test_mfu_is_unknown_without_a_peak_or_the_arithmetic(monkeypatch):
-  assert mfu(100.0, 4000.0) is None
-  monkeypatch.setitem(PEAK_FLOPS, jax.devices()[0].device_kind, 1e6)
-  assert mfu(100.0, 0.0) is None

@@ -23,16 +23,9 @@ from gpt_jax.training.trackers import Trackers, parse_trackers
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]
+
+
 # How to read what each wrote: folder -> {name of a run: ({metric: [(step, value)]}, settings)}.
-READERS = {}
-
-
-def reader(function):
-  READERS[function.__name__] = function
-  return function
-
-
-@reader
 def tensorboard(root):
   module = "tensorboard.backend.event_processing.event_accumulator"
   accumulator = pytest.importorskip(module, reason="needs tensorboard").EventAccumulator
@@ -48,7 +41,6 @@ def tensorboard(root):
   return runs
 
 
-@reader
 def wandb(root):
   from wandb.proto.wandb_internal_pb2 import Record
 
@@ -111,16 +103,23 @@ for folder, start, steps in json.loads(sys.argv[3]):
 """
 
 
-def run_program(root, runs, here, **environment):
-  """PROGRAM in a process of its own, in the folder `here`, with all trackers that are installed."""
-  installed = [name for name in trackers.names() if is_installed(name)]
-  done = subprocess.run(
-    [sys.executable, "-c", PROGRAM, ",".join(installed), root, json.dumps(runs)],
-    env={**environment, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
-    cwd=here,
+def run_python(program, *arguments, paths=(ROOT,), environment=os.environ, **options):
+  """The finished process of a program, whose output is kept."""
+  path = os.pathsep.join(map(str, [*paths, *sys.path]))
+  return subprocess.run(
+    [sys.executable, "-c", program, *map(str, arguments)],
+    env={**environment, "PYTHONPATH": path},
     capture_output=True,
     text=True,
+    **options,
   )
+
+
+def run_program(root, runs, here, environment):
+  """PROGRAM in a process of its own, in the folder `here`, with all trackers that are installed."""
+  installed = [name for name in trackers.names() if is_installed(name)]
+  given = ",".join(installed), root, json.dumps(runs)
+  done = run_python(PROGRAM, *given, environment=environment, cwd=here)
   assert done.returncode == 0 and "warning" not in done.stderr.lower(), done.stderr
   assert not done.stdout
   return installed
@@ -140,7 +139,7 @@ def written(tmp_path_factory):
   variables |= {"HOME": str(folder / "home"), "TMPDIR": str(folder / "here")}
   # The checkpoint that it is resumed from was at step 20.
   for runs in [("seed_1", 0, [10, 20, 30])], [("seed_1", 20, [30, 40]), ("seed_2", 0, [5])]:
-    run_program(folder / "run", runs, folder / "here", **variables)
+    run_program(folder / "run", runs, folder / "here", variables)
   return folder
 
 
@@ -152,7 +151,7 @@ def is_installed(name):
 def test_a_resumed_run_is_one_run_with_every_step_once(written, name):
   if not is_installed(name):
     pytest.skip(f"needs the extra {name!r}: pip install -e .[{name}]")
-  runs = READERS[name](written / "run")
+  runs = {"tensorboard": tensorboard, "wandb": wandb}[name](written / "run")
   assert sorted(key.removeprefix("run").strip("/-") for key in runs) == ["seed_1", "seed_2"]
   metrics, settings = next(run for key, run in runs.items() if key.endswith("seed_1"))
   assert metrics["loss"] == [(10, 90), (20, 80), (30, 70), (40, 60)]
@@ -192,20 +191,14 @@ def use(monkeypatch):
   )
 
 
-def raise_disk_full():
+def raise_disk_full(*_):
   raise OSError(28, "No space left on device")
 
 
 @pytest.mark.parametrize("when", ["start", "log"])
 def test_a_tracker_that_fails_is_turned_off_with_one_line(tmp_path, use, when):
   recorder = Recorder(raise_disk_full)
-
-  def start(run):
-    if when == "start":
-      raise_disk_full()
-    return recorder
-
-  use(start)
+  use(raise_disk_full if when == "start" else lambda run: recorder)
   lines = report(tmp_path, range(1, 20)).splitlines()
   warnings = [line for line in lines if line.startswith("warning")]
   assert len(warnings) == 1 and "tracker=wandb: OSError" in warnings[0]
@@ -237,16 +230,14 @@ def test_a_run_that_is_killed_repeats_no_report(tmp_path, use):
 
 
 def test_a_tracker_learns_how_the_run_ended(tmp_path, use):
-  for error in (None, KeyboardInterrupt):
-    recorder = Recorder()
-    use(lambda run, recorder=recorder: recorder)
-    try:
-      with Reporter(tmp_path, 9, trackers=Trackers(("wandb",), str(tmp_path))):
-        if error:
-          raise error
-    except KeyboardInterrupt:
-      pass
-    assert recorder.closed is (error is not None)
+  recorder = Recorder()
+  use(lambda run: recorder)
+  report(tmp_path, [1])
+  assert recorder.closed is False
+  with pytest.raises(KeyboardInterrupt):
+    with Reporter(tmp_path, 9, trackers=Trackers(("wandb",), str(tmp_path))):
+      raise KeyboardInterrupt
+  assert recorder.closed is True
 
 
 def test_a_damaged_record_of_the_trackers_begins_anew(tmp_path, use):
@@ -282,13 +273,12 @@ def test_names_are_checked_at_the_door(monkeypatch):
 
 
 def test_files_that_a_store_cannot_hold_are_refused(monkeypatch):
-  name, variable = "wandb", "WANDB_API_KEY"
-  monkeypatch.delenv(variable, raising=False)
+  monkeypatch.delenv("WANDB_API_KEY", raising=False)
   monkeypatch.setattr(importlib.util, "find_spec", lambda name: True)
-  message = f"tracker={name}: .* gs://bucket/run; set {variable}, or"
-  refused(message, parse_trackers, f"tensorboard,{name}", "gs://bucket/run")
-  monkeypatch.setenv(variable, "somewhere")
-  assert parse_trackers(name, "gs://bucket/run").names == (name,)
+  message = "tracker=wandb: .* gs://bucket/run; set WANDB_API_KEY, or"
+  refused(message, parse_trackers, "tensorboard,wandb", "gs://bucket/run")
+  monkeypatch.setenv("WANDB_API_KEY", "somewhere")
+  assert parse_trackers("wandb", "gs://bucket/run").names == ("wandb",)
 
 
 def test_a_workdir_on_a_store(store, tmp_path):
@@ -296,7 +286,7 @@ def test_a_workdir_on_a_store(store, tmp_path):
   (tmp_path / "here").mkdir()
   settings = {"WANDB_API_KEY": "0" * 40, "WANDB_MODE": "offline", "TMPDIR": str(tmp_path)}
   runs = [("seed_1", 0, [10, 20])]
-  installed = run_program(f"{store}/run", runs, tmp_path / "here", **{**os.environ, **settings})
+  installed = run_program(f"{store}/run", runs, tmp_path / "here", {**os.environ, **settings})
   assert not list((tmp_path / "here").iterdir())
   if "tensorboard" in installed:
     assert list(find_files(f"{store}/run/seed_1/tensorboard"))
@@ -312,13 +302,7 @@ def test_tensorboard_does_not_import_torch(tmp_path):
     "Reporter(run, 9, trackers=parse('tensorboard', run)).close(); "
     "print('torch' in sys.modules, 'tensorboardX' in sys.modules); import torch"
   )
-  path = os.pathsep.join([str(tmp_path), *sys.path])
-  done = subprocess.run(
-    [sys.executable, "-c", program, str(tmp_path / "run")],
-    env={**os.environ, "PYTHONPATH": path},
-    capture_output=True,
-    text=True,
-  )
+  done = run_python(program, tmp_path / "run", paths=(tmp_path,))
   assert done.stdout.splitlines() == ["False True", "imported"]
 
 

@@ -66,12 +66,10 @@ def test_steps_are_those_of_their_streams():
     lambda train: Turns([whole(batch, train) for batch in streams], np.arange(6) % 2),
   ).with_train(microbatches=2)
   trainer, batches = make_trainer(turns), turns.batches(train)
-  alone = [
-    make_trainer(
-      recipe_of(lambda loss, f=factor: Scaled(loss, f), lambda train: whole(streams[0], train))
-    )
-    for factor in (1.0, 0.5)
-  ]
+  alone = []
+  for factor in (1.0, 0.5):
+    scaled = lambda loss, factor=factor: Scaled(loss, factor)
+    alone.append(make_trainer(recipe_of(scaled, lambda train: whole(streams[0], train))))
   state, expected = trainer.init(0), alone[0].init(0)
   for step in range(6):
     state, metrics = trainer.step(state, trainer.to_device(batches.at(step)), 0)

@@ -17,7 +17,7 @@ from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.training.layerwise import Layerwise, layerwise_optimizer
 from gpt_jax.training.optimizer import OptimConfig, make_optimizer
 from gpt_jax.training.trainer import Trainer
-from gpt_jax.training.update_rules import trained
+from gpt_jax.training.update_rules import clip_by_global_norm, trained
 
 STEPS = 24
 RULES = ("bert", "fairseq", "lamb", "adafactor")
@@ -74,6 +74,10 @@ def run(rule, params, gradients, steps=STEPS):
   return params
 
 
+def trained_with(config):
+  return run(make_optimizer(config, STEPS).transformation, zero_at_first(), gradients)
+
+
 def numpy_rule(config, schedule):
   """The update in NumPy, on a list of (name, parameter); tensors as the released code has them."""
   params = dict(separate(zero_at_first()))
@@ -94,6 +98,9 @@ def numpy_rule(config, schedule):
         p -= schedule(t) * c * update
         continue
       update = update if plain else update + config.weight_decay * p
+      if config.optimizer == "openai":
+        p -= schedule(t) * c * update
+        continue
       lengths = np.linalg.norm(p), np.linalg.norm(update)
       adapts = config.optimizer == "lamb" and not plain and all(lengths)
       p -= schedule(t) * (lengths[0] / lengths[1] if adapts else 1) * update
@@ -112,24 +119,42 @@ def separate(tree):
       yield from ((f"{name}/{i}", part) for i, part in enumerate(np.moveaxis(x, axis, 0)))
 
 
-@pytest.mark.parametrize("rule", ["bert", "fairseq", "lamb"])
+@pytest.mark.parametrize("rule", ["openai", "bert", "fairseq", "lamb"])
 def test_updates_equal_the_released_codes(rule):
   # Large eps and decay, so that the result depends on their places in the formula.
   config = OptimConfig(rule, 0.02, "bert_linear", 10, weight_decay=0.3, eps=1e-3, b2=0.98)
-  got = dict(
-    separate(run(make_optimizer(config, STEPS).transformation, zero_at_first(), gradients))
-  )
+  got = dict(separate(trained_with(config)))
   want = numpy_rule(config, lambda t: 0.02 * (t / 10 if t < 10 else 1 - t / STEPS))
   assert got.keys() == want.keys()
   for name, p in want.items():
     np.testing.assert_allclose(got[name], p, rtol=1e-4, atol=2e-6, err_msg=name)
 
 
+def test_adamw_is_optaxs_on_kernels_only():
+  config = OptimConfig("adamw", 0.02, warmup_steps=10, weight_decay=0.3)
+  schedule = make_optimizer(config, STEPS).schedule
+  mask = jax.tree_util.tree_map_with_path(
+    lambda path, _: path[-1].key not in ("bias", "scale"), zero_at_first()
+  )
+  adamw = optax.adamw(schedule, weight_decay=0.3, mask=mask)
+  want = run(optax.chain(optax.clip_by_global_norm(1.0), adamw), zero_at_first(), gradients)
+  got = trained_with(config)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), got, want)
+
+
+@pytest.mark.parametrize("limit", [1e-3, 0.7, 1e9])
+def test_clipping_is_optaxs_with_the_norm_given_or_not(limit):
+  grads, empty = gradients(0), optax.EmptyState()
+  want, _ = optax.clip_by_global_norm(limit).update(grads, empty)
+  clip = jax.jit(lambda grads, **norm: clip_by_global_norm(limit).update(grads, empty, **norm)[0])
+  for norm in ({}, {"norm": optax.tree.norm(grads)}):
+    got = clip(grads, **norm)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), got, want)
+
+
 def test_adafactor_is_optaxs_on_the_matrices_of_the_released_code():
   config = OptimConfig("adafactor", 0.01, "inverse_sqrt", 10, clip_norm=0.0)
-  got = dict(
-    separate(run(make_optimizer(config, STEPS).transformation, zero_at_first(), gradients))
-  )
+  got = dict(separate(trained_with(config)))
 
   def matrices(tree):
     """[D, H K] of q, k and v, [H K, D] of the output."""
@@ -155,7 +180,7 @@ def test_adafactor_is_optaxs_on_the_matrices_of_the_released_code():
 def test_adagrad_is_tensorflows():
   """Its first sum of squares is eps; there is no other one."""
   config = OptimConfig("adagrad", 0.2, "constant", 0, eps=0.25, clip_norm=0.0)
-  got = run(make_optimizer(config, STEPS).transformation, zero_at_first(), gradients)
+  got = trained_with(config)
   params, sums = zero_at_first(), jax.tree.map(lambda p: np.full(p.shape, 0.25), zero_at_first())
   for step in range(STEPS):
     sums = jax.tree.map(lambda s, g: s + np.square(g), sums, gradients(step))

@@ -4,7 +4,6 @@ import glob
 import importlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
 from gpt_jax.data.cleaning import plain_line_ends
@@ -29,26 +28,20 @@ class SourceFile(Protocol):
   If its sources are data sets of several files, `files(name)` may give the name of each. FORMATS
   may name those of data/file_kinds.py that it reads, whatever the name of the file, and
   `typed_rows(name)` may give rows with all columns.
-
-  Attributes:
-    USAGE: how a user names such a source, for --help.
-    FOLDER_SUFFIXES: a folder is searched for files that end so; None if the sources are not files.
   """
 
-  USAGE: str
+  USAGE: str  # how a user names such a source, for --help
 
   @property
-  def FOLDER_SUFFIXES(self) -> tuple[str, ...] | None: ...
+  def FOLDER_SUFFIXES(self) -> tuple[str, ...] | None:
+    """A folder is searched for files that end so; None if the sources are not files."""
 
   def reads(self, name: str) -> bool:
     """Whether it reads sources of such a name. Text also reads what nothing else claims."""
 
   def documents(self, name: str, field: str) -> Iterator[Iterable[str]]:
-    """The documents, each as chunks of text, so that a long one need not fit into memory.
-
-    Args:
-      name: of a Source.
-      field: for sources of rows, the field that holds the text.
+    """The documents of a Source, a row's in its `field`, each as chunks of text, so that a long one
+    need not fit into memory.
     """
 
 
@@ -68,9 +61,9 @@ def find(name: str) -> list[Source]:
     raise InputError(f"{name}: cannot be listed ({error})") from error
   is_glob = glob.has_magic(name)  # has *, ? or [
   if os.path.isdir(name) or (sizes and name not in sizes and not is_glob):  # a folder
-    suffixes = tuple(
-      chain.from_iterable(module.FOLDER_SUFFIXES or () for module in _source_files())
-    )
+    suffixes: tuple[str, ...] = ()
+    for file_module in _source_files():
+      suffixes += file_module.FOLDER_SUFFIXES or ()
     sizes = {path: size for path, size in sizes.items() if path.lower().endswith(suffixes)}
     if not sizes:
       raise InputError(
@@ -97,13 +90,10 @@ def find_all(names: str) -> list[Source]:
 
 
 def documents(name: str, *, field: str = "text") -> Iterator[str]:
-  """The documents of all sources that a name stands for, without the blank ones.
-
-  A text file is one document, a row of JSON lines or TFDS is one.
-  """
+  """The documents of all sources that a name stands for, a text file or a row each."""
   for source in find(name):
     for chunks in chunked_documents(source.name, field):
-      if document := "".join(chunks).strip():
+      if document := "".join(chunks).strip():  # not blank
         yield document
 
 
@@ -138,10 +128,7 @@ def usage() -> str:
 
 
 def _module_of(name: str) -> SourceFile:
-  for module in _source_files():
-    if module.reads(name):
-      return module
-  return text
+  return next((module for module in _source_files() if module.reads(name)), text)
 
 
 def _module_of_content(name: str) -> SourceFile:

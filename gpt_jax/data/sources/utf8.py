@@ -95,57 +95,50 @@ def decode(block: bytes, path: str, offset: int) -> str:
 
 
 def open_zstd(stored: io.BufferedIOBase, path: str) -> io.BufferedReader:
-  """The decompressed content of an open file.
-
-  Raises:
-    InputError: zstandard is not installed.
-    EOFError: when it is read, the file is damaged or truncated; with the compressed byte.
-  """
+  """The decompressed content of an open file; reading raises EOFError where that is damaged."""
   zstandard = require("zstandard", f"{path}:", "zstandard", "zstd")
-  return io.BufferedReader(_ZstdReader(stored, zstandard), buffer_size=1 << 17)
+  return io.BufferedReader(_Reader(_unzstd(stored, zstandard)), buffer_size=1 << 17)
 
 
-class _ZstdReader(io.RawIOBase):
+def _unzstd(stored: io.BufferedIOBase, zstandard: Any) -> Iterator[bytes]:
   """zstandard's own reader ends without an error where a file is truncated; this one does not."""
+  decompressor, position = zstandard.ZstdDecompressor(), 0  # compressed bytes that were read
+  frame: Any = None  # what decompresses the current frame; None between frames
+  while chunk := stored.read(CHUNK):
+    position += len(chunk)
+    while chunk:
+      frame = frame or decompressor.decompressobj()
+      try:
+        yield frame.decompress(chunk)
+      except zstandard.ZstdError as error:
+        raise EOFError(f"damaged before compressed byte {position:,}: {error}") from error
+      chunk = b""
+      if frame.eof:
+        # A file may be several frames in a row, as parallel compressors write it.
+        chunk, frame = frame.unused_data, None
+  if frame is not None:
+    raise EOFError(f"truncated at compressed byte {position:,}")
 
-  def __init__(self, stored: io.BufferedIOBase, zstandard: Any):
-    self._stored = stored
-    self._decompressor = zstandard.ZstdDecompressor()
-    self._error = zstandard.ZstdError
-    self._frame: Any = None  # what decompresses the current frame; None between frames
-    self._pending = memoryview(b"")  # decompressed
-    self._rest = b""  # compressed, of the next frame
-    self._position = 0  # compressed bytes that were read
+
+class _Reader(io.RawIOBase):
+  """The bytes of an iterator as a file."""
+
+  def __init__(self, chunks: Iterator[bytes]):
+    self._chunks, self._pending = chunks, memoryview(b"")
 
   def readable(self) -> bool:
     return True
 
   def readinto(self, buffer: Any) -> int:
     while not self._pending:
-      chunk = self._rest or self._stored.read(CHUNK)
-      self._position += 0 if self._rest else len(chunk)
-      self._rest = b""
-      if not chunk:
-        if self._frame is not None:
-          raise EOFError(f"truncated at compressed byte {self._position:,}")
+      chunk = next(self._chunks, None)
+      if chunk is None:
         return 0
-      self._pending = memoryview(self._decompress(chunk))
+      self._pending = memoryview(chunk)
     count = min(len(buffer), len(self._pending))
     buffer[:count] = self._pending[:count]
     self._pending = self._pending[count:]
     return count
-
-  def _decompress(self, chunk: bytes) -> bytes:
-    if self._frame is None:
-      self._frame = self._decompressor.decompressobj()
-    try:
-      content = self._frame.decompress(chunk)
-    except self._error as error:
-      raise EOFError(f"damaged before compressed byte {self._position:,}: {error}") from error
-    if self._frame.eof:
-      # A file may be several frames in a row, as parallel compressors write it.
-      self._rest, self._frame = self._frame.unused_data, None
-    return content
 
 
 def describe_binary(head: bytes) -> str:

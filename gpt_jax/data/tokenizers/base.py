@@ -43,16 +43,11 @@ class SpecialTokens:
   `special.start` and `special["start"]` are the same id. Most are right above the vocabulary, and
   the trunk has further rows for them. A vocabulary may also have some of its own, as BERT's has
   [CLS]. Iteration and `items` follow the ids.
-
-  Attributes:
-    first: the lowest id above the vocabulary, the tokenizer's vocab_size.
-    names: identifiers, of the ids from `first` on.
-    inside: further (name, id), of ids inside the vocabulary.
   """
 
-  first: int
-  names: tuple[str, ...] = DEFAULT_SPECIAL
-  inside: tuple[tuple[str, int], ...] = ()
+  first: int  # the lowest id above the vocabulary, the tokenizer's vocab_size
+  names: tuple[str, ...] = DEFAULT_SPECIAL  # identifiers, of the ids from `first` on
+  inside: tuple[tuple[str, int], ...] = ()  # further (name, id), of ids inside the vocabulary
 
   def __post_init__(self):
     names = list(self)
@@ -75,9 +70,6 @@ class SpecialTokens:
     for name, _ in sorted(self.inside, key=lambda pair: pair[1]):
       yield name
     yield from self.names
-
-  def __contains__(self, name: object) -> bool:
-    return name in tuple(self)
 
   def __getitem__(self, name: str) -> int:
     if name in self.names:
@@ -212,9 +204,8 @@ class Tokenizer(abc.ABC):
     """The vocabulary's spelling of an id below vocab_size."""
 
   def word_starts(self, ids: np.ndarray) -> np.ndarray:
-    """Whether each id begins a word, bool [..., n], of ids below vocab_size [..., n].
-
-    The first one does, wherever the text was cut, and so does what follows a line break.
+    """Whether each id begins a word, bool [..., n], of ids below vocab_size [..., n]; the first one
+    does, wherever the text was cut, and so does what follows a line break.
     """
     starts = self.begins_word[ids]
     starts[..., :1] = True
@@ -227,12 +218,9 @@ class Tokenizer(abc.ABC):
     return self.encode_many([text])[0]
 
   def offsets(self, word: str) -> np.ndarray:
-    """The characters of a word that each of its ids is of, from and to, int [n, 2].
+    """The characters of a word that each of its ids is of, from and to, int [n, 2]; none is empty.
 
-    None is empty: ids that are bytes of one character all have it.
-
-    Args:
-      word: without a space or line break in it, but for one at its beginning.
+    The word has no space or line break in it, but for one at its beginning.
     """
     spans, count = self._offsets(word), len(self.encode(word))
     if len(spans) != count:  # such as a word with the spelling of a special token in it
@@ -251,18 +239,15 @@ class Tokenizer(abc.ABC):
     return SpecialTokens(self.vocab_size, self.special_names, tuple(inside.items()))
 
   def with_special(self, *names: str) -> "Tokenizer":
-    """The same tokenizer with further special tokens, at the ids after those it has.
-
-    Names that it has already are skipped.
-    """
+    """The same tokenizer with further special tokens, unless it has them, at the next ids."""
     has = (*self.special_names, *self.special_inside)
-    for name in names:
-      if name in self.special_pieces and name not in has:
+    further = [name for name in dict.fromkeys(names) if name not in has]
+    for name in further:
+      if name in self.special_pieces:
         raise InputError(
           f"a {self.kind} vocabulary without {self.special_pieces[name]}, the special token "
           f"{name!r}; use one that has it"
         )
-    further = [name for name in dict.fromkeys(names) if name not in has]
     special = SpecialTokens(0, (*self.special_names, *further))
     return dataclasses.replace(self, special_names=special.names)
 
@@ -273,7 +258,7 @@ class Tokenizer(abc.ABC):
     return f"<{self.special.names[i - self.vocab_size]}>"
 
   def difference(self, hash: str) -> str:
-    """Describes how the tokenizer of another hash differs from this one, as far as known."""
+    """How the tokenizer of another hash differs from this one, as far as known."""
     return f"{hash[:12]}, not {self.hash[:12]}"
 
   def save(self, folder: str) -> None:
@@ -326,23 +311,15 @@ def sources(text: str, normalize: Callable[[str], str]) -> tuple[str, list[tuple
 
 
 class TokenizerFile(Protocol):
-  """The module interface by which `load_tokenizer` finds the files of this folder.
+  """The module interface by which `load_tokenizer` finds the files of this folder."""
 
-  Attributes:
-    KINDS: the values of `Tokenizer.kind` that `load` reads.
-  """
-
-  KINDS: tuple[str, ...]
+  KINDS: tuple[str, ...]  # the values of `Tokenizer.kind` that `load` reads
 
   def detect(self, folder: str) -> bool:
     """Whether the folder holds a released tokenizer that `load` reads without metadata."""
 
   def load(self, folder: str, metadata: dict[str, Any] | None) -> Tokenizer:
-    """Reads the tokenizer.
-
-    `metadata` is the content of the tokenizer.json that `Tokenizer.save` wrote; None for a released
-    tokenizer.
-    """
+    """Reads a tokenizer; `metadata`: the tokenizer.json that `save` wrote, None if released."""
 
 
 def load_tokenizer(folder: str) -> Tokenizer:
@@ -359,9 +336,7 @@ def _load(folder: str) -> Tokenizer:
   metadata = _read_metadata(folder)
   if metadata is None:
     return load_released(folder)
-  kinds: dict[str, TokenizerFile] = {}
-  for module in _tokenizer_files():
-    kinds.update(dict.fromkeys(module.KINDS, module))
+  kinds = {kind: module for module in _tokenizer_files() for kind in module.KINDS}
   kind = metadata["kind"]
   if not isinstance(kind, str) or kind not in kinds:
     known = ", ".join(sorted(kinds))

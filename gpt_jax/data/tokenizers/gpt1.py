@@ -34,17 +34,12 @@ MAX_CACHED_WORDS = 1 << 16  # about 60 MB, with spaCy's own cache
 
 @dataclasses.dataclass(frozen=True)
 class GPT1Tokenizer(MergesTokenizer):
-  """Text repaired by ftfy, standardized, split into words by spaCy, lower-cased, merged by word.
+  """Text repaired by ftfy, standardized, split into words by spaCy, lower-cased, merged by word."""
 
-  Attributes:
-    splitter: finds the words: SPACY as OpenAI did, or REGEX, which agrees on 99.99 % of the words
-      of novels and on at least 99.6 % of those of the tasks.
-    splitter_version: of the spaCy with which the vocabulary was first used; another version may
-      find other words.
-  """
-
+  # SPACY finds the words as OpenAI did; REGEX agrees on 99.99 % of the words of novels and on at
+  # least 99.6 % of those of the tasks.
   splitter: str = SPACY
-  splitter_version: str = ""
+  splitter_version: str = ""  # of the spaCy of the first use; another may find other words
 
   kind = KINDS[0]
   unknown = UNKNOWN
@@ -122,10 +117,8 @@ class GPT1Tokenizer(MergesTokenizer):
       unk_token=UNKNOWN,
       end_of_word_suffix=END_OF_WORD,
     )
-    if self.splitter == SPACY:
-      split = _spacy_words(self.splitter_version)
-    else:
-      split = _REGEX_WORDS.findall
+    is_spacy = self.splitter == SPACY
+    split = _spacy_words(self.splitter_version) if is_spacy else _REGEX_WORDS.findall
     return split, _WordIds(bpe, self.line_id)
 
 
@@ -206,10 +199,8 @@ def _fix_lines(text: str, fix_text: Callable[..., str]) -> str:
   fixed = []
   unescape_html: bool | str = "auto"
   for line in re.findall(r"[^\n]*\n|[^\n]+", text):
-    if not _UNCHANGED_BY_FTFY.fullmatch(line):
-      fixed.append(fix_text(line, unescape_html=unescape_html))
-    else:
-      fixed.append(line)
+    is_plain = _UNCHANGED_BY_FTFY.fullmatch(line)
+    fixed.append(line if is_plain else fix_text(line, unescape_html=unescape_html))
     if "<" in line:  # from here on ftfy takes the text for HTML, and leaves its entities alone
       unescape_html = False
   return "".join(fixed)

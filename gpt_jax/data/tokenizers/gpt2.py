@@ -32,12 +32,9 @@ KINDS = ("openai-gpt2", "byte-bpe")
 
 @dataclasses.dataclass(frozen=True)
 class GPT2Tokenizer(PackageTokenizer, MergesTokenizer):
-  """Bytes merged within words, which begin with their space; lossless, nothing is unknown.
+  """Bytes merged within words, which begin with their space; lossless, nothing is unknown."""
 
-  Attributes:
-    prefix_space: whether a text gets a space in front, so that its first word is as any other.
-  """
-
+  # Whether a text gets a space in front, so that its first word is as any other.
   prefix_space: bool = dataclasses.field(default=False, kw_only=True)
 
   kind = KINDS[0]
@@ -68,8 +65,12 @@ class GPT2Tokenizer(PackageTokenizer, MergesTokenizer):
 
   @functools.cached_property
   def begins_word(self) -> np.ndarray:
-    texts = [content.decode(errors="replace") for content in self._contents]
-    return np.array([text[:1] == " " or _is_punctuation(text) for text in texts])
+    begins = []
+    for content in self._contents:
+      text = content.decode(errors="replace")
+      is_whole = "\ufffd" not in text  # not a part of a character
+      begins.append(text[:1] == " " or (is_whole and has_no_letters(text)))
+    return np.array(begins)
 
   def decode(self, ids: Iterable[int]) -> str:
     return b"".join(self._contents[i] for i in np.asarray(ids).tolist()).decode(errors="replace")
@@ -131,10 +132,6 @@ class ByteBPETokenizer(GPT2Tokenizer):
     # The package's models give no access to their merges but in JSON.
     merges = json.loads(tokenizer.to_str())["model"]["merges"]
     return cls(pieces, tuple(map(tuple, merges)))
-
-
-def _is_punctuation(text: str) -> bool:
-  return has_no_letters(text) and "\ufffd" not in text  # which is a part of a character
 
 
 def detect(folder: str) -> bool:

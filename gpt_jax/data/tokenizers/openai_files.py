@@ -2,7 +2,6 @@
 share.
 """
 
-import collections
 import dataclasses
 import functools
 import json
@@ -28,6 +27,7 @@ from gpt_jax.data.tokenizers.released import (
   read_text,
 )
 from gpt_jax.errors import InputError
+from gpt_jax.files import parse_json
 
 END_OF_WORD = "</w>"  # GPT-1: ends the last piece of a word
 LINE = "\n" + END_OF_WORD
@@ -68,13 +68,9 @@ BYTES = _byte_symbols()
 
 @dataclasses.dataclass(frozen=True)
 class MergesTokenizer(PiecesTokenizer):
-  """A byte-pair encoding in OpenAI's two files.
+  """A byte-pair encoding in OpenAI's two files."""
 
-  Attributes:
-    merges: in order of priority.
-  """
-
-  merges: Merges = dataclasses.field(repr=False)
+  merges: Merges = dataclasses.field(repr=False)  # in order of priority
   special_names: tuple[str, ...] = dataclasses.field(default=DEFAULT_SPECIAL, kw_only=True)
   spelled: tuple[AddedToken, ...] = dataclasses.field(default=(), kw_only=True)
 
@@ -188,31 +184,24 @@ def _has_roberta_pieces(pieces: Sequence[str]) -> bool:
 
 
 def _read_pieces(path: str) -> tuple[str, ...]:
+  content = read_text(path)
   try:
-    # Pairs, because a dict would hide a piece that occurs twice.
-    pairs = json.loads(read_text(path), object_pairs_hook=tuple)
-  except json.JSONDecodeError as error:
-    raise InputError(
-      f"{path}:{error.lineno}: not JSON ({error.msg}, column {error.colno}); copy it again"
-    ) from error
-  except RecursionError as error:
-    raise InputError(f"{path}: not JSON (nested too deeply); copy it again") from error
-  if not isinstance(pairs, tuple) or not pairs:
+    ids = parse_json(content)
+  except ValueError as error:
+    raise InputError(f"{path}: not JSON, or damaged ({error}); copy it again") from error
+  if not isinstance(ids, dict) or not ids:
     raise InputError(f"{path}: should be one JSON object that maps pieces to ids")
   pieces: dict[int, str] = {}
-  for piece, i in pairs:
+  for piece, i in ids.items():
     # Not isinstance: JSON's true would count as the id 1.
-    if type(i) is not int or not 0 <= i < len(pairs):
+    if type(i) is not int or not 0 <= i < len(ids):
       raise InputError(
-        f"{path}: piece {piece!r} has the id {i!r}; the ids of {len(pairs)} pieces should be 0 to "
-        f"{len(pairs) - 1}"
+        f"{path}: piece {piece!r} has the id {i!r}; the ids of {len(ids)} pieces should be 0 to "
+        f"{len(ids) - 1}"
       )
     if i in pieces:
       raise InputError(f"{path}: {pieces[i]!r} and {piece!r} have the same id, {i}")
     pieces[i] = piece
-  [(piece, occurrences)] = collections.Counter(pieces.values()).most_common(1)
-  if occurrences > 1:
-    raise InputError(f"{path}: {piece!r} occurs twice")
   return tuple(pieces[i] for i in range(len(pieces)))
 
 

@@ -51,8 +51,7 @@ def read_text(path: str) -> str:
 def read_settings(folder: str, allowed: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
   """The content of transformers' tokenizer_config.json; empty without one.
 
-  Args:
-    allowed: the values that a setting may have, by its name; others are not looked at.
+  `allowed`: the values that a setting may have, by its name; others are not looked at.
   """
   path = os.path.join(folder, TRANSFORMERS_CONFIG)
   settings = read_optional_json(path)
@@ -105,21 +104,16 @@ class PackageTokenizer(Tokenizer):
 
 @dataclasses.dataclass(frozen=True)
 class PiecesTokenizer(Tokenizer):
-  """A vocabulary that is a list of pieces.
+  """A vocabulary that is a list of pieces."""
 
-  Attributes:
-    pieces: piece i has the id i.
-    unknown: the piece of what is in no other; "" if there is none.
-    hashed: the JSON values that `hash` covers.
-  """
+  pieces: tuple[str, ...] = dataclasses.field(repr=False)  # piece i has the id i
 
-  pieces: tuple[str, ...] = dataclasses.field(repr=False)
-
-  unknown: ClassVar[str] = ""
+  unknown: ClassVar[str] = ""  # the piece of what is in no other; "" if there is none
 
   @property
   @abc.abstractmethod
-  def hashed(self) -> list: ...
+  def hashed(self) -> list:
+    """The JSON values that `hash` covers."""
 
   @functools.cached_property
   def hash(self) -> str:

@@ -31,13 +31,9 @@ TRAINING_THREADS = 2  # fixed, because the model depends on it
 
 @dataclasses.dataclass(frozen=True)
 class SentencePieceModel(Tokenizer):
-  """The pieces of a SentencePiece model.
+  """The pieces of a SentencePiece model."""
 
-  Attributes:
-    model: the serialized model.
-  """
-
-  model: bytes = dataclasses.field(repr=False)
+  model: bytes = dataclasses.field(repr=False)  # serialized
 
   @functools.cached_property
   def processor(self) -> sentencepiece.SentencePieceProcessor:
@@ -78,9 +74,7 @@ class SentencePieceModel(Tokenizer):
     """The text as it is before the model's own normalization."""
     return text
 
-  @property
-  def metadata(self) -> dict[str, str]:
-    return {"sentencepiece": sentencepiece.__version__}
+  metadata = {"sentencepiece": sentencepiece.__version__}
 
   def piece(self, i: int) -> str:
     """The piece; a space is "▁", a byte looks like "<0xF0>"."""
@@ -93,12 +87,9 @@ class SentencePieceTokenizer(SentencePieceModel):
 
   Lines are encoded separately, with `line_id` for each newline between them. Characters outside
   the vocabulary become bytes, so only case, compatibility forms and repeated spaces are lost.
-
-  Attributes:
-    normalizer: `plain`, then SentencePiece's normalization rule.
   """
 
-  normalizer: str = NORMALIZER
+  normalizer: str = NORMALIZER  # `plain`, then SentencePiece's normalization rule
   special_names: tuple[str, ...] = DEFAULT_SPECIAL
 
   kind = KINDS[0]
@@ -191,11 +182,9 @@ def load(folder: str, metadata: dict[str, Any] | None) -> SentencePieceTokenizer
 
 
 def plain(text: str) -> str:
-  """Typewriter punctuation, as the paper standardizes it: straight quotes, " - " for long dashes.
-
-  A lone surrogate, which stands for a byte of the command line that is not UTF-8, becomes "?".
-  """
+  """Typewriter punctuation, as in the paper: straight quotes, " - " for long dashes."""
   if not text.isascii():
+    # A lone surrogate, a byte of the command line that is not UTF-8, becomes "?".
     text = text.encode(errors="replace").decode().translate(_PLAIN)
   return re.sub(" *-{2,} *", " - ", text) if "--" in text else text
 

@@ -45,14 +45,10 @@ class WordPieceTokenizer(PackageTokenizer, PiecesTokenizer):
   """Words and punctuation marks, cut into the longest pieces from the left; "##" continues a word.
 
   Spaces and line breaks are lost, and a word with a character outside the vocabulary is unknown.
-
-  Attributes:
-    lower_case: whether text is lower-cased.
-    strip_accents: whether letters lose their accents.
   """
 
-  lower_case: bool = True
-  strip_accents: bool = True
+  lower_case: bool = True  # whether text is lower-cased
+  strip_accents: bool = True  # whether letters lose their accents
   special_names: tuple[str, ...] = ()
   spelled: tuple[AddedToken, ...] = ()
 
@@ -173,9 +169,7 @@ def train_pieces(
 ) -> tuple[str, ...]:
   """Trains a Tokenizer of the package `tokenizers` on word counts; returns the pieces by their ids.
 
-  Args:
-    space: before the first word of a text.
-    last: pieces that follow the trained ones.
+  `space` is before the first word of a text; the pieces `last` follow the trained ones.
   """
 
   def texts() -> Iterator[str]:

@@ -26,33 +26,23 @@ _CLOSING = 20.0  # seconds for the last uploads; a preempted run has little more
 
 
 class TrackedRun(NamedTuple):
-  """Description of a run for a tracker.
+  """Description of a run for a tracker."""
 
-  Attributes:
-    name: the run's name, for people.
-    id: of the run in this tracker if an earlier start of the run has made one; "": there is none.
-    root: folder on a disk for what the tracker writes, which may have to be made. Several seeds or
-      folds share it, unless the run is on a store.
-    workdir: of the run; `root` or a folder in it, or a folder on a store.
-    is_remote: whether `workdir` is on a store, so that `root` is a temporary folder.
-  """
-
-  name: str
-  id: str
+  name: str  # for people
+  id: str  # in this tracker, if an earlier start of the run has made one
+  # Folder on a disk for what the tracker writes, which may have to be made. Several seeds or folds
+  # share it, unless the run is on a store.
   root: str
-  workdir: str
+  workdir: str  # `root` or a folder in it, or a folder on a store
   step: int
   settings: Mapping[str, int | float | str]
-  is_remote: bool = False
+  is_remote: bool = False  # whether `workdir` is on a store, so that `root` is a temporary folder
 
 
 class Tracker(Protocol):
-  """A run in a tracker.
+  """A run in a tracker."""
 
-  Attributes:
-    id: under which a resumed run goes on there; "": it has no ids, and drops repeated steps itself.
-  """
-
+  # Under which a resumed run goes on there; "": it has no ids, and drops repeated steps itself.
   id: str
 
   def log(self, step: int, values: Mapping[str, float]) -> None:
@@ -63,15 +53,11 @@ class Tracker(Protocol):
 
 
 class TrackerFile(Protocol):
-  """The module of a tracker.
+  """The module of a tracker."""
 
-  Attributes:
-    PACKAGE: what it imports; the extra of setup.py that installs it has the tracker's name.
-    ELSEWHERE: variable of the environment that names a server in place of files in the workdir,
-      needed where that is on a store; "": the files can be on a store.
-  """
-
-  PACKAGE: str
+  PACKAGE: str  # what it imports; the extra of setup.py that installs it has the tracker's name
+  # Variable of the environment that names a server in place of files in the workdir, needed where
+  # that is on a store; "": the files can be on a store.
   ELSEWHERE: str
 
   def start(self, run: TrackedRun) -> Tracker:
@@ -80,14 +66,10 @@ class TrackerFile(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Trackers:
-  """The trackers of a run.
-
-  Attributes:
-    root: workdir of all runs, which is TrackedRun.root if it is on a disk.
-  """
+  """The trackers of a run."""
 
   names: tuple[str, ...] = ()
-  root: str = ""
+  root: str = ""  # workdir of all runs, which is TrackedRun.root if it is on a disk
 
   def open(
     self, workdir: str, step: int, say: Callable[[str], None], config: Any = None
@@ -100,11 +82,7 @@ class Trackers:
 
 
 class OpenTracker:
-  """A tracker of a run, which goes on without it if it fails.
-
-  Args:
-    say: prints one line if it fails.
-  """
+  """A tracker of a run, which goes on without it if it fails; `say` prints the line about that."""
 
   def __init__(
     self,

@@ -25,7 +25,7 @@ from gpt_jax.data.sources.source import (
 
 def test_files_globs_and_folders(tmp_path):
   (tmp_path / "deep").mkdir()
-  for name in ("b.txt", "a.txt", "deep/c.txt", "notes.md"):
+  for name in ("b.txt", "a.txt", "deep/c.txt", "notes.md", "authors.csv"):
     (tmp_path / name).write_text(f"text of {name}")
   with gzip.open(tmp_path / "d.txt.gz", "wt") as file:
     file.write("zipped")
@@ -117,6 +117,11 @@ def test_a_truncated_gzip_is_an_error(tmp_path):
       refused(f"{name}: cannot be read to its end", list, documents(str(tmp_path / name)))
 
 
+def test_json_is_never_read_as_text(tmp_path):
+  (tmp_path / "shard.json").write_text('{"text": "one"}\n{"text": "two"}\n')
+  assert list(documents(str(tmp_path / "*.json"))) == ["one", "two"]
+
+
 @pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])
 def test_json_lines(tmp_path, suffix):
   path = tmp_path / f"rows{suffix}"
@@ -149,21 +154,6 @@ def test_json_lines(tmp_path, suffix):
 def test_bad_rows(tmp_path, name, content, fault):
   (tmp_path / name).write_text(content)
   refused(rf"{name}{fault}", list, documents(str(tmp_path / name)))
-
-
-def test_json_is_never_read_as_text(tmp_path):
-  (tmp_path / "shard.json").write_text('{"text": "one"}\n{"text": "two"}\n')
-  assert list(documents(str(tmp_path / "*.json"))) == ["one", "two"]
-
-
-def test_a_line_is_limited(tmp_path, monkeypatch):
-  monkeypatch.setattr(utf8, "MAX_LINE", 100)
-  line = json.dumps({"text": "a" * 87})
-  assert len(line) == 99
-  (tmp_path / "a.jsonl").write_text(f"{line}\n{line}b\n")
-  rows = documents(str(tmp_path / "a.jsonl"))
-  assert next(rows) == "a" * 87
-  refused(r"a\.jsonl:2: the line has more than 100 bytes", next, rows)
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".csv.gz"])
@@ -204,20 +194,20 @@ def test_a_pair_has_two_texts_and_a_name_may_have_a_comma(tmp_path):
   refused(fault, list, documents(str(path), field="x,x,y"))
 
 
-def test_a_row_is_limited(tmp_path, monkeypatch):
+def test_a_line_and_a_row_are_limited(tmp_path, monkeypatch):
   for module in (table, utf8):
     monkeypatch.setattr(module, "MAX_LINE", 100)
+  line = json.dumps({"text": "a" * 87})
+  assert len(line) == 99
+  (tmp_path / "a.jsonl").write_text(f"{line}\n{line}b\n")
+  rows = documents(str(tmp_path / "a.jsonl"))
+  assert next(rows) == "a" * 87
+  refused(r"a\.jsonl:2: the line has more than 100 bytes", next, rows)
   good = '"' + 4 * "twenty characters are\n" + '"\n'
   (tmp_path / "a.csv").write_text(f'text\n{good}{good}"' + 9 * 'open","\n' + 90 * "x\n")
   rows = documents(str(tmp_path / "a.csv"))
   assert [len(next(rows)), len(next(rows))] == [87, 87]
   refused(r"a\.csv:12: the row has more than 100 characters", next, rows)
-
-
-def test_tables_in_a_folder_of_text_are_left_out(tmp_path):
-  (tmp_path / "authors.csv").write_text("name,born\nJane,1775\n")
-  (tmp_path / "novel.txt").write_text("It is a truth")
-  assert [source.name for source in find(str(tmp_path))] == [str(tmp_path / "novel.txt")]
 
 
 def test_tfds(tmp_path, monkeypatch):
@@ -235,10 +225,7 @@ def test_tfds(tmp_path, monkeypatch):
       )
 
     def _split_generators(self, dl_manager):
-      return {
-        "train": self._generate_examples("train"),
-        "validation": self._generate_examples("validation"),
-      }
+      return {name: self._generate_examples(name) for name in ("train", "validation")}
 
     def _generate_examples(self, split):
       for i in range(3):
@@ -246,14 +233,10 @@ def test_tfds(tmp_path, monkeypatch):
 
   expected = {f"train story {i}, naïve" for i in range(3)}
   assert set(documents("tfds:pocket_stories", field="story")) == expected
-  assert all(
-    text.startswith("valid") for text in documents("tfds:pocket_stories/validation", field="story")
-  )
+  validation = documents("tfds:pocket_stories/validation", field="story")
+  assert all(text.startswith("valid") for text in validation)
   refused("no field 'text'; its fields: story", lambda: list(documents("tfds:pocket_stories")))
   refused("tfds:pocket_stories/test", list, documents("tfds:pocket_stories/test", field="story"))
-  refused(
-    "tfds:no_such_stories: TFDS has no data set 'no_such_stories'; see its catalog",
-    list,
-    documents("tfds:no_such_stories"),
-  )
+  fault = "tfds:no_such_stories: TFDS has no data set 'no_such_stories'; see its catalog"
+  refused(fault, list, documents("tfds:no_such_stories"))
   assert "tensorflow" not in sys.modules
