@@ -24,7 +24,7 @@ from gpt_jax import files
 from gpt_jax.checkpoints.remote import check_reached, committed_steps, hide_noise
 from gpt_jax.errors import InputError
 from gpt_jax.files import read_json, verified
-from gpt_jax.parallel.partition import path_name
+from gpt_jax.parallel.mesh import path_name
 from gpt_jax.parallel.processes import is_main_process
 
 

@@ -33,7 +33,7 @@ from gpt_jax.checkpoints.restore import (
 )
 from gpt_jax.errors import InputError
 from gpt_jax.files import with_checksum
-from gpt_jax.parallel.partition import path_name
+from gpt_jax.parallel.mesh import path_name
 from gpt_jax.parallel.processes import is_main_process
 
 _MIN_SLICE = 1 << 20  # bytes

@@ -12,8 +12,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from gpt_jax.parallel.mesh import axis_size
-from gpt_jax.parallel.partition import constrain
+from gpt_jax.parallel.mesh import axis_size, constrain
 
 # A product with a one-hot matrix takes 2 R D operations per index: for 1,024 positions a hundredth
 # of a small model's 6 N. Above that a sort, which takes no product.

@@ -18,8 +18,7 @@ from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.lstm_encoder_decoder import LSTMEncoderDecoderConfig
 from gpt_jax.models.lstm_stack import LSTMStackConfig
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.parallel.mesh import MeshConfig, make_mesh
-from gpt_jax.parallel.partition import constrain, partition
+from gpt_jax.parallel.mesh import MeshConfig, constrain, make_mesh, partition
 from gpt_jax.parallel.placement import check_batch, local_rows, to_device
 
 TRANSFORMER = TransformerConfig(vocab_size=60, context=16, layers=2, width=16, heads=4)
