@@ -33,15 +33,12 @@ class Damaged(Exception):
 
 
 def restore_params(path: str, abstract: Any = None) -> tuple[Any, dict, int]:
-  """Reads and verifies only the parameters of a checkpoint; changes no file.
+  """Reads and verifies only the parameters of a checkpoint: params, meta, step; changes no file.
 
   Args:
     path: a workdir (its newest checkpoint that verifies), `<workdir>/best`, or the folder of one
       checkpoint.
     abstract: part of the parameters, as in `Checkpoints.restore`. None: all, as NumPy arrays.
-
-  Returns:
-    params, meta, step.
   """
   state = None if abstract is None else {"params": abstract}
   tree, record, _ = load_first(_locate(path), state, exact=False)
@@ -114,14 +111,9 @@ def _step_folder(workdir: str, step: int) -> str:
   return os.path.join(files.absolute(workdir), "checkpoints", str(step))
 
 
-# --------------------------------------------------------------------------------- Verified arrays
-
-
 def load_first(folders: list[str], abstract: Any, exact: bool) -> tuple[Any, dict, list[str]]:
-  """Reads the first checkpoint that verifies, and warns of the damaged ones before it.
-
-  Returns:
-    tree, record, folders of the damaged checkpoints.
+  """Tree and record of the first checkpoint that verifies, and the folders of the damaged ones
+  before it, of which it warns.
   """
   problems = {}
   for folder in folders:
@@ -204,10 +196,8 @@ def _restore_args(leaf: jax.ShapeDtypeStruct) -> ocp.RestoreArgs:
 
 
 def _on_every_process(folder: str, read: Callable[[], Any]) -> Any:
-  """read(); raises Damaged on all processes if it fails on one, so that all try the same next.
-
-  Raises Unavailable if a store does not answer, and InputError if it refuses the user: what it
-  holds may be in order.
+  """read(); raises Damaged on all processes if it fails on one, so that all try the same next;
+  Unavailable or InputError where a store does not answer, or refuses the user.
   """
   result, problem = None, ""
   try:
@@ -273,9 +263,6 @@ def _fingerprint(x: jax.Array) -> jax.Array:
   h = (h ^ (h >> 13)) * jnp.uint32(0xC2B2AE35)
   # Integer addition is associative: shards may be summed in any order.
   return jnp.sum(h ^ (h >> 16), dtype=jnp.uint32)
-
-
-# -------------------------------------------------------------------------------- Paths and records
 
 
 def step_folders(folder: str) -> list[str]:

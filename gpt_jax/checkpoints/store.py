@@ -14,13 +14,7 @@ import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
 from gpt_jax import files
-from gpt_jax.checkpoints.remote import (
-  StagedManager,
-  hide_noise,
-  is_staged,
-  lock,
-  store_errors,
-)
+from gpt_jax.checkpoints.remote import StagedManager, hide_noise, is_staged, lock, store_errors
 from gpt_jax.checkpoints.restore import (
   as_dict,
   best_folder,

@@ -18,7 +18,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from gpt_jax.config import from_json
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, about
 from gpt_jax.files import MAX_JSON, atomic_folder, open_regular, read_json, write_json
 from gpt_jax.models.model import ModelConfig, parameter_shapes
 
@@ -86,7 +86,9 @@ class Export:
       step = meta.pop("step", None)
       check_meta(meta, step)
       # Shapes before contents: a config of a stranger must not make us read or allocate much.
-      _check_shapes(self.describe(path), _model_config(meta, folder), os.path.getsize(path))
+      with about(folder):
+        spec = from_json(meta["model"])
+      _check_shapes(self.describe(path), spec, os.path.getsize(path))
       arrays = self.read(path)
       check_finite(arrays)
     except InputError:
@@ -148,13 +150,6 @@ def check_meta(meta: dict, step: Any) -> None:
     raise ValueError(f"{CONFIG} does not say which model and tokenizer it is of")
   if type(step) is not int or step < 0:  # not isinstance: True is an int
     raise ValueError(f"step is {step!r}, and should be a number of updates")
-
-
-def _model_config(meta: dict, folder: str) -> Any:
-  try:
-    return from_json(meta["model"])
-  except InputError as error:
-    raise InputError(f"{folder}: {error}") from error
 
 
 def _check_shapes(shapes: Shapes, spec: Any, size: int) -> None:

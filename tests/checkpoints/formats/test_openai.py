@@ -1,5 +1,6 @@
 """OpenAI's release of GPT-1: read as by its code, written back byte for byte, damage refused."""
 
+import dataclasses
 import itertools
 import json
 import math
@@ -71,14 +72,10 @@ def test_the_model_is_openais(release):
   params, meta, step, tokenizer = openai.load(str(release.folder))
   spec = from_json(meta["model"])
   assert (spec.head, step, meta["tokenizer_hash"]) == (None, 0, tokenizer.hash)
-  assert (spec.trunk.vocab_size, spec.trunk.context, spec.trunk.layers) == (
-    tokenizer.vocab_size,
-    CONTEXT,
-    BLOCKS,
-  )
-  rows = (
-    np.random.default_rng(1).integers(tokenizer.vocab_size, size=(1, CONTEXT + 1)).astype(np.int32)
-  )
+  sizes = spec.trunk.vocab_size, spec.trunk.context, spec.trunk.layers
+  assert sizes == (tokenizer.vocab_size, CONTEXT, BLOCKS)
+  rng = np.random.default_rng(1)
+  rows = rng.integers(tokenizer.vocab_size, size=(1, CONTEXT + 1)).astype(np.int32)
   batch = causal_batch(rows)
   hidden, table, *_ = jax.jit(spec.build().apply)({"params": params}, batch).states
   ours = np.asarray(logits(hidden, table, spec.trunk.vocab_size))[0, :, : tokenizer.vocab_size]
@@ -156,7 +153,7 @@ class Bomb:
     return pytest.fail, ("a pickle was loaded",)
 
 
-def rewrite(name, change):
+def rewrite(change, name="params_3.npy"):
   def apply(folder):
     path = folder / name
     path.write_bytes(change(path.read_bytes()))
@@ -164,19 +161,16 @@ def rewrite(name, change):
   return apply
 
 
-def resave(change, name="params_3.npy"):
+def resave(change):
   def apply(folder):
-    np.save(folder / name, change(np.load(folder / name)), allow_pickle=True)
+    path = folder / "params_3.npy"
+    np.save(path, change(np.load(path)), allow_pickle=True)
 
   return apply
 
 
 def reshape(change):
-  def apply(folder):
-    path = folder / "params_shapes.json"
-    path.write_text(json.dumps(change(json.loads(path.read_text()))))
-
-  return apply
+  return rewrite(lambda text: json.dumps(change(json.loads(text))).encode(), openai.SHAPES)
 
 
 def remove(name):
@@ -184,33 +178,28 @@ def remove(name):
 
 
 PIECE = "params_3.npy: not a piece of a release"
+VECTOR = "params_3.npy: .*one vector of float32"
 SHAPES = "params_shapes.json: not the shapes of a release"
 DAMAGE = [
   (remove("params_7.npy"), "params_7.npy: missing; a release has params_0.npy"),
-  (rewrite("params_3.npy", lambda _: b""), PIECE),
-  (rewrite("params_3.npy", lambda x: x[:40]), PIECE),
-  (rewrite("params_3.npy", lambda x: x.replace(b",), }", b",    ", 1)), PIECE),
-  (rewrite("params_3.npy", lambda x: x.replace(b": (", b":(-", 1)), PIECE),
-  (rewrite("params_3.npy", lambda x: x[:-100]), PIECE),
-  (rewrite("params_3.npy", lambda x: x + b"\0" * 4), "params_3.npy: .*longer than it says"),
-  (rewrite("params_3.npy", lambda _: b"PK\x03\x04 and so on"), PIECE),
-  (
-    rewrite("params_3.npy", lambda _: b"\x80\x04N."),
-    "params_3.npy: not a piece of a release .*magic",
-  ),
-  (
-    resave(lambda _: np.array([Bomb()], dtype=object)),
-    "params_3.npy: not a piece .*Python objects",
-  ),
-  (resave(lambda x: x.astype(np.float64)), "params_3.npy: .*one vector of float32"),
-  (resave(lambda x: x.astype(">f4")), "params_3.npy: .*one vector of float32"),
-  (resave(lambda x: x[:, None]), "params_3.npy: .*one vector of float32"),
+  (rewrite(lambda _: b""), PIECE),
+  (rewrite(lambda x: x[:40]), PIECE),
+  (rewrite(lambda x: x.replace(b",), }", b",    ", 1)), PIECE),
+  (rewrite(lambda x: x.replace(b": (", b":(-", 1)), PIECE),
+  (rewrite(lambda x: x[:-100]), PIECE),
+  (rewrite(lambda x: x + b"\0" * 4), "params_3.npy: .*longer than it says"),
+  (rewrite(lambda _: b"PK\x03\x04 and so on"), PIECE),
+  (rewrite(lambda _: b"\x80\x04N."), f"{PIECE} .*magic"),
+  (resave(lambda _: np.array([Bomb()], dtype=object)), "params_3.npy: not .*Python objects"),
+  (resave(lambda x: x.astype(np.float64)), VECTOR),
+  (resave(lambda x: x.astype(">f4")), VECTOR),
+  (resave(lambda x: x[:, None]), VECTOR),
   (
     resave(lambda x: x[:-1]),
     r"params_0.npy to params_9.npy hold [\d,]+ numbers, and params_shapes",
   ),
-  (remove("params_shapes.json"), SHAPES),
-  (rewrite("params_shapes.json", lambda x: x[:-1]), SHAPES),
+  (remove(openai.SHAPES), SHAPES),
+  (rewrite(lambda x: x[:-1], openai.SHAPES), SHAPES),
   (reshape(lambda _: {"a": 1}), SHAPES),
   (reshape(lambda _: [[16, 24], 5]), SHAPES),
   (
@@ -239,7 +228,7 @@ DAMAGE = [
   ),
   (remove("encoder_bpe_40000.json"), r"encoder_bpe_40000.json: cannot be read \(No such file"),
   (remove("vocab_40000.bpe"), r"vocab_40000.bpe: cannot be read \(No such file"),
-  (rewrite("vocab_40000.bpe", lambda x: x[:-5]), "vocab_40000.bpe:"),
+  (rewrite(lambda x: x[:-5], "vocab_40000.bpe"), "vocab_40000.bpe:"),
 ]
 
 
@@ -255,9 +244,8 @@ def test_gpt2s_vocabulary_is_not_gpt1s(copy):
     (copy / name).unlink()
   for name, content in GPT2Tokenizer((*BYTES, "<|endoftext|>"), ()).files.items():
     (copy / name).write_bytes(content)
-  refused(
-    "a vocabulary of openai-gpt2; should be GPT-1's, encoder_bpe_40000.json", openai.load, str(copy)
-  )
+  message = "a vocabulary of openai-gpt2; should be GPT-1's, encoder_bpe_40000.json"
+  refused(message, openai.load, str(copy))
 
 
 TRUNK = TransformerConfig(60, context=16, layers=1, width=24, heads=12)
@@ -270,16 +258,10 @@ TRUNK = TransformerConfig(60, context=16, layers=1, width=24, heads=12)
     (ModelConfig(TRUNK, attention="bidirectional"), "this is a bidirectional model"),
     (
       ModelConfig(TRUNK, (ClassifyHead(),)),
-      "it is fine-tuned, and the files have no place for W_y",
+      "it is fine-tuned, and the files have no place for",
     ),
-    (
-      ModelConfig(TransformerConfig(60, context=16, layers=1, width=24, heads=12, norm="pre")),
-      "it is pre-norm",
-    ),
-    (
-      ModelConfig(TransformerConfig(60, context=16, layers=1, width=24, heads=4)),
-      "it has 4 heads and not 12",
-    ),
+    (ModelConfig(dataclasses.replace(TRUNK, norm="pre")), "it is pre-norm"),
+    (ModelConfig(dataclasses.replace(TRUNK, heads=4)), "it has 4 heads and not 12"),
     (None, "its vocabulary is of the kind sentencepiece-bpe"),
   ],
 )
@@ -287,13 +269,10 @@ def test_a_model_that_the_files_cannot_hold(
   tmp_path, make_run, tiny_tokenizer, openai_tokenizer, spec, message
 ):
   tokenizer = openai_tokenizer if spec else tiny_tokenizer
-  spec = spec or ModelConfig(
-    TransformerConfig(tiny_tokenizer.vocab_size, context=16, layers=1, width=24, heads=12)
-  )
+  spec = spec or ModelConfig(dataclasses.replace(TRUNK, vocab_size=tiny_tokenizer.vocab_size))
+  parts = make_run.params_of(spec, 1), {"model": to_json(spec)}, 1, tokenizer
   with pytest.raises(InputError, match=message):
-    openai.save(
-      str(tmp_path / "out"), make_run.params_of(spec, 1), {"model": to_json(spec)}, 1, tokenizer
-    )
+    openai.save(str(tmp_path / "out"), *parts)
   assert not any(tmp_path.iterdir())
 
 
@@ -303,9 +282,8 @@ def test_nothing_half_written(copy, tmp_path, release):
     before = contents(copy)
     refused("is there already; choose another place", openai.save, str(place), *parts)
     assert contents(copy) == before
-  del parts[0]["trunk"]["block_1"]["mlp_norm"][
-    "bias"
-  ]  # the last array: an error when all else is written
+  # The last array: an error when all else is written.
+  del parts[0]["trunk"]["block_1"]["mlp_norm"]["bias"]
   with pytest.raises(KeyError):
     openai.save(str(tmp_path / "out"), *parts)
   assert [path.name for path in tmp_path.iterdir()] == ["model"]
