@@ -52,9 +52,7 @@ def saved_steps(workdir: str) -> list[int]:
 
 def restore_step(workdir: str, step: int, abstract: Any) -> Any:
   """Reads and verifies the whole state of one step; changes no file. See Checkpoints.restore."""
-  folder = _step_folder(workdir, step)
-  tree, _, _ = load_first([folder], as_dict(abstract), exact=True)
-  return tree if isinstance(abstract, dict) else type(abstract)(**tree)
+  return load_first([_step_folder(workdir, step)], abstract, exact=True)[0]
 
 
 def saved_meta(workdir: str, step: int) -> dict:
@@ -112,13 +110,14 @@ def _step_folder(workdir: str, step: int) -> str:
 
 
 def load_first(folders: list[str], abstract: Any, exact: bool) -> tuple[Any, dict, list[str]]:
-  """Tree and record of the first checkpoint that verifies, and the folders of the damaged ones
-  before it, of which it warns.
+  """The first checkpoint that verifies, as a named tuple or dict as `abstract` is (None: all
+  parameters), its record, and the folders of the damaged ones before it, of which it warns.
   """
   problems = {}
+  wanted = None if abstract is None else as_dict(abstract)
   for folder in folders:
     try:
-      tree, record = _read_surely(folder, abstract, exact)
+      tree, record = _read_surely(folder, wanted, exact)
     except Damaged as problem:
       problems[folder] = f"{os.path.basename(folder)} ({problem})"
       continue
@@ -128,7 +127,9 @@ def load_first(folders: list[str], abstract: Any, exact: bool) -> tuple[Any, dic
         f"damaged checkpoint: {damaged}; loaded {record['step']} instead, from {folder}",
         stacklevel=3,
       )
-    return tree, record, list(problems)
+    # Orbax knows dicts alone.
+    state = tree if abstract is None or isinstance(abstract, dict) else type(abstract)(**tree)
+    return state, record, list(problems)
   raise InputError(
     f"no undamaged checkpoint in {os.path.dirname(folders[0])}: {', '.join(problems.values())}"
   )

@@ -42,9 +42,8 @@ class Checkpoints:
 
   Args:
     workdir: run folder, on a file system that all processes share.
-    metric: name of the metric, among those given to `save`, that selects the best checkpoint. None:
-      there is no best.
-    mode: "max" or "min", which value of the metric is best.
+    metric, mode: the metric, among those given to `save`, whose "max" or "min" is the best
+      checkpoint. None: there is no best.
   """
 
   def __init__(
@@ -127,10 +126,8 @@ class Checkpoints:
       folders = step_folders(self._folder)
     if not folders:
       raise InputError(f"{self._folder} holds no checkpoint")
-    tree, record, damaged = load_first(folders, as_dict(abstract), exact=True)
+    state, record, damaged = load_first(folders, abstract, exact=True)
     self._set_aside(damaged)
-    # Orbax knows dicts; the caller's state may be a named tuple.
-    state = tree if isinstance(abstract, dict) else type(abstract)(**tree)
     return state, record["meta"], record["step"]
 
   def tidy(self) -> None:
