@@ -18,13 +18,8 @@ from gpt_jax.errors import InputError
 from gpt_jax.extensions import source_of
 
 _PACKAGE = __name__.partition(".")[0]
-_MAX_INTEGER = (
-  10**9
-)  # of integers without a limit of their own; more is a slip, and ends in a crash
+_MAX_INTEGER = 10**9  # without a limit of its own; more is a slip, and ends in a crash
 _Class = TypeVar("_Class", bound=type)
-
-
-# ---------------------------------------------------------------------------------------- Schema
 
 
 _classes: dict[str, type] = {}  # registered name -> config class
@@ -35,10 +30,8 @@ def register(name: str) -> Callable[[_Class], _Class]:
   """Names a config class in JSON; goes above `@dataclasses.dataclass(frozen=True)`.
 
   The name is part of the file format: classes and files may move, names stay. Write it as a string
-  literal, because `from_json` searches the package's source for it.
-
-  Raises:
-    ValueError: another class has this name.
+  literal, because `from_json` searches the package's source for it. Raises ValueError if another
+  class has this name.
   """
 
   def add(kind: _Class) -> _Class:
@@ -76,8 +69,7 @@ def option(
     default: a value, or a frozen dataclass for a group of fields.
     help: a few words on what the field does.
     unit: e.g. "tokens" or "steps".
-    low: smallest allowed value.
-    high: largest allowed value; None: 10^9 for an integer, any finite one for a float.
+    low, high: the range; without `high` 10^9 for an integer, any finite value for a float.
     choices: the allowed values.
     resumable: whether a run may resume with another value, since it does not affect the result.
     runtime: whether any value fits the parameters of a checkpoint, as dropout and dtype.
@@ -86,18 +78,8 @@ def option(
     needs: what another field of the class must be where this one is neither 0, empty nor its
       default: "name=value", or "name" for a value that is neither 0 nor empty.
   """
-  metadata = {
-    "help": help,
-    "unit": unit,
-    "low": low,
-    "high": high,
-    "choices": choices,
-    "resumable": resumable,
-    "runtime": runtime,
-    "listed": listed,
-    "members": members,
-    "needs": needs,
-  }
+  metadata = dict(locals())
+  del metadata["default"]
   return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -112,16 +94,12 @@ class Config:
 
 
 def validate(node: Any) -> None:
-  """Checks type and range of every field of a dataclass.
-
-  Converts integers in float fields to float.
-  """
+  """Checks type and range of every field of a dataclass; makes an integer of a float field one."""
   hints = typing.get_type_hints(type(node))
   for field, value in field_values(node):
     name = f"{type(node).__name__}.{field.name}"
     value = check_value(name, value, hints[field.name], field.metadata)
-    # The dataclass is frozen; this stores an integer of a float field as a float.
-    object.__setattr__(node, field.name, value)
+    object.__setattr__(node, field.name, value)  # it is frozen
   for field, value in field_values(node):
     if value and value != field.default and field.metadata.get("needs"):
       _check_needs(node, field.name, field.metadata["needs"])
@@ -205,9 +183,7 @@ def from_json(tree: Any) -> Any:
 
 def registered_modules() -> dict[str, str]:
   """Registered name -> module, for every config class of the package; reads source, imports none.
-
-  Raises:
-    ValueError: two modules register the same name.
+  Raises ValueError if two modules register the same name.
   """
   modules: dict[str, str] = {}
   package = importlib.import_module(_PACKAGE)
@@ -322,10 +298,9 @@ def check_value(name: str, value: Any, hint: Any, metadata: Mapping[str, Any]) -
   low, high, choices = _limits(hint, metadata)
   numbers = [item for item in (value if isinstance(value, tuple) else (value,)) if _is_number(item)]
   for number in numbers:
-    above = low is None or number >= low
-    below = high is None or number <= high
-    # Where there is no limit, nan and inf would pass.
-    fits = fits and above and below and math.isfinite(number)
+    # isfinite: where there is no limit, nan and inf would pass.
+    within = (low is None or number >= low) and (high is None or number <= high)
+    fits = fits and within and math.isfinite(number)
   if not fits or (choices is not None and value not in choices):
     shown = type(value).__name__ if is_group(value) else repr(value)
     raise InputError(f"{name} = {shown}: must be {allowed_values(hint, metadata)}")

@@ -1,19 +1,18 @@
-"""Errors of one line, which launch/ prints, and what their messages are made of: counts, the
-nearest valid names, how to get a package that is missing.
+"""Errors of one line, which launch/ prints, and what their messages are made of.
 
 Every function of the package may raise InputError for what a user gave; `Raises:` in a docstring
 names other exceptions alone.
 """
 
+import contextlib
 import difflib
 import importlib
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-# Turns a message into what the user reads. Messages name arguments and fields, as a notebook has
-# them; a command line sets a function that writes them as flags.
+# Messages name arguments and fields; a command line sets a function that writes them as flags.
 for_user: Callable[[str], str] = str
 
 _MAX_WORD, _LONGEST = 200, 1000  # characters
@@ -50,6 +49,15 @@ class Unavailable(InputError):
   """A store was not reached: no fault of the input, and schedulers may start the program again."""
 
 
+@contextlib.contextmanager
+def about(what: str) -> Iterator[None]:
+  """Begins the message of an InputError with what it is about, such as a path."""
+  try:
+    yield
+  except InputError as error:
+    raise InputError(f"{what}: {error}") from error
+
+
 def counted(number: int, noun: str) -> str:
   """The number and its noun: "1 column", "1,200 columns"."""
   return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
@@ -57,13 +65,7 @@ def counted(number: int, noun: str) -> str:
 
 def did_you_mean(name: str, valid: Iterable[str], prefix: str = "", most: int = 3) -> str:
   """For the end of a message about an unknown name: "; did you mean NAME or NAME?", of the nearest
-  valid names in any case, or "" if none is near.
-
-  Args:
-    name: what was given.
-    valid: what could have been.
-    prefix: written before each name, such as "--".
-    most: names in the answer.
+  valid names in any case, each after `prefix`, or "" if none is near.
   """
   by_folded: dict[str, str] = {}
   for word in valid:

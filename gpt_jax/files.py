@@ -38,8 +38,7 @@ MAX_JSON = 32 << 20  # bytes; the header of a token file of 250 GB has this size
 class StoreError(OSError):
   """A store did not do what it was asked, also when asked again: its packages retry for a while.
 
-  Its errno is EACCES if the store refuses the user, and then its strerror says what to do; or else
-  EIO.
+  Its errno is EACCES if it refuses the user, and then its strerror says what to do; else EIO.
   """
 
 
@@ -52,22 +51,23 @@ def atomic_file(path: str, mode: str = "w", *, overwrite: bool = True) -> Iterat
 
   Args:
     mode: "w" for text, "wb" for bytes.
-    overwrite: whether to replace an existing file.
+    overwrite: whether to replace an existing file; else FileExistsError, at the end.
 
-  Raises:
-    FileExistsError: path exists at the end, and overwrite is false.
-    OSError: opening, writing or renaming failed.
+  Raises OSError if opening, writing or renaming failed.
   """
+  encoding, newline = (None, None) if "b" in mode else ("utf-8", "")
   if is_url(path):
-    with _object_file(path, mode, overwrite) as file:
-      yield file
+    with tempfile.TemporaryDirectory() as folder:
+      local = os.path.join(folder, "object")
+      with open(local, mode, encoding=encoding, newline=newline) as file:
+        yield file
+      _upload(local, path, overwrite)
     return
   # Beside the path: only within a file system a rename is atomic.
   partial = _partial(path)
   for name in abandoned(path):
     with contextlib.suppress(OSError):
       os.remove(name)
-  encoding, newline = (None, None) if "b" in mode else ("utf-8", "")
   rename = os.replace if overwrite else _rename_to_new
   try:
     with contextlib.suppress(FileNotFoundError):
@@ -123,21 +123,13 @@ def write_json(path: str, value: Any, *, overwrite: bool = True) -> None:
 
 
 def read_json(path: str, limit: int = MAX_JSON) -> Any:
-  """The value in a JSON file.
-
-  Raises:
-    OSError: the file cannot be read.
-    ValueError: not a regular file of at most `limit` bytes, or what parse_json raises.
-  """
+  """The value in a JSON file. Raises what read_bytes and parse_json do."""
   return parse_json(read_bytes(path, limit))
 
 
 def read_bytes(path: str, limit: int) -> bytes:
-  """The content of a file.
-
-  Raises:
-    OSError: it cannot be read.
-    ValueError: it has more than `limit` bytes, or is no regular file.
+  """The content of a file. Raises OSError, and ValueError where it has more than `limit` bytes or
+  is no regular file.
   """
   length = size(path)
   if length > limit:
@@ -150,10 +142,8 @@ def read_bytes(path: str, limit: int) -> bytes:
 
 
 def open_regular(path: str) -> io.BufferedReader:
-  """Opens a file to read, at any position.
-
-  Raises OSError, and ValueError for a pipe, a device, a folder, or a file such as those of /proc
-  that has no length, and perhaps no end.
+  """Opens a file to read, at any position. Raises OSError, and ValueError for a pipe, a device, a
+  folder, or a file such as those of /proc that has no length, and perhaps no end.
   """
   if is_url(path):
     return io.BufferedReader(_StoreReader(path))
@@ -186,10 +176,8 @@ def check_regular(folder: str) -> None:
 
 
 def parse_json(text: str | bytes) -> Any:
-  """The value of a JSON text.
-
-  Raises:
-    ValueError: not JSON, an object with two entries of one name, or nested too deeply to read.
+  """The value of a JSON text. Raises ValueError if it is none, has an object with two entries of
+  one name, or is nested too deeply to read.
   """
   try:
     return json.loads(text, object_pairs_hook=_without_duplicates)
@@ -274,7 +262,6 @@ def exists(path: str) -> bool:
 
 
 def is_folder(path: str) -> bool:
-  """Whether a path is a folder."""
   return _call(path, os.path.isdir, "isdir")
 
 
@@ -299,11 +286,7 @@ def real_path(path: str) -> str:
 
 
 def list_existing(folder: str) -> list[str]:
-  """The names of what is in a folder, as list_folder; none if there is no such folder.
-
-  A store may say that a folder is there, and not find it when it is listed. Raises InputError if
-  the folder may not be listed.
-  """
+  """As list_folder; empty where there is none. A store may find none that it said was there."""
   try:
     return list_folder(folder)
   except (FileNotFoundError, NotADirectoryError):
@@ -327,9 +310,7 @@ def make_folders(path: str) -> None:
 
 
 def lock_folder(folder: str, taken: str, exclusive: bool = True) -> TextIO:
-  """Makes a folder, and opens and locks `<folder>/lock`.
-
-  Closing the file, or the end of the process, unlocks it.
+  """Makes a folder, and opens and locks `<folder>/lock`, until it is closed or the process ends.
 
   Args:
     taken: the fault if another process has locked it.
@@ -421,9 +402,8 @@ def local_copy(path: str) -> Iterator[str]:
 
 
 def disk_folder(folder: str, purpose: str) -> str:
-  """A folder on this machine's disk for what is to be in `folder`: itself, or for a URL a new name.
-
-  If the name differs, the caller creates, uploads (upload_folder) and removes that folder.
+  """The folder itself or, for a URL, a new name on this machine's disk, where the caller creates,
+  uploads (upload_folder) and removes a folder.
   """
   if not is_url(folder):
     return folder
@@ -447,10 +427,9 @@ def split_names(names: str) -> list[str]:
 
 
 def find_files(pattern: str) -> dict[str, int]:
-  """The regular files that a glob matches or, of a folder, those at any depth below it.
+  """Path -> size in bytes, sorted, of the regular files that match a glob, or are below a folder.
 
-  Returns:
-    Path -> size in bytes, sorted. Raises OSError.
+  Raises OSError.
   """
   if not is_url(pattern):
     if os.path.isdir(pattern):
@@ -506,16 +485,13 @@ def _partial(path: str) -> str:
 
 
 def _rename_to_new(old: str, new: str) -> None:
-  """Renames a file; raises FileExistsError if the new name is taken, without a race."""
+  """Gives a file another name, without a race; raises FileExistsError if that is taken."""
   try:
-    # Unlike a rename, a link fails if the name is taken.
-    os.link(old, new)
+    os.link(old, new)  # unlike a rename, it fails if the name is taken
   except FileExistsError:
     raise
   except OSError:  # a file system without hard links
     os.replace(old, new)
-  else:
-    os.remove(old)
 
 
 @functools.cache
@@ -611,17 +587,6 @@ class _StoreReader(io.RawIOBase):
   def close(self) -> None:
     self._file.close()
     super().close()
-
-
-@contextlib.contextmanager
-def _object_file(path: str, mode: str, overwrite: bool) -> Iterator[IO]:
-  """See atomic_file: a local file, which becomes an object at the end."""
-  encoding, newline = (None, None) if "b" in mode else ("utf-8", "")
-  with tempfile.TemporaryDirectory() as folder:
-    local = os.path.join(folder, "object")
-    with open(local, mode, encoding=encoding, newline=newline) as file:
-      yield file
-    _upload(local, path, overwrite)
 
 
 def _upload(local: str, path: str, overwrite: bool = True) -> None:

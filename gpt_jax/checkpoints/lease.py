@@ -57,7 +57,7 @@ class Lease:
     self._thread.join()
     _held.discard(self._key)
     with contextlib.suppress(OSError):
-      self._write(self._number, overwrite=True, seconds=0.0)
+      self._write(self._number, until=0.0)
 
   def __enter__(self) -> "Lease":
     return self
@@ -72,7 +72,7 @@ class Lease:
       self._await_end(workdir, numbers[-1])
     number = numbers[-1] + 1 if numbers else 1
     with contextlib.suppress(FileExistsError):  # perhaps our own: written twice, one answer lost
-      self._write(number, overwrite=False)
+      self._write(number, time.time() + SECONDS, overwrite=False)
     if self._read(number)["owner"] != self._owner:
       raise InputError(f"{workdir}: another run has begun there just now")
     # Only now: the highest number must always be there, so that none is given twice.
@@ -88,11 +88,8 @@ class Lease:
     longest = 2 * SECONDS  # a lease, and as much for the difference of the clocks
     seconds = min(longest, lease["until"] - time.time())  # in this order also of NaN
     end = time.monotonic() + longest
-    print(
-      f"{workdir}: a run that is at work, or was killed, has a lease for {seconds:.0f} s; waiting",
-      file=sys.stderr,
-      flush=True,
-    )
+    notice = f"a run that is at work, or was killed, has a lease for {seconds:.0f} s; waiting"
+    print(f"{workdir}: {notice}", file=sys.stderr, flush=True)
     while not self._is_over(lease):
       if lease["until"] > before["until"]:
         raise InputError(
@@ -110,8 +107,9 @@ class Lease:
         if max(self._numbers(), default=0) > self._number:
           self._end("another run has taken this folder", os.EX_TEMPFAIL)
           return
-        self._write(self._number, overwrite=True)
-        until = time.time() + SECONDS
+        renewed = time.time() + SECONDS
+        self._write(self._number, renewed)
+        until = renewed
       except OSError as error:
         # Others may take the folder from here on: better one run less than two that write.
         if time.time() > until:
@@ -132,9 +130,7 @@ class Lease:
   def _path_of(self, number: int) -> str:
     return os.path.join(self._folder, str(number))
 
-  def _write(self, number: int, overwrite: bool, seconds: float | None = None) -> None:
-    """The lease of this owner, for SECONDS from now or another time."""
-    until = time.time() + (SECONDS if seconds is None else seconds)
+  def _write(self, number: int, until: float, overwrite: bool = True) -> None:
     value = {"owner": self._owner, "until": until}
     files.write_json(self._path_of(number), value, overwrite=overwrite)
 

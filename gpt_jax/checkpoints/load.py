@@ -9,7 +9,7 @@ from typing import Any
 from jax.sharding import Mesh
 
 from gpt_jax.checkpoints.saved import Embedding, SavedModel, read_json, read_model
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, about
 from gpt_jax.models.adapter import BASE, AdaptedModel, Adapter, with_rows
 from gpt_jax.models.decoding_weights import check_kind, keep_classifier_weights
 from gpt_jax.models.model import Model, ModelConfig, generator, language_model, parameter_shapes
@@ -81,25 +81,23 @@ class LoadedModel(SavedModel):
     return task
 
   def check_head(self) -> None:
-    """Raises InputError if the model has no head that gives labels, since it writes them."""
-    if self.task is not None and self.task.writes_text:
+    """Raises InputError unless the model has a head that gives labels."""
+    if self.task is None:
+      raise InputError(f"{self.path}: {self.without_task}; fine-tune it first")
+    if self.task.writes_text:
       raise InputError(f"{self.path}: {self.task.not_per_text}")
 
   def language_model(self) -> Model:
     """The trunk as a model that generates or scores text from left to right."""
-    try:
+    with about(self.path):
       return language_model(self.spec.trunk, self.spec.attention)
-    except InputError as error:
-      raise InputError(f"{self.path}: {error}") from error
 
   def generator(self) -> Model:
-    """The trunk as a model that continues a prompt, which under prefix attention is the prefix, or
-    that writes for a source.
+    """The trunk as a model that continues a prompt (of prefix attention, the prefix) or writes for
+    a source.
     """
-    try:
+    with about(self.path):
       return generator(self.spec)
-    except InputError as error:
-      raise InputError(f"{self.path}: {error}") from error
 
   def encoder_alone(self) -> "LoadedModel":
     """The encoder of an encoder-decoder as a bidirectional model; any other model as it is."""
@@ -121,8 +119,6 @@ class LoadedModel(SavedModel):
     check_kind(kind)
     if kind == "float32":
       return self
-    if self.task is None:
-      raise InputError(f"{self.path}: {self.without_task}; fine-tune it first")
     self.check_head()
     params = keep_classifier_weights(self.model, self.params, kind)
     return dataclasses.replace(self, params=params)
@@ -132,8 +128,6 @@ class LoadedModel(SavedModel):
 
     Keep it: every predictor compiles anew, and has its own copy of the parameters.
     """
-    if self.task is None:
-      raise InputError(f"{self.path}: {self.without_task}; fine-tune it first")
     self.check_head()
     mesh = make_mesh(MeshConfig())  # all devices, data parallel
     # The parameters are sent to the devices once, not at each call.

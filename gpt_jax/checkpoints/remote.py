@@ -43,7 +43,7 @@ def check_workdir(workdir: str) -> None:
 
 
 def lock(workdir: str) -> TextIO | Lease:
-  """Opens and locks `<workdir>/lock`; closing the file, or the end of the process, unlocks it.
+  """Opens and locks `<workdir>/lock` until it is closed or the process ends.
 
   On a store it is a lease, which runs out after a process that was killed.
   """
@@ -176,7 +176,7 @@ def store_errors(folder: str) -> Iterator[None]:
 
 
 def check_reached(error: Exception, folder: str) -> None:
-  """Raises Unavailable or InputError for an error of reading where a store did not answer, or
+  """Raises Unavailable for an error of reading where a store did not answer, InputError where it
   refuses the user: what it holds may be in order.
   """
   is_outage = isinstance(error, files.StoreError) or files.is_refusal(error)
@@ -206,8 +206,12 @@ def hide_noise() -> None:
   event loop that is closed, and asyncio those that nobody asked for: a traceback for each. Neither
   has a switch: messages are told apart by the file they come from, or by their words.
   """
-  logging.getLogger("absl").addFilter(_not_by_orbax)
-  logging.getLogger("asyncio").addFilter(_not_of_tensorstore)
+  of_orbax = f"{os.sep}orbax{os.sep}"
+  of_tensorstore = re.compile("tensorstore|Error (open|read|writ)ing ")
+  logging.getLogger("absl").addFilter(lambda record: of_orbax not in record.pathname)
+  logging.getLogger("asyncio").addFilter(
+    lambda record: not of_tensorstore.search(record.getMessage())
+  )
   hook = sys.unraisablehook
 
   def unraisable(error: Any) -> None:
@@ -216,11 +220,3 @@ def hide_noise() -> None:
       hook(error)
 
   sys.unraisablehook = unraisable
-
-
-def _not_by_orbax(record: logging.LogRecord) -> bool:
-  return f"{os.sep}orbax{os.sep}" not in record.pathname
-
-
-def _not_of_tensorstore(record: logging.LogRecord) -> bool:
-  return not re.search("tensorstore|Error (open|read|writ)ing ", record.getMessage())

@@ -24,7 +24,7 @@ from gpt_jax import files
 from gpt_jax.checkpoints.remote import check_reached, committed_steps, hide_noise
 from gpt_jax.errors import InputError
 from gpt_jax.files import read_json, verified
-from gpt_jax.parallel.partition import path_name
+from gpt_jax.parallel.mesh import path_name
 from gpt_jax.parallel.processes import is_main_process
 
 
@@ -33,15 +33,12 @@ class Damaged(Exception):
 
 
 def restore_params(path: str, abstract: Any = None) -> tuple[Any, dict, int]:
-  """Reads and verifies only the parameters of a checkpoint; changes no file.
+  """Reads and verifies only the parameters of a checkpoint: params, meta, step; changes no file.
 
   Args:
     path: a workdir (its newest checkpoint that verifies), `<workdir>/best`, or the folder of one
       checkpoint.
     abstract: part of the parameters, as in `Checkpoints.restore`. None: all, as NumPy arrays.
-
-  Returns:
-    params, meta, step.
   """
   state = None if abstract is None else {"params": abstract}
   tree, record, _ = load_first(_locate(path), state, exact=False)
@@ -55,9 +52,7 @@ def saved_steps(workdir: str) -> list[int]:
 
 def restore_step(workdir: str, step: int, abstract: Any) -> Any:
   """Reads and verifies the whole state of one step; changes no file. See Checkpoints.restore."""
-  folder = _step_folder(workdir, step)
-  tree, _, _ = load_first([folder], as_dict(abstract), exact=True)
-  return tree if isinstance(abstract, dict) else type(abstract)(**tree)
+  return load_first([_step_folder(workdir, step)], abstract, exact=True)[0]
 
 
 def saved_meta(workdir: str, step: int) -> dict:
@@ -114,19 +109,15 @@ def _step_folder(workdir: str, step: int) -> str:
   return os.path.join(files.absolute(workdir), "checkpoints", str(step))
 
 
-# --------------------------------------------------------------------------------- Verified arrays
-
-
 def load_first(folders: list[str], abstract: Any, exact: bool) -> tuple[Any, dict, list[str]]:
-  """Reads the first checkpoint that verifies, and warns of the damaged ones before it.
-
-  Returns:
-    tree, record, folders of the damaged checkpoints.
+  """The first checkpoint that verifies, as a named tuple or dict as `abstract` is (None: all
+  parameters), its record, and the folders of the damaged ones before it, of which it warns.
   """
   problems = {}
+  wanted = None if abstract is None else as_dict(abstract)
   for folder in folders:
     try:
-      tree, record = _read_surely(folder, abstract, exact)
+      tree, record = _read_surely(folder, wanted, exact)
     except Damaged as problem:
       problems[folder] = f"{os.path.basename(folder)} ({problem})"
       continue
@@ -136,7 +127,9 @@ def load_first(folders: list[str], abstract: Any, exact: bool) -> tuple[Any, dic
         f"damaged checkpoint: {damaged}; loaded {record['step']} instead, from {folder}",
         stacklevel=3,
       )
-    return tree, record, list(problems)
+    # Orbax knows dicts alone.
+    state = tree if abstract is None or isinstance(abstract, dict) else type(abstract)(**tree)
+    return state, record, list(problems)
   raise InputError(
     f"no undamaged checkpoint in {os.path.dirname(folders[0])}: {', '.join(problems.values())}"
   )
@@ -204,10 +197,8 @@ def _restore_args(leaf: jax.ShapeDtypeStruct) -> ocp.RestoreArgs:
 
 
 def _on_every_process(folder: str, read: Callable[[], Any]) -> Any:
-  """read(); raises Damaged on all processes if it fails on one, so that all try the same next.
-
-  Raises Unavailable if a store does not answer, and InputError if it refuses the user: what it
-  holds may be in order.
+  """read(); raises Damaged on all processes if it fails on one, so that all try the same next;
+  Unavailable or InputError where a store does not answer, or refuses the user.
   """
   result, problem = None, ""
   try:
@@ -273,9 +264,6 @@ def _fingerprint(x: jax.Array) -> jax.Array:
   h = (h ^ (h >> 13)) * jnp.uint32(0xC2B2AE35)
   # Integer addition is associative: shards may be summed in any order.
   return jnp.sum(h ^ (h >> 16), dtype=jnp.uint32)
-
-
-# -------------------------------------------------------------------------------- Paths and records
 
 
 def step_folders(folder: str) -> list[str]:

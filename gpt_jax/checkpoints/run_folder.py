@@ -13,7 +13,7 @@ from jax.experimental import multihost_utils
 from gpt_jax.checkpoints.remote import check_workdir
 from gpt_jax.config import difference, from_json, resumable_fields, to_json
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, about
 from gpt_jax.files import exists, list_existing, list_folder, make_folders, read_json, write_json
 from gpt_jax.ops.product import bfloat16_speed, onednn_speed
 from gpt_jax.parallel.processes import check_agreement, is_main_process, log, smallest
@@ -65,13 +65,10 @@ def claimed_config(workdir: str) -> Any:
 
 
 def resume_microbatches(config: Any, workdirs: Iterable[str]) -> tuple[Any, bool]:
-  """The config with microbatches as set, or as a run in one of these folders has trained with.
+  """The config with microbatches as set, or as a run in one of these folders has trained with, and
+  whether the number is open: not set, and no folder has a checkpoint. It is 1 then.
 
   Folders are not checked here; claim says what is wrong with one.
-
-  Returns:
-    The config, and whether the number is open: not set, and no folder has a checkpoint. It is 1
-    then.
   """
   if config.train.microbatches:
     return config, False
@@ -82,8 +79,7 @@ def resume_microbatches(config: Any, workdirs: Iterable[str]) -> tuple[Any, bool
 
 
 def resume_choices(config: Any, workdirs: Iterable[str] = ()) -> Any:
-  """The config with its choices made: those of a run in one of these folders, else by probes.
-
+  """The config with its choices made: those of a run in one of these folders, else by probes:
   trunk.dtype=auto becomes bfloat16 where every process multiplies it faster, else float32;
   mesh.cpu_products=auto becomes onednn where it is faster in every process, else xla.
   """
@@ -123,7 +119,7 @@ def with_microbatches(config: Any, count: int) -> Any:
 
 
 def replace_config(workdir: str, config: Any, change: dict[str, Any]) -> None:
-  """Replaces the config of a claimed folder; `change` is appended to its list of changes.
+  """Replaces the config of a claimed folder, and appends `change` to its list of changes.
 
   Every process calls it; process 0 writes.
   """
@@ -156,10 +152,8 @@ def _is_claimed(
     raise InputError(
       f"workdir={workdir} holds a config.json that no run wrote: not a run's folder; use another"
     )
-  try:
+  with about(f"workdir={workdir}: config.json"):
     saved_config = from_json(saved["config"])
-  except InputError as error:
-    raise InputError(f"workdir={workdir}: config.json: {error}") from error
   if type(saved_config) is not type(config):
     kind = type(saved_config).__name__
     raise InputError(f"workdir={workdir} holds a run of a {kind}; use another folder")
@@ -189,19 +183,16 @@ def _check_free(workdir: str, tokenizer: Tokenizer) -> None:
   entries = sorted(listing(workdir))
   for name in entries:
     if name.startswith(("seed_", "fold_")):
-      kind = f"{name[:4]}s"
-      raise InputError(f"workdir={workdir} holds runs of several {kind}; use another folder")
+      raise InputError(f"workdir={workdir} holds runs of several {name[:4]}s; use another folder")
   for name in entries:
-    # What a kill within write_json has left.
-    unfinished = name.startswith("config.json.")
+    unfinished = name.startswith("config.json.")  # of a killed write_json
     if name != _BEFORE_CONFIG and not unfinished:
       raise InputError(
         f"workdir={workdir} holds {name!r} but no config.json: not a run's folder; use another"
       )
-  folder = os.path.join(workdir, "tokenizer")
-  if not exists(os.path.join(folder, "tokenizer.json")):
-    return
-  if load_tokenizer(folder).hash != tokenizer.hash:
+  folder = os.path.join(workdir, _BEFORE_CONFIG)
+  has_vocabulary = exists(os.path.join(folder, "tokenizer.json"))
+  if has_vocabulary and load_tokenizer(folder).hash != tokenizer.hash:
     raise InputError(
       f"workdir={workdir} holds another vocabulary and no config.json: not a run's folder; "
       "use another"
@@ -214,12 +205,11 @@ def _data_difference(
   changes = []
   for name in sorted(data.keys() | saved.keys()):
     before, now = saved.get(name), data.get(name)
-    if before == now:
-      continue
-    change = f"{before} != {now}"
-    if name == "tokenizer_hash":
-      change = tokenizer.difference(str(before))
-    changes.append(f"data {name}: {change}")
+    if before != now:
+      change = f"{before} != {now}"
+      if name == "tokenizer_hash":
+        change = tokenizer.difference(str(before))
+      changes.append(f"data {name}: {change}")
   return changes
 
 

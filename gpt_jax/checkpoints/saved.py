@@ -14,7 +14,7 @@ from gpt_jax.checkpoints.restore import restore_params, saved_meta, saved_steps
 from gpt_jax.checkpoints.run_folder import checksum
 from gpt_jax.config import Config, from_json, option, register
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, about
 from gpt_jax.files import absolute, atomic_folder, check_path, exists, local_copy, refuse_url
 from gpt_jax.models.adapter import BASE, merged, with_rows
 from gpt_jax.models.model import ModelConfig
@@ -194,11 +194,9 @@ def own_base(checkpoint: str, workdirs: Iterable[str]) -> tuple[str, str]:
 
 
 def read_json(tree: Any, path: str) -> Any:
-  """The config of a checkpoint's metadata. Raises InputError, with the path."""
-  try:
+  """The config of a checkpoint's metadata."""
+  with about(path):
     return from_json(tree)
-  except InputError as error:
-    raise InputError(f"{path}: {error}") from error
 
 
 def _find_workdir(path: str) -> str:

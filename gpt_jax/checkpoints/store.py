@@ -14,13 +14,7 @@ import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
 from gpt_jax import files
-from gpt_jax.checkpoints.remote import (
-  StagedManager,
-  hide_noise,
-  is_staged,
-  lock,
-  store_errors,
-)
+from gpt_jax.checkpoints.remote import StagedManager, hide_noise, is_staged, lock, store_errors
 from gpt_jax.checkpoints.restore import (
   as_dict,
   best_folder,
@@ -33,7 +27,7 @@ from gpt_jax.checkpoints.restore import (
 )
 from gpt_jax.errors import InputError
 from gpt_jax.files import with_checksum
-from gpt_jax.parallel.partition import path_name
+from gpt_jax.parallel.mesh import path_name
 from gpt_jax.parallel.processes import is_main_process
 
 _MIN_SLICE = 1 << 20  # bytes
@@ -48,9 +42,8 @@ class Checkpoints:
 
   Args:
     workdir: run folder, on a file system that all processes share.
-    metric: name of the metric, among those given to `save`, that selects the best checkpoint. None:
-      there is no best.
-    mode: "max" or "min", which value of the metric is best.
+    metric, mode: the metric, among those given to `save`, whose "max" or "min" is the best
+      checkpoint. None: there is no best.
   """
 
   def __init__(
@@ -133,10 +126,8 @@ class Checkpoints:
       folders = step_folders(self._folder)
     if not folders:
       raise InputError(f"{self._folder} holds no checkpoint")
-    tree, record, damaged = load_first(folders, as_dict(abstract), exact=True)
+    state, record, damaged = load_first(folders, abstract, exact=True)
     self._set_aside(damaged)
-    # Orbax knows dicts; the caller's state may be a named tuple.
-    state = tree if isinstance(abstract, dict) else type(abstract)(**tree)
     return state, record["meta"], record["step"]
 
   def tidy(self) -> None:

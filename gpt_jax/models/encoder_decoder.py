@@ -35,7 +35,7 @@ from gpt_jax.ops.attention_plain import attend_allowed
 from gpt_jax.ops.dropout import Key, dropout
 from gpt_jax.ops.lookup import lookup
 from gpt_jax.ops.product import activation_type
-from gpt_jax.parallel.partition import constrain
+from gpt_jax.parallel.mesh import constrain
 
 TENSOR_PARALLEL = (
   (r"tokens$", P("model", None)),

@@ -25,7 +25,7 @@ from gpt_jax.models.trunk import States, TrunkConfig, rate_option
 from gpt_jax.ops.dropout import Key, dropout
 from gpt_jax.ops.lookup import lookup
 from gpt_jax.ops.product import product
-from gpt_jax.parallel.partition import constrain
+from gpt_jax.parallel.mesh import constrain
 
 # Orthogonal kernels keep the scale of the state over hundreds of steps.
 _RECURRENT_INIT = nn.initializers.orthogonal(column_axis=-1)

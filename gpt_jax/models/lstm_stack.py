@@ -25,7 +25,7 @@ from gpt_jax.models.lstm import Kernel, State, check_remat, recur
 from gpt_jax.models.trunk import States, TrunkConfig, rate_option
 from gpt_jax.ops.dropout import Key, dropout
 from gpt_jax.ops.lookup import lookup
-from gpt_jax.parallel.partition import constrain
+from gpt_jax.parallel.mesh import constrain
 
 DIRECTIONS = ("forward", "backward", "separate", "joined")
 

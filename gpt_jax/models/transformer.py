@@ -35,10 +35,9 @@ from gpt_jax.ops.attention import AttentionMask, Dropout, attention, find_backen
 from gpt_jax.ops.dropout import Key, dropout, dropout_rows
 from gpt_jax.ops.lookup import lookup
 from gpt_jax.ops.product import activation_type, product
-from gpt_jax.parallel.mesh import axis_size
-from gpt_jax.parallel.partition import constrain
+from gpt_jax.parallel.mesh import axis_size, constrain
 
-# Matched against the paths of parameters and optimizer moments (see parallel.partition). As in
+# Matched against the paths of parameters and optimizer moments (see parallel.mesh). As in
 # Megatron-LM: the first matrix of a sublayer is split by heads or hidden units, the second one the
 # same way along its input, so each sublayer needs one all-reduce (Shoeybi et al. 2019, section 3).
 TENSOR_PARALLEL = (

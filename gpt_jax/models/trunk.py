@@ -172,7 +172,7 @@ class TrunkConfig(_Fields):
     width: D.
     layers: number of blocks.
     heads: attention heads, H; 0: it has no attention.
-    TENSOR_PARALLEL: path rules for the mesh axis `model`, see parallel.partition.
+    TENSOR_PARALLEL: path rules for the mesh axis `model`, see parallel.mesh.
   """
 
   width: int

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax.ops.product import product
-from gpt_jax.parallel.mesh import axis_size, platform
-from gpt_jax.parallel.partition import constrain
+from gpt_jax.parallel.mesh import axis_size, constrain, platform
 
 # Logits of one chunk on one device, in elements: 256 MB in float32. Chunks bound memory, and cost
 # time on GPUs only, which read and write the whole gradient of the table in each.

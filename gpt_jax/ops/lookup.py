@@ -12,8 +12,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from gpt_jax.parallel.mesh import axis_size
-from gpt_jax.parallel.partition import constrain
+from gpt_jax.parallel.mesh import axis_size, constrain
 
 # A product with a one-hot matrix takes 2 R D operations per index: for 1,024 positions a hundredth
 # of a small model's 6 N. Above that a sort, which takes no product.
@@ -22,13 +21,11 @@ MAX_PRODUCT_ROWS = 1024
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
 def lookup(table: jax.Array, indices: jax.Array, dtype: str = "float32") -> jax.Array:
-  """table[indices] as `dtype`, [B, …, D]; devices split the first axis.
+  """table[indices] as `dtype`, [B, …, D], for indices int [B, …]; devices split the first axis.
 
   Args:
     table: float32 [R, D], and so is its gradient: a frequent token adds up thousands of rows. Or
       what stands for it in decoding.
-    indices: int [B, …], of rows.
-    dtype: of the result.
   """
   return table[indices].astype(dtype)  # a gather; only its gradient needs care
 

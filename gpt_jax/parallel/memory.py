@@ -26,12 +26,12 @@ _MIN_ROOM = 1e8  # bytes that a process grows by for other reasons, see FreedMem
 
 
 class Forecast(NamedTuple):
-  """Expected memory of a run.
+  """Expected memory of a run; 0: unknown.
 
   Attributes:
     memory: bytes at the peak: of the fullest device or, on CPUs, of this process with evaluations,
-      samples, checkpoints and the blocks that malloc keeps; 0: unknown.
-    limit: bytes available to it now; 0: unknown.
+      samples, checkpoints and the blocks that malloc keeps.
+    limit: bytes available to it now.
     room, waits: see FreedMemory.
   """
 
@@ -137,9 +137,8 @@ def peak_with_workers() -> float:
 
 
 def figures(devices: Sequence[jax.Device]) -> dict[str, float]:
-  """Memory in use and its peak in bytes, by their names in a log; unknown values are omitted.
-
-  Devices with memory of their own have the host's beside it.
+  """Memory in use and its peak in bytes by their names in a log, where they are known, and the
+  host's beside that of devices with their own.
   """
   values = {"memory_bytes": in_use(devices), "peak_memory_bytes": peak(devices)}
   if devices[0].platform != "cpu":

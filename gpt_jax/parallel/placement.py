@@ -55,9 +55,8 @@ def local_part(batch: Any, mesh: Mesh, microbatches: int = 1) -> Any:
 
 
 def anchors_of_parts(batch: Batch, rows: np.ndarray, part: int) -> Batch:
-  """The batch with anchors that count the rows of their part of the global batch.
-
-  A head sees one part at a time: a microbatch or, under pmap, a device's share of one.
+  """The batch with anchors that count the rows of their part of the global batch: a head sees one
+  part at a time, a microbatch or, under pmap, a device's share of one.
 
   Args:
     batch: anchors of row r of its own rows are r * T + column.
@@ -73,9 +72,8 @@ def anchors_of_parts(batch: Batch, rows: np.ndarray, part: int) -> Batch:
 
 
 def to_device(batch: Any, mesh: Mesh, microbatches: int = 1, backend: str = "jit") -> Any:
-  """Host arrays [local rows, ...] to device arrays [M, B / M, ...], sharded along the second axis.
-
-  For pmap: [local devices, M, rows, ...].
+  """Host arrays [local rows, ...] to device arrays [M, B / M, ...], sharded along the second axis;
+  for pmap [local devices, M, rows, ...].
   """
 
   def place(x: np.ndarray):

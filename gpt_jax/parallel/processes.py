@@ -70,10 +70,11 @@ def check_agreement(config: Any, data: Mapping[str, Any]) -> None:
   # Every process raises: one that went on would wait for the others at its next collective.
   if not is_main_process():
     raise InputError("the processes of this run differ; process 0 says in what")
-  more = f"; and {len(differences) - _MAX_LISTED} more" if len(differences) > _MAX_LISTED else ""
+  if len(differences) > _MAX_LISTED:
+    differences[_MAX_LISTED:] = [f"and {len(differences) - _MAX_LISTED} more"]
   raise InputError(
-    f"the processes of this run differ: {'; '.join(differences[:_MAX_LISTED])}{more}. All need the "
-    "same code, the same command and the same data"
+    f"the processes of this run differ: {'; '.join(differences)}. All need the same code, the same "
+    "command and the same data"
   )
 
 
@@ -83,7 +84,9 @@ def list_differences(facts: tuple[dict[str, Any], ...], hosts: tuple[str, ...]) 
   Args:
     facts: nested dicts of JSON values, one per process.
   """
-  flat = [dict(_flatten(of_one)) for of_one in facts]
+  from flax.traverse_util import flatten_dict
+
+  flat = [flatten_dict(of_one, sep=".") for of_one in facts]
   differences = []
   for name in dict.fromkeys(itertools.chain.from_iterable(flat)):
     processes: dict[str, list[int]] = {}
@@ -103,16 +106,6 @@ def code_version() -> str:
     digest.update(f"{path.relative_to(folder)}\n".encode())
     digest.update(path.read_bytes())
   return digest.hexdigest()[:8]
-
-
-def _flatten(tree: Any, name: str = "") -> list[tuple[str, Any]]:
-  """(dotted name, value) of every leaf."""
-  if not isinstance(tree, dict) or not tree:
-    return [(name, tree)]
-  leaves = []
-  for key, value in tree.items():
-    leaves += _flatten(value, f"{name}.{key}" if name else key)
-  return leaves
 
 
 def _name(numbers: list[int], hosts: tuple[str, ...]) -> str:

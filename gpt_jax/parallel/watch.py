@@ -29,13 +29,11 @@ _CONNECTING = 60  # seconds
 
 
 def watch(host: str = "") -> Callable[[int], None]:
-  """Starts to watch the other processes of the run; every process calls it.
+  """Starts to watch the other processes of the run; every process calls it, and before it ends the
+  function that this returns, with its exit code.
 
   Args:
     host: name or address of process 0's machine; empty: the address that it sends from.
-
-  Returns:
-    The function that each process calls before it ends, with its exit code.
   """
   if jax.process_index() != 0:
     _delay_abort()
@@ -48,10 +46,10 @@ def watch(host: str = "") -> Callable[[int], None]:
 
 
 def _delay_abort() -> None:
-  """Delays abort() so that our message is flushed first.
+  """Delays abort() so that our message is flushed first: JAX aborts when it loses its connection to
+  process 0, at the same moment as the connection here closes.
 
-  JAX aborts when it loses its connection to process 0, at the same moment as the connection here
-  closes. The C library's sleep is called as the handler of SIGABRT, with the signal's number as its
+  The C library's sleep is called as the handler of SIGABRT, with the signal's number as its
   argument: 6 seconds. A handler in Python would not be called.
   """
   libc = ctypes.CDLL(None)
@@ -181,14 +179,9 @@ def _own_address() -> str:
 def _read_number(connection: socket.socket) -> int:
   """The number of the process that has connected; -1 if it does not say."""
   connection.settimeout(5)
-  words = b""
   try:
-    while not words.endswith(b"\n") and len(words) < 10:
-      content = connection.recv(1)
-      if not content:
-        return -1
-      words += content
+    words = connection.makefile("rb", buffering=0).readline(10)
     connection.settimeout(None)
-    return int(words)
+    return int(words) if words.endswith(b"\n") else -1
   except (OSError, ValueError):
     return -1

@@ -16,7 +16,7 @@ from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.errors import InputError, counted
 from gpt_jax.files import absolute, exists
 from gpt_jax.models.trunk import TABLES, TrunkConfig
-from gpt_jax.parallel.partition import path_name
+from gpt_jax.parallel.mesh import path_name
 from gpt_jax.tasks.formats import Format, GPTFormat, TextToText
 from gpt_jax.training.step import TrainState
 from gpt_jax.training.trainer import Trainer

@@ -18,7 +18,7 @@ from gpt_jax.errors import InputError, counted
 from gpt_jax.models.method import Method
 from gpt_jax.models.model import parameter_shapes
 from gpt_jax.models.trunk import TrunkConfig
-from gpt_jax.parallel.partition import path_name
+from gpt_jax.parallel.mesh import path_name
 from gpt_jax.training.optimizer import (
   OptimConfig,
   Optimizer,

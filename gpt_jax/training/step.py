@@ -14,8 +14,7 @@ from jax.sharding import PartitionSpec as P
 from gpt_jax.models.loss import Loss
 from gpt_jax.models.trunk import BASE
 from gpt_jax.ops.dropout import step_key
-from gpt_jax.parallel.mesh import PMAP_AXIS
-from gpt_jax.parallel.partition import Rules, partition
+from gpt_jax.parallel.mesh import PMAP_AXIS, Rules, partition
 from gpt_jax.training.optimizer import Optimizer
 from gpt_jax.training.update_rules import trained
 

@@ -16,7 +16,7 @@ from gpt_jax.models.loss import Loss
 from gpt_jax.ops.product import compiler_options
 from gpt_jax.parallel import memory
 from gpt_jax.parallel.memory import Forecast
-from gpt_jax.parallel.partition import Rules
+from gpt_jax.parallel.mesh import Rules
 from gpt_jax.parallel.placement import to_device
 from gpt_jax.parallel.processes import largest
 from gpt_jax.training.hooks import Hook

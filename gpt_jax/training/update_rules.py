@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from gpt_jax.parallel.partition import path_name
+from gpt_jax.parallel.mesh import path_name
 
 
 class View(NamedTuple):

@@ -10,25 +10,20 @@ from gpt_jax.checkpoints.load import load_model
 from gpt_jax.checkpoints.restore import restore_params
 from gpt_jax.checkpoints.run_folder import checksum
 from gpt_jax.config import to_json
-from gpt_jax.files import read_json
-from gpt_jax.programs.config_files import override_all
-from gpt_jax.training.run_log import read_metrics
-
-PRETRAIN = """
 from gpt_jax.data.windows import WindowsConfig
+from gpt_jax.files import list_folder, read_json
 from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.programs.config_files import override_all
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.training.loop import TrainConfig
+from gpt_jax.training.run_log import read_lines
 
-
-def get_config():
-  return PretrainConfig(
-    trunk=TransformerConfig(context=16, layers=1, width=16, heads=2),
-    data=WindowsConfig(batch_size=8, length=16),
-    train=TrainConfig(steps=24, log_every=1, evaluate_every=12, checkpoint_every=3),
-  )
-"""
-FINETUNE = """
+PRETRAIN = PretrainConfig(
+  TransformerConfig(context=16, layers=1, width=16, heads=2),
+  data=WindowsConfig(batch_size=8, length=16),
+  train=TrainConfig(steps=24, log_every=1, evaluate_every=12, checkpoint_every=3),
+)
+CONFIG = """
 import json
 from gpt_jax.config import from_json
 
@@ -38,35 +33,42 @@ def get_config():
 """
 
 
+def write_config(path, config, changes=()):
+  """The flag for a config, changed as by override_all, which is written to a new file."""
+  config = override_all(config, changes)
+  path.with_suffix(".json").write_text(json.dumps(to_json(config)))
+  path.write_text(CONFIG.format(str(path.with_suffix(".json"))))
+  return f"--config={path}"
+
+
 def starter(start, prepared, finetuned, folder):
   """make(program, workdir) starts a run of pretrain or finetune; its configs are in a folder."""
-  changes = [("train.epochs", "3"), ("train.checkpoint_every", "4"), ("train.log_every", "1")]
-  tree = to_json(override_all(finetuned.config, changes))
-  (folder / "config.json").write_text(json.dumps(tree))
-  configs = {"pretrain": PRETRAIN, "finetune": FINETUNE.format(str(folder / "config.json"))}
-  for program, config in configs.items():
-    (folder / f"{program}.py").write_text(config)
-  more = {
-    "pretrain": [f"--data={prepared}"],
-    "finetune": [f"--data={finetuned.data_dir}", f"--checkpoint={finetuned.pretrained}"],
+  often = [("train.epochs", "3"), ("train.checkpoint_every", "4"), ("train.log_every", "1")]
+  flags = {
+    "pretrain": [write_config(folder / "pretrain.py", PRETRAIN), f"--data={prepared}"],
+    "finetune": [
+      write_config(folder / "finetune.py", finetuned.config, often),
+      f"--data={finetuned.data_dir}",
+      f"--checkpoint={finetuned.pretrained}",
+    ],
   }
 
-  def make(program, workdir):
-    config = f"--config={folder}/{program}.py"
-    return start(program, config, *more[program], f"--workdir={workdir}")
+  return lambda program, workdir: start(program, *flags[program], f"--workdir={workdir}")
 
-  return make
+
+def trained(workdir):
+  """The losses of a run by step, the bits of its last parameters, and the steps it kept."""
+  entries = list(map(json.loads, read_lines(f"{workdir}/metrics.jsonl")))
+  losses = [(entry["step"], entry["loss"]) for entry in entries if "loss" in entry]
+  params, _, step = restore_params(str(workdir))
+  bits = [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(params)]
+  return losses, bits, step, sorted(list_folder(f"{workdir}/checkpoints"))
 
 
 def results(program, workdir):
-  """The losses of a run by step, the bits of its last parameters, and its result."""
-  losses = [(entry["step"], entry["loss"]) for entry in read_metrics(workdir) if "loss" in entry]
-  params, _, step = restore_params(workdir)
-  bits = [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(params)]
-  result = None
-  if program == "finetune":
-    result = read_json(f"{workdir}/result.json")
-  return losses, bits, step, result
+  """What of a run must be the same, and its result."""
+  losses, bits, step, _ = trained(workdir)
+  return losses, bits, step, read_json(f"{workdir}/result.json") if program == "finetune" else None
 
 
 def read_model(path):

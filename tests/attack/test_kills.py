@@ -11,15 +11,10 @@ import signal
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 from forked import ROOT, Forked
 from outcomes import describe_model
-from small_runs import complete
-
-from gpt_jax.checkpoints.restore import restore_params
-from gpt_jax.config import to_json
-from gpt_jax.programs.config_files import override_all
+from small_runs import PRETRAIN, complete, trained, write_config
 
 pytestmark = pytest.mark.attack
 KILLS_A_RUN = 4  # at most; then it is let to its end, and the next kills meet a new run
@@ -163,20 +158,6 @@ def names(folder, start=""):
   return [name for name in os.listdir(folder) if name.startswith(start)] if folder.is_dir() else []
 
 
-def trained(workdir):
-  """The losses of a run by step, and the bits of its last parameters."""
-  entries = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-  losses = [(entry["step"], entry["loss"]) for entry in entries if "loss" in entry]
-  params, _, step = restore_params(str(workdir))
-  names = sorted(path.name for path in (workdir / "checkpoints").iterdir())
-  return losses, [x.tobytes() for x in _leaves(params)], step, names
-
-
-def _leaves(tree):
-  for value in tree.values():
-    yield from _leaves(value) if isinstance(value, dict) else (np.asarray(value),)
-
-
 def files_of(folder):
   files = (path for path in sorted(folder.rglob("*")) if path.is_file())
   return {str(path.relative_to(folder)): path.read_bytes() for path in files}
@@ -185,22 +166,11 @@ def files_of(folder):
 @pytest.fixture
 def pretrain(prepared, tmp_path, start):
   """pretrain(folder, *flags): a small run with a checkpoint every other step, started."""
-  config = tmp_path / "config.py"
-  config.write_text(
-    "from gpt_jax.data.windows import WindowsConfig\n"
-    "from gpt_jax.models.transformer import TransformerConfig\n"
-    "from gpt_jax.programs.pretrain import PretrainConfig\n"
-    "from gpt_jax.training.loop import TrainConfig\n"
-    "def get_config():\n"
-    "  return PretrainConfig(\n"
-    "    trunk=TransformerConfig(context=16, layers=1, width=16, heads=2),\n"
-    "    data=WindowsConfig(batch_size=8, length=16),\n"
-    "    train=TrainConfig(steps=30, log_every=1, checkpoint_every=2),\n"
-    "  )\n"
-  )
+  often = [("train.steps", "30"), ("train.evaluate_every", "0"), ("train.checkpoint_every", "2")]
+  config = write_config(tmp_path / "config.py", PRETRAIN, often)
 
   def make(folder, *flags, devices=1, program="pretrain"):
-    flags = (f"--config={config}", f"--data={prepared}", f"--workdir={folder}", *flags)
+    flags = (config, f"--data={prepared}", f"--workdir={folder}", *flags)
     return start(program, *flags, devices=devices)
 
   return make
@@ -320,18 +290,11 @@ def test_stopped_for_longer_than_the_others_wait(
 
 @pytest.mark.parametrize("what", ["finetune", "finetune, a layer more in each epoch"])
 def test_finetune(kill, start, finetuned, tmp_path, attempts, what):
-  config = tmp_path / "finetune.py"
-  config.write_text(
-    "import json\nfrom gpt_jax.config import from_json\n\ndef get_config():\n"
-    f"  return from_json(json.load(open({str(tmp_path / 'config.json')!r})))\n"
-  )
   changes = [("train.epochs", "3"), ("train.checkpoint_every", "2"), ("train.log_every", "1")]
   if what != "finetune":
     changes += [("unfreeze", "true"), ("layer_decay", "0.5")]
-  tree = to_json(override_all(finetuned.config, changes))
-  (tmp_path / "config.json").write_text(json.dumps(tree))
   flags = (
-    f"--config={config}",
+    write_config(tmp_path / "finetune.py", finetuned.config, changes),
     f"--data={finetuned.data_dir}",
     f"--checkpoint={finetuned.pretrained}",
   )

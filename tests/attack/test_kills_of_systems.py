@@ -5,11 +5,11 @@ again.
 """
 
 import dataclasses
-import json
 import shutil
 
 import pytest
-from test_kills import files_of, kill, start, trained  # noqa: F401  # fixtures
+from small_runs import trained, write_config
+from test_kills import files_of, kill, start  # noqa: F401  # fixtures
 
 from gpt_jax.config import to_json
 from gpt_jax.data.windows import WindowsConfig
@@ -158,14 +158,8 @@ STARTS = {
 @pytest.mark.parametrize("what", SYSTEMS)
 def test_a_system(kill, start, prepared, make_run, tiny_tokenizer, tmp_path, attempts, what):  # noqa: F811
   count = attempts(0.3)
-  config = SYSTEMS[what]()
-  (tmp_path / "config.json").write_text(json.dumps(to_json(config)))
-  (tmp_path / "config.py").write_text(
-    "import json\nfrom gpt_jax.config import from_json\n\ndef get_config():\n"
-    f"  return from_json(json.load(open({str(tmp_path / 'config.json')!r})))\n"
-  )
   program = what.split()[0]
-  flags = [f"--config={tmp_path / 'config.py'}"]
+  flags = [write_config(tmp_path / "config.py", SYSTEMS[what]())]
   if program == "pretrain":
     shutil.copytree(prepared, tmp_path / "second")
     folders = f"{prepared},{tmp_path / 'second'}" if "mixture" in what else prepared

@@ -9,12 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from small_runs import FINETUNE, PRETRAIN
+from small_runs import PRETRAIN, write_config
 from test_kills_of_systems import TRANSLATOR
 
 from gpt_jax.config import to_json
 from gpt_jax.models.model import ModelConfig
-from gpt_jax.programs.config_files import override_all
 from gpt_jax.tasks.pairs import PairsTask
 
 pytestmark = [pytest.mark.attack, pytest.mark.slow]
@@ -149,12 +148,10 @@ def given(finetuned, tmp_path):
   (given / "text.txt").write_text(f"{WORDS * 3}\n\n\n" * 40)
   rows = [f"{animal} {n},{animal}s" for animal in ("cat", "dog") for n in range(60)]
   (given / "tickets.csv").write_text("\n".join(["text,team", *rows]) + "\n")
-  tree = to_json(override_all(finetuned.config, [("train.epochs", "1")]))
-  (given / "config.json").write_text(json.dumps(tree))
   (given / "choose.yaml").write_text(TASK)
   (given / "rows.jsonl").write_text('{"text": "the cat"}\n')
-  (given / "tiny.py").write_text(PRETRAIN)
-  (given / "table.py").write_text(FINETUNE.format(str(given / "config.json")))
+  write_config(given / "tiny.py", PRETRAIN)
+  write_config(given / "table.py", finetuned.config, [("train.epochs", "1")])
   (given / "glue/CoLA").mkdir(parents=True)
   rows = (f"{n}\tthe cat sat\n" for n in range(1063))
   (given / "glue/CoLA/test.tsv").write_text("index\tsentence\n" + "".join(rows))

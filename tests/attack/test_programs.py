@@ -1,15 +1,12 @@
 """Programs in trouble: two at once, no room for their files, packages that are missing."""
 
 import itertools
-import json
 import os
 import shutil
 
 import pytest
-from small_runs import complete
-from test_kills import files_of, trained
-
-from gpt_jax.config import to_json
+from small_runs import PRETRAIN, complete, trained, write_config
+from test_kills import files_of
 
 pytestmark = pytest.mark.attack
 WORDS = "the cat sat on the mat and the dog ran to the old red barn by the sea "
@@ -24,25 +21,17 @@ def programs(prepared, finetuned, tmp_path):
   """Name -> the flags of a program; the last one lacks its value, as a rule the place to write."""
   text = tmp_path / "text.txt"
   text.write_text(WORDS * 2000)
-  (tmp_path / "config.json").write_text(json.dumps(to_json(finetuned.config)))
-  config = tmp_path / "config.py"
-  config.write_text(
-    "import json\nfrom gpt_jax.config import from_json\n\ndef get_config():\n"
-    f"  return from_json(json.load(open({str(tmp_path / 'config.json')!r})))\n"
-  )
   run = f"--checkpoint={finetuned.workdir}/seed_0"
   start = f"--data={finetuned.data_dir}", f"--checkpoint={finetuned.pretrained}"
-  small = "trunk.layers=1", "trunk.width=16", "trunk.heads=2", "trunk.context=16"
-  small += "data.length=16", "data.batch_size=8", "train.steps=6", "train.log_every=1"
+  often = [("train.steps", "6"), ("train.evaluate_every", "0"), ("train.checkpoint_every", "0")]
   return {
     "prepare": (f"--source={text}", "--vocab_size=290", "--out="),
     "pretrain": (
-      "--config=configs/gpt1.py:small",
-      *(f"--config.{change}" for change in small),
+      write_config(tmp_path / "pretrain.py", PRETRAIN, often),
       f"--data={prepared}",
       "--workdir=",
     ),
-    "finetune": (f"--config={config}", *start, "--workdir="),
+    "finetune": (write_config(tmp_path / "finetune.py", finetuned.config), *start, "--workdir="),
     "export": (run, "--format=npz", "--out="),
     "predict": (run, f"--input={finetuned.data_dir}/dev.tsv", "--out="),
     "evaluate": (run, f"--data={finetuned.data_dir}", "--split="),

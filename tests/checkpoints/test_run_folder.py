@@ -25,13 +25,28 @@ from gpt_jax.training.loop import TrainConfig
 
 CONFIG = PretrainConfig(train=TrainConfig(steps=10, microbatches=1))
 DATA = {"train_tokens": 100}
+OTHER = SentencePieceTokenizer.train(["a cat and a dog and a car"] * 3, 276)
 
 
-def refused(workdir, match, config=CONFIG, tokenizer=None, data=DATA):
-  before = {path: path.read_bytes() for path in workdir.rglob("*") if path.is_file()}
-  with pytest.raises(InputError, match=match):
-    claim(str(workdir), config, tokenizer, data)
-  assert {path: path.read_bytes() for path in workdir.rglob("*") if path.is_file()} == before
+def with_train(**changes):
+  return dataclasses.replace(CONFIG, train=dataclasses.replace(CONFIG.train, **changes))
+
+
+def contents(workdir):
+  return {path: path.read_bytes() for path in workdir.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def refused(tiny_tokenizer):
+  """Claims a folder for a run to which it is refused, and checks that no file has changed."""
+
+  def refuse(workdir, match, config=CONFIG, tokenizer=tiny_tokenizer, data=DATA):
+    before = contents(workdir)
+    with pytest.raises(InputError, match=match):
+      claim(str(workdir), config, tokenizer, data)
+    assert contents(workdir) == before
+
+  return refuse
 
 
 @pytest.fixture
@@ -49,64 +64,49 @@ def test_a_claimed_folder_is_recognized(claimed, tiny_tokenizer):
   assert (claimed / "config.json").read_bytes() == before
 
 
-def test_differences_are_named(claimed, tiny_tokenizer):
-  config = dataclasses.replace(
-    CONFIG, train=TrainConfig(steps=20, microbatches=1), evaluation_batches=3
-  )
-  refused(
-    claimed,
-    r"evaluation_batches: 0 != 3.*train.steps: 10 != 20|train.steps.*evaluation_b",
-    config,
-    tiny_tokenizer,
-  )
-  refused(claimed, "data train_tokens: 100 != 200", CONFIG, tiny_tokenizer, {"train_tokens": 200})
-  other = SentencePieceTokenizer.train(["a cat and a dog and a car"] * 3, 276)
-  refused(claimed, "data tokenizer_hash: ", CONFIG, other)
+def test_differences_are_named(claimed, refused):
+  config = dataclasses.replace(with_train(steps=20), evaluation_batches=3)
+  refused(claimed, "evaluation_batches: 0 != 3.*train.steps: 10 != 20|train.steps.*eval", config)
+  refused(claimed, "data train_tokens: 100 != 200", data={"train_tokens": 200})
+  refused(claimed, "data tokenizer_hash: ", tokenizer=OTHER)
 
 
-def test_another_splitter_of_words_is_named(tmp_path, openai_tokenizer):
+def test_another_splitter_of_words_is_named(tmp_path, openai_tokenizer, refused):
   claim(str(tmp_path), CONFIG, openai_tokenizer, DATA)
   other = dataclasses.replace(openai_tokenizer, splitter=REGEX)
   message = "data tokenizer_hash: the same but with the word splitter spacy-en, not regex-1"
-  refused(tmp_path, message, CONFIG, other)
+  refused(tmp_path, message, tokenizer=other)
 
 
 def test_layout_and_rhythm_may_change(claimed, tiny_tokenizer):
-  train = dataclasses.replace(CONFIG.train, log_every=1, checkpoint_every=2)
-  claim(
-    str(claimed),
-    dataclasses.replace(
-      CONFIG,
-      trunk=dataclasses.replace(CONFIG.trunk, attention_backend="fused"),
-      train=train,
-      mesh=MeshConfig(model=2),
-    ),
-    tiny_tokenizer,
-    DATA,
+  config = dataclasses.replace(
+    with_train(log_every=1, checkpoint_every=2),
+    trunk=dataclasses.replace(CONFIG.trunk, attention_backend="fused"),
+    mesh=MeshConfig(model=2),
   )
+  claim(str(claimed), config, tiny_tokenizer, DATA)
 
 
-def test_smaller_parts_of_a_batch_may_come_before_the_first_checkpoint(claimed, tiny_tokenizer):
-  smaller = dataclasses.replace(CONFIG, train=dataclasses.replace(CONFIG.train, microbatches=2))
+def test_smaller_parts_of_a_batch_may_come_before_the_first_checkpoint(
+  claimed, tiny_tokenizer, refused
+):
+  smaller = with_train(microbatches=2)
   (claimed / "checkpoints").mkdir()
   claim(str(claimed), smaller, tiny_tokenizer, DATA)
   assert claimed_config(str(claimed)) == smaller
   claim(str(claimed), smaller, tiny_tokenizer, DATA)
-  shorter = dataclasses.replace(CONFIG, train=TrainConfig(steps=3, microbatches=1))
-  refused(claimed, r"config \(train.steps: 10 != 3\); use", shorter, tiny_tokenizer)
+  refused(claimed, r"config \(train.steps: 10 != 3\); use", with_train(steps=3))
   (claimed / "checkpoints" / "3").mkdir()
-  refused(claimed, "train.microbatches: 2 != 1", CONFIG, tiny_tokenizer)
+  refused(claimed, "train.microbatches: 2 != 1")
 
 
 def test_microbatches_left_open_are_those_of_a_run_with_a_checkpoint(claimed, tmp_path):
-  trained = dataclasses.replace(CONFIG.train, microbatches=4)
-  unset = dataclasses.replace(CONFIG, train=dataclasses.replace(trained, microbatches=0))
+  four, unset = with_train(microbatches=4), with_train(microbatches=0)
   other, folders = str(tmp_path / "other"), [str(tmp_path / "none"), str(claimed)]
   assert resume_microbatches(unset, folders) == (CONFIG, True)
-  replace_config(str(claimed), dataclasses.replace(CONFIG, train=trained), {})
+  replace_config(str(claimed), four, {})
   assert resume_microbatches(unset, folders) == (CONFIG, True)
   (claimed / "checkpoints" / "3").mkdir(parents=True)
-  four = dataclasses.replace(CONFIG, train=trained)
   assert resume_microbatches(unset, folders) == (four, False)
   assert resume_microbatches(CONFIG, folders) == (CONFIG, False)
   shutil.copytree(claimed, other)
@@ -139,24 +139,17 @@ def test_the_faster_type_is_chosen_once(claimed, monkeypatch, speed, dtype):
   assert resume_choices(both, folders) == config("float16")  # of xla
 
 
-def test_folders_of_others(tmp_path, tiny_tokenizer):
+def test_folders_of_others(tmp_path, tiny_tokenizer, refused):
   (tmp_path / "thesis.tex").write_text("all of it")
-  refused(
-    tmp_path, "holds 'thesis.tex' but no config.json: not a run's folder", CONFIG, tiny_tokenizer
-  )
-  file = tmp_path / "file"
-  file.write_text("")
+  refused(tmp_path, "holds 'thesis.tex' but no config.json: not a run's folder")
+  (tmp_path / "file").write_text("")
   with pytest.raises(InputError, match="is a file; a folder is needed"):
-    claim(str(file), CONFIG, tiny_tokenizer, DATA)
-  other = tmp_path / "vocabulary"
-  SentencePieceTokenizer.train(["a cat and a dog and a car"] * 3, 276).save(
-    str(other / "tokenizer")
-  )
-  refused(other, "holds another vocabulary and no config.json", CONFIG, tiny_tokenizer)
-
+    claim(str(tmp_path / "file"), CONFIG, tiny_tokenizer, DATA)
+  OTHER.save(str(tmp_path / "vocabulary" / "tokenizer"))
+  refused(tmp_path / "vocabulary", "holds another vocabulary and no config.json")
   (tmp_path / "export").mkdir()
   (tmp_path / "export" / "config.json").write_text('{"model_type": "gpt2"}')
-  refused(tmp_path / "export", "holds a config.json that no run wrote", CONFIG, tiny_tokenizer)
+  refused(tmp_path / "export", "holds a config.json that no run wrote")
 
 
 def test_of_two_runs_that_begin_at_once_one_is_refused(tmp_path, tiny_tokenizer, monkeypatch):
@@ -181,15 +174,14 @@ def test_what_a_kill_left_is_no_obstacle(tmp_path, tiny_tokenizer, written):
   assert set(os.listdir(tmp_path)) == {"config.json", "tokenizer"} | left
 
 
-def test_a_run_of_an_earlier_version_is_refused(claimed, tiny_tokenizer):
+def test_a_run_of_an_earlier_version_is_refused(claimed, refused):
   path = claimed / "config.json"
   path.write_text(path.read_text().replace('"pretrain"', '"gpt_jax.pretrain:PretrainConfig"'))
-  message = f"workdir={claimed}: config.json: .* written by an earlier version of gpt_jax"
-  refused(claimed, message, CONFIG, tiny_tokenizer)
+  refused(claimed, f"{claimed}: config.json: .* written by an earlier version of gpt_jax")
 
 
-def test_a_damaged_config(claimed, tiny_tokenizer):
+def test_a_damaged_config(claimed, refused):
   (claimed / "config.json").write_text('{"config": ')
-  refused(claimed, "config.json: cannot be read", CONFIG, tiny_tokenizer)
+  refused(claimed, "config.json: cannot be read")
   with pytest.raises(InputError, match="config.json: missing; .* is not the folder of a run"):
     read_config(str(claimed / "nothing"))

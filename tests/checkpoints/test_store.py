@@ -55,7 +55,9 @@ def make_state(step=0, width=16):
   return State(jnp.int32(step), params, optax.adam(1e-3).init(params))
 
 
-def abstract_of(tree):
+def abstract_of(tree=None):
+  """The abstract of a tree; of none, that of every state here."""
+  tree = make_state() if tree is None else tree
   return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), tree)
 
 
@@ -170,9 +172,8 @@ def test_numbers_that_are_not_finite_are_not_saved(tmp_path, value):
   broken = state._replace(params={**state.params, "head": head})
   with store.Checkpoints(str(tmp_path)) as checkpoints:
     checkpoints.save(2, make_state(2), {})
-    refused(
-      r"3: 1 of \d+ arrays are not finite, params/head/kernel", checkpoints.save, 3, broken, {}
-    )
+    message = r"3: 1 of \d+ arrays are not finite, params/head/kernel"
+    refused(message, checkpoints.save, 3, broken, {})
     checkpoints.wait()
     assert checkpoints.steps() == [2]
 
@@ -200,11 +201,8 @@ def test_a_step_is_saved_once(workdir):
 
 def data_files(folder):
   """Everything orbax reads of the arrays, largest first."""
-  paths = [
-    path
-    for path in pathlib.Path(folder, "state").rglob("*")
-    if path.is_file() and path.stat().st_size
-  ]
+  paths = [path for path in pathlib.Path(folder, "state").rglob("*") if path.is_file()]
+  paths = [path for path in paths if path.stat().st_size]
   return sorted(paths, key=lambda path: -path.stat().st_size)
 
 
@@ -303,9 +301,8 @@ def test_flipped_bits_never_load(workdir):
       warnings.simplefilter("always")
       params, _, step = restore.restore_params(str(workdir))
     assert_same(params, jax.device_get(make_state(step).params))
-    assert [str(w.message).startswith("damaged checkpoint: 2") for w in caught] == (
-      [True] if step == 1 else []
-    )
+    told = [str(warning.message).startswith("damaged checkpoint: 2") for warning in caught]
+    assert told == [True] * (step == 1)
     fell_back += step == 1
     flip(path, bit)
   assert fell_back >= 1
@@ -341,13 +338,12 @@ assert hooks() == before
 """
 
 
-def run_python(script, *arguments):
-  """Runs a script in a new process; returns what it wrote to standard error."""
-  environment = {**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": ""}
+def start(script, *arguments):
+  """Starts a script in a new process."""
+  environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
   command = [sys.executable, "-c", script, *map(str, arguments)]
-  done = subprocess.run(command, capture_output=True, text=True, env=environment)
-  assert done.returncode == 0, done.stderr
-  return done.stderr
+  streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+  return subprocess.Popen(command, env=environment, **streams)
 
 
 def test_noise_of_libraries_is_hidden_and_nothing_else(monkeypatch, caplog):
@@ -360,11 +356,8 @@ def test_noise_of_libraries_is_hidden_and_nothing_else(monkeypatch, caplog):
     logging.getLogger("asyncio").error("future: Error reading %s", message)
     logging.getLogger("asyncio").error(message)
   assert heard == ["of somebody else"]
-  assert [record.getMessage() for record in caplog.records] == [
-    "Event loop is closed",
-    "of TensorStore",
-    "of somebody else",
-  ]
+  said = [record.getMessage() for record in caplog.records]
+  assert said == ["Event loop is closed", "of TensorStore", "of somebody else"]
 
 
 READ = """
@@ -378,7 +371,9 @@ def test_import_changes_no_hook_and_damaged_arrays_are_one_warning_and_no_traceb
   """TensorStore reads arrays in parallel and reports each failure from threads of its own."""
   for path in (workdir / "checkpoints" / "2" / "state").rglob("d/*"):
     os.truncate(path, path.stat().st_size // 2)
-  warning, *rest = run_python(IMPORT + READ, workdir).splitlines()
+  process = start(IMPORT + READ, workdir)
+  warning, *rest = process.communicate()[1].splitlines()
+  assert process.returncode == 0, rest
   assert "UserWarning: damaged checkpoint: 2 (" in warning
   assert [line for line in rest if not line.startswith("  ")] == ["1"]
 
@@ -441,10 +436,11 @@ def mesh_of(shape):
 def spread(tree, shape):
   """Matrices over both axes of a mesh, the rest replicated."""
   mesh = mesh_of(shape)
-  return jax.tree.map(
-    lambda x: jax.device_put(x, NamedSharding(mesh, P("data", "model") if x.ndim == 2 else P())),
-    tree,
-  )
+
+  def place(x):
+    return jax.device_put(x, NamedSharding(mesh, P("data", "model") if x.ndim == 2 else P()))
+
+  return jax.tree.map(place, tree)
 
 
 @pytest.mark.skipif(jax.device_count() < 8, reason="needs 8 (simulated) devices")
@@ -501,10 +497,8 @@ with store.Checkpoints(sys.argv[1]) as checkpoints:
 
 
 def test_a_killed_save_is_harmless(place):
-  rng, root = np.random.default_rng(0), ROOT
-  environment = {**os.environ, "PYTHONPATH": str(root), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
-  command = [sys.executable, "-c", KILLED, place]
-  with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+  rng = np.random.default_rng(0)
+  with start(KILLED, place) as process:
     while int(process.stdout.readline()) < 5:
       pass
     time.sleep(rng.uniform(0, 0.05))

@@ -13,8 +13,7 @@ from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.masked import Masked
 from gpt_jax.parallel.memory import Forecast
-from gpt_jax.parallel.mesh import MeshConfig, make_mesh
-from gpt_jax.parallel.partition import partition
+from gpt_jax.parallel.mesh import MeshConfig, make_mesh, partition
 from gpt_jax.programs import pretrain
 from gpt_jax.programs import pretrain_samples as samples
 from gpt_jax.training.loop import TrainConfig

@@ -260,9 +260,9 @@ def test_a_lease_of_a_killed_process_of_the_same_number(store):
 def test_a_lease_whose_first_answer_was_lost(store, monkeypatch):
   write = Lease._write
 
-  def twice(owner, number, overwrite, **seconds):
-    write(owner, number, overwrite, **seconds)
-    write(owner, number, overwrite, **seconds)
+  def twice(*arguments, **options):
+    write(*arguments, **options)
+    write(*arguments, **options)
 
   monkeypatch.setattr(Lease, "_write", twice)
   with Lease(store):

@@ -18,7 +18,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from gpt_jax.config import from_json
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, about
 from gpt_jax.files import MAX_JSON, atomic_folder, open_regular, read_json, write_json
 from gpt_jax.models.model import ModelConfig, parameter_shapes
 
@@ -86,7 +86,9 @@ class Export:
       step = meta.pop("step", None)
       check_meta(meta, step)
       # Shapes before contents: a config of a stranger must not make us read or allocate much.
-      _check_shapes(self.describe(path), _model_config(meta, folder), os.path.getsize(path))
+      with about(folder):
+        spec = from_json(meta["model"])
+      _check_shapes(self.describe(path), spec, os.path.getsize(path))
       arrays = self.read(path)
       check_finite(arrays)
     except InputError:
@@ -104,10 +106,7 @@ class Export:
 
 
 def write_sums(folder: str) -> None:
-  """Writes sha256.json, with the size and checksum of every file in the folder.
-
-  README.md is left out: people edit it.
-  """
+  """Writes sha256.json: size and checksum of every file but README.md, which people edit."""
   names = []
   for parent, _, files in os.walk(folder):
     names += [os.path.relpath(os.path.join(parent, name), folder) for name in files]
@@ -117,13 +116,8 @@ def write_sums(folder: str) -> None:
 
 
 def check_sums(folder: str, required: Sequence[str] = ()) -> None:
-  """Compares the files of a folder with its sha256.json.
-
-  Args:
-    required: names of files that must be in it.
-
-  Raises:
-    OSError, ValueError: one is missing, or sha256.json is not valid.
+  """Compares the files of a folder with its sha256.json. Raises OSError or ValueError where that is
+  not valid, or one of its files, or of the `required` ones, is missing.
   """
   sums = read_object(os.path.join(folder, SUMS))
   for name in dict.fromkeys((*required, *sums)):
@@ -148,13 +142,6 @@ def check_meta(meta: dict, step: Any) -> None:
     raise ValueError(f"{CONFIG} does not say which model and tokenizer it is of")
   if type(step) is not int or step < 0:  # not isinstance: True is an int
     raise ValueError(f"step is {step!r}, and should be a number of updates")
-
-
-def _model_config(meta: dict, folder: str) -> Any:
-  try:
-    return from_json(meta["model"])
-  except InputError as error:
-    raise InputError(f"{folder}: {error}") from error
 
 
 def _check_shapes(shapes: Shapes, spec: Any, size: int) -> None:

@@ -20,7 +20,7 @@ from gpt_jax.config import to_json
 from gpt_jax.data.tokenizers.base import Tokenizer, load_released
 from gpt_jax.data.tokenizers.gpt1 import KINDS
 from gpt_jax.data.tokenizers.openai_files import FILES, is_release, read_files
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, about
 from gpt_jax.files import atomic_folder, read_json
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
@@ -36,13 +36,10 @@ def detect(path: str) -> bool:
 
 
 def load(folder: str) -> tuple[dict, dict, int, Tokenizer]:
-  """Reads the release.
+  """Reads the release: params as float32 NumPy arrays, meta, step 0, tokenizer.
 
   The table rows of the special tokens, which the release lacks, are zero; fine-tuning initializes
   them, and nothing reads them before.
-
-  Returns:
-    params as float32 NumPy arrays, meta, step 0, tokenizer.
   """
   if not is_release(folder):
     read_files(folder)  # raises InputError, which names the missing file
@@ -51,30 +48,28 @@ def load(folder: str) -> tuple[dict, dict, int, Tokenizer]:
     files = ", ".join(FILES[0])
     raise InputError(f"{folder}: a vocabulary of {tokenizer.kind}; should be GPT-1's, {files}")
   trunk = _read_shapes(os.path.join(folder, SHAPES), tokenizer)
-  memmaps = [_open(os.path.join(folder, name)) for name in PIECES]
-  pieces: list[np.ndarray] = [*memmaps]
-  size, expected_size = sum(map(len, pieces)), sum(map(math.prod, _shapes(trunk)))
+  pieces = [_open(os.path.join(folder, name)) for name in PIECES]
+  sizes = list(map(math.prod, _shapes(trunk)))
+  size, expected_size = sum(map(len, pieces)), sum(sizes)
   if size != expected_size:
     raise InputError(
       f"{folder}: {PIECES[0]} to {PIECES[-1]} hold {size:,} numbers, and {SHAPES} has "
       f"{expected_size:,}; copy them again"
     )
-  layout_of_pieces = [[len(piece), piece.offset] for piece in memmaps]
+  parts = np.split(np.asarray(np.concatenate(pieces)), np.cumsum(sizes)[:-1])
   # Positions come before tokens in the files; OpenAI's code joins them to one table, tokens first
   # and the rows of the special tokens between (openai/train.py:410).
-  arrays = {"positions": np.empty((trunk.context, trunk.width), np.float32)}
-  _take(pieces, arrays["positions"])
-  arrays["tokens"] = np.zeros((trunk.rows, trunk.width), np.float32)
-  _take(pieces, arrays["tokens"][: trunk.vocab_size])
-  for array in layout.of_blocks(trunk):
-    arrays[array.ours] = np.empty(array.our_shape, np.float32)
-    _take(pieces, arrays[array.ours])
+  tokens = np.zeros((trunk.rows, trunk.width), np.float32)
+  tokens[: trunk.vocab_size] = parts[1].reshape(-1, trunk.width)
+  arrays = {"positions": parts[0].reshape(-1, trunk.width), "tokens": tokens}
+  for array, part in zip(layout.of_blocks(trunk), parts[2:], strict=True):
+    arrays[array.ours] = part.reshape(array.our_shape)
   if broken := next((name for name, x in arrays.items() if not np.isfinite(x).all()), None):
     raise InputError(f"{folder}: {broken} holds numbers that are not finite; copy the files again")
   meta = {
     "model": to_json(ModelConfig(trunk)),
     "tokenizer_hash": tokenizer.hash,
-    "openai_pieces": layout_of_pieces,
+    "openai_pieces": [[len(piece), piece.offset] for piece in pieces],
   }
   return {"trunk": unflatten_dict(arrays, sep="/")}, meta, 0, tokenizer
 
@@ -92,23 +87,19 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
   arrays = flatten_dict(params["trunk"], sep="/")
   arrays["tokens"] = arrays["tokens"][: trunk.vocab_size]
   names = ["positions", "tokens", *(array.ours for array in layout.of_blocks(trunk))]
-  numbers = (np.ascontiguousarray(arrays[name], "<f4").reshape(-1) for name in names)
   with atomic_folder(folder) as partial:
     with open(os.path.join(partial, SHAPES), "w", encoding="utf-8") as file:
       json.dump(shapes, file)
     for name, content in tokenizer.files.items():
       with open(os.path.join(partial, name), "wb") as file:
         file.write(content)
-    rest = np.empty(0, "<f4")
+    # Pieces end anywhere, not with an array.
+    vector = np.concatenate([np.asarray(arrays[name], "<f4").reshape(-1) for name in names])
     for name, (count, header) in zip(PIECES, layout_of_pieces, strict=True):
       with open(os.path.join(partial, name), "wb") as file:
         file.write(_header(count, header))
-        while count:
-          # Pieces end anywhere: what an array has left begins the next piece.
-          rest = rest if rest.size else next(numbers)
-          part, rest = rest[:count], rest[count:]
-          file.write(part.data)
-          count -= part.size
+        file.write(vector[:count].data)
+      vector = vector[count:]
 
 
 def _check_is_gpt1(spec: ModelConfig, tokenizer: Tokenizer) -> None:
@@ -152,12 +143,10 @@ def _read_shapes(path: str, tokenizer: Tokenizer) -> TransformerConfig:
     raise InputError(
       f"{path}: a width of {width}: should be a multiple of {HEADS}, OpenAI's number of heads"
     )
-  try:
+  with about(path):
     trunk = TransformerConfig(
       vocab_size, context=context, layers=max(1, len(blocks) // 12), width=width, heads=HEADS
     )
-  except InputError as error:
-    raise InputError(f"{path}: {error}") from error
   for number, (shape, wanted) in enumerate(zip(shapes, _shapes(trunk), strict=False)):
     if shape != wanted:
       raise InputError(
@@ -182,17 +171,6 @@ def _open(path: str) -> np.memmap:
   except (OSError, ValueError, OverflowError, tokenize.TokenError) as error:
     # The last two come out of NumPy's parser of headers.
     raise InputError(f"{path}: not a piece of a release ({error}); copy it again") from error
-
-
-def _take(pieces: list[np.ndarray], out: np.ndarray) -> None:
-  """Moves numbers from the front of the pieces to `out`; drops the pieces that are used up."""
-  out = out.reshape(-1)
-  while out.size:
-    part = pieces[0][: out.size]
-    out[: part.size] = part
-    out, pieces[0] = out[part.size :], pieces[0][part.size :]
-    if not pieces[0].size:
-      pieces.pop(0)
 
 
 def _header(count: int, size: int) -> bytes:

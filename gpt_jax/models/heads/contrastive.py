@@ -22,7 +22,7 @@ from gpt_jax.models.heads.head import Head
 from gpt_jax.models.layers import Projection, text_vectors
 from gpt_jax.models.trunk import States, TrunkConfig
 from gpt_jax.objectives.contrastive import TextVectors
-from gpt_jax.parallel.partition import constrain
+from gpt_jax.parallel.mesh import constrain
 
 _MIN_SQUARE = 1e-16  # squared length of a vector, of an empty row
 

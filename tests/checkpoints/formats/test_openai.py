@@ -1,5 +1,6 @@
 """OpenAI's release of GPT-1: read as by its code, written back byte for byte, damage refused."""
 
+import dataclasses
 import itertools
 import json
 import math
@@ -35,10 +36,8 @@ def copy(release, tmp_path):
 
 def numpy_gpt1(vector, shapes, ids):
   """OpenAI's train.py:22-178 in NumPy, with its names, from the vector: logits [T, V]."""
-  anchors = np.cumsum(list(map(math.prod, shapes)))
-  arrays = iter(
-    part.reshape(shape) for part, shape in zip(np.split(vector, anchors)[:-1], shapes, strict=True)
-  )
+  parts = np.split(vector, np.cumsum(list(map(math.prod, shapes)))[:-1])
+  arrays = (part.reshape(shape) for part, shape in zip(parts, shapes, strict=True))
   wpe, we = next(arrays), next(arrays)
 
   def norm(x, g, b):
@@ -51,9 +50,8 @@ def numpy_gpt1(vector, shapes, ids):
 
   h = we[ids] + wpe[: len(ids)]
   for _ in range(BLOCKS):
-    w_attn, b_attn, w_proj, b_proj, g_1, b_1, w_fc, b_fc, w_out, b_out, g_2, b_2 = itertools.islice(
-      arrays, 12
-    )
+    w_attn, b_attn, w_proj, b_proj, g_1, b_1, *rest = itertools.islice(arrays, 12)
+    w_fc, b_fc, w_out, b_out, g_2, b_2 = rest
     q, k, v = map(split_heads, np.split(h @ w_attn[0] + b_attn, 3, axis=1))
     w = q @ k.transpose(0, 2, 1) / math.sqrt(v.shape[-1])
     b = np.tril(np.ones(w.shape[1:]))
@@ -71,14 +69,10 @@ def test_the_model_is_openais(release):
   params, meta, step, tokenizer = openai.load(str(release.folder))
   spec = from_json(meta["model"])
   assert (spec.head, step, meta["tokenizer_hash"]) == (None, 0, tokenizer.hash)
-  assert (spec.trunk.vocab_size, spec.trunk.context, spec.trunk.layers) == (
-    tokenizer.vocab_size,
-    CONTEXT,
-    BLOCKS,
-  )
-  rows = (
-    np.random.default_rng(1).integers(tokenizer.vocab_size, size=(1, CONTEXT + 1)).astype(np.int32)
-  )
+  sizes = spec.trunk.vocab_size, spec.trunk.context, spec.trunk.layers
+  assert sizes == (tokenizer.vocab_size, CONTEXT, BLOCKS)
+  rng = np.random.default_rng(1)
+  rows = rng.integers(tokenizer.vocab_size, size=(1, CONTEXT + 1)).astype(np.int32)
   batch = causal_batch(rows)
   hidden, table, *_ = jax.jit(spec.build().apply)({"params": params}, batch).states
   ours = np.asarray(logits(hidden, table, spec.trunk.vocab_size))[0, :, : tokenizer.vocab_size]
@@ -90,12 +84,12 @@ def test_the_model_is_openais(release):
 def test_the_parameters_are_a_models(release):
   params, meta, _, _ = openai.load(str(release.folder))
   trunk = from_json(meta["model"]).trunk
-  expected = jax.eval_shape(
-    language_model(trunk).init, jax.random.key(0), causal_batch(np.zeros((1, 5), np.int32))
+  batch = causal_batch(np.zeros((1, 5), np.int32))
+  expected = jax.eval_shape(language_model(trunk).init, jax.random.key(0), batch)["params"]
+  found, expected = (
+    jax.tree.map(lambda x: (x.shape, x.dtype), tree) for tree in (params, expected)
   )
-  assert jax.tree.map(lambda x: (x.shape, x.dtype), params) == jax.tree.map(
-    lambda x: (x.shape, x.dtype), expected["params"]
-  )
+  assert found == expected
   np.testing.assert_array_equal(params["trunk"]["tokens"][trunk.vocab_size :], 0)
 
 
@@ -103,9 +97,8 @@ def test_the_parameters_are_a_models(release):
   "cuts", [None, [5, 6, 7, 1000, 1001, 3000, 5000, 9000, 9010]], ids=["even", "uneven"]
 )
 def test_written_back_byte_for_byte(tmp_path, write_release, openai_tokenizer, cuts):
-  write_release(
-    tmp_path / "model", openai_tokenizer, write_release.shapes(openai_tokenizer.vocab_size), cuts
-  )
+  shapes = write_release.shapes(openai_tokenizer.vocab_size)
+  write_release(tmp_path / "model", openai_tokenizer, shapes, cuts)
   openai.save(str(tmp_path / "again"), *openai.load(str(tmp_path / "model")))
   assert contents(tmp_path / "again") == contents(tmp_path / "model")
 
@@ -131,9 +124,8 @@ def test_a_model_that_was_not_imported(release, tmp_path):
 def test_the_released_vocabulary(data_root, tmp_path, write_release):
   """All of its ids, in a narrow model, and both of its files byte for byte."""
   source = data_root / "gpt1_release"
-  write_release(
-    tmp_path / "model", load_released(str(source)), write_release.shapes(40_478, 512, 12, 1)
-  )
+  shapes = write_release.shapes(40_478, 512, 12, 1)
+  write_release(tmp_path / "model", load_released(str(source)), shapes)
   for name in FILES[0]:
     shutil.copy(source / name, tmp_path / "model" / name)
   params, meta, step, tokenizer = openai.load(str(tmp_path / "model"))
@@ -156,7 +148,7 @@ class Bomb:
     return pytest.fail, ("a pickle was loaded",)
 
 
-def rewrite(name, change):
+def rewrite(change, name="params_3.npy"):
   def apply(folder):
     path = folder / name
     path.write_bytes(change(path.read_bytes()))
@@ -164,19 +156,16 @@ def rewrite(name, change):
   return apply
 
 
-def resave(change, name="params_3.npy"):
+def resave(change):
   def apply(folder):
-    np.save(folder / name, change(np.load(folder / name)), allow_pickle=True)
+    path = folder / "params_3.npy"
+    np.save(path, change(np.load(path)), allow_pickle=True)
 
   return apply
 
 
 def reshape(change):
-  def apply(folder):
-    path = folder / "params_shapes.json"
-    path.write_text(json.dumps(change(json.loads(path.read_text()))))
-
-  return apply
+  return rewrite(lambda text: json.dumps(change(json.loads(text))).encode(), openai.SHAPES)
 
 
 def remove(name):
@@ -184,33 +173,28 @@ def remove(name):
 
 
 PIECE = "params_3.npy: not a piece of a release"
+VECTOR = "params_3.npy: .*one vector of float32"
 SHAPES = "params_shapes.json: not the shapes of a release"
 DAMAGE = [
   (remove("params_7.npy"), "params_7.npy: missing; a release has params_0.npy"),
-  (rewrite("params_3.npy", lambda _: b""), PIECE),
-  (rewrite("params_3.npy", lambda x: x[:40]), PIECE),
-  (rewrite("params_3.npy", lambda x: x.replace(b",), }", b",    ", 1)), PIECE),
-  (rewrite("params_3.npy", lambda x: x.replace(b": (", b":(-", 1)), PIECE),
-  (rewrite("params_3.npy", lambda x: x[:-100]), PIECE),
-  (rewrite("params_3.npy", lambda x: x + b"\0" * 4), "params_3.npy: .*longer than it says"),
-  (rewrite("params_3.npy", lambda _: b"PK\x03\x04 and so on"), PIECE),
-  (
-    rewrite("params_3.npy", lambda _: b"\x80\x04N."),
-    "params_3.npy: not a piece of a release .*magic",
-  ),
-  (
-    resave(lambda _: np.array([Bomb()], dtype=object)),
-    "params_3.npy: not a piece .*Python objects",
-  ),
-  (resave(lambda x: x.astype(np.float64)), "params_3.npy: .*one vector of float32"),
-  (resave(lambda x: x.astype(">f4")), "params_3.npy: .*one vector of float32"),
-  (resave(lambda x: x[:, None]), "params_3.npy: .*one vector of float32"),
+  (rewrite(lambda _: b""), PIECE),
+  (rewrite(lambda x: x[:40]), PIECE),
+  (rewrite(lambda x: x.replace(b",), }", b",    ", 1)), PIECE),
+  (rewrite(lambda x: x.replace(b": (", b":(-", 1)), PIECE),
+  (rewrite(lambda x: x[:-100]), PIECE),
+  (rewrite(lambda x: x + b"\0" * 4), "params_3.npy: .*longer than it says"),
+  (rewrite(lambda _: b"PK\x03\x04 and so on"), PIECE),
+  (rewrite(lambda _: b"\x80\x04N."), f"{PIECE} .*magic"),
+  (resave(lambda _: np.array([Bomb()], dtype=object)), "params_3.npy: not .*Python objects"),
+  (resave(lambda x: x.astype(np.float64)), VECTOR),
+  (resave(lambda x: x.astype(">f4")), VECTOR),
+  (resave(lambda x: x[:, None]), VECTOR),
   (
     resave(lambda x: x[:-1]),
     r"params_0.npy to params_9.npy hold [\d,]+ numbers, and params_shapes",
   ),
-  (remove("params_shapes.json"), SHAPES),
-  (rewrite("params_shapes.json", lambda x: x[:-1]), SHAPES),
+  (remove(openai.SHAPES), SHAPES),
+  (rewrite(lambda x: x[:-1], openai.SHAPES), SHAPES),
   (reshape(lambda _: {"a": 1}), SHAPES),
   (reshape(lambda _: [[16, 24], 5]), SHAPES),
   (
@@ -239,7 +223,7 @@ DAMAGE = [
   ),
   (remove("encoder_bpe_40000.json"), r"encoder_bpe_40000.json: cannot be read \(No such file"),
   (remove("vocab_40000.bpe"), r"vocab_40000.bpe: cannot be read \(No such file"),
-  (rewrite("vocab_40000.bpe", lambda x: x[:-5]), "vocab_40000.bpe:"),
+  (rewrite(lambda x: x[:-5], "vocab_40000.bpe"), "vocab_40000.bpe:"),
 ]
 
 
@@ -255,9 +239,8 @@ def test_gpt2s_vocabulary_is_not_gpt1s(copy):
     (copy / name).unlink()
   for name, content in GPT2Tokenizer((*BYTES, "<|endoftext|>"), ()).files.items():
     (copy / name).write_bytes(content)
-  refused(
-    "a vocabulary of openai-gpt2; should be GPT-1's, encoder_bpe_40000.json", openai.load, str(copy)
-  )
+  message = "a vocabulary of openai-gpt2; should be GPT-1's, encoder_bpe_40000.json"
+  refused(message, openai.load, str(copy))
 
 
 TRUNK = TransformerConfig(60, context=16, layers=1, width=24, heads=12)
@@ -270,16 +253,10 @@ TRUNK = TransformerConfig(60, context=16, layers=1, width=24, heads=12)
     (ModelConfig(TRUNK, attention="bidirectional"), "this is a bidirectional model"),
     (
       ModelConfig(TRUNK, (ClassifyHead(),)),
-      "it is fine-tuned, and the files have no place for W_y",
+      "it is fine-tuned, and the files have no place for",
     ),
-    (
-      ModelConfig(TransformerConfig(60, context=16, layers=1, width=24, heads=12, norm="pre")),
-      "it is pre-norm",
-    ),
-    (
-      ModelConfig(TransformerConfig(60, context=16, layers=1, width=24, heads=4)),
-      "it has 4 heads and not 12",
-    ),
+    (ModelConfig(dataclasses.replace(TRUNK, norm="pre")), "it is pre-norm"),
+    (ModelConfig(dataclasses.replace(TRUNK, heads=4)), "it has 4 heads and not 12"),
     (None, "its vocabulary is of the kind sentencepiece-bpe"),
   ],
 )
@@ -287,13 +264,10 @@ def test_a_model_that_the_files_cannot_hold(
   tmp_path, make_run, tiny_tokenizer, openai_tokenizer, spec, message
 ):
   tokenizer = openai_tokenizer if spec else tiny_tokenizer
-  spec = spec or ModelConfig(
-    TransformerConfig(tiny_tokenizer.vocab_size, context=16, layers=1, width=24, heads=12)
-  )
+  spec = spec or ModelConfig(dataclasses.replace(TRUNK, vocab_size=tiny_tokenizer.vocab_size))
+  parts = make_run.params_of(spec, 1), {"model": to_json(spec)}, 1, tokenizer
   with pytest.raises(InputError, match=message):
-    openai.save(
-      str(tmp_path / "out"), make_run.params_of(spec, 1), {"model": to_json(spec)}, 1, tokenizer
-    )
+    openai.save(str(tmp_path / "out"), *parts)
   assert not any(tmp_path.iterdir())
 
 
@@ -303,9 +277,8 @@ def test_nothing_half_written(copy, tmp_path, release):
     before = contents(copy)
     refused("is there already; choose another place", openai.save, str(place), *parts)
     assert contents(copy) == before
-  del parts[0]["trunk"]["block_1"]["mlp_norm"][
-    "bias"
-  ]  # the last array: an error when all else is written
+  # The last array: an error when all else is written.
+  del parts[0]["trunk"]["block_1"]["mlp_norm"]["bias"]
   with pytest.raises(KeyError):
     openai.save(str(tmp_path / "out"), *parts)
   assert [path.name for path in tmp_path.iterdir()] == ["model"]
