@@ -313,7 +313,7 @@ def test_text_that_the_tokenizer_drops_names_file_and_line():
   [
     (Example((("7", "8"),), (1.0, 0.0), "f:2"), "f:2: should have 1 sequences of 1 text fields"),
     (Example((("7",), ("8",)), (1.0, 0.0), "f:2"), "f:2: should have 1 sequences of 1 text fields"),
-    (Example((("7",),), (1.0,), "f:2"), "f:2: a label over 1 classes; the task has 2"),
+    (Example((("7",),), (1.0,), "f:2"), "f:2: should have 1 .*a label over 2 classes"),
   ],
 )
 def test_examples_of_another_shape(second, message):
