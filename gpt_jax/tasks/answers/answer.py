@@ -1,8 +1,4 @@
-"""The base class of tasks, which says what kind of answer they ask for.
-
-Programs, exporters and reports ask these members, and never which class a task has: a further kind
-of answer is one file beside this one.
-"""
+"""The base class of tasks: what programs and reports ask, never which class a task has."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -84,9 +80,7 @@ class LabeledTask:
 
   @property
   def is_classification(self) -> bool:
-    """Whether each example has one of the labels, and a probability for each: they can be
-    calibrated, and withheld below a threshold.
-    """
+    """Whether each example has one of the labels, with probabilities that can be calibrated."""
     return False
 
   @property
@@ -97,15 +91,12 @@ class LabeledTask:
   # Examples ---------------------------------------------------------------------------------------
 
   def examples(self, data_dir: str, split: str) -> list[Any]:
-    """Reads a split."""
     raise NotImplementedError
 
   def unlabeled(
     self, data_dir: str, examples: list[Any], labeled: list[Any], file: str
   ) -> list[Any]:
-    """Examples without labels: those that are not among the labeled ones, and a table's, if it is
-    named.
-    """
+    """Examples without labels: those that are not `labeled`, and those of the table `file`."""
     del data_dir
     rest = without_labels(examples, labeled)
     return [*rest, *read_unlabeled(file, self.columns, self.example)] if file else rest
@@ -125,7 +116,7 @@ class LabeledTask:
     context: int,
     format: Format = GPTFormat(),  # noqa: B008  # a constant
   ) -> Encoded:
-    """Encodes examples as token ids, truncated to the context; the format is the checkpoint's."""
+    """Examples as token ids, truncated to the context; the format is the checkpoint's."""
     raise NotImplementedError
 
   def joined(self, encoded: Sequence[Encoded], reads: tuple[Any, ...]) -> Any:
@@ -141,7 +132,6 @@ class LabeledTask:
   # Scores ----------------------------------------------------------------------------------------
 
   def loss(self, predictions: Any, truth: Any) -> float:
-    """The mean loss of the predictions."""
     raise NotImplementedError
 
   def score(self, predictions: Any, truth: Any) -> dict[str, float]:
@@ -179,9 +169,7 @@ class LabeledTask:
   # Predictions ------------------------------------------------------------------------------------
 
   def result(self, prediction: Any, truth: Any) -> dict[str, Any]:
-    """The report on one example: "prediction", and "probabilities" by label, which may be empty;
-    "problem", if there is no prediction.
-    """
+    """Of one example "prediction", "probabilities" by label, and "problem" without a prediction."""
     raise NotImplementedError
 
   def cell(self, prediction: Any) -> Any:
@@ -199,6 +187,6 @@ class LabeledTask:
     raise InputError(f"beams={beams}: is for translations; {self.name} is a task of {self.kind}")
 
   def rescaled(self, predictions: Any, task: "LabeledTask") -> Any:
-    """The predictions of a model of `task`, the same one on another training set, for this one."""
+    """Predictions of a model of `task`, the same one on another training set, for this one."""
     del task
     return predictions

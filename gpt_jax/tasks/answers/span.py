@@ -41,7 +41,6 @@ class SpanExample(NamedTuple):
 
   Attributes:
     label: answers that are right, the first is learned; (): the context has none; None: unlabeled.
-    location: "file: question", for messages.
   """
 
   question: str
@@ -88,25 +87,20 @@ class EncodedSpans(Encoded):
 
   @functools.cached_property
   def truth(self) -> list[SpanTruth]:
-    return [self._truth(n) for n in range(len(self))]
-
-  def _truth(self, n: int) -> SpanTruth:
-    example = self.examples[n]
-    numbers, (first, last) = self.sequence_tags(n, 0), self.labels[n].astype(int).tolist()
-    texts = tuple(answer.text for answer in example.label or ())
-    anchor = self.format.anchor(self.sequence(n, 0))
-    spans = self.spans[self.fields[n, 0, 1]]
-    return SpanTruth(example.context, spans, numbers, anchor, (first, last), texts)
+    truth = []
+    for n in range(len(self)):
+      example = self.examples[n]
+      spans, numbers = self.spans[self.fields[n, 0, 1]], self.sequence_tags(n, 0)
+      anchor = self.format.anchor(self.sequence(n, 0))
+      first, last = self.labels[n].astype(int).tolist()
+      texts = tuple(answer.text for answer in example.label or ())
+      truth.append(SpanTruth(example.context, spans, numbers, anchor, (first, last), texts))
+    return truth
 
 
 @dataclasses.dataclass(frozen=True)
 class SpanTask(LabeledTask):
-  """A task whose answers are parts of a context.
-
-  Attributes:
-    read: (data_dir, split) -> examples.
-    may_refuse: whether a context may have no answer; the prediction is then "".
-  """
+  """A task whose answers are parts of a context; "" for none where it `may_refuse`."""
 
   name: str
   read: Callable[[str, str], Iterable[SpanExample]]
@@ -136,24 +130,22 @@ class SpanTask(LabeledTask):
     context: int,
     format: Format = GPTFormat(),  # noqa: B008  # a constant
   ) -> EncodedSpans:
-    """Encodes questions and the words of contexts, and cuts contexts that are too long.
-
-    Warns of answers that are cut off.
-    """
+    """Cuts contexts that are too long, and warns of answers that are cut off."""
     if not examples:
       raise InputError("no examples to encode")
     questions = list(dict.fromkeys(example.question for example in examples))
     contexts = list(dict.fromkeys(example.context for example in examples))
-    located = locate_tokens(contexts, tokenizer)
-    texts = [*tokenizer.encode_many(questions), *(ids for ids, _ in located)]
-    spans = [np.zeros((0, 2), int)] * len(questions) + [chars for _, chars in located]
-    tags = [np.full(len(ids), -1) for ids in texts[: len(questions)]]
-    tags += [np.arange(len(ids)) for ids, _ in located]
+    texts = list(tokenizer.encode_many(questions))
+    spans = [np.zeros((0, 2), int)] * len(questions)
+    tags = [np.full(len(ids), -1) for ids in texts]
+    for ids, characters in locate_tokens(contexts, tokenizer):
+      texts.append(ids)
+      spans.append(characters)
+      tags.append(np.arange(len(ids)))
     question_at = {text: n for n, text in enumerate(questions)}
-    context_at = {text: len(questions) + n for n, text in enumerate(contexts)}
-    fields = np.array(
-      [(question_at[x.question], context_at[x.context]) for x in examples], np.int32
-    )
+    context_at = {text: n for n, text in enumerate(contexts, start=len(questions))}
+    pairs = [(question_at[example.question], context_at[example.context]) for example in examples]
+    fields = np.array(pairs, np.int32)
     lengths = np.array([len(ids) for ids in texts])[fields]
     if not lengths.all():
       n, f = np.argwhere(lengths == 0)[0]
@@ -224,12 +216,7 @@ class SpanTask(LabeledTask):
   def score(
     self, predictions: Sequence[np.ndarray], truth: Sequence[SpanTruth]
   ) -> dict[str, float]:
-    """The metrics of the texts of the best spans; see LabeledTask.score.
-
-    Args:
-      predictions: scores [t, 2] of each example.
-      truth: see EncodedSpans.
-    """
+    """See LabeledTask.score; predictions are scores [t, 2] of each example."""
     texts: Any = list(map(self._text, predictions, truth))
     answers: Any = [example.answers for example in truth]
     scores = {name: float(metric(answers, texts)) for name, metric in self.metrics.items()}
@@ -238,7 +225,6 @@ class SpanTask(LabeledTask):
     return scores
 
   def result(self, prediction: np.ndarray, truth: SpanTruth) -> dict[str, Any]:
-    """The text of the best span, "" for no answer; it has no probability."""
     return {"prediction": self._text(prediction, truth), "probabilities": {}}
 
   def _text(self, scores: np.ndarray, truth: SpanTruth) -> str:
@@ -276,10 +262,7 @@ def make_example(
 def locate_tokens(
   texts: Sequence[str], tokenizer: Tokenizer
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-  """The ids of each text, int32 [m], and the characters that each is of, from and to, int [m, 2].
-
-  Words are encoded one by one, with the space before them where the vocabulary reads it.
-  """
+  """The ids of each text, int32 [m], and the characters of each id, from and to, int [m, 2]."""
   # With its space in front a word should get the ids that it has within a text.
   pair = tokenizer.encode_many(["a a", "a", " a"])
   space = " " if np.array_equal(pair[0], np.concatenate(pair[1:])) else ""
@@ -287,10 +270,7 @@ def locate_tokens(
   for text in texts:
     matches = enumerate(re.finditer(r"\S+", text))
     words_of_texts.append([(f"{space if n else ''}{m[0]}", m.start()) for n, m in matches])
-  words_at: dict[str, None] = {}
-  for words in words_of_texts:
-    words_at |= dict.fromkeys(word for word, _ in words)
-  distinct = list(words_at)
+  distinct = list(dict.fromkeys(word for words in words_of_texts for word, _ in words))
   ids = dict(zip(distinct, tokenizer.encode_many(distinct), strict=True))
   within = {word: _without_space(tokenizer.offsets(word), word) for word in distinct}
   located = []
