@@ -144,7 +144,7 @@ def test_a_truncated_row_is_refused(tmp_path, file):
   file.write(tmp_path, row=file.row[:-1])
   if file.task == "qqp" and file.label:
     with pytest.warns(
-      UserWarning, match=r"dev\.tsv: 1 of 2 rows are broken and left out, the first in line 3"
+      UserWarning, match=r"dev\.tsv: 1 of 2 rows are broken and left out$"
     ):
       assert len(find("qqp").examples(str(tmp_path), file.split)) == 1
   else:
@@ -164,7 +164,7 @@ def test_an_empty_text_is_refused(tmp_path, file):
       file.write(tmp_path, row=file.replace_cell(index, empty))
       if file.task == "qqp" and file.label:
         with pytest.warns(
-          UserWarning, match=r"dev\.tsv: 1 of 2 rows are broken and left out, the first in line 3"
+          UserWarning, match=r"dev\.tsv: 1 of 2 rows are broken and left out$"
         ):
           assert len(find("qqp").examples(str(tmp_path), file.split)) == 1
       else:

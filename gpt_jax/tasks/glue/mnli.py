@@ -6,6 +6,7 @@ these five, the mismatched ones of the others.
 
 import dataclasses
 import functools
+import itertools
 import os
 from collections.abc import Iterator
 
@@ -33,13 +34,11 @@ def read_diagnostic(data_dir: str, split: str) -> Iterator[Row]:
 
 
 def diagnostic_file(data_dir: str) -> str:
-  """Path of the diagnostic set; if there is none, the path where it is looked for first.
-
-  It is AX.tsv as published, and diagnostic/diagnostic.tsv as GLUE's download script writes it.
+  """Path of the diagnostic set, AX.tsv as published, or as GLUE's download script writes it; if
+  there is none, the path where it is looked for first.
   """
-  paths = []
-  for folder in ("glue", ""):
-    paths += [os.path.join(data_dir, folder, name) for name in _DIAGNOSTIC_FILES]
+  folders = itertools.product(("glue", ""), _DIAGNOSTIC_FILES)
+  paths = [os.path.join(data_dir, *parts) for parts in folders]
   return next(filter(exists, paths), paths[0])
 
 
