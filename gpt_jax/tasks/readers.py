@@ -11,7 +11,7 @@ import stat
 import sys
 import unicodedata
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from gpt_jax.data import file_kinds
@@ -114,20 +114,6 @@ def read_table(
   table = Table(path, official=True, unnamed=unnamed)
   for row in usable(table.rows(columns, label, unlabeled=unlabeled)):
     yield with_label_name(row, label_names) if label_names else row
-
-
-def glue_files(
-  folder: str, columns: Sequence[str], label: str = "label", label_names: Sequence[str] = ()
-) -> Callable[[str, str], Iterator[Row]]:
-  """`Task.read` of a folder of GLUE with train.tsv, dev.tsv and test.tsv; see read_table."""
-
-  def read(data_dir: str, split: str) -> Iterator[Row]:
-    path = os.path.join(find_folder(data_dir, "glue", folder), f"{split}.tsv")
-    # GLUE keeps the labels of its test sets to itself.
-    is_test = split == "test"
-    return read_table(path, columns, label, label_names=label_names, unlabeled=is_test)
-
-  return read
 
 
 def usable(rows: Iterable[Row | InputError]) -> Iterator[Row]:

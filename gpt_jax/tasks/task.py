@@ -1,10 +1,7 @@
 """The Task type, one label per example: its rows, input transformation (figure 1) and metrics.
 
-To add a task:
-1. Write gpt_jax/tasks/<folder>/<name>.py with a function read(data_dir, split) -> rows, from one of
-   the functions in readers.py, and `TASKS = (Task(name="<name>", …),)`; glue/rte.py is an example.
-2. Name the file after the task, up to its first "-" (race-middle is in race.py), so that it is
-   found without importing the others.
+To add a task, write a file below gpt_jax/tasks/ with a function read(data_dir, split) -> rows, from
+one of the functions in readers.py, and `TASKS = (Task(name="<name>", …),)`; trec.py is an example.
 Nothing else is edited: `python launch/tasks.py` lists the new task, and
 `--config=configs/finetune.py:<name>` trains on it. For a task without code see table.py.
 """
@@ -339,28 +336,19 @@ class BuiltinTask(TaskConfig):
 
 
 def find(name: str) -> LabeledTask:
-  """Finds a task by its name: "race-middle" is in the TASKS of gpt_jax/tasks/reading/race.py."""
-  modules = _modules()
-  # Importing only the file of that name is much faster; a task may be in a file of another name.
-  of_name = [module for module in modules if module.endswith(f".{name.partition('-')[0]}")]
-  task = _by_name(of_name).get(name) or _by_name(modules).get(name)
-  if task is None:
-    names = list(_by_name(modules))
-    guess = did_you_mean(name, [*names, "table", "tags"])
+  """Finds a task by its name."""
+  by_name = {task.name: task for task in all_tasks()}
+  if name not in by_name:
+    guess = did_you_mean(name, [*by_name, "table", "tags"])
     raise InputError(
-      f"no task {name!r}{guess} (the tasks are {', '.join(names)}, and for files of your own table "
-      "and tags)"
+      f"no task {name!r}{guess} (the tasks are {', '.join(by_name)}, and for files of your own "
+      "table and tags)"
     )
-  return task
+  return by_name[name]
 
 
 def all_tasks() -> list[LabeledTask]:
-  """All tasks of this package, sorted by the names of their files."""
-  return list(_by_name(_modules()).values())
-
-
-def _modules() -> list[str]:
-  """Dotted names of all modules below gpt_jax/tasks, sorted by file name."""
+  """The tasks in the TASKS of all modules below gpt_jax/tasks, sorted by their names."""
   modules = []
   for root in map(Path, tasks.__path__):
     for path in root.rglob("*.py"):
@@ -368,16 +356,11 @@ def _modules() -> list[str]:
       # Not the copies that editors leave, e.g. .ipynb_checkpoints/rte-checkpoint.py.
       if path.name != "__init__.py" and all(part.isidentifier() for part in parts):
         modules.append(".".join((tasks.__name__, *parts)))
-  return sorted(modules, key=lambda module: (module.rpartition(".")[2], module))
-
-
-def _by_name(modules: Iterable[str]) -> dict[str, LabeledTask]:
-  """The tasks in the TASKS of the modules; a module without TASKS is no task file."""
   by_name: dict[str, LabeledTask] = {}
   origin: dict[str, str] = {}
-  for module in modules:
+  for module in sorted(modules):
     for task in getattr(importlib.import_module(module), "TASKS", ()):
       if task.name in by_name:
         raise InputError(f"two tasks named {task.name!r}: in {origin[task.name]} and in {module}")
       by_name[task.name], origin[task.name] = task, module
-  return by_name
+  return [by_name[name] for name in sorted(by_name)]

@@ -143,9 +143,7 @@ def test_a_missing_file_is_named(tmp_path, file):
 def test_a_truncated_row_is_refused(tmp_path, file):
   file.write(tmp_path, row=file.row[:-1])
   if file.task == "qqp" and file.label:
-    with pytest.warns(
-      UserWarning, match=r"dev\.tsv: 1 of 2 rows are broken and left out$"
-    ):
+    with pytest.warns(UserWarning, match=r"dev\.tsv: 1 of 2 rows are broken and left out$"):
       assert len(find("qqp").examples(str(tmp_path), file.split)) == 1
   else:
     check_refused(file, tmp_path, rf":{file.line}: {counted(len(file.row) - 1, 'column')}\b")
@@ -163,9 +161,7 @@ def test_an_empty_text_is_refused(tmp_path, file):
     for empty in ("", " \u00a0"):
       file.write(tmp_path, row=file.replace_cell(index, empty))
       if file.task == "qqp" and file.label:
-        with pytest.warns(
-          UserWarning, match=r"dev\.tsv: 1 of 2 rows are broken and left out$"
-        ):
+        with pytest.warns(UserWarning, match=r"dev\.tsv: 1 of 2 rows are broken and left out$"):
           assert len(find("qqp").examples(str(tmp_path), file.split)) == 1
       else:
         check_refused(

@@ -11,7 +11,7 @@ from sklearn import model_selection
 
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.tasks.glue.stsb import bins, expectation
+from gpt_jax.tasks.glue import bins, expectation
 from gpt_jax.tasks.packing import PackedBatches
 from gpt_jax.tasks.task import find
 
@@ -223,9 +223,7 @@ def test_the_diagnostic_set_is_another_test_set_of_mnli(small):
 
 
 def test_qqp_leaves_out_the_rows_that_are_malformed_as_published(small):
-  with pytest.warns(
-    UserWarning, match="train.tsv: 1 of 3 rows are broken and left out$"
-  ):
+  with pytest.warns(UserWarning, match="train.tsv: 1 of 3 rows are broken and left out$"):
     examples = find("qqp").examples(str(small), "train")
   assert summarize(examples, small) == [
     ((("Who?", "What man?"), ("What man?", "Who?")), (0, 1), "glue/QQP/train.tsv:2"),
