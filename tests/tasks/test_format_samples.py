@@ -130,42 +130,6 @@ def test_mrpc_files(official, split):
   check("mrpc", official, split, rows, *MRPC)
 
 
-def test_mrpc_as_written_by_glues_download_script(official, tmp_path):
-  """train.tsv and dev.tsv have the columns of Microsoft's file, test.tsv has no labels."""
-  source, folder = official / "glue/MRPC", tmp_path / "glue/MRPC"
-  folder.mkdir(parents=True)
-  header, *lines = (source / "msr_paraphrase_train.txt").read_text(encoding="utf-8").splitlines()
-  dev = (source / "dev_ids.tsv").read_text().splitlines()
-  for split in ("train", "dev"):
-    chosen = [
-      line for line in lines if ("\t".join(line.split("\t")[1:3]) in dev) == (split == "dev")
-    ]
-    (folder / f"{split}.tsv").write_text("\n".join([header, *chosen]), encoding="utf-8")
-  _, *lines = (source / "msr_paraphrase_test.txt").read_text(encoding="utf-8").splitlines()
-  lines = ["\t".join([str(index), *line.split("\t")[1:]]) for index, line in enumerate(lines)]
-  (folder / "test.tsv").write_text(
-    "\n".join(["index\t#1 ID\t#2 ID\t#1 String\t#2 String", *lines]), encoding="utf-8"
-  )
-  task = find("mrpc")
-  for split in ("train", "dev", "test"):
-    columns, label, meanings = MRPC
-    label = None if split == "test" else label
-    rows = read(folder / f"{split}.tsv")
-    examples = check("mrpc", tmp_path, split, rows, columns, label, meanings)
-    originals = task.examples(str(official), split)
-    assert [example.sequences for example in examples] == [
-      example.sequences for example in originals
-    ]
-    assert split == "test" or [example.label for example in examples] == [
-      example.label for example in originals
-    ]
-  for path in source.iterdir():  # if the originals are present, their labeled test set is read
-    shutil.copyfile(path, folder / path.name)
-  assert [example.label for example in task.examples(str(tmp_path), "test")] == [
-    example.label for example in originals
-  ]
-
-
 CLOZE = [f"InputSentence{n}" for n in (1, 2, 3, 4)]
 CLOZE += ["RandomFifthSentenceQuiz1", "RandomFifthSentenceQuiz2"]
 ANSWERS = "AnswerRightEnding", {"1": "1", "2": "2"}
