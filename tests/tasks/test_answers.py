@@ -177,23 +177,6 @@ def test_a_label_with_the_separator_is_refused(tmp_path):
   )
 
 
-@pytest.mark.parametrize(
-  "fields, message",
-  [
-    ({"kind": "numbers"}, "kind"),
-    ({"kind": "regression", "metric": "accuracy"}, "accuracy is not for kind=regression"),
-    ({"kind": "multi_label", "metric": "r2"}, "r2 is not for kind=multi_label"),
-    ({"metric": "exact_match"}, "exact_match is not for kind=one_label"),
-    ({"kind": "multi_label", "separator": ""}, "separator: empty"),
-    ({"kind": "regression", "labels": ("a", "b")}, "has numbers, no labels"),
-    ({"kind": "regression", "deviation": 0.0}, "deviation: 0.0; should be above 0"),
-    ({"kind": "multi_label", "transform": "multiple_choice"}, "the column of the right option"),
-  ],
-)
-def test_wrong_configs_are_refused(fields, message):
-  refused(message, TableTask, **fields)
-
-
 def test_scores_of_indicators_against_scikit_learn():
   rng = np.random.default_rng(0)
   truth, found = rng.random((2, 40, 5)) < 0.3
