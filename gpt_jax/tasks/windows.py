@@ -43,11 +43,9 @@ class WindowedFormat(Format):
     return self.of_window.head_transform
 
   def split(self, encoded: Encoded) -> Encoded:
-    """The data set with windows in place of truncated first texts.
-
-    Of examples of C sequences, such as the options of a choice, each has W windows of its own:
-    sequence c W + w of the C W is window w of sequence c. Where other texts leave the first less
-    than a quarter of the context, it stays truncated, since its windows would be very many.
+    """The data set with windows in place of cut first texts: c W + w is window w of sequence c.
+    Where other texts leave the first less than a quarter of the context, it stays truncated, since
+    its windows would be very many.
     """
     N, C, F = encoded.fields.shape
     texts, strings = list(encoded.texts), list(encoded.strings)

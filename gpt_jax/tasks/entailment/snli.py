@@ -1,7 +1,4 @@
-"""SNLI: does a sentence follow from an image caption, contradict it, or neither?
-
-Bowman et al. 2015.
-"""
+"""SNLI: does a sentence follow from an image caption? (Bowman et al. 2015)"""
 
 import os
 import warnings
