@@ -12,7 +12,7 @@ table.py      a task on the user's own files
 story.py      the tasks on the embedded story world
 glue.py       GLUE's nine tasks and its diagnostic set
 reading/      reading comprehension: RACE, Story Cloze, SQuAD
-entailment/   SNLI and SciTail
+entailment.py SNLI and SciTail
 
 May import: gpt_jax.data and the root files (config, errors, files, batch).
 """

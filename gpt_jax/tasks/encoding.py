@@ -15,8 +15,7 @@ import numpy as np
 from gpt_jax.batch import Batch
 from gpt_jax.data.tokenizers.base import SpecialTokens, Tokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.tasks.formats import Format, GPTFormat
-from gpt_jax.tasks.readers import Row, Table, usable
+from gpt_jax.tasks.formats import GPT, Format
 
 _MIN_CONTEXT = 8
 Truncate = Callable[[np.ndarray, int, int], np.ndarray]  # see formats.each_half
@@ -28,7 +27,7 @@ class Example(NamedTuple):
   Attributes:
     sequences: C sequences of F text fields each.
     label: a distribution over the K classes; None: unlabeled.
-    location: "file:line", for messages and for the output of predictions.
+    location: "file:line".
   """
 
   sequences: tuple[tuple[str, ...], ...]
@@ -84,14 +83,6 @@ def without_labels(examples: list[Any], labeled: list[Any]) -> list[Any]:
   return [example._replace(label=None) for example in examples if id(example) not in chosen]
 
 
-def read_unlabeled(path: str, columns: Sequence[str], example: Callable[[Row], Any]) -> list[Any]:
-  """The rows of a table, by `example`, as examples without labels, whether it has labels or not."""
-  examples = list(map(example, usable(Table(path).rows(columns))))
-  if not examples:
-    raise InputError(f"unlabeled.file={path}: no rows; it should have some after its header")
-  return examples
-
-
 def count_repeated(examples: list[Any], training: list[Any]) -> int:
   """How many examples have the texts of a training example, whatever their labels."""
   unlabeled = {example._replace(label=None, location="") for example in training}
@@ -136,7 +127,7 @@ class Encoded:
   special: SpecialTokens
   unknown_share: float
   tags: list[np.ndarray] | None = None
-  format: Format = GPTFormat()
+  format: Format = GPT
   strings: tuple[str, ...] = ()
   unlabeled: int = 0
 
@@ -282,12 +273,11 @@ def encode(
   context: int,
   truncate: Truncate | None,
   num_classes: int,
-  format: Format = GPTFormat(),  # noqa: B008  # a constant
+  format: Format = GPT,
 ) -> Encoded:
   """Encodes examples as token ids.
 
   Args:
-    examples: all with the same numbers of sequences and fields.
     tokenizer: has the format's special tokens.
     context: the longest sequence allowed, in tokens, special tokens included.
     truncate: see formats.each_half; None: as the format does.

@@ -184,6 +184,10 @@ class TextToText(Format):
     return len(ids) - 1
 
 
+# The defaults of what encodes examples, by how a task is answered.
+GPT, T5 = GPTFormat(), TextToText()
+
+
 def each_half(lengths: np.ndarray, context: int, overhead: int) -> np.ndarray:
   """Truncates each field of a pair that does not fit to half the context, a single field to all.
 

@@ -40,10 +40,7 @@ from gpt_jax.tasks.transforms import (
 )
 
 _TRANSFORMS: dict[str, Transform] = {
-  "classification": classification,
-  "entailment": entailment,
-  "similarity": similarity,
-  "multiple_choice": multiple_choice,
+  rule.__name__: rule for rule in (classification, entailment, similarity, multiple_choice)
 }
 _NUM_COLUMNS = {"classification": 1, "entailment": 2, "similarity": 2}
 # What may select the best checkpoint; the first is the default.
@@ -212,8 +209,7 @@ class TableTask(TaskConfig):
       "skip_bad_rows": self.skip_bad_rows,
     }
     named = _METRICS[self.kind]
-    # The chosen metric comes first, which makes it the primary one.
-    primary = {metric: named[metric]}
+    primary = {metric: named[metric]}  # comes first
     if self.kind == "multi_label":
       return MultiLabelTask(
         **fields,

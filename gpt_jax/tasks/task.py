@@ -22,7 +22,7 @@ from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError, counted, did_you_mean
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import Encoded, Example, Truncate, encode
-from gpt_jax.tasks.formats import Format, GPTFormat
+from gpt_jax.tasks.formats import GPT, Format
 from gpt_jax.tasks.metrics import Metric, class_report, most_likely
 from gpt_jax.tasks.readers import Row, as_known, of_form, read_tfds
 from gpt_jax.tasks.transforms import Sequences, Transform, similarity
@@ -116,7 +116,6 @@ class Task(LabeledTask):
     return examples
 
   def example(self, row: Row) -> Example:
-    """Applies the input transformation, and turns the label into a distribution."""
     for column, text in zip(self.columns_of(len(row.texts)), row.texts, strict=True):
       if not text.strip():
         raise InputError(
@@ -130,19 +129,14 @@ class Task(LabeledTask):
     return (*self.columns, self.pair) if self.pair and count > len(self.columns) else self.columns
 
   def encode(
-    self,
-    examples: list[Example],
-    tokenizer: Tokenizer,
-    context: int,
-    format: Format = GPTFormat(),  # noqa: B008  # a constant
+    self, examples: list[Example], tokenizer: Tokenizer, context: int, format: Format = GPT
   ) -> Encoded:
-    """See LabeledTask.encode; truncated by this task's or the format's rule."""
     if self._reads_one_order(format):
       examples = [example._replace(sequences=example.sequences[:1]) for example in examples]
     return encode(examples, tokenizer, context, self.truncate, self.num_classes, format)
 
   def sequences(self, columns: Sequence[str], format: Format) -> Sequences:
-    """A row's texts, a value per column, as the sequences that a model of the format reads."""
+    """A row's texts as the sequences that a model of the format reads."""
     sequences = self.transform(*columns)
     return sequences[:1] if self._reads_one_order(format) else sequences
 
@@ -238,7 +232,7 @@ class Task(LabeledTask):
     return {"label": self.labels[label.argmax()]}
 
   def answer(self, prediction: np.ndarray) -> Any:
-    """The answer of `classify` for one example: the probability of every label."""
+    """What `classify` answers: the probability of every label."""
     return dict(zip(self.labels, map(float, prediction), strict=True))
 
   def served(self, answer: Any) -> dict[str, Any]:

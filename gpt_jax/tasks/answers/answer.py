@@ -7,10 +7,10 @@ import numpy as np
 
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.tasks.encoding import Encoded, read_unlabeled, subset, without_labels
-from gpt_jax.tasks.formats import Format, GPTFormat
+from gpt_jax.tasks.encoding import Encoded, subset, without_labels
+from gpt_jax.tasks.formats import GPT, Format
 from gpt_jax.tasks.metrics import Metric
-from gpt_jax.tasks.readers import Row
+from gpt_jax.tasks.readers import Row, Table, usable
 
 
 class LabeledTask:
@@ -99,7 +99,12 @@ class LabeledTask:
     """Examples without labels: those that are not `labeled`, and those of the table `file`."""
     del data_dir
     rest = without_labels(examples, labeled)
-    return [*rest, *read_unlabeled(file, self.columns, self.example)] if file else rest
+    if file:
+      rows = list(usable(Table(file).rows(self.columns)))
+      if not rows:
+        raise InputError(f"unlabeled.file={file}: no rows; it should have some after its header")
+      rest += map(self.example, rows)
+    return rest
 
   def example(self, row: Row) -> Any:
     """Makes an example of a row, e.g. of texts typed by the user."""
@@ -110,11 +115,7 @@ class LabeledTask:
     return subset(examples, count, self.has_classes)
 
   def encode(
-    self,
-    examples: list[Any],
-    tokenizer: Tokenizer,
-    context: int,
-    format: Format = GPTFormat(),  # noqa: B008  # a constant
+    self, examples: list[Any], tokenizer: Tokenizer, context: int, format: Format = GPT
   ) -> Encoded:
     """Examples as token ids, truncated to the context; the format is the checkpoint's."""
     raise NotImplementedError

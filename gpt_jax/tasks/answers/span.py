@@ -22,7 +22,7 @@ from gpt_jax.data.tokenizers.base import Tokenizer, nonempty
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import Encoded, share_unknown
-from gpt_jax.tasks.formats import Format, GPTFormat
+from gpt_jax.tasks.formats import GPT, Format
 from gpt_jax.tasks.metrics import Metric
 from gpt_jax.tasks.readers import Row
 
@@ -57,7 +57,6 @@ class SpanTruth(NamedTuple):
   """One example as it was encoded, with what reads an answer off its scores.
 
   Attributes:
-    context: the text.
     spans: int [m, 2], the characters of each token of the context that is read, from and to.
     numbers: int [t], the number in `spans` of the token at each position; -1: not of the context.
     anchor: the position that stands for no answer.
@@ -75,11 +74,8 @@ class SpanTruth(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class EncodedSpans(Encoded):
-  """A data set as token ids; `tags` number the tokens of a context, `labels` are targets [N, 2].
-
-  Attributes:
-    examples: as they were read.
-    spans: for each distinct text the characters of each id, int [m, 2]; a question has none.
+  """A data set as token ids; `tags` number the tokens of a context, `labels` are targets [N, 2],
+  `spans` the characters [m, 2] of each id of each distinct text; a question has none.
   """
 
   examples: tuple[SpanExample, ...] = ()
@@ -124,11 +120,7 @@ class SpanTask(LabeledTask):
     return make_example(question, context, None, row.location)
 
   def encode(
-    self,
-    examples: list[SpanExample],
-    tokenizer: Tokenizer,
-    context: int,
-    format: Format = GPTFormat(),  # noqa: B008  # a constant
+    self, examples: list[SpanExample], tokenizer: Tokenizer, context: int, format: Format = GPT
   ) -> EncodedSpans:
     """Cuts contexts that are too long, and warns of answers that are cut off."""
     if not examples:

@@ -1,8 +1,7 @@
 """Token tagging: one tag per word, learned and predicted at the word's first token.
 
-In a causal model a token's state has read only what precedes it, and the token itself. A text that
-exceeds the context is read in pieces of whole words, and a word without tokens as the unknown one:
-there are as many tags as words, whatever the text is.
+A text that exceeds the context is read in pieces of whole words, and a word without tokens as the
+unknown one: there are as many tags as words, whatever the text is.
 """
 
 import dataclasses
@@ -17,7 +16,7 @@ from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import Encoded, share_unknown
-from gpt_jax.tasks.formats import Format, GPTFormat
+from gpt_jax.tasks.formats import GPT, Format
 from gpt_jax.tasks.metrics import Metric, SpanMetric
 from gpt_jax.tasks.readers import Row, of_form
 
@@ -85,11 +84,7 @@ class TagTask(LabeledTask):
     return TaggedExample(words, None, row.location)
 
   def encode(
-    self,
-    examples: list[TaggedExample],
-    tokenizer: Tokenizer,
-    context: int,
-    format: Format = GPTFormat(),  # noqa: B008  # a constant
+    self, examples: list[TaggedExample], tokenizer: Tokenizer, context: int, format: Format = GPT
   ) -> Encoded:
     """Each word by itself, in as few sequences as have room for all words of a text; of a word that
     exceeds the context the end is cut, and its tag stays.

@@ -23,7 +23,7 @@ from gpt_jax.errors import InputError
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.answers.number import parse_number
 from gpt_jax.tasks.encoding import Encoded, Example, encode, subset
-from gpt_jax.tasks.formats import END, START, Format, TextToText
+from gpt_jax.tasks.formats import END, START, T5, Format
 from gpt_jax.tasks.metrics import Metric, f1
 from gpt_jax.tasks.readers import Row
 from gpt_jax.tasks.task import Task
@@ -93,13 +93,9 @@ class EncodedText(Encoded):
 
 
 class WritingTask(LabeledTask):
-  """A task whose answers the model writes. A prediction is a text, or None for one without an end.
+  """A task whose answers the model writes; a prediction is a text, or None for one without end."""
 
-  Attributes:
-    search: the beams and the length penalty of the search for an answer; 1 beam: greedy.
-  """
-
-  search: tuple[int, float] = (1, 1.0)
+  search: tuple[int, float] = (1, 1.0)  # beams, of which one is greedy, and length penalty
 
   writes_text = True
   predictor = "text_predictor"
@@ -127,7 +123,6 @@ class TextTask(WritingTask):
     task: the task that reads the rows and has the metrics.
     named: what its inputs begin with.
     labels: the words that answer.
-    name, columns, metrics, pair: those of the task.
   """
 
   task: Task
@@ -151,11 +146,7 @@ class TextTask(WritingTask):
     return subset(examples, count, self.task.has_classes, self._as_in_task)
 
   def encode(
-    self,
-    examples: list[Example],
-    tokenizer: Tokenizer,
-    context: int,
-    format: Format = TextToText(),  # noqa: B008  # a constant
+    self, examples: list[Example], tokenizer: Tokenizer, context: int, format: Format = T5
   ) -> EncodedText:
     """Inputs and answers as token ids; both, with any other answer, fit the context."""
     words = self.encode_words(tokenizer)
@@ -192,7 +183,7 @@ class TextTask(WritingTask):
     return self.task.describe_labels(labels)
 
   def read(self, outputs: Sequence[str | None], words: Sequence[str]) -> list[str | None]:
-    """Replaces each output that spells a label, one of EncodedText.words, by that label."""
+    """The outputs, with labels in place of EncodedText.words that spell one."""
     labels = dict(zip(words, self.labels, strict=True))
     return [output if output is None else labels.get(output, output) for output in outputs]
 

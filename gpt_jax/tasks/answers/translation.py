@@ -10,7 +10,7 @@ from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.answers.text import EncodedText, EncoderDecoderBatches, WritingTask, rounded
 from gpt_jax.tasks.encoding import Example, encode
-from gpt_jax.tasks.formats import END, Format, TextToText
+from gpt_jax.tasks.formats import END, T5, Format
 from gpt_jax.tasks.metrics import translation_scores
 from gpt_jax.tasks.readers import Row
 from gpt_jax.tasks.task import SPLITS, make_examples, unusable_rows
@@ -110,11 +110,7 @@ class TranslationTask(WritingTask):
     return Pair(row.texts[0], row.label, row.location)
 
   def encode(
-    self,
-    examples: list[Pair],
-    tokenizer: Tokenizer,
-    context: int,
-    format: Format = TextToText(),  # noqa: B008  # a constant
+    self, examples: list[Pair], tokenizer: Tokenizer, context: int, format: Format = T5
   ) -> EncodedPairs:
     """Token ids, each text cut to half the context: one row has room for both."""
     half = context // 2
