@@ -11,28 +11,17 @@ from gpt_jax.tasks.task import all_tasks, find
 
 
 class File(NamedTuple):
-  """A file as published, with the same row twice; the tests break the second.
-
-  Attributes:
-    task, split: the reader.
-    path: relative to the data folder.
-    header: the cells of the first line; empty if the file has none.
-    row: the cells of the row.
-    texts: indices of the text columns.
-    label: index of the label column; None if the file has none.
-    label_name: what it means.
-    extra: another file that the reader needs.
-  """
+  """A file as published, with the same row twice; the tests break the second."""
 
   task: str
   split: str
-  path: str
-  header: tuple[str, ...]
+  path: str  # relative to the data folder
+  header: tuple[str, ...]  # empty if the file has none
   row: tuple[str, ...]
-  texts: tuple[int, ...]
-  label: int | None
-  label_name: str
-  extra: str
+  texts: tuple[int, ...]  # indices of the text columns
+  label: int | None  # index of the label column; None if the file has none
+  label_name: str  # what it means
+  extra: str  # another file that the reader needs
 
   def __str__(self):
     return f"{self.task}-{self.split}-{self.path}"

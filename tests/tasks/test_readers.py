@@ -40,13 +40,13 @@ def test_jsonl_labels_may_be_numbers_and_truth_values(tmp_path):
   path = write(
     tmp_path / "a.jsonl",
     '{"text": "a\\nb", "label": 1}\n{"label": true, "text": "c", "more": []}\n'
-    '{"text": "d", "label": NaN}\n',  # pandas' missing number
+    '{"text": "d", "label": NaN}\n'  # pandas' missing number
+    '{"text": "e", "label": 1.0}\n{"text": "f", "label": 1.5}\n',
   )
-  assert [(*row.texts, row.label, row.location) for row in read(path)] == [
-    ("a\nb", "1", f"{path}:1"),
-    ("c", "true", f"{path}:2"),
-    ("d", None, f"{path}:3"),
-  ]
+  rows = read(path)
+  assert [row.texts for row in rows] == [("a\nb",), ("c",), ("d",), ("e",), ("f",)]
+  assert [row.label for row in rows] == ["1", "true", None, "1", "1.5"]
+  assert [row.location for row in rows] == [f"{path}:{n}" for n in range(1, 6)]
 
 
 @pytest.mark.parametrize("content", ["b\ttext\n7\thello\n", '{"text": "hello", "b": "7"}\n'])

@@ -103,11 +103,9 @@ def test_the_answer_follows_the_input(tokenizer):
   task = as_text(find("rte"))
   examples = [example_of(task, label) for label in ("not_entailment", "entailment")]
   encoded = task.encode([*examples, example_of(task)], tokenizer, 128)
-  for n, example in enumerate(examples):
-    ids = encoded.sequence(n, 0).tolist()
-    answer = ids[encoded.source_lengths[n] :]
-    assert decode_answer(answer, tokenizer) == task.labels[int(np.argmax(example.label))]
-    assert answer[-1] == tokenizer.special["sep"]
+  for n, label in enumerate(("not_entailment", "entailment")):
+    answer = encoded.sequence(n, 0).tolist()[encoded.source_lengths[n] :]
+    assert decode_answer(answer, tokenizer) == label and answer[-1] == tokenizer.special["sep"]
   assert not len(encoded.targets[2])  # unlabeled
   assert encoded.lengths.tolist() == [[len(encoded.sequence(n, 0))] for n in range(3)]
 

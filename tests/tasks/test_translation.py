@@ -22,17 +22,10 @@ def write_lines(folder, **files):
     (folder / name.replace("_", ".")).write_text("".join(f"{line}\n" for line in lines))
 
 
-def write_table(path):
-  rows = list(zip(TEXTS, TRANSLATIONS, strict=True))
-  path.write_text("\n".join(["de\ten", *(f"{y}\t{x}" for x, y in rows)]))
-
-
 @pytest.mark.parametrize("name", ["train", "train.tsv"])
 def test_files_and_tables_hold_the_same_pairs(name, tmp_path):
-  if name == "train":
-    write_lines(tmp_path, train_en=TEXTS, train_de=TRANSLATIONS)
-  else:
-    write_table(tmp_path / name)
+  table = ["de\ten", *map("\t".join, zip(TRANSLATIONS, TEXTS, strict=True))]
+  write_lines(tmp_path, train_en=TEXTS, train_de=TRANSLATIONS, train_tsv=table)
   pairs = PairsTask(train=name).build("").examples(str(tmp_path), "train")
   assert [(pair.text, pair.label) for pair in pairs] == list(zip(TEXTS, TRANSLATIONS, strict=True))
   back = PairsTask(train=name, source="de", target="en").build("")
