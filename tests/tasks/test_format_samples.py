@@ -81,12 +81,7 @@ TWO, SCITAIL = ("sentence1", "sentence2"), ("premise", "hypothesis")
 TASKS = {
   "cola": ("glue/CoLA/{}", ("sentence",), "label", ("unacceptable", "acceptable")),
   "sst2": ("glue/SST-2/{}", ("sentence",), "label", ("negative", "positive")),
-  "qqp": (
-    "glue/QQP/{}",
-    ("question1", "question2"),
-    "is_duplicate",
-    ("not_duplicate", "duplicate"),
-  ),
+  "qqp": ("glue/QQP/{}", ASKED, "is_duplicate", ("not_duplicate", "duplicate")),
   "stsb": ("glue/STS-B/{}", TWO, "score", ()),
   "mnli": ("glue/MNLI/{}_matched", TWO, "gold_label", ()),
   "mnli-mismatched": ("glue/MNLI/{}_mismatched", TWO, "gold_label", ()),

@@ -1,5 +1,6 @@
 """The official data sets: small files in their formats, and the real ones if present."""
 
+import itertools
 import json
 import shutil
 
@@ -12,6 +13,14 @@ from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from gpt_jax.tasks.glue import bins, expectation
 from gpt_jax.tasks.packing import PackedBatches
 from gpt_jax.tasks.task import find
+
+
+def passage(article, answers):
+  """A file of RACE: questions with their answers, and options a to d."""
+  options = [list("abcd")] * len(answers)
+  tree = {"article": article, "questions": [*answers], "options": options}
+  return json.dumps({**tree, "answers": [*answers.values()]})
+
 
 MRPC_HEADER = "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n"
 
@@ -46,17 +55,8 @@ FILES = {
   + '1\t1\t2\tA "b.\tC.\r\n0\t4\t3\tD.\tE.\r\n1\t3\t4\tF.\tG.\r\n',
   "glue/MRPC/msr_paraphrase_test.txt": MRPC_HEADER + "0\t5\t6\tH.\tI.\r\n",
   "glue/MRPC/dev_ids.tsv": "4\t3\n",
-  "race/dev/middle/10.txt": json.dumps(
-    {"article": "Late.", "questions": ["Q?"], "options": [["a", "b", "c", "d"]], "answers": ["A"]}
-  ),
-  "race/dev/middle/9.txt": json.dumps(
-    {
-      "article": "One.\nTwo.",
-      "questions": ["Q1 _ .", "Q2?"],
-      "options": [["a", "b", "c", "d"], ["e", "f", "g", "h"]],
-      "answers": ["C", "D"],
-    }
-  ),
+  "race/dev/middle/10.txt": passage("Late.", {"Q?": "A"}),
+  "race/dev/middle/9.txt": passage("One.\nTwo.", {"Q1 _ .": "C", "Q2?": "D"}),
 }
 
 
@@ -198,8 +198,7 @@ def test_race_has_one_example_per_question(small):
 # The dev sets of these, damaged, and what is said of them.
 STSB, MRPC, RACE = "glue/STS-B/dev.tsv", "glue/MRPC/dev_ids.tsv", "race/dev/middle/9.txt"
 SCORES = "sentence1\tsentence2\tscore\nA.\tB.\t"
-QUESTION = '{"article": "A.", "questions": ["Q?"], '
-QUESTION += '"options": [["a", "b", "c", "d"]], "answers": ["A"]}'
+QUESTION = passage("A.", {"Q?": "A"})
 
 
 @pytest.mark.parametrize(
@@ -284,9 +283,8 @@ def test_a_real_training_set_is_encoded_and_packed(data_root, name):
     pytest.skip(f"no glue in {data_root}")
   task = find(name)
   examples = task.examples(str(data_root), "train")
-  tokenizer = SentencePieceTokenizer.train(
-    (text for example in examples for text in example.sequences[0]), 2000
-  )
+  texts = itertools.chain.from_iterable(example.sequences[0] for example in examples)
+  tokenizer = SentencePieceTokenizer.train(texts, 2000)
   encoded = task.encode(examples, tokenizer, 256)
   batches = PackedBatches(encoded, 32, seed=0, epochs=3)
   padded = 64 * encoded.lengths.max()

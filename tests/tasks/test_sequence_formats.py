@@ -111,11 +111,8 @@ def test_nothing_is_cut_where_everything_fits():
       kept = format.truncate(np.array([[first, second]]), context + 8)[0]
       fits = first + second <= room
       assert kept.tolist() == [first, second] if fits else 0 < kept.sum() < first + second
-  assert GPTFormat().truncate(np.array([[50, 9], [70, 9], [70, 70]]), 64).tolist() == [
-    [50, 9],
-    [30, 9],
-    [30, 30],
-  ]
+  kept = GPTFormat().truncate(np.array([[50, 9], [70, 9], [70, 70]]), 64)
+  assert kept.tolist() == [[50, 9], [30, 9], [30, 30]]
 
 
 @pytest.mark.parametrize("format", [BERTFormat(), RoBERTaFormat(), GPTFormat(), PlainFormat(9)])

@@ -187,20 +187,29 @@ def test_it_is_trained_evaluated_and_predicted(make_run, tiny_tokenizer, tmp_pat
   tags = [tag for example in TASK.examples("", "dev") for tag in example.label]
   majority = max(map(tags.count, TASK.labels)) / len(tags)
   assert result["dev"]["dev_accuracy"] > majority + 0.2
-  loaded = load_model(str(tmp_path / "run" / "best"))
+  best = str(tmp_path / "run" / "best")
+  loaded = load_model(best)
   assert isinstance(loaded.spec.head, TagHead) and set(loaded.params) == {"trunk", "tags"}
-  measured = evaluate.run(str(tmp_path / "run" / "best"), "", "dev")
+  measured = evaluate.run(best, "", "dev")
   assert measured["examples"] == 400 and measured["accuracy"] > majority + 0.2
   long, odd = "Then a fair wind blew. " * 40, "Anna \u200b was at\u00a0the pier."
   (tmp_path / "texts.txt").write_text(f"Anna was at the pier.\n{long}\n{odd}\n\u200e\n")
   output = str(tmp_path / "tags.tsv")
-  results = predict.run(str(tmp_path / "run" / "best"), str(tmp_path / "texts.txt"), output)
+  results = predict.run(best, str(tmp_path / "texts.txt"), output)
   assert [len(row["prediction"].split()) for row in results] == [5, 200, 5, 1]
   assert results[0]["prediction"].split()[0] == "person" and "problem" not in results[2]
   assert "texts.txt:4: no word has a token" in results[3]["problem"]
   first, second = (tmp_path / "tags.tsv").read_text().split("\n")[:2]
   assert first == "prediction\tproblem" and second == f"{results[0]['prediction']}\t"
-  check_that_readers_of_one_label_refuse(str(tmp_path / "run" / "best"), tmp_path)
+  # What reads one label of a text refuses.
+  words, text = "story-tags labels every word; use predict.run", ["Anna was at the pier."]
+  page, folder = tmp_path / "page.html", tmp_path / "hf"
+  refused(words, gpt_jax.load(best).classify, text)
+  refused(words, visualize.run, best, str(page), text)
+  refused(
+    "a model with a head for every token; npz can hold it", export.run, best, str(folder), "hf"
+  )
+  assert not page.exists() and not folder.exists()
 
 
 @pytest.mark.app
@@ -209,12 +218,3 @@ def test_a_table_of_words_and_tags_is_split_as_files_are(tmp_path):
   task = ImportedTask("tags", ("A", "B")).build("")
   (example,) = task.examples(str(tmp_path), "test")
   assert example.words == ("at\u00a0the", "sea", "\u3000") and example.label == ("A", "B", "A")
-
-
-def check_that_readers_of_one_label_refuse(checkpoint, folder):
-  words, text = "story-tags labels every word; use predict.run", ["Anna was at the pier."]
-  refused(words, gpt_jax.load(checkpoint).classify, text)
-  refused(words, visualize.run, checkpoint, str(folder / "page.html"), text)
-  message = "a model with a head for every token; npz can hold it"
-  refused(message, export.run, checkpoint, str(folder / "hf"), "hf")
-  assert not (folder / "page.html").exists() and not (folder / "hf").exists()
