@@ -10,9 +10,9 @@ packing.py    token ids -> batches of one shape
 metrics.py    accuracy, F1, correlations, tables of each label; says how to add one
 table.py      a task on the user's own files
 story.py      the tasks on the embedded story world
-glue/         GLUE's nine tasks and its diagnostic set, one file each
+glue.py       GLUE's nine tasks and its diagnostic set
 reading/      reading comprehension: RACE, Story Cloze, SQuAD
-entailment/   SNLI and SciTail
+entailment.py SNLI and SciTail
 
 May import: gpt_jax.data and the root files (config, errors, files, batch).
 """

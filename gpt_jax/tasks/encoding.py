@@ -15,8 +15,7 @@ import numpy as np
 from gpt_jax.batch import Batch
 from gpt_jax.data.tokenizers.base import SpecialTokens, Tokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.tasks.formats import Format, GPTFormat
-from gpt_jax.tasks.readers import Row, Table, usable
+from gpt_jax.tasks.formats import GPT, Format
 
 _MIN_CONTEXT = 8
 Truncate = Callable[[np.ndarray, int, int], np.ndarray]  # see formats.each_half
@@ -28,7 +27,7 @@ class Example(NamedTuple):
   Attributes:
     sequences: C sequences of F text fields each.
     label: a distribution over the K classes; None: unlabeled.
-    location: "file:line", for messages and for the output of predictions.
+    location: "file:line".
   """
 
   sequences: tuple[tuple[str, ...], ...]
@@ -37,7 +36,7 @@ class Example(NamedTuple):
 
   @property
   def texts(self) -> list[str]:
-    """The distinct fields of all its sequences, in order."""
+    """The distinct fields."""
     return list(dict.fromkeys(itertools.chain(*self.sequences)))
 
 
@@ -53,7 +52,6 @@ def subset(
   stay chosen when rows are added.
 
   Args:
-    examples: named tuples with a location and a label, which do not count.
     by_label: each label has its share of them, and one example if there are enough.
     as_hashed: the example whose hash counts, for programs that hold it in another form.
   """
@@ -85,16 +83,6 @@ def without_labels(examples: list[Any], labeled: list[Any]) -> list[Any]:
   return [example._replace(label=None) for example in examples if id(example) not in chosen]
 
 
-def read_unlabeled(path: str, columns: Sequence[str], example: Callable[[Row], Any]) -> list[Any]:
-  """The rows of a table as examples without labels, whether it has labels or not; `example` makes
-  one of a row.
-  """
-  examples = list(map(example, usable(Table(path).rows(columns))))
-  if not examples:
-    raise InputError(f"unlabeled.file={path}: no rows; it should have some after its header")
-  return examples
-
-
 def count_repeated(examples: list[Any], training: list[Any]) -> int:
   """How many examples have the texts of a training example, whatever their labels."""
   unlabeled = {example._replace(label=None, location="") for example in training}
@@ -102,11 +90,8 @@ def count_repeated(examples: list[Any], training: list[Any]) -> int:
 
 
 def window_begins(length: int, room: int, stride: int = 0) -> list[int]:
-  """Where the windows of a text of `length` tokens begin: each has `room`, the last one too.
-
-  Args:
-    stride: tokens from one window's beginning to the next one's, 0: no overlap; at most `room`
-      counts, so that no token is left out.
+  """Where the windows of a text of `length` tokens begin, `stride` apart (0: without overlap): each
+  has `room`, the last one too, and none is left out between them.
   """
   if length <= room:
     return [0]
@@ -125,11 +110,10 @@ class Encoded:
       has no such sequence, as a text of few windows.
     labels: float32 [N, K]; zero for unlabeled examples.
     locations: N times "file:line".
-    context: the longest sequence allowed.
-    special: the tokenizer's special tokens.
-    unknown_share: share of unknown and byte-fallback ids in the distinct texts.
+    context: the longest sequence allowed, in tokens.
+    unknown_share: see share_unknown.
     tags: int32, for each distinct text the tag of each id, -1 for none; None: a task without tags.
-    format: how fields become a sequence.
+    format: how fields become a sequence; windows are sequences already.
     strings: each distinct text as it was given; empty if they were not kept.
     unlabeled: examples at the end that are trained on without a label: their loss weights are 0.
   """
@@ -143,7 +127,7 @@ class Encoded:
   special: SpecialTokens
   unknown_share: float
   tags: list[np.ndarray] | None = None
-  format: Format = GPTFormat()
+  format: Format = GPT
   strings: tuple[str, ...] = ()
   unlabeled: int = 0
 
@@ -176,7 +160,7 @@ class Encoded:
 
   @property
   def truncation(self) -> str:
-    """How many examples are truncated, and by how much; "" if none is."""
+    """See describe_truncation."""
     kept, lengths = self.kept.sum(axis=(1, 2)), self._whole.sum(axis=(1, 2))
     return describe_truncation(kept, lengths, self.context)
 
@@ -244,9 +228,7 @@ class Encoded:
     )
 
   def report(self, balance: str = "") -> str:
-    """A summary to read before training: counts, lengths, `balance` (a line on the labels), unknown
-    ids, truncation.
-    """
+    """Lines to read before training: counts, lengths, `balance` of labels, unknown ids, cuts."""
     text_lengths, lengths = self._whole, self.lengths  # [N, C, F] and [N, C]
     truncated = self.kept < text_lengths
     present = lengths > 0
@@ -255,11 +237,10 @@ class Encoded:
     sequences = f" of {least}{count.max()} sequences" if count.max() > 1 else ""
     lines = [
       f"{len(self)} examples{sequences}, in tokens: median {np.median(lengths[present]):.0f}, "
-      f"longest {lengths.max()}"
+      f"longest {lengths.max()}",
+      *([balance] if balance else []),
+      f"unknown or byte-fallback tokens: {self.unknown_share:.2%}",
     ]
-    if balance:
-      lines.append(balance)
-    lines.append(f"unknown or byte-fallback tokens: {self.unknown_share:.2%}")
     for f in range(self.fields.shape[-1]):
       if truncated[..., f].any():
         lost = 1 - self.kept[..., f].sum() / text_lengths[..., f].sum()
@@ -273,8 +254,8 @@ class Encoded:
 
 
 def describe_truncation(kept: np.ndarray, lengths: np.ndarray, context: int) -> str:
-  """How many rows are truncated, and by how much, "" if none is, by the tokens of each row that are
-  read and all of its tokens, int [N].
+  """How many rows are truncated, and by how much, "" if none is, by the tokens that are read of
+  each row and all of its tokens, int [N].
   """
   cut = kept < lengths
   if not cut.any():
@@ -292,12 +273,11 @@ def encode(
   context: int,
   truncate: Truncate | None,
   num_classes: int,
-  format: Format = GPTFormat(),  # noqa: B008  # a constant
+  format: Format = GPT,
 ) -> Encoded:
   """Encodes examples as token ids.
 
   Args:
-    examples: all with the same numbers of sequences and fields.
     tokenizer: has the format's special tokens.
     context: the longest sequence allowed, in tokens, special tokens included.
     truncate: see formats.each_half; None: as the format does.
@@ -310,32 +290,45 @@ def encode(
       f"a context of {context} tokens is too short for two texts and their special tokens; "
       f"use {_MIN_CONTEXT} or more"
     )
-  # Equal texts are encoded once, however many examples have them.
-  fields, distinct = _index_texts(examples, num_classes)
+  unlabeled = (0.0,) * num_classes  # a distribution of no weight: it adds nothing to a loss
+  labels = [example.label or unlabeled for example in examples]
+  C, F = len(examples[0].sequences), len(examples[0].sequences[0])
+  index: dict[str, int] = {}
+  numbers = []
+  for example, label in zip(examples, labels, strict=True):
+    if [*map(len, example.sequences)] != [F] * C or len(label) != num_classes:
+      raise InputError(
+        f"{example.location}: should have {C} sequences of {F} text fields, as the first example, "
+        f"and a label over {num_classes} classes"
+      )
+    for sequence in example.sequences:
+      # Equal texts, such as the article of four options, get one number and are encoded once.
+      numbers += [index.setdefault(text, len(index)) for text in sequence]
+  fields = np.array(numbers, np.int32).reshape(-1, C, F)
+  distinct = list(index)
   texts = [np.asarray(ids, np.int32) for ids in tokenizer.encode_many(distinct)]
   lengths = np.array(list(map(len, texts)), np.int32)
   if not lengths.all():
     n, c, f = np.argwhere(lengths[fields] == 0)[0]
     where, text = f"{examples[n].location}: text field {f + 1}", distinct[fields[n, c, f]]
     raise InputError(f"{where} has no token: the tokenizer drops all of it, {text[:80]!r}")
-  num_fields = fields.shape[-1]  # F
+  window = format.of_window
   # [N C, F]: the rules of truncation look at one sequence at a time.
-  flat = lengths[fields].reshape(-1, num_fields)
+  flat = lengths[fields].reshape(-1, F)
   if truncate is None:
-    kept = format.truncate(flat, context)
+    kept = window.truncate(flat, context)
   else:
-    kept = truncate(flat, context, format.overhead(num_fields))
-  unlabeled = (0.0,) * num_classes  # a distribution of no weight: it adds nothing to a loss
+    kept = truncate(flat, context, window.overhead(F))
   encoded = Encoded(
     texts,
     fields,
     kept.reshape(fields.shape).astype(np.int32),  # [N, C, F]
-    np.array([example.label or unlabeled for example in examples], np.float32),
+    np.array(labels, np.float32),
     [example.location for example in examples],
     context,
     tokenizer.special,
     share_unknown(texts, tokenizer),
-    format=format,
+    format=window,
     strings=tuple(distinct),
   )
   return format.split(encoded)
@@ -345,29 +338,3 @@ def share_unknown(texts: Sequence[np.ndarray], tokenizer: Tokenizer) -> float:
   """The share of unknown and byte-fallback ids in distinct texts, of which each counts once."""
   unknown = sum(np.count_nonzero(tokenizer.byte_fallback[ids]) for ids in texts)
   return float(unknown / sum(map(len, texts)))
-
-
-def _index_texts(examples: list[Example], num_classes: int) -> tuple[np.ndarray, list[str]]:
-  """Indices int32 [N, C, F] of the distinct texts, and these."""
-  shape = (len(examples[0].sequences), len(examples[0].sequences[0]))
-  index: dict[str, int] = {}
-  fields = []
-  for example in examples:
-    _check(example, shape, num_classes)
-    for sequence in example.sequences:
-      # Equal texts, such as the article of four options, get one number and are encoded once.
-      fields += [index.setdefault(text, len(index)) for text in sequence]
-  return np.array(fields, np.int32).reshape(len(examples), *shape), list(index)
-
-
-def _check(example: Example, shape: tuple[int, int], num_classes: int) -> None:
-  count, fields = shape
-  if len(example.sequences) != count or {*map(len, example.sequences)} != {fields}:
-    raise InputError(
-      f"{example.location}: should have {count} sequences of {fields} text fields, "
-      "as the first example"
-    )
-  if example.label is not None and len(example.label) != num_classes:
-    raise InputError(
-      f"{example.location}: a label over {len(example.label)} classes; the task has {num_classes}"
-    )

@@ -40,7 +40,7 @@ class Format(Config):
     return self
 
   def split(self, encoded: Any) -> Any:
-    """Encoded examples as the format reads those that are longer than the context."""
+    """Examples in the format `of_window`, as this one reads those longer than the context."""
     return encoded
 
   def overhead(self, fields: int) -> int:
@@ -78,8 +78,7 @@ class GPTFormat(Format):
   both_orders = True
 
   def overhead(self, fields: int) -> int:
-    ends = 2  # start and extract
-    return ends + (1 if fields > 1 else 0)
+    return 2 + (fields > 1)
 
   def truncate(self, lengths: np.ndarray, context: int) -> np.ndarray:
     return each_half(lengths, context, self.overhead(lengths.shape[1]))
@@ -97,9 +96,8 @@ class GPTFormat(Format):
 @register("plain_format")
 @dataclasses.dataclass(frozen=True)
 class PlainFormat(Format):
-  """field field …, read at the last token that is not the padding: GPT's classifiers of others.
-
-  As transformers' GPT2ForSequenceClassification, whose tokenizer adds no special tokens.
+  """field field …, read at the last token that is not the padding, as transformers'
+  GPT2ForSequenceClassification, whose tokenizer adds no special tokens.
   """
 
   padding: int = option(-1, "id of the padding token, which a text may hold, too; -1: none", low=-1)
@@ -145,16 +143,11 @@ class _Framed(Format):
 @register("bert_format")
 @dataclasses.dataclass(frozen=True)
 class BERTFormat(_Framed):
-  """<cls> a <sep> b <sep> (Devlin et al. 2018, figure 4); token types are 0 up to the first <sep>,
-  then 1.
-  """
+  """<cls> a <sep> b <sep> (Devlin et al. 2018, figure 4); types are 0 up to the first <sep>."""
 
   def types(self, lengths: Sequence[int]) -> np.ndarray | None:
-    first, *others = lengths
     types = np.zeros(sum(lengths) + self.overhead(len(lengths)), np.int32)
-    if others:
-      # After <cls>, the first field and its <sep>.
-      types[first + 2 :] = 1
+    types[lengths[0] + 2 :] = 1  # after <cls>, the first field and its <sep>
     return types
 
 
@@ -191,11 +184,15 @@ class TextToText(Format):
     return len(ids) - 1
 
 
+# The defaults of what encodes examples, by how a task is answered.
+GPT, T5 = GPTFormat(), TextToText()
+
+
 def each_half(lengths: np.ndarray, context: int, overhead: int) -> np.ndarray:
   """Truncates each field of a pair that does not fit to half the context, a single field to all.
 
   As OpenAI's code does (openai/train.py:377), which cuts a pair that fits, too, where one text has
-  more than half; the head of a field is kept.
+  more than half.
 
   Args:
     lengths: int [S, F], tokens of each field of S sequences.
@@ -203,12 +200,11 @@ def each_half(lengths: np.ndarray, context: int, overhead: int) -> np.ndarray:
     overhead: the special tokens of a sequence.
 
   Returns:
-    int [S, F], how many tokens of each field remain.
+    int [S, F], how many tokens of each field remain, from its head.
   """
-  room = context - overhead
   if lengths.shape[1] != 2:
     return longest_first(lengths, context, overhead)
-  too_long = lengths.sum(axis=1, keepdims=True) > room
+  too_long = lengths.sum(axis=1, keepdims=True) > context - overhead
   # 254 for each text of a pair at 512: with three special tokens one position stays empty.
   return np.where(too_long, np.minimum(lengths, context // 2 - 2), lengths)
 
@@ -218,12 +214,10 @@ def longer_first(lengths: np.ndarray, context: int, overhead: int) -> np.ndarray
 
   As "longest_first" of the package `tokenizers` (src/utils/truncation.rs), and so of transformers;
   google-research/bert leaves an odd token to a. Where several fields are b, the last loses its
-  tokens first. The arguments are those of each_half.
+  tokens first. Arguments as each_half.
   """
   room = context - overhead
   first, others = lengths[:, :1], lengths[:, 1:]
-  if not others.shape[1]:
-    return np.minimum(first, room)
   rest = others.sum(axis=1, keepdims=True)
   half = room // 2 + np.where(first > rest, room % 2, 0)  # the odd token stays in the longer one
   kept_first = np.minimum(first, np.maximum(room - rest, half))
@@ -236,7 +230,7 @@ def first_field(lengths: np.ndarray, context: int, overhead: int) -> np.ndarray:
   """Truncates the first field (an article) and keeps the others (question, option) whole.
 
   Neither the paper nor its code says how it truncated RACE. The other fields are truncated, to
-  equal parts, only if they fill the context. The arguments are those of each_half.
+  equal parts, only if they fill the context. Arguments as each_half.
   """
   room = context - overhead
   others = lengths[:, 1:]
@@ -247,9 +241,8 @@ def first_field(lengths: np.ndarray, context: int, overhead: int) -> np.ndarray:
 
 
 def longest_first(lengths: np.ndarray, context: int, overhead: int) -> np.ndarray:
-  """Truncates the longest fields of a sequence, to equal lengths, until all of them fit.
-
-  So an article is cut, and its question stays. The arguments are those of formats.each_half.
+  """Truncates the longest fields of a sequence, to equal lengths, until all fit, so that an article
+  is cut and its question stays. Arguments as each_half.
   """
   room = context - overhead
   limit = np.full(len(lengths), room // lengths.shape[1])

@@ -24,7 +24,7 @@ def most_likely(distributions: np.ndarray) -> np.ndarray:
 
 
 def accuracy(truth: np.ndarray, predicted: np.ndarray) -> float:
-  """Share of equal entries."""
+  """Share of equal entries; of indicators, of the examples whose labels are exactly right."""
   return _sklearn().accuracy_score(truth, predicted)
 
 
@@ -40,7 +40,7 @@ def macro_f1(truth: np.ndarray, predicted: np.ndarray) -> float:
 
 def matthews(truth: np.ndarray, predicted: np.ndarray) -> float:
   """Matthews correlation of class indices; 0 if either array is constant."""
-  if _is_constant(truth) or _is_constant(predicted):
+  if _is_constant(truth, predicted):
     return 0.0  # as scikit-learn, which would also warn
   return _sklearn().matthews_corrcoef(truth, predicted)
 
@@ -52,32 +52,22 @@ def micro_f1(truth: np.ndarray, predicted: np.ndarray) -> float:
 
 def label_macro_f1(truth: np.ndarray, predicted: np.ndarray) -> float:
   """Mean F1 of the labels that occur in either array, each with the same weight; 0 without any."""
-  f1_score = _sklearn().f1_score
   # scikit-learn's macro average counts a label that never occurs as 0.
-  occurs = (np.any(truth, axis=0) | np.any(predicted, axis=0)).nonzero()[0]
-  if not len(occurs):
+  occurs = np.any(truth, axis=0) | np.any(predicted, axis=0)
+  if not occurs.any():
     return 0.0
-  scores = f1_score(truth, predicted, average=None, zero_division=0)  # [K]
-  return float(np.mean(np.asarray(scores)[occurs]))
+  scores = _sklearn().f1_score(truth, predicted, average=None, zero_division=0)  # [K]
+  return float(np.mean(scores[occurs]))
 
 
 def span_f1(truth: list[list[str]], predicted: list[list[str]]) -> float:
-  """Micro F1 of the spans, kind and both ends right, as CoNLL's script counts them; of the tags of
-  each text, in any of its schemes.
-  """
+  """Micro F1 of the spans, kind and both ends right, as CoNLL's script, of tags in any scheme."""
   seqeval = require("seqeval.metrics", "this metric", "seqeval", "metrics")
   return seqeval.f1_score(truth, predicted, zero_division=0)
 
 
-def exact_match(truth: np.ndarray, predicted: np.ndarray) -> float:
-  """Share of the examples whose labels are all predicted and no others."""
-  return _sklearn().accuracy_score(truth, predicted)
-
-
 def r2(truth: np.ndarray, predicted: np.ndarray) -> float:
-  """The share of the variance that is predicted, 1 at most and 0 for the mean of `truth`; 0, not
-  nan, if that is constant.
-  """
+  """The share of the variance that is predicted; 0, not nan, if `truth` is constant."""
   if _is_constant(truth):
     return 0.0
   return _sklearn().r2_score(truth, predicted)
@@ -95,14 +85,14 @@ def mae(truth: np.ndarray, predicted: np.ndarray) -> float:
 
 def pearson(truth: np.ndarray, predicted: np.ndarray) -> float:
   """Pearson correlation; 0, not nan, if either array is constant."""
-  if _is_constant(truth) or _is_constant(predicted):
+  if _is_constant(truth, predicted):
     return 0.0
   return _scipy().pearsonr(truth, predicted).statistic
 
 
 def spearman(truth: np.ndarray, predicted: np.ndarray) -> float:
   """Spearman rank correlation; 0, not nan, if either array is constant."""
-  if _is_constant(truth) or _is_constant(predicted):
+  if _is_constant(truth, predicted):
     return 0.0
   return _scipy().spearmanr(truth, predicted).statistic
 
@@ -117,15 +107,16 @@ CLASS_METRICS: dict[str, Metric] = {
 MULTI_LABEL_METRICS: dict[str, Metric] = {
   "micro_f1": micro_f1,
   "macro_f1": label_macro_f1,
-  "exact_match": exact_match,
+  "exact_match": accuracy,
 }
 # Of numbers; a higher value is better. The errors, in units, are beside them.
 REGRESSION_METRICS: dict[str, Metric] = {"r2": r2, "pearson": pearson, "spearman": spearman}
 REGRESSION_ERRORS: dict[str, Metric] = {"rmse": rmse, "mae": mae}
 
 
-def _is_constant(values: np.ndarray) -> bool:
-  return np.ptp(values) == 0
+def _is_constant(*arrays: np.ndarray) -> bool:
+  """Whether one of the arrays is."""
+  return 0 in map(np.ptp, arrays)
 
 
 def translation_scores(
@@ -133,9 +124,6 @@ def translation_scores(
 ) -> dict[str, tuple[float, str]]:
   """BLEU (Papineni et al. 2002; tokenization 13a of WMT's mteval) and chrF2 (Popovic 2015) of a
   corpus with one reference each, from 0 to 100, with sacrebleu's signature of each.
-
-  Args:
-    lowercase: whether both are compared in lower case.
   """
   sacrebleu = require("sacrebleu.metrics", "BLEU", "sacrebleu", "translation")
   scores = {}
@@ -163,12 +151,9 @@ _MAX_CLASSES = 20  # in a table for the console
 def class_report(
   labels: tuple[str, ...], probabilities: np.ndarray, classes: np.ndarray
 ) -> dict[str, Any]:
-  """The metrics of every class, by probabilities [N, K] and the true classes, int [N].
-
-  Returns:
-    "labels", "n", "accuracy", "macro_f1" over the classes that occur, "majority" (the share of the
-    commonest class), "per_class" (label -> precision, recall, f1, support) and "confusion", the
-    counts [K, K] of true (rows) and predicted (columns) classes.
+  """The metrics of every class, by probabilities [N, K] and the true classes, int [N]; "majority"
+  is the share of the commonest class, "confusion" the counts [K, K] of true (rows) and predicted
+  (columns) classes.
   """
   predicted, every_class = probabilities.argmax(axis=-1), np.arange(len(labels))
   # All K classes: without `labels` those that do not occur would be left out.
@@ -198,53 +183,42 @@ def per_label(
 
 
 def format_classes(report: dict[str, Any]) -> str:
-  """The class_report as a table for the console: at most 20 classes, the worst and rarest first
-  if there are more.
-  """
-  supports = [values["support"] for values in report["per_class"].values()]
-  commonest = report["labels"][int(np.argmax(supports))]
-  rows = list(zip(report["labels"], report["per_class"].values(), report["confusion"], strict=True))
-  if len(rows) > _MAX_CLASSES:
-    rows = sorted(rows, key=lambda row: (row[1]["f1"], row[1]["support"]))[:_MAX_CLASSES]
-  width = max(len("macro average"), *(len(_shorten(label)) for label, _, _ in rows))
-  lines = [f"{'':{width}}  precision  recall     f1  support  most often taken for"]
-  for label, values, counts in rows:
-    mistake = _commonest_mistake(report["labels"], label, counts)
-    lines.append(f"{_label_row(label, width, values)}  {mistake}".rstrip())
-  if hidden := len(report["labels"]) - len(rows):
-    lines.append(f"({hidden:,} more classes have a higher F1)")
+  """The class_report as a table for the console, see format_labels."""
+  labels, confusion = report["labels"], np.array(report["confusion"])
+  commonest = _shorten(labels[int(np.argmax(confusion.sum(axis=1)))])
+  np.fill_diagonal(confusion, 0)  # what is left are mistakes
+  mistakes = {}
+  for label, wrong in zip(labels, confusion, strict=True):
+    most = int(np.argmax(wrong))
+    mistakes[label] = f"{_shorten(labels[most])} ({wrong[most]:,})" if wrong[most] else ""
+  lines, width = _table(report["per_class"], "classes", mistakes)
   lines.append(f"{'macro average':{width}}  {'':9}  {'':6}  {report['macro_f1']:5.3f}")
-  lines.append(f"accuracy {report['accuracy']:.4f}; always {_shorten(commonest)!r}: ")
-  lines[-1] += f"{report['majority']:.4f}"
+  lines.append(f"accuracy {report['accuracy']:.4f}; always {commonest!r}: {report['majority']:.4f}")
   return "\n".join(lines)
 
 
 def format_labels(report: dict[str, dict[str, float]]) -> str:
-  """The metrics of each label as a table for the console: at most 20 labels, those of the lowest
-  F1 if there are more.
-  """
+  """The metrics of each label as a table for the console: at most 20, the worst and rarest."""
+  return "\n".join(_table(report, "labels", {})[0])
+
+
+def _table(
+  report: dict[str, dict[str, float]], labels: str, mistakes: dict[str, str]
+) -> tuple[list[str], int]:
+  """The lines, and the width of their first column."""
   rows = list(report.items())
   if len(rows) > _MAX_CLASSES:
-    rows = sorted(rows, key=lambda row: row[1]["f1"])[:_MAX_CLASSES]
-  width = max(len(_shorten(label)) for label, _ in rows)
-  lines = [f"{'':{width}}  precision  recall     f1  support"]
+    rows = sorted(rows, key=lambda row: (row[1]["f1"], row[1]["support"]))[:_MAX_CLASSES]
+  width = max(len("macro average"), *(len(_shorten(label)) for label, _ in rows))
+  title = "  most often taken for" if mistakes else ""
+  lines = [f"{'':{width}}  precision  recall     f1  support{title}"]
   for label, values in rows:
-    lines.append(_label_row(label, width, values))
+    numbers = f"{values['precision']:9.3f}  {values['recall']:6.3f}  {values['f1']:5.3f}"
+    line = f"{_shorten(label):{width}}  {numbers}  {values['support']:7,.0f}"
+    lines.append(f"{line}  {mistakes.get(label, '')}".rstrip())
   if hidden := len(report) - len(rows):
-    lines.append(f"({hidden:,} more labels have a higher F1)")
-  return "\n".join(lines)
-
-
-def _label_row(label: str, width: int, values: dict[str, float]) -> str:
-  numbers = f"{values['precision']:9.3f}  {values['recall']:6.3f}  {values['f1']:5.3f}"
-  return f"{_shorten(label):{width}}  {numbers}  {values['support']:7,.0f}"
-
-
-def _commonest_mistake(labels: list[str], label: str, counts: list[int]) -> str:
-  # The row of the confusion matrix without its diagonal.
-  wrong = [0 if other == label else count for other, count in zip(labels, counts, strict=True)]
-  most = int(np.argmax(wrong))
-  return f"{_shorten(labels[most])} ({wrong[most]:,})" if wrong[most] else ""
+    lines.append(f"({hidden:,} more {labels} have a higher F1)")
+  return lines, width
 
 
 def _shorten(label: str) -> str:

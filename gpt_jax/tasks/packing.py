@@ -32,10 +32,8 @@ class PackedBatches:
     """Plans every epoch.
 
     Args:
-      encoded: the data set.
       batch_size: N, examples a batch.
       seed: with the number of the epoch, it decides the order of the examples.
-      epochs: passes over the data.
       groups: parts that are computed apart (microbatches, pmap's devices): the examples and rows of
         a group are contiguous, and its ends are relative to its first row.
       row_multiple: the rows of a group are filled up to a multiple of this (devices along the
@@ -88,11 +86,8 @@ class OrderedBatches:
     row_multiple: int = 1,
     few_shapes: bool = False,
   ):
-    """The arguments are those of PackedBatches, and:
-
-    Args:
-      few_shapes: rounds the shape up to one of about ten, each of which is compiled once: for
-        callers with a few examples at a time, and never the same number.
+    """As PackedBatches; few_shapes rounds the shape up to one of about ten, each compiled once, for
+    callers with a few examples at a time, and never the same number.
     """
     self.steps = -(-len(encoded) // batch_size)
     order = np.full((self.steps, batch_size), _FILLER)
@@ -108,9 +103,7 @@ class OrderedBatches:
 
 
 class _Packing:
-  """Where each sequence of each batch goes: M batches (of `groups` parts each), all of one
-  shape.
-  """
+  """Where each sequence of each batch goes: M batches (of `groups` parts), all of one shape."""
 
   def __init__(
     self,
@@ -137,9 +130,8 @@ class _Packing:
       # One row if everything fits into it, else the longest rows.
       length = min(encoded.context, max(16, _power_of_two(int(parts.sum(axis=1).max()))))
     shortest = -(-longest // 32) * 32
-    candidates = (
-      [length] if length else list(range(shortest, encoded.context + 1, 32)) or [encoded.context]
-    )
+    lengths_tried = range(shortest, encoded.context + 1, 32)
+    candidates = [length] if length else list(lengths_tried) or [encoded.context]
     # All batches are laid out for each T: one shape must hold the fullest of them.
     plans = ((*_first_fit_decreasing(parts, T), T) for T in candidates)  # row, column, rows, T
     # The least arithmetic: 24 D^2 + 4 T D a cell and layer, for GPT-1's D = 768.
@@ -159,7 +151,7 @@ class _Packing:
     # Segment 0 is padding.
     inputs, targets, positions, segments, types, tags = np.zeros((6, rows, length), np.int32)
     weights, tag_weights = np.zeros((2, rows, length), np.float32)
-    typed = False
+    sequence_types = None
     N, C = self.row[step].shape
     anchors = np.zeros((N, C), np.int32)  # 0 for fillers, which have no weight
     distributions = np.zeros((N, self.encoded.labels.shape[1]), np.float32)
@@ -188,20 +180,17 @@ class _Packing:
         anchor = begin + self.encoded.format.anchor(ids)
         # Relative to the group's first row, which a microbatch or pmap's device sees as row 0.
         anchors[n, c] = (row - first) * length + anchor
-        if (sequence_types := self.encoded.sequence_types(example, c)) is not None:
+        sequence_types = self.encoded.sequence_types(example, c)
+        if sequence_types is not None:
           types[row, begin:end] = sequence_types
-          typed = True
         if self.encoded.tags is not None:
           tags[row, begin:end] = self.encoded.sequence_tags(example, c)
           tag_weights[row, begin:end] = tags[row, begin:end] >= 0
-    tagged = None
-    if self.encoded.tags is not None:
-      tagged = Tags(np.maximum(tags, 0), tag_weights)
     batch = Batch(
-      Rows(inputs, positions, segments, types if typed else None),
+      Rows(inputs, positions, segments, None if sequence_types is None else types),
       predictions=Predictions(targets, weights),
       labels=Labels(anchors, distributions, counted.astype(np.float32)),
-      tags=tagged,
+      tags=None if self.encoded.tags is None else Tags(np.maximum(tags, 0), tag_weights),
     )
     return self.encoded.finish(batch, examples)
 
@@ -220,7 +209,7 @@ class _Packing:
     return unpacked
 
   def _first_row(self, n: int, count: int) -> int:
-    """The first row of the group of example n of `count`."""
+    """Of the group of example n of `count`."""
     return n // (count // self.groups) * self.rows
 
 
@@ -235,12 +224,7 @@ def _first_fit_decreasing(
   """Packs M batches at once, each on its own: the longest sequence first, into the first row that
   has room.
 
-  Args:
-    lengths: int [M, S]; none above row_length.
-    row_length: T.
-
-  Returns:
-    (row [M, S], column [M, S], the most rows that any batch needs).
+  Returns (row [M, S], column [M, S], the most rows that any batch needs) of lengths [M, S].
   """
   M, S = lengths.shape
   # Stable, so that sequences of one length are placed alike whatever sort NumPy chooses.
@@ -253,10 +237,8 @@ def _first_fit_decreasing(
     needed = lengths[batch, sequence]
     if not needed.any():  # the rest are no sequences
       break
-    # The first True: the first row with room, of each batch.
-    place = np.argmax(
-      free[:, : i + 1] >= needed[:, None], axis=1
-    )  # i sequences fill at most i rows
+    # The first row with room, of each batch; i sequences fill at most i rows.
+    place = np.argmax(free[:, : i + 1] >= needed[:, None], axis=1)
     row[batch, sequence] = place
     column[batch, sequence] = row_length - free[batch, place]
     free[batch, place] -= needed  # one row in each of the batches

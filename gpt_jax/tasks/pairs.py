@@ -1,9 +1,8 @@
 """Translation of the user's own text pairs: two aligned files, or a table with two columns."""
 
 import dataclasses
-import itertools
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from gpt_jax.config import option, register
@@ -18,9 +17,7 @@ from gpt_jax.tasks.task import TaskConfig
 @register("pairs")
 @dataclasses.dataclass(frozen=True)
 class PairsTask(TaskConfig):
-  """Pairs relative to data_dir: a table, or a name to which both languages are added, so that line
-  n of train.de translates line n of train.en.
-  """
+  """Pairs relative to data_dir: a table, or a name to which both languages are added."""
 
   train: str = option("train", "training pairs: FILE.SOURCE and FILE.TARGET, or a table")
   dev: str = option("val", "pairs to evaluate on")
@@ -66,25 +63,22 @@ class PairsTask(TaskConfig):
       self._rows, self.columns, self.prompt, lowercase=self.lowercase, longest=self.longest
     )
 
-  def _rows(self, data_dir: str, split: str) -> Iterator[Any]:
+  def _rows(self, data_dir: str, split: str) -> list[Any]:
     names = {"train": self.train, "dev": self.dev, "test": self.test, "unlabeled": self.unlabeled}
-    name = names[split]
-    if not name:
+    if not names[split]:
       raise InputError(f"PairsTask.{split}: no file is named; config.task.{split}=FILE names one")
-    rows = self._pairs(os.path.join(data_dir, name), split)
-    if split != "train":
-      return rows
-    synthetic: Iterable[Any] = ()
-    if self.synthetic:
-      synthetic = self._pairs(os.path.join(data_dir, self.synthetic), split)
-    return itertools.chain(list(rows) * self.upsample, synthetic)
+    rows = list(self._pairs(data_dir, names[split], split))
+    if split == "train":
+      rows *= self.upsample
+      if self.synthetic:
+        rows += self._pairs(data_dir, self.synthetic, split)
+    return rows
 
-  def _pairs(self, path: str, split: str) -> Iterator[Any]:
+  def _pairs(self, data_dir: str, name: str, split: str) -> Iterator[Any]:
+    path = os.path.join(data_dir, name)
     if kind_by_name(path).format != TEXT:
-      return Table(path).rows(self.columns, self.target, unlabeled=split == "test")
-    return self._files(path, split)
-
-  def _files(self, path: str, split: str) -> Iterator[Row]:
+      yield from Table(path).rows(self.columns, self.target, unlabeled=split == "test")
+      return
     source, target = f"{path}.{self.source}", f"{path}.{self.target}"
     texts = read_every_line(source)
     if split == "test" and not exists(target):  # sources alone, to be translated

@@ -11,7 +11,7 @@ import stat
 import sys
 import unicodedata
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from gpt_jax.data import file_kinds
@@ -38,13 +38,7 @@ _MAX_MIB = 2048  # of a compressed file, which is read as a whole
 
 
 class Row(NamedTuple):
-  """One labeled row.
-
-  Attributes:
-    texts: the text columns.
-    label: as written in the file; None if the row is unlabeled.
-    location: "file:line", for messages.
-  """
+  """One row: its text columns, the label as written, None for none, and "file:line"."""
 
   texts: tuple[str, ...]
   label: str | None
@@ -59,7 +53,6 @@ def check_data_dir(data_dir: str) -> None:
 
 def find_folder(data_dir: str, collection: str, name: str = "") -> str:
   """Finds data_dir/collection/name; data_dir may also be the collection's folder itself."""
-  # The folder above all collections, or that of this one.
   candidates = [os.path.join(data_dir, collection, name)]
   if name or os.path.basename(os.path.abspath(data_dir)) == collection:
     candidates.append(os.path.join(data_dir, name))
@@ -123,20 +116,6 @@ def read_table(
     yield with_label_name(row, label_names) if label_names else row
 
 
-def glue_files(
-  folder: str, columns: Sequence[str], label: str = "label", label_names: Sequence[str] = ()
-) -> Callable[[str, str], Iterator[Row]]:
-  """`Task.read` of a folder of GLUE with train.tsv, dev.tsv and test.tsv; see read_table."""
-
-  def read(data_dir: str, split: str) -> Iterator[Row]:
-    path = os.path.join(find_folder(data_dir, "glue", folder), f"{split}.tsv")
-    # GLUE keeps the labels of its test sets to itself.
-    is_test = split == "test"
-    return read_table(path, columns, label, label_names=label_names, unlabeled=is_test)
-
-  return read
-
-
 def usable(rows: Iterable[Row | InputError]) -> Iterator[Row]:
   """The rows; raises the error of the first one that cannot be used."""
   for row in rows:
@@ -149,8 +128,7 @@ def read_tfds(data_set: str, split: str, data_dir: str) -> Iterator[tuple[str, d
   """Reads a split that TFDS has prepared on disk, without TensorFlow or the network.
 
   Args:
-    data_set: its name in TFDS, e.g. "glue/rte".
-    split: its name in TFDS; "dev" also finds "validation".
+    data_set, split: their names in TFDS, e.g. "glue/rte"; "dev" also finds "validation".
     data_dir: TFDS's data_dir; empty for TFDS's default.
 
   Yields:
@@ -244,19 +222,14 @@ class Table:
   The first line of a CSV or TSV file names the columns. It may be compressed.
 
   Attributes:
-    path: of the file, or "-".
     unnamed: the columns of a TSV file whose first line is a row; (): it names them.
     named, kind: what its name and its content say that it is.
     has_one_header: whether the columns are those of the file, not of each row.
   """
 
   def __init__(self, path: str, *, official: bool = False, unnamed: Sequence[str] = ()):
-    """Reads the file.
-
-    Args:
-      official: the file is what its name says. Else its content may say more: which other mark is
-        between columns, that all cells of a TSV file are quoted as in CSV, that it is JSON; what is
-        read differently from its name is told in a warning, see data/file_kinds.py.
+    """Reads the file; if it is not `official`, its content may outweigh its name: see
+    data/file_kinds.py.
     """
     named = file_kinds.kind_by_name(path)
     self.path, self.unnamed = path, tuple(unnamed)
@@ -306,10 +279,7 @@ class Table:
 
   def has(self, column: str) -> bool:
     """Whether the header, or the first JSON object, names a column."""
-    for record in self.records():
-      if isinstance(record, dict):
-        return column in record
-    return False
+    return column in next((row for row in self.records() if isinstance(row, dict)), {})
 
   def rows(
     self,
@@ -352,46 +322,33 @@ class Table:
       yield Row(texts, None if label is None else _label_text(record.get(label)), location)
 
   def records(self, needed: Iterable[str] = ()) -> Iterator[Record]:
-    """All columns of each row, blank ones included but for those at the end.
-
-    Args:
-      needed: columns that the header may not name twice.
-    """
+    """All columns of each row but blank ones at the end; none of `needed` may be named twice."""
     return (record for _, record in self._located({*needed}))
 
   def _located(self, needed: set[Any]) -> Iterator[tuple[str, Record]]:
     """("file:line", record) of each row."""
-    if self.unnamed and self.kind.format == TABLE:  # sentences may have quotes and commas
-      expected = "without a header line there should be"
-      return self._table_records(self.cells(self.named), self.unnamed, self.named, expected)
-    if self.path != "-":  # which has no name
+    if self.path != "-" and not (self.unnamed and self.kind.format == TABLE):  # "-" has no name
       file_kinds.tell(self.path, self.named, self.kind)
     if self.kind.format == TABLE:
-      rows = self.cells(self.kind)
-      header = self._header(rows, needed)
-      return self._table_records(rows, header, self.kind, "the header names")
+      return self._table_records(needed)
     if self.kind.format == PARQUET:
       return ((f"{self.path}:{n}", row) for n, row in enumerate(typed_rows(self.path), 1))
     is_array = self.kind.format == JSON_ARRAY
     lines = [(1, self._text)] if is_array else _numbered(self._text)
     return map(_as_record, json_values(lines, self.path, is_array))
 
-  def _header(self, rows: Iterator[tuple[int, list[str]]], needed: set[Any]) -> list[str]:
-    number, header = next((row for row in rows if _has_text(row[1])), (0, []))
-    if not header:
+  def _table_records(self, needed: set[Any]) -> Iterator[tuple[str, Record]]:
+    columns, expected = list(self.unnamed), "without a header line there should be"
+    kind = self.named if columns else self.kind  # sentences may have quotes and commas
+    rows = self.cells(kind)
+    if not columns:
+      number, columns = next((row for row in rows if _has_text(row[1])), (0, []))
+      expected = "the header names"
+    if not columns:
       raise InputError(f"{self.path}: empty; the first line should name the columns")
-    for column in header:
-      if column in needed and header.count(column) > 1:
+    for column in columns:
+      if column in needed and columns.count(column) > 1:
         raise InputError(f"{self.path}:{number}: two columns named {column!r}; rename one of them")
-    return header
-
-  def _table_records(
-    self,
-    rows: Iterable[tuple[int, list[str]]],
-    columns: Sequence[str],
-    kind: FileKind,
-    expected: str,
-  ) -> Iterator[tuple[str, Record]]:
     for number, cells in rows:
       location = f"{self.path}:{number}"
       if not _has_text(cells):
@@ -406,7 +363,7 @@ class Table:
         yield location, dict(zip(columns, cells, strict=True))
 
   def first_row(self, kind: FileKind) -> list[str]:
-    """The cells of the first row with text, as a table of some kind; [] of an empty file."""
+    """The cells of the first row, as a table of some kind; [] of an empty file."""
     return next((cells for _, cells in self.cells(kind) if _has_text(cells)), [])
 
   def cells(self, kind: FileKind) -> Iterator[tuple[int, list[str]]]:
@@ -447,18 +404,15 @@ _WHOLE = re.compile(r"(-?[0-9]+)\.0*")  # not by float, for which long numbers o
 
 
 def label_form(label: str) -> str:
-  """The same for labels that people take for one: of other case, spaces, Unicode form (NFC), or
-  digits after the point (1 and 1.0).
-  """
+  """The same for labels that differ by case, spaces, Unicode form, or 1 and 1.0."""
   text = " ".join(unicodedata.normalize("NFC", label).split()).casefold()
   number = _WHOLE.fullmatch(text)
   return number[1] if number else text
 
 
 def as_known(label: str, known: Sequence[str]) -> str:
-  """The known label that is the same whole number, 1.0 for 1, if there is one; else `label`.
-
-  Checkpoints of earlier versions have the labels 0.0 and 1.0 of JSON, which are read as 0 and 1.
+  """The known label that is the same whole number, as 1.0 for 1, if there is one; else `label`.
+  Checkpoints of earlier versions have the labels 0.0 and 1.0 of JSON.
   """
   if label in known or not re.fullmatch(r"-?[0-9]+(\.0*)?", label):
     return label
@@ -477,9 +431,9 @@ def warn_of_similar(labels: Iterable[str], path: str) -> None:
   spellings = collections.defaultdict(list)
   for label in labels:
     spellings[label_form(label)].append(label)
-  similar = [names for names in spellings.values() if len(names) > 1]
+  similar = [" and ".join(map(repr, names)) for names in spellings.values() if len(names) > 1]
   if similar:
-    shown = "; ".join(" and ".join(map(repr, names)) for names in similar)
+    shown = "; ".join(similar)
     warnings.warn(
       f"{path}: labels that differ only by case, spaces or form count as different: {shown}",
       stacklevel=3,

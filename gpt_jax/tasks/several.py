@@ -25,7 +25,6 @@ class SeveralTasks(TaskConfig):
   tasks: tuple[Any, ...] = option((), "configs of the tasks, such as BuiltinTask")
 
   def with_labels(self, data_dir: str) -> "SeveralTasks":
-    """Fills in the labels of each task."""
     return SeveralTasks(tuple(task.with_labels(data_dir) for task in self.tasks))
 
   def build(self, data_dir: str) -> "JointTask":
@@ -38,12 +37,8 @@ class SeveralTasks(TaskConfig):
 
 @dataclasses.dataclass(frozen=True)
 class JointEncoded:
-  """The data sets of several tasks.
-
-  Attributes:
-    parts: the labeled examples of each task.
-    rest: the unlabeled examples of all tasks as one data set, each encoded so that every head can
-      read it; None: there are none.
+  """The labeled examples of each task, and the unlabeled ones of all tasks as one data set, each
+  encoded so that every head can read it; None: there are none.
   """
 
   parts: tuple[Encoded, ...]
@@ -74,11 +69,7 @@ class JointEncoded:
 
 @dataclasses.dataclass(frozen=True)
 class JointTask(LabeledTask):
-  """Tasks that are trained together; predictions and truth are lists with a task's at each place.
-
-  Attributes:
-    tasks: at least two, of distinct names.
-  """
+  """Tasks that are trained together; predictions and truth are lists with one for each task."""
 
   tasks: tuple[LabeledTask, ...]
 
@@ -109,11 +100,8 @@ class JointTask(LabeledTask):
     return {"mean": float(np.mean(primary)), **measured}
 
   def joined(self, encoded: Sequence[Encoded], reads: tuple[Any, ...]) -> Any:
-    """The data sets of the tasks as one."""
     # A tagger reads a long text in pieces.
-    encoded = [
-      data_set if data_set.tags is None else data_set.of_one_sequence for data_set in encoded
-    ]
+    encoded = [part if part.tags is None else part.of_one_sequence for part in encoded]
     for task, data_set in zip(self.tasks, encoded, strict=True):
       if data_set.fields.shape[1:] != (1, 1):
         raise InputError(f"{task.name}: beside other tasks one should read a single text")

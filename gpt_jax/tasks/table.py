@@ -40,10 +40,7 @@ from gpt_jax.tasks.transforms import (
 )
 
 _TRANSFORMS: dict[str, Transform] = {
-  "classification": classification,
-  "entailment": entailment,
-  "similarity": similarity,
-  "multiple_choice": multiple_choice,
+  rule.__name__: rule for rule in (classification, entailment, similarity, multiple_choice)
 }
 _NUM_COLUMNS = {"classification": 1, "entailment": 2, "similarity": 2}
 # What may select the best checkpoint; the first is the default.
@@ -157,12 +154,7 @@ class TableTask(TaskConfig):
         raise InputError(f"TableTask.{fault}")
 
   def with_labels(self, data_dir: str) -> "TableTask":
-    """Fills in columns, metric, labels and scale, so that a checkpoint's config does not need the
-    training file.
-
-    Warns of labels that differ only by form, and of many labels that are numbers.
-    """
-    # In this order: labels are read from the label column, which has to be known first.
+    """Fills in columns, metric, labels and scale, so that a checkpoint needs no training file."""
     table = self._with_columns(data_dir)
     table = dataclasses.replace(table, metric=table.metric or next(iter(_METRICS[table.kind])))
     if table.kind == "regression":
@@ -173,10 +165,7 @@ class TableTask(TaskConfig):
     elif table.transform == "multiple_choice":
       labels = table.columns[1:]  # the first is the context, the others are the options
     else:
-      try:
-        rows = list(Table(path).rows(table.columns, table.label))
-      except MissingInput as error:
-        raise _naming_tables(error, path, "train") from error
+      rows = list(self._open(data_dir, "train").rows(table.columns, table.label))
       labels = table._find_labels([row for row in rows if isinstance(row, Row)])
       warn_of_similar(labels, path)
       # Too few labels may be the fault of rows that could not be read: they are named then.
@@ -198,7 +187,6 @@ class TableTask(TaskConfig):
     return dataclasses.replace(table, labels=labels)
 
   def build(self, data_dir: str) -> Task:
-    """The task, with the labels or the scale of the training file if none are set."""
     table = self.with_labels(data_dir)
     labels, metric = table.labels, table.metric
     is_choice = self.transform == "multiple_choice"
@@ -221,8 +209,7 @@ class TableTask(TaskConfig):
       "skip_bad_rows": self.skip_bad_rows,
     }
     named = _METRICS[self.kind]
-    # The chosen metric comes first, which makes it the primary one.
-    primary = {metric: named[metric]}
+    primary = {metric: named[metric]}  # comes first
     if self.kind == "multi_label":
       return MultiLabelTask(
         **fields,
@@ -279,12 +266,9 @@ class TableTask(TaskConfig):
     """The config with text and label columns, from the training file where they are not set."""
     if self.columns and self.label:
       return self
-    path = self._path(data_dir, "train")
-    try:
-      names = Table(path).names
-    except MissingInput as error:
-      raise _naming_tables(error, path, "train") from error
-    label = self.label or self._find_label(path, [n for n in names if n not in self.columns])
+    file = self._open(data_dir, "train")
+    names = file.names
+    label = self.label or self._find_label(file, [n for n in names if n not in self.columns])
     texts = [name for name in names if name != label]  # the columns that are left
     count = _NUM_COLUMNS.get(self.transform)
     if self.columns:
@@ -295,19 +279,19 @@ class TableTask(TaskConfig):
       columns = tuple(texts)
     else:
       raise InputError(
-        f"{path}: which of its columns have the text? config.task.columns=NAME,… says it; they "
-        f"are {', '.join(names)}"
+        f"{file.path}: which of its columns have the text? config.task.columns=NAME,… says it; "
+        f"they are {', '.join(names)}"
       )
     return dataclasses.replace(self, columns=columns, label=label)
 
-  def _find_label(self, path: str, names: Sequence[str]) -> str:
+  def _find_label(self, file: Table, names: Sequence[str]) -> str:
     """The label column, among the columns that may be it."""
     if "label" in names:
       return "label"
     if self.columns and len(names) == 1:
       return names[0]
     if not self.columns and len(names) == 2:
-      rows = [row for row in Table(path).rows(names) if isinstance(row, Row)]
+      rows = [row for row in file.rows(names) if isinstance(row, Row)]
       # Labels repeat, texts hardly do: the label is the column with fewer values.
       values = [{row.texts[i] for row in rows} for i in (0, 1)]
       numeric = [i for i in (0, 1) if all(map(is_number, values[i]))]
@@ -318,12 +302,12 @@ class TableTask(TaskConfig):
         # A header that occurs as a value is the first row of a file without a header.
         if names[i] in values[i]:
           raise InputError(
-            f"{path}:1: should name the columns, but {names[i]!r} is a label of later rows; add a "
-            "line such as text, label"
+            f"{file.path}:1: should name the columns, but {names[i]!r} is a label of later rows; "
+            "add a line such as text, label"
           )
         return names[i]
     raise InputError(
-      f"{path}: which of its columns is the label? config.task.label=NAME says it; they are "
+      f"{file.path}: which of its columns is the label? config.task.label=NAME says it; they are "
       f"{', '.join(names)}"
     )
 
@@ -336,24 +320,31 @@ class TableTask(TaskConfig):
       )
     return os.path.join(data_dir, file)
 
+  def _open(self, data_dir: str, split: str) -> Table:
+    """The file of a split; if it is missing, the error names the tables that may be meant."""
+    path = self._path(data_dir, split)
+    try:
+      return Table(path)
+    except MissingInput as error:
+      message, others = str(error), _tables_beside(path)
+      if others:
+        message += f"; there: {', '.join(others[:5])} (config.task.{split}={others[0]})"
+      if split == "dev":
+        message += (
+          "; config.task.dev_share=0.1 holds out a tenth of the training rows instead, folds=5 a "
+          "fifth in each of five runs"
+        )
+      raise MissingInput(message) from error
+
   def _read(self, data_dir: str, split: str) -> Iterator[Row | InputError]:
     # A test file is always a file of its own; a dev set may be a part of the training file.
-    if split == "test" or not (self.folds or self.dev_share):
-      path = self._path(data_dir, split)
-      try:
-        yield from Table(path).rows(self.columns, self.label, unlabeled=split == "test")
-      except MissingInput as error:
-        error = _naming_tables(error, path, split)
-        if split != "dev":
-          raise error from None
-        raise MissingInput(
-          f"{error}; config.task.dev_share=0.1 holds out a tenth of the training rows instead, "
-          "folds=5 a fifth in each of five runs"
-        ) from error
+    is_part = split != "test" and (self.folds or self.dev_share)
+    file = self._open(data_dir, "train" if is_part else split)
+    rows = list(file.rows(self.columns, self.label, unlabeled=split == "test"))
+    if not is_part:
+      yield from rows
       return
-    path = self._path(data_dir, "train")
-    rows = list(Table(path).rows(self.columns, self.label))
-    held_out = self._held_out([row for row in rows if isinstance(row, Row)], path)
+    held_out = self._held_out([row for row in rows if isinstance(row, Row)], file.path)
     for row in rows:
       if isinstance(row, InputError):
         if split == "train":  # counted once
@@ -362,7 +353,7 @@ class TableTask(TaskConfig):
         yield row
 
   def check_folds(self, data_dir: str, batch_size: int) -> None:
-    """Raises InputError if a part would be empty, or leave less than a batch to train on."""
+    """Refuses a part that would be empty, or leave less than a batch to train on."""
     for fold in range(self.folds):
       rows = dataclasses.replace(self, fold=fold)._read(data_dir, "train")
       left = sum(isinstance(row, Row) or not self.skip_bad_rows for row in rows)
@@ -373,10 +364,8 @@ class TableTask(TaskConfig):
         )
 
   def _held_out(self, rows: Sequence[Row], path: str) -> set[str]:
-    """The texts that are held out; equal ones are on one side.
-
-    By a hash of the texts, so that neither their order nor, with dev_share, other rows matter.
-    Folds have as many texts each, and their share of each label.
+    """The texts that are held out, by a hash: neither their order nor, with dev_share, other rows
+    matter, and equal ones are on one side.
     """
     # The first row of a text says its label.
     labels = {_normalized_texts(row): row.label or "" for row in reversed(rows)}
@@ -401,26 +390,15 @@ class TableTask(TaskConfig):
     return chosen
 
 
-def _naming_tables(error: MissingInput, path: str, split: str) -> MissingInput:
-  """The error of a missing file with the tables that may be meant instead."""
-  others = _tables_beside(path)
-  if not others:
-    return error
-  shown = f"{', '.join(others[:5])} (config.task.{split}={others[0]})"
-  return MissingInput(f"{error}; there: {shown}")
-
-
 def _tables_beside(path: str) -> list[str]:
-  """Names of the tables in a missing file's folder that differ from it by their suffix alone; for
-  train.tsv, which is the default, of all tables there if there are none of those.
-  """
+  """Tables in a missing file's folder of another suffix; for train.tsv, the default, else all."""
   folder, name = os.path.split(path)
   try:
     names = sorted(files.list_folder(folder or os.curdir))
   except OSError:
     return []
   tables = [other for other in names if other.endswith((".csv", ".tsv", ".jsonl"))]
-  stem = os.path.splitext(name)[0]  # train.csv may be meant by train.tsv
+  stem = os.path.splitext(name)[0]
   same = [other for other in tables if os.path.splitext(other)[0] == stem]
   return same or (tables if name == "train.tsv" else [])
 
@@ -437,7 +415,7 @@ def _normalized_texts(row: Row) -> str:
 
 
 def _check_for_numbers(labels: Sequence[str], column: str) -> None:
-  """Raises InputError for many labels that are numbers with decimals; warns of many integers."""
+  """Refuses many labels that are numbers with decimals; warns of many integers."""
   if len(labels) <= _MANY_NUMBERS or not all(map(is_number, labels)):
     return
   advice = "config.task.kind=regression, when fine-tuning, predicts a number"

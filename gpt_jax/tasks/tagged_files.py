@@ -19,6 +19,7 @@ words of a span have I, but the first one of a span right behind another of its 
 """
 
 import dataclasses
+import itertools
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -63,7 +64,7 @@ class TaggedFiles(TaskConfig):
   labels: tuple[str, ...] = option((), "the tags, in order; empty: those of the training file")
 
   def with_labels(self, data_dir: str) -> "TaggedFiles":
-    """Fills in the tags. Raises InputError for a training file that cannot be read."""
+    """Fills in the tags."""
     if self.labels:
       return self
     found = {tag for example in self._sentences(data_dir, "train") for tag in example.label or ()}
@@ -105,58 +106,50 @@ class TaggedFiles(TaskConfig):
 
 
 def read_columns(path: str, column: int, may_lack_tags: bool = False) -> Iterator[TaggedExample]:
-  """Reads sentences of a word per line; see above for the formats.
+  """Reads sentences of a word per line, with tags in a column; see above for the formats.
 
-  Args:
-    path: of the file.
-    column: of the tags.
-    may_lack_tags: whether a file of words alone has sentences without tags.
+  A file of words alone has sentences without tags if it `may_lack_tags`.
   """
   rows = [(number, _cells(line)) for number, line in read_every_line(path)]
-  if _is_conllu(next((cells for _, cells in rows if cells and cells[0][:1] != "#"), ())):
+  start = next((cells for _, cells in rows if cells and cells[0][:1] != "#"), [])
+  if len(start) == _FIELDS and re.fullmatch(r"1|1-[0-9]+|0\.1", start[0]):
     _check_column(_FIELDS, column, path)
     yield from read_conllu(path, None, column)
     return
-  words: list[str] = []
-  tags: list[str] = []
-  first = begin = width = 0  # lines of the file's and of the sentence's first word, and its columns
-  for number, cells in [*rows, (0, [])]:
-    if not cells or cells[0] == _DOCUMENT:
-      if words:
-        yield TaggedExample(tuple(words), tuple(tags) if tags else None, f"{path}:{begin}")
-      words, tags = [], []
+  first = width = 0  # the line of the file's first word, and its columns
+  # Blank lines, and those before documents, end a sentence.
+  for is_end, sentence in itertools.groupby(rows, lambda row: row[1][:1] in ([], [_DOCUMENT])):
+    if is_end:
       continue
-    if not first:
-      first, width = number, len(cells)
-    where, count = f"{path}:{number}", len(cells)
-    is_untagged = may_lack_tags and width == count == 1
-    if not cells[0]:
-      raise InputError(f"{where}: the first column is empty; should be the word")
-    if not is_untagged:
-      _check_column(count, column, where)
-    if count != width:
-      raise InputError(
-        f"{where}: {counted(count, 'column')}; should be {width}, as in line {first} (only CoNLL-U "
-        "has comments, and tabs separate where a line has one)"
-      )
-    if not is_untagged:
-      _check_tag(cells[column], where)
-      tags.append(cells[column])
-    begin = begin if words else number
-    words.append(cells[0])
+    words, tags, begin = [], [], 0
+    for number, cells in sentence:
+      if not first:
+        first, width = number, len(cells)
+      where, count = f"{path}:{number}", len(cells)
+      is_untagged = may_lack_tags and width == count == 1
+      if not cells[0]:
+        raise InputError(f"{where}: the first column is empty; should be the word")
+      if not is_untagged:
+        _check_column(count, column, where)
+      if count != width:
+        raise InputError(
+          f"{where}: {counted(count, 'column')}; should be {width}, as in line {first} (only "
+          "CoNLL-U has comments, and tabs separate where a line has one)"
+        )
+      if not is_untagged:
+        tags.append(_checked_tag(cells[column], where))
+      begin = begin or number
+      words.append(cells[0])
+    yield TaggedExample(tuple(words), tuple(tags) or None, f"{path}:{begin}")
   if not first:
     raise InputError(f"{path}: no sentences; should be a word and its tag per line")
 
 
-def _check_tag(tag: str, location: str) -> None:
-  """Raises InputError for a tag that is not there, or that predict could not write among others."""
+def _checked_tag(tag: str, location: str) -> str:
+  """A tag that is there, and that predict can write among others."""
   if not tag or " " in tag:
     raise InputError(f"{location}: tag {tag!r}: should be there, without a space")
-
-
-def _is_conllu(cells: Sequence[str]) -> bool:
-  """Whether the columns of a file's first line that begins with no "#" are those of CoNLL-U."""
-  return len(cells) == _FIELDS and bool(re.fullmatch(r"1|1-[0-9]+|0\.1", cells[0]))
+  return tag
 
 
 def read_conllu(
@@ -170,40 +163,38 @@ def read_conllu(
     column: of the tags, from 0.
     may_lack_tags: whether a sentence with "_" in place of a tag is read without tags.
   """
-  words: list[str] = []
-  of_words: list[str] = []
-  first, count = 0, 0
-  for number, line in [*read_every_line(path), (0, "")]:  # the last sentence may have no blank line
-    if not line.strip(" \t"):
-      if words:
-        lacks_tags = may_lack_tags and _NO_VALUE in of_words
-        label = None if lacks_tags else tuple(of_words)
-        yield TaggedExample(tuple(words), label, f"{path}:{first}")
-        count += 1
-      words, of_words = [], []
-      continue
-    if line.startswith("#"):
-      continue
-    cells, where = line.split("\t"), f"{path}:{number}"
-    if len(cells) != _FIELDS:
-      raise InputError(
-        f"{where}: {counted(len(cells), 'column')}; should be {_FIELDS}, with tabs between them, "
-        "as CoNLL-U has"
-      )
-    if re.fullmatch(r"[0-9]+[-.][0-9]+", cells[0]):
-      continue  # a multiword token or an empty node
-    if cells[0] != str(len(words) + 1):
-      raise InputError(f"{where}: ID {cells[0]!r}: should be {len(words) + 1}, the word's number")
-    if not cells[1].strip(" "):
-      raise InputError(f"{where}: FORM is empty; should be the word")
-    tag = cells[column]
-    _check_tag(tag, where)
-    if tags is not None and tag not in tags and not (may_lack_tags and tag == _NO_VALUE):
-      raise InputError(f"{where}: tag {tag!r}: should be one of {', '.join(tags)}")
-    first = first if words else number
-    words.append(cells[1])
-    of_words.append(tag)
-  if not count:
+  is_empty = True
+  lines = read_every_line(path)
+  for is_blank, sentence in itertools.groupby(lines, lambda line: not line[1].strip(" \t")):
+    words: list[str] = []
+    of_words, begin = [], 0
+    for number, line in sentence:
+      if is_blank or line.startswith("#"):
+        continue
+      cells, where = line.split("\t"), f"{path}:{number}"
+      if len(cells) != _FIELDS:
+        raise InputError(
+          f"{where}: {counted(len(cells), 'column')}; should be {_FIELDS}, with tabs between them, "
+          "as CoNLL-U has"
+        )
+      if re.fullmatch(r"[0-9]+[-.][0-9]+", cells[0]):
+        continue  # a multiword token or an empty node
+      if cells[0] != str(len(words) + 1):
+        raise InputError(f"{where}: ID {cells[0]!r}: should be {len(words) + 1}, the word's number")
+      if not cells[1].strip(" "):
+        raise InputError(f"{where}: FORM is empty; should be the word")
+      tag = _checked_tag(cells[column], where)
+      if tags is not None and tag not in tags and not (may_lack_tags and tag == _NO_VALUE):
+        raise InputError(f"{where}: tag {tag!r}: should be one of {', '.join(tags)}")
+      begin = begin or number
+      words.append(cells[1])
+      of_words.append(tag)
+    if words:
+      is_empty = False
+      lacks_tags = may_lack_tags and _NO_VALUE in of_words
+      label = None if lacks_tags else tuple(of_words)
+      yield TaggedExample(tuple(words), label, f"{path}:{begin}")
+  if is_empty:
     raise InputError(f"{path}: no sentences; should be a file in CoNLL-U format")
 
 
@@ -235,14 +226,10 @@ def rewritten(tags: Sequence[str], scheme: str) -> tuple[str, ...]:
   neighbors of a kind.
   """
   spans: list[list[int]] = []  # the words of each
-  for i, tag in enumerate(tags):
-    before = tags[i - 1] if i else _OUTSIDE
-    goes_on = tag[:1] in "IE" and before[:1] in "BI" and before[2:] == tag[2:]
-    if tag == _OUTSIDE:
-      continue
-    if goes_on:
+  for i, (before, tag) in enumerate(itertools.pairwise([_OUTSIDE, *tags])):
+    if tag[:1] in "IE" and before[:1] in "BI" and before[2:] == tag[2:]:
       spans[-1].append(i)
-    else:
+    elif tag != _OUTSIDE:
       spans.append([i])
   result = list(tags)
   for span in spans:

@@ -1,10 +1,7 @@
 """The Task type, one label per example: its rows, input transformation (figure 1) and metrics.
 
-To add a task:
-1. Write gpt_jax/tasks/<folder>/<name>.py with a function read(data_dir, split) -> rows, from one of
-   the functions in readers.py, and `TASKS = (Task(name="<name>", …),)`; glue/rte.py is an example.
-2. Name the file after the task, up to its first "-" (race-middle is in race.py), so that it is
-   found without importing the others.
+To add a task, write a file below gpt_jax/tasks/ with a function read(data_dir, split) -> rows, from
+one of the functions in readers.py, and `TASKS = (Task(name="<name>", …),)`; trec.py is an example.
 Nothing else is edited: `python launch/tasks.py` lists the new task, and
 `--config=configs/finetune.py:<name>` trains on it. For a task without code see table.py.
 """
@@ -25,7 +22,7 @@ from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError, counted, did_you_mean
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import Encoded, Example, Truncate, encode
-from gpt_jax.tasks.formats import Format, GPTFormat
+from gpt_jax.tasks.formats import GPT, Format
 from gpt_jax.tasks.metrics import Metric, class_report, most_likely
 from gpt_jax.tasks.readers import Row, as_known, of_form, read_tfds
 from gpt_jax.tasks.transforms import Sequences, Transform, similarity
@@ -39,10 +36,7 @@ class Task(LabeledTask):
   """A task with one label per example. Other answers are subclasses: answers/.
 
   Attributes:
-    name: e.g. "race-middle".
     labels: the names of the K classes, as the rows write them.
-    columns: the names of the text columns.
-    pair: the name of a further column that rows may have, with a second text; "": none.
     transform: the texts of a row -> its C sequences; one of transforms.py.
     read: (data_dir, split) -> rows, from the official files; split is "train", "dev" or "test". A
       row that cannot be used may be the error that says why.
@@ -57,8 +51,8 @@ class Task(LabeledTask):
     tfds_splits: "train", "dev" or "test" -> the split's name in TFDS, if different.
     tfds_rows: (TFDS record, location) -> rows, none to leave the record out; None: the record has
       features named like the columns, and "label".
-    paper: the paper's result with its source.
     skip_bad_rows: leave rows out that cannot be used; None: the task has no such option.
+    name, columns, paper, pair: see LabeledTask.
   """
 
   name: str
@@ -90,7 +84,7 @@ class Task(LabeledTask):
 
   @property
   def wanted(self) -> str:
-    """The needs of a labeled row, for messages."""
+    """What a label should be, for messages."""
     return f"one of {', '.join(self.labels)}"
 
   @property
@@ -107,11 +101,8 @@ class Task(LabeledTask):
     """Reads the examples of a split, in the order of the files."""
     if split not in SPLITS:
       raise InputError(f"split {split!r} of {self.name}: should be one of {', '.join(SPLITS)}")
-    rows: Iterable[Row | InputError]
-    if data_dir.startswith("tfds:"):  # TensorFlow Datasets
-      rows = self._read_tfds(data_dir.removeprefix("tfds:"), split)
-    else:
-      rows = self.read(data_dir, split)
+    read = self._read_tfds if data_dir.startswith("tfds:") else self.read
+    rows = read(data_dir.removeprefix("tfds:"), split)
     missing = f"no label; {split} rows need {self.wanted}" if split != "test" else ""
     examples, problems = make_examples(rows, self.example, missing)
     if problems and not self.skip_bad_rows:
@@ -125,7 +116,6 @@ class Task(LabeledTask):
     return examples
 
   def example(self, row: Row) -> Example:
-    """Applies the input transformation, and turns the label into a distribution."""
     for column, text in zip(self.columns_of(len(row.texts)), row.texts, strict=True):
       if not text.strip():
         raise InputError(
@@ -139,19 +129,14 @@ class Task(LabeledTask):
     return (*self.columns, self.pair) if self.pair and count > len(self.columns) else self.columns
 
   def encode(
-    self,
-    examples: list[Example],
-    tokenizer: Tokenizer,
-    context: int,
-    format: Format = GPTFormat(),  # noqa: B008  # a constant
+    self, examples: list[Example], tokenizer: Tokenizer, context: int, format: Format = GPT
   ) -> Encoded:
-    """See LabeledTask.encode; truncated by this task's or the format's rule."""
     if self._reads_one_order(format):
       examples = [example._replace(sequences=example.sequences[:1]) for example in examples]
     return encode(examples, tokenizer, context, self.truncate, self.num_classes, format)
 
   def sequences(self, columns: Sequence[str], format: Format) -> Sequences:
-    """A row's texts, a value per column, as the sequences that a model of the format reads."""
+    """A row's texts as the sequences that a model of the format reads."""
     sequences = self.transform(*columns)
     return sequences[:1] if self._reads_one_order(format) else sequences
 
@@ -168,8 +153,7 @@ class Task(LabeledTask):
       for location, record in read_tfds(data_set, self.tfds_splits.get(split, split), data_dir):
         rows = list(make_rows(record, location))
         total += 1
-        if not rows:
-          dropped += 1
+        dropped += not rows
         yield from rows
       if dropped:
         warnings.warn(
@@ -206,7 +190,7 @@ class Task(LabeledTask):
     return tuple(float(name == label) for name in self.labels)
 
   def loss(self, predictions: np.ndarray, truth: np.ndarray) -> float:
-    """The mean cross-entropy in nats; the arguments are those of `score`."""
+    """The mean cross-entropy in nats; see `score`."""
     # A probability that float32 rounded to 0 costs 69 nats, not infinitely many.
     return float(-(truth * np.log(np.maximum(predictions, 1e-30))).sum(-1).mean())
 
@@ -226,7 +210,7 @@ class Task(LabeledTask):
     return {}
 
   def score(self, predictions: np.ndarray, truth: np.ndarray) -> dict[str, float]:
-    """The metrics, and the baselines, by probabilities and labels' distributions, [N, K]."""
+    """See LabeledTask.score; with baselines. Both arguments are distributions, [N, K]."""
     expected, predicted = self.value(np.asarray(truth)), self.value(np.asarray(predictions))
     scores = {name: float(metric(expected, predicted)) for name, metric in self.metrics.items()}
     scores |= self.baselines(truth)
@@ -239,7 +223,6 @@ class Task(LabeledTask):
     return np.ptp(self.value(np.asarray(predictions))) <= 1e-3
 
   def details(self, predictions: np.ndarray, truth: np.ndarray) -> dict[str, Any]:
-    """The class_report as "classes"."""
     return {"classes": self.dev_report(predictions, truth)} if self.is_classification else {}
 
   def dev_report(self, predictions: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
@@ -249,7 +232,7 @@ class Task(LabeledTask):
     return {"label": self.labels[label.argmax()]}
 
   def answer(self, prediction: np.ndarray) -> Any:
-    """The answer of `classify` for one example: the probability of every label."""
+    """What `classify` answers: the probability of every label."""
     return dict(zip(self.labels, map(float, prediction), strict=True))
 
   def served(self, answer: Any) -> dict[str, Any]:
@@ -259,11 +242,9 @@ class Task(LabeledTask):
   def result(self, prediction: np.ndarray, truth: np.ndarray) -> dict[str, Any]:
     """The most likely label or the task's own value (STS-B's score), and all probabilities [K]."""
     del truth
-    probabilities = self.answer(prediction)
     value = self.value(prediction[None])[0]
-    if self.is_classification:
-      return {"prediction": self.labels[int(value)], "probabilities": probabilities}
-    return {"prediction": round(float(value), 4), "probabilities": probabilities}
+    answer = self.labels[value] if self.is_classification else round(float(value), 4)
+    return {"prediction": answer, "probabilities": self.answer(prediction)}
 
 
 def make_examples(
@@ -277,23 +258,20 @@ def make_examples(
   """
   examples, problems = [], []
   for row in rows:
-    if isinstance(row, InputError):
-      problems.append(row)
-      continue
     try:
+      if isinstance(row, InputError):
+        raise row
       example = make(row)
+      if missing and example.label is None:
+        raise InputError(f"{example.location}: {missing}")
+      examples.append(example)
     except InputError as problem:
       problems.append(problem)
-      continue
-    if missing and example.label is None:
-      problems.append(InputError(f"{example.location}: {missing}"))
-    else:
-      examples.append(example)
   return examples, problems
 
 
 def unusable_rows(problems: Sequence[InputError], can_skip: bool = False) -> InputError:
-  """One error for all rows that cannot be used: the lines of each problem, and how many there are.
+  """One error for all rows that cannot be used, with the lines of each problem.
 
   Args:
     problems: messages that begin with "file:line: "; a single one stays as it is.
@@ -352,28 +330,19 @@ class BuiltinTask(TaskConfig):
 
 
 def find(name: str) -> LabeledTask:
-  """Finds a task by its name: "race-middle" is in the TASKS of gpt_jax/tasks/reading/race.py."""
-  # Importing only the file of that name is much faster than importing all of them.
-  modules = [module for module in _modules() if _stem(module) == name.partition("-")[0]]
-  # A task may be in a file of another name: then all are imported.
-  task = _by_name(modules).get(name) or _by_name(_modules()).get(name)
-  if task is None:
-    names = [task.name for task in all_tasks()]
-    guess = did_you_mean(name, [*names, "table", "tags"])
+  """Finds a task by its name."""
+  by_name = {task.name: task for task in all_tasks()}
+  if name not in by_name:
+    guess = did_you_mean(name, [*by_name, "table", "tags"])
     raise InputError(
-      f"no task {name!r}{guess} (the tasks are {', '.join(names)}, and for files of your own table "
-      "and tags)"
+      f"no task {name!r}{guess} (the tasks are {', '.join(by_name)}, and for files of your own "
+      "table and tags)"
     )
-  return task
+  return by_name[name]
 
 
 def all_tasks() -> list[LabeledTask]:
-  """All tasks of this package, sorted by the names of their files."""
-  return list(_by_name(_modules()).values())
-
-
-def _modules() -> list[str]:
-  """Dotted names of all modules below gpt_jax/tasks, sorted by file name."""
+  """The tasks in the TASKS of all modules below gpt_jax/tasks, sorted by their names."""
   modules = []
   for root in map(Path, tasks.__path__):
     for path in root.rglob("*.py"):
@@ -381,20 +350,11 @@ def _modules() -> list[str]:
       # Not the copies that editors leave, e.g. .ipynb_checkpoints/rte-checkpoint.py.
       if path.name != "__init__.py" and all(part.isidentifier() for part in parts):
         modules.append(".".join((tasks.__name__, *parts)))
-  return sorted(modules, key=lambda module: (_stem(module), module))
-
-
-def _stem(module: str) -> str:
-  return module.rpartition(".")[2]
-
-
-def _by_name(modules: Iterable[str]) -> dict[str, LabeledTask]:
-  """The tasks in the TASKS of the modules; a module without TASKS is no task file."""
   by_name: dict[str, LabeledTask] = {}
   origin: dict[str, str] = {}
-  for module in modules:
+  for module in sorted(modules):
     for task in getattr(importlib.import_module(module), "TASKS", ()):
       if task.name in by_name:
         raise InputError(f"two tasks named {task.name!r}: in {origin[task.name]} and in {module}")
       by_name[task.name], origin[task.name] = task, module
-  return by_name
+  return [by_name[name] for name in sorted(by_name)]

@@ -1,14 +1,13 @@
 """Texts longer than the context, read in windows, which become the sequences of one example."""
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from gpt_jax.config import option, register
 from gpt_jax.tasks.encoding import Encoded, window_begins
-from gpt_jax.tasks.formats import Format, Ids
+from gpt_jax.tasks.formats import Format
 
 _MIN_SHARE = 1 / 4  # of the context, that a window leaves to the first text
 
@@ -43,27 +42,10 @@ class WindowedFormat(Format):
   def head_transform(self) -> str:  # type: ignore[override]
     return self.of_window.head_transform
 
-  def overhead(self, fields: int) -> int:
-    return self.of_window.overhead(fields)
-
-  def truncate(self, lengths: np.ndarray, context: int) -> np.ndarray:
-    return self.of_window.truncate(lengths, context)
-
-  def join(self, fields: Sequence[np.ndarray], special: Ids) -> np.ndarray:
-    return self.of_window.join(fields, special)
-
-  def types(self, lengths: Sequence[int]) -> np.ndarray | None:
-    return self.of_window.types(lengths)
-
-  def anchor(self, ids: np.ndarray) -> int:
-    return self.of_window.anchor(ids)
-
   def split(self, encoded: Encoded) -> Encoded:
-    """The data set with windows in place of truncated first texts.
-
-    Of examples of C sequences, such as the options of a choice, each has W windows of its own:
-    sequence c W + w of the C W is window w of sequence c. Where other texts leave the first less
-    than a quarter of the context, it stays truncated, since its windows would be very many.
+    """The data set with windows in place of cut first texts: c W + w is window w of sequence c.
+    Where other texts leave the first less than a quarter of the context, it stays truncated, since
+    its windows would be very many.
     """
     N, C, F = encoded.fields.shape
     texts, strings = list(encoded.texts), list(encoded.strings)
@@ -71,7 +53,7 @@ class WindowedFormat(Format):
     for (first, *others), (cut, *kept) in zip(
       encoded.fields.reshape(-1, F).tolist(), encoded.kept.reshape(-1, F).tolist(), strict=True
     ):
-      room = encoded.context - self.overhead(F) - sum(kept)
+      room = encoded.context - encoded.format.overhead(F) - sum(kept)
       if room < encoded.context * _MIN_SHARE:
         split_fields.append([[first, *others]])
         split_kept.append([[cut, *kept]])

@@ -7,7 +7,7 @@ import pytest
 from refused import refused
 
 from gpt_jax.tasks import readers
-from gpt_jax.tasks.readers import Row, find_folder, read_lines, read_table
+from gpt_jax.tasks.readers import Row, find_folder, read_table
 
 
 def write(path, content):
@@ -29,12 +29,9 @@ def test_tsv_has_no_quoting_and_may_have_bom_and_crlf(tmp_path):
   ]
 
 
-def test_csv_cells_may_be_quoted(tmp_path):
+def test_csv_cells_may_be_quoted_and_hold_documents(tmp_path):
   path = write(tmp_path / "a.csv", 'text,label\r\n"a, ""b""\nc",yes\r\n\r\nd,no\r\n')
   assert read(path) == [Row(('a, "b"\nc',), "yes", f"{path}:2"), Row(("d",), "no", f"{path}:5")]
-
-
-def test_csv_cells_may_hold_documents(tmp_path):
   path = write(tmp_path / "a.csv", "text,label\n" + "word " * 50_000 + ",yes\n")
   assert len(read(path)[0].texts[0]) == 250_000
 
@@ -43,13 +40,13 @@ def test_jsonl_labels_may_be_numbers_and_truth_values(tmp_path):
   path = write(
     tmp_path / "a.jsonl",
     '{"text": "a\\nb", "label": 1}\n{"label": true, "text": "c", "more": []}\n'
-    '{"text": "d", "label": NaN}\n',  # pandas' missing number
+    '{"text": "d", "label": NaN}\n'  # pandas' missing number
+    '{"text": "e", "label": 1.0}\n{"text": "f", "label": 1.5}\n',
   )
-  assert [(*row.texts, row.label, row.location) for row in read(path)] == [
-    ("a\nb", "1", f"{path}:1"),
-    ("c", "true", f"{path}:2"),
-    ("d", None, f"{path}:3"),
-  ]
+  rows = read(path)
+  assert [row.texts for row in rows] == [("a\nb",), ("c",), ("d",), ("e",), ("f",)]
+  assert [row.label for row in rows] == ["1", "true", None, "1", "1.5"]
+  assert [row.location for row in rows] == [f"{path}:{n}" for n in range(1, 6)]
 
 
 @pytest.mark.parametrize("content", ["b\ttext\n7\thello\n", '{"text": "hello", "b": "7"}\n'])
@@ -80,24 +77,15 @@ def test_numeric_labels_are_given_their_names(tmp_path):
     (
       "a.tsv",
       "text\tlabel\na\tyes\nb\n",
-      r"a\.tsv:3: 1 column, but the header names 2: text, label",
+      r"\.tsv:3: 1 column, but the header names 2: text, label",
     ),
     ("a.csv", 'text,label\n"a\nb",yes\nc\n', r"a\.csv:4: 1 column, but the header names 2"),
     ("a.csv", 'text,label\na,"b" c\n', r"a\.csv:2: not CSV"),
-    (
-      "a.tsv",
-      "sentence\tlabel\na\tyes\n",
-      r"a\.tsv: no column 'text' \(the columns are 'sentence', 'label'\)",
-    ),
-    (
-      "a.tsv",
-      "text\tgold\na\tyes\n",
-      r"a\.tsv: no column 'label' \(the columns are 'text', 'gold'\)",
-    ),
+    ("a.tsv", "text\tx\na\tyes\n", r"\.tsv: no column 'label' .the columns are 'text', 'x'\)"),
     (
       "a.csv",
-      "\nText,LABLE\na,yes\n",
-      r"a\.csv: no column 'text'; did you mean Text\? \(the columns are 'Text', 'LABLE'\)",
+      "\nText,x\na,yes\n",
+      r"\.csv: no column 'text'; did you mean Text\? .the columns are",
     ),
     ("a.jsonl", '{"text": "a", "label": 1}\n{"label": 0}\n', r"a\.jsonl:2: no column 'text'"),
     ("a.jsonl", '{"text": "a", "label": 1}\n{"text"\n', r"a\.jsonl:2: not JSON"),
@@ -111,11 +99,7 @@ def test_numeric_labels_are_given_their_names(tmp_path):
   ],
 )
 def test_errors_name_file_and_line(tmp_path, name, content, message):
-  refused(message, lambda: read(write(tmp_path / name, content)))
-
-
-def test_a_missing_file_is_named(tmp_path):
-  refused(r"nowhere\.tsv: No such file", read_lines, str(tmp_path / "nowhere.tsv"))
+  refused(message, read, write(tmp_path / name, content))
 
 
 def test_a_folder_is_found_from_its_parent_and_from_inside_the_collection(tmp_path):
@@ -125,10 +109,7 @@ def test_a_folder_is_found_from_its_parent_and_from_inside_the_collection(tmp_pa
   assert find_folder(str(tmp_path / "glue"), "glue", "RTE") == str(rte)
   race = tmp_path / "race"
   race.mkdir()
-  assert (
-    find_folder(str(tmp_path), "race").rstrip("/")
-    == find_folder(str(race), "race").rstrip("/")
-    == str(race)
-  )
+  found = {find_folder(str(folder), "race").rstrip("/") for folder in (tmp_path, race)}
+  assert found == {str(race)}
   refused("no folder 'glue/CoLA' here", find_folder, str(tmp_path), "glue", "CoLA")
   refused("no folder 'race' here", find_folder, str(tmp_path / "glue"), "race")

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 from number_words import Numbers
+from test_encoding import random_examples
 
 from gpt_jax.config import from_json, to_json
 from gpt_jax.data.tokenizers.base import SpecialTokens
-from gpt_jax.tasks.encoding import Example, encode
+from gpt_jax.tasks.encoding import encode
 from gpt_jax.tasks.formats import (
   BERTFormat,
   GPTFormat,
@@ -17,6 +18,7 @@ from gpt_jax.tasks.formats import (
   longer_first,
 )
 from gpt_jax.tasks.packing import OrderedBatches
+from gpt_jax.tasks.readers import Row
 from gpt_jax.tasks.task import find
 
 CLS, SEP = 0, 2  # inside the vocabulary, as RoBERTa has them
@@ -109,31 +111,17 @@ def test_nothing_is_cut_where_everything_fits():
       kept = format.truncate(np.array([[first, second]]), context + 8)[0]
       fits = first + second <= room
       assert kept.tolist() == [first, second] if fits else 0 < kept.sum() < first + second
-  assert GPTFormat().truncate(np.array([[50, 9], [70, 9], [70, 70]]), 64).tolist() == [
-    [50, 9],
-    [30, 9],
-    [30, 30],
-  ]
-
-
-def examples(count, fields=2, sequences=1):
-  rng = np.random.default_rng(1)
-
-  def text():
-    return " ".join(map(str, rng.integers(10, 1000, rng.integers(1, 20))))
-
-  return [
-    Example(tuple(tuple(text() for _ in range(fields)) for _ in range(sequences)), (1.0,), f"f:{n}")
-    for n in range(count)
-  ]
+  kept = GPTFormat().truncate(np.array([[50, 9], [70, 9], [70, 70]]), 64)
+  assert kept.tolist() == [[50, 9], [30, 9], [30, 30]]
 
 
 @pytest.mark.parametrize("format", [BERTFormat(), RoBERTaFormat(), GPTFormat(), PlainFormat(9)])
 @pytest.mark.parametrize("sequences", [1, 4])
 def test_packed_rows_have_types_and_anchors(format, sequences):
   tokenizer = Numbers(SpecialTokens(1000) if isinstance(format, GPTFormat) else SPECIAL)
-  encoded = encode(examples(9, 2, sequences), tokenizer, 32, None, 1, format)
-  (batch,) = list(OrderedBatches(encoded, 9))
+  examples = random_examples(9, sequences, longest=20)
+  encoded = encode(examples, tokenizer, 32, None, 3, format)
+  (batch,) = OrderedBatches(encoded, 9)
   if not isinstance(format, BERTFormat):
     assert batch.rows.types is None
   flat = batch.rows.inputs.reshape(-1)
@@ -152,30 +140,15 @@ def test_packed_rows_have_types_and_anchors(format, sequences):
 
 def test_tasks_follow_the_format():
   """Similarity is one sequence; multiple choice has one a choice; RACE keeps its own truncation."""
-  example = find("mrpc").example
-  row = type("Row", (), {"texts": ("7 8", "9"), "label": "equivalent", "location": "f:1"})
-  encoded = find("mrpc").encode([example(row)], Numbers(SPECIAL), 16, BERTFormat())
+  mrpc, race = find("mrpc"), find("race")
+  pair = mrpc.example(Row(("7 8", "9"), "equivalent", "f:1"))
+  encoded = mrpc.encode([pair], Numbers(SPECIAL), 16, BERTFormat())
   assert encoded.fields.shape == (1, 1, 2)
   assert encoded.sequence(0, 0).tolist() == [CLS, 7, 8, SEP, 9, SEP]
-  assert find("mrpc").encode([example(row)], Numbers(), 16).fields.shape == (1, 2, 2)
-  race = find("race")
-  row.texts, row.label = (" ".join("7" * 30), "5 6 " * 4, "11", "12", "13", "14"), race.labels[0]
-  encoded = race.encode([race.example(row)], Numbers(SPECIAL), 16, BERTFormat())
-  np.testing.assert_array_equal(
-    encoded.kept[0], first_field(np.array([[30, 8, 1]] * 4), 16, BERTFormat().overhead(3))
-  )
+  assert mrpc.encode([pair], Numbers(), 16).fields.shape == (1, 2, 2)
+  texts = (" ".join("7" * 30), "5 6 " * 4, "11", "12", "13", "14")
+  passage = race.example(Row(texts, "A", "f:1"))
+  encoded = race.encode([passage], Numbers(SPECIAL), 16, BERTFormat())
+  expected = first_field(np.array([[30, 8, 1]] * 4), 16, BERTFormat().overhead(3))
+  np.testing.assert_array_equal(encoded.kept[0], expected)
   assert encoded.sequence(0, 1).tolist() == [CLS, *[7] * 4, SEP, *[5, 6] * 4, 12, SEP]
-
-
-def test_tags_stand_at_their_words():
-  task = find("story-tags")
-  example = task.examples("", "dev")[0]
-
-  class Letters(Numbers):
-    def encode_many(self, texts):
-      return [np.full(len(text), 100, np.int32) for text in texts]
-
-  plain = task.encode([example], Letters(SPECIAL), 400, RoBERTaFormat())
-  tags = plain.sequence_tags(0, 0)
-  assert tags[0] == tags[-1] == -1 and len(tags) == len(plain.sequence(0, 0))
-  assert [task.labels[i] for i in tags[tags >= 0]] == list(example.label)

@@ -17,7 +17,6 @@ from gpt_jax.config import to_json
 from gpt_jax.data.tokenizers.gpt2 import ByteBPETokenizer
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from gpt_jax.data.tokenizers.wordpiece import WordPieceTokenizer
-from gpt_jax.errors import InputError
 from gpt_jax.models.heads.masked import MaskedHead
 from gpt_jax.models.heads.tag import SpanHead
 from gpt_jax.models.model import ModelConfig
@@ -108,8 +107,8 @@ def test_answers_are_found_where_files_are_off_by_a_character():
   label = (Answer("cat", 10), Answer("dog", 0))
   example = make_example("who?", "a cat, a cat and a dog", label, "x")
   assert [answer.start for answer in example.label] == [9, 19]
-  with pytest.raises(InputError, match="^x: the answer 'cow' is no part of its context$"):
-    make_example("who?", "a cat", (Answer("cow", 0),), "x")
+  message, cow = "^x: the answer 'cow' is no part of its context$", (Answer("cow", 0),)
+  refused(message, make_example, "who?", "a cat", cow, "x")
 
 
 # Metrics ------------------------------------------------------------------------------------------
@@ -133,9 +132,6 @@ def test_answers_are_found_where_files_are_off_by_a_character():
 def test_squads_metrics(answers, text, exact, f1):
   assert exact_match([answers], [text]) == exact
   assert token_f1([answers], [text]) == pytest.approx(f1)
-
-
-def test_squads_normalization():
   assert normalize("  The cat's  an AN-other, (a) thing!\n") == "cats another thing"
   assert normalize("theatre a1 Ántonia") == "theatre a1 ántonia"
 
@@ -281,15 +277,13 @@ def test_bad_files_are_refused_in_one_line(tmp_path, content, message):
     content = {"data": [{"paragraphs": [{"context": "a cat sat", "qas": content}]}]}
   text = content if isinstance(content, str) else json.dumps(content)
   (tmp_path / "dev-v1.1.json").write_text(text)
-  refused(message, lambda: find("squad").examples(str(tmp_path), "dev"))
+  refused(message, find("squad").examples, str(tmp_path), "dev")
 
 
-@pytest.mark.parametrize(
-  "split, message",
-  [("train", r"squad/train-v1\.1\.json: missing"), ("test", "its test set is not public")],
-)
-def test_missing_files_are_named(tmp_path, split, message):
-  refused(message, lambda: find("squad").examples(str(tmp_path), split))
+def test_missing_files_are_named(tmp_path):
+  read = find("squad").examples
+  refused(r"squad/train-v1\.1\.json: missing", read, str(tmp_path), "train")
+  refused("its test set is not public", read, str(tmp_path), "test")
 
 
 # Model --------------------------------------------------------------------------------------------
@@ -327,51 +321,43 @@ def trained(make_run, tiny_tokenizer, tmp_path_factory):
 
 
 @pytest.mark.e2e
-def test_it_learns(trained):
+def test_it_learns_and_predicts_the_text_of_the_answer(trained, tmp_path):
   folder, result = trained
+  best = str(folder / "run" / "best")
   lines = (folder / "run" / "metrics.jsonl").read_text().splitlines()
   losses = [json.loads(line)["dev_loss"] for line in lines if "dev_loss" in line]
   assert losses[-1] < losses[0] / 2
   assert result["dev"]["dev_exact_match"] > 0.7 and result["dev"]["dev_f1"] > 0.7
-  measured = evaluate.run(str(folder / "run" / "best"), str(folder), "dev")
+  measured = evaluate.run(best, str(folder), "dev")
   assert measured["examples"] == 48
   assert measured["exact_match"] == result["best"]["dev_exact_match"]
-  attacked = evaluate.run(
-    str(folder / "run" / "best"), str(folder), "dev", attack="fgm", radius=[0.01]
-  )
+  attacked = evaluate.run(best, str(folder), "dev", attack="fgm", radius=[0.01])
   assert attacked["attack"][0]["loss"] >= measured["loss"]
-
-
-@pytest.mark.e2e
-def test_it_predicts_the_text_of_the_answer(trained, tmp_path):
-  folder, _ = trained
+  export.run(best, str(tmp_path / "npz"))
+  assert evaluate.run(str(tmp_path / "npz"), str(folder), "dev") == measured
   rows = "question\tcontext\nwho sat\tthe red cat sat on the old mat\nwho ran\t\n"
   (tmp_path / "rows.tsv").write_text(rows)
   out = tmp_path / "answers.csv"
   with pytest.warns(UserWarning, match="1 of 2 rows have no prediction"):
-    first, second = predict.run(str(folder / "run" / "best"), str(tmp_path / "rows.tsv"), str(out))
+    first, second = predict.run(best, str(tmp_path / "rows.tsv"), str(out))
   assert first == {"prediction": first["prediction"], "probabilities": {}}
   assert first["prediction"] in "the red cat sat on the old mat"
   assert second["prediction"] is None and "context is empty" in second["problem"]
   assert out.read_text().splitlines()[0] == "prediction,problem"
-  split = predict.run(str(folder / "run" / "best"), data=str(folder), split="dev")
-  right = [r["prediction"] in ("cat", "dog") for r in split]
-  assert np.mean(right) > 0.7
+  split = predict.run(best, data=str(folder), split="dev")
+  assert np.mean([row["prediction"] in ("cat", "dog") for row in split]) > 0.7
 
 
 @pytest.mark.e2e
 def test_what_reads_labels_of_a_text_refuses(trained, tmp_path):
   checkpoint = str(trained[0] / "run" / "best")
-  with pytest.raises(InputError, match="squad answers by a part of the text; use predict.run"):
-    gpt_jax.load(checkpoint).classify([("who sat", "the cat sat")])
+  classify, texts = gpt_jax.load(checkpoint).classify, [("who sat", "the cat sat")]
+  refused("squad answers by a part of the text; use predict.run", classify, texts)
   refused("every token; npz can hold it", export.run, checkpoint, str(tmp_path / "hf"), "hf")
-  with pytest.raises(InputError, match="format=stablehlo: .*every token"):
-    export.run(checkpoint, str(tmp_path / "function"), "stablehlo")
-  with pytest.raises(InputError, match="give one checkpoint"):
-    predict.run([checkpoint] * 2, data=str(trained[0]), split="dev")
-  export.run(checkpoint, str(tmp_path / "npz"))
-  measured = evaluate.run(str(tmp_path / "npz"), str(trained[0]), "dev")
-  assert measured == evaluate.run(checkpoint, str(trained[0]), "dev")
+  function = str(tmp_path / "function")
+  refused("format=stablehlo: .*every token", export.run, checkpoint, function, "stablehlo")
+  data = {"data": str(trained[0]), "split": "dev"}
+  refused("give one checkpoint", predict.run, [checkpoint] * 2, **data)
 
 
 @pytest.mark.e2e

@@ -18,7 +18,6 @@ from gpt_jax.data.tokenizers.gpt1 import REGEX, GPT1Tokenizer
 from gpt_jax.data.tokenizers.gpt2 import ByteBPETokenizer
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from gpt_jax.data.tokenizers.wordpiece import WordPieceTokenizer
-from gpt_jax.errors import InputError
 from gpt_jax.models.heads.tag import TagHead
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
@@ -77,21 +76,17 @@ CHARACTERS = st.sampled_from("thesa#é日🙂\u200b\u200e\ufeff\xad\x01\x1c\x85\
 WORDS = st.text(CHARACTERS | st.characters(exclude_characters=" \t\r\n"), min_size=1, max_size=5)
 
 
+RELEASED = [
+  pytest.param(family, marks=pytest.mark.parity("released")) for family in list(FAMILIES)[1:]
+]
+
+
 @functools.cache
 def trained(family):
   return FAMILIES[family]().with_special("start", "delimiter", "extract")
 
 
-@pytest.mark.parametrize(
-  "family",
-  [
-    "sentencepiece",
-    *(
-      pytest.param(f, marks=pytest.mark.parity("released"))
-      for f in ("wordpiece", "bytes", "openai")
-    ),
-  ],
-)
+@pytest.mark.parametrize("family", ["sentencepiece", *RELEASED])
 @settings(max_examples=30, deadline=None)
 @given(
   texts=st.lists(st.lists(WORDS, min_size=1, max_size=9), min_size=1, max_size=4),
@@ -145,15 +140,10 @@ def test_beside_other_tasks_each_piece_of_an_unlabeled_text_is_an_example(tiny_t
   assert ids == [joined.rest.sequence(n, 0).tolist() for n in range(pieces, 2 * pieces)]
 
 
-@pytest.mark.parametrize(
-  "example, message",
-  [
-    (TaggedExample(("a",), ("verb",), "x:7"), "x:7: tag 'verb': should be one of"),
-    (None, "no examples to encode"),
-  ],
-)
-def test_bad_examples_are_named(tiny_tokenizer, example, message):
-  refused(message, TASK.encode, [example] if example else [], tiny_tokenizer, 64)
+def test_bad_examples_are_named(tiny_tokenizer):
+  verb = TaggedExample(("a",), ("verb",), "x:7")
+  refused("x:7: tag 'verb': should be one of", TASK.encode, [verb], tiny_tokenizer, 64)
+  refused("no examples to encode", TASK.encode, [], tiny_tokenizer, 64)
 
 
 def test_no_test_phrase_is_in_a_training_example():
@@ -197,20 +187,29 @@ def test_it_is_trained_evaluated_and_predicted(make_run, tiny_tokenizer, tmp_pat
   tags = [tag for example in TASK.examples("", "dev") for tag in example.label]
   majority = max(map(tags.count, TASK.labels)) / len(tags)
   assert result["dev"]["dev_accuracy"] > majority + 0.2
-  loaded = load_model(str(tmp_path / "run" / "best"))
+  best = str(tmp_path / "run" / "best")
+  loaded = load_model(best)
   assert isinstance(loaded.spec.head, TagHead) and set(loaded.params) == {"trunk", "tags"}
-  measured = evaluate.run(str(tmp_path / "run" / "best"), "", "dev")
+  measured = evaluate.run(best, "", "dev")
   assert measured["examples"] == 400 and measured["accuracy"] > majority + 0.2
   long, odd = "Then a fair wind blew. " * 40, "Anna \u200b was at\u00a0the pier."
   (tmp_path / "texts.txt").write_text(f"Anna was at the pier.\n{long}\n{odd}\n\u200e\n")
   output = str(tmp_path / "tags.tsv")
-  results = predict.run(str(tmp_path / "run" / "best"), str(tmp_path / "texts.txt"), output)
+  results = predict.run(best, str(tmp_path / "texts.txt"), output)
   assert [len(row["prediction"].split()) for row in results] == [5, 200, 5, 1]
   assert results[0]["prediction"].split()[0] == "person" and "problem" not in results[2]
   assert "texts.txt:4: no word has a token" in results[3]["problem"]
   first, second = (tmp_path / "tags.tsv").read_text().split("\n")[:2]
   assert first == "prediction\tproblem" and second == f"{results[0]['prediction']}\t"
-  check_that_readers_of_one_label_refuse(str(tmp_path / "run" / "best"), tmp_path)
+  # What reads one label of a text refuses.
+  words, text = "story-tags labels every word; use predict.run", ["Anna was at the pier."]
+  page, folder = tmp_path / "page.html", tmp_path / "hf"
+  refused(words, gpt_jax.load(best).classify, text)
+  refused(words, visualize.run, best, str(page), text)
+  refused(
+    "a model with a head for every token; npz can hold it", export.run, best, str(folder), "hf"
+  )
+  assert not page.exists() and not folder.exists()
 
 
 @pytest.mark.app
@@ -219,13 +218,3 @@ def test_a_table_of_words_and_tags_is_split_as_files_are(tmp_path):
   task = ImportedTask("tags", ("A", "B")).build("")
   (example,) = task.examples(str(tmp_path), "test")
   assert example.words == ("at\u00a0the", "sea", "\u3000") and example.label == ("A", "B", "A")
-
-
-def check_that_readers_of_one_label_refuse(checkpoint, folder):
-  with pytest.raises(InputError, match="story-tags labels every word; use predict.run"):
-    gpt_jax.load(checkpoint).classify(["Anna was at the pier."])
-  with pytest.raises(InputError, match="story-tags labels every word; use predict.run"):
-    visualize.run(checkpoint, str(folder / "page.html"), ["Anna was at the pier."])
-  with pytest.raises(InputError, match="a model with a head for every token; npz can hold it"):
-    export.run(checkpoint, str(folder / "hf"), "hf")
-  assert not (folder / "page.html").exists() and not (folder / "hf").exists()

@@ -10,7 +10,6 @@ from refused import refused
 
 from gpt_jax import tasks
 from gpt_jax.config import from_json, to_json
-from gpt_jax.errors import InputError
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.answers.text import as_text
 from gpt_jax.tasks.encoding import Example
@@ -39,21 +38,19 @@ ONE_LABEL = [task for task in all_tasks() if isinstance(task, Task)]
 def test_every_task_is_consistent(task):
   """Tasks with one label per example; see test_tagging for the other kind."""
   assert find(task.name) is task and task.primary_metric in task.metrics
-  assert len(set(task.labels)) == task.num_classes > 1 and len(set(task.columns)) == len(
-    task.columns
-  )
+  assert len(set(task.labels)) == task.num_classes > 1
+  assert len(set(task.columns)) == len(task.columns)
   assert " 2018" in task.paper or task.name.startswith("story")
   sequences = task.transform(*task.columns)
   assert task.pooling == ("per_choice" if len(task.columns) > 2 else "sum")
   assert len(sequences) == task.num_classes or task.pooling == "sum"
-  assert all(
-    any(column in text for sequence in sequences for text in sequence) for column in task.columns
-  )
+  read = " ".join(" ".join(sequence) for sequence in sequences)
+  assert all(column in read for column in task.columns)
 
 
 def test_an_unknown_task_is_answered_with_the_known_ones():
   for name in ("colla", "task", "table", "race-low", "os"):
-    refused("no task '.*the tasks are cola, .*race, race-middle, race-high, rte", find, name)
+    refused("no task '.*the tasks are cola, .*race, race-high, race-middle, rte", find, name)
 
 
 TASK_FILE = """
@@ -86,11 +83,10 @@ def test_a_file_in_a_new_folder_is_a_new_task(add_file):
   add_file("mine/fresh.py", TASK_FILE.format(names=["fresh", "fresh-hard"]))
   assert find("fresh").name == "fresh" and find("fresh-hard").name == "fresh-hard"
   assert {"fresh", "fresh-hard"} <= {task.name for task in all_tasks()}
-  assert from_json(to_json(BuiltinTask("fresh-hard"))).with_labels("").build("") is find(
-    "fresh-hard"
-  )
+  config = from_json(to_json(BuiltinTask("fresh-hard")))
+  assert config.with_labels("").build("") is find("fresh-hard")
   add_file("mine/several.py", TASK_FILE.format(names=["first", "second"]))
-  assert find("second").name == "second"  # in a file of another name
+  assert find("second").name == "second"
 
 
 def test_files_that_are_no_task_files_are_ignored(add_file):
@@ -98,13 +94,6 @@ def test_files_that_are_no_task_files_are_ignored(add_file):
   add_file("mine/helpers.py", "WORDS = ()\n")
   add_file("mine/.ipynb_checkpoints/fresh-checkpoint.py", TASK_FILE.format(names=["fresh"]))
   assert all_tasks() == before
-
-
-def test_finding_a_task_imports_its_own_file_only(add_file):
-  add_file("mine/broken.py", "raise ZeroDivisionError\n")
-  assert find("rte").name == "rte"
-  with pytest.raises(ZeroDivisionError):
-    all_tasks()
 
 
 def test_two_tasks_of_one_name_are_refused(add_file):
@@ -123,11 +112,8 @@ def test_a_task_of_any_kind_has_all_that_programs_need(task):
 
 
 def test_examples_have_distributions_as_labels():
-  task = toy([Row(("a",), "yes", "f:1"), Row(("b",), "no", "f:2")])
-  assert task.examples("", "dev") == [
-    Example((("a",),), (0.0, 1.0), "f:1"),
-    Example((("b",),), (1.0, 0.0), "f:2"),
-  ]
+  (example,) = toy([Row(("a",), "yes", "f:1")]).examples("", "dev")
+  assert example == Example((("a",),), (0.0, 1.0), "f:1")
 
 
 @pytest.mark.parametrize(
@@ -142,7 +128,7 @@ def test_examples_have_distributions_as_labels():
 )
 def test_wrong_rows_are_refused_with_their_location(labels, split, message):
   rows = [Row(("a",), label, f"f:{line}") for line, label in enumerate(labels, start=1)]
-  refused(message, lambda: toy(rows).examples("", split))
+  refused(message, toy(rows).examples, "", split)
 
 
 def test_scores_mark_equal_predictions_as_degenerate():
@@ -167,8 +153,10 @@ CLASSES = {  # TFDS's data sets with a class per row: text features, names of th
   "sci_tail": (("premise", "hypothesis"), ("entails", "neutral")),
 }
 SPLITS_IN_TFDS = {
-  "glue/mnli": ("train",)
-  + ("validation_matched", "validation_mismatched", "test_matched", "test_mismatched"),
+  "glue/mnli": [
+    "train",
+    *("validation_matched", "validation_mismatched", "test_matched", "test_mismatched"),
+  ],
   "glue/ax": ("test",),
   "race/middle": ("train", "dev", "test"),
 }
@@ -187,10 +175,10 @@ def records(data_set, split):
   if data_set == "glue/stsb":
     return [{"sentence1": "a", "sentence2": "b", "label": -1.0 if unlabeled else 3.5, "idx": 0}]
   columns, names = CLASSES[data_set]
-  rows = [
-    {**{column: f"{column} {i} {split}" for column in columns}, "label": -1 if unlabeled else i}
-    for i in range(len(names))
-  ]
+  rows = []
+  for i in range(len(names)):
+    texts = {column: f"{column} {i} {split}" for column in columns}
+    rows.append({**texts, "label": -1 if unlabeled else i})
   if data_set == "snli":  # pairs on which the annotators did not agree
     rows.insert(1, {**rows[0], "label": -1})
   if data_set == "glue/qqp" and split == "train":
@@ -228,9 +216,8 @@ def tfds_dir(tmp_path_factory):
       pkg_dir_path = None
 
       def _info(self):
-        return tfds.core.DatasetInfo(
-          builder=self, features=tfds.features.FeaturesDict(features[data_set])
-        )
+        features_dict = tfds.features.FeaturesDict(features[data_set])
+        return tfds.core.DatasetInfo(builder=self, features=features_dict)
 
       def _split_generators(self, manager):
         splits = SPLITS_IN_TFDS.get(data_set, ("train", "validation", "test"))
@@ -239,9 +226,8 @@ def tfds_dir(tmp_path_factory):
       def _generate_examples(self, split):
         yield from enumerate(records(data_set, split))
 
-    Builder(
-      config=config or None, data_dir=directory, file_format="array_record"
-    ).download_and_prepare()
+    options = {"data_dir": directory, "file_format": "array_record"}
+    Builder(config=config or None, **options).download_and_prepare()
 
   directory = str(tmp_path_factory.mktemp("tfds"))
   for data_set in features:
@@ -285,10 +271,8 @@ def test_tfds_labels_are_matched_by_name(tfds_dir, task):
 @pytest.mark.parametrize("name, total", [("snli", 4), ("qqp", 3)])
 def test_rows_left_out_of_tfds_are_counted(tfds_dir, name, total):
   """In SNLI those without a gold label, in QQP those without a second question."""
-  with pytest.warns(
-    UserWarning,
-    match=rf"1 of {total} rows of .*{name} \(train\) lack a label or a text and are left",
-  ):
+  message = rf"1 of {total} rows of .*{name} \(train\) lack a label or a text and are left"
+  with pytest.warns(UserWarning, match=message):
     examples = find(name).examples(f"tfds:{tfds_dir}", "train")
   assert len(examples) == total - 1
 
@@ -319,8 +303,8 @@ def test_the_diagnostic_set_in_tfds_has_only_a_test_split(tfds_dir):
   examples = find("mnli-diagnostic").examples(f"tfds:{tfds_dir}", "test")
   assert [example.label for example in examples] == [None] * 3
   assert examples[0].sequences[0][0].startswith("premise ")
-  with pytest.raises(InputError, match="glue/ax has no split 'train', only 'test'"):
-    find("mnli-diagnostic").examples(f"tfds:{tfds_dir}", "train")
+  message, task = "glue/ax has no split 'train', only 'test'", find("mnli-diagnostic")
+  refused(message, task.examples, f"tfds:{tfds_dir}", "train")
 
 
 def test_passages_from_tfds(tfds_dir):
@@ -331,20 +315,15 @@ def test_passages_from_tfds(tfds_dir):
 
 def test_a_data_set_missing_in_tfds_is_reported_with_the_way_to_prepare_it(tfds_dir, tmp_path):
   pytest.importorskip("tensorflow_datasets")
+  message = r"race/high is not prepared here; prepare it once with tfds\.builder"
   for directory in (tfds_dir, str(tmp_path), str(tmp_path / "nowhere")):
-    with pytest.raises(
-      InputError, match=r"race/high is not prepared here; prepare it once with tfds\.builder"
-    ):
-      find("race-high").examples(f"tfds:{directory}", "train")
-
-
-def test_a_task_that_is_not_in_tfds():
-  refused("task toy is not in TFDS", lambda: toy([]).examples("tfds:", "train"))
+    refused(message, find("race-high").examples, f"tfds:{directory}", "train")
+  refused("task toy is not in TFDS", toy([]).examples, "tfds:", "train")
 
 
 def test_tfds_data_sets_without_random_access_are_refused(tfds_dir, tmp_path):
   shutil.copytree(tfds_dir, tmp_path, dirs_exist_ok=True)
   for info in tmp_path.glob("glue/rte/*/dataset_info.json"):
     info.write_text(info.read_text().replace('"array_record"', '"tfrecord"'))
-  with pytest.raises(InputError, match="glue/rte must be prepared with file_format='array_record'"):
-    find("rte").examples(f"tfds:{tmp_path}", "train")
+  message = "glue/rte must be prepared with file_format='array_record'"
+  refused(message, find("rte").examples, f"tfds:{tmp_path}", "train")

@@ -6,7 +6,6 @@ from refused import refused
 
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from gpt_jax.data.tokenizers.wordpiece import WordPieceTokenizer
-from gpt_jax.errors import InputError
 from gpt_jax.tasks.answers.text import (
   EncoderDecoderBatches,
   as_text,
@@ -32,14 +31,15 @@ WORDINGS = {
   "rte": "rte sentence1: sentence1 sentence2: sentence2",
   "story-next": "story-next A: A B: B C: C D: D day: day",
 }
+# Words by which T5 answers.
 LABELS = {
-  "cola": ("unacceptable", "acceptable"),
-  "sst2": ("negative", "positive"),
-  "mrpc": ("not_equivalent", "equivalent"),
-  "qqp": ("not_duplicate", "duplicate"),
-  "mnli": ("entailment", "neutral", "contradiction"),
-  "qnli": ("entailment", "not_entailment"),
-  "rte": ("entailment", "not_entailment"),
+  "cola": "unacceptable acceptable",
+  "sst2": "negative positive",
+  "mrpc": "not_equivalent equivalent",
+  "qqp": "not_duplicate duplicate",
+  "mnli": "entailment neutral contradiction",
+  "qnli": "entailment not_entailment",
+  "rte": "entailment not_entailment",
 }
 
 
@@ -59,8 +59,7 @@ def test_t5s_wording(name, tokenizer):
   task = as_text(find(name))
   example = example_of(task)
   assert "".join(example.sequences[0]) == WORDINGS[name]
-  if name in LABELS:
-    assert task.labels == LABELS[name]
+  assert name not in LABELS or " ".join(task.labels) == LABELS[name]
   encoded = task.encode([example], tokenizer, 256)
   whole = tokenizer.encode(WORDINGS[name])
   np.testing.assert_array_equal(encoded.source(0), [*whole, tokenizer.special["sep"]])
@@ -83,10 +82,11 @@ def test_a_text_to_text_model_has_the_rows_of_a_classifier(name):
   texts = [tuple(f"{column} {n}" for column in task.columns) for n in range(60)]
   labels = [task.labels[n % 10 == 0] for n in range(60)]
   rows = list(map(Row, texts, labels, map(str, range(60))))
-  chosen = [
-    [e.location for e in t.subset(list(map(t.example, rows)), 12)] for t in (task, as_text(task))
-  ]
-  assert chosen[0] == chosen[1] and len(chosen[0]) == 12
+
+  def chosen(task):
+    return [example.location for example in task.subset(list(map(task.example, rows)), 12)]
+
+  assert chosen(task) == chosen(as_text(task)) and len(chosen(task)) == 12
 
 
 def test_the_words_of_scores(tokenizer):
@@ -103,18 +103,11 @@ def test_the_answer_follows_the_input(tokenizer):
   task = as_text(find("rte"))
   examples = [example_of(task, label) for label in ("not_entailment", "entailment")]
   encoded = task.encode([*examples, example_of(task)], tokenizer, 128)
-  for n, example in enumerate(examples):
-    ids = encoded.sequence(n, 0).tolist()
-    answer = ids[encoded.source_lengths[n] :]
-    assert decode_answer(answer, tokenizer) == task.labels[int(np.argmax(example.label))]
-    assert answer[-1] == tokenizer.special["sep"]
+  for n, label in enumerate(("not_entailment", "entailment")):
+    answer = encoded.sequence(n, 0).tolist()[encoded.source_lengths[n] :]
+    assert decode_answer(answer, tokenizer) == label and answer[-1] == tokenizer.special["sep"]
   assert not len(encoded.targets[2])  # unlabeled
   assert encoded.lengths.tolist() == [[len(encoded.sequence(n, 0))] for n in range(3)]
-
-
-def test_long_fields_are_cut_first():
-  kept = longest_first(np.array([[50, 4, 30], [3, 4, 5], [9, 9, 9], [100, 1, 1]]), 21, 1)
-  assert kept.tolist() == [[8, 4, 8], [3, 4, 5], [6, 6, 6], [18, 1, 1]]
 
 
 def test_a_long_input_leaves_room_for_every_answer(tokenizer):
@@ -123,13 +116,15 @@ def test_a_long_input_leaves_room_for_every_answer(tokenizer):
   encoded = task.encode([example], tokenizer, 64)
   assert encoded.source_lengths[0] <= 64 - encoded.longest
   assert spell(encoded.source(0).tolist(), tokenizer).endswith("sentence2: d c b a <sep>")
+  kept = longest_first(np.array([[50, 4, 30], [3, 4, 5], [9, 9, 9], [100, 1, 1]]), 21, 1)
+  assert kept.tolist() == [[8, 4, 8], [3, 4, 5], [6, 6, 6], [18, 1, 1]]
 
 
 def test_answers_that_the_vocabulary_does_not_know(tiny_tokenizer):
   tokenizer = tiny_tokenizer.with_special("pad", "sep")
   task = as_text(find("mrpc"))
-  with pytest.raises(InputError, match="mrpc: its answer 'not_equivalent' is no word"):
-    task.encode([example_of(task)], tokenizer, 64)
+  message = "mrpc: its answer 'not_equivalent' is no word"
+  refused(message, task.encode, [example_of(task)], tokenizer, 64)
 
 
 def test_an_output_that_is_no_label_is_wrong(tokenizer):
@@ -184,7 +179,7 @@ def test_packed_rows_predict_the_answers(encoded, groups):
 def test_rows_of_an_encoder_decoder(encoded, tokenizer):
   batches = EncoderDecoderBatches(encoded, 8, seed=1, epochs=2)
   seen = []
-  for step in range(batches.steps_per_epoch):
+  for step in range(10):
     batch = batches(step)
     for row in range(8):
       source = batch.source.inputs[row][batch.source.segments[row] > 0].tolist()
@@ -193,11 +188,8 @@ def test_rows_of_an_encoder_decoder(encoded, tokenizer):
       assert batch.rows.inputs[row][used].tolist() == [tokenizer.special["pad"], *answer[:-1]]
       seen.append((source, answer))
   expected = [(encoded.source(n).tolist(), encoded.targets[n].tolist()) for n in range(40)]
-  assert sorted(seen) == sorted(expected)
-  assert not all(
-    np.array_equal(batches(step).source.inputs, batches(step + 5).source.inputs)
-    for step in range(5)
-  )  # another order in the next epoch
+  assert sorted(seen[:40]) == sorted(seen[40:]) == sorted(expected)
+  assert seen[:40] != seen[40:]  # another order in the next epoch
 
 
 def test_a_label_is_read_as_the_tokenizer_spells_it():

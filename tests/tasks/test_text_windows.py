@@ -104,9 +104,8 @@ def test_short_texts_are_batched_as_without_windows():
 
 def test_what_is_not_read_is_said():
   whole = encoded([99], format=GPTFormat())
-  assert whole.truncated.all() and "1 of 1 rows are longer than the context of 32" in (
-    whole.truncation
-  )
+  message = "1 of 1 rows are longer than the context of 32"
+  assert whole.truncated.all() and message in whole.truncation
   assert not encoded([99]).truncation
   assert encoded([9], others=(words(np.random.default_rng(0), 99, 99),)).truncated.all()
 
@@ -124,10 +123,16 @@ TRUNK = TransformerConfig(1000, CONTEXT, layers=1, width=16, heads=2, special_to
 
 
 @functools.partial(jax.jit, static_argnames="model")
-def hidden_of(model, params, ids, segments):
-  positions = jnp.arange(CONTEXT)[None] * jnp.ones_like(ids)
-  rows = Rows(ids, positions, segments)
+def states_of(model, params, ids, segments):
+  rows = Rows(ids, jnp.arange(CONTEXT)[None], segments)
   return model.apply({"params": params}, rows, method="states").hidden
+
+
+def hidden_of(model, params, ids):
+  """The hidden states [t, D] of a window by itself in a row."""
+  row, inside = np.zeros((2, 1, CONTEXT), np.int32)
+  row[0, : len(ids)], inside[0, : len(ids)] = ids, 1
+  return np.asarray(states_of(model, params, row, inside))[0, : len(ids)]
 
 
 @pytest.mark.parametrize(
@@ -146,9 +151,7 @@ def test_the_head_pools_what_it_reads_of_each_window_alone(over, pooling, make_r
   for n in range(4):
     parts = []
     for ids in windows_of(batch, n):
-      row, inside = np.zeros((2, 1, CONTEXT), np.int32)
-      row[0, : len(ids)], inside[0, : len(ids)] = ids, 1
-      hidden = np.asarray(hidden_of(model, params, row, inside))[0, : len(ids)]
+      hidden = hidden_of(model, params, ids)
       reads = {"sum": hidden[-1], "mean": hidden.mean(0)}
       reads["concat"] = np.concatenate([hidden[-1], hidden.max(0), hidden.mean(0)])
       parts.append(reads[pooling])
@@ -186,17 +189,11 @@ def test_an_option_is_scored_by_the_windows_with_it(make_run):
   params["head"]["window_kernel"] = query[:, None]
   rng = np.random.default_rng(2)
   choices = [[words(rng, size, size) for size in (passage, 4, 1, 6, 15)] for passage in (70, 3)]
-  data = encode(
-    [
-      Example(tuple((p, q, option) for option in options), (0.0, 1.0, 0.0), f"file:{n}")
-      for n, (p, q, *options) in enumerate(choices)
-    ],
-    Numbers(),
-    CONTEXT,
-    first_field,
-    3,
-    WindowedFormat(GPTFormat()),
-  )
+  rows = []
+  for passage, question, *options in choices:
+    sequences = tuple((passage, question, option) for option in options)
+    rows.append(Example(sequences, (0.0, 1.0, 0.0), "file:1"))
+  data = encode(rows, Numbers(), CONTEXT, first_field, 3, WindowedFormat(GPTFormat()))
   assert not data.truncated.any()
   (batch,) = OrderedBatches(data, 2)
   scores = jax.jit(model.apply)({"params": params}, batch).heads[0]
@@ -208,9 +205,7 @@ def test_an_option_is_scored_by_the_windows_with_it(make_run):
       for begin in window_begins(len(passage), room, 0):
         window = passage[begin : begin + room]
         ids = [1000, *window, *question, 1001, *option, 1002]
-        row, inside = np.zeros((2, 1, CONTEXT), np.int32)
-        row[0, : len(ids)], inside[0, : len(ids)] = ids, 1
-        reads.append(np.asarray(hidden_of(model, params, row, inside))[0, len(ids) - 1])
+        reads.append(hidden_of(model, params, ids)[-1])
       shares = np.exp(np.stack(reads) @ query / 16**0.5)
       pooled = shares @ np.stack(reads) / shares.sum()
       expected = pooled @ params["head"]["kernel"] + params["head"]["bias"]

@@ -21,10 +21,6 @@ def batch_of(name, texts, label):
   return batch
 
 
-def text_of(*ids):
-  return " ".join(map(str, ids))
-
-
 def test_a_single_text_stands_between_start_and_extract():
   batch = batch_of("cola", ("11 12 13",), "acceptable")
   assert batch.rows.inputs.tolist() == [[S, 11, 12, 13, X, *[0] * 11]]
@@ -32,41 +28,31 @@ def test_a_single_text_stands_between_start_and_extract():
   np.testing.assert_allclose(batch.predictions.weights, [[0.25] * 4 + [0] * 12])
   assert batch.rows.positions.tolist() == [[0, 1, 2, 3, 4, *[0] * 11]]
   assert batch.rows.segments.tolist() == [[1] * 5 + [0] * 11]
-  assert (
-    batch.labels.anchors.tolist(),
-    batch.labels.distributions.tolist(),
-    batch.labels.weights.tolist(),
-  ) == ([[4]], [[0, 1]], [1])
+  assert [array.tolist() for array in batch.labels] == [[[4]], [[0, 1]], [1]]
 
 
 def test_a_delimiter_separates_a_pair():
   batch = batch_of("rte", ("11 12", "21 22 23"), "not_entailment")
   assert batch.rows.inputs.tolist() == [[S, 11, 12, D, 21, 22, 23, X, *[0] * 8]]
   assert batch.predictions.targets.tolist() == [[11, 12, D, 21, 22, 23, X, *[0] * 9]]
-  assert (batch.labels.anchors.tolist(), batch.labels.distributions.tolist()) == ([[7]], [[0, 1]])
+  assert [array.tolist() for array in batch.labels] == [[[7]], [[0, 1]], [1]]
 
 
 def test_similarity_has_both_orders():
   batch = batch_of("mrpc", ("11 12 13", "21"), "equivalent")
   assert batch.rows.inputs.tolist() == [[S, 11, 12, 13, D, 21, X, S, 21, D, 11, 12, 13, X, 0, 0]]
-  assert batch.predictions.targets.tolist() == [
-    [11, 12, 13, D, 21, X, 0, 21, D, 11, 12, 13, X, 0, 0, 0]
-  ]
-  np.testing.assert_allclose(
-    batch.predictions.weights, [([1 / 12] * 6 + [0]) * 2 + [0, 0]], rtol=1e-6
-  )
+  targets = [11, 12, 13, D, 21, X, 0, 21, D, 11, 12, 13, X, 0, 0, 0]
+  assert batch.predictions.targets.tolist() == [targets]
+  weights = ([1 / 12] * 6 + [0]) * 2 + [0, 0]
+  np.testing.assert_allclose(batch.predictions.weights, [weights], rtol=1e-6)
   assert batch.rows.positions.tolist() == [[0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3, 4, 5, 6, 0, 0]]
   assert batch.rows.segments.tolist() == [[1] * 7 + [2] * 7 + [0, 0]]
-  assert (batch.labels.anchors.tolist(), batch.labels.distributions.tolist()) == (
-    [[6, 13]],
-    [[0, 1]],
-  )
+  assert [array.tolist() for array in batch.labels] == [[[6, 13]], [[0, 1]], [1]]
 
 
 def test_scores_are_soft_labels():
-  np.testing.assert_allclose(
-    batch_of("stsb", ("11", "21"), "3.4").labels.distributions, [[0, 0, 0, 0.6, 0.4, 0]], atol=1e-7
-  )
+  labels = batch_of("stsb", ("11", "21"), "3.4").labels
+  np.testing.assert_allclose(labels.distributions, [[0, 0, 0, 0.6, 0.4, 0]], atol=1e-7)
 
 
 def test_four_options_follow_one_passage():
@@ -77,8 +63,8 @@ def test_four_options_follow_one_passage():
     [S, 11, 12, 21, D, 34, X, S, 11, 12, 21, D, 35, X, 0, 0],
   ]
   assert batch.rows.segments.tolist() == [[2] * 8 + [1] * 7 + [0], [3] * 7 + [4] * 7 + [0, 0]]
-  assert batch.labels.anchors.tolist() == [[14, 7, 16 + 6, 16 + 13]]
-  assert batch.labels.distributions.tolist() == [[0, 0, 1, 0]]
+  anchors = [14, 7, 16 + 6, 16 + 13]
+  assert [array.tolist() for array in batch.labels] == [[anchors], [[0, 0, 1, 0]], [1]]
 
 
 def test_two_endings_follow_one_story():
@@ -87,44 +73,37 @@ def test_two_endings_follow_one_story():
     [S, 11, 12, 13, 14, D, 31, 32, X, *[0] * 7],
     [S, 11, 12, 13, 14, D, 21, X, *[0] * 8],
   ]
-  assert (batch.labels.anchors.tolist(), batch.labels.distributions.tolist()) == (
-    [[16 + 7, 8]],
-    [[0, 1]],
-  )
+  assert [array.tolist() for array in batch.labels] == [[[16 + 7, 8]], [[0, 1]], [1]]
 
 
 ELEVENS, TWENTIES, THIRTIES = range(11, 20), range(21, 30), range(31, 40)  # nine ids each
+ELEVEN, TWENTY, THIRTY = (" ".join(map(str, ids)) for ids in (ELEVENS, TWENTIES, THIRTIES))
 
 
 @pytest.mark.parametrize(
   "name, texts, label, sequences",
   [
     # A single text may fill the context: 14 tokens, start and extract.
-    ("sst2", (text_of(*ELEVENS, *TWENTIES),), "positive", [[S, *ELEVENS, *range(21, 26), X]]),
+    ("sst2", (f"{ELEVEN} {TWENTY}",), "positive", [[S, *ELEVENS, *range(21, 26), X]]),
     # A pair that fits is whole, of another each text keeps its first 16 / 2 - 2 = 6 tokens.
-    ("snli", (text_of(*ELEVENS), "21"), "neutral", [[S, *ELEVENS, D, 21, X]]),
-    (
-      "snli",
-      (text_of(*ELEVENS), text_of(*TWENTIES)),
-      "neutral",
-      [[S, *range(11, 17), D, *range(21, 27), X]],
-    ),
+    ("snli", (ELEVEN, "21"), "neutral", [[S, *ELEVENS, D, 21, X]]),
+    ("snli", (ELEVEN, TWENTY), "neutral", [[S, *range(11, 17), D, *range(21, 27), X]]),
     (
       "qqp",
-      (text_of(*ELEVENS), "21 22"),
+      (ELEVEN, "21 22"),
       "duplicate",
       [[S, *ELEVENS, D, 21, 22, X], [S, 21, 22, D, *ELEVENS, X]],
     ),
     (
       "storycloze",
-      ("11 12", "13 14", "15 16", "17 18", "21", text_of(*TWENTIES)),
+      ("11 12", "13 14", "15 16", "17 18", "21", TWENTY),
       "1",
       [[S, *range(11, 19), D, 21, X], [S, *range(11, 17), D, *range(21, 27), X]],
     ),
     # Only the article is cut: to 13 tokens less question and option, for each option separately.
     (
       "race-high",
-      (text_of(*ELEVENS), "21 22 23", "31", "31 32", "31 32 33 34", text_of(*THIRTIES)),
+      (ELEVEN, "21 22 23", "31", "31 32", "31 32 33 34", THIRTY),
       "D",
       [
         [S, *ELEVENS, 21, 22, 23, D, 31, X],

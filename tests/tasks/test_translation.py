@@ -10,7 +10,6 @@ from jax.sharding import NamedSharding
 from refused import refused
 
 from gpt_jax.checkpoints.run_folder import checksum
-from gpt_jax.errors import InputError
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.programs.finetune import WholeBatches
 from gpt_jax.tasks.pairs import PairsTask
@@ -23,17 +22,10 @@ def write_lines(folder, **files):
     (folder / name.replace("_", ".")).write_text("".join(f"{line}\n" for line in lines))
 
 
-def write_table(path):
-  rows = list(zip(TEXTS, TRANSLATIONS, strict=True))
-  path.write_text("\n".join(["de\ten", *(f"{y}\t{x}" for x, y in rows)]))
-
-
 @pytest.mark.parametrize("name", ["train", "train.tsv"])
 def test_files_and_tables_hold_the_same_pairs(name, tmp_path):
-  if name == "train":
-    write_lines(tmp_path, train_en=TEXTS, train_de=TRANSLATIONS)
-  else:
-    write_table(tmp_path / name)
+  table = ["de\ten", *map("\t".join, zip(TRANSLATIONS, TEXTS, strict=True))]
+  write_lines(tmp_path, train_en=TEXTS, train_de=TRANSLATIONS, train_tsv=table)
   pairs = PairsTask(train=name).build("").examples(str(tmp_path), "train")
   assert [(pair.text, pair.label) for pair in pairs] == list(zip(TEXTS, TRANSLATIONS, strict=True))
   back = PairsTask(train=name, source="de", target="en").build("")
@@ -55,27 +47,31 @@ def test_a_test_set_may_lack_its_translations(tmp_path):
 
 
 @pytest.mark.parametrize(
-  "files, message",
+  "source, target, message",  # of which each letter is a line
   [
     (
-      {"train_en": ("a", "b"), "train_de": ("c",)},
+      "ab",
+      "c",
       r"train\.de: 1 lines, and .*train\.en has 2; line n of one should translate line n",
     ),
-    ({"train_en": ("a", "b"), "train_de": ("c", " ", "d")}, r"train\.de: 3 lines, and .* has 2"),
-    ({"train_en": ("a", "b"), "train_de": (" ", "c")}, r"train\.de:1: the translation is empty"),
-    (
-      {"train_en": ("", "", "b"), "train_de": ("c", "d", "e")},
-      r"train\.en: 2 rows cannot be used: the text is empty; .*\(line 1, 2\)",
-    ),
-    ({"train_en": ("a",)}, r"train\.de: No such file"),
-    ({"train_tsv": ("en\tfr", "a\tb")}, "no column 'de'"),
-    ({"train_tsv": ("a text", "another")}, "no column 'en'"),
+    ("ab", "c d", r"train\.de: 3 lines, and .* has 2"),
+    ("ab", " c", r"train\.de:1: the translation is empty"),
+    ("  b", "cde", r"train\.en: 2 rows cannot be used: the text is empty; .*\(line 1, 2\)"),
   ],
 )
-def test_bad_pairs_are_one_line(files, message, tmp_path):
-  write_lines(tmp_path, **files)
-  task = PairsTask(train="train.tsv") if "train_tsv" in files else PairsTask()
-  refused(message, lambda: task.build("").examples(str(tmp_path), "train"))
+def test_bad_pairs_are_one_line(source, target, message, tmp_path):
+  write_lines(tmp_path, train_en=source, train_de=target)
+  refused(message, PairsTask().build("").examples, str(tmp_path), "train")
+
+
+def test_missing_translations_are_one_line(tmp_path):
+  write_lines(tmp_path, train_en="a", train_tsv=("en\tfr", "a\tb"), dev_tsv=("a text", "another"))
+  for train, message in (
+    ("train", r"train\.de: No such file"),
+    ("train.tsv", "no column 'de'"),
+    ("dev.tsv", "no column 'en'"),
+  ):
+    refused(message, PairsTask(train=train).build("").examples, str(tmp_path), "train")
 
 
 def test_a_language_cannot_translate_to_itself():
@@ -164,10 +160,8 @@ def test_bleu_and_chrf_are_sacrebleus_with_their_signatures():
 
 def test_without_sacrebleu_it_says_what_to_install(monkeypatch):
   monkeypatch.setitem(sys.modules, "sacrebleu.metrics", None)
-  with pytest.raises(
-    InputError, match=r"BLEU needs sacrebleu: pip install 'gpt_jax\[translation\]'"
-  ):
-    PairsTask().build("").check_metrics()
+  message = r"BLEU needs sacrebleu: pip install 'gpt_jax\[translation\]'"
+  refused(message, PairsTask().build("").check_metrics)
 
 
 def test_room_for_a_translation_fits_beside_its_source(encoded):

@@ -19,13 +19,11 @@ from gpt_jax.tasks.answers.labels import MultiLabelTask, is_present, label_indic
 from gpt_jax.tasks.answers.number import RegressionTask, Scale
 from gpt_jax.tasks.answers.tags import TaggedExample, TagTask, split_words
 from gpt_jax.tasks.metrics import (
+  MULTI_LABEL_METRICS,
   REGRESSION_ERRORS,
   REGRESSION_METRICS,
   accuracy,
-  exact_match,
-  label_macro_f1,
   macro_f1,
-  micro_f1,
 )
 from gpt_jax.tasks.readers import Row, Table, usable
 from gpt_jax.tasks.task import Task
@@ -68,10 +66,9 @@ class ImportedTask(Config):
     # The first separator that is in no label's name.
     in_names = "\0".join(self.labels)
     separator = next((mark for mark in _SEPARATORS if mark not in in_names), "\n")
-    metrics = {"micro_f1": micro_f1, "macro_f1": label_macro_f1, "exact_match": exact_match}
     return MultiLabelTask(
       **fields,
-      metrics=metrics,
+      metrics=MULTI_LABEL_METRICS,
       target=functools.partial(label_indicators, labels=self.labels, separator=separator),
       value=is_present,
       separator=separator,

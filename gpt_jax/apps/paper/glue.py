@@ -24,7 +24,7 @@ from gpt_jax.errors import InputError, counted
 from gpt_jax.files import atomic_file, check_path, exists
 from gpt_jax.programs.outputs import check_writable, is_taken
 from gpt_jax.tasks.encoding import Encoded
-from gpt_jax.tasks.glue.mnli import diagnostic_file
+from gpt_jax.tasks.glue import diagnostic_file
 from gpt_jax.tasks.task import find
 
 HEADER = "index\tprediction"

@@ -130,7 +130,7 @@ def _describe_texts(loaded: LoadedModel, rows: list[Row]) -> list[dict[str, Any]
 def _describe_rows(loaded: LoadedModel, task: Task, rows: list[Row]) -> list[dict[str, Any]]:
   """The page's entries for the rows of a fine-tuned model's task."""
   encoded = loaded.encode(task, [task.example(row) for row in rows])
-  if encoded.format.of_window is not encoded.format and encoded.fields.shape[1] > 1:
+  if loaded.format.of_window is not loaded.format and encoded.fields.shape[1] > 1:
     first = np.flatnonzero(encoded.kept[:, 1].any(-1))[0]  # that has a second window
     windows = f"is read in windows of {encoded.context} tokens, and the page shows one"
     raise InputError(f"{rows[first].location}: {windows}; give a part of the text")

@@ -1,8 +1,4 @@
-"""The base class of tasks, which says what kind of answer they ask for.
-
-Programs, exporters and reports ask these members, and never which class a task has: a further kind
-of answer is one file beside this one.
-"""
+"""The base class of tasks: what programs and reports ask, never which class a task has."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,10 +7,10 @@ import numpy as np
 
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.tasks.encoding import Encoded, read_unlabeled, subset, without_labels
-from gpt_jax.tasks.formats import Format, GPTFormat
+from gpt_jax.tasks.encoding import Encoded, subset, without_labels
+from gpt_jax.tasks.formats import GPT, Format
 from gpt_jax.tasks.metrics import Metric
-from gpt_jax.tasks.readers import Row
+from gpt_jax.tasks.readers import Row, Table, usable
 
 
 class LabeledTask:
@@ -84,9 +80,7 @@ class LabeledTask:
 
   @property
   def is_classification(self) -> bool:
-    """Whether each example has one of the labels, and a probability for each: they can be
-    calibrated, and withheld below a threshold.
-    """
+    """Whether each example has one of the labels, with probabilities that can be calibrated."""
     return False
 
   @property
@@ -97,18 +91,20 @@ class LabeledTask:
   # Examples ---------------------------------------------------------------------------------------
 
   def examples(self, data_dir: str, split: str) -> list[Any]:
-    """Reads a split."""
     raise NotImplementedError
 
   def unlabeled(
     self, data_dir: str, examples: list[Any], labeled: list[Any], file: str
   ) -> list[Any]:
-    """Examples without labels: those that are not among the labeled ones, and a table's, if it is
-    named.
-    """
+    """Examples without labels: those that are not `labeled`, and those of the table `file`."""
     del data_dir
     rest = without_labels(examples, labeled)
-    return [*rest, *read_unlabeled(file, self.columns, self.example)] if file else rest
+    if file:
+      rows = list(usable(Table(file).rows(self.columns)))
+      if not rows:
+        raise InputError(f"unlabeled.file={file}: no rows; it should have some after its header")
+      rest += map(self.example, rows)
+    return rest
 
   def example(self, row: Row) -> Any:
     """Makes an example of a row, e.g. of texts typed by the user."""
@@ -119,13 +115,9 @@ class LabeledTask:
     return subset(examples, count, self.has_classes)
 
   def encode(
-    self,
-    examples: list[Any],
-    tokenizer: Tokenizer,
-    context: int,
-    format: Format = GPTFormat(),  # noqa: B008  # a constant
+    self, examples: list[Any], tokenizer: Tokenizer, context: int, format: Format = GPT
   ) -> Encoded:
-    """Encodes examples as token ids, truncated to the context; the format is the checkpoint's."""
+    """Examples as token ids, truncated to the context; the format is the checkpoint's."""
     raise NotImplementedError
 
   def joined(self, encoded: Sequence[Encoded], reads: tuple[Any, ...]) -> Any:
@@ -141,7 +133,6 @@ class LabeledTask:
   # Scores ----------------------------------------------------------------------------------------
 
   def loss(self, predictions: Any, truth: Any) -> float:
-    """The mean loss of the predictions."""
     raise NotImplementedError
 
   def score(self, predictions: Any, truth: Any) -> dict[str, float]:
@@ -179,9 +170,7 @@ class LabeledTask:
   # Predictions ------------------------------------------------------------------------------------
 
   def result(self, prediction: Any, truth: Any) -> dict[str, Any]:
-    """The report on one example: "prediction", and "probabilities" by label, which may be empty;
-    "problem", if there is no prediction.
-    """
+    """Of one example "prediction", "probabilities" by label, and "problem" without a prediction."""
     raise NotImplementedError
 
   def cell(self, prediction: Any) -> Any:
@@ -199,6 +188,6 @@ class LabeledTask:
     raise InputError(f"beams={beams}: is for translations; {self.name} is a task of {self.kind}")
 
   def rescaled(self, predictions: Any, task: "LabeledTask") -> Any:
-    """The predictions of a model of `task`, the same one on another training set, for this one."""
+    """Predictions of a model of `task`, the same one on another training set, for this one."""
     del task
     return predictions

@@ -14,11 +14,7 @@ _FARTHEST = 1e9  # standard deviations from the mean: the squared error must fit
 
 
 class Scale(NamedTuple):
-  """Between numbers as the files have them and those that the model learns, float64.
-
-  Attributes:
-    mean, deviation: of the training set's numbers.
-  """
+  """Between numbers as the files have them and those that the model learns, float64."""
 
   mean: float = 0.0
   deviation: float = 1.0
@@ -37,8 +33,7 @@ class Scale(NamedTuple):
     return scale
 
   def standardize(self, text: str) -> tuple[float, ...]:
-    """A label as the target of the head. Raises ValueError saying what the label should be."""
-    # The head learns a number of mean 0 and deviation 1, whatever the unit of the file.
+    """The target of a label, of mean 0 and deviation 1. Raises ValueError for one that has none."""
     target = (parse_number(text) - self.mean) / self.deviation
     if abs(target) > _FARTHEST:
       raise ValueError(f"should be nearer to the training set's mean, {self.mean:g}")
@@ -50,7 +45,7 @@ class Scale(NamedTuple):
 
 
 def parse_number(text: str) -> float:
-  """A finite number. Raises ValueError saying what the text should be."""
+  """A finite number. Raises ValueError for another text."""
   try:
     # float() takes digit separators and the digits of other scripts, which may be typing errors.
     number = float(text) if text.isascii() and "_" not in text else math.nan
@@ -71,10 +66,7 @@ def is_number(text: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class RegressionTask(Task):
-  """A task with a number per example.
-
-  It has no labels, and its predictions are standardized numbers [N, 1]. What it reports is in the
-  units of the files.
+  """A task with a number per example, whose predictions are standardized numbers [N, 1].
 
   Attributes:
     scale: of the training set; `target` and `value` are its functions.
@@ -121,13 +113,11 @@ class RegressionTask(Task):
     return {"value": answer}
 
   def result(self, prediction: np.ndarray, truth: np.ndarray) -> dict[str, Any]:
-    """The number; it has no probabilities."""
     del truth
     return {"prediction": self.answer(prediction), "probabilities": {}}
 
   def rescaled(self, predictions: np.ndarray, task: Any) -> np.ndarray:
-    """Standardized by this task's scale, as folds have their own."""
-    values = task.scale.values(predictions)
+    values = task.scale.values(predictions)  # folds have their own scales
     return (values[:, None] - self.scale.mean) / self.scale.deviation
 
   def _is_degenerate(self, predictions: np.ndarray) -> bool:

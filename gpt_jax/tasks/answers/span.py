@@ -22,7 +22,7 @@ from gpt_jax.data.tokenizers.base import Tokenizer, nonempty
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import Encoded, share_unknown
-from gpt_jax.tasks.formats import Format, GPTFormat
+from gpt_jax.tasks.formats import GPT, Format
 from gpt_jax.tasks.metrics import Metric
 from gpt_jax.tasks.readers import Row
 
@@ -41,7 +41,6 @@ class SpanExample(NamedTuple):
 
   Attributes:
     label: answers that are right, the first is learned; (): the context has none; None: unlabeled.
-    location: "file: question", for messages.
   """
 
   question: str
@@ -58,7 +57,6 @@ class SpanTruth(NamedTuple):
   """One example as it was encoded, with what reads an answer off its scores.
 
   Attributes:
-    context: the text.
     spans: int [m, 2], the characters of each token of the context that is read, from and to.
     numbers: int [t], the number in `spans` of the token at each position; -1: not of the context.
     anchor: the position that stands for no answer.
@@ -76,11 +74,8 @@ class SpanTruth(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class EncodedSpans(Encoded):
-  """A data set as token ids; `tags` number the tokens of a context, `labels` are targets [N, 2].
-
-  Attributes:
-    examples: as they were read.
-    spans: for each distinct text the characters of each id, int [m, 2]; a question has none.
+  """A data set as token ids; `tags` number the tokens of a context, `labels` are targets [N, 2],
+  `spans` the characters [m, 2] of each id of each distinct text; a question has none.
   """
 
   examples: tuple[SpanExample, ...] = ()
@@ -88,25 +83,20 @@ class EncodedSpans(Encoded):
 
   @functools.cached_property
   def truth(self) -> list[SpanTruth]:
-    return [self._truth(n) for n in range(len(self))]
-
-  def _truth(self, n: int) -> SpanTruth:
-    example = self.examples[n]
-    numbers, (first, last) = self.sequence_tags(n, 0), self.labels[n].astype(int).tolist()
-    texts = tuple(answer.text for answer in example.label or ())
-    anchor = self.format.anchor(self.sequence(n, 0))
-    spans = self.spans[self.fields[n, 0, 1]]
-    return SpanTruth(example.context, spans, numbers, anchor, (first, last), texts)
+    truth = []
+    for n in range(len(self)):
+      example = self.examples[n]
+      spans, numbers = self.spans[self.fields[n, 0, 1]], self.sequence_tags(n, 0)
+      anchor = self.format.anchor(self.sequence(n, 0))
+      first, last = self.labels[n].astype(int).tolist()
+      texts = tuple(answer.text for answer in example.label or ())
+      truth.append(SpanTruth(example.context, spans, numbers, anchor, (first, last), texts))
+    return truth
 
 
 @dataclasses.dataclass(frozen=True)
 class SpanTask(LabeledTask):
-  """A task whose answers are parts of a context.
-
-  Attributes:
-    read: (data_dir, split) -> examples.
-    may_refuse: whether a context may have no answer; the prediction is then "".
-  """
+  """A task whose answers are parts of a context; "" for none where it `may_refuse`."""
 
   name: str
   read: Callable[[str, str], Iterable[SpanExample]]
@@ -130,30 +120,24 @@ class SpanTask(LabeledTask):
     return make_example(question, context, None, row.location)
 
   def encode(
-    self,
-    examples: list[SpanExample],
-    tokenizer: Tokenizer,
-    context: int,
-    format: Format = GPTFormat(),  # noqa: B008  # a constant
+    self, examples: list[SpanExample], tokenizer: Tokenizer, context: int, format: Format = GPT
   ) -> EncodedSpans:
-    """Encodes questions and the words of contexts, and cuts contexts that are too long.
-
-    Warns of answers that are cut off.
-    """
+    """Cuts contexts that are too long, and warns of answers that are cut off."""
     if not examples:
       raise InputError("no examples to encode")
     questions = list(dict.fromkeys(example.question for example in examples))
     contexts = list(dict.fromkeys(example.context for example in examples))
-    located = locate_tokens(contexts, tokenizer)
-    texts = [*tokenizer.encode_many(questions), *(ids for ids, _ in located)]
-    spans = [np.zeros((0, 2), int)] * len(questions) + [chars for _, chars in located]
-    tags = [np.full(len(ids), -1) for ids in texts[: len(questions)]]
-    tags += [np.arange(len(ids)) for ids, _ in located]
+    texts = list(tokenizer.encode_many(questions))
+    spans = [np.zeros((0, 2), int)] * len(questions)
+    tags = [np.full(len(ids), -1) for ids in texts]
+    for ids, characters in locate_tokens(contexts, tokenizer):
+      texts.append(ids)
+      spans.append(characters)
+      tags.append(np.arange(len(ids)))
     question_at = {text: n for n, text in enumerate(questions)}
-    context_at = {text: len(questions) + n for n, text in enumerate(contexts)}
-    fields = np.array(
-      [(question_at[x.question], context_at[x.context]) for x in examples], np.int32
-    )
+    context_at = {text: n for n, text in enumerate(contexts, start=len(questions))}
+    pairs = [(question_at[example.question], context_at[example.context]) for example in examples]
+    fields = np.array(pairs, np.int32)
     lengths = np.array([len(ids) for ids in texts])[fields]
     if not lengths.all():
       n, f = np.argwhere(lengths == 0)[0]
@@ -224,12 +208,7 @@ class SpanTask(LabeledTask):
   def score(
     self, predictions: Sequence[np.ndarray], truth: Sequence[SpanTruth]
   ) -> dict[str, float]:
-    """The metrics of the texts of the best spans; see LabeledTask.score.
-
-    Args:
-      predictions: scores [t, 2] of each example.
-      truth: see EncodedSpans.
-    """
+    """See LabeledTask.score; predictions are scores [t, 2] of each example."""
     texts: Any = list(map(self._text, predictions, truth))
     answers: Any = [example.answers for example in truth]
     scores = {name: float(metric(answers, texts)) for name, metric in self.metrics.items()}
@@ -238,7 +217,6 @@ class SpanTask(LabeledTask):
     return scores
 
   def result(self, prediction: np.ndarray, truth: SpanTruth) -> dict[str, Any]:
-    """The text of the best span, "" for no answer; it has no probability."""
     return {"prediction": self._text(prediction, truth), "probabilities": {}}
 
   def _text(self, scores: np.ndarray, truth: SpanTruth) -> str:
@@ -276,10 +254,7 @@ def make_example(
 def locate_tokens(
   texts: Sequence[str], tokenizer: Tokenizer
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-  """The ids of each text, int32 [m], and the characters that each is of, from and to, int [m, 2].
-
-  Words are encoded one by one, with the space before them where the vocabulary reads it.
-  """
+  """The ids of each text, int32 [m], and the characters of each id, from and to, int [m, 2]."""
   # With its space in front a word should get the ids that it has within a text.
   pair = tokenizer.encode_many(["a a", "a", " a"])
   space = " " if np.array_equal(pair[0], np.concatenate(pair[1:])) else ""
@@ -287,10 +262,7 @@ def locate_tokens(
   for text in texts:
     matches = enumerate(re.finditer(r"\S+", text))
     words_of_texts.append([(f"{space if n else ''}{m[0]}", m.start()) for n, m in matches])
-  words_at: dict[str, None] = {}
-  for words in words_of_texts:
-    words_at |= dict.fromkeys(word for word, _ in words)
-  distinct = list(words_at)
+  distinct = list(dict.fromkeys(word for words in words_of_texts for word, _ in words))
   ids = dict(zip(distinct, tokenizer.encode_many(distinct), strict=True))
   within = {word: _without_space(tokenizer.offsets(word), word) for word in distinct}
   located = []

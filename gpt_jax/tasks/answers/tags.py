@@ -1,8 +1,7 @@
 """Token tagging: one tag per word, learned and predicted at the word's first token.
 
-In a causal model a token's state has read only what precedes it, and the token itself. A text that
-exceeds the context is read in pieces of whole words, and a word without tokens as the unknown one:
-there are as many tags as words, whatever the text is.
+A text that exceeds the context is read in pieces of whole words, and a word without tokens as the
+unknown one: there are as many tags as words, whatever the text is.
 """
 
 import dataclasses
@@ -17,17 +16,13 @@ from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import Encoded, share_unknown
-from gpt_jax.tasks.formats import Format, GPTFormat
+from gpt_jax.tasks.formats import GPT, Format
 from gpt_jax.tasks.metrics import Metric, SpanMetric
 from gpt_jax.tasks.readers import Row, of_form
 
 
 class TaggedExample(NamedTuple):
-  """One text.
-
-  Attributes:
-    label: the tag of each word; None: untagged.
-  """
+  """One text, with the tag of each word as its label; None: untagged."""
 
   words: tuple[str, ...]
   label: tuple[str, ...] | None
@@ -44,13 +39,11 @@ class TagTask(LabeledTask):
   """A task with one tag per word.
 
   Attributes:
-    name: e.g. "story-tags".
     labels: the K tags.
     read: (data_dir, split) -> examples.
-    metrics: name -> metric(truth [n], predicted [n]) over all tagged words; the first is primary
-      where there are no span_metrics.
-    span_metrics: name -> metric(truth, predicted) of the tags' names, a list for each text.
-    paper: a published result with its source.
+    metrics: name -> metric(truth [n], predicted [n]) over all tagged words.
+    span_metrics: name -> metric(truth, predicted) of the tags' names, a list for each text; they
+      come first.
     spaced: whether a word is encoded with the space before it, as in a text; which vocabularies of
       byte-level BPE tell from a word at the start of a text.
   """
@@ -91,15 +84,10 @@ class TagTask(LabeledTask):
     return TaggedExample(words, None, row.location)
 
   def encode(
-    self,
-    examples: list[TaggedExample],
-    tokenizer: Tokenizer,
-    context: int,
-    format: Format = GPTFormat(),  # noqa: B008  # a constant
+    self, examples: list[TaggedExample], tokenizer: Tokenizer, context: int, format: Format = GPT
   ) -> Encoded:
-    """Encodes each word by itself, in as few sequences as have room for all words of a text.
-
-    Of a word that exceeds the context the end is cut; its tag stays.
+    """Each word by itself, in as few sequences as have room for all words of a text; of a word that
+    exceeds the context the end is cut, and its tag stays.
     """
     if not examples:
       raise InputError("no examples to encode")
@@ -132,7 +120,7 @@ class TagTask(LabeledTask):
     return f"{example.location}: no word has a token: the tokenizer drops all of the text"
 
   def loss(self, predictions: Any, truth: Any) -> float:
-    """The mean cross-entropy of the tagged tokens in nats; the arguments are those of `score`."""
+    """The mean cross-entropy of the tagged tokens in nats; see `score`."""
     # Of all texts as one: [n, K] and [n].
     probabilities, tags = np.concatenate(predictions), np.concatenate(truth)
     # Where there is no tag, -1, tag 0 is read, and dropped by the mask after it.
@@ -140,20 +128,13 @@ class TagTask(LabeledTask):
     return float(-np.log(np.maximum(of_truth, 1e-30)).mean())
 
   def score(self, predictions: Any, truth: Any) -> dict[str, float]:
-    """See LabeledTask.score; over all tagged words.
-
-    Args:
-      predictions: a list of probabilities [t, K].
-      truth: a list of tags [t], -1 for none.
-    """
+    """See LabeledTask.score; of lists of probabilities [t, K] and of tags [t], -1 for none."""
     tags = np.concatenate(truth)
     expected = tags[tags >= 0]  # the first token of each word has its tag
     predicted = np.concatenate([p.argmax(-1) for p in predictions])[tags >= 0]
-    scores = {}
-    for name, span_metric in self.span_metrics.items():
-      named = [self._names(t[t >= 0]) for t in truth]
-      guessed = [self._names(p[t >= 0].argmax(-1)) for p, t in zip(predictions, truth, strict=True)]
-      scores[name] = float(span_metric(named, guessed))
+    named = [self._names(t[t >= 0]) for t in truth]
+    guessed = [self._names(p[t >= 0].argmax(-1)) for p, t in zip(predictions, truth, strict=True)]
+    scores = {name: float(metric(named, guessed)) for name, metric in self.span_metrics.items()}
     for name, metric in self.metrics.items():
       scores[name] = float(metric(expected, predicted))
     if np.ptp(predicted) == 0:
@@ -171,11 +152,11 @@ class TagTask(LabeledTask):
   def _pieces(
     self, example: TaggedExample, tokenizer: Tokenizer, room: int
   ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The ids of a text, and its word's tag at the first of a word, -1 at the others; in pieces of
-    whole words, of at most `room` ids or of one word.
+    """The ids of a text, and the tag at the first of a word, -1 at the others; in pieces of whole
+    words, of at most `room` ids or of one word.
     """
     # Tags also say where words begin, which predictions need: any tag does.
-    label = example.label or (self.labels[0],) * len(example.words)  # untagged: any tag
+    label = example.label or (self.labels[0],) * len(example.words)
     for tag in label:
       if tag not in self.labels:
         known = f"{self.labels}{of_form(tag, self.labels)}"

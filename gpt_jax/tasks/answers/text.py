@@ -23,7 +23,7 @@ from gpt_jax.errors import InputError
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.answers.number import parse_number
 from gpt_jax.tasks.encoding import Encoded, Example, encode, subset
-from gpt_jax.tasks.formats import END, START, Format, TextToText
+from gpt_jax.tasks.formats import END, START, T5, Format
 from gpt_jax.tasks.metrics import Metric, f1
 from gpt_jax.tasks.readers import Row
 from gpt_jax.tasks.task import Task
@@ -56,16 +56,13 @@ class EncodedText(Encoded):
 
   @property
   def lengths(self) -> np.ndarray:
-    """Tokens of each input and its answer, int [N, 1]."""
-    targets = np.array([len(target) for target in self.targets])
-    return (self.source_lengths + targets)[:, None]
+    return (self.source_lengths + [len(target) for target in self.targets])[:, None]
 
   def source(self, n: int) -> np.ndarray:
     """The ids of an input with its end, int32 [t]."""
     return super().sequence(n, 0)
 
   def sequence(self, n: int, c: int) -> np.ndarray:
-    """The ids of an input and its answer, int32 [t]."""
     return np.concatenate([super().sequence(n, c), self.targets[n]])
 
   def room(self, n: int) -> int:
@@ -74,15 +71,13 @@ class EncodedText(Encoded):
     return self.longest
 
   def batches(self, batch_size: int, seed: int, epochs: int) -> "EncoderDecoderBatches":
-    """The batches of a run of an encoder-decoder; the arguments are those of PackedBatches."""
+    """The batches of a run of an encoder-decoder; see PackedBatches."""
     return EncoderDecoderBatches(self, batch_size, seed, epochs)
 
   def finish(self, batch: Batch, examples: np.ndarray) -> Batch:
     """Packed rows of inputs, each with its answer after it, for prefix attention.
 
-    Every token of an answer has weight 1, as in T5: the summed loss is -log P(answer), the
-    likelihood of the label as a whole. A mean over each answer's tokens would count a token of a
-    long label less.
+    Every token of an answer has weight 1, as in T5: the summed loss is -log P(answer).
     """
     rows, predictions = batch.rows, batch.predictions
     assert predictions is not None and rows.segments is not None
@@ -98,13 +93,9 @@ class EncodedText(Encoded):
 
 
 class WritingTask(LabeledTask):
-  """A task whose answers the model writes. A prediction is a text, or None for one without an end.
+  """A task whose answers the model writes; a prediction is a text, or None for one without end."""
 
-  Attributes:
-    search: the beams and the length penalty of the search for an answer; 1 beam: greedy.
-  """
-
-  search: tuple[int, float] = (1, 1.0)
+  search: tuple[int, float] = (1, 1.0)  # beams, of which one is greedy, and length penalty
 
   writes_text = True
   predictor = "text_predictor"
@@ -117,19 +108,21 @@ class WritingTask(LabeledTask):
     """The metrics; there is no loss."""
     return self.score(predictions, truth)
 
+  def unlabeled(
+    self, data_dir: str, examples: list[Any], labeled: list[Any], file: str
+  ) -> list[Any]:
+    """The texts of a file that has a teacher's answers."""
+    return self.examples(data_dir, "unlabeled")
+
 
 @dataclasses.dataclass(frozen=True)
 class TextTask(WritingTask):
   """A task with one label per example, whose inputs and labels are texts.
 
-  Its predictions are what the model wrote, a label or another text. They have no loss, and GPT-1's
-  results are of another method.
-
   Attributes:
     task: the task that reads the rows and has the metrics.
     named: what its inputs begin with.
     labels: the words that answer.
-    name, columns, metrics, pair: those of the task.
   """
 
   task: Task
@@ -144,27 +137,16 @@ class TextTask(WritingTask):
   not_per_text = "writes its labels as text; predict.run asks for them, evaluate.run scores them"
 
   def examples(self, data_dir: str, split: str) -> list[Example]:
-    """See Task.examples."""
     return self._with_texts().examples(data_dir, split)
 
   def example(self, row: Row) -> Example:
     return self._with_texts().example(row)
 
-  def unlabeled(
-    self, data_dir: str, examples: list[Any], labeled: list[Any], file: str
-  ) -> list[Any]:
-    """The texts of a file that has a teacher's answers."""
-    return self.examples(data_dir, "unlabeled")
-
   def subset(self, examples: list[Example], count: int) -> list[Example]:
     return subset(examples, count, self.task.has_classes, self._as_in_task)
 
   def encode(
-    self,
-    examples: list[Example],
-    tokenizer: Tokenizer,
-    context: int,
-    format: Format = TextToText(),  # noqa: B008  # a constant
+    self, examples: list[Example], tokenizer: Tokenizer, context: int, format: Format = T5
   ) -> EncodedText:
     """Inputs and answers as token ids; both, with any other answer, fit the context."""
     words = self.encode_words(tokenizer)
@@ -191,10 +173,9 @@ class TextTask(WritingTask):
           f"{self.name}: its answer {label!r} is no word of the vocabulary; use one that was "
           "prepared from text in which all its characters occur"
         )
-      spelling = tokenizer.decode(ids).strip()
-      if other := spellings.get(spelling):
+      other = spellings.setdefault(tokenizer.decode(ids).strip(), label)
+      if other != label:
         raise InputError(f"{self.name}: the vocabulary spells {other!r} and {label!r} alike")
-      spellings[spelling] = label
       encoded.append(np.append(ids, tokenizer.special[END]).astype(np.int32))
     return encoded
 
@@ -202,15 +183,14 @@ class TextTask(WritingTask):
     return self.task.describe_labels(labels)
 
   def read(self, outputs: Sequence[str | None], words: Sequence[str]) -> list[str | None]:
-    """Replaces each output that spells a label, one of EncodedText.words, by that label."""
+    """The outputs, with labels in place of EncodedText.words that spell one."""
     labels = dict(zip(words, self.labels, strict=True))
     return [output if output is None else labels.get(output, output) for output in outputs]
 
   def score(self, predictions: Sequence[str | None], truth: np.ndarray) -> dict[str, float]:
     """The task's metrics, and "valid", the share of outputs that are a label.
 
-    An output that is no label is wrong: a class of its own, or as a score NO_NUMBER. The truth is
-    that of Encoded.labels.
+    An output that is no label is wrong: a class of its own, or as a score NO_NUMBER.
     """
     expected = self.task.value(np.asarray(truth))
     predicted = np.array([self._value(prediction) for prediction in predictions])
@@ -225,9 +205,6 @@ class TextTask(WritingTask):
     return scores
 
   def result(self, prediction: str | None, truth: np.ndarray) -> dict[str, Any]:
-    """The reported result of one example: without probabilities, and with a problem if the output
-    is no label.
-    """
     del truth
     if prediction in self.labels:
       return {"prediction": prediction, "probabilities": {}}
@@ -274,16 +251,12 @@ class TextTask(WritingTask):
   def _beginnings(self) -> dict[str, str]:
     """The columns in the order of the input -> what stands before their texts."""
     first, *others = sorted(self.columns)
-    # With the spaces that are between them in the whole text.
     return {first: f"{self.named} {first}: ", **{name: f" {name}: " for name in others}}
 
 
 def as_text(task: LabeledTask, named: str = "") -> LabeledTask:
-  """A task as text to text; one whose answers are texts as it is.
-
-  Args:
-    named: what its inputs begin with, for another set of a task that a model was trained on (mnli
-      for mnli-mismatched); "": its own name.
+  """A task as text to text; one whose answers are texts as it is. `named` is what inputs begin with
+  where the model was trained on another set of the task (mnli for mnli-mismatched).
   """
   if task.writes_text:
     return task
@@ -302,16 +275,12 @@ def as_text(task: LabeledTask, named: str = "") -> LabeledTask:
 
 
 def encode_prompt(text: str, tokenizer: Tokenizer) -> np.ndarray:
-  """The ids of an input that a user writes, with its end, int32 [t].
-
-  "<sentinel_0>" in it, or transformers' "<extra_id_0>", is the special token, so that a model fills
-  in what is missing there.
+  """The ids of an input that a user writes, with its end, int32 [t]; "<sentinel_0>" in it, or
+  transformers' "<extra_id_0>", is the special token.
   """
   parts = re.split(r"<(?:sentinel|extra_id)_(\d+)>", text)  # texts and numbers take turns
-  ids: list[np.ndarray] = []
-  for number, part in enumerate(parts):
-    sentinel = [tokenizer.special[f"sentinel_{part}"]] if number % 2 else []
-    ids.append(np.array(sentinel) if sentinel else tokenizer.encode(part))
+  ids: list[Any] = list(map(tokenizer.encode, parts))
+  ids[1::2] = [[tokenizer.special[f"sentinel_{number}"]] for number in parts[1::2]]
   return np.concatenate([*ids, [tokenizer.special[END]]]).astype(np.int32)
 
 
@@ -342,22 +311,20 @@ class EncoderDecoderBatches:
     shape: of the encoder's rows, (B, S).
   """
 
-  def __init__(self, encoded: Encoded, batch_size: int, seed: int, epochs: int):
-    """The arguments are those of PackedBatches."""
+  def __init__(self, encoded: EncodedText, batch_size: int, seed: int, epochs: int):
+    """See PackedBatches."""
     self.steps_per_epoch = len(encoded) // batch_size
     if not self.steps_per_epoch:
       raise InputError(
         f"{len(encoded)} examples are fewer than one batch; batch_size is {batch_size}"
       )
-    self._encoded = cast(EncodedText, encoded)
+    self._encoded = encoded
     count = self.steps_per_epoch * batch_size
     orders = []
     for epoch in range(epochs):
-      order = np.random.default_rng([seed, epoch]).permutation(len(encoded))[:count]
-      orders.append(order.reshape(self.steps_per_epoch, batch_size))
-    self._order = np.concatenate(orders)
-    self.shape = (batch_size, rounded(int(self._encoded.source_lengths.max())))
-    self._target_length = rounded(self._encoded.longest)
+      orders.append(np.random.default_rng([seed, epoch]).permutation(len(encoded))[:count])
+    self._order = np.concatenate(orders).reshape(-1, batch_size)
+    self.shape = (batch_size, rounded(int(encoded.source_lengths.max())))
     self.largest = 0  # the step with the longest rows: they are all of one length
 
   def __call__(self, step: int) -> Batch:
@@ -373,7 +340,7 @@ class EncoderDecoderBatches:
   def _lengths(self, examples: np.ndarray) -> tuple[int, int]:
     """Tokens in a row of sources, and of targets."""
     del examples
-    return self.shape[1], self._target_length
+    return self.shape[1], rounded(self._encoded.longest)
 
 
 def rounded(length: int) -> int:

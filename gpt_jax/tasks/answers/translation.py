@@ -10,7 +10,7 @@ from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.answers.text import EncodedText, EncoderDecoderBatches, WritingTask, rounded
 from gpt_jax.tasks.encoding import Example, encode
-from gpt_jax.tasks.formats import END, Format, TextToText
+from gpt_jax.tasks.formats import END, T5, Format
 from gpt_jax.tasks.metrics import translation_scores
 from gpt_jax.tasks.readers import Row
 from gpt_jax.tasks.task import SPLITS, make_examples, unusable_rows
@@ -21,22 +21,11 @@ _PER_TOKEN, _FURTHER = 2, 10  # tokens of a translation: at most 2 of each of it
 
 
 class Pair(NamedTuple):
-  """A text and its translation.
-
-  Attributes:
-    text: the source.
-    label: the translation; None: unlabeled.
-    location: "file:line", for messages.
-  """
+  """A text and, as its label, the translation; None: unlabeled."""
 
   text: str
   label: str | None
   location: str
-
-  @property
-  def words(self) -> int:
-    """Words of the longer of both."""
-    return max(len(self.text.split()), len((self.label or "").split()))
 
   @property
   def texts(self) -> list[str]:
@@ -46,11 +35,7 @@ class Pair(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class EncodedPairs(EncodedText):
-  """Pairs as token ids.
-
-  Attributes:
-    references: the translation of each text, as it was given.
-  """
+  """Pairs as token ids, with the translations as they were given."""
 
   references: tuple[str, ...] = ()
 
@@ -84,8 +69,7 @@ class TranslationTask(WritingTask):
     columns: name of the source's column.
     prompt: is put before each source.
     lowercase: whether translations are compared in lower case.
-    longest: words of a text of a training pair, at most; pairs with a longer one are left out; 0:
-      all are read.
+    longest: words of a text of a training pair, at most; longer pairs are left out; 0: none.
   """
 
   rows: Callable[[str, str], Iterable[Row | InputError]]
@@ -104,12 +88,6 @@ class TranslationTask(WritingTask):
   def with_search(self, beams: int, length_penalty: float) -> "TranslationTask":
     return dataclasses.replace(self, search=(beams, length_penalty))
 
-  def unlabeled(
-    self, data_dir: str, examples: list[Any], labeled: list[Any], file: str
-  ) -> list[Any]:
-    """The texts of a file that has a teacher's translations."""
-    return self.examples(data_dir, "unlabeled")
-
   def examples(self, data_dir: str, split: str) -> list[Pair]:
     if split not in (*SPLITS, "unlabeled"):
       raise InputError(f"split {split!r} of {self.name}: should be one of {', '.join(SPLITS)}")
@@ -118,7 +96,8 @@ class TranslationTask(WritingTask):
     if problems:
       raise unusable_rows(problems)
     if split == "train" and self.longest:
-      pairs = [pair for pair in pairs if pair.words <= self.longest]
+      most = self.longest
+      pairs = [p for p in pairs if max(len(p.text.split()), len(p.label.split())) <= most]
     if not pairs:
       raise InputError(f"{self.name}: no pairs in the {split} split of {data_dir}")
     return pairs
@@ -131,15 +110,9 @@ class TranslationTask(WritingTask):
     return Pair(row.texts[0], row.label, row.location)
 
   def encode(
-    self,
-    examples: list[Pair],
-    tokenizer: Tokenizer,
-    context: int,
-    format: Format = TextToText(),  # noqa: B008  # a constant
+    self, examples: list[Pair], tokenizer: Tokenizer, context: int, format: Format = T5
   ) -> EncodedPairs:
-    """Texts and translations as token ids, each cut to half the context: a trunk that reads both in
-    one row has room for them.
-    """
+    """Token ids, each text cut to half the context: one row has room for both."""
     half = context // 2
     sources = [Example(((f"{self.prompt}{pair.text}",),), None, pair.location) for pair in examples]
     encoded = encode(sources, tokenizer, half, None, 1, format)
@@ -168,7 +141,6 @@ class TranslationTask(WritingTask):
     return {name: score for name, (score, _) in self._scores(predictions, truth).items()}
 
   def details(self, predictions: Any, truth: Any) -> dict[str, Any]:
-    """How sacrebleu computed the metrics."""
     scores = self._scores(predictions, truth)
     return {f"{name}_signature": signature for name, (_, signature) in scores.items()}
 
@@ -181,8 +153,8 @@ class TranslationTask(WritingTask):
 
   def result(self, prediction: str | None, truth: str) -> dict[str, Any]:
     del truth
-    result: dict[str, Any] = {"prediction": prediction, "probabilities": {}}
-    return result if prediction else {**result, "problem": "a translation without an end"}
+    problem = {} if prediction else {"problem": "a translation without an end"}
+    return {"prediction": prediction, "probabilities": {}, **problem}
 
 
 class PairBatches(EncoderDecoderBatches):

@@ -65,7 +65,7 @@ def passage_rows(passage: dict[str, Any], location: str) -> Iterator[Row]:
     yield Row(texts, answer, f"{location}: question {number}")
 
 
-def _task(name: str, schools: tuple[str, ...], paper: str) -> Task:
+def _task(name: str, schools: tuple[str, ...], result: str) -> Task:
   return Task(
     name=name,
     labels=LABELS,
@@ -77,20 +77,12 @@ def _task(name: str, schools: tuple[str, ...], paper: str) -> Task:
     truncate=first_field,
     tfds=tuple(f"race/{school}" for school in schools),
     tfds_rows=passage_rows,
-    paper=paper,
+    paper=f"{result} accuracy on the test set (Radford et al. 2018, table 3)",
   )
 
 
 TASKS = (
-  _task(
-    "race",
-    ("middle", "high"),
-    "59.0 accuracy on the test set (Radford et al. 2018, table 3)",
-  ),
-  _task(
-    "race-middle",
-    ("middle",),
-    "62.9 accuracy on the test set (Radford et al. 2018, table 3)",
-  ),
-  _task("race-high", ("high",), "57.4 accuracy on the test set (Radford et al. 2018, table 3)"),
+  _task("race", ("middle", "high"), "59.0"),
+  _task("race-middle", ("middle",), "62.9"),
+  _task("race-high", ("high",), "57.4"),
 )

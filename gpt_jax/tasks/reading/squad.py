@@ -36,7 +36,7 @@ def read(data_dir: str, split: str, version: str) -> Iterator[SpanExample]:
 
 
 def questions_of(tree: Any, path: str, version: str) -> Iterator[SpanExample]:
-  """The examples in the JSON of a file. Raises InputError for one that is not SQuAD's."""
+  """The examples in the JSON of a file."""
   for article, passages in enumerate(_list(tree, "data", path)):
     for number, passage in enumerate(_list(passages, "paragraphs", f"{path}: article {article}")):
       place = f"{path}: article {article}, paragraph {number}"

@@ -1,6 +1,7 @@
-"""SNLI: does a sentence follow from an image caption, contradict it, or neither?
+"""Entailment outside GLUE: does a sentence follow from another?
 
-Bowman et al. 2015.
+SNLI (Bowman et al. 2015), of image captions, or contradict it, or neither; and SciTail (Khot et al.
+2018), science statements and sentences found on the web.
 """
 
 import os
@@ -10,27 +11,28 @@ from typing import Any
 
 from gpt_jax.errors import InputError, counted, did_you_mean
 from gpt_jax.tasks.metrics import accuracy
-from gpt_jax.tasks.readers import Row, find_folder, read_lines
+from gpt_jax.tasks.readers import Row, find_folder, read_lines, read_table
 from gpt_jax.tasks.task import Task
 from gpt_jax.tasks.transforms import entailment
 
-COLUMNS = ("gold_label", "sentence1", "sentence2")
+PAIR = ("premise", "hypothesis")
+SNLI_COLUMNS = ("gold_label", "sentence1", "sentence2")
 NO_GOLD_LABEL = "-"  # the annotators did not agree
 
 
-def read(data_dir: str, split: str) -> Iterator[Row]:
+def read_snli(data_dir: str, split: str) -> Iterator[Row]:
   """Reads the release's tables; pairs without a gold label are left out and counted."""
   path = os.path.join(find_folder(data_dir, "snli_1.0"), f"snli_1.0_{split}.txt")
   (_, header), *rows = read_lines(path) or [(1, "")]
   names = header.split("\t")
-  for column in COLUMNS:
+  for column in SNLI_COLUMNS:
     if column not in names:
       raise InputError(
         f"{path}: no column {column!r}{did_you_mean(column, names)} "
         f"(the columns are {', '.join(map(repr, names))})"
       )
   # By name: the release has eleven further columns, such as parses.
-  indices = [names.index(column) for column in COLUMNS]
+  indices = [names.index(column) for column in SNLI_COLUMNS]
   dropped = 0
   for number, line in rows:
     # A row ends early if fewer than five annotators labeled it.
@@ -50,22 +52,39 @@ def read(data_dir: str, split: str) -> Iterator[Row]:
     )
 
 
-def tfds_rows(record: dict[str, Any], location: str) -> Iterator[Row]:
+def snli_of_tfds(record: dict[str, Any], location: str) -> Iterator[Row]:
   """Leaves out pairs without a gold label, -1 in TFDS."""
   if record["label"] is not None:
     yield Row((record["premise"], record["hypothesis"]), record["label"], location)
+
+
+def read_scitail(data_dir: str, split: str) -> Iterator[Row]:
+  """Reads the release's tsv_format, which has no header."""
+  folder = find_folder(data_dir, "SciTailV1.1", "tsv_format")
+  path = os.path.join(folder, f"scitail_1.0_{split}.tsv")
+  return read_table(path, PAIR, "label", unnamed=(*PAIR, "label"))
 
 
 TASKS = (
   Task(
     name="snli",
     labels=("entailment", "neutral", "contradiction"),
-    columns=("premise", "hypothesis"),
+    columns=PAIR,
     transform=entailment,
-    read=read,
+    read=read_snli,
     metrics={"accuracy": accuracy},
     tfds=("snli",),
-    tfds_rows=tfds_rows,
+    tfds_rows=snli_of_tfds,
     paper="89.9 accuracy on the test set (Radford et al. 2018, table 2)",
+  ),
+  Task(
+    name="scitail",
+    labels=("entails", "neutral"),
+    columns=PAIR,
+    transform=entailment,
+    read=read_scitail,
+    metrics={"accuracy": accuracy},
+    tfds=("sci_tail",),
+    paper="88.3 accuracy on the test set (Radford et al. 2018, table 2)",
   ),
 )
