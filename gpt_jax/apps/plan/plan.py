@@ -7,6 +7,7 @@ step. There is no compiler for GPUs that are not attached; a formula estimates t
 import dataclasses
 import datetime
 import itertools
+import math
 import os
 import re
 import types
@@ -218,8 +219,8 @@ def find_devices(topology: str) -> tuple[list[Any], str]:
     if not shape.isdecimal() or not 0 < int(shape) <= 10_000:
       raise InputError(f"--topology={topology}: name the number of GPUs, such as {name}:8")
     return [None] * int(shape), kind
-  if re.fullmatch(r"v[4-6]\w*-\d+", topology):  # as Google names one: v5litepod-16
-    raise InputError(f"--topology={topology}: name the shape of the chips ({EXAMPLES})")
+  if google := re.fullmatch(r"(v[4-6]\w*)-(\d+)", topology):
+    raise InputError(f"--topology={topology}: {_shape_of(*google.groups())} ({EXAMPLES})")
   if not re.fullmatch(r"(v|tpu)\d\w*", name):
     known = ", ".join(sorted(GPU_KINDS))
     raise InputError(f"--topology={topology}: {name} is not known; GPUs are {known} ({EXAMPLES})")
@@ -239,6 +240,23 @@ def find_devices(topology: str) -> tuple[list[Any], str]:
     reason = str(error).splitlines()[0]  # such as of its lockfile, while another program runs
     raise InputError(f"--topology={topology}: {reason} ({EXAMPLES})") from error
   return list(described.devices), described.devices[0].device_kind
+
+
+def _shape_of(version: str, count: str) -> str:
+  """Advice for Google's name of a TPU, which has no shape: v5litepod-16, v4-16. People type it.
+
+  v5e and v6e are counted in chips, which form a rectangle; others in cores, two a chip, in a box.
+  """
+  version = version.replace("litepod", "e").replace("lite", "e")
+  is_flat = version.endswith("e")
+  chips = int(count) if is_flat else int(count) // 2
+  if chips & (chips - 1) or not chips:
+    return "name the shape of the chips"
+  sides = [1] * (2 if is_flat else 3)
+  while math.prod(sides) < chips:
+    sides[sides.index(min(sides))] *= 2
+  sides.sort(key=lambda side: (side == 1, side))  # 2x2x1
+  return f"did you mean {version}:{'x'.join(map(str, sides))}?"
 
 
 def describe(plan: Plan, price: float = 0.0) -> str:

@@ -171,7 +171,11 @@ def test_the_steps_of_epochs_need_data(prepared, capsys):
     ({"topology": "h100"}, "--topology=h100: name the number of GPUs, such as h100:8"),
     ({"topology": "h100:0"}, "name the number of GPUs"),
     ({"topology": "h900:8"}, "h900 is not known; GPUs are a100, b200, h100, h200, l4, t4, v100 "),
-    ({"topology": "v5litepod-8"}, r"name the shape of the chips \(examples: v5e:4x4, "),
+    ({"topology": "v5e-16"}, r"--topology=v5e-16: did you mean v5e:4x4\? \(examples: v5e:4x4, "),
+    ({"topology": "v5litepod-8"}, r"did you mean v5e:2x4\?"),
+    ({"topology": "v4-8"}, r"did you mean v4:2x2x1\?"),  # 8 cores
+    ({"topology": "v5p-64"}, r"did you mean v5p:2x4x4\?"),
+    ({"topology": "v5e-12"}, "--topology=v5e-12: name the shape of the chips "),
     ({"topology": "v5e:4x4"}, r"--topology=v5e:4x4: needs libtpu: pip install 'gpt_jax\[tpu\]'"),
     ({"vary": ["nothing"]}, "--vary=nothing: must be FIELD=VALUE,VALUE,…"),
     ({"vary": ["data.nothing=1"]}, "nothing"),
