@@ -375,9 +375,6 @@ def _save_offsets(path: str, offsets: "array.array[int]") -> int:
 
 
 def unigram_entropy(counts: np.ndarray) -> float:
-  """Nats per token of the best model that ignores context.
-
-  A model whose loss stays at this value has learned only how frequent each token is.
-  """
+  """Nats per token of the best model that ignores context, and knows how frequent each token is."""
   share = counts[counts > 0] / max(1, counts.sum())
   return float(-(share * np.log(share)).sum())

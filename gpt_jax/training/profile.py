@@ -23,7 +23,7 @@ class Span(NamedTuple):
   stop: int
 
   def check(self, total_steps: int) -> None:
-    """Raises InputError if a run of this length does not have these steps."""
+    """Refuses a run of a length that does not have these steps."""
     if not 1 <= self.start < self.stop <= total_steps:
       raise InputError(
         f"profile={self.start}:{self.stop}: must be START:STOP with 1 <= START < STOP <= "

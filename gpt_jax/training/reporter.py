@@ -165,9 +165,12 @@ class Reporter:
 
   def _format_losses(self, values: Mapping[str, float]) -> list[str]:
     entropies, metric, _ = self._baselines
-    unigram = f" (unigram {entropies[0]:.2f})" if entropies else ""
-    names = [name for name in dict.fromkeys(("loss", metric)) if name in values]
-    return [f"{name} {values[name]:.4f}{unigram if name == metric else ''}" for name in names]
+    parts = []
+    for name in dict.fromkeys(("loss", metric)):
+      if name in values:
+        unigram = f" (unigram {entropies[0]:.2f})" if name == metric and entropies else ""
+        parts.append(f"{name} {values[name]:.4f}{unigram}")
+    return parts
 
   def _record(self, step: int, values: Mapping[str, float]) -> None:
     if not self._writes:

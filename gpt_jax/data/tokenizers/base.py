@@ -336,7 +336,9 @@ def _load(folder: str) -> Tokenizer:
   metadata = _read_metadata(folder)
   if metadata is None:
     return load_released(folder)
-  kinds = {kind: module for module in _tokenizer_files() for kind in module.KINDS}
+  kinds: dict[str, TokenizerFile] = {}
+  for module in _tokenizer_files():
+    kinds |= dict.fromkeys(module.KINDS, module)
   kind = metadata["kind"]
   if not isinstance(kind, str) or kind not in kinds:
     known = ", ".join(sorted(kinds))

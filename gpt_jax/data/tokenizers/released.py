@@ -84,10 +84,7 @@ def require(package: str) -> Any:
 
 
 class PackageTokenizer(Tokenizer):
-  """Encodes by a Tokenizer of the package `tokenizers`, `_tokenizer`.
-
-  A lone surrogate, which UTF-8 cannot encode, becomes "?".
-  """
+  """Encodes by a Tokenizer of the package `tokenizers`, `_tokenizer`."""
 
   _tokenizer: Any
 
@@ -98,7 +95,7 @@ class PackageTokenizer(Tokenizer):
     return self._encoding(word).offsets
 
   def _encoding(self, text: str) -> Any:
-    valid = text.encode(errors="replace").decode()
+    valid = text.encode(errors="replace").decode()  # a lone surrogate becomes "?"
     return self._tokenizer.encode(valid, add_special_tokens=False)
 
 
