@@ -59,18 +59,16 @@ def test_dropout_zeroes_probabilities():
   q, k, _ = inputs(8)
   segments = np.broadcast_to(np.arange(8, dtype=np.int32), (B, 8))
   v = np.ones((B, H, 8, K), np.float32)
-  output = np.asarray(
-    attention(q, k, v, AttentionMask("causal", segments), dropout=Dropout(0.5, step_key(0, 0)))
-  )
+  dropout = Dropout(0.5, step_key(0, 0))
+  output = np.asarray(attention(q, k, v, AttentionMask("causal", segments), dropout=dropout))
   assert set(np.unique(output)) == {0.0, 2.0}
 
 
 def test_observers_see_the_probabilities_before_dropout():
   q, k, v = inputs(8)
   seen = []
-  attention(
-    q, k, v, AttentionMask("causal"), dropout=Dropout(0.5, step_key(0, 0)), observe=seen.append
-  )
+  dropout = Dropout(0.5, step_key(0, 0))
+  attention(q, k, v, AttentionMask("causal"), dropout=dropout, observe=seen.append)
   (probabilities,) = seen
   np.testing.assert_allclose(probabilities.sum(-1), 1, rtol=1e-6)
 

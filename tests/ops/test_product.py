@@ -44,9 +44,8 @@ def test_products_of_16_bits_are_those_of_float32(equation, dtype):
 @pytest.mark.parametrize("equation", EQUATIONS)
 def test_products_of_float32_are_numpys(equation):
   wide = factors(equation, jnp.float32)
-  np.testing.assert_allclose(
-    product(equation, *wide), np.einsum(equation, *wide), rtol=1e-5, atol=1e-5
-  )
+  expected = np.einsum(equation, *wide)
+  np.testing.assert_allclose(product(equation, *wide), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

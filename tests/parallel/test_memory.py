@@ -21,17 +21,19 @@ if __name__ == "__main__":
 """
 
 
+def run_python(script, folder):
+  (folder / "script.py").write_text(script)
+  command = [sys.executable, "script.py"]
+  return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
+
+
 def test_the_peak_of_memory_is_that_of_the_largest_worker(tmp_path):
   """Whatever the process held that starts the one that has workers; and without JAX."""
   held = b"x" * (300 << 20)
   del held
   peaks = []
   for size in (1 << 20, 200 << 20):
-    (tmp_path / "peak.py").write_text(PEAK.format(size=size))
-    done = subprocess.run(
-      [sys.executable, "peak.py"], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    peak, imports_jax = done.stdout.split()
+    peak, imports_jax = run_python(PEAK.format(size=size), tmp_path).split()
     assert imports_jax == "False"
     peaks.append(int(peak))
   assert peaks[1] - peaks[0] > 150 << 20
@@ -64,13 +66,6 @@ print(len(waits))
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="needs glibc")
 def test_freed_memory_goes_back_where_there_is_more_than_a_step_needs(tmp_path):
-  (tmp_path / "kept.py").write_text(KEPT)
-  command = [sys.executable, "kept.py"]
-  done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-  within, beyond, within_again, never, waits = map(int, done.stdout.split())
-  assert beyond > 300 and (within, within_again, never, waits) == (
-    0,
-    0,
-    0,
-    4,
-  )  # before each step, and before it is returned
+  within, beyond, within_again, never, waits = map(int, run_python(KEPT, tmp_path).split())
+  # Waits before each step, and before memory is returned.
+  assert beyond > 300 and (within, within_again, never, waits) == (0, 0, 0, 4)

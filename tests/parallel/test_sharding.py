@@ -18,7 +18,7 @@ from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.lstm_encoder_decoder import LSTMEncoderDecoderConfig
 from gpt_jax.models.lstm_stack import LSTMStackConfig
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.parallel.mesh import MeshConfig, constrain, make_mesh, partition
+from gpt_jax.parallel.mesh import MeshConfig, constrain, make_mesh, partition, path_name
 from gpt_jax.parallel.placement import check_batch, local_rows, to_device
 
 TRANSFORMER = TransformerConfig(vocab_size=60, context=16, layers=2, width=16, heads=4)
@@ -41,11 +41,8 @@ def abstract_state(trunk):
 
 
 def specs(tree, *args, **options):
-  found = partition(tree, *args, **options)
-  leaves = jax.tree_util.tree_leaves_with_path(found)
-  return {
-    jax.tree_util.keystr(path, simple=True, separator="/"): leaf.spec for path, leaf in leaves
-  }
+  leaves = jax.tree_util.tree_leaves_with_path(partition(tree, *args, **options))
+  return {path_name(path): leaf.spec for path, leaf in leaves}
 
 
 def test_mesh_shapes():
@@ -82,8 +79,7 @@ def test_rules_hit_parameters_and_both_moments(trunk):
   for pattern, spec in trunk.TENSOR_PARALLEL:
     matched = [found for name, found in parameters.items() if re.search(pattern, name)]
     assert matched and all(tuple(found) == tuple(spec) for found in matched), pattern
-  # Every matrix but the positions is divided: what a rule forgot would be held whole by each
-  # device.
+  # What a rule forgot would be held whole by each device.
   whole = {name for name, spec in parameters.items() if "model" not in spec and len(spec) > 1}
   assert whole <= {"params/trunk/positions"}
   assert found["opt_state/0/count"] == P()
@@ -95,13 +91,8 @@ def test_rules_are_idle_without_a_model_axis():
 
 
 def test_fsdp_takes_the_largest_axis_that_is_left_and_divides():
-  tree = {
-    "a": jax.ShapeDtypeStruct((8, 24), jnp.float32),
-    "taken": jax.ShapeDtypeStruct((24, 8), jnp.float32),
-    "odd": jax.ShapeDtypeStruct((25, 8), jnp.float32),
-    "nothing": jax.ShapeDtypeStruct((3, 5), jnp.float32),
-    "scalar": jax.ShapeDtypeStruct((), jnp.float32),
-  }
+  shapes = {"a": (8, 24), "taken": (24, 8), "odd": (25, 8), "nothing": (3, 5), "scalar": ()}
+  tree = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in shapes.items()}
   mesh = make_mesh(MeshConfig(data=4, model=2))
   assert specs(tree, [("taken", P("model"))], mesh, fsdp=True) == {
     "a": P(None, "data"),
@@ -153,11 +144,8 @@ def test_local_rows_of_one_process_of_two(monkeypatch):
   second = set(mesh.devices[2:].ravel())
 
   def local(found, shape):
-    return {
-      device: index
-      for device, index in found.devices_indices_map(shape).items()
-      if device in second
-    }
+    indices = found.devices_indices_map(shape)
+    return {device: index for device, index in indices.items() if device in second}
 
   monkeypatch.setattr(NamedSharding, "addressable_devices_indices_map", local)
   np.testing.assert_array_equal(local_rows(16, mesh, 2), [4, 5, 6, 7, 12, 13, 14, 15])

@@ -36,10 +36,8 @@ def copy(release, tmp_path):
 
 def numpy_gpt1(vector, shapes, ids):
   """OpenAI's train.py:22-178 in NumPy, with its names, from the vector: logits [T, V]."""
-  anchors = np.cumsum(list(map(math.prod, shapes)))
-  arrays = iter(
-    part.reshape(shape) for part, shape in zip(np.split(vector, anchors)[:-1], shapes, strict=True)
-  )
+  parts = np.split(vector, np.cumsum(list(map(math.prod, shapes)))[:-1])
+  arrays = (part.reshape(shape) for part, shape in zip(parts, shapes, strict=True))
   wpe, we = next(arrays), next(arrays)
 
   def norm(x, g, b):
@@ -52,9 +50,8 @@ def numpy_gpt1(vector, shapes, ids):
 
   h = we[ids] + wpe[: len(ids)]
   for _ in range(BLOCKS):
-    w_attn, b_attn, w_proj, b_proj, g_1, b_1, w_fc, b_fc, w_out, b_out, g_2, b_2 = itertools.islice(
-      arrays, 12
-    )
+    w_attn, b_attn, w_proj, b_proj, g_1, b_1, *rest = itertools.islice(arrays, 12)
+    w_fc, b_fc, w_out, b_out, g_2, b_2 = rest
     q, k, v = map(split_heads, np.split(h @ w_attn[0] + b_attn, 3, axis=1))
     w = q @ k.transpose(0, 2, 1) / math.sqrt(v.shape[-1])
     b = np.tril(np.ones(w.shape[1:]))
@@ -87,12 +84,12 @@ def test_the_model_is_openais(release):
 def test_the_parameters_are_a_models(release):
   params, meta, _, _ = openai.load(str(release.folder))
   trunk = from_json(meta["model"]).trunk
-  expected = jax.eval_shape(
-    language_model(trunk).init, jax.random.key(0), causal_batch(np.zeros((1, 5), np.int32))
+  batch = causal_batch(np.zeros((1, 5), np.int32))
+  expected = jax.eval_shape(language_model(trunk).init, jax.random.key(0), batch)["params"]
+  found, expected = (
+    jax.tree.map(lambda x: (x.shape, x.dtype), tree) for tree in (params, expected)
   )
-  assert jax.tree.map(lambda x: (x.shape, x.dtype), params) == jax.tree.map(
-    lambda x: (x.shape, x.dtype), expected["params"]
-  )
+  assert found == expected
   np.testing.assert_array_equal(params["trunk"]["tokens"][trunk.vocab_size :], 0)
 
 
@@ -100,9 +97,8 @@ def test_the_parameters_are_a_models(release):
   "cuts", [None, [5, 6, 7, 1000, 1001, 3000, 5000, 9000, 9010]], ids=["even", "uneven"]
 )
 def test_written_back_byte_for_byte(tmp_path, write_release, openai_tokenizer, cuts):
-  write_release(
-    tmp_path / "model", openai_tokenizer, write_release.shapes(openai_tokenizer.vocab_size), cuts
-  )
+  shapes = write_release.shapes(openai_tokenizer.vocab_size)
+  write_release(tmp_path / "model", openai_tokenizer, shapes, cuts)
   openai.save(str(tmp_path / "again"), *openai.load(str(tmp_path / "model")))
   assert contents(tmp_path / "again") == contents(tmp_path / "model")
 
@@ -128,9 +124,8 @@ def test_a_model_that_was_not_imported(release, tmp_path):
 def test_the_released_vocabulary(data_root, tmp_path, write_release):
   """All of its ids, in a narrow model, and both of its files byte for byte."""
   source = data_root / "gpt1_release"
-  write_release(
-    tmp_path / "model", load_released(str(source)), write_release.shapes(40_478, 512, 12, 1)
-  )
+  shapes = write_release.shapes(40_478, 512, 12, 1)
+  write_release(tmp_path / "model", load_released(str(source)), shapes)
   for name in FILES[0]:
     shutil.copy(source / name, tmp_path / "model" / name)
   params, meta, step, tokenizer = openai.load(str(tmp_path / "model"))

@@ -24,13 +24,11 @@ def pair(request):
   """(config, our parameters with perturbed biases and norms, the same in torch, rows of ids)."""
   config = SIZES[request.param]
   rng = np.random.default_rng(0)
-  rows = rng.integers(
-    config.vocab_size, size=(2, config.context + 1 if config.width < 100 else 49)
-  ).astype(np.int32)
+  length = config.context + 1 if config.width < 100 else 49
+  rows = rng.integers(config.vocab_size, size=(2, length)).astype(np.int32)
   params = language_model(config).init(jax.random.key(0), causal_batch(rows))["params"]
-  params = jax.tree.map(
-    lambda x: np.asarray(x + 0.05 * rng.normal(size=x.shape), np.float32), params
-  )
+  perturbed = lambda x: np.asarray(x + 0.05 * rng.normal(size=x.shape), np.float32)
+  params = jax.tree.map(perturbed, params)
   return config, params, torch_model(config, params), rows
 
 
@@ -45,10 +43,8 @@ def torch_model(config, params):
     "n_head": config.heads,
   }
   model = OpenAIGPTLMHeadModel(OpenAIGPTConfig(vocab_size=config.vocab_size, **sizes)).eval()
-  arrays = {
-    name: torch.from_numpy(array)
-    for name, array in to_transformers(config, params["trunk"]).items()
-  }
+  arrays = to_transformers(config, params["trunk"])
+  arrays = {name: torch.from_numpy(array) for name, array in arrays.items()}
   missing, unexpected = model.load_state_dict(arrays, strict=False)
   assert not unexpected and set(missing) <= {"lm_head.weight", "transformer.position_ids"}
   return model
@@ -108,8 +104,7 @@ def test_loss_and_gradients(pair):
   found = {name: parameter.grad.numpy() for name, parameter in theirs.named_parameters()}
   assert found.keys() == ours.keys()
   for name, gradient in found.items():
-    np.testing.assert_allclose(
-      ours[name], gradient, atol=1e-5 * max(1, np.abs(gradient).max()), rtol=1e-3, err_msg=name
-    )
+    atol = 1e-5 * max(1, np.abs(gradient).max())
+    np.testing.assert_allclose(ours[name], gradient, atol=atol, rtol=1e-3, err_msg=name)
   unused = gradients["trunk"]["tokens"][config.vocab_size :]
   np.testing.assert_array_equal(unused, 0)
