@@ -37,10 +37,6 @@ def load(path: str, warm_up: bool = False) -> "Model":
     path: a workdir (its newest checkpoint), `<workdir>/best`, `<workdir>/checkpoints/<step>`, an
       exported folder, OpenAI's released folder, or a transformers folder.
     warm_up: compile `classify` now, which takes some seconds, and not at the first calls.
-
-  Raises:
-    gpt_jax.errors.InputError: no checkpoint at this path, a damaged one, or one whose vocabulary
-      is not the model's.
   """
   from gpt_jax.inference import model  # not at the top: importing gpt_jax must stay instant
 

@@ -30,10 +30,8 @@ def register(name: str) -> Callable[[_Class], _Class]:
   """Names a config class in JSON; goes above `@dataclasses.dataclass(frozen=True)`.
 
   The name is part of the file format: classes and files may move, names stay. Write it as a string
-  literal, because `from_json` searches the package's source for it.
-
-  Raises:
-    ValueError: another class has this name.
+  literal, because `from_json` searches the package's source for it. Raises ValueError if another
+  class has this name.
   """
 
   def add(kind: _Class) -> _Class:
@@ -185,9 +183,7 @@ def from_json(tree: Any) -> Any:
 
 def registered_modules() -> dict[str, str]:
   """Registered name -> module, for every config class of the package; reads source, imports none.
-
-  Raises:
-    ValueError: two modules register the same name.
+  Raises ValueError if two modules register the same name.
   """
   modules: dict[str, str] = {}
   package = importlib.import_module(_PACKAGE)

@@ -51,11 +51,9 @@ def atomic_file(path: str, mode: str = "w", *, overwrite: bool = True) -> Iterat
 
   Args:
     mode: "w" for text, "wb" for bytes.
-    overwrite: whether to replace an existing file.
+    overwrite: whether to replace an existing file; else FileExistsError, at the end.
 
-  Raises:
-    FileExistsError: path exists at the end, and overwrite is false.
-    OSError: opening, writing or renaming failed.
+  Raises OSError if opening, writing or renaming failed.
   """
   encoding, newline = (None, None) if "b" in mode else ("utf-8", "")
   if is_url(path):

@@ -79,8 +79,7 @@ def resume_microbatches(config: Any, workdirs: Iterable[str]) -> tuple[Any, bool
 
 
 def resume_choices(config: Any, workdirs: Iterable[str] = ()) -> Any:
-  """The config with its choices made: those of a run in one of these folders, else by probes.
-
+  """The config with its choices made: those of a run in one of these folders, else by probes:
   trunk.dtype=auto becomes bfloat16 where every process multiplies it faster, else float32;
   mesh.cpu_products=auto becomes onednn where it is faster in every process, else xla.
   """

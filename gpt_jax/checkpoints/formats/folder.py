@@ -106,10 +106,7 @@ class Export:
 
 
 def write_sums(folder: str) -> None:
-  """Writes sha256.json, with the size and checksum of every file in the folder.
-
-  README.md is left out: people edit it.
-  """
+  """Writes sha256.json: size and checksum of every file but README.md, which people edit."""
   names = []
   for parent, _, files in os.walk(folder):
     names += [os.path.relpath(os.path.join(parent, name), folder) for name in files]
@@ -119,13 +116,8 @@ def write_sums(folder: str) -> None:
 
 
 def check_sums(folder: str, required: Sequence[str] = ()) -> None:
-  """Compares the files of a folder with its sha256.json.
-
-  Args:
-    required: names of files that must be in it.
-
-  Raises:
-    OSError, ValueError: one is missing, or sha256.json is not valid.
+  """Compares the files of a folder with its sha256.json. Raises OSError or ValueError where that is
+  not valid, or one of its files, or of the `required` ones, is missing.
   """
   sums = read_object(os.path.join(folder, SUMS))
   for name in dict.fromkeys((*required, *sums)):

@@ -19,10 +19,8 @@ def _write(path: str, arrays: Arrays, config: dict) -> None:
 
 
 def describe(path: str) -> Shapes:
-  """Type and shape of the arrays in an .npz file that np.savez wrote, without reading them.
-
-  Raises:
-    ValueError: an array that is compressed, or of another size than its header says.
+  """Type and shape of the arrays in an .npz file that np.savez wrote, without reading them. Raises
+  ValueError where one is compressed, or of another size than its header says.
   """
   shapes: Shapes = {}
   with zipfile.ZipFile(path) as archive:

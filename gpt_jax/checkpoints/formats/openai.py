@@ -36,13 +36,10 @@ def detect(path: str) -> bool:
 
 
 def load(folder: str) -> tuple[dict, dict, int, Tokenizer]:
-  """Reads the release.
+  """Reads the release: params as float32 NumPy arrays, meta, step 0, tokenizer.
 
   The table rows of the special tokens, which the release lacks, are zero; fine-tuning initializes
   them, and nothing reads them before.
-
-  Returns:
-    params as float32 NumPy arrays, meta, step 0, tokenizer.
   """
   if not is_release(folder):
     read_files(folder)  # raises InputError, which names the missing file
