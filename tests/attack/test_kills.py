@@ -176,13 +176,17 @@ def pretrain(prepared, tmp_path, start):
   return make
 
 
+def write_texts(tmp_path, count):
+  """The flag for a folder of so many texts, which are written."""
+  (tmp_path / "text").mkdir()
+  for number in range(count):
+    (tmp_path / "text" / f"{number}.txt").write_text(WORDS * 4000)
+  return f"--source={tmp_path}/text"
+
+
 @pytest.mark.parametrize("moment", ["any time", "writing"])
 def test_prepare(kill, start, tmp_path, random, attempts, moment):
-  text = tmp_path / "text"
-  text.mkdir()
-  for number in range(40):
-    (text / f"{number}.txt").write_text(WORDS * 4000)
-  flags = f"--source={text}", "--vocab_size=290"
+  flags = write_texts(tmp_path, 40), "--vocab_size=290"
   die = while_it_writes(random) if moment == "writing" else None
   make = lambda out: [start("prepare", *flags, f"--out={out}")]
   kill(f"prepare, {moment}", make, files_of, attempts(2), die)
@@ -310,11 +314,7 @@ def test_prepare_by_a_runner(kill, start, tmp_path, attempts):
   """Apache Beam's, whose pipelines leave their results for the next run."""
   pytest.importorskip("apache_beam")
   count = attempts(0.2)
-  text = tmp_path / "text"
-  text.mkdir()
-  for number in range(4):
-    (text / f"{number}.txt").write_text(WORDS * 4000)
-  flags = f"--source={text}", "--vocab_size=290", "--deduplicate=exact", "--runner=direct"
+  flags = write_texts(tmp_path, 4), "--vocab_size=290", "--deduplicate=exact", "--runner=direct"
   make = lambda out: [start("prepare", *flags, f"--out={out}")]
   kill("prepare --runner=direct", make, files_of, count)
 

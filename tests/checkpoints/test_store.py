@@ -96,7 +96,7 @@ def test_round_trip_is_bit_exact(workdir):
   with store.Checkpoints(str(workdir)) as checkpoints:
     assert checkpoints.steps() == [1, 2]
     for step, expected in ((None, 2), (1, 1)):
-      state, meta, found = checkpoints.restore(abstract_of(make_state()), step)
+      state, meta, found = checkpoints.restore(abstract_of(), step)
       assert (meta, found) == ({"note": expected}, expected)
       assert_same(state, make_state(expected))
 
@@ -135,7 +135,7 @@ def test_newest_three_and_the_best_are_kept(place):
       checkpoints.save(step, make_state(step), {}, {"accuracy": accuracy[step]})
     checkpoints.wait()
     assert checkpoints.steps() == [1, 3, 4, 5]
-    state, _, step = checkpoints.restore(abstract_of(make_state()), "best")
+    state, _, step = checkpoints.restore(abstract_of(), "best")
     assert step == 1  # the first of equals
     assert_same(state, make_state(1))
   assert restore.restore_params(f"{place}/best")[2] == 1
@@ -190,13 +190,13 @@ def test_the_smallest_loss_is_best(tmp_path):
   with store.Checkpoints(str(tmp_path), metric="loss", mode="min") as checkpoints:
     for step, loss in enumerate([3.0, 1.0, 2.0]):
       checkpoints.save(step, make_state(step), {}, {"loss": loss})
-    assert checkpoints.restore(abstract_of(make_state()), "best")[2] == 1
+    assert checkpoints.restore(abstract_of(), "best")[2] == 1
 
 
 def test_a_step_is_saved_once(workdir):
   with store.Checkpoints(str(workdir)) as checkpoints:
     checkpoints.save(2, make_state(7), {"note": "again"})
-    assert checkpoints.restore(abstract_of(make_state()))[1] == {"note": 2}
+    assert checkpoints.restore(abstract_of())[1] == {"note": 2}
 
 
 def data_files(folder):
@@ -245,12 +245,12 @@ def test_a_damaged_step_is_passed_over(workdir, request, kind, damage):
   with store.Checkpoints(workdir) as checkpoints:
     message = r"damaged checkpoint: 2 \(.+\); loaded 1 instead"
     with pytest.warns(UserWarning, match=message) as caught:
-      state, meta, step = checkpoints.restore(abstract_of(make_state()))
+      state, meta, step = checkpoints.restore(abstract_of())
     assert len(caught) == 1 and "\n" not in str(caught[0].message)
     assert (meta, step) == ({"note": 1}, 1)
     assert_same(state, make_state(1))
     checkpoints.save(2, make_state(2), {"note": 2})  # the run goes on and saves that step anew
-    state, _, step = checkpoints.restore(abstract_of(make_state()))
+    state, _, step = checkpoints.restore(abstract_of())
     assert step == 2
     assert_same(state, make_state(2))
   names = files.list_folder(f"{workdir}/checkpoints")
@@ -268,7 +268,7 @@ def test_a_damaged_step_that_cannot_be_renamed_is_one_line(workdir, gs, monkeypa
   monkeypatch.setattr(files, "rename_folder", not_found)
   with store.Checkpoints(gs) as checkpoints, pytest.warns(UserWarning, match="loaded 1 instead"):
     with pytest.raises(Unavailable, match="/2: cannot be written .*; the same command again"):
-      checkpoints.restore(abstract_of(make_state()))
+      checkpoints.restore(abstract_of())
 
 
 @pytest.mark.parametrize("kind", ["gs", "s3"])
@@ -285,7 +285,7 @@ def test_a_read_that_fails_once_is_no_damage(workdir, request, monkeypatch, kind
   remote = request.getfixturevalue(kind)
   files.upload_folder(str(workdir), remote)
   with store.Checkpoints(remote) as checkpoints:
-    state, _, step = checkpoints.restore(abstract_of(make_state()))
+    state, _, step = checkpoints.restore(abstract_of())
   assert step == 2 and len(calls) == 2
   assert_same(state, make_state(2))
   assert sorted(files.list_folder(f"{remote}/checkpoints")) == ["1", "2"]
@@ -322,7 +322,7 @@ def test_the_warning_names_the_array(workdir, monkeypatch):
   with store.Checkpoints(str(workdir)) as checkpoints:
     message = r"2 \(params/head/kernel is not what was saved\); loaded 1 instead"
     with pytest.warns(UserWarning, match=message):
-      checkpoints.restore(abstract_of(make_state()))
+      checkpoints.restore(abstract_of())
 
 
 IMPORT = """
@@ -382,10 +382,9 @@ def test_all_damaged(workdir):
   for step in "12":
     shutil.rmtree(workdir / "checkpoints" / step / "meta")
   with store.Checkpoints(str(workdir)) as checkpoints:
-    refused(
-      r"no undamaged checkpoint in .*: 2 \(.*, 1 \(", checkpoints.restore, abstract_of(make_state())
-    )
-    refused("no undamaged checkpoint", lambda: checkpoints.restore(abstract_of(make_state()), 2))
+    message = r"no undamaged checkpoint in .*: 2 \(.*, 1 \("
+    refused(message, checkpoints.restore, abstract_of())
+    refused("no undamaged checkpoint", lambda: checkpoints.restore(abstract_of(), 2))
   # Nothing is renamed where nothing replaces it.
   assert sorted(os.listdir(workdir / "checkpoints")) == ["1", "2"]
 
@@ -394,13 +393,13 @@ def test_no_checkpoint(tmp_path):
   with store.Checkpoints(str(tmp_path)) as checkpoints:
     assert checkpoints.steps() == []
     for step in (None, "best"):
-      refused("checkpoint", checkpoints.restore, abstract_of(make_state()), step)
+      refused("checkpoint", checkpoints.restore, abstract_of(), step)
   refused("no checkpoint in .*nowhere", restore.restore_params, str(tmp_path / "nowhere"))
 
 
 def test_another_model_size(workdir):
   with store.Checkpoints(str(workdir)) as checkpoints:
-    other = abstract_of(make_state())
+    other = abstract_of()
     wider = other._replace(params=abstract_of(make_state(width=32).params))
     message = "params/head/kernel is float32[16, 8] there and float32[32, 8] here"
     refused(re.escape(message), checkpoints.restore, wider)
@@ -423,9 +422,8 @@ def test_parameters_alone(workdir):
   assert_same(params["trunk"], make_state(1).params["trunk"])
   moved = shutil.move(workdir / "checkpoints" / "1", workdir / "released")
   assert restore.restore_params(str(moved))[2] == 1
-  refused(
-    "head/kernel is", restore.restore_params, str(workdir), abstract_of(make_state(width=8).params)
-  )
+  narrow = abstract_of(make_state(width=8).params)
+  refused("head/kernel is", restore.restore_params, str(workdir), narrow)
 
 
 def mesh_of(shape):
