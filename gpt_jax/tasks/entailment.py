@@ -47,9 +47,8 @@ def read_snli(data_dir: str, split: str) -> Iterator[Row]:
     else:
       yield Row((premise, hypothesis), label, f"{path}:{number}")
   if dropped:
-    warnings.warn(
-      f"{path}: {dropped} of {len(rows)} rows have no gold label and are left out", stacklevel=2
-    )
+    message = f"{path}: {dropped} of {len(rows)} rows have no gold label and are left out"
+    warnings.warn(message, stacklevel=2)
 
 
 def snli_of_tfds(record: dict[str, Any], location: str) -> Iterator[Row]:

@@ -65,8 +65,8 @@ class Format(Config):
     return None
 
   def anchor(self, ids: np.ndarray) -> int:
-    """The index at which a sequence [t] is read."""
-    raise NotImplementedError
+    """The index at which a sequence [t] is read: its last token."""
+    return len(ids) - 1
 
 
 @register("gpt_format")
@@ -88,9 +88,6 @@ class GPTFormat(Format):
     if len(parts) > 1:
       parts.insert(-1, np.array([special["delimiter"]]))
     return np.concatenate([[special["start"]], *parts, [special["extract"]]]).astype(np.int32)
-
-  def anchor(self, ids: np.ndarray) -> int:
-    return len(ids) - 1
 
 
 @register("plain_format")
@@ -179,9 +176,6 @@ class TextToText(Format):
 
   def join(self, fields: Sequence[np.ndarray], special: Ids) -> np.ndarray:
     return np.concatenate([*fields, [special[END]]]).astype(np.int32)
-
-  def anchor(self, ids: np.ndarray) -> int:
-    return len(ids) - 1
 
 
 # The defaults of what encodes examples, by how a task is answered.

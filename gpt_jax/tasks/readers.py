@@ -224,7 +224,6 @@ class Table:
   Attributes:
     unnamed: the columns of a TSV file whose first line is a row; (): it names them.
     named, kind: what its name and its content say that it is.
-    has_one_header: whether the columns are those of the file, not of each row.
   """
 
   def __init__(self, path: str, *, official: bool = False, unnamed: Sequence[str] = ()):
@@ -246,7 +245,6 @@ class Table:
       with_quotes = self._text if '"' in self._text else ""
       all_lines = functools.partial(file_kinds.split_lines, with_quotes)
       self.kind = file_kinds.recognize(self.named, self._text, all_lines)
-    self.has_one_header = self.kind.format in (TABLE, PARQUET)
 
   @classmethod
   def with_texts(
@@ -306,10 +304,11 @@ class Table:
         continue
       missing = next((column for column in needed if column not in record), None)
       if missing is not None:
-        place = self.path if self.has_one_header else location
+        has_header = self.kind.format in (TABLE, PARQUET)
+        place = self.path if has_header else location
         known = f"{did_you_mean(missing, record)} (the columns are {', '.join(map(repr, record))})"
         error = InputError(f"{place}: no column {missing!r}{known}")
-        if self.has_one_header:  # no row has it
+        if has_header:  # no row has it
           raise error
         yield error
         continue

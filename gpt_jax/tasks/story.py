@@ -22,15 +22,6 @@ from gpt_jax.tasks.transforms import (
 )
 
 
-def _reader(make: Callable[..., tuple[str, ...]]) -> Callable[[str, str], Iterator[Row]]:
-  def read(data_dir: str, split: str) -> Iterator[Row]:
-    del data_dir  # generated, not read
-    for number, (texts, label) in enumerate(storyworld.examples(make, split)):
-      yield Row(texts, label, f"{make.__name__}/{split}:{number}")
-
-  return read
-
-
 def _task(
   name: str,
   make: Callable[..., tuple[str, ...]],
@@ -39,12 +30,18 @@ def _task(
   **options: Any,
 ) -> Task:
   """A task whose rows `make` generates; options are further fields of Task."""
+
+  def read(data_dir: str, split: str) -> Iterator[Row]:
+    del data_dir  # generated, not read
+    for number, (texts, label) in enumerate(storyworld.examples(make, split)):
+      yield Row(texts, label, f"{make.__name__}/{split}:{number}")
+
   return Task(
     name=name,
     labels=storyworld.LABELS[make],
     columns=columns,
     transform=transform,
-    read=_reader(make),
+    read=read,
     metrics={"accuracy": accuracy},
     **options,
   )

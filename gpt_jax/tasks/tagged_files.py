@@ -155,12 +155,11 @@ def _checked_tag(tag: str, location: str) -> str:
 def read_conllu(
   path: str, tags: Sequence[str] | None = UPOS, column: int = 3, may_lack_tags: bool = False
 ) -> Iterator[TaggedExample]:
-  """Reads the syntactic words of each sentence with their tags.
+  """Reads the syntactic words of each sentence with their tags, without comments, tokens of several
+  words and empty nodes.
 
   Args:
-    path: the file. Comments, tokens of several words and empty nodes are skipped.
     tags: those that may occur; None: any.
-    column: of the tags, from 0.
     may_lack_tags: whether a sentence with "_" in place of a tag is read without tags.
   """
   is_empty = True

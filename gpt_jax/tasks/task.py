@@ -183,10 +183,8 @@ class Task(LabeledTask):
         raise InputError(f"{location}: label {label!r}: {error}") from error
     label = as_known(label, self.labels)
     if label not in self.labels:
-      known = ", ".join(self.labels)
-      raise InputError(
-        f"{location}: label {label!r}: should be one of {known}{of_form(label, self.labels)}"
-      )
+      similar = of_form(label, self.labels)
+      raise InputError(f"{location}: label {label!r}: should be {self.wanted}{similar}")
     return tuple(float(name == label) for name in self.labels)
 
   def loss(self, predictions: np.ndarray, truth: np.ndarray) -> float:
@@ -298,7 +296,6 @@ class TaskConfig(Config):
   """Base of the configs that select a task.
 
   Attributes:
-    columns: the text columns, where a config has them.
     has_folds: whether a part of the training file can be held out.
     writes_text: whether a language model writes the answers, whatever the checkpoint is.
   """

@@ -1,7 +1,7 @@
 """The input transformations of figure 1: the text columns of a row -> the model's input sequences.
 
-A transformation takes the columns as arguments and returns C sequences of F text fields each. The
-encoding adds <start> and <extract>, and a <delimiter> before the last of several fields.
+A transformation takes the columns as arguments and returns C sequences of F text fields each, to
+which the encoding adds special tokens.
 """
 
 from collections.abc import Callable

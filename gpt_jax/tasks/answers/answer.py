@@ -57,7 +57,7 @@ class LabeledTask:
 
   @property
   def head(self) -> dict[str, Any]:
-    """The head that learns it, as JSON without dropout and weight, since tasks know no models."""
+    """The head that learns it, as JSON, since tasks know no models."""
     raise NotImplementedError
 
   @property

@@ -27,12 +27,9 @@ def split_labels(text: str, separator: str) -> list[str]:
       items = json.loads(text)
     except ValueError:  # a name that begins with a bracket
       pass
-  names = []
-  for item in items:
-    if isinstance(item, bool) or not isinstance(item, str | int | float):
-      raise ValueError("should be a list of label names")
-    names.append(str(item).strip())
-  return [name for name in dict.fromkeys(names) if name]
+  if not {*map(type, items)} <= {str, int, float}:
+    raise ValueError("should be a list of label names")
+  return list(filter(None, dict.fromkeys(str(item).strip() for item in items)))
 
 
 def label_indicators(text: str, labels: Sequence[str], separator: str) -> tuple[float, ...]:

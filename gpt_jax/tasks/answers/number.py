@@ -26,10 +26,8 @@ class Scale(NamedTuple):
       scale = cls(float(np.mean(numbers)), float(np.std(numbers)))
     # Equal numbers may have a deviation above 0, the rounding error of their mean.
     if not (math.isfinite(scale.deviation) and scale.deviation > 1e-12 * abs(scale.mean)):
-      spread = f"from {min(numbers):g} to {max(numbers):g}"
-      raise ValueError(
-        f"{len(numbers):,} numbers {spread}; their deviation should be finite and above 0"
-      )
+      spread = f"{len(numbers):,} numbers from {min(numbers):g} to {max(numbers):g}"
+      raise ValueError(f"{spread}; their deviation should be finite and above 0")
     return scale
 
   def standardize(self, text: str) -> tuple[float, ...]:
@@ -96,10 +94,8 @@ class RegressionTask(Task):
 
   def describe_labels(self, labels: np.ndarray) -> str:
     numbers = self.value(labels)
-    return (
-      f"numbers: mean {numbers.mean():.5g}, standard deviation {numbers.std():.5g}, "
-      f"from {numbers.min():.5g} to {numbers.max():.5g}"
-    )
+    spread = f"from {numbers.min():.5g} to {numbers.max():.5g}"
+    return f"numbers: mean {numbers.mean():.5g}, standard deviation {numbers.std():.5g}, {spread}"
 
   def answer(self, prediction: np.ndarray) -> float:
     """The number, to about a hundred-thousandth of the training set's deviation if it is known."""

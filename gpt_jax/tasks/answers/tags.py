@@ -30,7 +30,6 @@ class TaggedExample(NamedTuple):
 
   @property
   def texts(self) -> list[str]:
-    """Its one text, with a space between words."""
     return [" ".join(self.words)]
 
 

@@ -261,10 +261,8 @@ def as_text(task: LabeledTask, named: str = "") -> LabeledTask:
   if task.writes_text:
     return task
   if len(task.parts) > 1 or task.head["type"] != "classify":
-    raise InputError(
-      f"{task.name}: a text-to-text model writes one label per example; {task.kind} needs another "
-      "checkpoint"
-    )
+    message = "a text-to-text model writes one label per example"
+    raise InputError(f"{task.name}: {message}; {task.kind} needs another checkpoint")
   words = task.labels
   if not task.is_classification:  # the scores that answer
     low, high = float(task.labels[0]), float(task.labels[-1])

@@ -29,7 +29,6 @@ class Pair(NamedTuple):
 
   @property
   def texts(self) -> list[str]:
-    """Its one text to read."""
     return [self.text]
 
 
@@ -158,11 +157,9 @@ class TranslationTask(WritingTask):
 
 
 class PairBatches(EncoderDecoderBatches):
-  """Batches of pairs of similar lengths, each padded to its own longest: a step is compiled for
-  each multiple of 8 tokens.
+  """Batches of pairs of similar lengths, each padded to its own longest, a multiple of 8 tokens.
 
-  An epoch is cut into pools of 16 batches, which are sorted by length, and the batches are shuffled
-  again.
+  An epoch is cut into pools of 16 batches, which are sorted by length, and shuffled again.
   """
 
   def __init__(self, encoded: EncodedPairs, batch_size: int, seed: int, epochs: int):

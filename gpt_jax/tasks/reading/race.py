@@ -30,10 +30,8 @@ def read(data_dir: str, split: str, schools: tuple[str, ...]) -> Iterator[Row]:
   for school in schools:
     folder = os.path.join(root, split, school)
     if not is_folder(folder):
-      raise MissingInput(
-        f"{folder}: no such folder; RACE has one per split and school, "
-        "with one .txt file per passage"
-      )
+      layout = "RACE has one per split and school, with one .txt file per passage"
+      raise MissingInput(f"{folder}: no such folder; {layout}")
     passages = [name for name in list_folder(folder) if name.endswith(".txt")]
     passages.sort(key=lambda name: (len(name), name))  # 2.txt before 10.txt
     for path in (os.path.join(folder, name) for name in passages):

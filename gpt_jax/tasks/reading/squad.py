@@ -30,9 +30,8 @@ def read(data_dir: str, split: str, version: str) -> Iterator[SpanExample]:
       raise InputError(f"{path}: cannot be read ({error}); copy the file again") from error
     yield from questions_of(tree, path, version)
     return
-  raise MissingInput(
-    f"{paths[0]}: missing; data_dir=DIR is the folder with squad/, or squad/ itself"
-  )
+  advice = "data_dir=DIR is the folder with squad/, or squad/ itself"
+  raise MissingInput(f"{paths[0]}: missing; {advice}")
 
 
 def questions_of(tree: Any, path: str, version: str) -> Iterator[SpanExample]:
