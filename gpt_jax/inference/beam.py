@@ -1,9 +1,4 @@
-"""Beam search: the most likely continuation that a search over several candidates finds.
-
-`complete` adds the tokens of texts, by that search or one after the other.
-
-Letters: K beams, V vocabulary.
-"""
+"""Beam search: the likeliest continuation among several candidates. K beams, V vocabulary."""
 
 import functools
 from collections.abc import Callable, Collection, Sequence
@@ -33,17 +28,11 @@ _repeat = jax.jit(take_rows, static_argnums=2)
 
 
 class Hypothesis(NamedTuple):
-  """A continuation.
+  """A continuation."""
 
-  Attributes:
-    ids: its tokens, with the end token if it has one.
-    log_prob: of all of them, in nats.
-    score: log_prob / number of tokens ^ length penalty.
-  """
-
-  ids: list[int]
-  log_prob: float
-  score: float
+  ids: list[int]  # with the end token if it has one
+  log_prob: float  # of all of them, in nats
+  score: float  # log_prob / number of tokens ^ length penalty
 
 
 def beam_search(
@@ -61,9 +50,7 @@ def beam_search(
   Every step keeps the `beams` likeliest continuations that have not ended.
 
   Args:
-    model: from LoadedModel.generator.
-    params: on the device; those of keep_weights, too.
-    prompt: token ids.
+    model, params: see Stream.
     max_tokens: tokens to add, fewer where a continuation ends.
     length_penalty: above 0 favors long continuations, 0 compares their probabilities. Without an
       end token all have the same length.

@@ -23,27 +23,16 @@ _SHARED = ("name", "labels", "columns", "head")  # by all tasks of an ensemble
 
 
 class Calibration(NamedTuple):
-  """The temperature of a classifier.
-
-  Attributes:
-    temperature: divides the logits; see calibration.scale.
-    source: what it was found on, for the log.
-    of_members: whether it is of each member, before their mean, and not of the mean.
-  """
+  """The temperature of a classifier; see calibration.scale."""
 
   temperature: float
-  source: str
-  of_members: bool = False
+  source: str  # what it was found on, for the log
+  of_members: bool = False  # whether it is of each member, before their mean, and not of the mean
 
 
 @dataclasses.dataclass(frozen=True)
 class Ensemble:
-  """One model or more, fine-tuned on one task.
-
-  Attributes:
-    members: the models.
-    task: their task.
-  """
+  """One model or more, fine-tuned on one task."""
 
   members: tuple[LoadedModel, ...]
   task: LabeledTask
@@ -56,8 +45,8 @@ class Ensemble:
 
   def with_weights(self, kind: str) -> "Ensemble":
     """See LoadedModel.with_weights."""
-    members = [member.with_weights(kind) for member in self.members]
-    return dataclasses.replace(self, members=tuple(members))
+    members = tuple(member.with_weights(kind) for member in self.members)
+    return dataclasses.replace(self, members=members)
 
   def encode(self, examples: Sequence[Any]) -> list[Encoded]:
     """The examples for each member, whose vocabulary, context and format may be its own."""
@@ -83,7 +72,6 @@ class Ensemble:
 
     Args:
       encoded: from `encode`.
-      batch_size: examples per batch.
       done: is called with the number of examples after every batch; it counts those of each member.
       calibration: of probabilities; None leaves them as the models give them.
     """
@@ -143,11 +131,8 @@ class Ensemble:
 
 
 def load_ensemble(checkpoints: Sequence[str]) -> Ensemble:
-  """Loads fine-tuned models.
-
-  Args:
-    checkpoints: of each model, see load_model. The workdir of several seeds (or folds) stands
-      for the best checkpoint of each.
+  """Loads fine-tuned models; the workdir of several seeds (or folds) stands for the best checkpoint
+  of each.
   """
   members: list[LoadedModel] = []
   for checkpoint in checkpoints:

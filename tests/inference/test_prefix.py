@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 from refused import refused
+from sampled_texts import sample
 
 import gpt_jax
 from gpt_jax.apps.paper import zero_shot
@@ -15,7 +16,6 @@ from gpt_jax.data.draws import Draw
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.inference.beam import beam_search
-from gpt_jax.inference.generate import sample
 from gpt_jax.inference.stream import Sampling, Stream, Text
 from gpt_jax.models.alibi import Alibi
 from gpt_jax.models.heads.language import LanguageHead
