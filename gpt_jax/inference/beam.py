@@ -54,8 +54,7 @@ def beam_search(
     max_tokens: tokens to add, fewer where a continuation ends.
     length_penalty: above 0 favors long continuations, 0 compares their probabilities. Without an
       end token all have the same length.
-    ends: tokens after any of which a continuation ends.
-    source: token ids that an encoder reads.
+    ends, source: see Text.
   """
   check_fits(model, len(prompt), max_tokens)
   collections = variables(params)
@@ -116,8 +115,7 @@ def complete(
 ) -> None:
   """Adds all tokens to each text: as its sampling says or, with several beams, the likeliest.
 
-  Args:
-    done: is called with the number of finished texts as it grows.
+  done: is called with the number of finished texts as it grows.
   """
   finished = 0
   if beams == 1:
@@ -159,14 +157,8 @@ def _step(model, collections, state, parents, last, position, totals):
   """
   beams = len(parents)
   positions = jnp.broadcast_to(position, (beams, 1))
-  hidden, table, state = model.apply(
-    collections,
-    last[:, None],
-    positions,
-    jnp.ones((beams, 1), bool),
-    take_rows(state, parents, beams),
-    method="extend",
-  )
+  about = positions, jnp.ones((beams, 1), bool), take_rows(state, parents, beams)
+  hidden, table, state = model.apply(collections, last[:, None], *about, method="extend")
   scores = logits(hidden[:, 0], table, model.num_tokens)[:, : model.num_tokens]
   # [K, V]: log-probability of each continuation as a whole.
   sums = totals[:, None] + jax.nn.log_softmax(scores)

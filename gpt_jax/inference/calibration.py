@@ -90,15 +90,14 @@ def reliability(probabilities: np.ndarray, classes: np.ndarray) -> list[dict[str
   bins = []
   for number in np.unique(bin_of):
     inside = bin_of == number
-    bins.append(
-      {
-        "low": float(number / BINS),
-        "high": float((number + 1) / BINS),
-        "confidence": float(confidence[inside].mean()),
-        "accuracy": float(correct[inside].mean()),
-        "count": int(inside.sum()),
-      }
-    )
+    entry = {
+      "low": float(number / BINS),
+      "high": float((number + 1) / BINS),
+      "confidence": float(confidence[inside].mean()),
+      "accuracy": float(correct[inside].mean()),
+      "count": int(inside.sum()),
+    }
+    bins.append(entry)
   return bins
 
 
@@ -187,10 +186,8 @@ def choose_threshold(confidence: np.ndarray, correct: np.ndarray, precision: flo
   its bounds have a confidence of 1 - 0.05 / 4, the promise fails with a probability of 5 % at most.
   The unseen rows must be drawn as the labeled ones were.
 
-  Args:
-    confidence: [N], the highest probability of each labeled row; the rows were not trained on.
-    correct: bool [N], whether its most likely class is the true one.
-    precision: the share of correct predictions to promise, between 0 and 1.
+  confidence: [N], the highest probability of each labeled row; the rows were not trained on.
+  correct: bool [N], whether its most likely class is the true one.
   """
   if not len(confidence):
     raise InputError(f"precision={precision}: there are no dev rows to choose a threshold on")

@@ -70,10 +70,7 @@ class Ensemble:
   ) -> Any:
     """The predictions of the members, averaged; those of a task without a mean are of one member.
 
-    Args:
-      encoded: from `encode`.
-      done: is called with the number of examples after every batch; it counts those of each member.
-      calibration: of probabilities; None leaves them as the models give them.
+    done: is called with the number of examples after every batch; it counts those of each member.
     """
     predictions: list[Any] = []
     for number, (member, examples) in enumerate(zip(self.members, encoded, strict=True)):
@@ -139,17 +136,17 @@ def load_ensemble(checkpoints: Sequence[str]) -> Ensemble:
     members += map(load_model, _expand(checkpoint))
   for member in members:
     first, task = members[0].task, member.task
+    where = f"checkpoint={member.path}"
     if task is None:
-      raise InputError(f"checkpoint={member.path}: {member.without_task}; fine-tune it first")
+      raise InputError(f"{where}: {member.without_task}; fine-tune it first")
     if len(members) > 1 and task.not_per_text:
       raise InputError(
-        f"checkpoint={member.path}: {task.kind} gives no probabilities to average; give one "
-        "checkpoint"
+        f"{where}: {task.kind} gives no probabilities to average; give one checkpoint"
       )
     if any(getattr(task, name) != getattr(first, name) for name in _SHARED):
       raise InputError(
-        f"checkpoint={member.path}: fine-tuned on {_describe(task)}; {members[0].path} on "
-        f"{_describe(first)}; an ensemble needs models of one task"
+        f"{where}: fine-tuned on {_describe(task)}; {members[0].path} on {_describe(first)}; an "
+        "ensemble needs models of one task"
       )
   return Ensemble(tuple(members), members[0].task)
 

@@ -40,9 +40,7 @@ def continuations(
 
   Args:
     loaded: a trained model; the head of a fine-tuned one is ignored.
-    prompts: texts, none of them empty.
     sampling: of every text, but that text number i, from 0, has the seed + i.
-    num_samples: texts for each prompt.
     weights: the type that products read, one of decoding_weights.KINDS.
     beams, length_penalty: of a search for the most likely text, see beam_search; 1: it is sampled.
   """
@@ -186,7 +184,6 @@ class TextPredictor(Config):
 
   def make(self, task: Any, spec: ModelConfig, mesh: Any, tokenizer: Any) -> Callable[..., Any]:
     """Its predictions are the texts that the model writes, as the task's `read` gives them."""
-    del mesh
     beams, length_penalty = task.search
     check_search(beams, length_penalty)
     model = generator(spec)
@@ -197,7 +194,6 @@ class TextPredictor(Config):
       batch_size: int,
       done: Callable[[int], None] = lambda _: None,
     ) -> list[str | None]:
-      del batch_size
       search = {"beams": beams, "length_penalty": length_penalty}
       answers = written_answers(model, params, encoded, tokenizer, done, **search)
       return task.read(answers, encoded.words)

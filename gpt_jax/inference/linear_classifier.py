@@ -189,7 +189,6 @@ class TfidfClassifier(Ensemble):
     done: Callable[[int], None],
     calibration: Calibration | None = None,
   ) -> Any:
-    del batch_size
     (examples,) = encoded
     probabilities = self.linear(self.tfidf(list(examples.strings)))
     done(len(examples))

@@ -25,9 +25,8 @@ def choose(scores: jax.Array, settings: Settings, numbers: jax.Array) -> jax.Arr
   Sampling adds temperature x Gumbel noise to the logits and takes the largest. Noise and thresholds
   are computed only if a row needs them.
 
-  Args:
-    numbers: int32 [B], how many tokens were added to each text; the noise depends on the seed and
-      on this only, so texts do not depend on each other.
+  numbers: int32 [B], how many tokens were added to each text; the noise depends on the seed and on
+  this only, so texts do not depend on each other.
   """
 
   def restricted(scores):

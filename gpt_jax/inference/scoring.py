@@ -96,9 +96,7 @@ class Scorer:
   ) -> list[tuple[np.ndarray, np.ndarray]]:
     """log P of each token, in nats, and whether it is the likeliest: float32 and bool [t - first].
 
-    Args:
-      texts: ids of each, [t]; at most `rows` texts.
-      first: number of the first token of each text that is scored, at least 1.
+    texts: ids [t] of at most `rows`. first: of each the first token that is scored, at least 1.
     """
     # A smaller batch is padded, so that few shapes need compiling.
     shape = self._rows, bucket(max(map(len, texts)) - 1, self._context)
