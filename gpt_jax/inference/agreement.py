@@ -13,15 +13,10 @@ from gpt_jax.tasks.encoding import Encoded
 
 @dataclasses.dataclass(frozen=True)
 class Agreement:
-  """Two classifiers on the same examples: float32 first, then fewer bits.
+  """Two classifiers on the same examples: float32 first, then fewer bits."""
 
-  Attributes:
-    correct: whether each predicts an example's label, two bool [N].
-    same: whether both predict the same label, bool [N].
-  """
-
-  correct: tuple[np.ndarray, np.ndarray]
-  same: np.ndarray
+  correct: tuple[np.ndarray, np.ndarray]  # whether each predicts an example's label, bool [N]
+  same: np.ndarray  # whether both predict the same label, bool [N]
 
   @property
   def kept(self) -> dict[str, float]:
@@ -35,8 +30,7 @@ class Agreement:
   def change(self) -> tuple[float, float]:
     """The 95 % interval of the change of accuracy."""
     before, after = self.correct
-    gained, lost = int((after & ~before).sum()), int((before & ~after).sum())
-    return paired_interval(gained, lost, len(self.same))
+    return paired_interval(int((after & ~before).sum()), int((before & ~after).sum()), len(before))
 
   @property
   def same_label(self) -> tuple[float, float]:
@@ -44,11 +38,8 @@ class Agreement:
     return wilson(int(self.same.sum()), len(self.same))
 
   def check(self, keep: float, kind: str, outcome: str) -> None:
-    """Raises InputError, which ends with the outcome, if less than the share `keep` is kept.
-
-    The shares decide, not their intervals, whose lower ends are below 99 % for any model and fewer
-    than 381 rows.
-    """
+    """Raises InputError, which ends with the outcome, if less than the share `keep` is kept."""
+    # Not by the intervals: their lower ends are below 99 % for any model and fewer than 381 rows.
     for name, share in self.kept.items():
       if share < keep:
         raise InputError(

@@ -1,9 +1,4 @@
-"""Beam search: the most likely continuation that a search over several candidates finds.
-
-`complete` adds the tokens of texts, by that search or one after the other.
-
-Letters: K beams, V vocabulary.
-"""
+"""Beam search: the likeliest continuation among several candidates. K beams, V vocabulary."""
 
 import functools
 from collections.abc import Callable, Collection, Sequence
@@ -33,17 +28,11 @@ _repeat = jax.jit(take_rows, static_argnums=2)
 
 
 class Hypothesis(NamedTuple):
-  """A continuation.
+  """A continuation."""
 
-  Attributes:
-    ids: its tokens, with the end token if it has one.
-    log_prob: of all of them, in nats.
-    score: log_prob / number of tokens ^ length penalty.
-  """
-
-  ids: list[int]
-  log_prob: float
-  score: float
+  ids: list[int]  # with the end token if it has one
+  log_prob: float  # of all of them, in nats
+  score: float  # log_prob / number of tokens ^ length penalty
 
 
 def beam_search(
@@ -61,14 +50,11 @@ def beam_search(
   Every step keeps the `beams` likeliest continuations that have not ended.
 
   Args:
-    model: from LoadedModel.generator.
-    params: on the device; those of keep_weights, too.
-    prompt: token ids.
+    model, params: see Stream.
     max_tokens: tokens to add, fewer where a continuation ends.
     length_penalty: above 0 favors long continuations, 0 compares their probabilities. Without an
       end token all have the same length.
-    ends: tokens after any of which a continuation ends.
-    source: token ids that an encoder reads.
+    ends, source: see Text.
   """
   check_fits(model, len(prompt), max_tokens)
   collections = variables(params)
@@ -129,8 +115,7 @@ def complete(
 ) -> None:
   """Adds all tokens to each text: as its sampling says or, with several beams, the likeliest.
 
-  Args:
-    done: is called with the number of finished texts as it grows.
+  done: is called with the number of finished texts as it grows.
   """
   finished = 0
   if beams == 1:
@@ -172,14 +157,8 @@ def _step(model, collections, state, parents, last, position, totals):
   """
   beams = len(parents)
   positions = jnp.broadcast_to(position, (beams, 1))
-  hidden, table, state = model.apply(
-    collections,
-    last[:, None],
-    positions,
-    jnp.ones((beams, 1), bool),
-    take_rows(state, parents, beams),
-    method="extend",
-  )
+  about = positions, jnp.ones((beams, 1), bool), take_rows(state, parents, beams)
+  hidden, table, state = model.apply(collections, last[:, None], *about, method="extend")
   scores = logits(hidden[:, 0], table, model.num_tokens)[:, : model.num_tokens]
   # [K, V]: log-probability of each continuation as a whole.
   sums = totals[:, None] + jax.nn.log_softmax(scores)

@@ -1,11 +1,9 @@
-"""Calibration of class probabilities: expected calibration error, temperature scaling, and a
-threshold on the confidence that keeps a promised precision on unseen rows.
+"""Calibration of class probabilities: expected calibration error (Guo et al. 2017), temperature
+scaling (Clarté et al. 2023, Expectation consistency for calibration of neural networks), and a
+threshold on the confidence that keeps a promised precision on unseen rows (Geifman and El-Yaniv
+2017), tested in sequence (Angelopoulos et al. 2021, Learn then Test) with the exact binomial bound.
 
-Guo et al. 2017, On Calibration of Modern Neural Networks; the temperature is that of Clarté et al.
-2023, Expectation consistency for calibration of neural networks. Predictions below the threshold
-are withheld, as in Geifman and El-Yaniv 2017, Selective Classification for Deep Neural Networks;
-thresholds are tested in sequence as in Angelopoulos et al. 2021, Learn then Test, with the exact
-binomial bound. Letters: N examples, K classes.
+Letters: N examples, K classes; probabilities are [N, K], true classes int [N].
 """
 
 from typing import Any, NamedTuple
@@ -23,12 +21,7 @@ _SAMPLES = 300  # drawn by chance_error
 
 
 def scale(probabilities: np.ndarray, temperature: float) -> np.ndarray:
-  """The softmax of the logits divided by the temperature; their order stays.
-
-  Args:
-    probabilities: [N, K].
-    temperature: above 1 makes the probabilities less extreme; 1 returns them unchanged.
-  """
+  """The softmax of the logits divided by the temperature, which above 1 makes it less extreme."""
   if temperature == 1.0:
     return probabilities
   # Logits but for a constant of each row, which the softmax removes.
@@ -50,11 +43,7 @@ def fit_temperature(probabilities: np.ndarray, classes: np.ndarray) -> float:
   a few labels are wrong it makes all other predictions too unsure.
 
   A model that was right N times out of N is not made certain: the accuracy is that of two more
-  examples, one of them wrong.
-
-  Args:
-    probabilities: [N, K], of examples that were not trained on.
-    classes: int [N], the true ones.
+  examples, one of them wrong. The examples were not trained on.
   """
   _scipy_optimize()  # fail without scipy, however many examples there are
   return 1.0 if len(classes) < 2 * _FOLDS else _shrunk_temperature(probabilities, classes)
@@ -76,15 +65,8 @@ def scale_held_out(probabilities: np.ndarray, classes: np.ndarray) -> np.ndarray
 
 
 def measure_calibration(probabilities: np.ndarray, classes: np.ndarray) -> dict[str, Any]:
-  """The temperature, and what it does to examples it was not fitted on.
-
-  Args:
-    probabilities: [N, K], of examples that were not trained on.
-    classes: int [N], the true ones.
-
-  Returns:
-    "temperature"; "ece_before" and "ece_after", the calibration errors without and with it;
-    "ece_chance", see `chance_error`; "bins", of `reliability`, with it.
+  """The temperature, and what it does to examples it was not fitted on: the calibration errors
+  without and with it, the `chance_error`, and the bins of `reliability` with it.
   """
   temperature = fit_temperature(probabilities, classes)
   scaled = probabilities if temperature == 1.0 else scale_held_out(probabilities, classes)
@@ -99,15 +81,8 @@ def measure_calibration(probabilities: np.ndarray, classes: np.ndarray) -> dict[
 
 
 def reliability(probabilities: np.ndarray, classes: np.ndarray) -> list[dict[str, float]]:
-  """How often predictions of each confidence are right: a reliability diagram.
-
-  Args:
-    probabilities: [N, K].
-    classes: int [N], the true ones.
-
-  Returns:
-    For each of 15 equally wide bins of the highest probability that is not empty: its edges "low"
-    and "high" (included), the mean "confidence", the "accuracy" and the "count" of its examples.
+  """A reliability diagram: mean confidence and accuracy of the examples in each of 15 equally wide
+  bins of the highest probability that is not empty; a bin includes its edge "high".
   """
   confidence = probabilities.max(axis=-1).astype(np.float64)
   correct = probabilities.argmax(axis=-1) == classes
@@ -115,15 +90,14 @@ def reliability(probabilities: np.ndarray, classes: np.ndarray) -> list[dict[str
   bins = []
   for number in np.unique(bin_of):
     inside = bin_of == number
-    bins.append(
-      {
-        "low": float(number / BINS),
-        "high": float((number + 1) / BINS),
-        "confidence": float(confidence[inside].mean()),
-        "accuracy": float(correct[inside].mean()),
-        "count": int(inside.sum()),
-      }
-    )
+    entry = {
+      "low": float(number / BINS),
+      "high": float((number + 1) / BINS),
+      "confidence": float(confidence[inside].mean()),
+      "accuracy": float(correct[inside].mean()),
+      "count": int(inside.sum()),
+    }
+    bins.append(entry)
   return bins
 
 
@@ -137,9 +111,6 @@ def expected_calibration_error(bins: list[dict[str, float]]) -> float:
 def chance_error(probabilities: np.ndarray) -> float:
   """The expected calibration error that a perfectly calibrated model stays below in 95 % of samples
   of this size, with these confidences. Errors below it are within what N examples can show.
-
-  Args:
-    probabilities: [N, K].
   """
   confidence = probabilities.max(axis=-1).astype(np.float64)
   bin_of, rng = _bin_of(confidence), np.random.default_rng(0)
@@ -199,19 +170,12 @@ _STARTS = (5, 10, 15, 20)
 
 
 class Threshold(NamedTuple):
-  """A threshold, and what labeled rows say about it.
+  """A threshold, and what labeled rows say about it."""
 
-  Attributes:
-    value: predictions with at least this confidence are given; 0.0: all.
-    given: number of labeled rows with at least this confidence.
-    correct: how many of them are predicted correctly.
-    promised: a lower bound of the precision on unseen rows, with a confidence of 95 %.
-  """
-
-  value: float
-  given: int
-  correct: int
-  promised: float
+  value: float  # predictions with at least this confidence are given; 0.0: all
+  given: int  # number of labeled rows with at least this confidence
+  correct: int  # how many of them are predicted correctly
+  promised: float  # a lower bound of the precision on unseen rows, with a confidence of 95 %
 
 
 def choose_threshold(confidence: np.ndarray, correct: np.ndarray, precision: float) -> Threshold:
@@ -222,10 +186,8 @@ def choose_threshold(confidence: np.ndarray, correct: np.ndarray, precision: flo
   its bounds have a confidence of 1 - 0.05 / 4, the promise fails with a probability of 5 % at most.
   The unseen rows must be drawn as the labeled ones were.
 
-  Args:
-    confidence: [N], the highest probability of each labeled row; the rows were not trained on.
-    correct: bool [N], whether its most likely class is the true one.
-    precision: the share of correct predictions to promise, between 0 and 1.
+  confidence: [N], the highest probability of each labeled row; the rows were not trained on.
+  correct: bool [N], whether its most likely class is the true one.
   """
   if not len(confidence):
     raise InputError(f"precision={precision}: there are no dev rows to choose a threshold on")

@@ -37,19 +37,12 @@ _MAX_PREDICTIONS = 32 * MAX_JSON
 
 
 class DevSet(NamedTuple):
-  """A model's predictions for its dev set.
+  """A model's predictions for its dev set."""
 
-  Attributes:
-    where: the location of each example.
-    classes: int [N], the true classes.
-    probabilities: [N, K], before temperature scaling.
-    temperature: calibrates them; see calibration.scale.
-  """
-
-  where: list[str]
-  classes: np.ndarray
-  probabilities: np.ndarray
-  temperature: float
+  where: list[str]  # the location of each example
+  classes: np.ndarray  # int [N], the true ones
+  probabilities: np.ndarray  # [N, K], before temperature scaling
+  temperature: float  # calibrates them; see calibration.scale
 
 
 def format_calibration(report: dict[str, Any]) -> str:
@@ -75,17 +68,9 @@ def write_dev_report(
   step: int,
   data_dir: str = "",
 ) -> dict[str, Any]:
-  """Writes both files for the predictions of one checkpoint.
+  """Writes both files for one checkpoint's own probabilities [N, K]; the report's content.
 
-  Args:
-    workdir: folder of the run.
-    task: one that has a report.
-    probabilities: [N, K], the model's own.
-    step: of the checkpoint.
-    data_dir: left out of the examples' locations.
-
-  Returns:
-    The content of dev_report.json.
+  data_dir: left out of the examples' locations.
   """
   # With nine digits, which give the float32 back. The report is of them, as others read them.
   digits = [float(f"{p:.9g}") for p in probabilities.flat]

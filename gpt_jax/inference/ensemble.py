@@ -23,27 +23,16 @@ _SHARED = ("name", "labels", "columns", "head")  # by all tasks of an ensemble
 
 
 class Calibration(NamedTuple):
-  """The temperature of a classifier.
-
-  Attributes:
-    temperature: divides the logits; see calibration.scale.
-    source: what it was found on, for the log.
-    of_members: whether it is of each member, before their mean, and not of the mean.
-  """
+  """The temperature of a classifier; see calibration.scale."""
 
   temperature: float
-  source: str
-  of_members: bool = False
+  source: str  # what it was found on, for the log
+  of_members: bool = False  # whether it is of each member, before their mean, and not of the mean
 
 
 @dataclasses.dataclass(frozen=True)
 class Ensemble:
-  """One model or more, fine-tuned on one task.
-
-  Attributes:
-    members: the models.
-    task: their task.
-  """
+  """One model or more, fine-tuned on one task."""
 
   members: tuple[LoadedModel, ...]
   task: LabeledTask
@@ -56,8 +45,8 @@ class Ensemble:
 
   def with_weights(self, kind: str) -> "Ensemble":
     """See LoadedModel.with_weights."""
-    members = [member.with_weights(kind) for member in self.members]
-    return dataclasses.replace(self, members=tuple(members))
+    members = tuple(member.with_weights(kind) for member in self.members)
+    return dataclasses.replace(self, members=members)
 
   def encode(self, examples: Sequence[Any]) -> list[Encoded]:
     """The examples for each member, whose vocabulary, context and format may be its own."""
@@ -81,11 +70,7 @@ class Ensemble:
   ) -> Any:
     """The predictions of the members, averaged; those of a task without a mean are of one member.
 
-    Args:
-      encoded: from `encode`.
-      batch_size: examples per batch.
-      done: is called with the number of examples after every batch; it counts those of each member.
-      calibration: of probabilities; None leaves them as the models give them.
+    done: is called with the number of examples after every batch; it counts those of each member.
     """
     predictions: list[Any] = []
     for number, (member, examples) in enumerate(zip(self.members, encoded, strict=True)):
@@ -143,28 +128,25 @@ class Ensemble:
 
 
 def load_ensemble(checkpoints: Sequence[str]) -> Ensemble:
-  """Loads fine-tuned models.
-
-  Args:
-    checkpoints: of each model, see load_model. The workdir of several seeds (or folds) stands
-      for the best checkpoint of each.
+  """Loads fine-tuned models; the workdir of several seeds (or folds) stands for the best checkpoint
+  of each.
   """
   members: list[LoadedModel] = []
   for checkpoint in checkpoints:
     members += map(load_model, _expand(checkpoint))
   for member in members:
     first, task = members[0].task, member.task
+    where = f"checkpoint={member.path}"
     if task is None:
-      raise InputError(f"checkpoint={member.path}: {member.without_task}; fine-tune it first")
+      raise InputError(f"{where}: {member.without_task}; fine-tune it first")
     if len(members) > 1 and task.not_per_text:
       raise InputError(
-        f"checkpoint={member.path}: {task.kind} gives no probabilities to average; give one "
-        "checkpoint"
+        f"{where}: {task.kind} gives no probabilities to average; give one checkpoint"
       )
     if any(getattr(task, name) != getattr(first, name) for name in _SHARED):
       raise InputError(
-        f"checkpoint={member.path}: fine-tuned on {_describe(task)}; {members[0].path} on "
-        f"{_describe(first)}; an ensemble needs models of one task"
+        f"{where}: fine-tuned on {_describe(task)}; {members[0].path} on {_describe(first)}; an "
+        "ensemble needs models of one task"
       )
   return Ensemble(tuple(members), members[0].task)
 

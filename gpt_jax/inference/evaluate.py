@@ -23,13 +23,11 @@ def make_text_measure(
   """The function from parameters to the text_measures of the windows' text, or of others given.
 
   Every evaluation draws the same noise and reads the text in the same order: the file's or, where
-  the loss compares the texts of a batch, a shuffled one, as in training. Where the model has
-  several heads, the loss is that of all, and each head's own is there under its metric; the first
-  one predicts tokens, and perplexity is its. If several predict all tokens, each has one under its
-  name. A head that guesses a class has its accuracy, too.
+  the loss compares the texts of a batch, a shuffled one, as in training. With several heads the
+  loss is that of all, and each head's own stands under its metric; perplexity is the first one's
+  and, if several predict all tokens, each one's under its name.
 
-  Args:
-    batches: read only so many; 0: the whole text.
+  batches: read only so many; 0: the whole text.
   """
   size = windows.config.batch_size
   rows = local_rows(size, mesh)
@@ -66,13 +64,8 @@ def make_text_measure(
 
 
 def text_measures(loss: Mean, n_tokens: int, n_bytes: int, spec: ModelConfig) -> dict[str, float]:
-  """Loss in nats per predicted token, its perplexity and, where a text has a probability, bits per
-  byte.
-
-  A model that predicts no tokens has its loss alone.
-
-  The first token of a text has no context and is not predicted; bits per byte counts it at the mean
-  loss. A model that sees what follows a token, or another text, assigns no probability, so no bits.
+  """Loss in nats per predicted token, perplexity if tokens are predicted and, where a text has a
+  probability, bits per byte; that counts the first token, which has no context, at the mean loss.
   """
   nats = loss.value
   measures = {"loss": nats}

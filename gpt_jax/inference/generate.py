@@ -1,7 +1,4 @@
-"""Texts that a model writes: continuations of prompts, and the answers of a text-to-text model.
-
-stream.py adds the tokens. A text-to-text model's answer ends before the end token.
-"""
+"""Texts that a model writes: continuations of prompts, and the answers of a text-to-text model."""
 
 import dataclasses
 import functools
@@ -43,11 +40,8 @@ def continuations(
 
   Args:
     loaded: a trained model; the head of a fine-tuned one is ignored.
-    prompts: texts, none of them empty: the model needs a token to begin with.
     sampling: of every text, but that text number i, from 0, has the seed + i.
-    num_samples: texts for each prompt.
-    weights: the type that products read, one of decoding_weights.KINDS; bfloat16 and int8 are
-      faster, and their logits less exact.
+    weights: the type that products read, one of decoding_weights.KINDS.
     beams, length_penalty: of a search for the most likely text, see beam_search; 1: it is sampled.
   """
   check_search(beams, length_penalty)
@@ -75,15 +69,20 @@ def write(
 
   # A generator of its own: what is above it raises when `write` is called, not at the first piece.
   def pieces():
-    writers = [Writer(loaded, text) for text in texts]
-    current = 0
+    current, written = 0, 0  # number of a text, and its characters that were given
     for _ in continue_texts(model, params, texts, steps=4):
       while current < len(texts):
-        if piece := writers[current].update():
-          yield current, piece
-        if not texts[current].done:
+        text = texts[current]
+        whole = _written(loaded, text)
+        if not text.done:
+          # The last word may go on, and its last character may lack bytes.
+          whole = _LAST_WORD.sub("", whole)
+        if len(whole) > written:
+          yield current, whole[written:]
+          written = len(whole)
+        if not text.done:
           break
-        current += 1
+        current, written = current + 1, 0
 
   return pieces()
 
@@ -144,56 +143,10 @@ def find_stop(text: str, stops: Iterable[str]) -> int | None:
   return min((text.find(stop) for stop in stops if stop in text), default=None)
 
 
-class Writer:
-  """The text of a prompt and its tokens, as far as the next token cannot change it."""
-
-  def __init__(self, loaded: LoadedModel, text: Text):
-    self._loaded, self._text, self._written = loaded, text, 0
-
-  def update(self) -> str:
-    """The text that became final since the last call; all the rest once the text is done."""
-    text = self._text
-    whole = _written(self._loaded, text)
-    if not text.done:
-      # The last word may go on, and its last character may lack bytes.
-      whole = _LAST_WORD.sub("", whole)
-    new = whole[self._written :]
-    # It can be shorter than before: the regular expression takes the last word back.
-    self._written = max(self._written, len(whole))
-    return new
-
-
-def sample(
-  model: Model,
-  params: Any,
-  prompts: Sequence[Sequence[int]],
-  seeds: Sequence[int],
-  max_tokens: int,
-  *,
-  temperature: float = 1.0,
-  top_k: int = 0,
-  top_p: float = 1.0,
-) -> list[list[int]]:
-  """The `max_tokens` ids that follow each prompt, among those that the model predicts.
-
-  See stream.Stream, which adds them. A text depends on its seed and on no other text.
-  """
-  settings = Sampling(max_tokens, temperature, top_k, top_p)
-  texts = []
-  for prompt, seed in zip(prompts, seeds, strict=True):
-    texts.append(Text(prompt, dataclasses.replace(settings, seed=seed)))
-  complete(model, params, texts)
-  return [text.added_ids for text in texts]
-
-
 def answer_to(
   ids: Sequence[int], spec: ModelConfig, tokenizer: Tokenizer, sampling: Sampling
 ) -> Text:
-  """The Text that holds an answer: a decoder's own, or a continuation of the input as prefix.
-
-  Args:
-    ids: the input with its end.
-  """
+  """The Text that holds an answer to ids with their end: a decoder's own, or a continuation."""
   special = tokenizer.special
   if spec.attention == "prefix":
     return Text(ids, sampling, ends=(special[END],))
@@ -210,14 +163,10 @@ def written_answers(
   beams: int = 1,
   length_penalty: float = 1.0,
 ) -> list[str | None]:
-  """Decodes an answer to every example; None: the answer has no end.
+  """Decodes an answer to every example of TextTask.encode; None: the answer has no end.
 
-  Args:
-    model: from models.model.generator; params: on the device.
-    encoded: from TextTask.encode; its answers are not read.
-    done: is called with the number of finished texts as it grows.
-    sampling: by default greedy; example n has the seed that is n higher.
-    beams, length_penalty: of a search for the answer, see beam_search; 1: it is sampled.
+  sampling: by default greedy; example n has the seed that is n higher. For other arguments see
+  beam.complete.
   """
   texts = []
   for n in range(len(encoded)):
@@ -235,7 +184,6 @@ class TextPredictor(Config):
 
   def make(self, task: Any, spec: ModelConfig, mesh: Any, tokenizer: Any) -> Callable[..., Any]:
     """Its predictions are the texts that the model writes, as the task's `read` gives them."""
-    del mesh
     beams, length_penalty = task.search
     check_search(beams, length_penalty)
     model = generator(spec)
@@ -246,7 +194,6 @@ class TextPredictor(Config):
       batch_size: int,
       done: Callable[[int], None] = lambda _: None,
     ) -> list[str | None]:
-      del batch_size
       search = {"beams": beams, "length_penalty": length_penalty}
       answers = written_answers(model, params, encoded, tokenizer, done, **search)
       return task.read(answers, encoded.words)

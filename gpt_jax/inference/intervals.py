@@ -26,10 +26,7 @@ def paired_interval(gained: int, lost: int, count: int) -> tuple[float, float]:
   Given how many examples just one of the two gets right, it is Clopper and Pearson's exact interval
   (1934) of the first one's share of these. It excludes 0 where McNemar's exact test has p < 0.05.
 
-  Args:
-    gained: examples that only the first gets right.
-    lost: examples that only the second gets right.
-    count: all examples.
+  gained, lost: examples that only the first, or only the second, gets right; count: all.
   """
   differing = gained + lost
   if not differing:
@@ -46,11 +43,9 @@ def _binomtest(successes: int, count: int) -> Any:
 def bootstrap_macro_f1(confusion: np.ndarray) -> tuple[float, float]:
   """The interval of macro F1 by the percentile bootstrap over examples (Efron 1979).
 
-  To draw examples is to draw the cells of the confusion matrix.
-
-  Args:
-    confusion: counts [K, K] of true and predicted classes.
+  confusion: counts [K, K] of true and predicted classes.
   """
+  # To draw examples is to draw the cells of the confusion matrix.
   count, classes = confusion.sum(), len(confusion)
   draws = np.random.default_rng(0).multinomial(count, confusion.ravel() / count, _RESAMPLES)
   draws = draws.reshape(-1, classes, classes)
@@ -70,9 +65,7 @@ def bootstrap_difference(
   """The interval of a metric's mean over the seeds, by the percentile bootstrap over examples; with
   `second`, of how much that of `first` is above it on the same examples.
 
-  Args:
-    truth: values [N].
-    first, second: what a metric compares with it, [N] for each seed.
+  The metric compares values [N], of each seed in first and second, with the truth [N].
   """
   random, differences = np.random.default_rng(0), []
 
@@ -90,19 +83,15 @@ def bootstrap_difference(
 class Spread(NamedTuple):
   """One metric over seeds.
 
-  Attributes:
-    values: one per seed, in order.
-    median, mean: of the values.
-    deviation: sample standard deviation; 0 for a single value.
-    low, high: 95 % interval of the mean by the percentile bootstrap (Efron 1979). For two or three
-      values it is their range, and covers the mean over all seeds in about 50 % or 75 % of cases.
-      It does not include the variance over the choice of examples.
+  low, high are the 95 % interval of the mean by the percentile bootstrap (Efron 1979). For two or
+  three values it is their range, and covers the mean over all seeds in about 50 % or 75 % of cases.
+  It does not include the variance over the choice of examples.
   """
 
-  values: tuple[float, ...]
+  values: tuple[float, ...]  # one per seed, in order
   median: float
   mean: float
-  deviation: float
+  deviation: float  # of a sample; 0 for a single value
   low: float
   high: float
 

@@ -1,7 +1,6 @@
 """Logistic regression on fixed features: TF-IDF of the texts, or what the head W_y reads.
 
-label.run writes a classifier of TF-IDF into a folder, without pickle: classifier.npz, and the files
-of dev_report. Letters: N examples, F features, K classes.
+Letters: N examples, F features, K classes.
 """
 
 import dataclasses
@@ -36,17 +35,11 @@ _KINDS = {"char_wb": (2, 5), "word": (1, 2)}  # scikit-learn's analyzer: lengths
 
 
 class Linear(NamedTuple):
-  """Scores features @ kernel + bias, whose softmax is the probabilities.
+  """Scores features @ kernel + bias, whose softmax is the probabilities."""
 
-  Attributes:
-    kernel: [F, K].
-    bias: [K].
-    inverse_penalty: C of scikit-learn.
-  """
-
-  kernel: np.ndarray
-  bias: np.ndarray
-  inverse_penalty: float
+  kernel: np.ndarray  # [F, K]
+  bias: np.ndarray  # [K]
+  inverse_penalty: float  # C of scikit-learn
 
   def __call__(self, features: Any) -> np.ndarray:
     """Probabilities [N, K] for features [N, F], dense or sparse."""
@@ -58,13 +51,9 @@ class Linear(NamedTuple):
 def fit_linear(
   features: Any, classes: np.ndarray, num_classes: int, inverse_penalty: float
 ) -> Linear:
-  """Logistic regression by scikit-learn.
+  """Logistic regression by scikit-learn on features [N, F], dense or sparse, of classes int [N].
 
   Dense features are standardized, and kernel and bias undo it.
-
-  Args:
-    features: [N, F], dense or sparse.
-    classes: int [N]; of some classes there may be none.
   """
   linear_model = require("sklearn.linear_model", *_SKLEARN)
   from sklearn.exceptions import ConvergenceWarning
@@ -120,12 +109,9 @@ def fit_best_linear(
 
 @dataclasses.dataclass(frozen=True)
 class Tfidf:
-  """TF-IDF features of words, pairs of words, and pieces of 2 to 5 characters.
+  """TF-IDF features of words, pairs of words, and pieces of 2 to 5 characters."""
 
-  Attributes:
-    terms: for each kind of _KINDS that has any, its terms and their inverse document frequencies.
-  """
-
+  # For each kind of _KINDS that has any, its terms and their inverse document frequencies.
   terms: dict[str, tuple[list[str], np.ndarray]]
 
   def __call__(self, texts: Sequence[str]) -> Any:
@@ -168,13 +154,7 @@ def _vectorizer(kind: str, **settings: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class TfidfClassifier(Ensemble):
-  """An Ensemble without members.
-
-  Attributes:
-    folder: what it was read from.
-    tfidf: the features.
-    linear: reads them.
-  """
+  """An Ensemble without members: a linear map of TF-IDF features, read from a folder."""
 
   folder: str
   tfidf: Tfidf
@@ -209,7 +189,6 @@ class TfidfClassifier(Ensemble):
     done: Callable[[int], None],
     calibration: Calibration | None = None,
   ) -> Any:
-    del batch_size
     (examples,) = encoded
     probabilities = self.linear(self.tfidf(list(examples.strings)))
     done(len(examples))

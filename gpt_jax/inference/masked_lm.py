@@ -44,8 +44,7 @@ class MaskedLM:
   """A trunk with its masked-LM head.
 
   A text is between [CLS] and [SEP] if the last training had them around its rows, as BERT's and
-  RoBERTa's objectives do, and bare if not. Released weights have them. A text has at most `room`
-  tokens.
+  RoBERTa's objectives and released weights do, and bare if not. It has at most `room` tokens.
   """
 
   def __init__(self, loaded: LoadedModel):
@@ -92,17 +91,14 @@ class MaskedLM:
   def score(
     self, texts: Sequence[np.ndarray], within_word: bool = True, first: Sequence[int] = ()
   ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """log P of each token given all others, in nats: the pseudo-log-likelihood is its sum.
+    """log P of each token given all others, in nats, whose sum is the pseudo-log-likelihood, and
+    whether it is the likeliest: float32 and bool [t - first] for the ids [t] of each text.
 
     Args:
-      texts: ids of each, [t], at most `room`.
       within_word: hide the later tokens of a token's own word, too: a word of several tokens would
         give itself away (Kauf & Ivanova 2023, PLL-word-l2r). False: hide the token alone (Salazar
         et al. 2020, eq. 1).
       first: number of the first token of each text that is scored; (): 0.
-
-    Returns:
-      For each text float32 [t - first], and whether each token is the likeliest, bool [t - first].
     """
     queries, targets = [], []
     begins = first or [0] * len(texts)

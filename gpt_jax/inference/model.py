@@ -57,8 +57,7 @@ class Model:
 
   Attributes:
     loaded: the parameters, on the device, and everything else that was saved.
-    labels: the classes of `classify`; empty for a language model.
-    columns: the text columns that `classify` reads; empty for a language model.
+    labels, columns: classes of `classify` and the text columns it reads; empty without a task.
   """
 
   def __init__(self, loaded: LoadedModel):
@@ -85,10 +84,8 @@ class Model:
     num_samples: int = 1,
     ignore_eos: bool = False,
   ) -> str | list[str]:
-    """The prompt with its continuation: a text for a text, a list for a list.
-
-    The arguments are those of inference.generate.continuations and of its Sampling. With several
-    samples a text, too, has a list.
+    """The prompt with its continuation, see generate.continuations and Sampling: a text for a text,
+    a list for a list or for several samples.
     """
     batch = _text_list(prompts, "prompt")
     sampling = Sampling(max_tokens, temperature, top_k, top_p, seed, ignore_eos)
@@ -118,12 +115,8 @@ class Model:
   def pseudo_log_probs(
     self, texts: str | Sequence[str], within_word: bool = True
   ) -> Scored | list[Scored]:
-    """The log-probability of every token given all others of its text, by a masked language model.
-
-    Their sum is the pseudo-log-likelihood of the text.
-
-    Args:
-      within_word: also hide the later tokens of a token's own word; see MaskedLM.score.
+    """The log-probability of every token given all others of its text, by a masked language model;
+    their sum is the text's pseudo-log-likelihood. within_word: see MaskedLM.score.
     """
     model, tokenizer = self.masked_lm, self.loaded.tokenizer
     encoded, scored = self._encode(texts, model.room), []
@@ -132,13 +125,10 @@ class Model:
     return scored[0] if isinstance(texts, str) else scored
 
   def fill_mask(self, texts: str | Sequence[str], top_k: int = 5) -> list[Any]:
-    """The likeliest tokens at each [MASK] of a text, by a masked language model.
+    """The likeliest tokens at each [MASK], or <mask>, of a text, by a masked language model.
 
-    Each mask is filled by itself, while the others stay. "<mask>" means the same.
-
-    Returns:
-      For each mask `top_k` pairs (piece, probability), the likeliest first; for a list of texts a
-      list of that.
+    Each mask is filled by itself, while the others stay: `top_k` pairs (piece, probability), the
+    likeliest first. For a list of texts a list of that.
     """
     filled: list[list[list[Filling]]] = self.masked_lm.fill(_text_list(texts), top_k)
     return filled[0] if isinstance(texts, str) else filled
@@ -193,8 +183,9 @@ class Model:
   def _pieces(
     self, texts: list[str], context: int, truncate: bool, stride: int | None
   ) -> tuple[list[np.ndarray], list[int]]:
-    """The input of `embed`: the ids of every window of every text, and their number up to each
-    text's end. stride: see embed; None: each text is one window.
+    """The ids of every window of every text, and their number up to each text's end.
+
+    stride: see embed; None: each text is one window.
     """
     before, after = self._ends
     room = context - len(before) - len(after)
@@ -212,13 +203,12 @@ class Model:
     return pieces, ends
 
   def classify(self, texts: str | Sequence[str | Sequence[str]], calibrated: bool = True) -> Any:
-    """The probability of every label, for a text or a list of texts, as launch/predict.py gives it:
-    {label: probability}.
+    """The probability of every label, {label: probability}, for a text or a list of texts; of a
+    regression task the number.
 
-    Where a task gives several labels, each has a probability of its own. Of a regression task it is
-    the number instead. A text of a task with several columns is a tuple of their values; of an
-    imported classifier it is a string, or a tuple of the two texts of a pair. Warns of texts longer
-    than the context, which are cut unless the model was fine-tuned to read them in windows.
+    A text of a task with several columns is a tuple of their values; of an imported classifier it
+    is a string, or a tuple of the two texts of a pair. Warns of texts longer than the context,
+    which are cut unless the model was fine-tuned to read them in windows.
 
     Args:
       calibrated: scale the probabilities by `temperature`.

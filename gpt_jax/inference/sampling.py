@@ -1,7 +1,4 @@
-"""The choice of the next token from its logits: greedy, or sampled from the likely ones.
-
-Letters: B rows, V vocabulary.
-"""
+"""The next token by its logits: greedy, or sampled from the likely ones. B rows, V vocabulary."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -14,19 +11,12 @@ from gpt_jax.ops.dropout import random_bits, step_key
 
 
 class Settings(NamedTuple):
-  """How the next token of each row is chosen: arrays [B].
+  """How the next token of each row is chosen: arrays [B]."""
 
-  Attributes:
-    temperature: float32; 0 takes the most likely token.
-    top_k: int32; tokens to choose among, 0: all.
-    top_p: float32; probability of the tokens to choose among.
-    seed: uint32.
-  """
-
-  temperature: Any
-  top_k: Any
-  top_p: Any
-  seed: Any
+  temperature: Any  # float32; 0 takes the most likely token
+  top_k: Any  # int32; tokens to choose among, 0: all
+  top_p: Any  # float32; probability of the tokens to choose among
+  seed: Any  # uint32
 
 
 def choose(scores: jax.Array, settings: Settings, numbers: jax.Array) -> jax.Array:
@@ -35,9 +25,8 @@ def choose(scores: jax.Array, settings: Settings, numbers: jax.Array) -> jax.Arr
   Sampling adds temperature x Gumbel noise to the logits and takes the largest. Noise and thresholds
   are computed only if a row needs them.
 
-  Args:
-    numbers: int32 [B], how many tokens were added to each text; the noise depends on the seed and
-      on this only, so texts do not depend on each other.
+  numbers: int32 [B], how many tokens were added to each text; the noise depends on the seed and on
+  this only, so texts do not depend on each other.
   """
 
   def restricted(scores):

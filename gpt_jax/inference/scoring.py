@@ -68,14 +68,8 @@ def text_log_probs(model: Model, params: Any, ids: Any) -> jax.Array:
 def token_scores(
   model: Model, params: Any, ids: jax.Array, targets: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-  """log P of the token after each position, and whether it is the most likely one.
-
-  Args:
-    ids: what the model reads, int32 [B, T].
-    targets: the token after each of the first M positions, int32 [B, M].
-
-  Returns:
-    float32 [B, M] and bool [B, M].
+  """log P of the token after each position, float32 [B, M], and whether it is the likeliest, bool
+  [B, M]: of ids int32 [B, T], and targets int32 [B, M] after the first M positions.
   """
   hidden, table, *_ = text_states(model, params, ids)
 
@@ -88,28 +82,21 @@ def token_scores(
 
 
 class Scorer:
-  """log P of the tokens of texts, each given those before it; MaskedLM has the same `score`.
-
-  Attributes:
-    model, params: the causal model.
-    room: most tokens of a text; the last one is not read.
-  """
+  """log P of the tokens of texts, each given those before it; MaskedLM has the same `score`."""
 
   def __init__(self, loaded: LoadedModel, rows: int):
     """rows: texts at a time."""
     self.model, self._rows = loaded.language_model(), rows
     self.params = {"trunk": jax.device_put(loaded.params["trunk"])}
     self._context: int = loaded.spec.trunk.context
-    self.room = self._context + 1
+    self.room = self._context + 1  # most tokens of a text; the last one is not read
 
   def score(
     self, texts: Sequence[np.ndarray], *, first: Sequence[int]
   ) -> list[tuple[np.ndarray, np.ndarray]]:
     """log P of each token, in nats, and whether it is the likeliest: float32 and bool [t - first].
 
-    Args:
-      texts: ids of each, [t]; at most `rows` texts.
-      first: number of the first token of each text that is scored, at least 1.
+    texts: ids [t] of at most `rows`. first: of each the first token that is scored, at least 1.
     """
     # A smaller batch is padded, so that few shapes need compiling.
     shape = self._rows, bucket(max(map(len, texts)) - 1, self._context)
@@ -129,8 +116,7 @@ def embeddings(
 ) -> jax.Array:
   """A vector of each text: [B, T] and lengths [B] -> float32 [B, D].
 
-  Args:
-    pooling: see text_vectors; or max, of each feature.
+  pooling: see text_vectors; or max, of each feature.
   """
   inside = jnp.arange(ids.shape[1])[None] < lengths[:, None]
   states = text_states(model, params, ids, inside.astype(jnp.int32))

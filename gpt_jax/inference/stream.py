@@ -1,7 +1,7 @@
 """Generation: texts that a model continues together, a few tokens at a time.
 
-Texts come and go, and have settings of their own. generate.py and the server are built on it.
-decoding.py has the compiled functions, and says what a cache is. Letters: B rows of the cache.
+Texts come and go, and have settings of their own. decoding.py has the compiled functions, and says
+what a cache is. Letters: B rows of the cache.
 """
 
 import dataclasses
@@ -29,23 +29,14 @@ _EMPTY = "the prompt is empty: the model needs a token to begin with; give a wor
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-  """How a text is continued.
+  """How a text is continued."""
 
-  Attributes:
-    max_tokens: tokens to add.
-    temperature: 1 samples from the model, lower values favor likely tokens, 0 is greedy.
-    top_k: sample among the k most likely tokens; 0: among all.
-    top_p: sample among the fewest tokens whose probabilities add up to this.
-    seed: decides the draws of this text, whatever the other texts are.
-    ignore_eos: go on behind the token that ends a text, as if it were like others.
-  """
-
-  max_tokens: int = 100
-  temperature: float = 1.0
-  top_k: int = 0
-  top_p: float = 1.0
-  seed: int = 0
-  ignore_eos: bool = False
+  max_tokens: int = 100  # tokens to add
+  temperature: float = 1.0  # 1 samples from the model, lower ones favor likely tokens, 0 is greedy
+  top_k: int = 0  # sample among the k most likely tokens; 0: among all
+  top_p: float = 1.0  # sample among the fewest tokens whose probabilities add up to this
+  seed: int = 0  # decides the draws of this text, whatever the other texts are
+  ignore_eos: bool = False  # go on behind the token that ends a text, as if it were like others
 
   def __post_init__(self) -> None:
     for name, allowed, wanted in (
@@ -59,17 +50,11 @@ class Sampling:
 
 
 class Token(NamedTuple):
-  """A token that was added.
-
-  Attributes:
-    log_prob: of the model, in nats, before temperature, top_k and top_p; 0 if the text did not ask
-      for it.
-    best: (id, log_prob) of the most likely tokens; empty if the text did not ask for them.
-  """
+  """A token that was added; without log_prob, which is 0, and best if the text did not ask."""
 
   id: int
-  log_prob: float
-  best: list[tuple[int, float]]
+  log_prob: float  # of the model, in nats, before temperature, top_k and top_p
+  best: list[tuple[int, float]]  # id and log_prob of the most likely tokens
 
 
 class Text:
@@ -145,19 +130,14 @@ class Stream:
 
   When the context is full, its second half is read again from position 0; so is a prompt that is
   too long. A text does not depend on the others.
-
-  Attributes:
-    texts: those that are being continued, at most `capacity`.
   """
 
   capacity = _SIZES[-1]
 
   def __init__(self, model: Model, params: Any, few_shapes: bool = False):
-    """few_shapes: run few programs, which `warm_up` compiles, instead of one of a fitting size.
+    """model: from LoadedModel.generator; params: on the device, those of keep_weights, too.
 
-    Args:
-      model: from LoadedModel.generator.
-      params: on the device; those of keep_weights, too.
+    few_shapes: run few programs, which `warm_up` compiles, instead of one of a fitting size.
     """
     self._model, self._variables = model, variables(params)
     self._context: int = model.config.trunk.context
@@ -218,11 +198,8 @@ class Stream:
       self._rows, self._slots, self._source_slots, self._state = [], 0, 0, None
 
   def advance(self, steps: int = 4) -> list[Text]:
-    """Adds up to `steps` tokens, at most 32, to each text; texts that are done leave.
-
-    Returns:
-      The texts, all with the same number of new tokens but for those that ended: fewer than steps
-      where one of them has all its tokens or its context is full before.
+    """Adds tokens to each text, as many to all that do not end: `steps`, at most 32, or fewer where
+    one of them has all its tokens or its context is full before. Texts that are done leave.
     """
     texts = self.texts
     if not texts:
@@ -323,9 +300,7 @@ def continue_texts(
 ) -> Iterator[list[Text]]:
   """Continues texts, in their order, until all are done; put those of similar lengths together.
 
-  Yields:
-    After each call of Stream.advance with `steps`: the texts that have new tokens. One that is
-    then marked as `stopped` is left as it is.
+  Yields those that have new tokens, at most `steps`. One marked as `stopped` then stays as it is.
   """
   stream = Stream(model, params)
   waiting = list(texts)

@@ -142,15 +142,10 @@ _multiply.defvjp(_multiply_forward, _multiply_backward)
 
 
 class AdaptedModel:
-  """A model whose trunk is frozen but for an adapter; has of Model what a loss needs.
-
-  Args:
-    model: the model.
-    adapter: what is trained.
-    new_rows: rows of the tables, after the vocabulary, of special tokens that are new.
-  """
+  """A model whose trunk is frozen but for an adapter; has of Model what a loss needs."""
 
   def __init__(self, model: Model, adapter: Adapter, new_rows: Sequence[int] = ()):
+    """new_rows: of the tables, after the vocabulary: those of special tokens that are new."""
     self.config = model.config
     self.num_tokens = model.config.num_tokens
     self._model, self._adapter, self._new_rows = model, adapter, new_rows
@@ -239,11 +234,8 @@ def _added(x: Any, change: Any) -> Any:
 
 
 def merged(params: Mapping[str, Any], adapter: Adapter) -> dict[str, Any]:
-  """The parameters of a model without an adapter that computes the same: `{trunk, heads…}`.
-
-  Args:
-    params: `{adapter, base, heads…}`, as NumPy or JAX arrays.
-    adapter: its config.
+  """Parameters `{adapter, base, heads…}`, as NumPy or JAX arrays, to `{trunk, heads…}` of a model
+  without an adapter that computes the same.
   """
   rest = dict(params)
   changes = flatten_dict(rest.pop("adapter"), sep="/")

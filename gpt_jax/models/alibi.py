@@ -35,12 +35,10 @@ def slopes(heads: int) -> np.ndarray:
 
 
 class _Penalty(nn.Module):
-  """-slope x |query position - key position|."""
-
   heads: int
 
   def __call__(self, query_positions: jax.Array, key_positions: jax.Array) -> jax.Array:
-    """[B, T] and [B, S] to float32 [B, H, T, S]."""
+    """-slope x |query position - key position|: [B, T] and [B, S] to float32 [B, H, T, S]."""
     # Of positions, not of columns: in a packed row each text counts from 0.
     distance = jnp.abs(query_positions[:, :, None] - key_positions[:, None, :])
     return -jnp.asarray(slopes(self.heads))[None, :, None, None] * distance[:, None]

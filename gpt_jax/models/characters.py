@@ -83,17 +83,12 @@ def character_table(config: CharacterConfig, vocab_size: int, rows: int) -> np.n
 
 
 class Characters(nn.Module):
-  """The embedding of each token by the characters of its piece.
-
-  Attributes:
-    vocab_size, rows: of the trunk; ids from vocab_size on are special tokens.
-    outputs: E.
-  """
+  """The embedding of each token by the characters of its piece."""
 
   config: CharacterConfig
-  vocab_size: int
+  vocab_size: int  # of the trunk, as rows; ids from it on are special tokens
   rows: int
-  outputs: int
+  outputs: int  # E
   dtype: str
 
   @nn.compact

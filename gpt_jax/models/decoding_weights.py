@@ -1,9 +1,6 @@
 """Weights kept for decoding and classifying: of 16 or 8 bits, in the layout that a product of few
-rows reads best.
-
-A new token, or one short text, reads all weights once, so their bytes decide how long it takes.
-
-Letters: N rows of x, I inputs, O outputs.
+rows reads best. A new token, or one short text, reads all weights once, so their bytes decide how
+long it takes. Letters: I inputs, O outputs.
 """
 
 import dataclasses
@@ -31,19 +28,13 @@ _MAX_INT8 = 127  # of int8, both ways
 )
 @dataclasses.dataclass(frozen=True)
 class KeptWeights:
-  """A Matrix in fewer bits.
+  """A Matrix in fewer bits."""
 
-  Attributes:
-    values: [O, I], bfloat16 or int8.
-    scale: float32 [O], by which int8 values are multiplied; None: by 1.
-    bias: float32 [O], added to the product; None: nothing.
-    bits: uint16 [O, I], of a bfloat16 table whose rows are looked up: a CPU looks up no bfloat16,
-      and would convert the whole table first.
-  """
-
-  values: jax.Array
-  scale: jax.Array | None = None
-  bias: jax.Array | None = None
+  values: jax.Array  # [O, I], bfloat16 or int8
+  scale: jax.Array | None = None  # float32 [O], by which int8 values are multiplied
+  bias: jax.Array | None = None  # float32 [O], added to the product
+  # uint16 [O, I], of a bfloat16 table whose rows are looked up: a CPU looks up no bfloat16, and
+  # would convert the whole table first.
   bits: jax.Array | None = None
 
   def multiply(self, x: jax.Array) -> jax.Array:
@@ -74,7 +65,6 @@ class KeptWeights:
 
   def astype(self, dtype: jax.typing.DTypeLike) -> "KeptWeights":
     """Itself, where an array would get the type of activations: `multiply` fits every type."""
-    del dtype
     return self
 
   def __getitem__(self, indices: jax.Array) -> jax.Array:
@@ -102,10 +92,7 @@ def _(table: KeptWeights, hidden: jax.Array) -> jax.Array:
 def keep_weights(model: Model, params: Any, kind: str) -> Any:
   """The trunk's parameters, on the device, and under KEPT what stands for some of them.
 
-  Args:
-    model: generates, see model.generator.
-    params: of a trunk and any heads.
-    kind: one of KINDS; float32 leaves the parameters as they are.
+  model: generates, see model.generator. kind: one of KINDS; float32 leaves them as they are.
   """
   return _with_kept(_matrices_of_prompt, model, {"trunk": params["trunk"]}, kind)
 
@@ -164,12 +151,9 @@ def matrices_of_batch(model: Model, params: Any) -> Any:
 
 
 def keep(matrix: Matrix, kind: str, is_table: bool = False) -> KeptWeights:
-  """A matrix as one of KINDS but the first.
+  """A matrix as one of KINDS but the first; is_table: whether rows are looked up.
 
   int8 has a scale per output: its largest weight is 127 times that.
-
-  Args:
-    is_table: whether rows are looked up.
   """
   if kind == "bfloat16":
     values = matrix.values.astype(jnp.bfloat16)

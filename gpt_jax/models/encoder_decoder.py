@@ -98,10 +98,8 @@ class T5Config(SourceTrunkConfig):
 
   def flops_per_token(self, length: int) -> float:
     """Per token of a training step: 6 for each parameter that it meets, 12 K H per pair of an
-    attention.
-
-    A token of a source goes through the encoder, one of a target through the decoder; this is their
-    mean, for a source and a target of `length` each.
+    attention; the mean of a token of a source, which the encoder reads, and one of a target, both
+    of `length`.
     """
     output = self.vocab_size * self.width
     attention = 12 * self.layers * length * self.heads * self.head_width
@@ -111,20 +109,16 @@ class T5Config(SourceTrunkConfig):
     return (encoder + 6 * (self._stack_parameters(2) + output) + 2 * attention) / 2
 
   def depth(self, path: str) -> int:
-    """0 for embeddings and relative positions, i + 1 for block i; the decoder's follow the
-    encoder's.
-
-    The last norm of a stack, and an output table, belong to the block before them.
+    """0 for embeddings and relative positions, i + 1 for block i, first the encoder's; a stack's
+    last norm, and an output table, belong to the block before them.
     """
-    stack, _, rest = path.partition("/")
-    if stack not in ("encoder", "decoder"):
-      return 2 * self.layers if stack == "output" else 0
-    before = self.layers if stack == "decoder" else 0
-    part = rest.partition("/")[0]
-    if part == "relative":
+    stack, part, *_ = f"{path}/".split("/")
+    if stack == "output":
+      return 2 * self.layers
+    if stack == "tokens" or part == "relative":
       return 0
     number = self.layers if part == "last_norm" else int(part.removeprefix("block_")) + 1
-    return before + number
+    return number + (self.layers if stack == "decoder" else 0)
 
   def _stack_parameters(self, attentions: int) -> int:
     """Parameters of a stack whose blocks have `attentions` attention layers each."""
@@ -294,12 +288,10 @@ class DecoderBlock(EncoderBlock):
   def __call__(  # type: ignore[override]
     self, x, source, mask, allowed, bias, key: Key | None = None, slots: tuple | None = None
   ):
-    """As EncoderBlock.
+    """As EncoderBlock; mask, bias, slots: as in transformer.Block.
 
-    Args:
-      source: the encoder's states [B, S, D], or with slots what memory makes of them.
-      mask, bias, slots: as in transformer.Block.
-      allowed: where the source is seen, bool [B, 1, T or 1, S], or None.
+    source: the encoder's states [B, S, D], or with slots what memory makes of them. allowed: where
+    it is seen, bool [B, 1, T or 1, S], or None.
     """
     rate = self.config.residual_dropout
     keys = [key and key.fold(i) for i in range(6)]
@@ -384,19 +376,13 @@ class RelativeBias(nn.Module):
 
 
 class Cache(NamedTuple):
-  """The decoder's keys and values: of the tokens read so far, and of the source.
+  """The decoder's keys and values: of the tokens read so far, and of the source; one per block."""
 
-  Attributes:
-    keys, values: one of each per block, [B H, slots, K]; the token at position p is in slot p.
-    source_keys, source_values: as above for the source, [B H, S, K]; fixed after the prompt.
-    source_valid: bool [B, S]; False where the source has padding.
-  """
-
-  keys: tuple[jax.Array, ...]
+  keys: tuple[jax.Array, ...]  # [B H, slots, K]; the token at position p is in slot p
   values: tuple[jax.Array, ...]
-  source_keys: tuple[jax.Array, ...]
+  source_keys: tuple[jax.Array, ...]  # [B H, S, K]; fixed after the prompt
   source_values: tuple[jax.Array, ...]
-  source_valid: jax.Array
+  source_valid: jax.Array  # bool [B, S]; False where the source has padding
 
 
 class EncoderDecoder(nn.Module):
@@ -440,12 +426,7 @@ class EncoderDecoder(nn.Module):
   def start(
     self, batch_size: int, length: int | None = None, source_length: int | None = None
   ) -> Cache:
-    """The cache before the source and the first token.
-
-    Args:
-      length: room for so many tokens; None: for the context.
-      source_length: the same, of the source.
-    """
+    """The cache before the source and the first token; see trunk.Trunk."""
     c = self.config
 
     def empty(slots):
@@ -480,7 +461,6 @@ class EncoderDecoder(nn.Module):
     `valid` is ignored: an invalid position writes a cache slot that is overwritten before any later
     token attends to it.
     """
-    del valid
     x = lookup(self.tokens, inputs, activation_type(self.config.dtype))
     hidden, cache = self.decoder.extend(x, positions, cache)
     states = self._states(hidden)

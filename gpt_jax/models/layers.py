@@ -116,15 +116,10 @@ MATRICES = "matrices"  # the collection that gets the Matrix of each parameter, 
 
 
 class Matrix(NamedTuple):
-  """A parameter as products read it.
+  """A parameter as products read it."""
 
-  Attributes:
-    values: float32 [O, I], the weights of an output side by side, as a token table has them.
-    bias: float32 [O], or None.
-  """
-
-  values: jax.Array
-  bias: jax.Array | None = None
+  values: jax.Array  # float32 [O, I], the weights of an output side by side, as a table has them
+  bias: jax.Array | None = None  # float32 [O]
 
 
 def weight(
@@ -135,11 +130,9 @@ def weight(
   inputs: int = 0,
   has_bias: bool = False,
 ) -> Any:
-  """The parameter `name`, float32 of that shape, or what the collection KEPT has in its place.
+  """The module's parameter `name`, or what the collection KEPT has in its place.
 
   Args:
-    module: which has the parameter.
-    init: as in module.param.
     inputs: how many axes, from the first on, are a product's inputs; the others are its outputs.
       0: it is a table, whose last axis are the inputs.
     has_bias: whether the last column of a table is a bias.
@@ -159,7 +152,6 @@ def multiply(kernel: Any, x: jax.Array, inputs: int, outputs: tuple[int, ...]) -
 
   This is the product with an array; what stands for one registers its own.
   """
-  del outputs
   return project(x, kernel.astype(x.dtype), inputs)
 
 
@@ -172,11 +164,9 @@ def _as_matrix(value: jax.Array, inputs: int, has_bias: bool) -> Matrix:
 
 
 def text_vectors(hidden: jax.Array, inside: jax.Array, pooling: str) -> jax.Array:
-  """One vector per row of hidden states [B, T, D]: float32 [B, D].
+  """One vector per row of hidden states [B, T, D], as batch.POOLINGS has it: float32 [B, D].
 
-  Args:
-    inside: bool [B, T], the positions of the row's text, which begins at 0.
-    pooling: one of batch.POOLINGS.
+  inside: bool [B, T], the positions of the row's text, which begins at 0.
   """
   if pooling == "cls":
     return hidden[:, 0].astype(jnp.float32)

@@ -29,11 +29,10 @@ class Loss(Protocol):
   def __call__(
     self, params: Any, batch: Any, key: Key | None, denominators: Denominators | None = None
   ) -> tuple[jax.Array, dict[str, Mean]]:
-    """The batch's share of the loss, a scalar, and metrics as Means, `loss` among them.
+    """The share in the loss, a scalar, of a microbatch or a device's part of one, and metrics as
+    Means, `loss` among them.
 
     Args:
-      params: of the model.
-      batch: a microbatch, or a device's part of one.
       key: dropout key; None evaluates.
       denominators: of the whole batch; None: of this one.
     """
@@ -51,8 +50,7 @@ class ModelLoss:
   """The sum of the losses of some of a model's heads."""
 
   def __init__(self, model: Model, heads: Sequence[Head]):
-    self.model = model
-    self.heads = tuple(heads)
+    self.model, self.heads = model, tuple(heads)
 
   def denominators(self, batch: Batch) -> Denominators:
     return {head.scope: head.denominator(batch) for head in self.heads}

@@ -63,7 +63,6 @@ class LSTMConfig(TrunkConfig):
 
   def flops_per_token(self, length: int) -> float:
     """6 N per token of a training step."""
-    del length
     return 6 * self.parameter_count()
 
   def depth(self, path: str) -> int:
@@ -78,13 +77,10 @@ def check_remat(remat: str) -> None:
 
 
 class State(NamedTuple):
-  """Output and memory of the cell: [B, U] each.
-
-  The memory is float32: it adds up over hundreds of positions.
-  """
+  """Output and memory of the cell: [B, U] each."""
 
   output: jax.Array
-  memory: jax.Array
+  memory: jax.Array  # float32: it adds up over hundreds of positions
 
 
 class LSTM(nn.Module):
@@ -113,7 +109,6 @@ class LSTM(nn.Module):
 
   def start(self, batch_size: int, length: int | None = None) -> State:
     """The state before the first token; its size does not depend on the length of the text."""
-    del length
     zeros = jnp.zeros((batch_size, self.config.units), self.config.dtype)
     return State(zeros, zeros.astype(jnp.float32))
 
@@ -175,12 +170,9 @@ def recur(
     gates: [T, B, 4, U], the inputs' contribution to the gates.
     first: bool [T, B], where a text begins, in the order of reading: the state is cleared first.
     valid: bool [T, B]; elsewhere the state does not change.
-    state: before the first position.
     added: to the state at each position, [T, B, U]; None: nothing.
     projection: [U, P], of h to the output (Sak et al. 2014); None: h is the output, and P is U.
-    backward: from the last position to the first.
-    cell_clip: largest magnitude of an element of the memory; 0: any.
-    output_clip: the same of a projected output.
+    cell_clip, output_clip: largest magnitude of the memory, of a projected output; 0: any.
   """
 
   def step(dot, old, x):
@@ -214,9 +206,7 @@ def scan(
       float32 [B, *shape]: of x[name], if there is one, and of each value [B, …] times its factor,
       by multiply or by an `equation` of value and factor.
     factors: lists by their names: of kernels [I, …], or of arrays [B, …] with an equation.
-    carry: before the first position.
     xs: arrays [T, …] by their names.
-    reverse: whether it runs from the last position to the first.
   """
   loop = functools.partial(_loop, step, reverse)
   calls: dict[str, tuple[str, Any]] = {}  # equation and product of each name
@@ -253,9 +243,7 @@ def scan(
 def _loop(step, reverse, factors, carry, xs, added=None, calls=None):
   """The results of `scan`, and by names the values [T, B, …] that met factors.
 
-  Args:
-    added: to the sums, [T, B, …] by their names; None: nothing.
-    calls: gets the equation and a product of each name.
+  added: to the sums, [T, B, …] by their names. calls: gets the equation and a product of each name.
   """
 
   def cell(carry, at):
@@ -283,15 +271,11 @@ def _loop(step, reverse, factors, carry, xs, added=None, calls=None):
 
 
 def advance(gates, memory, limit: float = 0.0, added: jax.Array | None = None):
-  """One LSTM step: h and the new memory c, float32 [B, U] each.
+  """One LSTM step of gates float32 [B, 4, U]: h and the new memory c, float32 [B, U] each.
 
   Both are float32 in any compute type: an error in c_t is carried on to all later positions.
 
-  Args:
-    gates: float32 [B, 4, U].
-    memory: c before it.
-    limit: largest magnitude of the new c; 0: any.
-    added: to the new c.
+  limit: largest magnitude of the new c; 0: any. added: to the new c.
   """
   # With forget gates (Gers et al. 2000): c_t = f c_{t-1} + i g and h_t = o tanh(c_t); i, f, g, o
   # in the order of torch.nn.LSTM.

@@ -92,29 +92,26 @@ class LSTMEncoderDecoderConfig(SourceTrunkConfig):
 
   def parameter_count(self) -> int:
     """Parameters without padding rows of the tables."""
-    tables = self.vocab_size * self.embedding_width
+    # The encoder's config has an empty vocabulary.
+    own = self.encoder.parameter_count() + self.vocab_size * self.embedding_width
     if not self.decoder:
-      return tables + self.encoder_parameters()
-    tables += self.vocab_size * (self.embedding_width + self.width + 1)
-    return tables + self.encoder_parameters() + self.decoder_parameters() + 3 * self.width**2
-
-  def encoder_parameters(self) -> int:
-    return self.encoder.parameter_count()  # of an empty vocabulary
+      return own
+    tables = self.vocab_size * (self.embedding_width + self.width + 1)
+    return own + tables + self.decoder_parameters()
 
   def decoder_parameters(self) -> int:
-    """Parameters of its LSTMs; attention has 3 D^2 more."""
+    """Of its LSTMs and the attention."""
     d = self.width
-    return 4 * d * (self.embedding_width + d + (2 * self.layers - 1) * d + self.layers)
+    return 4 * d * (self.embedding_width + d + (2 * self.layers - 1) * d + self.layers) + 3 * d**2
 
   def flops_per_token(self, length: int) -> float:
     """6 per token of a training step for each parameter that it meets, and 12 D per pair of the
     attention; the mean of a token of a source and one of a target, both of that length.
     """
-    encoder = 6 * self.encoder_parameters()
+    encoder = 6 * self.encoder.parameter_count()
     if not self.decoder:
       return encoder
-    output = self.vocab_size * self.width
-    products = self.decoder_parameters() + 3 * self.width**2 + output
+    products = self.decoder_parameters() + self.vocab_size * self.width
     return (encoder + 6 * products + 12 * self.width * length) / 2
 
   def depth(self, path: str) -> int:
@@ -138,17 +135,11 @@ class Carry(NamedTuple):
 
 
 class Memory(NamedTuple):
-  """The encoder's states, which the decoder attends to.
+  """The encoder's states, which the decoder attends to."""
 
-  Attributes:
-    keys: [B, S, D], W1 applied to each of the encoder's states.
-    values: [B, S, D], those states.
-    valid: bool [B, S]; False where the source has padding.
-  """
-
-  keys: jax.Array
-  values: jax.Array
-  valid: jax.Array
+  keys: jax.Array  # [B, S, D], W1 applied to each of the encoder's states
+  values: jax.Array  # [B, S, D], those states
+  valid: jax.Array  # bool [B, S]; False where the source has padding
 
 
 class Cache(NamedTuple):
@@ -194,7 +185,6 @@ class LSTMEncoderDecoder(nn.Module):
     self, batch_size: int, length: int | None = None, source_length: int | None = None
   ) -> Cache:
     """The state before the source and the first token; see trunk.Trunk."""
-    del length
     c, slots = self.config, source_length or self.config.context
     zeros = jnp.zeros((batch_size, c.width), c.dtype)
     states = (State(zeros, zeros.astype(jnp.float32)),) * c.layers
@@ -207,7 +197,6 @@ class LSTMEncoderDecoder(nn.Module):
 
   def extend(self, inputs, positions, valid, cache: Cache):
     """Reads T more tokens per row; positions that are not valid leave the state unchanged."""
-    del positions
     x = lookup(self.targets, inputs, self.config.dtype)
     each, carry = self.decoder(x, valid, cache, None)
     return each[-1], self.output, cache._replace(carry=carry)
@@ -287,10 +276,7 @@ class Decoder(nn.Module):
 
   def __call__(self, x, valid, cache: Cache, key: Key | None):
     """Embedded tokens [B, T, E] to the outputs [B, T, D] of each layer and the attentional vectors,
-    and the last Carry.
-
-    Args:
-      valid: bool [B, T]; elsewhere the state does not change.
+    and the last Carry. valid: bool [B, T]; elsewhere the state does not change.
     """
     c, shape = self.config, (*x.shape[:2], self.config.width)
     x = dropout(x, c.residual_dropout, key and key.fold(c.layers))
@@ -374,8 +360,6 @@ def decode(
   Args:
     kernels: of each layer those of its input and of its state, [D, 4, D].
     mix: W2, [2 D, D].
-    memory: what it attends to.
-    carry: before the first position.
     gates: [T, B, 4, D] of each layer, the part that does not depend on the recurrence.
     masks: [T, B, D] of each layer, by which its output is multiplied; None: none.
     valid: bool [T, B]; elsewhere the state does not change.

@@ -121,7 +121,7 @@ class LSTMStackConfig(TrunkConfig):
     return super().gives.union(further[self.directions])
 
   @property
-  def reads_backward(self) -> bool:
+  def reads_backward(self) -> bool:  # type: ignore[override]
     return self.directions == "backward"
 
   @property
@@ -165,7 +165,6 @@ class LSTMStackConfig(TrunkConfig):
     """6 per token of a training step for each product: with a parameter of the layers, and of the
     output's table for each direction that predicts by itself; of characters at each place.
     """
-    del length
     inputs = self.characters.products(self.embedding_width) if self.characters else 0
     outputs = len(self.ways) if self.directions == "separate" else 1
     return 6 * (inputs + self._in_layers() + outputs * self.vocab_size * self.table_width)
@@ -224,7 +223,6 @@ class LSTMStack(nn.Module):
 
   def start(self, batch_size: int, length: int | None = None) -> tuple[State, ...]:
     """The state before the first token; its size does not depend on the length of the text."""
-    del length
     return tuple(block.start(batch_size) for block in self.blocks)
 
   def read_prompt(self, inputs, valid):
@@ -261,14 +259,11 @@ class LSTMStack(nn.Module):
 
 
 class Block(nn.Module):
-  """Layer `number`, from 0 on: an LSTM in each direction.
-
-  limit: initial weights are uniform in ±limit; 0: torch's 1 / sqrt(U).
-  """
+  """Layer `number`, from 0 on: an LSTM in each direction."""
 
   config: LSTMStackConfig
   number: int
-  limit: float = 0.0
+  limit: float = 0.0  # initial weights are uniform in ±limit; 0: torch's 1 / sqrt(U)
 
   def setup(self):
     c = self.config
@@ -279,12 +274,8 @@ class Block(nn.Module):
   def __call__(self, each, positions, valid, state, key):
     """The outputs [B, T, P] and the last state of each direction.
 
-    Args:
-      each: what each direction reads, [B, T, …].
-      positions: int [B, T].
-      valid: bool [B, T]; None: all are.
-      state: before the first position; None: zeros.
-      key: of dropout.
+    each: what each direction reads, [B, T, …]. valid: bool [B, T]; None: all are. state: before the
+    first position; None: zeros.
     """
     c = self.config
     begins = positions == 0

@@ -1,7 +1,7 @@
 """A fine-tuning method: what a run does beside training a head and the whole trunk on its labels.
 
-A method is a value of the run's config: its options, the refusals that they need, and how they
-change the plain recipe. Fine-tuning knows none of them by name.
+It is a value of the run's config: its options, the refusals that they need, and how they change the
+plain recipe. Fine-tuning knows none of them by name.
 """
 
 import re
@@ -12,23 +12,15 @@ from gpt_jax.extensions import source_of
 
 
 class Method(Config):
-  """Base of the fine-tuning methods, frozen dataclasses, registered by name.
+  """Base of the fine-tuning methods, frozen dataclasses, registered by name."""
 
-  Attributes:
-    slot: the name under which a config has it, one method for each; where a slot has one class,
-      its registered name is SLOT or SLOT_method.
-    learns_unlabeled: whether examples without labels teach it anything.
-    takes_turns: whether it learns from them in batches of their own, which take turns with the
-      others.
-    trains_trunk: whether layers of the trunk train that train_layers leaves out.
-    reads_checkpoint: what it needs of one; "": it goes with an untrained trunk, too.
-  """
-
+  # The name under which a config has it, one method for each; where a slot has one class, its
+  # registered name is SLOT or SLOT_method.
   slot: str
-  learns_unlabeled: bool = False
-  takes_turns: bool = False
-  trains_trunk: bool = False
-  reads_checkpoint: str = ""
+  learns_unlabeled: bool = False  # whether examples without labels teach it anything
+  takes_turns: bool = False  # whether these come in batches of their own, in turns with the others
+  trains_trunk: bool = False  # whether layers of the trunk train that train_layers leaves out
+  reads_checkpoint: str = ""  # what it needs of one; "": it goes with an untrained trunk, too
 
   def change_loaded(self, loaded: Any) -> Any:
     """The checkpoint, a LoadedModel, as the run reads it."""
@@ -36,7 +28,6 @@ class Method(Config):
 
   def change_start(self, start: Any, loaded: Any, config: Any) -> Any:
     """The Start of the run, which `loaded` gives; None: an untrained trunk."""
-    del loaded, config
     return start
 
   def change_format(self, format: Any) -> Any:
@@ -45,12 +36,10 @@ class Method(Config):
 
   def change_head(self, head: dict[str, Any], start: Any) -> dict[str, Any]:
     """The JSON config of a task's head."""
-    del start
     return head
 
   def change_layerwise(self, layerwise: Any, spec: Any, config: Any, steps_per_epoch: int) -> Any:
     """The Layerwise of the optimizer: what trains later, more slowly or not at all."""
-    del spec, config, steps_per_epoch
     return layerwise
 
   def check(self, config: Any, task: Any, start: Any) -> None:
@@ -59,11 +48,8 @@ class Method(Config):
   def recipe(self, recipe: Any, start: Any) -> Any:
     """The Recipe with its model, loss, work, start and what its checkpoints record.
 
-    Args:
-      recipe: of the plain run and the methods before this one, in alphabetical order of slots.
-      start: of the run.
+    recipe: of the plain run and the methods before this one, in alphabetical order of slots.
     """
-    del start
     return recipe
 
 

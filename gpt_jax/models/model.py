@@ -1,6 +1,7 @@
 """Models: a trunk and its heads. Parameters are `{trunk}` and a subtree for each head."""
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -198,10 +199,8 @@ def _split(key: Key | None, heads: Sequence[Head]) -> tuple[Key | None, list[Key
     return key, [key] * len(heads)
   # Fold 0 is the trunk's, 1 that of the first labeled head, and so on. The heads of pre-training
   # in heads/ drop nothing, so what key they get does not matter.
-  keys: list[Key | None] = []
-  for head in heads:
-    labeled_before = sum(other.labeled for other in heads[: len(keys)])
-    keys.append(key.fold(1 + labeled_before) if head.labeled else key)
+  folds = itertools.count(1)
+  keys: list[Key | None] = [key.fold(next(folds)) if head.labeled else key for head in heads]
   return key.fold(0), keys
 
 

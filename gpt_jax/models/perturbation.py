@@ -60,13 +60,10 @@ def sequence_lengths(rows: Rows) -> jax.Array:
 
 
 def uniform(like: jax.Array, key: Key | None, rows: Rows) -> jax.Array:
-  """float32 noise in (-1, 1), of the shape [B, T, D] of `like`.
+  """float32 noise in (-1, 1), of the shape [B, T, D] of `like`; key: the step's; None: the first's.
 
   A function of the key and of a sequence's number in the batch, not of the row that it is packed
   into, so the same for every split into microbatches or devices.
-
-  Args:
-    key: the step's; None: as at the first.
   """
   key = step_key(0, 0) if key is None else key
   if rows.segments is None:
@@ -89,12 +86,10 @@ def normal(like: jax.Array, key: Key | None, rows: Rows) -> jax.Array:
 def _over_sequence(values: jax.Array, rows: Rows, reduce) -> jax.Array:
   """values [B, T] reduced over each sequence; [B, T], the result at each of its positions.
 
-  Not a scatter: a GPU adds one up in no fixed order.
-
-  Args:
-    reduce: jnp.sum or jnp.max of values that are not negative.
+  reduce: jnp.sum or jnp.max of values that are not negative.
   """
   if rows.segments is None:
     return jnp.broadcast_to(reduce(values, axis=-1, keepdims=True), values.shape)
+  # Not a scatter: a GPU adds one up in no fixed order.
   same = rows.segments[:, :, None] == rows.segments[:, None, :]  # [B, T, T]
   return reduce(jnp.where(same, values[:, None, :], 0), axis=-1)

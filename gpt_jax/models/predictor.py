@@ -24,12 +24,9 @@ def make_predictor(
 
   Predictions are in the examples' order: probabilities, float32 [N, K], or for a head that predicts
   each token a list of [t, K], one position per id of the example's sequence. params may be those of
-  keep_classifier_weights. done is called with
-  the number of predicted examples after every batch; few_shapes is that of OrderedBatches.
+  keep_classifier_weights; done is called with the number of predicted examples after every batch.
 
-  Args:
-    predictions_of: (params, batch) -> the batch's predictions [N, ...] or [B, T, ...], in place of
-      those of the model's labeled head.
+  predictions_of: (params, batch) -> the batch's predictions, in place of the labeled head's.
   """
   head = model.config.head
   index = model.config.heads.index(head)
@@ -74,12 +71,10 @@ class LabelPredictor(Config):
 
   def make(self, task: Any, spec: ModelConfig, mesh: Mesh, tokenizer: Any) -> Callable[..., Any]:
     """predict(params, examples, batch_size, done) -> predictions of a task."""
-    del task, tokenizer
     return make_predictor(spec.build(), mesh)
 
   def of_loaded(self, loaded: Any, task: Any) -> Callable[..., Any]:
     """predict(examples, batch_size, done) -> predictions of a LoadedModel."""
-    del task
     return loaded.predictor()
 
 

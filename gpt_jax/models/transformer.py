@@ -151,16 +151,13 @@ class TransformerConfig(TrunkConfig):
     return self.embedding_width or self.width
 
   @property
-  def is_gpt(self) -> bool:
+  def is_gpt(self) -> bool:  # type: ignore[override]
     # All parts are GPT's if setting them so changes nothing; sizes and rates are not in _GPT.
     return dataclasses.replace(self, **_GPT) == self and self.table_width == self.width
 
   @property
   def residual_scale(self) -> float:
-    """Factor on the initial std of the projections into the residual stream.
-
-    (2 L)^-1/2 for pre-norm (GPT-2, section 2.3), else 1.
-    """
+    """Factor on the initial std of projections into the residual stream (GPT-2, section 2.3)."""
     return (2 * self.layers) ** -0.5 if self.norm == "pre" else 1.0
 
   def build(self, attention: str = "causal", remat: str = "none") -> "Transformer":
@@ -204,7 +201,7 @@ class TransformerConfig(TrunkConfig):
 
 
 class Cache(NamedTuple):
-  """Keys and values of the tokens read so far, one of each per block: [B H, S, K].
+  """Keys and values of the tokens read so far, one of each per layer: [B H, S, K].
 
   S, the slots, is at most the context; the token at position p of a row is in slot p. With B and H
   as one axis, which the products want, a CPU writes new tokens in place.
@@ -300,7 +297,6 @@ class Transformer(nn.Module):
     `valid` is ignored: an invalid position writes a cache slot that is overwritten before any later
     token attends to it.
     """
-    del valid
     x, table = self._embed(inputs, positions, None)
     key_positions = jnp.arange(cache.keys[0].shape[1])[None]
     bias = self._bias(positions, jnp.broadcast_to(key_positions, (len(inputs), key_positions.size)))
@@ -370,14 +366,13 @@ class Transformer(nn.Module):
 
 
 class PoolerParameters(nn.Module):
-  """The trunk's Pooler, which heads apply at the positions that they read."""
+  """The trunk's Pooler alone: heads apply it at the few positions that they read, not at all T."""
 
   config: TransformerConfig
 
   @nn.compact
   def __call__(self) -> Pooler:
     c = self.config
-    # Parameters alone: heads apply them at the few positions that they read, not at all T.
     kernel = self.param("kernel", initializer(c.init), (c.width, c.width))
     return Pooler(kernel, self.param("bias", nn.initializers.zeros, (c.width,)))
 
@@ -402,8 +397,6 @@ class Block(nn.Module):
 
     Args:
       mask: AttentionMask, or with slots bool [B, 1, T, S].
-      bias: as in ops.attention.
-      key: of dropout; None evaluates.
       slots: in decoding the positions [B, T], and the keys and values [B H, S, K] of the tokens
         before, see Cache; None: x attends to itself.
     """
@@ -478,7 +471,6 @@ class MLP(nn.Module):
   @nn.compact
   def __call__(self, x):
     c, d = self.config, self.config.width
-    x = activate(
-      Projection((d,), (4 * d,), c.dtype, kernel_init=c.init, name="in")(x), c.activation
-    )
+    x = Projection((d,), (4 * d,), c.dtype, kernel_init=c.init, name="in")(x)
+    x = activate(x, c.activation)
     return Projection((4 * d,), (d,), c.dtype, c.residual_scale, c.init, name="out")(x)

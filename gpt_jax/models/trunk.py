@@ -45,14 +45,10 @@ class Pooler(NamedTuple):
   """BERT's map of the first token's hidden state, which heads that read a whole text apply.
 
   It is part of the trunk, so that fine-tuning begins with what pre-training made of it.
-
-  Attributes:
-    kernel: float32 [D, D].
-    bias: float32 [D].
   """
 
-  kernel: jax.Array
-  bias: jax.Array
+  kernel: jax.Array  # float32 [D, D]
+  bias: jax.Array  # float32 [D]
 
   def __call__(self, hidden: jax.Array) -> jax.Array:
     """tanh of the map, float32, of hidden states float32 [..., D]."""
@@ -60,19 +56,12 @@ class Pooler(NamedTuple):
 
 
 class Style(NamedTuple):
-  """Settings that all layers of a model share, besides their sizes.
+  """Settings that all layers of a model share, besides their sizes."""
 
-  Attributes:
-    dtype: type of activations and matrix products.
-    init: initializer of the kernels, one of layers.INITS.
-    activation: one of layers.ACTIVATIONS.
-    epsilon: added to the variance in a norm.
-  """
-
-  dtype: str
-  init: str = "normal"
-  activation: str = "gelu"
-  epsilon: float = EPSILON
+  dtype: str  # type of activations and matrix products
+  init: str = "normal"  # initializer of the kernels, one of layers.INITS
+  activation: str = "gelu"  # one of layers.ACTIVATIONS
+  epsilon: float = EPSILON  # added to the variance in a norm
 
 
 class States(NamedTuple):
@@ -167,18 +156,15 @@ class _Fields(Config):
 class TrunkConfig(_Fields):
   """Base of the trunks' configs: frozen dataclasses, registered by name, from which a trunk is
   rebuilt.
-
-  Attributes:
-    width: D.
-    layers: number of blocks.
-    heads: attention heads, H; 0: it has no attention.
-    TENSOR_PARALLEL: path rules for the mesh axis `model`, see parallel.mesh.
   """
 
-  width: int
-  layers: int = 1
-  heads: int = 0
-  TENSOR_PARALLEL: Sequence[tuple[str, PartitionSpec]] = ()
+  width: int  # D
+  layers: int = 1  # number of blocks
+  heads: int = 0  # attention heads, H; 0: it has no attention
+  TENSOR_PARALLEL: Sequence[tuple[str, PartitionSpec]] = ()  # path rules, see parallel.mesh
+  is_gpt: bool = False  # it has the parts of GPT-1 or GPT-2 alone, of any sizes and rates
+  reads_source: bool = False  # it reads Batch.source: an encoder-decoder
+  reads_backward: bool = False  # a text's first state is the one that has read it all
 
   @property
   def gives(self) -> frozenset[str]:
@@ -208,21 +194,6 @@ class TrunkConfig(_Fields):
     return -(-(self.vocab_size + self.special_tokens) // _ROW_MULTIPLE) * _ROW_MULTIPLE
 
   @property
-  def is_gpt(self) -> bool:
-    """Whether it has the parts of GPT-1 or GPT-2, and only these; sizes and rates may be any."""
-    return False
-
-  @property
-  def reads_source(self) -> bool:
-    """Whether the trunk reads Batch.source: an encoder-decoder."""
-    return False
-
-  @property
-  def reads_backward(self) -> bool:
-    """Whether a text's first state is the one that has read it all."""
-    return False
-
-  @property
   def writing_attention(self) -> str:
     """The attention for writing a text for another: a prefix sees itself both ways (T5, 3.2.1)."""
     return self.default_attention if self.reads_source else "prefix"
@@ -239,7 +210,6 @@ class TrunkConfig(_Fields):
 
   def with_pieces(self, tokenizer: Tokenizer) -> Any:
     """The config with what else it knows of a vocabulary besides its size."""
-    del tokenizer
     return self
 
   def build(self, attention: str = "causal", remat: str = "none") -> Any:
@@ -285,7 +255,7 @@ class SourceTrunkConfig(TrunkConfig):
   decoder: bool
 
   @property
-  def reads_source(self) -> bool:
+  def reads_source(self) -> bool:  # type: ignore[override]
     return self.decoder
 
   @property

@@ -109,7 +109,6 @@ class BothDirections(Objective):
   format = {"type": "gpt_format"}
 
   def bind(self, tokenizer: Tokenizer, length: int) -> Bound:
-    del length
     markers = tokenizer.special[FORWARD], tokenizer.special[REVERSED]
 
     def in_both_directions(rows: np.ndarray, draw: Noise) -> Batch:

@@ -35,7 +35,6 @@ class Causal(Objective):
     return tuple(heads)
 
   def bind(self, tokenizer: Tokenizer, length: int) -> Bound:
-    del tokenizer, length
     return causal_batch
 
 
@@ -67,7 +66,6 @@ class PrefixLM(Objective):
   format = {"type": "gpt_format"}
 
   def bind(self, tokenizer: Tokenizer, length: int) -> Bound:
-    del tokenizer, length
     return _prefix_lm_batch
 
 

@@ -15,7 +15,7 @@ from gpt_jax.config import Config, option, register
 from gpt_jax.data.sentence_windows import SENTENCE_END, PackedSentenceWindows
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import Tokenizer
-from gpt_jax.data.windows import PAD, WindowsConfig
+from gpt_jax.data.windows import PAD, Windows, WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.objectives.objective import Bound, Noise, Objective
 
@@ -50,7 +50,7 @@ class TextPairs(TextVectors, Objective):
   symmetric = False  # whether both texts of a pair are anchors, or only the first
 
   @property
-  def special(self) -> tuple[str, ...]:
+  def special(self) -> tuple[str, ...]:  # type: ignore[override]
     return ("cls", "sep") if self.pooling == "cls" else ()
 
   @property
@@ -118,7 +118,6 @@ class NeighborSpans(TextPairs):
 
     def neighbors(rows: np.ndarray, draw: Noise) -> Batch:
       """Rows int32 [B, T + 1], -1 past a text's end; shorter windows have shorter spans."""
-      del draw
       tokens = rows[:, :window]  # [B, W]
       sizes = (tokens >= 0).sum(axis=1, keepdims=True)  # [B, 1]
       # In proportion, so that the halves of a short window do not overlap either.
@@ -144,10 +143,7 @@ class NeighborSentences(TextPairs):
 
   symmetric = True
 
-  def windows(
-    self, tokens: TokenFile, config: WindowsConfig, seed: int = 0
-  ) -> PackedSentenceWindows:
-    """See Objective.windows."""
+  def windows(self, tokens: TokenFile, config: WindowsConfig, seed: int = 0) -> Windows:
     return PackedSentenceWindows(tokens, config, seed)
 
   def bind(self, tokenizer: Tokenizer, length: int) -> Bound:
@@ -155,7 +151,6 @@ class NeighborSentences(TextPairs):
 
     def pairs(rows: np.ndarray, draw: Noise) -> Batch:
       """Rows int32 [B, T + 1] of sentences, SENTENCE_END after each, then -1."""
-      del draw
       is_end = rows == SENTENCE_END
       ends_before = np.cumsum(is_end, axis=1)  # the number of the sentence that a token is in
       columns = np.arange(room)[None]

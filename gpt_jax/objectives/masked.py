@@ -17,7 +17,6 @@ class Masked(MaskedObjective):
   """15 % of the tokens are predicted; 80 % of them become <mask>, 10 % a random token."""
 
   keeps_format = True
-
   attention = "bidirectional"
   special = ("mask",)
   heads = ({"type": "masked_head"},)

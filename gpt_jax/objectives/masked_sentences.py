@@ -19,7 +19,7 @@ from gpt_jax.data.sentence_windows import (
 )
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import Tokenizer
-from gpt_jax.data.windows import WindowsConfig
+from gpt_jax.data.windows import Windows, WindowsConfig
 from gpt_jax.objectives.masking import MaskedObjective
 from gpt_jax.objectives.objective import Bound, Noise
 
@@ -42,8 +42,7 @@ class MaskedPairs(MaskedObjective):
   heads = ({"type": "masked_head"}, {"type": "sentence_pair"})
   format = {"type": "bert_format"}
 
-  def windows(self, tokens: TokenFile, config: WindowsConfig, seed: int = 0) -> PairWindows:
-    """See Objective.windows."""
+  def windows(self, tokens: TokenFile, config: WindowsConfig, seed: int = 0) -> Windows:
     return PairWindows(tokens, config, seed, self.copies, self.second)
 
   def bind(self, tokenizer: Tokenizer, length: int) -> Bound:
@@ -93,19 +92,13 @@ class FullSentences(MaskedObjective):
   across_documents (FULL-SENTENCES of RoBERTa, Liu et al. 2019, section 4.2), of several.
   """
 
-  @property
-  def marks_sentences(self) -> bool:
-    return True
-
+  marks_sentences = True
   attention = "bidirectional"
   special = ("cls", "sep", "mask")
   heads = ({"type": "masked_head"},)
   format = {"type": "roberta_format"}
 
-  def windows(
-    self, tokens: TokenFile, config: WindowsConfig, seed: int = 0
-  ) -> PackedSentenceWindows:
-    """See Objective.windows."""
+  def windows(self, tokens: TokenFile, config: WindowsConfig, seed: int = 0) -> Windows:
     return PackedSentenceWindows(tokens, config, seed, self.copies)
 
   def bind(self, tokenizer: Tokenizer, length: int) -> Bound:

@@ -30,6 +30,8 @@ NGRAM_SHARES /= NGRAM_SHARES.sum()
 class MaskedObjective(Objective):
   """Base of the masked objectives: their fields, and which of a row's tokens are masked how."""
 
+  marks_sentences = False  # whether special tokens separate the sentences of a row
+
   share: float = option(0.15, "share of a row's tokens to predict", low=0.01, high=1.0)
   masked: float = option(0.8, "share of these that become <mask>", low=0.0, high=1.0)
   random: float = option(0.1, "share of these that become a random token", low=0.0, high=1.0)
@@ -75,13 +77,7 @@ class MaskedObjective(Objective):
         "tokens, which must not exceed 1 together"
       )
 
-  @property
-  def marks_sentences(self) -> bool:
-    """Whether special tokens separate the sentences of a row."""
-    return False
-
   def windows(self, tokens: TokenFile, config: WindowsConfig, seed: int = 0) -> Windows:
-    """See Objective.windows."""
     return Windows(tokens, config, seed, self.copies)
 
   def most_predictions(self, length: int) -> int:
@@ -96,12 +92,7 @@ class MaskedObjective(Objective):
     """The function (tokens, valid, is_text, draw) -> (inputs, predictions).
 
     tokens: int32 [B, T] token ids; valid: bool [B, T], not padding; is_text: bool [B, T], no
-    padding and no special token.
-
-    Args:
-      tokenizer: with the special tokens.
-      special: names of those that rows are made of.
-      length: T.
+    padding and no special token. special: names of the special tokens that rows are made of.
     """
     most = self.most_predictions(length)
     mask_id = tokenizer.special["mask"]  # inside the vocabulary, as BERT has it, or above it
@@ -197,9 +188,7 @@ def choose_words(words: np.ndarray, noise: np.ndarray, sizes: np.ndarray, count:
 
   Args:
     words: int [T], the number of each position's word, -1 for none.
-    noise: float [T]; that at a word's first position decides on its turn.
-    sizes: int [T], n; likewise.
-    count: of tokens.
+    noise, sizes: float and int [T]; at a word's first position they decide on its turn, and n.
   """
   chosen = np.zeros(len(words), bool)
   first = np.flatnonzero((words >= 0) & (words != np.concatenate([[-1], words[:-1]])))
@@ -226,12 +215,8 @@ def choose_words(words: np.ndarray, noise: np.ndarray, sizes: np.ndarray, count:
 def _first_positions(
   rank: np.ndarray, counts: np.ndarray, most: int
 ) -> tuple[np.ndarray, np.ndarray]:
-  """The positions of lowest rank int32 [B, M] in ascending order, and their loss weights [B, M].
-
-  Args:
-    rank: float [B, T].
-    counts: how many positions of each row to predict, [B].
-    most: M.
+  """The positions of lowest rank [B, T], int32 [B, M] in ascending order, and their loss weights
+  [B, M]; counts: how many positions of each row to predict, [B].
   """
   length = rank.shape[1]
   # The k smallest of uniform draws are a choice of k positions without replacement.

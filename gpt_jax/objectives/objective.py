@@ -30,30 +30,18 @@ class Bound(Protocol):
 
 
 class Objective(Config):
-  """Base of the objectives' configs, which are frozen dataclasses, registered by name.
+  """Base of the objectives' configs, which are frozen dataclasses, registered by name."""
 
-  Attributes:
-    keeps_format: whether a run that starts from a checkpoint goes on with that one's format, since
-      rows are plain text, without a format's special tokens or with its [CLS] and [SEP] alone.
-    gives_source: whether its batches have rows for an encoder, Batch.source; the trunk is then an
-      encoder-decoder.
-  """
-
+  # Whether a run that starts from a checkpoint goes on with that one's format, since rows are plain
+  # text, without a format's special tokens or with its [CLS] and [SEP] alone.
   keeps_format = False
-
-  @property
-  def gives_source(self) -> bool:
-    return False
+  gives_source: bool = False  # whether its batches have rows for an encoder, Batch.source
+  special: tuple[str, ...] = ()  # names of special tokens it needs, such as "mask"
 
   @property
   def attention(self) -> str:
     """Reach of a position's attention: "causal", "bidirectional" or "prefix"."""
     raise NotImplementedError
-
-  @property
-  def special(self) -> tuple[str, ...]:
-    """Names of the special tokens it needs besides those of the tokenizer, such as "mask"."""
-    return ()
 
   @property
   def heads(self) -> tuple[dict, ...]:

@@ -54,12 +54,11 @@ class SpanCorruption(Objective):
     return "prefix" if self.layout == "prefix" else "causal"
 
   @property
-  def gives_source(self) -> bool:
-    """Whether its batches have rows for an encoder."""
+  def gives_source(self) -> bool:  # type: ignore[override]
     return self.layout == "encoder_decoder"
 
   @property
-  def special(self) -> tuple[str, ...]:
+  def special(self) -> tuple[str, ...]:  # type: ignore[override]
     return ("pad", END, *(f"sentinel_{i}" for i in range(self.sentinels)))
 
   @property
@@ -123,10 +122,7 @@ class SpanCorruption(Objective):
     Kept and hidden spans alternate, so the first token stays and the last is hidden;
     each kind is divided into non-empty parts at random, all divisions being equally likely.
 
-    Args:
-      counts: int [B], the tokens of each text.
-      length: L of the longest.
-      draw: noise of the batch.
+    counts: int [B], the tokens of each text; length: L of the longest.
     """
     hidden, spans = self.counts(counts)
     kept_part = _parts("kept spans", counts - hidden, spans, length, draw)
@@ -147,14 +143,11 @@ def split(
   end: int,
   shape: tuple[int, int],
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Inputs [B, I] and targets [B, J] of texts [B, L], -1 past their ends.
+  """Inputs [B, I] and targets [B, J] of texts [B, L], -1 past their ends; shape: (I, J).
 
-  Args:
-    rows: int32 [B, L], -1 past a text's end. A text of less than two tokens gives empty rows.
-    hidden, span: from SpanCorruption.divide.
-    sentinels: the id of each.
-    end: id of the token after inputs and targets.
-    shape: (I, J).
+  A text of less than two tokens gives empty rows.
+
+  hidden, span: from SpanCorruption.divide. sentinels, end: ids, the last after inputs and targets.
   """
   valid = (rows >= 0) & ((rows >= 0).sum(axis=1, keepdims=True) >= 2)
   begins = np.diff(hidden, axis=1, prepend=True) != 0  # the first token stays
@@ -166,12 +159,9 @@ def split(
 
 
 def prefix_batch(source: np.ndarray, target: np.ndarray, length: int) -> Batch:
-  """Input and target as one row of `length` tokens; the target is predicted.
+  """Input [B, I] and target [B, J] as one row of `length` tokens; the target is predicted.
 
   Every position attends to the whole input, and to the part of the target before it.
-
-  Args:
-    source, target: int32 [B, I] and [B, J], -1 past their ends.
   """
   inputs, targets = ((x >= 0).sum(axis=1)[:, None] for x in (source, target))
   column = np.arange(length + 1)[None]
@@ -192,9 +182,7 @@ def prefix_batch(source: np.ndarray, target: np.ndarray, length: int) -> Batch:
 def _parts(name: str, items: np.ndarray, parts: np.ndarray, length: int, draw: Noise) -> np.ndarray:
   """The part of each item, int64 [B, length], of a random division; _LAST after the items.
 
-  Args:
-    name: of the draw.
-    items, parts: int [B], how many items are divided into how many non-empty parts.
+  items, parts: int [B], how many items are divided into how many non-empty parts.
   """
   number = np.arange(length)[None]
   # Each but the first part begins at one of the items 1, 2, …: those with the smallest draws.

@@ -6,9 +6,9 @@ import jax
 import numpy as np
 import pytest
 from refused import refused
+from sampled_texts import sample
 
 from gpt_jax.inference.beam import beam_search
-from gpt_jax.inference.generate import sample
 from gpt_jax.inference.scoring import text_log_probs
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import ModelConfig

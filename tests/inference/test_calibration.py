@@ -5,6 +5,7 @@ import pytest
 import scipy.optimize
 import scipy.stats
 from refused import refused
+from scipy.special import softmax
 
 from gpt_jax.inference.calibration import (
   chance_error,
@@ -19,17 +20,12 @@ from gpt_jax.inference.calibration import (
 )
 
 
-def softmax(logits):
-  powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
-  return powers / powers.sum(axis=-1, keepdims=True)
-
-
 def draw(count, num_classes, temperature, seed, spread=2.0):
   """Probabilities of a model whose logits are `temperature` times too large, and true classes."""
   rng = np.random.default_rng(seed)
   logits = spread * rng.normal(size=(count, num_classes))
-  drawn = (softmax(logits).cumsum(axis=-1) > rng.random((count, 1))).argmax(axis=-1)
-  return softmax(temperature * logits), drawn
+  drawn = (softmax(logits, axis=-1).cumsum(axis=-1) > rng.random((count, 1))).argmax(axis=-1)
+  return softmax(temperature * logits, axis=-1), drawn
 
 
 def ece(probabilities, classes):
@@ -77,14 +73,12 @@ def test_confidence_and_accuracy_agree_but_for_the_shrinkage():
   logits, correct = np.log(probabilities), probabilities.argmax(axis=-1) == classes
 
   def gap(temperature):
-    confidence = scipy.special.softmax(logits / temperature, axis=-1).max(axis=-1)
+    confidence = softmax(logits / temperature, axis=-1).max(axis=-1)
     return confidence.mean() - (correct.sum() + 1) / 302
 
   equal = scipy.optimize.brentq(gap, 0.1, 10)
-  # Its standard error is of N - 1, ours of N.
-  z = (
-    scipy.stats.ttest_1samp(probabilities.max(axis=-1) - correct, 0).statistic * (300 / 299) ** 0.5
-  )
+  z = scipy.stats.ttest_1samp(probabilities.max(axis=-1) - correct, 0).statistic
+  z *= (300 / 299) ** 0.5  # its standard error is of N - 1, ours of N
   assert equal > 1.3 and 2 < z < 6
   fitted = fit_temperature(probabilities, classes)
   assert np.log(fitted) == pytest.approx((1 - 2 / z**2) * np.log(equal), abs=1e-5)

@@ -142,8 +142,12 @@ def test_weights_of_fewer_bits_are_refused_if_they_change_labels(finetuned, run,
 
 
 def test_the_command_line(run, tmp_path, tiny_tokenizer, launch):
+  flags = f"--checkpoint={run}", f"--data={tmp_path}"
+  code, _, errors = launch("evaluate", *flags)
+  assert code == 2 and errors.count("\n") == 1
+  assert errors.startswith("error:") and "valid.json: missing" in errors
   data = prepare(tmp_path, tiny_tokenizer)
-  code, printed, errors = launch("evaluate", f"--checkpoint={run}", f"--data={data}")
+  code, printed, errors = launch("evaluate", *flags)
   assert (code, errors) == (0, "")
   shown = dict(line.split() for line in printed.splitlines())
   assert shown["loss"] == f"{evaluate.run(run, data)['loss']:,.4f}"
@@ -157,9 +161,3 @@ def test_the_command_line_shows_every_label_of_a_task(finetuned, launch):
   metrics, table = printed.split("\n\n")
   assert [line.split()[0] for line in metrics.splitlines()] == ["examples", "loss", "accuracy"]
   assert table.rstrip() == format_classes(evaluate.run(checkpoint, finetuned.data_dir)["classes"])
-
-
-def test_missing_data_is_one_line(run, tmp_path, launch):
-  code, _, errors = launch("evaluate", f"--checkpoint={run}", f"--data={tmp_path}")
-  assert code == 2 and errors.count("\n") == 1
-  assert errors.startswith("error:") and "valid.json: missing" in errors

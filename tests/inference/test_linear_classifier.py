@@ -58,28 +58,20 @@ def test_a_class_without_examples_gets_no_probability(examples):
   assert probabilities.shape == (200, 5)
   assert probabilities[:, 1:3].max() < 1e-6
   assert (probabilities.argmax(axis=1) == classes).mean() > 0.6
-
-
-def test_one_class_alone_is_certain(examples):
-  probabilities = fit_linear(examples[0], np.full(200, 2), 3, 1.0)(examples[0])
-  assert probabilities[:, 2].min() > 0.999
+  one_class = fit_linear(features, np.full(200, 2), 3, 1.0)(features)
+  assert one_class[:, 2].min() > 0.999
 
 
 def test_tfidf_is_that_of_scikit_learn():
   train = ["a red barn", "the red cat", "the cat and the barn", "a b"]
   texts = [*train, "an unseen dog", ""]
-  words = TfidfVectorizer(
-    ngram_range=(1, 2), token_pattern=r"\w+", min_df=2, sublinear_tf=True
-  ).fit(train)
-  pieces = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), min_df=2, sublinear_tf=True).fit(
-    train
-  )
+  common = {"min_df": 2, "sublinear_tf": True}
+  words = TfidfVectorizer(ngram_range=(1, 2), token_pattern=r"\w+", **common).fit(train)
+  pieces = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), **common).fit(train)
   ours = fit_tfidf(train)(texts).toarray()
   theirs = np.hstack([pieces.transform(texts).toarray(), words.transform(texts).toarray()])
   np.testing.assert_allclose(ours, theirs)
-
-
-def test_texts_that_share_no_term_have_a_blank_feature():
+  # Texts that share no term have a blank feature.
   assert fit_tfidf(["ab", "cd"])(["ab", "x", "y"]).toarray().tolist() == [[0.0]] * 3
 
 
@@ -129,6 +121,9 @@ def test_the_spread_of_a_sample_over_seeds():
   np.testing.assert_allclose([summary.mean, summary.deviation], [0.7, 0.2])
   assert 0.5 <= summary.low < 0.7 < summary.high <= 0.9
   assert spread([0.5, 0.7, 0.9]) == summary
+  single = spread([0.25])
+  assert single.median == single.mean == single.low == single.high == 0.25
+  assert (single.deviation, str(single)) == (0, "0.2500")
 
 
 def test_the_interval_of_a_spread_is_that_of_the_mean():
@@ -138,10 +133,3 @@ def test_the_interval_of_a_spread_is_that_of_the_mean():
   np.testing.assert_allclose(
     [summary.low, summary.high], [summary.mean - half, summary.mean + half], atol=0.03
   )
-
-
-def test_the_spread_of_a_single_value():
-  summary = spread([0.25])
-  assert summary.median == summary.mean == summary.low == summary.high == 0.25
-  assert summary.deviation == 0
-  assert str(summary) == "0.2500"

@@ -9,10 +9,9 @@ from refused import refused
 
 import gpt_jax
 from gpt_jax.errors import InputError
-from gpt_jax.inference.generate import sample
 from gpt_jax.inference.model import Model
 from gpt_jax.inference.scoring import text_log_probs
-from gpt_jax.inference.stream import Sampling, Stream, Text, check_fits
+from gpt_jax.inference.stream import Sampling, Stream, Text, check_fits, continue_texts
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
@@ -73,11 +72,10 @@ def test_after_warming_up_texts_move_without_compiling(model, monkeypatch, caplo
 
 def alone(model, text):
   """What generation at once adds to the prompt."""
-  s = text.sampling
-  language = model.loaded.language_model()
-  options = {"temperature": s.temperature, "top_k": s.top_k, "top_p": s.top_p}
-  prompt, seeds = [text.prompt], [s.seed]
-  return sample(language, model.loaded.params, prompt, seeds, s.max_tokens, **options)[0]
+  other = Text(text.prompt, text.sampling)
+  for _ in continue_texts(model.loaded.language_model(), model.loaded.params, [other]):
+    pass
+  return other.added_ids
 
 
 def finish(stream):

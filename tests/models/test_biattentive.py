@@ -83,10 +83,7 @@ def transcribed(params, x, y):
 
 
 def affine(params, x):
-  kernel = params["kernel"]
-  return (x @ kernel.reshape(len(kernel), -1)).reshape(*x.shape[:-1], *kernel.shape[1:]) + params[
-    "bias"
-  ]
+  return np.tensordot(x, params["kernel"], 1) + params["bias"]
 
 
 def test_against_numpy(built):

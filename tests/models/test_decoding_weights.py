@@ -5,11 +5,11 @@ import functools
 import jax
 import numpy as np
 import pytest
+from sampled_texts import sample
 
 from gpt_jax.batch import Rows
 from gpt_jax.errors import InputError
 from gpt_jax.inference.beam import beam_search
-from gpt_jax.inference.generate import sample
 from gpt_jax.models.decoding_weights import keep, keep_weights, variables
 from gpt_jax.models.encoder_decoder import T5Config
 from gpt_jax.models.layers import Matrix

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +10,6 @@ import pytest
 from numpy_transformer import random_params
 
 from gpt_jax.batch import Batch, Predictions, Rows
-from gpt_jax.config import from_json, to_json
 from gpt_jax.errors import InputError
 from gpt_jax.inference.stream import Sampling, Text, continue_texts
 from gpt_jax.models.encoder_decoder import Attention, RelativeBias, T5Config, bucket, row_dropout
@@ -76,18 +74,6 @@ def test_parameters_of_the_released_sizes(version, layers, width, heads, units, 
   trunk = T5Config(32_128, version=version, special_tokens=0, **sizes)
   assert trunk.rows == 32_128
   assert trunk.parameter_count() == count
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("decoder", [True, False])
-def test_the_count_is_that_of_the_arrays(version, decoder):
-  """Of sizes that all differ, so that none can stand for another."""
-  trunk = T5Config(300, layers=3, width=20, heads=2, head_width=7, units=33, version=version)
-  trunk = dataclasses.replace(trunk, special_tokens=0, decoder=decoder)
-  shapes = parameter_shapes(ModelConfig(trunk, (), trunk.default_attention))
-  unused = (trunk.rows - 300) * 20 * (1 + trunk.has_output)
-  assert sum(map(math.prod, shapes.values())) - unused == trunk.parameter_count()
-  assert from_json(to_json(trunk)) == trunk
 
 
 def test_buckets_of_both_directions():
@@ -163,34 +149,6 @@ def test_padding_of_the_source_alone(model):
   np.testing.assert_allclose(padded, alone, atol=2e-5)
 
 
-def test_reading_on_equals_the_full_forward(model):
-  """Prompts of three lengths in one pass, then token by token; sources of three lengths."""
-  config, params = model
-  module, lengths, total = config.build(), np.array([1, 6, 5]), 9
-  target, source = RNG.integers(60, size=(3, total)), RNG.integers(60, size=(3, 11))
-  segments = (np.arange(11) < np.array([[11], [3], [8]])).astype(np.int32)
-  source = text(source, segments)
-  full = states(model, text(target), source)
-  rows = text(target)
-  valid = rows.positions[:, :6] < lengths[:, None]
-  prompt = np.where(valid, rows.inputs[:, :6], 59)
-  variables = {"params": params}
-  read = jax.jit(functools.partial(module.apply, method="read_prompt"))
-  hidden, table, part = read(variables, prompt, valid, source)
-  np.testing.assert_array_equal(table, full.table)
-  for row, length in enumerate(lengths):
-    np.testing.assert_allclose(hidden[row, :length], full.hidden[row, :length], atol=2e-5)
-  # In a cache with more room, for the target and for the source.
-  empty = module.apply(variables, 3, total, 16, method="start")
-  cache = jax.tree.map(lambda x, y: jax.lax.dynamic_update_slice(x, y, (0,) * x.ndim), empty, part)
-  step = jax.jit(functools.partial(module.apply, method="extend"))
-  for number in range(total - 6):
-    at = (lengths + number)[:, None].astype(np.int32)
-    ids = np.take_along_axis(rows.inputs, at, 1)
-    hidden, _, cache = step(variables, ids, at, np.ones((3, 1), bool), cache)
-    np.testing.assert_allclose(hidden[:, 0], full.hidden[np.arange(3), at[:, 0]], atol=2e-5)
-
-
 def test_dropout_is_the_same_at_all_positions_of_a_row():
   x = jnp.ones((4, 50, 64))
   dropped = np.asarray(row_dropout(x, 0.25, step_key(0, 0)))
@@ -243,14 +201,6 @@ def test_rematerialization_changes_nothing():
   expected = gradient("none")
   for remat in POLICIES[1:]:
     jax.tree.map(check, gradient(remat), expected)
-
-
-def test_bfloat16_is_near_float32(model):
-  rows, source = text(RNG.integers(60, size=(1, 9))), text(RNG.integers(60, size=(1, 7)))
-  exact = states(model, rows, source).hidden
-  rough = states(model, rows, source, dtype="bfloat16")
-  assert rough.hidden.dtype == jnp.bfloat16 and rough.table.dtype == jnp.float32
-  assert 0 < np.abs(np.asarray(rough.hidden, np.float32) - exact).max() < 0.1 * np.abs(exact).max()
 
 
 def test_depth_follows_the_two_stacks():

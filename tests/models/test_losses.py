@@ -65,10 +65,12 @@ def test_cross_entropy_in_chunks(monkeypatch, length, allowed, chunks, device):
   monkeypatch.setattr(cross_entropy_module, "CHUNK_ELEMENTS", B * allowed * ROWS)
   inputs = make_inputs(length)
   made = []
-  chunk = _chunk
-  monkeypatch.setattr(
-    cross_entropy_module, "_chunk", lambda *args: made.append(args[0].shape) or chunk(*args)
-  )
+
+  def chunk(*args):
+    made.append(args[0].shape)
+    return _chunk(*args)
+
+  monkeypatch.setattr(cross_entropy_module, "_chunk", chunk)
 
   def scaled(hidden, table):  # a scale tests that the backward pass uses the cotangent
     return 3 * cross_entropy(hidden, table, *inputs[2:], IN_USE)
@@ -79,9 +81,8 @@ def test_cross_entropy_in_chunks(monkeypatch, length, allowed, chunks, device):
   np.testing.assert_allclose(loss, 3 * expected, rtol=1e-6)
   for found, right in zip(gradients, expected_gradients, strict=True):
     np.testing.assert_allclose(found, 3 * right, atol=1e-5)
-  evaluated = jax.jit(lambda x: cross_entropy(*x, IN_USE))(
-    inputs
-  )  # without a gradient: another code path
+  # Without a gradient: another code path.
+  evaluated = jax.jit(lambda x: cross_entropy(*x, IN_USE))(inputs)
   np.testing.assert_allclose(evaluated, expected, rtol=1e-6)
 
 
@@ -89,9 +90,8 @@ def test_cross_entropy_in_chunks(monkeypatch, length, allowed, chunks, device):
 def test_chunks_on_a_mesh(monkeypatch, data, model, chunks):
   """A chunk's size is one device's; devices exchange the table's gradient once, at the end."""
   mesh = make_mesh(MeshConfig(data=data, model=model), jax.devices()[: data * model])
-  monkeypatch.setattr(
-    cross_entropy_module, "CHUNK_ELEMENTS", 8 * T * ROWS // (data * model) // chunks
-  )
+  elements = 8 * T * ROWS // (data * model) // chunks
+  monkeypatch.setattr(cross_entropy_module, "CHUNK_ELEMENTS", elements)
   hidden, table, targets, weights = make_inputs(batch=8)
   rows, whole = NamedSharding(mesh, P("data")), NamedSharding(mesh, P("model"))
   inputs = [
@@ -105,9 +105,7 @@ def test_chunks_on_a_mesh(monkeypatch, data, model, chunks):
   compiled = lowered.compile()
   for computation in compiled.as_text().split("\n\n"):
     reduced = re.findall(r"= (.*?) (?:all-reduce|reduce-scatter)", computation)
-    assert "ENTRY" in computation or f"f32[{ROWS // model},{D}]" not in "".join(reduced), (
-      computation
-    )
+    assert "ENTRY" in computation or f"f32[{ROWS // model},{D}]" not in "".join(reduced)
   (loss, found), (expected, right) = compiled(*inputs), plain(hidden, table, targets, weights)
   np.testing.assert_allclose(loss, expected, rtol=1e-6)
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), found, right)

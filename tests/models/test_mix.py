@@ -19,15 +19,8 @@ from gpt_jax.models.model import ModelConfig
 from gpt_jax.ops.dropout import step_key
 
 B, T, K = 2, 6, 3
-TRUNK = LSTMStackConfig(
-  vocab_size=60,
-  context=32,
-  embedding_width=12,
-  units=(16, 16),
-  directions="separate",
-  projection=12,
-  tied=False,
-)
+SIZES = {"vocab_size": 60, "context": 32, "embedding_width": 12, "units": (16, 16)}
+TRUNK = LSTMStackConfig(**SIZES, directions="separate", projection=12, tied=False)
 TAGS = MixedHead(head=TagHead(K, dropout=0.0), penalty=0.5)
 RNG = np.random.default_rng(0)
 
@@ -71,11 +64,8 @@ def test_the_head_reads_the_mix_and_pays_its_penalty():
   penalty = 0.5 * np.square(head["mix"]["mixture"]).sum()
   evaluated, _ = jax.jit(model_loss(model))(params, batch, None)
   assert evaluated == pytest.approx(loss, rel=1e-5)
-  no_dropout = dataclasses.replace(TAGS, dropout=0.0)
-  frozen = dataclasses.replace(
-    TRUNK, **{f"{n}_dropout": 0.0 for n in ("embedding", "input", "hidden", "output", "recurrent")}
-  )
-  training = ModelConfig(frozen, (no_dropout,), "bidirectional").build()
+  no_dropout = ModelConfig(TRUNK, (dataclasses.replace(TAGS, dropout=0.0),), "bidirectional")
+  training = no_dropout.with_trunk_dropout(0.0).build()
   trained, _ = jax.jit(model_loss(training))(params, batch, step_key(0, 0))
   assert trained == pytest.approx(loss + penalty, rel=1e-5)
   # Two halves of the batch, with the denominators of all of it, add up to the same.

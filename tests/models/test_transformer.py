@@ -192,45 +192,6 @@ def test_packed_rows_equal_rows_alone(trunk, length):
   assert np.isfinite(hidden).all()
 
 
-def test_cache_equals_the_full_forward(trunk):
-  """Prompts of three lengths in one pass, then token by token."""
-  apply, params = trunk
-  module = CONFIG.build()
-  lengths, rows, total = np.array([3, 6, 5]), 3, 12
-  inputs, positions = tokens(rows, total)
-  full, table, *_ = apply(inputs, positions)
-
-  @jax.jit
-  def extend(inputs, positions, valid, cache):
-    return module.apply({"params": params}, inputs, positions, valid, cache, method="extend")
-
-  cache = module.apply({"params": params}, rows, method="start")
-  valid = positions[:, :6] < lengths[:, None]
-  prompt = np.where(valid, inputs[:, :6], 59)  # anything may stand after a shorter prompt
-  hidden, cached_table, cache = extend(prompt, positions[:, :6], valid, cache)
-  np.testing.assert_array_equal(table, cached_table)
-  for row, length in enumerate(lengths):
-    np.testing.assert_allclose(hidden[row, :length], full[row, :length], atol=1e-5)
-  for step in range(total - 6):
-    at = lengths + step
-    one = np.take_along_axis(inputs, at[:, None], 1)
-    hidden, _, cache = extend(one, at[:, None].astype(np.int32), np.ones((rows, 1), bool), cache)
-    np.testing.assert_allclose(hidden[:, 0], full[np.arange(rows), at], atol=1e-5)
-
-
-def test_bfloat16_is_near_float32(trunk):
-  apply, params = trunk
-  inputs, positions = tokens(2, 9)
-  params = jax.tree.map(lambda p: p / 2, params)
-  exact, *_ = apply(inputs, positions, params=params)
-  rough, table, *_ = jax.jit(dataclasses.replace(CONFIG, dtype="bfloat16").build().apply)(
-    {"params": params}, Rows(inputs, positions)
-  )
-  assert rough.dtype == jnp.bfloat16 and table.dtype == jnp.float32
-  error = np.asarray(rough, np.float32) - np.asarray(exact)
-  assert 0 < np.sqrt((error**2).mean()) < 0.03 * np.std(exact)
-
-
 def test_embedding_dropout_is_that_of_the_whole_table(trunk):
   """A token loses the same features wherever it occurs, and in the output table as well."""
   config = dataclasses.replace(

@@ -11,7 +11,6 @@ from refused import refused
 
 from gpt_jax.batch import Rows
 from gpt_jax.data.draws import Draw
-from gpt_jax.errors import InputError
 from gpt_jax.models.characters import CharacterConfig
 from gpt_jax.models.loss import model_loss
 from gpt_jax.models.lstm_stack import LSTMStackConfig
@@ -43,11 +42,9 @@ def bound(tokenizer, rows):
   return objective.bind(tokenizer, LENGTH)(rows, Draw(0, 0, np.arange(len(rows))))
 
 
-def spec_of(tokenizer, trunk=ELMO):
-  objective = BidirectionalLM()
-  return ModelConfig(
-    trunk.with_vocabulary(tokenizer), make_heads(objective.heads), objective.attention
-  )
+def spec_of(tokenizer, trunk=ELMO, objective=BidirectionalLM()):  # noqa: B008
+  heads = make_heads(objective.heads)
+  return ModelConfig(trunk.with_vocabulary(tokenizer), heads, objective.attention)
 
 
 def test_every_token_is_between_the_ends_of_its_text(tiny_tokenizer):
@@ -66,17 +63,18 @@ def test_every_token_is_between_the_ends_of_its_text(tiny_tokenizer):
 
 @pytest.fixture(scope="module")
 def elmo(tiny_tokenizer):
+  """A model, its parameters, and a batch."""
   model = spec_of(tiny_tokenizer).build()
   batch = bound(tiny_tokenizer, texts(tiny_tokenizer.vocab_size))
   params = jax.jit(model.init)(jax.random.key(0), batch)["params"]
   rng = np.random.default_rng(1)
-  return model, jax.tree.map(lambda x: x + 0.3 * rng.standard_normal(x.shape, np.float32), params)
+  params = jax.tree.map(lambda x: x + 0.3 * rng.standard_normal(x.shape, np.float32), params)
+  return model, params, batch
 
 
 def test_the_loss_is_half_the_sum_of_both_means(elmo, tiny_tokenizer):
   """Each direction by the state of its own neighbor, against NumPy."""
-  model, params = elmo
-  batch = bound(tiny_tokenizer, texts(tiny_tokenizer.vocab_size))
+  model, params, batch = elmo
   total, metrics = jax.jit(model_loss(model))(params, batch, None)
   states = jax.jit(lambda params: model.apply({"params": params}, batch.rows, method="states"))
   hidden, table, *_ = states(params)
@@ -96,12 +94,10 @@ def test_the_loss_is_half_the_sum_of_both_means(elmo, tiny_tokenizer):
 
 def test_the_backward_half_by_itself(elmo, tiny_tokenizer):
   """A trunk that only reads backward, with the backward weights of one that reads both ways."""
-  model, params = elmo
-  batch = bound(tiny_tokenizer, texts(tiny_tokenizer.vocab_size))
+  model, params, batch = elmo
   _, both = jax.jit(model_loss(model))(params, batch, None)
-  trunk = dataclasses.replace(ELMO, directions="backward").with_vocabulary(tiny_tokenizer)
-  objective = BackwardLM(ar=2.0)
-  spec = ModelConfig(trunk, make_heads(objective.heads), objective.attention)
+  trunk, objective = dataclasses.replace(ELMO, directions="backward"), BackwardLM(ar=2.0)
+  spec = spec_of(tiny_tokenizer, trunk, objective)
   one = {**params["trunk"]}
   for name in ("block_0", "block_1"):
     one[name] = {"backward": one[name]["backward"]}
@@ -113,31 +109,28 @@ def test_the_backward_half_by_itself(elmo, tiny_tokenizer):
   total, metrics = loss(params, batch, step_key(0, 0))
   regularized = metrics["backward_loss"].value + 2 * metrics["activation_loss"].value
   assert total == pytest.approx(regularized, rel=1e-5)
-  with pytest.raises(InputError, match="backward_lm needs directions=backward"):
-    forward = dataclasses.replace(trunk, directions="forward")
-    ModelConfig(forward, make_heads(objective.heads), objective.attention)
+  forward = dataclasses.replace(trunk, directions="forward")
+  refused("backward_lm needs directions=backward", spec_of, tiny_tokenizer, forward, objective)
 
 
 def test_a_sample_of_the_vocabulary_in_training_alone(elmo, tiny_tokenizer):
-  _, params = elmo
-  batch = bound(tiny_tokenizer, texts(tiny_tokenizer.vocab_size))
-  trunk = dataclasses.replace(ELMO, **dict.fromkeys(DROPOUTS, 0.0)).with_vocabulary(tiny_tokenizer)
-  losses = []
+  _, params, batch = elmo
+  trunk, losses = dataclasses.replace(ELMO, **dict.fromkeys(DROPOUTS, 0.0)), []
   for samples in (0, 200):
-    heads = make_heads(BidirectionalLM(samples).heads)
-    loss = jax.jit(model_loss(ModelConfig(trunk, heads, "bidirectional").build()))
+    spec = spec_of(tiny_tokenizer, trunk, BidirectionalLM(samples))
+    loss = jax.jit(model_loss(spec.build()))
     losses += [float(loss(params, batch, key)[0]) for key in (None, step_key(0, 0))]
   full, _, evaluated, sampled = losses
   assert evaluated == full
   assert sampled != full and sampled == pytest.approx(full, rel=0.1)
-  with pytest.raises(InputError, match=r"objective\.samples=400: not fewer than the 290 tokens"):
-    ModelConfig(trunk, make_heads(BidirectionalLM(400).heads), "bidirectional")
+  message = r"objective\.samples=400: not fewer than the 290 tokens"
+  refused(message, spec_of, tiny_tokenizer, trunk, BidirectionalLM(400))
 
 
 def test_no_prediction_has_seen_its_token(elmo, tiny_tokenizer):
   """A loss moves with the tokens on its own side alone, the nearest one among them."""
-  model, params = elmo
-  batch, loss = bound(tiny_tokenizer, texts(tiny_tokenizer.vocab_size)), model_loss(model)
+  model, params, batch = elmo
+  loss = model_loss(model)
   rows, T = (len(SIZES), LENGTH), 5
   only = np.zeros(rows, np.float32)
   only[0, T] = 1

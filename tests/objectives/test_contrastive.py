@@ -93,11 +93,8 @@ def test_neighbor_sentences_are_a_sentence_and_the_next_one():
 
 def test_neighbor_sentences_of_a_text(tmp_path):
   """A pair is a sentence, and the beginning of the next one; hosts make the same ones."""
-  writer, rng = (
-    TokenWriter(str(tmp_path), "train", 100_000, sentences=True),
-    np.random.default_rng(0),
-  )
-  sizes = rng.integers(2, 12, size=200)
+  writer = TokenWriter(str(tmp_path), "train", 100_000, sentences=True)
+  sizes = np.random.default_rng(0).integers(2, 12, size=200)
   writer.add(np.arange(sizes.sum()), int(sizes.sum()), 1, sentence_ends=np.cumsum(sizes))
   writer.close(tokenizer_hash="abc")
   begins = set(np.cumsum([0, *sizes[:-1]]).tolist())
@@ -163,17 +160,15 @@ def reference(vectors, used, temperature, symmetric, texts):
 @pytest.mark.parametrize("pooling", ["mean", "last", "cls"])
 @pytest.mark.parametrize("mlp", [False, True])
 def test_infonce_is_that_of_numpy(symmetric, pooling, mlp):
-  repeats = mlp  # equal texts
   rng = np.random.default_rng(0)
   head = ContrastiveHead(pooling, temperature=0.3, mlp=mlp, symmetric=symmetric)
   lengths = np.array([8, 6, 3, 1, 0, 0, 5, 8])  # the third pair fills the batch
   hidden = rng.normal(size=(8, LENGTH, 16)).astype(np.float32)
-  inside = np.arange(LENGTH) < lengths[:, None]
   ids = rng.integers(0, 9, (8, LENGTH)).astype(np.int32)
-  if repeats:
+  if mlp:  # rows 1 and 6, and 0 and 7, are equal texts
     ids[7] = ids[0]
-    ids[6, :5], lengths[1], ids[1] = ids[1, :5], 5, ids[1]  # rows 1 and 6, and 0 and 7, are equal
-    inside = np.arange(LENGTH) < lengths[:, None]
+    ids[6, :5], lengths[1] = ids[1, :5], 5
+  inside = np.arange(LENGTH) < lengths[:, None]
   batch = Batch(Rows(ids, ids, inside.astype(np.int32)))
   states = States(jnp.asarray(hidden), jnp.zeros((128, 16)))
   module = head.build(TRUNK)

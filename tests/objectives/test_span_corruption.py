@@ -37,7 +37,7 @@ def bind(tokenizer, layout, length, **options):
   return objective.bind(tokenizer, length), tokenizer, objective.text_length(length)
 
 
-def pairs(batch, special):
+def pairs(batch):
   """The input and target of each row, as lists of ids, without padding."""
   found = []
   predictions = batch.predictions
@@ -57,9 +57,8 @@ def restored(source, target, special):
   assert source.pop() == target.pop() == special["sep"]
 
   def spans(ids):
-    """Sentinel -> the ids after it, and the ids before the first."""
-    parts = [[]]
-    order = []
+    """The ids before the first sentinel, and those after each."""
+    parts, order = [[]], []
     for i in ids:
       if i in sentinels:
         order.append(sentinels[i])
@@ -94,12 +93,10 @@ def test_counts_are_exact_and_the_text_comes_back(tiny_tokenizer, layout):
   objective, tokenizer, columns = bind(tiny_tokenizer, layout, 256)
   rows = texts(range(2, columns + 1), columns)
   batch = objective(rows, Draw(5, 3, np.arange(len(rows))))
-  for length, row, pair in zip(
-    range(2, columns + 1), rows, pairs(batch, tokenizer.special), strict=True
-  ):
+  for row, pair in zip(rows, pairs(batch), strict=True):
     text, kept, hidden = restored(*pair, tokenizer.special)
-    assert text == row[:length].tolist()
-    expected = min(max(round(0.15 * length), 1), length - 1)
+    assert text == row[row >= 0].tolist()
+    expected = min(max(round(0.15 * len(text)), 1), len(text) - 1)
     assert sum(hidden) == expected and len(hidden) == max(1, round(expected / 3))
     assert len(kept) == len(hidden)
 
@@ -111,7 +108,7 @@ def test_other_shares(tiny_tokenizer, share, span):
   )
   rows = texts(range(2, columns + 1), columns)
   batch = objective(rows, Draw(0, 0, np.arange(len(rows))))
-  for row, pair in zip(rows, pairs(batch, tokenizer.special), strict=True):
+  for row, pair in zip(rows, pairs(batch), strict=True):
     text, _, hidden = restored(*pair, tokenizer.special)
     assert text == row[row >= 0].tolist()
     assert sum(hidden) == min(max(np.rint(share * len(text)), 1), len(text) - 1)

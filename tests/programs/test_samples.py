@@ -4,10 +4,10 @@ import dataclasses
 
 import jax
 import pytest
+from sampled_texts import sample
 
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.windows import WindowsConfig
-from gpt_jax.inference.generate import sample
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig

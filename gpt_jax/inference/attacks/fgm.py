@@ -19,11 +19,8 @@ from gpt_jax.training.adversarial import ascent
 def make_attacked_predictor(model: Model, mesh: Mesh, radii: Sequence[float]) -> Callable[..., Any]:
   """predict(params, labeled examples, batch_size) -> predictions at each radius.
 
-  As make_predictor's, but with the radii as the last axis but one: [N, R, K], or for a head that
-  predicts each token a list of [t, R, K].
-
-  Args:
-    radii: L2 norms of what is added to a sequence's embeddings; 0: nothing.
+  As make_predictor's, but with the radii, L2 norms of what is added to a sequence's embeddings, as
+  the last axis but one: [N, R, K], or for a head that predicts each token a list of [t, R, K].
   """
   head = model.config.head
   index = model.config.heads.index(head)  # of its outputs among those of all heads

@@ -51,7 +51,6 @@ class BiattentiveHead(WrappedHead, Mix):
       )
 
   def build(self, trunk: TrunkConfig) -> nn.Module:
-    del trunk
     return _Biattentive(self)
 
 
@@ -108,9 +107,8 @@ def _attends(rows: Rows) -> jax.Array:
 def _pools(x: jax.Array, batch: Batch, side: int) -> jax.Array:
   """Maximum, mean, minimum and self-attentive mean of one text of each example: [N, 8 U].
 
-  Args:
-    x: [B, T, 2 U + 1], the last feature being the score of the self-attention.
-    side: 0 or 1; a text alone is both.
+  x: [B, T, 2 U + 1], the last feature being the score of the self-attention. side: 0 or 1; a text
+  alone is both.
   """
   texts, inside = texts_of(x, batch)  # [N, C, T, 2 U + 1], [N, C, T]
   of_side = inside & (_sides(batch.rows)[given(batch.labels).anchors // x.shape[1]] == side)

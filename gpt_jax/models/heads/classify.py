@@ -38,7 +38,6 @@ class AnchorHead(Head):
   scope = "head"
   metric = "task_loss"
   labeled = True
-  per_token = False
   pooling: str = "sum"
   units = 0
 
@@ -54,7 +53,6 @@ class AnchorHead(Head):
     return self.example_weights(given(batch.labels)).sum()
 
   def loss(self, outputs, states: States, batch: Batch, num_tokens: int) -> Mean:
-    del states, num_tokens
     labels = given(batch.labels)
     losses = self.losses(outputs, labels.distributions)
     return Mean((losses * self.example_weights(labels)).sum(), self.denominator(batch))
@@ -128,16 +126,11 @@ class ClassifyHead(AnchorHead):
 
 
 class Classifier(nn.Module):
-  """W_y, with the bias of OpenAI's code (openai/train.py:155-161).
-
-  Attributes:
-    kernel_init: of the kernels, see layers.initializer.
-    reads_backward: whether the trunk does, so that a text's anchor is its first position.
-  """
+  """W_y, with the bias of OpenAI's code (openai/train.py:155-161)."""
 
   config: AnchorHead
-  kernel_init: str
-  reads_backward: bool
+  kernel_init: str  # see layers.initializer
+  reads_backward: bool  # whether the trunk does, so that a text's anchor is its first position
 
   @nn.compact
   def __call__(self, states: States, batch: Batch, key: Key | None = None):
@@ -152,9 +145,8 @@ class Classifier(nn.Module):
       width = (x.shape[-1],)
       # fairseq's RobertaClassificationHead: dropout, dense, tanh, dropout, W_y.
       x = self._drop(x, key and key.fold(0))
-      x = jnp.tanh(
-        Projection(width, width, "float32", kernel_init=self.kernel_init, name="dense")(x)
-      )
+      dense = Projection(width, width, "float32", kernel_init=self.kernel_init, name="dense")
+      x = jnp.tanh(dense(x))
     if not chooses:
       x = x.sum(1)  # [N, D], see pool
     x = dropout(self._hidden(x, key), 0.1, key) if c.units else self._drop(x, key)
@@ -170,9 +162,8 @@ class Classifier(nn.Module):
     """ULMFiT's hidden layer (fastai, PoolingLinearClassifier), [N, …, units]."""
     x = self._drop(LayerNorm("float32", name="norm_in")(x), key and key.fold(0))
     init = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")  # torch's
-    x = Projection(x.shape[-1:], (self.config.units,), "float32", kernel_init=init, name="hidden")(
-      x
-    )
+    sizes = x.shape[-1:], (self.config.units,)
+    x = Projection(*sizes, "float32", kernel_init=init, name="hidden")(x)
     return LayerNorm("float32", name="norm_hidden")(jax.nn.relu(x))
 
   def _drop(self, x, key):
@@ -203,8 +194,7 @@ def represent(hidden: jax.Array, batch: Batch, pooling: str) -> jax.Array:
   """The representation of each sequence by the hidden states [B, T, D]: float32 [N, C, D], of
   concat [N, C, 3 D].
 
-  Args:
-    pooling: see ClassifyHead; mean and concat need the segments of the rows.
+  pooling: see ClassifyHead; mean and concat need the segments of the rows.
   """
   anchors = given(batch.labels).anchors
   # Several examples share a row, so anchors count the positions of the whole batch, B T.

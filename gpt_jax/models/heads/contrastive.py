@@ -36,9 +36,6 @@ class ContrastiveHead(TextVectors, Head):
   weight: float = option(1.0, "loss weight", low=0.0)
 
   scope = "contrastive"
-  metric = "contrastive_loss"
-  labeled = False
-  per_token = False
   needs_whole_batch = True
 
   def build(self, trunk: TrunkConfig) -> nn.Module:
@@ -54,7 +51,6 @@ class ContrastiveHead(TextVectors, Head):
     The texts of an incomplete pair, which only fill the batch, are neither anchors nor candidates.
     Nor is a text that is equal to the anchor or its partner, which would be a wrong negative.
     """
-    del states, num_tokens
     texts = _text_hashes(batch).reshape(-1, 2, 2)  # [B, 2, 2]
     pairs = outputs.reshape(-1, 2, outputs.shape[-1])  # [B, 2, D]
     weights = self._weights(batch)  # [A], of the anchors
@@ -112,7 +108,6 @@ class _Embedder(nn.Module):
 
   @nn.compact
   def __call__(self, states: States, batch: Batch, key=None):
-    del key
     x = text_vectors(states.hidden, jnp.asarray(batch.rows.is_token), self.pooling)
     if self.width:
       x = jnp.tanh(Projection((self.width,), (self.width,), "float32", name="dense")(x))

@@ -33,16 +33,11 @@ class DirectionHead(Head):
     0, "tokens drawn for the softmax in training, see ops/sampled_softmax.py; 0: all", low=0
   )
 
-  labeled = False
   per_token = True
 
   @property
   def scope(self) -> str:  # type: ignore[override]  # a model has both
     return "backward" if self.backward else "forward"
-
-  @property
-  def metric(self) -> str:  # type: ignore[override]
-    return f"{self.scope}_loss"
 
   @property
   def measured(self) -> "DirectionHead":
@@ -61,7 +56,6 @@ class DirectionHead(Head):
       )
 
   def build(self, trunk: TrunkConfig) -> nn.Module:
-    del trunk
     return _StepKey() if self.samples else NoOutputs()
 
   def denominator(self, batch: Batch) -> jax.Array:
@@ -100,8 +94,6 @@ class ActivationHead(Head):
   temporal: bool = option(False, "TAR, and not AR")
   weight: float = option(2.0, "loss weight: alpha of AR, beta of TAR (1)", low=0.0)
 
-  labeled = False
-  per_token = False
   reads = frozenset({"layers"})
 
   @property
@@ -109,15 +101,10 @@ class ActivationHead(Head):
     return "temporal_activation" if self.temporal else "activation"
 
   @property
-  def metric(self) -> str:  # type: ignore[override]
-    return f"{self.scope}_loss"
-
-  @property
   def measured(self) -> None:
     return None  # it regularizes training; evaluations report the cross-entropy alone
 
   def build(self, trunk: TrunkConfig) -> nn.Module:
-    del trunk
     return _Outputs(self.temporal)
 
   def denominator(self, batch: Batch) -> jax.Array:
@@ -125,7 +112,6 @@ class ActivationHead(Head):
 
   def loss(self, outputs, states: States, batch: Batch, num_tokens: int) -> Mean:
     """Outputs are mean squares [B, T], or [B, T - 1] of differences."""
-    del states, num_tokens
     return Mean((outputs * self._weights(batch)).sum(), self.denominator(batch))
 
   def _weights(self, batch: Batch) -> jax.Array:

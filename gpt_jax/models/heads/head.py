@@ -1,6 +1,7 @@
 """A head: hidden states to outputs, a loss, and predictions; and heads around a task's head."""
 
 import dataclasses
+import operator
 from typing import Any
 
 import flax.linen as nn
@@ -28,30 +29,23 @@ class Head(Config):
 
   The flax module of a head is called with (states, batch, key) and returns the head's outputs, any
   pytree.
-
-  Attributes:
-    scope: name of its parameters' subtree beside `trunk`.
-    metric: name under which its loss is reported.
-    weight: weight of its loss in the model's loss.
-    labeled: whether it is trained on labeled examples, whose sequences contain special tokens.
-    per_token: whether it predicts each token, not each example.
-    needs_whole_batch: whether its loss compares examples; it then trains without microbatches and
-      pmap.
-    special_tokens: whether it predicts special tokens, too.
-    learns_unlabeled: whether parts of it learn from its own predictions, see ViewsHead.
-    reads: keys of what it reads besides single states: those of TrunkConfig.gives; text, all states
-      of a text together; windows, texts that are several sequences.
   """
 
-  scope: str
-  metric: str
-  weight: float
-  labeled: bool
-  per_token: bool
-  needs_whole_batch: bool = False
-  special_tokens: bool = False
-  learns_unlabeled: bool = False
+  scope: str  # name of its parameters' subtree beside `trunk`
+  weight: float  # of its loss in the model's loss
+  labeled: bool = False  # trained on labeled examples, whose sequences contain special tokens
+  per_token: bool = False  # whether it predicts each token, not each example
+  needs_whole_batch: bool = False  # its loss compares examples: no microbatches, no pmap
+  special_tokens: bool = False  # whether it predicts special tokens, too
+  learns_unlabeled: bool = False  # parts of it learn from its own predictions, see ViewsHead
+  # Keys of what it reads besides single states: those of TrunkConfig.gives; text, all states of a
+  # text together; windows, texts that are several sequences.
   reads: frozenset[str] = frozenset()
+
+  @property
+  def metric(self) -> str:
+    """Name under which its loss is reported."""
+    return f"{self.scope}_loss"
 
   @property
   def reads_more(self) -> bool:
@@ -81,26 +75,22 @@ class Head(Config):
   def loss(self, outputs: Any, states: States, batch: Batch, num_tokens: int) -> Mean:
     """The summed loss in nats, and the denominator of this batch.
 
-    outputs: of the flax module. num_tokens: rows of the table that are tokens; the logits of all
-    others are masked.
+    num_tokens: rows of the table that are tokens; the logits of all others are masked.
     """
     raise NotImplementedError
 
   def accuracy(self, outputs: Any, batch: Batch) -> Mean | None:
     """The share of right guesses, reported as SCOPE_accuracy; None: it guesses no class."""
-    del outputs, batch
     return None
 
   def chance(self, size: int) -> float | None:
     """The loss in nats of `size` examples whose outputs are all alike; None: unknown."""
-    del size
     return None
 
   def decode(self, outputs: Any) -> jax.Array:
     """Predictions: probabilities [N, K] per example, or [B, T, K] per token.
 
-    Raises:
-      NotImplementedError: it is only scored by its loss, as a language model.
+    Raises NotImplementedError where it is only scored by its loss, as a language model.
     """
     raise NotImplementedError(f"{self.scope}: this head is scored by its loss")
 
@@ -114,34 +104,18 @@ class WrappedHead(Head):
   labeled = True
   reads = frozenset({"layers"})
 
+  # What others ask of a head is that of the one it wraps.
+  scope = property(operator.attrgetter("inner.scope"))
+  metric = property(operator.attrgetter("inner.metric"))
+  weight = property(operator.attrgetter("inner.weight"))
+  per_token = property(operator.attrgetter("inner.per_token"))
+  pooling = property(operator.attrgetter("inner.pooling"))
+  num_classes = property(operator.attrgetter("inner.num_classes"))
+
   @property
   def inner(self) -> Any:
     """The head that it wraps."""
     return given(self.head)
-
-  @property
-  def scope(self) -> str:  # type: ignore[override]
-    return self.inner.scope
-
-  @property
-  def metric(self) -> str:  # type: ignore[override]
-    return self.inner.metric
-
-  @property
-  def weight(self) -> float:  # type: ignore[override]
-    return self.inner.weight
-
-  @property
-  def per_token(self) -> bool:  # type: ignore[override]
-    return self.inner.per_token
-
-  @property
-  def pooling(self) -> str:
-    return self.inner.pooling
-
-  @property
-  def num_classes(self) -> int:
-    return self.inner.num_classes
 
   def check_trunk(self, trunk: TrunkConfig) -> None:
     super().check_trunk(trunk)

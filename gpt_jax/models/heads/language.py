@@ -33,7 +33,6 @@ class LanguageHead(Head):
 
   scope = "language"
   metric = "lm_loss"
-  labeled = False
   per_token = True
 
   @property
@@ -50,7 +49,6 @@ class LanguageHead(Head):
       )
 
   def build(self, trunk: TrunkConfig) -> nn.Module:
-    del trunk
     # No logits here: [B, T, R] would be the largest array of a step. The loss takes them in chunks.
     return NoOutputs()
 
@@ -60,7 +58,6 @@ class LanguageHead(Head):
     return (batch.labels or given(batch.predictions)).weights.sum()
 
   def loss(self, outputs, states: States, batch: Batch, num_tokens: int) -> Mean:
-    del outputs
     predictions = given(batch.predictions)
     hidden = states.hidden  # [B, T, D]
     if predictions.at is not None:

@@ -27,8 +27,6 @@ class MaskedHead(Head):
   weight: float = option(1.0, "loss weight", low=0.0)
 
   scope = "masked"
-  metric = "masked_loss"
-  labeled = False
   per_token = True
 
   def build(self, trunk: TrunkConfig) -> nn.Module:
@@ -57,10 +55,8 @@ class _Transform(nn.Module):
     hidden = select(states.hidden, given(given(batch.predictions).at))
     rows, table_width = states.table.shape
     dtype, init, activation, epsilon = self.style
-    outputs = (table_width,)
-    hidden = Projection((hidden.shape[-1],), outputs, dtype, kernel_init=init, name="transform")(
-      hidden
-    )
+    sizes = (hidden.shape[-1],), (table_width,)
+    hidden = Projection(*sizes, dtype, kernel_init=init, name="transform")(hidden)
     # BERT's order: dense, GELU, norm (run_pretraining.py, get_masked_lm_output).
     hidden = activate(hidden.astype(jnp.float32), activation)
     hidden = LayerNorm(dtype, epsilon, name="norm")(hidden)
@@ -79,9 +75,6 @@ class SentencePairHead(Head):
   weight: float = option(1.0, "loss weight", low=0.0)
 
   scope = "sentence_pair"
-  metric = "sentence_pair_loss"
-  labeled = False
-  per_token = False
   reads = frozenset({"pooler"})
 
   def build(self, trunk: TrunkConfig) -> nn.Module:
@@ -89,7 +82,6 @@ class SentencePairHead(Head):
 
   def loss(self, outputs, states: States, batch: Batch, num_tokens: int) -> Mean:
     """Cross-entropy of the two classes; outputs are scores [N, 2]."""
-    del states, num_tokens
     labels = given(batch.labels)
     per_pair = -(labels.distributions * jax.nn.log_softmax(outputs)).sum(-1)
     return Mean((per_pair * labels.weights).sum(), self.denominator(batch))

@@ -35,7 +35,6 @@ class TagHead(Head):
   per_token = True
 
   def build(self, trunk: TrunkConfig) -> nn.Module:
-    del trunk
     return Tagger(self.num_classes, self.dropout)
 
   def denominator(self, batch: Batch) -> jax.Array:
@@ -43,7 +42,6 @@ class TagHead(Head):
 
   def loss(self, outputs, states: States, batch: Batch, num_tokens: int) -> Mean:
     """Cross-entropy with the tags; outputs are scores [B, T, K]."""
-    del states, num_tokens
     tags = given(batch.tags)
     log_probs = jax.nn.log_softmax(outputs)
     # Not a gather: a GPU adds up its gradient in no fixed order.
@@ -67,7 +65,6 @@ class Tagger(nn.Module):
   @nn.compact
   def __call__(self, states: States, batch: Batch, key: Key | None = None):
     """Scores [B, T, K] before the softmax."""
-    del batch
     x = dropout(states.hidden.astype(jnp.float32), self.dropout, key)
     kernel = self.param("kernel", nn.initializers.normal(0.02), (x.shape[-1], self.outputs))
     bias = self.param("bias", nn.initializers.zeros, (self.outputs,))
@@ -96,12 +93,10 @@ class SpanHead(Head):
   num_classes = 2
 
   def build(self, trunk: TrunkConfig) -> nn.Module:
-    del trunk
     return Tagger(self.num_classes, self.dropout)
 
   def loss(self, outputs, states: States, batch: Batch, num_tokens: int) -> Mean:
     """Cross-entropy, the mean of first and last token's; outputs are scores [B, T, 2]."""
-    del states, num_tokens
     labels, tags = given(batch.labels), given(batch.tags)
     anchors, segments = labels.anchors[:, :1], given(batch.rows.segments).reshape(1, -1)
     is_anchor = anchors == jnp.arange(segments.size)[None]  # [N, P]

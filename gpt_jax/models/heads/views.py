@@ -1,9 +1,7 @@
 """Cross-view training (Clark et al. 2018, sections 3 and 4): beside the head that reads all of a
-text, heads that see a part of it, which learn from that head on text without labels. Of a
-translator (section 3.2), decoders that learn from a teacher's translations.
-
-All partial views of a text are of the trunk's layer 1, as in the released code (tensorflow/models,
-research/cvt_text): layer 2 has read everything.
+text, heads that see a part of it, which learn from that head on text without labels: of the trunk's
+layer 1, as in the released code (tensorflow/models, research/cvt_text), since layer 2 has read
+everything. Of a translator (section 3.2), decoders that learn from a teacher's translations.
 """
 
 import dataclasses
@@ -183,7 +181,6 @@ class TranslationViews(Head, Method):
   scope = "translation_views"
   metric = "views_loss"
   weight = 1.0
-  labeled = False
   per_token = True
   reads = frozenset({"layers", "attended"})
   learns_unlabeled = True
@@ -196,7 +193,6 @@ class TranslationViews(Head, Method):
       )
 
   def build(self, trunk: TrunkConfig) -> nn.Module:
-    del trunk
     return _TranslationViews(self)
 
   def denominator(self, batch: Batch) -> jax.Array:
@@ -204,7 +200,6 @@ class TranslationViews(Head, Method):
 
   def loss(self, outputs, states: States, batch: Batch, num_tokens: int) -> Mean:
     """Sum of both cross-entropies with the tokens of the translations, for each of which one."""
-    del states
     predictions = given(batch.predictions)
     targets, weights = predictions.targets, predictions.weights
     hidden, table = outputs["dropped"]

@@ -61,8 +61,7 @@ class WindowsHead(WrappedHead):
   """A task's head, whose representation of a text is pooled over those of its windows.
 
   The windows are the sequences of each example, see tasks.windows.WindowedFormat: those of its one
-  text, or of a choice those of each option after each other. One that an example does not have has
-  the anchor -1.
+  text, or of each option in turn; one that an example does not have has the anchor -1.
   """
 
   over: str = option(
@@ -118,11 +117,9 @@ class _Windows(nn.Module):
     if self.over == "max":
       x = jnp.where(is_window[..., None], x, -jnp.inf).max(1)
     else:
-      scores = (
-        (x @ self.query)[..., 0] / self.width**0.5
-        if self.over == "attention"
-        else jnp.zeros(is_window.shape)
-      )
+      scores = jnp.zeros(is_window.shape)
+      if self.over == "attention":
+        scores = (x @ self.query)[..., 0] / self.width**0.5
       shares = jax.nn.softmax(jnp.where(is_window, scores, -jnp.inf), axis=1)
       x = (shares[..., None] * x).sum(1)
     # One row of one position for each representation [D].
