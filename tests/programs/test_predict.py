@@ -224,7 +224,7 @@ def test_an_interrupted_run_keeps_the_old_output(labels, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
   "output, message",
-  [("in.txt", "is the input"), ("", "is a folder"), ("none/out.tsv", "No such file or directory")],
+  [("in.txt", "is the input"), ("", "is a folder"), ("none/out.tsv", "no such folder")],
 )
 def test_an_unwritable_output_is_refused(checkpoint, tmp_path, monkeypatch, output, message):
   monkeypatch.setattr(LoadedModel, "predictor", lambda self: pytest.fail)  # refused earlier
