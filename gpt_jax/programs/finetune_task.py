@@ -36,7 +36,12 @@ def load_task(
       method.check(config, part, start)
   if len(task.parts) > 1:
     check_several(config, task)
-  check_auxiliary_loss(config, task, start)
+  has_auxiliary_loss = config.lm_weight and not task.writes_text and not config.is_probe
+  if has_auxiliary_loss and start.attention != "causal":
+    raise InputError(
+      f"lm_weight={config.lm_weight}: the checkpoint has {start.attention} attention, so a "
+      "language model on it would see the tokens it predicts; set lm_weight=0"
+    )
   of_parts = [_load_part(config, part, data_dir, start) for part in task.parts]
   data = {}
   for split in ("train", "dev"):
@@ -191,16 +196,6 @@ def make_meta(config: FinetuneConfig, task: LabeledTask, start: Start) -> dict[s
     "trained_special": list(start.tokenizer.special.names),
     "sequence_format": to_json(start.format),
   }
-
-
-def check_auxiliary_loss(config: FinetuneConfig, task: LabeledTask, start: Start) -> None:
-  """Refuses an auxiliary loss of a checkpoint that is not causal."""
-  has_loss = config.lm_weight and not task.writes_text and not config.is_probe
-  if has_loss and start.attention != "causal":
-    raise InputError(
-      f"lm_weight={config.lm_weight}: the checkpoint has {start.attention} attention, so a "
-      "language model on it would see the tokens it predicts; set lm_weight=0"
-    )
 
 
 def check_options(config: FinetuneConfig, task: LabeledTask) -> None:
