@@ -137,6 +137,23 @@ def test_predictions_are_those_of_the_evaluation(finetuned, checkpoint, tmp_path
   )
 
 
+def test_a_value_is_the_expectation(model_of, tmp_path):
+  source = write(tmp_path, "pairs.txt", "the cat\tthe dog\nred barn\ta barn\n")
+  for result in predict.run(model_of("stsb"), source, str(tmp_path / "out.tsv")):
+    assert len(result["probabilities"]) == 6
+    expectation = sum(score * p for score, p in enumerate(result["probabilities"].values()))
+    assert result["prediction"] == pytest.approx(expectation, abs=1e-4)
+
+
+def test_multiple_choice(model_of, tmp_path):
+  names = "article", "question", "A", "B", "C", "D"
+  row = dict(zip(names, ("the cat sat.", "where?", *TEXTS), strict=True))
+  source = write(tmp_path, "in.jsonl", json.dumps(row) + "\n")
+  (result,) = predict.run(model_of("race-middle"), source, str(tmp_path / "out.tsv"))
+  assert list(result["probabilities"]) == ["A", "B", "C", "D"]
+  assert result["prediction"] == max(result["probabilities"], key=result["probabilities"].get)
+
+
 @pytest.mark.parametrize(
   "name, content, message",
   [
@@ -208,6 +225,7 @@ def test_a_first_line_without_a_column_name_is_a_row_and_says_so(labels):
     UserWarning, match=r"names no column of table \(text\), so it is read as a row"
   ):
     assert len(labels("sentence\nthe cat\n", "in.tsv")) == 2
+  assert len(labels("{cat} sat\nthe dog\n", "in.txt", "other.tsv")) == 2  # no JSON
 
 
 def test_an_interrupted_run_keeps_the_old_output(labels, tmp_path, monkeypatch):
