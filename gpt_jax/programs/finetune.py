@@ -156,12 +156,7 @@ def _cross_validate(
 def finetune_recipe(
   config: FinetuneConfig, task: LabeledTask, train_set: Encoded, start: Start
 ) -> Recipe:
-  """The recipe of a fine-tuning run, without its evaluation.
-
-  Args:
-    config: complete, as load_task returns it.
-    train_set: the examples of the task.
-  """
+  """The recipe of a fine-tuning run without its evaluation; load_task gives config and data."""
   recipe = plain_recipe(config, task, train_set, start)
   for method in config.methods:
     recipe = method.recipe(recipe, start)
