@@ -15,7 +15,7 @@ def main():
 
   folder = PROGRAM.arguments()["data"]
   entries = list_tasks.run(folder)
-  cells = {entry.task: _cells(entry) for entry in list_tasks.run()}
+  cells = {entry.task.name: _cells(entry) for entry in list_tasks.run()}
   header = ("task", "transform", "labels", "metrics", "paper", "TFDS")
   widths = [max(map(len, column)) for column in zip(header, *cells.values(), strict=True)]
 
@@ -27,16 +27,17 @@ def main():
   show(header, ("train", "dev", "test") if folder is not None else ())
   for entry in entries:
     sizes = ["-" if size is None else f"{size:,}" for size in entry.sizes.values()]
-    show(cells[entry.task], sizes, entry.remarks)
+    show(cells[entry.task.name], sizes, entry.remarks)
   print("paper: test result in the first metric, % (Radford et al. 2018, tables 2 to 4)")
 
 
 def _cells(entry):
+  task = entry.task
   labels, metrics, tfds = (
-    ", ".join(names) or "-" for names in (entry.labels, entry.metrics, entry.tfds)
+    ", ".join(names) or "-" for names in (task.labels, task.metrics, task.tfds)
   )
   paper = "-" if entry.paper is None else f"{entry.paper:.1f}"
-  return entry.task, entry.transform, labels, metrics, paper, tfds
+  return task.name, task.kind, labels, metrics, paper, tfds
 
 
 if __name__ == "__main__":

@@ -67,6 +67,11 @@ class Tree:
     self._programs = {path.stem for path in (root / "launch").glob("*.py")}
     self.tests = [path for path in files if path.name.startswith("test_")]
     self._fixtures = self._fixture_imports(root / "tests" / "conftest.py")
+    self._registered = {
+      name: path
+      for path, text in self._texts.items()
+      for name in re.findall(r'^@register\("(\w+)"\)', text, re.MULTILINE)
+    }
     self._importers: dict[Path, set[Path]] = {}
     for path in files:
       for target in self._targets(path):
@@ -111,6 +116,9 @@ class Tree:
   def _targets(self, path: Path) -> set[Path]:
     """The files whose change can change what this one does, one step away."""
     targets = {file for name in imports(path) for file in self._resolve(path, name)}
+    if self._root / "gpt_jax" in path.parents:  # a default that is named
+      names = re.findall(r'from_json\(\{"type": "(\w+)"\}\)', self._texts[path])
+      targets |= {self._registered[name] for name in names if name in self._registered}
     for program in re.findall(r'\bcommand_line\.program\(\s*"(\w+)"', self._texts[path]):
       for folder in ("programs", "apps/*"):
         targets |= set((self._root / "gpt_jax").glob(f"{folder}/{program}.py"))

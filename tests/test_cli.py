@@ -159,6 +159,7 @@ pretrain --config=tiny.py --workdir=new --data=prepared
   --config.mesh.model=3 => mesh.model=3 needs a multiple of 3 devices; there are 8
   --pretrained=run => --pretrained is now --checkpoint
   --json=run => unknown flag --json (--help
+  --lr=1e-3 => did you mean --config.optim.learning_rate?
 pretrain --config=tiny.py --data=prepared
   --workdir=text.txt => --workdir=text.txt is a file
   --workdir=text.txt/new => --workdir=text.txt/new is a file

@@ -501,7 +501,6 @@ def helps(tmp_path_factory):
 
 FREQUENT = """\
 pretrain --config=gpt1:small --workdir=new
-  --data=. --lr=1e-3 => did you mean --config.optim.learning_rate?
   --data=tickets => --data=tickets: no such folder; did you mean tickets.
 pretrain --config=storry --workdir=new --data=. => known names: story
 generate --checkpoint=runs/small --prompt=a => --checkpoint=runs/small: no such fol

@@ -9,16 +9,14 @@ import pytest
 from in_process import check_command
 from refused import refused, table
 
-from gpt_jax.config import fields_of, from_json, to_json
+from gpt_jax.config import from_json, to_json
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.programs.config_files import (
-  declared_fields,
   describe_config,
   load_config,
   override,
 )
 from gpt_jax.programs.finetune_config import FinetuneConfig
-from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.tasks.task import all_tasks
 from gpt_jax.training.defaults import with_defaults
 from gpt_jax.training.optimizer import make_optimizer
@@ -60,11 +58,6 @@ def commands(name):
   doc = re.match(r'"""(.*?)"""', (ROOT / "configs" / name).read_text(), re.DOTALL)[1]
   doc = doc.replace("\\\n", " ").replace(" \\\\\n", " ")
   return [shlex.split(line) for line in re.findall(r"^ *(python launch/.*)$", doc, re.MULTILINE)]
-
-
-@pytest.mark.parametrize("kind", [PretrainConfig, FinetuneConfig])
-def test_the_fields_in_the_source_are_those_of_the_class(kind):
-  assert declared_fields(kind.__name__) == [name for name, _, _ in fields_of(kind())]
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -14,7 +14,6 @@ from gpt_jax.batch import Batch, Labels, Predictions, Rows, Tags
 from gpt_jax.config import from_json, option, register, validate
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.head import Head
-from gpt_jax.models.heads.language import LanguageHead
 from gpt_jax.models.trunk import States, TrunkConfig, for_devices
 from gpt_jax.ops.dropout import Key
 
@@ -25,7 +24,9 @@ class ModelConfig:
   """All that is needed to rebuild a model around its parameters; it travels with a checkpoint."""
 
   trunk: Any = option(None, "config of the trunk, e.g. TransformerConfig")
-  heads: tuple[Any, ...] = option((LanguageHead(),), "what is computed from the hidden states")
+  heads: tuple[Any, ...] = option(
+    (from_json({"type": "language"}),), "what is computed from the hidden states"
+  )
   attention: str = option(
     "causal",
     "what a position attends to",
@@ -228,4 +229,4 @@ def generator(spec: ModelConfig) -> Model:
     return language_model(spec.trunk, spec.attention)
   # The language head that was trained, since it says whether special tokens are predicted.
   heads = tuple(head for head in spec.heads if head.scope == "language")
-  return Model(ModelConfig(spec.trunk, heads or (LanguageHead(),), spec.attention))
+  return Model(ModelConfig(spec.trunk, heads or ModelConfig.heads, spec.attention))

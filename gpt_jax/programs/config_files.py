@@ -8,7 +8,7 @@ import re
 import traceback
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gpt_jax.config import (
@@ -25,8 +25,6 @@ from gpt_jax.config import (
 from gpt_jax.errors import InputError
 from gpt_jax.models.method import method_slots, new_method
 from gpt_jax.programs.installed import shipped_folder
-
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 _ELSEWHERE = {  # names of other libraries -> ours
   "lr": "learning_rate",
@@ -253,48 +251,6 @@ def named_like(name: str, paths: Iterable[str]) -> list[str]:
   """The dotted paths of the fields of a name, which may be that of another library: "lr"."""
   names = (name, _ELSEWHERE.get(name))
   return [path for path in paths if path.rpartition(".")[2] in names]
-
-
-def declared_fields(kind: str) -> list[str]:
-  """The dotted names of the fields of a config class, in its groups too.
-
-  They are read from the source: importing the class may import JAX. A group that may be of several
-  classes has the fields of the default.
-
-  Args:
-    kind: name of a class of this package, such as "PretrainConfig".
-  """
-  classes: dict[str, tuple[str, str, str]] = {}  # whether it is registered, its base, its body
-  for folder, _, names in os.walk(_PACKAGE):
-    for name in names:
-      if name.endswith(".py"):
-        with open(os.path.join(folder, name), encoding="utf-8") as file:
-          for registered, name, base, body in _CLASS.findall(file.read()):
-            classes[name] = registered, base, body
-
-  def fields(kind: str, prefix: str) -> Iterator[str]:
-    _, base, body = classes.get(kind, ("", "", ""))
-    if base:
-      yield from fields(base, prefix)
-    for name, hint, default in _OPTION.findall(body):
-      # A field is a group if its type, or where that is Any its default, is a config class.
-      group = next((word for word in (hint, default) if classes.get(word, [""])[0]), None)
-      if group:
-        yield from fields(group, f"{prefix}{name}.")
-      else:
-        yield prefix + name
-
-  return list(dict.fromkeys(fields(kind, "")))  # a class may change a field of its base
-
-
-# A class: whether it is registered, its name, its base, and its body: what is indented or empty.
-_CLASS = re.compile(
-  r"^(@(?:\w+\.)*register\(.*\)\n)?(?:@.*\n)*class (\w+)(?:\((\w+).*)?:\n((?:(?: .*)?\n)*)",
-  re.MULTILINE,
-)
-
-# A field: its name, its type, and the first word of its default, which may be a class.
-_OPTION = re.compile(r"^  (\w+): (.+?) = (?:rate_)?option\(\s*(\w*)", re.MULTILINE)
 
 
 def _replace(node: Any, tree: dict) -> Any:

@@ -68,8 +68,7 @@ def run(
     intervals.
   """
   radii = _radii(attack, radius)
-  in_fewer_bits = weights != "float32"
-  if in_fewer_bits:  # fails before a model is loaded
+  if weights != "float32":  # fails before a model is loaded
     if task or attack or beams != 1 or jax.process_count() > 1:
       raise InputError(
         f"weights={weights}: compares a classifier with itself in float32, in one process; leave "
@@ -77,9 +76,8 @@ def run(
       )
     check_kind(weights)
     check_keep(keep)
+    return _in_fewer_bits(load_model(checkpoint), data, split or "dev", weights, keep)
   loaded = load_model(checkpoint)
-  if in_fewer_bits:
-    return _in_fewer_bits(loaded, data, split or "dev", weights, keep)
   if loaded.task:
     search = (beams, length_penalty)
     return _on_task(loaded, data, split or "dev", task, (attack, radii), search)
@@ -91,7 +89,7 @@ def run(
       "fine-tuned model"
     )
   if task:
-    return cosine_measures(loaded, data, split or "dev", task)
+    return _on_similarity(loaded, data, split or "dev", task)
   return _on_text(loaded, data, split or "valid")
 
 
@@ -158,9 +156,7 @@ def _on_task(
   if search[0] != 1:
     task = task.with_search(*search)
   loaded = _with_order_of(task, loaded, own, name)
-  examples = task.examples(data_dir, split)
-  if unlabeled := next((example.location for example in examples if example.label is None), None):
-    raise InputError(f"{unlabeled}: no label; use launch/predict.py for unlabeled rows")
+  examples = _labeled(task, data_dir, split)
   # Without locations: hosts may have the same files under other paths.
   content = repr([example._replace(location="") for example in examples])
   digest = f"{zlib.crc32(content.encode()):08x}"
@@ -175,6 +171,14 @@ def _on_task(
   if attack[0]:
     measures["attack"] = _under_attack(loaded, task, encoded, *attack)
   return measures
+
+
+def _labeled(task: LabeledTask, data_dir: str, split: str) -> list:
+  """The examples of a split, which must have labels."""
+  examples = task.examples(data_dir, split)
+  if unlabeled := next((example.location for example in examples if example.label is None), None):
+    raise InputError(f"{unlabeled}: no label; use launch/predict.py for unlabeled rows")
+  return examples
 
 
 def _with_order_of(
@@ -241,24 +245,15 @@ def _on_text(loaded: LoadedModel, data: str, split: str) -> dict[str, float]:
   return {"tokens": text.n_tokens, "bytes": text.n_bytes, **measures}
 
 
-def cosine_measures(loaded: LoadedModel, data_dir: str, split: str, name: str) -> dict[str, Any]:
-  """How well the cosines of a split's pairs agree with its scores.
-
-  Args:
-    loaded: any checkpoint; see Model.embed for how it reads a text.
-
-  Returns:
-    The number of examples, and the task's metrics, such as pearson and spearman.
-  """
+def _on_similarity(loaded: LoadedModel, data_dir: str, split: str, name: str) -> dict[str, Any]:
+  """How well the cosines of a split's pairs, as Model.embed reads them, agree with its scores."""
   task = find(name)
   if not (task.kind == "similarity" and "spearman" in task.metrics):
     raise InputError(
       f"task={name}: {loaded.path} is {loaded.without_task}; this program evaluates it on "
       "similarity scores such as stsb, zero_shot.run language models on other tasks"
     )
-  examples = task.examples(data_dir, split)
-  if unlabeled := next((example.location for example in examples if example.label is None), None):
-    raise InputError(f"{unlabeled}: no label to compare with; use a split that has them")
+  examples = _labeled(task, data_dir, split)
   model = Model(loaded)
   # Of the two sequences of an example the first has both texts in order.
   pairs = [text for example in examples for text in example.sequences[0]]

@@ -93,16 +93,13 @@ def run(
   if folds > 1:
     if seeds > 1:
       raise InputError(f"--folds={folds} and --seeds={seeds}: set one of them")
-    run_fold = functools.partial(
-      run,
-      tokenizer=tokenizer,
-      set_fields=set_fields,
-      trackers=trackers,
-      profile=profile,
-      on_end=on_end,
-    )
-    return cross_validate(config, data, checkpoint, workdir, folds, run_fold)
-  folders = seed_folders(workdir, config.train.seed, seeds)
+    options: dict[str, Any] = {"tokenizer": tokenizer, "set_fields": set_fields}
+    options |= {"trackers": trackers, "profile": profile, "on_end": on_end}
+    return _cross_validate(config, data, checkpoint, workdir, folds, options)
+  first = config.train.seed
+  folders = {first: workdir}
+  if seeds > 1:
+    folders = {seed: f"{workdir}/seed_{seed}" for seed in range(first, first + seeds)}
   noted, checkpoint = own_base(checkpoint, folders.values())
   config = resume_choices(config, folders.values())
   # First what may fail on the user's input, then what compiles.
@@ -129,20 +126,13 @@ def run(
   return write_summary(results, workdir) if seeds > 1 else results
 
 
-def seed_folders(workdir: str, first: int, seeds: int) -> dict[int, str]:
-  """The folder of each seed's run."""
-  if seeds == 1:
-    return {first: workdir}
-  return {seed: os.path.join(workdir, f"seed_{seed}") for seed in range(first, first + seeds)}
-
-
-def cross_validate(
+def _cross_validate(
   config: FinetuneConfig,
   data_dir: str,
   pretrained: str,
   workdir: str,
   folds: int,
-  run_fold: Callable[..., list[dict[str, Any]]],
+  options: dict[str, Any],
 ) -> list[dict[str, Any]]:
   """One run for each part of a table's training file that is held out; see run."""
   if not config.task.has_folds:
@@ -157,7 +147,7 @@ def cross_validate(
     resumed, is_open = resume_microbatches(config, folders)  # as the first fold has chosen
     task = dataclasses.replace(config.task, folds=folds, fold=fold)
     of_fold = dataclasses.replace(config if is_open else resumed, task=task)
-    (result,) = run_fold(of_fold, data_dir, pretrained, folder)
+    (result,) = run(of_fold, data_dir, pretrained, folder, **options)
     results.append({**result, "fold": fold})
   write_summary(results, workdir)
   return results
@@ -166,12 +156,7 @@ def cross_validate(
 def finetune_recipe(
   config: FinetuneConfig, task: LabeledTask, train_set: Encoded, start: Start
 ) -> Recipe:
-  """The recipe of a fine-tuning run, without its evaluation.
-
-  Args:
-    config: complete, as load_task returns it.
-    train_set: the examples of the task.
-  """
+  """The recipe of a fine-tuning run without its evaluation; load_task gives config and data."""
   recipe = plain_recipe(config, task, train_set, start)
   for method in config.methods:
     recipe = method.recipe(recipe, start)

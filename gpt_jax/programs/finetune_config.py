@@ -3,10 +3,9 @@
 import dataclasses
 from typing import Any, ClassVar
 
-from gpt_jax.config import option, register
+from gpt_jax.config import from_json, option, register
 from gpt_jax.errors import InputError
 from gpt_jax.models.method import new_method
-from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.parallel.mesh import MeshConfig
 from gpt_jax.tasks.task import BuiltinTask
 from gpt_jax.training.loop import TrainConfig
@@ -85,7 +84,7 @@ class FinetuneConfig(RunConfig):
     0, "evaluate on only so many examples, of each class its share; 0: on all", low=0
   )
   trunk: Any = option(
-    TransformerConfig(),
+    from_json({"type": "transformer"}),
     "the trunk for --checkpoint=none; a checkpoint brings its own, but for dtype and dropout",
   )
   optim: OptimConfig = option(

@@ -10,7 +10,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
 
 from gpt_jax.checkpoints.formats import find_format
 from gpt_jax.checkpoints.load import load_model
@@ -20,7 +19,6 @@ from gpt_jax.errors import InputError
 from gpt_jax.files import exists, read_json, remove_folder, verified, with_checksum, write_json
 from gpt_jax.inference.dev_report import REPORT, format_calibration, write_dev_report
 from gpt_jax.inference.intervals import format_summary, summarize
-from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.predictor import make_task_predictor
 from gpt_jax.models.trunk import BASE
 from gpt_jax.parallel.processes import is_main_process, log
@@ -61,13 +59,22 @@ def make_evaluations(
   """
   spec, size = from_json(recipe.meta["model"]), recipe.config.batch_size
   several = len(task.parts) > 1
-  if several:
-    predict = _joint_predictor(task, spec, recipe.mesh, start)
+  if several:  # each by the model of its head alone
+    specs = [one_head(spec, number) for number in range(len(task.parts))]
+    predictors = [
+      make_task_predictor(part, alone, recipe.mesh, start.tokenizer)
+      for part, alone in zip(task.parts, specs, strict=True)
+    ]
+
+    def predict(params, encoded: Any, size: int) -> Any:
+      pairs = zip(predictors, encoded.parts, strict=True)
+      return [of_part(params, part, size) for of_part, part in pairs]
+
   else:
     of_spec = make_task_predictor(task, spec, recipe.mesh, start.tokenizer)
 
-    def predict(params, *arguments):
-      return of_spec(recipe.inference_params(params), *arguments)
+    def predict(params, encoded: Any, size: int) -> Any:
+      return of_spec(recipe.inference_params(params), encoded, size)
 
   def measure(params) -> dict[str, float]:
     measures = task.measures(predict(params, dev_set, size), dev_set.truth)
@@ -76,24 +83,6 @@ def make_evaluations(
   if several:
     return measure, _export_parts
   return measure, make_report(task, dev_set, size, predict, data_dir, recipe.base)
-
-
-def _joint_predictor(
-  task: LabeledTask, spec: ModelConfig, mesh: Mesh, start: Start
-) -> Callable[..., Any]:
-  """The predictions of each of several tasks, by the model of its head alone."""
-  predictors = [
-    make_task_predictor(part, one_head(spec, number), mesh, start.tokenizer)
-    for number, part in enumerate(task.parts)
-  ]
-
-  def predict(params, encoded: Any, batch_size: int) -> list[Any]:
-    return [
-      of_part(params, part, batch_size)
-      for of_part, part in zip(predictors, encoded.parts, strict=True)
-    ]
-
-  return predict
 
 
 def _export_parts(params: Any, step: int, workdir: str) -> None:

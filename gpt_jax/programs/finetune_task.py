@@ -25,7 +25,9 @@ def load_task(
   config: FinetuneConfig, data_dir: str, start: Start
 ) -> tuple[FinetuneConfig, Any, dict[str, Encoded]]:
   """The task, its examples by split, and the config with all that follows from both."""
-  task_config = complete_task(config.task, data_dir)
+  task_config = config.task.with_labels(data_dir)
+  if task_config.columns != config.task.columns:
+    log(f"text columns: {', '.join(task_config.columns)}; label column: {task_config.label}")
   config = dataclasses.replace(config, task=task_config, trunk=start.trunk)
   task = build_task(task_config, data_dir, start)
   for part in task.parts:
@@ -34,18 +36,18 @@ def load_task(
       method.check(config, part, start)
   if len(task.parts) > 1:
     check_several(config, task)
-  check_auxiliary_loss(config, task, start)
-  data = load_examples(config, task, data_dir, start)
+  has_auxiliary_loss = config.lm_weight and not task.writes_text and not config.is_probe
+  if has_auxiliary_loss and start.attention != "causal":
+    raise InputError(
+      f"lm_weight={config.lm_weight}: the checkpoint has {start.attention} attention, so a "
+      "language model on it would see the tokens it predicts; set lm_weight=0"
+    )
+  of_parts = [_load_part(config, part, data_dir, start) for part in task.parts]
+  data = {}
+  for split in ("train", "dev"):
+    data[split] = task.joined([examples[split] for examples in of_parts], start.reads)
   task.check_metrics()
   return complete(config, task, data["train"]), task, data
-
-
-def complete_task(task: Any, data_dir: str) -> Any:
-  """The task's config with the labels of its files; logs columns that it had not named."""
-  completed = task.with_labels(data_dir)
-  if completed.columns != task.columns:
-    log(f"text columns: {', '.join(completed.columns)}; label column: {completed.label}")
-  return completed
 
 
 def build_task(task_config: Any, data_dir: str, start: Start) -> Any:
@@ -54,19 +56,8 @@ def build_task(task_config: Any, data_dir: str, start: Start) -> Any:
   return as_text(task) if start.format.writes_answers else task
 
 
-def load_examples(
-  config: FinetuneConfig, task: LabeledTask, data_dir: str, start: Start
-) -> dict[str, Encoded]:
-  """The train and dev set as token ids; logs a summary of each and the paper's result."""
-  of_parts = [_load_part(config, part, data_dir, start) for part in task.parts]
-  return {
-    split: task.joined([data[split] for data in of_parts], start.reads)
-    for split in ("train", "dev")
-  }
-
-
 def training_set(config: FinetuneConfig, task: LabeledTask, data_dir: str, start: Start) -> Any:
-  """The training set alone, as load_examples gives it."""
+  """The training set alone, as load_task gives it."""
   of_parts = []
   for part in task.parts:
     examples = part.examples(data_dir, "train")
@@ -77,6 +68,7 @@ def training_set(config: FinetuneConfig, task: LabeledTask, data_dir: str, start
 def _load_part(
   config: FinetuneConfig, task: LabeledTask, data_dir: str, start: Start
 ) -> dict[str, Encoded]:
+  """The train and dev set as token ids; logs a summary of each and the paper's result."""
   if task.paper:
     log(f"{task.name}: the paper has {task.paper}")
   all_examples = {split: task.examples(data_dir, split) for split in ("train", "dev")}
@@ -128,7 +120,8 @@ def complete(config: FinetuneConfig, task: LabeledTask, train_set: Encoded) -> F
   optim, train, lines = with_defaults(config.optim, config.train, parameters, updates)
   weights = config.class_weights
   if weights == ("balanced",):
-    weights = balanced(train_set.labels, task.labels)
+    values = balanced_weights(train_set.labels)
+    weights = tuple(f"{name}={w:.6g}" for name, w in zip(task.labels, values, strict=True))
     lines.append(f"class weights {', '.join(weights)}")
   steps = train.total_steps(updates)
   if warning := optim.about_long_warmup(steps):
@@ -205,16 +198,6 @@ def make_meta(config: FinetuneConfig, task: LabeledTask, start: Start) -> dict[s
   }
 
 
-def check_auxiliary_loss(config: FinetuneConfig, task: LabeledTask, start: Start) -> None:
-  """Refuses an auxiliary loss of a checkpoint that is not causal."""
-  has_loss = config.lm_weight and not task.writes_text and not config.is_probe
-  if has_loss and start.attention != "causal":
-    raise InputError(
-      f"lm_weight={config.lm_weight}: the checkpoint has {start.attention} attention, so a "
-      "language model on it would see the tokens it predicts; set lm_weight=0"
-    )
-
-
 def check_options(config: FinetuneConfig, task: LabeledTask) -> None:
   """Refuses options that the task's head does not have."""
   if task.writes_text and config.is_probe:
@@ -250,12 +233,6 @@ def check_several(config: FinetuneConfig, task: LabeledTask) -> None:
     raise InputError(
       "lm_weight, class_weights and unlabeled.file: are for one task; leave them out"
     )
-
-
-def balanced(distributions: np.ndarray, labels: Sequence[str]) -> tuple[str, ...]:
-  """LABEL=WEIGHT of every class; see balanced_weights."""
-  weights = balanced_weights(distributions)
-  return tuple(f"{name}={weight:.6g}" for name, weight in zip(labels, weights, strict=True))
 
 
 def balanced_weights(distributions: np.ndarray) -> np.ndarray:

@@ -65,10 +65,7 @@ def stream(
   **sampling: Any,
 ) -> Iterator[tuple[int, str]]:
   """The texts of `run` in pieces, as they are written: the number of a text, and a piece of it.
-
-  Args:
-    checkpoint, prompts, num_samples, weights: as in `run`.
-    sampling: fields of Sampling, as in `run`.
+  `sampling` are fields of Sampling.
   """
   check_kind(weights)  # before a model is loaded
   loaded, settings = load_model(checkpoint), Sampling(**sampling)

@@ -16,26 +16,22 @@ _PAPER = re.compile(r"([\d.]+) .*\(Radford et al\. 2018, table [234]\)")
 
 
 class Entry(NamedTuple):
-  """A task.
+  """A task, and what a folder has of it.
 
   Attributes:
-    transform: the paper's input transformation (figure 1).
-    labels: the class names.
-    metrics: the primary one first.
-    paper: the paper's test result in the primary metric, in percent, or None.
-    tfds: the TFDS data sets that contain the task.
     sizes: split -> number of examples, None if unreadable; empty if no folder was given.
     remarks: one line per missing or broken file or omitted row.
   """
 
-  task: str
-  transform: str
-  labels: tuple[str, ...]
-  metrics: tuple[str, ...]
-  paper: float | None
-  tfds: tuple[str, ...]
+  task: LabeledTask
   sizes: dict[str, int | None]
   remarks: tuple[str, ...]
+
+  @property
+  def paper(self) -> float | None:
+    """The paper's test result in the primary metric, in percent."""
+    result = _PAPER.match(self.task.paper)
+    return float(result[1]) if result else None
 
 
 def run(data: str | None = None) -> Iterator[Entry]:
@@ -47,26 +43,12 @@ def run(data: str | None = None) -> Iterator[Entry]:
   """
   if data is not None:
     check_data_dir(data)
-  return _entries(data)
+  return (_read(task, data) for task in all_tasks())
 
 
-def _entries(data_dir: str | None) -> Iterator[Entry]:
-  for task in all_tasks():
-    sizes, remarks = ({}, ()) if data_dir is None else _read(task, data_dir)
-    yield Entry(
-      task=task.name,
-      transform=task.kind,
-      labels=task.labels,
-      metrics=tuple(task.metrics),
-      paper=float(paper[1]) if (paper := _PAPER.match(task.paper)) else None,
-      tfds=task.tfds,
-      sizes=sizes,
-      remarks=remarks,
-    )
-
-
-def _read(task: LabeledTask, data_dir: str) -> tuple[dict[str, int | None], tuple[str, ...]]:
-  """The sizes and remarks of a task."""
+def _read(task: LabeledTask, data_dir: str | None) -> Entry:
+  if data_dir is None:
+    return Entry(task, {}, ())
   sizes: dict[str, int | None] = {}
   remarks = []
   training: list = []  # with which the other splits are compared
@@ -93,4 +75,4 @@ def _read(task: LabeledTask, data_dir: str) -> tuple[dict[str, int | None], tupl
     # One line, with paths relative to data_dir and without the advice after the semicolon.
     line = " ".join(remark.split()).replace(os.path.join(data_dir, ""), "").partition("; ")[0]
     lines[line.removeprefix(f"data_dir={data_dir}: ").removeprefix(f"{data_dir}: ")] = None
-  return sizes, tuple(lines)
+  return Entry(task, sizes, tuple(lines))

@@ -14,15 +14,15 @@ from gpt_jax.checkpoints.load import load_adapters, load_model
 from gpt_jax.data.file_kinds import JSON_LINES, TABLE, kind_by_name, write_table
 from gpt_jax.data.progress import Progress
 from gpt_jax.errors import InputError, MissingInput, did_you_mean
-from gpt_jax.files import atomic_file, check_path, is_folder
+from gpt_jax.files import atomic_file
 from gpt_jax.inference.calibration import choose_threshold, scale
 from gpt_jax.inference.ensemble import Calibration, Ensemble
 from gpt_jax.inference.linear_classifier import load_classifier
 from gpt_jax.parallel.processes import log
-from gpt_jax.programs.outputs import check_writable, is_inside, is_same_file, refuse_existing
+from gpt_jax.programs.outputs import check_out, is_inside, is_same_file
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import Encoded
-from gpt_jax.tasks.readers import BlankRow, Row, Table
+from gpt_jax.tasks.readers import BlankRow, Table
 
 _SUFFIXES = (".tsv", ".csv", ".jsonl")  # and .ndjson, another name of .jsonl
 
@@ -124,16 +124,13 @@ def run_adapters(
   output: str = "-",
   **options: Any,
 ) -> dict[str, list[dict[str, Any]]]:
-  """As `run` for each of several adapters of one base, whose parameters are in memory once.
+  """The predictions of `run` by the name of each of several adapters of one base, which is in
+  memory once.
 
   Args:
-    base: the model that they were trained on.
     adapters: "NAME=DIR" of each; see load_adapters.
     output: out.tsv stands for out.NAME.tsv of each.
     options: others of run, but for weights.
-
-  Returns:
-    The predictions by the adapter's name.
   """
   if options.get("weights", "float32") != "float32":
     raise InputError("--weights: is for one model; leave it out with --adapter")
@@ -222,7 +219,14 @@ def _examples(task: LabeledTask, source: str | None, data_dir: str | None, split
     if not examples:
       raise InputError(f"--data={data_dir}: no examples in the {split} split of {task.name}")
     return examples
-  for row in read_rows(source, task):
+  table, columns = Table.with_texts(source, task.columns, task.pair)
+  if table.unnamed and kind_by_name(source).format == TABLE:
+    names = ", ".join(columns)
+    warnings.warn(
+      f"{source}: the first line names no column of {task.name} ({names}), so it is read as a row",
+      stacklevel=3,
+    )
+  for row in table.rows(columns, blanks=True):
     try:
       examples.append(row if isinstance(row, InputError) else task.example(row))
     except InputError as error:  # an empty text
@@ -240,27 +244,24 @@ def _encode(ensemble: Ensemble, rows: list) -> tuple[list, list[Encoded]]:
     raise next((row for row in rows if not isinstance(row, BlankRow)), rows[0])
   try:
     encoded = ensemble.encode(usable)
-    truncations = [part.truncation for part in encoded if part.truncation]
-    if truncations:
-      log(f"warning: {truncations[0]}")
-    return rows, encoded
   except InputError as error:
-    if len(usable) == 1:
-      raise
-    # An error names only the first such row: each is tried alone.
-    checked = [_check_encoding(ensemble, row) for row in rows]
+    # It names only the first such row: each is tried alone.
+    checked = [_checked(ensemble, row) for row in rows]
     if checked == rows:  # no single row is at fault
       raise error
     return _encode(ensemble, checked)
+  if truncation := next((part.truncation for part in encoded if part.truncation), ""):
+    log(f"warning: {truncation}")
+  return rows, encoded
 
 
-def _check_encoding(ensemble: Ensemble, row: Any) -> Any:
-  if isinstance(row, InputError):
-    return row
-  try:
-    ensemble.encode([row])
-  except InputError as error:
-    return error
+def _checked(ensemble: Ensemble, row: Any) -> Any:
+  """The row, or an InputError if it cannot be encoded."""
+  if not isinstance(row, InputError):
+    try:
+      ensemble.encode([row])
+    except InputError as error:
+      return error
   return row
 
 
@@ -297,18 +298,6 @@ def _kept_columns(source: str, keep: Sequence[str], task: LabeledTask) -> list[d
   return kept
 
 
-def read_rows(source: str, task: LabeledTask) -> Iterator[Row | InputError]:
-  """Reads the rows of a file, ignoring labels; see `run` for the formats."""
-  table, columns = Table.with_texts(source, task.columns, task.pair)
-  if table.unnamed and kind_by_name(source).format == TABLE:
-    names = ", ".join(columns)
-    warnings.warn(
-      f"{source}: the first line names no column of {task.name} ({names}), so it is read as a row",
-      stacklevel=2,
-    )
-  return table.rows(columns, blanks=True)
-
-
 def _merge_problems(
   rows: list, predicted: list[dict[str, Any]], ensemble: Ensemble
 ) -> list[dict[str, Any]]:
@@ -343,13 +332,8 @@ def _write(
   withholds: bool,
   task: LabeledTask,
 ) -> None:
-  """Writes JSON lines for .jsonl, CSV for .csv, else TSV.
-
-  Args:
-    output: its name.
-    kept: the columns that come before the prediction.
-    withholds: whether there is a column of problems even if no row has one.
-    task: says how a prediction is written in a cell.
+  """Writes JSON lines for .jsonl, CSV for .csv, else TSV; if a row has a problem, or the run
+  `withholds` predictions, with a column of problems.
   """
   kind = kind_by_name(output)
   if kind.format == JSON_LINES:
@@ -376,21 +360,17 @@ def _check_output(output: str, source: str | None, data_dir: str | None, overwri
   """Refuses an output that is an input, in the task's data, or exists already."""
   if output == "-":
     return
-  check_path(output)
-  if is_folder(output):
-    raise InputError(f"--out={output} is a folder; name a file")
   if source and is_same_file(output, source):
     raise InputError(f"--out={output} is the input; name another file")
   if data_dir and is_inside(output, data_dir):
     raise InputError(f"--out={output} is a file of --data; name another file")
-  refuse_existing(output, overwrite)
+  check_out(output, overwrite)
   if not output.lower().endswith((*_SUFFIXES, ".ndjson")):
     suffix = Path(output).suffix
     kind = "Excel workbooks are not written" if suffix == ".xlsx" else "the suffix is the format"
     raise InputError(
       f"--out={output}: {kind}; name a file in {', '.join(_SUFFIXES[:-1])} or {_SUFFIXES[-1]}"
     )
-  check_writable(os.path.dirname(output), output)
 
 
 @contextlib.contextmanager

@@ -325,7 +325,11 @@ def _first_pass(
   survey = take_survey(corpus, passes, kind, config.vocabulary_share)
   if not survey.n_documents:
     raise InputError(f"{config.source}: there is no text in it")
-  tokenizer = tokenizer or _train_tokenizer(survey, kind, config.vocab_size or DEFAULT_VOCAB_SIZE)
+  if tokenizer is None:
+    words, vocab_size = survey.words.words, config.vocab_size or DEFAULT_VOCAB_SIZE
+    print(f"training a vocabulary of {vocab_size} on {len(words)} distinct words", flush=True)
+    survey.words = WordCounts()  # frees the memory
+    tokenizer = TRAINED[kind].train(words, vocab_size)
   tokenizer.save(os.path.join(stages, TOKENIZER))
   survey.save(stages)  # the last, so that where it is all are
   return corpus, survey, tokenizer
@@ -339,13 +343,6 @@ def _kept_first_pass(stages: str) -> tuple[np.ndarray, Survey, Tokenizer] | None
     return removed, survey, load_tokenizer(os.path.join(stages, TOKENIZER))
   except (InputError, OSError, ValueError):  # or they are damaged
     return None
-
-
-def _train_tokenizer(survey: Survey, kind: str, vocab_size: int) -> Tokenizer:
-  words = survey.words.words
-  print(f"training a vocabulary of {vocab_size} on {len(words)} distinct words", flush=True)
-  survey.words = WordCounts()  # frees the memory
-  return TRAINED[kind].train(words, vocab_size)
 
 
 def _write_splits(

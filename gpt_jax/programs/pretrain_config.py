@@ -7,8 +7,6 @@ from gpt_jax.config import from_json, option, register
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.models.model import ModelConfig, make_heads
-from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.objectives.causal import Causal
 from gpt_jax.parallel.mesh import MeshConfig
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
@@ -23,10 +21,10 @@ class PretrainConfig(RunConfig):
   """A pre-training run; the defaults are the paper's (section 4.1)."""
 
   trunk: Any = option(
-    TransformerConfig(),
+    from_json({"type": "transformer"}),
     "the model below the head: TransformerConfig, T5Config, LSTMConfig or LSTMStackConfig",
   )
-  objective: Any = option(Causal(), "what is predicted")
+  objective: Any = option(from_json({"type": "causal"}), "what is predicted")
   data: WindowsConfig = option(WindowsConfig(), "how text becomes batches")
   optim: OptimConfig = option(OptimConfig(), "optimizer and schedule")
   mesh: MeshConfig = option(MeshConfig(), "how devices are used", resumable=True)

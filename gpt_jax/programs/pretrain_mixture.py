@@ -49,14 +49,11 @@ def load_texts(config: PretrainConfig, data: str) -> Text:
 
 
 def with_sources(folders: Sequence[str], make_recipe: MakeRecipe = pretrain_recipe) -> MakeRecipe:
-  """Makes the recipe of a run on several folders, of which the run's `data` is the first.
+  """Makes the recipe of a run on several folders, of which the run's `data` is the first; with one
+  it is that of make_recipe.
 
   Beside the measures of the mixture, means weighted by the shares, there are those of each source,
   such as valid_novels_loss for data/novels.
-
-  Args:
-    folders: all of them; with one the recipe is that of make_recipe.
-    make_recipe: see pretrain.run.
   """
   if len(folders) == 1:
     return make_recipe

@@ -1,8 +1,7 @@
 """Samples along a pre-training run: a few words that the model writes at each evaluation.
 
-The first lines show noise, the later ones words, phrases, sense; most of that happens early, so
-there are samples after 100, 200, 400, … steps too. A compiled program writes them; it reads the
-prompts token by token, which compiles in half the time of generate.py's two programs.
+A compiled program writes them; it reads the prompts token by token, which compiles in half the time
+of generate.py's two programs.
 """
 
 import dataclasses
@@ -51,18 +50,15 @@ def with_samples(make_recipe: MakeRecipe = pretrain_recipe) -> MakeRecipe:
 
     def sampling(context: hooks.RunContext) -> list[hooks.Hook]:
       write = make_writer(recipe.spec.build(), tokenizer, text.held_out, recipe.mesh)
-      return [write_samples(context, write, samples_due(config))]
+      # The first lines show noise, later ones words, phrases, sense; most of that happens early.
+      evaluating = hooks.every(config.train.evaluate_every)
+      due = hooks.any_of(evaluating, hooks.powers_of_two_times(FIRST_SAMPLE))
+      return [write_samples(context, write, due)]
 
     programs = recipe.other_programs + 1
     return dataclasses.replace(recipe, further_hooks=sampling, other_programs=programs)
 
   return make
-
-
-def samples_due(config: PretrainConfig) -> Callable[[int], bool]:
-  """After evaluations, and after FIRST_SAMPLE updates times 1, 2, 4, …"""
-  evaluating = hooks.every(config.train.evaluate_every)
-  return hooks.any_of(evaluating, hooks.powers_of_two_times(FIRST_SAMPLE))
 
 
 class Sample(NamedTuple):

@@ -74,12 +74,8 @@ def started_recipe(config: PretrainConfig, text: Text, start: Start) -> Recipe:
 
 
 def load_pretrain_start(checkpoint: str, config: PretrainConfig, tokenizer: Tokenizer) -> Start:
-  """Loads a checkpoint to continue with.
-
-  Args:
-    checkpoint: see read_model.
-    config: of the run. A size of its trunk left at its default becomes the checkpoint's.
-    tokenizer: of the prepared data.
+  """Loads a checkpoint, see read_model, for a run on data with this tokenizer. A size of the
+  config's trunk that is left at its default becomes the checkpoint's.
   """
   loaded, objective = read_model(checkpoint), config.objective
   # An id must mean the same token in both; vocabularies of equal size need not agree.

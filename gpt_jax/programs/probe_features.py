@@ -5,11 +5,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
 
 from gpt_jax.batch import Batch
 from gpt_jax.models.heads.classify import pool
-from gpt_jax.models.model import Model, ModelConfig
+from gpt_jax.models.model import ModelConfig
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import local_part, replicate, to_device
 from gpt_jax.programs.start import Start
@@ -21,21 +20,17 @@ POOLING = "mean"
 _BATCH = 32
 
 
-def head_features(
-  model: Model,
-  params: Any,
-  encoded: Encoded,
-  pooling: str,
-  mesh: Mesh,
-  done: Callable[[int], None] = lambda _: None,
+def probe_features(
+  start: Start, encoded: Encoded, done: Callable[[int], None] = lambda _: None
 ) -> np.ndarray:
-  """The input of W_y without dropout: float32 [N, D].
+  """The input of W_y for each example, without dropout: float32 [N, D].
 
   Args:
-    model: its heads are not used.
-    params: `{trunk}`, on the mesh's devices.
-    pooling: "sum" or "mean"; see ClassifyHead.
+    done: called with the number of examples that are done.
   """
+  mesh = make_mesh(MeshConfig())
+  params = replicate({"trunk": start.params["trunk"]}, mesh)
+  model = ModelConfig(start.trunk, (), start.attention).build()
   size = -(-_BATCH // mesh.shape["data"]) * mesh.shape["data"]
   batches = OrderedBatches(encoded, size, row_multiple=mesh.shape["data"])
 
@@ -43,7 +38,7 @@ def head_features(
   def of_batch(params, batch: Batch) -> jax.Array:
     batch = jax.tree.map(lambda x: x[0], batch)
     states: Any = model.apply({"params": params}, batch.rows, method="states")
-    return pool(states.hidden, batch, pooling)
+    return pool(states.hidden, batch, POOLING)
 
   features = []
   with jax.set_mesh(mesh):
@@ -52,13 +47,3 @@ def head_features(
       done(min(len(features) * size, len(encoded)))
   # Without the fillers of the last batch.
   return np.concatenate(features)[: len(encoded)]
-
-
-def probe_features(
-  start: Start, encoded: Encoded, done: Callable[[int], None] = lambda _: None
-) -> np.ndarray:
-  """The probe's features of each example: float32 [N, D]; for `done` see head_features."""
-  mesh = make_mesh(MeshConfig())
-  params = replicate({"trunk": start.params["trunk"]}, mesh)
-  model = ModelConfig(start.trunk, (), start.attention).build()
-  return head_features(model, params, encoded, POOLING, mesh, done)

@@ -133,9 +133,8 @@ def load_start(
     set_fields: dotted names of fields that count as set, also at their default, which otherwise
       leaves a dtype or dropout to the checkpoint.
   """
-  loaded = None
   if checkpoint == "none":
-    start = _start_from_scratch(config, tokenizer)
+    start, loaded = _start_from_scratch(config, tokenizer), None
   else:
     start, loaded = _start_from_checkpoint(config, checkpoint, tokenizer, set_fields)
   for method in config.methods:
@@ -219,14 +218,8 @@ def _attention_and_format(
 def start_of(
   loaded: SavedModel, trunk: Any, tokenizer: Tokenizer, format: Format, attention: str = ""
 ) -> Start:
-  """The start at a checkpoint.
-
-  Args:
-    loaded: the checkpoint.
-    trunk: of the run, which gets the vocabulary.
-    tokenizer: the checkpoint's with the run's special tokens.
-    format: of the run.
-    attention: of the run; "": the checkpoint's.
+  """The start at a checkpoint, with the trunk and the special tokens of the run; attention "": the
+  checkpoint's.
   """
   return Start(
     trunk.with_vocabulary(tokenizer),

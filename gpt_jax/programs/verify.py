@@ -54,13 +54,8 @@ def run(a: str, b: str, texts: Sequence[str], tolerance: float = 1e-4) -> dict[s
   same_vocabulary = tokenizers[0].hash == tokenizers[1].hash
   # Arrays first: equal ones tell more than equal logits.
   differences = _differences(*models)
-  comparison: dict[str, Any] = {
-    "logits": None,
-    "perplexities": None,
-    "array": differences[0] if differences else None,
-    "differing": len(differences),
-    "vocabulary": None,
-  }
+  comparison: dict[str, Any] = {"logits": None, "perplexities": None, "vocabulary": None}
+  comparison |= {"array": next(iter(differences), None), "differing": len(differences)}
   if not same_vocabulary:
     comparison["vocabulary"] = f"of b: {tokenizers[0].difference(tokenizers[1].hash)}"
   if tokenizers[0].vocab_size == tokenizers[1].vocab_size:
@@ -79,12 +74,7 @@ def _differences(a: LoadedModel, b: LoadedModel) -> list[Difference]:
   """All arrays that are not bit-identical."""
   left, right = _arrays(a), _arrays(b)
   differences = []
-
-  # In natural order: block_2 before block_10.
-  def order(name: str) -> list[str | int]:
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
-
-  for name in sorted(left.keys() | right.keys(), key=order):
+  for name in sorted(left.keys() | right.keys(), key=_natural):
     x, y = left.get(name), right.get(name)
     shape_a, shape_b = (None if array is None else array.shape for array in (x, y))
     if x is None or y is None or shape_a != shape_b:
@@ -93,6 +83,11 @@ def _differences(a: LoadedModel, b: LoadedModel) -> list[Difference]:
     elif not np.array_equal(x, y):
       differences.append(Difference(name, shape_a, shape_b, float(np.abs(x - y).max())))
   return differences
+
+
+def _natural(name: str) -> list[str | int]:
+  """The key of an order in which block_2 comes before block_10."""
+  return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
 def _arrays(model: LoadedModel) -> dict[str, np.ndarray]:
@@ -164,14 +159,11 @@ def _report(models: Sequence[LoadedModel], comparison: dict[str, Any], tolerance
     if shape_a == shape_b:
       details = f"max |difference| {difference:.3g} of {list(shape_a)}"
     else:
-      details = f"{_describe_shape(shape_a)} and {_describe_shape(shape_b)}"
+      shapes = ["absent" if shape is None else str(list(shape)) for shape in (shape_a, shape_b)]
+      details = " and ".join(shapes)
     print(f"arrays that differ: {comparison['differing']}, the first {name}, {details}")
   else:
     print("all arrays are bit-identical")
   if comparison["logits"] is not None:
     print(f"max |difference| of logits: {comparison['logits']:.3g}")
   print(f"{'equal' if comparison['equal'] else 'not equal'} within {tolerance:g}")
-
-
-def _describe_shape(shape: tuple[int, ...] | None) -> str:
-  return "absent" if shape is None else str(list(shape))

@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import importlib
 import itertools
 import os
 import re
@@ -11,10 +12,10 @@ from absl import flags
 
 from command_line import usage
 from command_line.definitions import FLAGS, changes, config, config_classes, own_flags
+from gpt_jax.config import fields_of
 from gpt_jax.errors import InputError, did_you_mean
 from gpt_jax.files import check_path, is_url, split_names
 from gpt_jax.programs.config_files import (
-  declared_fields,
   describe_config,
   load_config,
   named_like,
@@ -174,8 +175,10 @@ def _unknown(name: str) -> str:
   fields: list[str] = []
   if "." in name and "config" in names:
     fields = [name]
-  elif not guess and "config" in names and config_classes[-1]:
-    fields = named_like(name, declared_fields(config_classes[-1]))
+  elif not guess and "config" in names and config_classes:
+    module, kind = config_classes[-1]
+    default = vars(importlib.import_module(module))[kind]()
+    fields = named_like(name, [path for path, _, _ in fields_of(default)])
   if fields:
     guess = f"; did you mean {' or '.join(f'--config.{field}' for field in fields)}?"
   return f"unknown flag --{name}{guess} (--help lists the flags)"

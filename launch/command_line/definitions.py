@@ -46,7 +46,7 @@ _CHECKPOINT = (
   "or a folder of OpenAI's or transformers' files"
 )
 config_names: list[str] = []  # of configs/, which the program takes
-config_classes: list[str] = []  # the last: of the configs that the program takes
+config_classes: list[tuple[str, str]] = []  # module and name; the last is what the program takes
 changes: list[tuple[str, str]] = []  # (NAME, VALUE) of every --config.NAME=VALUE
 
 
@@ -75,7 +75,10 @@ class Program:
         default = defaults.get(parameter.name, parameter.default)
         flag = names[parameter.name]
         help = _spell(about[parameter.name], names)
-        if _define(flag, parameter.annotation, default, help):
+        kind = parameter.annotation
+        if kind.endswith("Config"):
+          config_classes.append((self._module, kind))
+        if _define(flag, kind, default, help):
           self._flags[parameter.name] = flag
 
   def arguments(self) -> dict[str, Any]:
@@ -184,7 +187,6 @@ def define_config(default: str | None = None, takes: str = "") -> None:
   for name, path in named_configs().items():
     if takes in pathlib.Path(path).read_text(encoding="utf-8"):
       config_names.append(name)
-  config_classes.append(takes)
   help = (
     f"{', '.join(config_names)}, or a Python file with get_config(); plus :ARGUMENT if it takes "
     "one; --config.NAME=VALUE changes a field"

@@ -494,14 +494,7 @@ def test_a_run_sets_dropout_back_to_the_default(make_run, finetuned, tmp_path):
     ({"batch_size": 12, "mesh": MeshConfig(data=8)}, "batch_size=12: must be a multiple of 8"),
     ({"batch_size": 136}, "128 examples are fewer than one batch; batch_size is 136"),
     ({"train": TrainConfig(steps=5, epochs=1)}, "exactly one of them must be above 0"),
-    (
-      {"task": TableTask(labels=("meows", "moos"))},
-      "58 rows cannot be used: label 'barks': should be one of meows, moos \\(line 2, 3",
-    ),
-    (
-      {"task": TableTask(columns=("txt",))},
-      r"train.tsv: no column 'txt'; did you mean text\? \(the columns are 'text', 'label'\)",
-    ),
+    ({"task": TableTask(columns=("txt",))}, r"train.tsv: no column 'txt'; did you mean text\?"),
   ],
 )
 def test_bad_input_is_refused_before_anything_is_written(finetuned, tmp_path, changes, message):

@@ -196,12 +196,6 @@ def test_the_advice_makes_a_pre_training_fit(limit):
     assert forecast_of(override_all(LARGE, changes), limit).memory <= limit
 
 
-def test_nothing_that_fits_is_said_too(compiled_alone):
-  with pytest.warns(UserWarning, match="use a smaller config.data.batch_size or") as said:
-    forecast_of(LARGE, limit=1.0)
-  assert not advised(str(said[0].message))
-
-
 @pytest.mark.parametrize(
   "state, each_row, advice",
   [

@@ -40,22 +40,22 @@ def files(tmp_path):
 
 
 def entry_of(name, data_dir):
-  return next(entry for entry in list_tasks.run(data_dir) if entry.task == name)
+  return next(entry for entry in list_tasks.run(data_dir) if entry.task.name == name)
 
 
 def test_the_list_describes_every_task():
-  entries = {entry.task: entry for entry in list_tasks.run()}
+  entries = {entry.task.name: entry for entry in list_tasks.run()}
   assert list(entries) == [task.name for task in all_tasks()]
   results = {}
   for entry in entries.values():
     assert (entry.sizes, entry.remarks) == ({}, ())
     if entry.paper is not None:
-      results.setdefault(entry.transform, {})[entry.task] = entry.paper
+      results.setdefault(entry.task.kind, {})[entry.task.name] = entry.paper
   assert results == PAPER
-  assert entries["stsb"][2:6] == (tuple("012345"), ("pearson", "spearman"), 82.0, ("glue/stsb",))
-  assert entries["story-tags"].transform == "tagging"
+  assert entries["stsb"].paper == 82.0
+  assert entries["story-tags"].task.kind == "tagging"
   assert {
-    entries[f"story-{name}"].transform for name in ("ending", "doing", "company", "next")
+    entries[f"story-{name}"].task.kind for name in ("ending", "doing", "company", "next")
   } == set(PAPER)
 
 
@@ -82,7 +82,7 @@ def test_problems_become_remarks_and_other_splits_are_still_counted(files):
       "race": "a file",
     }
   )
-  by_name = {entry.task: entry[-2:] for entry in list_tasks.run(data_dir)}
+  by_name = {entry.task.name: entry[-2:] for entry in list_tasks.run(data_dir)}
   missing = "No such file or directory"
   sizes, (dev, test) = by_name["cola"]
   assert sizes == {"train": 1, "dev": None, "test": None}

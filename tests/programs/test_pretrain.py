@@ -311,18 +311,6 @@ def test_damaged_folders(copied, prepared, tmp_path, tiny_tokenizer):
     write_text(copied, split, tiny_tokenizer, [SHORT], hash="0" * 64)
     check(rf"{split}.bin: a token file of another vocabulary, 000000000000, not ")
   check(r"nowhere/train.json: missing; .* made by prepare.run", data=tmp_path / "nowhere")
-  shutil.copytree(prepared, copied, dirs_exist_ok=True)
-  with open(copied / "valid.bin", "r+b") as file:
-    file.truncate(10)
-  check("valid.bin: truncated, 10 bytes instead of")
-  (copied / "train.json").unlink()
-  check("train.json: missing")
-
-
-def test_a_workdir_of_another_config(uninterrupted, prepared):
-  config = changed(CONFIG, train={"seed": 1}, trunk={"width": 32})
-  message = r"another config \(.*trunk.width: 16 != 32.*train.seed: 0 != 1\)"
-  refused(message, pretrain.run, config, prepared, uninterrupted[0])
 
 
 def test_a_workdir_of_other_data(uninterrupted, copied, tiny_tokenizer):

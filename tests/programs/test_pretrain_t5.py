@@ -12,7 +12,7 @@ from gpt_jax.checkpoints.load import load_model
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.objectives.span_corruption import SpanCorruption
-from gpt_jax.programs import evaluate, export, generate, import_weights, pretrain, replay
+from gpt_jax.programs import evaluate, export, generate, import_weights, pretrain
 from gpt_jax.programs.config_files import load_config
 from gpt_jax.programs.pretrain_config import config_of
 from gpt_jax.training.loop import TrainConfig
@@ -63,11 +63,6 @@ def test_it_fills_gaps(run):
   assert all(text.startswith("<sentinel_0>") for text in texts)
   alone = generate.run(folder, prompts[1:], max_tokens=12, temperature=0)  # the shorter one
   assert alone == texts[1:]
-
-
-def test_its_steps_replay(run, prepared):
-  folder, _ = run
-  assert replay.run(folder, STEPS, prepared)["equal"]
 
 
 def test_weights_from_elsewhere_are_evaluated_alike(run, prepared, tmp_path):

@@ -5,9 +5,8 @@ import shutil
 import pytest
 from refused import refused
 from shared_trainers import shared_trainers, two_devices  # noqa: F401
-from tiny_runs import PRETRAIN, changed, write_text
+from tiny_runs import PRETRAIN, changed
 
-from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.programs import pretrain, replay
 from gpt_jax.training.loop import TrainConfig
 
@@ -44,16 +43,6 @@ def test_a_checkpoint_of_another_seed(trained, prepared, tmp_path, capsys):
   assert "step" not in result["differences"]
   printed = capsys.readouterr().out
   assert "not equal: " in printed and "max |difference|" in printed and " more, which" in printed
-
-
-def test_other_data(trained, prepared, tmp_path, capsys):
-  tokenizer = load_tokenizer(f"{prepared}/tokenizer")
-  tokenizer.save(str(tmp_path / "tokenizer"))
-  for split in ("train", "valid"):
-    texts = ["the old red barn by the sea and the dog sat on the mat"] * 60
-    write_text(tmp_path, split, tokenizer, texts)
-  assert not replay.run(trained, 9, str(tmp_path))["equal"]
-  assert "other data than the run's: train_digest" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

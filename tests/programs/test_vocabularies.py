@@ -10,9 +10,6 @@ from refused import refused
 
 import gpt_jax
 from gpt_jax.checkpoints.load import load_model
-from gpt_jax.checkpoints.run_folder import claim
-from gpt_jax.checkpoints.store import Checkpoints
-from gpt_jax.config import to_json
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.data.tokenizers.gpt2 import ByteBPETokenizer
 from gpt_jax.data.tokenizers.wordpiece import WordPieceTokenizer
@@ -21,12 +18,10 @@ from gpt_jax.errors import InputError
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.masked import Masked
-from gpt_jax.objectives.masked_sentences import FullSentences
 from gpt_jax.programs import evaluate, export, finetune, predict, prepare, pretrain
 from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.programs.prepare import PrepareConfig
 from gpt_jax.programs.pretrain import PretrainConfig
-from gpt_jax.programs.pretrain_start import from_checkpoint
 from gpt_jax.programs.start import Start, load_start, transform_of
 from gpt_jax.tasks.formats import BERTFormat, GPTFormat, RoBERTaFormat
 from gpt_jax.tasks.task import BuiltinTask
@@ -144,15 +139,6 @@ def test_an_exported_folder_names_the_format(wordpiece, tmp_path):
   assert load_model(str(tmp_path / "npz")).format == RoBERTaFormat()
 
 
-def save(folder, spec, tokenizer, meta, params):
-  """The folder of a run with one checkpoint."""
-  claim(folder, MASKED, tokenizer, {})
-  meta = {"model": to_json(spec), "tokenizer_hash": tokenizer.hash, **meta}
-  with Checkpoints(folder, metric="valid_loss", mode="min") as checkpoints:
-    checkpoints.save(1, {"params": params}, meta)
-  return folder
-
-
 @pytest.fixture
 def full_table(make_run, tiny_tokenizer, tmp_path):
   """A bidirectional model whose token table has a row for every id and no row more."""
@@ -163,9 +149,8 @@ def full_table(make_run, tiny_tokenizer, tmp_path):
   )
   assert trunk.rows == 384 == tokenizer.vocab_size + tokenizer.special.count
   spec = ModelConfig(trunk, (), "bidirectional")
-  params = make_run.params_of(spec, 0)
   meta = {"trained_special": ["mask"], "sequence_format": {"type": "bert_format"}}
-  return save(str(tmp_path / "full"), spec, tokenizer, meta, params)
+  return make_run(tmp_path / "full", spec, tokenizer=tokenizer, **meta)
 
 
 def test_special_tokens_of_the_format_get_rows(full_table, tmp_path):
@@ -216,17 +201,9 @@ def test_a_vocabulary_without_mask_is_refused(text, wordpiece, tmp_path):
   assert not (tmp_path / "run").exists()
 
 
-def test_another_format_than_the_checkpoints_is_refused(full_table, prepared, tmp_path):
-  config = dataclasses.replace(MASKED, objective=FullSentences())
-  with pytest.raises(InputError, match="are of bert_format, those of .* roberta_format; use"):
-    pretrain.run(config, prepared, str(tmp_path / "run"), make_recipe=from_checkpoint(full_table))
-  assert not (tmp_path / "run").exists()
-
-
 def test_an_unknown_format_is_one_line(make_run, tmp_path, tiny_tokenizer):
   trunk = dataclasses.replace(TRUNK, vocab_size=tiny_tokenizer.vocab_size)
   spec = ModelConfig(trunk, (), "bidirectional")
-  meta = {"sequence_format": {"type": "bart_format"}}
-  folder = save(str(tmp_path / "x"), spec, tiny_tokenizer, meta, make_run.params_of(spec, 0))
+  folder = make_run(tmp_path / "x", spec, sequence_format={"type": "bart_format"})
   with pytest.raises(InputError, match=f"^{folder}: .*bart_format.*bert_format"):
     finetune.run(TASK, "", folder, str(tmp_path / "run"))
