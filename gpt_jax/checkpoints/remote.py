@@ -101,7 +101,6 @@ class StagedManager:
 
   def save(self, step: int, args: Any, force: bool = True) -> None:
     """Writes a checkpoint, and begins to upload it when the one before it is there."""
-    del force
     self.wait_until_finished()
     copy = os.path.join(self._disk, str(step))
     self._checkpointer.save(copy, args=args)

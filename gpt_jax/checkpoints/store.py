@@ -162,7 +162,6 @@ class Checkpoints:
 
   def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
     """Orbax's preservation policy, called after each save: which checkpoints to keep."""
-    del context
     kept = self._kept(checkpoint.step for checkpoint in checkpoints)
     return [checkpoint.step in kept for checkpoint in checkpoints]
 

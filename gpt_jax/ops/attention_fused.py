@@ -60,7 +60,6 @@ def _forward(kernels, rate, q, k, v, mask, key):
 
 def _backward(kernels, rate, residuals, d_output):
   def plain(q, k, v, mask, key, output, log_sums, d_output):
-    del output, log_sums
     return jax.vjp(_plain(rate, mask, key), q, k, v)[1](d_output)
 
   def fused(platform, q, k, v, mask, key, *rest):

@@ -107,7 +107,6 @@ def _cross_entropy_forward(hidden, table, targets, weights, num_tokens, z_loss):
 
 
 def _cross_entropy_backward(num_tokens, z_loss, gradients, scale):
-  del num_tokens, z_loss
   d_hidden, d_table = gradients
   # `scale` is the gradient of the result, a scalar. Targets and weights have none.
   return (

@@ -35,7 +35,6 @@ def _forward(table, indices, dtype):
 
 
 def _backward(dtype, residuals, gradient):
-  del dtype
   indices, rows = residuals
   sums = jax.lax.platform_dependent(
     indices,

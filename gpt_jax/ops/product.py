@@ -151,7 +151,6 @@ def _forward(equation, a, b, dtype):
 
 
 def _backward(equation, dtype, factors, gradient):
-  del dtype
   a, b = factors
   left, right, result = equation.replace("->", ",").split(",")
   gradient = gradient.astype(a.dtype)  # else it is a slow product of two types

@@ -192,7 +192,6 @@ class Encoded:
 
   def finish(self, batch: Batch, examples: np.ndarray) -> Batch:
     """A packed batch with what its examples need besides; segment 1 + n is of examples[n]."""
-    del examples
     return batch
 
   @property

@@ -61,7 +61,6 @@ class Format(Config):
 
   def types(self, lengths: Sequence[int]) -> np.ndarray | None:
     """Token types [t] of fields of these lengths; None: the format has none."""
-    del lengths
     return None
 
   def anchor(self, ids: np.ndarray) -> int:
@@ -100,11 +99,9 @@ class PlainFormat(Format):
   padding: int = option(-1, "id of the padding token, which a text may hold, too; -1: none", low=-1)
 
   def overhead(self, fields: int) -> int:
-    del fields
     return 0
 
   def join(self, fields: Sequence[np.ndarray], special: Ids) -> np.ndarray:
-    del special
     return np.concatenate(fields).astype(np.int32)
 
   def anchor(self, ids: np.ndarray) -> int:
@@ -133,7 +130,6 @@ class _Framed(Format):
     return np.concatenate([[special["cls"]], first, *middle, [special["sep"]]]).astype(np.int32)
 
   def anchor(self, ids: np.ndarray) -> int:
-    del ids
     return 0
 
 
@@ -168,7 +164,6 @@ class TextToText(Format):
   writes_answers = True
 
   def overhead(self, fields: int) -> int:
-    del fields
     return 1
 
   def truncate(self, lengths: np.ndarray, context: int) -> np.ndarray:

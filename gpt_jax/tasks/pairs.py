@@ -58,7 +58,6 @@ class PairsTask(TaskConfig):
     return (self.source,)
 
   def build(self, data_dir: str) -> TranslationTask:
-    del data_dir
     return TranslationTask(
       self._rows, self.columns, self.prompt, lowercase=self.lowercase, longest=self.longest
     )

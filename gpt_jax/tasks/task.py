@@ -204,7 +204,6 @@ class Task(LabeledTask):
 
   def baselines(self, truth: np.ndarray) -> dict[str, float]:
     """baseline_<metric> of the best constant prediction, for tasks that report it."""
-    del truth
     return {}
 
   def score(self, predictions: np.ndarray, truth: np.ndarray) -> dict[str, float]:
@@ -239,7 +238,6 @@ class Task(LabeledTask):
 
   def result(self, prediction: np.ndarray, truth: np.ndarray) -> dict[str, Any]:
     """The most likely label or the task's own value (STS-B's score), and all probabilities [K]."""
-    del truth
     value = self.value(prediction[None])[0]
     answer = self.labels[value] if self.is_classification else round(float(value), 4)
     return {"prediction": answer, "probabilities": self.answer(prediction)}
@@ -306,7 +304,6 @@ class TaskConfig(Config):
 
   def with_labels(self, data_dir: str) -> Any:
     """The config with all that it takes from its training file, such as labels."""
-    del data_dir
     return self
 
   def build(self, data_dir: str) -> Any:
@@ -322,7 +319,6 @@ class BuiltinTask(TaskConfig):
   name: str = option("cola", "name of a task in gpt_jax/tasks, e.g. cola or race-middle")
 
   def build(self, data_dir: str) -> LabeledTask:
-    del data_dir
     return find(self.name)
 
 

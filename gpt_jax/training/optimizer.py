@@ -34,7 +34,6 @@ def _linear(peak: float, t: jax.Array, w: float, n: int) -> jax.Array:
 
 def _constant(peak: float, t: jax.Array, w: float, n: int) -> jax.Array:
   """t / w, then 1."""
-  del n
   return peak * _warmed(t, w, jnp.ones_like(t))
 
 
@@ -65,7 +64,6 @@ def _cross_view(peak: float, t: jax.Array, w: float, n: int) -> jax.Array:
 
   Theirs has w = 5000 and a peak of 0.5, not reached.
   """
-  del n
   return peak * jnp.minimum(t / w if w else 1.0, 1.0) / (1.0 + 0.005 * jnp.sqrt(t))
 
 
@@ -79,7 +77,6 @@ def _inverse_sqrt(peak: float, t: jax.Array, w: float, n: int) -> jax.Array:
 
   A peak of 0.01 with w = 10^4 is T5's 1 / sqrt(max(t, 10^4)).
   """
-  del n
   first = max(w, 1.0)
   return peak * jnp.sqrt(first / jnp.maximum(t, first))
 

@@ -132,7 +132,6 @@ def bert_adam(
   """
 
   def direction(step, correction, p, decays):
-    del correction
     return step + (weight_decay * p if decays else 0.0)
 
   return _adam(b1, b2, eps, direction)
@@ -146,7 +145,6 @@ def fairseq_adam(
   """
 
   def direction(step, correction, p, decays):
-    del decays
     return correction * step + weight_decay * p
 
   return _adam(b1, b2, eps, direction)
@@ -296,7 +294,6 @@ def averaged(decay: float) -> optax.GradientTransformation:
     return Averaged(optax.tree.zeros_like(params))
 
   def update(updates, state, params=None):
-    del params
     # w - v before the mean follows.
     ahead = optax.tree.add(state.ahead, updates)
     return optax.tree.scale(1 - decay, ahead), Averaged(optax.tree.scale(decay, ahead))

@@ -68,7 +68,6 @@ class LinePairs(TextPairs):
 
     def pairs(rows: np.ndarray, draw: Noise) -> Batch:
       """Rows int32 [B, 2 length + 1], -1 past a text's end."""
-      del draw
       columns = np.arange(room)[None]
       middle = np.argmax(rows == line_id, axis=1)[:, None]  # [B, 1]; 0: there is none
       # Past the end of a row it is the last place again, which is then made padding.

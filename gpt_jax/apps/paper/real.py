@@ -160,7 +160,6 @@ def _terminating_children() -> Iterator[None]:
   """A signal asks the training process, too, for a last checkpoint; this one waits for it."""
 
   def end(number: int, frame: object) -> NoReturn:
-    del frame
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a terminal that closes may send it twice
     for child in multiprocessing.active_children():
       child.terminate()

@@ -76,7 +76,6 @@ def load(folder: str) -> tuple[dict, dict, int, Tokenizer]:
 
 def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) -> None:
   """Writes a folder like OpenAI's; after `load` of a release, byte for byte its files."""
-  del step
   spec = layout.decoder(meta, "openai")
   _check_is_gpt1(spec, tokenizer)
   trunk = spec.trunk

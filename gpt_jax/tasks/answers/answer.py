@@ -97,7 +97,6 @@ class LabeledTask:
     self, data_dir: str, examples: list[Any], labeled: list[Any], file: str
   ) -> list[Any]:
     """Examples without labels: those that are not `labeled`, and those of the table `file`."""
-    del data_dir
     rest = without_labels(examples, labeled)
     if file:
       rows = list(usable(Table(file).rows(self.columns)))
@@ -122,12 +121,10 @@ class LabeledTask:
 
   def joined(self, encoded: Sequence[Encoded], reads: tuple[Any, ...]) -> Any:
     """The data sets of its parts as one; reads: Start.reads, how examples are encoded."""
-    del reads
     return encoded[0]
 
   def describe_labels(self, labels: np.ndarray) -> str:
     """A line on the labels of a data set, Encoded.labels, for the log; empty: none."""
-    del labels
     return ""
 
   # Scores ----------------------------------------------------------------------------------------
@@ -145,7 +142,6 @@ class LabeledTask:
 
   def details(self, predictions: Any, truth: Any) -> dict[str, Any]:
     """Further results of an evaluation: tables of the metrics of each label."""
-    del predictions, truth
     return {}
 
   def dev_report(self, predictions: Any, labels: np.ndarray) -> dict[str, Any]:
@@ -158,7 +154,6 @@ class LabeledTask:
 
   def constant_loss(self, labels: np.ndarray) -> float | None:
     """The loss of predicting the mean of Encoded.labels for every example; None: it has no mean."""
-    del labels
     return None
 
   def check_metrics(self) -> None:
@@ -179,15 +174,12 @@ class LabeledTask:
 
   def unread(self, example: Any, tokenizer: Tokenizer) -> str:
     """Why an example that has a prediction was not read, "" if it was."""
-    del example, tokenizer
     return ""
 
   def with_search(self, beams: int, length_penalty: float) -> Any:
     """The task whose answers are found by beam search."""
-    del length_penalty
     raise InputError(f"beams={beams}: is for translations; {self.name} is a task of {self.kind}")
 
   def rescaled(self, predictions: Any, task: "LabeledTask") -> Any:
     """Predictions of a model of `task`, the same one on another training set, for this one."""
-    del task
     return predictions

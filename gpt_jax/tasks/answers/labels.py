@@ -94,7 +94,6 @@ class MultiLabelTask(Task):
     return {"labels": _chosen(answer), "probabilities": answer}
 
   def result(self, prediction: np.ndarray, truth: np.ndarray) -> dict[str, Any]:
-    del truth
     probabilities = self.answer(prediction)
     return {"prediction": _chosen(probabilities), "probabilities": probabilities}
 

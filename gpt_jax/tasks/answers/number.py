@@ -109,7 +109,6 @@ class RegressionTask(Task):
     return {"value": answer}
 
   def result(self, prediction: np.ndarray, truth: np.ndarray) -> dict[str, Any]:
-    del truth
     return {"prediction": self.answer(prediction), "probabilities": {}}
 
   def rescaled(self, predictions: np.ndarray, task: Any) -> np.ndarray:

@@ -67,7 +67,6 @@ class EncodedText(Encoded):
 
   def room(self, n: int) -> int:
     """How many tokens an answer to example n may have; none of the task's is longer."""
-    del n
     return self.longest
 
   def batches(self, batch_size: int, seed: int, epochs: int) -> "EncoderDecoderBatches":
@@ -205,7 +204,6 @@ class TextTask(WritingTask):
     return scores
 
   def result(self, prediction: str | None, truth: np.ndarray) -> dict[str, Any]:
-    del truth
     if prediction in self.labels:
       return {"prediction": prediction, "probabilities": {}}
     written = "an answer without an end" if prediction is None else f"{prediction!r}"
@@ -337,7 +335,6 @@ class EncoderDecoderBatches:
 
   def _lengths(self, examples: np.ndarray) -> tuple[int, int]:
     """Tokens in a row of sources, and of targets."""
-    del examples
     return self.shape[1], rounded(self._encoded.longest)
 
 

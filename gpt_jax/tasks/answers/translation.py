@@ -132,7 +132,6 @@ class TranslationTask(WritingTask):
     )
 
   def read(self, outputs: Sequence[str | None], words: Sequence[str]) -> Sequence[Any]:
-    del words
     return outputs
 
   def score(self, predictions: Sequence[str | None], truth: Sequence[str]) -> dict[str, float]:
@@ -151,7 +150,6 @@ class TranslationTask(WritingTask):
     self.score([""], ["a"])
 
   def result(self, prediction: str | None, truth: str) -> dict[str, Any]:
-    del truth
     problem = {} if prediction else {"problem": "a translation without an end"}
     return {"prediction": prediction, "probabilities": {}, **problem}
 

@@ -11,5 +11,4 @@ IDS = TRAINED_IDS
 
 
 def describe(tokenizer: tokenizer_json.HuggingFaceTokenizer, of_parts: bool) -> dict[str, Any]:
-  del of_parts
   return json.loads(tokenizer.content)

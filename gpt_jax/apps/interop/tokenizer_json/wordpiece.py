@@ -11,7 +11,6 @@ IDS = TRAINED_IDS
 
 def describe(tokenizer: wordpiece.WordPieceTokenizer, of_parts: bool) -> dict[str, Any]:
   """Runs what `tokenizer` runs."""
-  del of_parts
   return {
     "normalizer": {
       "type": "BertNormalizer",

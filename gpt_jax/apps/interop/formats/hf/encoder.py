@@ -418,7 +418,6 @@ def _is_roberta(spec: ModelConfig, tokenizer: Tokenizer) -> str:
 
 
 def _is_albert(spec: ModelConfig, tokenizer: Tokenizer) -> str:
-  del tokenizer
   scopes = [head.scope for head in spec.heads]
   if "sentence_pair" in scopes and "masked" not in scopes:
     return "transformers has no ALBERT with a sentence-pair head alone"

@@ -93,7 +93,6 @@ class Family(Protocol):
 
   def format_of(self, config: dict, spec: ModelConfig) -> dict | None:
     """As `format`, for a folder that others wrote."""
-    del config, spec
     return self.format
 
   def model(

@@ -154,7 +154,6 @@ class GPTFamily(Family):
     return spec.num_tokens
 
   def arrays(self, spec: ModelConfig, config: dict) -> list[Array]:
-    del config
     d, trunk, head, rows = spec.trunk.width, spec.trunk, spec.head, self.rows(spec)
     positions = (trunk.context, d)
     arrays = [
@@ -174,7 +173,6 @@ class GPTFamily(Family):
     return arrays
 
   def declines(self, spec: ModelConfig, meta: dict, tokenizer: Tokenizer) -> str:
-    del tokenizer
     if kind := layout.other_than_gpt(spec):
       return f"holds causal Transformers only, this is {kind}"
     if meta.get("sequence_format", {}).get("type") == "plain_format":
@@ -247,7 +245,6 @@ class GPTFamily(Family):
     return config
 
   def template(self, spec: ModelConfig, tokenizer: Tokenizer) -> Template | None:
-    del tokenizer
     return GPT_TEMPLATE if spec.head else None
 
   def describe(self, spec: ModelConfig, tokenizer: Tokenizer) -> list[str]:
