@@ -47,23 +47,17 @@ class Embedding(Config):
 
 @dataclasses.dataclass(frozen=True)
 class SavedModel:
-  """A trained model.
-
-  Attributes:
-    params: float32 NumPy arrays, `{trunk}` or `{trunk, head}`.
-    meta: JSON saved with the parameters: `model`, `config`, `tokenizer_hash`, `sequence_format`,
-      `task` if it was fine-tuned, `embedding` if it was imported with one.
-    path: the path given to `read_model`.
-    folder: the folder of the run, or of the export.
-  """
+  """A trained model."""
 
   spec: ModelConfig
-  params: Any = dataclasses.field(repr=False)
+  params: Any = dataclasses.field(repr=False)  # float32 NumPy arrays, `{trunk}` or `{trunk, head}`
   tokenizer: Tokenizer
+  # JSON saved with the parameters: `model`, `config`, `tokenizer_hash`, `sequence_format`, `task`
+  # if it was fine-tuned, `embedding` if it was imported with one
   meta: dict = dataclasses.field(repr=False)
   step: int
-  path: str
-  folder: str = ""
+  path: str  # the path given to `read_model`
+  folder: str = ""  # the folder of the run, or of the export
 
   @functools.cached_property
   def identity(self) -> str:

@@ -65,23 +65,17 @@ class Style(NamedTuple):
 
 
 class States(NamedTuple):
-  """The outputs of a trunk.
+  """The outputs of a trunk."""
 
-  Attributes:
-    hidden: [B, T, D], in the compute dtype.
-    table: float32 [R, E], the output embedding, multiplied in the compute dtype. E is D but for
-      factorized embeddings (ALBERT) and for two directions. [R, E + 1]: the last column is a bias.
-    pooler: of a trunk that has one.
-    layers: on request, the states of every layer, [B, T, D] each: the embedded tokens, then the
-      output of each block, of which the last is `hidden`, before a dropout that only that one has.
-    attended: top states [B, T, D] and Memory of an LSTM decoder, with `layers`.
-  """
-
-  hidden: jax.Array
+  hidden: jax.Array  # [B, T, D], in the compute dtype
+  # float32 [R, E], the output embedding, multiplied in the compute dtype. E is D but for factorized
+  # embeddings (ALBERT) and for two directions. [R, E + 1]: the last column is a bias.
   table: jax.Array
-  pooler: Pooler | None = None
+  pooler: Pooler | None = None  # of a trunk that has one
+  # On request, the states of every layer, [B, T, D] each: the embedded tokens, then the output of
+  # each block, of which the last is `hidden`, before a dropout that only that one has
   layers: tuple[jax.Array, ...] | None = None
-  attended: Any = None
+  attended: Any = None  # top states [B, T, D] and Memory of an LSTM decoder, with `layers`
 
 
 def given_source(source: Rows | None) -> Rows:

@@ -26,17 +26,14 @@ _PREFIX = "attention_"
 @partial(jax.tree_util.register_dataclass, meta_fields=["kind"], data_fields=["segments", "prefix"])
 @dataclasses.dataclass(frozen=True)
 class AttentionMask:
-  """The keys that each query may attend to.
+  """The keys that each query may attend to."""
 
-  Attributes:
-    kind: "causal", itself and the positions before it; "bidirectional", all; "prefix", causal plus
-      all positions of its prefix.
-    segments: int32 [B, T]; attention stays among equal segments. None: each row is one segment.
-    prefix: bool [B, T], for kind "prefix": positions that their whole segment may attend to.
-  """
-
+  # "causal", itself and the positions before it; "bidirectional", all; "prefix", causal plus all
+  # positions of its prefix
   kind: str
+  # int32 [B, T]; attention stays among equal segments. None: each row is one segment.
   segments: jax.Array | None = None
+  # bool [B, T], for kind "prefix": positions that their whole segment may attend to
   prefix: jax.Array | None = None
 
 

@@ -15,14 +15,10 @@ _GOLDEN = np.uint32(0x9E3779B9)
 
 
 class Key(NamedTuple):
-  """A dropout key: all that a mask depends on besides the element's index.
+  """A dropout key: all that a mask depends on besides the element's index."""
 
-  Attributes:
-    word: uint32 scalar, mixed from the seed, the step and the folded numbers.
-    shard: uint32 scalar; arrays are the shard-th of equal parts of the global batch (0: all of it).
-  """
-
-  word: jax.Array
+  word: jax.Array  # uint32 scalar, mixed from the seed, the step and the folded numbers
+  # Uint32 scalar; arrays are the shard-th of equal parts of the global batch (0: all of it)
   shard: jax.Array
 
   def fold(self, number: int) -> "Key":

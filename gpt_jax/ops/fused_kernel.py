@@ -29,21 +29,13 @@ MIN_SIZE = 16  # positions, or features of a head, of Triton's matrix products
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-  """Compile-time settings of the kernels.
+  """Compile-time settings of the kernels."""
 
-  Attributes:
-    mask: kind of the AttentionMask.
-    rate: dropout rate.
-    platform: one of PLATFORMS.
-    interpret: run as array operations instead, on any device; for tests.
-    least: positions, or features of a head, of the smallest matrix product.
-  """
-
-  mask: str
-  rate: float
-  platform: str
-  interpret: bool = False
-  least: int = MIN_SIZE
+  mask: str  # kind of the AttentionMask
+  rate: float  # dropout rate
+  platform: str  # one of PLATFORMS
+  interpret: bool = False  # run as array operations instead, on any device; for tests
+  least: int = MIN_SIZE  # positions, or features of a head, of the smallest matrix product
 
   def tile(self, length: int) -> int:
     """Positions of a tile: a TPU's vectors have 128 lanes (not measured); on an H200 tiles of 32,

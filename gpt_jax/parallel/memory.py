@@ -42,16 +42,12 @@ class Forecast(NamedTuple):
 
 
 class Needed(NamedTuple):
-  """Bytes at the peak of a run: of a device or, on CPUs, of this process.
+  """Bytes at the peak of a run: of a device or, on CPUs, of this process."""
 
-  Attributes:
-    most: with the training step and, on CPUs, a checkpoint that is being written, and the
-      temporaries of an earlier step (see FreedMemory).
-    temporaries: bytes that a step on CPUs frees at its end; elsewhere 0.
-  """
-
+  # With the training step and, on CPUs, a checkpoint that is being written, and the temporaries of
+  # an earlier step (see FreedMemory)
   most: float
-  temporaries: float = 0.0
+  temporaries: float = 0.0  # bytes that a step on CPUs frees at its end; elsewhere 0
 
 
 def needed(compiled: Any, devices: Sequence[jax.Device]) -> Needed:

@@ -16,16 +16,12 @@ _PAPER = re.compile(r"([\d.]+) .*\(Radford et al\. 2018, table [234]\)")
 
 
 class Entry(NamedTuple):
-  """A task, and what a folder has of it.
-
-  Attributes:
-    sizes: split -> number of examples, None if unreadable; empty if no folder was given.
-    remarks: one line per missing or broken file or omitted row.
-  """
+  """A task, and what a folder has of it."""
 
   task: LabeledTask
+  # Split -> number of examples, None if unreadable; empty if no folder was given
   sizes: dict[str, int | None]
-  remarks: tuple[str, ...]
+  remarks: tuple[str, ...]  # one line per missing or broken file or omitted row
 
   @property
   def paper(self) -> float | None:

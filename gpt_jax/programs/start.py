@@ -24,30 +24,19 @@ from gpt_jax.training.trainer import Trainer
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-  """A run's start: a checkpoint, or a trunk and a vocabulary. Optimizer and step are new.
+  """A run's start: a checkpoint, or a trunk and a vocabulary. Optimizer and step are new."""
 
-  Attributes:
-    trunk: config of the trunk: the checkpoint's sizes, the run's dtype and dropout.
-    attention: see ModelConfig.
-    tokenizer: the checkpoint's, with the special tokens that the run adds.
-    params: NumPy arrays of the whole model; None: they are initialized.
-    trained_special: names of the special tokens whose embeddings the checkpoint has trained.
-    identity: identifies the parameters in config.json.
-    format: how examples become sequences.
-    checkpoint: as the user named it.
-    step: number of updates the checkpoint has had.
-    teacher: the checkpoint, a LoadedModel, where `trunk` and `params` are of a student of it.
-  """
-
-  trunk: TrunkConfig
-  attention: str
-  tokenizer: Tokenizer
-  params: Any = None
+  trunk: TrunkConfig  # config of the trunk: the checkpoint's sizes, the run's dtype and dropout
+  attention: str  # see ModelConfig
+  tokenizer: Tokenizer  # the checkpoint's, with the special tokens that the run adds
+  params: Any = None  # NumPy arrays of the whole model; None: they are initialized
+  # Names of the special tokens whose embeddings the checkpoint has trained
   trained_special: tuple[str, ...] = ()
-  identity: str = "none"
-  format: Format = GPTFormat()
-  checkpoint: str = ""
-  step: int = 0
+  identity: str = "none"  # identifies the parameters in config.json
+  format: Format = GPTFormat()  # how examples become sequences
+  checkpoint: str = ""  # as the user named it
+  step: int = 0  # number of updates the checkpoint has had
+  # The checkpoint, a LoadedModel, where `trunk` and `params` are of a student of it
   teacher: Any = None
 
   @property

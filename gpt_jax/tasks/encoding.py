@@ -22,17 +22,11 @@ Truncate = Callable[[np.ndarray, int, int], np.ndarray]  # see formats.each_half
 
 
 class Example(NamedTuple):
-  """One example of a task.
+  """One example of a task."""
 
-  Attributes:
-    sequences: C sequences of F text fields each.
-    label: a distribution over the K classes; None: unlabeled.
-    location: "file:line".
-  """
-
-  sequences: tuple[tuple[str, ...], ...]
-  label: tuple[float, ...] | None
-  location: str
+  sequences: tuple[tuple[str, ...], ...]  # C sequences of F text fields each
+  label: tuple[float, ...] | None  # a distribution over the K classes; None: unlabeled
+  location: str  # "file:line"
 
   @property
   def texts(self) -> list[str]:
@@ -101,34 +95,23 @@ def window_begins(length: int, room: int, stride: int = 0) -> list[int]:
 
 @dataclasses.dataclass(frozen=True)
 class Encoded:
-  """A data set as token ids; each distinct text is kept once.
+  """A data set as token ids; each distinct text is kept once."""
 
-  Attributes:
-    texts: int32 ids of each distinct text.
-    fields: int32 [N, C, F], indices into texts.
-    kept: int32 [N, C, F], how many ids of each field are kept, from its head; all 0: the example
-      has no such sequence, as a text of few windows.
-    labels: float32 [N, K]; zero for unlabeled examples.
-    locations: N times "file:line".
-    context: the longest sequence allowed, in tokens.
-    unknown_share: see share_unknown.
-    tags: int32, for each distinct text the tag of each id, -1 for none; None: a task without tags.
-    format: how fields become a sequence; windows are sequences already.
-    strings: each distinct text as it was given; empty if they were not kept.
-    unlabeled: examples at the end that are trained on without a label: their loss weights are 0.
-  """
-
-  texts: list[np.ndarray]
-  fields: np.ndarray
+  texts: list[np.ndarray]  # int32 ids of each distinct text
+  fields: np.ndarray  # int32 [N, C, F], indices into texts
+  # int32 [N, C, F], how many ids of each field are kept, from its head; all 0: the example has no
+  # such sequence, as a text of few windows
   kept: np.ndarray
-  labels: np.ndarray
-  locations: list[str]
-  context: int
+  labels: np.ndarray  # float32 [N, K]; zero for unlabeled examples
+  locations: list[str]  # N times "file:line"
+  context: int  # the longest sequence allowed, in tokens
   special: SpecialTokens
-  unknown_share: float
+  unknown_share: float  # see share_unknown
+  # int32, for each distinct text the tag of each id, -1 for none; None: a task without tags
   tags: list[np.ndarray] | None = None
-  format: Format = GPT
-  strings: tuple[str, ...] = ()
+  format: Format = GPT  # how fields become a sequence; windows are sequences already
+  strings: tuple[str, ...] = ()  # each distinct text as it was given; empty if they were not kept
+  # Examples at the end that are trained on without a label: their loss weights are 0
   unlabeled: int = 0
 
   def __len__(self) -> int:

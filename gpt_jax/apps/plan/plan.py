@@ -59,19 +59,12 @@ GPU_KINDS = {kind.split()[-1].lower(): kind for kind in _GPUS}
 
 
 class Chip(NamedTuple):
-  """One JAX device.
+  """One JAX device."""
 
-  Attributes:
-    memory: bytes.
-    bandwidth: bytes/s between memory and cores.
-    interconnect: bytes/s to the other devices.
-    flops: dense FLOP/s, see training.reporter.
-  """
-
-  memory: float
-  bandwidth: float
-  interconnect: float
-  flops: float
+  memory: float  # bytes
+  bandwidth: float  # bytes/s between memory and cores
+  interconnect: float  # bytes/s to the other devices
+  flops: float  # dense FLOP/s, see training.reporter
 
 
 def find_chip(device_kind: str) -> Chip | None:
@@ -89,26 +82,18 @@ def find_chip(device_kind: str) -> Chip | None:
 
 
 class Plan(NamedTuple):
-  """One way to run a config.
+  """One way to run a config."""
 
-  Attributes:
-    changes: (field, value) that it changes.
-    memory: bytes that a step needs on each device, the state included.
-    capacity: bytes of each device; 0: unknown.
-    bounds: seconds that a step takes at least for its "arithmetic", "memory" (traffic) and
-      "network" (each gradient sent twice); {} if the chip is not known.
-    steps: of the run; 0: unknown.
-    compiled: whether the compiler said so, or a formula.
-  """
-
-  changes: tuple[tuple[str, str], ...]
+  changes: tuple[tuple[str, str], ...]  # (field, value) that it changes
   devices: int
-  memory: float
-  capacity: float
+  memory: float  # bytes that a step needs on each device, the state included
+  capacity: float  # bytes of each device; 0: unknown
+  # Seconds that a step takes at least for its "arithmetic", "memory" (traffic) and "network" (each
+  # gradient sent twice); {} if the chip is not known
   bounds: dict[str, float]
   tokens: int
-  steps: int
-  compiled: bool
+  steps: int  # of the run; 0: unknown
+  compiled: bool  # whether the compiler said so, or a formula
 
   @property
   def fits(self) -> bool:

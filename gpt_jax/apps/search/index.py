@@ -23,18 +23,12 @@ _UNFINISHED = re.compile(rf"{_VECTORS.pattern}(\.partial-\d+)?|index\.json\.part
 
 
 class Index(NamedTuple):
-  """Texts and their vectors.
+  """Texts and their vectors."""
 
-  Attributes:
-    model: digest of the weights and the vocabulary that made the vectors.
-    places: where each text is from, "FILE:NUMBER"; the first text of a file is number 1.
-    vectors: float32 [N, D], of length 1.
-  """
-
-  model: str
-  places: list[str]
+  model: str  # digest of the weights and the vocabulary that made the vectors
+  places: list[str]  # where each text is from, "FILE:NUMBER"; the first text of a file is number 1
   texts: list[str]
-  vectors: np.ndarray
+  vectors: np.ndarray  # float32 [N, D], of length 1
 
   def nearest(self, queries: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     """The texts with the highest cosines, exactly: their numbers and cosines, [Q, K] each.

@@ -15,16 +15,11 @@ from gpt_jax.files import open_regular, parse_json
 
 
 class Judged(NamedTuple):
-  """Queries with judgments.
+  """Queries with judgments."""
 
-  Attributes:
-    corpus: id -> title and text.
-    queries: id -> text, of those with judgments.
-    relevance: id of a query -> id of a text -> how relevant it is; 0 or less: not.
-  """
-
-  corpus: dict[str, str]
-  queries: dict[str, str]
+  corpus: dict[str, str]  # id -> title and text
+  queries: dict[str, str]  # id -> text, of those with judgments
+  # Id of a query -> id of a text -> how relevant it is; 0 or less: not
   relevance: dict[str, dict[str, int]]
 
 

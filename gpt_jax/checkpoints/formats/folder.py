@@ -29,20 +29,13 @@ Shapes = dict[str, tuple[str, tuple[int, ...]]]  # name -> NumPy's name of the t
 
 @dataclasses.dataclass(frozen=True)
 class Export:
-  """A format whose arrays are in one file; its methods are those of formats.Format.
+  """A format whose arrays are in one file; its methods are those of formats.Format."""
 
-  Attributes:
-    weights: name of the file.
-    write: write(path, arrays by name, config.json).
-    describe: describe(path) -> what `read` would read, without reading it.
-    read: read(path) -> arrays by name.
-    damage: exceptions that both raise for a damaged file, besides OSError and ValueError.
-  """
-
-  weights: str
-  write: Callable[[str, Arrays, dict], None]
-  describe: Callable[[str], Shapes]
-  read: Callable[[str], Arrays]
+  weights: str  # name of the file
+  write: Callable[[str, Arrays, dict], None]  # write(path, arrays by name, config.json)
+  describe: Callable[[str], Shapes]  # describe(path) -> what `read` would read, without reading it
+  read: Callable[[str], Arrays]  # read(path) -> arrays by name
+  # Exceptions that both raise for a damaged file, besides OSError and ValueError
   damage: type[Exception] = ValueError
 
   def detect(self, path: str) -> bool:

@@ -11,19 +11,13 @@ from gpt_jax.models.transformer import TransformerConfig
 
 
 class Array(NamedTuple):
-  """An array in both layouts; its elements are in the same order.
+  """An array in both layouts; its elements are in the same order."""
 
-  Attributes:
-    theirs: transformers' name, e.g. h.0.attn.c_attn.weight; OpenAI's is model/h0/attn/c_attn/w.
-    ours: path in our trunk.
-    shape: their shape, [in, out] for a kernel.
-    our_shape: our shape, with a heads axis.
-  """
-
+  # Transformers' name, e.g. h.0.attn.c_attn.weight; OpenAI's is model/h0/attn/c_attn/w.
   theirs: str
-  ours: str
-  shape: tuple[int, ...]
-  our_shape: tuple[int, ...]
+  ours: str  # path in our trunk
+  shape: tuple[int, ...]  # their shape, [in, out] for a kernel
+  our_shape: tuple[int, ...]  # our shape, with a heads axis
 
 
 def of_blocks(trunk: TransformerConfig) -> list[Array]:

@@ -64,14 +64,10 @@ def is_number(text: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class RegressionTask(Task):
-  """A task with a number per example, whose predictions are standardized numbers [N, 1].
+  """A task with a number per example, whose predictions are standardized numbers [N, 1]."""
 
-  Attributes:
-    scale: of the training set; `target` and `value` are its functions.
-    knows_scale: False: the model was trained elsewhere, on numbers of an unknown deviation.
-  """
-
-  scale: Scale = Scale()
+  scale: Scale = Scale()  # of the training set; `target` and `value` are its functions
+  # False: the model was trained elsewhere, on numbers of an unknown deviation
   knows_scale: bool = True
 
   kind = "regression"

@@ -37,14 +37,11 @@ class Answer(NamedTuple):
 
 
 class SpanExample(NamedTuple):
-  """A question on a context.
-
-  Attributes:
-    label: answers that are right, the first is learned; (): the context has none; None: unlabeled.
-  """
+  """A question on a context."""
 
   question: str
   context: str
+  # Answers that are right, the first is learned; (): the context has none; None: unlabeled
   label: tuple[Answer, ...] | None
   location: str
 
@@ -54,22 +51,16 @@ class SpanExample(NamedTuple):
 
 
 class SpanTruth(NamedTuple):
-  """One example as it was encoded, with what reads an answer off its scores.
-
-  Attributes:
-    spans: int [m, 2], the characters of each token of the context that is read, from and to.
-    numbers: int [t], the number in `spans` of the token at each position; -1: not of the context.
-    anchor: the position that stands for no answer.
-    target: first and last token of the answer; -1: none in what is read.
-    answers: texts that are right.
-  """
+  """One example as it was encoded, with what reads an answer off its scores."""
 
   context: str
+  # int [m, 2], the characters of each token of the context that is read, from and to
   spans: np.ndarray
+  # int [t], the number in `spans` of the token at each position; -1: not of the context
   numbers: np.ndarray
-  anchor: int
-  target: tuple[int, int]
-  answers: tuple[str, ...]
+  anchor: int  # the position that stands for no answer
+  target: tuple[int, int]  # first and last token of the answer; -1: none in what is read
+  answers: tuple[str, ...]  # texts that are right
 
 
 @dataclasses.dataclass(frozen=True)

@@ -35,24 +35,17 @@ class TaggedExample(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class TagTask(LabeledTask):
-  """A task with one tag per word.
-
-  Attributes:
-    labels: the K tags.
-    read: (data_dir, split) -> examples.
-    metrics: name -> metric(truth [n], predicted [n]) over all tagged words.
-    span_metrics: name -> metric(truth, predicted) of the tags' names, a list for each text; they
-      come first.
-    spaced: whether a word is encoded with the space before it, as in a text; which vocabularies of
-      byte-level BPE tell from a word at the start of a text.
-  """
+  """A task with one tag per word."""
 
   name: str
-  labels: tuple[str, ...]
-  read: Callable[[str, str], Iterable[TaggedExample]]
-  metrics: Mapping[str, Metric]
+  labels: tuple[str, ...]  # the K tags
+  read: Callable[[str, str], Iterable[TaggedExample]]  # (data_dir, split) -> examples
+  metrics: Mapping[str, Metric]  # name -> metric(truth [n], predicted [n]) over all tagged words
   paper: str = ""
+  # Name -> metric(truth, predicted) of the tags' names, a list for each text; they come first
   span_metrics: Mapping[str, SpanMetric] = dataclasses.field(default_factory=dict)
+  # Whether a word is encoded with the space before it, as in a text; which vocabularies of byte-
+  # level BPE tell from a word at the start of a text
   spaced: bool = False
 
   kind = "tagging"

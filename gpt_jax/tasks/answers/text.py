@@ -37,17 +37,12 @@ _MULTIPLE = 8  # of a row's length
 
 @dataclasses.dataclass(frozen=True)
 class EncodedText(Encoded):
-  """A data set as token ids; a sequence is an input with its answer, where it has one.
+  """A data set as token ids; a sequence is an input with its answer, where it has one."""
 
-  Attributes:
-    targets: the ids of each example's answer with its end, int32 [t]; empty if it is unlabeled.
-    words: every answer of the task, as the tokenizer spells it.
-    longest: tokens of the longest of them, with its end.
-  """
-
+  # The ids of each example's answer with its end, int32 [t]; empty if it is unlabeled
   targets: tuple[np.ndarray, ...] = ()
-  words: tuple[str, ...] = ()
-  longest: int = 0
+  words: tuple[str, ...] = ()  # every answer of the task, as the tokenizer spells it
+  longest: int = 0  # tokens of the longest of them, with its end
 
   @property
   def source_lengths(self) -> np.ndarray:
@@ -116,17 +111,11 @@ class WritingTask(LabeledTask):
 
 @dataclasses.dataclass(frozen=True)
 class TextTask(WritingTask):
-  """A task with one label per example, whose inputs and labels are texts.
+  """A task with one label per example, whose inputs and labels are texts."""
 
-  Attributes:
-    task: the task that reads the rows and has the metrics.
-    named: what its inputs begin with.
-    labels: the words that answer.
-  """
-
-  task: Task
-  named: str
-  labels: tuple[str, ...]
+  task: Task  # the task that reads the rows and has the metrics
+  named: str  # what its inputs begin with
+  labels: tuple[str, ...]  # the words that answer
   name: str
   columns: tuple[str, ...]
   metrics: Mapping[str, Metric]

@@ -61,20 +61,14 @@ class EncodedPairs(EncodedText):
 
 @dataclasses.dataclass(frozen=True)
 class TranslationTask(WritingTask):
-  """A task of text pairs.
+  """A task of text pairs."""
 
-  Attributes:
-    rows: (data_dir, split) -> rows of one text, whose label is its translation.
-    columns: name of the source's column.
-    prompt: is put before each source.
-    lowercase: whether translations are compared in lower case.
-    longest: words of a text of a training pair, at most; longer pairs are left out; 0: none.
-  """
-
+  # (data_dir, split) -> rows of one text, whose label is its translation
   rows: Callable[[str, str], Iterable[Row | InputError]]
-  columns: tuple[str, ...]
-  prompt: str = ""
-  lowercase: bool = False
+  columns: tuple[str, ...]  # name of the source's column
+  prompt: str = ""  # is put before each source
+  lowercase: bool = False  # whether translations are compared in lower case
+  # Words of a text of a training pair, at most; longer pairs are left out; 0: none
   longest: int = 0
   search: tuple[int, float] = (1, 1.0)
 

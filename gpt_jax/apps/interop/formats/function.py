@@ -45,19 +45,14 @@ _LOGITS = {  # LabeledTask.kind -> how to read the outputs
 
 
 class Function(NamedTuple):
-  """A function of token ids.
+  """A function of token ids."""
 
-  Attributes:
-    call: an int32 array of `shape` for each of `inputs` -> float32 `output_shape`.
-    shape: of the ids and of all other inputs; letters are sizes that may be any.
-    output_shape: of the logits.
-    inputs: their names, as transformers has them.
-  """
-
+  # An int32 array of `shape` for each of `inputs` -> float32 `output_shape`
   call: Callable[..., jax.Array]
+  # Of the ids and of all other inputs; letters are sizes that may be any
   shape: tuple[int | str, ...]
-  output_shape: tuple[int | str, ...]
-  inputs: tuple[str, ...] = (IDS,)
+  output_shape: tuple[int | str, ...]  # of the logits
+  inputs: tuple[str, ...] = (IDS,)  # their names, as transformers has them
 
 
 @jax.tree_util.register_dataclass

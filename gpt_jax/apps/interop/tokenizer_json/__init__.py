@@ -11,15 +11,10 @@ TRAINED_IDS = "the ids with which the model was trained"
 
 
 class TokenizerJson(Protocol):
-  """The module interface by which `find` knows the files of this folder.
+  """The module interface by which `find` knows the files of this folder."""
 
-  Attributes:
-    KINDS: the values of `Tokenizer.kind` that `describe` takes.
-    IDS: which ids its tokenizer.json gives, for a model card.
-  """
-
-  KINDS: tuple[str, ...]
-  IDS: str
+  KINDS: tuple[str, ...]  # the values of `Tokenizer.kind` that `describe` takes
+  IDS: str  # which ids its tokenizer.json gives, for a model card
 
   def describe(self, tokenizer: Tokenizer, of_parts: bool) -> dict[str, Any]:
     """The parts of a tokenizer.json.

@@ -21,25 +21,15 @@ Arrays = dict[str, np.ndarray]
 
 
 class Array(NamedTuple):
-  """An array in both layouts.
+  """An array in both layouts."""
 
-  Attributes:
-    theirs: transformers' name; "": they have none, and ours is zero.
-    ours: path in our parameters; "": we have none, and theirs is zero.
-    shape: theirs.
-    our_shape: ours, whole.
-    part: index of the part of ours that theirs holds; elements are in the same order.
-    transposed: a Linear's weight is [out, in], our kernels [in, out].
-    skipped: the first rows of theirs, which we have not; zero when written.
-  """
-
-  theirs: str
-  ours: str
-  shape: tuple[int, ...]
-  our_shape: tuple[int, ...]
-  part: Any = ()
-  transposed: bool = False
-  skipped: int = 0
+  theirs: str  # transformers' name; "": they have none, and ours is zero
+  ours: str  # path in our parameters; "": we have none, and theirs is zero
+  shape: tuple[int, ...]  # theirs
+  our_shape: tuple[int, ...]  # ours, whole
+  part: Any = ()  # index of the part of ours that theirs holds; elements are in the same order
+  transposed: bool = False  # a Linear's weight is [out, in], our kernels [in, out]
+  skipped: int = 0  # the first rows of theirs, which we have not; zero when written
 
 
 def dense(theirs: str, ours: str, inputs: int, outputs: int) -> list[Array]:
@@ -60,28 +50,17 @@ def norm(theirs: str, ours: str, width: int) -> list[Array]:
 
 
 class Family(Protocol):
-  """Base of the architectures of transformers.
+  """Base of the architectures of transformers."""
 
-  Attributes:
-    model_type: its name in config.json.
-    prefix: name prefix of the trunk's arrays in a model with a head.
-    attention: see ModelConfig.
-    format: JSON config of the Format of labeled examples that we write; None: GPT's.
-    sizes: settings of config.json that must be numbers.
-    defaults: those that a config.json may leave out.
-    ties: name -> another name of the same array, of which a file has either or both.
-    ignored: names of arrays that nothing reads.
-    heads: names of arrays of heads, which are left out with a warning where the model has none.
-  """
-
-  model_type: str
-  prefix: str
-  attention: str
-  format: dict | None
-  sizes: tuple[str, ...]
-  defaults: dict[str, int] = {}
-  ties: dict[str, str]
-  ignored: re.Pattern[str]
+  model_type: str  # its name in config.json
+  prefix: str  # name prefix of the trunk's arrays in a model with a head
+  attention: str  # see ModelConfig
+  format: dict | None  # JSON config of the Format of labeled examples that we write; None: GPT's
+  sizes: tuple[str, ...]  # settings of config.json that must be numbers
+  defaults: dict[str, int] = {}  # those that a config.json may leave out
+  ties: dict[str, str]  # name -> another name of the same array, of which a file has either or both
+  ignored: re.Pattern[str]  # names of arrays that nothing reads
+  # Names of arrays of heads, which are left out with a warning where the model has none
   heads: re.Pattern[str]
 
   def supported(self, config: dict) -> Supported:

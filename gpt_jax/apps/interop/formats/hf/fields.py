@@ -8,15 +8,10 @@ from gpt_jax.errors import InputError
 
 
 class Fields(NamedTuple):
-  """The fields of one kind of file.
+  """The fields of one kind of file."""
 
-  Attributes:
-    known: names, separated by spaces, that are read, or have no effect on what is read.
-    values: name -> what it may be besides null, false or empty.
-  """
-
-  known: str
-  values: Mapping[str, tuple]
+  known: str  # names, separated by spaces, that are read, or have no effect on what is read
+  values: Mapping[str, tuple]  # name -> what it may be besides null, false or empty
 
   def unsupported(self, path: str, settings: Mapping[str, Any]) -> str:
     """The reason to refuse a file; "" if there is none. Warns of names that are on no list."""

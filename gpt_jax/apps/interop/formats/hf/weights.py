@@ -26,17 +26,12 @@ _OLD_NAMES = ((re.compile(r"\.gamma$"), ".weight"), (re.compile(r"\.beta$"), ".b
 
 
 class Weights(NamedTuple):
-  """An open weights file; names are without the family's prefix.
-
-  Attributes:
-    read: name -> float32 array.
-    notes: metadata of the file.
-  """
+  """An open weights file; names are without the family's prefix."""
 
   path: str
   shapes: dict[str, tuple[int, ...]]
-  read: Callable[[str], np.ndarray]
-  notes: dict[str, str]
+  read: Callable[[str], np.ndarray]  # name -> float32 array
+  notes: dict[str, str]  # metadata of the file
 
 
 def detect(path: str) -> bool:
