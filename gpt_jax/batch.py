@@ -129,8 +129,7 @@ def encoder_decoder_batch(source: np.ndarray, target: np.ndarray, length: int, p
 
   The decoder begins with `pad`, predicts the first token of the target there, and so on.
 
-  Args:
-    source, target: int32 [B, I] and [B, J], -1 past their ends.
+  source, target: int32 [B, I] and [B, J], -1 past their ends.
   """
   filled = np.full((len(source), length), -1, np.int32)
   filled[:, : source.shape[1]] = source

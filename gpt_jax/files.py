@@ -87,9 +87,8 @@ def atomic_folder(folder: str, compare: Callable[[str, str], None] | None = None
 
   On an error the temporary folder is removed.
 
-  Args:
-    compare: compare(new folder, existing folder) decides about a folder that exists: it raises
-      InputError, or returns to keep the existing folder. None refuses every existing folder.
+  compare: compare(new folder, existing folder) decides about a folder that exists: it raises
+    InputError, or returns to keep the existing folder. None refuses every existing folder.
   """
   if is_url(folder):
     with _object_folder(folder, compare) as partial:

@@ -170,8 +170,7 @@ def load_unmerged(path: str) -> LoadedAdapter:
 def load_adapters(base: LoadedModel, adapters: Sequence[str]) -> dict[str, LoadedAdapter]:
   """Loads several adapters of one base, whose parameters the devices hold once.
 
-  Args:
-    adapters: "NAME=DIR" of each, where DIR is a path as of load_model.
+  adapters: "NAME=DIR" of each, where DIR is a path as of load_model.
   """
   loaded: dict[str, LoadedAdapter] = {}
   trunks: dict[int, Any] = {}  # with so many rows for special tokens, on all devices

@@ -210,8 +210,7 @@ class Model:
     is a string, or a tuple of the two texts of a pair. Warns of texts longer than the context,
     which are cut unless the model was fine-tuned to read them in windows.
 
-    Args:
-      calibrated: scale the probabilities by `temperature`.
+    calibrated: scale the probabilities by `temperature`.
     """
     task, examples = self._examples(texts)
     labeled: list[Any] = [None] * len(examples)

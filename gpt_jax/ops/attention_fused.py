@@ -25,8 +25,7 @@ INTERPRETED = ""
 def attend(q, k, v, mask, bias, dropout, observe, kernels: ModuleType = fused_kernel) -> jax.Array:
   """See attention.Backend. An observer gets the probabilities of plain attention.
 
-  Args:
-    kernels: the module of the kernels, as fused_kernel.
+  kernels: the module of the kernels, as fused_kernel.
   """
   if bias is not None:
     raise InputError("trunk.attention_backend: only plain has an attention bias")

@@ -23,9 +23,8 @@ MAX_PRODUCT_ROWS = 1024
 def lookup(table: jax.Array, indices: jax.Array, dtype: str = "float32") -> jax.Array:
   """table[indices] as `dtype`, [B, …, D], for indices int [B, …]; devices split the first axis.
 
-  Args:
-    table: float32 [R, D], and so is its gradient: a frequent token adds up thousands of rows. Or
-      what stands for it in decoding.
+  table: float32 [R, D], and so is its gradient: a frequent token adds up thousands of rows. Or
+    what stands for it in decoding.
   """
   return table[indices].astype(dtype)  # a gather; only its gradient needs care
 

@@ -81,8 +81,7 @@ def check_agreement(config: Any, data: Mapping[str, Any]) -> None:
 def list_differences(facts: tuple[dict[str, Any], ...], hosts: tuple[str, ...]) -> list[str]:
   """Lists differences between processes: "config.train.steps is 6 on process 0 (a), 7 on …".
 
-  Args:
-    facts: nested dicts of JSON values, one per process.
+  facts: nested dicts of JSON values, one per process.
   """
   from flax.traverse_util import flatten_dict
 

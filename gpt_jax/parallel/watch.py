@@ -32,8 +32,7 @@ def watch(host: str = "") -> Callable[[int], None]:
   """Starts to watch the other processes of the run; every process calls it, and before it ends the
   function that this returns, with its exit code.
 
-  Args:
-    host: name or address of process 0's machine; empty: the address that it sends from.
+  host: name or address of process 0's machine; empty: the address that it sends from.
   """
   if jax.process_index() != 0:
     _delay_abort()

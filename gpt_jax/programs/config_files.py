@@ -46,9 +46,8 @@ _MOVED = {"gpt1_small": "gpt1:small", "lstm_small": "lstm:small"}
 def load_config(spec: str) -> Any:
   """Runs a Python file and returns the config from its get_config().
 
-  Args:
-    spec: a file, "my/config.py", or the name of one in configs/, "gpt1"; with an argument
-      "finetune:cola", for get_config("cola").
+  spec: a file, "my/config.py", or the name of one in configs/, "gpt1"; with an argument
+    "finetune:cola", for get_config("cola").
   """
   if (current := _current(spec)) != spec:
     from gpt_jax.parallel.processes import log  # imports JAX, which a known name does without
@@ -265,8 +264,7 @@ def describe_config(config: Any, file: Any = None) -> str:
 
   The notes are unit, choices, and the file's value and the default where they differ.
 
-  Args:
-    file: the config as its file has it, without the command line's changes; None: the same.
+  file: the config as its file has it, without the command line's changes; None: the same.
   """
   in_file = {name: value for name, value, _ in fields_of(config if file is None else file)}
   return "\n\n".join(_sections(config, None, "", "", in_file))

@@ -205,9 +205,8 @@ def warn_of_majority(
   accuracy does not exceed the share of the commonest label by more than its standard error, or
   another metric is not better than its baseline.
 
-  Args:
-    best: the best evaluation of the run: dev_loss, and dev_accuracy, dev_baseline_<metric> or
-      dev_degenerate.
+  best: the best evaluation of the run: dev_loss, and dev_accuracy, dev_baseline_<metric> or
+    dev_degenerate.
   """
   constant = task.constant_loss(dev_set.labels)
   if constant is None:

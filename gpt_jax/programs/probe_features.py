@@ -25,8 +25,7 @@ def probe_features(
 ) -> np.ndarray:
   """The input of W_y for each example, without dropout: float32 [N, D].
 
-  Args:
-    done: called with the number of examples that are done.
+  done: called with the number of examples that are done.
   """
   mesh = make_mesh(MeshConfig())
   params = replicate({"trunk": start.params["trunk"]}, mesh)

@@ -118,9 +118,8 @@ def load_start(
   """The start of a fine-tuning: a checkpoint, or for "none" the trunk of a FinetuneConfig and the
   tokenizer in a folder.
 
-  Args:
-    set_fields: dotted names of fields that count as set, also at their default, which otherwise
-      leaves a dtype or dropout to the checkpoint.
+  set_fields: dotted names of fields that count as set, also at their default, which otherwise
+    leaves a dtype or dropout to the checkpoint.
   """
   if checkpoint == "none":
     start, loaded = _start_from_scratch(config, tokenizer), None
