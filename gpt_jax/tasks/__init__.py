@@ -11,7 +11,7 @@ metrics.py    accuracy, F1, correlations, tables of each label; says how to add 
 table.py      a task on the user's own files
 story.py      the tasks on the embedded story world
 glue.py       GLUE's nine tasks and its diagnostic set
-reading/      reading comprehension: RACE, Story Cloze, SQuAD
+reading.py    reading comprehension: RACE, Story Cloze, SQuAD
 entailment.py SNLI and SciTail
 
 May import: gpt_jax.data and the root files (config, errors, files, batch).

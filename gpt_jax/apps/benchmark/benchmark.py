@@ -13,12 +13,12 @@ from gpt_jax.apps.benchmark.generation import generation
 from gpt_jax.apps.benchmark.parts import attention_backends, ladder
 from gpt_jax.apps.benchmark.training import training
 from gpt_jax.apps.study import choice
+from gpt_jax.apps.timing import Measured
 from gpt_jax.checkpoints.run_folder import resume_choices
 from gpt_jax.config import to_json
 from gpt_jax.files import write_json
 from gpt_jax.programs.outputs import check_out
 from gpt_jax.programs.pretrain_config import PAPER_VOCABULARY, PretrainConfig, check_type
-from gpt_jax.training.timing import Measured
 
 PARTS: dict[str, Callable[..., Measured]] = {
   "step": training,

@@ -5,15 +5,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from gpt_jax.apps import timing
 from gpt_jax.apps.benchmark.peers import generator
 from gpt_jax.apps.benchmark.training import benchmark_trainer
+from gpt_jax.apps.timing import Measured
 from gpt_jax.inference.decoding import MAX_STEPS
 from gpt_jax.inference.stream import Sampling, Stream, Text
 from gpt_jax.models.decoding_weights import KINDS, keep_weights
 from gpt_jax.models.model import Model, language_model
 from gpt_jax.programs.pretrain import PretrainConfig
-from gpt_jax.training import timing
-from gpt_jax.training.timing import Measured
 
 _PROMPT = 32  # tokens
 _NEW = 96  # tokens, or as many as fit into the context

@@ -9,7 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gpt_jax.apps import timing
 from gpt_jax.apps.benchmark.training import benchmark_trainer, our_step, random_batch
+from gpt_jax.apps.timing import Measured
 from gpt_jax.errors import InputError
 from gpt_jax.models.layers import Projection
 from gpt_jax.models.transformer import Block
@@ -19,9 +21,7 @@ from gpt_jax.ops.dropout import step_key
 from gpt_jax.ops.product import activation_type, product
 from gpt_jax.parallel.processes import log
 from gpt_jax.programs.pretrain import PretrainConfig
-from gpt_jax.training import timing
 from gpt_jax.training.optimizer import make_optimizer
-from gpt_jax.training.timing import Measured
 
 _UPDATES = 1000  # of the schedule, which costs the same at any length
 

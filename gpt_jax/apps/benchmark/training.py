@@ -10,17 +10,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gpt_jax.apps import timing
 from gpt_jax.apps.benchmark.peers import training_steps
+from gpt_jax.apps.timing import Measured
 from gpt_jax.batch import Batch
 from gpt_jax.objectives.causal import Causal, causal_batch
 from gpt_jax.ops.cross_entropy import chunk_elements
 from gpt_jax.ops.product import product as times
 from gpt_jax.parallel.mesh import make_mesh
 from gpt_jax.programs.pretrain import PretrainConfig, step_recipe
-from gpt_jax.training import timing
 from gpt_jax.training.recipe import make_trainer
 from gpt_jax.training.reporter import mfu
-from gpt_jax.training.timing import Measured
 from gpt_jax.training.trainer import Trainer
 
 

@@ -11,15 +11,15 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from gpt_jax.apps import timing
+from gpt_jax.apps.probe_features import probe_features
 from gpt_jax.batch import Rows
 from gpt_jax.inference.linear_classifier import fit_best_linear, spread_classes
 from gpt_jax.models.model import ModelConfig, parameter_shapes
 from gpt_jax.programs.finetune_config import FinetuneConfig
-from gpt_jax.programs.probe_features import probe_features
 from gpt_jax.programs.start import Start, load_start
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.formats import RoBERTaFormat
-from gpt_jax.training import timing
 from gpt_jax.training.recipe import Recipe, make_trainer
 
 _COUNTED = 8  # batches whose predictions are counted

@@ -35,6 +35,7 @@ from gpt_jax.apps.label.page import (
 from gpt_jax.apps.label.pool import about_pool, check_pool, choose, simulate, write_pool
 from gpt_jax.apps.label.splits import group_folds, group_near_duplicates, split_by_group
 from gpt_jax.apps.label.table import Labeled, read_labeled, read_unlabeled, write_splits
+from gpt_jax.apps.probe_features import POOLING, probe_features
 from gpt_jax.apps.report.page import environment
 from gpt_jax.apps.report.report import reported
 from gpt_jax.apps.study import Study
@@ -60,7 +61,6 @@ from gpt_jax.parallel.processes import log
 from gpt_jax.programs import finetune
 from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.programs.finetune_task import make_meta
-from gpt_jax.programs.probe_features import POOLING, probe_features
 from gpt_jax.programs.start import Start, load_start
 from gpt_jax.tasks.readers import Row
 from gpt_jax.training.loop import TrainConfig

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from refused import refused
 
+from gpt_jax.apps import timing
 from gpt_jax.apps.benchmark import benchmark, training
 from gpt_jax.apps.benchmark.peers import plain_gpt, training_steps
 from gpt_jax.apps.benchmark.training import matrix_products, random_batch
@@ -20,7 +21,6 @@ from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs.pretrain import PretrainConfig
-from gpt_jax.training import timing
 from gpt_jax.training.reporter import PEAK_FLOPS
 
 CONFIG = PretrainConfig(

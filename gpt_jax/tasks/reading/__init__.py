@@ -1,1 +1,0 @@
-"""Reading comprehension: RACE, Story Cloze and SQuAD."""
