@@ -47,23 +47,17 @@ class Kind:
 
 
 class Inputs(NamedTuple):
-  """Inputs of the forward and gradient kernels; parts that are not needed are None.
+  """Inputs of the forward and gradient kernels; parts that are not needed are None."""
 
-  Attributes:
-    q, k, v: [B, H, T, K].
-    segments: int32 [B, 1, T].
-    prefix: int32 [B, 1, T], not 0 where the whole segment attends.
-    words, starts: uint32 [B, 1, T] and [H, 1, T]: the dropout of query t and key s of head h in row
-      b is decided by random_bits(starts[h, t] + s, words[b, t]).
-  """
-
-  q: Any
+  q: Any  # [B, H, T, K], as k and v
   k: Any
   v: Any
-  segments: Any = None
-  prefix: Any = None
-  words: Any = None
-  starts: Any = None
+  segments: Any = None  # int32 [B, 1, T]
+  prefix: Any = None  # int32 [B, 1, T], not 0 where the whole segment attends
+  # The dropout of query t and key s of head h in row b is decided by
+  # random_bits(starts[h, t] + s, words[b, t]).
+  words: Any = None  # uint32 [B, 1, T]
+  starts: Any = None  # uint32 [H, 1, T]
 
 
 # Compiled apart, so that they are traced once and not in each block of a model.

@@ -26,18 +26,13 @@ _MIN_ROOM = 1e8  # bytes that a process grows by for other reasons, see FreedMem
 
 
 class Forecast(NamedTuple):
-  """Expected memory of a run; 0: unknown.
+  """Expected memory of a run; 0: unknown."""
 
-  Attributes:
-    memory: bytes at the peak: of the fullest device or, on CPUs, of this process with evaluations,
-      samples, checkpoints and the blocks that malloc keeps.
-    limit: bytes available to it now.
-    room, waits: see FreedMemory.
-  """
-
+  # Bytes at the peak: of the fullest device or, on CPUs, of this process with evaluations, samples,
+  # checkpoints and the blocks that malloc keeps.
   memory: float = 0.0
-  limit: float = 0.0
-  room: float = 0.0
+  limit: float = 0.0  # bytes available to it now
+  room: float = 0.0  # see FreedMemory, as for waits
   waits: bool = False
 
 

@@ -20,18 +20,13 @@ Ids = SpecialTokens | Mapping[str, int]  # of special tokens, by name
 
 
 class Format(Config):
-  """Base of the formats: fields of ids to a sequence of ids.
+  """Base of the formats: fields of ids to a sequence of ids."""
 
-  Attributes:
-    special: names of the special tokens that it puts in; (): it reads bare texts.
-    both_orders: whether similarity reads a pair in both orders, or as it is given.
-    writes_answers: whether the model answers in text, after what it has read.
-    head_transform: of a new head on one token, see ClassifyHead, where the trunk has no pooler.
-  """
-
+  # Names of the special tokens that it puts in; (): it reads bare texts
   special: tuple[str, ...] = ()
-  both_orders = False
-  writes_answers = False
+  both_orders = False  # whether similarity reads a pair in both orders, or as it is given
+  writes_answers = False  # whether the model answers in text, after what it has read
+  # Of a new head on one token, see ClassifyHead, where the trunk has no pooler
   head_transform = "none"
 
   @property
@@ -113,13 +108,10 @@ class _Framed(Format):
 
   Of more than two fields the first is a and all others are b: of RACE the article is a, the
   question with an option is b.
-
-  Attributes:
-    between: how many <sep> are between a and b.
   """
 
   special = ("cls", "sep")
-  between = 1
+  between = 1  # how many <sep> are between a and b
 
   def overhead(self, fields: int) -> int:
     return 2 if fields == 1 else 2 + self.between

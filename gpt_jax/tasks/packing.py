@@ -12,11 +12,8 @@ _FILLER = -1  # in place of an example's index, where a batch has fewer
 
 
 class PackedBatches:
-  """The batches of a training run: shuffled by (seed, epoch), packed ahead, all of one shape.
-
-  Attributes:
-    steps_per_epoch: the last partial batch is dropped (released train.py:387).
-    shape: (B, T) of every batch.
+  """The batches of a training run: shuffled by (seed, epoch), packed ahead, all of one `shape`
+  (B, T). The last partial batch of an epoch is dropped (released train.py:387).
   """
 
   def __init__(

@@ -33,42 +33,35 @@ _LISTED = 10  # rows that cannot be used, named in an error
 
 @dataclasses.dataclass(frozen=True)
 class Task(LabeledTask):
-  """A task with one label per example. Other answers are subclasses: answers/.
-
-  Attributes:
-    labels: the names of the K classes, as the rows write them.
-    transform: the texts of a row -> its C sequences; one of transforms.py.
-    read: (data_dir, split) -> rows, from the official files; split is "train", "dev" or "test". A
-      row that cannot be used may be the error that says why.
-    metrics: name -> metric(truth [N], predicted [N]); the first one is primary.
-    pooling: "sum" adds the representations of the C sequences; "per_choice" scores each of them,
-      and K = C.
-    truncate: a function of formats.py, such as first_field; None: as the format does.
-    target: a row's label -> distribution over the classes; None: one-hot at the label's name.
-      Raises ValueError saying what the label should be.
-    value: distributions [N, K] -> the values that the metrics compare, [N].
-    tfds: the TFDS data sets that hold the task, read if data_dir is "tfds:DIR".
-    tfds_splits: "train", "dev" or "test" -> the split's name in TFDS, if different.
-    tfds_rows: (TFDS record, location) -> rows, none to leave the record out; None: the record has
-      features named like the columns, and "label".
-    skip_bad_rows: leave rows out that cannot be used; None: the task has no such option.
-    name, columns, paper, pair: see LabeledTask.
-  """
+  """A task with one label per example. Other answers are subclasses: answers/."""
 
   name: str
-  labels: tuple[str, ...]
+  labels: tuple[str, ...]  # the names of the K classes, as the rows write them
   columns: tuple[str, ...]
-  transform: Transform
+  transform: Transform  # the texts of a row -> its C sequences; one of transforms.py
+  # (data_dir, split) -> rows, from the official files; split is "train", "dev" or "test". A row
+  # that cannot be used may be the error that says why.
   read: Callable[[str, str], Iterable[Row | InputError]]
+  # Name -> metric(truth [N], predicted [N]); the first one is primary
   metrics: Mapping[str, Metric]
+  # "sum" adds the representations of the C sequences; "per_choice" scores each of them, and K = C
   pooling: str = "sum"
+  # A function of formats.py, such as first_field; None: as the format does
   truncate: Truncate | None = None
+  # A row's label -> distribution over the classes; None: one-hot at the label's name. Raises
+  # ValueError saying what the label should be.
   target: Callable[[str], tuple[float, ...]] | None = None
+  # Distributions [N, K] -> the values that the metrics compare, [N]
   value: Callable[[np.ndarray], np.ndarray] = most_likely
+  # The TFDS data sets that hold the task, read if data_dir is "tfds:DIR"
   tfds: tuple[str, ...] = ()
+  # "train", "dev" or "test" -> the split's name in TFDS, if different
   tfds_splits: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  # (TFDS record, location) -> rows, none to leave the record out; None: the record has features
+  # named like the columns, and "label"
   tfds_rows: Callable[[dict[str, Any], str], Iterable[Row]] | None = None
   paper: str = ""
+  # Leave rows out that cannot be used; None: the task has no such option
   skip_bad_rows: bool | None = None
   pair: str = ""
 
@@ -291,16 +284,11 @@ def unusable_rows(problems: Sequence[InputError], can_skip: bool = False) -> Inp
 
 
 class TaskConfig(Config):
-  """Base of the configs that select a task.
-
-  Attributes:
-    has_folds: whether a part of the training file can be held out.
-    writes_text: whether a language model writes the answers, whatever the checkpoint is.
-  """
+  """Base of the configs that select a task."""
 
   columns: Any = ()
-  has_folds = False
-  writes_text = False
+  has_folds = False  # whether a part of the training file can be held out
+  writes_text = False  # whether a language model writes the answers, whatever the checkpoint is
 
   def with_labels(self, data_dir: str) -> Any:
     """The config with all that it takes from its training file, such as labels."""

@@ -18,34 +18,24 @@ class LabeledTask:
 
   Its examples are named tuples with a `label`, None if unlabeled, and a `location`. Predictions and
   truth are what the model's head and Encoded.truth give, a value for each example.
-
-  Attributes:
-    name: e.g. "race-middle".
-    labels: names that an answer consists of; empty if there are none.
-    columns: the text columns of a row.
-    metrics: name -> metric(truth, predicted); the first selects the best checkpoint.
-    value: predictions or truth, an array -> the values that the metrics compare.
-    pair: a further column that rows may have, with the second text of a pair; "": none.
-    tfds: the TFDS data sets that hold the task.
-    paper: the paper's result with its source; "": it has none.
-    writes_text: whether a language model writes the answers; there are no probabilities.
-    predictor: registered name of what predicts it, see models.predictor.
-    pooling: how the sequences of an example become one answer, see Task; "": there is one sequence.
-    not_per_text: why `classify` does not give its answers, and what does; "": it gives them, and
-      the predictions of several models have a mean.
   """
 
-  name: str
-  labels: tuple[str, ...]
-  columns: tuple[str, ...]
+  name: str  # e.g. "race-middle".
+  labels: tuple[str, ...]  # names that an answer consists of; empty if there are none
+  columns: tuple[str, ...]  # the text columns of a row
+  # Name -> metric(truth, predicted); the first selects the best checkpoint
   metrics: Mapping[str, Metric]
+  # Predictions or truth, an array -> the values that the metrics compare
   value: Callable[[np.ndarray], np.ndarray]
-  pair = ""
-  tfds: tuple[str, ...] = ()
-  paper = ""
-  writes_text = False
-  predictor = "label_predictor"
+  pair = ""  # a further column that rows may have, with the second text of a pair; "": none
+  tfds: tuple[str, ...] = ()  # the TFDS data sets that hold the task
+  paper = ""  # the paper's result with its source; "": it has none
+  writes_text = False  # whether a language model writes the answers; there are no probabilities
+  predictor = "label_predictor"  # registered name of what predicts it, see models.predictor
+  # How the sequences of an example become one answer, see Task; "": there is one sequence
   pooling = ""
+  # Why `classify` does not give its answers, and what does; "": it gives them, and the predictions
+  # of several models have a mean
   not_per_text = ""
 
   # What it is ------------------------------------------------------------------------------------

@@ -291,9 +291,7 @@ def spell(ids: Sequence[int], tokenizer: Tokenizer) -> str:
 class EncoderDecoderBatches:
   """An example per row: the input for the encoder, the answer shifted right for the decoder.
 
-  Attributes:
-    steps_per_epoch: the last partial batch is dropped.
-    shape: of the encoder's rows, (B, S).
+  The last partial batch of an epoch is dropped. `shape`: of the encoder's rows, (B, S).
   """
 
   def __init__(self, encoded: EncodedText, batch_size: int, seed: int, epochs: int):
