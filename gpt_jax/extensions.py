@@ -5,6 +5,7 @@ import importlib.abc
 import importlib.util
 import os
 import pkgutil
+from typing import Any
 
 _APPS = f"{__name__.partition('.')[0]}.apps"
 
@@ -20,6 +21,12 @@ def extensions(package: str) -> dict[str, str]:
     for module in pkgutil.iter_modules([os.path.join(apps, app.name, folder)]):
       found[module.name] = f"{_APPS}.{app.name}.{folder}.{module.name}"
   return dict(sorted(found.items()))
+
+
+def modules(package: str, declared: str) -> list[Any]:
+  """The modules of these files that declare such a name, imported."""
+  found = map(importlib.import_module, extensions(package).values())
+  return [module for module in found if hasattr(module, declared)]
 
 
 def source_of(module: str) -> str:

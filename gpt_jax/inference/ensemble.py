@@ -122,7 +122,7 @@ class Ensemble:
     return DevSet(first.where, first.classes, probabilities, temperature)
 
   def dev_sets(self) -> list[DevSet]:
-    """Of each member."""
+    """The dev set of each member."""
     labels = self.task.labels
     return [read_dev_set(member.folder, labels, member.step) for member in self.members]
 

@@ -100,7 +100,7 @@ class LSTMEncoderDecoderConfig(SourceTrunkConfig):
     return own + tables + self.decoder_parameters()
 
   def decoder_parameters(self) -> int:
-    """Of its LSTMs and the attention."""
+    """Parameters of its LSTMs and the attention."""
     d = self.width
     return 4 * d * (self.embedding_width + d + (2 * self.layers - 1) * d + self.layers) + 3 * d**2
 

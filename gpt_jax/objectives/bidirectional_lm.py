@@ -59,7 +59,6 @@ class BidirectionalLM(Objective):
 
     def between_special(rows: np.ndarray, draw: Noise) -> Batch:
       """Rows int32 [B, T - 2], -1 past a text's end; a target is the token at its position."""
-      del draw  # nothing is random
       size = (rows >= 0).sum(axis=1, keepdims=True)
       column = np.arange(length, dtype=np.int32)[None]
       is_text = (column > 0) & (column <= size)

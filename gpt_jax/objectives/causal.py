@@ -40,7 +40,6 @@ class Causal(Objective):
 
 def causal_batch(rows: np.ndarray, draw: Noise | None = None) -> Batch:
   """Rows int32 [B, T + 1], -1 past a text's end, to inputs and next tokens [B, T]."""
-  del draw  # nothing is random
   # The target at position t is the token at t + 1: [B, T + 1] -> [B, T] twice.
   inputs, targets = rows[:, :-1], rows[:, 1:]
   # Every row starts at position 0, even in the middle of a document: it sees nothing before it.

@@ -89,7 +89,6 @@ class DropoutViews(TextPairs):
 
     def views(rows: np.ndarray, draw: Noise) -> Batch:
       """Rows int32 [B, T + 1], -1 past a text's end; what exceeds the room is not read."""
-      del draw  # the noise is dropout
       return self._batch((rows[:, :room], rows[:, :room]), tokenizer)
 
     return views

@@ -198,7 +198,6 @@ class _Tile(Tiles):
     return jax.lax.broadcasted_iota(jnp.int32, (self.size, self.size), axis) + i * self.size
 
   def read(self, row, i, keys: bool) -> jax.Array:
-    del i  # of its tile alone
     axis = int(keys == self.of_queries)
     return jax.lax.broadcast_in_dim(row[keys][...], (self.size, self.size), (axis,))
 

@@ -89,7 +89,6 @@ def _export_parts(params: Any, step: int, workdir: str) -> None:
   """Writes the model of each of a run's several tasks, of its best checkpoint, to
   WORKDIR/tasks/NAME: any program reads one.
   """
-  del params, step  # the best checkpoint has its own
   if not is_main_process() or best_evaluation(workdir) is None:
     return
   loaded = load_model(os.path.join(workdir, "best"))

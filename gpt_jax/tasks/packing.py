@@ -206,7 +206,7 @@ class _Packing:
     return unpacked
 
   def _first_row(self, n: int, count: int) -> int:
-    """Of the group of example n of `count`."""
+    """The first row of the group of example n of `count`."""
     return n // (count // self.groups) * self.rows
 
 

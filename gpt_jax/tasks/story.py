@@ -32,7 +32,6 @@ def _task(
   """A task whose rows `make` generates; options are further fields of Task."""
 
   def read(data_dir: str, split: str) -> Iterator[Row]:
-    del data_dir  # generated, not read
     for number, (texts, label) in enumerate(storyworld.examples(make, split)):
       yield Row(texts, label, f"{make.__name__}/{split}:{number}")
 
@@ -53,7 +52,6 @@ _TAGS = ("other", "person", "place", "work", "good", "bad", "mood")
 
 
 def _read_tags(data_dir: str, split: str) -> Iterator[TaggedExample]:
-  del data_dir  # generated, not read
   rng = random.Random(f"tags {split}")
   scenes = scenes_of(split)
   for number in range(SIZES[split]):

@@ -102,7 +102,7 @@ def _load(path: str, texts: Texts) -> LoadedModel:
 def _of_checkpoints(
   part: str, models: dict[str, LoadedModel], texts: Texts, budget: Budget, study: Study
 ) -> list[dict[str, Any]]:
-  """What a part measures of each checkpoint."""
+  """The measures of a part, of each checkpoint."""
   measure, fields = _OF_CHECKPOINTS[part]
   sizes = {field.name: size for field, size in field_values(budget) if field.name in fields}
   results = []

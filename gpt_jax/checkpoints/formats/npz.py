@@ -13,7 +13,6 @@ WEIGHTS = "weights.npz"
 
 
 def _write(path: str, arrays: Arrays, config: dict) -> None:
-  del config  # it is in config.json
   named: dict[str, Any] = dict(arrays)
   np.savez(path, **named)
 

@@ -1,7 +1,7 @@
 """Finds the files and data sets that a name stands for, and reads their documents."""
 
+import functools
 import glob
-import importlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -11,7 +11,7 @@ from gpt_jax.data.file_kinds import file_kind
 from gpt_jax.data.sources import text
 from gpt_jax.data.sources.utf8 import without_compression
 from gpt_jax.errors import InputError
-from gpt_jax.extensions import extensions
+from gpt_jax.extensions import modules
 from gpt_jax.files import check_path, find_files, split_names
 
 
@@ -45,15 +45,18 @@ class SourceFile(Protocol):
     """
 
 
+_known = functools.partial(modules, __package__, "USAGE")  # () -> the modules of all sources
+
+
 def find(name: str) -> list[Source]:
   """The files or data sets of a file name, glob, folder or data set name, in a fixed order.
 
   Files and folders may be on a store, as gs://bucket/folder/*.txt.
   """
-  module = _module_of(name)  # by the name alone; nothing is opened
+  module: Any = _module_of(name)  # by the name alone; nothing is opened
   if module.FOLDER_SUFFIXES is None:
-    files = getattr(module, "files", None)
-    return [Source(file, 0) for file in files(name)] if files else [Source(name, 0)]
+    files = module.files(name) if module in modules(__package__, "files") else [name]
+    return [Source(file, 0) for file in files]
   check_path(name)
   try:
     sizes = find_files(name)
@@ -62,7 +65,7 @@ def find(name: str) -> list[Source]:
   is_glob = glob.has_magic(name)  # has *, ? or [
   if os.path.isdir(name) or (sizes and name not in sizes and not is_glob):  # a folder
     suffixes: tuple[str, ...] = ()
-    for file_module in _source_files():
+    for file_module in _known():
       suffixes += file_module.FOLDER_SUFFIXES or ()
     sizes = {path: size for path, size in sizes.items() if path.lower().endswith(suffixes)}
     if not sizes:
@@ -122,23 +125,22 @@ def plain_size(sources: Sequence[Source]) -> int | None:
 
 def usage() -> str:
   """How a user names each kind of source."""
-  files = [module.USAGE for module in _source_files() if module.FOLDER_SUFFIXES is not None]
-  names = [module.USAGE for module in _source_files() if module.FOLDER_SUFFIXES is None]
+  files = [module.USAGE for module in _known() if module.FOLDER_SUFFIXES is not None]
+  names = [module.USAGE for module in _known() if module.FOLDER_SUFFIXES is None]
   return "; ".join([f"a file, glob or folder of {' or '.join(files)}", *names])
 
 
 def _module_of(name: str) -> SourceFile:
-  return next((module for module in _source_files() if module.reads(name)), text)
+  return next((module for module in _known() if module.reads(name)), text)
 
 
 def _module_of_content(name: str) -> SourceFile:
   """As _module_of, but of a file's content where its name does not say, or says something else."""
-  module = _module_of(name)
-  if not hasattr(module, "FORMATS"):
+  module, of_formats = _module_of(name), modules(__package__, "FORMATS")
+  if module not in of_formats:
     return module
   found = file_kind(name).format
-  others = (other for other in _source_files() if found in getattr(other, "FORMATS", ()))
-  return next(others, module)
+  return next((other for other in of_formats if found in other.FORMATS), module)
 
 
 def typed_rows(name: str) -> Iterator[dict[str, Any]]:
@@ -146,9 +148,3 @@ def typed_rows(name: str) -> Iterator[dict[str, Any]]:
   for source in find(name):
     module: Any = _module_of_content(source.name)
     yield from module.typed_rows(source.name)
-
-
-def _source_files() -> list[SourceFile]:
-  """The modules of this folder, and of such folders of apps, that declare USAGE."""
-  modules = map(importlib.import_module, extensions(__package__).values())
-  return [module for module in modules if hasattr(module, "USAGE")]

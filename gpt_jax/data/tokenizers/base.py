@@ -3,7 +3,6 @@
 import abc
 import dataclasses
 import functools
-import importlib
 import itertools
 import json
 import os
@@ -13,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 
 from gpt_jax.errors import InputError
-from gpt_jax.extensions import extensions
+from gpt_jax.extensions import modules
 from gpt_jax.files import (
   atomic_file,
   check_path,
@@ -97,80 +96,73 @@ class AddedToken(NamedTuple):
 
 
 class Tokenizer(abc.ABC):
-  """Text to ids and back; a subclass is a frozen dataclass.
+  """Text to ids and back; a subclass is a frozen dataclass."""
 
-  Attributes:
-    kind: the algorithm, one of the KINDS of its file.
-    normalizer: what is done to a text before it is cut into pieces.
-    line_id: the id of a line break; None if the vocabulary has no such token.
-    vocab_size: the number of ids, without special tokens.
-    hash: sha256 of everything that decides the ids of a text. Special tokens are no part of it.
-    byte_fallback: bool [vocab_size], the ids of the unknown token and of bytes that are not a
-      character.
-    files: the files that `save` writes beside tokenizer.json, by name.
-    metadata: further entries of tokenizer.json, which `load` gets back.
-    special_pieces: the pieces of special tokens that vocabularies of this kind hold, by name.
-    special_inside: the ids of those that this vocabulary holds, by name.
-    spelled: pieces that are one id wherever a text spells them, special tokens among them, as the
-      folder of a model that others trained asks for; (): no text encodes to a special token.
-    unknown_id: the id of what is in no other piece; None if there is none.
-    end_id: the id of the piece between documents, to which no text encodes; None if there is none.
-    filler_id: the id to pad with where no special token is named "pad"; None if there is none.
-    transformers_settings: further entries of transformers' tokenizer_config.json.
-    transformers_files: what transformers' own class of this kind reads, by name.
-  """
-
-  kind: str
+  kind: str  # the algorithm, one of the KINDS of its file
   special_names: tuple[str, ...]
+  # Pieces that are one id wherever a text spells them, special tokens among them, as the folder of
+  # a model that others trained asks for; (): no text encodes to a special token
   spelled: tuple[AddedToken, ...] = ()
   __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
   @property
   @abc.abstractmethod
-  def normalizer(self) -> str: ...
+  def normalizer(self) -> str:
+    """The changes to a text before it is cut into pieces."""
 
   @property
   @abc.abstractmethod
-  def line_id(self) -> int | None: ...
+  def line_id(self) -> int | None:
+    """The id of a line break; None if the vocabulary has no such token."""
 
   @property
   @abc.abstractmethod
-  def vocab_size(self) -> int: ...
+  def vocab_size(self) -> int:
+    """The number of ids, without special tokens."""
 
   @property
   @abc.abstractmethod
-  def hash(self) -> str: ...
+  def hash(self) -> str:
+    """sha256 of everything that decides the ids of a text. Special tokens are no part of it."""
 
   @property
   @abc.abstractmethod
-  def byte_fallback(self) -> np.ndarray: ...
+  def byte_fallback(self) -> np.ndarray:
+    """bool [vocab_size], the ids of the unknown token and of bytes that are not a character."""
 
   @property
   @abc.abstractmethod
-  def files(self) -> dict[str, bytes]: ...
+  def files(self) -> dict[str, bytes]:
+    """The files that `save` writes beside tokenizer.json, by name."""
 
   @property
   def metadata(self) -> Mapping[str, Any]:
+    """Further entries of tokenizer.json, which `load` gets back."""
     return {}
 
   @property
   def special_pieces(self) -> Mapping[str, str]:
+    """The pieces of special tokens that vocabularies of this kind hold, by name."""
     return {}
 
   @property
   def special_inside(self) -> dict[str, int]:
+    """The ids of those that this vocabulary holds, by name."""
     return {}
 
   @property
   def unknown_id(self) -> int | None:
+    """The id of what is in no other piece; None if there is none."""
     return None
 
   @property
   def end_id(self) -> int | None:
+    """The id of the piece between documents, to which no text encodes; None if there is none."""
     return None
 
   @property
   def filler_id(self) -> int | None:
+    """The id to pad with where no special token is named "pad"; None if there is none."""
     return None
 
   @property
@@ -180,10 +172,12 @@ class Tokenizer(abc.ABC):
 
   @property
   def transformers_settings(self) -> dict[str, Any]:
+    """Further entries of transformers' tokenizer_config.json."""
     return {}
 
   @property
   def transformers_files(self) -> dict[str, bytes]:
+    """The files that transformers' own class of this kind reads, by name."""
     return {}
 
   @property
@@ -337,7 +331,7 @@ def _load(folder: str) -> Tokenizer:
   if metadata is None:
     return load_released(folder)
   kinds: dict[str, TokenizerFile] = {}
-  for module in _tokenizer_files():
+  for module in modules(__package__, "KINDS"):
     kinds |= dict.fromkeys(module.KINDS, module)
   kind = metadata["kind"]
   if not isinstance(kind, str) or kind not in kinds:
@@ -368,19 +362,13 @@ def _load(folder: str) -> Tokenizer:
 
 def load_released(folder: str) -> Tokenizer:
   """Loads a tokenizer as its authors released it, whatever a tokenizer.json of ours says."""
-  for module in _tokenizer_files():
+  for module in modules(__package__, "KINDS"):
     if module.detect(folder):
       return module.load(folder, None)
   raise InputError(
     f"{folder}: no tokenizer here; give the tokenizer/ folder of prepared data or of a run, or the "
     "folder of a released tokenizer"
   )
-
-
-def _tokenizer_files() -> list[TokenizerFile]:
-  """The modules of this folder, and of such folders of apps, that declare KINDS."""
-  modules = map(importlib.import_module, extensions(__package__).values())
-  return [module for module in modules if hasattr(module, "KINDS")]
 
 
 def _read_metadata(folder: str) -> dict[str, Any] | None:

@@ -132,7 +132,7 @@ def _quantize_tables(graph: Any, library: Any) -> None:
 
 
 def compare(exact: str, path: str, encoded: Encoded, inputs: Sequence[str]) -> Agreement:
-  """Of the labels by both files, float32 first, for the examples; inputs: see Function."""
+  """The labels by both files, float32 first, for the examples; inputs: see Function."""
   runtime = _require("onnxruntime")
   sessions = runtime.InferenceSession(exact), runtime.InferenceSession(path)
   labels: list[list[np.ndarray]] = [[], []]
