@@ -3,6 +3,7 @@ the tests that a change can have broken (bash launch/test.sh --changed).
 """
 
 import ast
+import functools
 import re
 import subprocess
 from collections.abc import Iterable
@@ -27,7 +28,10 @@ def imports(path: Path, everywhere: bool = True) -> set[str]:
 
 
 def _parsed(path: Path) -> ast.Module:
-  return ast.parse(path.read_text(encoding="utf-8"), str(path))
+  return _tree(path.read_text(encoding="utf-8"))
+
+
+_tree = functools.cache(ast.parse)  # by content: each file is asked for several times
 
 
 def _is_deferred(node: ast.AST) -> bool:

@@ -249,12 +249,10 @@ def trained():
   return train
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "mesh, devices, microbatches",
-  [
-    pytest.param(MeshConfig(model=2, fsdp=True), 4, 2, marks=pytest.mark.slow),
-    (MeshConfig(backend="pmap"), 8, 1),
-  ],
+  [(MeshConfig(model=2, fsdp=True), 4, 2), (MeshConfig(backend="pmap"), 8, 1)],
   ids=["fsdp, tensor parallel and microbatches", "pmap"],
 )
 def test_training_is_the_same_on_every_mesh(trained, mesh, devices, microbatches):

@@ -88,7 +88,11 @@ def test_one_layer_alone():
 
 @pytest.mark.parametrize(
   "at, reads, head_reads",
-  [("input", 5 + 24, 14), ("output", 5, 14 + 24), ("both", 5 + 24, 14 + 24)],
+  [
+    ("input", 5 + 24, 14),
+    pytest.param("output", 5, 14 + 24, marks=pytest.mark.slow),
+    pytest.param("both", 5 + 24, 14 + 24, marks=pytest.mark.slow),
+  ],
 )
 def test_a_task_has_the_mix_at_the_input_or_output_of_its_lstm(at, reads, head_reads):
   head = MixedHead(head=ClassifyHead(K, "mean", dropout=0.0), embedding=5, units=7, at=at)

@@ -100,8 +100,9 @@ def assert_equal(found, expected, atol=1e-5):
   "kind, length, platform",
   [
     ("causal", 20, "cuda"),  # less than a tile
-    ("causal", 192, "cuda"),  # several tiles, and four blocks of queries in plain attention
-    ("causal", 192, "tpu"),
+    # Several tiles, and four blocks of queries in plain attention.
+    pytest.param("causal", 192, "cuda", marks=pytest.mark.slow),
+    pytest.param("causal", 192, "tpu", marks=pytest.mark.slow),
     ("bidirectional", 150, "cuda"),  # the last tile is cut off
     ("prefix", 150, "cuda"),
   ],

@@ -322,6 +322,7 @@ def test_two_microbatches_have_the_gradient_of_one(method):
   assert_equal(jax.tree.map(jnp.add, *sums), (total, metrics, grads))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS[1:], ids=IDS[1:])  # FGM draws no noise
 def test_pmap_has_the_gradient_of_one_device(method):
   batch_of = {"jit": packed(), "pmap": packed(groups=8)}

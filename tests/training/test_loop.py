@@ -177,9 +177,9 @@ SLOW = pytest.mark.slow
   [
     pytest.param(LSTM, FSDP, 2, id="lstm"),
     pytest.param(STACK, FSDP, 2, id="stack", marks=SLOW),
-    pytest.param(ELMO, FSDP, 2, id="elmo"),
+    pytest.param(ELMO, FSDP, 2, id="elmo", marks=SLOW),
     pytest.param(ELMO, MeshConfig(data=2), 1, id="elmo-2", marks=SLOW),
-    pytest.param(TRANSLATOR, FSDP, 2, id="translator"),
+    pytest.param(TRANSLATOR, FSDP, 2, id="translator", marks=SLOW),
     pytest.param(TRANSLATOR, MeshConfig(data=2), 1, id="translator-2", marks=SLOW),
   ],
 )

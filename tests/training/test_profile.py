@@ -54,6 +54,7 @@ def plain(with_names, prepared, tmp_path_factory):
   return workdir, pretrain.run(CONFIG, prepared, workdir)
 
 
+@pytest.mark.slow
 def test_a_trace_names_steps_and_their_parts_and_changes_no_number(
   plain, prepared, tmp_path, capsys
 ):
