@@ -305,16 +305,15 @@ def _merge_problems(
 
   Warns of the rows without a prediction.
   """
-  problems = [row for row in rows if isinstance(row, InputError)]
+  problems = {n: row for n, row in enumerate(rows) if isinstance(row, InputError)}
   if problems:
-    warnings.warn(
-      f"{len(problems)} of {len(rows)} rows have no prediction: {problems[0]}", stacklevel=3
-    )
+    first = next(iter(problems.values()))
+    warnings.warn(f"{len(problems)} of {len(rows)} rows have no prediction: {first}", stacklevel=3)
   # Predictions are in the order of the usable rows.
   following = iter(predicted)
   results: list[dict[str, Any]] = []
-  for row in rows:
-    if isinstance(row, InputError):
+  for n, row in enumerate(rows):
+    if n in problems:
       results.append({"prediction": None, "probabilities": {}, "problem": str(row)})
       continue
     results.append(next(following))
