@@ -11,7 +11,6 @@ import pytest
 from numpy_transformer import numpy_dense, numpy_norm
 
 from gpt_jax.batch import Batch, Labels, Rows
-from gpt_jax.config import from_json, to_json
 from gpt_jax.models import trunk
 from gpt_jax.models.heads.classify import ClassifyHead, represent
 from gpt_jax.models.heads.language import LanguageHead
@@ -46,15 +45,6 @@ def test_a_pretrained_checkpoint_is_a_subtree_of_a_fine_tuned_one(trunk):
   assert set(before) == {"trunk"}
   assert set(after) == {"trunk", "head"}
   assert before["trunk"] == after["trunk"]
-
-
-@pytest.mark.parametrize(
-  "head", [LanguageHead(0.5), ClassifyHead(num_classes=3, pooling="per_choice")]
-)
-@pytest.mark.parametrize("trunk", TRUNKS, ids=["transformer", "lstm"])
-def test_a_model_is_rebuilt_from_json(trunk, head):
-  spec = ModelConfig(trunk, (head,))
-  assert from_json(to_json(spec)).build() == spec.build()
 
 
 @pytest.fixture(scope="module")

@@ -50,11 +50,6 @@ def test_similarity_has_both_orders():
   assert [array.tolist() for array in batch.labels] == [[[6, 13]], [[0, 1]], [1]]
 
 
-def test_scores_are_soft_labels():
-  labels = batch_of("stsb", ("11", "21"), "3.4").labels
-  np.testing.assert_allclose(labels.distributions, [[0, 0, 0, 0.6, 0.4, 0]], atol=1e-7)
-
-
 def test_four_options_follow_one_passage():
   batch = batch_of("race-middle", ("11 12", "21", "31", "32 33", "34", "35"), "C")
   # B has 8 tokens, the others 7: the longest sequence is packed first, the others in order.
