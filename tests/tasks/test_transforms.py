@@ -62,15 +62,6 @@ def test_four_options_follow_one_passage():
   assert [array.tolist() for array in batch.labels] == [[anchors], [[0, 0, 1, 0]], [1]]
 
 
-def test_two_endings_follow_one_story():
-  batch = batch_of("storycloze", ("11", "12", "13", "14", "21", "31 32"), "2")
-  assert batch.rows.inputs.tolist() == [
-    [S, 11, 12, 13, 14, D, 31, 32, X, *[0] * 7],
-    [S, 11, 12, 13, 14, D, 21, X, *[0] * 8],
-  ]
-  assert [array.tolist() for array in batch.labels] == [[[16 + 7, 8]], [[0, 1]], [1]]
-
-
 ELEVENS, TWENTIES, THIRTIES = range(11, 20), range(21, 30), range(31, 40)  # nine ids each
 ELEVEN, TWENTY, THIRTY = (" ".join(map(str, ids)) for ids in (ELEVENS, TWENTIES, THIRTIES))
 
