@@ -1,17 +1,11 @@
 """A bidirectional checkpoint is never read left to right: it has seen what it would predict."""
 
-import functools
-
-import jax
-import numpy as np
 import pytest
 from refused import refused
 
 import gpt_jax
 from gpt_jax.apps.paper import zero_shot
 from gpt_jax.apps.report import visualize
-from gpt_jax.batch import Rows
-from gpt_jax.checkpoints.load import load_model
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import finetune, generate
@@ -47,16 +41,6 @@ def test_reading_from_left_to_right_is_refused(run, tmp_path, read):
 def test_zero_shot_needs_the_head_of_a_masked_model(run, tmp_path):
   refused(f"^{run}: has no masked-LM head", zero_shot.run, run, str(tmp_path))
   assert not list(tmp_path.iterdir())
-
-
-def test_embeddings_use_the_models_own_attention(run):
-  loaded = load_model(run)
-  ids = loaded.tokenizer.encode(TEXT)[None]
-  positions = np.arange(ids.shape[1], dtype=np.int32)[None]
-  states = jax.jit(functools.partial(loaded.model.apply, method="states"))
-  hidden = np.asarray(states({"params": loaded.params}, Rows(ids, positions)).hidden)
-  assert ids.shape[1] < 16  # so that there is padding, which must not be attended to
-  np.testing.assert_allclose(gpt_jax.load(run).embed(TEXT), hidden[0].mean(0), atol=1e-5)
 
 
 def test_finetuning_it_with_a_language_model_is_refused(run, tmp_path):

@@ -186,13 +186,6 @@ def test_a_link_planted_as_the_lock_is_not_followed(tmp_path):
   assert (tmp_path / "victim").read_text() == "precious"
 
 
-def test_the_smallest_loss_is_best(tmp_path):
-  with store.Checkpoints(str(tmp_path), metric="loss", mode="min") as checkpoints:
-    for step, loss in enumerate([3.0, 1.0, 2.0]):
-      checkpoints.save(step, make_state(step), {}, {"loss": loss})
-    assert checkpoints.restore(abstract_of(), "best")[2] == 1
-
-
 def test_a_step_is_saved_once(workdir):
   with store.Checkpoints(str(workdir)) as checkpoints:
     checkpoints.save(2, make_state(7), {"note": "again"})

@@ -182,17 +182,20 @@ KINDS = {
   "full_sentences": lambda text, copies=0: PackedSentenceWindows(text, ACROSS, 5, copies),
   "doc_sentences": lambda text, copies=0: PackedSentenceWindows(text, CONFIG, 5, copies),
   "windows": lambda text, copies=0: Windows(text, CONFIG, 5, copies),
+  "windows_across": lambda text, copies=0: Windows(text, ACROSS, 5, copies),
 }
+OFFSETS = WindowsConfig(batch_size=16, length=LENGTH, sampling="random_offset")
+ALL_KINDS = {**KINDS, "random_offset": lambda text: Windows(text, OFFSETS, 5)}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALL_KINDS)
 @pytest.mark.parametrize("hosts", [2, 4])
 def test_rows_do_not_depend_on_hosts_or_on_what_was_read_before(text, kind, hosts):
-  windows = KINDS[kind](text)
+  windows = ALL_KINDS[kind](text)
   steps = [3, 0, 17]
   whole = {step: windows(step) for step in steps}
   for host in np.split(np.arange(16), hosts):
-    fresh = KINDS[kind](text)  # as a process that resumes
+    fresh = ALL_KINDS[kind](text)  # as a process that resumes
     for step in reversed(steps):
       np.testing.assert_array_equal(fresh(step, host), whole[step][host])
       noise = fresh.draw(step, host)("name", (7,))
@@ -200,7 +203,7 @@ def test_rows_do_not_depend_on_hosts_or_on_what_was_read_before(text, kind, host
     for got, rows in zip(fresh.sequential(rows=host), windows.sequential(), strict=True):
       np.testing.assert_array_equal(got, rows[host])
   assert (whole[3] != whole[17]).any()
-  np.testing.assert_array_equal(KINDS[kind](text)(4, slice(3, 5)), windows(4)[3:5])
+  np.testing.assert_array_equal(ALL_KINDS[kind](text)(4, slice(3, 5)), windows(4)[3:5])
   assert windows(0, slice(2, 2)).shape == (0, LENGTH + 1)
 
 

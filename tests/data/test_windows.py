@@ -2,7 +2,6 @@
 
 import collections
 import json
-import os
 import subprocess
 import sys
 import textwrap
@@ -77,19 +76,6 @@ def test_the_order_depends_on_epoch_and_seed(tmp_path):
   assert orders[0] != orders[1] != orders[2] != orders[0]
 
 
-@pytest.mark.parametrize("sampling", ["within_documents", "across_documents", "random_offset"])
-def test_batches_are_pure_and_rows_are_a_part_of_them(tokens, sampling):
-  config = WindowsConfig(batch_size=6, length=16, sampling=sampling)
-  windows = Windows(tokens, config, seed=3)
-  batches = [windows(step) for step in range(12)]
-  for step in (11, 3, 0, 7):
-    np.testing.assert_array_equal(windows(step), batches[step])
-  again = Windows(TokenFile(*os.path.split(tokens.path)), config, seed=3)
-  for part in (slice(0, 3), slice(3, 6), slice(1, None, 2), slice(2, 2)):
-    np.testing.assert_array_equal(again(5, rows=part), batches[5][part])
-  assert batches[0].dtype == np.int32 and batches[0].shape == (6, 17)
-
-
 def test_across_documents_is_one_document(tokens, tmp_path):
   config = WindowsConfig(batch_size=3, length=16, sampling="across_documents")
   (tmp_path / "one").mkdir()
@@ -120,13 +106,6 @@ def test_sequential_predicts_every_token_once(tokens, sampling, batch_size):
   np.testing.assert_array_equal(targets, np.setdiff1d(np.arange(tokens.n_tokens), firsts))
   following = rows[:, 1:] == rows[:, :-1] + 1
   assert (following | (rows[:, 1:] == -1)).all()
-  halves = zip(
-    windows.sequential(batch_size, slice(0, 1)),
-    windows.sequential(batch_size, slice(1, None)),
-    strict=True,
-  )
-  for batch, (one, rest) in zip(batches, halves, strict=True):
-    np.testing.assert_array_equal(np.concatenate([one, rest]), batch)
 
 
 def test_shuffled_gives_the_full_batches_of_an_epoch(tokens):

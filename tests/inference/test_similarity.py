@@ -11,8 +11,6 @@ from refused import refused
 
 import gpt_jax
 from gpt_jax.batch import Rows
-from gpt_jax.checkpoints.load import load_model
-from gpt_jax.checkpoints.store import Checkpoints
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.contrastive import ContrastiveHead
 from gpt_jax.models.lstm import LSTMConfig
@@ -30,26 +28,16 @@ def checkpoint(make_run, tiny_tokenizer, tmp_path_factory):
 
   Its tokenizer has cls and sep.
   """
+  tokenizer = tiny_tokenizer.with_special("cls", "sep")
+  sizes = {"vocab_size": tokenizer.vocab_size, "context": 32, "width": 16, "special_tokens": 5}
+  trunks = {
+    "transformer": TransformerConfig(**sizes, layers=1, heads=2),
+    "lstm": LSTMConfig(**sizes, units=8),
+  }
 
   def make(head, trunk="transformer", attention="causal"):
-    vocab_size, special = tiny_tokenizer.vocab_size, 5
-    trunks = {
-      "transformer": TransformerConfig(
-        vocab_size, context=32, layers=1, width=16, heads=2, special_tokens=special
-      ),
-      "lstm": LSTMConfig(vocab_size, context=32, width=16, units=8, special_tokens=special),
-    }
     spec = ModelConfig(trunks[trunk], (head,), attention)
-    folder = make_run(tmp_path_factory.mktemp("embed") / "run", spec)
-    tokenizer = tiny_tokenizer.with_special("cls", "sep")
-    tokenizer.save(f"{folder}/tokenizer")
-    meta = {**load_meta(folder), "tokenizer_hash": tokenizer.hash}
-    with Checkpoints(folder, metric="valid_loss", mode="min") as checkpoints:
-      checkpoints.save(8, {"params": make_run.params_of(spec, 3)}, meta)
-    return folder
-
-  def load_meta(folder):
-    return load_model(f"{folder}/checkpoints/7").meta
+    return make_run(tmp_path_factory.mktemp("embed") / "run", spec, tokenizer=tokenizer)
 
   return make
 

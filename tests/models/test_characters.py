@@ -77,19 +77,6 @@ def test_convolution_and_highways_equal_numpy(tiny_tokenizer, filters):
   np.testing.assert_allclose(read(params)[0], np.tile(wanted, 2), rtol=2e-5, atol=2e-5)
 
 
-def test_a_filter_ends_inside_the_places(tiny_tokenizer):
-  """A piece of all places has no window that reaches past its end mark."""
-  long = dataclasses.replace(SMALL, places=5)
-  trunk = dataclasses.replace(TRUNK, characters=long).with_vocabulary(tiny_tokenizer)
-  table = character_table(trunk.characters, trunk.vocab_size, trunk.rows)
-  full = int(np.flatnonzero((table != 260).all(1))[0])
-  module, rows = trunk.build("bidirectional"), Rows(np.full((1, 2), full), np.arange(2)[None])
-  params = jax.jit(module.init)(jax.random.key(0), rows)["params"]
-  read = jax.jit(lambda params: module.apply({"params": params}, rows, layers=True).layers[0])
-  wanted = numpy_characters(jax.tree.map(np.asarray, params["characters"]), table[full])
-  np.testing.assert_allclose(read(params)[0, 0], np.tile(wanted, 2), rtol=2e-5, atol=2e-5)
-
-
 def test_parameter_counts(tiny_tokenizer):
   trunk = TRUNK.with_vocabulary(tiny_tokenizer)
   shapes = parameter_shapes(ModelConfig(trunk, (), "bidirectional"))

@@ -8,7 +8,6 @@ import pytest
 from sampled_texts import sample
 
 from gpt_jax.batch import Rows
-from gpt_jax.errors import InputError
 from gpt_jax.inference.beam import beam_search
 from gpt_jax.models.decoding_weights import keep, keep_weights, variables
 from gpt_jax.models.encoder_decoder import T5Config
@@ -104,9 +103,3 @@ def test_a_prompt_is_continued_the_same_in_any_company(make_run, kind):
     assert sample(model, kept, PROMPTS[i : i + 1], SEEDS[i : i + 1], 30) == together[i : i + 1]
   (greedy,) = sample(model, kept, PROMPTS[:1], [0], 5, temperature=0.0)
   assert beam_search(model, kept, PROMPTS[0], 1, 5)[0].ids == greedy
-
-
-def test_an_unknown_kind(make_run):
-  model, params = made(make_run, "GPT")
-  with pytest.raises(InputError, match="weights=int4: must be one of float32, bfloat16, int8"):
-    keep_weights(model, params, "int4")

@@ -27,9 +27,6 @@ from gpt_jax.models.model import ModelConfig, language_model, parameter_shapes
 from gpt_jax.models.partly_shared import PartlySharedConfig
 from gpt_jax.models.trunk import Pooler, States
 from gpt_jax.ops.dropout import step_key
-from gpt_jax.parallel.mesh import MeshConfig, make_mesh
-from gpt_jax.training.optimizer import OptimConfig, make_optimizer
-from gpt_jax.training.trainer import Trainer
 
 BERT = bert_trunk(60, special_tokens=0)
 ROBERTA = dataclasses.replace(BERT, token_types=0, pooler=False, norm_epsilon=1e-5, init="normal")
@@ -273,35 +270,6 @@ def test_dropout_on_the_sum_leaves_the_table_alone():
   np.testing.assert_allclose(dropped[~gone], np.asarray(whole)[~gone] / 0.6, rtol=1e-5)
   again, _ = embed(step_key(0, 0))
   np.testing.assert_array_equal(dropped, again)
-
-
-@pytest.mark.slow
-def test_a_step_on_a_mesh_with_sharded_parameters():
-  """Loss and new parameters of FSDP with tensor parallelism are those of one device.
-
-  ALBERT has every kind of parameter that BERT has, and the map from its narrower embeddings.
-  """
-  spec = spec_of(ALBERT)
-  batch = make_batch(rows=8)
-  results = []
-  for data, model in ((1, 1), (2, 4)):
-    mesh = make_mesh(MeshConfig(data=data, model=model), jax.devices()[: data * model])
-    trainer = Trainer.build(
-      spec.build(),
-      model_loss(spec.build()),
-      batch,
-      make_optimizer(OptimConfig(learning_rate=1e-2, warmup_steps=1), 10),
-      mesh,
-      rules=spec.trunk.TENSOR_PARALLEL,
-      fsdp=data > 1,
-    )
-    state = trainer.make_state(3)
-    for _ in range(2):
-      state, metrics = trainer.step(state, trainer.to_device(batch), 3)
-    results.append((jax.tree.map(np.asarray, state.params), float(metrics["loss"].value)))
-  (expected, loss), (found, other_loss) = results
-  assert other_loss == pytest.approx(loss, rel=1e-5)
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-4), found, expected)
 
 
 # ------------------------------------------------------------------------------------------- Heads

@@ -111,30 +111,6 @@ def test_chunks_on_a_mesh(monkeypatch, data, model, chunks):
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), found, right)
 
 
-def test_rows_not_in_use_have_no_probability_and_no_gradient():
-  hidden, table, targets, weights = make_inputs()
-  changed = table.copy()
-  changed[IN_USE:] = 50
-  total, (d_hidden, d_table) = ours(hidden, changed, targets, weights)
-  expected, (expected_d_hidden, _) = ours(hidden, table, targets, weights)
-  np.testing.assert_array_equal(total, expected)
-  np.testing.assert_array_equal(d_table[IN_USE:], 0)
-  np.testing.assert_array_equal(d_hidden, expected_d_hidden)
-
-
-def test_weights_count():
-  hidden, table, targets, weights = make_inputs()
-
-  def loss(**weights):
-    array = np.zeros((B, T), np.float32)
-    array[0, 1], array[0, 2] = weights.get("a", 0), weights.get("b", 0)
-    return ours(hidden, table, targets, array)[0]
-
-  np.testing.assert_allclose(loss(a=0.25, b=2), 0.25 * loss(a=1) + 2 * loss(b=1), rtol=1e-6)
-  _, (d_hidden, _) = ours(hidden, table, targets, weights)
-  np.testing.assert_array_equal(d_hidden[:, 2], 0)  # where the weight is 0
-
-
 @pytest.mark.parametrize("allowed", [T, 2])
 def test_z_loss(monkeypatch, allowed):
   """In NumPy, and its gradients by finite differences in float64; whole, and in chunks."""

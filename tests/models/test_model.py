@@ -11,11 +11,9 @@ import pytest
 from numpy_transformer import numpy_dense, numpy_norm
 
 from gpt_jax.batch import Batch, Labels, Rows
-from gpt_jax.config import from_json, to_json
 from gpt_jax.models import trunk
 from gpt_jax.models.heads.classify import ClassifyHead, represent
 from gpt_jax.models.heads.language import LanguageHead
-from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.lstm_stack import LSTMStackConfig
 from gpt_jax.models.model import ModelConfig, language_model, parameter_shapes
 from gpt_jax.models.transformer import TransformerConfig
@@ -24,37 +22,12 @@ from gpt_jax.objectives.causal import causal_batch
 from gpt_jax.ops.cross_entropy import logits
 from gpt_jax.ops.dropout import step_key
 
-TRUNKS = [
-  TransformerConfig(vocab_size=60, context=16, layers=1, width=16, heads=2),
-  LSTMConfig(vocab_size=60, context=16, width=16, units=8),
-]
+TRUNK = TransformerConfig(vocab_size=60, context=16, layers=1, width=16, heads=2)
 TEXT = causal_batch(np.arange(27, dtype=np.int32).reshape(3, 9))
 LABELS = Labels(
   np.array([[3, 7], [12, 20]], np.int32), np.eye(2, dtype=np.float32), np.ones(2, np.float32)
 )
 BATCH = TEXT._replace(labels=LABELS)
-
-
-def shapes(model, batch):
-  return jax.eval_shape(model.init, jax.random.key(0), batch)["params"]
-
-
-@pytest.mark.parametrize("trunk", TRUNKS, ids=["transformer", "lstm"])
-def test_a_pretrained_checkpoint_is_a_subtree_of_a_fine_tuned_one(trunk):
-  before = shapes(language_model(trunk), TEXT)
-  after = shapes(ModelConfig(trunk, (LanguageHead(), ClassifyHead())).build(), BATCH)
-  assert set(before) == {"trunk"}
-  assert set(after) == {"trunk", "head"}
-  assert before["trunk"] == after["trunk"]
-
-
-@pytest.mark.parametrize(
-  "head", [LanguageHead(0.5), ClassifyHead(num_classes=3, pooling="per_choice")]
-)
-@pytest.mark.parametrize("trunk", TRUNKS, ids=["transformer", "lstm"])
-def test_a_model_is_rebuilt_from_json(trunk, head):
-  spec = ModelConfig(trunk, (head,))
-  assert from_json(to_json(spec)).build() == spec.build()
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +42,7 @@ def apply(pooling, extracts, key=None, num_classes=2):
     "kernel": rng.standard_normal((8, width), np.float32),
     "bias": rng.standard_normal(width, np.float32),
   }
-  head = ClassifyHead(num_classes=num_classes, pooling=pooling, dropout=0.5).build(TRUNKS[0])
+  head = ClassifyHead(num_classes=num_classes, pooling=pooling, dropout=0.5).build(TRUNK)
   states, batch = anchored(extracts)
   shapes = jax.eval_shape(head.init, jax.random.key(0), states, batch, None)["params"]
   assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, shapes)
@@ -103,8 +76,8 @@ def test_concat_is_the_anchor_the_maximum_and_the_mean_of_a_text():
   texts = [hidden[0, :2], hidden[0, 2:4], hidden[1]]
   wanted = [np.concatenate([text[-1], text.max(0), text.mean(0)]) for text in texts]
   np.testing.assert_allclose(found[:, 0], wanted, rtol=1e-6)
-  spec = ModelConfig(TRUNKS[0], (ClassifyHead(2, "concat"),))
-  assert parameter_shapes(spec)["head/kernel"] == (3 * TRUNKS[0].width, 2)
+  spec = ModelConfig(TRUNK, (ClassifyHead(2, "concat"),))
+  assert parameter_shapes(spec)["head/kernel"] == (3 * TRUNK.width, 2)
 
 
 def test_a_trunk_that_reads_backward_ends_at_the_first_token():
@@ -122,7 +95,7 @@ def test_a_trunk_that_reads_backward_ends_at_the_first_token():
 
 def test_ulmfits_hidden_layer(extracts):
   """Against NumPy; the parameters are random, the norms' too."""
-  head = ClassifyHead(3, units=5).build(TRUNKS[0])
+  head = ClassifyHead(3, units=5).build(TRUNK)
   states, batch = anchored(extracts)
   shapes = jax.eval_shape(head.init, jax.random.key(0), states, batch, None)["params"]
   rng = np.random.default_rng(2)
@@ -139,7 +112,7 @@ def test_dropout_is_one_mask_an_example(pooling):
   """Found from the scores of single features, with a head that reads one at a time."""
   N, C, D = 6, 3, 64
   scores = []
-  head = ClassifyHead(num_classes=2, pooling=pooling, dropout=0.5).build(TRUNKS[0])
+  head = ClassifyHead(num_classes=2, pooling=pooling, dropout=0.5).build(TRUNK)
   states, batch = anchored(np.ones((N, C, D), np.float32))
   read = jax.jit(
     lambda kernel, key: head.apply(
@@ -160,7 +133,7 @@ def test_dropout_is_one_mask_an_example(pooling):
 
 def test_the_head_reads_the_extract_tokens():
   """Changing what stands after an extract token, or in another row, does not change the scores."""
-  model = ModelConfig(TRUNKS[0], (LanguageHead(), ClassifyHead(num_classes=2))).build()
+  model = ModelConfig(TRUNK, (LanguageHead(), ClassifyHead(num_classes=2))).build()
   params = jax.jit(model.init)(jax.random.key(0), BATCH)["params"]
   scores = jax.jit(
     lambda inputs: model.apply(
@@ -190,8 +163,8 @@ def test_logits_mask_rows_that_are_no_token():
 
 
 def test_special_tokens_count_in_fine_tuning_only():
-  assert language_model(TRUNKS[0]).num_tokens == 60
-  assert ModelConfig(TRUNKS[0], (LanguageHead(), ClassifyHead())).build().num_tokens == 63
+  assert language_model(TRUNK).num_tokens == 60
+  assert ModelConfig(TRUNK, (LanguageHead(), ClassifyHead())).build().num_tokens == 63
 
 
 SPEC = ModelConfig(

@@ -49,7 +49,10 @@ def predicted(batch):
 )
 def test_fifteen_percent_of_a_million_positions(tokenizer, count, length, abs):
   _, batch = batch_of(Masked(count=count), tokenizer, -(-(10**6) // length), length)
-  assert predicted(batch).mean() == pytest.approx(0.15, abs=abs)
+  chosen = predicted(batch)
+  assert chosen.mean() == pytest.approx(0.15, abs=abs)
+  # All positions are equally likely.
+  np.testing.assert_allclose(chosen.mean(axis=0), 0.15, atol=5 * (0.13 / len(chosen)) ** 0.5)
 
 
 @pytest.mark.parametrize(("length", "count"), [(64, 10), (128, 19), (256, 38), (512, 77), (3, 1)])
@@ -76,6 +79,9 @@ def test_eighty_ten_ten(tokenizer, unit):
   ids, batch = batch_of(Masked(unit=unit), tokenizer, 2000, 512)
   chosen = predicted(batch)
   inputs, targets = batch.rows.inputs[chosen], ids[chosen]
+  used, at = batch.predictions.weights > 0, batch.predictions.at
+  original = np.take_along_axis(ids, at, axis=1)
+  np.testing.assert_array_equal(batch.predictions.targets[used], original[used])
   assert (batch.rows.inputs == ids)[~chosen].all()
   n, size = len(inputs), tokenizer.vocab_size
   assert n > 140_000

@@ -75,11 +75,6 @@ def read(root, name, split):
   return [(e.sequences, e.label, int(e.location.rpartition(":")[2])) for e in examples]
 
 
-def test_the_folder_may_be_that_of_glue(small):
-  whole, glue = (find("rte").examples(str(root), "train") for root in (small, small / "glue"))
-  assert glue == whole
-
-
 def test_every_tenth_question_of_trec_is_held_out(small):
   examples, path = find("trec").examples, small / "trec" / "train_5500.label"
   train, dev, test = (examples(str(small), split) for split in ("train", "dev", "test"))

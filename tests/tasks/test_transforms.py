@@ -50,11 +50,6 @@ def test_similarity_has_both_orders():
   assert [array.tolist() for array in batch.labels] == [[[6, 13]], [[0, 1]], [1]]
 
 
-def test_scores_are_soft_labels():
-  labels = batch_of("stsb", ("11", "21"), "3.4").labels
-  np.testing.assert_allclose(labels.distributions, [[0, 0, 0, 0.6, 0.4, 0]], atol=1e-7)
-
-
 def test_four_options_follow_one_passage():
   batch = batch_of("race-middle", ("11 12", "21", "31", "32 33", "34", "35"), "C")
   # B has 8 tokens, the others 7: the longest sequence is packed first, the others in order.
@@ -65,15 +60,6 @@ def test_four_options_follow_one_passage():
   assert batch.rows.segments.tolist() == [[2] * 8 + [1] * 7 + [0], [3] * 7 + [4] * 7 + [0, 0]]
   anchors = [14, 7, 16 + 6, 16 + 13]
   assert [array.tolist() for array in batch.labels] == [[anchors], [[0, 0, 1, 0]], [1]]
-
-
-def test_two_endings_follow_one_story():
-  batch = batch_of("storycloze", ("11", "12", "13", "14", "21", "31 32"), "2")
-  assert batch.rows.inputs.tolist() == [
-    [S, 11, 12, 13, 14, D, 31, 32, X, *[0] * 7],
-    [S, 11, 12, 13, 14, D, 21, X, *[0] * 8],
-  ]
-  assert [array.tolist() for array in batch.labels] == [[[16 + 7, 8]], [[0, 1]], [1]]
 
 
 ELEVENS, TWENTIES, THIRTIES = range(11, 20), range(21, 30), range(31, 40)  # nine ids each

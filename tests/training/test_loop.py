@@ -17,11 +17,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from bert_trunk import bert_trunk
 from refused import refused
 
-from gpt_jax.batch import Mean
+from gpt_jax.batch import Batch, Labels, Mean, Predictions, Rows
 from gpt_jax.errors import InputError
 from gpt_jax.models.characters import CharacterConfig
+from gpt_jax.models.encoder_decoder import T5Config
+from gpt_jax.models.heads.masked import MaskedHead, SentencePairHead
 from gpt_jax.models.loss import model_loss
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.lstm_encoder_decoder import LSTMEncoderDecoderConfig
@@ -50,6 +53,9 @@ ELMO = dataclasses.replace(
   STACK, units=(16, 16), directions="separate", residual=True, characters=CHARACTERS, tied=False
 )
 TRANSLATOR = LSTMEncoderDecoderConfig(60, context=8, embedding_width=16, layers=2, units=8)
+T5 = T5Config(60, context=8, layers=1, width=16, heads=4, head_width=6, units=24, version="1.1")
+# Every kind of parameter that BERT has, and the map from its narrower embeddings.
+ALBERT = bert_trunk(60, special_tokens=0, embedding_width=8, shared_layers=True)
 BATCH, LENGTH, STEPS = 16, 8, 5
 ONE = MeshConfig(data=1)
 OPTIM = OptimConfig(learning_rate=1e-2, warmup_steps=2)
@@ -78,12 +84,25 @@ def translation_batch(rows):
   return encoder_decoder_batch(rows[:, :-1], rows[:, 1:], LENGTH, pad=60)
 
 
+def pairs_batch(rows):
+  """Pairs of texts: two tokens to predict in each, and its class."""
+  ids = np.maximum(rows[:, :LENGTH], 0)
+  places = np.broadcast_to(np.arange(LENGTH, dtype=np.int32), ids.shape)
+  segments, types = (x.astype(np.int32) for x in (places < LENGTH - 1, places > 3))
+  at, ones = np.tile(np.int32([1, 4]), (len(rows), 1)), np.ones((len(rows), 2), np.float32)
+  labels = Labels(LENGTH * np.arange(len(rows), dtype=np.int32)[:, None], ones / 2, ones[:, 0])
+  predictions = Predictions(ids[:, [1, 4]], ones, at)
+  return Batch(Rows(ids, places, segments, types), predictions=predictions, labels=labels)
+
+
 OBJECTIVES = {  # trunk -> model and batch; of others a causal language model's
   ELMO: (
     ModelConfig(ELMO, make_heads(BidirectionalLM().heads), "bidirectional"),
     both_directions_batch,
   ),
   TRANSLATOR: (ModelConfig(TRANSLATOR), translation_batch),
+  T5: (ModelConfig(T5), translation_batch),
+  ALBERT: (ModelConfig(ALBERT, (MaskedHead(), SentencePairHead()), "bidirectional"), pairs_batch),
 }
 
 
@@ -181,6 +200,9 @@ SLOW = pytest.mark.slow
     pytest.param(ELMO, MeshConfig(data=2), 1, id="elmo-2", marks=SLOW),
     pytest.param(TRANSLATOR, FSDP, 2, id="translator", marks=SLOW),
     pytest.param(TRANSLATOR, MeshConfig(data=2), 1, id="translator-2", marks=SLOW),
+    pytest.param(T5, FSDP, 2, id="t5", marks=SLOW),
+    pytest.param(T5, MeshConfig(data=8, backend="pmap"), 1, id="t5-pmap", marks=SLOW),
+    pytest.param(ALBERT, MeshConfig(data=2, model=4, fsdp=True), 1, id="albert", marks=SLOW),
   ],
 )
 def test_other_trunks_on_meshes(trunk, mesh, microbatches):

@@ -206,22 +206,6 @@ def test_momentum_is_tensorflows_and_the_mean_of_the_weights_follows_them():
   jax.tree.map(close, trained(params, state), weights)
 
 
-def test_no_two_rules_are_the_same():
-  """On one layer: a rule that became another one would pass its own test with its formula."""
-  rng, ends = np.random.default_rng(0), []
-
-  def draw():
-    return {name: rng.normal(size=(8, 8)).astype(np.float32) for name in ("kernel", "bias")}
-
-  params, *grads = (draw() for _ in range(4))
-  for rule in ("openai", "adamw", "adagrad", *RULES):
-    config = OptimConfig(optimizer=rule, learning_rate=0.01, schedule="constant", warmup_steps=0)
-    end = run(make_optimizer(config, 4).transformation, params, grads.__getitem__, steps=3)
-    ends.append(np.stack([end["kernel"], end["bias"]]))
-  for i, one in enumerate(ends):
-    assert all(np.abs(one - other).max() > 1e-5 for other in ends[:i])
-
-
 # Schedules.
 
 

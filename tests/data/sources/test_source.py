@@ -168,11 +168,6 @@ def test_csv(tmp_path, suffix):
   assert not is_plain_text(str(path))
 
 
-def test_tsv_has_no_quotes(tmp_path):
-  (tmp_path / "a.tsv").write_text('label\ttext\nx\t"No, he said\ny\tyes, "so"\n')
-  assert list(documents(str(tmp_path / "a.tsv"))) == ['"No, he said', 'yes, "so"']
-
-
 @pytest.mark.parametrize(
   "name, cell", [("a.csv", '"two\nlines, here"'), ("a.tsv", "two  lines, here")]
 )
