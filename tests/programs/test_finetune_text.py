@@ -33,7 +33,7 @@ CONFIG = FinetuneConfig(
   task=TableTask(),
   batch_size=16,
   optim=OptimConfig(learning_rate=0.01, schedule="linear", warmup_steps=4),
-  # Two evaluations, near each other: both have a checkpoint, and replay goes from one to the other.
+  # Two evaluations, near each other: both have a checkpoint.
   train=TrainConfig(epochs=8, log_every=8, evaluate_every=60, keep_checkpoints=5),
 )
 ANIMALS = ("cat", "dog")
