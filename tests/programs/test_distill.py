@@ -162,7 +162,6 @@ def test_further_texts_are_read_from_a_file_without_labels(teacher, animals, tmp
     ({"lm_weight": 0.5}, "lm_weight=0.5: distill has no auxiliary loss"),
     ({"mesh": MeshConfig(backend="pmap")}, "distill: needs mesh.model=1 and mesh.backend=jit"),
     ({"task": TableTask(folds=2)}, "folds: the teacher has read the rows"),
-    ({"train_examples": 0}, "unlabeled: needs train_examples above 0"),
   ],
 )
 def test_options_that_do_not_go_with_distillation(changes, message, teacher, animals, tmp_path):

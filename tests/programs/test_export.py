@@ -20,7 +20,6 @@ from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.files import atomic_file
 from gpt_jax.inference.calibration import scale
 from gpt_jax.models.heads.masked import MaskedHead, SentencePairHead
-from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.masked import Masked
@@ -80,47 +79,29 @@ def test_every_format_survives_export_and_import(release, tmp_path, format):
   assert (before.spec, before.tokenizer, before.step) == (after.spec, after.tokenizer, after.step)
 
 
-@pytest.fixture
-def encoder(tmp_path, make_run, tiny_tokenizer):
-  """encoder(*heads): the folder of an encoder that no run of ours trained."""
+def test_an_encoder_of_elsewhere_is_measured_by_its_heads(
+  prepared, tmp_path, make_run, tiny_tokenizer
+):
+  tokenizer = tiny_tokenizer.with_special("cls", "sep", "mask")
+  sizes = {"context": 16, "layers": 1, "width": 16, "heads": 2, "pooler": True}
+  trunk = TransformerConfig(**sizes).with_vocabulary(tokenizer)
 
-  def make(*heads):
-    tokenizer = tiny_tokenizer.with_special("cls", "sep", "mask")
-    sizes = {"context": 16, "layers": 1, "width": 16, "heads": 2, "pooler": True}
-    trunk = TransformerConfig(**sizes).with_vocabulary(tokenizer)
+  def write(name, *heads):
     spec = ModelConfig(trunk, heads, "bidirectional")
     meta = {"model": to_json(spec), "tokenizer_hash": tokenizer.hash}
-    npz.save(str(tmp_path / "there"), make_run.params_of(spec, 7), meta, 7, tokenizer)
-    return str(tmp_path / "there")
+    npz.save(str(tmp_path / name), make_run.params_of(spec, 7), meta, 7, tokenizer)
+    return str(tmp_path / name)
 
-  return make
-
-
-def test_a_foreign_masked_model_is_measured_on_masked_tokens(encoder, prepared, tmp_path):
-  folder = encoder(MaskedHead())
-  assert config_of(load_model(folder)).objective == Masked()
-  import_weights.run("npz", folder, str(tmp_path / "run"))
+  masked = write("masked", MaskedHead())
+  assert config_of(load_model(masked)).objective == Masked()
+  import_weights.run("npz", masked, str(tmp_path / "run"))
   results = evaluate.run(str(tmp_path / "run"), prepared)
-  assert evaluate.run(folder, prepared) == results
+  assert evaluate.run(masked, prepared) == results
   assert np.isfinite(results["loss"]) and "bits_per_byte" not in results
-
-
-def test_a_foreign_encoder_has_the_objective_of_its_heads(encoder):
-  folder = encoder(MaskedHead(), SentencePairHead())
-  assert config_of(load_model(folder)).objective == MaskedPairs(second="random_document")
-
-
-def test_a_foreign_encoder_without_a_head_has_no_loss(encoder, prepared):
-  folder = encoder()
-  refused("there: its heads are not those of .* fine-tune it", evaluate.run, folder, prepared)
-
-
-def test_an_lstm_through_npz(tmp_path, make_run, tiny_tokenizer):
-  spec = ModelConfig(LSTMConfig(tiny_tokenizer.vocab_size, context=16, width=8, units=8))
-  source = make_run(tmp_path / "source", spec)
-  export.run(source, str(tmp_path / "there"), "npz")
-  import_weights.run("npz", str(tmp_path / "there"), str(tmp_path / "run"))
-  assert load_model(str(tmp_path / "run")).identity == load_model(source).identity
+  pairs = write("pairs", MaskedHead(), SentencePairHead())
+  assert config_of(load_model(pairs)).objective == MaskedPairs(second="random_document")
+  none = write("none")
+  refused("none: its heads are not those of .* fine-tune it", evaluate.run, none, prepared)
 
 
 @pytest.mark.parity("released")

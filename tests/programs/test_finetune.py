@@ -41,7 +41,6 @@ from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.programs import finetune, replay
 from gpt_jax.programs import finetune_evaluations as evaluations
 from gpt_jax.programs.config_files import override
-from gpt_jax.programs.finetune import FinetuneConfig
 from gpt_jax.programs.finetune_evaluations import make_evaluations, read_result, write_summary
 from gpt_jax.programs.start import load_start, transfer
 from gpt_jax.tasks.packing import OrderedBatches
@@ -431,28 +430,6 @@ def test_microbatches_and_pmap_and_jit_agree(finetuned, make_run, tmp_path):
     if mesh == MeshConfig():
       measure, _ = make_evaluations(recipe, task, data["dev"], finetuned.data_dir, start)
       assert measure(steps[-1][0].params)["dev_loss"] == pytest.approx(expected[4], abs=1e-4)
-
-
-@pytest.mark.parametrize(
-  "transform, columns, outputs, pooling",
-  [
-    ("similarity", ("a", "b"), 2, "sum"),
-    ("multiple_choice", ("a", "b", "c", "d"), 1, "per_choice"),
-  ],
-)
-def test_other_transforms(finetuned, tmp_path, transform, columns, outputs, pooling):
-  """Their head. They are trained in tests/test_golden.py."""
-  labels = ("same", "other") if transform == "similarity" else columns[1:]
-  texts = ("the cat", "a dog", "the sea", "a barn")[: len(columns)]
-  rows = [(*texts, labels[n % len(labels)]) for n in range(18)]
-  data = write_table(tmp_path, rows, header="\t".join([*columns, "label"]))
-  task = TableTask(columns=columns, transform=transform)
-  config = FinetuneConfig(task=task, batch_size=8, train=TrainConfig(epochs=1))
-  recipe = load_run(config, finetuned.pretrained, data).recipe
-  assert recipe.total_steps == 2  # the last partial batch is dropped
-  spec = recipe.spec
-  assert parameter_shapes(spec)["head/kernel"] == (32, outputs)
-  assert (spec.head.num_classes, spec.head.pooling) == (len(labels), pooling)
 
 
 def test_a_run_chooses_dtype_and_dropout_beside_a_checkpoints_sizes(finetuned):

@@ -6,11 +6,10 @@ import json
 import logging
 import os
 import re
-import socket
-import subprocess
-import sys
+import threading
 import types
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import numpy as np
@@ -21,7 +20,7 @@ from tiny_runs import changed, write_table
 from gpt_jax.apps.report import report
 from gpt_jax.checkpoints.restore import saved_meta, saved_steps
 from gpt_jax.checkpoints.run_folder import claimed_config
-from gpt_jax.config import from_json, to_json
+from gpt_jax.config import from_json
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.models.model import ModelConfig
@@ -37,6 +36,7 @@ from gpt_jax.programs.pretrain_samples import with_samples
 from gpt_jax.programs.pretrain_text import load_text
 from gpt_jax.tasks.table import TableTask
 from gpt_jax.training import fitting
+from gpt_jax.training import trainer as trainers
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.run import Run
 from gpt_jax.training.trainer import Trainer
@@ -274,61 +274,42 @@ def test_the_chosen_number_fits(limit):
   assert run.plan(10 * limit).memory and run.trainer is trainer
 
 
-# A pre-training that ends where it would make its first state. Nothing is compiled.
-PROCESS = """import json, sys
-import jax
-from gpt_jax.config import from_json
-from gpt_jax.parallel import memory
-from gpt_jax.programs import pretrain
-from gpt_jax.training.trainer import Trainer
+def test_processes_agree_on_a_number(monkeypatch, capsys):
+  """Of the least that one of them has, and the most that one of them needs.
 
-address, process, limit, needed, data, workdir = sys.argv[1:]
-jax.distributed.initialize(address, 2, int(process))
-memory.limit = lambda devices: float(limit)
-memory.in_use = lambda devices: 0.0
-memory.needed = lambda *_: memory.Needed(float(needed) / microbatches[-1])
-microbatches = []
-Trainer.compile = lambda trainer, batch: microbatches.append(trainer.microbatches)
+  Threads are the processes here: they wait for each other wherever processes do.
+  """
+  barrier, given, own = threading.Barrier(2, timeout=30), {}, threading.local()
 
-def first_state(trainer, *_):
-  assert trainer.microbatches == microbatches[-1]
-  print(microbatches)
-  sys.exit()
+  def of_both(reduce):
+    def agreed(value):
+      given[own.number] = value
+      barrier.wait()
+      result = reduce(given.values())
+      barrier.wait()
+      return result
 
-Trainer.restore_or_init = first_state
-pretrain.run(from_json(json.loads(sys.stdin.read())), data, workdir)
-"""
+    return agreed
 
+  for module in (fitting, trainers):
+    monkeypatch.setattr(module, "largest", of_both(max))
+  monkeypatch.setattr(fitting, "smallest", of_both(min))
+  monkeypatch.setattr(memory, "limit", lambda _: own.limit)
+  monkeypatch.setattr(memory, "in_use", lambda _: 0.0)
+  monkeypatch.setattr(memory, "needed", lambda parts, _: memory.Needed(own.needed / parts))
+  monkeypatch.setattr(Trainer, "compile", lambda trainer, _: trainer.microbatches)
 
-def test_processes_agree_on_a_number(prepared, tmp_path):
-  """Of the least that one of them has, and the most that one of them needs."""
-  with socket.create_server(("127.0.0.1", 0)) as server:
-    address = f"127.0.0.1:{server.getsockname()[1]}"
-  config = changed(CONFIG, trunk={"vocab_size": 0}, train={"steps": 2, "microbatches": 0})
-  env = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "", "PYTHONPATH": os.getcwd()}
-  processes = [
-    subprocess.Popen(
-      [sys.executable, "-c", PROCESS, address, str(i), *sizes, prepared, str(tmp_path / "run")],
-      env=env,
-      stdin=subprocess.PIPE,
-      stdout=subprocess.PIPE,
-      stderr=subprocess.PIPE,
-      text=True,
-    )
-    for i, sizes in enumerate((("1.2e9", "0.5e9"), ("0.6e9", "1e9")))
-  ]
-  for process in processes:
-    process.stdin.write(json.dumps(to_json(config)))
-    process.stdin.close()
-    process.stdin = None
-  ends = [process.communicate(timeout=300) for process in processes]
-  assert [process.returncode for process in processes] == [0, 0], ends
-  assert [out.splitlines()[-1] for out, _ in ends] == ["[1, 2]"] * 2
-  assert (
-    "microbatches 2, so that training needs up to 0.50 GB, not 1.00 GB; there are 0.60 GB"
-    in (ends[0][1])
-  )
-  assert claimed_config(str(tmp_path / "run")).train.microbatches == 2
+  def plan(run, number, limit, needed):
+    own.number, own.limit, own.needed = number, limit, needed
+    run.plan()
+    return run.recipe.config.train.microbatches
+
+  runs = [build(changed(LARGE, train={"microbatches": 0})) for _ in range(2)]
+  with ThreadPoolExecutor(2) as pool:
+    counts = pool.map(plan, runs, range(2), (1.2e9, 0.6e9), (0.5e9, 1e9))
+    assert list(counts) == [2, 2]
+  line = "microbatches 2, so that training needs up to 0.50 GB, not 1.00 GB; there are 0.60 GB"
+  assert line in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -125,18 +125,6 @@ def test_output_as_tsv_csv_and_jsonl(labels, checkpoint, tmp_path, capsys):
   assert cells(tmp_path / "out.csv") == [header, *lines]
 
 
-def test_predictions_are_those_of_the_evaluation(finetuned, checkpoint, tmp_path):
-  results = predict.run(
-    checkpoint, f"{finetuned.data_dir}/dev.tsv", str(tmp_path / "out.tsv"), batch_size=8
-  )
-  task = finetuned.config.task.build(finetuned.data_dir)
-  truth = np.array([example.label for example in task.examples(finetuned.data_dir, "dev")])
-  measures = task.measures(probabilities_of(results), truth)
-  assert {f"dev_{name}": pytest.approx(value, abs=1e-5) for name, value in measures.items()} == (
-    finetuned.results[0]["dev"]
-  )
-
-
 def test_a_value_is_the_expectation(model_of, tmp_path):
   source = write(tmp_path, "pairs.txt", "the cat\tthe dog\nred barn\ta barn\n")
   for result in predict.run(model_of("stsb"), source, str(tmp_path / "out.tsv")):
@@ -162,10 +150,8 @@ def test_multiple_choice(model_of, tmp_path):
       "cat\tx\ndog\ty\n",
       "in.txt:1: 2 columns, but without a header line there should be 1: text",
     ),
-    ("in.csv", "id,words\n1,cat\n", r"in.csv: no column 'text' \(the columns are 'id', 'words'\)"),
     ("in.tsv", "text\tlabel\n", "in.tsv: no rows; the columns should be text"),
     ("in.jsonl", "", "in.jsonl: no rows"),
-    ("in.txt", b"the cat\nth\xe9 dog\n", r"in.txt:2: not UTF-8 \(byte 0xe9\)"),
     ("in.csv", 'text\n" "\n', "in.csv: no rows; the columns should be text"),
   ],
 )

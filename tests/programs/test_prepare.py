@@ -80,14 +80,6 @@ def read_in_pieces(monkeypatch, size: int) -> None:
   monkeypatch.setattr(text_source, "BLOCK_SIZE", size)
 
 
-def start(*arguments, **options) -> subprocess.Popen:
-  command = [sys.executable, ROOT / "launch" / "prepare.py", *arguments]
-  environment = os.environ | {"PYTHONPATH": str(ROOT)}
-  return subprocess.Popen(
-    command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
-  )
-
-
 def test_every_document_once_in_one_split_and_whole(books, tmp_path, capsys):
   out = tmp_path / "out"
   run(settings(books), out)
@@ -338,41 +330,6 @@ def test_several_sources_are_one_corpus(books, tmp_path, launch, monkeypatch):
     assert code == 2 and "was prepared with other settings (source " in errors
 
 
-@contextlib.contextmanager
-def stopped_half_way(books: Path, out: Path):
-  """A run with its workers at work, and more to read than it comes to."""
-  text = prose(0, 200_000)
-  (books / "0.txt").write_text(text)
-  (books / "long").write_text(text * 40)
-  program = start(
-    f"--source={books}/*.txt",
-    f"--source={books}/long",
-    f"--out={out}",
-    "--vocab_size=320",
-    start_new_session=True,
-  )
-  try:
-    children = Path(f"/proc/{program.pid}/task/{program.pid}/children")
-    deadline = time.monotonic() + 60
-    while not (Path(f"{out}.partial").exists() and len(children.read_text().split()) >= 2):
-      assert time.monotonic() < deadline and program.poll() is None
-      time.sleep(0.05)
-    time.sleep(0.5)
-    yield program, [int(child) for child in children.read_text().split()]
-  finally:
-    with contextlib.suppress(ProcessLookupError):
-      os.killpg(program.pid, signal.SIGKILL)
-    program.communicate()
-
-
-def gone(processes: list[int]) -> bool:
-  """Whether they have ended, within 20 seconds."""
-  deadline = time.monotonic() + 20
-  while any(map(is_running, processes)) and time.monotonic() < deadline:
-    time.sleep(0.05)
-  return not any(map(is_running, processes))
-
-
 def is_running(process: int) -> bool:
   try:
     return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
@@ -380,14 +337,50 @@ def is_running(process: int) -> bool:
     return False
 
 
+def wait_until(condition) -> None:
+  deadline = time.monotonic() + 60
+  while not condition():
+    assert time.monotonic() < deadline
+    time.sleep(0.05)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
-def test_an_interrupt_leaves_nothing(books, tmp_path):
-  with stopped_half_way(books, tmp_path / "out") as (program, workers):
-    os.killpg(program.pid, signal.SIGINT)  # as Ctrl-C does: everybody gets it
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_workers_end_and_nothing_is_left(books, tmp_path, number):
+  """After an interrupt at once; after a kill the next run cleans up."""
+  text = prose(0, 200_000)
+  (books / "0.txt").write_text(text)
+  (books / "long").write_text(text * 40)  # more than the run comes to
+  program = subprocess.Popen(
+    [sys.executable, ROOT / "launch" / "prepare.py", f"--source={books}/*.txt"]
+    + [f"--source={books}/long", f"--out={tmp_path}/out", "--vocab_size=320"],
+    env=os.environ | {"PYTHONPATH": str(ROOT)},
+    stderr=subprocess.PIPE,
+    text=True,
+    start_new_session=True,
+  )
+  try:
+    children = Path(f"/proc/{program.pid}/task/{program.pid}/children")
+    partial = tmp_path / "out.partial"
+    wait_until(lambda: partial.exists() and len(children.read_text().split()) >= 2)
+    time.sleep(0.5)
+    workers = [int(child) for child in children.read_text().split()]
+    if number == signal.SIGINT:
+      os.killpg(program.pid, number)  # as Ctrl-C does: everybody gets it
+    else:
+      program.kill()
     _, errors = program.communicate(timeout=30)
-  assert program.returncode == 130 and errors.endswith("interrupted\n")
-  assert sorted(path.name for path in tmp_path.iterdir()) == ["books"]
-  assert gone(workers)
+    wait_until(lambda: not any(map(is_running, workers)))
+  finally:
+    with contextlib.suppress(ProcessLookupError):
+      os.killpg(program.pid, signal.SIGKILL)
+  if number == signal.SIGINT:
+    assert program.returncode == 130 and errors.endswith("interrupted\n")
+    assert os.listdir(tmp_path) == ["books"]
+  else:
+    assert set(os.listdir(tmp_path)) == {"books", "out.partial"}
+    run(settings(f"{books}/*.txt"), tmp_path / "out")
+    assert set(os.listdir(tmp_path)) == {"books", "out"}
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit])
@@ -438,17 +431,6 @@ def test_a_vocabulary_of_something_else_is_not(books, tmp_path, monkeypatch, cap
 
 def raise_interrupt(*_):
   raise KeyboardInterrupt
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
-def test_after_a_kill_the_next_run_cleans_up(books, tmp_path):
-  with stopped_half_way(books, tmp_path / "out") as (program, workers):
-    os.kill(program.pid, signal.SIGKILL)
-    program.communicate(timeout=30)
-    assert gone(workers)
-  assert {path.name for path in tmp_path.iterdir()} == {"books", "out.partial"}
-  run(settings(f"{books}/*.txt"), tmp_path / "out")
-  assert {path.name for path in tmp_path.iterdir()} == {"books", "out"}
 
 
 def test_one_run_at_a_time_makes_a_folder(books, tmp_path):

@@ -124,29 +124,19 @@ def test_the_steps_of_an_epoch_are_those_of_all_sources(folders):
   assert made.steps == -(-spans // 16)
 
 
-def test_errors(folders, tmp_path, prepared, other_vocabulary):
+def test_errors(folders, tmp_path, prepared):
+  other = shutil.copytree(folders[1], tmp_path / "other")
+  write_text(other, "train", load_tokenizer(f"{other}/tokenizer"), ["the cat"], hash="0" * 64)
   three = changed(CONFIG, data={"weights": (1, 1, 1)})
   for config, given, match in (
     (CONFIG, folders[:1], r"data\.weights: are of several prepared folders, and there is one"),
     (three, folders, r"data\.weights=1,1,1: 3 weights for 2 texts"),
-    (CONFIG, [prepared, other_vocabulary], "train.bin: a token file of another vocabulary"),
+    (CONFIG, [prepared, str(other)], "train.bin: a token file of another vocabulary"),
     (CONFIG, [prepared, f"{tmp_path}/missing"], r"missing/train.json: missing"),
     (CONFIG, [prepared, prepared], r"a folder is there twice; its share is data\.weights"),
   ):
     refused(match, run, config, given, tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-@pytest.fixture(scope="module")
-def other_vocabulary(folders, tmp_path_factory):
-  from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
-
-  folder = tmp_path_factory.mktemp("other")
-  tokenizer = SentencePieceTokenizer.train(["a dog and a cat, and a red barn by the sea"] * 9, 280)
-  tokenizer.save(str(folder / "tokenizer"))
-  for split in ("train", "valid"):
-    write_text(folder, split, tokenizer, ["a dog and a cat " * 20])
-  return str(folder)
 
 
 def test_equal_texts_have_other_rows(prepared, tmp_path):

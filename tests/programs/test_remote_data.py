@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 from refused import refused
+from tiny_runs import PRETRAIN, changed, entries
 
 from gpt_jax.apps.corpus import corpus
 from gpt_jax.apps.corpus.corpus import CorpusConfig
@@ -17,24 +18,17 @@ from gpt_jax.apps.report import visualize
 from gpt_jax.data.sources.source import documents, find
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import load_tokenizer
-from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_file, exists, list_folder, read_bytes
-from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import evaluate, finetune, predict, prepare, pretrain
 from gpt_jax.programs.outputs import check_out
 from gpt_jax.programs.prepare import PrepareConfig
-from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.tasks.table import TableTask
 from gpt_jax.training.loop import TrainConfig
-from gpt_jax.training.optimizer import OptimConfig
 
 WORDS = "the a sea ship captain sailed slowly to harbour old grey storm night lantern rope".split()
-CONFIG = PretrainConfig(
-  trunk=TransformerConfig(context=16, layers=1, width=16, heads=2),
-  data=WindowsConfig(batch_size=8, length=16),
-  optim=OptimConfig(learning_rate=5e-2, warmup_steps=4),
-  train=TrainConfig(steps=8, log_every=1, evaluate_every=4, checkpoint_every=4),
+CONFIG = changed(
+  PRETRAIN, train=TrainConfig(steps=8, log_every=1, evaluate_every=4, checkpoint_every=4)
 )
 
 
@@ -71,11 +65,9 @@ def books(tmp_path):
   return folder
 
 
-def entries(workdir) -> list[dict[str, float]]:
-  with open(os.path.join(workdir, "metrics.jsonl"), encoding="utf-8") as file:
-    rows = [json.loads(line) for line in file]
+def measured(workdir) -> list[dict[str, float]]:
   exact = ("step", "loss", "valid_loss", "dev_accuracy")
-  return [{name: row[name] for name in exact if name in row} for row in rows]
+  return [{name: row[name] for name in exact if name in row} for row in entries(workdir)]
 
 
 def test_sources(books, store):
@@ -229,8 +221,8 @@ def test_an_upload_that_ends_early_is_not_taken_for_a_text(books, gs, monkeypatc
 
 def test_a_folder_of_something_else_is_not_replaced(books, gs):
   put(f"{gs}/notes.txt", "mine")
-  with pytest.raises(InputError, match="not empty, and not made by prepare; choose another --out"):
-    prepare.run(PrepareConfig(source=f"{books}/*.txt", vocab_size=300), gs)
+  config = PrepareConfig(source=f"{books}/*.txt", vocab_size=300)
+  refused("not empty, and not made by prepare; choose another --out", prepare.run, config, gs)
   assert list_folder(gs) == ["notes.txt"]
 
 
@@ -240,7 +232,7 @@ def test_pretraining_has_the_losses_of_the_disk(prepared, store, tmp_path):
   results = {}
   for name, data in {"disk": prepared, "store": text}.items():
     result = pretrain.run(CONFIG, data, str(tmp_path / name))
-    results[name] = (result, entries(tmp_path / name))
+    results[name] = (result, measured(tmp_path / name))
   assert results["store"] == results["disk"]
   assert len(results["disk"][1]) >= 8
   measures = [evaluate.run(str(tmp_path / "disk"), data) for data in (prepared, text)]
@@ -253,7 +245,7 @@ def test_finetuning_has_the_losses_of_the_disk(finetuned, gs, tmp_path):
     with open(os.path.join(finetuned.data_dir, name), "rb") as file:
       put(f"{data}/{name}", file.read())
   finetune.run(finetuned.config, data, finetuned.pretrained, str(tmp_path / "run"))
-  assert entries(tmp_path / "run") == entries(f"{finetuned.workdir}/seed_0")
+  assert measured(tmp_path / "run") == measured(f"{finetuned.workdir}/seed_0")
   checkpoint = f"{finetuned.workdir}/seed_0"
   measures = [evaluate.run(checkpoint, folder, "dev") for folder in (data, finetuned.data_dir)]
   assert measures[0] == measures[1]

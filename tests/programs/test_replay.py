@@ -23,7 +23,7 @@ def trained(prepared, tmp_path_factory):
 
 
 def test_a_run_is_equal_to_itself(trained, prepared, capsys):
-  """Fine-tuning is replayed in test_finetune.py and test_finetune_text.py."""
+  """Fine-tuning is replayed in test_finetune.py."""
   with shared_trainers(devices=2):  # with none of the run's, as in another process
     result = replay.run(trained, 9, prepared)
   assert result == {"start": 6, "differences": {}, "equal": True}

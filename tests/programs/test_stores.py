@@ -22,11 +22,18 @@ from gpt_jax.programs.pretrain_samples import SAMPLES, Sample, read_samples
 from gpt_jax.training.run_log import cut_back, open_to_append, read_lines
 
 
-def test_a_store_that_is_gone_is_one_line(store, stores, monkeypatch):
-  def gone(*_, **__):
-    raise ConnectionResetError(104, "Connection reset by peer")
+def failing(error):
+  """A function that raises this error, whatever it is given."""
 
-  monkeypatch.setattr(files._store(store), "exists", gone)
+  def fail(*_, **__):
+    raise error
+
+  return fail
+
+
+def test_a_store_that_is_gone_is_one_line(store, stores, monkeypatch):
+  gone = ConnectionResetError(104, "Connection reset by peer")
+  monkeypatch.setattr(files._store(store), "exists", failing(gone))
   with pytest.raises(files.StoreError, match="reset by peer") as raised:
     files.exists(f"{store}/x")
   assert raised.value.errno == errno.EIO
@@ -45,11 +52,7 @@ def test_a_store_that_refuses_the_user_is_no_outage(gs, monkeypatch, kind):
   }.get(kind, OSError(kind))
   if isinstance(kind, int):
     error = HttpError({"code": kind, "message": "no"})
-
-  def refuse(*_, **__):
-    raise error
-
-  monkeypatch.setattr(files._store(gs), "exists", refuse)
+  monkeypatch.setattr(files._store(gs), "exists", failing(error))
   with pytest.raises(files.StoreError) as raised:
     files.exists(f"{gs}/x")
   is_refusal = "; sign in (gcloud auth application-default login)" in raised.value.strerror
@@ -65,13 +68,9 @@ def test_a_refused_save_is_no_outage(store, monkeypatch, problem):
   error = files.StoreError(errno.EACCES, "Forbidden; sign in", store)
   if problem != "errno":
     error = ValueError(problem)
-
-  def refuse(*_, **__):
-    raise error
-
   with pytest.raises(InputError, match="cannot be written .*; the same command") as raised:
     with Checkpoints(store) as checkpoints:
-      monkeypatch.setattr(checkpoints._manager, "save", refuse)
+      monkeypatch.setattr(checkpoints._manager, "save", failing(error))
       checkpoints.save(1, {"params": {"kernel": np.zeros(3, np.float32)}}, {})
   is_outage = isinstance(raised.value, Unavailable)
   assert is_outage == problem.startswith("UNAVAILABLE") == ("; sign in" not in str(raised.value))
@@ -236,14 +235,10 @@ def test_a_run_that_was_stopped_sees_that_another_has_been_there(store, monkeypa
 def test_a_lease_that_cannot_be_renewed_ends_the_run(store, monkeypatch, capsys, number, code):
   """A scheduler tries again after an outage, not where the user must sign in."""
   monkeypatch.setattr(lease, "SECONDS", 0.4)
-
-  def refuse(path, *_, **__):
-    raise files.StoreError(number, "the reason", path)
-
-  codes = []
+  codes, error = [], files.StoreError(number, "the reason", f"{store}/lock")
   owner = Lease(store)
   monkeypatch.setattr(lease.os, "_exit", lambda code: (codes.append(code), owner._closed.set()))
-  monkeypatch.setattr(files, "write_json", refuse)
+  monkeypatch.setattr(files, "write_json", failing(error))
   owner._thread.join()
   line = f"error: {store}/lock: the lease could not be renewed for 0 s (the reason); ending"
   assert (codes, capsys.readouterr().err.splitlines()[-1]) == ([code], line)
@@ -271,17 +266,14 @@ def test_a_lease_whose_first_answer_was_lost(store, monkeypatch):
 
 def test_a_lease_that_cannot_be_given_back_runs_out(store, monkeypatch):
   owner = Lease(store)
-
-  def gone(path, *_, **__):
-    raise files.StoreError(5, "Connection reset by peer", path)
-
-  monkeypatch.setattr(files, "write_json", gone)
+  error = files.StoreError(errno.EIO, "Connection reset by peer", store)
+  monkeypatch.setattr(files, "write_json", failing(error))
   owner.close()
   assert files.list_folder(f"{store}/lock") == ["1"]
 
 
-def test_lines_are_appended_in_segments(store, monkeypatch):
-  path = f"{store}/metrics.jsonl"
+def test_lines_are_appended_in_segments_and_read_from_a_copied_log(store, monkeypatch):
+  path, copied = f"{store}/metrics.jsonl", f"{store}/copied.jsonl"
   monkeypatch.setattr("gpt_jax.training.run_log._SEGMENT", 20)
   monkeypatch.setattr("gpt_jax.training.run_log._SECONDS", 0)
   lines = [f'{{"step": {step}}}\n' for step in range(1, 10)]
@@ -290,19 +282,14 @@ def test_lines_are_appended_in_segments(store, monkeypatch):
       for line in part:
         file.write(line)
         file.flush()
-  assert len(files.list_folder(path)) > 3 and list(read_lines(path)) == lines
-  cut_back(path, 4)
-  assert len(files.list_folder(path)) == 1 and list(read_lines(path)) == lines[:4]
-
-
-def test_a_log_that_was_copied_to_a_store_is_read(store):
-  path = f"{store}/metrics.jsonl"
-  lines = [f'{{"step": {step}}}\n' for step in range(1, 10)]
-  with files.atomic_file(path) as file:
+  with files.atomic_file(copied) as file:
     file.writelines(lines)
-  assert list(read_lines(path)) == lines
-  cut_back(path, 4)
-  assert list(read_lines(path)) == lines[:4]
+  assert len(files.list_folder(path)) > 3
+  for log in (path, copied):
+    assert list(read_lines(log)) == lines
+    cut_back(log, 4)
+    assert list(read_lines(log)) == lines[:4]
+  assert len(files.list_folder(path)) == 1
 
 
 def test_samples_of_a_run_on_a_store_are_read(store):

@@ -97,15 +97,6 @@ def test_it_learns_to_translate(run, data_dir, tmp_path):
   assert spec.attention == ("causal" if spec.trunk.reads_source else "prefix")
 
 
-def tell(run, data, folder):
-  predict.run([run, run], output=f"{folder}/a.tsv", data=data, split="dev")
-
-
-def smooth(run, data, folder):
-  config = dataclasses.replace(CONFIG, label_smoothing=0.1)
-  finetune.run(config, data, run, f"{folder}/run")
-
-
 @pytest.mark.parametrize(
   "call, message",
   [
@@ -114,10 +105,8 @@ def smooth(run, data, folder):
     (lambda run, data, _: evaluate.run(run, data, attack="fgm", radius=[1]), "--attack: .*writes"),
     (lambda run, data, tmp: evaluate.run(run, data, beams=0), "beams=0: must be from 1 to 256"),
     (lambda run, data, tmp: evaluate.run(run, data, task="cola"), "those of pairs are texts"),
-    (tell, "no probabilities to average"),
-    (smooth, "label_smoothing: for tasks that give each example one class"),
   ],
-  ids=["classify", "label", "attack", "beams", "labels", "ensemble", "smoothing"],
+  ids=["classify", "label", "attack", "beams", "labels"],
 )
 def test_what_it_does_not_do_is_one_line(run, data_dir, tmp_path, call, message):
   refused(message, call, f"{run[0]}/best", data_dir, tmp_path)

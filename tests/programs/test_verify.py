@@ -43,6 +43,14 @@ def world(tmp_path_factory, make_run, tiny_tokenizer):
   return write
 
 
+def add(params, path, index, amount):
+  """Adds to the numbers at an index of an array of the trunk, or of what is given without one."""
+  array = params.get("trunk", params)
+  for name in path.split("/"):
+    array = array[name]
+  array[index] += amount
+
+
 @pytest.mark.parity("released")
 def test_openais_arrays(release, tmp_path):
   export.run(str(release.folder), str(tmp_path / "npz"), "npz")
@@ -76,8 +84,8 @@ def test_the_first_array_that_differs(world, capsys, monkeypatch):
   monkeypatch.setattr(verify, "_compare_logits", lambda *_: {"logits": 0.25})
 
   def change(params):
-    params["trunk"]["block_10"]["mlp"]["in"]["bias"][3] += 2
-    params["trunk"]["block_2"]["mlp"]["in"]["bias"][3] += 0.5
+    add(params, "block_10/mlp/in/bias", 3, 2)
+    add(params, "block_2/mlp/in/bias", 3, 0.5)
 
   deep = ModelConfig(dataclasses.replace(world.spec.trunk, layers=11))
   a, b = world("deep", deep), world("changed", deep, change)
@@ -92,54 +100,39 @@ def test_the_first_array_that_differs(world, capsys, monkeypatch):
   assert printed.endswith("max |difference| of logits: 0.25\nnot equal within 0.0001\n")
 
 
-def test_differences_within_the_tolerance_are_equal(world, capsys):
-  def change(params):
-    params["trunk"]["block_0"]["mlp"]["in"]["bias"] += 0.5
-
-  changed = world("biased", change=change)
+def test_differences_within_the_tolerance_are_equal(world):
+  changed = world("biased", change=lambda params: add(params, "block_0/mlp/in/bias", ..., 0.5))
   comparison = verify.run(world.run, changed, TEXT)
   assert not comparison["equal"] and comparison["logits"] > 1e-3 and comparison["differing"] == 1
   assert verify.run(world.run, changed, TEXT, tolerance=1e6)["equal"]
 
 
 def test_differences_that_the_texts_do_not_show_count(world):
-  """A position that no text reaches is still a difference."""
-
-  def change(params):
-    params["trunk"]["positions"][11] += 1
-
-  comparison = verify.run(world.run, world("position", change=change), ["the sea"])
+  """A position that no text reaches is still a difference; rows that no id has are none."""
+  moved = world("position", change=lambda params: add(params, "positions", 11, 1))
+  comparison = verify.run(world.run, moved, ["the sea"])
   assert comparison["logits"] == 0 and not comparison["equal"]
   assert comparison["array"][0] == "trunk/positions"
-
-
-def test_unused_rows_are_no_difference(world):
-  def change(params):
-    params["trunk"]["tokens"][world.spec.trunk.vocab_size :] += 1
-
-  assert verify.run(world.run, world("rows", change=change), TEXT)["equal"]
+  unused = slice(world.spec.trunk.vocab_size, None)
+  rows = world("rows", change=lambda params: add(params, "tokens", unused, 1))
+  assert verify.run(world.run, rows, TEXT)["equal"]
 
 
 def test_special_rows_and_the_head_of_a_fine_tuned_model_are_compared(world):
-  spec = ModelConfig(world.spec.trunk, (ClassifyHead(),))
-
-  def change(params):
-    params["trunk"]["tokens"][world.spec.trunk.vocab_size + 2] += 1
-
-  def change_head(params):
-    params["head"]["bias"] += 1
-
+  spec, row = ModelConfig(world.spec.trunk, (ClassifyHead(),)), world.spec.trunk.vocab_size + 2
   tuned = world("tuned", spec)
-  assert verify.run(tuned, world("tuned_rows", spec, change), TEXT)["array"][0] == "trunk/tokens"
-  assert verify.run(tuned, world("tuned_head", spec, change_head), TEXT)["array"][0] == "head/bias"
+  rows = world("tuned_rows", spec, lambda params: add(params, "tokens", row, 1))
+  head = world("tuned_head", spec, lambda params: add(params["head"], "bias", ..., 1))
+  assert verify.run(tuned, rows, TEXT)["array"][0] == "trunk/tokens"
+  assert verify.run(tuned, head, TEXT)["array"][0] == "head/bias"
   comparison = verify.run(world.run, tuned, TEXT)
   assert not comparison["equal"] and comparison["array"][:2] == ("head/bias", None)
 
 
 def test_nan_is_not_equal(world):
-  def change(params):
-    mlp = params["trunk"]["block_0"]["mlp"]  # finite, and their product is not
-    mlp["in"]["bias"][0], mlp["out"]["kernel"][0] = 3e38, 3e38
+  def change(params):  # finite, and their product is not
+    add(params, "block_0/mlp/in/bias", 0, 3e38)
+    add(params, "block_0/mlp/out/kernel", 0, 3e38)
 
   comparison = verify.run(world.run, world("nan", change=change), TEXT, tolerance=1e9)
   assert not comparison["equal"] and math.isnan(comparison["logits"])
