@@ -237,7 +237,8 @@ def docstring(module: str) -> str:
 
 def source_of(module: str) -> Path:
   path = ROOT / module.replace(".", "/")
-  return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+  package = path / "__init__.py"  # a folder without one is left of a package that is a file now
+  return package if package.exists() else path.with_suffix(".py")
 
 
 def title(text: str) -> str:

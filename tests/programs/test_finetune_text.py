@@ -19,7 +19,7 @@ from gpt_jax.models.heads.windows import Windows
 from gpt_jax.models.model import ModelConfig, make_heads
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.span_corruption import SpanCorruption
-from gpt_jax.programs import evaluate, finetune, generate, predict
+from gpt_jax.programs import evaluate, finetune, generate, predict, replay
 from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.programs.start import load_start
 from gpt_jax.tasks.formats import TextToText
@@ -115,6 +115,13 @@ def test_it_memorizes_labels_that_follow_no_rule(pretrained, tmp_path):
   config = dataclasses.replace(CONFIG, batch_size=32, train=train)
   (result,) = finetune.run(config, data, pretrained, str(tmp_path / "run"))
   assert result["dev"] == {"dev_accuracy": 1, "dev_valid": 1}
+
+
+def test_its_steps_replay(run, animals):
+  workdir, _ = run
+  first, second = sorted(replay.saved_steps(workdir))[:2]
+  assert first < second
+  assert replay.run(workdir, second, animals)["equal"]
 
 
 def tune(run, data, folder, *methods, **changes):

@@ -196,6 +196,17 @@ def test_predictions_are_written_as_they_were_read(trained, tmp_path):
   assert header == "prediction" and float(first) == pytest.approx(1070, abs=40)
 
 
+def test_neighbors_in_a_row_change_nothing(trained):
+  """Alone and packed with others, in rows of other lengths."""
+  texts = column(trained.prices.data_dir, "text")
+  for run in (trained.prices, trained.topics):
+    model = gpt_jax.load(run.best)
+    together = model.classify(texts)
+    for number in (0, 7, 31):
+      alone = model.classify([texts[number]])[0]
+      assert alone == pytest.approx(together[number], rel=1e-5, abs=1e-5)
+
+
 def test_members_with_scales_of_their_own_are_one_ensemble(trained):
   """As folds are: each has the mean and deviation of its own training rows."""
   first = load_model(trained.prices.best)
