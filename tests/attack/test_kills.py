@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from forked import ROOT, Forked
 from outcomes import describe_model
-from small_runs import PRETRAIN, complete, trained, write_config
+from small_runs import PRETRAIN, complete, finetune_flags, trained
+from tiny_runs import write_config
 
 pytestmark = pytest.mark.attack
 KILLS_A_RUN = 4  # at most; then it is let to its end, and the next kills meet a new run
@@ -297,11 +298,7 @@ def test_finetune(kill, start, finetuned, tmp_path, attempts, what):
   changes = [("train.epochs", "3"), ("train.checkpoint_every", "2"), ("train.log_every", "1")]
   if what != "finetune":
     changes += [("unfreeze", "true"), ("layer_decay", "0.5")]
-  flags = (
-    write_config(tmp_path / "finetune.py", finetuned.config, changes),
-    f"--data={finetuned.data_dir}",
-    f"--checkpoint={finetuned.pretrained}",
-  )
+  flags = finetune_flags(finetuned, tmp_path / "finetune.py", changes)
 
   def results(workdir):
     return trained(workdir), json.loads((workdir / "result.json").read_text())

@@ -8,8 +8,9 @@ import dataclasses
 import shutil
 
 import pytest
-from small_runs import trained, write_config
+from small_runs import trained
 from test_kills import files_of, kill, start  # noqa: F401  # fixtures
+from tiny_runs import write_config
 
 from gpt_jax.config import to_json
 from gpt_jax.data.windows import WindowsConfig
