@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import importlib.util
 import json
+import math
 import os
 import random
 import shutil
@@ -17,6 +18,7 @@ import uuid
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -79,10 +81,9 @@ REACHED = pytest.StashKey[set[Path]]()
 LEFT_OUT = pytest.StashKey[collections.Counter]()
 COMPILED = pytest.StashKey[collections.Counter]()
 
-if (
-  signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-):  # of a suite in the background; programs that a test starts
-  signal.signal(signal.SIGINT, signal.default_int_handler)  # would ignore Ctrl-C too
+# Of a suite in the background; programs that a test starts would ignore Ctrl-C too.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+  signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser):
@@ -240,11 +241,8 @@ def no_network(monkeypatch):
   connect = socket.socket.connect
 
   def local_only(self, address):
-    if self.family in (socket.AF_INET, socket.AF_INET6) and address[0] not in (
-      "127.0.0.1",
-      "::1",
-      "localhost",
-    ):
+    over_internet = self.family in (socket.AF_INET, socket.AF_INET6)
+    if over_internet and address[0] not in ("127.0.0.1", "::1", "localhost"):
       raise AssertionError(f"a test tried to reach the network: {address}")
     return connect(self, address)
 
@@ -374,21 +372,16 @@ def write_release():
   Returns the vector of all of them. cuts: where the pieces end, in place of ten equal ones.
   write_release.shapes(vocab_size, …): the shapes of a model, as OpenAI's file lists them.
   """
-  import math
-
-  import numpy as np
 
   def write(folder, tokenizer, shapes, cuts=None):
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in tokenizer.files.items():
       (folder / name).write_bytes(content)
     (folder / "params_shapes.json").write_text(json.dumps(shapes))
-    vector = (
-      np.random.default_rng(0).normal(size=sum(map(math.prod, shapes))).astype(np.float32) / 4
-    )
-    for i, piece in enumerate(
-      np.array_split(vector, 10) if cuts is None else np.split(vector, cuts)
-    ):
+    draws = np.random.default_rng(0).normal(size=sum(map(math.prod, shapes)))
+    vector = draws.astype(np.float32) / 4
+    pieces = np.array_split(vector, 10) if cuts is None else np.split(vector, cuts)
+    for i, piece in enumerate(pieces):
       np.save(folder / f"params_{i}.npy", piece)
     return vector
 
@@ -405,13 +398,10 @@ def write_release():
 @pytest.fixture(scope="session")
 def release(tmp_path_factory, write_release, openai_tokenizer):
   """A model as OpenAI released its own: folder, vector, shapes."""
-  from types import SimpleNamespace
-
   folder = tmp_path_factory.mktemp("openai") / "model"
   shapes = write_release.shapes(openai_tokenizer.vocab_size)
-  return SimpleNamespace(
-    folder=folder, vector=write_release(folder, openai_tokenizer, shapes), shapes=shapes
-  )
+  vector = write_release(folder, openai_tokenizer, shapes)
+  return SimpleNamespace(folder=folder, vector=vector, shapes=shapes)
 
 
 @pytest.fixture
@@ -430,8 +420,6 @@ def spacy_there(monkeypatch, tmp_path_factory):
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory, tiny_tokenizer):
   """A folder as prepare writes it: 60 and 7 short documents of sentences that follow a pattern."""
-  import random
-
   from gpt_jax.data.token_file import TokenWriter
 
   folder, rng = tmp_path_factory.mktemp("prepared"), random.Random(0)
@@ -445,7 +433,7 @@ def prepared(tmp_path_factory, tiny_tokenizer):
     writer = TokenWriter(str(folder), split, tiny_tokenizer.vocab_size)
     for _ in range(count):
       text = " and ".join(clause() for _ in range(rng.randint(2, 9)))
-      writer.add(tiny_tokenizer.encode(text), len(text.encode()), len(text.split()))
+      writer.add(tiny_tokenizer.encode(text), len(text), len(text.split()))
     writer.close(tokenizer_hash=tiny_tokenizer.hash)
   return str(folder)
 
@@ -459,7 +447,6 @@ def make_run(tiny_tokenizer):
   smallest step is the best.
   """
   import jax
-  import numpy as np
 
   from gpt_jax.batch import Batch, Labels, Predictions, Rows
   from gpt_jax.checkpoints.run_folder import claim
@@ -512,8 +499,6 @@ def make_run(tiny_tokenizer):
 @pytest.fixture(scope="session")
 def tempered(finetuned, tmp_path_factory):
   """The best checkpoint of a copy of a fine-tuned run whose temperature is 1.7."""
-  import shutil
-
   from gpt_jax.files import read_json, with_checksum, write_json
 
   folder = str(tmp_path_factory.mktemp("tempered") / "run")
@@ -555,8 +540,7 @@ def finetuned(make_once, make_run, tiny_tokenizer):
 
   Attributes: data_dir (train.tsv, dev.tsv), pretrained, config, workdir (seed_0, seed_1), results.
   """
-  import random
-  from types import SimpleNamespace
+  from tiny_runs import write_table
 
   from gpt_jax.apps.report.report import write_report
   from gpt_jax.models.model import ModelConfig
@@ -576,22 +560,17 @@ def finetuned(make_once, make_run, tiny_tokenizer):
   )
 
   def row():
-    animal, words = (
-      rng.choice(("cat", "dog")),
-      rng.choices("the sat on mat and ran to old barn".split(), k=3),
-    )
+    animal = rng.choice(("cat", "dog"))
+    words = rng.choices("the sat on mat and ran to old barn".split(), k=3)
     words.insert(rng.randrange(4), animal)
-    return f"{' '.join(words)}\t{ {'cat': 'meows', 'dog': 'barks'}[animal] }"
+    return " ".join(words), {"cat": "meows", "dog": "barks"}[animal]
 
   def make(folder):
     for split, count in (("train", 128), ("dev", 30)):
-      (folder / f"{split}.tsv").write_text(
-        "\n".join(["text\tlabel", *(row() for _ in range(count))]) + "\n"
-      )
+      write_table(folder, [row() for _ in range(count)], [split])
     trunk = TransformerConfig(tiny_tokenizer.vocab_size, context=64, layers=1, width=32, heads=2)
     pretrained = make_run(folder / "pretrained", ModelConfig(trunk))
-    workdir = str(folder / "run")
-    of_task = config, str(folder), pretrained, workdir
+    of_task = config, str(folder), pretrained, str(folder / "run")
     results = finetune.run(*of_task, seeds=2, on_end=[write_report])
     (folder / "results.json").write_text(json.dumps(results))
 
@@ -608,13 +587,16 @@ def finetuned(make_once, make_run, tiny_tokenizer):
 @pytest.fixture(scope="session")
 def animals(tmp_path_factory):
   """Folder of train.tsv and dev.tsv: rows of words, one of them an animal, which is the label."""
+  from tiny_runs import write_table
+
   folder, rng = tmp_path_factory.mktemp("animals"), random.Random(0)
+
+  def row():
+    animal = rng.choice(("cat", "dog"))
+    words = [animal, *rng.choices("sat on mat ran old barn".split(), k=3)]
+    rng.shuffle(words)
+    return " ".join(words), animal
+
   for split, count in (("train", 128), ("dev", 30)):
-    lines = ["text\tlabel"]
-    for _ in range(count):
-      animal = rng.choice(("cat", "dog"))
-      words = [animal, *rng.choices("sat on mat ran old barn".split(), k=3)]
-      rng.shuffle(words)
-      lines.append(f"{' '.join(words)}\t{animal}")
-    (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+    write_table(folder, [row() for _ in range(count)], [split])
   return str(folder)

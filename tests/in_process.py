@@ -8,6 +8,7 @@ import re
 import runpy
 import sys
 import warnings
+from pathlib import Path
 
 import pytest
 from absl import flags
@@ -49,6 +50,12 @@ def launch(program: str, *arguments: str, input: str = "") -> tuple[int, str, st
         delattr(flags.FLAGS, name)
       flags.FLAGS.unparse_flags()
   return code, out.getvalue(), err.getvalue()
+
+
+def programs() -> list[str]:
+  """The names of the scripts in launch/ that are programs."""
+  scripts = sorted(Path(shipped_folder("launch")).glob("*.py"))
+  return [script.stem for script in scripts if "command_line.run(" in script.read_text()]
 
 
 @functools.cache

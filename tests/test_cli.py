@@ -7,12 +7,12 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from refused import table
+from tiny_runs import write_config
 
 from gpt_jax.checkpoints.formats import npz
 from gpt_jax.checkpoints.load import load_model
@@ -22,35 +22,30 @@ from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer
 from gpt_jax.data.tokenizers.openai_files import BYTES
+from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import prepare
-from gpt_jax.programs.config_files import load_config, override
+from gpt_jax.programs.config_files import override_all
+from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.programs.pretrain_text import data_identity
+from gpt_jax.training.loop import TrainConfig
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[1]
 
-CONFIG = """from gpt_jax.data.windows import WindowsConfig
-from gpt_jax.programs.pretrain import PretrainConfig
-from gpt_jax.training.loop import TrainConfig
-from gpt_jax.models.transformer import TransformerConfig
-
-
-def get_config():
-  return PretrainConfig(
-    trunk=TransformerConfig(context=64, layers=1, width=16, heads=2),
-    data=WindowsConfig(batch_size=8, length=16),
-    train=TrainConfig(steps=2),
-  )
-"""
+CONFIG = PretrainConfig(
+  trunk=TransformerConfig(context=64, layers=1, width=16, heads=2),
+  data=WindowsConfig(batch_size=8, length=16),
+  train=TrainConfig(steps=2),
+)
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory, finetuned, release):
   """A folder with every kind of bad input."""
   here = tmp_path_factory.mktemp("world")
-  (here / "tiny.py").write_text(CONFIG)
+  write_config(here / "tiny.py", CONFIG)
   (here / "text.txt").write_text(
     "the cat sat on the mat and the dog ran to the old red barn\n" * 20
   )
@@ -82,12 +77,9 @@ def world(tmp_path_factory, finetuned, release):
     (here / task / "train.tsv").write_text("text\tlabel\nthe cat\tmeows\n" + line)
     (here / task / "dev.tsv").write_text("text\tlabel\nthe cat\tmeows\n")
 
-  tokenizer, config = (
-    load_tokenizer(str(here / "prepared" / "tokenizer")),
-    load_config(str(here / "tiny.py")),
-  )
-  config = override(config, "trunk.vocab_size", str(tokenizer.vocab_size))
-  config = override(config, "train.microbatches", "1")
+  tokenizer = load_tokenizer(str(here / "prepared" / "tokenizer"))
+  changes = [("trunk.vocab_size", str(tokenizer.vocab_size)), ("train.microbatches", "1")]
+  config = override_all(CONFIG, changes)
   text, held_out = (TokenFile(str(here / "prepared"), split) for split in ("train", "valid"))
   claim(str(here / "run"), config, tokenizer, data_identity(text, held_out))
 
@@ -329,36 +321,15 @@ def test_bad_input_is_one_line_and_loses_nothing(
   assert contents(world.paths["finetuned"]) == kept
 
 
-def test_in_a_process_of_its_own(world):
-  """After JAX has been imported; errors in flags and config: tests/test_command_line.py."""
-  program, *arguments = "pretrain --config=tiny.py --workdir=new --data=truncated".split()
-  done = subprocess.run(
-    [sys.executable, str(ROOT / "launch" / f"{program}.py"), *arguments],
-    cwd=world.folder,
-    capture_output=True,
-    text=True,
-    env={**os.environ, "PYTHONPATH": str(ROOT)},
-  )
-  assert (done.returncode, done.stdout) == (2, "")
-  assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
-  assert "train.bin: truncated, " in done.stderr
-
-
-@pytest.mark.parametrize("difference, code", [(0, 0), (1, 1)])
-def test_the_exit_code_of_verify_is_its_result(
-  world, launch, monkeypatch, tmp_path, difference, code
-):
-  loaded = load_model(world.paths["pretrained"])
-  loaded.params["trunk"]["positions"][0] += difference
-  npz.save(str(tmp_path / "other"), loaded.params, loaded.meta, loaded.step, loaded.tokenizer)
-  returned, out, err = launch(
-    "verify",
-    f"--checkpoint={world.paths['pretrained']}",
-    f"--checkpoint={tmp_path / 'other'}",
-    "--text=the cat",
-  )
-  assert (returned, err) == (code, "")
-  assert out.endswith("not equal within 0.0001\n" if code else "\nequal within 0.0001\n")
+def test_verify_ends_with_1_where_models_differ(world, launch, tmp_path):
+  given = world.paths["pretrained"]
+  loaded = load_model(given)
+  loaded.params["trunk"]["positions"][0] += 1
+  other = str(tmp_path / "other")
+  npz.save(other, loaded.params, loaded.meta, loaded.step, loaded.tokenizer)
+  models = f"--checkpoint={given}", f"--checkpoint={other}"
+  code, out, err = launch("verify", *models, "--text=the cat")
+  assert (code, err) == (1, "") and out.endswith("not equal within 0.0001\n")
 
 
 @pytest.mark.parity("released")
@@ -384,18 +355,6 @@ def test_the_prompts_for_gpt2_reach_it_as_they_are_written(make_run, launch, mon
       outputs.append(out)
   assert outputs[0].startswith("The café is open.\n\nIt serves tea.\nTL;DR:")
   assert outputs[1].startswith("bonjour = hello\nmerci =")
-
-
-def test_weights_are_imported_and_exported(world, launch, spacy_there, monkeypatch, tmp_path):
-  monkeypatch.chdir(tmp_path)
-  for command in (
-    f"import_weights --format=openai --checkpoint={world.folder}/release --out=run",
-    "export --checkpoint=run --format=openai --out=again",
-  ):
-    assert launch(*command.split())[::2] == (0, "")
-  assert {path.name for path in tmp_path.iterdir()} == {"run", "again"}
-  for path in (world.folder / "release").iterdir():
-    assert (tmp_path / "again" / path.name).read_bytes() == path.read_bytes()
 
 
 def test_programs_end_with_commands_that_work(world, launch, monkeypatch, tmp_path):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from absl import flags
+from in_process import programs
 from refused import table
 
 from gpt_jax.checkpoints.formats import describe_formats
@@ -211,7 +212,9 @@ def test_no_flag_is_lost(helps):
   assert {name: {*flags} for name, flags in listed.items()} == FLAGS_OF
   for name in ("export", "import_weights"):
     assert describe_formats() in " ".join(helps[name].split())  # --help wraps
-  for help in helps.values():
+  for name, help in helps.items():
+    assert f"launch/{name}.py" in help, f"{name}.py has no example command in its docstring"
+    assert "--verbosity" not in help, f"{name}.py imports more than it needs before main()"
     about = help[help.index("\nwhat to") :]
     assert not re.search(r"^  --\w+ *$|\bsee [\w.]*_\w+|`", about, re.MULTILINE)
 
@@ -278,6 +281,9 @@ def test_required_flags_come_first_in_their_group(usage, monkeypatch):
     assert re.findall(r"^  --(\w+)", text, re.MULTILINE) == ["checkpoint", "data", "prompt"]
     assert max(map(len, text.splitlines())) <= min(100, columns)
     assert "--prompt      of many; may be repeated" in text and "repeat this option" not in text
+    assert "may be left out" not in text
+  text = usage.describe("Doc.", own_flags(values), "checkpoint")
+  assert "(required; --checkpoint= may be left out)" in " ".join(text.split())
 
 
 def test_an_installed_command_names_commands(usage, monkeypatch):
@@ -487,14 +493,8 @@ def in_forks(folder, calls):
 @pytest.fixture(scope="module")
 def helps(tmp_path_factory):
   """What each program prints with --help, by name; each must print no error and not import JAX."""
-  scripts = [
-    path
-    for path in sorted((ROOT / "launch").glob("*.py"))
-    if "command_line.run(" in path.read_text()
-  ]
-  printed = in_forks(
-    tmp_path_factory.mktemp("help"), [(path.stem, str(path), "--help") for path in scripts]
-  )
+  calls = [(name, f"{ROOT}/launch/{name}.py", "--help") for name in programs()]
+  printed = in_forks(tmp_path_factory.mktemp("help"), calls)
   assert {err for _, err in printed.values()} == {""}
   return {name: out for name, (out, _) in printed.items()}
 
@@ -537,24 +537,6 @@ def test_help_has_the_configs_that_a_program_takes(helps):
     assert takes in about and refuses not in about
 
 
-def test_help_says_that_the_flag_of_the_argument_may_be_left_out(usage):
-  values = flags.FlagValues()
-  flags.DEFINE_string("seed", "1", "a seed", flag_values=values)
-  flags.DEFINE_string("label", None, "its column", flag_values=values)
-  flags.DEFINE_string("input", None, "a file", required=True, flag_values=values)
-  text = usage.describe("Doc.", own_flags(values), "input")
-  assert "--input  a file (required; --input= may be left out)" in text
-  assert text.index("--label") < text.index("how:") < text.index("--seed")
-
-
-def test_every_program_has_help(helps):
-  """Each launch/ script with a main() shows its usage."""
-  assert len(helps) > 20
-  for name, help in helps.items():
-    assert f"launch/{name}.py" in help, f"{name}.py has no example command in its docstring"
-    assert "--verbosity" not in help, f"{name}.py imports more than it needs before main()"
-
-
 HUGE = """import os, sys
 import command_line
 from absl import flags
@@ -570,21 +552,17 @@ command_line.process._HUGE_PAGES = sys.argv[0] + ".pages"
 print("begun", flush=True)
 command_line.run(main)
 """
+OFFERED, TUNED = "always [madvise] never", "glibc.malloc.hugetlb=1"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's")
 @pytest.mark.parametrize(
   "pages, before, after, starts",
   [
-    ("always [madvise] never", {}, "glibc.malloc.hugetlb=1", 2),
-    ("always [madvise] never", {"GLIBC_TUNABLES": "a=1"}, "a=1:glibc.malloc.hugetlb=1", 2),
-    (
-      "always [madvise] never",
-      {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"},
-      "glibc.malloc.hugetlb=0",
-      1,
-    ),
-    ("always [madvise] never", {"IMPORTED": "1"}, "None", 1),
+    (OFFERED, {}, TUNED, 2),
+    (OFFERED, {"GLIBC_TUNABLES": "a=1"}, f"a=1:{TUNED}", 2),
+    (OFFERED, {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}, "glibc.malloc.hugetlb=0", 1),
+    (OFFERED, {"IMPORTED": "1"}, "None", 1),
     ("[always] madvise never", {}, "None", 1),
     (None, {}, "None", 1),
   ],

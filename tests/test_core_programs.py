@@ -8,22 +8,9 @@ import re
 
 import pytest
 from in_process import launch
+from tiny_runs import PRETRAIN, changed, write_config, write_table
 
-CONFIG = """from gpt_jax.data.windows import WindowsConfig
-from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.programs.pretrain import PretrainConfig
-from gpt_jax.training.loop import TrainConfig
-from gpt_jax.training.optimizer import OptimConfig
-
-
-def get_config():
-  return PretrainConfig(
-    trunk=TransformerConfig(context=16, layers=1, width=16, heads=2),
-    data=WindowsConfig(batch_size=16, length=16),
-    optim=OptimConfig(learning_rate=5e-2, warmup_steps=10),
-    train=TrainConfig(steps=24, log_every=12),
-  )
-"""
+CONFIG = changed(PRETRAIN, train={"steps": 24, "log_every": 12})
 CLAUSE = "the cat sat on the mat and the dog ran to the old red barn by the sea. "
 
 
@@ -37,13 +24,11 @@ def done(program, *arguments):
 @pytest.fixture(scope="module")
 def here(tmp_path_factory):
   folder = tmp_path_factory.mktemp("core")
-  (folder / "tiny.py").write_text(CONFIG)
+  write_config(folder / "tiny.py", CONFIG)
   for number in range(20):
     (folder / f"book_{number}.txt").write_text(CLAUSE * 9)
   for split, count in (("train", 64), ("dev", 16), ("test", 4)):
-    rows = [f"the {animal} sat\t{label}" for animal, label in (("cat", "yes"), ("dog", "no"))]
-    header = "text\tlabel"
-    (folder / f"{split}.tsv").write_text("\n".join([header, *(rows * (count // 2))]) + "\n")
+    write_table(folder, [("the cat sat", "yes"), ("the dog sat", "no")] * (count // 2), [split])
   return folder
 
 

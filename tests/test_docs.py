@@ -1,7 +1,6 @@
 """The pages of the documentation site, before mkdocs turns them into HTML (bash launch/docs.sh)."""
 
 import json
-import re
 import runpy
 import subprocess
 import sys
@@ -23,30 +22,11 @@ def site(tmp_path_factory):
   return folder
 
 
-def broken_links(pages: Path) -> list[str]:
-  """Every relative link that leads to no page."""
-  faults = []
-  for page in pages.rglob("*.md"):
-    for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
-      if "://" not in target and not (page.parent / target).is_file():
-        faults.append(f"{page.relative_to(pages)}: {target}")
-  return faults
-
-
 def files_of(menu) -> list[str]:
   if isinstance(menu, str):
     return [menu]
   entries = menu.values() if isinstance(menu, dict) else menu
   return [file for entry in entries for file in files_of(entry)]
-
-
-def test_no_link_is_broken(site):
-  assert broken_links(site / "pages") == []
-
-
-def test_a_broken_link_is_reported(tmp_path):
-  (tmp_path / "page.md").write_text("[to](../nowhere.md#part), [out](https://example.com)")
-  assert broken_links(tmp_path) == ["page.md: ../nowhere.md"]
 
 
 def test_the_menu_has_every_page_once(site):

@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from in_process import check_command
+from in_process import check_command, programs
 
 ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", ".github/CONTRIBUTING.md", "configs/RESULTS.md"] + sorted(
@@ -89,9 +89,7 @@ def test_the_readme_fits_on_few_screens():
 
 def test_every_program_is_in_the_list_of_commands():
   text = text_of("gpt_jax/programs/README.md")
-  files = (ROOT / "launch").glob("*.py")
-  scripts = [path.name for path in files if "command_line.run(" in path.read_text()]
-  assert [name for name in sorted(scripts) if f"launch/{name}" not in text] == []
+  assert [name for name in programs() if f"launch/{name}.py" not in text] == []
 
 
 def test_the_readme_links_to_every_page():

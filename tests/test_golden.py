@@ -15,9 +15,10 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from shared_trainers import shared_trainers
+from tiny_runs import entries, params_of
 
 import gpt_jax
-from gpt_jax.checkpoints.restore import restore_params
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.models.loss import model_loss
 from gpt_jax.models.lstm import LSTMConfig
@@ -44,12 +45,8 @@ TRUNKS = {
   "gpt2": TransformerConfig(context=128, layers=2, width=32, heads=2, norm="pre"),
   "lstm": LSTMConfig(context=128, width=32, units=24),
 }
-TASKS = (
-  "story-ending",
-  "story-doing",
-  "story-company",
-  "story-next",
-)  # one for each transformation
+# One for each transformation.
+TASKS = ("story-ending", "story-doing", "story-company", "story-next")
 TEXTS = ("the cat sat on the mat and the dog ran to the sea", "the old red barn")
 
 
@@ -66,38 +63,17 @@ def golden():
       RECORD.write_text(json.dumps(record, indent=1) + "\n")
       return
     expected = record[name]
-    assert _shape(value) == _shape(expected), name
-    for path, (a, b) in _pairs(value, expected).items():
+    assert jax.tree.structure(value) == jax.tree.structure(expected), name
+    leaves = map(jax.tree_util.tree_leaves_with_path, (value, expected))
+    for (path, a), (_, b) in zip(*leaves, strict=True):
+      where = f"{name} {jax.tree_util.keystr(path, simple=True, separator='/')}"
       if isinstance(b, float):
-        tolerance = KEY_BIAS_TOLERANCE if path.endswith(KEY_BIAS) else TOLERANCE
-        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance, err_msg=f"{name} {path}")
+        tolerance = KEY_BIAS_TOLERANCE if where.endswith(KEY_BIAS) else TOLERANCE
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance, err_msg=where)
       else:
-        assert a == b, f"{name} {path}"
+        assert a == b, where
 
   return check
-
-
-def _shape(value):
-  if isinstance(value, dict):
-    return {key: _shape(item) for key, item in value.items()}
-  return [_shape(item) for item in value] if isinstance(value, list) else None
-
-
-def _pairs(a, b, path=""):
-  if isinstance(b, dict):
-    return {k: v for key in b for k, v in _pairs(a[key], b[key], f"{path}/{key}").items()}
-  if isinstance(b, list):
-    return {k: v for i in range(len(b)) for k, v in _pairs(a[i], b[i], f"{path}/{i}").items()}
-  return {path: (a, b)}
-
-
-@contextlib.contextmanager
-def one_device():
-  """Programs find one device: a step compiles faster, and its numbers are those of any mesh."""
-  devices = jax.devices()
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(jax, "devices", lambda *_: devices[:1])
-    yield
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +92,7 @@ def pretrained(prepared, tmp_path_factory):
         train=TrainConfig(steps=20, log_every=1),
       )
       # The LSTM's numbers follow the order of sums over the 8 devices of the record.
-      with contextlib.nullcontext() if name == "lstm" else one_device():
+      with contextlib.nullcontext() if name == "lstm" else shared_trainers():
         pretrain.run(config, prepared, done[name])
     return done[name]
 
@@ -125,16 +101,13 @@ def pretrained(prepared, tmp_path_factory):
 
 def metrics_of(workdir, *names):
   """The values of every entry of metrics.jsonl, by name."""
-  entries = [
-    json.loads(line) for line in (Path(workdir) / "metrics.jsonl").read_text().splitlines()
-  ]
-  return {name: [entry[name] for entry in entries if name in entry] for name in names}
+  logged = entries(workdir)
+  return {name: [entry[name] for entry in logged if name in entry] for name in names}
 
 
 def sums_of(workdir):
   """Sum of the absolute values of each array, by its path: a change of any shows."""
-  params, _, _ = restore_params(workdir)
-  leaves = jax.tree_util.tree_leaves_with_path(params)
+  leaves = jax.tree_util.tree_leaves_with_path(params_of(workdir))
   return {
     jax.tree_util.keystr(path, simple=True, separator="/"): float(np.abs(x).sum())
     for path, x in leaves
@@ -161,7 +134,7 @@ def test_finetuning(golden, pretrained, task, tmp_path):
     train=TrainConfig(epochs=2, log_every=1),
   )
   start = pretrained("gpt1")
-  with one_device():
+  with shared_trainers():  # on one device: its numbers are those of any mesh
     finetune.run(config, "", start, str(tmp_path / "run"))
   names = ("loss", "task_loss", "lm_loss", "gradient_norm", "dev_loss", "dev_accuracy")
   golden(f"finetune {task}", metrics_of(tmp_path / "run", *names))

@@ -56,19 +56,12 @@ def root(tmp_path):
     ("tests/hosts.py", {"helper"}),
     ("tests/test_nothing.py", {"nothing"}),
     ("README.md", set()),
+    ("gpt_jax/report.py tests/hosts.py", {"page", "helper"}),
+    ("tests/conftest.py", {*RUNS, "config", "helper", "nothing", "page", "task"}),
   ],
 )
 def test_a_change_reaches(root, changed, names):
-  assert changed_tests(root, [changed]) == {root / f"tests/test_{name}.py" for name in names}
-
-
-def test_several_changes_reach_what_each_of_them_reaches(root):
-  reached = changed_tests(root, ["gpt_jax/report.py", "tests/hosts.py"])
-  assert {path.stem for path in reached} == {"test_page", "test_helper"}
-
-
-def test_the_fixtures_reach_everything(root):
-  assert len(changed_tests(root, ["tests/conftest.py"])) == 9
+  assert changed_tests(root, changed.split()) == {root / f"tests/test_{name}.py" for name in names}
 
 
 def test_in_this_repository():

@@ -1,28 +1,19 @@
 """`pip install .` gives commands that run in any folder, with the configs inside the package."""
 
 import os
-import random
 import re
-import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from in_process import launch
+from in_process import programs
 
 from gpt_jax.programs.config_files import describe_config, load_config
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[1]
-CLAUSE = "the cat sat on the mat and the dog ran to the old red barn by the sea. "
-TRUNK = {"context": "32", "layers": "1", "width": "16", "heads": "2"}
-
-
-def programs() -> set[str]:
-  files = (ROOT / "launch").glob("*.py")
-  return {file.stem for file in files if "command_line.run(" in file.read_text()}
 
 
 @pytest.fixture(scope="module")
@@ -101,80 +92,15 @@ def test_a_wrong_config_is_one_line(installed, config, message):
   assert code == 2 and message in err and err.count("\n") == 1
 
 
-def test_a_command_works(installed, tmp_path):
+def test_a_command_works_and_names_the_next(installed, folder, tmp_path):
   (tmp_path / "text.txt").write_text("the cat sat on the mat and the dog ran to the barn\n" * 20)
   code, _, err = installed("gpt-jax-prepare", "--source=text.txt", "--out=p", "--vocab_size=290")
   assert code == 0, err
   assert {"tokenizer", "train.bin"} <= {path.name for path in (tmp_path / "p").iterdir()}
+  following = f"{folder}/bin/gpt-jax-pretrain --config=gpt1:small --data=p --workdir=DIR"
+  assert err.partition("\nnext:\n")[2].split() == following.split()
   code, _, err = installed("gpt-jax-prepare", "--source=text.txt", "--out=q", "--tokenizer=absent")
   assert code == 2 and err.startswith("error: ") and err.count("\n") == 1
-
-
-# Of each program: values for the blanks in a command that another one printed, and smaller sizes.
-FILLED = {
-  "pretrain": {
-    "workdir": "run",
-    **{f"config.trunk.{name}": size for name, size in TRUNK.items()},
-    "config.data.length": "16",
-    "config.data.batch_size": "8",
-    "config.optim.warmup_steps": "1",
-    "config.train.steps": "2",
-  },
-  "generate": {"prompt": "the", "max_tokens": "2"},
-  "finetune": {
-    "config": "finetune:table",
-    "data": "task",
-    "workdir": "labels",
-    "config.batch_size": "8",
-    "config.train.epochs": "1",
-  },
-  "predict": {"input": "rows.tsv", "out": "labels.tsv", "overwrite": "true"},
-  "visualize": {"text": "the cat"},
-}
-
-
-def follow(*lines: str) -> None:
-  """Runs commands, each with all that it names as next; prints their programs in order."""
-  for line in lines:
-    command, *arguments = shlex.split(line)
-    program = command.removeprefix("gpt-jax-")
-    values = dict(argument.removeprefix("--").split("=", 1) for argument in arguments)
-    values |= FILLED.get(program, {})
-    code, _, err = launch(shutil.which(command), *(f"--{name}={values[name]}" for name in values))
-    assert code == 0, f"{line}: {err}"
-    print(program)
-    follow(*err.partition("\nnext:\n")[2].splitlines())
-
-
-@pytest.mark.slow
-def test_commands_that_come_next_work_as_printed(folder, tmp_path):
-  """From text to labels, in a folder of the user's."""
-  (tmp_path / "text.txt").write_text(CLAUSE * 40)
-  (tmp_path / "task").mkdir()
-  draw = random.Random(0)
-  for name, count in {"task/train": 8, "task/dev": 8, "rows": 8, "table": 60}.items():
-    lines = ["text\tlabel"]
-    for animal in ("cat", "dog") * count:
-      lines.append(f"the {animal} {' '.join(draw.choices(CLAUSE.split(), k=6))}\t{animal}")
-    (tmp_path / f"{name}.tsv").write_text("\n".join(lines))
-  starts = (
-    "gpt-jax-prepare --source=text.txt --out=data --vocab_size=290 --valid_share=0.3",
-    "gpt-jax-label --input=table.tsv --checkpoint=run --workdir=model --skip_finetuning=true",
-  )
-  environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-  environment["PYTHONPATH"] = os.pathsep.join([str(folder), str(ROOT / "tests")])
-  environment["PATH"] = f"{folder}/bin{os.pathsep}{environment['PATH']}"
-  done = subprocess.run(
-    [sys.executable, "-c", "import sys, test_installed as t; t.follow(*sys.argv[1:])", *starts],
-    cwd=tmp_path,
-    env=environment,
-    capture_output=True,
-    text=True,
-  )
-  assert done.returncode == 0, done.stderr
-  assert done.stdout.split() == (
-    "prepare pretrain evaluate generate finetune evaluate predict visualize label predict".split()
-  )
 
 
 def test_the_image_copies_what_the_package_is_built_from():

@@ -252,14 +252,18 @@ def test_a_misplaced_file_is_reported(tmp_path, files, fault):
   assert file_faults(tmp_path) == [fault]
 
 
-def test_optional_packages_may_be_imported_where_they_are_used(tmp_path):
-  write_package(tmp_path, {"tasks.metrics": "def f1(x):\n  from sklearn import metrics"})
-  assert import_faults(tmp_path) == []
+TYPES = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n  from gpt_jax.training import T"
 
 
-def test_types_may_be_imported_for_the_type_checker(tmp_path):
-  source = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n  from gpt_jax.training import T"
-  write_package(tmp_path, {"": source, "training": ""})
+@pytest.mark.parametrize(
+  "files",
+  [
+    {"tasks.metrics": "def f1(x):\n  from sklearn import metrics"},
+    {"": TYPES, "training": ""},
+  ],
+)
+def test_where_it_is_used_and_for_the_type_checker_more_may_be_imported(tmp_path, files):
+  write_package(tmp_path, files)
   assert import_faults(tmp_path) == []
 
 

@@ -42,10 +42,6 @@ def cells(path: Path, kind: str) -> dict[str, str]:
   return {cell["id"]: "".join(cell["source"]) for cell in all_cells if cell["cell_type"] == kind}
 
 
-def test_there_are_three():
-  assert [path.stem for path in NOTEBOOKS] == ["finetune_your_own", "quickstart", "visualize"]
-
-
 @for_all_notebooks
 def test_no_output_or_editor_metadata_is_stored(path):
   notebook = json.loads(path.read_text(encoding="utf-8"))

@@ -9,10 +9,12 @@ import jax
 import numpy as np
 
 from gpt_jax.checkpoints.restore import restore_params
+from gpt_jax.config import to_json
 from gpt_jax.data.token_file import TokenWriter
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import finetune
+from gpt_jax.programs.config_files import override_all
 from gpt_jax.programs.finetune_task import load_task
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.programs.start import load_start
@@ -36,6 +38,17 @@ def changed(config, **changes):
     if isinstance(value, dict):
       changes[name] = dataclasses.replace(getattr(config, name), **value)
   return dataclasses.replace(config, **changes)
+
+
+def write_config(path, config, changes=()):
+  """The flag for a config, changed as by override_all, which is written to a new file."""
+  tree = path.with_suffix(".json")
+  tree.write_text(json.dumps(to_json(override_all(config, changes))))
+  path.write_text(
+    "import json\nfrom gpt_jax.config import from_json\n\n\ndef get_config():\n"
+    f"  return from_json(json.load(open({str(tree)!r})))\n"
+  )
+  return f"--config={path}"
 
 
 def write_text(folder, split, tokenizer, texts, hash=None):

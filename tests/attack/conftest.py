@@ -14,7 +14,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from outcomes import describe_data, describe_model, describe_page, describe_program, describe_result
-from small_runs import complete, results, starter
+from small_runs import PRETRAIN, complete, finetune_flags, results
+from tiny_runs import write_config
 
 from gpt_jax.apps.interop.formats import hf, onnx, stablehlo
 from gpt_jax.checkpoints.formats import npz, safetensors
@@ -187,7 +188,12 @@ def start():
 @pytest.fixture
 def make(start, prepared, finetuned, tmp_path):
   """make(program, workdir): a run of a few seconds, started."""
-  return starter(start, prepared, finetuned, tmp_path)
+  often = [("train.epochs", "3"), ("train.checkpoint_every", "4"), ("train.log_every", "1")]
+  flags = {
+    "pretrain": (write_config(tmp_path / "pretrain.py", PRETRAIN), f"--data={prepared}"),
+    "finetune": finetune_flags(finetuned, tmp_path / "finetune.py", often),
+  }
+  return lambda program, workdir: start(program, *flags[program], f"--workdir={workdir}")
 
 
 @pytest.fixture

@@ -5,15 +5,14 @@ import warnings
 
 import jax
 import numpy as np
+from tiny_runs import write_config
 
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.checkpoints.restore import restore_params
 from gpt_jax.checkpoints.run_folder import checksum
-from gpt_jax.config import to_json
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.files import list_folder, read_json
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.programs.config_files import override_all
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.run_log import read_lines
@@ -23,37 +22,12 @@ PRETRAIN = PretrainConfig(
   data=WindowsConfig(batch_size=8, length=16),
   train=TrainConfig(steps=24, log_every=1, evaluate_every=12, checkpoint_every=3),
 )
-CONFIG = """
-import json
-from gpt_jax.config import from_json
 
 
-def get_config():
-  return from_json(json.load(open({!r})))
-"""
-
-
-def write_config(path, config, changes=()):
-  """The flag for a config, changed as by override_all, which is written to a new file."""
-  config = override_all(config, changes)
-  path.with_suffix(".json").write_text(json.dumps(to_json(config)))
-  path.write_text(CONFIG.format(str(path.with_suffix(".json"))))
-  return f"--config={path}"
-
-
-def starter(start, prepared, finetuned, folder):
-  """make(program, workdir) starts a run of pretrain or finetune; its configs are in a folder."""
-  often = [("train.epochs", "3"), ("train.checkpoint_every", "4"), ("train.log_every", "1")]
-  flags = {
-    "pretrain": [write_config(folder / "pretrain.py", PRETRAIN), f"--data={prepared}"],
-    "finetune": [
-      write_config(folder / "finetune.py", finetuned.config, often),
-      f"--data={finetuned.data_dir}",
-      f"--checkpoint={finetuned.pretrained}",
-    ],
-  }
-
-  return lambda program, workdir: start(program, *flags[program], f"--workdir={workdir}")
+def finetune_flags(finetuned, path, changes=()):
+  """Those of a run like `finetuned`, whose config is written to a file."""
+  config = write_config(path, finetuned.config, changes)
+  return config, f"--data={finetuned.data_dir}", f"--checkpoint={finetuned.pretrained}"
 
 
 def trained(workdir):

@@ -114,12 +114,8 @@ def mutated(content):
       result = result[:at] + piece + result[at + length :]
     return result
 
-  piece = st.one_of(
-    st.binary(max_size=8),
-    st.sampled_from(
-      [b"\t", b"\n", b"\r", b'"', b",", b"{", b"\0", b"\xff", b"\xef\xbb\xbf", content]
-    ),
-  )
+  known = [b"\t", b"\n", b"\r", b'"', b",", b"{", b"\0", b"\xff", b"\xef\xbb\xbf", content]
+  piece = st.one_of(st.binary(max_size=8), st.sampled_from(known))
   edit = st.tuples(st.integers(0, 10**6), st.integers(0, 20), piece)
   return st.one_of(st.lists(edit, min_size=1, max_size=5).map(apply), st.binary(max_size=200))
 
@@ -217,6 +213,5 @@ def test_prompts(finetuned, attempts, ledger):
 
 def test_texts_are_classified(finetuned, attempts, ledger):
   model = gpt_jax.load(f"{finetuned.workdir}/seed_0")
-  ledger(
-    "fuzzed texts, classifier", attack(texts, attempts(25), lambda t: model.classify(t) and None)
-  )
+  outcomes = attack(texts, attempts(25), lambda t: model.classify(t) and None)
+  ledger("fuzzed texts, classifier", outcomes)

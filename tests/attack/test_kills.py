@@ -14,23 +14,21 @@ from pathlib import Path
 import pytest
 from forked import ROOT, Forked
 from outcomes import describe_model
-from small_runs import PRETRAIN, complete, trained, write_config
+from small_runs import PRETRAIN, complete, finetune_flags, trained
+from tiny_runs import write_config
 
 pytestmark = pytest.mark.attack
 KILLS_A_RUN = 4  # at most; then it is let to its end, and the next kills meet a new run
 WORDS = "the cat sat on the mat and the dog ran to the old red barn by the sea "
-IMPATIENT = f"""
-import functools, runpy, sys
+IMPATIENT = """
+import functools
 import jax
-sys.path.insert(0, {str(ROOT / "launch")!r})
 jax.distributed.initialize = functools.partial(
   jax.distributed.initialize, heartbeat_timeout_seconds=10
 )
-runpy.run_path({str(ROOT / "launch" / "pretrain.py")!r}, run_name="__main__")
 """
-TELLS_OF_EVALUATIONS = f"""
-import runpy, sys, time
-sys.path.insert(0, {str(ROOT / "launch")!r})
+TELLS_OF_EVALUATIONS = """
+import time
 from gpt_jax.programs import pretrain
 
 def make_measure(*arguments, original=pretrain.make_measure):
@@ -42,17 +40,22 @@ def make_measure(*arguments, original=pretrain.make_measure):
   return slowly
 
 pretrain.make_measure = make_measure
-runpy.run_path({str(ROOT / "launch" / "pretrain.py")!r}, run_name="__main__")
 """
-COMPARE = f"""
-import runpy, sys
-sys.path[:0] = [{str(ROOT / "launch")!r}, {str(ROOT / "tests")!r}]
+COMPARE = """
 from gpt_jax.apps.compare.budgets import BUDGETS
 from tiny_budget import TINY
 
 BUDGETS["tiny"] = TINY
-runpy.run_path({str(ROOT / "launch" / "compare.py")!r}, run_name="__main__")
 """
+
+
+def write_program(folder, changes, name):
+  """A program of launch/ after statements that change it, as the name that start takes."""
+  (folder / "changed.py").write_text(
+    f"import runpy, sys\nsys.path[:0] = [{str(ROOT / 'launch')!r}, {str(ROOT / 'tests')!r}]\n"
+    f"{changes}runpy.run_path({str(ROOT / 'launch' / name)!r}, run_name='__main__')\n"
+  )
+  return folder / "changed"
 
 
 @pytest.fixture
@@ -202,13 +205,12 @@ def test_pretrain(kill, pretrain, random, attempts, moment):
 @pytest.mark.parametrize("moment", ["saving", "evaluating"])
 def test_pretrain_is_asked_to_end(kill, pretrain, tmp_path, random, attempts, moment):
   """It saves once more, whatever it is doing, and says with its exit code that it is not done."""
-  count, program = attempts(0.5), tmp_path / "tells.py"
-  program.write_text(TELLS_OF_EVALUATIONS)
+  count, program = attempts(0.5), write_program(tmp_path, TELLS_OF_EVALUATIONS, "pretrain.py")
   die = while_it_writes(random, writes=6) if moment == "saving" else while_it_evaluates(random)
   flags = "--config.train.evaluate_every=3", "--config.train.checkpoint_every=7"
   if moment == "saving":
     flags = ("--config.train.evaluate_every=15",)
-  make = lambda folder: [pretrain(folder, *flags, program=program.with_suffix(""))]
+  make = lambda folder: [pretrain(folder, *flags, program=program)]
   kill(f"pretrain asked to end, {moment}", make, results_of, count, die, asked=[signal.SIGTERM])
 
 
@@ -266,8 +268,7 @@ def test_stopped_for_longer_than_the_others_wait(
 ):
   """They end, and later it does; the same command resumes the run."""
   count, outcomes = attempts(0.3), []
-  impatient = tmp_path / "impatient.py"
-  impatient.write_text(IMPATIENT)
+  impatient = write_program(tmp_path, IMPATIENT, "pretrain.py")
 
   def make(folder, program="pretrain"):
     return [pretrain(folder, *flags, devices=2, program=program) for flags in distributed(2)]
@@ -276,7 +277,7 @@ def test_stopped_for_longer_than_the_others_wait(
   expected = trained(tmp_path / "whole")
   for number in range(count):
     folder = tmp_path / str(number)
-    processes = make(folder, impatient.with_suffix(""))
+    processes = make(folder, impatient)
     while processes[0].poll() is None and not names(folder / "checkpoints", "2"):
       time.sleep(0.01)
     stopped = int(random.integers(2))
@@ -297,11 +298,7 @@ def test_finetune(kill, start, finetuned, tmp_path, attempts, what):
   changes = [("train.epochs", "3"), ("train.checkpoint_every", "2"), ("train.log_every", "1")]
   if what != "finetune":
     changes += [("unfreeze", "true"), ("layer_decay", "0.5")]
-  flags = (
-    write_config(tmp_path / "finetune.py", finetuned.config, changes),
-    f"--data={finetuned.data_dir}",
-    f"--checkpoint={finetuned.pretrained}",
-  )
+  flags = finetune_flags(finetuned, tmp_path / "finetune.py", changes)
 
   def results(workdir):
     return trained(workdir), json.loads((workdir / "result.json").read_text())
@@ -322,8 +319,7 @@ def test_prepare_by_a_runner(kill, start, tmp_path, attempts):
 def test_compare(kill, start, prepared, tmp_path, attempts):
   """Pre-trains, fine-tunes and probes; its pace is measured anew."""
   count = attempts(0.3)
-  program = tmp_path / "compare.py"
-  program.write_text(COMPARE)
+  program = write_program(tmp_path, COMPARE, "compare.py")
   flags = f"--corpus={prepared}", "--budget=tiny", "--objectives=causal,none"
 
   def tables(workdir):
@@ -332,7 +328,7 @@ def test_compare(kill, start, prepared, tmp_path, attempts):
     tuned = workdir / "tasks" / "causal" / "story-ending" / "seed_0"
     return results, trained(workdir / "runs" / "causal" / "rate_0.001"), trained(tuned)
 
-  make = lambda folder: [start(program.with_suffix(""), *flags, f"--workdir={folder}")]
+  make = lambda folder: [start(program, *flags, f"--workdir={folder}")]
   kill("compare", make, tables, count)
 
 

@@ -8,8 +8,9 @@ import dataclasses
 import shutil
 
 import pytest
-from small_runs import trained, write_config
+from small_runs import trained
 from test_kills import files_of, kill, start  # noqa: F401  # fixtures
+from tiny_runs import write_config
 
 from gpt_jax.config import to_json
 from gpt_jax.data.windows import WindowsConfig
@@ -48,80 +49,6 @@ WORDS = "cat mat dog barn sea old"
 PAIRS = [(f"the {a} on the {b}", f"{b} and {a}") for a in WORDS.split() for b in WORDS.split()]
 
 
-def mixture():
-  trunk = TransformerConfig(context=16, layers=1, width=16, heads=2)
-  return PretrainConfig(trunk, data=WindowsConfig(8, 16, weights=(0.75, 0.25)), train=TRAIN)
-
-
-def both_directions():
-  trunk = dataclasses.replace(STACK, directions="separate", variational=False)
-  return PretrainConfig(trunk, objective=BidirectionalLM(), data=WindowsConfig(8, 16), train=TRAIN)
-
-
-def regularized():
-  """ULMFiT's first stage."""
-  trunk = dataclasses.replace(AWD, context=16)
-  return PretrainConfig(trunk, Causal(ar=2.0, tar=1.0), data=WindowsConfig(8, 16), train=TRAIN)
-
-
-def target_texts():
-  """ULMFiT's second stage, with AR and TAR; its trunk is the checkpoint's."""
-  dropout = LSTMStackConfig()
-  return LayerwiseConfig(
-    dropout, Causal(ar=2.0, tar=1.0), WindowsConfig(8, 16), SLANTED, train=TRAIN, layer_decay=0.4
-  )
-
-
-def classifier():
-  """Its third: 8 updates an epoch, and all layers train from the third one on."""
-  return dataclasses.replace(
-    STORIES,
-    pooling="concat",
-    head_units=8,
-    methods=(Unfreeze(2),),
-    layer_decay=0.4,
-    train_examples=64,
-    optim=SLANTED,
-  )
-
-
-def frozen_mix():
-  characters = CharacterConfig(width=4, filters=(4, 4), places=8, highways=1)
-  trunk = dataclasses.replace(STACK, directions="separate", characters=characters)
-  mix = MixedHead(embedding=16, units=16, at="both")
-  return dataclasses.replace(STORIES, methods=(mix,), train_layers=0, optim=SLANTED, trunk=trunk)
-
-
-def word_vectors():
-  trunk = dataclasses.replace(TRANSLATOR, context=96, decoder=False)
-  return dataclasses.replace(STORIES, methods=(BiattentiveHead(units=8),), trunk=trunk)
-
-
-def encoder_of_a_translator():
-  """CoVe: the checkpoint's encoder does not train."""
-  return dataclasses.replace(STORIES, methods=(BiattentiveHead(units=8),), train_layers=0)
-
-
-def student():
-  return dataclasses.replace(STORIES, methods=(Distillation(layers=1), Unlabeled()))
-
-
-def cross_view():
-  return dataclasses.replace(
-    STORIES,
-    task=BuiltinTask("story-tags"),
-    methods=(ViewsHead(units=16, dropout=0.2), Unlabeled()),
-    train_examples=24,
-    trunk=dataclasses.replace(STACK, directions="joined"),
-  )
-
-
-def translation():
-  task = PairsTask(source="en", target="de", synthetic="synthetic.tsv", upsample=2)
-  optim = OptimConfig("momentum", 0.1, "constant", 0, 0.0, average=0.9)
-  return FinetuneConfig(task=task, trunk=TRANSLATOR, batch_size=8, optim=optim, train=TRAIN)
-
-
 STORIES = FinetuneConfig(
   task=BuiltinTask("story-ending"),
   lm_weight=0.0,
@@ -131,17 +58,78 @@ STORIES = FinetuneConfig(
   train=TRAIN,
 )
 SYSTEMS = {
-  "pretrain on a mixture": mixture,
-  "pretrain both directions": both_directions,
-  "pretrain with DropConnect": regularized,
-  "pretrain on, by layers": target_texts,
-  "finetune by layers, in epochs": classifier,
-  "finetune on a frozen mix": frozen_mix,
-  "finetune with word vectors": word_vectors,
-  "finetune on a translator's encoder": encoder_of_a_translator,
-  "finetune a student": student,
-  "finetune with views": cross_view,
-  "finetune to translate": translation,
+  "pretrain on a mixture": PretrainConfig(
+    TransformerConfig(context=16, layers=1, width=16, heads=2),
+    data=WindowsConfig(8, 16, weights=(0.75, 0.25)),
+    train=TRAIN,
+  ),
+  "pretrain both directions": PretrainConfig(
+    dataclasses.replace(STACK, directions="separate", variational=False),
+    BidirectionalLM(),
+    WindowsConfig(8, 16),
+    train=TRAIN,
+  ),
+  # ULMFiT's first stage.
+  "pretrain with DropConnect": PretrainConfig(
+    dataclasses.replace(AWD, context=16),
+    Causal(ar=2.0, tar=1.0),
+    WindowsConfig(8, 16),
+    train=TRAIN,
+  ),
+  # Its second, with AR and TAR; its trunk is the checkpoint's.
+  "pretrain on, by layers": LayerwiseConfig(
+    LSTMStackConfig(),
+    Causal(ar=2.0, tar=1.0),
+    WindowsConfig(8, 16),
+    SLANTED,
+    train=TRAIN,
+    layer_decay=0.4,
+  ),
+  # Its third: 8 updates an epoch, and all layers train from the third one on.
+  "finetune by layers, in epochs": dataclasses.replace(
+    STORIES,
+    pooling="concat",
+    head_units=8,
+    methods=(Unfreeze(2),),
+    layer_decay=0.4,
+    train_examples=64,
+    optim=SLANTED,
+  ),
+  "finetune on a frozen mix": dataclasses.replace(
+    STORIES,
+    methods=(MixedHead(embedding=16, units=16, at="both"),),
+    train_layers=0,
+    optim=SLANTED,
+    trunk=dataclasses.replace(
+      STACK,
+      directions="separate",
+      characters=CharacterConfig(width=4, filters=(4, 4), places=8, highways=1),
+    ),
+  ),
+  "finetune with word vectors": dataclasses.replace(
+    STORIES,
+    methods=(BiattentiveHead(units=8),),
+    trunk=dataclasses.replace(TRANSLATOR, context=96, decoder=False),
+  ),
+  # CoVe: the checkpoint's encoder does not train.
+  "finetune on a translator's encoder": dataclasses.replace(
+    STORIES, methods=(BiattentiveHead(units=8),), train_layers=0
+  ),
+  "finetune a student": dataclasses.replace(STORIES, methods=(Distillation(layers=1), Unlabeled())),
+  "finetune with views": dataclasses.replace(
+    STORIES,
+    task=BuiltinTask("story-tags"),
+    methods=(ViewsHead(units=16, dropout=0.2), Unlabeled()),
+    train_examples=24,
+    trunk=dataclasses.replace(STACK, directions="joined"),
+  ),
+  "finetune to translate": FinetuneConfig(
+    task=PairsTask(source="en", target="de", synthetic="synthetic.tsv", upsample=2),
+    trunk=TRANSLATOR,
+    batch_size=8,
+    optim=OptimConfig("momentum", 0.1, "constant", 0, 0.0, average=0.9),
+    train=TRAIN,
+  ),
 }
 # What begins from a checkpoint: its trunk and heads.
 STARTS = {
@@ -159,7 +147,7 @@ STARTS = {
 def test_a_system(kill, start, prepared, make_run, tiny_tokenizer, tmp_path, attempts, what):  # noqa: F811
   count = attempts(0.3)
   program = what.split()[0]
-  flags = [write_config(tmp_path / "config.py", SYSTEMS[what]())]
+  flags = [write_config(tmp_path / "config.py", SYSTEMS[what])]
   if program == "pretrain":
     shutil.copytree(prepared, tmp_path / "second")
     folders = f"{prepared},{tmp_path / 'second'}" if "mixture" in what else prepared

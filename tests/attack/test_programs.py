@@ -5,8 +5,9 @@ import os
 import shutil
 
 import pytest
-from small_runs import PRETRAIN, complete, trained, write_config
+from small_runs import PRETRAIN, complete, finetune_flags, trained
 from test_kills import files_of
+from tiny_runs import write_config
 
 pytestmark = pytest.mark.attack
 WORDS = "the cat sat on the mat and the dog ran to the old red barn by the sea "
@@ -22,7 +23,6 @@ def programs(prepared, finetuned, tmp_path):
   text = tmp_path / "text.txt"
   text.write_text(WORDS * 2000)
   run = f"--checkpoint={finetuned.workdir}/seed_0"
-  start = f"--data={finetuned.data_dir}", f"--checkpoint={finetuned.pretrained}"
   often = [("train.steps", "6"), ("train.evaluate_every", "0"), ("train.checkpoint_every", "0")]
   return {
     "prepare": (f"--source={text}", "--vocab_size=290", "--out="),
@@ -31,7 +31,7 @@ def programs(prepared, finetuned, tmp_path):
       f"--data={prepared}",
       "--workdir=",
     ),
-    "finetune": (write_config(tmp_path / "finetune.py", finetuned.config), *start, "--workdir="),
+    "finetune": (*finetune_flags(finetuned, tmp_path / "finetune.py"), "--workdir="),
     "export": (run, "--format=npz", "--out="),
     "predict": (run, f"--input={finetuned.data_dir}/dev.tsv", "--out="),
     "evaluate": (run, f"--data={finetuned.data_dir}", "--split="),

@@ -107,21 +107,16 @@ def test_the_parts_of_a_manifest_agree(name):
   # JobSet starts all pods again at once, but not after a user error or Ctrl-C.
   assert (job["backoffLimit"], pod["restartPolicy"]) == (0, "Never")
   (rule,) = job["podFailurePolicy"]["rules"]
-  assert rule["onExitCodes"] == {
-    "containerName": container["name"],
-    "operator": "In",
-    "values": [2, 130],
-  }
+  codes = {"containerName": container["name"], "operator": "In", "values": [2, 130]}
+  assert rule["onExitCodes"] == codes
   (rule,) = jobset["spec"]["failurePolicy"]["rules"]
   assert rule["action"] == "FailJobSet" and rule["onJobFailureReasons"] == ["PodFailurePolicy"]
   volumes = {volume["name"] for volume in pod["volumes"]}
   assert {mount["name"] for mount in container["volumeMounts"]} == volumes
 
   target = container["image"].rpartition(":")[2]
-  stages = re.findall(
-    r"^FROM \S+ AS (\w+)$", (ROOT / "launch" / "cluster" / "Dockerfile").read_text(), re.M
-  )
-  assert target in stages
+  dockerfile = (ROOT / "launch" / "cluster" / "Dockerfile").read_text()
+  assert target in re.findall(r"^FROM \S+ AS (\w+)$", dockerfile, re.M)
   program, *flags = container["args"]
   assert (ROOT / "launch" / f"{program.removeprefix('gpt-jax-')}.py").exists()
   options = dict(flag.removeprefix("--").partition("=")[::2] for flag in flags)
@@ -138,13 +133,8 @@ def test_a_pod_runs_its_arguments_in_place_of_the_shell(name):
   (replicated,) = manifest(name)["spec"]["replicatedJobs"]
   (container,) = replicated["template"]["spec"]["template"]["spec"]["containers"]
   command = [word.replace("ulimit -l 68719476736", "true") for word in container["command"]]
-  words = [
-    *command,
-    sys.executable,
-    "-c",
-    "import os, sys; print(os.getpid(), sys.argv[1:])",
-    "a b",
-  ]
+  program = "import os, sys; print(os.getpid(), sys.argv[1:])"
+  words = [*command, sys.executable, "-c", program, "a b"]
   environment = {**os.environ, "JOB_COMPLETION_INDEX": "3"}
   process = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True)
   out, _ = process.communicate()

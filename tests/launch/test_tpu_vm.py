@@ -1,7 +1,5 @@
 """launch/cluster/tpu_vm.sh against a stand-in for gcloud, whose hosts run a small program."""
 
-import json
-import os
 import shutil
 import subprocess
 import sys
@@ -9,11 +7,14 @@ import time
 from pathlib import Path
 
 import pytest
+from stand_ins import read_calls, run, write_command, write_stand_in
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]
+TPU_VM = "launch/cluster/tpu_vm.sh"
 PLACE = ("--zone=us-central2-b", "--project=my-project")
 MAKE = ("--accelerator_type=v5litepod-16", "--spot")
+RETRY = ("run", *MAKE, "--retry")
 # Counts steps until SIGTERM, upon which it saves; --exit=CODE ends it at once.
 PROGRAM = """
 import signal, sys, time
@@ -51,15 +52,9 @@ class Cloud:
 
   def __init__(self, folder: Path, clone: Path):
     self.folder, self._clone = folder, clone
-    stand_ins = {
-      "gcloud": f'exec {sys.executable} -IS {Path(__file__).with_name("gcloud_stand_in.py")} "$@"',
-      "sleep": "exec /bin/sleep 0.05",
-      "sudo": "exit 1",
-    }
-    (folder / "bin").mkdir(parents=True)
-    for name, text in stand_ins.items():
-      (folder / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
-      (folder / "bin" / name).chmod(0o755)
+    write_stand_in(folder / "bin" / "gcloud", "gcloud_stand_in.py")
+    write_command(folder / "bin" / "sleep", "exec /bin/sleep 0.05")
+    write_command(folder / "bin" / "sudo", "exit 1")
     (folder / "bin" / "python3.11").symlink_to(sys.executable)
 
   def set(self, **values: str) -> None:
@@ -68,24 +63,16 @@ class Cloud:
 
   def calls(self) -> list[str]:
     """`GROUP VERB` of each call since the last."""
-    path = self.folder / "calls"
-    lines = path.read_text().splitlines() if path.exists() else []
-    path.unlink(missing_ok=True)
-    self.arguments = [json.loads(line) for line in lines]
+    self.arguments = read_calls(self.folder)
     return [" ".join(arguments[2:4]) for arguments in self.arguments]
 
   def __call__(self, command: str, *arguments: str, place=PLACE) -> tuple[int, str, str]:
-    environment = {
-      **os.environ,
-      "CLOUD": str(self.folder),
-      "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
-    }
-    script = self._clone / "launch" / "cluster" / "tpu_vm.sh"
-    words = ["bash", script, command, "node", *place, *arguments]
-    done = subprocess.run(
-      words, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=60
-    )
-    return done.returncode, done.stdout, done.stderr
+    return self.run("bash", TPU_VM, command, "node", *place, *arguments)
+
+  def run(self, *words) -> tuple[int, str, str]:
+    """Any command, in the stand-in's folder."""
+    words = [self._clone / TPU_VM if word == TPU_VM else word for word in words]
+    return run(self.folder, words, self.folder, CLOUD=str(self.folder))
 
   def wait(self, *, ended: bool = False) -> None:
     """Until both hosts are at a step, or have written an exit code."""
@@ -121,17 +108,9 @@ def test_a_run_from_the_queue_to_its_checkpoint(cloud):
   cloud.set(after_create="WAITING_FOR_RESOURCES")
   assert cloud("create", *MAKE, "--create_flag=--network=n")[0] == 0
   assert cloud.calls() == ["queued-resources create"]
-  assert cloud.arguments[0][4:] == [
-    "node",
-    "--node-id=node",
-    "--accelerator-type=v5litepod-16",
-    "--runtime-version=v2-alpha-tpuv5-lite",
-    "--spot",
-    "--async",
-    "--network=n",
-    *PLACE,
-    "--quiet",
-  ]
+  kind = "--accelerator-type=v5litepod-16", "--runtime-version=v2-alpha-tpuv5-lite"
+  flags = "--node-id=node", *kind, "--spot", "--async", "--network=n", *PLACE, "--quiet"
+  assert cloud.arguments[0][4:] == ["node", *flags]
   assert "queued (WAITING_FOR_RESOURCES)" in cloud("status")[1]
   code, _, err = cloud("run", "pretrain")
   assert code == 1 and "is WAITING_FOR_RESOURCES, not ACTIVE" in err
@@ -156,7 +135,7 @@ def test_a_run_from_the_queue_to_its_checkpoint(cloud):
 
 
 def test_after_a_preemption_it_is_made_again_and_goes_on(active):
-  run = ("run", *MAKE, "--retry", "pretrain")
+  run = (*RETRY, "pretrain")
   assert active(*run)[0] == 0
   active.wait()
   active.calls()
@@ -179,44 +158,37 @@ def test_after_a_preemption_it_is_made_again_and_goes_on(active):
 @pytest.mark.parametrize("state", ["SUSPENDED", "FAILED"])
 def test_a_request_that_is_over_is_made_again(active, state):
   active.set(state=state)
-  assert active("run", *MAKE, "--retry", "pretrain")[0] == 0
+  assert active(*RETRY, "pretrain")[0] == 0
   assert active.calls()[1:] == ["queued-resources delete", "queued-resources create"]
 
 
 @pytest.mark.parametrize("state", ["SUSPENDING", "PROVISIONING", "WAITING_FOR_RESOURCES"])
 def test_a_request_that_is_on_its_way_is_left_alone(active, state):
   active.set(state=state)
-  code, out, _ = active("run", *MAKE, "--retry", "pretrain")
+  code, out, _ = active(*RETRY, "pretrain")
   assert code == 0 and f"{state}, waiting" in out
   assert active.calls() == ["queued-resources describe"]
 
 
-def test_every_looks_until_the_program_has_ended(active):
-  code, out, err = active("run", *MAKE, "--retry", "--every=1", "pretrain", "--exit=0")
+def test_every_looks_until_the_program_has_ended_and_then_only_another_is_started(active):
+  repeated = *RETRY, "--every=1", "pretrain", "--exit=0"
+  code, out, err = active(*repeated)
   assert (code, err) == (0, "") and out.endswith("node: finished\n")
   active.set(state="SUSPENDED")
-  code, out, _ = active("run", *MAKE, "--retry", "--every=1", "pretrain", "--exit=0")
+  code, out, _ = active(*repeated)
   assert code == 0 and out.index("making it again") < out.index("starting") < out.index("finished")
-
-
-def test_a_finished_run_is_not_started_again_but_another_command_is(active):
-  code, *_ = active("run", *MAKE, "--retry", "--every=1", "pretrain", "--exit=0")
-  assert code == 0
   active.calls()
-  assert "finished" in active("run", *MAKE, "--retry", "pretrain", "--exit=0")[1]
+  assert "finished" in active(*RETRY, "pretrain", "--exit=0")[1]
   assert "tpu-vm scp" not in active.calls()
-  assert "starting" in active("run", *MAKE, "--retry", "pretrain")[1]
+  assert "starting" in active(*RETRY, "pretrain")[1]
 
 
-def test_a_user_error_is_not_repeated(active):
-  code, _, err = active("run", *MAKE, "--retry", "--every=1", "pretrain", "--exit=2")
-  assert code == 2 and "user error" in err
-  assert (active.folder / "0" / "gpt_jax_run" / "log").read_text().count("== ") == 2
-
-
-def test_an_interrupted_run_is_not_started_again(active):
-  code, out, _ = active("run", *MAKE, "--retry", "--every=1", "pretrain", "--exit=130")
-  assert code == 0 and "was interrupted (exit code 130)" in out
+@pytest.mark.parametrize(
+  "code, ends, message", [(2, 2, "user error"), (130, 0, "was interrupted (exit code 130)")]
+)
+def test_a_user_error_or_an_interrupted_run_is_not_repeated(active, code, ends, message):
+  returned, *streams = active(*RETRY, "--every=1", "pretrain", f"--exit={code}")
+  assert returned == ends and message in "".join(streams)
   assert (active.folder / "0" / "gpt_jax_run" / "log").read_text().count("== ") == 2
 
 
@@ -225,22 +197,22 @@ def test_it_gives_up_where_the_program_gets_no_further(active):
     (active.folder / "0" / "gpt_jax_run").mkdir(exist_ok=True)
     with (active.folder / "0" / "gpt_jax_run" / "failures").open("a") as file:
       file.write("1 step 1,200/10,000\n" * earlier)
-    assert "starting" in active("run", *MAKE, "--retry", "pretrain", "--exit=1")[1]
+    assert "starting" in active(*RETRY, "pretrain", "--exit=1")[1]
     active.wait(ended=True)
-  code, _, err = active("run", *MAKE, "--retry", "pretrain", "--exit=1")
+  code, _, err = active(*RETRY, "pretrain", "--exit=1")
   assert code == 1 and "failed 5 times with exit code 1 step 1,200/10,000" in err
 
 
 def test_what_was_stopped_stays_so(active):
-  assert active("run", *MAKE, "--retry", "pretrain")[0] == 0
+  assert active(*RETRY, "pretrain")[0] == 0
   active.wait()
   assert active("stop")[0] == 0
-  code, out, _ = active("run", *MAKE, "--retry", "--every=1", "pretrain")
+  code, out, _ = active(*RETRY, "--every=1", "pretrain")
   assert code == 0 and "was stopped" in out
   code, out, _ = active("stop", "--delete", "--yes")
   assert code == 0 and "deleted" in out
   active.calls()
-  code, _, err = active("run", *MAKE, "--retry", "--every=1", "pretrain")
+  code, _, err = active(*RETRY, "--every=1", "pretrain")
   assert code == 2 and "there is no node" in err
   assert "queued-resources create" not in active.calls()
 
@@ -263,7 +235,7 @@ def test_a_connection_may_fail_twice(active):
   assert err.count("\n") == 1
   active.calls()
   active.set(broken="9")  # is no reason to make it again
-  code, *_ = active("run", *MAKE, "--retry", "pretrain")
+  code, *_ = active(*RETRY, "pretrain")
   assert code == 1 and "queued-resources delete" not in active.calls()
 
 
@@ -317,9 +289,7 @@ def test_a_dry_run_prints_all_commands_and_runs_none(cloud, command, flags):
   if "queued-resources create" in expected:  # a printed command can be given as it is
     (line,) = [line for line in lines if "queued-resources create" in line]
     cloud.set(state="")
-    path = f"{cloud.folder / 'bin'}:{os.environ['PATH']}"
-    environment = {**os.environ, "CLOUD": str(cloud.folder), "PATH": path}
-    subprocess.run(["bash", "-c", line], env=environment, check=True)
+    assert cloud.run("bash", "-c", line)[0] == 0
     assert cloud.calls() == ["queued-resources create"]
 
 
@@ -350,11 +320,9 @@ def test_a_dry_run_prints_all_commands_and_runs_none(cloud, command, flags):
 def test_a_mistake_is_one_line(cloud, arguments, message, monkeypatch):
   for name in ("CLOUDSDK_COMPUTE_ZONE", "CLOUDSDK_CORE_PROJECT"):
     monkeypatch.delenv(name, raising=False)
-  environment = {**os.environ, "CLOUD": str(cloud.folder)}
-  words = ["bash", ROOT / "launch" / "cluster" / "tpu_vm.sh", *arguments]
-  done = subprocess.run(words, env=environment, capture_output=True, text=True)
-  assert done.returncode == 2 and done.stderr.count("\n") == 1
-  assert done.stderr.startswith("error: ") and message in done.stderr
+  code, _, err = cloud.run("bash", ROOT / TPU_VM, *arguments)
+  assert code == 2 and err.count("\n") == 1
+  assert err.startswith("error: ") and message in err
   assert cloud.calls() == []
 
 
