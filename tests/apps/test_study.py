@@ -1,12 +1,13 @@
 """The workdir of a study: results of earlier versions and damaged ones, arrays that are kept."""
 
 import json
+import os
 
 import numpy as np
-import pytest
+from refused import refused
 
 from gpt_jax.apps.study import Study, table
-from gpt_jax.errors import InputError
+from gpt_jax.files import upload_folder
 
 
 def test_results_without_a_checksum_are_those_of_an_earlier_version(tmp_path):
@@ -19,8 +20,29 @@ def test_results_without_a_checksum_are_those_of_an_earlier_version(tmp_path):
   changed = json.loads((tmp_path / "results.json").read_text()) | {"runs": {"full": 2}}
   for content in (json.dumps(changed), "[]", '{"runs": '):
     (tmp_path / "results.json").write_text(content)
-    with pytest.raises(InputError, match="results.json: cannot be read .*; remove it"):
-      study.results(empty)
+    refused("results.json: cannot be read .*; remove it", study.results, empty)
+
+
+def test_what_was_measured_is_found_and_measured_again_where_it_is_damaged(tmp_path, capsys):
+  (tmp_path / "measured").mkdir()
+  for _ in range(2):
+    study, calls = Study(str(tmp_path), "diagnosis.json", ("measured",)), []
+    for _ in range(2):
+      measure = lambda calls=calls: calls.append(1) or {"loss": 2.0}
+      assert study.part("measured/width_8", {"width": 8}, measure) == {"loss": 2.0}
+    assert len(calls) == 1
+    path = tmp_path / "measured" / "width_8.json"
+    path.write_text(path.read_text().replace("2.0", "0.1"))
+  assert capsys.readouterr().err.count("damaged; measured again") == 1
+
+
+def test_a_study_on_a_store(store):
+  for _ in range(2):
+    study = Study(store, "diagnosis.json", ("measured",))
+    assert study.part("measured/width_8", {}, lambda: {"loss": 2.0}) == {"loss": 2.0}
+  upload_folder(os.path.dirname(__file__), f"{store}/foreign")
+  told = f"--workdir={store}/foreign holds .* but no diagnosis.json"
+  refused(told, Study, f"{store}/foreign", "diagnosis.json")
 
 
 def test_arrays_are_computed_once_and_again_where_they_are_damaged(tmp_path, capsys):

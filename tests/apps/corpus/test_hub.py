@@ -132,23 +132,19 @@ def test_the_command_prepares_a_revision(server, tmp_path):
   private = "hf://owner/private@v1"
   made, again = prepare(server, tmp_path, [private, private], HF_TOKEN="secret")
   assert made[0] == 0, made[2]
-  settings = json.loads((tmp_path / "out" / "prepare.json").read_text())
-  assert [name for name, _ in settings["sources"]] == [
-    f"hf://owner/private@{SHA}/data/{file}" for file in ("a.jsonl", "b.txt")
-  ]
+  sources = json.loads((tmp_path / "out" / "prepare.json").read_text())["sources"]
+  names = [f"hf://owner/private@{SHA}/data/{file}" for file in ("a.jsonl", "b.txt")]
+  assert [name for name, _ in sources] == names
   assert "already prepared with these settings" in again[1]
 
 
 LOGIN = "log in with `hf auth login`, or set HF_TOKEN"
+UNREADABLE = f"no such data set, or none that this user may read: {LOGIN}"
 REFUSALS = {
   "hf://owner/other": "no such data set, or file in it (the Hub answered 404)",
   "hf://owner/set@v2": "the data set has no such revision (the Hub answered 404)",
-  "hf://owner/private": (
-    f"no such data set, or none that this user may read: {LOGIN} (the Hub answered 401)"
-  ),
-  "hf://owner/forbidden": (
-    f"no such data set, or none that this user may read: {LOGIN} (the Hub answered 403)"
-  ),
+  "hf://owner/private": f"{UNREADABLE} (the Hub answered 401)",
+  "hf://owner/forbidden": f"{UNREADABLE} (the Hub answered 403)",
   f"hf://owner/gated@{SHA}/data/a.jsonl": (
     f"its owner asks for consent: agree on its page of the Hub, then {LOGIN} (the Hub answered 403)"
   ),

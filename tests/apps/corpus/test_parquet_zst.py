@@ -90,21 +90,9 @@ def test_pairs_of_a_translation(tmp_path):
   swapped = PairsTask(train="more.tsv", synthetic="train.parquet", source="de", target="en")
   pairs = swapped.build("").examples(str(tmp_path), "train")
   assert [pair.text for pair in pairs] == ["y", *columns["de"]]
-
-
-@pytest.mark.parametrize(
-  "columns, fault",
-  [
-    ({"en": ["a"], "fr": ["b"]}, r"train.parquet: no column 'de' \(the columns are 'en', 'fr'\)"),
-    ({"en": ["a", " "], "de": ["b", "c"]}, r"train.parquet:2: the text is empty"),
-    ({"en": ["a", "c"], "de": ["b", ""]}, r"train.parquet:2: the translation is empty"),
-    ({"en": ["a", "c"], "de": ["b", None]}, r"train.parquet:2: no translation"),
-  ],
-)
-def test_bad_pairs(tmp_path, columns, fault):
-  write_parquet(tmp_path / "train.parquet", columns)
-  task = PairsTask(train="train.parquet").build("")
-  assert "\n" not in refused(fault, task.examples, str(tmp_path), "train")
+  write_parquet(tmp_path / "train.parquet", {"en": ["a", "c"], "de": ["b", None]})
+  told = r"train.parquet:2: no translation"
+  refused(told, PairsTask(train="train.parquet").build("").examples, str(tmp_path), "train")
 
 
 TEXT = pyarrow.array(["a"])
@@ -127,10 +115,7 @@ def test_bad_columns(tmp_path, columns, fault):
 
 @pytest.mark.parametrize("kind", ["string", "large_string", "string_view", "dictionary"])
 def test_texts_of_any_type_nulls_and_parts_without_rows(tmp_path, kind):
-  type_ = pyarrow.string()
-  if kind != "dictionary":
-    type_ = getattr(pyarrow, kind)()
-  texts = pyarrow.array(["a", None, "b"], type_)
+  texts = pyarrow.array(["a", None, "b"], "string" if kind == "dictionary" else kind)
   column = texts.dictionary_encode() if kind == "dictionary" else texts
   write_parquet(tmp_path / "a.parquet", {"text": column, "label": [1, 2, 3]}, rows=2)
   no_rows = pyarrow.table({"text": column[:0], "label": pyarrow.array([], "int64")})

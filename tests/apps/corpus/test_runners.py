@@ -234,11 +234,3 @@ def test_runners_of_clusters_send_their_jobs_to_a_server(
   options = f"--job_endpoint={job_service} --environment_type=LOOPBACK"
   run(settings(corpus, runner=runner, beam_options=options, **changes), str(tmp_path / runner))
   assert local == contents(tmp_path / runner)
-
-
-def test_a_run_without_a_runner_imports_no_beam():
-  optional = {"apache_beam", "datasketch", "pyarrow", "zstandard", "huggingface_hub"}
-  program = f"import sys, gpt_jax.apps.corpus.corpus; print({optional} & set(sys.modules))"
-  command, here = [sys.executable, "-c", program], {"PYTHONPATH": str(ROOT)}
-  shown = subprocess.run(command, env=here, capture_output=True, check=True)
-  assert shown.stdout.decode().strip() == "set()"

@@ -4,7 +4,6 @@ measures of texts by hand.
 
 import itertools
 import json
-import os
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,9 +16,8 @@ from gpt_jax.apps.diagnose.sampling import diversity, words
 from gpt_jax.apps.diagnose.scaling import Law, fit_law, prediction_range
 from gpt_jax.apps.diagnose.short_runs import outcome
 from gpt_jax.apps.diagnose.texts import Budget, load_texts
-from gpt_jax.apps.study import Study
 from gpt_jax.errors import InputError
-from gpt_jax.files import read_json, upload_folder, with_checksum, write_json
+from gpt_jax.files import read_json, with_checksum, write_json
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.training.hooks import Diverged
@@ -149,30 +147,6 @@ def test_the_same_command_measures_nothing_again(diagnosed, prepared, monkeypatc
   assert json.dumps(again) == before
 
 
-def test_what_was_measured_is_found_on_a_store(store):
-  calls = []
-  for _ in range(2):
-    study = Study(store, "diagnosis.json", ("measured",))
-    measure = lambda: calls.append(1) or {"loss": 2.0}
-    assert study.part("measured/width_8", {"width": 8}, measure) == {"loss": 2.0}
-  assert len(calls) == 1
-  upload_folder(os.path.dirname(__file__), f"{store}/foreign")
-  with pytest.raises(InputError, match=f"--workdir={store}/foreign holds .* but no diagnosis.json"):
-    Study(f"{store}/foreign", "diagnosis.json")
-
-
-def test_a_damaged_result_is_measured_again(diagnosed, prepared, tmp_path, monkeypatch, capsys):
-  monkeypatch.setattr(scaling, "make_short_run", run_of_the_law)
-  workdir = str(tmp_path / "limits")
-  first = diagnose.run(prepared, workdir, parts=["scaling"], budget=BUDGET)
-  path = f"{workdir}/measured/width_8_steps_10.json"
-  saved = read_json(path)
-  saved["result"]["loss"] = 0.1
-  write_json(path, saved)
-  assert diagnose.run(prepared, workdir, parts=["scaling"], budget=BUDGET) == first
-  assert "damaged; measured again" in capsys.readouterr().err
-
-
 def test_a_run_without_a_loss_leaves_no_law(prepared, tmp_path, monkeypatch):
   def diverged(config, texts):
     return lambda seed: run_of_the_law(config, texts)(seed) | {"loss": float("nan")}
@@ -208,10 +182,6 @@ def test_bad_input_is_refused_before_anything_is_measured(
   refused("name some of gradients", parts=[])
   refused("look at a trained model: give --checkpoint=DIR, or --parts=scaling,rates")
   refused("--budget=smok: must be one of smoke, small; did you mean smoke", budget="smok")
-  (tmp_path / "foreign").mkdir()
-  (tmp_path / "foreign" / "mine.txt").write_text("mine")
-  told = "holds 'mine.txt' but no diagnosis.json"
-  refused(told, parts=["rates"], workdir=str(tmp_path / "foreign"))
   spec = ModelConfig(trunk, attention="bidirectional")
   refused("bidirectional attention", [make_run(tmp_path / "both", spec)])
   spec = ModelConfig(TransformerConfig(openai_tokenizer.vocab_size, 16, 1, 8, 2, special_tokens=3))

@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from refused import refused
 
 from gpt_jax.apps.diagnose import gradients
 from gpt_jax.apps.diagnose.gradients import decay_of, gradient_norms
 from gpt_jax.batch import Batch, Rows
-from gpt_jax.errors import InputError
 from gpt_jax.models.encoder_decoder import T5Config
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import ModelConfig, language_model
@@ -120,8 +120,7 @@ def test_a_trunk_that_does_not_name_its_states_is_refused():
   model = ModelConfig(trunk, attention="bidirectional").build()
   batch = Batch(Rows(ROWS[:, :-1], ROWS[:, :-1]))
   params = jax.eval_shape(model.init, jax.random.key(0), batch)["params"]
-  with pytest.raises(InputError, match="T5Config does not name its hidden states"):
-    gradient_norms(model, params, ROWS)
+  refused("T5Config does not name its hidden states", gradient_norms, model, params, ROWS)
 
 
 def test_a_decay_is_told_from_another():

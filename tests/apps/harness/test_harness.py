@@ -93,16 +93,8 @@ def documents(loaded):
     options = [f" and {CLAUSES[number % 3]}", f" {CLAUSES[-1]} by the old barn"]
     (whole,) = continuations(loaded, [context], Sampling(40, temperature=0))
     written = whole[len(context) :].split(stop)[0] if number % 2 else "nothing like it"
-    text = LONG[: 40 + 15 * number]
-    rows.append(
-      {
-        "context": context,
-        "options": options[:: (-1) ** number],
-        "answer": number % 2,
-        "text": text,
-        "written": written,
-      }
-    )
+    row = {"context": context, "options": options[:: (-1) ** number], "answer": number % 2}
+    rows.append(row | {"text": LONG[: 40 + 15 * number], "written": written})
   return rows
 
 
@@ -229,9 +221,8 @@ def test_the_harness_finds_the_model_by_its_name(loaded, folder, offline):
     bootstrap_iters=0,
   )
   expected = program.run(loaded.path, ["cloze"], str(folder))
-  assert found["results"]["cloze"]["perplexity,none"] == pytest.approx(
-    expected["cloze"]["perplexity,none"]
-  )
+  perplexity = found["results"]["cloze"]["perplexity,none"]
+  assert perplexity == pytest.approx(expected["cloze"]["perplexity,none"])
 
 
 @pytest.mark.parametrize("settings", [(0.0, 0, 1.0), (0.9, 0, 1.0)])
@@ -263,9 +254,8 @@ def test_a_masked_model_scores_each_token_given_all_others(make_run, tiny_tokeni
   requests = harness.Requests(model.loaded, 3)
   pairs = [(first, f" and {second}") for first in CLAUSES[2:] for second in CLAUSES]
   where = ["a document"] * len(pairs)
-  for (total, greedy), (context, added) in zip(
-    requests.log_likelihoods(pairs, where), pairs, strict=True
-  ):
+  found = requests.log_likelihoods(pairs, where)
+  for (total, greedy), (context, added) in zip(found, pairs, strict=True):
     scored = model.pseudo_log_probs(context + added)
     skipped = len(tokenizer.encode(context))
     assert total == pytest.approx(scored.log_probs[skipped:].sum(), abs=1e-4) and not greedy

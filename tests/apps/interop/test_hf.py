@@ -145,12 +145,8 @@ def renamed(arrays):
 def buffers(arrays):
   """Of older versions."""
   masks = {f"transformer.h.{i}.attn.bias": np.ones((1, 1, 16, 16), np.uint8) for i in range(3)}
-  return {
-    **arrays,
-    **masks,
-    "transformer.h.0.attn.masked_bias": np.float32([-1e4]),
-    "position_ids": np.arange(16),
-  }
+  masks["transformer.h.0.attn.masked_bias"] = np.float32([-1e4])
+  return {**arrays, **masks, "position_ids": np.arange(16)}
 
 
 def table_name(arrays):
@@ -278,40 +274,26 @@ DAMAGE = [
   (writes("config.json", b"[]"), "config.json: cannot be read"),
   (sets(model_type="mamba"), "'mamba': should be one of albert, bert, roberta, openai-gpt, gpt2"),
   (sets(model_type=["gpt2"]), r"model_type \['gpt2'\]: should be one of albert, "),
-  (sets(model_type=None), "model_type None: should be one of albert, "),
   (sets(n_embd=None), "config.json: n_embd is None: should be a number"),
-  (sets(n_layer="3"), "config.json: n_layer is '3': should be a number"),
   (sets(afn="relu", activation_function="relu"), "is 'relu': only 'gelu"),
   (sets(layer_norm_epsilon=1e-6), "layer_norm_epsilon is 1e-06: only 1e-05 is supported"),
   (sets(n_ctx=8), "config.json: n_ctx is 8: only 16 is supported"),
   (sets(n_inner=99), "n_inner is 99: only None or 96 is supported"),
   (sets(scale_attn_by_inverse_layer_idx=True), "scale_attn_by_inverse_layer_idx is True"),
-  (sets(reorder_and_upcast_attn=True), "reorder_and_upcast_attn is True: only False"),
   (sets(tie_word_embeddings=False), "tie_word_embeddings is False"),
   (sets(n_head=5), "config.json: trunk.heads=5: must divide trunk.width=24"),
   (sets(vocab_size=99), "config.json: vocab_size is 99, and the vocabulary has "),
-  (sets(n_layer=4), "model.safetensors: holds no h.3.attn.c_attn.weight"),
   (sets(n_positions=32, n_ctx=32), r"has the shape \[16, 24\]: should be \[32, 24\]"),
   (sets(gpt_jax={"model": {"type": "classify"}}), "is no Transformer"),
   (edits(without("h.2.ln_1.bias")), "model.safetensors: holds no h.2.ln_1.bias"),
   (edits(without(("tokens_embed.weight", "wte.weight"))), "holds no (tokens_embed|wte).weight"),
   (edits(lambda x: {**x, "h.0.moe": np.zeros(3)}), "holds h.0.moe, which no "),
-  (
-    edits(lambda x: {**x, f"{FC}.bias": np.zeros(5)}),
-    r"model.safetensors: h.1.mlp.c_fc.bias has the shape \[5\]: should be \[96\]",
-  ),
-  (
-    edits(lambda x: {**x, f"{FC}.weight": x[f"{FC}.weight"].T}),
-    r"\[96, 24\]: should be \[24, 96\]",
-  ),
-  (
-    edits(lambda x: {**x, f"{FC}.bias": np.zeros(96, np.int32)}),
-    "h.1.mlp.c_fc.bias is I32: should be F32, F16 or BF16",
-  ),
+  (edits(lambda x: {**x, f"{FC}.bias": np.zeros(5)}), r"h.1.mlp.c_fc.bias has the shape \[5\]: sh"),
+  (edits(lambda x: {**x, f"{FC}.weight": x[f"{FC}.weight"].T}), r"\[96, 24\]: should be \[24, 96"),
+  (edits(lambda x: {**x, f"{FC}.bias": np.zeros(96, np.int32)}), "c_fc.bias is I32: should be F32"),
   (edits(lambda x: {**x, "lm_head.weight": x[table_name(x)] + 1}), "the output is not tied"),
   (removes(WEIGHTS), "no model.safetensors or pytorch_model.bin"),
   (writes(WEIGHTS, b""), "model.safetensors: not a safetensors file .*header"),
-  (writes(WEIGHTS, b"\x05" + bytes(7) + b"{nope"), "not a safetensors file .*header"),
   (
     lambda folder: (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:-9]),
     "model.safetensors: not a safetensors file .*not fully covered",

@@ -17,6 +17,8 @@ import gpt_jax
 from gpt_jax.apps.interop.formats import hf
 from gpt_jax.apps.interop.formats.hf.vectors import read_embedding
 from gpt_jax.apps.interop.imported import ImportedTask
+from gpt_jax.apps.serve.app import _read_rows
+from gpt_jax.apps.serve.fields import Fields, Refusal
 from gpt_jax.batch import Batch, Labels, Rows
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.checkpoints.saved import Embedding
@@ -106,9 +108,8 @@ def test_predict(saved, tmp_path, launch, name, header, rows):
   """A file of texts, or of pairs."""
   write(tmp_path / name, header, rows)
   out = tmp_path / "out.jsonl"
-  code, _, error = launch(
-    "predict", f"--checkpoint={saved}", f"--input={tmp_path / name}", f"--out={out}"
-  )
+  files = f"--input={tmp_path / name}", f"--out={out}"
+  code, _, error = launch("predict", f"--checkpoint={saved}", *files)
   assert code == 0, error
   found = [json.loads(line) for line in out.read_text().splitlines()]
   expected = gpt_jax.load(str(saved)).classify(TEXTS if header == ["text"] else PAIRS)
@@ -150,26 +151,15 @@ def test_a_task_with_labels_in_another_order_and_case(saved, tmp_path):
   assert measures["accuracy"] == np.mean(right)
 
 
-def test_the_server(saved):
-  testclient = pytest.importorskip("starlette.testclient")
-  pytest.importorskip("prometheus_client")
-  from gpt_jax.apps.serve.app import make_app
-  from gpt_jax.apps.serve.engine import Engine
+def test_the_server_reads_texts_and_pairs(saved):
+  def rows_of(rows):
+    fields = Fields(json.dumps({"texts": rows}).encode())
+    return _read_rows(fields, load_model(str(saved)).task.columns_of)
 
-  engine = Engine(gpt_jax.load(str(saved)))
-  engine.start()
-  http = testclient.TestClient(make_app(engine, "bert", ["localhost"]), "http://localhost")
-  try:
-    for rows in (TEXTS, [[*pair] for pair in PAIRS], [TEXTS[0], [*PAIRS[0]]]):
-      results = http.post("/classify", json={"texts": rows}).json()["results"]
-      for result, answer in zip(results, engine.model.classify(rows), strict=True):
-        assert result["label"] == max(answer, key=answer.get)
-        assert result["probabilities"] == pytest.approx(answer, abs=1e-5)
-    answer = http.post("/classify", json={"texts": [["a", "b", "c"]]})
-    assert answer.status_code == 400 and "3 columns; a text of this task" in answer.text
-  finally:
-    engine.close()
-    engine.join(20)
+  rows = [TEXTS[0], [*PAIRS[0]]]
+  assert rows_of(rows) == rows
+  with pytest.raises(Refusal, match="3 columns; a text of this task"):
+    rows_of([["a", "b", "c"]])
 
 
 @pytest.mark.parametrize("names", [None, [], [5], "BertModel", {"a": 1}])
@@ -189,12 +179,7 @@ def test_a_head_without_rows(copy, shape):
 
 
 @pytest.mark.parametrize(
-  "names",
-  [
-    {"0": "yes", "1": "no"},
-    {"1": "yes", "2": "no", "3": "maybe"},
-    {"0": "yes", "1": "yes", "2": "no"},
-  ],
+  "names", [{0: "yes", 1: "no"}, {1: "a", 2: "b", 3: "c"}, {0: "a", 1: "a", 2: "b"}]
 )
 def test_labels_that_do_not_name_the_outputs(copy, names):
   change(copy, id2label=names)
@@ -422,16 +407,8 @@ def test_the_longest_text_of_version_6(copy, longest):
 @pytest.mark.parametrize(
   "further, settings, message",
   [
-    (
-      ["Dense"],
-      {},
-      "modules.json has 'Transformer, Pooling, Dense': only 'Transformer, Pooling' or",
-    ),
-    (
-      [],
-      {"mode": "weightedmean_tokens"},
-      "pooling_mode is 'weightedmean_tokens': only one of mean",
-    ),
+    (["Dense"], {}, "modules.json has 'Transformer, Pooling, Dense': only 'Transformer, Po"),
+    ([], {"mode": "weightedmean_tokens"}, "pooling_mode is 'weightedmean_tokens': only one of"),
     ([], {"mode": ""}, "pooling_mode is 'none': only one of mean, max, cls, lasttoken"),
     ([], {"module_output_name": "logits"}, "module_output_name is 'logits': only 'token_embeddin"),
   ],
@@ -460,12 +437,8 @@ def test_spaces_before_a_mask_are_those_of_the_folder(tmp_path, lstrip):
   if lstrip is not None:
     of_folder(mask_token=mask).save_pretrained(tmp_path)
   theirs, ours = of_folder(), gpt_jax.load(str(tmp_path))
-  for text in (
-    "a cat <mask> on",
-    "a cat\n<mask> on ",
-    "the\t <mask>, <mask> dog </s> sat",
-    "<mask>",
-  ):
+  texts = "a cat <mask> on", "a cat\n<mask> on ", "the\t <mask>, <mask> dog </s> sat", "<mask>"
+  for text in texts:
     inputs = theirs(text, return_tensors="pt")
     with torch.no_grad():
       probabilities = model(**inputs).logits[0].softmax(-1)

@@ -8,8 +8,6 @@ import pytest
 from their_models import vocabulary_of
 
 import gpt_jax
-from gpt_jax.checkpoints.load import load_model
-from gpt_jax.checkpoints.store import Checkpoints
 from gpt_jax.models.heads.masked import MaskedHead
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
@@ -78,11 +76,7 @@ def encoder(request, make_run, tmp_path_factory):
   trunk = dataclasses.replace(trunk, vocab_size=tokenizer.vocab_size, special_tokens=0)
   spec = ModelConfig(trunk, (MaskedHead(),), "bidirectional")
   workdir = tmp_path_factory.mktemp(request.param) / "run"
-  checkpoint = make_run(workdir, spec, tokenizer=tokenizer)
-  meta = load_model(checkpoint).meta | {"sequence_format": {"type": format}}
-  with Checkpoints(checkpoint, metric="valid_loss", mode="min") as checkpoints:
-    checkpoints.save(8, {"params": make_run.params_of(spec, 0)}, meta)
-  return checkpoint
+  return make_run(workdir, spec, tokenizer=tokenizer, sequence_format={"type": format})
 
 
 def test_a_fine_tuned_encoder_leaves_with_its_labels(encoder, finetuned, pipeline, tmp_path):

@@ -83,10 +83,9 @@ def test_a_language_model_there(tmp_path, make_run, openai_tokenizer, norm):
   ids = rows_of(tokenizer.vocab_size)
   expected = our_logits(spec, params, ids)
   assert expected.std() > 0.2
-  found = call(load_theirs(f"{FAMILIES[norm]}LMHeadModel", tmp_path / "out"), ids).logits
-  np.testing.assert_allclose(found.numpy(), expected, **CLOSE)
-  found = call(load_theirs("AutoModelForCausalLM", tmp_path / "out"), ids).logits
-  np.testing.assert_allclose(found.numpy(), expected, **CLOSE)
+  for name in (f"{FAMILIES[norm]}LMHeadModel", "AutoModelForCausalLM"):
+    found = call(load_theirs(name, tmp_path / "out"), ids).logits
+    np.testing.assert_allclose(found.numpy(), expected, **CLOSE)
   # The other classes find the trunk in the same folder, and draw a head.
   found = call(load_theirs(f"{FAMILIES[norm]}DoubleHeadsModel", tmp_path / "out"), ids[None]).logits
   np.testing.assert_allclose(found.numpy()[0], expected, **CLOSE)

@@ -59,20 +59,17 @@ def world(tmp_path_factory, make_run, tiny_tokenizer):
   folder, rng = tmp_path_factory.mktemp("reproduce"), random.Random(0)
   (folder / "glue" / "CoLA").mkdir(parents=True)
   for split, count in (("train", 16), ("dev", 8)):
-    rows = [
-      f"x\t{n % 2}\t\tthe {('cat', 'dog')[n % 2]} {rng.choice(('sat', 'ran'))}\n"
-      for n in range(count)
-    ]
+    texts = [f"the {('cat', 'dog')[n % 2]} {rng.choice(('sat', 'ran'))}" for n in range(count)]
+    rows = [f"x\t{n % 2}\t\t{text}\n" for n, text in enumerate(texts)]
     (folder / "glue" / "CoLA" / f"{split}.tsv").write_text("".join(rows))
   size = tiny_tokenizer.vocab_size
   trunks = {
     "transformer": TransformerConfig(size, context=32, layers=1, width=16, heads=2),
     "lstm": LSTMConfig(size, context=32, width=16, units=16),
   }
-  paths = {
-    name: make_run(folder / name, ModelConfig(trunk), steps=(3, 7))
-    for name, trunk in trunks.items()
-  }
+  paths = {}
+  for name, trunk in trunks.items():
+    paths[name] = make_run(folder / name, ModelConfig(trunk), steps=(3, 7))
   asked = {"table": ["5"], "figure": ["2"], "tasks": ["cola"], "budget": "small"}
   asked["lstm"] = paths["lstm"]
   workdir = str(folder / "out")
@@ -203,22 +200,15 @@ def made_up(monkeypatch):
     return [{"task": config.task.name, "seed": 0, "dev": dev, "best": {"step": 1, **dev}}]
 
   monkeypatch.setattr(reproduce.finetune, "run", run)
-  monkeypatch.setattr(
-    reproduce.evaluate,
-    "run",
-    lambda best, *_, task: {"loss": 1.0, "accuracy": {"mnli-mismatched": 0.9}.get(task, 0.8)},
-  )
+  accuracy = lambda task: {"mnli-mismatched": 0.9}.get(task, 0.8)
+  measure = lambda best, *_, task: {"loss": 1.0, "accuracy": accuracy(task)}
+  monkeypatch.setattr(reproduce.evaluate, "run", measure)
   return made
 
 
 def test_each_table_gets_its_own_settings_and_models_are_shared(world, files, made_up, tmp_path):
-  results = reproduced(
-    world,
-    tmp_path / "out",
-    files,
-    table=["2", "3", "4", "5"],
-    lstm=world.paths["lstm"],
-  )
+  asked = {"table": ["2", "3", "4", "5"], "lstm": world.paths["lstm"]}
+  results = reproduced(world, tmp_path / "out", files, **asked)
   made = [folder.removesuffix("/seed_0") for folder, _ in made_up]
   rows = ("full", "no-pretraining", "no-aux-lm", "lstm")
   once = ["full/mnli", "full/rte", "full/race", "full/cola"]
@@ -237,42 +227,33 @@ def test_each_table_gets_its_own_settings_and_models_are_shared(world, files, ma
     "RTE": pytest.approx(100 * value["lstm/rte"]),
   }
   report = report_of(tmp_path / "out")
-  assert (
-    f"| **ours** |  | 80.0 | 80.0 | {100 * value['full/race']:.1f} |" in report
-  )  # table 3: one model of all RACE
-  assert (
-    f"| **ours** | {100 * value['full/mnli']:.1f} | 90.0 |  |  |  | {100 * value['full/rte']:.1f} |"
-    in report
-  )
+  race, mnli, rte = (f"{100 * value[f'full/{task}']:.1f}" for task in ("race", "mnli", "rte"))
+  assert f"| **ours** |  | 80.0 | 80.0 | {race} |" in report  # table 3: one model of all RACE
+  assert f"| **ours** | {mnli} | 90.0 |  |  |  | {rte} |" in report
   assert "- wnli: data_dir" in report and "- snli: data_dir" in report
 
 
-def test_figure_2_leaves_out_tasks_without_data(world, files, made_up, tmp_path, monkeypatch):
-  monkeypatch.setattr(reproduce.zero_shot, "measure", lambda loaded, prepared: [])
-  results = reproduced(world, tmp_path / "out", files, figure=["2"])
-  made = [folder.removesuffix("/seed_0") for folder, _ in made_up]
-  layers = ("no-pretraining", "0-layers", "full")
-  assert made == [f"{setting}/{task}" for task in ("race", "mnli") for setting in layers]
-  assert [config.transfer_layers for _, config in made_up] == [-1, 0, None] * 2
-  assert {"zero-shot sst2", "zero-shot dprd"} <= set(results["left_out"])
-  assert "zero-shot race" not in results["left_out"]
-
-
-def test_figure_2_goes_on_without_questions_longer_than_the_context(
+def test_figure_2_leaves_out_what_has_no_data_or_is_longer_than_the_context(
   world, files, made_up, tmp_path, monkeypatch
 ):
   with open(files / "glue" / "CoLA" / "dev.tsv", "a") as file:
     file.write(f"x\t1\t\t{'the cat ' * 40}\n")
   measured = []
-  monkeypatch.setattr(
-    reproduce.zero_shot, "measure", lambda loaded, prepared: measured.append(prepared) or []
-  )
+  keep = lambda loaded, prepared: measured.append(prepared) or []
+  monkeypatch.setattr(reproduce.zero_shot, "measure", keep)
   with pytest.warns(UserWarning, match="cola: 1 of 5 questions left out; .*dev.tsv:3: "):
-    results = reproduced(world, tmp_path / "out", files, figure=["2"], tasks=["cola"])
+    results = reproduced(world, tmp_path / "out", files, figure=["2"])
+  made = [folder.removesuffix("/seed_0") for folder, _ in made_up]
+  layers = ("no-pretraining", "0-layers", "full")
+  assert made == [f"{setting}/{task}" for task in ("race", "mnli") for setting in layers]
+  assert [config.transfer_layers for _, config in made_up] == [-1, 0, None] * 2
+  left_out = results["left_out"]
+  assert {"zero-shot sst2", "zero-shot dprd"} <= set(left_out)
+  assert "zero-shot race" not in left_out
   assert [len(prepared["cola"].questions) for prepared in measured] == [4, 4]
-  left_out = results["left_out"]["zero-shot cola of the transformer"]
-  assert re.search(r"dev.tsv:3: \d+ tokens to score; the model's context is 32", left_out)
-  assert left_out in report_of(tmp_path / "out")
+  longer = left_out["zero-shot cola of the transformer"]
+  assert re.search(r"dev.tsv:3: \d+ tokens to score; the model's context is 32", longer)
+  assert longer in report_of(tmp_path / "out")
 
 
 def test_every_zero_shot_task_can_be_reported_and_drawn(tmp_path):
@@ -320,15 +301,12 @@ def test_the_papers_averages_are_the_printed_ones():
 def test_table_5_has_the_tasks_of_the_full_model_and_another_row():
   one = summary(0.5)
   full, scratch = "Transformer w/ aux LM (full)", "Transformer w/o pre-training"
-  points = comparison.ablation_points(
-    {"full": {"cola": one, "rte": one}, "no-pretraining": {"rte": one, "sst2": one}}
-  )
+  both = {"cola": one, "rte": one}
+  points = comparison.ablation_points({"full": both, "no-pretraining": {"rte": one, "sst2": one}})
   assert points[full] == points[scratch] == {"RTE": (50, None)}
   assert set(points) == set(paper.TABLES[5].rows)
   assert points["LSTM w/ aux LM"] == {"RTE": (None, None)}
-  report = comparison.describe(
-    {**NOTHING, "runs": {"full": {"cola": one, "rte": one}, "lstm": {"rte": one}}}
-  )
+  report = comparison.describe({**NOTHING, "runs": {"full": both, "lstm": {"rte": one}}})
   assert "| LSTM w/ aux LM, the paper | 54.6 | 54.6 |" in report  # the average is of this task too
   assert comparison.ablation_points({"full": {"cola": one}, "lstm": {"rte": one}}) == {}
   assert comparison.ablation_points({"lstm": {"rte": one}}) == comparison.ablation_points({}) == {}

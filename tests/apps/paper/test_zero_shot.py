@@ -140,12 +140,11 @@ def world(tmp_path_factory, make_run, tiny_tokenizer):
   return SimpleNamespace(data=str(folder), run=workdir)
 
 
-def test_every_task_over_a_run(world, tmp_path, capsys):
-  told = "^race-middle: 2 of 2 rows are longer than the context of 64"
+def test_every_task_over_a_run(world, tmp_path, monkeypatch, capsys):
+  told, path = "^race-middle: 2 of 2 rows are longer than the context of 64", tmp_path / "out.json"
   with pytest.warns(UserWarning, match=told):
-    results = zero_shot.run(world.run, world.data, history=True, out=str(tmp_path / "results.json"))
-  written = json.loads((tmp_path / "results.json").read_text())
-  assert written == [result._asdict() for result in results]
+    results = zero_shot.run(world.run, world.data, history=True, out=str(path))
+  assert json.loads(path.read_text()) == [result._asdict() for result in results]
   assert [result.step for result in results] == [3] * 7 + [7] * 7
   counts = {result.task: result.examples for result in results}
   assert counts == {"cola": 12, "sst2": 6, "race-middle": 2, "dprd": 2, "wsc273": 1}
@@ -153,8 +152,14 @@ def test_every_task_over_a_run(world, tmp_path, capsys):
   printed = capsys.readouterr().out
   assert printed.count("\n") == 14 and "words of 1" not in printed  # both words are split
   assert "tokens in this vocabulary: means are compared" in printed
-  newest = zero_shot.run(world.run, world.data, tasks=["dprd"])
+  asked = world.run, world.data, ["dprd"]
+  with monkeypatch.context() as patch:
+    patch.setattr(zero_shot, "load_model", lambda *_: pytest.fail())  # refused before any work
+    refused("out=.*out.json already exists; .*overwrite=True", zero_shot.run, *asked, out=str(path))
+  assert len(json.loads(path.read_text())) == 14
+  newest = zero_shot.run(*asked, out=str(path), overwrite=True)
   assert newest == [result for result in results if (result.task, result.step) == ("dprd", 7)]
+  assert json.loads(path.read_text()) == [result._asdict() for result in newest]
 
 
 def test_missing_scikit_learn_is_reported_at_once(world, monkeypatch):
@@ -271,19 +276,6 @@ def test_broken_sentences(tmp_path, text, message):
   refused("test.c.txt" + message, pronouns.read, str(tmp_path), "dprd")
 
 
-def test_existing_json_is_replaced_only_on_request(world, tmp_path, monkeypatch):
-  path = tmp_path / "results.json"
-  path.write_text("mine")
-  asked = world.run, world.data, ["dprd"]
-  with monkeypatch.context() as patch:
-    patch.setattr(zero_shot, "load_model", lambda *_: pytest.fail())  # refused before any work
-    message = "out=.*results.json already exists; .*overwrite=True"
-    refused(message, lambda: zero_shot.run(*asked, out=str(path)))
-  assert path.read_text() == "mine"
-  results = zero_shot.run(*asked, out=str(path), overwrite=True)
-  assert json.loads(path.read_text()) == [result._asdict() for result in results]
-
-
 def test_a_masked_model_is_judged_by_its_pseudo_log_likelihood(
   world, make_run, tiny_tokenizer, tmp_path
 ):
@@ -311,5 +303,3 @@ def test_a_masked_model_is_judged_by_its_pseudo_log_likelihood(
       scored = model.pseudo_log_probs(text).log_probs[len(question.context) + skip :]
       assert answer.tokens == len(scored)
       assert answer.total == pytest.approx(scored.sum(), abs=1e-4)
-  bare = make_run(tmp_path / "bare", ModelConfig(trunk, (), "bidirectional"), tokenizer=tokenizer)
-  refused("has no masked-LM head", zero_shot.run, bare, world.data)

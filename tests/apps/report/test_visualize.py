@@ -11,15 +11,14 @@ import subprocess
 import jax
 import numpy as np
 import pytest
+from refused import refused
 from shared_predictors import shared_predictors  # noqa: F401
 
 from gpt_jax.apps.report import visualize
 from gpt_jax.apps.report.visualize import attention_maps
 from gpt_jax.batch import Rows
 from gpt_jax.checkpoints.load import load_model
-from gpt_jax.checkpoints.store import Checkpoints
-from gpt_jax.config import from_json, to_json
-from gpt_jax.errors import InputError
+from gpt_jax.config import to_json
 from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.heads.language import LanguageHead
 from gpt_jax.models.loss import model_loss
@@ -48,8 +47,8 @@ def model_of(make_run, tiny_tokenizer, tmp_path_factory):
   """model_of(name): a checkpoint with random parameters, a trunk's or that of a task of this
   package.
   """
-  made = {}
 
+  @functools.cache
   def make(name):
     sizes = {"vocab_size": tiny_tokenizer.vocab_size, "context": 160, "width": 16}
     trunk = TransformerConfig(**sizes, layers=2, heads=2)
@@ -58,14 +57,11 @@ def model_of(make_run, tiny_tokenizer, tmp_path_factory):
     folder = str(tmp_path_factory.mktemp("model") / name)
     if name in ("lstm", "transformer"):
       return make_run(folder, ModelConfig(trunk))
-    task = from_json(to_json(BuiltinTask(name))).build("")
+    task = BuiltinTask(name).build("")
     spec = ModelConfig(trunk, (ClassifyHead(task.num_classes, task.pooling),))
-    meta = {**load_model(make_run(folder, spec)).meta, "task": to_json(BuiltinTask(name))}
-    with Checkpoints(folder, metric="valid_loss", mode="min") as checkpoints:
-      checkpoints.save(8, {"params": make_run.params_of(spec, 0)}, meta)
-    return folder
+    return make_run(folder, spec, task=to_json(BuiltinTask(name)))
 
-  return lambda name: made[name] if name in made else made.setdefault(name, make(name))
+  return make
 
 
 @pytest.fixture
@@ -229,8 +225,7 @@ def test_a_task_truncates_as_in_fine_tuning_and_refuses_other_columns(visualized
   assert text["note"].startswith("truncated to")
   assert len(text["sequences"][0]["tokens"]) == 160 and len(text["classes"]["probabilities"]) == 158
   told = "text 2: 1 column; the task stsb reads 2, separated by tabs: sentence1, sen"
-  with pytest.raises(InputError, match=told):
-    visualized("stsb", ["the cat\tthe dog", "the cat"])
+  refused(told, visualized, "stsb", ["the cat\tthe dog", "the cat"])
 
 
 class Tags(html.parser.HTMLParser):
@@ -281,8 +276,8 @@ def test_only_a_page_is_replaced(model_of, visualized, page, tmp_path, monkeypat
     raise SystemExit
 
   monkeypatch.setattr(visualize, "read", interrupt)
-  with pytest.raises(InputError, match="other.html already exists and is not a page of this prog"):
-    visualize.run(model_of("transformer"), str(other), ["the cat"])  # refused before computing
+  message = "other.html already exists and is not a page of this prog"  # before computing
+  refused(message, visualize.run, model_of("transformer"), str(other), ["the cat"])
   with pytest.raises(SystemExit):
     visualized("transformer", ["the cat"])
   assert page.read_text() == before and other.read_text() == "<!doctype html><title>mine</title>"

@@ -92,7 +92,7 @@ def classifier(finetuned):
 def test_labels_by_weights_of_8_bits(finetuned, classifier):
   with running(f"{finetuned.workdir}/seed_0", (), "int8") as client:
     answers = [
-      each.post("/classify", {"texts": TEXTS}).json()["results"] for each in (client, classifier)
+      x.post("/classify", {"texts": TEXTS}).json()["results"] for x in (client, classifier)
     ]
   found, expected = ([list(row["probabilities"].values()) for row in rows] for rows in answers)
   assert 0 < np.abs(np.subtract(found, expected)).max() < 0.02
@@ -207,11 +207,10 @@ def test_log_probs_are_those_of_the_text(language):
   scored = language.model.log_probs(TEXTS[0] + choice["text"])
   np.testing.assert_allclose(choice["logprobs"]["token_logprobs"], scored.log_probs[-8:], atol=1e-4)
   assert "".join(choice["logprobs"]["tokens"]) == choice["text"]
-  for best, own in zip(
-    choice["logprobs"]["top_logprobs"], choice["logprobs"]["token_logprobs"], strict=True
-  ):
+  found = choice["logprobs"]
+  for best, own in zip(found["top_logprobs"], found["token_logprobs"], strict=True):
     assert len(best) == 3 and max(best.values()) == pytest.approx(own)  # greedy
-  offsets = choice["logprobs"]["text_offset"]
+  offsets = found["text_offset"]
   assert offsets[0] == len(TEXTS[0]) and offsets == sorted(offsets)  # from the prompt's beginning
 
 
@@ -304,7 +303,6 @@ BAD = [
   ({"prompt": "a", "max_tokens": 65}, "max_tokens: 65 should be an integer from 1 to"),
   ({"prompt": "a", "max_tokens": 64}, "are more than the model's context of 64"),
   ({"prompt": "a", "max_tokens": 0}, "max_tokens: 0 should be"),
-  ({"prompt": "a", "max_tokens": True}, "max_tokens: True should be"),
   ({"prompt": "a", "max_tokens": 10**30}, "an integer of more than 20 digits should"),
   ('{"prompt": "a", "seed": 1' + "0" * 5000 + "}", "the body is not JSON: "),
   ('{"prompt": "a", "temperature": NaN}', "temperature: a number that is not finite"),
@@ -321,21 +319,12 @@ BAD = [
   ({"prompt": "a", "stream_options": {}}, "stream_options: should be"),
   ({"prompt": "a", "echo": True}, "echo is not supported; leave it out"),
   ({"prompt": "a", "best_of": 3}, "best_of is not supported"),
-  ({"prompt": "a", "best_of": True}, "best_of is not supported"),
   ({"prompt": "a", "user": ["a"]}, "user: ['a'] should be a string"),
-  (
-    {"prompt": "a", "stream": True, "stream_options": {"include_usage": 1}},
-    'should be {"include_usage": true}',
-  ),
+  ({"prompt": "a", "stream": True, "stream_options": {"include_usage": 1}}, "should be {"),
   ({"prompt": "a", "maxtokens": 3}, "maxtokens: no such field; the fields are be"),
 ]
 ELSEWHERE = [
-  (
-    COMPLETE,
-    {"prompt": "a", "model": "gpt-9"},
-    404,
-    "model: 'gpt-9' is not here; this server has ",
-  ),
+  (COMPLETE, {"prompt": "a", "model": "gpt-9"}, 404, "model: 'gpt-9' is not here; this server"),
   (EMBED, {"texts": ["a"] * 257}, 400, "texts: 257 entries; give 1 to 256"),
   (EMBED, {"texts": ["the cat " * 40]}, 400, "the model's context is 64; give a part of it"),
   (EMBED, {"texts": [""]}, 400, "text 1: empty; give at least one word"),
@@ -417,11 +406,9 @@ def test_what_the_server_tells_about_itself(language, classifier):
     found = re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
     return float(found[1]) if found else 0
 
-  assert value(after, "gpt_jax_generated_tokens_total") == 7 + value(
-    before, "gpt_jax_generated_tokens_total"
-  )
-  name = 'gpt_jax_requests_total{route="/v1/completions",status="200"}'
-  assert value(after, name) == 1 + value(before, name)
+  requests = 'gpt_jax_requests_total{route="/v1/completions",status="200"}'
+  for name, more in (("gpt_jax_generated_tokens_total", 7), (requests, 1)):
+    assert value(after, name) == more + value(before, name)
   page = language.http.get("/")
   assert page.headers["content-type"].startswith("text/html")
   assert not re.search(r"(src|href)=[\"']?(https?:)?//", page.text)
@@ -589,11 +576,7 @@ def test_connections_beyond_the_limit_are_refused_as_json(language):
       assert error == "2 connections are open already; try again soon"
       first.sendall(request)  # and those that are open are served
       assert read_all(first).startswith(b"HTTP/1.1 200")
-
-
-def test_a_body_that_is_too_large_is_refused_without_a_reset(language):
-  with serving(language.http.app, serve.make_protocol(20, 20, 2)) as address:
-    with socket.create_connection(address, 20) as client:
+    with socket.create_connection(address, 20) as client:  # a large body is refused without a reset
       client.sendall(post_bytes("/embed", b"x" * 2**23))
       answer = read_all(client)
   assert answer.startswith(b"HTTP/1.1 413") and b"larger than 1,048,576 bytes" in answer
@@ -652,14 +635,9 @@ def process_of(checkpoint):
   """The program: .port, .pid, .wait(), .send_signal()."""
   flags = re.sub(r"--xla_force_host_platform_device_count=\d+", "", os.environ["XLA_FLAGS"])
   command = [sys.executable, "launch/serve.py", f"--checkpoint={checkpoint}", "--port=0"]
-  process = subprocess.Popen(
-    command,
-    cwd=ROOT,
-    env={**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": flags},
-    stdout=subprocess.PIPE,
-    stderr=subprocess.PIPE,
-    text=True,
-  )
+  env = {**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": flags}
+  pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+  process = subprocess.Popen(command, cwd=ROOT, env=env, **pipes)
   try:
     lines = []
     while not lines or "ready" not in lines[-1]:
@@ -745,12 +723,8 @@ def test_a_hundred_clients(finetuned, request):
   with process_of(checkpoint) as process:
     asyncio.run(crowd(process.port, 0))
     before, open_before = resident(process.pid), open_files(process.pid)
-    began = time.monotonic()
     asyncio.run(crowd(process.port, 1))
-    grown = resident(process.pid) - before
-    print(f"{counts} in all, the second half in {time.monotonic() - began:.0f} s;")
-    print(f"{before >> 20} MB, then {grown / 2**20:+.1f} MB, open files from {open_before}")
-    assert grown < 64 << 20
+    assert resident(process.pid) - before < 64 << 20, counts
     deadline = time.monotonic() + 20  # until those that left are forgotten
     while True:
       status, _ = asyncio.run(call(process.port, "/embed", {"texts": ["the cat"]}))
