@@ -215,6 +215,7 @@ def test_two_processes_learn_to_translate_as_one(prepared, tmp_path):
   check_equal(tmp_path / "run", alone)
 
 
+@pytest.mark.slow
 def test_two_processes_finetune_all_seeds_as_one(finetuned, tmp_path):
   config = override_all(finetuned.config, [("train.epochs", "1")])
   flags = [write_config(tmp_path / "config.py", config), f"--data={finetuned.data_dir}"]

@@ -117,6 +117,7 @@ def translator(make_run, tiny_tokenizer, tmp_path_factory):
   return make_run(folder, spec, tokenizer=tokenizer, **meta), spec
 
 
+@pytest.mark.slow
 @pytest.mark.e2e
 def test_a_classifier_reads_the_encoder_of_a_translator(translator, make_run, finetuned, tmp_path):
   checkpoint, spec = translator

@@ -137,6 +137,7 @@ def test_beams_are_for_translations(make_run, tmp_path, tiny_tokenizer):
   refused("beams=3: is for translations; .*run is ", evaluate.run, run, str(tmp_path), beams=3)
 
 
+@pytest.mark.slow
 def test_views_learn_from_a_teachers_translations(data_dir, tiny_tokenizer, tmp_path):
   """Batches of pairs and of taught texts in turns, resumed; the model translates as any other."""
   folder = tmp_path / "data"

@@ -115,6 +115,7 @@ def test_training_reads_real_and_synthetic_pairs(folder, checkpoint):
   assert len(task.build("").examples(str(folder), "dev")) == 24
 
 
+@pytest.mark.slow
 def test_paraphrases_of_a_table(folder, checkpoint, other_way, tmp_path):
   """Rows keep their other columns; what comes back as it was is left out."""
   rng, out = random.Random(1), tmp_path / "paraphrases.tsv"

@@ -312,6 +312,7 @@ def test_a_pool_without_rows_to_label(tickets, pretrained, tmp_path, capsys):
   assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_epochs_and_minutes_limit_finetuning(untuned, run_label, tickets, pretrained):
   limits = "--epochs=1", "--skip_finetuning=false"
   told, result = run_label(untuned, *limits, "--minutes=0.00001")

@@ -246,6 +246,7 @@ def test_no_file_is_left_after_a_kill_or_of_a_model_that_predicts_nothing(
   assert os.listdir(tmp_path) == ["data"]
 
 
+@pytest.mark.slow
 def test_a_submission_of_full_size(model_of, tmp_path, launch):
   write_test_file(tmp_path, "CoLA.tsv", 1063)
   model, out = model_of("cola"), tmp_path / "submission.zip"

@@ -35,6 +35,7 @@ def own_text(tmp_path_factory):
   return folder / "work"
 
 
+@pytest.mark.slow
 def test_own_text_gives_a_report_a_plot_and_samples(own_text):
   report = (own_text / "results.md").read_text()
   assert "Short run: 4 steps" in report and "perplexity" in report

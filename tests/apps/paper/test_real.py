@@ -96,6 +96,7 @@ def finished(tmp_path, monkeypatch):
   return tmp_path
 
 
+@pytest.mark.slow
 def test_tasks_of_earlier_calls_stay_in_the_table(finished, monkeypatch):
   (finished / "story-ending_short").rename(finished / "story-doing_short")
   earlier = real.run(str(finished), peers=True, short=True, tasks=["story-doing"])
