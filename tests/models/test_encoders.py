@@ -190,6 +190,7 @@ def gradient_of(trunk):
   return jax.jit(jax.value_and_grad(lambda p: loss(p, BATCH, step_key(0, 1))[0]))
 
 
+@pytest.mark.slow
 def test_a_shared_block_is_equal_blocks_with_the_sum_of_their_gradients():
   apart = dataclasses.replace(ALBERT, shared_layers=False)
   params = random_params(spec_of(ALBERT))

@@ -33,7 +33,9 @@ def config_of(**train):
   return pretrain.PretrainConfig(trunk, data=data, train=TrainConfig(log_every=1, **train))
 
 
-@pytest.mark.parametrize("trunk", [TransformerConfig, LSTMConfig])
+@pytest.mark.parametrize(
+  "trunk", [TransformerConfig, pytest.param(LSTMConfig, marks=pytest.mark.slow)]
+)
 def test_greedy_samples_are_those_of_generate(trunk, make_run, held_out, tiny_tokenizer):
   names = {field.name for field in dataclasses.fields(trunk)}
   sizes = {name: SIZES[name] for name in SIZES if name in names}
