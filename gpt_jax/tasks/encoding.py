@@ -313,7 +313,7 @@ def encode(
     format=window,
     strings=tuple(distinct),
   )
-  return format.split(encoded)
+  return format.windowed(encoded)
 
 
 def share_unknown(texts: Sequence[np.ndarray], tokenizer: Tokenizer) -> float:

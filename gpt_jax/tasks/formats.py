@@ -34,7 +34,7 @@ class Format(Config):
     """The format without windows, see tasks.windows."""
     return self
 
-  def split(self, encoded: Any) -> Any:
+  def windowed(self, encoded: Any) -> Any:
     """Examples in the format `of_window`, as this one reads those longer than the context."""
     return encoded
 

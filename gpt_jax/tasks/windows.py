@@ -42,7 +42,7 @@ class WindowedFormat(Format):
   def head_transform(self) -> str:  # type: ignore[override]
     return self.of_window.head_transform
 
-  def split(self, encoded: Encoded) -> Encoded:
+  def windowed(self, encoded: Encoded) -> Encoded:
     """The data set with windows in place of cut first texts: c W + w is window w of sequence c.
     Where other texts leave the first less than a quarter of the context, it stays truncated, since
     its windows would be very many.
