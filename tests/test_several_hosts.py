@@ -177,6 +177,7 @@ def check_equal(workdir, expected):
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **TOLERANCE), *params)
 
 
+@pytest.mark.slow
 def test_two_processes_with_pmap_equal_one(flags, pretrain_here, tmp_path):
   more = ["--config.mesh.backend=pmap", "--config.train.steps=4", f"--workdir={tmp_path}/run"]
   first, second = start_distributed("pretrain", f"{tmp_path}/two", *flags, *more, devices=2)
@@ -238,7 +239,9 @@ def test_two_processes_finetune_all_seeds_as_one(finetuned, tmp_path):
   assert (tmp_path / "run" / "summary.json").exists()
 
 
-@pytest.mark.parametrize("kind, processes", [("text", 2), ("task", 3)])
+@pytest.mark.parametrize(
+  "kind, processes", [("text", 2), pytest.param("task", 3, marks=pytest.mark.slow)]
+)
 def test_processes_evaluate_as_one(kind, processes, prepared, finetuned, tmp_path):
   checkpoint, data = finetuned.pretrained, prepared
   if kind == "task":

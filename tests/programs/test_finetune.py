@@ -409,6 +409,7 @@ def test_neither_batch_packing_order_nor_devices_change_an_example(finetuned):
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_microbatches_and_pmap_and_jit_agree(finetuned, make_run, tmp_path):
   """pmap as a run, with its evaluation; the others are the same steps."""
   trunk = dataclasses.replace(load_model(finetuned.pretrained).spec.trunk, **NO_DROPOUT)

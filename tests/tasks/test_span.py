@@ -361,6 +361,7 @@ def test_what_reads_labels_of_a_text_refuses(trained, tmp_path):
 
 
 @pytest.mark.e2e
+@pytest.mark.slow
 def test_berts_trunk_refuses_and_is_exported(make_run, tiny_tokenizer, tmp_path):
   """Version 2.0, of which a third of the questions have no answer."""
   pytest.importorskip("safetensors")

@@ -60,6 +60,7 @@ def data(tmp_path_factory, tiny_tokenizer):
   return f"{folder}/data"
 
 
+@pytest.mark.slow
 def test_a_text_is_near_its_paraphrase(data, tmp_path):
   """Words are to be near their synonyms, which share no context: the pairs alone say so."""
   workdir = str(tmp_path / "run")
