@@ -78,8 +78,9 @@ def option(
     needs: what another field of the class must be where this one is neither 0, empty nor its
       default: "name=value", or "name" for a value that is neither 0 nor empty.
   """
-  metadata = dict(locals())
-  del metadata["default"]
+  metadata: dict[str, Any] = {"help": help, "unit": unit, "low": low, "high": high}
+  metadata |= {"choices": choices, "resumable": resumable, "runtime": runtime}
+  metadata |= {"listed": listed, "members": members, "needs": needs}
   return dataclasses.field(default=default, metadata=metadata)
 
 

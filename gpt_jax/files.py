@@ -285,7 +285,10 @@ def real_path(path: str) -> str:
 
 
 def list_existing(folder: str) -> list[str]:
-  """As list_folder; empty where there is none. A store may find none that it said was there."""
+  """The names of what is in a folder; none if there is no such folder.
+
+  A store may say that a folder is there, and not find it when it is listed.
+  """
   try:
     return list_folder(folder)
   except (FileNotFoundError, NotADirectoryError):

@@ -93,8 +93,8 @@ class LoadedModel(SavedModel):
       return language_model(self.spec.trunk, self.spec.attention)
 
   def generator(self) -> Model:
-    """The trunk as a model that continues a prompt (of prefix attention, the prefix) or writes for
-    a source.
+    """The trunk as a model that continues a prompt, which under prefix attention is the prefix, or
+    writes for a source.
     """
     with about(self.path):
       return generator(self.spec)

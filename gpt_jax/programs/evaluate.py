@@ -177,7 +177,9 @@ def _labeled(task: LabeledTask, data_dir: str, split: str) -> list:
   """The examples of a split, which must have labels."""
   examples = task.examples(data_dir, split)
   if unlabeled := next((example.location for example in examples if example.label is None), None):
-    raise InputError(f"{unlabeled}: no label; use launch/predict.py for unlabeled rows")
+    raise InputError(
+      f"{unlabeled}: no label; use launch/predict.py for unlabeled rows, or a split with labels"
+    )
   return examples
 
 

@@ -99,7 +99,7 @@ def run(
   first = config.train.seed
   folders = {first: workdir}
   if seeds > 1:
-    folders = {seed: f"{workdir}/seed_{seed}" for seed in range(first, first + seeds)}
+    folders = {n: os.path.join(workdir, f"seed_{n}") for n in range(first, first + seeds)}
   noted, checkpoint = own_base(checkpoint, folders.values())
   config = resume_choices(config, folders.values())
   # First what may fail on the user's input, then what compiles.
