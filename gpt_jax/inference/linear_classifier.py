@@ -111,7 +111,7 @@ def fit_best_linear(
 class Tfidf:
   """TF-IDF features of words, pairs of words, and pieces of 2 to 5 characters."""
 
-  # For each kind of _KINDS that has any, its terms and their inverse document frequencies.
+  # Kind, of _KINDS -> its terms and their inverse document frequencies.
   terms: dict[str, tuple[list[str], np.ndarray]]
 
   def __call__(self, texts: Sequence[str]) -> Any:

@@ -18,7 +18,7 @@ class Key(NamedTuple):
   """A dropout key: all that a mask depends on besides the element's index."""
 
   word: jax.Array  # uint32 scalar, mixed from the seed, the step and the folded numbers
-  # Uint32 scalar; arrays are the shard-th of equal parts of the global batch (0: all of it)
+  # uint32 scalar; arrays are the shard-th of equal parts of the global batch (0: all of it)
   shard: jax.Array
 
   def fold(self, number: int) -> "Key":

@@ -32,15 +32,16 @@ class Forecast(NamedTuple):
   # checkpoints and the blocks that malloc keeps.
   memory: float = 0.0
   limit: float = 0.0  # bytes available to it now
-  room: float = 0.0  # see FreedMemory, as for waits
+  # For FreedMemory:
+  room: float = 0.0
   waits: bool = False
 
 
 class Needed(NamedTuple):
   """Bytes at the peak of a run: of a device or, on CPUs, of this process."""
 
-  # With the training step and, on CPUs, a checkpoint that is being written, and the temporaries of
-  # an earlier step (see FreedMemory)
+  # The training step and, on CPUs, a checkpoint that is being written and the temporaries of an
+  # earlier step (see FreedMemory).
   most: float
   temporaries: float = 0.0  # bytes that a step on CPUs frees at its end; elsewhere 0
 

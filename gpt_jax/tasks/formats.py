@@ -26,7 +26,7 @@ class Format(Config):
   special: tuple[str, ...] = ()
   both_orders = False  # whether similarity reads a pair in both orders, or as it is given
   writes_answers = False  # whether the model answers in text, after what it has read
-  # Of a new head on one token, see ClassifyHead, where the trunk has no pooler
+  # The transform of a new ClassifyHead on one token, where the trunk has no pooler
   head_transform = "none"
 
   @property

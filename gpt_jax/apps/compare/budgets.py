@@ -23,17 +23,17 @@ class Budget:
 
   name: str
   trunk: TransformerConfig  # without vocabulary, and without a pooler
-  batch_size: int  # of pre-training, in rows of `length` positions
+  batch_size: int  # rows of `length` positions in a pre-training step
   length: int
   steps: int  # updates of pre-training
-  warmup_steps: int  # of these
+  warmup_steps: int  # of the updates of pre-training
   # Each peak has a whole run, and the one with the lowest held-out loss counts. Shorter trials
   # would choose blindly: a masked model leaves the unigram entropy late.
   rates: tuple[float, ...]
-  evaluations: int  # of a run; each has a checkpoint, which is kept
-  evaluation_batches: int  # of held-out text
-  tasks: tuple[str, ...]  # what the averages are over
-  shown: tuple[str, ...] = ()  # beside them; a second average is of these, too
+  evaluations: int  # in a run; each keeps a checkpoint
+  evaluation_batches: int  # of held-out text, at each evaluation
+  tasks: tuple[str, ...]  # the tasks of the averages
+  shown: tuple[str, ...] = ()  # tasks shown beside them, which a second average has too
   # At most so many of a task's training set have labels, 0: all; cross-view training reads the
   # others without.
   examples: int = 0

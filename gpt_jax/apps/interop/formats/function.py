@@ -49,9 +49,9 @@ class Function(NamedTuple):
 
   # An int32 array of `shape` for each of `inputs` -> float32 `output_shape`
   call: Callable[..., jax.Array]
-  # Of the ids and of all other inputs; letters are sizes that may be any
+  # The shape of every input; letters are sizes that may be any
   shape: tuple[int | str, ...]
-  output_shape: tuple[int | str, ...]  # of the logits
+  output_shape: tuple[int | str, ...]  # the shape of the logits
   inputs: tuple[str, ...] = (IDS,)  # their names, as transformers has them
 
 

@@ -25,8 +25,8 @@ class Array(NamedTuple):
 
   theirs: str  # transformers' name; "": they have none, and ours is zero
   ours: str  # path in our parameters; "": we have none, and theirs is zero
-  shape: tuple[int, ...]  # theirs
-  our_shape: tuple[int, ...]  # ours, whole
+  shape: tuple[int, ...]  # the shape of transformers' array
+  our_shape: tuple[int, ...]  # the shape of our whole array, of which theirs may be a part
   part: Any = ()  # index of the part of ours that theirs holds; elements are in the same order
   transposed: bool = False  # a Linear's weight is [out, in], our kernels [in, out]
   skipped: int = 0  # the first rows of theirs, which we have not; zero when written
