@@ -19,6 +19,7 @@ import pytest
 pytestmark = pytest.mark.app
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "launch" / "notebooks").glob("*.ipynb"))
+assert NOTEBOOKS, "the folder of the notebooks has moved"
 WHOLE = bool(os.environ.get("GPT_JAX_WHOLE_NOTEBOOKS"))
 # Cell -> what is replaced in it, so that training takes seconds. Other cells run as they are.
 SMALLER = {

@@ -15,7 +15,8 @@ _BITS = 24  # of a share as an integer, so that runs may have 2^39 rows
 
 def mixture_shares(files: Sequence[TokenFile], config: WindowsConfig) -> tuple[float, ...]:
   """The share of rows from each file, together 1: weights, or else numbers of tokens, to the power
-  of 1/temperature, as for multilingual BERT and T5 (Raffel et al. 2020, section 3.5.2).
+  of 1/temperature, as for multilingual BERT and T5 (Raffel et al. 2020, section 3.5.2): above 1
+  small texts get more than their part.
   """
   given = f"data.weights={','.join(f'{weight:g}' for weight in config.weights)}"
   if config.weights and len(config.weights) != len(files):

@@ -47,7 +47,7 @@ DTYPES: dict[str, np.dtype] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u
 
 
 class LocalArray:
-  """The same as RemoteArray for files on a disk.
+  """As RemoteArray, of files on a disk; without fetch, since reads do not wait.
 
   They are read by pread, not mapped, so that resident memory stays small for files of any size.
   """

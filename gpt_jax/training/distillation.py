@@ -90,7 +90,9 @@ class Distillation(Method):
     )
 
   def student(self, trunk: Any, params: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The student's trunk and first parameters: the teacher's taught_layers (DistilBERT, 3)."""
+    """The student's trunk and first parameters: the teacher's, with the blocks of taught_layers
+    alone (DistilBERT, section 3).
+    """
     if "blocks" not in trunk.gives or trunk.shared_layers:
       raise InputError("distill: takes blocks of a transformer, of which each has its parameters")
     layers = self.layers or max(1, trunk.layers // 2)

@@ -22,8 +22,8 @@ def plan_training(
   """Compiles the step; says what a run takes, and what to change if it does not fit.
 
   Each process has `limit` bytes of memory, 0: the least that one of them has. Returns the trainer
-  of the run, one with more microbatches if `chooses` and only then a step fits, and what the run
-  takes: nothing is known under pmap.
+  of the run, which with `chooses` has more microbatches where only then a step fits, and what the
+  run takes: nothing is known under pmap.
   """
   if trainer.backend == "pmap":
     return trainer, Forecast()
@@ -81,8 +81,8 @@ def fit_into_memory(
 
   Args:
     peak: (microbatches, policy of rematerialization) -> bytes; compiles the step, once.
-    counts: the configured number of microbatches, and the larger ones that divide the batch, of
-      which one is taken only if the program `chooses`.
+    counts: the configured number of microbatches, and the larger ones that divide the batch.
+    chooses: whether a larger number may be taken.
     limit: bytes that there are; 0: unknown.
     smaller: the fields that help, too, when no setting does.
   """

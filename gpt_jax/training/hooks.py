@@ -109,10 +109,10 @@ class StepContext(NamedTuple):
 class Hook:
   """A function called between updates, and when it is due."""
 
-  run: Callable[[StepContext], dict[str, float] | None]  # None unless it is an evaluation
+  run: Callable[[StepContext], dict[str, float] | None]  # evaluations give numbers by name
   due: Callable[[int], bool]  # whether to run after a step
   at_end: bool = True  # whether to run after the last step too
-  on_stop: bool = False  # and after the step at which SIGTERM or Ctrl-C ends the run
+  on_stop: bool = False  # whether to run, too, after a step at which SIGTERM or Ctrl-C ends it
 
   def is_due(self, step: int, total_steps: int, stopping: bool) -> bool:
     at_end = self.at_end and step == total_steps

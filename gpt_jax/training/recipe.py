@@ -75,18 +75,19 @@ class Recipe:
   config: Any  # a RunConfig; config.json has all of it
   mesh: Mesh
   spec: ModelConfig
-  batches: Callable[[TrainConfig], Batches]  # in its order and microbatches
-  batch_size: int  # that microbatches divide
+  batches: Callable[[TrainConfig], Batches]  # of a TrainConfig: its order, its microbatches
+  batch_size: int  # rows of a step, which microbatches divide
   steps_per_epoch: int
   optimizer: Callable[[int], Optimizer]  # of the length of the run in steps
   loss: Callable[[Any], Loss] = model_loss  # of the model; minimized by a step
-  adapted: Callable[[Model], Any] = lambda model: model  # what trains for it, as an AdaptedModel
+  adapted: Callable[[Model], Any] = lambda model: model  # -> what trains
   # The parameters that train -> those of `spec`, e.g. with an adapter merged.
   inference_params: Callable[[Any], Any] = lambda params: params
   # Shardings -> parameters beside them that no step changes and no checkpoint has; None:
   # inference_params needs none.
   base: Callable[[Any], Any] | None = None
-  work: float = 1.0  # FLOPs of the loss relative to the model's
+  # FLOPs of the loss relative to the model's; above 1 where a step runs the model more than once.
+  work: float = 1.0
   tokenizer: Tokenizer | None = None
   # JSON values by which a run that resumes knows its data and its start.
   identity: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -98,9 +99,10 @@ class Recipe:
   baselines: Baselines = Baselines()
   can_grow: bool = False  # whether a run may resume with another length
   summary: Sequence[str] = ()  # lines printed before it trains
-  # New hooks for each run: those that see an interval's metrics before they are reported, and those
-  # after the ones that report, evaluate and save; they may end the run by StoppedEarly.
+  # New hooks for each run, which may end it by StoppedEarly: they see an interval's metrics before
+  # they are reported.
   first_hooks: Callable[[], list[Hook]] = list
+  # Likewise, after the hooks that report, evaluate and save.
   further_hooks: Callable[[RunContext], list[Hook]] = lambda _: []
   # Whether a run that resumes had been ended so before, without its result.
   has_ended: Callable[[RunContext], bool] = lambda _: False

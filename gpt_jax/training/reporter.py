@@ -121,7 +121,7 @@ class Reporter:
   def sync(self) -> None:
     """Returns when the entries so far are safe from a kill; a checkpoint never has more steps."""
     if self._writes and isinstance(self._file, Segments):
-      self._file.close()
+      self._file.upload()
 
   def say(self, text: str) -> None:
     """Prints a line, which stays above the progress."""

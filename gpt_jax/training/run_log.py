@@ -94,7 +94,7 @@ class Segments:
     if time.monotonic() - self._uploaded < _SECONDS:
       return
     with contextlib.suppress(OSError):  # tried again with the next lines
-      self.close()
+      self.upload()
 
   def __enter__(self) -> "Segments":
     return self
@@ -102,7 +102,7 @@ class Segments:
   def __exit__(self, *_) -> None:
     self.close()
 
-  def close(self) -> None:
+  def upload(self) -> None:
     """Uploads what was written; more may follow. Raises OSError."""
     self._uploaded = time.monotonic()
     if not self._is_dirty:
@@ -113,6 +113,8 @@ class Segments:
     if sum(map(len, self._lines)) > _SEGMENT:
       self._names.append(self._name)
       self._name, self._lines = _name(self._names), []
+
+  close = upload  # as a file on a disk is closed
 
 
 def _segments(path: str) -> list[str]:

@@ -56,7 +56,8 @@ def read_word_vectors(path: str, tokenizer: Tokenizer, width: int) -> np.ndarray
   """The vector of each piece that is a word as it is spelled, or in lower case: [V, width].
 
   All others are zeros, as CoVe's unknown words: pieces inside words, and words that the file lacks.
-  Its lines are a word and its numbers; a first one of two numbers, as fastText's, is skipped.
+  The file, which may be compressed (.gz, .zst), has a word and its numbers in a line; a first line
+  of two numbers, as fastText's, is skipped.
   """
   vectors, spelled = np.zeros((tokenizer.vocab_size, width), np.float32), set()
   ids = _ids(tokenizer)

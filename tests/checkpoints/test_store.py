@@ -331,12 +331,11 @@ assert hooks() == before
 """
 
 
-def start(script, *arguments):
+def start(script, *arguments, **streams):
   """Starts a script in a new process."""
   environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
   command = [sys.executable, "-c", script, *map(str, arguments)]
-  streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-  return subprocess.Popen(command, env=environment, **streams)
+  return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, **streams)
 
 
 def test_noise_of_libraries_is_hidden_and_nothing_else(monkeypatch, caplog):
@@ -364,7 +363,7 @@ def test_import_changes_no_hook_and_damaged_arrays_are_one_warning_and_no_traceb
   """TensorStore reads arrays in parallel and reports each failure from threads of its own."""
   for path in (workdir / "checkpoints" / "2" / "state").rglob("d/*"):
     os.truncate(path, path.stat().st_size // 2)
-  process = start(IMPORT + READ, workdir)
+  process = start(IMPORT + READ, workdir, stderr=subprocess.PIPE)
   warning, *rest = process.communicate()[1].splitlines()
   assert process.returncode == 0, rest
   assert "UserWarning: damaged checkpoint: 2 (" in warning

@@ -41,7 +41,7 @@ def test_each_row_is_the_next_of_its_source(shares):
   numbers = 2**38 + np.arange(1000)  # far into a run
   source, index = interleave(numbers, shares)
   np.testing.assert_allclose(np.bincount(source), 1000 * np.array(shares), atol=3)
-  np.testing.assert_allclose(index / numbers, np.array(shares)[source], rtol=1e-3)
+  np.testing.assert_allclose(index / numbers, np.array(shares)[source], rtol=2e-5)
 
 
 def test_a_source_gives_the_rows_that_it_gives_alone(files):

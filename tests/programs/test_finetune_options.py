@@ -332,8 +332,10 @@ def write_long_texts(folder, seed):
   return str(folder)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("windows", ["mean", "attention", ""])
+@pytest.mark.parametrize(
+  "windows",
+  ["mean", *(pytest.param(name, marks=pytest.mark.slow) for name in ("attention", ""))],
+)
 def test_only_windows_read_the_end_of_a_long_text(finetuned, tmp_path, capsys, recwarn, windows):
   data, workdir = write_long_texts(tmp_path, 0), str(tmp_path / "run")
   config = changed(

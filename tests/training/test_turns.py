@@ -57,7 +57,6 @@ def whole(batch, train):
   return WholeBatches(batch, (4, 8), MESH, train.parts)
 
 
-@pytest.mark.slow
 def test_steps_are_those_of_their_streams():
   """In two microbatches, as a run in one that changes its loss and its batches by hand."""
   train = dataclasses.replace(CONFIG.train, microbatches=2)

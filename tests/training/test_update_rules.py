@@ -304,13 +304,12 @@ def on_one_device(rule):
   return jax.device_get(train(trainer, trainer.init(0), range(3)).params)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
   "rule, mesh, devices, microbatches",
   [
-    ("lamb", MeshConfig(data=2, model=2, fsdp=True), 4, 1),
+    pytest.param("lamb", MeshConfig(data=2, model=2, fsdp=True), 4, 1, marks=pytest.mark.slow),
     ("adafactor", MeshConfig(data=2, model=2, fsdp=True), 4, 2),
-    ("adafactor", MeshConfig(backend="pmap"), 8, 1),
+    pytest.param("adafactor", MeshConfig(backend="pmap"), 8, 1, marks=pytest.mark.slow),
   ],
   ids=["sharded-lamb", "sharded and in microbatches-adafactor", "pmap-adafactor"],
 )

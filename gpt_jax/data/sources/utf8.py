@@ -125,13 +125,20 @@ class _Reader(io.RawIOBase):
 
   def __init__(self, chunks: Iterator[bytes]):
     self._chunks, self._pending = chunks, memoryview(b"")
+    self._error: Exception | None = None
 
   def readable(self) -> bool:
     return True
 
   def readinto(self, buffer: Any) -> int:
     while not self._pending:
-      chunk = next(self._chunks, None)
+      if self._error:  # the iterator, which has raised it, would only end
+        raise self._error
+      try:
+        chunk = next(self._chunks, None)
+      except (OSError, EOFError) as error:
+        self._error = error
+        raise
       if chunk is None:
         return 0
       self._pending = memoryview(chunk)

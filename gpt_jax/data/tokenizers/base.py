@@ -101,7 +101,7 @@ class Tokenizer(abc.ABC):
   kind: str  # the algorithm, one of the KINDS of its file
   special_names: tuple[str, ...]
   # Pieces that are one id wherever a text spells them, special tokens among them, as the folder of
-  # a model that others trained asks for; (): no text encodes to a special token
+  # a model that others trained asks for; (): no text encodes to a special token.
   spelled: tuple[AddedToken, ...] = ()
   __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 

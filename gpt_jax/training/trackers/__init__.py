@@ -29,7 +29,7 @@ class TrackedRun(NamedTuple):
   """Description of a run for a tracker."""
 
   name: str  # for people
-  id: str  # in this tracker, if an earlier start of the run has made one
+  id: str  # in this tracker, if an earlier start of the run has made one; "": none
   # Folder on a disk for what the tracker writes, which may have to be made. Several seeds or folds
   # share it, unless the run is on a store.
   root: str

@@ -10,6 +10,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from flax.traverse_util import flatten_dict
 from refused import refused
 
 from gpt_jax.checkpoints.formats import npz, openai
@@ -20,7 +21,7 @@ from gpt_jax.data.tokenizers.openai_files import BYTES, FILES
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.lstm import LSTMConfig
-from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.model import ModelConfig, parameter_shapes
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.causal import causal_batch
 from gpt_jax.ops.cross_entropy import logits
@@ -69,6 +70,9 @@ def test_the_model_is_openais(release):
   params, meta, step, tokenizer = openai.load(str(release.folder))
   spec = from_json(meta["model"])
   assert (spec.head, step, meta["tokenizer_hash"]) == (None, 0, tokenizer.hash)
+  arrays = flatten_dict(params, sep="/")
+  assert {name: x.shape for name, x in arrays.items()} == parameter_shapes(spec)
+  assert {x.dtype for x in arrays.values()} == {np.dtype("float32")}
   sizes = spec.trunk.vocab_size, spec.trunk.context, spec.trunk.layers
   assert sizes == (tokenizer.vocab_size, CONTEXT, BLOCKS)
   np.testing.assert_array_equal(params["trunk"]["tokens"][spec.trunk.vocab_size :], 0)
