@@ -282,8 +282,8 @@ def split_sentences(line: str, has_case: bool = True) -> list[str]:
   """The sentences of a paragraph. Joined, they are the paragraph: each begins with its space.
 
   A sentence ends after ".", "!", "?" or "…" with any closing quotes, where a space and no
-  lower-case letter follow, and also after "。", "！" and "？". The full stop of an abbreviation or of
-  an initial ends none. In a text without capitals (`has_case` false) lower-case letters begin
+  lower-case letter follow, and also after "。", "！" and "？". The full stop of an abbreviation or
+  of an initial ends none. In a text without capitals (`has_case` false) lower-case letters begin
   sentences. The rule is for languages that mark sentences as English does; it is applied before a
   vocabulary folds case.
   """

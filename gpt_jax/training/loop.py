@@ -135,6 +135,8 @@ def fit(
             evaluation = evaluation | (hook.run(moment) or {})  # the save records it
       if stopping:
         termination.exit()
+    if pending:  # no hook was due at the last step
+      interval.add(*pending)
     if termination.asked:  # during the last evaluation; another run may follow this one
       termination.exit()
   return state, evaluation

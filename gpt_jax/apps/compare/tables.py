@@ -52,17 +52,16 @@ def describe(results: Results, budget: Budget, rows: Mapping[str, Row]) -> str:
     f"positions ({tokens / 1e6:.1f}M), one seed. {rates}",
     "",
   ]
-  tables = _tables(results, budget, rows).values()
-  for (title, caption), table in zip(captions.items(), tables, strict=True):
+  for title, (_, table) in _tables(results, budget, rows).items():
     cells = (line.values() for line in table)
-    lines += [f"## {title}", "", caption, "", *study.table(list(table[0]), cells), ""]
+    lines += [f"## {title}", "", captions[title], "", *study.table(list(table[0]), cells), ""]
   return "\n".join(lines)
 
 
 def as_csv(results: Results, budget: Budget, rows: Mapping[str, Row]) -> str:
   """All tables side by side, a line per objective."""
   lines: Table = [{"objective": row.title} for row in rows.values()]
-  for prefix, table in _tables(results, budget, rows).items():
+  for prefix, table in _tables(results, budget, rows).values():
     for line, cells in zip(lines, table, strict=True):
       line |= {prefix + name: cell for name, cell in cells.items() if name != "objective"}
   text = io.StringIO()
@@ -72,14 +71,16 @@ def as_csv(results: Results, budget: Budget, rows: Mapping[str, Row]) -> str:
   return text.getvalue()
 
 
-def _tables(results: Results, budget: Budget, rows: Mapping[str, Row]) -> dict[str, Table]:
-  """What the names of its columns begin with in CSV -> table."""
+def _tables(
+  results: Results, budget: Budget, rows: Mapping[str, Row]
+) -> dict[str, tuple[str, Table]]:
+  """Title -> what the names of its columns begin with in CSV, and the table."""
   of_all = results, budget, rows
   return {
-    "": pretraining(*of_all),
-    "fine-tuned, ": fine_tuned(*of_all),
-    "probe, ": probed(*of_all, equal_seconds=False),
-    "equal seconds, ": probed(*of_all, equal_seconds=True),
+    "Pre-training": ("", pretraining(*of_all)),
+    "Fine-tuned": ("fine-tuned, ", fine_tuned(*of_all)),
+    "Linear probe, equal steps": ("probe, ", probed(*of_all, equal_seconds=False)),
+    "Linear probe, equal seconds": ("equal seconds, ", probed(*of_all, equal_seconds=True)),
   }
 
 

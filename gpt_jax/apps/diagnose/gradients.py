@@ -35,7 +35,7 @@ class Norms(NamedTuple):
 class Decay(NamedTuple):
   """How the gradient falls with the distance d to the prediction: as exp(-d / c), or as d^-k.
 
-  A fit is the share of the variance of its logarithm that this explains.
+  Each fit is the share of the variance of the gradient's logarithm that its law explains.
   """
 
   half_distance: float  # tokens over which it halves; infinite if it does not

@@ -21,10 +21,6 @@ _CLOSE = 0.05  # of the loss: an error of a prediction below it
 _SHOWN_TEMPERATURES = (0.0, 0.8, 1.5)
 
 
-# A map is a table of shaded numbers: its title, heads, of which the first names the rows, and (name
-# of a row, [(text, percent of the shade, kind: "right" or "error")]).
-
-
 def render(result: dict[str, Any], name: str) -> str:
   """The page, which needs no network, with the title `name`."""
   fields: dict[str, Any] = {"name": name, "data": result["data"], "answers": []}
@@ -72,7 +68,7 @@ def _near_and_far(norms: Sequence[float]) -> tuple[float, float, int]:
 def gradient_view(model: dict[str, Any]) -> dict[str, Any]:
   maps, lines = [], []
   for color, (state, title) in enumerate(_STATES.items()):
-    norms = np.array(model[state]["of_text"])
+    norms = np.array(model[state]["of_text"], np.float64)  # None: not finite
     maps.append(_heat_map(title, model["layers"], norms))
     lines.append(Line(title.lower(), range(len(norms)), norms.mean(1).tolist(), color, "dots"))
   blocks = sum(layer.startswith("block") for layer in model["layers"])
@@ -82,13 +78,17 @@ def gradient_view(model: dict[str, Any]) -> dict[str, Any]:
 
 
 def _heat_map(title: str, layers: Sequence[str], norms: np.ndarray) -> dict[str, Any]:
+  """A table of shaded numbers: its title, columns, of which the first names the rows, and rows: a
+  name and cells (text, percent of the shade, kind: "right" or "error").
+  """
   length = norms.shape[1]
   edges = np.linspace(0, length, min(_BINS, length) + 1).round().astype(int)
   spans = list(zip(edges[:-1], edges[1:], strict=True))
   means = np.stack([norms[:, low:high].mean(1) for low, high in spans], axis=-1)
-  lowest = means[means > 0].min(initial=means.max())
+  sizes = np.nan_to_num(means, posinf=0.0)  # what is not finite has no shade
+  lowest = sizes[sizes > 0].min(initial=sizes.max())
   # Not log(0), which has no shade; 1e-9: all norms may be equal.
-  logs = np.log(np.maximum(means, lowest) / lowest) if lowest > 0 else means
+  logs = np.log(np.maximum(sizes, lowest) / lowest) if lowest > 0 else sizes
   # At most 90 % shaded, so that the number stays readable.
   shades = np.rint(90 * logs / max(logs.max(), 1e-9)).astype(int)
   rows = []

@@ -18,7 +18,7 @@ class Budget:
   # Of the models and runs of the scaling law, ascending; the last are those of the prediction.
   widths: tuple[int, ...]
   steps: tuple[int, ...]
-  rates: tuple[float, ...]  # at the peak
+  rates: tuple[float, ...]  # peak learning rates
   seeds: int  # runs for each rate
   rate_width: int
   rate_steps: int

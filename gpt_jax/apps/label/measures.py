@@ -39,7 +39,8 @@ def measure(
       "macro_f1": float(macro_f1(truth[split], predicted)),
     }
   confusion = np.zeros((probabilities["test"].shape[1],) * 2, np.int64)
-  np.add.at(confusion, (truth["test"], predicted), 1)  # of test, the last one
+  predicted = probabilities["test"].argmax(axis=-1)
+  np.add.at(confusion, (truth["test"], predicted), 1)
   measures["test"]["accuracy_interval"] = wilson(int(np.trace(confusion)), len(predicted))
   measures["test"]["macro_f1_interval"] = bootstrap_macro_f1(confusion)
   for when, values in (("before", probabilities["test"]), ("after", scaled)):

@@ -54,8 +54,8 @@ _BLOCK = 1024  # rows
 
 def group_near_duplicates(texts: Sequence[str], cosine: float = COSINE) -> np.ndarray:
   """The number of each text's group, int [N], from 0 in the order of the groups' first texts."""
-  cased = (unicodedata.normalize("NFKC", text).casefold() for text in texts)
-  normalized = [" ".join(text.split()) for text in cased]
+  folded = (unicodedata.normalize("NFKC", text).casefold() for text in texts)
+  normalized = [" ".join(text.split()) for text in folded]
   distinct = list(dict.fromkeys(normalized))
   index = {text: number for number, text in enumerate(distinct)}
   of_distinct = _components(distinct, cosine)

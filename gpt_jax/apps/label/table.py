@@ -29,8 +29,8 @@ _SHOWN = 10
 class Labeled:
   """The rows of a table that can be used."""
 
-  columns: tuple[str, ...]  # of the text, one or two
-  label: str  # its column
+  columns: tuple[str, ...]  # one or two columns of text
+  label: str  # the label column
   labels: tuple[str, ...]  # the K labels, sorted
   rows: list[Row]  # N rows
   skipped: int  # how many rows are left out

@@ -24,7 +24,7 @@ class Pronoun(NamedTuple):
   before: str  # the sentence around the pronoun
   after: str
   candidates: tuple[str, str]  # what it may refer to
-  answer: int  # the right one
+  answer: int  # index of the right candidate
   location: str  # "file:line", for messages
 
 

@@ -87,8 +87,8 @@ def run(
     truth = task.value(np.array([example.label for example in task.examples(data, "dev")]))
     runs: dict[str, list[Trained]] = {}
     for seed in range(seeds):
-      lasting = {"evaluate_every": NEVER, "epochs": epochs, "seed": seed}
-      of_seed = dataclasses.replace(config, train=dataclasses.replace(config.train, **lasting))
+      changes = {"evaluate_every": NEVER, "epochs": epochs, "seed": seed}
+      of_seed = dataclasses.replace(config, train=dataclasses.replace(config.train, **changes))
       # In turns, so that both meet the same machine.
       for trainer, train in list(TRAINERS.items())[: 1 + peers]:
         folder = study.path(f"{name}_{part}", f"{trainer}_{seed}")

@@ -25,8 +25,8 @@ class Answer(NamedTuple):
   question: str
   verdict: str
   text: str
-  # Or "bad", or "good": a difference that a test on the same examples shows, or for text a clear
-  # one from the unigram entropy.
+  # "plain", "bad", or "good": a difference that a test on the same examples shows, or for text a
+  # clear one from the unigram entropy.
   tone: str = "plain"
 
 

@@ -59,7 +59,7 @@ class WrongRow(NamedTuple):
   label: str
   predicted: str
   confidence: float  # probability of the predicted label, after temperature scaling
-  chance: float  # the same of the true one
+  chance: float  # probability of the true label, likewise
 
 
 class LabelError(NamedTuple):
@@ -116,7 +116,7 @@ class Record:
     self.settings: list[Setting] = []
     if self.config.train:
       self.settings += _compare(self.config, type(self.config)(), "")
-    data = saved.get("data")  # identifies it
+    data = saved.get("data")  # by which a run knows its data
     self.data: dict[str, Any] = data if isinstance(data, dict) else {}
     self.tokenizer = _read_object(os.path.join(folder, "tokenizer", "tokenizer.json"), self.notes)
 
@@ -205,7 +205,9 @@ class Record:
 
   @property
   def loss_bounds(self) -> dict[str, float]:
-    """The unigram entropies of the texts by metric, if it is not the sum of several heads'."""
+    """Unigram entropies of the texts in nats per token by metric; none if the loss is the sum of
+    several heads'.
+    """
     if self.token_metric != "loss":
       return {}
     entropies = {"loss": self.unigram_entropy, "valid_loss": self.held_out_entropy}

@@ -55,7 +55,6 @@ def parts(tmp_path_factory):
   return SimpleNamespace(rows=rows, saved=read_json(out), lines=printed.getvalue().splitlines())
 
 
-@pytest.mark.slow
 def test_the_parts_measure(parts):
   assert {row.part for row in parts.rows} == {"step", "generation"}
   assert all(np.isfinite(row.value) and row.value > 0 for row in parts.rows)
@@ -159,7 +158,6 @@ def test_attention_is_measured_with_each_backend_and_with_and_without_dropout(co
   assert values["plain, dropout 0, temporary"] > 8 * 2 * 16 * 16 * 4 / 1e6
 
 
-@pytest.mark.slow
 def test_the_ladder_leads_to_the_step(config):
   rows = benchmark.run(config, ("parts",))
   values = {row.name: row.value for row in rows}

@@ -10,6 +10,7 @@ import unicodedata
 from pathlib import Path
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 from refused import refused
@@ -19,6 +20,8 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 import gpt_jax
 from gpt_jax.apps.label import label
 from gpt_jax.apps.label.page import render
+from gpt_jax.batch import Rows
+from gpt_jax.checkpoints.load import load_model
 from gpt_jax.data import progress
 from gpt_jax.files import read_json, upload_folder
 from gpt_jax.models.model import ModelConfig
@@ -310,6 +313,39 @@ def test_a_pool_without_rows_to_label(tickets, pretrained, tmp_path, capsys):
   message = r"pool\.csv.*: no column 'text'"
   refused(message, label.run, *arguments, label="team", pool=str(pool))
   assert not (tmp_path / "run").exists()
+
+
+def test_a_time_limit_says_the_same_however_often_it_is_asked(monkeypatch):
+  now, told = [0.0], []
+  monkeypatch.setattr(label.time, "monotonic", lambda: now[0])
+  is_over = label.time_limit(1, SimpleNamespace(update=told.append))
+  assert not is_over(1)
+  now[0] = 60.0
+  assert not is_over(1) and is_over(2) and told == [1, 2]
+  assert not label.time_limit(0, SimpleNamespace(update=told.append))(3)
+
+
+def test_the_probe_is_a_head_on_the_mean_of_each_text(labeled):
+  loaded = load_model(f"{labeled.workdir}/probe/best")
+  task, tokenizer = loaded.label_task(), loaded.tokenizer
+  examples = task.examples(f"{labeled.workdir}/data", "test")[:5]
+  encoded = task.encode(examples, tokenizer, loaded.spec.trunk.context)
+  packed = loaded.predictor()(encoded, 8)
+  trunk, length = ModelConfig(loaded.spec.trunk, (), loaded.spec.attention).build(), 64
+
+  @jax.jit
+  def hidden(ids):
+    rows = Rows(ids, np.arange(length)[None])
+    return trunk.apply({"params": {"trunk": loaded.params["trunk"]}}, rows, method="states").hidden
+
+  for number in range(len(examples)):
+    ids = encoded.sequence(number, 0)
+    padded = np.zeros((1, length), np.int32)  # of one length, so that it compiles once
+    padded[0, : len(ids)] = ids
+    states, head = np.asarray(hidden(padded))[0, : len(ids)], loaded.params["head"]
+    scores = states.mean(axis=0) @ head["kernel"] + head["bias"]
+    powers = np.exp(scores - scores.max())
+    np.testing.assert_allclose(packed[number], powers / powers.sum(), atol=1e-5)
 
 
 @pytest.mark.slow

@@ -123,13 +123,10 @@ def test_a_submission_has_what_the_models_predict(model_of, few, data, tmp_path)
   assert {*os.listdir(tmp_path)} == names
 
 
-def test_cut_rows_and_a_missing_diagnostic_set_are_named_in_warnings(
-  model_of, data, tmp_path, monkeypatch
-):
+def test_cut_rows_and_a_missing_diagnostic_set_are_named_in_warnings(model_of, data, tmp_path):
   path, out = Path(data, "glue", "CoLA", "test.tsv"), str(tmp_path / "submission.zip")
   path.write_text(path.read_text().replace("\n1\t", "\n1\t" + "the cat " * 40))
   os.remove(f"{data}/glue/AX/diagnostic.tsv")
-  monkeypatch.setattr(glue, "_predict", lambda *_: {})
   not_predicted = r"not predicted.* AX\.tsv \(constant: no .*/AX/diagnostic\.tsv\)"
   with (
     pytest.warns(UserWarning, match="^CoLA.tsv: 1 of 5 rows are longer than the context of 64"),
