@@ -30,10 +30,10 @@ _BATCH = 2048  # texts translated between two reports
 
 
 class Filter(NamedTuple):
-  """Rules by which pairs are kept: see longest and ratio of run."""
+  """Rules by which pairs are kept."""
 
-  longest: int
-  ratio: float
+  longest: int  # words on a side, at most
+  ratio: float  # of the longer side's words to the shorter's, at most
 
   def problem(self, text: str, translation: str | None) -> str:
     """Why a pair is left out; "": it is kept."""
@@ -102,7 +102,7 @@ def run(
   if not out.endswith(".tsv"):
     raise InputError(f"out={out}: should be a .tsv file")
   check_out(out, overwrite)
-  models = [_load(path) for path in (checkpoint, back) if path]
+  models = [_load(checkpoint), *([_load(back)] if back else [])]
   task = models[0].meta["task"]  # that of the checkpoint: the pairs are for the other direction
   if back:
     own, way_back = models[1].meta["task"], (task["target"], task["source"])

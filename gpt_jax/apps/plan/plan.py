@@ -92,7 +92,7 @@ class Plan(NamedTuple):
   # gradient sent twice); {} if the chip is not known
   bounds: dict[str, float]
   tokens: int
-  steps: int  # of the run; 0: unknown
+  steps: int  # of the whole run; 0: unknown
   compiled: bool  # whether the compiler said so, or a formula
 
   @property
@@ -204,7 +204,7 @@ def find_devices(topology: str) -> tuple[list[Any], str]:
     if not shape.isdecimal() or not 0 < int(shape) <= 10_000:
       raise InputError(f"--topology={topology}: name the number of GPUs, such as {name}:8")
     return [None] * int(shape), kind
-  if google := re.fullmatch(r"(v[4-6]\w*)-(\d+)", topology):
+  if google := re.fullmatch(r"(v[4-6]\w*)-(\d{1,6})", topology):
     raise InputError(f"--topology={topology}: {_shape_of(*google.groups())} ({EXAMPLES})")
   if not re.fullmatch(r"(v|tpu)\d\w*", name):
     known = ", ".join(sorted(GPU_KINDS))

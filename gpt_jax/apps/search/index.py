@@ -15,7 +15,8 @@ from gpt_jax import files
 from gpt_jax.errors import InputError
 
 ROWS = "index.json"
-_QUERIES, _COSINES = 256, 1 << 24  # at a time
+# Queries compared at a time: fewer where that makes more cosines than this.
+_QUERIES, _COSINES = 256, 1 << 24
 _SAVED = 1 << 15  # texts that are embedded before the index is written
 _MAX_BYTES = 1 << 33  # of index.json
 _VECTORS = re.compile(r"vectors-[0-9a-f]{16}\.npy")
@@ -43,9 +44,11 @@ class Index(NamedTuple):
     numbers, cosines = [], []
     # In blocks, so that memory does not grow with the number of queries.
     at_once = min(_QUERIES, 1 + _COSINES // (1 + len(self.vectors)))
-    for block in np.array_split(normalized(queries), math.ceil(len(queries) / at_once)):
+    blocks = max(1, math.ceil(len(queries) / at_once))
+    for block in np.array_split(normalized(queries), blocks):
       of_block = block @ self.vectors.T
-      best = np.argsort(-of_block, axis=1, kind="stable")[:, :count]
+      # A copy: a view would keep the numbers of all texts.
+      best = np.argsort(-of_block, axis=1, kind="stable")[:, :count].copy()
       numbers.append(best)
       cosines.append(np.take_along_axis(of_block, best, axis=1))
     return np.concatenate(numbers), np.concatenate(cosines)

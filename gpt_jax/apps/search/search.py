@@ -127,7 +127,7 @@ def read_queries(path: str) -> list[str]:
 def _update(
   model: Model, digest: str, old: Index | None, source: str, column: str, folder: str
 ) -> Index:
-  texts = {}  # that are not blank, by where they are from
+  texts = {}  # place, FILE:NUMBER -> text, if it is not blank
   for file in find_all(source):
     for number, chunks in enumerate(chunked_documents(file.name, column), start=1):
       if text := "".join(chunks).strip():

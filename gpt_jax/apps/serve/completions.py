@@ -23,7 +23,7 @@ class Request:
   """A request for completions."""
 
   texts: list[Text]  # n of each prompt
-  characters: list[int]  # of the prompt of each text, as it was given
+  characters: list[int]  # for each text, those of its prompt as the client wrote it
   read: int  # tokens of the prompts
   stop: list[str]  # texts before which a completion ends
   logprobs: int  # how many likely tokens to report with each token; -1: not even the token's own

@@ -8,7 +8,13 @@ from gpt_jax.files import parse_json
 
 
 class Refusal(Exception):
-  """A request that is not done, for the field `param`; after `retry_after` seconds it may be."""
+  """A request that is refused.
+
+  Attributes:
+    status: HTTP's.
+    param: the field at fault, if it is one.
+    retry_after: seconds after which to try again; 0: do not.
+  """
 
   def __init__(self, message: str, status: int = 400, param: str | None = None, retry_after=0):
     super().__init__(str(InputError(message)))  # one line, values cut

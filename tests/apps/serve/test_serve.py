@@ -295,6 +295,8 @@ BAD = [
   ({}, "prompt: nothing should be a string or a list of strings"),
   ({"prompt": 5}, "prompt: 5 should be a string or a list of strings"),
   ({"prompt": []}, "prompt: 0 entries; give 1 to 16"),
+  ({"prompt": "a", "max_tokens": True}, "max_tokens: True should be"),
+  ({"prompt": "a", "best_of": True}, "best_of is not supported"),
   ({"prompt": ["a"] * 17}, "prompt: 17 entries; give 1 to 16"),
   ({"prompt": ["a", None]}, "prompt[1]: nothing should be a string"),
   ({"prompt": ""}, "prompt[0]: the prompt is empty"),

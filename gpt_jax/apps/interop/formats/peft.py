@@ -197,10 +197,10 @@ def load(path: str) -> tuple[dict, dict, int, Tokenizer]:
     settings = read_object(os.path.join(path, CONFIG))
     ours = os.path.join(path, OURS)
     meta = read_object(ours) if os.path.exists(ours) else {}
+  except InputError as error:
+    raise InputError(f"{error}; if it was changed on purpose, remove {path}/{SUMS}") from error
   except (OSError, ValueError) as error:
-    raise InputError(
-      f"{path}: {error}; copy the folder again or, if it was changed on purpose, remove its {SUMS}"
-    ) from error
+    raise InputError(f"{path}: cannot be read ({error}); copy the folder again") from error
   for name, value in sorted(settings.items(), key=lambda item: item[0] not in _PLAIN):
     plain = _PLAIN.get(name)
     if name not in _KNOWN and value not in (plain, None) and (name in _PLAIN or value):

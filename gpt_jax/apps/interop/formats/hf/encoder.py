@@ -53,8 +53,8 @@ class EncoderFamily(Family):
     masked: names of the masked head's map, norm, bias, and of what is tied to the table.
     masked_activation: the masked head's, one of ACTIVATIONS; "": the trunk's.
     layer: prefix of a block's arrays, with {} for its number.
-    block: names of a block's parts: query, key, value, the projection after attention, its norm,
-      both maps of the MLP, its norm.
+    block: names of a block's parts, separated by spaces: query, key, value, the projection after
+      attention, its norm, both maps of the MLP, its norm.
     pooler: name of the pooler.
     pair: name of the sentence-pair head; "": there is none.
     classifier: names of the maps of a ForSequenceClassification before its last, and of the last.
@@ -398,6 +398,7 @@ class EncoderFamily(Family):
 
 
 def _is_bert(spec: ModelConfig, tokenizer: Tokenizer) -> str:
+  """Two texts with types, a trained pooler."""
   trunk = spec.trunk
   # A padding token is all that RoBERTa's classes need besides.
   if not trunk.token_types and not trunk.pooler and "pad" in tokenizer.special:
@@ -406,6 +407,7 @@ def _is_bert(spec: ModelConfig, tokenizer: Tokenizer) -> str:
 
 
 def _is_roberta(spec: ModelConfig, tokenizer: Tokenizer) -> str:
+  """No types, no pooler that was trained, a classifier of its own."""
   trunk = spec.trunk
   if any(head.scope == "sentence_pair" for head in spec.heads):
     return "RoBERTa has no sentence-pair head"
@@ -418,6 +420,7 @@ def _is_roberta(spec: ModelConfig, tokenizer: Tokenizer) -> str:
 
 
 def _is_albert(spec: ModelConfig, tokenizer: Tokenizer) -> str:
+  """One block for all layers, narrower embeddings, sentence order."""
   scopes = [head.scope for head in spec.heads]
   if "sentence_pair" in scopes and "masked" not in scopes:
     return "transformers has no ALBERT with a sentence-pair head alone"

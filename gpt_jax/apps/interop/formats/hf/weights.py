@@ -109,7 +109,9 @@ def check_arrays(
   heads: re.Pattern[str],
   architecture: str,
 ) -> None:
-  """Refuses a missing, unknown or misshapen array; warns of a head of the class left out."""
+  """Refuses a missing, unknown or misshapen array; warns of a head that is left out, with
+  transformers' class, `architecture`.
+  """
   path = weights.path
   for name, wanted in expected.items():
     shape = weights.shapes.get(name)
@@ -153,8 +155,9 @@ def _open_shards(path: str, prefix: str) -> Weights:
     shards = set(read_object(path)["weight_map"].values())
     for shard in shards:
       here = os.path.join(os.path.dirname(path), os.path.basename(shard))
-      if shard != os.path.basename(shard) or not os.path.isfile(here):
-        raise ValueError(f"{shard!r} is not there")
+      is_beside = shard == os.path.basename(shard) and os.path.isfile(here)
+      if not is_beside or shard.endswith(INDEX):
+        raise ValueError(f"{shard!r} is not there, or an index itself")
   except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
     raise InputError(
       f"{path}: should map arrays to the files beside it ({error}); copy it again"
