@@ -84,8 +84,9 @@ def count_repeated(examples: list[Any], training: list[Any]) -> int:
 
 
 def window_begins(length: int, room: int, stride: int = 0) -> list[int]:
-  """Where the windows of a text of `length` tokens begin, `stride` apart (0: without overlap): each
-  has `room`, the last one too, and none is left out between them.
+  """Where the windows of a text of `length` tokens begin; each has `room`, the last one too.
+
+  They are `stride` tokens apart, at most `room`, so that no token is left out; 0: no overlap.
   """
   if length <= room:
     return [0]

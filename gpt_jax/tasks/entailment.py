@@ -1,7 +1,7 @@
 """Entailment outside GLUE: does a sentence follow from another?
 
-SNLI (Bowman et al. 2015), of image captions, or contradict it, or neither; and SciTail (Khot et al.
-2018), science statements and sentences found on the web.
+SNLI (Bowman et al. 2015): does it follow from an image caption, contradict it, or neither? SciTail
+(Khot et al. 2018): does a science statement follow from a sentence found on the web?
 """
 
 import os

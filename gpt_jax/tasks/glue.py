@@ -2,7 +2,6 @@
 diagnostic set.
 """
 
-import dataclasses
 import functools
 import itertools
 import os
@@ -101,14 +100,19 @@ def read_qqp(data_dir: str, split: str) -> Iterator[Row]:
     yield from read_table(path, ASKED)
     return
   rows = list(Table(path, official=True).rows(ASKED, "is_duplicate"))
-  intact = [row for row in rows if isinstance(row, Row) and all(map(str.strip, row.texts))]
-  for row in intact:
-    yield with_label_name(row, DUPLICATE)
-  if broken := len(rows) - len(intact):
-    message = f"{path}: {broken} of {len(rows)} rows are broken and left out"
-    if broken > 0.001 * len(rows) + 2:
-      raise InputError(f"{message}; copy the file again")
-    warnings.warn(message, stacklevel=2)
+  broken = []
+  for row in rows:
+    if isinstance(row, InputError):
+      broken.append(str(row).partition(": ")[0])
+    elif not all(map(str.strip, row.texts)):
+      broken.append(row.location)
+    else:
+      yield with_label_name(row, DUPLICATE)
+  if broken:
+    message = f"{len(broken)} of {len(rows)} rows are broken and left out, the first at {broken[0]}"
+    if len(broken) > 0.001 * len(rows) + 2:
+      raise InputError(f"{path}: {message}; copy the file again")
+    warnings.warn(f"{path}: {message}", stacklevel=2)
 
 
 def qqp_of_tfds(record: dict[str, Any], location: str) -> Iterator[Row]:
@@ -237,7 +241,7 @@ TASKS = (
   # Does a sentence follow from another, contradict it, or neither? (Williams et al. 2018)
   _mnli("mnli", "matched"),
   _mnli("mnli-mismatched", "mismatched"),
-  _mnli("mnli-diagnostic", "", read=read_diagnostic, tfds=("glue/ax",), tfds_splits={}),
+  _mnli("mnli-diagnostic", "matched", read=read_diagnostic, tfds=("glue/ax",), tfds_splits={}),
   # Are two sentences from the news paraphrases? (Dolan and Brockett 2005)
   _task("mrpc", EQUIVALENT, TWO, similarity, read_mrpc, f1, accuracy),
   # Does the sentence answer the question? (from SQuAD; second version)
@@ -249,8 +253,8 @@ TASKS = (
   # Is a phrase from a film review positive or negative? (Socher et al. 2013)
   _task("sst2", POSITIVE, ONE, classification, _files("SST-2", ONE, label_names=POSITIVE)),
   # How similar are two sentences, from 0 to 5? (Cer et al. 2017)
-  dataclasses.replace(
-    _task("stsb", SCORES, TWO, similarity, _files("STS-B", TWO, "score"), pearson, spearman),
+  _task(
+    *("stsb", SCORES, TWO, similarity, _files("STS-B", TWO, "score"), pearson, spearman),
     target=bins,
     value=expectation,
     tfds_rows=stsb_of_tfds,

@@ -321,7 +321,9 @@ class Table:
       yield Row(texts, None if label is None else _label_text(record.get(label)), location)
 
   def records(self, needed: Iterable[str] = ()) -> Iterator[Record]:
-    """All columns of each row but blank ones at the end; none of `needed` may be named twice."""
+    """All columns of each row, blank rows too but for those at the end; none of `needed` may be
+    named twice.
+    """
     return (record for _, record in self._located({*needed}))
 
   def _located(self, needed: set[Any]) -> Iterator[tuple[str, Record]]:
@@ -343,11 +345,13 @@ class Table:
     if not columns:
       number, columns = next((row for row in rows if _has_text(row[1])), (0, []))
       expected = "the header names"
-    if not columns:
-      raise InputError(f"{self.path}: empty; the first line should name the columns")
-    for column in columns:
-      if column in needed and columns.count(column) > 1:
-        raise InputError(f"{self.path}:{number}: two columns named {column!r}; rename one of them")
+      if not columns:
+        raise InputError(f"{self.path}: empty; the first line should name the columns")
+      for column in columns:
+        if column in needed and columns.count(column) > 1:
+          raise InputError(
+            f"{self.path}:{number}: two columns named {column!r}; rename one of them"
+          )
     for number, cells in rows:
       location = f"{self.path}:{number}"
       if not _has_text(cells):

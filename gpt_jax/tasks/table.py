@@ -378,6 +378,7 @@ class TableTask(TaskConfig):
       option = f"folds={self.folds}" if self.folds else f"dev_share={self.dev_share:g}"
       raise InputError(f"{path}: {counted(len(labels), 'different text')}, too few for {option}")
     if self.folds:
+      # Every n-th of the texts by label: folds have as many texts, and their share of each label.
       order = sorted(labels, key=lambda text: (labels[text], draws[text]))
       return set(order[self.fold :: self.folds])
     chosen = {text for text, draw in draws.items() if draw < self.dev_share}
@@ -391,7 +392,9 @@ class TableTask(TaskConfig):
 
 
 def _tables_beside(path: str) -> list[str]:
-  """Tables in a missing file's folder of another suffix; for train.tsv, the default, else all."""
+  """Tables beside a missing file that differ from it by their suffix alone, as train.csv does from
+  train.tsv; for train.tsv, the default, all tables there if there are none of those.
+  """
   folder, name = os.path.split(path)
   try:
     names = sorted(files.list_folder(folder or os.curdir))

@@ -19,6 +19,7 @@ class WindowedFormat(Format):
 
   Other texts of the sequence are in every window, as the format or the task truncates them.
   Examples have as many windows as the longest text needs; those that one does not need are empty.
+  Only `encode` takes this format: the data sets that it makes have that of the windows.
   """
 
   format: Any | None = option(None, "the format of each window")
@@ -43,7 +44,8 @@ class WindowedFormat(Format):
     return self.of_window.head_transform
 
   def windowed(self, encoded: Encoded) -> Encoded:
-    """The data set with windows in place of cut first texts: c W + w is window w of sequence c.
+    """The data set with windows in place of cut first texts: c W + w is window w of sequence c,
+    which has W.
     Where other texts leave the first less than a quarter of the context, it stays truncated, since
     its windows would be very many.
     """

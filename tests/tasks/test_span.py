@@ -132,6 +132,9 @@ def test_answers_are_found_where_files_are_off_by_a_character():
 def test_squads_metrics(answers, text, exact, f1):
   assert exact_match([answers], [text]) == exact
   assert token_f1([answers], [text]) == pytest.approx(f1)
+
+
+def test_squads_normalization():
   assert normalize("  The cat's  an AN-other, (a) thing!\n") == "cats another thing"
   assert normalize("theatre a1 Ántonia") == "theatre a1 ántonia"
 

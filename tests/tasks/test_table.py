@@ -94,7 +94,7 @@ def test_fields_are_set_from_the_command_line_and_paths_may_be_absolute(files):
 
 # Fields and, as a regex, what is said of them.
 WRONG_CONFIGS = r"""\
-transform=regression => transform
+transform=regression => transform = 'regression': must be one of
 columns=a,b => columns: classification takes 1 text columns, not .'a', 'b'.
 transform=similarity columns=a => similarity takes 2 text columns
 transform=multiple_choice columns=a,b => takes 3 or more text columns
@@ -102,9 +102,9 @@ columns=label label=label => should all be different
 folds=1 => fold=0 of folds=1: should be 2 or more folds
 folds=3 fold=3 => fold=3 of folds=3
 folds=3 dev_share=0.1 => folds=3: needs dev_share=0.0, not dev_share=0.1
-metric=bleu => metric
+metric=bleu => metric = 'bleu': must be one of
 labels=a,b,a => labels: a, b, a: one is there twice
-kind=numbers => kind
+kind=numbers => kind = 'numbers': must be one of
 kind=regression metric=accuracy => accuracy is not for kind=regression
 kind=multi_label metric=r2 => r2 is not for kind=multi_label
 metric=exact_match => exact_match is not for kind=one_label

@@ -165,6 +165,21 @@ def test_the_head_pools_what_it_reads_of_each_window_alone(over, pooling, make_r
     np.testing.assert_allclose(scores[n], expected, atol=1e-4)
 
 
+def test_every_window_has_a_gradient(make_run):
+  spec = ModelConfig(TRUNK, (WindowsHead(ClassifyHead(2, dropout=0.0), "attention"),))
+  params, model = make_run.params_of(spec, 0), spec.build()
+  (batch,) = OrderedBatches(encoded([100], stride=0), 1)
+
+  @jax.jit
+  def gradient(params):
+    outputs = model.apply({"params": params}, batch)
+    return spec.head.loss(outputs.heads[0], outputs.states, batch, 1000).total
+
+  rows = np.abs(jax.grad(gradient)(params)["trunk"]["tokens"]).sum(-1)
+  read = np.unique(np.concatenate(windows_of(batch, 0)))
+  assert (rows[read] > 0).all()
+
+
 def test_an_option_is_scored_by_the_windows_with_it(make_run):
   """Against a loop over options and windows, each by itself in a row."""
   head = WindowsHead(ClassifyHead(3, "per_choice", dropout=0.0), "attention")

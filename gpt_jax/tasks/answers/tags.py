@@ -1,7 +1,8 @@
 """Token tagging: one tag per word, learned and predicted at the word's first token.
 
 A text that exceeds the context is read in pieces of whole words, and a word without tokens as the
-unknown one: there are as many tags as words, whatever the text is.
+unknown one: there are as many tags as words, whatever the text is. In a causal model the state of a
+token has read only what precedes it, and the token itself.
 """
 
 import dataclasses

@@ -89,7 +89,7 @@ class EncodedText(Encoded):
 class WritingTask(LabeledTask):
   """A task whose answers the model writes; a prediction is a text, or None for one without end."""
 
-  search: tuple[int, float] = (1, 1.0)  # beams, of which one is greedy, and length penalty
+  search: tuple[int, float] = (1, 1.0)  # beams (1: greedy) and length penalty
 
   writes_text = True
   predictor = "text_predictor"

@@ -68,7 +68,7 @@ class TranslationTask(WritingTask):
   columns: tuple[str, ...]  # name of the source's column
   prompt: str = ""  # is put before each source
   lowercase: bool = False  # whether translations are compared in lower case
-  # Words of a text of a training pair, at most; longer pairs are left out; 0: none
+  # Words of a text of a training pair, at most; longer pairs are left out; 0: no limit
   longest: int = 0
   search: tuple[int, float] = (1, 1.0)
 
