@@ -115,7 +115,8 @@ def complete(
 ) -> None:
   """Adds all tokens to each text: as its sampling says or, with several beams, the likeliest.
 
-  done: is called with the number of finished texts as it grows.
+  beams, length_penalty: see beam_search; 1: each is sampled. done: is called with the number of
+    finished texts as it grows.
   """
   finished = 0
   if beams == 1:

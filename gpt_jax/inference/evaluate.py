@@ -24,8 +24,9 @@ def make_text_measure(
 
   Every evaluation draws the same noise and reads the text in the same order: the file's or, where
   the loss compares the texts of a batch, a shuffled one, as in training. With several heads the
-  loss is that of all, and each head's own stands under its metric; perplexity is the first one's
-  and, if several predict all tokens, each one's under its name.
+  loss is that of all, and each head's own stands under its metric, with its accuracy where it
+  guesses a class. The first one predicts tokens, and perplexity is its; if several predict all
+  tokens, each has one under its name.
 
   batches: read only so many; 0: the whole text.
   """

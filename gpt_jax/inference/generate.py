@@ -77,7 +77,7 @@ def write(
         if not text.done:
           # The last word may go on, and its last character may lack bytes.
           whole = _LAST_WORD.sub("", whole)
-        if len(whole) > written:
+        if len(whole) > written:  # it can be shorter: _LAST_WORD takes the last word back
           yield current, whole[written:]
           written = len(whole)
         if not text.done:
@@ -165,8 +165,8 @@ def written_answers(
 ) -> list[str | None]:
   """Decodes an answer to every example of TextTask.encode; None: the answer has no end.
 
-  sampling: by default greedy; example n has the seed that is n higher. For other arguments see
-  beam.complete.
+  sampling: by default greedy; example n has the seed that is n higher. beams, length_penalty,
+    done: see beam.complete.
   """
   texts = []
   for n in range(len(encoded)):

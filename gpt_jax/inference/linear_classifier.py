@@ -51,7 +51,8 @@ class Linear(NamedTuple):
 def fit_linear(
   features: Any, classes: np.ndarray, num_classes: int, inverse_penalty: float
 ) -> Linear:
-  """Logistic regression by scikit-learn on features [N, F], dense or sparse, of classes int [N].
+  """Logistic regression by scikit-learn on features [N, F], dense or sparse, of classes int [N],
+  some of which may have no example.
 
   Dense features are standardized, and kernel and bias undo it.
   """

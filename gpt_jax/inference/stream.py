@@ -50,11 +50,11 @@ class Sampling:
 
 
 class Token(NamedTuple):
-  """A token that was added; without log_prob, which is 0, and best if the text did not ask."""
+  """A token that was added."""
 
   id: int
-  log_prob: float  # of the model, in nats, before temperature, top_k and top_p
-  best: list[tuple[int, float]]  # id and log_prob of the most likely tokens
+  log_prob: float  # in nats, before temperature, top_k and top_p; 0: the text did not ask
+  best: list[tuple[int, float]]  # id and log_prob of the most likely; empty: it did not ask
 
 
 class Text:
@@ -300,7 +300,8 @@ def continue_texts(
 ) -> Iterator[list[Text]]:
   """Continues texts, in their order, until all are done; put those of similar lengths together.
 
-  Yields those that have new tokens, at most `steps`. One marked as `stopped` then stays as it is.
+  Yields after each call of Stream.advance the texts that have new tokens, at most `steps` each. One
+  that is then marked as `stopped` stays as it is.
   """
   stream = Stream(model, params)
   waiting = list(texts)

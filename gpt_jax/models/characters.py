@@ -86,8 +86,8 @@ class Characters(nn.Module):
   """The embedding of each token by the characters of its piece."""
 
   config: CharacterConfig
-  vocab_size: int  # of the trunk, as rows; ids from it on are special tokens
-  rows: int
+  vocab_size: int  # of the trunk; ids from here on are special tokens
+  rows: int  # of the trunk's tables
   outputs: int  # E
   dtype: str
 

@@ -147,7 +147,8 @@ def split(
 
   A text of less than two tokens gives empty rows.
 
-  hidden, span: from SpanCorruption.divide. sentinels, end: ids, the last after inputs and targets.
+  hidden, span: from SpanCorruption.divide. sentinels: the id of each. end: the id after inputs and
+    targets.
   """
   valid = (rows >= 0) & ((rows >= 0).sum(axis=1, keepdims=True) >= 2)
   begins = np.diff(hidden, axis=1, prepend=True) != 0  # the first token stays
@@ -159,7 +160,8 @@ def split(
 
 
 def prefix_batch(source: np.ndarray, target: np.ndarray, length: int) -> Batch:
-  """Input [B, I] and target [B, J] as one row of `length` tokens; the target is predicted.
+  """Input int32 [B, I] and target [B, J], -1 past their ends, as one row of `length` tokens, of
+  which the target is predicted.
 
   Every position attends to the whole input, and to the part of the target before it.
   """

@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from flax.traverse_util import flatten_dict
 from jax.experimental import multihost_utils
 
 from gpt_jax import errors
@@ -83,9 +84,7 @@ def list_differences(facts: tuple[dict[str, Any], ...], hosts: tuple[str, ...]) 
 
   facts: nested dicts of JSON values, one per process.
   """
-  from flax.traverse_util import flatten_dict
-
-  flat = [flatten_dict(of_one, sep=".") for of_one in facts]
+  flat = [flatten_dict(of_one, keep_empty_nodes=True, sep=".") for of_one in facts]
   differences = []
   for name in dict.fromkeys(itertools.chain.from_iterable(flat)):
     processes: dict[str, list[int]] = {}

@@ -109,7 +109,6 @@ def test_against_numpy(built):
   assert loss == pytest.approx(-log_probs[np.arange(3), np.arange(3)].mean(), rel=1e-5)
 
 
-@pytest.mark.slow
 def test_every_parameter_of_the_head_learns_with_dropout(built):
   model, params = built
 

@@ -46,6 +46,7 @@ OTHERS = {
   "lstm encoder": dataclasses.replace(GENERATING["lstm encoder-decoder"], decoder=False),
   "awd backward": dataclasses.replace(AWD, directions="backward"),
   "cove": LSTMStackConfig(**STACK, units=(8, 8), directions="joined", tied=False),
+  "cvt": LSTMStackConfig(**STACK, units=(16, 12), projection=8, directions="joined", tied=False),
   "elmo": LSTMStackConfig(
     **STACK, units=(16, 16), projection=12, directions="separate", residual=True, tied=False
   ),
@@ -121,11 +122,26 @@ def test_reading_on_equals_the_full_forward(read):
   extend = jax.jit(functools.partial(module.apply, method="extend"))
   if not of_source:  # a state that has read nothing may read on, too
     check(extend(variables, prompt, rows.positions[:, :6], valid, empty)[0])
-  for number in range(3):
-    at = (lengths + number)[:, None].astype(np.int32)
+  for first, count in ((0, 1), (1, 2)):  # a token; several, as zero_shot reads options
+    at = (lengths[:, None] + np.arange(first, first + count)).astype(np.int32)
     ids = np.take_along_axis(rows.inputs, at, 1)
-    hidden, _, state = extend(variables, ids, at, np.ones((3, 1), bool), state)
-    np.testing.assert_allclose(hidden[:, 0], full.hidden[np.arange(3), at[:, 0]], atol=2e-5)
+    hidden, _, state = extend(variables, ids, at, np.ones(at.shape, bool), state)
+    np.testing.assert_allclose(hidden, full.hidden[np.arange(3)[:, None], at], atol=2e-5)
+
+
+def test_a_state_of_bfloat16_keeps_its_types(read):
+  """As a loop over the tokens needs it."""
+  config, variables, rows, of_source = read
+  module = dataclasses.replace(config, dtype="bfloat16").build()
+
+  def shapes(method, *inputs, **options):
+    apply = functools.partial(module.apply, method=method)
+    return jax.eval_shape(apply, variables, *inputs, **options)
+
+  hidden, _, state = shapes("read_prompt", rows.inputs, rows.positions >= 0, **of_source)
+  assert hidden.dtype == jnp.bfloat16
+  at = np.full((3, 1), 8, np.int32)
+  assert shapes("extend", at, at, at > 0, state)[2] == state
 
 
 def test_bfloat16_is_near_float32(read):

@@ -89,9 +89,9 @@ def test_one_layer_alone():
 @pytest.mark.parametrize(
   "at, reads, head_reads",
   [
-    ("input", 5 + 24, 14),
+    pytest.param("input", 5 + 24, 14, marks=pytest.mark.slow),
     pytest.param("output", 5, 14 + 24, marks=pytest.mark.slow),
-    pytest.param("both", 5 + 24, 14 + 24, marks=pytest.mark.slow),
+    ("both", 5 + 24, 14 + 24),
   ],
 )
 def test_a_task_has_the_mix_at_the_input_or_output_of_its_lstm(at, reads, head_reads):

@@ -156,8 +156,10 @@ def gradient_of(config, remat):
 def test_values_and_gradients_stay_the_same(config, remat):
   expected, actual = (gradient_of(config, name) for name in ("none", remat))
 
+  close = 1e-5 if config is GPT else 1e-4
+
   def check(x, y):
-    np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5 * np.abs(y).max())
+    np.testing.assert_allclose(x, y, rtol=close, atol=close / 10 * np.abs(y).max())
 
   jax.tree.map(check, actual, expected)
 

@@ -36,11 +36,11 @@ def initial(config):
 
 @pytest.fixture(scope="module")
 def trunk():
-  """(apply(inputs, positions, segments, key), params)."""
+  """(apply(inputs, positions), params)."""
   compiled, params = jax.jit(CONFIG.build().apply), perturbed(initial(CONFIG))
 
-  def apply(inputs, positions, segments=None, key=None, params=params):
-    return compiled({"params": params}, Rows(inputs, positions, segments), key)
+  def apply(inputs, positions, params=params):
+    return compiled({"params": params}, Rows(inputs, positions))
 
   return apply, params
 

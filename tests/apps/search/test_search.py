@@ -5,6 +5,7 @@ import hashlib
 import io
 import json
 import os
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -26,8 +27,9 @@ def random_index(count=50, width=8):
   return Index("", [str(n) for n in range(count)], [f"text {n}" for n in range(count)], vectors)
 
 
-def test_the_nearest_are_those_of_a_full_sort(monkeypatch):
-  monkeypatch.setattr(index_file, "_QUERIES", 3)  # of four
+@pytest.mark.parametrize("limit, at_once", [("_QUERIES", 3), ("_COSINES", 100)])
+def test_the_nearest_are_those_of_a_full_sort(monkeypatch, limit, at_once):
+  monkeypatch.setattr(index_file, limit, at_once)
   index, queries = random_index(), np.random.default_rng(1).normal(size=(4, 8))
   cosines = normalized(queries) @ index.vectors.T
   numbers, found = index.nearest(queries, 9)
@@ -37,6 +39,18 @@ def test_the_nearest_are_those_of_a_full_sort(monkeypatch):
   twice = index._replace(vectors=np.tile(np.eye(8, dtype=np.float32), (2, 1)))
   first, second = twice.nearest(np.eye(8), 2)[0].T
   np.testing.assert_array_equal(second, first + 8)  # of equal cosines the earlier text
+  assert index.nearest(queries[:0], 5)[0].shape == (0, 5)
+
+
+def test_memory_does_not_grow_with_the_queries():
+  index, peaks = random_index(20_000), []
+  for count in (256, 2048):
+    queries = np.random.default_rng(1).normal(size=(count, 8)).astype(np.float32)
+    tracemalloc.start()
+    index.nearest(queries, 5)
+    peaks.append(tracemalloc.get_traced_memory()[1])
+    tracemalloc.stop()
+  assert peaks[1] < 2 * peaks[0]
 
 
 @pytest.fixture
