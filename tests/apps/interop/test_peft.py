@@ -217,7 +217,6 @@ def gpt(request, finetuned, tiny_tokenizer, make_run, tmp_path_factory):
   return folder, {"post": "OpenAIGPT", "pre": "GPT2"}[request.param]
 
 
-@pytest.mark.slow
 def test_an_export_of_a_gpt_is_read_back(gpt, tmp_path):
   folder, _ = gpt
   check_probabilities(folder / "peft", gpt_jax.load(f"{folder}/run/best").classify(TEXTS))
