@@ -13,10 +13,9 @@ from refused import refused
 from token_files import numbered, write
 
 from gpt_jax import files
-from gpt_jax.data import remote_array, token_file
-from gpt_jax.data.remote_array import BLOCK, IN_ORDER, REQUEST, RemoteArray
+from gpt_jax.data import token_file
 from gpt_jax.data.sentence_windows import PackedSentenceWindows, PairWindows
-from gpt_jax.data.token_file import TokenFile, TokenWriter
+from gpt_jax.data.token_file import BLOCK, IN_ORDER, REQUEST, RemoteArray, TokenFile, TokenWriter
 from gpt_jax.data.windows import Windows, WindowsConfig
 
 URL = "gs://bucket/numbers.bin"
@@ -59,8 +58,8 @@ class Store:
 def store(monkeypatch, tmp_path):
   """A Store whose folder is tmp_path, in place of gs://."""
   store = Store(tmp_path)
-  monkeypatch.setattr(remote_array, "size", store.size)
-  monkeypatch.setattr(remote_array, "read_range", store.read_range)
+  monkeypatch.setattr(token_file, "size", store.size)
+  monkeypatch.setattr(token_file, "read_range", store.read_range)
   monkeypatch.setattr(token_file, "is_uploading", lambda folder: False)
 
   def from_folder(read):
@@ -129,7 +128,7 @@ def test_text_in_order_is_read_by_few_requests(store):
 
 
 def test_memory_is_bounded(store, monkeypatch):
-  monkeypatch.setattr(remote_array, "CACHE", 24)
+  monkeypatch.setattr(token_file, "CACHE", 24)
   values = np.arange(100 * BLOCK // 2).astype(U16)
   store.objects[URL] = values.tobytes()
   array = RemoteArray([URL], U16)

@@ -13,9 +13,8 @@ import pytest
 from refused import refused
 
 from gpt_jax import files
-from gpt_jax.checkpoints import lease
-from gpt_jax.checkpoints.lease import Lease
-from gpt_jax.checkpoints.remote import check_workdir
+from gpt_jax.checkpoints import remote
+from gpt_jax.checkpoints.remote import Lease, check_workdir
 from gpt_jax.checkpoints.store import Checkpoints
 from gpt_jax.errors import InputError, Unavailable
 from gpt_jax.programs.pretrain_samples import SAMPLES, Sample, read_samples
@@ -128,10 +127,10 @@ def test_an_object_that_vanishes_is_an_error_alone(store, caplog):
 
 
 def test_a_lease_is_taken_over_when_it_has_run_out(store, monkeypatch):
-  monkeypatch.setattr(lease, "SECONDS", 3.0)
-  monkeypatch.setattr(lease, "_machine", lambda: "elsewhere")
+  monkeypatch.setattr(remote, "LEASE_SECONDS", 3.0)
+  monkeypatch.setattr(remote, "_machine", lambda: "elsewhere")
   Lease(store)._closed.set()  # renewed no more
-  monkeypatch.setattr(lease, "_machine", lambda: "here")
+  monkeypatch.setattr(remote, "_machine", lambda: "here")
   began = time.time()
   with Lease(store) as second:
     assert time.time() - began > 1
@@ -159,7 +158,7 @@ def test_a_file_that_is_replaced_is_read_whole(store):
 
 
 def test_a_lease_that_is_renewed_is_refused(store, monkeypatch, capsys):
-  monkeypatch.setattr(lease, "SECONDS", 3.0)
+  monkeypatch.setattr(remote, "LEASE_SECONDS", 3.0)
   with Lease(store):
     refused("another run is at work there", Lease, store)
   assert re.search("has a lease for [1-3] s; waiting", capsys.readouterr().err)
@@ -189,7 +188,7 @@ def test_a_lease_with_a_wrong_time_that_is_renewed_is_refused(tmp_path, monkeypa
   refused("another run is at work there", Lease, str(tmp_path))
 
 
-@pytest.mark.parametrize("owner", ['["x", 1e999, "key"]', f'["{lease._machine()}", 1, ["key"]]'])
+@pytest.mark.parametrize("owner", ['["x", 1e999, "key"]', f'["{remote._machine()}", 1, ["key"]]'])
 def test_a_lease_of_no_owner_has_run_out(tmp_path, monkeypatch, owner):
   write_lease(tmp_path, 9e9, owner)
   clock = patch_clock(monkeypatch)
@@ -212,12 +211,12 @@ def patch_clock(monkeypatch, on_sleep=lambda seconds: None):
     on_sleep(clock.seconds)
 
   clock.monotonic, clock.sleep = (lambda: clock.seconds), sleep
-  monkeypatch.setattr(lease, "time", clock)
+  monkeypatch.setattr(remote, "time", clock)
   return clock
 
 
 def test_a_run_that_was_stopped_sees_that_another_has_been_there(store, monkeypatch, capsys):
-  monkeypatch.setattr(lease, "SECONDS", 2.0)
+  monkeypatch.setattr(remote, "LEASE_SECONDS", 2.0)
   renew = Lease._renew
   monkeypatch.setattr(Lease, "_renew", lambda *_: None)
   stopped = Lease(store)
@@ -225,7 +224,7 @@ def test_a_run_that_was_stopped_sees_that_another_has_been_there(store, monkeypa
   with Lease(store):
     pass
   codes = []
-  monkeypatch.setattr(lease.os, "_exit", codes.append)
+  monkeypatch.setattr(remote.os, "_exit", codes.append)
   stopped._renew()
   line = f"error: {store}/lock: another run has taken this folder; ending"
   assert (codes, capsys.readouterr().err.splitlines()[-1]) == ([75], line)
@@ -234,10 +233,10 @@ def test_a_run_that_was_stopped_sees_that_another_has_been_there(store, monkeypa
 @pytest.mark.parametrize("number, code", [(errno.EACCES, 2), (errno.EIO, 75)])
 def test_a_lease_that_cannot_be_renewed_ends_the_run(store, monkeypatch, capsys, number, code):
   """A scheduler tries again after an outage, not where the user must sign in."""
-  monkeypatch.setattr(lease, "SECONDS", 0.4)
+  monkeypatch.setattr(remote, "LEASE_SECONDS", 0.4)
   codes, error = [], files.StoreError(number, "the reason", f"{store}/lock")
   owner = Lease(store)
-  monkeypatch.setattr(lease.os, "_exit", lambda code: (codes.append(code), owner._closed.set()))
+  monkeypatch.setattr(remote.os, "_exit", lambda code: (codes.append(code), owner._closed.set()))
   monkeypatch.setattr(files, "write_json", failing(error))
   owner._thread.join()
   line = f"error: {store}/lock: the lease could not be renewed for 0 s (the reason); ending"
@@ -247,7 +246,7 @@ def test_a_lease_that_cannot_be_renewed_ends_the_run(store, monkeypatch, capsys,
 def test_a_lease_of_a_killed_process_of_the_same_number(store):
   killed = Lease(store)
   killed._closed.set()
-  lease._held.clear()  # as in a new process
+  remote._held.clear()  # as in a new process
   with Lease(store) as second:
     assert second._number == 2
 

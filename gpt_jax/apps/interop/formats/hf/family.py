@@ -12,9 +12,11 @@ import numpy as np
 from gpt_jax.apps.interop.formats.hf.fields import Supported
 from gpt_jax.apps.interop.formats.hf.weights import Weights
 from gpt_jax.apps.interop.formats.hf_tokenizer import Template
+from gpt_jax.config import from_json
 from gpt_jax.data.tokenizers.base import Tokenizer, load_released
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, about
 from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.trunk import TrunkConfig
 from gpt_jax.tasks.task import Task
 
 Arrays = dict[str, np.ndarray]
@@ -132,6 +134,17 @@ def meta_of(config: dict, tokenizer: Tokenizer) -> dict[str, Any]:
   entry = config.get("gpt_jax")
   own = entry if isinstance(entry, dict) else {}
   return {"step": 0, "tokenizer_hash": tokenizer.hash, **own}
+
+
+def own_model(path: str, meta: dict, trunk: type[TrunkConfig]) -> ModelConfig | None:
+  """The model of our entry in the config.json at `path`; None: the folder is of others."""
+  if "model" not in meta:
+    return None
+  with about(f"{path}: gpt_jax.model"):
+    spec = from_json(meta["model"])
+    if not isinstance(spec, ModelConfig) or not isinstance(spec.trunk, trunk):
+      raise InputError(f"no model with a {trunk.__name__}; export it again")
+  return spec
 
 
 def to_ours(layout: Iterable[Array], weights: Weights) -> Arrays:

@@ -7,7 +7,14 @@ import numpy as np
 from flax.traverse_util import unflatten_dict
 
 from gpt_jax.apps.interop.formats.hf import t5
-from gpt_jax.apps.interop.formats.hf.family import Arrays, Family, families, meta_of, to_ours
+from gpt_jax.apps.interop.formats.hf.family import (
+  Arrays,
+  Family,
+  families,
+  meta_of,
+  own_model,
+  to_ours,
+)
 from gpt_jax.apps.interop.formats.hf.fields import GENERATION_FIELDS, check_config
 from gpt_jax.apps.interop.formats.hf.labels import architecture_of, task_of
 from gpt_jax.apps.interop.formats.hf.vectors import read_embedding
@@ -26,7 +33,7 @@ from gpt_jax.checkpoints.formats.folder import (
   check_sums,
   read_object,
 )
-from gpt_jax.config import from_json, to_json
+from gpt_jax.config import to_json
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.data.tokenizers.released import read_optional_json
 from gpt_jax.errors import InputError
@@ -139,14 +146,8 @@ def _model_of(
   Their settings decide, and our entry adds the rest: transformers may have changed the folder and
   saved it again.
   """
-  own, meta = None, meta_of(config, tokenizer)
-  if "model" in meta:
-    try:
-      own = from_json(meta["model"])
-    except InputError as error:
-      raise InputError(f"{path}: gpt_jax.model: {error}") from error
-    if not isinstance(own, ModelConfig) or not isinstance(own.trunk, TransformerConfig):
-      raise InputError(f"{path}: gpt_jax.model is no Transformer; export the model again")
+  meta = meta_of(config, tokenizer)
+  own = own_model(path, meta, TransformerConfig)
   try:
     spec = family.model(config, weights, tokenizer, own)
     # Not the head of our entry: its labels and inputs are those that the folder names.

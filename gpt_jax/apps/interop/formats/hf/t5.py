@@ -10,7 +10,14 @@ from typing import Any
 import numpy as np
 from flax.traverse_util import flatten_dict
 
-from gpt_jax.apps.interop.formats.hf.family import Array, Arrays, meta_of, to_ours, to_theirs
+from gpt_jax.apps.interop.formats.hf.family import (
+  Array,
+  Arrays,
+  meta_of,
+  own_model,
+  to_ours,
+  to_theirs,
+)
 from gpt_jax.apps.interop.formats.hf.fields import GENERATION_FIELDS, Supported, check_config
 from gpt_jax.apps.interop.formats.hf.weights import Weights, check_arrays, without_padding
 from gpt_jax.apps.interop.formats.hf_tokenizer import read_vocabulary, write_tokenizer
@@ -139,12 +146,8 @@ def _check_start_and_end(folder: str, tokenizer: Tokenizer) -> None:
 
 def _model_of(path: str, config: dict, tokenizer: Tokenizer, decoder: bool) -> ModelConfig:
   """The model's config: their settings, and of ours the type to compute in."""
-  own, dtype = meta_of(config, tokenizer), "float32"
-  if "model" in own:
-    spec = from_json(own["model"])
-    if not isinstance(spec, ModelConfig) or not isinstance(spec.trunk, T5Config):
-      raise InputError(f"{path}: gpt_jax.model is no T5; export the model again")
-    dtype = spec.trunk.dtype
+  own = own_model(path, meta_of(config, tokenizer), T5Config)
+  dtype = own.trunk.dtype if own else "float32"
   try:
     trunk = T5Config(
       tokenizer.vocab_size,
