@@ -1,11 +1,9 @@
 """Finds the texts that are nearest to a query by a model's embeddings.
 
-The first command makes an index, and given again embeds only what is new. With --judged it measures
-retrieval on judged queries, in BEIR's layout.
+With --judged it measures retrieval on judged queries, in BEIR's layout.
 
-python launch/search.py --checkpoint=DIR --index=DIR --source=FILES [--text_column=NAME]
-python launch/search.py --checkpoint=DIR --index=DIR --query=TEXT [--query=TEXT] [--count=10]
-python launch/search.py --checkpoint=DIR --index=DIR --queries=FILE
+python launch/search.py --checkpoint=DIR --source=FILES --query=TEXT [--query=TEXT] [--count=10]
+python launch/search.py --checkpoint=DIR --source=TABLE --text_column=NAME --queries=FILE
 python launch/search.py --checkpoint=DIR --judged=DIR [--split=test]
 """
 
@@ -14,7 +12,7 @@ from absl import flags
 import command_line
 from gpt_jax.errors import InputError
 
-PROGRAM = command_line.program("search", index="")
+PROGRAM = command_line.program("search", source="", queries=())
 QUERIES = flags.DEFINE_string("queries", "", "file with a query a line")
 JUDGED = flags.DEFINE_string(
   "judged", "", "folder with corpus.jsonl, queries.jsonl and qrels/: measure retrieval on it"
@@ -31,10 +29,10 @@ def main():
   from gpt_jax.apps.search import search
 
   arguments = PROGRAM.arguments()
-  queries = arguments["queries"]
+  queries = list(arguments["queries"])
   texts_given = arguments["source"] or queries or QUERIES.value
-  if bool(arguments["index"]) == bool(JUDGED.value):
-    raise InputError("--index, --judged: give one of them")
+  if bool(arguments["source"]) == bool(JUDGED.value):
+    raise InputError("--source, --judged: give one of them")
   if JUDGED.value:
     if texts_given:
       raise InputError("--judged: has its own texts; leave --source, --query and --queries out")
@@ -49,11 +47,9 @@ def main():
     return
   if QUERIES.value:
     queries += search.read_queries(QUERIES.value)
-  if not queries and not arguments["source"]:
-    raise InputError("--source, --query, --queries: give at least one of them")
-  answers = search.run(**arguments)
-  if queries:
-    search.show(queries, answers)
+  if not queries:
+    raise InputError("--query, --queries: give at least one of them")
+  search.show(queries, search.run(**arguments | {"queries": queries}))
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ def commands(finetuned, prepared, release, cola, translator):
     ("verify", "--checkpoint=export/npz", "--checkpoint=export/hf", "--text=the cat"),
     ("tasks", data),
     ("label", "tickets.csv", "--label=team", language, "--workdir=team", "--skip_finetuning"),
-    ("search", language, "--index=index", "--source=tickets.csv", "--query=cat"),
+    ("search", language, "--source=tickets.csv", "--query=cat"),
     ("report", "--workdir=labels"),
     ("plot", "--workdir=labels"),
     ("plan", "--config=gpt1:small", "--topology=h100:8", *sizes),

@@ -1,6 +1,6 @@
 """Embeds texts, finds the nearest ones to a query, and measures that on judged queries."""
 
-import functools
+import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -8,14 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.apps.search.index import Index, normalized, read_index, updates, write_index
 from gpt_jax.apps.search.retrieval import measure, read_judged
 from gpt_jax.checkpoints.load import load_model
-from gpt_jax.checkpoints.run_folder import checksum
 from gpt_jax.data.file_kinds import write_table
 from gpt_jax.data.sources.source import chunked_documents, find_all
 from gpt_jax.errors import InputError, counted
-from gpt_jax.files import make_folders, refuse_url
 from gpt_jax.inference.model import Model
 from gpt_jax.parallel.processes import log
 
@@ -25,61 +22,73 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 # What ends a cell, or is no text.
 _ESCAPED = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029\ud800-\udfff]")
 _SHOWN = 200  # characters of a text
+# Queries compared at a time: fewer where that makes more cosines than this.
+_QUERIES, _COSINES = 256, 1 << 24
 
 
 def run(
   checkpoint: str,
-  index: str,
+  source: str,
+  queries: Sequence[str],
   *,
-  source: str = "",
   text_column: str = "text",
-  queries: Sequence[str] = (),
   count: int = 10,
 ) -> list[list[dict[str, Any]]]:
-  """Makes an index or brings it up to date, and answers queries from it.
+  """Finds the texts that are nearest to each query.
 
   Args:
-    checkpoint: see load_model; the one that the index was made with.
-    index: folder of the index.
-    source: texts to index: text files, one text each, or tables, one a row. Only texts that the
-      index lacks are embedded, and those that are gone leave it; empty: the index as it is.
-    text_column: the text of a table.
+    checkpoint: see load_model.
+    source: texts to search: text files, one text each, or tables, one a row.
     queries: a text to search for.
+    text_column: the text of a table.
     count: answers to each query.
 
   Returns:
-    For each query the nearest texts: {"place", "cosine", "text"}.
+    For each query the nearest texts: {"place", "cosine", "text"}; a place is FILE:NUMBER.
   """
-  refuse_url(index)
   if count < 1:
     raise InputError(f"--count={count}: must be 1 or more")
   if broken := next(filter(_SURROGATES.search, queries), None):
     raise InputError(f"query={broken!a}: is no valid Unicode")
-  old = read_index(index)
-  if old is None and not source:
-    raise InputError(f"--index={index}: there is none; --source=FILES makes it")
-  loaded = load_model(checkpoint)
-  model = Model(loaded)
-  # The same weights may be read in other ways: the mean of a text's tokens, or its first one.
-  digest = f"{checksum(loaded.params)}-{loaded.tokenizer.hash}-{model.embedding.pooling}"
-  if model.embedding.longest:  # of others it stays what earlier versions wrote
-    digest += f"-{model.embedding.longest}"
-  if old is not None and old.model != digest:
-    raise InputError(
-      f"--checkpoint={checkpoint}: {index} was made with another model; use that one, or a new "
-      "folder"
-    )
-  current = _update(model, digest, old, source, text_column, index) if source else old
-  assert current is not None
-  if not queries:
-    return []
-  numbers, cosines = current.nearest(_embed(model, list(queries)), count)
+  texts = _read(source, text_column)
+  model = Model(load_model(checkpoint))
+  texts = _usable(model, texts)
+  if not texts:
+    raise InputError(f"--source={source}: has no text")
+  places = list(texts)
+  numbers, cosines = nearest(_embed(model, list(texts.values())), _embed(model, queries), count)
   answers: list[list[dict[str, Any]]] = [[] for _ in queries]
   for (query, rank), n in np.ndenumerate(numbers):
     cosine = round(float(cosines[query, rank]), 4)
-    answer = {"place": current.places[n], "cosine": cosine, "text": current.texts[n]}
-    answers[query].append(answer)
+    answers[query].append({"place": places[n], "cosine": cosine, "text": texts[places[n]]})
   return answers
+
+
+def nearest(vectors: np.ndarray, queries: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+  """The vectors with the highest cosines, exactly: their numbers and cosines, [Q, K] each.
+
+  Of equal cosines the earlier vector comes first.
+
+  Args:
+    vectors, queries: [N, D] and [Q, D], of any length.
+    count: K, at most N.
+  """
+  vectors, queries = _normalized(vectors), _normalized(queries)
+  numbers, cosines = [], []
+  # In blocks, so that memory does not grow with the number of queries.
+  at_once = min(_QUERIES, 1 + _COSINES // (1 + len(vectors)))
+  for block in np.array_split(queries, max(1, math.ceil(len(queries) / at_once))):
+    of_block = block @ vectors.T
+    # A copy: a view would keep the numbers of all texts.
+    best = np.argsort(-of_block, axis=1, kind="stable")[:, :count].copy()
+    numbers.append(best)
+    cosines.append(np.take_along_axis(of_block, best, axis=1))
+  return np.concatenate(numbers), np.concatenate(cosines)
+
+
+def _normalized(vectors: np.ndarray) -> np.ndarray:
+  lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+  return (vectors / np.maximum(lengths, 1e-12)).astype(np.float32)
 
 
 def evaluate(
@@ -100,15 +109,14 @@ def evaluate(
   queries = _usable(model, judged.queries)
   if not texts or not queries:
     raise InputError(f"{folder}: no {'query' if texts else 'text'} has a word to search by")
-  vectors = normalized(_embed(model, list(texts.values())))
-  corpus = Index("", list(texts), list(texts.values()), vectors)
+  vectors, asked = (_embed(model, list(some.values())) for some in (texts, queries))
   # One more than the measure that looks furthest reads: a text may be the query itself.
-  numbers, _ = corpus.nearest(_embed(model, list(queries.values())), 101)
+  numbers, _ = nearest(vectors, asked, 101)
+  ids = list(texts)
   ranked: dict[str, list[str]] = dict.fromkeys(judged.queries, [])  # an unusable query finds none
   for query, row in zip(queries, numbers, strict=True):
     ignored = query if ignore_identical_ids else None
-    places = [corpus.places[n] for n in row]
-    ranked[query] = [place for place in places if place != ignored][:100]
+    ranked[query] = [ids[n] for n in row if ids[n] != ignored][:100]
   return measure(ranked, judged.relevance)
 
 
@@ -124,31 +132,14 @@ def read_queries(path: str) -> list[str]:
   return queries
 
 
-def _update(
-  model: Model, digest: str, old: Index | None, source: str, column: str, folder: str
-) -> Index:
-  texts = {}  # place, FILE:NUMBER -> text, if it is not blank
+def _read(source: str, column: str) -> dict[str, str]:
+  """The texts that are not blank, by their places."""
+  texts = {}
   for file in find_all(source):
     for number, chunks in enumerate(chunked_documents(file.name, column), start=1):
       if text := "".join(chunks).strip():
         texts[f"{file.name}:{number}"] = text
-  known = set() if old is None else set(old.texts)
-  new = _usable(model, {place: text for place, text in texts.items() if text not in known})
-  rows = {place: text for place, text in texts.items() if text in known or place in new}
-  if not rows:
-    raise InputError(f"--source={source}: has no text")
-  try:
-    make_folders(folder)  # fail before the expensive part
-  except OSError as error:
-    raise InputError(f"--index={folder}: cannot be made ({error.strerror})") from error
-  for index in updates(old, digest, rows, functools.partial(_embed, model)):
-    write_index(folder, index)
-  found = set(rows.values())
-  log(
-    f"{folder}: {len(rows):,} texts, {len(found - known):,} of them embedded now, "
-    f"{len(known - found):,} removed"
-  )
-  return index
+  return texts
 
 
 def _usable(model: Model, texts: Mapping[str, str]) -> dict[str, str]:
@@ -166,7 +157,7 @@ def _usable(model: Model, texts: Mapping[str, str]) -> dict[str, str]:
   return usable
 
 
-def _embed(model: Model, texts: list[str]) -> np.ndarray:
+def _embed(model: Model, texts: Sequence[str]) -> np.ndarray:
   """Vectors [N, D]; of a text longer than the context the mean over its windows."""
   parts = []
   for begin in range(0, len(texts), _PART):

@@ -51,7 +51,7 @@ def test_the_released_model_labels_a_table_and_finds_texts(tmp_path):
   ]
   table = tmp_path / "words.csv"
   table.write_text("\n".join(["text,label", *rows]))
-  model, index = f"--checkpoint={real.model_folder()}", f"--index={tmp_path / 'index'}"
+  model = f"--checkpoint={real.model_folder()}"
   workdir = tmp_path / "label"
   assert launch("label", str(table), model, f"--workdir={workdir}", "--skip_finetuning")[0] == 0
   models = json.loads((workdir / "result.json").read_text())["models"]
@@ -59,7 +59,7 @@ def test_the_released_model_labels_a_table_and_finds_texts(tmp_path):
   assert accuracy_of["probe"] > 0.9
   assert accuracy_of["tfidf"] < 0.7  # no noun of a test row is in another part
   query = "--query=breakfast"  # shares no word with what it should find
-  code, found, _ = launch("search", model, index, f"--source={table}", query, "--count=5")
+  code, found, _ = launch("search", model, f"--source={table}", query, "--count=5")
   answers = found.splitlines()[1:]
   assert code == 0 and len(answers) == 5
   for answer in answers:
