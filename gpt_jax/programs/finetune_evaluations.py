@@ -154,10 +154,14 @@ def finish(
   task: LabeledTask,
   dev_set: Encoded,
   report: Callable[[Any, int, str], None],
+  from_scratch: bool,
   finished: Finished,
   workdir: str,
 ) -> dict[str, Any]:
-  """Writes the dev report and result.json of a run; returns the content of the latter."""
+  """Writes the dev report and result.json of a run; returns the content of the latter.
+
+  from_scratch: whether it began from random weights.
+  """
   steps, stopped = finished.steps, finished.stopped
   # A stopped run's last state was donated to the step that was stopped: read the best one.
   report(finished.params, 0 if stopped else steps, workdir)
@@ -172,7 +176,7 @@ def finish(
     # Without a checkpoint whose metric is a number, the last evaluation stands for the best.
     result["best"] = best_evaluation(workdir) or {"step": steps, **measured}
     write_json(os.path.join(workdir, RESULT), with_checksum(result))
-    warn_of_majority(task, dev_set, result["best"], config)
+    warn_of_majority(task, dev_set, result["best"], config, from_scratch)
   return result
 
 
@@ -198,7 +202,11 @@ def write_summary(results: list[dict[str, Any]], workdir: str) -> list[dict[str,
 
 
 def warn_of_majority(
-  task: LabeledTask, dev_set: Encoded, best: dict[str, float], config: FinetuneConfig
+  task: LabeledTask,
+  dev_set: Encoded,
+  best: dict[str, float],
+  config: FinetuneConfig,
+  from_scratch: bool = False,
 ) -> None:
   """Logs a warning, and what to try, if the best model is no better than a constant answer: its
   accuracy does not exceed the share of the commonest label by more than its standard error, or
@@ -212,7 +220,12 @@ def warn_of_majority(
     return
   shares = dev_set.labels.mean(axis=0)
   problem = _problem(task, shares, len(dev_set), best)
-  if not problem:
+  if problem and from_scratch:
+    log(
+      f"warning: {task.name}: {problem}; the model began from random weights: in another workdir "
+      "fine-tune a pre-trained checkpoint, or label many more rows"
+    )
+  if not problem or from_scratch:
     return
   # Steps that are too large leave a loss far above that of predicting the labels' shares.
   too_high = best.get("dev_loss", 0.0) > 1.5 * constant
