@@ -158,10 +158,7 @@ def finish(
   finished: Finished,
   workdir: str,
 ) -> dict[str, Any]:
-  """Writes the dev report and result.json of a run; returns the content of the latter.
-
-  from_scratch: whether it began from random weights.
-  """
+  """Writes the dev report and result.json of a run; returns the content of the latter."""
   steps, stopped = finished.steps, finished.stopped
   # A stopped run's last state was donated to the step that was stopped: read the best one.
   report(finished.params, 0 if stopped else steps, workdir)
@@ -220,25 +217,22 @@ def warn_of_majority(
     return
   shares = dev_set.labels.mean(axis=0)
   problem = _problem(task, shares, len(dev_set), best)
-  if problem and from_scratch:
-    log(
-      f"warning: {task.name}: {problem}; the model began from random weights: in another workdir "
-      "fine-tune a pre-trained checkpoint, or label many more rows"
-    )
-  if not problem or from_scratch:
+  if not problem:
     return
   # Steps that are too large leave a loss far above that of predicting the labels' shares.
   too_high = best.get("dev_loss", 0.0) > 1.5 * constant
   # Half a power of ten down or up.
   rate = (config.optim.learning_rate or 0.0) * (0.3 if too_high else 3)
-  change = "lower" if too_high else "higher"
   train = config.train
   length = "epochs" if train.epochs else "steps"
-  log(
-    f"warning: {task.name}: {problem}; in another workdir try a {change} rate, "
+  advice = (
+    f"in another workdir try a {'lower' if too_high else 'higher'} rate, "
     f"config.optim.learning_rate={rate:.2g}, and a longer run, "
     f"config.train.{length}={2 * (train.epochs or train.steps)}"
   )
+  if from_scratch:
+    advice = "it began from random weights: fine-tune a checkpoint, or label many more rows"
+  log(f"warning: {task.name}: {problem}; {advice}")
 
 
 def _problem(task: LabeledTask, shares: np.ndarray, count: int, best: dict[str, float]) -> str:

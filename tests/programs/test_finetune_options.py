@@ -127,7 +127,7 @@ def test_a_run_that_learns_is_not_suspected_and_others_are_told_what_to_try(fine
   # Another rate is no remedy for a run without pre-training, such as a comparison has.
   warn_of_majority(task, dev, bad, config, True)
   log = capsys.readouterr().err
-  assert "began from random weights: in another workdir fine-tune a pre-trained check" in log
+  assert "began from random weights: fine-tune a checkpoint" in log
   assert "rate" not in log
 
 

@@ -1,7 +1,7 @@
 """Answers on a run: did it learn, when did it stop improving, what does it get wrong, what next.
 
-The numbers say how much it learned (Level) and where it was going (Course). One Diagnosis follows
-from them, and all answers from that, so that none contradicts another.
+The numbers say how much it learned (Level) and where it was going (Course); all answers follow from
+these two, and what to do next from one diagnosis, so that no answer contradicts another.
 """
 
 import enum
@@ -25,6 +25,7 @@ _CLEAR = 0.05  # relative gain over a model that has learned nothing
 _SMALL_DEV_SET = 100  # examples, of which chance is right in 40 to 60 % of two labels
 _IMBALANCED = 0.75  # share of the commonest label
 _FEW = 5  # examples of a label that say little about it
+_WEIGHTS = "--config.class_weights=balanced counts rare labels as much as the commonest one."
 _ANY_VOCABULARY = 30.0  # nats: no model has e^30 tokens, so a larger loss is that of no language
 
 
@@ -57,133 +58,106 @@ class Course(NamedTuple):
   text: str
 
 
-class Diagnosis(enum.Enum):
-  """What a run needs most, as the verdict on what to do next."""
-
-  RATE = "Change the learning rate"
-  RESTART = "Start again"
-  GO_ON = "Let it go on"
-  LONGER = "Train longer"
-  CORRECT = "Correct the labels first"
-  DEV_SET = "A larger dev set"
-  PRETRAINED = "Start pre-trained"
-  WEIGHTS = "Weigh the classes"
-  TEXT = "More text"
-  EARLIER = "Stop earlier, label more"
-  LABELS = "Label more"
-  CHECK = "Check the labels"
-  READ = "Read the errors"
-  EVALUATE = "Evaluate it"
-  USE = "Use it"
-
-
 def answers(run: Record) -> list[Answer]:
   """The answers, each from the numbers that the run has."""
   level, reached = _text_level(run) if run.task is None else _task_level(run)
   course = _course(run, level)
-  diagnosis = _diagnose(run, level, course)
-  stopped = course.verdict, course.text
   tone = "bad" if course.kind in ("diverged", "worse") else "plain"
   return [
-    Answer("Did it learn?", *_learned(run, level, reached, course, diagnosis)),
-    Answer("When did it stop improving?", *stopped, tone),
+    Answer("Did it learn?", *_learned(run, level, reached, course)),
+    Answer("When did it stop improving?", course.verdict, course.text, tone),
     Answer("What does it get wrong?", *_gets_wrong(run, level, course)),
-    Answer("What to do next?", diagnosis.value, _advice(run, level, course, diagnosis)),
+    Answer("What to do next?", *_diagnose(run, level, course)),
   ]
 
 
-def _diagnose(run: Record, level: Level, course: Course) -> Diagnosis:
-  labels, learned = run.labels, level in (Level.YES, Level.UNKNOWN)
-  # Post-norm models stay at the unigram entropy for ever after too high a rate.
-  is_late = 2 * run.steps_done > (run.total_steps or 0)
-  is_stuck = run.task is None and level is Level.NO and course.kind == "flat" and is_late
-  if not run.is_over and (course.kind == "diverged" or is_stuck):
-    return Diagnosis.RESTART
+def _diagnose(run: Record, level: Level, course: Course) -> tuple[str, str]:
+  """What the run needs most: the first of these that is true, and what to do about it."""
+  train, objective, labels = run.config.train, run.config.objective, run.labels
   if course.kind == "diverged":
-    return Diagnosis.RATE
+    advice = "A lower optim.learning_rate (a third of this one) or a longer warm-up, in a new "
+    advice += "folder; best/ has the best checkpoint." if level is Level.YES else "folder."
+    return ("Change the learning rate" if run.is_over else "Start again"), advice
+  length = "train.epochs" if train and train.epochs else "train.steps"
+  change = "another optim.learning_rate (a third, or three times this one)"
+  if run.task is not None:
+    change += f", more {length}, or a checkpoint that was pre-trained for longer."
+  elif objective and run.unigram_entropy and objective.attention == "bidirectional":
+    change += ", a longer warm-up, or several times as many steps: masked models learn late."
+  else:
+    change += " or a longer warm-up, in a new folder."
+  # Post-norm models stay at the unigram entropy for ever after too high a rate.
+  is_late = run.task is None and 2 * run.steps_done > (run.total_steps or 0)
+  if not run.is_over and level is Level.NO and course.kind == "flat" and is_late:
+    return "Start again", f"Try {change}"
   if not run.is_over:
-    return Diagnosis.GO_ON
+    return "Let it go on", "The same command goes on with this run."
   many = labels and run.n_doubtful >= max(1, MANY_DOUBTFUL * labels.n)
   if labels and many and level is Level.YES and labels.accuracy >= SURE_JUDGE:
-    return Diagnosis.CORRECT
+    return "Correct the labels first", _about_doubtful(run)
   if course.kind in ("improving", "unknown"):
-    return Diagnosis.LONGER
+    advice = f"A higher {length} goes on with this run."
+    if run.task is not None:
+      advice = f"More {length}, in a new folder."
+    if _open_warmup(run):
+      advice += " Or a shorter warm-up, in a new folder: this run never had its full learning rate."
+    if run.task is not None and level in (Level.NO, Level.UNCLEAR):
+      advice += f" If it stays at chance, try {change}"
+    return "Train longer", advice
   if labels and level is Level.UNCLEAR and labels.n < _SMALL_DEV_SET:
-    return Diagnosis.DEV_SET
-  if run.task is None and not learned:
-    return Diagnosis.RATE
-  if not learned and run.from_scratch:
-    return Diagnosis.PRETRAINED
-  if not learned:
-    is_one_sided = labels and labels.majority > _IMBALANCED
-    return Diagnosis.WEIGHTS if is_one_sided else Diagnosis.RATE
-  if run.task is None and (course.kind == "worse" or _gap(run)[1]):
-    return Diagnosis.TEXT
-  if course.kind == "worse" or _rising_loss(run):
-    return Diagnosis.EARLIER if run.is_finished else Diagnosis.LABELS
-  if labels and _never_given(labels):
-    return Diagnosis.WEIGHTS
-  if run.n_doubtful:
-    return Diagnosis.CHECK
-  if run.wrong or (run.multi and run.multi.shown_errors()):
-    return Diagnosis.READ
-  return Diagnosis.USE if level is Level.YES else Diagnosis.EVALUATE
+    advice = "More labeled rows to evaluate on. Of a table --folds=5 evaluates on each row, by a "
+    return "A larger dev set", f"{advice}model that was not trained on it."
+  if level in (Level.YES, Level.UNKNOWN):
+    of_kind = _diagnose_text if run.task is None else _diagnose_task
+    return of_kind(run, level, course)
+  if run.task is not None and run.from_scratch:
+    advice = "It began from random weights: fine-tune a pre-trained checkpoint, or label many more "
+    return "Start pre-trained", f"{advice}rows."
+  if labels and labels.majority > _IMBALANCED:
+    return "Weigh the classes", f"{_WEIGHTS} Else try {change}"
+  return "Change the learning rate", f"Try {change}"
 
 
-def _advice(run: Record, level: Level, course: Course, diagnosis: Diagnosis) -> str:
-  if course.kind == "diverged":
-    text = "A lower optim.learning_rate (a third of this one) or a longer warm-up, in a new folder."
-    return text + (" best/ has the best checkpoint." if level in (Level.YES, Level.LITTLE) else "")
-  train, objective, labels = run.config.train, run.config.objective, run.labels
-  length = "train.epochs" if train and train.epochs else "train.steps"
+def _about_doubtful(run: Record) -> str:
+  text = f"{counted(run.n_doubtful, 'label')} of the dev set may be wrong; the list below has the "
+  return f"{text}worst. launch/label.py looks through the training rows too."
+
+
+def _diagnose_text(run: Record, level: Level, course: Course) -> tuple[str, str]:
+  if course.kind == "worse" or _gap(run)[1]:
+    advice = "More text, a smaller model or more dropout; the best checkpoint is kept in best/."
+    return "More text", advice
+  if level is Level.UNKNOWN:
+    advice = "Its loss alone does not say what it is good for: fine-tune it on a task."
+    return "Evaluate it", advice
+  advice = "The commands are below. For a lower loss: a larger model, more text, or both; more "
+  return "Use it", f"{advice}steps of this run will not do."
+
+
+def _diagnose_task(run: Record, level: Level, course: Course) -> tuple[str, str]:
   better = "Better: more labeled rows, or a trunk that has been pre-trained on more text."
-  rates = "another optim.learning_rate (a third, or three times this one)"
-  if run.task is None:
-    masked = run.unigram_entropy and objective and objective.attention == "bidirectional"
-    late = " Masked models learn late: also try several times as many steps." if masked else ""
-    change = f"{rates} or a longer warm-up, in a new folder.{late}"
-    more = f"A higher {length} goes on with this run."
-    evaluate = "Its loss alone does not say what it is good for: fine-tune it on a task."
-    use = "The commands are below. For a lower loss: a larger model, more text, or both; more "
-    use += "steps of this run will not do."
-  else:
-    change = f"{rates}, more {length}, or a checkpoint that was pre-trained for longer."
-    more = f"More {length}, in a new folder."
-    if level in (Level.NO, Level.UNCLEAR):
-      more += f" If it stays at chance, try {change}"
-    evaluate = "launch/evaluate.py scores it; compare that with a simple baseline on the same rows."
-    use = f"launch/predict.py answers new rows. {better}"
-  if _open_warmup(run):
-    more += " Or a shorter warm-up, in a new folder: this run never had its full learning rate."
-  doubtful = f"{counted(run.n_doubtful, 'label')} of the dev set may be wrong; the list below has "
-  doubtful += "the worst. launch/label.py looks through the training rows too."
-  read = "Read the errors below, then label more rows of the kinds that are confused."
-  if labels:
-    use = "No dev row is wrong: a larger or harder dev set would show what it cannot do."
-    read += " predict --precision=0.95 answers only where it can promise so much."
-  never = ""
-  if labels and level is Level.YES:
-    never = f"“{clip(_never_given(labels))}” is never predicted: "
-  return {
-    Diagnosis.RATE: f"Try {change}",
-    Diagnosis.RESTART: f"Try {change}",
-    Diagnosis.GO_ON: "The same command goes on with this run.",
-    Diagnosis.LONGER: more,
-    Diagnosis.CORRECT: doubtful,
-    Diagnosis.CHECK: doubtful,
-    Diagnosis.DEV_SET: "More labeled rows to evaluate on. Of a table --folds=5 evaluates "
-    "on each row, by a model that was not trained on it.",
-    Diagnosis.PRETRAINED: "It began from random weights: fine-tune a pre-trained checkpoint, "
-    "or label many more rows.",
-    Diagnosis.WEIGHTS: f"{never}--config.class_weights=balanced counts rare labels as much as the "
-    "commonest one. Else more rows of them.",
-    Diagnosis.TEXT: "More text, a smaller model or more dropout; the best checkpoint is in best/.",
-    Diagnosis.EARLIER: f"Fewer {length} or --config.patience=3 end training in time. {better}",
-    Diagnosis.LABELS: f"Patience ended it in time; best/ has the best checkpoint. {better}",
-    Diagnosis.READ: read,
-    Diagnosis.EVALUATE: evaluate,
-    Diagnosis.USE: use,
-  }[diagnosis]
+  overfits = course.kind == "worse" or _rising_loss(run)
+  if overfits and not run.is_finished:
+    return "Label more", f"Patience ended it in time; best/ has the best. {better}"
+  if overfits:
+    advice = "Fewer train.epochs or --config.patience=3 end training in time."
+    return "Stop earlier, label more", f"{advice} {better}"
+  for name, row in run.labels.per_class.items() if run.labels else ():
+    if row["support"] >= _FEW and not row["recall"]:
+      return "Weigh the classes", f"“{clip(name)}” is never found. {_WEIGHTS}"
+  if run.n_doubtful:
+    return "Check the labels", _about_doubtful(run)
+  if run.wrong or (run.multi and run.multi.shown_errors()):
+    advice = "Read the errors below, then label more rows of the kinds that are confused."
+    if run.labels:
+      advice += " predict --precision=0.95 answers only where it can promise so much."
+    return "Read the errors", advice
+  if level is Level.UNKNOWN:
+    advice = "launch/evaluate.py scores it; compare that with a simple baseline on the same rows."
+    return "Evaluate it", advice
+  if run.labels:
+    better = "No dev row is wrong: a larger or harder dev set would show what it cannot do."
+  return "Use it", f"launch/predict.py answers new rows. {better}"
 
 
 # Facts.
@@ -195,9 +169,9 @@ def _text_level(run: Record) -> tuple[Level, str]:
   reported, whose = run.values(run.token_metric), "held-out"
   if loss is None and reported:
     loss, whose = reported[-1], "training"
+  if loss is None and run.series(run.token_metric)[0]:
+    return Level.NO, "No loss that was logged is a finite number."
   if loss is None:
-    if run.series(run.token_metric)[0]:
-      return Level.NO, "No loss that was logged is a finite number."
     return Level.UNKNOWN, "The run has logged nothing yet."
   reached = f"The {whose} loss reached {format_metric('loss', loss)} nats"
   bound, what = _baseline(run, whose)
@@ -212,19 +186,18 @@ def _text_level(run: Record) -> tuple[Level, str]:
   gain = bound - loss
   side = "below" if gain > 0 else "above"
   text = f"{reached}, {format_metric('loss', abs(gain))} {side} the {bound:.3f} of {what}."
-  if gain > _CLEAR * bound:
-    return Level.YES, text
-  return Level.LITTLE if gain > _NOTICEABLE * bound else Level.NO, text
+  if gain > _NOTICEABLE * bound:
+    return Level.YES if gain > _CLEAR * bound else Level.LITTLE, text
+  return Level.NO, f"{text} So the model has not learned more by step {run.steps_done:,}."
 
 
 def _baseline(run: Record, whose: str) -> tuple[float | None, str]:
-  """The loss, if it is known, of a model that has learned nothing but this."""
+  """The loss, if it is known, of a model that has learned nothing else."""
   if run.unigram_entropy is None:
     return run.chance, "chance, where the vectors of all texts are alike"
-  held_out = run.held_out_entropy if whose == "held-out" else None
-  text = "training" if held_out is None else "held-out"
-  what = f"word frequencies alone (the unigram entropy of the {text} text)"
-  return held_out or run.unigram_entropy, what
+  text = "held-out" if whose == "held-out" and run.held_out_entropy else "training"
+  bound = run.held_out_entropy if text == "held-out" else run.unigram_entropy
+  return bound, f"word frequencies alone (the unigram entropy of the {text} text)"
 
 
 def _task_level(run: Record) -> tuple[Level, str]:
@@ -249,10 +222,10 @@ def _task_level(run: Record) -> tuple[Level, str]:
     text += ". Giving each example the same commonest labels has a micro f1 of "
     text += f"{best['dev_baseline_micro_f1']:.1%}."
   else:
-    if reached < _NOTICEABLE * (100 if run.task.writes_text else 1):  # BLEU is of 100
-      return Level.NO, f"{text}."
     first = values[0] if values else reached
     text += f"; the first evaluation had {format_metric(metric, first)}."
+    if percent_of(metric) * reached < 100 * _NOTICEABLE:
+      return Level.NO, text
     if reached > 1.1 * first:
       return Level.YES, text
     return Level.UNKNOWN, f"{text} What a constant answer has is not known."
@@ -285,13 +258,8 @@ def _labels_level(run: Record, labels: Labels) -> tuple[Level, str]:
 
 
 def _course(run: Record, level: Level) -> Course:
-  metric = run.token_metric
-  if (step := _diverged_after(run)) is not None:
-    text = "The training loss "
-    if not step:
-      return Course("diverged", "Not known", f"{text}diverged before the first report.")
-    text += f"was lowest at step {step:,} ({format_metric('loss', min(run.values(metric)))}); then "
-    return Course("diverged", f"At step {step:,}", f"{text}the run diverged.")
+  if diverged := _divergence(run):
+    return diverged
   if run.is_over and (warmup := _open_warmup(run)):
     text = f"The learning rate was still rising: the run ended at step {run.steps_done:,}, within "
     return Course("improving", "Not yet", f"{text}its warm-up of {warmup:,.0f} updates.")
@@ -346,9 +314,8 @@ def _evaluated_course(run: Record) -> Course:
 
 def _rising_loss(run: Record) -> str:
   """Clause about a classifier's dev loss that rises; else ""."""
-  points = run.points("dev_loss")
-  is_perfect = run.labels is not None and run.labels.accuracy == 1
-  if len(points) < 3 or run.task is None or is_perfect:
+  points, is_perfect = run.points("dev_loss"), run.labels and run.labels.accuracy == 1
+  if run.task is None or len(points) < 3 or is_perfect:
     return ""
   step, lowest = min(points, key=lambda point: point[1])
   if points[-1][1] < 1.1 * lowest:
@@ -372,14 +339,13 @@ def _training_course(run: Record) -> Course:
   return Course("flat", "Before the last quarter", text)
 
 
-def _diverged_after(run: Record) -> int | None:
-  """The step with the lowest training loss of a run that diverged, 0 if none was a number; None: it
-  did not diverge.
-  """
+def _divergence(run: Record) -> Course | None:
+  """The course of a run that diverged, by its training loss; None: it did not."""
   steps, losses = run.series(run.token_metric)
   points, (bound, _) = run.points(run.token_metric), _baseline(run, "training")
   if not points:
-    return 0 if steps else None
+    text = "The training loss was no number from the first report on: the run diverged."
+    return Course("diverged", "Not known", text) if steps else None
   values = [loss for _, loss in points]
   # Means of several reports: the loss of a few batches may be high by chance.
   size = -(-len(values) // 8)
@@ -390,7 +356,11 @@ def _diverged_after(run: Record) -> int | None:
   gave_up = losses[-1] is None or "non-finite" in str(run.plan.get("error"))
   if not (has_risen or is_high or gave_up):
     return None
-  return min(points, key=lambda point: point[1])[0]
+  step, lowest = min(points, key=lambda point: point[1])
+  text = (
+    f"The training loss was lowest at step {step:,} ({format_metric('loss', lowest)}); then the "
+  )
+  return Course("diverged", f"At step {step:,}", f"{text}run diverged.")
 
 
 def _open_warmup(run: Record) -> float:
@@ -402,43 +372,30 @@ def _open_warmup(run: Record) -> float:
   return warmup if run.steps_done <= warmup else 0.0
 
 
-def _gap(run: Record) -> tuple[float | None, bool]:
+def _gap(run: Record) -> tuple[float, bool]:
   """Held-out loss per token minus the training loss of the last reports before it, and whether it
-  is so large that training text was memorized.
+  is so large that training text was memorized; not a number if one of them is not known.
   """
   held_out = run.points(f"valid_{run.token_metric}")
   if not held_out or run.unigram_entropy is None:
-    return None, False
+    return math.nan, False
   step, loss = held_out[-1]
   near = [value for at, value in run.points(run.token_metric) if at <= step][-3:]
-  gap = loss - fmean(near) if near else None
-  return gap, gap is not None and gap > 0.1 * loss
-
-
-def _never_given(labels: Labels) -> str:
-  """A label that the model gives to no dev example, though some have it; "" if there is none."""
-  given = np.sum(labels.confusion, axis=0)
-  for name, count in zip(labels.labels, given, strict=True):
-    if not count and labels.per_class[name]["support"] >= _FEW:
-      return name
-  return ""
+  gap = loss - fmean(near) if near else math.nan
+  return gap, gap > 0.1 * loss
 
 
 # Each function below returns an Answer without its question, and without its tone if that is plain.
 
 
-def _learned(
-  run: Record, level: Level, reached: str, course: Course, diagnosis: Diagnosis
-) -> tuple[str, str, str]:
-  verdict, text, learned = level.value, reached, level in (Level.YES, Level.LITTLE)
+def _learned(run: Record, level: Level, reached: str, course: Course) -> tuple[str, str, str]:
+  verdict, text = level.value, reached
   tone = {Level.YES: "good", Level.NO: "bad"}.get(level, "plain")
+  is_early = not run.is_over or course.kind in ("improving", "unknown")
   if course.kind == "diverged":
-    verdict, tone = "Until it diverged" if learned else "No, it diverged", "bad"
-    text += " Then it diverged." if learned else " It diverged: lower optim.learning_rate."
-  elif run.task is None and level is Level.NO:
-    what = "use context" if run.unigram_entropy else "tell texts apart"
-    text += f" So the model has not learned to {what} by step {run.steps_done:,}."
-  if diagnosis in (Diagnosis.GO_ON, Diagnosis.LONGER) and level in (Level.NO, Level.LITTLE):
+    verdict, tone = "Until it diverged" if level is Level.YES else "No, it diverged", "bad"
+    text += " It diverged: lower optim.learning_rate."
+  elif is_early and level in (Level.NO, Level.LITTLE):
     verdict, tone = "Not yet" if level is Level.NO else "A little so far", "plain"
   if run.refused:
     count = sum(number for _, number in run.refused)
@@ -454,32 +411,31 @@ def _gets_wrong(run: Record, level: Level, course: Course) -> tuple[str, ...]:
   if "dev_baseline_rmse" in run.best:
     by = f"{short(run.best.get('dev_mae', math.nan))} on average"
     return f"By {by}", f"Its numbers are wrong by {by}. launch/predict.py gives each."
+  if run.task is not None and not run.is_over:
+    return "Not yet known", "The dev set is looked through at the end of the run."
   if run.task is not None:
-    if not run.is_over:
-      return "Not yet known", "The dev set is looked through at the end of the run."
-    text = "launch/predict.py gives the answer to each row, and launch/evaluate.py scores them."
-    return "Not in this page", text
+    return (
+      "Not in this page",
+      "launch/predict.py gives the answers, launch/evaluate.py scores them.",
+    )
   if run.unigram_entropy is None:
-    text = "It predicts no tokens; launch/evaluate.py --task=NAME scores its vectors."
-    return "Not in this page", text
-  held_out = run.values(f"valid_{run.token_metric}")
+    return "Not in this page", "launch/evaluate.py --task=NAME scores its vectors of texts."
+  held_out, (bound, _) = run.values(f"valid_{run.token_metric}"), _baseline(run, "held-out")
   if not held_out:
     return "Not measured", "The run has no evaluation on held-out text."
-  loss, (bound, _) = held_out[-1], _baseline(run, "held-out")
-  has_learned = level is Level.YES and course.kind != "diverged"
-  if bound is not None and loss >= max(bound, 1.0) and not has_learned:
+  loss, has_learned = held_out[-1], level is Level.YES and course.kind != "diverged"
+  if loss >= max(bound or 0.0, 1.0) and not has_learned:
     text = "It predicts no better than the frequencies of tokens do."
     return "Nearly everything", text, "bad"
   perplexity = f"{_perplexity(loss):,.0f}" if loss > 2 else f"{_perplexity(loss):.1f}"
   text = "On held-out text it is as unsure of the next token as if it chose among about "
   text += f"{perplexity} equally likely ones."
   gap, is_large = _gap(run)
-  if course.kind != "diverged" and gap is not None:
-    if is_large:
-      text += f" Held-out loss is {gap:.2f} nats above the training loss: it has memorized some "
-      return "Unseen text", text + "of the training text.", "bad"
-    if gap >= 0:  # where it is below, the texts differ, or the training loss is of earlier steps
-      text += f" Held-out and training loss are {gap:.2f} nats apart: it does not memorize."
+  if is_large and has_learned:
+    text += f" Held-out loss is {gap:.2f} nats above the training loss: it has memorized some of "
+    return "Unseen text", text + "the training text.", "bad"
+  if gap >= 0 and has_learned:  # below it, the texts differ, or the reports are of earlier steps
+    text += f" Held-out and training loss are {gap:.2f} nats apart: it does not memorize."
   return f"As unsure as among {perplexity} tokens", text
 
 

@@ -169,8 +169,7 @@ def status(run: Record) -> str:
 
 
 def ending(run: Record) -> Ending | None:
-  total, done = run.total_steps, run.steps_done
-  if total is None or done >= total or run.result or not run.plan:
+  if run.is_over or not run.plan:
     return None
   title, ended, command = status(run), run.plan.get("ended"), run.plan.get("command")
   command = command if isinstance(command, str) else ""
