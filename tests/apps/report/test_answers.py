@@ -1,4 +1,4 @@
-"""The answers of a run's page: what an experienced person would say of sixty simulated runs."""
+"""The answers of a run's page: what an experienced person would say of simulated runs."""
 
 import dataclasses
 import functools
@@ -102,13 +102,6 @@ RUNS = {
     "Nearly everything",
     "Train longer; !Use it",
   ),
-  "above the entropy and falling, after the warm-up": (
-    text([8, 7.4, 6.9, 6.5, 6.1, 5.8], [6.9, 6.1, 5.6]),
-    "Not yet; !diverged",
-    "Not yet",
-    "Nearly everything",
-    "Train longer; !third",
-  ),
   "falling from far above": (
     text([95, 70, 50, 38], [60, 36], steps=100, warmup=5),
     "Not yet; !diverged",
@@ -191,13 +184,6 @@ RUNS = {
     ".*; !go on",
     "As unsure as among 10 tokens",
     "Start again; lower; new folder; !Let it go on",
-  ),
-  "two updates refused in between": (
-    text(FALLS, FLAT, curves={"refused_updates": [0, 0, 2, 0, 0]}),
-    "Yes; 2 updates refused",
-    "Hardly since step 800",
-    "As unsure as among 8 tokens",
-    "Use it",
   ),
   "killed, still falling": (
     text([5.2, 4.3, 3.6, 3.2], [4.0, 3.2], done=400, ended=False),
@@ -357,13 +343,6 @@ RUNS = {
     "196 of 400 examples; !Read these rows",
     "Change the learning rate; pre-trained; train.epochs; !patience; !earlier; !Fewer",
   ),
-  "at chance, its training rows memorized": (
-    task(("accuracy", 0.5, 0.51, 0.5, 0.49), ("loss", 0.7, 0.9, 1.4, 2.1), confusion=CHANCE),
-    "Not clearly",
-    "It has not begun; !overfits",
-    "196 of 400 examples",
-    "Change the learning rate; pre-trained; !Stop earlier",
-  ),
   "one label for all": (
     task(
       ("accuracy", 0.5, 0.5, 0.5),
@@ -437,15 +416,6 @@ RUNS = {
     task(("accuracy", 0.85, 0.912, 0.91, 0.91), ("loss", 0.4, 0.3, 0.5, 0.7), confusion=GOOD),
     "Yes",
     "At step 200; too sure of its errors",
-    "35 of 400 examples",
-    "Stop earlier, label more",
-  ),
-  "a dev loss of small numbers rises": (
-    task(
-      ("accuracy", 0.85, 0.912, 0.91, 0.91), ("loss", 0.006, 0.005, 0.006, 0.009), confusion=GOOD
-    ),
-    "Yes",
-    "At step 200; from 0.005 to 0.009 since",
     "35 of 400 examples",
     "Stop earlier, label more",
   ),
@@ -634,20 +604,6 @@ RUNS = {
     "It has not begun",
     "By 0.8 on average",
     "Change the learning rate; pre-trained",
-  ),
-  "regression, still improving": (
-    task(
-      ("r2", 0.1, 0.3, 0.5, 0.7),
-      ("rmse", 0.95, 0.84, 0.7, 0.55),
-      ("mae", 0.7, 0.6, 0.5, 0.4),
-      ("baseline_rmse", 1.0, 1.0, 1.0, 1.0),
-      loss=[1, 0.8, 0.5, 0.3],
-      task=NUMBERS,
-    ),
-    "Yes",
-    "Not yet",
-    "By 0.4 on average",
-    "Train longer",
   ),
   "several labels": (
     task(
