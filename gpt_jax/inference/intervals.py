@@ -20,18 +20,21 @@ def wilson(successes: int, count: int) -> tuple[float, float]:
   return float(interval.low), float(interval.high)
 
 
-def paired_interval(gained: int, lost: int, count: int) -> tuple[float, float]:
+def paired_interval(
+  gained: int, lost: int, count: int, confidence: float = 0.95
+) -> tuple[float, float]:
   """The interval of the difference of two accuracies on the same examples.
 
   Given how many examples just one of the two gets right, it is Clopper and Pearson's exact interval
-  (1934) of the first one's share of these. It excludes 0 where McNemar's exact test has p < 0.05.
+  (1934) of the first one's share of these. It excludes 0 where McNemar's exact test has a p below
+  1 - confidence.
 
   gained, lost: examples that only the first, or only the second, gets right; count: all.
   """
   differing = gained + lost
   if not differing:
     return 0.0, 0.0
-  interval = _binomtest(gained, differing).proportion_ci(method="exact")
+  interval = _binomtest(gained, differing).proportion_ci(confidence, method="exact")
   scale = differing / count
   return float(2 * interval.low - 1) * scale, float(2 * interval.high - 1) * scale
 

@@ -234,6 +234,7 @@ def with_evaluation(
   measure, report = make_evaluations(recipe, task, data["dev"], data_dir, start)
   due = evaluation_due(config.train.evaluate_every, recipe.steps_per_epoch, pauses)
   metric = f"dev_{task.primary_metric}"
+  from_scratch = start.identity == "none" or config.transfer_layers == -1
   return dataclasses.replace(
     recipe,
     tokenizer=start.tokenizer,
@@ -241,7 +242,7 @@ def with_evaluation(
     evaluation=Evaluation(measure, metric, "max", due),
     further_hooks=functools.partial(ending_hooks, metric, config.patience, due, pauses),
     has_ended=functools.partial(has_ended, metric, config.patience),
-    finish=functools.partial(finish, config, task, data["dev"], report),
+    finish=functools.partial(finish, config, task, data["dev"], report, from_scratch),
   )
 
 

@@ -154,6 +154,7 @@ def finish(
   task: LabeledTask,
   dev_set: Encoded,
   report: Callable[[Any, int, str], None],
+  from_scratch: bool,
   finished: Finished,
   workdir: str,
 ) -> dict[str, Any]:
@@ -172,7 +173,7 @@ def finish(
     # Without a checkpoint whose metric is a number, the last evaluation stands for the best.
     result["best"] = best_evaluation(workdir) or {"step": steps, **measured}
     write_json(os.path.join(workdir, RESULT), with_checksum(result))
-    warn_of_majority(task, dev_set, result["best"], config)
+    warn_of_majority(task, dev_set, result["best"], config, from_scratch)
   return result
 
 
@@ -198,7 +199,11 @@ def write_summary(results: list[dict[str, Any]], workdir: str) -> list[dict[str,
 
 
 def warn_of_majority(
-  task: LabeledTask, dev_set: Encoded, best: dict[str, float], config: FinetuneConfig
+  task: LabeledTask,
+  dev_set: Encoded,
+  best: dict[str, float],
+  config: FinetuneConfig,
+  from_scratch: bool = False,
 ) -> None:
   """Logs a warning, and what to try, if the best model is no better than a constant answer: its
   accuracy does not exceed the share of the commonest label by more than its standard error, or
@@ -218,14 +223,16 @@ def warn_of_majority(
   too_high = best.get("dev_loss", 0.0) > 1.5 * constant
   # Half a power of ten down or up.
   rate = (config.optim.learning_rate or 0.0) * (0.3 if too_high else 3)
-  change = "lower" if too_high else "higher"
   train = config.train
   length = "epochs" if train.epochs else "steps"
-  log(
-    f"warning: {task.name}: {problem}; in another workdir try a {change} rate, "
+  advice = (
+    f"in another workdir try a {'lower' if too_high else 'higher'} rate, "
     f"config.optim.learning_rate={rate:.2g}, and a longer run, "
     f"config.train.{length}={2 * (train.epochs or train.steps)}"
   )
+  if from_scratch:
+    advice = "it began from random weights: fine-tune a checkpoint, or label many more rows"
+  log(f"warning: {task.name}: {problem}; {advice}")
 
 
 def _problem(task: LabeledTask, shares: np.ndarray, count: int, best: dict[str, float]) -> str:

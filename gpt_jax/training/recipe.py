@@ -29,7 +29,9 @@ class RunConfig(Config):
   objective: Any = None
   data: Any = None
   task: Any = None
+  optim: Any = None
   batch_size: int = 0
+  transfer_layers: int | None = None
 
 
 class Batches(Protocol):

@@ -124,6 +124,11 @@ def test_a_run_that_learns_is_not_suspected_and_others_are_told_what_to_try(fine
   log = capsys.readouterr().err
   assert "is not above the share of the commonest label, " in log
   assert "config.optim.learning_rate=0.03, and a longer run, config.train.epochs=12" in log
+  # Another rate is no remedy for a run without pre-training, such as a comparison has.
+  warn_of_majority(task, dev, bad, config, True)
+  log = capsys.readouterr().err
+  assert "began from random weights: fine-tune a checkpoint" in log
+  assert "rate" not in log
 
 
 # Layers.
@@ -266,7 +271,7 @@ def test_a_run_stops_early_and_resumes_exactly(run, tmp_path, monkeypatch, capsy
     return {"dev_accuracy": next(accuracies), "dev_loss": 0.5}
 
   monkeypatch.setattr(finetune, "make_evaluations", lambda *_: (measure, lambda *_: None))
-  monkeypatch.setattr(result_files, "warn_of_majority", lambda *given: told.append(given[2:]))
+  monkeypatch.setattr(result_files, "warn_of_majority", lambda *given: told.append(given[2:4]))
   train = TrainConfig(epochs=20, log_every=2)
   options = {"patience": 2, "train_examples": 32, "train": train}
   accuracies = iter([0.5, 0.6, 0.6, 0.6])

@@ -56,7 +56,7 @@ def render(result: dict[str, Any], suspects: Sequence[Suspect], name: str) -> st
     title_of=TITLES,
     choice=about_choice(result),
     threshold=about_threshold(threshold),
-    matrix=confusion_matrix(result["classes"]["labels"], result["classes"]["confusion"]),
+    matrix=confusion_matrix(result["classes"]),
     about_labels=about_labels(result),
     about_curve=about_curve(result),
     curve=drawn,

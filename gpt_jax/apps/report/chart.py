@@ -37,6 +37,7 @@ _LOOKS: dict[str, dict[str, Any]] = {
   "thin": {"linewidth": 1.2},
   "dots": {"linestyle": "-", "marker": "o"},
   "points": {"linestyle": "", "marker": "o"},
+  "ring": {"linestyle": "", "marker": "o", "markersize": 7, "fillstyle": "none"},
   "reference": {"linestyle": "--", "linewidth": 0.9, "alpha": 0.85},
   "level": {"linestyle": "--", "linewidth": 1.3},
 }
@@ -57,6 +58,12 @@ class Line(NamedTuple):
     points = np.array([self.x, self.y], np.float64).T
     points[~(abs(points) < 1e250)] = math.nan
     return points
+
+  def as_drawn(self) -> "Line":
+    """A single point as a dot; of a thin line as a ring, which a dot on it does not cover."""
+    if np.isfinite(self.points()[:, 1]).sum() > 1:
+      return self
+    return self._replace(style="ring" if self.style == "thin" else "points")
 
 
 class Level(NamedTuple):
@@ -103,7 +110,7 @@ def draw(
     y_log, x_log: whether an axis, whose values are above 0 then, is logarithmic.
     y_range: the ends of the axis; None: those of the points.
   """
-  lines = [line for line in lines if np.isfinite(line.points()[:, 1]).any()]
+  lines = [line.as_drawn() for line in lines if np.isfinite(line.points()[:, 1]).any()]
   if not lines:
     return None
   values = np.concatenate([[level.y for level in levels], *(line.points()[:, 1] for line in lines)])
@@ -198,8 +205,6 @@ def _picture(
 def _plot(axes: Any, line: Line, points: np.ndarray, **named: Any) -> None:
   """Draws a line; long ones are the means of neighboring points."""
   look = {"linestyle": _DASHES[line.color % 4], **_LOOKS[line.style]}
-  if np.isfinite(points[:, 1]).sum() == 1:
-    look["marker"] = "o"  # a line has no length then
   together = -(-len(points) // _MAX_POINTS)
   means = [points[i : i + together].mean(0) for i in range(0, len(points), together)]
   look |= {"color": f"{_COLOR}{line.color % 8}", "markevery": -(-len(means) // _MAX_DOTS)}

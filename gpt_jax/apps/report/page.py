@@ -8,7 +8,7 @@ import itertools
 import os
 import shlex
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,8 +20,8 @@ from gpt_jax.apps.report.answers import (
   clip,
   confusions,
   format_metric,
-  is_error,
   mislabeled,
+  percent_of,
 )
 from gpt_jax.apps.report.chart import Drawn, Level, Line, short
 from gpt_jax.apps.report.record import Labels, Record
@@ -169,8 +169,7 @@ def status(run: Record) -> str:
 
 
 def ending(run: Record) -> Ending | None:
-  total, done = run.total_steps, run.steps_done
-  if total is None or done >= total or run.result or not run.plan:
+  if run.is_over or not run.plan:
     return None
   title, ended, command = status(run), run.plan.get("ended"), run.plan.get("command")
   command = command if isinstance(command, str) else ""
@@ -271,9 +270,11 @@ def _charts(run: Record) -> list[Drawn | None]:
   lines, levels = [], []
   for name, label, color, style in _LOSSES:
     lines.append(Line(label, *run.series(name), color, style))
-  for color, (metric, value) in enumerate(run.loss_bounds.items()):
-    if run.points(metric):
-      levels.append(Level(_entropy_label(metric, value), value, color))
+  bounds = {TEXTS[name]: value for name, value in run.loss_bounds.items() if run.points(name)}
+  different = _equal_ones(bounds, 2)
+  colors = (0, 1) if len(different) > 1 or len(bounds) == 1 else (7,)
+  for color, (texts, value) in zip(colors, different, strict=False):
+    levels.append(Level(_entropy_label(texts, value), value, color))
   # The loss of a regression task is a squared error.
   unit = "" if "dev_baseline_rmse" in run.best else "nats"
   refused = [step for step, _ in run.refused]
@@ -296,10 +297,11 @@ def _metric_chart(run: Record) -> Drawn | None:
     return None
   left_out = ("dev_loss", "dev_degenerate", "dev_baseline_micro_f1")
   names = [name for name in run.metric_names if name.startswith("dev_") and name not in left_out]
-  names = [name for name in names if not is_error(name)]
+  names = [name for name in names if percent_of(name)]
   lines, levels = [], []
   for color, name in enumerate(names[:6]):
-    lines.append(Line(name.removeprefix("dev_"), *run.series(name, 100), color, "dots"))
+    series = run.series(name, percent_of(name))
+    lines.append(Line(name.removeprefix("dev_"), *series, color, "dots"))
   of_labels = run.best.get("dev_baseline_micro_f1")
   constants = {"label": run.labels and run.labels.majority, "labels": of_labels}
   for noun, constant in constants.items():
@@ -371,20 +373,23 @@ def _paper(run: Record) -> dict[str, Any] | None:
 def _label_view(labels: Labels) -> dict[str, Any]:
   return {
     **labels._asdict(),
-    "confusion": confusion_matrix(labels.labels, labels.confusion),
+    "confusion": confusion_matrix(labels._asdict()),
     "pairs": confusions(labels)[:_MAX_PAIRS],
     "reliability": _reliability(labels.calibration) if labels.calibration.get("bins") else None,
   }
 
 
-def confusion_matrix(
-  names: Sequence[str], confusion: Sequence[Sequence[int]]
-) -> dict[str, Any] | None:
-  """Rows of cells (count, share of the row, whether on the diagonal); None for many classes."""
-  if len(names) > _MAX_CLASSES:
+def confusion_matrix(report: Mapping[str, Any]) -> dict[str, Any] | None:
+  """Rows of cells (count, share of the row, whether on the diagonal), of a class_report, in the
+  order of the table of labels: the lowest F1 first; None for many classes.
+  """
+  labels = report["labels"]
+  if len(labels) > _MAX_CLASSES:
     return None
-  rows = []
-  for i, (name, counts) in enumerate(zip(names, confusion, strict=True)):
+  names = sorted(labels, key=lambda name: report["per_class"][name]["f1"])
+  order, rows = list(map(labels.index, names)), []
+  for i, (name, n) in enumerate(zip(names, order, strict=True)):
+    counts = [report["confusion"][n][k] for k in order]
     total = max(1, sum(counts))
     cells = [(f"{count:,}", round(100 * count / total), i == j) for j, count in enumerate(counts)]
     rows.append((name, cells))
@@ -428,9 +433,9 @@ def _data_facts(run: Record) -> list[tuple[str, str]]:
     if name in run.data:
       value = run.data[name]
       facts.append((title, f"{value:,}" if isinstance(value, int) else str(value)))
-  for text, value in (("training", run.unigram_entropy), ("held-out", run.held_out_entropy)):
-    if value:
-      facts.append((f"unigram entropy, {text} text", f"{value:.3f} nats per token"))
+  entropies = {"training": run.unigram_entropy, "held-out": run.held_out_entropy}
+  for texts, value in _equal_ones(entropies, 3):
+    facts.append((f"unigram entropy, {texts} text", f"{value:.3f} nats per token"))
   if run.task is not None:
     facts.append(("task", f"{run.task.name} ({run.task.kind})"))
     facts.append(("text columns", ", ".join(run.task.columns)))
@@ -510,7 +515,8 @@ def _comparison_charts(runs: Sequence[Record], names: Sequence[str]) -> list[Dra
   # After the held-out loss, the metric of each task.
   of_tasks = dict.fromkeys(run.metric for run in runs if run.task is not None)
   for name in reversed(of_tasks):
-    wanted.insert(1, (name, f"Dev set: {name.removeprefix('dev_')}", "%", "dots", 100.0))
+    title = f"Dev set: {name.removeprefix('dev_')}"
+    wanted.insert(1, (name, title, "%", "dots", percent_of(name)))
   charts = []
   for metric, title, unit, style, factor in wanted:
     lines = []
@@ -531,15 +537,24 @@ def entropies(runs: Sequence[Record], names: Sequence[str], *metrics: str) -> li
     metric = next(filter(run.loss_bounds.__contains__, metrics), None)
     if metric is not None:
       value = run.loss_bounds[metric]
-      labels.append(_entropy_label(metric, value))
+      labels.append(_entropy_label(TEXTS[metric], value))
       levels.append(Level(f"{labels[-1]} of {name}", value, color))
   if levels and len({level.y for level in levels}) == len(set(labels)) == 1:
     return [Level(labels[0], levels[0].y)]
   return levels
 
 
-def _entropy_label(metric: str, value: float) -> str:
-  return f"unigram entropy {value:.2f} of the {TEXTS[metric]} text"
+def _entropy_label(text: str, value: float) -> str:
+  return f"unigram entropy {value:.2f} of the {text} text"
+
+
+def _equal_ones(values: Mapping[str, float | None], digits: int) -> list[tuple[str, float]]:
+  """(names, value), where values that are printed alike are one."""
+  alike: dict[str, tuple[list[str], float]] = {}
+  for name, value in values.items():
+    if value:
+      alike.setdefault(f"{value:.{digits}f}", ([], value))[0].append(name)
+  return [(" and ".join(names), value) for names, value in alike.values()]
 
 
 def _differing_fields(runs: Sequence[Record]) -> list[tuple[str, list[str]]]:

@@ -18,6 +18,7 @@ from gpt_jax.config import format_value, from_json, settings_of, with_members
 from gpt_jax.errors import InputError
 from gpt_jax.files import exists, is_folder, parse_json, read_json, verified
 from gpt_jax.inference.dev_report import PREDICTIONS, REPORT, prediction_lines
+from gpt_jax.models.model import make_heads
 from gpt_jax.programs.pretrain_samples import Sample, read_samples
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.answers.labels import MULTI_LABEL
@@ -226,6 +227,24 @@ class Record:
   @property
   def is_finished(self) -> bool:
     return self.total_steps is None or self.steps_done >= self.total_steps
+
+  @property
+  def is_over(self) -> bool:
+    """Whether it is finished, or was stopped early for good."""
+    return self.is_finished or bool(self.result)
+
+  @property
+  def from_scratch(self) -> bool:
+    """Whether a fine-tuning began from random weights."""
+    return self.data.get("pretrained") == "none" or self.config.transfer_layers == -1
+
+  @property
+  def chance(self) -> float | None:
+    """The loss at which a run that predicts no tokens has learned nothing; None: not known."""
+    objective, rows = self.config.objective, self.config.data
+    if objective is None or rows is None or self.unigram_entropy is not None:
+      return None
+    return next((head.chance(rows.batch_size) for head in make_heads(objective.heads)), None)
 
   @property
   def refused(self) -> list[tuple[int, float]]:
