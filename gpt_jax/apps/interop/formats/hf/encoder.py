@@ -428,7 +428,7 @@ def _is_albert(spec: ModelConfig, tokenizer: Tokenizer) -> str:
   return ""
 
 
-FAMILIES = (
+FAMILIES: tuple[EncoderFamily, ...] = (
   EncoderFamily(
     "albert",
     "Albert",
@@ -473,5 +473,4 @@ FAMILIES = (
   ),
 )
 # Written as a RoBERTa, which it is but for its vocabulary.
-_XLM = {"model_type": "xlm-roberta", "classes": "XLMRoberta"}
-FAMILIES = (*FAMILIES, dataclasses.replace(FAMILIES[-1], **_XLM))
+FAMILIES += (dataclasses.replace(FAMILIES[-1], model_type="xlm-roberta", classes="XLMRoberta"),)
