@@ -19,6 +19,7 @@ import re
 import shutil
 import stat
 import tempfile
+import threading
 import uuid
 import zlib
 from collections.abc import Callable, Iterator
@@ -33,6 +34,11 @@ _SIGN_INS = {
 }
 _UPLOADING = "_UPLOADING"
 MAX_JSON = 32 << 20  # bytes; the header of a token file of 250 GB has this size
+PATIENCE = 5.0  # seconds without a word
+
+# Shows a line to the person who waits. A command line sets it; a library says nothing.
+announce: Callable[[str], object] | None = None
+_waits: list[str] = []  # what the main thread waits for, the outermost first
 
 
 class StoreError(OSError):
@@ -40,6 +46,27 @@ class StoreError(OSError):
 
   Its errno is EACCES if it refuses the user, and then its strerror says what to do; else EIO.
   """
+
+
+@contextlib.contextmanager
+def announced(wait: str) -> Iterator[None]:
+  """Announces what is waited for, such as "loading the model", once it takes longer than PATIENCE.
+
+  Nothing is said of a wait within another one, or in another thread than the main one.
+  """
+  is_main = threading.current_thread() is threading.main_thread()
+  if announce is None or _waits or not is_main:
+    yield
+    return
+  timer = threading.Timer(PATIENCE, announce, [wait])
+  timer.daemon = True
+  timer.start()
+  _waits.append(wait)
+  try:
+    yield
+  finally:
+    timer.cancel()
+    _waits.clear()
 
 
 @contextlib.contextmanager
@@ -531,8 +558,10 @@ def _store(path: str) -> Any:
 @contextlib.contextmanager
 def _store_errors(path: str) -> Iterator[None]:
   """Raises StoreError for what goes wrong on a store: its packages have exceptions of their own."""
+  store = "/".join(os.fspath(path).split("/")[:3])  # with its bucket
   try:
-    yield
+    with announced(f"waiting for {store}"):
+      yield
   except FileNotFoundError as error:
     if error.strerror:
       raise

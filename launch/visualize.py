@@ -1,6 +1,6 @@
 """Writes an HTML page with token probabilities, attention, and label probabilities of a model.
 
-python launch/visualize.py --checkpoint=DIR --text=TEXT [--text=TEXT …] --out=page.html
+python launch/visualize.py --checkpoint=DIR --text=TEXT [--text=TEXT …] [--out=page.html]
 """
 
 import command_line

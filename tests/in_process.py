@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from absl import flags
 
-from gpt_jax import errors
+from gpt_jax import errors, files
 from gpt_jax.programs.config_files import load_config, override_all
 from gpt_jax.programs.installed import shipped_folder
 
@@ -30,6 +30,7 @@ def launch(program: str, *arguments: str, input: str = "") -> tuple[int, str, st
     patch.syspath_prepend(folder)
     patch.setattr(warnings, "formatwarning", warnings.formatwarning)
     patch.setattr(errors, "for_user", errors.for_user)
+    patch.setattr(files, "announce", None)
     patch.setattr(os, "environ", os.environ.copy())
     patch.setattr(sys, "argv", [program, *arguments])
     patch.setattr(sys, "stdin", io.StringIO(input))

@@ -5,6 +5,9 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
+import types
 from pathlib import Path
 
 import pytest
@@ -127,6 +130,31 @@ def test_a_checksum_tells_what_was_written():
   for changed in (value | {"a": "y"}, value | {"c": 1}, {"a": "x"}, [], None, 3):
     with pytest.raises(ValueError, match="checksum does not match|no JSON object with a"):
       verified(changed)
+
+
+def test_a_long_wait_is_announced(monkeypatch):
+  """The outermost one, of the main thread, where a program listens; a library says nothing."""
+  said, wait = [], lambda: time.sleep(0.2)
+  monkeypatch.setattr(files, "PATIENCE", 0.05)
+
+  def load(inner=wait):
+    with files.announced("loading the model"), files.announced("waiting for its store"):
+      inner()
+
+  load()
+  monkeypatch.setattr(files, "announce", said.append)
+  thread = threading.Thread(target=load)
+  thread.start()
+  thread.join()
+  load(lambda: None)
+  assert said == []
+  load()
+  with pytest.raises(ZeroDivisionError):
+    load(lambda: 1 / 0)
+  store = types.SimpleNamespace(exists=lambda path: wait())
+  monkeypatch.setattr(files, "_store", lambda path: store)
+  files.exists("gs://bucket/folder/file")
+  assert said == ["loading the model", "waiting for gs://bucket"]
 
 
 def test_a_store_has_files_and_folders(store):

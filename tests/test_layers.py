@@ -34,7 +34,7 @@ JAX = {"jax", "flax", "optax", "orbax"}
 REQUIRED = JAX | {"numpy", "absl", "sentencepiece", "gpt_jax"} | sys.stdlib_module_names
 
 # The command line makes flags of arguments, and scripts of functions: usage.with_flags.
-COMMANDS = re.compile(r"(?<!xprof )--[a-z]\w*|launch/\w+\.(?:py|sh)")
+COMMANDS = re.compile(r"(?<!xprof )(?<!pip install )--[a-z]\w*|launch/\w+\.(?:py|sh)")
 
 # Names that say nothing about their contents. Tokenizers have a base class.
 NAMELESS = {"utils", "util", "common", "core", "helpers", "misc", "base"}

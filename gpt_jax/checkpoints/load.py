@@ -8,6 +8,7 @@ from typing import Any
 
 from jax.sharding import Mesh
 
+from gpt_jax.checkpoints.formats import accept
 from gpt_jax.checkpoints.saved import Embedding, SavedModel, read_json, read_model
 from gpt_jax.errors import InputError, about
 from gpt_jax.models.adapter import BASE, AdaptedModel, Adapter, with_rows
@@ -99,6 +100,23 @@ class LoadedModel(SavedModel):
     with about(self.path):
       return generator(self.spec)
 
+  def masked_head(self) -> Any:
+    """The head that predicts the tokens at masks."""
+    for head in self.spec.heads:
+      if head.scope == "masked":
+        return head
+    raise InputError(
+      f"{self.path}: has no masked-LM head, which predicts the tokens at [MASK]; use the "
+      "checkpoint of a masked language model"
+    )
+
+  def check_scores(self) -> None:
+    """Raises InputError unless it gives the tokens of a text a probability."""
+    if self.spec.attention == "bidirectional":
+      self.masked_head()
+    else:
+      self.language_model()
+
   def encoder_alone(self) -> "LoadedModel":
     """The encoder of an encoder-decoder as a bidirectional model; any other model as it is."""
     if self.spec.kind != "encoder-decoder":
@@ -134,10 +152,21 @@ class LoadedModel(SavedModel):
     return functools.partial(make_predictor(self.model, mesh), replicate(self.params, mesh))
 
 
-def load_model(path: str, format: str = "") -> LoadedModel:
-  """Reads and verifies a trained model; arguments and errors are those of read_model."""
+def load_model(
+  path: str, format: str = "", check: Callable[[LoadedModel], object] = accept
+) -> LoadedModel:
+  """Reads and verifies a trained model; arguments and errors are those of read_model.
+
+  check: raises InputError for a model that is of no use to the caller, before its weights are read:
+    it gets the model without parameters and tokenizer.
+  """
+
+  def check_meta(meta: dict) -> None:
+    bare: Any = None
+    check(LoadedModel(read_json(meta["model"], path), bare, bare, meta, 0, path))
+
   # LoadedModel only adds methods to the fields of a SavedModel.
-  return LoadedModel(**vars(read_model(path, format)))
+  return LoadedModel(**vars(read_model(path, format, check=check_meta)))
 
 
 @dataclasses.dataclass(frozen=True)

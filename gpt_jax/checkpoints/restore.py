@@ -21,6 +21,7 @@ from flax.traverse_util import unflatten_dict
 from jax.experimental import multihost_utils
 
 from gpt_jax import files
+from gpt_jax.checkpoints.formats import Check, accept
 from gpt_jax.checkpoints.remote import check_reached, committed_steps, hide_noise
 from gpt_jax.errors import InputError
 from gpt_jax.files import read_json, verified
@@ -32,7 +33,7 @@ class Damaged(Exception):
   """A checkpoint that does not verify. Never leaves this file."""
 
 
-def restore_params(path: str, abstract: Any = None) -> tuple[Any, dict, int]:
+def restore_params(path: str, abstract: Any = None, check: Check = accept) -> tuple[Any, dict, int]:
   """Reads and verifies only the parameters of a checkpoint: params, meta, step; changes no file.
 
   Args:
@@ -41,7 +42,7 @@ def restore_params(path: str, abstract: Any = None) -> tuple[Any, dict, int]:
     abstract: part of the parameters, as in `Checkpoints.restore`. None: all, as NumPy arrays.
   """
   state = None if abstract is None else {"params": abstract}
-  tree, record, _ = load_first(_locate(path), state, exact=False)
+  tree, record, _ = load_first(_locate(path), state, exact=False, check=check)
   return tree["params"], record["meta"], record["step"]
 
 
@@ -109,7 +110,9 @@ def _step_folder(workdir: str, step: int) -> str:
   return os.path.join(files.absolute(workdir), "checkpoints", str(step))
 
 
-def load_first(folders: list[str], abstract: Any, exact: bool) -> tuple[Any, dict, list[str]]:
+def load_first(
+  folders: list[str], abstract: Any, exact: bool, check: Check = accept
+) -> tuple[Any, dict, list[str]]:
   """The first checkpoint that verifies, as a named tuple or dict as `abstract` is (None: all
   parameters), its record, and the folders of the damaged ones before it, of which it warns.
   """
@@ -117,7 +120,7 @@ def load_first(folders: list[str], abstract: Any, exact: bool) -> tuple[Any, dic
   wanted = None if abstract is None else as_dict(abstract)
   for folder in folders:
     try:
-      tree, record = _read_surely(folder, wanted, exact)
+      tree, record = _read_surely(folder, wanted, exact, check)
     except Damaged as problem:
       problems[folder] = f"{os.path.basename(folder)} ({problem})"
       continue
@@ -135,16 +138,17 @@ def load_first(folders: list[str], abstract: Any, exact: bool) -> tuple[Any, dic
   )
 
 
-def _read_surely(folder: str, abstract: Any, exact: bool) -> tuple[Any, dict]:
+def _read_surely(folder: str, *arguments: Any) -> tuple[Any, dict]:
   """As _read, tried again if damaged: a store may have cut short what it sent."""
   with contextlib.suppress(Damaged):
-    return _read(folder, abstract, exact)
-  return _read(folder, abstract, exact)
+    return _read(folder, *arguments)
+  return _read(folder, *arguments)
 
 
-def _read(folder: str, abstract: Any, exact: bool) -> tuple[Any, dict]:
+def _read(folder: str, abstract: Any, exact: bool, check: Check) -> tuple[Any, dict]:
   """Tree and record of a checkpoint. Raises Damaged on all processes alike."""
   record = _on_every_process(folder, lambda: read_record(folder))
+  check(record["meta"])
   saved = record["leaves"]  # [type, shape, fingerprint] by path
   if abstract is None:
     leaves = {}

@@ -9,13 +9,22 @@ from collections.abc import Iterable
 from typing import Any
 
 from gpt_jax.batch import POOLINGS
-from gpt_jax.checkpoints.formats import detect_format, find_format
+from gpt_jax.checkpoints.formats import Check, accept, detect_format, find_format
+from gpt_jax.checkpoints.released import is_released, locate
 from gpt_jax.checkpoints.restore import restore_params, saved_meta, saved_steps
 from gpt_jax.checkpoints.run_folder import checksum
 from gpt_jax.config import Config, from_json, option, register
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.errors import InputError, about
-from gpt_jax.files import absolute, atomic_folder, check_path, exists, local_copy, refuse_url
+from gpt_jax.files import (
+  absolute,
+  announced,
+  atomic_folder,
+  check_path,
+  exists,
+  local_copy,
+  refuse_url,
+)
 from gpt_jax.models.adapter import BASE, merged, with_rows
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.parallel.processes import is_main_process, log
@@ -64,6 +73,11 @@ class SavedModel:
     """Identifies the parameters of the trunk."""
     return f"step {self.step}, checksum {checksum(self.params['trunk'])}"
 
+  @property
+  def lasting_path(self) -> str:
+    """The path as a run keeps it; of a released model the name, since its folder may move."""
+    return self.path if is_released(self.path) else absolute(self.path)
+
   @functools.cached_property
   def format(self) -> Format:
     """How labeled examples are written for it; a checkpoint that names none has its trunk's."""
@@ -76,18 +90,32 @@ class SavedModel:
 
 
 def read_model(
-  path: str, format: str = "", base: SavedModel | None = None, merges: bool = True
+  path: str,
+  format: str = "",
+  base: SavedModel | None = None,
+  merges: bool = True,
+  check: Check = accept,
 ) -> SavedModel:
   """Reads and verifies a trained model.
 
   Args:
     path: a workdir (its newest checkpoint), `<workdir>/best`, `<workdir>/checkpoints/<step>`, or a
-      model in one of formats/: an export, OpenAI's release, a transformers folder.
+      model in one of formats/: an export, OpenAI's release, a transformers folder; or the name of a
+      released model, see released.py.
     format: the only format to accept; "" detects it.
     base: of an adapter, where the caller has it already.
     merges: False: path must hold an adapter, whose parameters are then `{adapter, base, heads…}`;
       `meta` has `adapter`.
+    check: see formats.Check.
   """
+  with announced(f"loading the model from {path}"):
+    model = _read(locate(path), format, base, merges, check)
+  return dataclasses.replace(model, path=path)
+
+
+def _read(
+  path: str, format: str, base: SavedModel | None, merges: bool, check: Check
+) -> SavedModel:
   check_path(path)
   # On a store, an export is copied here as a whole; of a run restore.py reads what is needed.
   is_run = exists(os.path.join(path, "checkpoints"))
@@ -95,12 +123,12 @@ def read_model(
   with local_copy(path) if is_export else contextlib.nullcontext(path) as copy:
     reader = find_format(format) if format else detect_format(copy)
     if reader:
-      params, meta, step, tokenizer = reader.load(copy)
+      params, meta, step, tokenizer = reader.load(copy, check)
       folder = path
   if not reader:
     if is_tfidf(path.removesuffix("/best")):
       raise InputError(f"{path}: a TF-IDF classifier of label.run; only predict.run reads it")
-    params, meta, step = restore_params(path)
+    params, meta, step = restore_params(path, check=check)
     folder = _find_workdir(path)
     tokenizer = load_tokenizer(os.path.join(folder, "tokenizer"))
   if "adapter" in meta:

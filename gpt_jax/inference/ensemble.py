@@ -133,12 +133,10 @@ def load_ensemble(checkpoints: Sequence[str]) -> Ensemble:
   """
   members: list[LoadedModel] = []
   for checkpoint in checkpoints:
-    members += map(load_model, _expand(checkpoint))
+    members += [load_model(path, check=_check_task) for path in _expand(checkpoint)]
   for member in members:
     first, task = members[0].task, member.task
     where = f"checkpoint={member.path}"
-    if task is None:
-      raise InputError(f"{where}: {member.without_task}; fine-tune it first")
     if len(members) > 1 and task.not_per_text:
       raise InputError(
         f"{where}: {task.kind} gives no probabilities to average; give one checkpoint"
@@ -149,6 +147,11 @@ def load_ensemble(checkpoints: Sequence[str]) -> Ensemble:
         "ensemble needs models of one task"
       )
   return Ensemble(tuple(members), members[0].task)
+
+
+def _check_task(loaded: LoadedModel) -> None:
+  if loaded.task is None:
+    raise InputError(f"checkpoint={loaded.path}: {loaded.without_task}; fine-tune it first")
 
 
 def _expand(checkpoint: str) -> list[str]:

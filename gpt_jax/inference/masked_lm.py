@@ -49,13 +49,7 @@ class MaskedLM:
 
   def __init__(self, loaded: LoadedModel):
     spec, special = loaded.spec, loaded.tokenizer.special
-    heads = tuple(head for head in spec.heads if head.scope == "masked")
-    if not heads or "mask" not in special:
-      raise InputError(
-        f"{loaded.path}: has no masked-LM head, which predicts the tokens at [MASK]; use the "
-        "checkpoint of a masked language model"
-      )
-    self._model = ModelConfig(spec.trunk, heads, spec.attention).build()
+    self._model = ModelConfig(spec.trunk, (loaded.masked_head(),), spec.attention).build()
     params = {scope: loaded.params[scope] for scope in ("trunk", "masked")}
     self._params = jax.device_put(params)
     self._tokenizer, self._mask = loaded.tokenizer, special["mask"]

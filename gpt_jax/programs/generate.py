@@ -6,7 +6,7 @@ from typing import Any
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.errors import InputError
 from gpt_jax.inference.generate import continuations, write
-from gpt_jax.inference.model import load
+from gpt_jax.inference.model import Model
 from gpt_jax.inference.stream import Sampling
 from gpt_jax.models.decoding_weights import check_kind
 from gpt_jax.parallel.processes import log
@@ -45,7 +45,7 @@ def run(
       exact.
   """
   check_kind(weights)  # before a model is loaded
-  loaded = load_model(checkpoint)
+  loaded = load_model(checkpoint, check=LoadedModel.generator)
   sampling = Sampling(max_tokens, temperature, top_k, top_p, seed, ignore_eos)
   if beams == 1:
     _warn_of_length(loaded, max_tokens, "; --stream prints the text while it is written")
@@ -68,14 +68,15 @@ def stream(
   `sampling` are fields of Sampling.
   """
   check_kind(weights)  # before a model is loaded
-  loaded, settings = load_model(checkpoint), Sampling(**sampling)
+  loaded = load_model(checkpoint, check=LoadedModel.generator)
+  settings = Sampling(**sampling)
   _warn_of_length(loaded, settings.max_tokens)
   return write(loaded, prompts, settings, num_samples, weights=weights)
 
 
 def fill(checkpoint: str, texts: Sequence[str], top_k: int = 5) -> list[Any]:
   """For each text and each of its masks, the likeliest tokens; see Model.fill_mask."""
-  return load(checkpoint).fill_mask(texts, top_k)
+  return Model(load_model(checkpoint, check=LoadedModel.masked_head)).fill_mask(texts, top_k)
 
 
 def _warn_of_length(loaded: LoadedModel, max_tokens: int, advice: str = "") -> None:

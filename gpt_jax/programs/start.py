@@ -14,7 +14,7 @@ from gpt_jax.checkpoints.saved import SavedModel
 from gpt_jax.config import field_values, from_json
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.errors import InputError, counted
-from gpt_jax.files import absolute, exists
+from gpt_jax.files import exists
 from gpt_jax.models.trunk import TABLES, TrunkConfig
 from gpt_jax.parallel.mesh import path_name
 from gpt_jax.tasks.formats import Format, GPTFormat, TextToText
@@ -154,7 +154,12 @@ def _start_from_checkpoint(
     raise InputError(
       "--tokenizer is for --checkpoint=none; a checkpoint brings its own: leave it out"
     )
-  loaded = load_model(checkpoint)
+  loaded = load_model(
+    checkpoint,
+    check=lambda bare: _attention_and_format(
+      config, bare.spec.trunk, bare.spec.attention, bare.format, checkpoint
+    ),
+  )
   # A GPT's classifier of others reads bare texts; the new head reads them as ours do.
   format = loaded.format.of_window if loaded.format.special else GPTFormat()
   whole = loaded.spec
@@ -186,7 +191,7 @@ def _start_from_checkpoint(
   start = start_of(loaded, trunk, vocabulary, format, attention)
   # The zeros of new rows are not used: Start.apply takes trained rows, and keeps the run's others.
   params = loaded.params_with_rows(start.trunk.rows)
-  return dataclasses.replace(start, params=params, checkpoint=absolute(checkpoint)), loaded
+  return dataclasses.replace(start, params=params, checkpoint=loaded.lasting_path), loaded
 
 
 def _attention_and_format(

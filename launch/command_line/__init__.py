@@ -6,6 +6,7 @@ failures the one line and exit code of an error; process and compilation_cache t
 
 import contextlib
 import datetime
+import functools
 import os
 import shlex
 import sys
@@ -29,7 +30,7 @@ from command_line.definitions import (
   set_fields,
 )
 from command_line.failures import exit_code, explain, format_warning, with_flags
-from gpt_jax import errors
+from gpt_jax import errors, files
 from gpt_jax.errors import InputError
 
 __all__ = [
@@ -64,6 +65,7 @@ def run(main: Callable[[], None], positional: str | None = None) -> None:
     completion.answer(own_flags(), config_names)
   process.open_standard_streams()
   process.catch_interrupts()
+  files.announce = functools.cache(_say)  # each wait once
   try:
     process.check_working_folder()
     argv = with_flag_name(sys.argv, positional) if positional else sys.argv
@@ -100,6 +102,10 @@ def run(main: Callable[[], None], positional: str | None = None) -> None:
     with contextlib.suppress(OSError):
       sys.stdout.flush()
     os._exit(exit_code(error))  # a normal exit would retry pending writes, and may need memory
+
+
+def _say(line: str) -> None:
+  print(line, file=sys.stderr, flush=True)
 
 
 def print_closing(result: str, *commands: tuple[str, dict[str, str]]) -> None:

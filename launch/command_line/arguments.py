@@ -12,6 +12,7 @@ from absl import flags
 
 from command_line import usage
 from command_line.definitions import FLAGS, changes, config, config_classes, own_flags
+from gpt_jax.checkpoints.released import locate
 from gpt_jax.config import fields_of
 from gpt_jax.errors import InputError, did_you_mean
 from gpt_jax.files import check_path, is_url, split_names
@@ -113,7 +114,8 @@ def _check_inputs() -> None:
     folders = split_names(value) if name == "data" else [value]  # several: a mixture
     for path in value if isinstance(value, list) else folders:
       is_special = path in ("", "-", "none") or is_url(path) or path.startswith("tfds:")
-      there = os.path.abspath(path).removesuffix("/best")  # of a workdir
+      place = locate(path) if name == "checkpoint" else path
+      there = os.path.abspath(place).removesuffix("/best")  # of a workdir
       if not is_special and not os.path.exists(there):
         raise InputError(f"--{name}={path}: no such {kind}{_neighbors(path)}")
 

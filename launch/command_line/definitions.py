@@ -43,7 +43,8 @@ _LOWEST = {
 }
 _CHECKPOINT = (
   "WORKDIR (newest checkpoint), WORKDIR/best, WORKDIR/checkpoints/STEP, an exported folder, "
-  "or a folder of OpenAI's or transformers' files"
+  "a folder of OpenAI's or transformers' files, minilm (an installed package), or OWNER/MODEL of "
+  "the Hugging Face Hub"
 )
 config_names: list[str] = []  # of configs/, which the program takes
 config_classes: list[tuple[str, str]] = []  # module and name; the last is what the program takes

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from command_line import compilation_cache
 from command_line.definitions import FLAGS
+from gpt_jax import files
 from gpt_jax.errors import InputError
 
 TOO_FEW_THREADS = "too few threads and processes may be started; raise the limit (ulimit -u)"
@@ -172,6 +173,8 @@ def _join_processes() -> None:
     ) from error
   finally:
     late.cancel()
+  if jax.process_index():
+    files.announce = None  # process 0 speaks for all
   if jax.process_count() > 1:
     from gpt_jax.parallel.watch import watch
 

@@ -102,7 +102,7 @@ def run(
   if not out.endswith(".tsv"):
     raise InputError(f"out={out}: should be a .tsv file")
   check_out(out, overwrite)
-  models = [_load(checkpoint), *([_load(back)] if back else [])]
+  models = [load_model(path, check=_check) for path in (checkpoint, back) if path]
   task = models[0].meta["task"]  # that of the checkpoint: the pairs are for the other direction
   if back:
     own, way_back = models[1].meta["task"], (task["target"], task["source"])
@@ -216,12 +216,10 @@ def _check_settings(
       raise InputError(fault)
 
 
-def _load(checkpoint: str) -> LoadedModel:
-  loaded = load_model(checkpoint)
+def _check(loaded: LoadedModel) -> None:
   if loaded.task is None or loaded.task.kind != "translation":
     kind = loaded.without_task if loaded.task is None else f"a model of {loaded.task.name}"
-    raise InputError(f"checkpoint={checkpoint}: {kind}; it should be fine-tuned on text pairs")
-  return loaded
+    raise InputError(f"checkpoint={loaded.path}: {kind}; it should be fine-tuned on text pairs")
 
 
 def _translate(

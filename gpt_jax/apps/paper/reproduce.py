@@ -303,10 +303,10 @@ class _Reproduction:
 
 
 def _load(name: str, path: str) -> LoadedModel:
-  loaded, flag = load_model(path), "--checkpoint" if name == "transformer" else "--lstm"
+  loaded = load_model(path, check=LoadedModel.language_model)
+  flag = "--checkpoint" if name == "transformer" else "--lstm"
   if loaded.task:
     raise InputError(f"{flag}={path} is fine-tuned; give a pre-trained checkpoint")
-  loaded.language_model()  # fail before the expensive part
   if not isinstance(loaded.spec.trunk, TRUNKS[name]):
     actual, expected = type(loaded.spec.trunk).__name__, TRUNKS[name].__name__
     raise InputError(f"{flag}={path}: a {actual}; should be a {expected}")

@@ -338,17 +338,11 @@ def _compare_texts(
   """
   C = len(texts)
   ids = [encoded.tolist() for encoded in tokenizer.encode_many([*texts, *heads])]
-  begins = [_common_prefix(ids[c], ids[C + c]) for c in range(C)]
-  shared = min(*begins, *(_common_prefix(ids[0], ids[c]) for c in range(1, C)))
+  begins = [len(os.path.commonprefix([ids[c], ids[C + c]])) for c in range(C)]
+  shared = min(*begins, len(os.path.commonprefix(ids[:C])))
   options = [ids[c][shared:] for c in range(C)]
   unscored = [begin - shared for begin in begins]
   return Question(ids[0][:shared], options, unscored, location, target)
-
-
-def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-  """The length of the longest common prefix."""
-  differing = (n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)
-  return next(differing, min(len(a), len(b)))
 
 
 def _sst2_questions(data_dir: str, tokenizer: Tokenizer, examples: int) -> list[Question]:
@@ -459,7 +453,7 @@ def run(
     check_out(out, overwrite)
   check_data_dir(data)
   paths = checkpoints(checkpoint) if history else [checkpoint]
-  loaded = load_model(paths[0])
+  loaded = load_model(paths[0], check=LoadedModel.check_scores)
   prepared = prepare(loaded, data, tasks, examples)
   results = []
   for path in paths:

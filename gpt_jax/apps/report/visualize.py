@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import json
 import math
+import os
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from gpt_jax.apps.study import open_page
 from gpt_jax.batch import Rows
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.errors import InputError, counted
-from gpt_jax.files import size
+from gpt_jax.files import exists, size
 from gpt_jax.inference.calibration import scale
 from gpt_jax.inference.dev_report import temperature_of
 from gpt_jax.inference.scoring import bucket
@@ -31,14 +32,17 @@ from gpt_jax.tasks.task import Task
 TOP_CANDIDATES = 5
 
 
-def run(checkpoint: str, out: str, texts: Sequence[str] = (), source: str = "") -> dict[str, Any]:
+def run(
+  checkpoint: str, out: str = "", texts: Sequence[str] = (), source: str = ""
+) -> dict[str, Any]:
   """Writes a self-contained HTML page and returns the values in it.
 
   Args:
     checkpoint: see load_model; a language model reads each text as it is, a fine-tuned one in its
       task's format.
-    out: self-contained HTML page to write. An existing page of this program is replaced, any other
-      file is not.
+    out: self-contained HTML page to write; by default page.html in the run's folder, or for a model
+      that is no run in this one. An existing page of this program is replaced, any other file is
+      not.
     texts: text to show; for a task of several columns, these separated by tabs.
     source: file with one more text per line, or - for stdin; for a fine-tuned model rows, as for
       predict.
@@ -50,8 +54,9 @@ def run(checkpoint: str, out: str, texts: Sequence[str] = (), source: str = "") 
   """
   if not texts and not source:
     raise InputError("no text: give one with --text=TEXT, or a file of texts with --input=FILE")
-  loaded = load_model(checkpoint)
-  loaded.language_model()  # fail before the expensive part
+  loaded = load_model(checkpoint, check=LoadedModel.language_model)
+  is_run = exists(os.path.join(loaded.folder, "checkpoints"))
+  out = out or os.path.join(loaded.folder if is_run else "", "page.html")
   task = loaded.label_task()
   if task and not task.labels:
     advice = "the page shows probabilities of labels; give the model that it was fine-tuned from"

@@ -8,11 +8,20 @@ May import: the root files, data, tasks, models; the top of this file not even j
 
 import ast
 import importlib
+from collections.abc import Callable
 from typing import Any, Protocol, cast
 
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.extensions import extensions, source_of
+
+# check(meta) raises InputError for a model that is of no use to the caller, before its weights are
+# read.
+Check = Callable[[dict], object]
+
+
+def accept(model: Any) -> None:
+  """The check that any model passes."""
 
 
 class Format(Protocol):
@@ -23,7 +32,7 @@ class Format(Protocol):
   def detect(self, path: str) -> bool:
     """Whether path claims to be of this format, damaged or not."""
 
-  def load(self, path: str) -> tuple[dict, dict, int, Tokenizer]:
+  def load(self, path: str, check: Check = accept) -> tuple[dict, dict, int, Tokenizer]:
     """Reads params as float32 NumPy arrays, meta, step, tokenizer. Raises InputError."""
 
   def save(self, folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) -> None:

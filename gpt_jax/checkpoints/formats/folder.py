@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from gpt_jax.checkpoints.formats import Check, accept
 from gpt_jax.config import from_json
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.errors import InputError, about
@@ -67,7 +68,7 @@ class Export:
       tokenizer.save(os.path.join(partial, TOKENIZER))
       write_sums(partial)
 
-  def load(self, folder: str) -> tuple[dict, dict, int, Tokenizer]:
+  def load(self, folder: str, check: Check = accept) -> tuple[dict, dict, int, Tokenizer]:
     """Reads and verifies an export: its folder, or the weights file in it."""
     folder = os.path.dirname(folder) if os.path.isfile(folder) else folder
     path = os.path.join(folder, self.weights)
@@ -78,6 +79,7 @@ class Export:
         raise InputError(f"{folder}/{CONFIG}: format is not {self._name!r}; export the model again")
       step = meta.pop("step", None)
       check_meta(meta, step)
+      check(meta)
       # Shapes before contents: a config of a stranger must not make us read or allocate much.
       with about(folder):
         spec = from_json(meta["model"])

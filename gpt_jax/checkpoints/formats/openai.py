@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from gpt_jax.checkpoints.formats import layout
+from gpt_jax.checkpoints.formats import Check, accept, layout
 from gpt_jax.config import to_json
 from gpt_jax.data.tokenizers.base import Tokenizer, load_released
 from gpt_jax.data.tokenizers.gpt1 import KINDS
@@ -35,7 +35,7 @@ def detect(path: str) -> bool:
   return any(os.path.isfile(os.path.join(path, name)) for name in (SHAPES, PIECES[0]))
 
 
-def load(folder: str) -> tuple[dict, dict, int, Tokenizer]:
+def load(folder: str, check: Check = accept) -> tuple[dict, dict, int, Tokenizer]:
   """Reads the release: params as float32 NumPy arrays, meta, step 0, tokenizer.
 
   The table rows of the special tokens, which the release lacks, are zero; fine-tuning initializes
@@ -48,6 +48,8 @@ def load(folder: str) -> tuple[dict, dict, int, Tokenizer]:
     files = ", ".join(FILES[0])
     raise InputError(f"{folder}: a vocabulary of {tokenizer.kind}; should be GPT-1's, {files}")
   trunk = _read_shapes(os.path.join(folder, SHAPES), tokenizer)
+  meta = {"model": to_json(ModelConfig(trunk)), "tokenizer_hash": tokenizer.hash}
+  check(meta)
   pieces = [_open(os.path.join(folder, name)) for name in PIECES]
   sizes = list(map(math.prod, _shapes(trunk)))
   size, expected_size = sum(map(len, pieces)), sum(sizes)
@@ -66,11 +68,7 @@ def load(folder: str) -> tuple[dict, dict, int, Tokenizer]:
     arrays[array.ours] = part.reshape(array.our_shape)
   if broken := next((name for name, x in arrays.items() if not np.isfinite(x).all()), None):
     raise InputError(f"{folder}: {broken} holds numbers that are not finite; copy the files again")
-  meta = {
-    "model": to_json(ModelConfig(trunk)),
-    "tokenizer_hash": tokenizer.hash,
-    "openai_pieces": [[len(piece), piece.offset] for piece in pieces],
-  }
+  meta["openai_pieces"] = [[len(piece), piece.offset] for piece in pieces]
   return {"trunk": unflatten_dict(arrays, sep="/")}, meta, 0, tokenizer
 
 

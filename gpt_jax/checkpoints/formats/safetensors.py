@@ -9,6 +9,7 @@ import json
 import os
 from typing import Any
 
+from gpt_jax.checkpoints.formats import Check, accept
 from gpt_jax.checkpoints.formats.folder import Arrays, Export, Shapes
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import require
@@ -61,9 +62,9 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
   _export.save(folder, params, meta, step, tokenizer)
 
 
-def load(folder: str) -> tuple[dict, dict, int, Tokenizer]:
+def load(folder: str, check: Check = accept) -> tuple[dict, dict, int, Tokenizer]:
   damage = library().SafetensorError  # known where the package is
-  return dataclasses.replace(_export, damage=damage).load(folder)
+  return dataclasses.replace(_export, damage=damage).load(folder, check)
 
 
 _export = Export(WEIGHTS, _write, _describe, _read)

@@ -1,4 +1,4 @@
-"""hf://: files of a data set by commit, with a Hub on loopback."""
+"""hf://: files of a data set by commit, and models by name, with a Hub on loopback."""
 
 import http.server
 import json
@@ -23,6 +23,12 @@ FILES = {
   "data/a.jsonl": b'{"body": "one"}\n{"body": "two"}\n',
   "data/b.txt": b"three",
 }
+MODEL = {
+  "config.json": b'{"model_type": "bart"}',
+  "model.safetensors": b"arrays",
+  "onnx/model.safetensors": b"as onnx",
+  "pytorch_model.bin": b"pickled",
+}
 # Without a token. The Hub lists the files of a gated data set to everybody.
 REFUSED = {
   "other": (404, "RepoNotFound"),
@@ -43,16 +49,20 @@ class Handler(http.server.BaseHTTPRequestHandler):
   def reply(self, body):
     path = self.path.split("?")[0]
     code, kind, content = 404, "RevisionNotFound", b""
-    _, _, name, *_ = path.removeprefix("/api").removeprefix("/datasets").split("/") + [""]
+    _, _, name, *_ = re.sub("^(/api)?(/datasets|/models)?", "", path).split("/") + [""]
+    files = MODEL if name == "model" else FILES
     is_open = name not in REFUSED or (name == "gated" and "/resolve/" not in path)
     if not is_open and self.headers.get("Authorization") != "Bearer secret":
       code, kind = REFUSED[name]
-    elif re.fullmatch(rf"/api/datasets/owner/{name}(/revision/(v1|{SHA}))?", path):
-      siblings = [{"rfilename": file} for file in FILES]
+    elif re.fullmatch(rf"/api/(datasets|models)/owner/{name}(/revision/(v1|main|{SHA}))?", path):
+      siblings = [{"rfilename": file} for file in files]
       fields = {"id": f"owner/{name}", "sha": SHA, "siblings": siblings}
       code, content = 200, json.dumps(fields).encode()
-    elif path.startswith(f"/datasets/owner/{name}/resolve/{SHA}/"):
-      code, content = 200, FILES[path.partition(f"{SHA}/")[2]]
+    elif path == f"/api/models/owner/{name}/tree/{SHA}":
+      entries = [{"type": "file", "path": file, "size": 1, "oid": "0"} for file in files]
+      code, content = 200, json.dumps(entries).encode()
+    elif re.match(f"(/datasets)?/owner/{name}/resolve/{SHA}/", path):
+      code, content = 200, files[path.partition(f"{SHA}/")[2]]
     self.send_response(code)
     self.send_header("Content-Length", str(len(content)))
     self.send_header("X-Repo-Commit", SHA)
@@ -120,6 +130,11 @@ def prepare(endpoint, folder, names, **variables):
   """(exit code, stdout, stderr) of launch/prepare.py for each source."""
   flags = (f"--out={folder}/out", "--vocab_size=270", "--valid_share=0.5", "--text_column=body")
   words = [["prepare", f"--source={name}", *flags] for name in names]
+  return run(endpoint, folder, words, **variables)
+
+
+def run(endpoint, folder, words, **variables):
+  """(exit code, stdout, stderr) of each command."""
   environment = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
   environment |= {"HF_ENDPOINT": endpoint, "HF_HOME": str(folder / "hub"), **variables}
   environment["PYTHONPATH"] = os.pathsep.join([str(TESTS.parent), str(TESTS)])
@@ -166,3 +181,18 @@ def test_no_network_is_one_line(tmp_path):
     ((code, _, err),) = prepare(f"http://127.0.0.1:{port}", tmp_path, ["hf://owner/set"])
   assert code == 75 and err.count("\n") == 1
   assert err.startswith("error: hf://owner/set: the Hub was not reached (")
+
+
+def test_a_model_is_downloaded_by_its_name(server, tmp_path):
+  """One form of the weights alone, and once: without a server it is there."""
+  words = ["generate", "--prompt=a", "--checkpoint=owner/model"]
+  other = [*words[:2], "--checkpoint=owner/other"]
+  downloaded, refused = run(server, tmp_path, [words, other])
+  (snapshot,) = tmp_path.glob("hub/hub/models--owner--model/snapshots/*")
+  assert {path.name for path in snapshot.iterdir()} == {"config.json", "model.safetensors"}
+  for code, _, err in (downloaded, *run("http://127.0.0.1:9", tmp_path, [words])):
+    assert code == 2 and "model_type 'bart': should be one of" in err
+  assert (
+    refused[0] == 2
+    and "download: no such model, or file in it (the Hub answered 404)" in refused[2]
+  )

@@ -1,6 +1,9 @@
 """BERT, RoBERTa and ALBERT in transformers' folders: their logits are ours, in and out."""
 
+import base64
 import dataclasses
+import importlib
+import io
 import json
 import shutil
 
@@ -218,6 +221,89 @@ def test_a_model_of_others(tmp_path, vocabulary, name):
     spec = dataclasses.replace(spec, heads=(dataclasses.replace(spec.head, num_classes=4),))
   ours = our_outputs(spec, found.params, ids, types)
   same_outputs({scope: expected[scope] for scope in ours}, ours)
+
+
+LANGUAGES = [
+  "Die Katze saß auf der Matte, und der Hund lief zum Meer.",
+  "Le chat était assis sur le tapis ; le chien courait vers la mer.",
+  "кошка сидела на коврике, а собака бежала к морю",
+  "猫がマットの上に座った。犬は海へ走った。",
+]
+
+
+def write_xlm_roberta(folder):
+  """The files of XLM-RoBERTa's tokenizer: a SentencePiece model whose ids are fairseq's: they
+  begin with four special tokens and end with the mask.
+  """
+  import sentencepiece
+
+  content = io.BytesIO()
+  sentencepiece.SentencePieceTrainer.train(
+    sentence_iterator=iter(LANGUAGES), model_writer=content, vocab_size=80, minloglevel=2
+  )
+  (folder / "sentencepiece.bpe.model").write_bytes(content.getvalue())
+  proto = importlib.import_module("sentencepiece.sentencepiece_model_pb2").ModelProto()
+  proto.ParseFromString(content.getvalue())
+  special = ["<s>", "<pad>", "</s>", "<unk>"]
+  pieces = [[piece.piece, piece.score] for piece in proto.pieces[3:]]
+  pieces = [*([name, 0.0] for name in special), *pieces, ["<mask>", 0.0]]
+  flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+  added = [{"id": i, "content": name, "special": True, **flags} for i, name in enumerate(special)]
+  mask = {"id": len(pieces) - 1, "content": "<mask>", "special": True, **flags, "lstrip": True}
+  charsmap = base64.b64encode(proto.normalizer_spec.precompiled_charsmap).decode()
+  spaces = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
+  content = {
+    "version": "1.0",
+    "added_tokens": [*added, mask],
+    "normalizer": {"type": "Precompiled", "precompiled_charsmap": charsmap},
+    "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, spaces]},
+    "decoder": spaces,
+    "model": {"type": "Unigram", "unk_id": 3, "vocab": pieces},
+  }
+  (folder / "tokenizer.json").write_text(json.dumps(content))
+  settings = {
+    f"{name}_token": piece for name, piece in zip("bos pad eos unk".split(), special, strict=True)
+  }
+  settings |= {"cls_token": "<s>", "sep_token": "</s>", "mask_token": "<mask>"}
+  settings |= {"tokenizer_class": "XLMRobertaTokenizer", "model_max_length": 512}
+  (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+  return len(pieces)
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize(
+  "name", ["XLMRobertaForMaskedLM", "XLMRobertaForSequenceClassification", "BertForMaskedLM"]
+)
+def test_an_encoder_of_many_languages(tmp_path, name):
+  """Ids and outputs are those of transformers, there and back. A BERT may have such a
+  vocabulary, as multilingual MiniLMs do.
+  """
+  import transformers
+
+  is_bert = name.startswith("Bert")
+  sizes = {"vocab_size": write_xlm_roberta(tmp_path), "pad_token_id": 0 if is_bert else 1}
+  sizes["type_vocab_size"] = 2 if is_bert else 1
+  sizes |= {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+  sizes |= {"intermediate_size": 128, "max_position_embeddings": 42, "layer_norm_eps": 1e-5}
+  model = draw_theirs(name, **sizes, bos_token_id=0, eos_token_id=2, num_labels=3)
+  model.save_pretrained(tmp_path)
+  loaded, theirs = load_model(str(tmp_path)), transformers.AutoTokenizer.from_pretrained(tmp_path)
+  texts = [*LANGUAGES, "  die\nKatze\u3000lief ☃ x", "Ｋａｔｚｅ", "a <mask> b"]
+  for text in texts:
+    assert loaded.tokenizer.encode(text).tolist() == theirs(text)["input_ids"][1:-1], text
+  special = loaded.tokenizer.special
+  assert (special.cls, special.pad, special.sep, special.mask) == (0, 1, 2, sizes["vocab_size"] - 1)
+  ids, types = ids_and_types(loaded.tokenizer)
+  ids = np.where(ids == 1, 5, ids)  # padding has no position there
+  hf.save(str(tmp_path / "out"), loaded.params, loaded.meta, 0, loaded.tokenizer)
+  (written,) = json.loads((tmp_path / "out" / "config.json").read_text())["architectures"]
+  ours = our_outputs(loaded.spec, loaded.params, ids, types)
+  for theirs in (model, load_theirs(written, tmp_path / "out", complete=True)):
+    found = their_outputs(theirs, ids, types)
+    same_outputs({scope: found[scope] for scope in ours}, ours)
+  (tmp_path / "tokenizer.json").unlink()
+  message = "that of 'xlmroberta': without a tokenizer.json .* AutoTokenizer writes one"
+  refused(message, load_model, str(tmp_path))
 
 
 @pytest.mark.parametrize("mlp", [False, True])

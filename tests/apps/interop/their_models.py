@@ -38,7 +38,7 @@ def draw_theirs(name: str, **settings: Any) -> Any:
   import torch
   import transformers
 
-  kind = re.match("Bert|Roberta|Albert|GPT2|OpenAIGPT|T5", name)[0]
+  kind = re.match("Bert|Roberta|XLMRoberta|Albert|GPT2|OpenAIGPT|T5", name)[0]
   torch.manual_seed(0)
   model = getattr(transformers, name)(getattr(transformers, f"{kind}Config")(**settings))
   with torch.no_grad():

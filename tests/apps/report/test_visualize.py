@@ -6,6 +6,7 @@ import functools
 import html.parser
 import json
 import re
+import shutil
 import subprocess
 
 import jax
@@ -27,7 +28,7 @@ from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.predictor import make_predictor
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
-from gpt_jax.programs import predict
+from gpt_jax.programs import export, predict
 from gpt_jax.tasks.packing import OrderedBatches
 from gpt_jax.tasks.readers import Row
 from gpt_jax.tasks.task import BuiltinTask
@@ -252,6 +253,16 @@ class Tags(html.parser.HTMLParser):
     self.texts[self.open] = self.texts.get(self.open, "") + data
     if self.lasttag in ("button", "i") and self.open in self.strips:  # not the small percentages
       self.strips[self.open][-1][1] += data
+
+
+def test_the_page_of_a_run_is_in_its_folder(model_of, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  run, exported = shutil.copytree(model_of("transformer"), tmp_path / "run"), tmp_path / "exported"
+  visualize.run(f"{run}/checkpoints/7", texts=["the cat"])
+  export.run(str(run), str(exported))
+  visualize.run(str(exported), texts=["the dog"])
+  texts = [data_of(folder / "page.html")["texts"][0]["text"] for folder in (run, tmp_path)]
+  assert texts == ["the cat", "the dog"] and not (exported / "page.html").exists()
 
 
 def test_html_in_a_text_stays_text(model_of, visualized, page, tmp_path):

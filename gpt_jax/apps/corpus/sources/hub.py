@@ -8,16 +8,16 @@ set that has changed is noticed. Files are downloaded one at a time into the Hub
 import fnmatch
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from gpt_jax.apps.corpus.sources import parquet
+from gpt_jax.checkpoints.released import ask_hub
 from gpt_jax.data.sources import jsonl, text
 from gpt_jax.data.sources.source import chunked_documents
-from gpt_jax.errors import InputError, Unavailable, require
+from gpt_jax.errors import InputError
 
 USAGE = "hf://OWNER/SET[@REVISION][/PATH]"
 FOLDER_SUFFIXES = None  # these are not files of this machine
-_PREFIX = "hf://"
+_PREFIX, _KIND = "hf://", "data set"
 # The Hub's own branches have slashes: refs/convert/parquet has any data set as Parquet.
 _NAME = re.compile(r"([^/@]+/[^/@]+)(?:@(refs/(?:convert|pr)/[^/]+|[^/]+))?(?:/(.*))?", re.DOTALL)
 _SUFFIXES = (*jsonl.FOLDER_SUFFIXES, *parquet.FOLDER_SUFFIXES, *text.FOLDER_SUFFIXES)
@@ -30,11 +30,7 @@ def reads(name: str) -> bool:
 def files(name: str) -> list[str]:
   """The names of a data set's files that hold text, with their commit."""
   repository, revision, wanted = _place(name)
-  hub = require("huggingface_hub", f"{name}:", "huggingface_hub", "hub")
-  try:
-    info = hub.HfApi().dataset_info(repository, revision=revision)
-  except Exception as error:
-    raise _fault(name, error) from error
+  info = ask_hub(name, _KIND, lambda hub: hub.HfApi().dataset_info(repository, revision=revision))
   paths = sorted(sibling.rfilename for sibling in info.siblings or ())
   if wanted in paths:
     chosen = [wanted]
@@ -53,11 +49,8 @@ def files(name: str) -> list[str]:
 
 def documents(name: str, field: str) -> Iterator[Iterable[str]]:
   repository, revision, path = _place(name)
-  hub = require("huggingface_hub", f"{name}:", "huggingface_hub", "hub")
-  try:
-    copy = hub.hf_hub_download(repository, path, repo_type="dataset", revision=revision)
-  except Exception as error:
-    raise _fault(name, error) from error
+  place = {"repo_type": "dataset", "revision": revision}
+  copy = ask_hub(name, _KIND, lambda hub: hub.hf_hub_download(repository, path, **place))
   yield from chunked_documents(copy, field)
 
 
@@ -67,37 +60,3 @@ def _place(name: str) -> tuple[str, str | None, str]:
   if match is None:
     raise InputError(f"{name}: should be {USAGE}, such as hf://stas/openwebtext-10k")
   return match[1], match[2], match[3] or ""
-
-
-def _fault(name: str, error: Exception) -> InputError:
-  """One line for what the Hub answered, or for why it did not."""
-  causes: list[BaseException] = [error]
-  while (cause := causes[-1].__cause__) is not None:
-    causes.append(cause)
-  for cause in causes:
-    response = getattr(cause, "response", None)
-    if response is not None:
-      return _refusal(name, response)
-    if any(kind.__name__ == "TransportError" for kind in type(cause).__mro__):  # of httpx
-      return Unavailable(f"{name}: the Hub was not reached ({_line(cause)})")
-  return InputError(f"{name}: {_line(error)}")  # a full disk, HF_HUB_OFFLINE
-
-
-def _refusal(name: str, response: Any) -> InputError:
-  code, kind = response.status_code, response.headers.get("X-Error-Code", "")
-  if code == 429 or code >= 500:
-    return Unavailable(f"{name}: the Hub answered {code} {response.reason_phrase}")
-  login = "log in with `hf auth login`, or set HF_TOKEN"
-  if kind == "GatedRepo":
-    advice = f"its owner asks for consent: agree on its page of the Hub, then {login}"
-  elif kind == "RevisionNotFound":
-    advice = "the data set has no such revision"
-  elif code in (401, 403):  # without a token, also for a data set that does not exist
-    advice = f"no such data set, or none that this user may read: {login}"
-  else:
-    advice = "no such data set, or file in it"
-  return InputError(f"{name}: {advice} (the Hub answered {code})")
-
-
-def _line(error: BaseException) -> str:
-  return " ".join(str(error).split())[:300] or type(error).__name__

@@ -205,7 +205,7 @@ def _check_classifier(name: str, spec: ModelConfig, format: Format) -> None:
     )
 
 
-def refuse_to_load(name: str, path: str) -> NoReturn:
+def refuse_to_load(name: str, path: str, check: Any = None) -> NoReturn:
   raise InputError(
     f"{path}: a model in {name} format runs without gpt_jax and cannot be read back; give the "
     "checkpoint it was exported from"

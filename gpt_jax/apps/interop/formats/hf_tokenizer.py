@@ -81,7 +81,8 @@ def read_vocabulary(
   if kind and kind not in _CLASSES and not os.path.isfile(os.path.join(folder, METADATA)):
     raise InputError(
       f"{path}: tokenizer_class is that of {kind!r}: without a {METADATA} only one of "
-      f"{', '.join(_CLASSES[1:])} is supported"
+      f"{', '.join(_CLASSES[1:])} is supported; transformers' AutoTokenizer writes one by "
+      "save_pretrained"
     )
   tokenizer = load(folder)
   if "spelled" not in {field.name for field in dataclasses.fields(tokenizer)}:

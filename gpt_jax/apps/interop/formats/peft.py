@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from gpt_jax.checkpoints.formats import Check, accept
+from gpt_jax.checkpoints.released import locate
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_folder, write_json
@@ -105,7 +107,7 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
     name.rpartition(".")[0] if name.startswith(family.prefix) else name.partition(".")[0]
     for name in whole
   }
-  model, base = config["architectures"][0], noted["base"]["checkpoint"]
+  model, base = config["architectures"][0], locate(noted["base"]["checkpoint"])
   of_base = {"base_identity": noted["base"]["identity"]}
   if not (is_theirs := hf.detect(base)):  # peft cannot read it: it goes along
     base, of_base = os.path.join(os.path.abspath(folder), "base"), {}
@@ -185,7 +187,7 @@ def _changes(adapter: Any, rank: int, layout: Any, prefix: str) -> dict[str, Any
   return theirs
 
 
-def load(path: str) -> tuple[dict, dict, int, Tokenizer]:
+def load(path: str, check: Check = accept) -> tuple[dict, dict, int, Tokenizer]:
   """Reads an adapter, ours or another's, merged with its base, which is a transformers folder."""
   from gpt_jax.apps.interop.formats.hf import read
   from gpt_jax.checkpoints.formats.folder import SUMS, check_sums, read_object
@@ -221,12 +223,13 @@ def load(path: str) -> tuple[dict, dict, int, Tokenizer]:
   base = link if os.path.exists(link) else str(settings.get("base_model_name_or_path"))
   identity = meta.pop("base_identity", None)
   try:
+    folder = locate(base)
     if identity:
-      params, _, step, _ = read.load(base)
+      params, _, step, _ = read.load(folder)
       found = f"step {step}, checksum {checksum(params['trunk'])}"
       if found != identity:
         raise InputError(f"has {found}, and should have {identity}")
-    return read.load(base, functools.partial(_overlay, path, settings, meta))
+    return read.load(folder, check, functools.partial(_overlay, path, settings, meta))
   except InputError as error:
     if str(error).startswith((f"{path}/adapter_", f"{path}: ")):  # not of the base
       raise

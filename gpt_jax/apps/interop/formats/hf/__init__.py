@@ -9,9 +9,10 @@ The search for registered names imports this file, so it imports JAX only where 
 
 from typing import Any
 
+from gpt_jax.checkpoints.formats import Check, accept
 from gpt_jax.data.tokenizers.base import Tokenizer
 
-HELP = "a transformers folder: openai-gpt, gpt2, bert, roberta, albert or t5"
+HELP = "a transformers folder: openai-gpt, gpt2, bert, roberta, xlm-roberta, albert or t5"
 
 
 def detect(path: str) -> bool:
@@ -21,11 +22,11 @@ def detect(path: str) -> bool:
   return weights.detect(path)
 
 
-def load(path: str) -> tuple[dict, dict, int, Tokenizer]:
+def load(path: str, check: Check = accept) -> tuple[dict, dict, int, Tokenizer]:
   """See read.load."""
   from gpt_jax.apps.interop.formats.hf import read
 
-  return read.load(path)
+  return read.load(path, check)
 
 
 def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) -> None:

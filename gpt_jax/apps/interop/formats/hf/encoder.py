@@ -1,4 +1,5 @@
-"""`bert` (Devlin et al. 2018), `roberta` (Liu et al. 2019) and `albert` (Lan et al. 2019).
+"""`bert` (Devlin et al. 2018), `roberta` (Liu et al. 2019), `xlm-roberta` (Conneau et al.
+2020) and `albert` (Lan et al. 2019).
 
 Their Linear stores weights as [out, in]; queries, keys and values have a projection each.
 """
@@ -96,7 +97,7 @@ class EncoderFamily(Family):
 
   @property
   def prefix(self) -> str:  # type: ignore[override]
-    return f"{self.model_type}."
+    return f"{self.model_type.removeprefix('xlm-')}."  # XLM-RoBERTa's are RoBERTa's
 
   @property
   def sizes(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -427,7 +428,7 @@ def _is_albert(spec: ModelConfig, tokenizer: Tokenizer) -> str:
   return ""
 
 
-FAMILIES = (
+FAMILIES: tuple[EncoderFamily, ...] = (
   EncoderFamily(
     "albert",
     "Albert",
@@ -471,3 +472,5 @@ FAMILIES = (
     counts_from_padding=True,
   ),
 )
+# Written as a RoBERTa, which it is but for its vocabulary.
+FAMILIES += (dataclasses.replace(FAMILIES[-1], model_type="xlm-roberta", classes="XLMRoberta"),)

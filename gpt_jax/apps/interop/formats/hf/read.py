@@ -26,6 +26,7 @@ from gpt_jax.apps.interop.formats.hf.weights import (
   without_padding,
 )
 from gpt_jax.apps.interop.formats.hf_tokenizer import read_vocabulary
+from gpt_jax.checkpoints.formats import Check, accept
 from gpt_jax.checkpoints.formats.folder import (
   SUMS,
   check_finite,
@@ -46,7 +47,9 @@ GENERATION = "generation_config.json"
 Overlay = Callable[[dict, Family, Weights], Weights]
 
 
-def load(path: str, overlay: Overlay | None = None) -> tuple[dict, dict, int, Tokenizer]:
+def load(
+  path: str, check: Check = accept, overlay: Overlay | None = None
+) -> tuple[dict, dict, int, Tokenizer]:
   """Reads a folder, or the weights file in it, of a Transformer trunk with an overlay.
 
   A head that is neither of a pre-training objective nor of sequence or token classification is left
@@ -66,9 +69,9 @@ def load(path: str, overlay: Overlay | None = None) -> tuple[dict, dict, int, To
         f"{folder}: {error}; if other software has changed the folder on purpose, remove its {SUMS}"
       ) from error
   if t5.detect(folder):
-    arrays, meta, tokenizer = t5.load(folder, open_weights(weights_path, prefix="", ties={}))
+    arrays, meta, tokenizer = t5.load(folder, open_weights(weights_path, prefix="", ties={}), check)
   else:
-    arrays, meta, tokenizer = _load_transformer(folder, weights_path, overlay)
+    arrays, meta, tokenizer = _load_transformer(folder, weights_path, check, overlay)
   step = meta.pop("step")
   try:
     check_finite(arrays)
@@ -82,7 +85,7 @@ def load(path: str, overlay: Overlay | None = None) -> tuple[dict, dict, int, To
 
 
 def _load_transformer(
-  folder: str, weights_path: str, overlay: Overlay | None
+  folder: str, weights_path: str, check: Check, overlay: Overlay | None
 ) -> tuple[Arrays, dict, Tokenizer]:
   """Arrays, meta with the step, and tokenizer of a family of the Transformer trunk."""
   path = os.path.join(folder, "config.json")
@@ -102,6 +105,7 @@ def _load_transformer(
   shapes = {array.theirs: array.shape for array in layout if array.theirs}
   architecture = architecture_of(config) or "the model"
   check_arrays(weights, shapes, family.model_type, family.ignored, family.heads, architecture)
+  check(meta)
   arrays = to_ours(layout, weights)
   _unfold(arrays, weights, meta)
   return arrays, meta, tokenizer

@@ -21,7 +21,7 @@ from gpt_jax.apps.interop.formats.hf.family import (
 from gpt_jax.apps.interop.formats.hf.fields import GENERATION_FIELDS, Supported, check_config
 from gpt_jax.apps.interop.formats.hf.weights import Weights, check_arrays, without_padding
 from gpt_jax.apps.interop.formats.hf_tokenizer import read_vocabulary, write_tokenizer
-from gpt_jax.checkpoints.formats import safetensors
+from gpt_jax.checkpoints.formats import Check, safetensors
 from gpt_jax.checkpoints.formats.folder import CONFIG, TOKENIZER, read_object, write_sums
 from gpt_jax.config import from_json, to_json
 from gpt_jax.data.tokenizers.base import Tokenizer
@@ -64,7 +64,7 @@ def holds(meta: dict) -> bool:
   return isinstance(from_json(meta["model"]).trunk, T5Config)
 
 
-def load(folder: str, weights: Weights) -> tuple[Arrays, dict, Tokenizer]:
+def load(folder: str, weights: Weights, check: Check) -> tuple[Arrays, dict, Tokenizer]:
   """Arrays, meta with the step, and tokenizer; a file without a decoder is an encoder.
 
   Rows of the table after the vocabulary and its special tokens are left out: they are padding.
@@ -83,14 +83,18 @@ def load(folder: str, weights: Weights) -> tuple[Arrays, dict, Tokenizer]:
   tokenizer = read_vocabulary(folder, config["vocab_size"])
   decoder = any(name.startswith("decoder.block") for name in weights.shapes)
   spec = _model_of(path, config, tokenizer, decoder)
+  meta = meta_of(config, tokenizer) | {"model": to_json(spec)}
   if decoder:
+    meta.setdefault("sequence_format", {"type": "text_to_text"})
     _check_start_and_end(folder, tokenizer)
+  meta.setdefault("trained_special", list(tokenizer.special))  # the rows in the file
   rows = spec.trunk.vocab_size + spec.trunk.special_tokens
   tables = (_TABLE, _HEAD, *_COPIES)
   weights = without_padding(path, weights, tables, config["vocab_size"], rows)
   layout = _arrays(spec.trunk, rows, spec.trunk.has_output and _HEAD in weights.shapes)
   shapes = {array.theirs: array.shape for array in layout}
   check_arrays(weights, shapes, MODEL_TYPE, _IGNORED, _NO_HEADS, "")  # no head to warn of
+  check(meta)
   arrays = to_ours(layout, weights)
   if spec.trunk.has_output and "output" not in arrays:
     arrays["output"] = arrays["tokens"].copy()  # tied, without 1.0's scale
@@ -99,10 +103,6 @@ def load(folder: str, weights: Weights) -> tuple[Arrays, dict, Tokenizer]:
     if name in weights.shapes and not np.array_equal(weights.read(name), arrays["tokens"][:rows]):
       version = spec.trunk.version
       raise InputError(f"{weights.path}: {name} is not {_TABLE}: T5 {version} has one table")
-  meta = meta_of(config, tokenizer) | {"model": to_json(spec)}
-  if decoder:
-    meta.setdefault("sequence_format", {"type": "text_to_text"})
-  meta.setdefault("trained_special", list(tokenizer.special))  # the rows in the file
   return {f"trunk/{name}": x for name, x in arrays.items()}, meta, tokenizer
 
 
