@@ -444,13 +444,19 @@ def is_uploading(folder: str) -> bool:
   return is_url(folder) and exists(os.path.join(folder, _UPLOADING))
 
 
-def split_names(names: str) -> list[str]:
-  """Names that are separated by commas. A path that exists, or a glob that matches, is one name."""
+def _is_path(name: str) -> bool:
+  return os.path.exists(name) or any(glob.iglob(name))
+
+
+def split_names(names: str, is_name: Callable[[str], bool] = _is_path) -> list[str]:
+  """Names that are separated by commas; what `is_name`, be it with commas or spaces around it, is
+  one name. By default a path that exists, or a glob that matches, is.
+  """
   parts, found = names.split(","), []
   while parts:
-    longer = (",".join(parts[:count]).strip() for count in range(min(len(parts), 20), 1, -1))
-    whole = (name for name in longer if os.path.exists(name) or any(glob.iglob(name)))
-    found.append(next(whole, parts[0].strip()))
+    longer = [",".join(parts[:count]) for count in range(min(len(parts), 20), 0, -1)]
+    candidates = (name for part in longer for name in (part.strip(), part))
+    found.append(next(filter(is_name, candidates), parts[0].strip()))
     parts = parts[found[-1].count(",") + 1 :]
   return found
 

@@ -24,9 +24,10 @@ DEFINE: dict[Any, Callable[..., flags.FlagHolder]] = {
 }
 SOURCE, *FIELDS = dataclasses.fields(corpus.CorpusConfig)
 SOURCES = flags.DEFINE_multi_string("source", None, SOURCE.metadata["help"], required=True)
-OPTIONS = [
-  DEFINE[field.type](field.name, field.default, field.metadata["help"]) for field in FIELDS
-]
+OPTIONS: list[flags.FlagHolder[Any]] = []
+for field in FIELDS:
+  define: Any = flags.DEFINE_multi_string if field.name == "text_column" else DEFINE[field.type]
+  OPTIONS.append(define(field.name, field.default, field.metadata["help"]))
 EXTEND = flags.DEFINE_string(
   "extend",
   "",
@@ -38,7 +39,8 @@ ADD_TOKENS = flags.DEFINE_integer("add_tokens", 0, "number of tokens to add to -
 
 def main():
   source = ",".join(SOURCES.value)
-  others = {option.name: option.value for option in OPTIONS}
+  others: dict[str, Any] = {option.name: option.value for option in OPTIONS}
+  others["text_column"] = ",".join(others["text_column"])
   settings = corpus.CorpusConfig(source, **others)
   config = "story" if source == "embedded" else "gpt1:small"
   following = ("pretrain", {"config": config, "data": OUT.value, "workdir": "DIR"})

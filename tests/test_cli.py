@@ -53,7 +53,7 @@ def world(tmp_path_factory, finetuned, release):
   (here / "foreign").mkdir()
   (here / "foreign" / "encoder.json").write_text('{"<unk>": 0, "a": 1, "a</w>": 2, "\\n</w>": 3}')
   (here / "foreign" / "vocab.bpe").write_text("#version: 0.2\na a</w>\n")
-  (here / "latin.txt").write_bytes(b"the caf\xe9\n")
+  (here / "latin.txt").write_bytes(b"the caf\xe9\xec\xf8\n")
   shutil.copytree(release.folder, here / "release")
   shutil.copytree(release.folder, here / "released_half")
   os.truncate(here / "released_half" / "params_4.npy", 1_000)
@@ -112,6 +112,7 @@ prepare --out=new
   --source=ftp://a/b => ftp://a/b: ftp:// is not supported
   --source=rows.tsv --text_column=body =>
     rows.tsv: no column 'body' (its columns: 'text', 'label'); name the one that holds the text
+  --source=rows.tsv --text_column=text --text_column=body => rows.tsv: no column 'body'
 prepare --source=text.txt --out=new
   --tokenizer=run => run: no tokenizer here
   --tokenizer=foreign => foreign/vocab.bpe:2: makes 'aa</w>', which is not in
@@ -180,6 +181,8 @@ label --checkpoint={pretrained} --workdir=new
   rows.xlsx => no such file; did you mean rows.tsv?
   rows.tsv --input=rows.tsv => unexpected argument 'rows.tsv'
   a.csv b.csv => unexpected argument 'a.csv'
+  rows.tsv --text=text,body => rows.tsv: no column 'body' (the columns are 'text', 'label')
+  rows.tsv --text=label --text=text --label=text => --text=label,text and --label=text: should be
 tasks
   --data_dir=labels => --data_dir is now --data
 predict
@@ -194,7 +197,7 @@ predict --checkpoint={finetuned}
   --data=labels --split=valid => should be one of train, dev, test
   --data=labels --split=train => labels/train.tsv:3: label 'moos'
   --input=/dev/null => /dev/null: cannot be read (not a regul
-  --input=rows.tsv --keep=id => --keep=id: rows.tsv has no such
+  --input=rows.tsv --keep=text,label --keep=id => --keep=id: rows.tsv has no such
   --input=rows.tsv --out=text.txt => already exists; name
 glue
   => missing --checkpoint, --data, --out; or --check alone
@@ -230,7 +233,7 @@ compare
   --workdir=run => holds 'config.json' but no results.json
 zero_shot --checkpoint={pretrained} --data=labels
   --tasks=cola => no folder 'glue/CoLA' here
-  --tasks=rte => --tasks=rte: must be one of cola, sst2
+  --tasks=cola --tasks=rte => --tasks=rte: must be one of cola, sst2
   --out=text.txt => already exists; name
   --out=nothing/a.json => nothing/a.json: no such folder
 zero_shot

@@ -377,7 +377,7 @@ MISTAKES = """\
   --fail=a --fail a => --fail is given 2 times: it takes one value
   --distributed --nodistributed => --distributed is given 2 times: it takes one value
   --config.clip=3 --config.clip=4 --config.clip=5 =>
-    --config.clip is given 3 times: it takes one value
+    --config.clip=… is given 3 times: it takes one value
   --config.clip => --config.clip needs a value: --config.clip=VALUE
   --process_id=x => --process_id=x: should be an integer
   --distributed=maybe => --distributed=maybe: should be true or false

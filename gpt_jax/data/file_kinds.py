@@ -109,12 +109,12 @@ def tell(path: str, named: FileKind, kind: FileKind) -> FileKind:
       if kind.quote == ESCAPED:
         what += " and the backslashes before those within"
   if kind != named and (named.format, what) != (JSON_LINES, JSON_ARRAY):
-    _warn_once(f"{path}: is read as {what}, by its content")
+    warn_once(f"{path}: is read as {what}, by its content")
   return kind
 
 
 @functools.cache  # a file is opened more than once
-def _warn_once(message: str) -> None:
+def warn_once(message: str) -> None:
   warnings.warn(message, stacklevel=3)
 
 
@@ -137,16 +137,25 @@ def _delimiter(head: str, named: FileKind) -> str:
     return separator[1]
   rows = list(islice((line for line in split_lines(head) if line.strip()), _ROWS))
   kinds = [named, *(FileKind(TABLE, mark, DOUBLED) for mark in (named.delimiter, *DELIMITERS))]
+  # Mark -> whether most rows have as many columns as the first line, and how many these are.
+  found: dict[str, tuple[bool, int]] = {}
   for kind in kinds:
+    names: list[str] = []
     sizes = []
     with contextlib.suppress(csv.Error):  # the reader names the row
       quoting: Any = csv.QUOTE_MINIMAL if kind.quote else csv.QUOTE_NONE
       for cells in csv.reader(rows, delimiter=kind.delimiter, quoting=quoting):
+        names = names or cells
         sizes.append(len(cells))
     # A table of one column has any of these marks in its texts.
-    if sizes and sizes[0] > 1 and 2 * sizes.count(sizes[0]) > len(sizes):
-      return kind.delimiter
-  return named.delimiter
+    fits = 2 * sizes.count(len(names)) > len(sizes)
+    are_names = named.quote and all(name[:1].strip() for name in names)  # of CSV, not of texts
+    if len(names) > 1 and (fits or are_names):
+      found.setdefault(kind.delimiter, (fits, len(names)))
+  if not named.quote:
+    return next(iter(found), named.delimiter)
+  # A decimal comma may be in every row.
+  return max(found, key=found.__getitem__, default=named.delimiter)
 
 
 def _with_doubled(all_lines: Iterable[str], quote: str) -> Iterable[str]:

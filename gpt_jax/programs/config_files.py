@@ -1,5 +1,7 @@
 """Configs in Python files, their fields changed by dotted names, and a listing of all fields."""
 
+import collections
+import csv
 import dataclasses
 import difflib
 import inspect
@@ -155,6 +157,7 @@ def override(config: Any, path: str, text: str) -> Any:
 def override_all(config: Any, changes: Iterable[tuple[str, str]]) -> Any:
   """A copy with several (dotted path, text) changes; only the final combination is validated."""
   config, changes = _with_methods(config, list(changes))
+  times = collections.Counter(path for path, _ in changes)
   of_members, members = _members(config)
   tree: dict = {}
   for path, text in changes:
@@ -168,7 +171,10 @@ def override_all(config: Any, changes: Iterable[tuple[str, str]]) -> Any:
       node, branch = getattr(node, name), branch.setdefault(name, {})
     metadata = _field(config, path, node, groups, last).metadata
     hint = typing.get_type_hints(type(node))[last]
-    branch[last] = check_value(path, _parse(path, text, hint, metadata), hint, metadata)
+    value = check_value(path, _parse(path, text, hint, metadata), hint, metadata)
+    if times[path] > 1 and typing.get_args(hint)[1:] != (...,):  # a list gets more items
+      raise InputError(f"config.{path}=… is given {times[path]} times: it takes one value")
+    branch[last] = branch.get(last, ()) + value if times[path] > 1 else value
   # Leaves are checked above, with the name that was given.
   # Each group is replaced once: its __post_init__ sees the final combination only.
   if tree.keys() & members.keys():
@@ -347,7 +353,9 @@ def _parse_as(text: str, hint: Any) -> Any:
     return next((choice for choice in arguments if str(choice) == text), None)
   if origin is tuple or hint is tuple:
     inside = text[1:-1] if text[:1] + text[-1:] in ("()", "[]") else text
-    parts = [part.strip() for part in inside.split(",") if part.strip()]
+    # Names in quotation marks may have commas.
+    split = next(csv.reader([inside], skipinitialspace=True), [])
+    parts = [part.strip() for part in split if part.strip()]
     hints = item_hints(arguments, len(parts))
     items = tuple(_parse_as(part, item_hint) for part, item_hint in zip(parts, hints, strict=False))
     return None if len(hints) != len(parts) or None in items else items

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import sys
@@ -269,14 +270,12 @@ def _kept_columns(source: str, keep: Sequence[str], task: LabeledTask) -> list[d
   """The kept cells of every row, in the order of `keep`; empty in a row that cannot be read."""
   table, texts = Table.with_texts(source, task.columns, task.pair)
   everything = list(keep) == ["all"]
-  named = () if everything else keep
-  records = list(table.records((*texts, *named)))
-  names: dict[str, None] = {}
-  for record in records:
-    if isinstance(record, dict):
-      names |= dict.fromkeys(record)
+  named = () if everything else table.split(keep)
+  # An error has no cells.
+  rows = [row if isinstance(row, dict) else {} for row in table.records((*texts, *named))]
+  names = dict.fromkeys(itertools.chain(*rows))
   if not names:  # no row can be read; _encode says why
-    return [{}] * len(records)
+    return rows
   for name in named:
     if name not in names:
       raise InputError(
@@ -291,11 +290,7 @@ def _kept_columns(source: str, keep: Sequence[str], task: LabeledTask) -> list[d
         f"--keep: the output has a column {name!r} of its own; rename the one of {source}, or name "
         "other columns to keep"
       )
-  kept = []
-  for record in records:
-    cells = record if isinstance(record, dict) else {}  # an error has no cells
-    kept.append({name: cells.get(name, "") for name in wanted})
-  return kept
+  return [{name: row.get(name, "") for name in wanted} for row in rows]
 
 
 def _merge_problems(

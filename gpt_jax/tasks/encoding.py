@@ -257,6 +257,7 @@ def encode(
   truncate: Truncate | None,
   num_classes: int,
   format: Format = GPT,
+  partial: bool = False,
 ) -> Encoded:
   """Encodes examples as token ids.
 
@@ -265,6 +266,7 @@ def encode(
     context: the longest sequence allowed, in tokens, special tokens included.
     truncate: see formats.each_half; None: as the format does.
     num_classes: K.
+    partial: fields of a sequence may have no token, but for one of them.
   """
   if not examples:
     raise InputError("no examples to encode")
@@ -291,8 +293,11 @@ def encode(
   distinct = list(index)
   texts = [np.asarray(ids, np.int32) for ids in tokenizer.encode_many(distinct)]
   lengths = np.array(list(map(len, texts)), np.int32)
-  if not lengths.all():
-    n, c, f = np.argwhere(lengths[fields] == 0)[0]
+  is_empty = lengths[fields] == 0  # [N, C, F]
+  if partial:
+    is_empty &= is_empty.all(axis=-1, keepdims=True)
+  if is_empty.any():
+    n, c, f = np.argwhere(is_empty)[0]
     where, text = f"{examples[n].location}: text field {f + 1}", distinct[fields[n, c, f]]
     raise InputError(f"{where} has no token: the tokenizer drops all of it, {text[:80]!r}")
   window = format.of_window

@@ -26,13 +26,15 @@ from gpt_jax.data.file_kinds import (
 )
 from gpt_jax.data.sources.source import typed_rows
 from gpt_jax.data.sources.utf8 import (
+  CONVERT,
   describe_binary,
   open_bytes,
+  windows_1252,
   with_line_feeds,
   without_compression,
 )
 from gpt_jax.errors import InputError, MissingInput, counted, did_you_mean, require
-from gpt_jax.files import exists, is_file, is_folder
+from gpt_jax.files import exists, is_file, is_folder, split_names
 
 _MAX_MIB = 2048  # of a compressed file, which is read as a whole
 
@@ -116,6 +118,15 @@ def read_table(
     yield with_label_name(row, label_names) if label_names else row
 
 
+def split_usable(rows: Iterable[Row | InputError]) -> tuple[list[Row], list[InputError]]:
+  """The rows that can be used, and the errors of the others."""
+  good: list[Row] = []
+  problems: list[InputError] = []
+  for row in rows:
+    problems.append(row) if isinstance(row, InputError) else good.append(row)
+  return good, problems
+
+
 def usable(rows: Iterable[Row | InputError]) -> Iterator[Row]:
   """The rows; raises the error of the first one that cannot be used."""
   for row in rows:
@@ -180,7 +191,8 @@ def _to_python(value: Any, feature: Any) -> Any:
 def _read_content(path: str) -> bytes:
   # A pipe also is bash's <(command), which has a path.
   if path == "-" or (os.path.exists(path) and stat.S_ISFIFO(os.stat(path).st_mode)):
-    return _read_pipe(path)
+    with open_bytes(path, _read_pipe(path)) as file:
+      return file.read()
   with open_bytes(path) as file:
     if without_compression(path) == path:
       return file.read()
@@ -190,15 +202,20 @@ def _read_content(path: str) -> bytes:
   return content
 
 
-def _decode(path: str, data: bytes) -> str:
+def _decode(path: str, data: bytes, official: bool = True) -> str:
+  """The text of a file in UTF-8 or, of the user's own, in Windows-1252 if it cannot be another."""
   if kind := describe_binary(data):
     raise InputError(f"{path}: {kind}")
   try:
     return with_line_feeds(data.decode("utf-8-sig"))
   except UnicodeDecodeError as error:
+    text, word = ("", "") if official else windows_1252(data)
+    if text:
+      file_kinds.warn_once(f"{path}: is read as Windows-1252, as it is not UTF-8: {word!r}")
+      return with_line_feeds(text)
     line = data[: error.start].count(b"\n") + 1
     raise InputError(
-      f"{path}:{line}: not UTF-8 (byte {data[error.start]:#04x}); convert the file to UTF-8"
+      f"{path}:{line}: not UTF-8 (byte {data[error.start]:#04x}); {CONVERT}"
     ) from error
 
 
@@ -238,7 +255,7 @@ class Table:
     content = b"" if is_parquet else _read_content(path)
     if content.startswith(b"PAR1"):
       is_parquet = is_file(path)  # not a pipe: it is read part by part
-    self._text = "" if is_parquet else _decode(path, content)
+    self._text = "" if is_parquet else _decode(path, content, official)
     if is_parquet:
       self.kind = FileKind(PARQUET)
     elif path == "-" or not official:
@@ -279,6 +296,10 @@ class Table:
     """Whether the header, or the first JSON object, names a column."""
     return column in next((row for row in self.records() if isinstance(row, dict)), {})
 
+  def split(self, columns: Sequence[str]) -> tuple[str, ...]:
+    """The names of columns, of which each may be several with commas between them."""
+    return tuple(split_names(",".join(columns), self.has)) if columns else ()
+
   def rows(
     self,
     columns: Sequence[str],
@@ -287,7 +308,8 @@ class Table:
     unlabeled: bool = False,
     blanks: bool = False,
   ) -> Iterator[Row | InputError]:
-    """The texts and labels of the rows; a row that cannot be used is the error that says why.
+    """The texts and labels of the rows; a row that cannot be used is the error that says why. A
+    cell without a value, as null in JSON, has an empty text.
 
     Args:
       columns: the text columns to read, in this order.
@@ -312,12 +334,12 @@ class Table:
           raise error
         yield error
         continue
-      other = next((column for column in columns if not isinstance(record[column], str)), None)
+      texts = tuple("" if _is_missing(record[column]) else record[column] for column in columns)
+      other = next((n for n, text in enumerate(texts) if not isinstance(text, str)), None)
       if other is not None:
-        shown = json.dumps(record[other])
-        yield InputError(f"{location}: column {other!r} should be text, not {shown}")
+        shown = json.dumps(texts[other])
+        yield InputError(f"{location}: column {columns[other]!r} should be text, not {shown}")
         continue
-      texts = tuple(record[column] for column in columns)
       yield Row(texts, None if label is None else _label_text(record.get(label)), location)
 
   def records(self, needed: Iterable[str] = ()) -> Iterator[Record]:
@@ -394,8 +416,12 @@ def _as_record(located: tuple[str, Any]) -> tuple[str, Record]:
   return location, value
 
 
+def _is_missing(value: Any) -> bool:
+  return value is None or value != value  # NaN, which stands for a missing number
+
+
 def _label_text(value: Any) -> str | None:
-  if value is None or value != value:  # NaN, which stands for a missing number
+  if _is_missing(value):
     return None
   # As others write it: pandas makes 1.0 of 1 where a cell of a column is empty.
   if isinstance(value, float) and value.is_integer():
@@ -413,11 +439,12 @@ def label_form(label: str) -> str:
   return number[1] if number else text
 
 
-def as_known(label: str, known: Sequence[str]) -> str:
-  """The known label that is the same whole number, as 1.0 for 1, if there is one; else `label`.
-  Checkpoints of earlier versions have the labels 0.0 and 1.0 of JSON.
+def as_known(label: str, known: Sequence[str], of_any_form: bool = False) -> str:
+  """The known label that is the same whole number, as 1.0 for 1, or with of_any_form one that
+  differs by its form alone, if there is just one; else `label`. Checkpoints of earlier versions
+  have the labels 0.0 and 1.0 of JSON.
   """
-  if label in known or not re.fullmatch(r"-?[0-9]+(\.0*)?", label):
+  if label in known or not (of_any_form or re.fullmatch(r"-?[0-9]+(\.0*)?", label)):
     return label
   same = [other for other in known if label_form(other) == label_form(label)]
   return same[0] if len(same) == 1 else label
@@ -429,15 +456,21 @@ def of_form(label: str, known: Iterable[str]) -> str:
   return "" if same is None else f"; it differs from {same!r} by its form alone"
 
 
-def warn_of_similar(labels: Iterable[str], path: str) -> None:
-  """Warns of labels of one form, which count as different."""
-  spellings = collections.defaultdict(list)
-  for label in labels:
+def merge_similar(labels: Iterable[str], path: str, setting: str = "") -> dict[str, str]:
+  """The labels that the commonest one of their form stands for -> that one; a warning tells.
+
+  {} without the name of a `setting` that keeps them apart: they count as different.
+  """
+  counts, spellings = collections.Counter(labels), collections.defaultdict(list)
+  for label in sorted(counts, key=lambda label: (-counts[label], label.strip() != label, label)):
     spellings[label_form(label)].append(label)
-  similar = [" and ".join(map(repr, names)) for names in spellings.values() if len(names) > 1]
-  if similar:
-    shown = "; ".join(similar)
-    warnings.warn(
-      f"{path}: labels that differ only by case, spaces or form count as different: {shown}",
-      stacklevel=3,
-    )
+  merged: dict[str, str] = {}
+  shown = []
+  for names in (names for names in spellings.values() if len(names) > 1):
+    merged |= dict.fromkeys(names[1:], names[0])
+    shown.append(" and ".join(f"{name!r} ({counts[name]:,})" for name in names))
+  if shown:
+    alike = f"{path}: labels that differ only by case, spaces or form count as"
+    as_what = f"the first of them ({setting} keeps them apart)" if setting else "different"
+    warnings.warn(f"{alike} {as_what}: {'; '.join(shown)}", stacklevel=3)
+  return merged if setting else {}

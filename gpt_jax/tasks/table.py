@@ -1,24 +1,19 @@
 """A task on the user's own files: TSV, CSV or JSONL, described by config.task options."""
 
+import collections
 import contextlib
 import dataclasses
-import functools
 import hashlib
 import itertools
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from typing import Any, ClassVar
 
 from gpt_jax import files
 from gpt_jax.config import option, register
 from gpt_jax.errors import InputError, MissingInput, counted
-from gpt_jax.tasks.answers.labels import (
-  MultiLabelTask,
-  is_present,
-  label_indicators,
-  split_labels,
-)
+from gpt_jax.tasks.answers.labels import MultiLabelTask, split_labels
 from gpt_jax.tasks.answers.number import RegressionTask, Scale, is_number, parse_number
 from gpt_jax.tasks.formats import first_field
 from gpt_jax.tasks.metrics import (
@@ -29,7 +24,7 @@ from gpt_jax.tasks.metrics import (
   Metric,
   accuracy,
 )
-from gpt_jax.tasks.readers import Row, Table, warn_of_similar
+from gpt_jax.tasks.readers import Row, Table, merge_similar, split_usable
 from gpt_jax.tasks.task import Task, TaskConfig, unusable_rows
 from gpt_jax.tasks.transforms import (
   Transform,
@@ -50,6 +45,7 @@ _METRICS: dict[str, dict[str, Metric]] = {
   "regression": REGRESSION_METRICS,
 }
 _MANY_NUMBERS = 50  # different labels, all of them numbers, that look like regression
+_FEW_ROWS, _DISTINCT = 20, 0.8  # share of more rows with a label of their own that is no label
 
 
 @register("table_task")
@@ -113,9 +109,14 @@ class TableTask(TaskConfig):
     True, "folds of as many texts each, with their share of each label; false: as before, by hash"
   )
   skip_bad_rows: bool = option(False, "leave rows out that cannot be used, with a warning")
+  merge_labels: bool = option(
+    True,
+    "labels that differ only by case, spaces or form are one, the commonest; false: they differ",
+    resumable=True,  # what it changes is in `labels`
+  )
 
   # In configs that were saved without them: a fold of an earlier run keeps its rows.
-  BEFORE: ClassVar = {"balanced_folds": False}
+  BEFORE: ClassVar = {"balanced_folds": False, "merge_labels": False}
   has_folds = True
 
   def __post_init__(self):
@@ -155,7 +156,7 @@ class TableTask(TaskConfig):
 
   def with_labels(self, data_dir: str) -> "TableTask":
     """Fills in columns, metric, labels and scale, so that a checkpoint needs no training file."""
-    table = self._with_columns(data_dir)
+    table = self.with_columns(data_dir)
     table = dataclasses.replace(table, metric=table.metric or next(iter(_METRICS[table.kind])))
     if table.kind == "regression":
       return table._with_scale(data_dir)
@@ -165,15 +166,14 @@ class TableTask(TaskConfig):
     elif table.transform == "multiple_choice":
       labels = table.columns[1:]  # the first is the context, the others are the options
     else:
-      rows = list(self._open(data_dir, "train").rows(table.columns, table.label))
-      labels = table._find_labels([row for row in rows if isinstance(row, Row)])
-      warn_of_similar(labels, path)
+      file = self._open(data_dir, "train")
+      rows, problems = split_usable(file.rows(table.columns, table.label))
+      labels = table._find_labels(rows, path)
       # Too few labels may be the fault of rows that could not be read: they are named then.
-      problems = [row for row in rows if isinstance(row, InputError)]
       if len(labels) < 2 and problems and not self.skip_bad_rows:
         raise unusable_rows(problems, can_skip=True)
       if table.kind == "one_label":
-        _check_for_numbers(labels, f"{path}: column {table.label!r}")
+        check_labels(file, table.columns, table.label, rows)
     if len(labels) < 2:
       raise InputError(
         f"{path}: column {table.label!r} has the labels {labels}; two or more are needed"
@@ -207,17 +207,14 @@ class TableTask(TaskConfig):
       "pooling": "per_choice" if is_choice else "sum",
       "truncate": first_field if is_choice else None,
       "skip_bad_rows": self.skip_bad_rows,
+      "partial": self.transform == "entailment",  # the others compare their texts
+      "merge_labels": self.merge_labels,
     }
     named = _METRICS[self.kind]
     primary = {metric: named[metric]}  # comes first
     if self.kind == "multi_label":
-      return MultiLabelTask(
-        **fields,
-        metrics={**primary, **named},
-        target=functools.partial(label_indicators, labels=labels, separator=self.separator),
-        value=is_present,
-        separator=self.separator,
-      )
+      metrics = {**primary, **named}
+      return MultiLabelTask(**fields, metrics=metrics, separator=self.separator)
     if self.kind == "regression":
       assert table.mean is not None and table.deviation is not None
       scale = Scale(table.mean, table.deviation)
@@ -230,16 +227,19 @@ class TableTask(TaskConfig):
       )
     return Task(**fields, metrics={**primary, "accuracy": accuracy})
 
-  def _find_labels(self, rows: Sequence[Row]) -> tuple[str, ...]:
+  def _find_labels(self, rows: Sequence[Row], path: str) -> tuple[str, ...]:
     """The different labels of the rows, sorted; those that cannot be read are left out."""
-    if self.kind == "one_label":
-      # Sorted, so that the number of a class does not depend on the order of the rows.
-      return tuple(sorted({row.label for row in rows if row.label and row.label.strip()}))
-    names: set[str] = set()
+    names: list[str] = []
     for row in rows:
+      if self.kind == "one_label":
+        names += [row.label] if row.label and row.label.strip() else []
+        continue
       with contextlib.suppress(ValueError):  # the row is reported when it is read as an example
-        names.update(split_labels(row.label or "", self.separator))
-    return tuple(sorted(names))
+        names += split_labels(row.label or "", self.separator)
+    setting = "config.task.merge_labels=false" if self.merge_labels else ""
+    merged = merge_similar(names, path, setting)
+    # Sorted, so that the number of a class does not depend on the order of the rows.
+    return tuple(sorted({*names} - {*merged}))
 
   def _with_scale(self, data_dir: str) -> "TableTask":
     """The config with mean and deviation of the training rows that are not held out."""
@@ -262,7 +262,7 @@ class TableTask(TaskConfig):
       raise InputError(f"{path}: column {self.label!r} has {error}") from error
     return dataclasses.replace(self, mean=scale.mean, deviation=scale.deviation)
 
-  def _with_columns(self, data_dir: str) -> "TableTask":
+  def with_columns(self, data_dir: str) -> "TableTask":
     """The config with text and label columns, from the training file where they are not set."""
     if self.columns and self.label:
       return self
@@ -291,7 +291,7 @@ class TableTask(TaskConfig):
     if self.columns and len(names) == 1:
       return names[0]
     if not self.columns and len(names) == 2:
-      rows = [row for row in file.rows(names) if isinstance(row, Row)]
+      rows, _ = split_usable(file.rows(names))
       # Labels repeat, texts hardly do: the label is the column with fewer values.
       values = [{row.texts[i] for row in rows} for i in (0, 1)]
       numeric = [i for i in (0, 1) if all(map(is_number, values[i]))]
@@ -340,16 +340,16 @@ class TableTask(TaskConfig):
     # A test file is always a file of its own; a dev set may be a part of the training file.
     is_part = split != "test" and (self.folds or self.dev_share)
     file = self._open(data_dir, "train" if is_part else split)
-    rows = list(file.rows(self.columns, self.label, unlabeled=split == "test"))
+    all_rows = file.rows(self.columns, self.label, unlabeled=split == "test")
     if not is_part:
-      yield from rows
+      yield from all_rows
       return
-    held_out = self._held_out([row for row in rows if isinstance(row, Row)], file.path)
+    rows, problems = split_usable(all_rows)
+    held_out = self._held_out(rows, file.path)
+    if split == "train":  # counted once
+      yield from problems
     for row in rows:
-      if isinstance(row, InputError):
-        if split == "train":  # counted once
-          yield row
-      elif (_normalized_texts(row) in held_out) == (split == "dev"):
+      if (_normalized_texts(row) in held_out) == (split == "dev"):
         yield row
 
   def check_folds(self, data_dir: str, batch_size: int) -> None:
@@ -417,18 +417,33 @@ def _normalized_texts(row: Row) -> str:
   return "\t".join(" ".join(text.split()).casefold() for text in row.texts)
 
 
-def _check_for_numbers(labels: Sequence[str], column: str) -> None:
-  """Refuses many labels that are numbers with decimals; warns of many integers."""
-  if len(labels) <= _MANY_NUMBERS or not all(map(is_number, labels)):
-    return
+def check_labels(table: Table, columns: Sequence[str], label: str, rows: Sequence[Row]) -> None:
+  """Refuses a label column of numbers with decimals, or one that differs in nearly all rows, as the
+  numbers of tickets do; warns of many integers.
+  """
+  labels = sorted({row.label for row in rows if row.label and row.label.strip()})
+  column = f"{table.path}: column {label!r} has {len(labels):,} different"
   advice = "config.task.kind=regression, when fine-tuning, predicts a number"
-  if all(parse_number(label).is_integer() for label in labels):
-    warnings.warn(
-      f"{column} has {len(labels):,} different numbers, each of which counts as a label; {advice}",
-      stacklevel=3,
+  are_numbers = len(labels) > _MANY_NUMBERS and all(map(is_number, labels))
+  if are_numbers and not all(parse_number(number).is_integer() for number in labels):
+    raise InputError(
+      f"{column} numbers, such as {labels[0]}, and not labels of a fixed set; {advice}"
     )
-    return
-  raise InputError(
-    f"{column} has {len(labels):,} different numbers, such as {labels[0]}, and not labels of a "
-    f"fixed set; {advice}"
-  )
+  if len(rows) >= _FEW_ROWS and len(labels) > _DISTINCT * len(rows):
+    guess = _likelier(table, {*columns, label}, len(rows))
+    guess += f"; {advice}" if are_numbers else ""
+    raise InputError(f"{column} values in {len(rows):,} rows: is it the label?{guess}")
+  if are_numbers:
+    warnings.warn(f"{column} numbers, each of which counts as a label; {advice}", stacklevel=3)
+
+
+def _likelier(table: Table, others: Set[str], rows: int) -> str:
+  """For the end of a message: up to three columns, besides others, whose values repeat."""
+  values = collections.defaultdict(set)
+  for record in table.records():
+    for name, value in record.items() if isinstance(record, dict) else ():
+      values[name].add(str(value))
+  sizes = {name: len(values[name]) for name in {*values} - others}
+  likelier = sorted((size, name) for name, size in sizes.items() if 1 < size < rows / 5)
+  guesses = [f"{name!r} ({size:,} different)" for size, name in likelier[:3]]
+  return f" Likelier: {', '.join(guesses)}" if guesses else ""

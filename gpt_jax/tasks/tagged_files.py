@@ -28,7 +28,7 @@ from gpt_jax.config import option, register
 from gpt_jax.errors import InputError, counted
 from gpt_jax.tasks.answers.tags import TaggedExample, TagTask
 from gpt_jax.tasks.metrics import accuracy, span_f1
-from gpt_jax.tasks.readers import read_every_line, warn_of_similar
+from gpt_jax.tasks.readers import merge_similar, read_every_line
 from gpt_jax.tasks.task import SPLITS, TaskConfig
 
 SCHEMES = {"bio": "BI", "iobes": "BIES"}
@@ -67,11 +67,12 @@ class TaggedFiles(TaskConfig):
     """Fills in the tags."""
     if self.labels:
       return self
-    found = {tag for example in self._sentences(data_dir, "train") for tag in example.label or ()}
+    tags = [tag for example in self._sentences(data_dir, "train") for tag in example.label or ()]
+    found = {*tags}
     if len(found) < 2:
       path = os.path.join(data_dir, self.train)
       raise InputError(f"{path}: column {self.column} has the tags {sorted(found)}; should be two")
-    warn_of_similar(sorted(found), os.path.join(data_dir, self.train))
+    merge_similar(tags, os.path.join(data_dir, self.train))
     if are_spans(found) and self.scheme != "files":
       # All of them: an entity of one word may not occur in the training file.
       kinds = sorted({tag[2:] for tag in found if tag != _OUTSIDE})

@@ -64,6 +64,9 @@ class Task(LabeledTask):
   # Leave rows out that cannot be used; None: the task has no such option
   skip_bad_rows: bool | None = None
   pair: str = ""
+  # Whether a row is read where some of its texts are empty, as its sequence joins them all
+  partial: bool = False
+  merge_labels: bool = False  # a label is the one that differs from it by its form alone
 
   @property
   def head(self) -> dict[str, Any]:
@@ -109,13 +112,19 @@ class Task(LabeledTask):
     return examples
 
   def example(self, row: Row) -> Example:
-    for column, text in zip(self.columns_of(len(row.texts)), row.texts, strict=True):
-      if not text.strip():
-        raise InputError(
-          f"{row.location}: column {column!r} is empty; fill it in or remove the row"
-        )
+    if column := self.empty_column(row.texts):
+      raise InputError(f"{row.location}: column {column!r} is empty; fill it in or remove the row")
     label = None if row.label is None else self.target_of(row.label, row.location)
-    return Example(self.transform(*row.texts), label, row.location)
+    texts = [text if text.strip() else "" for text in row.texts]
+    return Example(self.transform(*texts), label, row.location)
+
+  def empty_column(self, texts: Sequence[str]) -> str:
+    """The empty column for which a row of these texts cannot be read; "" if it can."""
+    columns = self.columns_of(len(texts))
+    empty = [column for column, text in zip(columns, texts, strict=True) if not text.strip()]
+    if self.partial and len(empty) < len(columns):
+      return ""
+    return empty[0] if empty else ""
 
   def columns_of(self, count: int) -> tuple[str, ...]:
     """The columns of a row of so many texts, which may have one of `pair` besides."""
@@ -126,7 +135,8 @@ class Task(LabeledTask):
   ) -> Encoded:
     if self._reads_one_order(format):
       examples = [example._replace(sequences=example.sequences[:1]) for example in examples]
-    return encode(examples, tokenizer, context, self.truncate, self.num_classes, format)
+    sizes = context, self.truncate, self.num_classes
+    return encode(examples, tokenizer, *sizes, format, self.partial)
 
   def sequences(self, columns: Sequence[str], format: Format) -> Sequences:
     """A row's texts as the sequences that a model of the format reads."""
@@ -174,7 +184,7 @@ class Task(LabeledTask):
         return self.target(label)
       except ValueError as error:
         raise InputError(f"{location}: label {label!r}: {error}") from error
-    label = as_known(label, self.labels)
+    label = as_known(label, self.labels, self.merge_labels)
     if label not in self.labels:
       similar = of_form(label, self.labels)
       raise InputError(f"{location}: label {label!r}: should be {self.wanted}{similar}")

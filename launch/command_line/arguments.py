@@ -1,6 +1,5 @@
 """The words of a command to flags, with one line for those that are wrong."""
 
-import collections
 import contextlib
 import importlib
 import itertools
@@ -84,7 +83,6 @@ def parse(argv: list[str], doc: str, positional: str | None) -> bool:
 def _refuse_repeats() -> None:
   """Raises InputError for a flag of one value that was given again: absl would take the last."""
   given = {flag.name: flag.present for flag in own_flags() if not isinstance(flag, flags.MultiFlag)}
-  given |= collections.Counter(f"config.{name}" for name, _ in changes)
   for name, times in given.items():
     if times > 1:
       raise InputError(f"--{name} is given {times} times: it takes one value")

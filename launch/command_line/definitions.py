@@ -35,8 +35,9 @@ FLAG_OF = {  # argument, or PROGRAM.ARGUMENT -> its flag, where it is called oth
   **dict.fromkeys([f"{name}.source" for name in ("backtranslate", "label", "predict")], "input"),
   "visualize.source": "input",
 }
-# Lists whose values may have commas: the flag is repeated.
-_REPEATED = {"adapter", "checkpoint", "prompt", "query", "text", "vary", "workdir"}
+# Lists whose values may have commas, as names of columns, which the program splits.
+_WHOLE = {"adapter", "checkpoint", "keep", "prompt", "query", "text", "vary", "workdir"}
+_JOINED = {"text_column"}  # a text with commas, of which each part may have a flag of its own
 _LOWEST = {
   **dict.fromkeys(("seeds", "folds", "longest", "pool_rows"), 1),
   **dict.fromkeys(("examples", "limit", "microbatches", "num_fewshot", "price"), 0),
@@ -85,7 +86,7 @@ class Program:
   def arguments(self) -> dict[str, Any]:
     """The values of the flags, by argument."""
     return {
-      name: config() if flag == "config" else FLAGS[flag].value
+      name: config() if flag == "config" else _value(FLAGS[flag])
       for name, flag in self._flags.items()
     }
 
@@ -156,13 +157,23 @@ def _define(name: str, annotation: str, default: Any, help: str) -> bool:
   elif re.match(r"(str \| )?(Sequence|tuple)\[(float \| )?str\b", annotation):
     if not required:
       settings["default"] = list(default)
-    define_list = flags.DEFINE_multi_string if name in _REPEATED else flags.DEFINE_list
-    define_list(name=name, **settings)
+    flags.DEFINE_multi_string(name=name, **settings)
   elif kind == "str":
-    flags.DEFINE_string(name=name, **settings)
+    define_text = flags.DEFINE_multi_string if name in _JOINED else flags.DEFINE_string
+    define_text(name=name, **settings)
   else:
     return False
   return True
+
+
+def _value(flag: flags.Flag) -> Any:
+  """The value of a flag; a list is given by commas, by the flag again, or both."""
+  if not isinstance(flag, flags.MultiFlag) or flag.name in _WHOLE:
+    return flag.value
+  text = ",".join(flag.value or ())
+  if flag.name in _JOINED:
+    return text
+  return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def config() -> Any:

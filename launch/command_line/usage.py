@@ -130,4 +130,7 @@ def _about(flag: flags.Flag, positional: str | None) -> str:
     return f"{text} (required; --{flag.name}= may be left out)"
   if is_required(flag):
     return f"{text} (required)"
-  return f"{text} (default {flag.default})" if flag.default else text
+  default = flag.default
+  if isinstance(default, list):
+    default = ",".join(default)
+  return f"{text} (default {default})" if default else text

@@ -155,7 +155,11 @@ def test_rows_and_documents_of_any_name(tmp_path, name, content, told):
     ("a.csv", "text\tlabel\n", "no rows"),
     ("a.csv", 'text;label\na;"b" c\n', "a.csv:2: not CSV with semicolons"),
     ("a.tsv", "text\tlabel\na\tb\tc\n", "no rows that can be used: .*:2: 3 columns, but the head"),
-    ("a.tsv", "text\tlabel\n\xe9".encode("latin-1"), "a.tsv:2: not UTF-8"),
+    (
+      "a.tsv",
+      "text\tlabel\n\u00e9\u0142".encode("cp1250"),
+      "a.tsv:2: not UTF-8 .*iconv -f cp1252 -t",
+    ),
     ("a.tsv", "text\tlabel".encode("utf-32"), "UTF-32"),
     ("a.tsv", b"\xff\xfea\0\0\xd8", "not UTF-16"),
     ("a.csv", "text,label".encode("utf-16-le"), "UTF-16 without its byte-order mark"),
@@ -182,6 +186,85 @@ def test_a_csv_may_have_backslashes_before_quotation_marks(tmp_path):
   assert [tuple(cells) for _, cells in table_rows(path)][1:] == rows
   folder = as_table([("C:\\", "x"), ('a\\"b', "y")], quoting=csv.QUOTE_ALL)
   assert usable(written(tmp_path / "b.csv", folder)) == [("C:\\", "x"), ('a\\"b', "y")]
+
+
+WESTERN = """\
+Sehr geehrte Damen und Herren, die Rechnung über 20 € ist falsch. „Schöne Grüße“; äöü fehlen, Größe
+La facture n’est pas arrivée à l’école. « Être » déjà vu, œuvre, ça va, Noël ! Reçu à 9 h : merci
+¿Dónde está mi pedido? El señor Muñoz pidió la devolución; ¡qué vergüenza! Artículo 3º, camión
+Não recebi a encomenda, é uma situação péssima. Vocês têm previsão? Ação, órgão
+Perché il pacco non è arrivato? Così non va, più tardi, città, virtù
+Jeg har ikke fået min pakke på grund af en fejl. Køb, æble, Århus
+Lasku on väärä, hyvää päivää, öljy
+Góðan dag, þetta er rangt. Hvað er að? Ísland, mjög
+It’s not working – the “login” page… I can’t sign in."""
+ELSEWHERE = """\
+cp1250 Dobrý den, zboží nepřišlo, prosím řešte.
+iso8859-2 Dobrý den, zboží nepřišlo, prosím řešte.
+cp1250 Dzień dobry, faktura jest błędna. Proszę o wyjaśnienie
+cp1250 Jó napot, a számla hibás. Kérem, ellenőrizze, köszönöm
+cp1250 Dobar dan, račun je pogrešan. Riješite što prije
+cp1254 Merhaba, fatura yanlış. Lütfen kontrol ediniz, teşekkürler
+cp1257 Laba diena, sąskaita neteisinga. Prašau patikrinti, ačiū
+cp1251 Здравствуйте, счёт неверный
+cp1251 login fails: да
+cp1253 το τιμολόγιο είναι λάθος
+shift_jis 請求書が間違っています。
+gbk 发票错误，请检查。
+cp850 Die Rechnung über 20 ist falsch, Größe
+mac_roman Die Rechnung über 20 € ist falsch, Größe
+cp850 La facture est arrivée à Noël
+iso8859-15 Die Rechnung über 20 € ist falsch"""
+
+
+@pytest.mark.filterwarnings("ignore:.* is read as a table")
+@pytest.mark.parametrize("text", WESTERN.splitlines())
+def test_windows_1252_of_western_languages_is_read(tmp_path, text):
+  rows = [(text, "x"), ("the cat", "y")]
+  path = written(tmp_path / "a.csv", as_table(rows, delimiter=";").encode("cp1252"))
+  with pytest.warns(
+    UserWarning, match="a.csv: is read as Windows-1252, as it is not UTF-8: "
+  ) as told:
+    assert usable(path) == rows
+  word = str(told[0].message).rpartition(": ")[2][1:-1]
+  assert word in text and not word.isascii()
+
+
+@pytest.mark.parametrize("line", ELSEWHERE.splitlines() + ["utf-8 café\udcc3", "utf-8 it’s \udce9"])
+def test_what_may_be_another_encoding_is_refused(tmp_path, line):
+  encoding, _, text = line.partition(" ")
+  errors = "surrogateescape" if encoding == "utf-8" else "strict"
+  path = written(tmp_path / "a.csv", f"text,label\n{text}\n".encode(encoding, errors))
+  refused(
+    "a.csv:2: not UTF-8 .*; convert it, for example: iconv -f cp1252 -t utf-8 FILE", Table, path
+  )
+
+
+@pytest.mark.filterwarnings("ignore:.* is read as ")
+@pytest.mark.parametrize(
+  "text, names",
+  [
+    ("id;net price;text\n1;3,50;a\n2;4,00;b\n", ["id", "net price", "text"]),
+    ("id;price, net;text\n1;3,50;a\n2;4,00;b\n", ["id", "price, net", "text"]),
+    ("id;subject;body\n1;a;b, c; d\n2;b;c; d; e\n3;c;d\n", ["id", "subject", "body"]),
+    ("id\tsubject\tbody\n1\ta\tb\tc\n2\tb\tc\td\n", ["id", "subject", "body"]),
+    ("text\nYes; no, or\tso\nNo; yes, or\tso\n", ["text"]),
+    ("what do you think; in short\nYes, sure\nNo, never\n", ["what do you think; in short"]),
+  ],
+)
+def test_the_first_line_of_a_csv_says_what_separates_columns(tmp_path, text, names):
+  table = Table(written(tmp_path / "a.csv", text))
+  assert table.first_row(table.kind) == names
+
+
+def test_columns_are_named_with_commas_or_one_by_one(tmp_path):
+  table = Table(
+    written(tmp_path / "a.csv", as_table([("x", "y", "z", "v")], ("a", "b", "a,c", " d")))
+  )
+  for names in (["a,b"], ["a", "b"], ["a", " b "]):
+    assert table.split(names) == ("a", "b")
+  assert table.split(["a,c", "a"]) == table.split(["a,c,a"]) == ("a,c", "a")
+  assert table.split(["b, d"]) == ("b", " d") and table.split(["e,f"]) == ("e", "f")
 
 
 def test_texts_with_marks_have_no_header(tmp_path):

@@ -130,7 +130,7 @@ def damages(file):
   if file.label is not None:
     yield {"row": file.replace_cell(file.label, "maybe")}, rf":{line}: label 'maybe': should be "
   cut = {"row": file.replace_cell(file.texts[0], "caf\udce9")}
-  yield cut, rf":{line}: not UTF-8 \(byte 0xe9\); convert the file to UTF-8"
+  yield cut, rf":{line}: not UTF-8 \(byte 0xe9\); convert it"
   if file.header:
     column = file.header[file.texts[0]]
     header = tuple(name.replace(column, "text") for name in file.header)

@@ -49,9 +49,10 @@ def test_jsonl_labels_may_be_numbers_and_truth_values(tmp_path):
   assert [row.location for row in rows] == [f"{path}:{n}" for n in range(1, 6)]
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
 @pytest.mark.parametrize("content", ["b\ttext\n7\thello\n", '{"text": "hello", "b": "7"}\n'])
-def test_standard_input_is_tsv_or_jsonl(monkeypatch, content):
-  stdin = io.TextIOWrapper(io.BytesIO(content.encode()))
+def test_standard_input_is_tsv_or_jsonl(monkeypatch, content, encoding):
+  stdin = io.TextIOWrapper(io.BytesIO(content.encode(encoding)))
   monkeypatch.setattr(sys, "stdin", stdin)
   readers._read_pipe.cache_clear()
   (row,) = read("-", ("text", "b"), None)
@@ -90,6 +91,7 @@ def test_numeric_labels_are_given_their_names(tmp_path):
     ("a.jsonl", '{"text": "a", "label": 1}\n{"label": 0}\n', r"a\.jsonl:2: no column 'text'"),
     ("a.jsonl", '{"text": "a", "label": 1}\n{"text"\n', r"a\.jsonl:2: not JSON"),
     ("a.jsonl", "[1]\n", r"a\.jsonl:1: should be one JSON object per line"),
+    ("a.jsonl", '{"text": 0, "label": 1}\n', r"column 'text' should be text, not 0"),
     ("a.jsonl", '{"text": 3, "label": 1}\n', r"a\.jsonl:1: column 'text' should be text, not 3"),
     ("a.tsv", b"text\tlabel\na\tyes\nb\xe9\tno\n", r"a\.tsv:3: not UTF-8 \(byte 0xe9\)"),
     ("a.tsv", "", r"a\.tsv: empty"),

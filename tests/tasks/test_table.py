@@ -12,10 +12,12 @@ from refused import refused, table
 from gpt_jax.config import from_json, to_json
 from gpt_jax.programs.config_files import override_all
 from gpt_jax.tasks import metrics
+from gpt_jax.tasks.formats import GPT, BERTFormat
 from gpt_jax.tasks.metrics import CLASS_METRICS
 from gpt_jax.tasks.readers import Row, label_form
 from gpt_jax.tasks.table import TableTask
 from gpt_jax.tasks.tagged_files import TaggedFiles
+from gpt_jax.tasks.windows import WindowedFormat
 
 
 @pytest.fixture
@@ -29,6 +31,12 @@ def files(tmp_path):
     "pairs.tsv": "a\tb\tsame\nx\ty\t1\nz\tw\t0\n",
     "choices.tsv": "story\tfirst\tsecond\tthird\tright\nOnce.\tA.\tB.\tC.\tsecond\n",
   }
+  contents["partial.jsonl"] = "".join(
+    json.dumps({"a": a, "b": b, "same": "01"[n % 2]}) + "\n"
+    for n, (a, b) in enumerate([("x", "y"), ("", "y"), ("x", None), (" ", "\t")])
+  )
+  rows = [f"{n},{n % 3},{'xyzw'[n % 4]},text {n},{n / 7}\n" for n in range(60)]
+  contents["tickets.csv"] = "id,team,queue,text,price\n" + "".join(rows)
   for name, content in contents.items():
     (tmp_path / name).write_text(content)
   return str(tmp_path)
@@ -64,6 +72,42 @@ def test_pairs_of_texts(files, transform, sequences):
   assert list(task.metrics) == ["f1", "accuracy"]
 
 
+PARTIAL = TableTask(
+  train="partial.jsonl",
+  columns=("a", "b"),
+  label="same",
+  transform="entailment",
+  skip_bad_rows=True,
+)
+
+
+@pytest.mark.filterwarnings("ignore:left out")
+def test_a_row_with_an_empty_text_is_read_from_the_other(files, tiny_tokenizer):
+  task = PARTIAL.build(files)
+  examples = task.examples(files, "train")
+  assert [example.sequences[0] for example in examples] == [("x", "y"), ("", "y"), ("x", "")]
+  refused("4: column 'a' is empty", task.example, Row((" ", "\t"), None, "4"))
+  assert task.example(Row(("\u200b", "y"), None, "1")).sequences == (("\u200b", "y"),)
+  dropped = task.example(Row(("\u200b", "\u200b"), None, "5"))
+  for format in (GPT, BERTFormat(), WindowedFormat(GPT)):
+    tokenizer = tiny_tokenizer
+    for name in format.special:
+      tokenizer = tokenizer.with_special(name)
+    encoded = task.encode(examples, tokenizer, 16, format)
+    x, y = (tokenizer.encode(text) for text in ("x", "y"))
+    whole, no_x, no_y = (encoded.sequence(n, 0).tolist() for n in range(3))
+    assert whole == format.of_window.join([x, y], tokenizer.special).tolist()
+    assert no_x == format.of_window.join([[], y], tokenizer.special).tolist()
+    assert no_y == format.of_window.join([x, []], tokenizer.special).tolist()
+    refused(
+      "5: text field 1 has no token", task.encode, [*examples, dropped], tokenizer, 16, format
+    )
+  # Two texts that are compared are both needed.
+  task = dataclasses.replace(PARTIAL, transform="similarity", labels=("0", "1")).build(files)
+  assert len(task.examples(files, "train")) == 1
+  refused("7: column 'b' is empty", task.example, Row(("x", ""), None, "7"))
+
+
 def test_the_options_of_multiple_choice_are_columns(files):
   columns = ("story", "first", "second", "third")
   choices = TableTask(
@@ -96,6 +140,9 @@ def test_fields_are_set_from_the_command_line_and_paths_may_be_absolute(files):
 WRONG_CONFIGS = r"""\
 transform=regression => transform = 'regression': must be one of
 columns=a,b => columns: classification takes 1 text columns, not .'a', 'b'.
+columns=a columns=b => columns: classification takes 1 text columns, not .'a', 'b'.
+columns="a,b" label=a,b => columns: .'a,b',. and label 'a,b' should all be different
+label=a label=b => config.label=… is given 2 times: it takes one value
 transform=similarity columns=a => similarity takes 2 text columns
 transform=multiple_choice columns=a,b => takes 3 or more text columns
 columns=label label=label => should all be different
@@ -127,6 +174,9 @@ train train=unlabeled.tsv => unlabeled\.tsv:4: label '': should be one of neg, p
 dev dev= => TableTask.dev: no file is named
 dev dev=test.tsv => test\.tsv: no column 'stars'
 train train=choices.tsv columns=story label=right => two or more are needed
+train train=tickets.csv columns=text label=id =>
+    'id' has 60 different values in 60 rows: is it the label\? Likelier: 'team' .3 different., 'q
+train train=tickets.csv columns=text label=price => numbers, such as 0.0, .*kind=regression
 """
 
 
@@ -256,19 +306,41 @@ def test_folds_and_shares_that_cannot_be_are_refused(tmp_path):
 def test_labels_of_one_form_are_told(tmp_path, labels):
   rows = [f"a {n}\t{label}" for n, label in enumerate((*labels, "other"))]
   (tmp_path / "train.tsv").write_text("\n".join(["text\tlabel", *rows]))
-  (tmp_path / "dev.tsv").write_text(f"text\tlabel\na\t{labels[1].upper()}!\n")
+  folder, apart = str(tmp_path), {"type": "table_task"}  # a config of before has no merge_labels
   with pytest.warns(UserWarning, match="only by case, spaces or form count as different") as told:
-    TableTask().with_labels(str(tmp_path))
+    old = from_json(apart).with_labels(folder)
   assert all(repr(label) in str(told[0].message) for label in labels)
+  assert {*old.labels} == {*labels, "other"} and not from_json(to_json(old)).merge_labels
+  with pytest.warns(
+    UserWarning, match="count as the first of them .config.task.merge_labels=false"
+  ):
+    task = TableTask().with_labels(folder).build("")
+  (name,) = {*task.labels} - {"other"}
+  dev = task.example(Row(("a",), f" {labels[0].upper()}", "x:1"))
+  assert dev.label == tuple(float(label == name) for label in task.labels)
   (tmp_path / "tags.txt").write_text("a\tYes\na\tyes\na\tno\n")
   with pytest.warns(UserWarning, match="differ only by case"):
     TaggedFiles(train="tags.txt").with_labels(str(tmp_path))
-  task = dataclasses.replace(TWO, labels=(labels[0], "other")).build("")
+  many = dataclasses.replace(TWO, kind="multi_label", labels=(labels[0], "other")).build("")
+  assert many.example(Row(("a",), f"{labels[1]}, OTHER", "x:1")).label == (1.0, 1.0)
+  task = dataclasses.replace(TWO, labels=(labels[0], "other"), merge_labels=False).build("")
   if labels == ("1", "1.0"):
     assert task.example(Row(("a",), "1.0", "x:1")).label == (1.0, 0.0)
     return
   message = f"it differs from {labels[0]!r} by its form alone"
   refused(message, task.example, Row(("a",), labels[1], "x:1"))
+
+
+@pytest.mark.parametrize("kind", ["one_label", "multi_label"])
+def test_the_commonest_spelling_is_the_class(tmp_path, kind):
+  labels = [" Billing", "billing", "billing", "BILLING ", "press", " press", "x"]
+  rows = "".join(f"a {n},{label}\n" for n, label in enumerate(labels))
+  (tmp_path / "train.csv").write_text(f"text,label\n{rows}")
+  with pytest.warns(UserWarning, match=r"'billing' .[23]. and .*'BILLING ?' .1."):
+    task = TableTask(train="train.csv", kind=kind).build(str(tmp_path))
+  assert task.labels == ("billing", "press", "x")
+  examples = task.examples(str(tmp_path), "train")
+  assert [example.label.index(1.0) for example in examples] == [0, 0, 0, 0, 1, 1, 2]
 
 
 def test_a_label_of_spaces_is_none(tmp_path):

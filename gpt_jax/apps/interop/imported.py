@@ -5,7 +5,6 @@ A text is alone or one of a pair. Rows have the columns `text`, `text_pair` if t
 """
 
 import dataclasses
-import functools
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +14,7 @@ from gpt_jax.data.file_kinds import TABLE_SUFFIXES
 from gpt_jax.errors import InputError
 from gpt_jax.files import exists
 from gpt_jax.tasks.answers.answer import LabeledTask
-from gpt_jax.tasks.answers.labels import MultiLabelTask, is_present, label_indicators
+from gpt_jax.tasks.answers.labels import MultiLabelTask
 from gpt_jax.tasks.answers.number import RegressionTask, Scale
 from gpt_jax.tasks.answers.tags import TaggedExample, TagTask, split_words
 from gpt_jax.tasks.metrics import (
@@ -54,6 +53,7 @@ class ImportedTask(Config):
       "columns": (COLUMN,),
       "pair": PAIR,
       "transform": _one_or_two,
+      "partial": True,  # a tokenizer of transformers puts nothing for an empty text
       "read": _read,
     }
     if self.kind == "regression":
@@ -66,13 +66,7 @@ class ImportedTask(Config):
     # The first separator that is in no label's name.
     in_names = "\0".join(self.labels)
     separator = next((mark for mark in _SEPARATORS if mark not in in_names), "\n")
-    return MultiLabelTask(
-      **fields,
-      metrics=MULTI_LABEL_METRICS,
-      target=functools.partial(label_indicators, labels=self.labels, separator=separator),
-      value=is_present,
-      separator=separator,
-    )
+    return MultiLabelTask(**fields, metrics=MULTI_LABEL_METRICS, separator=separator)
 
 
 def _one_or_two(*texts: str) -> Sequences:

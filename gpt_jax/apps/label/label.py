@@ -106,6 +106,7 @@ def run(
   *,
   texts: Sequence[str] = (),
   label: str = "",
+  merge_labels: bool = True,
   precision: float = 0.95,
   epochs: int = 0,
   minutes: float = 0.0,
@@ -125,6 +126,7 @@ def run(
     workdir: a new folder, or that of the same command, which resumes.
     texts: text column, or two; by default text, or the one beside the label.
     label: label column; by default label, or that with fewer values of two.
+    merge_labels: labels that differ only by case, spaces or form are one, the commonest.
     precision: share of right predictions that a threshold should promise.
     epochs: epochs of fine-tuning, at most; 0: by the sizes of model and data, until three bring
       nothing.
@@ -150,7 +152,7 @@ def run(
   if pool:
     check_pool(study, pool)
   config, start = _load_start(checkpoint, epochs, seed)
-  table = read_labeled(source, texts, label, start.tokenizer)
+  table = read_labeled(source, texts, label, start.tokenizer, merge_labels)
   config = dataclasses.replace(config, task=table.task())
   unlabeled = read_unlabeled(pool, table, start.tokenizer) if pool else []
   study.claim(table.identity | {"checkpoint": start.identity, "seed": seed})

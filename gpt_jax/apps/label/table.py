@@ -6,7 +6,6 @@ Importing it imports no JAX, so that a bad table is refused at once.
 import collections
 import dataclasses
 import os
-import re
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -17,8 +16,8 @@ from gpt_jax.data.file_kinds import write_table
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError, counted
 from gpt_jax.files import atomic_file
-from gpt_jax.tasks.readers import Row, Table, warn_of_similar
-from gpt_jax.tasks.table import TableTask
+from gpt_jax.tasks.readers import Row, Table, merge_similar, split_usable
+from gpt_jax.tasks.table import TableTask, check_labels
 
 MIN_ROWS = 100
 MIN_OF_LABEL = 10  # so that each split is likely to have some
@@ -35,6 +34,7 @@ class Labeled:
   rows: list[Row]  # N rows
   skipped: int  # how many rows are left out
   known: frozenset[tuple[str, ...]]  # texts with a label, of rows left out for a rare one, too
+  merge_labels: bool  # whether labels that differ by their form alone are one
 
   @property
   def classes(self) -> np.ndarray:
@@ -73,37 +73,43 @@ class Labeled:
       columns=self.columns,
       label=self.label,
       labels=self.labels,
+      merge_labels=self.merge_labels,
       transform="classification" if len(self.columns) == 1 else "entailment",
     )
 
 
 def find_columns(source: str, texts: Sequence[str], label: str) -> tuple[tuple[str, ...], str]:
   """The text columns and the label column, as TableTask finds those that are (), or ""."""
+  file = Table(source)
+  texts = file.split(texts)
   if len(texts) > 2:
     raise InputError(f"--text={','.join(texts)}: one or two columns, not {len(texts)}")
   if len({*texts, label}) <= len(texts):
     raise InputError(f"--text={','.join(texts)} and --label={label}: should be different columns")
-  if texts and label:
-    next(Table(source).rows(texts, label), None)  # its header
-    return tuple(texts), label
   transform = "entailment" if len(texts) == 2 else "classification"
   folder, name = os.path.split(source)
-  task = TableTask(train=name, columns=tuple(texts), label=label, transform=transform)
+  task = TableTask(train=name, columns=texts, label=label, transform=transform)
   try:
-    task = task.with_labels(folder)
+    task = task.with_columns(folder)
   except InputError as error:
     message = str(error).replace("config.task.columns=NAME,…", "--text=NAME")
-    message = re.sub(r" \(config\.task\.train=.*\)", "", message)
     raise InputError(message.replace("config.task.label", "--label")) from error
+  rows, _ = split_usable(file.rows(task.columns, task.label))
+  check_labels(file, task.columns, task.label, rows)
   return task.columns, task.label
 
 
-def read_labeled(source: str, texts: Sequence[str], label: str, tokenizer: Tokenizer) -> Labeled:
-  """Reads a table, see find_columns; logs the rows that are left out, as those with a text that has
-  no tokens.
+def read_labeled(
+  source: str, texts: Sequence[str], label: str, tokenizer: Tokenizer, merge_labels: bool = True
+) -> Labeled:
+  """Reads a table, see find_columns; logs the rows that are left out, as those whose texts have no
+  tokens.
   """
-  columns, label = find_columns(source, tuple(texts), label)
+  columns, label = find_columns(source, texts, label)
   usable, skipped = _usable_rows(source, columns, label, tokenizer)
+  setting = "merge_labels=false" if merge_labels else ""
+  merged = merge_similar((row.label or "" for row in usable), source, setting)
+  usable = [row._replace(label=merged.get(row.label or "", row.label)) for row in usable]
   counts = collections.Counter(row.label or "" for row in usable)
   rare = {name: count for name, count in counts.items() if count < MIN_OF_LABEL}
   if rare:
@@ -115,14 +121,14 @@ def read_labeled(source: str, texts: Sequence[str], label: str, tokenizer: Token
     )
   rows = [row for row in usable if row.label not in rare]
   labels = tuple(sorted({row.label or "" for row in rows}))
-  warn_of_similar(sorted(counts), source)
   if len(rows) < MIN_ROWS or len(labels) < 2:
     raise InputError(
       f"{source}: {len(rows):,} usable rows with {len(labels)} labels of {MIN_OF_LABEL} rows or "
       f"more in column {label!r}; {MIN_ROWS} rows and 2 labels are needed"
     )
   known = frozenset(tuple(row.texts) for row in usable)
-  return Labeled(columns, label, labels, rows, skipped + sum(rare.values()), known)
+  left_out = skipped + sum(rare.values())
+  return Labeled(columns, label, labels, rows, left_out, known, merge_labels)
 
 
 def read_unlabeled(source: str, table: Labeled, tokenizer: Tokenizer) -> list[Row]:
@@ -143,24 +149,19 @@ def _usable_rows(
   source: str, columns: tuple[str, ...], label: str, tokenizer: Tokenizer
 ) -> tuple[list[Row], int]:
   """The rows that can be used, and how many others there are, which are logged; label "": none."""
-  usable: list[Row] = []
-  problems: list[str] = []
-  for row in Table(source).rows(columns, label or None):
-    problem = str(row) if isinstance(row, InputError) else _problem(row, columns, label)
-    if problem or isinstance(row, InputError):
-      problems.append(problem)
+  rows, errors = split_usable(Table(source).rows(columns, label or None))
+  problems, usable, with_tokens = list(map(str, errors)), [], []
+  for row in rows:
+    if problem := _problem(row, columns, label):
+      problems.append(f"{row.location}: {problem}")
     else:
       usable.append(row)
-  texts: list[str] = []
-  for row in usable:
-    texts += row.texts
-  counts = list(map(len, tokenizer.encode_many(texts))) if texts else []
-  with_tokens: list[Row] = []
-  for number, row in enumerate(usable):
-    if all(counts[number * len(columns) : (number + 1) * len(columns)]):
+  texts = ["".join(row.texts) for row in usable]
+  for row, ids in zip(usable, tokenizer.encode_many(texts) if texts else [], strict=True):
+    if len(ids):
       with_tokens.append(row)
     else:
-      problems.append(f"{row.location}: the tokenizer drops all of a text")
+      problems.append(f"{row.location}: the tokenizer drops all of its text")
   if problems:
     more = f"; and {len(problems) - _SHOWN:,} more" if len(problems) > _SHOWN else ""
     _log(f"{counted(len(problems), 'row')} cannot be used: {'; '.join(problems[:_SHOWN])}{more}")
@@ -179,15 +180,14 @@ def write_splits(table: Labeled, splits: dict[str, np.ndarray], folder: str) -> 
 
 def _problem(row: Row, columns: Sequence[str], label: str) -> str:
   """Why a row cannot be used; "" if it can."""
-  cells = dict(zip(columns, row.texts, strict=True))
-  if label:
-    cells[label] = row.label or ""
-  for column, cell in cells.items():
-    if not cell.strip():
-      return f"{row.location}: column {column!r} is empty"
-    # No tokenizer could encode it as UTF-8.
-    if any("\ud800" <= letter <= "\udfff" for letter in cell):
-      return f"{row.location}: column {column!r} has half of a surrogate pair"
+  given = row.label or ""
+  if not "".join(row.texts).strip():
+    return f"no text in {' or '.join(map(repr, columns))}"
+  if label and not given.strip():
+    return f"column {label!r} is empty"
+  # No tokenizer could encode it as UTF-8.
+  if any("\ud800" <= letter <= "\udfff" for letter in "".join([*row.texts, given])):
+    return "has half of a surrogate pair"
   return ""
 
 

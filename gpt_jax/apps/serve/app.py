@@ -138,7 +138,7 @@ class _Api:
       use = ", ".join([*(f"model={key}" for key in adapters), "/v1/completions or /embed"])
       raise Refusal(f"{self.engine.classifies}; use {use}")
     task = model.loaded.task
-    texts = _read_rows(fields, task.columns_of)
+    texts = _read_rows(fields, task)
     answers = await self._ask(kind, texts)
     results = [task.served(answer) for answer in answers]
     # On another thread than the model's and the event loop's, since long texts take a while.
@@ -301,8 +301,8 @@ def _refuse_other_sites(request: "HTTPRequest") -> None:
     raise Refusal(message, 415)
 
 
-def _read_rows(fields: Fields, columns_of: Callable[[int], tuple[str, ...]]) -> list[Any]:
-  """The texts to classify: strings, or lists of strings where `columns_of` says so; see Task."""
+def _read_rows(fields: Fields, task: Any) -> list[Any]:
+  """The texts to classify: strings, or lists of strings where the Task has several columns."""
   rows = fields.take("texts")
   rows = [rows] if isinstance(rows, str) else rows
   fields.refuse_others()
@@ -310,13 +310,13 @@ def _read_rows(fields: Fields, columns_of: Callable[[int], tuple[str, ...]]) -> 
     raise Refusal(f"texts: give a list of 1 to {MAX_TEXTS} texts", param="texts")
   for number, row in enumerate(rows):
     place, cells = f"texts[{number}]", row if isinstance(row, list) else [row]
-    if len(cells) != (columns := len(columns_of(len(cells)))):
+    if len(cells) != (columns := len(task.columns_of(len(cells)))):
       message = f"{counted(len(cells), 'column')}; a text of this task is a list of {columns}"
       raise Refusal(f"{place}: {message}", param="texts")
     for cell in cells:
       check_text(cell, place, "texts")
-      if not cell.strip():
-        raise Refusal(f"{place}: empty; give at least one word", param="texts")
+    if task.empty_column(cells):
+      raise Refusal(f"{place}: empty; give at least one word", param="texts")
   return rows
 
 

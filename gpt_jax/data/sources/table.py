@@ -6,6 +6,7 @@ from gpt_jax.data import file_kinds
 from gpt_jax.data.file_kinds import TABLE, file_kind, kind_by_name
 from gpt_jax.data.sources.utf8 import MAX_LINE, lines, open_bytes
 from gpt_jax.errors import InputError, counted, did_you_mean
+from gpt_jax.files import split_names
 
 FORMATS = (TABLE,)
 USAGE = "tables (.csv, .tsv)"
@@ -21,7 +22,7 @@ def documents(name: str, field: str) -> Iterator[Iterable[str]]:
   _, header = next(rows, (1, []))
   if not header:
     raise InputError(f"{name}: empty; the first line should name the columns")
-  columns = [field] if field in header else field.split(",")
+  columns = split_names(field, header.__contains__)
   for column in columns:
     if header.count(column) != 1:
       fault = "no" if column not in header else "more than one"
@@ -37,14 +38,11 @@ def documents(name: str, field: str) -> Iterator[Iterable[str]]:
       )
     row = dict(zip(header, cells, strict=True))
     if len(columns) == 1:
-      yield [row[field]]
+      yield [row[columns[0]]]
       continue
     # A line each: a cell of .csv may have line breaks of its own.
     texts = [" ".join(row[column].split()) for column in columns]
-    if not all(texts):
-      empty = columns[texts.index("")]
-      raise InputError(f"{name}:{line}: column {empty!r} is empty; fill it in or remove the row")
-    yield ["\n".join(texts)]
+    yield ["\n".join(filter(None, texts))]
 
 
 def table_rows(name: str) -> Iterator[tuple[int, list[str]]]:

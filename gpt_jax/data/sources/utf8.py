@@ -5,6 +5,7 @@ import errno
 import gzip
 import io
 import os
+import re
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -17,13 +18,30 @@ from gpt_jax.files import open_regular
 MAX_LINE = 16 << 20
 _UTF16, _MAX_UTF16 = (b"\xff\xfe", b"\xfe\xff"), 1 << 27  # bytes, which are converted as a whole
 CHUNK = 1 << 10  # compressed bytes; zstd makes up to 33,000 times as many of them
+CONVERT = "convert it, for example: iconv -f cp1252 -t utf-8 FILE > NEW"
+# What texts in Windows-1252 have beyond ASCII: letters of one of these languages, and marks.
+_ALPHABETS = (
+  "àáâäæçèéêëîïñóôöœùûüßÿ",  # German, French, Dutch
+  "àáçèéêìíîïñòóôöùúü",  # Spanish, Catalan, Italian
+  "àáâãçéêíóôõúü",  # Portuguese
+  "àáäåæèéêóôöøü",  # Danish, Norwegian, Swedish
+  "äåéöõüšž",  # Finnish, Estonian
+  "áæéíóöøúýþð",  # Icelandic, Faroese
+)
+_INSIDE, _OUTSIDE = "‘’´·\xad", "€‚„…‹“”•–—›™¡¢£¥§©ª«®°±²³¹º»¼½¾¿×"  # of words
+_MARKS = {*_INSIDE, *_OUTSIDE, *"µ\xa0"}
+_WORD = re.compile(rf"[^\W\d_]+(?:[{_INSIDE}{_OUTSIDE}]+[^\W\d_]+)*")
+# As words of other encodings look: no letter of ASCII, a capital after a small letter, a mark.
+_STRANGE = re.compile(rf"[^\x00-\x7f]{{2,}}|.*[a-z][À-ÖØ-ÞŠŒŽŸ].*|.*[^\W\d_][{_OUTSIDE}].+")
 
 
 @contextlib.contextmanager
-def open_bytes(path: str) -> Iterator[io.BufferedIOBase]:
-  """A file to read, decompressed if its name ends in .gz or .zst; in UTF-8 if it is in UTF-16."""
+def open_bytes(path: str, content: bytes | None = None) -> Iterator[io.BufferedIOBase]:
+  """A file to read, or a pipe's content, decompressed if the name ends in .gz or .zst; in UTF-8 if
+  it is in UTF-16.
+  """
   try:
-    stored = open_regular(path)
+    stored: Any = open_regular(path) if content is None else io.BufferedReader(io.BytesIO(content))
   except FileNotFoundError as error:
     raise MissingInput(f"{path}: {os.strerror(errno.ENOENT)}") from error
   except (OSError, ValueError) as error:
@@ -88,10 +106,25 @@ def decode(block: bytes, path: str, offset: int) -> str:
   try:
     return block.decode("utf-8-sig" if offset == 0 else "utf-8")
   except UnicodeDecodeError as error:
-    raise InputError(
-      f"{path}: not UTF-8 at byte {offset + error.start}; convert it, for example: "
-      "iconv -f WINDOWS-1252 -t UTF-8 FILE > NEW"
-    ) from error
+    raise InputError(f"{path}: not UTF-8 at byte {offset + error.start}; {CONVERT}") from error
+
+
+def windows_1252(content: bytes) -> tuple[str, str]:
+  """The text of a file in Windows-1252, as Excel writes CSV, and a word that shows it; ("", "") if
+  it may as well be in another encoding, such as that of Czech, of Russian, of DOS or of the Mac.
+  """
+  try:
+    text = content.decode("cp1252")
+  except UnicodeDecodeError:  # five bytes are no characters
+    return "", ""
+  beyond = [mark for mark in {*text} if mark > "\x7f"]
+  letters = {mark.lower() for mark in beyond if mark not in _MARKS}
+  is_known = any(letters <= {*alphabet} for alphabet in _ALPHABETS)
+  words = [word for word in _WORD.findall(text) if not word.isascii()]
+  strange = sum(bool(_STRANGE.fullmatch(word)) for word in words)
+  if not is_known or 5 * strange > len(words):  # a few, such as "äöü", may be there
+    return "", ""
+  return text, (words or beyond)[0]
 
 
 def open_zstd(stored: io.BufferedIOBase, path: str) -> io.BufferedReader:

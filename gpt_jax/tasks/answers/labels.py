@@ -2,11 +2,12 @@
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from gpt_jax.errors import InputError
 from gpt_jax.tasks.metrics import micro_f1, per_label
 from gpt_jax.tasks.readers import as_known, of_form
 from gpt_jax.tasks.task import Task
@@ -32,15 +33,6 @@ def split_labels(text: str, separator: str) -> list[str]:
   return list(filter(None, dict.fromkeys(str(item).strip() for item in items)))
 
 
-def label_indicators(text: str, labels: Sequence[str], separator: str) -> tuple[float, ...]:
-  """0 or 1 for each label, by whether a cell names it. Raises ValueError as split_labels."""
-  names = [as_known(name, labels) for name in split_labels(text, separator)]
-  for name in names:
-    if name not in labels:
-      raise ValueError(f"{name!r} should be one of {', '.join(labels)}{of_form(name, labels)}")
-  return tuple(float(name in names) for name in labels)
-
-
 def is_present(probabilities: np.ndarray) -> np.ndarray:
   """Whether each label is predicted, bool [N, K]: its probability is at least 0.5."""
   return np.asarray(probabilities) >= 0.5
@@ -53,10 +45,25 @@ class MultiLabelTask(Task):
   Its predictions are a probability of each label, [N, K], and its truth is 0 or 1 for each.
   """
 
+  value: Callable[[np.ndarray], np.ndarray] = is_present
   separator: str = ","
 
   kind = "multi-label"
   has_report = True
+  is_classification = False
+
+  def target_of(self, label: str, location: str) -> tuple[float, ...]:
+    """0 or 1 for each label, by whether a cell names it."""
+    try:
+      found = split_labels(label, self.separator)
+    except ValueError as error:
+      raise InputError(f"{location}: label {label!r}: {error}") from error
+    names = [as_known(name, self.labels, self.merge_labels) for name in found]
+    for name in names:
+      if name not in self.labels:
+        wanted = f"one of {', '.join(self.labels)}{of_form(name, self.labels)}"
+        raise InputError(f"{location}: label {label!r}: {name!r} should be {wanted}")
+    return tuple(float(name in names) for name in self.labels)
 
   @property
   def wanted(self) -> str:

@@ -129,7 +129,7 @@ def test_texts_of_any_type_nulls_and_parts_without_rows(tmp_path, kind):
     (tmp_path / f"{name}.parquet").rename(tmp_path / "folder.parquet" / f"{name}.parquet")
   first, null, last = Table(str(tmp_path / "folder.parquet")).rows(("text",), "label")
   assert (first.texts, first.label, last.texts, last.label) == (("a",), "1", ("b",), "3")
-  assert "folder.parquet:2: column 'text' should be text, not null" in str(null)
+  assert (null.texts, null.label) == (("",), "2") and null.location.endswith("folder.parquet:2")
 
 
 def test_a_table_of_another_name(tmp_path):

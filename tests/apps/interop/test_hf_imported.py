@@ -81,7 +81,7 @@ def test_a_text_or_a_pair_has_the_names_of_the_outputs(saved):
   model = gpt_jax.load(str(saved))
   assert (model.labels, model.columns) == (("yes", "No", "maybe"), ("text",))
   assert "<fine-tuned on text-classification, " in repr(model)
-  for rows in (TEXTS, PAIRS, [PAIRS[0], TEXTS[0], *PAIRS]):
+  for rows in (TEXTS, PAIRS, [(TEXTS[0], ""), ("", TEXTS[1])], [PAIRS[0], TEXTS[0], *PAIRS]):
     for row, answer in zip(rows, model.classify(rows), strict=True):
       expected = probabilities(model.loaded, *([row] if isinstance(row, str) else row))
       assert list(answer) == ["yes", "No", "maybe"]
@@ -154,9 +154,9 @@ def test_a_task_with_labels_in_another_order_and_case(saved, tmp_path):
 def test_the_server_reads_texts_and_pairs(saved):
   def rows_of(rows):
     fields = Fields(json.dumps({"texts": rows}).encode())
-    return _read_rows(fields, load_model(str(saved)).task.columns_of)
+    return _read_rows(fields, load_model(str(saved)).task)
 
-  rows = [TEXTS[0], [*PAIRS[0]]]
+  rows = [TEXTS[0], [*PAIRS[0]], [TEXTS[0], ""]]
   assert rows_of(rows) == rows
   with pytest.raises(Refusal, match="3 columns; a text of this task"):
     rows_of([["a", "b", "c"]])

@@ -20,13 +20,16 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 import gpt_jax
 from gpt_jax.apps.label import label
 from gpt_jax.apps.label.page import render
+from gpt_jax.apps.label.table import read_labeled
 from gpt_jax.batch import Rows
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.data import progress
+from gpt_jax.data.file_kinds import write_table
 from gpt_jax.files import read_json, upload_folder
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import export, predict
+from gpt_jax.tasks.readers import Row
 from gpt_jax.training.run_log import curve
 
 SENTENCES = {
@@ -409,7 +412,31 @@ def test_the_workdir_of_something_else_is_refused(labeled, tickets, pretrained, 
   refused(message, label.run, str(other), pretrained, labeled.workdir, label="team")
 
 
-@pytest.mark.filterwarnings("ignore:.* different numbers")  # of the ids
+def test_rows_with_one_of_two_texts_are_used_and_spellings_are_one(
+  tmp_path, tiny_tokenizer, capsys
+):
+  rows = [
+    ("the cat", "", "bug"),
+    ("", "the dog", " Bug"),
+    ("\u200b", "a mat", "bug"),
+    ("", " ", "bug"),
+  ]
+  rows += [("a", "b", ("bug", "login")[n % 2]) for n in range(100)]
+  with open(tmp_path / "a.csv", "w") as file:
+    write_table(file, [["subject", "body", "team"], *rows], ";")
+  arguments = str(tmp_path / "a.csv"), ["subject,body"], "team", tiny_tokenizer
+  with pytest.warns(UserWarning, match=r"merge_labels=false.*: 'bug' .52. and ' Bug' .1."):
+    table = read_labeled(*arguments)
+  assert table.labels == ("bug", "login") and len(table.rows) == 103 and table.skipped == 1
+  assert [row.texts for row in table.rows[:3]] == [row[:2] for row in rows[:3]]
+  assert "1 row cannot be used: " in capsys.readouterr().err and table.task().merge_labels
+  task = table.task().build("")
+  assert task.example(Row(("", "the dog"), " LOGIN", "x:1")).label == (0.0, 1.0)
+  with pytest.warns(UserWarning, match="count as different"):
+    apart = read_labeled(*arguments, merge_labels=False)
+  assert apart.skipped == 2 and not apart.task().merge_labels  # " Bug" is rare
+
+
 @pytest.mark.parametrize(
   "change, message",
   [
@@ -418,7 +445,8 @@ def test_the_workdir_of_something_else_is_refused(labeled, tickets, pretrained, 
     ({"label": "team", "texts": ("body",)}, "no column 'body'"),
     ({"label": "team", "texts": ("a", "b", "c")}, "one or two columns, not 3"),
     ({"label": "team", "texts": ("team",)}, "--text=team and --label=team: should be different"),
-    ({"label": "id"}, "0 usable rows with 0 labels of 10 rows or more in column 'id'"),
+    ({"label": "id"}, "'id' has 360 different values in 360 rows: is it the label. Likelier: 'tea"),
+    ({"label": "team", "texts": ("text,id,a",)}, "--text=text,id,a: one or two columns, not 3"),
     ({"label": "team", "precision": 95.0}, "--precision=95.0: must be between 0 and 1"),
     ({"label": "team", "epochs": -1}, "--epochs=-1: must be a number above 0, or 0 for no limit"),
     ({"label": "team", "minutes": -0.5}, "--minutes=-0.5: must be a number above 0, or 0"),

@@ -28,9 +28,10 @@ from refused import refused
 
 import gpt_jax
 from gpt_jax.apps.serve import serve
-from gpt_jax.apps.serve.app import make_app
+from gpt_jax.apps.serve.app import _read_rows, make_app
 from gpt_jax.apps.serve.completions import Choice, Request, join_pieces
 from gpt_jax.apps.serve.engine import MAX_QUEUE, Engine, Job
+from gpt_jax.apps.serve.fields import Fields, Refusal
 from gpt_jax.checkpoints.load import load_adapters
 from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer
 from gpt_jax.data.tokenizers.openai_files import BYTES, END_OF_TEXT
@@ -41,6 +42,7 @@ from gpt_jax.models.heads.masked import MaskedHead
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import finetune
+from gpt_jax.tasks.table import TableTask
 
 pytest.importorskip("uvicorn")
 pytest.importorskip("prometheus_client")
@@ -341,6 +343,20 @@ BAD_ROWS = [
   ({"texts": {"a": 1}}, "texts: give a list of 1 to 256 texts"),
   ({"texts": ["a"], "top_k": 2}, "top_k: no such field; the fields are model, texts"),
 ]
+PAIRS = TableTask(columns=("a", "b"), label="c", labels=("x", "y"), transform="entailment")
+
+
+def test_one_of_two_texts_may_be_empty_where_they_are_joined():
+  def read(cells, task):
+    return _read_rows(Fields(json.dumps({"texts": [cells]}).encode()), task.build(""))
+
+  assert read(["", "the cat"], PAIRS) == [["", "the cat"]]
+  compared = dataclasses.replace(PAIRS, transform="similarity")
+  for cells, task in ((["", " "], PAIRS), (["", "the cat"], compared)):
+    with pytest.raises(Refusal, match=r"texts\[0\]: empty; give at least one word"):
+      read(cells, task)
+
+
 ALL_BAD = [
   *(("language", COMPLETE, body, 400, message) for body, message in BAD),
   *(("language", *row) for row in ELSEWHERE),
