@@ -64,6 +64,7 @@ class Task(LabeledTask):
   # Leave rows out that cannot be used; None: the task has no such option
   skip_bad_rows: bool | None = None
   pair: str = ""
+  label: str = ""  # the label column of the user's table
 
   @property
   def head(self) -> dict[str, Any]:
