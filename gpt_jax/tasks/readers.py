@@ -390,7 +390,7 @@ def column_values(locations: Sequence[str], column: str) -> list[str]:
       if isinstance(record, dict) and column in record:
         cells[place] = _label_text(record[column]) or ""
   if tables and not cells:
-    raise no_column(tables[0].path, column, tables[0].names)
+    raise no_column(tables[-1].path, column, tables[-1].names)
   return [cells.get(place, "") for place in locations]
 
 
