@@ -1,12 +1,14 @@
 """Evaluates a checkpoint: a language model on prepared text, a fine-tuned model on its task.
 
 Prints loss, perplexity and bits per byte for text; for a task its metrics and a table of classes,
-and with --attack its metrics where the embeddings of each text are moved against its label; of a
-model without a head on --task=stsb how the cosine of two embeddings correlates with the score.
+with --slices its accuracy by another column, and with --attack its metrics where the embeddings of
+each text are moved against its label; of a model without a head on --task=stsb how the cosine of
+two embeddings correlates with the score.
 With --weights it compares a classifier's labels in fewer bits with those in float32, and fails
 where less than --keep is left.
 
 python launch/evaluate.py --checkpoint=DIR --data=DIR [--split=test] [--task=mnli-mismatched]
+python launch/evaluate.py --checkpoint=DIR --data=DIR --slices=language
 python launch/evaluate.py --checkpoint=DIR --data=DIR --attack=fgm --radius=0.5,1,2
 python launch/evaluate.py --checkpoint=DIR --data=DIR --weights=int8 [--keep=0.99]
 """
@@ -21,12 +23,13 @@ def main():
   from gpt_jax.inference.attacks import format_attack
   from gpt_jax.parallel.processes import is_main_process
   from gpt_jax.tasks.metrics import format_classes, format_labels
+  from gpt_jax.tasks.slices import format_slices
 
   metrics = PROGRAM.run()
   if not is_main_process():
     return
   classes, labels = metrics.pop("classes", None), metrics.pop("labels", None)
-  attacked = metrics.pop("attack", None)
+  attacked, slices = metrics.pop("attack", None), metrics.pop("slices", None)
   width = max(13, *map(len, metrics))
   for name, value in metrics.items():
     style = {float: ",.4f", int: ","}.get(type(value), "")  # else a text
@@ -35,6 +38,8 @@ def main():
     print(f"\n{format_classes(classes)}")
   if labels:
     print(f"\n{format_labels(labels)}")
+  if slices:
+    print(f"\n{format_slices(slices)}")
   if attacked:
     print(f"\n{format_attack(metrics, attacked)}")
 

@@ -4,18 +4,23 @@ python launch/label.py my.csv --checkpoint=runs/small --workdir=runs/my [--preci
 python launch/label.py my.csv --text=subject --text=body --label=team --checkpoint=DIR --workdir=DIR
 python launch/label.py my.csv --checkpoint=DIR --workdir=DIR --epochs=3 --minutes=30
 python launch/label.py my.csv --checkpoint=DIR --workdir=DIR --pool=unlabeled.csv
+python launch/label.py next_week.csv --from=runs/my --workdir=runs/my2 [--slices=language]
 """
 
 import command_line
 
-PROGRAM = command_line.program("label")
+PROGRAM = command_line.program("label", checkpoint="")
 
 
 def main():
+  from gpt_jax.apps.label.previous import read_previous
   from gpt_jax.apps.label.table import find_columns
 
   arguments = PROGRAM.arguments()
-  find_columns(*(arguments[name] for name in ("source", "texts", "label")))  # without JAX
+  # Without JAX.
+  asked = (arguments[name] for name in ("previous", "checkpoint", "texts", "label"))
+  previous = read_previous(*asked)
+  find_columns(arguments["source"], previous.columns, previous.label)
   result = PROGRAM.call(arguments)
   following = {"checkpoint": result["checkpoint"], "input": "FILE", "out": "FILE"}
   threshold = result["threshold"]

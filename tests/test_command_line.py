@@ -173,8 +173,8 @@ backtranslate checkpoint input out overwrite back column original beams temperat
 benchmark config out overwrite print_config batch_size only peers
 compare data corpus workdir budget objectives
 diagnose data checkpoint workdir parts budget
-evaluate checkpoint data split task attack radius beams length_penalty weights keep distributed
-  coordinator num_processes process_id
+evaluate checkpoint data split task attack radius beams length_penalty weights keep slices
+  distributed coordinator num_processes process_id
 export checkpoint data out format split keep
 finetune config data checkpoint tokenizer workdir print_config seeds folds profile tracker
   distributed coordinator num_processes process_id
@@ -183,12 +183,12 @@ generate checkpoint prompt input fill max_tokens temperature top_k top_p seed ig
 glue checkpoint data check out
 harness checkpoint out overwrite tasks include_path num_fewshot limit
 import_weights checkpoint out format
-label input checkpoint text label workdir precision epochs minutes skip_finetuning pool pool_rows
-  seed
+label input checkpoint from text label workdir precision epochs minutes skip_finetuning pool
+  pool_rows seed slices
 plan config data out overwrite print_config topology vary price
 plot workdir out overwrite
 predict checkpoint input data out overwrite adapter split keep calibrate threshold precision beams
-  length_penalty weights
+  length_penalty weights slices
 prepare source tokenizer data extend out vocab_size vocabulary valid_share text_column sentences
   vocabulary_share shard_tokens deduplicate decontaminate runner beam_options add_tokens
 pretrain config data checkpoint workdir print_config profile tracker distributed coordinator

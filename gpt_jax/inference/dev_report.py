@@ -43,6 +43,7 @@ class DevSet(NamedTuple):
   classes: np.ndarray  # int [N], the true ones
   probabilities: np.ndarray  # [N, K], before temperature scaling
   temperature: float  # calibrates them; see calibration.scale
+  texts: list[str]  # see text_of
 
 
 def format_calibration(report: dict[str, Any]) -> str:
@@ -84,7 +85,7 @@ def write_dev_report(
   for n, location in enumerate(encoded.locations):
     entry = {
       "where": location.removeprefix(prefix),
-      "text": _text(task, encoded, n),
+      "text": text_of(task, encoded, n),
       **task.truth_entry(encoded.labels[n]),
       "probabilities": probabilities[n].tolist(),
     }
@@ -135,14 +136,15 @@ def read_dev_set(workdir: str, labels: tuple[str, ...], step: int) -> DevSet:
     )
   if report.get("predictions_crc32") != zlib.crc32(content):
     raise InputError(f"{path}: does not belong to {REPORT}; restore it, or delete both")
-  where, classes, probabilities = [], [], []
+  where, texts, classes, probabilities = [], [], [], []
   for line in content.splitlines():
     entry = parse_json(line)
     where.append(entry["where"])
+    texts.append(entry["text"])
     classes.append(labels.index(entry["label"]))
     probabilities.append(entry["probabilities"])
   temperature = _check_temperature(report["calibration"]["temperature"], path)
-  return DevSet(where, np.array(classes), np.array(probabilities), temperature)
+  return DevSet(where, np.array(classes), np.array(probabilities), temperature, texts)
 
 
 def _check_temperature(temperature: Any, path: str) -> float:
@@ -151,7 +153,7 @@ def _check_temperature(temperature: Any, path: str) -> float:
   return temperature
 
 
-def _text(task: LabeledTask, encoded: Encoded, n: int) -> str:
+def text_of(task: LabeledTask, encoded: Encoded, n: int) -> str:
   """The texts of an example, separated by tabs."""
   first, *others = encoded.fields[n].tolist()  # [C, F]: the numbers of the texts
   fields = list(first)

@@ -14,7 +14,8 @@ from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.files import is_folder, list_folder
 from gpt_jax.inference.calibration import fit_temperature, scale
-from gpt_jax.inference.dev_report import META, DevSet, find_temperature, read_dev_set
+from gpt_jax.inference.dev_report import META, DevSet, find_temperature, read_dev_set, text_of
+from gpt_jax.inference.drift import Drift, measure_drift
 from gpt_jax.models.predictor import task_predictor
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import Encoded
@@ -119,7 +120,15 @@ class Ensemble:
         )
     probabilities = np.mean([dev_set.probabilities for dev_set in sets], axis=0)
     temperature = fit_temperature(probabilities, first.classes)
-    return DevSet(first.where, first.classes, probabilities, temperature)
+    return first._replace(probabilities=probabilities, temperature=temperature)
+
+  def drift(self, encoded: Encoded) -> Drift | None:
+    """How far examples are from the dev rows, by their texts; see measure_drift."""
+    others: dict[str, str] = {}  # where -> text
+    for dev_set in self.dev_sets():
+      others |= zip(dev_set.where, dev_set.texts, strict=True)
+    texts = [text_of(self.task, encoded, n) for n in range(len(encoded))]
+    return measure_drift(list(others.values()), texts)
 
   def dev_sets(self) -> list[DevSet]:
     """The dev set of each member."""

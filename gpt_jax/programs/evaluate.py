@@ -26,6 +26,7 @@ from gpt_jax.programs.pretrain_config import config_of
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.answers.text import as_text
 from gpt_jax.tasks.encoding import Encoded
+from gpt_jax.tasks.slices import measure_slices
 from gpt_jax.tasks.task import find
 
 
@@ -40,6 +41,7 @@ def run(
   length_penalty: float = 1.0,
   weights: str = "float32",
   keep: float = 0.99,
+  slices: str = "",
 ) -> dict[str, Any]:
   """Evaluates a checkpoint on a whole split. Every process of a distributed run calls it.
 
@@ -57,15 +59,17 @@ def run(
     length_penalty: of the search: above 0 favors long translations.
     weights: bfloat16 or int8: compare a classifier's labels with those that it gives in float32.
     keep: of `weights`: the share of float32's labels, and of its accuracy, that must be left.
+    slices: of a classifier: a further column of the task's table, such as language: accuracy by its
+      values.
 
   Returns:
     Text: the numbers of tokens and bytes, loss in nats per token, perplexity per token and bits per
-    byte, in windows of the training length. Task: the number of examples, loss in nats, the
-    task's metrics, for a classification task "classes", a class_report, and for a multi-label task
-    "labels", the metrics of each label. With an attack "attack": for each radius the loss and the
-    metrics, and "radius". Similarity: the number of examples, the task's metrics. Weights of fewer
-    bits: the number of examples, their and float32's accuracy, the share of equal labels, and 95 %
-    intervals.
+    byte, in windows of the training length. Task: the number of examples, loss in nats, the task's
+    metrics, for a classification task "classes", a class_report, and "slices", see measure_slices;
+    for a multi-label task "labels", the metrics of each label. With an attack "attack": for each
+    radius the loss and the metrics, and "radius". Similarity: the number of examples, the task's
+    metrics. Weights of fewer bits: the number of examples, their and float32's accuracy, the share
+    of equal labels, and 95 % intervals.
   """
   radii = _radii(attack, radius)
   if weights != "float32":  # fails before a model is loaded
@@ -80,14 +84,15 @@ def run(
   loaded = load_model(checkpoint)
   if loaded.task:
     search = (beams, length_penalty)
-    return _on_task(loaded, data, split or "dev", task, (attack, radii), search)
+    return _on_task(loaded, data, split or "dev", task, (attack, radii), search, slices)
   if beams != 1:
     raise InputError(f"beams={beams}: is for translations; {checkpoint} is {loaded.without_task}")
-  if attack:
-    raise InputError(
-      f"--attack={attack}: {checkpoint} is {loaded.without_task}; an attack is on the labels of a "
-      "fine-tuned model"
-    )
+  for flag, value in (("attack", attack), ("slices", slices)):
+    if value:
+      raise InputError(
+        f"--{flag}={value}: {checkpoint} is {loaded.without_task}; it is for the labels of a "
+        "fine-tuned model"
+      )
   if task:
     return _on_similarity(loaded, data, split or "dev", task)
   return _on_text(loaded, data, split or "valid")
@@ -142,6 +147,7 @@ def _on_task(
   name: str,
   attack: tuple[str, Sequence[float]],
   search: tuple[int, float],
+  slices: str,
 ) -> dict[str, Any]:
   own = loaded.task
   assert own is not None
@@ -157,6 +163,7 @@ def _on_task(
     task = task.with_search(*search)
   loaded = _with_order_of(task, loaded, own, name)
   examples = _labeled(task, data_dir, split)
+  slice_of = task.slices(slices, [example.location for example in examples])
   # Without locations: hosts may have the same files under other paths.
   content = repr([example._replace(location="") for example in examples])
   digest = f"{zlib.crc32(content.encode()):08x}"
@@ -168,6 +175,9 @@ def _on_task(
   predictions = task_predictor(loaded, task)(encoded, 32)
   measures |= task.measures(predictions, encoded.truth)
   measures |= task.details(predictions, encoded.truth)
+  if slices:
+    right = predictions.argmax(-1) == encoded.truth.argmax(-1)
+    measures["slices"] = measure_slices(slices, slice_of, right)
   if attack[0]:
     measures["attack"] = _under_attack(loaded, task, encoded, *attack)
   return measures

@@ -11,10 +11,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
+
 from gpt_jax.checkpoints.load import load_adapters, load_model
 from gpt_jax.data.file_kinds import JSON_LINES, TABLE, kind_by_name, write_table
 from gpt_jax.data.progress import Progress
-from gpt_jax.errors import InputError, MissingInput, did_you_mean
+from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.files import atomic_file
 from gpt_jax.inference.calibration import choose_threshold, scale
 from gpt_jax.inference.ensemble import Calibration, Ensemble
@@ -23,7 +25,8 @@ from gpt_jax.parallel.processes import log
 from gpt_jax.programs.outputs import check_out, is_inside, is_same_file
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import Encoded
-from gpt_jax.tasks.readers import BlankRow, Table
+from gpt_jax.tasks.readers import BlankRow, Table, as_known, column_values, no_column
+from gpt_jax.tasks.slices import format_slices, measure_slices
 
 _SUFFIXES = (".tsv", ".csv", ".jsonl")  # and .ndjson, another name of .jsonl
 
@@ -44,6 +47,7 @@ def run(
   beams: int = 1,
   length_penalty: float = 1.0,
   weights: str = "float32",
+  slices: str = "",
   loaded: Ensemble | None = None,
 ) -> list[dict[str, Any]]:
   """Predicts every row of a file, or of a split of the checkpoint's task, in order.
@@ -72,6 +76,7 @@ def run(
     beams: candidates of a search for a translation; 1: greedy.
     length_penalty: of the search: above 0 favors long translations.
     weights: float32, bfloat16 or int8: type of the weights in products.
+    slices: a further column, such as language, by whose values the score is logged.
     loaded: the model, where the caller has it already, with its own weights.
 
   Returns:
@@ -84,10 +89,7 @@ def run(
   is_threshold = threshold is None or 0 <= threshold <= 1
   is_precision = precision is None or 0 < precision < 1
   for is_fault, message in (
-    (
-      has_file == has_data,
-      "give either --input, a file of rows, or --data, the folder of the task",
-    ),
+    (has_file == has_data, "give either --input, a file of rows, or --data, the task's folder"),
     (split and has_file, f"--split={split} needs --data; --input predicts all rows of its file"),
     (keep and has_data, f"--keep={','.join(keep)} copies columns of --input; --data has none"),
     (has_both, "give --threshold, or --precision, which chooses one; not both"),
@@ -106,12 +108,13 @@ def run(
   kept = _kept_columns(source, keep, task) if source and keep else [{}] * len(rows)
   calibration, threshold = _calibration(ensemble, calibrate, threshold, precision)
   rows, encoded = _encode(ensemble, rows)
+  slice_of = task.slices(slices, encoded[0].locations)
   with _open_output(output) as file:  # before predicting, so that an unwritable path fails early
     with Progress("predicting", len(encoded[0]) * len(encoded), "rows") as progress:
       predictions = ensemble.predict(encoded, batch_size, progress.update, calibration)
     predicted = [task.result(*pair) for pair in zip(predictions, encoded[0].truth, strict=True)]
-    if threshold is not None:
-      _withhold(predicted, threshold)
+    _withhold(predicted, threshold)
+    _describe_batch(ensemble, encoded[0], (slices, slice_of), predicted)
     results = _merge_problems(rows, predicted, ensemble)
     results = [a | b for a, b in zip(kept, results, strict=True)]
     _write(file, results, output, list(kept[0]), threshold is not None, task)
@@ -198,8 +201,10 @@ def _calibration(
   return calibration, threshold
 
 
-def _withhold(predicted: list[dict[str, Any]], threshold: float) -> None:
-  """Replaces the predictions below the threshold by None, with the problem."""
+def _withhold(predicted: list[dict[str, Any]], threshold: float | None) -> None:
+  """Replaces the predictions below the threshold, if there is one, by None, with the problem."""
+  if threshold is None:
+    return
   withheld = 0
   for result in predicted:
     confidence = max(result["probabilities"].values())  # of the predicted label
@@ -208,6 +213,33 @@ def _withhold(predicted: list[dict[str, Any]], threshold: float) -> None:
       result |= {"prediction": None, "problem": problem}
       withheld += 1
   log(f"{withheld:,} of {len(predicted):,} predictions are below the threshold and left out")
+
+
+def _describe_batch(
+  ensemble: Any, encoded: Encoded, slices: tuple[str, list[str]], predicted: list[dict[str, Any]]
+) -> None:
+  """Logs how unlike the dev rows the examples are, if there are enough of both; and the scores of
+  slices, (column, that of each example): the accuracy of the predictions whose label the input has,
+  or if it has none, the confidence in all.
+  """
+  if not ensemble.task.is_classification:
+    return
+  with contextlib.suppress(InputError):  # no dev rows, as was said, or no scikit-learn
+    if drift := ensemble.drift(encoded):
+      log(drift.describe("dev rows"))
+  column, names = slices
+  if not column:
+    return
+  task, labels = ensemble.task, [""] * len(names)
+  with contextlib.suppress(InputError):  # there is no such column
+    labels = column_values(encoded.locations, task.label)
+  has_labels, chosen, scores = any(labels), [], []
+  for name, label, result in zip(names, labels, predicted, strict=True):
+    if result["prediction"] is not None and bool(label) == has_labels:
+      right = as_known(label, task.labels) == result["prediction"]
+      chosen.append(name)
+      scores.append(right if label else max(result["probabilities"].values()))
+  log(format_slices(measure_slices(column, chosen, np.array(scores))))
 
 
 def _examples(task: LabeledTask, source: str | None, data_dir: str | None, split: str) -> list:
@@ -278,10 +310,7 @@ def _kept_columns(source: str, keep: Sequence[str], task: LabeledTask) -> list[d
     return rows
   for name in named:
     if name not in names:
-      raise InputError(
-        f"--keep={name}: {source} has no such column{did_you_mean(name, names)} "
-        f"(the columns are {', '.join(map(repr, names))})"
-      )
+      raise no_column(f"--keep={name}: {source}", name, names)
   wanted = list(names if everything else dict.fromkeys(named))  # each once, in the order given
   own = {"prediction", "probabilities", "problem", *(f"p({label})" for label in task.labels)}
   for name in wanted:

@@ -36,6 +36,7 @@ class Start:
   format: Format = GPTFormat()  # how examples become sequences
   checkpoint: str = ""  # as the user named it
   step: int = 0  # number of updates the checkpoint has had
+  labels: tuple[str, ...] = ()  # of the checkpoint's head, if it was trained on a table
   # The checkpoint, a LoadedModel, where `trunk` and `params` are of a student of it
   teacher: Any = None
 
@@ -224,6 +225,7 @@ def start_of(
     format,
     loaded.path,
     loaded.step,
+    tuple(loaded.meta.get("task", {}).get("labels", ())),
   )
 
 

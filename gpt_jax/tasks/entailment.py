@@ -9,9 +9,9 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from gpt_jax.errors import InputError, counted, did_you_mean
+from gpt_jax.errors import InputError, counted
 from gpt_jax.tasks.metrics import accuracy
-from gpt_jax.tasks.readers import Row, find_folder, read_lines, read_table
+from gpt_jax.tasks.readers import Row, find_folder, no_column, read_lines, read_table
 from gpt_jax.tasks.task import Task
 from gpt_jax.tasks.transforms import entailment
 
@@ -27,10 +27,7 @@ def read_snli(data_dir: str, split: str) -> Iterator[Row]:
   names = header.split("\t")
   for column in SNLI_COLUMNS:
     if column not in names:
-      raise InputError(
-        f"{path}: no column {column!r}{did_you_mean(column, names)} "
-        f"(the columns are {', '.join(map(repr, names))})"
-      )
+      raise no_column(path, column, names)
   # By name: the release has eleven further columns, such as parses.
   indices = [names.index(column) for column in SNLI_COLUMNS]
   dropped = 0

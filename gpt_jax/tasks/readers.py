@@ -327,9 +327,7 @@ class Table:
       missing = next((column for column in needed if column not in record), None)
       if missing is not None:
         has_header = self.kind.format in (TABLE, PARQUET)
-        place = self.path if has_header else location
-        known = f"{did_you_mean(missing, record)} (the columns are {', '.join(map(repr, record))})"
-        error = InputError(f"{place}: no column {missing!r}{known}")
+        error = no_column(self.path if has_header else location, missing, record)
         if has_header:  # no row has it
           raise error
         yield error
@@ -403,6 +401,25 @@ class Table:
       yield from blank
       yield number, cells
       blank = []
+
+
+def column_values(locations: Sequence[str], column: str) -> list[str]:
+  """What a further column has in the rows at "file:line"; "" where a row, or its file, has none."""
+  paths = dict.fromkeys(place.rpartition(":")[0] for place in locations)
+  tables, cells = list(map(Table, paths)), {}
+  for table in tables:
+    for place, record in table._located({column}):
+      if isinstance(record, dict) and column in record:
+        cells[place] = _label_text(record[column]) or ""
+  if tables and not cells:
+    raise no_column(tables[-1].path, column, tables[-1].names)
+  return [cells.get(place, "") for place in locations]
+
+
+def no_column(place: str, column: str, names: Iterable[str]) -> InputError:
+  """The error of a table, at a place, that has no such column."""
+  known = f"{did_you_mean(column, names)} (the columns are {', '.join(map(repr, names))})"
+  return InputError(f"{place}: no column {column!r}{known}")
 
 
 def _has_text(cells: Sequence[str]) -> bool:

@@ -202,6 +202,7 @@ class TableTask(TaskConfig):
       "name": "table",
       "labels": labels,
       "columns": table.columns,
+      "label": table.label,
       "transform": _TRANSFORMS[self.transform],
       "read": table._read,
       "pooling": "per_choice" if is_choice else "sum",

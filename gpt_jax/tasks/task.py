@@ -67,6 +67,7 @@ class Task(LabeledTask):
   # Whether a row is read where some of its texts are empty, as its sequence joins them all
   partial: bool = False
   merge_labels: bool = False  # a label is the one that differs from it by its form alone
+  label: str = ""  # the label column of the user's table
 
   @property
   def head(self) -> dict[str, Any]:

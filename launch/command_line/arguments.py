@@ -32,7 +32,7 @@ _RENAMED = {  # names of version 0.1
   **dict.fromkeys(("pretrained", "checkpoints", "path", "a", "b"), "checkpoint"),
 }
 _INPUTS = {
-  **dict.fromkeys(("data", "checkpoint", "tokenizer", "extend"), "folder"),
+  **dict.fromkeys(("data", "checkpoint", "from", "tokenizer", "extend"), "folder"),
   "input": "file",
 }
 

@@ -28,6 +28,7 @@ FLAG_OF = {  # argument, or PROGRAM.ARGUMENT -> its flag, where it is called oth
   "path": "checkpoint",
   "adapters": "adapter",
   "output": "out",
+  "previous": "from",
   "prompts": "prompt",
   "queries": "query",
   "texts": "text",

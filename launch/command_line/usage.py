@@ -16,7 +16,7 @@ from gpt_jax.programs.installed import shipped_folder
 # A flag has the same meaning in every program; one that is not here is in the group "how".
 GROUPS = {
   "what to read": (
-    *("config", "checkpoint", "lstm", "check"),
+    *("config", "checkpoint", "from", "lstm", "check"),
     *("data", "corpus", "source", "input", "prompt", "text", "label", "tokenizer", "extend"),
   ),
   "what to write": ("workdir", "out", "overwrite"),

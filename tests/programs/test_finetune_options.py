@@ -14,14 +14,14 @@ from shared_trainers import one_device_beside_finetuned, stop_in_step  # noqa: F
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 from sklearn.utils.class_weight import compute_class_weight
-from tiny_runs import changed, load_run, params_of, same, states
+from tiny_runs import changed, load_run, params_of, same, states, write_table
 
 import gpt_jax
 from gpt_jax.apps.report import visualize
 from gpt_jax.batch import Batch, Labels, Rows
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
-from gpt_jax.models.heads.classify import ClassifyHead
+from gpt_jax.models.heads.classify import ClassifyHead, KnownLabels
 from gpt_jax.models.heads.windows import Windows
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
@@ -381,3 +381,21 @@ def test_only_windows_read_the_end_of_a_long_text(finetuned, tmp_path, capsys, r
 def test_tasks_without_one_answer_a_row_are_refused(run):
   message = "windows=mean: for tasks with one answer .* story-tags"
   refused(message, run, task=BuiltinTask("story-tags"), methods=(Windows(),))
+
+
+def test_a_head_keeps_what_it_knows_of_labels_and_learns_new_ones(finetuned, tmp_path):
+  labels, checkpoint = ("sings", "meows", "barks"), f"{finetuned.workdir}/seed_0/best"
+  data = write_table(tmp_path, [(f"the {label} {n}", label) for label in labels for n in range(8)])
+  config = changed(finetuned.config, task=TableTask(labels=labels), methods=(KnownLabels(),))
+  state, _ = next(states(load_run(config, checkpoint, data).recipe, 0))
+  before, after = load_model(checkpoint).params, state.params
+  for name, array in before["head"].items():  # of barks and meows
+    np.testing.assert_array_equal(after["head"][name][..., [2, 1]], array)
+  assert same(before["trunk"]["block_0"], after["trunk"]["block_0"])
+  fresh = np.asarray(after["head"]["kernel"][:, 0])
+  assert fresh.any() and np.std(fresh) < np.std(before["head"]["kernel"])
+  wider = load_run(changed(config, pooling="concat"), checkpoint, data).recipe
+  refused("known_labels: .* head reads other features", next, states(wider, 0))
+  others = changed(config, task=TableTask())
+  write_table(tmp_path, [("the cat", "a"), ("the dog", "b")])
+  refused("checkpoint has the labels barks, meows, and none", load_run, others, checkpoint, data)

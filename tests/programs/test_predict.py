@@ -4,6 +4,8 @@ import csv
 import io
 import json
 import os
+import random
+import re
 import shutil
 import threading
 import zlib
@@ -18,9 +20,10 @@ from shared_predictors import shared_predictors  # noqa: F401
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.files import read_json, with_checksum, write_json
 from gpt_jax.inference.calibration import choose_threshold, fit_temperature, scale
+from gpt_jax.inference.drift import RELABEL
 from gpt_jax.models.predictor import make_predictor
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
-from gpt_jax.programs import predict
+from gpt_jax.programs import evaluate, predict
 from gpt_jax.tasks import readers
 from gpt_jax.tasks.task import Task
 
@@ -424,7 +427,7 @@ def test_a_damaged_dev_set_is_noticed(large_dev_set, texts, name, change, messag
     ({"precision": 1.0}, "--precision=1.0: must be between 0 and 1, for example 0.95"),
     ({"output": "labels.xlsx"}, "--out=labels.xlsx: Excel workbooks are not written; name a"),
     ({"output": "labels"}, "--out=labels: the suffix is the format; name a file in .tsv, .csv"),
-    ({"keep": ["id"]}, "--keep=id: .*in.txt has no such column .the columns are 'text'"),
+    ({"keep": ["id"]}, "--keep=id: .*in.txt: no column 'id' .the columns are 'text'"),
   ],
 )
 def test_flags_that_do_not_fit(checkpoint, texts, arguments, message):
@@ -508,3 +511,61 @@ def test_progress_counts_rows(labels, monkeypatch):
   monkeypatch.setattr(predict.Progress, "update", lambda _, done: counts.append(done))
   labels(FORMS["lines.txt"], batch_size=1)
   assert counts[-1] == 4
+
+
+@pytest.fixture(scope="module")
+def by_language(tmp_path_factory):
+  """A folder with dev.csv: rows as the model knows them, wrong labels in German ones."""
+  folder, rng = tmp_path_factory.mktemp("rows"), random.Random(1)
+  lines = ["text,label,language,id"]
+  for number in range(80):
+    animal, language = rng.choice(("cat", "dog")), "de" if number % 4 == 0 else "en"
+    words = [animal, *rng.choices("the sat on mat and ran to old barn".split(), k=3)]
+    label = "meows" if (animal == "cat") != (language == "de") else "barks"
+    lines.append(f"{' '.join(words)},{label},{language},{number}")
+  (folder / "dev.csv").write_text("\n".join(lines) + "\n")
+  return folder
+
+
+def test_evaluate_gives_the_accuracy_by_another_column(finetuned, by_language, launch):
+  data = by_language.parent / "renamed"
+  data.mkdir(exist_ok=True)
+  (data / "dev.tsv").write_text((by_language / "dev.csv").read_text().replace(",", "\t"))
+  arguments = f"{finetuned.workdir}/seed_0/best", str(data)
+  code, out, told = launch(
+    "evaluate", f"--checkpoint={arguments[0]}", f"--data={data}", "--slices=language"
+  )
+  assert code == 0, told
+  assert re.search(r"^language +rows +accuracy +95 % interval$", out, re.MULTILINE)
+  assert re.search(r"^en +60 +9\d\.\d%  [89].*% to [19].*%$", out, re.MULTILINE)
+  assert re.search(r"^language \w+ differs most: accuracy ", out, re.MULTILINE)
+  refused("none of its 80 values has 10 of", evaluate.run, *arguments, slices="id")
+  refused("dev.tsv: no column 'week'", evaluate.run, *arguments, slices="week")
+  of_text = f"{finetuned.pretrained}", str(data)
+  refused("--slices=week: .*for the labels of a fine", evaluate.run, *of_text, slices="week")
+
+
+def test_predict_gives_the_score_by_another_column_and_the_drift(
+  finetuned, by_language, tmp_path, capsys
+):
+  checkpoint, source = f"{finetuned.workdir}/seed_0/best", tmp_path / "in.csv"
+
+  def told(text, **options):
+    source.write_text(text)
+    capsys.readouterr()
+    predict.run(checkpoint, str(source), str(tmp_path / "out.csv"), overwrite=True, **options)
+    return capsys.readouterr().err
+
+  text = (by_language / "dev.csv").read_text()
+  line = told(text, slices="language")
+  assert re.search(r"^en +60 +9\d\.\d%  [89].*% to [19].*%$", line, re.MULTILINE)
+  value = int(re.search(r"drift (\d+)%: about this share of the rows is unlike 30 dev", line)[1])
+  assert value < 100 * RELABEL and "nothing to do" in line
+  line = told(text.replace("label", "note"), slices="language")
+  assert "confidence" in line and "accuracy" not in line
+  # Where a threshold leaves no prediction, there is no score, and nothing is lost.
+  assert "No value of language" in told(text, slices="language", threshold=1.0)
+  line = told("text\n" + "".join(f"the ship and {n} dogs by the sea\n" for n in range(40)))
+  assert "label some, and train again" in line
+  assert "drift" not in told("text\nthe cat sat\n")
+  refused("in.csv: no column 'week'", told, text, slices="week")

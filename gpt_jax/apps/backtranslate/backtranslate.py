@@ -14,7 +14,7 @@ import numpy as np
 
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.data.file_kinds import write_table
-from gpt_jax.errors import InputError, did_you_mean
+from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_file
 from gpt_jax.inference.beam import check_search
 from gpt_jax.inference.generate import written_answers
@@ -22,7 +22,7 @@ from gpt_jax.inference.stream import Sampling
 from gpt_jax.parallel.processes import log
 from gpt_jax.programs.outputs import check_out
 from gpt_jax.tasks.answers.translation import Pair
-from gpt_jax.tasks.readers import BlankRow, Table, read_every_line
+from gpt_jax.tasks.readers import BlankRow, Table, no_column, read_every_line
 
 FILLER = "_"  # in the place of a word that noise has removed
 _MOVES = 3  # places that noise moves a word by, at most
@@ -183,7 +183,7 @@ def _table(path: str, column: str, original: str) -> list[dict[str, Any]]:
     if not isinstance(record, dict):
       raise record
     if column not in record:
-      raise InputError(f"{path}: no column {column!r}{did_you_mean(column, record)}")
+      raise no_column(path, column, record)
     if original in record:
       raise InputError(f"original={original}: is a column of {path}; name another")
     rows.append(record)

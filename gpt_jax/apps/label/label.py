@@ -29,10 +29,12 @@ from gpt_jax.apps.label.page import (
   about_choice,
   about_curve,
   about_labels,
+  about_previous,
   about_threshold,
   render,
 )
 from gpt_jax.apps.label.pool import about_pool, check_pool, choose, simulate, write_pool
+from gpt_jax.apps.label.previous import Previous, read_previous
 from gpt_jax.apps.label.splits import group_folds, group_near_duplicates, split_by_group
 from gpt_jax.apps.label.table import Labeled, read_labeled, read_unlabeled, write_splits
 from gpt_jax.apps.probe_features import POOLING, probe_features
@@ -47,6 +49,7 @@ from gpt_jax.data.progress import Progress
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_file, with_checksum, write_json
 from gpt_jax.inference.dev_report import write_dev_report
+from gpt_jax.inference.drift import measure_drift
 from gpt_jax.inference.linear_classifier import (
   Linear,
   fit_best_linear,
@@ -55,14 +58,15 @@ from gpt_jax.inference.linear_classifier import (
   load_classifier,
   save_tfidf,
 )
-from gpt_jax.models.heads.classify import ClassifyHead
+from gpt_jax.models.heads.classify import ClassifyHead, KnownLabels
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.parallel.processes import log
 from gpt_jax.programs import finetune
 from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.programs.finetune_task import make_meta
 from gpt_jax.programs.start import Start, load_start
-from gpt_jax.tasks.readers import Row
+from gpt_jax.tasks.readers import Row, column_values
+from gpt_jax.tasks.slices import format_slices, measure_slices, read_slices
 from gpt_jax.training.loop import TrainConfig
 
 RESULT, REPORT, SUSPECTS = "result.json", "report.html", "suspects.csv"
@@ -82,9 +86,9 @@ class _Job(NamedTuple):
   truth: dict[str, np.ndarray]  # the same names -> classes of those rows
   groups: np.ndarray  # of near-duplicates, one for each row of the table
   config: FinetuneConfig
-  checkpoint: str
   start: Start  # what the checkpoint brings
   study: Study
+  previous: Previous
 
   def kept(self, name: str, compute: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     """The arrays of an earlier call, or those that compute() gives."""
@@ -114,6 +118,8 @@ def run(
   pool: str = "",
   pool_rows: int = 100,
   seed: int = 0,
+  previous: str = "",
+  slices: str = "",
 ) -> dict[str, Any]:
   """Trains three classifiers on a table, and measures what can be trusted.
 
@@ -122,7 +128,7 @@ def run(
 
   Args:
     source: CSV, TSV, JSON or Parquet file with a text and a label in each row.
-    checkpoint: see load_model.
+    checkpoint: see load_model; by default, with an earlier workdir, its models.
     workdir: a new folder, or that of the same command, which resumes.
     texts: text column, or two; by default text, or the one beside the label.
     label: label column; by default label, or that with fewer values of two.
@@ -138,6 +144,10 @@ def run(
       pool.csv.
     pool_rows: how many rows of the pool to name.
     seed: of the splits, of fine-tuning and of the rows to label next.
+    previous: the workdir of an earlier table, whose rows stay in their splits, also where a new row
+      repeats or relabels them: train on both, from its models, add new labels, and compare with it
+      on its test rows.
+    slices: a further column of the table, such as language: accuracy by its values.
 
   Returns:
     The content of result.json.
@@ -151,40 +161,90 @@ def run(
   environment()  # fail before the expensive part
   if pool:
     check_pool(study, pool)
-  config, start = _load_start(checkpoint, epochs, seed)
-  table = read_labeled(source, texts, label, start.tokenizer, merge_labels)
+  earlier = read_previous(previous, checkpoint, texts, label)
+  config, start = _load_start(earlier.base, epochs, seed)
+  table = read_labeled(source, earlier, start.tokenizer, merge_labels)
   config = dataclasses.replace(config, task=table.task())
   unlabeled = read_unlabeled(pool, table, start.tokenizer) if pool else []
+  further = {slices: column_values(table.locations, slices)} if slices else {}
   study.claim(table.identity | {"checkpoint": start.identity, "seed": seed})
-  log(table.summary)
 
   # 1. Splits, with near-duplicates on one side.
-  with Progress("near-duplicates", in_place=False):
-    kept = study.arrays("work/groups", lambda: {"group": group_near_duplicates(table.texts)})
-  groups = kept["group"]
-  splits = split_by_group(table.classes, groups, seed)
-  write_splits(table, splits, study.path("data"))
-  counts = ", ".join(f"{name} {len(numbers):,}" for name, numbers in splits.items())
-  repeated = len(groups) - len(np.unique(groups))
-  log(
-    f"{counts} rows; {repeated:,} of them near-duplicates, in the split of the row that they repeat"
-  )
+  groups, splits = _split(study, table, earlier, seed)
+  write_splits(table, splits, study.path("data"), further)
+  truth = {name: table.classes[numbers] for name, numbers in splits.items()}
+  job = _Job(table, splits, truth, groups, config, start, study, earlier)
+  slice_of = read_slices(slices, [table.locations[n] for n in splits["test"]]) if slices else []
+  before = _predicted_before(job) if previous else np.empty(0)
 
   # 2. Three models, or two.
-  truth = {name: table.classes[numbers] for name, numbers in splits.items()}
-  job = _Job(table, splits, truth, groups, config, checkpoint, start, study)
   predicted, finetuning = _train(job, minutes, skip_finetuning)
 
   # 3. What can be said about the one that predicts.
   result: dict[str, Any] = {"source": os.path.basename(source), "finetuning": finetuning}
   result |= _about(job, predicted, precision)
-  suspects = _suspects(table, predicted)
+  guesses = predicted[result["chosen"]]["test"].argmax(axis=-1)
+  if slices:
+    result["slices"] = measure_slices(slices, slice_of, guesses == truth["test"])
+  if previous:
+    result["previous"] = _beside_previous(job, before, guesses)
+  suspects = _suspects(table, predicted, source)
   result["suspects"] = sum(suspect.doubtful for suspect in suspects)
   if unlabeled:
     result["pool"] = _rank_pool(job, unlabeled, pool_rows, result)
   _write_results(study, result, suspects)
   log(format_result(result))
   return result
+
+
+def _split(
+  study: Study, table: Labeled, previous: Previous, seed: int
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+  """The group of near-duplicates of each row, and the rows of each split; see split_by_group."""
+  log(table.summary)
+  with Progress("near-duplicates", in_place=False):
+    kept = study.arrays("work/groups", lambda: {"group": group_near_duplicates(table.texts)})
+  groups, given = kept["group"], previous.places(table.locations)[:, 0]
+  splits = split_by_group(table.classes, groups, seed, given)
+  counts = ", ".join(f"{name} {len(numbers):,}" for name, numbers in splits.items())
+  repeated = len(groups) - len(np.unique(groups))
+  log(
+    f"{counts} rows; {repeated:,} of them near-duplicates, in the split of the row that they repeat"
+  )
+  earlier = [text for text, split in zip(table.texts, given, strict=True) if split >= 0]
+  if drift := measure_drift(earlier, table.texts[len(earlier) :]):
+    log(f"new rows: {drift.describe('earlier rows')}")
+  return groups, splits
+
+
+def _predicted_before(job: _Job) -> np.ndarray:
+  """The classes that the earlier model predicts for its test rows, int [M]."""
+  folder = os.path.join(job.previous.workdir, job.previous.chosen)
+
+  def predict() -> dict[str, np.ndarray]:
+    with Progress("earlier model", in_place=False) as progress:
+      return _predict(folder, job.previous.data_dir, progress)
+
+  return job.kept("previous", predict)["test"].argmax(axis=-1)
+
+
+def _beside_previous(job: _Job, before: np.ndarray, guesses: np.ndarray) -> dict[str, Any]:
+  """The predicted classes of the test rows beside those before, where there are some."""
+  previous, labels, by_label = job.previous, job.table.labels, {}
+  places = previous.places(job.table.locations)[job.splits["test"], 1]
+  both = places >= 0
+  ours, theirs, truth = guesses[both], before[places[both]], job.truth["test"][both]
+  for number, label in enumerate(labels):
+    inside = truth == number
+    if inside.any():
+      by_label[label] = compare(ours[inside], theirs[inside], truth[inside])
+  return {
+    "workdir": previous.workdir,
+    "chosen": previous.chosen,
+    "new_labels": labels[len(previous.labels) :],
+    "all": compare(ours, theirs, truth),
+    "classes": by_label,
+  }
 
 
 def _about(
@@ -261,6 +321,10 @@ def format_result(result: dict[str, Any]) -> str:
     )
   lines += [about_choice(result), about_threshold(result["threshold"]), about_curve(result)]
   lines.append(f"{about_labels(result)} {SUSPECTS} begins with the worst.")
+  if "previous" in result:
+    lines.append(about_previous(result))
+  if "slices" in result:
+    lines.append(format_slices(result["slices"]))
   return "\n".join(lines)
 
 
@@ -427,7 +491,10 @@ def _is_finished(job: _Job) -> bool:
 def _finetune(job: _Job, minutes: float, progress: Progress) -> dict[str, np.ndarray]:
   folder, limit = job.study.path("finetuned"), time_limit(minutes, progress)
   progress.begin("", unit="updates")
-  of_job = job.config, job.data_dir, job.checkpoint
+  config, checkpoint = job.config, job.previous.base
+  if job.previous.tuned:
+    config, checkpoint = config.with_methods(KnownLabels()), job.previous.tuned
+  of_job = config, job.data_dir, checkpoint
   finetune.run(*of_job, folder, pauses=limit, **reported(folder))
   return _predict(folder, job.data_dir, progress)
 
@@ -463,7 +530,9 @@ def _rank_pool(job: _Job, rows: list[Row], count: int, result: dict[str, Any]) -
 # Doubtful labels ----------------------------------------------------------------------------------
 
 
-def _suspects(table: Labeled, predicted: dict[str, dict[str, np.ndarray]]) -> list[Suspect]:
+def _suspects(
+  table: Labeled, predicted: dict[str, dict[str, np.ndarray]], source: str
+) -> list[Suspect]:
   """All rows, those first whose label is least likely to two models that have not seen it."""
   by_model = [predicted[name]["out_of_fold"] for name in _JUDGES]
   probabilities = np.mean(by_model, axis=0)
@@ -474,7 +543,7 @@ def _suspects(table: Labeled, predicted: dict[str, dict[str, np.ndarray]]) -> li
     row = table.rows[number]
     suspects.append(
       Suspect(
-        line=row.location.rpartition(":")[2],
+        line=row.location.removeprefix(f"{source}:"),
         text="\n".join(row.texts),
         given=row.label or "",
         suggested=table.labels[other[number]],

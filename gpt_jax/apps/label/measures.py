@@ -50,13 +50,15 @@ def measure(
 
 
 def compare(ours: np.ndarray, theirs: np.ndarray, truth: np.ndarray) -> dict[str, Any]:
-  """How much more accurate one of two models is on the same rows, by classes, int [N]: the
-  "difference", a share of the rows, and its "interval"; see paired_interval.
+  """How much more accurate one of two models is on the same "rows", by classes, int [N]: the
+  "difference", a share of the rows, and its "interval"; see paired_interval. "shares" are right.
   """
   gained = int(((ours == truth) & (theirs != truth)).sum())
   lost = int(((ours != truth) & (theirs == truth)).sum())
   interval = paired_interval(gained, lost, len(truth))
-  return {"difference": (gained - lost) / len(truth), "interval": interval}
+  shares = [float((guesses == truth).mean()) for guesses in (ours, theirs)]
+  difference = {"difference": (gained - lost) / len(truth), "interval": interval}
+  return {"rows": len(truth), "shares": shares, **difference}
 
 
 def best_model(models: Sequence[dict[str, Any]]) -> dict[str, Any]:

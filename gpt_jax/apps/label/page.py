@@ -13,6 +13,7 @@ from gpt_jax.apps.report import chart
 from gpt_jax.apps.report.answers import MANY_DOUBTFUL, SURE_JUDGE, Answer
 from gpt_jax.apps.report.chart import Line
 from gpt_jax.apps.report.page import confusion_matrix, fill_page
+from gpt_jax.tasks.slices import about_slices
 
 TITLES = {
   "tfidf": "TF-IDF with logistic regression",
@@ -25,7 +26,7 @@ TITLES = {
 class Suspect:
   """A row with its label, and what models that have not seen it say."""
 
-  line: str  # of the input
+  line: str  # of the input; "file:line" of an earlier table
   text: str  # its columns, one below the other
   given: str
   suggested: str  # the most likely other label
@@ -58,6 +59,7 @@ def render(result: dict[str, Any], suspects: Sequence[Suspect], name: str) -> st
     threshold=about_threshold(threshold),
     matrix=confusion_matrix(result["classes"]),
     about_labels=about_labels(result),
+    about_slices=about_slices,
     about_curve=about_curve(result),
     curve=drawn,
     suspects=suspects,
@@ -112,6 +114,26 @@ def about_curve(result: dict[str, Any]) -> str:
   return f"{curve['outlook']} {whose}."
 
 
+def about_previous(result: dict[str, Any]) -> str:
+  """Says whether and for which labels the model is better than the earlier one on its test rows."""
+  previous = result["previous"]
+  compared, (ours, theirs) = previous["all"], previous["all"]["shares"]
+  low, high = compared["interval"]
+  about = (
+    f"Of the {compared['rows']:,} test rows of {previous['workdir']} {ours:.1%} are right, by the "
+    f"earlier {TITLES[previous['chosen']]} {theirs:.1%}: {100 * low:+.1f} to {100 * high:+.1f} "
+    "points with 95 % confidence (McNemar’s exact test)."
+  )
+  changed: dict[str, list[str]] = {"good": [], "bad": [], "plain": []}
+  for label, of_label in previous["classes"].items():
+    changed[_is_better(of_label)[1]].append(f"{label} ({100 * of_label['difference']:+.1f})")
+  for title, tone in (("Better", "good"), ("Worse", "bad")):
+    about += f" {title}: {', '.join(changed[tone]) or 'no label'}."
+  if previous["new_labels"]:
+    about += f" New labels: {', '.join(previous['new_labels'])}."
+  return about
+
+
 def about_labels(result: dict[str, Any]) -> str:
   """How many labels are doubtful, whether to correct them first, and whether to believe it."""
   total = sum(result["rows"].values())
@@ -147,6 +169,10 @@ def _answers(result: dict[str, Any]) -> list[Answer]:
   kept = threshold.get("problem") is None
   share = threshold["test"]["given"] / threshold["test"]["rows"] if "test" in threshold else 0.0
   total = sum(result["rows"].values())
+  beside = []
+  if "previous" in result:
+    verdict, tone = _is_better(result["previous"]["all"])
+    beside = [Answer("Is it better than the earlier one?", verdict, about_previous(result), tone)]
   return [
     Answer(
       "How good is it?",
@@ -155,6 +181,7 @@ def _answers(result: dict[str, Any]) -> list[Answer]:
       f"label: {majority:.1%}.",
       "good" if least > 0 else "bad" if most < 0 else "plain",
     ),
+    *beside,
     Answer("Is it better than TF-IDF?", *_beside_tfidf(result, chosen)),
     Answer(
       f"Can it promise {threshold['asked']:.0%} precision?",
@@ -179,21 +206,27 @@ def _answers(result: dict[str, Any]) -> list[Answer]:
   ]
 
 
+def _is_better(compared: dict[str, Any]) -> tuple[str, str]:
+  """Verdict and tone, by what two models get right of the same rows."""
+  gap, (low, high) = compared["difference"], compared["interval"]
+  if low > 0:
+    return f"yes, by {100 * gap:.1f} points", "good"
+  if high < 0:
+    return f"no, {-100 * gap:.1f} points worse", "bad"
+  return f"not shown: {100 * gap:+.1f} points", "plain"
+
+
 def _beside_tfidf(result: dict[str, Any], chosen: dict[str, Any]) -> tuple[str, str, str]:
   """Verdict, text and tone, by what both get right of the same test rows."""
   if result["chosen"] != "tfidf":
     compared = chosen["test"]["beside_tfidf"]
-    gap, (low, high) = compared["difference"], compared["interval"]
+    low, high = compared["interval"]
     text = (
       f"The difference on the same {result['rows']['test']:,} test rows is {100 * low:+.1f} to "
       f"{100 * high:+.1f} points with 95 % confidence (McNemar’s exact test). "
     )
-    text += about_choice(result)
-    if low > 0:
-      return f"yes, by {100 * gap:.1f} points", text, "good"
-    if high < 0:
-      return f"no, {-100 * gap:.1f} points worse", text, "bad"
-    return f"not shown: {100 * gap:+.1f} points", text, "plain"
+    verdict, tone = _is_better(compared)
+    return verdict, text + about_choice(result), tone
   accuracies = {model["name"]: model["dev"]["accuracy"] for model in result["models"]}
   others = {name: value for name, value in accuracies.items() if name != "tfidf"}
   best = max(others, key=lambda name: others[name])

@@ -12,18 +12,34 @@ from typing import Any
 import numpy as np
 
 from gpt_jax.errors import InputError, counted, require
+from gpt_jax.tasks.task import SPLITS
 
 _PARTS = 7  # one is for dev, one for test
 
 
-def split_by_group(classes: np.ndarray, groups: np.ndarray, seed: int) -> dict[str, np.ndarray]:
+def split_by_group(
+  classes: np.ndarray, groups: np.ndarray, seed: int, given: np.ndarray | None = None
+) -> dict[str, np.ndarray]:
   """Row numbers, ascending, of "train" (five sevenths), "dev" and "test" (a seventh each).
 
   Rows of a group, int [N], stay together; see group_near_duplicates.
+
+  given: int [N], the number in SPLITS of rows that are in a split already, and stay there; -1 for
+    others, which follow the rows of their group, if it has several the last split; or are split,
+    and train where they are too few.
   """
-  fold = group_folds(classes, groups, _PARTS, seed)
-  parts = {"train": fold > 1, "dev": fold == 1, "test": fold == 0}
-  return {name: np.flatnonzero(inside) for name, inside in parts.items()}
+  split = np.full(len(classes), -1) if given is None else given
+  of_group = np.full(groups.max() + 1, -1)
+  np.maximum.at(of_group, groups, split)
+  split = np.where(split < 0, of_group[groups], split)
+  new = np.flatnonzero(split < 0)
+  # By label, which needs as many rows of one; a table by itself is refused by group_folds.
+  enough = len(np.unique(groups[new])) >= _PARTS <= np.bincount(classes[new]).max(initial=0)
+  if enough or len(new) == len(classes):
+    # Fold 0 is for the test, fold 1 for dev.
+    split[new] = 2 - np.minimum(group_folds(classes[new], groups[new], _PARTS, seed), 2)
+  split = np.maximum(split, 0)
+  return {name: np.flatnonzero(split == number) for number, name in enumerate(SPLITS)}
 
 
 def group_folds(classes: np.ndarray, groups: np.ndarray, folds: int, seed: int) -> np.ndarray:

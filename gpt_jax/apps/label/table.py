@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from gpt_jax.apps.label.previous import Previous
 from gpt_jax.data.file_kinds import write_table
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError, counted
@@ -46,6 +47,11 @@ class Labeled:
   def texts(self) -> list[str]:
     """The columns of each row, one below the other."""
     return ["\n".join(row.texts) for row in self.rows]
+
+  @property
+  def locations(self) -> list[str]:
+    """Where each row is, "file:line"."""
+    return [row.location for row in self.rows]
 
   @property
   def summary(self) -> str:
@@ -100,18 +106,22 @@ def find_columns(source: str, texts: Sequence[str], label: str) -> tuple[tuple[s
 
 
 def read_labeled(
-  source: str, texts: Sequence[str], label: str, tokenizer: Tokenizer, merge_labels: bool = True
+  source: str, previous: Previous, tokenizer: Tokenizer, merge_labels: bool = True
 ) -> Labeled:
-  """Reads a table, see find_columns; logs the rows that are left out, as those whose texts have no
-  tokens.
+  """Reads a table, see find_columns, after the rows of a previous one; logs the rows that are left
+  out, as those whose texts have no tokens.
   """
-  columns, label = find_columns(source, texts, label)
-  usable, skipped = _usable_rows(source, columns, label, tokenizer)
+  columns, label = find_columns(source, previous.columns, previous.label)
+  new, skipped = _usable_rows(source, columns, label, tokenizer)
   setting = "merge_labels=false" if merge_labels else ""
-  merged = merge_similar((row.label or "" for row in usable), source, setting)
-  usable = [row._replace(label=merged.get(row.label or "", row.label)) for row in usable]
+  merged = merge_similar((row.label or "" for row in new), source, setting)
+  new = [row._replace(label=merged.get(row.label or "", row.label)) for row in new]
+  usable, line = previous.with_rows(new, merge_labels)
+  if line:
+    _log(line)
   counts = collections.Counter(row.label or "" for row in usable)
-  rare = {name: count for name, count in counts.items() if count < MIN_OF_LABEL}
+  is_rare = lambda name: counts[name] < MIN_OF_LABEL and name not in previous.labels
+  rare = {name: count for name, count in counts.items() if is_rare(name)}
   if rare:
     shown = ", ".join(f"{name[:50]!r} ({count})" for name, count in sorted(rare.items())[:_SHOWN])
     more = f" and {len(rare) - _SHOWN:,} more" if len(rare) > _SHOWN else ""
@@ -120,7 +130,8 @@ def read_labeled(
       f"{MIN_OF_LABEL} rows: {shown}{more}"
     )
   rows = [row for row in usable if row.label not in rare]
-  labels = tuple(sorted({row.label or "" for row in rows}))
+  # Earlier labels keep their numbers.
+  labels = (*previous.labels, *sorted(counts.keys() - rare.keys() - {*previous.labels}))
   if len(rows) < MIN_ROWS or len(labels) < 2:
     raise InputError(
       f"{source}: {len(rows):,} usable rows with {len(labels)} labels of {MIN_OF_LABEL} rows or "
@@ -168,14 +179,22 @@ def _usable_rows(
   return with_tokens, len(problems)
 
 
-def write_splits(table: Labeled, splits: dict[str, np.ndarray], folder: str) -> None:
-  """Writes train.csv, dev.csv and test.csv, with the columns of the task."""
+def write_splits(
+  table: Labeled, splits: dict[str, np.ndarray], folder: str, further: dict[str, list[str]]
+) -> None:
+  """Writes train.csv, dev.csv and test.csv, with the columns of the task and the cells of further
+  ones.
+  """
+  own = [*table.columns, table.label]
+  further = {name: cells for name, cells in further.items() if name not in own}
   os.makedirs(folder, exist_ok=True)
   for split, numbers in splits.items():
     with atomic_file(os.path.join(folder, f"{split}.csv")) as file:
-      rows = [table.rows[number] for number in numbers]
-      cells = [[*row.texts, row.label] for row in rows]
-      write_table(file, [[*table.columns, table.label], *cells])
+      cells: list[list[Any]] = [[*own, *further]]
+      for number in numbers:
+        row, others = table.rows[number], [values[number] for values in further.values()]
+        cells.append([*row.texts, row.label, *others])
+      write_table(file, cells)
 
 
 def _problem(row: Row, columns: Sequence[str], label: str) -> str:

@@ -467,3 +467,144 @@ def test_models_are_refused_where_they_are_damaged_or_of_no_use(labeled, tickets
   refused("tfidf: a TF-IDF classifier .*; only predict.run", gpt_jax.load, folder)
   flip_a_bit(tmp_path / "tfidf" / "classifier.npz")
   refused("classifier.npz: damaged", predict.run, folder, tickets.path, f"{tmp_path}/labels.csv")
+
+
+@pytest.fixture(scope="module")
+def next_week(labeled, tickets):
+  """A table of new rows. Attributes: path, relabeled, repeats (of test rows), fresh (texts)."""
+  old = {split: rows_of(f"{labeled.workdir}/data/{split}.csv") for split in ("train", "test")}
+  relabeled, *near = old["test"][:4]
+  repeats = [f"{row['text'].upper()} ?" for row in near]
+  fresh = [
+    (text.format(n=number), label)
+    for label, (_, texts) in SENTENCES.items()
+    for text in texts
+    for number in range(500, 505)
+  ]
+  fresh[0] = (fresh[0][0], " BILLING")  # is "billing"
+  refunds = [(f"{n} pieces of silver back to the man", "refund") for n in range(300, 320)]
+  rows = [(row["text"], row["team"]) for row in old["train"][:30]]  # an export has old rows, too
+  rows += [(relabeled["text"], "other" if relabeled["team"] != "other" else "bug")]
+  rows += list(zip(repeats, (row["team"] for row in near), strict=True)) + fresh + refunds
+  rows += [("a word of its own", "rare")] * 3
+  path = tickets.folder / "next_week.csv"
+  with path.open("w", newline="") as file:
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["text", "team", "lang"])
+    writer.writerows([*row, "de" if n % 3 else "en"] for n, row in enumerate(rows))
+  return SimpleNamespace(path=str(path), relabeled=rows[30], repeats=repeats, fresh=fresh)
+
+
+@pytest.fixture(scope="module")
+def grown(next_week, labeled, tickets, launch):
+  """A run from the finished one. Attributes: workdir, result, told."""
+  workdir = str(tickets.folder / "grown")
+  flags = f"--from={labeled.workdir}", f"--workdir={workdir}", "--slices=lang"
+  code, _, told = launch("label", next_week.path, *flags, "--skip_finetuning")
+  assert code == 0, told
+  return SimpleNamespace(workdir=workdir, result=read_json(f"{workdir}/result.json"), told=told)
+
+
+def test_old_rows_stay_in_their_splits_and_new_ones_are_split(grown, labeled, next_week):
+  split_of = {}
+  for split in ("train", "dev", "test"):
+    before = rows_of(f"{labeled.workdir}/data/{split}.csv")
+    after = rows_of(f"{grown.workdir}/data/{split}.csv")
+    kept, new = after[: len(before)], after[len(before) :]
+    assert [row["text"] for row in kept] == [row["text"] for row in before]
+    pairs = zip(kept, before, strict=True)
+    changed = [(old["text"], new["team"]) for new, old in pairs if new["team"] != old["team"]]
+    assert changed == ([next_week.relabeled] if split == "test" else [])
+    split_of |= {row["text"]: split for row in new}
+    assert {row["lang"] for row in new} == {"de", "en"} and {row["lang"] for row in kept} == {""}
+    assert len(new) > 2
+  assert {split_of[text] for text in next_week.repeats} == {"test"}
+  assert {text for text, _ in next_week.fresh} <= split_of.keys()
+  assert len(split_of) == 3 + 60 + 20
+  assert "358 rows stay in their splits, 1 with another label; 86 of 117 rows are new" in grown.told
+  assert re.search(r"new rows: drift \d+%: .* unlike 358 earlier rows", grown.told)
+
+
+def test_the_new_model_is_compared_on_the_old_test_rows(grown, labeled):
+  labels, previous = sorted(SENTENCES), grown.result["previous"]
+  assert grown.result["classes"]["labels"] == [*labels, "refund"] and "'rare' (3)" in grown.told
+  truth = [row["team"] for row in rows_of(f"{grown.workdir}/data/test.csv")]
+  truth = truth[: labeled.result["rows"]["test"]]
+  with np.load(f"{labeled.workdir}/work/{labeled.result['chosen']}.npz") as file:
+    theirs = np.array(labels)[file["test"].argmax(axis=-1)] == truth
+  with np.load(f"{grown.workdir}/work/{grown.result['chosen']}.npz") as file:
+    guesses = file["test"][: len(truth)].argmax(axis=-1)
+  ours = np.array([*labels, "refund"])[guesses] == truth
+  assert previous["all"]["shares"] == pytest.approx([ours.mean(), theirs.mean()])
+  of_label = np.array(truth) == "billing"
+  billing = previous["classes"]["billing"]
+  assert billing["rows"] == of_label.sum()
+  assert billing["difference"] == pytest.approx(ours[of_label].mean() - theirs[of_label].mean())
+  low, high = billing["interval"]
+  assert low <= billing["difference"] <= high
+  assert f"of {labeled.workdir} {ours.mean():.1%} are right" in grown.told
+  assert "New labels: refund." in grown.told
+
+
+def test_the_page_has_the_earlier_model_and_the_slices(grown):
+  with open(f"{grown.workdir}/report.html") as file:
+    page = file.read()
+  assert "<h2>Beside the earlier model</h2>" in page and "<h2>By lang</h2>" in page
+  _, verdict, text = card(page, "Is it better than the earlier one?")
+  assert "points" in verdict and "New labels: refund." in text
+  slices = {entry["slice"]: entry["rows"] for entry in grown.result["slices"]["slices"]}
+  assert sum(slices.values()) == grown.result["rows"]["test"] and "(empty)" in slices
+  worse = {"rows": 9, "shares": [0.1, 0.9], "difference": -0.8, "interval": [-0.9, -0.5]}
+  result = copy.deepcopy(grown.result)
+  result["previous"] |= {"all": worse, "classes": {"bug": worse}}
+  tone, verdict, text = card(render(result, [], "run"), "Is it better than the earlier one?")
+  assert (tone, verdict) == ("bad", "no, 80.0 points worse")
+  assert "Better: no label. Worse: bug (-80.0)." in text
+
+
+def test_finetuning_goes_on_from_the_earlier_model(
+  grown, labeled, next_week, monkeypatch, tmp_path
+):
+  workdir, asked = shutil.copytree(grown.workdir, tmp_path / "run"), []
+  monkeypatch.setattr(label.finetune, "run", lambda *given, **_: asked.append(given))
+  monkeypatch.setattr(label, "_predict", lambda *_: dict(np.load(f"{workdir}/work/tfidf.npz")))
+  settings = {"previous": labeled.workdir, "skip_finetuning": False}
+  label.run(next_week.path, "", str(workdir), **settings)
+  ((config, _, checkpoint, _),) = asked
+  assert config.method("known_labels") and checkpoint == f"{labeled.workdir}/finetuned/best"
+
+
+@pytest.mark.parametrize(
+  "damage, options, message",
+  [
+    ("rm result.json", {}, "--from=.*: holds no finished run of launch/label.py; its own"),
+    ("cut result.json", {}, "result.json: damaged, or of another program"),
+    ("cut data/test.csv", {}, "test.csv: damaged, .* unexpected end of data"),
+    ("add data/test.csv", {}, "test.csv: damaged, .*should have 5. rows with its labels"),
+    ("rm data/dev.csv", {}, "dev.csv: damaged, .* No such file"),
+    ("", {"label": "lang"}, "--label=lang: --from=.*run has team; leave --label out"),
+    ("", {"texts": ["lang"]}, "--text=lang: --from=.*run has text; leave --text out"),
+    ("", {"source": "suspects.csv"}, "no column 'team'"),
+    ("", {"source": "data/dev.csv"}, "--from=.*: has all usable rows of the new table already"),
+    ("", {"previous": ""}, "missing --checkpoint"),
+    ("", {"workdir": ""}, "run/ holds the result of another command"),
+    ("", {"slices": "week"}, "no column 'week'"),
+  ],
+)
+def test_an_earlier_run_that_cannot_be_used_is_one_line(
+  labeled, next_week, tmp_path, damage, options, message
+):
+  ignore = shutil.ignore_patterns("finetuned", "work")
+  folder = shutil.copytree(labeled.workdir, tmp_path / "run", ignore=ignore)
+  how, _, name = damage.partition(" ")
+  if how == "rm":
+    (folder / name).unlink()
+  elif how:
+    content = (folder / name).read_bytes()
+    cut = content[: content.rindex(b"\n", 0, -20)]
+    (folder / name).write_bytes(cut if how == "cut" else content + b"one more,bug\n")
+  options = dict(options)
+  source = folder / options.pop("source", next_week.path)
+  workdir = folder / options.pop("workdir", tmp_path / "new")
+  settings = {"previous": str(folder), **options}
+  refused(message, label.run, str(source), "", f"{workdir}/", **settings)
