@@ -35,7 +35,7 @@ def load(path: str, warm_up: bool = False) -> "Model":
 
   Args:
     path: a workdir (its newest checkpoint), `<workdir>/best`, `<workdir>/checkpoints/<step>`, an
-      exported folder, OpenAI's released folder, or a transformers folder.
+      exported folder, OpenAI's released folder, a transformers folder, or a TF-IDF classifier.
     warm_up: compile `classify` now, which takes some seconds, and not at the first calls.
   """
   from gpt_jax.inference import model  # not at the top: importing gpt_jax must stay instant

@@ -88,7 +88,8 @@ def read_model(
     merges: False: path must hold an adapter, whose parameters are then `{adapter, base, heads…}`;
       `meta` has `adapter`.
   """
-  check_path(path)
+  if tfidf_folder(path):
+    raise without_network(path)
   # On a store, an export is copied here as a whole; of a run restore.py reads what is needed.
   is_run = exists(os.path.join(path, "checkpoints"))
   is_export = not is_run and any(exists(os.path.join(path, name)) for name in _EXPORTS)
@@ -98,8 +99,6 @@ def read_model(
       params, meta, step, tokenizer = reader.load(copy)
       folder = path
   if not reader:
-    if is_tfidf(path.removesuffix("/best")):
-      raise InputError(f"{path}: a TF-IDF classifier of label.run; only predict.run reads it")
     params, meta, step = restore_params(path)
     folder = _find_workdir(path)
     tokenizer = load_tokenizer(os.path.join(folder, "tokenizer"))
@@ -120,10 +119,19 @@ def read_model(
   return SavedModel(read_json(meta["model"], path), params, tokenizer, meta, step, path, folder)
 
 
-def is_tfidf(path: str) -> bool:
-  """Whether this is the folder of a TF-IDF classifier, which is no neural network."""
+def tfidf_folder(path: str) -> str:
+  """The folder of the TF-IDF classifier that a path names, FOLDER or FOLDER/best; "": of none."""
   check_path(path)
-  return exists(os.path.join(path, TFIDF_FILE))
+  folder = path.removesuffix("/best")
+  return folder if exists(os.path.join(folder, TFIDF_FILE)) else ""
+
+
+def without_network(path: str) -> InputError:
+  """The refusal of all that only a network does."""
+  return InputError(
+    f"{path}: a TF-IDF classifier of label.run: it labels texts (predict.run, serve.run, "
+    "evaluate.run, classify), and has no network to generate, embed or train on"
+  )
 
 
 def _beside_base(params: dict, meta: dict, folder: str, base: SavedModel | None) -> dict:

@@ -6,7 +6,7 @@ from typing import Any
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.errors import InputError
 from gpt_jax.inference.generate import continuations, write
-from gpt_jax.inference.model import load
+from gpt_jax.inference.model import Model
 from gpt_jax.inference.stream import Sampling
 from gpt_jax.models.decoding_weights import check_kind
 from gpt_jax.parallel.processes import log
@@ -75,7 +75,7 @@ def stream(
 
 def fill(checkpoint: str, texts: Sequence[str], top_k: int = 5) -> list[Any]:
   """For each text and each of its masks, the likeliest tokens; see Model.fill_mask."""
-  return load(checkpoint).fill_mask(texts, top_k)
+  return Model(load_model(checkpoint)).fill_mask(texts, top_k)
 
 
 def _warn_of_length(loaded: LoadedModel, max_tokens: int, advice: str = "") -> None:

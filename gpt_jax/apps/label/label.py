@@ -29,6 +29,7 @@ from gpt_jax.apps.label.page import (
   about_choice,
   about_curve,
   about_labels,
+  about_limits,
   about_threshold,
   render,
 )
@@ -47,12 +48,12 @@ from gpt_jax.data.progress import Progress
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_file, with_checksum, write_json
 from gpt_jax.inference.dev_report import write_dev_report
+from gpt_jax.inference.ensemble import load_ensemble
 from gpt_jax.inference.linear_classifier import (
   Linear,
   fit_best_linear,
   fit_linear,
   fit_tfidf,
-  load_classifier,
   save_tfidf,
 )
 from gpt_jax.models.heads.classify import ClassifyHead
@@ -258,7 +259,7 @@ def format_result(result: dict[str, Any]) -> str:
       f"{test['accuracy']:13.1%}  {low:.1%} to {high:.1%}  {test['macro_f1']:8.3f}"
     )
   lines += [about_choice(result), about_threshold(result["threshold"]), about_curve(result)]
-  lines.append(f"{about_labels(result)} {SUSPECTS} begins with the worst.")
+  lines += [f"{about_labels(result)} {SUSPECTS} begins with the worst.", about_limits(result)]
   return "\n".join(lines)
 
 
@@ -432,7 +433,7 @@ def _finetune(job: _Job, minutes: float, progress: Progress) -> dict[str, np.nda
 
 def _predict(folder: str, data_dir: str, progress: Progress) -> dict[str, np.ndarray]:
   """Probabilities of the best checkpoint for dev and test, as launch/predict.py has them."""
-  ensemble = load_classifier([os.path.join(folder, "best")])
+  ensemble = load_ensemble([os.path.join(folder, "best")])
   examples = ensemble.task.examples(data_dir, "test")
   progress.begin("predicting the test rows", len(examples), "rows")
   probabilities = ensemble.predict(ensemble.encode(examples), 32, progress.update)
