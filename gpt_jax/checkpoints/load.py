@@ -10,13 +10,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from gpt_jax.checkpoints.saved import (
-  Embedding,
-  SavedModel,
-  read_json,
-  read_model,
-  without_network,
-)
+from gpt_jax.checkpoints.saved import Embedding, SavedModel, no_network, read_json, read_model
 from gpt_jax.errors import InputError, about
 from gpt_jax.models.adapter import BASE, AdaptedModel, Adapter, with_rows
 from gpt_jax.models.decoding_weights import check_kind, keep_classifier_weights
@@ -48,11 +42,14 @@ class AnyModel:
   context: int | None = None  # the longest text in tokens; None: any
   alike: tuple[Any, ...] = ()  # equal in models that encode examples alike
   exports: tuple[str, ...] = ()  # the formats that can hold it; (): each format says
+  encode: Callable[[LabeledTask, list[Any]], Encoded]  # see LoadedModel, as for what follows
+  predictor: Callable[[], Callable[..., Any]]
+  with_classes: Callable[[np.ndarray], Any]
 
   @property
   def network(self) -> "LoadedModel":
     """The model itself. Raises InputError where it is no network."""
-    raise without_network(self.path)
+    raise no_network(self.path)
 
   @property
   def identity(self) -> str:
@@ -71,24 +68,9 @@ class AnyModel:
       raise InputError(f"{self.path}: {self.task.name} {self.task.not_per_text}")
     return self.task
 
-  def encode(self, task: LabeledTask, examples: list[Any]) -> Encoded:
-    """Examples of a task as the model reads them."""
-    raise NotImplementedError
-
-  def predictor(self) -> Callable[..., Any]:
-    """predict(examples, batch_size, …) -> predictions, on all devices; see make_predictor.
-
-    Keep it: every predictor compiles anew, and has its own copy of the parameters.
-    """
-    raise NotImplementedError
-
   def with_weights(self, kind: str) -> Any:
     """The model with its products' weights as one of decoding_weights.KINDS, for `predictor`."""
-    raise NotImplementedError
-
-  def with_classes(self, order: np.ndarray) -> Any:
-    """The model whose output i is the output order[i] of this one."""
-    raise NotImplementedError
+    return self if kind == "float32" else self.network.with_weights(kind)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,6 +138,7 @@ class LoadedModel(SavedModel, AnyModel):
     return self.tokenizer.hash, self.tokenizer.special, self.context, self.format
 
   def encode(self, task: LabeledTask, examples: list[Any]) -> Encoded:
+    """Examples of a task as the model reads them."""
     return task.encode(examples, self.tokenizer, self.context, self.format)
 
   def check_head(self) -> None:
@@ -201,6 +184,7 @@ class LoadedModel(SavedModel, AnyModel):
     return dataclasses.replace(self, params=params)
 
   def with_classes(self, order: np.ndarray) -> "LoadedModel":
+    """The model whose output i is the output order[i] of this one."""
     scope = self.spec.head.scope
     head = {**self.params[scope]}
     head |= {part: head[part][..., order] for part in ("kernel", "bias")}
@@ -210,6 +194,10 @@ class LoadedModel(SavedModel, AnyModel):
     return dataclasses.replace(self, params=jax.device_put(self.params))
 
   def predictor(self) -> Callable[..., Any]:
+    """predict(examples, batch_size, …) -> predictions, on all devices; see make_predictor.
+
+    Keep it: every predictor compiles anew, and has its own copy of the parameters.
+    """
     self.check_head()
     mesh = make_mesh(MeshConfig())  # all devices, data parallel
     # The parameters are sent to the devices once, not at each call.

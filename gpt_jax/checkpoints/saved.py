@@ -89,7 +89,7 @@ def read_model(
       `meta` has `adapter`.
   """
   if tfidf_folder(path):
-    raise without_network(path)
+    raise no_network(path)
   # On a store, an export is copied here as a whole; of a run restore.py reads what is needed.
   is_run = exists(os.path.join(path, "checkpoints"))
   is_export = not is_run and any(exists(os.path.join(path, name)) for name in _EXPORTS)
@@ -126,7 +126,7 @@ def tfidf_folder(path: str) -> str:
   return folder if exists(os.path.join(folder, TFIDF_FILE)) else ""
 
 
-def without_network(path: str) -> InputError:
+def no_network(path: str) -> InputError:
   """The refusal of all that only a network does."""
   return InputError(
     f"{path}: a TF-IDF classifier of label.run: it labels texts (predict.run, serve.run, "

@@ -9,6 +9,7 @@ import json
 import os
 import warnings
 import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -16,16 +17,13 @@ import numpy as np
 
 from gpt_jax.checkpoints.formats import npz
 from gpt_jax.checkpoints.load import AnyModel, load_model
-from gpt_jax.checkpoints.run_folder import checksum
 from gpt_jax.checkpoints.saved import TFIDF_FILE, tfidf_folder
 from gpt_jax.config import from_json, to_json
 from gpt_jax.data.tokenizers.base import SpecialTokens
 from gpt_jax.errors import InputError, require
 from gpt_jax.files import atomic_file, local_copy, parse_json
 from gpt_jax.inference.dev_report import write_dev_report
-from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import Encoded, Example
-from gpt_jax.tasks.table import TableTask
 
 # Inverse strengths of the L2 penalty to choose from.
 _INVERSE_PENALTIES = (0.1, 1.0, 10.0, 100.0)
@@ -167,28 +165,23 @@ class TfidfClassifier(AnyModel):
   exports = ("onnx",)
 
   @functools.cached_property
-  def task(self) -> LabeledTask:
+  def task(self) -> Any:
     return from_json(self.meta["task"]).build("")
 
   @functools.cached_property
   def identity(self) -> str:
-    return f"checksum {checksum(self.params['linear'])}"
+    return f"checksum {zlib.crc32(self.params['linear'].kernel):08x}"
 
   @functools.cached_property
   def size(self) -> str:  # type: ignore[override]
     return f"{len(self.params['linear'].kernel):,} terms"
-
-  def with_weights(self, kind: str) -> "TfidfClassifier":
-    if kind != "float32":
-      raise InputError(f"weights={kind}: {self.path} is a TF-IDF classifier; leave it out")
-    return self
 
   def with_classes(self, order: np.ndarray) -> "TfidfClassifier":
     kernel, bias, penalty = self.params["linear"]
     linear = Linear(kernel[:, order], bias[order], penalty)
     return dataclasses.replace(self, params={**self.params, "linear": linear})
 
-  def encode(self, task: LabeledTask, examples: Sequence[Any]) -> Encoded:
+  def encode(self, task: Any, examples: Sequence[Any]) -> Encoded:
     """Encodes each example as one string with a single placeholder token."""
     count, unlabeled = len(examples), (0.0,) * len(task.labels)
     return Encoded(
@@ -226,9 +219,9 @@ def load_any(path: str) -> AnyModel:
 
 
 def save_tfidf(
-  folder: str, tfidf: Tfidf, linear: Linear, table: TableTask, dev: list[Example], data_dir: str
+  folder: str, tfidf: Tfidf, linear: Linear, table: Any, dev: list[Example], data_dir: str
 ) -> None:
-  """Writes the classifier and what it predicts for the dev examples."""
+  """Writes the classifier of a TableTask, and what it predicts for the dev examples."""
   os.makedirs(folder, exist_ok=True)
   arrays: dict[str, Any] = {"task": _to_bytes(json.dumps(to_json(table)))}
   for name, (terms, weights) in tfidf.terms.items():

@@ -73,7 +73,7 @@ class Model:
 
   @property
   def network(self) -> LoadedModel:
-    """What generates, scores and embeds. Raises InputError where there is only a classifier."""
+    """The model that generates, scores and embeds. Raises InputError where there is none."""
     return self.loaded.network
 
   def generate(

@@ -82,8 +82,9 @@ class Engine(threading.Thread):
       self._classifier.warm_up()
     for adapter in self.adapters.values():
       adapter.warm_up()
-    for text in ("a", *(["a"] * count for count in (4, 16))) if not self.embeds else ():
-      self.model.embed(text)
+    if not self.embeds:
+      for text in ("a", *(["a"] * count for count in (4, 16))):
+        self.model.embed(text)
     if not self.fills:
       self._fill(["[MASK]"])
     if self._stream is not None:

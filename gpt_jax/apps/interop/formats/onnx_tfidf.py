@@ -138,7 +138,7 @@ def _make_model(
 
 
 def _counting(grams: list[list[str]]) -> tuple[dict[str, Any], dict[str, Any]]:
-  """What numbers the pieces of n-grams, and what counts the n-grams: settings of two nodes."""
+  """Settings of two nodes: one numbers the pieces of n-grams, the next one counts n-grams."""
   numbers = {piece: n for n, piece in enumerate(sorted({*itertools.chain(*grams)}))}
   pool: list[int] = []
   begins, columns, lengths = [], [], {len(gram) for gram in grams}
