@@ -35,8 +35,8 @@ def load(path: str, warm_up: bool = False) -> "Model":
 
   Args:
     path: a workdir (its newest checkpoint), `<workdir>/best`, `<workdir>/checkpoints/<step>`, an
-      exported folder, OpenAI's released folder, a transformers folder, or the name of a released
-      model: minilm, or OWNER/MODEL of the Hugging Face Hub.
+      exported folder, OpenAI's released folder, a transformers folder, a TF-IDF classifier, or the
+      name of a released model: minilm, or OWNER/MODEL of the Hugging Face Hub.
     warm_up: compile `classify` now, which takes some seconds, and not at the first calls.
   """
   from gpt_jax.inference import model  # not at the top: importing gpt_jax must stay instant

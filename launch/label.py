@@ -27,7 +27,8 @@ def main():
   if "problem" not in threshold:  # otherwise nobody has asked for what can be promised
     following["precision"] = f"{threshold['precision']:g}"
   page = f"{arguments['workdir']}/report.html"
-  command_line.print_closing(f"read {page}", ("predict", following))
+  served = {"checkpoint": result["checkpoint"]}
+  command_line.print_closing(f"read {page}", ("predict", following), ("serve", served))
 
 
 if __name__ == "__main__":

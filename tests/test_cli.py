@@ -261,7 +261,7 @@ visualize --checkpoint={pretrained}
   --text=the --out=nothing/new.html => --out=nothing/new.html: No such file
 export --checkpoint={pretrained}
   --out=run => run exists and is not an earlier export, with a weights.npz of ours
-  --out=new --format=onnx_int8 --data=labels => a language model without a head; labels are compared
+  --out=new --format=onnx_int8 --data=labels => a language model without a head; fine-tune it first
   --out=run --format=safetensors => run exists and is not an earlier export, with a weights.saf
 export --checkpoint={finetuned} --out=new
   --format=onnx_int8 =>

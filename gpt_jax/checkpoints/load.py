@@ -6,10 +6,12 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+import numpy as np
 from jax.sharding import Mesh
 
 from gpt_jax.checkpoints.formats import accept
-from gpt_jax.checkpoints.saved import Embedding, SavedModel, read_json, read_model
+from gpt_jax.checkpoints.saved import Embedding, SavedModel, no_network, read_json, read_model
 from gpt_jax.errors import InputError, about
 from gpt_jax.models.adapter import BASE, AdaptedModel, Adapter, with_rows
 from gpt_jax.models.decoding_weights import check_kind, keep_classifier_weights
@@ -23,9 +25,62 @@ from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.task import Task
 
 
+class AnyModel:
+  """Base of trained models, networks and TF-IDF: what is asked of each, above all to label texts.
+
+  load_any of inference/linear_classifier.py loads one; what only a network does, `network` does.
+  """
+
+  path: str
+  folder: str  # of the run, or of the export
+  step: int
+  meta: dict
+  params: Any
+  task: Any  # see LoadedModel
+  without_task: str = ""  # see LoadedModel
+  tokenizer: Any = None
+  size: str  # for messages
+  context: int | None = None  # the longest text in tokens; None: any
+  alike: tuple[Any, ...] = ()  # equal in models that encode examples alike
+  exports: tuple[str, ...] = ()  # the formats that can hold it; (): each format says
+  encode: Callable[[LabeledTask, list[Any]], Encoded]  # see LoadedModel, as for what follows
+  predictor: Callable[[], Callable[..., Any]]
+  with_classes: Callable[[np.ndarray], Any]
+
+  @property
+  def network(self) -> "LoadedModel":
+    """The model itself. Raises InputError where it is no network."""
+    raise no_network(self.path)
+
+  @property
+  def identity(self) -> str:
+    """Identifies the parameters."""
+    raise NotImplementedError
+
+  def on_device(self) -> Any:
+    """The model with its parameters on the device."""
+    return self
+
+  def label_task(self) -> Task:
+    """The task, which gives each example one label. Raises InputError where there is no such."""
+    if self.task is None:
+      raise InputError(f"{self.path}: {self.without_task}; fine-tune it first")
+    if self.task.not_per_text:
+      raise InputError(f"{self.path}: {self.task.name} {self.task.not_per_text}")
+    return self.task
+
+  def with_weights(self, kind: str) -> Any:
+    """The model with its products' weights as one of decoding_weights.KINDS, for `predictor`."""
+    return self if kind == "float32" else self.network.with_weights(kind)
+
+
 @dataclasses.dataclass(frozen=True)
-class LoadedModel(SavedModel):
-  """A trained model, with the task it was fine-tuned on; see SavedModel for its fields."""
+class LoadedModel(SavedModel, AnyModel):
+  """A trained network, with the task it was fine-tuned on; see SavedModel for its fields."""
+
+  @property
+  def network(self) -> "LoadedModel":
+    return self
 
   @property
   def model(self) -> Model:
@@ -59,7 +114,7 @@ class LoadedModel(SavedModel):
     return tuple(self.meta.get("end_ids", () if end is None else (end,)))
 
   @property
-  def without_task(self) -> str:
+  def without_task(self) -> str:  # type: ignore[override]
     """Says in messages why it gives no labels, e.g. "a language model without a head"."""
     kind = self.spec.kind
     article = "an" if kind[0] == "e" else "a"
@@ -70,16 +125,22 @@ class LoadedModel(SavedModel):
     """Whether it reads a text, and then writes another up to its end."""
     return self.format.writes_answers
 
+  @functools.cached_property
+  def size(self) -> str:  # type: ignore[override]
+    count = self.spec.trunk.parameter_count()
+    return f"step {self.step:,}, {count:,} parameters, context {self.context}"
+
+  @functools.cached_property
+  def context(self) -> int:  # type: ignore[override]
+    return self.spec.trunk.context
+
+  @functools.cached_property
+  def alike(self) -> tuple[Any, ...]:  # type: ignore[override]
+    return self.tokenizer.hash, self.tokenizer.special, self.context, self.format
+
   def encode(self, task: LabeledTask, examples: list[Any]) -> Encoded:
     """Examples of a task as the model reads them."""
-    return task.encode(examples, self.tokenizer, self.spec.trunk.context, self.format)
-
-  def label_task(self) -> Task | None:
-    """The task as one that gives each example one label; None if there is none."""
-    task = self.task
-    if task is not None and task.not_per_text:
-      raise InputError(f"{self.path}: {task.name} {task.not_per_text}")
-    return task
+    return task.encode(examples, self.tokenizer, self.context, self.format)
 
   def check_head(self) -> None:
     """Raises InputError unless the model has a head that gives labels."""
@@ -133,13 +194,22 @@ class LoadedModel(SavedModel):
     return {**self.params, "trunk": with_rows(self.params["trunk"], rows)}
 
   def with_weights(self, kind: str) -> "LoadedModel":
-    """The model with its products' weights as one of decoding_weights.KINDS, for `predictor`."""
     check_kind(kind)
     if kind == "float32":
       return self
     self.check_head()
     params = keep_classifier_weights(self.model, self.params, kind)
     return dataclasses.replace(self, params=params)
+
+  def with_classes(self, order: np.ndarray) -> "LoadedModel":
+    """The model whose output i is the output order[i] of this one."""
+    scope = self.spec.head.scope
+    head = {**self.params[scope]}
+    head |= {part: head[part][..., order] for part in ("kernel", "bias")}
+    return dataclasses.replace(self, params={**self.params, scope: head})
+
+  def on_device(self) -> "LoadedModel":
+    return dataclasses.replace(self, params=jax.device_put(self.params))
 
   def predictor(self) -> Callable[..., Any]:
     """predict(examples, batch_size, …) -> predictions, on all devices; see make_predictor.

@@ -116,7 +116,8 @@ def read_model(
 def _read(
   path: str, format: str, base: SavedModel | None, merges: bool, check: Check
 ) -> SavedModel:
-  check_path(path)
+  if tfidf_folder(path):
+    raise no_network(path)
   # On a store, an export is copied here as a whole; of a run restore.py reads what is needed.
   is_run = exists(os.path.join(path, "checkpoints"))
   is_export = not is_run and any(exists(os.path.join(path, name)) for name in _EXPORTS)
@@ -126,8 +127,6 @@ def _read(
       params, meta, step, tokenizer = reader.load(copy, check)
       folder = path
   if not reader:
-    if is_tfidf(path.removesuffix("/best")):
-      raise InputError(f"{path}: a TF-IDF classifier of label.run; only predict.run reads it")
     params, meta, step = restore_params(path, check=check)
     folder = _find_workdir(path)
     tokenizer = load_tokenizer(os.path.join(folder, "tokenizer"))
@@ -148,10 +147,19 @@ def _read(
   return SavedModel(read_json(meta["model"], path), params, tokenizer, meta, step, path, folder)
 
 
-def is_tfidf(path: str) -> bool:
-  """Whether this is the folder of a TF-IDF classifier, which is no neural network."""
+def tfidf_folder(path: str) -> str:
+  """The folder of the TF-IDF classifier that a path names, FOLDER or FOLDER/best; "": of none."""
   check_path(path)
-  return exists(os.path.join(path, TFIDF_FILE))
+  folder = path.removesuffix("/best")
+  return folder if exists(os.path.join(folder, TFIDF_FILE)) else ""
+
+
+def no_network(path: str) -> InputError:
+  """The refusal of all that only a network does."""
+  return InputError(
+    f"{path}: a TF-IDF classifier of label.run: it labels texts (predict.run, serve.run, "
+    "evaluate.run, classify), and has no network to generate, embed or train on"
+  )
 
 
 def _beside_base(params: dict, meta: dict, folder: str, base: SavedModel | None) -> dict:

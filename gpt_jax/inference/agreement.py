@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from gpt_jax.checkpoints.load import LoadedModel
+from gpt_jax.checkpoints.load import AnyModel
 from gpt_jax.errors import InputError
 from gpt_jax.inference.intervals import paired_interval, wilson
 from gpt_jax.parallel.processes import log
@@ -27,15 +27,21 @@ class Agreement:
     return {"labels": float(self.same.mean()), "accuracy": accuracy}
 
   @property
-  def change(self) -> tuple[float, float]:
-    """The 95 % interval of the change of accuracy."""
+  def measures(self) -> dict[str, float]:
+    """Both accuracies, and what is left of float32's answers, with 95 % intervals."""
     before, after = self.correct
-    return paired_interval(int((after & ~before).sum()), int((before & ~after).sum()), len(before))
-
-  @property
-  def same_label(self) -> tuple[float, float]:
-    """The 95 % interval of the share of texts that get the same label."""
-    return wilson(int(self.same.sum()), len(self.same))
+    gained, lost = int((after & ~before).sum()), int((before & ~after).sum())
+    change_low, change_high = paired_interval(gained, lost, len(before))
+    same_low, same_high = wilson(int(self.same.sum()), len(self.same))
+    return {
+      "accuracy": float(after.mean()),
+      "accuracy_float32": float(before.mean()),
+      "accuracy_change_low": change_low,
+      "accuracy_change_high": change_high,
+      "same_label": self.kept["labels"],
+      "same_label_low": same_low,
+      "same_label_high": same_high,
+    }
 
   def check(self, keep: float, kind: str, outcome: str) -> None:
     """Raises InputError, which ends with the outcome, if less than the share `keep` is kept."""
@@ -61,11 +67,11 @@ def check_keep(keep: float) -> None:
   wilson(1, 1)  # needs scipy
 
 
-def labeled_rows(loaded: LoadedModel, data: str, split: str) -> Encoded:
+def labeled_rows(loaded: AnyModel, data: str, split: str) -> Encoded:
   """A split of the model's task, which must have one label for each text."""
   task = loaded.label_task()
-  if task is None or not task.is_classification:
-    kind = loaded.without_task if task is None else f"of {task.name} ({task.kind})"
+  if not task.is_classification:
+    kind = f"of {task.name} ({task.kind})"
     raise InputError(f"{loaded.path}: is {kind}; labels are compared, which a classifier gives")
   examples = task.examples(data, split)
   if not examples or any(example.label is None for example in examples):

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpt_jax.checkpoints.load import LoadedModel
+from gpt_jax.checkpoints.load import AnyModel
 from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.files import (
   MAX_JSON,
@@ -165,21 +165,21 @@ def text_of(task: LabeledTask, encoded: Encoded, n: int) -> str:
 META = "temperature"  # its name in the metadata of an export
 
 
-def find_temperature(loaded: LoadedModel) -> float:
+def find_temperature(loaded: AnyModel) -> float:
   """The temperature stored in an export, else the one fitted on the dev set of the run."""
-  if loaded.task is None or not loaded.task.is_classification:
-    raise InputError(f"{loaded.path}: gives no probabilities of classes")
   if META not in loaded.meta:
     return read_dev_set(loaded.folder, loaded.task.labels, loaded.step).temperature
   return _check_temperature(loaded.meta[META], loaded.path)
 
 
-def temperature_of(loaded: LoadedModel) -> float:
-  """The temperature by which to divide a model's logits; 1, with a line in the log, without one."""
+def temperature_of(loaded: AnyModel) -> float | None:
+  """The temperature by which to divide a model's logits; None, with a line in the log where it has
+  probabilities of classes, without one.
+  """
   if loaded.task is None or not loaded.task.is_classification:
-    return 1.0
+    return None
   try:
     return find_temperature(loaded)
   except MissingInput as reason:
     log(f"probabilities are not calibrated: {reason}")
-    return 1.0
+    return None

@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from gpt_jax.checkpoints.load import LoadedModel, load_model
+from gpt_jax.checkpoints.load import AnyModel
 from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.files import is_folder, list_folder
 from gpt_jax.inference.calibration import fit_temperature, scale
 from gpt_jax.inference.dev_report import META, DevSet, find_temperature, read_dev_set, text_of
 from gpt_jax.inference.drift import Drift, measure_drift
+from gpt_jax.inference.linear_classifier import load_any
 from gpt_jax.models.predictor import task_predictor
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import Encoded
@@ -35,32 +36,28 @@ class Calibration(NamedTuple):
 class Ensemble:
   """One model or more, fine-tuned on one task."""
 
-  members: tuple[LoadedModel, ...]
+  members: tuple[AnyModel, ...]
   task: LabeledTask
 
   @property
   def nbytes(self) -> int:
     """Bytes of all parameters."""
-    arrays = jax.tree.leaves([member.params for member in self.members])
+    arrays = jax.tree.leaves([member.network.params for member in self.members])
     return sum(array.nbytes for array in arrays)
 
   def with_weights(self, kind: str) -> "Ensemble":
-    """See LoadedModel.with_weights."""
+    """See AnyModel.with_weights."""
     members = tuple(member.with_weights(kind) for member in self.members)
     return dataclasses.replace(self, members=members)
 
   def encode(self, examples: Sequence[Any]) -> list[Encoded]:
     """The examples for each member, whose vocabulary, context and format may be its own."""
-    encoded: dict[tuple[Any, ...], Encoded] = {}
-    of_members = []
+    encoded: dict[Any, Encoded] = {}
     for member in self.members:
       # Members that read alike share what was encoded.
-      tokenizer, context = member.tokenizer, member.spec.trunk.context
-      key = (tokenizer.hash, tokenizer.special, context, member.format)
-      if key not in encoded:
-        encoded[key] = member.encode(self.task, list(examples))
-      of_members.append(encoded[key])
-    return of_members
+      if member.alike not in encoded:
+        encoded[member.alike] = member.encode(self.task, list(examples))
+    return [encoded[member.alike] for member in self.members]
 
   def predict(
     self,
@@ -137,12 +134,12 @@ class Ensemble:
 
 
 def load_ensemble(checkpoints: Sequence[str]) -> Ensemble:
-  """Loads fine-tuned models; the workdir of several seeds (or folds) stands for the best checkpoint
-  of each.
+  """Loads models of one task by load_any; the workdir of several seeds (or folds) stands for the
+  best checkpoint of each.
   """
-  members: list[LoadedModel] = []
+  members: list[AnyModel] = []
   for checkpoint in checkpoints:
-    members += [load_model(path, check=_check_task) for path in _expand(checkpoint)]
+    members += [load_any(path, check=_check_task) for path in _expand(checkpoint)]
   for member in members:
     first, task = members[0].task, member.task
     where = f"checkpoint={member.path}"
@@ -158,7 +155,7 @@ def load_ensemble(checkpoints: Sequence[str]) -> Ensemble:
   return Ensemble(tuple(members), members[0].task)
 
 
-def _check_task(loaded: LoadedModel) -> None:
+def _check_task(loaded: AnyModel) -> None:
   if loaded.task is None:
     raise InputError(f"checkpoint={loaded.path}: {loaded.without_task}; fine-tune it first")
 

@@ -4,32 +4,31 @@ Letters: N examples, F features, K classes.
 """
 
 import dataclasses
+import functools
 import json
 import os
 import warnings
 import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpt_jax.checkpoints.formats import npz
-from gpt_jax.checkpoints.saved import TFIDF_FILE, is_tfidf
+from gpt_jax.checkpoints.formats import accept, npz
+from gpt_jax.checkpoints.load import AnyModel, LoadedModel, load_model
+from gpt_jax.checkpoints.saved import TFIDF_FILE, tfidf_folder
 from gpt_jax.config import from_json, to_json
 from gpt_jax.data.tokenizers.base import SpecialTokens
 from gpt_jax.errors import InputError, require
 from gpt_jax.files import atomic_file, local_copy, parse_json
-from gpt_jax.inference.calibration import scale
-from gpt_jax.inference.dev_report import DevSet, read_dev_set, write_dev_report
-from gpt_jax.inference.ensemble import Calibration, Ensemble, load_ensemble
+from gpt_jax.inference.dev_report import write_dev_report
 from gpt_jax.tasks.encoding import Encoded, Example
-from gpt_jax.tasks.table import TableTask
 
 # Inverse strengths of the L2 penalty to choose from.
 _INVERSE_PENALTIES = (0.1, 1.0, 10.0, 100.0)
 _ABSENT = -30.0  # the score of a class without examples
 _MAX_TERMS = 100_000  # of each kind
-_STEP = 0  # of dev_report
 _SKLEARN = ("logistic regression", "scikit-learn", "metrics")  # for `require`
 _KINDS = {"char_wb": (2, 5), "word": (1, 2)}  # scikit-learn's analyzer: lengths of its n-grams
 
@@ -154,63 +153,75 @@ def _vectorizer(kind: str, **settings: Any) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class TfidfClassifier(Ensemble):
-  """An Ensemble without members: a linear map of TF-IDF features, read from a folder."""
+class TfidfClassifier(AnyModel):
+  """A linear map of TF-IDF features, read from a folder."""
 
+  path: str
   folder: str
-  tfidf: Tfidf
-  linear: Linear
+  meta: dict  # "task", as JSON
+  params: dict[str, Any]  # "tfidf", a Tfidf, and "linear", a Linear
 
-  def with_weights(self, kind: str) -> "TfidfClassifier":
-    if kind != "float32":
-      raise InputError(f"weights={kind}: {self.folder} is a TF-IDF classifier; leave it out")
-    return self
+  step = 0
+  exports = ("onnx",)
 
-  def encode(self, examples: Sequence[Any]) -> list[Encoded]:
+  @functools.cached_property
+  def task(self) -> Any:
+    return from_json(self.meta["task"]).build("")
+
+  @functools.cached_property
+  def identity(self) -> str:
+    return f"checksum {zlib.crc32(self.params['linear'].kernel):08x}"
+
+  @functools.cached_property
+  def size(self) -> str:  # type: ignore[override]
+    return f"{len(self.params['linear'].kernel):,} terms"
+
+  def with_classes(self, order: np.ndarray) -> "TfidfClassifier":
+    kernel, bias, penalty = self.params["linear"]
+    linear = Linear(kernel[:, order], bias[order], penalty)
+    return dataclasses.replace(self, params={**self.params, "linear": linear})
+
+  def encode(self, task: Any, examples: Sequence[Any]) -> Encoded:
     """Encodes each example as one string with a single placeholder token."""
-    count = len(examples)
-    classes = next((len(example.label) for example in examples if example.label), 1)
-    encoded = Encoded(
+    count, unlabeled = len(examples), (0.0,) * len(task.labels)
+    return Encoded(
       texts=[np.zeros(1, np.int32)] * count,
       fields=np.arange(count, dtype=np.int32).reshape(count, 1, 1),
       kept=np.ones((count, 1, 1), np.int32),
-      labels=np.array([example.label or (0.0,) * classes for example in examples], np.float32),
+      labels=np.array([example.label or unlabeled for example in examples], np.float32),
       locations=[example.location for example in examples],
       context=0,
       special=SpecialTokens(0, ()),
       unknown_share=0.0,
       strings=tuple("\n".join(example.sequences[0]) for example in examples),
     )
-    return [encoded]
 
-  def predict(
+  def predictor(self) -> Callable[..., np.ndarray]:
+    return self._predict
+
+  def _predict(
     self,
-    encoded: Sequence[Encoded],
+    encoded: Encoded,
     batch_size: int,
-    done: Callable[[int], None],
-    calibration: Calibration | None = None,
-  ) -> Any:
-    (examples,) = encoded
-    probabilities = self.linear(self.tfidf(list(examples.strings)))
-    done(len(examples))
-    return scale(probabilities, calibration.temperature) if calibration else probabilities
-
-  def dev_sets(self) -> list[DevSet]:
-    return [read_dev_set(self.folder, self.task.labels, _STEP)]
+    done: Callable[[int], None] = lambda _: None,
+    few_shapes: bool = False,
+  ) -> np.ndarray:
+    features = self.params["tfidf"]([encoded.strings[n] for n in encoded.fields.flat])
+    probabilities = self.params["linear"](features)
+    done(len(encoded))
+    return probabilities
 
 
-def load_classifier(checkpoints: Sequence[str]) -> Ensemble:
-  """Loads fine-tuned models, see load_ensemble, or the folder (or FOLDER/best) of save_tfidf."""
-  folder = checkpoints[0].removesuffix("/best")
-  if len(checkpoints) == 1 and is_tfidf(folder):
-    return load_tfidf(folder)
-  return load_ensemble(checkpoints)
+def load_any(path: str, check: Callable[[LoadedModel], object] = accept) -> AnyModel:
+  """Loads a trained model of any kind: see load_model, or the folder of save_tfidf."""
+  folder = tfidf_folder(path)
+  return load_tfidf(folder) if folder else load_model(path, check=check)
 
 
 def save_tfidf(
-  folder: str, tfidf: Tfidf, linear: Linear, table: TableTask, dev: list[Example], data_dir: str
+  folder: str, tfidf: Tfidf, linear: Linear, table: Any, dev: list[Example], data_dir: str
 ) -> None:
-  """Writes the classifier and what it predicts for the dev examples."""
+  """Writes the classifier of a TableTask, and what it predicts for the dev examples."""
   os.makedirs(folder, exist_ok=True)
   arrays: dict[str, Any] = {"task": _to_bytes(json.dumps(to_json(table)))}
   for name, (terms, weights) in tfidf.terms.items():
@@ -221,9 +232,9 @@ def save_tfidf(
     np.savez(file, **arrays)
   # By what was written, so that the report is that of the file.
   classifier = load_tfidf(folder)
-  encoded = classifier.encode(dev)
-  probabilities = classifier.predict(encoded, 0, lambda _: None)
-  write_dev_report(folder, classifier.task, encoded[0], probabilities, _STEP, data_dir)
+  encoded = classifier.encode(classifier.task, dev)
+  probabilities = classifier.predictor()(encoded, len(dev))
+  write_dev_report(folder, classifier.task, encoded, probabilities, classifier.step, data_dir)
 
 
 def load_tfidf(folder: str) -> TfidfClassifier:
@@ -235,7 +246,8 @@ def load_tfidf(folder: str) -> TfidfClassifier:
       npz.describe(copy)
       with np.load(copy, allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
-    task = from_json(parse_json(arrays["task"].tobytes())).build("")
+    meta = {"task": parse_json(arrays["task"].tobytes())}
+    task = from_json(meta["task"]).build("")
     terms = {}
     for name in sorted({name.partition("/")[0] for name in arrays if "/" in name}):
       words = arrays[f"{name}/terms"].tobytes().decode().split("\n")
@@ -244,7 +256,7 @@ def load_tfidf(folder: str) -> TfidfClassifier:
     features = sum(len(words) for words, _ in terms.values()) or 1
     kernel = _finite(arrays["kernel"], (features, len(task.labels)))
     linear = Linear(kernel, _finite(arrays["bias"], (len(task.labels),)), 0.0)
-    return TfidfClassifier((), task, folder, Tfidf(terms), linear)
+    return TfidfClassifier(folder, folder, meta, {"tfidf": Tfidf(terms), "linear": linear})
   except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
     raise InputError(
       f"{path}: damaged ({str(error)[:200]}); make it again with label.run"

@@ -10,15 +10,15 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
-import jax
 import numpy as np
 
-from gpt_jax.checkpoints.load import LoadedModel, load_model
+from gpt_jax.checkpoints.load import AnyModel, LoadedModel
 from gpt_jax.checkpoints.saved import Embedding
 from gpt_jax.errors import InputError, counted
 from gpt_jax.inference.calibration import scale
 from gpt_jax.inference.dev_report import temperature_of
 from gpt_jax.inference.generate import continuations
+from gpt_jax.inference.linear_classifier import load_any
 from gpt_jax.inference.masked_lm import Filling, MaskedLM
 from gpt_jax.inference.scoring import bucket, check_length, embeddings, padded, text_log_probs
 from gpt_jax.inference.stream import Sampling
@@ -46,32 +46,35 @@ class Scored(NamedTuple):
 
 def load(path: str, warm_up: bool = False) -> "Model":
   """Implements gpt_jax.load; see there."""
-  model = Model(load_model(path))
+  model = Model(load_any(path))
   if warm_up:
     model.warm_up()
   return model
 
 
 class Model:
-  """A trained model with its tokenizer and, where it was fine-tuned, its task.
+  """A trained model with, where it was fine-tuned, its task. TF-IDF only classifies.
 
   Attributes:
     loaded: the parameters, on the device, and everything else that was saved.
     labels, columns: classes of `classify` and the text columns it reads; empty without a task.
   """
 
-  def __init__(self, loaded: LoadedModel):
+  def __init__(self, loaded: AnyModel):
     # One copy for all methods, sent once.
-    self.loaded = dataclasses.replace(loaded, params=jax.device_put(loaded.params))
+    self.loaded: AnyModel = loaded.on_device()
     self._task = loaded.task
     self.labels: tuple[str, ...] = self._task.labels if self._task else ()
     self.columns: tuple[str, ...] = self._task.columns if self._task else ()
 
   def __repr__(self):
-    kind = f"fine-tuned on {self._task.name}" if self._task else self.loaded.spec.kind
-    trunk = self.loaded.spec.trunk
-    sizes = f"{trunk.parameter_count():,} parameters, context {trunk.context}"
-    return f"<{kind}, {sizes}, from {self.loaded.path}>"
+    kind = f"fine-tuned on {self._task.name}" if self._task else self.network.spec.kind
+    return f"<{kind}, {self.loaded.size}, from {self.loaded.path}>"
+
+  @property
+  def network(self) -> LoadedModel:
+    """The model that generates, scores and embeds. Raises InputError where there is none."""
+    return self.loaded.network
 
   def generate(
     self,
@@ -89,27 +92,27 @@ class Model:
     """
     batch = _text_list(prompts, "prompt")
     sampling = Sampling(max_tokens, temperature, top_k, top_p, seed, ignore_eos)
-    texts = continuations(self.loaded, batch, sampling, num_samples)
+    texts = continuations(self.network, batch, sampling, num_samples)
     return texts[0] if isinstance(prompts, str) and num_samples == 1 else texts
 
   def log_probs(self, texts: str | Sequence[str]) -> Scored | list[Scored]:
     """The log-probability of every token given those before it, for a text or a list of texts."""
-    model, params = self.loaded.language_model(), {"trunk": self.loaded.params["trunk"]}
+    model, params = self.network.language_model(), {"trunk": self.network.params["trunk"]}
     scored = []
-    context = self.loaded.spec.trunk.context
+    context = self.network.spec.trunk.context
     encoded = self._encode(texts, context)
     for batch, lengths in self._batches(encoded, context):
       log_probs = np.asarray(text_log_probs(model, params, batch))
       # The batch may have blank rows at its end.
       for ids, values, length in zip(batch.tolist(), log_probs, lengths, strict=False):
-        tokens = [self.loaded.tokenizer.piece(i) for i in ids[:length]]
+        tokens = [self.network.tokenizer.piece(i) for i in ids[:length]]
         scored.append(Scored(tokens, np.concatenate([[np.float32(np.nan)], values[: length - 1]])))
     return scored[0] if isinstance(texts, str) else scored
 
   def _encode(self, texts: str | Sequence[str], room: int) -> list[np.ndarray]:
-    encoded = self.loaded.tokenizer.encode_many(_text_list(texts))
+    encoded = self.network.tokenizer.encode_many(_text_list(texts))
     for number, ids in enumerate(encoded, start=1):
-      check_length(ids, f"text {number}", room, self.loaded.spec.trunk.context)
+      check_length(ids, f"text {number}", room, self.network.spec.trunk.context)
     return encoded
 
   def pseudo_log_probs(
@@ -118,7 +121,7 @@ class Model:
     """The log-probability of every token given all others of its text, by a masked language model;
     their sum is the text's pseudo-log-likelihood. within_word: see MaskedLM.score.
     """
-    model, tokenizer = self.masked_lm, self.loaded.tokenizer
+    model, tokenizer = self.masked_lm, self.network.tokenizer
     encoded, scored = self._encode(texts, model.room), []
     for ids, (log_probs, _) in zip(encoded, model.score(encoded, within_word), strict=True):
       scored.append(Scored([tokenizer.piece(i) for i in ids.tolist()], log_probs))
@@ -159,12 +162,12 @@ class Model:
       raise InputError(f"windows={windows!r}: must be mean or max, or empty for no windows")
     if stride < 0 or (stride and not windows):
       raise InputError(f"stride={stride}: must be 0 or more tokens, and needs windows=mean or max")
-    embedding, reader = self.embedding, self.loaded.encoder_alone()
+    embedding, reader = self.embedding, self.network.encoder_alone()
     model, params = reader.model, {"trunk": reader.params["trunk"]}
-    context = min(self.loaded.spec.trunk.context, embedding.longest or sys.maxsize)
+    context = min(self.network.spec.trunk.context, embedding.longest or sys.maxsize)
     pieces, ends = self._pieces(_text_list(texts), context, truncate, stride if windows else None)
     # No texts give [0, D].
-    vectors = [np.zeros((0, self.loaded.spec.trunk.width), np.float32)]
+    vectors = [np.zeros((0, self.network.spec.trunk.width), np.float32)]
     for batch, lengths in self._batches(pieces, context):
       row_lengths = np.ones(len(batch), lengths.dtype)
       row_lengths[: len(lengths)] = lengths
@@ -190,7 +193,7 @@ class Model:
     before, after = self._ends
     room = context - len(before) - len(after)
     pieces, ends, lengths = [], [], []
-    for number, ids in enumerate(self.loaded.tokenizer.encode_many(texts), start=1):
+    for number, ids in enumerate(self.network.tokenizer.encode_many(texts), start=1):
       lengths.append(len(ids))
       fits = truncate or stride is not None
       check_length(ids, f"text {number}", len(ids) if fits else room, context)
@@ -237,10 +240,7 @@ class Model:
 
   def _examples(self, texts: str | Sequence[str | Sequence[str]]) -> tuple[Any, list[Any]]:
     """The task, and an example of it for each text."""
-    task = self.loaded.label_task()
-    if task is None:
-      raise InputError(f"{self.loaded.path}: {self.loaded.without_task}; fine-tune it first")
-    examples = []
+    task, examples = self.loaded.label_task(), []
     for number, text in enumerate(_as_list(texts), start=1):
       cells = tuple(text) if isinstance(text, tuple | list) else (text,)
       for cell in cells:
@@ -254,17 +254,16 @@ class Model:
   @functools.cached_property
   def temperature(self) -> float:
     """Calibration temperature of `classify`, fitted on the dev set; 1 if none was fitted."""
-    return temperature_of(self.loaded)
+    return temperature_of(self.loaded) or 1.0
 
   def warm_up(self) -> None:
     """Compiles what `classify` needs for one text of any length, and for a few."""
-    task = self.loaded.label_task()
-    if task is None:
+    if self.loaded.task is None:
       return
-    context = self.loaded.spec.trunk.context
+    task = self.loaded.label_task()
     row = Row(("a",) * len(task.columns), None, "warm-up")
     encoded = self.loaded.encode(task, [task.example(row)])
-    length = 16
+    context, length = encoded.context, 16
     while length < context:
       self._predictor(_stretched(encoded, length, 1), 2 * _BATCH, few_shapes=True)
       length *= 2
@@ -273,7 +272,7 @@ class Model:
 
   @functools.cached_property
   def masked_lm(self) -> MaskedLM:
-    return MaskedLM(self.loaded)
+    return MaskedLM(self.network)
 
   @functools.cached_property
   def _predictor(self) -> Callable[..., np.ndarray]:
@@ -282,24 +281,24 @@ class Model:
   @functools.cached_property
   def _contrastive(self) -> Any:
     """The head that was trained to compare texts; None: there is none."""
-    return next((head for head in self.loaded.spec.heads if head.scope == "contrastive"), None)
+    return next((head for head in self.network.spec.heads if head.scope == "contrastive"), None)
 
   @functools.cached_property
   def embedding(self) -> Embedding:
     """How `embed` reads the hidden states."""
     if self._contrastive:
       return Embedding(self._contrastive.pooling)
-    if self.loaded.embedding.unsupported:
-      raise InputError(f"{self.loaded.path}: {self.loaded.embedding.unsupported}")
-    return self.loaded.embedding
+    if self.network.embedding.unsupported:
+      raise InputError(f"{self.loaded.path}: {self.network.embedding.unsupported}")
+    return self.network.embedding
 
   @functools.cached_property
   def _ends(self) -> tuple[list[int], list[int]]:
     """Ids of the special tokens that `embed` puts before and after a text."""
-    special, spec = self.loaded.tokenizer.special, self.loaded.spec
+    special, spec = self.network.tokenizer.special, self.network.spec
     if spec.kind == "encoder-decoder" or "sources" in spec.trunk.gives:
       return [], [special["sep"]]  # as every source in training
-    framed = "cls" in self.loaded.format.special and {"cls", "sep"} <= {*special}
+    framed = "cls" in self.network.format.special and {"cls", "sep"} <= {*special}
     if self.embedding.pooling == "cls" or framed and not self._contrastive:
       return [special["cls"]], [special["sep"]]
     return [], []

@@ -9,12 +9,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from gpt_jax.checkpoints.load import LoadedModel, load_model
+from gpt_jax.checkpoints.load import AnyModel, LoadedModel
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.errors import InputError
 from gpt_jax.inference.agreement import check_keep, compare_labels, labeled_rows
 from gpt_jax.inference.attacks import MAX_RADIUS, find_attack
 from gpt_jax.inference.evaluate import make_text_measure
+from gpt_jax.inference.linear_classifier import load_any
 from gpt_jax.inference.model import Model
 from gpt_jax.models.decoding_weights import check_kind
 from gpt_jax.models.model import make_heads
@@ -80,11 +81,12 @@ def run(
       )
     check_kind(weights)
     check_keep(keep)
-    return _in_fewer_bits(load_model(checkpoint), data, split or "dev", weights, keep)
-  loaded = load_model(checkpoint)
-  if loaded.task:
+    return _in_fewer_bits(load_any(checkpoint), data, split or "dev", weights, keep)
+  model = load_any(checkpoint)
+  if model.task:
     search = (beams, length_penalty)
-    return _on_task(loaded, data, split or "dev", task, (attack, radii), search, slices)
+    return _on_task(model, data, split or "dev", task, (attack, radii), search, slices)
+  loaded = model.network
   if beams != 1:
     raise InputError(f"beams={beams}: is for translations; {checkpoint} is {loaded.without_task}")
   for flag, value in (("attack", attack), ("slices", slices)):
@@ -99,26 +101,14 @@ def run(
 
 
 def _in_fewer_bits(
-  exact: LoadedModel, data: str, split: str, kind: str, keep: float
+  exact: AnyModel, data: str, split: str, kind: str, keep: float
 ) -> dict[str, Any]:
+  models = exact, exact.with_weights(kind)
   encoded = labeled_rows(exact, data, split)
-  before, after = (
-    model.predictor()(encoded, 32).argmax(-1) for model in (exact, exact.with_weights(kind))
-  )
+  before, after = (model.predictor()(encoded, 32).argmax(-1) for model in models)
   agreement = compare_labels(before, after, encoded)
   agreement.check(keep, kind, "stay with float32, or ask for less")
-  correct_before, correct_after = agreement.correct
-  (change_low, change_high), (same_low, same_high) = agreement.change, agreement.same_label
-  return {
-    "examples": len(encoded),
-    "accuracy": float(correct_after.mean()),
-    "accuracy_float32": float(correct_before.mean()),
-    "accuracy_change_low": change_low,
-    "accuracy_change_high": change_high,
-    "same_label": agreement.kept["labels"],
-    "same_label_low": same_low,
-    "same_label_high": same_high,
-  }
+  return {"examples": len(encoded), **agreement.measures}
 
 
 def _radii(attack: str, radius: Sequence[float | str]) -> list[float]:
@@ -141,7 +131,7 @@ def _radii(attack: str, radius: Sequence[float | str]) -> list[float]:
 
 
 def _on_task(
-  loaded: LoadedModel,
+  loaded: AnyModel,
   data_dir: str,
   split: str,
   name: str,
@@ -179,7 +169,7 @@ def _on_task(
     right = predictions.argmax(-1) == encoded.truth.argmax(-1)
     measures["slices"] = measure_slices(slices, slice_of, right)
   if attack[0]:
-    measures["attack"] = _under_attack(loaded, task, encoded, *attack)
+    measures["attack"] = _under_attack(loaded.network, task, encoded, *attack)
   return measures
 
 
@@ -193,9 +183,7 @@ def _labeled(task: LabeledTask, data_dir: str, split: str) -> list:
   return examples
 
 
-def _with_order_of(
-  task: LabeledTask, loaded: LoadedModel, own: LabeledTask, name: str
-) -> LoadedModel:
+def _with_order_of(task: LabeledTask, loaded: AnyModel, own: LabeledTask, name: str) -> AnyModel:
   """The model with its outputs in the order of a task's labels, whose names may differ by case."""
   if (task.labels, task.head) == (own.labels, own.head):
     return loaded
@@ -209,12 +197,8 @@ def _with_order_of(
       f"--task={name}: its labels are {', '.join(task.labels)}; those of {own.name} are "
       f"{', '.join(own.labels) or kind}"
     )
-  scope = loaded.spec.head.scope
   # Output i becomes the score of the task's label i.
-  columns = np.array([ours.index(label) for label in theirs])
-  head = {**loaded.params[scope]}
-  head |= {part: head[part][..., columns] for part in ("kernel", "bias")}
-  return dataclasses.replace(loaded, params={**loaded.params, scope: head})
+  return loaded.with_classes(np.array([ours.index(label) for label in theirs]))
 
 
 def _under_attack(

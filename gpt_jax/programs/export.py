@@ -1,12 +1,12 @@
 """Exports a checkpoint to a folder that other software can read and that loads back equal."""
 
 from gpt_jax.checkpoints.formats import find_format
-from gpt_jax.checkpoints.load import load_model, load_unmerged
+from gpt_jax.checkpoints.load import AnyModel, load_unmerged
 from gpt_jax.checkpoints.restore import saved_metrics
-from gpt_jax.errors import InputError, MissingInput
+from gpt_jax.errors import InputError
 from gpt_jax.inference.agreement import check_keep, labeled_rows
-from gpt_jax.inference.dev_report import META, find_temperature
-from gpt_jax.parallel.processes import log
+from gpt_jax.inference.dev_report import META, temperature_of
+from gpt_jax.inference.linear_classifier import load_any
 
 _GATED = ("onnx_int8",)  # formats that are compared with float32 before they are written
 
@@ -40,18 +40,16 @@ def run(
   if data is not None:
     check_keep(keep)
   target = find_format(format)  # fail before loading
-  loaded = load_unmerged(checkpoint) if format == "peft" else load_model(checkpoint)
+  loaded: AnyModel = load_unmerged(checkpoint) if format == "peft" else load_any(checkpoint)
+  if format not in (loaded.exports or (format,)):
+    raise InputError(f"format={format}: {checkpoint} is exported as {', '.join(loaded.exports)}")
   meta = loaded.meta
   # Empty for what is no run, such as a folder of transformers that is converted.
   if metrics := saved_metrics(checkpoint, loaded.step):
     meta = {**meta, "metrics": metrics}  # for the model card
   if data is not None:
     meta = {**meta, "gate": (labeled_rows(loaded, data, split), keep)}
-  if loaded.task is not None and loaded.task.is_classification:
-    try:
-      meta = {**meta, META: find_temperature(loaded)}
-    except MissingInput as reason:
-      log(f"probabilities are not calibrated: {reason}")
+  if temperature := temperature_of(loaded):
+    meta = {**meta, META: temperature}
   target.save(out, loaded.params, meta, loaded.step, loaded.tokenizer)
-  parameters = loaded.spec.trunk.parameter_count()
-  print(f"wrote {out}: step {loaded.step:,} of {checkpoint}, {parameters:,} parameters")
+  print(f"wrote {out}: {checkpoint}, {loaded.size}")

@@ -19,8 +19,7 @@ from gpt_jax.data.progress import Progress
 from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.files import atomic_file
 from gpt_jax.inference.calibration import choose_threshold, scale
-from gpt_jax.inference.ensemble import Calibration, Ensemble
-from gpt_jax.inference.linear_classifier import load_classifier
+from gpt_jax.inference.ensemble import Calibration, Ensemble, load_ensemble
 from gpt_jax.parallel.processes import log
 from gpt_jax.programs.outputs import check_out, is_inside, is_same_file
 from gpt_jax.tasks.answers.answer import LabeledTask
@@ -154,7 +153,7 @@ def run_adapters(
 
 
 def _load(checkpoint: str | Sequence[str], weights: str) -> Ensemble:
-  exact = load_classifier([checkpoint] if isinstance(checkpoint, str) else checkpoint)
+  exact = load_ensemble([checkpoint] if isinstance(checkpoint, str) else checkpoint)
   loaded = exact.with_weights(weights)
   if weights != "float32":
     share, size = loaded.nbytes / exact.nbytes, loaded.nbytes / 1e6

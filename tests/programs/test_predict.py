@@ -263,7 +263,7 @@ def test_the_files_of_the_task_are_not_overwritten(checkpoint, tmp_path, monkeyp
 def test_an_existing_output_is_replaced_only_on_request(labels, tmp_path, monkeypatch):
   output = write(tmp_path, "out.tsv", "mine")
   with monkeypatch.context() as patch:
-    patch.setattr(predict, "load_classifier", lambda *_: pytest.fail())  # refused before any work
+    patch.setattr(predict, "load_ensemble", lambda *_: pytest.fail())  # refused before any work
     refused("out=.*out.tsv already exists; .*overwrite=True", labels, "the cat\n")
   assert open(output, encoding="utf-8").read() == "mine"
   labels("the cat\n", overwrite=True)

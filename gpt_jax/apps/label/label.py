@@ -29,6 +29,7 @@ from gpt_jax.apps.label.page import (
   about_choice,
   about_curve,
   about_labels,
+  about_limits,
   about_previous,
   about_threshold,
   render,
@@ -50,12 +51,12 @@ from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_file, with_checksum, write_json
 from gpt_jax.inference.dev_report import write_dev_report
 from gpt_jax.inference.drift import measure_drift
+from gpt_jax.inference.ensemble import load_ensemble
 from gpt_jax.inference.linear_classifier import (
   Linear,
   fit_best_linear,
   fit_linear,
   fit_tfidf,
-  load_classifier,
   save_tfidf,
 )
 from gpt_jax.models.heads.classify import ClassifyHead, KnownLabels
@@ -325,6 +326,7 @@ def format_result(result: dict[str, Any]) -> str:
     lines.append(about_previous(result))
   if "slices" in result:
     lines.append(format_slices(result["slices"]))
+  lines.append(about_limits(result))
   return "\n".join(lines)
 
 
@@ -501,7 +503,7 @@ def _finetune(job: _Job, minutes: float, progress: Progress) -> dict[str, np.nda
 
 def _predict(folder: str, data_dir: str, progress: Progress) -> dict[str, np.ndarray]:
   """Probabilities of the best checkpoint for dev and test, as launch/predict.py has them."""
-  ensemble = load_classifier([os.path.join(folder, "best")])
+  ensemble = load_ensemble([os.path.join(folder, "best")])
   examples = ensemble.task.examples(data_dir, "test")
   progress.begin("predicting the test rows", len(examples), "rows")
   probabilities = ensemble.predict(ensemble.encode(examples), 32, progress.update)

@@ -20,6 +20,11 @@ TITLES = {
   "probe": "linear probe of the checkpoint",
   "finetuned": "fine-tuned checkpoint",
 }
+_LIMITS = {  # of the model that predicts
+  "tfidf": "It has no network: it does not generate or embed, and nothing is fine-tuned from it.",
+  "probe": "Its network is the checkpoint's, unchanged. A transformers folder cannot hold it.",
+  "finetuned": "It can do all that a fine-tuned checkpoint can.",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +68,19 @@ def render(result: dict[str, Any], suspects: Sequence[Suspect], name: str) -> st
     about_curve=about_curve(result),
     curve=drawn,
     suspects=suspects,
-    command=shlex.join(["python", "launch/predict.py", *words]),
+    limits=about_limits(result),
+    commands=[
+      shlex.join(["python", "launch/predict.py", *words]),
+      shlex.join(["python", "launch/serve.py", words[0]]),
+    ],
+  )
+
+
+def about_limits(result: dict[str, Any]) -> str:
+  """Says where the model that predicts can be used, and what it cannot do."""
+  return (
+    f"The {TITLES[result['chosen']]} answers in predict, serve, evaluate, gpt_jax.load(…).classify "
+    f"and as ONNX. {_LIMITS[result['chosen']]}"
   )
 
 

@@ -57,7 +57,7 @@ def run(
   loaded = load_model(checkpoint, check=LoadedModel.language_model)
   is_run = exists(os.path.join(loaded.folder, "checkpoints"))
   out = out or os.path.join(loaded.folder if is_run else "", "page.html")
-  task = loaded.label_task()
+  task = loaded.label_task() if loaded.task else None
   if task and not task.labels:
     advice = "the page shows probabilities of labels; give the model that it was fine-tuned from"
     raise InputError(f"{checkpoint}: a regression model gives numbers, and {advice}")
@@ -237,7 +237,7 @@ def quantize(attention: np.ndarray) -> str:
 def _describe_classes(loaded: LoadedModel, task: Task, encoded: Encoded) -> list[dict[str, Any]]:
   """Label probabilities after 1, 2, … tokens of the last column, or of all options."""
   prefixes, counts = _prefixes(task, encoded)
-  probabilities = scale(loaded.predictor()(prefixes, 32), temperature_of(loaded))
+  probabilities = scale(loaded.predictor()(prefixes, 32), temperature_of(loaded) or 1.0)
   by_text = np.split(probabilities, np.cumsum(counts)[:-1])
   classes: list[dict[str, Any]] = []
   for n, (count, values) in enumerate(zip(counts, by_text, strict=True)):

@@ -93,12 +93,13 @@ class _Api:
     model = engine.model
     self.about = {
       "classifies": not engine.classifies,
+      "embeds": not engine.embeds,
       "generates": not engine.generates,
       "fills": not engine.fills,
       "labels": list(model.labels) if not engine.classifies else [],
       "columns": list(model.columns),
       "adapters": {key: list(adapter.labels) for key, adapter in engine.adapters.items()},
-      "context": model.loaded.spec.trunk.context,
+      "context": model.loaded.context,
     }
 
   def route(self, handler: Callable[..., Any]) -> Callable[..., Any]:
@@ -148,6 +149,8 @@ class _Api:
     return {"model": name, "results": results}
 
   async def embed(self, fields: Fields) -> dict[str, Any]:
+    if self.engine.embeds:
+      raise Refusal(self.engine.embeds)
     texts = fields.strings("texts", MAX_TEXTS)
     fields.refuse_others()
     vectors = await self._ask("embed", texts)
@@ -169,7 +172,7 @@ class _Api:
     if self.engine.generates:
       raise Refusal(self.engine.generates)
     request = read_request(fields, self.engine.model, self.name)
-    tokenizer = self.engine.model.loaded.tokenizer
+    tokenizer = self.engine.model.network.tokenizer
     choices = [Choice(index, request, tokenizer) for index in range(len(request.texts))]
     updates = self._updates(choices)
     if not request.stream:

@@ -54,7 +54,7 @@ def read_request(fields: Fields, model: Model, name: str) -> Request:
   n = fields.integer("n", 1, 1, MAX_TEXTS)
   if len(prompts) * n > MAX_TEXTS:
     raise Refusal(f"n: {len(prompts)} prompts x {n} are more than {MAX_TEXTS} texts", param="n")
-  context = model.loaded.spec.trunk.context
+  context = model.network.spec.trunk.context
   sampling = Sampling(
     fields.integer("max_tokens", 16, 1, context),
     fields.number("temperature", 1.0, 0.0, 2.0),
@@ -82,13 +82,13 @@ def read_request(fields: Fields, model: Model, name: str) -> Request:
   # A label for OpenAI's monitoring, without effect on the texts.
   check_text("" if (user := fields.take("user")) is None else user, "user", "user")
   fields.refuse_others()
-  ends = () if sampling.ignore_eos else model.loaded.ends
+  ends = () if sampling.ignore_eos else model.network.ends
   texts: list[Text] = []
   characters: list[int] = []
-  encoded = model.loaded.tokenizer.encode_many(prompts)
+  encoded = model.network.tokenizer.encode_many(prompts)
   for i, (prompt, ids) in enumerate(zip(prompts, encoded, strict=True)):
     try:
-      check_fits(model.loaded.model, len(ids), sampling.max_tokens)
+      check_fits(model.network.model, len(ids), sampling.max_tokens)
     except InputError as error:
       raise Refusal(f"prompt[{i}]: {error}", param="prompt") from error
     for _ in range(n):

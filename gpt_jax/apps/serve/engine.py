@@ -47,7 +47,7 @@ class Engine(threading.Thread):
 
   Attributes:
     adapters: classifiers beside the model, by name.
-    generates, classifies, fills: why the model does not; "" if it does.
+    generates, classifies, embeds, fills: why the model does not; "" if it does.
     observe: observe(kind, texts) is called for every batch, observe("tokens", n) for new tokens.
   """
 
@@ -57,10 +57,9 @@ class Engine(threading.Thread):
     """weights: of texts that are continued or classified, one of decoding_weights.KINDS."""
     super().__init__(name="model", daemon=True)
     self.model, self.adapters = model, dict(adapters or {})
-    self.generates = _reason(model.loaded.language_model)
+    self.generates = _reason(lambda: model.network.language_model())
+    self.embeds = _reason(lambda: model.embedding)
     self.classifies = _reason(model.loaded.label_task)
-    if not self.classifies and model.loaded.label_task() is None:
-      self.classifies = f"this is {model.loaded.without_task}, which does not classify"
     self.fills = _reason(lambda: model.masked_lm)
     self.observe: Callable[[str, int], None] = lambda kind, count: None
     self._classifier = model
@@ -69,8 +68,8 @@ class Engine(threading.Thread):
       self._classifier = Model(model.loaded.with_weights(weights))
     self._stream: Any = None  # a Stream, if it generates
     if not self.generates:
-      language = model.loaded.language_model()
-      params = keep_weights(language, model.loaded.params, weights)
+      language = model.network.language_model()
+      params = keep_weights(language, model.network.params, weights)
       self._stream = Stream(language, params, few_shapes=True)
     self._waiting: collections.deque[Job] = collections.deque()
     self._running: list[Job] = []  # texts that are being continued
@@ -83,8 +82,9 @@ class Engine(threading.Thread):
       self._classifier.warm_up()
     for adapter in self.adapters.values():
       adapter.warm_up()
-    for text in ("a", *(["a"] * count for count in (4, 16))):
-      self.model.embed(text)
+    if not self.embeds:
+      for text in ("a", *(["a"] * count for count in (4, 16))):
+        self.model.embed(text)
     if not self.fills:
       self._fill(["[MASK]"])
     if self._stream is not None:
@@ -140,7 +140,7 @@ class Engine(threading.Thread):
 
   def _fill(self, texts: Sequence[str]) -> list[Any]:
     """As many tokens at each mask as any request may ask for."""
-    most = min(MAX_FILLINGS, self.model.loaded.tokenizer.vocab_size)
+    most = min(MAX_FILLINGS, self.model.network.tokenizer.vocab_size)
     return self.model.fill_mask(texts, most)
 
   def _next_jobs(self) -> list[Job] | None:

@@ -58,7 +58,7 @@ def run(
   check_kind(weights)
   with _bind(host, port) as listener:  # before the model is loaded: that may take minutes
     model, name = load(checkpoint), os.path.basename(os.path.abspath(checkpoint))
-    adapted = load_adapters(model.loaded, adapters)
+    adapted = load_adapters(model.network, adapters) if adapters else {}
     classifiers = {key: Model(adapter) for key, adapter in adapted.items()}
     if name in classifiers:
       raise InputError(f"adapter={name}=…: the name of --checkpoint; choose another")

@@ -21,12 +21,16 @@ from gpt_jax.checkpoints.store import Checkpoints
 from gpt_jax.config import to_json
 from gpt_jax.errors import InputError
 from gpt_jax.inference.agreement import Agreement
+from gpt_jax.inference.calibration import scale
+from gpt_jax.inference.linear_classifier import fit_linear, fit_tfidf, save_tfidf
 from gpt_jax.models.encoder_decoder import T5Config
 from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import export
 from gpt_jax.tasks.formats import TextToText
+from gpt_jax.tasks.readers import Row
+from gpt_jax.tasks.table import TableTask
 from gpt_jax.tasks.task import BuiltinTask
 
 TEXTS = ["the cat sat on the old mat", "dog", "ran to the barn"]
@@ -70,6 +74,7 @@ BERT = dataclasses.replace(
 ENCODERS = {
   "bert": (BERT, {"transform": "pooler"}, "bert_format", "story-company", {TYPES}),
   "roberta": (ENCODER, {"transform": "dense"}, "roberta_format", "story-company", set()),
+  "mean": (BERT, {"pooling": "mean"}, "bert_format", "story-company", {TYPES}),
   "choices": (BERT, {"transform": "pooler"}, "bert_format", "story-next", {TYPES}),
   "GPT's sequences": (BERT, {}, "gpt_format", "story-company", set()),
 }
@@ -163,7 +168,7 @@ def encoder(kind, make_run, tiny_tokenizer, folder):
   tokenizer = tiny_tokenizer.with_special("cls", "sep", "mask", "pad")
   task = BuiltinTask(task_name).build("")
   sizes = {"vocab_size": tokenizer.vocab_size, "special_tokens": tokenizer.special.count}
-  heads = (ClassifyHead(task.num_classes, task.pooling, **head),)
+  heads = (ClassifyHead(task.num_classes, **{"pooling": task.pooling, **head}),)
   spec = ModelConfig(dataclasses.replace(trunk, **sizes), heads, "bidirectional")
   checkpoint = make_run(folder, spec, tokenizer=tokenizer)
   meta = load_model(checkpoint).meta
@@ -205,6 +210,39 @@ def test_a_bidirectional_classifier(kind, ran):
     check_probabilities(logits, found)
   answers = [list(answer.values()) for answer in found.expected]
   assert np.ptp(answers, axis=0).max() > 0.01  # that differ between the examples
+
+
+@pytest.mark.parity("onnx")
+def test_a_tfidf_classifier_reads_texts(tmp_path):
+  """Its probabilities are those of scikit-learn's features, whatever the texts are."""
+  import onnxruntime
+
+  letters = list("abcdeABCDE  \t\n\u00a0\u3000.,!_-'12é É ß ẞ İ ıІжЖ日本𝔘🙂\x1c\x85²½ǅ\0")
+  rng = np.random.default_rng(0)
+  texts = ["".join(rng.choice(letters, rng.integers(1, 40))) + "a" for _ in range(300)]
+  tfidf = fit_tfidf([f"{one}\n{two}" for one, two in zip(texts[:200], texts[1:], strict=False)])
+  labels, columns = ("a", "b", "c"), ("subject", "body")
+  linear = fit_linear(tfidf(texts[:200]), np.arange(200) % 3, 3, 10.0)
+  table = TableTask(columns=columns, label="queue", labels=labels, transform="entailment")
+  pairs = list(zip(texts[150:], texts[::-1], strict=False))
+  task, dev = table.build(""), []
+  for number, pair in enumerate(pairs):
+    dev.append(task.example(Row(pair, labels[number % 3], f"dev.csv:{number}")))
+  save_tfidf(str(tmp_path / "tfidf"), tfidf, linear, table, dev, "")
+  model = gpt_jax.load(str(tmp_path / "tfidf"))
+  assert model.temperature != 1
+  export.run(str(tmp_path / "tfidf"), str(tmp_path / "out"), "onnx")
+  description = json.loads((tmp_path / "out" / "model.json").read_text())
+  assert [entry["column"] for entry in description["inputs"]] == ["subject", "body"]
+  session = onnxruntime.InferenceSession(str(tmp_path / "out" / "model.onnx"))
+  pairs += [("", ""), (" ", "\n"), ("ab", "")]
+  for some in (pairs, pairs[-3:], pairs[-3:-2]):  # also without any word
+    inputs = {
+      f"text_{n}": np.array(side, object) for n, side in enumerate(zip(*some, strict=True), 1)
+    }
+    logits = session.run(["logits"], inputs)[0]
+    raw = linear(tfidf([f"{one}\n{two}" for one, two in some]))
+    np.testing.assert_allclose(softmax(logits), scale(raw, model.temperature), atol=1e-6)
 
 
 @pytest.mark.parity("onnx")

@@ -19,16 +19,19 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 
 import gpt_jax
 from gpt_jax.apps.label import label
-from gpt_jax.apps.label.page import render
+from gpt_jax.apps.label.page import about_limits, render
 from gpt_jax.apps.label.table import read_labeled
+from gpt_jax.apps.serve.app import make_app
+from gpt_jax.apps.serve.engine import Engine
 from gpt_jax.batch import Rows
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.data import progress
 from gpt_jax.data.file_kinds import write_table
 from gpt_jax.files import read_json, upload_folder
+from gpt_jax.inference import linear_classifier
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.programs import export, predict
+from gpt_jax.programs import evaluate, export, predict
 from gpt_jax.tasks.readers import Row
 from gpt_jax.training.run_log import curve
 
@@ -165,10 +168,15 @@ def test_the_page_has_every_section(labeled):
   for section in ("Models", "Labels", "Threshold", "Doubtful labels", "More labels?"):
     assert f"<h2>{section}</h2>" in page
   assert f"launch/predict.py --checkpoint={labeled.result['checkpoint']} --input=FILE" in page
+  served = f"launch/serve.py --checkpoint={labeled.result['checkpoint']}"
+  assert served in page and served in labeled.told.partition("next:")[2]
+  limits = about_limits(labeled.result)
+  assert limits in page and limits in labeled.told
   assert "<script" not in page and "//" not in page.replace(labeled.workdir, "")
 
 
 BETTER = "Is it better than TF-IDF?"
+NO_NETWORK = "tfidf(/best)?: a TF-IDF .*: it labels texts .* has no network to generate, embed"
 
 
 def card(page, question):
@@ -221,6 +229,8 @@ def test_the_page_says_why_a_model_predicts_and_whose_the_curve_is(labeled):
   result["models"][1]["dev"]["accuracy"] = 0.9
   result["curve"]["model"] = "tfidf"
   page = render(result | {"chosen": "tfidf"}, [], "run")
+  assert "TF-IDF with logistic regression answers in predict, serve" in page
+  assert "It has no network: it does not generate or embed" in page
   assert "no model has a higher dev accuracy" in page and "has the highest" not in page
   _, _, text = card(page, "Would more labels help?")
   assert text.endswith("That is the curve of the TF-IDF with logistic regression.")
@@ -390,6 +400,80 @@ def test_every_model_predicts_as_it_was_measured(labeled, tmp_path):
   assert sum(row["prediction"] is not None for row in predicted) == threshold["test"]["given"]
 
 
+@pytest.mark.filterwarnings("ignore:.* are longer than the context")
+@pytest.mark.parametrize("name", ["tfidf", "probe/best"])
+def test_whatever_is_chosen_answers_in_all_programs(labeled, tmp_path, name):
+  folder, source = f"{labeled.workdir}/{name}", f"{labeled.workdir}/data/test.csv"
+  texts = [row["text"] for row in rows_of(source)]
+  predicted = predict.run(folder, source, str(tmp_path / "labels.csv"))
+  expected = [pytest.approx(row["probabilities"], abs=1e-5) for row in predicted]
+  model = gpt_jax.load(folder, warm_up=name == "tfidf")
+  assert (model.columns, sorted(model.labels)) == (("text",), sorted(SENTENCES))
+  assert model.classify(texts) == expected
+  assert any(model.truncated(texts)) == (name != "tfidf")  # which has no context
+  right = [
+    row["team"] == p["prediction"] for row, p in zip(rows_of(source), predicted, strict=True)
+  ]
+  measures = evaluate.run(folder, f"{labeled.workdir}/data", "test")
+  assert (measures["examples"], measures["accuracy"]) == (len(texts), pytest.approx(np.mean(right)))
+  testclient = pytest.importorskip("starlette.testclient")
+  engine = Engine(model)
+  engine.start()
+  http = testclient.TestClient(make_app(engine, "tickets", ["localhost"]), "http://localhost")
+  answer = http.post("/classify", json={"texts": texts}).json()["results"]
+  refusals = [http.post(path, json={}).json() for path in ("/embed", "/v1/completions")]
+  about = http.get("/health").json()
+  engine.close()
+  assert [row["probabilities"] for row in answer] == expected
+  assert about["classifies"] and about["labels"] == list(model.labels)
+  if name == "tfidf":
+    assert all(re.search(NO_NETWORK, refusal["error"]["message"]) for refusal in refusals)
+    assert not about["embeds"] and about["context"] is None
+
+
+def test_what_needs_a_network_is_refused_at_once(labeled, tmp_path, launch, monkeypatch):
+  monkeypatch.setattr(linear_classifier, "load_tfidf", lambda _: pytest.fail())  # by its name
+  folder, data = f"{labeled.workdir}/tfidf", f"{labeled.workdir}/data"
+  for program, *flags in (
+    ("generate", "--prompt=the barn"),
+    ("generate", "--fill=the [MASK]"),
+    ("visualize", "--text=the barn", f"--out={tmp_path}/page.html"),
+    ("finetune", "--config=finetune:table", f"--data={data}", f"--workdir={tmp_path}/run"),
+    ("serve", "--port=0", f"--adapter=a={folder}"),
+  ):
+    if program == "serve":
+      monkeypatch.undo()
+    code, out, told = launch(program, f"--checkpoint={folder}/best", *flags)
+    assert (code, out) == (2, "") and re.fullmatch(f"error: .*{NO_NETWORK}.*\n", told), told
+
+
+def test_tfidf_and_a_network_predict_together(labeled, tmp_path):
+  folders = [f"{labeled.workdir}/{name}" for name in ("tfidf", "probe/best")]
+  source, output = f"{labeled.workdir}/data/test.csv", str(tmp_path / "labels.csv")
+  options = {"calibrate": False, "overwrite": True}
+  alone = [predict.run(folder, source, output, **options) for folder in folders]
+  together = predict.run(folders, source, output, **options)
+  for first, second, mean in zip(*alone, together, strict=True):
+    for team, probability in mean["probabilities"].items():
+      both = first["probabilities"][team], second["probabilities"][team]
+      assert probability == pytest.approx(np.mean(both), abs=1e-6)
+
+
+def test_the_probe_is_a_function_too(labeled, tmp_path):
+  """Of a causal model, whose padding the mean must not read."""
+  folder, texts = f"{labeled.workdir}/probe/best", ["the red barn", "no door for cat number 7"]
+  export.run(folder, str(tmp_path / "out"), "stablehlo")
+  model = gpt_jax.load(folder)
+  encoded = model.loaded.encode(model.loaded.task, model._examples(texts)[1])
+  ids = np.full((2, 40), 3, np.int32)
+  for row in range(2):
+    ids[row, : encoded.lengths[row, 0]] = encoded.sequence(row, 0)
+  function = jax.export.deserialize((tmp_path / "out" / "model.stablehlo").read_bytes())
+  found = np.asarray(jax.nn.softmax(function.call(ids)))
+  for row, answer in zip(found, model.classify(texts), strict=True):
+    assert row == pytest.approx(list(answer.values()), abs=1e-5)
+
+
 def test_a_tfidf_classifier_on_a_store_predicts(labeled, gs, tmp_path):
   folder, source = f"{labeled.workdir}/tfidf", f"{labeled.workdir}/data/test.csv"
   upload_folder(folder, f"{gs}/tfidf")
@@ -459,12 +543,14 @@ def test_a_wrong_command_is_one_line(tickets, pretrained, tmp_path, change, mess
 
 def test_models_are_refused_where_they_are_damaged_or_of_no_use(labeled, tickets, tmp_path):
   probe, out = f"{labeled.workdir}/probe/best", str(tmp_path / "out")
-  for format in ("hf", "stablehlo"):
-    refused("one token of the last layer.* reads more", export.run, probe, out, format)
-  assert not (tmp_path / "out").exists()
+  refused("one token of the last layer.* reads more", export.run, probe, out, "hf")
   folder = str(tmp_path / "tfidf")
   shutil.copytree(f"{labeled.workdir}/tfidf", folder)
-  refused("tfidf: a TF-IDF classifier .*; only predict.run", gpt_jax.load, folder)
+  refused("format=npz: .*tfidf is exported as onnx$", export.run, folder, out, "npz")
+  assert not (tmp_path / "out").exists()
+  attack = {"attack": "fgm", "radius": ["0.5"]}
+  refused(NO_NETWORK, evaluate.run, folder, f"{labeled.workdir}/data", **attack)
+  refused(NO_NETWORK, evaluate.run, folder, folder, weights="int8")
   flip_a_bit(tmp_path / "tfidf" / "classifier.npz")
   refused("classifier.npz: damaged", predict.run, folder, tickets.path, f"{tmp_path}/labels.csv")
 

@@ -333,7 +333,7 @@ ELSEWHERE = [
   (EMBED, {"texts": ["the cat " * 40]}, 400, "the model's context is 64; give a part of it"),
   (EMBED, {"texts": [""]}, 400, "text 1: empty; give at least one word"),
   (EMBED, "x" * (2**20 + 1), 413, "the body is larger than 1,048,576 bytes"),
-  (CLASSIFY, {"texts": ["a"]}, 400, "a language model without a head, which does not classify"),
+  (CLASSIFY, {"texts": ["a"]}, 400, "a language model without a head; fine-tune it first"),
 ]
 BAD_ROWS = [
   ({"texts": ["a", ""]}, "texts[1]: empty; give at least one word"),

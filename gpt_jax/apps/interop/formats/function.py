@@ -34,7 +34,7 @@ DESCRIPTION = "model.json"
 IDS, MASK, TYPES = "input_ids", "attention_mask", "token_type_ids"
 
 
-_SOFTMAX = (
+SOFTMAX = (
   "The softmax of the logits, which are divided by the temperature already, gives the "
   "probabilities of the labels."
 )
@@ -167,6 +167,7 @@ def make_function(
     inputs.append(MASK)
     if "types" in trunk.gives and format.types((1,)) is not None:
       inputs.append(TYPES)
+  reads_text = "text" in spec.head.reads
   is_read_first = format.anchor(np.arange(2)) == 0
   extract = None if is_read_first else tokenizer.special.extract
   collections = _with_columns(classifier, params)
@@ -181,6 +182,11 @@ def make_function(
       columns = jnp.argmax(rows == extract, axis=1).astype(jnp.int32)
     first = jax.lax.broadcasted_iota(jnp.int32, columns.shape, 0) * length
     anchors = (first + columns).reshape(-1, sequences)
+    if reads_text:  # the head finds the tokens of a text by its segment, here the row's number
+      number = 1 + jax.lax.broadcasted_iota(jnp.int32, rows.shape, 0)
+      place = jax.lax.broadcasted_iota(jnp.int32, rows.shape, 1)
+      is_token = place <= columns[:, None] if mask is None else mask > 0
+      mask = jnp.where(is_token, number, 0)
     # Attention stays among equal segments.
     batch = Batch(_rows(rows, mask, types), labels=Labels(anchors, None, None))
     return cast(Outputs, classifier.apply(collections, batch)).heads[0] / temperature
@@ -194,10 +200,8 @@ def _check_classifier(name: str, spec: ModelConfig, format: Format) -> None:
     raise InputError(
       f"format={name}: holds language models and classifiers; this one has a head for every token"
     )
-  if spec.head.reads_more:
-    raise InputError(
-      f"format={name}: reads each text at one token of the last layer; this head reads more"
-    )
+  if spec.head.reads - {"pooler", "text"}:
+    raise InputError(f"format={name}: reads the states of the last layer; this head reads more")
   if not format.special:
     raise InputError(
       f"format={name}: finds a text's last token by its id, and this model, which was imported, "
@@ -254,7 +258,7 @@ def _describe(
       "pair": template.pair,
       "use": (
         "A sequence is as `single` says, or as `pair` of two texts: special tokens around the "
-        f"texts A and B; {padding}.{types} {_LOGITS.get(task.kind if task else '', _SOFTMAX)}"
+        f"texts A and B; {padding}.{types} {_LOGITS.get(task.kind if task else '', SOFTMAX)}"
       ),
     }
   if template and task:

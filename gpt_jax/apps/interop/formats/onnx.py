@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import export
 
+from gpt_jax.apps.interop.formats import onnx_tfidf
 from gpt_jax.apps.interop.formats.function import (
   Function,
   detect_function,
@@ -30,7 +31,10 @@ load = functools.partial(refuse_to_load, NAME)
 
 
 def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) -> None:
-  """See save_function."""
+  """See save_function, and onnx_tfidf.save."""
+  if "tfidf" in params:
+    onnx_tfidf.save(folder, params, meta)
+    return
   check_package()  # fail before the expensive part
   save_function(folder, NAME, write, params, meta, step, tokenizer)
 

@@ -60,15 +60,14 @@ def _write(encoded: Encoded, keep: float, path: str, function: Function, context
     _quantize(exact, path)
     agreement = compare(exact, path, encoded, function.inputs)
     old, new = os.path.getsize(exact), os.path.getsize(path)
-  before, after = agreement.correct
-  (low, high), (same_low, same_high) = agreement.change, agreement.same_label
+  found = agreement.measures
   print(
     f"{old / 1e6:.1f} MB in float32, {new / 1e6:.1f} in int8\n"
-    f"accuracy {before.mean():.1%} in float32, {after.mean():.1%} in int8\n"
-    f"{agreement.kept['accuracy']:.2%} of the accuracy is left; it changes by {100 * low:+.2f} "
-    f"to {100 * high:+.2f} points (95 %)\n"
-    f"the same label for {agreement.kept['labels']:.2%} of {len(agreement.same):,} examples "
-    f"({same_low:.2%} to {same_high:.2%}, 95 %)"
+    f"accuracy {found['accuracy_float32']:.1%} in float32, {found['accuracy']:.1%} in int8\n"
+    f"{agreement.kept['accuracy']:.2%} of the accuracy is left; it changes by "
+    f"{100 * found['accuracy_change_low']:+.2f} to {100 * found['accuracy_change_high']:+.2f} "
+    f"points (95 %)\nthe same label for {found['same_label']:.2%} of {len(agreement.same):,} "
+    f"examples ({found['same_label_low']:.2%} to {found['same_label_high']:.2%}, 95 %)"
   )
   agreement.check(keep, "int8", "nothing is written")
 
