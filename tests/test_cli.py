@@ -180,6 +180,10 @@ label --checkpoint={pretrained} --workdir=new
   rows.xlsx => no such file; did you mean rows.tsv?
   rows.tsv --input=rows.tsv => unexpected argument 'rows.tsv'
   a.csv b.csv => unexpected argument 'a.csv'
+label rows.tsv --workdir=new
+  => missing --checkpoint
+  --from=nowhere => --from=nowhere: no such folder
+  --from=labels => --from=labels: holds no finished run of launch/label.py
 tasks
   --data_dir=labels => --data_dir is now --data
 predict
@@ -194,7 +198,8 @@ predict --checkpoint={finetuned}
   --data=labels --split=valid => should be one of train, dev, test
   --data=labels --split=train => labels/train.tsv:3: label 'moos'
   --input=/dev/null => /dev/null: cannot be read (not a regul
-  --input=rows.tsv --keep=id => --keep=id: rows.tsv has no such
+  --input=rows.tsv --keep=id => --keep=id: rows.tsv: no column 'id'
+  --input=rows.tsv --slices=week => rows.tsv: no column 'week'
   --input=rows.tsv --out=text.txt => already exists; name
 glue
   => missing --checkpoint, --data, --out; or --check alone
