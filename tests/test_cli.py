@@ -183,6 +183,10 @@ label --checkpoint={pretrained} --workdir=new
   a.csv b.csv => unexpected argument 'a.csv'
   rows.tsv --text=text,body => rows.tsv: no column 'body' (the columns are 'text', 'label')
   rows.tsv --text=label --text=text --label=text => --text=label,text and --label=text: should be
+label rows.tsv --workdir=new
+   => missing --checkpoint
+   --from=nowhere => --from=nowhere: no such folder
+   --from=labels => --from=labels: holds no finished run of launch/label.py
 tasks
   --data_dir=labels => --data_dir is now --data
 predict
@@ -197,7 +201,8 @@ predict --checkpoint={finetuned}
   --data=labels --split=valid => should be one of train, dev, test
   --data=labels --split=train => labels/train.tsv:3: label 'moos'
   --input=/dev/null => /dev/null: cannot be read (not a regul
-  --input=rows.tsv --keep=text,label --keep=id => --keep=id: rows.tsv has no such
+  --input=rows.tsv --keep=text,label --keep=id => rows.tsv: no column 'id'
+  --input=rows.tsv --slices=week => rows.tsv: no column 'week'
   --input=rows.tsv --out=text.txt => already exists; name
 glue
   => missing --checkpoint, --data, --out; or --check alone
