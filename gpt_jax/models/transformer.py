@@ -59,7 +59,6 @@ _GPT: dict[str, Any] = {
   "embedding_dropout_on": "table",
   "shared_layers": False,
   "pooler": False,
-  "activation": "gelu_tanh",
   "norm_epsilon": EPSILON,
 }
 
@@ -114,8 +113,8 @@ class TransformerConfig(TrunkConfig):
   )
   activation: str = option(
     "gelu_tanh",
-    "gelu_tanh: GELU's tanh form, as GPT and ALBERT; gelu: by erf, as BERT and RoBERTa",
-    choices=ACTIVATIONS,
+    "gelu_tanh: GELU's tanh form, as GPT and ALBERT; gelu: by erf, as BERT and RoBERTa; relu; silu",
+    choices=tuple(ACTIVATIONS),
   )
   norm_epsilon: float = option(
     EPSILON, "added to the variance in a norm (BERT, ALBERT: 1e-12)", low=1e-20, high=0.1
@@ -152,7 +151,8 @@ class TransformerConfig(TrunkConfig):
 
   @property
   def is_gpt(self) -> bool:  # type: ignore[override]
-    # All parts are GPT's if setting them so changes nothing; sizes and rates are not in _GPT.
+    # All parts are GPT's if setting them so changes nothing; sizes, rates and the activation are
+    # not in _GPT.
     return dataclasses.replace(self, **_GPT) == self and self.table_width == self.width
 
   @property
@@ -464,7 +464,7 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-  """D -> 4 D, GELU, -> D (openai/train.py:22,132-138)."""
+  """D -> 4 D, activation, -> D (openai/train.py:22,132-138)."""
 
   config: TransformerConfig
 
