@@ -116,9 +116,8 @@ class Reporter:
   def results(self, step: int, values: Mapping[str, float]) -> None:
     """Reports an evaluation; its line stays on the terminal."""
     self._record(step, values)
-    measured = [f"{name} {value:.4g}" for name, value in values.items() if name not in _FLAGS]
-    told = [_FLAGS[name] for name in values if name in _FLAGS]
-    self._show("  ".join([f"step {step:,}", *measured, *told]), stays=True)
+    told = [_FLAGS.get(name, f"{name} {value:.4g}") for name, value in values.items()]
+    self._show("  ".join([f"step {step:,}", *told]), stays=True)
 
   def sync(self) -> None:
     """Returns when the entries so far are safe from a kill; a checkpoint never has more steps."""

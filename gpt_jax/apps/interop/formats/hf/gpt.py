@@ -40,6 +40,15 @@ from gpt_jax.tasks.formats import PlainFormat
 from gpt_jax.tasks.task import Task
 
 _SCORE = "score.weight"
+_NAMES = {
+  "context": "n_positions",
+  "layers": "n_layer",
+  "width": "n_embd",
+  "heads": "n_head",
+  "residual_dropout": "resid_pdrop",
+  "attention_dropout": "attn_pdrop",
+  "embedding_dropout": "embd_pdrop",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,22 +131,15 @@ class GPTFamily(Family):
     """The model, with a head only from our own folders or others' ForSequenceClassification: the
     head of a DoubleHeadsModel does not say which inputs it expects.
     """
-    names = {
-      "context": "n_positions",
-      "layers": "n_layer",
-      "width": "n_embd",
-      "heads": "n_head",
-      "residual_dropout": "resid_pdrop",
-      "attention_dropout": "attn_pdrop",
-      "embedding_dropout": "embd_pdrop",
-    }
-    settings = {ours: config[theirs] for ours, theirs in names.items() if theirs in config}
+    settings = {ours: config[theirs] for ours, theirs in _NAMES.items() if theirs in config}
     spec = own or ModelConfig(TransformerConfig())
-    trunk = dataclasses.replace(
-      TransformerConfig(tokenizer.vocab_size, norm=self.norm, **settings),
+    trunk = TransformerConfig(
+      tokenizer.vocab_size,
+      norm=self.norm,
       activation=self.activations[config.get(self.activation, "gelu_new")],
       dtype=spec.trunk.dtype,
       special_tokens=spec.trunk.special_tokens,
+      **settings,
     )
     classifies = architecture_of(config) == f"{self.classes}ForSequenceClassification"
     if spec.head is None and classifies and _SCORE in weights.shapes:
@@ -228,16 +230,10 @@ class GPTFamily(Family):
       "architectures": [self.classes + suffix],
       "model_type": self.model_type,
       "vocab_size": self.rows(spec),
-      "n_positions": trunk.context,
+      **{theirs: vars(trunk)[ours] for ours, theirs in _NAMES.items()},
       "n_ctx": trunk.context,
-      "n_embd": trunk.width,
-      "n_layer": trunk.layers,
-      "n_head": trunk.heads,
       self.activation: their_activation(self.activations, trunk.activation),
       "layer_norm_epsilon": 1e-5,
-      "resid_pdrop": trunk.residual_dropout,
-      "attn_pdrop": trunk.attention_dropout,
-      "embd_pdrop": trunk.embedding_dropout,
       "initializer_range": 0.02,
       "tie_word_embeddings": True,
       "bos_token_id": tokenizer.end_id,
