@@ -40,7 +40,7 @@ def test_the_menu_follows_the_roads_of_the_readme(site):
   menu = json.loads((site / "mkdocs.yml").read_text())["nav"]
   roads = ["First steps", "Your own table", "Pre-train and fine-tune", "Clusters", "Reference"]
   assert [road for entry in menu for road in entry] == roads
-  assert files_of(menu)[0] == "index.md" and "guides/label.md" in files_of(menu[1])
+  assert files_of(menu)[0] == "index.md" and "guides/production.md" in files_of(menu[1])
 
 
 def test_commands_say_what_they_need(site):

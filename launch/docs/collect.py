@@ -30,13 +30,14 @@ PAGES = {
   ".github/CONTRIBUTING.md": "contributing.md",
   ".github/CITATION.cff": "CITATION.cff",
   "gpt_jax/CHANGELOG.md": "changelog.md",
+  "gpt_jax/apps/label/production.md": "guides/production.md",
   "gpt_jax/training/optimizers.md": "guides/optimizers.md",
   "gpt_jax/training/story_loss.svg": "story_loss.svg",
 }
 # The guides by the roads of the README; any others are in the reference.
 ROADS = {
   "First steps": ("programs", "report"),
-  "Your own table": ("label", "tasks", "inference", "serve", "search"),
+  "Your own table": ("label", "production", "tasks", "inference", "serve", "search"),
   "Pre-train and fine-tune": (
     *("data", "corpus", "models", "training", "optimizers", "checkpoints", "paper", "compare"),
     *("diagnose", "harness", "backtranslate"),
