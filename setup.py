@@ -96,6 +96,7 @@ setup(
     "dedupe": ["datasketch>=2,<3"],  # near-duplicates in prepare
     "beam": ["apache-beam>=2.77,<3", "datasketch>=2,<3"],  # prepare --runner=
     "lm-eval": ["lm-eval>=0.4.13,<0.5"],  # evaluation tasks; without torch
+    "notebook": ["jupyterlab>=4.4,<5"],  # launch/notebooks
     "docs": ["mkdocs-material>=9.7,<10", "mkdocstrings[python]>=1,<2"],  # launch/docs.sh
     "released": ["ftfy>=6.2", "spacy>=3.8,<4", "tokenizers>=0.20"],  # OpenAI's vocabularies
     "test": [

@@ -28,10 +28,12 @@ def numpy_norm(x, p, epsilon=1e-5):
   return scaled * p["scale"] + p["bias"]
 
 
-def numpy_gelu(x, activation):
-  if activation == "gelu":
-    return 0.5 * x * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
-  return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+NUMPY_ACTIVATIONS = {
+  "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+  "gelu": lambda x: 0.5 * x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))),
+  "relu": lambda x: np.maximum(x, 0),
+  "silu": lambda x: x / (1 + np.exp(-x)),
+}
 
 
 def numpy_dense(x, p):
@@ -70,7 +72,7 @@ def numpy_transformer(config, params, ids, types=None, causal=False, maps=None):
     x = x + np.einsum("thk,hkd->td", merged, out["kernel"]) + out["bias"]
     x = x if pre else numpy_norm(x, block["attention_norm"], epsilon)
     read = numpy_norm(x, block["mlp_norm"], epsilon) if pre else x
-    inner = numpy_gelu(numpy_dense(read, block["mlp"]["in"]), config.activation)
+    inner = NUMPY_ACTIVATIONS[config.activation](numpy_dense(read, block["mlp"]["in"]))
     x = x + numpy_dense(inner, block["mlp"]["out"])
     x = x if pre else numpy_norm(x, block["mlp_norm"], epsilon)
   return numpy_norm(x, p["last_norm"], epsilon) if pre else x

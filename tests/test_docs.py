@@ -1,6 +1,7 @@
 """The pages of the documentation site, before mkdocs turns them into HTML (bash launch/docs.sh)."""
 
 import json
+import re
 import runpy
 import subprocess
 import sys
@@ -33,6 +34,36 @@ def test_the_menu_has_every_page_once(site):
   menu = json.loads((site / "mkdocs.yml").read_text())["nav"]
   pages = [path.relative_to(site / "pages").as_posix() for path in site.glob("pages/**/*.md")]
   assert sorted(files_of(menu)) == sorted(pages)
+
+
+def test_the_menu_follows_the_roads_of_the_readme(site):
+  menu = json.loads((site / "mkdocs.yml").read_text())["nav"]
+  roads = ["First steps", "Your own table", "Pre-train and fine-tune", "Clusters", "Reference"]
+  assert [road for entry in menu for road in entry] == roads
+  assert files_of(menu)[0] == "index.md" and "guides/production.md" in files_of(menu[1])
+
+
+def test_commands_say_what_they_need(site):
+  """More than an installation with the extra `all`, and what commands before them have made."""
+  mark = runpy.run_path(str(COLLECT))["mark"]
+  assert mark("```bash\npython launch/predict.py --input=gs://B/rows.csv  # onnx\n```\n") == (
+    '```bash title="needs a table of your own; a bucket, and the extra gcs"\n'
+    "python launch/predict.py --input=gs://B/rows.csv  # onnx\n```\n"
+  )
+  clusters = (site / "pages" / "guides" / "parallel.md").read_text()
+  titles = re.findall(r"^```bash(.*)$", clusters, re.MULTILINE)
+  assert len(titles) == 5 and all("needs" in title for title in titles)
+
+
+def test_commands_without_a_need_are_run_by_tests(site):
+  tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
+  missing = set()
+  for page in (site / "pages").glob("guides/*.md"):
+    for block in re.findall(r"^```bash\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
+      names = re.findall(r"^python launch/(\w+)\.py", block, re.MULTILINE)
+      # As launch("plan", …) or done("plan", …), which run the program's script.
+      missing |= {name for name in names if not re.search(rf'\(\s*"{name}"', tests)}
+  assert missing == set()
 
 
 def test_every_program_config_module_and_readme_has_its_place(site):

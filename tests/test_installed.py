@@ -2,12 +2,11 @@
 
 import os
 import re
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from built_wheel import install_wheel
 from in_process import programs
 
 from gpt_jax.programs.config_files import describe_config, load_config
@@ -18,22 +17,7 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-  """A folder into which a wheel of this package, made without network, was installed."""
-  here = tmp_path_factory.mktemp("installed")
-  (here / "source").mkdir()
-  for name in ("setup.py", "README.md"):
-    shutil.copy(ROOT / name, here / "source")
-  for name in ("gpt_jax", "launch", "configs"):
-    ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / name, here / "source" / name, ignore=ignored)
-  pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input"]
-  build = ["wheel", "--no-build-isolation", "--no-deps", "--no-index", f"--wheel-dir={here}"]
-  subprocess.run([*pip, *build, here / "source"], check=True, capture_output=True)
-  (wheel,) = here.glob("*.whl")
-  install = ["install", "--no-deps", "--no-index", f"--target={here / 'packages'}", wheel]
-  subprocess.run([*pip, *install], check=True, capture_output=True)
-  shutil.rmtree(here / "source")
-  return here / "packages"
+  return install_wheel(tmp_path_factory.mktemp("installed"))
 
 
 @pytest.fixture

@@ -11,10 +11,12 @@ import io
 import json
 import os
 import re
+import sys
 import tokenize
 from pathlib import Path
 
 import pytest
+from built_wheel import install_wheel
 
 pytestmark = pytest.mark.app
 ROOT = Path(__file__).parents[1]
@@ -76,18 +78,23 @@ def test_shared_cells_are_the_same_in_all_notebooks():
 def test_without_gpt_jax_the_first_cell_says_what_to_set(monkeypatch):
   source = cells(NOTEBOOKS[0], "code")["install"]
   monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-  with pytest.raises(ValueError, match="gpt_jax is not installed: set REPOSITORY"):
+  with pytest.raises(ModuleNotFoundError) as raised:
     exec(source.partition("  %pip")[0], {})
+  message = str(raised.value)
+  assert sys.executable in message and "set REPOSITORY" in message
+  (extras,) = re.findall(r"-e '\.\[([\w,]+)\]'", message)
+  assert all(f'"{extra}": ' in (ROOT / "setup.py").read_text() for extra in extras.split(","))
 
 
 class Execution:
   """A notebook executed in a folder, in a user's kernel: one device, no strict settings.
 
-  `again`: all cells are executed twice, as by "Run all" in a notebook that has run; the attribute
-  `again` is the second execution. `trained` has the results of training after each.
+  `package`: where gpt_jax is found. `again`: all cells are executed twice, as by "Run all" in a
+  notebook that has run; the attribute `again` is the second execution. `trained` has the results of
+  training after each.
   """
 
-  def __init__(self, path: Path, work: Path, again: bool = False):
+  def __init__(self, path: Path, work: Path, package: Path, again: bool = False):
     import nbclient
     import nbformat
 
@@ -99,7 +106,7 @@ class Execution:
       notebook, timeout=1500, kernel_name="python3", resources={"metadata": {"path": str(work)}}
     )
     # Raises CellExecutionError, with the cell and its traceback.
-    client.execute(env=environment(work), cleanup_kc=not again)
+    client.execute(env=environment(work, package), cleanup_kc=not again)
     self.work, self.sources = work / "files", cells(path, "code")
     self.notebook, self.trained = copy.deepcopy(notebook), trained(self.work)
     if again:
@@ -127,13 +134,13 @@ def shrink(notebook) -> None:
       assert count == 1, (cell.id, pattern)
 
 
-def environment(work: Path) -> dict[str, str]:
+def environment(work: Path, package: Path) -> dict[str, str]:
   """The user's, without the tests' JAX settings but those that only make compiling cheaper."""
   users = {
     name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "XLA_"))
   }
   kept = [flag for flag in os.environ["XLA_FLAGS"].split() if "device_count" not in flag]
-  search = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+  search = os.pathsep.join(filter(None, (str(package), os.environ.get("PYTHONPATH"))))
   return {
     **users,
     "JAX_PLATFORMS": "cpu",
@@ -152,28 +159,34 @@ def trained(work: Path) -> dict[str, int]:
 
 @pytest.fixture(scope="module")
 def execute(tmp_path_factory):
-  """execute(name, again=False): the notebook, executed in a folder that all share."""
+  """execute(name, package, again=False): the notebook, executed in a folder that all share."""
   for package in ("nbclient", "nbformat", "ipykernel"):
     if not importlib.util.find_spec(package):
       pytest.skip(f"needs {package}: pip install -e '.[test]'")
   work = tmp_path_factory.mktemp("notebooks")
   folder = ROOT / "launch" / "notebooks"
-  return lambda name, **more: Execution(folder / f"{name}.ipynb", work, **more)
+  return lambda name, package, **more: Execution(folder / f"{name}.ipynb", work, package, **more)
 
 
 @pytest.fixture(scope="module")
 def quickstart(execute):
-  return execute("quickstart")
+  return execute("quickstart", ROOT)
+
+
+# Of a clone and of a wheel: the quickstart's cells that use gpt_jax are in the others, too.
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+  return install_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")
-def own(execute, quickstart):
-  return execute("finetune_your_own", again=True)
+def own(execute, quickstart, wheel):
+  return execute("finetune_your_own", wheel, again=True)
 
 
 @pytest.fixture(scope="module")
-def visualize(execute, quickstart):
-  return execute("visualize")
+def visualize(execute, quickstart, wheel):
+  return execute("visualize", wheel)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Layers that several trunks and heads share: affine maps, layer norm, GELU, a text's vector; and
+"""Layers that trunks and heads share: affine maps, layer norm, activations, a vector of a text; and
 parameters that products read: arrays or, in decoding, what stands for them.
 """
 
@@ -19,7 +19,6 @@ from gpt_jax.parallel.mesh import platform
 
 STD = 0.02  # the paper's N(0, 0.02); the released code reads it as standard deviation
 INITS = ("normal", "truncated")
-ACTIVATIONS = ("gelu_tanh", "gelu")
 
 
 def initializer(init: str, scale: float = 1.0) -> nn.initializers.Initializer:
@@ -79,14 +78,16 @@ class LayerNorm(nn.Module):
 
 
 def activate(x: jax.Array, activation: str) -> jax.Array:
-  """GELU, in its tanh form (GPT, ALBERT) or exactly, by erf (BERT, RoBERTa).
+  """A function of ACTIVATIONS, elementwise; x of any shape and type.
 
   Of float16 in float32, since the cube of 41 is more than float16 holds.
   """
   wide = x.astype(jnp.float32) if x.dtype == jnp.float16 else x
-  if activation == "gelu_tanh" and platform() == "gpu":
-    return gelu_of_input(wide).astype(x.dtype)
-  return jax.nn.gelu(wide, approximate=activation == "gelu_tanh").astype(x.dtype)
+  return ACTIVATIONS[activation](wide).astype(x.dtype)
+
+
+def _gelu_tanh(x: jax.Array) -> jax.Array:
+  return gelu_of_input(x) if platform() == "gpu" else jax.nn.gelu(x, approximate=True)
 
 
 @jax.custom_vjp
@@ -104,6 +105,14 @@ def _gelu_gradient(x: jax.Array, d_output: jax.Array) -> tuple[jax.Array]:
 
 
 gelu_of_input.defvjp(lambda x: (gelu_of_input(x), x), _gelu_gradient)
+
+# The choices of TransformerConfig.activation, without parameters of their own.
+ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+  "gelu_tanh": _gelu_tanh,  # GPT, ALBERT
+  "gelu": functools.partial(jax.nn.gelu, approximate=False),  # by erf: BERT, RoBERTa
+  "relu": jax.nn.relu,
+  "silu": jax.nn.silu,  # x sigmoid(x), also called swish
+}
 
 
 def uniform(limit: float) -> nn.initializers.Initializer:

@@ -59,7 +59,6 @@ _GPT: dict[str, Any] = {
   "embedding_dropout_on": "table",
   "shared_layers": False,
   "pooler": False,
-  "activation": "gelu_tanh",
   "norm_epsilon": EPSILON,
 }
 
@@ -114,8 +113,8 @@ class TransformerConfig(TrunkConfig):
   )
   activation: str = option(
     "gelu_tanh",
-    "gelu_tanh: GELU's tanh form, as GPT and ALBERT; gelu: by erf, as BERT and RoBERTa",
-    choices=ACTIVATIONS,
+    "gelu_tanh: GELU's tanh form, as GPT and ALBERT; gelu: by erf, as BERT and RoBERTa; relu; silu",
+    choices=tuple(ACTIVATIONS),
   )
   norm_epsilon: float = option(
     EPSILON, "added to the variance in a norm (BERT, ALBERT: 1e-12)", low=1e-20, high=0.1
@@ -464,7 +463,7 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-  """D -> 4 D, GELU, -> D (openai/train.py:22,132-138)."""
+  """D -> 4 D, activation, -> D (openai/train.py:22,132-138)."""
 
   config: TransformerConfig
 

@@ -156,7 +156,7 @@ class TrunkConfig(_Fields):
   layers: int = 1  # number of blocks
   heads: int = 0  # attention heads, H; 0: it has no attention
   TENSOR_PARALLEL: Sequence[tuple[str, PartitionSpec]] = ()  # path rules, see parallel.mesh
-  is_gpt: bool = False  # it has the parts of GPT-1 or GPT-2 alone, of any sizes and rates
+  is_gpt: bool = False  # it has the parts of GPT-1 or GPT-2, of any sizes, rates and activation
   reads_source: bool = False  # it reads Batch.source: an encoder-decoder
   reads_backward: bool = False  # a text's first state is the one that has read it all
 

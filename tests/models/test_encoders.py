@@ -13,7 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from bert_trunk import bert_trunk
-from numpy_transformer import numpy_dense, numpy_gelu, numpy_norm, numpy_transformer, random_params
+from numpy_transformer import (
+  NUMPY_ACTIVATIONS,
+  numpy_dense,
+  numpy_norm,
+  numpy_transformer,
+  random_params,
+)
 from refused import refused
 
 from gpt_jax.apps.report.visualize import attention_maps
@@ -148,7 +154,7 @@ def test_equals_numpy(name):
     expected = numpy_transformer(trunk, params["trunk"], ids[:length], types[:length])
     np.testing.assert_allclose(states.hidden[n, :length], expected, atol=1e-4)
     head = params["masked"]
-    hidden = numpy_gelu(numpy_dense(expected, head["transform"]), trunk.activation)
+    hidden = NUMPY_ACTIVATIONS[trunk.activation](numpy_dense(expected, head["transform"]))
     hidden = numpy_norm(hidden, head["norm"], trunk.norm_epsilon)
     scores = (hidden @ params["trunk"]["tokens"].T + head["bias"])[:, :60]
     log_probs = scores - np.log(np.exp(scores).sum(-1, keepdims=True))
@@ -349,4 +355,4 @@ def test_a_head_without_the_pooler_that_it_reads(head):
 
 @pytest.mark.parametrize("field", ["activation", "init", "embedding_dropout_on"])
 def test_a_value_that_there_is_not(field):
-  refused(f"{field}.*relu", dataclasses.replace, BERT, **{field: "relu"})
+  refused(f"{field}.*swish", dataclasses.replace, BERT, **{field: "swish"})

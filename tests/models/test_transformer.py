@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from numpy_transformer import numpy_transformer
+from numpy_transformer import NUMPY_ACTIVATIONS, numpy_transformer
 
 from gpt_jax.apps.report.visualize import attention_maps
 from gpt_jax.batch import Rows
 from gpt_jax.errors import InputError
 from gpt_jax.models import layers
-from gpt_jax.models.layers import activate
+from gpt_jax.models.layers import ACTIVATIONS, activate
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.ops.dropout import dropout, step_key
 
@@ -91,9 +91,12 @@ def test_heads_must_divide_the_width():
 
 
 # From 128 on attention goes by blocks of queries; the norm is outside of it.
-@pytest.mark.parametrize("norm, length", [("post", 9), ("post", 128), ("pre", 128)])
-def test_equals_numpy(norm, length):
-  config = dataclasses.replace(CONFIG, norm=norm)
+@pytest.mark.parametrize(
+  "norm, length, activation",
+  [("post", 9, "silu"), ("post", 128, "gelu_tanh"), ("pre", 128, "relu")],
+)
+def test_equals_numpy(norm, length, activation):
+  config = dataclasses.replace(CONFIG, norm=norm, activation=activation)
   module, params = config.build(), perturbed(initial(config))
   inputs, positions = tokens(2, length)
   hidden, table, *_ = jax.jit(module.apply)({"params": params}, Rows(inputs, positions))
@@ -221,6 +224,19 @@ def test_dropout_rates(trunk, monkeypatch, field, uses):
       np.testing.assert_allclose(
         (mask != other).mean(), 2 * 0.3 * 0.7, atol=0.05
       )  # where they are independent
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_an_activation_is_its_formula_in_value_and_gradient(name):
+  formula = NUMPY_ACTIVATIONS[name]
+  x = np.concatenate([np.linspace(-6.003, 6, 999), [-90.0, 90.0]])
+  np.testing.assert_allclose(activate(np.float32(x), name), formula(x), atol=1e-6, rtol=1e-5)
+  slope = (formula(x + 1e-5) - formula(x - 1e-5)) / 2e-5
+  found = jax.grad(lambda x: activate(x, name).sum())(jnp.float32(x))
+  np.testing.assert_allclose(found, slope, atol=1e-5)
+  half = activate(jnp.float16([-200, 200]), name)  # whose cubes float16 does not hold
+  assert half.dtype == jnp.float16
+  np.testing.assert_allclose(half, formula(np.float64([-200, 200])), atol=1e-6, rtol=1e-3)
 
 
 def test_the_gradient_of_gelu_on_a_gpu_is_that_of_its_formula(monkeypatch):

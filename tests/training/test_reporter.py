@@ -122,6 +122,14 @@ def test_a_curve_has_every_measured_step(tmp_path):
   refused("should be the folder of a run", curve, str(tmp_path / "elsewhere"), "loss")
 
 
+def test_a_flag_of_an_evaluation_is_told_in_words(tmp_path):
+  log = io.StringIO()
+  with Reporter(tmp_path, 100, stream=log) as reporter:
+    reporter.results(1, {"dev_loss": 0.5, "dev_degenerate": 1.0})
+  assert "step 1  dev_loss 0.5  (the same prediction for every row)\n" in log.getvalue()
+  assert entries(tmp_path)[-1]["dev_degenerate"] == 1
+
+
 def test_other_processes_write_nothing(tmp_path, monkeypatch):
   monkeypatch.setattr(jax, "process_index", lambda: 1)
   log = io.StringIO()

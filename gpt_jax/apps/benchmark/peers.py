@@ -13,7 +13,7 @@ def _package(name: str) -> Any:
 
 
 def _check_trunk(trunk: Any) -> TransformerConfig:
-  if not trunk.is_gpt:
+  if not trunk.is_gpt or trunk.activation != "gelu_tanh":
     raise InputError("--peers: they have no model like this trunk; use GPT-1's or GPT-2's parts")
   return trunk
 

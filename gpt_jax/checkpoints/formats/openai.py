@@ -109,6 +109,8 @@ def _check_is_gpt1(spec: ModelConfig, tokenizer: Tokenizer) -> None:
     problem = "it is pre-norm, as GPT-2"
   elif trunk.heads != HEADS:
     problem = f"it has {trunk.heads} heads and not {HEADS}"
+  elif trunk.activation != "gelu_tanh":
+    problem = f"it has activation={trunk.activation} and not gelu_tanh"
   if problem:
     raise InputError(
       f"format=openai: holds GPT-1 with OpenAI's vocabulary only, and {problem}; hf and npz hold it"

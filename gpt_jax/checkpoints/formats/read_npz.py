@@ -19,6 +19,7 @@ def load(folder):
 
 def logits(params, sizes, ids):
   """Next-token logits float32 [T, V] after each of the ids [T]."""
+  assert sizes["activation"] == "gelu_tanh", "mlp has GPT's activation alone"
   table = params["trunk/tokens"]
   x = table[ids] + params["trunk/positions"][: len(ids)]  # [T, D]
   for i in range(sizes["layers"]):

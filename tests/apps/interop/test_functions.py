@@ -70,12 +70,14 @@ ENCODER = TransformerConfig(context=96, layers=2, width=16, heads=2, embedding_n
 BERT = dataclasses.replace(
   ENCODER, token_types=2, pooler=True, embedding_width=8, activation="gelu"
 )
+SILU_ENCODER = dataclasses.replace(ENCODER, activation="silu")
+RELU_BERT = dataclasses.replace(BERT, activation="relu")
 # The trunk, its head, the format of its sequences, the task, what it reads besides ids.
 ENCODERS = {
   "bert": (BERT, {"transform": "pooler"}, "bert_format", "story-company", {TYPES}),
-  "roberta": (ENCODER, {"transform": "dense"}, "roberta_format", "story-company", set()),
+  "roberta": (SILU_ENCODER, {"transform": "dense"}, "roberta_format", "story-company", set()),
   "mean": (BERT, {"pooling": "mean"}, "bert_format", "story-company", {TYPES}),
-  "choices": (BERT, {"transform": "pooler"}, "bert_format", "story-next", {TYPES}),
+  "choices": (RELU_BERT, {"transform": "pooler"}, "bert_format", "story-next", {TYPES}),
   "GPT's sequences": (BERT, {}, "gpt_format", "story-company", set()),
 }
 SENTENCE = "the cat sat on the mat"

@@ -39,10 +39,11 @@ HEADS = {
 }
 
 
-def parts_of(make_run, tokenizer, norm="post", head="no head"):
+def parts_of(make_run, tokenizer, norm="post", head="no head", activation="gelu_tanh"):
   """What `save` is given, after the folder."""
   sizes = {"context": 16, "layers": 3, "width": 24, "heads": 4, "residual_dropout": 0.25}
-  trunk = TransformerConfig(tokenizer.vocab_size, **sizes, norm=norm, dtype="bfloat16")
+  parts = {"norm": norm, "activation": activation}
+  trunk = TransformerConfig(tokenizer.vocab_size, **sizes, **parts, dtype="bfloat16")
   heads, task = HEADS[head]
   spec = ModelConfig(trunk, heads)
   meta = {"model": to_json(spec), "tokenizer_hash": tokenizer.hash}
@@ -94,6 +95,20 @@ def test_loads_back_equal(saved, tmp_path, make_run, head):
   params, *rest = hf.load(str(tmp_path / "out"))
   assert rest == [*before[1:]]
   same(params, without_unused(before[0], before[3], 0 if head == "no head" else 3))
+
+
+@pytest.mark.parametrize("activation", ["relu", "silu"])
+def test_an_activation_there_and_back(saved, tmp_path, make_run, activation):
+  before = parts_of(
+    make_run, saved[1][3], from_json(saved[1][1]["model"]).trunk.norm, activation=activation
+  )
+  hf.save(str(tmp_path / "out"), *before)
+  assert hf.load(str(tmp_path / "out"))[1:] == before[1:]
+  foreign(tmp_path / "out")
+  (tmp_path / "out" / "sha256.json").unlink()
+  settings = json.loads((tmp_path / "out" / "config.json").read_text())
+  assert settings.get("afn", settings.get("activation_function")) == activation
+  assert load_model(str(tmp_path / "out")).spec.trunk.activation == activation
 
 
 def test_the_file_names_its_folder(saved):
@@ -275,7 +290,7 @@ DAMAGE = [
   (sets(model_type="mamba"), "'mamba': should be one of albert, bert, roberta, openai-gpt, gpt2"),
   (sets(model_type=["gpt2"]), r"model_type \['gpt2'\]: should be one of albert, "),
   (sets(n_embd=None), "config.json: n_embd is None: should be a number"),
-  (sets(afn="relu", activation_function="relu"), "is 'relu': only 'gelu"),
+  (sets(afn="mish", activation_function="mish"), "is 'mish': only 'gelu' or .* or 'swish' is sup"),
   (sets(layer_norm_epsilon=1e-6), "layer_norm_epsilon is 1e-06: only 1e-05 is supported"),
   (sets(n_ctx=8), "config.json: n_ctx is 8: only 16 is supported"),
   (sets(n_inner=99), "n_inner is 99: only None or 96 is supported"),
@@ -373,7 +388,8 @@ LSTM = LSTMConfig(60, context=16, width=8, units=8)
   "trunk, attention, reason",
   [
     (LSTM, "causal", "holds causal Transformers only, this is a LSTMConfig"),
-    (dataclasses.replace(TINY, activation="gelu"), "causal", "with parts that GPT has not"),
+    (dataclasses.replace(TINY, activation="gelu"), "causal", "openai-gpt has no activation=gelu"),
+    (dataclasses.replace(TINY, norm_epsilon=1e-6), "causal", "with parts that GPT has not"),
     (TINY, "bidirectional", "which normalize the sum"),
     (TINY, "prefix", "transformers has no model of prefix attention"),
   ],

@@ -44,10 +44,12 @@ MASKED = PAIRS[:1]
 POOLED, DENSE = {"transform": "pooler"}, {"transform": "dense"}
 # Without a pooler.
 PLAIN_BERT, PLAIN_ALBERT = (dataclasses.replace(trunk, pooler=False) for trunk in (BERT, ALBERT))
+RELU_BERT = dataclasses.replace(PLAIN_BERT, activation="relu")
+SILU_ALBERT = dataclasses.replace(PLAIN_ALBERT, activation="silu")
 # transformers' class: our trunk, its heads, a task.
 MODELS = {
   "BertForPreTraining": (BERT, PAIRS, ""),
-  "BertForMaskedLM": (PLAIN_BERT, MASKED, ""),
+  "BertForMaskedLM": (RELU_BERT, MASKED, ""),
   "BertForNextSentencePrediction": (BERT, PAIRS[1:], ""),
   "BertForSequenceClassification": (BERT, (ClassifyHead(3, **POOLED),), "mnli"),
   "BertForMultipleChoice": (BERT, (ClassifyHead(4, "per_choice", **POOLED),), "race"),
@@ -57,7 +59,7 @@ MODELS = {
   "RobertaForSequenceClassification": (ROBERTA, (ClassifyHead(2, **DENSE),), "rte"),
   "RobertaForMultipleChoice": (ROBERTA, (ClassifyHead(4, "per_choice", **DENSE),), "race"),
   "AlbertForPreTraining": (ALBERT, PAIRS, ""),
-  "AlbertForMaskedLM": (PLAIN_ALBERT, MASKED, ""),
+  "AlbertForMaskedLM": (SILU_ALBERT, MASKED, ""),
   "AlbertForSequenceClassification": (ALBERT, (ClassifyHead(2, **POOLED),), "rte"),
 }
 
@@ -387,7 +389,7 @@ REFUSED = [
   ({}, (MixedHead(ClassifyHead(2)),), "one token of the last layer, and this one"),
   ({"norm": "pre"}, MASKED, "which are post-norm"),
   (vars(ALBERT), PAIRS[1:], "no ALBERT with a sentence-pair head alone"),
-  (vars(ROBERTA) | {"activation": "gelu_tanh"}, MASKED, "masked head has activation=gelu whatever"),
+  (vars(ROBERTA) | {"activation": "relu"}, MASKED, "masked head has activation=gelu whatever"),
   ({"shared_layers": True}, MASKED, "Albert has shared layers and narrower embeddings"),
 ]
 
@@ -433,7 +435,7 @@ def many_pieces(folder):
 
 
 DAMAGE = [
-  (settings(hidden_act="relu"), "hidden_act is 'relu': only 'gelu' or"),
+  (settings(hidden_act="mish"), "hidden_act is 'mish': only 'gelu' or"),
   (settings(intermediate_size=64), "intermediate_size is 64: only 128"),
   (settings(is_decoder=True), "is_decoder is True: only False"),
   (settings(position_embedding_type="relative_key"), "only 'absolute'"),

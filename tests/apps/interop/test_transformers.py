@@ -32,11 +32,11 @@ FAMILIES = {"post": "OpenAIGPT", "pre": "GPT2"}
 LANGUAGE_MODEL = (LanguageHead(),)
 
 
-def exported(folder, make_run, openai_tokenizer, norm, heads=LANGUAGE_MODEL, task=""):
+def exported(folder, make_run, openai_tokenizer, norm, heads=LANGUAGE_MODEL, task="", **parts):
   """A model with everything perturbed, and the folder of it; (spec, params, tokenizer)."""
   tokenizer = openai_tokenizer if norm == "post" else GPT2
   sizes = {"context": 24, "layers": 3, "width": 32, "heads": 4}
-  spec = ModelConfig(TransformerConfig(tokenizer.vocab_size, norm=norm, **sizes), heads)
+  spec = ModelConfig(TransformerConfig(tokenizer.vocab_size, norm=norm, **sizes, **parts), heads)
   params = make_run.params_of(spec, 3)
   meta = {"model": to_json(spec), "tokenizer_hash": tokenizer.hash}
   if task:
@@ -77,9 +77,16 @@ def call(model, ids, **arguments):
     return model(torch.from_numpy(np.asarray(ids)).long(), **arguments)
 
 
-@pytest.mark.parametrize("norm", FAMILIES)
-def test_a_language_model_there(tmp_path, make_run, openai_tokenizer, norm):
-  spec, params, tokenizer = exported(tmp_path / "out", make_run, openai_tokenizer, norm)
+@pytest.mark.parametrize(
+  "norm, activation",
+  [
+    *(("post", activation) for activation in ("gelu_tanh", "relu", "silu")),
+    *(("pre", activation) for activation in ("gelu_tanh", "gelu", "relu", "silu")),
+  ],
+)
+def test_a_language_model_there(tmp_path, make_run, openai_tokenizer, norm, activation):
+  parts = {"activation": activation}
+  spec, params, tokenizer = exported(tmp_path / "out", make_run, openai_tokenizer, norm, **parts)
   ids = rows_of(tokenizer.vocab_size)
   expected = our_logits(spec, params, ids)
   assert expected.std() > 0.2

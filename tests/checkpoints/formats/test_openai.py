@@ -250,6 +250,7 @@ TRUNK = TransformerConfig(60, context=16, layers=1, width=24, heads=12)
     ),
     (ModelConfig(dataclasses.replace(TRUNK, norm="pre")), "it is pre-norm"),
     (ModelConfig(dataclasses.replace(TRUNK, heads=4)), "it has 4 heads and not 12"),
+    (ModelConfig(dataclasses.replace(TRUNK, activation="relu")), "it has activation=relu and not"),
     (None, "its vocabulary is of the kind sentencepiece-bpe"),
   ],
 )

@@ -5,7 +5,6 @@ Their Linear stores weights as [out, in]; queries, keys and values have a projec
 """
 
 import dataclasses
-import itertools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gpt_jax.apps.interop.formats.hf.family import Array, Family, dense, norm
-from gpt_jax.apps.interop.formats.hf.fields import Supported
+from gpt_jax.apps.interop.formats.hf.fields import ACTIVATIONS, Supported, their_activation
 from gpt_jax.apps.interop.formats.hf.labels import (
   architecture_of,
   label_settings,
@@ -39,8 +38,6 @@ SIZES = (
   *("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size"),
   *("max_position_embeddings", "type_vocab_size", "pad_token_id"),
 )
-# Their names of what our trunk computes; the first is written.
-ACTIVATIONS = {"gelu": ("gelu",), "gelu_tanh": ("gelu_new", "gelu_pytorch_tanh")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +49,7 @@ class EncoderFamily(Family):
     classes: prefix of its class names.
     is_like: (model, tokenizer) -> what of it the family has not, or "".
     masked: names of the masked head's map, norm, bias, and of what is tied to the table.
-    masked_activation: the masked head's, one of ACTIVATIONS; "": the trunk's.
+    masked_activation: the masked head's, as TransformerConfig.activation; "": the trunk's.
     layer: prefix of a block's arrays, with {} for its number.
     block: names of a block's parts, separated by spaces: query, key, value, the projection after
       attention, its norm, both maps of the MLP, its norm.
@@ -114,7 +111,7 @@ class EncoderFamily(Family):
 
   def supported(self, config: dict) -> Supported:
     return (
-      ("hidden_act", tuple(itertools.chain.from_iterable(ACTIVATIONS.values()))),
+      ("hidden_act", tuple(ACTIVATIONS)),
       ("intermediate_size", (4 * config["hidden_size"],)),
       ("position_embedding_type", ("absolute",)),
       ("num_hidden_groups", (1,)),
@@ -185,7 +182,7 @@ class EncoderFamily(Family):
       embedding_dropout_on="sum",
       embedding_width=config["embedding_size"] if self.shared else 0,
       shared_layers=self.shared,
-      activation=next(ours for ours, theirs in ACTIVATIONS.items() if activation in theirs),
+      activation=ACTIVATIONS[activation],
       # The default of their classes; RoBERTa's released config.json says 1e-5.
       norm_epsilon=config.get("layer_norm_eps", 1e-12),
       init=self.init,
@@ -343,7 +340,7 @@ class EncoderFamily(Family):
       "num_hidden_layers": trunk.layers,
       "num_attention_heads": trunk.heads,
       "intermediate_size": 4 * trunk.width,
-      "hidden_act": ACTIVATIONS[trunk.activation][0],
+      "hidden_act": their_activation(ACTIVATIONS, trunk.activation),
       "hidden_dropout_prob": trunk.residual_dropout,
       "attention_probs_dropout_prob": trunk.attention_dropout,
       "type_vocab_size": trunk.token_types or 1,

@@ -91,6 +91,22 @@ VECTOR_FIELDS = Fields(
 )
 
 
+# Their names of the activations that a Transformer has, and ours; the first of two is written.
+ACTIVATIONS = {
+  "gelu": "gelu",
+  "gelu_new": "gelu_tanh",
+  "gelu_pytorch_tanh": "gelu_tanh",
+  "relu": "relu",
+  "silu": "silu",
+  "swish": "silu",
+}
+
+
+def their_activation(names: Mapping[str, str], ours: str) -> str:
+  """The name to write for an activation; see ACTIVATIONS."""
+  return next(theirs for theirs, name in names.items() if name == ours)
+
+
 Supported = tuple[tuple[str, tuple], ...]  # (setting, its values in our models); see check_config
 
 

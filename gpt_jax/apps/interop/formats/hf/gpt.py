@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gpt_jax.apps.interop.formats.hf.family import Array, Arrays, Family, dense, norm
-from gpt_jax.apps.interop.formats.hf.fields import Supported
+from gpt_jax.apps.interop.formats.hf.fields import ACTIVATIONS, Supported, their_activation
 from gpt_jax.apps.interop.formats.hf.labels import (
   architecture_of,
   label_settings,
@@ -40,6 +40,15 @@ from gpt_jax.tasks.formats import PlainFormat
 from gpt_jax.tasks.task import Task
 
 _SCORE = "score.weight"
+_NAMES = {
+  "context": "n_positions",
+  "layers": "n_layer",
+  "width": "n_embd",
+  "heads": "n_head",
+  "residual_dropout": "resid_pdrop",
+  "attention_dropout": "attn_pdrop",
+  "embedding_dropout": "embd_pdrop",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +60,8 @@ class GPTFamily(Family):
     classes: prefix of its class names.
     norm: value of TransformerConfig.norm.
     tokens, positions: names of the embeddings.
-    activation: name of the setting, and the values that mean tanh-GELU.
+    activation: name of the setting.
+    activations: its values, and ours for each; see fields.ACTIVATIONS.
   """
 
   model_type: str
@@ -59,7 +69,8 @@ class GPTFamily(Family):
   norm: str
   tokens: str
   positions: str
-  activation: tuple[str, tuple[str, ...]]
+  activation: str
+  activations: dict[str, str]
 
   prefix = "transformer."
   attention = "causal"
@@ -75,7 +86,7 @@ class GPTFamily(Family):
 
   def supported(self, config: dict) -> Supported:
     return (
-      self.activation,
+      (self.activation, tuple(self.activations)),
       ("layer_norm_epsilon", (1e-5,)),
       ("n_ctx", (config["n_positions"],)),
       ("n_inner", (None, 4 * config["n_embd"])),
@@ -120,21 +131,15 @@ class GPTFamily(Family):
     """The model, with a head only from our own folders or others' ForSequenceClassification: the
     head of a DoubleHeadsModel does not say which inputs it expects.
     """
-    names = {
-      "context": "n_positions",
-      "layers": "n_layer",
-      "width": "n_embd",
-      "heads": "n_head",
-      "residual_dropout": "resid_pdrop",
-      "attention_dropout": "attn_pdrop",
-      "embedding_dropout": "embd_pdrop",
-    }
-    settings = {ours: config[theirs] for ours, theirs in names.items() if theirs in config}
+    settings = {ours: config[theirs] for ours, theirs in _NAMES.items() if theirs in config}
     spec = own or ModelConfig(TransformerConfig())
-    trunk = dataclasses.replace(
-      TransformerConfig(tokenizer.vocab_size, norm=self.norm, **settings),
+    trunk = TransformerConfig(
+      tokenizer.vocab_size,
+      norm=self.norm,
+      activation=self.activations[config.get(self.activation, "gelu_new")],
       dtype=spec.trunk.dtype,
       special_tokens=spec.trunk.special_tokens,
+      **settings,
     )
     classifies = architecture_of(config) == f"{self.classes}ForSequenceClassification"
     if spec.head is None and classifies and _SCORE in weights.shapes:
@@ -181,6 +186,8 @@ class GPTFamily(Family):
       return "transformers' heads read one token of the last layer, and this one reads more"
     if spec.head and spec.head.transform != "none":
       return f"transformers' GPT has no head with transform={spec.head.transform}"
+    if spec.trunk.activation not in self.activations.values():
+      return f"{self.model_type} has no activation={spec.trunk.activation}"
     return "" if spec.trunk.norm == self.norm else f"{self.model_type} is {self.norm}-norm"
 
   def fold(self, arrays: Arrays, spec: ModelConfig, orders: int) -> Arrays:
@@ -223,16 +230,10 @@ class GPTFamily(Family):
       "architectures": [self.classes + suffix],
       "model_type": self.model_type,
       "vocab_size": self.rows(spec),
-      "n_positions": trunk.context,
+      **{theirs: vars(trunk)[ours] for ours, theirs in _NAMES.items()},
       "n_ctx": trunk.context,
-      "n_embd": trunk.width,
-      "n_layer": trunk.layers,
-      "n_head": trunk.heads,
-      self.activation[0]: self.activation[1][0],
+      self.activation: their_activation(self.activations, trunk.activation),
       "layer_norm_epsilon": 1e-5,
-      "resid_pdrop": trunk.residual_dropout,
-      "attn_pdrop": trunk.attention_dropout,
-      "embd_pdrop": trunk.embedding_dropout,
       "initializer_range": 0.02,
       "tie_word_embeddings": True,
       "bos_token_id": tokenizer.end_id,
@@ -270,8 +271,9 @@ FAMILIES = (
     "post",
     "tokens_embed.weight",
     "positions_embed.weight",
+    "afn",
     # OpenAIGPT alone calls the tanh form "gelu"; elsewhere that is the erf form.
-    ("afn", ("gelu", "gelu_new")),
+    ACTIVATIONS | {"gelu": "gelu_tanh"},
   ),
   GPTFamily(
     "gpt2",
@@ -279,6 +281,7 @@ FAMILIES = (
     "pre",
     "wte.weight",
     "wpe.weight",
-    ("activation_function", ("gelu_new", "gelu_pytorch_tanh")),
+    "activation_function",
+    ACTIVATIONS,
   ),
 )
