@@ -20,6 +20,16 @@ PROFILE, TRACKER = command_line.define_observers()
 command_line.define_distributed()
 
 
+def check():
+  from gpt_jax.programs.prepare import check_prepared
+
+  for folder in split_names(PROGRAM.arguments()["data"]):
+    check_prepared(folder)
+
+
+command_line.checks.append(check)
+
+
 def main():
   from gpt_jax.apps.report.report import write_report
   from gpt_jax.programs.pretrain_mixture import with_sources

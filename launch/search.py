@@ -28,16 +28,16 @@ IGNORE_IDENTICAL_IDS = flags.DEFINE_boolean(
 
 
 def main():
-  from gpt_jax.apps.search import search
-
   arguments = PROGRAM.arguments()
   queries = arguments["queries"]
   texts_given = arguments["source"] or queries or QUERIES.value
   if bool(arguments["index"]) == bool(JUDGED.value):
     raise InputError("--index, --judged: give one of them")
+  if JUDGED.value and texts_given:
+    raise InputError("--judged: has its own texts; leave --source, --query and --queries out")
+  from gpt_jax.apps.search import search
+
   if JUDGED.value:
-    if texts_given:
-      raise InputError("--judged: has its own texts; leave --source, --query and --queries out")
     measures = search.evaluate(
       arguments["checkpoint"],
       JUDGED.value,

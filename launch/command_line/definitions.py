@@ -7,7 +7,7 @@ import importlib
 import inspect
 import pathlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from absl import flags
@@ -38,9 +38,11 @@ FLAG_OF = {  # argument, or PROGRAM.ARGUMENT -> its flag, where it is called oth
 # Lists whose values may have commas: the flag is repeated.
 _REPEATED = {"adapter", "checkpoint", "prompt", "query", "text", "vary", "workdir"}
 _LOWEST = {
-  **dict.fromkeys(("seeds", "folds", "longest", "pool_rows"), 1),
+  **dict.fromkeys(("seeds", "folds", "longest", "pool_rows", "max_tokens", "num_samples"), 1),
   **dict.fromkeys(("examples", "limit", "microbatches", "num_fewshot", "price"), 0),
+  **dict.fromkeys(("temperature", "top_k", "top_p", "precision", "threshold"), 0),
 }
+_HIGHEST = dict.fromkeys(("precision", "threshold", "top_p"), 1)
 _CHECKPOINT = (
   "WORKDIR (newest checkpoint), WORKDIR/best, WORKDIR/checkpoints/STEP, an exported folder, "
   "or a folder of OpenAI's or transformers' files"
@@ -48,6 +50,7 @@ _CHECKPOINT = (
 config_names: list[str] = []  # of configs/, which the program takes
 config_classes: list[tuple[str, str]] = []  # module and name; the last is what the program takes
 changes: list[tuple[str, str]] = []  # (NAME, VALUE) of every --config.NAME=VALUE
+checks: list[Callable[[], Any]] = []  # of flags, without JAX; see check_settings
 
 
 def own_flags() -> list[flags.Flag]:
@@ -147,7 +150,8 @@ def _define(name: str, annotation: str, default: Any, help: str) -> bool:
   kind = annotation.partition(" | ")[0]
   if kind in ("int", "float"):
     define = flags.DEFINE_integer if kind == "int" else flags.DEFINE_float
-    define(name=name, lower_bound=_LOWEST.get(name), **settings)
+    bounds = {"lower_bound": _LOWEST.get(name), "upper_bound": _HIGHEST.get(name)}
+    define(name=name, **bounds, **settings)
   elif kind == "bool":
     flags.DEFINE_boolean(name=name, **settings)
   elif kind.endswith("Config"):
@@ -169,6 +173,16 @@ def config() -> Any:
   if FLAGS.config is None:
     raise InputError("--config is needed: a name or a Python file, such as --config=gpt1:small")
   return override_all(load_config(FLAGS.config), changes)
+
+
+def check_settings() -> None:
+  """Refuses flags, and a config or fields of it, that are wrong on any device."""
+  if "config" in FLAGS and FLAGS.config is not None:
+    given = config()
+    for module, _ in config_classes[-1:]:
+      importlib.import_module(module).check_type(given)
+  for check in checks:
+    check()
 
 
 def set_fields() -> tuple[str, ...]:
@@ -217,6 +231,15 @@ def define_observers() -> tuple[flags.FlagHolder[str], flags.FlagHolder[str]]:
     "where metrics go beside metrics.jsonl: tensorboard, wandb, or both with a comma; empty: "
     "nowhere; auto: tensorboard, if it is installed",
   )
+
+  def check() -> None:
+    from gpt_jax.training.profile import parse_span
+    from gpt_jax.training.trackers import parse_trackers
+
+    parse_span(profile.value)
+    parse_trackers(tracker.value, FLAGS.workdir)
+
+  checks.append(check)
   return profile, tracker
 
 
