@@ -17,7 +17,7 @@ from gpt_jax.data.cleaning import cleaner
 from gpt_jax.data.passes import LEDGER, TRAINED, Passes, Survey, local_pool, take_survey
 from gpt_jax.data.pieces import Corpus
 from gpt_jax.data.progress import Progress
-from gpt_jax.data.sources.source import Source, find, find_all, usage
+from gpt_jax.data.sources.source import Source, find_all, usage
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.data.tokenizers.released import require
@@ -97,20 +97,6 @@ class PrepareConfig(Config):
   shard_tokens: int = option(
     0, "ids in one file of a split, which may have several; 0: all in one", unit="ids", low=0
   )
-
-
-def check_prepared(folder: str) -> None:
-  """Refuses a file or folder of texts that are still to be read, with the command for it."""
-  texts: list[Source] = []
-  if os.path.exists(folder) and not os.path.exists(os.path.join(folder, "train.json")):
-    with contextlib.suppress(InputError):
-      texts = find(folder)
-  if texts:
-    out = f"data/{os.path.splitext(os.path.basename(os.path.abspath(folder)))[0]}"
-    raise InputError(
-      f"--data={folder}: {texts[0].name} is text, of which tokens are made first: "
-      f"python launch/prepare.py --source={folder} --out={out}, then --data={out}"
-    )
 
 
 def run(

@@ -69,8 +69,8 @@ def parse(argv: list[str], doc: str, positional: str | None, looks: bool = True)
   if rest:
     name, equals, _ = rest[0].partition("=")
     meant = rest[0] if equals and name in FLAGS else ""
-    if missing and not meant:
-      meant = f"{missing[0]}={shlex.quote(rest[0])}"
+    if not meant and (missing or ("input" in FLAGS and os.path.isfile(rest[0]))):
+      meant = f"{missing[0] if missing else 'input'}={shlex.quote(rest[0])}"
     guess = f"; did you mean --{meant}?" if meant else ""
     raise InputError(
       f"unexpected argument {rest[0]!r}: every setting is a flag, --NAME=VALUE{guess} "

@@ -150,8 +150,8 @@ def _define(name: str, annotation: str, default: Any, help: str) -> bool:
   kind = annotation.partition(" | ")[0]
   if kind in ("int", "float"):
     define = flags.DEFINE_integer if kind == "int" else flags.DEFINE_float
-    bounds = {"lower_bound": _LOWEST.get(name), "upper_bound": _HIGHEST.get(name)}
-    define(name=name, **bounds, **settings)
+    settings |= {"lower_bound": _LOWEST.get(name), "upper_bound": _HIGHEST.get(name)}
+    define(name=name, **settings)
   elif kind == "bool":
     flags.DEFINE_boolean(name=name, **settings)
   elif kind.endswith("Config"):
@@ -216,9 +216,9 @@ def define_checkpoints(several: str) -> flags.FlagHolder[list[str]]:
   return flags.DEFINE_multi_string("checkpoint", None, help, required=True)
 
 
-def define_observers() -> tuple[flags.FlagHolder[str], flags.FlagHolder[str]]:
+def define_observers() -> Callable[[], dict[str, Any]]:
   """Defines --profile, the steps of which a trace is written, and --tracker, where metrics go
-  beside WORKDIR/metrics.jsonl; returns both.
+  beside WORKDIR/metrics.jsonl; returns a function that gives both as arguments of `run`.
   """
   profile = flags.DEFINE_string(
     "profile",
@@ -232,15 +232,15 @@ def define_observers() -> tuple[flags.FlagHolder[str], flags.FlagHolder[str]]:
     "nowhere; auto: tensorboard, if it is installed",
   )
 
-  def check() -> None:
+  def arguments() -> dict[str, Any]:
     from gpt_jax.training.profile import parse_span
     from gpt_jax.training.trackers import parse_trackers
 
-    parse_span(profile.value)
-    parse_trackers(tracker.value, FLAGS.workdir)
+    trackers = parse_trackers(tracker.value, FLAGS.workdir)
+    return {"trackers": trackers, "profile": parse_span(profile.value)}
 
-  checks.append(check)
-  return profile, tracker
+  checks.append(arguments)
+  return arguments
 
 
 def define_distributed() -> None:

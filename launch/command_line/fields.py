@@ -72,7 +72,7 @@ class _Finder:
 
 def stand_in() -> None:
   """Imports stand-ins for JAX from now on."""
-  sys.meta_path.insert(0, _Finder())  # type: ignore[arg-type]
+  sys.meta_path.insert(0, _Finder())
 
 
 def ahead(function: Callable[[], Any], silent: bool = True) -> bool:
