@@ -405,6 +405,14 @@ def test_user_errors_are_one_line(toy, arguments, message):
   assert (code, err) == (2, f"error: {message}\n")
 
 
+def test_without_a_cluster_it_says_what_to_give(toy):
+  code, _, err = toy(*GOOD, "--distributed")
+  assert code == 2 and err == (
+    "error: --distributed found no cluster: this is no task of Slurm's srun and no host of a Cloud "
+    "TPU; give --coordinator, --num_processes, --process_id\n"
+  )
+
+
 SMALLER = r".*a larger --config.train.microbatches, a smaller --config\..*"
 ENDS = {  # how the program fails -> exit code, a pattern of what it prints
   "warn": (0, "warning: --fail=high: too high, as launch/evaluate.py says"),
@@ -537,6 +545,8 @@ plan --config=gpt2:medium
   --topology=h100:8 --vary=train.remt=none => did you mean train.remat?
 predict --checkpoint=. --input=tickets.csv
   --precision=95 => 95.0 is not a number in the range [0, 1]; did you mean 0.95?
+export --checkpoint=. --out=new
+  --format=gguf => --format=gguf: must be one of hf, npz, onnx, onnx_int8, openai, peft
 verify --checkpoint=. --checkpoint=.
   --replay => --replay needs a value: --replay=VALUE
 prepare --source=. --out=new

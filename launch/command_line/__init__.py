@@ -39,6 +39,7 @@ __all__ = [
   "FLAGS",
   "changes",
   "check",
+  "checks",
   "config",
   "define_checkpoints",
   "define_config",
@@ -81,7 +82,7 @@ def run(main: Callable[[], None], positional: str | None = None, needs_jax: bool
       warnings.formatwarning, errors.for_user = format_warning, with_flags
       if not needs_jax and fields.ahead(main, silent=False):
         return
-      if needs_jax and ("config" in FLAGS or checks):
+      if needs_jax:
         fields.ahead(check_settings)
       process.set_up_jax()
       main()

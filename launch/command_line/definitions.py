@@ -13,7 +13,7 @@ from typing import Any
 from absl import flags
 
 import gpt_jax
-from gpt_jax.checkpoints.formats import describe_formats
+from gpt_jax.checkpoints.formats import describe_formats, find_format
 from gpt_jax.errors import InputError
 from gpt_jax.programs.config_files import load_config, named_configs, override_all
 
@@ -181,6 +181,8 @@ def check_settings() -> None:
     given = config()
     for module, _ in config_classes[-1:]:
       importlib.import_module(module).check_type(given)
+  if "format" in FLAGS:
+    find_format(FLAGS.format)
   for check in checks:
     check()
 
