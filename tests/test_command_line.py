@@ -252,6 +252,31 @@ def test_a_config_that_asks_jax_is_not_refused_without_it(toy, tmp_path):
   assert (code, err) == (0, "") and out.splitlines()[0].startswith("1.0 1.0 w ")
 
 
+@pytest.mark.parametrize(
+  "code, is_told",
+  [
+    ("import jax\nx = 2 * jax.device_count()", False),
+    ("import jax\nx = isinstance(2, jax.Array)", False),
+    ("import jax\nx = f'{jax.__version__:>9}' + ','.join([jax.default_backend()])", False),
+    ("import jax\nwith jax.default_device(None): x = 2", False),
+    ("import jax.numpy as jnp\nx = [d for d in jnp.ones(3)]", False),
+    ("x = 2 * nothing", True),
+  ],
+)
+def test_what_stand_ins_cannot_do_is_not_the_config_file_s_fault(tmp_path, code, is_told):
+  (tmp_path / "given.py").write_text(code)
+  script = (
+    "from command_line import fields\nfrom gpt_jax.programs.config_files import load_config\n"
+  )
+  script += "print(fields.ahead(lambda: load_config('given.py')))"
+  environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "launch")])}
+  done = subprocess.run(
+    [sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True
+  )
+  told = "given.py:1: NameError: name 'nothing' is not defined" in done.stderr
+  assert (told, done.stdout == "False\n") == (is_told, not is_told), done.stderr
+
+
 def test_print_config_needs_only_the_config(toy):
   code, out, err = toy("--config=config.py", "--print_config", "--config.clip=4")
   assert (code, err) == (0, "")

@@ -29,7 +29,7 @@ class _StandIn:
 
   def __getattr__(self, name: str) -> Any:
     if name.startswith("__"):
-      raise AttributeError(name)
+      raise AttributeError(f"_StandIn has no {name}")
     return _StandIn()
 
   def __call__(self, *arguments: Any, **_: Any) -> Any:
@@ -53,7 +53,7 @@ class _StandIn:
     raise _NeedsJax
 
   __bool__ = __int__ = __float__ = __index__ = __len__ = __iter__ = __str__ = __repr__ = _value
-  __lt__ = __le__ = __gt__ = __ge__ = _value
+  __lt__ = __le__ = __gt__ = __ge__ = __instancecheck__ = __subclasscheck__ = _value
 
 
 class _Finder:
@@ -96,7 +96,8 @@ def ahead(function: Callable[[], Any], silent: bool = True) -> bool:
         print(out.getvalue(), end="", flush=True)
       outcome = "done"
     except InputError as error:
-      outcome = f"error: {error}"
+      if "_StandIn" not in str(error):  # or Python's error about one, such as the type of a sum
+        outcome = f"error: {error}"
     finally:  # after whatever else, the program itself tells it
       os.write(writing, outcome.encode())
       os._exit(0)
