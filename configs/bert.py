@@ -15,9 +15,9 @@ CoLA 0 and 0.
 """
 
 from gpt_jax.data.windows import WindowsConfig
-from gpt_jax.errors import InputError
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.masked_sentences import MaskedPairs
+from gpt_jax.programs.config_files import check_size
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
@@ -31,8 +31,7 @@ SIZES = {  # layers, width, heads
 
 
 def get_config(size: str) -> PretrainConfig:
-  if size not in SIZES:
-    raise InputError(f"--config=configs/bert.py:{size}: the sizes are {', '.join(SIZES)}")
+  check_size("bert", size, SIZES)
   layers, width, heads = SIZES[size]
   return PretrainConfig(
     trunk=TransformerConfig(

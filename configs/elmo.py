@@ -18,10 +18,10 @@
 """
 
 from gpt_jax.data.windows import WindowsConfig
-from gpt_jax.errors import InputError
 from gpt_jax.models.characters import CharacterConfig
 from gpt_jax.models.lstm_stack import LSTMStackConfig
 from gpt_jax.objectives.bidirectional_lm import BidirectionalLM
+from gpt_jax.programs.config_files import check_size
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
@@ -30,8 +30,7 @@ SIZES = ("paper", "small")
 
 
 def get_config(size: str) -> PretrainConfig:
-  if size not in SIZES:
-    raise InputError(f"--config=configs/elmo.py:{size}: the sizes are {', '.join(SIZES)}")
+  check_size("elmo", size, SIZES)
   if size == "paper":
     return PretrainConfig(
       trunk=_trunk(4096, 512, CharacterConfig()),

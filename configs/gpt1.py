@@ -25,8 +25,8 @@ small, 4 blocks of width 256, otherwise the paper's recipe:
 """
 
 from gpt_jax.data.windows import WindowsConfig
-from gpt_jax.errors import InputError
 from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.programs.config_files import check_size
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
@@ -35,8 +35,7 @@ SIZES = ("paper", "small")
 
 
 def get_config(size: str = "paper") -> PretrainConfig:
-  if size not in SIZES:
-    raise InputError(f"--config=configs/gpt1.py:{size}: the sizes are {', '.join(SIZES)}")
+  check_size("gpt1", size, SIZES)
   if size == "small":
     return PretrainConfig(
       trunk=TransformerConfig(context=256, layers=4, width=256, heads=4),

@@ -11,8 +11,8 @@ passes. Hardware, hours and results: not run by us at these sizes.
 """
 
 from gpt_jax.data.windows import WindowsConfig
-from gpt_jax.errors import InputError
 from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.programs.config_files import check_size
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.training.loop import TrainConfig
 
@@ -25,8 +25,7 @@ SIZES = {  # layers, width, heads of 64
 
 
 def get_config(size: str) -> PretrainConfig:
-  if size not in SIZES:
-    raise InputError(f"--config=configs/gpt2.py:{size}: the sizes are {', '.join(SIZES)}")
+  check_size("gpt2", size, SIZES)
   layers, width, heads = SIZES[size]
   return PretrainConfig(
     trunk=TransformerConfig(context=1024, layers=layers, width=width, heads=heads, norm="pre"),

@@ -15,8 +15,8 @@ held-out tokens, where the Transformer has 147.
 """
 
 from gpt_jax.data.windows import WindowsConfig
-from gpt_jax.errors import InputError
 from gpt_jax.models.lstm import LSTMConfig
+from gpt_jax.programs.config_files import check_size
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
@@ -25,8 +25,7 @@ SIZES = ("paper", "small")
 
 
 def get_config(size: str = "paper") -> PretrainConfig:
-  if size not in SIZES:
-    raise InputError(f"--config=configs/lstm.py:{size}: the sizes are {', '.join(SIZES)}")
+  check_size("lstm", size, SIZES)
   if size == "small":
     return PretrainConfig(
       trunk=LSTMConfig(context=256, width=256, units=640),

@@ -14,9 +14,9 @@ on MNLI's dev set after fine-tuning.
 """
 
 from gpt_jax.data.windows import WindowsConfig
-from gpt_jax.errors import InputError
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.masked_sentences import FullSentences
+from gpt_jax.programs.config_files import check_size
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
@@ -28,8 +28,7 @@ SIZES = {  # layers, width, heads of 64, peak rate, warm-up
 
 
 def get_config(size: str) -> PretrainConfig:
-  if size not in SIZES:
-    raise InputError(f"--config=configs/roberta.py:{size}: the sizes are {', '.join(SIZES)}")
+  check_size("roberta", size, SIZES)
   layers, width, heads, rate, warmup = SIZES[size]
   return PretrainConfig(
     trunk=TransformerConfig(

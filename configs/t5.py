@@ -15,9 +15,9 @@ random ids (tests/models/test_encoder_decoder.py).
 """
 
 from gpt_jax.data.windows import WindowsConfig
-from gpt_jax.errors import InputError
 from gpt_jax.models.encoder_decoder import T5Config
 from gpt_jax.objectives.span_corruption import SpanCorruption
+from gpt_jax.programs.config_files import check_size
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
@@ -33,8 +33,7 @@ SIZES = {  # blocks of each stack, width, heads of 64, units
 
 
 def get_config(size: str) -> PretrainConfig:
-  if size not in SIZES:
-    raise InputError(f"--config=configs/t5.py:{size}: the sizes are {', '.join(SIZES)}")
+  check_size("t5", size, SIZES)
   layers, width, heads, units = SIZES[size]
   version = "1.1" if size.startswith("1.1") else "1.0"
   return PretrainConfig(

@@ -374,7 +374,7 @@ def allowed_values(hint: Any, metadata: Mapping[str, Any]) -> str:
     return f"{words} of at least {low:,}{none}"
   if high is not None:
     return f"{words} of at most {high:,}{none}"
-  return words + none
+  return words.removesuffix(",") + none
 
 
 def _type_words(hint: Any) -> str:

@@ -17,6 +17,7 @@ for_user: Callable[[str], str] = str
 
 _MAX_WORD, _LONGEST = 200, 1000  # characters
 _LONG_WORD = re.compile(rf"\S{{{_MAX_WORD + 1},}}")
+_FACTORS = {"k": 1e3, "m": 1e6, "b": 1e9, "%": 0.01}  # after a number
 
 # Read at the import of onnxruntime, also by way of jax2onnx, of huggingface_hub and of datasets.
 _NO_TELEMETRY = {
@@ -76,6 +77,33 @@ def did_you_mean(name: str, valid: Iterable[str], prefix: str = "", most: int = 
   return f"; did you mean {' or '.join(prefix + by_folded[word] for word in near)}?"
 
 
+def meant_number(text: str, is_integer: bool = False) -> str:
+  """For the end of a message about a text that should be a number: what 0,001, 10,000, 1e4, 16k and
+  10% may stand for, or "".
+  """
+  digits, advice = text.strip().lower(), ""
+  factor = _FACTORS.get(digits[-1:], 1.0)
+  digits = digits if factor == 1.0 else digits[:-1]
+  if re.fullmatch(r"[1-9]\d{0,2}(,\d{3})+", digits):
+    digits = digits.replace(",", "")
+  elif "," in digits:
+    digits, advice = digits.replace(",", "."), " (with a decimal point)"
+  if not re.fullmatch(r"\d+(\.\d+)?(e[-+]?\d{1,2})?", digits):
+    return ""
+  value = float(f"{factor * float(digits):.12g}")
+  if is_integer and value % 1:
+    return ""
+  return f"; did you mean {int(value) if value % 1 == 0 else value}?{advice}"
+
+
+def how_to_install(extra: str) -> str:
+  """The commands that add an extra of setup.py; in a clone its constraints would be lost."""
+  return (
+    f"pip install 'gpt_jax[{extra}]', or in a clone "
+    f"pip install -c launch/constraints.txt -e '.[{extra}]'"
+  )
+
+
 def require(module: str, user: str, package: str, extra: str = "") -> Any:
   """Imports a module of a package that may be missing; the InputError then says how to get it.
 
@@ -88,5 +116,5 @@ def require(module: str, user: str, package: str, extra: str = "") -> Any:
   try:
     return importlib.import_module(module)
   except ImportError as error:
-    install = f"'gpt_jax[{extra}]'" if extra else package
-    raise InputError(f"{user} needs {package}: pip install {install}") from error
+    install = how_to_install(extra) if extra else f"pip install {package}"
+    raise InputError(f"{user} needs {package}: {install}") from error

@@ -25,7 +25,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import IO, Any, TextIO
 
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, how_to_install
 
 _STORES = {"gs": ("gcsfs", "gcs"), "s3": ("s3fs", "s3")}  # scheme: package, extra
 _SIGN_INS = {
@@ -255,10 +255,7 @@ def check_path(path: str | os.PathLike) -> None:
     raise InputError(f"{path}: {scheme}:// is not supported; {known} and local paths are")
   package, extra = _STORES[scheme]
   if importlib.util.find_spec(package) is None:
-    raise InputError(
-      f"{path}: needs the package {package}: pip install 'gpt_jax[{extra}]', or in a clone "
-      f"pip install -c launch/constraints.txt -e '.[{extra}]'"
-    )
+    raise InputError(f"{path}: needs the package {package}: {how_to_install(extra)}")
 
 
 def refuse_url(path: str, message: str = "") -> None:

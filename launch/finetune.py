@@ -7,22 +7,19 @@ python launch/finetune.py --config=configs/finetune.py:cola --data=DIR --checkpo
 import command_line
 
 PROGRAM = command_line.program("finetune", "set_fields")
-PROFILE, TRACKER = command_line.define_observers()
+OBSERVERS = command_line.define_observers()
 command_line.define_distributed()
 
 
 def main():
   from gpt_jax.apps.report.report import write_report
-  from gpt_jax.training.profile import parse_span
-  from gpt_jax.training.trackers import parse_trackers
 
   arguments = PROGRAM.arguments()
   config, data, workdir = (arguments[name] for name in ("config", "data", "workdir"))
   PROGRAM.call(
     arguments,
     set_fields=command_line.set_fields(),
-    trackers=parse_trackers(TRACKER.value, workdir),
-    profile=parse_span(PROFILE.value),
+    **OBSERVERS(),
     on_end=[write_report],
   )
   folder, others = workdir, ""

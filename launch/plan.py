@@ -11,4 +11,4 @@ import command_line
 PROGRAM = command_line.program("plan", config="gpt1")
 
 if __name__ == "__main__":
-  command_line.run(PROGRAM.run)
+  command_line.run(PROGRAM.run, needs_jax=False)  # the formula for GPUs

@@ -4,9 +4,13 @@ python launch/pretrain.py --config=configs/gpt1.py:small --data=DIR[,DIR…] --w
   [--checkpoint=DIR] [--config.trunk.layers=2 …]
 """
 
+import contextlib
+import os
+
 from absl import flags
 
 import command_line
+from gpt_jax.errors import InputError
 from gpt_jax.files import split_names
 
 PROGRAM = command_line.program("pretrain")
@@ -16,8 +20,28 @@ CHECKPOINT = flags.DEFINE_string(
   "checkpoint whose trunk and vocabulary to start from: a run, an export, or a folder of OpenAI's "
   "or transformers' files",
 )
-PROFILE, TRACKER = command_line.define_observers()
+OBSERVERS = command_line.define_observers()
 command_line.define_distributed()
+
+
+def check_data():
+  """Refuses a file or folder of texts that are still to be prepared, with the command for it."""
+  from gpt_jax.data.sources.source import find
+
+  for folder in split_names(command_line.FLAGS.data):
+    texts = []
+    if os.path.exists(folder) and not os.path.exists(os.path.join(folder, "train.json")):
+      with contextlib.suppress(InputError):
+        texts = find(folder)
+    if texts:
+      out = f"data/{os.path.splitext(os.path.basename(os.path.abspath(folder)))[0]}"
+      raise InputError(
+        f"--data={folder}: {texts[0].name} is text, of which tokens are made first: "
+        f"python launch/prepare.py --source={folder} --out={out}, then --data={out}"
+      )
+
+
+command_line.checks.append(check_data)
 
 
 def main():
@@ -25,8 +49,6 @@ def main():
   from gpt_jax.programs.pretrain_mixture import with_sources
   from gpt_jax.programs.pretrain_samples import with_samples
   from gpt_jax.programs.pretrain_start import from_checkpoint
-  from gpt_jax.training.profile import parse_span
-  from gpt_jax.training.trackers import parse_trackers
 
   arguments = PROGRAM.arguments()
   config, workdir = arguments["config"], arguments["workdir"]
@@ -34,8 +56,7 @@ def main():
   PROGRAM.call(
     arguments | {"data": folders[0]},
     make_recipe=with_samples(with_sources(folders, from_checkpoint(CHECKPOINT.value))),
-    trackers=parse_trackers(TRACKER.value, workdir),
-    profile=parse_span(PROFILE.value),
+    **OBSERVERS(),
     on_end=[write_report],
   )
   commands = [("evaluate", {"checkpoint": workdir, "data": folders[0]})]

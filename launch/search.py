@@ -26,16 +26,18 @@ IGNORE_IDENTICAL_IDS = flags.DEFINE_boolean(
 
 
 def main():
-  from gpt_jax.apps.search import search
-
   arguments = PROGRAM.arguments()
   queries = list(arguments["queries"])
   texts_given = arguments["source"] or queries or QUERIES.value
   if bool(arguments["source"]) == bool(JUDGED.value):
     raise InputError("--source, --judged: give one of them")
+  if JUDGED.value and texts_given:
+    raise InputError("--judged: has its own texts; leave --source, --query and --queries out")
+  if not (queries or QUERIES.value or JUDGED.value):
+    raise InputError("--query, --queries: give at least one of them")
+  from gpt_jax.apps.search import search
+
   if JUDGED.value:
-    if texts_given:
-      raise InputError("--judged: has its own texts; leave --source, --query and --queries out")
     measures = search.evaluate(
       arguments["checkpoint"],
       JUDGED.value,
@@ -47,8 +49,6 @@ def main():
     return
   if QUERIES.value:
     queries += search.read_queries(QUERIES.value)
-  if not queries:
-    raise InputError("--query, --queries: give at least one of them")
   search.show(queries, search.run(**arguments | {"queries": queries}))
 
 

@@ -1,8 +1,9 @@
 """Lists the tasks with their transformation, labels, metrics, the paper's result and TFDS names.
 
-With --data it also counts the examples in a folder and reports what is missing or broken.
+With --data it also says what a folder has of them; with --count it reads and counts all rows, and
+reports what is broken.
 
-python launch/tasks.py [--data=DIR]
+python launch/tasks.py [--data=DIR [--count]]
 """
 
 import command_line
@@ -13,8 +14,8 @@ PROGRAM = command_line.program("list_tasks")
 def main():
   from gpt_jax.programs import list_tasks
 
-  folder = PROGRAM.arguments()["data"]
-  entries = list_tasks.run(folder)
+  folder, count = PROGRAM.arguments().values()
+  entries = list_tasks.run(folder, count)
   cells = {entry.task.name: _cells(entry) for entry in list_tasks.run()}
   header = ("task", "transform", "labels", "metrics", "paper", "TFDS")
   widths = [max(map(len, column)) for column in zip(header, *cells.values(), strict=True)]
@@ -26,7 +27,8 @@ def main():
 
   show(header, ("train", "dev", "test") if folder is not None else ())
   for entry in entries:
-    sizes = ["-" if size is None else f"{size:,}" for size in entry.sizes.values()]
+    found = "{:,}" if count else "there"
+    sizes = ["-" if size is None else found.format(size) for size in entry.sizes.values()]
     show(cells[entry.task.name], sizes, entry.remarks)
   print("paper: test result in the first metric, % (Radford et al. 2018, tables 2 to 4)")
 

@@ -29,19 +29,19 @@ DATA = flags.DEFINE_string("data", "", "for --replay: the data of the run, as it
 
 def main():
   if REPLAY.value is not None:
-    from gpt_jax.programs import replay
-
     if len(CHECKPOINT.value) != 1 or TEXT.value:
       raise InputError(f"--replay={REPLAY.value} needs one --checkpoint=WORKDIR, and no --text")
+    from gpt_jax.programs import replay
+
     if not replay.run(CHECKPOINT.value[0], REPLAY.value, DATA.value)["equal"]:
       sys.exit(1)
     return
-  from gpt_jax.programs import verify
-
   if DATA.value:
     raise InputError("--data is for --replay=STEP")
   if len(CHECKPOINT.value) != 2:
     raise InputError("two models are compared: --checkpoint=A --checkpoint=B")
+  from gpt_jax.programs import verify
+
   first, second = CHECKPOINT.value
   if not verify.run(first, second, TEXT.value, TOLERANCE.value)["equal"]:
     sys.exit(1)

@@ -222,6 +222,7 @@ evaluate
   --checkpoint={finetuned} --data=prepared => prepared/dev.tsv: No such file
 evaluate --checkpoint={pretrained}
   --data=prepared => another vocabulary
+  --data=prepared --split=test => prepared: has no split 'test', only train and valid
 diagnose --data=prepared --workdir=new
   => gradients and sampling look at a trained model: give --checkpoint=DIR
   --parts=rate =>

@@ -198,7 +198,7 @@ report workdir out samples
 reproduce checkpoint data lstm workdir table figure tasks seeds budget microbatches
 search checkpoint source text_column query queries count judged split ignore_identical_ids
 serve checkpoint adapter port host weights
-tasks data
+tasks data count
 verify checkpoint text data tolerance replay
 visualize checkpoint text input out
 zero_shot checkpoint data out overwrite tasks history examples
@@ -242,6 +242,39 @@ def test_overrides_workdir_and_cache(toy):
   settings, jax_imported = out.splitlines()
   assert settings.startswith(f"3.0 -2.0 w {os.environ['XDG_CACHE_HOME']}/gpt_jax/compiled/")
   assert jax_imported == "False"
+
+
+def test_a_config_that_asks_jax_is_not_refused_without_it(toy, tmp_path):
+  """Fields are checked with stand-ins for JAX, which have no values."""
+  asks = "import jax\nCOUNT = jax.device_count() if jax.device_count() > 1 else 1.0\n"
+  (tmp_path / "asks.py").write_text(asks + CONFIG.replace("0.5", "COUNT / COUNT"))
+  code, out, err = toy(f"--config={tmp_path}/asks.py", "--workdir=w")
+  assert (code, err) == (0, "") and out.splitlines()[0].startswith("1.0 1.0 w ")
+
+
+@pytest.mark.parametrize(
+  "code, is_told",
+  [
+    ("import jax\nx = 2 * jax.device_count()", False),
+    ("import jax\nx = isinstance(2, jax.Array)", False),
+    ("import jax\nx = f'{jax.__version__:>9}' + ','.join([jax.default_backend()])", False),
+    ("import jax\nwith jax.default_device(None): x = 2", False),
+    ("import jax.numpy as jnp\nx = [d for d in jnp.ones(3)]", False),
+    ("x = 2 * nothing", True),
+  ],
+)
+def test_what_stand_ins_cannot_do_is_not_the_config_file_s_fault(tmp_path, code, is_told):
+  (tmp_path / "given.py").write_text(code)
+  script = (
+    "from command_line import fields\nfrom gpt_jax.programs.config_files import load_config\n"
+  )
+  script += "print(fields.ahead(lambda: load_config('given.py')))"
+  environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "launch")])}
+  done = subprocess.run(
+    [sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True
+  )
+  told = "given.py:1: NameError: name 'nothing' is not defined" in done.stderr
+  assert (told, done.stdout == "False\n") == (is_told, not is_told), done.stderr
 
 
 def test_print_config_needs_only_the_config(toy):
@@ -397,6 +430,14 @@ def test_user_errors_are_one_line(toy, arguments, message):
   assert (code, err) == (2, f"error: {message}\n")
 
 
+def test_without_a_cluster_it_says_what_to_give(toy):
+  code, _, err = toy(*GOOD, "--distributed")
+  assert code == 2 and err == (
+    "error: --distributed found no cluster: this is no task of Slurm's srun and no host of a Cloud "
+    "TPU; give --coordinator, --num_processes, --process_id\n"
+  )
+
+
 SMALLER = r".*a larger --config.train.microbatches, a smaller --config\..*"
 ENDS = {  # how the program fails -> exit code, a pattern of what it prints
   "warn": (0, "warning: --fail=high: too high, as launch/evaluate.py says"),
@@ -503,6 +544,53 @@ FREQUENT = """\
 pretrain --config=gpt1:small --workdir=new
   --data=tickets => --data=tickets: no such folder; did you mean tickets.
 pretrain --config=storry --workdir=new --data=. => known names: story
+pretrain --workdir=new --data=.
+  --config=story.py => 'story.py': No such file or directory; did you mean --config=story?
+  --config=gpt2-medium => did you mean --config=gpt2:medium?
+  --config=gpt1_small => did you mean --config=gpt1:small?
+  --config=gpt2:medum =>
+    gpt2:medum: the sizes are small, medium, large, xl; did you mean --config=gpt2:medium?
+  --config=gpt2 => gpt2:SIZE, one of small, medium, large, xl
+  --config=finetune:cola => a FinetuneConfig; pre-training takes a PretrainConfig
+  --config=gpt1 => note.txt is text, of which tokens are made first: python launch/prepare
+pretrain --config=gpt1:small --workdir=new --data=gs://b/a
+  --config.optim.warmup=300 => did you mean optim.warmup_steps or optim.warmup_share?
+  --config.optim.warmup_share=10% => from 0.0 to 1.0, or none; did you mean 0.1?
+  --batch_size=8 => unknown flag --batch_size; did you mean --config.data.batch_size?
+  --config.train.steps=16k => from 0 to 1,000,000,000; did you mean 16000?
+  --config.mesh.model=x => mesh.model = 'x': must be an integer from 1
+  --tracker=wandB => --tracker=wandB: must be of tensorboard, wandb; did you mean wandb?
+  --profile=5 => --profile=5: must be START:STOP
+finetune --checkpoint=. --data=. --workdir=new
+  --config=finetune:colla => no task 'colla'; did you mean cola?
+plan --config=gpt2:medium
+  --topology=v5e-16 => --topology=v5e-16: did you mean v5e:4x4?
+  --topology=8xh100 => GPUs are a100, b200, h100, h200, l4, t4, v100; did you mean h100
+  --topology=h100:8 --price=1,2 => --price=1,2: should be a number; did you mean 1.2? (with a dec
+  --topology=h100:8 --vary=train.remt=none => did you mean train.remat?
+predict --checkpoint=. --input=tickets.csv
+  --precision=95 => 95.0 is not a number in the range [0, 1]; did you mean 0.95?
+export --checkpoint=. --out=new
+  --format=gguf => --format=gguf: must be one of hf, npz, onnx, onnx_int8, openai, peft
+verify --checkpoint=. --checkpoint=.
+  --replay => --replay needs a value: --replay=VALUE
+prepare --source=. --out=new
+  --vocab_size=16k => --vocab_size=16k: should be an integer; did you mean 16000?
+cluster/check slurm
+  train --config=gpt1 => train: is no program; did you mean pretrain? (on a cluster run eval
+  pretrain --config=gpt1 => missing --data, --workdir
+  --ntasks-per-node=1 --gpus-per-node=h100:8 pretrain --config=gpt1 --data=. --workdir=new =>
+    --gpus-per-node=h100:8: each task trains on one GPU; for 8 on a node give --ntasks-per-node=8
+  --ntasks-per-node=8 --gres=gpu:8 pretrain --config=gpt1 --data=data/x --workdir=new =>
+    --data=data/x: no such folder
+cluster/check tpu
+  label tickets.csv => label: runs in one process (on a cluster run evaluate, finetune, pretrain)
+  pretrain --config=gpt1 --data=gs://b/a => missing --workdir
+  pretrain --config=gpt1 --data=data/x --workdir=gs://b/r =>
+    --data=data/x: a path of this machine, or of each host alone; give gs://BUCKET/
+  pretrain --config=gpt1 --data=gs://b/a --workdir=runs/y => --workdir=runs/y: a path of this mach
+  --accelerator_type=v5litepod-8 pretrain --config=gpt1 --data=data/x --workdir=runs/y => --data=
+  --setup=mount pretrain --config=gpt1 --data=/m/x --workdir=/m/y --config.lr=1 => did you mean
 generate --checkpoint=runs/small --prompt=a => --checkpoint=runs/small: no such fol
 label --checkpoint=. --workdir=new
   ticket.csv => --input=ticket.csv: no such file; did you mean tickets.csv
@@ -515,6 +603,7 @@ label --checkpoint=. --workdir=new
 def test_frequent_mistakes_are_told_before_jax_is_imported(tmp_path):
   (tmp_path / "tickets.csv").write_text("subject,body,team\nlate,where is it?,post\n")
   (tmp_path / "tickets.xlsx").write_bytes(b"PK\x03\x04")
+  (tmp_path / "note.txt").write_text("It was late.\n")
   calls = []
   for command, _ in table(FREQUENT):
     program, *arguments = command.split()
@@ -524,6 +613,13 @@ def test_frequent_mistakes_are_told_before_jax_is_imported(tmp_path):
     out, err = printed[command]
     assert out == "" and err.startswith("error: ") and err.count("\n") == 1
     assert message in err
+
+
+def test_a_plan_by_a_formula_takes_no_jax(tmp_path):
+  arguments = "--config=gpt2:medium", "--topology=h100:8"
+  printed = in_forks(tmp_path, [("plan", str(ROOT / "launch" / "plan.py"), *arguments)])
+  out, err = printed["plan"]
+  assert err == "" and "DOES NOT FIT; it fits with --config.train.microbatches=8, which" in out
 
 
 def test_help_has_the_configs_that_a_program_takes(helps):

@@ -1,8 +1,12 @@
 """Each config loads, its docstring's commands exist, and GPT-1's has the paper's numbers."""
 
 import dataclasses
+import json
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -54,6 +58,29 @@ def test_loads_in_every_folder_and_survives_json(name, tmp_path, monkeypatch):
   assert all(" = " in line for line in lines if line and not line.startswith("["))
   monkeypatch.chdir(tmp_path)
   assert load_config(":".join(filter(None, (stem, ARGUMENTS.get(stem))))) == config
+
+
+LOAD = """import json, sys
+from command_line import fields
+
+fields.stand_in()
+from gpt_jax.config import to_json
+from gpt_jax.programs.config_files import load_config
+
+print(json.dumps({spec: to_json(load_config(spec)) for spec in sys.argv[1:]}))
+"""
+
+
+def test_a_config_is_the_same_with_stand_ins_for_jax():
+  """With which launch/command_line/fields.py checks fields: no module may compute at its import."""
+  stems = [name.removesuffix(".py") for name in FILES]
+  specs = [":".join(filter(None, (stem, ARGUMENTS.get(stem)))) for stem in stems]
+  environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "launch")])}
+  done = subprocess.run(
+    [sys.executable, "-c", LOAD, *specs], env=environment, capture_output=True, text=True
+  )
+  assert done.returncode == 0, done.stderr
+  assert json.loads(done.stdout) == {spec: to_json(load_config(spec)) for spec in specs}
 
 
 def test_a_file_comes_before_a_name(tmp_path, monkeypatch):
@@ -108,12 +135,12 @@ def test_the_published_sizes(name, rows, parameters):
 
 ARGUMENTS_REFUSED = """\
 finetune => get_config needs the name of its task: finetune:TASK
-gpt2:huge => gpt2.py:huge: the sizes are small, medium, large, xl
-elmo:huge => elmo.py:huge: the sizes are paper, small
+gpt2:huge => gpt2:huge: the sizes are small, medium, large, xl
+elmo:huge => elmo:huge: the sizes are paper, small
 ulmfit:huge => ulmfit.py:huge: the sizes are paper, small, tar
 ulmfit:small:sideways => ulmfit.py:small:sideways: the sizes are paper, small, tar
-bert:huge => bert.py:huge: the sizes are .*base, large
-roberta:huge => roberta.py:huge: the sizes are .*base, large
+bert:huge => bert:huge: the sizes are .*base, large
+roberta:huge => roberta:huge: the sizes are .*base, large
 albert:huge => albert.py:huge: the sizes are .*base, large
 encoder_small:order:most => encoder_small.py:order:most: the objectives are next
 finetune_encoder:gpt:cola => 'gpt:cola': must be FAMILY:TASK, FAMILY one of bert, rob

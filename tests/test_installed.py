@@ -67,7 +67,7 @@ def test_configs_are_found_by_name(installed):
 @pytest.mark.parametrize(
   "config, message",
   [
-    ("gpt1_smal", "cannot read config file 'gpt1_smal': No such file or directory; known names: "),
+    ("gtp1", "cannot read config file 'gtp1': No such file or directory; known names: gpt1"),
     ("configs/gpt1.py", "cannot read config file 'configs/gpt1.py': No such file or directory; "),
   ],
 )

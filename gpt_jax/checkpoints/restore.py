@@ -97,11 +97,15 @@ def _locate(path: str) -> list[str]:
   folders = step_folders(os.path.join(workdir, "checkpoints"))
   if not folders:
     hint = "a workdir, WORKDIR/best or WORKDIR/checkpoints/STEP"
-    for name in sorted(files.list_existing(workdir)):
+    names = sorted(files.list_existing(workdir))
+    for name in names:
       run = os.path.join(workdir, name)
       if files.is_folder(os.path.join(run, "checkpoints")):  # of a seed, say
         hint = f"one of its runs, such as {os.path.join(run, 'best') if best else run}"
         break
+    if "label.json" in names and "result.json" not in names:
+      soon = f"; {workdir}/tfidf predicts already" if "tfidf" in names else ""
+      hint = f"another, as label.run has not ended there, and goes on when given again{soon}"
     raise InputError(f"no checkpoint in {workdir}: give {hint}")
   return best_folder(os.path.join(workdir, "checkpoints")) if best else folders
 

@@ -210,6 +210,8 @@ class TokenFile:
     except InputError:
       raise
     except (FileNotFoundError, NotADirectoryError) as error:
+      if split not in ("train", "valid"):
+        raise InputError(f"{folder}: has no split {split!r}, only train and valid") from error
       raise InputError(
         f"{error.filename or self.path + '.*'}: missing; {folder!r} must be a folder made by "
         "prepare.run"

@@ -12,10 +12,9 @@ from gpt_jax.errors import InputError
 
 
 def check_batch(
-  size: int, mesh: Mesh, microbatches: int = 1, name: str = "data.batch_size"
+  size: int, devices: int, microbatches: int = 1, name: str = "data.batch_size"
 ) -> None:
   """Raises InputError if a batch does not divide over devices and microbatches."""
-  devices = mesh.shape["data"]
   parts = devices * microbatches
   if size % parts:
     raise InputError(

@@ -24,7 +24,7 @@ from gpt_jax.config import (
   settings_of,
   with_members,
 )
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, did_you_mean, meant_number
 from gpt_jax.models.method import method_slots, new_method
 from gpt_jax.programs.installed import shipped_folder
 
@@ -41,21 +41,12 @@ _ELSEWHERE = {  # names of other libraries -> ours
 }
 
 
-# Files of configs/ before 0.4 -> file and argument.
-_MOVED = {"gpt1_small": "gpt1:small", "lstm_small": "lstm:small"}
-
-
 def load_config(spec: str) -> Any:
   """Runs a Python file and returns the config from its get_config().
 
   spec: a file, "my/config.py", or the name of one in configs/, "gpt1"; with an argument
     "finetune:cola", for get_config("cola").
   """
-  if (current := _current(spec)) != spec:
-    from gpt_jax.parallel.processes import log  # imports JAX, which a known name does without
-
-    log(f"--config={spec} is now --config={current}")
-    spec = current
   name, colon, argument = spec.partition(":")
   path, source = read_config_file(spec)
   # Whatever goes wrong in the file is the user's: one line with its place, no traceback of ours.
@@ -69,17 +60,9 @@ def load_config(spec: str) -> Any:
   return config
 
 
-def _current(spec: str) -> str:
-  """The spec by its name of today; a file elsewhere of an old name stays what it is."""
-  folder, name = os.path.split(spec)
-  moved = _MOVED.get(name.removesuffix(".py"))
-  is_ours = os.path.basename(folder) in ("", "configs")
-  return moved if moved and is_ours and not os.path.isfile(spec) else spec
-
-
 def read_config_file(spec: str) -> tuple[str, str]:
   """Path and source of the file of a spec, which is not run: that imports JAX."""
-  name = _current(spec).partition(":")[0]
+  name = spec.partition(":")[0]
   path = name if os.path.isfile(name) else named_configs().get(name, name)
   try:
     with open(path, encoding="utf-8") as file:
@@ -96,6 +79,13 @@ def named_configs() -> dict[str, str]:
   return {file[:-3]: os.path.join(folder, file) for file in files if file.endswith(".py")}
 
 
+def check_size(config: str, size: str, sizes: Iterable[str]) -> None:
+  """Refuses the argument of a config of configs/ that is none of its sizes."""
+  if size not in sizes:
+    guess = did_you_mean(size, sizes, prefix=f"--config={config}:")
+    raise InputError(f"--config={config}:{size}: the sizes are {', '.join(sizes)}{guess}")
+
+
 def _call_get_config(name: str, path: str, source: str, arguments: tuple[str, ...]) -> Any:
   module = types.ModuleType("config_file")
   module.__file__ = os.path.abspath(path)
@@ -110,6 +100,8 @@ def _call_get_config(name: str, path: str, source: str, arguments: tuple[str, ..
   except TypeError as error:
     names = ", ".join(signature.parameters)
     problem = f"needs the name of its {names}: {name}:{names.upper()}"
+    if names == "size":
+      problem += f", one of {', '.join(module.SIZES)}"
     if arguments:
       problem = f"takes no argument, {arguments[0]!r} was given"
     raise InputError(f"get_config {problem}") from error
@@ -140,12 +132,15 @@ def _neighbors(path: str) -> str:
   folder = path if os.path.isdir(path) else os.path.dirname(path) or "."
   entries = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
   files = [entry.removesuffix(".py") for entry in entries if entry.endswith(".py")]
-  wanted = os.path.basename(path).removesuffix(".py")
+  wanted, known = os.path.basename(path).removesuffix(".py"), list(named_configs())
+  longest_first = "|".join(sorted(known, key=len, reverse=True))
+  if meant := re.fullmatch(rf"({longest_first})([-_.](\w.*))?", wanted, re.IGNORECASE):
+    argument = f":{meant[3]}" if meant[3] else ""
+    return f"; did you mean --config={meant[1].lower()}{argument}?"
   near = difflib.get_close_matches(wanted, files) or ([] if is_name else files)
   there = f"; there: {', '.join(name + '.py' for name in near)}" if near else ""
   if there and not is_name:
     return there
-  known = list(named_configs())
   return f"{there}; known names: {', '.join(difflib.get_close_matches(wanted, known) or known)}"
 
 
@@ -325,19 +320,11 @@ def _parse(name: str, text: str, hint: Any, metadata: Mapping[str, Any]) -> Any:
   value = _parse_as(text.strip(), hint)
   # None means both "none" and a text that no type takes.
   if value is None and text.strip().lower() != "none":
+    is_integer = float not in (hint, *typing.get_args(hint))
     raise InputError(
-      f"{name} = {text!r}: must be {allowed_values(hint, metadata)}{_without_comma(text)}"
+      f"{name} = {text!r}: must be {allowed_values(hint, metadata)}{meant_number(text, is_integer)}"
     )
   return value
-
-
-def _without_comma(text: str) -> str:
-  """For the end of a message about a number: what 0,001 and 10,000 may stand for."""
-  if re.fullmatch(r"\d{1,3}(,\d{3})+", text) and text[0] != "0":
-    return f"; did you mean {text.replace(',', '')}?"
-  if re.fullmatch(r"\d+,\d+(e-?\d+)?", text):
-    return f"; did you mean {text.replace(',', '.')}? (with a decimal point)"
-  return ""
 
 
 def _parse_as(text: str, hint: Any) -> Any:

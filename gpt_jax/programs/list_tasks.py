@@ -1,10 +1,11 @@
 """Lists the tasks: their properties, and the number of examples that a folder has of each."""
 
+import itertools
 import os
 import re
 import warnings
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gpt_jax.errors import InputError
 from gpt_jax.tasks.answers.answer import LabeledTask
@@ -19,7 +20,7 @@ class Entry(NamedTuple):
   """A task, and what a folder has of it."""
 
   task: LabeledTask
-  # Split -> number of examples, None if unreadable; empty if no folder was given
+  # Split -> number of examples that were read, None if unreadable; empty if no folder was given
   sizes: dict[str, int | None]
   remarks: tuple[str, ...]  # one line per missing or broken file or omitted row
 
@@ -30,19 +31,21 @@ class Entry(NamedTuple):
     return float(result[1]) if result else None
 
 
-def run(data: str | None = None) -> Iterator[Entry]:
-  """Yields every task as soon as it is read; large data sets take seconds.
+def run(data: str | None = None, count: bool = False) -> Iterator[Entry]:
+  """Yields every task as soon as it is read: the first example of each split, or all of them.
 
   Args:
-    data: folder of the official files, or tfds:DIR, to check; by default no examples are
-      counted.
+    data: folder of the official files, or tfds:DIR, to check.
+    count: read every row of the folder, which may take minutes, and say what is broken or repeated.
   """
   if data is not None:
     check_data_dir(data)
-  return (_read(task, data) for task in all_tasks())
+  elif count:
+    raise InputError("--count: of which folder? name it by --data=DIR")
+  return (_read(task, data, count) for task in all_tasks())
 
 
-def _read(task: LabeledTask, data_dir: str | None) -> Entry:
+def _read(task: Any, data_dir: str | None, count: bool) -> Entry:
   if data_dir is None:
     return Entry(task, {}, ())
   sizes: dict[str, int | None] = {}
@@ -54,11 +57,14 @@ def _read(task: LabeledTask, data_dir: str | None) -> Entry:
       # By default Python gives an equal warning of one line of code once only.
       warnings.simplefilter("always")
       try:
-        examples = task.examples(data_dir, split)
+        if count or data_dir.startswith("tfds:"):
+          examples = task.examples(data_dir, split)
+        else:
+          examples = list(itertools.islice(task.read(data_dir, split), 1))
         sizes[split] = len(examples)
         if split == "train":
           training = examples
-        elif repeated := count_repeated(examples, training):
+        elif count and (repeated := count_repeated(examples, training)):
           rows = f"{split} row has" if repeated == 1 else f"{split} rows have"
           remarks.append(f"{repeated:,} {rows} the texts of a training row")
       except InputError as error:

@@ -104,21 +104,31 @@ def fit_into_memory(
       return count
   owner = "this machine has" if on_cpu else "a device has"
   line = f"training needs up to {gigabytes(needed)} of memory, and {owner} {gigabytes(limit)}"
-  # Microbatches alone come first, since they compute nothing twice. XLA's compiler for CPUs keeps
-  # everything whatever the policy.
-  for policy in [remat] if on_cpu else POLICIES[POLICIES.index(remat) :]:
-    if count := _fitting_count(peak, policy, limit, counts):
-      changes = f" config.train.microbatches={count}" if count != configured else ""
-      changes += f" config.train.remat={policy}" if policy != remat else ""
-      line += f"; it fits with{changes}, which makes it {gigabytes(peak(count, policy))}"
-      break
-  else:
-    more = "more microbatches or devices" if len(counts) > 1 else "or more devices"
-    line += f"; use {smaller}, {more}"
+  line += f"; {what_fits(peak, counts, remat, limit, smaller, platform)}"
   if not on_cpu:
     raise InputError(line)
   warnings.warn(line, stacklevel=2)
   return configured
+
+
+def what_fits(
+  peak: Callable[[int, str], float],
+  counts: Sequence[int],
+  remat: str,
+  limit: float,
+  smaller: str,
+  platform: str,
+) -> str:
+  """The settings with which a step fits into memory, in words; arguments as of fit_into_memory."""
+  # Microbatches alone come first, since they compute nothing twice. XLA's compiler for CPUs keeps
+  # everything whatever the policy.
+  for policy in [remat] if platform == "cpu" else POLICIES[POLICIES.index(remat) :]:
+    if count := _fitting_count(peak, policy, limit, counts):
+      changes = f" config.train.microbatches={count}" if count != counts[0] else ""
+      changes += f" config.train.remat={policy}" if policy != remat else ""
+      return f"it fits with{changes}, which makes it {gigabytes(peak(count, policy))}"
+  more = "more microbatches or devices" if len(counts) > 1 else "or more devices"
+  return f"use {smaller}, {more}"
 
 
 def larger_counts(size: int, devices: int, microbatches: int) -> list[int]:

@@ -117,7 +117,7 @@ class Recipe:
   def __post_init__(self):
     # Checked when the recipe is made, long before a step is compiled.
     parts = self.config.train.parts
-    check_batch(self.batch_size, self.mesh, parts, self.batch_field)
+    check_batch(self.batch_size, self.mesh.shape["data"], parts, self.batch_field)
     if self.spec.needs_whole_batch:
       check_whole_batch(self.batch_size, parts, self.config.mesh.backend, self.batch_field)
 

@@ -45,6 +45,7 @@ submit() {
   done
   set -- ${words[@]+"${words[@]}"}
   check "$@"
+  .venv/bin/python launch/cluster/check.py slurm ${flags[@]+"${flags[@]}"} "$@" || exit 2
   flags=(sbatch ${flags[@]+"${flags[@]}"} launch/cluster/slurm.sh "$@")
   if [ -n "$dry_run" ]; then
     show "${flags[@]}"
@@ -63,7 +64,6 @@ scontrol requeue "$SLURM_JOB_ID"'
 check() {  # before hours in the queue
   program=${1:-}
   [ -n "$program" ] || fail "which program of launch/, such as pretrain?"
-  [ -e "launch/$program.py" ] || fail "there is no launch/${program:0:200}.py"
   [ -x .venv/bin/python ] || fail "there is no .venv here: bash launch/test.sh makes it"
 }
 

@@ -98,6 +98,11 @@ check() {
   if [ "$command" = run ]; then
     [ ${#arguments[@]} -gt 0 ] || fail "run: which program of launch/, such as pretrain?"
     [ -e "launch/${arguments[0]}.py" ] || fail "there is no launch/${arguments[0]:0:200}.py"
+    if [ -x .venv/bin/python ]; then
+      .venv/bin/python launch/cluster/check.py tpu "--setup=$setup" "--accelerator_type=$accelerator" "${arguments[@]}" || exit 2
+    else
+      echo "warning: there is no .venv here to check the flags of ${arguments[0]} with; bash launch/test.sh makes it" >&2
+    fi
   elif [ ${#arguments[@]} -gt 0 ]; then
     fail "unexpected argument ${arguments[0]:0:200} of $command"
   fi

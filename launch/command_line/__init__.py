@@ -1,7 +1,8 @@
 """Shared by launch/ scripts.
 
 definitions has the flags, arguments the words of a command, usage --help, completion the shell's;
-failures the one line and exit code of an error; process and compilation_cache the set-up.
+fields what is checked before JAX is imported; failures the one line and exit code of an error;
+process and compilation_cache the set-up.
 """
 
 import contextlib
@@ -14,11 +15,13 @@ import time
 import warnings
 from collections.abc import Callable
 
-from command_line import process, usage
+from command_line import fields, process, usage
 from command_line.arguments import parse, with_flag_name
 from command_line.definitions import (
   FLAGS,
   changes,
+  check_settings,
+  checks,
   config,
   config_names,
   define_checkpoints,
@@ -36,6 +39,8 @@ from gpt_jax.errors import InputError
 __all__ = [
   "FLAGS",
   "changes",
+  "check",
+  "checks",
   "config",
   "define_checkpoints",
   "define_config",
@@ -50,10 +55,13 @@ __all__ = [
 _began = time.monotonic()
 
 
-def run(main: Callable[[], None], positional: str | None = None) -> None:
+def run(main: Callable[[], None], positional: str | None = None, needs_jax: bool = True) -> None:
   """Parses the flags, sets the process up and calls main().
 
-  `positional` is a flag whose value may also be given without its name, as in label.py my.csv.
+  Args:
+    main: the program.
+    positional: a flag whose value may also be given without its name, as in label.py my.csv.
+    needs_jax: False: main is first tried without JAX; see fields.ahead.
 
   Modules that import JAX are imported within main(), so that --help and flag errors are immediate.
   User errors (InputError, a full disk) print one line to standard error and exit with code 2, or
@@ -74,6 +82,10 @@ def run(main: Callable[[], None], positional: str | None = None) -> None:
       process.tune_malloc()
       process.check_threads()
       warnings.formatwarning, errors.for_user = format_warning, with_flags
+      if not needs_jax and fields.ahead(main, silent=False):
+        return
+      if needs_jax:
+        fields.ahead(check_settings)
       process.set_up_jax()
       main()
     sys.stdout.flush()  # so that a closed pipe is noticed inside this try
@@ -102,6 +114,14 @@ def run(main: Callable[[], None], positional: str | None = None) -> None:
     with contextlib.suppress(OSError):
       sys.stdout.flush()
     os._exit(exit_code(error))  # a normal exit would retry pending writes, and may need memory
+
+
+def check(argv: list[str], doc: str, looks: bool) -> bool:
+  """What run refuses before it imports JAX, of a script with this docstring; see parse."""
+  if not parse(argv, doc, None, looks):
+    return False
+  fields.ahead(check_settings)
+  return True
 
 
 def _say(line: str) -> None:

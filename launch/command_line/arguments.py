@@ -6,14 +6,15 @@ import itertools
 import os
 import re
 import shlex
+from typing import NoReturn
 
 from absl import flags
 
-from command_line import usage
+from command_line import fields, usage
 from command_line.definitions import FLAGS, changes, config, config_classes, own_flags
 from gpt_jax.checkpoints.released import locate
 from gpt_jax.config import fields_of
-from gpt_jax.errors import InputError, did_you_mean
+from gpt_jax.errors import InputError, did_you_mean, meant_number
 from gpt_jax.files import check_path, is_url, split_names
 from gpt_jax.programs.config_files import (
   describe_config,
@@ -37,8 +38,11 @@ _INPUTS = {
 }
 
 
-def parse(argv: list[str], doc: str, positional: str | None) -> bool:
-  """Parses the flags; False if --help or --print_config was answered instead."""
+def parse(argv: list[str], doc: str, positional: str | None, looks: bool = True) -> bool:
+  """Parses the flags; False if --help or --print_config was answered instead.
+
+  `looks` is whether files, folders and stores of their values are looked for.
+  """
   words = {word.lstrip("-") for word in argv[1:] if word.startswith("-")}
   if {"help", "h", "helpfull"} & words:
     print(usage.describe(doc, own_flags(), positional))
@@ -51,32 +55,47 @@ def parse(argv: list[str], doc: str, positional: str | None) -> bool:
   try:
     rest = FLAGS(argv)[1:]
   except flags.UnrecognizedFlagError as error:
-    raise InputError(_unknown(error.flagname)) from error
+    name = error.flagname
+    fields.ahead(lambda: _refuse_unknown(name))
+    _refuse_unknown(name)
   except flags.IllegalFlagValueError as error:
     missing = re.findall(r"Flag --(\w+) must have a value other than None", str(error))
     rest = _stray_words(argv)
     if not missing:
       raise InputError(_illegal_value(str(error))) from error
   except flags.Error as error:
-    raise InputError(str(error)) from error
+    message = re.sub(r"^Missing value for flag (--\w+)$", r"\1 needs a value: \1=VALUE", str(error))
+    raise InputError(f"{message} (--help describes the flags)") from error
   if rest:
-    guess = f"; did you mean --{missing[0]}={shlex.quote(rest[0])}?" if missing else ""
+    name, equals, _ = rest[0].partition("=")
+    meant = rest[0] if equals and name in FLAGS else ""
+    if not meant and (missing or ("input" in FLAGS and os.path.isfile(rest[0]))):
+      meant = f"{missing[0] if missing else 'input'}={shlex.quote(rest[0])}"
+    guess = f"; did you mean --{meant}?" if meant else ""
     raise InputError(
       f"unexpected argument {rest[0]!r}: every setting is a flag, --NAME=VALUE{guess} "
       "(--help lists them)"
     )
   _refuse_repeats()
   if "print_config" in FLAGS and FLAGS.print_config:
-    print(describe_config(config(), load_config(FLAGS.config)))
+
+    def show() -> None:
+      print(describe_config(config(), load_config(FLAGS.config)))
+
+    if not fields.ahead(show, silent=False):
+      show()
     return False
   for flag in own_flags():
-    if isinstance(flag.value, str) and flag.name not in _NO_PATHS:
+    if looks and isinstance(flag.value, str) and flag.name not in _NO_PATHS:
       check_path(flag.value)
   if missing:
     raise InputError(
       f"missing {', '.join('--' + name for name in missing)} (--help describes the flags)"
     )
-  _check_inputs()
+  if "config" in FLAGS and FLAGS.config:
+    read_config_file(FLAGS.config)
+  if looks:
+    _check_inputs()
   return True
 
 
@@ -91,6 +110,8 @@ def _refuse_repeats() -> None:
 def _illegal_value(message: str) -> str:
   """absl's message about the value of a flag, with Python's about a number in our words."""
   message = re.sub(r"^flag (--\w+)=(.*?): ", r"\1=\2: ", message, flags=re.DOTALL)
+  if percent := re.fullmatch(r"--\w+=([\d.]+): .* in the range \[0, 1\]", message):
+    return f"{message}{meant_number(f'{percent[1]}%')}"
   for words, wanted in (
     ("invalid literal for int()", "an integer"),
     ("could not convert string to float", "a number"),
@@ -99,14 +120,13 @@ def _illegal_value(message: str) -> str:
     given, found, _ = message.partition(f": {words}")
     given, also_found, _ = given.partition(f": ('{words}")  # a tuple, for booleans
     if found or also_found:
-      return f"{given}: should be {wanted}"
+      guess = meant_number(given.partition("=")[2], wanted == "an integer")
+      return f"{given}: should be {wanted}{guess}"
   return message
 
 
 def _check_inputs() -> None:
-  """Raises InputError for a config, file or folder that is not there, before JAX is imported."""
-  if "config" in FLAGS and FLAGS.config:
-    read_config_file(FLAGS.config)
+  """Raises InputError for a file or folder that is not there, before JAX is imported."""
   for name, kind in _INPUTS.items():
     value = (FLAGS[name].value or "") if name in FLAGS else ""
     folders = split_names(value) if name == "data" else [value]  # several: a mixture
@@ -167,18 +187,18 @@ def _stray_words(argv: list[str]) -> list[str]:
   return words
 
 
-def _unknown(name: str) -> str:
+def _refuse_unknown(name: str) -> NoReturn:
   names = [flag.name for flag in own_flags()]
   if _RENAMED.get(name) in names:
-    return f"--{name} is now --{_RENAMED[name]}"
+    raise InputError(f"--{name} is now --{_RENAMED[name]}")
   guess = did_you_mean(name, names, prefix="--", most=2)
-  fields: list[str] = []
+  paths: list[str] = []
   if "." in name and "config" in names:
-    fields = [name]
+    paths = [name]
   elif not guess and "config" in names and config_classes:
     module, kind = config_classes[-1]
     default = vars(importlib.import_module(module))[kind]()
-    fields = named_like(name, [path for path, _, _ in fields_of(default)])
-  if fields:
-    guess = f"; did you mean {' or '.join(f'--config.{field}' for field in fields)}?"
-  return f"unknown flag --{name}{guess} (--help lists the flags)"
+    paths = named_like(name, [path for path, _, _ in fields_of(default)])
+  if paths:
+    guess = f"; did you mean {' or '.join(f'--config.{path}' for path in paths)}?"
+  raise InputError(f"unknown flag --{name}{guess} (--help lists the flags)")

@@ -7,13 +7,13 @@ import importlib
 import inspect
 import pathlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from absl import flags
 
 import gpt_jax
-from gpt_jax.checkpoints.formats import describe_formats
+from gpt_jax.checkpoints.formats import describe_formats, find_format
 from gpt_jax.errors import InputError
 from gpt_jax.programs.config_files import load_config, named_configs, override_all
 
@@ -40,9 +40,11 @@ FLAG_OF = {  # argument, or PROGRAM.ARGUMENT -> its flag, where it is called oth
 _WHOLE = {"adapter", "checkpoint", "keep", "prompt", "query", "text", "vary", "workdir"}
 _JOINED = {"text_column"}  # a text with commas, of which each part may have a flag of its own
 _LOWEST = {
-  **dict.fromkeys(("seeds", "folds", "longest", "pool_rows"), 1),
+  **dict.fromkeys(("seeds", "folds", "longest", "pool_rows", "max_tokens", "num_samples"), 1),
   **dict.fromkeys(("examples", "limit", "microbatches", "num_fewshot", "price"), 0),
+  **dict.fromkeys(("temperature", "top_k", "top_p", "precision", "threshold"), 0),
 }
+_HIGHEST = dict.fromkeys(("precision", "threshold", "top_p"), 1)
 _CHECKPOINT = (
   "WORKDIR (newest checkpoint), WORKDIR/best, WORKDIR/checkpoints/STEP, an exported folder, "
   "a folder of OpenAI's or transformers' files, minilm (an installed package), or OWNER/MODEL of "
@@ -51,6 +53,7 @@ _CHECKPOINT = (
 config_names: list[str] = []  # of configs/, which the program takes
 config_classes: list[tuple[str, str]] = []  # module and name; the last is what the program takes
 changes: list[tuple[str, str]] = []  # (NAME, VALUE) of every --config.NAME=VALUE
+checks: list[Callable[[], Any]] = []  # of flags, without JAX; see check_settings
 
 
 def own_flags() -> list[flags.Flag]:
@@ -150,7 +153,8 @@ def _define(name: str, annotation: str, default: Any, help: str) -> bool:
   kind = annotation.partition(" | ")[0]
   if kind in ("int", "float"):
     define = flags.DEFINE_integer if kind == "int" else flags.DEFINE_float
-    define(name=name, lower_bound=_LOWEST.get(name), **settings)
+    settings |= {"lower_bound": _LOWEST.get(name), "upper_bound": _HIGHEST.get(name)}
+    define(name=name, **settings)
   elif kind == "bool":
     flags.DEFINE_boolean(name=name, **settings)
   elif kind.endswith("Config"):
@@ -184,6 +188,18 @@ def config() -> Any:
   return override_all(load_config(FLAGS.config), changes)
 
 
+def check_settings() -> None:
+  """Refuses flags, and a config or fields of it, that are wrong on any device."""
+  if "config" in FLAGS and FLAGS.config is not None:
+    given = config()
+    for module, _ in config_classes[-1:]:
+      importlib.import_module(module).check_type(given)
+  if "format" in FLAGS:
+    find_format(FLAGS.format)
+  for check in checks:
+    check()
+
+
 def set_fields() -> tuple[str, ...]:
   """The fields that the command line sets, be it to the value that the file has."""
   return tuple(name for name, _ in changes)
@@ -215,9 +231,9 @@ def define_checkpoints(several: str) -> flags.FlagHolder[list[str]]:
   return flags.DEFINE_multi_string("checkpoint", None, help, required=True)
 
 
-def define_observers() -> tuple[flags.FlagHolder[str], flags.FlagHolder[str]]:
+def define_observers() -> Callable[[], dict[str, Any]]:
   """Defines --profile, the steps of which a trace is written, and --tracker, where metrics go
-  beside WORKDIR/metrics.jsonl; returns both.
+  beside WORKDIR/metrics.jsonl; returns a function that gives both as arguments of `run`.
   """
   profile = flags.DEFINE_string(
     "profile",
@@ -230,7 +246,16 @@ def define_observers() -> tuple[flags.FlagHolder[str], flags.FlagHolder[str]]:
     "where metrics go beside metrics.jsonl: tensorboard, wandb, or both with a comma; empty: "
     "nowhere; auto: tensorboard, if it is installed",
   )
-  return profile, tracker
+
+  def arguments() -> dict[str, Any]:
+    from gpt_jax.training.profile import parse_span
+    from gpt_jax.training.trackers import parse_trackers
+
+    trackers = parse_trackers(tracker.value, FLAGS.workdir)
+    return {"trackers": trackers, "profile": parse_span(profile.value)}
+
+  checks.append(arguments)
+  return arguments
 
 
 def define_distributed() -> None:

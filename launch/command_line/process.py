@@ -169,7 +169,8 @@ def _join_processes() -> None:
     )
   except ValueError as error:
     raise InputError(
-      f"--distributed found no cluster ({error}); give {', '.join(values)}"
+      "--distributed found no cluster: this is no task of Slurm's srun and no host of a Cloud TPU; "
+      f"give {', '.join(values)}"
     ) from error
   finally:
     late.cancel()

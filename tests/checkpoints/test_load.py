@@ -109,6 +109,16 @@ def test_a_folder_of_runs_names_one(tmp_path, place, folder):
   refused(message, load_model, str(tmp_path) + place)
 
 
+def test_a_label_run_that_goes_on_says_so(tmp_path):
+  for name in ("finetuned/checkpoints", "tfidf"):
+    (tmp_path / name).mkdir(parents=True)
+  (tmp_path / "label.json").write_text("{}")
+  message = "as label.run has not ended there, and goes on when given again; .*/tfidf predicts"
+  refused(message, load_model, str(tmp_path))
+  (tmp_path / "result.json").write_text("{}")
+  refused("give one of its runs, such as .*/finetuned", load_model, str(tmp_path))
+
+
 def test_the_tokenizer_is_missing(copy):
   shutil.rmtree(copy / "tokenizer")
   refused("no tokenizer here", load_model, str(copy))

@@ -65,6 +65,8 @@ code, _, rest = path.read_text().partition(" ")
 path.write_text(rest)
 sys.exit(int(code))
 """
+# Stands in for the check, which test_command_line.py has.
+CHECK = 'import sys; sys.exit("error: refused" if "--wrong" in sys.argv else None)'
 
 
 class Cluster:
@@ -76,6 +78,7 @@ class Cluster:
     (folder / "clone" / "launch" / "pretrain.py").write_text(PROGRAM)
     script = (ROOT / "launch" / "cluster" / "slurm.sh").read_text()
     (folder / "clone" / "launch" / "cluster" / "slurm.sh").write_text(script)
+    (folder / "clone" / "launch" / "cluster" / "check.py").write_text(CHECK)
     write_command(folder / "clone/.venv/bin/python", f'exec {sys.executable} "$@"')
     for name in ("sbatch", "srun", "scontrol"):
       write_stand_in(folder / "bin" / name, "slurm_stand_in.py", name)
@@ -174,7 +177,7 @@ def test_a_dry_run_prints_the_commands_and_runs_none(cluster, arguments):
   [
     ((), "which program of launch/"),
     (("--nodes=2",), "which program of launch/"),
-    (("pretrian",), "there is no launch/pretrian.py"),
+    (("--nodes=2", "pretrain", "--wrong"), "error: refused"),
     (("-N", "2", "pretrain"), "-N: write sbatch's flags as --NAME=VALUE"),
   ],
 )

@@ -44,6 +44,10 @@ def clone(tmp_path_factory):
   git = ["git", "-c", "user.name=t", "-c", "user.email=t@t"]
   for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "all"]):
     subprocess.run([*git, *words], cwd=clone, check=True)
+  # Stands in for the check, which test_command_line.py has.
+  write_command(clone / ".venv/bin/python", f'exec {sys.executable} "$@"')
+  check = 'import sys; sys.exit("error: refused" if "--wrong" in sys.argv else None)'
+  (clone / "launch" / "cluster" / "check.py").write_text(check)
   return clone
 
 
@@ -309,6 +313,7 @@ def test_a_dry_run_prints_all_commands_and_runs_none(cloud, command, flags):
     (("create", "node", *PLACE, "--accelerator_type=tpu7x-8"), "launch/cluster/kubernetes.yaml"),
     (("run", "node", *PLACE), "which program of launch/"),
     (("run", "node", *PLACE, "pretrian"), "there is no launch/pretrian.py"),
+    (("run", "node", *PLACE, "label", "a.csv"), "label: runs in one process"),
     (("run", "node", *PLACE, "--retry", "pretrain"), "--accelerator_type=: must be"),
     (("run", "node", *PLACE, "--every=5", "pretrain"), "--every needs --retry"),
     (("logs", "node", *PLACE, "--lines=-1"), "take a positive integer"),

@@ -1,6 +1,7 @@
 """The list of tasks, for complete, partial and malformed data folders."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -40,7 +41,7 @@ def files(tmp_path):
 
 
 def entry_of(name, data_dir):
-  return next(entry for entry in list_tasks.run(data_dir) if entry.task.name == name)
+  return next(entry for entry in list_tasks.run(data_dir, count=True) if entry.task.name == name)
 
 
 def test_the_list_describes_every_task():
@@ -82,7 +83,7 @@ def test_problems_become_remarks_and_other_splits_are_still_counted(files):
       "race": "a file",
     }
   )
-  by_name = {entry.task.name: entry[-2:] for entry in list_tasks.run(data_dir)}
+  by_name = {entry.task.name: entry[-2:] for entry in list_tasks.run(data_dir, count=True)}
   missing = "No such file or directory"
   sizes, (dev, test) = by_name["cola"]
   assert sizes == {"train": 1, "dev": None, "test": None}
@@ -99,6 +100,13 @@ def test_problems_become_remarks_and_other_splits_are_still_counted(files):
   assert by_name["rte"] == (no_sizes, ("no folder 'glue/RTE' here",))
   assert by_name["race"] == (no_sizes, ("no folder 'race' here",))
   assert by_name["story-next"][0]["train"] > 0
+
+
+def test_without_a_count_the_first_rows_are_read(files):
+  data_dir = files({"glue/CoLA/train.tsv": COLA * 3, "glue/CoLA/dev.tsv": COLA + "x\t1\n"})
+  cola = next(entry for entry in list_tasks.run(data_dir) if entry.task.name == "cola")
+  assert cola.sizes == {"train": 1, "dev": 1, "test": None}
+  assert cola.remarks == ("glue/CoLA/test.tsv: No such file or directory",)
 
 
 def test_an_unexpected_error_becomes_a_remark(files, monkeypatch):
@@ -118,7 +126,7 @@ def test_a_data_dir_that_is_no_folder_is_refused(tmp_path):
 
 def test_the_command_prints_a_table(files, launch):
   data_dir = files({"glue/CoLA/train.tsv": COLA * 1200, "glue/CoLA/dev.tsv": DEV})
-  code, out, err = launch("tasks", f"--data={data_dir}")
+  code, out, err = launch("tasks", f"--data={data_dir}", "--count")
   assert (code, err) == (0, "")
   header, *rows, note = out.splitlines()
   names = "task transform labels metrics paper TFDS train dev test"
@@ -133,6 +141,9 @@ def test_the_command_prints_a_table(files, launch):
     == "1,200 1 - glue/CoLA/test.tsv: No such file or directory".split()
   )
   assert note.startswith("paper: ")
+  (row,) = re.findall("^cola .*", launch("tasks", f"--data={data_dir}")[1], re.MULTILINE)
+  assert row.split("glue/cola")[1].split()[:4] == ["there", "there", "-", "glue/CoLA/test.tsv:"]
+  assert launch("tasks", "--count")[2].startswith("error: --count: of which folder?")
 
 
 def test_a_closed_pipe_ends_the_command_silently():

@@ -264,7 +264,7 @@ def test_names_are_checked_at_the_door(monkeypatch):
   monkeypatch.setattr(
     importlib.util, "find_spec", lambda name: None if name == "wandb" else real(name)
   )
-  refused(r"needs wandb; install the extra wandb: .*\[wandb\]", parse_trackers, "wandb", "run")
+  refused(r"needs wandb: .*\[wandb\]", parse_trackers, "wandb", "run")
   assert parse_trackers("", "run").names == ()
   found = ("tensorboard",) if is_installed("tensorboard") else ()
   assert parse_trackers("auto", "run").names == found

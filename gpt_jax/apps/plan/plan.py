@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.sharding import AbstractMesh
 
+from gpt_jax import errors
 from gpt_jax.checkpoints.run_folder import resume_choices
 from gpt_jax.data.tokenizers.base import SpecialTokens
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, did_you_mean, require
 from gpt_jax.files import write_json
 from gpt_jax.ops.cross_entropy import chunk_elements
 from gpt_jax.parallel.memory import bytes_needed, capacity
@@ -29,8 +29,9 @@ from gpt_jax.parallel.placement import check_batch
 from gpt_jax.programs.config_files import override, override_all
 from gpt_jax.programs.outputs import check_out
 from gpt_jax.programs.pretrain import PretrainConfig, step_recipe
-from gpt_jax.programs.pretrain_config import PAPER_VOCABULARY, check_type
+from gpt_jax.programs.pretrain_config import PAPER_VOCABULARY, check_type, model_spec
 from gpt_jax.programs.pretrain_mixture import load_texts
+from gpt_jax.training.fitting import larger_counts, what_fits
 from gpt_jax.training.recipe import make_trainer
 from gpt_jax.training.reporter import peak_flops
 
@@ -94,6 +95,7 @@ class Plan(NamedTuple):
   tokens: int
   steps: int  # of the whole run; 0: unknown
   compiled: bool  # whether the compiler said so, or a formula
+  remedy: str = ""  # what makes it fit
 
   @property
   def fits(self) -> bool:
@@ -186,7 +188,28 @@ def make_plan(
       "network": 2 * gradients / chip.interconnect,
     }
   steps = config.train.steps or config.train.epochs * steps_per_epoch
-  return Plan((), count, memory, there, bounds, tokens, steps, compiled)
+  plan = Plan((), count, memory, there, bounds, tokens, steps, compiled)
+  return plan if plan.fits else plan._replace(remedy=_remedy(config, plan, devices))
+
+
+def _remedy(config: PretrainConfig, plan: Plan, devices: Sequence[Any]) -> str:
+  """The settings with which it fits, by the rule by which a run chooses its microbatches."""
+  train, replicas = config.train, config.mesh.data or len(devices) // config.mesh.model
+  if plan.compiled:  # minutes for each
+    return "a run may choose more microbatches, which --vary=train.microbatches=2,4,8 plans"
+
+  def peak(microbatches: int, remat: str) -> float:
+    other = dataclasses.replace(train, microbatches=microbatches, remat=remat)
+    return _estimated(dataclasses.replace(config, train=other), devices)[0]
+
+  counts = [train.parts]
+  if not model_spec(config).needs_whole_batch:
+    counts = larger_counts(config.data.batch_size, replicas, train.parts)
+  smaller = "a smaller config.data.batch_size or config.data.length, config.mesh.fsdp=true"
+  fits = errors.for_user(what_fits(peak, counts, train.remat, plan.capacity, smaller, "gpu"))
+  if "microbatches=" in fits and not train.microbatches:
+    fits += "; a run chooses its microbatches"
+  return fits
 
 
 def _width(config: PretrainConfig) -> int:
@@ -208,11 +231,9 @@ def find_devices(topology: str) -> tuple[list[Any], str]:
     raise InputError(f"--topology={topology}: {_shape_of(*google.groups())} ({EXAMPLES})")
   if not re.fullmatch(r"(v|tpu)\d\w*", name):
     known = ", ".join(sorted(GPU_KINDS))
-    raise InputError(f"--topology={topology}: {name} is not known; GPUs are {known} ({EXAMPLES})")
-  try:
-    import libtpu  # noqa: F401  # the extra tpu
-  except ImportError as error:
-    raise InputError(f"--topology={topology}: needs libtpu: pip install 'gpt_jax[tpu]'") from error
+    known += f"{did_you_mean(name, GPU_KINDS)} ({EXAMPLES})"
+    raise InputError(f"--topology={topology}: {name} is not known; GPUs are {known}")
+  require("libtpu", f"--topology={topology}", "libtpu", "tpu")
   from jax.experimental import topologies
 
   # This machine is not asked what TPU it is, or there are 10 lines of complaints.
@@ -247,7 +268,7 @@ def _shape_of(version: str, count: str) -> str:
 def describe(plan: Plan, price: float = 0.0) -> str:
   """The plan in lines for the console."""
   settings = " ".join(f"{name}={value}" for name, value in plan.changes) or "as configured"
-  verdict = "" if plan.fits else ": DOES NOT FIT"
+  verdict = "" if plan.fits else f": DOES NOT FIT; {plan.remedy}"
   capacity = f" of {plan.capacity / 1e9:.1f}" if plan.capacity else ""
   source = "" if plan.compiled else ", by a formula"
   lines = [settings, f"  memory   {plan.memory / 1e9:.2f}{capacity} GB a device{source}{verdict}"]
@@ -263,6 +284,10 @@ def describe(plan: Plan, price: float = 0.0) -> str:
       charged = f", {cost:,.2f} at {price:g} a device and hour" if price else ""
       only = "" if plan.compiled else "; arithmetic only, at the peak of the GPUs: expect far more"
       lines.append(f"  run      {plan.steps:,} steps, at least {duration}{charged}{only}")
+  if price and not (plan.bounds and plan.steps):
+    length = "give --data=DIR or --config.train.steps=N, for the length of the run"
+    reason = length if plan.bounds else "the speed of this device is not known"
+    lines.append(f"  price    unknown: {reason}")
   return "\n".join(lines)
 
 
@@ -303,8 +328,7 @@ def _estimated(config: PretrainConfig, devices: Sequence[Any]) -> tuple[float, f
   data = mesh.data or len(devices) // mesh.model
   if data * mesh.model != len(devices):
     raise InputError(f"mesh.data={data} and mesh.model={mesh.model}: there are {len(devices)} GPUs")
-  abstract: Any = AbstractMesh((data, mesh.model), ("data", "model"))
-  check_batch(config.data.batch_size, abstract, config.train.parts)
+  check_batch(config.data.batch_size, data, config.train.parts)
   parameters, width = trunk.parameter_count(), _width(config)
   rows = config.data.batch_size // data // config.train.parts
   features = rows * config.data.length * trunk.width  # s b h, elements

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol, cast
 
 from gpt_jax.config import fields_of
-from gpt_jax.errors import InputError, did_you_mean
+from gpt_jax.errors import InputError, did_you_mean, how_to_install
 from gpt_jax.extensions import extensions
 from gpt_jax.files import disk_folder, read_json, refuse_url, write_json
 
@@ -179,10 +179,7 @@ def parse_trackers(trackers: str, workdir: str) -> Trackers:
       raise InputError(f"tracker={name}: must be of {', '.join(names())}{guess}")
     file = find_tracker(name)
     if importlib.util.find_spec(file.PACKAGE) is None:
-      raise InputError(
-        f"tracker={name}: needs {file.PACKAGE}; install the extra {name}: "
-        f"pip install 'gpt_jax[{name}]'"
-      )
+      raise InputError(f"tracker={name}: needs {file.PACKAGE}: {how_to_install(name)}")
     if file.ELSEWHERE and file.ELSEWHERE not in os.environ:
       advice = f"set {file.ELSEWHERE}, or leave it out"
       refuse_url(workdir, f"tracker={name}: its files cannot be in {workdir}; {advice}")

@@ -20,6 +20,7 @@ from gpt_jax.objectives.masked_sentences import FullSentences
 from gpt_jax.objectives.span_corruption import SpanCorruption
 from gpt_jax.ops.cross_entropy import CHUNK_ELEMENTS
 from gpt_jax.parallel.mesh import MeshConfig
+from gpt_jax.programs.config_files import load_config, override
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.trainer import Trainer
@@ -138,6 +139,26 @@ def test_plans_side_by_side(tmp_path, capsys):
   assert [made["memory"] for made in saved["plans"]] == [made.memory for made in plans]
 
 
+def test_what_does_not_fit_is_told_what_does(capsys):
+  config = load_config("gpt2:medium")
+  (made,) = plan.run(config, "h100:8", price=2.0)
+  fitting = override(config, "train.microbatches", "8")
+  (other,) = plan.run(fitting, "h100:8")
+  assert other.fits and not made.fits
+  out = capsys.readouterr().out
+  assert (
+    f"DOES NOT FIT; it fits with config.train.microbatches=8, which makes it "
+    f"{other.memory / 1e9:.1f} GB; a run chooses its microbatches\n"
+  ) in out
+  assert "price    unknown: give --data=DIR or --config.train.steps=N, for the length" in out
+  (made,) = plan.run(override(fitting, "train.microbatches", "2"), "h100:8")
+  assert made.remedy.endswith(f"{other.memory / 1e9:.1f} GB")  # as it is set
+  (made,) = plan.run(override(load_config("gpt2:large"), "data.batch_size", "8"), "t4:8")
+  assert made.remedy.startswith("it fits with config.train.remat=")
+  (made,) = plan.run(load_config("gpt2:xl"), "t4:8")
+  assert made.remedy.startswith("use a smaller config.data.batch_size or config.data.length, ")
+
+
 def test_the_formula_counts_what_each_device_holds():
   def memory(**changes):
     config = dataclasses.replace(CONFIG, trunk=DEEPER, **changes)
@@ -170,13 +191,16 @@ def test_the_steps_of_epochs_need_data(prepared, capsys):
   [
     ({"topology": "h100"}, "--topology=h100: name the number of GPUs, such as h100:8"),
     ({"topology": "h100:0"}, "name the number of GPUs"),
-    ({"topology": "h900:8"}, "h900 is not known; GPUs are a100, b200, h100, h200, l4, t4, v100 "),
+    (
+      {"topology": "h900:8"},
+      "h900 is not known; GPUs are a100, b200, h100, h200, l4, t4, v100; did ",
+    ),
     ({"topology": "v5e-16"}, r"--topology=v5e-16: did you mean v5e:4x4\? \(examples: v5e:4x4, "),
     ({"topology": "v5litepod-8"}, r"did you mean v5e:2x4\?"),
     ({"topology": "v4-8"}, r"did you mean v4:2x2x1\?"),  # 8 cores
     ({"topology": "v5p-64"}, r"did you mean v5p:2x4x4\?"),
     ({"topology": "v5e-12"}, "--topology=v5e-12: name the shape of the chips "),
-    ({"topology": "v5e:4x4"}, r"--topology=v5e:4x4: needs libtpu: pip install 'gpt_jax\[tpu\]'"),
+    ({"topology": "v5e:4x4"}, r"--topology=v5e:4x4 needs libtpu: pip install 'gpt_jax\[tpu\]'"),
     ({"vary": ["nothing"]}, "--vary=nothing: must be FIELD=VALUE,VALUE,…"),
     ({"vary": ["data.nothing=1"]}, "nothing"),
     ({"vary": ["data.batch_size=12"]}, "data.batch_size=12: must be a multiple of 8"),
