@@ -11,19 +11,20 @@ configs/story.py: it has not learned yet which events please, and story-ending s
 text and with a classification head (configs/RESULTS.md).
 """
 
-import dataclasses
-
-from gpt_jax.apps.paper.quickstart import pretrain_config
+from gpt_jax.data.windows import WindowsConfig
+from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.span_corruption import SpanCorruption
 from gpt_jax.programs.pretrain import PretrainConfig
+from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
 
 
 def get_config() -> PretrainConfig:
-  config = pretrain_config(3400)
-  return dataclasses.replace(
-    config,
-    trunk=dataclasses.replace(config.trunk, norm="pre"),
+  return PretrainConfig(
+    trunk=TransformerConfig(context=64, layers=3, width=128, heads=4, norm="pre"),
     objective=SpanCorruption(),
+    data=WindowsConfig(batch_size=16, length=64),
     optim=OptimConfig(learning_rate=2e-3, warmup_steps=150),
+    train=TrainConfig(steps=3400, log_every=50, evaluate_every=850),
+    evaluation_batches=10,
   )

@@ -214,7 +214,7 @@ class LoadedModel(SavedModel, AnyModel):
   def predictor(self) -> Callable[..., Any]:
     """predict(examples, batch_size, …) -> predictions, on all devices; see make_predictor.
 
-    Keep it: every predictor compiles anew, and has its own copy of the parameters.
+    Keep it: every predictor has its own copy of the parameters.
     """
     self.check_head()
     mesh = make_mesh(MeshConfig())  # all devices, data parallel

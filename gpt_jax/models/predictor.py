@@ -1,6 +1,7 @@
 """Predictions for labeled examples from a model with a labeled head."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -29,16 +30,6 @@ def make_predictor(
   predictions_of: (params, batch) -> the batch's predictions, in place of the labeled head's.
   """
   head = model.config.head
-  index = model.config.heads.index(head)
-
-  @jax.jit
-  def batch_predictions(params, batch):
-    # [microbatches, rows, …]: to_device made one of them.
-    batch = jax.tree.map(lambda x: x[0], batch)
-    if predictions_of is not None:
-      return predictions_of(params, batch)
-    outputs = model.apply(variables(params), batch)
-    return head.decode(cast(Outputs, outputs).heads[index])
 
   def predict(
     params,
@@ -54,12 +45,24 @@ def make_predictor(
     with jax.set_mesh(mesh):
       for step, batch in enumerate(batches):
         placed = to_device(local_part(batch, mesh), mesh)
-        values = multihost_utils.process_allgather(batch_predictions(params, placed), tiled=True)
+        of_batch = _predict_batch(model, predictions_of, params, placed)
+        values = multihost_utils.process_allgather(of_batch, tiled=True)
         predictions.extend(batches.unpack(step, values) if head.per_token else [values])
         done(min((step + 1) * size, len(encoded)))
     return predictions if head.per_token else np.concatenate(predictions)[: len(encoded)]
 
   return predict
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))  # equal models share a program
+def _predict_batch(model: Model, predictions_of: Any, params: Any, batch: Any) -> jax.Array:
+  # [microbatches, rows, …]: to_device made one of them.
+  batch = jax.tree.map(lambda x: x[0], batch)
+  if predictions_of is not None:
+    return predictions_of(params, batch)
+  head, heads = model.config.head, model.config.heads
+  outputs = model.apply(variables(params), batch)
+  return head.decode(cast(Outputs, outputs).heads[heads.index(head)])
 
 
 @register("label_predictor")
@@ -88,6 +91,6 @@ def make_task_predictor(
 def task_predictor(loaded: Any, task: Any) -> Callable[..., Any]:
   """predict(examples, batch_size, done) -> predictions of a fine-tuned model for its kind of task.
 
-  Keep it: every predictor compiles anew, and has its own copy of the parameters.
+  Keep it: every predictor has its own copy of the parameters.
   """
   return from_json({"type": task.predictor}).of_loaded(loaded, task)

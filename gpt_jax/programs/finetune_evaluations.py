@@ -6,7 +6,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -55,7 +55,7 @@ def make_evaluations(
   recipe: Recipe, task: LabeledTask, dev_set: Encoded, data_dir: str, start: Start
 ) -> tuple[Callable[[Any], dict[str, float]], Callable[[Any, int, str], None]]:
   """The function from parameters to dev_loss and the task's metrics, dev_accuracy and so on; and
-  that of make_report. Both predict by one compiled function.
+  that of make_report. What parameters predict is computed once for both.
   """
   spec, size = from_json(recipe.meta["model"]), recipe.config.batch_size
   several = len(task.parts) > 1
@@ -66,23 +66,31 @@ def make_evaluations(
       for part, alone in zip(task.parts, specs, strict=True)
     ]
 
-    def predict(params, encoded: Any, size: int) -> Any:
-      pairs = zip(predictors, encoded.parts, strict=True)
+    def predict(params) -> Any:
+      pairs = zip(predictors, cast(Any, dev_set).parts, strict=True)
       return [of_part(params, part, size) for of_part, part in pairs]
 
   else:
     of_spec = make_task_predictor(task, spec, recipe.mesh, start.tokenizer)
 
-    def predict(params, encoded: Any, size: int) -> Any:
-      return of_spec(recipe.inference_params(params), encoded, size)
+    def predict(params) -> Any:
+      return of_spec(recipe.inference_params(params), dev_set, size)
+
+  newest: list[Any] = []  # parameters, and what they predict
 
   def measure(params) -> dict[str, float]:
-    measures = task.measures(predict(params, dev_set, size), dev_set.truth)
+    newest[:] = params, predict(params)
+    measures = task.measures(newest[1], dev_set.truth)
     return {f"dev_{name}": value for name, value in measures.items()}
+
+  def predict_again(params) -> Any:
+    measured, predicted = newest or (None, None)
+    newest.clear()  # or the next run would train beside these parameters
+    return predicted if measured is params else predict(params)
 
   if several:
     return measure, _export_parts
-  return measure, make_report(task, dev_set, size, predict, data_dir, recipe.base)
+  return measure, make_report(task, dev_set, predict_again, data_dir, recipe.base)
 
 
 def _export_parts(params: Any, step: int, workdir: str) -> None:
@@ -108,14 +116,13 @@ def _export_parts(params: Any, step: int, workdir: str) -> None:
 def make_report(
   task: LabeledTask,
   dev_set: Encoded,
-  batch_size: int,
-  predict: Callable[..., Any],
+  predict: Callable[[Any], Any],
   data_dir: str,
   make_base: Callable[[Any], Any] | None,
 ) -> Callable[[Any, int, str], None]:
   """The function from a run's last parameters, their step and its folder to what dev_report writes
-  there of the run's best checkpoint; it does nothing for tasks that have no report. `predict` is
-  from make_task_predictor, `make_base` is Recipe.base.
+  there of the run's best checkpoint; it does nothing for tasks that have no report. `predict` gives
+  what parameters predict of the dev set, `make_base` is Recipe.base.
   """
 
   def write(params, step: int, workdir: str) -> None:
@@ -134,7 +141,7 @@ def make_report(
             base = make_base(jax.tree.map(lambda x: x.sharding, base))
           saved[BASE] = base
         params = saved
-      probabilities = predict(params, dev_set, batch_size)
+      probabilities = predict(params)
       if not is_main_process():
         return
       name = f"{task.name} dev, best checkpoint (step {step}):"

@@ -7,7 +7,6 @@ import jax
 import numpy as np
 import pytest
 from refused import refused
-from shared_predictors import shared_predictors  # noqa: F401
 
 from gpt_jax.batch import Batch, Rows
 from gpt_jax.checkpoints.load import LoadedModel, load_model

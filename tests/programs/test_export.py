@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from refused import refused
-from shared_predictors import shared_predictors  # noqa: F401
 from tiny_runs import assert_equal, write_table
 
 import gpt_jax

@@ -35,7 +35,7 @@ from gpt_jax.inference.calibration import measure_calibration
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.lstm_stack import LSTMStackConfig
 from gpt_jax.models.model import ModelConfig, language_model, parameter_shapes
-from gpt_jax.models.predictor import make_predictor
+from gpt_jax.models.predictor import _predict_batch, make_predictor
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.programs import finetune, replay
@@ -393,6 +393,11 @@ def test_neither_batch_packing_order_nor_devices_change_an_example(finetuned):
 
   together = probabilities(examples, 32)
   assert together.shape == (30, 2)
+  # Another model of the same config takes the same compiled program.
+  alike = make_predictor(loaded.spec.build(), make_mesh(MeshConfig(), jax.devices()[:2]))
+  programs = _predict_batch._cache_size()
+  np.testing.assert_array_equal(probabilities(examples, 32, alike), together)
+  assert _predict_batch._cache_size() == programs
   np.testing.assert_allclose(together.sum(1), 1, rtol=1e-6)
   groups, scores = 4, jax.jit(loaded.model.apply)
   (batch,) = OrderedBatches(loaded.encode(task, examples), 32, groups=groups)

@@ -24,7 +24,7 @@ from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
 from gpt_jax.training.recipe import make_trainer
 
-# The quickstart's recipe, tuned for width 128; narrower models take higher rates.
+# The recipe of configs/story.py, tuned for width 128; narrower models take higher rates.
 _LENGTH, _ROWS, _LAYERS, _HEADS = 64, 16, 3, 4
 _RATE, _WIDTH_OF_RATE = 1e-3, 128
 _WARMUP_STEPS, _MAX_WARMUP = 150, 0.25

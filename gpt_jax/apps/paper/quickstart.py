@@ -8,12 +8,14 @@ import os
 import sys
 import time
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from gpt_jax.apps.report import plot
-from gpt_jax.apps.report.report import reported
+from gpt_jax.apps.report.record import find_runs
+from gpt_jax.apps.report.report import reported, write_report
 from gpt_jax.apps.study import Study, percent, table
 from gpt_jax.data.pieces import read_pieces
 from gpt_jax.data.sources.source import find_all
@@ -21,16 +23,18 @@ from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.errors import InputError, require
 from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.parallel.processes import log
 from gpt_jax.programs import finetune, generate, prepare, pretrain
+from gpt_jax.programs.finetune_evaluations import read_result
 from gpt_jax.programs.prepare import PrepareConfig
 from gpt_jax.programs.pretrain import PretrainConfig
-from gpt_jax.programs.pretrain_samples import with_samples
+from gpt_jax.programs.pretrain_samples import read_samples, with_samples
 from gpt_jax.tasks.story import ONE_LABEL
 from gpt_jax.tasks.task import BuiltinTask, Task
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
 
-STEPS, SHORT_STEPS = 1700, 100
+STEPS, TEXT_STEPS, SHORT_STEPS = 800, 1700, 100
 EPOCHS, SHORT_EPOCHS = 5, 1
 SEEDS, SHORT_SEEDS = 3, 1
 PROMPTS = ("One morning Anna went to the", "Tom was at the harbour.", "At dawn Lucy came to the")
@@ -40,6 +44,8 @@ NEVER = 10**9  # steps; the last step is evaluated and saved anyway
 
 def run(workdir: str, text: str = "", short: bool = False) -> None:
   """Runs all steps, skipping finished ones; writes results.md, results.json and loss.png.
+
+  Logs an accuracy as soon as it is known, and the results so far after each step.
 
   Args:
     workdir: the folder for everything.
@@ -51,32 +57,32 @@ def run(workdir: str, text: str = "", short: bool = False) -> None:
   data, pretrained = study.path("data"), study.path("pretrained")
   size = vocabulary_size(text) if text else 1500
   prepare.run(PrepareConfig(source=text or "embedded", vocab_size=size), data)
+  config = pretrain_config(SHORT_STEPS if short else TEXT_STEPS if text else STEPS, bool(text))
   metrics = pretrain.run(
-    pretrain_config(SHORT_STEPS if short else STEPS),
-    data,
-    pretrained,
-    make_recipe=with_samples(),
-    **reported(pretrained),
+    config, data, pretrained, make_recipe=with_samples(), **reported(pretrained)
   )
-  try:
-    plot.run([pretrained], study.path("loss.png"), overwrite=True)
-  except InputError as error:
-    print(f"no loss.png: {error}", file=sys.stderr)
-  results: dict[str, Any] = {
-    "short": short,
-    "unigram_entropy": TokenFile(data, "train").unigram_entropy,
-    **metrics,
-    "tasks": {},
-  }
+  entropy = TokenFile(data, "train").unigram_entropy
+  results: dict[str, Any] = {"short": short, "unigram_entropy": entropy, **metrics, "tasks": {}}
+
+  def save(stories: Sequence[str] = ()) -> str:
+    results["seconds"] = round(time.monotonic() - began, 1)
+    report = describe(results, stories)
+    study.save(results, report)
+    return report
+
+  # What it wrote along the run, from noise to sense.
+  log(save([f"step {n:,}: {prompt}{more}" for n, prompt, more in read_samples(pretrained)[::2]]))
   for task in () if text else ONE_LABEL:
     results["tasks"][task.name] = compare(task, pretrained, workdir, short)
+    log(save())
   stories = generate.run(
     pretrained, TEXT_PROMPTS if text else PROMPTS, max_tokens=48, temperature=0.8, top_p=0.95
   )
-  results["seconds"] = round(time.monotonic() - began, 1)
-  report = describe(results, stories)
-  study.save(results, report)
-  print(report)
+  try:  # last, since the first picture of a machine takes seconds
+    plot.run([pretrained], study.path("loss.png"), overwrite=True)
+  except InputError as error:
+    print(f"no loss.png: {error}", file=sys.stderr)
+  print(save(stories))
   print(f"wrote results.md, results.json and loss.png to {workdir}", file=sys.stderr)
 
 
@@ -91,12 +97,16 @@ def vocabulary_size(text: str) -> int:
   return max(260 + 2 * len(characters), by_length)  # 256 single bytes
 
 
-def pretrain_config(steps: int) -> PretrainConfig:
+def pretrain_config(steps: int, own_text: bool = False) -> PretrainConfig:
   """Sizes and learning rate tuned for two CPU cores."""
+  # The world's text is hardly read twice, so that dropout would only slow the model down.
+  dropout, rate, warmup = (0.1, 1e-3, 150) if own_text else (0.0, 2e-3, 100)
+  names = ("embedding_dropout", "residual_dropout", "attention_dropout")
+  rates: dict[str, Any] = dict.fromkeys(names, dropout)
   return PretrainConfig(
-    trunk=TransformerConfig(context=64, layers=3, width=128, heads=4),
+    trunk=TransformerConfig(context=64, layers=3, width=128, heads=4, **rates),
     data=WindowsConfig(batch_size=16, length=64),
-    optim=OptimConfig(learning_rate=1e-3, warmup_steps=min(150, steps // 4)),
+    optim=OptimConfig(learning_rate=rate, warmup_steps=min(warmup, steps // 4)),
     train=TrainConfig(steps=steps, log_every=50, evaluate_every=max(1, steps // 4)),
     evaluation_batches=10,
   )
@@ -116,14 +126,22 @@ def compare(
   task: Task, pretrained: str, workdir: str, short: bool
 ) -> dict[str, float | list[float]]:
   """Accuracies on dev examples, which share no phrase with the training examples."""
+
+  def log_accuracies(folder: str) -> None:
+    finished = filter(None, map(read_result, find_runs([folder])))
+    values = [f"{result['dev']['dev_accuracy']:.1%}" for result in finished]
+    log(f"{task.name}, {os.path.basename(folder)}: {', '.join(values)} of the dev set are right")
+
   accuracies: dict[str, float | list[float]] = {"chance": 1 / task.num_classes}
-  accuracies["bag_of_words"] = bag_of_words(task)
-  for name, from_scratch in (("from_scratch", True), ("pretrained", False)):
+  # The pre-trained model first: its accuracy is what the user waits for.
+  for name, from_scratch in (("pretrained", False), ("from_scratch", True)):
     folder = os.path.join(workdir, "tasks", task.name, name)
     config = finetune_config(task, from_scratch, SHORT_EPOCHS if short else EPOCHS)
     seeds = SHORT_SEEDS if short else SEEDS
-    runs = finetune.run(config, "", pretrained, folder, seeds=seeds, **reported(folder))
+    runs = finetune.run(config, "", pretrained, folder, seeds=seeds, on_end=[log_accuracies])
+    write_report(folder)  # once, not after each seed
     accuracies[name] = [run["dev"]["dev_accuracy"] for run in runs]
+  accuracies["bag_of_words"] = bag_of_words(task)
   return accuracies
 
 
@@ -157,8 +175,8 @@ def bag_of_words(task: Task) -> float:
     warnings.simplefilter("ignore", ConvergenceWarning)
     model = LogisticRegression(max_iter=2000).fit(features(train_texts), targets)
   if multiple_choice:
-    scores = model.decision_function(features(dev_texts)).reshape(-1, task.num_classes)
-    predicted = scores.argmax(-1)
+    scores = model.decision_function(features(dev_texts))
+    predicted = scores.reshape(-1, task.num_classes).argmax(-1)
   else:
     predicted = model.predict(features(dev_texts))
   return float((predicted == dev_labels).mean())
@@ -173,7 +191,7 @@ def _texts_and_labels(task: Task, split: str) -> tuple[list[tuple[str, ...]], np
   return texts, np.argmax(np.array([example.label for example in examples]), -1)
 
 
-def describe(results: dict, stories: list[str]) -> str:
+def describe(results: dict, stories: Sequence[str]) -> str:
   """The report in Markdown."""
   lines = []
   if results["short"]:

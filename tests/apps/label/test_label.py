@@ -14,7 +14,6 @@ import jax
 import numpy as np
 import pytest
 from refused import refused
-from shared_predictors import shared_predictors  # noqa: F401
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 import gpt_jax

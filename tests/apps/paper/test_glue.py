@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from refused import refused
-from shared_predictors import shared_predictors  # noqa: F401
 
 from gpt_jax.apps.paper import comparison, glue
 from gpt_jax.apps.paper.glue import TEST_SETS, average, check

@@ -13,7 +13,6 @@ import jax
 import numpy as np
 import pytest
 from refused import refused
-from shared_predictors import shared_predictors  # noqa: F401
 
 from gpt_jax.apps.report import visualize
 from gpt_jax.apps.report.visualize import attention_maps
