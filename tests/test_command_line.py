@@ -547,7 +547,7 @@ pretrain --config=storry --workdir=new --data=. => known names: story
 pretrain --workdir=new --data=.
   --config=story.py => 'story.py': No such file or directory; did you mean --config=story?
   --config=gpt2-medium => did you mean --config=gpt2:medium?
-  --config=gpt1_small => did you mean --config=gpt1:small?
+  --config=gpt1-small => did you mean --config=gpt1:small?
   --config=gpt2:medum =>
     gpt2:medum: the sizes are small, medium, large, xl; did you mean --config=gpt2:medium?
   --config=gpt2 => gpt2:SIZE, one of small, medium, large, xl

@@ -396,8 +396,13 @@ def test_load_of_a_missing_file_names_its_neighbours(tmp_path):
   refused(r"Is a directory; there: some\.py", load_config, str(tmp_path))
   refused("cannot read config file 'absent/x.py'.*; known names: ", load_config, "absent/x.py")
   refused("'gtp1': No such file .*; known names: gpt1", load_config, "gtp1")
-  for name in ("configs/gpt1_small.py", "GPT1-small"):  # the first: of an earlier version
-    refused(r"; did you mean --config=gpt1:small\?$", load_config, name)
+  refused(r"; did you mean --config=gpt1:small\?$", load_config, "GPT1-small")
+
+
+def test_a_config_by_its_old_name(capfd):
+  assert load_config("configs/gpt1_small.py") == load_config("gpt1:small")
+  assert "--config=configs/gpt1_small.py is now --config=gpt1:small\n" in capfd.readouterr().err
+  refused("cannot read config file 'mine/gpt1_small.py'", load_config, "mine/gpt1_small.py")
 
 
 @pytest.mark.parametrize("value", ["inf", "-inf", "nan"])

@@ -41,12 +41,21 @@ _ELSEWHERE = {  # names of other libraries -> ours
 }
 
 
+# Files of configs/ before 0.4 -> file and argument.
+_MOVED = {"gpt1_small": "gpt1:small", "lstm_small": "lstm:small"}
+
+
 def load_config(spec: str) -> Any:
   """Runs a Python file and returns the config from its get_config().
 
   spec: a file, "my/config.py", or the name of one in configs/, "gpt1"; with an argument
     "finetune:cola", for get_config("cola").
   """
+  if (current := _current(spec)) != spec:
+    from gpt_jax.parallel.processes import log  # imports JAX, which a known name does without
+
+    log(f"--config={spec} is now --config={current}")
+    spec = current
   name, colon, argument = spec.partition(":")
   path, source = read_config_file(spec)
   # Whatever goes wrong in the file is the user's: one line with its place, no traceback of ours.
@@ -60,9 +69,17 @@ def load_config(spec: str) -> Any:
   return config
 
 
+def _current(spec: str) -> str:
+  """The spec by its name of today; a file elsewhere of an old name stays what it is."""
+  folder, name = os.path.split(spec)
+  moved = _MOVED.get(name.removesuffix(".py"))
+  is_ours = os.path.basename(folder) in ("", "configs")
+  return moved if moved and is_ours and not os.path.isfile(spec) else spec
+
+
 def read_config_file(spec: str) -> tuple[str, str]:
   """Path and source of the file of a spec, which is not run: that imports JAX."""
-  name = spec.partition(":")[0]
+  name = _current(spec).partition(":")[0]
   path = name if os.path.isfile(name) else named_configs().get(name, name)
   try:
     with open(path, encoding="utf-8") as file:
