@@ -5,14 +5,39 @@ python launch/label.py my.csv --text=subject --text=body --label=team --checkpoi
 python launch/label.py my.csv --checkpoint=DIR --workdir=DIR --epochs=3 --minutes=30
 python launch/label.py my.csv --checkpoint=DIR --workdir=DIR --pool=unlabeled.csv
 python launch/label.py next_week.csv --from=runs/my --workdir=runs/my2 [--slices=language]
+python launch/label.py no_labels.csv --labels=billing,refund --checkpoint=minilm --workdir=DIR
 """
 
+from absl import flags
+
 import command_line
+from gpt_jax.errors import InputError
 
 PROGRAM = command_line.program("label", checkpoint="")
+LABELS = flags.DEFINE_list(
+  "labels",
+  [],
+  "names of the labels of a table that has none: guesses them, into WORKDIR/guesses.csv to correct",
+)
+
+
+def guess(arguments) -> None:
+  """Guesses the labels of a table without them."""
+  from gpt_jax.apps.label import names
+
+  other = [name for name in ("label", "from", "pool", "slices") if command_line.FLAGS[name].present]
+  if other:
+    raise InputError(f"--labels: is for a table without labels; leave --{other[0]} out")
+  asked = (arguments[name] for name in ("source", "checkpoint", "workdir", "texts"))
+  path = names.guess_labels(*asked, LABELS.value)
+  following = {"input": path, "checkpoint": arguments["checkpoint"], "workdir": "DIR"}
+  command_line.print_closing(f"correct the labels of {path}", ("label", following))
 
 
 def main():
+  if LABELS.value:
+    guess(PROGRAM.arguments())
+    return
   from gpt_jax.apps.label.previous import read_previous
   from gpt_jax.apps.label.table import find_columns
 

@@ -184,7 +184,7 @@ glue checkpoint data check out
 harness checkpoint out overwrite tasks include_path num_fewshot limit
 import_weights checkpoint out format
 label input checkpoint from text label workdir precision epochs minutes skip_finetuning pool
-  pool_rows seed slices merge_labels
+  pool_rows seed slices merge_labels labels
 plan config data out overwrite print_config topology vary price
 plot workdir out overwrite
 predict checkpoint input data out overwrite adapter split keep calibrate threshold precision beams

@@ -37,7 +37,13 @@ from gpt_jax.apps.label.page import (
 from gpt_jax.apps.label.pool import about_pool, check_pool, choose, simulate, write_pool
 from gpt_jax.apps.label.previous import Previous, read_previous
 from gpt_jax.apps.label.splits import group_folds, group_near_duplicates, split_by_group
-from gpt_jax.apps.label.table import Labeled, read_labeled, read_unlabeled, write_splits
+from gpt_jax.apps.label.table import (
+  FEW_ROWS,
+  Labeled,
+  read_labeled,
+  read_unlabeled,
+  write_splits,
+)
 from gpt_jax.apps.probe_features import POOLING, probe_features
 from gpt_jax.apps.report.page import environment
 from gpt_jax.apps.report.report import reported
@@ -259,10 +265,15 @@ def _about(
     for model in models:
       of_model = predicted[model["name"]][split].argmax(axis=-1)
       model[split]["beside_tfidf"] = compare(of_model, of_tfidf, truth[split])
+  # On all rows, by models that have not seen them.
+  judges = {}
+  for name in _JUDGES:
+    judges[name] = float((predicted[name]["out_of_fold"].argmax(axis=-1) == table.classes).mean())
   chosen = best_model(models)
+  if len(table.rows) < FEW_ROWS:
+    chosen = max(models[: len(judges)], key=lambda model: judges[model["name"]])
   arrays, of_test = predicted[chosen["name"]], truth["test"]
   commonest = np.full_like(of_test, np.bincount(of_test).argmax())
-  judged = {name: predicted[name]["out_of_fold"].argmax(axis=-1) for name in _JUDGES}
   return {
     "columns": list(table.columns),
     "label": table.label,
@@ -276,8 +287,7 @@ def _about(
     "beside_commonest": compare(arrays["test"].argmax(axis=-1), commonest, of_test),
     "threshold": measure_threshold(arrays, chosen["temperature"], truth, precision),
     "curve": measure_curve(predicted, len(truth["train"])),
-    # On all rows, by models that have not seen them.
-    "judges": {name: float((it == table.classes).mean()) for name, it in judged.items()},
+    "judges": judges,
   }
 
 
@@ -453,6 +463,8 @@ def _reason_to_skip(
   anyway = "--skip_finetuning=false runs it"
   if skip:
     return f"Fine-tuning was skipped; {anyway}."
+  if (rows := sum(map(len, truth.values()))) < FEW_ROWS:
+    return f"Fine-tuning was skipped, as {rows} rows are few to train all weights on; {anyway}."
   probe, tfidf = (predicted[name]["dev"].argmax(axis=-1) for name in ("probe", "tfidf"))
   compared = compare(probe, tfidf, truth["dev"])
   low, high = compared["interval"]

@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
+from gpt_jax.apps.label.table import FEW_ROWS
 from gpt_jax.apps.report import chart
 from gpt_jax.apps.report.answers import MANY_DOUBTFUL, SURE_JUDGE, Answer
 from gpt_jax.apps.report.chart import Line
@@ -86,6 +87,11 @@ def about_limits(result: dict[str, Any]) -> str:
 
 def about_choice(result: dict[str, Any]) -> str:
   """Says which model predicts, and why."""
+  if (rows := sum(result["rows"].values())) < FEW_ROWS:
+    right = result["judges"][result["chosen"]]
+    about = f"{rows} rows are too few to choose by dev accuracy: the {TITLES[result['chosen']]} "
+    about += f"predicts, which in five folds is right in {right:.1%} of all rows. Label more: "
+    return f"{about}the intervals below are wide."
   accuracies = [model["dev"]["accuracy"] for model in result["models"]]
   about = f"The {TITLES[result['chosen']]} has the highest dev accuracy, and predicts."
   # Exactly equal ones occur: a small dev set has few possible accuracies.

@@ -20,8 +20,9 @@ from gpt_jax.files import atomic_file
 from gpt_jax.tasks.readers import Row, Table, merge_similar, split_usable
 from gpt_jax.tasks.table import TableTask, check_labels
 
-MIN_ROWS = 100
-MIN_OF_LABEL = 10  # so that each split is likely to have some
+MIN_OF_LABEL = 8  # so that each split is likely to have some
+MIN_ROWS = 2 * MIN_OF_LABEL
+FEW_ROWS = 100  # fewer are too few to fine-tune on, and to choose a model by a seventh of them
 _SHOWN = 10
 
 

@@ -1,0 +1,84 @@
+"""Labels for a table that has none: each row gets the label whose name is nearest to its text.
+
+Names and texts are compared by the cosine of a checkpoint's embeddings, which should be of a model
+that was trained to compare texts, such as minilm. The guesses are a start to correct, not a result.
+"""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+import gpt_jax
+from gpt_jax.data.file_kinds import write_table
+from gpt_jax.errors import InputError, counted
+from gpt_jax.files import atomic_file, exists
+from gpt_jax.tasks.readers import Table, split_usable
+
+GUESSES = "guesses.csv"
+_LABEL, _MARGIN = "label", "margin"  # columns of it beside the texts
+
+
+def guess_labels(
+  source: str, checkpoint: str, workdir: str, texts: Sequence[str], labels: Sequence[str]
+) -> str:
+  """Writes WORKDIR/guesses.csv: the texts, a guessed label, and by how much its name is nearer than
+  the next, those first that are least clear; returns its path.
+  """
+  if len({*labels}) < len(labels) or len(labels) < 2:
+    raise InputError(f"--labels={','.join(labels)}: should be two or more different names")
+  if not checkpoint:
+    raise InputError("missing --checkpoint; such as minilm")
+  path = os.path.join(workdir, GUESSES)
+  if exists(path):
+    raise InputError(f"{path}: is there already, perhaps with your corrections; use a new folder")
+  table = Table(source)
+  columns = tuple(texts) or _text_columns(table)
+  usable, _ = split_usable(table.rows(columns))
+  rows = [row for row in usable if any(map(str.strip, row.texts))]
+  if not rows:
+    raise InputError(f"{source}: no row has a text in {', '.join(columns)}")
+  model = gpt_jax.load(checkpoint)
+  nearest, margins = nearest_names(model, ["\n".join(row.texts) for row in rows], labels)
+  cells: list[list[object]] = [[*columns, _LABEL, _MARGIN]]
+  for number in np.argsort(margins, kind="stable"):
+    guess, margin = labels[nearest[number]], f"{margins[number]:.4f}"
+    cells.append([*rows[number].texts, guess, margin])
+  os.makedirs(workdir, exist_ok=True)
+  with atomic_file(path) as file:
+    write_table(file, cells)
+  from gpt_jax.parallel.processes import log  # imports JAX, which a bad table is refused without
+
+  counts = np.bincount(nearest, minlength=len(labels))
+  shown = ", ".join(f"{name} {count:,}" for name, count in zip(labels, counts, strict=True))
+  log(f"{path}: {counted(len(rows), 'row')} with the label whose name is nearest: {shown}")
+  return path
+
+
+def nearest_names(
+  model: Any, texts: Sequence[str], labels: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray]:
+  """The label whose name is nearest to each text, int [N], and the difference of its cosine and
+  that of the next one, [N].
+  """
+  of_texts, of_names = (_unit(model.embed(list(some), truncate=True)) for some in (texts, labels))
+  cosines = of_texts @ of_names.T
+  first, second = np.sort(cosines, axis=1)[:, :-3:-1].T
+  return cosines.argmax(axis=1), first - second
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
+  return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+
+
+def _text_columns(table: Table) -> tuple[str, ...]:
+  names = table.names
+  if "text" in names:
+    return ("text",)
+  if len(names) == 1:
+    return (names[0],)
+  raise InputError(
+    f"{table.path}: which of its columns have the text? --text=NAME says it; they are "
+    f"{', '.join(names)}"
+  )
