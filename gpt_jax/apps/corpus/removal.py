@@ -6,8 +6,8 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from typing import IO, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -69,9 +69,8 @@ def fingerprints(
   pool: Pool | None,
   progress: Progress | None = None,
 ) -> Iterator[np.ndarray]:
-  """A record of type PRINT for each document, in order; with a signature if `near`.
-
-  `rows` is a file of evaluation rows, or "".
+  """A record of type PRINT for each document, in order; with a signature if `near`, and compared
+  with the file of evaluation rows `rows`, unless that is "".
   """
   made: list[np.ndarray] = []
   inspect = functools.partial(_inspect, near, rows)
@@ -122,10 +121,8 @@ def _digest(content: bytes) -> np.ndarray:
 
 
 class Removing:
-  """Which documents are removed, by the settings of a run.
-
-  `index` is of the evaluation rows, see EvaluationRows.save; `settings` are the JSON values, among
-  them its hash, that decide which documents.
+  """Which documents are removed: evaluation rows, their saved index, and the JSON `settings` that
+  decide it, among them the hash of the index.
   """
 
   def __init__(self, deduplicate: str, decontaminate: str, data: str):
@@ -170,9 +167,21 @@ class RemovingPasses(Passes):
       is_empty = not os.path.getsize(path)
       records = np.empty(0, PRINT) if is_empty else np.memmap(path, PRINT, "r")
       removed = removals(records, removing.exact, removing.near)
-      locations = [row.location for row in removing.rows]
+
+      def name(document: int) -> str:  # SOURCE#N, the Nth of its source from 0
+        record = records[document]
+        return f"{corpus.sources[int(record['source'])].name}#{int(record['number'])}"
+
       with atomic_file(os.path.join(folder, LEDGER)) as ledger:
-        write_ledger(ledger, removed, records, corpus.sources, locations)
+        for removal in removed:
+          by_row, other = removal.rule in RULES, removal.other
+          entry = {
+            "document": name(removal.document),
+            "rule": removal.rule,
+            "with": removing.rows[other].location if by_row else name(other),
+            "score": round(removal.score, 4),
+          }
+          ledger.write(json.dumps(entry) + "\n")
       chosen = records[[removal.document for removal in removed]]
       n_documents = len(records)
       if n_documents and len(removed) == n_documents:
@@ -199,10 +208,7 @@ class Removal(NamedTuple):
 
 
 def removals(prints: np.ndarray, exact: bool, near: bool) -> list[Removal]:
-  """The documents to remove, in order: contaminated ones, and duplicates of earlier, kept ones.
-
-  `prints` are [N] of type PRINT, perhaps in a file.
-  """
+  """The documents to remove, in order: contaminated ones, and duplicates of earlier, kept ones."""
   result: dict[int, Removal] = {}
   for document in np.flatnonzero(prints["rule"]).tolist():
     record = prints[document]
@@ -224,30 +230,3 @@ def removals(prints: np.ndarray, exact: bool, near: bool) -> list[Removal]:
       if document not in result and other not in result:
         result[document] = Removal(document, "near-duplicate", other, float(score))
   return [result[document] for document in sorted(result)]
-
-
-def write_ledger(
-  file: IO[str],
-  removals: Iterable[Removal],
-  prints: np.ndarray,
-  sources: Sequence[Source],
-  rows: Sequence[str],
-) -> None:
-  """A JSON line for each removal; a document is SOURCE#N, the Nth of its source from 0.
-
-  `rows` says where each evaluation row comes from.
-  """
-
-  def name(document: int) -> str:
-    record = prints[document]
-    return f"{sources[int(record['source'])].name}#{int(record['number'])}"
-
-  for removal in removals:
-    by_row = removal.rule in RULES
-    entry = {
-      "document": name(removal.document),
-      "rule": removal.rule,
-      "with": rows[removal.other] if by_row else name(removal.other),
-      "score": round(removal.score, 4),
-    }
-    file.write(json.dumps(entry) + "\n")

@@ -71,19 +71,14 @@ def _place(name: str) -> tuple[str, str | None, str]:
 
 def _fault(name: str, error: Exception) -> InputError:
   """One line for what the Hub answered, or for why it did not."""
-  causes: list[BaseException] = [error]
-  while (cause := causes[-1].__cause__) is not None:
-    causes.append(cause)
-  for cause in causes:
-    response = getattr(cause, "response", None)
-    if response is not None:
-      return _refusal(name, response)
+  cause: BaseException | None = error
+  response: Any = None
+  while cause is not None and (response := getattr(cause, "response", None)) is None:
     if any(kind.__name__ == "TransportError" for kind in type(cause).__mro__):  # of httpx
       return Unavailable(f"{name}: the Hub was not reached ({_line(cause)})")
-  return InputError(f"{name}: {_line(error)}")  # a full disk, HF_HUB_OFFLINE
-
-
-def _refusal(name: str, response: Any) -> InputError:
+    cause = cause.__cause__
+  if cause is None:
+    return InputError(f"{name}: {_line(error)}")  # a full disk, HF_HUB_OFFLINE
   code, kind = response.status_code, response.headers.get("X-Error-Code", "")
   if code == 429 or code >= 500:
     return Unavailable(f"{name}: the Hub answered {code} {response.reason_phrase}")
