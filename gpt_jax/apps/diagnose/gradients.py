@@ -3,8 +3,6 @@
 Long distances are hard to learn where the gradient of a prediction vanishes on its way back (Bengio
 et al. 1994). A trunk adds zeros to its hidden states under the collection "hidden", by Linen's
 `perturb`; the gradient with respect to these zeros is that of the states.
-
-Letters: B rows, T positions, L layers.
 """
 
 import functools
@@ -25,7 +23,7 @@ _ROWS = 8  # at a time
 
 
 class Norms(NamedTuple):
-  """L2 norms of d loss / d h, float64 [L, T], means over rows."""
+  """L2 norms of d loss / d h, float64 [layers, positions], means over rows."""
 
   layers: list[str]  # names from the input on, such as "embedding", "block 1"
   of_text: np.ndarray  # the loss is the mean over all positions of a row
@@ -33,9 +31,8 @@ class Norms(NamedTuple):
 
 
 class Decay(NamedTuple):
-  """How the gradient falls with the distance d to the prediction: as exp(-d / c), or as d^-k.
-
-  Each fit is the share of the variance of the gradient's logarithm that its law explains.
+  """How the gradient falls with the distance d to the prediction: as exp(-d / c), or as d^-k. Each
+  fit is the share of the variance of the gradient's logarithm that its law explains.
   """
 
   half_distance: float  # tokens over which it halves; infinite if it does not
@@ -47,30 +44,25 @@ class Decay(NamedTuple):
 def gradient_norms(model: Model, params: Any, rows: np.ndarray) -> Norms:
   """Norms for a causal language model without dropout; rows are int32 [B, T + 1], unpadded."""
   length = rows.shape[1] - 1
-  whole = np.full((1, length), 1 / length, np.float32)
+  whole = np.full((1, length), 1 / length, np.float32)  # loss weights
   last = np.eye(1, length, length - 1, dtype=np.float32)
-  names = list(_hidden(model, params, _batch(rows[:1], whole)))
-  names.sort(key=lambda name: int(name.partition("_")[0]))
-  sums = np.zeros((2, len(names), length))
+  sums: dict[str, np.ndarray] = {}
   for first in range(0, len(rows), _ROWS):
     some = rows[first : first + _ROWS]
+    inputs = some[:, :-1]
+    positions = np.broadcast_to(np.arange(length, dtype=np.int32), inputs.shape)
     for i, weights in enumerate((whole, last)):
-      norms = jax.device_get(_norms(model, params, _batch(some, weights)))
-      sums[i] += [norms[name].astype(np.float64).sum(0) for name in names]
-  of_text, of_last = sums / len(rows)
-  layers = []
-  for name in names:
+      predictions = Predictions(some[:, 1:], np.broadcast_to(weights, inputs.shape))
+      batch = Batch(Rows(inputs, positions), predictions=predictions)
+      norms = jax.device_get(_norms(model, params, batch))
+      for name, norm in norms.items():
+        sums.setdefault(name, np.zeros((2, length)))[i] += norm.astype(np.float64).sum(0)
+  layers, means = [], []
+  for name in sorted(sums, key=lambda name: int(name.partition("_")[0])):
     number, _, kind = name.partition("_")
     layers.append(f"{kind} {number}" if kind == "block" else kind)
-  return Norms(layers, of_text, of_last)
-
-
-def _batch(rows: np.ndarray, weights: np.ndarray) -> Batch:
-  """All next tokens of each row, with the loss weights [1, T]."""
-  inputs = rows[:, :-1]
-  positions = np.broadcast_to(np.arange(inputs.shape[1], dtype=np.int32), inputs.shape)
-  weights = np.broadcast_to(weights, inputs.shape)
-  return Batch(Rows(inputs, positions), predictions=Predictions(rows[:, 1:], weights))
+    means.append(sums[name] / len(rows))
+  return Norms(layers, *np.stack(means, axis=1))
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -80,27 +72,20 @@ def _norms(model: Model, params: Any, batch: Batch) -> dict[str, jax.Array]:
   """
   head = model.config.heads[0]
 
+  def created(params, batch):
+    return model.apply({"params": params}, batch, mutable=["hidden"])[1]
+
   def loss(added):
     outputs: Any = model.apply({"params": params, "hidden": {"trunk": added}}, batch)
     return head.loss(outputs.heads[0], outputs.states, batch, model.num_tokens).total
 
-  shapes = _hidden(model, params, batch)
-  zeros = {name: jnp.zeros(shape.shape, shape.dtype) for name, shape in shapes.items()}
-  gradients = jax.grad(loss)(zeros)
-  return {name: jnp.linalg.norm(x.astype(jnp.float32), axis=-1) for name, x in gradients.items()}
-
-
-def _hidden(model: Model, params: Any, batch: Batch) -> dict[str, Any]:
-  """The shape of each hidden state that the trunk names, [B, T, D]."""
-
-  def created(params, batch):
-    return model.apply({"params": params}, batch, mutable=["hidden"])[1]
-
-  shapes = jax.eval_shape(created, params, batch).get("hidden", {}).get("trunk", {})
+  shapes: Any = jax.eval_shape(created, params, batch).get("hidden", {}).get("trunk", {})
   if not shapes:
     trunk = type(model.config.trunk).__name__
     raise InputError(f"trunk: a {trunk} does not name its hidden states, as Transformer does")
-  return shapes
+  zeros = {name: jnp.zeros(shape.shape, shape.dtype) for name, shape in shapes.items()}
+  gradients = jax.grad(loss)(zeros)
+  return {name: jnp.linalg.norm(x.astype(jnp.float32), axis=-1) for name, x in gradients.items()}
 
 
 def decay_of(norms: np.ndarray) -> Decay | None:
