@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpt_jax.apps.corpus.removal import PRINT, Removing, RemovingPasses, fingerprints
+from gpt_jax.apps.corpus.removal import PRINT, Removing, RemovingPasses
 from gpt_jax.config import option, register
 from gpt_jax.data import pieces
 from gpt_jax.data.passes import (
@@ -121,8 +121,9 @@ def do(make: Callable[..., Iterable[Any]], work: Work) -> None:
 
 def prints_of(work: Work, near: bool, rows: str) -> Iterator[str]:
   """A record for each document, in hexadecimal digits."""
-  (source,), field, _ = work.corpus
-  for record in fingerprints([(work.number, source)], field, near, rows, None):
+  removing = Removing("near" if near else "exact", "", "")
+  for record in RemovingPasses(removing, None).prints(work.corpus, rows, Progress("")):
+    record["source"] = work.number
     yield record.tobytes().hex()
 
 

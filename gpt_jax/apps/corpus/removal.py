@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -34,7 +34,7 @@ from gpt_jax.data.cleaning import clean_piece
 from gpt_jax.data.passes import LEDGER, Passes, Pool, map_in_order
 from gpt_jax.data.pieces import Corpus, Piece, batched, read_pieces
 from gpt_jax.data.progress import Progress
-from gpt_jax.data.sources.source import Source, plain_size
+from gpt_jax.data.sources.source import plain_size
 from gpt_jax.errors import InputError, counted
 from gpt_jax.files import atomic_file
 
@@ -61,40 +61,10 @@ class _Place(NamedTuple):
   before: str
 
 
-def fingerprints(
-  sources: Iterable[tuple[int, Source]],
-  field: str,
-  near: bool,
-  rows: str,
-  pool: Pool | None,
-  progress: Progress | None = None,
-) -> Iterator[np.ndarray]:
-  """A record of type PRINT for each document, in order; with a signature if `near`, and compared
-  with the file of evaluation rows `rows`, unless that is "".
-  """
-  made: list[np.ndarray] = []
-  inspect = functools.partial(_inspect, near, rows)
-  for batch, results in map_in_order(pool, inspect, batched(_placed(sources, field))):
-    for (place, piece), result in zip(batch, results, strict=True):
-      made.append(result)
-      if progress:
-        progress.add(len(piece.text))
-      if not piece.last:
-        continue
-      of_pieces, record = np.array(made, PRINT), np.zeros((), PRINT)
-      record["source"], record["number"] = place.source, place.number
-      record["digest"] = _digest(of_pieces["digest"].tobytes())
-      overlaps = map(Overlap, *(of_pieces[name].tolist() for name in Overlap._fields))
-      record["rule"], record["row"], record["score"] = functools.reduce(best_overlap, overlaps)
-      record["signature"] = of_pieces["signature"].min(axis=0)
-      yield record
-      made = []
-
-
-def _placed(sources: Iterable[tuple[int, Source]], field: str) -> Iterator[tuple[_Place, Piece]]:
-  for source, (name, _) in sources:
+def _placed(corpus: Corpus) -> Iterator[tuple[_Place, Piece]]:
+  for source, (name, _) in enumerate(corpus.sources):
     number, before = 0, ""
-    for piece in read_pieces(name, field=field):
+    for piece in read_pieces(name, field=corpus.field):
       yield _Place(source, number, before), piece
       before = "" if piece.last else piece.text[-_BEFORE:]
       number += piece.last
@@ -193,9 +163,25 @@ class RemovingPasses(Passes):
       return np.stack([chosen["source"].astype(np.int64), chosen["number"]], axis=1)
 
   def prints(self, corpus: Corpus, rows: str, progress: Progress) -> Iterator[np.ndarray]:
-    """See fingerprints; nothing has been removed from the corpus yet."""
-    sources = enumerate(corpus.sources)
-    yield from fingerprints(sources, corpus.field, self._removing.near, rows, self._pool, progress)
+    """A record of type PRINT for each document, in order; `rows` is a file of evaluation rows, ""
+    if there are none. Nothing has been removed from the corpus yet.
+    """
+    made: list[np.ndarray] = []
+    inspect = functools.partial(_inspect, self._removing.near, rows)
+    for batch, results in map_in_order(self._pool, inspect, batched(_placed(corpus))):
+      for (place, piece), result in zip(batch, results, strict=True):
+        made.append(result)
+        progress.add(len(piece.text))
+        if not piece.last:
+          continue
+        of_pieces, record = np.array(made, PRINT), np.zeros((), PRINT)
+        record["source"], record["number"] = place.source, place.number
+        record["digest"] = _digest(of_pieces["digest"].tobytes())
+        overlaps = map(Overlap, *(of_pieces[name].tolist() for name in Overlap._fields))
+        record["rule"], record["row"], record["score"] = functools.reduce(best_overlap, overlaps)
+        record["signature"] = of_pieces["signature"].min(axis=0)
+        yield record
+        made = []
 
 
 class Removal(NamedTuple):
