@@ -229,7 +229,7 @@ class _Comparison:
     examples = find(task).examples(self.data, "train")
     texts = (" ".join(text.split()) for example in examples for text in example.texts)
     with atomic_file(source) as file:
-      file.write("".join(f"{text}\n" for text in dict.fromkeys(texts)))
+      file.write("".join(f"{line}\n" for line in dict.fromkeys(texts)))
     prepare.run(PrepareConfig(source, tokenizer=self.tokenizer, valid_share=0.1), text)
     config = target_config(self.budget, self.rows[name])
     pretrain.run(config, text, folder, make_recipe=from_checkpoint(checkpoint))

@@ -30,17 +30,6 @@ class Norms(NamedTuple):
   of_last: np.ndarray  # the loss is that of the last prediction of a row
 
 
-class Decay(NamedTuple):
-  """How the gradient falls with the distance d to the prediction: as exp(-d / c), or as d^-k. Each
-  fit is the share of the variance of the gradient's logarithm that its law explains.
-  """
-
-  half_distance: float  # tokens over which it halves; infinite if it does not
-  exponential_fit: float
-  exponent: float  # k
-  power_fit: float
-
-
 def gradient_norms(model: Model, params: Any, rows: np.ndarray) -> Norms:
   """Norms for a causal language model without dropout; rows are int32 [B, T + 1], unpadded."""
   length = rows.shape[1] - 1
@@ -88,10 +77,12 @@ def _norms(model: Model, params: Any, batch: Batch) -> dict[str, jax.Array]:
   return {name: jnp.linalg.norm(x.astype(jnp.float32), axis=-1) for name, x in gradients.items()}
 
 
-def decay_of(norms: np.ndarray) -> Decay | None:
-  """How the gradient of a row's last prediction falls, by a layer's norms [T]; None where it is 0
-  almost everywhere. The last norm, of the predicting position itself, is left out: it reaches the
-  prediction on a way of its own, the residual stream.
+def decay_of(norms: np.ndarray) -> dict[str, float] | None:
+  """How the gradient of a row's last prediction falls with the distance d, by a layer's norms [T]:
+  the tokens over which exp(-d / c) halves, infinite if it does not, the exponent k of d^-k, and the
+  share of the variance of its logarithm that each law explains; None where it is 0 almost
+  everywhere. The norm of the predicting position itself is left out: it reaches the prediction on a
+  way of its own, the residual stream.
   """
   by_distance = np.asarray(norms, np.float64)[::-1][1:]
   distances = np.arange(1, len(by_distance) + 1)
@@ -102,7 +93,12 @@ def decay_of(norms: np.ndarray) -> Decay | None:
   slope, exponential_fit = _line(distances, logs)
   exponent, power_fit = _line(np.log(distances), logs)
   half = float(np.log(2) / -slope) if slope < 0 else float("inf")
-  return Decay(half, exponential_fit, -exponent, power_fit)
+  return {
+    "half_distance": half,
+    "exponential_fit": exponential_fit,
+    "exponent": -exponent,
+    "power_fit": power_fit,
+  }
 
 
 def _line(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
@@ -127,7 +123,7 @@ def measure_gradients(loaded: LoadedModel, texts: Texts, budget: Budget) -> dict
     result[name] = {
       "of_text": norms.of_text.tolist(),
       "of_last": norms.of_last.tolist(),
-      "decay": [decay and decay._asdict() for decay in map(decay_of, norms.of_last)],
+      "decay": list(map(decay_of, norms.of_last)),
     }
   return result
 
