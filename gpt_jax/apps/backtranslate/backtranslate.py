@@ -1,13 +1,12 @@
 """Writes synthetic training pairs for a translation: real text of its target language, and what a
-model of the other direction makes of it (Sennrich et al. 2016, Improving Neural Machine Translation
-Models with Monolingual Data).
+model of the other direction makes of it (Sennrich et al. 2016, arXiv 1511.06709).
 """
 
 import collections
 import dataclasses
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -27,26 +26,6 @@ from gpt_jax.tasks.readers import BlankRow, Table, no_column, read_every_line
 FILLER = "_"  # in the place of a word that noise has removed
 _MOVES = 3  # places that noise moves a word by, at most
 _BATCH = 2048  # texts translated between two reports
-
-
-class Filter(NamedTuple):
-  """Rules by which pairs are kept."""
-
-  longest: int  # words on a side, at most
-  ratio: float  # of the longer side's words to the shorter's, at most
-
-  def problem(self, text: str, translation: str | None) -> str:
-    """Why a pair is left out; "": it is kept."""
-    if translation is None:
-      return "without an end"
-    shorter, longer = sorted((len(text.split()), len(translation.split())))
-    if not shorter:
-      return "empty"
-    if longer > self.longest:
-      return "too long"
-    if longer > self.ratio * shorter:
-      return "of unequal length"
-    return "copied" if text == translation else ""
 
 
 def run(
@@ -98,9 +77,19 @@ def run(
   sampling = Sampling(temperature=temperature, top_k=top_k, seed=seed)
   if beams > 1 and temperature:
     raise InputError(f"temperature={temperature:g}: a search of beams={beams} does not sample")
-  _check_settings(back, column, original, noise, tag, ratio, seed)
-  if not out.endswith(".tsv"):
-    raise InputError(f"out={out}: should be a .tsv file")
+  faults = {
+    "back and column: paraphrases need both, pairs neither": bool(back) != bool(column),
+    f"original={original}: paraphrases alone have such a column": original and not back,
+    f"noise={noise:g}: must be from 0 to 0.5": not 0 <= noise <= 0.5,
+    f"ratio={ratio:g}: must be from 1 to 100": not 1 <= ratio <= 100,
+    # That of a text is higher, and has 32 bits.
+    f"seed={seed}: must be from 0 to {2**31}": not 0 <= seed <= 2**31,
+    f"tag={tag!r}: must be one word, or empty": tag.split() not in ([], [tag]),
+    f"out={out}: should be a .tsv file": not out.endswith(".tsv"),
+  }
+  for fault, is_there in faults.items():
+    if is_there:
+      raise InputError(fault)
   check_out(out, overwrite)
   models = [load_model(path, check=_check) for path in (checkpoint, back) if path]
   task = models[0].meta["task"]  # that of the checkpoint: the pairs are for the other direction
@@ -116,12 +105,16 @@ def run(
     column, changed = task["source"], task["target"]
     rows = [{changed: "", column: line} for _, line in read_every_line(source)]
   texts = [_cell(row[column]) for row in rows]
-  counts: collections.Counter[str] = collections.Counter()
+  counts = collections.Counter(read=len(texts), blank=texts.count(""))
   pairs: list[list[str]] = [list(rows[0])] if rows else []
   with atomic_file(out) as file:
-    for number, words in translated(models, texts, beams, sampling, Filter(longest, ratio), counts):
-      counts["kept"] += 1
-      cells = rows[number] | {changed: " ".join([tag, *noised(words, noise, seed, number)])}
+    for number, translation in translated(models, texts, beams, sampling):
+      problem = why_left_out(texts[number], translation, longest, ratio)
+      counts[problem or "kept"] += 1
+      if problem:
+        continue
+      words = noised((translation or "").split(), noise, seed, number)
+      cells = rows[number] | {changed: " ".join([tag, *words])}
       own = [str(cells.get(name, "")) for name in rows[0]]  # of a table as they were
       pairs.append(own if back else list(map(_cell, own)))
     summary = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
@@ -132,23 +125,27 @@ def run(
   return dict(counts)
 
 
-def translated(
-  models: Sequence[LoadedModel],
-  texts: Sequence[str],
-  beams: int,
-  sampling: Sampling,
-  kept: Filter,
-  counts: collections.Counter[str],
-) -> Iterator[tuple[int, list[str]]]:
-  """The number and the words of each translation that passes the filter.
+def why_left_out(text: str, translation: str | None, longest: int, ratio: float) -> str:
+  """Why a pair is left out, see run; "": it is kept."""
+  if translation is None:
+    return "without an end"
+  shorter, longer = sorted((len(text.split()), len(translation.split())))
+  if not shorter:
+    return "empty"
+  if longer > longest:
+    return "too long"
+  if longer > ratio * shorter:
+    return "of unequal length"
+  return "copied" if text == translation else ""
 
-  Args:
-    models: a text goes through all of them.
-    texts: blank ones are left out.
-    counts: gets the numbers of texts that are read, and left out for each reason.
+
+def translated(
+  models: Sequence[LoadedModel], texts: Sequence[str], beams: int, sampling: Sampling
+) -> Iterator[tuple[int, str | None]]:
+  """The number of each text that is not blank, and what all models in turn make of it; None: it has
+  no end.
   """
   numbers = [number for number, text in enumerate(texts) if text]
-  counts.update(read=len(texts), blank=len(texts) - len(numbers))
   for begin in range(0, len(numbers), _BATCH):
     batch = numbers[begin : begin + _BATCH]
     # A text's seed, of the first model, is that of its number among those with words.
@@ -158,14 +155,14 @@ def translated(
       usable = {number: text for number, text in written.items() if text}
       written = dict.fromkeys(batch)
       if usable:  # a model may have ended none of its texts
-        translations = _translate(model, list(usable.values()), beams, own)
+        pairs = [Pair(text, None, f"line {text[:40]!r}") for text in usable.values()]
+        encoded: Any = model.encode(model.task, pairs)
+        generator, params = model.generator(), jax.device_put(model.params)
+        translations = written_answers(
+          generator, params, encoded, model.tokenizer, sampling=own, beams=beams
+        )
         written |= dict(zip(usable, translations, strict=True))
-    for number, translation in written.items():
-      problem = kept.problem(texts[number], translation)
-      if problem:
-        counts[problem] += 1
-      else:
-        yield number, (translation or "").split()
+    yield from written.items()
     log(f"{begin + len(batch):,} of {len(numbers):,} texts translated")
 
 
@@ -199,37 +196,10 @@ def _table(path: str, column: str, original: str) -> list[dict[str, Any]]:
   return rows
 
 
-def _check_settings(
-  back: str, column: str, original: str, noise: float, tag: str, ratio: float, seed: int
-) -> None:
-  faults = {
-    "back and column: paraphrases need both, pairs neither": bool(back) != bool(column),
-    f"original={original}: paraphrases alone have such a column": original and not back,
-    f"noise={noise:g}: must be from 0 to 0.5": not 0 <= noise <= 0.5,
-    f"ratio={ratio:g}: must be from 1 to 100": not 1 <= ratio <= 100,
-    # That of a text is higher, and has 32 bits.
-    f"seed={seed}: must be from 0 to {2**31}": not 0 <= seed <= 2**31,
-    f"tag={tag!r}: must be one word, or empty": tag.split() not in ([], [tag]),
-  }
-  for fault, is_there in faults.items():
-    if is_there:
-      raise InputError(fault)
-
-
 def _check(loaded: LoadedModel) -> None:
   if loaded.task is None or loaded.task.kind != "translation":
     kind = loaded.without_task if loaded.task is None else f"a model of {loaded.task.name}"
     raise InputError(f"checkpoint={loaded.path}: {kind}; it should be fine-tuned on text pairs")
-
-
-def _translate(
-  loaded: LoadedModel, texts: Sequence[str], beams: int, sampling: Sampling
-) -> list[str | None]:
-  """A translation of each text; None: it has no end."""
-  pairs = [Pair(text, None, f"line {text[:40]!r}") for text in texts]
-  encoded: Any = loaded.encode(loaded.task, pairs)
-  model, params = loaded.generator(), jax.device_put(loaded.params)
-  return written_answers(model, params, encoded, loaded.tokenizer, sampling=sampling, beams=beams)
 
 
 def noised(words: Sequence[str], noise: float, seed: int, number: int) -> list[str]:

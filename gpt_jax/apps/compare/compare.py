@@ -1,8 +1,5 @@
-"""Compares pre-training objectives, and the systems around them: one text, one budget; then
-fine-tuning and probes.
-
-Others have compared objectives before, e.g. Raffel et al. 2020, section 3.3. Here a reader makes
-every row again with one command.
+"""Compares pre-training objectives and the systems around them, as Raffel et al. 2020, section 3.3:
+one text, one budget; then fine-tuning and probes.
 """
 
 import dataclasses
@@ -23,7 +20,7 @@ from gpt_jax.apps.compare.budgets import (
   translation_config,
 )
 from gpt_jax.apps.compare.measures import Cost, cost, paces, parameters, probe_score, probe_start
-from gpt_jax.apps.compare.rows import PAIR_LENGTH, SPECIAL, Row, find_rows, write_pairs, write_texts
+from gpt_jax.apps.compare.rows import PAIR_LENGTH, SPECIAL, Row, find_rows, write_pairs
 from gpt_jax.apps.compare.tables import Results, as_csv, describe, step_at_equal_seconds
 from gpt_jax.apps.report import plot
 from gpt_jax.apps.report.figures import make_figure
@@ -34,7 +31,7 @@ from gpt_jax.checkpoints.run_folder import listing
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.files import atomic_folder, is_folder, local_copy
+from gpt_jax.files import atomic_file, atomic_folder, is_folder, local_copy
 from gpt_jax.inference.linear_classifier import fit_linear
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.parallel.processes import log
@@ -48,7 +45,6 @@ from gpt_jax.programs.pretrain_start import from_checkpoint
 from gpt_jax.programs.start import Start, load_start, transform_of
 from gpt_jax.tasks.task import find
 from gpt_jax.training.hooks import Diverged
-from gpt_jax.training.recipe import Recipe
 from gpt_jax.training.run_log import curve, finite
 
 _EMPTY = ("costs", "pace", "trials", "chosen", "losses", "format_and_head", "tasks", "probes")
@@ -93,8 +89,11 @@ def run(
         log(f"{number} of {len(rows)}: {rows[name].title}")
         comparison.make_row(name)
         comparison.report()
-      for name in results["losses"]:
-        comparison.probe_at_equal_seconds(name)
+      for name in results["losses"]:  # what the fastest row's time would have reached, if kept
+        step = step_at_equal_seconds(results, budget, name)
+        folder = os.path.join(comparison.checkpoint(name), "checkpoints", str(step))
+        if is_folder(folder):
+          comparison.probe(name, folder, step)
     finally:  # after a failure too, report what is known
       comparison.report()
   print(describe(results, budget, known_rows))
@@ -113,9 +112,6 @@ class _Comparison:
   text: str  # the prepared folder that all rows read
   results: Results  # the content of results.json
 
-  def save(self) -> None:
-    self.study.save(self.results)
-
   def folder(self, name: str, rate: float) -> str:
     """Folder of a pre-training run."""
     return self.study.path("runs", name, f"rate_{rate:g}")
@@ -126,17 +122,6 @@ class _Comparison:
     if not self.rows[source].is_pretrained:
       return "none"
     return self.folder(source, self.results["chosen"][source])
-
-  def recipe(self, name: str) -> Recipe:
-    """A pre-training run of a row, for its cost."""
-    budget, row = self.budget, self.rows[name]
-    if not row.translates:
-      config = pretrain_config(budget, row, budget.rates[0])
-      return text_recipe(config, load_text(config, self.text))
-    translation = translation_config(budget, row, budget.rates[0])
-    start = load_start(translation, "none", self.tokenizer)
-    translation, task, data = load_task(translation, self.pairs(), start)
-    return finetune.finetune_recipe(translation, task, data["train"], start)
 
   def pairs(self) -> str:
     """The folder of the pairs, which it writes if they are missing."""
@@ -155,14 +140,21 @@ class _Comparison:
 
   def measure_costs(self) -> None:
     """Parameters, predictions, FLOPs and pace of every row; fails where a text does not suit."""
-    recipes = {}
+    budget, recipes = self.budget, {}
     for name, row in self.rows.items():
+      if row.translates:
+        translation = translation_config(budget, row, budget.rates[0])
+        start = load_start(translation, "none", self.tokenizer)
+        translation, task, data = load_task(translation, self.pairs(), start)
+        recipes[name] = finetune.finetune_recipe(translation, task, data["train"], start)
+      elif row.reads_text:
+        config = pretrain_config(budget, row, budget.rates[0])
+        recipes[name] = text_recipe(config, load_text(config, self.text))
       if row.is_pretrained:
-        recipes[name] = self.recipe(name)
         of_row = cost(recipes[name])
       else:
-        config = finetune_config(self.budget, row, self.tasks(name)[0], from_scratch=True)
-        trunk = config.trunk.with_vocabulary(load_tokenizer(self.tokenizer))
+        tuning = finetune_config(budget, row, self.tasks(name)[0], from_scratch=True)
+        trunk = tuning.trunk.with_vocabulary(load_tokenizer(self.tokenizer))
         of_row = Cost(*parameters(ModelConfig(trunk, (), trunk.default_attention)), 0.0, 0.0)
       self.results["costs"][name] = of_row._asdict()
       log(f"{row.title}: trunk {of_row.trunk:,} parameters, head {of_row.head:,}")
@@ -171,7 +163,7 @@ class _Comparison:
     assert len(trunks) <= 1, f"trunks of different sizes: {self.results['costs']}"
     if any(name not in self.results["pace"] for name in recipes):  # all again: they are compared
       self.results["pace"] = paces(recipes)
-    self.save()
+    self.study.save(self.results)
 
   def make_row(self, name: str) -> None:
     """Pre-trains, probes and fine-tunes one row, where this has not been done yet."""
@@ -207,7 +199,7 @@ class _Comparison:
         except Diverged as error:
           log(f"{row.title}: {error}")
           last_losses[f"{rate:g}"] = None
-        self.save()
+        self.study.save(self.results)
       if (loss := finite(last_losses[f"{rate:g}"])) is not None:
         by_rate[rate] = loss
     if not by_rate:
@@ -216,7 +208,7 @@ class _Comparison:
     steps, values = curve(self.folder(name, best), metric)
     points = zip(steps, values, strict=True)
     self.results["losses"][name] = [(step, sign * value) for step, value in points]
-    self.save()
+    self.study.save(self.results)
 
   def pretrain_at(self, name: str, rate: float) -> dict[str, Any]:
     """The last evaluation of a run, on the text or on pairs made from it."""
@@ -232,9 +224,12 @@ class _Comparison:
 
   def trained_on_texts(self, checkpoint: str, name: str, task: str) -> str:
     """A language model that has gone on from a checkpoint on the training texts of a task."""
-    place = self.study.path("targets", name, task)  # beside runs/ and tasks/
+    place = self.study.folder("targets", name, task)  # beside runs/ and tasks/
     source, text, folder = f"{place}/texts.txt", f"{place}/text", f"{place}/run"
-    write_texts(source, find(task).examples(self.data, "train"))
+    examples = find(task).examples(self.data, "train")
+    texts = (" ".join(text.split()) for example in examples for text in example.texts)
+    with atomic_file(source) as file:
+      file.write("".join(f"{line}\n" for line in dict.fromkeys(texts)))
     prepare.run(PrepareConfig(source, tokenizer=self.tokenizer, valid_share=0.1), text)
     config = target_config(self.budget, self.rows[name])
     pretrain.run(config, text, folder, make_recipe=from_checkpoint(checkpoint))
@@ -254,7 +249,7 @@ class _Comparison:
     options = reported(folder) | ({"tokenizer": self.tokenizer} if scratch else {})
     runs = finetune.run(config, self.data, checkpoint, folder, seeds=seeds, **options)
     done[task] = [run["dev"][f"dev_{find(task).primary_metric}"] for run in runs]
-    self.save()
+    self.study.save(self.results)
 
   def probe(self, name: str, checkpoint: str, step: int) -> None:
     """Notes the probes of one checkpoint."""
@@ -266,20 +261,13 @@ class _Comparison:
     examples = {"train": self.budget.examples, "dev": self.budget.dev_examples}
     for task in missing:
       done[task] = probe_score(start, find(task), self.data, examples)
-    self.save()
+    self.study.save(self.results)
 
   def start_of(self, name: str, checkpoint: str) -> tuple[FinetuneConfig, str, str]:
     """The config, checkpoint and vocabulary that a row is fine-tuned with, on its first task."""
     scratch, (task, *_) = checkpoint == "none", self.tasks(name)
     config = finetune_config(self.budget, self.rows[name], task, from_scratch=scratch)
     return config, checkpoint, self.tokenizer if scratch else ""
-
-  def probe_at_equal_seconds(self, name: str) -> None:
-    """Probes the checkpoint that the fastest row's time would have reached, if there is one."""
-    step = step_at_equal_seconds(self.results, self.budget, name)
-    folder = os.path.join(self.checkpoint(name), "checkpoints", str(step))
-    if is_folder(folder):
-      self.probe(name, folder, step)
 
   def report(self) -> None:
     """Writes results.md, results.csv and curves.png."""

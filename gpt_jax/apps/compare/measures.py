@@ -69,9 +69,8 @@ def cost(recipe: Recipe) -> Cost:
 
 
 def paces(recipes: Mapping[str, Recipe]) -> dict[str, float]:
-  """Seconds of a training step of each run, its batch included: medians of steps in turns.
-
-  A run's own log says what its steps took, but a shared machine is not equally busy in all runs.
+  """Seconds of a training step of each run, its batch included: medians of steps in turns, since a
+  shared machine is not equally busy in all runs.
   """
 
   def stepper(recipe: Recipe) -> Callable[[], Any]:
@@ -94,9 +93,8 @@ _PENALTY_SHARE = 5  # a fifth of the training examples chooses the strength of t
 
 
 def probe_start(config: FinetuneConfig, checkpoint: str, tokenizer: str) -> Start:
-  """The trunk that is probed; for "none", one with fresh weights.
-
-  A text-to-text model reads plain texts here: in RoBERTa's format, and all positions attend to all.
+  """The trunk that is probed; for "none", one with fresh weights. A text-to-text model reads plain
+  texts: in RoBERTa's format, and all positions attend to all.
   """
   start = load_start(config, checkpoint, tokenizer)
   if start.format.writes_answers:
@@ -113,11 +111,9 @@ def probe_start(config: FinetuneConfig, checkpoint: str, tokenizer: str) -> Star
 def probe_score(
   start: Start, task: LabeledTask, data_dir: str, examples: Mapping[str, int]
 ) -> float:
-  """The task's primary metric on its dev set, by the mean state of each text.
-
-  Scores (STS-B) are classes, the nearest numbers, whose expectation is the prediction.
-
-  `examples` is at most how many of "train" and "dev" are read; 0: all.
+  """The task's primary metric on its dev set, by the mean state of each text; of at most so many
+  `examples` of "train" and "dev", 0: all. Scores (STS-B) are classes, the nearest numbers, whose
+  expectation is the prediction.
   """
   features, labels = {}, {}
   for split in ("train", "dev"):

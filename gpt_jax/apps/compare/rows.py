@@ -1,6 +1,4 @@
-"""The rows of the comparison: pre-training objectives and systems, trunks and texts for those that
-are systems.
-"""
+"""The rows of the comparison: objectives and systems, and what the systems train and read."""
 
 import dataclasses
 import os
@@ -11,7 +9,7 @@ from typing import Any
 from gpt_jax.apps.study import choice
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import load_tokenizer
-from gpt_jax.files import atomic_file, atomic_folder, is_folder
+from gpt_jax.files import atomic_folder, is_folder
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.bidirectional_lm import BothDirections
 from gpt_jax.objectives.causal import Causal
@@ -19,7 +17,6 @@ from gpt_jax.objectives.contrastive import NeighborSpans
 from gpt_jax.objectives.masked import Masked
 from gpt_jax.objectives.masked_sentences import FullSentences, MaskedPairs
 from gpt_jax.objectives.span_corruption import SpanCorruption
-from gpt_jax.tasks.encoding import Example
 
 SENTINELS = 16  # 256 positions have 12 spans
 
@@ -148,11 +145,3 @@ def write_pairs(folder: str, text: str, count: int) -> None:
           sides["back"].append(f"{' '.join(reversed(words))}\n")
       for side, lines in sides.items():
         Path(partial, f"{name}.{side}").write_text("".join(lines), encoding="utf-8")
-
-
-def write_texts(path: str, examples: list[Example]) -> None:
-  """The distinct texts of labeled examples, one a line."""
-  texts = (" ".join(text.split()) for example in examples for text in example.texts)
-  os.makedirs(os.path.dirname(path), exist_ok=True)
-  with atomic_file(path) as file:
-    file.write("".join(f"{text}\n" for text in dict.fromkeys(texts)))

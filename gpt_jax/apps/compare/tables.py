@@ -1,9 +1,5 @@
-"""The comparison as Markdown and CSV; results are the content of compare's results.json.
+"""The content of results.json as Markdown and CSV; cells of rows that are not run yet are empty."""
 
-Cells of rows that have not been run yet are empty.
-"""
-
-import csv
 import io
 import statistics
 from collections.abc import Mapping, Sequence
@@ -12,6 +8,7 @@ from typing import Any
 from gpt_jax.apps import study
 from gpt_jax.apps.compare.budgets import Budget
 from gpt_jax.apps.compare.rows import Row
+from gpt_jax.data.file_kinds import write_table
 from gpt_jax.errors import counted
 
 Results = dict[str, Any]
@@ -65,9 +62,7 @@ def as_csv(results: Results, budget: Budget, rows: Mapping[str, Row]) -> str:
     for line, cells in zip(lines, table, strict=True):
       line |= {prefix + name: cell for name, cell in cells.items() if name != "objective"}
   text = io.StringIO()
-  writer = csv.DictWriter(text, lines[0], lineterminator="\n")
-  writer.writeheader()
-  writer.writerows(lines)
+  write_table(text, [list(lines[0]), *(list(line.values()) for line in lines)])
   return text.getvalue()
 
 

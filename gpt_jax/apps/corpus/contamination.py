@@ -49,38 +49,40 @@ class EvaluationRows:
   def __init__(self, rows: list[np.ndarray]):
     """`rows`: uint64 [n] each, the hashes of a row's words."""
     self._rows = rows
-    long = [number for number, row in enumerate(rows) if len(row) >= RUN]
-    self._runs = _Table([(grams(rows[number], RUN), number, 0) for number in long])
-    parts: dict[int, list[tuple[np.ndarray, int, int]]] = {}
+    self._runs: dict[int, list[int]] = {}  # hash of RUN words -> rows
+    # Number of words -> hash of a part -> the rows with it, and where it begins.
+    self._parts: dict[int, dict[int, list[tuple[int, int]]]] = {}
     for number, row in enumerate(rows):
       size = len(row)
+      for run in grams(row, RUN).tolist():
+        self._runs.setdefault(run, []).append(number)
       if not MIN_WORDS <= size <= MAX_WORDS:
         continue
       # One of its halves is intact if a word is replaced.
       bounds = [0, size] if size < ONE_REPLACED else [0, size // 2, size]
       for begin, end in itertools.pairwise(bounds):
-        part = grams(row[begin:end], end - begin)
-        parts.setdefault(end - begin, []).append((part, number, begin))
-    self._parts = {length: _Table(entries) for length, entries in sorted(parts.items())}
+        parts = self._parts.setdefault(end - begin, {})
+        parts.setdefault(grams(row[begin:end], end - begin).item(), []).append((number, begin))
 
   def find(self, hashes: np.ndarray) -> Overlap:
     """The overlap of the highest score with a text, given the hashes of its words."""
     best = NOTHING
     counts: dict[int, set[int]] = {}
-    text = grams(hashes, RUN)
-    for position, row, _ in self._runs.matches(text):
-      counts.setdefault(row, set()).add(int(text[position]))
+    for run in grams(hashes, RUN).tolist():
+      for row in self._runs.get(run, ()):
+        counts.setdefault(row, set()).add(run)
     for row, runs in counts.items():
       total = len(np.unique(grams(self._rows[row], RUN)))
       best = best_overlap(best, Overlap(1, row, len(runs) / total))
     for length, parts in self._parts.items():
-      for position, number, offset in parts.matches(grams(hashes, length)):
-        words, begin = self._rows[number], position - offset
-        if begin < 0 or begin + len(words) > len(hashes):
-          continue
-        replaced = int((hashes[begin : begin + len(words)] != words).sum())
-        if replaced <= (len(words) >= ONE_REPLACED):
-          best = best_overlap(best, Overlap(2, number, 1 - replaced / len(words)))
+      for position, part in enumerate(grams(hashes, length).tolist()):
+        for number, offset in parts.get(part, ()):
+          words, begin = self._rows[number], position - offset
+          if begin < 0 or begin + len(words) > len(hashes):
+            continue
+          replaced = int((hashes[begin : begin + len(words)] != words).sum())
+          if replaced <= (len(words) >= ONE_REPLACED):
+            best = best_overlap(best, Overlap(2, number, 1 - replaced / len(words)))
     return best
 
   def save(self) -> bytes:
@@ -102,33 +104,9 @@ def load_rows(path: str) -> EvaluationRows:
   return EvaluationRows(np.split(words, np.cumsum(sizes)[:-1]))
 
 
-class _Table:
-  """Hashes with the row and the offset in it that they come from, sorted."""
-
-  def __init__(self, entries: list[tuple[np.ndarray, int, int]]):
-    hashes, row_of, offset_of = zip(*entries, strict=True) if entries else ((), (), ())
-    sizes = list(map(len, hashes))
-    flat = np.concatenate([np.empty(0, np.uint64), *hashes])
-    rows = np.repeat(np.array(row_of, np.int64), sizes)
-    offsets = np.repeat(np.array(offset_of, np.int64), sizes)
-    order = np.argsort(flat, kind="stable")
-    self._hashes, self._rows, self._offsets = flat[order], rows[order], offsets[order]
-
-  def matches(self, text: np.ndarray) -> Iterable[tuple[int, int, int]]:
-    """(position in the text, row, offset) of every equal hash."""
-    first = np.searchsorted(self._hashes, text, "left")
-    last = np.searchsorted(self._hashes, text, "right")
-    for position in np.flatnonzero(last > first).tolist():
-      for entry in range(first[position], last[position]):
-        yield position, int(self._rows[entry]), int(self._offsets[entry])
-
-
 def best_overlap(a: Overlap, b: Overlap) -> Overlap:
   """The one of the higher score, or of the earlier row."""
   return min(a, b, key=lambda overlap: (-overlap.score, overlap.row if overlap.rule else 1 << 62))
-
-
-EVALUATED = ("dev", "test")  # splits of a task
 
 
 class EvaluationRow(NamedTuple):
@@ -139,10 +117,8 @@ class EvaluationRow(NamedTuple):
 
 
 def evaluation_rows(names: str, data: str) -> list[EvaluationRow]:
-  """The rows of files and tasks, separated by commas, without those too short.
-
-  A file is text (a row per line), JSON lines (every string) or a table (every cell). Of a task
-  with files in the folder `data` these are the texts of its dev and test rows.
+  """The rows of files and tasks, separated by commas, without those too short: lines of text,
+  strings of JSON, cells of tables, texts of dev and test rows of tasks with files in `data`.
   """
   rows: list[EvaluationRow] = []
   for name in filter(None, split_names(names)):
@@ -162,7 +138,7 @@ def _of_task(name: str, data: str) -> Iterator[EvaluationRow]:
   if os.sep in name or "." in name:
     raise InputError(f"--decontaminate={name}: no such file")
   task, missing = find(name), []
-  for split in EVALUATED:
+  for split in ("dev", "test"):
     try:
       examples = task.examples(data, split)
     except MissingInput as error:
@@ -171,7 +147,7 @@ def _of_task(name: str, data: str) -> Iterator[EvaluationRow]:
     for example in examples:
       for text in example.texts:
         yield EvaluationRow(f"{name} {split} {example.location}", text)
-  if len(missing) == len(EVALUATED):
+  if len(missing) == 2:
     raise InputError(f"--decontaminate={name}: {missing[-1]}; --data names the folder of the tasks")
 
 

@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import functools
 import importlib.util
-import io
 import json
 import os
 import shlex
@@ -19,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpt_jax.apps.corpus.removal import PRINT, Removing, RemovingPasses, fingerprints
+from gpt_jax.apps.corpus.removal import PRINT, Removing, RemovingPasses
 from gpt_jax.config import option, register
 from gpt_jax.data import pieces
 from gpt_jax.data.passes import (
@@ -52,7 +51,6 @@ from gpt_jax.files import (
 from gpt_jax.programs import prepare
 
 RUNNERS = ("direct", "dataflow", "flink", "spark")
-Frame = dict[str, np.ndarray]
 
 
 @register("corpus")
@@ -107,78 +105,43 @@ class Work(NamedTuple):
 
   path: str  # of the file to write
   number: int  # of the source
-  source: str
-  field: str
-  removed: tuple[int, ...]  # the numbers of its documents to leave out
+  corpus: Corpus  # of this source alone
   options: tuple[Any, ...]  # of the pass
 
-  def corpus(self) -> Corpus:
-    removed = np.array([(0, number) for number in self.removed], np.int64).reshape(-1, 2)
-    return Corpus([Source(self.source, 0)], self.field, removed)
 
-
-def do(make: Callable[..., Iterable[Frame]], work: Work) -> None:
-  """Writes the frames of a source, or beside them the message of its InputError."""
+def do(make: Callable[..., Iterable[Any]], work: Work) -> None:
+  """Writes JSON lines of a source, or beside them the message of its InputError."""
   try:
-    with atomic_file(work.path, "wb") as file:
-      for frame in make(work, *work.options):
-        content = io.BytesIO()
-        np.savez(content, **frame)  # type: ignore[arg-type]  # of NumPy: a keyword for each array
-        file.write(content.tell().to_bytes(8, "little") + content.getvalue())
+    with atomic_file(work.path) as file:
+      for entry in make(work, *work.options):
+        file.write(json.dumps(entry) + "\n")
   except InputError as error:
     write_json(f"{work.path}.error", str(error))
 
 
-def frames(path: str) -> Iterator[Frame]:
-  with local_copy(path) as copy, open(copy, "rb") as file:
-    while size := file.read(8):
-      with np.load(io.BytesIO(file.read(int.from_bytes(size, "little"))), allow_pickle=False) as a:
-        yield dict(a)
+def prints_of(work: Work, near: bool, rows: str) -> Iterator[str]:
+  """A record for each document, in hexadecimal digits."""
+  removing = Removing("near" if near else "exact", "", "")
+  for record in RemovingPasses(removing, None).prints(work.corpus, rows, Progress("")):
+    record["source"] = work.number
+    yield record.tobytes().hex()
 
 
-def prints_of(work: Work, near: bool, rows: str) -> Iterator[Frame]:
-  """Records of documents, a thousand in a frame."""
-  source = (work.number, Source(work.source, 0))
-  records: list[np.ndarray] = []
-  for record in fingerprints([source], work.field, near, rows, None):
-    records.append(record)
-    if len(records) == 1000:
-      yield {"prints": np.array(records, PRINT)}
-      records = []
-  yield {"prints": np.array(records, PRINT)}
-
-
-def words_of(work: Work, kind: str, first: int, share: float) -> Iterator[Frame]:
+def words_of(work: Work, kind: str, first: int, share: float) -> Iterator[tuple[Any, ...]]:
   """The sizes and words of pieces. `first` is the number of the source's first document."""
-  for batch in batched(work.corpus().pieces()):
-    words = []
-    for document, piece in batch:
-      chosen = kind and (share == 1 or in_sample(first + document, share))
-      words.append(piece_words(kind, piece) if chosen else {})
-    sizes = [(len(piece.text), piece.last) for _, piece in batch]
-    yield {"pieces": _as_json([*zip(sizes, words, strict=True)])}
+  for document, piece in work.corpus.pieces():
+    chosen = kind and (share == 1 or in_sample(first + document, share))
+    yield len(piece.text), piece.last, piece_words(kind, piece) if chosen else {}
 
 
-def tokens_of(work: Work, folder: str, hash: str, sentences: bool) -> Iterator[Frame]:
-  """The ids of pieces."""
-  for batch in batched(work.corpus().pieces()):
+def tokens_of(work: Work, folder: str, hash: str, sentences: bool) -> Iterator[tuple[Any, ...]]:
+  """The sizes of pieces, their ids and where their sentences end."""
+  for batch in batched(work.corpus.pieces()):
     encoded = encode(folder, hash, sentences, batch)
-    none = np.empty(0, np.int64)
-    ends = [none if item.sentence_ends is None else item.sentence_ends for item in encoded]
-    rows = []
-    for (_, piece), item, of_piece in zip(batch, encoded, ends, strict=True):
-      sizes = (len(item.ids), len(of_piece), item.n_bytes, item.n_words)
-      rows.append((piece.joint, piece.last, len(piece.text), *sizes))
-    ids = np.concatenate([item.ids for item in encoded])
-    yield {"ids": ids, "ends": np.concatenate(ends), "pieces": _as_json(rows)}
-
-
-def _as_json(rows: list[Any]) -> np.ndarray:
-  return np.frombuffer(json.dumps(rows).encode(), np.uint8)
-
-
-def _pieces(frame: Frame) -> list[Any]:
-  return parse_json(frame["pieces"].tobytes())
+    for (_, piece), item in zip(batch, encoded, strict=True):
+      ends = None if item.sentence_ends is None else item.sentence_ends.tolist()
+      sizes = len(piece.text), item.n_bytes, item.n_words
+      yield piece.joint, piece.last, *sizes, item.ids.tolist(), ends
 
 
 class BeamPasses(RemovingPasses):
@@ -200,16 +163,16 @@ class BeamPasses(RemovingPasses):
       write_json(os.path.join(folder, prepare.KEY), key)
 
   def prints(self, corpus: Corpus, rows: str, progress: Progress) -> Iterator[np.ndarray]:
-    """Arrays of records."""
+    """See RemovingPasses."""
     if rows:  # to where all workers see it
       shared = os.path.join(self._folder, os.path.basename(rows))
       with open(rows, "rb") as local, atomic_file(shared, "wb") as file:
         file.write(local.read())
       rows = shared
     progress.begin("", unit="documents")  # the workers do not tell characters
-    for _, frame in self._numbered("prints", prints_of, corpus, (self._removing.near, rows)):
-      progress.add(len(frame["prints"]))
-      yield frame["prints"]
+    for _, record in self._numbered("prints", prints_of, corpus, (self._removing.near, rows)):
+      progress.add(1)
+      yield np.frombuffer(bytes.fromhex(record), PRINT)
 
   def words(
     self, corpus: Corpus, kind: str, share: float
@@ -217,19 +180,18 @@ class BeamPasses(RemovingPasses):
     """The same batches as without a runner, since the rarest words are dropped between them."""
     counts = np.zeros(len(corpus.sources), int)
     if share != 1:
-      for number, frame in self._numbered("sizes", words_of, corpus, ("", 0, 1.0)):
-        counts[number] += sum(last for (_, last), _ in _pieces(frame))
+      for number, (_, last, _) in self._numbered("sizes", words_of, corpus, ("", 0, 1.0)):
+        counts[number] += last
     options = [(kind, first, share) for first in (np.cumsum(counts) - counts).tolist()]
     sizes: Sizes = []
     words, total = WordCounts(), 0
-    for _, frame in self._numbered("words", words_of, corpus, options):
-      for (characters, last), counted in _pieces(frame):
-        sizes.append((characters, last))
-        words.add(counted)
-        total += characters + pieces.OVERHEAD
-        if total >= pieces.PIECE_SIZE:
-          yield sizes, words.words
-          sizes, words, total = [], WordCounts(), 0
+    for _, (characters, last, counted) in self._numbered("words", words_of, corpus, options):
+      sizes.append((characters, last))
+      words.add(counted)
+      total += characters + pieces.OVERHEAD
+      if total >= pieces.PIECE_SIZE:
+        yield sizes, words.words
+        sizes, words, total = [], WordCounts(), 0
     if sizes:
       yield sizes, words.words
 
@@ -244,29 +206,28 @@ class BeamPasses(RemovingPasses):
     vocabulary = os.path.join(self._folder, f"tokenizer-{name}")  # where all workers see it
     tokenizer.save(vocabulary)
     options = (vocabulary, tokenizer.hash, sentences)
-    for _, frame in self._numbered(f"tokens-{name}", tokens_of, corpus, options):
-      ids, ends = frame["ids"], frame["ends"]
-      for joint, last, characters, n_ids, n_ends, n_bytes, n_words in _pieces(frame):
-        encoded = Encoded(ids[:n_ids], n_bytes, n_words, ends[:n_ends] if sentences else None)
-        yield EncodedPiece(document, Piece("", None, joint, last), characters, encoded)
-        ids, ends = ids[n_ids:], ends[n_ends:]
-        document += last
+    for _, entry in self._numbered(f"tokens-{name}", tokens_of, corpus, options):
+      joint, last, characters, n_bytes, n_words, ids, ends = entry
+      sentence_ends = None if ends is None else np.array(ends, np.int64)
+      encoded = Encoded(np.array(ids, np.int32), n_bytes, n_words, sentence_ends)
+      yield EncodedPiece(document, Piece("", None, joint, last), characters, encoded)
+      document += last
 
   def _numbered(
     self,
     name: str,
-    make: Callable[..., Iterable[Frame]],
+    make: Callable[..., Iterable[Any]],
     corpus: Corpus,
     options: tuple[Any, ...] | list[tuple[Any, ...]],
-  ) -> Iterator[tuple[int, Frame]]:
-    """Runs a pass over the sources not done yet; yields the frames of all, with their sources."""
+  ) -> Iterator[tuple[int, Any]]:
+    """Runs a pass over the sources not done yet; yields what all gave, with their sources."""
     tasks = []
     for number, source in enumerate(corpus.sources):
-      path = os.path.join(self._folder, f"{name}-{number:06}")
+      path = os.path.join(self._folder, f"{name}-{number:06}.jsonl")
       first, end = np.searchsorted(corpus.removed[:, 0], (number, number + 1))
-      removed = tuple(corpus.removed[first:end, 1].tolist())
+      alone = Corpus([source], corpus.field, corpus.removed[first:end] - [number, 0])
       of_source = options[number] if isinstance(options, list) else options
-      tasks.append(Work(path, number, source.name, corpus.field, removed, of_source))
+      tasks.append(Work(path, number, alone, of_source))
     done = set(list_folder(self._folder))
     missing = [task for task in tasks if os.path.basename(task.path) not in done]
     if missing:
@@ -278,10 +239,12 @@ class BeamPasses(RemovingPasses):
         raise InputError(str(read_json(f"{task.path}.error")))
       if name not in done:
         raise InputError(
-          f"{task.source}: no worker left a result in {self._folder}, which all of them must see"
+          f"{corpus.sources[task.number].name}: no worker left a result in {self._folder}, which "
+          "all of them must see"
         )
-      for frame in frames(task.path):
-        yield task.number, frame
+      with local_copy(task.path) as copy, open(copy, encoding="ascii") as file:
+        for line in file:
+          yield task.number, parse_json(line)
 
 
 def make_pipeline(

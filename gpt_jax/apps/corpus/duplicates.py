@@ -77,16 +77,10 @@ def signature(hashes: np.ndarray) -> np.ndarray:
   return np.asarray(minhash.hashvalues, np.uint32)
 
 
-def similarity(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-  """The estimate of the Jaccard similarity of signatures: [N, PERMUTATIONS] each -> [N]."""
-  return (a == b).mean(axis=-1)
-
-
 def near_pairs(signatures: np.ndarray, documents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """The pairs of near-duplicates, and their similarities: int64 [P, 2] ascending, float [P].
-
-  Compares the documents of these numbers, int [D] ascending, by signatures, uint32
-  [N, PERMUTATIONS]. Memory is 24 bytes per document, and 16 per pair that shares a band.
+  """The near-duplicates among documents, int [D] ascending, and the estimates of their Jaccard
+  similarity: int64 [P, 2] ascending, float [P]; by signatures of all, uint32 [N, PERMUTATIONS].
+  Memory is 24 bytes per document, and 16 per pair that shares a band.
   """
   candidates = [np.empty((0, 2), np.int64)]
   rows = PERMUTATIONS // BANDS
@@ -101,7 +95,7 @@ def near_pairs(signatures: np.ndarray, documents: np.ndarray) -> tuple[np.ndarra
   scores = np.empty(len(pairs))
   for begin in range(0, len(pairs), _CHUNK):
     left, right = pairs[begin : begin + _CHUNK].T
-    scores[begin : begin + _CHUNK] = similarity(signatures[left], signatures[right])
+    scores[begin : begin + _CHUNK] = (signatures[left] == signatures[right]).mean(axis=-1)
   near = scores >= THRESHOLD
   return pairs[near], scores[near]
 

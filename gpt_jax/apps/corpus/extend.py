@@ -1,7 +1,5 @@
-"""New tokens in a vocabulary, for frequent words that it splits, and in a model that reads it.
-
-The embedding of a new token is the mean of those of its pieces (Gee et al. 2022, *Fast Vocabulary
-Transfer for Language Model Compression*, section 3).
+"""New tokens in a vocabulary, for frequent words that it splits, and in a model that reads it, each
+the mean of its pieces' embeddings (Gee et al. 2022, Fast Vocabulary Transfer, section 3).
 """
 
 import dataclasses
@@ -99,10 +97,8 @@ def run(config: corpus.CorpusConfig, out: str, extend: str, add_tokens: int) -> 
 def _choose(
   tokenizer: Tokenizer, counts: Mapping[str, int], number: int, name: str
 ) -> tuple[list[NewToken], list[str]]:
-  """The new tokens, by their ids, and the words among them, which save most tokens for each.
-
-  `counts` says how often each word occurs, `name` where the tokenizer is. Raises InputError for a
-  kind of vocabulary that cannot be extended, and if there are fewer words.
+  """The new tokens, by their ids, and the words among them, which save most tokens for each; `name`
+  says where the tokenizer is.
   """
   is_bpe = _has_merges(tokenizer, name)
   ids_of, count_of = _split_words(tokenizer, counts)
@@ -133,9 +129,8 @@ def _choose(
 
 
 def _merges(tokenizer: Tokenizer, ids: Sequence[int]) -> list[NewToken]:
-  """The tokens that lead from the pieces of a word to the word, from the end that is marked.
-
-  So none of them is in other words but at that end, and forms of a word share some.
+  """The tokens that lead from the pieces of a word to the word, from the end that is marked: none
+  is in other words but at that end, and forms of a word share some.
   """
   order = list(zip(map(tokenizer.piece, ids), ids, strict=True))
   from_end = order[-1][0].endswith(END_OF_WORD)

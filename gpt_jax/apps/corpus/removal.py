@@ -6,8 +6,8 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from typing import IO, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,7 +34,7 @@ from gpt_jax.data.cleaning import clean_piece
 from gpt_jax.data.passes import LEDGER, Passes, Pool, map_in_order
 from gpt_jax.data.pieces import Corpus, Piece, batched, read_pieces
 from gpt_jax.data.progress import Progress
-from gpt_jax.data.sources.source import Source, plain_size
+from gpt_jax.data.sources.source import plain_size
 from gpt_jax.errors import InputError, counted
 from gpt_jax.files import atomic_file
 
@@ -61,41 +61,10 @@ class _Place(NamedTuple):
   before: str
 
 
-def fingerprints(
-  sources: Iterable[tuple[int, Source]],
-  field: str,
-  near: bool,
-  rows: str,
-  pool: Pool | None,
-  progress: Progress | None = None,
-) -> Iterator[np.ndarray]:
-  """A record of type PRINT for each document, in order; with a signature if `near`.
-
-  `rows` is a file of evaluation rows, or "".
-  """
-  made: list[np.ndarray] = []
-  inspect = functools.partial(_inspect, near, rows)
-  for batch, results in map_in_order(pool, inspect, batched(_placed(sources, field))):
-    for (place, piece), result in zip(batch, results, strict=True):
-      made.append(result)
-      if progress:
-        progress.add(len(piece.text))
-      if not piece.last:
-        continue
-      of_pieces, record = np.array(made, PRINT), np.zeros((), PRINT)
-      record["source"], record["number"] = place.source, place.number
-      record["digest"] = _digest(of_pieces["digest"].tobytes())
-      overlaps = map(Overlap, *(of_pieces[name].tolist() for name in Overlap._fields))
-      record["rule"], record["row"], record["score"] = functools.reduce(best_overlap, overlaps)
-      record["signature"] = of_pieces["signature"].min(axis=0)
-      yield record
-      made = []
-
-
-def _placed(sources: Iterable[tuple[int, Source]], field: str) -> Iterator[tuple[_Place, Piece]]:
-  for source, (name, _) in sources:
+def _placed(corpus: Corpus) -> Iterator[tuple[_Place, Piece]]:
+  for source, (name, _) in enumerate(corpus.sources):
     number, before = 0, ""
-    for piece in read_pieces(name, field=field):
+    for piece in read_pieces(name, field=corpus.field):
       yield _Place(source, number, before), piece
       before = "" if piece.last else piece.text[-_BEFORE:]
       number += piece.last
@@ -122,10 +91,8 @@ def _digest(content: bytes) -> np.ndarray:
 
 
 class Removing:
-  """Which documents are removed, by the settings of a run.
-
-  `index` is of the evaluation rows, see EvaluationRows.save; `settings` are the JSON values, among
-  them its hash, that decide which documents.
+  """Which documents are removed: evaluation rows, their saved index, and the JSON `settings` that
+  decide it, among them the hash of the index.
   """
 
   def __init__(self, deduplicate: str, decontaminate: str, data: str):
@@ -170,9 +137,21 @@ class RemovingPasses(Passes):
       is_empty = not os.path.getsize(path)
       records = np.empty(0, PRINT) if is_empty else np.memmap(path, PRINT, "r")
       removed = removals(records, removing.exact, removing.near)
-      locations = [row.location for row in removing.rows]
+
+      def name(document: int) -> str:  # SOURCE#N, the Nth of its source from 0
+        record = records[document]
+        return f"{corpus.sources[int(record['source'])].name}#{int(record['number'])}"
+
       with atomic_file(os.path.join(folder, LEDGER)) as ledger:
-        write_ledger(ledger, removed, records, corpus.sources, locations)
+        for removal in removed:
+          by_row, other = removal.rule in RULES, removal.other
+          entry = {
+            "document": name(removal.document),
+            "rule": removal.rule,
+            "with": removing.rows[other].location if by_row else name(other),
+            "score": round(removal.score, 4),
+          }
+          ledger.write(json.dumps(entry) + "\n")
       chosen = records[[removal.document for removal in removed]]
       n_documents = len(records)
       if n_documents and len(removed) == n_documents:
@@ -184,9 +163,25 @@ class RemovingPasses(Passes):
       return np.stack([chosen["source"].astype(np.int64), chosen["number"]], axis=1)
 
   def prints(self, corpus: Corpus, rows: str, progress: Progress) -> Iterator[np.ndarray]:
-    """See fingerprints; nothing has been removed from the corpus yet."""
-    sources = enumerate(corpus.sources)
-    yield from fingerprints(sources, corpus.field, self._removing.near, rows, self._pool, progress)
+    """A record of type PRINT for each document, in order; `rows` is a file of evaluation rows, ""
+    if there are none. Nothing has been removed from the corpus yet.
+    """
+    made: list[np.ndarray] = []
+    inspect = functools.partial(_inspect, self._removing.near, rows)
+    for batch, results in map_in_order(self._pool, inspect, batched(_placed(corpus))):
+      for (place, piece), result in zip(batch, results, strict=True):
+        made.append(result)
+        progress.add(len(piece.text))
+        if not piece.last:
+          continue
+        of_pieces, record = np.array(made, PRINT), np.zeros((), PRINT)
+        record["source"], record["number"] = place.source, place.number
+        record["digest"] = _digest(of_pieces["digest"].tobytes())
+        overlaps = map(Overlap, *(of_pieces[name].tolist() for name in Overlap._fields))
+        record["rule"], record["row"], record["score"] = functools.reduce(best_overlap, overlaps)
+        record["signature"] = of_pieces["signature"].min(axis=0)
+        yield record
+        made = []
 
 
 class Removal(NamedTuple):
@@ -199,10 +194,7 @@ class Removal(NamedTuple):
 
 
 def removals(prints: np.ndarray, exact: bool, near: bool) -> list[Removal]:
-  """The documents to remove, in order: contaminated ones, and duplicates of earlier, kept ones.
-
-  `prints` are [N] of type PRINT, perhaps in a file.
-  """
+  """The documents to remove, in order: contaminated ones, and duplicates of earlier, kept ones."""
   result: dict[int, Removal] = {}
   for document in np.flatnonzero(prints["rule"]).tolist():
     record = prints[document]
@@ -224,30 +216,3 @@ def removals(prints: np.ndarray, exact: bool, near: bool) -> list[Removal]:
       if document not in result and other not in result:
         result[document] = Removal(document, "near-duplicate", other, float(score))
   return [result[document] for document in sorted(result)]
-
-
-def write_ledger(
-  file: IO[str],
-  removals: Iterable[Removal],
-  prints: np.ndarray,
-  sources: Sequence[Source],
-  rows: Sequence[str],
-) -> None:
-  """A JSON line for each removal; a document is SOURCE#N, the Nth of its source from 0.
-
-  `rows` says where each evaluation row comes from.
-  """
-
-  def name(document: int) -> str:
-    record = prints[document]
-    return f"{sources[int(record['source'])].name}#{int(record['number'])}"
-
-  for removal in removals:
-    by_row = removal.rule in RULES
-    entry = {
-      "document": name(removal.document),
-      "rule": removal.rule,
-      "with": rows[removal.other] if by_row else name(removal.other),
-      "score": round(removal.score, 4),
-    }
-    file.write(json.dumps(entry) + "\n")

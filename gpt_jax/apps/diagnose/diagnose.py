@@ -1,8 +1,6 @@
-"""The limits of language models, measured: gradients, scaling, learning rates, sampling.
+"""Measures the limits of language models (Jozefowicz et al. 2016) with small ones."""
 
-Jozefowicz et al. 2016 ask them of large models; here each is a figure that a reader can repeat.
-"""
-
+import contextlib
 import functools
 import os
 import re
@@ -19,7 +17,7 @@ from gpt_jax.apps.report.page import environment, run_names
 from gpt_jax.apps.study import Study, choice
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.config import field_values
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, about
 from gpt_jax.files import read_json, verified, with_checksum, write_json
 from gpt_jax.parallel.processes import log
 
@@ -54,7 +52,14 @@ def run(
   """
   if isinstance(budget, str):
     budget = choice("budget", budget, BUDGETS)
-  _check_parts(parts, checkpoint)
+  for part in parts:
+    choice("parts", part, dict.fromkeys(PARTS))
+  if not parts:
+    raise InputError(f"--parts: name some of {', '.join(PARTS)}")
+  names = " and ".join(part for part in parts if part in _OF_CHECKPOINTS)
+  if names and not checkpoint:
+    advice = "give --checkpoint=DIR, or --parts=scaling,rates"
+    raise InputError(f"{names} look at a trained model: {advice}")
   environment()  # only to fail before the expensive part, where jinja2 is missing
   texts = load_texts(data)
   models = {path: _load(path, texts) for path in dict.fromkeys(checkpoint)}
@@ -78,23 +83,10 @@ def run(
   return result
 
 
-def _check_parts(parts: Sequence[str], checkpoint: Sequence[str]) -> None:
-  for part in parts:
-    choice("parts", part, dict.fromkeys(PARTS))
-  if not parts:
-    raise InputError(f"--parts: name some of {', '.join(PARTS)}")
-  names = " and ".join(part for part in parts if part in _OF_CHECKPOINTS)
-  if names and not checkpoint:
-    advice = "give --checkpoint=DIR, or --parts=scaling,rates"
-    raise InputError(f"{names} look at a trained model: {advice}")
-
-
 def _load(path: str, texts: Texts) -> LoadedModel:
   loaded = load_model(path, check=LoadedModel.language_model)
-  try:
+  with about(f"--checkpoint={path}"):
     texts.held_out.check_vocabulary(loaded.tokenizer)
-  except InputError as error:
-    raise InputError(f"--checkpoint={path}: {error}") from error
   return loaded
 
 
@@ -111,17 +103,16 @@ def _of_checkpoints(
     values = study.part(file, settings, functools.partial(measure, loaded, texts, budget))
     trunk = loaded.spec.trunk
     kind = type(trunk).__name__.removesuffix("Config")
-    about = f"{kind}, {trunk.parameter_count():,} parameters, step {loaded.step:,}"
-    results.append({"name": name, "about": about, **values})
+    model = f"{kind}, {trunk.parameter_count():,} parameters, step {loaded.step:,}"
+    results.append({"name": name, "about": model, **values})
     log(f"{part} of {loaded.path}: measured")
   return results
 
 
 def _earlier(study: Study, texts: Texts) -> dict[str, Any]:
   """The parts that an earlier command measured on the same text."""
-  try:
+  with contextlib.suppress(OSError, ValueError):
     saved = verified(read_json(study.path(RESULT)))
-  except (OSError, ValueError):
-    return dict(texts.identity)
-  same = all(saved.get(name) == value for name, value in texts.identity.items())
-  return saved if same else dict(texts.identity)
+    if texts.identity.items() <= saved.items():
+      return saved
+  return dict(texts.identity)

@@ -3,8 +3,6 @@
 Long distances are hard to learn where the gradient of a prediction vanishes on its way back (Bengio
 et al. 1994). A trunk adds zeros to its hidden states under the collection "hidden", by Linen's
 `perturb`; the gradient with respect to these zeros is that of the states.
-
-Letters: B rows, T positions, L layers.
 """
 
 import functools
@@ -25,52 +23,35 @@ _ROWS = 8  # at a time
 
 
 class Norms(NamedTuple):
-  """L2 norms of d loss / d h, float64 [L, T], means over rows."""
+  """L2 norms of d loss / d h, float64 [layers, positions], means over rows."""
 
   layers: list[str]  # names from the input on, such as "embedding", "block 1"
   of_text: np.ndarray  # the loss is the mean over all positions of a row
   of_last: np.ndarray  # the loss is that of the last prediction of a row
 
 
-class Decay(NamedTuple):
-  """How the gradient falls with the distance d to the prediction: as exp(-d / c), or as d^-k.
-
-  Each fit is the share of the variance of the gradient's logarithm that its law explains.
-  """
-
-  half_distance: float  # tokens over which it halves; infinite if it does not
-  exponential_fit: float
-  exponent: float  # k
-  power_fit: float
-
-
 def gradient_norms(model: Model, params: Any, rows: np.ndarray) -> Norms:
   """Norms for a causal language model without dropout; rows are int32 [B, T + 1], unpadded."""
   length = rows.shape[1] - 1
-  whole = np.full((1, length), 1 / length, np.float32)
+  whole = np.full((1, length), 1 / length, np.float32)  # loss weights
   last = np.eye(1, length, length - 1, dtype=np.float32)
-  names = list(_hidden(model, params, _batch(rows[:1], whole)))
-  names.sort(key=lambda name: int(name.partition("_")[0]))
-  sums = np.zeros((2, len(names), length))
+  sums: dict[str, np.ndarray] = {}
   for first in range(0, len(rows), _ROWS):
     some = rows[first : first + _ROWS]
+    inputs = some[:, :-1]
+    positions = np.broadcast_to(np.arange(length, dtype=np.int32), inputs.shape)
     for i, weights in enumerate((whole, last)):
-      norms = jax.device_get(_norms(model, params, _batch(some, weights)))
-      sums[i] += [norms[name].astype(np.float64).sum(0) for name in names]
-  of_text, of_last = sums / len(rows)
-  layers = []
-  for name in names:
+      predictions = Predictions(some[:, 1:], np.broadcast_to(weights, inputs.shape))
+      batch = Batch(Rows(inputs, positions), predictions=predictions)
+      norms = jax.device_get(_norms(model, params, batch))
+      for name, norm in norms.items():
+        sums.setdefault(name, np.zeros((2, length)))[i] += norm.astype(np.float64).sum(0)
+  layers, means = [], []
+  for name in sorted(sums, key=lambda name: int(name.partition("_")[0])):
     number, _, kind = name.partition("_")
     layers.append(f"{kind} {number}" if kind == "block" else kind)
-  return Norms(layers, of_text, of_last)
-
-
-def _batch(rows: np.ndarray, weights: np.ndarray) -> Batch:
-  """All next tokens of each row, with the loss weights [1, T]."""
-  inputs = rows[:, :-1]
-  positions = np.broadcast_to(np.arange(inputs.shape[1], dtype=np.int32), inputs.shape)
-  weights = np.broadcast_to(weights, inputs.shape)
-  return Batch(Rows(inputs, positions), predictions=Predictions(rows[:, 1:], weights))
+    means.append(sums[name] / len(rows))
+  return Norms(layers, *np.stack(means, axis=1))
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -80,33 +61,28 @@ def _norms(model: Model, params: Any, batch: Batch) -> dict[str, jax.Array]:
   """
   head = model.config.heads[0]
 
+  def created(params, batch):
+    return model.apply({"params": params}, batch, mutable=["hidden"])[1]
+
   def loss(added):
     outputs: Any = model.apply({"params": params, "hidden": {"trunk": added}}, batch)
     return head.loss(outputs.heads[0], outputs.states, batch, model.num_tokens).total
 
-  shapes = _hidden(model, params, batch)
+  shapes: Any = jax.eval_shape(created, params, batch).get("hidden", {}).get("trunk", {})
+  if not shapes:
+    trunk = type(model.config.trunk).__name__
+    raise InputError(f"trunk: a {trunk} does not name its hidden states, as Transformer does")
   zeros = {name: jnp.zeros(shape.shape, shape.dtype) for name, shape in shapes.items()}
   gradients = jax.grad(loss)(zeros)
   return {name: jnp.linalg.norm(x.astype(jnp.float32), axis=-1) for name, x in gradients.items()}
 
 
-def _hidden(model: Model, params: Any, batch: Batch) -> dict[str, Any]:
-  """The shape of each hidden state that the trunk names, [B, T, D]."""
-
-  def created(params, batch):
-    return model.apply({"params": params}, batch, mutable=["hidden"])[1]
-
-  shapes = jax.eval_shape(created, params, batch).get("hidden", {}).get("trunk", {})
-  if not shapes:
-    trunk = type(model.config.trunk).__name__
-    raise InputError(f"trunk: a {trunk} does not name its hidden states, as Transformer does")
-  return shapes
-
-
-def decay_of(norms: np.ndarray) -> Decay | None:
-  """How the gradient of a row's last prediction falls, by a layer's norms [T]; None where it is 0
-  almost everywhere. The last norm, of the predicting position itself, is left out: it reaches the
-  prediction on a way of its own, the residual stream.
+def decay_of(norms: np.ndarray) -> dict[str, float] | None:
+  """How the gradient of a row's last prediction falls with the distance d, by a layer's norms [T]:
+  the tokens over which exp(-d / c) halves, infinite if it does not, the exponent k of d^-k, and the
+  share of the variance of its logarithm that each law explains; None where it is 0 almost
+  everywhere. The norm of the predicting position itself is left out: it reaches the prediction on a
+  way of its own, the residual stream.
   """
   by_distance = np.asarray(norms, np.float64)[::-1][1:]
   distances = np.arange(1, len(by_distance) + 1)
@@ -117,7 +93,12 @@ def decay_of(norms: np.ndarray) -> Decay | None:
   slope, exponential_fit = _line(distances, logs)
   exponent, power_fit = _line(np.log(distances), logs)
   half = float(np.log(2) / -slope) if slope < 0 else float("inf")
-  return Decay(half, exponential_fit, -exponent, power_fit)
+  return {
+    "half_distance": half,
+    "exponential_fit": exponential_fit,
+    "exponent": -exponent,
+    "power_fit": power_fit,
+  }
 
 
 def _line(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
@@ -142,7 +123,7 @@ def measure_gradients(loaded: LoadedModel, texts: Texts, budget: Budget) -> dict
     result[name] = {
       "of_text": norms.of_text.tolist(),
       "of_last": norms.of_last.tolist(),
-      "decay": [decay and decay._asdict() for decay in map(decay_of, norms.of_last)],
+      "decay": list(map(decay_of, norms.of_last)),
     }
   return result
 

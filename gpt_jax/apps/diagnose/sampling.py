@@ -1,7 +1,5 @@
-"""Samples at each temperature, compared with the real continuations in the held-out text.
-
-How varied texts are and how much they repeat is measured by distinct n-grams (Li et al. 2016), and
-by n-grams that occurred before (Welleck et al. 2020).
+"""Samples at each temperature beside the real continuations in the held-out text: distinct n-grams
+(Li et al. 2016), and n-grams that occurred before (Welleck et al. 2020).
 """
 
 import itertools
@@ -26,10 +24,7 @@ _WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")
 
 
 def measure_sampling(loaded: LoadedModel, texts: Texts, budget: Budget) -> dict[str, Any]:
-  """JSON: the measures of the held-out text and of each temperature, and tokens_per_second.
-
-  The prompts are pieces of the held-out text, whose own continuations are compared.
-  """
+  """JSON: tokens_per_second, and the measures of held-out text and of each temperature."""
   model, params = loaded.language_model(), jax.device_put(loaded.params)
   rows = held_out_rows(texts, _PROMPT + budget.text_tokens, budget.texts)
   read = min(rows.shape[1], trained_length(loaded))

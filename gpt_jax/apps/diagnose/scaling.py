@@ -1,7 +1,6 @@
 """The loss of a model of N parameters after D tokens, L = E + A / N^a + B / D^b, and the next size.
 
-Hoffmann et al. 2022, eq. 2 and appendix D.3: fitted to the logarithms of losses with a Huber loss,
-from many starts. It needs scipy, which jax requires. The next size is predicted before its run.
+Hoffmann et al. 2022, eq. 2 and appendix D.3: fitted to the logarithms of losses with a Huber loss.
 """
 
 import functools
@@ -46,11 +45,9 @@ class Law(NamedTuple):
 
 
 def fit_law(runs: Sequence[tuple[float, float, float]], near: Law | None = None) -> Law:
-  """The law of some runs.
+  """The law of runs: N, D, and the loss in nats of text that no run has read.
 
-  Args:
-    runs: N, D, and the loss in nats, of text that no run has read.
-    near: the law of almost the same runs, to start from; None: start from many points of a grid.
+  The fit starts from the law of almost the same runs, `near`; None: from many points of a grid.
   """
   from scipy.optimize import least_squares
 
@@ -78,8 +75,14 @@ def fit_law(runs: Sequence[tuple[float, float, float]], near: Law | None = None)
 
   low, high = log_loss.min(), log_loss.max()
   bounds = [low - 12, low - 12, 0, low - 12, 0], [low, high, _MAX_EXPONENT, high, _MAX_EXPONENT]
-  starts = _grid(low, residuals)[:_STARTS]
-  if near is not None:
+  if near is None:  # shares of the lowest loss, and exponents: those of the smallest errors
+    floors = [low + math.log(share) for share in (0.02, 0.3, 0.6, 0.9)]
+    scales = [low + math.log(share) for share in (0.02, 0.1, 0.4)]
+    exponents = (0.1, 0.3, 0.6, 1.0, 1.5)
+    grid = [*map(np.array, itertools.product(floors, scales, exponents, scales, exponents))]
+    costs = [np.abs(residuals(x)).sum() for x in grid]
+    starts = [grid[i] for i in np.argsort(costs, kind="stable")[:_STARTS]]
+  else:
     # Logarithms of the parts at the means, and the exponents.
     e, a, b = np.log(near.parts(math.exp(n_mean), math.exp(d_mean)))
     start = np.array([e, a, near.size_exponent, b, near.data_exponent])
@@ -99,16 +102,6 @@ def fit_law(runs: Sequence[tuple[float, float, float]], near: Law | None = None)
     math.exp(b + data_exponent * d_mean),
     float(data_exponent),
   )
-
-
-def _grid(low: float, residuals) -> list[np.ndarray]:
-  """Shares of the lowest loss, and exponents; the points with the smallest errors come first."""
-  floors = [low + math.log(share) for share in (0.02, 0.3, 0.6, 0.9)]
-  scales = [low + math.log(share) for share in (0.02, 0.1, 0.4)]
-  exponents = (0.1, 0.3, 0.6, 1.0, 1.5)
-  grid = [*map(np.array, itertools.product(floors, scales, exponents, scales, exponents))]
-  costs = [np.abs(residuals(x)).sum() for x in grid]
-  return [grid[i] for i in np.argsort(costs, kind="stable")]
 
 
 def prediction_range(

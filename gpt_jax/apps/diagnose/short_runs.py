@@ -18,7 +18,7 @@ from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.parallel.processes import log
 from gpt_jax.programs.pretrain import text_recipe
 from gpt_jax.programs.pretrain_config import PretrainConfig
-from gpt_jax.programs.pretrain_text import Text, make_measure
+from gpt_jax.programs.pretrain_text import make_measure
 from gpt_jax.training.hooks import Diverged
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
@@ -35,13 +35,9 @@ _EVALUATION_BATCHES = 40
 def short_config(
   trunk: Any, width: int, steps: int, tokenizer: Tokenizer, learning_rate: float | None = None
 ) -> PretrainConfig:
-  """A run of a small model, without dropout.
+  """A run of a small model of a trunk's kind, by default GPT-1's, without dropout.
 
-  Args:
-    trunk: the config of a trunk of the same kind; None: GPT-1's.
-    width: D, a multiple of 4.
-    steps: of 1,024 tokens.
-    learning_rate: at the peak; None: by the width, 1e-3 (128 / D)^1/2.
+  The width D is a multiple of 4; the peak learning rate is by default 1e-3 (128 / D)^1/2.
   """
   trunk = TransformerConfig() if trunk is None else trunk
   names = {field.name for field in dataclasses.fields(trunk)}
@@ -74,9 +70,8 @@ def make_short_run(config: PretrainConfig, texts: Texts) -> Callable[[int], dict
   first_loss and loss are of held-out text, before and after; nan after ten updates in a row without
   a finite loss or gradient. flops are those of training.
   """
-  text = Text(texts.train, texts.held_out, texts.tokenizer)
-  recipe, steps = text_recipe(config, text), config.train.steps
-  trainer, measure = make_trainer(recipe), make_measure(config, text, recipe.mesh)
+  recipe, steps = text_recipe(config, texts), config.train.steps
+  trainer, measure = make_trainer(recipe), make_measure(config, texts, recipe.mesh)
   tokens = steps * config.data.batch_size * config.data.length
 
   def train(seed: int) -> dict[str, Any]:

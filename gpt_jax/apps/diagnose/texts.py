@@ -2,13 +2,12 @@
 
 import dataclasses
 import itertools
-from typing import NamedTuple
 
 import numpy as np
 
-from gpt_jax.data.token_file import TokenFile
-from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.data.windows import PAD, Windows, WindowsConfig
+from gpt_jax.programs.pretrain_config import PretrainConfig
+from gpt_jax.programs.pretrain_text import Text, load_text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,30 +49,19 @@ BUDGETS = {
 }
 
 
-class Texts(NamedTuple):
-  """The text of a folder that prepare wrote."""
-
-  train: TokenFile
-  held_out: TokenFile
-  tokenizer: Tokenizer
-
+class Texts(Text):
   @property
   def identity(self) -> dict[str, str]:
     return {"train_digest": self.train.digest, "valid_digest": self.held_out.digest}
 
 
 def load_texts(folder: str) -> Texts:
-  train, held_out = TokenFile(folder, "train"), TokenFile(folder, "valid")
-  tokenizer = load_tokenizer(f"{folder}/tokenizer")
-  for tokens in (train, held_out):
-    tokens.check_vocabulary(tokenizer)
-  return Texts(train, held_out, tokenizer)
+  return Texts(*load_text(PretrainConfig(), folder))
 
 
 def held_out_rows(texts: Texts, length: int, count: int) -> np.ndarray:
-  """int32 [B, length], at most `count` rows from all over the held-out text, in order.
-
-  No row crosses the end of a document, unless all documents are shorter.
+  """int32 [B, length], at most `count` rows from all over the held-out text, in order; none crosses
+  the end of a document, unless all documents are shorter.
   """
   for sampling in ("within_documents", "across_documents"):
     config = WindowsConfig(batch_size=16, length=length - 1, sampling=sampling)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
-from gpt_jax.apps.harness import language_model as harness
+from gpt_jax.apps.harness import language_model
 from gpt_jax.errors import InputError, counted, did_you_mean
 from gpt_jax.files import write_json
 from gpt_jax.programs.outputs import check_out
@@ -43,7 +43,7 @@ def run(
   Returns:
     {task: {"METRIC,FILTER": value}}, the harness's "results".
   """
-  harness.require()
+  model_of = language_model.model_class()  # fails without the harness
   if not tasks:
     raise InputError("--tasks: name one or more, such as --tasks=lambada_openai")
   if out:
@@ -54,7 +54,7 @@ def run(
   from lm_eval.utils import handle_non_serializable
 
   with contextlib.redirect_stdout(sys.stderr):  # the harness prints progress
-    model = harness.load(checkpoint)
+    model = model_of(checkpoint)
     manager = _task_manager(tasks, include_path)
     results = lm_eval.simple_evaluate(
       model,

@@ -9,12 +9,9 @@ The three kinds of request follow the harness's conventions:
   is full. A context that leaves no room for its continuation loses its first tokens.
 - Text is generated until a stop string, greedily unless the task says otherwise.
 
-GPT-1 has no start-of-text token, so no prediction of a text's first token exists: it counts as
-uniform, log(1 / vocab_size), in any model trained here. Released GPT-2 weights read <|endoftext|>
-before a text.
-
-A masked language model scores each token given all others of its text (of its window, where it is
-longer than the context): the pseudo-log-likelihood.
+A text's first token, which nothing predicts, counts as uniform in any model trained here; released
+GPT-2 weights read <|endoftext|> before it. A masked language model scores each token given all
+others of its text or window: the pseudo-log-likelihood.
 """
 
 import dataclasses
@@ -22,7 +19,7 @@ import functools
 import math
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -41,14 +38,6 @@ Progress = Callable[[list[Any]], Iterable[Any]]  # batches -> batches, each of w
 Generation = tuple[tuple[str, ...], Sampling]  # a task's `generation_kwargs`: stop strings first
 
 
-class _Scored(NamedTuple):
-  """Ids of a text, scored from number `first` on; `uniform`: its first token counts as uniform."""
-
-  ids: Sequence[int]
-  first: int
-  uniform: bool = False
-
-
 def load(checkpoint: str) -> Any:
   """The model to give to lm_eval.simple_evaluate; of a fine-tuned checkpoint its trunk."""
   return model_class()(checkpoint)
@@ -56,11 +45,10 @@ def load(checkpoint: str) -> Any:
 
 @functools.cache
 def model_class() -> Any:
-  """The subclass of the harness's LM, registered as `gpt_jax`.
-
-  After this call lm_eval.simple_evaluate(model="gpt_jax", model_args="checkpoint=DIR") finds it.
+  """The subclass of the harness's LM, which lm_eval.simple_evaluate(model="gpt_jax",
+  model_args="checkpoint=DIR") finds after this call.
   """
-  require()
+  errors.require("lm_eval", "the evaluation harness", "lm-eval", "lm-eval")
   from lm_eval.api.model import LM
   from lm_eval.api.registry import register_model
   from lm_eval.models.utils import normalize_gen_kwargs
@@ -100,10 +88,6 @@ def model_class() -> Any:
   return HarnessModel
 
 
-def require() -> None:
-  errors.require("lm_eval", "the evaluation harness", "lm-eval", "lm-eval")
-
-
 class Requests:
   """Answers the harness's requests with a causal model, or a masked one, which does not generate;
   needs no part of the harness itself. batch_size: windows or prompts at a time.
@@ -132,14 +116,13 @@ class Requests:
       known = len(os.path.commonprefix([context.tolist(), ids]))
       if known == len(ids):
         raise InputError(f"{place}: the continuation {added!r} adds no token to its context")
-      texts.append(self._scored(ids, known))
+      texts.append((ids, known))
     return self._score(texts, progress)
 
   def text_log_likelihoods(self, texts: Sequence[str], progress: Progress = iter) -> list[float]:
     """log P of each text, in nats; 0 for an empty one."""
     encoded = self._tokenizer.encode_many(list(texts))
-    scores = self._score([self._scored(ids.tolist(), 0) for ids in encoded], progress)
-    return [log_prob for log_prob, _ in scores]
+    return [log_prob for log_prob, _ in self._score([(x.tolist(), 0) for x in encoded], progress)]
 
   def generate(
     self,
@@ -187,44 +170,32 @@ class Requests:
     spelled = [self._tokenizer.decode(ids) for ids in self._tokenizer.encode_many(given)]
     return {*given, *filter(str.strip, spelled)}
 
-  def _scored(self, ids: list[int], known: int) -> _Scored:
-    """Ids to be scored from number `known` on, with something before them where there is any."""
-    if known or not ids or self._masked:
-      return _Scored(ids, known)
-    if self._prefix:
-      return _Scored([*self._prefix, *ids], len(self._prefix))
-    return _Scored(ids, 1, uniform=True)
-
-  def _score(self, texts: Sequence[_Scored], progress: Progress) -> list[tuple[float, bool]]:
-    uniform = -math.log(self._vocab_size)
-    totals = [uniform if text.uniform else 0.0 for text in texts]
-    greedy = [not text.uniform for text in texts]
-    windows = []  # (text, first id, id after the last, first id scored)
-    for number, text in enumerate(texts):
-      for window in _windows(len(text.ids), text.first, self._scorer.room - 1):
-        windows.append((number, *window))
+  def _score(
+    self, texts: Sequence[tuple[list[int], int]], progress: Progress
+  ) -> list[tuple[float, bool]]:
+    """log P of each text's ids from a number on, and whether they are the greedy ones."""
+    totals, greedy = [0.0] * len(texts), [True] * len(texts)
+    windows = []  # (ids, text, first id, id after the last, first id scored)
+    limit = self._scorer.room - 1  # ids that the model reads: all of a window but the last
+    for number, (ids, first) in enumerate(texts):
+      if ids and not first and not self._masked:  # a causal model reads something before them
+        ids, first = [*self._prefix, *ids], 1
+        if not self._prefix:
+          totals[number], greedy[number] = -math.log(self._vocab_size), False
+      while first < len(ids):
+        end = min(first + limit, len(ids))
+        windows.append((ids, number, max(0, end - 1 - limit), end, first))
+        first = end
     if not self._masked:  # which sorts by itself
       # The longest first, so that one that does not fit the memory is met at once.
-      windows.sort(key=lambda window: window[1] - window[2])
-    batches = _in_batches(windows, self._batch_size)
-    for batch in progress(batches):
-      parts = [np.array(texts[n].ids[start:end], np.int32) for n, start, end, _ in batch]
-      scored = self._scorer.score(parts, first=[first - start for _, start, _, first in batch])
-      for (number, *_), (log_probs, best) in zip(batch, scored, strict=True):
+      windows.sort(key=lambda window: window[2] - window[3])
+    for batch in progress(_in_batches(windows, self._batch_size)):
+      parts = [np.array(ids[start:end], np.int32) for ids, _, start, end, _ in batch]
+      scored = self._scorer.score(parts, first=[first - start for *_, start, _, first in batch])
+      for (_, number, *_), (log_probs, best) in zip(batch, scored, strict=True):
         totals[number] += float(log_probs.sum(dtype=np.float64))
         greedy[number] &= bool(best.all())
     return list(zip(totals, greedy, strict=True))
-
-
-def _windows(length: int, first: int, limit: int) -> Iterable[tuple[int, int, int]]:
-  """Windows that score the ids of a text from number `first` on, each once.
-
-  Each is (start, end, first id scored): the model reads all but the last, at most `limit` ids.
-  """
-  while first < length:
-    end = min(first + limit, length)
-    yield max(0, end - 1 - limit), end, first
-    first = end
 
 
 def _in_batches(items: list[Any], size: int) -> list[list[Any]]:
@@ -250,7 +221,5 @@ def _generation(kwargs: Any, where: str) -> Generation:
       f"{where}: generation_kwargs.{min(options)}: not supported; should be among until, "
       "max_gen_toks, do_sample, temperature, top_k, top_p"
     )
-  try:
+  with errors.about(where):
     return stops, Sampling(**settings)
-  except InputError as error:
-    raise InputError(f"{where}: {error}") from error

@@ -8,7 +8,7 @@ from refused import refused
 from shared_trainers import one_device  # noqa: F401
 
 from gpt_jax.apps.backtranslate import backtranslate
-from gpt_jax.apps.backtranslate.backtranslate import Filter, noised
+from gpt_jax.apps.backtranslate.backtranslate import noised, why_left_out
 from gpt_jax.config import to_json
 from gpt_jax.errors import InputError
 from gpt_jax.models.encoder_decoder import T5Config
@@ -172,7 +172,7 @@ def test_paraphrases_of_a_table(folder, checkpoint, other_way, tmp_path):
   ],
 )
 def test_filters(text, translation, problem):
-  assert Filter(longest=6, ratio=1.5).problem(text, translation) == problem
+  assert why_left_out(text, translation, longest=6, ratio=1.5) == problem
 
 
 def test_noise():

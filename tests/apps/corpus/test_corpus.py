@@ -100,7 +100,7 @@ def test_an_interrupt_of_the_comparison_leaves_nothing(corpus, tmp_path, monkeyp
   def interrupted(*_):
     raise KeyboardInterrupt
 
-  monkeypatch.setattr(removal, "write_ledger", interrupted)
+  monkeypatch.setattr(removal, "removals", interrupted)
   with pytest.raises(KeyboardInterrupt):
     run(settings(corpus, deduplicate="near"), str(tmp_path / "out"))
   assert not list(tmp_path.glob("out*")) and "is kept" not in capsys.readouterr().err

@@ -9,10 +9,11 @@ import pytest
 from gpt_jax.apps.corpus import contamination, duplicates
 from gpt_jax.apps.corpus.contamination import index_rows, load_rows
 from gpt_jax.apps.corpus.duplicates import grams, normalized_words, word_hashes
-from gpt_jax.apps.corpus.removal import PRINT, Removing, RemovingPasses, fingerprints, removals
+from gpt_jax.apps.corpus.removal import PRINT, Removing, RemovingPasses, removals
 from gpt_jax.data import pieces
 from gpt_jax.data.cleaning import clean
 from gpt_jax.data.pieces import Corpus
+from gpt_jax.data.progress import Progress
 from gpt_jax.data.sources import text as text_source
 from gpt_jax.data.sources.source import find_all
 from gpt_jax.tasks.task import find
@@ -36,7 +37,7 @@ def hashes_of(text):
   return word_hashes(normalized_words(text))
 
 
-def made(tmp_path, texts, near=True, rows=(), **options) -> np.ndarray:
+def made(tmp_path, texts, near=True, rows=()) -> np.ndarray:
   path = tmp_path / "texts.jsonl"
   path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
   index = ""
@@ -44,8 +45,9 @@ def made(tmp_path, texts, near=True, rows=(), **options) -> np.ndarray:
     index = str(tmp_path / f"rows{len(list(tmp_path.iterdir()))}.npz")
     with open(index, "wb") as file:
       file.write(index_rows(rows).save())
-  records = fingerprints(enumerate(find_all(str(path))), "text", near, index, None, **options)
-  return np.array(list(records), PRINT)
+  passes = RemovingPasses(Removing("near" if near else "exact", "", ""), None)
+  corpus = Corpus(find_all(str(path)), "text", np.empty((0, 2), np.int64))
+  return np.array(list(passes.prints(corpus, index, Progress(""))), PRINT)
 
 
 def test_words_are_compared_without_case_and_punctuation():
@@ -69,7 +71,7 @@ def test_the_estimate_is_the_jaccard_similarity():
     sets = [{tuple(words[i : i + 5]) for i in range(len(words) - 4)} for words in (a, b)]
     exact = len(sets[0] & sets[1]) / len(sets[0] | sets[1])
     signatures = [duplicates.signature(word_hashes(words)) for words in (a, b)]
-    estimate = duplicates.similarity(*signatures)
+    estimate = (signatures[0] == signatures[1]).mean()
     assert estimate == pytest.approx(exact, abs=4 * 0.5 / duplicates.PERMUTATIONS**0.5)
 
 
@@ -161,7 +163,7 @@ def test_pieces_of_a_long_document_are_one(tmp_path, monkeypatch):
   monkeypatch.setattr(text_source, "BLOCK_SIZE", 700)
   cut = made(tmp_path, texts, rows=[" ".join(row)])
   assert (whole["rule"] > 0).all() and (cut["rule"] > 0).all()
-  assert (duplicates.similarity(whole["signature"], cut["signature"]) == 1).all()
+  assert (whole["signature"] == cut["signature"]).all()
 
 
 def test_removed_documents_leave_no_gap(tmp_path):

@@ -124,7 +124,7 @@ from gpt_jax.apps.corpus import corpus
 pieces.PIECE_SIZE = text.BLOCK_SIZE = 3000
 def local(runner, options, function, tasks):
   for task in tasks:
-    if "{stop_in}" in task.path and "rows.jsonl" in task.source:
+    if "{stop_in}" in task.path and "rows.jsonl" in task.corpus.sources[0].name:
       os._exit(9)
     function(task)
 corpus.make_pipeline = local
@@ -146,7 +146,8 @@ corpus.run(corpus.CorpusConfig(**{settings(corpus, **changes).__dict__!r}), {str
   before = tuple(order[: order.index(stop_in)])
   assert not [name for name in done if name.startswith(before)]
   of_stage = [name for name in done if name.startswith(stop_in)]
-  assert of_stage and not any(name.endswith("-000000") for name in of_stage)  # long.txt is finished
+  # long.txt is finished
+  assert of_stage and not any(name.endswith("-000000.jsonl") for name in of_stage)
   assert not [path for path in tmp_path.iterdir() if ".partial" in path.name]
   assert contents(out) == local
 

@@ -126,9 +126,10 @@ def test_a_trunk_that_does_not_name_its_states_is_refused():
 def test_a_decay_is_told_from_another():
   distances = np.arange(64)[::-1]
   exponential = decay_of(5 * np.exp(-distances / 10.0))
-  assert exponential.half_distance == pytest.approx(10 * np.log(2))
-  assert exponential.exponential_fit == pytest.approx(1) and exponential.power_fit < 0.9
+  assert exponential["half_distance"] == pytest.approx(10 * np.log(2))
+  assert exponential["exponential_fit"] == pytest.approx(1) and exponential["power_fit"] < 0.9
   power = decay_of(np.maximum(distances, 1) ** -0.8)
-  assert power.exponent == pytest.approx(0.8) and power.power_fit > power.exponential_fit
+  assert power["exponent"] == pytest.approx(0.8)
+  assert power["power_fit"] > power["exponential_fit"]
   assert decay_of(np.eye(1, 64, 63)[0]) is None  # the last block: nothing but the last position
-  assert decay_of(np.full(64, 2.0)).half_distance > 1e6
+  assert decay_of(np.full(64, 2.0))["half_distance"] > 1e6
