@@ -28,9 +28,11 @@ def guess(arguments) -> None:
   other = [name for name in ("label", "from", "pool", "slices") if command_line.FLAGS[name].present]
   if other:
     raise InputError(f"--labels: is for a table without labels; leave --{other[0]} out")
-  asked = (arguments[name] for name in ("source", "checkpoint", "workdir", "texts"))
-  path = names.guess_labels(*asked, LABELS.value)
-  following = {"input": path, "checkpoint": arguments["checkpoint"], "workdir": "DIR"}
+  source, checkpoint = arguments["source"], arguments["checkpoint"]
+  path = names.guess_labels(
+    source, checkpoint, arguments["workdir"], arguments["texts"], LABELS.value
+  )
+  following = {"input": path, "checkpoint": checkpoint, "workdir": "DIR"}
   command_line.print_closing(f"correct the labels of {path}", ("label", following))
 
 

@@ -94,12 +94,7 @@ def run(
   models = [load_model(path, check=_check) for path in (checkpoint, back) if path]
   task = models[0].meta["task"]  # that of the checkpoint: the pairs are for the other direction
   if back:
-    own, way_back = models[1].meta["task"], (task["target"], task["source"])
-    if (own["source"], own["target"]) != way_back:
-      raise InputError(
-        f"back={back}: translates from {own['source']} to {own['target']}, and the way back is "
-        f"from {way_back[0]} to {way_back[1]}"
-      )
+    _check_way_back(back, models[1].meta["task"], task)
     rows, changed, tag = _table(source, column, original), column, ""
   else:
     column, changed = task["source"], task["target"]
@@ -123,6 +118,16 @@ def run(
     write_table(file, pairs, "\t")
   log(f"{out}: {summary}")
   return dict(counts)
+
+
+def _check_way_back(back: str, own: dict, task: dict) -> None:
+  """Refuses a second model whose task is not the first one's in the other direction."""
+  way_back = task["target"], task["source"]
+  if (own["source"], own["target"]) != way_back:
+    raise InputError(
+      f"back={back}: translates from {own['source']} to {own['target']}, and the way back is "
+      f"from {way_back[0]} to {way_back[1]}"
+    )
 
 
 def why_left_out(text: str, translation: str | None, longest: int, ratio: float) -> str:
