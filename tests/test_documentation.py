@@ -157,7 +157,7 @@ def test_the_table_of_models_has_every_config_and_no_other():
 
 
 def test_the_readme_fits_on_few_screens():
-  assert len(text_of("README.md").splitlines()) <= 160
+  assert len(text_of("README.md").splitlines()) <= 110
 
 
 def test_every_program_is_in_the_list_of_commands():

@@ -32,8 +32,8 @@ PAGES = {
   "gpt_jax/CHANGELOG.md": "changelog.md",
   "gpt_jax/apps/label/production.md": "guides/production.md",
   "gpt_jax/training/optimizers.md": "guides/optimizers.md",
-  "gpt_jax/training/story_loss.svg": "story_loss.svg",
 }
+PICTURES = {"gpt_jax/apps/report/page.png": "page.png"}
 # The guides by the roads of the README; any others are in the reference.
 ROADS = {
   "First steps": ("programs", "report"),
@@ -86,12 +86,12 @@ def main() -> None:
     sys.exit("usage: python launch/docs/collect.py FOLDER")
   folder = Path(sys.argv[1])
   pages = collect()
-  for page, text in pages.items():
+  for page, content in {**pages, **pictures()}.items():
     path = folder / "pages" / page
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
   for path in (folder / "pages").rglob("*.*"):  # of files that are gone since
-    if str(path.relative_to(folder / "pages")) not in pages:
+    if str(path.relative_to(folder / "pages")) not in {*pages, *PICTURES.values()}:
       path.unlink()
   site = {
     "INHERIT": str(ROOT / "launch" / "docs" / "mkdocs.yml"),
@@ -104,12 +104,14 @@ def main() -> None:
 
 def collect() -> dict[str, str]:
   """Every page by its path in the site."""
-  sources = dict(PAGES)
+  sources = PAGES | PICTURES
   package = ROOT / "gpt_jax"
   for path in sorted([*package.glob("*/README.md"), *package.glob("apps/*/README.md")]):
     sources[path.relative_to(ROOT).as_posix()] = f"guides/{path.parent.name}.md"
   pages = {}
   for source, page in sources.items():
+    if source in PICTURES:
+      continue
     text = (ROOT / source).read_text(encoding="utf-8")
     pages[page] = mark(relink(text, source, page, sources))
   pages["architecture.md"] = architecture()
@@ -119,6 +121,10 @@ def collect() -> dict[str, str]:
     pages[f"reference/{module}.md"] = reference(module)
   pages["wide.css"] = (ROOT / "launch" / "docs" / "wide.css").read_text(encoding="utf-8")
   return pages
+
+
+def pictures() -> dict[str, bytes]:
+  return {page: (ROOT / source).read_bytes() for source, page in PICTURES.items()}
 
 
 def relink(text: str, source: str, page: str, sources: dict[str, str]) -> str:

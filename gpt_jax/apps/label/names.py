@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-import gpt_jax
 from gpt_jax.data.file_kinds import write_table
 from gpt_jax.errors import InputError, counted
 from gpt_jax.files import atomic_file, exists
@@ -39,7 +38,11 @@ def guess_labels(
   rows = [row for row in usable if any(map(str.strip, row.texts))]
   if not rows:
     raise InputError(f"{source}: no row has a text in {', '.join(columns)}")
-  model = gpt_jax.load(checkpoint)
+  # They import JAX, which a bad table is refused without.
+  from gpt_jax.inference.model import load
+  from gpt_jax.parallel.processes import log
+
+  model = load(checkpoint)
   nearest, margins = nearest_names(model, ["\n".join(row.texts) for row in rows], labels)
   cells: list[list[object]] = [[*columns, _LABEL, _MARGIN]]
   for number in np.argsort(margins, kind="stable"):
@@ -48,8 +51,6 @@ def guess_labels(
   os.makedirs(workdir, exist_ok=True)
   with atomic_file(path) as file:
     write_table(file, cells)
-  from gpt_jax.parallel.processes import log  # imports JAX, which a bad table is refused without
-
   counts = np.bincount(nearest, minlength=len(labels))
   shown = ", ".join(f"{name} {count:,}" for name, count in zip(labels, counts, strict=True))
   log(f"{path}: {counted(len(rows), 'row')} with the label whose name is nearest: {shown}")
