@@ -61,7 +61,7 @@ def at_chance(*accuracies, loss=(0.7, 0.69, 0.69), right=CHANCE, **options):
 
 # The answers, "|" between them, are each a verdict, then words of it; those after a ! must not be
 # there.
-TEXTS = {
+RUNS = {
   "resumed once, learned, then flat": (
     text(plan={"starts": [{"step": 0, "time": 0.0}, {"step": 500, "time": 900.0}]}),
     "Yes; reached 2.050; 2.800 below the 4.850; !diverged",
@@ -81,22 +81,18 @@ TEXTS = {
   ),
   "ended in its warm-up, nothing learned": (
     text([9.01, 9.0, 8.99], [8.99, 8.99, 8.98], steps=150, warmup=2000),
-    "Not yet; 4.850; !diverged | Not yet; warm-up",
-    "Nearly everything | Train longer; warm-up; !third",
-  ),
-  "short, above the entropy and falling": (
-    text([6.6, 5.9, 5.4], [5.2], steps=60, warmup=5),
-    "Not yet; has not learned more by step 60 | Not yet",
-    "Nearly everything | Train longer; train.steps; !learning_rate",
+    "Not yet; 4.850; !diverged | Not yet; warm-up | Nearly everything",
+    "Train longer; warm-up; !third",
   ),
   "a single report": (
     text([4.5], [3.9], steps=20, warmup=2),
-    "Yes | Not known; train.log_every",
-    "As unsure as among 49 tokens; !memoriz | Train longer; !Use it",
+    "Yes | Not known; train.log_every | As unsure as among 49 tokens; !memoriz",
+    "Train longer; !Use it",
   ),
   "falling from far above": (
     text([95, 70, 50, 38], [60, 36], steps=100, warmup=5),
-    "Not yet; !diverged | Not yet | Nearly everything | Train longer",
+    "Not yet; has not learned more by step 100; !diverged | Not yet | Nearly everything",
+    "Train longer; train.steps; !learning_rate",
   ),
   "above the entropy of the held-out text, below that of the training text": (
     text([3.9] * 8, [3.8] * 4, plan={"unigram_entropy": 4.0, "held_out_entropy": 3.75}),
@@ -110,18 +106,12 @@ TEXTS = {
   "stuck at the unigram entropy": (
     text(STUCK, HELD_OUT_STUCK),
     "No; has not learned more | It has not begun; unigram entropy; !overfit; !the first",
-    "Nearly everything",
-    "Change the learning rate; third; warm-up; !Train longer; !pre-trained",
-  ),
-  "stuck far above, by too small a rate": (
-    text([9.2, 9.18, 9.17, 9.16, 9.15, 9.15], [9.16, 9.15, 9.15]),
-    "No; !diverged | It has not begun",
-    "Nearly everything | Change the learning rate; three times",
+    "Nearly everything | Change the learning rate; third; warm-up; !Train longer; !pre-trained",
   ),
   "hardly below the entropy": (
     text([5.2, 4.8, 4.75, 4.74, 4.74, 4.74, 4.73, 4.73], [4.74, 4.73, 4.73, 4.73]),
-    "Hardly; below | At step 500",
-    "As unsure as among 113 tokens | Change the learning rate; !Use it",
+    "Hardly; below | At step 500 | As unsure as among 113 tokens",
+    "Change the learning rate; !Use it",
   ),
   "diverged": (
     text([6, 80, 300, 500, 700, 900], [500, 700, 900]),
@@ -130,8 +120,8 @@ TEXTS = {
   ),
   "no loss is a number": (
     text([None] * 5, [None, None]),
-    "No, it diverged; finite | Not known; diverged; !evaluate_every",
-    "Not measured | Change the learning rate; lower; !three times",
+    "No, it diverged; finite | Not known; diverged; !evaluate_every | Not measured",
+    "Change the learning rate; lower; !three times",
   ),
   "learned, then diverged": (
     text([5, 3, 2.5, 2.4, 6.5, 7.2, 7.5, 7.4], [2.9, 2.5, 6.8, 7.4]),
@@ -151,8 +141,8 @@ TEXTS = {
   ),
   "killed, still falling": (
     text([5.2, 4.3, 3.6, 3.2], [4.0, 3.2], done=400, ended=False),
-    "Yes | Not yet; let it go on; !more steps",
-    "As unsure as among 25 tokens | Let it go on; same command",
+    "Yes | Not yet; let it go on; !more steps | As unsure as among 25 tokens",
+    "Let it go on; same command",
   ),
   "killed, just below the entropy": (
     text([6.2, 5.0, 4.75], [4.7], done=300, ended=False),
@@ -168,13 +158,12 @@ TEXTS = {
   ),
   "killed late, at the entropy since long": (
     text(STUCK, HELD_OUT_STUCK[:3], done=700, ended=False),
-    "Not yet; by step 700 | It has not begun",
-    "Nearly everything | Start again; third; warm-up",
+    "Not yet; by step 700 | It has not begun | Nearly everything | Start again; third; warm-up",
   ),
   "memorizes, so that held-out loss rises": (
     text([4, 3, 2.2, 1.6, 1.1, 0.8, 0.6, 0.5], [3.2, 2.9, 3.2, 3.9]),
-    "Yes | At step 500; got worse; overfits; !diverged",
-    "Unseen text; memorized | More text; dropout; best/; !Use it",
+    "Yes | At step 500; got worse; overfits; !diverged | Unseen text; memorized",
+    "More text; dropout; best/; !Use it",
   ),
   "memorizes, held-out loss flat": (
     text([4, 3.2, 2.6, 2.2, 1.9, 1.7, 1.6, 1.5], [3.0, 2.91, 2.9, 2.9]),
@@ -186,8 +175,8 @@ TEXTS = {
   ),
   "evaluated at the end alone, still falling": (
     text([5.2, 4.6, 4.1, 3.7, 3.3, 3.0, 2.8, 2.6, 2.4, 2.3, 2.2, 2.1], [2.1]),
-    "Yes | Not yet; training loss; train.evaluate_every",
-    "As unsure as among 8 tokens | Train longer",
+    "Yes | Not yet; training loss; train.evaluate_every | As unsure as among 8 tokens",
+    "Train longer",
   ),
   "evaluated at the end alone, flat": (
     text(FALLS + [2.0] * 6, [2.0]),
@@ -200,8 +189,8 @@ TEXTS = {
       masked_loss=[5.2, 3.8, 3.2, 3.1, 3.05, 3.0],
       valid_masked_loss=[3.9, 3.2, 3.05, 3.04],
     ),
-    "Yes; reached 3.040 nats per token | Hardly since step 750",
-    "As unsure as among 21 tokens | Use it",
+    "Yes; reached 3.040 nats per token | Hardly since step 750 | As unsure as among 21 tokens",
+    "Use it",
   ),
   "masked tokens, at the entropy": (
     masked(STUCK, HELD_OUT_STUCK, masked_loss=STUCK, valid_masked_loss=HELD_OUT_STUCK),
@@ -214,30 +203,28 @@ TEXTS = {
   ),
   "contrastive": (
     text([4.9, 3.0, 1.5, 0.9, 0.82, 0.8, 0.8, 0.8], [2.0, 1.0, 0.9, 0.9], **CONTRASTIVE),
-    "Yes; chance; 5.541; !perplexity | At step 750",
-    "Not in this page; !tokens | Use it; !larger vocabulary",
+    "Yes; chance; 5.541; !perplexity | At step 750 | Not in this page; !tokens",
+    "Use it; !larger vocabulary",
   ),
   "contrastive, vectors all alike": (
     text([5.55] + [5.54] * 5, [5.54] * 3, **CONTRASTIVE),
-    "No; chance | It has not begun; chance",
-    "Not in this page | Change the learning rate; !Use it",
+    "No; chance | It has not begun; chance | Not in this page | Change the learning rate; !Use it",
   ),
   "goes on from a checkpoint, flat at once": (
     text([2.02, 2.01, 2.0, 2.0, 2.0, 2.0], [2.0, 2.002, 2.001, 2.001]),
     "Yes | At step 250; !worse | As unsure as among 7 tokens | Use it; !dropout",
   ),
-}
-LABELS = {
+  # One label.
   "a classifier": (
     classifier(0.85, 0.9, 0.912, 0.91, dev_loss=[0.4, 0.3, 0.27, 0.28]),
-    "Yes; 91.2%; commonest label | Hardly since step 200; standard error",
-    "35 of 400 examples | Read the errors; --precision",
+    "Yes; 91.2%; commonest label | Hardly since step 200; standard error | 35 of 400 examples",
+    "Read the errors; --precision",
   ),
   "distillation of a fold": (
     classifier(0.85, 0.9, 0.912, 0.91, loss=[3, 2, 1.5, 1.2, 1.1], methods=["distill"], task=FOLD),
     "Yes | Hardly since step 200 | 35 of 400 examples | Read the errors",
   ),
-  "still improving": (
+  "a classifier that still improves": (
     classifier(0.6, 0.7, 0.8, 0.912),
     "Yes | Not yet; more steps | 35 of 400 examples | Train longer; train.epochs; new folder",
   ),
@@ -246,11 +233,6 @@ LABELS = {
     "Not clearly; 51.0% of 400; chance | It has not begun; !overfit; !Not known",
     "196 of 400 examples; !Read these rows",
     "Change the learning rate; pre-trained; train.epochs; !patience; !earlier; !Fewer",
-  ),
-  "an adapter at chance": (
-    at_chance(methods=["adapter"]),
-    "Not clearly | It has not begun",
-    "196 of 400 examples | Change the learning rate; three times",
   ),
   "at chance, from random weights": (
     at_chance(pretrained="none"),
@@ -267,8 +249,8 @@ LABELS = {
   ),
   "at chance, the luckiest of ten evaluations": (
     at_chance(*LUCKY, right=[[36, 14], [20, 30]]),
-    "Not clearly; best of 11 evaluations | It has not begun; !overfits",
-    "34 of 100 examples | Change the learning rate; !dev set; !earlier",
+    "Not clearly; best of 11 evaluations | It has not begun; !overfits | 34 of 100 examples",
+    "Change the learning rate; !dev set; !earlier",
   ),
   "one label for all": (
     at_chance(0.5, 0.5, 0.5, right=ONE_LABEL, sure=0.999),
@@ -285,10 +267,9 @@ LABELS = {
     "Yes | Hardly since step 267 | 30 of 400 examples; “c”: 0% of its 15",
     "Weigh the classes; “c”; class_weights=balanced",
   ),
-  "overfits": (
+  "a classifier that overfits": (
     classifier(0.85, 0.912, 0.86, 0.8, dev_loss=[0.4, 0.3, 0.6, 1.0]),
-    "Yes",
-    "At step 200; overfits; lowest at step 200 and has risen from 0.3 to 1 since; !hardly",
+    "Yes | At step 200; overfits; lowest at step 200 and has risen from 0.3 to 1 since; !hardly",
     "35 of 400 examples | Stop earlier, label more; patience=3; train.epochs",
   ),
   "a fall that may be chance": (
@@ -303,10 +284,6 @@ LABELS = {
     classifier(0.85, 0.912, 0.86, 0.84, 0.83, config={"patience": 3}, steps=1000, done=300),
     "Yes | At step 120; !go on | 35 of 400 examples",
     "Label more; in time; !patience=3; !Fewer; !go on",
-  ),
-  "stopped by patience, a good model": (
-    classifier(0.85, 0.912, 0.91, 0.91, 0.905, config={"patience": 3}, steps=1000, done=300),
-    "Yes | At step 120 | 35 of 400 examples | Read the errors",
   ),
   "many doubtful labels": (
     classifier(0.93, 0.95, 0.952, right=[[190, 10], [9, 191]], sure=0.9999),
@@ -327,33 +304,24 @@ LABELS = {
     "Not clearly; chance | It has not begun; more than chance | 3 of 12 examples",
     "A larger dev set; folds; !earlier; !learning_rate",
   ),
-  "a small dev set, all right": (
-    classifier(0.9, 1.0, 1.0, right=[[10, 0], [0, 10]]),
-    "Yes | At step 267; !overfit | Nothing; All 20 | Use it; dev set; !errors below",
-  ),
-  "all right, though the dev loss rises": (
-    classifier(0.9, 1.0, 1.0, dev_loss=[0.01, 0.011, 0.013], right=[[200, 0], [0, 200]]),
-    "Yes | At step 267; !overfit | Nothing; All 400 | Use it; !earlier",
+  "a small dev set, all right, though its loss rises": (
+    classifier(0.9, 1.0, 1.0, dev_loss=[0.01, 0.011, 0.013], right=[[10, 0], [0, 10]]),
+    "Yes | At step 267; !overfit | Nothing; All 20 | Use it; dev set; !errors below; !earlier",
   ),
   "one epoch, its loss still falling": (
     classifier(0.912, loss=[0.7, 0.6, 0.5, 0.4]),
     "Yes | Not yet; training loss | 35 of 400 examples | Train longer; train.epochs",
   ),
-  "one epoch, one report": (
-    classifier(0.912, loss=[0.6]),
-    "Yes | Not known | 35 of 400 examples | Train longer; !Use it",
-  ),
-  "diverged": (
+  "a classifier that diverged": (
     classifier(0.52, 0.5, 0.5, loss=[0.7, 0.9, 3.0, 8.0, 12.0, 12.5], right=ONE_LABEL),
-    "No, it diverged | At step 67; diverged; !overfit",
-    "200 of 400 examples | Change the learning rate; lower; !three times",
+    "No, it diverged | At step 67; diverged; !overfit | 200 of 400 examples",
+    "Change the learning rate; lower; !three times",
   ),
-  "killed half way": (
+  "a classifier, killed half way": (
     classifier(0.7, 0.8, loss=[0.7, 0.5, 0.4, 0.35], right=None, done=160, ended=False),
     "Yes | Not yet; let it go on | Not yet known; at the end | Let it go on",
   ),
-}
-OTHERS = {
+  # Other answers.
   "regression": (
     task(
       [1, 0.7, 0.4, 0.2, 0.2, 0.2],
@@ -363,8 +331,8 @@ OTHERS = {
       mae=[0.7, 0.5, 0.3, 0.3],
       baseline_rmse=[1.0] * 4,
     ),
-    "Yes; 0.448; mean of the training set | Hardly since step 300",
-    "By 0.3 on average | Use it; predict; !errors below; !--precision",
+    "Yes; 0.448; mean of the training set | Hardly since step 300 | By 0.3 on average",
+    "Use it; predict; !errors below; !--precision",
   ),
   "regression no better than the mean": (
     task(
@@ -379,8 +347,8 @@ OTHERS = {
   ),
   "several labels": (
     task(of=TOPICS, micro_f1=[0.6, 0.8, 0.83, 0.83], baseline_micro_f1=[0.4] * 4),
-    "Yes; same commonest labels | At step 300",
-    "Not in this page | Use it; !--precision; !errors below",
+    "Yes; same commonest labels | At step 300 | Not in this page",
+    "Use it; !--precision; !errors below",
   ),
   "several labels, no better than the commonest": (
     task([0.7, 0.7, 0.7], of=TOPICS, micro_f1=[0.4] * 3, baseline_micro_f1=[0.4] * 3),
@@ -393,8 +361,8 @@ OTHERS = {
   ),
   "tags, no span found": (
     task([0.7] * 3, of=TAGS, span_f1=[0.0] * 3, accuracy=[0.8] * 3, degenerate=[1] * 3),
-    "No; same prediction | It has not begun",
-    "Not in this page | Change the learning rate; pre-trained",
+    "No; same prediction | It has not begun | Not in this page",
+    "Change the learning rate; pre-trained",
   ),
   "translation": (
     task([5, 3, 2, 1.8, 1.7], of=PairsTask(), bleu=[3.0, 15.0, 24.0, 24.2], chrf=[20, 40, 50, 50]),
@@ -403,23 +371,14 @@ OTHERS = {
   ),
   "translation, no word of it right": (
     task([6, 5.5, 5.5, 5.5], of=PairsTask(), bleu=[0.1, 0.2, 0.2], chrf=[5, 6, 6]),
-    "No; bleu is 0.2 | It has not begun",
-    "Not in this page | Change the learning rate; train.epochs",
-  ),
-  "labels written by a text-to-text model": (
-    task(of=BuiltinTask("rte"), accuracy=[0.52, 0.8, 0.85, 0.85], valid=[1] * 4),
-    "Yes; 85.0%; 52.0% | At step 300 | Not in this page; !older runs | Use it; !errors below",
+    "No; bleu is 0.2 | It has not begun | Not in this page",
+    "Change the learning rate; train.epochs",
   ),
   "no better than its first evaluation, no baseline": (
     task(of=BuiltinTask("rte"), accuracy=[0.7, 0.7, 0.69, 0.7]),
-    "Not known; constant answer has is not known | At step 100",
-    "Not in this page | Evaluate it; launch/evaluate.py; !Use it",
+    "Not known; constant answer has is not known | At step 100 | Not in this page",
+    "Evaluate it; launch/evaluate.py; !Use it",
   ),
-}
-RUNS = {
-  f"{kind}: {name}": run
-  for kind, runs in (("text", TEXTS), ("labels", LABELS), ("others", OTHERS))
-  for name, run in runs.items()
 }
 
 
