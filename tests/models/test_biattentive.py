@@ -5,6 +5,8 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from numpy_lstm import numpy_lstm
+from numpy_transformer import random_params
 
 from gpt_jax.batch import Batch, Labels, Rows
 from gpt_jax.config import from_json, to_json
@@ -37,11 +39,8 @@ BATCH = Batch(Rows(IDS, POSITIONS, SEGMENTS, TYPES), labels=LABELS)
 
 @pytest.fixture(scope="module")
 def built():
-  model = ModelConfig(TRUNK, (HEAD,), "bidirectional").build()
-  params = jax.jit(model.init)(jax.random.key(0), BATCH)["params"]
-  return model, jax.tree.map(
-    lambda p: np.asarray(p) + 0.3 * RNG.standard_normal(p.shape, np.float32), params
-  )
+  spec = ModelConfig(TRUNK, (HEAD,), "bidirectional")
+  return spec.build(), random_params(spec)
 
 
 def softmax(x):
@@ -50,18 +49,8 @@ def softmax(x):
 
 def lstm(params, x):
   """Both directions over a text [T, I]: [T, 2 U]."""
-  sides = []
-  for name, text in (("forward", x), ("backward", x[::-1])):
-    p, outputs = params[name], []
-    h = c = np.zeros(p["recur"]["kernel"].shape[0])
-    for at in text:
-      gates = np.einsum("i,igu->gu", at, p["read"]["kernel"]) + p["read"]["bias"]
-      i, f, g, o = gates + np.einsum("p,pgu->gu", h, p["recur"]["kernel"])
-      c = c / (1 + np.exp(-f - 1)) + np.tanh(g) / (1 + np.exp(-i))
-      h = np.tanh(c) / (1 + np.exp(-o))
-      outputs.append(h)
-    sides.append(np.array(outputs if name == "forward" else outputs[::-1]))
-  return np.concatenate(sides, -1)
+  forward, backward = numpy_lstm(params["forward"], x), numpy_lstm(params["backward"], x[::-1])
+  return np.concatenate([forward[0], backward[0][::-1]], -1)
 
 
 def transcribed(params, x, y):

@@ -5,9 +5,11 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from numpy_lstm import sigmoid
+from numpy_transformer import random_params
+from plain_rows import plain_rows
 from refused import refused
 
-from gpt_jax.batch import Rows
 from gpt_jax.config import difference, from_json, to_json
 from gpt_jax.models.characters import CharacterConfig, character_table
 from gpt_jax.models.lstm_stack import LSTMStackConfig
@@ -38,7 +40,6 @@ def test_a_piece_is_its_bytes_between_marks(tiny_tokenizer):
 
 def numpy_characters(p, characters):
   """The embedding [E] of the characters [L] of one piece, filter by filter."""
-  sigmoid = lambda x: 1 / (1 + np.exp(-x))
   x, found = p["embedding"][characters].astype(np.float64), []
   for width in range(1, 4):
     if f"width_{width}" not in p:
@@ -64,10 +65,8 @@ def test_convolution_and_highways_equal_numpy(tiny_tokenizer, filters):
   characters = dataclasses.replace(SMALL, filters=filters)
   trunk = dataclasses.replace(TRUNK, characters=characters).with_vocabulary(tiny_tokenizer)
   module, ids = trunk.build("bidirectional"), np.array([[3, 290, 17, 17, 101, 9, 8, 292]], np.int32)
-  rows = Rows(ids, np.broadcast_to(np.arange(8, dtype=np.int32), ids.shape))
-  params = jax.jit(module.init)(jax.random.key(0), rows)["params"]
-  rng = np.random.default_rng(1)
-  params = jax.tree.map(lambda x: x + 0.5 * rng.standard_normal(x.shape, np.float32), params)
+  rows = plain_rows(ids)
+  params = random_params(ModelConfig(trunk, (), "bidirectional"), 0.5)["trunk"]
   read = jax.jit(lambda params: module.apply({"params": params}, rows, layers=True).layers[0])
   table = character_table(trunk.characters, trunk.vocab_size, trunk.rows)
   own = jax.tree.map(np.asarray, params["characters"])

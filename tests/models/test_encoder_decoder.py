@@ -8,10 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy_transformer import random_params
+from plain_rows import plain_rows
 
 from gpt_jax.batch import Batch, Rows
 from gpt_jax.errors import InputError
 from gpt_jax.models.encoder_decoder import Attention, RelativeBias, T5Config, bucket, row_dropout
+from gpt_jax.models.lstm_encoder_decoder import LSTMEncoderDecoderConfig
 from gpt_jax.models.model import ModelConfig, parameter_shapes
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.ops.attention import AttentionMask
@@ -32,12 +34,6 @@ def model(request):
 def perturbed(config):
   """Random parameters, norms among them."""
   return random_params(ModelConfig(config, ()), config.width**-0.5)["trunk"]
-
-
-def text(ids, segments=None):
-  ids = np.asarray(ids, np.int32)
-  positions = np.broadcast_to(np.arange(ids.shape[1], dtype=np.int32), ids.shape)
-  return Rows(ids, positions, segments)
 
 
 @functools.cache
@@ -101,16 +97,16 @@ def test_the_bias_of_a_row_is_that_of_its_positions(bidirectional):
 def test_what_a_position_sees(model):
   """Itself, what is before it, and all of the source."""
   target, source = RNG.integers(60, size=(1, 9)), RNG.integers(60, size=(1, 7))
-  before = states(model, text(target), text(source)).hidden
+  before = states(model, plain_rows(target), plain_rows(source)).hidden
   other = target.copy()
   other[0, 4] += 1
-  after = states(model, text(other % 60), text(source)).hidden
+  after = states(model, plain_rows(other % 60), plain_rows(source)).hidden
   np.testing.assert_array_equal(before[0, :4], after[0, :4])
   assert (np.abs(before - after)[0, 4:].max(-1) > 0).all()
   for column in range(7):
     other = source.copy()
     other[0, column] += 1
-    after = states(model, text(target), text(other % 60)).hidden
+    after = states(model, plain_rows(target), plain_rows(other % 60)).hidden
     assert (np.abs(before - after)[0].max(-1) > 0).all()
 
 
@@ -129,7 +125,7 @@ def test_packed_rows_equal_rows_alone(model):
   )
   packed = states(model, rows, sources).hidden
   for t, s in ((slice(0, 4), slice(6, 11)), (slice(4, 8), slice(0, 5))):
-    alone = states(model, text(target[:, t]), text(source[:, s])).hidden
+    alone = states(model, plain_rows(target[:, t]), plain_rows(source[:, s])).hidden
     np.testing.assert_allclose(packed[:, t], alone, atol=2e-5)
 
 
@@ -137,8 +133,8 @@ def test_padding_of_the_source_alone(model):
   """Rows without segments are of segment 1."""
   target, source = RNG.integers(60, size=(1, 4)), RNG.integers(60, size=(1, 8))
   segments = (np.arange(8) < 5)[None].astype(np.int32)
-  padded = states(model, text(target), text(source, segments)).hidden
-  alone = states(model, text(target), text(source[:, :5])).hidden
+  padded = states(model, plain_rows(target), plain_rows(source, segments)).hidden
+  alone = states(model, plain_rows(target), plain_rows(source[:, :5])).hidden
   np.testing.assert_allclose(padded, alone, atol=2e-5)
 
 
@@ -185,10 +181,13 @@ def test_depth_follows_the_two_stacks():
 
 def test_what_a_trunk_cannot_read():
   ids = np.zeros((1, 6), np.int32)
-  rows = Batch(text(ids), source=text(ids))
+  rows = Batch(plain_rows(ids), source=plain_rows(ids))
   transformer = TransformerConfig(60, context=8, layers=1, width=8, heads=2)
+  lstm = LSTMEncoderDecoderConfig(60, 8, embedding_width=5, layers=2, units=4)
   for spec, batch, message in (
     (ModelConfig(CONFIG), rows._replace(source=None), "reads a source .*have no source"),
+    (ModelConfig(lstm), rows._replace(source=None), "reads a source .*have no source"),
+    (ModelConfig(lstm, (), "prefix"), rows, "has causal attention; prefix needs"),
     (ModelConfig(transformer), rows, "reads no source, and these inputs have one"),
     (ModelConfig(CONFIG, (), "bidirectional"), rows, "has causal attention; bidirectional needs"),
   ):

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from bert_trunk import bert_trunk
 from numpy_transformer import random_params
+from plain_rows import plain_rows
 
-from gpt_jax.batch import Rows
 from gpt_jax.config import from_json, to_json
 from gpt_jax.models.alibi import Alibi
 from gpt_jax.models.encoder_decoder import T5Config
@@ -68,11 +68,6 @@ def test_the_count_is_that_of_the_arrays(name):
   assert sum(map(math.prod, shapes.values())) - unused == trunk.parameter_count()
 
 
-def rows_of(ids, segments=None):
-  positions = np.broadcast_to(np.arange(ids.shape[1], dtype=np.int32), ids.shape)
-  return Rows(ids.astype(np.int32), positions, segments)
-
-
 @pytest.mark.parametrize("name", [name for name in TRUNKS if not TRUNKS[name].reads_source])
 def test_each_text_of_a_row_equals_itself_alone(name):
   trunk = TRUNKS[name]
@@ -81,11 +76,11 @@ def test_each_text_of_a_row_equals_itself_alone(name):
   apply = jax.jit(lambda rows: model.apply({"params": params}, rows, method="states").hidden)
   ids, segments = RNG.integers(60, size=(3, 9)), np.array([[1, 1, 1, 2, 2, 2, 2, 0, 0]] * 3)
   positions = np.array([[0, 1, 2, 0, 1, 2, 3, 0, 0]] * 3, np.int32)
-  hidden = apply(rows_of(ids, segments.astype(np.int32))._replace(positions=positions))
+  hidden = apply(plain_rows(ids, segments.astype(np.int32))._replace(positions=positions))
   for begin, end in ((0, 3), (3, 7)):
     alone = np.pad(ids[:, begin:end], [(0, 0), (0, 9 - end + begin)])
     inside = (np.arange(9) < end - begin).astype(np.int32)
-    wanted = apply(rows_of(alone, np.broadcast_to(inside, alone.shape)))
+    wanted = apply(plain_rows(alone, np.broadcast_to(inside, alone.shape)))
     np.testing.assert_allclose(hidden[:, begin:end], wanted[:, : end - begin], atol=1e-5)
 
 
@@ -96,8 +91,8 @@ def read(request):
   params = random_params(ModelConfig(config, ()), config.width**-0.5)["trunk"]
   if config.reads_source:
     segments = (np.arange(11) < np.array([[11], [3], [8]])).astype(np.int32)
-    of_source = {"source": rows_of(RNG.integers(60, size=(3, 11)), segments)}
-  return config, {"params": params}, rows_of(RNG.integers(60, size=(3, 9))), of_source
+    of_source = {"source": plain_rows(RNG.integers(60, size=(3, 11)), segments)}
+  return config, {"params": params}, plain_rows(RNG.integers(60, size=(3, 9))), of_source
 
 
 def test_reading_on_equals_the_full_forward(read):

@@ -5,9 +5,10 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-from numpy_transformer import random_params
+from numpy_lstm import numpy_lstm
+from numpy_transformer import numpy_dense, random_params
+from plain_rows import plain_rows
 
-from gpt_jax.batch import Rows
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.ops.dropout import step_key
@@ -22,30 +23,20 @@ def params():
 
 
 def tokens(rows, length):
-  inputs = RNG.integers(0, 63, (rows, length)).astype(np.int32)
-  return Rows(inputs, np.broadcast_to(np.arange(length, dtype=np.int32), inputs.shape))
+  return plain_rows(RNG.integers(0, 63, (rows, length)))
 
 
-def numpy_lstm(params, ids):
-  """One sequence; gates input, forget, candidate, output; the forget gate's bias 1 higher."""
+def expected(params, ids):
+  """Of one sequence."""
   p = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
-  sigmoid = lambda x: 1 / (1 + np.exp(-x))
-  h = c = np.zeros(CONFIG.units)
-  outputs = []
-  for i in ids:
-    gates = np.einsum("d,dgu->gu", p["tokens"][i], p["read"]["kernel"]) + p["read"]["bias"]
-    gates += np.einsum("u,ugv->gv", h, p["recur"]["kernel"])
-    c = sigmoid(gates[1] + 1) * c + sigmoid(gates[0]) * np.tanh(gates[2])
-    h = sigmoid(gates[3]) * np.tanh(c)
-    outputs.append(h @ p["out"]["kernel"] + p["out"]["bias"])
-  return np.array(outputs)
+  return numpy_dense(numpy_lstm(p, p["tokens"][ids])[0], p["out"])
 
 
 def test_equals_numpy(params):
   rows = tokens(2, 9)
   hidden, table, *_ = jax.jit(CONFIG.build().apply)({"params": params}, rows)
   for found, ids in zip(hidden, rows.inputs, strict=True):
-    np.testing.assert_allclose(found, numpy_lstm(params, ids), atol=1e-5)
+    np.testing.assert_allclose(found, expected(params, ids), atol=1e-5)
   np.testing.assert_array_equal(table, params["tokens"])
 
 
@@ -56,5 +47,5 @@ def test_dropout(params):
   hidden, table, *_ = jax.jit(module.apply)({"params": params}, rows, step_key(0, 0))
   np.testing.assert_allclose((np.asarray(table) == 0).mean(), 0.25, atol=0.05)
   np.testing.assert_allclose((np.asarray(hidden) == 0).mean(), 0.5, atol=0.05)
-  expected = np.stack([numpy_lstm({**params, "tokens": table}, ids) for ids in rows.inputs])
-  np.testing.assert_allclose(hidden, np.where(np.asarray(hidden) == 0, 0, 2 * expected), atol=1e-4)
+  whole = np.stack([expected({**params, "tokens": table}, ids) for ids in rows.inputs])
+  np.testing.assert_allclose(hidden, np.where(np.asarray(hidden) == 0, 0, 2 * whole), atol=1e-4)

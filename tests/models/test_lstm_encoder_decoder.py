@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
+from numpy_lstm import numpy_lstm, numpy_step
+from numpy_transformer import random_params
 
 from gpt_jax.batch import Batch, Predictions, Rows
 from gpt_jax.errors import InputError
@@ -35,37 +37,13 @@ def rows(ids, lengths=None):
 
 @pytest.fixture(scope="module")
 def params():
-  module = CONFIG.build()
-  params = jax.jit(module.init)(jax.random.key(0), rows(TARGET), source=rows(SOURCE))["params"]
-  return jax.tree.map(lambda p: np.asarray(p) + 0.5 * RNG.normal(size=p.shape).astype("f"), params)
+  return random_params(ModelConfig(CONFIG, ()), 0.5)["trunk"]
 
 
 @jax.jit
 def read(params, key=None):
   trunk = CONFIG.build()
   return trunk.apply({"params": params}, rows(TARGET), key, rows(SOURCE, LENGTHS), layers=True)
-
-
-def sigmoid(x):
-  return 1 / (1 + np.exp(-x))
-
-
-def step(gates, memory):
-  """torch.nn.LSTM's i, f, g, o, with 1 added to the forget gate."""
-  i, f, g, o = gates
-  memory = sigmoid(f + 1) * memory + sigmoid(i) * np.tanh(g)
-  return sigmoid(o) * np.tanh(memory), memory
-
-
-def numpy_lstm(params, x):
-  """Outputs [T, U], and the last output and memory, of x [T, I]."""
-  units = params["recur"]["kernel"].shape[0]
-  h, c, outputs = np.zeros(units), np.zeros(units), []
-  for at in x:
-    gates = np.einsum("i,igu->gu", at, params["read"]["kernel"]) + params["read"]["bias"]
-    h, c = step(gates + np.einsum("p,pgu->gu", h, params["recur"]["kernel"]), c)
-    outputs.append(h)
-  return np.array(outputs), (h, c)
 
 
 def transcribed(params, source, target, masks):
@@ -95,7 +73,9 @@ def transcribed(params, source, target, masks):
         gates += np.einsum("i,igu->gu", fed, block["feed"]["kernel"])
       else:
         gates = np.einsum("i,igu->gu", at, block["read"]["kernel"]) + block["bias"]
-      h, c = states[number] = step(gates + np.einsum("p,pgu->gu", h, block["recur"]["kernel"]), c)
+      h, c = states[number] = numpy_step(
+        gates + np.einsum("p,pgu->gu", h, block["recur"]["kernel"]), c
+      )
       at = h * masks["between"][t] if not number else h
     weights = np.exp(memory @ (decoder["attention"]["key"]["kernel"] @ at))
     context = weights / weights.sum() @ memory
@@ -238,13 +218,3 @@ def test_the_encoder_alone(params):
     return cache.memory
 
   np.testing.assert_array_equal(found.hidden, memory(params).values)
-
-
-def test_what_it_cannot_read():
-  for attention, batch, message in (
-    ("causal", Batch(rows(TARGET)), "reads a source .*have no source"),
-    ("prefix", Batch(rows(TARGET)), "has causal attention; prefix needs"),
-  ):
-    with pytest.raises(InputError, match=message):
-      model = ModelConfig(CONFIG, (), attention).build()
-      jax.eval_shape(model.init, jax.random.key(0), batch)

@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy_lstm import numpy_step, sigmoid
+from numpy_transformer import random_params
 from refused import refused
 
 from gpt_jax.batch import Rows
@@ -37,12 +39,8 @@ SEGMENTS = np.array([[1, 1, 1, 2, 2, 2, 2, 0, 0]] * B, np.int32)
 
 def built(config):
   """The module, and parameters moved so that every one of them matters."""
-  module = config.build("causal" if config.directions == "forward" else "bidirectional")
-  params = jax.jit(module.init)(jax.random.key(0), Rows(IDS, POSITIONS))["params"]
-  rng = np.random.default_rng(1)
-  return module, jax.tree.map(
-    lambda p: np.asarray(p) + 0.3 * rng.standard_normal(p.shape, np.float32), params
-  )
+  spec = ModelConfig(config, (), config.default_attention)
+  return config.build(config.default_attention), random_params(spec)["trunk"]
 
 
 def states(config, ids=IDS, positions=POSITIONS, segments=None, key=None):
@@ -288,7 +286,6 @@ def fill(torch, layer, ours):
 def test_clips_and_the_residual_are_elmos():
   """Against NumPy: memory and projected output are cut; only the second layer adds its input."""
   _, params = built(ELMO)
-  sigmoid = lambda x: 1 / (1 + np.exp(-x))
   found = states(ELMO).layers
   for part, name in enumerate(("forward", "backward")):
     inputs = params["tokens"][IDS[0]].astype(np.float64)
@@ -298,8 +295,7 @@ def test_clips_and_the_residual_are_elmos():
       for x in inputs[::-1] if part else inputs:
         gates = np.einsum("d,dgu->gu", x, p["read"]["kernel"]) + p["read"]["bias"]
         gates += np.einsum("p,pgu->gu", h, p["recur"]["kernel"])
-        c = sigmoid(gates[1] + 1) * c + sigmoid(gates[0]) * np.tanh(gates[2])
-        c = np.clip(c, -0.4, 0.4)
+        c = np.clip(numpy_step(gates, c)[1], -0.4, 0.4)
         h = np.clip((sigmoid(gates[3]) * np.tanh(c)) @ p["project"]["kernel"], -0.3, 0.3)
         outputs.append(h)
       outputs = np.array(outputs[::-1] if part else outputs)

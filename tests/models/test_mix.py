@@ -5,9 +5,11 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from numpy_transformer import random_params
+from plain_rows import plain_rows
 from refused import refused
 
-from gpt_jax.batch import Batch, Labels, Rows, Tags
+from gpt_jax.batch import Batch, Labels, Tags
 from gpt_jax.config import from_json, to_json
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.classify import ClassifyHead
@@ -27,21 +29,17 @@ RNG = np.random.default_rng(0)
 
 def make_batch():
   ids = RNG.integers(0, 60, (B, T)).astype(np.int32)
-  positions = np.broadcast_to(np.arange(T, dtype=np.int32), ids.shape)
   weights = (RNG.random((B, T)) < 0.7).astype(np.float32)
   tags = Tags(RNG.integers(0, K, (B, T)).astype(np.int32), weights)
   anchors = np.array([[T - 1], [2 * T - 1]], np.int32)
   labels = Labels(anchors, np.eye(K, dtype=np.float32)[:2], np.ones(2, np.float32))
-  return Batch(Rows(ids, positions, np.ones_like(ids)), labels=labels, tags=tags)
+  return Batch(plain_rows(ids, np.ones_like(ids)), labels=labels, tags=tags)
 
 
 def built(head):
   spec, batch = ModelConfig(TRUNK, (head,), "bidirectional"), make_batch()
   assert from_json(to_json(spec)) == spec
-  model = spec.build()
-  params = jax.jit(model.init)(jax.random.key(0), batch)["params"]
-  moved = lambda x: np.asarray(x) + 0.3 * RNG.standard_normal(x.shape, np.float32)
-  return model, jax.tree.map(moved, params), batch
+  return spec.build(), random_params(spec), batch
 
 
 def layers_of(model, params, batch):

@@ -208,13 +208,11 @@ def test_a_gpu_without_bfloat16_computes_in_float32(devices):
     assert dtype_of(SPEC) == "float32"  # warned once
 
 
-@pytest.mark.parametrize("capability", ["8.0", "9.0", "12.0", "gfx90a", None])
-def test_other_devices_have_it(devices, capability):
+@pytest.mark.parametrize(
+  "capability, dtype",
+  [*((name, "bfloat16") for name in ("8.0", "9.0", "12.0", "gfx90a", None)), ("7.0", "float16")],
+)
+def test_what_a_device_has_stays(devices, capability, dtype):
   devices(capability)
-  assert dtype_of(SPEC) == "bfloat16"
-
-
-def test_float16_stays(devices):
-  devices("7.0")
-  half = dataclasses.replace(SPEC.trunk, dtype="float16")
-  assert dtype_of(dataclasses.replace(SPEC, trunk=half)) == "float16"
+  trunk = dataclasses.replace(SPEC.trunk, dtype=dtype)
+  assert dtype_of(dataclasses.replace(SPEC, trunk=trunk)) == dtype

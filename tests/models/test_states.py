@@ -10,8 +10,10 @@ import flax.linen as nn
 import jax
 import numpy as np
 import pytest
+from numpy_transformer import random_params
+from plain_rows import plain_rows
 
-from gpt_jax.batch import Batch, Rows
+from gpt_jax.batch import Batch
 from gpt_jax.errors import InputError
 from gpt_jax.models.encoder_decoder import T5Config
 from gpt_jax.models.heads.language import LanguageHead
@@ -32,19 +34,15 @@ TRUNKS = {
   "encoder-decoder": (T5, "causal"),
 }
 IDS = np.random.default_rng(0).integers(0, 60, (2, 9)).astype(np.int32)
-POSITIONS = np.broadcast_to(np.arange(9, dtype=np.int32), IDS.shape)
+TEXT = plain_rows(IDS)
 
 
 def read(name, ids=IDS, **options):
   """What a trunk returns for ids, with parameters moved so that every one of them matters."""
   config, attention = TRUNKS[name]
-  trunk, source = config.build(attention), {}
-  if config.reads_source:
-    source = {"source": Rows(IDS, POSITIONS)}
-  params = jax.jit(trunk.init)(jax.random.key(0), Rows(IDS, POSITIONS), **source)["params"]
-  rng = np.random.default_rng(1)
-  params = jax.tree.map(lambda p: p + 0.3 * rng.standard_normal(p.shape, np.float32), params)
-  rows = Rows(ids, POSITIONS)
+  trunk, source = config.build(attention), {"source": TEXT} if config.reads_source else {}
+  params = random_params(ModelConfig(config, (), attention))["trunk"]
+  rows = plain_rows(ids)
   apply = jax.jit(functools.partial(trunk.apply, layers=True, **options))
   return apply({"params": params}, rows, **source), params
 
@@ -100,8 +98,7 @@ class Mix(LanguageHead):
 @pytest.mark.parametrize("name", ["post-norm", "encoder-decoder"])
 def test_a_head_that_reads_layers_gets_them_and_nobody_else(name):
   config, attention = TRUNKS[name]
-  rows = Rows(IDS, POSITIONS)
-  batch = Batch(rows, source=rows if config.reads_source else None)
+  batch = Batch(TEXT, source=TEXT if config.reads_source else None)
 
   def outputs(*heads):
     model = ModelConfig(config, heads, attention).build()
@@ -113,10 +110,8 @@ def test_a_head_that_reads_layers_gets_them_and_nobody_else(name):
   assert outputs(LanguageHead()).states.layers is None
 
 
-ROWS = Rows(
-  np.arange(32, dtype=np.int32).reshape(2, 16),
-  np.broadcast_to(np.arange(16, dtype=np.int32), (2, 16)),
-  np.repeat([[0, 1]], 8, axis=1).repeat(2, axis=0).astype(np.int32),
+ROWS = plain_rows(
+  np.arange(32).reshape(2, 16), np.repeat([[0, 1]], 8, axis=1).repeat(2, axis=0).astype(np.int32)
 )
 
 
@@ -131,15 +126,9 @@ def gradient(config, remat):
 
 
 @functools.cache
-def params_of(config):
-  source = ROWS if config.reads_source else None
-  return jax.jit(config.build().init)(jax.random.key(0), ROWS, None, source)["params"]
-
-
-@functools.cache
 def traced(config, remat):
   """(the traced gradient, parameters): counting reads its operations, comparing compiles it."""
-  params = params_of(config)
+  params = random_params(ModelConfig(config, ()), 0.1)["trunk"]
   return jax.jit(gradient(config, remat)).trace(params), params
 
 

@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from numpy_transformer import random_params
 from refused import refused
 
 from gpt_jax.batch import Batch, Labels, Rows, Tags
@@ -44,10 +45,7 @@ def make_batch():
 def built(head):
   spec, batch = ModelConfig(TRUNK, (head,), "bidirectional"), make_batch()
   assert from_json(to_json(spec)) == spec
-  model = spec.build()
-  params = jax.jit(model.init)(jax.random.key(0), batch)["params"]
-  moved = jax.tree.map(lambda x: x + 0.3 * RNG.standard_normal(x.shape, np.float32), params)
-  return model, jax.tree.map(np.asarray, moved), batch
+  return spec.build(), random_params(spec), batch
 
 
 def scores_of(head, name, x):

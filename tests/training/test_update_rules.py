@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from plain_rows import plain_rows
 
-from gpt_jax.batch import Batch, Predictions, Rows
+from gpt_jax.batch import Batch, Predictions
 from gpt_jax.checkpoints.store import Checkpoints
 from gpt_jax.models.loss import model_loss
 from gpt_jax.models.model import ModelConfig
@@ -269,9 +270,8 @@ TRUNK = TransformerConfig(60, context=8, layers=1, width=16, heads=2, **NO_DROPO
 
 def batch(step):
   ids = np.random.default_rng(step).integers(60, size=(8, 8)).astype(np.int32)
-  positions = np.broadcast_to(np.arange(8, dtype=np.int32), ids.shape)
   predictions = Predictions(np.roll(ids, -1, axis=1), np.ones(ids.shape, np.float32))
-  return Batch(Rows(ids, positions), predictions=predictions)
+  return Batch(plain_rows(ids), predictions=predictions)
 
 
 @functools.cache

@@ -8,12 +8,13 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from plain_rows import plain_rows
 from refused import refused
 from safetensors.numpy import load_file, save_file
 from their_models import draw_theirs, load_theirs
 
 from gpt_jax.apps.interop.formats import hf
-from gpt_jax.batch import Batch, Rows
+from gpt_jax.batch import Batch
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.config import to_json
 from gpt_jax.data.tokenizers.base import load_tokenizer
@@ -57,13 +58,8 @@ def ids(rows, length, high, seed=5):
   return np.random.default_rng(seed).integers(high, size=(rows, length)).astype(np.int32)
 
 
-def text(ids, valid=None):
-  positions = np.broadcast_to(np.arange(ids.shape[1], dtype=np.int32), ids.shape)
-  return Rows(ids, positions, valid)
-
-
 def our_logits(spec, params, target, source, valid):
-  batch = Batch(text(target), source=text(source, valid))
+  batch = Batch(plain_rows(target), source=plain_rows(source, valid))
   hidden, table, *_ = jax.jit(spec.build().apply)({"params": params}, batch).states
   return np.asarray(logits(hidden, table, spec.num_tokens))[..., : spec.num_tokens]
 
@@ -103,7 +99,7 @@ def test_an_encoder_there(exported, tokenizer, tmp_path, exported_alone):
     folder = tmp_path / "out"
     write(folder, encoder, {"trunk": trunk}, tokenizer)
   apply = jax.jit(encoder.build().apply)
-  expected = apply({"params": {"trunk": trunk}}, Batch(text(source))).states.hidden
+  expected = apply({"params": {"trunk": trunk}}, Batch(plain_rows(source))).states.hidden
   assert np.std(expected) > 0.2
   with torch.no_grad():
     found = load_theirs("T5EncoderModel", folder)(torch.from_numpy(source).long())
@@ -153,7 +149,9 @@ def test_a_model_of_theirs_here(tmp_path, tokenizer, version):
   encoder.save_pretrained(tmp_path / "encoder")
   tokenizer.save(tmp_path / "encoder" / "tokenizer")
   found = load_model(str(tmp_path / "encoder"))
-  hidden = jax.jit(found.model.apply)({"params": found.params}, Batch(text(source))).states.hidden
+  hidden = jax.jit(found.model.apply)(
+    {"params": found.params}, Batch(plain_rows(source))
+  ).states.hidden
   with torch.no_grad():
     expected = encoder(torch.from_numpy(source).long()).last_hidden_state.numpy()
   np.testing.assert_allclose(hidden, expected, **CLOSE)

@@ -36,15 +36,17 @@ def run(finetuned, tiny_tokenizer, make_run, tmp_path_factory):
   meta |= {"trained_special": list(vocabulary.special.names)}
   meta |= {"sequence_format": {"type": "bert_format"}}
   hf.save(base, make_run.params_of(spec, 1), meta, 0, vocabulary)
-  config = dataclasses.replace(
-    finetuned.config,
-    lm_weight=0.0,
-    methods=(Adapter(rank=2, targets="kernel"),),
-    train=dataclasses.replace(finetuned.config.train, epochs=1),
-  )
-  finetune.run(config, finetuned.data_dir, base, str(folder / "run"))
+  return folder, tune_and_export(finetuned, base, folder)
+
+
+def tune_and_export(finetuned, base, folder):
+  """Fine-tunes an adapter of a base in the folder's `run`, and exports it to `peft`; its config."""
+  adapter = Adapter(rank=2, targets="kernel")
+  train = dataclasses.replace(finetuned.config.train, epochs=1)
+  config = dataclasses.replace(finetuned.config, lm_weight=0.0, methods=(adapter,), train=train)
+  finetune.run(config, finetuned.data_dir, str(base), str(folder / "run"))
   export.run(f"{folder}/run/best", str(folder / "peft"), "peft")
-  return folder, config
+  return config
 
 
 @pytest.fixture
@@ -56,6 +58,18 @@ def out(run, tmp_path):
 def check_probabilities(folder, expected):
   for one, other in zip(gpt_jax.load(str(folder)).classify(TEXTS), expected, strict=True):
     assert one == pytest.approx(other, abs=1e-6)
+
+
+def check_theirs(theirs, ours, first, last):
+  """A model of torch gives our probabilities of texts between two special tokens."""
+  import torch
+
+  special = ours.loaded.tokenizer.special
+  for text, expected in zip(TEXTS, ours.classify(TEXTS), strict=True):
+    ids = [special[first], *ours.loaded.tokenizer.encode(text), special[last]]
+    with torch.no_grad():
+      found = theirs(torch.tensor([ids])).logits.softmax(-1)[0].tolist()
+    assert found == pytest.approx([*expected.values()], abs=1e-5)
 
 
 def configure(folder, **changes):
@@ -187,18 +201,11 @@ def test_what_peft_does_not_hold_is_refused(run, finetuned, tmp_path):
 @pytest.mark.parity
 def test_peft_computes_the_same(run, out):
   peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
-  import torch
 
   folder, _ = run
   base = transformers.BertForSequenceClassification.from_pretrained(folder / "base", num_labels=2)
   theirs = peft.PeftModel.from_pretrained(base, str(out)).eval()
-  ours = gpt_jax.load(f"{folder}/run/best")
-  special = ours.loaded.tokenizer.special
-  for text, expected in zip(TEXTS, ours.classify(TEXTS), strict=True):
-    ids = [special["cls"], *ours.loaded.tokenizer.encode(text), special["sep"]]
-    with torch.no_grad():
-      probabilities = theirs(torch.tensor([ids])).logits.softmax(-1)[0].tolist()
-    assert probabilities == pytest.approx(list(expected.values()), abs=1e-5)
+  check_theirs(theirs, gpt_jax.load(f"{folder}/run/best"), "cls", "sep")
 
 
 @pytest.fixture(scope="module", params=["post", "pre"])
@@ -209,11 +216,7 @@ def gpt(request, finetuned, tiny_tokenizer, make_run, tmp_path_factory):
   trunk = TransformerConfig(tiny_tokenizer.vocab_size, norm=request.param, **sizes)
   language_model = make_run(folder / "lm", ModelConfig(trunk))
   export.run(language_model, str(folder / "base"), "hf")
-  adapter = Adapter(rank=2, targets="kernel")
-  train = dataclasses.replace(finetuned.config.train, epochs=1)
-  config = dataclasses.replace(finetuned.config, lm_weight=0.0, methods=(adapter,), train=train)
-  finetune.run(config, finetuned.data_dir, str(folder / "base"), str(folder / "run"))
-  export.run(f"{folder}/run/best", str(folder / "peft"), "peft")
+  tune_and_export(finetuned, folder / "base", folder)
   return folder, {"post": "OpenAIGPT", "pre": "GPT2"}[request.param]
 
 
@@ -243,20 +246,13 @@ def test_a_table_without_its_output_is_refused(gpt, tmp_path):
 @pytest.mark.parity
 def test_peft_computes_the_same_of_a_gpt(gpt):
   pytest.importorskip("peft"), pytest.importorskip("transformers")
-  import torch
 
   folder, name = gpt
   text = (folder / "peft" / "README.md").read_text().partition("```python\n")[2].partition("```")[0]
   scope: dict = {}
   assert f"{name}ForSequenceClassification" in text
   exec(text.replace('"FOLDER"', repr(str(folder / "peft"))), scope)  # as its card says
-  ours = gpt_jax.load(f"{folder}/run/best")
-  special = ours.loaded.tokenizer.special
-  for text, expected in zip(TEXTS, ours.classify(TEXTS), strict=True):
-    ids = [special.start, *ours.loaded.tokenizer.encode(text), special.extract]
-    with torch.no_grad():
-      logits = scope["model"].eval()(torch.tensor([ids])).logits
-    assert logits.softmax(-1)[0].tolist() == pytest.approx(list(expected.values()), abs=1e-5)
+  check_theirs(scope["model"].eval(), gpt_jax.load(f"{folder}/run/best"), "start", "extract")
 
 
 @pytest.mark.parity
@@ -281,9 +277,4 @@ def test_an_adapter_of_others(run, tmp_path):
   tree = json.loads((copy / "config.json").read_text()) | named
   (copy / "config.json").write_text(json.dumps(tree))
   assert gpt_jax.load(str(tmp_path / "peft")).labels == ("city", "river", "hill")
-  special = found.loaded.tokenizer.special
-  for text, ours in zip(TEXTS, found.classify(TEXTS), strict=True):
-    ids = [special["cls"], *found.loaded.tokenizer.encode(text), special["sep"]]
-    with torch.no_grad():
-      expected = theirs(torch.tensor([ids])).logits.softmax(-1)[0].numpy()
-    np.testing.assert_allclose([*ours.values()], expected, atol=1e-5)
+  check_theirs(theirs, found, "cls", "sep")
