@@ -13,7 +13,7 @@ import pytest
 from flax.traverse_util import flatten_dict
 from refused import refused
 
-from gpt_jax.checkpoints.formats import npz, openai
+from gpt_jax.checkpoints.formats import openai
 from gpt_jax.config import from_json, to_json
 from gpt_jax.data.tokenizers.base import load_released
 from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer
@@ -170,17 +170,14 @@ VECTOR = "params_3.npy: .*one vector of float32"
 SHAPES = "params_shapes.json: not the shapes of a release"
 DAMAGE = [
   (remove("params_7.npy"), "params_7.npy: missing; a release has params_0.npy"),
-  (rewrite(lambda _: b""), PIECE),
   (rewrite(lambda x: x[:40]), PIECE),
   (rewrite(lambda x: x.replace(b",), }", b",    ", 1)), PIECE),
   (rewrite(lambda x: x.replace(b": (", b":(-", 1)), PIECE),
   (rewrite(lambda x: x[:-100]), PIECE),
   (rewrite(lambda x: x + b"\0" * 4), "params_3.npy: .*longer than it says"),
-  (rewrite(lambda _: b"PK\x03\x04 and so on"), PIECE),
   (rewrite(lambda _: b"\x80\x04N."), f"{PIECE} .*magic"),
   (resave(lambda _: np.array([Bomb()], dtype=object)), "params_3.npy: not .*Python objects"),
   (resave(lambda x: x.astype(np.float64)), VECTOR),
-  (resave(lambda x: x.astype(">f4")), VECTOR),
   (resave(lambda x: x[:, None]), VECTOR),
   (
     resave(lambda x: x[:-1]),
@@ -188,13 +185,11 @@ DAMAGE = [
   ),
   (remove(openai.SHAPES), SHAPES),
   (rewrite(lambda x: x[:-1], openai.SHAPES), SHAPES),
-  (reshape(lambda _: {"a": 1}), SHAPES),
   (reshape(lambda _: [[16, 24], 5]), SHAPES),
   (
     reshape(lambda x: [[-16, 24], *x[1:]]),
     "params_shapes.json: not the shapes .*no number above 0",
   ),
-  (reshape(lambda x: x[:1]), SHAPES),
   (reshape(lambda x: x[:2]), "params_shapes.json: 2 shapes: should be 2, and 12 a block"),
   (
     reshape(lambda x: x[:-1]),
@@ -276,12 +271,6 @@ def test_nothing_half_written(copy, tmp_path, release):
   with pytest.raises(KeyError):
     openai.save(str(tmp_path / "out"), *parts)
   assert [path.name for path in tmp_path.iterdir()] == ["model"]
-
-
-def test_through_npz_and_back(release, tmp_path):
-  npz.save(str(tmp_path / "npz"), *openai.load(str(release.folder)))
-  openai.save(str(tmp_path / "again"), *npz.load(str(tmp_path / "npz")))
-  assert contents(tmp_path / "again") == contents(release.folder)
 
 
 def contents(folder):
