@@ -13,6 +13,7 @@ from refused import refused
 import gpt_jax
 from gpt_jax.batch import Rows
 from gpt_jax.errors import InputError
+from gpt_jax.inference.calibration import scale
 from gpt_jax.models.encoder_decoder import T5Config
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import ModelConfig
@@ -153,13 +154,15 @@ def test_what_is_cut_is_told(finetuned):
   assert model.truncated([long, "the dog"]) == [True, False]
 
 
-def test_classify_equals_the_program_for_any_number_of_texts(finetuned, tmp_path):
+def test_classify_equals_the_program_for_any_number_of_texts(tempered, tmp_path):
   """Shapes are rounded up; predict's are not."""
-  checkpoint = f"{finetuned.workdir}/seed_0"
   texts = [f"the {'cat' if i % 3 else 'dog'}{' sat on the mat' * (i % 7)}" for i in range(70)]
   (tmp_path / "rows.tsv").write_text("\n".join(["text", *texts]) + "\n")
-  expected = predict.run(checkpoint, str(tmp_path / "rows.tsv"), str(tmp_path / "out.tsv"))
-  model = gpt_jax.load(checkpoint)
+  expected = predict.run(tempered, str(tmp_path / "rows.tsv"), str(tmp_path / "out.tsv"))
+  model = gpt_jax.load(tempered)
+  raw = np.array([[*row.values()] for row in model.classify(texts, calibrated=False)])
+  calibrated = [[*row["probabilities"].values()] for row in expected]
+  np.testing.assert_allclose(scale(raw, 1.7), calibrated, atol=1e-5)
   first = 0
   for count in (1, 2, 5, 11, 51):
     for row in model.classify(texts[first : first + count]):

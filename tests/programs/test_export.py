@@ -15,7 +15,6 @@ from gpt_jax.checkpoints.load import load_model
 from gpt_jax.config import to_json
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.files import atomic_file
-from gpt_jax.inference.calibration import scale
 from gpt_jax.models.heads.masked import MaskedHead, SentencePairHead
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
@@ -178,15 +177,6 @@ def predicted(tempered, source, tmp_path_factory):
 def check(found, expected, tolerance=1e-5):
   for row, row_expected in zip(found, expected, strict=True):
     assert row == pytest.approx(row_expected, abs=tolerance)
-
-
-def test_classify_gives_what_predict_gives(tempered, predicted):
-  model = gpt_jax.load(tempered)
-  check(model.classify(TEXTS), predicted)
-  raw = [list(row.values()) for row in model.classify(TEXTS, calibrated=False)]
-  np.testing.assert_allclose(
-    scale(np.array(raw), 1.7), [list(row.values()) for row in predicted], atol=1e-6
-  )
 
 
 def test_the_inspection_page_ends_with_the_same(tempered, predicted, tmp_path):
