@@ -182,9 +182,7 @@ CHANGED_ARRAYS = {
   "numbers that are not finite": not_a_number,
   "the array head/bias is missing": lambda arrays: arrays.pop("head/bias"),
   "the array trunk/zzz is not one of": lambda arrays: arrays.update({"trunk/zzz": np.zeros(2)}),
-  r"head/bias is float64\[3\], and should be": lambda arrays: arrays.update(
-    {"head/bias": np.zeros(3)}
-  ),
+  r"bias is float64\[3\], and should be": lambda arrays: arrays.update({"head/bias": np.zeros(3)}),
   r"head/bias is float32\[3, 1\], and should be float32\[3\]": lambda arrays: arrays.update(
     {"head/bias": np.zeros((3, 1), np.float32)}
   ),
@@ -211,10 +209,7 @@ HUGE = {"type": "transformer", "vocab_size": 290, "context": 16, "width": 8, "he
     ({"model": {"type": "windows"}}, "describes no model"),
     ({"model": {"type": "model", "trunk": {**HUGE, "layers": 10**9}}}, "layers = 1000000000"),
     ({"model": {"type": "model", "trunk": {**HUGE, "layers": 1000}}}, "describes [0-9,]+ param"),
-    (
-      {"model": {"type": "model", "trunk": {**HUGE, "layers": 1}, "heads": [3]}},
-      "no model that can be built",
-    ),
+    ({"model": {"type": "model", "trunk": {**HUGE, "layers": 1}, "heads": [3]}}, "can be built"),
   ],
 )
 def test_configs_that_no_program_writes_are_refused(exported, format, entries, match):
