@@ -38,7 +38,7 @@ PATIENCE = 5.0  # seconds without a word
 
 # Shows a line to the person who waits. A command line sets it; a library says nothing.
 announce: Callable[[str], object] | None = None
-_waits: list[str] = []  # what the main thread waits for, the outermost first
+_waiting = threading.Lock()  # held while the main thread waits for something
 
 
 class StoreError(OSError):
@@ -55,18 +55,17 @@ def announced(wait: str) -> Iterator[None]:
   Nothing is said of a wait within another one, or in another thread than the main one.
   """
   is_main = threading.current_thread() is threading.main_thread()
-  if announce is None or _waits or not is_main:
+  if announce is None or _waiting.locked() or not is_main:
     yield
     return
   timer = threading.Timer(PATIENCE, announce, [wait])
   timer.daemon = True
   timer.start()
-  _waits.append(wait)
   try:
-    yield
+    with _waiting:
+      yield
   finally:
     timer.cancel()
-    _waits.clear()
 
 
 @contextlib.contextmanager

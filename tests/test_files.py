@@ -335,16 +335,6 @@ def test_long_values_are_cut_in_messages():
   assert str(InputError("two\nlines")) == "two lines"
 
 
-def test_json_is_written_atomically(tmp_path):
-  path = tmp_path / "value.json"
-  write_json(str(path), {"a": 1})
-  with pytest.raises(TypeError):
-    write_json(str(path), {"a": object()})
-  with pytest.raises(FileExistsError):
-    write_json(str(path), {"a": 2}, overwrite=False)
-  assert json.loads(path.read_text()) == {"a": 1} and os.listdir(tmp_path) == ["value.json"]
-
-
 def test_a_folder_appears_when_it_is_complete(tmp_path):
   with atomic_folder(str(tmp_path / "out")) as partial:
     Path(partial, "file").write_text("text")

@@ -61,10 +61,14 @@ class AnyModel:
     """The model with its parameters on the device."""
     return self
 
-  def label_task(self) -> Task:
-    """The task, which gives each example one label. Raises InputError where there is no such."""
+  def check_task(self) -> None:
+    """Raises InputError unless it was fine-tuned."""
     if self.task is None:
       raise InputError(f"{self.path}: {self.without_task}; fine-tune it first")
+
+  def label_task(self) -> Task:
+    """The task, which gives each example one label. Raises InputError where there is no such."""
+    self.check_task()
     if self.task.not_per_text:
       raise InputError(f"{self.path}: {self.task.name} {self.task.not_per_text}")
     return self.task
@@ -144,8 +148,7 @@ class LoadedModel(SavedModel, AnyModel):
 
   def check_head(self) -> None:
     """Raises InputError unless the model has a head that gives labels."""
-    if self.task is None:
-      raise InputError(f"{self.path}: {self.without_task}; fine-tune it first")
+    self.check_task()
     if self.task.writes_text:
       raise InputError(f"{self.path}: {self.task.not_per_text}")
 

@@ -139,7 +139,7 @@ def load_ensemble(checkpoints: Sequence[str]) -> Ensemble:
   """
   members: list[AnyModel] = []
   for checkpoint in checkpoints:
-    members += [load_any(path, check=_check_task) for path in _expand(checkpoint)]
+    members += [load_any(path, check=AnyModel.check_task) for path in _expand(checkpoint)]
   for member in members:
     first, task = members[0].task, member.task
     where = f"checkpoint={member.path}"
@@ -153,11 +153,6 @@ def load_ensemble(checkpoints: Sequence[str]) -> Ensemble:
         "ensemble needs models of one task"
       )
   return Ensemble(tuple(members), members[0].task)
-
-
-def _check_task(loaded: AnyModel) -> None:
-  if loaded.task is None:
-    raise InputError(f"checkpoint={loaded.path}: {loaded.without_task}; fine-tune it first")
 
 
 def _expand(checkpoint: str) -> list[str]:

@@ -170,7 +170,7 @@ class TfidfClassifier(AnyModel):
 
   @functools.cached_property
   def identity(self) -> str:
-    return f"checksum {zlib.crc32(self.params['linear'].kernel):08x}"
+    return f"checksum {zlib.crc32(self.params['linear'].kernel.tobytes()):08x}"
 
   @functools.cached_property
   def size(self) -> str:  # type: ignore[override]

@@ -8,7 +8,7 @@ from gpt_jax.inference.agreement import check_keep, labeled_rows
 from gpt_jax.inference.dev_report import META, temperature_of
 from gpt_jax.inference.linear_classifier import load_any
 
-_GATED = ("onnx_int8",)  # formats that are compared with float32 before they are written
+_GATED = "onnx_int8"  # the format that is compared with float32 before it is written
 
 
 def run(
@@ -33,11 +33,11 @@ def run(
     keep: of onnx_int8: the share of float32's labels, and of its accuracy, to keep, or nothing is
       written.
   """
-  if data is None and format in _GATED:
+  if data is None and format == _GATED:
     raise InputError(f"format={format}: is compared with float32; name labeled rows by data=DIR")
-  if data is not None and format not in _GATED:
-    raise InputError(f"data={data}: only {' and '.join(_GATED)} compares; leave it out")
   if data is not None:
+    if format != _GATED:
+      raise InputError(f"data={data}: only {_GATED} compares; leave it out")
     check_keep(keep)
   target = find_format(format)  # fail before loading
   loaded: AnyModel = load_unmerged(checkpoint) if format == "peft" else load_any(checkpoint)

@@ -12,7 +12,7 @@ from refused import refused
 
 import gpt_jax
 from gpt_jax.batch import Rows
-from gpt_jax.errors import InputError
+from gpt_jax.inference.calibration import scale
 from gpt_jax.models.encoder_decoder import T5Config
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import ModelConfig
@@ -28,11 +28,10 @@ TEXTS = [
 
 @pytest.fixture(scope="module", params=["transformer", "lstm"])
 def model(request, tmp_path_factory, make_run, tiny_tokenizer):
+  size = tiny_tokenizer.vocab_size
   trunks = {
-    "transformer": TransformerConfig(
-      tiny_tokenizer.vocab_size, context=48, layers=1, width=16, heads=2
-    ),
-    "lstm": LSTMConfig(tiny_tokenizer.vocab_size, context=48, width=16, units=24),
+    "transformer": TransformerConfig(size, context=48, layers=1, width=16, heads=2),
+    "lstm": LSTMConfig(size, context=48, width=16, units=24),
   }
   return gpt_jax.load(make_run(tmp_path_factory.mktemp("load"), ModelConfig(trunks[request.param])))
 
@@ -153,13 +152,15 @@ def test_what_is_cut_is_told(finetuned):
   assert model.truncated([long, "the dog"]) == [True, False]
 
 
-def test_classify_equals_the_program_for_any_number_of_texts(finetuned, tmp_path):
+def test_classify_equals_the_program_for_any_number_of_texts(tempered, tmp_path):
   """Shapes are rounded up; predict's are not."""
-  checkpoint = f"{finetuned.workdir}/seed_0"
   texts = [f"the {'cat' if i % 3 else 'dog'}{' sat on the mat' * (i % 7)}" for i in range(70)]
   (tmp_path / "rows.tsv").write_text("\n".join(["text", *texts]) + "\n")
-  expected = predict.run(checkpoint, str(tmp_path / "rows.tsv"), str(tmp_path / "out.tsv"))
-  model = gpt_jax.load(checkpoint)
+  expected = predict.run(tempered, str(tmp_path / "rows.tsv"), str(tmp_path / "out.tsv"))
+  model = gpt_jax.load(tempered)
+  raw = np.array([[*row.values()] for row in model.classify(texts, calibrated=False)])
+  calibrated = [[*row["probabilities"].values()] for row in expected]
+  np.testing.assert_allclose(scale(raw, 1.7), calibrated, atol=1e-5)
   first = 0
   for count in (1, 2, 5, 11, 51):
     for row in model.classify(texts[first : first + count]):
@@ -188,10 +189,8 @@ def test_few_shapes_are_compiled(model, caplog):
 
 def test_what_is_refused(model, finetuned):
   refused("text 2: empty; give at least one word", model.log_probs, ["the cat", ""])
-  with pytest.raises(
-    InputError, match="text 1: [0-9]+ tokens, and the model's context is 48; give a part"
-  ):
-    model.embed(["the cat " * 40])
+  message = "text 1: [0-9]+ tokens, and the model's context is 48; give a part"
+  refused(message, model.embed, ["the cat " * 40])
   refused("a language model without a head; fine-tune it first", model.classify, ["the cat"])
   classifier = gpt_jax.load(f"{finetuned.workdir}/seed_0")
   refused("text 1: 2 columns; table reads 1: text", classifier.classify, [("the cat", "sat")])
@@ -206,9 +205,6 @@ def test_what_is_refused(model, finetuned):
 
 
 def test_importing_the_package_imports_nothing_else():
-  code = (
-    "import sys; before = set(sys.modules); import gpt_jax; "
-    "print(sorted(set(sys.modules) - before))"
-  )
+  code = "import sys; before = {*sys.modules}; import gpt_jax; print({*sys.modules} - before)"
   done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-  assert done.stdout.strip() == "['gpt_jax']"
+  assert done.stdout.strip() == "{'gpt_jax'}"

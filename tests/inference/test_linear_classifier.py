@@ -1,5 +1,7 @@
 """Logistic regression, TF-IDF, the learning curve, intervals and spreads, against scikit-learn."""
 
+import re
+
 import numpy as np
 import pytest
 import scipy.stats
@@ -10,7 +12,12 @@ from sklearn.preprocessing import StandardScaler
 
 from gpt_jax.apps.label.measures import curve_of, gain_of_doubling, margins, outlook
 from gpt_jax.inference.intervals import bootstrap_macro_f1, paired_interval, spread
-from gpt_jax.inference.linear_classifier import fit_linear, fit_tfidf, spread_classes
+from gpt_jax.inference.linear_classifier import (
+  TfidfClassifier,
+  fit_linear,
+  fit_tfidf,
+  spread_classes,
+)
 
 pytestmark = pytest.mark.app
 
@@ -73,6 +80,16 @@ def test_tfidf_is_that_of_scikit_learn():
   np.testing.assert_allclose(ours, theirs)
   # Texts that share no term have a blank feature.
   assert fit_tfidf(["ab", "cd"])(["ab", "x", "y"]).toarray().tolist() == [[0.0]] * 3
+
+
+def test_a_classifier_with_its_classes_in_another_order(examples):
+  order = np.array([2, 0, 1])
+  model = TfidfClassifier("", "", {}, {"linear": fit_linear(*examples, 3, 1.0)})
+  other = model.with_classes(order)
+  expected, found = (each.params["linear"](examples[0]) for each in (model, other))
+  np.testing.assert_allclose(found, expected[:, order])
+  assert re.fullmatch("checksum [0-9a-f]{8}", other.identity)
+  assert other.identity != model.identity
 
 
 def test_the_interval_of_macro_f1_is_that_of_resampled_examples():

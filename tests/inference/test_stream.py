@@ -135,9 +135,6 @@ def test_a_full_context_goes_on_from_its_second_half(model, stream):
 def test_what_does_not_fit_is_refused(model, stream):
   with pytest.raises(InputError, match="40 tokens of the prompt and max_tokens=9 are more than th"):
     check_fits(model.loaded.model, 40, 9)
-  for refuse in (
-    lambda: check_fits(model.loaded.model, 0, 9),
-    lambda: stream.add(Text([], Sampling(9))),
-  ):
-    refused("the prompt is empty", refuse)
+  refused("the prompt is empty", check_fits, model.loaded.model, 0, 9)
+  refused("the prompt is empty", stream.add, Text([], Sampling(9)))
   assert not stream.texts

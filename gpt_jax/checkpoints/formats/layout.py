@@ -4,8 +4,6 @@ which transformers kept.
 
 from typing import NamedTuple
 
-from gpt_jax.config import from_json
-from gpt_jax.errors import InputError
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 
@@ -43,16 +41,6 @@ def of_blocks(trunk: TransformerConfig) -> list[Array]:
     for theirs, ours, shape, our_shape in block:
       arrays.append(Array(f"h.{i}.{theirs}", f"block_{i}/{ours}", shape, our_shape))
   return arrays
-
-
-def decoder(meta: dict, format: str) -> ModelConfig:
-  """The model config, if other software has such a model. Raises InputError; see other_than_gpt."""
-  spec = from_json(meta["model"])
-  if kind := other_than_gpt(spec):
-    raise InputError(
-      f"format={format}: holds causal Transformers only, this is {kind}; npz can hold it"
-    )
-  return spec
 
 
 def other_than_gpt(spec: ModelConfig) -> str | None:

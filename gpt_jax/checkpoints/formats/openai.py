@@ -16,7 +16,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from gpt_jax.checkpoints.formats import Check, accept, layout
-from gpt_jax.config import to_json
+from gpt_jax.config import from_json, to_json
 from gpt_jax.data.tokenizers.base import Tokenizer, load_released
 from gpt_jax.data.tokenizers.gpt1 import KINDS
 from gpt_jax.data.tokenizers.openai_files import FILES, is_release, read_files
@@ -74,7 +74,7 @@ def load(folder: str, check: Check = accept) -> tuple[dict, dict, int, Tokenizer
 
 def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) -> None:
   """Writes a folder like OpenAI's; after `load` of a release, byte for byte its files."""
-  spec = layout.decoder(meta, "openai")
+  spec = from_json(meta["model"])
   _check_is_gpt1(spec, tokenizer)
   trunk = spec.trunk
   shapes = _shapes(trunk)
@@ -100,6 +100,10 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
 
 
 def _check_is_gpt1(spec: ModelConfig, tokenizer: Tokenizer) -> None:
+  if kind := layout.other_than_gpt(spec):
+    raise InputError(
+      f"format=openai: holds causal Transformers only, this is {kind}; npz can hold it"
+    )
   trunk, problem = spec.trunk, None
   if tokenizer.kind not in KINDS:
     problem = f"its vocabulary is of the kind {tokenizer.kind}"

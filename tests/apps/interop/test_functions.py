@@ -86,7 +86,7 @@ SENTENCE = "the cat sat on the mat"
 @pytest.fixture(
   scope="module", params=["stablehlo", pytest.param("onnx", marks=pytest.mark.parity("onnx"))]
 )
-def ran(request, finetuned, make_run, tiny_tokenizer, tmp_path_factory):
+def ran(request, tempered, make_run, tiny_tokenizer, tmp_path_factory):
   """Every kind of model, exported and run on two inputs without this package.
 
   By kind: description, logits (of both inputs), expected (what this package predicts).
@@ -102,8 +102,7 @@ def ran(request, finetuned, make_run, tiny_tokenizer, tmp_path_factory):
       np.savez(place / f"inputs{i}.npz", **arrays)
     made[kind] = SimpleNamespace(folder=place, description=description, expected=expected)
 
-  checkpoint = f"{finetuned.workdir}/seed_0/best"
-  add("classifier", checkpoint, functools.partial(classifier_inputs, checkpoint))
+  add("classifier", tempered, functools.partial(classifier_inputs, tempered))
   add("language", *language_model(make_run, tiny_tokenizer, folder))
   for kind in ENCODERS:
     add(kind, *encoder(kind, make_run, tiny_tokenizer, folder / f"run {kind}"))
@@ -126,6 +125,7 @@ def classifier_inputs(checkpoint, description):
 def test_a_classifier(ran):
   found = ran["classifier"]
   assert found.description["labels"] == ["barks", "meows"]
+  assert found.description["temperature"] == 1.7
   together, single = found.logits
   np.testing.assert_allclose(single[0], together[1], atol=1e-4, rtol=0)
   check_probabilities(together, found)

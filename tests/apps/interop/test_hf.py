@@ -117,21 +117,6 @@ def test_the_file_names_its_folder(saved):
   assert loaded.tokenizer == saved[1][3]
 
 
-@pytest.mark.parity("released")
-def test_a_sentencepiece_vocabulary_is_a_tokenizer_json(tmp_path, make_run, tiny_tokenizer):
-  import tokenizers
-
-  hf.save(str(tmp_path / "out"), *parts_of(make_run, tiny_tokenizer, head="classes"))
-  assert not (tmp_path / "out" / "vocab.json").exists()
-  theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
-  text, other = "The old barn,\n the sea.", "<extract>"
-  special, (ids, others) = tiny_tokenizer.special, tiny_tokenizer.encode_many([text, other])
-  assert theirs.encode(text).ids == [special.start, *ids, special.extract]
-  pair = [special.start, *ids, special.delimiter, *others, special.extract]
-  assert theirs.encode(text, other).ids == pair
-  assert load_model(str(tmp_path / "out")).tokenizer == tiny_tokenizer
-
-
 def change(path, edit, metadata=None):
   """The arrays of a file, edited and written again."""
   arrays = safetensors.load_file(path)
@@ -286,20 +271,18 @@ WEIGHTS, FC = "model.safetensors", "transformer.h.1.mlp.c_fc"
 DAMAGE = [
   (removes("config.json"), "config.json: missing; it says which architecture"),
   (writes("config.json", b"{"), "config.json: cannot be read"),
-  (writes("config.json", b"[]"), "config.json: cannot be read"),
-  (sets(model_type="mamba"), "'mamba': should be one of albert, bert, roberta, openai-gpt, gpt2"),
+  (sets(model_type="mamba"), "'mamba': should be one of albert, bert, roberta, xlm-roberta, "),
   (sets(model_type=["gpt2"]), r"model_type \['gpt2'\]: should be one of albert, "),
   (sets(n_embd=None), "config.json: n_embd is None: should be a number"),
   (sets(afn="mish", activation_function="mish"), "is 'mish': only 'gelu' or .* or 'swish' is sup"),
   (sets(layer_norm_epsilon=1e-6), "layer_norm_epsilon is 1e-06: only 1e-05 is supported"),
   (sets(n_ctx=8), "config.json: n_ctx is 8: only 16 is supported"),
   (sets(n_inner=99), "n_inner is 99: only None or 96 is supported"),
-  (sets(scale_attn_by_inverse_layer_idx=True), "scale_attn_by_inverse_layer_idx is True"),
   (sets(tie_word_embeddings=False), "tie_word_embeddings is False"),
   (sets(n_head=5), "config.json: trunk.heads=5: must divide trunk.width=24"),
   (sets(vocab_size=99), "config.json: vocab_size is 99, and the vocabulary has "),
   (sets(n_positions=32, n_ctx=32), r"has the shape \[16, 24\]: should be \[32, 24\]"),
-  (sets(gpt_jax={"model": {"type": "classify"}}), "is no Transformer"),
+  (sets(gpt_jax={"model": {"type": "classify"}}), "no model with a TransformerConfig"),
   (edits(without("h.2.ln_1.bias")), "model.safetensors: holds no h.2.ln_1.bias"),
   (edits(without(("tokens_embed.weight", "wte.weight"))), "holds no (tokens_embed|wte).weight"),
   (edits(lambda x: {**x, "h.0.moe": np.zeros(3)}), "holds h.0.moe, which no "),
@@ -308,7 +291,6 @@ DAMAGE = [
   (edits(lambda x: {**x, f"{FC}.bias": np.zeros(96, np.int32)}), "c_fc.bias is I32: should be F32"),
   (edits(lambda x: {**x, "lm_head.weight": x[table_name(x)] + 1}), "the output is not tied"),
   (removes(WEIGHTS), "no model.safetensors or pytorch_model.bin"),
-  (writes(WEIGHTS, b""), "model.safetensors: not a safetensors file .*header"),
   (
     lambda folder: (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:-9]),
     "model.safetensors: not a safetensors file .*not fully covered",

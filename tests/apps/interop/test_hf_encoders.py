@@ -439,10 +439,7 @@ DAMAGE = [
   (settings(intermediate_size=64), "intermediate_size is 64: only 128"),
   (settings(is_decoder=True), "is_decoder is True: only False"),
   (settings(position_embedding_type="relative_key"), "only 'absolute'"),
-  (settings(type_vocab_size=None), "type_vocab_size is None: should be a number"),
-  (settings(vocab_size=99), "vocab_size is 99, and the vocabulary has"),
   (many_pieces, "tokenizer.json: has 1,000 pieces, and the model's vocab_size is 297"),
-  (settings(num_hidden_layers=3), "holds no encoder.layer.2.attention"),
   (settings(architectures=["BertForSequenceClassification"]), "has an array classifier.weight, "),
 ]
 

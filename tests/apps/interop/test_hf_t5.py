@@ -217,8 +217,6 @@ LABELS = {"transformer.shared.weight": np.zeros((9, 32)), "shared.weight": None}
     ({"dense_act_fn": "gelu"}, {}, "dense_act_fn is 'gelu': only None or '[a-z_]*' is supported"),
     ({"num_decoder_layers": 3}, {}, "num_decoder_layers is 3: only None or 2 is supported"),
     ({"relative_attention_num_buckets": 16}, {}, "num_buckets is 16: only 32"),
-    ({"d_kv": None}, {}, "d_kv is None: should be a number"),
-    ({"vocab_size": 9}, {}, "vocab_size is 9, and the vocabulary has"),
     ({"decoder_start_token_id": 2}, {}, "start_token_id is 2: only 293, <pad>, is supported"),
     ({"decoder_start_token_id": None, "bos_token_id": 2}, {}, "bos_token_id is 2: only 293, <pad>"),
     ({"eos_token_id": 1}, {}, "config.json: eos_token_id is 1: only 294, <sep>, is supported"),

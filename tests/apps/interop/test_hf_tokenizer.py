@@ -178,6 +178,8 @@ def test_special_tokens_are_no_text(sentencepiece, tmp_path):
   inside = sentencepiece.encode("<start> <extract>").tolist()
   assert max(inside) < special.start
   assert theirs.encode("<start> <extract>").ids == [special.start, *inside, special.extract]
+  pair = [special.start, *inside, special.delimiter, *inside, special.extract]
+  assert theirs.encode("<start> <extract>", "<start> <extract>").ids == pair
   config = json.loads((tmp_path / "tokenizer_config.json").read_text())
   assert config["split_special_tokens"] and config["pad_token"] == "<unk>"
 

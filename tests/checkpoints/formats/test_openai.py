@@ -13,12 +13,11 @@ import pytest
 from flax.traverse_util import flatten_dict
 from refused import refused
 
-from gpt_jax.checkpoints.formats import npz, openai
+from gpt_jax.checkpoints.formats import openai
 from gpt_jax.config import from_json, to_json
 from gpt_jax.data.tokenizers.base import load_released
 from gpt_jax.data.tokenizers.gpt2 import GPT2Tokenizer
 from gpt_jax.data.tokenizers.openai_files import BYTES, FILES
-from gpt_jax.errors import InputError
 from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import ModelConfig, parameter_shapes
@@ -170,50 +169,27 @@ VECTOR = "params_3.npy: .*one vector of float32"
 SHAPES = "params_shapes.json: not the shapes of a release"
 DAMAGE = [
   (remove("params_7.npy"), "params_7.npy: missing; a release has params_0.npy"),
-  (rewrite(lambda _: b""), PIECE),
   (rewrite(lambda x: x[:40]), PIECE),
   (rewrite(lambda x: x.replace(b",), }", b",    ", 1)), PIECE),
   (rewrite(lambda x: x.replace(b": (", b":(-", 1)), PIECE),
   (rewrite(lambda x: x[:-100]), PIECE),
   (rewrite(lambda x: x + b"\0" * 4), "params_3.npy: .*longer than it says"),
-  (rewrite(lambda _: b"PK\x03\x04 and so on"), PIECE),
   (rewrite(lambda _: b"\x80\x04N."), f"{PIECE} .*magic"),
   (resave(lambda _: np.array([Bomb()], dtype=object)), "params_3.npy: not .*Python objects"),
   (resave(lambda x: x.astype(np.float64)), VECTOR),
-  (resave(lambda x: x.astype(">f4")), VECTOR),
   (resave(lambda x: x[:, None]), VECTOR),
-  (
-    resave(lambda x: x[:-1]),
-    r"params_0.npy to params_9.npy hold [\d,]+ numbers, and params_shapes",
-  ),
+  (resave(lambda x: x[:-1]), r"params_0.npy to params_9.npy hold [\d,]+ numbers, and params"),
   (remove(openai.SHAPES), SHAPES),
   (rewrite(lambda x: x[:-1], openai.SHAPES), SHAPES),
-  (reshape(lambda _: {"a": 1}), SHAPES),
   (reshape(lambda _: [[16, 24], 5]), SHAPES),
-  (
-    reshape(lambda x: [[-16, 24], *x[1:]]),
-    "params_shapes.json: not the shapes .*no number above 0",
-  ),
-  (reshape(lambda x: x[:1]), SHAPES),
+  (reshape(lambda x: [[-16, 24], *x[1:]]), f"{SHAPES} .*no number above 0"),
   (reshape(lambda x: x[:2]), "params_shapes.json: 2 shapes: should be 2, and 12 a block"),
-  (
-    reshape(lambda x: x[:-1]),
-    "array 14|params_shapes.json: 25 shapes: should be 2, and 12 a block",
-  ),
+  (reshape(lambda x: x[:-1]), "params_shapes.json: 25 shapes: should be 2, and 12 a block"),
   (reshape(lambda x: [x[0], [59, 24], *x[2:]]), "59 rows of tokens, and the vocabulary has 60"),
-  (
-    reshape(lambda x: [[1, 24], *x[1:]]),
-    "params_shapes.json: .*context = 1: must be an integer from 2 to 1,000,000",
-  ),
-  (
-    reshape(lambda x: [[16, 12], *x[1:]]),
-    r"array 1 has the shape \[60, 24\]: should be \[60, 12\]",
-  ),
+  (reshape(lambda x: [[1, 24], *x[1:]]), "context = 1: must be an integer from 2 to 1,000,000"),
+  (reshape(lambda x: [[16, 12], *x[1:]]), r"array 1 has the shape \[60, 24\]: should be \[60, 1"),
   (reshape(lambda x: [[16, 10], [60, 10], *x[2:]]), "a width of 10: should be a multiple of 12"),
-  (
-    reshape(lambda x: [*x[:2], [1, 24, 71], *x[3:]]),
-    r"array 2 .*\[1, 24, 71\]: should be \[1, 24, 72",
-  ),
+  (reshape(lambda x: [*x[:2], [1, 24, 71], *x[3:]]), r"array 2 .*71\]: should be \[1, 24, 72"),
   (remove("encoder_bpe_40000.json"), r"encoder_bpe_40000.json: cannot be read \(No such file"),
   (remove("vocab_40000.bpe"), r"vocab_40000.bpe: cannot be read \(No such file"),
   (rewrite(lambda x: x[:-5], "vocab_40000.bpe"), "vocab_40000.bpe:"),
@@ -244,10 +220,7 @@ TRUNK = TransformerConfig(60, context=16, layers=1, width=24, heads=12)
   [
     (ModelConfig(LSTMConfig(60, context=16, width=8, units=8)), "this is a LSTMConfig"),
     (ModelConfig(TRUNK, attention="bidirectional"), "this is a bidirectional model"),
-    (
-      ModelConfig(TRUNK, (ClassifyHead(),)),
-      "it is fine-tuned, and the files have no place for",
-    ),
+    (ModelConfig(TRUNK, (ClassifyHead(),)), "it is fine-tuned, and the files have no place for"),
     (ModelConfig(dataclasses.replace(TRUNK, norm="pre")), "it is pre-norm"),
     (ModelConfig(dataclasses.replace(TRUNK, heads=4)), "it has 4 heads and not 12"),
     (ModelConfig(dataclasses.replace(TRUNK, activation="relu")), "it has activation=relu and not"),
@@ -260,8 +233,7 @@ def test_a_model_that_the_files_cannot_hold(
   tokenizer = openai_tokenizer if spec else tiny_tokenizer
   spec = spec or ModelConfig(dataclasses.replace(TRUNK, vocab_size=tiny_tokenizer.vocab_size))
   parts = make_run.params_of(spec, 1), {"model": to_json(spec)}, 1, tokenizer
-  with pytest.raises(InputError, match=message):
-    openai.save(str(tmp_path / "out"), *parts)
+  refused(message, openai.save, str(tmp_path / "out"), *parts)
   assert not any(tmp_path.iterdir())
 
 
@@ -276,12 +248,6 @@ def test_nothing_half_written(copy, tmp_path, release):
   with pytest.raises(KeyError):
     openai.save(str(tmp_path / "out"), *parts)
   assert [path.name for path in tmp_path.iterdir()] == ["model"]
-
-
-def test_through_npz_and_back(release, tmp_path):
-  npz.save(str(tmp_path / "npz"), *openai.load(str(release.folder)))
-  openai.save(str(tmp_path / "again"), *npz.load(str(tmp_path / "npz")))
-  assert contents(tmp_path / "again") == contents(release.folder)
 
 
 def contents(folder):

@@ -33,7 +33,6 @@ from gpt_jax.tasks.task import Task
 DESCRIPTION = "model.json"
 IDS, MASK, TYPES = "input_ids", "attention_mask", "token_type_ids"
 
-
 SOFTMAX = (
   "The softmax of the logits, which are divided by the temperature already, gives the "
   "probabilities of the labels."

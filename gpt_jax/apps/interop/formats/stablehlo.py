@@ -5,7 +5,6 @@ further inputs come after them.
 """
 
 import functools
-import importlib.util
 from typing import Any
 
 import jax
@@ -19,7 +18,7 @@ from gpt_jax.apps.interop.formats.function import (
   save_function,
 )
 from gpt_jax.data.tokenizers.base import Tokenizer
-from gpt_jax.errors import InputError
+from gpt_jax.errors import require
 
 HELP = "export only: model.stablehlo, for jax alone (jax.export), extra 'stablehlo'"
 NAME = "stablehlo"
@@ -30,8 +29,7 @@ load = functools.partial(refuse_to_load, NAME)
 
 def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) -> None:
   """See save_function."""
-  if importlib.util.find_spec("flatbuffers") is None:
-    raise InputError("format=stablehlo needs flatbuffers: pip install 'gpt_jax[stablehlo]'")
+  require("flatbuffers", "format=stablehlo", "flatbuffers", "stablehlo")
   save_function(folder, NAME, _write, params, meta, step, tokenizer)
 
 

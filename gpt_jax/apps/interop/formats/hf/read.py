@@ -37,7 +37,7 @@ from gpt_jax.checkpoints.formats.folder import (
 from gpt_jax.config import to_json
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.data.tokenizers.released import read_optional_json
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, about
 from gpt_jax.files import parse_json
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
@@ -152,7 +152,7 @@ def _model_of(
   """
   meta = meta_of(config, tokenizer)
   own = own_model(path, meta, TransformerConfig)
-  try:
+  with about(path):
     spec = family.model(config, weights, tokenizer, own)
     # Not the head of our entry: its labels and inputs are those that the folder names.
     if own is None or spec.head != own.head:
@@ -163,8 +163,6 @@ def _model_of(
         # Special tokens that have a row in the file; ours above the vocabulary have none.
         "trained_special": [name for name, i in tokenizer.special.items() if i < rows],
       }
-  except InputError as error:
-    raise InputError(f"{path}: {error}") from error
   meta = {name: value for name, value in meta.items() if value is not None}
   meta["model"] = to_json(spec)
   return meta, spec

@@ -26,7 +26,7 @@ from gpt_jax.checkpoints.formats.folder import CONFIG, TOKENIZER, read_object, w
 from gpt_jax.config import from_json, to_json
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.data.tokenizers.released import read_optional_json
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, about
 from gpt_jax.files import atomic_folder, write_json
 from gpt_jax.models.encoder_decoder import BUCKETS, MAX_DISTANCE, T5Config
 from gpt_jax.models.heads.language import LanguageHead
@@ -147,20 +147,17 @@ def _check_start_and_end(folder: str, tokenizer: Tokenizer) -> None:
 def _model_of(path: str, config: dict, tokenizer: Tokenizer, decoder: bool) -> ModelConfig:
   """The model's config: their settings, and of ours the type to compute in."""
   own = own_model(path, meta_of(config, tokenizer), T5Config)
-  dtype = own.trunk.dtype if own else "float32"
-  try:
+  with about(path):
     trunk = T5Config(
       tokenizer.vocab_size,
       context=config.get("n_positions", 512),
       version=_UNITS[config.get("feed_forward_proj", "relu")],
       residual_dropout=config.get("dropout_rate", 0.1),
-      dtype=dtype,
+      dtype=own.trunk.dtype if own else "float32",
       special_tokens=tokenizer.special.count,
       decoder=decoder,
       **{ours: config[theirs] for ours, theirs in _NAMES.items()},
     )
-  except InputError as error:
-    raise InputError(f"{path}: {error}") from error
   if not decoder:
     return ModelConfig(trunk, (), "bidirectional")
   return ModelConfig(trunk, (LanguageHead(),))

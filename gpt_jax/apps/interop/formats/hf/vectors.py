@@ -9,7 +9,7 @@ from gpt_jax.apps.interop.formats.hf.weights import MODULES, first_module
 from gpt_jax.checkpoints.saved import Embedding
 from gpt_jax.data.tokenizers.base import TRANSFORMERS_CONFIG, Tokenizer
 from gpt_jax.data.tokenizers.released import read_optional_json
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, about
 
 POOLING, SETTINGS = "1_Pooling", "config_sentence_transformers.json"
 # The first is today's; older versions named the file by the class, which is now a Transformer.
@@ -77,10 +77,8 @@ def read_embedding(folder: str, tokenizer: Tokenizer) -> Embedding | None:
     longest = (_read(path, dict) or {}).get(setting)
     if longest is None or isinstance(longest, int | float) and longest > _UNLIMITED:
       continue
-    try:
+    with about(f"{path}: {setting}"):
       return dataclasses.replace(embedding, longest=longest)
-    except InputError as error:
-      raise InputError(f"{path}: {setting}: {error}") from error
   return embedding
 
 
