@@ -19,6 +19,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 import gpt_jax
 from gpt_jax.apps.label import label
 from gpt_jax.apps.label.page import about_limits, render
+from gpt_jax.apps.label.previous import Previous
 from gpt_jax.apps.label.table import read_labeled
 from gpt_jax.apps.serve.app import make_app
 from gpt_jax.apps.serve.engine import Engine
@@ -507,11 +508,13 @@ def test_rows_with_one_of_two_texts_are_used_and_spellings_are_one(
   rows += [("a", "b", ("bug", "login")[n % 2]) for n in range(100)]
   with open(tmp_path / "a.csv", "w") as file:
     write_table(file, [["subject", "body", "team"], *rows], ";")
-  arguments = str(tmp_path / "a.csv"), ["subject,body"], "team", tiny_tokenizer
+  asked = Previous("", "", ("subject,body",), "team")
+  arguments = str(tmp_path / "a.csv"), asked, tiny_tokenizer
   with pytest.warns(UserWarning, match=r"merge_labels=false.*: 'bug' .52. and ' Bug' .1."):
     table = read_labeled(*arguments)
   assert table.labels == ("bug", "login") and len(table.rows) == 103 and table.skipped == 1
   assert [row.texts for row in table.rows[:3]] == [row[:2] for row in rows[:3]]
+  assert table.locations is table.locations and table.classes is table.classes  # asked by row
   assert "1 row cannot be used: " in capsys.readouterr().err and table.task().merge_labels
   task = table.task().build("")
   assert task.example(Row(("", "the dog"), " LOGIN", "x:1")).label == (0.0, 1.0)
