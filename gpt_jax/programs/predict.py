@@ -23,14 +23,7 @@ from gpt_jax.parallel.processes import log
 from gpt_jax.programs.outputs import check_out, is_inside, is_same_file
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import Encoded
-from gpt_jax.tasks.readers import (
-  BlankRow,
-  Table,
-  as_known,
-  column_values,
-  no_column,
-  split_usable,
-)
+from gpt_jax.tasks.readers import BlankRow, Table, as_known, column_values, no_column
 from gpt_jax.tasks.slices import Slices, format_slices
 
 _SUFFIXES = (".tsv", ".csv", ".jsonl")  # and .ndjson, another name of .jsonl
@@ -275,7 +268,7 @@ def _examples(task: LabeledTask, source: str | None, data_dir: str | None, split
 
 def _encode(ensemble: Ensemble, rows: list) -> tuple[list, list[Encoded]]:
   """The rows, with an InputError for those that the tokenizer drops, and the others encoded."""
-  usable, _ = split_usable(rows)
+  usable = [row for row in rows if not isinstance(row, InputError)]
   if not usable:
     # The first fault says more than that a row is blank.
     raise next((row for row in rows if not isinstance(row, BlankRow)), rows[0])
@@ -333,7 +326,7 @@ def _merge_problems(
 
   Warns of the rows without a prediction.
   """
-  _, problems = split_usable(rows)
+  problems = [row for row in rows if isinstance(row, InputError)]
   if problems:
     told = f"{len(problems)} of {len(rows)} rows have no prediction: {problems[0]}"
     warnings.warn(told, stacklevel=3)

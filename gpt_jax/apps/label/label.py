@@ -12,17 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpt_jax.apps.label.measures import (
-  best_model,
-  compare,
-  curve_of,
-  margins,
-  measure,
-  measure_classes,
-  measure_curve,
-  measure_threshold,
-  out_of_fold,
-)
+from gpt_jax.apps.label import measures
 from gpt_jax.apps.label.page import TITLES, Suspect, format_result, render
 from gpt_jax.apps.label.pool import about_pool, check_pool, choose, simulate, write_pool
 from gpt_jax.apps.label.previous import Previous, read_previous
@@ -232,12 +222,12 @@ def _beside_previous(job: _Job, before: np.ndarray, guesses: np.ndarray) -> dict
   for number, label in enumerate(labels):
     inside = truth == number
     if inside.any():
-      by_label[label] = compare(ours[inside], theirs[inside], truth[inside])
+      by_label[label] = measures.compare(ours[inside], theirs[inside], truth[inside])
   return {
     "workdir": previous.workdir,
     "chosen": previous.chosen,
     "new_labels": labels[len(previous.labels) :],
-    "all": compare(ours, theirs, truth),
+    "all": measures.compare(ours, theirs, truth),
     "classes": by_label,
   }
 
@@ -247,13 +237,13 @@ def _about(
 ) -> dict[str, Any]:
   """The table, the measures of all models, and what can be said about the best one."""
   table, truth = job.table, job.truth
-  models = [measure(name, arrays, truth) for name, arrays in predicted.items()]
+  models = [measures.measure(name, arrays, truth) for name, arrays in predicted.items()]
   for split in ("dev", "test"):
     of_tfidf = predicted["tfidf"][split].argmax(axis=-1)
     for model in models:
       of_model = predicted[model["name"]][split].argmax(axis=-1)
-      model[split]["beside_tfidf"] = compare(of_model, of_tfidf, truth[split])
-  chosen = best_model(models)
+      model[split]["beside_tfidf"] = measures.compare(of_model, of_tfidf, truth[split])
+  chosen = measures.best_model(models)
   arrays, of_test = predicted[chosen["name"]], truth["test"]
   commonest = np.full_like(of_test, np.bincount(of_test).argmax())
   judged = {name: predicted[name]["out_of_fold"].argmax(axis=-1) for name in _JUDGES}
@@ -266,10 +256,10 @@ def _about(
     "models": models,
     "chosen": chosen["name"],
     "checkpoint": job.study.path(*_CHECKPOINTS[chosen["name"]]),
-    "classes": measure_classes(table.labels, arrays["test"], of_test),
-    "beside_commonest": compare(arrays["test"].argmax(axis=-1), commonest, of_test),
-    "threshold": measure_threshold(arrays, chosen["temperature"], truth, precision),
-    "curve": measure_curve(predicted, len(truth["train"])),
+    "classes": measures.measure_classes(table.labels, arrays["test"], of_test),
+    "beside_commonest": measures.compare(arrays["test"].argmax(axis=-1), commonest, of_test),
+    "threshold": measures.measure_threshold(arrays, chosen["temperature"], truth, precision),
+    "curve": measures.measure_curve(predicted, len(truth["train"])),
     # On all rows, by models that have not seen them.
     "judges": {name: float((it == table.classes).mean()) for name, it in judged.items()},
   }
@@ -376,8 +366,8 @@ def _save_probe(job: _Job, linear: Linear, probabilities: np.ndarray) -> str:
   }
   fitted = {"kernel": linear.kernel.astype(np.float32), "bias": linear.bias.astype(np.float32)}
   params = {"trunk": start.params["trunk"], "head": fitted}
-  measures = task.measures(probabilities, dev_set.labels)
-  metrics = {f"dev_{name}": value for name, value in measures.items()}
+  scores = task.measures(probabilities, dev_set.labels)
+  metrics = {f"dev_{name}": value for name, value in scores.items()}
   claim(folder, config, start.tokenizer, {"pretrained": start.identity})
   with Checkpoints(folder, metric=f"dev_{task.primary_metric}", mode="max") as checkpoints:
     checkpoints.save(_STEP, {"params": params}, meta, metrics)
@@ -408,9 +398,9 @@ def _linear(
   fold = group_folds(classes, job.groups, _FOLDS, job.seed)
   held_out = features["held_out"], np.concatenate([job.truth["dev"], job.truth["test"]])
   progress.begin("five folds, for doubtful labels")
-  of_folds = out_of_fold(all_features, classes, num_classes, fold, penalty)
+  of_folds = measures.out_of_fold(all_features, classes, num_classes, fold, penalty)
   progress.begin("learning curve")
-  curve = curve_of(train, held_out, num_classes, penalty, job.seed)
+  curve = measures.curve_of(train, held_out, num_classes, penalty, job.seed)
   return linear, {
     "dev": linear(features["dev"]),
     "test": linear(features["test"]),
@@ -429,7 +419,7 @@ def _reason_to_skip(
   if skip:
     return f"Fine-tuning was skipped; {anyway}."
   probe, tfidf = (predicted[name]["dev"].argmax(axis=-1) for name in ("probe", "tfidf"))
-  compared = compare(probe, tfidf, truth["dev"])
+  compared = measures.compare(probe, tfidf, truth["dev"])
   low, high = compared["interval"]
   if high >= 0:
     return ""
@@ -511,8 +501,8 @@ def _suspects(
   """All rows, those first whose label is least likely to two models that have not seen it."""
   by_model = [predicted[name]["out_of_fold"] for name in _JUDGES]
   probabilities = np.mean(by_model, axis=0)
-  margin, other = margins(probabilities, table.classes)
-  doubtful = np.all([margins(p, table.classes)[0] < 0 for p in by_model], axis=0)
+  margin, other = measures.margins(probabilities, table.classes)
+  doubtful = np.all([measures.margins(p, table.classes)[0] < 0 for p in by_model], axis=0)
   suspects = []
   for number in np.argsort(margin, kind="stable"):
     row = table.rows[number]
