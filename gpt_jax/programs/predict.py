@@ -276,23 +276,19 @@ def _encode(ensemble: Ensemble, rows: list) -> tuple[list, list[Encoded]]:
     encoded = ensemble.encode(usable)
   except InputError as error:
     # It names only the first such row: each is tried alone.
-    checked = [_checked(ensemble, row) for row in rows]
+    checked = list(rows)
+    for n, row in enumerate(rows):
+      try:
+        if not isinstance(row, InputError):
+          ensemble.encode([row])
+      except InputError as fault:
+        checked[n] = fault
     if checked == rows:  # no single row is at fault
       raise error
     return _encode(ensemble, checked)
   if truncation := next((part.truncation for part in encoded if part.truncation), ""):
     log(f"warning: {truncation}")
   return rows, encoded
-
-
-def _checked(ensemble: Ensemble, row: Any) -> Any:
-  """The row, or an InputError if it cannot be encoded."""
-  if not isinstance(row, InputError):
-    try:
-      ensemble.encode([row])
-    except InputError as error:
-      return error
-  return row
 
 
 def _kept_columns(source: str, keep: Sequence[str], task: LabeledTask) -> list[dict[str, Any]]:
@@ -326,21 +322,22 @@ def _merge_problems(
 
   Warns of the rows without a prediction.
   """
-  problems = [row for row in rows if isinstance(row, InputError)]
-  if problems:
-    told = f"{len(problems)} of {len(rows)} rows have no prediction: {problems[0]}"
-    warnings.warn(told, stacklevel=3)
   # Predictions are in the order of the usable rows.
   following = iter(predicted)
   results: list[dict[str, Any]] = []
+  problems: list[InputError] = []
   for row in rows:
     if isinstance(row, InputError):
+      problems.append(row)
       results.append({"prediction": None, "probabilities": {}, "problem": str(row)})
       continue
     results.append(next(following))
     for member in ensemble.members:
       if problem := ensemble.task.unread(row, member.tokenizer):
         results[-1]["problem"] = problem
+  if problems:
+    told = f"{len(problems)} of {len(rows)} rows have no prediction: {problems[0]}"
+    warnings.warn(told, stacklevel=3)
   return results
 
 

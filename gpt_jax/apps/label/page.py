@@ -58,7 +58,6 @@ def render(result: dict[str, Any], suspects: Sequence[Suspect], name: str) -> st
     name=name,
     result=result,
     answers=_answers(result),
-    models=[(TITLES[model["name"]], model) for model in result["models"]],
     title_of=TITLES,
     choice=about_choice(result),
     threshold=about_threshold(threshold),
@@ -127,15 +126,14 @@ def about_threshold(threshold: dict[str, Any]) -> str:
     return f"A precision of {asked:.0%} cannot be promised, and no lower one from 50 %."
   dev, test = threshold["dev"], threshold["test"]
   share = f"{test['correct'] / test['given']:.1%}" if test["given"] else "–"
-  above = f"With a probability of {threshold['value']:.3f} or more"
-  reached = f"{test['given']:,} of {test['rows']:,} test rows have that probability, and {share} "
-  reached += "of them are right."
-  if dev["given"] == dev["rows"]:
-    above = "Without a threshold"
-    reached = f"Of all {test['rows']:,} test rows {share} are right."
+  above, of_test = "Without a threshold", f"Of all {test['rows']:,} test rows {share}"
+  if dev["given"] < dev["rows"]:
+    above = f"With a probability of {threshold['value']:.3f} or more"
+    of_test = f"{test['given']:,} of {test['rows']:,} test rows have that probability, and {share} "
+    of_test += "of them"
   about = (
     f"{above}, {dev['correct']:,} of {dev['given']:,} dev rows are right, which promises "
-    f"{threshold['precision']:.1%} on new rows like these. {reached}"
+    f"{threshold['precision']:.1%} on new rows like these. {of_test} are right."
   )
   if "problem" in threshold:
     about = f"{asked:.1%} cannot be promised with so few dev rows, or so many errors. {about}"
