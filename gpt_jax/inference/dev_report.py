@@ -17,11 +17,9 @@ import numpy as np
 from gpt_jax.checkpoints.load import AnyModel
 from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.files import (
-  MAX_JSON,
   atomic_file,
   open_regular,
   parse_json,
-  read_bytes,
   read_json,
   verified,
   with_checksum,
@@ -33,7 +31,6 @@ from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import Encoded
 
 REPORT, PREDICTIONS = "dev_report.json", "dev_predictions.jsonl"
-_MAX_PREDICTIONS = 32 * MAX_JSON
 
 
 class DevSet(NamedTuple):
@@ -122,7 +119,7 @@ def read_dev_set(workdir: str, labels: tuple[str, ...], step: int) -> DevSet:
   try:
     report = verified(read_json(path))
     path = os.path.join(workdir, PREDICTIONS)
-    content = read_bytes(path, _MAX_PREDICTIONS)
+    entries = list(map(parse_json, prediction_lines(workdir, report)))
   except FileNotFoundError as error:
     raise MissingInput(
       f"{path}: missing; fine-tuning writes it at its end, into the folder of the run"
@@ -134,11 +131,8 @@ def read_dev_set(workdir: str, labels: tuple[str, ...], step: int) -> DevSet:
       f"{workdir}/{REPORT} is of step {report.get('step')} and the checkpoint of step {step}; "
       f"give checkpoint={workdir}/best"
     )
-  if report.get("predictions_crc32") != zlib.crc32(content):
-    raise InputError(f"{path}: does not belong to {REPORT}; restore it, or delete both")
   where, texts, classes, probabilities = [], [], [], []
-  for line in content.splitlines():
-    entry = parse_json(line)
+  for entry in entries:
     where.append(entry["where"])
     texts.append(entry["text"])
     classes.append(labels.index(entry["label"]))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from gpt_jax.checkpoints.load import AnyModel
+from gpt_jax.checkpoints.load import AnyModel, load_adapters, load_model
 from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.files import is_folder, list_folder
 from gpt_jax.inference.calibration import fit_temperature, scale
@@ -153,6 +153,12 @@ def load_ensemble(checkpoints: Sequence[str]) -> Ensemble:
         "ensemble needs models of one task"
       )
   return Ensemble(tuple(members), members[0].task)
+
+
+def load_adapted(base: str, adapters: Sequence[str]) -> dict[str, Ensemble]:
+  """Each adapter of a base by its name, see load_adapters, as an ensemble of one."""
+  loaded = load_adapters(load_model(base), adapters)
+  return {name: Ensemble((model,), model.task) for name, model in loaded.items()}
 
 
 def _expand(checkpoint: str) -> list[str]:

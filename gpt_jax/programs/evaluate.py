@@ -27,7 +27,6 @@ from gpt_jax.programs.pretrain_config import config_of
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.answers.text import as_text
 from gpt_jax.tasks.encoding import Encoded
-from gpt_jax.tasks.slices import measure_slices
 from gpt_jax.tasks.task import find
 
 
@@ -66,7 +65,7 @@ def run(
   Returns:
     Text: the numbers of tokens and bytes, loss in nats per token, perplexity per token and bits per
     byte, in windows of the training length. Task: the number of examples, loss in nats, the task's
-    metrics, for a classification task "classes", a class_report, and "slices", see measure_slices;
+    metrics, for a classification task "classes", a class_report, and "slices", see Slices.measure;
     for a multi-label task "labels", the metrics of each label. With an attack "attack": for each
     radius the loss and the metrics, and "radius". Similarity: the number of examples, the task's
     metrics. Weights of fewer bits: the number of examples, their and float32's accuracy, the share
@@ -153,7 +152,7 @@ def _on_task(
     task = task.with_search(*search)
   loaded = _with_order_of(task, loaded, own, name)
   examples = _labeled(task, data_dir, split)
-  slice_of = task.slices(slices, [example.location for example in examples])
+  sliced = task.slices(slices, [example.location for example in examples])
   # Without locations: hosts may have the same files under other paths.
   content = repr([example._replace(location="") for example in examples])
   digest = f"{zlib.crc32(content.encode()):08x}"
@@ -165,9 +164,8 @@ def _on_task(
   predictions = task_predictor(loaded, task)(encoded, 32)
   measures |= task.measures(predictions, encoded.truth)
   measures |= task.details(predictions, encoded.truth)
-  if slices:
-    right = predictions.argmax(-1) == encoded.truth.argmax(-1)
-    measures["slices"] = measure_slices(slices, slice_of, right)
+  if sliced:
+    measures["slices"] = sliced.measure(predictions.argmax(-1) == encoded.truth.argmax(-1))
   if attack[0]:
     measures["attack"] = _under_attack(loaded.network, task, encoded, *attack)
   return measures

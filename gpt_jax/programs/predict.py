@@ -13,19 +13,18 @@ from typing import IO, Any
 
 import numpy as np
 
-from gpt_jax.checkpoints.load import load_adapters, load_model
 from gpt_jax.data.file_kinds import JSON_LINES, TABLE, kind_by_name, write_table
 from gpt_jax.data.progress import Progress
 from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.files import atomic_file
 from gpt_jax.inference.calibration import choose_threshold, scale
-from gpt_jax.inference.ensemble import Calibration, Ensemble, load_ensemble
+from gpt_jax.inference.ensemble import Calibration, Ensemble, load_adapted, load_ensemble
 from gpt_jax.parallel.processes import log
 from gpt_jax.programs.outputs import check_out, is_inside, is_same_file
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.readers import BlankRow, Table, as_known, column_values, no_column
-from gpt_jax.tasks.slices import format_slices, measure_slices
+from gpt_jax.tasks.slices import Slices, format_slices
 
 _SUFFIXES = (".tsv", ".csv", ".jsonl")  # and .ndjson, another name of .jsonl
 
@@ -107,13 +106,13 @@ def run(
   kept = _kept_columns(source, keep, task) if source and keep else [{}] * len(rows)
   calibration, threshold = _calibration(ensemble, calibrate, threshold, precision)
   rows, encoded = _encode(ensemble, rows)
-  slice_of = task.slices(slices, encoded[0].locations)
+  sliced = task.slices(slices, encoded[0].locations)
   with _open_output(output) as file:  # before predicting, so that an unwritable path fails early
     with Progress("predicting", len(encoded[0]) * len(encoded), "rows") as progress:
       predictions = ensemble.predict(encoded, batch_size, progress.update, calibration)
     predicted = [task.result(*pair) for pair in zip(predictions, encoded[0].truth, strict=True)]
     _withhold(predicted, threshold)
-    _describe_batch(ensemble, encoded[0], (slices, slice_of), predicted)
+    _describe_batch(ensemble, encoded[0], sliced, predicted)
     results = _merge_problems(rows, predicted, ensemble)
     results = [a | b for a, b in zip(kept, results, strict=True)]
     _write(file, results, output, list(kept[0]), threshold is not None, task)
@@ -131,7 +130,7 @@ def run_adapters(
   memory once.
 
   Args:
-    adapters: "NAME=DIR" of each; see load_adapters.
+    adapters: "NAME=DIR" of each; see load_adapted.
     output: out.tsv stands for out.NAME.tsv of each.
     options: others of run, but for weights.
   """
@@ -140,8 +139,7 @@ def run_adapters(
   if output == "-":
     raise InputError("--adapter: name a file by --out; each adapter writes one beside it")
   stem, suffix = os.path.splitext(output)
-  loaded = load_adapters(load_model(base), adapters)
-  ensembles = {name: Ensemble((model,), model.task) for name, model in loaded.items()}
+  ensembles = load_adapted(base, adapters)
   outputs = {name: f"{stem}.{name}{suffix}" for name in ensembles}
   for path in outputs.values():  # before the first predicts
     _check_output(path, source, options.get("data"), options.get("overwrite", False))
@@ -215,30 +213,30 @@ def _withhold(predicted: list[dict[str, Any]], threshold: float | None) -> None:
 
 
 def _describe_batch(
-  ensemble: Any, encoded: Encoded, slices: tuple[str, list[str]], predicted: list[dict[str, Any]]
+  ensemble: Any, encoded: Encoded, slices: Slices | None, predicted: list[dict[str, Any]]
 ) -> None:
   """Logs how unlike the dev rows the examples are, if there are enough of both; and the scores of
-  slices, (column, that of each example): the accuracy of the predictions whose label the input has,
-  or if it has none, the confidence in all.
+  slices: the accuracy of the predictions whose label the input has, or if it has none, the
+  confidence in all.
   """
   if not ensemble.task.is_classification:
     return
   with contextlib.suppress(InputError):  # no dev rows, as was said, or no scikit-learn
     if drift := ensemble.drift(encoded):
       log(drift.describe("dev rows"))
-  column, names = slices
-  if not column:
+  if slices is None:
     return
-  task, labels = ensemble.task, [""] * len(names)
-  with contextlib.suppress(InputError):  # there is no such column
-    labels = column_values(encoded.locations, task.label)
+  task, labels = ensemble.task, [""] * len(predicted)
+  if task.label:
+    with contextlib.suppress(InputError):  # there is no such column
+      labels = column_values(encoded.locations, task.label)
   has_labels, chosen, scores = any(labels), [], []
-  for name, label, result in zip(names, labels, predicted, strict=True):
+  for name, label, result in zip(slices.of_row, labels, predicted, strict=True):
     if result["prediction"] is not None and bool(label) == has_labels:
-      right = as_known(label, task.labels) == result["prediction"]
+      right = as_known(label, task.labels, task.merge_labels) == result["prediction"]
       chosen.append(name)
       scores.append(right if label else max(result["probabilities"].values()))
-  log(format_slices(measure_slices(column, chosen, np.array(scores))))
+  log(format_slices(Slices(slices.column, chosen).measure(np.array(scores))))
 
 
 def _examples(task: LabeledTask, source: str | None, data_dir: str | None, split: str) -> list:
@@ -278,23 +276,19 @@ def _encode(ensemble: Ensemble, rows: list) -> tuple[list, list[Encoded]]:
     encoded = ensemble.encode(usable)
   except InputError as error:
     # It names only the first such row: each is tried alone.
-    checked = [_checked(ensemble, row) for row in rows]
+    checked = list(rows)
+    for n, row in enumerate(rows):
+      try:
+        if not isinstance(row, InputError):
+          ensemble.encode([row])
+      except InputError as fault:
+        checked[n] = fault
     if checked == rows:  # no single row is at fault
       raise error
     return _encode(ensemble, checked)
   if truncation := next((part.truncation for part in encoded if part.truncation), ""):
     log(f"warning: {truncation}")
   return rows, encoded
-
-
-def _checked(ensemble: Ensemble, row: Any) -> Any:
-  """The row, or an InputError if it cannot be encoded."""
-  if not isinstance(row, InputError):
-    try:
-      ensemble.encode([row])
-    except InputError as error:
-      return error
-  return row
 
 
 def _kept_columns(source: str, keep: Sequence[str], task: LabeledTask) -> list[dict[str, Any]]:
@@ -328,21 +322,22 @@ def _merge_problems(
 
   Warns of the rows without a prediction.
   """
-  problems = {n: row for n, row in enumerate(rows) if isinstance(row, InputError)}
-  if problems:
-    first = next(iter(problems.values()))
-    warnings.warn(f"{len(problems)} of {len(rows)} rows have no prediction: {first}", stacklevel=3)
   # Predictions are in the order of the usable rows.
   following = iter(predicted)
   results: list[dict[str, Any]] = []
-  for n, row in enumerate(rows):
-    if n in problems:
+  problems: list[InputError] = []
+  for row in rows:
+    if isinstance(row, InputError):
+      problems.append(row)
       results.append({"prediction": None, "probabilities": {}, "problem": str(row)})
       continue
     results.append(next(following))
     for member in ensemble.members:
       if problem := ensemble.task.unread(row, member.tokenizer):
         results[-1]["problem"] = problem
+  if problems:
+    told = f"{len(problems)} of {len(rows)} rows have no prediction: {problems[0]}"
+    warnings.warn(told, stacklevel=3)
   return results
 
 

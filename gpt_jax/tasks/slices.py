@@ -2,12 +2,11 @@
 
 import collections
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpt_jax.errors import InputError, require
-from gpt_jax.tasks.readers import column_values
 
 MIN_ROWS = 10  # of a value of its own
 _MOST = 12  # values; the rarest others are one slice
@@ -15,9 +14,48 @@ _SHOWN = 40  # characters of a value
 _CHANCE = 0.05
 
 
-def read_slices(column: str, locations: Sequence[str]) -> list[str]:
-  """The slice of each row at "file:line": the value of a column, or "other (n)" of n rare ones."""
-  values = column_values(locations, column)
+class Slices(NamedTuple):
+  """Rows by the value of a column."""
+
+  column: str
+  of_row: list[str]  # the value of each of N rows, or "other (n)" of n rare ones
+
+  def measure(self, scores: np.ndarray) -> dict[str, Any]:
+    """The mean score of each slice with its 95 % interval (Wilson 1927), the largest first.
+
+    "different" is the slice whose mean is furthest from that of all other rows, "others", if that
+    is more than chance at 5 % among so many slices (Bonferroni): by Fisher's exact test, of
+    confidences by Welch's.
+
+    scores: [N]: whether the label of each row is right, bool, or the confidence in it.
+    """
+    stats = require("scipy.stats", "slices", "scipy", "metrics")
+    counts, of_row = collections.Counter(self.of_row).most_common(), np.array(self.of_row, object)
+    are_shares, furthest = scores.dtype == bool, 0.0
+    report: dict[str, Any] = {"column": self.column, "different": "", "slices": []}
+    report["measure"] = "accuracy" if are_shares else "confidence"
+    for name, rows in counts:
+      ours, others = scores[of_row == name], scores[of_row != name]
+      mean, margin = float(ours.mean()), 1.96 * float(ours.std()) / rows**0.5
+      interval = mean - margin, mean + margin
+      if are_shares:
+        interval = tuple(stats.binomtest(ours.sum(), rows).proportion_ci(method="wilson"))
+      report["slices"].append({"slice": name, "rows": rows, "score": mean, "interval": interval})
+      if min(rows, len(others)) < MIN_ROWS:
+        continue
+      if are_shares:
+        cells = [[side.sum(), len(side) - side.sum()] for side in (ours, others)]
+        chance = stats.fisher_exact(cells).pvalue
+      else:
+        chance = stats.ttest_ind(ours, others, equal_var=False).pvalue
+      if chance < _CHANCE / len(counts) and abs(mean - others.mean()) > furthest:
+        furthest = abs(mean - others.mean())
+        report |= {"different": name, "others": float(others.mean())}
+    return report
+
+
+def make_slices(column: str, values: Sequence[str]) -> Slices:
+  """The slices of rows by what the column has in each."""
   counts = collections.Counter(values).most_common()
   common = [value for value, count in counts[:_MOST] if count >= MIN_ROWS]
   if not common:
@@ -26,43 +64,8 @@ def read_slices(column: str, locations: Sequence[str]) -> list[str]:
       "rows; name a column of few values, such as a language or a week"
     )
   titles = {value: " ".join(value.split())[:_SHOWN] or "(empty)" for value in common}
-  return [titles.get(value, f"other ({len(counts) - len(common):,})") for value in values]
-
-
-def measure_slices(column: str, slices: Sequence[str], scores: np.ndarray) -> dict[str, Any]:
-  """The mean score of each slice with its 95 % interval (Wilson 1927), the largest first.
-
-  "different" is the name of the slice whose mean is furthest from that of all other rows, "others",
-  if that is more than chance at 5 % among so many slices (Bonferroni): by Fisher's exact test, of
-  confidences by Welch's.
-
-  Args:
-    slices: of N rows, see read_slices.
-    scores: [N]: whether the label of each is right, bool, or the confidence in it.
-  """
-  stats = require("scipy.stats", "slices", "scipy", "metrics")
-  counts, of_row = collections.Counter(slices).most_common(), np.array(slices, object)
-  are_shares, furthest = scores.dtype == bool, 0.0
-  report: dict[str, Any] = {"column": column, "different": "", "slices": []}
-  report["measure"] = "accuracy" if are_shares else "confidence"
-  for name, rows in counts:
-    ours, others = scores[of_row == name], scores[of_row != name]
-    mean, margin = float(ours.mean()), 1.96 * float(ours.std()) / rows**0.5
-    interval = mean - margin, mean + margin
-    if are_shares:
-      interval = tuple(stats.binomtest(ours.sum(), rows).proportion_ci(method="wilson"))
-    report["slices"].append({"slice": name, "rows": rows, "score": mean, "interval": interval})
-    if min(rows, len(others)) < MIN_ROWS:
-      continue
-    if are_shares:
-      cells = [[side.sum(), len(side) - side.sum()] for side in (ours, others)]
-      chance = stats.fisher_exact(cells).pvalue
-    else:
-      chance = stats.ttest_ind(ours, others, equal_var=False).pvalue
-    if chance < _CHANCE / len(counts) and abs(mean - others.mean()) > furthest:
-      furthest = abs(mean - others.mean())
-      report |= {"different": name, "others": float(others.mean())}
-  return report
+  other = f"other ({len(counts) - len(common):,})"
+  return Slices(column, [titles.get(value, other) for value in values])
 
 
 def about_slices(report: dict[str, Any]) -> str:

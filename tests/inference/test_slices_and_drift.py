@@ -7,53 +7,42 @@ import pytest
 import scipy.stats
 from refused import refused
 
-from gpt_jax.inference.drift import (
-  MIN_TEXTS,
-  RELABEL,
-  Drift,
-  measure_drift,
-  predict_left_out,
-)
-from gpt_jax.tasks.slices import about_slices, measure_slices, read_slices
+from gpt_jax.inference.drift import MIN_TEXTS, RELABEL, Drift, measure_drift, predict_left_out
+from gpt_jax.tasks.slices import Slices, about_slices, make_slices
 
 NAMES = [f"value {number}" for number in range(6)]
 
 
-def test_rare_values_are_one_slice(tmp_path):
-  path = tmp_path / "rows.csv"
-  languages = ["de"] * 20 + ["en"] * 12 + ["fr", "it", "it"] + [""] * 10
-  path.write_text("text,language\n" + "".join(f"a,{name}\n" for name in languages))
-  places = [f"{path}:{number}" for number in range(2, 2 + len(languages))]
+def test_rare_values_are_one_slice():
+  values = ["de"] * 20 + ["en"] * 12 + ["fr", "it", "it"] + [""] * 10
   expected = ["de"] * 20 + ["en"] * 12 + ["other (2)"] * 3 + ["(empty)"] * 10
-  assert read_slices("language", places) == expected
-  refused(r"no column 'languag'; did you mean language\?", read_slices, "languag", places)
-  refused("none of its 1 values has 10 of the 9 rows; name a", read_slices, "language", places[:9])
+  assert make_slices("language", values) == ("language", expected)
+  refused("none of its 1 values has 10 of the 9 rows; name", make_slices, "language", values[:9])
 
 
 def test_each_slice_has_its_interval():
   right = np.repeat([True, False, True], [30, 10, 60])
-  report = measure_slices("week", ["1"] * 40 + ["2"] * 60, right)
+  weeks = Slices("week", ["1"] * 40 + ["2"] * 60)
+  report = weeks.measure(right)
   second, first = report["slices"]
   assert (first["slice"], first["rows"], first["score"]) == ("1", 40, 0.75)
   interval = scipy.stats.binomtest(30, 40).proportion_ci(method="wilson")
   assert first["interval"] == pytest.approx(tuple(interval))
   assert second["score"] == 1.0 and report["different"] == "2" and report["others"] == 0.75
   sure = np.random.default_rng(0).uniform(size=100)
-  report = measure_slices("week", ["1"] * 40 + ["2"] * 60, sure)
+  report = weeks.measure(sure)
   interval = scipy.stats.norm(sure[40:].mean(), sure[40:].std() / 60**0.5).interval(0.95)
   assert report["measure"] == "confidence"
   assert report["slices"][0]["interval"] == pytest.approx(interval, abs=1e-5)
 
 
 def test_a_slice_is_named_where_it_differs_by_more_than_chance():
-  rng, slices = np.random.default_rng(0), np.repeat(NAMES, [90, 60, 50, 40, 30, 20])
-  false = [
-    bool(measure_slices("week", slices, rng.random(290) < 0.85)["different"]) for _ in range(400)
-  ]
+  rng, values = np.random.default_rng(0), np.repeat(NAMES, [90, 60, 50, 40, 30, 20])
+  weeks = Slices("week", values.tolist())
+  false = [bool(weeks.measure(rng.random(290) < 0.85)["different"]) for _ in range(400)]
   assert 0.005 < np.mean(false) < 0.07
   for worse in NAMES[:4]:
-    shares = np.where(slices == worse, 0.4, 0.9)
-    report = measure_slices("week", slices, rng.random(290) < shares)
+    report = weeks.measure(rng.random(290) < np.where(values == worse, 0.4, 0.9))
     assert report["different"] == worse
     assert about_slices(report).startswith(f"week {worse} differs most: accuracy ")
   assert "more than chance" in about_slices({"column": "week", "different": "", "slices": []})

@@ -12,28 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpt_jax.apps.label.measures import (
-  best_model,
-  compare,
-  curve_of,
-  margins,
-  measure,
-  measure_classes,
-  measure_curve,
-  measure_threshold,
-  out_of_fold,
-)
-from gpt_jax.apps.label.page import (
-  TITLES,
-  Suspect,
-  about_choice,
-  about_curve,
-  about_labels,
-  about_limits,
-  about_previous,
-  about_threshold,
-  render,
-)
+from gpt_jax.apps.label import measures
+from gpt_jax.apps.label.page import TITLES, Suspect, format_result, render
 from gpt_jax.apps.label.pool import about_pool, check_pool, choose, simulate, write_pool
 from gpt_jax.apps.label.previous import Previous, read_previous
 from gpt_jax.apps.label.splits import group_folds, group_near_duplicates, split_by_group
@@ -73,10 +53,10 @@ from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.programs.finetune_task import make_meta
 from gpt_jax.programs.start import Start, load_start
 from gpt_jax.tasks.readers import Row, column_values
-from gpt_jax.tasks.slices import format_slices, measure_slices, read_slices
+from gpt_jax.tasks.slices import make_slices
+from gpt_jax.tasks.task import Task
 from gpt_jax.training.loop import TrainConfig
 
-RESULT, REPORT, SUSPECTS = "result.json", "report.html", "suspects.csv"
 _CHECKPOINTS = {"tfidf": ("tfidf",), "probe": ("probe", "best"), "finetuned": ("finetuned", "best")}
 _FOLDS = 5
 _STEP = 1  # of the only checkpoint of a probe
@@ -106,8 +86,17 @@ class _Job(NamedTuple):
     return self.study.path("data")
 
   @property
+  def task(self) -> Task:
+    return self.config.task.build("")
+
+  @property
   def seed(self) -> int:
     return self.config.train.seed
+
+  def features(self, progress: Progress) -> np.ndarray:
+    """_features of the rows of the table, which the probe and the ranking of a pool need."""
+    kept = self.kept("features", lambda: {"mean": _features(self, self.table.rows, progress)})
+    return kept["mean"]
 
 
 def run(
@@ -143,12 +132,11 @@ def run(
     precision: share of right predictions that a threshold should promise.
     epochs: epochs of fine-tuning, at most; 0: by the sizes of model and data, until three bring
       nothing.
-    minutes: minutes that fine-tuning may take now; the same command goes on with it; 0: no limit.
+    minutes: that fine-tuning may take now; the same command goes on with it; 0: no limit.
     skip_finetuning: TF-IDF and the probe alone; false: all three. By default fine-tuning is skipped
       where the probe has fewer of the dev rows right than TF-IDF, and the 95 % interval of the
       difference on the same rows (McNemar's exact test) excludes a gain.
-    pool: table of the same text columns without labels: write the rows of it to label next,
-      pool.csv.
+    pool: table of the same text columns without labels; pool.csv then has its rows to label next.
     pool_rows: how many rows of the pool to name.
     seed: of the splits, of fine-tuning and of the rows to label next.
     previous: the workdir of an earlier table, whose rows stay in their splits, also where a new row
@@ -181,7 +169,7 @@ def run(
   write_splits(table, splits, study.path("data"), further)
   truth = {name: table.classes[numbers] for name, numbers in splits.items()}
   job = _Job(table, splits, truth, groups, config, start, study, earlier)
-  slice_of = read_slices(slices, [table.locations[n] for n in splits["test"]]) if slices else []
+  sliced = make_slices(slices, [further[slices][n] for n in splits["test"]]) if slices else None
   before = _predicted_before(job) if previous else np.empty(0)
 
   # 2. Three models, or two.
@@ -191,8 +179,8 @@ def run(
   result: dict[str, Any] = {"source": os.path.basename(source), "finetuning": finetuning}
   result |= _about(job, predicted, precision)
   guesses = predicted[result["chosen"]]["test"].argmax(axis=-1)
-  if slices:
-    result["slices"] = measure_slices(slices, slice_of, guesses == truth["test"])
+  if sliced:
+    result["slices"] = sliced.measure(guesses == truth["test"])
   if previous:
     result["previous"] = _beside_previous(job, before, guesses)
   suspects = _suspects(table, predicted, source)
@@ -200,7 +188,6 @@ def run(
   if unlabeled:
     result["pool"] = _rank_pool(job, unlabeled, pool_rows, result)
   _write_results(study, result, suspects)
-  log(format_result(result))
   return result
 
 
@@ -227,12 +214,9 @@ def _split(
 def _predicted_before(job: _Job) -> np.ndarray:
   """The classes that the earlier model predicts for its test rows, int [M]."""
   folder = os.path.join(job.previous.workdir, job.previous.chosen)
-
-  def predict() -> dict[str, np.ndarray]:
-    with Progress("earlier model", in_place=False) as progress:
-      return _predict(folder, job.previous.data_dir, progress)
-
-  return job.kept("previous", predict)["test"].argmax(axis=-1)
+  with Progress("earlier model", in_place=False) as progress:
+    kept = job.kept("previous", lambda: _predict(folder, job.previous.data_dir, progress))
+  return kept["test"].argmax(axis=-1)
 
 
 def _beside_previous(job: _Job, before: np.ndarray, guesses: np.ndarray) -> dict[str, Any]:
@@ -244,12 +228,12 @@ def _beside_previous(job: _Job, before: np.ndarray, guesses: np.ndarray) -> dict
   for number, label in enumerate(labels):
     inside = truth == number
     if inside.any():
-      by_label[label] = compare(ours[inside], theirs[inside], truth[inside])
+      by_label[label] = measures.compare(ours[inside], theirs[inside], truth[inside])
   return {
     "workdir": previous.workdir,
     "chosen": previous.chosen,
     "new_labels": labels[len(previous.labels) :],
-    "all": compare(ours, theirs, truth),
+    "all": measures.compare(ours, theirs, truth),
     "classes": by_label,
   }
 
@@ -259,17 +243,17 @@ def _about(
 ) -> dict[str, Any]:
   """The table, the measures of all models, and what can be said about the best one."""
   table, truth = job.table, job.truth
-  models = [measure(name, arrays, truth) for name, arrays in predicted.items()]
+  models = [measures.measure(name, arrays, truth) for name, arrays in predicted.items()]
   for split in ("dev", "test"):
     of_tfidf = predicted["tfidf"][split].argmax(axis=-1)
     for model in models:
       of_model = predicted[model["name"]][split].argmax(axis=-1)
-      model[split]["beside_tfidf"] = compare(of_model, of_tfidf, truth[split])
+      model[split]["beside_tfidf"] = measures.compare(of_model, of_tfidf, truth[split])
   # On all rows, by models that have not seen them.
   judges = {}
   for name in _JUDGES:
     judges[name] = float((predicted[name]["out_of_fold"].argmax(axis=-1) == table.classes).mean())
-  chosen = best_model(models)
+  chosen = measures.best_model(models)
   if len(table.rows) < FEW_ROWS:
     chosen = max(models[: len(judges)], key=lambda model: judges[model["name"]])
   arrays, of_test = predicted[chosen["name"]], truth["test"]
@@ -283,10 +267,10 @@ def _about(
     "models": models,
     "chosen": chosen["name"],
     "checkpoint": job.study.path(*_CHECKPOINTS[chosen["name"]]),
-    "classes": measure_classes(table.labels, arrays["test"], of_test),
-    "beside_commonest": compare(arrays["test"].argmax(axis=-1), commonest, of_test),
-    "threshold": measure_threshold(arrays, chosen["temperature"], truth, precision),
-    "curve": measure_curve(predicted, len(truth["train"])),
+    "classes": measures.measure_classes(table.labels, arrays["test"], of_test),
+    "beside_commonest": measures.compare(arrays["test"].argmax(axis=-1), commonest, of_test),
+    "threshold": measures.measure_threshold(arrays, chosen["temperature"], truth, precision),
+    "curve": measures.measure_curve(predicted, len(truth["train"])),
     "judges": judges,
   }
 
@@ -309,35 +293,18 @@ def _load_start(checkpoint: str, epochs: int, seed: int) -> tuple[FinetuneConfig
 
 
 def _write_results(study: Study, result: dict[str, Any], suspects: Sequence[Suspect]) -> None:
+  """Writes suspects.csv, result.json and the page, and says what they have."""
   cells: list[list[object]] = [["line", "text", "given", "suggested", "p(given)", "p(suggested)"]]
   for s in suspects:
     cells.append([s.line, s.text, s.given, s.suggested, f"{s.p_given:.4f}", f"{s.p_suggested:.4f}"])
-  with atomic_file(study.path(SUSPECTS)) as file:
+  with atomic_file(study.path("suspects.csv")) as file:
     write_table(file, cells)
-  write_json(study.path(RESULT), with_checksum(result))
+  write_json(study.path("result.json"), with_checksum(result))
   shown = [suspect for suspect in suspects if suspect.doubtful][:_SHOWN_SUSPECTS]
-  study.write(REPORT, render(result, shown, os.path.basename(os.path.abspath(study.workdir))))
-
-
-def format_result(result: dict[str, Any]) -> str:
-  """The result for the console."""
-  lines = [f"{'':30} dev accuracy  test accuracy, 95 % interval  macro F1"]
-  for model in result["models"]:
-    test = model["test"]
-    low, high = test["accuracy_interval"]
-    mark = "*" if model["name"] == result["chosen"] else " "
-    lines.append(
-      f"{mark} {TITLES[model['name']]:30} {model['dev']['accuracy']:10.1%}  "
-      f"{test['accuracy']:13.1%}  {low:.1%} to {high:.1%}  {test['macro_f1']:8.3f}"
-    )
-  lines += [about_choice(result), about_threshold(result["threshold"]), about_curve(result)]
-  lines.append(f"{about_labels(result)} {SUSPECTS} begins with the worst.")
-  if "previous" in result:
-    lines.append(about_previous(result))
-  if "slices" in result:
-    lines.append(format_slices(result["slices"]))
-  lines.append(about_limits(result))
-  return "\n".join(lines)
+  study.write(
+    "report.html", render(result, shown, os.path.basename(os.path.abspath(study.workdir)))
+  )
+  log(format_result(result))
 
 
 # Models -------------------------------------------------------------------------------------------
@@ -379,15 +346,14 @@ def _baseline(job: _Job, progress: Progress) -> dict[str, np.ndarray]:
   all_features = fit_tfidf(all_texts)(all_texts)
   linear, arrays = _linear(job, features, all_features, progress)
   folder = job.study.path("tfidf")
-  dev = job.config.task.build("").examples(job.data_dir, "dev")
+  dev = job.task.examples(job.data_dir, "dev")
   save_tfidf(folder, tfidf, linear, job.config.task, dev, job.data_dir)
   return arrays | _predict(folder, job.data_dir, progress)
 
 
 def _probe(job: _Job, progress: Progress) -> dict[str, np.ndarray]:
   """Probabilities of the probe, which becomes a checkpoint; see _linear."""
-  kept = job.kept("features", lambda: {"mean": _features(job, job.table.rows, progress)})
-  all_features = kept["mean"]  # again for the ranking of a pool
+  all_features = job.features(progress)
   features = {name: all_features[numbers] for name, numbers in job.splits.items()}
   features["held_out"] = np.concatenate([features["dev"], features["test"]])
   linear, arrays = _linear(job, features, all_features, progress)
@@ -399,7 +365,7 @@ def _save_probe(job: _Job, linear: Linear, probabilities: np.ndarray) -> str:
   """Writes a run with one checkpoint, a frozen trunk and the W_y of probe_features, and a report of
   dev probabilities [N, K]; its path.
   """
-  task, start, folder = job.config.task.build(""), job.start, job.study.path("probe")
+  task, start, folder = job.task, job.start, job.study.path("probe")
   dev_set = task.encode(task.examples(job.data_dir, "dev"), *start.reads)
   head = ClassifyHead(task.num_classes, POOLING, dropout=0.0)
   config = dataclasses.replace(job.config, trunk=start.trunk, train_layers=0, lm_weight=0.0)
@@ -410,8 +376,8 @@ def _save_probe(job: _Job, linear: Linear, probabilities: np.ndarray) -> str:
   }
   fitted = {"kernel": linear.kernel.astype(np.float32), "bias": linear.bias.astype(np.float32)}
   params = {"trunk": start.params["trunk"], "head": fitted}
-  measures = task.measures(probabilities, dev_set.labels)
-  metrics = {f"dev_{name}": value for name, value in measures.items()}
+  scores = task.measures(probabilities, dev_set.labels)
+  metrics = {f"dev_{name}": value for name, value in scores.items()}
   claim(folder, config, start.tokenizer, {"pretrained": start.identity})
   with Checkpoints(folder, metric=f"dev_{task.primary_metric}", mode="max") as checkpoints:
     checkpoints.save(_STEP, {"params": params}, meta, metrics)
@@ -421,8 +387,7 @@ def _save_probe(job: _Job, linear: Linear, probabilities: np.ndarray) -> str:
 
 def _features(job: _Job, rows: Sequence[Row], progress: Progress) -> np.ndarray:
   """The mean hidden state of each row's text, float32 [N, D]."""
-  task = job.config.task.build("")
-  encoded = task.encode([task.example(row) for row in rows], *job.start.reads)
+  encoded = job.task.encode([job.task.example(row) for row in rows], *job.start.reads)
   if encoded.truncation:
     log(f"warning: {encoded.truncation}")
   progress.begin("reading the texts", len(encoded), "rows")
@@ -443,9 +408,9 @@ def _linear(
   fold = group_folds(classes, job.groups, _FOLDS, job.seed)
   held_out = features["held_out"], np.concatenate([job.truth["dev"], job.truth["test"]])
   progress.begin("five folds, for doubtful labels")
-  of_folds = out_of_fold(all_features, classes, num_classes, fold, penalty)
+  of_folds = measures.out_of_fold(all_features, classes, num_classes, fold, penalty)
   progress.begin("learning curve")
-  curve = curve_of(train, held_out, num_classes, penalty, job.seed)
+  curve = measures.curve_of(train, held_out, num_classes, penalty, job.seed)
   return linear, {
     "dev": linear(features["dev"]),
     "test": linear(features["test"]),
@@ -466,7 +431,7 @@ def _reason_to_skip(
   if (rows := sum(map(len, truth.values()))) < FEW_ROWS:
     return f"Fine-tuning was skipped, as {rows} rows are few to train all weights on; {anyway}."
   probe, tfidf = (predicted[name]["dev"].argmax(axis=-1) for name in ("probe", "tfidf"))
-  compared = compare(probe, tfidf, truth["dev"])
+  compared = measures.compare(probe, tfidf, truth["dev"])
   low, high = compared["interval"]
   if high >= 0:
     return ""
@@ -508,8 +473,7 @@ def _finetune(job: _Job, minutes: float, progress: Progress) -> dict[str, np.nda
   config, checkpoint = job.config, job.previous.base
   if job.previous.tuned:
     config, checkpoint = config.with_methods(KnownLabels()), job.previous.tuned
-  of_job = config, job.data_dir, checkpoint
-  finetune.run(*of_job, folder, pauses=limit, **reported(folder))
+  finetune.run(config, job.data_dir, checkpoint, folder, pauses=limit, **reported(folder))
   return _predict(folder, job.data_dir, progress)
 
 
@@ -526,8 +490,7 @@ def _rank_pool(job: _Job, rows: list[Row], count: int, result: dict[str, Any]) -
   """Writes pool.csv; what the same choice would have brought on the rows with labels."""
   classes, num_classes = job.table.classes, len(job.table.labels)
   with Progress("pool", in_place=False) as progress:
-    known = job.kept("features", lambda: {"mean": _features(job, job.table.rows, progress)})["mean"]
-    unknown = _features(job, rows, progress)
+    known, unknown = job.features(progress), _features(job, rows, progress)
   train, dev = job.splits["train"], job.splits["dev"]
   linear = fit_best_linear((known[train], classes[train]), (known[dev], classes[dev]), num_classes)
   # Of all labels: those that were held out are as good a guide to what is doubtful.
@@ -550,15 +513,15 @@ def _suspects(
   """All rows, those first whose label is least likely to two models that have not seen it."""
   by_model = [predicted[name]["out_of_fold"] for name in _JUDGES]
   probabilities = np.mean(by_model, axis=0)
-  margin, other = margins(probabilities, table.classes)
-  doubtful = np.all([margins(p, table.classes)[0] < 0 for p in by_model], axis=0)
+  margin, other = measures.margins(probabilities, table.classes)
+  doubtful = np.all([measures.margins(p, table.classes)[0] < 0 for p in by_model], axis=0)
   suspects = []
   for number in np.argsort(margin, kind="stable"):
     row = table.rows[number]
     suspects.append(
       Suspect(
         line=row.location.removeprefix(f"{source}:"),
-        text="\n".join(row.texts),
+        text=table.texts[number],
         given=row.label or "",
         suggested=table.labels[other[number]],
         p_given=float(probabilities[number, table.classes[number]]),

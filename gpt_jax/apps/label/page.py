@@ -14,7 +14,7 @@ from gpt_jax.apps.report import chart
 from gpt_jax.apps.report.answers import MANY_DOUBTFUL, SURE_JUDGE, Answer
 from gpt_jax.apps.report.chart import Line
 from gpt_jax.apps.report.page import confusion_matrix, fill_page
-from gpt_jax.tasks.slices import about_slices
+from gpt_jax.tasks.slices import about_slices, format_slices
 
 TITLES = {
   "tfidf": "TF-IDF with logistic regression",
@@ -59,7 +59,6 @@ def render(result: dict[str, Any], suspects: Sequence[Suspect], name: str) -> st
     name=name,
     result=result,
     answers=_answers(result),
-    models=[(TITLES[model["name"]], model) for model in result["models"]],
     title_of=TITLES,
     choice=about_choice(result),
     threshold=about_threshold(threshold),
@@ -75,6 +74,26 @@ def render(result: dict[str, Any], suspects: Sequence[Suspect], name: str) -> st
       shlex.join(["python", "launch/serve.py", words[0]]),
     ],
   )
+
+
+def format_result(result: dict[str, Any]) -> str:
+  """The result for the console."""
+  lines = [f"{'':30} dev accuracy  test accuracy, 95 % interval  macro F1"]
+  for model in result["models"]:
+    test = model["test"]
+    low, high = test["accuracy_interval"]
+    mark = "*" if model["name"] == result["chosen"] else " "
+    lines.append(
+      f"{mark} {TITLES[model['name']]:30} {model['dev']['accuracy']:10.1%}  "
+      f"{test['accuracy']:13.1%}  {low:.1%} to {high:.1%}  {test['macro_f1']:8.3f}"
+    )
+  lines += [about_choice(result), about_threshold(result["threshold"]), about_curve(result)]
+  lines.append(f"{about_labels(result)} suspects.csv begins with the worst.")
+  if "previous" in result:
+    lines.append(about_previous(result))
+  if "slices" in result:
+    lines.append(format_slices(result["slices"]))
+  return "\n".join([*lines, about_limits(result)])
 
 
 def about_limits(result: dict[str, Any]) -> str:
@@ -113,15 +132,14 @@ def about_threshold(threshold: dict[str, Any]) -> str:
     return f"A precision of {asked:.0%} cannot be promised, and no lower one from 50 %."
   dev, test = threshold["dev"], threshold["test"]
   share = f"{test['correct'] / test['given']:.1%}" if test["given"] else "–"
-  above = f"With a probability of {threshold['value']:.3f} or more"
-  reached = f"{test['given']:,} of {test['rows']:,} test rows have that probability, and {share} "
-  reached += "of them are right."
-  if dev["given"] == dev["rows"]:
-    above = "Without a threshold"
-    reached = f"Of all {test['rows']:,} test rows {share} are right."
+  above, of_test = "Without a threshold", f"Of all {test['rows']:,} test rows {share}"
+  if dev["given"] < dev["rows"]:
+    above = f"With a probability of {threshold['value']:.3f} or more"
+    of_test = f"{test['given']:,} of {test['rows']:,} test rows have that probability, and {share} "
+    of_test += "of them"
   about = (
     f"{above}, {dev['correct']:,} of {dev['given']:,} dev rows are right, which promises "
-    f"{threshold['precision']:.1%} on new rows like these. {reached}"
+    f"{threshold['precision']:.1%} on new rows like these. {of_test} are right."
   )
   if "problem" in threshold:
     about = f"{asked:.1%} cannot be promised with so few dev rows, or so many errors. {about}"
@@ -189,9 +207,12 @@ def _answers(result: dict[str, Any]) -> list[Answer]:
   least, most = result["beside_commonest"]["interval"]
   majority = result["classes"]["majority"]
   threshold = result["threshold"]
-  kept = threshold.get("problem") is None
-  share = threshold["test"]["given"] / threshold["test"]["rows"] if "test" in threshold else 0.0
-  total = sum(result["rows"].values())
+  kept = "problem" not in threshold
+  share = threshold["test"]["given"] / threshold["test"]["rows"] if kept else 0.0
+  gain = 100 * result["curve"]["gain"]
+  labels = f"{result['suspects']:,} of {sum(result['rows'].values()):,} are doubtful"
+  if _clean_labels_first(result):
+    labels = f"correct {result['suspects']:,} first"
   beside = []
   if "previous" in result:
     verdict, tone = _is_better(result["previous"]["all"])
@@ -212,20 +233,8 @@ def _answers(result: dict[str, Any]) -> list[Answer]:
       about_threshold(threshold),
       "good" if kept else "bad",
     ),
-    Answer(
-      "Are the labels right?",
-      f"correct {result['suspects']:,} first"
-      if _clean_labels_first(result)
-      else f"{result['suspects']:,} of {total:,} are doubtful",
-      about_labels(result),
-      "plain",
-    ),
-    Answer(
-      "Would more labels help?",
-      f"{100 * result['curve']['gain']:.1f} points for twice as many",
-      about_curve(result),
-      "plain",
-    ),
+    Answer("Are the labels right?", labels, about_labels(result)),
+    Answer("Would more labels help?", f"{gain:.1f} points for twice as many", about_curve(result)),
   ]
 
 
@@ -250,11 +259,10 @@ def _beside_tfidf(result: dict[str, Any], chosen: dict[str, Any]) -> tuple[str, 
     )
     verdict, tone = _is_better(compared)
     return verdict, text + about_choice(result), tone
-  accuracies = {model["name"]: model["dev"]["accuracy"] for model in result["models"]}
-  others = {name: value for name, value in accuracies.items() if name != "tfidf"}
-  best = max(others, key=lambda name: others[name])
-  compared = (
-    f"On the dev rows TF-IDF is right in {accuracies['tfidf']:.1%}, the {TITLES[best]} in "
-    f"{others[best]:.1%}. "
+  _, *others = result["models"]
+  best = max(others, key=lambda model: model["dev"]["accuracy"])
+  text = (
+    f"On the dev rows TF-IDF is right in {chosen['dev']['accuracy']:.1%}, the "
+    f"{TITLES[best['name']]} in {best['dev']['accuracy']:.1%}. "
   )
-  return "no, so TF-IDF predicts", compared + about_choice(result), "plain"
+  return "no, so TF-IDF predicts", text + about_choice(result), "plain"

@@ -5,6 +5,7 @@ Importing it imports no JAX, so that a bad table is refused at once.
 
 import collections
 import dataclasses
+import functools
 import os
 import zlib
 from collections.abc import Sequence
@@ -38,18 +39,18 @@ class Labeled:
   known: frozenset[tuple[str, ...]]  # texts with a label, of rows left out for a rare one, too
   merge_labels: bool  # whether labels that differ by their form alone are one
 
-  @property
+  @functools.cached_property
   def classes(self) -> np.ndarray:
     """int [N], the index of each row's label."""
     index = {label: number for number, label in enumerate(self.labels)}
     return np.array([index[row.label or ""] for row in self.rows])
 
-  @property
+  @functools.cached_property
   def texts(self) -> list[str]:
     """The columns of each row, one below the other."""
     return ["\n".join(row.texts) for row in self.rows]
 
-  @property
+  @functools.cached_property
   def locations(self) -> list[str]:
     """Where each row is, "file:line"."""
     return [row.location for row in self.rows]

@@ -148,9 +148,8 @@ class KnownLabels(Method):
 
   def recipe(self, recipe: Any, start: Any) -> Any:
     scope, labels = recipe.spec.head.scope, recipe.meta["task"]["labels"]
-    known = [label for label in start.labels if label in labels]
-    old = np.array([start.labels.index(label) for label in known])
-    new = np.array([labels.index(label) for label in known])
+    # The numbers of each label that both have.
+    old, new = np.nonzero(np.array(start.labels)[:, None] == np.array(labels))
 
     def take(fresh: jax.Array, loaded: Any) -> jax.Array:
       # W_y and its bias have a column for each label; other maps of the head have none.

@@ -10,8 +10,8 @@ from gpt_jax.errors import InputError
 from gpt_jax.tasks.encoding import Encoded, subset, without_labels
 from gpt_jax.tasks.formats import GPT, Format
 from gpt_jax.tasks.metrics import Metric
-from gpt_jax.tasks.readers import Row, Table, usable
-from gpt_jax.tasks.slices import read_slices
+from gpt_jax.tasks.readers import Row, Table, column_values, usable
+from gpt_jax.tasks.slices import Slices, make_slices
 
 
 class LabeledTask:
@@ -104,11 +104,11 @@ class LabeledTask:
     """`count` of the examples, each class with its share: the same rows for every model; 0: all."""
     return subset(examples, count, self.has_classes)
 
-  def slices(self, column: str, locations: Sequence[str]) -> list[str]:
-    """The slice of each example by a further column of its table, see read_slices; "": none."""
+  def slices(self, column: str, locations: Sequence[str]) -> Slices | None:
+    """The slices of examples by a further column of their table; "": none."""
     if column and not self.is_classification:
       raise InputError(f"slices={column}: counts right labels; {self.name} is of {self.kind}")
-    return read_slices(column, locations) if column else []
+    return make_slices(column, column_values(locations, column)) if column else None
 
   def encode(
     self, examples: list[Any], tokenizer: Tokenizer, context: int, format: Format = GPT

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 from in_process import launch
-from shared_predictors import shared_predictors  # noqa: F401
 
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
