@@ -581,8 +581,9 @@ cluster/check slurm
   pretrain --config=gpt1 => missing --data, --workdir
   --ntasks-per-node=1 --gpus-per-node=h100:8 pretrain --config=gpt1 --data=. --workdir=new =>
     --gpus-per-node=h100:8: each task trains on one GPU; for 8 on a node give --ntasks-per-node=8
-  --ntasks-per-node=8 --gres=gpu:8 pretrain --config=gpt1 --data=data/x --workdir=new =>
-    --data=data/x: no such folder
+  --ntasks-per-node=8 --gres=gpu:h100:8,disk:9 pretrain --config=gpt1 --data=a/b --workdir=new =>
+    --data=a/b: no such folder
+  --gres=disk:9 pretrain --config=gpt1 --data=a/b --workdir=new => --data=a/b: no such folder
 cluster/check tpu
   label tickets.csv => label: runs in one process (on a cluster run evaluate, finetune, pretrain)
   pretrain --config=gpt1 --data=gs://b/a => missing --workdir
