@@ -28,18 +28,16 @@ def main():
   metrics = PROGRAM.run()
   if not is_main_process():
     return
-  classes, labels = metrics.pop("classes", None), metrics.pop("labels", None)
-  attacked, slices = metrics.pop("attack", None), metrics.pop("slices", None)
+  attacked = metrics.pop("attack", None)
+  shown = {"classes": format_classes, "labels": format_labels, "slices": format_slices}
+  tables = {name: metrics.pop(name, None) for name in shown}
   width = max(13, *map(len, metrics))
   for name, value in metrics.items():
     style = {float: ",.4f", int: ","}.get(type(value), "")  # else a text
     print(f"{name:{width}} {value:{style}}")
-  if classes:
-    print(f"\n{format_classes(classes)}")
-  if labels:
-    print(f"\n{format_labels(labels)}")
-  if slices:
-    print(f"\n{format_slices(slices)}")
+  for name, table in tables.items():
+    if table:
+      print(f"\n{shown[name](table)}")
   if attacked:
     print(f"\n{format_attack(metrics, attacked)}")
 

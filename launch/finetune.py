@@ -16,12 +16,8 @@ def main():
 
   arguments = PROGRAM.arguments()
   config, data, workdir = (arguments[name] for name in ("config", "data", "workdir"))
-  PROGRAM.call(
-    arguments,
-    set_fields=command_line.set_fields(),
-    **OBSERVERS(),
-    on_end=[write_report],
-  )
+  fields = command_line.set_fields()
+  PROGRAM.call(arguments, set_fields=fields, on_end=[write_report], **OBSERVERS())
   folder, others = workdir, ""
   if arguments["seeds"] > 1:
     folder, others = f"{workdir}/seed_{config.train.seed}", ", and so on for each seed"

@@ -21,6 +21,7 @@ from absl import flags
 
 import command_line
 from gpt_jax.errors import InputError
+from gpt_jax.tasks.readers import read_every_line
 
 PROGRAM = command_line.program("generate", prompts=())
 INPUT = flags.DEFINE_string("input", None, "text file with one prompt per line; - for stdin")
@@ -34,7 +35,8 @@ STREAM = flags.DEFINE_boolean(
 
 def main():
   arguments = PROGRAM.arguments()
-  arguments["prompts"] += _read_lines(INPUT.value) if INPUT.value else []
+  if INPUT.value:
+    arguments["prompts"] += [line for _, line in read_every_line(INPUT.value)]
   from gpt_jax.programs import generate
 
   if FILL.value:
@@ -77,16 +79,6 @@ def _print_filled(filled: list[list[list[Any]]]) -> None:
       print(f"=== {number} of {len(masks)} ===")
     for piece, probability in mask:
       print(f"{probability:.4f}  {piece}")
-
-
-def _read_lines(path: str) -> list[str]:
-  try:
-    if path == "-":
-      return sys.stdin.read().splitlines()
-    with open(path, encoding="utf-8-sig") as file:
-      return file.read().splitlines()
-  except (OSError, UnicodeDecodeError) as error:
-    raise InputError(f"--input={path}: cannot be read ({error})") from error
 
 
 if __name__ == "__main__":

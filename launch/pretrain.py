@@ -35,10 +35,9 @@ def check_data():
         texts = find(folder)
     if texts:
       out = f"data/{os.path.splitext(os.path.basename(os.path.abspath(folder)))[0]}"
-      raise InputError(
-        f"--data={folder}: {texts[0].name} is text, of which tokens are made first: "
-        f"python launch/prepare.py --source={folder} --out={out}, then --data={out}"
-      )
+      command = f"python launch/prepare.py --source={folder} --out={out}, then --data={out}"
+      fault = f"{texts[0].name} is text, of which tokens are made first: {command}"
+      raise InputError(f"--data={folder}: {fault}")
 
 
 command_line.checks.append(check_data)
@@ -53,12 +52,9 @@ def main():
   arguments = PROGRAM.arguments()
   config, workdir = arguments["config"], arguments["workdir"]
   folders = split_names(arguments["data"])
-  PROGRAM.call(
-    arguments | {"data": folders[0]},
-    make_recipe=with_samples(with_sources(folders, from_checkpoint(CHECKPOINT.value))),
-    **OBSERVERS(),
-    on_end=[write_report],
-  )
+  make_recipe = with_samples(with_sources(folders, from_checkpoint(CHECKPOINT.value)))
+  arguments |= {"data": folders[0], "make_recipe": make_recipe}
+  PROGRAM.call(arguments, on_end=[write_report], **OBSERVERS())
   commands = [("evaluate", {"checkpoint": workdir, "data": folders[0]})]
   finetuning = {"config": "finetune:TASK", "data": "DIR", "checkpoint": workdir}
   if config.objective.attention == "causal":

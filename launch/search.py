@@ -38,12 +38,8 @@ def main():
   from gpt_jax.apps.search import search
 
   if JUDGED.value:
-    measures = search.evaluate(
-      arguments["checkpoint"],
-      JUDGED.value,
-      SPLIT.value,
-      ignore_identical_ids=IGNORE_IDENTICAL_IDS.value,
-    )
+    given = arguments["checkpoint"], JUDGED.value, SPLIT.value
+    measures = search.evaluate(*given, ignore_identical_ids=IGNORE_IDENTICAL_IDS.value)
     for name, value in measures.items():
       print(f"{name}\t{value:.4f}")
     return

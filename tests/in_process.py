@@ -16,6 +16,7 @@ from absl import flags
 from gpt_jax import errors, files
 from gpt_jax.programs.config_files import load_config, override_all
 from gpt_jax.programs.installed import shipped_folder
+from gpt_jax.tasks import readers
 
 
 def launch(program: str, *arguments: str, input: str = "") -> tuple[int, str, str]:
@@ -33,7 +34,8 @@ def launch(program: str, *arguments: str, input: str = "") -> tuple[int, str, st
     patch.setattr(files, "announce", None)
     patch.setattr(os, "environ", os.environ.copy())
     patch.setattr(sys, "argv", [program, *arguments])
-    patch.setattr(sys, "stdin", io.StringIO(input))
+    patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(input.encode())))
+    readers._read_pipe.cache_clear()
     import command_line
 
     for of_the_process in ("catch_interrupts", "use_huge_pages", "tune_malloc"):

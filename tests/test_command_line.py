@@ -19,6 +19,7 @@ from gpt_jax.programs import installed
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[1]
+SEARCH = os.pathsep.join([str(ROOT), str(ROOT / "launch")])
 
 PROGRAM = '''"""Prints its settings.
 
@@ -62,11 +63,8 @@ def main():
   if FAIL.value in raised:
     raise raised[FAIL.value]
   if FAIL.value in ("outage", "forbidden"):
-    number = 5 if FAIL.value == "outage" else 13
-    try:
-      raise StoreError(number, "no answer", "gs://b/a")
-    except OSError as error:
-      raise InputError("gs://b/a: cannot be written") from error
+    cause = StoreError(5 if FAIL.value == "outage" else 13, "no answer", "gs://b/a")
+    raise InputError("gs://b/a: cannot be written") from cause
   if FAIL.value == "circular":
     first = InputError("first")
     try:
@@ -146,7 +144,7 @@ def toy(tmp_path_factory):
   def call(*arguments, before=":"):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
     environment.pop("PYTHONUNBUFFERED", None)
-    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "launch")])
+    environment["PYTHONPATH"] = SEARCH
     bash = ["bash", "-c", f'{before}; exec "$@"', ""]
     command = [*bash, sys.executable, str(folder / "toy.py"), *arguments]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
@@ -265,14 +263,10 @@ def test_a_config_that_asks_jax_is_not_refused_without_it(toy, tmp_path):
 )
 def test_what_stand_ins_cannot_do_is_not_the_config_file_s_fault(tmp_path, code, is_told):
   (tmp_path / "given.py").write_text(code)
-  script = (
-    "from command_line import fields\nfrom gpt_jax.programs.config_files import load_config\n"
-  )
-  script += "print(fields.ahead(lambda: load_config('given.py')))"
-  environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "launch")])}
-  done = subprocess.run(
-    [sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True
-  )
+  script = "from command_line import fields\nfrom gpt_jax.programs import config_files\n"
+  script += "print(fields.ahead(lambda: config_files.load_config('given.py')))"
+  words, env = [sys.executable, "-c", script], os.environ | {"PYTHONPATH": SEARCH}
+  done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True)
   told = "given.py:1: NameError: name 'nothing' is not defined" in done.stderr
   assert (told, done.stdout == "False\n") == (is_told, not is_told), done.stderr
 
@@ -290,10 +284,8 @@ def test_print_config_needs_only_the_config(toy):
 def test_help_has_the_docstring_and_groups_with_the_required_flags_first(toy):
   code, out, err = toy("--help")
   assert (code, err) == (0, "")
-  about = (
-    "Prints its settings.\n\n  python launch/toy.py --config=FILE\n\nwhat to read:\n  --config "
-  )
-  assert out.startswith(about) and "(required)" in out
+  about = "Prints its settings.\n\n  python launch/toy.py --config=FILE\n\nwhat to read:\n"
+  assert out.startswith(about + "  --config ") and "(required)" in out
   lines = out.splitlines()
   heads = ["what to read:", "what to write:", "how:", "several processes:"]
   assert [line for line in lines if re.fullmatch(r"\w[\w ]*:", line)] == heads
@@ -324,19 +316,15 @@ def test_an_installed_command_names_commands(usage, monkeypatch):
   assert usage.as_typed(text) == text
   monkeypatch.setattr(installed, "typed", "/bin/gpt-jax-prepare")
   # Without a config's name: in an error it may be a file of the user's.
-  assert usage.as_typed(text) == (
-    "gpt-jax-zero-shot --config=configs/gpt1.py, as gpt-jax-prepare wrote"
-  )
+  typed = "gpt-jax-zero-shot --config=configs/gpt1.py, as gpt-jax-prepare wrote"
+  assert usage.as_typed(text) == typed
   assert usage.describe(text, []) == "gpt-jax-zero-shot --config=gpt1, as gpt-jax-prepare wrote"
 
 
 @pytest.mark.parametrize(
   "message, shown",
   [
-    (
-      "out=a.csv already exists; give overwrite=True",
-      "--out=a.csv already exists; give --overwrite",
-    ),
+    ("out=a.csv exists; give overwrite=True", "--out=a.csv exists; give --overwrite"),
     ("data_dir=x: no folder (out=y)", "--data=x: no folder (--out=y)"),
     ("another (seed=3); config.train.steps=0", "another (seed=3); --config.train.steps=0"),
     ("--out=a: as typed; a/out=b.csv:3: 'out=3'", "--out=a: as typed; a/out=b.csv:3: 'out=3'"),
@@ -415,6 +403,9 @@ MISTAKES = """\
   --process_id=x => --process_id=x: should be an integer
   --distributed=maybe => --distributed=maybe: should be true or false
   --process_id=1 => --process_id needs --distributed
+  --distributed =>
+    --distributed found no cluster: this is no task of Slurm's srun and no host of a Cloud TPU; \
+give --coordinator, --num_processes, --process_id
   --distributed --process_id=1 => --coordinator, --num_processes needed beside --process_id
   --distributed --process_id=0 --num_processes=1 --coordinator=host =>
     --coordinator=host: must be HOST:PORT
@@ -428,14 +419,6 @@ MISTAKES = """\
 def test_user_errors_are_one_line(toy, arguments, message):
   code, _, err = toy(*arguments.split())
   assert (code, err) == (2, f"error: {message}\n")
-
-
-def test_without_a_cluster_it_says_what_to_give(toy):
-  code, _, err = toy(*GOOD, "--distributed")
-  assert code == 2 and err == (
-    "error: --distributed found no cluster: this is no task of Slurm's srun and no host of a Cloud "
-    "TPU; give --coordinator, --num_processes, --process_id\n"
-  )
 
 
 SMALLER = r".*a larger --config.train.microbatches, a smaller --config\..*"
@@ -516,15 +499,10 @@ for index, (_, script, *arguments) in enumerate(json.loads(calls)):
 
 def in_forks(folder, calls):
   """Runs (name, script, *arguments), none of which may import JAX; returns {name: (out, err)}."""
-  search = os.pathsep.join([str(ROOT), str(ROOT / "launch")])
   # A program would start itself anew to set this.
-  environment = os.environ | {"PYTHONPATH": search, "GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}
-  subprocess.run(
-    [sys.executable, "-c", FORKS, folder, json.dumps(calls)],
-    env=environment,
-    cwd=folder,
-    check=True,
-  )
+  env = os.environ | {"PYTHONPATH": SEARCH, "GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}
+  words = [sys.executable, "-c", FORKS, folder, json.dumps(calls)]
+  subprocess.run(words, env=env, cwd=folder, check=True)
   return {
     name: tuple((folder / f"{index}.{kind}").read_text() for kind in ("out", "err"))
     for index, (name, *_) in enumerate(calls)
@@ -581,8 +559,9 @@ cluster/check slurm
   pretrain --config=gpt1 => missing --data, --workdir
   --ntasks-per-node=1 --gpus-per-node=h100:8 pretrain --config=gpt1 --data=. --workdir=new =>
     --gpus-per-node=h100:8: each task trains on one GPU; for 8 on a node give --ntasks-per-node=8
-  --ntasks-per-node=8 --gres=gpu:8 pretrain --config=gpt1 --data=data/x --workdir=new =>
-    --data=data/x: no such folder
+  --ntasks-per-node=8 --gres=gpu:h100:8,disk:9 pretrain --config=gpt1 --data=a/b --workdir=new =>
+    --data=a/b: no such folder
+  --gres=disk:9 pretrain --config=gpt1 --data=a/b --workdir=new => --data=a/b: no such folder
 cluster/check tpu
   label tickets.csv => label: runs in one process (on a cluster run evaluate, finetune, pretrain)
   pretrain --config=gpt1 --data=gs://b/a => missing --workdir
@@ -607,7 +586,7 @@ def test_frequent_mistakes_are_told_before_jax_is_imported(tmp_path):
   calls = []
   for command, _ in table(FREQUENT):
     program, *arguments = command.split()
-    calls.append((command, str(ROOT / "launch" / f"{program}.py"), *arguments))
+    calls.append((command, f"{ROOT}/launch/{program}.py", *arguments))
   printed = in_forks(tmp_path, calls)
   for command, message in table(FREQUENT):
     out, err = printed[command]
@@ -616,9 +595,8 @@ def test_frequent_mistakes_are_told_before_jax_is_imported(tmp_path):
 
 
 def test_a_plan_by_a_formula_takes_no_jax(tmp_path):
-  arguments = "--config=gpt2:medium", "--topology=h100:8"
-  printed = in_forks(tmp_path, [("plan", str(ROOT / "launch" / "plan.py"), *arguments)])
-  out, err = printed["plan"]
+  command = "plan", f"{ROOT}/launch/plan.py", "--config=gpt2:medium", "--topology=h100:8"
+  out, err = in_forks(tmp_path, [command])["plan"]
   assert err == "" and "DOES NOT FIT; it fits with --config.train.microbatches=8, which" in out
 
 
@@ -670,9 +648,7 @@ def test_commands_get_huge_pages_where_they_are_offered(tmp_path, pages, before,
   if pages is not None:
     (tmp_path / "huge.py.pages").write_text(pages)
   env = {k: v for k, v in os.environ.items() if k != "GLIBC_TUNABLES"}
-  env |= {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "launch")]), **before}
-  process = subprocess.Popen(
-    [sys.executable, script, "--fail=a b"], env=env, stdout=subprocess.PIPE, text=True
-  )
+  words, env = [sys.executable, script, "--fail=a b"], env | {"PYTHONPATH": SEARCH, **before}
+  process = subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True)
   out = process.communicate()[0]
   assert out == "begun\n" * starts + f"{after} {process.pid} ['--fail=a b']\n"

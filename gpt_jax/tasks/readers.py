@@ -62,10 +62,8 @@ def find_folder(data_dir: str, collection: str, name: str = "") -> str:
     if data_dir and is_folder(candidate):
       return candidate
   folder = os.path.join(collection, name) if name else collection
-  raise MissingInput(
-    f"data_dir={data_dir}: no folder {folder!r} here; give the folder above {collection}/, with "
-    f"the official files in {folder}/"
-  )
+  advice = f"give the folder above {collection}/, with the official files in {folder}/"
+  raise MissingInput(f"data_dir={data_dir}: no folder {folder!r} here; {advice}")
 
 
 def read_lines(path: str) -> list[tuple[int, str]]:
@@ -147,29 +145,23 @@ def read_tfds(data_set: str, split: str, data_dir: str) -> Iterator[tuple[str, d
     features as numbers and lists.
   """
   tfds = require("tensorflow_datasets", "data_dir=tfds:…", "tensorflow-datasets")
-  option = f"tfds:{data_dir}"
+  place, file_format = f"tfds:{data_dir}: {data_set}", "file_format='array_record'"
   try:
     # From the files alone: the data set's own builder class would need TensorFlow for old data
     # sets, and might download.
     builder = tfds.core.read_only_builder.builder_from_files(data_set, data_dir=data_dir or None)
   except tfds.core.registered.DatasetNotFoundError as error:
-    command = (
-      f"tfds.builder({data_set!r}, data_dir=…, file_format='array_record').download_and_prepare()"
-    )
-    raise InputError(
-      f"{option}: {data_set} is not prepared here; prepare it once with {command}"
-    ) from error
+    command = f"tfds.builder({data_set!r}, data_dir=…, {file_format}).download_and_prepare()"
+    raise InputError(f"{place} is not prepared here; prepare it once with {command}") from error
   if split == "dev" and "validation" in builder.info.splits:  # as GLUE calls it; RACE has "dev"
     split = "validation"
   if split not in builder.info.splits:
     names = ", ".join(map(repr, builder.info.splits))
-    raise InputError(f"{option}: {data_set} has no split {split!r}, only {names}")
+    raise InputError(f"{place} has no split {split!r}, only {names}")
   try:
     source = builder.as_data_source(split=split)
   except NotImplementedError as error:
-    raise InputError(
-      f"{option}: {data_set} must be prepared with file_format='array_record'"
-    ) from error
+    raise InputError(f"{place} must be prepared with {file_format}") from error
   features = builder.info.features
   for number in range(len(source)):
     record = {key: _to_python(value, features[key]) for key, value in source[number].items()}
@@ -213,10 +205,8 @@ def _decode(path: str, data: bytes, official: bool = True) -> str:
     if text:
       file_kinds.warn_once(f"{path}: is read as Windows-1252, as it is not UTF-8: {word!r}")
       return with_line_feeds(text)
-    line = data[: error.start].count(b"\n") + 1
-    raise InputError(
-      f"{path}:{line}: not UTF-8 (byte {data[error.start]:#04x}); {CONVERT}"
-    ) from error
+    line, byte = data[: error.start].count(b"\n") + 1, data[error.start]
+    raise InputError(f"{path}:{line}: not UTF-8 (byte {byte:#04x}); {CONVERT}") from error
 
 
 @functools.cache  # a pipe can be read only once
@@ -369,9 +359,8 @@ class Table:
         raise InputError(f"{self.path}: empty; the first line should name the columns")
       for column in columns:
         if column in needed and columns.count(column) > 1:
-          raise InputError(
-            f"{self.path}:{number}: two columns named {column!r}; rename one of them"
-          )
+          place = f"{self.path}:{number}"
+          raise InputError(f"{place}: two columns named {column!r}; rename one of them")
     for number, cells in rows:
       location = f"{self.path}:{number}"
       if not _has_text(cells):

@@ -175,9 +175,8 @@ class TableTask(TaskConfig):
       if table.kind == "one_label":
         check_labels(file, table.columns, table.label, rows)
     if len(labels) < 2:
-      raise InputError(
-        f"{path}: column {table.label!r} has the labels {labels}; two or more are needed"
-      )
+      column = f"{path}: column {table.label!r}"
+      raise InputError(f"{column} has the labels {labels}; two or more are needed")
     for label in labels:
       if table.kind == "multi_label" and table.separator in label:  # files could not be read back
         raise InputError(
@@ -191,13 +190,11 @@ class TableTask(TaskConfig):
     labels, metric = table.labels, table.metric
     is_choice = self.transform == "multiple_choice"
     if is_choice and labels != table.columns[1:]:
-      raise InputError(
-        f"TableTask.labels: should be the options' columns {table.columns[1:]}, not {labels}"
-      )
+      options = f"the options' columns {table.columns[1:]}"
+      raise InputError(f"TableTask.labels: should be {options}, not {labels}")
     if metric == "f1" and len(labels) != 2:
-      raise InputError(
-        f"TableTask.metric: f1 needs two labels, not {', '.join(labels)}; macro_f1 takes any number"
-      )
+      advice = "macro_f1 takes any number"
+      raise InputError(f"TableTask.metric: f1 needs two labels, not {', '.join(labels)}; {advice}")
     fields: dict[str, Any] = {
       "name": "table",
       "labels": labels,
@@ -214,18 +211,12 @@ class TableTask(TaskConfig):
     named = _METRICS[self.kind]
     primary = {metric: named[metric]}  # comes first
     if self.kind == "multi_label":
-      metrics = {**primary, **named}
-      return MultiLabelTask(**fields, metrics=metrics, separator=self.separator)
+      return MultiLabelTask(**fields, metrics=primary | named, separator=self.separator)
     if self.kind == "regression":
       assert table.mean is not None and table.deviation is not None
       scale = Scale(table.mean, table.deviation)
-      return RegressionTask(
-        **fields,
-        metrics={**primary, **named, **REGRESSION_ERRORS},
-        target=scale.standardize,
-        value=scale.values,
-        scale=scale,
-      )
+      fields |= {"metrics": primary | named | REGRESSION_ERRORS, "scale": scale}
+      return RegressionTask(**fields, target=scale.standardize, value=scale.values)
     return Task(**fields, metrics={**primary, "accuracy": accuracy})
 
   def _find_labels(self, rows: Sequence[Row], path: str) -> tuple[str, ...]:
@@ -253,14 +244,13 @@ class TableTask(TaskConfig):
       with contextlib.suppress(ValueError):  # reported when it is read as an example
         if isinstance(row, Row) and row.label:
           numbers.append(parse_number(row.label))
+    column = f"{path}: column {self.label!r}"
     if not numbers:
-      raise InputError(
-        f"{path}: column {self.label!r} has no numbers; config.task.kind=regression needs them"
-      )
+      raise InputError(f"{column} has no numbers; config.task.kind=regression needs them")
     try:
       scale = Scale.of(numbers)
     except ValueError as error:
-      raise InputError(f"{path}: column {self.label!r} has {error}") from error
+      raise InputError(f"{column} has {error}") from error
     return dataclasses.replace(self, mean=scale.mean, deviation=scale.deviation)
 
   def with_columns(self, data_dir: str) -> "TableTask":
@@ -279,10 +269,8 @@ class TableTask(TaskConfig):
     elif len(texts) == count:
       columns = tuple(texts)
     else:
-      raise InputError(
-        f"{file.path}: which of its columns have the text? config.task.columns=NAME,… says it; "
-        f"they are {', '.join(names)}"
-      )
+      which = f"{file.path}: which of its columns have the text? config.task.columns=NAME,… says it"
+      raise InputError(f"{which}; they are {', '.join(names)}")
     return dataclasses.replace(self, columns=columns, label=label)
 
   def _find_label(self, file: Table, names: Sequence[str]) -> str:
@@ -302,23 +290,17 @@ class TableTask(TaskConfig):
         i = 0 if len(values[0]) < len(values[1]) else 1
         # A header that occurs as a value is the first row of a file without a header.
         if names[i] in values[i]:
-          raise InputError(
-            f"{file.path}:1: should name the columns, but {names[i]!r} is a label of later rows; "
-            "add a line such as text, label"
-          )
+          fault = f"should name the columns, but {names[i]!r} is a label of later rows"
+          raise InputError(f"{file.path}:1: {fault}; add a line such as text, label")
         return names[i]
-    raise InputError(
-      f"{file.path}: which of its columns is the label? config.task.label=NAME says it; they are "
-      f"{', '.join(names)}"
-    )
+    which = f"{file.path}: which of its columns is the label? config.task.label=NAME says it"
+    raise InputError(f"{which}; they are {', '.join(names)}")
 
   def _path(self, data_dir: str, split: str) -> str:
     file = getattr(self, split)
     if not file:
-      raise InputError(
-        f"TableTask.{split}: no file is named; config.task.{split}=FILE, when fine-tuning, "
-        "names one"
-      )
+      advice = f"config.task.{split}=FILE, when fine-tuning, names one"
+      raise InputError(f"TableTask.{split}: no file is named; {advice}")
     return os.path.join(data_dir, file)
 
   def _open(self, data_dir: str, split: str) -> Table:
@@ -331,10 +313,8 @@ class TableTask(TaskConfig):
       if others:
         message += f"; there: {', '.join(others[:5])} (config.task.{split}={others[0]})"
       if split == "dev":
-        message += (
-          "; config.task.dev_share=0.1 holds out a tenth of the training rows instead, folds=5 a "
-          "fifth in each of five runs"
-        )
+        message += "; config.task.dev_share=0.1 holds out a tenth of the training rows instead, "
+        message += "folds=5 a fifth in each of five runs"
       raise MissingInput(message) from error
 
   def _read(self, data_dir: str, split: str) -> Iterator[Row | InputError]:
@@ -359,10 +339,9 @@ class TableTask(TaskConfig):
       rows = dataclasses.replace(self, fold=fold)._read(data_dir, "train")
       left = sum(isinstance(row, Row) or not self.skip_bad_rows for row in rows)
       if left < batch_size:
-        raise InputError(
-          f"{self._path(data_dir, 'train')}: without fold {fold} of {self.folds} {left} rows are "
-          f"left, fewer than one batch; batch_size is {batch_size}"
-        )
+        without = f"{self._path(data_dir, 'train')}: without fold {fold} of {self.folds}"
+        fault = f"{left} rows are left, fewer than one batch; batch_size is {batch_size}"
+        raise InputError(f"{without} {fault}")
 
   def _held_out(self, rows: Sequence[Row], path: str) -> set[str]:
     """The texts that are held out, by a hash: neither their order nor, with dev_share, other rows
@@ -427,9 +406,8 @@ def check_labels(table: Table, columns: Sequence[str], label: str, rows: Sequenc
   advice = "config.task.kind=regression, when fine-tuning, predicts a number"
   are_numbers = len(labels) > _MANY_NUMBERS and all(map(is_number, labels))
   if are_numbers and not all(parse_number(number).is_integer() for number in labels):
-    raise InputError(
-      f"{column} numbers, such as {labels[0]}, and not labels of a fixed set; {advice}"
-    )
+    example = f"such as {labels[0]}, and not labels of a fixed set"
+    raise InputError(f"{column} numbers, {example}; {advice}")
   if len(rows) >= _FEW_ROWS and len(labels) > _DISTINCT * len(rows):
     guess = _likelier(table, {*columns, label}, len(rows))
     guess += f"; {advice}" if are_numbers else ""

@@ -54,7 +54,10 @@ def _check_tasks(flags: dict[str, str]) -> None:
     return
   tasks = _last_number(given.get("--ntasks-per-node", "1"))
   for name in ("--gpus-per-node", "--gres", "--gpus-per-task"):
-    gpus = _last_number(flags.get(name, "")) * (tasks if name == "--gpus-per-task" else 1)
+    value = flags.get(name, "")
+    if name == "--gres":  # may name other things, too
+      value = next((part for part in value.split(",") if part.startswith("gpu")), "")
+    gpus = _last_number(value) * (tasks if name == "--gpus-per-task" else 1)
     if gpus and gpus != tasks:
       raise InputError(
         f"--ntasks-per-node={tasks} {name}={flags[name]}: each task trains on one GPU; for {gpus} "

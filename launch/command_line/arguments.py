@@ -71,11 +71,9 @@ def parse(argv: list[str], doc: str, positional: str | None, looks: bool = True)
     meant = rest[0] if equals and name in FLAGS else ""
     if not meant and (missing or ("input" in FLAGS and os.path.isfile(rest[0]))):
       meant = f"{missing[0] if missing else 'input'}={shlex.quote(rest[0])}"
-    guess = f"; did you mean --{meant}?" if meant else ""
-    raise InputError(
-      f"unexpected argument {rest[0]!r}: every setting is a flag, --NAME=VALUE{guess} "
-      "(--help lists them)"
-    )
+    advice = "every setting is a flag, --NAME=VALUE"
+    advice += f"; did you mean --{meant}?" if meant else ""
+    raise InputError(f"unexpected argument {rest[0]!r}: {advice} (--help lists them)")
   _refuse_repeats()
   if "print_config" in FLAGS and FLAGS.print_config:
 
@@ -89,9 +87,8 @@ def parse(argv: list[str], doc: str, positional: str | None, looks: bool = True)
     if looks and isinstance(flag.value, str) and flag.name not in _NO_PATHS:
       check_path(flag.value)
   if missing:
-    raise InputError(
-      f"missing {', '.join('--' + name for name in missing)} (--help describes the flags)"
-    )
+    names = ", ".join(f"--{name}" for name in missing)
+    raise InputError(f"missing {names} (--help describes the flags)")
   if "config" in FLAGS and FLAGS.config:
     read_config_file(FLAGS.config)
   if looks:
@@ -101,10 +98,9 @@ def parse(argv: list[str], doc: str, positional: str | None, looks: bool = True)
 
 def _refuse_repeats() -> None:
   """Raises InputError for a flag of one value that was given again: absl would take the last."""
-  given = {flag.name: flag.present for flag in own_flags() if not isinstance(flag, flags.MultiFlag)}
-  for name, times in given.items():
-    if times > 1:
-      raise InputError(f"--{name} is given {times} times: it takes one value")
+  for flag in own_flags():
+    if flag.present > 1 and not isinstance(flag, flags.MultiFlag):
+      raise InputError(f"--{flag.name} is given {flag.present} times: it takes one value")
 
 
 def _illegal_value(message: str) -> str:

@@ -29,11 +29,8 @@ def set_up() -> None:
     _check(folder)
     _trim(root)
   except OSError as error:
-    warnings.warn(
-      f"no cache of compiled programs in {folder}: {error.strerror}; each start compiles anew. "
-      "XDG_CACHE_HOME names another folder",
-      stacklevel=2,
-    )
+    fault = f"no cache of compiled programs in {folder}: {error.strerror}; each start compiles anew"
+    warnings.warn(f"{fault}. XDG_CACHE_HOME names another folder", stacklevel=2)
   else:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = folder
 

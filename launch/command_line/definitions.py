@@ -235,17 +235,11 @@ def define_observers() -> Callable[[], dict[str, Any]]:
   """Defines --profile, the steps of which a trace is written, and --tracker, where metrics go
   beside WORKDIR/metrics.jsonl; returns a function that gives both as arguments of `run`.
   """
-  profile = flags.DEFINE_string(
-    "profile",
-    "",
-    "START:STOP: write a trace of the steps after update START, up to STOP, to WORKDIR/profile",
-  )
-  tracker = flags.DEFINE_string(
-    "tracker",
-    "auto",
-    "where metrics go beside metrics.jsonl: tensorboard, wandb, or both with a comma; empty: "
-    "nowhere; auto: tensorboard, if it is installed",
-  )
+  help = "START:STOP: write a trace of the steps after update START, up to STOP, to WORKDIR/profile"
+  profile = flags.DEFINE_string("profile", "", help)
+  help = "where metrics go beside metrics.jsonl: tensorboard, wandb, or both with a comma; empty: "
+  help += "nowhere; auto: tensorboard, if it is installed"
+  tracker = flags.DEFINE_string("tracker", "auto", help)
 
   def arguments() -> dict[str, Any]:
     from gpt_jax.training.profile import parse_span

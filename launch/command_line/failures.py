@@ -78,8 +78,7 @@ def _out_of_memory(error: str) -> str:
     if unit == "bytes":
       unit, bytes_in = ("GB", 1e9) if float(size) >= 1e7 else ("KB", 1e3)
       size = f"{float(size) / bytes_in:.2f}"
-    size = f"{size} {unit}"
-    message = f"out of memory while allocating {size}"
+    message = f"out of memory while allocating {size} {unit}"
   message += _memory_there()
   if "config" not in FLAGS:
     flag = next((name for name in ("batch_size", "microbatches") if name in FLAGS), "")

@@ -150,9 +150,8 @@ def _join_processes() -> None:
     missing = [name for name in values if name not in given]
     raise InputError(f"{', '.join(missing)} needed beside {', '.join(given)}")
   if given and FLAGS.process_id >= FLAGS.num_processes:
-    raise InputError(
-      f"--process_id={FLAGS.process_id}: must be below --num_processes={FLAGS.num_processes}"
-    )
+    limit = f"must be below --num_processes={FLAGS.num_processes}"
+    raise InputError(f"--process_id={FLAGS.process_id}: {limit}")
   if given and not re.fullmatch(r".+:\d+", FLAGS.coordinator):
     raise InputError(f"--coordinator={FLAGS.coordinator}: must be HOST:PORT")
   import jax
@@ -168,10 +167,9 @@ def _join_processes() -> None:
       initialization_timeout=2 * _STARTING,  # at which JAX would end it with pages of C++
     )
   except ValueError as error:
-    raise InputError(
-      "--distributed found no cluster: this is no task of Slurm's srun and no host of a Cloud TPU; "
-      f"give {', '.join(values)}"
-    ) from error
+    fault = "this is no task of Slurm's srun and no host of a Cloud TPU"
+    advice = f"{fault}; give {', '.join(values)}"
+    raise InputError(f"--distributed found no cluster: {advice}") from error
   finally:
     late.cancel()
   if jax.process_index():

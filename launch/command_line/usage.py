@@ -55,7 +55,7 @@ def describe(doc: str, own_flags: Sequence[flags.Flag], positional: str | None =
         break_on_hyphens=False,
       )
   text = "\n".join(lines)
-  if _is_installed():
+  if installed.typed:
     text = re.sub(r"\bconfigs/(\w+)\.py", r"\1", text)
   return as_typed(text)
 
@@ -66,7 +66,7 @@ def is_required(flag: flags.Flag) -> bool:
 
 def as_typed(text: str) -> str:
   """The text with launch/NAME.py replaced by gpt-jax-NAME, if this is an installed command."""
-  if not _is_installed():
+  if not installed.typed:
     return text
   return re.sub(r"(?:\bpython )?\blaunch/(\w+)\.py", lambda match: _installed_name(match[1]), text)
 
@@ -100,7 +100,7 @@ def _script(program: str) -> str:
 
 def command(program: str) -> list[str]:
   """The words that start another program where this one was started, and as this one was."""
-  if not _is_installed():
+  if not installed.typed:
     return ["python", os.path.join(os.path.dirname(sys.argv[0]), f"{program}.py")]
   folder, name = os.path.split(installed.typed)
   if shutil.which(name) == installed.typed:  # a shell that finds a command gives it the path
@@ -110,14 +110,10 @@ def command(program: str) -> list[str]:
 
 def config_path(config: str) -> str:
   """NAME[:ARGUMENT] of a config in configs/, or in the root of a clone its file."""
-  if _is_installed() or os.path.abspath("configs") != shipped_folder("configs"):
+  if installed.typed or os.path.abspath("configs") != shipped_folder("configs"):
     return config
   name, colon, argument = config.partition(":")
   return f"configs/{name}.py{colon}{argument}"
-
-
-def _is_installed() -> bool:
-  return bool(installed.typed)
 
 
 def _installed_name(program: str) -> str:

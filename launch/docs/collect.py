@@ -217,9 +217,7 @@ def architecture() -> str:
       parts.append("| module | |\n|---|---|")
       for name in names[1:]:
         first, *_ = docstring(name).split("\n\n")
-        parts.append(
-          f"| [{name.partition('.')[2]}](reference/{name}.md) | {prose(one_line(first))} |"
-        )
+        parts.append(f"| [{name.partition('.')[2]}](reference/{name}.md) | {cell(first)} |")
       parts.append("")
   return "\n".join(parts)
 
@@ -294,13 +292,9 @@ def block(text: str) -> str:
   return f"```text\n{inspect.cleandoc(text).strip()}\n```\n"
 
 
-def one_line(text: str) -> str:
-  return " ".join(text.split()).replace("|", "\\|")
-
-
-def prose(text: str) -> str:
-  """Text in which <name> stays what it is."""
-  return text.replace("<", "&lt;")
+def cell(text: str) -> str:
+  """Text for a table, in which <name> stays what it is."""
+  return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
 
 
 if __name__ == "__main__":

@@ -147,12 +147,13 @@ def test_bad_values(run, settings, message):
 def test_the_command_line(run, launch):
   prompt = "--prompt=The cat, on\nthe mat"
   flags = f"--checkpoint={run}", "--max_tokens=4", "--temperature=0", prompt
-  code, printed, errors = launch("generate", *flags, "--input=-", input="the dog\n")
+  lines = "the\u2028dog\n"  # one line, as in all files of texts
+  code, printed, errors = launch("generate", *flags, "--input=-", input=lines)
   assert (code, errors) == (0, "")
-  prompts = ["the cat, on\nthe mat", "the dog"]
+  prompts = ["the cat, on\nthe mat", "the\u2028dog"]
   first, second = generate.run(run, prompts, max_tokens=4, temperature=0)
   assert printed == f"=== 1 of 2 ===\n{first}\n=== 2 of 2 ===\n{second}\n"
-  streamed = launch("generate", *flags, "--input=-", "--stream", input="the dog\n")
+  streamed = launch("generate", *flags, "--input=-", "--stream", input=lines)
   assert streamed == (0, printed, "")
   code, _, errors = launch("generate", f"--checkpoint={run}", "--input=nowhere.txt")
   assert (code, errors) == (2, "error: --input=nowhere.txt: no such file\n")

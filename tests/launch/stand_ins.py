@@ -6,6 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+# Stands in for the check, which test_command_line.py has.
+CHECK = 'import sys; sys.exit("error: refused" if "--wrong" in sys.argv else None)'
+
 
 def write_command(path: Path, text: str) -> None:
   """Makes a file that the shell executes."""

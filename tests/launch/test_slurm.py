@@ -1,11 +1,12 @@
 """launch/cluster/slurm.sh against stand-ins for sbatch, srun and scontrol."""
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
-from stand_ins import read_calls, run, write_command, write_stand_in
+from stand_ins import CHECK, read_calls, run, write_command, write_stand_in
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]
@@ -65,8 +66,6 @@ code, _, rest = path.read_text().partition(" ")
 path.write_text(rest)
 sys.exit(int(code))
 """
-# Stands in for the check, which test_command_line.py has.
-CHECK = 'import sys; sys.exit("error: refused" if "--wrong" in sys.argv else None)'
 
 
 class Cluster:
@@ -74,11 +73,11 @@ class Cluster:
 
   def __init__(self, folder: Path):
     self.folder = folder
-    (folder / "clone" / "launch" / "cluster").mkdir(parents=True)
-    (folder / "clone" / "launch" / "pretrain.py").write_text(PROGRAM)
-    script = (ROOT / "launch" / "cluster" / "slurm.sh").read_text()
-    (folder / "clone" / "launch" / "cluster" / "slurm.sh").write_text(script)
-    (folder / "clone" / "launch" / "cluster" / "check.py").write_text(CHECK)
+    launch = folder / "clone" / "launch"
+    (launch / "cluster").mkdir(parents=True)
+    (launch / "pretrain.py").write_text(PROGRAM)
+    (launch / "cluster" / "check.py").write_text(CHECK)
+    shutil.copy(ROOT / "launch" / "cluster" / "slurm.sh", launch / "cluster")
     write_command(folder / "clone/.venv/bin/python", f'exec {sys.executable} "$@"')
     for name in ("sbatch", "srun", "scontrol"):
       write_stand_in(folder / "bin" / name, "slurm_stand_in.py", name)

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from stand_ins import read_calls, run, write_command, write_stand_in
+from stand_ins import CHECK, read_calls, run, write_command, write_stand_in
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]
@@ -44,10 +44,8 @@ def clone(tmp_path_factory):
   git = ["git", "-c", "user.name=t", "-c", "user.email=t@t"]
   for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "all"]):
     subprocess.run([*git, *words], cwd=clone, check=True)
-  # Stands in for the check, which test_command_line.py has.
   write_command(clone / ".venv/bin/python", f'exec {sys.executable} "$@"')
-  check = 'import sys; sys.exit("error: refused" if "--wrong" in sys.argv else None)'
-  (clone / "launch" / "cluster" / "check.py").write_text(check)
+  (clone / "launch" / "cluster" / "check.py").write_text(CHECK)
   return clone
 
 
@@ -162,6 +160,8 @@ def test_after_a_preemption_it_is_made_again_and_goes_on(active):
 @pytest.mark.parametrize("state", ["SUSPENDED", "FAILED"])
 def test_a_request_that_is_over_is_made_again(active, state):
   active.set(state=state)
+  assert f"is {state}, not ACTIVE" in active("logs")[2]
+  active.calls()
   assert active(*RETRY, "pretrain")[0] == 0
   assert active.calls()[1:] == ["queued-resources delete", "queued-resources create"]
 
@@ -251,14 +251,6 @@ def test_quota_is_said_in_one_line(cloud):
   cloud.set(create_error="INVALID_ARGUMENT: no such accelerator")
   code, _, err = cloud("create", *MAKE)
   assert code == 2 and "no such accelerator" in err and err.count("\n") == 1
-
-
-def test_logs_follow_host_0(active):
-  code, _, err = active("logs", "--lines=3", "--dry_run")
-  assert (code, err) == (0, "")
-  active.set(state="SUSPENDED")
-  code, _, err = active("logs")
-  assert code == 1 and "is SUSPENDED, not ACTIVE" in err
 
 
 @pytest.mark.parametrize(

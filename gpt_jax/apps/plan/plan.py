@@ -230,8 +230,7 @@ def find_devices(topology: str) -> tuple[list[Any], str]:
   if google := re.fullmatch(r"(v[4-6]\w*)-(\d{1,6})", topology):
     raise InputError(f"--topology={topology}: {_shape_of(*google.groups())} ({EXAMPLES})")
   if not re.fullmatch(r"(v|tpu)\d\w*", name):
-    known = ", ".join(sorted(GPU_KINDS))
-    known += f"{did_you_mean(name, GPU_KINDS)} ({EXAMPLES})"
+    known = f"{', '.join(sorted(GPU_KINDS))}{did_you_mean(name, GPU_KINDS)} ({EXAMPLES})"
     raise InputError(f"--topology={topology}: {name} is not known; GPUs are {known}")
   require("libtpu", f"--topology={topology}", "libtpu", "tpu")
   from jax.experimental import topologies

@@ -35,9 +35,7 @@ class Answer(NamedTuple):
   question: str
   verdict: str
   text: str
-  # "plain", "bad", or "good": a difference that a test on the same examples shows, or for text a
-  # clear one from the unigram entropy.
-  tone: str = "plain"
+  tone: str = "plain"  # or "bad", or "good"
 
 
 class Level(enum.Enum):
@@ -92,9 +90,9 @@ def _diagnose(run: Record, level: Level, course: Course) -> tuple[str, str]:
     return "Start again", f"Try {change}"
   if not run.is_over:
     return "Let it go on", "The same command goes on with this run."
-  many = labels and run.n_doubtful >= max(1, MANY_DOUBTFUL * labels.n)
-  if labels and many and level is Level.YES and labels.accuracy >= SURE_JUDGE:
-    return "Correct the labels first", _about_doubtful(run)
+  if labels and level is Level.YES and labels.accuracy >= SURE_JUDGE:
+    if run.n_doubtful >= max(1, MANY_DOUBTFUL * labels.n):
+      return "Correct the labels first", _about_doubtful(run)
   if course.kind in ("improving", "unknown"):
     advice = f"A higher {length} goes on with this run."
     if run.task is not None:
@@ -182,7 +180,7 @@ def _text_level(run: Record) -> tuple[Level, str]:
   if run.unigram_entropy is not None:
     reached += " per token"
     if loss < _ANY_VOCABULARY:
-      reached += f" (perplexity {short(_perplexity(loss))})"
+      reached += f" (perplexity {short(math.exp(loss))})"
   gain = bound - loss
   side = "below" if gain > 0 else "above"
   text = f"{reached}, {format_metric('loss', abs(gain))} {side} the {bound:.3f} of {what}."
@@ -204,7 +202,6 @@ def _task_level(run: Record) -> tuple[Level, str]:
   """The best model beside a constant answer or, where that is not known, its first evaluation."""
   if run.labels is not None:
     return _labels_level(run, run.labels)
-  assert run.task is not None
   best, metric, values = run.best, run.metric, run.values(run.metric)
   reached = best.get(metric, max(values, default=None))
   if reached is None:
@@ -288,8 +285,7 @@ def _evaluated_course(run: Record) -> Course:
   if error > close:
     close, chance = error, f" (within a standard error of {100 * error:.1f} points)"
   near_step, near = next(point for point in points if sign * (best - point[1]) <= close)
-  shown, shown_last = format_metric(metric, best), format_metric(metric, last)
-  is_worse = sign * (best - last) > max(_NOTICEABLE * abs(best), 2 * error, close)
+  shown = format_metric(metric, best)
   if near_step == last_step:
     before_step, before = points[-2]
     change = f"from {format_metric(metric, before)} at step {before_step:,} to {shown} at step "
@@ -298,11 +294,10 @@ def _evaluated_course(run: Record) -> Course:
     return Course("improving", "Not yet", text)
   text = f"The {name} was best at step {best_step:,} of {last_step:,} ({shown})"
   rising_loss = _rising_loss(run)
-  if is_worse:
-    text += f"; it has got worse since, to {shown_last}{rising_loss}: the model overfits, and the "
-    return Course(
-      "worse", f"At step {best_step:,}", f"{text}best checkpoint is better than the last."
-    )
+  if sign * (best - last) > max(_NOTICEABLE * abs(best), 2 * error, close):
+    text += f"; it has got worse since, to {format_metric(metric, last)}{rising_loss}: the model "
+    text += "overfits, and the best checkpoint is better than the last."
+    return Course("worse", f"At step {best_step:,}", text)
   if rising_loss:
     rising_loss += ": the model overfits, and is too sure of its errors"
   if near_step == best_step:
@@ -357,10 +352,8 @@ def _divergence(run: Record) -> Course | None:
   if not (has_risen or is_high or gave_up):
     return None
   step, lowest = min(points, key=lambda point: point[1])
-  text = (
-    f"The training loss was lowest at step {step:,} ({format_metric('loss', lowest)}); then the "
-  )
-  return Course("diverged", f"At step {step:,}", f"{text}run diverged.")
+  text = f"The training loss was lowest at step {step:,} ({format_metric('loss', lowest)}); then "
+  return Course("diverged", f"At step {step:,}", f"{text}the run diverged.")
 
 
 def _open_warmup(run: Record) -> float:
@@ -405,7 +398,7 @@ def _learned(run: Record, level: Level, reached: str, course: Course) -> tuple[s
 
 def _gets_wrong(run: Record, level: Level, course: Course) -> tuple[str, ...]:
   if run.labels is not None:
-    return _wrong_labels(run, run.labels, level)
+    return _wrong_labels(run, run.labels)
   if run.multi is not None and run.multi.errors:
     return _wrong_multi_labels(run.multi)
   if "dev_baseline_rmse" in run.best:
@@ -414,10 +407,8 @@ def _gets_wrong(run: Record, level: Level, course: Course) -> tuple[str, ...]:
   if run.task is not None and not run.is_over:
     return "Not yet known", "The dev set is looked through at the end of the run."
   if run.task is not None:
-    return (
-      "Not in this page",
-      "launch/predict.py gives the answers, launch/evaluate.py scores them.",
-    )
+    text = "launch/predict.py gives the answers, launch/evaluate.py scores them."
+    return "Not in this page", text
   if run.unigram_entropy is None:
     return "Not in this page", "launch/evaluate.py --task=NAME scores its vectors of texts."
   held_out, (bound, _) = run.values(f"valid_{run.token_metric}"), _baseline(run, "held-out")
@@ -427,7 +418,8 @@ def _gets_wrong(run: Record, level: Level, course: Course) -> tuple[str, ...]:
   if loss >= max(bound or 0.0, 1.0) and not has_learned:
     text = "It predicts no better than the frequencies of tokens do."
     return "Nearly everything", text, "bad"
-  perplexity = f"{_perplexity(loss):,.0f}" if loss > 2 else f"{_perplexity(loss):.1f}"
+  choices = math.exp(min(loss, _ANY_VOCABULARY))
+  perplexity = f"{choices:,.0f}" if loss > 2 else f"{choices:.1f}"
   text = "On held-out text it is as unsure of the next token as if it chose among about "
   text += f"{perplexity} equally likely ones."
   gap, is_large = _gap(run)
@@ -439,7 +431,7 @@ def _gets_wrong(run: Record, level: Level, course: Course) -> tuple[str, ...]:
   return f"As unsure as among {perplexity} tokens", text
 
 
-def _wrong_labels(run: Record, labels: Labels, level: Level) -> tuple[str, ...]:
+def _wrong_labels(run: Record, labels: Labels) -> tuple[str, ...]:
   pairs = confusions(labels)
   errors = sum(count for count, _, _ in pairs)
   if not errors:
@@ -522,10 +514,6 @@ def percent_of(metric: str) -> float:
 
 def _title(metric: str) -> str:
   return metric.removeprefix("dev_").removeprefix("valid_").replace("_", " ")
-
-
-def _perplexity(loss: float) -> float:
-  return math.exp(min(loss, 700.0))
 
 
 def clip(text: str, most: int = 60) -> str:

@@ -99,10 +99,9 @@ def _typed_rows(texts: Sequence[str], task: Task | None) -> Iterator[Row]:
       raise InputError(f"text {number}: not UTF-8")
     cells = tuple(text.split("\t")) if task else (text,)
     if task and len(cells) != len(task.columns):
-      raise InputError(
-        f"text {number}: {counted(len(cells), 'column')}; the task {task.name} reads "
-        f"{len(task.columns)}, separated by tabs: {', '.join(task.columns)}"
-      )
+      given, wanted = counted(len(cells), "column"), f"{len(task.columns)}, separated by tabs"
+      fault = f"{given}; the task {task.name} reads {wanted}: {', '.join(task.columns)}"
+      raise InputError(f"text {number}: {fault}")
     yield Row(cells, None, f"text {number}")
 
 

@@ -61,9 +61,8 @@ def lines(file: io.BufferedIOBase, path: str) -> Iterator[tuple[int, str]]:
   number, offset = 1, 0
   while line := file.readline(MAX_LINE + 1):
     if len(line) > MAX_LINE:
-      raise InputError(
-        f"{path}:{number}: the line has more than {MAX_LINE:,} bytes, the limit; split it"
-      )
+      fault = f"the line has more than {MAX_LINE:,} bytes, the limit; split it"
+      raise InputError(f"{path}:{number}: {fault}")
     text = decode(line, path, offset)
     if number == 1 and not text.endswith("\n"):  # the whole file
       yield from enumerate(io.StringIO(with_line_feeds(text)), 1)

@@ -26,9 +26,8 @@ from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.trainer import Trainer
 
 TRUNK = TransformerConfig(vocab_size=125, context=32, layers=1, width=32, heads=2)
-CONFIG = PretrainConfig(
-  trunk=TRUNK, data=WindowsConfig(batch_size=16, length=32), train=TrainConfig(steps=1000)
-)
+DATA = WindowsConfig(batch_size=16, length=32)
+CONFIG = PretrainConfig(TRUNK, data=DATA, train=TrainConfig(steps=1000))
 PARAMETERS = TRUNK.parameter_count() + 3 * TRUNK.width  # with the special tokens
 DEEPER = dataclasses.replace(TRUNK, layers=2)  # of one layer, rematerialization saves nothing
 
@@ -146,10 +145,8 @@ def test_what_does_not_fit_is_told_what_does(capsys):
   (other,) = plan.run(fitting, "h100:8")
   assert other.fits and not made.fits
   out = capsys.readouterr().out
-  assert (
-    f"DOES NOT FIT; it fits with config.train.microbatches=8, which makes it "
-    f"{other.memory / 1e9:.1f} GB; a run chooses its microbatches\n"
-  ) in out
+  told = "DOES NOT FIT; it fits with config.train.microbatches=8, which makes it "
+  assert f"{told}{other.memory / 1e9:.1f} GB; a run chooses its microbatches\n" in out
   assert "price    unknown: give --data=DIR or --config.train.steps=N, for the length" in out
   (made,) = plan.run(override(fitting, "train.microbatches", "2"), "h100:8")
   assert made.remedy.endswith(f"{other.memory / 1e9:.1f} GB")  # as it is set
@@ -176,8 +173,7 @@ def test_the_formula_counts_what_each_device_holds():
 
 def test_the_steps_of_epochs_need_data(prepared, capsys):
   trunk = dataclasses.replace(TRUNK, vocab_size=0)
-  train = TrainConfig(epochs=3)
-  config = dataclasses.replace(CONFIG, trunk=trunk, train=train)
+  config = dataclasses.replace(CONFIG, trunk=trunk, train=TrainConfig(epochs=3))
   assert plan.run(config, "a100:8")[0].steps == 0
   made = plan.run(config, "a100:8", data=prepared)[0]
   assert made.steps > 0 and made.steps % 3 == 0
@@ -191,10 +187,6 @@ def test_the_steps_of_epochs_need_data(prepared, capsys):
   [
     ({"topology": "h100"}, "--topology=h100: name the number of GPUs, such as h100:8"),
     ({"topology": "h100:0"}, "name the number of GPUs"),
-    (
-      {"topology": "h900:8"},
-      "h900 is not known; GPUs are a100, b200, h100, h200, l4, t4, v100; did ",
-    ),
     ({"topology": "v5e-16"}, r"--topology=v5e-16: did you mean v5e:4x4\? \(examples: v5e:4x4, "),
     ({"topology": "v5litepod-8"}, r"did you mean v5e:2x4\?"),
     ({"topology": "v4-8"}, r"did you mean v4:2x2x1\?"),  # 8 cores
