@@ -86,12 +86,13 @@ def main() -> None:
     sys.exit("usage: python launch/docs/collect.py FOLDER")
   folder = Path(sys.argv[1])
   pages = collect()
-  for page, content in {**pages, **pictures()}.items():
+  contents = {page: text.encode() for page, text in pages.items()} | pictures()
+  for page, content in contents.items():
     path = folder / "pages" / page
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    path.write_bytes(content)
   for path in (folder / "pages").rglob("*.*"):  # of files that are gone since
-    if str(path.relative_to(folder / "pages")) not in {*pages, *PICTURES.values()}:
+    if str(path.relative_to(folder / "pages")) not in contents:
       path.unlink()
   site = {
     "INHERIT": str(ROOT / "launch" / "docs" / "mkdocs.yml"),
