@@ -29,10 +29,11 @@ def guess(arguments) -> None:
   if other:
     raise InputError(f"--labels: is for a table without labels; leave --{other[0]} out")
   source, checkpoint = arguments["source"], arguments["checkpoint"]
-  path = names.guess_labels(
+  path, columns = names.guess_labels(
     source, checkpoint, arguments["workdir"], arguments["texts"], LABELS.value
   )
-  following = {"input": path, "checkpoint": checkpoint, "workdir": "DIR"}
+  following = {"input": path, "text": ",".join(columns), "label": "label"}
+  following |= {"checkpoint": checkpoint, "workdir": "DIR"}
   command_line.print_closing(f"correct the labels of {path}", ("label", following))
 
 

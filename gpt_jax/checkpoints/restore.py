@@ -103,7 +103,11 @@ def _locate(path: str) -> list[str]:
       if files.is_folder(os.path.join(run, "checkpoints")):  # of a seed, say
         hint = f"one of its runs, such as {os.path.join(run, 'best') if best else run}"
         break
-    if "label.json" in names and "result.json" not in names:
+    if "label.json" in names and "result.json" in names:
+      with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        chosen = str(files.read_json(os.path.join(workdir, "result.json"))["chosen"])
+        hint = f"its model that predicts, {os.path.join(workdir, chosen, 'best')}"
+    elif "label.json" in names:
       soon = f"; {workdir}/tfidf predicts already" if "tfidf" in names else ""
       hint = f"another, as label.run has not ended there, and goes on when given again{soon}"
     raise InputError(f"no checkpoint in {workdir}: give {hint}")

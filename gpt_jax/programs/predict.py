@@ -193,7 +193,7 @@ def _calibration(
     threshold = chosen.value
     log(
       f"threshold {threshold:.4f}: {chosen.correct:,} of {chosen.given:,} dev rows above it are "
-      f"right; of new rows of this kind at least {chosen.promised:.1%}, with 95% confidence"
+      f"right; of new rows of this kind at least {precision:.1%}, with 95% confidence"
     )
   return calibration, threshold
 

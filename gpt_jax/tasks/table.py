@@ -301,6 +301,9 @@ class TableTask(TaskConfig):
     if not file:
       advice = f"config.task.{split}=FILE, when fine-tuning, names one"
       raise InputError(f"TableTask.{split}: no file is named; {advice}")
+    if os.path.isfile(data_dir):
+      folder = os.path.dirname(data_dir) or os.curdir
+      raise InputError(f"data={data_dir}: is a file; give its folder, {folder}, which has {file}")
     return os.path.join(data_dir, file)
 
   def _open(self, data_dir: str, split: str) -> Table:

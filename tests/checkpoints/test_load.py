@@ -117,6 +117,8 @@ def test_a_label_run_that_goes_on_says_so(tmp_path):
   refused(message, load_model, str(tmp_path))
   (tmp_path / "result.json").write_text("{}")
   refused("give one of its runs, such as .*/finetuned", load_model, str(tmp_path))
+  (tmp_path / "result.json").write_text('{"chosen": "tfidf"}')
+  refused("give its model that predicts, .*/tfidf/best", load_model, str(tmp_path))
 
 
 def test_the_tokenizer_is_missing(copy):

@@ -104,7 +104,7 @@ def test_bad_attacks(finetuned, options, message):
 
 
 def test_a_language_model_has_no_labels_to_attack(finetuned):
-  message = "is a language model without a head; an attack"
+  message = "is a language model without a head; it is for the labels"
   given = finetuned.pretrained, finetuned.data_dir
   refused(message, evaluate.run, *given, attack="fgm", radius=[1])
 

@@ -393,3 +393,9 @@ def test_half_surrogates_do_not_end_folds(tmp_path, fields):
   (tmp_path / "s.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
   config = dataclasses.replace(TWO, train="s.jsonl", **fields)
   assert config.build("").examples(str(tmp_path), "train")
+
+
+def test_a_file_in_place_of_its_folder_is_one_line(tmp_path):
+  (tmp_path / "train.csv").write_text("text,label\na,b\n")
+  message = f"data=.*train.csv: is a file; give its folder, {tmp_path}, which has train.csv"
+  refused(message, TableTask(train="train.csv").with_labels, str(tmp_path / "train.csv"))

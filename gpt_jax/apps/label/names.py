@@ -21,9 +21,9 @@ _LABEL, _MARGIN = "label", "margin"  # columns of it beside the texts
 
 def guess_labels(
   source: str, checkpoint: str, workdir: str, texts: Sequence[str], labels: Sequence[str]
-) -> str:
+) -> tuple[str, tuple[str, ...]]:
   """Writes WORKDIR/guesses.csv: the texts, a guessed label, and by how much its name is nearer than
-  the next, those first that are least clear; returns its path.
+  the next, those first that are least clear; returns its path, and its text columns.
   """
   if len({*labels}) < len(labels) or len(labels) < 2:
     raise InputError(f"--labels={','.join(labels)}: should be two or more different names")
@@ -54,7 +54,7 @@ def guess_labels(
   counts = np.bincount(nearest, minlength=len(labels))
   shown = ", ".join(f"{name} {count:,}" for name, count in zip(labels, counts, strict=True))
   log(f"{path}: {counted(len(rows), 'row')} with the label whose name is nearest: {shown}")
-  return path
+  return path, columns
 
 
 def nearest_names(

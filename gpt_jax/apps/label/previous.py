@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpt_jax.errors import InputError
-from gpt_jax.files import read_json, verified
+from gpt_jax.files import exists, read_json, verified
 from gpt_jax.tasks.readers import Row, Table, label_form, usable
 from gpt_jax.tasks.task import SPLITS
 
@@ -103,8 +103,11 @@ def read_previous(workdir: str, checkpoint: str, texts: Sequence[str], label: st
         raise ValueError(f"should have {result['rows'][split]:,} rows with its labels")
       previous.rows[split] = rows
   except FileNotFoundError as error:
+    above = os.path.dirname(os.path.abspath(workdir))
+    is_model = exists(os.path.join(above, "label.json"))
+    advice = f"give {above}" if is_model else "its own command finishes it"
     raise InputError(
-      f"--from={workdir}: holds no finished run of launch/label.py; its own command finishes it"
+      f"--from={workdir}: holds no finished run of launch/label.py; {advice}"
     ) from error
   except (OSError, ValueError, KeyError, TypeError) as error:
     raise InputError(

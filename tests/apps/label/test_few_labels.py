@@ -55,7 +55,9 @@ def test_labels_are_guessed_by_their_names(pretrained, launch, tmp_path):
   code, _, told = launch("label", *given, "--labels=a broken mat,a good dog,the sea")
   path = f"{tmp_path}/run/guesses.csv"
   assert code == 0 and f"{path}: 8 rows with the label whose name is nearest: a broken" in told
-  assert f"launch/label.py --input={path} --checkpoint={pretrained} --workdir=DIR" in told
+  assert (
+    f"launch/label.py --input={path} --text=text --label=label --checkpoint={pretrained}" in told
+  )
   with open(path, newline="") as file:
     guesses = list(csv.DictReader(file))
   margins = [float(row["margin"]) for row in guesses]

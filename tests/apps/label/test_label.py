@@ -527,6 +527,13 @@ def test_a_wrong_command_is_one_line(tickets, pretrained, tmp_path, change, mess
   assert not (tmp_path / "new").exists()
 
 
+def test_the_folder_of_all_models_names_the_one_that_predicts(labeled):
+  chosen = f"{labeled.workdir}/{labeled.result['chosen']}/best"
+  refused(f"give its model that predicts, {chosen}$", gpt_jax.load, labeled.workdir)
+  previous = {"workdir": "new", "previous": f"{labeled.workdir}/tfidf"}
+  refused(f"holds no finished run .*; give {labeled.workdir}$", label.run, "x.csv", "", **previous)
+
+
 def test_models_are_refused_where_they_are_damaged_or_of_no_use(labeled, tickets, tmp_path):
   probe, out = f"{labeled.workdir}/probe/best", str(tmp_path / "out")
   refused("one token of the last layer.* reads more", export.run, probe, out, "hf")
