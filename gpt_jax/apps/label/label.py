@@ -31,7 +31,7 @@ from gpt_jax.apps.study import Study
 from gpt_jax.checkpoints.run_folder import claim
 from gpt_jax.checkpoints.store import Checkpoints
 from gpt_jax.config import to_json
-from gpt_jax.data.file_kinds import write_table
+from gpt_jax.data.file_kinds import TABLE, write_table
 from gpt_jax.data.progress import Progress
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_file, with_checksum, write_json
@@ -52,7 +52,7 @@ from gpt_jax.programs import finetune
 from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.programs.finetune_task import make_meta
 from gpt_jax.programs.start import Start, load_start
-from gpt_jax.tasks.readers import Row, column_values
+from gpt_jax.tasks.readers import Row, Table, column_values
 from gpt_jax.tasks.slices import make_slices
 from gpt_jax.tasks.task import Task
 from gpt_jax.training.loop import TrainConfig
@@ -294,9 +294,12 @@ def _load_start(checkpoint: str, epochs: int, seed: int) -> tuple[FinetuneConfig
 
 def _write_results(study: Study, result: dict[str, Any], suspects: Sequence[Suspect]) -> None:
   """Writes suspects.csv, result.json and the page, and says what they have."""
-  cells: list[list[object]] = [["line", "text", "given", "suggested", "p(given)", "p(suggested)"]]
+  cells: list[list[object]] = [
+    ["row", "line", "text", "given", "suggested", "p(given)", "p(suggested)"]
+  ]
   for s in suspects:
-    cells.append([s.line, s.text, s.given, s.suggested, f"{s.p_given:.4f}", f"{s.p_suggested:.4f}"])
+    chances = f"{s.p_given:.4f}", f"{s.p_suggested:.4f}"
+    cells.append([s.row, s.line, s.text, s.given, s.suggested, *chances])
   with atomic_file(study.path("suspects.csv")) as file:
     write_table(file, cells)
   write_json(study.path("result.json"), with_checksum(result))
@@ -515,11 +518,12 @@ def _suspects(
   probabilities = np.mean(by_model, axis=0)
   margin, other = measures.margins(probabilities, table.classes)
   doubtful = np.all([measures.margins(p, table.classes)[0] < 0 for p in by_model], axis=0)
-  suspects = []
+  suspects, row_of = [], _spreadsheet_rows(source, table)
   for number in np.argsort(margin, kind="stable"):
     row = table.rows[number]
     suspects.append(
       Suspect(
+        row=row_of.get(row.location, ""),
         line=row.location.removeprefix(f"{source}:"),
         text=table.texts[number],
         given=row.label or "",
@@ -530,3 +534,16 @@ def _suspects(
       )
     )
   return suspects
+
+
+def _spreadsheet_rows(source: str, table: Labeled) -> dict[str, str]:
+  """The number that a spreadsheet gives each row of a file, by the row's location; {}: it has none.
+
+  Lines are other numbers, as a cell may have several.
+  """
+  file = Table(source)
+  if file.kind.format != TABLE:
+    return {}
+  # The names of the columns are row 1, and blank rows count.
+  numbered = enumerate(file.rows(table.columns, table.label, blanks=True), start=2)
+  return {row.location: str(number) for number, row in numbered if isinstance(row, Row)}

@@ -32,6 +32,7 @@ _LIMITS = {  # of the model that predicts
 class Suspect:
   """A row with its label, and what models that have not seen it say."""
 
+  row: str  # of the input in a spreadsheet; "": it has no such number
   line: str  # of the input; "file:line" of an earlier table
   text: str  # its columns, one below the other
   given: str

@@ -145,6 +145,9 @@ def test_wrong_labels_come_first(labeled, tickets):
   suspects = rows_of(f"{labeled.workdir}/suspects.csv")
   wrong = [tickets.wrong[row["line"]] for row in suspects]
   assert len(wrong) == ROWS - 2
+  with open(tickets.path, newline="") as file:
+    records = list(csv.reader(file))
+  assert all(records[int(row["row"]) - 1][0] == row["text"] for row in suspects)
   assert sum(wrong[: len(wrong) // 10]) >= sum(wrong) / 2
 
 

@@ -85,7 +85,7 @@ def test_every_command_of_the_page(here, make_run, tiny_tokenizer):
     told[program] = out + err
   assert (here / "runs/tickets/report.html").exists()
   with open(here / "runs/tickets/suspects.csv", newline="") as file:
-    assert {"line", "given", "suggested"} <= {*next(csv.DictReader(file))}
+    assert {"row", "line", "given", "suggested"} <= {*next(csv.DictReader(file))}
   with open(here / "labels.csv", newline="") as file:
     rows = list(csv.DictReader(file))
   assert [row["id"] for row in rows] == [str(number) for number in range(20)]
