@@ -26,9 +26,10 @@ from gpt_jax.tasks.task import Task
 
 
 class AnyModel:
-  """Base of trained models, networks and TF-IDF: what is asked of each, above all to label texts.
+  """A trained model: a network (LoadedModel) or a TF-IDF classifier (TfidfClassifier).
 
-  load_any of inference/linear_classifier.py loads one; what only a network does, `network` does.
+  Both label texts. To generate, embed or train use `network`, which raises InputError for TF-IDF.
+  load_any in inference/linear_classifier.py loads either.
   """
 
   path: str
@@ -41,7 +42,7 @@ class AnyModel:
   tokenizer: Any = None
   size: str  # for messages
   context: int | None = None  # the longest text in tokens; None: any
-  alike: tuple[Any, ...] = ()  # equal in models that encode examples alike
+  alike: tuple[Any, ...] = ()  # models with equal keys can share encoded examples
   exports: tuple[str, ...] = ()  # the formats that can hold it; (): each format says
   encode: Callable[[LabeledTask, list[Any]], Encoded]  # see LoadedModel, as for what follows
   predictor: Callable[[], Callable[..., Any]]
@@ -75,7 +76,10 @@ class AnyModel:
 
   def with_weights(self, kind: str) -> Any:
     """The model with its products' weights as one of decoding_weights.KINDS, for `predictor`."""
-    return self if kind == "float32" else self.network.with_weights(kind)
+    check_kind(kind)
+    if kind != "float32":
+      raise InputError(f"weights={kind}: {self.path} has no such weights; leave it out")
+    return self
 
 
 @dataclasses.dataclass(frozen=True)

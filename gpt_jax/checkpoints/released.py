@@ -19,6 +19,8 @@ _PACKAGES = dict.fromkeys(
 )
 _OF_THE_HUB = re.compile(r"([\w.-]+)/(?!best$)[\w.-]+")  # OWNER/MODEL, and no WORKDIR/best
 _WEIGHTS = ".safetensors", ".bin"
+# Without one of them a download was cut off, or fetched no vocabulary.
+_VOCABULARIES = "tokenizer.json", "vocab.txt", "vocab.json", ".model"
 _DOWNLOADED = "*.json", "*.txt", "*.model", "model*.safetensors"  # not those of onnx/ and the like
 
 
@@ -35,7 +37,9 @@ def locate(path: str) -> str:
   if not is_released(path):
     return path
   package = _PACKAGES.get(path, "")
-  return _cached(path) or _installed(package) or _download(path, package)
+  names = [path, *(name for name in _PACKAGES if _PACKAGES[name] == package)]
+  cached = next(filter(None, map(_cached, names)), "")
+  return cached or _installed(package) or _download(path, package)
 
 
 def _installed(package: str) -> str:
@@ -54,14 +58,16 @@ def _cache() -> str:
 
 
 def _cached(name: str) -> str:
-  """The newest snapshot of a model in the cache; "" without one that has weights."""
+  """The newest snapshot of a model in the cache; "" without one with weights and vocabulary."""
   folder = os.path.join(_cache(), "--".join(("models", *name.split("/"))))
   try:
     with open(os.path.join(folder, "refs", "main"), encoding="utf-8") as file:
       snapshot = os.path.join(folder, "snapshots", file.read().strip())
   except OSError:
     return ""
-  return snapshot if any(path.endswith(_WEIGHTS) for path in find_files(snapshot)) else ""
+  paths = list(find_files(snapshot))
+  parts = [any(path.endswith(ends) for path in paths) for ends in (_WEIGHTS, _VOCABULARIES)]
+  return snapshot if all(parts) else ""
 
 
 def _download(name: str, package: str) -> str:
@@ -79,7 +85,7 @@ def _download(name: str, package: str) -> str:
     ask_hub(what, "model", lambda hub: hub.snapshot_download(name, allow_patterns=_DOWNLOADED))
   if place := _cached(name):
     return place
-  raise InputError(f"{what} has no {_DOWNLOADED[-1]}")
+  raise InputError(f"{what} has no {_DOWNLOADED[-1]}, or no vocabulary")
 
 
 def ask_hub(what: str, kind: str, ask: Callable[[Any], Any]) -> Any:

@@ -116,15 +116,22 @@ class Tfidf:
 
   def __call__(self, texts: Sequence[str]) -> Any:
     """The features of texts, sparse [N, F]; F is 1 without any term."""
-    columns = []
+    import scipy.sparse
+
+    columns = [vectorizer.transform(texts) for vectorizer in self._vectorizers]
+
+    return scipy.sparse.hstack(columns or [scipy.sparse.csr_matrix((len(texts), 1))]).tocsr()
+
+  @functools.cached_property
+  def _vectorizers(self) -> list[Any]:
+    """One of each kind; a server asks for the features of one text at a time."""
+    vectorizers = []
     for kind, (terms, weights) in self.terms.items():
       vectorizer = _vectorizer(kind, vocabulary=terms)
       # Set, not fitted: terms and weights are all that a vectorizer has learned.
       vectorizer.idf_ = weights
-      columns.append(vectorizer.transform(texts))
-    import scipy.sparse
-
-    return scipy.sparse.hstack(columns or [scipy.sparse.csr_matrix((len(texts), 1))]).tocsr()
+      vectorizers.append(vectorizer)
+    return vectorizers
 
 
 def fit_tfidf(texts: Sequence[str]) -> Tfidf:

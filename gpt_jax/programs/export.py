@@ -42,7 +42,9 @@ def run(
   target = find_format(format)  # fail before loading
   loaded: AnyModel = load_unmerged(checkpoint) if format == "peft" else load_any(checkpoint)
   if format not in (loaded.exports or (format,)):
-    raise InputError(f"format={format}: {checkpoint} is exported as {', '.join(loaded.exports)}")
+    raise InputError(
+      f"format={format}: cannot hold {checkpoint}; use {' or '.join(loaded.exports)}"
+    )
   meta = loaded.meta
   # Empty for what is no run, such as a folder of transformers that is converted.
   if metrics := saved_metrics(checkpoint, loaded.step):

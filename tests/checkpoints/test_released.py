@@ -70,6 +70,18 @@ def test_a_model_of_the_cache_by_its_name(cache, model, tmp_path, monkeypatch):
   assert locate(NAME).startswith(moved)
 
 
+def test_a_download_that_was_cut_off_is_none(cache, model, tmp_path):
+  vocabulary = shutil.ignore_patterns("tokenizer")
+  part = shutil.copytree(model, tmp_path / "part", ignore=vocabulary)
+  add(cache, NAME, part)
+  refused(f"checkpoint={NAME}: no such folder, and not in the Hugging Face Hub's", locate, NAME)
+
+
+def test_a_name_finds_what_is_cached_by_the_other_name_of_its_package(cache, model):
+  add(cache, "sentence-transformers/all-MiniLM-L6-v2", model)
+  assert locate("minilm").endswith("models--sentence-transformers--all-MiniLM-L6-v2/snapshots/abc")
+
+
 def test_a_folder_comes_before_a_name(cache, model):
   add(cache, NAME, model)
   shutil.copytree(model, NAME)

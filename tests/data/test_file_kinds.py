@@ -226,7 +226,7 @@ def test_what_may_be_another_encoding_is_refused(tmp_path, line):
   encoding, _, text = line.partition(" ")
   errors = "surrogateescape" if encoding == "utf-8" else "strict"
   path = written(tmp_path / "a.csv", f"text,label\n{text}\n".encode(encoding, errors))
-  refused("a.csv:2: not UTF-8 .*; convert it, for example: iconv -f cp1252 -t utf", Table, path)
+  refused("a.csv:2: not UTF-8 .*; convert it: iconv -f ENCODING -t utf-8", Table, path)
 
 
 @pytest.mark.filterwarnings("ignore:.* is read as ")

@@ -54,7 +54,8 @@ def test_openais_release_survives_import_and_export(release, tmp_path):
   direct, imported = load_model(str(release.folder)), load_model(str(out))
   assert_equal(imported.params, direct.params)
   assert (imported.spec, imported.tokenizer, imported.step) == (direct.spec, direct.tokenizer, 0)
-  for checkpoint in (out, release.folder):
+  export.run(str(out), str(tmp_path / "npz"), "npz")
+  for checkpoint in (out, release.folder, tmp_path / "npz"):
     export.run(str(checkpoint), str(tmp_path / f"again_{checkpoint.name}"), "openai")
     assert contents(tmp_path / f"again_{checkpoint.name}") == contents(release.folder)
 

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from types import SimpleNamespace
 
 import jax.numpy as jnp
 import pytest
@@ -115,3 +116,12 @@ def test_the_wait_is_a_metric():
   run(batch_at, 4, [hooks.Hook(watch, hooks.every(1))])
   assert len(waits) == 4
   assert all(0 <= wait < 5 for wait in waits)
+
+
+def test_without_hooks_the_last_update_is_checked():
+  def step(state, batch):
+    metrics = {"finite": False, "loss": SimpleNamespace(value=jnp.nan), "gradient_norm": jnp.nan}
+    return state._replace(step=state.step + 1), metrics
+
+  with pytest.raises(hooks.Diverged, match="step 10: 10 updates in a row"):
+    fit(TrainState(jnp.int32(0), {}, {}), step, lambda n: 1.0, 10, ())

@@ -52,11 +52,16 @@ def run(
     raise InputError(f"query={broken!a}: is no valid Unicode")
   texts = _read(source, text_column)
   model = Model(load_model(checkpoint))
+  encoded = model.loaded.network.tokenizer.encode_many(list(queries))
+  for query, ids in zip(queries, encoded, strict=True):
+    if not len(ids):
+      raise InputError(f"query={query!r}: has no token that the model knows")
+  asked = _embed(model, queries)  # before the long part
   texts = _usable(model, texts)
   if not texts:
     raise InputError(f"--source={source}: has no text")
   places = list(texts)
-  numbers, cosines = nearest(_embed(model, list(texts.values())), _embed(model, queries), count)
+  numbers, cosines = nearest(_embed(model, list(texts.values())), asked, count)
   answers: list[list[dict[str, Any]]] = [[] for _ in queries]
   for (query, rank), n in np.ndenumerate(numbers):
     cosine = round(float(cosines[query, rank]), 4)

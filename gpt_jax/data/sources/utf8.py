@@ -18,7 +18,8 @@ from gpt_jax.files import open_regular
 MAX_LINE = 16 << 20
 _UTF16, _MAX_UTF16 = (b"\xff\xfe", b"\xfe\xff"), 1 << 27  # bytes, which are converted as a whole
 CHUNK = 1 << 10  # compressed bytes; zstd makes up to 33,000 times as many of them
-CONVERT = "convert it, for example: iconv -f cp1252 -t utf-8 FILE > NEW"
+# Not one encoding by name: Windows-1252 is read where a table is surely in it.
+CONVERT = "convert it: iconv -f ENCODING -t utf-8 FILE > NEW, such as cp1252 or cp1251"
 # What texts in Windows-1252 have beyond ASCII: letters of one of these languages, and marks.
 _ALPHABETS = (
   "àáâäæçèéêëîïñóôöœùûüßÿ",  # German, French, Dutch

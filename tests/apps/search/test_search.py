@@ -89,6 +89,7 @@ def test_what_is_refused(search, tmp_path):
   assert "give at least one of them" in refused(f"--source={table}")[1]
   assert "--count=0: must be 1 or more" in refused(f"--source={table}", "--query=x", "--count=0")[1]
   assert "--judged: has its own texts; leave" in refused("--judged=x", "--query=x")[1]
+  assert "query='': has no token" in refused(f"--source={table}", "--query=")[1]
   write(table, [" "])
   assert "has no text" in refused(f"--source={table}", "--query=x")[1]
   (tmp_path / "none.txt").write_text("\n")

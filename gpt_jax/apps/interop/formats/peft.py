@@ -107,9 +107,10 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
     name.rpartition(".")[0] if name.startswith(family.prefix) else name.partition(".")[0]
     for name in whole
   }
-  model, base = config["architectures"][0], locate(noted["base"]["checkpoint"])
+  model, base = config["architectures"][0], noted["base"]["checkpoint"]
+  base = base if "/" in base else locate(base)  # peft knows no name of a package
   of_base = {"base_identity": noted["base"]["identity"]}
-  if not (is_theirs := hf.detect(base)):  # peft cannot read it: it goes along
+  if not (is_theirs := hf.detect(locate(base))):  # peft cannot read it: it goes along
     base, of_base = os.path.join(os.path.abspath(folder), "base"), {}
   kind = next((kind for kind in _TASKS if model.endswith(kind)), None)
   settings = {
