@@ -11,10 +11,11 @@ python launch/label.py no_labels.csv --labels=billing,refund --checkpoint=minilm
 from absl import flags
 
 import command_line
+from command_line.definitions import own_flags, split_list
 from gpt_jax.errors import InputError
 
 PROGRAM = command_line.program("label", checkpoint="")
-LABELS = flags.DEFINE_list(
+LABELS = flags.DEFINE_multi_string(
   "labels",
   [],
   "names of the labels of a table that has none: guesses them, into WORKDIR/guesses.csv to correct",
@@ -25,12 +26,13 @@ def guess(arguments) -> None:
   """Guesses the labels of a table without them."""
   from gpt_jax.apps.label import names
 
-  other = [name for name in ("label", "from", "pool", "slices") if command_line.FLAGS[name].present]
+  takes = {"labels", "input", "text", "checkpoint", "workdir"}
+  other = [flag.name for flag in own_flags() if flag.present and flag.name not in takes]
   if other:
     raise InputError(f"--labels: is for a table without labels; leave --{other[0]} out")
   source, checkpoint = arguments["source"], arguments["checkpoint"]
   path, columns = names.guess_labels(
-    source, checkpoint, arguments["workdir"], arguments["texts"], LABELS.value
+    source, checkpoint, arguments["workdir"], arguments["texts"], split_list(LABELS.value)
   )
   following = {"input": path, "text": ",".join(columns), "label": "label"}
   following |= {"checkpoint": checkpoint, "workdir": "DIR"}

@@ -6,6 +6,7 @@ python launch/pretrain.py --config=configs/gpt1.py:small --data=DIR[,DIR…] --w
 
 import contextlib
 import os
+import shlex
 
 from absl import flags
 
@@ -35,7 +36,8 @@ def check_data():
         texts = find(folder)
     if texts:
       out = f"data/{os.path.splitext(os.path.basename(os.path.abspath(folder)))[0]}"
-      command = f"python launch/prepare.py --source={folder} --out={out}, then --data={out}"
+      source, out = shlex.quote(folder), shlex.quote(out)
+      command = f"python launch/prepare.py --source={source} --out={out}, then --data={out}"
       fault = f"{texts[0].name} is text, of which tokens are made first: {command}"
       raise InputError(f"--data={folder}: {fault}")
 

@@ -271,6 +271,17 @@ def test_what_stand_ins_cannot_do_is_not_the_config_file_s_fault(tmp_path, code,
   assert (told, done.stdout == "False\n") == (is_told, not is_told), done.stderr
 
 
+def test_a_refusal_of_a_name_that_is_no_utf_8_is_one_line(tmp_path):
+  script = """from command_line import fields
+from gpt_jax.errors import InputError
+def refuse(): raise InputError("tracker a\\udcff")
+try: fields.ahead(refuse)
+except InputError as error: print(ascii(str(error)))"""
+  words, env = [sys.executable, "-c", script], os.environ | {"PYTHONPATH": SEARCH}
+  done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True)
+  assert (done.stdout, done.stderr) == ("'tracker a\\udcff'\n", "")
+
+
 def test_print_config_needs_only_the_config(toy):
   code, out, err = toy("--config=config.py", "--print_config", "--config.clip=4")
   assert (code, err) == (0, "")

@@ -24,6 +24,7 @@ from gpt_jax.config import (
 )
 from gpt_jax.errors import InputError
 from gpt_jax.programs.config_files import describe_config, load_config, override, override_all
+from gpt_jax.tasks.table import TableTask
 
 
 @register("toy_trunk")
@@ -167,6 +168,13 @@ def test_override_says_what_would_be_right(given, message):
   with pytest.raises(InputError) as error:
     override(Run(), path, text)
   assert str(error.value).startswith(message)
+
+
+def test_names_may_have_commas_in_quotation_marks_and_line_breaks():
+  pair, name = TableTask(transform="entailment"), "columns"
+  task = override(pair, name, '"a, b",c')
+  assert task.columns == ("a, b", "c")
+  assert override(pair, name, "a\nb,c").columns == ("a\nb", "c")
 
 
 def test_changes_made_together_need_only_agree_in_the_end():
@@ -397,6 +405,10 @@ def test_load_of_a_missing_file_names_its_neighbours(tmp_path):
   refused("cannot read config file 'absent/x.py'.*; known names: ", load_config, "absent/x.py")
   refused("'gtp1': No such file .*; known names: gpt1", load_config, "gtp1")
   refused(r"; did you mean --config=gpt1:small\?$", load_config, "GPT1-small")
+  (tmp_path / "gpt1_big.py").write_text("")
+  refused(r"there: gpt1_big\.py$", load_config, str(tmp_path / "gpt1_bg.py"))
+  (tmp_path / "sized.py").write_text("def get_config(size): pass")
+  refused("needs the name of its size: .*:SIZE$", load_config, str(tmp_path / "sized.py"))
 
 
 def test_a_config_by_its_old_name(capfd):

@@ -117,8 +117,8 @@ def _call_get_config(name: str, path: str, source: str, arguments: tuple[str, ..
   except TypeError as error:
     names = ", ".join(signature.parameters)
     problem = f"needs the name of its {names}: {name}:{names.upper()}"
-    if names == "size":
-      problem += f", one of {', '.join(module.SIZES)}"
+    if sizes := module.__dict__.get("SIZES"):
+      problem += f", one of {', '.join(sizes)}"
     if arguments:
       problem = f"takes no argument, {arguments[0]!r} was given"
     raise InputError(f"get_config {problem}") from error
@@ -151,10 +151,14 @@ def _neighbors(path: str) -> str:
   files = [entry.removesuffix(".py") for entry in entries if entry.endswith(".py")]
   wanted, known = os.path.basename(path).removesuffix(".py"), list(named_configs())
   longest_first = "|".join(sorted(known, key=len, reverse=True))
-  if meant := re.fullmatch(rf"({longest_first})([-_.](\w.*))?", wanted, re.IGNORECASE):
+  near = difflib.get_close_matches(wanted, files)
+  # A file beside it is nearer than a name with an argument.
+  is_own = bool(near) and os.path.abspath(folder) != shipped_folder("configs")
+  meant = re.fullmatch(rf"({longest_first})([-_](\w.*))?", wanted, re.IGNORECASE)
+  if meant and not is_own:
     argument = f":{meant[3]}" if meant[3] else ""
     return f"; did you mean --config={meant[1].lower()}{argument}?"
-  near = difflib.get_close_matches(wanted, files) or ([] if is_name else files)
+  near = near or ([] if is_name else files)
   there = f"; there: {', '.join(name + '.py' for name in near)}" if near else ""
   if there and not is_name:
     return there
@@ -357,8 +361,9 @@ def _parse_as(text: str, hint: Any) -> Any:
     return next((choice for choice in arguments if str(choice) == text), None)
   if origin is tuple or hint is tuple:
     inside = text[1:-1] if text[:1] + text[-1:] in ("()", "[]") else text
-    # Names in quotation marks may have commas.
-    split = next(csv.reader([inside], skipinitialspace=True), [])
+    split = inside.split(",")
+    if '"' in inside:  # names in quotation marks may have commas
+      split = next(csv.reader([inside], skipinitialspace=True), [])
     parts = [part.strip() for part in split if part.strip()]
     hints = item_hints(arguments, len(parts))
     items = tuple(_parse_as(part, item_hint) for part, item_hint in zip(parts, hints, strict=False))

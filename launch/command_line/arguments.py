@@ -106,7 +106,7 @@ def _refuse_repeats() -> None:
 def _illegal_value(message: str) -> str:
   """absl's message about the value of a flag, with Python's about a number in our words."""
   message = re.sub(r"^flag (--\w+)=(.*?): ", r"\1=\2: ", message, flags=re.DOTALL)
-  if percent := re.fullmatch(r"--\w+=([\d.]+): .* in the range \[0, 1\]", message):
+  if percent := re.fullmatch(r"--\w+=(100|\d\d(?:\.\d+)?): .* in the range \[0, 1\]", message):
     return f"{message}{meant_number(f'{percent[1]}%')}"
   for words, wanted in (
     ("invalid literal for int()", "an integer"),

@@ -7,7 +7,7 @@ import importlib
 import inspect
 import pathlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from absl import flags
@@ -175,10 +175,14 @@ def _value(flag: flags.Flag) -> Any:
   """The value of a flag; a list is given by commas, by the flag again, or both."""
   if not isinstance(flag, flags.MultiFlag) or flag.name in _WHOLE:
     return flag.value
-  text = ",".join(flag.value or ())
   if flag.name in _JOINED:
-    return text
-  return [part.strip() for part in text.split(",") if part.strip()]
+    return ",".join(flag.value or ())
+  return split_list(flag.value or ())
+
+
+def split_list(values: Iterable[str]) -> list[str]:
+  """The items of values, each of which may be several with commas between them."""
+  return [part.strip() for part in ",".join(values).split(",") if part.strip()]
 
 
 def config() -> Any:
@@ -192,8 +196,8 @@ def check_settings() -> None:
   """Refuses flags, and a config or fields of it, that are wrong on any device."""
   if "config" in FLAGS and FLAGS.config is not None:
     given = config()
-    for module, _ in config_classes[-1:]:
-      importlib.import_module(module).check_type(given)
+    if config_classes:
+      importlib.import_module(config_classes[-1][0]).check_type(given)
   if "format" in FLAGS:
     find_format(FLAGS.format)
   for check in checks:

@@ -99,10 +99,10 @@ def ahead(function: Callable[[], Any], silent: bool = True) -> bool:
       if "_StandIn" not in str(error):  # or Python's error about one, such as the type of a sum
         outcome = f"error: {error}"
     finally:  # after whatever else, the program itself tells it
-      os.write(writing, outcome.encode())
+      os.write(writing, outcome.encode("utf-8", "surrogatepass"))  # names may be no UTF-8
       os._exit(0)
   os.close(writing)
-  with open(reading, encoding="utf-8") as answer:
+  with open(reading, encoding="utf-8", errors="surrogatepass") as answer:
     outcome = answer.read()
   os.waitpid(child, 0)
   if outcome.startswith("error: "):

@@ -149,7 +149,9 @@ def mark(text: str) -> str:
   def titled(match: re.Match) -> str:
     # What a block installs it does not need.
     commands = re.sub(r"#.*|^pip install.*", "", match[1], flags=re.MULTILINE)
+    installed = " ".join(re.findall(r"^pip install.*", match[1], re.MULTILINE))
     needs = [what for pattern, what in NEEDS.items() if re.search(pattern, commands)]
+    needs = [what for what in needs if what.removeprefix("the package ") not in installed]
     return f'```bash title="needs {"; ".join(needs)}"\n{match[1]}```' if needs else match[0]
 
   return re.sub(r"^```bash\n(.*?)^```$", titled, text, flags=re.MULTILINE | re.DOTALL)
