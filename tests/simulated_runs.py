@@ -51,6 +51,7 @@ def task_run(
   config=(),
   sure=0.8,
   pretrained="sha256",
+  examples=0,
   **options,
 ):
   """A fine-tuning whose evaluations are `dev`: its metrics without dev_, the first one primary.
@@ -67,7 +68,10 @@ def task_run(
     **dict(config),
   )
   curves = {"loss": loss, **{f"dev_{name}": values for name, values in dev.items()}}
-  write_run(folder, config, curves, {"total_steps": steps}, {"pretrained": pretrained}, **options)
+  data = {"pretrained": pretrained}
+  if examples:
+    data["dev"] = f"{examples:,} examples, checksum 0"
+  write_run(folder, config, curves, {"total_steps": steps}, data, **options)
   if confusion:
     write_labels(folder, *_rows(task.labels, confusion, sure))
   if options.get("ended", True):

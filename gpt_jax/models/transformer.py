@@ -151,7 +151,8 @@ class TransformerConfig(TrunkConfig):
 
   @property
   def is_gpt(self) -> bool:  # type: ignore[override]
-    # All parts are GPT's if setting them so changes nothing; sizes and rates are not in _GPT.
+    # All parts are GPT's if setting them so changes nothing. Sizes, rates and the activation are
+    # not in _GPT: who needs GELU asks for it.
     return dataclasses.replace(self, **_GPT) == self and self.table_width == self.width
 
   @property

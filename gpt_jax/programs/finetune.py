@@ -234,7 +234,7 @@ def with_evaluation(
   measure, report = make_evaluations(recipe, task, data["dev"], data_dir, start)
   due = evaluation_due(config.train.evaluate_every, recipe.steps_per_epoch, pauses)
   metric = f"dev_{task.primary_metric}"
-  from_scratch = start.identity == "none" or config.transfer_layers == -1
+  from_scratch = config.starts_anew(start.identity)
   return dataclasses.replace(
     recipe,
     tokenizer=start.tokenizer,

@@ -210,7 +210,7 @@ def warn_of_majority(
   dev_set: Encoded,
   best: dict[str, float],
   config: FinetuneConfig,
-  from_scratch: bool = False,
+  from_scratch: bool,
 ) -> None:
   """Logs a warning, and what to try, if the best model is no better than a constant answer: its
   accuracy does not exceed the share of the commonest label by more than its standard error, or

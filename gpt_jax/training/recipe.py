@@ -33,6 +33,10 @@ class RunConfig(Config):
   batch_size: int = 0
   transfer_layers: int | None = None
 
+  def starts_anew(self, pretrained: Any) -> bool:
+    """Whether a fine-tuning begins from random weights; pretrained: its checkpoint's identity."""
+    return pretrained == "none" or self.transfer_layers == -1
+
 
 class Batches(Protocol):
   """The batches of a run, as one process sees them."""

@@ -5,8 +5,11 @@ import json
 import os
 import random
 import types
+from types import SimpleNamespace
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from refused import refused
@@ -48,6 +51,7 @@ from gpt_jax.training.layerwise import Unfreeze
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
 from gpt_jax.training.run import Run
+from gpt_jax.training.step import TrainState
 from gpt_jax.training.trainer import Trainer
 
 pytestmark = pytest.mark.e2e
@@ -112,15 +116,15 @@ def test_a_run_that_learns_is_not_suspected_and_others_are_told_what_to_try(fine
   config, task = finetuned.config, finetuned.config.task.build(finetuned.data_dir)
   loaded = load_model(f"{finetuned.workdir}/seed_0")
   dev = task.encode(task.examples(finetuned.data_dir, "dev"), loaded.tokenizer, 64)
-  warn_of_majority(task, dev, finetuned.results[0]["best"], config)
+  warn_of_majority(task, dev, finetuned.results[0]["best"], config, False)
   assert "commonest" not in capsys.readouterr().err
   # A loss far above that of the labels' shares is the mark of too high a rate.
   bad = {"dev_accuracy": 0.5, "dev_loss": 9.0}
-  warn_of_majority(task, dev, bad, config)
+  warn_of_majority(task, dev, bad, config, False)
   assert "try a lower rate, config.optim.learning_rate=0.003, and" in capsys.readouterr().err
   # That of the labels' shares is the mark of too low a rate.
   bad["dev_loss"] = 0.69
-  warn_of_majority(task, dev, bad, config)
+  warn_of_majority(task, dev, bad, config, False)
   log = capsys.readouterr().err
   assert "is not above the share of the commonest label, " in log
   assert "config.optim.learning_rate=0.03, and a longer run, config.train.epochs=12" in log
@@ -399,3 +403,32 @@ def test_a_head_keeps_what_it_knows_of_labels_and_learns_new_ones(finetuned, tmp
   others = changed(config, task=TableTask())
   write_table(tmp_path, [("the cat", "a"), ("the dog", "b")])
   refused("checkpoint has the labels barks, meows, and none", load_run, others, checkpoint, data)
+
+
+@dataclasses.dataclass
+class _Recipe:
+  start: Any
+  spec: Any = None
+  meta: Any = None
+
+  def __post_init__(self):
+    self.spec = SimpleNamespace(head=SimpleNamespace(scope="head"))
+    self.meta = {"task": {"labels": ["a", "b", "c"]}}
+
+
+def test_labels_in_another_order_leave_hidden_units_of_as_many_in_theirs():
+  rng = np.random.default_rng(0)
+  shapes = {"bias": (3,), "hidden": (4, 3), "kernel": (3, 3)}
+  loaded = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+  fresh = TrainState(jnp.int32(0), {"head": jax.tree.map(jnp.zeros_like, loaded)}, {})
+  start = SimpleNamespace(labels=("c", "b", "a"), params={"head": loaded})
+  trainer = SimpleNamespace(shardings=SimpleNamespace(params={"head": None}))
+  begin = KnownLabels().recipe(_Recipe(lambda *_: fresh), start).start
+  head = begin(fresh, trainer).params["head"]
+  np.testing.assert_array_equal(head["hidden"], loaded["hidden"])
+  for name in ("kernel", "bias"):
+    np.testing.assert_array_equal(head[name], loaded[name][..., ::-1])
+  start.params["head"] = {"map": loaded["kernel"]}
+  fresh = fresh._replace(params={"head": start.params["head"]})
+  begin = KnownLabels().recipe(_Recipe(lambda *_: fresh), start).start
+  refused("known_labels: is for a linear head", begin, fresh, trainer)

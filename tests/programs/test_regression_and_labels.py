@@ -255,13 +255,13 @@ def test_a_run_no_better_than_a_constant_says_so(trained, capsys):
     loaded = load_model(run.best)
     task = loaded.task
     dev = task.encode(task.examples(run.data_dir, "dev"), loaded.tokenizer, 32)
-    warn_of_majority(task, dev, run.result["best"], run.config)
+    warn_of_majority(task, dev, run.result["best"], run.config, False)
     assert capsys.readouterr().err == ""
     mean = 0.0 if run is trained.prices else dev.labels.mean(0) > 0.5
     measures = task.measures(np.zeros_like(dev.labels) + mean, dev.truth)
     assert measures["degenerate"] == 1
     best = {f"dev_{name}": value for name, value in measures.items()}
-    warn_of_majority(task, dev, best, run.config)
+    warn_of_majority(task, dev, best, run.config, False)
     assert words in capsys.readouterr().err
 
 

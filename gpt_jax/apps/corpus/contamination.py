@@ -137,8 +137,8 @@ def evaluation_rows(names: str, data: str) -> list[EvaluationRow]:
 def _of_task(name: str, data: str) -> Iterator[EvaluationRow]:
   if os.sep in name or "." in name:
     raise InputError(f"--decontaminate={name}: no such file")
-  task, missing = find(name), []
-  for split in ("dev", "test"):
+  task, missing, splits = find(name), [], ("dev", "test")
+  for split in splits:
     try:
       examples = task.examples(data, split)
     except MissingInput as error:
@@ -147,7 +147,7 @@ def _of_task(name: str, data: str) -> Iterator[EvaluationRow]:
     for example in examples:
       for text in example.texts:
         yield EvaluationRow(f"{name} {split} {example.location}", text)
-  if len(missing) == 2:
+  if len(missing) == len(splits):
     raise InputError(f"--decontaminate={name}: {missing[-1]}; --data names the folder of the tasks")
 
 

@@ -91,8 +91,8 @@ def _digest(content: bytes) -> np.ndarray:
 
 
 class Removing:
-  """Which documents are removed: evaluation rows, their saved index, and the JSON `settings` that
-  decide it, among them the hash of the index.
+  """What a run removes: evaluation rows with their saved index, and `settings`, the JSON with the
+  index's hash by which the run knows which documents it removes.
   """
 
   def __init__(self, deduplicate: str, decontaminate: str, data: str):

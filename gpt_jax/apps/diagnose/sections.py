@@ -52,13 +52,14 @@ def vanishes(models: Sequence[dict[str, Any]]) -> Answer:
   for other in models[1:]:
     near_other, far_other, _ = _near_and_far(other["trained"]["of_last"][0])
     text += f" {other['name']}: {short(100 * far_other / near_other)} % left."
-  verdict = f"{far / near:.1%} left after {distance} tokens"
+  share = f"{far / near:.1%} left" if np.isfinite([near, far]).all() else "not finite"
+  verdict = f"{share} after {distance} tokens"
   return Answer("Does the gradient vanish with distance?", verdict, text)
 
 
 def _near_and_far(norms: Sequence[float]) -> tuple[float, float, int]:
   """The norm at distance 1, the mean norm around a far distance, and that distance."""
-  by_distance = np.array(norms)[::-1]
+  by_distance = np.array(norms, np.float64)[::-1]  # None: not finite
   # So that the distances around it, a quarter more or less, are within the row.
   far = min(_FAR, len(by_distance)) * 3 // 4
   around = by_distance[far - far // 4 : far + far // 4 + 1]
@@ -108,7 +109,7 @@ def distances(models: Sequence[dict[str, Any]]) -> list[Drawn | None]:
         continue
       for state, style in (("trained", "line" if i == 0 else "thin"), ("fresh", "reference")):
         distances, norms = _by_distance(model[state]["of_last"][i])
-        if not norms or norms[0] <= 0:
+        if not norms or not norms[0] > 0:
           continue
         label = f"{model['name']}: {layer}" if len(models) > 1 else layer
         label += "" if state == "trained" else ", before training"
@@ -121,7 +122,7 @@ def distances(models: Sequence[dict[str, Any]]) -> list[Drawn | None]:
 
 def _by_distance(norms: Sequence[float]) -> tuple[list[float], list[float]]:
   """Distances from 1 on and the mean norm around each, in steps of about a third."""
-  by_distance = np.array(norms)[::-1]
+  by_distance = np.array(norms, np.float64)[::-1]  # None: not finite
   edges = [1]
   while edges[-1] < len(by_distance):
     edges.append(min(len(by_distance), max(edges[-1] + 1, round(4 / 3 * edges[-1]))))

@@ -130,7 +130,8 @@ def compare(
   def log_accuracies(folder: str) -> None:
     finished = filter(None, map(read_result, find_runs([folder])))
     values = [f"{result['dev']['dev_accuracy']:.1%}" for result in finished]
-    log(f"{task.name}, {os.path.basename(folder)}: {', '.join(values)} of the dev set are right")
+    if values:  # none where the first run was stopped
+      log(f"{task.name}, {os.path.basename(folder)}: {', '.join(values)} of the dev set are right")
 
   accuracies: dict[str, float | list[float]] = {"chance": 1 / task.num_classes}
   # The pre-trained model first: its accuracy is what the user waits for.
@@ -138,7 +139,8 @@ def compare(
     folder = os.path.join(workdir, "tasks", task.name, name)
     config = finetune_config(task, from_scratch, SHORT_EPOCHS if short else EPOCHS)
     seeds = SHORT_SEEDS if short else SEEDS
-    runs = finetune.run(config, "", pretrained, folder, seeds=seeds, on_end=[log_accuracies])
+    reporting = {**reported(folder), "on_end": [log_accuracies]}
+    runs = finetune.run(config, "", pretrained, folder, seeds=seeds, **reporting)
     write_report(folder)  # once, not after each seed
     accuracies[name] = [run["dev"]["dev_accuracy"] for run in runs]
   accuracies["bag_of_words"] = bag_of_words(task)

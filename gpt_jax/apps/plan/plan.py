@@ -205,7 +205,8 @@ def _remedy(config: PretrainConfig, plan: Plan, devices: Sequence[Any]) -> str:
   counts = [train.parts]
   if not model_spec(config).needs_whole_batch:
     counts = larger_counts(config.data.batch_size, replicas, train.parts)
-  smaller = "a smaller config.data.batch_size or config.data.length, config.mesh.fsdp=true"
+  smaller = "a smaller config.data.batch_size or config.data.length"
+  smaller += ", config.mesh.fsdp=true" if replicas > 1 else ""
   fits = errors.for_user(what_fits(peak, counts, train.remat, plan.capacity, smaller, "gpu"))
   if "microbatches=" in fits and not train.microbatches:
     fits += "; a run chooses its microbatches"

@@ -279,8 +279,9 @@ def _evaluated_course(run: Record) -> Course:
   first, (last_step, last) = points[0][1], points[-1]
   # A gain within two hundredths of all that was gained, or a standard error, does not count as one.
   error, chance = 0.0, ""
-  if run.labels and metric == "dev_accuracy":
-    error = math.sqrt(max(best * (1 - best), 0.0) / max(run.labels.n, 1))
+  count = run.labels.n if run.labels else run.examples("dev")
+  if count and metric == "dev_accuracy":
+    error = math.sqrt(max(best * (1 - best), 0.0) / count)
   close = max(0.02 * abs(best - first), 1e-9)
   if error > close:
     close, chance = error, f" (within a standard error of {100 * error:.1f} points)"
@@ -409,7 +410,7 @@ def _gets_wrong(run: Record, level: Level, course: Course) -> tuple[str, ...]:
   if run.task is not None:
     text = "launch/predict.py gives the answers, launch/evaluate.py scores them."
     return "Not in this page", text
-  if run.unigram_entropy is None:
+  if run.chance is not None:  # it predicts no tokens
     return "Not in this page", "launch/evaluate.py --task=NAME scores its vectors of texts."
   held_out, (bound, _) = run.values(f"valid_{run.token_metric}"), _baseline(run, "held-out")
   if not held_out:

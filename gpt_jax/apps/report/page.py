@@ -251,15 +251,13 @@ def _amounts(run: Record) -> list[tuple[str, str, str]]:
   """Tokens and epochs of text, or epochs of examples."""
   total, done, windows = run.total_steps, run.steps_done, run.config.data
   facts = []
-  # "320 examples, checksum …"
-  examples = str(run.data.get("train")).partition(" ")[0].replace(",", "")
   if windows is not None and run.rows_per_epoch:
     per_step = windows.batch_size * windows.length
     planned = f"of {short(total * per_step)} planned" if total else ""
     facts.append(("Tokens", short(done * per_step), planned))
     steps_per_epoch = run.rows_per_epoch / windows.batch_size  # some rows are padded
-  elif run.config.batch_size and examples.isdecimal() and 0 < int(examples[:12]):
-    steps_per_epoch = max(1, int(examples[:12]) // run.config.batch_size)
+  elif run.config.batch_size and run.examples("train"):
+    steps_per_epoch = max(1, run.examples("train") // run.config.batch_size)
   else:
     return []
   planned = f"of {total / steps_per_epoch:.2f} planned" if total else ""

@@ -233,10 +233,16 @@ class Record:
     """Whether it is finished, or was stopped early for good."""
     return self.is_finished or bool(self.result)
 
+  def examples(self, split: str) -> int:
+    """How many examples a fine-tuning has of a split; 0: not known."""
+    # "1,320 examples, checksum …"
+    count = str(self.data.get(split)).partition(" ")[0].replace(",", "")
+    return int(count[:12]) if count.isdecimal() else 0
+
   @property
   def from_scratch(self) -> bool:
     """Whether a fine-tuning began from random weights."""
-    return self.data.get("pretrained") == "none" or self.config.transfer_layers == -1
+    return self.config.starts_anew(self.data.get("pretrained"))
 
   @property
   def chance(self) -> float | None:

@@ -1,7 +1,6 @@
 """The paper's linear head W_y: a class per example, or a choice among sequences (eq. 3-4)."""
 
 import dataclasses
-import functools
 from typing import Any
 
 import flax.linen as nn
@@ -151,19 +150,20 @@ class KnownLabels(Method):
     # The numbers of each label that both have.
     old, new = np.nonzero(np.array(start.labels)[:, None] == np.array(labels))
 
-    def take(fresh: jax.Array, loaded: Any) -> jax.Array:
+    def take(fresh: Any, loaded: Any) -> Any:
       # W_y and its bias have a column for each label; other maps of the head have none.
-      if (fresh.shape[-1], loaded.shape[-1]) == (len(labels), len(start.labels)):
-        return fresh.at[..., new].set(loaded[..., old])
-      return jnp.asarray(loaded)
+      by_label = {n: fresh[n].at[..., new].set(loaded[n][..., old]) for n in ("kernel", "bias")}
+      return {**jax.tree.map(jnp.asarray, loaded), **by_label}
 
     def begin(state: Any, trainer: Any) -> Any:
       state, shardings = recipe.start(state, trainer), trainer.shardings.params[scope]
       fresh, loaded = state.params[scope], start.params[scope]
+      if not {"kernel", "bias"} <= fresh.keys():
+        raise InputError("known_labels: is for a linear head; leave it out")
       inputs = [jax.tree.map(lambda x: x.shape[:-1], head) for head in (fresh, loaded)]
       if inputs[0] != inputs[1]:
         raise InputError("known_labels: the checkpoint's head reads other features; leave it out")
-      copy = jax.jit(functools.partial(jax.tree.map, take), out_shardings=shardings)
+      copy = jax.jit(take, out_shardings=shardings)
       return state._replace(params={**state.params, scope: copy(fresh, loaded)})
 
     return dataclasses.replace(recipe, start=begin)

@@ -2,6 +2,7 @@
 measures of texts by hand.
 """
 
+import copy
 import itertools
 import json
 import re
@@ -11,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gpt_jax.apps.diagnose import diagnose, scaling, short_runs
+from gpt_jax.apps.diagnose import diagnose, scaling, sections, short_runs
 from gpt_jax.apps.diagnose.sampling import diversity, words
 from gpt_jax.apps.diagnose.scaling import Law, fit_law, prediction_range
 from gpt_jax.apps.diagnose.short_runs import outcome
@@ -84,6 +85,17 @@ def test_all_parts_are_on_the_page_and_in_the_files(diagnosed):
   assert len(saved["scaling"]["runs"]) == 3 * 3 and "next" in saved["scaling"]
   assert [len(rate["runs"]) for rate in saved["rates"]["rates"]] == [2, 2]
   assert len(saved["sampling"][0]["temperatures"]) == 2
+
+
+def test_norms_that_are_not_finite_are_on_the_page(diagnosed):
+  models = copy.deepcopy(diagnosed.result["gradients"])
+  of_last = models[0]["trained"]["of_last"]
+  of_last[0][-3] = None  # as JSON has it
+  assert "left after" in sections.vanishes(models).verdict
+  assert sections.distances(models)[0]
+  of_last[0] = [None] * len(of_last[0])
+  assert sections.vanishes(models).verdict.startswith("not finite after")
+  assert sections.distances(models)[0]
 
 
 def test_the_next_size_is_predicted_without_its_run(diagnosed, prepared, tmp_path, monkeypatch):

@@ -72,7 +72,7 @@ def test_each_number_is_said_as_soon_as_it_is_known(monkeypatch, tmp_path, capsy
     Path(workdir, "samples.jsonl").write_text(json.dumps(sample))
     return dict.fromkeys(("valid_perplexity", "valid_bits_per_byte", "valid_loss"), 2.0)
 
-  def finetuned(config, data, checkpoint, workdir, *, seeds, on_end):
+  def finetuned(config, data, checkpoint, workdir, *, seeds, on_end, **_):
     results = []
     for seed in range(seeds):
       folder = Path(workdir, f"seed_{seed}")

@@ -243,6 +243,11 @@ RUNS = {
     at_chance(config={"transfer_layers": -1}),
     "Not clearly | It has not begun | 196 of 400 examples | Start pre-trained; random weights",
   ),
+  "at chance, killed": (
+    at_chance(0.5, 0.51, 0.5, 0.5, right=None, examples=400, done=300, ended=False),
+    "Not known | Hardly since step 75; !overfits; !got worse | Not in this page",
+    "Let it go on; same command",
+  ),
   "at chance, ended in its warm-up": (
     at_chance(0.5, 0.51, steps=40, warmup=100),
     "Not clearly | Not yet; warm-up | 196 of 400 examples | Train longer; warm-up; train.epochs",

@@ -370,7 +370,7 @@ def test_an_interruption_does_not_wait_for_the_report(pretrained, monkeypatch, c
   blocked.set()
 
 
-# Answers; see also test_answers.py.
+# Answers; see also test_advice.py.
 
 
 def test_the_entropy_is_no_bound_of_a_loss_of_two_heads(make_folder):
