@@ -118,6 +118,8 @@ def read_dev_set(workdir: str, labels: tuple[str, ...], step: int) -> DevSet:
   path = os.path.join(workdir, REPORT)  # the file that a message names
   try:
     report = verified(read_json(path))
+    if "predictions_crc32" not in report:
+      raise ValueError(f"says nothing of {PREDICTIONS}")
     path = os.path.join(workdir, PREDICTIONS)
     entries = list(map(parse_json, prediction_lines(workdir, report)))
   except FileNotFoundError as error:

@@ -25,16 +25,20 @@ class Drift(NamedTuple):
   others: int  # how many were compared
 
   def describe(self, others: str) -> str:
-    """One line, with what to do; `others` names them, as "dev rows"."""
+    """One line; `others` names them, as "dev rows"."""
+    return (
+      f"drift {self.value:.0%}: this share of the rows or more is unlike {self.others:,} {others} "
+      f"(chance gives up to {self.chance:.0%} where all are alike)"
+    )
+
+  def advise(self, others: str) -> str:
+    """The same, with what to do about rows without labels."""
     advice = "scores and thresholds do not hold for them: label some, and train again"
     if self.value <= self.chance:
       advice = f"nothing to do; look at the rows above that, label anew from {RELABEL:.0%} on"
     elif self.value < RELABEL:
       advice = f"look at the rows that are new; label anew from {RELABEL:.0%} on"
-    return (
-      f"drift {self.value:.0%}: about this share of the rows is unlike {self.others:,} {others} "
-      f"(chance gives up to {self.chance:.0%} where all are alike); {advice}"
-    )
+    return f"{self.describe(others)}; {advice}"
 
 
 def measure_drift(others: Sequence[str], texts: Sequence[str]) -> Drift | None:

@@ -1,6 +1,7 @@
 """Several fine-tuned models of one task as one classifier: the mean of their probabilities."""
 
 import dataclasses
+import functools
 import itertools
 import os
 import re
@@ -91,7 +92,7 @@ class Ensemble:
     """
     if len(self.members) == 1 and META in self.members[0].meta:
       return Calibration(find_temperature(self.members[0]), "the dev rows of the run")
-    dev_sets = self.dev_sets()
+    dev_sets = self.dev_sets
     rows = list(itertools.chain.from_iterable(dev_set.where for dev_set in dev_sets))
     # Each probability is of a model that was not trained on the row.
     # Folds hold out different rows; seeds predict the same ones.
@@ -106,7 +107,7 @@ class Ensemble:
 
   def dev_set(self) -> DevSet:
     """The ensemble's predictions for the dev set, and the temperature that calibrates them."""
-    first, *others = sets = self.dev_sets()
+    first, *others = sets = self.dev_sets
     if not others:
       return first
     for member, dev_set in zip(self.members, sets, strict=True):
@@ -122,11 +123,12 @@ class Ensemble:
   def drift(self, encoded: Encoded) -> Drift | None:
     """How far examples are from the dev rows, by their texts; see measure_drift."""
     others: dict[str, str] = {}  # where -> text
-    for dev_set in self.dev_sets():
+    for dev_set in self.dev_sets:
       others |= zip(dev_set.where, dev_set.texts, strict=True)
     texts = [text_of(self.task, encoded, n) for n in range(len(encoded))]
     return measure_drift(list(others.values()), texts)
 
+  @functools.cached_property
   def dev_sets(self) -> list[DevSet]:
     """The dev set of each member."""
     labels = self.task.labels

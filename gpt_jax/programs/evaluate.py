@@ -73,10 +73,10 @@ def run(
   """
   radii = _radii(attack, radius)
   if weights != "float32":  # fails before a model is loaded
-    if task or attack or beams != 1 or jax.process_count() > 1:
+    if task or attack or slices or beams != 1 or jax.process_count() > 1:
       raise InputError(
         f"weights={weights}: compares a classifier with itself in float32, in one process; leave "
-        "task, attack and beams out"
+        "task, attack, slices and beams out"
       )
     check_kind(weights)
     check_keep(keep)

@@ -223,7 +223,7 @@ def _describe_batch(
     return
   with contextlib.suppress(InputError):  # no dev rows, as was said, or no scikit-learn
     if drift := ensemble.drift(encoded):
-      log(drift.describe("dev rows"))
+      log(drift.advise("dev rows"))
   if slices is None:
     return
   task, labels = ensemble.task, [""] * len(predicted)

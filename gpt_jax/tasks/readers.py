@@ -11,7 +11,7 @@ import stat
 import sys
 import unicodedata
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from gpt_jax.data import file_kinds
@@ -284,7 +284,12 @@ class Table:
 
   def has(self, column: str) -> bool:
     """Whether the header, or the first JSON object, names a column."""
-    return column in next((row for row in self.records() if isinstance(row, dict)), {})
+    return column in self._first
+
+  @functools.cached_property
+  def _first(self) -> dict[str, Any]:
+    """The first row that can be used; {} if there is none."""
+    return next((row for row in self.records() if isinstance(row, dict)), {})
 
   def split(self, columns: Sequence[str]) -> tuple[str, ...]:
     """The names of columns, of which each may be several with commas between them."""
@@ -405,7 +410,7 @@ def column_values(locations: Sequence[str], column: str) -> list[str]:
   return [cells.get(place, "") for place in locations]
 
 
-def no_column(place: str, column: str, names: Iterable[str]) -> InputError:
+def no_column(place: str, column: str, names: Collection[str]) -> InputError:
   """The error of a table, at a place, that has no such column."""
   known = f"{did_you_mean(column, names)} (the columns are {', '.join(map(repr, names))})"
   return InputError(f"{place}: no column {column!r}{known}")

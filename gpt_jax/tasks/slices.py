@@ -37,7 +37,7 @@ class Slices(NamedTuple):
     for name, rows in counts:
       ours, others = scores[of_row == name], scores[of_row != name]
       mean, margin = float(ours.mean()), 1.96 * float(ours.std()) / rows**0.5
-      interval = mean - margin, mean + margin
+      interval = max(0.0, mean - margin), min(1.0, mean + margin)
       if are_shares:
         interval = tuple(stats.binomtest(ours.sum(), rows).proportion_ci(method="wilson"))
       report["slices"].append({"slice": name, "rows": rows, "score": mean, "interval": interval})
@@ -61,7 +61,7 @@ def make_slices(column: str, values: Sequence[str]) -> Slices:
   if not common:
     raise InputError(
       f"slices={column}: none of its {len(counts):,} values has {MIN_ROWS} of the {len(values):,} "
-      "rows; name a column of few values, such as a language or a week"
+      "measured rows; it needs more rows, or a column of fewer values, such as a language"
     )
   titles = {value: " ".join(value.split())[:_SHOWN] or "(empty)" for value in common}
   other = f"other ({len(counts) - len(common):,})"

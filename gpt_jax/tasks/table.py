@@ -156,7 +156,8 @@ class TableTask(TaskConfig):
 
   def with_labels(self, data_dir: str) -> "TableTask":
     """Fills in columns, metric, labels and scale, so that a checkpoint needs no training file."""
-    table = self.with_columns(data_dir)
+    file = None if self.columns and self.label else self._open(data_dir, "train")
+    table = self.with_columns(data_dir, file)
     table = dataclasses.replace(table, metric=table.metric or next(iter(_METRICS[table.kind])))
     if table.kind == "regression":
       return table._with_scale(data_dir)
@@ -166,7 +167,7 @@ class TableTask(TaskConfig):
     elif table.transform == "multiple_choice":
       labels = table.columns[1:]  # the first is the context, the others are the options
     else:
-      file = self._open(data_dir, "train")
+      file = file or self._open(data_dir, "train")
       rows, problems = split_usable(file.rows(table.columns, table.label))
       labels = table._find_labels(rows, path)
       # Too few labels may be the fault of rows that could not be read: they are named then.
@@ -204,7 +205,7 @@ class TableTask(TaskConfig):
       "read": table._read,
       "pooling": "per_choice" if is_choice else "sum",
       "truncate": first_field if is_choice else None,
-      "skip_bad_rows": self.skip_bad_rows,
+      "skip_bad_rows": self.skip_bad_rows or (False if data_dir else None),
       "partial": self.transform == "entailment",  # the others compare their texts
       "merge_labels": self.merge_labels,
     }
@@ -253,11 +254,14 @@ class TableTask(TaskConfig):
       raise InputError(f"{column} has {error}") from error
     return dataclasses.replace(self, mean=scale.mean, deviation=scale.deviation)
 
-  def with_columns(self, data_dir: str) -> "TableTask":
-    """The config with text and label columns, from the training file where they are not set."""
+  def with_columns(self, data_dir: str, file: Table | None = None) -> "TableTask":
+    """The config with text and label columns, from the training file where they are not set.
+
+    file: the training file, where it is open already.
+    """
     if self.columns and self.label:
       return self
-    file = self._open(data_dir, "train")
+    file = file or self._open(data_dir, "train")
     names = file.names
     label = self.label or self._find_label(file, [n for n in names if n not in self.columns])
     texts = [name for name in names if name != label]  # the columns that are left

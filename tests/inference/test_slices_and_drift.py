@@ -17,7 +17,7 @@ def test_rare_values_are_one_slice():
   values = ["de"] * 20 + ["en"] * 12 + ["fr", "it", "it"] + [""] * 10
   expected = ["de"] * 20 + ["en"] * 12 + ["other (2)"] * 3 + ["(empty)"] * 10
   assert make_slices("language", values) == ("language", expected)
-  refused("none of its 1 values has 10 of the 9 rows; name", make_slices, "language", values[:9])
+  refused("none of its 1 values has 10 of the 9 measured rows", make_slices, "x", values[:9])
 
 
 def test_each_slice_has_its_interval():
@@ -86,5 +86,5 @@ def test_drift_of_questions_is_small_beside_questions_and_large_beside_reviews(d
 
 def test_what_is_said_of_drift():
   for value, words in ((0.1, "nothing to do"), (0.15, "look at the"), (0.3, "label some")):
-    line = Drift(value, 0.12, 140).describe("dev rows")
+    line = Drift(value, 0.12, 140).advise("dev rows")
     assert f"drift {value:.0%}: " in line and "140 dev rows" in line and words in line

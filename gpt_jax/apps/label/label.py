@@ -162,7 +162,7 @@ def run(
   config = dataclasses.replace(config, task=table.task())
   unlabeled = read_unlabeled(pool, table, start.tokenizer) if pool else []
   further = {slices: column_values(table.locations, slices)} if slices else {}
-  study.claim(table.identity | {"checkpoint": start.identity, "seed": seed})
+  study.claim(table.identity | earlier.identity | {"checkpoint": start.identity, "seed": seed})
 
   # 1. Splits, with near-duplicates on one side.
   groups, splits = _split(study, table, earlier, seed)
@@ -213,9 +213,12 @@ def _split(
 
 def _predicted_before(job: _Job) -> np.ndarray:
   """The classes that the earlier model predicts for its test rows, int [M]."""
-  folder = os.path.join(job.previous.workdir, job.previous.chosen)
+  previous = job.previous
+  folder = os.path.join(previous.workdir, previous.chosen)
   with Progress("earlier model", in_place=False) as progress:
-    kept = job.kept("previous", lambda: _predict(folder, job.previous.data_dir, progress))
+    # By its name: an earlier run that went on since may have chosen another.
+    name = f"previous_{previous.chosen}"
+    kept = job.kept(name, lambda: _predict(folder, previous.data_dir, progress))
   return kept["test"].argmax(axis=-1)
 
 
@@ -255,7 +258,8 @@ def _about(
     judges[name] = float((predicted[name]["out_of_fold"].argmax(axis=-1) == table.classes).mean())
   chosen = measures.best_model(models)
   if len(table.rows) < FEW_ROWS:
-    chosen = max(models[: len(judges)], key=lambda model: judges[model["name"]])
+    judged = [model for model in models if model["name"] in judges]
+    chosen = max(judged, key=lambda model: judges[model["name"]])
   arrays, of_test = predicted[chosen["name"]], truth["test"]
   commonest = np.full_like(of_test, np.bincount(of_test).argmax())
   return {
@@ -518,7 +522,7 @@ def _suspects(
   probabilities = np.mean(by_model, axis=0)
   margin, other = measures.margins(probabilities, table.classes)
   doubtful = np.all([measures.margins(p, table.classes)[0] < 0 for p in by_model], axis=0)
-  suspects, row_of = [], _spreadsheet_rows(source, table)
+  suspects, row_of = [], _spreadsheet_rows(source)
   for number in np.argsort(margin, kind="stable"):
     row = table.rows[number]
     suspects.append(
@@ -536,7 +540,7 @@ def _suspects(
   return suspects
 
 
-def _spreadsheet_rows(source: str, table: Labeled) -> dict[str, str]:
+def _spreadsheet_rows(source: str) -> dict[str, str]:
   """The number that a spreadsheet gives each row of a file, by the row's location; {}: it has none.
 
   Lines are other numbers, as a cell may have several.
@@ -544,6 +548,6 @@ def _spreadsheet_rows(source: str, table: Labeled) -> dict[str, str]:
   file = Table(source)
   if file.kind.format != TABLE:
     return {}
-  # The names of the columns are row 1, and blank rows count.
-  numbered = enumerate(file.rows(table.columns, table.label, blanks=True), start=2)
-  return {row.location: str(number) for number, row in numbered if isinstance(row, Row)}
+  # The names of the columns are a row, and so are blank ones.
+  rows = enumerate(file.cells(file.kind), start=1)
+  return {f"{source}:{line}": str(number) for number, (line, _) in rows}

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from gpt_jax.apps.label.table import usable_rows
 from gpt_jax.data.file_kinds import write_table
 from gpt_jax.errors import InputError, counted
 from gpt_jax.files import atomic_file, exists
-from gpt_jax.tasks.readers import Table, split_usable
+from gpt_jax.tasks.readers import Table
 
 GUESSES = "guesses.csv"
 _LABEL, _MARGIN = "label", "margin"  # columns of it beside the texts
@@ -25,7 +26,7 @@ def guess_labels(
   """Writes WORKDIR/guesses.csv: the texts, a guessed label, and by how much its name is nearer than
   the next, those first that are least clear; returns its path, and its text columns.
   """
-  if len({*labels}) < len(labels) or len(labels) < 2:
+  if len({*labels} - {""}) < max(2, len(labels)):
     raise InputError(f"--labels={','.join(labels)}: should be two or more different names")
   if not checkpoint:
     raise InputError("missing --checkpoint; such as minilm")
@@ -33,16 +34,16 @@ def guess_labels(
   if exists(path):
     raise InputError(f"{path}: is there already, perhaps with your corrections; use a new folder")
   table = Table(source)
-  columns = tuple(texts) or _text_columns(table)
-  usable, _ = split_usable(table.rows(columns))
-  rows = [row for row in usable if any(map(str.strip, row.texts))]
-  if not rows:
-    raise InputError(f"{source}: no row has a text in {', '.join(columns)}")
+  columns = table.split(texts) or _text_columns(table)
+  read = list(table.rows(columns))
   # They import JAX, which a bad table is refused without.
   from gpt_jax.inference.model import load
   from gpt_jax.parallel.processes import log
 
   model = load(checkpoint)
+  rows, _ = usable_rows(read, columns, "", model.loaded.tokenizer)
+  if not rows:
+    raise InputError(f"{source}: no row has a text in {', '.join(columns)}")
   nearest, margins = nearest_names(model, ["\n".join(row.texts) for row in rows], labels)
   cells: list[list[object]] = [[*columns, _LABEL, _MARGIN]]
   for number in np.argsort(margins, kind="stable"):

@@ -1,4 +1,4 @@
-"""Renders the result of launch/label.py as one HTML page that needs no network: label.html.
+"""Renders the result of launch/label.py as one HTML page that needs no network: page.html.
 
 As in page.py, autoescape is on and nothing is marked as safe.
 """
@@ -111,7 +111,7 @@ def about_choice(result: dict[str, Any]) -> str:
     right = result["judges"][result["chosen"]]
     about = f"{rows} rows are too few to choose by dev accuracy: the {TITLES[result['chosen']]} "
     about += f"predicts, which in five folds is right in {right:.1%} of all rows. Label more: "
-    return f"{about}the intervals below are wide."
+    return f"{about}the intervals are wide, and the test rows are among those that chose."
   accuracies = [model["dev"]["accuracy"] for model in result["models"]]
   about = f"The {TITLES[result['chosen']]} has the highest dev accuracy, and predicts."
   # Exactly equal ones occur: a small dev set has few possible accuracies.
@@ -123,7 +123,7 @@ def about_choice(result: dict[str, Any]) -> str:
       " A checkpoint that has been pre-trained on more text, or with a longer context, may change "
       "that; the table below shows whether the difference is more than chance."
     )
-  return about
+  return f"{about} The dev rows chose; the test rows had no part in that."
 
 
 def about_threshold(threshold: dict[str, Any]) -> str:
@@ -260,6 +260,8 @@ def _beside_tfidf(result: dict[str, Any], chosen: dict[str, Any]) -> tuple[str, 
     )
     verdict, tone = _is_better(compared)
     return verdict, text + about_choice(result), tone
+  if sum(result["rows"].values()) < FEW_ROWS:
+    return "no, so TF-IDF predicts", about_choice(result), "plain"
   _, *others = result["models"]
   best = max(others, key=lambda model: model["dev"]["accuracy"])
   text = (

@@ -34,6 +34,11 @@ class Previous:
   def data_dir(self) -> str:
     return os.path.join(self.workdir, "data")
 
+  @property
+  def identity(self) -> dict[str, str]:
+    """JSON that differs where the earlier run does."""
+    return {"from": self.workdir} if self.workdir else {}
+
   def with_rows(self, new: list[Row], merge_labels: bool) -> tuple[list[Row], str]:
     """Its rows, then those of the new ones that it lacks; and a line about them.
 
@@ -42,6 +47,7 @@ class Previous:
     """
     if not self.workdir:
       return new, ""
+    new = list(new)
     own = {label_form(label): label for label in self.labels} if merge_labels else {}
     labels: dict[tuple[str, ...], list[str | None]] = {}
     for n, row in enumerate(new):

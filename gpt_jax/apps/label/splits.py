@@ -33,11 +33,15 @@ def split_by_group(
   np.maximum.at(of_group, groups, split)
   split = np.where(split < 0, of_group[groups], split)
   new = np.flatnonzero(split < 0)
-  # By label, which needs as many rows of one; a table by itself is refused by group_folds.
-  enough = len(np.unique(groups[new])) >= _PARTS <= np.bincount(classes[new]).max(initial=0)
-  if enough or len(new) == len(classes):
-    # Fold 0 is for the test, fold 1 for dev.
-    split[new] = 2 - np.minimum(group_folds(classes[new], groups[new], _PARTS, seed), 2)
+  rows_of_a_label = np.bincount(classes[new]).max(initial=0)
+  is_whole_table = len(new) == len(classes)
+  if is_whole_table or rows_of_a_label >= _PARTS:
+    try:
+      # Fold 0 is for the test, fold 1 for dev.
+      split[new] = 2 - np.minimum(group_folds(classes[new], groups[new], _PARTS, seed), 2)
+    except InputError:  # too few for parts: they train
+      if is_whole_table:
+        raise
   split = np.maximum(split, 0)
   return {name: np.flatnonzero(split == number) for number, name in enumerate(SPLITS)}
 

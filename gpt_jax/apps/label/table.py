@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -98,7 +98,7 @@ def find_columns(source: str, texts: Sequence[str], label: str) -> tuple[tuple[s
   folder, name = os.path.split(source)
   task = TableTask(train=name, columns=texts, label=label, transform=transform)
   try:
-    task = task.with_columns(folder)
+    task = task.with_columns(folder, file)
   except InputError as error:
     message = str(error).replace("config.task.columns=NAME,…", "--text=NAME")
     raise InputError(message.replace("config.task.label", "--label")) from error
@@ -114,7 +114,7 @@ def read_labeled(
   out, as those whose texts have no tokens.
   """
   columns, label = find_columns(source, previous.columns, previous.label)
-  new, skipped = _usable_rows(source, columns, label, tokenizer)
+  new, skipped = usable_rows(Table(source).rows(columns, label), columns, label, tokenizer)
   setting = "merge_labels=false" if merge_labels else ""
   merged = merge_similar((row.label or "" for row in new), source, setting)
   new = [row._replace(label=merged.get(row.label or "", row.label)) for row in new]
@@ -148,7 +148,7 @@ def read_unlabeled(source: str, table: Labeled, tokenizer: Tokenizer) -> list[Ro
   """The rows of a table of the same columns whose texts have no label in the other one; logs those
   that cannot be used.
   """
-  usable, _ = _usable_rows(source, table.columns, "", tokenizer)
+  usable, _ = usable_rows(Table(source).rows(table.columns), table.columns, "", tokenizer)
   rows = [row for row in usable if tuple(row.texts) not in table.known]
   if not rows:
     raise InputError(
@@ -158,11 +158,11 @@ def read_unlabeled(source: str, table: Labeled, tokenizer: Tokenizer) -> list[Ro
   return rows
 
 
-def _usable_rows(
-  source: str, columns: tuple[str, ...], label: str, tokenizer: Tokenizer
+def usable_rows(
+  read: Iterable[Row | InputError], columns: tuple[str, ...], label: str, tokenizer: Tokenizer
 ) -> tuple[list[Row], int]:
   """The rows that can be used, and how many others there are, which are logged; label "": none."""
-  rows, errors = split_usable(Table(source).rows(columns, label or None))
+  rows, errors = split_usable(read)
   problems, usable, with_tokens = list(map(str, errors)), [], []
   for row in rows:
     if problem := _problem(row, columns, label):

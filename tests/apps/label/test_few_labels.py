@@ -38,6 +38,9 @@ def test_eight_labels_a_class_are_enough(pretrained, launch, tmp_path):
   code, _, told = launch("label", table, f"--checkpoint={pretrained}", f"--workdir={workdir}")
   assert code == 0 and "Fine-tuning was skipped, as 16 rows are few" in told
   result = read_json(f"{workdir}/result.json")
+  with open(f"{workdir}/report.html") as file:
+    page = file.read()
+  assert "the test rows are among those that chose" in page and "had no part" not in page
   worst, best = sorted(result["judges"].values())
   assert worst < best
   assert result["judges"][result["chosen"]] == best
@@ -49,11 +52,12 @@ def test_eight_labels_a_class_are_enough(pretrained, launch, tmp_path):
 
 def test_labels_are_guessed_by_their_names(pretrained, launch, tmp_path):
   texts = [text.format(n=n) for text in TEXTS.values() for n in range(4)]
-  rows = [(f"t{n}", text) for n, text in enumerate(texts)] + [("t9", " ")]
+  rows = [(f"t{n}", text) for n, text in enumerate(texts)] + [("t9", " "), ("t8", "\u200b")]
   table = write(tmp_path / "none.csv", [("id", "text"), *rows])
   given = table, f"--checkpoint={pretrained}", f"--workdir={tmp_path}/run"
   code, _, told = launch("label", *given, "--labels=a broken mat,a good dog,the sea")
   path = f"{tmp_path}/run/guesses.csv"
+  assert "2 rows cannot be used" in told
   assert code == 0 and f"{path}: 8 rows with the label whose name is nearest: a broken" in told
   assert (
     f"launch/label.py --input={path} --text=text --label=label --checkpoint={pretrained}" in told
@@ -78,8 +82,9 @@ def test_labels_are_guessed_by_their_names(pretrained, launch, tmp_path):
   "flags, message",
   [
     (["--labels=a"], "--labels=a: should be two or more different names"),
-    (["--labels=a,b,a"], "--labels=a,b,a: should be two or more different names"),
+    (["--labels=a", "--labels=b,a"], "--labels=a,b,a: should be two or more different names"),
     (["--labels=a,b", "--pool=x.csv"], "is for a table without labels; leave --pool out"),
+    (["--labels=a,b", "--precision=0.9"], "for a table without labels; leave --precision out"),
     (["--labels=a,b"], "which of its columns have the text? --text=NAME says it; they are id, x"),
     (["--labels=a,b", "--text=y"], "no column 'y'"),
     (["--labels=a,b", "--text=id", "--checkpoint="], "missing --checkpoint"),

@@ -542,11 +542,13 @@ def test_models_are_refused_where_they_are_damaged_or_of_no_use(labeled, tickets
   refused("one token of the last layer.* reads more", export.run, probe, out, "hf")
   folder = str(tmp_path / "tfidf")
   shutil.copytree(f"{labeled.workdir}/tfidf", folder)
-  refused("format=npz: .*tfidf is exported as onnx$", export.run, folder, out, "npz")
+  refused("format=npz: cannot hold .*tfidf; use onnx$", export.run, folder, out, "npz")
   assert not (tmp_path / "out").exists()
   attack = {"attack": "fgm", "radius": ["0.5"]}
   refused(NO_NETWORK, evaluate.run, folder, f"{labeled.workdir}/data", **attack)
-  refused(NO_NETWORK, evaluate.run, folder, folder, weights="int8")
+  refused("weights=int8: .*tfidf has no such", evaluate.run, folder, folder, weights="int8")
+  sliced = {"weights": "int8", "slices": "lang"}
+  refused("leave task, attack, slices and beams out", evaluate.run, folder, folder, **sliced)
   content = bytearray((tmp_path / "tfidf" / "classifier.npz").read_bytes())
   content[len(content) // 2] ^= 1
   (tmp_path / "tfidf" / "classifier.npz").write_bytes(content)
