@@ -1,6 +1,7 @@
 """Folders of runs that were never trained: the files that a run writes, from curves and counts."""
 
 import json
+import zlib
 
 import numpy as np
 
@@ -137,11 +138,12 @@ def write_labels(folder, labels, rows):
     "confusion": confusion.tolist(),
     "calibration": calibration,
   }
-  (folder / "dev_report.json").write_text(json.dumps(with_checksum(content)))
   lines = []
   for n, (text, label, p) in enumerate(rows, 2):
     row = {"where": f"dev.tsv:{n}", "text": text, "label": label, "probabilities": list(p)}
     lines.append(json.dumps(row) + "\n")
+  content["predictions_crc32"] = zlib.crc32("".join(lines).encode())
+  (folder / "dev_report.json").write_text(json.dumps(with_checksum(content)))
   (folder / "dev_predictions.jsonl").write_text("".join(lines))
 
 

@@ -245,7 +245,7 @@ RUNS = {
   ),
   "at chance, killed": (
     at_chance(0.5, 0.51, 0.5, 0.5, right=None, examples=400, done=300, ended=False),
-    "Not known | Hardly since step 75; !overfits; !got worse | Not in this page",
+    "Not known | Hardly since step 75; !overfits; !got worse | Not yet known",
     "Let it go on; same command",
   ),
   "at chance, ended in its warm-up": (
