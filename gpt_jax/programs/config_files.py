@@ -130,7 +130,10 @@ def _one_line(error: Exception) -> str:
     return str(error)
   if isinstance(error, OSError):
     return error.strerror or str(error)
-  message = error.msg if isinstance(error, SyntaxError) else str(error)
+  message = str(error)
+  if isinstance(error, SyntaxError):
+    is_python = str(error.filename).endswith(".py")
+    message = error.msg + ("" if is_python else "; a config is a Python file with get_config()")
   return f"{type(error).__name__}: {message}".replace("\n", " ")
 
 

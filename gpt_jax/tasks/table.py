@@ -6,13 +6,12 @@ import dataclasses
 import hashlib
 import itertools
 import os
-import warnings
 from collections.abc import Iterator, Sequence, Set
 from typing import Any, ClassVar
 
 from gpt_jax import files
 from gpt_jax.config import option, register
-from gpt_jax.errors import InputError, MissingInput, counted
+from gpt_jax.errors import InputError, MissingInput, counted, warn_once
 from gpt_jax.tasks.answers.labels import MultiLabelTask, split_labels
 from gpt_jax.tasks.answers.number import RegressionTask, Scale, is_number, parse_number
 from gpt_jax.tasks.formats import first_field
@@ -301,6 +300,8 @@ class TableTask(TaskConfig):
     raise InputError(f"{which}; they are {', '.join(names)}")
 
   def _path(self, data_dir: str, split: str) -> str:
+    if split == "test" and os.path.isfile(data_dir):  # the rows themselves
+      return data_dir
     file = getattr(self, split)
     if not file:
       advice = f"config.task.{split}=FILE, when fine-tuning, names one"
@@ -347,7 +348,7 @@ class TableTask(TaskConfig):
       left = sum(isinstance(row, Row) or not self.skip_bad_rows for row in rows)
       if left < batch_size:
         without = f"{self._path(data_dir, 'train')}: without fold {fold} of {self.folds}"
-        fault = f"{left} rows are left, fewer than one batch; batch_size is {batch_size}"
+        fault = f"{counted(left, 'row')} left, fewer than one batch; batch_size is {batch_size}"
         raise InputError(f"{without} {fault}")
 
   def _held_out(self, rows: Sequence[Row], path: str) -> set[str]:
@@ -420,7 +421,7 @@ def check_labels(table: Table, columns: Sequence[str], label: str, rows: Sequenc
     guess += f"; {advice}" if are_numbers else ""
     raise InputError(f"{column} values in {len(rows):,} rows: is it the label?{guess}")
   if are_numbers:
-    warnings.warn(f"{column} numbers, each of which counts as a label; {advice}", stacklevel=3)
+    warn_once(f"{column} numbers, each of which counts as a label; {advice}")
 
 
 def _likelier(table: Table, others: Set[str], rows: int) -> str:
