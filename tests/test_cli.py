@@ -133,7 +133,7 @@ pretrain --config=tiny.py --workdir=new
   --data=truncated => train.bin: truncated,
   --data=prepared,nothing => --data=nothing: no such folder
   --data=prepared,foreign => foreign/train.json: missing
-  --data= => train.json: missing
+  --data= => --data= is empty; give it a value
 pretrain --config=tiny.py --workdir=new --data=prepared
   --config.trunk.layers=0 => trunk.layers = 0: must be an integer from 1 to 1,000
   --config.data.length=65 => data.length=65: must not exceed trunk.context=64
@@ -206,7 +206,8 @@ glue --data=labels --checkpoint={finetuned}
   --out= => --out=: name the zip file to create
 evaluate
   --checkpoint={finetuned} --data=prepared => prepared/dev.tsv: No such file
-  --checkpoint={finetuned} --data=labels/train.tsv => labels/train.tsv:3: label 'moos': should be one of barks, meows
+  --checkpoint={finetuned} --data=labels/train.tsv =>
+    labels/train.tsv:3: label 'moos': should be one of barks, meows
 evaluate --checkpoint={pretrained}
   --data=labels => is a language model without a head, measured on a folder made by launch/prepare
   --data=labels --precision=0.9 => is a language model without a head; it is for the labels of a
@@ -266,7 +267,7 @@ export --checkpoint={finetuned} --out=new
 export
   --checkpoint=release --out=run --format=hf => run is there already; choose another place
 import_weights --checkpoint=release --out=new
-  --format= => --format=: must be one of hf, npz, onnx, onnx_int8, openai, peft, safe
+  --format=h => --format=h: must be one of hf, npz, onnx, onnx_int8, openai, peft, safe
   --format=hf => release: no model.safetensors or pytorch_model.bin here
   --format=npz => release: not a complete exported model (
 import_weights --out=new

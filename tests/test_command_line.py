@@ -171,8 +171,8 @@ backtranslate checkpoint input out overwrite back column original beams temperat
 benchmark config out overwrite print_config batch_size only peers
 compare data corpus workdir budget objectives
 diagnose data checkpoint workdir parts budget
-evaluate checkpoint data split task attack radius beams length_penalty weights keep slices threshold precision
-  distributed coordinator num_processes process_id
+evaluate checkpoint data split task attack radius beams length_penalty weights keep slices
+  threshold precision distributed coordinator num_processes process_id
 export checkpoint data out format split keep
 finetune config data checkpoint tokenizer workdir print_config seeds folds profile tracker
   distributed coordinator num_processes process_id
@@ -539,7 +539,7 @@ pretrain --workdir=new --data=.
   --config=gpt1-small => did you mean --config=gpt1:small?
   --config=gpt2:medum =>
     gpt2:medum: the sizes are small, medium, large, xl; did you mean --config=gpt2:medium?
-  --config=tickets.csv => invalid syntax; a config is a Python file with get_config()
+  --config=tickets.csv => invalid syntax; a config is a Python file
   --config=gpt2 => gpt2:SIZE, one of small, medium, large, xl
   --config=finetune:cola => a FinetuneConfig; pre-training takes a PretrainConfig
   --config=gpt1 => note.txt is text, of which tokens are made first: python launch/prepare

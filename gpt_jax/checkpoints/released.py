@@ -1,5 +1,4 @@
-"""Released models by their names: those of installed packages, and of the Hugging Face Hub. And
-the folder of a TF-IDF classifier.
+"""Released models by their names, of installed packages and of the Hugging Face Hub; and TF-IDF.
 
 A model of the Hub is read from the cache that the Hub's own programs fill, or downloaded into it by
 the package huggingface_hub. Imports no JAX: commands look a path up before they do.

@@ -139,8 +139,6 @@ class Ensemble:
     task, value = self.task, threshold if precision is None else precision
     if threshold is not None and precision is not None:
       raise InputError(f"threshold={threshold}: {asked} chooses one; leave one of them out")
-    if value is not None and not (0 <= value <= 1 and precision not in (0, 1)):
-      raise InputError(f"{asked}: must be between 0 and 1, for example 0.95")
     if not task.is_classification:
       if value is not None:
         raise InputError(

@@ -283,11 +283,6 @@ class Model:
     """The head that was trained to compare texts; None: there is none."""
     return next((head for head in self.network.spec.heads if head.scope == "contrastive"), None)
 
-  @property
-  def compares_texts(self) -> bool:
-    """Whether it was trained to give texts that are alike near vectors."""
-    return bool(self._contrastive) or "embedding" in self.network.meta
-
   @functools.cached_property
   def embedding(self) -> Embedding:
     """How `embed` reads the hidden states."""

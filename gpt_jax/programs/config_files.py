@@ -132,8 +132,7 @@ def _one_line(error: Exception) -> str:
     return error.strerror or str(error)
   message = str(error)
   if isinstance(error, SyntaxError):
-    is_python = str(error.filename).endswith(".py")
-    message = error.msg + ("" if is_python else "; a config is a Python file with get_config()")
+    message = f"{error.msg}; a config is a Python file"
   return f"{type(error).__name__}: {message}".replace("\n", " ")
 
 

@@ -67,8 +67,7 @@ def run(
     keep: of `weights`: the share of float32's labels, and of its accuracy, that must be left.
     slices: of a classifier: a further column of the task's table, such as language: accuracy by its
       values.
-    threshold, precision: as for predict: how many rows it answers, and of these the share that is
-      right.
+    threshold, precision: as for predict: the share of rows it answers, and of these that is right.
 
   Returns:
     Text: the numbers of tokens and bytes, loss in nats per token, perplexity per token and bits per
@@ -80,13 +79,12 @@ def run(
     number of examples, their and float32's accuracy, the share of equal labels, and 95 % intervals.
   """
   radii = _radii(attack, radius)
-  classifies = {"slices": slices, "threshold": threshold, "precision": precision}
+  scores = {"attack": attack, "slices": slices, "threshold": threshold, "precision": precision}
   if weights != "float32":  # fails before a model is loaded
-    options = {"task": task, "attack": attack, **classifies}
-    if any(options.values()) or beams != 1 or jax.process_count() > 1:
+    if task or any(scores.values()) or beams != 1 or jax.process_count() > 1:
       raise InputError(
         f"weights={weights}: compares a classifier with itself in float32, in one process; leave "
-        f"{', '.join(options)} and beams out"
+        f"task, {', '.join(scores)} and beams out"
       )
     check_kind(weights)
     check_keep(keep)
@@ -99,7 +97,7 @@ def run(
   loaded = model.network
   if beams != 1:
     raise InputError(f"beams={beams}: is for translations; {checkpoint} is {loaded.without_task}")
-  for flag, value in {"attack": attack, **classifies}.items():
+  for flag, value in scores.items():
     if value:
       raise InputError(
         f"--{flag}={value}: {checkpoint} is {loaded.without_task}; it is for the labels of a "
@@ -107,8 +105,7 @@ def run(
       )
   if task:
     return _on_similarity(loaded, data, split or "dev", task)
-  headers = (os.path.join(data, f"{name}.json") for name in ("train", "valid"))
-  if not any(map(exists, headers)):
+  if not exists(os.path.join(data, "valid.json")):
     raise InputError(
       f"data={data}: {checkpoint} is {loaded.without_task}, measured on a folder made by "
       "prepare.run; to label rows, train it on some first, by finetune.run or label.run"
@@ -185,7 +182,7 @@ def _on_task(
   if sliced:
     measures["slices"] = sliced.measure(predictions.argmax(-1) == encoded.truth.argmax(-1))
   if answers != (None, None):
-    ensemble = Ensemble((loaded,), loaded.task)
+    ensemble = Ensemble((loaded,), own)
     measures |= ensemble.score_answers(predictions, encoded.truth, *answers, log)
   if attack[0]:
     measures["attack"] = _under_attack(loaded.network, task, encoded, *attack)

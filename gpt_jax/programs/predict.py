@@ -269,10 +269,7 @@ def _kept_columns(
 def _merge_problems(
   rows: list, predicted: list[dict[str, Any]], ensemble: Ensemble
 ) -> list[dict[str, Any]]:
-  """A result for every row: the next prediction, or the problem of one that cannot be used.
-
-  Warns of the rows without a prediction.
-  """
+  """A result for every row: the next prediction, or the problem of one without, which are told."""
   # Predictions are in the order of the usable rows.
   following = iter(predicted)
   results: list[dict[str, Any]] = []

@@ -198,9 +198,7 @@ def _read_content(path: str) -> bytes:
 
 
 def _decode(path: str, data: bytes, official: bool = True) -> str:
-  """The text of a file in UTF-8, with its byte order mark, or of the user's own in Windows-1252 if
-  it cannot be another, then after a byte order mark.
-  """
+  """The text of a file, after its byte order mark; of the user's own in Windows-1252 after one."""
   if kind := describe_binary(data):
     raise InputError(f"{path}: {kind}")
   try:

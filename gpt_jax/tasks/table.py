@@ -300,15 +300,16 @@ class TableTask(TaskConfig):
     raise InputError(f"{which}; they are {', '.join(names)}")
 
   def _path(self, data_dir: str, split: str) -> str:
-    if split == "test" and os.path.isfile(data_dir):  # the rows themselves
-      return data_dir
+    if os.path.isfile(data_dir):
+      if split != "train":  # the rows themselves
+        return data_dir
+      folder, name = os.path.split(data_dir)
+      given = f"data={folder or os.curdir}, and config.task.train={name}"
+      raise InputError(f"data={data_dir}: is a file; give its folder, {given}")
     file = getattr(self, split)
     if not file:
       advice = f"config.task.{split}=FILE, when fine-tuning, names one"
       raise InputError(f"TableTask.{split}: no file is named; {advice}")
-    if os.path.isfile(data_dir):
-      folder = os.path.dirname(data_dir) or os.curdir
-      raise InputError(f"data={data_dir}: is a file; give its folder, {folder}, which has {file}")
     return os.path.join(data_dir, file)
 
   def _open(self, data_dir: str, split: str) -> Table:
@@ -319,10 +320,14 @@ class TableTask(TaskConfig):
     except MissingInput as error:
       message, others = str(error), _tables_beside(path)
       if others:
-        message += f"; there: {', '.join(others[:5])} (config.task.{split}={others[0]})"
+        message += (
+          f"; there: {', '.join(others[:5])} (to fine-tune: config.task.{split}={others[0]})"
+        )
       if split == "dev":
-        message += "; config.task.dev_share=0.1 holds out a tenth of the training rows instead, "
-        message += "folds=5 a fifth in each of five runs"
+        message += (
+          "; evaluate.run takes data=FILE; to fine-tune, config.task.dev_share=0.1 holds out "
+        )
+        message += "a tenth of the training rows instead, folds=5 a fifth in each of five runs"
       raise MissingInput(message) from error
 
   def _read(self, data_dir: str, split: str) -> Iterator[Row | InputError]:

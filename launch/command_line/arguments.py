@@ -94,6 +94,8 @@ def parse(argv: list[str], doc: str, positional: str | None, looks: bool = True)
   for flag in own_flags():
     if looks and isinstance(flag.value, str) and flag.name not in _NO_PATHS:
       check_path(flag.value)
+  if empty := [flag.name for flag in own_flags() if usage.is_required(flag) and flag.value == ""]:
+    raise InputError(f"--{empty[0]}= is empty; give it a value (--help describes the flags)")
   if missing:
     names = ", ".join(f"--{name}" for name in missing)
     raise InputError(f"missing {names} (--help describes the flags)")

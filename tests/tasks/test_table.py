@@ -397,5 +397,5 @@ def test_half_surrogates_do_not_end_folds(tmp_path, fields):
 
 def test_a_file_in_place_of_its_folder_is_one_line(tmp_path):
   (tmp_path / "train.csv").write_text("text,label\na,b\n")
-  message = f"data=.*train.csv: is a file; give its folder, {tmp_path}, which has train.csv"
+  message = f"data=.*train.csv: is a file; give its folder, data={tmp_path}, and config.task.train="
   refused(message, TableTask(train="train.csv").with_labels, str(tmp_path / "train.csv"))

@@ -44,7 +44,8 @@ def guess_labels(
   from gpt_jax.parallel.processes import log
 
   model = load(checkpoint)
-  if not model.compares_texts:
+  heads = [head.scope for head in model.network.spec.heads]
+  if "contrastive" not in heads and "embedding" not in model.network.meta:
     log(
       f"warning: {checkpoint} was not trained to compare texts, as minilm was: expect poor guesses"
     )

@@ -143,8 +143,7 @@ def read_labeled(
     )
   known = frozenset(tuple(row.texts) for row in usable)
   left_out = skipped + sum(rare.values())
-  layout = table.csv_layout
-  return Labeled(columns, label, labels, rows, left_out, known, merge_labels, layout)
+  return Labeled(columns, label, labels, rows, left_out, known, merge_labels, table.csv_layout)
 
 
 def read_unlabeled(source: str, table: Labeled, tokenizer: Tokenizer) -> list[Row]:

@@ -112,7 +112,6 @@ def decode(block: bytes, path: str, offset: int) -> str:
 
 def how_to_convert(content: bytes) -> str:
   """Advice on bytes that are not UTF-8."""
-  # Text in any encoding of single bytes has none of these.
   return "binary, not text: it has bytes that are 0" if b"\0" in content else _CONVERT
 
 
@@ -126,7 +125,7 @@ def windows_1252(content: bytes) -> tuple[str, str]:
     return "", ""
   beyond = [mark for mark in {*text} if mark > "\x7f"]
   letters = {mark.lower() for mark in beyond if mark not in _MARKS}
-  is_known = any(letters <= {*alphabet} for alphabet in _ALPHABETS)
+  is_known = b"\0" not in content and any(letters <= {*alphabet} for alphabet in _ALPHABETS)
   words = [word for word in _WORD.findall(text) if not word.isascii()]
   strange = sum(bool(_STRANGE.fullmatch(word)) for word in words)
   if not is_known or 5 * strange > len(words):  # a few, such as "äöü", may be there
