@@ -6,9 +6,11 @@ names other exceptions alone.
 
 import contextlib
 import difflib
+import functools
 import importlib
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -61,7 +63,18 @@ def about(what: str) -> Iterator[None]:
 
 def counted(number: int, noun: str) -> str:
   """The number and its noun: "1 column", "1,200 columns"."""
-  return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+  return f"{number:,} {agree(number, noun, f'{noun}s')}"
+
+
+@functools.cache
+def warn_once(message: str) -> None:
+  """Warns of what is found each time that a file is opened."""
+  warnings.warn(message, stacklevel=3)
+
+
+def agree(number: int, one: str = "is", many: str = "are") -> str:
+  """The verb, or noun, of so many: "1 of 4 rows is", "2 of 4 rows are"."""
+  return one if number == 1 else many
 
 
 def did_you_mean(name: str, valid: Iterable[str], prefix: str = "", most: int = 3) -> str:

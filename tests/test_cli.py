@@ -53,6 +53,7 @@ def world(tmp_path_factory, finetuned, release):
   (here / "foreign" / "encoder.json").write_text('{"<unk>": 0, "a": 1, "a</w>": 2, "\\n</w>": 3}')
   (here / "foreign" / "vocab.bpe").write_text("#version: 0.2\na a</w>\n")
   (here / "latin.txt").write_bytes(b"the caf\xe9\xec\xf8\n")
+  (here / "program").write_bytes(b"\x7fELF\xf8\0\0")
   shutil.copytree(release.folder, here / "release")
   shutil.copytree(release.folder, here / "released_half")
   os.truncate(here / "released_half" / "params_4.npy", 1_000)
@@ -105,7 +106,8 @@ prepare --out=new
   --source=nothing.txt => nothing.txt: no such file
   --source=empty.txt => empty.txt: there is no text in it
   --source=/proc/version => not a regular file: it has contents and no length
-  --source=latin.txt => latin.txt: not UTF-8 at byte 7
+  --source=latin.txt => latin.txt: not UTF-8 at byte 7; convert it: iconv
+  --source=program => program: not UTF-8 at byte 4; binary, not text: it has bytes that are 0
   --vocab_size 300 my novels => did you mean --source=my?
   --source=ftp://a/b => ftp://a/b: ftp:// is not supported
   --source=rows.tsv --text_column=body =>
@@ -118,7 +120,7 @@ prepare --source=text.txt --out=new
     --add_tokens=9999: the words of this text that prepared/tokenizer splits give
   --extend=prepared --add_tokens=1 => no tokenizer here
   --add_tokens=1 => --add_tokens=1: goes with --extend=DIR
-  --vocab_size=-1 => vocab_size = -1: must be an integer from 0 to
+  --vocab_size=-1 => --vocab_size=-1: must be an integer from 0 to
   --source= => 'text.txt,': an empty name of a source
 prepare --source=text.txt
   --out=run => not empty, and not made by prepare
@@ -131,7 +133,7 @@ pretrain --config=tiny.py --workdir=new
   --data=truncated => train.bin: truncated,
   --data=prepared,nothing => --data=nothing: no such folder
   --data=prepared,foreign => foreign/train.json: missing
-  --data= => train.json: missing
+  --data= => --data= is empty; give it a value
 pretrain --config=tiny.py --workdir=new --data=prepared
   --config.trunk.layers=0 => trunk.layers = 0: must be an integer from 1 to 1,000
   --config.data.length=65 => data.length=65: must not exceed trunk.context=64
@@ -204,7 +206,11 @@ glue --data=labels --checkpoint={finetuned}
   --out= => --out=: name the zip file to create
 evaluate
   --checkpoint={finetuned} --data=prepared => prepared/dev.tsv: No such file
+  --checkpoint={finetuned} --data=labels/train.tsv =>
+    labels/train.tsv:3: label 'moos': should be one of barks, meows
 evaluate --checkpoint={pretrained}
+  --data=labels => is a language model without a head, measured on a folder made by launch/prepare
+  --data=labels --precision=0.9 => is a language model without a head; it is for the labels of a
   --data=prepared => another vocabulary
   --data=prepared --split=test => prepared: has no split 'test', only train and valid
 diagnose --data=prepared --workdir=new
@@ -261,7 +267,7 @@ export --checkpoint={finetuned} --out=new
 export
   --checkpoint=release --out=run --format=hf => run is there already; choose another place
 import_weights --checkpoint=release --out=new
-  --format= => --format=: must be one of hf, npz, onnx, onnx_int8, openai, peft, safe
+  --format=h => --format=h: must be one of hf, npz, onnx, onnx_int8, openai, peft, safe
   --format=hf => release: no model.safetensors or pytorch_model.bin here
   --format=npz => release: not a complete exported model (
 import_weights --out=new

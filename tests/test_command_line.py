@@ -172,7 +172,7 @@ benchmark config out overwrite print_config batch_size only peers
 compare data corpus workdir budget objectives
 diagnose data checkpoint workdir parts budget
 evaluate checkpoint data split task attack radius beams length_penalty weights keep slices
-  distributed coordinator num_processes process_id
+  threshold precision distributed coordinator num_processes process_id
 export checkpoint data out format split keep
 finetune config data checkpoint tokenizer workdir print_config seeds folds profile tracker
   distributed coordinator num_processes process_id
@@ -539,6 +539,7 @@ pretrain --workdir=new --data=.
   --config=gpt1-small => did you mean --config=gpt1:small?
   --config=gpt2:medum =>
     gpt2:medum: the sizes are small, medium, large, xl; did you mean --config=gpt2:medium?
+  --config=tickets.csv => invalid syntax; a config is a Python file
   --config=gpt2 => gpt2:SIZE, one of small, medium, large, xl
   --config=finetune:cola => a FinetuneConfig; pre-training takes a PretrainConfig
   --config=gpt1 => note.txt is text, of which tokens are made first: python launch/prepare
@@ -554,7 +555,11 @@ finetune --checkpoint=. --data=. --workdir=new
   --config=finetune:colla => no task 'colla'; did you mean cola?
 plan --config=gpt2:medium
   --topology=v5e-16 => --topology=v5e-16: did you mean v5e:4x4?
-  --topology=8xh100 => GPUs are a100, b200, h100, h200, l4, t4, v100; did you mean h100
+  --topology=8xh100 => 8xh100 is not known; did you mean h100 or v100 or h200? (GPUs are a
+  --topology=v9:4x4 => v9 is not known (GPUs are a100, b200, h100, h200, l4, t4, v100, TPUs v2,
+  --topology=v5:4x4 => v5 is not known; did you mean v5p or v5e?
+  --topology=v5e:4by4 => --topology=v5e:4by4: name the shape of the chips (examples: v5e:4x4
+  --topology=v5e => --topology=v5e: name the shape of the chips (examples: v5e:4x4
   --topology=h100:8 --price=1,2 => --price=1,2: should be a number; did you mean 1.2? (with a dec
   --topology=h100:8 --vary=train.remt=none => did you mean train.remat?
 predict --checkpoint=. --input=tickets.csv
@@ -563,10 +568,14 @@ export --checkpoint=. --out=new
   --format=gguf => --format=gguf: must be one of hf, npz, onnx, onnx_int8, openai, peft
 verify --checkpoint=. --checkpoint=.
   --replay => --replay needs a value: --replay=VALUE
+prepare --out=new note.txt => --NAME=VALUE; did you mean --source=note.txt? (--help
 prepare --source=. --out=new
   --vocab_size=16k => --vocab_size=16k: should be an integer; did you mean 16000?
 cluster/check slurm
   train --config=gpt1 => train: is no program; did you mean pretrain? (on a cluster run eval
+  --exclusive --nodes 2 pretrain => 2: is no program; did you mean --nodes=2? (on a
+  --nodes=two pretrain => --nodes=two: should be a number, such as --nodes=2
+  --gpus-per-node=h100:eight pretrain => --gpus-per-node=h100:eight: should be a number, su
   pretrain --config=gpt1 => missing --data, --workdir
   --ntasks-per-node=1 --gpus-per-node=h100:8 pretrain --config=gpt1 --data=. --workdir=new =>
     --gpus-per-node=h100:8: each task trains on one GPU; for 8 on a node give --ntasks-per-node=8
@@ -581,6 +590,7 @@ cluster/check tpu
   pretrain --config=gpt1 --data=gs://b/a --workdir=runs/y => --workdir=runs/y: a path of this mach
   --accelerator_type=v5litepod-8 pretrain --config=gpt1 --data=data/x --workdir=runs/y => --data=
   --setup=mount pretrain --config=gpt1 --data=/m/x --workdir=/m/y --config.lr=1 => did you mean
+generate --checkpoint=tfidf/best --prompt=a => tfidf/best: a TF-IDF classifier of launch/label.py
 generate --checkpoint=runs/small --prompt=a => --checkpoint=runs/small: no such fol
 label --checkpoint=. --workdir=new
   ticket.csv => --input=ticket.csv: no such file; did you mean tickets.csv
@@ -594,6 +604,8 @@ def test_frequent_mistakes_are_told_before_jax_is_imported(tmp_path):
   (tmp_path / "tickets.csv").write_text("subject,body,team\nlate,where is it?,post\n")
   (tmp_path / "tickets.xlsx").write_bytes(b"PK\x03\x04")
   (tmp_path / "note.txt").write_text("It was late.\n")
+  (tmp_path / "tfidf").mkdir()
+  (tmp_path / "tfidf" / "classifier.npz").touch()
   calls = []
   for command, _ in table(FREQUENT):
     program, *arguments = command.split()

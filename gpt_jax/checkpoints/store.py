@@ -25,7 +25,7 @@ from gpt_jax.checkpoints.restore import (
   score_of,
   step_folders,
 )
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, agree
 from gpt_jax.files import with_checksum
 from gpt_jax.parallel.mesh import path_name
 from gpt_jax.parallel.processes import is_main_process
@@ -198,9 +198,9 @@ def _check_finite(tree: Any, step: int, folder: str) -> None:
   broken = [path_name(path) for path, x in floats if not _is_finite(x)]
   if broken:
     raise InputError(
-      f"step {step}: {len(broken)} of {len(leaves)} arrays are not finite, {broken[0]} among them, "
-      f"and were not saved; the checkpoints in {folder} are from before. Start again in another "
-      "workdir with a lower optim.learning_rate, or a longer optim.warmup_steps"
+      f"step {step}: not saved, as {len(broken)} of {len(leaves)} arrays {agree(len(broken))} not "
+      f"finite, {broken[0]} first; the checkpoints in {folder} are from before. Start again in "
+      "another workdir with a lower optim.learning_rate, or a longer optim.warmup_steps"
     )
 
 

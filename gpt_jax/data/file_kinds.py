@@ -11,7 +11,6 @@ import functools
 import io
 import os
 import re
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import IO, Any, NamedTuple
@@ -23,7 +22,7 @@ from gpt_jax.data.sources.utf8 import (
   with_line_feeds,
   without_compression,
 )
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, warn_once
 from gpt_jax.files import parse_json
 
 TEXT, TABLE, PARQUET = "text", "a table", "Parquet"
@@ -111,11 +110,6 @@ def tell(path: str, named: FileKind, kind: FileKind) -> FileKind:
   if kind != named and (named.format, what) != (JSON_LINES, JSON_ARRAY):
     warn_once(f"{path}: is read as {what}, by its content")
   return kind
-
-
-@functools.cache  # a file is opened more than once
-def warn_once(message: str) -> None:
-  warnings.warn(message, stacklevel=3)
 
 
 def _begins_with_object(head: str) -> bool:
@@ -241,11 +235,16 @@ def json_values(
       yield where, value
 
 
-def write_table(file: IO[str], rows: Iterable[Sequence[object]], delimiter: str = ",") -> None:
+def write_table(
+  file: IO[str], rows: Iterable[Sequence[object]], delimiter: str = ",", mark: str = ""
+) -> None:
   """Writes rows, of which the first names the columns, so that the readers give the same cells.
 
   None is an empty cell; half of a surrogate pair, which is no Unicode, becomes "?".
+
+  mark: what the file begins with, a byte order mark or nothing; see Table.csv_layout.
   """
+  file.write(mark)
   # Not csv.writer: before Python 3.13 it leaves a cell with "\r" without quotes.
   special = re.compile(rf'["\r\n{delimiter}]|^\ufeff')
   texts = []

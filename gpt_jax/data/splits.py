@@ -106,8 +106,8 @@ def describe_repeated(writers: dict[str, SplitWriter]) -> str:
   if not (repeated := int(np.isin(valid, train).sum())):
     return ""
   return (
-    f"warning: {repeated:,} of {len(valid):,} held-out documents are in the training text, too, so "
-    "the loss on held-out text flatters; deduplicate=exact keeps one of equal documents"
+    f"warning: held-out documents are in the training text, too: {repeated:,} of {len(valid):,}; "
+    "the loss on held-out text flatters, and deduplicate=exact keeps one of equal documents"
   )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from gpt_jax.checkpoints.load import AnyModel, load_adapters, load_model
 from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.files import is_folder, list_folder
-from gpt_jax.inference.calibration import fit_temperature, scale
+from gpt_jax.inference.calibration import choose_threshold, fit_temperature, scale
 from gpt_jax.inference.dev_report import META, DevSet, find_temperature, read_dev_set, text_of
 from gpt_jax.inference.drift import Drift, measure_drift
 from gpt_jax.inference.linear_classifier import load_any
@@ -31,6 +31,13 @@ class Calibration(NamedTuple):
   temperature: float
   source: str  # what it was found on, for the log
   of_members: bool = False  # whether it is of each member, before their mean, and not of the mean
+
+  @property
+  def about(self) -> str:
+    if self.temperature == 1:
+      return f"probabilities are not scaled: no temperature was better on {self.source}"
+    scaled = f"probabilities are scaled by the temperature {self.temperature:.3f}"
+    return f"{scaled}, found on {self.source}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,6 +126,64 @@ class Ensemble:
     probabilities = np.mean([dev_set.probabilities for dev_set in sets], axis=0)
     temperature = fit_temperature(probabilities, first.classes)
     return first._replace(probabilities=probabilities, temperature=temperature)
+
+  def find_threshold(
+    self,
+    threshold: float | None,
+    precision: float | None,
+    say: Callable[[str], object],
+    calibrate: bool = True,
+  ) -> tuple[Calibration | None, float | None]:
+    """The temperature, and the threshold that is given or has the precision; says what of."""
+    asked = f"threshold={threshold}" if precision is None else f"precision={precision}"
+    task, value = self.task, threshold if precision is None else precision
+    if threshold is not None and precision is not None:
+      raise InputError(f"threshold={threshold}: {asked} chooses one; leave one of them out")
+    if not task.is_classification:
+      if value is not None:
+        raise InputError(
+          f"{asked}: {task.name} ({task.kind}) has no probability for one label of each row"
+        )
+      return None, None
+    calibration = None
+    if calibrate:
+      try:
+        calibration = self.calibration()
+        say(calibration.about)
+      except MissingInput as reason:
+        say(f"probabilities are not calibrated: {reason}")
+    if precision is not None:
+      try:
+        dev = self.dev_set()
+      except MissingInput as reason:
+        raise InputError(f"{asked} needs the dev set: {reason}") from reason
+      # By the temperature of the predictions that the threshold is for.
+      scaled = scale(dev.probabilities, calibration.temperature if calibration else 1.0)
+      is_right = scaled.argmax(axis=-1) == dev.classes
+      threshold, given, correct, _ = choose_threshold(scaled.max(axis=-1), is_right, precision)
+      say(
+        f"threshold {threshold:.4f}: {correct:,} of {given:,} dev rows above it are right; of new "
+        f"rows of this kind at least {precision:.1%}, with 95% confidence"
+      )
+    return calibration, threshold
+
+  def score_answers(
+    self,
+    predictions: np.ndarray,
+    truth: np.ndarray,
+    threshold: float | None,
+    precision: float | None,
+    say: Callable[[str], object],
+  ) -> dict[str, Any]:
+    """The share of predictions, [N, K] and not scaled, that find_threshold lets pass, and of these
+    that is right.
+    """
+    calibration, threshold = self.find_threshold(threshold, precision, say)
+    scaled = scale(predictions, calibration.temperature if calibration else 1.0)
+    is_answered = scaled.max(axis=-1) >= threshold
+    right = (predictions.argmax(axis=-1) == truth.argmax(axis=-1))[is_answered]
+    share = float(right.mean()) if len(right) else float("nan")
+    return {"threshold": threshold, "answered": float(is_answered.mean()), "precision": share}
 
   def drift(self, encoded: Encoded) -> Drift | None:
     """How far examples are from the dev rows, by their texts; see measure_drift."""

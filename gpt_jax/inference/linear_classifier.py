@@ -17,7 +17,7 @@ import numpy as np
 
 from gpt_jax.checkpoints.formats import accept, npz
 from gpt_jax.checkpoints.load import AnyModel, LoadedModel, load_model
-from gpt_jax.checkpoints.saved import TFIDF_FILE, tfidf_folder
+from gpt_jax.checkpoints.released import TFIDF_FILE, tfidf_folder
 from gpt_jax.config import from_json, to_json
 from gpt_jax.data.tokenizers.base import SpecialTokens
 from gpt_jax.errors import InputError, require

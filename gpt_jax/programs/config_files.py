@@ -130,7 +130,9 @@ def _one_line(error: Exception) -> str:
     return str(error)
   if isinstance(error, OSError):
     return error.strerror or str(error)
-  message = error.msg if isinstance(error, SyntaxError) else str(error)
+  message = str(error)
+  if isinstance(error, SyntaxError):
+    message = f"{error.msg}; a config is a Python file"
   return f"{type(error).__name__}: {message}".replace("\n", " ")
 
 

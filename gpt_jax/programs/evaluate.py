@@ -1,6 +1,7 @@
 """Evaluates a language model on held-out text, or a fine-tuned model on its task."""
 
 import dataclasses
+import os
 import warnings
 import zlib
 from collections.abc import Sequence
@@ -12,8 +13,10 @@ import numpy as np
 from gpt_jax.checkpoints.load import AnyModel, LoadedModel
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.errors import InputError
+from gpt_jax.files import exists
 from gpt_jax.inference.agreement import check_keep, compare_labels, labeled_rows
 from gpt_jax.inference.attacks import MAX_RADIUS, find_attack
+from gpt_jax.inference.ensemble import Ensemble
 from gpt_jax.inference.evaluate import make_text_measure
 from gpt_jax.inference.linear_classifier import load_any
 from gpt_jax.inference.model import Model
@@ -22,7 +25,7 @@ from gpt_jax.models.model import make_heads
 from gpt_jax.models.predictor import task_predictor
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import replicate
-from gpt_jax.parallel.processes import check_agreement
+from gpt_jax.parallel.processes import check_agreement, log
 from gpt_jax.programs.pretrain_config import config_of
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.answers.text import as_text
@@ -42,13 +45,16 @@ def run(
   weights: str = "float32",
   keep: float = 0.99,
   slices: str = "",
+  threshold: float | None = None,
+  precision: float | None = None,
 ) -> dict[str, Any]:
   """Evaluates a checkpoint on a whole split. Every process of a distributed run calls it.
 
   Args:
-    checkpoint: see load_model.
+    checkpoint: see load_any.
     data: for a language model, a folder written by launch/prepare.py with the checkpoint's
-      vocabulary; for a fine-tuned model, the folder of its task's files, as for finetune.
+      vocabulary; for a fine-tuned model, the folder of its task's files, as for finetune, or a
+      table with labels.
     split: text: train or valid (default valid); task: train, dev or test (default dev).
     task: for a fine-tuned model, another task with the same labels, in any order and case, such as
       mnli-mismatched. For any other, a task of similarity scores, stsb: the cosine of the texts'
@@ -61,34 +67,37 @@ def run(
     keep: of `weights`: the share of float32's labels, and of its accuracy, that must be left.
     slices: of a classifier: a further column of the task's table, such as language: accuracy by its
       values.
+    threshold, precision: as for predict: the share of rows it answers, and of these that is right.
 
   Returns:
     Text: the numbers of tokens and bytes, loss in nats per token, perplexity per token and bits per
     byte, in windows of the training length. Task: the number of examples, loss in nats, the task's
-    metrics, for a classification task "classes", a class_report, and "slices", see Slices.measure;
-    for a multi-label task "labels", the metrics of each label. With an attack "attack": for each
-    radius the loss and the metrics, and "radius". Similarity: the number of examples, the task's
-    metrics. Weights of fewer bits: the number of examples, their and float32's accuracy, the share
-    of equal labels, and 95 % intervals.
+    metrics, for a classification task "classes", a class_report, and "slices", see Slices.measure,
+    and with a threshold how many it answers; for a multi-label task "labels", the
+    metrics of each label. With an attack "attack": for each radius the loss and the metrics, and
+    "radius". Similarity: the number of examples, the task's metrics. Weights of fewer bits: the
+    number of examples, their and float32's accuracy, the share of equal labels, and 95 % intervals.
   """
   radii = _radii(attack, radius)
+  scores = {"attack": attack, "slices": slices, "threshold": threshold, "precision": precision}
   if weights != "float32":  # fails before a model is loaded
-    if task or attack or slices or beams != 1 or jax.process_count() > 1:
+    if task or any(scores.values()) or beams != 1 or jax.process_count() > 1:
       raise InputError(
         f"weights={weights}: compares a classifier with itself in float32, in one process; leave "
-        "task, attack, slices and beams out"
+        f"task, {', '.join(scores)} and beams out"
       )
     check_kind(weights)
     check_keep(keep)
     return _in_fewer_bits(load_any(checkpoint), data, split or "dev", weights, keep)
   model = load_any(checkpoint)
   if model.task:
-    search = (beams, length_penalty)
-    return _on_task(model, data, split or "dev", task, (attack, radii), search, slices)
+    split = split or ("test" if os.path.isfile(data) else "dev")
+    search, answers = (beams, length_penalty), (threshold, precision)
+    return _on_task(model, data, split, task, (attack, radii), search, slices, answers)
   loaded = model.network
   if beams != 1:
     raise InputError(f"beams={beams}: is for translations; {checkpoint} is {loaded.without_task}")
-  for flag, value in (("attack", attack), ("slices", slices)):
+  for flag, value in scores.items():
     if value:
       raise InputError(
         f"--{flag}={value}: {checkpoint} is {loaded.without_task}; it is for the labels of a "
@@ -96,6 +105,11 @@ def run(
       )
   if task:
     return _on_similarity(loaded, data, split or "dev", task)
+  if not exists(os.path.join(data, "valid.json")):
+    raise InputError(
+      f"data={data}: {checkpoint} is {loaded.without_task}, measured on a folder made by "
+      "prepare.run; to label rows, train it on some first, by finetune.run or label.run"
+    )
   return _on_text(loaded, data, split or "valid")
 
 
@@ -137,6 +151,7 @@ def _on_task(
   attack: tuple[str, Sequence[float]],
   search: tuple[int, float],
   slices: str,
+  answers: tuple[float | None, float | None],
 ) -> dict[str, Any]:
   own = loaded.task
   assert own is not None
@@ -166,6 +181,9 @@ def _on_task(
   measures |= task.details(predictions, encoded.truth)
   if sliced:
     measures["slices"] = sliced.measure(predictions.argmax(-1) == encoded.truth.argmax(-1))
+  if answers != (None, None):
+    ensemble = Ensemble((loaded,), own)
+    measures |= ensemble.score_answers(predictions, encoded.truth, *answers, log)
   if attack[0]:
     measures["attack"] = _under_attack(loaded.network, task, encoded, *attack)
   return measures

@@ -25,7 +25,7 @@ def run(
   A classifier's temperature goes with it, so that the export gives the probabilities of predict.
 
   Args:
-    checkpoint: see load_model.
+    checkpoint: see load_any.
     out: folder to create.
     format: see list_formats.
     data: of onnx_int8: folder of the task's files, to compare it with float32 on.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpt_jax.config import from_json, to_json
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, agree
 from gpt_jax.models.model import ModelConfig, make_heads
 from gpt_jax.parallel.processes import log
 from gpt_jax.programs.finetune_config import FinetuneConfig
@@ -40,7 +40,8 @@ def load_task(
   if has_auxiliary_loss and start.attention != "causal":
     raise InputError(
       f"lm_weight={config.lm_weight}: the checkpoint has {start.attention} attention, so a "
-      "language model on it would see the tokens it predicts; set lm_weight=0"
+      "language model on it would see the tokens it predicts; set lm_weight=0, or for BERT's kin "
+      f"take config=finetune_encoder:FAMILY:{task.name} of bert, roberta, albert or minilm"
     )
   of_parts = [_load_part(config, part, data_dir, start) for part in task.parts]
   data = {}
@@ -105,8 +106,8 @@ def log_repeated_rows(task: LabeledTask, data_dir: str, examples: dict[str, list
     rows = examples.get(split, [])
     if repeated := count_repeated(rows, examples["train"]):
       log(
-        f"warning: {task.name}: {repeated:,} of {len(rows):,} {split} rows have the texts of a "
-        "training row"
+        f"warning: {task.name}: {repeated:,} of {len(rows):,} {split} rows "
+        f"{agree(repeated, 'has', 'have')} the texts of a training row"
       )
 
 
@@ -129,8 +130,8 @@ def complete(config: FinetuneConfig, task: LabeledTask, train_set: Encoded) -> F
   labeled = len(train_set) - train_set.unlabeled
   if (left := labeled % config.batch_size) >= _LEFT_OUT * labeled:
     lines.append(
-      f"{left:,} of {labeled:,} training examples are left out of each epoch, others in each: "
-      f"batches have {config.batch_size} (batch_size sets it)"
+      f"{left:,} of {labeled:,} training examples {agree(left)} left out of each epoch, others in "
+      f"each: batches have {config.batch_size} (batch_size sets it)"
     )
   for line in lines:
     log(line)

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, agree, counted
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import count_repeated
 from gpt_jax.tasks.readers import check_data_dir
@@ -65,8 +65,8 @@ def _read(task: Any, data_dir: str | None, count: bool) -> Entry:
         if split == "train":
           training = examples
         elif count and (repeated := count_repeated(examples, training)):
-          rows = f"{split} row has" if repeated == 1 else f"{split} rows have"
-          remarks.append(f"{repeated:,} {rows} the texts of a training row")
+          rows = f"{counted(repeated, f'{split} row')} {agree(repeated, 'has', 'have')}"
+          remarks.append(f"{rows} the texts of a training row")
       except InputError as error:
         remarks.append(str(error))
       except Exception as error:  # one broken folder must not end the list

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -15,10 +15,9 @@ import numpy as np
 
 from gpt_jax.data.file_kinds import JSON_LINES, TABLE, kind_by_name, write_table
 from gpt_jax.data.progress import Progress
-from gpt_jax.errors import InputError, MissingInput
+from gpt_jax.errors import InputError, agree
 from gpt_jax.files import atomic_file
-from gpt_jax.inference.calibration import choose_threshold, scale
-from gpt_jax.inference.ensemble import Calibration, Ensemble, load_adapted, load_ensemble
+from gpt_jax.inference.ensemble import Ensemble, load_adapted, load_ensemble
 from gpt_jax.parallel.processes import log
 from gpt_jax.programs.outputs import check_out, is_inside, is_same_file
 from gpt_jax.tasks.answers.answer import LabeledTask
@@ -55,12 +54,13 @@ def run(
   end of a file do not count. A prediction below the threshold is withheld in the same way.
 
   Args:
-    checkpoint: see load_model; fine-tuned, or WORKDIR/tfidf of label. Several, or the WORKDIR of
-      several seeds, give the mean of their probabilities.
+    checkpoint: see load_any; fine-tuned. Several, or the WORKDIR of several seeds, give the mean of
+      their probabilities.
     source: TSV, CSV, JSON or Parquet file with the task's text columns by name, or - for stdin. A
       TSV without a header may hold just the text columns in order, such as one text per line. An
       imported classifier reads text, and text_pair where the file has it.
-    output: file to write: .tsv, .csv or .jsonl; - for TSV on stdout. Whole, or none.
+    output: file to write: .tsv, .csv or .jsonl; - for TSV on stdout. Whole, or none. A .csv is
+      separated and marked as the CSV file that is read, for the same spreadsheet.
     data: instead of `source`: folder of the task's official files, as for finetune.
     split: of `data`: train, dev or test (default test).
     batch_size: examples per batch.
@@ -83,16 +83,10 @@ def run(
     "problem" has the reason. A text-to-text model has no probabilities, and may write no label.
   """
   has_file, has_data = source is not None, data is not None
-  has_both = threshold is not None and precision is not None
-  is_threshold = threshold is None or 0 <= threshold <= 1
-  is_precision = precision is None or 0 < precision < 1
   for is_fault, message in (
     (has_file == has_data, "give either --input, a file of rows, or --data, the task's folder"),
     (split and has_file, f"--split={split} needs --data; --input predicts all rows of its file"),
     (keep and has_data, f"--keep={','.join(keep)} copies columns of --input; --data has none"),
-    (has_both, "give --threshold, or --precision, which chooses one; not both"),
-    (not is_threshold, f"--threshold={threshold}: must be a probability, from 0 to 1"),
-    (not is_precision, f"--precision={precision}: must be between 0 and 1, for example 0.95"),
   ):
     if is_fault:
       raise InputError(message)
@@ -101,13 +95,20 @@ def run(
   if beams != 1:
     task = ensemble.task.with_search(beams, length_penalty)
     ensemble = dataclasses.replace(ensemble, task=task)
-  task = ensemble.task
-  rows = _examples(task, source, data, split or "test")
-  kept = _kept_columns(source, keep, task) if source and keep else [{}] * len(rows)
-  calibration, threshold = _calibration(ensemble, calibrate, threshold, precision)
+  task, table = ensemble.task, None
+  if source is None:
+    rows = task.examples(data or "", split or "test")
+  else:
+    table, columns = Table.with_texts(source, task.columns, task.pair)
+    rows = _examples(task, table, columns)
+  if not rows:
+    raise InputError(f"{source or data}: no rows; the columns should be {', '.join(task.columns)}")
+  kept = _kept_columns(table, columns, keep, task) if table and keep else [{}] * len(rows)
+  calibration, threshold = ensemble.find_threshold(threshold, precision, log, calibrate)
   rows, encoded = _encode(ensemble, rows)
   sliced = task.slices(slices, encoded[0].locations)
-  with _open_output(output) as file:  # before predicting, so that an unwritable path fails early
+  # Opened before predicting, so that an unwritable path fails early.
+  with contextlib.nullcontext(sys.stdout) if output == "-" else atomic_file(output) as file:
     with Progress("predicting", len(encoded[0]) * len(encoded), "rows") as progress:
       predictions = ensemble.predict(encoded, batch_size, progress.update, calibration)
     predicted = [task.result(*pair) for pair in zip(predictions, encoded[0].truth, strict=True)]
@@ -115,7 +116,7 @@ def run(
     _describe_batch(ensemble, encoded[0], sliced, predicted)
     results = _merge_problems(rows, predicted, ensemble)
     results = [a | b for a, b in zip(kept, results, strict=True)]
-    _write(file, results, output, list(kept[0]), threshold is not None, task)
+    _write(file, results, output, table, list(kept[0]), threshold is not None, task)
   return results
 
 
@@ -159,45 +160,6 @@ def _load(checkpoint: str | Sequence[str], weights: str) -> Ensemble:
   return loaded
 
 
-def _calibration(
-  ensemble: Ensemble, calibrate: bool, threshold: float | None, precision: float | None
-) -> tuple[Calibration | None, float | None]:
-  """The temperature, and the threshold, if there is one; logs what they are from."""
-  if not ensemble.task.is_classification:
-    if threshold is not None or precision is not None:
-      name = "threshold" if precision is None else "precision"
-      task = f"{ensemble.task.name} ({ensemble.task.kind})"
-      raise InputError(f"--{name}: {task} has no probability for one label of each row")
-    return None, None
-  calibration = None
-  if calibrate:
-    try:
-      calibration = ensemble.calibration()
-      if calibration.temperature == 1:
-        log(f"probabilities are not scaled: no temperature was better on {calibration.source}")
-      else:
-        log(
-          f"probabilities are scaled by the temperature {calibration.temperature:.3f}, found on "
-          f"{calibration.source} (--nocalibrate leaves them as they are)"
-        )
-    except MissingInput as reason:
-      log(f"probabilities are not calibrated: {reason}")
-  if precision is not None:
-    try:
-      dev = ensemble.dev_set()
-    except MissingInput as reason:
-      raise InputError(f"--precision={precision} needs the dev set: {reason}") from reason
-    # By the temperature of the predictions that the threshold is for.
-    scaled = scale(dev.probabilities, calibration.temperature if calibration else 1.0)
-    chosen = choose_threshold(scaled.max(axis=-1), scaled.argmax(axis=-1) == dev.classes, precision)
-    threshold = chosen.value
-    log(
-      f"threshold {threshold:.4f}: {chosen.correct:,} of {chosen.given:,} dev rows above it are "
-      f"right; of new rows of this kind at least {precision:.1%}, with 95% confidence"
-    )
-  return calibration, threshold
-
-
 def _withhold(predicted: list[dict[str, Any]], threshold: float | None) -> None:
   """Replaces the predictions below the threshold, if there is one, by None, with the problem."""
   if threshold is None:
@@ -209,7 +171,8 @@ def _withhold(predicted: list[dict[str, Any]], threshold: float | None) -> None:
       problem = f"probability {confidence:.4f} is below the threshold {threshold:.4f}"
       result |= {"prediction": None, "problem": problem}
       withheld += 1
-  log(f"{withheld:,} of {len(predicted):,} predictions are below the threshold and left out")
+  are = f"predictions {agree(withheld)} below the threshold and left out"
+  log(f"{withheld:,} of {len(predicted):,} {are}")
 
 
 def _describe_batch(
@@ -239,30 +202,17 @@ def _describe_batch(
   log(format_slices(Slices(slices.column, chosen).measure(np.array(scores))))
 
 
-def _examples(task: LabeledTask, source: str | None, data_dir: str | None, split: str) -> list:
-  """The examples of a split of data_dir, or of the file `source`; an InputError for each row of the
-  file that cannot be used.
-  """
+def _examples(task: LabeledTask, table: Table, columns: tuple[str, ...]) -> list:
+  """The examples of the rows of a file; an InputError for each row that cannot be used."""
   examples: list[Any] = []
-  if source is None:
-    examples = task.examples(data_dir or "", split)
-    if not examples:
-      raise InputError(f"--data={data_dir}: no examples in the {split} split of {task.name}")
-    return examples
-  table, columns = Table.with_texts(source, task.columns, task.pair)
-  if table.unnamed and kind_by_name(source).format == TABLE:
-    names = ", ".join(columns)
-    warnings.warn(
-      f"{source}: the first line names no column of {task.name} ({names}), so it is read as a row",
-      stacklevel=3,
-    )
+  if table.unnamed and kind_by_name(table.path).format == TABLE:
+    fault = f"the first line names no column of {task.name} ({', '.join(columns)})"
+    warnings.warn(f"{table.path}: {fault}, so it is read as a row", stacklevel=3)
   for row in table.rows(columns, blanks=True):
     try:
       examples.append(row if isinstance(row, InputError) else task.example(row))
     except InputError as error:  # an empty text
       examples.append(error)
-  if not examples:
-    raise InputError(f"--input={source}: no rows; the columns should be {', '.join(task.columns)}")
   return examples
 
 
@@ -291,9 +241,10 @@ def _encode(ensemble: Ensemble, rows: list) -> tuple[list, list[Encoded]]:
   return rows, encoded
 
 
-def _kept_columns(source: str, keep: Sequence[str], task: LabeledTask) -> list[dict[str, Any]]:
+def _kept_columns(
+  table: Table, texts: tuple[str, ...], keep: Sequence[str], task: LabeledTask
+) -> list[dict[str, Any]]:
   """The kept cells of every row, in the order of `keep`; empty in a row that cannot be read."""
-  table, texts = Table.with_texts(source, task.columns, task.pair)
   everything = list(keep) == ["all"]
   named = () if everything else table.split(keep)
   # An error has no cells.
@@ -303,14 +254,14 @@ def _kept_columns(source: str, keep: Sequence[str], task: LabeledTask) -> list[d
     return rows
   for name in named:
     if name not in names:
-      raise no_column(f"--keep={name}: {source}", name, names)
+      raise no_column(f"--keep={name}: {table.path}", name, names)
   wanted = list(names if everything else dict.fromkeys(named))  # each once, in the order given
   own = {"prediction", "probabilities", "problem", *(f"p({label})" for label in task.labels)}
   for name in wanted:
     if name in own:
       raise InputError(
-        f"--keep: the output has a column {name!r} of its own; rename the one of {source}, or name "
-        "other columns to keep"
+        f"--keep: the output has a column {name!r} of its own; rename the one of {table.path}, or "
+        "name other columns to keep"
       )
   return [{name: row.get(name, "") for name in wanted} for row in rows]
 
@@ -318,10 +269,7 @@ def _kept_columns(source: str, keep: Sequence[str], task: LabeledTask) -> list[d
 def _merge_problems(
   rows: list, predicted: list[dict[str, Any]], ensemble: Ensemble
 ) -> list[dict[str, Any]]:
-  """A result for every row: the next prediction, or the problem of one that cannot be used.
-
-  Warns of the rows without a prediction.
-  """
+  """A result for every row: the next prediction, or the problem of one without, which are told."""
   # Predictions are in the order of the usable rows.
   following = iter(predicted)
   results: list[dict[str, Any]] = []
@@ -336,8 +284,8 @@ def _merge_problems(
       if problem := ensemble.task.unread(row, member.tokenizer):
         results[-1]["problem"] = problem
   if problems:
-    told = f"{len(problems)} of {len(rows)} rows have no prediction: {problems[0]}"
-    warnings.warn(told, stacklevel=3)
+    have = f"rows {agree(len(problems), 'has', 'have')} no prediction"
+    warnings.warn(f"{len(problems):,} of {len(rows):,} {have}: {problems[0]}", stacklevel=3)
   return results
 
 
@@ -345,12 +293,13 @@ def _write(
   file: IO[str],
   results: Sequence[dict[str, Any]],
   output: str,
+  table: Table | None,
   kept: list[str],
   withholds: bool,
   task: LabeledTask,
 ) -> None:
-  """Writes JSON lines for .jsonl, CSV for .csv, else TSV; if a row has a problem, or the run
-  `withholds` predictions, with a column of problems.
+  """Writes JSON lines for .jsonl, CSV for .csv, by the layout of the table that was read, else TSV;
+  if a row has a problem, or the run `withholds` predictions, with a column of problems.
   """
   kind = kind_by_name(output)
   if kind.format == JSON_LINES:
@@ -370,7 +319,8 @@ def _write(
     copied = [result[name] for name in kept]
     copied = [cell if isinstance(cell, str) else json.dumps(cell) for cell in copied]
     rows.append([*copied, task.cell(result["prediction"]), *cells])
-  write_table(file, rows, kind.delimiter or "\t")
+  layout = table.csv_layout if table and kind.quote else (kind.delimiter or "\t", "")
+  write_table(file, rows, *layout)
 
 
 def _check_output(output: str, source: str | None, data_dir: str | None, overwrite: bool) -> None:
@@ -388,16 +338,3 @@ def _check_output(output: str, source: str | None, data_dir: str | None, overwri
     raise InputError(
       f"--out={output}: {kind}; name a file in {', '.join(_SUFFIXES[:-1])} or {_SUFFIXES[-1]}"
     )
-
-
-@contextlib.contextmanager
-def _open_output(output: str) -> Iterator[IO[str]]:
-  """Opens the output; a file appears only when it is complete."""
-  if output == "-":
-    yield sys.stdout
-    return
-  try:
-    with atomic_file(output) as file:
-      yield file
-  except OSError as error:
-    raise InputError(f"--out={output}: {error.strerror or error}") from error

@@ -14,7 +14,7 @@ import numpy as np
 
 from gpt_jax.batch import Batch
 from gpt_jax.data.tokenizers.base import SpecialTokens, Tokenizer
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, agree, counted
 from gpt_jax.tasks.formats import GPT, Format
 
 _MIN_CONTEXT = 8
@@ -219,8 +219,8 @@ class Encoded:
     least = f"{count.min()} to " if count.min() < count.max() else ""
     sequences = f" of {least}{count.max()} sequences" if count.max() > 1 else ""
     lines = [
-      f"{len(self)} examples{sequences}, in tokens: median {np.median(lengths[present]):.0f}, "
-      f"longest {lengths.max()}",
+      f"{counted(len(self), 'example')}{sequences}, in tokens: median "
+      f"{np.median(lengths[present]):.0f}, longest {lengths.max()}",
       *([balance] if balance else []),
       f"unknown or byte-fallback tokens: {self.unknown_share:.2%}",
     ]
@@ -244,9 +244,10 @@ def describe_truncation(kept: np.ndarray, lengths: np.ndarray, context: int) -> 
   if not cut.any():
     return ""
   lost = 1 - kept[cut].sum() / lengths[cut].sum()
+  count = int(cut.sum())
   return (
-    f"{cut.sum():,} of {len(cut):,} rows are longer than the context of {context} tokens: "
-    f"{lost:.1%} of their tokens are not read"
+    f"{count:,} of {len(cut):,} rows {agree(count)} longer than the context of {context} tokens: "
+    f"{lost:.1%} of {agree(count, 'its', 'their')} tokens are not read"
   )
 
 

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from gpt_jax.errors import InputError, counted
+from gpt_jax.errors import InputError, agree, counted
 from gpt_jax.tasks.metrics import accuracy
 from gpt_jax.tasks.readers import Row, find_folder, no_column, read_lines, read_table
 from gpt_jax.tasks.task import Task
@@ -44,8 +44,8 @@ def read_snli(data_dir: str, split: str) -> Iterator[Row]:
     else:
       yield Row((premise, hypothesis), label, f"{path}:{number}")
   if dropped:
-    message = f"{path}: {dropped} of {len(rows)} rows have no gold label and are left out"
-    warnings.warn(message, stacklevel=2)
+    have = agree(dropped, "has no gold label and is", "have no gold label and are")
+    warnings.warn(f"{path}: {dropped} of {len(rows)} rows {have} left out", stacklevel=2)
 
 
 def snli_of_tfds(record: dict[str, Any], location: str) -> Iterator[Row]:

@@ -109,10 +109,10 @@ def read_qqp(data_dir: str, split: str) -> Iterator[Row]:
     else:
       yield with_label_name(row, DUPLICATE)
   if broken:
-    message = f"{len(broken)} of {len(rows)} rows are broken and left out, the first at {broken[0]}"
+    message = f"{len(broken)} broken of {len(rows)} rows, the first at {broken[0]}"
     if len(broken) > 0.001 * len(rows) + 2:
       raise InputError(f"{path}: {message}; copy the file again")
-    warnings.warn(f"{path}: {message}", stacklevel=2)
+    warnings.warn(f"{path}: left out: {message}", stacklevel=2)
 
 
 def qqp_of_tfds(record: dict[str, Any], location: str) -> Iterator[Row]:

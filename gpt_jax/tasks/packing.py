@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from gpt_jax.batch import Batch, Labels, Predictions, Rows, Tags
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, counted
 from gpt_jax.tasks.encoding import Encoded
 
 _FILLER = -1  # in place of an example's index, where a batch has fewer
@@ -40,7 +40,7 @@ class PackedBatches:
     self.steps_per_epoch = len(encoded) // batch_size
     if not self.steps_per_epoch:
       raise InputError(
-        f"{len(encoded)} examples are fewer than one batch; batch_size is {batch_size}"
+        f"{counted(len(encoded), 'example')}: fewer than one batch; batch_size is {batch_size}"
       )
     tokens = encoded.lengths.sum(axis=1)  # of an example, in all of its sequences
     orders = [

@@ -26,17 +26,18 @@ from gpt_jax.data.file_kinds import (
 )
 from gpt_jax.data.sources.source import typed_rows
 from gpt_jax.data.sources.utf8 import (
-  CONVERT,
   describe_binary,
+  how_to_convert,
   open_bytes,
   windows_1252,
   with_line_feeds,
   without_compression,
 )
-from gpt_jax.errors import InputError, MissingInput, counted, did_you_mean, require
+from gpt_jax.errors import InputError, MissingInput, counted, did_you_mean, require, warn_once
 from gpt_jax.files import exists, is_file, is_folder, split_names
 
 _MAX_MIB = 2048  # of a compressed file, which is read as a whole
+_MARK = "\ufeff"  # a byte order mark, by which spreadsheets know UTF-8
 
 
 class Row(NamedTuple):
@@ -50,7 +51,9 @@ class Row(NamedTuple):
 def check_data_dir(data_dir: str) -> None:
   """Fails early, before a program looks for task after task in the folder."""
   if not is_folder(data_dir.removeprefix("tfds:") or os.curdir):
-    raise InputError(f"data_dir={data_dir}: no such folder")
+    raise InputError(
+      f"data_dir={data_dir}: {'a file, no' if exists(data_dir) else 'no such'} folder"
+    )
 
 
 def find_folder(data_dir: str, collection: str, name: str = "") -> str:
@@ -75,7 +78,7 @@ def read_lines(path: str) -> list[tuple[int, str]]:
 
 def read_every_line(path: str) -> list[tuple[int, str]]:
   """As read_lines, including empty lines except at the end."""
-  return _numbered(_decode(path, _read_content(path)))
+  return _numbered(_decode(path, _read_content(path)).removeprefix(_MARK))
 
 
 def _numbered(text: str) -> list[tuple[int, str]]:
@@ -195,18 +198,19 @@ def _read_content(path: str) -> bytes:
 
 
 def _decode(path: str, data: bytes, official: bool = True) -> str:
-  """The text of a file in UTF-8 or, of the user's own, in Windows-1252 if it cannot be another."""
+  """The text of a file, after its byte order mark; of the user's own in Windows-1252 after one."""
   if kind := describe_binary(data):
     raise InputError(f"{path}: {kind}")
   try:
-    return with_line_feeds(data.decode("utf-8-sig"))
+    return with_line_feeds(data.decode())
   except UnicodeDecodeError as error:
     text, word = ("", "") if official else windows_1252(data)
     if text:
-      file_kinds.warn_once(f"{path}: is read as Windows-1252, as it is not UTF-8: {word!r}")
-      return with_line_feeds(text)
+      warn_once(f"{path}: is read as Windows-1252, as it is not UTF-8: {word!r}")
+      return _MARK + with_line_feeds(text)
     line, byte = data[: error.start].count(b"\n") + 1, data[error.start]
-    raise InputError(f"{path}:{line}: not UTF-8 (byte {byte:#04x}); {CONVERT}") from error
+    place = f"{path}:{line}: not UTF-8 (byte {byte:#04x})"
+    raise InputError(f"{place}; {how_to_convert(data)}") from error
 
 
 @functools.cache  # a pipe can be read only once
@@ -231,6 +235,8 @@ class Table:
   Attributes:
     unnamed: the columns of a TSV file whose first line is a row; (): it names them.
     named, kind: what its name and its content say that it is.
+    csv_layout: delimiter and byte order mark of CSV for the spreadsheet that wrote it: its own if
+      it is CSV, and the mark unless it is in UTF-8 without one.
   """
 
   def __init__(self, path: str, *, official: bool = False, unnamed: Sequence[str] = ()):
@@ -245,13 +251,17 @@ class Table:
     content = b"" if is_parquet else _read_content(path)
     if content.startswith(b"PAR1"):
       is_parquet = is_file(path)  # not a pipe: it is read part by part
-    self._text = "" if is_parquet else _decode(path, content, official)
+    text = "" if is_parquet else _decode(path, content, official)
+    self._text = text.removeprefix(_MARK)
     if is_parquet:
       self.kind = FileKind(PARQUET)
     elif path == "-" or not official:
       with_quotes = self._text if '"' in self._text else ""
       all_lines = functools.partial(file_kinds.split_lines, with_quotes)
       self.kind = file_kinds.recognize(self.named, self._text, all_lines)
+    is_csv = self.kind.format == TABLE and self.named.quote
+    mark = text[: len(text) - len(self._text)]
+    self.csv_layout = self.kind.delimiter if is_csv else ",", mark
 
   @classmethod
   def with_texts(
@@ -314,7 +324,7 @@ class Table:
         between rows.
     """
     needed = columns if label is None or unlabeled else (*columns, label)
-    for location, record in self._located({*columns, label}):
+    for location, record in self.located({*columns, label}):
       if isinstance(record, InputError):
         if blanks or not isinstance(record, BlankRow):
           yield record
@@ -339,10 +349,10 @@ class Table:
     """All columns of each row, blank rows too but for those at the end; none of `needed` may be
     named twice.
     """
-    return (record for _, record in self._located({*needed}))
+    return (record for _, record in self.located({*needed}))
 
-  def _located(self, needed: set[Any]) -> Iterator[tuple[str, Record]]:
-    """("file:line", record) of each row."""
+  def located(self, needed: set[Any]) -> Iterator[tuple[str, Record]]:
+    """As records: ("file:line", record) of each row."""
     if self.path != "-" and not (self.unnamed and self.kind.format == TABLE):  # "-" has no name
       file_kinds.tell(self.path, self.named, self.kind)
     if self.kind.format == TABLE:
@@ -402,7 +412,7 @@ def column_values(locations: Sequence[str], column: str) -> list[str]:
   paths = dict.fromkeys(place.rpartition(":")[0] for place in locations)
   tables, cells = list(map(Table, paths)), {}
   for table in tables:
-    for place, record in table._located({column}):
+    for place, record in table.located({column}):
       if isinstance(record, dict) and column in record:
         cells[place] = _label_text(record[column]) or ""
   if tables and not cells:

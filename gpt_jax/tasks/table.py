@@ -6,13 +6,12 @@ import dataclasses
 import hashlib
 import itertools
 import os
-import warnings
 from collections.abc import Iterator, Sequence, Set
 from typing import Any, ClassVar
 
 from gpt_jax import files
 from gpt_jax.config import option, register
-from gpt_jax.errors import InputError, MissingInput, counted
+from gpt_jax.errors import InputError, MissingInput, counted, warn_once
 from gpt_jax.tasks.answers.labels import MultiLabelTask, split_labels
 from gpt_jax.tasks.answers.number import RegressionTask, Scale, is_number, parse_number
 from gpt_jax.tasks.formats import first_field
@@ -301,13 +300,16 @@ class TableTask(TaskConfig):
     raise InputError(f"{which}; they are {', '.join(names)}")
 
   def _path(self, data_dir: str, split: str) -> str:
+    if os.path.isfile(data_dir):
+      if split != "train":  # the rows themselves
+        return data_dir
+      folder, name = os.path.split(data_dir)
+      given = f"data={folder or os.curdir}, and config.task.train={name}"
+      raise InputError(f"data={data_dir}: is a file; give its folder, {given}")
     file = getattr(self, split)
     if not file:
       advice = f"config.task.{split}=FILE, when fine-tuning, names one"
       raise InputError(f"TableTask.{split}: no file is named; {advice}")
-    if os.path.isfile(data_dir):
-      folder = os.path.dirname(data_dir) or os.curdir
-      raise InputError(f"data={data_dir}: is a file; give its folder, {folder}, which has {file}")
     return os.path.join(data_dir, file)
 
   def _open(self, data_dir: str, split: str) -> Table:
@@ -318,10 +320,14 @@ class TableTask(TaskConfig):
     except MissingInput as error:
       message, others = str(error), _tables_beside(path)
       if others:
-        message += f"; there: {', '.join(others[:5])} (config.task.{split}={others[0]})"
+        message += (
+          f"; there: {', '.join(others[:5])} (to fine-tune: config.task.{split}={others[0]})"
+        )
       if split == "dev":
-        message += "; config.task.dev_share=0.1 holds out a tenth of the training rows instead, "
-        message += "folds=5 a fifth in each of five runs"
+        message += (
+          "; evaluate.run takes data=FILE; to fine-tune, config.task.dev_share=0.1 holds out "
+        )
+        message += "a tenth of the training rows instead, folds=5 a fifth in each of five runs"
       raise MissingInput(message) from error
 
   def _read(self, data_dir: str, split: str) -> Iterator[Row | InputError]:
@@ -347,7 +353,7 @@ class TableTask(TaskConfig):
       left = sum(isinstance(row, Row) or not self.skip_bad_rows for row in rows)
       if left < batch_size:
         without = f"{self._path(data_dir, 'train')}: without fold {fold} of {self.folds}"
-        fault = f"{left} rows are left, fewer than one batch; batch_size is {batch_size}"
+        fault = f"{counted(left, 'row')} left, fewer than one batch; batch_size is {batch_size}"
         raise InputError(f"{without} {fault}")
 
   def _held_out(self, rows: Sequence[Row], path: str) -> set[str]:
@@ -420,7 +426,7 @@ def check_labels(table: Table, columns: Sequence[str], label: str, rows: Sequenc
     guess += f"; {advice}" if are_numbers else ""
     raise InputError(f"{column} values in {len(rows):,} rows: is it the label?{guess}")
   if are_numbers:
-    warnings.warn(f"{column} numbers, each of which counts as a label; {advice}", stacklevel=3)
+    warn_once(f"{column} numbers, each of which counts as a label; {advice}")
 
 
 def _likelier(table: Table, others: Set[str], rows: int) -> str:

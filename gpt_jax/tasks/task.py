@@ -161,8 +161,8 @@ class Task(LabeledTask):
         yield from rows
       if dropped:
         warnings.warn(
-          f"tfds:{data_dir}: {dropped} of {total} rows of {data_set} ({split}) lack a label or a "
-          "text and are left out",
+          f"tfds:{data_dir}: left out for lack of a label or a text: {dropped} of {total} rows of "
+          f"{data_set} ({split})",
           stacklevel=2,
         )
 

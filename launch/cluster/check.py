@@ -6,6 +6,7 @@ python launch/cluster/check.py tpu [--setup=COMMAND] [--accelerator_type=TYPE] P
 
 import itertools
 import os
+import re
 import runpy
 import sys
 from pathlib import Path
@@ -18,13 +19,17 @@ from command_line.failures import with_flags  # noqa: E402
 from gpt_jax.errors import InputError, did_you_mean  # noqa: E402
 from gpt_jax.files import is_url, split_names  # noqa: E402
 
+# Flags of sbatch, which are a number, or one after the kind of a GPU
+_COUNTS = {"--nodes", "--ntasks", "--ntasks-per-node", "--cpus-per-task"}
+_COUNTS |= {"--gpus", "--gpus-per-node", "--gpus-per-task"}
 _ONE_HOST = 8  # the last number in the name of a TPU of one host is at most so large
 
 
 def check(cluster: str, before: dict[str, str], words: list[str]) -> None:
   """Refuses a command: flags before the program, and the program with its own."""
   program, *arguments = words or [""]
-  _check_program(program)
+  last = next(reversed(before), "")
+  _check_program(program, "" if before.get(last) else last)
   script = str(LAUNCH / f"{program}.py")
   doc = runpy.run_path(script, run_name=program)["__doc__"]  # which defines its flags
   if cluster == "slurm":
@@ -36,19 +41,23 @@ def check(cluster: str, before: dict[str, str], words: list[str]) -> None:
     _check_places(is_one=count.isdecimal() and int(count) <= _ONE_HOST)
 
 
-def _check_program(program: str) -> None:
+def _check_program(program: str, bare: str) -> None:
+  """Refuses what runs on no cluster; bare: the flag before it, if that has no value."""
   scripts = {path.stem: path.read_text(encoding="utf-8") for path in LAUNCH.glob("*.py")}
   several = sorted(name for name, text in scripts.items() if "define_distributed()" in text)
   if not program:
     raise InputError("which program of launch/, such as pretrain?")
   if program not in several:
     there = "runs in one process" if program in scripts else "is no program"
-    guess = did_you_mean(program, several)
+    guess = did_you_mean(program, several) or (bare and f"; did you mean {bare}={program}?")
     raise InputError(f"{program}: {there}{guess} (on a cluster run {', '.join(several)})")
 
 
 def _check_tasks(flags: dict[str, str]) -> None:
   """Refuses another number of tasks on a node than of GPUs: JAX gives each task of Slurm one."""
+  for flag in sorted(_COUNTS & flags.keys()):
+    if not re.fullmatch(r"(\w+:)?\d[\d,:-]*[km]?", flags[flag], re.IGNORECASE):
+      raise InputError(f"{flag}={flags[flag]}: should be a number, such as {flag}=2")
   given = {flag: value for flag, value in flags.items() if flag.startswith("--ntasks")}
   if given.keys() - {"--ntasks-per-node"}:  # Slurm spreads them
     return

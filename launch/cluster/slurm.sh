@@ -4,8 +4,9 @@
 #   bash launch/cluster/slurm.sh [--dry_run] --nodes=2 --ntasks-per-node=8 --gpus-per-node=8 pretrain --config=gpt1 --data=DIR …
 #
 # The flags before the program are sbatch's, as --NAME=VALUE; `sbatch FLAGS launch/cluster/slurm.sh pretrain …` does the same. First
-# `bash launch/test.sh` makes .venv, and `.venv/bin/pip install -c launch/constraints.txt -e '.[all,cuda]'` adds CUDA. All
-# nodes see the data and the workdir. --dry_run, before or after the program, prints the commands instead.
+# `bash launch/test.sh` makes .venv, and `.venv/bin/pip install -c launch/constraints.txt -e '.[all,cuda]'` adds CUDA; without
+# .venv it is the python3 of your PATH. All nodes see the data and the workdir. --dry_run, before or after the program,
+# prints the commands instead.
 #
 # Two minutes before the time limit the program saves a checkpoint and the job goes back into the queue, where it resumes;
 # so it does after a preemption or the loss of a node, if the cluster allows --requeue. A program that fails is
@@ -45,13 +46,13 @@ submit() {
   done
   set -- ${words[@]+"${words[@]}"}
   check "$@"
-  .venv/bin/python launch/cluster/check.py slurm ${flags[@]+"${flags[@]}"} "$@" || exit 2
+  "$python" launch/cluster/check.py slurm ${flags[@]+"${flags[@]}"} "$@" || exit 2
   flags=(sbatch ${flags[@]+"${flags[@]}"} launch/cluster/slurm.sh "$@")
   if [ -n "$dry_run" ]; then
     show "${flags[@]}"
     echo "# in the job:"
     shift
-    show srun --kill-on-bad-exit=1 .venv/bin/python "launch/$program.py" --distributed "$@"
+    show srun --kill-on-bad-exit=1 "$python" "launch/$program.py" --distributed "$@"
     # shellcheck disable=SC2016 # Slurm sets it
     echo '# in the job, when it is to be resumed:
 scontrol requeue "$SLURM_JOB_ID"'
@@ -64,7 +65,10 @@ scontrol requeue "$SLURM_JOB_ID"'
 check() {  # before hours in the queue
   program=${1:-}
   [ -n "$program" ] || fail "which program of launch/, such as pretrain?"
-  [ -x .venv/bin/python ] || fail "there is no .venv here: bash launch/test.sh makes it"
+  python=.venv/bin/python
+  [ -x $python ] || python=python3  # such as that of a conda environment
+  "$python" -c 'from importlib.metadata import version; version("jax"), version("absl-py")' 2>/dev/null ||
+    fail "there is no .venv here, and python3 has no JAX: bash launch/test.sh makes .venv"
 }
 
 show() {
@@ -86,7 +90,7 @@ run() {
   # srun takes these over from the job only up to Slurm 22.05.
   export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}
   # --signal is sent to the tasks of srun, not to this script; preemption and scancel end the script, too.
-  srun --kill-on-bad-exit=1 .venv/bin/python "launch/$program.py" --distributed "$@" || code=$?
+  srun --kill-on-bad-exit=1 "$python" "launch/$program.py" --distributed "$@" || code=$?
   case $code in
     0 | 2 | 130) exit "$code" ;;
     129 | 138 | 143) ;;  # saved after SIGHUP, SIGUSR1 (another --signal), SIGTERM

@@ -38,6 +38,7 @@ usage() {
 
 parse() {
   local flag
+  case ${1:-} in --dry[-_]run*) dry_run=1; shift ;; esac
   case ${1:-} in
     create | run | status | logs | stop) ;;
     -h | --help) usage; exit ;;
@@ -81,7 +82,7 @@ parse() {
 }
 
 check() {
-  local number
+  local number python
   [[ $zone =~ ^[a-z]+-[a-z]+[0-9]+-[a-z]$ ]] ||
     fail "--zone=${zone:0:200}: give a zone such as us-central2-b, here or in CLOUDSDK_COMPUTE_ZONE"
   [[ $project =~ ^[a-z][-a-z0-9.:]*$ ]] ||
@@ -98,8 +99,10 @@ check() {
   if [ "$command" = run ]; then
     [ ${#arguments[@]} -gt 0 ] || fail "run: which program of launch/, such as pretrain?"
     [ -e "launch/${arguments[0]}.py" ] || fail "there is no launch/${arguments[0]:0:200}.py"
-    if [ -x .venv/bin/python ]; then
-      .venv/bin/python launch/cluster/check.py tpu "--setup=$setup" "--accelerator_type=$accelerator" "${arguments[@]}" || exit 2
+    python=.venv/bin/python
+    [ -x $python ] || python=python3
+    if "$python" -c 'from importlib.metadata import version; version("jax"), version("absl-py")' 2>/dev/null; then
+      "$python" launch/cluster/check.py tpu "--setup=$setup" "--accelerator_type=$accelerator" "${arguments[@]}" || exit 2
     else
       echo "warning: there is no .venv here to check the flags of ${arguments[0]} with; bash launch/test.sh makes it" >&2
     fi

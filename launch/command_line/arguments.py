@@ -11,8 +11,15 @@ from typing import NoReturn
 from absl import flags
 
 from command_line import fields, usage
-from command_line.definitions import FLAGS, changes, config, config_classes, own_flags
-from gpt_jax.checkpoints.released import locate
+from command_line.definitions import (
+  FLAGS,
+  OR_TFIDF,
+  changes,
+  config,
+  config_classes,
+  own_flags,
+)
+from gpt_jax.checkpoints.released import locate, no_network, tfidf_folder
 from gpt_jax.config import fields_of
 from gpt_jax.errors import InputError, did_you_mean, meant_number
 from gpt_jax.files import check_path, is_url, split_names
@@ -69,8 +76,9 @@ def parse(argv: list[str], doc: str, positional: str | None, looks: bool = True)
   if rest:
     name, equals, _ = rest[0].partition("=")
     meant = rest[0] if equals and name in FLAGS else ""
-    if not meant and (missing or ("input" in FLAGS and os.path.isfile(rest[0]))):
-      meant = f"{missing[0] if missing else 'input'}={shlex.quote(rest[0])}"
+    inputs = [name for name in ("input", "source") if name in FLAGS and os.path.exists(rest[0])]
+    if not meant and (missing or inputs):
+      meant = f"{[*inputs, *missing][0]}={shlex.quote(rest[0])}"
     advice = "every setting is a flag, --NAME=VALUE"
     advice += f"; did you mean --{meant}?" if meant else ""
     raise InputError(f"unexpected argument {rest[0]!r}: {advice} (--help lists them)")
@@ -86,6 +94,8 @@ def parse(argv: list[str], doc: str, positional: str | None, looks: bool = True)
   for flag in own_flags():
     if looks and isinstance(flag.value, str) and flag.name not in _NO_PATHS:
       check_path(flag.value)
+  if empty := [flag.name for flag in own_flags() if usage.is_required(flag) and flag.value == ""]:
+    raise InputError(f"--{empty[0]}= is empty; give it a value (--help describes the flags)")
   if missing:
     names = ", ".join(f"--{name}" for name in missing)
     raise InputError(f"missing {names} (--help describes the flags)")
@@ -132,6 +142,9 @@ def _check_inputs() -> None:
       there = os.path.abspath(place).removesuffix("/best")  # of a workdir
       if not is_special and not os.path.exists(there):
         raise InputError(f"--{name}={path}: no such {kind}{_neighbors(path)}")
+      if name == "checkpoint" and not is_special and OR_TFIDF not in FLAGS[name].help:
+        if tfidf_folder(path):
+          raise no_network(path)
 
 
 def _neighbors(path: str) -> str:

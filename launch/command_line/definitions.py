@@ -50,6 +50,7 @@ _CHECKPOINT = (
   "a folder of OpenAI's or transformers' files, minilm (an installed package), or OWNER/MODEL of "
   "the Hugging Face Hub"
 )
+OR_TFIDF = ", or WORKDIR/tfidf of label"
 config_names: list[str] = []  # of configs/, which the program takes
 config_classes: list[tuple[str, str]] = []  # module and name; the last is what the program takes
 changes: list[tuple[str, str]] = []  # (NAME, VALUE) of every --config.NAME=VALUE
@@ -140,6 +141,7 @@ def _arguments(doc: str) -> Iterator[tuple[str, str]]:
 def _spell(text: str, names: dict[str, str]) -> str:
   """What a docstring says of an argument, as a shell's user reads it."""
   text = text.replace("see load_model", _CHECKPOINT)
+  text = text.replace("see load_any", f"{_CHECKPOINT}{OR_TFIDF}")
   if "see list_formats" in text:
     text = text.replace("see list_formats", describe_formats())
   return re.sub(r"`(\w+)`", lambda word: f"--{names.get(word[1], word[1])}", text)

@@ -26,6 +26,7 @@ GROUPS = {
 
 _START = r"(?<![^\s(])"  # not within a path, a quoted value or a flag
 _ARGUMENT = re.compile(rf"{_START}(\w+|config(?:\.\w+)+)=(True\b)?")
+_FIELD = re.compile(r"\b[A-Z]\w*Config\.(\w+) = ")
 _PREPARATION = re.compile(r"\bPrepareConfig\((\w+=\w+)\)")
 _FUNCTION = re.compile(rf"{_START}(\w+)\.run\b")
 
@@ -88,6 +89,10 @@ def with_flags(message: str, own_flags: Sequence[flags.Flag]) -> str:
       return match[0]
     return f"--{flag}" if true and is_boolean[flag] else f"--{flag}={true}"
 
+  # A field of what the flags make, such as CorpusConfig.valid_share = 5.0: must be …
+  field = _FIELD.match(message)
+  if field and field[1] in is_boolean:
+    message = f"--{field[1]}={message[field.end() :]}"
   message = _PREPARATION.sub(r"--\1", _ARGUMENT.sub(as_flag, message))
   return _FUNCTION.sub(lambda match: _script(match[1]) or match[0], message)
 

@@ -144,7 +144,7 @@ def test_the_command_line(run, tmp_path, tiny_tokenizer, launch):
   flags = f"--checkpoint={run}", f"--data={tmp_path}"
   code, _, errors = launch("evaluate", *flags)
   assert code == 2 and errors.count("\n") == 1
-  assert errors.startswith("error:") and "valid.json: missing" in errors
+  assert errors.startswith("error:") and "is a language model without a head, mea" in errors
   data = prepare(tmp_path, tiny_tokenizer)
   code, printed, errors = launch("evaluate", *flags)
   assert (code, errors) == (0, "")

@@ -147,7 +147,7 @@ def test_classify(finetuned):
 def test_what_is_cut_is_told(finetuned):
   model = gpt_jax.load(f"{finetuned.workdir}/seed_0")
   long = "the cat sat on the mat " * 20
-  with pytest.warns(UserWarning, match="1 of 2 rows are longer than the context of 64 tokens: 6"):
+  with pytest.warns(UserWarning, match="1 of 2 rows is longer than the context of 64 tokens: 6"):
     model.classify([long, "the dog"])
   assert model.truncated([long, "the dog"]) == [True, False]
 

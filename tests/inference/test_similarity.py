@@ -79,7 +79,7 @@ def test_long_texts_are_cut_on_request(checkpoint):
   kept = model.loaded.tokenizer.decode(ids[:30])  # the context without cls and sep
   with pytest.raises(InputError, match="text 1: .* tokens, and the model's context is 32"):
     model.embed(["the cat sat on the mat " * 9])
-  with pytest.warns(UserWarning, match="1 of 1 rows are longer than the context of 32 tokens: "):
+  with pytest.warns(UserWarning, match="1 of 1 rows is longer than the context of 32 tokens: "):
     cut = model.embed("the cat sat on the mat " * 9, truncate=True)
   np.testing.assert_allclose(cut, model.embed(kept), atol=1e-6)
 
@@ -117,7 +117,7 @@ def test_stsb_is_scored_by_cosines(checkpoint, stsb, tmp_path):
   (tmp_path / "STS-B").mkdir()
   text = Path(data, "STS-B", "dev.tsv").read_text()
   (tmp_path / "STS-B" / "dev.tsv").write_text(text + f"40\t{'the cat ' * 40}\tthe dog\t1.5\n")
-  with pytest.warns(UserWarning, match="^1 of 82 rows are longer than the context of 32 tokens: "):
+  with pytest.warns(UserWarning, match="^1 of 82 rows is longer than the context of 32 tokens: "):
     evaluate.run(folder, str(tmp_path), task="stsb")
 
 

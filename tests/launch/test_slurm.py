@@ -190,5 +190,10 @@ def test_what_is_missing_is_said(cluster):
   (cluster.folder / "bin" / "sbatch").unlink()
   assert "sbatch is not here" in cluster("pretrain")[2]
   (cluster.folder / "clone" / ".venv" / "bin" / "python").unlink()
+  python = cluster.folder / "bin" / "python3"
+  write_command(python, "exit 1")
   code, _, err = cluster("pretrain")
   assert code == 2 and "there is no .venv here" in err and err.count("\n") == 1
+  write_command(python, f'exec {sys.executable} "$@"')  # such as that of a conda environment
+  assert cluster("pretrain", "--wrong")[::2] == (2, "error: refused\n")
+  assert " python3 launch/pretrain.py --distributed" in cluster("--dry_run", "pretrain")[1]

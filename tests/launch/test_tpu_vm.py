@@ -296,6 +296,7 @@ def test_a_dry_run_prints_all_commands_and_runs_none(cloud, command, flags):
     (("create", "Node"), "NAME=Node: must be lower-case"),
     (("create", ""), "create: the NAME of the TPU comes next, such as create my-tpu"),
     (("create", "--dry_run"), "create: the NAME of the TPU comes next"),
+    (("--dry_run", "crate"), "no command 'crate': must be create"),
     (("crate", "node"), "no command 'crate': must be create, run, status, logs or stop"),
     (("delete", "node"), "no command 'delete': stop node --delete --yes saves"),
     (("status", "node", "--project=p"), "--zone=: give a zone"),
@@ -320,6 +321,11 @@ def test_a_mistake_is_one_line(cloud, arguments, message, monkeypatch):
   code, _, err = cloud.run("bash", ROOT / TPU_VM, *arguments)
   assert code == 2 and err.count("\n") == 1
   assert err.startswith("error: ") and message in err
+  assert cloud.calls() == []
+
+
+def test_a_dry_run_may_be_asked_for_first(cloud):
+  assert cloud.run("bash", TPU_VM, "--dry_run", "status", "node", *PLACE)[0] == 0
   assert cloud.calls() == []
 
 

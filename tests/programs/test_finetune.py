@@ -475,7 +475,7 @@ def test_a_run_sets_dropout_back_to_the_default(make_run, finetuned, tmp_path):
   "changes, message",
   [
     ({"batch_size": 12, "mesh": MeshConfig(data=8)}, "batch_size=12: must be a multiple of 8"),
-    ({"batch_size": 136}, "128 examples are fewer than one batch; batch_size is 136"),
+    ({"batch_size": 136}, "128 examples: fewer than one batch; batch_size is 136"),
     ({"train": TrainConfig(steps=5, epochs=1)}, "exactly one of them must be above 0"),
     ({"task": TableTask(columns=("txt",))}, r"train.tsv: no column 'txt'; did you mean text\?"),
   ],

@@ -90,7 +90,7 @@ def test_it_predicts_a_split_and_a_file(run, animals, tmp_path):
   source = tmp_path / "rows.csv"
   source.write_text("text\nsat cat old mat\n\nran on dog barn\n")
   out = tmp_path / "predictions.csv"
-  with pytest.warns(UserWarning, match="1 of 3 rows have no prediction"):
+  with pytest.warns(UserWarning, match="1 of 3 rows has no prediction"):
     predict.run(f"{workdir}/best", str(source), str(out), keep=["all"])
   rows = list(csv.DictReader(out.open()))
   assert [row["prediction"] for row in rows] == ["cat", "", "dog"]

@@ -93,8 +93,7 @@ def test_problems_become_remarks_and_other_splits_are_still_counted(files):
   assert by_name["sst2"] == ({"train": None, "dev": 1, "test": None}, sst2)
   assert by_name["snli"][0]["dev"] == 1
   assert (
-    "snli_1.0/snli_1.0_dev.txt: 1 of 2 rows have no gold label and are left out"
-    in by_name["snli"][1]
+    "snli_1.0/snli_1.0_dev.txt: 1 of 2 rows has no gold label and is left out" in by_name["snli"][1]
   )
   no_sizes = {"train": None, "dev": None, "test": None}
   assert by_name["rte"] == (no_sizes, ("no folder 'glue/RTE' here",))

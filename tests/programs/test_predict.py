@@ -27,6 +27,7 @@ from gpt_jax.tasks import readers
 from gpt_jax.tasks.task import Task
 
 pytestmark = pytest.mark.e2e
+BOM = b"\xef\xbb\xbf"
 TEXTS = ["the cat sat", "a dog ran", "old dog on the mat", "cat"]
 
 
@@ -125,6 +126,21 @@ def test_output_as_tsv_csv_and_jsonl(labels, checkpoint, tmp_path, capsys):
   assert sorted(os.listdir(tmp_path)) == ["in.txt", "out.jsonl"]
   predict.run(checkpoint, source, str(tmp_path / "out.csv"))
   assert cells(tmp_path / "out.csv") == [header, *lines]
+
+
+@pytest.mark.filterwarnings("ignore:.* is read as")
+@pytest.mark.parametrize(
+  "encoding, delimiter, mark",
+  [("utf-8", ";", b""), ("utf-8-sig", ",", BOM), ("cp1252", ";", BOM), ("utf-16", "\t", BOM)],
+)
+def test_a_csv_is_written_as_the_one_that_was_read(labels, tmp_path, encoding, delimiter, mark):
+  table = f"text{delimiter}id\nthe café{delimiter}1\na dog{delimiter}2\n"
+  labels(table.encode(encoding), "in.csv", "out.csv", keep=["text"])
+  header = delimiter.join(["text", "prediction", "p(barks)", "p(meows)"])
+  content = (tmp_path / "out.csv").read_bytes()
+  assert content.startswith(mark + header.encode()) and "\nthe café" in content.decode()
+  labels(table.encode(encoding), "in.csv", "out.tsv", keep=["text"])
+  assert (tmp_path / "out.tsv").read_bytes().startswith(b"text\tprediction\t")
 
 
 def test_a_value_is_the_expectation(model_of, tmp_path):
@@ -304,7 +320,7 @@ def test_the_models_of_folds_are_scaled_by_the_rows_they_held_out(
   assert said in capsys.readouterr().err
   expected = np.mean([scale(each, temperature) for each in raw], axis=0)
   np.testing.assert_allclose(probabilities_of(results), expected, atol=1e-6)
-  message = "--precision=0.9 needs the dev set: .* has another dev set"
+  message = "precision=0.9 needs the dev set: .* has another dev set"
   refused(message, predict.run, str(workdir), texts, precision=0.9)
 
 
@@ -312,7 +328,7 @@ def test_the_temperature_of_another_step_is_not_used(checkpoint, texts, tmp_path
   predict.run(checkpoint, texts, str(tmp_path / "out.tsv"))
   said = capsys.readouterr().err
   assert "not calibrated: " in said and f"of step 48; give checkpoint={checkpoint}/best" in said
-  message = "--precision=0.9 needs the dev set: .* of step 48; give"
+  message = "precision=0.9 needs the dev set: .* of step 48; give"
   refused(message, predict.run, checkpoint, texts, precision=0.9)
 
 
@@ -416,10 +432,7 @@ def test_a_damaged_dev_set_is_noticed(large_dev_set, texts, name, change, messag
 @pytest.mark.parametrize(
   "arguments, message",
   [
-    ({"threshold": 0.9, "precision": 0.9}, "give --threshold, or --precision, which chooses one"),
-    ({"threshold": float("nan")}, "--threshold=nan: must be a probability, from 0 to 1"),
-    ({"threshold": -0.1}, "--threshold=-0.1: must be a probability"),
-    ({"precision": 1.0}, "--precision=1.0: must be between 0 and 1, for example 0.95"),
+    ({"threshold": 0.9, "precision": 0.9}, "threshold=0.9: precision=0.9 chooses one; leave one"),
     ({"output": "labels.xlsx"}, "--out=labels.xlsx: Excel workbooks are not written; name a"),
     ({"output": "labels"}, "--out=labels: the suffix is the format; name a file in .tsv, .csv"),
     ({"keep": ["id"]}, "--keep=id: .*in.txt: no column 'id' .the columns are 'text'"),
@@ -445,7 +458,7 @@ def test_kept_columns_stand_beside_their_predictions(labels, tmp_path, suffix, k
   table = io.StringIO(newline="")
   csv.writer(table).writerows([("id", "text", "note"), *ROWS])
   output = tmp_path / f"out.{suffix}"
-  with pytest.warns(UserWarning, match="1 of 3 rows have no prediction"):
+  with pytest.warns(UserWarning, match="1 of 3 rows has no prediction"):
     results = labels(table.getvalue(), "in.csv", output.name, keep=keep)
   names = ["id", "text", "note"] if keep == ["all"] else keep
   if suffix == "jsonl":
@@ -496,7 +509,7 @@ def test_a_kept_column_may_not_be_called_as_one_of_the_output(labels, keep):
 
 
 def test_a_text_that_the_tokenizer_drops_costs_one_row(labels):
-  with pytest.warns(UserWarning, match="1 of 3 rows have no prediction: .*in.txt:2: text field 1"):
+  with pytest.warns(UserWarning, match="1 of 3 rows has no prediction: .*in.txt:2: text field 1"):
     results = labels("the cat\n\u200b\na dog\n")
   assert [result["prediction"] for result in results] == ["meows", None, "barks"]
 
@@ -538,6 +551,23 @@ def test_evaluate_gives_the_accuracy_by_another_column(finetuned, by_language, l
   refused("dev.tsv: no column 'week'", evaluate.run, *arguments, slices="week")
   of_text = f"{finetuned.pretrained}", str(data)
   refused("--slices=week: .*for the labels of a fine", evaluate.run, *of_text, slices="week")
+
+
+def test_evaluate_scores_what_a_precision_answers(large_dev_set, by_language, launch, tmp_path):
+  arguments = f"{large_dev_set[0]}/best", str(by_language / "dev.csv")
+  results = predict.run(*arguments, str(tmp_path / "out.jsonl"), keep=["label"], precision=0.95)
+  answered = [row for row in results if row["prediction"]]
+  assert 0 < len(answered) < len(results) == 80
+  right = sum(row["prediction"] == row["label"] for row in answered)
+  code, out, told = launch(
+    "evaluate", *map("{}={}".format, ("--checkpoint", "--data"), arguments), "--precision=0.95"
+  )
+  assert code == 0 and "dev rows above it are right; of new rows" in told
+  assert f"\nanswered      {len(answered) / 80:.4f}\n" in out
+  assert f"\nprecision     {right / len(answered):.4f}\n" in out
+  refused(
+    "threshold=0.5: precision=0.5 chooses", evaluate.run, *arguments, threshold=0.5, precision=0.5
+  )
 
 
 def test_predict_gives_the_score_by_another_column_and_the_drift(

@@ -180,7 +180,7 @@ def test_predictions_are_written_as_they_were_read(trained, tmp_path):
   run = trained.topics
   source = tmp_path / "rows.csv"
   source.write_text("text\nthe cat and barn\nand\n\nthe mat\n")
-  with pytest.warns(UserWarning, match="1 of 4 rows have no prediction"):
+  with pytest.warns(UserWarning, match="1 of 4 rows has no prediction"):
     predict.run(run.best, str(source), str(tmp_path / "out.csv"))
   source.write_text("text\nthe cat and barn\nand\nthe mat\n")
   with open(tmp_path / "out.csv", newline="") as file:

@@ -269,7 +269,7 @@ def test_examples_of_another_shape(second, message):
 
 def test_what_cannot_be_batched():
   few, eight = encoded_examples(5), encoded_examples(8)
-  refused("5 examples are fewer than one batch; batch_size is 8", PackedBatches, few, 8, 0, 1)
+  refused("5 examples: fewer than one batch; batch_size is 8", PackedBatches, few, 8, 0, 1)
   refused("cannot be divided into 3 equal parts", PackedBatches, eight, 8, 0, 1, groups=3)
   refused("context of 7 tokens is too short", encoded_examples, 8, context=7)
   refused("no examples", encode, [], Numbers(), 16, each_half, 2)

@@ -130,7 +130,7 @@ def test_the_diagnostic_set_is_another_test_set_of_mnli(small):
 
 
 def test_qqp_leaves_out_the_rows_that_are_malformed_as_published(small):
-  left_out = "train.tsv: 2 of 4 rows are broken and left out, the first at .*train.tsv:3$"
+  left_out = "train.tsv: left out: 2 broken of 4 rows, the first at .*train.tsv:3$"
   with pytest.warns(UserWarning, match=left_out):
     rows = read(small, "qqp", "train")
   assert rows == [
@@ -139,11 +139,11 @@ def test_qqp_leaves_out_the_rows_that_are_malformed_as_published(small):
   ]
   with open(small / "glue/QQP/train.tsv", "a", encoding="utf-8") as file:
     file.write("4\t8\t9\tbroken\n" * 2)
-  refused("4 of 6 rows are broken", read, small, "qqp", "train")
+  refused("4 broken of 6 rows", read, small, "qqp", "train")
 
 
 def test_snli_leaves_out_pairs_without_a_gold_label(small):
-  with pytest.warns(UserWarning, match="1 of 2 rows have no gold label and are left out"):
+  with pytest.warns(UserWarning, match="1 of 2 rows has no gold label and is left out"):
     assert read(small, "snli", "train") == [((("A dog.", "A cat."),), (0, 1, 0), 2)]
 
 

@@ -341,7 +341,7 @@ def test_it_learns_and_predicts_the_text_of_the_answer(trained, tmp_path):
   rows = "question\tcontext\nwho sat\tthe red cat sat on the old mat\nwho ran\t\n"
   (tmp_path / "rows.tsv").write_text(rows)
   out = tmp_path / "answers.csv"
-  with pytest.warns(UserWarning, match="1 of 2 rows have no prediction"):
+  with pytest.warns(UserWarning, match="1 of 2 rows has no prediction"):
     first, second = predict.run(best, str(tmp_path / "rows.tsv"), str(out))
   assert first == {"prediction": first["prediction"], "probabilities": {}}
   assert first["prediction"] in "the red cat sat on the old mat"

@@ -272,7 +272,7 @@ def test_folds_and_shares_that_cannot_be_are_refused(tmp_path):
   refused("3 different texts, too few for folds=4", held_out, tmp_path, rows, folds=4, fold=0)
   for skips in (False, True):
     config = dataclasses.replace(TWO, folds=3, skip_bad_rows=skips)
-    refused("fold 0 of 3 2 rows are left, fewer than one", config.check_folds, str(tmp_path), 3)
+    refused("fold 0 of 3 2 rows left, fewer than one", config.check_folds, str(tmp_path), 3)
     config.check_folds(str(tmp_path), 2)
   for given, share, message in (
     (rows, 0.001, r"dev_share=0\.001: holds out none of the 4 rows of .*tsv"),
@@ -397,5 +397,5 @@ def test_half_surrogates_do_not_end_folds(tmp_path, fields):
 
 def test_a_file_in_place_of_its_folder_is_one_line(tmp_path):
   (tmp_path / "train.csv").write_text("text,label\na,b\n")
-  message = f"data=.*train.csv: is a file; give its folder, {tmp_path}, which has train.csv"
+  message = f"data=.*train.csv: is a file; give its folder, data={tmp_path}, and config.task.train="
   refused(message, TableTask(train="train.csv").with_labels, str(tmp_path / "train.csv"))

@@ -245,7 +245,7 @@ def has_classes_in_tfds(task):
 @pytest.mark.parametrize(
   "task", list(filter(has_classes_in_tfds, all_tasks())), ids=lambda task: task.name
 )
-@pytest.mark.filterwarnings("ignore:.* lack a label or a text and are left out")
+@pytest.mark.filterwarnings("ignore:.* left out for lack of a label or a text")
 def test_tfds_labels_are_matched_by_name(tfds_dir, task):
   """Whatever their numbers in TFDS; the texts are in the order of the columns."""
   (data_set,) = task.tfds
@@ -271,7 +271,7 @@ def test_tfds_labels_are_matched_by_name(tfds_dir, task):
 @pytest.mark.parametrize("name, total", [("snli", 4), ("qqp", 3)])
 def test_rows_left_out_of_tfds_are_counted(tfds_dir, name, total):
   """In SNLI those without a gold label, in QQP those without a second question."""
-  message = rf"1 of {total} rows of .*{name} \(train\) lack a label or a text and are left"
+  message = rf"left out for lack of a label or a text: 1 of {total} rows of .*{name} \(train\)"
   with pytest.warns(UserWarning, match=message):
     examples = find(name).examples(f"tfds:{tfds_dir}", "train")
   assert len(examples) == total - 1

@@ -104,7 +104,7 @@ def test_short_texts_are_batched_as_without_windows():
 
 def test_what_is_not_read_is_said():
   whole = encoded([99], format=GPTFormat())
-  message = "1 of 1 rows are longer than the context of 32"
+  message = "1 of 1 rows is longer than the context of 32"
   assert whole.truncated.all() and message in whole.truncation
   assert not encoded([99]).truncation
   assert encoded([9], others=(words(np.random.default_rng(0), 99, 99),)).truncated.all()

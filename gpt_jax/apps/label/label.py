@@ -33,7 +33,7 @@ from gpt_jax.checkpoints.store import Checkpoints
 from gpt_jax.config import to_json
 from gpt_jax.data.file_kinds import TABLE, write_table
 from gpt_jax.data.progress import Progress
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, counted
 from gpt_jax.files import atomic_file, with_checksum, write_json
 from gpt_jax.inference.dev_report import write_dev_report
 from gpt_jax.inference.drift import measure_drift
@@ -187,7 +187,7 @@ def run(
   result["suspects"] = sum(suspect.doubtful for suspect in suspects)
   if unlabeled:
     result["pool"] = _rank_pool(job, unlabeled, pool_rows, result)
-  _write_results(study, result, suspects)
+  _write_results(study, result, suspects, table.csv_layout)
   return result
 
 
@@ -296,16 +296,16 @@ def _load_start(checkpoint: str, epochs: int, seed: int) -> tuple[FinetuneConfig
   return config, start
 
 
-def _write_results(study: Study, result: dict[str, Any], suspects: Sequence[Suspect]) -> None:
+def _write_results(
+  study: Study, result: dict[str, Any], suspects: Sequence[Suspect], layout: tuple[str, str]
+) -> None:
   """Writes suspects.csv, result.json and the page, and says what they have."""
-  cells: list[list[object]] = [
-    ["row", "line", "text", "given", "suggested", "p(given)", "p(suggested)"]
-  ]
+  cells = [["row", "line", "text", "given", "suggested", "p(given)", "p(suggested)"]]
   for s in suspects:
     chances = f"{s.p_given:.4f}", f"{s.p_suggested:.4f}"
     cells.append([s.row, s.line, s.text, s.given, s.suggested, *chances])
   with atomic_file(study.path("suspects.csv")) as file:
-    write_table(file, cells)
+    write_table(file, cells, *layout)
   write_json(study.path("result.json"), with_checksum(result))
   shown = [suspect for suspect in suspects if suspect.doubtful][:_SHOWN_SUSPECTS]
   study.write(
@@ -324,6 +324,7 @@ def _train(
   predicted: dict[str, dict[str, np.ndarray]] = {}
 
   def add(name: str, compute: Callable[[Progress], dict[str, np.ndarray]]) -> None:
+    log(f"{TITLES[name]}: on {counted(len(job.splits['train']), 'row')}")
     with Progress(TITLES[name], in_place=False) as progress:
       predicted[name] = compute(progress)
     right = predicted[name]["dev"].argmax(axis=-1) == job.truth["dev"]
@@ -504,7 +505,7 @@ def _rank_pool(job: _Job, rows: list[Row], count: int, result: dict[str, Any]) -
   model = fit_linear(known, classes, num_classes, linear.inverse_penalty)
   probabilities, counts = model(unknown), np.bincount(classes, minlength=num_classes)
   order = choose(unknown, probabilities, counts, count, job.seed)
-  path = write_pool(job.study, rows, order, job.table.labels, probabilities)
+  path = write_pool(job.study, rows, order, job.table, probabilities)
   simulated = simulate(known, classes, job.groups, num_classes, linear.inverse_penalty)
   log(f"{path}: the {len(order):,} of {len(rows):,} rows to label next")
   log(about_pool(simulated, result["curve"], len(dev) + len(job.splits["test"])))

@@ -23,8 +23,8 @@ _LABEL, _MARGIN = "label", "margin"  # columns of it beside the texts
 def guess_labels(
   source: str, checkpoint: str, workdir: str, texts: Sequence[str], labels: Sequence[str]
 ) -> tuple[str, tuple[str, ...]]:
-  """Writes WORKDIR/guesses.csv: the texts, a guessed label, and by how much its name is nearer than
-  the next, those first that are least clear; returns its path, and its text columns.
+  """Writes WORKDIR/guesses.csv: the columns of the table, a guessed label, and by how much its name
+  is nearer than the next, those first that are least clear; returns its path, and its text columns.
   """
   if len({*labels} - {""}) < max(2, len(labels)):
     raise InputError(f"--labels={','.join(labels)}: should be two or more different names")
@@ -36,22 +36,31 @@ def guess_labels(
   table = Table(source)
   columns = table.split(texts) or _text_columns(table)
   read = list(table.rows(columns))
+  for name in filter(table.has, (_LABEL, _MARGIN)):
+    raise InputError(f"--labels: {source} has a column {name!r}; rename it, or leave --labels out")
+  names, records = table.names, dict(table.located({*columns}))
   # They import JAX, which a bad table is refused without.
   from gpt_jax.inference.model import load
   from gpt_jax.parallel.processes import log
 
   model = load(checkpoint)
+  heads = [head.scope for head in model.network.spec.heads]
+  if "contrastive" not in heads and "embedding" not in model.network.meta:
+    log(
+      f"warning: {checkpoint} was not trained to compare texts, as minilm was: expect poor guesses"
+    )
   rows, _ = usable_rows(read, columns, "", model.loaded.tokenizer)
   if not rows:
     raise InputError(f"{source}: no row has a text in {', '.join(columns)}")
   nearest, margins = nearest_names(model, ["\n".join(row.texts) for row in rows], labels)
-  cells: list[list[object]] = [[*columns, _LABEL, _MARGIN]]
+  cells: list[list[object]] = [[*names, _LABEL, _MARGIN]]
   for number in np.argsort(margins, kind="stable"):
     guess, margin = labels[nearest[number]], f"{margins[number]:.4f}"
-    cells.append([*rows[number].texts, guess, margin])
+    record: Any = records[rows[number].location]
+    cells.append([*map(record.get, names), guess, margin])
   os.makedirs(workdir, exist_ok=True)
   with atomic_file(path) as file:
-    write_table(file, cells)
+    write_table(file, cells, *table.csv_layout)
   counts = np.bincount(nearest, minlength=len(labels))
   shown = ", ".join(f"{name} {count:,}" for name, count in zip(labels, counts, strict=True))
   log(f"{path}: {counted(len(rows), 'row')} with the label whose name is nearest: {shown}")

@@ -14,6 +14,7 @@ from gpt_jax.apps.report import chart
 from gpt_jax.apps.report.answers import MANY_DOUBTFUL, SURE_JUDGE, Answer
 from gpt_jax.apps.report.chart import Line
 from gpt_jax.apps.report.page import confusion_matrix, fill_page
+from gpt_jax.errors import agree
 from gpt_jax.tasks.slices import about_slices, format_slices
 
 TITLES = {
@@ -180,8 +181,8 @@ def about_labels(result: dict[str, Any]) -> str:
   """How many labels are doubtful, whether to correct them first, and whether to believe it."""
   total = sum(result["rows"].values())
   about = (
-    f"{result['suspects']:,} of {total:,} labels are less likely than another one to both of two "
-    "models that were not trained on the row."
+    f"{result['suspects']:,} of {total:,} labels {agree(result['suspects'])} less likely than "
+    "another one to both of two models that were not trained on the row."
   )
   if _clean_labels_first(result):
     about += (

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from gpt_jax.apps.label.table import Labeled
 from gpt_jax.apps.study import Study
 from gpt_jax.data.file_kinds import write_table
 from gpt_jax.errors import InputError
@@ -170,16 +171,16 @@ def check_pool(study: Study, source: str) -> None:
 
 
 def write_pool(
-  study: Study, rows: list[Row], order: np.ndarray, labels: Any, probabilities: np.ndarray
+  study: Study, rows: list[Row], order: np.ndarray, labeled: Labeled, probabilities: np.ndarray
 ) -> str:
   """Writes WORKDIR/pool.csv, the rows to label next first, with the model's guess; its path."""
   content = io.StringIO()
   table = [["line", "text", "guess", "p(guess)"]]
   for number in order:
     row, best = rows[number], int(probabilities[number].argmax())
-    cells = [row.location.rpartition(":")[2], "\n".join(row.texts), labels[best]]
+    cells = [row.location.rpartition(":")[2], "\n".join(row.texts), labeled.labels[best]]
     table.append([*cells, f"{probabilities[number, best]:.4f}"])
-  write_table(content, table)
+  write_table(content, table, *labeled.csv_layout)
   study.write(_POOL, content.getvalue())
   write_json(study.path(_WRITTEN), zlib.crc32(content.getvalue().encode()))
   return study.path(_POOL)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, agree, counted
 from gpt_jax.files import exists, read_json, verified
 from gpt_jax.tasks.readers import Row, Table, label_form, usable
 from gpt_jax.tasks.task import SPLITS
@@ -66,7 +66,7 @@ class Previous:
       raise InputError(f"--from={self.workdir}: has all usable rows of the new table already")
     return rows, (
       f"{self.workdir}: its {count:,} rows stay in their splits, {changed:,} with another label; "
-      f"{len(rows) - count:,} of {len(new):,} rows are new"
+      f"{len(rows) - count:,} of {counted(len(new), 'row')} {agree(len(rows) - count)} new"
     )
 
   def places(self, locations: Sequence[str]) -> np.ndarray:

@@ -38,6 +38,7 @@ class Labeled:
   skipped: int  # how many rows are left out
   known: frozenset[tuple[str, ...]]  # texts with a label, of rows left out for a rare one, too
   merge_labels: bool  # whether labels that differ by their form alone are one
+  csv_layout: tuple[str, str]  # of tables that are written for a person; see Table.csv_layout
 
   @functools.cached_property
   def classes(self) -> np.ndarray:
@@ -59,7 +60,7 @@ class Labeled:
   def summary(self) -> str:
     columns = ", ".join(self.columns)
     labels = counted(len(self.labels), "label")
-    return f"{len(self.rows):,} rows; text in {columns}, {labels} in {self.label}"
+    return f"{counted(len(self.rows), 'row')}; text in {columns}, {labels} in {self.label}"
 
   @property
   def identity(self) -> dict[str, Any]:
@@ -114,7 +115,8 @@ def read_labeled(
   out, as those whose texts have no tokens.
   """
   columns, label = find_columns(source, previous.columns, previous.label)
-  new, skipped = usable_rows(Table(source).rows(columns, label), columns, label, tokenizer)
+  table = Table(source)
+  new, skipped = usable_rows(table.rows(columns, label), columns, label, tokenizer)
   setting = "merge_labels=false" if merge_labels else ""
   merged = merge_similar((row.label or "" for row in new), source, setting)
   new = [row._replace(label=merged.get(row.label or "", row.label)) for row in new]
@@ -128,20 +130,20 @@ def read_labeled(
     shown = ", ".join(f"{name[:50]!r} ({count})" for name, count in sorted(rare.items())[:_SHOWN])
     more = f" and {len(rare) - _SHOWN:,} more" if len(rare) > _SHOWN else ""
     _log(
-      f"{sum(rare.values()):,} rows are left out, as their labels have fewer than "
-      f"{MIN_OF_LABEL} rows: {shown}{more}"
+      f"left out, with a label of fewer than {MIN_OF_LABEL} rows: "
+      f"{counted(sum(rare.values()), 'row')}, of {shown}{more}"
     )
   rows = [row for row in usable if row.label not in rare]
   # Earlier labels keep their numbers.
   labels = (*previous.labels, *sorted(counts.keys() - rare.keys() - {*previous.labels}))
   if len(rows) < MIN_ROWS or len(labels) < 2:
     raise InputError(
-      f"{source}: {len(rows):,} usable rows with {len(labels)} labels of {MIN_OF_LABEL} rows or "
-      f"more in column {label!r}; {MIN_ROWS} rows and 2 labels are needed"
+      f"{source}: {counted(len(rows), 'usable row')} with {counted(len(labels), 'label')} of "
+      f"{MIN_OF_LABEL} rows or more in column {label!r}; {MIN_ROWS} rows and 2 labels are needed"
     )
   known = frozenset(tuple(row.texts) for row in usable)
   left_out = skipped + sum(rare.values())
-  return Labeled(columns, label, labels, rows, left_out, known, merge_labels)
+  return Labeled(columns, label, labels, rows, left_out, known, merge_labels, table.csv_layout)
 
 
 def read_unlabeled(source: str, table: Labeled, tokenizer: Tokenizer) -> list[Row]:

@@ -55,6 +55,7 @@ _GPUS = {
   "NVIDIA H200": (141e9, 4.8e12, 4.5e11),
   "NVIDIA B200": (180e9, 7.7e12, 9e11),
 }
+TPU_NAMES = ("v2", "v3", "v4", "v5e", "v5p", "v6e", "tpu7x")  # of libtpu
 # JAX's name of a GPU by a short one, such as h100.
 GPU_KINDS = {kind.split()[-1].lower(): kind for kind in _GPUS}
 
@@ -230,9 +231,12 @@ def find_devices(topology: str) -> tuple[list[Any], str]:
     return [None] * int(shape), kind
   if google := re.fullmatch(r"(v[4-6]\w*)-(\d{1,6})", topology):
     raise InputError(f"--topology={topology}: {_shape_of(*google.groups())} ({EXAMPLES})")
-  if not re.fullmatch(r"(v|tpu)\d\w*", name):
-    known = f"{', '.join(sorted(GPU_KINDS))}{did_you_mean(name, GPU_KINDS)} ({EXAMPLES})"
-    raise InputError(f"--topology={topology}: {name} is not known; GPUs are {known}")
+  if name not in TPU_NAMES:
+    known = f"GPUs are {', '.join(sorted(GPU_KINDS))}, TPUs {', '.join(TPU_NAMES)}"
+    guess = did_you_mean(name, (*GPU_KINDS, *TPU_NAMES))
+    raise InputError(f"--topology={topology}: {name} is not known{guess} ({known}; {EXAMPLES})")
+  if not re.fullmatch(r"[1-9]\d{0,3}(x[1-9]\d{0,3}){1,2}", shape):
+    raise InputError(f"--topology={topology}: name the shape of the chips ({EXAMPLES})")
   require("libtpu", f"--topology={topology}", "libtpu", "tpu")
   from jax.experimental import topologies
 

@@ -41,7 +41,7 @@ def run(
   """Serves a model until a signal of signals.SAVING or Ctrl-C.
 
   Args:
-    checkpoint: see load_model.
+    checkpoint: see load_any.
     port: TCP port to listen at; 0: any free one.
     host: address to listen at; 0.0.0.0 lets other machines use the model. There is no password.
     weights: float32, bfloat16 or int8: type of the weights of completions and labels; embeddings

@@ -19,7 +19,7 @@ MAX_LINE = 16 << 20
 _UTF16, _MAX_UTF16 = (b"\xff\xfe", b"\xfe\xff"), 1 << 27  # bytes, which are converted as a whole
 CHUNK = 1 << 10  # compressed bytes; zstd makes up to 33,000 times as many of them
 # Not one encoding by name: Windows-1252 is read where a table is surely in it.
-CONVERT = "convert it: iconv -f ENCODING -t utf-8 FILE > NEW, such as cp1252 or cp1251"
+_CONVERT = "convert it: iconv -f ENCODING -t utf-8 FILE > NEW, such as cp1252 or cp1251"
 # What texts in Windows-1252 have beyond ASCII: letters of one of these languages, and marks.
 _ALPHABETS = (
   "àáâäæçèéêëîïñóôöœùûüßÿ",  # German, French, Dutch
@@ -38,8 +38,8 @@ _STRANGE = re.compile(rf"[^\x00-\x7f]{{2,}}|.*[a-z][À-ÖØ-ÞŠŒŽŸ].*|.*[^\W
 
 @contextlib.contextmanager
 def open_bytes(path: str, content: bytes | None = None) -> Iterator[io.BufferedIOBase]:
-  """A file to read, or a pipe's content, decompressed if the name ends in .gz or .zst; in UTF-8 if
-  it is in UTF-16.
+  """A file to read, or a pipe's content, decompressed if the name ends in .gz or .zst; if it is in
+  UTF-16, in UTF-8 with a byte order mark.
   """
   try:
     stored: Any = open_regular(path) if content is None else io.BufferedReader(io.BytesIO(content))
@@ -96,7 +96,7 @@ def _decompressed(stored: io.BufferedReader, path: str) -> io.BufferedIOBase:
   content = file.read(_MAX_UTF16 + 1)
   if len(content) > _MAX_UTF16:
     raise OSError(f"UTF-16 of more than {_MAX_UTF16:,} bytes, the limit; convert it to UTF-8")
-  return io.BytesIO(content.decode("utf-16").encode())
+  return io.BytesIO(content.decode("utf-16").encode("utf-8-sig"))
 
 
 def decode(block: bytes, path: str, offset: int) -> str:
@@ -106,7 +106,13 @@ def decode(block: bytes, path: str, offset: int) -> str:
   try:
     return block.decode("utf-8-sig" if offset == 0 else "utf-8")
   except UnicodeDecodeError as error:
-    raise InputError(f"{path}: not UTF-8 at byte {offset + error.start}; {CONVERT}") from error
+    place = f"{path}: not UTF-8 at byte {offset + error.start}"
+    raise InputError(f"{place}; {how_to_convert(block)}") from error
+
+
+def how_to_convert(content: bytes) -> str:
+  """Advice on bytes that are not UTF-8."""
+  return "binary, not text: it has bytes that are 0" if b"\0" in content else _CONVERT
 
 
 def windows_1252(content: bytes) -> tuple[str, str]:
@@ -119,7 +125,7 @@ def windows_1252(content: bytes) -> tuple[str, str]:
     return "", ""
   beyond = [mark for mark in {*text} if mark > "\x7f"]
   letters = {mark.lower() for mark in beyond if mark not in _MARKS}
-  is_known = any(letters <= {*alphabet} for alphabet in _ALPHABETS)
+  is_known = b"\0" not in content and any(letters <= {*alphabet} for alphabet in _ALPHABETS)
   words = [word for word in _WORD.findall(text) if not word.isascii()]
   strange = sum(bool(_STRANGE.fullmatch(word)) for word in words)
   if not is_known or 5 * strange > len(words):  # a few, such as "äöü", may be there

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpt_jax.data.tokenizers.base import Tokenizer, nonempty
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, agree
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import Encoded, share_unknown
 from gpt_jax.tasks.formats import GPT, Format
@@ -150,8 +150,8 @@ class SpanTask(LabeledTask):
           cut += 1
     if cut:
       warnings.warn(
-        f"{self.name}: {cut:,} of {len(examples):,} answers are cut off, with the end of their "
-        f"texts: the model reads {context:,} tokens",
+        f"{self.name}: {cut:,} of {len(examples):,} answers {agree(cut)} cut off, with the end of "
+        f"the text: the model reads {context:,} tokens",
         stacklevel=2,
       )
     return EncodedSpans(

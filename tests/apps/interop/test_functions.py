@@ -293,7 +293,7 @@ def test_weights_of_8_bits_are_written_if_they_answer_the_same(
       export.run(checkpoint, str(tmp_path / "new"), "onnx_int8", data=str(tmp_path / "data"))
   printed = capsys.readouterr()
   assert "98.75% of the accuracy is left; it changes by -0.50 to +0.47" in printed.out
-  assert "warning: 1 of 30 rows are longer than the context of 64" in printed.err
+  assert "warning: 1 of 30 rows is longer than the context of 64" in printed.err
   assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "out"]
 
 

@@ -13,6 +13,7 @@ from refused import refused
 import gpt_jax
 from gpt_jax.apps.interop.formats import hf
 from gpt_jax.apps.interop.formats import peft as peft_format
+from gpt_jax.apps.interop.formats.hf import read as hf_read
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.config import to_json
 from gpt_jax.errors import InputError
@@ -134,6 +135,21 @@ def test_weights_of_older_versions(out):
   torch.save(arrays, out / "adapter_model.bin")
   stored.unlink()
   check_probabilities(out, expected)
+
+
+def test_what_is_of_no_use_is_refused_before_weights_are_read(run, out, monkeypatch):
+  config = json.loads((out / "gpt_jax.json").read_text())
+  (out / "gpt_jax.json").write_text(json.dumps(config | {"base_identity": "step 0, checksum 0"}))
+  (out / "sha256.json").unlink()
+  link = out / "base"
+  link.symlink_to(run[0] / "base")
+  refused("has step 0, .* and should have step 0, checksum 0; or link it", load_model, str(out))
+  monkeypatch.setattr(hf_read, "to_ours", lambda *_: pytest.fail("weights are read"))
+
+  def check(_):
+    raise InputError("of no use")
+
+  refused("of no use", load_model, str(out), check=check)
 
 
 @pytest.mark.attack

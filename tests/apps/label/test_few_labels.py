@@ -20,12 +20,13 @@ def pretrained(tmp_path_factory, make_run, tiny_tokenizer):
   return make_run(tmp_path_factory.mktemp("pretrained") / "run", ModelConfig(trunk))
 
 
-def write(path, rows):
-  with path.open("w", newline="") as file:
-    csv.writer(file).writerows(rows)
+def write(path, rows, **layout):
+  with path.open("w", newline="", encoding=layout.pop("encoding", "utf-8")) as file:
+    csv.writer(file, **layout).writerows(rows)
   return str(path)
 
 
+@pytest.mark.filterwarnings("ignore:.* is read as")
 def test_eight_labels_a_class_are_enough(pretrained, launch, tmp_path):
   """The model is chosen by five folds, as two dev rows cannot say which is better."""
   rng = np.random.default_rng(1)
@@ -33,10 +34,13 @@ def test_eight_labels_a_class_are_enough(pretrained, launch, tmp_path):
   for label in ("bug", "praise") * 8:  # by chance, so that the models differ
     words = rng.permutation(["cat", "sat", "barn", "ran", "old", "red", "sea", "mat", "dog"])
     rows.append((" ".join(words[:4]), label))
-  table = write(tmp_path / "few.csv", [("text", "label"), *rows])
+  table = write(tmp_path / "few.csv", [("text", "label"), *rows], delimiter=";")
   workdir = f"{tmp_path}/run"
   code, _, told = launch("label", table, f"--checkpoint={pretrained}", f"--workdir={workdir}")
   assert code == 0 and "Fine-tuning was skipped, as 16 rows are few" in told
+  assert "TF-IDF with logistic regression: on 12 rows\n" in told
+  with open(f"{workdir}/suspects.csv", encoding="utf-8") as file:
+    assert file.readline() == "row;line;text;given;suggested;p(given);p(suggested)\n"
   result = read_json(f"{workdir}/result.json")
   with open(f"{workdir}/report.html") as file:
     page = file.read()
@@ -47,25 +51,29 @@ def test_eight_labels_a_class_are_enough(pretrained, launch, tmp_path):
   assert f"in five folds is right in {best:.1%} of all rows" in told
   seven = write(tmp_path / "seven.csv", [("text", "label"), *rows[1:]])
   code, _, told = launch("label", seven, f"--checkpoint={pretrained}", f"--workdir={workdir}-7")
-  assert code == 2 and "labels of 8 rows or more in column 'label'; 16 rows and 2" in told
+  assert code == 2 and "8 usable rows with 1 label of 8 rows or more in column" in told
 
 
+@pytest.mark.filterwarnings("ignore:.* is read as")
 def test_labels_are_guessed_by_their_names(pretrained, launch, tmp_path):
   texts = [text.format(n=n) for text in TEXTS.values() for n in range(4)]
   rows = [(f"t{n}", text) for n, text in enumerate(texts)] + [("t9", " "), ("t8", "\u200b")]
-  table = write(tmp_path / "none.csv", [("id", "text"), *rows])
+  table = write(tmp_path / "none.csv", [("id", "text"), *rows], delimiter=";", encoding="utf-8-sig")
   given = table, f"--checkpoint={pretrained}", f"--workdir={tmp_path}/run"
   code, _, told = launch("label", *given, "--labels=a broken mat,a good dog,the sea")
   path = f"{tmp_path}/run/guesses.csv"
-  assert "2 rows cannot be used" in told
+  assert "2 rows cannot be used" in told and "run was not trained to compare texts" in told
   assert code == 0 and f"{path}: 8 rows with the label whose name is nearest: a broken" in told
   assert (
     f"launch/label.py --input={path} --text=text --label=label --checkpoint={pretrained}" in told
   )
-  with open(path, newline="") as file:
-    guesses = list(csv.DictReader(file))
+  with open(path, newline="", encoding="utf-8") as file:
+    assert (
+      file.read(1) == "\ufeff"
+    )  # as the table begins, or a spreadsheet would take it for another
+    guesses = list(csv.DictReader(file, delimiter=";"))
   margins = [float(row["margin"]) for row in guesses]
-  assert margins == sorted(margins) and {row["text"] for row in guesses} == {*texts}
+  assert margins == sorted(margins) and {(row["id"], row["text"]) for row in guesses} == {*rows[:8]}
   names = ["a broken mat", "a good dog", "the sea"]
   model = gpt_jax.load(str(pretrained))
   of_texts, of_names = model.embed([row["text"] for row in guesses]), model.embed(names)
@@ -78,6 +86,14 @@ def test_labels_are_guessed_by_their_names(pretrained, launch, tmp_path):
   assert code == 2 and "guesses.csv: is there already, perhaps with your corrections" in told
 
 
+def test_a_warning_comes_once(pretrained, launch, tmp_path):
+  rows = [(f"the cat sat on {n} mats", n // 2) for n in range(120)]
+  table = write(tmp_path / "numbers.csv", [("text", "label"), *rows])
+  with pytest.warns(UserWarning, match="60 different numbers, each of which counts") as warned:
+    launch("label", table, f"--checkpoint={pretrained}", f"--workdir={tmp_path}/run")
+  assert len(warned) == 1
+
+
 @pytest.mark.parametrize(
   "flags, message",
   [
@@ -85,13 +101,18 @@ def test_labels_are_guessed_by_their_names(pretrained, launch, tmp_path):
     (["--labels=a", "--labels=b,a"], "--labels=a,b,a: should be two or more different names"),
     (["--labels=a,b", "--pool=x.csv"], "is for a table without labels; leave --pool out"),
     (["--labels=a,b", "--precision=0.9"], "for a table without labels; leave --precision out"),
+    (
+      ["--labels=a,margin", "--text=x"],
+      "none.csv has a column 'margin'; rename it, or leave --lab",
+    ),
     (["--labels=a,b"], "which of its columns have the text? --text=NAME says it; they are id, x"),
     (["--labels=a,b", "--text=y"], "no column 'y'"),
     (["--labels=a,b", "--text=id", "--checkpoint="], "missing --checkpoint"),
   ],
 )
 def test_a_wrong_command_for_guesses_is_one_line(launch, tmp_path, flags, message):
-  table = write(tmp_path / "none.csv", [("id", "x"), ("1", "the cat")])
+  header = ("id", "x", "margin") if "margin" in flags[0] else ("id", "x")
+  table = write(tmp_path / "none.csv", [header, ("1", "the cat", "")[: len(header)]])
   given = f"--checkpoint={tmp_path}", f"--workdir={tmp_path}/run"
   if "--checkpoint=" in flags:
     given, flags = given[1:], flags[:-1]

@@ -292,7 +292,7 @@ def test_rows_of_a_pool_are_ranked(untuned, run_label, tickets, pretrained, tmp_
   assert [texts[int(row["line"]) - 2] for row in ranked] == [row["text"] for row in ranked]
   assert len(ranked) == 4 and result["pool"]["rows"] == 10
   assert "the 4 of 10 rows to label next" in told and "so stop." in told
-  assert "warning: 1 of 10 rows are longer than the context of 64 tokens: " in told
+  assert "warning: 1 of 10 rows is longer than the context of 64 tokens: " in told
   arguments = tickets.path, pretrained, untuned
   for given, change, message in [
     (untuned / "pool.csv", "", "pool.csv: would be overwritten; name another file"),

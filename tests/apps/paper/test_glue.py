@@ -128,7 +128,7 @@ def test_cut_rows_and_a_missing_diagnostic_set_are_named_in_warnings(model_of, d
   os.remove(f"{data}/glue/AX/diagnostic.tsv")
   not_predicted = r"not predicted.* AX\.tsv \(constant: no .*/AX/diagnostic\.tsv\)"
   with (
-    pytest.warns(UserWarning, match="^CoLA.tsv: 1 of 5 rows are longer than the context of 64"),
+    pytest.warns(UserWarning, match="^CoLA.tsv: 1 of 5 rows is longer than the context of 64"),
     pytest.warns(UserWarning, match=not_predicted),
   ):
     sources = glue.run([model_of("cola"), model_of("mnli")], data, out)

@@ -225,12 +225,13 @@ def load(path: str, check: Check = accept) -> tuple[dict, dict, int, Tokenizer]:
   identity = meta.pop("base_identity", None)
   try:
     folder = locate(base)
-    if identity:
+    merged = read.load(folder, check, functools.partial(_overlay, path, settings, meta))
+    if identity:  # after the check, which is made before any weights are read
       params, _, step, _ = read.load(folder)
       found = f"step {step}, checksum {checksum(params['trunk'])}"
       if found != identity:
         raise InputError(f"has {found}, and should have {identity}")
-    return read.load(folder, check, functools.partial(_overlay, path, settings, meta))
+    return merged
   except InputError as error:
     if str(error).startswith((f"{path}/adapter_", f"{path}: ")):  # not of the base
       raise
