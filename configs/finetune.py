@@ -9,10 +9,10 @@ set them.
     --checkpoint=runs/gpt1 --workdir=runs/cola
 
 Tasks: cola, sst2, mrpc, qqp, stsb, mnli, mnli-mismatched, qnli, rte, snli, scitail, race,
-race-middle, race-high, storycloze, storycloze-2018; wnli, squad, squad-2, trec (questions) and
-ewt-tags (parts of speech), which are not in the paper; story-ending, story-doing, story-company,
-story-next and story-tags (one tag per word) of the embedded story world. With `:table`, files of
-your own; in one of two columns the label is found:
+race-middle, race-high, storycloze, storycloze-2018; wnli, squad, squad-2, trec (questions), imdb
+(reviews) and ewt-tags (parts of speech), which are not in the paper; story-ending, story-doing,
+story-company, story-next and story-tags (one tag per word) of the embedded story world. With
+`:table`, files of your own; in one of two columns the label is found:
 
   python launch/finetune.py --config=configs/finetune.py:table --data=DIR \
     --checkpoint=DIR --workdir=DIR --config.task.train=tickets.csv --config.task.dev_share=0.1

@@ -27,8 +27,8 @@ from stores import gcs_server, s3_server
 
 ROOT = Path(__file__).parents[1]
 
-# JAX reads these when it is imported; programs that a test starts inherit them. launch/gpu_day.sh
-# names another platform.
+# JAX reads these when it is imported; programs that a test starts inherit them.
+# launch/gpu/measure.sh names another platform.
 PLATFORM = os.environ.get("GPT_JAX_TEST_PLATFORM", "cpu")
 os.environ["JAX_PLATFORMS"] = PLATFORM
 # Tiny models: compiling takes longer than running, and half as long without LLVM's optimizations,

@@ -193,7 +193,7 @@ pretrain config data checkpoint workdir print_config profile tracker distributed
   num_processes process_id
 quickstart text data workdir short real tasks rows seeds peers
 report workdir out samples
-reproduce checkpoint data lstm workdir table figure tasks seeds budget microbatches
+reproduce checkpoint data text minutes lstm workdir table figure tasks seeds budget microbatches
 search checkpoint source text_column query queries count judged split ignore_identical_ids
 serve checkpoint adapter port host weights
 tasks data count

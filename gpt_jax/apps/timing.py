@@ -9,6 +9,8 @@ from typing import Any
 
 import jax
 
+from gpt_jax.training.recipe import Recipe, make_trainer
+
 ROUNDS = 5  # medians are of so many
 
 Measured = Iterator[tuple[str, float, str]]  # name, value, unit
@@ -43,3 +45,24 @@ def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> float:
   """The median of the ratios of each round."""
   pairs = zip(numerators, denominators, strict=True)
   return statistics.median(a / b for a, b in pairs)
+
+
+def paces(recipes: Mapping[str, Recipe]) -> dict[str, float]:
+  """Seconds of a training step of each run, its batch included: medians of steps in turns, since a
+  shared machine is not equally busy in all runs.
+  """
+
+  def stepper(recipe: Recipe) -> Callable[[], Any]:
+    train = recipe.config.train
+    trainer, batch_at = make_trainer(recipe), recipe.batches(train).at
+    state, numbers = trainer.init(train.seed), itertools.cycle(range(train.steps))
+
+    def step():
+      nonlocal state
+      state, metrics = trainer.step(state, trainer.to_device(batch_at(next(numbers))), train.seed)
+      return metrics["loss"]
+
+    return step
+
+  times = in_turns({name: stepper(recipe) for name, recipe in recipes.items()})
+  return {name: statistics.median(rounds) for name, rounds in times.items()}

@@ -45,7 +45,7 @@ def test_help_is_the_comment_at_the_top_and_does_nothing_else(clone, tmp_path, s
   [
     ("docs.sh", "--clean", "unexpected argument --clean"),
     ("quickstart.sh", "--shrot", "unknown argument --shrot (launch/quickstart.sh --help"),
-    ("gpu_day.sh", "--onyl=peers", "bash launch/gpu_day.sh OUT TOKENS"),
+    ("gpu/measure.sh", "--onyl=peers", "bash launch/gpu/measure.sh OUT"),
     ("cluster/tpu_worker.sh", "state_of", "no command 'state_of'"),
   ],
 )

@@ -3,6 +3,7 @@
 import itertools
 import json
 import shutil
+import tarfile
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from sklearn import model_selection
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from gpt_jax.tasks.glue import bins, expectation
 from gpt_jax.tasks.packing import PackedBatches
-from gpt_jax.tasks.task import find
+from gpt_jax.tasks.task import SPLITS, find
 
 
 def passage(article, answers):
@@ -85,6 +86,30 @@ def test_every_tenth_question_of_trec_is_held_out(small):
   path.write_text("DESC:def What ?\nDESC What ?\n")
   message = r"train_5500\.label:2: should be LABEL:fine, a space and"
   refused(message, examples, str(small), "train")
+
+
+def test_every_tenth_review_of_imdb_is_held_out_in_the_tree_and_in_its_archive(tmp_path):
+  for half, number in itertools.product(("train", "test"), range(11)):
+    for label in ("pos", "neg"):
+      path = tmp_path / "tree" / "imdb" / "aclImdb" / half / label / f"{number}_7.txt"
+      path.parent.mkdir(parents=True, exist_ok=True)
+      path.write_text(f"{half} {label} {number}<br />It ends.")
+  (tmp_path / "imdb").mkdir()
+  with tarfile.open(tmp_path / "imdb" / "aclImdb_train.tar.xz", "w:xz") as archive:
+    archive.add(tmp_path / "tree" / "imdb" / "aclImdb", "aclImdb")
+
+  def texts(root):
+    return {split: [e[:2] for e in find("imdb").examples(str(root), split)] for split in SPLITS}
+
+  of_tree, of_archive = texts(tmp_path / "tree"), texts(tmp_path)
+  assert of_tree == of_archive and [len(of_tree[split]) for split in SPLITS] == [20, 2, 22]
+  assert of_tree["dev"][1] == ((("train pos 9 It ends.",),), (0.0, 1.0))
+  (tmp_path / "imdb" / "aclImdb_train.tar.xz").write_bytes(b"damaged")
+  refused(r"aclImdb_train\.tar\.xz: cannot be read to its end", read, tmp_path, "imdb", "train")
+  path.rename(path.with_name("seven.txt"))
+  refused("neg/seven.txt: the file should be named ID_", read, tmp_path / "tree", "imdb", "test")
+  (tmp_path / "imdb" / "aclImdb_train.tar.xz").unlink()
+  refused("aclImdb/train/pos: no reviews here, nor in an archive", read, tmp_path, "imdb", "train")
 
 
 def test_storycloze_divides_the_validation_set(tmp_path):

@@ -107,6 +107,21 @@ BUDGETS = {
     dev_examples=1000,
     seeds=1,
   ),
+  # Ten times the text of `novels` and `small`: 50 minutes of two cores for each row, in parts by
+  # --objectives.
+  "books": dataclasses.replace(
+    _FULL,
+    name="books",
+    trunk=dataclasses.replace(_SMALL_GPT, dtype="bfloat16"),
+    steps=15_000,
+    rates=(1e-3,),
+    evaluations=5,
+    tasks=(*_GLUE, "trec", "imdb"),
+    shown=("ewt-tags",),
+    examples=2000,
+    dev_examples=2000,
+    seeds=2,
+  ),
   # One rate, one seed and parts of the training sets of `full`.
   "small": dataclasses.replace(
     _FULL, name="small", rates=(1e-3,), examples=2000, dev_examples=2000, seeds=1

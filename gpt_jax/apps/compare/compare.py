@@ -19,13 +19,14 @@ from gpt_jax.apps.compare.budgets import (
   target_config,
   translation_config,
 )
-from gpt_jax.apps.compare.measures import Cost, cost, paces, parameters, probe_score, probe_start
+from gpt_jax.apps.compare.measures import Cost, cost, parameters, probe_score, probe_start
 from gpt_jax.apps.compare.rows import PAIR_LENGTH, SPECIAL, Row, find_rows, write_pairs
 from gpt_jax.apps.compare.tables import Results, as_csv, describe, step_at_equal_seconds
 from gpt_jax.apps.report import plot
 from gpt_jax.apps.report.figures import make_figure
 from gpt_jax.apps.report.report import reported
 from gpt_jax.apps.study import Study, choice
+from gpt_jax.apps.timing import paces
 from gpt_jax.checkpoints.remote import check_workdir, lock
 from gpt_jax.checkpoints.run_folder import listing
 from gpt_jax.data.token_file import TokenFile
@@ -63,8 +64,8 @@ def run(
   Args:
     workdir: gets runs/ (pre-training), tasks/ (fine-tuning), text/, results.json, results.md,
       results.csv and curves.png; the same command resumes.
-    budget: smoke: the story world; novels, small, full: a text of yours and tasks of GLUE; in
-      Python also one of one's own.
+    budget: smoke: the story world; novels, books, small, full: a text of yours and tasks of GLUE;
+      in Python also one of one's own.
     objectives: of causal, both_directions, masked, full_sentences, masked_next, ngrams_order,
       spans, neighbors, adversarial, lstm, elmo, ulmfit, cove, twin, views, none; by default all.
     data: folder of the tasks' official files; empty: the tasks need none.

@@ -2,16 +2,14 @@
 
 import dataclasses
 import functools
-import itertools
 import math
 import statistics
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
-from gpt_jax.apps import timing
 from gpt_jax.apps.probe_features import probe_features
 from gpt_jax.batch import Rows
 from gpt_jax.inference.linear_classifier import fit_best_linear, spread_classes
@@ -20,7 +18,7 @@ from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.programs.start import Start, load_start
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.formats import RoBERTaFormat
-from gpt_jax.training.recipe import Recipe, make_trainer
+from gpt_jax.training.recipe import Recipe
 
 _COUNTED = 8  # batches whose predictions are counted
 
@@ -66,27 +64,6 @@ def cost(recipe: Recipe) -> Cost:
     slots = predictions.targets.size if predictions else 0
     flops = rows * length * (trunk.flops_per_token(length) - of_table) + slots * of_table
   return Cost(*parameters(recipe.spec), statistics.mean(predicted), float(flops))
-
-
-def paces(recipes: Mapping[str, Recipe]) -> dict[str, float]:
-  """Seconds of a training step of each run, its batch included: medians of steps in turns, since a
-  shared machine is not equally busy in all runs.
-  """
-
-  def stepper(recipe: Recipe) -> Callable[[], Any]:
-    train = recipe.config.train
-    trainer, batch_at = make_trainer(recipe), recipe.batches(train).at
-    state, numbers = trainer.init(train.seed), itertools.cycle(range(train.steps))
-
-    def step():
-      nonlocal state
-      state, metrics = trainer.step(state, trainer.to_device(batch_at(next(numbers))), train.seed)
-      return metrics["loss"]
-
-    return step
-
-  times = timing.in_turns({name: stepper(recipe) for name, recipe in recipes.items()})
-  return {name: statistics.median(seconds) for name, seconds in times.items()}
 
 
 _PENALTY_SHARE = 5  # a fifth of the training examples chooses the strength of the penalty

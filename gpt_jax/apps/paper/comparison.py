@@ -45,6 +45,7 @@ def describe(results: dict[str, Any]) -> str:
     title = f"Table {number}"
     lines += _comparison(title, tables.TABLES[number], runs.get(FULL.name, {}), note)
   lines += _ablations(runs, note)
+  lines += _differences_of(results.get("differences", {}), note)
   lines += _transfer(runs, note)
   lines += _progress(results["zero_shot"], note)
   lines += _all_runs(runs, note)
@@ -94,6 +95,20 @@ def _ablations(runs: dict[str, Any], note: str) -> list[str]:
     rows.append((f"**ours**{note}", ours))
     rows.append((f"difference{note}", _differences(ours, theirs)))
   return _table(f"Table 5: {table.title}", ["average of these", *titles], rows)
+
+
+def _differences_of(differences: dict[str, Any], note: str) -> list[str]:
+  """How far the full model is above each other setting, by task."""
+  names = dict.fromkeys(name for tasks in differences.values() for name in tasks)
+  rows: list[tuple[str, Sequence[Any]]] = []
+  for setting, tasks in differences.items():
+    cells = [f"{100 * statistics.mean(value for value, *_ in tasks.values()):+.1f}"]
+    for name in names:
+      known = [f"{100 * value:+.1f}" for value in tasks.get(name, ())]
+      cells.append("{} ({} to {})".format(*known) if known else "")
+    rows.append((f"above {setting}{note}", cells))
+  title = "The full model beside others: differences on the dev set, 95 % intervals over examples"
+  return _table(title, ["average of these", *names], rows) if rows else []
 
 
 def ablation_points(runs: dict[str, Any]) -> Points:

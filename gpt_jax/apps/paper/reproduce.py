@@ -5,11 +5,12 @@ Radford et al. 2018, sections 4 and 5.
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from gpt_jax.apps.paper import comparison, zero_shot
+from gpt_jax.apps.paper import comparison, differences, zero_shot
 from gpt_jax.apps.paper.comparison import ABLATIONS, FULL, SCRATCH, Setting
+from gpt_jax.apps.paper.pretraining import Pretraining
 from gpt_jax.apps.report import figures
 from gpt_jax.apps.report import paper_tables as tables
 from gpt_jax.apps.report.report import reported
@@ -17,6 +18,7 @@ from gpt_jax.apps.study import Study, choice
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.checkpoints.remote import lock
 from gpt_jax.errors import InputError, MissingInput
+from gpt_jax.files import remove_folder
 from gpt_jax.inference.intervals import summarize
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.transformer import TransformerConfig
@@ -34,6 +36,8 @@ from gpt_jax.training.optimizer import OptimConfig
 SHARED = {"mnli": ("mnli-mismatched",), "race": ("race-middle", "race-high")}
 History = tuple[list[str], dict[str, zero_shot.Prepared]]  # checkpoint folders, tasks by name
 TRUNKS = {"transformer": TransformerConfig, "lstm": LSTMConfig}
+# Fine-tuning has dropout, also of checkpoints that were trained without.
+_DROPOUT = tuple(f"trunk.{part}_dropout" for part in ("residual", "attention", "embedding"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,8 +48,17 @@ class Budget:
   tokens: int  # of training per epoch, 0: all; the dev set is cut to as many
   zero_shot: int  # examples per task and split, 0: all
   config: FinetuneConfig
+  # Of a budget that makes everything from a text:
+  pretraining: Pretraining | None = None
+  tasks: tuple[str, ...] = ()  # of table 5, also those that it does not have
+  transferred: tuple[str, ...] = ()  # tasks of figure 2 (left)
+  keeps_runs: bool = True  # the checkpoints of fine-tuned models
 
 
+_SMALL_OPTIM = OptimConfig(learning_rate=5e-4, schedule="linear", warmup_steps=0, warmup_share=0.1)
+_LAST_COUNTS = TrainConfig(  # the last step is evaluated and saved anyway
+  epochs=PAPER_EPOCHS, log_every=100, evaluate_every=10**9, keep_checkpoints=1
+)
 BUDGETS = {
   "paper": Budget(
     "paper",
@@ -63,18 +76,40 @@ BUDGETS = {
     500,
     FinetuneConfig(
       batch_size=16,
-      optim=OptimConfig(learning_rate=5e-4, schedule="linear", warmup_steps=0, warmup_share=0.1),
+      optim=_SMALL_OPTIM,
       train=TrainConfig(epochs=3, log_every=100, keep_checkpoints=1),
     ),
+  ),
+  # Whole novels, on two cores: the largest model that hours allow.
+  "books": Budget(
+    "books",
+    300_000,
+    1000,
+    FinetuneConfig(batch_size=16, optim=_SMALL_OPTIM, train=_LAST_COUNTS),
+    Pretraining(("4x256", "6x320", "8x384"), 150, 8000, ("gpt1", "lstm")),
+    tasks=("sst2", "cola", "mrpc", "rte", "trec", "imdb"),
+    transferred=("sst2", "trec"),
+  ),
+  # GPT-1 itself, pre-trained for minutes on one GPU (launch/gpu/gpt1.py).
+  "gpu": Budget(
+    "gpu",
+    4_000_000,
+    0,
+    FinetuneConfig(optim=PAPER_OPTIM, train=_LAST_COUNTS),
+    tasks=("cola", "mrpc", "rte", "stsb", "trec", "sst2", "imdb", "race-middle"),
+    transferred=("rte",),
+    keeps_runs=False,
   ),
 }
 
 
 def run(
   workdir: str,
-  checkpoint: str,
   data: str,
+  checkpoint: str = "",
   *,
+  text: str = "",
+  minutes: float = 0.0,
   lstm: str = "",
   table: Sequence[str] = (),
   figure: Sequence[str] = (),
@@ -90,36 +125,55 @@ def run(
   Args:
     workdir: gets runs/<setting>/<task>/seed_<n>, results.json, results.md and figures (PNG, SVG);
       the same command resumes.
-    checkpoint: see load_model; the workdir of a pre-trained Transformer.
     data: folder of the official files: glue/, race/ and so on.
+    checkpoint: see load_model; the workdir of a pre-trained Transformer.
+    text: instead of a checkpoint, for a budget that pre-trains, such as books: a folder that
+      launch/prepare.py wrote, or sources as there.
+    minutes: of pre-training; 0: the budget's.
     lstm: workdir of a pre-trained LSTM, for table 5's last row and figure 2.
-    table: tables, out of 2, 3, 4, 5. GLUE's average in table 4 needs all nine tasks.
+    table: tables, out of 2, 3, 4, 5. GLUE's average in table 4 needs all nine tasks. With a text
+      by default 5, and figure 2.
     figure: 2: layers transferred (left), zero-shot over pre-training (right), which evaluates every
       checkpoint of the workdirs.
     tasks: only these; by default all with data, for figure 2 (left) race and mnli.
     seeds: runs per setting and task.
-    budget: paper, or small: parts of the data sets and a recipe for small models, for a CPU.
+    budget: paper; small: parts of the data sets and a recipe for small models, for a CPU; books:
+      trains the largest model that two cores can in 150 minutes, an LSTM and all else in hours;
+      gpu: for launch/gpu/gpt1.py.
     microbatches: parts of a batch, to save memory; 0: as few as fit.
 
   Returns:
     The content of results.json, which includes earlier calls with the same workdir.
   """
+  if bool(text) == bool(checkpoint):
+    raise InputError("give either a checkpoint or a text to pre-train on")
+  if text and not table and not figure:
+    table, figure = ("5",), ("2",)
   numbers = {str(number): number for number in tables.TABLES}
   asked_tables = [choice("table", name, numbers) for name in table]
   sweep = any(choice("figure", name, {"2": True}) for name in figure)
   if not asked_tables and not sweep:
     raise InputError("nothing to reproduce: give --table=2, 3, 4 or 5, or --figure=2")
-  runs = choice("budget", budget, BUDGETS), seeds, microbatches
+  chosen = choice("budget", budget, BUDGETS)
+  if text and not chosen.pretraining:
+    raise InputError(f"text={text}: budget={budget} has no pre-training; give a checkpoint")
   for name in tasks:
     if name not in tables.ANCHORS:
       find(name)
   figures.make_figure()
   check_data_dir(data)
-  study = Study(workdir, "results.json", ("runs", "lock"))
+  study = Study(workdir, "results.json", ("runs", "lock", "text", "pace", "trials", "pretrained"))
+  there = _available(data, (*tasks, *chosen.tasks))
+  if text and chosen.pretraining:
+    if not {*there[0]} & {*(tasks or chosen.tasks)}:  # before hours of work
+      raise InputError("; ".join(there[1].values()))
+    with lock(workdir):
+      workdirs = chosen.pretraining.run(study, text, minutes)
+    checkpoint, lstm = workdirs["gpt1"], workdirs.get("lstm", "")
   paths = {name: path for name, path in (("transformer", checkpoint), ("lstm", lstm)) if path}
   models = {name: _load(name, path) for name, path in paths.items()}
-  wanted = asked_tables, sweep, tasks
-  asked = _Reproduction(study, data, paths, models, *wanted, *runs, *_available(data))
+  wanted = asked_tables, sweep, tasks, chosen, seeds, microbatches
+  asked = _Reproduction(study, data, paths, models, *wanted, *there)
   plan, history = asked.plan(), asked.history() if sweep else {}
   if not plan and not history:
     raise asked.nothing_to_run()
@@ -129,6 +183,8 @@ def run(
     try:
       for number, (setting, task) in enumerate(plan, start=1):
         asked.fine_tune(results, setting, task, f"{number} of {len(plan)}")
+      if chosen.tasks:
+        asked.fit_bags_of_words(results, dict.fromkeys(task for _, task in plan))
       for trunk, of_trunk in history.items():
         asked.evaluate(results, trunk, of_trunk)
     finally:  # after a failure too, report what is known
@@ -174,6 +230,7 @@ class _Reproduction:
     """The (setting, task) pairs to fine-tune, without duplicates."""
 
     wanted: list[tuple[Sequence[str], list[Setting]]] = []  # tasks, and settings of each
+    asked_tasks = self.tasks or self.budget.tasks
     for number in self.asked_tables:
       settings = [FULL]
       if number == 5:
@@ -181,18 +238,21 @@ class _Reproduction:
       for column in tables.TABLES[number].columns:
         if column != tables.GLUE or set(column.tasks) <= set(self.available):
           wanted.append((column.tasks, settings))
+      if number == 5:
+        wanted.append((asked_tasks, settings))
     if self.sweep:
       # Transfer of nothing, the embeddings, the first 1, 2, … blocks, and everything.
       settings = [SCRATCH]
       for layers in range(self.models["transformer"].spec.trunk.layers):
         settings.append(Setting(f"{layers}-layers", changes=(("transfer_layers", layers),)))
-      wanted.append((self.tasks or list(tables.TRANSFER), [*settings, FULL]))
+      swept = self.tasks or self.budget.transferred or list(tables.TRANSFER)
+      wanted.append((swept, [*settings, FULL]))
     plan: dict[tuple[Setting, str], None] = {}
     for names, settings in wanted:
       for name in names:
         model = trained(name, self.available)
         # A task is asked for by its own name or by that of the task whose model it shares.
-        if name in self.available and (not self.tasks or {name, model} & set(self.tasks)):
+        if name in self.available and (not asked_tasks or {name, model} & set(asked_tasks)):
           plan |= dict.fromkeys((setting, model) for setting in settings)
     return list(plan)
 
@@ -226,7 +286,9 @@ class _Reproduction:
 
   def nothing_to_run(self) -> InputError:
     """Says why everything asked for is left out, naming each reason once."""
-    names = set(self.tasks or tables.TRANSFER) if self.sweep else set()
+    names = set(self.tasks or self.budget.transferred or tables.TRANSFER) if self.sweep else set()
+    if 5 in self.asked_tables:
+      names.update(self.tasks)
     for number in self.asked_tables:
       for column in tables.TABLES[number].columns:
         names.update(column.tasks)
@@ -256,7 +318,10 @@ class _Reproduction:
     # With one seed the run would fill `folder` itself, and seeds could not be added later.
     workdir = folder if seeds > 1 else os.path.join(folder, "seed_0")
     source = self.paths[setting.trunk]
-    runs = finetune.run(config, self.data_dir, source, workdir, seeds=seeds, **reported(workdir))
+    options = reported(workdir)
+    if self.budget.pretraining and setting.trunk == "transformer":
+      options["set_fields"] = _DROPOUT
+    runs = finetune.run(config, self.data_dir, source, workdir, seeds=seeds, **options)
     metric = find(task).primary_metric
     known[task] = {"metric": metric, "note": note, **summarize(runs)}
     for name in shared:  # as if they were runs on the other dev set
@@ -269,6 +334,22 @@ class _Reproduction:
       note = f"the best checkpoints of {task}"
       known[name] = {"metric": metric, "note": note, **summarize(evaluated)}
     self.study.save(results)
+    if not self.budget.keeps_runs:
+      for run in runs:
+        remove_folder(os.path.join(folder, f"seed_{run['seed']}", "checkpoints"))
+
+  def fit_bags_of_words(self, results: dict[str, Any], tasks: Iterable[str]) -> None:
+    """The results of TF-IDF, on the same rows, of tasks that label whole texts."""
+    known = results["runs"].setdefault(differences.TFIDF, {})
+    for name in tasks:
+      task = find(name)
+      if name in known or not (task.has_classes and task.is_classification):
+        continue
+      config, note = sized(self.budget, name, self.data_dir, self.models["transformer"])
+      folder = self.study.path("runs", differences.TFIDF, name, "seed_0")
+      run = differences.fit_bag_of_words(task, self.data_dir, config, folder)
+      known[name] = {"metric": task.primary_metric, "note": note, **summarize([run])}
+      self.study.save(results)
 
   def evaluate(self, results: dict[str, Any], trunk: str, history: History) -> None:
     """Evaluates the missing tasks of every checkpoint of a run."""
@@ -291,6 +372,7 @@ class _Reproduction:
 
   def report(self, results: dict[str, Any]) -> None:
     """Writes results.json, results.md and the figures, and prints the report."""
+    results["differences"] = differences.measure(self.study, results["runs"], FULL.name)
     report, note = comparison.describe(results), comparison.budget_note(results["budget"])
     self.study.save(results, report)
     if ablations := comparison.ablation_points(results["runs"]):
@@ -313,11 +395,13 @@ def _load(name: str, path: str) -> LoadedModel:
   return loaded
 
 
-def _available(data_dir: str) -> tuple[list[str], dict[str, str]]:
-  """The paper's tasks with training and dev sets in the folder, and why the others are left out."""
+def _available(data_dir: str, further: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+  """The tasks, the paper's and further ones, with training and dev sets in the folder, and why the
+  others are left out.
+  """
   available: list[str] = []
   left_out: dict[str, str] = {}
-  names: dict[str, None] = {}
+  names = dict.fromkeys(further)
   for table in tables.TABLES.values():
     for column in table.columns:
       names |= dict.fromkeys(column.tasks)

@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 from refused import refused
 
-from gpt_jax.apps.paper import comparison, reproduce
+from gpt_jax.apps.paper import comparison, differences, pretraining, reproduce
+from gpt_jax.apps.paper.pretraining import Pretraining
 from gpt_jax.apps.report import figures
 from gpt_jax.apps.report import paper_tables as paper
+from gpt_jax.apps.study import Study
 from gpt_jax.errors import InputError
 from gpt_jax.files import read_json, with_checksum, write_json
 from gpt_jax.inference.intervals import spread
@@ -23,6 +25,8 @@ from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import finetune
+from gpt_jax.programs.finetune_config import FinetuneConfig
+from gpt_jax.tasks.task import find
 from gpt_jax.training.run import Run
 
 NOTHING = {"budget": "paper", "checkpoints": {}, "runs": {}, "zero_shot": {}, "left_out": {}}
@@ -75,7 +79,7 @@ def world(tmp_path_factory, make_run, tiny_tokenizer):
   workdir = str(folder / "out")
   with pytest.MonkeyPatch.context() as patch:
     train_only(patch, ("full", "lstm"))
-    results = reproduce.run(workdir, paths["transformer"], str(folder), **asked)
+    results = reproduce.run(workdir, str(folder), paths["transformer"], **asked)
   return SimpleNamespace(
     data=str(folder), workdir=workdir, paths=paths, asked=asked, results=results
   )
@@ -83,7 +87,7 @@ def world(tmp_path_factory, make_run, tiny_tokenizer):
 
 def reproduced(world, workdir, data="", **asked):
   """The results of a call with the world's Transformer and, without another, its files."""
-  return reproduce.run(str(workdir), world.paths["transformer"], str(data or world.data), **asked)
+  return reproduce.run(str(workdir), str(data or world.data), world.paths["transformer"], **asked)
 
 
 def report_of(workdir):
@@ -181,6 +185,7 @@ def files(tmp_path):
   passage["options"] = [["cat", "dog", "sea", "mat"]]
   for name in ("train/middle", "train/high", "dev/middle", "dev/high"):
     contents[f"race/{name}/1.txt"] = json.dumps(passage)
+  contents["trec/train_5500.label"] = "HUM:ind who sat ?\n" * 10
   for name, content in contents.items():
     path = tmp_path / name
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -231,6 +236,57 @@ def test_each_table_gets_its_own_settings_and_models_are_shared(world, files, ma
   assert f"| **ours** |  | 80.0 | 80.0 | {race} |" in report  # table 3: one model of all RACE
   assert f"| **ours** | {mnli} | 90.0 |  |  |  | {rte} |" in report
   assert "- wnli: data_dir" in report and "- snli: data_dir" in report
+
+
+def test_table_5_has_further_tasks_on_request(world, files, made_up, tmp_path):
+  reproduced(world, tmp_path / "out", files, table=["5"], tasks=["trec"])
+  made = [folder.removesuffix("/seed_0") for folder, _ in made_up]
+  assert made == [f"{row}/trec" for row in ("full", "no-pretraining", "no-aux-lm")]
+
+
+def test_differences_are_of_the_same_dev_examples(world):
+  metric, scores = find("cola").metrics["matthews"], {}
+  for setting in ("full", "lstm"):
+    folder = f"{world.workdir}/runs/{setting}/cola/seed_0"
+    truth, (predicted,) = differences._predictions(find("cola"), [folder])
+    scores[setting] = metric(truth, predicted)
+  (value, low, high) = world.results["differences"]["lstm"]["cola"]
+  assert value == pytest.approx(scores["full"] - scores["lstm"]) and low <= value <= high
+  assert set(world.results["differences"]) == {"lstm"}  # the results of others are made up
+  assert f"| above lstm (small budget) | {100 * value:+.1f} |" in report_of(world.workdir)
+
+
+def test_tf_idf_learns_the_words_of_the_same_rows(world, tmp_path):
+  arguments = find("cola"), world.data, FinetuneConfig(), str(tmp_path / "seed_0")
+  run = differences.fit_bag_of_words(*arguments)
+  assert run["dev"]["dev_matthews"] == 1.0  # a dog, not a cat
+  truth, _ = differences._predictions(find("cola"), [str(tmp_path / "seed_0")])
+  assert truth.tolist() == [0, 1] * 4
+
+
+def test_minutes_become_steps_and_short_runs_choose_the_size(prepared, tmp_path, monkeypatch):
+  """The wider model is behind in both short runs, and is expected to be ahead at the end."""
+  curves, made = {64: (3.0, 1.0), 256: (2.4, 1.5)}, []
+
+  def pretrain(config, text, workdir, **options):
+    constant, of_tokens = curves[config.trunk.width]
+    made.append((os.path.relpath(workdir, tmp_path), config.train.steps))
+    return {"valid_loss": constant + of_tokens * (config.train.steps / 1200) ** -0.28}
+
+  monkeypatch.setattr(pretraining.pretrain, "run", pretrain)
+  monkeypatch.setattr(pretraining, "paces", lambda recipes: dict.fromkeys(recipes, 0.5))
+  budget = Pretraining(("2x64", "4x256"), 10, 600, ("gpt1", "lstm"))
+  workdirs = budget.run(Study(str(tmp_path), "results.json"), prepared)
+  last = [("pretrained/gpt1", 1200), ("pretrained/lstm", 1200)]
+  short = [
+    (f"trials/{size}_{share}", round(1200 * float(share)))
+    for size in ("2x64", "4x256")
+    for share in ("0.02", "0.06")
+  ]
+  assert made == short + last and workdirs["lstm"] == str(tmp_path / "pretrained" / "lstm")
+  made.clear()
+  budget.run(Study(str(tmp_path), "results.json", ("pace", "trials")), prepared)
+  assert made == last  # which their own folders keep
 
 
 def test_figure_2_leaves_out_what_has_no_data_or_is_longer_than_the_context(
@@ -351,6 +407,7 @@ def test_nothing_to_run_is_an_error(world, tmp_path):
     ({"tasks": ["colla"]}, "no task 'colla'"),
     ({"budget": "paper"}, "holds results of budget small and checkpoints"),
     ({"lstm": "nothing"}, "no checkpoint in"),
+    ({"text": "novels"}, "give either a checkpoint or a text"),
     ({"lstm": "transformer"}, "--lstm=.*: a TransformerConfig; should be a LSTMConfig"),
   ],
 )

@@ -1,39 +1,42 @@
 #!/usr/bin/env bash
-# Everything that wants a GPU, in pieces of at most 8 minutes; what is done is not done again:
+# What a GPU does, in 8 minutes: the most wanted first, and what is done is not done again:
 #
-#   bash launch/gpu_day.sh OUT TOKENS [GLUE]
+#   bash launch/gpu/measure.sh OUT
 #
-# OUT: folder for the results; keep it, and the same command goes on where it ended. TOKENS: folder that
-# launch/prepare.py wrote. GLUE: folder that contains glue/ with the official files, for fine-tuning. With ONLY="peers bits"
-# only these pieces run, after the first. The Python of .venv is used, or else that of PATH, with the extra `cuda`
-# (`peers`: torch).
+# OUT: folder for the results; keep it, and the same command goes on where it ended. With ONLY="peers bits"
+# only these pieces run, after the first; with SECONDS_LEFT=180 it ends after three minutes. The Python of .venv is
+# used, or else that of PATH, with the extra `cuda` (`peers`: torch). launch/gpu/gpt1.py trains GPT-1 itself.
 set -uo pipefail
 usage="$(sed '1d;/^[^#]/,$d' "${BASH_SOURCE[0]}" | cut -c3-)"
 case ${1:-} in
   -h | --help) echo "$usage"; exit ;;
 esac
-if [ $# -lt 2 ] || [ $# -gt 3 ] || [[ " $*" = *' -'* ]]; then  # it has no flags
+if [ $# != 1 ] || [[ "$1" = -* ]]; then  # it has no flags
   echo "$usage" >&2
   exit 2
 fi
 mkdir -p "$1"
-out="$(realpath "$1")" tokens="$(realpath "$2")" glue="${3:+$(realpath "$3")}"
-cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
+out="$(realpath "$1")"
+cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 python=python3
 [ -x .venv/bin/python ] && python=.venv/bin/python
+export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
 export JAX_COMPILATION_CACHE_DIR="$out/compilation_cache"
 export XLA_PYTHON_CLIENT_PREALLOCATE=false  # PyTorch takes turns with JAX
 gpt1=(--config=configs/gpt1.py --config.trunk.dtype=bfloat16)
+end=$((SECONDS + ${SECONDS_LEFT:-480}))
 
-# piece NAME COMMAND…: runs it for at most 8 minutes, into $out/NAME.log; $out/NAME.done says that it ended well.
+# piece NAME COMMAND…: runs it until the end of the time, into $out/NAME.log; $out/NAME.done says that it ended well.
 piece() {
-  local name=$1 code=0
+  local name=$1 code=0 began=$SECONDS
   shift
   [ -e "$out/$name.done" ] && return
   [ -z "${ONLY:-}" ] || [[ " arithmetic $ONLY " == *" $name "* ]] || return
-  echo "$name: $*"
-  PYTHONPATH=$PWD timeout --signal=TERM --kill-after=20 480 "$@" >> "$out/$name.log" 2>&1 || code=$?
+  [ $((end - SECONDS)) -lt 20 ] && echo "$name: no time is left; the same command goes on" && return
+  echo "$name: $*" | head -1
+  timeout --signal=TERM --kill-after=10 $((end - SECONDS)) "$@" >> "$out/$name.log" 2>&1 || code=$?
   if [ $code = 0 ]; then touch "$out/$name.done"; else echo "$name: exit code $code, see $out/$name.log"; fi
+  echo "$name: $((SECONDS - began)) s"
 }
 
 benchmark() {  # benchmark NAME FLAGS…
@@ -53,8 +56,11 @@ assert error < 1e-3, error
 print(jax.devices(), jax.__version__, "adds and multiplies")'
 [ -e "$out/arithmetic.done" ] || { cat "$out/arithmetic.log" >&2; exit 1; }
 
+benchmark step-64 "${gpt1[@]}" --only=step --batch_size=64
+benchmark peers "${gpt1[@]}" --only=step --peers --batch_size=64
+
 # Values and gradients of each attention kernel beside plain attention in float32: at most 3 times the error of plain's bfloat16.
-for backend in fused mosaic; do
+for backend in mosaic fused; do
   piece "kernels-$backend" "$python" -c '
 import jax, jax.numpy as jnp, sys
 from gpt_jax.ops.attention import AttentionMask, Dropout, attention
@@ -75,28 +81,15 @@ for mask in (AttentionMask("causal"), AttentionMask("causal", segments), Attenti
     assert fused < 3 * plain' "$backend"
 done
 benchmark attention "${gpt1[@]}" --only=attention --batch_size=64
-for batch in 8 64 256; do
-  benchmark "step-$batch" "${gpt1[@]}" --only=step --batch_size=$batch
-done
-for backend in plain fused; do  # the steps above have what `auto` takes
-  benchmark "step-$backend" "${gpt1[@]}" --config.trunk.attention_backend=$backend --only=step --batch_size=64
-done
-XLA_FLAGS=--xla_gpu_deterministic_ops=true benchmark bits "${gpt1[@]}" --only=step --batch_size=64
-benchmark peers "${gpt1[@]}" --only=step --peers --batch_size=64
-benchmark generation --config=configs/gpt2.py:small --config.trunk.dtype=bfloat16 --only=generation --peers
 # The recorded numbers of a CPU, which float32 must give on a GPU as well, and the dropout masks.
 export GPT_JAX_TEST_PLATFORM=cuda JAX_DEFAULT_MATMUL_PRECISION=highest
 piece tests "$python" -m pytest -q tests/test_golden.py tests/ops/test_dropout.py tests/ops/test_product.py -p no:cacheprovider
 unset GPT_JAX_TEST_PLATFORM JAX_DEFAULT_MATMUL_PRECISION
-
-# The paper's model for as long as there is time: the same command resumes. Then the tasks, from its newest checkpoint.
-piece pretrain "$python" launch/pretrain.py "${gpt1[@]}" --data="$tokens" --workdir="$out/gpt1" \
-  --config.train.epochs=0 --config.train.steps="${STEPS:-10000}" --config.train.evaluate_every=500 \
-  --config.train.checkpoint_every=250 --config.train.keep_checkpoints=1
-if [ -n "$glue" ]; then
-  for task in cola sst2 mrpc rte stsb; do
-    piece "finetune-$task" "$python" launch/finetune.py --config=configs/finetune.py:$task --data="$glue" \
-      --checkpoint="$out/gpt1" --workdir="$out/$task"
-  done
-fi
+benchmark step-256 "${gpt1[@]}" --only=step --batch_size=256
+for backend in plain fused; do  # the steps above have what `auto` takes
+  benchmark "step-$backend" "${gpt1[@]}" --config.trunk.attention_backend=$backend --only=step --batch_size=64
+done
+benchmark step-8 "${gpt1[@]}" --only=step --batch_size=8
+XLA_FLAGS=--xla_gpu_deterministic_ops=true benchmark bits "${gpt1[@]}" --only=step --batch_size=64
+benchmark generation --config=configs/gpt2.py:small --config.trunk.dtype=bfloat16 --only=generation --peers
 ls "$out"
