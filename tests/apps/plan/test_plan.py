@@ -10,7 +10,7 @@ import pytest
 from refused import refused
 
 from gpt_jax.apps.plan import plan
-from gpt_jax.apps.plan.plan import Chip, find_chip
+from gpt_jax.apps.topologies import Chip, find_chip
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.models.encoder_decoder import T5Config
 from gpt_jax.models.lstm import LSTMConfig
