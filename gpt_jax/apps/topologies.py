@@ -45,36 +45,26 @@ GPU_KINDS = {kind.split()[-1].lower(): kind for kind in _GPUS}
 _HOST = 8  # GPUs of a host
 
 
-class _Described(NamedTuple):
-  """What XLA asks of a GPU that it compiles for; figures of the SXM boards."""
-
-  name: str  # CUDA's
-  capability: int  # the first digit of its compute capability
-  cores: int
-  units: int  # for float32, of a core
-  shared: int  # kB of shared memory of a core
-  cache: int  # MB
-  clock: float  # GHz
-  memory: float  # bytes
-  bandwidth: float  # bytes/s
-
-
+# What XLA asks of a GPU that it compiles for, in the words of its GpuTargetConfigProto; of the SXM
+# boards, with the libraries of jax 0.11's CUDA 12 wheels.
+_AMPERE = """cuda_compute_capability { major: 8 } core_count: 108 fpus_per_core: 64
+  shared_memory_per_core: 167936 shared_memory_per_block_optin: 166912 l2_cache_size: 41943040
+  clock_rate_ghz: 1.41"""
+_HOPPER = """cuda_compute_capability { major: 9 } core_count: 132 fpus_per_core: 128
+  shared_memory_per_core: 233472 shared_memory_per_block_optin: 232448 l2_cache_size: 52428800
+  clock_rate_ghz: 1.98"""
 _DESCRIBED = {
-  "NVIDIA A100": _Described("A100-SXM4-80GB", 8, 108, 64, 164, 40, 1.41, 85.1e9, 2.039e12),
-  "NVIDIA H100": _Described("H100 80GB HBM3", 9, 132, 128, 228, 50, 1.98, 84.9e9, 3.352e12),
-  "NVIDIA H200": _Described("H200", 9, 132, 128, 228, 50, 1.98, 151.4e9, 4.8e12),
+  "NVIDIA A100": ("NVIDIA A100-SXM4-80GB", _AMPERE),
+  "NVIDIA H100": ("NVIDIA H100 80GB HBM3", _HOPPER),
+  "NVIDIA H200": ("NVIDIA H200", _HOPPER),
 }
-# A message of XLA's GpuTargetConfigProto; the libraries are those of jax 0.11's CUDA 12 wheels.
 _TARGET = """gpu_device_info {{
+  {cores} device_memory_size: {memory:.0f} memory_bandwidth: {bandwidth:.0f}
   threads_per_block_limit: 1024 threads_per_warp: 32 threads_per_core_limit: 2048
-  core_count: {cores} fpus_per_core: {units} clock_rate_ghz: {clock}
   block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
-  memory_bandwidth: {bandwidth:.0f} device_memory_size: {memory:.0f} l2_cache_size: {cache_bytes}
-  shared_memory_per_block: 49152 shared_memory_per_core: {shared_bytes}
-  shared_memory_per_block_optin: {optin_bytes} cuda_compute_capability {{ major: {capability} }}
-  registers_per_core_limit: 65536 registers_per_block_limit: 65536
+  shared_memory_per_block: 49152 registers_per_core_limit: 65536 registers_per_block_limit: 65536
 }}
-platform_name: "CUDA" device_description_str: "NVIDIA {name}"
+platform_name: "CUDA" device_description_str: "{name}"
 dnn_version_info {{ major: 9 minor: 10 }} runtime_version {{ major: 12 minor: 9 }}
 """
 
@@ -172,18 +162,11 @@ def why_not_compiled(kind: str) -> str:
 def _described_gpus(kind: str, count: int) -> list[Any]:
   from jax.experimental import topologies
 
-  gpu = _DESCRIBED[kind]
-  target = _TARGET.format(
-    **gpu._asdict(),
-    cache_bytes=gpu.cache << 20,
-    shared_bytes=gpu.shared << 10,
-    optin_bytes=(gpu.shared - 1) << 10,  # the system takes 1 kB
-  )
+  (name, cores), (memory, bandwidth, _) = _DESCRIBED[kind], _GPUS[kind]
+  target = _TARGET.format(name=name, cores=cores, memory=memory, bandwidth=bandwidth)
   hosts = count // _HOST if count % _HOST == 0 else 1
-  shape = f"1x{hosts}x{count // hosts}"
-  described: Any = topologies.get_topology_desc(
-    platform="cuda", target_config=target, topology=shape
-  )
+  options = {"target_config": target, "topology": f"1x{hosts}x{count // hosts}"}
+  described: Any = topologies.get_topology_desc(platform="cuda", **options)
   return list(described.devices)
 
 

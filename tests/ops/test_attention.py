@@ -88,6 +88,7 @@ def test_auto_takes_kernels_on_hopper_in_16_bits(
 ):
   taken = []
   monkeypatch.setattr(attention_auto, "device_kind", lambda: device)
+  monkeypatch.setattr(attention_auto, "platform", lambda: "cpu" if device == "cpu" else "gpu")
   monkeypatch.setattr(jax, "__version_info__", version)
   for name, module in (("mosaic", attention_mosaic), ("plain", attention_plain)):
     monkeypatch.setattr(module, "attend", lambda *_, name=name: taken.append(name))

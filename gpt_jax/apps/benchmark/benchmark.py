@@ -62,7 +62,7 @@ def run(
   """
   check_type(config, "a benchmark")
   if topology and set(only) != {BYTES}:
-    raise InputError(f"--topology={topology}: nothing runs there; with --only={BYTES} alone")
+    raise InputError(f"--topology={topology}: only bytes need no device; give --only={BYTES}")
   if topology:
     check_topology(topology)
     config = for_topology(config)
@@ -81,7 +81,7 @@ def run(
     options = {"peers": True} if peers and part in WITH_PEERS else {}
     if part == BYTES:
       moved = audit(config, topology)
-      print("\n".join(moved.lines()))
+      print(moved.table())
       operations = [kernel._asdict() for kernel in moved.kernels]
       measured = moved.sums()
     else:

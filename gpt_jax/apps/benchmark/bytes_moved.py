@@ -13,39 +13,36 @@ _ROWS = 40  # operations that are printed; the file has all
 
 
 class Audit(NamedTuple):
-  """What one device moves in a step."""
+  """The bytes that one device moves in a step."""
 
   kernels: list[Kernel]
-  ideal: dict[str, float]  # bytes of a fused form, by cause
+  ideal: dict[str, float]  # bytes that each cause would move at least
   rate: float  # bytes/s; 0: unknown
 
-  def milliseconds(self, moved: float) -> float:
-    return 1e3 * moved / self.rate if self.rate else 0.0
-
-  def lines(self) -> list[str]:
-    """A table of the operations that move most."""
-    lines = [f"{'kernels':>7} {'read GB':>8} {'written':>8} {'ms':>7} {'TFLOP':>6}  operation"]
+  def table(self) -> str:
+    """The operations that move most, and the sums by cause, in lines."""
+    head = f"{'kernels':>7} {'read GB':>8} {'written':>8} {'ms':>8} {'TFLOP':>7}"
+    lines = [f"{head}  operation | kind | result | cause"]
     for kernel in self.kernels[:_ROWS]:
-      lines.append(
-        f"{kernel.runs:7,} {kernel.read / 1e9:8.3f} {kernel.written / 1e9:8.3f} "
-        f"{self.milliseconds(kernel.moved):7.3f} {kernel.flops / 1e12:6.2f}  "
-        f"{kernel.path} | {kernel.kind} | {kernel.result[:60]} | {kernel.cause}"
-      )
-    return lines
+      names = (kernel.path, kernel.kind, kernel.result[:60], kernel.cause)
+      lines.append(f"{self._numbers(kernel)}  {' | '.join(names)}")
+    lines.append(f"{head}  cause (GB at least)")
+    for cause, kernel in traffic.by_cause(self.kernels).items():
+      least = f" ({self.ideal[cause] / 1e9:.3f})" if cause in self.ideal else ""
+      lines.append(f"{self._numbers(kernel)}  {cause}{least}")
+    return "\n".join(lines)
+
+  def _numbers(self, kernel: Kernel) -> str:
+    time = 1e3 * kernel.moved / self.rate if self.rate else 0.0
+    read, written = kernel.read / 1e9, kernel.written / 1e9
+    return f"{kernel.runs:7,} {read:8.3f} {written:8.3f} {time:8.3f} {kernel.flops / 1e12:7.3f}"
 
   def sums(self) -> Measured:
-    """Kernels and bytes of each cause, the bytes of a fused form, and the sums."""
-    causes = traffic.by_cause(self.kernels)
-    for cause, kernel in causes.items():
-      yield f"{cause}, kernels", kernel.runs, ""
-      yield f"{cause}, bytes", kernel.moved / 1e9, "GB"
-      if cause in self.ideal:
-        yield f"{cause}, bytes of a fused form", self.ideal[cause] / 1e9, "GB"
-      if self.rate:
-        yield f"{cause}, at the bandwidth", self.milliseconds(kernel.moved), "ms"
-    yield "kernels", sum(kernel.runs for kernel in causes.values()), ""
-    yield "bytes", sum(kernel.moved for kernel in causes.values()) / 1e9, "GB"
-    yield "products", causes[traffic.PRODUCTS].flops / 1e12, "TFLOP"
+    """The bytes of each cause, and of all kernels."""
+    for cause, kernel in traffic.by_cause(self.kernels).items():
+      yield cause, kernel.moved / 1e9, "GB"
+    yield "all", sum(kernel.moved for kernel in self.kernels) / 1e9, "GB"
+    yield "kernels", sum(kernel.runs for kernel in self.kernels), ""
 
 
 def check_topology(topology: str) -> None:
@@ -56,7 +53,7 @@ def check_topology(topology: str) -> None:
 
 
 def audit(config: PretrainConfig, topology: str) -> Audit:
-  """The audit of a config's step, on devices that need not be there."""
+  """The audit of a config's step, on devices that need not be there; "": on this machine's."""
   devices, kind = find_devices(topology)
   chip = find_chip(kind)
   print(f"compiling the step for {len(devices)} x {kind}, which may take minutes", flush=True)
@@ -66,26 +63,26 @@ def audit(config: PretrainConfig, topology: str) -> Audit:
 
 
 def ideal_bytes(config: PretrainConfig, devices: int) -> dict[str, float]:
-  """What each cause would move on a device where nothing is read or written twice.
+  """The bytes that a device moves where no array is read or written without need, by cause.
 
-  Known of Transformers whose model is not split over devices; see the README.
+  Known of Transformers with a causal objective, whose model is not split over devices.
   """
   trunk: Any = config.trunk
   if "blocks" not in trunk.gives or config.mesh.model > 1 or config.mesh.fsdp:
     return {}
   width = 4 if trunk.dtype == "float32" else 2
   tokens = config.data.batch_size * config.data.length / devices
-  hidden = tokens * trunk.width * width  # bytes of the states after a layer
+  hidden = trunk.layers * tokens * trunk.width * width  # bytes of the states after all layers
   return {
     # Parameter, gradient and two moments in float32: read, and but for the gradient written; the
-    # gradient is read for the norm, too.
+    # norm reads the gradient, too.
     "optimizer": 8 * 4.0 * trunk.parameter_count(),
-    # Written in place by the loss: their product writes them, and those of the gradient read them.
-    "logits": 2 * tokens * trunk.rows * width,
+    # The loss reads them, and writes their gradient in their place.
+    "logits": 2.0 * tokens * trunk.rows * width,
     # Each of two sublayers: 3 passes forward, 5 backward, masks drawn anew.
-    "norm, residual, dropout": 2 * 8 * trunk.layers * hidden,
-    # 4 D wide, 2 passes forward, 3 backward with the sum for the bias.
-    "MLP activation": 4 * 5 * trunk.layers * hidden,
+    "norm, residual, dropout": 2 * 8 * hidden,
+    # 4 D wide: 2 passes forward, 3 backward with the sum for the bias.
+    "MLP activation": 4 * 5 * hidden,
     # The sum for the biases.
-    "q, k, v layout": 3 * trunk.layers * hidden,
+    "q, k, v layout": 3 * hidden,
   }

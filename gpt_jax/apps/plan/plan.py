@@ -4,7 +4,6 @@ The numbers come from compiling the real training step, for TPUs, the devices of
 GPUs where JAX's plugin for them is installed. Without it a formula estimates a GPU's memory.
 """
 
-import collections
 import dataclasses
 import datetime
 import itertools
@@ -21,7 +20,6 @@ from gpt_jax.apps.topologies import (
   for_topology,
   why_not_compiled,
 )
-from gpt_jax.apps.traffic import Kernel
 from gpt_jax.checkpoints.run_folder import resume_choices
 from gpt_jax.errors import InputError
 from gpt_jax.files import write_json
@@ -35,9 +33,9 @@ from gpt_jax.programs.pretrain_config import PAPER_VOCABULARY, check_type, model
 from gpt_jax.programs.pretrain_mixture import load_texts
 from gpt_jax.training.fitting import larger_counts, what_fits
 
+# What a compiled program does not say; GPT-1's step took 75 ms on an H200, where this says 65.
 NOT_KNOWN = (
-  "not known: products' tiles (an attached GPU tries them), gaps between kernels, clocks; GPT-1's "
-  "step took 1.15 times as long on an H200"
+  "tuned products, gaps between kernels and clocks are not known: 1.15 times that on an H200"
 )
 
 
@@ -48,12 +46,11 @@ class Plan(NamedTuple):
   devices: int
   memory: float  # bytes that a step needs on each device, the state included
   capacity: float  # bytes of each device; 0: unknown
-  # Seconds that a step takes at least for its "arithmetic", "memory" (traffic) and "network" (each
-  # gradient sent twice); {} if the chip is not known
-  bounds: dict[str, float]
-  # Of a step that is compiled for GPUs: seconds of its parts, one after the other, and its kernels
+  # Of a step that is compiled for GPUs: bytes moved by cause, and seconds of its parts, one after
+  # the other (see apps.traffic). Else no bytes, and the seconds that a step takes at least for its
+  # "arithmetic", "memory" (traffic) and "network" (each gradient sent twice). {}: unknown
+  moved: dict[str, float]
   times: dict[str, float]
-  kernels: list[Kernel]
   tokens: int
   steps: int  # of the whole run; 0: unknown
   compiled: bool  # whether the compiler said so, or a formula
@@ -66,7 +63,7 @@ class Plan(NamedTuple):
   @property
   def step_time(self) -> float:
     """Seconds: expected, or at least, where nothing waits for anything else. 0: unknown."""
-    return sum(self.times.values()) or max(self.bounds.values(), default=0.0)
+    return sum(self.times.values()) if self.moved else max(self.times.values(), default=0.0)
 
 
 def run(
@@ -122,7 +119,7 @@ def run(
     settings = " ".join(f"--config.{name}={value}" for name, value in best.changes)
     print("recommended, as the fastest that fits, then that with the least memory:", settings)
   if out:
-    write_json(out, {"topology": topology, "plans": [_saved(plan) for plan in plans]})
+    write_json(out, {"topology": topology, "plans": [plan._asdict() for plan in plans]})
   return plans
 
 
@@ -130,42 +127,44 @@ def make_plan(
   config: PretrainConfig, devices: Sequence[Any], chip: Chip | None, steps_per_epoch: int = 0
 ) -> Plan:
   """The plan of a config with a vocabulary size, on devices of jax or, for a formula, on None."""
-  compiled, found = devices[0] is not None, []
+  compiled, read, kernels = devices[0] is not None, 0.0, []
   if compiled:
     step = compile_step(config, devices)
-    memory, moved = bytes_needed(step), step.cost_analysis().get("bytes accessed", 0.0)
-    if devices[0].platform == "gpu":
-      found = traffic.kernels(step.as_text())
-      moved = sum(kernel.moved for kernel in found)
+    memory = bytes_needed(step)
+    if devices[0].platform == "gpu":  # which is asked nothing where it is not there
+      kernels = traffic.kernels(step.as_text())
+    else:
+      read = step.cost_analysis().get("bytes accessed", 0.0)
   else:
-    memory, moved = _estimated(config, devices), 0.0
+    memory = _estimated(config, devices)
   there = chip.memory if chip else 0.0
   if chip is None and compiled and devices[0].platform != "tpu":  # a TPU may not be here
     there = capacity(devices)
   trunk, mesh, count = config.trunk, config.mesh, len(devices)
   tokens = config.data.batch_size * config.data.length
-  bounds, times = {}, {}
+  times = {}
   if chip and chip.flops:
     flops, products = (trunk.flops_per_token(length) for length in (config.data.length, 0))
     has_replicas = (mesh.data or count // mesh.model) > 1
     gradients = _width(config) * trunk.parameter_count() / mesh.model if has_replicas else 0.0
     # Bounds and not summed, since all three may overlap.
-    bounds = {
+    times = {
       "arithmetic": tokens * flops / count / chip.flops,
-      "memory": moved / chip.bandwidth,
+      "memory": read / chip.bandwidth,
       "network": 2 * gradients / chip.interconnect,
     }
-    if found:
-      times = traffic.seconds(found, chip, tokens * (flops - products) / count)
+    if kernels:
+      times = traffic.seconds(kernels, chip, tokens * (flops - products) / count)
+  moved = {cause: kernel.moved for cause, kernel in traffic.by_cause(kernels).items()}
   steps = config.train.steps or config.train.epochs * steps_per_epoch
-  plan = Plan((), count, memory, there, bounds, times, found, tokens, steps, compiled)
+  plan = Plan((), count, memory, there, moved, times, tokens, steps, compiled)
   return plan if plan.fits else plan._replace(remedy=_remedy(config, plan, devices))
 
 
 def _remedy(config: PretrainConfig, plan: Plan, devices: Sequence[Any]) -> str:
   """The settings with which it fits, by the rule by which a run chooses its microbatches."""
   train, replicas = config.train, config.mesh.data or len(devices) // config.mesh.model
-  if plan.compiled and not plan.kernels:  # minutes for each
+  if plan.compiled and not plan.moved:  # minutes for each
     return "a run may choose more microbatches, which --vary=train.microbatches=2,4,8 plans"
   # Where a GPU's step was compiled, the formula says by how much less others need.
   scale = plan.memory / _estimated(config, devices)
@@ -186,12 +185,6 @@ def _remedy(config: PretrainConfig, plan: Plan, devices: Sequence[Any]) -> str:
   return fits
 
 
-def _saved(plan: Plan) -> dict[str, Any]:
-  """The plan as JSON, with its kernels summed by cause."""
-  sums = [kernel._asdict() for kernel in traffic.by_cause(plan.kernels).values()]
-  return plan._asdict() | {"kernels": sums}
-
-
 def _width(config: PretrainConfig) -> int:
   """Bytes of an activation or a gradient."""
   return 4 if config.trunk.dtype == "float32" else 2
@@ -204,45 +197,28 @@ def describe(plan: Plan, price: float = 0.0) -> str:
   capacity = f" of {plan.capacity / 1e9:.1f}" if plan.capacity else ""
   source = "" if plan.compiled else ", by a formula"
   lines = [settings, f"  memory   {plan.memory / 1e9:.2f}{capacity} GB a device{source}{verdict}"]
-  lines += _describe_kernels(plan.kernels)
-  if plan.bounds:
-    bound = max(plan.bounds, key=plan.bounds.__getitem__)
-    about = ("about",) * 2 if plan.times else ("at least", "at most")
-    by = f", bound by {bound}" if not plan.times else ""
-    times = (plan.times or plan.bounds).items()
-    parts = ", ".join(f"{name} {1000 * time:.1f} ms" for name, time in times if time)
-    speed = plan.tokens / plan.step_time
-    lines.append(f"  step     {about[0]} {1000 * plan.step_time:.1f} ms{by} ({parts})")
-    lines.append(f"  speed    {about[1]} {speed:,.0f} tokens/s")
-    lines += [f"           {NOT_KNOWN}"] if plan.times else []
+  if plan.moved:
+    causes = sorted(plan.moved.items(), key=lambda item: -item[1])
+    listed = "; ".join(f"{cause} {size / 1e9:.1f}" for cause, size in causes)
+    lines.append(f"  traffic  {sum(plan.moved.values()) / 1e9:.1f} GB a device: {listed}")
+  if plan.times:
+    parts = ", ".join(f"{name} {1000 * time:.1f} ms" for name, time in plan.times.items() if time)
+    bound = f"bound by {max(plan.times, key=plan.times.__getitem__)} ({parts})"
+    least, most = ("about", "about") if plan.moved else ("at least", "at most")
+    how = f"{parts}; {NOT_KNOWN}" if plan.moved else bound
+    lines.append(f"  step     {least} {1000 * plan.step_time:.1f} ms, {how}")
+    lines.append(f"  speed    {most} {plan.tokens / plan.step_time:,.0f} tokens/s")
     if plan.steps:
       duration = datetime.timedelta(seconds=round(plan.steps * plan.step_time))
       cost = price * plan.devices * duration.total_seconds() / 3600
       charged = f", {cost:,.2f} at {price:g} a device and hour" if price else ""
       only = "" if plan.compiled else "; arithmetic only, at the peak of the GPUs: expect far more"
-      lines.append(f"  run      {plan.steps:,} steps, {about[0]} {duration}{charged}{only}")
-  if price and not (plan.bounds and plan.steps):
+      lines.append(f"  run      {plan.steps:,} steps, {least} {duration}{charged}{only}")
+  if price and not (plan.times and plan.steps):
     length = "give --data=DIR or --config.train.steps=N, for the length of the run"
-    reason = length if plan.bounds else "the speed of this device is not known"
+    reason = length if plan.times else "the speed of this device is not known"
     lines.append(f"  price    unknown: {reason}")
   return "\n".join(lines)
-
-
-def _describe_kernels(kernels: Sequence[Kernel]) -> list[str]:
-  """Bytes by cause and by collective; nothing where no kernels are known."""
-  sums = traffic.by_cause(kernels)
-  collectives: dict[str, float] = collections.Counter()
-  for kernel in kernels:
-    if kernel.cause == traffic.NETWORK:
-      collectives[kernel.kind] += kernel.written
-  causes = {cause: kernel.moved for cause, kernel in sums.items() if cause != traffic.NETWORK}
-  lines = []
-  for name, values in (("traffic", causes), ("network", collectives)):
-    if values:
-      parts = sorted(values.items(), key=lambda item: -item[1])
-      listed = ", ".join(f"{part} {size / 1e9:.1f}" for part, size in parts)
-      lines.append(f"  {name}  {sum(values.values()) / 1e9:.1f} GB a device: {listed}")
-  return lines
 
 
 def _combinations(vary: Sequence[str]) -> list[tuple[tuple[str, str], ...]]:
