@@ -1,7 +1,9 @@
-"""Benchmarks a config on this machine: training step, generation, attention, the parts of a step.
+"""Benchmarks a config on this machine: training step, generation, attention, the parts of a step;
+or says what bytes its step moves, on a GPU that need not be there.
 
 python launch/benchmark.py [--config=configs/gpt1.py] [--only=step,generation,attention,parts]
   [--peers] [--out=FILE]
+python launch/benchmark.py --only=bytes --topology=h200:1 [--config=configs/gpt1.py] [--out=FILE]
 """
 
 import dataclasses
@@ -24,7 +26,8 @@ def main():
   arguments = PROGRAM.arguments()
   config = arguments["config"]
   if isinstance(config, PretrainConfig):  # the program refuses any other
-    size = BATCH_SIZE.value or (1 if jax.default_backend() == "cpu" else config.data.batch_size)
+    on_cpu = not arguments["topology"] and jax.default_backend() == "cpu"
+    size = BATCH_SIZE.value or (1 if on_cpu else config.data.batch_size)
     data = dataclasses.replace(config.data, batch_size=size)
     arguments["config"] = dataclasses.replace(config, data=data)
   PROGRAM.call(arguments)

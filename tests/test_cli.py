@@ -239,6 +239,7 @@ generate
 benchmark
   --config={configs}/finetune.py:cola =>
     --config: a FinetuneConfig; a benchmark takes a PretrainConfig
+  --config=tiny.py --topology=h100:1 => only bytes need no device; give --only=bytes
   --config=tiny.py --out=nothing/here.json => --out=nothing/here.json: no such folder
 plan
   --config={configs}/finetune.py:cola => a FinetuneConfig; a plan takes a PretrainConfig

@@ -28,7 +28,8 @@ LAYERS = [
   {"programs"},
   {"apps"},
 ]
-SHARED_APPS = ("report", "study", "timing", "probe_features")  # which any app may import
+# Modules of apps that any app may import.
+SHARED_APPS = ("report", "study", "timing", "topologies", "traffic", "probe_features")
 NUMPY_ONLY = set.union(*LAYERS[:3])
 JAX = {"jax", "flax", "optax", "orbax"}
 REQUIRED = JAX | {"numpy", "absl", "sentencepiece", "gpt_jax"} | sys.stdlib_module_names

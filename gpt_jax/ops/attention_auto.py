@@ -4,20 +4,21 @@ import jax
 import jax.numpy as jnp
 
 from gpt_jax.ops.attention import find_backend
-from gpt_jax.parallel.mesh import platform
+from gpt_jax.parallel.mesh import device_kind, platform
 
-HOPPER = "9.0"  # compute capability
+_HOPPER = ("NVIDIA H", "NVIDIA GH")  # so JAX's names of these GPUs begin
 JAX = (0, 11)  # of an older one mosaic runs the kernels of fused
 _MAX_WIDTH = 128  # features of a head, for which the kernels were compiled
 
 
 def attend(q, k, v, mask, bias, dropout, observe) -> jax.Array:
   """See attention.Backend."""
-  measured = (
-    platform() == "gpu"
-    and jax.__version_info__ >= JAX
-    and all(x.platform == "gpu" and x.compute_capability == HOPPER for x in jax.devices())
-  )
+  measured = is_hopper() and jax.__version_info__ >= JAX
   possible = bias is None and q.dtype != jnp.float32 and q.shape[-1] <= _MAX_WIDTH
   backend = find_backend("mosaic" if measured and possible else "plain")
   return backend(q, k, v, mask, bias, dropout, observe)
+
+
+def is_hopper() -> bool | None:
+  """Whether the GPU that is computed on, or compiled for, is a Hopper; None: it is no GPU."""
+  return device_kind().startswith(_HOPPER) if platform() == "gpu" else None

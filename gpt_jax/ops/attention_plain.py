@@ -72,6 +72,7 @@ def _blocks(kind: str, length: int) -> int:
   return 1
 
 
+@jax.named_scope("scores")
 def attend_allowed(
   q: jax.Array,
   k: jax.Array,

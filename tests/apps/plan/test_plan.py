@@ -10,7 +10,7 @@ import pytest
 from refused import refused
 
 from gpt_jax.apps.plan import plan
-from gpt_jax.apps.plan.plan import Chip, find_chip
+from gpt_jax.apps.topologies import Chip, find_chip
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.models.encoder_decoder import T5Config
 from gpt_jax.models.lstm import LSTMConfig
@@ -74,12 +74,23 @@ def test_bounds_are_work_over_rate(compiled):
   chip = Chip(memory=1e5, bandwidth=1e9, interconnect=1e8, flops=1e12)
   made = plan.make_plan(CONFIG, jax.devices(), chip)
   flops = 16 * 32 * TRUNK.flops_per_token(32) / 8
-  assert made.bounds["arithmetic"] == pytest.approx(flops / 1e12)
-  assert made.bounds["network"] == pytest.approx(2 * 4 * TRUNK.parameter_count() / 1e8)
-  assert made.bounds["memory"] > 0
-  assert made.step_time == max(made.bounds.values()) > 0
+  assert made.times["arithmetic"] == pytest.approx(flops / 1e12)
+  assert made.times["network"] == pytest.approx(2 * 4 * TRUNK.parameter_count() / 1e8)
+  assert made.times["memory"] > 0
+  assert made.step_time == max(made.times.values()) > 0
   assert not made.fits and made.capacity == 1e5
   assert "DOES NOT FIT" in plan.describe(made) and "1,000 steps" in plan.describe(made)
+
+
+def test_a_gpus_step_is_told_by_its_kernels(here, monkeypatch):
+  monkeypatch.setattr(plan, "compile_step", lambda *_: here.program)
+  chip = Chip(memory=1e5, bandwidth=1e9, interconnect=1e8, flops=1e12)
+  made = plan.make_plan(CONFIG, [SimpleNamespace(platform="gpu")] * 8, chip)
+  assert made.moved["all-reduce"] >= 4 * PARAMETERS and made.moved["optimizer"] > 0
+  assert made.step_time == sum(made.times.values()) > made.times["network"] > 0
+  text = plan.describe(made)
+  assert "  traffic  " in text and "all-reduce 0.0" in text and "  step     about " in text
+  assert "DOES NOT FIT; use a smaller config.data.batch_size" in text
 
 
 def test_the_formula_counts_no_scores_of_fused_attention():
