@@ -8,11 +8,9 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
 
 from gpt_jax.checkpoints.formats import accept
-from gpt_jax.checkpoints.released import no_network
-from gpt_jax.checkpoints.saved import Embedding, SavedModel, read_json, read_model
+from gpt_jax.checkpoints.saved import Embedding, SavedModel, no_network, read_json, read_model
 from gpt_jax.errors import InputError, about
 from gpt_jax.models.adapter import BASE, AdaptedModel, Adapter, with_rows
 from gpt_jax.models.decoding_weights import check_kind, keep_classifier_weights
@@ -253,20 +251,12 @@ class LoadedAdapter(LoadedModel):
 
   @property
   def model(self) -> Any:
-    adapter = read_json(self.meta["adapter"]["config"], self.path)
-    return AdaptedModel(self.spec.build(), adapter)
-
-  def predictor(self) -> Callable[..., Any]:
-    """As LoadedModel.predictor; adapters of one shape share what it compiles."""
-    adapter, mesh = read_json(self.meta["adapter"]["config"], self.path), make_mesh(MeshConfig())
-    predict = _shared_predictor(self.spec, adapter, mesh)
-    return functools.partial(predict, replicate(self.params, mesh))
+    return _adapted(self.spec, read_json(self.meta["adapter"]["config"], self.path))
 
 
-@functools.lru_cache(32)
-def _shared_predictor(spec: ModelConfig, adapter: Adapter, mesh: Mesh) -> Callable[..., Any]:
-  model: Any = AdaptedModel(spec.build(), adapter)  # it has of Model what is called
-  return make_predictor(model, mesh)
+@functools.lru_cache(32)  # adapters of one shape share what is compiled for a model
+def _adapted(spec: ModelConfig, adapter: Adapter) -> Any:
+  return AdaptedModel(spec.build(), adapter)
 
 
 def load_unmerged(path: str) -> LoadedAdapter:
