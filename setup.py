@@ -94,7 +94,6 @@ setup(
     "hub": ["huggingface_hub>=1,<3"],  # prepare --source=hf://
     "zstd": ["zstandard>=0.23"],  # prepare --source=….zst
     "dedupe": ["datasketch>=2,<3"],  # near-duplicates in prepare
-    "beam": ["apache-beam>=2.77,<3", "datasketch>=2,<3"],  # prepare --runner=
     "lm-eval": ["lm-eval>=0.4.13,<0.5"],  # evaluation tasks; without torch
     "notebook": ["jupyterlab>=4.4,<5"],  # launch/notebooks
     "docs": ["mkdocs-material>=9.7,<10", "mkdocstrings[python]>=1,<2"],  # launch/docs.sh
@@ -112,7 +111,6 @@ setup(
       "moto[server]>=5.2",  # one for s3://
       "zstandard>=0.23",
       "datasketch>=2,<3",
-      "apache-beam>=2.77,<3",
       "ruff>=0.9",
       "mypy>=2.0",
       "nbclient>=0.10",  # executes the notebooks, with ipykernel

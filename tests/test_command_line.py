@@ -188,7 +188,7 @@ plot workdir out overwrite
 predict checkpoint input data out overwrite adapter split keep calibrate threshold precision beams
   length_penalty weights slices
 prepare source tokenizer data extend out vocab_size vocabulary valid_share text_column sentences
-  vocabulary_share shard_tokens deduplicate decontaminate runner beam_options add_tokens
+  vocabulary_share shard_tokens deduplicate decontaminate add_tokens
 pretrain config data checkpoint workdir print_config profile tracker distributed coordinator
   num_processes process_id
 quickstart text data workdir short real tasks rows seeds peers

@@ -6,7 +6,6 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import numpy as np
 from gpt_jax.config import Config, option, register
 from gpt_jax.data import splits
 from gpt_jax.data.cleaning import cleaner
-from gpt_jax.data.passes import LEDGER, TRAINED, Passes, Survey, local_pool, take_survey
+from gpt_jax.data.passes import LEDGER, TRAINED, Passes, Pool, Survey, local_pool, take_survey
 from gpt_jax.data.pieces import Corpus
 from gpt_jax.data.progress import Progress
 from gpt_jax.data.sources.source import Source, find_all, usage
@@ -56,8 +55,6 @@ STAGES = "stages"
 KEY = "key.json"  # everything that it depends on
 TOKENIZER = "tokenizer"
 NUMBERS = "removed.npy"
-
-MakePasses = Callable[[Sequence[Source], str, dict[str, Any]], AbstractContextManager[Passes]]
 
 
 @register("prepare")
@@ -102,7 +99,7 @@ class PrepareConfig(Config):
 def run(
   config: PrepareConfig,
   out: str,
-  passes: MakePasses | None = None,
+  make_passes: Callable[[Pool | None], Passes] = Passes,
   removal: dict[str, str] | None = None,
 ) -> None:
   """Makes the folder `out` with tokenizer/, train.* and valid.* (see TokenFile) and prepare.json.
@@ -112,9 +109,9 @@ def run(
   the next one with the same settings and files takes over.
 
   Args:
-    passes: given the sources, a folder for what is finished, and what that depends on, the passes
-      over the text. By default processes of this machine do them, and no document is removed.
-    removal: settings of the documents that `passes` removes, those of NOTHING_REMOVED.
+    make_passes: gives the passes over the text by a pool of processes; by default they remove no
+      document.
+    removal: settings of the documents that these passes remove, those of NOTHING_REMOVED.
   """
   sources = find_all(config.source)
   tokenizer = _load_tokenizer(config)
@@ -132,10 +129,10 @@ def run(
     stages = os.path.join(folder, STAGES)
     os.makedirs(stages, exist_ok=True)
     write_json(os.path.join(stages, KEY), key)
-    shared = stages if place == out else f"{out}.partial/{STAGES}"  # which all workers see
-    with (passes or _local_passes)(sources, shared, key) as chosen:
-      corpus, survey, tokenizer = _first_pass(sources, config, tokenizer, stages, chosen)
-      report = _write_splits(corpus, config, tokenizer, survey, folder, chosen)
+    with local_pool(sources) as pool:
+      passes = make_passes(pool)
+      corpus, survey, tokenizer = _first_pass(sources, config, tokenizer, stages, passes)
+      report = _write_splits(corpus, config, tokenizer, survey, folder, passes)
       for name in (TOKENIZER, LEDGER):
         with contextlib.suppress(FileNotFoundError):  # no document was to be removed
           os.rename(os.path.join(stages, name), os.path.join(folder, name))
@@ -143,13 +140,6 @@ def run(
     write_json(os.path.join(folder, SETTINGS), settings)
   print(report)
   print(f"prepared {out}; the largest process held {peak_with_workers() / 1e6:.0f} MB of memory")
-
-
-@contextlib.contextmanager
-def _local_passes(sources: Sequence[Source], folder: str, key: dict[str, Any]) -> Iterator[Passes]:
-  """Passes that keep nothing for a later run."""
-  with local_pool(sources) as pool:
-    yield Passes(pool)
 
 
 def _load_tokenizer(config: PrepareConfig) -> Tokenizer | None:
@@ -241,7 +231,7 @@ def _new_folder(out: str, key: dict[str, Any]) -> Iterator[str]:
       f"{partial}: is not of a killed prepare, and would be filled; move it, or take another --out"
     )
   with lock_folder(partial, f"another prepare is making {out}; wait until it ends") as lock:
-    _remove_all_but({lock.name, stages if has_key(stages, key) else ""}, partial)
+    _remove_all_but({lock.name, stages if _has_key(stages, key) else ""}, partial)
     try:
       yield partial
       try:
@@ -298,7 +288,7 @@ def _folder_on_store(out: str, folder: str) -> Iterator[str]:
       raise InputError(f"{error}; {kept}") from error
 
 
-def has_key(stages: str, key: dict[str, Any]) -> bool:
+def _has_key(stages: str, key: dict[str, Any]) -> bool:
   """Whether what is finished in a folder depends on the same settings and files."""
   try:
     return bool(read_json(os.path.join(stages, KEY)) == key)

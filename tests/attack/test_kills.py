@@ -307,15 +307,6 @@ def test_finetune(kill, start, finetuned, tmp_path, attempts, what):
   kill(what, make, results, attempts(1 if what == "finetune" else 0.3))
 
 
-def test_prepare_by_a_runner(kill, start, tmp_path, attempts):
-  """Apache Beam's, whose pipelines leave their results for the next run."""
-  pytest.importorskip("apache_beam")
-  count = attempts(0.2)
-  flags = write_texts(tmp_path, 4), "--vocab_size=290", "--deduplicate=exact", "--runner=direct"
-  make = lambda out: [start("prepare", *flags, f"--out={out}")]
-  kill("prepare --runner=direct", make, files_of, count)
-
-
 def test_compare(kill, start, prepared, tmp_path, attempts):
   """Pre-trains, fine-tunes and probes; its pace is measured anew."""
   count = attempts(0.3)

@@ -11,8 +11,6 @@ import pytest
 from refused import refused
 from tiny_runs import PRETRAIN, changed, entries
 
-from gpt_jax.apps.corpus import corpus
-from gpt_jax.apps.corpus.corpus import CorpusConfig
 from gpt_jax.apps.paper import quickstart
 from gpt_jax.apps.report import visualize
 from gpt_jax.data.sources.source import documents, find
@@ -148,51 +146,6 @@ def test_prepare_writes_the_same_folder_to_a_store(books, store, tmp_path, capsy
   prepare.run(again, str(tmp_path / "again"))
   assert TokenFile(str(tmp_path / "again"), "train").digest == theirs.digest
   assert load_tokenizer(f"{out}/tokenizer").hash == load_tokenizer(f"{local}/tokenizer").hash
-
-
-def test_runners_leave_their_results_on_the_store(books, store, monkeypatch, tmp_path):
-  """What workers need and write is below the output folder's name; a second run goes on with it."""
-  pytest.importorskip("apache_beam")
-  copy(books, f"{store}/books")
-  (tmp_path / "rows.txt").write_text(" ".join(WORDS))
-  config = {
-    "vocab_size": 300,
-    "valid_share": 0.2,
-    "deduplicate": "near",
-    "decontaminate": str(tmp_path / "rows.txt"),
-  }
-  corpus.run(CorpusConfig(source=f"{store}/books/*.txt", **config), f"{store}/local/text")
-  remote = CorpusConfig(source=f"{store}/books/*.txt", runner="direct", **config)
-  works, do = [], corpus.do
-
-  def stopped(make, work):
-    if "tokens" in work.path and work.number == 3:
-      raise KeyboardInterrupt
-    do(make, work)
-
-  def here(runner, options, function, tasks):
-    works.extend(tasks)
-    for task in tasks:
-      corpus.do(function.args[0], task)
-
-  monkeypatch.setattr(corpus, "make_pipeline", here)
-  monkeypatch.setattr(corpus, "do", stopped)
-  with pytest.raises(KeyboardInterrupt):
-    corpus.run(remote, f"{store}/beam/text")
-  assert list_folder(f"{store}/beam") == ["text.partial"]
-  places = [work.path for work in works] + [
-    str(option) for work in works for option in work.options if "/" in str(option)
-  ]
-  assert len(places) > len(works) and all(place.startswith(store) for place in places)
-  monkeypatch.setattr(corpus, "do", do)
-  works.clear()
-  corpus.run(remote, f"{store}/beam/text")
-  assert [work.number for work in works] == [3, 4, 5]
-  assert list_folder(f"{store}/beam") == ["text"]
-  for name in list_folder(f"{store}/local/text"):
-    if "." in name and name != "prepare.json":
-      same = read_bytes(f"{store}/local/text/{name}", 1 << 30)
-      assert read_bytes(f"{store}/beam/text/{name}", 1 << 30) == same
 
 
 def test_an_upload_that_ends_early_is_not_taken_for_a_text(books, gs, monkeypatch, tmp_path):

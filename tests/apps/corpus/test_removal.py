@@ -11,12 +11,10 @@ from gpt_jax.apps.corpus.contamination import index_rows, load_rows
 from gpt_jax.apps.corpus.duplicates import grams, normalized_words, word_hashes
 from gpt_jax.apps.corpus.removal import PRINT, Removing, RemovingPasses, removals
 from gpt_jax.data import pieces
-from gpt_jax.data.cleaning import clean
 from gpt_jax.data.pieces import Corpus
 from gpt_jax.data.progress import Progress
 from gpt_jax.data.sources import text as text_source
 from gpt_jax.data.sources.source import find_all
-from gpt_jax.tasks.task import find
 
 pytest.importorskip("datasketch")
 WORDS = [f"w{number}" for number in range(3000)]
@@ -174,55 +172,3 @@ def test_removed_documents_leave_no_gap(tmp_path):
     corpus = Corpus(sources, "text", np.array([(0, i) for i in removed], np.int64))
     kept = [f"text {i}" for i in range(7) if i not in removed]
     assert [(number, piece.text) for number, piece in corpus.pieces()] == list(enumerate(kept))
-
-
-BOOKS = 6  # of 98
-
-
-@pytest.mark.slow
-def test_planted_copies_and_evaluation_rows_are_found_in_novels(data_root, tmp_path):
-  """10 % near-duplicates with 5 % of their words changed, and 50 rows of dev sets."""
-  rng = random.Random(0)
-  documents = []  # novels in pieces of 2,000 words
-  for path in sorted((data_root / "novels").glob("*.txt"))[:BOOKS]:
-    words = clean(path.read_text(encoding="utf-8-sig")).split(" ")
-    starts = range(0, len(words) - 500, 2000)
-    documents += [" ".join(words[start : start + 2000]) for start in starts]
-  copied = rng.sample(range(len(documents)), len(documents) // 10)
-  words_of_others = " ".join(rng.sample(documents, 20)).split()
-  texts, kinds = list(documents), ["clean"] * len(documents)
-  for i in copied:
-    words = documents[i].split(" ")
-    for position in rng.sample(range(len(words)), len(words) // 20):
-      words[position] = rng.choice(words_of_others)
-    texts.append(" ".join(words))
-    kinds.append("copy")
-  hosts = rng.sample(sorted({*range(len(documents))} - {*copied}), 50)
-  for i, row in zip(hosts, planted_rows(data_root, rng), strict=True):
-    words = texts[i].split(" ")
-    place = rng.randrange(len(words))
-    texts[i] = " ".join([*words[:place], row, *words[place:]])
-    kinds[i] = "row"
-  corpus = tmp_path / "corpus.jsonl"
-  corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-  passes = RemovingPasses(Removing("near", ",".join(TASKS_OF_ROWS), str(data_root)), None)
-  none = np.empty((0, 2), np.int64)
-  removed = passes.removed(Corpus(find_all(str(corpus)), "text", none), str(tmp_path))
-  found = dict.fromkeys(("copy", "row", "clean"), 0)
-  for _, number in removed:
-    found[kinds[number]] += 1
-  assert found["copy"] >= 0.95 * kinds.count("copy"), found
-  assert found["row"] == 50
-  assert found["clean"] <= 0.001 * kinds.count("clean") + 1
-
-
-TASKS_OF_ROWS = ("cola", "sst2", "mrpc", "rte", "qnli")
-
-
-def planted_rows(data_root, rng) -> list[str]:
-  """50 texts of 8 words or more."""
-  rows = []
-  for task in TASKS_OF_ROWS:
-    examples = find(task).examples(str(data_root), "dev")
-    rows += [text for example in examples for sequence in example.sequences for text in sequence]
-  return rng.sample([row for row in rows if len(normalized_words(row)) >= 8], 50)
