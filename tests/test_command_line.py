@@ -194,7 +194,7 @@ pretrain config data checkpoint workdir print_config profile tracker distributed
 quickstart text data workdir short real tasks rows seeds peers
 report workdir out samples
 reproduce checkpoint data text minutes lstm workdir table figure tasks seeds budget microbatches
-search checkpoint source text_column query queries count judged split ignore_identical_ids
+search checkpoint source text_column query queries count
 serve checkpoint adapter port host weights
 tasks data count
 verify checkpoint text data tolerance replay

@@ -1,4 +1,4 @@
-"""Embeds texts, finds the nearest ones to a query, and measures that on judged queries."""
+"""Embeds texts, and finds the nearest ones to a query."""
 
 import math
 import re
@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.apps.search.retrieval import measure, read_judged
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.data.file_kinds import write_table
 from gpt_jax.data.sources.source import chunked_documents, find_all
 from gpt_jax.errors import InputError, counted
 from gpt_jax.inference.model import Model
 from gpt_jax.parallel.processes import log
+from gpt_jax.tasks.readers import read_lines
 
 _PART = 1024  # texts that are embedded between two lines of progress
 _NAMED = 5  # of the texts that are left out
@@ -96,42 +96,9 @@ def _normalized(vectors: np.ndarray) -> np.ndarray:
   return (vectors / np.maximum(lengths, 1e-12)).astype(np.float32)
 
 
-def evaluate(
-  checkpoint: str, folder: str, split: str = "test", *, ignore_identical_ids: bool = False
-) -> dict[str, float]:
-  """nDCG@10, MAP@10, MRR@10 and recall@100 on judged queries, by mteb's definitions.
-
-  Args:
-    checkpoint: see load_model.
-    folder: in BEIR's layout: corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv.
-    split: of the judgments.
-    ignore_identical_ids: whether a text with the id of a query is no answer to it.
-  """
-  judged = read_judged(folder, split)
-  model = Model(load_model(checkpoint))
-  # Of equal scores the last id comes first, as in trec_eval; nearest puts earlier texts first.
-  texts = _usable(model, dict(sorted(judged.corpus.items(), reverse=True)))
-  queries = _usable(model, judged.queries)
-  if not texts or not queries:
-    raise InputError(f"{folder}: no {'query' if texts else 'text'} has a word to search by")
-  vectors, asked = (_embed(model, list(some.values())) for some in (texts, queries))
-  # One more than the measure that looks furthest reads: a text may be the query itself.
-  numbers, _ = nearest(vectors, asked, 101)
-  ids = list(texts)
-  ranked: dict[str, list[str]] = dict.fromkeys(judged.queries, [])  # an unusable query finds none
-  for query, row in zip(queries, numbers, strict=True):
-    ignored = query if ignore_identical_ids else None
-    ranked[query] = [ids[n] for n in row if ids[n] != ignored][:100]
-  return measure(ranked, judged.relevance)
-
-
 def read_queries(path: str) -> list[str]:
   """The lines of a file that are not blank. Raises InputError if it has none."""
-  try:
-    with open(path, encoding="utf-8-sig") as file:
-      queries = [line.strip() for line in file if line.strip()]
-  except (OSError, UnicodeDecodeError) as error:
-    raise InputError(f"--queries={path}: cannot be read ({error})") from error
+  queries = [line.strip() for _, line in read_lines(path)]
   if not queries:
     raise InputError(f"--queries={path}: has no query, one a line")
   return queries
