@@ -1,7 +1,7 @@
 """Compares pre-training objectives and systems (ELMo, ULMFiT, CoVe, cross-view training): one text,
 one budget; fine-tuning and linear probes.
 
-Makes the missing runs, skips finished ones, and writes results.md, results.csv and curves.png.
+Makes the missing runs, skips finished ones, and writes results.md and curves.png.
 
 python launch/compare.py --budget=smoke --workdir=runs/compared
 python launch/compare.py --budget=full --corpus=data/novels_sentences --data=DIR \\

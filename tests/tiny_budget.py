@@ -1,4 +1,7 @@
-"""The smallest budget of launch/compare.py: four steps of a model of 16 features."""
+"""The smallest budget of launch/compare.py: four steps of a model of 16 features; its tables."""
+
+import re
+from pathlib import Path
 
 from gpt_jax.apps.compare.budgets import Budget
 from gpt_jax.models.transformer import TransformerConfig
@@ -17,3 +20,15 @@ TINY = Budget(
   examples=32,
   finetuning=(16, 1, 1e-3),
 )
+
+
+def tables_of(workdir: str) -> dict[str, dict[str, dict[str, str]]]:
+  """The cells of results.md, by title, objective and column."""
+  tables: dict[str, dict[str, dict[str, str]]] = {}
+  sections = re.split("^## ", Path(workdir, "results.md").read_text("utf-8"), flags=re.MULTILINE)
+  for section in sections[1:]:
+    title, *lines = section.splitlines()
+    rows = [list(map(str.strip, line[1:-1].split("|"))) for line in lines if line[:1] == "|"]
+    head, _, *rows = rows
+    tables[title] = {row[0]: dict(zip(head, row, strict=True)) for row in rows}
+  return tables

@@ -21,7 +21,7 @@ from gpt_jax.apps.compare.budgets import (
 )
 from gpt_jax.apps.compare.measures import Cost, cost, parameters, probe_score, probe_start
 from gpt_jax.apps.compare.rows import PAIR_LENGTH, SPECIAL, Row, find_rows, write_pairs
-from gpt_jax.apps.compare.tables import Results, as_csv, describe, step_at_equal_seconds
+from gpt_jax.apps.compare.tables import Results, describe, step_at_equal_seconds
 from gpt_jax.apps.report import plot
 from gpt_jax.apps.report.figures import make_figure
 from gpt_jax.apps.report.report import reported
@@ -63,7 +63,7 @@ def run(
 
   Args:
     workdir: gets runs/ (pre-training), tasks/ (fine-tuning), text/, results.json, results.md,
-      results.csv and curves.png; the same command resumes.
+      and curves.png; the same command resumes.
     budget: smoke: the story world; novels, books, small, full: a text of yours and tasks of GLUE;
       in Python also one of one's own.
     objectives: of causal, both_directions, masked, full_sentences, masked_next, ngrams_order,
@@ -98,7 +98,7 @@ def run(
     finally:  # after a failure too, report what is known
       comparison.report()
   print(describe(results, budget, known_rows))
-  log(f"wrote results.md, results.csv and curves.png to {workdir}")
+  log(f"wrote results.md and curves.png to {workdir}")
   return results
 
 
@@ -271,10 +271,8 @@ class _Comparison:
     return config, checkpoint, self.tokenizer if scratch else ""
 
   def report(self) -> None:
-    """Writes results.md, results.csv and curves.png."""
-    of_all = self.results, self.budget, self.rows
-    self.study.write("results.md", describe(*of_all))
-    self.study.write("results.csv", as_csv(*of_all))
+    """Writes results.md and curves.png."""
+    self.study.write("results.md", describe(self.results, self.budget, self.rows))
     trained = [name for name, row in self.rows.items() if row.reads_text]
     if folders := [self.checkpoint(name) for name in trained if name in self.results["losses"]]:
       plot.run(folders, self.study.path("curves.png"), overwrite=True)

@@ -1,6 +1,5 @@
-"""The content of results.json as Markdown and CSV; cells of rows that are not run yet are empty."""
+"""The content of results.json as Markdown; cells of rows that are not run yet are empty."""
 
-import io
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,7 +7,6 @@ from typing import Any
 from gpt_jax.apps import study
 from gpt_jax.apps.compare.budgets import Budget
 from gpt_jax.apps.compare.rows import Row
-from gpt_jax.data.file_kinds import write_table
 from gpt_jax.errors import counted
 
 Results = dict[str, Any]
@@ -49,34 +47,17 @@ def describe(results: Results, budget: Budget, rows: Mapping[str, Row]) -> str:
     f"positions ({tokens / 1e6:.1f}M), one seed. {rates}",
     "",
   ]
-  for title, (_, table) in _tables(results, budget, rows).items():
+  of_all = results, budget, rows
+  tables = {
+    "Pre-training": pretraining(*of_all),
+    "Fine-tuned": fine_tuned(*of_all),
+    "Linear probe, equal steps": probed(*of_all, equal_seconds=False),
+    "Linear probe, equal seconds": probed(*of_all, equal_seconds=True),
+  }
+  for title, table in tables.items():
     cells = (line.values() for line in table)
     lines += [f"## {title}", "", captions[title], "", *study.table(list(table[0]), cells), ""]
   return "\n".join(lines)
-
-
-def as_csv(results: Results, budget: Budget, rows: Mapping[str, Row]) -> str:
-  """All tables side by side, a line per objective."""
-  lines: Table = [{"objective": row.title} for row in rows.values()]
-  for prefix, table in _tables(results, budget, rows).values():
-    for line, cells in zip(lines, table, strict=True):
-      line |= {prefix + name: cell for name, cell in cells.items() if name != "objective"}
-  text = io.StringIO()
-  write_table(text, [list(lines[0]), *(list(line.values()) for line in lines)])
-  return text.getvalue()
-
-
-def _tables(
-  results: Results, budget: Budget, rows: Mapping[str, Row]
-) -> dict[str, tuple[str, Table]]:
-  """Title -> what the names of its columns begin with in CSV, and the table."""
-  of_all = results, budget, rows
-  return {
-    "Pre-training": ("", pretraining(*of_all)),
-    "Fine-tuned": ("fine-tuned, ", fine_tuned(*of_all)),
-    "Linear probe, equal steps": ("probe, ", probed(*of_all, equal_seconds=False)),
-    "Linear probe, equal seconds": ("equal seconds, ", probed(*of_all, equal_seconds=True)),
-  }
 
 
 def pretraining(results: Results, budget: Budget, rows: Mapping[str, Row]) -> Table:

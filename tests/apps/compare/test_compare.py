@@ -1,6 +1,5 @@
 """Objectives in one table: equal trunks, runs that are not made twice, the choice of a rate."""
 
-import csv
 import dataclasses
 import itertools
 import os
@@ -11,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from refused import refused
 from shared_trainers import stop_in_step
-from tiny_budget import TINY
+from tiny_budget import TINY, tables_of
 
 from gpt_jax.apps.compare import compare
 from gpt_jax.apps.compare.budgets import (
@@ -148,21 +147,19 @@ def test_what_a_killed_run_had_done_is_kept(compared):
 
 
 def test_the_tables_have_the_results_of_the_runs_and_are_written_again(compared, monkeypatch):
-  lines = list(csv.DictReader(open(f"{compared.workdir}/results.csv", encoding="utf-8")))
-  by_title = {line["objective"]: line for line in lines}
-  spans, without = by_title["span corruption, prefix"], by_title["no pre-training"]
+  tables, name, none = tables_of(compared.workdir), "span corruption, prefix", "no pre-training"
   run = read_json(f"{compared.workdir}/tasks/spans/story-ending/seed_0/result.json")
   assert compared.results["tasks"]["spans"]["story-ending"] == [run["dev"]["dev_accuracy"]]
-  assert spans["fine-tuned, story-ending"] == f"{100 * run['dev']['dev_accuracy']:.1f}"
+  tuned = tables["Fine-tuned"]
+  assert tuned[name]["story-ending"] == f"{100 * run['dev']['dev_accuracy']:.1f}"
   _, losses = curve(f"{compared.workdir}/runs/spans/rate_0.001", "valid_loss")
-  assert spans["held-out loss"] == f"{losses[-1]:.3f}" and without["held-out loss"] == ""
+  assert tables["Pre-training"][name]["held-out loss"] == f"{losses[-1]:.3f}"
+  assert tables["Pre-training"][none]["held-out loss"] == ""
   probe = compared.results["probes"]["spans"]["4"]["story-ending"]
-  assert spans["probe, story-ending"] == f"{100 * probe:.1f}"
-  form = "fine-tuned, format and head"
-  assert len(by_title) == 2 and without[form] == "GPT, linear"
-  assert spans[form] == "text to text, answers in words"
+  assert tables["Linear probe, equal steps"][name]["story-ending"] == f"{100 * probe:.1f}"
+  assert len(tuned) == 2 and tuned[none]["format and head"] == "GPT, linear"
+  assert tuned[name]["format and head"] == "text to text, answers in words"
   report = report_of(compared.workdir)
-  assert f"| text to text, answers in words | {spans['fine-tuned, story-ending']} |" in report
   # Given again it runs nothing.
   for place, name in ((pretrain, "run"), (finetune, "run"), (compare, "probe_score")):
     monkeypatch.setattr(place, name, refuse)
@@ -240,9 +237,10 @@ def test_an_objective_that_diverges_has_no_results_and_the_others_have(
   results = compare.run(workdir, budget=budget, objectives=["masked", "none"], corpus=corpus)
   assert results["trials"] == {"masked": {"0.001": None, "0.002": None}}
   assert results["tasks"] == {"none": {"story-ending": [0.25]}}
-  masked, none = csv.DictReader(open(f"{workdir}/results.csv", encoding="utf-8"))
-  assert masked["held-out loss"] == "diverged" and not masked["fine-tuned, story-ending"]
-  assert not none["held-out loss"] and none["fine-tuned, story-ending"] == "25.0"
+  tables = tables_of(workdir)
+  losses = [row["held-out loss"] for row in tables["Pre-training"].values()]
+  scores = [row["story-ending"] for row in tables["Fine-tuned"].values()]
+  assert (losses, scores) == (["diverged", ""], ["", "25.0"])
 
 
 @pytest.mark.parametrize(

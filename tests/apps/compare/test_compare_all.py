@@ -1,13 +1,12 @@
 """Every row of the comparison from pre-training to the tables, in a budget that learns nothing."""
 
-import csv
 import dataclasses
 import itertools
 
 import jax
 import numpy as np
 import pytest
-from tiny_budget import TINY
+from tiny_budget import TINY, tables_of
 
 from gpt_jax.apps.compare import compare
 from gpt_jax.apps.compare.rows import ROWS
@@ -99,21 +98,20 @@ def test_every_row_runs_to_the_tables(tmp_path, monkeypatch, untrained_rows):
   # An LSTM's units are a multiple of 8, which is coarse beside 16 features; characters come on top.
   for name in ("lstm", "ulmfit", "twin", "views"):
     assert trunks[name] == pytest.approx(trunks["causal"], rel=0.2)
-  lines = list(csv.DictReader(open(f"{workdir}/results.csv", encoding="utf-8")))
-  assert {line["objective"]: line["fine-tuned, format and head"] for line in lines} == FORMS
-  assert [line["objective"] for line in lines] == [row.title for row in ROWS.values()]
-  without_tags = {line["objective"] for line in lines if not line["fine-tuned, story-tags"]}
-  assert without_tags == WITHOUT_TAGS
+  _, tuned, steady, early = tables_of(workdir).values()
+  assert {name: row["format and head"] for name, row in tuned.items()} == FORMS
+  assert list(tuned) == [row.title for row in ROWS.values()]
+  assert {name for name, row in tuned.items() if not row["story-tags"]} == WITHOUT_TAGS
   # The supervised twin is trained, too.
   assert len(untrained_rows) == len(FORMS) - len(set(FORMS.values())) - 1
   # Two steps of the fastest rows take a second, and so does one of the causal model.
   steps = {name: step_at_equal_seconds(results, BUDGET, name) for name in results["losses"]}
   assert steps == dict.fromkeys(steps, 2) | {"causal": 1, "spans": 0}
-  for line in lines:
-    scores = [cell for name, cell in line.items() if name.endswith(", story-ending")]
-    if line["objective"] in NOT_PROBED:
+  for name in FORMS:
+    scores = [table[name]["story-ending"] for table in (tuned, steady, early)]
+    if name in NOT_PROBED:
       assert scores[1:] == ["", ""]
       scores = scores[:1]
-    is_late = line["equal seconds, step"] == "0"  # no checkpoint was there yet
-    assert is_late == (line["objective"] == "span corruption, prefix")
+    is_late = early[name]["step"] == "0"  # no checkpoint was there yet
+    assert is_late == (name == "span corruption, prefix")
     assert all(0 <= float(cell) <= 100 for cell in scores[: 2 if is_late else 3])
