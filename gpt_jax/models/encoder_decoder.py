@@ -30,8 +30,8 @@ from gpt_jax.models.trunk import (
   rate_option,
   rematerialized,
 )
-from gpt_jax.ops.attention import AttentionMask, attention, write_cache
-from gpt_jax.ops.attention_plain import attend_allowed
+from gpt_jax.ops.attention import AttentionMask, write_cache
+from gpt_jax.ops.attention_plain import attend_allowed, attend_heads
 from gpt_jax.ops.dropout import Key, dropout
 from gpt_jax.ops.lookup import lookup
 from gpt_jax.ops.product import activation_type
@@ -197,7 +197,7 @@ class Attention(nn.Module):
     q = self._queries(x)
     if slots is None:
       k, v = kept = self.memory(x)
-      return self._join(attention(q, k, self._drop_keys(v, key), mask, bias)), kept
+      return self._join(attend_heads(q, k, self._drop_keys(v, key), mask, bias)), kept
     positions, *caches = slots
     new = self._split(self.key(x)), self._split(self.value(x))
     kept = [write_cache(y, z, positions) for y, z in zip(caches, new, strict=True)]

@@ -11,11 +11,12 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.ad_checkpoint import checkpoint_name
 
 from gpt_jax.models.trunk import EPSILON
 from gpt_jax.ops.lookup import select
-from gpt_jax.ops.product import activation_type, project
-from gpt_jax.parallel.mesh import platform
+from gpt_jax.ops.product import PROJECTED, activation_type, project
+from gpt_jax.parallel.mesh import axis_size, platform
 
 STD = 0.02  # the paper's N(0, 0.02); the released code reads it as standard deviation
 INITS = ("normal", "truncated")
@@ -41,6 +42,8 @@ class Projection(nn.Module):
   dtype: str
   scale: float = 1.0  # of the first kernel
   kernel_init: str | nn.initializers.Initializer = "normal"
+  # On a GPU, for a result that no other operation passes over, which could add the bias.
+  bias_in_product: bool = False
 
   @nn.compact
   def __call__(self, x):
@@ -51,10 +54,12 @@ class Projection(nn.Module):
     bias = self.param("bias", nn.initializers.zeros, self.outputs)
     # The parameter stays float32, for the optimizer; its copy in the compute type is for the
     # product.
-    y = multiply(kernel, x.astype(self.dtype), len(self.inputs), self.outputs)
+    fused = self.bias_in_product and platform() == "gpu" and axis_size("model") == 1
+    y = multiply(kernel, x.astype(self.dtype), len(self.inputs), self.outputs, fused)
     # Added in float32, so that the bias's gradient is a sum in float32.
     bias = bias.reshape((1,) * (y.ndim - bias.ndim) + bias.shape)
-    return (y.astype(jnp.float32) + bias).astype(activation_type(self.dtype))
+    y = (y.astype(jnp.float32) + bias).astype(activation_type(self.dtype))
+    return checkpoint_name(y, PROJECTED) if fused else y
 
 
 class LayerNorm(nn.Module):
@@ -156,12 +161,14 @@ def weight(
 
 
 @functools.singledispatch
-def multiply(kernel: Any, x: jax.Array, inputs: int, outputs: tuple[int, ...]) -> jax.Array:
+def multiply(
+  kernel: Any, x: jax.Array, inputs: int, outputs: tuple[int, ...], as_sums: bool = False
+) -> jax.Array:
   """x [B, …, inputs…] times a kernel from `weight`, as `project`: [B, …, outputs…].
 
-  This is the product with an array; what stands for one registers its own.
+  This is the product with an array; what stands for one registers its own, without as_sums.
   """
-  return project(x, kernel.astype(x.dtype), inputs)
+  return project(x, kernel.astype(x.dtype), inputs, as_sums)
 
 
 def _as_matrix(value: jax.Array, inputs: int, has_bias: bool) -> Matrix:

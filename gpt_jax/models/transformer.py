@@ -425,7 +425,7 @@ class Attention(nn.Module):
     c, d, h = self.config, self.config.width, self.config.heads
     # q, k and v in this order are one product, as in OpenAI's code. H is an axis of the kernel, so
     # that `model` can split it by heads.
-    self.qkv = Projection((d,), (3, h, d // h), c.dtype, kernel_init=c.init)
+    self.qkv = Projection((d,), (3, h, d // h), c.dtype, kernel_init=c.init, bias_in_product=True)
     self.out = Projection((h, d // h), (d,), c.dtype, c.residual_scale, c.init)
 
   def __call__(self, x, mask, bias, key: Key | None, slots: tuple | None):
@@ -433,14 +433,14 @@ class Attention(nn.Module):
     c, qkv = self.config, constrain(self.qkv(x), "data", None, None, "model")  # [B, T, 3, H, K]
     if slots is not None:
       return self._extend(qkv, mask, bias, *slots)
-    # Not indexed: the gradient would be a sum of three padded arrays, not a concatenation.
-    q, k, v = (y[:, :, 0].swapaxes(1, 2) for y in jnp.split(qkv, 3, axis=2))  # [B, H, T, K]
     observe = None
     if self.is_mutable_collection("intermediates") and not self.is_initializing():
       observe = self._keep  # see attention_maps
     rates = Dropout(c.attention_dropout, key)  # the backend drops probabilities, as the paper does
-    update = attention(q, k, v, mask, bias, rates, c.attention_backend, observe)
-    return self.out(update.swapaxes(1, 2)), (k, v)  # [B, H, T, K] -> [B, T, D]
+    update = attention(qkv, mask, bias, rates, c.attention_backend, observe)  # [B, T, H, K]
+    # For read_prompt; nothing else takes them.
+    keys, values = (qkv[:, :, plane].swapaxes(1, 2) for plane in (1, 2))
+    return self.out(update), (keys, values)
 
   def _extend(self, qkv, allowed, bias, positions, keys, values):
     # Not ops.attention, whose queries are at the positions of the keys: these are T queries for S

@@ -52,15 +52,15 @@ class Backend(Protocol):
 
   def __call__(
     self,
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
+    qkv: jax.Array,
     mask: AttentionMask,
     bias: jax.Array | None,
     dropout: Dropout,
     observe: Observer | None,
   ) -> jax.Array:
-    """[B, H, T, K] each, bias float32 broadcastable to [B, H, T, T] added to the scaled scores.
+    """[B, T, H, K] of queries, keys and values [B, T, 3, H, K], as one product gives them.
+
+    bias: float32 broadcastable to [B, H, T, T], added to the scaled scores.
 
     `observe` is called with the probabilities before dropout, float32 [B, H, t, s], for consecutive
     blocks of queries; a backend that never has them raises InputError where it is not None.
@@ -69,17 +69,15 @@ class Backend(Protocol):
 
 
 def attention(
-  q: jax.Array,
-  k: jax.Array,
-  v: jax.Array,
+  qkv: jax.Array,
   mask: AttentionMask,
   bias: jax.Array | None = None,
   dropout: Dropout = Dropout(),  # noqa: B008  # a constant
   backend: str = "plain",
   observe: Observer | None = None,
 ) -> jax.Array:
-  """softmax(q k^T / sqrt(K) + bias) v under a mask, [B, H, T, K]; see Backend."""
-  return find_backend(backend)(q, k, v, mask, bias, dropout, observe)
+  """softmax(q k^T / sqrt(K) + bias) v under a mask, [B, T, H, K]; see Backend."""
+  return find_backend(backend)(qkv, mask, bias, dropout, observe)
 
 
 def find_backend(name: str) -> Backend:

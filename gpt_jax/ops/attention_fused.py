@@ -22,7 +22,7 @@ from gpt_jax.ops.fused_kernel import Inputs, Kind
 INTERPRETED = ""
 
 
-def attend(q, k, v, mask, bias, dropout, observe, kernels: ModuleType = fused_kernel) -> jax.Array:
+def attend(qkv, mask, bias, dropout, observe, kernels: ModuleType = fused_kernel) -> jax.Array:
   """See attention.Backend. An observer gets the probabilities of plain attention.
 
   kernels: the module of the kernels, as fused_kernel.
@@ -30,50 +30,50 @@ def attend(q, k, v, mask, bias, dropout, observe, kernels: ModuleType = fused_ke
   if bias is not None:
     raise InputError("trunk.attention_backend: only plain has an attention bias")
   if observe is not None:
-    return attention_plain.attend(q, k, v, mask, bias, dropout, observe)
+    return attention_plain.attend(qkv, mask, bias, dropout, observe)
   if dropout.key is None or dropout.rate == 0:
     dropout = Dropout()
-  return _attention(kernels, dropout.rate, q, k, v, mask, dropout.key)
+  return _attention(kernels, dropout.rate, qkv, mask, dropout.key)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _attention(kernels, rate, q, k, v, mask, key):
-  return _forward(kernels, rate, q, k, v, mask, key)[0]
+def _attention(kernels, rate, qkv, mask, key):
+  return _forward(kernels, rate, qkv, mask, key)[0]
 
 
-def _forward(kernels, rate, q, k, v, mask, key):
-  def plain(q, k, v, mask, key):
-    batch, heads, length, _ = q.shape
-    log_sums = jnp.zeros((batch, heads, 1, length), jnp.float32)  # not needed
-    return _plain(rate, mask, key)(q, k, v), log_sums
+def _forward(kernels, rate, qkv, mask, key):
+  def plain(qkv, mask, key):
+    batch, length, _, heads, _ = qkv.shape
+    log_sums = jnp.zeros((batch, heads, length), jnp.float32)  # not needed
+    return _plain(rate, mask, key)(qkv), log_sums
 
-  def fused(platform, q, k, v, mask, key):
-    inputs = _inputs(q, k, v, mask, key)
+  def fused(platform, qkv, mask, key):
+    inputs = _inputs(qkv, mask, key)
     kind = Kind(mask.kind, rate, platform, bool(INTERPRETED), kernels.MIN_SIZE)
     return on_mesh(partial(kernels.forward, kind), inputs)
 
-  arguments = (q, k, v, mask, key)
+  arguments = (qkv, mask, key)
   output, log_sums = by_platform(kernels.PLATFORMS, fused, plain, *arguments)
   return output, (*arguments, output, log_sums)
 
 
 def _backward(kernels, rate, residuals, d_output):
-  def plain(q, k, v, mask, key, output, log_sums, d_output):
-    return jax.vjp(_plain(rate, mask, key), q, k, v)[1](d_output)
+  def plain(qkv, mask, key, output, log_sums, d_output):
+    return jax.vjp(_plain(rate, mask, key), qkv)[1](d_output)[0]
 
-  def fused(platform, q, k, v, mask, key, *rest):
-    inputs = _inputs(q, k, v, mask, key)
+  def fused(platform, qkv, mask, key, *rest):
+    inputs = _inputs(qkv, mask, key)
     kind = Kind(mask.kind, rate, platform, bool(INTERPRETED), kernels.MIN_SIZE)
     return on_mesh(partial(kernels.backward, kind), inputs, *rest)
 
-  return *by_platform(kernels.PLATFORMS, fused, plain, *residuals, d_output), None, None
+  return by_platform(kernels.PLATFORMS, fused, plain, *residuals, d_output), None, None
 
 
 _attention.defvjp(_forward, _backward)
 
 
 def _plain(rate: float, mask: AttentionMask, key: Any) -> Callable[..., jax.Array]:
-  return lambda q, k, v: attention_plain.attend(q, k, v, mask, None, Dropout(rate, key), None)
+  return lambda qkv: attention_plain.attend(qkv, mask, None, Dropout(rate, key), None)
 
 
 def by_platform(names, fused: Callable, plain: Callable, *arguments: Any) -> Any:
@@ -87,17 +87,17 @@ def by_platform(names, fused: Callable, plain: Callable, *arguments: Any) -> Any
   return jax.lax.platform_dependent(*arguments, **platforms, default=plain)
 
 
-def _inputs(q, k, v, mask: AttentionMask, key: Any) -> Inputs:
+def _inputs(qkv, mask: AttentionMask, key: Any) -> Inputs:
   words = starts = None
   if key is not None:
-    batch, heads, length, _ = q.shape
+    batch, length, _, heads, _ = qkv.shape
     words, starts = attention_plain.dropout_words(mask.kind, key, batch, heads, length)
     words, starts = words[:, None], starts[:, None]  # [B, 1, T] and [H, 1, T]
   segments = None if mask.segments is None else mask.segments[:, None].astype(jnp.int32)
   prefix = None
   if mask.kind == "prefix" and mask.prefix is not None:
     prefix = mask.prefix[:, None].astype(jnp.int32)
-  return Inputs(q, k, v, segments, prefix, words, starts)
+  return Inputs(qkv, segments, prefix, words, starts)
 
 
 def on_mesh(kernel: Callable, inputs: Inputs, *arrays: jax.Array) -> Any:
@@ -109,14 +109,17 @@ def on_mesh(kernel: Callable, inputs: Inputs, *arrays: jax.Array) -> Any:
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.empty or "data" not in mesh.axis_names or mesh.size == 1:
     return kernel(inputs, *arrays)
-  batch, heads = inputs.q.shape[:2]
+  batch, _, _, heads, _ = inputs.qkv.shape
   # What an axis does not divide, such as the single row of an example, every device computes.
   rows = "data" if batch % mesh.shape["data"] == 0 else None
   columns = "model" if heads % mesh.shape["model"] == 0 else None
-  array = P(rows, columns)
-  specs = Inputs(array, array, array, P(rows), P(rows), P(rows), P(columns))
-  pairs = zip(specs, inputs, strict=True)
-  specs = Inputs(*(None if x is None else spec for spec, x in pairs))
-  return jax.shard_map(
-    kernel, in_specs=(specs, *(array for _ in arrays)), out_specs=array, check_vma=False
-  )(inputs, *arrays)
+  qkv, output, sums = P(rows, None, None, columns), P(rows, None, columns), P(rows, columns)
+  all_specs = zip(Inputs(qkv, P(rows), P(rows), P(rows), P(columns)), inputs, strict=True)
+  specs = Inputs(*(None if x is None else spec for spec, x in all_specs))
+  in_specs: tuple = (specs,)
+  out_specs: Any = (output, sums)
+  if arrays:  # backward: the forward kernel's results, and the gradient of its output
+    in_specs, out_specs = (specs, output, sums, output), qkv
+  return jax.shard_map(kernel, in_specs=in_specs, out_specs=out_specs, check_vma=False)(
+    inputs, *arrays
+  )

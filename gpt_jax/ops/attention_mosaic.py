@@ -11,9 +11,9 @@ from gpt_jax.ops import attention_fused, fused_kernel, mosaic_kernel
 from gpt_jax.ops.attention_auto import JAX, is_hopper
 
 
-def attend(q, k, v, mask, bias, dropout, observe) -> jax.Array:
+def attend(qkv, mask, bias, dropout, observe) -> jax.Array:
   """See attention_fused.attend, whose kernels take what these cannot."""
   other = is_hopper() is False
-  exact = q.dtype == jnp.float32 and not attention_fused.INTERPRETED
+  exact = qkv.dtype == jnp.float32 and not attention_fused.INTERPRETED
   kernels = fused_kernel if exact or other or jax.__version_info__ < JAX else mosaic_kernel
-  return attention_fused.attend(q, k, v, mask, bias, dropout, observe, kernels)
+  return attention_fused.attend(qkv, mask, bias, dropout, observe, kernels)

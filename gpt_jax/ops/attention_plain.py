@@ -12,8 +12,23 @@ from gpt_jax.ops.dropout import dropout as drop
 _MASKED = -1e9
 
 
-def attend(q, k, v, mask, bias, dropout, observe) -> jax.Array:
+def attend(qkv, mask, bias, dropout, observe) -> jax.Array:
   """See attention.Backend."""
+  # Not indexed: the gradient would be a sum of three padded arrays, not a concatenation.
+  q, k, v = (x[:, :, 0].swapaxes(1, 2) for x in jnp.split(qkv, 3, axis=2))  # [B, H, T, K]
+  return attend_heads(q, k, v, mask, bias, dropout, observe).swapaxes(1, 2)
+
+
+def attend_heads(
+  q: jax.Array,
+  k: jax.Array,
+  v: jax.Array,
+  mask: AttentionMask,
+  bias: jax.Array | None = None,
+  dropout: Dropout = Dropout(),  # noqa: B008  # a constant
+  observe: Observer | None = None,
+) -> jax.Array:
+  """As attention.Backend, of arrays [B, H, T, K]."""
   length = q.shape[2]
   blocks = _blocks(mask.kind, length)
   outputs = []

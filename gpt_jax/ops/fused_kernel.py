@@ -49,9 +49,7 @@ class Kind:
 class Inputs(NamedTuple):
   """Inputs of the forward and gradient kernels; parts that are not needed are None."""
 
-  q: Any  # [B, H, T, K], as k and v
-  k: Any
-  v: Any
+  qkv: Any  # [B, T, 3, H, K]: queries, keys, values
   segments: Any = None  # int32 [B, 1, T]
   prefix: Any = None  # int32 [B, 1, T], not 0 where the whole segment attends
   # The dropout of query t and key s of head h in row b is decided by
@@ -60,85 +58,128 @@ class Inputs(NamedTuple):
   starts: Any = None  # uint32 [H, 1, T]
 
 
+class Blocks(NamedTuple):
+  """Blocks that an instance of a kernel reads; also the arrays they are in, and their specs."""
+
+  q: Any  # [T, K], a tile or all positions; as k and v
+  k: Any
+  v: Any
+  segments: Any  # [1, T], as those below
+  prefix: Any
+  words: Any
+  starts: Any
+
+
 # Compiled apart, so that they are traced once and not in each block of a model.
 @functools.partial(jax.jit, static_argnums=0)
 def forward(kind: Kind, inputs: Inputs) -> tuple[jax.Array, jax.Array]:
-  """Attention [B, H, T, K], and the log-sum-exp of its scores, float32 [B, H, 1, T]."""
-  call = Call(kind, inputs.q.shape)
-  # Zeros after the last position: keys there are hidden, queries there are cut off the output.
-  padded = call.pad(inputs)
-  specs = call.specs(padded)._replace(q=call.tile)
+  """Attention [B, T, H, K], and the log-sum-exp of its scores, float32 [B, H, T]."""
+  call = Call(kind, inputs.qkv.shape)
+  arrays, specs = call.blocks(inputs)
   output, log_sums = call.run(
     _forward_kernel,
     "attention_forward",
-    (specs,),
-    (call.tile, call.row_tile),
-    (padded.q, jax.ShapeDtypeStruct(call.rows, jnp.float32)),
-  )(padded)
-  return call.cut(output), log_sums[..., : call.length]
+    (specs._replace(q=call.tile(0)),),
+    (call.tile(), call.row_tile),
+    (call.heads_type(inputs.qkv.dtype), jax.ShapeDtypeStruct(call.rows, jnp.float32)),
+  )(arrays)
+  return call.cut(call.in_order(output)), log_sums[:, :, 0, : call.length]
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def backward(
   kind: Kind, inputs: Inputs, output: jax.Array, log_sums: jax.Array, d_output: jax.Array
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """The gradients of q, k and v."""
-  call = Call(kind, inputs.q.shape)
+) -> jax.Array:
+  """The gradient of qkv."""
+  call = Call(kind, inputs.qkv.shape)
   # sum_s P dP of each query, with or without dropout (FlashAttention-2, section 2.3.2).
   products = output.astype(jnp.float32) * d_output.astype(jnp.float32)
-  deltas = call.pad_last(products.sum(-1)[:, :, None])
+  deltas = call.pad_last(products.sum(-1).swapaxes(1, 2)[:, :, None])
   # Queries that are padding: probabilities of any finite value, times a gradient of 0.
-  log_sums = call.pad_last(log_sums)
-  padded, d_output = call.pad(inputs), call.pad_array(d_output)
-  arguments = (padded, d_output, log_sums, deltas)
-  specs, row = call.specs(padded), call.whole_row
+  log_sums = call.pad_last(log_sums[:, :, None])
+  arrays, specs = call.blocks(inputs)
+  arguments = (arrays, call.in_order(call.pad_heads(d_output)), log_sums, deltas)
+  row, gradient = call.whole_row, call.heads_type(inputs.qkv.dtype)
   (d_q,) = call.run(
     _query_gradient_kernel,
     "attention_query_gradient",
-    (specs._replace(q=call.tile), call.tile, row, row),
-    (call.tile,),
-    (padded.q,),
+    (specs._replace(q=call.tile(0)), call.tile(), row, row),
+    (call.tile(),),
+    (gradient,),
   )(*arguments)
   d_k, d_v = call.run(
     _key_gradient_kernel,
     "attention_key_gradient",
-    (specs._replace(k=call.tile, v=call.tile), call.whole, row, row),
-    (call.tile, call.tile),
-    (padded.k, padded.v),
+    (specs._replace(k=call.tile(1), v=call.tile(2)), call.whole(), row, row),
+    (call.tile(), call.tile()),
+    (gradient, gradient),
   )(*arguments)
-  return call.cut(d_q), call.cut(d_k), call.cut(d_v)
+  return jnp.stack([call.cut(call.in_order(x)) for x in (d_q, d_k, d_v)], axis=2)
 
 
 class Call:
-  """Grid, tiles and padding of the kernels for q, k and v of one shape."""
+  """Grid, tiles and padding of the kernels for qkv of one shape."""
 
   def __init__(self, kind: Kind, shape: tuple[int, ...]):
     self.kind = kind
-    self.batch, self.heads, self.length, self.width = shape
+    self.batch, self.length, _, self.heads, self.width = shape
     self.size = kind.tile(self.length)
     self.count = pl.cdiv(self.length, self.size)
     self.padded_length = self.count * self.size
     self.padded_width = max(kind.least, pl.next_power_of_2(self.width))
     self.rows = (self.batch, self.heads, 1, self.padded_length)
-    length, width = self.padded_length, self.padded_width
-    one = (None, None)
-    self.tile = self._spec((*one, self.size, width), lambda b, h, i: (b, h, i, 0))
-    self.whole = self._spec((*one, length, width), lambda b, h, i: (b, h, 0, 0))
-    self.row_tile = self._spec((*one, 1, self.size), lambda b, h, i: (b, h, 0, i))
-    self.whole_row = self._spec((*one, 1, length), lambda b, h, i: (b, h, 0, 0))
+    one = (None, None, 1)
+    self.row_tile = self._spec((*one, self.size), lambda b, h, i: (b, h, 0, i))
+    self.whole_row = self._spec((*one, self.padded_length), lambda b, h, i: (b, h, 0, 0))
 
   @property
   def tile_axis(self) -> int:
     """The axis of the grid along T, which runs fastest: the last on a TPU, the first on a GPU."""
     return 0 if self.kind.platform == "cuda" else 2
 
-  def specs(self, inputs: Inputs) -> Inputs:
-    """Specs of whole arrays; the caller replaces those of arrays that it reads tile by tile."""
+  def order(self, axes: Any) -> tuple:
+    """Axes (B, T, …, H, K), or what belongs to each of them, in the order that the kernels read.
+
+    A GPU reads heads where they are. A TPU copies whole blocks of the last two axes, which
+    therefore are T and K: (B, H, …, T, K).
+    """
+    if self.kind.platform == "cuda":
+      return tuple(axes)
+    batch, positions, *planes, heads, width = axes
+    return batch, heads, *planes, positions, width
+
+  def in_order(self, x: jax.Array) -> jax.Array:
+    """The array transposed as `order` has it; applied twice, as it was."""
+    return x.transpose(self.order(range(x.ndim)))
+
+  def heads_type(self, dtype: Any) -> jax.ShapeDtypeStruct:
+    """An array [B, T, H, K], in order."""
+    shape = (self.batch, self.padded_length, self.heads, self.padded_width)
+    return jax.ShapeDtypeStruct(self.order(shape), dtype)
+
+  def tile(self, *plane: int) -> pl.BlockSpec:
+    """A tile of one head of an array [B, T, H, K], or of a plane of [B, T, 3, H, K], in order."""
+    shape = self.order((None, self.size, *(None for _ in plane), None, self.padded_width))
+    return self._spec(shape, lambda b, h, i: self.order((b, i, *plane, h, 0)))
+
+  def whole(self, *plane: int) -> pl.BlockSpec:
+    """All positions of it."""
+    shape = self.order((None, self.padded_length, *(None for _ in plane), None, self.padded_width))
+    return self._spec(shape, lambda b, h, i: self.order((b, 0, *plane, h, 0)))
+
+  def blocks(self, inputs: Inputs) -> tuple[Blocks, Blocks]:
+    """The arrays, padded and in order, and specs of whole ones.
+
+    The caller replaces the specs of those that it reads tile by tile.
+    """
+    padded = self.pad(inputs)
+    qkv = self.in_order(padded.qkv)
+    arrays = Blocks(qkv, qkv, qkv, *padded[1:])
     by_row = self._spec((None, 1, self.padded_length), lambda b, h, i: (b, 0, 0))
     by_head = self._spec((None, 1, self.padded_length), lambda b, h, i: (h, 0, 0))
-    specs = Inputs(self.whole, self.whole, self.whole, by_row, by_row, by_row, by_head)
-    pairs = zip(specs, inputs, strict=True)
-    return Inputs(*(None if x is None else spec for spec, x in pairs))
+    specs = Blocks(*map(self.whole, range(3)), by_row, by_row, by_row, by_head)
+    pairs = zip(specs, arrays, strict=True)
+    return arrays, Blocks(*(None if x is None else spec for spec, x in pairs))
 
   def _spec(self, shape, index) -> pl.BlockSpec:
     if self.tile_axis == 0:
@@ -150,7 +191,7 @@ class Call:
     grid = (self.batch, self.heads, self.count)
     return pl.pallas_call(
       functools.partial(kernel, Tiles(self)),
-      out_shape=tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in outputs),
+      out_shape=outputs,
       grid=grid[::-1] if self.tile_axis == 0 else grid,
       in_specs=in_specs,
       out_specs=out_specs,
@@ -160,19 +201,21 @@ class Call:
     )
 
   def pad(self, inputs: Inputs) -> Inputs:
-    arrays = [self.pad_array(x) for x in inputs[:3]]
-    rows = [None if x is None else self.pad_last(x) for x in inputs[3:]]
-    return Inputs(*arrays, *rows)
+    """With zeros after the last position: keys there are hidden, queries cut off the output."""
+    rows = (None if x is None else self.pad_last(x) for x in inputs[1:])
+    return Inputs(self.pad_heads(inputs.qkv), *rows)
 
-  def pad_array(self, x: jax.Array) -> jax.Array:
-    missing = (self.padded_length - self.length, self.padded_width - self.width)
-    return _pad(x, (0, 0, *missing))
+  def pad_heads(self, x: jax.Array) -> jax.Array:
+    """[B, T, …, H, K], its positions and features."""
+    length, width = self.padded_length - self.length, self.padded_width - self.width
+    return _pad(x, (0, length, *(0,) * (x.ndim - 3), width))
 
   def pad_last(self, x: jax.Array) -> jax.Array:
     return _pad(x, (0,) * (x.ndim - 1) + (self.padded_length - self.length,))
 
   def cut(self, x: jax.Array) -> jax.Array:
-    return x[:, :, : self.length, : self.width]
+    """The inverse of pad_heads."""
+    return x[:, : self.length, ..., : self.width]
 
 
 def _pad(x: jax.Array, after: tuple[int, ...]) -> jax.Array:
@@ -205,17 +248,17 @@ class Tiles:
   def slice(self, i: jax.Array) -> Any:
     return pl.ds(pl.multiple_of(i * self.size, self.size), self.size)
 
-  def scores(self, inputs: Inputs, q: jax.Array, k: jax.Array, i, j) -> jax.Array:
+  def scores(self, inputs: Blocks, q: jax.Array, k: jax.Array, i, j) -> jax.Array:
     """Masked and scaled scores, float32 [S, T]."""
     return self.mask(_product(k, q, 1, 1), inputs, i, j)
 
-  def mask(self, products: jax.Array, inputs: Inputs, i, j) -> jax.Array:
+  def mask(self, products: jax.Array, inputs: Blocks, i, j) -> jax.Array:
     """The scores of the products of queries and keys."""
     scores = products * self.scale
     allowed = self._allowed(inputs, i, j)
     return scores if allowed is None else jnp.where(allowed, scores, _MASKED)
 
-  def _allowed(self, inputs: Inputs, i, j) -> jax.Array | None:
+  def _allowed(self, inputs: Blocks, i, j) -> jax.Array | None:
     """bool [S, T], or None: everything; as attention_plain._allowed."""
     allowed = None
     keys = self.positions(j, keys=True)
@@ -232,7 +275,7 @@ class Tiles:
       allowed = exists if allowed is None else allowed & exists
     return allowed
 
-  def drop(self, x: jax.Array, inputs: Inputs, i, j) -> jax.Array:
+  def drop(self, x: jax.Array, inputs: Blocks, i, j) -> jax.Array:
     """Dropout on a tile [S, T]."""
     if inputs.words is None:
       return x
@@ -264,7 +307,7 @@ class Tiles:
     return values.T if keys else values
 
 
-def _forward_kernel(tiles: Tiles, inputs: Inputs, output, log_sums):
+def _forward_kernel(tiles: Tiles, inputs: Blocks, output, log_sums):
   i, q = tiles.index, inputs.q[...]
 
   def body(j, carry):
@@ -291,7 +334,7 @@ def _forward_kernel(tiles: Tiles, inputs: Inputs, output, log_sums):
   log_sums[...] = largest + jnp.log(total)
 
 
-def _query_gradient_kernel(tiles: Tiles, inputs: Inputs, d_output, log_sums, deltas, d_q):
+def _query_gradient_kernel(tiles: Tiles, inputs: Blocks, d_output, log_sums, deltas, d_q):
   i, q, d_out = tiles.index, inputs.q[...], d_output[...]
   log_sum, delta = log_sums[:, tiles.slice(i)], deltas[:, tiles.slice(i)]
 
@@ -308,7 +351,7 @@ def _query_gradient_kernel(tiles: Tiles, inputs: Inputs, d_output, log_sums, del
   d_q[...] = (tiles.keys(i, body, start) * tiles.scale).T.astype(d_q.dtype)
 
 
-def _key_gradient_kernel(tiles: Tiles, inputs: Inputs, d_output, log_sums, deltas, d_k, d_v):
+def _key_gradient_kernel(tiles: Tiles, inputs: Blocks, d_output, log_sums, deltas, d_k, d_v):
   j, k, v = tiles.index, inputs.k[...], inputs.v[...]
 
   def body(i, totals):

@@ -22,17 +22,32 @@ PLATFORMS = ("cuda",)
 MIN_SIZE = 64  # rows of wgmma
 
 
+class _Arrays(NamedTuple):
+  """Arrays that a kernel reads, padded; None: it does not."""
+
+  qkv: Any  # [B, T, 3, H, K]
+  segments: Any = None  # [B, 1, T], as prefix and words
+  prefix: Any = None
+  words: Any = None
+  starts: Any = None  # [1, H, T]
+  output: Any = None  # [B, T, H, K], as d_output
+  d_output: Any = None
+  log_sums: Any = None  # [B, H, T], as deltas
+  deltas: Any = None
+
+
 class _Side(NamedTuple):
-  """Blocks of queries, or of keys: [B, H, T, K], and [B or 1, H or 1, T], or tiles."""
+  """Queries or keys of one row and head, and their rows: [T, K], [T], or tiles of them."""
 
   q: Any = None
   k: Any = None
   v: Any = None
-  d_output: Any = None
   segments: Any = None
   prefix: Any = None
   words: Any = None
   starts: Any = None
+  output: Any = None
+  d_output: Any = None
   log_sums: Any = None
   deltas: Any = None
 
@@ -40,10 +55,9 @@ class _Side(NamedTuple):
 @functools.partial(jax.jit, static_argnums=0)
 def forward(kind: Kind, inputs: Inputs) -> tuple[jax.Array, jax.Array]:
   """See fused_kernel.forward."""
-  call = Call(kind, inputs.q.shape)
-  queries, keys = _sides(call.pad(inputs))
+  call = Call(kind, inputs.qkv.shape)
 
-  def start():
+  def start(own):
     row = (call.size,)
     return jnp.full(row, -jnp.inf, jnp.float32), jnp.zeros(row, jnp.float32), _zeros(call)
 
@@ -60,64 +74,75 @@ def forward(kind: Kind, inputs: Inputs) -> tuple[jax.Array, jax.Array]:
   def finish(largest, total, sums):
     return sums / _wide(total, sums), largest + jnp.log(total)
 
-  rows = jax.ShapeDtypeStruct(queries.q.shape[:3], jnp.float32)
+  arrays = _arrays(call, inputs)
+  heads = jax.ShapeDtypeStruct(arrays.qkv[:, :, 0].shape, arrays.qkv.dtype)
   run = _Run(call, "attention_forward", True, start, step, finish)
-  output, log_sums = run(queries, keys, (queries.q, rows))
-  return call.cut(output), log_sums[:, :, None, : call.length]
+  output, log_sums = run(arrays, (heads, _rows(call)))
+  return call.cut(output), log_sums[..., : call.length]
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def backward(
   kind: Kind, inputs: Inputs, output: jax.Array, log_sums: jax.Array, d_output: jax.Array
-) -> tuple[jax.Array, jax.Array, jax.Array]:
+) -> jax.Array:
   """See fused_kernel.backward."""
-  call = Call(kind, inputs.q.shape)
-  queries, keys = _sides(call.pad(inputs))
-  deltas = (output.astype(jnp.float32) * d_output.astype(jnp.float32)).sum(-1)
-  queries = queries._replace(
-    d_output=call.pad_array(d_output),
-    log_sums=call.pad_last(log_sums[:, :, 0]),
-    deltas=call.pad_last(deltas),
+  call = Call(kind, inputs.qkv.shape)
+  arrays = _arrays(call, inputs)._replace(
+    d_output=call.pad_heads(d_output), log_sums=call.pad_last(log_sums)
   )
+  # Each kernel writes its planes. Not two arrays, which would have to be joined.
+  d_qkv: Any = jax.empty_ref(jax.ShapeDtypeStruct(arrays.qkv.shape, arrays.qkv.dtype))
+
+  def query_start(own):
+    products = own.output[...].astype(jnp.float32) * own.d_output[...].astype(jnp.float32)
+    return products.sum(1), _zeros(call)
 
   def query_step(tile, carry):
-    _, d_scores = tile.gradients((tile.own.q, tile.other.k), (tile.own.d_output, tile.other.v))
-    return (carry[0] + tile.sum(d_scores, tile.other.k),)
+    deltas, d_q = carry
+    factors = (tile.own.q, tile.other.k), (tile.own.d_output, tile.other.v)
+    _, d_scores = tile.gradients(*factors, deltas)
+    return deltas, d_q + tile.sum(d_scores, tile.other.k)
 
   def key_step(tile, carry):
-    kept, d_scores = tile.gradients((tile.own.k, tile.other.q), (tile.own.v, tile.other.d_output))
     d_k, d_v = carry
+    factors = (tile.own.k, tile.other.q), (tile.own.v, tile.other.d_output)
+    kept, d_scores = tile.gradients(*factors, tile.other.deltas)
     return d_k + tile.sum(d_scores, tile.other.q), d_v + tile.sum(kept, tile.other.d_output)
 
   run = _Run(
     call,
     "attention_query_gradient",
     True,
-    lambda: (_zeros(call),),
+    query_start,
     query_step,
-    lambda d_q: (d_q * call.width**-0.5,),
+    lambda deltas, d_q: (d_q * call.width**-0.5, deltas),
   )
-  (d_q,) = run(queries, keys, (queries.q,))
+  with_output = arrays._replace(output=call.pad_heads(output))
+  (deltas,) = run(with_output, (_rows(call),), d_qkv, (0,))
   run = _Run(
     call,
     "attention_key_gradient",
     False,
-    lambda: (_zeros(call),) * 2,
+    lambda own: (_zeros(call),) * 2,
     key_step,
     lambda d_k, d_v: (d_k * call.width**-0.5, d_v),
   )
-  d_k, d_v = run(keys, queries, (keys.k, keys.v))
-  return call.cut(d_q), call.cut(d_k), call.cut(d_v)
+  run(arrays._replace(deltas=deltas), (), d_qkv, (1, 2))
+  return call.cut(d_qkv[...])
 
 
-def _sides(inputs: Inputs) -> tuple[_Side, _Side]:
+def _arrays(call: Call, inputs: Inputs) -> _Arrays:
   starts = None if inputs.starts is None else inputs.starts.swapaxes(0, 1)  # [1, H, T]
-  queries = _Side(inputs.q, segments=inputs.segments, words=inputs.words, starts=starts)
-  return queries, _Side(None, inputs.k, inputs.v, segments=inputs.segments, prefix=inputs.prefix)
+  padded = call.pad(inputs._replace(starts=starts))
+  return _Arrays(padded.qkv, padded.segments, padded.prefix, padded.words, padded.starts)
+
+
+def _rows(call: Call) -> jax.ShapeDtypeStruct:
+  return jax.ShapeDtypeStruct((call.batch, call.heads, call.padded_length), jnp.float32)
 
 
 class _Run(NamedTuple):
-  """A kernel: the fold of `step` over the other side's tiles, from start() to finish(*carry)."""
+  """A kernel: the fold of `step` over the other side's tiles, from start(own) to finish(*carry)."""
 
   call: Call
   name: str
@@ -126,59 +151,83 @@ class _Run(NamedTuple):
   step: Callable
   finish: Callable
 
-  def __call__(self, own: _Side, other: _Side, outputs: tuple) -> tuple[jax.Array, ...]:
+  def __call__(
+    self, arrays: _Arrays, outputs: tuple, d_qkv: Any = None, planes: tuple[int, ...] = ()
+  ) -> tuple[jax.Array, ...]:
+    """The outputs. What `finish` gives before them is written into planes of d_qkv."""
     call = self.call
     mosaic: Any = plgpu  # jax 0.10 has no such name in it
     interpret = mosaic.InterpretGPUParams() if call.kind.interpret else None
-    tiles = jax.tree.map(lambda x: plgpu.SMEM((call.size, *x.shape[3:]), x.dtype), own)
     return plgpu.kernel(
-      self._body,
-      out_type=tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in outputs),
-      scratch_types=(tiles, plgpu.Barrier(num_arrivals=len(jax.tree.leaves(own)))),
+      functools.partial(self._body, planes),
+      out_type=outputs,
       grid=(call.count, call.heads, call.batch),
       grid_names=("tile", "head", "row"),
       compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Warpgroup),
       interpret=interpret,
       kernel_name=self.name,
-    )(own, other)
+    )(arrays, d_qkv)
 
-  def _body(self, own, other, *rest):
-    *outputs, tiles, barrier = rest
-    call, size = self.call, self.call.size
-    index, head, row = (jax.lax.axis_index(name) for name in ("tile", "head", "row"))
+  def _body(self, planes, arrays, d_qkv, *outputs):
+    own, other = _sides(arrays) if self.of_queries else reversed(_sides(arrays))
+    targets = [_of_instance(d_qkv, plane) for plane in planes] + list(map(_of_instance, outputs))
+    types = {name: plgpu.SMEM((self.call.size, *x.shape[1:]), x.dtype) for name, x in own.items()}
+    instance = functools.partial(self._instance, own, other, targets)
+    pl.run_scoped(instance, plgpu.Barrier(num_arrivals=len(own)), **types)
 
-    def of_instance(x):
-      return x.at[row if x.shape[0] > 1 else 0, head if x.shape[1] > 1 else 0]
-
+  def _instance(self, own, other, targets, barrier, **buffers):
+    call, size, index = self.call, self.call.size, jax.lax.axis_index("tile")
     here = pl.ds(index * size, size)
-    for source, target in zip(*map(jax.tree.leaves, (own, tiles)), strict=True):
-      plgpu.copy_gmem_to_smem(of_instance(source).at[here], target, barrier)
+    for name, buffer in buffers.items():
+      plgpu.copy_gmem_to_smem(own[name].at[here], buffer, barrier)
     plgpu.barrier_wait(barrier)
+    tiles = _Side(**buffers)
 
     # Causal: the tiles on the other side of the diagonal would be masked as a whole.
     causal = call.kind.mask == "causal"
     first = index if causal and not self.of_queries else 0
     stop = index + 1 if causal and self.of_queries else call.count
-    arrays, structure = jax.tree.flatten(other)
 
     def step(indices, *inputs):
-      passing = jax.tree.unflatten(structure, inputs[:-1])
+      passing = _Side(**dict(zip(other, inputs[:-1], strict=True)))
       tile = _Tile(self, tiles, passing, (index, indices[0] + first))
       return self.step(tile, inputs[-1])
 
     def spec(x):
-      rest = x.shape[3:]
+      rest = x.shape[1:]
       return plgpu.BlockSpec((size, *rest), lambda i: (i + first, *(0 for _ in rest)))
 
     carry = plgpu.emit_pipeline(
       step,
       grid=(stop - first,),
-      in_specs=[spec(x) for x in arrays],
+      in_specs=[spec(x) for x in other.values()],
       max_concurrent_steps=2,
-      init_carry=self.start(),
-    )(*map(of_instance, arrays))
-    for output, value in zip(outputs, self.finish(*carry), strict=True):
-      output[row, head, here] = value.astype(output.dtype)
+      init_carry=self.start(tiles),
+    )(*other.values())
+    for target, value in zip(targets, self.finish(*carry), strict=True):
+      target[here] = value.astype(target.dtype)
+
+
+def _sides(arrays: _Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
+  """References of an instance to queries, and to keys: fields of _Side."""
+  q, k, v = (_of_instance(arrays.qkv, plane) for plane in range(3))
+  rest = map(_of_instance, arrays[1:])
+  queries = _Side(q, None, None, *rest)
+  keys = _Side(k=k, v=v, segments=queries.segments, prefix=queries.prefix)
+  sides = queries._replace(prefix=None), keys
+  return tuple({name: x for name, x in side._asdict().items() if x is not None} for side in sides)
+
+
+def _of_instance(x: Any, plane: int | None = None) -> Any:
+  """The part [T, …] of an array that belongs to the row and head of this instance of a kernel."""
+  head, row = (jax.lax.axis_index(name) for name in ("head", "row"))
+  if x is None:
+    return None
+  if x.ndim == 5:
+    return x.at[row, :, plane, head]
+  if x.ndim == 4:
+    return x.at[row, :, head]
+  return x.at[row if x.shape[0] > 1 else 0, head if x.shape[1] > 1 else 0]
 
 
 class _Tile(Tiles):
@@ -207,11 +256,9 @@ class _Tile(Tiles):
   def dropped(self, x: jax.Array) -> jax.Array:
     return self.drop(x, *self.arguments)
 
-  def gradients(self, factors, d_factors) -> tuple[jax.Array, jax.Array]:
+  def gradients(self, factors, d_factors, deltas) -> tuple[jax.Array, jax.Array]:
     """The dropped probabilities, and the gradient of the scores."""
-    log_sums, deltas = (
-      self.read((x,), None, keys=False) for x in (self.asking.log_sums, self.asking.deltas)
-    )
+    log_sums, deltas = (self.read((x,), None, keys=False) for x in (self.asking.log_sums, deltas))
     probabilities = jnp.exp(self.masked(*factors) - log_sums)
     d_probabilities = self.dropped(self._scores(*d_factors))
     return self.dropped(probabilities), probabilities * (d_probabilities - deltas)

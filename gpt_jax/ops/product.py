@@ -119,11 +119,12 @@ def product(
   return _product(equation, a, b, dtype)
 
 
-def project(x: jax.Array, kernel: jax.Array, inputs: int) -> jax.Array:
+def project(x: jax.Array, kernel: jax.Array, inputs: int, as_sums: bool = False) -> jax.Array:
   """x [B, …, inputs…] times a kernel [inputs…, outputs…] over the `inputs` axes: [B, …, outputs…].
 
   Both of a compute type. The result has its activation_type; rematerialization knows it as
-  PROJECTED.
+  PROJECTED. as_sums: the float32 sums instead, unknown to it, for what a GPU can fuse into a
+  product; their gradient is rounded as the factors are.
   """
   dtype = activation_type(x.dtype.name)
   before, outputs = x.shape[: x.ndim - inputs], kernel.shape[inputs:]
@@ -137,7 +138,10 @@ def project(x: jax.Array, kernel: jax.Array, inputs: int) -> jax.Array:
     # it is more memory traffic.
     if platform() == "cpu" and x.dtype == jnp.float32:
       matrix, rows = matrix.reshape(-1, size), "n"
-    y = product(f"{rows}i,iu->{rows}u", matrix, kernel.reshape(size, -1), dtype)
+    equation, kernel = f"{rows}i,iu->{rows}u", kernel.reshape(size, -1)
+    if as_sums:
+      return _product(equation, matrix, kernel, jnp.float32).reshape(before + outputs)
+    y = product(equation, matrix, kernel, dtype)
   return checkpoint_name(y, PROJECTED).reshape(before + outputs)
 
 

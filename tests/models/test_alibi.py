@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from gpt_jax.models.alibi import Alibi, slopes
-from gpt_jax.ops.attention import AttentionMask, attention
+from gpt_jax.ops.attention import AttentionMask
+from gpt_jax.ops.attention_plain import attend_heads
 
 
 def test_slopes_are_the_papers():
@@ -22,7 +23,7 @@ def test_the_bias_is_added_to_the_scores(length):
 
   @jax.jit
   def attend(q, k, v):
-    return attention(q, k, v, AttentionMask("causal"), bias.apply({}, positions, positions))
+    return attend_heads(q, k, v, AttentionMask("causal"), bias.apply({}, positions, positions))
 
   output = attend(q, k, v)
   distance = np.arange(length)[:, None] - np.arange(length)[None]

@@ -15,7 +15,7 @@ from gpt_jax.apps.report.visualize import attention_maps
 from gpt_jax.batch import Rows
 from gpt_jax.errors import InputError
 from gpt_jax.models import layers
-from gpt_jax.models.layers import ACTIVATIONS, activate
+from gpt_jax.models.layers import ACTIVATIONS, Projection, activate
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.ops.dropout import dropout, step_key
 
@@ -237,6 +237,32 @@ def test_an_activation_is_its_formula_in_value_and_gradient(name):
   half = activate(jnp.float16([-200, 200]), name)  # whose cubes float16 does not hold
   assert half.dtype == jnp.float16
   np.testing.assert_allclose(half, formula(np.float64([-200, 200])), atol=1e-6, rtol=1e-3)
+
+
+def test_a_gpu_adds_a_bias_to_the_float32_sums_of_a_product(monkeypatch):
+  """So that it is part of the product; without, what is added to was rounded before."""
+  for module in ("models.layers", "ops.product"):
+    monkeypatch.setattr(f"gpt_jax.{module}.platform", lambda: "gpu")
+  rng = np.random.default_rng(0)
+  x, d_y = (
+    jnp.asarray(rng.normal(size=(4, 9, *shape)), jnp.bfloat16) for shape in [(8,), (3, 2, 4)]
+  )
+  layer = Projection((8,), (3, 2, 4), "bfloat16", bias_in_product=True)
+  params = {"kernel": rng.normal(size=(8, 3, 2, 4)), "bias": rng.normal(size=(3, 2, 4))}
+  params = jax.tree.map(np.float32, params)
+  y, pull = jax.vjp(lambda params, x: layer.apply({"params": params}, x), params, x)
+  wide, kernel, wide_d = (np.float32(a) for a in (x, jnp.bfloat16(params["kernel"]), d_y))
+  expected = np.einsum("btd,dphk->btphk", wide, kernel) + params["bias"]
+  np.testing.assert_array_equal(y, expected.astype(jnp.bfloat16))
+  of_params, d_x = pull(d_y)
+  np.testing.assert_allclose(of_params["bias"], wide_d.sum((0, 1)), rtol=1e-5, atol=1e-5)
+  for found, equation, factor in [
+    (of_params["kernel"], "btd,btphk->dphk", wide),
+    (d_x, "dphk,btphk->btd", kernel),
+  ]:
+    np.testing.assert_allclose(
+      np.float32(found), np.einsum(equation, factor, wide_d), rtol=0.02, atol=0.05
+    )
 
 
 def test_the_gradient_of_gelu_on_a_gpu_is_that_of_its_formula(monkeypatch):

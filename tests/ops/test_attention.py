@@ -20,16 +20,16 @@ compiled = jax.jit(attention)
 
 
 def inputs(length, seed=0):
-  return np.random.default_rng(seed).normal(size=(3, B, H, length, K)).astype(np.float32)
+  return np.random.default_rng(seed).normal(size=(B, length, 3, H, K)).astype(np.float32)
 
 
-def reference(q, k, v, allowed, bias=0.0):
+def reference(qkv, allowed, bias=0.0):
   """Plain attention in float64; allowed bool [B, T, T]."""
-  q, k, v = (x.astype(np.float64) for x in (q, k, v))
-  scores = np.einsum("bhtk,bhsk->bhts", q, k) / np.sqrt(K) + bias
+  q, k, v = np.moveaxis(qkv.astype(np.float64), 2, 0)
+  scores = np.einsum("bthk,bshk->bhts", q, k) / np.sqrt(K) + bias
   scores = np.where(allowed[:, None], scores, -np.inf)
   weights = np.exp(scores - scores.max(-1, keepdims=True))
-  return np.einsum("bhts,bhsk->bhtk", weights / weights.sum(-1, keepdims=True), v)
+  return np.einsum("bhts,bshk->bthk", weights / weights.sum(-1, keepdims=True), v)
 
 
 @pytest.mark.parametrize("kind", ["causal", "bidirectional", "prefix"])
@@ -48,26 +48,25 @@ def test_masks(kind, length, seed):
   }[kind]
   allowed = allowed & (segments[:, :, None] == segments[:, None, :])
   bias = rng.normal(size=(1, H, length, length)).astype(np.float32)
-  q, k, v = inputs(length, seed)
-  output = compiled(q, k, v, AttentionMask(kind, segments, prefix), bias)
-  np.testing.assert_allclose(output, reference(q, k, v, allowed, bias), atol=2e-5)
+  qkv = inputs(length, seed)
+  output = compiled(qkv, AttentionMask(kind, segments, prefix), bias)
+  np.testing.assert_allclose(output, reference(qkv, allowed, bias), atol=2e-5)
 
 
 def test_dropout_zeroes_probabilities():
   """With v of ones and one key left per query, outputs are 0 or 1 / (1 - rate)."""
-  q, k, _ = inputs(8)
+  qkv = inputs(8)
   segments = np.broadcast_to(np.arange(8, dtype=np.int32), (B, 8))
-  v = np.ones((B, H, 8, K), np.float32)
+  qkv[:, :, 2] = 1
   dropout = Dropout(0.5, step_key(0, 0))
-  output = np.asarray(attention(q, k, v, AttentionMask("causal", segments), dropout=dropout))
+  output = np.asarray(attention(qkv, AttentionMask("causal", segments), dropout=dropout))
   assert set(np.unique(output)) == {0.0, 2.0}
 
 
 def test_observers_see_the_probabilities_before_dropout():
-  q, k, v = inputs(8)
   seen = []
   dropout = Dropout(0.5, step_key(0, 0))
-  attention(q, k, v, AttentionMask("causal"), dropout=dropout, observe=seen.append)
+  attention(inputs(8), AttentionMask("causal"), dropout=dropout, observe=seen.append)
   (probabilities,) = seen
   np.testing.assert_allclose(probabilities.sum(-1), 1, rtol=1e-6)
 
@@ -92,8 +91,8 @@ def test_auto_takes_kernels_on_hopper_in_16_bits(
   monkeypatch.setattr(jax, "__version_info__", version)
   for name, module in (("mosaic", attention_mosaic), ("plain", attention_plain)):
     monkeypatch.setattr(module, "attend", lambda *_, name=name: taken.append(name))
-  q, k, v = inputs(8).astype(dtype)
-  attention(q, k, v, AttentionMask("causal"), bias=bias, backend="auto")
+  qkv = inputs(8).astype(dtype)
+  attention(qkv, AttentionMask("causal"), bias=bias, backend="auto")
   assert taken == [expected]
 
 
@@ -110,10 +109,9 @@ def test_an_unknown_backend_is_named_with_those_there_are():
 
 def test_a_backend_is_a_file(monkeypatch, tmp_path):
   """A trunk that names another file attends with it."""
-  q, k, v = inputs(8)
   (tmp_path / "attention_constant.py").write_text(
-    "import jax.numpy as jnp\n\n\ndef attend(q, *_):\n  return jnp.full_like(q, 3.0)\n"
+    "import jax.numpy as jnp\n\n\ndef attend(qkv, *_):\n  return jnp.full_like(qkv, 3.0)\n"
   )
   monkeypatch.setattr(ops, "__path__", [*ops.__path__, str(tmp_path)])
   monkeypatch.delitem(sys.modules, "gpt_jax.ops.attention_constant", raising=False)
-  assert (attention(q, k, v, AttentionMask("causal"), backend="constant") == 3).all()
+  assert (attention(inputs(8), AttentionMask("causal"), backend="constant") == 3).all()

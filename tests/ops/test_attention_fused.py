@@ -6,6 +6,7 @@ ends.
 
 import dataclasses
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +38,7 @@ def interpreted(monkeypatch):
   forward = attention_fused.fused_kernel.forward
 
   def spy(kind, inputs):
-    calls.append(inputs.q.shape)
+    calls.append(inputs.qkv.shape)
     return forward(kind, inputs)
 
   monkeypatch.setattr(attention_fused, "INTERPRETED", "tpu")
@@ -46,9 +47,9 @@ def interpreted(monkeypatch):
 
 
 def arrays(rows, length, dtype=np.float32, heads=H):
-  """q, k, v and the gradient of the output."""
-  values = np.random.default_rng(0).normal(size=(4, rows, heads, length, K))
-  return tuple(x.astype(dtype) for x in values)
+  """qkv and the gradient of the output."""
+  values = np.random.default_rng(0).normal(size=(rows, length, 4, heads, K)).astype(dtype)
+  return values[:, :, :3], values[:, :, 3]
 
 
 def layouts(rows, length):
@@ -68,14 +69,15 @@ def masks(kind, rows, length):
   return AttentionMask(kind, layouts(rows, length), prefix)
 
 
-def value_and_gradients(backend, rate, mask, key, q, k, v, d_output):
+def value_and_gradients(backend, rate, mask, key, qkv, d_output):
   """The output and the gradients of q, k and v."""
 
-  def attend(q, k, v):
-    return attention(q, k, v, mask, dropout=Dropout(rate, key), backend=backend)
+  def attend(qkv):
+    return attention(qkv, mask, dropout=Dropout(rate, key), backend=backend)
 
-  output, pull = jax.vjp(attend, q, k, v)
-  return output, *pull(d_output)
+  output, pull = jax.vjp(attend, qkv)
+  (d_qkv,) = pull(d_output)
+  return output, *(d_qkv[:, :, plane] for plane in range(3))
 
 
 # All tests share what it compiled, for the same shapes.
@@ -84,7 +86,7 @@ plain = functools.partial(jax.jit(value_and_gradients, static_argnums=(0, 1)), "
 
 @pytest.fixture
 def compute():
-  """compute(backend, rate, mask, key, q, k, v, gradient of the output): value_and_gradients,
+  """compute(backend, rate, mask, key, qkv, gradient of the output): value_and_gradients,
   compiled for this test alone, since fixtures change what "fused" is.
   """
   return jax.jit(functools.partial(value_and_gradients), static_argnums=(0, 1))
@@ -177,10 +179,11 @@ def test_every_mesh(compute, interpreted, data, model):
   inputs = arrays(8, 128, heads=4)
   expected = plain(0.3, mask, key, *inputs)
   mesh = make_mesh(MeshConfig(data=data, model=model), jax.devices()[: data * model])
-  placed = jax.device_put(inputs, NamedSharding(mesh, P("data", "model")))
+  axes = P("data", None, None, "model"), P("data", None, "model")
+  placed = [jax.device_put(x, NamedSharding(mesh, a)) for x, a in zip(inputs, axes, strict=True)]
   with jax.set_mesh(mesh):
     found = compute("fused", 0.3, mask, key, *placed)
-  assert set(interpreted) == {(8 // data, 4 // model, 128, K)}
+  assert set(interpreted) == {(8 // data, 128, 3, 4 // model, K)}
   assert_equal(found, expected, atol=1e-5)
   if data * model > 1:
     assert not any(x.sharding.is_fully_replicated for x in found)
@@ -192,7 +195,7 @@ def test_rows_that_devices_do_not_divide(compute, interpreted):
   expected = plain(0.3, mask, key, *inputs)
   with jax.set_mesh(make_mesh(MeshConfig(data=2, model=4))):
     found = compute("fused", 0.3, mask, key, *inputs)
-  assert set(interpreted) == {(3, H, 20, K)}
+  assert set(interpreted) == {(3, 20, 3, H, K)}
   assert_equal(found, expected, atol=1e-5)
 
 
@@ -207,7 +210,7 @@ def test_pmap(compute, interpreted):
 
   parts = jax.tree.map(lambda x: x.reshape(8, 1, *x.shape[1:]), (mask, *inputs))
   found = jax.pmap(on_device, axis_name=PMAP_AXIS)(*parts)
-  assert set(interpreted) == {(1, 4, 128, K)}
+  assert set(interpreted) == {(1, 128, 3, 4, K)}
   assert_equal([x.reshape(8, *x.shape[2:]) for x in found], expected, atol=1e-5)
 
 
@@ -227,7 +230,7 @@ def test_a_transformer_trains_as_with_plain(interpreted):
   expected = gradient(plain)
   with jax.set_mesh(make_mesh(MeshConfig(data=2, model=4))):
     found = gradient(FUSED)
-  assert set(interpreted) == {(4, 1, 16, 8)}
+  assert set(interpreted) == {(4, 16, 3, 1, 8)}
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), found, expected)
 
 
@@ -258,22 +261,23 @@ MOSAIC_GPU = ("mosaic", "cuda", "@mosaic_gpu")
   ],
 )
 def test_the_kernels_lower(compute, backend, platform, calls, length, width, dtype):
-  """To Mosaic and to Triton: three kernels, and no array of scores."""
-  x = jax.ShapeDtypeStruct((2, H, length, width), dtype)
+  """To Mosaic and to Triton: three kernels, no array of scores; on a GPU no transposed qkv."""
+  qkv, x = (jax.ShapeDtypeStruct((2, length, *a, H, width), dtype) for a in [(3,), ()])
   mask, key = masks("prefix", 2, length), step_key(0, 0)
   # jax 0.11 asks which GPU it is; a mesh without our axes says so.
   gpu = AbstractDevice("NVIDIA H100 80GB HBM3", None, "gpu")
   with use_abstract_mesh(AbstractMesh((1,), ("devices",), abstract_device=gpu)):
-    traced = compute.trace(backend, 0.3, mask, key, x, x, x, x)
+    traced = compute.trace(backend, 0.3, mask, key, qkv, x)
     program = traced.lower(lowering_platforms=(platform,)).as_text()
   assert program.count(calls) == 3
   assert f"x{length}x{length}x" not in program
+  if platform == "cuda":
+    assert not re.search(rf"stablehlo\.transpose.*x{width}x", program)
 
 
 def test_observers_see_the_probabilities_of_plain_attention(interpreted):
-  q, k, v, _ = arrays(2, 20)
   seen = []
-  attention(q, k, v, AttentionMask("causal"), backend="fused", observe=seen.append)
+  attention(arrays(2, 20)[0], AttentionMask("causal"), backend="fused", observe=seen.append)
   assert seen[0].shape == (2, H, 20, 20) and not interpreted
 
 

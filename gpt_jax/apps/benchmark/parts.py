@@ -71,14 +71,14 @@ def _parts(config: PretrainConfig) -> dict[str, Part]:
   params = jax.jit(projection.init)(jax.random.key(0), x)
   parts |= _both_ways("projection", projection.apply, (params, x), wide)
 
-  heads = tuple(_random((rows, c.heads, length, d // c.heads), dtype) for _ in range(3))
+  qkv = _random((rows, length, 3, c.heads, d // c.heads), dtype)
   mask, rates = AttentionMask("causal"), Dropout(c.attention_dropout, key)
 
-  def attend(q, k, v):
-    return attention(q, k, v, mask, None, rates, c.attention_backend)
+  def attend(qkv):
+    return attention(qkv, mask, None, rates, c.attention_backend)
 
   scores = 4.0 * rows * length**2 * d
-  parts |= _both_ways("attention", attend, heads, scores)
+  parts |= _both_ways("attention", attend, (qkv,), scores)
 
   block = Block(c)
   params = jax.jit(lambda x: block.init(jax.random.key(0), x, mask, None))(x)
@@ -154,19 +154,21 @@ def attention_backends(config: PretrainConfig) -> Measured:
   trunk = config.trunk
   if "blocks" not in trunk.gives or trunk.attention_bias is not None:
     raise InputError("--only=attention: this trunk has no attention of queries and keys alone")
-  shape = (config.data.batch_size, trunk.heads, config.data.length, trunk.width // trunk.heads)
-  q, k, v, weights = (
-    jax.random.normal(jax.random.key(i), shape, jnp.dtype(trunk.dtype)) for i in range(4)
+  heads = (trunk.heads, trunk.width // trunk.heads)
+  shape = (config.data.batch_size, config.data.length)
+  qkv, weights = (
+    jax.random.normal(jax.random.key(i), (*shape, *planes, *heads), jnp.dtype(trunk.dtype))
+    for i, planes in enumerate([(3,), ()])
   )
   programs: dict[str, Any] = {}
   for rate in dict.fromkeys((trunk.attention_dropout, 0.0)):
     for backend in sorted({*backends()} - {"auto"}):  # which is one of the others
-      gradient = jax.jit(jax.grad(_weighted_sum(backend, rate), argnums=(0, 1, 2)))
+      gradient = jax.jit(jax.grad(_weighted_sum(backend, rate)))
       try:
-        programs[f"{backend}, dropout {rate:g}"] = gradient.lower(q, k, v, weights).compile()
+        programs[f"{backend}, dropout {rate:g}"] = gradient.lower(qkv, weights).compile()
       except Exception as error:  # a compiler's own kinds; it must not hide the other backends
         log(f"{backend}, dropout {rate:g}: {str(error).splitlines()[0]}")
-  calls = {name: functools.partial(program, q, k, v, weights) for name, program in programs.items()}
+  calls = {name: functools.partial(program, qkv, weights) for name, program in programs.items()}
   times = timing.in_turns(calls)
   for name, program in programs.items():
     yield f"{name}, forward and backward", 1000 * statistics.median(times[name]), "ms"
@@ -177,8 +179,8 @@ def _weighted_sum(backend: str, rate: float):
   """The sum of attention's outputs, weighted: a loss whose gradient needs all of them."""
   dropout = Dropout(rate, step_key(0, 0) if rate else None)
 
-  def loss(q, k, v, weights):
-    output = attention(q, k, v, AttentionMask("causal"), dropout=dropout, backend=backend)
+  def loss(qkv, weights):
+    output = attention(qkv, AttentionMask("causal"), dropout=dropout, backend=backend)
     return jnp.vdot(output.astype(jnp.float32), weights.astype(jnp.float32))
 
   return loss
