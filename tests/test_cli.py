@@ -133,7 +133,7 @@ pretrain --config=tiny.py --workdir=new
   --data=truncated => train.bin: truncated,
   --data=prepared,nothing => --data=nothing: no such folder
   --data=prepared,foreign => foreign/train.json: missing
-  --data= => --data= is empty; give it a value
+  --data= => train.json: missing
 pretrain --config=tiny.py --workdir=new --data=prepared
   --config.trunk.layers=0 => trunk.layers = 0: must be an integer from 1 to 1,000
   --config.data.length=65 => data.length=65: must not exceed trunk.context=64
@@ -145,6 +145,7 @@ pretrain --config=tiny.py --workdir=new --data=prepared
   --pretrained=run => --pretrained is now --checkpoint
   --lr=1e-3 => did you mean --config.optim.learning_rate?
 pretrain --config=tiny.py --data=prepared
+  --workdir= => --workdir= is empty; give a name
   --workdir=text.txt => --workdir=text.txt is a file
   --workdir=text.txt/new => --workdir=text.txt/new is a file
   --workdir=/proc/new => --workdir=/proc/new: cannot be written
@@ -268,7 +269,7 @@ export --checkpoint={finetuned} --out=new
 export
   --checkpoint=release --out=run --format=hf => run is there already; choose another place
 import_weights --checkpoint=release --out=new
-  --format=h => --format=h: must be one of hf, npz, onnx, onnx_int8, openai, peft, safe
+  --format= => --format=: must be one of hf, npz, onnx, onnx_int8, openai, peft, safe
   --format=hf => release: no model.safetensors or pytorch_model.bin here
   --format=npz => release: not a complete exported model (
 import_weights --out=new

@@ -562,6 +562,7 @@ plan --config=gpt2:medium
   --topology=v5e => --topology=v5e: name the shape of the chips (examples: v5e:4x4
   --topology=h100:8 --price=1,2 => --price=1,2: should be a number; did you mean 1.2? (with a dec
   --topology=h100:8 --vary=train.remt=none => did you mean train.remat?
+predict --checkpoint=. --input=old.csv => --input=old.csv: a link to gone.csv, which is not there
 predict --checkpoint=. --input=tickets.csv
   --precision=95 => 95.0 is not a number in the range [0, 1]; did you mean 0.95?
 export --checkpoint=. --out=new
@@ -604,6 +605,7 @@ def test_frequent_mistakes_are_told_before_jax_is_imported(tmp_path):
   (tmp_path / "tickets.csv").write_text("subject,body,team\nlate,where is it?,post\n")
   (tmp_path / "tickets.xlsx").write_bytes(b"PK\x03\x04")
   (tmp_path / "note.txt").write_text("It was late.\n")
+  (tmp_path / "old.csv").symlink_to("gone.csv")
   (tmp_path / "tfidf").mkdir()
   (tmp_path / "tfidf" / "classifier.npz").touch()
   calls = []

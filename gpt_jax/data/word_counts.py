@@ -53,7 +53,7 @@ def counts_of(
 def wrong_size(vocab_size: int, possible: int) -> InputError:
   """Why no vocabulary of this size can be trained; `possible` is the largest or smallest one."""
   if possible < vocab_size:
-    fault = f"is more than this text supports; the largest possible is {possible}"
+    fault = f"is more than this text supports; the most is vocab_size={possible}"
   else:
-    fault = f"is too small for the characters of this text; at least {possible} is needed"
+    fault = f"is too small for the characters of this text; the least is vocab_size={possible}"
   return InputError(f"vocab_size {vocab_size} {fault}")

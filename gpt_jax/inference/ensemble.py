@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from gpt_jax.checkpoints.load import AnyModel, load_adapters, load_model
-from gpt_jax.errors import InputError, MissingInput
+from gpt_jax.errors import InputError, MissingInput, about
 from gpt_jax.files import is_folder, list_folder
 from gpt_jax.inference.calibration import choose_threshold, fit_temperature, scale
 from gpt_jax.inference.dev_report import META, DevSet, find_temperature, read_dev_set, text_of
@@ -139,6 +139,8 @@ class Ensemble:
     task, value = self.task, threshold if precision is None else precision
     if threshold is not None and precision is not None:
       raise InputError(f"threshold={threshold}: {asked} chooses one; leave one of them out")
+    if value is not None and not 0 <= value <= 1:
+      raise InputError(f"{asked}: must be between 0 and 1, for example 0.95")
     if not task.is_classification:
       if value is not None:
         raise InputError(
@@ -153,10 +155,8 @@ class Ensemble:
       except MissingInput as reason:
         say(f"probabilities are not calibrated: {reason}")
     if precision is not None:
-      try:
+      with about(f"{asked} needs the dev set"):
         dev = self.dev_set()
-      except MissingInput as reason:
-        raise InputError(f"{asked} needs the dev set: {reason}") from reason
       # By the temperature of the predictions that the threshold is for.
       scaled = scale(dev.probabilities, calibration.temperature if calibration else 1.0)
       is_right = scaled.argmax(axis=-1) == dev.classes

@@ -41,7 +41,7 @@ def load_task(
     raise InputError(
       f"lm_weight={config.lm_weight}: the checkpoint has {start.attention} attention, so a "
       "language model on it would see the tokens it predicts; set lm_weight=0, or for BERT's kin "
-      f"take config=finetune_encoder:FAMILY:{task.name} of bert, roberta, albert or minilm"
+      f"take config=finetune_encoder:FAMILY:{task.name}, such as minilm"
     )
   of_parts = [_load_part(config, part, data_dir, start) for part in task.parts]
   data = {}

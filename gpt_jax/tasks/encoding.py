@@ -241,10 +241,9 @@ def describe_truncation(kept: np.ndarray, lengths: np.ndarray, context: int) -> 
   each row and all of its tokens, int [N].
   """
   cut = kept < lengths
-  if not cut.any():
+  if not (count := int(cut.sum())):
     return ""
   lost = 1 - kept[cut].sum() / lengths[cut].sum()
-  count = int(cut.sum())
   return (
     f"{count:,} of {len(cut):,} rows {agree(count)} longer than the context of {context} tokens: "
     f"{lost:.1%} of {agree(count, 'its', 'their')} tokens are not read"

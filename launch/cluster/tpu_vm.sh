@@ -62,6 +62,8 @@ parse() {
       --every=*) every=${flag#*=} ;;
       --lines=*) lines=${flag#*=} ;;
       --timeout=*) timeout=${flag#*=} ;;
+      --zone | --project | --accelerator_type | --runtime_version | --create_flag | --setup | --every | --lines | --timeout)
+        fail "$flag needs a value: $flag=VALUE" ;;
       --spot) spot=1 ;;
       --retry) retry=1 ;;
       --delete) delete=1 ;;

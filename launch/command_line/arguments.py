@@ -76,7 +76,8 @@ def parse(argv: list[str], doc: str, positional: str | None, looks: bool = True)
   if rest:
     name, equals, _ = rest[0].partition("=")
     meant = rest[0] if equals and name in FLAGS else ""
-    inputs = [name for name in ("input", "source") if name in FLAGS and os.path.exists(rest[0])]
+    is_file = os.path.isfile(rest[0])
+    inputs = [name for name in ("input", "source") if name in (FLAGS if is_file else missing)]
     if not meant and (missing or inputs):
       meant = f"{[*inputs, *missing][0]}={shlex.quote(rest[0])}"
     advice = "every setting is a flag, --NAME=VALUE"
@@ -94,8 +95,9 @@ def parse(argv: list[str], doc: str, positional: str | None, looks: bool = True)
   for flag in own_flags():
     if looks and isinstance(flag.value, str) and flag.name not in _NO_PATHS:
       check_path(flag.value)
-  if empty := [flag.name for flag in own_flags() if usage.is_required(flag) and flag.value == ""]:
-    raise InputError(f"--{empty[0]}= is empty; give it a value (--help describes the flags)")
+  for flag in own_flags():  # tasks of the story world have an empty --data
+    if flag.name in usage.GROUPS["what to write"] and flag.value == "" and usage.is_required(flag):
+      raise InputError(f"--{flag.name}= is empty; give a name (--help describes the flags)")
   if missing:
     names = ", ".join(f"--{name}" for name in missing)
     raise InputError(f"missing {names} (--help describes the flags)")
@@ -141,7 +143,10 @@ def _check_inputs() -> None:
       place = locate(path) if name == "checkpoint" else path
       there = os.path.abspath(place).removesuffix("/best")  # of a workdir
       if not is_special and not os.path.exists(there):
-        raise InputError(f"--{name}={path}: no such {kind}{_neighbors(path)}")
+        fault = f"no such {kind}{_neighbors(path)}"
+        if os.path.islink(path):
+          fault = f"a link to {os.readlink(path)}, which is not there"
+        raise InputError(f"--{name}={path}: {fault}")
       if name == "checkpoint" and not is_special and OR_TFIDF not in FLAGS[name].help:
         if tfidf_folder(path):
           raise no_network(path)

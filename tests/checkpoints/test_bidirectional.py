@@ -105,7 +105,7 @@ def test_what_it_is_of_no_use_for_is_refused_before_its_weights_are_read(
 def test_finetuning_it_with_a_language_model_is_refused(run, tmp_path):
   config = FinetuneConfig(task=BuiltinTask("story-ending"), lm_weight=0.5)
   refused(
-    "lm_weight=0.5: .* config=finetune_encoder:FAMILY:story-ending of bert,",
+    "lm_weight=0.5: .* config=finetune_encoder:FAMILY:story-ending, such",
     finetune.run,
     config,
     "",

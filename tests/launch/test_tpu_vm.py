@@ -312,6 +312,10 @@ def test_a_dry_run_prints_all_commands_and_runs_none(cloud, command, flags):
     (("logs", "node", *PLACE, "--lines=-1"), "take a positive integer"),
     (("stop", "node", *PLACE, "--delete"), "--delete also needs --yes"),
     (("stop", "node", *PLACE, "--force"), "unknown flag --force"),
+    (
+      ("create", "node", *PLACE, "--accelerator_type", "v4-8"),
+      "--accelerator_type needs a value: --",
+    ),
     (("status", "node", *PLACE, "now"), "unexpected argument now of status"),
   ],
 )

@@ -136,7 +136,7 @@ def tell(run, data, folder, **options):
 @pytest.mark.parametrize(
   "call, message",
   [
-    (lambda *given: tell(*given, threshold=0.5), r"--threshold: table \(text to text\) has no"),
+    (lambda *given: tell(*given, threshold=0.5), r"threshold=0.5: table \(text to text\) has no"),
     (lambda run, *given: tell([run, run], *given), "text to text gives no probabilities to"),
     (lambda *given: tune(*given, train_layers=0), "train_layers=0: a text-to-text model has no"),
     (lambda *given: tune(*given, label_smoothing=0.1), "label_smoothing: for tasks that give each"),

@@ -294,7 +294,7 @@ def test_what_is_not_ours_is_left_alone(books, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
   ("changes", "fault"),
   [
-    ({"vocab_size": 30_000}, r"30000 is more than this text supports; the largest possible is \d+"),
+    ({"vocab_size": 30_000}, r"30000 is more than this text supports; the most is vocab_size=\d+"),
     ({"vocab_size": 20}, "vocab_size 20 is too small"),
     ({"valid_share": 0.9}, "valid_share = 0.9: must be"),
   ],

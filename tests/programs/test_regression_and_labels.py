@@ -237,7 +237,7 @@ def test_what_needs_one_label_is_refused(trained, tmp_path):
   source = f"{trained.prices.data_dir}/dev.csv"
   for run, kind in ((trained.prices, "regression"), (trained.topics, "multi-label")):
     for option in ({"threshold": 0.5}, {"precision": 0.9}):
-      message = rf"--{next(iter(option))}: table \({kind}\) has no"
+      message = rf"{next(iter(option))}=0.\d: table \({kind}\) has no"
       refused(message, predict.run, run.best, source, **option)
     model = gpt_jax.load(run.best)  # has no temperature
     assert model.classify("cat") == model.classify("cat", calibrated=False)

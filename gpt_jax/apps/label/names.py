@@ -85,10 +85,9 @@ def _unit(vectors: np.ndarray) -> np.ndarray:
 
 def _text_columns(table: Table) -> tuple[str, ...]:
   names = table.names
-  if "text" in names:
-    return ("text",)
-  if len(names) == 1:
-    return (names[0],)
+  texts = ["text"] if "text" in names else names
+  if len(texts) == 1:
+    return tuple(texts)
   raise InputError(
     f"{table.path}: which of its columns have the text? --text=NAME says it; they are "
     f"{', '.join(names)}"

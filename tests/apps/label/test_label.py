@@ -548,7 +548,7 @@ def test_models_are_refused_where_they_are_damaged_or_of_no_use(labeled, tickets
   refused(NO_NETWORK, evaluate.run, folder, f"{labeled.workdir}/data", **attack)
   refused("weights=int8: .*tfidf has no such", evaluate.run, folder, folder, weights="int8")
   sliced = {"weights": "int8", "slices": "lang"}
-  refused("leave task, attack, slices and beams out", evaluate.run, folder, folder, **sliced)
+  refused("threshold, precision and beams out", evaluate.run, folder, folder, **sliced)
   content = bytearray((tmp_path / "tfidf" / "classifier.npz").read_bytes())
   content[len(content) // 2] ^= 1
   (tmp_path / "tfidf" / "classifier.npz").write_bytes(content)

@@ -72,7 +72,9 @@ def test_training(tokenizer):
   for word in reversed(TEXT.split()):
     counts[word] = counts.get(word, 0) + 1
   assert ByteBPETokenizer.train(counts, 300) == tokenizer
-  fault = "vocab_size 200 is too small .* at least 261 is needed"  # the bytes, and the special ones
+  fault = (
+    "vocab_size 200 is too small .* the least is vocab_size=261"  # the bytes, and the special ones
+  )
   refused(fault, ByteBPETokenizer.train, [TEXT], 200)
 
 

@@ -110,8 +110,8 @@ def test_save_and_load(tokenizer, tmp_path):
 @pytest.mark.parametrize(
   ("size", "fault", "further"),
   [
-    (5000, r"vocab_size 5000 is more .* largest possible is (\d+)", 1),
-    (100, r"vocab_size 100 is too small .* at least (\d+)", -1),
+    (5000, r"vocab_size 5000 is more .* most is vocab_size=(\d+)", 1),
+    (100, r"vocab_size 100 is too small .* least is vocab_size=(\d+)", -1),
   ],
 )
 def test_train_says_how_large_a_vocabulary_may_be(size, fault, further):

@@ -75,8 +75,8 @@ def test_training_depends_on_the_counts_alone(tokenizer):
 @pytest.mark.parametrize(
   ("texts", "size", "fault"),
   [
-    ([TEXT], 20, "vocab_size 20 is too small .* at least 34 is needed"),
-    ([TEXT], 5000, r"vocab_size 5000 is more .* the largest possible is \d+$"),
+    ([TEXT], 20, "vocab_size 20 is too small .* the least is vocab_size=34"),
+    ([TEXT], 5000, r"vocab_size 5000 is more .* the most is vocab_size=\d+$"),
     ([" "], 100, "no text"),
   ],
 )
