@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from bert_trunk import bert_trunk
 from refused import refused
-from their_models import random_theirs, vocabulary_of, write_vocabulary
+from their_models import draw_theirs, vocabulary_of
 
 import gpt_jax
 from gpt_jax.apps.interop.formats import hf
@@ -227,11 +227,26 @@ def test_it_is_fine_tuned_further(saved, finetuned, tmp_path):
   np.testing.assert_allclose(tuned.loaded.params["trunk"]["pooler"]["kernel"], theirs, atol=0.02)
 
 
+def random_model(kind, suffix, tokenizer, **settings):
+  """One of their classes, drawn by torch, every parameter perturbed."""
+  if "GPT" in kind:
+    sizes = {"n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": 48}
+  else:
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes |= {"intermediate_size": 128, "max_position_embeddings": 48}
+    sizes["pad_token_id"] = tokenizer.special.pad
+  if kind == "Roberta":
+    sizes |= {"max_position_embeddings": 50, "type_vocab_size": 1}
+  if kind == "Albert":
+    sizes["embedding_size"] = 16
+  return draw_theirs(kind + suffix, vocab_size=tokenizer.vocab_size, **sizes, **settings)
+
+
 def write_theirs(folder, model, tokenizer):
   """A folder with the vocabulary as it was released."""
   model.save_pretrained(folder)
-  write_vocabulary(folder, tokenizer)
-  model.name_or_path = str(folder)
+  for name, content in tokenizer.files.items():
+    (folder / name).write_bytes(content)
 
 
 def their_outputs(model, tokenizer, row):
@@ -269,8 +284,9 @@ def test_the_probabilities_are_theirs(tmp_path, kind, problem):
     settings["classifier_dropout"] = 0.3
   if "GPT" in kind:  # of a letter that ends texts, and of one that does not
     settings["pad_token_id"] = tokenizer.encode("t" if problem == "one label" else "z").item()
-  model = random_theirs(f"{kind}ForSequenceClassification", tokenizer, **settings)
+  model = random_model(kind, "ForSequenceClassification", tokenizer, **settings)
   write_theirs(tmp_path, model, tokenizer)
+  model.name_or_path = str(tmp_path)
   ours = gpt_jax.load(str(tmp_path))
   for rows in (TEXTS, PAIRS):
     for row, answer in zip(rows, ours.classify(rows), strict=True):
@@ -295,11 +311,12 @@ def test_every_word_has_their_tag(tmp_path, launch, kind, space):
   """
   tokenizer = vocabulary_of(kind)
   names = {0: "O", 2: "B-PER", 1: "I-PER"}
-  model = random_theirs(f"{kind}ForTokenClassification", tokenizer, num_labels=3, id2label=names)
+  model = random_model(kind, "ForTokenClassification", tokenizer, num_labels=3, id2label=names)
   write_theirs(tmp_path / "model", model, tokenizer)
   if space:
     settings = {"tokenizer_class": "RobertaTokenizer", "add_prefix_space": True}
     (tmp_path / "model" / "tokenizer_config.json").write_text(json.dumps(settings))
+  model.name_or_path = str(tmp_path / "model")
   texts = [*TEXTS, "reads, the <dog> [ran] (by) seabarn"]
   loaded = load_model(str(tmp_path / "model"))
   examples = [loaded.task.example(Row((text,), None, "text")) for text in texts]
@@ -340,8 +357,9 @@ def add_modules(folder, *further, mode="mean_tokens", **encoder):
 def test_embeddings_are_theirs(tmp_path, kind):
   """The mean over all tokens, [CLS] and [SEP] among them, or what the folder's modules ask for."""
   tokenizer = vocabulary_of(kind)
-  model = random_theirs(f"{kind}Model", tokenizer)
+  model = random_model(kind, "Model", tokenizer)
   write_theirs(tmp_path, model, tokenizer)
+  model.name_or_path = str(tmp_path)
   states = [their_outputs(model, tokenizer, [text]).last_hidden_state[0].numpy() for text in TEXTS]
 
   def same(expected):
@@ -411,7 +429,7 @@ def test_spaces_before_a_mask_are_those_of_the_folder(tmp_path, lstrip):
   import transformers
 
   tokenizer = vocabulary_of("Roberta")
-  model = random_theirs("RobertaForMaskedLM", tokenizer)
+  model = random_model("Roberta", "ForMaskedLM", tokenizer)
   write_theirs(tmp_path, model, tokenizer)
   (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "RobertaTokenizer"}')
   mask = transformers.AddedToken("<mask>", lstrip=bool(lstrip), special=True)

@@ -1,4 +1,4 @@
-"""Hugging Face's tokenizer.json: the package's own ids, saved folders, bad files."""
+"""Hugging Face's tokenizer.json: the package's own ids, saved folders, prepared text, bad files."""
 
 import hashlib
 import json
@@ -9,7 +9,9 @@ import pytest
 from refused import refused
 
 from gpt_jax.apps.interop.tokenizers.tokenizer_json import detect
+from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import load_tokenizer
+from gpt_jax.programs import prepare
 
 pytestmark = pytest.mark.parity("released")
 
@@ -197,6 +199,21 @@ def test_words_begin_where_the_text_has_a_space(released, kind):
 def test_surrogates(released):
   tokenizer = load_tokenizer(released)
   np.testing.assert_array_equal(tokenizer.encode("the \udce9 sea"), tokenizer.encode("the ? sea"))
+
+
+def test_prepare(released, tmp_path):
+  tokenizer = load_tokenizer(released)
+  (tmp_path / "text.jsonl").write_text(
+    "\n".join(json.dumps({"text": f"{TEXT[i % 3]}\n{TEXT[0]}"}) for i in range(40))
+  )
+  source, out = str(tmp_path / "text.jsonl"), tmp_path / "out"
+  prepare.run(prepare.PrepareConfig(source, tokenizer=str(released), valid_share=0.1), str(out))
+  file = TokenFile(out, "train")
+  loaded = load_tokenizer(out / "tokenizer")
+  file.check_vocabulary(loaded)
+  assert loaded == tokenizer
+  first = file.read(0, int(file.offsets[1])).tolist()
+  assert first in [tokenizer.encode(f"{text}\n{TEXT[0]}").tolist() for text in TEXT]
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,13 @@
 import functools
 import io
 import pickle
+from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 from refused import refused
-from their_models import load_theirs, random_theirs, vocabulary_of, write_vocabulary
+from their_models import draw_theirs, load_theirs, vocabulary_of
 
 from gpt_jax.apps.interop.formats import hf
 from gpt_jax.batch import Batch, Labels, Rows
@@ -160,15 +161,27 @@ def test_multiple_choice_there(tmp_path, make_run, openai_tokenizer, norm):
   np.testing.assert_allclose(our_scores(back.spec, back.params, ids, 4)[0], scores, **CLOSE)
 
 
+def random_model(name, tokenizer):
+  """One of their classes, drawn by torch, every parameter perturbed."""
+  sizes = {"n_positions": 24, "n_embd": 32, "n_layer": 3, "n_head": 4}
+  ends = {"bos_token_id": None, "eos_token_id": None}
+  return draw_theirs(name, vocab_size=tokenizer.vocab_size, **sizes, **ends)
+
+
+def add_vocabulary(folder, tokenizer):
+  for name, content in zip(("vocab.json", "merges.txt"), tokenizer.files.values(), strict=True):
+    (Path(folder) / name).write_bytes(content)
+
+
 @pytest.mark.filterwarnings("ignore:.*multiple_choice_head.summary.bias is left out")
 @pytest.mark.parametrize(
   "name", ["OpenAIGPTLMHeadModel", "OpenAIGPTDoubleHeadsModel", "GPT2LMHeadModel"]
 )
 def test_a_language_model_here(tmp_path, openai_tokenizer, name):
   tokenizer = openai_tokenizer if name.startswith("OpenAI") else GPT2
-  model = random_theirs(name, tokenizer)
+  model = random_model(name, tokenizer)
   model.save_pretrained(tmp_path)
-  write_vocabulary(tmp_path, tokenizer)
+  add_vocabulary(tmp_path, tokenizer)
   found = load_model(str(tmp_path))
   ids = rows_of(tokenizer.vocab_size)
   expected = call(model, ids[:, None] if "Double" in name else ids).logits.numpy()
@@ -187,8 +200,8 @@ class Bomb:
 def test_no_pickle_is_trusted(tmp_path, content):
   import torch
 
-  random_theirs("GPT2LMHeadModel", GPT2).save_pretrained(tmp_path)
-  write_vocabulary(tmp_path, GPT2)
+  random_model("GPT2LMHeadModel", GPT2).save_pretrained(tmp_path)
+  add_vocabulary(tmp_path, GPT2)
   (tmp_path / "model.safetensors").unlink()
   file = io.BytesIO()
   if content == "a pickle":
@@ -207,9 +220,9 @@ def test_the_types_of_a_bin(tmp_path, dtype):
   """As in model.safetensors: half precision becomes float32, other kinds are refused."""
   import torch
 
-  model = random_theirs("GPT2LMHeadModel", GPT2)
+  model = random_model("GPT2LMHeadModel", GPT2)
   model.save_pretrained(tmp_path)
-  write_vocabulary(tmp_path, GPT2)
+  add_vocabulary(tmp_path, GPT2)
   expected = load_model(str(tmp_path)).params
   (tmp_path / "model.safetensors").unlink()
   tensors, name = dict(model.state_dict()), "transformer.h.1.mlp.c_fc.weight"
@@ -231,3 +244,15 @@ def test_the_types_of_a_bin(tmp_path, dtype):
     return
   close = functools.partial(np.testing.assert_allclose, atol=tolerance, rtol=0)
   jax.tree.map(close, load_model(str(tmp_path)).params, expected)
+
+
+@pytest.mark.parametrize("norm", FAMILIES)
+def test_their_tokenizer_has_openais_ids(tmp_path, make_run, openai_tokenizer, norm):
+  from transformers import AutoTokenizer
+
+  _, _, tokenizer = exported(tmp_path / "out", make_run, openai_tokenizer, norm)
+  found = AutoTokenizer.from_pretrained(str(tmp_path / "out"), local_files_only=True)
+  assert found.get_vocab() == {piece: i for i, piece in enumerate(tokenizer.pieces)}
+  text = "the" if norm == "post" else "The sea — calm,\n\n  and 3 gulls' cries. \U0001f30a"
+  assert found(text)["input_ids"] == tokenizer.encode(text).tolist()
+  assert set(found(text)) == {"input_ids", "attention_mask"}  # token types would be embedded
