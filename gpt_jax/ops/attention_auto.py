@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from gpt_jax.ops.attention import find_backend
-from gpt_jax.parallel.mesh import platform
+from gpt_jax.ops.product import on_gpu
 
 HOPPER = "9.0"  # compute capability
 JAX = (0, 11)  # of an older one mosaic runs the kernels of fused
@@ -14,7 +14,7 @@ _MAX_WIDTH = 128  # features of a head, for which the kernels were compiled
 def attend(qkv, mask, bias, dropout, observe) -> jax.Array:
   """See attention.Backend."""
   measured = (
-    platform() == "gpu"
+    on_gpu()
     and jax.__version_info__ >= JAX
     and all(x.platform == "gpu" and x.compute_capability == HOPPER for x in jax.devices())
   )

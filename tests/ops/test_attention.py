@@ -87,7 +87,7 @@ def test_auto_takes_kernels_on_hopper_in_16_bits(
   monkeypatch, device, capability, version, dtype, bias, expected
 ):
   taken = []
-  monkeypatch.setattr(attention_auto, "platform", lambda: device)
+  monkeypatch.setattr(attention_auto, "on_gpu", lambda: device == "gpu")
   devices = [SimpleNamespace(platform=device, compute_capability=capability)]
   monkeypatch.setattr(jax, "devices", lambda: devices)
   monkeypatch.setattr(jax, "__version_info__", version)
