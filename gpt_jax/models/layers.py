@@ -72,14 +72,51 @@ class LayerNorm(nn.Module):
   def __call__(self, x):
     scale = self.param("scale", nn.initializers.ones, x.shape[-1:])
     bias = self.param("bias", nn.initializers.zeros, x.shape[-1:])
-    x = x.astype(jnp.float32)  # a mean of bfloat16 loses digits
-    # Not flax's LayerNorm, which takes E[x^2] - E[x]^2 for the variance and so loses digits where
-    # the mean is large.
-    centered = x - x.mean(-1, keepdims=True)
-    x = centered * jax.lax.rsqrt(jnp.square(centered).mean(-1, keepdims=True) + self.epsilon)
-    # Of x's rank: tests forbid NumPy's rank promotion, here and in all such reshapes.
-    shape = (1,) * (x.ndim - 1) + scale.shape
-    return (x * scale.reshape(shape) + bias.reshape(shape)).astype(activation_type(self.dtype))
+    normalize = _normalize_again if platform() == "gpu" else _normalize
+    return normalize(x, scale, bias, self.epsilon)[0].astype(activation_type(self.dtype))
+
+
+def _normalize(
+  x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float
+) -> tuple[jax.Array, ...]:
+  """The norm in float32, the mean, and the factor of what is centered."""
+  x = x.astype(jnp.float32)  # a mean of bfloat16 loses digits
+  mean = x.mean(-1, keepdims=True)
+  # Not flax's LayerNorm, which takes E[x^2] - E[x]^2 for the variance and so loses digits where the
+  # mean is large.
+  centered = x - mean
+  factor = jax.lax.rsqrt(jnp.square(centered).mean(-1, keepdims=True) + epsilon)
+  x = centered * factor
+  # Of x's rank: tests forbid NumPy's rank promotion, here and in all such reshapes.
+  shape = (1,) * (x.ndim - 1) + scale.shape
+  return x * scale.reshape(shape) + bias.reshape(shape), mean, factor
+
+
+_normalize_again = jax.custom_vjp(_normalize, nondiff_argnums=(3,))
+
+
+def _normalize_forward(x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float) -> tuple:
+  results = _normalize(x, scale, bias, epsilon)
+  return results, (x, scale, *results[1:])
+
+
+def _normalize_gradient(epsilon: float, saved: Any, gradients: Any) -> tuple:
+  """Written out for a GPU: with the rows' sums at hand, those over columns are parts of the kernels
+  that compute d_x, and no array is in float32.
+  """
+  x, scale, *of_rows = saved
+  d_y = gradients[0]
+  # Without the barrier, XLA computes them again, in kernels that cannot sum over columns as well.
+  mean, factor = jax.lax.optimization_barrier(of_rows)
+  normed = (x.astype(jnp.float32) - mean) * factor
+  scaled = d_y * scale.reshape((1,) * (x.ndim - 1) + scale.shape)
+  along = scaled.mean(-1, keepdims=True) + normed * (scaled * normed).mean(-1, keepdims=True)
+  d_x = (factor * (scaled - along)).astype(x.dtype)
+  rows = tuple(range(x.ndim - 1))
+  return d_x, (d_y * normed).sum(rows), d_y.sum(rows)
+
+
+_normalize_again.defvjp(_normalize_forward, _normalize_gradient)
 
 
 def activate(x: jax.Array, activation: str) -> jax.Array:

@@ -177,7 +177,8 @@ class Call:
     arrays = Blocks(qkv, qkv, qkv, *padded[1:])
     by_row = self._spec((None, 1, self.padded_length), lambda b, h, i: (b, 0, 0))
     by_head = self._spec((None, 1, self.padded_length), lambda b, h, i: (h, 0, 0))
-    specs = Blocks(*map(self.whole, range(3)), by_row, by_row, by_row, by_head)
+    q, k, v = map(self.whole, range(3))
+    specs = Blocks(q, k, v, by_row, by_row, by_row, by_head)
     pairs = zip(specs, arrays, strict=True)
     return arrays, Blocks(*(None if x is None else spec for spec, x in pairs))
 

@@ -214,8 +214,11 @@ def _sides(arrays: _Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
   rest = map(_of_instance, arrays[1:])
   queries = _Side(q, None, None, *rest)
   keys = _Side(k=k, v=v, segments=queries.segments, prefix=queries.prefix)
-  sides = queries._replace(prefix=None), keys
-  return tuple({name: x for name, x in side._asdict().items() if x is not None} for side in sides)
+  return _given(queries._replace(prefix=None)), _given(keys)
+
+
+def _given(side: _Side) -> dict[str, Any]:
+  return {name: x for name, x in side._asdict().items() if x is not None}
 
 
 def _of_instance(x: Any, plane: int | None = None) -> Any:

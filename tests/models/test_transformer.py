@@ -15,7 +15,7 @@ from gpt_jax.apps.report.visualize import attention_maps
 from gpt_jax.batch import Rows
 from gpt_jax.errors import InputError
 from gpt_jax.models import layers
-from gpt_jax.models.layers import ACTIVATIONS, Projection, activate
+from gpt_jax.models.layers import ACTIVATIONS, LayerNorm, Projection, activate
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.ops.dropout import dropout, step_key
 
@@ -263,6 +263,24 @@ def test_a_gpu_adds_a_bias_to_the_float32_sums_of_a_product(monkeypatch):
     np.testing.assert_allclose(
       np.float32(found), np.einsum(equation, factor, wide_d), rtol=0.02, atol=0.05
     )
+
+
+def test_the_gradient_of_a_norm_on_a_gpu_is_that_of_its_formula(monkeypatch):
+  rng = np.random.default_rng(0)
+  x, d_y = 3 * rng.normal(size=(2, 4, 9, 16)).astype(np.float32) + 1
+  params = {name: rng.normal(size=16).astype(np.float32) for name in ("scale", "bias")}
+
+  def gradients():
+    layer = LayerNorm("float32")
+    y, pull = jax.vjp(lambda params, x: layer.apply({"params": params}, x), params, x)
+    return y, *pull(jnp.asarray(d_y)), len(jax.tree.leaves(pull))
+
+  *expected, _ = gradients()
+  monkeypatch.setattr(layers, "platform", lambda: "gpu")
+  *found, saved = gradients()
+  assert saved == 4  # x, scale, and what each row adds up to
+  close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
+  jax.tree.map(close, found, expected)
 
 
 def test_the_gradient_of_gelu_on_a_gpu_is_that_of_its_formula(monkeypatch):
