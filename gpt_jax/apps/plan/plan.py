@@ -127,10 +127,11 @@ def make_plan(
   config: PretrainConfig, devices: Sequence[Any], chip: Chip | None, steps_per_epoch: int = 0
 ) -> Plan:
   """The plan of a config with a vocabulary size, on devices of jax or, for a formula, on None."""
-  compiled, read, kernels = devices[0] is not None, 0.0, []
+  compiled, read = devices[0] is not None, 0.0
+  kernels: list[traffic.Kernel] = []
   if compiled:
     step = compile_step(config, devices)
-    memory = bytes_needed(step)
+    memory = float(bytes_needed(step))
     if devices[0].platform == "gpu":  # which is asked nothing where it is not there
       kernels = traffic.kernels(step.as_text())
     else:
