@@ -165,7 +165,8 @@ def make_plan(
 def _remedy(config: PretrainConfig, plan: Plan, devices: Sequence[Any]) -> str:
   """The settings with which it fits, by the rule by which a run chooses its microbatches."""
   train, replicas = config.train, config.mesh.data or len(devices) // config.mesh.model
-  if plan.compiled and not plan.moved:  # minutes for each
+  has_formula = "blocks" in config.trunk.gives and (plan.moved or not plan.compiled)
+  if not has_formula:  # minutes for each
     return "a run may choose more microbatches, which --vary=train.microbatches=2,4,8 plans"
   # Where a GPU's step was compiled, the formula says by how much less others need.
   scale = plan.memory / _estimated(config, devices)
