@@ -34,10 +34,10 @@ CAUSES = (PRODUCTS, ATTENTION, *_CAUSES, *COLLECTIVES)
 PRODUCTS_SHARE, ATTENTION_SHARE, BANDWIDTH_SHARE = 0.72, 0.19, 0.83
 
 _FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "iota"}
-_FREE |= {"opt-barrier", "partition-id", "replica-id"}
-_PARTS = ("slice", "dynamic-slice", "gather")
-_ELEMENTWISE = {"bitcast", "copy", "convert", "select", "multiply", "add", "subtract"}
-_ELEMENTWISE |= {"reshape", "broadcast", "transpose"}
+_FREE |= {"opt-barrier", "partition-id"}
+_PARTS = {"slice", "dynamic-slice", "gather"}
+_ELEMENTWISE = {"bitcast", "copy", "convert", "select", "multiply", "add", "subtract", "reshape"}
+_ELEMENTWISE |= {"broadcast", "transpose"}
 _SHAPE = re.compile(r"\b(pred|b?f\d+\w*|[csu]\d+)\[([\d,]*)\]")
 _COMPUTATION = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*\{\s*$")
 # name = type op(operands), attributes
@@ -186,7 +186,9 @@ def _kernel(instruction: _Instruction, body: Sequence[_Instruction], runs: int) 
   result = re.sub(r"\{[^}]*\}", "", instruction.type)  # without layouts
   # Some fusions have no name; that of their last instruction then says where they come from.
   names = [x.attribute("op_name") for x in (*body, instruction)]
-  path = _folded(next(filter(None, reversed(names)), ""))
+  path = next(filter(None, reversed(names)), "")
+  # One name for all layers, without the functions that are compiled.
+  path = re.sub(r"\bjit\(\w+\)/", "", re.sub(r"\b(block|layer)_\d+", r"\1_N", path))
   kind = instruction.attribute("custom_call_target") or instruction.attribute("kind")
   kind = kind or instruction.op.removesuffix("-done")
   if not body:
@@ -201,11 +203,6 @@ def _kernel(instruction: _Instruction, body: Sequence[_Instruction], runs: int) 
   if _SCORES.search(path) or (is_call and "attention" in path):
     cause = ATTENTION
   return Kernel(cause, path, kind, result, runs, runs * read, runs * written, runs * flops)
-
-
-def _folded(path: str) -> str:
-  """A path of one name for all layers, without the functions that are compiled."""
-  return re.sub(r"\bjit\(\w+\)/", "", re.sub(r"\b(block|layer)_\d+", r"\1_N", path))
 
 
 def _traffic(body: Sequence[_Instruction]) -> tuple[float, float]:
