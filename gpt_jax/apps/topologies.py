@@ -47,20 +47,20 @@ _HOST = 8  # GPUs of a host
 
 
 # What XLA asks of a GPU that it compiles for, in the words of its GpuTargetConfigProto; of the SXM
-# boards, with the libraries of jax 0.11's CUDA 12 wheels.
+# boards, with the libraries of jax 0.11's CUDA 12 wheels. What is fused may hang on the bandwidth's
+# third digit, so these are CUDA's figures and not the data sheets'.
 _AMPERE = """cuda_compute_capability { major: 8 } core_count: 108 fpus_per_core: 64
   shared_memory_per_core: 167936 shared_memory_per_block_optin: 166912 l2_cache_size: 41943040
   clock_rate_ghz: 1.41"""
 _HOPPER = """cuda_compute_capability { major: 9 } core_count: 132 fpus_per_core: 128
   shared_memory_per_core: 233472 shared_memory_per_block_optin: 232448 l2_cache_size: 52428800
   clock_rate_ghz: 1.98"""
-_DESCRIBED = {
-  "NVIDIA A100": ("NVIDIA A100-SXM4-80GB", _AMPERE),
-  "NVIDIA H100": ("NVIDIA H100 80GB HBM3", _HOPPER),
-  "NVIDIA H200": ("NVIDIA H200", _HOPPER),
+_DESCRIBED = {  # CUDA's name, bytes of memory, bytes/s, cores
+  "NVIDIA A100": ("NVIDIA A100-SXM4-80GB", 85_100_068_864, 2_039_040_000_000, _AMPERE),
+  "NVIDIA H100": ("NVIDIA H100 80GB HBM3", 84_942_979_072, 3_352_320_000_000, _HOPPER),
+  "NVIDIA H200": ("NVIDIA H200", 151_397_597_184, 4_800_000_000_000, _HOPPER),
 }
-_TARGET = """gpu_device_info {{
-  {cores} device_memory_size: {memory:.0f} memory_bandwidth: {bandwidth:.0f}
+_TARGET = """gpu_device_info {{ {cores} device_memory_size: {memory} memory_bandwidth: {bandwidth}
   threads_per_block_limit: 1024 threads_per_warp: 32 threads_per_core_limit: 2048
   block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
   shared_memory_per_block: 49152 registers_per_core_limit: 65536 registers_per_block_limit: 65536
@@ -166,7 +166,7 @@ def why_not_compiled(kind: str) -> str:
 def _described_gpus(kind: str, count: int) -> list[Any]:
   from jax.experimental import topologies
 
-  (name, cores), (memory, bandwidth, _) = _DESCRIBED[kind], _GPUS[kind]
+  name, memory, bandwidth, cores = _DESCRIBED[kind]
   target = _TARGET.format(name=name, cores=cores, memory=memory, bandwidth=bandwidth)
   hosts = count // _HOST if count % _HOST == 0 else 1
   options = {"target_config": target, "topology": f"1x{hosts}x{count // hosts}"}

@@ -34,10 +34,10 @@ CAUSES = (PRODUCTS, ATTENTION, *_CAUSES, *COLLECTIVES)
 PRODUCTS_SHARE, ATTENTION_SHARE, BANDWIDTH_SHARE = 0.72, 0.19, 0.83
 
 _FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "iota"}
-_FREE |= {"opt-barrier", "partition-id", "replica-id"}
-_PARTS = ("slice", "dynamic-slice", "gather")
-_ELEMENTWISE = {"bitcast", "copy", "convert", "select", "multiply", "add", "subtract"}
-_ELEMENTWISE |= {"reshape", "broadcast", "transpose"}
+_FREE |= {"opt-barrier", "partition-id"}
+_PARTS = {"slice", "dynamic-slice", "gather"}
+_ELEMENTWISE = {"bitcast", "copy", "convert", "select", "multiply", "add", "subtract", "reshape"}
+_ELEMENTWISE |= {"broadcast", "transpose"}
 _SHAPE = re.compile(r"\b(pred|b?f\d+\w*|[csu]\d+)\[([\d,]*)\]")
 _COMPUTATION = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*\{\s*$")
 # name = type op(operands), attributes
@@ -157,9 +157,11 @@ def _walk(computations: _Computations, name: str, runs: int) -> Iterator[Kernel]
   table = {instruction.name: instruction for instruction in computations[name]}
   for instruction in table.values():
     op = instruction.op
-    if op in _FREE or op.endswith(("-done", "-update")):
+    if op.removesuffix("-done") in COLLECTIVES:  # whose type is the result's alone
+      yield _kernel(instruction, [], runs)
+    elif op in _FREE or op.endswith(("-done", "-update")) or op.startswith(COLLECTIVES):
       continue
-    if op == "while":
+    elif op == "while":
       count = re.search(r"known_trip_count\W+n\W+(\d+)", instruction.attributes)
       (body,) = instruction.called("body")
       yield from _walk(computations, body, runs * (int(count[1]) if count else 1))
@@ -181,30 +183,26 @@ def _walk(computations: _Computations, name: str, runs: int) -> Iterator[Kernel]
 
 
 def _kernel(instruction: _Instruction, body: Sequence[_Instruction], runs: int) -> Kernel:
-  op, result = instruction.op.removesuffix("-start"), re.sub(r"\{[^}]*\}", "", instruction.type)
-  types = {x.name: x.type for x in body}
+  result = re.sub(r"\{[^}]*\}", "", instruction.type)  # without layouts
   # Some fusions have no name; that of their last instruction then says where they come from.
   names = [x.attribute("op_name") for x in (*body, instruction)]
-  path = _folded(next(filter(None, reversed(names)), ""))
-  flops = sum(_flops(x, types) for x in body)
-  kind = instruction.attribute("custom_call_target") or instruction.attribute("kind") or op
-  if op in COLLECTIVES:
-    size = _bytes(instruction.type)
-    if instruction.op in ("all-gather-start", "collective-permute-start"):
-      size -= sum(_bytes(types[name]) for name in instruction.operands)  # in the type, too
-    return Kernel(op, path, kind, result, runs, 0.0, runs * size, 0.0)
+  path = next(filter(None, reversed(names)), "")
+  # One name for all layers, without the functions that are compiled.
+  path = re.sub(r"\bjit\(\w+\)/", "", re.sub(r"\b(block|layer)_\d+", r"\1_N", path))
+  kind = instruction.attribute("custom_call_target") or instruction.attribute("kind")
+  kind = kind or instruction.op.removesuffix("-done")
+  if not body:
+    return Kernel(kind, path, kind, result, runs, 0.0, runs * _bytes(result), 0.0)
   read, written = _traffic(body)
+  types = {x.name: x.type for x in body}
+  flops = sum(_flops(x, types) for x in body)
   cause = next(name for name, where in _CAUSES.items() if re.search(where, path))
   if flops:
     cause = PRODUCTS
-  if _SCORES.search(path) or (op == "custom-call" and not flops and "attention" in path):
+  is_call = instruction.op == "custom-call" and not flops
+  if _SCORES.search(path) or (is_call and "attention" in path):
     cause = ATTENTION
   return Kernel(cause, path, kind, result, runs, runs * read, runs * written, runs * flops)
-
-
-def _folded(path: str) -> str:
-  """A path of one name for all layers, without the functions that are compiled."""
-  return re.sub(r"\bjit\(\w+\)/", "", re.sub(r"\b(block|layer)_\d+", r"\1_N", path))
 
 
 def _traffic(body: Sequence[_Instruction]) -> tuple[float, float]:

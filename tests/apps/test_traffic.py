@@ -20,6 +20,7 @@ from gpt_jax.models.loss import model_loss
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.causal import causal_batch
+from gpt_jax.ops.attention_auto import JAX
 from gpt_jax.ops.dropout import step_key
 from gpt_jax.programs.config_files import load_config, override_all
 from gpt_jax.programs.pretrain import PretrainConfig
@@ -43,7 +44,7 @@ MOST = {
   "q, k, v layout": 2.83,
   "other": 0.011,
 }
-MOST_TABLES = 12  # times that anything but the optimizer writes an array of the table's size
+MOST_TABLES = 10  # times that anything but the optimizer writes an array of the table's size
 MOST_COPIES = 13  # of q, k, v and their gradients in a layer (12), and of the hidden states
 PROGRAM = """
 %part (p: f32[8,100], i: s32[]) -> f32[1,100] {
@@ -73,8 +74,8 @@ ENTRY %main (s: (s32[], f32[8,100]), v: f32[10]) -> f32[10] {
   %v = f32[10]{0} parameter(1)
   %w = (s32[], f32[8,100]{1,0}) while(%t), body=%body, config={"known_trip_count":{"n":"6"}}
   %k = (f32[10]{0}, s8[99]{0}) custom-call(%v), metadata={op_name="block_3/attention/forward"}
-  %a = f32[10]{0} all-reduce-start(%v), to_apply=%small, metadata={op_name="n"}
-  %d = f32[10]{0} all-reduce-done(%a)
+  %a = ((f32[10]{0}), f32[10]{0}) all-reduce-start(%v), to_apply=%small
+  %d = f32[10]{0} all-reduce-done(%a), metadata={op_name="n"}
   ROOT %o = f32[10]{0} conditional(%v, %v, %v), branch_computations={%small, %large}
 }
 """
@@ -130,8 +131,8 @@ def test_q_k_and_v_are_copied_no_more_than_they_were():
   assert "x64x64x" not in program and program.count("custom_call") == 3
 
 
-@pytest.mark.slow
 @pytest.mark.parity("cuda")
+@pytest.mark.skipif(jax.__version_info__ < JAX, reason="attention has no kernels")
 def test_a_step_on_a_gpu_moves_no_more_than_it_did():
   changes = [("trunk.dtype", "bfloat16"), ("trunk.layers", "2"), ("trunk.vocab_size", "40478")]
   found = audit(override_all(load_config("gpt1"), changes), "h200:1").kernels

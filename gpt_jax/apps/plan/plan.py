@@ -127,10 +127,11 @@ def make_plan(
   config: PretrainConfig, devices: Sequence[Any], chip: Chip | None, steps_per_epoch: int = 0
 ) -> Plan:
   """The plan of a config with a vocabulary size, on devices of jax or, for a formula, on None."""
-  compiled, read, kernels = devices[0] is not None, 0.0, []
+  compiled, read = devices[0] is not None, 0.0
+  kernels: list[traffic.Kernel] = []
   if compiled:
     step = compile_step(config, devices)
-    memory = bytes_needed(step)
+    memory = float(bytes_needed(step))
     if devices[0].platform == "gpu":  # which is asked nothing where it is not there
       kernels = traffic.kernels(step.as_text())
     else:
@@ -164,7 +165,8 @@ def make_plan(
 def _remedy(config: PretrainConfig, plan: Plan, devices: Sequence[Any]) -> str:
   """The settings with which it fits, by the rule by which a run chooses its microbatches."""
   train, replicas = config.train, config.mesh.data or len(devices) // config.mesh.model
-  if plan.compiled and not plan.moved:  # minutes for each
+  has_formula = "blocks" in config.trunk.gives and (plan.moved or not plan.compiled)
+  if not has_formula:  # minutes for each
     return "a run may choose more microbatches, which --vary=train.microbatches=2,4,8 plans"
   # Where a GPU's step was compiled, the formula says by how much less others need.
   scale = plan.memory / _estimated(config, devices)
