@@ -41,7 +41,7 @@ import sys
 import tarfile
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -329,7 +329,7 @@ def main() -> None:
   commands = parser.add_subparsers(dest="command", required=True)
   add = lambda name, *required: _command(commands, name, required)
   packing = add("pack", "tokens", "data", "out")
-  packing.add_argument("--megabytes", type=float, default=52, help="of both archives")
+  packing.add_argument("--megabytes", type=float, default=54, help="of both archives")
   running = add("run", "pack", "workdir", "out")
   running.add_argument("--minutes", type=float, default=9, help="of this call")
   running.add_argument("--pretraining", type=float, default=8, help="minutes")
@@ -347,7 +347,7 @@ def main() -> None:
     run(args)
     return
   values = vars(args)
-  commands_of = {"pack": pack, "weights": weights, "join": join}
+  commands_of: dict[str, Callable[..., None]] = {"pack": pack, "weights": weights, "join": join}
   commands_of[values.pop("command")](**values)
 
 
