@@ -36,8 +36,8 @@ def read(data_dir: str, split: str) -> Iterator[Row]:
       raise InputError(f"{path}: the file should be named ID_RATING.txt")
     label = os.path.basename(os.path.dirname(path))
     numbered.append((int(number), Row((text.replace("<br />", " "),), label, path)))
-  for number, row in sorted(numbered):
-    is_dev = number % _HELD_OUT == _HELD_OUT - 1
+  for place, row in sorted(numbered):
+    is_dev = place % _HELD_OUT == _HELD_OUT - 1
     if split == "test" or is_dev == (split == "dev"):
       yield row
 

@@ -6,12 +6,14 @@ import dataclasses
 import itertools
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from gpt_jax.apps.report.report import reported
 from gpt_jax.apps.study import Study
 from gpt_jax.apps.timing import paces
+from gpt_jax.checkpoints.run_folder import resume_choices
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.files import is_file
 from gpt_jax.parallel.processes import log
@@ -47,17 +49,18 @@ class Pretraining:
     if not is_file(os.path.join(text, "train.json")):
       prepare.run(PrepareConfig(text, vocab_size=self.vocab_size), study.path("text"))
       text = study.path("text")
-    configs = {}
-    for trunk, size in itertools.product(self.trunks, self.sizes):
-      config = load_config(f"{trunk}:{size}")
-      faster = dataclasses.replace(config.trunk, dtype="auto")
-      configs[f"{trunk}:{size}"] = dataclasses.replace(config, trunk=faster)
+    names = [":".join(pair) for pair in itertools.product(self.trunks, self.sizes)]
 
-    def measured() -> dict[str, float]:
-      ready = {name: with_steps(config, 1000) for name, config in configs.items()}
-      return paces({name: text_recipe(x, load_text(x, text)) for name, x in ready.items()})
+    def measured() -> dict[str, Any]:
+      auto = with_dtype(load_config(names[0]), "auto")
+      dtype = resume_choices(auto).trunk.dtype  # once, so that all runs have the same
+      configs = {name: with_steps(with_dtype(load_config(name), dtype), 1000) for name in names}
+      recipes = {name: text_recipe(x, load_text(x, text)) for name, x in configs.items()}
+      return {"dtype": dtype, "seconds": paces(recipes)}
 
-    runs = _Runs(study, text, configs, study.part("pace", {"configs": list(configs)}, measured))
+    pace = study.part("pace", {"configs": names}, measured)
+    configs = {name: with_dtype(load_config(name), pace["dtype"]) for name in names}
+    runs = _Runs(study, text, configs, pace["seconds"])
     size = runs.choose(self.sizes, minutes)
     for trunk in self.trunks:
       runs.train(f"{trunk}:{size}", minutes, "pretrained", trunk)
@@ -99,13 +102,17 @@ class _Runs:
 
   def _trial(self, size: str, share: float, minutes: float) -> float:
     name, place = f"gpt1:{size}", ("trials", f"{size}_{share:g}")
-    settings = {"minutes": minutes, "seconds": self.seconds[name]}
-    settings |= {"text": TokenFile(self.text, "train").digest}
+    digest = TokenFile(self.text, "train").digest
+    settings = {"minutes": minutes, "seconds": self.seconds[name], "text": digest}
 
     def measure() -> dict[str, float]:
       return {"loss": self.train(name, share * minutes, *place)}
 
     return self.study.part("_".join(place), settings, measure)["loss"]
+
+
+def with_dtype(config: PretrainConfig, dtype: str) -> PretrainConfig:
+  return dataclasses.replace(config, trunk=dataclasses.replace(config.trunk, dtype=dtype))
 
 
 def with_steps(config: PretrainConfig, steps: int, seconds: float = 1.0) -> PretrainConfig:

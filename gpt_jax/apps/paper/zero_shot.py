@@ -381,7 +381,8 @@ def _pronoun_questions(
 ) -> list[Question]:
   """Replaces the pronoun by each candidate; compares the rest of the sentence."""
   questions = []
-  for row in subset(pronouns.read(data_dir, name), examples):
+  as_hashed = lambda row: Example(((row.before, *row.candidates, row.after),), None, "")
+  for row in subset(pronouns.read(data_dir, name), examples, as_hashed=as_hashed):
     heads = [row.before + candidate for candidate in row.candidates]
     texts = [head + row.after for head in heads]
     questions.append(_compare_texts(tokenizer, row.location, texts, heads, row.answer))

@@ -270,19 +270,16 @@ def test_minutes_become_steps_and_short_runs_choose_the_size(prepared, tmp_path,
 
   def pretrain(config, text, workdir, **options):
     constant, of_tokens = curves[config.trunk.width]
-    made.append((os.path.relpath(workdir, tmp_path), config.train.steps))
+    made.append((os.path.relpath(workdir, tmp_path), config.train.steps, config.trunk.width))
     return {"valid_loss": constant + of_tokens * (config.train.steps / 1200) ** -0.28}
 
   monkeypatch.setattr(pretraining.pretrain, "run", pretrain)
   monkeypatch.setattr(pretraining, "paces", lambda recipes: dict.fromkeys(recipes, 0.5))
   budget = Pretraining(("2x64", "4x256"), 10, 600, ("gpt1", "lstm"))
   workdirs = budget.run(Study(str(tmp_path), "results.json"), prepared)
-  last = [("pretrained/gpt1", 1200), ("pretrained/lstm", 1200)]
-  short = [
-    (f"trials/{size}_{share}", round(1200 * float(share)))
-    for size in ("2x64", "4x256")
-    for share in ("0.02", "0.06")
-  ]
+  last = [("pretrained/gpt1", 1200, 256), ("pretrained/lstm", 1200, 256)]
+  short = [(f"trials/2x64_{share}", steps, 64) for share, steps in ((0.02, 24), (0.06, 72))]
+  short += [(f"trials/4x256_{share}", steps, 256) for share, steps in ((0.02, 24), (0.06, 72))]
   assert made == short + last and workdirs["lstm"] == str(tmp_path / "pretrained" / "lstm")
   made.clear()
   budget.run(Study(str(tmp_path), "results.json", ("pace", "trials")), prepared)

@@ -209,6 +209,7 @@ def test_questions_longer_than_the_context_are_left_out(world, tmp_path):
 
 def test_only_tokens_after_the_head_are_scored(world, tiny_tokenizer):
   questions = TASKS["dprd"].questions(world.data, tiny_tokenizer, 0)
+  assert len(TASKS["dprd"].questions(world.data, tiny_tokenizer, 1)) == 1
   text = tiny_tokenizer.decode
   # The common prefix of the candidates is context, here including the article.
   heads = ["the cat sat on the mat because the", "italy ran to the sea and"]
