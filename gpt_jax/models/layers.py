@@ -35,13 +35,14 @@ INIT = initializer("normal")
 
 
 class Projection(nn.Module):
-  """An affine map of the last axes of x, as one matrix product."""
+  """An affine map of the last axes of x, as one matrix product, and an activation of its result."""
 
   inputs: tuple[int, ...]
   outputs: tuple[int, ...]
   dtype: str
   scale: float = 1.0  # of the first kernel
   kernel_init: str | nn.initializers.Initializer = "normal"
+  activation: str = ""  # of ACTIVATIONS; "": none
   # On a GPU, for a result that no other operation passes over, which could add the bias.
   bias_in_product: bool = False
 
@@ -56,10 +57,38 @@ class Projection(nn.Module):
     # product.
     fused = self.bias_in_product and platform() == "gpu" and axis_size("model") == 1
     y = multiply(kernel, x.astype(self.dtype), len(self.inputs), self.outputs, fused)
-    # Added in float32, so that the bias's gradient is a sum in float32.
     bias = bias.reshape((1,) * (y.ndim - bias.ndim) + bias.shape)
-    y = (y.astype(jnp.float32) + bias).astype(activation_type(self.dtype))
+    counts_bytes = platform() == "gpu" and y.dtype != jnp.float32
+
+    def finish(y, bias):
+      # Added in float32, so that the bias's gradient is a sum in float32.
+      y = (y.astype(jnp.float32) + bias).astype(activation_type(self.dtype))
+      y = rounded_gradient(y) if counts_bytes else y
+      return activate(y, self.activation) if self.activation else y
+
+    # The gradient of the activation reads the product, which is stored for it, and nothing else.
+    finish = jax.checkpoint(finish) if counts_bytes and self.activation else finish
+    y = finish(y, bias)
     return checkpoint_name(y, PROJECTED) if fused else y
+
+
+@jax.custom_vjp
+def rounded_gradient(x: jax.Array) -> jax.Array:
+  """x, whose gradient is rounded to x's type before anything reads it.
+
+  XLA drops the rounding of a gradient in 16 bits that is then added up in float32. It would write
+  the gradient of GELU's input in float32 to memory, and read it back for the sum and the rounding;
+  of a rounded one it computes both in the pass that computes the gradient.
+  """
+  return x
+
+
+def _rounded(_, d_output: jax.Array) -> tuple[jax.Array]:
+  bits = jnp.finfo(d_output.dtype)
+  return (jax.lax.reduce_precision(d_output, bits.nexp, bits.nmant),)
+
+
+rounded_gradient.defvjp(lambda x: (x, None), _rounded)
 
 
 class LayerNorm(nn.Module):

@@ -26,7 +26,6 @@ from gpt_jax.models.layers import (
   INITS,
   LayerNorm,
   Projection,
-  activate,
   initializer,
   weight,
 )
@@ -471,6 +470,5 @@ class MLP(nn.Module):
   @nn.compact
   def __call__(self, x):
     c, d = self.config, self.config.width
-    x = Projection((d,), (4 * d,), c.dtype, kernel_init=c.init, name="in")(x)
-    x = activate(x, c.activation)
+    x = Projection((d,), (4 * d,), c.dtype, 1.0, c.init, c.activation, name="in")(x)
     return Projection((4 * d,), (d,), c.dtype, c.residual_scale, c.init, name="out")(x)

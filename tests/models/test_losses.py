@@ -1,5 +1,6 @@
 """The losses against plain log-softmax, jax.grad, and a NumPy computation of eq. 1 and eq. 3-5."""
 
+import contextlib
 import dataclasses
 import functools
 import re
@@ -109,6 +110,63 @@ def test_chunks_on_a_mesh(monkeypatch, data, model, chunks):
   (loss, found), (expected, right) = compiled(*inputs), plain(hidden, table, targets, weights)
   np.testing.assert_allclose(loss, expected, rtol=1e-6)
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), found, right)
+
+
+def errors_in_bfloat16(inputs, z_loss=0.0, mesh=None):
+  """(mean |error| of the loss, of the gradients; the gradients), beside float32 and plain."""
+
+  @jax.jit
+  @partial(jax.value_and_grad, argnums=(0, 1))
+  def loss(hidden, table):
+    return cross_entropy(hidden, table, *inputs[2:], IN_USE, z_loss)
+
+  exact, right = loss(*inputs[:2]) if z_loss else plain(*inputs)
+  with jax.set_mesh(mesh) if mesh else contextlib.nullcontext():
+    total, found = loss(jnp.asarray(inputs[0], jnp.bfloat16), inputs[1])
+  found = [np.asarray(x.astype(jnp.float32)) for x in found]
+  distances = [np.abs(a - b).mean() for a, b in zip(found, right, strict=True)]
+  return abs(float(total) - float(exact)), *distances, found
+
+
+def on_a_gpu(monkeypatch):
+  monkeypatch.setattr(cross_entropy_module, "platform", lambda: "gpu")
+
+
+@pytest.mark.parametrize("allowed, z_loss", [(T, 0.0), (1, 0.0), (1, 0.05)])
+def test_logits_in_float16_lose_no_more_than_a_table_in_bfloat16(monkeypatch, allowed, z_loss):
+  """Whole and in four chunks; rows that are no token have no gradient."""
+  monkeypatch.setattr(cross_entropy_module, "_GPU_CHUNKS", 1)
+  monkeypatch.setattr(cross_entropy_module, "CHUNK_ELEMENTS", B * allowed * ROWS)
+  inputs = make_inputs()
+  inputs[0][:, 0] *= 100  # probabilities of 1, and of 0
+  before = errors_in_bfloat16(inputs, z_loss)
+  on_a_gpu(monkeypatch)
+  after = errors_in_bfloat16(inputs, z_loss)
+  assert all(0 < a < 1.05 * b for a, b in zip(after[:3], before[:3], strict=True)), (before, after)
+  assert not after[3][1][IN_USE:].any()
+
+
+def test_logits_in_float16_on_a_mesh(monkeypatch):
+  """The table's rows are on two devices, and so the one reading of the logits."""
+  inputs = make_inputs(batch=8)
+  on_a_gpu(monkeypatch)
+  expected = errors_in_bfloat16(inputs)[3]
+  found = errors_in_bfloat16(inputs, mesh=make_mesh(MeshConfig(data=4, model=2)))[3]
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-2), found, expected)
+
+
+@pytest.mark.parametrize(
+  "dtype, half", [("bfloat16", True), ("float16", False), ("float32", False)]
+)
+def test_a_gpu_writes_logits_of_bfloat16_in_16_bits(monkeypatch, dtype, half):
+  on_a_gpu(monkeypatch)
+  monkeypatch.setattr("gpt_jax.ops.product.platform", lambda: "gpu")
+  hidden, *rest = make_inputs()
+  gradients = jax.jit(jax.value_and_grad(lambda *x: cross_entropy(*x, *rest[1:], IN_USE), (0, 1)))
+  traced = gradients.trace(jnp.asarray(hidden, dtype), rest[0])
+  program = traced.lower(lowering_platforms=("cuda",)).as_text()
+  (kind,) = re.findall(rf"dot_general .*-> tensor<{B}x{T}x{ROWS}x(\w+)>", program)
+  assert kind == ("f16" if half else "f32")
 
 
 @pytest.mark.parametrize("allowed", [T, 2])

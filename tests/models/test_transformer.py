@@ -17,6 +17,7 @@ from gpt_jax.errors import InputError
 from gpt_jax.models import layers
 from gpt_jax.models.layers import ACTIVATIONS, LayerNorm, Projection, activate
 from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.ops import product
 from gpt_jax.ops.dropout import dropout, step_key
 
 CONFIG = TransformerConfig(vocab_size=60, context=160, layers=2, width=16, heads=2)
@@ -293,3 +294,24 @@ def test_the_gradient_of_gelu_on_a_gpu_is_that_of_its_formula(monkeypatch):
   monkeypatch.setattr(layers, "platform", lambda: "gpu")
   assert "logistic" in str(jax.make_jaxpr(compiled())(x))
   np.testing.assert_allclose(compiled()(x), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("activation", ["gelu_tanh", "gelu"])
+def test_a_gpu_stores_the_product_of_a_projection_alone(monkeypatch, activation):
+  """And rounds its gradient once, before the sum of the bias and the products read it."""
+  layer = layers.Projection((4,), (3,), "bfloat16", activation=activation)
+  x = np.random.default_rng(0).normal(size=(5, 4)).astype(jnp.bfloat16)
+  params = layer.init(jax.random.key(0), x)
+
+  def gradients():  # traced anew, for another platform
+    return jax.jit(jax.grad(lambda params: jnp.square(100 * layer.apply(params, x)).sum()))
+
+  expected = gradients()(params)
+  assert "reduce_precision" not in str(jax.make_jaxpr(gradients())(params))
+  for module in (layers, product):
+    monkeypatch.setattr(module, "platform", lambda: "gpu")
+  assert str(jax.make_jaxpr(gradients())(params)).count("exponent_bits=8") == 1
+  stored = jax.tree.leaves(jax.vjp(lambda params: layer.apply(params, x), params)[1])
+  assert [y.dtype.name for y in stored if y.shape == (5, 3)] == ["bfloat16"]
+  found = gradients()(params)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0.02, atol=0.02), found, expected)
