@@ -31,7 +31,9 @@ def measure(study: Study, runs: dict[str, Any], full: str) -> Differences:
   """The differences of all tasks with classes that have runs of both settings."""
   differences: Differences = {}
   for setting, tasks in runs.items():
-    for name in tasks.keys() & runs.get(full, {}).keys():
+    for name in runs.get(full, {}):
+      if name not in tasks or setting == full:
+        continue
       task = find(name)
       folders = []
       for side in (full, setting):
@@ -41,7 +43,7 @@ def measure(study: Study, runs: dict[str, Any], full: str) -> Differences:
         (truth, first), (same, second) = (_predictions(task, of_seeds) for of_seeds in folders)
       except (OSError, ValueError):  # of another task's model, or not of classes
         continue
-      if setting == full or not np.array_equal(truth, same):
+      if not np.array_equal(truth, same):
         continue
       metric = task.metrics[task.primary_metric]
       ours, theirs = (np.mean([metric(truth, x) for x in side]) for side in (first, second))
