@@ -4,11 +4,14 @@ On the embedded story world (data/storyworld.py) it compares what a few hundred 
 pre-trained model and one trained from scratch.
 """
 
+import functools
+import importlib
 import os
 import sys
 import time
 import warnings
 from collections.abc import Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -39,6 +42,7 @@ EPOCHS, SHORT_EPOCHS = 5, 1
 SEEDS, SHORT_SEEDS = 3, 1
 PROMPTS = ("One morning Anna went to the", "Tom was at the harbour.", "At dawn Lucy came to the")
 TEXT_PROMPTS = ("It was", "He said", "The old")
+SCRATCH_STEPS = 40  # updates of a model from scratch, where others have 100
 NEVER = 10**9  # steps; the last step is evaluated and saved anyway
 
 
@@ -52,9 +56,18 @@ def run(workdir: str, text: str = "", short: bool = False) -> None:
     text: your own text, as for prepare, to pre-train on and sample from; there are no tasks then.
     short: a few steps and one seed, to see that everything runs. The results are meaningless.
   """
-  study = Study(workdir, "data", on_disk=True)
+  # The steps of a small model leave a core idle now and then; what needs no training runs there.
+  with ThreadPoolExecutor(1) as beside:
+    _run(Study(workdir, "data", on_disk=True), text, short, beside)
+
+
+def _run(study: Study, text: str, short: bool, beside: Executor) -> None:
   began = time.monotonic()
   data, pretrained = study.path("data"), study.path("pretrained")
+  tasks = () if text else ONE_LABEL
+  # The list of this machine's fonts, for the first page: it takes seconds where there is none yet.
+  beside.submit(importlib.import_module, "matplotlib.font_manager")
+  baselines = [beside.submit(bag_of_words, task) for task in tasks]
   size = vocabulary_size(text) if text else 1500
   prepare.run(PrepareConfig(source=text or "embedded", vocab_size=size), data)
   config = pretrain_config(SHORT_STEPS if short else TEXT_STEPS if text else STEPS, bool(text))
@@ -70,20 +83,27 @@ def run(workdir: str, text: str = "", short: bool = False) -> None:
     study.save(results, report)
     return report
 
+  @functools.cache  # once; not before the first accuracies, which it would delay
+  def pictured() -> tuple[Future[str], Future[list[str]]]:
+    picture = beside.submit(plot.run, [pretrained], study.path("loss.png"), overwrite=True)
+    prompts = TEXT_PROMPTS if text else PROMPTS
+    write = functools.partial(generate.run, max_tokens=48, temperature=0.8, top_p=0.95)
+    return picture, beside.submit(write, pretrained, prompts)
+
   # What it wrote along the run, from noise to sense.
   log(save([f"step {n:,}: {prompt}{more}" for n, prompt, more in read_samples(pretrained)[::2]]))
-  for task in () if text else ONE_LABEL:
-    results["tasks"][task.name] = compare(task, pretrained, workdir, short)
+  for task, baseline in zip(tasks, baselines, strict=True):
+    accuracies = compare(task, pretrained, study.workdir, short, beside)
+    results["tasks"][task.name] = {**accuracies, "bag_of_words": baseline.result()}
     log(save())
-  stories = generate.run(
-    pretrained, TEXT_PROMPTS if text else PROMPTS, max_tokens=48, temperature=0.8, top_p=0.95
-  )
-  try:  # last, since the first picture of a machine takes seconds
-    plot.run([pretrained], study.path("loss.png"), overwrite=True)
+    pictured()
+  picture, stories = pictured()
+  try:
+    picture.result()
   except InputError as error:
     print(f"no loss.png: {error}", file=sys.stderr)
-  print(save(stories))
-  print(f"wrote results.md, results.json and loss.png to {workdir}", file=sys.stderr)
+  print(save(stories.result()))
+  print(f"wrote results.md, results.json and loss.png to {study.workdir}", file=sys.stderr)
 
 
 def vocabulary_size(text: str) -> int:
@@ -118,12 +138,18 @@ def finetune_config(task: Task, from_scratch: bool, epochs: int) -> finetune.Fin
     transfer_layers=-1 if from_scratch else None,
     batch_size=16,
     optim=OptimConfig(learning_rate=1e-3, schedule="linear", warmup_steps=0, warmup_share=0.1),
-    train=TrainConfig(epochs=epochs, log_every=40, evaluate_every=NEVER, keep_checkpoints=1),
+    train=TrainConfig(
+      epochs=epochs,
+      stop_after=SCRATCH_STEPS if from_scratch else 0,  # it stays at chance
+      log_every=40,
+      evaluate_every=NEVER,
+      keep_checkpoints=1,
+    ),
   )
 
 
 def compare(
-  task: Task, pretrained: str, workdir: str, short: bool
+  task: Task, pretrained: str, workdir: str, short: bool, beside: Executor
 ) -> dict[str, float | list[float]]:
   """Accuracies on dev examples, which share no phrase with the training examples."""
 
@@ -141,9 +167,8 @@ def compare(
     seeds = SHORT_SEEDS if short else SEEDS
     reporting = {**reported(folder), "on_end": [log_accuracies]}
     runs = finetune.run(config, "", pretrained, folder, seeds=seeds, **reporting)
-    write_report(folder)  # once, not after each seed
+    beside.submit(write_report, folder)  # once, not after each seed
     accuracies[name] = [run["dev"]["dev_accuracy"] for run in runs]
-  accuracies["bag_of_words"] = bag_of_words(task)
   return accuracies
 
 
@@ -209,7 +234,8 @@ def describe(results: dict, stories: Sequence[str]) -> str:
     for name, row in results["tasks"].items():
       cells = [percent([row["chance"]]), percent([row["bag_of_words"]])]
       rows.append([name, *cells, percent(row["from_scratch"]), percent(row["pretrained"])])
-    columns = ("accuracy, %", "chance", "bag of words", "from scratch", "pre-trained")
+    scratch = f"from scratch, {SCRATCH_STEPS} updates"
+    columns = ("accuracy, %", "chance", "bag of words", scratch, "pre-trained, 100 updates")
     lines += ["", *table(columns, rows)]
   quoted = [f"> {story}\n" for story in stories]
   lines += ["", *quoted, f"{results['seconds']:.0f} seconds in total.", ""]
