@@ -64,10 +64,8 @@ def run(workdir: str, text: str = "", short: bool = False) -> None:
 def _run(study: Study, text: str, short: bool, beside: Executor) -> None:
   began = time.monotonic()
   data, pretrained = study.path("data"), study.path("pretrained")
-  tasks = () if text else ONE_LABEL
   # The list of this machine's fonts, for the first page: it takes seconds where there is none yet.
   beside.submit(importlib.import_module, "matplotlib.font_manager")
-  baselines = [beside.submit(bag_of_words, task) for task in tasks]
   size = vocabulary_size(text) if text else 1500
   prepare.run(PrepareConfig(source=text or "embedded", vocab_size=size), data)
   config = pretrain_config(SHORT_STEPS if short else TEXT_STEPS if text else STEPS, bool(text))
@@ -92,9 +90,8 @@ def _run(study: Study, text: str, short: bool, beside: Executor) -> None:
 
   # What it wrote along the run, from noise to sense.
   log(save([f"step {n:,}: {prompt}{more}" for n, prompt, more in read_samples(pretrained)[::2]]))
-  for task, baseline in zip(tasks, baselines, strict=True):
-    accuracies = compare(task, pretrained, study.workdir, short, beside)
-    results["tasks"][task.name] = {**accuracies, "bag_of_words": baseline.result()}
+  for task in () if text else ONE_LABEL:
+    results["tasks"][task.name] = compare(task, pretrained, study.workdir, short, beside)
     log(save())
     pictured()
   picture, stories = pictured()
@@ -169,6 +166,9 @@ def compare(
     runs = finetune.run(config, "", pretrained, folder, seeds=seeds, **reporting)
     beside.submit(write_report, folder)  # once, not after each seed
     accuracies[name] = [run["dev"]["dev_accuracy"] for run in runs]
+    if not from_scratch:  # while the models from scratch train
+      baseline = beside.submit(bag_of_words, task)
+  accuracies["bag_of_words"] = baseline.result()
   return accuracies
 
 
