@@ -4,14 +4,11 @@ On the embedded story world (data/storyworld.py) it compares what a few hundred 
 pre-trained model and one trained from scratch.
 """
 
-import functools
-import importlib
 import os
 import sys
 import time
 import warnings
 from collections.abc import Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -56,16 +53,9 @@ def run(workdir: str, text: str = "", short: bool = False) -> None:
     text: your own text, as for prepare, to pre-train on and sample from; there are no tasks then.
     short: a few steps and one seed, to see that everything runs. The results are meaningless.
   """
-  # The steps of a small model leave a core idle now and then; what needs no training runs there.
-  with ThreadPoolExecutor(1) as beside:
-    _run(Study(workdir, "data", on_disk=True), text, short, beside)
-
-
-def _run(study: Study, text: str, short: bool, beside: Executor) -> None:
+  study = Study(workdir, "data", on_disk=True)
   began = time.monotonic()
   data, pretrained = study.path("data"), study.path("pretrained")
-  # The list of this machine's fonts, for the first page: it takes seconds where there is none yet.
-  beside.submit(importlib.import_module, "matplotlib.font_manager")
   size = vocabulary_size(text) if text else 1500
   prepare.run(PrepareConfig(source=text or "embedded", vocab_size=size), data)
   config = pretrain_config(SHORT_STEPS if short else TEXT_STEPS if text else STEPS, bool(text))
@@ -81,26 +71,20 @@ def _run(study: Study, text: str, short: bool, beside: Executor) -> None:
     study.save(results, report)
     return report
 
-  @functools.cache  # once; not before the first accuracies, which it would delay
-  def pictured() -> tuple[Future[str], Future[list[str]]]:
-    picture = beside.submit(plot.run, [pretrained], study.path("loss.png"), overwrite=True)
-    prompts = TEXT_PROMPTS if text else PROMPTS
-    write = functools.partial(generate.run, max_tokens=48, temperature=0.8, top_p=0.95)
-    return picture, beside.submit(write, pretrained, prompts)
-
   # What it wrote along the run, from noise to sense.
   log(save([f"step {n:,}: {prompt}{more}" for n, prompt, more in read_samples(pretrained)[::2]]))
   for task in () if text else ONE_LABEL:
-    results["tasks"][task.name] = compare(task, pretrained, study.workdir, short, beside)
+    results["tasks"][task.name] = compare(task, pretrained, workdir, short)
     log(save())
-    pictured()
-  picture, stories = pictured()
-  try:
-    picture.result()
+  stories = generate.run(
+    pretrained, TEXT_PROMPTS if text else PROMPTS, max_tokens=48, temperature=0.8, top_p=0.95
+  )
+  try:  # last, since the first picture of a machine takes seconds
+    plot.run([pretrained], study.path("loss.png"), overwrite=True)
   except InputError as error:
     print(f"no loss.png: {error}", file=sys.stderr)
-  print(save(stories.result()))
-  print(f"wrote results.md, results.json and loss.png to {study.workdir}", file=sys.stderr)
+  print(save(stories))
+  print(f"wrote results.md, results.json and loss.png to {workdir}", file=sys.stderr)
 
 
 def vocabulary_size(text: str) -> int:
@@ -146,7 +130,7 @@ def finetune_config(task: Task, from_scratch: bool, epochs: int) -> finetune.Fin
 
 
 def compare(
-  task: Task, pretrained: str, workdir: str, short: bool, beside: Executor
+  task: Task, pretrained: str, workdir: str, short: bool
 ) -> dict[str, float | list[float]]:
   """Accuracies on dev examples, which share no phrase with the training examples."""
 
@@ -164,11 +148,9 @@ def compare(
     seeds = SHORT_SEEDS if short else SEEDS
     reporting = {**reported(folder), "on_end": [log_accuracies]}
     runs = finetune.run(config, "", pretrained, folder, seeds=seeds, **reporting)
-    beside.submit(write_report, folder)  # once, not after each seed
+    write_report(folder)  # once, not after each seed
     accuracies[name] = [run["dev"]["dev_accuracy"] for run in runs]
-    if not from_scratch:  # while the models from scratch train
-      baseline = beside.submit(bag_of_words, task)
-  accuracies["bag_of_words"] = baseline.result()
+  accuracies["bag_of_words"] = bag_of_words(task)
   return accuracies
 
 

@@ -59,8 +59,7 @@ start = EventFiles
 @contextlib.contextmanager
 def _not_importing(package: str) -> Iterator[None]:
   """Makes the imports of a package within the block fail, unless it is imported already."""
-  # Not where tensorboardX is: libraries in other threads would stumble over the None.
-  if package in sys.modules or "tensorboardX" in sys.modules:
+  if package in sys.modules:
     yield
     return
   sys.modules[package] = None  # type: ignore[assignment]  # what importlib documents for this
