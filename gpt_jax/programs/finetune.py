@@ -32,7 +32,7 @@ from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import Encoded
 from gpt_jax.tasks.packing import PackedBatches
 from gpt_jax.training.hooks import ending_hooks, has_ended
-from gpt_jax.training.layerwise import Layerwise, layerwise_optimizer, trained_layers
+from gpt_jax.training.layerwise import Layerwise, OptimizerOf, trained_layers
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.recipe import Batches, Evaluation, Recipe
 from gpt_jax.training.run import Run, ending
@@ -189,7 +189,7 @@ def plain_recipe(
     batches,
     config.batch_size,
     steps_per_epoch,
-    lambda steps: layerwise_optimizer(config.optim, steps, layerwise),
+    OptimizerOf(config.optim, layerwise),
     meta=meta,
     start=functools.partial(start.apply, layers=config.transfer_layers, heads=False),
   )
@@ -268,9 +268,6 @@ class WholeBatches:
   def example(self) -> Any:
     return self._whole(self._largest)
 
-  # The model reads host batches as they are; streams in turns wrap theirs.
-  init_batch = example
-
 
 def make_batches(config: FinetuneConfig, train_set: Encoded, mesh: Mesh) -> Batches:
   """The batches of a run, in the order of its seed; packed, but for those of an encoder-decoder."""
@@ -291,10 +288,8 @@ def make_batches(config: FinetuneConfig, train_set: Encoded, mesh: Mesh) -> Batc
   for number, part in enumerate(parts):
     count = int((order == number).sum())
     streams.append(_batches_of(config, part, max(1, count), mesh))
-  # The last stream's step needs more memory, for its teacher and five views. A tagger's batches
-  # have what every head reads.
-  tagged = next((n for n, part in enumerate(parts) if part.tags is not None), 0)
-  return Turns(streams, order, largest=len(streams) - 1, first=tagged)
+  # The last stream's step needs more memory, for its teacher and five views.
+  return Turns(streams, order, largest=len(streams) - 1)
 
 
 def _batches_of(config: FinetuneConfig, train_set: Encoded, steps: int, mesh: Mesh) -> WholeBatches:

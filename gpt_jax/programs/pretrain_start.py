@@ -13,7 +13,7 @@ from gpt_jax.programs.pretrain_config import PretrainConfig
 from gpt_jax.programs.pretrain_text import Text, warn_when_stuck
 from gpt_jax.programs.start import Start, changed_fields, runtime_fields, start_of
 from gpt_jax.tasks.formats import Format
-from gpt_jax.training.layerwise import Layerwise, below_head, layerwise_optimizer
+from gpt_jax.training.layerwise import Layerwise, OptimizerOf, below_head
 from gpt_jax.training.recipe import Recipe
 
 
@@ -60,9 +60,7 @@ def started_recipe(config: PretrainConfig, text: Text, start: Start) -> Recipe:
     below = below_head(parameter_shapes(spec), spec.trunk)
     # The last block, 1 below the heads, has the full rate, as they have.
     layerwise = Layerwise(lambda path: config.layer_decay ** max(0, below(path) - 1))
-    recipe = dataclasses.replace(
-      recipe, optimizer=lambda total: layerwise_optimizer(config.optim, total, layerwise)
-    )
+    recipe = dataclasses.replace(recipe, optimizer=OptimizerOf(config.optim, layerwise))
   return dataclasses.replace(
     recipe,
     identity={**recipe.identity, "pretrained": start.identity},

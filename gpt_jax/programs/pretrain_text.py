@@ -79,8 +79,6 @@ class TextBatches:
     size, length = self.shape
     return example_batch(self._config.objective, self._objective, length, size)
 
-  init_batch = example
-
 
 def data_identity(text: TokenFile, held_out: TokenFile) -> dict[str, Any]:
   """Identifies the text, so that a run resumes only with the same one."""

@@ -39,6 +39,7 @@ class Start:
   labels: tuple[str, ...] = ()  # of the checkpoint's head, if it was trained on a table
   # The checkpoint, a LoadedModel, where `trunk` and `params` are of a student of it
   teacher: Any = None
+  copies: dict[Any, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
   @property
   def reads(self) -> tuple[Tokenizer, int, Format]:
@@ -55,7 +56,7 @@ class Start:
       heads: whether a head that the checkpoint has too, such as a masked language model's, is taken
         as well.
     """
-    if self.params is None:
+    if self.params is None or (layers == -1 and not heads):  # nothing is taken
       return state
     special = self.tokenizer.special
     rows = [special[name] for name in self.trained_special]
@@ -74,10 +75,13 @@ class Start:
       return {**fresh, "trunk": trunk, **copied}
 
     # Compiled with the trainer's shardings, so that each device gets no more than its share.
-    on_devices = jax.jit(copy, out_shardings=trainer.shardings.params)
+    shardings, tree = jax.tree.flatten(trainer.shardings.params)
+    key = layers, heads, tree, *shardings
+    if key not in self.copies:
+      self.copies[key] = jax.jit(copy, out_shardings=trainer.shardings.params)
     # Heads that are not taken need no room on the devices.
     loaded = {scope: self.params[scope] for scope in ("trunk", *taken)}
-    return state._replace(params=on_devices(state.params, loaded))
+    return state._replace(params=self.copies[key](state.params, loaded))
 
   def apply_base(self, state: TrainState, trainer: Trainer) -> TrainState:
     """A state with the checkpoint's trunk as the base of its adapter."""

@@ -70,6 +70,17 @@ def layerwise_optimizer(config: OptimConfig, total_steps: int, layerwise: Layerw
   return Optimizer(transformation, schedule, functools.partial(_gate, layerwise=layerwise))
 
 
+@dataclasses.dataclass(frozen=True)
+class OptimizerOf:
+  """Number of updates of a run -> its optimizer; equal ones give the same."""
+
+  config: OptimConfig
+  layerwise: Layerwise
+
+  def __call__(self, total_steps: int) -> Optimizer:
+    return layerwise_optimizer(self.config, total_steps, self.layerwise)
+
+
 def _begin_later(
   config: OptimConfig, schedule: optax.Schedule, start: Callable[[str], int]
 ) -> optax.GradientTransformation:

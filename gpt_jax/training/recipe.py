@@ -6,11 +6,10 @@ from typing import Any, NamedTuple, Protocol
 
 from jax.sharding import Mesh
 
-from gpt_jax.batch import Batch
 from gpt_jax.config import Config
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.models.loss import Loss, model_loss
-from gpt_jax.models.model import Model, ModelConfig
+from gpt_jax.models.model import Model, ModelConfig, smallest_batch
 from gpt_jax.parallel.placement import check_batch, check_whole_batch
 from gpt_jax.training.hooks import Hook, RunContext, StoppedEarly
 from gpt_jax.training.loop import TrainConfig
@@ -50,9 +49,6 @@ class Batches(Protocol):
 
   def example(self) -> Any:
     """A whole host batch with the shapes of all others; its values do not matter."""
-
-  def init_batch(self) -> Batch:
-    """A batch to initialize the model with, in the form that the model reads."""
 
 
 class Evaluation(NamedTuple):
@@ -130,6 +126,11 @@ class Recipe:
     """Length of the run, in updates."""
     return self.config.train.total_steps(self.steps_per_epoch)
 
+  @property
+  def last_step(self) -> int:
+    """The step at which the run ends."""
+    return min(self.total_steps, self.config.train.stop_after or self.total_steps)
+
   def with_train(self, **changes: Any) -> "Recipe":
     """The recipe with other fields of its TrainConfig, such as seed or microbatches."""
     train = dataclasses.replace(self.config.train, **changes)
@@ -141,21 +142,32 @@ class Recipe:
     return self.work * self.spec.trunk.flops_per_token(length)
 
 
+_newest: list[Any] = [None, None]  # all that the newest trainer depends on, and it
+
+
 def make_trainer(recipe: Recipe) -> Trainer:
-  """The compiled step of a recipe. All seeds can share it."""
-  train, mesh_config, spec = recipe.config.train, recipe.config.mesh, recipe.spec
+  """The compiled step of a recipe. All seeds can share it; so does the next recipe where it differs
+  only in its data, in what it starts from, or in what is measured.
+  """
+  config, train, spec = recipe.config, recipe.config.train, recipe.spec
+  parts = spec, recipe.adapted, recipe.loss, recipe.optimizer, recipe.total_steps
+  program = *parts, recipe.mesh, config.mesh, train.parts, train.remat
+  if program == _newest[0]:
+    return _newest[1]
   # Rematerialization changes memory and time but no values, so it is no part of the model config.
   model = recipe.adapted(spec.build(train.remat))
-  return Trainer.build(
+  trainer = Trainer.build(
     model,
     recipe.loss(model),
-    recipe.batches(train).init_batch(),  # shapes alone: parameters depend on no value
+    smallest_batch(spec),  # parameters depend neither on its values nor on its shapes
     recipe.optimizer(recipe.total_steps),  # the schedule ends with the run
     recipe.mesh,
     rules=spec.trunk.TENSOR_PARALLEL,
-    fsdp=mesh_config.fsdp,
-    backend=mesh_config.backend,
+    fsdp=config.mesh.fsdp,
+    backend=config.mesh.backend,
     microbatches=train.parts,
     scales_loss=spec.trunk.dtype == "float16",  # bfloat16 has the range of float32
-    products=mesh_config.cpu_products,
+    products=config.mesh.cpu_products,
   )
+  _newest[:] = program, trainer
+  return trainer

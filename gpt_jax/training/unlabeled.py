@@ -111,14 +111,10 @@ class Turns:
   be that of all of them.
   """
 
-  def __init__(
-    self, streams: "Sequence[Batches]", order: np.ndarray, largest: int = 0, first: int = 0
-  ):
-    """`order`: int [steps], the stream of each step; `largest`: the one whose step needs most
-    memory, as the plan of a run shall; `first`: the one whose batch initializes the model.
-    """
+  def __init__(self, streams: "Sequence[Batches]", order: np.ndarray, largest: int = 0):
+    """`order`: int [steps], the stream of each step; `largest`: the one that needs most memory."""
     self.shape = streams[largest].shape
-    self._streams, self._order, self._largest, self._first = streams, order, largest, first
+    self._streams, self._order, self._largest = streams, order, largest
     # Of each step's batch in its stream: a run that resumes has no memory of the steps before.
     self._number = np.zeros(len(order), np.int64)
     for stream in range(len(streams)):
@@ -131,9 +127,6 @@ class Turns:
 
   def example(self) -> Turn:
     return Turn(self._streams[self._largest].example(), self._largest)
-
-  def init_batch(self) -> Batch:
-    return self._streams[self._first].init_batch()
 
 
 def draw_order(sizes: Sequence[int], steps: int, seed: int, others: bool) -> np.ndarray:

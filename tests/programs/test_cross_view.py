@@ -12,6 +12,7 @@ from tiny_runs import entries, load_run, states
 from gpt_jax.models.heads.mix import MixedHead
 from gpt_jax.models.heads.views import VIEWS, ViewsHead
 from gpt_jax.models.lstm_stack import LSTMStackConfig
+from gpt_jax.models.model import smallest_batch
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.programs import finetune, predict, replay
 from gpt_jax.programs.finetune import FinetuneConfig, finetune_recipe
@@ -83,7 +84,7 @@ def test_a_head_learns_from_batches_of_its_task_and_from_those_without_labels(to
   recipe = load_run(SEVERAL, "none", "", tokenizer).recipe
   model, batches = recipe.spec.build(), recipe.batches(recipe.config.train)
   loss = recipe.loss(model)
-  params = jax.jit(model.init)(jax.random.key(0), batches.init_batch())["params"]
+  params = jax.jit(model.init)(jax.random.key(0), smallest_batch(recipe.spec))["params"]
   gradient = jax.jit(jax.grad(lambda params, turn: loss(params, turn, None)[0]))
   moved = {}
   for step in range(8):

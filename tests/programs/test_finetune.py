@@ -46,6 +46,7 @@ from gpt_jax.programs.start import load_start, transfer
 from gpt_jax.tasks.packing import OrderedBatches
 from gpt_jax.tasks.table import TableTask
 from gpt_jax.training.loop import TrainConfig
+from gpt_jax.training.recipe import make_trainer
 from gpt_jax.training.trainer import Trainer
 
 pytestmark = pytest.mark.e2e
@@ -340,6 +341,18 @@ def test_a_run_begins_with_what_is_transferred(finetuned, layers):
   else:
     assert 0.019 < after.std() < 0.021
     np.testing.assert_array_equal(trunk["block_0"]["mlp"]["in"]["bias"], 0)
+
+
+def test_runs_that_differ_in_their_start_alone_share_what_is_compiled(finetuned):
+  changes: tuple = ({}, {"transfer_layers": -1}, {"optim": {"learning_rate": 0.5}})
+  configs = [changed(finetuned.config, **change) for change in changes]
+  runs = [load_run(config, finetuned.pretrained, finetuned.data_dir) for config in configs]
+  plain, scratch, faster = (make_trainer(run.recipe) for run in runs)
+  assert plain is scratch is not faster
+  for seed in (0, 1):
+    runs[0].recipe.start(plain.init(seed), plain)
+  (copy,) = runs[0].start.copies.values()
+  assert copy._cache_size() == 1
 
 
 def test_a_second_fine_tuning_keeps_the_trained_special_rows(finetuned, make_run, tmp_path):

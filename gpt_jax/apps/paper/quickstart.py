@@ -39,6 +39,7 @@ EPOCHS, SHORT_EPOCHS = 5, 1
 SEEDS, SHORT_SEEDS = 3, 1
 PROMPTS = ("One morning Anna went to the", "Tom was at the harbour.", "At dawn Lucy came to the")
 TEXT_PROMPTS = ("It was", "He said", "The old")
+SCRATCH_STEPS = 40  # updates of a model from scratch, where others have 100
 NEVER = 10**9  # steps; the last step is evaluated and saved anyway
 
 
@@ -118,7 +119,13 @@ def finetune_config(task: Task, from_scratch: bool, epochs: int) -> finetune.Fin
     transfer_layers=-1 if from_scratch else None,
     batch_size=16,
     optim=OptimConfig(learning_rate=1e-3, schedule="linear", warmup_steps=0, warmup_share=0.1),
-    train=TrainConfig(epochs=epochs, log_every=40, evaluate_every=NEVER, keep_checkpoints=1),
+    train=TrainConfig(
+      epochs=epochs,
+      stop_after=SCRATCH_STEPS if from_scratch else 0,  # it stays at chance
+      log_every=40,
+      evaluate_every=NEVER,
+      keep_checkpoints=1,
+    ),
   )
 
 
@@ -209,7 +216,8 @@ def describe(results: dict, stories: Sequence[str]) -> str:
     for name, row in results["tasks"].items():
       cells = [percent([row["chance"]]), percent([row["bag_of_words"]])]
       rows.append([name, *cells, percent(row["from_scratch"]), percent(row["pretrained"])])
-    columns = ("accuracy, %", "chance", "bag of words", "from scratch", "pre-trained")
+    scratch = f"from scratch, {SCRATCH_STEPS} updates"
+    columns = ("accuracy, %", "chance", "bag of words", scratch, "pre-trained, 100 updates")
     lines += ["", *table(columns, rows)]
   quoted = [f"> {story}\n" for story in stories]
   lines += ["", *quoted, f"{results['seconds']:.0f} seconds in total.", ""]
