@@ -213,7 +213,12 @@ def _traffic(body: Sequence[_Instruction]) -> tuple[float, float]:
     for name in x.operands:
       users[name].append(x)
 
+  (root,) = (x for x in body if x.is_root)
+  in_place = dict(_in_place(root))  # of a call, whose array was allocated, and counted, before
+
   def read(x: _Instruction, depth: int = 6) -> float:
+    if x.name in in_place.values():
+      return 0.0
     total = 0.0
     for user in users[x.name]:
       is_first = user.operands[0] == x.name
@@ -231,11 +236,20 @@ def _traffic(body: Sequence[_Instruction]) -> tuple[float, float]:
     if x.op == "bitcast":
       return written(table[x.operands[0]])
     if x.op == "custom-call":
-      return _bytes(re.sub(r"\b[su]8\[\d+\]", "", x.type))  # without its workspace
+      results = [match[0] for match in _SHAPE.finditer(x.type)]
+      # Without its workspace.
+      whole = (y for y in results if not re.fullmatch(r"[su]8\[\d+\]", y))
+      return sum(map(_bytes, whole)) - sum(_bytes(results[n]) for n in in_place)
     return _bytes(table[x.operands[1]].type if x.op == "dynamic-update-slice" else x.type)
 
-  (root,) = (x for x in body if x.is_root)
   return sum(read(x) for x in body if x.op == "parameter"), written(root)
+
+
+def _in_place(call: _Instruction) -> Iterator[tuple[int, str]]:
+  """The number of each result that is written into an operand's array, and that operand."""
+  _, _, pairs = call.attributes.partition("output_to_operand_aliasing=")
+  for result, operand in re.findall(r"\{(\d*)\}: \((\d+), \{\}\)", pairs):
+    yield int(result or 0), call.operands[int(operand)]
 
 
 def _flops(instruction: _Instruction, types: Mapping[str, str]) -> float:
