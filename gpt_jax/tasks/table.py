@@ -320,14 +320,11 @@ class TableTask(TaskConfig):
     except MissingInput as error:
       message, others = str(error), _tables_beside(path)
       if others:
-        message += (
-          f"; there: {', '.join(others[:5])} (to fine-tune: config.task.{split}={others[0]})"
-        )
+        setting = f"config.task.{split}={others[0]}"
+        message += f"; there: {', '.join(others[:5])} (to fine-tune: {setting})"
       if split == "dev":
-        message += (
-          "; evaluate.run takes data=FILE; to fine-tune, config.task.dev_share=0.1 holds out "
-        )
-        message += "a tenth of the training rows instead, folds=5 a fifth in each of five runs"
+        message += "; evaluate.run takes data=FILE; to fine-tune, config.task.dev_share=0.1 holds "
+        message += "out a tenth of the training rows instead, folds=5 a fifth in each of five runs"
       raise MissingInput(message) from error
 
   def _read(self, data_dir: str, split: str) -> Iterator[Row | InputError]:
