@@ -168,7 +168,7 @@ def own_flags(values):
 FLAGS = """\
 backtranslate checkpoint input out overwrite back column original beams temperature top_k noise tag
   longest ratio seed
-benchmark config out overwrite print_config batch_size only peers
+benchmark config out overwrite print_config batch_size only peers topology
 compare data corpus workdir budget objectives
 diagnose data checkpoint workdir parts budget
 evaluate checkpoint data split task attack radius beams length_penalty weights keep slices

@@ -232,7 +232,7 @@ def multiply(
 ) -> jax.Array:
   """x [B, …, inputs…] times a kernel from `weight`, as `project`: [B, …, outputs…].
 
-  This is the product with an array; what stands for one registers its own, without as_sums.
+  This is the product with an array; what stands for one registers its own, and may ignore as_sums.
   """
   return project(x, kernel.astype(x.dtype), inputs, as_sums)
 
