@@ -33,9 +33,6 @@ class TrainConfig(Config):
 
   steps: int = option(0, "updates; 0 if epochs is set", unit="steps", low=0)
   epochs: int = option(0, "passes over the data; 0 if steps is set", low=0, high=10**6)
-  stop_after: int = option(
-    0, "end after so many steps of the schedule; 0: at its end", unit="steps", low=0, resumable=True
-  )
   seed: int = option(0, "random seed of initialization, batches and dropout", low=0, high=2**32 - 1)
   microbatches: int = option(
     0,

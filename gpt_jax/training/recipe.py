@@ -126,11 +126,6 @@ class Recipe:
     """Length of the run, in updates."""
     return self.config.train.total_steps(self.steps_per_epoch)
 
-  @property
-  def last_step(self) -> int:
-    """The step at which the run ends."""
-    return min(self.total_steps, self.config.train.stop_after or self.total_steps)
-
   def with_train(self, **changes: Any) -> "Recipe":
     """The recipe with other fields of its TrainConfig, such as seed or microbatches."""
     train = dataclasses.replace(self.config.train, **changes)

@@ -80,7 +80,7 @@ class Run:
     the recipe's `finish`.
     """
     if profile:
-      profile.check(self.recipe.last_step)
+      profile.check(self.recipe.total_steps)
     # Before anything is compiled, so that a wrong folder fails at once.
     self.claim(seed, workdir)
     with contextlib.ExitStack() as ends:
@@ -90,7 +90,7 @@ class Run:
       with Checkpoints(workdir, metric, mode, keep, train.keep_checkpoints) as checkpoints:
         forecast = Forecast()
         # A run that has made all its steps compiles nothing: it only returns its result.
-        if max(checkpoints.steps(), default=0) < self.recipe.last_step:
+        if max(checkpoints.steps(), default=0) < self.recipe.total_steps:
           forecast = self.plan()
           self.claim(seed, workdir)  # again if microbatches were chosen
         recipe = self.recipe.with_train(seed=seed)
@@ -106,7 +106,7 @@ class Run:
         ends.enter_context(ending(on_end))
         with Reporter(
           workdir,
-          recipe.last_step,
+          recipe.total_steps,
           first,
           baselines=recipe.baselines,
           flops_per_token=recipe.flops_per_token(),
@@ -176,7 +176,7 @@ def _fit(
 ) -> Finished:
   """Trains from a state on, to the last step or an early stop."""
   train, evaluation = recipe.config.train, recipe.evaluation
-  steps = context.first if recipe.has_ended(context) else recipe.last_step
+  steps = context.first if recipe.has_ended(context) else recipe.total_steps
   stopped = None
   batches = recipe.batches(train)  # shuffled by this seed
   try:

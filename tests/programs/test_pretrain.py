@@ -186,16 +186,6 @@ def test_a_terminated_run_resumes_exactly(uninterrupted, prepared, tmp_path, mon
   assert [e for e in mine if "valid_loss" in e] == [e for e in theirs if "valid_loss" in e]
 
 
-def test_a_run_that_stops_after_a_step_goes_on_along_its_schedule(
-  uninterrupted, prepared, tmp_path
-):
-  workdir = str(tmp_path / "run")
-  pretrain.run(changed(CONFIG, train={"stop_after": 12}), prepared, workdir)
-  assert [e["step"] for e in entries(workdir) if "valid_loss" in e] == [10, 12]
-  assert pretrain.run(CONFIG, prepared, workdir) == uninterrupted[1]
-  assert_same_run(workdir, uninterrupted)
-
-
 def test_a_finished_run_only_evaluates(uninterrupted, prepared, monkeypatch):
   before = entries(uninterrupted[0])
   monkeypatch.setattr(

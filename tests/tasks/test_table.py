@@ -147,9 +147,9 @@ train labels=pos,ok => train\.csv:3: label 'neg': should be one of pos, ok
 train label=grade => train\.csv: no column 'grade'
 train columns=text => train\.csv: no column 'text' .the columns are 'review', 'stars'.
 train train=none.csv => none\.csv: No such file or directory$
-train train=train.tsv => train\.tsv: No such .*; there: train\.csv .to fine-tune: config.task.train=train\.csv.
-train train=train.tsv label= columns= => ; there: train\.csv .to fine-tune: config\.task\.train=train\.csv.
-dev dev=train.tsv => there: train\.csv .to fine-tune: config\.task\.dev=train\.csv.; .*dev_share=0\.1 .*folds=5
+train train=train.tsv => train\.tsv: No such .*; there: train\.csv .*config.task.train=train\.csv.
+train train=train.tsv label= columns= => ; there: train\.csv .*config\.task\.train=train\.csv.
+dev dev=train.tsv => there: train\.csv .*config\.task\.dev=train\.csv.; .*dev_share=0\.1 .*folds=5
 train train=blank.jsonl => blank\.jsonl:2: column 'review' is empty; fill it in or remove the row
 train train=unlabeled.tsv => unlabeled\.tsv:4: label ' ': should be one of neg, pos
 dev dev= => TableTask.dev: no file is named

@@ -39,7 +39,6 @@ EPOCHS, SHORT_EPOCHS = 5, 1
 SEEDS, SHORT_SEEDS = 3, 1
 PROMPTS = ("One morning Anna went to the", "Tom was at the harbour.", "At dawn Lucy came to the")
 TEXT_PROMPTS = ("It was", "He said", "The old")
-SCRATCH_STEPS = 40  # updates of a model from scratch, where others have 100
 NEVER = 10**9  # steps; the last step is evaluated and saved anyway
 
 
@@ -119,13 +118,7 @@ def finetune_config(task: Task, from_scratch: bool, epochs: int) -> finetune.Fin
     transfer_layers=-1 if from_scratch else None,
     batch_size=16,
     optim=OptimConfig(learning_rate=1e-3, schedule="linear", warmup_steps=0, warmup_share=0.1),
-    train=TrainConfig(
-      epochs=epochs,
-      stop_after=SCRATCH_STEPS if from_scratch else 0,  # it stays at chance
-      log_every=40,
-      evaluate_every=NEVER,
-      keep_checkpoints=1,
-    ),
+    train=TrainConfig(epochs=epochs, log_every=40, evaluate_every=NEVER, keep_checkpoints=1),
   )
 
 
@@ -141,13 +134,14 @@ def compare(
       log(f"{task.name}, {os.path.basename(folder)}: {', '.join(values)} of the dev set are right")
 
   accuracies: dict[str, float | list[float]] = {"chance": 1 / task.num_classes}
-  # The pre-trained model first: its accuracy is what the user waits for.
-  for name, from_scratch in (("pretrained", False), ("from_scratch", True)):
+  # The pre-trained model first: its accuracy is what the user waits for. One seed from scratch is
+  # enough to see that it stays at chance.
+  seeds = SHORT_SEEDS if short else SEEDS
+  for name, from_scratch, count in (("pretrained", False, seeds), ("from_scratch", True, 1)):
     folder = os.path.join(workdir, "tasks", task.name, name)
     config = finetune_config(task, from_scratch, SHORT_EPOCHS if short else EPOCHS)
-    seeds = SHORT_SEEDS if short else SEEDS
     reporting = {**reported(folder), "on_end": [log_accuracies]}
-    runs = finetune.run(config, "", pretrained, folder, seeds=seeds, **reporting)
+    runs = finetune.run(config, "", pretrained, folder, seeds=count, **reporting)
     write_report(folder)  # once, not after each seed
     accuracies[name] = [run["dev"]["dev_accuracy"] for run in runs]
   accuracies["bag_of_words"] = bag_of_words(task)
@@ -216,8 +210,7 @@ def describe(results: dict, stories: Sequence[str]) -> str:
     for name, row in results["tasks"].items():
       cells = [percent([row["chance"]]), percent([row["bag_of_words"]])]
       rows.append([name, *cells, percent(row["from_scratch"]), percent(row["pretrained"])])
-    scratch = f"from scratch, {SCRATCH_STEPS} updates"
-    columns = ("accuracy, %", "chance", "bag of words", scratch, "pre-trained, 100 updates")
+    columns = ("accuracy, %", "chance", "bag of words", "from scratch, one seed", "pre-trained")
     lines += ["", *table(columns, rows)]
   quoted = [f"> {story}\n" for story in stories]
   lines += ["", *quoted, f"{results['seconds']:.0f} seconds in total.", ""]

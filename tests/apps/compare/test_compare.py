@@ -247,7 +247,10 @@ def test_an_objective_that_diverges_has_no_results_and_the_others_have(
   "changes, message",
   [
     ({"objectives": ["mask"]}, "--objectives=mask: must be one of .*; did you mean masked"),
-    ({"budget": "ful"}, "=ful: must be one of smoke, novels, books, small, full; did you mean full"),
+    (
+      {"budget": "ful"},
+      "=ful: must be one of smoke, novels, books, small, full; did you mean full",
+    ),
     ({"budget": "small", "corpus": ""}, "=small needs --corpus=DIR, a prepared text: .*--s"),
     ({"budget": "small", "corpus": "prepared"}, "--budget=small needs --data=DIR"),
     ({"corpus": "prepared", "objectives": ["masked_next"]}, "prepared without sentence ends"),
