@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpt_jax.parallel.mesh import platform
+from gpt_jax.ops.product import on_gpu
 
 _GOLDEN = np.uint32(0x9E3779B9)
 
@@ -48,8 +48,7 @@ def dropout(x: jax.Array, rate: float, key: Key | None, *, sharded: bool = True)
   """
   if key is None or rate == 0:
     return x
-  # A GPU draws a mask in less time than it reads one.
-  drop = _drop_twice if platform() == "gpu" else _drop
+  drop = _drop_twice if on_gpu() else _drop
   return drop(x, rate, key, sharded)
 
 

@@ -39,6 +39,11 @@ def activation_type(dtype: str) -> str:
   return "float32" if platform() == "cpu" and dtype == "bfloat16" else dtype
 
 
+def on_gpu() -> bool:
+  """Whether this is for a GPU, which computes many things in less time than it reads them."""
+  return platform() == "gpu"
+
+
 def without_bfloat16() -> str:
   """Why a GPU of this process cannot compute in bfloat16; "" if all devices can."""
   for device in jax.devices():
