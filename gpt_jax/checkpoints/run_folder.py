@@ -134,11 +134,7 @@ def replace_config(workdir: str, config: Any, change: dict[str, Any]) -> None:
 
 
 def _is_claimed(
-  workdir: str,
-  config: Any,
-  data: dict[str, Any],
-  tokenizer: Tokenizer,
-  may_change: tuple[str, ...],
+  workdir: str, config: Any, data: dict[str, Any], tokenizer: Tokenizer, may_change: tuple[str, ...]
 ) -> bool:
   """Whether this run has claimed the folder before, with the same microbatches or a checkpoint.
 

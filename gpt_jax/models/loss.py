@@ -24,7 +24,6 @@ class Loss(Protocol):
 
   def denominators(self, batch: Any) -> Denominators:
     """The summed weight of each term over a batch; a function of the batch alone."""
-    ...
 
   def __call__(
     self, params: Any, batch: Any, key: Key | None, denominators: Denominators | None = None
@@ -36,7 +35,6 @@ class Loss(Protocol):
       key: dropout key; None evaluates.
       denominators: of the whole batch; None: of this one.
     """
-    ...
 
 
 def model_loss(model: Model) -> "ModelLoss":

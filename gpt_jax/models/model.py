@@ -28,9 +28,7 @@ class ModelConfig:
     (from_json({"type": "language"}),), "what is computed from the hidden states"
   )
   attention: str = option(
-    "causal",
-    "what a position attends to",
-    choices=("causal", "bidirectional", "prefix"),
+    "causal", "what a position attends to", choices=("causal", "bidirectional", "prefix")
   )
 
   def __post_init__(self):

@@ -96,7 +96,6 @@ class Trunk(Protocol):
     An encoder-decoder has another argument, `source`: the encoder's Rows, from Batch.source. Its
     layers are the decoder's; for the encoder's see LoadedModel.encoder_alone.
     """
-    ...
 
   def start(self, batch_size: int, length: int | None = None) -> Any:
     """The state of generation before the first token; only trunks that generate have it.
@@ -104,7 +103,6 @@ class Trunk(Protocol):
     A pytree of arrays [B n, ...], n of them a row, with room for `length` tokens; None: for the
     context. An encoder-decoder has a third argument, `source_length`: the same for its source.
     """
-    ...
 
   def read_prompt(self, inputs: jax.Array, valid: jax.Array) -> tuple[jax.Array, jax.Array, Any]:
     """Reads the first T tokens of each row in one pass, evaluating.
@@ -113,7 +111,6 @@ class Trunk(Protocol):
     beginning of the arrays of a state with more room it is that one. An encoder-decoder has a third
     argument, `source`: Rows whose segment 0 is padding.
     """
-    ...
 
   def extend(
     self, inputs: jax.Array, positions: jax.Array, valid: jax.Array, state: Any
@@ -127,7 +124,6 @@ class Trunk(Protocol):
     Returns:
       hidden [B, T, D], table [R, D], and the state with the tokens in it.
     """
-    ...
 
 
 @dataclasses.dataclass(frozen=True)

@@ -65,7 +65,6 @@ class Backend(Protocol):
     `observe` is called with the probabilities before dropout, float32 [B, H, t, s], for consecutive
     blocks of queries; a backend that never has them raises InputError where it is not None.
     """
-    ...
 
 
 def attention(

@@ -36,13 +36,7 @@ from gpt_jax.training.layerwise import Layerwise, OptimizerOf, trained_layers
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.recipe import Batches, Evaluation, Recipe
 from gpt_jax.training.run import Run, ending
-from gpt_jax.training.unlabeled import (
-  UNLABELED_WORK,
-  CrossViewLoss,
-  LossInTurns,
-  Turns,
-  draw_order,
-)
+from gpt_jax.training.unlabeled import UNLABELED_WORK, CrossViewLoss, LossInTurns, Turns, draw_order
 
 if TYPE_CHECKING:
   from gpt_jax.training.profile import Span

@@ -35,9 +35,7 @@ class TrainConfig(Config):
   epochs: int = option(0, "passes over the data; 0 if steps is set", low=0, high=10**6)
   seed: int = option(0, "random seed of initialization, batches and dropout", low=0, high=2**32 - 1)
   microbatches: int = option(
-    0,
-    "parts of a batch whose gradients are accumulated, to save memory; 0: as few as fit",
-    low=0,
+    0, "parts of a batch whose gradients are accumulated, to save memory; 0: as few as fit", low=0
   )
   remat: str = option(
     "none",
