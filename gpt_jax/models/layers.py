@@ -15,8 +15,8 @@ from jax.ad_checkpoint import checkpoint_name
 
 from gpt_jax.models.trunk import EPSILON
 from gpt_jax.ops.lookup import select
-from gpt_jax.ops.product import PROJECTED, activation_type, project
-from gpt_jax.parallel.mesh import axis_size, platform
+from gpt_jax.ops.product import PROJECTED, activation_type, on_gpu, project
+from gpt_jax.parallel.mesh import axis_size
 
 STD = 0.02  # the paper's N(0, 0.02); the released code reads it as standard deviation
 INITS = ("normal", "truncated")
@@ -55,19 +55,19 @@ class Projection(nn.Module):
     bias = self.param("bias", nn.initializers.zeros, self.outputs)
     # The parameter stays float32, for the optimizer; its copy in the compute type is for the
     # product.
-    fused = self.bias_in_product and platform() == "gpu" and axis_size("model") == 1
+    fused = self.bias_in_product and on_gpu() and axis_size("model") == 1
     y = multiply(kernel, x.astype(self.dtype), len(self.inputs), self.outputs, fused)
     bias = bias.reshape((1,) * (y.ndim - bias.ndim) + bias.shape)
-    counts_bytes = platform() == "gpu" and y.dtype != jnp.float32
+    in_16_bits = on_gpu() and y.dtype != jnp.float32
 
     def finish(y, bias):
       # Added in float32, so that the bias's gradient is a sum in float32.
       y = (y.astype(jnp.float32) + bias).astype(activation_type(self.dtype))
-      y = rounded_gradient(y) if counts_bytes else y
+      y = rounded_gradient(y) if in_16_bits else y
       return activate(y, self.activation) if self.activation else y
 
     # The gradient of the activation reads the product, which is stored for it, and nothing else.
-    finish = jax.checkpoint(finish) if counts_bytes and self.activation else finish
+    finish = jax.checkpoint(finish) if in_16_bits and self.activation else finish
     y = finish(y, bias)
     return checkpoint_name(y, PROJECTED) if fused else y
 
@@ -101,7 +101,7 @@ class LayerNorm(nn.Module):
   def __call__(self, x):
     scale = self.param("scale", nn.initializers.ones, x.shape[-1:])
     bias = self.param("bias", nn.initializers.zeros, x.shape[-1:])
-    normalize = _normalize_again if platform() == "gpu" else _normalize
+    normalize = _normalize_again if on_gpu() else _normalize
     return normalize(x, scale, bias, self.epsilon)[0].astype(activation_type(self.dtype))
 
 
@@ -158,7 +158,7 @@ def activate(x: jax.Array, activation: str) -> jax.Array:
 
 
 def _gelu_tanh(x: jax.Array) -> jax.Array:
-  return gelu_of_input(x) if platform() == "gpu" else jax.nn.gelu(x, approximate=True)
+  return gelu_of_input(x) if on_gpu() else jax.nn.gelu(x, approximate=True)
 
 
 @jax.custom_vjp

@@ -242,8 +242,7 @@ def test_an_activation_is_its_formula_in_value_and_gradient(name):
 
 def test_a_gpu_adds_a_bias_to_the_float32_sums_of_a_product(monkeypatch):
   """So that it is part of the product; without, what is added to was rounded before."""
-  for module in ("models.layers", "ops.product"):
-    monkeypatch.setattr(f"gpt_jax.{module}.platform", lambda: "gpu")
+  monkeypatch.setattr(product, "platform", lambda: "gpu")
   rng = np.random.default_rng(0)
   x, d_y = (
     jnp.asarray(rng.normal(size=(4, 9, *shape)), jnp.bfloat16) for shape in [(8,), (3, 2, 4)]
@@ -277,7 +276,7 @@ def test_the_gradient_of_a_norm_on_a_gpu_is_that_of_its_formula(monkeypatch):
     return y, *pull(jnp.asarray(d_y)), len(jax.tree.leaves(pull))
 
   *expected, _ = gradients()
-  monkeypatch.setattr(layers, "platform", lambda: "gpu")
+  monkeypatch.setattr(product, "platform", lambda: "gpu")
   *found, saved = gradients()
   assert saved == 4  # x, scale, and what each row adds up to
   close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
@@ -291,7 +290,7 @@ def test_the_gradient_of_gelu_on_a_gpu_is_that_of_its_formula(monkeypatch):
     return jax.jit(jax.grad(lambda x: activate(x, "gelu_tanh").sum()))
 
   expected = compiled()(x)
-  monkeypatch.setattr(layers, "platform", lambda: "gpu")
+  monkeypatch.setattr(product, "platform", lambda: "gpu")
   assert "logistic" in str(jax.make_jaxpr(compiled())(x))
   np.testing.assert_allclose(compiled()(x), expected, atol=1e-5)
 
@@ -308,8 +307,7 @@ def test_a_gpu_stores_the_product_of_a_projection_alone(monkeypatch, activation)
 
   expected = gradients()(params)
   assert "reduce_precision" not in str(jax.make_jaxpr(gradients())(params))
-  for module in (layers, product):
-    monkeypatch.setattr(module, "platform", lambda: "gpu")
+  monkeypatch.setattr(product, "platform", lambda: "gpu")
   assert str(jax.make_jaxpr(gradients())(params)).count("exponent_bits=8") == 1
   stored = jax.tree.leaves(jax.vjp(lambda params: layer.apply(params, x), params)[1])
   assert [y.dtype.name for y in stored if y.shape == (5, 3)] == ["bfloat16"]
