@@ -40,6 +40,30 @@ class Calibration(NamedTuple):
     return f"{scaled}, found on {self.source}"
 
 
+def check_threshold(threshold: float | None, precision: float | None) -> None:
+  """Refuses both together, and what is no probability."""
+  if threshold is not None and precision is not None:
+    chooses = f"precision={precision} chooses one; leave one of them out"
+    raise InputError(f"threshold={threshold}: {chooses}")
+  if threshold is not None and not 0 <= threshold <= 1:
+    raise InputError(f"threshold={threshold}: must be between 0 and 1, for example 0.95")
+  if precision is not None and not 0 < precision < 1:
+    raise InputError(f"precision={precision}: must be between 0 and 1, for example 0.95")
+
+
+def score_answers(
+  predictions: np.ndarray, truth: np.ndarray, calibration: Calibration | None, threshold: float
+) -> dict[str, Any]:
+  """The share of predictions, [N, K] and not scaled, whose confidence reaches the threshold, and of
+  these that is right.
+  """
+  scaled = scale(predictions, calibration.temperature if calibration else 1.0)
+  is_answered = scaled.max(axis=-1) >= threshold
+  right = (predictions.argmax(axis=-1) == truth.argmax(axis=-1))[is_answered]
+  share = float(right.mean()) if len(right) else float("nan")
+  return {"threshold": threshold, "answered": float(is_answered.mean()), "precision": share}
+
+
 @dataclasses.dataclass(frozen=True)
 class Ensemble:
   """One model or more, fine-tuned on one task."""
@@ -135,14 +159,11 @@ class Ensemble:
     calibrate: bool = True,
   ) -> tuple[Calibration | None, float | None]:
     """The temperature, and the threshold that is given or has the precision; says what of."""
+    check_threshold(threshold, precision)
     asked = f"threshold={threshold}" if precision is None else f"precision={precision}"
-    task, value = self.task, threshold if precision is None else precision
-    if threshold is not None and precision is not None:
-      raise InputError(f"threshold={threshold}: {asked} chooses one; leave one of them out")
-    if value is not None and not 0 <= value <= 1:
-      raise InputError(f"{asked}: must be between 0 and 1, for example 0.95")
+    task = self.task
     if not task.is_classification:
-      if value is not None:
+      if threshold is not None or precision is not None:
         raise InputError(
           f"{asked}: {task.name} ({task.kind}) has no probability for one label of each row"
         )
@@ -166,24 +187,6 @@ class Ensemble:
         f"rows of this kind at least {precision:.1%}, with 95% confidence"
       )
     return calibration, threshold
-
-  def score_answers(
-    self,
-    predictions: np.ndarray,
-    truth: np.ndarray,
-    threshold: float | None,
-    precision: float | None,
-    say: Callable[[str], object],
-  ) -> dict[str, Any]:
-    """The share of predictions, [N, K] and not scaled, that find_threshold lets pass, and of these
-    that is right.
-    """
-    calibration, threshold = self.find_threshold(threshold, precision, say)
-    scaled = scale(predictions, calibration.temperature if calibration else 1.0)
-    is_answered = scaled.max(axis=-1) >= threshold
-    right = (predictions.argmax(axis=-1) == truth.argmax(axis=-1))[is_answered]
-    share = float(right.mean()) if len(right) else float("nan")
-    return {"threshold": threshold, "answered": float(is_answered.mean()), "precision": share}
 
   def drift(self, encoded: Encoded) -> Drift | None:
     """How far examples are from the dev rows, by their texts; see measure_drift."""

@@ -16,7 +16,7 @@ from gpt_jax.errors import InputError
 from gpt_jax.files import exists
 from gpt_jax.inference.agreement import check_keep, compare_labels, labeled_rows
 from gpt_jax.inference.attacks import MAX_RADIUS, find_attack
-from gpt_jax.inference.ensemble import Ensemble
+from gpt_jax.inference.ensemble import Ensemble, check_threshold, score_answers
 from gpt_jax.inference.evaluate import make_text_measure
 from gpt_jax.inference.linear_classifier import load_any
 from gpt_jax.inference.model import Model
@@ -80,8 +80,10 @@ def run(
   """
   radii = _radii(attack, radius)
   scores = {"attack": attack, "slices": slices, "threshold": threshold, "precision": precision}
+  given = {name: value for name, value in scores.items() if value not in ("", None)}
+  check_threshold(threshold, precision)
   if weights != "float32":  # fails before a model is loaded
-    if task or any(scores.values()) or beams != 1 or jax.process_count() > 1:
+    if task or given or beams != 1 or jax.process_count() > 1:
       raise InputError(
         f"weights={weights}: compares a classifier with itself in float32, in one process; leave "
         f"task, {', '.join(scores)} and beams out"
@@ -97,12 +99,11 @@ def run(
   loaded = model.network
   if beams != 1:
     raise InputError(f"beams={beams}: is for translations; {checkpoint} is {loaded.without_task}")
-  for flag, value in scores.items():
-    if value:
-      raise InputError(
-        f"--{flag}={value}: {checkpoint} is {loaded.without_task}; it is for the labels of a "
-        "fine-tuned model"
-      )
+  for flag, value in given.items():
+    raise InputError(
+      f"--{flag}={value}: {checkpoint} is {loaded.without_task}; it is for the labels of a "
+      "fine-tuned model"
+    )
   if task:
     return _on_similarity(loaded, data, split or "dev", task)
   if not exists(os.path.join(data, "valid.json")):
@@ -172,6 +173,9 @@ def _on_task(
   content = repr([example._replace(location="") for example in examples])
   digest = f"{zlib.crc32(content.encode()):08x}"
   check_agreement({"checkpoint": loaded.identity, "split": split}, {"digest": digest})
+  chosen: Any = None
+  if answers != (None, None):  # it may refuse, so before the long part
+    chosen = Ensemble((loaded,), own).find_threshold(*answers, log)
   encoded = loaded.encode(task, examples)
   measures: dict[str, Any] = {"examples": len(examples)}
   if encoded.truncation:
@@ -181,9 +185,8 @@ def _on_task(
   measures |= task.details(predictions, encoded.truth)
   if sliced:
     measures["slices"] = sliced.measure(predictions.argmax(-1) == encoded.truth.argmax(-1))
-  if answers != (None, None):
-    ensemble = Ensemble((loaded,), own)
-    measures |= ensemble.score_answers(predictions, encoded.truth, *answers, log)
+  if chosen:
+    measures |= score_answers(predictions, encoded.truth, *chosen)
   if attack[0]:
     measures["attack"] = _under_attack(loaded.network, task, encoded, *attack)
   return measures

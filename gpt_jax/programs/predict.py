@@ -17,7 +17,7 @@ from gpt_jax.data.file_kinds import JSON_LINES, TABLE, kind_by_name, write_table
 from gpt_jax.data.progress import Progress
 from gpt_jax.errors import InputError, agree
 from gpt_jax.files import atomic_file
-from gpt_jax.inference.ensemble import Ensemble, load_adapted, load_ensemble
+from gpt_jax.inference.ensemble import Ensemble, check_threshold, load_adapted, load_ensemble
 from gpt_jax.parallel.processes import log
 from gpt_jax.programs.outputs import check_out, is_inside, is_same_file
 from gpt_jax.tasks.answers.answer import LabeledTask
@@ -90,6 +90,7 @@ def run(
   ):
     if is_fault:
       raise InputError(message)
+  check_threshold(threshold, precision)
   _check_output(output, source, data, overwrite)
   ensemble: Any = loaded or _load(checkpoint, weights)
   if beams != 1:

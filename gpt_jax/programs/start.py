@@ -39,6 +39,7 @@ class Start:
   labels: tuple[str, ...] = ()  # of the checkpoint's head, if it was trained on a table
   # The checkpoint, a LoadedModel, where `trunk` and `params` are of a student of it
   teacher: Any = None
+  # Compiled by `apply`, for the next seed or recipe.
   copies: dict[Any, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
   @property
@@ -76,7 +77,7 @@ class Start:
 
     # Compiled with the trainer's shardings, so that each device gets no more than its share.
     shardings, tree = jax.tree.flatten(trainer.shardings.params)
-    key = layers, heads, tree, *shardings
+    key = layers, tuple(taken), tree, *shardings
     if key not in self.copies:
       self.copies[key] = jax.jit(copy, out_shardings=trainer.shardings.params)
     # Heads that are not taken need no room on the devices.

@@ -204,6 +204,7 @@ class TableTask(TaskConfig):
       "read": table._read,
       "pooling": "per_choice" if is_choice else "sum",
       "truncate": first_field if is_choice else None,
+      # None: of a checkpoint, whose user has no config to set it in.
       "skip_bad_rows": self.skip_bad_rows or (False if data_dir else None),
       "partial": self.transform == "entailment",  # the others compare their texts
       "merge_labels": self.merge_labels,

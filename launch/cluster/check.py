@@ -48,15 +48,18 @@ def _check_program(program: str, bare: str) -> None:
   if not program:
     raise InputError("which program of launch/, such as pretrain?")
   if program not in several:
-    there = "runs in one process" if program in scripts else "is no program"
-    guess = did_you_mean(program, several) or (bare and f"; did you mean {bare}={program}?")
+    there, guess = "runs in one process", did_you_mean(program, several)
+    if program not in scripts:  # it may be the value of the flag before it
+      there = "is no program"
+      equals = "=" if bare.startswith("--") else ""  # short flags have none
+      guess = guess or (bare and f"; did you mean {bare}{equals}{program}?")
     raise InputError(f"{program}: {there}{guess} (on a cluster run {', '.join(several)})")
 
 
 def _check_tasks(flags: dict[str, str]) -> None:
   """Refuses another number of tasks on a node than of GPUs: JAX gives each task of Slurm one."""
   for flag in sorted(_COUNTS & flags.keys()):
-    if not re.fullmatch(r"(\w+:)?\d[\d,:-]*[km]?", flags[flag], re.IGNORECASE):
+    if not re.fullmatch(r"(.*:)?\d[\d,:-]*[km]?", flags[flag], re.IGNORECASE):
       raise InputError(f"{flag}={flags[flag]}: should be a number, such as {flag}=2")
   given = {flag: value for flag, value in flags.items() if flag.startswith("--ntasks")}
   if given.keys() - {"--ntasks-per-node"}:  # Slurm spreads them

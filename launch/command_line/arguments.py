@@ -76,10 +76,11 @@ def parse(argv: list[str], doc: str, positional: str | None, looks: bool = True)
   if rest:
     name, equals, _ = rest[0].partition("=")
     meant = rest[0] if equals and name in FLAGS else ""
-    is_file = os.path.isfile(rest[0])
-    inputs = [name for name in ("input", "source") if name in (FLAGS if is_file else missing)]
-    if not meant and (missing or inputs):
-      meant = f"{[*inputs, *missing][0]}={shlex.quote(rest[0])}"
+    # A file is what the program reads, whether or not that is missing.
+    possible = FLAGS if os.path.isfile(rest[0]) else missing
+    inputs = [name for name in ("input", "source") if name in possible]
+    if not meant and (wanted := [*inputs, *missing]):
+      meant = f"{wanted[0]}={shlex.quote(rest[0])}"
     advice = "every setting is a flag, --NAME=VALUE"
     advice += f"; did you mean --{meant}?" if meant else ""
     raise InputError(f"unexpected argument {rest[0]!r}: {advice} (--help lists them)")

@@ -434,7 +434,7 @@ def test_a_damaged_dev_set_is_noticed(large_dev_set, texts, name, change, messag
   [
     ({"threshold": 0.9, "precision": 0.9}, "threshold=0.9: precision=0.9 chooses one; leave one"),
     ({"threshold": float("nan")}, "threshold=nan: must be between 0 and 1"),
-    ({"precision": 95.0}, "precision=95.0: must be between 0 and 1, for example 0.95"),
+    ({"precision": 1.0}, "precision=1.0: must be between 0 and 1, for example 0.95"),
     ({"output": "labels.xlsx"}, "--out=labels.xlsx: Excel workbooks are not written; name a"),
     ({"output": "labels"}, "--out=labels: the suffix is the format; name a file in .tsv, .csv"),
     ({"keep": ["id"]}, "--keep=id: .*in.txt: no column 'id' .the columns are 'text'"),

@@ -253,7 +253,7 @@ from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.windows import Windows, WindowsConfig
 Windows(TokenFile(sys.argv[1], "train"), WindowsConfig(2, 16))(0)
 find(sys.argv[1] + "/tokenizer/*")
-print([name for name in ("fsspec", "gcsfs", "s3fs", "apache_beam", "etils") if name in sys.modules])
+print([name for name in ("fsspec", "gcsfs", "s3fs", "etils") if name in sys.modules])
 """
   result = subprocess.run(
     [sys.executable, "-c", code, prepared], capture_output=True, text=True, check=True

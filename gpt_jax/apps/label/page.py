@@ -1,4 +1,4 @@
-"""Renders the result of launch/label.py as one HTML page that needs no network: page.html.
+"""Renders the result of launch/label.py as a page that needs no network, report.html.
 
 As in page.py, autoescape is on and nothing is marked as safe.
 """

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpt_jax.errors import InputError, agree, counted
-from gpt_jax.files import exists, read_json, verified
+from gpt_jax.files import absolute, exists, read_json, verified
 from gpt_jax.tasks.readers import Row, Table, label_form, usable
 from gpt_jax.tasks.task import SPLITS
 
@@ -36,8 +36,8 @@ class Previous:
 
   @property
   def identity(self) -> dict[str, str]:
-    """JSON that differs where the earlier run does."""
-    return {"from": self.workdir} if self.workdir else {}
+    """The earlier run's folder, as JSON."""
+    return {"from": absolute(self.workdir)} if self.workdir else {}
 
   def with_rows(self, new: list[Row], merge_labels: bool) -> tuple[list[Row], str]:
     """Its rows, then those of the new ones that it lacks; and a line about them.
