@@ -20,12 +20,7 @@ _HELD_OUT = 10  # of so many reviews of a class the last is held out: there is n
 def read(data_dir: str, split: str) -> Iterator[Row]:
   """Rows of the official tree, aclImdb/train/pos/ID_RATING.txt, or of the archive that holds it."""
   root, half = find_folder(data_dir, "imdb"), "test" if split == "test" else "train"
-  texts: dict[str, str] = {}
-  for label in LABELS:
-    for path in find_files(os.path.join(glob.escape(root), "aclImdb", half, label, "*.txt")):
-      texts[path] = "\n".join(line for _, line in read_lines(path))
-  for path in sorted(find_files(os.path.join(glob.escape(root), "aclImdb*.tar.*"))):
-    texts = texts or _texts_of_archive(path, half)
+  texts = _texts(root, half)
   if not texts:
     folder = os.path.join(root, "aclImdb", half, "pos")
     raise MissingInput(f"{folder}: no reviews here, nor in an archive aclImdb*.tar.* of {root}")
@@ -42,7 +37,18 @@ def read(data_dir: str, split: str) -> Iterator[Row]:
       yield row
 
 
-@functools.lru_cache(1)  # 25,000 members take seconds, and a run asks for both its splits
+@functools.lru_cache(1)  # 25,000 reviews take seconds, and a run asks for both splits
+def _texts(root: str, half: str) -> dict[str, str]:
+  """Path -> text of the tree's files, else of the archive's."""
+  texts: dict[str, str] = {}
+  for label in LABELS:
+    for path in find_files(os.path.join(glob.escape(root), "aclImdb", half, label, "*.txt")):
+      texts[path] = "\n".join(line for _, line in read_lines(path))
+  for path in sorted(find_files(os.path.join(glob.escape(root), "aclImdb*.tar.*"))):
+    texts = texts or _texts_of_archive(path, half)
+  return texts
+
+
 def _texts_of_archive(path: str, half: str) -> dict[str, str]:
   texts = {}
   try:

@@ -64,6 +64,9 @@ def pack(tokens: str, data: str, out: str, megabytes: float) -> None:
   sources = [Path(data, name) for name in FOLDERS if Path(data, name).is_dir()]
   _archive(folder / "data.tar.xz", sources)
   room = megabytes * 1e6 - (folder / "data.tar.xz").stat().st_size
+  if room <= 0:
+    needed = megabytes - room / 1e6
+    sys.exit(f"error: --megabytes={megabytes:g}: the tasks' files alone take {needed:.0f}")
   # About a byte a token: a token of two bytes compresses to half (measured: 0.98 of a byte).
   share = min(1.0, 2 * room / Path(tokens, "train.bin").stat().st_size)
   while True:
@@ -240,7 +243,7 @@ def describe(workdir: Path, tasks: Sequence[str]) -> str:
     for setting in SETTINGS:
       run = results["runs"].get(setting, {}).get(task)
       metric = run["metric"] if run else metric
-      cells.append(f"{100 * run['dev'][f'dev_{metric}']['mean']:.1f}" if run else "")
+      cells.append(f"{100 * run['best'][f'dev_{metric}']['mean']:.1f}" if run else "")
     difference = results.get("differences", {}).get("no-pretraining", {}).get(task, ())
     percents = [f"{100 * value:+.1f}" for value in difference]
     cells.append("{} ({} to {})".format(*percents) if percents else "")

@@ -12,7 +12,7 @@ import numpy as np
 
 from gpt_jax.apps.probe_features import probe_features
 from gpt_jax.batch import Rows
-from gpt_jax.inference.linear_classifier import fit_best_linear, spread_classes
+from gpt_jax.inference.linear_classifier import fit_chosen
 from gpt_jax.models.model import ModelConfig, parameter_shapes
 from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.programs.start import Start, load_start
@@ -66,9 +66,6 @@ def cost(recipe: Recipe) -> Cost:
   return Cost(*parameters(recipe.spec), statistics.mean(predicted), float(flops))
 
 
-_PENALTY_SHARE = 5  # a fifth of the training examples chooses the strength of the penalty
-
-
 def probe_start(config: FinetuneConfig, checkpoint: str, tokenizer: str) -> Start:
   """The trunk that is probed; for "none", one with fresh weights. A text-to-text model reads plain
   texts: in RoBERTa's format, and all positions attend to all.
@@ -98,12 +95,5 @@ def probe_score(
     encoded = task.encode(chosen, *start.reads)
     features[split], labels[split] = probe_features(start, encoded), encoded.labels
   classes = labels["train"].argmax(axis=1)
-  # By class: every fifth row may be of one class. The end of the order, so that rare ones train.
-  chooses = np.zeros(len(classes), bool)
-  chooses[spread_classes(classes, 0)[-len(classes) // _PENALTY_SHARE :]] = True
-  linear = fit_best_linear(
-    (features["train"][~chooses], classes[~chooses]),
-    (features["train"][chooses], classes[chooses]),
-    task.num_classes,
-  )
+  linear = fit_chosen(features["train"], classes, task.num_classes)
   return task.score(linear(features["dev"]), labels["dev"])[task.primary_metric]

@@ -94,7 +94,7 @@ def _ablations(runs: dict[str, Any], note: str) -> list[str]:
     rows.append((f"{name}, the paper", theirs))
     rows.append((f"**ours**{note}", ours))
     rows.append((f"difference{note}", _differences(ours, theirs)))
-  return _table(f"Table 5: {table.title}", ["average of these", *titles], rows)
+  return _table(f"Table 5: {table.title}", ["average of the row", *titles], rows)
 
 
 def _differences_of(differences: dict[str, Any], note: str) -> list[str]:
@@ -108,7 +108,7 @@ def _differences_of(differences: dict[str, Any], note: str) -> list[str]:
       cells.append("{} ({} to {})".format(*known) if known else "")
     rows.append((f"above {setting}{note}", cells))
   title = "The full model beside others: differences on the dev set, 95 % intervals over examples"
-  return _table(title, ["average of these", *names], rows) if rows else []
+  return _table(title, ["average of the row", *names], rows) if rows else []
 
 
 def ablation_points(runs: dict[str, Any]) -> Points:

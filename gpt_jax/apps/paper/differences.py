@@ -11,17 +11,15 @@ from gpt_jax.inference.dev_report import REPORT, prediction_lines, write_dev_rep
 from gpt_jax.inference.intervals import bootstrap_difference
 from gpt_jax.inference.linear_classifier import (
   TfidfClassifier,
-  fit_best_linear,
+  fit_chosen,
   fit_linear,
   fit_tfidf,
-  spread_classes,
 )
 from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.task import find
 
 TFIDF = "tf-idf"
-_CHOOSES = 5  # of so many training examples one chooses the strength of the penalty
 
 # Another setting -> task -> how much the full model's metric is above it, and its 95 % interval.
 Differences = dict[str, dict[str, tuple[float, float, float]]]
@@ -72,9 +70,7 @@ def fit_bag_of_words(task: LabeledTask, data: str, config: FinetuneConfig, folde
   encoded = {split: empty.encode(task, rows[split]) for split in counts}
   x = features(encoded["train"].strings)
   classes = encoded["train"].labels.argmax(axis=1)
-  order = spread_classes(classes, 0)
-  chooses, fits = np.split(order, [len(order) // _CHOOSES])
-  best = fit_best_linear((x[fits], classes[fits]), (x[chooses], classes[chooses]), len(task.labels))
+  best = fit_chosen(x, classes, len(task.labels))
   linear = fit_linear(x, classes, len(task.labels), best.inverse_penalty)
   probabilities = linear(features(encoded["dev"].strings))
   os.makedirs(folder, exist_ok=True)

@@ -135,7 +135,8 @@ def run(
       by default 5, and figure 2.
     figure: 2: layers transferred (left), zero-shot over pre-training (right), which evaluates every
       checkpoint of the workdirs.
-    tasks: only these; by default all with data, for figure 2 (left) race and mnli.
+    tasks: only these; by default those of the budget, or else all with data; for figure 2 (left) of
+      paper and small race and mnli.
     seeds: runs per setting and task.
     budget: paper; small: parts of the data sets and a recipe for small models, for a CPU; books:
       trains the largest model that two cores can in 150 minutes, an LSTM and all else in hours;
@@ -147,6 +148,10 @@ def run(
   """
   if bool(text) == bool(checkpoint):
     raise InputError("give either a checkpoint or a text to pre-train on")
+  if text and lstm:
+    raise InputError(f"lstm={lstm}: goes with a checkpoint; with a text an LSTM is trained, too")
+  if minutes and not text:
+    raise InputError(f"minutes={minutes:g}: of pre-training; goes with text")
   if text and not table and not figure:
     table, figure = ("5",), ("2",)
   numbers = {str(number): number for number in tables.TABLES}
@@ -163,10 +168,13 @@ def run(
   figures.make_figure()
   check_data_dir(data)
   study = Study(workdir, "results.json", ("runs", "lock", "text", "pace", "trials", "pretrained"))
-  there = _available(data, (*tasks, *chosen.tasks))
+  there = _available(data, tasks or chosen.tasks)
   if text and chosen.pretraining:
-    if not {*there[0]} & {*(tasks or chosen.tasks)}:  # before hours of work
+    usable = [name for name in tasks or chosen.tasks if name in there[0]]
+    if not usable:  # before hours of work
       raise InputError("; ".join(there[1].values()))
+    for name in usable:
+      find(name).check_metrics()  # a package may be missing
     with lock(workdir):
       workdirs = chosen.pretraining.run(study, text, minutes)
     checkpoint, lstm = workdirs["gpt1"], workdirs.get("lstm", "")
@@ -319,7 +327,7 @@ class _Reproduction:
     workdir = folder if seeds > 1 else os.path.join(folder, "seed_0")
     source = self.paths[setting.trunk]
     options = reported(workdir)
-    if self.budget.pretraining and setting.trunk == "transformer":
+    if self.budget.pretraining:
       options["set_fields"] = _DROPOUT
     runs = finetune.run(config, self.data_dir, source, workdir, seeds=seeds, **options)
     metric = find(task).primary_metric

@@ -405,6 +405,7 @@ def test_nothing_to_run_is_an_error(world, tmp_path):
     ({"budget": "paper"}, "holds results of budget small and checkpoints"),
     ({"lstm": "nothing"}, "no checkpoint in"),
     ({"text": "novels"}, "give either a checkpoint or a text"),
+    ({"minutes": 5.0}, "minutes=5: of pre-training; goes with text"),
     ({"lstm": "transformer"}, "--lstm=.*: a TransformerConfig; should be a LSTMConfig"),
   ],
 )
