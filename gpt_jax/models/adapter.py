@@ -101,9 +101,7 @@ class _LowRank:
 
 
 @multiply.register
-def _(
-  kernel: _LowRank, x: jax.Array, inputs: int, outputs: tuple[int, ...], _: bool = False
-) -> jax.Array:
+def _(kernel: _LowRank, x: jax.Array, inputs: int, outputs: tuple[int, ...]) -> jax.Array:
   if kernel.key is None or not kernel.rate:
     return _multiply(kernel.scale, inputs, kernel.kernel, kernel.a, kernel.b, x)
   fixed = multiply(kernel.kernel, x, inputs, outputs)

@@ -78,9 +78,7 @@ class KeptWeights:
 
 
 @multiply.register
-def _(
-  kernel: KeptWeights, x: jax.Array, inputs: int, outputs: tuple[int, ...], _: bool = False
-) -> jax.Array:
+def _(kernel: KeptWeights, x: jax.Array, inputs: int, outputs: tuple[int, ...]) -> jax.Array:
   before = x.shape[: x.ndim - inputs]
   y = kernel.multiply(x.reshape(*before, -1))
   return y.reshape(*before, *outputs).astype(activation_type(x.dtype.name))

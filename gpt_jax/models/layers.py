@@ -43,7 +43,8 @@ class Projection(nn.Module):
   scale: float = 1.0  # of the first kernel
   kernel_init: str | nn.initializers.Initializer = "normal"
   activation: str = ""  # of ACTIVATIONS; "": none
-  # On a GPU, for a result that no other operation passes over, which could add the bias.
+  # Whether a GPU's product adds the bias, for a result that only kernels read (q, k, v). Elsewhere
+  # the next elementwise operation adds it, in the pass that it makes anyway.
   bias_in_product: bool = False
 
   @nn.compact
@@ -55,8 +56,14 @@ class Projection(nn.Module):
     bias = self.param("bias", nn.initializers.zeros, self.outputs)
     # The parameter stays float32, for the optimizer; its copy in the compute type is for the
     # product.
-    fused = self.bias_in_product and on_gpu() and axis_size("model") == 1
-    y = multiply(kernel, x.astype(self.dtype), len(self.inputs), self.outputs, fused)
+    x, inputs = x.astype(self.dtype), len(self.inputs)
+    # What stands for a kernel has products of its own.
+    is_array = isinstance(kernel, jax.Array)
+    fused = self.bias_in_product and is_array and on_gpu() and axis_size("model") == 1
+    if fused:
+      y = project(x, kernel.astype(x.dtype), inputs, wide=True)
+    else:
+      y = multiply(kernel, x, inputs, self.outputs)
     bias = bias.reshape((1,) * (y.ndim - bias.ndim) + bias.shape)
     in_16_bits = on_gpu() and y.dtype != jnp.float32
 
@@ -76,9 +83,9 @@ class Projection(nn.Module):
 def rounded_gradient(x: jax.Array) -> jax.Array:
   """x, whose gradient is rounded to x's type before anything reads it.
 
-  XLA drops the rounding of a gradient in 16 bits that is then added up in float32. It would write
-  the gradient of GELU's input in float32 to memory, and read it back for the sum and the rounding;
-  of a rounded one it computes both in the pass that computes the gradient.
+  The bias's gradient sums it in float32, and XLA then drops its rounding to 16 bits: it writes the
+  gradient (as of GELU's input) in float32, and reads it again to sum and to round. Where the
+  rounding is explicit, the pass that computes the gradient sums it and writes 16 bits.
   """
   return x
 
@@ -101,7 +108,7 @@ class LayerNorm(nn.Module):
   def __call__(self, x):
     scale = self.param("scale", nn.initializers.ones, x.shape[-1:])
     bias = self.param("bias", nn.initializers.zeros, x.shape[-1:])
-    normalize = _normalize_again if on_gpu() else _normalize
+    normalize = _normalize_on_gpu if on_gpu() else _normalize
     return normalize(x, scale, bias, self.epsilon)[0].astype(activation_type(self.dtype))
 
 
@@ -121,7 +128,7 @@ def _normalize(
   return x * scale.reshape(shape) + bias.reshape(shape), mean, factor
 
 
-_normalize_again = jax.custom_vjp(_normalize, nondiff_argnums=(3,))
+_normalize_on_gpu = jax.custom_vjp(_normalize, nondiff_argnums=(3,))
 
 
 def _normalize_forward(x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float) -> tuple:
@@ -130,8 +137,8 @@ def _normalize_forward(x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon:
 
 
 def _normalize_gradient(epsilon: float, saved: Any, gradients: Any) -> tuple:
-  """Written out for a GPU: with the rows' sums at hand, those over columns are parts of the kernels
-  that compute d_x, and no array is in float32.
+  """The formula, from the saved mean and factor of each row. A GPU then computes d_x and the sums
+  for d_scale and d_bias in one pass over x and d_y, and writes no float32 array of their size.
   """
   x, scale, *of_rows = saved
   d_y = gradients[0]
@@ -145,7 +152,7 @@ def _normalize_gradient(epsilon: float, saved: Any, gradients: Any) -> tuple:
   return d_x, (d_y * normed).sum(rows), d_y.sum(rows)
 
 
-_normalize_again.defvjp(_normalize_forward, _normalize_gradient)
+_normalize_on_gpu.defvjp(_normalize_forward, _normalize_gradient)
 
 
 def activate(x: jax.Array, activation: str) -> jax.Array:
@@ -227,14 +234,12 @@ def weight(
 
 
 @functools.singledispatch
-def multiply(
-  kernel: Any, x: jax.Array, inputs: int, outputs: tuple[int, ...], as_sums: bool = False
-) -> jax.Array:
+def multiply(kernel: Any, x: jax.Array, inputs: int, outputs: tuple[int, ...]) -> jax.Array:
   """x [B, …, inputs…] times a kernel from `weight`, as `project`: [B, …, outputs…].
 
-  This is the product with an array; what stands for one registers its own, and may ignore as_sums.
+  This is the product with an array; what stands for one registers its own.
   """
-  return project(x, kernel.astype(x.dtype), inputs, as_sums)
+  return project(x, kernel.astype(x.dtype), inputs)
 
 
 def _as_matrix(value: jax.Array, inputs: int, has_bias: bool) -> Matrix:

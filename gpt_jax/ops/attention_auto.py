@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 
 from gpt_jax.ops.attention import find_backend
-from gpt_jax.parallel.mesh import device_kind, platform
+from gpt_jax.ops.product import on_gpu
+from gpt_jax.parallel.mesh import device_kind
 
 _HOPPER = ("NVIDIA H", "NVIDIA GH")  # so JAX's names of these GPUs begin
 JAX = (0, 11)  # of an older one mosaic runs the kernels of fused
@@ -19,6 +20,6 @@ def attend(qkv, mask, bias, dropout, observe) -> jax.Array:
   return backend(qkv, mask, bias, dropout, observe)
 
 
-def is_hopper() -> bool | None:
-  """Whether the GPU that is computed on, or compiled for, is a Hopper; None: it is no GPU."""
-  return device_kind().startswith(_HOPPER) if platform() == "gpu" else None
+def is_hopper() -> bool:
+  """Whether what is computed on, or compiled for, is a Hopper GPU."""
+  return on_gpu() and device_kind().startswith(_HOPPER)

@@ -16,9 +16,23 @@ CHUNK_ELEMENTS = 2**26
 _GPU_CHUNKS = 4
 
 
-def chunk_elements(of: str = "") -> int:
-  """Logits of one chunk on one device of a platform; "": the current one."""
-  return CHUNK_ELEMENTS * (_GPU_CHUNKS if (of or platform()) == "gpu" else 1)
+def chunk_elements(of: str = "", half: bool = False) -> int:
+  """Logits of one chunk on one device of a platform ("": the current one), half: in 16 bits.
+
+  In half the bytes twice as many; their gradient takes the memory of the logits.
+  """
+  return CHUNK_ELEMENTS * (_GPU_CHUNKS if (of or platform()) == "gpu" else 1) * (2 if half else 1)
+
+
+def _in_half(dtype: jax.typing.DTypeLike) -> bool:
+  """Whether memory has the logits of a compute type in float16.
+
+  A GPU takes longer to write and read logits than to compute them. float16 of logits and table
+  loses less than float32 logits of a table in bfloat16 did (0.8 to 0.9 times the error of a loss);
+  bfloat16 logits lose 2 to 6 times as much. A logit beyond 65504 is infinite, and the update is
+  refused.
+  """
+  return platform() == "gpu" and jnp.dtype(dtype) == jnp.bfloat16
 
 
 def cross_entropy(
@@ -49,13 +63,14 @@ def _cross_entropy(hidden, table, targets, weights, num_tokens, z_loss) -> jax.A
   """The gradient is computed in the forward pass, chunk by chunk along T (chunks of flattened
   tokens would add all-gathers under data parallelism), and only scaled in the backward pass.
   """
-  parts = _chunks(hidden, targets, weights, table.shape[0])
+  half = _in_half(hidden.dtype)
+  parts = _chunks(hidden, targets, weights, table.shape[0], half)
   # Only evaluation comes here: where a gradient is taken, _cross_entropy_forward runs instead.
-  table = table.astype(hidden.dtype)
+  table = table.astype(jnp.float16 if half else hidden.dtype)
 
   def of_chunk(part):
     h, t, w = part
-    return _chunk(h, t, w, table, num_tokens, z_loss)[0]
+    return _chunk(h, t, w, table, num_tokens, z_loss, half)[0]
 
   return _sum_over(of_chunk, parts)
 
@@ -65,11 +80,7 @@ def _cross_entropy_forward(hidden, table, targets, weights, num_tokens, z_loss):
   # table in every chunk.
   groups = axis_size("data")
   low_table = table.astype(hidden.dtype)  # once, not in every chunk
-  # A GPU takes longer to write and read logits than to compute them, so they are kept in 16 bits.
-  # float16 of logits and table loses less than float32 logits of a table in bfloat16 did (0.8 to
-  # 0.9 times the error of a loss); bfloat16 logits lose 2 to 6 times as much. A logit beyond 65504
-  # is infinite, and the update is refused.
-  half = platform() == "gpu" and hidden.dtype == jnp.bfloat16
+  half = _in_half(hidden.dtype)
   score_table = table.astype(jnp.float16) if half else low_table
   # The sums [G, R, D] would be, on a CPU, a product with a transposed copy of all d_scores.
   transposed = platform() == "cpu"
@@ -92,8 +103,7 @@ def _cross_entropy_forward(hidden, table, targets, weights, num_tokens, z_loss):
     d_table = jnp.einsum(f"gbtr,gbtd->{order}", d_scores, h, preferred_element_type=jnp.float32)
     return (total, constrain(d_table, *axes)), d_hidden
 
-  # In half the bytes twice as many logits; their gradient takes the memory of the logits.
-  parts = _chunks(hidden, targets, weights, table.shape[0], 2 if half else 1)
+  parts = _chunks(hidden, targets, weights, table.shape[0], half)
   if parts[0].shape[0] == 1:
     (total, d_table), d_hidden = of_chunk(jax.tree.map(lambda x: x[0], parts))
   else:
@@ -173,11 +183,11 @@ def _log_sum_exp(scores: jax.Array) -> jax.Array:
   return largest + jnp.log(total)
 
 
-def _chunks(hidden, targets, weights, rows, times=1):
-  """Each array [B, T, ...] as [chunks, B, T / chunks, ...], of `times` chunk_elements."""
+def _chunks(hidden, targets, weights, rows, half=False):
+  """Each array [B, T, ...] as [chunks, B, T / chunks, ...]; half: of logits in 16 bits."""
   batch, length = targets.shape
   # A chunk's logits are split over both mesh axes: by rows of the batch, and by rows of the table.
-  most = times * chunk_elements() * axis_size("data") * axis_size("model")
+  most = chunk_elements(half=half) * axis_size("data") * axis_size("model")
   # The fewest chunks of equal length that fit; if none do, a chunk per position.
   count = next(
     n

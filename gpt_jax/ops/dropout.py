@@ -48,7 +48,7 @@ def dropout(x: jax.Array, rate: float, key: Key | None, *, sharded: bool = True)
   """
   if key is None or rate == 0:
     return x
-  drop = _drop_twice if on_gpu() else _drop
+  drop = _drop_and_redraw if on_gpu() else _drop
   return drop(x, rate, key, sharded)
 
 
@@ -56,18 +56,16 @@ def _drop(x: jax.Array, rate: float, key: Key, sharded: bool) -> jax.Array:
   return _keep(x, rate, _bits(x.shape, key, sharded))
 
 
-_drop_twice = jax.custom_vjp(_drop, nondiff_argnums=(1, 3))
+_drop_and_redraw = jax.custom_vjp(_drop, nondiff_argnums=(1, 3))
 
 
-def _drop_gradient(rate: float, sharded: bool, key: Key, gradient: jax.Array) -> tuple:
-  # A GPU draws a mask in less time than it reads one. Without the barrier, XLA would take it from
-  # the forward pass: store it.
+def _redraw(rate: float, sharded: bool, key: Key, gradient: jax.Array) -> tuple:
+  # A GPU draws a mask again in less time than it reads a stored one. Without the barrier XLA would
+  # see the same mask in both passes, and store it.
   return _drop(gradient, rate, jax.lax.optimization_barrier(key), sharded), None
 
 
-_drop_twice.defvjp(
-  lambda x, rate, key, sharded: (_drop(x, rate, key, sharded), key), _drop_gradient
-)
+_drop_and_redraw.defvjp(lambda x, rate, key, sharded: (_drop(x, rate, key, sharded), key), _redraw)
 
 
 def dropout_rows(x: jax.Array, rows: jax.Array, rate: float, key: Key) -> jax.Array:

@@ -211,8 +211,8 @@ class _Run(NamedTuple):
 def _sides(arrays: _Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
   """References of an instance to queries, and to keys: fields of _Side."""
   q, k, v = (_of_instance(arrays.qkv, plane) for plane in range(3))
-  rest = map(_of_instance, arrays[1:])
-  queries = _Side(q, None, None, *rest)
+  rest = {name: _of_instance(x) for name, x in arrays._asdict().items() if name != "qkv"}
+  queries = _Side(q, **rest)
   keys = _Side(k=k, v=v, segments=queries.segments, prefix=queries.prefix)
   return _given(queries._replace(prefix=None)), _given(keys)
 

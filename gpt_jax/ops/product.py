@@ -124,12 +124,12 @@ def product(
   return _product(equation, a, b, dtype)
 
 
-def project(x: jax.Array, kernel: jax.Array, inputs: int, as_sums: bool = False) -> jax.Array:
+def project(x: jax.Array, kernel: jax.Array, inputs: int, wide: bool = False) -> jax.Array:
   """x [B, …, inputs…] times a kernel [inputs…, outputs…] over the `inputs` axes: [B, …, outputs…].
 
   Both of a compute type. The result has its activation_type; rematerialization knows it as
-  PROJECTED. as_sums: the float32 sums instead, unknown to it, for what a GPU can fuse into a
-  product; their gradient is rounded as the factors are.
+  PROJECTED. wide: in float32 and without that name, for a caller that adds a bias and rounds, which
+  a GPU does within the product; the caller names its result. Not where `model` splits kernels.
   """
   dtype = activation_type(x.dtype.name)
   before, outputs = x.shape[: x.ndim - inputs], kernel.shape[inputs:]
@@ -144,7 +144,7 @@ def project(x: jax.Array, kernel: jax.Array, inputs: int, as_sums: bool = False)
     if platform() == "cpu" and x.dtype == jnp.float32:
       matrix, rows = matrix.reshape(-1, size), "n"
     equation, kernel = f"{rows}i,iu->{rows}u", kernel.reshape(size, -1)
-    if as_sums:
+    if wide:
       return _product(equation, matrix, kernel, jnp.float32).reshape(before + outputs)
     y = product(equation, matrix, kernel, dtype)
   return checkpoint_name(y, PROJECTED).reshape(before + outputs)
@@ -163,9 +163,10 @@ def _backward(equation, dtype, factors, gradient):
   a, b = factors
   left, right, result = equation.replace("->", ",").split(",")
   gradient = gradient.astype(a.dtype)  # else it is a slow product of two types
+  # As products: between a GPU's devices a sum in the factors' type moves half the bytes.
   return (
-    _product(f"{result},{right}->{left}", gradient, b, a.dtype),
-    _product(f"{left},{result}->{right}", a, gradient, b.dtype),
+    product(f"{result},{right}->{left}", gradient, b),
+    product(f"{left},{result}->{right}", a, gradient),
   )
 
 

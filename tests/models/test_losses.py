@@ -155,6 +155,16 @@ def test_logits_in_float16_on_a_mesh(monkeypatch):
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-2), found, expected)
 
 
+def test_an_evaluation_has_the_loss_of_training_on_a_gpu(monkeypatch):
+  hidden, *rest = make_inputs()
+
+  def loss(hidden):
+    return cross_entropy(hidden.astype(jnp.bfloat16), *rest, IN_USE)
+
+  on_a_gpu(monkeypatch)
+  assert jax.jit(loss)(hidden) == jax.jit(jax.value_and_grad(loss))(hidden)[0]
+
+
 @pytest.mark.parametrize(
   "dtype, half", [("bfloat16", True), ("float16", False), ("float32", False)]
 )

@@ -11,7 +11,7 @@ from gpt_jax import ops
 from gpt_jax.config import from_json, to_json
 from gpt_jax.errors import InputError
 from gpt_jax.models.transformer import TransformerConfig
-from gpt_jax.ops import attention_auto, attention_mosaic, attention_plain
+from gpt_jax.ops import attention_auto, attention_mosaic, attention_plain, product
 from gpt_jax.ops.attention import AttentionMask, Dropout, attention, backends, find_backend
 from gpt_jax.ops.dropout import step_key
 
@@ -87,7 +87,7 @@ def test_auto_takes_kernels_on_hopper_in_16_bits(
 ):
   taken = []
   monkeypatch.setattr(attention_auto, "device_kind", lambda: device)
-  monkeypatch.setattr(attention_auto, "platform", lambda: "cpu" if device == "cpu" else "gpu")
+  monkeypatch.setattr(product, "platform", lambda: "cpu" if device == "cpu" else "gpu")
   monkeypatch.setattr(jax, "__version_info__", version)
   for name, module in (("mosaic", attention_mosaic), ("plain", attention_plain)):
     monkeypatch.setattr(module, "attend", lambda *_, name=name: taken.append(name))

@@ -69,9 +69,7 @@ class _Columns:
 
 
 @multiply.register
-def _(
-  kernel: _Columns, x: jax.Array, inputs: int, outputs: tuple[int, ...], _: bool = False
-) -> jax.Array:
+def _(kernel: _Columns, x: jax.Array, inputs: int, outputs: tuple[int, ...]) -> jax.Array:
   y = x.reshape(-1, kernel.values.shape[0]) @ kernel.values
   return y.reshape(*x.shape[: x.ndim - inputs], *outputs)
 
