@@ -106,6 +106,8 @@ def find_devices(topology: str) -> tuple[list[Any], str]:
     if not shape.isdecimal() or not 0 < int(shape) <= 10_000:
       raise InputError(f"--topology={topology}: name the number of GPUs, such as {name}:8")
     count = int(shape)
+    if count > _HOST and count % _HOST:
+      raise InputError(f"--topology={topology}: more than {_HOST} GPUs are whole hosts of {_HOST}")
     return ([None] * count if why_not_compiled(kind) else _described_gpus(kind, count)), kind
   if google := re.fullmatch(r"(v[4-6]\w*)-(\d{1,6})", topology):
     raise InputError(f"--topology={topology}: {_shape_of(*google.groups())} ({EXAMPLES})")

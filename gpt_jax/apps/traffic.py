@@ -29,8 +29,9 @@ _CAUSES = {
 _SCORES = re.compile(r"/scores\b")  # the scope of attention_plain.attend_allowed
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 CAUSES = (PRODUCTS, ATTENTION, *_CAUSES, *COLLECTIVES)
-# Shares of an H200's peaks, 989 TFLOP/s and 4.8 TB/s, in a step of GPT-1 (configs/RESULTS.md, One
-# H200): of its products 713; of attention's kernels, counted whole, 184; 4.0 is assumed of others.
+# Shares of an H200's peaks (989 TFLOP/s, 4.8 TB/s). From the profile of a step of GPT-1 (RESULTS,
+# One H200): 22.9 TFLOP of products in 31.9 ms are about 713 TFLOP/s; attention reached 184, its
+# FLOPs counted without a causal mask. 4.0 TB/s of all other kernels is assumed, not measured.
 PRODUCTS_SHARE, ATTENTION_SHARE, BANDWIDTH_SHARE = 0.72, 0.19, 0.83
 
 _FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "iota"}
@@ -53,7 +54,9 @@ class Kernel(NamedTuple):
   kind: str  # of a fusion, the target of a call, or the instruction
   result: str  # its type
   runs: int  # in a step
-  read: float  # bytes of all runs, as the rest; a collective has its result alone
+  # Bytes of all runs, as the rest; a collective has the larger of what it is given and gives, as
+  # written.
+  read: float
   written: float
   flops: float  # of its matrix products
 
@@ -158,7 +161,10 @@ def _walk(computations: _Computations, name: str, runs: int) -> Iterator[Kernel]
   for instruction in table.values():
     op = instruction.op
     if op.removesuffix("-done") in COLLECTIVES:  # whose type is the result's alone
-      yield _kernel(instruction, [], runs)
+      start = table[instruction.operands[0]] if op.endswith("-done") else instruction
+      given = sum(_bytes(table[x].type) for x in start.operands)
+      most = max(given, _bytes(instruction.type))  # of a reduce-scatter what it is given
+      yield _kernel(instruction, [], runs)._replace(written=runs * most)
     elif op in _FREE or op.endswith(("-done", "-update")) or op.startswith(COLLECTIVES):
       continue
     elif op == "while":

@@ -7,7 +7,7 @@ from gpt_jax.ops.attention import find_backend
 from gpt_jax.ops.product import on_gpu
 from gpt_jax.parallel.mesh import device_kind
 
-_HOPPER = ("NVIDIA H", "NVIDIA GH")  # so JAX's names of these GPUs begin
+HOPPER = ("NVIDIA H", "NVIDIA GH")  # so JAX's names of these GPUs begin
 JAX = (0, 11)  # of an older one mosaic runs the kernels of fused
 _MAX_WIDTH = 128  # features of a head, for which the kernels were compiled
 
@@ -22,4 +22,4 @@ def attend(qkv, mask, bias, dropout, observe) -> jax.Array:
 
 def is_hopper() -> bool:
   """Whether what is computed on, or compiled for, is a Hopper GPU."""
-  return on_gpu() and device_kind().startswith(_HOPPER)
+  return on_gpu() and device_kind().startswith(HOPPER)

@@ -50,6 +50,8 @@ def check_topology(topology: str) -> None:
   devices, kind = find_devices(topology)
   if devices[0] is None:
     raise InputError(f"--topology={topology}: {why_not_compiled(kind)}")
+  if devices[0].platform == "tpu":
+    raise InputError(f"--topology={topology}: bytes are read of programs for GPUs, such as h200:1")
 
 
 def audit(config: PretrainConfig, topology: str) -> Audit:
@@ -68,7 +70,8 @@ def ideal_bytes(config: PretrainConfig, devices: int) -> dict[str, float]:
   Known of Transformers with a causal objective, whose model is not split over devices.
   """
   trunk: Any = config.trunk
-  if "blocks" not in trunk.gives or config.mesh.model > 1 or config.mesh.fsdp:
+  is_causal = config.objective.attention == "causal" and "blocks" in trunk.gives
+  if not is_causal or config.mesh.model > 1 or config.mesh.fsdp:
     return {}
   width = 4 if trunk.dtype == "float32" else 2
   tokens = config.data.batch_size * config.data.length / devices

@@ -23,19 +23,22 @@ from gpt_jax.apps.topologies import (
 from gpt_jax.checkpoints.run_folder import resume_choices
 from gpt_jax.errors import InputError
 from gpt_jax.files import write_json
+from gpt_jax.ops.attention_auto import HOPPER
 from gpt_jax.ops.cross_entropy import chunk_elements
 from gpt_jax.parallel.memory import bytes_needed, capacity
 from gpt_jax.parallel.placement import check_batch
-from gpt_jax.programs.config_files import override_all
+from gpt_jax.programs.config_files import override, override_all
 from gpt_jax.programs.outputs import check_out
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.programs.pretrain_config import PAPER_VOCABULARY, check_type, model_spec
 from gpt_jax.programs.pretrain_mixture import load_texts
 from gpt_jax.training.fitting import larger_counts, what_fits
 
-# What a compiled program does not say; GPT-1's step took 75 ms on an H200, where this says 65.
+# What a compiled program does not say. GPT-1's step of 2026-11-26 took 75 ms on an H200; of its
+# program this said 65 (configs/RESULTS.md, One H200).
 NOT_KNOWN = (
-  "tuned products, gaps between kernels and clocks are not known: 1.15 times that on an H200"
+  "not known: tuned products, gaps between kernels, clocks, and a network slower than NVLink; the "
+  "one step that was timed, GPT-1's on an H200, took 1.15 times as long as this said"
 )
 
 
@@ -113,6 +116,8 @@ def run(
     plan = make_plan(override_all(config, changes), devices, chip, steps_per_epoch)
     plans.append(plan._replace(changes=changes))
     print(describe(plans[-1], price), flush=True)
+  if any(plan.moved for plan in plans):
+    print(NOT_KNOWN)
   fitting = [plan for plan in plans if plan.fits and plan.step_time]
   if len(plans) > 1 and fitting:
     best = max(fitting, key=lambda plan: (plan.tokens / plan.step_time, -plan.memory))
@@ -168,6 +173,10 @@ def _remedy(config: PretrainConfig, plan: Plan, devices: Sequence[Any]) -> str:
   has_formula = "blocks" in config.trunk.gives and (plan.moved or not plan.compiled)
   if not has_formula:  # minutes for each
     return "a run may choose more microbatches, which --vary=train.microbatches=2,4,8 plans"
+  trunk = config.trunk
+  if plan.moved and trunk.attention_backend == "auto" and trunk.dtype != "float32":
+    if devices[0].device_kind.startswith(HOPPER):  # whose kernels keep no scores
+      config = override(config, "trunk.attention_backend", "mosaic")
   # Where a GPU's step was compiled, the formula says by how much less others need.
   scale = plan.memory / _estimated(config, devices)
 
@@ -207,7 +216,7 @@ def describe(plan: Plan, price: float = 0.0) -> str:
     parts = ", ".join(f"{name} {1000 * time:.1f} ms" for name, time in plan.times.items() if time)
     bound = f"bound by {max(plan.times, key=plan.times.__getitem__)} ({parts})"
     least, most = ("about", "about") if plan.moved else ("at least", "at most")
-    how = f"{parts}; {NOT_KNOWN}" if plan.moved else bound
+    how = parts if plan.moved else bound
     lines.append(f"  step     {least} {1000 * plan.step_time:.1f} ms, {how}")
     lines.append(f"  speed    {most} {plan.tokens / plan.step_time:,.0f} tokens/s")
     if plan.steps:

@@ -207,6 +207,7 @@ def test_the_steps_of_epochs_need_data(prepared, capsys):
   [
     ({"topology": "h100"}, "--topology=h100: name the number of GPUs, such as h100:8"),
     ({"topology": "h100:0"}, "name the number of GPUs"),
+    ({"topology": "h100:12"}, "more than 8 GPUs are whole hosts of 8"),
     ({"topology": "v5e-16"}, r"--topology=v5e-16: did you mean v5e:4x4\? \(examples: v5e:4x4, "),
     ({"topology": "v5litepod-8"}, r"did you mean v5e:2x4\?"),
     ({"topology": "v4-8"}, r"did you mean v4:2x2x1\?"),  # 8 cores
