@@ -113,8 +113,8 @@ def prediction_lines(workdir: str, report: dict[str, Any]) -> Iterator[bytes]:
     raise ValueError(f"does not belong to {REPORT}")
 
 
-def read_dev_set(workdir: str, labels: tuple[str, ...], step: int) -> DevSet:
-  """Reads both files of a run; step: of the checkpoint that is used."""
+def read_dev_set(workdir: str, labels: tuple[str, ...], step: int | None = None) -> DevSet:
+  """Reads both files of a run; step: of the checkpoint that is used; None: whichever it was."""
   path = os.path.join(workdir, REPORT)  # the file that a message names
   try:
     report = verified(read_json(path))
@@ -128,7 +128,7 @@ def read_dev_set(workdir: str, labels: tuple[str, ...], step: int) -> DevSet:
     ) from error
   except (OSError, ValueError) as error:
     raise InputError(f"{path}: {error}; restore it, or delete it to do without") from error
-  if report.get("step") != step:
+  if step is not None and report.get("step") != step:
     raise MissingInput(
       f"{workdir}/{REPORT} is of step {report.get('step')} and the checkpoint of step {step}; "
       f"give checkpoint={workdir}/best"

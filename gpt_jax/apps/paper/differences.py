@@ -1,13 +1,15 @@
 """How far the full model is above others on the same dev examples; TF-IDF beside it."""
 
+import functools
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from gpt_jax.apps.study import Study
-from gpt_jax.files import parse_json, read_json, verified
-from gpt_jax.inference.dev_report import REPORT, prediction_lines, write_dev_report
+from gpt_jax.errors import InputError, MissingInput
+from gpt_jax.inference.dev_report import read_dev_set, write_dev_report
 from gpt_jax.inference.intervals import bootstrap_difference
 from gpt_jax.inference.linear_classifier import (
   TfidfClassifier,
@@ -15,6 +17,7 @@ from gpt_jax.inference.linear_classifier import (
   fit_linear,
   fit_tfidf,
 )
+from gpt_jax.parallel.processes import log
 from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.task import find
@@ -22,43 +25,50 @@ from gpt_jax.tasks.task import find
 TFIDF = "tf-idf"
 
 # Another setting -> task -> how much the full model's metric is above it, and its 95 % interval.
-Differences = dict[str, dict[str, tuple[float, float, float]]]
+Differences = dict[str, dict[str, Sequence[float]]]
 
 
 def measure(study: Study, runs: dict[str, Any], full: str) -> Differences:
-  """The differences of all tasks with classes that have runs of both settings."""
+  """The differences of all tasks with classes that have runs of both settings; what an earlier call
+  has measured is read.
+  """
   differences: Differences = {}
   for setting, tasks in runs.items():
     for name in runs.get(full, {}):
       if name not in tasks or setting == full:
         continue
-      task = find(name)
-      folders = []
-      for side in (full, setting):
-        seeds = runs[side][name]["seeds"]
-        folders.append([study.path("runs", side, name, f"seed_{seed}") for seed in seeds])
+      task, seeds = find(name), [runs[side][name]["seeds"] for side in (full, setting)]
+      folders = [
+        [study.path("runs", side, name, f"seed_{seed}") for seed in of_side]
+        for side, of_side in zip((full, setting), seeds, strict=True)
+      ]
+      measure_one = functools.partial(_measure_one, task, *folders)
       try:
-        (truth, first), (same, second) = (_predictions(task, of_seeds) for of_seeds in folders)
-      except (OSError, ValueError):  # of another task's model, or not of classes
+        part = study.part(f"runs/{setting}/{name}/difference", {"seeds": seeds}, measure_one)
+      except MissingInput:  # not of classes, or evaluated by the model of another task
         continue
-      if not np.array_equal(truth, same):
+      except (InputError, ValueError) as error:
+        log(f"{setting}, {name}: no difference from the full model: {error}")
         continue
-      metric = task.metrics[task.primary_metric]
-      ours, theirs = (np.mean([metric(truth, x) for x in side]) for side in (first, second))
-      interval = bootstrap_difference(metric, truth, first, second)
-      differences.setdefault(setting, {})[name] = (float(ours - theirs), *interval)
+      differences.setdefault(setting, {})[name] = part["value"]
   return differences
+
+
+def _measure_one(task: LabeledTask, ours: list[str], theirs: list[str]) -> dict[str, Any]:
+  """The difference of two settings by the folders of their runs, and its interval."""
+  (truth, first), (same, second) = (_predictions(task, folders) for folders in (ours, theirs))
+  if not np.array_equal(truth, same):
+    raise ValueError("it has other dev examples")
+  metric = task.metrics[task.primary_metric]
+  means = [np.mean([metric(truth, x) for x in side]) for side in (first, second)]
+  interval = bootstrap_difference(metric, truth, first, second)
+  return {"value": [float(means[0] - means[1]), *interval]}
 
 
 def _predictions(task: LabeledTask, folders: list[str]) -> tuple[np.ndarray, list[np.ndarray]]:
   """The true classes [N] of the dev examples, and those that each run predicts."""
-  predicted = []
-  for folder in folders:
-    report = verified(read_json(os.path.join(folder, REPORT)))
-    entries = list(map(parse_json, prediction_lines(folder, report)))
-    truth = np.array([task.labels.index(entry["label"]) for entry in entries])
-    predicted.append(task.value(np.array([entry["probabilities"] for entry in entries])))
-  return truth, predicted
+  dev_sets = [read_dev_set(folder, task.labels) for folder in folders]
+  return dev_sets[0].classes, [task.value(dev.probabilities) for dev in dev_sets]
 
 
 def fit_bag_of_words(task: LabeledTask, data: str, config: FinetuneConfig, folder: str) -> Any:
