@@ -2,6 +2,7 @@
 not be there.
 
 python launch/plan.py --config=configs/gpt1.py --topology=v5e:4x4 [--data=DIR]
+python launch/plan.py --config=configs/gpt1.py --topology=h100:8 --config.trunk.dtype=bfloat16
 python launch/plan.py --config=configs/gpt1.py --topology=v5e:4x4 --config.trunk.dtype=bfloat16
   --vary=data.batch_size=128,512 --vary=train.remat=none,dots --price=1.2
 """

@@ -4,6 +4,7 @@ and their length, by the pace of a step.
 
 import dataclasses
 import itertools
+import math
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -25,7 +26,10 @@ from gpt_jax.programs.pretrain_samples import with_samples
 
 # A larger model is behind at first, so two short runs of each are extrapolated: the loss is a
 # constant plus a share of tokens^-0.28 (Hoffmann et al. 2022, equation 10).
-TRIALS = (0.02, 0.06)  # of the minutes
+TRIALS = (0.04, 0.12)  # of the minutes
+# Steps that each of them needs: a post-norm model of a shorter run, and warm-up, is still at the
+# unigram entropy (4x128 after 445 steps).
+_TRIAL_STEPS = 800
 _EXPONENT = -0.28
 
 
@@ -33,7 +37,7 @@ _EXPONENT = -0.28
 class Pretraining:
   """What a budget pre-trains by itself."""
 
-  sizes: tuple[str, ...]  # of configs/gpt1.py; trials choose one of several
+  sizes: tuple[str, ...]  # of configs/gpt1.py, the smallest first; trials choose one of several
   minutes: float  # of each model
   vocab_size: int
   trunks: tuple[str, ...] = ("gpt1",)  # files of configs/ that have the chosen size
@@ -76,11 +80,11 @@ class _Runs:
   configs: dict[str, PretrainConfig]
   seconds: dict[str, float]  # of a step of each
 
-  def train(self, name: str, minutes: float, *place: str) -> float:
+  def train(self, name: str, minutes: float, *place: str, evaluations: int = 10) -> float:
     """The last held-out loss of a run, which goes on where it was stopped."""
     seconds, workdir = self.seconds[name], self.study.path(*place)
     steps = max(1, round(60 * minutes / seconds))
-    config = with_steps(self.configs[name], steps, seconds)
+    config = with_steps(self.configs[name], steps, seconds, evaluations)
     log(
       f"{name}: {minutes:.3g} minutes are {steps:,} steps of {seconds:.3g} s; "
       f"{config.optim.schedule} schedule, warm-up {config.optim.warmup_steps:,} steps"
@@ -90,15 +94,27 @@ class _Runs:
     return result["valid_loss"]
 
   def choose(self, sizes: Sequence[str], minutes: float) -> str:
-    """The size with the lowest loss after so many minutes, as two short runs of each predict it."""
-    expected = {}
-    for size in sizes:
+    """The size with the lowest loss after so many minutes, as two short runs of each predict it.
+
+    No larger one is tried than the first that is worse than the one before it, or than the last
+    whose short runs are long enough; then the smallest is taken.
+    """
+    seconds = 60 * TRIALS[0] * minutes
+    tried = [size for size in sizes if seconds / self.seconds[f"gpt1:{size}"] >= _TRIAL_STEPS]
+    if len(tried) < 2:
+      log(f"gpt1:{sizes[0]}: taken, as {minutes:.3g} minutes are too few to compare sizes")
+      return sizes[0]
+    best, least = "", math.inf
+    for size in tried:
       losses = [self._trial(size, share, minutes) for share in TRIALS]
       of_tokens, constant = np.polyfit(np.power(TRIALS, _EXPONENT), losses, 1)
-      expected[size] = of_tokens + constant
+      expected = of_tokens + constant
       told = " and ".join(f"{loss:.3f}" for loss in losses)
-      log(f"gpt1:{size}: held-out loss {told}; expected after all minutes {expected[size]:.3f}")
-    return min(expected, key=lambda size: expected[size])
+      log(f"gpt1:{size}: held-out loss {told}; expected after all minutes {expected:.3f}")
+      if expected >= least:
+        break
+      best, least = size, expected
+    return best
 
   def _trial(self, size: str, share: float, minutes: float) -> float:
     name, place = f"gpt1:{size}", ("trials", f"{size}_{share:g}")
@@ -106,7 +122,7 @@ class _Runs:
     settings = {"minutes": minutes, "seconds": self.seconds[name], "text": digest}
 
     def measure() -> dict[str, float]:
-      return {"loss": self.train(name, share * minutes, *place)}
+      return {"loss": self.train(name, share * minutes, *place, evaluations=1)}
 
     return self.study.part("_".join(place), settings, measure)["loss"]
 
@@ -115,11 +131,13 @@ def with_dtype(config: PretrainConfig, dtype: str) -> PretrainConfig:
   return dataclasses.replace(config, trunk=dataclasses.replace(config.trunk, dtype=dtype))
 
 
-def with_steps(config: PretrainConfig, steps: int, seconds: float = 1.0) -> PretrainConfig:
-  """The config for so many steps of so many seconds: its warm-up is at most an eighth of them; ten
-  evaluations, a checkpoint every five minutes, and checkpoints that stay after a 64th, a 32nd, …
+def with_steps(
+  config: PretrainConfig, steps: int, seconds: float = 1.0, evaluations: int = 10
+) -> PretrainConfig:
+  """The config for so many steps of so many seconds: its warm-up is at most half of them;
+  some evaluations, a checkpoint every five minutes, and ones that stay after a 64th, a 32nd, …
   """
-  every = max(1, steps // 10)
+  every = max(1, steps // evaluations)
   train = dataclasses.replace(
     config.train,
     steps=steps,
@@ -130,6 +148,6 @@ def with_steps(config: PretrainConfig, steps: int, seconds: float = 1.0) -> Pret
     milestone=max(1, steps // 64),
     log_every=max(1, steps // 100),
   )
-  warmup = min(config.optim.warmup_steps, steps // 8)
+  warmup = min(config.optim.warmup_steps, steps // 2)
   optim = dataclasses.replace(config.optim, warmup_steps=warmup)
   return dataclasses.replace(config, train=train, optim=optim)

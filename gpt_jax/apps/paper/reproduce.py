@@ -86,7 +86,7 @@ BUDGETS = {
     300_000,
     1000,
     FinetuneConfig(batch_size=16, optim=_SMALL_OPTIM, train=_LAST_COUNTS),
-    Pretraining(("4x256", "6x320", "8x384"), 150, 8000, ("gpt1", "lstm")),
+    Pretraining(("4x128", "4x256", "6x320", "8x384"), 150, 8000, ("gpt1", "lstm")),
     tasks=("sst2", "cola", "mrpc", "rte", "trec", "imdb"),
     transferred=("sst2", "trec"),
   ),

@@ -269,7 +269,9 @@ def _estimated(config: PretrainConfig, devices: Sequence[Any]) -> float:
   activations = trunk.layers * kept[config.train.remat] / mesh.model
   if config.train.remat != "none":
     activations += block / mesh.model  # that which is being computed anew
-  logits = 3 * 4 * min(chunk_elements("gpu"), rows * config.data.length * trunk.rows / mesh.model)
+  half = trunk.dtype == "bfloat16"  # whose gradient takes the memory of the logits
+  chunk = min(chunk_elements("gpu", half), rows * config.data.length * trunk.rows / mesh.model)
+  logits = (4 if half else 12) * chunk
   state = 16 * parameters / mesh.model / (data if mesh.fsdp else 1)
   copy = width * parameters / mesh.model if width == 2 else 0
   return state + copy + activations + logits
