@@ -13,7 +13,8 @@ The same width, text, batches and steps as gpt1.py:small; 6.6M parameters. Hardw
 36 minutes (2,900 tokens/s). Expect on 98 English novels a perplexity of 227 on the first 40,960
 held-out tokens, where the Transformer has 147.
 
-4x128, 4x256, 6x320, 8x384: as configs/gpt1.py has them; one layer with as many parameters as the blocks.
+4x128, 4x256, 6x320, 8x384: as configs/gpt1.py has them; one layer with as many parameters as the
+blocks.
 """
 
 import dataclasses

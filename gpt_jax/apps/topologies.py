@@ -93,7 +93,7 @@ def find_chip(device_kind: str) -> Chip | None:
   return Chip(*_GPUS[max(matches, key=len)], flops) if matches else None
 
 
-def find_devices(topology: str) -> tuple[list[Any], str]:
+def find_devices(topology: str) -> tuple[Sequence[Any], str]:
   """The devices of a topology, and JAX's name of their kind; "": those of this machine.
 
   Devices of GPUs that nothing can compile for are None; see why_not_compiled.
@@ -165,7 +165,8 @@ def why_not_compiled(kind: str) -> str:
   return ""
 
 
-def _described_gpus(kind: str, count: int) -> list[Any]:
+@functools.cache
+def _described_gpus(kind: str, count: int) -> tuple[Any, ...]:
   from jax.experimental import topologies
 
   name, memory, bandwidth, cores = _DESCRIBED[kind]
@@ -173,7 +174,7 @@ def _described_gpus(kind: str, count: int) -> list[Any]:
   hosts = count // _HOST if count % _HOST == 0 else 1
   options = {"target_config": target, "topology": f"1x{hosts}x{count // hosts}"}
   described: Any = topologies.get_topology_desc(platform="cuda", **options)
-  return list(described.devices)
+  return tuple(described.devices)
 
 
 def for_topology(config: PretrainConfig) -> PretrainConfig:

@@ -76,13 +76,14 @@ def run(
   config = dataclasses.replace(config, trunk=trunk)
   here = machine()
   print(", ".join(f"{name} {value}" for name, value in here.items()))
-  rows, operations = [], []
+  rows, of_bytes = [], {}
   for part in dict.fromkeys(only or WITH_PEERS):
     options = {"peers": True} if peers and part in WITH_PEERS else {}
     if part == BYTES:
       moved = audit(config, topology)
       print(moved.table())
       operations = [kernel._asdict() for kernel in moved.kernels]
+      of_bytes = {"operations": operations, "ideal": moved.ideal}
       measured = moved.sums()
     else:
       measured = PARTS[part](config, **options)
@@ -90,7 +91,7 @@ def run(
       rows.append(Row(part, name, value, unit))
       print(f"{part:11} {name:48} {value:>12,.4g} {unit}", flush=True)
   if out:
-    saved = {"rows": [row._asdict() for row in rows], "operations": operations}
+    saved = {"rows": [row._asdict() for row in rows], **of_bytes}
     write_json(out, {**here, "topology": topology, "config": to_json(config), **saved})
   return rows
 

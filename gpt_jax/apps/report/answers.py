@@ -128,8 +128,12 @@ def _diagnose_text(run: Record, level: Level, course: Course) -> tuple[str, str]
   if level is Level.UNKNOWN:
     advice = "Its loss alone does not say what it is good for: fine-tune it on a task."
     return "Evaluate it", advice
-  advice = "The commands are below. For a lower loss: a larger model, more text, or both; more "
-  return "Use it", f"{advice}steps of this run will not do."
+  lower = "a larger model, more text, or both"
+  if 0 < run.passes < 1:
+    lower = f"a longer run, in a new folder, since {run.passes:.0%} of the text were read once, or "
+    lower += "a larger model"
+  advice = f"The commands are below. For a lower loss: {lower}; more steps of this run will not do."
+  return "Use it", advice
 
 
 def _diagnose_task(run: Record, level: Level, course: Course) -> tuple[str, str]:

@@ -219,6 +219,12 @@ class Record:
     return max([0, *self.checkpoints, *(entry["step"] for entry in self.entries)])
 
   @property
+  def passes(self) -> float:
+    """How often it has read its training text; 0: not known."""
+    rows = self.config.data.batch_size * self.steps_done if self.config.data else 0
+    return rows / self.rows_per_epoch if self.rows_per_epoch else 0.0
+
+  @property
   def total_steps(self) -> int | None:
     """The planned length; None if plan.json, which is written first, does not say it."""
     planned = self.plan.get("total_steps")

@@ -68,6 +68,15 @@ RUNS = {
     "Hardly since step 800; from 2.060 at step 800 to its best, 2.050 at step 1,000 of 1,000",
     "As unsure as among 8 tokens; does not memorize | Use it; larger model; !Train longer",
   ),
+  "a quarter of the text read": (
+    text(plan={"rows_per_epoch": 512_000}),
+    "Yes | Hardly since step 800 | As unsure as among 8 tokens",
+    "Use it; longer run; new folder; 25% of the text; !more text",
+  ),
+  "the text read twice": (
+    text(plan={"rows_per_epoch": 64_000}),
+    "Yes | Hardly since step 800 | As unsure as among 8 tokens | Use it; more text; !longer run",
+  ),
   "still falling": (
     text([5.2, 4.3, 3.6, 3.2, 2.8, 2.6, 2.4, 2.3], [4.0, 3.2, 2.7, 2.3]),
     "Yes | Not yet; more steps; !let it go on | As unsure as among 10 tokens",
