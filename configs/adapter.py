@@ -4,8 +4,8 @@
     --checkpoint=runs/gpt1 --workdir=runs/sst2-lora --config.adapter.rank=8
 
 METHOD:TASK, where METHOD is lora (Hu et al. 2021) or bias (Ben Zaken et al. 2022), and TASK one of
-configs/finetune.py. All other fields are those of configs/finetune.py; the learning rate has to be
-higher than theirs, 1e-3 here.
+configs/finetune.py. All other fields are theirs but for the learning rate, which has to be higher,
+1e-3 here, and the warm-up, 0.2 % also of small models (--config.optim.warmup_share=0.1 for those).
 
 Checkpoints hold adapter and head alone, and name their base: predict, evaluate, serve and export
 read both and merge them. Hardware: that of configs/finetune.py. Hours: not run by us at GPT-1's

@@ -18,7 +18,7 @@ The subpackages, top to bottom. Each imports only from those above it; nothing i
 
 Eight files are the core, to be read in this order: data/windows.py, objectives/causal.py,
 models/transformer.py, models/heads/language.py, ops/cross_entropy.py, models/loss.py,
-training/step.py, training/loop.py. README.md says what each of them does.
+training/step.py, training/loop.py. .github/CONTRIBUTING.md says what each of them does.
 
 A notebook calls the programs' run(…), as launch/ does, and gpt_jax.load.
 """

@@ -227,7 +227,7 @@ def _with_methods(config: Any, changes: list[tuple[str, str]]) -> tuple[Any, lis
       rest.append((path, text))
       continue
     word = text.strip().lower()
-    if not dot and word in ("none", "false"):
+    if not dot and word in ("", "none", "false"):
       methods.pop(slot, None)
       continue
     if slot not in methods and (new := new_method(slot)) is not None:

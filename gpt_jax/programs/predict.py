@@ -94,8 +94,7 @@ def run(
   _check_output(output, source, data, overwrite)
   ensemble: Any = loaded or _load(checkpoint, weights)
   if beams != 1:
-    task = ensemble.task.with_search(beams, length_penalty)
-    ensemble = dataclasses.replace(ensemble, task=task)
+    ensemble = dataclasses.replace(ensemble, task=ensemble.task.with_search(beams, length_penalty))
   task, table = ensemble.task, None
   if source is None:
     rows = task.examples(data or "", split or "test")

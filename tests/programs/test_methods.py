@@ -54,6 +54,7 @@ def test_a_config_that_was_saved_before_methods_were_one_field(saved, methods):
     ({"unfreeze": "true", "unfreeze_epochs": "2"}, (Unfreeze(2),)),
     ({"word_vectors": "glove.txt"}, (WordVectors("glove.txt"),)),
     ({"unlabeled": "false", "windows": "none"}, ()),
+    ({"unlabeled": "", "windows": ""}, ()),
   ],
 )
 def test_methods_by_flags(changes, methods):

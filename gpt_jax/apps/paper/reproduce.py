@@ -80,7 +80,7 @@ BUDGETS = {
       train=TrainConfig(epochs=3, log_every=100, keep_checkpoints=1),
     ),
   ),
-  # Whole novels, on two cores: the largest model that hours allow.
+  # Whole novels, on two cores, in hours.
   "books": Budget(
     "books",
     300_000,
@@ -139,8 +139,8 @@ def run(
       paper and small race and mnli.
     seeds: runs per setting and task.
     budget: paper; small: parts of the data sets and a recipe for small models, for a CPU; books:
-      trains the largest model that two cores can in 150 minutes, an LSTM and all else in hours;
-      gpu: for launch/gpu/gpt1.py.
+      trains a model, of the size that short runs choose, and an LSTM for 150 minutes each, and all
+      else in hours; gpu: for launch/gpu/gpt1.py.
     microbatches: parts of a batch, to save memory; 0: as few as fit.
 
   Returns:
@@ -154,11 +154,7 @@ def run(
     raise InputError(f"minutes={minutes:g}: of pre-training; goes with text")
   if text and not table and not figure:
     table, figure = ("5",), ("2",)
-  numbers = {str(number): number for number in tables.TABLES}
-  asked_tables = [choice("table", name, numbers) for name in table]
-  sweep = any(choice("figure", name, {"2": True}) for name in figure)
-  if not asked_tables and not sweep:
-    raise InputError("nothing to reproduce: give --table=2, 3, 4 or 5, or --figure=2")
+  asked_tables, sweep = _asked(table, figure)
   chosen = choice("budget", budget, BUDGETS)
   if text and not chosen.pretraining:
     raise InputError(f"text={text}: budget={budget} has no pre-training; give a checkpoint")
@@ -390,6 +386,16 @@ class _Reproduction:
     if progress := comparison.progress_points(results["zero_shot"]):
       figures.progress(progress, self.study.path("figure2_right"), note)
     print(report)
+
+
+def _asked(table: Sequence[str], figure: Sequence[str]) -> tuple[list[int], bool]:
+  """The numbers of tables, and whether figure 2 is asked for."""
+  numbers = {str(number): number for number in tables.TABLES}
+  asked_tables = [choice("table", name, numbers) for name in table]
+  sweep = any(choice("figure", name, {"2": True}) for name in figure)
+  if not asked_tables and not sweep:
+    raise InputError("nothing to reproduce: give --table=2, 3, 4 or 5, or --figure=2")
+  return asked_tables, sweep
 
 
 def _load(name: str, path: str) -> LoadedModel:
