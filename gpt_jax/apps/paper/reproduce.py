@@ -138,9 +138,8 @@ def run(
     tasks: only these; by default those of the budget, or else all with data; for figure 2 (left) of
       paper and small race and mnli.
     seeds: runs per setting and task.
-    budget: paper; small: parts of the data sets and a recipe for small models, for a CPU; books:
-      trains a model, of the size that short runs choose, and an LSTM for 150 minutes each, and all
-      else in hours; gpu: for launch/gpu/gpt1.py.
+    budget: paper; small: parts of the data sets and a recipe for small models, for a CPU; books: a
+      model of the size that short runs choose, and an LSTM, 150 minutes each; gpu: for one lease.
     microbatches: parts of a batch, to save memory; 0: as few as fit.
 
   Returns:
