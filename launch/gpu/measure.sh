@@ -5,7 +5,8 @@
 #
 # OUT: folder for the results; keep it, and the same command goes on where it ended. With ONLY="peers bits"
 # only these pieces run, after the first; with SECONDS_LEFT=180 it ends after three minutes. The Python of .venv is
-# used, or else that of PATH, with the extra `cuda` (`peers`, `generation`: also `peers`; `tests`: `test`). launch/gpu/gpt1.py trains GPT-1 itself.
+# used, or else that of PATH, with the extra `cuda` (pieces `peers` and `generation`: also `peers`; `tests`: `test`).
+# launch/gpu/gpt1.py trains GPT-1 itself.
 set -uo pipefail
 usage="$(sed '1d;/^[^#]/,$d' "${BASH_SOURCE[0]}" | cut -c3-)"
 case ${1:-} in

@@ -109,12 +109,14 @@ def test_the_products_of_a_step_are_its_arithmetic(tmp_path, capsys):
     config = dataclasses.replace(CONFIG, train=TrainConfig(steps=1, microbatches=parts))
     out = str(tmp_path / f"{parts}.json")
     rows = benchmark.run(config, ("bytes",), out=out)
-    flops = sum(kernel["flops"] for kernel in read_json(out)["operations"]) * jax.device_count()
+    saved = read_json(out)
+    flops = sum(kernel["flops"] for kernel in saved["operations"]) * jax.device_count()
     # All but biases, norms and the lookup of positions and tokens, which the formula counts.
     assert flops == pytest.approx(16 * 16 * CONFIG.trunk.flops_per_token(16), rel=0.15)
     values = {row.name: row.value for row in rows}
     assert values["all"] == pytest.approx(sum(values[x] for x in traffic.CAUSES if x in values))
     assert values["optimizer"] >= 1e-9 * 7 * 4 * CONFIG.trunk.parameter_count()
+    assert 0 < saved["ideal"]["logits"] < 1e9 * values["logits"]
   assert "| attention" in capsys.readouterr().out
 
 

@@ -96,16 +96,16 @@ class _Runs:
   def choose(self, sizes: Sequence[str], minutes: float) -> str:
     """The size with the lowest loss after so many minutes, as two short runs of each predict it.
 
-    No larger one is tried than the first that is worse than the one before it, or than the last
-    whose short runs are long enough; then the smallest is taken.
+    Sizes are tried from the smallest on, as long as both runs have _TRIAL_STEPS steps and each size
+    is better than the one before it. Where only one could be tried, it is the smallest, untried.
     """
-    seconds = 60 * TRIALS[0] * minutes
-    tried = [size for size in sizes if seconds / self.seconds[f"gpt1:{size}"] >= _TRIAL_STEPS]
-    if len(tried) < 2:
+    shortest = 60 * TRIALS[0] * minutes  # seconds
+    candidates = [x for x in sizes if shortest / self.seconds[f"gpt1:{x}"] >= _TRIAL_STEPS]
+    if len(candidates) < 2:
       log(f"gpt1:{sizes[0]}: taken, as {minutes:.3g} minutes are too few to compare sizes")
       return sizes[0]
     best, least = "", math.inf
-    for size in tried:
+    for size in candidates:
       losses = [self._trial(size, share, minutes) for share in TRIALS]
       of_tokens, constant = np.polyfit(np.power(TRIALS, _EXPONENT), losses, 1)
       expected = of_tokens + constant
@@ -134,8 +134,8 @@ def with_dtype(config: PretrainConfig, dtype: str) -> PretrainConfig:
 def with_steps(
   config: PretrainConfig, steps: int, seconds: float = 1.0, evaluations: int = 10
 ) -> PretrainConfig:
-  """The config for so many steps of so many seconds: its warm-up is at most half of them;
-  some evaluations, a checkpoint every five minutes, and ones that stay after a 64th, a 32nd, …
+  """The config for so many steps of so many seconds, and so many evaluations: its warm-up is at
+  most half of the steps; a checkpoint every five minutes, and some stay after a 64th, a 32nd, …
   """
   every = max(1, steps // evaluations)
   train = dataclasses.replace(

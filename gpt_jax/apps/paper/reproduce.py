@@ -153,7 +153,7 @@ def run(
     raise InputError(f"minutes={minutes:g}: of pre-training; goes with text")
   if text and not table and not figure:
     table, figure = ("5",), ("2",)
-  asked_tables, sweep = _asked(table, figure)
+  asked_tables, sweep = _tables_and_figure(table, figure)
   chosen = choice("budget", budget, BUDGETS)
   if text and not chosen.pretraining:
     raise InputError(f"text={text}: budget={budget} has no pre-training; give a checkpoint")
@@ -387,7 +387,7 @@ class _Reproduction:
     print(report)
 
 
-def _asked(table: Sequence[str], figure: Sequence[str]) -> tuple[list[int], bool]:
+def _tables_and_figure(table: Sequence[str], figure: Sequence[str]) -> tuple[list[int], bool]:
   """The numbers of tables, and whether figure 2 is asked for."""
   numbers = {str(number): number for number in tables.TABLES}
   asked_tables = [choice("table", name, numbers) for name in table]

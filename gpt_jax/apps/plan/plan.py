@@ -269,9 +269,10 @@ def _estimated(config: PretrainConfig, devices: Sequence[Any]) -> float:
   activations = trunk.layers * kept[config.train.remat] / mesh.model
   if config.train.remat != "none":
     activations += block / mesh.model  # that which is being computed anew
-  half = trunk.dtype == "bfloat16"  # whose gradient takes the memory of the logits
+  # In 16 bits the gradient takes the memory of the logits; in 32 three arrays are there.
+  half = trunk.dtype == "bfloat16"
   chunk = min(chunk_elements("gpu", half), rows * config.data.length * trunk.rows / mesh.model)
-  logits = (4 if half else 12) * chunk
+  logits = (2 if half else 12) * chunk
   state = 16 * parameters / mesh.model / (data if mesh.fsdp else 1)
   copy = width * parameters / mesh.model if width == 2 else 0
   return state + copy + activations + logits

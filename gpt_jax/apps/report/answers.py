@@ -24,6 +24,7 @@ _NOTICEABLE = 0.01  # relative change that counts as one
 _CLEAR = 0.05  # relative gain over a model that has learned nothing
 _SMALL_DEV_SET = 100  # examples, of which chance is right in 40 to 60 % of two labels
 _IMBALANCED = 0.75  # share of the commonest label
+_WHOLE_TEXT = 0.9  # share of the training text that counts as all of it
 _FEW = 5  # examples of a label that say little about it
 _WEIGHTS = "--config.class_weights=balanced counts rare labels as much as the commonest one."
 _ANY_VOCABULARY = 30.0  # nats: no model has e^30 tokens, so a larger loss is that of no language
@@ -129,10 +130,12 @@ def _diagnose_text(run: Record, level: Level, course: Course) -> tuple[str, str]
     advice = "Its loss alone does not say what it is good for: fine-tune it on a task."
     return "Evaluate it", advice
   lower = "a larger model, more text, or both"
-  if 0 < run.passes < 1:
-    lower = f"a longer run, in a new folder, since {run.passes:.0%} of the text were read once, or "
-    lower += "a larger model"
-  advice = f"The commands are below. For a lower loss: {lower}; more steps of this run will not do."
+  read = run.steps_done / run.steps_per_epoch if run.steps_per_epoch else 1.0
+  if read < _WHOLE_TEXT:
+    lower = (
+      f"a larger model, or a longer run in a new folder: {100 * read:.2g}% of the text was read"
+    )
+  advice = f"The commands are below. More steps of this run will not do. For a lower loss: {lower}."
   return "Use it", advice
 
 

@@ -255,13 +255,10 @@ def _amounts(run: Record) -> list[tuple[str, str, str]]:
     per_step = windows.batch_size * windows.length
     planned = f"of {short(total * per_step)} planned" if total else ""
     facts.append(("Tokens", short(done * per_step), planned))
-    steps_per_epoch = run.rows_per_epoch / windows.batch_size  # some rows are padded
-  elif run.config.batch_size and run.examples("train"):
-    steps_per_epoch = max(1, run.examples("train") // run.config.batch_size)
-  else:
+  if not run.steps_per_epoch:
     return []
-  planned = f"of {total / steps_per_epoch:.2f} planned" if total else ""
-  return [*facts, ("Epochs", f"{done / steps_per_epoch:.2f}", planned)]
+  planned = f"of {total / run.steps_per_epoch:.2f} planned" if total else ""
+  return [*facts, ("Epochs", f"{done / run.steps_per_epoch:.2f}", planned)]
 
 
 def _charts(run: Record) -> list[Drawn | None]:

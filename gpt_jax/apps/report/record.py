@@ -219,10 +219,13 @@ class Record:
     return max([0, *self.checkpoints, *(entry["step"] for entry in self.entries)])
 
   @property
-  def passes(self) -> float:
-    """How often it has read its training text; 0: not known."""
-    rows = self.config.data.batch_size * self.steps_done if self.config.data else 0
-    return rows / self.rows_per_epoch if self.rows_per_epoch else 0.0
+  def steps_per_epoch(self) -> float:
+    """Updates in a pass over the training text or examples; 0: not known."""
+    if self.config.data is not None and self.rows_per_epoch:
+      return self.rows_per_epoch / self.config.data.batch_size  # some rows are padded
+    if self.config.batch_size and self.examples("train"):
+      return max(1, self.examples("train") // self.config.batch_size)
+    return 0.0
 
   @property
   def total_steps(self) -> int | None:

@@ -122,6 +122,18 @@ def test_the_formula_counts_a_gpus_chunk_of_logits():
   assert less.memory > 3 * 4 * 4 * CHUNK_ELEMENTS
 
 
+def test_the_formula_counts_the_logits_of_bfloat16_once():
+  few, many = (
+    dataclasses.replace(TRUNK, dtype="bfloat16", vocab_size=2**power) for power in (10, 11)
+  )
+  less, more = (
+    plan.make_plan(dataclasses.replace(CONFIG, trunk=trunk), [None], None) for trunk in (few, many)
+  )
+  # Fewer than a chunk; a further row of the table also has a copy in 16 bits.
+  logits = 2 * CONFIG.data.batch_size * CONFIG.data.length * 2**10
+  assert more.memory - less.memory == 18 * 2**10 * TRUNK.width + logits
+
+
 @pytest.mark.parametrize("objective", [Masked(), FullSentences(unit="ngram"), SpanCorruption()])
 def test_objectives_that_ask_a_tokenizer_need_none(objective, compiled):
   config = dataclasses.replace(CONFIG, objective=objective)
