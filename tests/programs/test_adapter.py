@@ -155,7 +155,8 @@ def test_the_base_of_an_adapter_may_be_gone(run, base, animals, tmp_path):
     assert evaluate.run(f"{workdir}/best", animals)["accuracy"] == run[1]["best"]["dev_accuracy"]
     shutil.rmtree(workdir / "kept_base")
     os.symlink(workdir, workdir / "base")
-    assert refused("", load_model, str(workdir)).count("the base of this adapter:") == 1
+    message = "the base of this adapter:"
+    assert refused(message, load_model, str(workdir)).count(message) == 1
   finally:
     os.rename(f"{base}_moved", base)
 

@@ -24,8 +24,9 @@ from gpt_jax.apps.report import visualize
 from gpt_jax.batch import Batch, Labels, Rows
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
-from gpt_jax.models.heads.classify import ClassifyHead, KnownLabels
+from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.heads.windows import Windows
+from gpt_jax.models.known_labels import KnownLabels
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.models.trunk import States

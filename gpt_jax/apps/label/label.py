@@ -45,7 +45,8 @@ from gpt_jax.inference.linear_classifier import (
   fit_tfidf,
   save_tfidf,
 )
-from gpt_jax.models.heads.classify import ClassifyHead, KnownLabels
+from gpt_jax.models.heads.classify import ClassifyHead
+from gpt_jax.models.known_labels import KnownLabels
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.parallel.processes import log
 from gpt_jax.programs import finetune
