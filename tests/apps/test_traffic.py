@@ -127,9 +127,9 @@ def test_q_k_and_v_are_copied_no_more_than_they_were():
   )
   batch, rows = causal_batch(np.zeros((2, 65), np.int32)), 2 * 64
   model = ModelConfig(trunk).build()
+  params = jax.eval_shape(model.init, jax.random.key(0), batch)["params"]
   gpu = AbstractDevice("NVIDIA H100 80GB HBM3", None, "gpu")
   with use_abstract_mesh(AbstractMesh((1,), ("devices",), abstract_device=gpu)):
-    params = jax.eval_shape(model.init, jax.random.key(0), batch)["params"]
     loss = model_loss(model)
     gradient = jax.jit(jax.grad(lambda params: loss(params, batch, step_key(0, 0))[0]))
     program = gradient.trace(params).lower(lowering_platforms=("cuda",)).as_text()

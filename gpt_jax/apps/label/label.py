@@ -46,7 +46,7 @@ from gpt_jax.inference.linear_classifier import (
   save_tfidf,
 )
 from gpt_jax.models.heads.classify import ClassifyHead
-from gpt_jax.models.known_labels import KnownLabels
+from gpt_jax.models.method import new_method
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.parallel.processes import log
 from gpt_jax.programs import finetune
@@ -481,7 +481,7 @@ def _finetune(job: _Job, minutes: float, progress: Progress) -> dict[str, np.nda
   progress.begin("", unit="updates")
   config, checkpoint = job.config, job.previous.base
   if job.previous.tuned:
-    config, checkpoint = config.with_methods(KnownLabels()), job.previous.tuned
+    config, checkpoint = config.with_methods(new_method("known_labels")), job.previous.tuned
   finetune.run(config, job.data_dir, checkpoint, folder, pauses=limit, **reported(folder))
   return _predict(folder, job.data_dir, progress)
 
