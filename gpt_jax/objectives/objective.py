@@ -64,6 +64,10 @@ class Objective(Config):
     """Tokens of text in a row whose batch has `length` positions."""
     return length + 1
 
+  def word_share(self, length: int) -> float:
+    """The share of its predictions that are words; where the others stand can be learned alone."""
+    return 1.0
+
   def windows(self, tokens: TokenFile, config: WindowsConfig, seed: int = 0) -> Windows:
     """The rows of a text, [B, text_length]; an objective with rows of its own kind, such as pairs
     of sentences, returns those.

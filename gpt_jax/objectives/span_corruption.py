@@ -93,6 +93,11 @@ class SpanCorruption(Objective):
       raise InputError(f"data.length={length}: too short for span corruption; use 16 or more")
     return int(fitting[-1])
 
+  def word_share(self, length: int) -> float:
+    """Of a target's tokens; the others are sentinels and the end."""
+    hidden, spans = self.counts(np.array([self.text_length(length)]))
+    return float(hidden[0] / (hidden[0] + spans[0] + 1))
+
   def bind(self, tokenizer: Tokenizer, length: int) -> Bound:
     tokens = self.text_length(length)
     inputs, targets = self.lengths(np.array([tokens]))

@@ -234,6 +234,7 @@ def with_evaluation(
     tokenizer=start.tokenizer,
     identity={**data_identity(data, start), **recipe.identity},
     evaluation=Evaluation(measure, metric, "max", due),
+    baselines=recipe.baselines._replace(rows_per_epoch=recipe.steps_per_epoch * config.batch_size),
     further_hooks=functools.partial(ending_hooks, metric, config.patience, due, pauses),
     has_ended=functools.partial(has_ended, metric, config.patience),
     finish=functools.partial(finish, config, task, data["dev"], report, from_scratch),

@@ -223,8 +223,12 @@ def warn_of_majority(
   if constant is None:
     return
   shares = dev_set.labels.mean(axis=0)
+  if task.is_classification and shares.max() == 1:
+    only = f"all {len(dev_set):,} dev rows are {task.labels[int(shares.argmax())]}"
+    log(f"warning: {task.name}: {only}, and cannot say what was learned; add rows of other labels")
+    return
   problem = _problem(task, shares, len(dev_set), best)
-  if not problem:
+  if not problem or config.optim.learning_rate == 0:  # of which a line before the run has warned
     return
   # Steps that are too large leave a loss far above that of predicting the labels' shares.
   too_high = best.get("dev_loss", 0.0) > 1.5 * constant

@@ -125,12 +125,11 @@ def complete(config: FinetuneConfig, task: LabeledTask, train_set: Encoded) -> F
     weights = tuple(f"{name}={w:.6g}" for name, w in zip(task.labels, values, strict=True))
     lines.append(f"class weights {', '.join(weights)}")
   steps = train.total_steps(updates)
-  if warning := optim.about_long_warmup(steps):
-    lines.append(warning)
-  labeled = len(train_set) - train_set.unlabeled
-  if (left := labeled % config.batch_size) >= _LEFT_OUT * labeled:
+  lines += optim.warnings(steps)
+  rows = len(train_set) - (train_set.unlabeled if config.has_streams else 0)
+  if (left := rows % config.batch_size) >= _LEFT_OUT * rows:
     lines.append(
-      f"{left:,} of {labeled:,} training examples {agree(left)} left out of each epoch, others in "
+      f"{left:,} of {rows:,} training examples {agree(left)} left out of each epoch, others in "
       f"each: batches have {config.batch_size} (batch_size sets it)"
     )
   for line in lines:

@@ -74,8 +74,10 @@ def pretrain_recipe(config: PretrainConfig, text: Text) -> Recipe:
   config, spec, steps = recipe.config, recipe.spec, recipe.total_steps
   measure, entropies = make_measure(config, text, recipe.mesh), None
   rows = text.windows(config, text.train, config.train.seed).spans_per_epoch
+  held_out_rows = text.windows(config, text.held_out).spans_per_epoch
   if spec.predicts_tokens:
-    entropies = text.train.unigram_entropy, text.held_out.unigram_entropy
+    share = config.objective.word_share(config.data.length)
+    entropies = share * text.train.unigram_entropy, share * text.held_out.unigram_entropy
   return dataclasses.replace(
     recipe,
     tokenizer=text.tokenizer,
@@ -87,7 +89,7 @@ def pretrain_recipe(config: PretrainConfig, text: Text) -> Recipe:
       "sequence_format": config.objective.format,
     },
     evaluation=Evaluation(measure, "valid_loss", "min", hooks.every(config.train.evaluate_every)),
-    baselines=Baselines(entropies, spec.token_metric, rows),
+    baselines=Baselines(entropies, spec.token_metric, rows, held_out_rows),
     can_grow=True,
     summary=describe(config, text, steps),
     first_hooks=lambda: warn_when_stuck(config, spec, text.train, steps),
@@ -150,6 +152,4 @@ def describe(config: PretrainConfig, text: Text, total_steps: int) -> list[str]:
     f"run     {total_steps:,} steps of {tokens:,} tokens: {epochs:.2f} epochs",
     f"devices {jax.device_count()} x {', '.join(kinds)}",
   ]
-  if warning := config.optim.about_long_warmup(total_steps):
-    lines.append(warning)
-  return lines
+  return lines + config.optim.warnings(total_steps)

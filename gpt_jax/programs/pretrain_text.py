@@ -122,7 +122,8 @@ def warn_when_stuck(
     if first in new_heads:
       reason["meaning"] = f"the {first} head is new"
       reason["advice"] = "train longer (train.steps or train.epochs)"
-    return [hooks.warn_when_stuck(text.unigram_entropy, after, due, spec.token_metric, **reason)]
+    entropy = config.objective.word_share(config.data.length) * text.unigram_entropy
+    return [hooks.warn_when_stuck(entropy, after, due, spec.token_metric, **reason)]
   return [
     hooks.warn_when_stuck(
       chance,

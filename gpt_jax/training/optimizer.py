@@ -174,8 +174,21 @@ class OptimConfig(Config):
     share = (self.warmup_share or 0.0) * total_steps
     return float(max(self.warmup_steps, share, self.min_warmup_steps))
 
-  def about_long_warmup(self, total_steps: int) -> str:
-    """A warning, with a remedy, if the warm-up does not end within a run, or nothing trains."""
+  def warnings(self, total_steps: int) -> list[str]:
+    """What goes wrong in a run of so many updates, each with a remedy: nothing trains, the warm-up
+    does not end, or the mean of the weights is still that of the first ones.
+    """
+    found = [self._about_long_warmup(total_steps)]
+    first = self.average**total_steps if self.average and total_steps else 0.0  # their share
+    if first > 0.1:
+      decay = 0.01 ** (1 / total_steps)
+      found.append(
+        f"warning: after {total_steps:,} updates {first:.0%} of the mean of the weights, which is "
+        f"evaluated and saved, is the first ones; config.optim.average={decay:.4g} leaves 1%"
+      )
+    return [warning for warning in found if warning]
+
+  def _about_long_warmup(self, total_steps: int) -> str:
     if self.learning_rate == 0:
       return "warning: nothing trains at config.optim.learning_rate=0; set one above 0"
     warmup = self.warmup_length(total_steps)

@@ -165,7 +165,7 @@ class Reporter:
         write_end(self._workdir, error, outcome)
 
   def _format_losses(self, values: Mapping[str, float]) -> list[str]:
-    entropies, metric, _ = self._baselines
+    entropies, metric = self._baselines.entropies, self._baselines.metric
     parts = []
     for name in dict.fromkeys(("loss", metric)):
       if name in values:

@@ -163,11 +163,13 @@ def curve(workdir: str, name: str) -> tuple[list[int], list[float]]:
 class Baselines(NamedTuple):
   """Reference values of a run."""
 
-  # Unigram entropies of training and held-out text in nats, at which the loss per token of a model
-  # stays that has learned only word frequencies; None: no token is predicted.
+  # Unigram entropies of training and held-out text in nats, times Objective.word_share, at which
+  # the loss per token of a model stays that has learned only word frequencies; None: no token is
+  # predicted.
   entropies: tuple[float, float] | None = None
   metric: str = "loss"  # the name of the loss per token, see ModelConfig.token_metric
-  rows_per_epoch: int = 0  # of the training text, some of them padded; 0: no text is read
+  rows_per_epoch: int = 0  # of text, some of them padded, or examples; 0: not known
+  held_out_rows: int = 0  # of text; 0: not known
 
 
 def write_plan(
@@ -185,6 +187,7 @@ def write_plan(
     "held_out_entropy": of_held_out,
     "token_metric": baselines.metric,
     "rows_per_epoch": baselines.rows_per_epoch,
+    "held_out_rows": baselines.held_out_rows,
     "devices": f"{jax.device_count()} x {', '.join(kinds)}",
     "processes": jax.process_count(),
     "jax": jax.__version__,

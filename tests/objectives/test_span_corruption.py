@@ -101,6 +101,16 @@ def test_counts_are_exact_and_the_text_comes_back(tiny_tokenizer, layout):
     assert len(kept) == len(hidden)
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_share_of_words_among_what_is_predicted(tiny_tokenizer, layout):
+  bound, tokenizer, size = bind(tiny_tokenizer, layout, 64)
+  batch = bound(texts([size] * 4, size), Draw(0, 0, np.arange(4)))
+  special = {i for _, i in tokenizer.special.items()}
+  of_text = [i not in special for _, ids in pairs(batch) for i in ids]
+  assert SpanCorruption(layout).word_share(64) == np.mean(of_text) < 0.75
+  assert Causal().word_share(64) == 1
+
+
 @pytest.mark.parametrize("share, span", [(0.5, 1.0), (0.9, 1.0), (0.5, 10.0), (0.01, 3.0)])
 def test_other_shares(tiny_tokenizer, share, span):
   objective, tokenizer, columns = bind(

@@ -9,6 +9,7 @@ from refused import refused
 from shared_trainers import shared_trainers
 from tiny_runs import entries, load_run, states
 
+from gpt_jax.apps.report.record import Record
 from gpt_jax.models.heads.mix import MixedHead
 from gpt_jax.models.heads.views import VIEWS, ViewsHead
 from gpt_jax.models.lstm_stack import LSTMStackConfig
@@ -18,6 +19,7 @@ from gpt_jax.programs import finetune, predict, replay
 from gpt_jax.programs.finetune import FinetuneConfig, finetune_recipe
 from gpt_jax.tasks.several import SeveralTasks
 from gpt_jax.tasks.task import BuiltinTask
+from gpt_jax.training.adversarial import VirtualAdversarial
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
 from gpt_jax.training.unlabeled import Unlabeled, draw_order
@@ -62,6 +64,7 @@ def test_from_several_tasks_to_the_model_of_each(tokenizer, tmp_path):
   lines = [line for line in entries(workdir) if "loss" in line]
   seen = [[name in line for name in streams].index(True) for line in lines]
   assert seen == draw_order([24, 24], 24, 0, True).tolist()
+  assert Record(workdir).steps_per_epoch == 2 * (2 * 24 // 8)  # as many without labels
   best = result["best"]
   means = [best[f"dev_story-{task}_accuracy"] for task in ("tags", "ending")]
   assert best["dev_mean"] == pytest.approx(np.mean(means))
@@ -142,6 +145,18 @@ def test_views_learn_from_the_texts_of_a_file(tokenizer, tmp_path):
   assert turns[1].batch.tags.weights.sum() == 8 * 5  # words, at which views and teacher compare
   read = {*turns[1].batch.rows.inputs.flat} - {0}
   assert read == {*data["train"].sequence(327, 0)} < {*turns[0].batch.rows.inputs.flat}
+
+
+def test_the_rows_of_an_epoch_that_no_batch_has(tokenizer, tmp_path, capfd):
+  path = tmp_path / "texts.tsv"
+  path.write_text("day\n" + "Anna was at the pier.\n" * 4)
+  config = dataclasses.replace(CONFIG, task=BuiltinTask("story-ending"), train_examples=0)
+  left = "4 of 324 training examples are left out of each epoch"
+  for method, told in ((VirtualAdversarial(), left), (ViewsHead(units=16), "")):
+    methods = method, Unlabeled(str(path))
+    load_run(dataclasses.replace(config, methods=methods), "none", "", tokenizer)
+    log = capfd.readouterr().err
+    assert told in log and ("left out" in log) == bool(told)
 
 
 def test_unlabeled_examples_that_nothing_learns_from_are_refused(tokenizer, tmp_path):

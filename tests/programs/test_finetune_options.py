@@ -129,6 +129,13 @@ def test_a_run_that_learns_is_not_suspected_and_others_are_told_what_to_try(fine
   log = capsys.readouterr().err
   assert "is not above the share of the commonest label, " in log
   assert "config.optim.learning_rate=0.03, and a longer run, config.train.epochs=12" in log
+  still = dataclasses.replace(config, optim=OptimConfig(learning_rate=0.0))
+  warn_of_majority(task, dev, bad, still, False)  # of which a line before the run has told
+  assert not capsys.readouterr().err
+  barks = [x for x in task.examples(finetuned.data_dir, "dev") if x.label[0] == 1]
+  one_label = task.encode(barks, loaded.tokenizer, 64)
+  warn_of_majority(task, one_label, {"dev_accuracy": 1.0, "dev_loss": 0.01}, config, False)
+  assert f"all {len(barks)} dev rows are barks, and cannot say" in capsys.readouterr().err
   # Another rate is no remedy for a run without pre-training, such as a comparison has.
   warn_of_majority(task, dev, bad, config, True)
   log = capsys.readouterr().err

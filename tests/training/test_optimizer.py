@@ -85,10 +85,19 @@ def test_warmup_lengths():
   ],
 )
 def test_a_warm_up_that_does_not_end_within_the_run(options, advice):
-  assert "nothing trains" in OptimConfig(learning_rate=0.0).about_long_warmup(10**4)
-  warning = OptimConfig(**options).about_long_warmup(100)
-  assert warning.endswith(f"; a tenth of the run is config.optim.{advice}" if advice else "")
-  assert bool(warning) == bool(advice)
+  assert "nothing trains" in OptimConfig(learning_rate=0.0).warnings(10**4)[0]
+  warnings = OptimConfig(**options).warnings(100)
+  assert [text.rpartition("; ")[2] for text in warnings] == (
+    [f"a tenth of the run is config.optim.{advice}"] if advice else []
+  )
+
+
+def test_a_mean_that_is_still_made_of_the_first_weights():
+  (warning,) = OptimConfig(average=0.9999, warmup_steps=0).warnings(200)
+  share, decay = 0.9999**200, float(warning.partition("optim.average=")[2].split()[0])
+  assert f"{share:.0%} of the mean" in warning and decay**200 == pytest.approx(0.01, rel=0.2)
+  assert not OptimConfig(average=decay, warmup_steps=0).warnings(200)
+  assert not OptimConfig(average=0.9999).warnings(10**5)
 
 
 @pytest.mark.parametrize("rule", ["openai", "adamw", "bert", "fairseq", "lamb"])

@@ -95,11 +95,10 @@ def run(
   check_type(config, "a plan")
   if out:
     check_out(out, overwrite)
-  config, steps_per_epoch = resume_choices(for_topology(config) if topology else config), 0
+  config = resume_choices(for_topology(config) if topology else config)
   if data:
     text = load_texts(config, data)
     config = dataclasses.replace(config, trunk=config.trunk.with_vocabulary(text.tokenizer))
-    steps_per_epoch = text.windows(config, text.train, config.train.seed).steps_per_epoch
   elif not config.trunk.vocab_size:
     trunk = dataclasses.replace(config.trunk, vocab_size=PAPER_VOCABULARY)
     config = dataclasses.replace(config, trunk=trunk)
@@ -113,7 +112,10 @@ def run(
     print(f"nothing is compiled: {why_not_compiled(kind)}")
   plans = []
   for changes in _combinations(vary):
-    plan = make_plan(override_all(config, changes), devices, chip, steps_per_epoch)
+    varied, steps_per_epoch = override_all(config, changes), 0
+    if data:
+      steps_per_epoch = text.windows(varied, text.train, varied.train.seed).steps_per_epoch
+    plan = make_plan(varied, devices, chip, steps_per_epoch)
     plans.append(plan._replace(changes=changes))
     print(describe(plans[-1], price), flush=True)
   if any(plan.moved for plan in plans):

@@ -91,6 +91,9 @@ def _diagnose(run: Record, level: Level, course: Course) -> tuple[str, str]:
     return "Start again", f"Try {change}"
   if not run.is_over:
     return "Let it go on", "The same command goes on with this run."
+  if labels and labels.majority == 1:
+    advice = "All dev examples have one label: take some of each. Of a table "
+    return "Another dev set", f"{advice}config.task.dev_share=0.1 does, or --folds=5."
   if labels and level is Level.YES and labels.accuracy >= SURE_JUDGE:
     if run.n_doubtful >= max(1, MANY_DOUBTFUL * labels.n):
       return "Correct the labels first", _about_doubtful(run)
@@ -199,10 +202,14 @@ def _text_level(run: Record) -> tuple[Level, str]:
 def _baseline(run: Record, whose: str) -> tuple[float | None, str]:
   """The loss, if it is known, of a model that has learned nothing else."""
   if run.unigram_entropy is None:
-    return run.chance, "chance, where the vectors of all texts are alike"
+    return run.chance(whose == "held-out"), "chance, where the vectors of all texts are alike"
   text = "held-out" if whose == "held-out" and run.held_out_entropy else "training"
   bound = run.held_out_entropy if text == "held-out" else run.unigram_entropy
-  return bound, f"word frequencies alone (the unigram entropy of the {text} text)"
+  meaning = f"the unigram entropy of the {text} text"
+  objective = run.config.objective  # None: config.json cannot be read
+  if objective and objective.word_share(run.config.data.length) < 1:
+    meaning += " times the share of words among the targets"
+  return bound, f"word frequencies alone ({meaning})"
 
 
 def _task_level(run: Record) -> tuple[Level, str]:
@@ -251,6 +258,8 @@ def _labels_level(run: Record, labels: Labels) -> tuple[Level, str]:
   text = f"It labels {labels.accuracy:.1%} of {labels.n:,} dev examples correctly (macro-F1 "
   text += f"{labels.macro_f1:.2f}); the commonest label for all of them gives "
   text += f"{labels.majority:.1%}."
+  if labels.majority == 1:
+    return Level.UNKNOWN, f"{text} With one label for all of them they cannot say more."
   if low > 0:
     return Level.YES, text
   if labels.accuracy > labels.majority:
@@ -284,12 +293,13 @@ def _evaluated_course(run: Record) -> Course:
     return _training_course(run)
   best_step, best = max(points, key=lambda point: sign * point[1])
   first, (last_step, last) = points[0][1], points[-1]
-  # A gain within two hundredths of all that was gained, or a standard error, does not count as one.
+  # A gain within two hundredths of all that was gained, a thousandth of the best value, or a
+  # standard error, does not count as one.
   error, chance = 0.0, ""
   count = run.labels.n if run.labels else run.examples("dev")
   if count and metric == "dev_accuracy":
     error = math.sqrt(max(best * (1 - best), 0.0) / count)
-  close = max(0.02 * abs(best - first), 1e-9)
+  close = max(0.02 * abs(best - first), 1e-3 * abs(best), 1e-9)
   if error > close:
     close, chance = error, f" (within a standard error of {100 * error:.1f} points)"
   near_step, near = next(point for point in points if sign * (best - point[1]) <= close)
@@ -417,7 +427,7 @@ def _gets_wrong(run: Record, level: Level, course: Course) -> tuple[str, ...]:
   if run.task is not None:
     text = "launch/predict.py gives the answers, launch/evaluate.py scores them."
     return "Not in this page", text
-  if run.chance is not None:  # it predicts no tokens
+  if run.chance() is not None:  # it predicts no tokens
     return "Not in this page", "launch/evaluate.py --task=NAME scores its vectors of texts."
   held_out, (bound, _) = run.values(f"valid_{run.token_metric}"), _baseline(run, "held-out")
   if not held_out:

@@ -127,6 +127,8 @@ class Record:
     self.held_out_entropy = _entropy(plan, "held_out_entropy")
     rows = plan.get("rows_per_epoch")  # of the training text
     self.rows_per_epoch = rows if is_step(rows) else 0
+    rows = plan.get("held_out_rows")
+    self.held_out_rows = rows if is_step(rows) else 0
     # The training metric in nats per token; evaluations have it with valid_ in front.
     self.token_metric = str(plan.get("token_metric", "loss"))
 
@@ -221,8 +223,9 @@ class Record:
   @property
   def steps_per_epoch(self) -> float:
     """Updates in a pass over the training text or examples; 0: not known."""
-    if self.config.data is not None and self.rows_per_epoch:
-      return self.rows_per_epoch / self.config.data.batch_size  # some rows are padded
+    if self.rows_per_epoch:
+      batches = self.config if self.config.data is None else self.config.data
+      return self.rows_per_epoch / batches.batch_size  # some rows are padded
     if self.config.batch_size and self.examples("train"):
       return max(1, self.examples("train") // self.config.batch_size)
     return 0.0
@@ -253,13 +256,15 @@ class Record:
     """Whether a fine-tuning began from random weights."""
     return self.config.starts_anew(self.data.get("pretrained"))
 
-  @property
-  def chance(self) -> float | None:
+  def chance(self, held_out: bool = False) -> float | None:
     """The loss at which a run that predicts no tokens has learned nothing; None: not known."""
     objective, rows = self.config.objective, self.config.data
     if objective is None or rows is None or self.unigram_entropy is not None:
       return None
-    return next((head.chance(rows.batch_size) for head in make_heads(objective.heads)), None)
+    count = rows.batch_size
+    if held_out and self.held_out_rows:
+      count = min(count, self.held_out_rows)
+    return next((head.chance(count) for head in make_heads(objective.heads)), None)
 
   @property
   def refused(self) -> list[tuple[int, float]]:

@@ -209,6 +209,8 @@ def test_the_steps_of_epochs_need_data(prepared, capsys):
   assert plan.run(config, "a100:8")[0].steps == 0
   made = plan.run(config, "a100:8", data=prepared)[0]
   assert made.steps > 0 and made.steps % 3 == 0
+  varied = plan.run(config, "a100:8", ["data.batch_size=64,128"], prepared)
+  assert [other.steps for other in varied] == [9, 6]  # in an epoch 2.5 and 1.3 batches, whole ones
   # Nobody trains at the peak.
   assert "; arithmetic only, at the peak of the GPUs: expect far more" in plan.describe(made)
   assert "arithmetic only" not in plan.describe(made._replace(compiled=True))

@@ -22,6 +22,7 @@ STUCK = [6.5, 5.0, 4.86, 4.85, 4.86, 4.85, 4.85, 4.86, 4.85, 4.85, 4.86, 4.85]
 HELD_OUT_STUCK = [4.87, 4.86, 4.86, 4.86]
 CONTRASTIVE = {"objective": NeighborSpans(span=8)}
 CONTRASTIVE["plan"] = {"unigram_entropy": None, "held_out_entropy": None}
+FEW_TEXTS = {**CONTRASTIVE, "plan": {**CONTRASTIVE["plan"], "held_out_rows": 3}}
 REFUSED = "step 610: 10 updates in a row had a non-finite loss or gradient (loss nan, …"
 GOOD = [[180, 20], [15, 185]]
 CHANCE = [[110, 90], [106, 94]]
@@ -215,9 +216,18 @@ RUNS = {
     "Yes; chance; 5.541; !perplexity | At step 750 | Not in this page; !tokens",
     "Use it; !larger vocabulary",
   ),
+  "contrastive, three held-out texts": (  # chance is log(5) of these, and log(255) of a batch
+    text([5.55] + [5.54] * 5, [1.61] * 3, **FEW_TEXTS),
+    "No; chance; 1.609 | It has not begun; chance | Not in this page | Change the learning rate",
+  ),
   "contrastive, vectors all alike": (
     text([5.55] + [5.54] * 5, [5.54] * 3, **CONTRASTIVE),
     "No; chance | It has not begun; chance | Not in this page | Change the learning rate; !Use it",
+  ),
+  "falls by less than the page shows": (
+    text([2.993] * 6, [2.9933, 2.9931]),
+    "Yes | Hardly since step 500; !improving | As unsure as among 20 tokens",
+    "Use it; !Train longer",
   ),
   "goes on from a checkpoint, flat at once": (
     text([2.02, 2.01, 2.0, 2.0, 2.0, 2.0], [2.0, 2.002, 2.001, 2.001]),
@@ -228,6 +238,11 @@ RUNS = {
     classifier(0.85, 0.9, 0.912, 0.91, dev_loss=[0.4, 0.3, 0.27, 0.28]),
     "Yes; 91.2%; commonest label | Hardly since step 200; standard error | 35 of 400 examples",
     "Read the errors; --precision",
+  ),
+  "a dev set of one label": (
+    classifier(0.85, 0.9, 0.9, right=[[0, 0], [4, 36]]),
+    "Not known; one label; 100.0% | At step 267 | 4 of 40 examples",
+    "Another dev set; dev_share; !learning_rate; !pre-trained",
   ),
   "distillation of a fold": (
     classifier(0.85, 0.9, 0.912, 0.91, loss=[3, 2, 1.5, 1.2, 1.1], methods=["distill"], task=FOLD),
