@@ -63,8 +63,11 @@ def make_slices(column: str, values: Sequence[str]) -> Slices:
       f"slices={column}: none of its {len(counts):,} values has {MIN_ROWS} of the {len(values):,} "
       "measured rows; it needs more rows, or a column of fewer values, such as a language"
     )
-  titles = {value: " ".join(value.split())[:_SHOWN] or "(empty)" for value in common}
   other = f"other ({len(counts) - len(common):,})"
+  shown = {value: " ".join(value.split())[:_SHOWN] or "(empty)" for value in common}
+  # Values that look alike when cut, such as addresses of one site, are slices of their own.
+  alike = collections.Counter([other, *shown.values()])
+  titles = {value: repr(value) if alike[title] > 1 else title for value, title in shown.items()}
   return Slices(column, [titles.get(value, other) for value in values])
 
 

@@ -20,6 +20,14 @@ def test_rare_values_are_one_slice():
   refused("none of its 1 values has 10 of the 9 measured rows", make_slices, "x", values[:9])
 
 
+def test_values_that_begin_alike_are_slices_of_their_own():
+  shoes, hats = (f"https://www.example.com/products/category/{name}" for name in ("shoes", "hats"))
+  values = [shoes] * 10 + [hats] * 10 + ["(empty)"] * 10 + [""] * 10 + ["other (1)"] * 10 + ["x"]
+  shown = [repr(value) for value in values[:-1]] + ["other (1)"]
+  assert make_slices("url", values).of_row == shown
+  assert set(make_slices("url", [shoes] * 10).of_row) == {shoes[:40]}
+
+
 def test_each_slice_has_its_interval():
   right = np.repeat([True, False, True], [30, 10, 60])
   weeks = Slices("week", ["1"] * 40 + ["2"] * 60)
