@@ -214,15 +214,14 @@ class Choice:
 
 def _unsettled(text: str, stops: list[str]) -> int:
   """Characters at the end of a text that may change or turn out to begin a stop text."""
-  incomplete = len(text) - len(text.rstrip("\ufffd"))  # bytes of a character to be completed
-  if incomplete:
-    return incomplete
+  settled = text.rstrip("\ufffd")
+  incomplete = len(text) - len(settled)  # bytes of a character to be completed
   longest = max((len(stop) for stop in stops), default=0)
   # A whole stop text would have ended the completion.
-  for count in range(min(longest - 1, len(text)), 0, -1):
-    if any(stop.startswith(text[-count:]) for stop in stops):
-      return count
-  return 0
+  for count in range(min(longest - 1, len(settled)), 0, -1):
+    if any(stop.startswith(settled[-count:]) for stop in stops):
+      return count + incomplete
+  return incomplete
 
 
 def join_pieces(pieces: list[dict[str, Any]]) -> dict[str, Any]:

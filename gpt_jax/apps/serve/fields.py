@@ -85,6 +85,7 @@ class Fields:
     for name in self._values:
       if name not in self._known:
         known = ", ".join(sorted(self._known))
+        name = name.encode(errors="backslashreplace").decode()  # half of a surrogate pair
         raise Refusal(f"{name}: no such field; the fields are {known}", param=name)
 
   def refuse_unless(self, name: str, neutral: Any) -> None:

@@ -262,6 +262,18 @@ def test_tokens_join_to_the_text_however_it_comes(written, further, data):
     assert choice.tokens == end
 
 
+@pytest.mark.parity("released")
+@pytest.mark.parametrize("size", [1, 2, 4, 50])
+def test_no_part_of_a_stop_text_is_sent_before_its_last_character_is_whole(size):
+  tokenizer = GPT2Tokenizer((*BYTES, END_OF_TEXT), ())
+  ids, pieces = tokenizer.encode("a\n\u554f: b").tolist(), []
+  text, choice, tokens = choice_of(ids, tokenizer, ["\n\u554f:"])
+  while choice.finish is None:
+    text.added += tokens[len(text.added) : len(text.added) + size]
+    pieces.append(choice.update())
+  assert (join_pieces(pieces)["text"], choice.finish) == ("a", "stop")
+
+
 def test_the_stop_and_the_usage_do_not_depend_on_how_far_the_model_is(language, monkeypatch):
   body = {"prompt": "the", "max_tokens": 40, "seed": 1, "logprobs": 1}
   (full,) = language.post("/v1/completions", body).json()["choices"]
@@ -320,6 +332,7 @@ BAD = [
   ({"prompt": "a", "user": ["a"]}, "user: ['a'] should be a string"),
   ({"prompt": "a", "stream": True, "stream_options": {"include_usage": 1}}, "should be {"),
   ({"prompt": "a", "maxtokens": 3}, "maxtokens: no such field; the fields are be"),
+  ('{"prompt": "a", "\\ud800x": 3}', "\\ud800x: no such field; the fields are be"),
 ]
 ELSEWHERE = [
   (COMPLETE, {"prompt": "a", "model": "gpt-9"}, 404, "model: 'gpt-9' is not here; this server"),
