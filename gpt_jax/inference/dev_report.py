@@ -151,10 +151,11 @@ def _check_temperature(temperature: Any, path: str) -> float:
 
 def text_of(task: LabeledTask, encoded: Encoded, n: int) -> str:
   """The texts of an example, separated by tabs."""
-  first, *others = encoded.fields[n].tolist()  # [C, F]: the numbers of the texts
-  fields = list(first)
+  rows = encoded.fields[n].tolist()  # [C, F]: the numbers of the texts
+  fields = rows[0]
   if task.head.get("pooling") == "per_choice":  # the context, then every option
-    fields += [sequence[-1] for sequence in others]
+    windows = len(rows) // task.num_classes  # of each option, one after another
+    fields += [sequence[-1] for sequence in rows[windows::windows]]
   return "\t".join(encoded.strings[field] for field in fields)
 
 

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 import sklearn.metrics
 
-from gpt_jax.inference.dev_report import write_dev_report
+from gpt_jax.inference.dev_report import text_of, write_dev_report
+from gpt_jax.tasks.formats import GPT
 from gpt_jax.tasks.metrics import class_report, format_classes
 from gpt_jax.tasks.readers import Row
 from gpt_jax.tasks.task import find
+from gpt_jax.tasks.windows import WindowedFormat
 
 
 def draw(num_classes, count=200, bonus=0.3):
@@ -91,6 +93,17 @@ def test_an_example_is_written_with_its_texts(tiny_tokenizer, tmp_path, name, te
     assert text.count("one") == 1 and text.endswith("\tfive\tsix")
   else:
     assert text == expected
+
+
+def test_an_example_in_windows_is_written_with_the_same_texts(tiny_tokenizer):
+  task = find("storycloze")
+  texts = ("the cat sat on the mat " * 20, "two", "three", "four", "five", "six")
+  example = task.example(Row(texts, task.labels[1], "file:3"))
+  plain, windows = (
+    task.encode([example], tiny_tokenizer, 64, format) for format in (GPT, WindowedFormat(GPT))
+  )
+  assert windows.fields.shape[1] > plain.fields.shape[1] == 2
+  assert text_of(task, windows, 0) == text_of(task, plain, 0)
 
 
 def test_scores_and_tags_are_no_classes():
