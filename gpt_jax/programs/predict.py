@@ -22,7 +22,7 @@ from gpt_jax.parallel.processes import log
 from gpt_jax.programs.outputs import check_out, is_inside, is_same_file
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import Encoded
-from gpt_jax.tasks.readers import BlankRow, Table, as_known, column_values, no_column
+from gpt_jax.tasks.readers import BlankRow, Table, as_known, column_values, is_missing, no_column
 from gpt_jax.tasks.slices import Slices, format_slices
 
 _SUFFIXES = (".tsv", ".csv", ".jsonl")  # and .ndjson, another name of .jsonl
@@ -316,7 +316,7 @@ def _write(
     cells = [f"{probabilities[label]:.6f}" if probabilities else "" for label in labels]
     if problems:
       cells.append(result.get("problem", ""))
-    copied = [result[name] for name in kept]
+    copied = ["" if is_missing(result[name]) else result[name] for name in kept]
     copied = [cell if isinstance(cell, str) else json.dumps(cell) for cell in copied]
     rows.append([*copied, task.cell(result["prediction"]), *cells])
   layout = table.csv_layout if table and kind.quote else (kind.delimiter or "\t", "")

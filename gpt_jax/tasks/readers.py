@@ -337,7 +337,7 @@ class Table:
           raise error
         yield error
         continue
-      texts = tuple("" if _is_missing(record[column]) else record[column] for column in columns)
+      texts = tuple("" if is_missing(record[column]) else record[column] for column in columns)
       other = next((n for n, text in enumerate(texts) if not isinstance(text, str)), None)
       if other is not None:
         shown = json.dumps(texts[other])
@@ -437,12 +437,13 @@ def _as_record(located: tuple[str, Any]) -> tuple[str, Record]:
   return location, value
 
 
-def _is_missing(value: Any) -> bool:
-  return value is None or value != value  # NaN, which stands for a missing number
+def is_missing(value: Any) -> bool:
+  """Whether a cell is None or NaN, which stands for a missing number."""
+  return value is None or value != value
 
 
 def _label_text(value: Any) -> str | None:
-  if _is_missing(value):
+  if is_missing(value):
     return None
   # As others write it: pandas makes 1.0 of 1 where a cell of a column is empty.
   if isinstance(value, float) and value.is_integer():

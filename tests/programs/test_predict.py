@@ -481,12 +481,13 @@ def test_the_reason_of_rows_that_cannot_be_read_is_told(labels):
     refused(fault, labels, "text\tid\nthe\tcat\t1\n", "in.tsv", keep=keep)
 
 
-def test_kept_cells_of_rows_that_cannot_be_read_are_empty(labels, tmp_path):
+def test_kept_cells_without_a_value_or_of_rows_that_cannot_be_read_are_empty(labels, tmp_path):
   content = '{"id": 3, "text": "the cat"}\n{"id"\n{"text": "a dog"}\n'
-  with pytest.warns(UserWarning, match="1 of 3 rows"):
+  content += '{"id": null, "text": "a dog"}\n{"id": NaN, "text": "a dog"}\n'
+  with pytest.warns(UserWarning, match="1 of 5 rows"):
     results = labels(content, "in.jsonl", "out.csv", keep=["id"])
-  assert [result["id"] for result in results] == [3, "", ""]
-  assert [row[0] for row in cells(tmp_path / "out.csv")] == ["id", "3", "", ""]
+  assert [result["id"] for result in results[:4]] == [3, "", "", None]
+  assert [row[0] for row in cells(tmp_path / "out.csv")] == ["id", "3", "", "", "", ""]
 
 
 @pytest.mark.parametrize("suffix", [".tsv", ".csv", ".jsonl", ".NDJSON", ".TSV"])
