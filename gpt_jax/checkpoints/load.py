@@ -203,7 +203,11 @@ class LoadedModel(SavedModel, AnyModel):
     check_kind(kind)
     if kind == "float32":
       return self
-    self.check_head()
+    self.check_task()
+    if self.task.writes_text:
+      raise InputError(
+        f"weights={kind}: is for classifiers; {self.path} writes its answers, so leave weights out"
+      )
     params = keep_classifier_weights(self.model, self.params, kind)
     return dataclasses.replace(self, params=params)
 

@@ -206,8 +206,8 @@ def _with_order_of(task: LabeledTask, loaded: AnyModel, own: LabeledTask, name: 
   """The model with its outputs in the order of a task's labels, whose names may differ by case."""
   if (task.labels, task.head) == (own.labels, own.head):
     return loaded
-  theirs = [label.casefold() for label in task.labels]
-  ours = [label.casefold() for label in own.labels]
+  fold = str if own.writes_text else str.casefold  # a text is written in the model's own case
+  theirs, ours = list(map(fold, task.labels)), list(map(fold, own.labels))
   # A set: where two labels differ by case alone, it is shorter, since their order is open.
   same = task.head == own.head and sorted(theirs) == sorted({*ours})
   if not same or task.head.get("pooling") == "per_choice":
@@ -216,6 +216,8 @@ def _with_order_of(task: LabeledTask, loaded: AnyModel, own: LabeledTask, name: 
       f"--task={name}: its labels are {', '.join(task.labels)}; those of {own.name} are "
       f"{', '.join(own.labels) or kind}"
     )
+  if own.writes_text:  # no label has an output
+    return loaded
   # Output i becomes the score of the task's label i.
   return loaded.with_classes(np.array([ours.index(label) for label in theirs]))
 

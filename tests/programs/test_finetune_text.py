@@ -14,6 +14,7 @@ from tiny_runs import NO_DROPOUT, write_table
 import gpt_jax
 from gpt_jax.apps.label import label
 from gpt_jax.checkpoints.load import load_model
+from gpt_jax.config import to_json
 from gpt_jax.models.encoder_decoder import T5Config
 from gpt_jax.models.heads.windows import Windows
 from gpt_jax.models.model import ModelConfig, make_heads
@@ -103,6 +104,28 @@ def test_it_says_what_is_no_label(run):
   for written, words in (("horse", "wrote 'horse', which is no"), (None, "without an end")):
     result = task.result(written, np.zeros(2))
     assert result["prediction"] is None and words in result["problem"]
+
+
+def test_it_writes_labels_in_any_order_but_in_its_own_case(pretrained, animals, monkeypatch):
+  task, loaded = TableTask(columns=("text",), label="label", labels=ANIMALS), load_model(pretrained)
+  loaded = dataclasses.replace(loaded, meta={**loaded.meta, "task": to_json(task)})
+  monkeypatch.setattr(evaluate, "load_any", lambda _: loaded)
+  written = lambda encoded, _: ["cat"] * len(encoded)
+  monkeypatch.setattr(evaluate, "task_predictor", lambda *_: written)
+  truth = [example.label for example in task.build("").examples(animals, "dev")]
+
+  def measured(*labels):
+    other = dataclasses.replace(task, labels=labels).build("")
+    monkeypatch.setattr(evaluate, "find", lambda _: other)
+    return evaluate.run(pretrained, animals, task="other")
+
+  for labels in (ANIMALS, ANIMALS[::-1]):
+    found = measured(*labels)
+    assert found["accuracy"] == np.mean(truth, axis=0)[0] != 0.5 and found["valid"] == 1
+  message = "--task=other: its labels are Cat, dog; those of table are cat, dog"
+  refused(message, measured, "Cat", "dog")
+  message = "weights=int8: is for classifiers; .* writes its answers, so leave weights out"
+  refused(message, loaded.with_weights, "int8")
 
 
 @pytest.mark.parametrize("pretrained", ["prefix"], indirect=True)  # T5: as quickly as it learns

@@ -158,6 +158,12 @@ def test_bleu_and_chrf_are_sacrebleus_with_their_signatures():
   assert "nrefs:1|case:mixed|eff:no|tok:13a" in signature and "version:" in signature
 
 
+def test_a_row_without_a_translation_says_why():
+  task = PairsTask().build("")
+  problems = [task.result(written, "").get("problem") for written in ("le chat", None, "")]
+  assert problems == [None, "a translation without an end", "the model wrote nothing"]
+
+
 def test_without_sacrebleu_it_says_what_to_install(monkeypatch):
   monkeypatch.setitem(sys.modules, "sacrebleu.metrics", None)
   message = r"BLEU needs sacrebleu: pip install 'gpt_jax\[translation\]'"

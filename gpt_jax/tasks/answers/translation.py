@@ -144,7 +144,8 @@ class TranslationTask(WritingTask):
     self.score([""], ["a"])
 
   def result(self, prediction: str | None, truth: str) -> dict[str, Any]:
-    problem = {} if prediction else {"problem": "a translation without an end"}
+    problems = {None: "a translation without an end", "": "the model wrote nothing"}
+    problem = {} if prediction else {"problem": problems[prediction]}
     return {"prediction": prediction, "probabilities": {}, **problem}
 
 
