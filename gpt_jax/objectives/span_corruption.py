@@ -94,7 +94,7 @@ class SpanCorruption(Objective):
     return int(fitting[-1])
 
   def word_share(self, length: int) -> float:
-    """Of a target's tokens; the others are sentinels and the end."""
+    """Words among a target's tokens; the others are sentinels and the end."""
     hidden, spans = self.counts(np.array([self.text_length(length)]))
     return float(hidden[0] / (hidden[0] + spans[0] + 1))
 

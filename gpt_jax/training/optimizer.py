@@ -175,8 +175,8 @@ class OptimConfig(Config):
     return float(max(self.warmup_steps, share, self.min_warmup_steps))
 
   def warnings(self, total_steps: int) -> list[str]:
-    """What goes wrong in a run of so many updates, each with a remedy: nothing trains, the warm-up
-    does not end, or the mean of the weights is still that of the first ones.
+    """Faults of a run of so many updates, each with a remedy: nothing trains, the warm-up does not
+    end, or the mean of the weights is still that of the first ones.
     """
     found = [self._about_long_warmup(total_steps)]
     first = self.average**total_steps if self.average and total_steps else 0.0  # their share
