@@ -70,6 +70,7 @@ _NGRAM = 4
 # The share of a vector's squared length that its common n-grams may have; see _pairs.
 _COMMON = 0.4
 _BLOCK = 1024  # rows
+_PAIRS = 1 << 12  # multiplied at a time: of templated texts most pairs are candidates
 
 
 def group_near_duplicates(texts: Sequence[str], cosine: float = COSINE) -> np.ndarray:
@@ -116,7 +117,7 @@ def _vectors(texts: list[str]) -> Any:
 
 
 def _pairs(vectors: Any, cosine: float) -> Iterator[np.ndarray]:
-  """The pairs of rows whose cosine is high enough, int [P, 2] for each block of rows.
+  """The pairs of rows whose cosine is high enough, int [P, 2], of at most _PAIRS candidates each.
 
   As in Bayardo et al. 2007, Scaling Up All Pairs Similarity Search: a row is multiplied without its
   commonest features first, which most rows have. What these could add to a product is at most their
@@ -128,9 +129,11 @@ def _pairs(vectors: Any, cosine: float) -> Iterator[np.ndarray]:
     partial = (rare[start : start + _BLOCK] @ transposed).tocoo()
     left, right = partial.row + start, partial.col
     near = (left < right) & (partial.data >= cosine - missing[left] - 1e-4)
-    left, right = left[near], right[near]
-    exact = np.asarray(vectors[left].multiply(vectors[right]).sum(axis=1)).ravel()
-    yield np.stack([left, right], axis=1)[exact >= cosine]
+    candidates = np.stack([left[near], right[near]], axis=1)
+    for at in range(0, len(candidates), _PAIRS):
+      pairs = candidates[at : at + _PAIRS]
+      products = vectors[pairs[:, 0]].multiply(vectors[pairs[:, 1]])
+      yield pairs[np.asarray(products.sum(axis=1)).ravel() >= cosine]
 
 
 def _without_common(vectors: Any) -> tuple[Any, np.ndarray]:

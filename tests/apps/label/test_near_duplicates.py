@@ -1,6 +1,7 @@
 """Near-duplicates against a comparison of all pairs, and splits that keep them together."""
 
 import random
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -30,6 +31,7 @@ def texts():
 
 def test_the_groups_are_those_of_all_pairs(texts, monkeypatch):
   monkeypatch.setattr(splits, "_BLOCK", 64)
+  monkeypatch.setattr(splits, "_PAIRS", 3)
   distinct = list(dict.fromkeys(texts))
   vectors = TfidfVectorizer(analyzer="char_wb", ngram_range=(4, 4), sublinear_tf=True)
   x = vectors.fit_transform(distinct)
@@ -41,6 +43,18 @@ def test_the_groups_are_those_of_all_pairs(texts, monkeypatch):
   # They are numbered as they come.
   groups = group_near_duplicates(["b c d", "a", "B  c\nd", "ｂ c d ", "e"])
   assert groups.tolist() == [0, 1, 0, 0, 2]
+
+
+def test_the_memory_of_templated_texts_is_limited():
+  text = "warning by the monitor: a disk has little space left, so that jobs which write reports "
+  text += "may fail until somebody removes old backups, logs and caches; expand it if you cannot: "
+  others = [f"{'qwzxkjvh'[n % 8] * 4}{n} {n * 7919}" for n in range(1600)]
+  tracemalloc.start()
+  groups = group_near_duplicates([f"{text}{n}" for n in range(300)] + others)
+  peak = tracemalloc.get_traced_memory()[1]
+  tracemalloc.stop()
+  assert not groups[:300].any()
+  assert peak < 1 << 26  # of 44,850 pairs with 150 n-grams each
 
 
 def test_a_split_keeps_groups_together_and_shares_of_labels():
