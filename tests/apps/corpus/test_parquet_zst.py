@@ -144,6 +144,14 @@ def test_a_table_of_another_name(tmp_path):
   refused(r"gone\.parquet: No such file", lambda: Table(str(tmp_path / "gone.parquet")).names)
 
 
+def test_text_that_is_stored_as_bytes(tmp_path):
+  path = str(tmp_path / "a.parquet")
+  columns = {"text": ["grün".encode(), b"\xff"], "label": [b"yes", b"no"]}
+  write_parquet(path, columns)
+  rows = [(row.texts, row.label) for row in Table(path).rows(("text",), "label")]
+  assert rows == [(("grün",), "yes"), ((str(b"\xff"),), "no")]
+
+
 def test_damaged_parquet_names_the_row_group(tmp_path):
   path = tmp_path / "a.parquet"
   write_parquet(path, {"text": TEXTS}, compression="zstd", use_dictionary=False)

@@ -34,7 +34,14 @@ def documents(name: str, field: str) -> Iterator[Iterable[str]]:
 def typed_rows(name: str) -> Iterator[dict[str, Any]]:
   """Rows with all columns; other values than text, numbers, lists and None as text."""
   for row in _rows(name, None):
-    yield json.loads(json.dumps(row, default=str))
+    yield json.loads(json.dumps(row, default=_as_text))
+
+
+def _as_text(value: Any) -> str:
+  with contextlib.suppress(UnicodeDecodeError):
+    if isinstance(value, bytes):  # as some write text, without saying so
+      return value.decode()
+  return str(value)
 
 
 def _rows(name: str, field: str | None) -> Iterator[Any]:
