@@ -87,8 +87,13 @@ class Labeled:
     )
 
 
-def find_columns(source: str, texts: Sequence[str], label: str) -> tuple[tuple[str, ...], str]:
-  """The text columns and the label column, as TableTask finds those that are (), or ""."""
+def find_columns(
+  source: str, texts: Sequence[str], label: str, known: Sequence[str] = ()
+) -> tuple[tuple[str, ...], str]:
+  """The text columns and the label column, as TableTask finds those that are (), or "".
+
+  known: labels of an earlier table; a column with one of them is the label.
+  """
   file = Table(source)
   texts = file.split(texts)
   if len(texts) > 2:
@@ -104,7 +109,8 @@ def find_columns(source: str, texts: Sequence[str], label: str) -> tuple[tuple[s
     message = str(error).replace("config.task.columns=NAME,…", "--text=NAME")
     raise InputError(message.replace("config.task.label", "--label")) from error
   rows, _ = split_usable(file.rows(task.columns, task.label))
-  check_labels(file, task.columns, task.label, rows)
+  if not any(row.label in known for row in rows):
+    check_labels(file, task.columns, task.label, rows)
   return task.columns, task.label
 
 
@@ -114,7 +120,7 @@ def read_labeled(
   """Reads a table, see find_columns, after the rows of a previous one; logs the rows that are left
   out, as those whose texts have no tokens.
   """
-  columns, label = find_columns(source, previous.columns, previous.label)
+  columns, label = find_columns(source, previous.columns, previous.label, previous.labels)
   table = Table(source)
   new, skipped = usable_rows(table.rows(columns, label), columns, label, tokenizer)
   setting = "merge_labels=false" if merge_labels else ""

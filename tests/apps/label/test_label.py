@@ -510,6 +510,18 @@ def test_rows_with_one_of_two_texts_are_used_and_spellings_are_one(
   assert apart.skipped == 2 and not apart.task().merge_labels  # " Bug" is rare
 
 
+def test_a_small_table_of_many_known_labels_is_read(tmp_path, tiny_tokenizer):
+  names = [f"intent {n}" for n in range(25)]
+  old = [Row((f"the cat {n}",), names[n % 25], f"old.csv:{n}") for n in range(200)]
+  path = tmp_path / "week.csv"
+  week = [f"the dog {n},{names[n % 25]}\n" for n in range(30)]
+  path.write_text("text,intent\n" + "".join(week))
+  previous = Previous("w", "", ("text",), "intent", (*names,), rows={"train": old})
+  assert len(read_labeled(str(path), previous, tiny_tokenizer).rows) == 230
+  path.write_text("text,intent\n" + "".join(week).replace("intent", "ticket"))
+  refused("25 different values in 30 rows", read_labeled, str(path), previous, tiny_tokenizer)
+
+
 @pytest.mark.parametrize(
   "change, message",
   [
