@@ -87,7 +87,7 @@ def recognize(named: FileKind, head: str, all_lines: Callable[[], Iterable[str]]
     return FileKind(JSON_LINES)
   if named.format != TABLE:
     return named
-  delimiter = _delimiter(head, named)
+  delimiter = _delimiter(head, named, all_lines)
   kind = named if delimiter == named.delimiter else FileKind(TABLE, delimiter, DOUBLED)
   quotes: tuple[str, ...] = () if kind.quote else (DOUBLED,)  # of tabs alone it is not known
   for quote in (DOUBLED, ESCAPED) if ESCAPED in head else quotes:
@@ -125,7 +125,7 @@ def _begins_with_object(head: str) -> bool:
 split_lines = functools.partial(io.StringIO, newline="\n")
 
 
-def _delimiter(head: str, named: FileKind) -> str:
+def _delimiter(head: str, named: FileKind, all_lines: Callable[[], Iterable[str]]) -> str:
   """The character between the columns that the first line names, and between those of most rows."""
   if separator := _SEPARATOR.match(head):
     return separator[1]
@@ -133,6 +133,7 @@ def _delimiter(head: str, named: FileKind) -> str:
   kinds = [named, *(FileKind(TABLE, mark, DOUBLED) for mark in (named.delimiter, *DELIMITERS))]
   # Mark -> whether most rows have as many columns as the first line, and how many these are.
   found: dict[str, tuple[bool, int]] = {}
+  widths: dict[str, set[int]] = {}  # mark -> how many columns the rows below the first line have
   for kind in kinds:
     names: list[str] = []
     sizes = []
@@ -141,6 +142,7 @@ def _delimiter(head: str, named: FileKind) -> str:
       for cells in csv.reader(rows, delimiter=kind.delimiter, quoting=quoting):
         names = names or cells
         sizes.append(len(cells))
+    widths[kind.delimiter] = {*sizes[1:]}
     # A table of one column has any of these marks in its texts.
     fits = 2 * sizes.count(len(names)) > len(sizes)
     are_names = named.quote and all(name[:1].strip() for name in names)  # of CSV, not of texts
@@ -148,6 +150,11 @@ def _delimiter(head: str, named: FileKind) -> str:
       found.setdefault(kind.delimiter, (fits, len(names)))
   if not named.quote:
     return next(iter(found), named.delimiter)
+  if not found and len(widths[named.delimiter]) > 1:
+    # Of one column a spreadsheet quotes the mark that it separates by, and no other.
+    for mark in DELIMITERS:
+      if widths[mark] == {1} and _is_quoted(all_lines(), mark, needs_evidence=False):
+        return mark
   # A decimal comma may be in every row.
   return max(found, key=found.__getitem__, default=named.delimiter)
 
@@ -198,19 +205,20 @@ def table_rows(
   """(first line, cells) of each row of a table; a quoted cell may have lines of its own."""
   rest = iter(all_lines)
   first = next(rest, "")
-  all_lines = chain(["\n" if _SEPARATOR.fullmatch(first) else first], rest)
+  above = 1 if _SEPARATOR.fullmatch(first) else 0  # lines that a spreadsheet does not show
+  all_lines = rest if above else chain([first], rest)
   if not kind.quote:
-    for number, line in enumerate(all_lines, 1):
+    for number, line in enumerate(all_lines, above + 1):
       yield number, line.removesuffix("\n").removesuffix("\r").split(kind.delimiter)
     return
   csv.field_size_limit(2**31 - 1)  # of the whole process; a cell may hold a whole document
   doubled = _with_doubled(all_lines, kind.quote)
   reader = csv.reader(doubled, delimiter=kind.delimiter, strict=True)
-  begin = 1
+  begin = above + 1
   try:
     for cells in reader:
       yield begin, cells
-      begin = reader.line_num + 1
+      begin = above + reader.line_num + 1
   except csv.Error as error:
     kinds = DELIMITERS[kind.delimiter]
     raise InputError(f"{path}:{begin}: not CSV with {kinds}: {error}") from error

@@ -246,6 +246,17 @@ def test_the_first_line_of_a_csv_says_what_separates_columns(tmp_path, text, nam
   assert table.first_row(table.kind) == names
 
 
+@pytest.mark.filterwarnings("ignore:.* is read as a table with semicolons")
+def test_one_column_of_a_spreadsheet_with_semicolons(tmp_path):
+  path = written(tmp_path / "a.csv", 'text\nHallo, wo ist sie?\nDanke\n"Ein; anderer"\n')
+  texts = ["Hallo, wo ist sie?", "Danke", "Ein; anderer"]
+  assert usable(path, label=None) == [(text, None) for text in texts]
+  assert list(documents(path)) == texts
+  # The names of two columns were cut off, or the marks are commas.
+  for content in ("text\na,1\nb,0\n", 'text\n"Yes", he said\nNo\n'):
+    assert "2 columns, but" in usable(written(tmp_path / "b.csv", content), label=None)[0]
+
+
 def test_columns_are_named_with_commas_or_one_by_one(tmp_path):
   content = as_table([("x", "y", "z", "v")], ("a", "b", "a,c", " d"))
   table = Table(written(tmp_path / "a.csv", content))
