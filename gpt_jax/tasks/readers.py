@@ -293,13 +293,19 @@ class Table:
     raise InputError(f"{self.path}: no rows that can be used{fault}")
 
   def has(self, column: str) -> bool:
-    """Whether the header, or the first JSON object, names a column."""
-    return column in self._first
+    """Whether the header, or any JSON object, names a column."""
+    return column in self._columns
 
   @functools.cached_property
-  def _first(self) -> dict[str, Any]:
-    """The first row that can be used; {} if there is none."""
-    return next((row for row in self.records() if isinstance(row, dict)), {})
+  def _columns(self) -> set[str]:
+    """The columns of all rows that can be used."""
+    rows = (row for row in self.records() if isinstance(row, dict))
+    return {*itertools.chain.from_iterable(itertools.islice(rows, 1) if self._has_header else rows)}
+
+  @property
+  def _has_header(self) -> bool:
+    """Whether all rows have the same columns."""
+    return self.kind.format in (TABLE, PARQUET)
 
   def split(self, columns: Sequence[str]) -> tuple[str, ...]:
     """The names of columns, of which each may be several with commas between them."""
@@ -314,7 +320,8 @@ class Table:
     blanks: bool = False,
   ) -> Iterator[Row | InputError]:
     """The texts and labels of the rows; a row that cannot be used is the error that says why. A
-    cell without a value, as null in JSON, has an empty text.
+    cell without a value, as null in JSON, has an empty text; so has one that a JSON object leaves
+    out, if it has another of the columns and another object has that one.
 
     Args:
       columns: the text columns to read, in this order.
@@ -329,11 +336,13 @@ class Table:
         if blanks or not isinstance(record, BlankRow):
           yield record
         continue
+      absent = [column for column in columns if column not in record]
+      if 0 < len(absent) < len(columns) and not self._has_header:
+        record = record | {column: None for column in absent if column in self._columns}
       missing = next((column for column in needed if column not in record), None)
       if missing is not None:
-        has_header = self.kind.format in (TABLE, PARQUET)
-        error = no_column(self.path if has_header else location, missing, record)
-        if has_header:  # no row has it
+        error = no_column(self.path if self._has_header else location, missing, record)
+        if self._has_header:  # no row has it
           raise error
         yield error
         continue
@@ -376,6 +385,7 @@ class Table:
         if column in needed and columns.count(column) > 1:
           place = f"{self.path}:{number}"
           raise InputError(f"{place}: two columns named {column!r}; rename one of them")
+      columns = _numbered_repeats(columns)
     for number, cells in rows:
       location = f"{self.path}:{number}"
       if not _has_text(cells):
@@ -424,6 +434,18 @@ def no_column(place: str, column: str, names: Collection[str]) -> InputError:
   """The error of a table, at a place, that has no such column."""
   known = f"{did_you_mean(column, names)} (the columns are {', '.join(map(repr, names))})"
   return InputError(f"{place}: no column {column!r}{known}")
+
+
+def _numbered_repeats(names: Sequence[str]) -> list[str]:
+  """The names, of which those that come again are numbered, as by pandas: "a", "a.1", "a.2"."""
+  different: list[str] = []
+  for name in names:
+    number, numbered = 0, name
+    while name and (numbered in different or (number and numbered in names)):
+      number += 1
+      numbered = f"{name}.{number}"
+    different.append(numbered)
+  return different
 
 
 def _has_text(cells: Sequence[str]) -> bool:

@@ -1,13 +1,14 @@
 """Readers of tables in every format, and their messages about malformed files."""
 
 import io
+import re
 import sys
 
 import pytest
 from refused import refused
 
 from gpt_jax.tasks import readers
-from gpt_jax.tasks.readers import Row, find_folder, read_table
+from gpt_jax.tasks.readers import Row, Table, find_folder, read_table
 
 
 def write(path, content):
@@ -70,6 +71,23 @@ def test_numeric_labels_are_given_their_names(tmp_path):
   assert [row.label for row in read(path, label_names=("no", "yes"))] == ["yes", "no"]
   assert read(path, label=None, label_names=("no", "yes"))[0].label is None
   refused(r"a\.tsv:2: label '1': should be 0$", read, path, label_names=("no",))
+
+
+def test_json_may_leave_out_a_text_of_several(tmp_path):
+  rows = '{"body": "a"}\n{"body": "b", "subject": "c"}\n{"id": 1}\n'
+  table = Table(write(tmp_path / "a.jsonl", rows))
+  first, second, third = table.rows(("subject", "body"))
+  assert first.texts == ("", "a") and second.texts == ("c", "b")
+  assert re.search(r"a\.jsonl:3: no column 'subject'", str(third))
+  assert "no column 'subjct'" in str(next(table.rows(("subjct", "body"))))
+
+
+def test_names_that_come_again_are_numbered(tmp_path):
+  path = write(tmp_path / "a.csv", "text,c,c.1,c,c,,\na,1,2,3,4,,\n")
+  cells = {"text": "a", "c": "1", "c.1": "2", "c.2": "3", "c.3": "4", "": ""}
+  assert next(Table(path).records()) == cells
+  assert read(path, ("text",), "c.2")[0].label == "3"
+  refused(r"a\.csv:1: two columns named 'c'", read, path, ("text",), "c")
 
 
 @pytest.mark.parametrize(

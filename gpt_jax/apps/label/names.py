@@ -4,6 +4,7 @@ Names and texts are compared by the cosine of a checkpoint's embeddings, which s
 that was trained to compare texts, such as minilm. The guesses are a start to correct, not a result.
 """
 
+import itertools
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -38,7 +39,10 @@ def guess_labels(
   read = list(table.rows(columns))
   for name in filter(table.has, (_LABEL, _MARGIN)):
     raise InputError(f"--labels: {source} has a column {name!r}; rename it, or leave --labels out")
-  names, records = table.names, dict(table.located({*columns}))
+  records = dict(table.located({*columns}))
+  # An object of JSON may leave out what is null.
+  kept = (record for record in records.values() if isinstance(record, dict))
+  names = list(dict.fromkeys(itertools.chain.from_iterable(kept)))
   # They import JAX, which a bad table is refused without.
   from gpt_jax.inference.model import load
   from gpt_jax.parallel.processes import log
