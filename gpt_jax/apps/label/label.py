@@ -94,6 +94,11 @@ class _Job(NamedTuple):
   def seed(self) -> int:
     return self.config.train.seed
 
+  @property
+  def fold(self) -> np.ndarray:
+    """int [N], the fold of each row of the table, whose judges learn from the other folds."""
+    return group_folds(self.table.classes, self.groups, _FOLDS, self.seed)
+
   def features(self, progress: Progress) -> np.ndarray:
     """_features of the rows of the table, which the probe and the ranking of a pool need."""
     kept = self.kept("features", lambda: {"mean": _features(self, self.table.rows, progress)})
@@ -184,7 +189,7 @@ def run(
     result["slices"] = sliced.measure(guesses == truth["test"])
   if previous:
     result["previous"] = _beside_previous(job, before, guesses)
-  suspects = _suspects(table, predicted, source)
+  suspects = _suspects(job, predicted, source)
   result["suspects"] = sum(suspect.doubtful for suspect in suspects)
   if unlabeled:
     result["pool"] = _rank_pool(job, unlabeled, pool_rows, result)
@@ -206,6 +211,11 @@ def _split(
   log(
     f"{counts} rows; {repeated:,} of them near-duplicates, in the split of the row that they repeat"
   )
+  for name in ("dev", "test"):
+    absent = {*table.labels} - {table.labels[n] for n in table.classes[splits[name]]}
+    if absent:
+      labels = ", ".join(map(repr, sorted(absent)))
+      log(f"{name} has no row with the label {labels}: such rows are few, or nearly equal")
   earlier = [text for text, split in zip(table.texts, given, strict=True) if split >= 0]
   if drift := measure_drift(earlier, table.texts[len(earlier) :]):
     log(f"new rows: {drift.describe('earlier rows')}")
@@ -414,10 +424,9 @@ def _linear(
   progress.begin("choosing a penalty")
   linear = fit_best_linear(train, (features["dev"], job.truth["dev"]), num_classes)
   penalty = linear.inverse_penalty
-  fold = group_folds(classes, job.groups, _FOLDS, job.seed)
   held_out = features["held_out"], np.concatenate([job.truth["dev"], job.truth["test"]])
   progress.begin("five folds, for doubtful labels")
-  of_folds = measures.out_of_fold(all_features, classes, num_classes, fold, penalty)
+  of_folds = measures.out_of_fold(all_features, classes, num_classes, job.fold, penalty)
   progress.begin("learning curve")
   curve = measures.curve_of(train, held_out, num_classes, penalty, job.seed)
   return linear, {
@@ -516,16 +525,20 @@ def _rank_pool(job: _Job, rows: list[Row], count: int, result: dict[str, Any]) -
 # Doubtful labels ----------------------------------------------------------------------------------
 
 
-def _suspects(
-  table: Labeled, predicted: dict[str, dict[str, np.ndarray]], source: str
-) -> list[Suspect]:
-  """All rows, those first whose label is least likely to two models that have not seen it."""
+def _suspects(job: _Job, predicted: dict[str, dict[str, np.ndarray]], source: str) -> list[Suspect]:
+  """All rows, those first whose label is least likely to two models that have not seen it; last
+  those whose label has no row in another fold, as near-duplicates: no model can judge them.
+  """
+  table, fold = job.table, job.fold
   by_model = [predicted[name]["out_of_fold"] for name in _JUDGES]
   probabilities = np.mean(by_model, axis=0)
   margin, other = measures.margins(probabilities, table.classes)
   doubtful = np.all([measures.margins(p, table.classes)[0] < 0 for p in by_model], axis=0)
+  folds = [len(np.unique(fold[table.classes == n])) for n in range(len(table.labels))]
+  judged = np.array(folds)[table.classes] > 1
+  doubtful &= judged
   suspects, row_of = [], _spreadsheet_rows(source)
-  for number in np.argsort(margin, kind="stable"):
+  for number in np.lexsort((margin, ~judged)):
     row = table.rows[number]
     suspects.append(
       Suspect(

@@ -55,6 +55,30 @@ def test_eight_labels_a_class_are_enough(pretrained, launch, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:.* is read as")
+def test_a_label_of_near_duplicates_is_not_judged(pretrained, launch, tmp_path):
+  """They share a fold, so that no judge has seen the label. Rows are those of a spreadsheet."""
+  rows = [(f"disk of server {n} is nearly full, please free some space", "disk") for n in range(8)]
+  rng = np.random.default_rng(1)
+  for words, label in (
+    ("mat broke bolt nail wood glue saw tape screw", "bug"),
+    ("dog ran well fine hat bone cat good walk", "pet"),
+  ):
+    rows += [(" ".join(rng.permutation(words.split())[:4]), label) for _ in range(14)]
+  path = tmp_path / "few.csv"
+  path.write_text("sep=;\ntext;label\n" + "".join(f"{text};{label}\n" for text, label in rows))
+  workdir = f"{tmp_path}/run"
+  code, _, told = launch("label", str(path), f"--checkpoint={pretrained}", f"--workdir={workdir}")
+  assert code == 0, told
+  assert " has no row with the label 'disk': such rows are few, or nearly eq" in told
+  with open(f"{workdir}/suspects.csv", newline="") as file:
+    suspects = list(csv.DictReader(file, delimiter=";"))
+  assert [row["given"] for row in suspects[-8:]] == ["disk"] * 8
+  assert read_json(f"{workdir}/result.json")["suspects"] < 8
+  for row in suspects:  # a spreadsheet hides the first line
+    assert rows[int(row["row"]) - 2][0] == rows[int(row["line"]) - 3][0] == row["text"]
+
+
+@pytest.mark.filterwarnings("ignore:.* is read as")
 def test_labels_are_guessed_by_their_names(pretrained, launch, tmp_path):
   texts = [text.format(n=n) for text in TEXTS.values() for n in range(4)]
   rows = [(f"t{n}", text) for n, text in enumerate(texts)] + [("t9", " "), ("t8", "\u200b")]
@@ -84,6 +108,26 @@ def test_labels_are_guessed_by_their_names(pretrained, launch, tmp_path):
   np.testing.assert_allclose(margins, best - second, atol=1e-3)
   code, _, told = launch("label", *given, "--labels=a,b")
   assert code == 2 and "guesses.csv: is there already, perhaps with your corrections" in told
+
+
+@pytest.mark.filterwarnings("ignore:.* is read as")
+@pytest.mark.parametrize(
+  "name, content, names",
+  [
+    ("a.csv", "text,note,note\na,b,c\nd,e,f\n", ["text", "note", "note.1"]),
+    ("a.jsonl", '{"text": "a"}\n{"text": "b", "note": "c"}\n', ["text", "note"]),
+  ],
+)
+def test_guesses_keep_all_columns(pretrained, launch, tmp_path, name, content, names):
+  (tmp_path / name).write_text(content)
+  given = f"--checkpoint={pretrained}", f"--workdir={tmp_path}/run", "--labels=a mat,a dog"
+  code, _, told = launch("label", str(tmp_path / name), *given, "--text=text")
+  assert code == 0, told
+  with open(tmp_path / "run" / "guesses.csv", newline="") as file:
+    guesses = list(csv.reader(file))
+  assert guesses[0] == [*names, "label", "margin"]
+  cells = {cell for row in guesses[1:] for cell in row[: len(names)]}
+  assert cells >= ({*"abcdef"} if name == "a.csv" else {"a", "b", "c", ""})
 
 
 def test_a_warning_comes_once(pretrained, launch, tmp_path):
