@@ -23,7 +23,8 @@ from gpt_jax.data.sources.utf8 import (
   without_compression,
 )
 from gpt_jax.errors import InputError, warn_once
-from gpt_jax.files import parse_json
+from gpt_jax.extensions import modules
+from gpt_jax.files import find_files, parse_json
 
 TEXT, TABLE, PARQUET = "text", "a table", "Parquet"
 JSON_LINES, JSON_ARRAY = "JSON lines", "a JSON array"
@@ -197,6 +198,14 @@ def _is_quoted(all_lines: Iterable[str], delimiter: str, needs_evidence: bool) -
     faults += columns != width
   has_evidence = names_quoted or (doubled and faults <= plain_faults) or faults < plain_faults
   return (has_evidence or not needs_evidence) and not is_open
+
+
+def typed_rows(path: str) -> Iterator[dict[str, Any]]:
+  """The rows of a PARQUET file, or of a folder of them: column -> text, number, list or None."""
+  (source,) = modules("gpt_jax.data.sources", "typed_rows")
+  for part in find_files(path):
+    if part == path or source.reads(part):  # a folder of Spark's has other files, too
+      yield from source.typed_rows(part)
 
 
 def table_rows(

@@ -23,8 +23,8 @@ from gpt_jax.data.file_kinds import (
   BlankRow,
   FileKind,
   json_values,
+  typed_rows,
 )
-from gpt_jax.data.sources.source import typed_rows
 from gpt_jax.data.sources.utf8 import (
   describe_binary,
   how_to_convert,

@@ -19,9 +19,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpt_jax.apps.corpus.duplicates import grams, normalized_words, word_hashes
-from gpt_jax.data.file_kinds import JSON_ARRAY, JSON_LINES, PARQUET, TABLE, file_kind
+from gpt_jax.data.file_kinds import (
+  JSON_ARRAY,
+  JSON_LINES,
+  PARQUET,
+  TABLE,
+  file_kind,
+  typed_rows,
+)
 from gpt_jax.data.sources import jsonl, table
-from gpt_jax.data.sources.source import typed_rows
 from gpt_jax.data.sources.utf8 import lines, open_bytes
 from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.files import open_regular, split_names

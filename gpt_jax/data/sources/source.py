@@ -27,7 +27,7 @@ class SourceFile(Protocol):
 
   If its sources are data sets of several files, `files(name)` may give the name of each. FORMATS
   may name those of data/file_kinds.py that it reads, whatever the name of the file, and
-  `typed_rows(name)` may give rows with all columns.
+  `typed_rows(name)` may give rows with all columns, see file_kinds.typed_rows.
   """
 
   USAGE: str  # how a user names such a source, for --help
@@ -141,10 +141,3 @@ def _module_of_content(name: str) -> SourceFile:
     return module
   found = file_kind(name).format
   return next((other for other in of_formats if found in other.FORMATS), module)
-
-
-def typed_rows(name: str) -> Iterator[dict[str, Any]]:
-  """The rows of files of typed columns, such as Parquet: column -> text, number, list or None."""
-  for source in find(name):
-    module: Any = _module_of_content(source.name)
-    yield from module.typed_rows(source.name)

@@ -9,7 +9,8 @@ import pytest
 from refused import refused
 
 from gpt_jax.apps.corpus.sources import parquet
-from gpt_jax.data.sources.source import documents, find, is_plain_text, typed_rows
+from gpt_jax.data.file_kinds import typed_rows
+from gpt_jax.data.sources.source import documents, find, is_plain_text
 from gpt_jax.tasks.pairs import PairsTask
 from gpt_jax.tasks.readers import Table
 
