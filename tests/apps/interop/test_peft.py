@@ -126,6 +126,17 @@ def test_what_is_no_lora_is_refused(out, settings, arrays, message):
   refused(message, load_model, str(out))
 
 
+def test_another_revision_of_the_base_is_refused(run, out):
+  expected = gpt_jax.load(str(out)).classify(TEXTS)
+  configure(out, revision="v2")
+  check_probabilities(out, expected)  # of a folder, which is of one revision
+  configure(out, base_model_name_or_path="owner/bert")
+  message = r"revision is 'v2': only 'main' of owner/bert .* link the folder .* as .*/peft/base"
+  refused(message, load_model, str(out))
+  (out / "base").symlink_to(run[0] / "base")
+  check_probabilities(out, expected)
+
+
 def test_weights_of_older_versions(out):
   torch = pytest.importorskip("torch")
   configure(out)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gpt_jax.checkpoints.formats import Check, accept
-from gpt_jax.checkpoints.released import locate
+from gpt_jax.checkpoints.released import is_released, locate
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.files import atomic_folder, write_json
@@ -222,6 +222,12 @@ def load(path: str, check: Check = accept) -> tuple[dict, dict, int, Tokenizer]:
       raise InputError(f"{path}/{CONFIG}: {name} is {wanted}")
   link = os.path.join(path, "base")
   base = link if os.path.exists(link) else str(settings.get("base_model_name_or_path"))
+  revision = settings.get("revision")
+  if revision not in (None, "main") and is_released(base):  # a folder has none
+    raise InputError(
+      f"{path}/{CONFIG}: revision is {revision!r}: only 'main' of {base} is looked up; link the "
+      f"folder of that revision as {link}"
+    )
   identity = meta.pop("base_identity", None)
   try:
     folder = locate(base)
