@@ -137,6 +137,14 @@ def test_another_revision_of_the_base_is_refused(run, out):
   check_probabilities(out, expected)
 
 
+def test_an_adapter_of_a_t5_is_refused(out):
+  configure(out)
+  (out / "base").mkdir()
+  (out / "base/config.json").write_text('{"model_type": "t5"}')
+  (out / "base/model.safetensors").touch()
+  refused("an adapter of a T5 is not supported", load_model, str(out))
+
+
 def test_weights_of_older_versions(out):
   torch = pytest.importorskip("torch")
   configure(out)
@@ -305,3 +313,44 @@ def test_an_adapter_of_others(run, tmp_path):
   (copy / "config.json").write_text(json.dumps(tree))
   assert gpt_jax.load(str(tmp_path / "peft")).labels == ("city", "river", "hill")
   check_theirs(theirs, found, "cls", "sep")
+
+
+@pytest.mark.parity
+def test_files_beside_an_adapter_go_before_those_of_the_base(tmp_path):
+  peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
+  import torch
+
+  base, out = tmp_path / "theirs", tmp_path / "peft"
+  vocabulary = dict.fromkeys(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cat", "Cat", "dog"])
+  (tmp_path / "vocab.txt").write_text("\n".join(vocabulary))
+  sizes = {"vocab_size": len(vocabulary), "hidden_size": 32, "intermediate_size": 128}
+  sizes |= {"num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 16}
+  transformers.BertModel(transformers.BertConfig(**sizes)).save_pretrained(base)
+  transformers.BertTokenizer.from_pretrained(tmp_path).save_pretrained(base)
+  settings = peft.LoraConfig(r=2, target_modules=["query"], init_lora_weights=False)
+  model = peft.get_peft_model(transformers.BertModel.from_pretrained(base), settings).eval()
+  model.save_pretrained(out)
+
+  def check(pool, do_lower_case):
+    theirs = transformers.BertTokenizer.from_pretrained(tmp_path, do_lower_case=do_lower_case)
+    with torch.no_grad():
+      hidden = model(**theirs("Cat dog", return_tensors="pt")).last_hidden_state[0]
+    ours = gpt_jax.load(str(out)).embed(["Cat dog"])[0]
+    np.testing.assert_allclose(ours, pool(hidden).numpy(), atol=1e-5)
+    return theirs
+
+  theirs = check(lambda x: x.mean(0), True)
+  theirs.save_pretrained(out)  # as trainers do
+  check(lambda x: x.mean(0), True)
+  transformers.BertTokenizer.from_pretrained(tmp_path, do_lower_case=False).save_pretrained(out)
+  check(lambda x: x.mean(0), False)
+  kinds = [f"sentence_transformers.models.{kind}" for kind in ("Transformer", "Pooling")]
+  modules = [
+    {"path": path, "type": kind} for path, kind in zip(("", "1_Pooling"), kinds, strict=True)
+  ]
+  (out / "modules.json").write_text(json.dumps(modules))
+  (out / "1_Pooling").mkdir()
+  (out / "1_Pooling/config.json").write_text('{"pooling_mode_cls_token": true}')
+  check(lambda x: x[0], False)
+  (out / "tokenizer.json").write_text("{}")
+  refused("^[^ ]*/peft: no tokenizer here", gpt_jax.load, str(out))

@@ -231,7 +231,7 @@ def load(path: str, check: Check = accept) -> tuple[dict, dict, int, Tokenizer]:
   identity = meta.pop("base_identity", None)
   try:
     folder = locate(base)
-    merged = read.load(folder, check, functools.partial(_overlay, path, settings, meta))
+    merged = read.load(folder, check, functools.partial(_overlay, path, settings, meta), path)
     if identity:  # after the check, which is made before any weights are read
       params, _, step, _ = read.load(folder)
       found = f"step {step}, checksum {checksum(params['trunk'])}"
@@ -239,7 +239,8 @@ def load(path: str, check: Check = accept) -> tuple[dict, dict, int, Tokenizer]:
         raise InputError(f"has {found}, and should have {identity}")
     return merged
   except InputError as error:
-    if str(error).startswith((f"{path}/adapter_", f"{path}: ")):  # not of the base
+    if str(error).startswith((f"{path}/adapter_", f"{path}/tokenizer", f"{path}: ")):
+      # Not of the base.
       raise
     raise InputError(f"{path}: an adapter of {base}: {error}; or link it as {link}") from error
 

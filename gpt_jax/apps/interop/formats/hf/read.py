@@ -35,7 +35,7 @@ from gpt_jax.checkpoints.formats.folder import (
   read_object,
 )
 from gpt_jax.config import to_json
-from gpt_jax.data.tokenizers.base import Tokenizer
+from gpt_jax.data.tokenizers.base import METADATA, TRANSFORMERS_CONFIG, Tokenizer
 from gpt_jax.data.tokenizers.released import read_optional_json
 from gpt_jax.errors import InputError, about
 from gpt_jax.files import parse_json
@@ -48,13 +48,17 @@ Overlay = Callable[[dict, Family, Weights], Weights]
 
 
 def load(
-  path: str, check: Check = accept, overlay: Overlay | None = None
+  path: str, check: Check = accept, overlay: Overlay | None = None, beside: str = ""
 ) -> tuple[dict, dict, int, Tokenizer]:
   """Reads a folder, or the weights file in it, of a Transformer trunk with an overlay.
 
   A head that is neither of a pre-training objective nor of sequence or token classification is left
   out with a warning: that of questions and answers, or GPT's for multiple choice. Rows missing from
   the embedding table are zero; fine-tuning initializes those it needs.
+
+  Args:
+    beside: the folder of the overlay: a tokenizer and files of sentence-transformers there go
+      before those of the folder.
 
   Returns:
     params as float32 NumPy arrays, meta, step, tokenizer.
@@ -69,28 +73,32 @@ def load(
         f"{folder}: {error}; if other software has changed the folder on purpose, remove its {SUMS}"
       ) from error
   if t5.detect(folder):
+    if overlay:
+      raise InputError(f"{folder}: an adapter of a T5 is not supported; merge it by PEFT")
     arrays, meta, tokenizer = t5.load(folder, open_weights(weights_path, prefix="", ties={}), check)
   else:
-    arrays, meta, tokenizer = _load_transformer(folder, weights_path, check, overlay)
+    arrays, meta, tokenizer = _load_transformer(folder, weights_path, check, overlay, beside)
   step = meta.pop("step")
   try:
     check_finite(arrays)
     check_meta(meta, step)
   except ValueError as error:
     raise InputError(f"{folder}: {error}; export or copy the model again") from error
-  embedding = read_embedding(folder, tokenizer)
+  embedding = (beside and read_embedding(beside, tokenizer)) or read_embedding(folder, tokenizer)
   if embedding is not None:
     meta["embedding"] = to_json(embedding)
   return unflatten_dict(arrays, sep="/"), meta, step, tokenizer
 
 
 def _load_transformer(
-  folder: str, weights_path: str, check: Check, overlay: Overlay | None
+  folder: str, weights_path: str, check: Check, overlay: Overlay | None, beside: str
 ) -> tuple[Arrays, dict, Tokenizer]:
   """Arrays, meta with the step, and tokenizer of a family of the Transformer trunk."""
   path = os.path.join(folder, "config.json")
   config, family = _read_config(path)
-  tokenizer = read_vocabulary(folder, config["vocab_size"], family.vocabulary)
+  files = [os.path.join(beside, name) for name in (METADATA, TRANSFORMERS_CONFIG)]
+  vocabulary = beside if beside and any(map(os.path.isfile, files)) else folder
+  tokenizer = read_vocabulary(vocabulary, config["vocab_size"], family.vocabulary)
   weights = open_weights(weights_path, family.prefix, family.ties)  # names and shapes only
   weights = overlay(config, family, weights) if overlay else weights
   meta, spec = _model_of(path, config, family, weights, tokenizer)
