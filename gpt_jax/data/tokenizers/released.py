@@ -180,11 +180,22 @@ def spelled_tokens(folder: str, tokenizer: Tokenizer) -> tuple[AddedToken, ...]:
     tokens[content] = tokens[content]._replace(special=True)
   pieces = {tokenizer.piece(i) for i in range(tokenizer.vocab_size)}
   splits = read_settings(folder, _SPLIT).get("split_special_tokens")
-  return tuple(
-    token
-    for content, token in tokens.items()
-    if content in pieces and not (splits and token.special)
-  )
+  tokens = {x: token for x, token in tokens.items() if not (splits and token.special)}
+  # Not by `pieces` alone: a tokenizer.json may have normalized the spelling of one.
+  lacks = {token.content for name, token in named.items() if name.startswith(_LISTS)}
+  lacks -= numbered.keys()
+  for i, token in read_settings(folder, {}).get("added_tokens_decoder", {}).items():
+    if int(i) >= tokenizer.vocab_size:
+      lacks.add(token["content"])
+  for content in tokens:
+    # T5's are above the pieces.
+    if content in lacks - pieces and not content.startswith("<extra_id_"):
+      raise InputError(
+        f"{folder}/{TRANSFORMERS_CONFIG}: names the token {content!r}, which the vocabulary lacks: "
+        "transformers' AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR) writes it into "
+        f"{METADATA}; or remove its name"
+      )
+  return tuple(token for content, token in tokens.items() if content in pieces)
 
 
 def add_tokens(tokenizer: Any, tokens: Iterable[AddedToken]) -> None:

@@ -124,6 +124,29 @@ def test_a_class_sets_its_steps_whatever_the_file_has(
     assert ours.encode(text).tolist() == theirs(text, add_special_tokens=False).input_ids, text
 
 
+@pytest.mark.parity
+@pytest.mark.parametrize("single", [False, True])
+@pytest.mark.parametrize("name", ["additional_special_tokens", "added_tokens_decoder"])
+def test_tokens_without_an_id_are_refused(tmp_path, name, single):
+  """transformers appends them as it reads the folder."""
+  transformers = pytest.importorskip("transformers")
+  write(tmp_path, "Bert", "none")
+  if single:
+    transformers.AutoTokenizer.from_pretrained(tmp_path).save_pretrained(tmp_path)
+    (tmp_path / "vocab.txt").unlink()
+  elif name == "added_tokens_decoder":
+    pytest.skip("beside a vocab.txt they have their ids")
+  size = CLASSES["Bert"]().vocab_size
+  tokens = {"additional_special_tokens": ["[E1]"], "added_tokens_decoder": {str(size): MARK}}
+  config = {"tokenizer_class": "BertTokenizer", name: tokens[name]}
+  (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+  refused(r"names the token '\[E1\]', which the vocabulary", read_vocabulary, str(tmp_path), 1000)
+  theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+  theirs.save_pretrained(tmp_path)
+  ours = read_vocabulary(str(tmp_path), 1000)
+  assert ours.encode("cat [E1]").tolist() == theirs("cat [E1]", add_special_tokens=False).input_ids
+
+
 @pytest.mark.parity("released")
 def test_a_class_that_splits_by_a_program_of_its_own(tmp_path):
   write(tmp_path, "Bert", "none")
