@@ -14,13 +14,13 @@ from gpt_jax.data.tokenizers.base import (
   DEFAULT_SPECIAL,
   MAX_FILE,
   METADATA,
-  TRANSFORMERS_CONFIG,
   AddedToken,
 )
 from gpt_jax.data.tokenizers.released import (
   ADDED,
   PiecesTokenizer,
   added_pieces,
+  class_of,
   named_pieces,
   read_optional_json,
   read_settings,
@@ -35,6 +35,10 @@ UNKNOWN = "<unk>"
 END_OF_TEXT = "<|endoftext|>"  # GPT-2: the only piece that no text encodes to
 ROBERTA = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "mask": "<mask>"}
 _BYTES = "ByteLevel"  # the pre-tokenizer that splits words as GPT-2's program does
+BYTE_CLASSES = (
+  "gpt2",
+  "roberta",
+)  # see class_of: they take pieces and merges of a tokenizer.json alone
 _FILLER = re.compile("madeupword[0-9]{4}")  # RoBERTa: makes the size a multiple of eight
 
 # The files of pieces and of merges as OpenAI named them for GPT-1 and for GPT-2, and as
@@ -107,8 +111,11 @@ def has_prefix_space(folder: str, metadata: dict[str, Any] | None) -> bool:
   """Whether a text gets a space in front: by our metadata, or by what transformers saved."""
   if metadata is not None:
     return metadata.get("prefix_space") is True
-  config = read_optional_json(os.path.join(folder, TRANSFORMERS_CONFIG))
-  return isinstance(config, dict) and config.get("add_prefix_space") is True
+  settings = read_settings(folder, {})
+  content = read_optional_json(os.path.join(folder, METADATA), MAX_FILE)
+  if class_of(folder) not in BYTE_CLASSES and isinstance(content, dict):
+    settings = content.get("pre_tokenizer") or settings
+  return settings.get("add_prefix_space") is True
 
 
 def is_release(folder: str) -> bool:
@@ -144,8 +151,12 @@ def _splits_otherwise(folder: str, gpt1: bool) -> bool:
     # published folder has such a file, too, but names no class.
     settings = read_settings(folder, {})
     return splitter.get("type") == "BertPreTokenizer" and "tokenizer_class" in settings
-  is_plain = splitter.get("type", _BYTES) == _BYTES and splitter.get("use_regex", True)
-  return not is_plain or content.get("normalizer") is not None
+  if class_of(folder) in BYTE_CLASSES:
+    return False
+  is_plain = splitter.get("type") == _BYTES and splitter.get("use_regex", True)
+  model = content["model"]
+  merges_otherwise = model.get("ignore_merges") or model.get("byte_fallback")
+  return not is_plain or merges_otherwise or content.get("normalizer") is not None
 
 
 def read_files(folder: str) -> tuple[tuple[str, ...], Merges]:

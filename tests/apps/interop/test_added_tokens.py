@@ -126,6 +126,38 @@ def test_a_class_sets_its_steps_whatever_the_file_has(
 
 @pytest.mark.parity
 @pytest.mark.parametrize("single", [False, True])
+@pytest.mark.parametrize(
+  "part, of_file",
+  [
+    ("pre_tokenizer", {"add_prefix_space": True}),
+    ("pre_tokenizer", None),
+    ("model", {"ignore_merges": True}),
+    ("normalizer", {"type": "Lowercase"}),
+  ],
+)
+def test_a_general_class_has_the_rules_of_the_file(tmp_path, part, of_file, single):
+  transformers = pytest.importorskip("transformers")
+  write(tmp_path, "GPT2", "none")
+  transformers.AutoTokenizer.from_pretrained(tmp_path).save_pretrained(tmp_path)
+  for name in ("vocab.json", "merges.txt") if single else ():
+    (tmp_path / name).unlink()
+  content = json.loads((tmp_path / "tokenizer.json").read_text())
+  if part == "model":  # a piece that no merge makes
+    content["model"]["vocab"]["the"] = 258
+  content[part] = of_file and (content[part] or {}) | of_file
+  (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+  # Whatever the model, and its class by default.
+  (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+  settings = {"tokenizer_class": "PreTrainedTokenizerFast", "add_prefix_space": False}
+  (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+  theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+  ours = read_vocabulary(str(tmp_path), 1000, FAMILIES[1].vocabulary)
+  for text in ("the CAT é sat", " the", "the the\nthe <|endoftext|>"):
+    assert ours.encode(text).tolist() == theirs(text, add_special_tokens=False).input_ids, text
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("single", [False, True])
 @pytest.mark.parametrize("name", ["additional_special_tokens", "added_tokens_decoder"])
 def test_tokens_without_an_id_are_refused(tmp_path, name, single):
   """transformers appends them as it reads the folder."""

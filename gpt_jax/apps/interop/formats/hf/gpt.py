@@ -23,7 +23,7 @@ from gpt_jax.apps.interop.formats.hf.labels import (
 from gpt_jax.apps.interop.formats.hf.weights import Weights
 from gpt_jax.apps.interop.formats.hf_tokenizer import GPT_TEMPLATE, Template
 from gpt_jax.checkpoints.formats import layout
-from gpt_jax.checkpoints.formats.folder import read_object
+from gpt_jax.checkpoints.formats.folder import CONFIG, read_object
 from gpt_jax.config import to_json
 from gpt_jax.data.tokenizers.base import (
   MAX_FILE,
@@ -117,7 +117,7 @@ class GPTFamily(Family):
         for name, content in zip(FILES[-1], contents, strict=True):
           with open(os.path.join(temporary, name), "w", encoding="utf-8") as file:
             file.write(content)
-        for name in (METADATA, TRANSFORMERS_CONFIG):
+        for name in (METADATA, TRANSFORMERS_CONFIG, CONFIG):
           if os.path.isfile(os.path.join(folder, name)):
             shutil.copy(os.path.join(folder, name), temporary)
         return load_released(temporary)
