@@ -96,6 +96,13 @@ FLAGS = {"content": "<mask>", "lstrip": True, "__type": "AddedToken"}
     ("Roberta", {}, "pre_tokenizer", {"add_prefix_space": True}),
     ("Roberta", {"mask_token": FLAGS}, "pre_tokenizer", {}),
     ("GPT2", {"eos_token": "th"}, "pre_tokenizer", {}),
+    ("Bert", {}, "normalizer", {"type": "Lowercase"}),
+    ("Bert", {}, "pre_tokenizer", {"type": "WhitespaceSplit"}),
+    ("Bert", {}, "model", {"max_input_chars_per_word": 2}),
+    ("DistilBert", {"do_lower_case": False}, "normalizer", {}),
+    ("Roberta", {}, "normalizer", {"type": "Lowercase"}),
+    ("Roberta", {}, "pre_tokenizer", {"type": "WhitespaceSplit"}),
+    ("GPT2", {}, "normalizer", {"type": "Lowercase"}),
     ("PreTrained", {"do_lower_case": False}, "normalizer", {}),
   ],
 )
@@ -107,12 +114,12 @@ def test_a_class_sets_its_steps_whatever_the_file_has(
   write(tmp_path, kind if kind in CLASSES else "Bert", "none")
   path = tmp_path / "tokenizer.json"
   names = [file.name for file in tmp_path.iterdir() if file.name != "tokenizer_config.json"]
-  if single or kind == "PreTrained":
+  if single or kind not in CLASSES:
     transformers.AutoTokenizer.from_pretrained(tmp_path).save_pretrained(tmp_path)
     for name in names:
       (tmp_path / name).unlink()
     content = json.loads(path.read_text())
-    content[part] |= of_file
+    content[part] = (content[part] or {}) | of_file
     path.write_text(json.dumps(content))
   name = "PreTrainedTokenizerFast" if kind == "PreTrained" else f"{kind}Tokenizer"
   config = {"tokenizer_class": name, **settings}
@@ -153,6 +160,24 @@ def test_a_general_class_has_the_rules_of_the_file(tmp_path, part, of_file, sing
   theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
   ours = read_vocabulary(str(tmp_path), 1000, FAMILIES[1].vocabulary)
   for text in ("the CAT é sat", " the", "the the\nthe <|endoftext|>"):
+    assert ours.encode(text).tolist() == theirs(text, add_special_tokens=False).input_ids, text
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize(
+  "settings", [{"do_lower_case": False}, {"keep_accents": True}, {}], ids=str
+)
+def test_albert_has_the_normalizer_of_its_settings(tmp_path, settings):
+  transformers = pytest.importorskip("transformers")
+  special = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
+  pieces = [*special, "▁Cat", "▁cat", "▁caf", "é", "e", '"', "▁"]
+  scored = [(piece, -float(i)) for i, piece in enumerate(pieces)]
+  transformers.AlbertTokenizer(vocab=scored).save_pretrained(tmp_path)
+  config = {"tokenizer_class": "AlbertTokenizer", **settings}
+  (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+  theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+  ours = read_vocabulary(str(tmp_path), len(pieces))
+  for text in ("Cat", "café  cat", "``cat''"):
     assert ours.encode(text).tolist() == theirs(text, add_special_tokens=False).input_ids, text
 
 

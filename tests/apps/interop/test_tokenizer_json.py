@@ -233,6 +233,12 @@ def test_bad_files_are_one_line(tmp_path, content, fault):
 
 
 @pytest.mark.parametrize("kind", ["bpe"], indirect=True)
+def test_a_class_of_another_model_is_refused(released):
+  (released / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+  refused("model.type is 'BPE': only 'WordPiece' fits .* 'bert'", load_tokenizer, released)
+
+
+@pytest.mark.parametrize("kind", ["bpe"], indirect=True)
 def test_damaged_folders_and_a_missing_package(released, tmp_path, monkeypatch):
   load_tokenizer(released).save(tmp_path / "saved")
   path = tmp_path / "saved" / "huggingface.json"

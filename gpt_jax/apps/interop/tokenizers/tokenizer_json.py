@@ -17,8 +17,15 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.data.tokenizers.base import DEFAULT_SPECIAL, MAX_FILE, METADATA, AddedToken
-from gpt_jax.data.tokenizers.openai_files import END_OF_TEXT, released_as
+from gpt_jax.apps.interop.tokenizer_json import replace, sequence
+from gpt_jax.data.tokenizers.base import (
+  DEFAULT_SPECIAL,
+  MAX_FILE,
+  METADATA,
+  TRANSFORMERS_CONFIG,
+  AddedToken,
+)
+from gpt_jax.data.tokenizers.openai_files import BYTE_CLASSES, END_OF_TEXT, released_as
 from gpt_jax.data.tokenizers.released import (
   PackageTokenizer,
   add_tokens,
@@ -47,22 +54,6 @@ SPECIAL = {
   "[PAD]": "pad",
   "<pad>": "pad",
   **{f"<extra_id_{i}>": f"sentinel_{i}" for i in range(100)},
-}
-# Of transformers' classes: the step that they make by their settings whatever the file has, and for
-# each setting its name there and its value by default.
-_BYTES = ("pre_tokenizer", "ByteLevel", {"add_prefix_space": ("add_prefix_space", False)})
-_STEPS: dict[str, tuple[str, str, dict[str, tuple[str, Any]]]] = {
-  "bert": (
-    "normalizer",
-    "BertNormalizer",
-    {
-      "do_lower_case": ("lowercase", True),
-      "strip_accents": ("strip_accents", None),
-      "tokenize_chinese_chars": ("handle_chinese_chars", True),
-    },
-  ),
-  "roberta": _BYTES,
-  "gpt2": _BYTES,
 }
 SPACES = ("▁", "Ġ")  # how a piece spells the space before it
 
@@ -209,27 +200,85 @@ def check_pieces(path: str, vocab_size: int) -> None:
     raise InputError(f"{path}: has {pieces:,} pieces, and the model's vocab_size is {vocab_size:,}")
 
 
+def _parts_of(kind: str, settings: dict[str, Any], of_file: Any) -> dict[str, Any]:
+  """The parts of a tokenizer.json that a class of transformers makes by its settings, whatever the
+  file has; of_file: its normalizer.
+  """
+  get = settings.get
+  if kind in ("bert", "distilbert", "electra"):
+    normalizer = {
+      "type": "BertNormalizer",
+      "clean_text": True,
+      "handle_chinese_chars": get("tokenize_chinese_chars", True),
+      "strip_accents": get("strip_accents"),
+      "lowercase": get("do_lower_case", True),
+    }
+    unknown = get("unk_token", "[UNK]")
+    model = {
+      "type": "WordPiece",
+      "unk_token": unknown["content"] if isinstance(unknown, dict) else unknown,
+      "continuing_subword_prefix": "##",
+      "max_input_chars_per_word": 100,
+    }
+    splitter: dict[str, Any] = {"type": "BertPreTokenizer"}
+  elif kind in BYTE_CLASSES:
+    normalizer = None
+    model = {"type": "BPE", "byte_fallback": False, "ignore_merges": False}
+    splitter = {
+      "type": "ByteLevel",
+      "add_prefix_space": get("add_prefix_space", False),
+      "trim_offsets": True,
+      "use_regex": True,
+    }
+  elif kind == "albert":
+    steps = [replace("``", '"'), replace("''", '"')]
+    if not get("keep_accents", False):
+      steps += [{"type": "NFKD"}, {"type": "StripAccents"}]
+    if get("do_lower_case", True):
+      steps.append({"type": "Lowercase"})
+    of_file = of_file or {}
+    found = of_file.get("normalizers", [of_file])
+    steps += [step for step in found if step.get("type") == "Precompiled"][:1]
+    normalizer = sequence(steps)
+    model = {"type": "Unigram", "unk_id": 1, "byte_fallback": False}
+    scheme = "always" if get("add_prefix_space", True) else "never"
+    spaces = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": True}
+    splitter = {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, spaces]}
+  else:
+    return {}
+  return {"normalizer": normalizer, "pre_tokenizer": splitter, "model": model}
+
+
 def _as_its_class(folder: str, content: bytes) -> bytes:
-  """A tokenizer.json with the settings of the folder's class in place of its own."""
-  part, kind, names = _STEPS.get(class_of(folder), ("", "", {}))
-  tree = json.loads(content)
-  step = tree.get(part) or {}
-  settings = read_settings(folder, {})
-  values = {name: settings.get(theirs, default) for theirs, (name, default) in names.items()}
-  if step.get("type") != kind or values.items() <= step.items():
-    return content
-  step.update(values)
-  return json.dumps(tree, ensure_ascii=False).encode()
+  """A tokenizer.json with the parts of the folder's class in place of its own."""
+  kind, tree, changed = class_of(folder), json.loads(content), False
+  for name, part in _parts_of(kind, read_settings(folder, {}), tree.get("normalizer")).items():
+    own = tree.get(name)
+    if name == "model" and own.get("type", part["type"]) != part["type"]:
+      raise InputError(
+        f"{folder}/{METADATA}: model.type is {own['type']!r}: only {part['type']!r} fits the class "
+        f"of the tokenizer, {kind!r}; if that is wrong, correct tokenizer_class in "
+        f"{TRANSFORMERS_CONFIG}"
+      )
+    if part is None or own is None:
+      same = own is part
+    else:  # older files lack names that came later, with these values
+      same = all(own.get(key, value) == value for key, value in part.items())
+    if not same:
+      tree[name] = {**own, **part} if name == "model" else part
+      changed = True
+  return json.dumps(tree, ensure_ascii=False).encode() if changed else content
 
 
 def load(folder: str, metadata: dict[str, Any] | None) -> HuggingFaceTokenizer:
   path = os.path.join(folder, METADATA if metadata is None else SAVED)
   content = read_file(path)
-  tokenizer = HuggingFaceTokenizer(_as_its_class(folder, content) if metadata is None else content)
   try:
+    content = _as_its_class(folder, content) if metadata is None else content
+    tokenizer = HuggingFaceTokenizer(content)
     tokenizer.encode("")
     tokenizer.vocab_size  # noqa: B018  fails for an empty vocabulary
-  except InputError:  # the package is missing
+  except InputError:  # of its class, or the package is missing
     raise
   except Exception as error:  # the package raises no narrower class
     reason = " ".join(str(error).split())
