@@ -35,10 +35,7 @@ UNKNOWN = "<unk>"
 END_OF_TEXT = "<|endoftext|>"  # GPT-2: the only piece that no text encodes to
 ROBERTA = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "mask": "<mask>"}
 _BYTES = "ByteLevel"  # the pre-tokenizer that splits words as GPT-2's program does
-BYTE_CLASSES = (
-  "gpt2",
-  "roberta",
-)  # see class_of: they take pieces and merges of a tokenizer.json alone
+BYTE_CLASSES = ("gpt2", "roberta")  # see class_of; of a tokenizer.json they take pieces and merges
 _FILLER = re.compile("madeupword[0-9]{4}")  # RoBERTa: makes the size a multiple of eight
 
 # The files of pieces and of merges as OpenAI named them for GPT-1 and for GPT-2, and as
@@ -145,7 +142,8 @@ def _splits_otherwise(folder: str, gpt1: bool) -> bool:
   content = read_optional_json(os.path.join(folder, METADATA), MAX_FILE)
   if not isinstance(content, dict) or "model" not in content:
     return False
-  splitter = content.get("pre_tokenizer") or {}
+  # null: none; a file that leaves it out has vocabulary and merges alone.
+  splitter = content.get("pre_tokenizer", {"type": _BYTES}) or {}
   if gpt1:
     # transformers' class splits words as BERT's does. OpenAI's weights were not trained so: their
     # published folder has such a file, too, but names no class.
