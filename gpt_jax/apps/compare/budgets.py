@@ -107,8 +107,8 @@ BUDGETS = {
     dev_examples=1000,
     seeds=1,
   ),
-  # Ten times the text of `novels`: half an hour of two cores or more for each row, in parts by
-  # --objectives. Pre-norm, as for `smoke`.
+  # Ten times the text of `novels`: an hour of two cores for each row, in parts by --objectives.
+  # Pre-norm, as for `smoke`.
   "books": dataclasses.replace(
     _FULL,
     name="books",
