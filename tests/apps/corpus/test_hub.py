@@ -26,6 +26,7 @@ FILES = {
 MODEL = {
   "config.json": b'{"model_type": "bart"}',
   "model.safetensors": b"arrays",
+  "vocab.txt": b"[UNK]",
   "onnx/model.safetensors": b"as onnx",
   "pytorch_model.bin": b"pickled",
 }
@@ -189,7 +190,8 @@ def test_a_model_is_downloaded_by_its_name(server, tmp_path):
   other = [*words[:2], "--checkpoint=owner/other"]
   downloaded, refused = run(server, tmp_path, [words, other])
   (snapshot,) = tmp_path.glob("hub/hub/models--owner--model/snapshots/*")
-  assert {path.name for path in snapshot.iterdir()} == {"config.json", "model.safetensors"}
+  names = {path.name for path in snapshot.iterdir()}
+  assert names == {"config.json", "model.safetensors", "vocab.txt"}
   for code, _, err in (downloaded, *run("http://127.0.0.1:9", tmp_path, [words])):
     assert code == 2 and "model_type 'bart': should be one of" in err
   assert (
