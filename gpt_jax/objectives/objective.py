@@ -65,7 +65,9 @@ class Objective(Config):
     return length + 1
 
   def word_share(self, length: int) -> float:
-    """The share of its predictions that are words; where the others stand can be learned alone."""
+    """The share of the predicted tokens that are words of the text, the others being sentinels and
+    ends: a model that knows word frequencies alone has this share of the unigram entropy as loss.
+    """
     return 1.0
 
   def windows(self, tokens: TokenFile, config: WindowsConfig, seed: int = 0) -> Windows:

@@ -176,15 +176,15 @@ class OptimConfig(Config):
 
   def warnings(self, total_steps: int) -> list[str]:
     """Faults of a run of so many updates, each with a remedy: nothing trains, the warm-up does not
-    end, or the mean of the weights is still that of the first ones.
+    end, or the averaged weights are still close to the initial ones.
     """
     found = [self._about_long_warmup(total_steps)]
     first = self.average**total_steps if self.average and total_steps else 0.0  # their share
     if first > 0.1:
       decay = 0.01 ** (1 / total_steps)
       found.append(
-        f"warning: after {total_steps:,} updates {first:.0%} of the mean of the weights, which is "
-        f"evaluated and saved, is the first ones; config.optim.average={decay:.4g} leaves 1%"
+        f"warning: the averaged weights, which are evaluated and saved, are still {first:.0%} the "
+        f"initial ones after {total_steps:,} updates; config.optim.average={decay:.4g} leaves 1%"
       )
     return [warning for warning in found if warning]
 

@@ -215,7 +215,7 @@ def _split(
     absent = {*table.labels} - {table.labels[n] for n in table.classes[splits[name]]}
     if absent:
       labels = ", ".join(map(repr, sorted(absent)))
-      log(f"{name} has no row with the label {labels}: such rows are few, or nearly equal")
+      log(f"{name} has no row with the label {labels}: its rows are few, or near-duplicates")
   earlier = [text for text, split in zip(table.texts, given, strict=True) if split >= 0]
   if drift := measure_drift(earlier, table.texts[len(earlier) :]):
     log(f"new rows: {drift.describe('earlier rows')}")

@@ -92,8 +92,8 @@ def _diagnose(run: Record, level: Level, course: Course) -> tuple[str, str]:
   if not run.is_over:
     return "Let it go on", "The same command goes on with this run."
   if labels and labels.majority == 1:
-    advice = "All dev examples have one label: take some of each. Of a table "
-    return "Another dev set", f"{advice}config.task.dev_share=0.1 does, or --folds=5."
+    advice = "All dev examples have one label: evaluate on rows of every label. For a table "
+    return "Another dev set", f"{advice}config.task.dev_share=0.1 or --folds=5 holds out such rows."
   if labels and level is Level.YES and labels.accuracy >= SURE_JUDGE:
     if run.n_doubtful >= max(1, MANY_DOUBTFUL * labels.n):
       return "Correct the labels first", _about_doubtful(run)
@@ -259,7 +259,7 @@ def _labels_level(run: Record, labels: Labels) -> tuple[Level, str]:
   text += f"{labels.macro_f1:.2f}); the commonest label for all of them gives "
   text += f"{labels.majority:.1%}."
   if labels.majority == 1:
-    return Level.UNKNOWN, f"{text} With one label for all of them they cannot say more."
+    return Level.UNKNOWN, f"{text} They all have one label, so this shows nothing that was learned."
   if low > 0:
     return Level.YES, text
   if labels.accuracy > labels.majority:

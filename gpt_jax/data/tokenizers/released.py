@@ -184,17 +184,17 @@ def spelled_tokens(folder: str, tokenizer: Tokenizer) -> tuple[AddedToken, ...]:
   # Not by `pieces` alone: a tokenizer.json may have normalized the spelling of one.
   lacks = {token.content for name, token in named.items() if name.startswith(_LISTS)}
   lacks -= numbered.keys()
-  for i, token in read_settings(folder, {}).get("added_tokens_decoder", {}).items():
-    if int(i) >= tokenizer.vocab_size:
-      lacks.add(token["content"])
-  for content in tokens:
-    # T5's are above the pieces.
-    if content in lacks - pieces and not content.startswith("<extra_id_"):
-      raise InputError(
-        f"{folder}/{TRANSFORMERS_CONFIG}: names the token {content!r}, which the vocabulary lacks: "
-        "transformers' AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR) writes it into "
-        f"{METADATA}; or remove its name"
-      )
+  by_id = read_settings(folder, {}).get("added_tokens_decoder", {}).items()
+  lacks |= {_token(token).content for i, token in by_id if int(i) >= tokenizer.vocab_size}
+  lacks -= pieces
+  # T5 has ids for its own, above the pieces.
+  missing = [x for x in tokens if x in lacks and not x.startswith("<extra_id_")]
+  if missing:
+    raise InputError(
+      f"{folder}/{TRANSFORMERS_CONFIG}: names the token {missing[0]!r}, which the vocabulary "
+      "lacks: transformers' AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR) writes it into "
+      f"{METADATA}; or remove its name"
+    )
   return tuple(token for content, token in tokens.items() if content in pieces)
 
 

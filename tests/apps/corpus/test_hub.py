@@ -16,6 +16,7 @@ from refused import refused
 from gpt_jax.data.sources.source import documents, find
 
 hub = pytest.importorskip("huggingface_hub")
+pytestmark = pytest.mark.parity("hub")  # which the peers bring
 TESTS = Path(__file__).parents[2]
 SHA = "0123456789012345678901234567890123456789"
 FILES = {

@@ -69,7 +69,7 @@ def test_a_label_of_near_duplicates_is_not_judged(pretrained, launch, tmp_path):
   workdir = f"{tmp_path}/run"
   code, _, told = launch("label", str(path), f"--checkpoint={pretrained}", f"--workdir={workdir}")
   assert code == 0, told
-  assert " has no row with the label 'disk': such rows are few, or nearly eq" in told
+  assert " has no row with the label 'disk': its rows are few, or near-dup" in told
   with open(f"{workdir}/suspects.csv", newline="") as file:
     suspects = list(csv.DictReader(file, delimiter=";"))
   assert [row["given"] for row in suspects[-8:]] == ["disk"] * 8
