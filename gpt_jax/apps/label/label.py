@@ -8,7 +8,7 @@ import functools
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -66,7 +66,8 @@ _SHOWN_SUSPECTS = 30
 _JUDGES = ("tfidf", "probe")  # of labels
 
 
-class _Job(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class _Job:
   """Data and settings that all models are trained with."""
 
   table: Labeled
@@ -94,10 +95,17 @@ class _Job(NamedTuple):
   def seed(self) -> int:
     return self.config.train.seed
 
-  @property
+  @functools.cached_property
   def fold(self) -> np.ndarray:
     """int [N], the fold of each row of the table, whose judges learn from the other folds."""
     return group_folds(self.table.classes, self.groups, _FOLDS, self.seed)
+
+  @functools.cached_property
+  def is_judged(self) -> np.ndarray:
+    """bool [N], whether a row's label has rows in another fold, so that a judge can know it."""
+    classes = self.table.classes
+    folds = [len(np.unique(self.fold[classes == n])) for n in range(len(self.table.labels))]
+    return np.array(folds)[classes] > 1
 
   def features(self, progress: Progress) -> np.ndarray:
     """_features of the rows of the table, which the probe and the ranking of a pool need."""
@@ -263,10 +271,11 @@ def _about(
     for model in models:
       of_model = predicted[model["name"]][split].argmax(axis=-1)
       model[split]["beside_tfidf"] = measures.compare(of_model, of_tfidf, truth[split])
-  # On all rows, by models that have not seen them.
+  # On all rows that can be judged, by models that have not seen them.
   judges = {}
   for name in _JUDGES:
-    judges[name] = float((predicted[name]["out_of_fold"].argmax(axis=-1) == table.classes).mean())
+    is_right = predicted[name]["out_of_fold"].argmax(axis=-1) == table.classes
+    judges[name] = float(is_right[job.is_judged].mean()) if job.is_judged.any() else 0.0
   chosen = measures.best_model(models)
   if len(table.rows) < FEW_ROWS:
     judged = [model for model in models if model["name"] in judges]
@@ -529,16 +538,14 @@ def _suspects(job: _Job, predicted: dict[str, dict[str, np.ndarray]], source: st
   """All rows, those first whose label is least likely to two models that have not seen it; last
   those whose label has no row in another fold, as near-duplicates: no model can judge them.
   """
-  table, fold = job.table, job.fold
+  table = job.table
   by_model = [predicted[name]["out_of_fold"] for name in _JUDGES]
   probabilities = np.mean(by_model, axis=0)
   margin, other = measures.margins(probabilities, table.classes)
   doubtful = np.all([measures.margins(p, table.classes)[0] < 0 for p in by_model], axis=0)
-  folds = [len(np.unique(fold[table.classes == n])) for n in range(len(table.labels))]
-  judged = np.array(folds)[table.classes] > 1
-  doubtful &= judged
+  doubtful &= job.is_judged
   suspects, row_of = [], _spreadsheet_rows(source)
-  for number in np.lexsort((margin, ~judged)):
+  for number in np.lexsort((margin, ~job.is_judged)):
     row = table.rows[number]
     suspects.append(
       Suspect(

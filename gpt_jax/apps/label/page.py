@@ -111,7 +111,7 @@ def about_choice(result: dict[str, Any]) -> str:
   if (rows := sum(result["rows"].values())) < FEW_ROWS:
     right = result["judges"][result["chosen"]]
     about = f"{rows} rows are too few to choose by dev accuracy: the {TITLES[result['chosen']]} "
-    about += f"predicts, which in five folds is right in {right:.1%} of all rows. Label more: "
+    about += f"predicts, which in five folds is right in {right:.1%} of the rows. Label more: "
     return f"{about}the intervals are wide, and the test rows are among those that chose."
   accuracies = [model["dev"]["accuracy"] for model in result["models"]]
   about = f"The {TITLES[result['chosen']]} has the highest dev accuracy, and predicts."

@@ -20,6 +20,9 @@ _UTF16, _MAX_UTF16 = (b"\xff\xfe", b"\xfe\xff"), 1 << 27  # bytes, which are con
 CHUNK = 1 << 10  # compressed bytes; zstd makes up to 33,000 times as many of them
 # Not one encoding by name: Windows-1252 is read where a table is surely in it.
 _CONVERT = "convert it: iconv -f ENCODING -t utf-8 FILE > NEW, such as cp1252 or cp1251"
+_DROP = (
+  "the rest is UTF-8, so a character may be cut: iconv -c -f utf-8 -t utf-8 FILE > NEW drops it"
+)
 # What texts in Windows-1252 have beyond ASCII: letters of one of these languages, and marks.
 _ALPHABETS = (
   "àáâäæçèéêëîïñóôöœùûüßÿ",  # German, French, Dutch
@@ -112,7 +115,12 @@ def decode(block: bytes, path: str, offset: int) -> str:
 
 def how_to_convert(content: bytes) -> str:
   """Advice on bytes that are not UTF-8."""
-  return "binary, not text: it has bytes that are 0" if b"\0" in content else _CONVERT
+  if b"\0" in content:
+    return "binary, not text: it has bytes that are 0"
+  text = content.decode("utf-8", errors="replace")
+  bad = text.count("\ufffd")
+  good = sum(letter > "\x7f" for letter in text) - bad
+  return _DROP if bad < good else _CONVERT
 
 
 def windows_1252(content: bytes) -> tuple[str, str]:

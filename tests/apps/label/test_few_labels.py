@@ -48,7 +48,7 @@ def test_eight_labels_a_class_are_enough(pretrained, launch, tmp_path):
   worst, best = sorted(result["judges"].values())
   assert worst < best
   assert result["judges"][result["chosen"]] == best
-  assert f"in five folds is right in {best:.1%} of all rows" in told
+  assert f"in five folds is right in {best:.1%} of the rows" in told
   seven = write(tmp_path / "seven.csv", [("text", "label"), *rows[1:]])
   code, _, told = launch("label", seven, f"--checkpoint={pretrained}", f"--workdir={workdir}-7")
   assert code == 2 and "8 usable rows with 1 label of 8 rows or more in column" in told
@@ -73,7 +73,9 @@ def test_a_label_of_near_duplicates_is_not_judged(pretrained, launch, tmp_path):
   with open(f"{workdir}/suspects.csv", newline="") as file:
     suspects = list(csv.DictReader(file, delimiter=";"))
   assert [row["given"] for row in suspects[-8:]] == ["disk"] * 8
-  assert read_json(f"{workdir}/result.json")["suspects"] < 8
+  result = read_json(f"{workdir}/result.json")
+  assert result["suspects"] < 8
+  assert max(result["judges"].values()) > 28 / 36  # of the 28 rows of other labels
   for row in suspects:  # a spreadsheet hides the first line
     assert rows[int(row["row"]) - 2][0] == rows[int(row["line"]) - 3][0] == row["text"]
 

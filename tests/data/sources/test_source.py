@@ -94,11 +94,16 @@ def test_several_sources_and_data_sets(tmp_path):
 @pytest.mark.parametrize(("before", "block_size"), [(10, 1 << 19), (5000, 100), (5000, 1 << 19)])
 def test_invalid_utf8_names_the_byte(tmp_path, monkeypatch, before, block_size):
   monkeypatch.setattr(text, "BLOCK_SIZE", block_size)
-  good = "grün und\r\n".encode() * before
   path = tmp_path / "old.txt"
-  path.write_bytes(good + "Fräulein".encode("latin-1"))
-  fault = rf"old\.txt: not UTF-8 at byte {len(good) + 2};.*iconv -f ENCODING"
+  path.write_bytes(b"old\n" * before + "Fräulein".encode("latin-1"))
+  fault = rf"old\.txt: not UTF-8 at byte {4 * before + 2};.*iconv -f ENCODING"
   refused(fault, list, documents(str(path)))
+
+
+def test_a_character_that_is_cut_is_no_other_encoding(tmp_path):
+  (tmp_path / "cut.txt").write_bytes("süß\nsüßgrüß".encode()[:-1])
+  fault = r"cut\.txt: not UTF-8 at byte 15; the rest is UTF-8, .*: iconv -c -f utf-8"
+  refused(fault, list, documents(str(tmp_path / "cut.txt")))
 
 
 def test_utf16_is_read(tmp_path, monkeypatch):
