@@ -9,7 +9,8 @@
 
 2 blocks of width 128. Hardware: 2 CPU cores, 2 minutes. Expect of 20 novels (4.9M tokens) and
 WikiText-2's validation text (0.34M), 63 and 37 % of the rows, perplexities of 239 and 144; with
---config.data.temperature=1, 94 and 6 %, of 281 and 275. --config.data.weights=7,3 sets the shares.
+--config.data.temperature=1, 94 and 6 %, of 281 and 275. With temperature 1
+--config.data.weights=7,3 gives the shares.
 """
 
 from gpt_jax.data.windows import WindowsConfig

@@ -457,10 +457,11 @@ def split_names(names: str, is_name: Callable[[str], bool] = _is_path) -> list[s
   return found
 
 
-def find_files(pattern: str) -> dict[str, int]:
+def find_files(pattern: str, needed: tuple[str, ...] = ()) -> dict[str, int]:
   """Path -> size in bytes, sorted, of the regular files that match a glob, or are below a folder.
 
-  Raises OSError.
+  Raises OSError, also for a link below the folder to what is not there, if its name ends as those
+  that are `needed`.
   """
   if not is_url(pattern):
     if os.path.isdir(pattern):
@@ -468,10 +469,9 @@ def find_files(pattern: str) -> dict[str, int]:
     elif os.path.exists(pattern):  # whatever its name has of a glob
       pattern = glob.escape(pattern)
     found = glob.glob(pattern, recursive=True)
-    for path in found:  # glob leaves out what it may not list
-      if pattern.endswith("**") and os.path.isdir(path) and not os.access(path, os.R_OK | os.X_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
-    paths = filter(os.path.isfile, found)
+    paths = [path for path in found if os.path.isfile(path)]
+    if pattern.endswith("**"):
+      paths = _once_each(paths, [path for path in found if not os.path.isfile(path)], needed)
     return {path: os.path.getsize(path) for path in sorted(paths)}
   store, scheme = _store(pattern), pattern.partition("://")[0]
   with _store_errors(pattern):
@@ -481,6 +481,29 @@ def find_files(pattern: str) -> dict[str, int]:
   # Consoles make an empty object "folder/" to show an empty folder.
   files = [e for e in entries if e["type"] == "file" and not e["name"].endswith("/")]
   return dict(sorted((f"{scheme}://{entry['name']}", entry["size"]) for entry in files))
+
+
+def _once_each(paths: list[str], others: list[str], needed: tuple[str, ...]) -> list[str]:
+  """The files below a folder, without those that a link to a folder, as to its own, shows again;
+  others: what else is there. Raises OSError, see find_files, and for folders that may not be read.
+  """
+  for path in others:
+    # At the end of a loop only its place exists.
+    if path.lower().endswith(needed) and not os.path.exists(os.path.realpath(path)):
+      raise FileNotFoundError(errno.ENOENT, "a link to what is not there", path)
+    if os.path.isdir(path) and not os.access(path, os.R_OK | os.X_OK):
+      raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+  links = tuple(os.path.join(path, "") for path in others[1:] if os.path.islink(path))
+  below = [path for path in paths if path.startswith(links)] if links else []
+  if not below:
+    return paths
+  shown = dict.fromkeys(path for path in paths if not path.startswith(links))
+  places = {os.path.realpath(path) for path in shown}
+  for path in sorted(below, key=lambda path: (len(path), path)):
+    if (place := os.path.realpath(path)) not in places:
+      places.add(place)
+      shown[path] = None
+  return list(shown)
 
 
 def abandoned(path: str) -> list[str]:

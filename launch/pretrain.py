@@ -7,6 +7,7 @@ python launch/pretrain.py --config=configs/gpt1.py:small --data=DIR[,DIR…] --w
 import contextlib
 import os
 import shlex
+import warnings
 
 from absl import flags
 
@@ -32,7 +33,8 @@ def check_data():
   for folder in split_names(command_line.FLAGS.data):
     texts = []
     if os.path.exists(folder) and not os.path.exists(os.path.join(folder, "train.json")):
-      with contextlib.suppress(InputError):
+      with contextlib.suppress(InputError), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of files that prepare would leave out
         texts = find(folder)
     if texts:
       out = f"data/{os.path.splitext(os.path.basename(os.path.abspath(folder)))[0]}"
@@ -53,7 +55,7 @@ def main():
 
   arguments = PROGRAM.arguments()
   config, workdir = arguments["config"], arguments["workdir"]
-  folders = split_names(arguments["data"])
+  folders = split_names(arguments["data"])  # run loads the first, with_sources the others
   make_recipe = with_samples(with_sources(folders, from_checkpoint(CHECKPOINT.value)))
   arguments |= {"data": folders[0], "make_recipe": make_recipe}
   PROGRAM.call(arguments, on_end=[write_report], **OBSERVERS())

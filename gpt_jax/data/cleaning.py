@@ -96,11 +96,16 @@ def _paragraphs(text: str, width: int | None) -> Iterator[str]:
   yield paragraph
 
 
+def _without_surrogates(text: str) -> str:
+  """The text with its surrogate pairs joined, and U+FFFD for half of one, as ftfy has it."""
+  return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 @functools.cache
 def _ftfy() -> tuple[str, Callable[[str], str]]:
   try:
     import ftfy
   except ImportError:
-    return "none", lambda text: text
+    return "none", _without_surrogates
   config = ftfy.TextFixerConfig(explain=False)
   return f"ftfy {ftfy.__version__}", lambda text: ftfy.fix_text(text, config)

@@ -122,15 +122,20 @@ class Passes:
       yield [(len(piece.text), piece.last) for _, piece in batch], words
 
   def encoded(
-    self, corpus: Corpus, folder: str, tokenizer: Tokenizer, sentences: bool, limit: float | None
+    self,
+    corpus: Corpus,
+    folder: str,
+    tokenizer: Tokenizer,
+    sentences: bool,
+    split: tuple[float, float] | None,
   ) -> Iterator[EncodedPiece]:
     """The ids of all pieces, by the tokenizer in `folder`.
 
-    `limit`: where a single document is split into 0 and 1, in characters; None: it is not.
+    `split`: where a single document becomes 0 and 1, see split_document; None: it does not.
     """
     pieces = corpus.pieces()
-    if limit is not None:
-      pieces = split_document(pieces, limit)
+    if split is not None:
+      pieces = split_document(pieces, *split)
     work = functools.partial(encode, folder, tokenizer.hash, sentences)
     for batch, results in map_in_order(self._pool, work, batched(pieces)):
       for (document, piece), result in zip(batch, results, strict=True):

@@ -1,5 +1,6 @@
 """Documents in pieces, so that memory does not grow with their length."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
@@ -58,7 +59,7 @@ def read_pieces(name: str, *, field: str = "text") -> Iterator[Piece]:
         yield Piece(rest[:end], width, joint, last=False)
         rest, begun = rest[end:], True
       rest += chunk if begun or rest else chunk.lstrip("\ufeff \t\r\n")
-    if begun or rest:
+    if begun or rest.strip():  # also without form feeds and other white space
       yield Piece(rest.rstrip(), wrap_width(rest), joint="", last=True)
 
 
@@ -75,11 +76,14 @@ def batched(pieces: Iterable[tuple[Place, Piece]]) -> Iterator[list[tuple[Place,
     yield batch
 
 
-def cut(text: str, limit: int, width: int | None) -> tuple[int, str]:
-  """The last position up to `limit` where a paragraph ends, or else a word; and the joint there."""
+def cut(text: str, limit: int, width: int | None, lowest: int = 0) -> tuple[int, str]:
+  """The last position up to `limit` where a paragraph ends, or else a word; and the joint there.
+
+  A paragraph that ends at `lowest` or before is too far away.
+  """
   end = text.rfind("\n", 0, limit)
   for _ in range(1000):  # lines; a longer paragraph is cut between words
-    if end <= 0:
+    if end <= lowest:
       break
     begin = text.rfind("\n", 0, end)
     following = text[end + 1 : end + 1000].partition("\n")[0]
@@ -91,13 +95,16 @@ def cut(text: str, limit: int, width: int | None) -> tuple[int, str]:
 
 
 def split_document(
-  pieces: Iterable[tuple[int, Piece]], limit: float
+  pieces: Iterable[tuple[int, Piece]], limit: float, slack: float = math.inf
 ) -> Iterator[tuple[int, Piece]]:
-  """A single document as two, 0 and 1, split after the last paragraph before character `limit`."""
+  """A single document as two, 0 and 1, split after the last paragraph before character `limit`, or
+  after the last word if none ends in the `slack` characters before it.
+  """
   offset, number = 0, 0
   for _, piece in pieces:
     if number == 0 and offset + len(piece.text) > limit:
-      end, _ = cut(piece.text, max(1, int(limit - offset)), piece.width)
+      lowest = int(max(0, limit - offset - slack))
+      end, _ = cut(piece.text, max(1, int(limit - offset)), piece.width, lowest)
       yield 0, piece._replace(text=piece.text[:end], joint="", last=True)
       piece, number = piece._replace(text=piece.text[end:]), 1
     offset += len(piece.text)

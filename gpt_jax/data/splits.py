@@ -11,7 +11,7 @@ from gpt_jax.data import passes
 from gpt_jax.data.cleaning import cleaner
 from gpt_jax.data.passes import Encoded
 from gpt_jax.data.pieces import Piece
-from gpt_jax.data.sources.source import Source
+from gpt_jax.data.sources.source import Source, as_json
 from gpt_jax.data.token_file import TokenWriter
 from gpt_jax.data.tokenizers.base import Tokenizer
 
@@ -33,9 +33,17 @@ def held_out(sizes: Sequence[int], n_documents: int, share: float) -> Callable[[
     if size + sizes[document] <= target:
       chosen.add(document)
       size += sizes[document]
-  if not chosen:
-    chosen.add(min(range(n_documents), key=lambda document: abs(sizes[document] - target)))
+  if size < target / 2:  # at most a stub of a few words fits: the nearest that leaves most of them
+    possible = [n for n in range(n_documents) if sizes[n] <= sum(sizes) / 2]
+    nearest = min(possible, key=lambda n: _times(sizes[n], target))
+    if _times(sizes[nearest], target) < _times(size, target):
+      chosen = {nearest}
   return chosen.__contains__
+
+
+def _times(size: float, target: float) -> float:
+  """How many times too large or too small a size is."""
+  return max(size, target) / max(min(size, target), 1e-9)
 
 
 def share_of(sizes: Sequence[int], is_valid: Callable[[int], bool]) -> float:
@@ -96,7 +104,7 @@ class SplitWriter:
       tokenizer_hash=self._tokenizer.hash,
       normalizer=self._tokenizer.normalizer,
       cleaner=cleaner(),
-      sources=list(map(list, sources)),
+      sources=as_json(sources),
     )
 
 

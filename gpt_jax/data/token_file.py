@@ -317,7 +317,9 @@ class TokenFile:
       )
 
   def read(self, offset: int, count: int) -> np.ndarray:
-    """The ids at [offset, offset + count), int32."""
+    """The ids at [offset, offset + count), int32; of no ids, the offset may be anywhere."""
+    if not count:
+      return np.empty(0, np.int32)
     begin, end = offset * self._dtype.itemsize, (offset + count) * self._dtype.itemsize
     self._verify(begin // BLOCK, -(-end // BLOCK))
     return self._ids[offset : offset + count].astype(np.int32)  # 16 or 32 bits in the file

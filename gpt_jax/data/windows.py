@@ -27,7 +27,8 @@ class WindowsConfig(Config):
     "with the whole text as one document; random_offset: from random positions, with replacement",
   )
   weights: tuple[float, ...] = option(
-    (), "of several texts: the share of rows from each; empty: by their tokens"
+    (),
+    "of several texts: the share of rows from each, at a temperature of 1; empty: by their tokens",
   )
   temperature: float = option(
     1.0, "of several texts: above 1 their shares, to the power of 1/this, are more equal", low=1.0

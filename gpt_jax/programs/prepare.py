@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 import os
 import shutil
 import sys
@@ -16,12 +17,12 @@ from gpt_jax.data.cleaning import cleaner
 from gpt_jax.data.passes import LEDGER, TRAINED, Passes, Pool, Survey, local_pool, take_survey
 from gpt_jax.data.pieces import Corpus
 from gpt_jax.data.progress import Progress
-from gpt_jax.data.sources.source import Source, find_all, usage
+from gpt_jax.data.sources.source import MANY, Source, as_json, find_all, usage
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.data.tokenizers.released import require
 from gpt_jax.data.word_counts import WordCounts
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, counted
 from gpt_jax.files import (
   atomic_folder,
   disk_folder,
@@ -53,6 +54,7 @@ OLD_SETTINGS = {
 # What is finished is kept in a folder, where the run after a kill or Ctrl-C finds it.
 STAGES = "stages"
 KEY = "key.json"  # everything that it depends on
+_FEW = 100  # sources that are asked when they were modified: on a store each is a request
 TOKENIZER = "tokenizer"
 NUMBERS = "removed.npy"
 
@@ -121,9 +123,12 @@ def run(
     out = place = os.path.realpath(out)  # a link must not be replaced by the folder
   if _is_prepared(out, settings):
     print(f"{out}: already prepared with these settings")
+    then = read_json(os.path.join(out, SETTINGS)).get("modified", math.inf)
+    if len(sources) <= _FEW and max(_modified(sources)) > then:
+      print(f"{out}: a source was modified since; delete the folder to prepare the text again")
     return
   # Not only the settings: what a killed run has finished must be of the same text, cleaned alike.
-  modified = [modified_ns(name) if size else 0 for name, size in sources]  # data sets have no size
+  modified = _modified(sources)
   key = {"settings": settings, "cleaner": cleaner(), "modified": modified, "format": 2}
   with _new_folder(out, key) if place == out else _folder_on_store(out, place) as folder:
     stages = os.path.join(folder, STAGES)
@@ -137,9 +142,14 @@ def run(
         with contextlib.suppress(FileNotFoundError):  # no document was to be removed
           os.rename(os.path.join(stages, name), os.path.join(folder, name))
     shutil.rmtree(stages, ignore_errors=True)
-    write_json(os.path.join(folder, SETTINGS), settings)
+    write_json(os.path.join(folder, SETTINGS), settings | {"modified": max(modified)})
   print(report)
   print(f"prepared {out}; the largest process held {peak_with_workers() / 1e6:.0f} MB of memory")
+
+
+def _modified(sources: Sequence[Source]) -> list[int]:
+  """When each file was modified; 0 for data sets, which have no size."""
+  return [modified_ns(name) if size else 0 for name, size in sources]
 
 
 def _load_tokenizer(config: PrepareConfig) -> Tokenizer | None:
@@ -169,7 +179,7 @@ def _settings(
   """The JSON values that decide what is prepared."""
   fields = dataclasses.fields(PrepareConfig)  # a subclass has others
   settings = {field.name: vars(config)[field.name] for field in fields}
-  settings |= {"sources": [list(source) for source in sources]}
+  settings |= {"sources": as_json(sources)}
   if tokenizer is None:
     settings["vocab_size"] = config.vocab_size or DEFAULT_VOCAB_SIZE
   else:
@@ -189,7 +199,9 @@ def _is_prepared(out: str, settings: dict[str, Any]) -> bool:
     earlier = read_json(os.path.join(out, SETTINGS))
     earlier.setdefault("text_column", earlier.get("field"))  # its name before 0.3
     earlier = OLD_SETTINGS | earlier
-  except (AttributeError, OSError, ValueError) as error:
+    if len(listed := earlier.get("sources", [])) > MANY:  # as earlier versions listed them
+      earlier["sources"] = as_json([Source(*source) for source in listed])
+  except (AttributeError, OSError, TypeError, ValueError) as error:
     raise InputError(f"{out}: not empty, and not made by prepare; choose another --out") from error
   for name, value in settings.items():
     if earlier.get(name) != value:
@@ -316,6 +328,11 @@ def _first_pass(
   if not survey.n_documents:
     raise InputError(f"{config.source}: there is no text in it")
   if tokenizer is None:
+    if not survey.words.words and config.vocabulary_share < 1:
+      raise InputError(
+        f"--vocabulary_share={config.vocabulary_share}: draws no words from "
+        f"{counted(survey.n_documents, 'document')}; use a larger share"
+      )
     words, vocab_size = survey.words.words, config.vocab_size or DEFAULT_VOCAB_SIZE
     print(f"training a vocabulary of {vocab_size} on {len(words)} distinct words", flush=True)
     survey.words = WordCounts()  # frees the memory
@@ -344,11 +361,12 @@ def _write_splits(
   passes: Passes,
 ) -> str:
   """Reads everything again, writes both token files and returns the closing table."""
-  limit = None
+  cut = None
   is_valid: Callable[[int], bool]
   if survey.n_documents == 1:
-    print("one document only: its last paragraphs are held out for validation", flush=True)
-    limit = survey.n_characters * (1 - config.valid_share)
+    print("one document only: its end is held out for validation", flush=True)
+    valid_size = survey.n_characters * config.valid_share
+    cut = survey.n_characters - valid_size, valid_size / 2
     is_valid = bool  # the document numbered 1
   else:
     is_valid = splits.held_out(survey.sizes, survey.n_documents, config.valid_share)
@@ -367,7 +385,7 @@ def _write_splits(
     writers[split] = splits.SplitWriter(folder, split, *options)
   vocabulary = os.path.join(folder, STAGES, TOKENIZER)
   with Progress("writing tokens", survey.n_characters, "characters") as progress:
-    for item in passes.encoded(corpus, vocabulary, tokenizer, config.sentences, limit):
+    for item in passes.encoded(corpus, vocabulary, tokenizer, config.sentences, cut):
       split = "valid" if is_valid(item.document) else "train"
       writers[split].add(item.piece, item.encoded)
       progress.add(item.characters)

@@ -65,6 +65,7 @@ def test_mojibake_is_mended_where_ftfy_is_installed(monkeypatch):
   try:
     assert cleaner() == "none"
     assert clean("\ufeffThe cafÃ©") == "The cafÃ©"
+    assert clean("a cut \ud83d and a whole \ud83d\ude00") == "a cut \ufffd and a whole 😀"
   finally:
     cleaning._ftfy.cache_clear()
 

@@ -72,6 +72,7 @@ def test_about_the_share_is_held_out_but_never_all(monkeypatch):
     chosen = [size for number, size in enumerate(sizes) if is_valid(number)]
     assert 1 <= len(chosen) < len(sizes)
     assert sum(chosen) <= max(0.1 * sum(sizes), min(sizes))
+  assert not held_out([2000] * 20 + [1], 21, 0.01)(20)  # a stub is not all that is held out
   # Many documents are drawn.
   monkeypatch.setattr(passes, "FEW", 10)
   chosen = [number for number in range(5000) if held_out([], 5000, 0.1)(number)]
@@ -88,6 +89,13 @@ def test_a_single_document_is_split_after_a_paragraph():
     (0, "three\n", True),
     (1, "four\nfive", True),
   ]
+
+
+def test_a_single_document_without_paragraphs_is_split_between_words():
+  text = "a title\n" + "word " * 100
+  part = (0, Piece(text, None, "", True))
+  (_, first), (_, second) = split_document([part], 400, slack=20)
+  assert first.text + second.text == text and len(first.text) == 398
 
 
 @pytest.mark.parametrize("count", [1, 2])

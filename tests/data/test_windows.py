@@ -108,6 +108,14 @@ def test_sequential_predicts_every_token_once(tokens, sampling, batch_size):
   assert (following | (rows[:, 1:] == -1)).all()
 
 
+def test_the_last_batch_may_be_padded_beyond_the_file(tmp_path):
+  """Its empty rows would begin in a block of 64 KiB that the file does not have."""
+  write(tmp_path, [np.arange(200)] * 150)
+  windows = Windows(TokenFile(tmp_path, "train"), WindowsConfig(64, 512))
+  rows = np.concatenate(list(windows.sequential()))
+  assert rows.shape == (192, 513) and (rows[:, 1:] >= 0).sum() == 150 * 199
+
+
 def test_shuffled_gives_the_full_batches_of_an_epoch(tokens):
   windows = Windows(tokens, WindowsConfig(5, 16))
   batches = list(windows.shuffled())

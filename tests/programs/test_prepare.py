@@ -212,6 +212,16 @@ def test_a_share_far_from_that_asked_for_is_told_of(tmp_path, launch):
   assert code == 0 and "held out" not in shown
 
 
+def test_blank_documents_and_small_shares_of_a_vocabulary(tmp_path, launch):
+  (tmp_path / "a.txt").write_text(prose(0, 3000))
+  (tmp_path / "b.txt").write_text("\x0c\u00a0\n")  # not blank to SentencePiece
+  flags = f"--source={tmp_path}/*.txt", "--vocab_size=290", f"--out={tmp_path}/out"
+  code, shown, errors = launch("prepare", *flags, "--vocabulary_share=0.0001")
+  assert code == 2 and "--vocabulary_share=0.0001: draws no words from 1 document; use" in errors
+  code, shown, errors = launch("prepare", *flags)
+  assert code == 0 and "one document only" in shown
+
+
 @pytest.mark.parametrize("size", [1 << 19, 3000])
 def test_one_document_gives_its_tail(tmp_path, monkeypatch, capsys, size):
   read_in_pieces(monkeypatch, size)
@@ -263,6 +273,11 @@ def test_other_settings_lose_nothing(books, tmp_path, capsys):
   capsys.readouterr()
   run(settings(books), out)
   assert capsys.readouterr().out == f"{out}: already prepared with these settings\n"
+  os.utime(
+    books / "00.txt", ns=(0, max(path.stat().st_mtime_ns for path in books.iterdir()) + 10**9)
+  )
+  run(settings(books), out)
+  assert f"{out}: a source was modified since" in capsys.readouterr().out
   changed = settings(books, vocab_size=300)
   refused("other settings \\(vocab_size 320, now 300\\)", run, changed, out)
   (books / "more.txt").write_text("more")

@@ -17,7 +17,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from gpt_jax.apps.corpus import corpus
 from gpt_jax.checkpoints.formats import find_format
-from gpt_jax.checkpoints.saved import SavedModel, read_model
+from gpt_jax.checkpoints.saved import EXPORTS, SavedModel, read_model
 from gpt_jax.config import to_json
 from gpt_jax.data.passes import Passes, local_pool, take_survey
 from gpt_jax.data.pieces import Corpus
@@ -64,7 +64,7 @@ def run(config: corpus.CorpusConfig, out: str, extend: str, add_tokens: int) -> 
   if is_taken(out) and not exists(os.path.join(out, SETTINGS)):  # fail before the expensive part
     raise InputError(f"{out} is there already; choose another place")
   folder = re.sub(r"/(best|checkpoints/\d+)/?$", "", extend)
-  files = (os.path.join(folder, name) for name in ("config.json", "params_shapes.json"))
+  files = (os.path.join(folder, name) for name in EXPORTS)
   model = read_model(extend) if any(map(exists, files)) else None  # or a tokenizer alone
   old = model.tokenizer if model else load_tokenizer(extend)
   sources = find_all(config.source)

@@ -78,8 +78,8 @@ def _inspect(near: bool, rows: str, batch: list[tuple[_Place, Piece]]) -> np.nda
     before = normalized_words(place.before)[-MAX_WORDS:]
     hashes = word_hashes(before + normalized_words(text))
     record["digest"] = _digest(text.encode("utf-8", "surrogatepass"))
-    if near:
-      record["signature"] = signature(hashes)
+    if near:  # of texts without words, such as emoji, only equal ones are alike
+      record["signature"] = signature(hashes if len(hashes) else record["digest"])
     record["rule"], record["row"], record["score"] = (
       load_rows(rows).find(hashes) if rows else NOTHING
     )
@@ -138,7 +138,7 @@ class RemovingPasses(Passes):
       records = np.empty(0, PRINT) if is_empty else np.memmap(path, PRINT, "r")
       removed = removals(records, removing.exact, removing.near)
 
-      def name(document: int) -> str:  # SOURCE#N, the Nth of its source from 0
+      def name(document: int) -> str:  # SOURCE#N, the Nth, from 0, without blank ones
         record = records[document]
         return f"{corpus.sources[int(record['source'])].name}#{int(record['number'])}"
 

@@ -2,6 +2,8 @@
 
 import functools
 import glob
+import hashlib
+import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -10,9 +12,11 @@ from gpt_jax.data.cleaning import plain_line_ends
 from gpt_jax.data.file_kinds import file_kind
 from gpt_jax.data.sources import text
 from gpt_jax.data.sources.utf8 import without_compression
-from gpt_jax.errors import InputError
+from gpt_jax.errors import InputError, counted, warn_once
 from gpt_jax.extensions import modules
 from gpt_jax.files import check_path, find_files, split_names
+
+MANY = 10_000  # sources
 
 
 class Source(NamedTuple):
@@ -59,15 +63,14 @@ def find(name: str) -> list[Source]:
     return [Source(file, 0) for file in files]
   check_path(name)
   try:
-    sizes = find_files(name)
+    sizes = find_files(name, _folder_suffixes())
   except (OSError, ValueError) as error:
     raise InputError(f"{name}: cannot be listed ({error})") from error
   is_glob = glob.has_magic(name)  # has *, ? or [
   if os.path.isdir(name) or (sizes and name not in sizes and not is_glob):  # a folder
-    suffixes: tuple[str, ...] = ()
-    for file_module in _known():
-      suffixes += file_module.FOLDER_SUFFIXES or ()
+    suffixes, listed = _folder_suffixes(), sizes
     sizes = {path: size for path, size in sizes.items() if path.lower().endswith(suffixes)}
+    _warn_of_others(name, listed.keys() - sizes.keys())
     if not sizes:
       raise InputError(
         f"{name}: no {', '.join(suffixes)} file in this folder; give a glob for other file names"
@@ -90,6 +93,17 @@ def find_all(names: str) -> list[Source]:
       raise InputError(f"{names!r}: an empty name of a source; a source is {usage()}")
     sources += find(name)
   return sources
+
+
+def as_json(sources: Sequence[Source]) -> list[Any]:
+  """JSON that differs where sources do: name and size of each, or of many their number, all bytes
+  and a digest, as a header should stay small.
+  """
+  listed = list(map(list, sources))
+  if len(listed) <= MANY:
+    return listed
+  digest = hashlib.sha256(json.dumps(listed).encode()).hexdigest()[:16]
+  return [len(listed), sum(source.size for source in sources), digest]
 
 
 def documents(name: str, *, field: str = "text") -> Iterator[str]:
@@ -127,7 +141,22 @@ def usage() -> str:
   """How a user names each kind of source."""
   files = [module.USAGE for module in _known() if module.FOLDER_SUFFIXES is not None]
   names = [module.USAGE for module in _known() if module.FOLDER_SUFFIXES is None]
-  return "; ".join([f"a file, glob or folder of {' or '.join(files)}", *names])
+  folders = ", ".join(end for end in _folder_suffixes() if end.count(".") == 1)
+  return "; ".join([f"a file or glob of {' or '.join(files)}; a folder of {folders}", *names])
+
+
+def _folder_suffixes() -> tuple[str, ...]:
+  """How names of files end that are read of a folder."""
+  return sum((module.FOLDER_SUFFIXES or () for module in _known()), ())
+
+
+def _warn_of_others(folder: str, names: Iterable[str]) -> None:
+  """Warns of files in a folder that are not read, though they would be by their own names."""
+  others = [name for name in names if _module_of(name) is not text]
+  if others:
+    ends = sorted({os.path.splitext(without_compression(name))[1] for name in others})
+    files = counted(len(others), "file")
+    warn_once(f"{folder}: without {files} ({', '.join(ends)}), which a glob would read")
 
 
 def _module_of(name: str) -> SourceFile:

@@ -20,9 +20,7 @@ _UTF16, _MAX_UTF16 = (b"\xff\xfe", b"\xfe\xff"), 1 << 27  # bytes, which are con
 CHUNK = 1 << 10  # compressed bytes; zstd makes up to 33,000 times as many of them
 # Not one encoding by name: Windows-1252 is read where a table is surely in it.
 _CONVERT = "convert it: iconv -f ENCODING -t utf-8 FILE > NEW, such as cp1252 or cp1251"
-_DROP = (
-  "the rest is UTF-8, so a character may be cut: iconv -c -f utf-8 -t utf-8 FILE > NEW drops it"
-)
+_DROP = "it ends inside a character: iconv -c -f utf-8 -t utf-8 FILE > NEW drops what is left of it"
 # What texts in Windows-1252 have beyond ASCII: letters of one of these languages, and marks.
 _ALPHABETS = (
   "àáâäæçèéêëîïñóôöœùûüßÿ",  # German, French, Dutch
@@ -117,10 +115,13 @@ def how_to_convert(content: bytes) -> str:
   """Advice on bytes that are not UTF-8."""
   if b"\0" in content:
     return "binary, not text: it has bytes that are 0"
-  text = content.decode("utf-8", errors="replace")
-  bad = text.count("\ufffd")
-  good = sum(letter > "\x7f" for letter in text) - bad
-  return _DROP if bad < good else _CONVERT
+  try:
+    content.decode()
+  except UnicodeDecodeError as error:
+    # Of a file in another encoding more than its last letter would be wrong.
+    is_cut = error.reason == "unexpected end of data" and not content[: error.start].isascii()
+    return _DROP if is_cut else _CONVERT
+  return _CONVERT
 
 
 def windows_1252(content: bytes) -> tuple[str, str]:
@@ -212,4 +213,6 @@ def describe_binary(head: bytes) -> str:
   }
   other = "binary, or UTF-16 without its byte-order mark; convert it to UTF-8"
   default = other if b"\0" in head[:4] else ""
+  if head[257:262] == b"ustar":
+    return "a tar archive; unpack it and give the folder"
   return next((kind for magic, kind in known.items() if head.startswith(magic)), default)

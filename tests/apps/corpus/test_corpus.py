@@ -43,6 +43,15 @@ def n_documents(out):
   return sum(TokenFile(out, split).n_documents for split in ("train", "valid"))
 
 
+def test_texts_without_words_are_duplicates_only_if_equal(tmp_path):
+  (tmp_path / "marks.jsonl").write_text("".join(f'{{"text": "{t}"}}\n' for t in "😀🚀😀⛵"))
+  with (tmp_path / "marks.jsonl").open("a") as file:
+    file.write(json.dumps({"text": "the cat sat on the mat " * 90}) + "\n")
+  run(settings(tmp_path / "marks.jsonl", vocab_size=280, deduplicate="near"), str(tmp_path / "out"))
+  (removed,) = (tmp_path / "out" / "removed.jsonl").read_text().splitlines()
+  assert json.loads(removed)["rule"] == "exact duplicate"
+
+
 def test_the_ledger_and_what_is_left(corpus, tmp_path, capsys):
   changes = {"deduplicate": "near", "decontaminate": str(tmp_path / "rows.txt")}
   run(settings(corpus, **changes), str(tmp_path / "out"))

@@ -51,6 +51,9 @@ def made(tmp_path, texts, near=True, rows=()) -> np.ndarray:
 def test_words_are_compared_without_case_and_punctuation():
   assert normalized_words("It 's a “Test”, isn't_it?") == normalized_words("it's A test isn't it")
   assert normalized_words("東京 tower") == ["東", "京", "tower"]
+  # Vowels of Hindi and Thai are marks.
+  assert normalized_words("मेरा नाम, Cafe\u0301_x") == ["मेरा", "नाम", "café", "x"]
+  assert normalized_words("मेरा") != normalized_words("मेरी") and normalized_words("น้ำใส") == ["น้ําใส"]
   hashes = word_hashes(list("abcabc"))
   assert grams(hashes, 3)[0] == grams(hashes, 3)[3] != grams(hashes, 3)[1]
   assert len(grams(hashes, 6)) == 1 and len(grams(hashes, 7)) == 0

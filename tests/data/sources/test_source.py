@@ -6,12 +6,13 @@ import itertools
 import json
 import os
 import sys
+import tarfile
 
 import pytest
 from refused import refused
 
 from gpt_jax.data import sources
-from gpt_jax.data.sources import table, text, utf8
+from gpt_jax.data.sources import source, table, text, utf8
 from gpt_jax.data.sources.source import (
   Source,
   chunked_documents,
@@ -23,6 +24,7 @@ from gpt_jax.data.sources.source import (
 )
 
 
+@pytest.mark.filterwarnings("ignore:.*without 1 file")
 def test_files_globs_and_folders(tmp_path):
   (tmp_path / "deep").mkdir()
   for name in ("b.txt", "a.txt", "deep/c.txt", "notes.md", "authors.csv"):
@@ -94,16 +96,48 @@ def test_several_sources_and_data_sets(tmp_path):
 @pytest.mark.parametrize(("before", "block_size"), [(10, 1 << 19), (5000, 100), (5000, 1 << 19)])
 def test_invalid_utf8_names_the_byte(tmp_path, monkeypatch, before, block_size):
   monkeypatch.setattr(text, "BLOCK_SIZE", block_size)
+  good = "grün und\r\n".encode() * before
   path = tmp_path / "old.txt"
-  path.write_bytes(b"old\n" * before + "Fräulein".encode("latin-1"))
-  fault = rf"old\.txt: not UTF-8 at byte {4 * before + 2};.*iconv -f ENCODING"
+  path.write_bytes(good + "Fräulein".encode("latin-1"))
+  fault = rf"old\.txt: not UTF-8 at byte {len(good) + 2};.*iconv -f ENCODING"
   refused(fault, list, documents(str(path)))
 
 
 def test_a_character_that_is_cut_is_no_other_encoding(tmp_path):
   (tmp_path / "cut.txt").write_bytes("süß\nsüßgrüß".encode()[:-1])
-  fault = r"cut\.txt: not UTF-8 at byte 15; the rest is UTF-8, .*: iconv -c -f utf-8"
+  fault = r"cut\.txt: not UTF-8 at byte 15; it ends inside a character: iconv -c -f utf-8"
   refused(fault, list, documents(str(tmp_path / "cut.txt")))
+
+
+def test_what_a_folder_leaves_out_is_told_and_a_link_repeats_nothing(tmp_path):
+  folder = tmp_path / "texts"
+  folder.mkdir()
+  (folder / "a.txt").write_text("one")
+  (folder / "README.md").write_text("about")
+  os.symlink(".", folder / "0")
+  assert list(documents(str(folder))) == ["one"]
+  (folder / "b.csv").write_text("text\ntwo\n")
+  (folder / "c.json.gz").write_bytes(b"")
+  os.symlink("nowhere", folder / "old.csv")  # is no text anyway
+  with pytest.warns(UserWarning, match=r"texts: without 2 files \(\.csv, \.json\), which a glob"):
+    assert find(str(folder)) == [Source(str(folder / "a.txt"), 3)]
+  os.symlink("nowhere", folder / "z.txt")
+  refused("a link to what is not there: .*z.txt", find, str(folder))
+
+
+def test_many_sources_are_a_digest(monkeypatch):
+  monkeypatch.setattr(source, "MANY", 2)
+  two, three = [[Source(f"{n}.txt", n) for n in range(count)] for count in (2, 3)]
+  assert source.as_json(two) == [["0.txt", 0], ["1.txt", 1]]
+  assert source.as_json(three)[:2] == [3, 3]
+  assert source.as_json(three) != source.as_json([*two, Source("x.txt", 2)])
+
+
+def test_an_archive_is_not_text(tmp_path):
+  (tmp_path / "a.txt").write_text("one")
+  with tarfile.open(tmp_path / "books.tar.gz", "w:gz") as archive:
+    archive.add(tmp_path / "a.txt", "a.txt")
+  refused("a tar archive; unpack it", list, documents(str(tmp_path / "books.tar.gz")))
 
 
 def test_utf16_is_read(tmp_path, monkeypatch):
