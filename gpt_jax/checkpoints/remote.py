@@ -280,6 +280,7 @@ class StagedManager:
         raise
       print(f"{self._folder}/{step}: not written; trying again", file=sys.stderr, flush=True)
       self._publish(step, copy)
+    self._delete_superseded()
 
   def _publish(self, step: int, copy: str) -> None:
     target = os.path.join(self._folder, str(step))
@@ -288,10 +289,15 @@ class StagedManager:
     files.upload_folder(copy, target)
     with files.atomic_file(os.path.join(target, COMMITTED)) as file:
       file.write("This checkpoint is complete.\n")
-    shutil.rmtree(copy)
-    steps = set(committed_steps(self._folder))
-    for step in sorted(steps - self._kept(steps)):
-      self.delete(step)
+    shutil.rmtree(copy, ignore_errors=True)
+
+  def _delete_superseded(self) -> None:
+    try:
+      steps = set(committed_steps(self._folder))
+      for step in sorted(steps - self._kept(steps)):
+        self.delete(step)
+    except files.StoreError as error:  # the new one is there; the next start removes what is left
+      print(f"{self._folder}: an old step is not deleted ({error})", file=sys.stderr, flush=True)
 
 
 # ------------------------------------------------------------------------- What libraries say of it

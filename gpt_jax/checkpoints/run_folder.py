@@ -78,6 +78,14 @@ def resume_microbatches(config: Any, workdirs: Iterable[str]) -> tuple[Any, bool
   return with_microbatches(config, 1), True
 
 
+def resume_milestone(config: Any, workdirs: Iterable[str]) -> int:
+  """The milestone of the config; if it names none, that of a run in one of these folders, so that
+  what the run has kept stays.
+  """
+  saved = (saved.train.milestone for _, saved in _claimed_configs(config, workdirs))
+  return config.train.milestone or next(filter(None, saved), 0)
+
+
 def resume_choices(config: Any, workdirs: Iterable[str] = ()) -> Any:
   """The config with its choices made: those of a run in one of these folders, else by probes:
   trunk.dtype=auto becomes bfloat16 where every process multiplies it faster, else float32;
@@ -154,13 +162,13 @@ def _is_claimed(
     kind = type(saved_config).__name__
     raise InputError(f"workdir={workdir} holds a run of a {kind}; use another folder")
   changes = difference(saved_config, config)
-  # Each begins with a dotted name; "mesh." among those that may change covers all fields below.
-  changes = [change for change in changes if not change.startswith(may_change)]
   # A run that has saved nothing yet, as when it did not fit into memory, may take smaller parts.
   begins_anew = False
   if not _has_checkpoint(workdir):
     others = [change for change in changes if not change.startswith("train.microbatches")]
     begins_anew, changes = others != changes, others
+  # Each begins with a dotted name; "mesh." among those that may change covers all fields below.
+  changes = [change for change in changes if not change.startswith(may_change)]
   changes += _data_difference(saved["data"], data, tokenizer)
   if changes:
     raise InputError(

@@ -30,7 +30,8 @@ from gpt_jax.parallel.processes import is_main_process, log
 from gpt_jax.tasks.formats import Format
 
 _KEPT = "kept_base"  # in the folder of an adapter's run
-_EXPORTS = ("config.json", "params_shapes.json")  # one of them is in a folder of each format
+# One of them is in a folder of each format.
+EXPORTS = ("config.json", "params_shapes.json", "adapter_config.json")
 
 
 @register("embedding")
@@ -118,7 +119,7 @@ def _read(
     raise no_network(path)
   # On a store, an export is copied here as a whole; of a run restore.py reads what is needed.
   is_run = exists(os.path.join(path, "checkpoints"))
-  is_export = not is_run and any(exists(os.path.join(path, name)) for name in _EXPORTS)
+  is_export = not is_run and any(exists(os.path.join(path, name)) for name in EXPORTS)
   with local_copy(path) if is_export else contextlib.nullcontext(path) as copy:
     reader = find_format(format) if format else detect_format(copy)
     if reader:

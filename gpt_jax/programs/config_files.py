@@ -343,10 +343,10 @@ def _parse(name: str, text: str, hint: Any, metadata: Mapping[str, Any]) -> Any:
   value = _parse_as(text.strip(), hint)
   # None means both "none" and a text that no type takes.
   if value is None and text.strip().lower() != "none":
-    is_integer = float not in (hint, *typing.get_args(hint))
-    raise InputError(
-      f"{name} = {text!r}: must be {allowed_values(hint, metadata)}{meant_number(text, is_integer)}"
-    )
+    hints = hint, *typing.get_args(hint)
+    is_number = int in hints or float in hints
+    guess = meant_number(text, float not in hints) if is_number else ""
+    raise InputError(f"{name} = {text!r}: must be {allowed_values(hint, metadata)}{guess}")
   return value
 
 

@@ -140,6 +140,8 @@ def _cross_validate(
     log(f"fold {fold + 1} of {folds}")
     resumed, is_open = resume_microbatches(config, folders)  # as the first fold has chosen
     task = dataclasses.replace(config.task, folds=folds, fold=fold)
+    parts = make_mesh(config.mesh).shape["data"] * resumed.train.microbatches
+    is_open |= config.batch_size % parts > 0  # as of folds on fewer devices
     of_fold = dataclasses.replace(config if is_open else resumed, task=task)
     (result,) = run(of_fold, data_dir, pretrained, folder, **options)
     results.append({**result, "fold": fold})

@@ -56,19 +56,24 @@ def started_recipe(config: PretrainConfig, text: Text, start: Start) -> Recipe:
   )
   trained = dict.fromkeys((*start.trained_special, *config.objective.special))
   meta = {"trained_special": list(trained), "sequence_format": to_json(start.format)}
-  if config.layer_decay != 1:
-    below = below_head(parameter_shapes(spec), spec.trunk)
-    # The last block, 1 below the heads, has the full rate, as they have.
-    layerwise = Layerwise(lambda path: config.layer_decay ** max(0, below(path) - 1))
-    recipe = dataclasses.replace(recipe, optimizer=OptimizerOf(config.optim, layerwise))
   return dataclasses.replace(
-    recipe,
+    with_layer_decay(recipe, config.layer_decay),
     identity={**recipe.identity, "pretrained": start.identity},
     meta={**recipe.meta, **meta},
     start=start.apply,
     summary=[*recipe.summary, line],
     first_hooks=lambda: warn_when_stuck(config, spec, text.train, steps, new_heads),
   )
+
+
+def with_layer_decay(recipe: Recipe, decay: float) -> Recipe:
+  """The recipe, in which each layer has the rate of the layer above it times `decay`."""
+  if decay == 1:
+    return recipe
+  below = below_head(parameter_shapes(recipe.spec), recipe.spec.trunk)
+  # The last block, 1 below the heads, has the full rate, as they have.
+  layerwise = Layerwise(lambda path: decay ** max(0, below(path) - 1))
+  return dataclasses.replace(recipe, optimizer=OptimizerOf(recipe.config.optim, layerwise))
 
 
 def load_pretrain_start(checkpoint: str, config: PretrainConfig, tokenizer: Tokenizer) -> Start:

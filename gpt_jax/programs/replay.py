@@ -18,6 +18,7 @@ from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.programs.finetune_task import build_task, training_set
 from gpt_jax.programs.pretrain import PretrainConfig
 from gpt_jax.programs.pretrain_mixture import load_texts
+from gpt_jax.programs.pretrain_start import with_layer_decay
 from gpt_jax.programs.start import Start
 from gpt_jax.tasks.formats import Format
 from gpt_jax.training.recipe import Recipe, make_trainer
@@ -102,7 +103,8 @@ def _pretraining(config: PretrainConfig, tokenizer: Tokenizer, data: str) -> Rec
   text.train.check_vocabulary(tokenizer)
   text = text._replace(tokenizer=tokenizer)  # with the special tokens of the run
   identity = pretrain.data_identity(text.train, text.held_out)
-  return dataclasses.replace(pretrain.text_recipe(config, text), identity=identity)
+  recipe = with_layer_decay(pretrain.text_recipe(config, text), config.layer_decay)
+  return dataclasses.replace(recipe, identity=identity)
 
 
 def _finetuning(

@@ -243,7 +243,8 @@ def trained_layers(
   scale = (lambda path: decay ** below(path)) if decay < 1 else None
   if steps_per_layer is not None:
     # Gradual unfreezing (section 3.3): from the last layer down, one more every steps_per_layer.
-    first = train_layers or 0
+    # A model that writes text has no head, so that its last layer is the first to train.
+    first = max(train_layers or 0, min(map(below, paths)))
     last = steps_to_all or steps_per_layer * (blocks + 1)  # the embeddings are the last
 
     def start(path: str) -> int:

@@ -121,6 +121,10 @@ class Recipe:
     if self.spec.needs_whole_batch:
       check_whole_batch(self.batch_size, parts, self.config.mesh.backend, self.batch_field)
 
+  def divides(self, microbatches: int) -> bool:
+    """Whether a batch divides over the devices and so many microbatches."""
+    return self.batch_size % (self.mesh.shape["data"] * microbatches) == 0
+
   @property
   def total_steps(self) -> int:
     """Length of the run, in updates."""

@@ -10,6 +10,7 @@ from gpt_jax.checkpoints.run_folder import (
   claimed_config,
   replace_config,
   resume_microbatches,
+  resume_milestone,
 )
 from gpt_jax.checkpoints.store import Checkpoints
 from gpt_jax.config import to_json
@@ -27,7 +28,10 @@ if TYPE_CHECKING:  # a run has them only if its user asks for them
   from gpt_jax.training.profile import Span
   from gpt_jax.training.trackers import Trackers
 
-LENGTH_FIELDS = ("train.steps", "train.epochs")  # may change when a run that can go on resumes
+LENGTH_FIELDS: tuple[str, ...] = (
+  "train.steps",
+  "train.epochs",
+)  # may change when a run that can go on resumes
 NEVER = hooks.every(0)
 _PATIENCE = 5.0  # seconds that an interrupted run may spend on `on_end`
 
@@ -37,9 +41,17 @@ class Run:
 
   def __init__(self, recipe: Recipe, folders: Iterable[str]):
     """folders: the folders of all runs; one that has trained before decides the microbatches."""
+    folders, is_open = list(folders), not recipe.config.train.microbatches
     config, self._chooses = resume_microbatches(recipe.config, folders)
+    count = config.train.microbatches
+    if is_open and not recipe.divides(count):  # as of a run on fewer devices
+      log(f"train.microbatches: chosen anew, as {count} do not divide a batch on these devices")
+      count, self._chooses = 1, True
+    self._may_change = LENGTH_FIELDS if recipe.can_grow else ()
+    self._may_change += ("train.microbatches",) if is_open else ()
     # With the microbatches that it trains with, once they are known.
-    self.recipe = recipe.with_train(microbatches=config.train.microbatches)
+    milestone = resume_milestone(recipe.config, folders)
+    self.recipe = recipe.with_train(microbatches=count, milestone=milestone)
     self.trainer = make_trainer(self.recipe)
     self._forecast: Forecast | None = None
     self._claimed: set[tuple[str, int]] = set()  # (folder, microbatches)
@@ -51,8 +63,7 @@ class Run:
     if key in self._claimed:  # a claim reads the folder, perhaps on a store, and is a barrier
       return
     assert recipe.tokenizer is not None
-    may_change = LENGTH_FIELDS if recipe.can_grow else ()
-    claim(workdir, recipe.config, recipe.tokenizer, dict(recipe.identity), may_change)
+    claim(workdir, recipe.config, recipe.tokenizer, dict(recipe.identity), self._may_change)
     self._claimed.add(key)
 
   def plan(self, limit: float = 0.0) -> Forecast:
@@ -88,6 +99,8 @@ class Run:
       metric, mode = (evaluation.metric, evaluation.mode) if evaluation else (None, "max")
       keep = hooks.powers_of_two_times(train.milestone)  # milestones are never deleted
       with Checkpoints(workdir, metric, mode, keep, train.keep_checkpoints) as checkpoints:
+        if self.recipe.summary:  # before minutes of compiling
+          log("\n".join(self.recipe.summary))
         forecast = Forecast()
         # A run that has made all its steps compiles nothing: it only returns its result.
         if max(checkpoints.steps(), default=0) < self.recipe.total_steps:
@@ -98,9 +111,8 @@ class Run:
         # A resumed state already contains what the recipe starts from, but for a base.
         if not first or self.trainer.shardings.base is not None:
           state = recipe.start(state, self.trainer)
-        if recipe.summary:
-          resumed = [f"resumed at step {first:,}"] if first else []
-          log("\n".join([*recipe.summary, *resumed]))
+        if first and recipe.summary:
+          log(f"resumed at step {first:,}")
         if recipe.can_grow:
           change_length(recipe, workdir, first)
         ends.enter_context(ending(on_end))

@@ -176,7 +176,8 @@ def write_plan(
   workdir: str, total_steps: int, start_step: int, baselines: Baselines, forecast: Forecast
 ) -> None:
   """Writes plan.json, or adds another start to it: what the run sets out to do, and on what."""
-  starts = read_plan(workdir).get("starts", []) if start_step else []
+  earlier = read_plan(workdir) if start_step else {}
+  starts = earlier.get("starts", [])
   starts.append({"step": start_step, "time": round(time.time(), 3)})
   of_train, of_held_out = baselines.entropies or (None, None)
   kinds = sorted({device.device_kind for device in jax.devices()})
@@ -194,6 +195,8 @@ def write_plan(
     "starts": starts,
     "forecast": forecast._asdict(),
   }
+  if earlier and start_step >= total_steps:  # nothing is left to do: what the run took stays
+    plan = earlier | {"starts": starts}
   write_json(os.path.join(workdir, _PLAN), plan)
 
 
@@ -201,7 +204,9 @@ def write_end(workdir: str, error: BaseException | None, outcome: Mapping[str, f
   """Adds to plan.json how this start of the run ended: "ended", "error" after an error, and the
   "outcome": "steps", "memory" in bytes at the peak, the seconds "training" and "other".
   """
-  plan = read_plan(workdir) | {"outcome": dict(outcome)}
+  plan = read_plan(workdir)
+  if outcome.get("steps") or not plan.get("outcome"):
+    plan["outcome"] = dict(outcome)
   if isinstance(error, (KeyboardInterrupt, SystemExit)):
     plan["ended"] = "interrupted"
   elif error is not None:

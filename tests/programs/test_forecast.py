@@ -98,6 +98,8 @@ def test_a_run_says_what_it_needs_and_then_what_it_took(prepared, tmp_path, caps
   with jax.log_compiles(), caplog.at_level(logging.WARNING):
     pretrain.run(config, prepared, str(tmp_path / "run"))
   assert compilations(caplog) == 0
+  again = plan_of(tmp_path / "run")
+  assert again | {"starts": plan["starts"]} == plan  # what the run took
   assert "plan" not in capsys.readouterr().err.replace("plan.json", "")
 
 

@@ -207,6 +207,33 @@ def test_a_run_resumes_with_other_devices_and_another_rhythm(uninterrupted, prep
   assert sorted(os.listdir(f"{workdir}/checkpoints")) == ["12", "20", "21", "24"]
 
 
+def test_milestones_stay_if_the_command_that_goes_on_does_not_name_them(
+  uninterrupted, prepared, tmp_path
+):
+  workdir = shutil.copytree(uninterrupted[0], tmp_path / "run")
+  content = json.loads((workdir / "config.json").read_text())
+  content["config"]["train"]["milestone"] = 12
+  (workdir / "config.json").write_text(json.dumps(content))
+  pretrain.run(changed(CONFIG, train={"keep_checkpoints": 1}), prepared, str(workdir))
+  assert {"12", "24"} <= {*os.listdir(workdir / "checkpoints")}
+
+
+def test_microbatches_that_do_not_divide_on_these_devices_are_chosen_anew(
+  tmp_path, tiny_tokenizer, capsys
+):
+  workdir, count = str(tmp_path / "run"), CONFIG.data.batch_size  # as one device may have had them
+  claim(workdir, changed(CONFIG, train={"microbatches": count}), tiny_tokenizer, {})
+  (tmp_path / "run" / "checkpoints" / "12").mkdir(parents=True)
+  bound = CONFIG.objective.bind(tiny_tokenizer, CONFIG.data.length)
+  recipe = pretrain.step_recipe(CONFIG, bound, make_mesh(MeshConfig(data=2), jax.devices()[:2]))
+  recipe = dataclasses.replace(recipe, config=CONFIG, tokenizer=tiny_tokenizer, identity={})
+  resumed = run.Run(recipe, [workdir])
+  assert f"chosen anew, as {count} do not divide" in capsys.readouterr().err
+  resumed.claim(CONFIG.train.seed, workdir)
+  fixed = dataclasses.replace(recipe, config=changed(CONFIG, train={"microbatches": 1}))
+  refused("train.microbatches: .* != 1", run.Run(fixed, [workdir]).claim, 0, workdir)
+
+
 def test_when_a_run_saves_and_what_stays(tmp_path, tiny_tokenizer):
   """Saved at the milestones too, which stay beside the newest two."""
   train = {"evaluate_every": 5, "checkpoint_every": 3, "milestone": 2, "keep_checkpoints": 2}

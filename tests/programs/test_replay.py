@@ -8,6 +8,7 @@ from shared_trainers import shared_trainers, two_devices  # noqa: F401
 from tiny_runs import PRETRAIN, changed
 
 from gpt_jax.programs import pretrain, replay
+from gpt_jax.programs.pretrain_start import LayerwiseConfig, from_checkpoint
 from gpt_jax.training.loop import TrainConfig
 
 pytestmark = pytest.mark.e2e
@@ -28,6 +29,15 @@ def test_a_run_is_equal_to_itself(trained, prepared, capsys):
     result = replay.run(trained, 9, prepared)
   assert result == {"start": 6, "differences": {}, "equal": True}
   assert "step 9, replayed from the checkpoint of step 6\nequal" in capsys.readouterr().out
+
+
+def test_layers_may_have_rates_of_their_own(trained, prepared, tmp_path):
+  config = LayerwiseConfig(**{**vars(CONFIG), "layer_decay": 0.5})
+  config = changed(config, train={"steps": 2, "checkpoint_every": 1})
+  workdir = str(tmp_path / "run")
+  pretrain.run(config, prepared, workdir, make_recipe=from_checkpoint(trained))
+  with shared_trainers(devices=2):  # as in another process
+    assert replay.run(workdir, 2, prepared)["equal"]
 
 
 def test_a_checkpoint_of_another_seed(trained, prepared, tmp_path, capsys):

@@ -90,6 +90,21 @@ def test_a_save_that_fails_is_written_again(store, monkeypatch, capsys):
   assert capsys.readouterr().err == f"{store}/checkpoints/1: not written; trying again\n"
 
 
+def test_an_old_step_that_is_not_deleted_ends_no_run(store, monkeypatch, capsys):
+  state, error = {"params": {"kernel": np.zeros(3, np.float32)}}, files.StoreError(5, "no", store)
+  with Checkpoints(store, newest=1) as checkpoints:
+    with monkeypatch.context() as patch:
+      patch.setattr(checkpoints._manager, "delete", failing(error))
+      for step in (1, 2, 3):
+        checkpoints.save(step, state, {})
+      checkpoints.wait()
+    assert checkpoints.steps() == [1, 2, 3]
+    checkpoints.save(4, state, {})
+    checkpoints.wait()
+    assert checkpoints.steps() == [3, 4]
+  assert f"{store}/checkpoints: an old step is not deleted" in capsys.readouterr().err
+
+
 def test_a_save_that_fails_twice_is_one_line(store, monkeypatch, caplog):
   """Whenever TensorStore's other writes fail."""
   with pytest.raises(Unavailable, match=r"cannot be written \(.*Malformed"):

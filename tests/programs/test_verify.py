@@ -8,14 +8,17 @@ import numpy as np
 import pytest
 from refused import refused
 
+import gpt_jax
 from gpt_jax.batch import Batch, Predictions, Rows
 from gpt_jax.checkpoints.formats import npz
 from gpt_jax.checkpoints.load import load_model
 from gpt_jax.config import to_json
 from gpt_jax.data.tokenizers.sentencepiece import SentencePieceTokenizer
+from gpt_jax.models.encoder_decoder import T5Config
 from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.loss import model_loss
 from gpt_jax.models.lstm import LSTMConfig
+from gpt_jax.models.lstm_stack import LSTMStackConfig
 from gpt_jax.models.model import ModelConfig, language_model
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import export, verify
@@ -181,3 +184,24 @@ def test_a_bidirectional_model_has_no_perplexity(world):
   path = world("bidirectional", spec)
   comparison = verify.run(path, path, TEXT)
   assert comparison["equal"] and comparison["perplexities"] is None
+
+
+def test_the_bias_of_a_table_is_in_the_logits(world, tiny_tokenizer):
+  """As that of AWD-LSTM, which is no table of ALBERT's."""
+  trunk = LSTMStackConfig(tiny_tokenizer.vocab_size, context=12, embedding_width=16, units=(16,))
+  path = world("stack", ModelConfig(trunk))
+  comparison = verify.run(path, path, [TEXT[1]])
+  expected = gpt_jax.load(path).log_probs(TEXT[1]).perplexity
+  assert comparison["perplexities"][0] == pytest.approx(expected, rel=1e-4)
+
+
+def test_encoder_decoders_are_compared_by_their_arrays(world, tiny_tokenizer):
+  sizes = {"layers": 1, "width": 16, "heads": 2, "head_width": 8, "units": 16}
+  spec = ModelConfig(T5Config(tiny_tokenizer.vocab_size, context=12, **sizes))
+  first, second = (
+    world("t5", spec),
+    world("t5_other", spec, lambda params: add(params, "tokens", 3, 1)),
+  )
+  assert verify.run(first, first, TEXT)["equal"]
+  comparison = verify.run(first, second, TEXT)
+  assert not comparison["equal"] and comparison["differing"] == 1

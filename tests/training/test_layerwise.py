@@ -127,6 +127,11 @@ def test_a_cycle_is_a_run_of_its_own():
   np.testing.assert_allclose(rates, np.concatenate(parts), rtol=1e-6)
 
 
+def test_without_a_head_the_last_layer_begins():
+  layerwise = trained_layers(PATHS[1:], TRUNK, None, steps_per_layer=10)
+  assert list(map(layerwise.start, PATHS[1:])) == [0, 10, 20]
+
+
 def test_rates_and_beginnings_by_layer():
   layerwise = trained_layers(PATHS, TRUNK, 1, decay=0.5, steps_per_layer=10)
   assert layerwise.frozen == ()

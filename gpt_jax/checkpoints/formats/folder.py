@@ -62,7 +62,7 @@ class Export:
     with atomic_folder(folder, _check_same if exists else None) as partial:
       arrays = {}
       for name, array in flatten_dict(params, sep="/").items():
-        arrays[name] = np.ascontiguousarray(array, np.float32)
+        arrays[name] = np.asarray(array, np.float32, order="C")  # a scalar stays one
       self.write(os.path.join(partial, self.weights), arrays, config)
       write_json(os.path.join(partial, CONFIG), config)
       tokenizer.save(os.path.join(partial, TOKENIZER))
@@ -86,6 +86,8 @@ class Export:
       _check_shapes(self.describe(path), spec, os.path.getsize(path))
       arrays = self.read(path)
       check_finite(arrays)
+      for name, shape in parameter_shapes(spec).items():
+        arrays[name] = arrays[name].reshape(shape)
     except InputError:
       raise
     except (OSError, ValueError, self.damage) as error:
@@ -155,8 +157,9 @@ def _check_shapes(shapes: Shapes, spec: Any, size: int) -> None:
     where = "missing" if differing[0] in expected else "not one of the model's"
     raise ValueError(f"the array {differing[0]} is {where}")
   for name, shape in expected.items():
-    if shapes[name] != ("float32", shape):
-      dtype, found = shapes[name]
+    dtype, found = shapes[name]
+    # Exports of 0.3 have an array of one number for a scalar.
+    if dtype != "float32" or (found != shape and (found, shape) != ((1,), ())):
       raise ValueError(f"{name} is {dtype}{list(found)}, and should be float32{list(shape)}")
 
 

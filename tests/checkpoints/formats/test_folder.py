@@ -20,7 +20,7 @@ from gpt_jax.config import to_json
 from gpt_jax.errors import InputError
 from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.lstm import LSTMConfig
-from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.model import ModelConfig, make_heads
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.ops.cross_entropy import logits
 
@@ -52,6 +52,19 @@ def exported(tmp_path, parts, format):
 def npz_export(tmp_path, parts):
   npz.save(str(tmp_path / "out"), *parts)
   return tmp_path / "out"
+
+
+def test_a_scalar_stays_one(tmp_path, parts, make_run, format):
+  """As the scale of ELMo's mix of layers; exports of 0.3 have an array of one number."""
+  heads = make_heads(({"type": "mixed", "head": {"type": "classify", "num_classes": 2}},))
+  size = parts[3].vocab_size
+  spec = ModelConfig(TransformerConfig(size, context=16, layers=1, width=16, heads=2), heads)
+  params, meta = make_run.params_of(spec, 1), {**parts[1], "model": to_json(spec)}
+  for name, scale in (("now", np.float32(2)), ("then", np.full(1, 2, np.float32))):
+    params["head"]["mix"]["scale"] = scale
+    format.save(str(tmp_path / name), params, meta, 5, parts[3])
+    read, *_ = format.load(str(tmp_path / name))
+    assert read["head"]["mix"]["scale"].shape == () and read["head"]["mix"]["scale"] == 2
 
 
 def test_loads_back_equal(exported, parts, format):

@@ -16,7 +16,7 @@ from gpt_jax.checkpoints.formats import Check, accept
 from gpt_jax.checkpoints.released import is_released, locate
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.files import atomic_folder, write_json
+from gpt_jax.files import absolute, atomic_folder, write_json
 
 HELP = "the LoRA adapter of an encoder or GPT as PEFT has it, without its base"
 CONFIG, WEIGHTS, OURS = "adapter_config.json", "adapter_model.safetensors", "gpt_jax.json"
@@ -111,7 +111,7 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
   base = base if "/" in base else locate(base)  # peft knows no name of a package
   of_base = {"base_identity": noted["base"]["identity"]}
   if not (is_theirs := hf.detect(locate(base))):  # peft cannot read it: it goes along
-    base, of_base = os.path.join(os.path.abspath(folder), "base"), {}
+    base, of_base = os.path.join(absolute(folder), "base"), {}
   kind = next((kind for kind in _TASKS if model.endswith(kind)), None)
   settings = {
     **_PLAIN,
