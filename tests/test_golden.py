@@ -185,9 +185,17 @@ def test_packed_batch(golden, tiny_tokenizer):
 
 
 @pytest.mark.parametrize(
-  "mesh", [MeshConfig(data=8, backend="pmap"), MeshConfig(data=2, model=2)], ids=["pmap", "2x2"]
+  "mesh, as_on",
+  [
+    (MeshConfig(data=8, backend="pmap"), "cpu"),
+    (MeshConfig(data=2, model=2), "cpu"),
+    (MeshConfig(data=2, model=2), "gpu"),  # in the order of operations there
+  ],
+  ids=["pmap", "2x2", "gpu"],
 )
-def test_one_step(golden, mesh):
+def test_one_step(golden, mesh, as_on, monkeypatch):
+  for name in ("product", "cross_entropy"):
+    monkeypatch.setattr(f"gpt_jax.ops.{name}.platform", lambda: as_on)
   trunk = TransformerConfig(vocab_size=60, context=8, layers=1, width=16, heads=4)
   rows = ((np.arange(16)[:, None] + 7 * np.arange(9)) % 60).astype(np.int32)
   where = make_mesh(mesh, jax.devices()[: mesh.data * mesh.model])

@@ -5,7 +5,8 @@ import math
 import os
 import statistics
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any, TypeVar
 
 import numpy as np
@@ -27,6 +28,7 @@ from gpt_jax.files import (
 )
 from gpt_jax.parallel.processes import log
 from gpt_jax.programs.outputs import is_taken
+from gpt_jax.tasks.task import find
 
 Chosen = TypeVar("Chosen")
 
@@ -157,6 +159,25 @@ class Study:
     """Writes a file of the workdir as a whole."""
     with atomic_file(self.path(name)) as file:
       file.write(text)
+
+
+def check_rows(
+  results: dict[str, Any], tasks: Iterable[str], done: Collection[str], data: str, workdir: str
+) -> None:
+  """Notes a checksum of the training and dev rows of each task in the results; refuses other rows
+  of those that are `done`.
+  """
+  known = results.setdefault("rows", {})
+  for name in tasks:
+    rows = [find(name).examples(data, split) for split in ("train", "dev")]
+    content = repr([[row._replace(location="") for row in of_split] for of_split in rows])
+    checksum = f"{zlib.crc32(content.encode('utf-8', 'surrogatepass')):08x}"
+    if name in done and known.get(name, checksum) != checksum:
+      raise InputError(
+        f"--data={data}: its rows of {name} are not those that --workdir={workdir} has results of; "
+        "use another workdir"
+      )
+    known[name] = checksum
 
 
 @contextlib.contextmanager

@@ -34,15 +34,20 @@ _TPUS = {
 _GPUS = {
   "Tesla T4": (16e9, 3.2e11, 1.6e10),
   "Tesla V100": (16e9, 9e11, 1.5e11),
+  "Tesla V100-SXM2-32GB": (32e9, 9e11, 1.5e11),
   "NVIDIA L4": (24e9, 3e11, 3.2e10),
+  "NVIDIA L40": (48e9, 8.64e11, 3.2e10),
   "NVIDIA A100": (80e9, 2.0e12, 3e11),
+  "NVIDIA A100-SXM4-40GB": (40e9, 1.555e12, 3e11),
+  "NVIDIA A100-PCIE-40GB": (40e9, 1.555e12, 3e11),
   "NVIDIA H100": (80e9, 3.35e12, 4.5e11),
+  "NVIDIA H100 PCIe": (80e9, 2.0e12, 3e11),
   "NVIDIA H200": (141e9, 4.8e12, 4.5e11),
   "NVIDIA B200": (180e9, 7.7e12, 9e11),
 }
 TPU_NAMES = ("v2", "v3", "v4", "v5e", "v5p", "v6e", "tpu7x")  # of libtpu
 # JAX's name of a GPU by a short one, such as h100.
-GPU_KINDS = {kind.split()[-1].lower(): kind for kind in _GPUS}
+GPU_KINDS = {kind.partition(" ")[2].replace(" ", "-").lower(): kind for kind in _GPUS}
 _HOST = 8  # GPUs of a host
 
 

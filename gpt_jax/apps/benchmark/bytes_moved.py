@@ -22,7 +22,8 @@ class Audit(NamedTuple):
   def table(self) -> str:
     """The operations that move most, and the sums by cause, in lines."""
     head = f"{'kernels':>7} {'read GB':>8} {'written':>8} {'ms':>8} {'TFLOP':>7}"
-    lines = [f"{head}  operation | kind | result | cause"]
+    share = f"{100 * traffic.BANDWIDTH_SHARE:.0f} % of the bandwidth"
+    lines = [f"{head}  operation | kind | result | cause (ms at {share})"]
     for kernel in self.kernels[:_ROWS]:
       names = (kernel.path, kernel.kind, kernel.result[:60], kernel.cause)
       lines.append(f"{self._numbers(kernel)}  {' | '.join(names)}")

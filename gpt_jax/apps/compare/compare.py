@@ -25,7 +25,7 @@ from gpt_jax.apps.compare.tables import Results, describe, step_at_equal_seconds
 from gpt_jax.apps.report import plot
 from gpt_jax.apps.report.figures import make_figure
 from gpt_jax.apps.report.report import reported
-from gpt_jax.apps.study import Study, choice
+from gpt_jax.apps.study import Study, check_rows, choice
 from gpt_jax.apps.timing import paces
 from gpt_jax.checkpoints.remote import check_workdir, lock
 from gpt_jax.checkpoints.run_folder import listing
@@ -82,6 +82,10 @@ def run(
   with lock(workdir):
     text = _text(study, budget, corpus)
     results = _open_results(study, budget, text)
+    done = {task for of_row in results["tasks"].values() for task in of_row}
+    for of_row in results["probes"].values():
+      done.update(*of_row.values())
+    check_rows(results, budget.all_tasks, done, data, workdir)
     known_rows = find_rows([*rows, *results["costs"]])
     comparison = _Comparison(study, budget, known_rows, data, text, results)
     comparison.measure_costs()

@@ -45,7 +45,7 @@ def describe(results: dict[str, Any]) -> str:
     title = f"Table {number}"
     lines += _comparison(title, tables.TABLES[number], runs.get(FULL.name, {}), note)
   lines += _ablations(runs, note)
-  lines += _differences_of(results.get("differences", {}), note)
+  lines += _differences_of(results.get("differences", {}), results["runs"], note)
   lines += _transfer(runs, note)
   lines += _progress(results["zero_shot"], note)
   lines += _all_runs(runs, note)
@@ -97,18 +97,23 @@ def _ablations(runs: dict[str, Any], note: str) -> list[str]:
   return _table(f"Table 5: {table.title}", ["average of the row", *titles], rows)
 
 
-def _differences_of(differences: dict[str, Any], note: str) -> list[str]:
-  """How far the full model is above each other setting, by task."""
+def _differences_of(differences: dict[str, Any], runs: dict[str, Any], note: str) -> list[str]:
+  """How far the full model is above each other setting, by task; first the average of these tasks,
+  and that of the setting itself.
+  """
   names = dict.fromkeys(name for tasks in differences.values() for name in tasks)
   rows: list[tuple[str, Sequence[Any]]] = []
   for setting, tasks in differences.items():
-    cells = [f"{100 * statistics.mean(value for value, *_ in tasks.values()):+.1f}"]
+    own = [runs[setting][name] for name in tasks]
+    average = statistics.mean(run["best"][f"dev_{run['metric']}"]["mean"] for run in own)
+    above = statistics.mean(value for value, *_ in tasks.values())
+    cells = [f"{100 * above:+.1f} ({100 * average:.1f})"]
     for name in names:
       known = [f"{100 * value:+.1f}" for value in tasks.get(name, ())]
       cells.append("{} ({} to {})".format(*known) if known else "")
     rows.append((f"above {setting}{note}", cells))
   title = "The full model beside others: differences on the dev set, 95 % intervals over examples"
-  return _table(title, ["average of the row", *names], rows) if rows else []
+  return _table(title, ["average (its own)", *names], rows) if rows else []
 
 
 def ablation_points(runs: dict[str, Any]) -> Points:

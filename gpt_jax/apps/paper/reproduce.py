@@ -14,7 +14,7 @@ from gpt_jax.apps.paper.pretraining import Pretraining
 from gpt_jax.apps.report import figures
 from gpt_jax.apps.report import paper_tables as tables
 from gpt_jax.apps.report.report import reported
-from gpt_jax.apps.study import Study, choice
+from gpt_jax.apps.study import Study, check_rows, choice
 from gpt_jax.checkpoints.load import LoadedModel, load_model
 from gpt_jax.checkpoints.remote import lock
 from gpt_jax.errors import InputError, MissingInput
@@ -27,7 +27,7 @@ from gpt_jax.programs import evaluate, finetune
 from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.tasks.encoding import subset
 from gpt_jax.tasks.readers import check_data_dir
-from gpt_jax.tasks.task import BuiltinTask, find
+from gpt_jax.tasks.task import BuiltinTask, all_tasks, find
 from gpt_jax.training.defaults import PAPER_EPOCHS, PAPER_OPTIM
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
@@ -157,16 +157,13 @@ def run(
   chosen = choice("budget", budget, BUDGETS)
   if text and not chosen.pretraining:
     raise InputError(f"text={text}: budget={budget} has no pre-training; give a checkpoint")
-  for name in tasks:
-    if name not in tables.ANCHORS:
-      find(name)
   figures.make_figure()
   check_data_dir(data)
   study = Study(workdir, "results.json", ("runs", "lock", "text", "pace", "trials", "pretrained"))
   there = _available(data, tasks or chosen.tasks)
   if text and chosen.pretraining:
     usable = [name for name in tasks or chosen.tasks if name in there[0]]
-    if not usable:  # before hours of work
+    if not usable and not (sweep and _asked_only() & {*tasks}):  # before hours of work
       raise InputError("; ".join(there[1].values()))
     for name in usable:
       find(name).check_metrics()  # a package may be missing
@@ -183,6 +180,8 @@ def run(
   with lock(workdir):
     results = asked.open_results()
     results["left_out"] = asked.left_out
+    done = {task for runs in results["runs"].values() for task in runs}
+    check_rows(results, dict.fromkeys(task for _, task in plan), done, data, workdir)
     try:
       for number, (setting, task) in enumerate(plan, start=1):
         asked.fine_tune(results, setting, task, f"{number} of {len(plan)}")
@@ -408,13 +407,18 @@ def _load(name: str, path: str) -> LoadedModel:
   return loaded
 
 
+def _asked_only() -> set[str]:
+  """What figure 2 asks questions of, and has no examples to fine-tune on."""
+  return tables.ANCHORS.keys() - {task.name for task in all_tasks()}
+
+
 def _available(data_dir: str, further: Sequence[str]) -> tuple[list[str], dict[str, str]]:
   """The tasks, the paper's and further ones, with training and dev sets in the folder, and why the
   others are left out.
   """
   available: list[str] = []
   left_out: dict[str, str] = {}
-  names = dict.fromkeys(further)
+  names = dict.fromkeys(name for name in further if name not in _asked_only())
   for table in tables.TABLES.values():
     for column in table.columns:
       names |= dict.fromkeys(column.tasks)

@@ -10,6 +10,8 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax
+
 from gpt_jax import errors
 from gpt_jax.apps import traffic
 from gpt_jax.apps.topologies import (
@@ -23,7 +25,7 @@ from gpt_jax.apps.topologies import (
 from gpt_jax.checkpoints.run_folder import resume_choices
 from gpt_jax.errors import InputError
 from gpt_jax.files import write_json
-from gpt_jax.ops.attention_auto import HOPPER
+from gpt_jax.ops.attention_auto import HOPPER, JAX, MAX_WIDTH
 from gpt_jax.ops.cross_entropy import chunk_elements
 from gpt_jax.parallel.memory import bytes_needed, capacity
 from gpt_jax.parallel.placement import check_batch
@@ -104,6 +106,8 @@ def run(
     config = dataclasses.replace(config, trunk=trunk)
   devices, kind = find_devices(topology)
   chip = find_chip(kind)
+  if chip and not topology:  # as a part of a GPU, or one with other memory, has its name
+    chip = chip._replace(memory=capacity(devices) or chip.memory)
   size = f"{config.trunk.parameter_count() / 1e6:,.1f}M parameters"
   print(f"{topology or 'this machine'}: {len(devices)} x {kind}; {size}", flush=True)
   if chip is None:
@@ -113,9 +117,10 @@ def run(
   plans = []
   for changes in _combinations(vary):
     varied, steps_per_epoch = override_all(config, changes), 0
+    varied = for_topology(varied) if topology else varied
     if data:
       steps_per_epoch = text.windows(varied, text.train, varied.train.seed).steps_per_epoch
-    plan = make_plan(varied, devices, chip, steps_per_epoch)
+    plan = make_plan(varied, devices, chip, steps_per_epoch, kind)
     plans.append(plan._replace(changes=changes))
     print(describe(plans[-1], price), flush=True)
   if any(plan.moved for plan in plans):
@@ -131,9 +136,15 @@ def run(
 
 
 def make_plan(
-  config: PretrainConfig, devices: Sequence[Any], chip: Chip | None, steps_per_epoch: int = 0
+  config: PretrainConfig,
+  devices: Sequence[Any],
+  chip: Chip | None,
+  steps_per_epoch: int = 0,
+  kind: str = "",
 ) -> Plan:
-  """The plan of a config with a vocabulary size, on devices of jax or, for a formula, on None."""
+  """The plan of a config with a vocabulary size, on devices of jax or, for a formula, on None; of a
+  kind, JAX's name.
+  """
   compiled, read = devices[0] is not None, 0.0
   kernels: list[traffic.Kernel] = []
   if compiled:
@@ -144,13 +155,16 @@ def make_plan(
     else:
       read = step.cost_analysis().get("bytes accessed", 0.0)
   else:
-    memory = _estimated(config, devices)
+    memory = _estimated(_with_kernels(config, kind), devices)
   there = chip.memory if chip else 0.0
   if chip is None and compiled and devices[0].platform != "tpu":  # a TPU may not be here
     there = capacity(devices)
   trunk, mesh, count = config.trunk, config.mesh, len(devices)
   tokens = config.data.batch_size * config.data.length
   times = {}
+  if chip and (devices[0] is None or devices[0].platform == "gpu"):
+    # Products of float32 are of TF32, which takes twice as long; before the A100 they take longer.
+    chip = chip._replace(flops=2 * chip.flops / _width(config))
   if chip and chip.flops:
     flops, products = (trunk.flops_per_token(length) for length in (config.data.length, 0))
     has_replicas = (mesh.data or count // mesh.model) > 1
@@ -166,19 +180,27 @@ def make_plan(
   moved = {cause: kernel.moved for cause, kernel in traffic.by_cause(kernels).items()}
   steps = config.train.steps or config.train.epochs * steps_per_epoch
   plan = Plan((), count, memory, there, moved, times, tokens, steps, compiled)
-  return plan if plan.fits else plan._replace(remedy=_remedy(config, plan, devices))
+  return plan if plan.fits else plan._replace(remedy=_remedy(config, plan, devices, kind))
 
 
-def _remedy(config: PretrainConfig, plan: Plan, devices: Sequence[Any]) -> str:
+def _with_kernels(config: PretrainConfig, kind: str) -> PretrainConfig:
+  """The config with the attention that keeps no scores, where a kind of GPU takes it by itself."""
+  trunk: Any = config.trunk
+  are_there = kind.startswith(HOPPER) and jax.__version_info__ >= JAX and trunk.dtype != "float32"
+  if not are_there or "blocks" not in trunk.gives or trunk.width // trunk.heads > MAX_WIDTH:
+    return config
+  if trunk.attention_backend == "auto":
+    return override(config, "trunk.attention_backend", "mosaic")
+  return config
+
+
+def _remedy(config: PretrainConfig, plan: Plan, devices: Sequence[Any], kind: str) -> str:
   """The settings with which it fits, by the rule by which a run chooses its microbatches."""
   train, replicas = config.train, config.mesh.data or len(devices) // config.mesh.model
   has_formula = "blocks" in config.trunk.gives and (plan.moved or not plan.compiled)
   if not has_formula:  # minutes for each
     return "a run may choose more microbatches, which --vary=train.microbatches=2,4,8 plans"
-  trunk = config.trunk
-  if plan.moved and trunk.attention_backend == "auto" and trunk.dtype != "float32":
-    if devices[0].device_kind.startswith(HOPPER):  # whose kernels keep no scores
-      config = override(config, "trunk.attention_backend", "mosaic")
+  config = _with_kernels(config, kind)
   # Where a GPU's step was compiled, the formula says by how much less others need.
   scale = plan.memory / _estimated(config, devices)
 
@@ -228,7 +250,9 @@ def describe(plan: Plan, price: float = 0.0) -> str:
       only = "" if plan.compiled else "; arithmetic only, at the peak of the GPUs: expect far more"
       lines.append(f"  run      {plan.steps:,} steps, {least} {duration}{charged}{only}")
   if price and not (plan.times and plan.steps):
-    length = "give --data=DIR or --config.train.steps=N, for the length of the run"
+    length = (
+      "give --data=DIR, or --config.train.steps=N --config.train.epochs=0, for the run's length"
+    )
     reason = length if plan.times else "the speed of this device is not known"
     lines.append(f"  price    unknown: {reason}")
   return "\n".join(lines)
@@ -262,8 +286,8 @@ def _estimated(config: PretrainConfig, devices: Sequence[Any]) -> float:
   features = rows * config.data.length * trunk.width  # s b h, elements
   scores = rows * trunk.heads * config.data.length**2  # a s s b
   if trunk.attention_backend in ("fused", "mosaic"):
-    # q, k, v and the output, which are kept, are among the features. With "auto" the scores count:
-    # which GPUs and which jax will run is not known here.
+    # q, k, v and the output, which are kept, are among the features. With "auto" the scores count,
+    # see _with_kernels.
     scores = 0
   # Bytes of a block at 16 bits: 34 s b h + 5 a s s b; the matrix products alone: 20 s b h.
   block = (34 * features + 5 * scores) * width / 2

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import os
+import shutil
 import signal
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,7 +26,14 @@ from gpt_jax.apps.compare.tables import fine_tuned, probed, step_at_equal_second
 from gpt_jax.apps.study import Study
 from gpt_jax.data import storyworld
 from gpt_jax.errors import InputError
-from gpt_jax.files import list_folder, read_json, upload_folder, verified
+from gpt_jax.files import (
+  list_folder,
+  read_json,
+  upload_folder,
+  verified,
+  with_checksum,
+  write_json,
+)
 from gpt_jax.programs import finetune, prepare, pretrain
 from gpt_jax.programs.prepare import PrepareConfig
 from gpt_jax.programs.pretrain import load_text, text_recipe
@@ -168,6 +176,21 @@ def test_the_tables_have_the_results_of_the_runs_and_are_written_again(compared,
   compare.run(compared.workdir, **compared.asked | {"objectives": ["none"]})
   assert report_of(compared.workdir) == report
   assert os.path.getsize(f"{compared.workdir}/curves.png") > 10_000
+
+
+def test_other_rows_of_a_task_are_refused_where_it_has_results(compared, tmp_path):
+  workdir = shutil.copytree(compared.workdir, tmp_path / "out")
+  results = read_json(str(workdir / "results.json"))
+  del results["checksum"]
+  results["rows"] = dict.fromkeys(results["rows"], "of others")
+  write_json(str(workdir / "results.json"), with_checksum(results))
+  refused("its rows of story-ending are not those", compare.run, str(workdir), **compared.asked)
+  results["tasks"], results["probes"] = {}, {}  # a call that measured nothing
+  write_json(str(workdir / "results.json"), with_checksum(results))
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(compare, "probe_score", refuse)
+    with pytest.raises(AssertionError, match="made again"):
+      compare.run(str(workdir), **compared.asked)
 
 
 def test_averages_are_over_common_tasks_and_equal_seconds_end_at_an_evaluation():

@@ -149,6 +149,10 @@ def test_finished_runs_are_skipped_and_seeds_are_added(world, tmp_path, monkeypa
   again = reproduced(world, workdir, **world.asked)
   assert json.dumps(again, sort_keys=True) == json.dumps(world.results, sort_keys=True)
   assert not made
+  cola = shutil.copytree(world.data, tmp_path / "other") / "glue" / "CoLA" / "dev.tsv"
+  cola.write_text(cola.read_text().replace("x\t0", "x\t1"))
+  of_others = reproduced, world, workdir, tmp_path / "other"
+  refused("its rows of cola are not those that --workdir=.* has", *of_others, **world.asked)
   asked = {"table": ["4"], "tasks": ["cola"], "budget": "small", "seeds": 2}
   more = reproduced(world, workdir, **asked)
   assert made == ["runs/full/cola/seed_1"]
@@ -239,7 +243,8 @@ def test_each_table_gets_its_own_settings_and_models_are_shared(world, files, ma
 
 
 def test_table_5_has_further_tasks_on_request(world, files, made_up, tmp_path):
-  reproduced(world, tmp_path / "out", files, table=["5"], tasks=["trec"])
+  # A task of figure 2 that only asks questions has nothing to fine-tune on.
+  reproduced(world, tmp_path / "out", files, table=["5"], tasks=["trec", "dprd"])
   made = [folder.removesuffix("/seed_0") for folder, _ in made_up]
   assert made == [f"{row}/trec" for row in ("full", "no-pretraining", "no-aux-lm")]
 
@@ -253,7 +258,10 @@ def test_differences_are_of_the_same_dev_examples(world):
   (value, low, high) = world.results["differences"]["lstm"]["cola"]
   assert value == pytest.approx(scores["full"] - scores["lstm"]) and low <= value <= high
   assert set(world.results["differences"]) == {"lstm"}  # the results of others are made up
-  assert f"| above lstm (small budget) | {100 * value:+.1f} |" in report_of(world.workdir)
+  own = 100 * scores["lstm"]
+  assert f"| above lstm (small budget) | {100 * value:+.1f} ({own:.1f}) |" in report_of(
+    world.workdir
+  )
 
 
 def test_tf_idf_learns_the_words_of_the_same_rows(world, tmp_path):
@@ -425,6 +433,13 @@ def test_bad_arguments_are_refused(world, changes, message):
   if "lstm" in changes:
     changes = {"lstm": world.paths.get(changes["lstm"], "nothing")}
   refused(message, reproduced, world, world.workdir, **world.asked | changes)
+
+
+def test_a_text_is_not_trained_on_where_no_task_has_data(prepared, tmp_path, monkeypatch):
+  monkeypatch.setattr("gpt_jax.apps.paper.pretraining.Pretraining.run", None)
+  (tmp_path / "data").mkdir()
+  asked = {"text": prepared, "tasks": ["cola"], "budget": "books"}
+  refused("no folder 'glue", reproduce.run, str(tmp_path / "out"), str(tmp_path / "data"), **asked)
 
 
 def test_missing_matplotlib_and_folders_with_other_content_are_met_at_once(

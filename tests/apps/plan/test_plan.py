@@ -101,6 +101,23 @@ def test_a_gpus_step_is_told_by_its_kernels(here, monkeypatch):
   assert "DOES NOT FIT; use a smaller config.data.batch_size" in text
 
 
+def test_products_of_float32_take_twice_as_long(here, monkeypatch):
+  monkeypatch.setattr(plan, "compile_step", lambda *_: here.program)
+  chip, gpus = Chip(1e9, 1e18, 1e18, 1e12), [SimpleNamespace(platform="gpu")] * 8
+  half = override(CONFIG, "trunk.dtype", "bfloat16")
+  single, of_half = (plan.make_plan(config, gpus, chip).times for config in (CONFIG, half))
+  assert single["products"] == pytest.approx(2 * of_half["products"]) and single["products"] > 0
+
+
+def test_a_gpu_that_is_here_says_its_own_memory(here, monkeypatch):
+  gpus = [SimpleNamespace(platform="gpu")] * 8
+  monkeypatch.setattr(plan, "find_devices", lambda _: (gpus, "NVIDIA A100-SXM4-80GB"))
+  monkeypatch.setattr(plan, "compile_step", lambda *_: here.program)
+  monkeypatch.setattr(plan, "capacity", lambda _: 1e3)  # as of a part of it
+  (made,) = plan.run(CONFIG)
+  assert made.capacity == 1e3 and not made.fits
+
+
 def test_the_formula_counts_no_scores_of_fused_attention():
   plain, fused = (
     dataclasses.replace(CONFIG, trunk=dataclasses.replace(TRUNK, attention_backend=name))
@@ -170,17 +187,27 @@ def test_plans_side_by_side(tmp_path, capsys):
   assert [made["memory"] for made in saved["plans"]] == [made.memory for made in plans]
 
 
-def test_what_does_not_fit_is_told_what_does(capsys):
+def test_a_type_that_is_left_open_is_planned_as_it_runs():
+  auto, half = plan.run(CONFIG, "h100:8", ["trunk.dtype=auto,bfloat16"])
+  assert auto.memory == half.memory and auto.times == half.times
+
+
+def test_what_does_not_fit_is_told_what_does(capsys, monkeypatch):
+  monkeypatch.setattr(plan, "JAX", (0, 1))  # an older one has no kernels of its own
   config = load_config("gpt2:medium")
-  (made,) = plan.run(config, "h100:8", price=2.0)
+  (made,) = plan.run(config, "a100:8", price=2.0)
   fitting = override(config, "train.microbatches", "8")
-  (other,) = plan.run(fitting, "h100:8")
+  (other,) = plan.run(fitting, "a100:8")
   assert other.fits and not made.fits
+  hopper, ampere = (
+    plan.run(override(config, "trunk.dtype", "bfloat16"), gpus)[0] for gpus in ("h100:8", "a100:8")
+  )
+  assert hopper.memory < ampere.memory  # its attention keeps no scores
   out = capsys.readouterr().out
   told = "DOES NOT FIT; it fits with config.train.microbatches=8, which makes it "
   assert f"{told}{other.memory / 1e9:.1f} GB; a run chooses its microbatches\n" in out
-  assert "price    unknown: give --data=DIR or --config.train.steps=N, for the length" in out
-  (made,) = plan.run(override(fitting, "train.microbatches", "2"), "h100:8")
+  assert "price    unknown: give --data=DIR, or --config.train.steps=N --config.tr" in out
+  (made,) = plan.run(override(fitting, "train.microbatches", "2"), "a100:8")
   assert made.remedy.endswith(f"{other.memory / 1e9:.1f} GB")  # as it is set
   (made,) = plan.run(override(load_config("gpt2:large"), "data.batch_size", "8"), "t4:8")
   assert made.remedy.startswith("it fits with config.train.remat=")
@@ -256,4 +283,7 @@ def test_chips():
   assert v5p is not None and 9.0e10 <= v5p.memory <= 1.03e11
   h100 = find_chip("NVIDIA H100 80GB HBM3")
   assert h100 is not None and h100.memory == 80e9
+  # The longest name: an L40S is no L4, and there are two sizes of an A100.
+  names = "NVIDIA L40S", "NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB", "NVIDIA L4"
+  assert [find_chip(name).memory for name in names] == [48e9, 40e9, 80e9, 24e9]
   assert find_chip("cpu") is None
