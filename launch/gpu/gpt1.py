@@ -1,11 +1,13 @@
 """GPT-1 at its own size and the paper's comparison in one lease of a GPU: pack, run, join.
 
+python launch/prepare.py --source=novels,books --out=data/books --vocab_size=40000
 python launch/gpu/gpt1.py pack --tokens=data/books --data=DIR --out=runs/pack
 python launch/gpu/gpt1.py run --pack=runs/pack --workdir=/tmp/gpt1 --out=OUT --minutes=9
 python launch/gpu/gpt1.py join --parts=DIR --out=runs/gpt1
 
 pack, on a CPU: a prepared text of 40,000 merges, cut to what --megabytes hold, and the tasks'
-  files, as two archives.
+  files, as two archives. A token takes about a byte, the tasks' files 17 MB: of 54 MB the text has
+  37M tokens, which 8 minutes read 5.5 times.
 run, on the GPU: unpacks, pre-trains, fine-tunes each task with the auxiliary loss, from fresh
   weights and without the loss, measures the held-out text and figure 2, and puts results and
   weights into OUT. It ends after --minutes, whatever is at work; the same command goes on with what
@@ -15,18 +17,23 @@ join, on a CPU: the weights that came back, part-00, part-01, … beside model.j
   (weights/ in results.tar.gz), as a folder that every program loads.
 
 On another machine the workdir is gone. What came back stays: results, and weights in bfloat16.
-Pre-training goes on from the joined ones by launch/pretrain.py --checkpoint; the optimizer's
-moments (0.9 GB) are lost, and a new warm-up replaces them.
+run --checkpoint=JOINED, copied there, goes on with the tasks that --tasks names. Pre-training goes
+on from them by launch/pretrain.py --checkpoint; the optimizer's moments (0.9 GB) are lost, and a
+new warm-up replaces them.
 
-Seconds on an H200, where 437,000 tokens/s and 33 s to compile a step were measured; 8 ms for a step
-of one row (1,274 kernels, 4.4 GB of the optimizer) and 12 s to start are arithmetic:
+Seconds on an H200, where 437,000 tokens/s and 33 s to compile a step were measured; 8 ms for a
+step of few rows (2.2 by its program, half of them the optimizer's, and gaps between about 1,200
+kernels) and 12 s to start are arithmetic. CoLA's three settings of three seeds, 3 epochs of 267
+steps: 9 x (801 x 8 ms + 12 s), and compiling.
 
   unpacking 10, pre-training as asked and 45, held-out text 25, weights 40, figure 2 300
   three settings: cola 195, rte 150, mrpc 160, trec 170, stsb 175 (3 seeds each);
     sst2 260, imdb 200, race-middle 200 (one seed)
 
-The GPU works 10 minutes of these 25; with four pieces at a time compiling, starting and saving are
-hidden behind: about 20 minutes with 8 of pre-training.
+The GPU works 10 minutes of the tasks' 25; with four pieces at a time compiling, starting and saving
+are hidden behind: about 20 minutes with 8 of pre-training. A lease of 15 minutes:
+--pretraining=4 --figure=0 --tasks=cola,rte,mrpc,trec. The schedule is of --pretraining minutes at
+--pace, as given to the first call; if the GPU is slower, the next call goes on.
 """
 
 import argparse
@@ -59,16 +66,22 @@ STOPPING = 25  # seconds in which a piece that is asked to end saves its state
 
 def pack(tokens: str, data: str, out: str, megabytes: float) -> None:
   """Writes OUT/data.tar.xz and OUT/tokens.tar.xz, of so many megabytes together."""
-  folder = Path(out)
+  from gpt_jax.data.token_file import TokenFile
+
+  n_tokens, folder = TokenFile(tokens, "train").n_tokens, Path(out)
   folder.mkdir(parents=True, exist_ok=True)
   sources = [Path(data, name) for name in FOLDERS if Path(data, name).is_dir()]
+  if not sources:
+    sys.exit(f"error: --data={data}: has none of the tasks' folders, {', '.join(FOLDERS)}")
+  missing = ", ".join(name for name in FOLDERS if Path(data, name) not in sources)
+  print(f"{data}: without {missing}" if missing else f"{data}: all of the tasks' folders")
   _archive(folder / "data.tar.xz", sources)
   room = megabytes * 1e6 - (folder / "data.tar.xz").stat().st_size
   if room <= 0:
     needed = megabytes - room / 1e6
     sys.exit(f"error: --megabytes={megabytes:g}: the tasks' files alone take {needed:.0f}")
   # About a byte a token: a token of two bytes compresses to half (measured: 0.98 of a byte).
-  share = min(1.0, 2 * room / Path(tokens, "train.bin").stat().st_size)
+  share = min(1.0, room / n_tokens)
   while True:
     cut = folder / "tokens"
     kept, total = _cut(tokens, cut, share)
@@ -99,7 +112,7 @@ def _cut(tokens: str, out: Path, share: float) -> tuple[int, int]:
     if end >= wanted:
       break
   writer.close(tokenizer_hash=text.header["tokenizer_hash"])
-  for path in Path(tokens).glob("valid.*"):
+  for path in Path(tokens).glob("valid[.-]*"):  # of shards, too
     shutil.copy(path, out)
   shutil.copytree(Path(tokens, "tokenizer"), out / "tokenizer", dirs_exist_ok=True)
   return writer.n_tokens, text.n_tokens
@@ -123,7 +136,7 @@ class Lease:
 
   def run(self, pieces: dict[str, list[str]], at_once: int) -> bool:
     """Runs the commands that are not done, so many at a time; whether all are done now."""
-    waiting = [name for name in pieces if not self._done(name).exists()]
+    waiting = [name for name in pieces if not self._is_done(name, pieces[name])]
     running: dict[str, subprocess.Popen] = {}
     began = {}
     while (waiting or running) and time.monotonic() < self.end:
@@ -133,7 +146,8 @@ class Lease:
         running[name], began[name] = self._start(name, pieces[name]), time.monotonic()
       for name, process in list(running.items()):
         if process.poll() is not None:
-          self._note(name, running.pop(name).returncode, time.monotonic() - began[name])
+          del running[name]
+          self._note(name, pieces[name], process.returncode, time.monotonic() - began[name])
       time.sleep(0.2)
     for process in running.values():
       process.terminate()  # it saves its state, and the same command goes on
@@ -141,8 +155,8 @@ class Lease:
       with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(max(0.1, self.end + STOPPING - time.monotonic()))
       process.kill()
-      self._note(name, process.wait(), time.monotonic() - began[name])
-    return all(self._done(name).exists() for name in pieces)
+      self._note(name, pieces[name], process.wait(), time.monotonic() - began[name])
+    return all(self._is_done(name, command) for name, command in pieces.items())
 
   def _start(self, name: str, command: list[str]) -> subprocess.Popen:
     cache = str(self.workdir / "compilation_cache")
@@ -153,11 +167,16 @@ class Lease:
       words = [sys.executable, *command]
       return subprocess.Popen(words, cwd=ROOT, env=os.environ | env, stdout=log, stderr=log)
 
-  def _note(self, name: str, code: int, seconds: float) -> None:
+  def _note(self, name: str, command: list[str], code: int, seconds: float) -> None:
     if code == 0:
-      self._done(name).touch()
+      self._done(name).write_text(json.dumps(command))
     end = "done" if code == 0 else f"exit code {code}, see {name}.log"
     print(f"{name}: {end}, {seconds:.0f} s", flush=True)
+
+  def _is_done(self, name: str, command: list[str]) -> bool:
+    """Whether this very command is done, and not one of a rehearsal or of fewer seeds."""
+    path = self._done(name)
+    return path.exists() and path.read_text() == json.dumps(command)
 
   def _done(self, name: str) -> Path:
     return self.workdir / f"{name}.done"
@@ -169,20 +188,23 @@ def run(args: argparse.Namespace) -> None:
   lease = Lease(workdir, time.monotonic() + 60 * args.minutes - STOPPING - 10)
   for name in ("tokens", "data"):
     _unpack(Path(args.pack, f"{name}.tar.xz"), workdir / name)
-  size, steps = args.size, _steps(args)
-  if lease.run({"pretraining": _pretraining(workdir, size, steps)}, 1):
-    checkpoint, data = str(workdir / "gpt1"), str(workdir / "data")
+  size, checkpoint = args.size, os.path.abspath(args.checkpoint or workdir / "gpt1")
+  if not os.path.exists(checkpoint) and args.checkpoint:
+    sys.exit(f"error: --checkpoint={args.checkpoint}: no such folder")
+  is_trained = args.checkpoint or lease.run({"pretraining": _pretraining(workdir, size, args)}, 1)
+  if is_trained:
+    data = str(workdir / "data")
     reproduce = ["launch/reproduce.py", f"--checkpoint={checkpoint}", f"--data={data}"]
-    reproduce += [f"--budget={'gpu' if size == 'paper' else 'small'}"]
-    pieces = {
-      "heldout": ["launch/evaluate.py", f"--checkpoint={checkpoint}", f"--data={workdir}/tokens"],
-      "weights": [__file__, "weights", f"--checkpoint={checkpoint}", f"--out={workdir}/weights"],
-    }
+    reproduce += [f"--budget={args.budget}"]
+    heldout = ["launch/evaluate.py", f"--checkpoint={checkpoint}", f"--data={workdir}/tokens"]
+    weights = [__file__, "weights", f"--checkpoint={checkpoint}", f"--out={workdir}/weights"]
+    # What came back from another machine has both, and no history for figure 2.
+    pieces = {} if args.checkpoint else {"heldout": heldout, "weights": weights}
     for task in args.tasks.split(","):
       seeds = 1 if task in LARGE else args.seeds
       words = ["--table=5", f"--tasks={task}", f"--seeds={seeds}"]
       pieces[task] = [*reproduce, *words, f"--workdir={workdir}/{task}"]
-    if args.figure:
+    if args.figure and not args.checkpoint:
       pieces["figure2"] = [*reproduce, "--figure=2", f"--workdir={workdir}/figure2"]
     if lease.run(pieces, args.at_once):
       print("everything is done")
@@ -195,6 +217,8 @@ def run(args: argparse.Namespace) -> None:
 def _unpack(path: Path, folder: Path) -> None:
   if folder.exists():
     return
+  if not path.exists():
+    sys.exit(f"error: --pack={path.parent}: has no {path.name}, which pack writes")
   partial = folder.with_suffix(".partial")
   with tarfile.open(path) as archive:
     archive.extractall(partial, filter="data")
@@ -206,12 +230,17 @@ def _steps(args: argparse.Namespace) -> int:
   path = Path(args.workdir, "steps.json")
   if not path.exists():
     count = TOKENS_PER_STEP.get(args.size, 8 * 256)
-    path.write_text(json.dumps(max(8, round(60 * args.pretraining * args.pace / count))))
-  return json.loads(path.read_text())
+    steps = max(8, round(60 * args.pretraining * args.pace / count))
+    path.write_text(json.dumps({"size": args.size, "steps": steps}))
+  begun = json.loads(path.read_text())
+  if begun["size"] != args.size:
+    sys.exit(f"error: --workdir={args.workdir}: holds a run of --size={begun['size']}; use another")
+  return begun["steps"]
 
 
-def _pretraining(workdir: Path, size: str, steps: int) -> list[str]:
-  """The paper's recipe, its cosine over these steps; the paper's warm-up, or an eighth of them."""
+def _pretraining(workdir: Path, size: str, args: argparse.Namespace) -> list[str]:
+  """The paper's recipe, its cosine over all steps; the paper's warm-up, or an eighth of them."""
+  steps = _steps(args)
   warmup, dtype = min(2000, steps // 8), "bfloat16" if size == "paper" else "float32"
   print(f"pre-training: {steps:,} steps, cosine schedule over them, warm-up {warmup:,}, {dtype}")
   return [
@@ -259,6 +288,7 @@ def _give(workdir: Path, out: Path, numbers: str) -> None:
     for path in sorted(workdir.rglob("*")):
       inside = path.relative_to(workdir)
       is_text = path.suffix in (".json", ".jsonl", ".md", ".log", ".png", ".svg", ".model")
+      is_text |= inside.parts[0] == "weights" and not path.name.startswith("part-")
       if path.is_file() and is_text and inside.parts[0] not in ("data", "tokens"):
         archive.add(path, str(inside))
   given = workdir / "given.json"
@@ -341,6 +371,8 @@ def main() -> None:
   running.add_argument("--tasks", default=TASKS)
   running.add_argument("--seeds", type=int, default=3, help=f"but for {', '.join(LARGE)}: 1")
   running.add_argument("--size", default="paper", help="of configs/gpt1.py; 2x64: a rehearsal")
+  running.add_argument("--budget", default="gpu", help="of launch/reproduce.py; small: a rehearsal")
+  running.add_argument("--checkpoint", default="", help="pre-trained before, instead of now")
   running.add_argument("--at_once", type=int, default=4, help="pieces that share the GPU")
   running.add_argument("--figure", type=int, default=1, help="0: without figure 2")
   running.add_argument("--parts", default="", help="files of weights to put into OUT, as 0,1")
@@ -352,7 +384,12 @@ def main() -> None:
     return
   values = vars(args)
   commands_of: dict[str, Callable[..., None]] = {"pack": pack, "weights": weights, "join": join}
-  commands_of[values.pop("command")](**values)
+  from gpt_jax.errors import InputError
+
+  try:
+    commands_of[values.pop("command")](**values)
+  except InputError as error:
+    sys.exit(f"error: {error}")
 
 
 def _command(commands, name: str, required: Sequence[str]) -> argparse.ArgumentParser:
