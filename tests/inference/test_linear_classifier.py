@@ -11,7 +11,7 @@ from sklearn.metrics import f1_score
 from sklearn.preprocessing import StandardScaler
 
 from gpt_jax.apps.label.measures import curve_of, gain_of_doubling, margins, outlook
-from gpt_jax.inference.intervals import bootstrap_macro_f1, paired_interval, spread
+from gpt_jax.inference.intervals import bootstrap_macro_f1, paired_interval, spread, summarize
 from gpt_jax.inference.linear_classifier import (
   TfidfClassifier,
   fit_linear,
@@ -103,6 +103,26 @@ def test_the_interval_of_macro_f1_is_that_of_resampled_examples():
   np.testing.assert_allclose(
     bootstrap_macro_f1(confusion), np.quantile(scores, (0.025, 0.975)), atol=0.02
   )
+
+
+def test_the_interval_of_macro_f1_holds_of_many_small_classes():
+  """Draws have lower ones, so that the interval of their percentiles lies below it."""
+  rng, truth = np.random.default_rng(1), np.repeat(np.arange(300), 3)
+  predicted = np.where(rng.random(900) < 0.85, truth, rng.integers(300, size=900))
+  confusion = np.zeros((300, 300), int)
+  np.add.at(confusion, (truth, predicted), 1)
+  low, high = bootstrap_macro_f1(confusion)
+  assert low < f1_score(truth, predicted, average="macro") < high < low + 0.06
+
+
+def test_seeds_may_differ_in_what_is_degenerate():
+  dev = lambda seed, **more: {
+    "task": "a,b",
+    "seed": seed,
+    "best": {"step": 1, "dev_mean": 0.3},
+    "dev": {"dev_mean": 0.3, **more},
+  }
+  assert [*summarize([dev(0, dev_trec_degenerate=1.0), dev(1)])["dev"]] == ["dev_mean"]
 
 
 def test_a_margin_is_negative_where_another_label_is_more_likely():

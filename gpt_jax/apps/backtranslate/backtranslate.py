@@ -109,7 +109,7 @@ def run(
       if problem:
         continue
       words = noised((translation or "").split(), noise, seed, number)
-      cells = rows[number] | {changed: " ".join([tag, *words])}
+      cells = rows[number] | {changed: " ".join([*tag.split(), *words])}
       own = [str(cells.get(name, "")) for name in rows[0]]  # of a table as they were
       pairs.append(own if back else list(map(_cell, own)))
     summary = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
@@ -186,7 +186,7 @@ def _table(path: str, column: str, original: str) -> list[dict[str, Any]]:
       raise record
     if column not in record:
       raise no_column(path, column, record)
-    if original in record:
+    if original and original in record:
       raise InputError(f"original={original}: is a column of {path}; name another")
     rows.append(record)
     row = f"{path}: row {len(rows)}"

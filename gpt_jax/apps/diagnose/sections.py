@@ -193,9 +193,7 @@ def about_scaling(part: dict[str, Any]) -> str:
 def safe_rates(part: dict[str, Any]) -> Answer:
   learned = [entry["rate"] for entry in part["rates"] if entry["shares"]["learned"] == 1]
   best = min(part["rates"], key=lambda entry: entry["median_loss"] or float("inf"))
-  verdict = f"{min(learned):g} to {max(learned):g}" if learned else "none of these"
-  if len(learned) == 1:
-    verdict = f"{learned[0]:g}"
+  verdict = ", ".join(f"{rate:g}" for rate in learned) or "none of these"
   lost: collections.Counter[str] = collections.Counter()
   for entry in part["rates"]:
     lost.update(run["outcome"] for run in entry["runs"])

@@ -50,6 +50,10 @@ def short_config(
     "heads": _HEADS,
     "units": round(_UNITS_PER_WIDTH * width),
   }
+  if "units" in names and isinstance(trunk.units, tuple):  # a stack; if tied, the last is as wide
+    untied = len(trunk.units) - trunk.tied
+    sizes["units"] = (sizes["units"],) * untied + (width,) * trunk.tied
+    sizes |= {"embedding_width": width, "projection": width if trunk.projection else 0}
   sizes |= {name: 0.0 for name in names if name.endswith("_dropout")}
   small = dataclasses.replace(trunk, **{k: v for k, v in sizes.items() if k in names})
   if learning_rate is None:

@@ -85,7 +85,10 @@ def read_previous(workdir: str, checkpoint: str, texts: Sequence[str], label: st
   """
   if not workdir:
     if not checkpoint:
-      raise InputError("missing --checkpoint (--help describes the flags)")
+      raise InputError(
+        "missing --checkpoint, such as minilm or the folder of a run, or --from=WORKDIR of an "
+        "earlier table"
+      )
     return Previous("", checkpoint, tuple(texts), label)
   path = os.path.join(workdir, "result.json")
   try:

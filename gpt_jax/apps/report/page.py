@@ -6,6 +6,7 @@ pictures, which have no text of it.
 
 import itertools
 import os
+import re
 import shlex
 import statistics
 from collections.abc import Mapping, Sequence
@@ -189,6 +190,10 @@ def commands(run: Record) -> list[str]:
   if not run.checkpoints:
     return []
   checkpoint = os.path.join(run.folder, "best") if run.best else run.folder
+  if run.task is not None and len(run.task.parts) > 1:  # each has a folder once the run has ended
+    checkpoint = os.path.join(run.folder, "tasks", run.task.parts[0].name)
+    if not os.path.exists(checkpoint):
+      return []
   if run.task is not None:
     programs = {"predict": ["--input=FILE", "--out=FILE"], "evaluate": ["--data=DIR"]}
   else:
@@ -290,9 +295,10 @@ def _traces(run: Record) -> list[Drawn | None]:
 def _metric_chart(run: Record) -> Drawn | None:
   if run.task is None:
     return None
-  left_out = ("dev_loss", "dev_degenerate", "dev_baseline_micro_f1")
-  names = [name for name in run.metric_names if name.startswith("dev_") and name not in left_out]
-  names = [name for name in names if percent_of(name)]
+  # Also of each of several tasks: they are no percentages.
+  left_out = re.compile(r"dev_(.*_)?(loss|degenerate|baseline_micro_f1)")
+  names = [name for name in run.metric_names if name.startswith("dev_") and percent_of(name)]
+  names = [name for name in names if not left_out.fullmatch(name)]
   lines, levels = [], []
   for color, name in enumerate(names[:6]):
     series = run.series(name, percent_of(name))
@@ -324,7 +330,7 @@ def _results(run: Record) -> dict[str, Any] | None:
   last = run.result.get("dev") or _last_evaluation(run)
   rows = []
   for name in last | run.best:
-    if name in ("step", "dev_degenerate"):
+    if name == "step" or name.endswith("degenerate"):
       continue
     values = finite(last.get(name)), finite(run.best.get(name))
     cells = ["–" if value is None else format_metric(name, value) for value in values]
@@ -488,7 +494,7 @@ def _group_metrics(runs: list[Record]) -> dict[str, str]:
   metrics = {}
   for name in bests[0]:
     values = [best[name] for best in bests if finite(best.get(name)) is not None]
-    if len(values) < len(bests) or name in ("step", "dev_degenerate"):
+    if len(values) < len(bests) or name == "step" or name.endswith("degenerate"):
       continue
     text = format_metric(name, statistics.mean(values))
     if len(values) > 1:

@@ -286,7 +286,7 @@ class Record:
 
 
 def find_runs(workdirs: Sequence[str]) -> list[str]:
-  """Each folder itself, or the runs of several seeds in it."""
+  """Each folder itself, or the runs of several seeds or folds in it."""
   if not workdirs:
     raise InputError("no run: name its folder with --workdir=DIR")
   found: dict[str, None] = {}
@@ -297,11 +297,11 @@ def find_runs(workdirs: Sequence[str]) -> list[str]:
     if "config.json" in names:
       found[workdir] = None
       continue
-    runs: dict[int, str] = {}  # by seed
+    runs: dict[int, str] = {}  # by seed or fold
     for name in names:
       folder = os.path.join(workdir, name)
-      if re.fullmatch(r"seed_\d+", name) and exists(os.path.join(folder, "config.json")):
-        runs[int(name.removeprefix("seed_"))] = folder
+      if re.fullmatch(r"(seed|fold)_\d+", name) and exists(os.path.join(folder, "config.json")):
+        runs[int(name.partition("_")[2])] = folder
     if not runs:
       read_config(workdir)  # raises: missing
     found |= dict.fromkeys(runs[seed] for seed in sorted(runs))

@@ -42,13 +42,16 @@ def run(workdirs: Sequence[str], out: str = "", *, samples: bool = False) -> str
     runs = list(map(Record, folders))
     texts, links = {}, {}
     for record in runs if samples else ():
-      if not record.checkpoints:
-        warnings.warn(f"{record.folder}: has no checkpoint to run", stacklevel=2)
-      elif record.task is None:
-        texts[record.folder] = _samples(record.folder)
-      elif page := _inspect_errors(record):
-        path = os.path.relpath(page, os.path.dirname(os.path.abspath(out)))
-        links[record.folder] = urllib.parse.quote(path)
+      try:
+        if not record.checkpoints:
+          raise InputError("has no checkpoint to run")
+        if record.task is None:
+          texts[record.folder] = _samples(record.folder)
+        elif page := _inspect_errors(record):
+          path = os.path.relpath(page, os.path.dirname(os.path.abspath(out)))
+          links[record.folder] = urllib.parse.quote(path)
+      except InputError as error:  # such as of a model that does not generate
+        warnings.warn(f"{record.folder}: {error}", stacklevel=2)
     file.write(render(runs, texts, links))
   return out
 

@@ -150,8 +150,11 @@ def _describe_rows(loaded: LoadedModel, task: Task, rows: list[Row]) -> list[dic
 
 def _truncation_note(encoded: Encoded, n: int) -> str:
   """Warns about a text that is truncated, as fine-tuning and predict do; "" if it fits."""
-  kept = encoded.kept[n].sum()
-  total = sum(len(encoded.texts[text]) for text in encoded.fields[n].flat)
+  # The second order of a pair has the same texts.
+  are_same = len({tuple(sorted(texts)) for texts in encoded.fields[n].tolist()}) == 1
+  counted = slice(0, 1 if are_same else None)
+  kept = encoded.kept[n, counted].sum()
+  total = sum(len(encoded.texts[text]) for text in encoded.fields[n, counted].flat)
   if kept == total:
     return ""
   context = f"truncated to the context of {encoded.context}"
@@ -243,7 +246,7 @@ def _describe_classes(loaded: LoadedModel, task: Task, encoded: Encoded) -> list
     tokens = None
     if task.pooling != "per_choice":
       ids = encoded.texts[encoded.fields[n, 0, -1]][:count]
-      tokens = list(map(loaded.tokenizer.spelling, ids.tolist()))
+      tokens = list(map(loaded.tokenizer.spelling, ids.tolist())) or [""]  # an empty column
     values = np.round(values.astype(np.float64), 5).tolist()
     classes.append({"labels": list(task.labels), "tokens": tokens, "probabilities": values})
   return classes
@@ -258,7 +261,7 @@ def _prefixes(task: Task, encoded: Encoded) -> tuple[Encoded, list[int]]:
     growing[1:] = growing[1:, ::-1]  # the second order of similarity begins with the last column
   kept, counts = [], []
   for lengths in encoded.kept:
-    counts.append(int(lengths[growing].max()))
+    counts.append(max(1, int(lengths[growing].max())))  # of an empty last column
     for n in range(1, counts[-1] + 1):
       kept.append(np.where(growing, np.minimum(lengths, n), lengths))
   repeated: dict[str, Any] = {}

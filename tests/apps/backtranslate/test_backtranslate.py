@@ -129,7 +129,13 @@ def test_paraphrases_of_a_table(folder, checkpoint, other_way, tmp_path):
   assert header == ["id", "sentence", "label"] and len(written) == counts["kept"] > 3
   assert counts["read"] == 40 and sum(counts.values()) == 80
   for number, text, label in written:
-    assert label == "yes" and text and text != rows[int(number)][1] and "<BT>" not in text
+    assert (
+      label == "yes"
+      and text
+      and text == text.strip()
+      and text != rows[int(number)][1]
+      and "<BT>" not in text
+    )
   lines = table.splitlines(keepends=True)
   (tmp_path / "table.tsv").write_text(
     "".join([*lines[:9], "\n", *lines[9:20], "\t \t\n", *lines[20:]])
@@ -149,6 +155,8 @@ def test_paraphrases_of_a_table(folder, checkpoint, other_way, tmp_path):
     ({"original": "x", "back": "", "column": ""}, "original=x: paraphrases alone"),
   ):
     refused(message, backtranslate.run, other_way, *paths, **settings | changes, overwrite=True)
+  (tmp_path / "pandas.csv").write_text(",sentence\n0,the cat\n")  # whose index has no name
+  assert backtranslate._table(f"{tmp_path}/pandas.csv", "sentence", "")[0]["sentence"] == "the cat"
   lines = tmp_path / "rows.jsonl"
   for second, message in (
     ('{"sentence": "b"}', "row 2: has the columns sentence, not sentence, label"),

@@ -21,6 +21,7 @@ from gpt_jax.errors import InputError
 from gpt_jax.files import read_json, with_checksum, write_json
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.programs.config_files import load_config
 from gpt_jax.training.hooks import Diverged
 from gpt_jax.training.trainer import Trainer
 
@@ -123,6 +124,23 @@ def test_rates_that_diverge_are_told_and_texts_compared_with_the_held_out_text(d
   assert cold["nats"] < warm["nats"] and model["texts"] == 3
   known = set("the cat sat on mat and dog ran to old red barn by sea".split())
   assert set(model["held_out"]["sample"].split()[1:]) <= known  # the first may be half a word
+
+
+def test_only_rates_that_learn_are_named():
+  entry = lambda rate, learned: {
+    "rate": rate,
+    "shares": {"learned": learned},
+    "runs": [],
+    "median_loss": 1.0,
+  }
+  rates = [entry(1e-4, 1.0), entry(1e-3, 0.5), entry(1e-2, 1.0)]
+  assert sections.safe_rates({"rates": rates, "steps": 9}).verdict == "0.0001, 0.01"
+
+
+def test_a_stack_of_lstms_has_short_runs(tiny_tokenizer):
+  for name in ("ulmfit:small", "elmo:small"):
+    trunk = short_runs.short_config(load_config(name).trunk, 32, 100, tiny_tokenizer).trunk
+    assert trunk.embedding_width == 32 and trunk.units[0] == 80 and trunk.parameter_count() > 0
 
 
 def test_a_short_run_of_too_many_refused_updates_has_no_loss(prepared, monkeypatch):

@@ -21,8 +21,8 @@ from simulated_runs import task_run, write_labels
 
 from gpt_jax.apps.report import chart, plot, report
 from gpt_jax.apps.report.answers import answers
-from gpt_jax.apps.report.page import ending
-from gpt_jax.apps.report.record import Record
+from gpt_jax.apps.report.page import commands, ending
+from gpt_jax.apps.report.record import Record, find_runs
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.windows import Windows, WindowsConfig
 from gpt_jax.errors import InputError
@@ -33,6 +33,8 @@ from gpt_jax.parallel.memory import Forecast
 from gpt_jax.programs import finetune, pretrain
 from gpt_jax.programs import finetune_evaluations as evaluations
 from gpt_jax.tasks.pairs import PairsTask
+from gpt_jax.tasks.several import SeveralTasks
+from gpt_jax.tasks.task import BuiltinTask
 from gpt_jax.training import run as training
 from gpt_jax.training.hooks import Hook
 from gpt_jax.training.loop import TrainConfig
@@ -243,11 +245,44 @@ def test_bleu_is_of_a_hundred_already(tmp_path):
   assert "step bleu 200 0.5 400 24.2" in page.text and "bleu is 24.2" in page.text
 
 
+def test_several_tasks_have_their_scores_in_percent_and_a_folder_each(tmp_path):
+  task = SeveralTasks((BuiltinTask("ewt-tags"), BuiltinTask("trec")))
+  dev = {"mean": [0.3, 0.5], "ewt-tags_loss": [2.2, 1.6], "ewt-tags_accuracy": [0.4, 0.6]}
+  dev |= {"trec_loss": [1.7, 1.2], "trec_degenerate": [1.0, 1.0], "trec_accuracy": [0.2, 0.41]}
+  page = reported(task_run(tmp_path / "run", dev, task=task))
+  assert "step mean ewt-tags_accuracy trec_accuracy 200 30 40 20 400 50 60 41" in page.text
+  (tmp_path / "run" / "checkpoints" / "400").mkdir(parents=True)
+  assert commands(Record(str(tmp_path / "run"))) == []  # before the run has ended
+  (tmp_path / "run" / "tasks" / "ewt-tags").mkdir(parents=True)
+  told = commands(Record(str(tmp_path / "run")))
+  assert len(told) == 2 and all("/run/tasks/ewt-tags --" in each for each in told)
+
+
+def test_folds_are_the_runs_of_a_folder(tmp_path):
+  folders = [tmp_path / f"fold_{number}" for number in (0, 1, 10)]
+  for folder in folders:
+    task_run(folder, {"accuracy": [0.5, 0.6]})
+  assert find_runs([str(tmp_path)]) == list(map(str, folders))
+
+
+def test_what_cannot_be_sampled_is_only_warned_of(seed, pretrained, tmp_path):
+  out = str(tmp_path / "page.html")
+  with pytest.warns(UserWarning, match="seed_0: has no checkpoint to run"):
+    report.run([str(seed), str(pretrained)], out, samples=True)
+
+  def refuse(folder):
+    raise InputError("it does not generate")
+
+  with pytest.MonkeyPatch.context() as patch, pytest.warns(UserWarning, match="not generate"):
+    patch.setattr(report, "_samples", refuse)
+    report.run([str(pretrained)], out, samples=True)
+  assert "6 of 6 planned" in Page(tmp_path / "page.html").text
+
+
 def test_the_papers_result_stands_beside_its_tasks(make_run, finetuned, tmp_path):
   from gpt_jax.checkpoints.run_folder import claim
   from gpt_jax.data.tokenizers.base import load_tokenizer
   from gpt_jax.programs.finetune import FinetuneConfig
-  from gpt_jax.tasks.task import BuiltinTask
 
   tokenizer = load_tokenizer(f"{finetuned.pretrained}/tokenizer")
   claim(str(tmp_path / "rte"), FinetuneConfig(task=BuiltinTask("rte")), tokenizer, {})

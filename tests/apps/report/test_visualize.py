@@ -30,6 +30,7 @@ from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.programs import export, predict
 from gpt_jax.tasks.packing import OrderedBatches
 from gpt_jax.tasks.readers import Row
+from gpt_jax.tasks.table import TableTask
 from gpt_jax.tasks.task import BuiltinTask
 
 HOSTILE = (
@@ -226,6 +227,31 @@ def test_a_task_truncates_as_in_fine_tuning_and_refuses_other_columns(visualized
   assert len(text["sequences"][0]["tokens"]) == 160 and len(text["classes"]["probabilities"]) == 158
   told = "text 2: 1 column; the task stsb reads 2, separated by tabs: sentence1, sen"
   refused(told, visualized, "stsb", ["the cat\tthe dog", "the cat"])
+
+
+def test_both_orders_of_a_pair_are_one_text(visualized, tiny_tokenizer):
+  first, second = "the cat sat " * 30, "a dog ran " * 40
+  with pytest.warns(
+    UserWarning, match="truncated to the context of 160, as in fine-tuning"
+  ) as told:
+    visualized("stsb", [f"{first}\t{second}"])
+  kept, total = map(int, re.findall(r"(\d+) of (\d+) tokens", str(told[0].message))[0])
+  assert kept == 156 and total == sum(map(len, tiny_tokenizer.encode_many([first, second])))
+
+
+def test_a_row_whose_last_column_is_empty_has_a_prefix(make_run, tiny_tokenizer, tmp_path):
+  table = {
+    "columns": ("subject", "body"),
+    "label": "label",
+    "labels": ("a", "b"),
+    "transform": "entailment",
+  }
+  trunk = TransformerConfig(tiny_tokenizer.vocab_size, context=32, layers=1, width=16, heads=2)
+  spec = ModelConfig(trunk, (ClassifyHead(2, "sum"),))
+  task = to_json(TableTask(**table))
+  checkpoint = make_run(tmp_path / "run", spec, task=task)
+  (text,) = visualize.run(checkpoint, str(tmp_path / "page.html"), ["the cat\t"])["texts"]
+  assert len(text["classes"]["probabilities"]) == len(text["classes"]["tokens"]) == 1
 
 
 class Tags(html.parser.HTMLParser):
