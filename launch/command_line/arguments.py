@@ -74,16 +74,20 @@ def parse(argv: list[str], doc: str, positional: str | None, looks: bool = True)
     message = re.sub(r"^Missing value for flag (--\w+)$", r"\1 needs a value: \1=VALUE", str(error))
     raise InputError(f"{message} (--help describes the flags)") from error
   if rest:
-    name, equals, _ = rest[0].partition("=")
-    meant = rest[0] if equals and name in FLAGS else ""
+    # Of several words the first, if it is a file, may be the one that needs no flag.
+    is_second = len(rest) > 1 and positional == "input" and os.path.isfile(rest[0])
+    word = rest[1] if is_second else rest[0]
+    name, equals, _ = word.partition("=")
+    meant = word if equals and name in FLAGS else ""
     # A file is what the program reads, whether or not that is missing.
-    possible = FLAGS if os.path.isfile(rest[0]) else missing
+    possible = FLAGS if os.path.isfile(word) else missing
     inputs = [name for name in ("input", "source") if name in possible]
-    if not meant and (wanted := [*inputs, *missing]):
-      meant = f"{wanted[0]}={shlex.quote(rest[0])}"
+    inputs += ["prompt"] if "prompt" in FLAGS and not FLAGS["prompt"].present else []
+    if not meant and not is_second and (wanted := [*inputs, *missing]):
+      meant = f"{wanted[0]}={shlex.quote(word)}"
     advice = "every setting is a flag, --NAME=VALUE"
     advice += f"; did you mean --{meant}?" if meant else ""
-    raise InputError(f"unexpected argument {rest[0]!r}: {advice} (--help lists them)")
+    raise InputError(f"unexpected argument {word!r}: {advice} (--help lists them)")
   _refuse_repeats()
   if "print_config" in FLAGS and FLAGS.print_config:
 

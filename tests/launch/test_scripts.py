@@ -57,6 +57,20 @@ def test_an_unknown_argument_is_refused_before_anything_is_installed(
   assert not (tmp_path / "clone" / ".venv").exists()
 
 
+@pytest.mark.parametrize(
+  "arguments, message",
+  [
+    (["--rows=5"], "--rows: goes with --real"),
+    (["--peers", "--short"], "--peers: goes with --real"),
+    (["--real", "--text=a.txt"], "--text: goes without --real"),
+  ],
+)
+def test_flags_that_do_not_go_together_install_nothing(clone, tmp_path, arguments, message):
+  code, out, err = clone("quickstart.sh", *arguments)
+  assert (code, out) == (2, "") and message in err
+  assert not (tmp_path / "clone" / ".venv").exists()
+
+
 def test_nothing_is_installed_through_a_link(clone, tmp_path):
   """An editable install there would give the other clone this one's package."""
   (tmp_path / "other" / "bin").mkdir(parents=True)

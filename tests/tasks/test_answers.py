@@ -86,7 +86,11 @@ def test_many_numbers_as_labels_name_the_field(write):
   folder = write("train.tsv", "value", [f"{x}.5" for x in range(60)])
   refused(r"60 different numbers.*config\.task\.kind=regression", one_label.with_labels, folder)
   folder = write("train.tsv", "value", range(60))
-  refused(r"60 rows: is it the label\?; config\.task\.kind=reg", one_label.with_labels, folder)
+  refused(
+    r"60 rows: is it the label\?; finetune\.run with config\.task\.kind=reg",
+    one_label.with_labels,
+    folder,
+  )
   folder = write("train.tsv", "value", [*range(60), *range(60)])
   with pytest.warns(UserWarning, match=r"60 different numbers.*config\.task\.kind=regression"):
     assert len(one_label.with_labels(folder).labels) == 60
