@@ -68,6 +68,7 @@ def measured(workdir) -> list[dict[str, float]]:
   return [{name: row[name] for name in exact if name in row} for row in entries(workdir)]
 
 
+@pytest.mark.filterwarnings("ignore:.*without . file")
 def test_sources(books, store):
   copy(books, store)
   for pattern in ("*.txt", "", "**/*.jsonl", "more/table.csv", "3.txt", "[0-2].txt", "more"):
