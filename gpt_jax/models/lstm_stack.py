@@ -96,6 +96,18 @@ class LSTMStackConfig(TrunkConfig):
         "trunk.residual: needs layers of one width, of one direction or separate ones"
       )
 
+  def resized(self, units: int, width: int) -> "LSTMStackConfig":
+    """As many layers of these units, on embeddings of this width, which a tied last layer has, too,
+    and so have projections.
+    """
+    untied = len(self.units) - self.tied
+    return dataclasses.replace(
+      self,
+      embedding_width=width,
+      units=(units,) * untied + (width,) * self.tied,
+      projection=width if self.projection else 0,
+    )
+
   @property
   def layers(self) -> int:  # type: ignore[override]  # it follows from the fields
     return len(self.units)

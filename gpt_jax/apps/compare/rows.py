@@ -10,6 +10,7 @@ from gpt_jax.apps.study import choice
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.files import atomic_folder, is_folder
+from gpt_jax.models.lstm_stack import LSTMStackConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.objectives.bidirectional_lm import BothDirections
 from gpt_jax.objectives.causal import Causal
@@ -114,13 +115,11 @@ def resized(trunk: Any, like: TransformerConfig) -> Any:
   fields = {field.name for field in dataclasses.fields(trunk)}
 
   def with_units(units: int) -> Any:
-    sizes: dict[str, Any] = {"units": units}
-    sizes |= {name: like.width for name in ("width", "embedding_width") if name in fields}
-    if "projection" in fields and trunk.projection:
-      sizes["projection"] = like.width
-    if isinstance(trunk.units, tuple):  # of a stack; the last layer of a tied one is as wide as x
-      sizes["units"] = (units,) * (len(trunk.units) - trunk.tied) + (like.width,) * trunk.tied
-    return dataclasses.replace(trunk, context=like.context, dtype=like.dtype, **sizes)
+    runtime: dict[str, Any] = {"context": like.context, "dtype": like.dtype}
+    if isinstance(trunk, LSTMStackConfig):
+      return dataclasses.replace(trunk.resized(units, like.width), **runtime)
+    sizes: dict[str, Any] = {n: like.width for n in ("width", "embedding_width") if n in fields}
+    return dataclasses.replace(trunk, units=units, **sizes, **runtime)
 
   # A few hundred configs, which costs less than to solve for the units of each kind of trunk.
   sizes = ((abs(with_units(units).parameter_count() - wanted), units) for units in _UNITS)

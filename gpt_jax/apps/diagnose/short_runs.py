@@ -14,6 +14,7 @@ from gpt_jax.apps.study import Study
 from gpt_jax.config import to_json
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.data.windows import WindowsConfig
+from gpt_jax.models.lstm_stack import LSTMStackConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.parallel.processes import log
 from gpt_jax.programs.pretrain import text_recipe
@@ -50,10 +51,8 @@ def short_config(
     "heads": _HEADS,
     "units": round(_UNITS_PER_WIDTH * width),
   }
-  if "units" in names and isinstance(trunk.units, tuple):  # a stack; if tied, the last is as wide
-    untied = len(trunk.units) - trunk.tied
-    sizes["units"] = (sizes["units"],) * untied + (width,) * trunk.tied
-    sizes |= {"embedding_width": width, "projection": width if trunk.projection else 0}
+  if isinstance(trunk, LSTMStackConfig):
+    trunk = trunk.resized(sizes.pop("units"), width)
   sizes |= {name: 0.0 for name in names if name.endswith("_dropout")}
   small = dataclasses.replace(trunk, **{k: v for k, v in sizes.items() if k in names})
   if learning_rate is None:
