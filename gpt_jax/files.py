@@ -460,8 +460,7 @@ def split_names(names: str, is_name: Callable[[str], bool] = _is_path) -> list[s
 def find_files(pattern: str, needed: tuple[str, ...] = ()) -> dict[str, int]:
   """Path -> size in bytes, sorted, of the regular files that match a glob, or are below a folder.
 
-  Raises OSError, also for a link below the folder to what is not there, if its name ends as those
-  that are `needed`.
+  Raises OSError, also for a broken link below the folder whose name has one of the `needed` ends.
   """
   if not is_url(pattern):
     if os.path.isdir(pattern):
@@ -484,13 +483,14 @@ def find_files(pattern: str, needed: tuple[str, ...] = ()) -> dict[str, int]:
 
 
 def _once_each(paths: list[str], others: list[str], needed: tuple[str, ...]) -> list[str]:
-  """The files below a folder, without those that a link to a folder, as to its own, shows again;
-  others: what else is there. Raises OSError, see find_files, and for folders that may not be read.
+  """The files below a folder, each once, though a link to a folder may lead to it again.
+
+  others: folders, links and devices below it. Raises OSError as find_files does.
   """
   for path in others:
-    # At the end of a loop only its place exists.
+    # The last path of a loop of links cannot be opened, but what it resolves to exists.
     if path.lower().endswith(needed) and not os.path.exists(os.path.realpath(path)):
-      raise FileNotFoundError(errno.ENOENT, "a link to what is not there", path)
+      raise FileNotFoundError(errno.ENOENT, "broken link", path)
     if os.path.isdir(path) and not os.access(path, os.R_OK | os.X_OK):
       raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
   links = tuple(os.path.join(path, "") for path in others[1:] if os.path.islink(path))

@@ -28,10 +28,8 @@ if TYPE_CHECKING:  # a run has them only if its user asks for them
   from gpt_jax.training.profile import Span
   from gpt_jax.training.trackers import Trackers
 
-LENGTH_FIELDS: tuple[str, ...] = (
-  "train.steps",
-  "train.epochs",
-)  # may change when a run that can go on resumes
+# They may change when a run that can go on resumes.
+LENGTH_FIELDS: tuple[str, ...] = ("train.steps", "train.epochs")
 NEVER = hooks.every(0)
 _PATIENCE = 5.0  # seconds that an interrupted run may spend on `on_end`
 

@@ -73,8 +73,8 @@ def pack(tokens: str, data: str, out: str, megabytes: float) -> None:
   sources = [Path(data, name) for name in FOLDERS if Path(data, name).is_dir()]
   if not sources:
     sys.exit(f"error: --data={data}: has none of the tasks' folders, {', '.join(FOLDERS)}")
-  missing = ", ".join(name for name in FOLDERS if Path(data, name) not in sources)
-  print(f"{data}: without {missing}" if missing else f"{data}: all of the tasks' folders")
+  if missing := ", ".join(name for name in FOLDERS if Path(data, name) not in sources):
+    print(f"--data={data}: has no {missing}")
   _archive(folder / "data.tar.xz", sources)
   room = megabytes * 1e6 - (folder / "data.tar.xz").stat().st_size
   if room <= 0:

@@ -42,17 +42,22 @@ _BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so that no bits are lost
 def normalized_words(text: str) -> list[str]:
   """The words without case and punctuation: "It 's" and "it's" are both "it", "s"."""
   normalized = unicodedata.normalize("NFKC", text).casefold()
-  marks = _marks()
-  if marks.isdisjoint(normalized):
-    return _WORD.findall(normalized)
-  # A seventh as fast: letters may have marks, which are the vowels of Hindi and of Thai.
-  return re.findall(rf"{_CHARACTER}|{_LETTERS}(?:[{''.join(marks)}]+{_LETTERS[:-1]}*)*", normalized)
+  has_marks = not _marks().isdisjoint(normalized)
+  return (_marked_word() if has_marks else _WORD).findall(normalized)
 
 
 @functools.cache
 def _marks() -> frozenset[str]:
-  letters = map(chr, range(sys.maxunicode + 1))
-  return frozenset(x for x in letters if unicodedata.category(x) in ("Mn", "Mc"))
+  """All combining characters, such as the vowels of Hindi and of Thai."""
+  characters = map(chr, range(sys.maxunicode + 1))
+  return frozenset(x for x in characters if unicodedata.category(x) in ("Mn", "Mc"))
+
+
+@functools.cache
+def _marked_word() -> re.Pattern[str]:
+  """As _WORD, with combining characters inside words; it takes seven times as long."""
+  marks = f"[{''.join(sorted(_marks()))}]+"
+  return re.compile(f"{_CHARACTER}|{_LETTERS}(?:{marks}(?:{_LETTERS})?)*")
 
 
 def word_hashes(words: Sequence[str]) -> np.ndarray:

@@ -83,11 +83,10 @@ class Export:
       # Shapes before contents: a config of a stranger must not make us read or allocate much.
       with about(folder):
         spec = from_json(meta["model"])
-      _check_shapes(self.describe(path), spec, os.path.getsize(path))
+      expected = _check_shapes(self.describe(path), spec, os.path.getsize(path))
       arrays = self.read(path)
       check_finite(arrays)
-      for name, shape in parameter_shapes(spec).items():
-        arrays[name] = arrays[name].reshape(shape)
+      arrays = {name: array.reshape(expected[name]) for name, array in arrays.items()}
     except InputError:
       raise
     except (OSError, ValueError, self.damage) as error:
@@ -141,8 +140,10 @@ def check_meta(meta: dict, step: Any) -> None:
     raise ValueError(f"step is {step!r}, and should be a number of updates")
 
 
-def _check_shapes(shapes: Shapes, spec: Any, size: int) -> None:
-  """Raises ValueError unless a weights file of so many bytes holds the parameters of the model."""
+def _check_shapes(shapes: Shapes, spec: Any, size: int) -> dict[str, tuple[int, ...]]:
+  """The shapes of the model's parameters. Raises ValueError unless a weights file of so many bytes
+  holds them.
+  """
   if not isinstance(spec, ModelConfig):
     raise ValueError(f"{CONFIG} describes no model")
   count = spec.trunk.parameter_count()
@@ -161,6 +162,7 @@ def _check_shapes(shapes: Shapes, spec: Any, size: int) -> None:
     # Exports of 0.3 have an array of one number for a scalar.
     if dtype != "float32" or (found != shape and (found, shape) != ((1,), ())):
       raise ValueError(f"{name} is {dtype}{list(found)}, and should be float32{list(shape)}")
+  return expected
 
 
 def check_finite(arrays: Arrays) -> None:
