@@ -14,7 +14,7 @@ temperature 2 (Hinton et al. 2015, section 2) and from its hidden states, all at
 batches of 32, 6 epochs, warm-up over 10 %, peak rate 2e-4. The checkpoint is that of any other
 classifier.
 
-Hardware: 2 CPU cores, 4 minutes for 3 blocks of MiniLM's 6. Expect on TREC's dev set 94.7 %, of a
+Hardware: 1 CPU core, 4 minutes for 3 blocks of MiniLM's 6. Expect on TREC's dev set 94.7 %, of a
 teacher with 96.0, with 5 blocks 95.5, and with 3 from 1,000 labels 91.4, of a teacher with 91.9
 (configs/RESULTS.md).
 """

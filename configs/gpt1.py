@@ -25,7 +25,7 @@ small, 4 blocks of width 256, otherwise the paper's recipe:
 
 4x128, 4x256, 6x320, 8x384, blocks and widths for an hour or more of a CPU on a text that is hardly
 read twice, and so without dropout; `launch/reproduce.py --budget=books` chooses among them. With
-8,000 tokens 1.9M, 5.3M, 10.0M and 17.4M parameters, of which the table has 1.0M, 2.0M, 2.6M and
+8,000 tokens 1.8M, 5.3M, 10.0M and 17.4M parameters, of which the table has 1.0M, 2.0M, 2.6M and
 3.1M. 2x64 is for rehearsals.
 """
 

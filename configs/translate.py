@@ -23,7 +23,7 @@ minutes for each of the three runs on 2 cores. lstm has less than half of CoVe's
 trained by Adam; CoVe's own recipe is SGD at 1, halved once the validation perplexity rises, at 300
 units in each direction.
 
-views is cross-view training (Clark et al. 2018, section 3.2): after each batch of pairs comes one
+views is cross-view training (Clark et al. 2018, section 3.4): after each batch of pairs comes one
 of DIR/taught.tsv, texts with a teacher's translations, from which two decoders that see less learn:
 
   python launch/finetune.py --config=configs/translate.py:lstm --data=DIR --checkpoint=none \

@@ -213,10 +213,9 @@ class LoadedModel(SavedModel, AnyModel):
 
   def with_classes(self, order: np.ndarray) -> "LoadedModel":
     """The model whose output i is the output order[i] of this one."""
-    scope = self.spec.head.scope
-    head = {**self.params[scope]}
-    head |= {part: head[part][..., order] for part in ("kernel", "bias")}
-    return dataclasses.replace(self, params={**self.params, scope: head})
+    head = self.spec.head
+    params = head.with_classes(self.params[head.scope], order)
+    return dataclasses.replace(self, params={**self.params, head.scope: params})
 
   def on_device(self) -> "LoadedModel":
     return dataclasses.replace(self, params=jax.device_put(self.params))

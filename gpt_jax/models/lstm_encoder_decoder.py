@@ -58,6 +58,10 @@ class LSTMEncoderDecoderConfig(SourceTrunkConfig):
     return 2 * self.units
 
   @property
+  def layer_widths(self) -> list[int]:
+    return [self.embedding_width, *[self.width] * self.layers]
+
+  @property
   def table_width(self) -> int:
     return self.width if self.decoder else self.embedding_width
 

@@ -150,6 +150,10 @@ class LSTMStackConfig(TrunkConfig):
     return self.table_width * len(self.ways)
 
   @property
+  def layer_widths(self) -> list[int]:
+    return [len(self.ways) * width for width in (self.embedding_width, *self.outputs)]
+
+  @property
   def inputs(self) -> list[int]:
     """The width that a direction of each layer reads."""
     below = len(self.ways) if self.directions == "joined" else 1

@@ -194,6 +194,11 @@ class TrunkConfig(_Fields):
     return {"type": "text_to_text" if self.reads_source else "gpt_format"}
 
   @property
+  def layer_widths(self) -> list[int]:
+    """The widths of States.layers, the embeddings' first."""
+    return [self.width] * (self.layers + 1)
+
+  @property
   def table_width(self) -> int:
     """E, the width of the embedding table."""
     return self.width

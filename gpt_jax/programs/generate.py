@@ -49,10 +49,10 @@ def run(
   sampling = Sampling(max_tokens, temperature, top_k, top_p, seed, ignore_eos)
   if beams == 1:
     _warn_of_length(loaded, max_tokens, "; --stream prints the text while it is written")
-  elif top_k or top_p < 1 or num_samples > 1:
+  elif top_k or top_p < 1 or num_samples > 1 or temperature not in (0, 1) or seed:
     raise InputError(
-      f"--beams={beams}: a search takes the most likely text; leave out top_k, top_p and "
-      "num_samples"
+      f"--beams={beams}: a search takes the most likely text; leave out temperature, top_k, top_p, "
+      "seed and num_samples"
     )
   return continuations(loaded, prompts, sampling, num_samples, weights, beams, length_penalty)
 

@@ -49,6 +49,8 @@ def subset(
     by_label: each label has its share of them, and one example if there are enough.
     as_hashed: the example whose hash counts, for programs that hold it in another form.
   """
+  if count < 0:
+    raise InputError(f"{count} examples: should be at least 1, or 0 for all")
   if not count or count >= len(examples):
     return examples
   digests = [_digest(as_hashed(example)) for example in examples]

@@ -69,16 +69,24 @@ def find_folder(data_dir: str, collection: str, name: str = "") -> str:
   raise MissingInput(f"data_dir={data_dir}: no folder {folder!r} here; {advice}")
 
 
-def read_lines(path: str) -> list[tuple[int, str]]:
+def read_lines(path: str, stray: bytes = b"") -> list[tuple[int, str]]:
   """The numbers and the non-empty lines, without their ends, of a file in UTF-8, or UTF-16 with a
   byte order mark; "-" is standard input.
+
+  stray: a byte of an official file that makes it no UTF-8, and is read as a space.
   """
-  return [(number, line) for number, line in read_every_line(path) if line.strip()]
+  return [(number, line) for number, line in read_every_line(path, stray) if line.strip()]
 
 
-def read_every_line(path: str) -> list[tuple[int, str]]:
+def read_every_line(path: str, stray: bytes = b"") -> list[tuple[int, str]]:
   """As read_lines, including empty lines except at the end."""
-  return _numbered(_decode(path, _read_content(path)).removeprefix(_MARK))
+  content = _read_content(path)
+  if stray:
+    try:
+      content.decode()
+    except UnicodeDecodeError:
+      content = content.replace(stray, b" ")
+  return _numbered(_decode(path, content).removeprefix(_MARK))
 
 
 def _numbered(text: str) -> list[tuple[int, str]]:
@@ -94,9 +102,12 @@ def with_label_name(row: Row, names: Sequence[str]) -> Row:
   if row.label is None:
     return row
   numbers = [str(number) for number in range(len(names))]
-  if row.label not in numbers:
-    raise InputError(f"{row.location}: label {row.label!r}: should be {' or '.join(numbers)}")
-  return row._replace(label=names[int(row.label)])
+  label = as_known(row.label, numbers)
+  if label not in numbers:
+    none = "; for rows without labels leave the column out" if label == "-1" else ""
+    message = f"{row.location}: label {row.label!r}: should be {' or '.join(numbers)}{none}"
+    raise InputError(message)
+  return row._replace(label=names[int(label)])
 
 
 def read_table(

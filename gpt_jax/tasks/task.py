@@ -324,6 +324,11 @@ class BuiltinTask(TaskConfig):
 def find(name: str) -> LabeledTask:
   """Finds a task by its name."""
   by_name = {task.name: task for task in all_tasks()}
+  if name in ("table", "tags"):
+    raise InputError(
+      f"task {name!r}: is for files of your own, as configs/finetune.py:{name}; here give one of "
+      f"{', '.join(by_name)}, or none"
+    )
   if name not in by_name:
     guess = did_you_mean(name, [*by_name, "table", "tags"])
     raise InputError(

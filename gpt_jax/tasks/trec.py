@@ -17,7 +17,8 @@ def read(data_dir: str, split: str) -> Iterator[Row]:
   """Rows of "LABEL:fine question"."""
   file = "TREC_10.label" if split == "test" else "train_5500.label"
   path = os.path.join(find_folder(data_dir, "trec"), file)
-  for number, line in read_lines(path):
+  # The published file has the byte 0xf0 for the space of "sister city".
+  for number, line in read_lines(path, stray=b"\xf0"):
     fine, _, question = line.partition(" ")
     label, colon, _ = fine.partition(":")
     if not colon or not question.strip():

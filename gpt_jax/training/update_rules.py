@@ -33,13 +33,14 @@ class View(NamedTuple):
 
 
 # `qkv/kernel` is [D, 3, H, K], the output's `out/kernel` [H, K, D]; the LSTM's `read/kernel`
-# [D, 4, U] and `recur/kernel` [U, 4, U] hold its four gates. T5's are matrices already.
+# [D, 4, U], `recur/kernel` [U, 4, U] and a translator's `feed/kernel` hold its four gates. T5's are
+# matrices already.
 VIEWS = (
   View(r"(^|/)qkv/kernel$", 4, 1, 1),
   View(r"(^|/)qkv/bias$", 3, 0, 0),
   View(r"(^|/)out/kernel$", 3, None, 2),
-  View(r"(^|/)(read|recur)/kernel$", 3, 1, 1),
-  View(r"(^|/)read/bias$", 2, 0, 0),
+  View(r"(^|/)(read|recur|feed)/kernel$", 3, 1, 1),
+  View(r"(^|/)(read|decoder/block_\d+)/bias$", 2, 0, 0),
 )
 
 
@@ -253,6 +254,8 @@ def decayed(params: Any) -> Any:
   def decays(path, leaf):
     name = path_name(path)
     if name.rsplit("/", 1)[-1] in NOT_DECAYED:
+      return False
+    if name == "trunk/output" and leaf.shape[-1] == 1:  # the bias beside a tied table, LSTMStack
       return False
     # OpenAI's code decays whatever has two axes or more: embeddings, positions and W_y among them.
     if len(leaf.shape) < 2:

@@ -86,7 +86,7 @@ parse() {
 check() {
   local number python
   [[ $zone =~ ^[a-z]+-[a-z]+[0-9]+-[a-z]$ ]] ||
-    fail "--zone=${zone:0:200}: give a zone such as us-central2-b, here or in CLOUDSDK_COMPUTE_ZONE"
+    fail "--zone=${zone:0:200}: give a zone such as us-west4-a, here or in CLOUDSDK_COMPUTE_ZONE"
   [[ $project =~ ^[a-z][-a-z0-9.:]*$ ]] ||
     fail "--project=${project:0:200}: give the ID of a project, here or in CLOUDSDK_CORE_PROJECT"
   for number in "$lines" "$timeout" "${every:-1}"; do

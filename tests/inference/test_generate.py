@@ -133,6 +133,8 @@ def test_a_fine_tuned_model_is_still_a_language_model(tmp_path, make_run, tiny_t
     ({"num_samples": 0}, "num_samples=0: must be at least 1"),
     ({"beams": 0}, "beams=0: must be from 1 to 256"),
     ({"beams": 2, "top_k": 3}, "--beams=2: a search takes the most likely text"),
+    ({"beams": 2, "temperature": 0.3}, "--beams=2: .* leave out temperature"),
+    ({"beams": 2, "seed": 9}, "--beams=2: .* leave out temperature"),
     ({"beams": 2, "length_penalty": float("nan")}, "length_penalty=nan"),
     ({"beams": 2, "length_penalty": -1e308}, "length_penalty=-1e.308: must be from -10 to 10"),
     ({"beams": 2, "max_tokens": 16}, "context of 16"),

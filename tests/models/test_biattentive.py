@@ -113,6 +113,14 @@ def test_every_parameter_of_the_head_learns_with_dropout(built):
   assert not np.array_equal(gradients["dense"]["kernel"], other["dense"]["kernel"])
 
 
+def test_classes_in_another_order(built):
+  model, params = built
+  order = np.array([2, 0, 3, 1])
+  other = {**params, "head": HEAD.with_classes(params["head"], order)}
+  scores = jax.jit(lambda params: model.apply({"params": params}, BATCH).heads[0])
+  np.testing.assert_allclose(scores(other), scores(params)[:, order], rtol=1e-6)
+
+
 def test_settings_that_do_not_fit():
   assert from_json(to_json(HEAD)) == HEAD
   for head in (TagHead(K), ClassifyHead(K, "per_choice")):

@@ -16,8 +16,10 @@ from gpt_jax.models.heads.classify import ClassifyHead
 from gpt_jax.models.heads.mix import MixedHead
 from gpt_jax.models.heads.tag import TagHead
 from gpt_jax.models.loss import ModelLoss, model_loss
+from gpt_jax.models.lstm_encoder_decoder import LSTMEncoderDecoderConfig
 from gpt_jax.models.lstm_stack import LSTMStackConfig
-from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.model import ModelConfig, parameter_shapes
+from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.ops.dropout import step_key
 
 B, T, K = 2, 6, 3
@@ -102,6 +104,31 @@ def test_a_task_has_the_mix_at_the_input_or_output_of_its_lstm(at, reads, head_r
   gradients = jax.jit(jax.grad(lambda params: loss(params, batch, step_key(0, 0))[0]))(params)
   for name, gradient in gradients["head"].items():
     assert any(np.abs(x).max() > 0 for x in jax.tree.leaves(gradient)), name
+
+
+@pytest.mark.parametrize(
+  "trunk",
+  [
+    LSTMStackConfig(**SIZES | {"units": (16, 12)}),
+    LSTMEncoderDecoderConfig(60, 32, embedding_width=12, units=16, decoder=False),
+  ],
+)
+def test_of_layers_of_several_widths_one_is_read(trunk):
+  head = MixedHead(head=ClassifyHead(K), units=7)
+  spec = ModelConfig(trunk, (dataclasses.replace(head, layer=1),), trunk.default_attention)
+  shapes = parameter_shapes(spec)
+  assert shapes["head/lstm/forward/read/kernel"] == (trunk.layer_widths[1], 4, 7)
+  refused("mix: needs layers of one width, and the trunk's have 12, ", ModelConfig, trunk, (head,))
+
+
+@pytest.mark.parametrize("own", [{"units": 7}, {"embedding": 5}])
+def test_layers_of_a_tasks_own_do_not_go_through_the_trunks_pooler(own):
+  task = to_json(ClassifyHead(K, transform="pooler"))
+  head = from_json(MixedHead(**own).change_head(task, None))
+  trunk = TransformerConfig(60, 32, layers=1, width=16, heads=2, pooler=True)
+  shapes = parameter_shapes(ModelConfig(trunk, (head,), "bidirectional"))
+  assert shapes["head/kernel"] == (14 if "units" in own else 16 + 5, K)
+  assert MixedHead().change_head(task, None)["head"] == task
 
 
 def test_settings_that_do_not_fit():

@@ -107,6 +107,14 @@ def test_views_and_their_loss_are_numpys(config, reads):
   assert metrics["loss"].value == pytest.approx(expected, rel=1e-5)
 
 
+def test_classes_in_another_order():
+  model, params, batch = built(CLASSES)
+  order = np.roll(np.arange(K), 1)
+  other = {**params, "head": CLASSES.with_classes(params["head"], order)}
+  scores = jax.jit(lambda params: model.apply({"params": params}, batch).heads[0]["primary"])
+  np.testing.assert_allclose(scores(other), scores(params)[:, order], rtol=1e-6)
+
+
 def test_the_teacher_does_not_learn_and_drops_nothing():
   model, params, batch = built(dataclasses.replace(TAGS, unlabeled_dropout=0.3))
   loss = CrossViewLoss(model)

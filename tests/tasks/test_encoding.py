@@ -289,6 +289,10 @@ def labeled(labels):
   return [Example(((f"text {n}",),), label, f"file:{n}") for n, label in enumerate(labels)]
 
 
+def test_a_subset_of_no_size_is_refused():
+  refused("-3 examples: should be at least 1, or 0 for all", subset, labeled([(1.0, 0.0)] * 4), -3)
+
+
 def test_a_subset_has_its_share_of_each_label_whatever_the_order():
   alternating = labeled([(1.0, 0.0), (0.0, 1.0)] * 4)
   assert [e.label for e in subset(alternating, 4, by_label=True)].count((1.0, 0.0)) == 2

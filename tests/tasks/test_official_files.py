@@ -83,6 +83,14 @@ def test_every_tenth_question_of_trec_is_held_out(small):
   assert train[0][:2] == ((("What is it ?",),), (0, 1, 0, 0, 0, 0))
   assert dev == [((("Who was she ?",),), (0, 0, 0, 1, 0, 0), f"{path}:10")]
   assert [example.sequences for example in test] == [(("Where ?",),)]
+  # The published file has the byte 0xf0 for a space; ours may have letters beyond ASCII.
+  for written, read in (
+    (b"sister\xf0city", "sister city"),
+    ("\u0141ód\U0001f600".encode(), "Łód😀"),
+  ):
+    path.write_bytes(b"DESC:def " + written + b" ?\n")
+    (question,) = examples(str(small), "train")
+    assert question.sequences == ((f"{read} ?",),)
   path.write_text("DESC:def What ?\nDESC What ?\n")
   message = r"train_5500\.label:2: should be LABEL:fine, a space and"
   refused(message, examples, str(small), "train")

@@ -12,13 +12,15 @@ from gpt_jax.batch import Mean
 from gpt_jax.errors import InputError
 from gpt_jax.models.encoder_decoder import T5Config
 from gpt_jax.models.lstm import LSTMConfig
+from gpt_jax.models.lstm_encoder_decoder import LSTMEncoderDecoderConfig
+from gpt_jax.models.lstm_stack import LSTMStackConfig
 from gpt_jax.models.model import ModelConfig, parameter_shapes
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.training.layerwise import Layerwise, layerwise_optimizer
 from gpt_jax.training.optimizer import SHAPES, OptimConfig, make_optimizer
 from gpt_jax.training.trainer import Trainer
-from gpt_jax.training.update_rules import VIEWS, split_matrices
+from gpt_jax.training.update_rules import VIEWS, decayed, split_matrices
 
 
 def openai_factor(name, x, w):
@@ -177,11 +179,21 @@ def test_freezing_nothing_trains_everything_and_a_pattern_without_a_parameter_is
     train(("trunk",))
 
 
+def test_the_bias_beside_a_tied_table_does_not_decay():
+  sizes = {"vocab_size": 90, "context": 8, "embedding_width": 12}
+  for tied, units in ((True, (8, 12)), (False, (8, 8))):
+    trunk = LSTMStackConfig(**sizes, units=units, tied=tied)
+    shapes = parameter_shapes(ModelConfig(trunk))
+    tables = {name: np.zeros(shapes[f"trunk/{name}"]) for name in ("tokens", "output")}
+    assert decayed({"trunk": tables}) == {"trunk": {"tokens": True, "output": not tied}}
+
+
 def test_every_parameter_becomes_matrices_and_every_view_has_one():
   trunks = (
     TransformerConfig(90, context=8, layers=1, width=12, heads=2),
     LSTMConfig(90, context=8, width=12, units=8),
     T5Config(90, 8, layers=1, width=12, heads=2, head_width=5, units=20),
+    LSTMEncoderDecoderConfig(90, 8, embedding_width=12, layers=2, units=8),
   )
   used = set()
   for trunk in trunks:
@@ -189,5 +201,8 @@ def test_every_parameter_becomes_matrices_and_every_view_has_one():
     for name, shape in parameter_shapes(ModelConfig(trunk)).items():
       params[name] = np.zeros(shape)
       used |= {v for v in VIEWS if v.rank == len(shape) and re.search(v.pattern, name)}
-    assert all(x.ndim <= 2 for x in jax.tree.leaves(split_matrices(params)))
+    matrices = split_matrices(params)
+    assert all(x.ndim <= 2 for x in jax.tree.leaves(matrices))
+    whole = {name for name, x in matrices.items() if isinstance(x, np.ndarray) and x.ndim == 2}
+    assert not [name for name in whole if "bias" in name]  # one vector for each gate or head
   assert used == {*VIEWS}

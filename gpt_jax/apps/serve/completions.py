@@ -63,7 +63,7 @@ def read_request(fields: Fields, model: Model, name: str) -> Request:
     fields.integer("seed", secrets.randbelow(2**31), 0, 2**31 - 1),
     fields.boolean("ignore_eos"),
   )
-  stops = [] if fields.take("stop") is None else fields.strings("stop", _MAX_STOPS)
+  stops = [] if fields.take("stop") in (None, []) else fields.strings("stop", _MAX_STOPS)
   logprobs = fields.integer("logprobs", -1, 0, BEST)
   stream = fields.boolean("stream")
   options = fields.take("stream_options")

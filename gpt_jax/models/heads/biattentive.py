@@ -9,10 +9,12 @@ Letters: B rows, T positions, N examples, U units of an LSTM in one direction, K
 """
 
 import dataclasses
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from gpt_jax.batch import Batch, Rows, given
 from gpt_jax.config import option, register
@@ -26,6 +28,7 @@ from gpt_jax.models.trunk import States, TrunkConfig
 from gpt_jax.ops.dropout import Key, dropout
 
 CHANNELS = 4  # of a maxout layer
+_LAST = "maxout_2"  # of three maxout layers
 _INIT = nn.initializers.glorot_uniform()
 
 
@@ -52,6 +55,10 @@ class BiattentiveHead(WrappedHead, Mix):
 
   def build(self, trunk: TrunkConfig) -> nn.Module:
     return _Biattentive(self)
+
+  def with_classes(self, params: Any, order: np.ndarray) -> Any:
+    classes = {part: x[..., order, :] for part, x in params[_LAST].items()}  # [..., K, CHANNELS]
+    return {**params, _LAST: classes}
 
 
 class _Biattentive(nn.Module):

@@ -6,6 +6,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+import numpy as np
 
 from gpt_jax.batch import Batch, Mean, given
 from gpt_jax.config import Config, option, registered_name, to_json
@@ -86,6 +87,10 @@ class Head(Config):
   def chance(self, size: int) -> float | None:
     """The loss in nats of `size` examples whose outputs are all alike; None: unknown."""
     return None
+
+  def with_classes(self, params: Any, order: np.ndarray) -> Any:
+    """Its parameters, with the output order[i] in place of output i."""
+    return {**params, **{part: params[part][..., order] for part in ("kernel", "bias")}}
 
   def decode(self, outputs: Any) -> jax.Array:
     """Predictions: probabilities [N, K] per example, or [B, T, K] per token.

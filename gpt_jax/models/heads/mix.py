@@ -51,10 +51,21 @@ class MixedHead(WrappedHead, Mix):
     # The penalty regularizes training.
     return dataclasses.replace(self, head=self.inner.measured, penalty=0.0)
 
+  def change_head(self, head: dict[str, Any], start: Any) -> dict[str, Any]:
+    if (self.units or self.embedding) and head.get("transform") == "pooler":
+      head = {**head, "transform": "none"}  # the trunk's pooler is a map of its own states
+    return super().change_head(head, start)
+
   def check_trunk(self, trunk: TrunkConfig) -> None:
     super().check_trunk(trunk)
     if self.layer > trunk.layers:
       raise InputError(f"mix.layer={self.layer}: the trunk has the layers 0 to {trunk.layers}")
+    widths = trunk.layer_widths
+    if self.layer < 0 and len(set(widths)) > 1:
+      sizes = ", ".join(map(str, widths))
+      raise InputError(
+        f"mix: needs layers of one width, and the trunk's have {sizes}; mix.layer=N reads one alone"
+      )
 
   def build(self, trunk: TrunkConfig) -> nn.Module:
     return _Mixed(self, trunk, self.inner.build(trunk))
@@ -100,7 +111,7 @@ class _Mixed(nn.Module):
       self.mix = ScalarMix(c.layer)
     if c.at != "input":
       self.output_mix = ScalarMix(c.layer)
-    width = c.embedding + (trunk.width if c.at != "output" else 0)
+    width = c.embedding + (trunk.layer_widths[c.layer] if c.at != "output" else 0)
     if c.embedding:
       self.embedding = self.param("embedding", uniform(0.1), (trunk.rows, c.embedding))
     if c.units:

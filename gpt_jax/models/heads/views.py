@@ -1,7 +1,7 @@
 """Cross-view training (Clark et al. 2018, sections 3 and 4): beside the head that reads all of a
 text, heads that see a part of it, which learn from that head on text without labels: of the trunk's
 layer 1, as in the released code (tensorflow/models, research/cvt_text), since layer 2 has read
-everything. Of a translator (section 3.2), decoders that learn from a teacher's translations.
+everything. Of a translator (section 3.4), decoders that learn from a teacher's translations.
 """
 
 import dataclasses
@@ -10,6 +10,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from gpt_jax.batch import Batch, Mean, given
 from gpt_jax.config import option, register
@@ -66,6 +67,10 @@ class ViewsHead(WrappedHead, Mix):
   def of_inner(self, outputs) -> jax.Array:
     """The scores of the primary head, beside those of each view."""
     return outputs["primary"]
+
+  def with_classes(self, params: Any, order: np.ndarray) -> Any:
+    # The views only train the trunk.
+    return {**params, "primary_output": super().with_classes(params["primary_output"], order)}
 
   def view_weights(self, batch: Batch) -> dict[str, jax.Array]:
     """Where each view predicts: weights [B, T] of tags, [N] of texts; 0 where it reads nothing."""

@@ -374,10 +374,13 @@ LSTM = LSTMConfig(60, context=16, width=8, units=8)
     (dataclasses.replace(TINY, norm_epsilon=1e-6), "causal", "with parts that GPT has not"),
     (TINY, "bidirectional", "which normalize the sum"),
     (TINY, "prefix", "transformers has no model of prefix attention"),
+    # As wide as the trunk, a hidden layer would go unnoticed.
+    ((TINY, (ClassifyHead(3, units=24),)), "causal", "heads have no hidden layer"),
   ],
 )
 def test_what_no_folder_holds(tmp_path, openai_tokenizer, trunk, attention, reason):
-  meta = {"model": to_json(ModelConfig(trunk, attention=attention))}
+  trunk, heads = trunk if isinstance(trunk, tuple) else (trunk, ())
+  meta = {"model": to_json(ModelConfig(trunk, heads, attention))}
   with pytest.raises(InputError, match=f"format=hf: .*{reason}.*; npz can hold it"):
     hf.save(str(tmp_path / "out"), {}, meta, 1, openai_tokenizer)
   assert not any(tmp_path.iterdir())

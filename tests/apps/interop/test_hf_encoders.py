@@ -387,6 +387,7 @@ REFUSED = [
   ({}, POOLED_HEAD, "reads the first token, and this model's sequences are gpt_format"),
   ({}, (ClassifyHead(2, "mean", **POOLED),), "and this one reads more"),
   ({}, (MixedHead(ClassifyHead(2)),), "one token of the last layer, and this one"),
+  ({}, (ClassifyHead(2, units=BERT.width, **POOLED),), "heads have no hidden layer"),
   ({"norm": "pre"}, MASKED, "which are post-norm"),
   (vars(ALBERT), PAIRS[1:], "no ALBERT with a sentence-pair head alone"),
   (vars(ROBERTA) | {"activation": "relu"}, MASKED, "masked head has activation=gelu whatever"),

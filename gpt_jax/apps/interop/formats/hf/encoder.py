@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.apps.interop.formats.hf.family import Array, Family, dense, norm
+from gpt_jax.apps.interop.formats.hf.family import HIDDEN_LAYER, Array, Family, dense, norm
 from gpt_jax.apps.interop.formats.hf.fields import ACTIVATIONS, Supported, their_activation
 from gpt_jax.apps.interop.formats.hf.labels import (
   architecture_of,
@@ -322,6 +322,8 @@ class EncoderFamily(Family):
       name = meta["sequence_format"].get("type")
       return f"{self.classes}'s head reads the first token, and this model's sequences are {name}"
     if head and not head.per_token:
+      if head.units:
+        return HIDDEN_LAYER
       transforms = ["dense"] if self.classifier[0] else ["pooler"]
       if self.classifier[0] and head.pooling == "per_choice":
         transforms.append("pooler")

@@ -34,6 +34,10 @@ class Array(NamedTuple):
   skipped: int = 0  # the first rows of theirs, which we have not; zero when written
 
 
+# Why a head with `units` is declined.
+HIDDEN_LAYER = "transformers' heads have no hidden layer (head_units)"
+
+
 def dense(theirs: str, ours: str, inputs: int, outputs: int) -> list[Array]:
   """A Linear and our Projection."""
   kernel = (inputs, outputs)

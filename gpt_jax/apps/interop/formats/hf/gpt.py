@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.apps.interop.formats.hf.family import Array, Arrays, Family, dense, norm
+from gpt_jax.apps.interop.formats.hf.family import HIDDEN_LAYER, Array, Arrays, Family, dense, norm
 from gpt_jax.apps.interop.formats.hf.fields import ACTIVATIONS, Supported, their_activation
 from gpt_jax.apps.interop.formats.hf.labels import (
   architecture_of,
@@ -184,6 +184,8 @@ class GPTFamily(Family):
       return "it came from a folder of others, whose tokenizer adds no special tokens"
     if spec.head and spec.head.reads_more:
       return "transformers' heads read one token of the last layer, and this one reads more"
+    if spec.head and not spec.head.per_token and spec.head.units:
+      return HIDDEN_LAYER
     if spec.head and spec.head.transform != "none":
       return f"transformers' GPT has no head with transform={spec.head.transform}"
     if spec.trunk.activation not in self.activations.values():
