@@ -63,7 +63,7 @@ def budget_note(budget: str) -> str:
 
 def _comparison(title: str, table: tables.Table, runs: dict[str, Any], note: str) -> list[str]:
   """One of tables 2 to 4."""
-  ours = [_measured(runs, column)[0] for column in table.columns]
+  ours = [_mean_of(runs, column) for column in table.columns]
   if all(value is None for value in ours):  # none of its tasks was run
     return []
   # The paper's rows first, then ours and how far it is from the paper's own model.
@@ -77,19 +77,19 @@ def _comparison(title: str, table: tables.Table, runs: dict[str, Any], note: str
 
 def _ablations(runs: dict[str, Any], note: str) -> list[str]:
   """Table 5 for the tasks that can be compared; averages are over these tasks only."""
-  table, points = tables.TABLES[5], ablation_points(runs)
-  if not points:
+  table, results = tables.TABLES[5], ablation_results(runs)
+  if not results:
     return []
   all_titles = [column.title for column in table.columns]
-  titles = list(next(iter(points.values())))
+  titles = list(next(iter(results.values())))
   rows: list[tuple[str, Sequence[Any]]] = []
-  for name, values in points.items():
+  for name, of_row in results.items():
     by_title = dict(zip(all_titles, table.rows[name], strict=True))
     theirs = list(map(by_title.__getitem__, titles))
     # For all columns use the paper's printed average, which for one row is not quite the mean.
     average = tables.PRINTED_AVERAGES[name] if titles == all_titles else _mean(theirs)
     theirs = [average, *theirs]
-    ours = [value for value, _ in values.values()]
+    ours = list(of_row.values())
     ours = [_mean(ours), *ours]
     rows.append((f"{name}, the paper", theirs))
     rows.append((f"**ours**{note}", ours))
@@ -116,16 +116,15 @@ def _differences_of(differences: dict[str, Any], runs: dict[str, Any], note: str
   return _table(title, ["average (its own)", *names], rows) if rows else []
 
 
-def ablation_points(runs: dict[str, Any]) -> Points:
+def ablation_results(runs: dict[str, Any]) -> dict[str, dict[str, float | None]]:
   """Row of table 5 -> column with the full model and an ablation -> result; {} if there is none."""
-  points: Points = {name: {} for name in ABLATIONS}
+  results: dict[str, dict[str, float | None]] = {name: {} for name in ABLATIONS}
   for column in tables.TABLES[5].columns:
-    measured = [_measured(runs.get(row.name, {}), column) for row in ABLATIONS.values()]
-    full, *ablations = (value for value, _ in measured)
+    full, *ablations = [_mean_of(runs.get(row.name, {}), column) for row in ABLATIONS.values()]
     if full is not None and any(value is not None for value in ablations):
-      for row, of_row in zip(points.values(), measured, strict=True):
-        row[column.title] = of_row
-  return points if all(points.values()) else {}
+      for row, value in zip(results.values(), (full, *ablations), strict=True):
+        row[column.title] = value
+  return results if all(results.values()) else {}
 
 
 def _transfer(runs: dict[str, Any], note: str) -> list[str]:
@@ -154,9 +153,17 @@ def transfer_points(runs: dict[str, Any]) -> Points:
   titles[FULL.name] = "all"
   points: Points = {}
   for task in runs[f"{layers[0]}-layers"]:
-    column = tables.Column("", (task,))
-    points[task] = {title: _measured(runs.get(name, {}), column) for name, title in titles.items()}
+    points[task] = {title: _over_seeds(runs, name, task) for name, title in titles.items()}
   return points
+
+
+def _over_seeds(runs: dict[str, Any], setting: str, task: str) -> Measured:
+  """The mean, None without a run, and the standard deviation, None with one seed."""
+  run = runs.get(setting, {}).get(task)
+  if run is None:
+    return None, None
+  spread = run["best"][f"dev_{run['metric']}"]
+  return 100 * spread["mean"], 100 * spread["deviation"] if len(run["seeds"]) > 1 else None
 
 
 def progress_points(zero_shot: dict[str, list[dict]]) -> dict[tuple[str, str], dict[int, float]]:
@@ -217,26 +224,21 @@ def _spread(spread: dict[str, Any]) -> str:
   return f"{median}; {mean} ± {deviation} [{low}, {high}]"
 
 
-def _measured(runs: dict[str, Any], column: tables.Column) -> Measured:
-  """A column's mean over seeds, None if one of its tasks has no run, and the standard deviation,
-  None with one seed and for an average.
-  """
+def _mean_of(runs: dict[str, Any], column: tables.Column) -> float | None:
+  """A column's mean over seeds; None if one of its tasks has no run."""
   if any(task not in runs for task in column.tasks):
-    return None, None
+    return None
   if column == tables.GLUE:
     means: dict[str, dict[str, float]] = {}
     for task in column.tasks:
       means[task] = {}
       for name, spread in runs[task]["best"].items():
         means[task][name.removeprefix("dev_")] = spread["mean"]
-    return 100 * glue.average(means), None
+    return 100 * glue.average(means)
   spreads = []
   for task in column.tasks:
     spreads.append(runs[task]["best"][f"dev_{runs[task]['metric']}"])
-  mean = 100 * statistics.mean(spread["mean"] for spread in spreads)
-  if len(spreads) > 1 or len(runs[column.tasks[0]]["seeds"]) < 2:
-    return mean, None
-  return mean, 100 * spreads[0]["deviation"]
+  return 100 * statistics.mean(spread["mean"] for spread in spreads)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -377,8 +377,6 @@ class _Reproduction:
     results["differences"] = differences.measure(self.study, results["runs"], FULL.name)
     report, note = comparison.describe(results), comparison.budget_note(results["budget"])
     self.study.save(results, report)
-    if ablations := comparison.ablation_points(results["runs"]):
-      figures.ablations(ablations, self.study.path("table5"), note)
     if transferred := comparison.transfer_points(results["runs"]):
       figures.transferred(transferred, self.study.path("figure2_left"), note)
     if progress := comparison.progress_points(results["zero_shot"]):

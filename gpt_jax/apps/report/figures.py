@@ -1,4 +1,4 @@
-"""Draws figure 2 and table 5 of a reproduction next to the paper's values, as PNG and SVG.
+"""Draws figure 2 of a reproduction next to the paper's values, as PNG and SVG.
 
 Each function writes path.png and path.svg, and appends the note to its title.
 """
@@ -12,8 +12,8 @@ from gpt_jax.apps.report import paper_tables as tables
 from gpt_jax.errors import require
 from gpt_jax.files import atomic_file
 
-# A curve or row -> a point or column of it -> the mean and the standard deviation over seeds, in
-# percent; None draws nothing.
+# A curve -> a point of it -> the mean and the standard deviation over seeds, in percent; None draws
+# nothing.
 Points = Mapping[str, Mapping[str, tuple[float | None, float | None]]]
 
 # Okabe and Ito 2008, Color Universal Design; without yellow, which is faint on white.
@@ -61,23 +61,6 @@ def progress(points: Mapping[tuple[str, str], Mapping[int, float]], path: str, n
       ticks.append(step)
   axes.set_xticks(ticks, [f"{step:,}" for step in ticks])
   axes.set_xticks([], minor=True)
-  _save(axes, path)
-
-
-def ablations(points: Points, path: str, note: str) -> None:
-  """Draws table 5 as bars, the paper's values as crosses: row -> column -> result."""
-  axes = _axes()
-  columns, width = list(next(iter(points.values()))), 0.8 / len(points)
-  all_columns = [column.title for column in tables.TABLES[5].columns]
-  for number, (name, values) in enumerate(points.items()):
-    offset = (number - (len(points) - 1) / 2) * width
-    x = [n + offset for n in range(len(columns))]
-    means, bars = _numbers(values)
-    axes.bar(x, means, width, yerr=bars, capsize=2, label=name)
-    theirs = [tables.TABLES[5].rows[name][all_columns.index(column)] for column in columns]
-    axes.plot(x, theirs, "kx", label=None if number else "the paper's")
-  axes.set_xticks(range(len(columns)), columns)
-  axes.set(ylabel="metric, %", title=f"Ablations of table 5{note}")
   _save(axes, path)
 
 

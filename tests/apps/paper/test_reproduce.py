@@ -112,8 +112,8 @@ def test_every_row_and_point_is_run(world):
     steps = [(result["task"], result["step"]) for result in world.results["zero_shot"][trunk]]
     assert steps == [("cola", 3)] * 3 + [("cola", 7)] * 3
   # Our rows stand beside the paper's.
-  pages = {"results.json", "results.md", "table5.png", "table5.svg"}
-  assert pages | {"figure2_left.png", "figure2_left.svg"} <= set(os.listdir(world.workdir))
+  pages = {"results.json", "results.md", "figure2_left.png", "figure2_left.svg"}
+  assert pages <= set(os.listdir(world.workdir))
   lines = report_of(world.workdir).splitlines()
 
   def mean(setting):
@@ -166,7 +166,7 @@ def test_finished_runs_are_skipped_and_seeds_are_added(world, tmp_path, monkeypa
   os.remove(f"{workdir}/results.json")  # lost results are read from the runs
   os.rename(f"{workdir}/results.md", f"{workdir}/results.json.partial-7")
   for name in os.listdir(workdir):
-    if name.startswith(("table5", "figure2")):
+    if name.startswith("figure2"):
       os.remove(f"{workdir}/{name}")
   restored = reproduced(world, workdir, **asked)
   assert json.dumps(restored["runs"]["full"]) == json.dumps(more["runs"]["full"])
@@ -229,8 +229,7 @@ def test_each_table_gets_its_own_settings_and_models_are_shared(world, files, ma
     for task, metric in (("cola", "matthews"), ("rte", "accuracy"), ("mnli", "accuracy")):
       assert runs[row][task]["best"][f"dev_{metric}"]["mean"] == value[f"{row}/{task}"]
     assert runs[row]["mnli-mismatched"]["best"]["dev_accuracy"]["mean"] == 0.9
-  table = comparison.ablation_points(runs)["LSTM w/ aux LM"]
-  assert {title: mean for title, (mean, _) in table.items()} == {
+  assert comparison.ablation_results(runs)["LSTM w/ aux LM"] == {
     "CoLA": pytest.approx(100 * value["lstm/cola"]),
     "MNLI": pytest.approx((100 * value["lstm/mnli"] + 90) / 2),
     "RTE": pytest.approx(100 * value["lstm/rte"]),
@@ -375,32 +374,28 @@ def test_table_5_has_the_tasks_of_the_full_model_and_another_row():
   one = summary(0.5)
   full, scratch = "Transformer w/ aux LM (full)", "Transformer w/o pre-training"
   both = {"cola": one, "rte": one}
-  points = comparison.ablation_points({"full": both, "no-pretraining": {"rte": one, "sst2": one}})
-  assert points[full] == points[scratch] == {"RTE": (50, None)}
-  assert set(points) == set(paper.TABLES[5].rows)
-  assert points["LSTM w/ aux LM"] == {"RTE": (None, None)}
+  results = comparison.ablation_results({"full": both, "no-pretraining": {"rte": one, "sst2": one}})
+  assert results[full] == results[scratch] == {"RTE": 50}
+  assert set(results) == set(paper.TABLES[5].rows)
+  assert results["LSTM w/ aux LM"] == {"RTE": None}
   report = comparison.describe({**NOTHING, "runs": {"full": both, "lstm": {"rte": one}}})
   assert "| LSTM w/ aux LM, the paper | 54.6 | 54.6 |" in report  # the average is of this task too
-  assert comparison.ablation_points({"full": {"cola": one}, "lstm": {"rte": one}}) == {}
-  assert comparison.ablation_points({"lstm": {"rte": one}}) == comparison.ablation_points({}) == {}
+  assert comparison.ablation_results({"full": {"cola": one}, "lstm": {"rte": one}}) == {}
+  assert comparison.ablation_results({"lstm": {"rte": one}}) == {}
+  assert comparison.ablation_results({}) == {}
 
 
-def test_figures_have_error_bars_over_seeds(tmp_path):
+def test_figure_2_has_error_bars_over_seeds(tmp_path):
   runs = {
-    "full": {"cola": summary(0.4, 0.5, 0.45), "rte": summary(0.6)},
-    "no-pretraining": {"cola": summary(0.1, 0.3), "rte": summary(0.5)},
-    "2-layers": {"cola": summary(0.2, 0.4)},
+    "full": {"cola": summary(0.4, 0.5, 0.45)},
+    "2-layers": {"cola": summary(0.6)},
   }
   deviation = 100 * np.std([0.4, 0.5, 0.45], ddof=1)
-  full = "Transformer w/ aux LM (full)"
-  ablations, transferred = comparison.ablation_points(runs), comparison.transfer_points(runs)
-  expected = pytest.approx((45, deviation))
-  assert ablations[full] == {"CoLA": expected, "RTE": (60, None)}
-  assert transferred["cola"]["all"] == expected
-  figures.ablations(ablations, str(tmp_path / "bars"), "")
+  transferred = comparison.transfer_points(runs)
+  points = {"nothing": (None, None), "2": (60, None), "all": pytest.approx((45, deviation))}
+  assert transferred == {"cola": points}
   figures.transferred(transferred, str(tmp_path / "layers"), "")
-  for name in ("bars", "layers"):
-    assert "LineCollection" in (tmp_path / f"{name}.svg").read_text()  # matplotlib's error bars
+  assert "LineCollection" in (tmp_path / "layers.svg").read_text()  # matplotlib's error bars
 
 
 def test_nothing_to_run_is_an_error(world, tmp_path):
