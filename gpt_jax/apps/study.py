@@ -84,10 +84,14 @@ class Study:
       raise InputError(f"{path}: {error}; use another workdir") from error
     if not isinstance(saved, dict):
       raise InputError(f"{path}: not as this program writes it; use another workdir")
+    self._check(dict.fromkeys(identity) | saved, identity)
+
+  def _check(self, saved: dict[str, Any], identity: dict[str, Any]) -> None:
+    """Refuses entries that differ from those of the identity."""
     changes = []
     for entry, value in identity.items():
-      if saved.get(entry) != value:
-        changes.append(f"{entry}: {str(saved.get(entry))[:200]} != {str(value)[:200]}")
+      if saved[entry] != value:
+        changes.append(f"{entry}: {str(saved[entry])[:200]} != {str(value)[:200]}")
     if changes:
       raise InputError(
         f"--workdir={self.workdir} holds the result of another command ({'; '.join(changes)}); "
@@ -135,19 +139,25 @@ class Study:
       np.savez(output, **arrays)
     return arrays
 
-  def results(self, empty: dict[str, Any]) -> dict[str, Any]:
-    """The results of earlier calls; an entry that they lack is that of `empty`."""
+  def results(self, identity: dict[str, Any], empty: dict[str, Any]) -> dict[str, Any]:
+    """The results of earlier calls; refuses those of others.
+
+    Args:
+      identity: the JSON values that they are of, among the results; later calls may add entries.
+      empty: the other entries where there are no results.
+    """
+    identity = _finite(identity)
+    results = identity | empty
     path = self.path("results.json")
-    if not exists(path):
-      return dict(empty)
-    try:
-      saved = read_json(path)
-      # Earlier versions wrote results with fixed entries without a checksum.
-      return empty | (saved if empty and "checksum" not in saved else verified(saved))
-    except (OSError, ValueError, TypeError) as error:
-      raise InputError(
-        f"{path}: cannot be read ({error}); remove it: finished runs are kept and read again"
-      ) from error
+    if exists(path):
+      try:
+        results |= verified(read_json(path))
+      except (OSError, ValueError) as error:
+        raise InputError(
+          f"{path}: cannot be read ({error}); remove it: finished runs are kept and read again"
+        ) from error
+    self._check(results, identity)
+    return results
 
   def save(self, results: dict[str, Any], page: str = "") -> None:
     """Writes results.json, and results.md if there is a page."""

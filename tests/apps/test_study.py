@@ -1,4 +1,4 @@
-"""The workdir of a study: results of earlier versions and damaged ones, arrays that are kept."""
+"""The workdir of a study: results of other calls and damaged ones, arrays that are kept."""
 
 import json
 import os
@@ -10,17 +10,21 @@ from gpt_jax.apps.study import Study, table
 from gpt_jax.files import upload_folder
 
 
-def test_results_without_a_checksum_are_those_of_an_earlier_version(tmp_path):
-  study, empty = Study(str(tmp_path), "results.json"), {"runs": {}, "zero_shot": {}}
-  (tmp_path / "results.json").write_text('{"runs": {"full": 1}}')
-  results = study.results(empty)
-  assert results == {"runs": {"full": 1}, "zero_shot": {}}
-  study.save(results, "page")
-  assert study.results(empty) == results and (tmp_path / "results.md").read_text() == "page"
-  changed = json.loads((tmp_path / "results.json").read_text()) | {"runs": {"full": 2}}
-  for content in (json.dumps(changed), "[]", '{"runs": '):
+def test_results_of_another_identity_and_damaged_ones_are_refused(tmp_path):
+  study, identity, empty = Study(str(tmp_path), "results.json"), {"sizes": (1, 2)}, {"runs": {}}
+  results = study.results(identity, empty)
+  assert results == {"sizes": [1, 2], "runs": {}}
+  study.save(results | {"runs": {"full": 1}}, "page")
+  assert (tmp_path / "results.md").read_text() == "page"
+  more = identity | {"model": "a"}
+  assert study.results(more, empty) == {"sizes": [1, 2], "model": "a", "runs": {"full": 1}}
+  study.save({"sizes": [1, 2], "model": "a"})
+  told = r"the result of another command \(model: a != b\)"
+  refused(told, study.results, {"sizes": (1, 2), "model": "b"}, empty)
+  changed = json.loads((tmp_path / "results.json").read_text()) | {"model": "b"}
+  for content in (json.dumps(changed), '{"model": "a"}', "[]", '{"runs": '):
     (tmp_path / "results.json").write_text(content)
-    refused("results.json: cannot be read .*; remove it", study.results, empty)
+    refused("results.json: cannot be read .*; remove it", study.results, more, empty)
 
 
 def test_what_was_measured_is_found_and_measured_again_where_it_is_damaged(tmp_path, capsys):

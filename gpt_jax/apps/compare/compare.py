@@ -3,7 +3,6 @@ one text, one budget; then fine-tuning and probes.
 """
 
 import dataclasses
-import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -345,18 +344,11 @@ def _digests(folder: str) -> dict[str, str]:
 def _open_results(study: Study, budget: Budget, text: str) -> Results:
   """The results of earlier calls with this workdir."""
   identity = {
-    "budget": json.loads(json.dumps(dataclasses.asdict(budget))),
+    "budget": dataclasses.asdict(budget),
     "text": _digests(text),
     "probed_tasks": [name for name in budget.all_tasks if find(name).has_classes],
   }
-  results = study.results(identity | {name: {} for name in _EMPTY})
-  for name, value in identity.items():
-    if results[name] != value:
-      raise InputError(
-        f"--workdir={study.workdir} holds the results of another comparison: its {name} "
-        "differs; use another folder"
-      )
-  return results
+  return study.results(identity, {name: {} for name in _EMPTY})
 
 
 def _format_and_head(config: FinetuneConfig, start: Start) -> str:

@@ -33,9 +33,12 @@ ABLATIONS = dict(zip(tables.TABLES[5].rows, (FULL, SCRATCH, NO_AUXILIARY_LM, LST
 def describe(results: dict[str, Any]) -> str:
   """The report in Markdown: each table with the paper's rows, ours and the difference."""
   note, runs = budget_note(results["budget"]), results["runs"]
-  models = "; ".join(f"{name}: {model}" for name, model in results["checkpoints"].items())
+  models = []
+  for name in ("transformer", "lstm"):
+    if model := results.get(f"{name}_checkpoint"):
+      models.append(f"{name}: {model}")
   lines = [
-    f"Checkpoints: {models}.",
+    f"Checkpoints: {'; '.join(models)}.",
     "",
     "Percent. The paper reports test sets. Ours are dev sets: "
     "the best evaluation of each seed, averaged over seeds.",

@@ -80,7 +80,7 @@ def run(
   model, part = locate("minilm"), "short" if short else rows or "all"
   chosen = {name: _comparable(name, peers) for name in tasks or _tasks_there(data)}
   study.claim({"data": os.path.abspath(data) if data else "", "short": short})
-  results = study.results({})
+  results = study.results({}, {})
   for name, task in chosen.items():
     config = load_config(f"finetune_encoder:minilm:{name}")
     config = dataclasses.replace(config, train_examples=SHORT_ROWS if short else rows)

@@ -213,20 +213,9 @@ class _Reproduction:
 
   def open_results(self) -> dict[str, Any]:
     """The results of earlier calls with this workdir."""
-    models = {name: loaded.identity for name, loaded in self.models.items()}
-    budget = self.budget.name
-    results = self.study.results(
-      {"budget": budget, "checkpoints": models, "runs": {}, "zero_shot": {}}
-    )
-    known = results["checkpoints"]
-    # These are equal if both have the same model wherever they have one.
-    if results["budget"] != budget or known | models != models | known:
-      raise InputError(
-        f"--workdir={self.study.workdir} holds results of budget {results['budget']} and "
-        f"checkpoints {known}, not of {budget} and {models}; use another folder"
-      )
-    known.update(models)
-    return results
+    models = {f"{name}_checkpoint": model.identity for name, model in self.models.items()}
+    identity = {"budget": self.budget.name, **models}
+    return self.study.results(identity, {"runs": {}, "zero_shot": {}})
 
   def plan(self) -> list[tuple[Setting, str]]:
     """The (setting, task) pairs to fine-tune, without duplicates."""

@@ -280,7 +280,7 @@ def test_an_objective_that_diverges_has_no_results_and_the_others_have(
     ({"corpus": "nothing"}, "must be a folder made by prepare.run"),
     ({"workdir": "other"}, "holds 'notes.txt' but no results.json"),
     ({"workdir": "compared", "corpus": "prepared", "objectives": ["none"]}, "text is not that of"),
-    ({"workdir": "compared", "budget": "other"}, "of another comparison: its budget differs"),
+    ({"workdir": "compared", "budget": "other"}, r"of another command \(budget: .*tiny"),
   ],
 )
 def test_bad_input_is_met_at_the_door(changes, message, compared, prepared, tmp_path):

@@ -29,7 +29,7 @@ from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.tasks.task import find
 from gpt_jax.training.run import Run
 
-NOTHING = {"budget": "paper", "checkpoints": {}, "runs": {}, "zero_shot": {}, "left_out": {}}
+NOTHING = {"budget": "paper", "runs": {}, "zero_shot": {}, "left_out": {}}
 
 
 def train_only(patch, settings):
@@ -417,7 +417,7 @@ def test_nothing_to_run_is_an_error(world, tmp_path):
     ({"table": [], "figure": []}, "nothing to reproduce: give --table"),
     ({"budget": "large"}, "--budget=large: must be one of paper, small"),
     ({"tasks": ["colla"]}, "no task 'colla'"),
-    ({"budget": "paper"}, "holds results of budget small and checkpoints"),
+    ({"budget": "paper"}, r"of another command \(budget: small != paper\)"),
     ({"lstm": "nothing"}, "no checkpoint in"),
     ({"text": "novels"}, "give either a checkpoint or a text"),
     ({"minutes": 5.0}, "minutes=5: of pre-training; goes with text"),
