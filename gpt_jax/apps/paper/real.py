@@ -26,7 +26,6 @@ from gpt_jax.checkpoints.load import load_model
 from gpt_jax.checkpoints.released import locate
 from gpt_jax.data.passes import spawned_pool
 from gpt_jax.errors import InputError, require
-from gpt_jax.files import read_json, write_json
 from gpt_jax.inference.intervals import bootstrap_difference
 from gpt_jax.programs import finetune
 from gpt_jax.programs.config_files import load_config
@@ -48,7 +47,7 @@ class Trained(NamedTuple):
   probabilities: list[list[float]]  # of the dev rows, [N][K]
   seconds: float  # from the start of its process to the last prediction
   memory: int  # largest resident memory of its process, in bytes
-  examples_per_second: float | None = None  # of training alone; files of earlier versions lack it
+  examples_per_second: float | None  # of training alone; None: stopped after its last step
 
 
 Predicted = tuple[list[list[float]], float | None]  # dev probabilities, examples per second
@@ -92,8 +91,10 @@ def run(
       of_seed = dataclasses.replace(config, train=dataclasses.replace(config.train, **changes))
       # In turns, so that both meet the same machine.
       for trainer, train in list(TRAINERS.items())[: 1 + peers]:
-        folder = study.path(f"{name}_{part}", f"{trainer}_{seed}")
-        trained = _train_or_read(folder, functools.partial(train, of_seed, data, model, folder))
+        folder = study.folder(f"{name}_{part}", f"{trainer}_{seed}")
+        measure = functools.partial(_train_apart, train, of_seed, data, model, folder)
+        kept = study.part(f"{name}_{part}/{trainer}_{seed}/trained", {}, measure)
+        trained = Trained(**kept)
         if len(trained.probabilities) != len(truth):
           raise InputError(
             f"{folder}: was trained with {len(trained.probabilities)} dev rows, and there are "
@@ -136,18 +137,10 @@ def _comparable(name: str, peers: bool) -> LabeledTask:
   return task
 
 
-def _train_or_read(folder: str, train: Callable[[], Predicted]) -> Trained:
-  """The result of a training run in a process of its own, or of an earlier call."""
-  path = os.path.join(folder, "trained.json")
-  if not os.path.exists(path):
-    os.makedirs(folder, exist_ok=True)
-    # A fresh process each: its memory is its own, and torch and JAX do not share threads.
-    with _terminating_children(), spawned_pool(1) as process:
-      write_json(path, process.submit(_measured, train).result()._asdict())
-  try:
-    return Trained(**read_json(path))
-  except (OSError, ValueError, TypeError) as error:
-    raise InputError(f"{path}: not as this program writes it ({error}); remove it") from error
+def _train_apart(train: Callable[..., Predicted], *arguments: Any) -> dict[str, Any]:
+  """Trains in a fresh process: its memory is its own, and torch and JAX do not share threads."""
+  with _terminating_children(), spawned_pool(1) as process:
+    return process.submit(_measured, train, *arguments).result()._asdict()
 
 
 @contextlib.contextmanager
@@ -164,9 +157,9 @@ def _terminating_children() -> Iterator[None]:
     yield
 
 
-def _measured(train: Callable[[], Predicted]) -> Trained:
+def _measured(train: Callable[..., Predicted], *arguments: Any) -> Trained:
   began = time.monotonic()
-  probabilities, pace = train()
+  probabilities, pace = train(*arguments)
   memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
   return Trained(probabilities, round(time.monotonic() - began, 1), memory, pace)
 

@@ -12,6 +12,7 @@ from in_process import launch
 from refused import refused
 
 from gpt_jax.apps.paper import real
+from gpt_jax.files import with_checksum, write_json
 from gpt_jax.inference.intervals import bootstrap_difference, wilson
 from gpt_jax.tasks.metrics import accuracy
 
@@ -88,12 +89,15 @@ def finished(tmp_path, monkeypatch):
   """A workdir in which both trainers have finished, so that nothing is trained."""
   monkeypatch.setattr(real, "locate", str)
   (tmp_path / "real.json").write_text(json.dumps({"data": "", "short": True}))
-  for trainer, pace in (("gpt_jax", {"examples_per_second": 51.5}), ("transformers", {})):
+  for trainer, pace in (("gpt_jax", 51.5), ("transformers", None)):
     folder = tmp_path / "story-ending_short" / f"{trainer}_0"
     folder.mkdir(parents=True)
-    trained = {"probabilities": [[0.4, 0.6]] * 400, "seconds": 90.0, "memory": 10**9, **pace}
-    (folder / "trained.json").write_text(json.dumps(trained))
+    keep(folder / "trained.json", real.Trained([[0.4, 0.6]] * 400, 90.0, 10**9, pace))
   return tmp_path
+
+
+def keep(path, trained):
+  write_json(path, with_checksum({"settings": {}, "result": trained._asdict()}))
 
 
 @pytest.mark.slow
@@ -102,7 +106,7 @@ def test_tasks_of_earlier_calls_stay_in_the_table(finished, monkeypatch):
   earlier = real.run(str(finished), peers=True, short=True, tasks=["story-doing"])
   table = (finished / "results.md").read_text()
   assert "minutes | examples/s | memory, GB |" in table
-  # Runs of an earlier version have no examples per second.
+  # A run that was stopped after its last step has no examples per second.
   assert "| 1.5 | 51.5 | 1.0 |" in table and "| 1.5 |  | 1.0 |" in table
   shutil.copytree(finished / "story-doing_short", finished / "story-ending_short")
   monkeypatch.chdir(finished)  # the config is found from any folder
@@ -113,12 +117,12 @@ def test_tasks_of_earlier_calls_stay_in_the_table(finished, monkeypatch):
 def test_rows_are_those_of_every_task(tmp_path, monkeypatch):
   examples = []
 
-  def read(folder, train):
-    examples.append(train.args[0].train_examples)
-    return real.Trained([[0.4, 0.6]] * 400, seconds=1.0, memory=1)
+  def train(train, config, *_):
+    examples.append(config.train_examples)
+    return real.Trained([[0.4, 0.6]] * 400, 1.0, 1, None)._asdict()
 
   monkeypatch.setattr(real, "locate", str)
-  monkeypatch.setattr(real, "_train_or_read", read)
+  monkeypatch.setattr(real, "_train_apart", train)
   results = real.run(str(tmp_path), rows=64, tasks=["story-ending", "story-doing"])
   assert examples == [task["rows"] for task in results.values()] == [64, 64]
 
@@ -126,9 +130,7 @@ def test_rows_are_those_of_every_task(tmp_path, monkeypatch):
 @pytest.mark.parametrize("content", ["", "[]", '{"a": 1}'])
 def test_damaged_files_and_other_calls_are_refused(finished, tmp_path_factory, content):
   trained = finished / "story-ending_short" / "gpt_jax_0" / "trained.json"
-  trained.write_text(content)
-  refused(f"{trained}: .*; remove it", real.run, str(finished), short=True)
-  trained.write_text(json.dumps({"probabilities": [[0.4, 0.6]], "seconds": 1.0, "memory": 1}))
+  keep(trained, real.Trained([[0.4, 0.6]], 1.0, 1, None))
   refused("trained with 1 dev rows, and there are 400", real.run, str(finished), short=True)
   (finished / "results.json").write_text(content)
   refused(r"results\.json: cannot be read .*; remove it", real.run, str(finished), short=True)
