@@ -1,7 +1,7 @@
 """The speed of generation: reading the prompt, and each new token, beside transformers'."""
 
+import functools
 import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -57,17 +57,15 @@ def _rates(
   systems: Mapping[str, Generate], batch: int, new: int
 ) -> dict[str, list[tuple[float, float]]]:
   """Seconds to the first new token and further tokens/s, by system and round."""
-  rates: dict[str, list[tuple[float, float]]] = {name: [] for name in systems}
-  for generate in systems.values():
-    generate(batch, 1), generate(batch, new)  # compiles
-  for _ in range(timing.ROUNDS):
-    for name, generate in systems.items():
-      began = time.perf_counter()
-      generate(batch, 1)
-      first, began = time.perf_counter() - began, time.perf_counter()
-      generate(batch, new)
-      rest = time.perf_counter() - began - first
-      rates[name].append((first, batch * (new - 1) / max(rest, 1e-9)))
+  calls: dict[str, Callable[[], Any]] = {}
+  for name, generate in systems.items():
+    calls[f"first {name}"] = functools.partial(generate, batch, 1)
+    calls[f"all {name}"] = functools.partial(generate, batch, new)
+  times = timing.in_turns(calls)
+  rates: dict[str, list[tuple[float, float]]] = {}
+  for name in systems:
+    rounds = zip(times[f"first {name}"], times[f"all {name}"], strict=True)
+    rates[name] = [(first, batch * (new - 1) / max(total - first, 1e-9)) for first, total in rounds]
   return rates
 
 
