@@ -226,8 +226,6 @@ class Record:
     if self.rows_per_epoch:
       batches = self.config if self.config.data is None else self.config.data
       return self.rows_per_epoch / batches.batch_size  # some rows are padded
-    if self.config.batch_size and self.examples("train"):  # an earlier version's plan.json
-      return max(1, self.examples("train") // self.config.batch_size)
     return 0.0
 
   @property
