@@ -29,11 +29,6 @@ class SentenceWindows(Windows):
   """Base of PairWindows and PackedSentenceWindows: spans begin at a sentence."""
 
   def __init__(self, tokens: TokenFile, config: WindowsConfig, seed: int = 0, copies: int = 0):
-    if config.sampling == "random_offset":
-      raise InputError(
-        "data.sampling=random_offset: this objective's rows begin at sentences; use "
-        "within_documents"
-      )
     super().__init__(tokens, config, seed, copies)
     self._sentences = tokens.sentences
 

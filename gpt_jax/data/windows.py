@@ -21,10 +21,10 @@ class WindowsConfig(Config):
 
   batch_size: int = option(64, "rows in a batch", unit="rows", low=1, high=10**6)
   length: int = option(512, "tokens predicted in a row, T", unit="tokens", low=1, high=10**6)
-  sampling: Literal["within_documents", "across_documents", "random_offset"] = option(
+  sampling: Literal["within_documents", "across_documents"] = option(
     "within_documents",
     "within_documents: shuffled spans that never cross a document; across_documents: the same, "
-    "with the whole text as one document; random_offset: from random positions, with replacement",
+    "with the whole text as one document",
   )
   weights: tuple[float, ...] = option(
     (),
@@ -63,15 +63,10 @@ class Windows:
     self.config = config
     self.seed = seed
     self.copies = copies
-    if copies and config.sampling == "random_offset":
-      raise InputError(
-        f"objective.copies={copies}: with data.sampling=random_offset no row comes twice; use "
-        "another sampling, or copies=0"
-      )
     # T inputs and T targets shifted by one: a row is T + 1 tokens, and neighbors overlap by one.
     stride = config.length
     offsets = tokens.offsets
-    if config.sampling != "within_documents":
+    if config.sampling == "across_documents":
       if tokens.n_tokens < stride + 1:
         raise InputError(
           f"{tokens.path}.bin: {tokens.n_tokens} tokens are less than one window of length + 1 = "
@@ -116,12 +111,6 @@ class Windows:
     first = step * self.config.batch_size
     numbers = np.arange(first, first + self.config.batch_size, dtype=np.int64)[rows]
     epochs = numbers // self.spans_per_epoch  # one batch may reach into the next epoch
-    if self.config.sampling == "random_offset":
-      # The begins that leave room for T + 1 tokens.
-      positions = self.tokens.n_tokens - self.config.length
-      # The remainder of 64 random bits: its bias is below positions / 2^64.
-      begins = (hash64(numbers, self.seed) % np.uint64(positions)).astype(np.int64)
-      return Spans(begins, np.full(len(begins), self.config.length + 1), numbers, epochs)
     begins, counts, spans = (np.empty_like(numbers) for _ in range(3))
     variants = epochs % self.copies if self.copies else epochs
     # One turn, or more where epochs meet in this batch: each has its own order and phases.
@@ -164,7 +153,7 @@ class Windows:
     """The file in order, for evaluation: every token except a document's first is a target once.
 
     Rows are as in training, but cover each document completely. The last batch is padded with rows
-    of -1. With a sampling other than within_documents the text is one document.
+    of -1. With sampling across_documents the text is one document.
     """
     size, stride = batch_size or self.config.batch_size, self.config.length
     # Rounded up and without a phase: a document's last row may be short, but no token is skipped.

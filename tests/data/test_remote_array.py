@@ -209,7 +209,6 @@ def texts(store, tmp_path, request):
 KINDS = {
   "within_documents": (Windows, "within_documents"),
   "across_documents": (Windows, "across_documents"),
-  "random_offset": (Windows, "random_offset"),
   "pairs": (PairWindows, "within_documents"),
   "packed": (PackedSentenceWindows, "within_documents"),
   "packed_across": (PackedSentenceWindows, "across_documents"),

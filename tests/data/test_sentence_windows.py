@@ -184,18 +184,16 @@ KINDS = {
   "windows": lambda text, copies=0: Windows(text, CONFIG, 5, copies),
   "windows_across": lambda text, copies=0: Windows(text, ACROSS, 5, copies),
 }
-OFFSETS = WindowsConfig(batch_size=16, length=LENGTH, sampling="random_offset")
-ALL_KINDS = {**KINDS, "random_offset": lambda text: Windows(text, OFFSETS, 5)}
 
 
-@pytest.mark.parametrize("kind", ALL_KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("hosts", [2, 4])
 def test_rows_do_not_depend_on_hosts_or_on_what_was_read_before(text, kind, hosts):
-  windows = ALL_KINDS[kind](text)
+  windows = KINDS[kind](text)
   steps = [3, 0, 17]
   whole = {step: windows(step) for step in steps}
   for host in np.split(np.arange(16), hosts):
-    fresh = ALL_KINDS[kind](text)  # as a process that resumes
+    fresh = KINDS[kind](text)  # as a process that resumes
     for step in reversed(steps):
       np.testing.assert_array_equal(fresh(step, host), whole[step][host])
       noise = fresh.draw(step, host)("name", (7,))
@@ -203,7 +201,7 @@ def test_rows_do_not_depend_on_hosts_or_on_what_was_read_before(text, kind, host
     for got, rows in zip(fresh.sequential(rows=host), windows.sequential(), strict=True):
       np.testing.assert_array_equal(got, rows[host])
   assert (whole[3] != whole[17]).any()
-  np.testing.assert_array_equal(ALL_KINDS[kind](text)(4, slice(3, 5)), windows(4)[3:5])
+  np.testing.assert_array_equal(KINDS[kind](text)(4, slice(3, 5)), windows(4)[3:5])
   assert windows(0, slice(2, 2)).shape == (0, LENGTH + 1)
 
 
@@ -280,7 +278,6 @@ def test_marks_between_documents_and_sentences_longer_than_a_row(tmp_path):
   [
     (PairWindows, ACROSS, "data.sampling=across_documents: a pair is cut from one document"),
     (PairWindows, WindowsConfig(4, 7), "data.length=7: must be at least 8"),
-    (PackedSentenceWindows, WindowsConfig(4, 16, "random_offset"), "begin at sentences; use"),
   ],
 )
 def test_configs_that_do_not_suit(text, kind, config, match):
@@ -290,8 +287,6 @@ def test_configs_that_do_not_suit(text, kind, config, match):
 def test_texts_that_do_not_suit(tmp_path):
   text = write(tmp_path, [[10] * 20])
   refused(r"train\.bin: one document of 200 tokens, so that there", PairWindows, text, CONFIG)
-  fault = "copies=3: with data.sampling=random_offset no row comes"
-  refused(fault, Windows, text, WindowsConfig(4, 16, "random_offset"), copies=3)
   writer = TokenWriter(tmp_path, "train", 100)
   writer.add(np.arange(90), 1, 1)
   writer.close(tokenizer_hash="abc")

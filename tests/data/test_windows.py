@@ -86,14 +86,6 @@ def test_across_documents_is_one_document(tokens, tmp_path):
   )
 
 
-def test_random_offset_is_uniform(tmp_path):
-  tokens = write(tmp_path, [np.arange(26)])
-  windows = Windows(tokens, WindowsConfig(100, 16, "random_offset"), seed=0)
-  begins = np.concatenate([windows(step)[:, 0] for step in range(50)])
-  counts = np.bincount(begins, minlength=10)
-  assert len(counts) == 10 and abs(counts - 500).max() < 100
-
-
 @pytest.mark.parametrize("sampling", ["within_documents", "across_documents"])
 @pytest.mark.parametrize("batch_size", [1, 4, 1000])
 def test_sequential_predicts_every_token_once(tokens, sampling, batch_size):
@@ -131,12 +123,11 @@ def test_shuffled_gives_the_full_batches_of_an_epoch(tokens):
     np.testing.assert_array_equal(shuffled, sequential)
 
 
-@pytest.mark.parametrize("sampling", ["across_documents", "random_offset"])
-def test_a_text_shorter_than_a_window_is_refused(tmp_path, sampling):
+def test_a_text_shorter_than_a_window_is_refused(tmp_path):
   tokens = write(tmp_path, [np.arange(16)])
   fault = r"16 tokens are less than one window of length \+ 1 = 17"
-  refused(fault, Windows, tokens, WindowsConfig(4, 16, sampling))
-  Windows(tokens, WindowsConfig(4, 15, sampling))(0)
+  refused(fault, Windows, tokens, WindowsConfig(4, 16, "across_documents"))
+  Windows(tokens, WindowsConfig(4, 15, "across_documents"))(0)
   assert (Windows(tokens, WindowsConfig(4, 16))(0)[:, -1] == -1).all()
   # Documents of one token.
   refused("nothing to predict", Windows, write(tmp_path, [[1], [2]]), WindowsConfig(4, 16))
