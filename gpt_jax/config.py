@@ -326,8 +326,6 @@ def _fit(value: Any, hint: Any) -> tuple[bool, Any]:
       if fits:
         return True, fitted
     return False, value
-  if origin is typing.Literal:
-    return value in arguments, value
   if origin is tuple or hint is tuple:
     if not isinstance(value, tuple):
       return False, value
@@ -381,8 +379,6 @@ def _type_words(hint: Any) -> str:
   origin, arguments = typing.get_origin(hint), typing.get_args(hint)
   if origin in (typing.Union, types.UnionType):
     return " or ".join(map(_type_words, arguments))
-  if origin is typing.Literal:
-    return "one of " + ", ".join(map(format_value, arguments))
   if origin is tuple or hint is tuple:
     if not arguments or arguments[-1] is Ellipsis:
       return f"a comma-separated list, each {_type_words(arguments[0] if arguments else str)},"

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import types
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from refused import refused, table
@@ -61,7 +61,7 @@ class Run:
   mesh: tuple[int, int] = option((1, 1), "devices", low=1)
   files: tuple[str, ...] = option((), "inputs")
   every: float | int = option(1, "how often")
-  backend: Literal["jit", "pmap"] = option("jit", "how to run")
+  backend: str = option("jit", "how to run", choices=("jit", "pmap"))
 
   def __post_init__(self):
     validate(self)
@@ -74,7 +74,7 @@ def in_package(monkeypatch):
   for kind in (Trunk, Other, Run):
     monkeypatch.setattr(kind, "__module__", module.__name__)
     setattr(module, kind.__name__, kind)
-  vars(module).update(Any=Any, Literal=Literal)
+  vars(module).update(Any=Any)
   monkeypatch.setitem(sys.modules, module.__name__, module)
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,10 +21,11 @@ class WindowsConfig(Config):
 
   batch_size: int = option(64, "rows in a batch", unit="rows", low=1, high=10**6)
   length: int = option(512, "tokens predicted in a row, T", unit="tokens", low=1, high=10**6)
-  sampling: Literal["within_documents", "across_documents"] = option(
+  sampling: str = option(
     "within_documents",
     "within_documents: shuffled spans that never cross a document; across_documents: the same, "
     "with the whole text as one document",
+    choices=("within_documents", "across_documents"),
   )
   weights: tuple[float, ...] = option(
     (),

@@ -8,7 +8,6 @@ masks for each batch, no predicted special tokens and none among the random ones
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Literal
 
 import numpy as np
 
@@ -35,23 +34,26 @@ class MaskedObjective(Objective):
   share: float = option(0.15, "share of a row's tokens to predict", low=0.01, high=1.0)
   masked: float = option(0.8, "share of these that become <mask>", low=0.0, high=1.0)
   random: float = option(0.1, "share of these that become a random token", low=0.0, high=1.0)
-  count: Literal["rounded", "probabilistic"] = option(
+  count: str = option(
     "rounded",
     "tokens to predict of n: rounded: share * n to the nearest integer, at least 1 (BERT); "
     "probabilistic: floor(share * n + u), u uniform in [0, 1) (fairseq)",
+    choices=("rounded", "probabilistic"),
   )
   max_predictions: int = option(
     0, "most tokens to predict in a row; 0: the share decides", unit="tokens", low=0
   )
-  unit: Literal["token", "word", "ngram", "sentence"] = option(
+  unit: str = option(
     "token",
     "unit of masking: a token, a word of several (BERT), an n-gram of 1 to 3 words "
     "(ALBERT), or a sentence (full_sentences only)",
+    choices=("token", "word", "ngram", "sentence"),
   )
-  random_ids: Literal["text", "text_and_mask", "all"] = option(
+  random_ids: str = option(
     "text",
     "ids of random tokens: text; text_and_mask: also <mask>, but not <unk> (fairseq); all: also "
     "every special token (BERT, ALBERT)",
+    choices=("text", "text_and_mask", "all"),
   )
   special_too: bool = option(
     False, "special tokens of a row such as <s> may be predicted, too (fairseq)", needs="unit=token"

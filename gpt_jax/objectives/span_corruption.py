@@ -12,7 +12,6 @@ Letters: B rows, L tokens of text, I tokens of an input, J of a target, both wit
 """
 
 import dataclasses
-from typing import Literal
 
 import numpy as np
 
@@ -36,10 +35,11 @@ class SpanCorruption(Objective):
   30 tokens or fewer has one span, and that is its end.
   """
 
-  layout: Literal["prefix", "encoder_decoder"] = option(
+  layout: str = option(
     "prefix",
     "prefix: input and target in one row, for a Transformer whose positions attend to the whole "
     "input; encoder_decoder: the input for the encoder, the target for the decoder",
+    choices=("prefix", "encoder_decoder"),
   )
   share: float = option(0.15, "share of a text's tokens that are hidden", low=0.01, high=0.9)
   span: float = option(3.0, "mean length of a hidden span", unit="tokens", low=1.0, high=1000.0)

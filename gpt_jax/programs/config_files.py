@@ -359,8 +359,6 @@ def _parse_as(text: str, hint: Any) -> Any:
     # In the order of the hint, so that an int | float takes "3" as an integer.
     values = [_parse_as(text, choice) for choice in arguments]
     return next((value for value in values if value is not None), None)
-  if origin is typing.Literal:
-    return next((choice for choice in arguments if str(choice) == text), None)
   if origin is tuple or hint is tuple:
     inside = text[1:-1] if text[:1] + text[-1:] in ("()", "[]") else text
     split = inside.split(",")
