@@ -17,7 +17,6 @@ from gpt_jax import files
 from gpt_jax.checkpoints.remote import StagedManager, hide_noise, is_staged, lock, store_errors
 from gpt_jax.checkpoints.restore import (
   as_dict,
-  best_folder,
   best_step,
   describe,
   load_first,
@@ -105,25 +104,18 @@ class Checkpoints:
       # force: the caller has decided that a save is due, not orbax's intervals.
       self._manager.save(step, args=arguments, force=True)
 
-  def restore(self, abstract: Any, step: int | str | None = None) -> tuple[Any, dict, int]:
-    """Reads a state and verifies every array.
+  def restore(self, abstract: Any) -> tuple[Any, dict, int]:
+    """Reads and verifies the newest checkpoint; damaged ones are renamed, with a warning.
 
     Args:
       abstract: the state as ShapeDtypeStructs. Their shardings, on any mesh, are those of the
         result; without a sharding an array is restored to NumPy.
-      step: a step, "best", or None for the newest checkpoint that verifies; damaged ones before it
-        are renamed, with a warning.
 
     Returns:
       state, meta, step.
     """
     self.wait()
-    if step == "best":
-      folders = best_folder(self._folder)
-    elif step is not None:
-      folders = [os.path.join(self._folder, str(step))]
-    else:
-      folders = step_folders(self._folder)
+    folders = step_folders(self._folder)
     if not folders:
       raise InputError(f"{self._folder} holds no checkpoint")
     state, record, damaged = load_first(folders, abstract, exact=True)

@@ -37,10 +37,11 @@ class SentenceWindows(Windows):
     return int(np.searchsorted(self._sentences, offset, side="right")) - 1
 
   def _batches(
-    self, all_rows: Iterable[np.ndarray], size: int, rows: slice | np.ndarray
+    self, all_rows: Iterable[np.ndarray], rows: slice | np.ndarray
   ) -> Iterator[np.ndarray]:
-    """Rows [T + 1] in batches [size, T + 1], of which `rows` are kept; the last one is padded."""
+    """Rows [T + 1] in batches [B, T + 1], of which `rows` are kept; the last one is padded."""
     batch: list[np.ndarray] = []
+    size = self.config.batch_size
     for row in all_rows:
       batch.append(row)
       if len(batch) == size:
@@ -109,14 +110,12 @@ class PairWindows(SentenceWindows):
     made = [self._row(pair) for pair in pairs]
     return np.array(made, np.int32).reshape(-1, self.config.length + 1)
 
-  def sequential(
-    self, batch_size: int | None = None, rows: slice | np.ndarray = slice(None)
-  ) -> Iterator[np.ndarray]:
+  def sequential(self, rows: slice | np.ndarray = slice(None)) -> Iterator[np.ndarray]:
     """The pairs of the text in order, for evaluation; the last batch is padded with rows of -1.
 
     As in BERT's code the text after A comes again if B is not that text.
     """
-    size = batch_size or self.config.batch_size
+    size = self.config.batch_size
     chosen = np.zeros(size, bool)
     chosen[rows] = True
     # Every process finds all pairs, and reads its own.
@@ -124,7 +123,7 @@ class PairWindows(SentenceWindows):
       self._row(pair) if chosen[number % size] else self._row(None)
       for number, pair in enumerate(self._in_order())
     )
-    return self._batches(made, size, rows)
+    return self._batches(made, rows)
 
   def _in_order(self) -> Iterator[Pair]:
     number = 0
@@ -255,11 +254,9 @@ class PackedSentenceWindows(SentenceWindows):
       self._fill(row, offset, int(self._begin[document] + self._size[document]))
     return packed
 
-  def sequential(
-    self, batch_size: int | None = None, rows: slice | np.ndarray = slice(None)
-  ) -> Iterator[np.ndarray]:
+  def sequential(self, rows: slice | np.ndarray = slice(None)) -> Iterator[np.ndarray]:
     """The text in order, for evaluation: every token is in one row. The last batch is padded."""
-    return self._batches(self._in_order(), batch_size or self.config.batch_size, rows)
+    return self._batches(self._in_order(), rows)
 
   def _in_order(self) -> Iterator[np.ndarray]:
     for begin, size in zip(self._begin.tolist(), self._size.tolist(), strict=True):

@@ -148,15 +148,13 @@ class Windows:
       row[:count] = self.tokens.read(begin, count)  # the rest stays PAD
     return rows
 
-  def sequential(
-    self, batch_size: int | None = None, rows: slice | np.ndarray = slice(None)
-  ) -> Iterator[np.ndarray]:
+  def sequential(self, rows: slice | np.ndarray = slice(None)) -> Iterator[np.ndarray]:
     """The file in order, for evaluation: every token except a document's first is a target once.
 
     Rows are as in training, but cover each document completely. The last batch is padded with rows
     of -1. With sampling across_documents the text is one document.
     """
-    size, stride = batch_size or self.config.batch_size, self.config.length
+    size, stride = self.config.batch_size, self.config.length
     # Rounded up and without a phase: a document's last row may be short, but no token is skipped.
     span_ends = np.cumsum(-(-np.maximum(0, self._size - 1) // stride))
     total = int(span_ends[-1])  # rows of the whole file
@@ -175,6 +173,6 @@ class Windows:
     In the file's order they would be of one document. Without a full batch: as `sequential`.
     """
     if self.spans_per_epoch < self.config.batch_size:  # too few texts to fill one batch
-      yield from self.sequential(rows=rows)
+      yield from self.sequential(rows)
     for step in range(self.spans_per_epoch // self.config.batch_size):
       yield self(step, rows)

@@ -42,7 +42,7 @@ def make_text_measure(
   def measure(params, windows: Windows = windows) -> dict[str, float]:
     totals: dict[str, Mean] = {}
     compares = model.config.needs_whole_batch
-    in_order = windows.shuffled(rows) if compares else windows.sequential(rows=rows)
+    in_order = windows.shuffled(rows) if compares else windows.sequential(rows)
     text_rows = itertools.islice(in_order, batches or None)
     with jax.set_mesh(mesh):
       for number, ids in enumerate(text_rows):

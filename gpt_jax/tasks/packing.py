@@ -24,7 +24,6 @@ class PackedBatches:
     epochs: int,
     groups: int = 1,
     row_multiple: int = 1,
-    length: int | None = None,
   ):
     """Plans every epoch.
 
@@ -35,7 +34,6 @@ class PackedBatches:
         a group are contiguous, and its ends are relative to its first row.
       row_multiple: the rows of a group are filled up to a multiple of this (devices along the
         batch); the layout of the others is the same for all values.
-      length: T; None chooses the one that wastes least.
     """
     self.steps_per_epoch = len(encoded) // batch_size
     if not self.steps_per_epoch:
@@ -46,7 +44,7 @@ class PackedBatches:
     orders = [
       _shuffled(tokens, batch_size, np.random.default_rng([seed, epoch])) for epoch in range(epochs)
     ]
-    self._packing = _Packing(encoded, np.concatenate(orders), groups, row_multiple, length)
+    self._packing = _Packing(encoded, np.concatenate(orders), groups, row_multiple)
     self.shape = self._packing.shape
 
   def __call__(self, step: int) -> Batch:
@@ -89,7 +87,7 @@ class OrderedBatches:
     self.steps = -(-len(encoded) // batch_size)
     order = np.full((self.steps, batch_size), _FILLER)
     order.reshape(-1)[: len(encoded)] = np.arange(len(encoded))
-    self._packing = _Packing(encoded, order, groups, row_multiple, few_shapes=few_shapes)
+    self._packing = _Packing(encoded, order, groups, row_multiple, few_shapes)
 
   def __iter__(self) -> Iterator[Batch]:
     return map(self._packing, range(self.steps))
@@ -108,7 +106,6 @@ class _Packing:
     order: np.ndarray,
     groups: int,
     row_multiple: int,
-    length: int | None = None,
     few_shapes: bool = False,
   ):
     steps, batch_size = order.shape
@@ -119,16 +116,14 @@ class _Packing:
     self.encoded, self.order, self.groups = encoded, order, groups
     lengths = np.where(order[..., None] == _FILLER, 0, encoded.lengths[order])  # [M, N, C]
     longest = int(lengths.max())
-    if length is not None and length < longest:
-      raise InputError(f"rows of {length} tokens do not hold the longest sequence, of {longest}")
     # [M groups, S]: each group is packed by itself, into rows of its own.
     parts = lengths.reshape(steps * groups, -1)
+    shortest = -(-longest // 32) * 32
+    candidates = list(range(shortest, encoded.context + 1, 32)) or [encoded.context]
     if few_shapes:
       # One row if everything fits into it, else the longest rows.
-      length = min(encoded.context, max(16, _power_of_two(int(parts.sum(axis=1).max()))))
-    shortest = -(-longest // 32) * 32
-    lengths_tried = range(shortest, encoded.context + 1, 32)
-    candidates = [length] if length else list(lengths_tried) or [encoded.context]
+      whole = max(16, _power_of_two(int(parts.sum(axis=1).max())))
+      candidates = [min(encoded.context, whole)]
     # All batches are laid out for each T: one shape must hold the fullest of them.
     plans = ((*_first_fit_decreasing(parts, T), T) for T in candidates)  # row, column, rows, T
     # The least arithmetic: 24 D^2 + 4 T D a cell and layer, for GPT-1's D = 768.

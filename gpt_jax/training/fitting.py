@@ -16,14 +16,11 @@ _MAX_COMPILATIONS = 6  # for a policy: minutes each for a large model
 CPU_SHARE = 0.9  # of its memory, for a run; the rest is for other programs
 
 
-def plan_training(
-  recipe: Recipe, trainer: Trainer, chooses: bool = False, limit: float = 0.0
-) -> tuple[Trainer, Forecast]:
+def plan_training(recipe: Recipe, trainer: Trainer, chooses: bool) -> tuple[Trainer, Forecast]:
   """Compiles the step; says what a run takes, and what to change if it does not fit.
 
-  Each process has `limit` bytes of memory, 0: the least that one of them has. Returns the trainer
-  of the run, which with `chooses` has more microbatches where only then a step fits, and what the
-  run takes: nothing is known under pmap.
+  Returns the trainer of the run, which with `chooses` has more microbatches where only then a step
+  fits, and what the run takes: nothing is known under pmap.
   """
   if trainer.backend == "pmap":
     return trainer, Forecast()
@@ -43,7 +40,7 @@ def plan_training(
     # Compiling leaves memory in use; each other program of the run will leave as much again.
     grown = largest(max(0.0, memory.in_use(devices) - before))
     compiling = recipe.other_programs * grown
-  limit = limit or smallest(memory.limit(devices))
+  limit = smallest(memory.limit(devices))
   counts = [trainer.microbatches]  # the only one where a loss compares the whole batch
   if not recipe.spec.needs_whole_batch:
     counts = larger_counts(recipe.batch_size, trainer.mesh.shape["data"], trainer.microbatches)

@@ -64,13 +64,10 @@ class Run:
     claim(workdir, recipe.config, recipe.tokenizer, dict(recipe.identity), self._may_change)
     self._claimed.add(key)
 
-  def plan(self, limit: float = 0.0) -> Forecast:
-    """Compiles the step and forecasts the run; chooses the microbatches if the config does not.
-
-    `limit`: bytes of memory of each process; 0: the least that any of them has.
-    """
+  def plan(self) -> Forecast:
+    """Compiles the step and forecasts the run; chooses the microbatches if the config does not."""
     if self._forecast is None:
-      self.trainer, self._forecast = plan_training(self.recipe, self.trainer, self._chooses, limit)
+      self.trainer, self._forecast = plan_training(self.recipe, self.trainer, self._chooses)
       self.recipe = self.recipe.with_train(microbatches=self.trainer.microbatches)
     return self._forecast
 

@@ -95,10 +95,10 @@ def place(request, tmp_path):
 def test_round_trip_is_bit_exact(workdir):
   with store.Checkpoints(str(workdir)) as checkpoints:
     assert checkpoints.steps() == [1, 2]
-    for step, expected in ((None, 2), (1, 1)):
-      state, meta, found = checkpoints.restore(abstract_of(), step)
-      assert (meta, found) == ({"note": expected}, expected)
-      assert_same(state, make_state(expected))
+    state, meta, step = checkpoints.restore(abstract_of())
+  assert (meta, step) == ({"note": 2}, 2)
+  assert_same(state, make_state(2))
+  assert_same(restore.restore_step(str(workdir), 1, abstract_of()), make_state(1))
 
 
 def test_a_background_save_keeps_the_values_of_its_moment(tmp_path):
@@ -135,10 +135,9 @@ def test_newest_three_and_the_best_are_kept(place):
       checkpoints.save(step, make_state(step), {}, {"accuracy": accuracy[step]})
     checkpoints.wait()
     assert checkpoints.steps() == [1, 3, 4, 5]
-    state, _, step = checkpoints.restore(abstract_of(), "best")
-    assert step == 1  # the first of equals
-    assert_same(state, make_state(1))
-  assert restore.restore_params(f"{place}/best")[2] == 1
+  params, _, step = restore.restore_params(f"{place}/best", abstract_of().params)
+  assert step == 1  # the first of equals
+  assert_same(params, make_state(1).params)
 
 
 def test_the_best_evaluation_is_that_of_the_best_checkpoint(place):
@@ -376,7 +375,7 @@ def test_all_damaged(workdir):
   with store.Checkpoints(str(workdir)) as checkpoints:
     message = r"no undamaged checkpoint in .*: 2 \(.*, 1 \("
     refused(message, checkpoints.restore, abstract_of())
-    refused("no undamaged checkpoint", lambda: checkpoints.restore(abstract_of(), 2))
+  refused("no undamaged checkpoint", restore.restore_step, str(workdir), 2, abstract_of())
   # Nothing is renamed where nothing replaces it.
   assert sorted(os.listdir(workdir / "checkpoints")) == ["1", "2"]
 

@@ -223,7 +223,7 @@ def test_windows_are_those_of_the_disk(texts, store, kind):
   )
   for step in range(8):
     np.testing.assert_array_equal(remote(step), local(step))
-  both = zip(remote.sequential(4), local.sequential(4), strict=True)
+  both = zip(remote.sequential(), local.sequential(), strict=True)
   for ours, theirs in itertools.islice(both, 40):
     np.testing.assert_array_equal(ours, theirs)
   assert store.n_bytes <= texts[1]._ids.n_bytes  # no block twice

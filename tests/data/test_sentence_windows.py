@@ -198,7 +198,7 @@ def test_rows_do_not_depend_on_hosts_or_on_what_was_read_before(text, kind, host
       np.testing.assert_array_equal(fresh(step, host), whole[step][host])
       noise = fresh.draw(step, host)("name", (7,))
       np.testing.assert_array_equal(noise, windows.draw(step, np.arange(16))("name", (7,))[host])
-    for got, rows in zip(fresh.sequential(rows=host), windows.sequential(), strict=True):
+    for got, rows in zip(fresh.sequential(host), windows.sequential(), strict=True):
       np.testing.assert_array_equal(got, rows[host])
   assert (whole[3] != whole[17]).any()
   np.testing.assert_array_equal(KINDS[kind](text)(4, slice(3, 5)), windows(4)[3:5])

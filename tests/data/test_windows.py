@@ -89,8 +89,8 @@ def test_across_documents_is_one_document(tokens, tmp_path):
 @pytest.mark.parametrize("sampling", ["within_documents", "across_documents"])
 @pytest.mark.parametrize("batch_size", [1, 4, 1000])
 def test_sequential_predicts_every_token_once(tokens, sampling, batch_size):
-  windows = Windows(tokens, WindowsConfig(4, 16, sampling))
-  batches = list(windows.sequential(batch_size))
+  windows = Windows(tokens, WindowsConfig(batch_size, 16, sampling))
+  batches = list(windows.sequential())
   assert {batch.shape for batch in batches} == {(batch_size, 17)}
   rows = np.concatenate(batches)
   targets = rows[:, 1:][rows[:, 1:] >= 0]
@@ -161,7 +161,7 @@ def test_windows_over_ten_gigabytes_stay_below_200_megabytes(tmp_path):
     windows = Windows(TokenFile(sys.argv[1], "train"), WindowsConfig(64, 512))
     for step in range(300):
       windows(step * 1000)
-    for batch in itertools.islice(windows.sequential(64), 300):
+    for batch in itertools.islice(windows.sequential(), 300):
       pass
     # Not ru_maxrss, which begins with that of the process that started this one.
     print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))

@@ -29,6 +29,7 @@ from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.models.trunk import States
 from gpt_jax.objectives.contrastive import DropoutViews, NeighborSentences, NeighborSpans
 from gpt_jax.ops.dropout import step_key
+from gpt_jax.parallel import memory
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import replicate, to_device
 from gpt_jax.programs import evaluate, pretrain
@@ -380,12 +381,13 @@ def test_a_batch_in_parts_is_refused(changes, message, prepared, tmp_path):
   assert not (tmp_path / "run").exists()
 
 
-def test_no_parts_are_chosen():
+def test_no_parts_are_chosen(monkeypatch):
   """A step that does not fit stays whole."""
   mesh, bound = make_mesh(MeshConfig(), jax.devices()[:1]), CONFIG.objective.bind(None, 16)
   open_config = dataclasses.replace(CONFIG, trunk=TRUNK, train=TrainConfig(steps=10))
   run = Run(pretrain.step_recipe(open_config, bound, mesh), [])
   trainer = run.trainer
+  monkeypatch.setattr(memory, "limit", lambda _: 1.0)
   with pytest.warns(UserWarning, match="config.data.length, or more devices$"):
-    run.plan(limit=1.0)
+    run.plan()
   assert run.trainer is trainer

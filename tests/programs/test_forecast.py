@@ -71,7 +71,15 @@ def causal_batch_of(rows, draw):
 
 
 def forecast_of(config, limit=0.0):
-  return build(config).plan(limit)
+  return plan_within(limit, build(config))
+
+
+def plan_within(limit, run):
+  """The plan where there are so many bytes of memory; 0: those of this machine."""
+  with pytest.MonkeyPatch.context() as patch:
+    if limit:
+      patch.setattr(memory, "limit", lambda _: limit)
+    return run.plan()
 
 
 def test_a_run_says_what_it_needs_and_then_what_it_took(prepared, tmp_path, capsys, caplog):
@@ -268,12 +276,12 @@ def test_a_step_too_large_for_any_number_is_said():
 def test_the_chosen_number_fits(limit):
   open_config = changed(LARGE, train={"microbatches": 0})
   run = build(open_config)
-  forecast = run.plan(limit)
+  forecast = plan_within(limit, run)
   assert run.trainer.microbatches == run.recipe.config.train.microbatches > 1
   assert 0 < forecast.memory <= limit
   run = build(open_config)
   trainer = run.trainer
-  assert run.plan(10 * limit).memory and run.trainer is trainer
+  assert plan_within(10 * limit, run).memory and run.trainer is trainer
 
 
 def test_processes_agree_on_a_number(monkeypatch, capsys):

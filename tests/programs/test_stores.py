@@ -15,6 +15,7 @@ from refused import refused
 from gpt_jax import files
 from gpt_jax.checkpoints import remote
 from gpt_jax.checkpoints.remote import Lease, check_workdir
+from gpt_jax.checkpoints.restore import restore_step, saved_meta
 from gpt_jax.checkpoints.store import Checkpoints
 from gpt_jax.errors import InputError, Unavailable
 from gpt_jax.programs.pretrain_samples import SAMPLES, Sample, read_samples
@@ -83,10 +84,10 @@ def test_a_save_that_fails_is_written_again(store, monkeypatch, capsys):
     checkpoints.save(1, state, {"note": 1})
     state["params"]["kernel"].delete()
     checkpoints.save(2, expected, {"note": 2})
-    for step in (1, 2):
-      restored, meta, _ = checkpoints.restore(expected, step)
-      assert meta == {"note": step}
-      np.testing.assert_array_equal(restored["params"]["kernel"], np.arange(6.0))
+  for step in (1, 2):
+    restored = restore_step(store, step, expected)
+    assert saved_meta(store, step) == {"note": step}
+    np.testing.assert_array_equal(restored["params"]["kernel"], np.arange(6.0))
   assert capsys.readouterr().err == f"{store}/checkpoints/1: not written; trying again\n"
 
 
