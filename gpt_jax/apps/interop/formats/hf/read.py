@@ -75,7 +75,7 @@ def load(
   if t5.detect(folder):
     if overlay:
       raise InputError(f"{folder}: an adapter of a T5 is not supported; merge it by PEFT")
-    arrays, meta, tokenizer = t5.load(folder, open_weights(weights_path, prefix="", ties={}), check)
+    arrays, meta, tokenizer = t5.load(folder, weights_path, check)
   else:
     arrays, meta, tokenizer = _load_transformer(folder, weights_path, check, overlay, beside)
   step = meta.pop("step")

@@ -19,7 +19,7 @@ from gpt_jax.apps.interop.formats.hf.family import (
   to_theirs,
 )
 from gpt_jax.apps.interop.formats.hf.fields import GENERATION_FIELDS, Supported, check_config
-from gpt_jax.apps.interop.formats.hf.weights import Weights, check_arrays, without_padding
+from gpt_jax.apps.interop.formats.hf.weights import check_arrays, open_weights, without_padding
 from gpt_jax.apps.interop.formats.hf_tokenizer import read_vocabulary, write_tokenizer
 from gpt_jax.checkpoints.formats import Check, safetensors
 from gpt_jax.checkpoints.formats.folder import CONFIG, TOKENIZER, read_object, write_sums
@@ -38,7 +38,7 @@ _TABLE, _HEAD = "shared.weight", "lm_head.weight"
 # Other names of the table in older files, and an array that transformers once drew and never used.
 _COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 _UNUSED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
-_IGNORED = re.compile("|".join(map(re.escape, (_HEAD, _UNUSED, *_COPIES))))
+_IGNORED = re.compile("|".join(map(re.escape, (_HEAD, _UNUSED))))
 _NO_HEADS = re.compile(r"(?!)")  # for labels, of which a folder of T5 has none
 _UNITS = {"relu": "1.0", "gated-gelu": "1.1"}
 _DENSE = {"relu": "relu", "gated-gelu": "gelu_new"}
@@ -64,7 +64,7 @@ def holds(meta: dict) -> bool:
   return isinstance(from_json(meta["model"]).trunk, T5Config)
 
 
-def load(folder: str, weights: Weights, check: Check) -> tuple[Arrays, dict, Tokenizer]:
+def load(folder: str, weights_path: str, check: Check) -> tuple[Arrays, dict, Tokenizer]:
   """Arrays, meta with the step, and tokenizer; a file without a decoder is an encoder.
 
   Rows of the table after the vocabulary and its special tokens are left out: they are padding.
@@ -74,6 +74,10 @@ def load(folder: str, weights: Weights, check: Check) -> tuple[Arrays, dict, Tok
   # transformers 5 writes tie_word_embeddings: true for 1.1 too, and whether it scales by itself.
   scales = {"scale_decoder_outputs": config.get("tie_word_embeddings", True)}
   check_config(path, scales | config, ("vocab_size", *_NAMES.values()), _supported)
+  ties = dict.fromkeys(_COPIES, _TABLE)
+  if config.get("feed_forward_proj", "relu") == "relu":  # 1.1 has an output table of its own
+    ties[_HEAD] = _TABLE
+  weights = open_weights(weights_path, "", ties)
   # The prefix of T5ForSequenceClassification and T5ForTokenClassification.
   if any(name.startswith("transformer.") for name in weights.shapes):
     raise InputError(
@@ -89,8 +93,7 @@ def load(folder: str, weights: Weights, check: Check) -> tuple[Arrays, dict, Tok
     _check_start_and_end(folder, tokenizer)
   meta.setdefault("trained_special", list(tokenizer.special))  # the rows in the file
   rows = spec.trunk.vocab_size + spec.trunk.special_tokens
-  tables = (_TABLE, _HEAD, *_COPIES)
-  weights = without_padding(path, weights, tables, config["vocab_size"], rows)
+  weights = without_padding(path, weights, (_TABLE, _HEAD), config["vocab_size"], rows)
   layout = _arrays(spec.trunk, rows, spec.trunk.has_output and _HEAD in weights.shapes)
   shapes = {array.theirs: array.shape for array in layout}
   check_arrays(weights, shapes, MODEL_TYPE, _IGNORED, _NO_HEADS, "")  # no head to warn of
@@ -98,11 +101,6 @@ def load(folder: str, weights: Weights, check: Check) -> tuple[Arrays, dict, Tok
   arrays = to_ours(layout, weights)
   if spec.trunk.has_output and "output" not in arrays:
     arrays["output"] = arrays["tokens"].copy()  # tied, without 1.0's scale
-  # A copy of the table, which a file may have.
-  for name in _COPIES if spec.trunk.has_output else (*_COPIES, _HEAD):
-    if name in weights.shapes and not np.array_equal(weights.read(name), arrays["tokens"][:rows]):
-      version = spec.trunk.version
-      raise InputError(f"{weights.path}: {name} is not {_TABLE}: T5 {version} has one table")
   return {f"trunk/{name}": x for name, x in arrays.items()}, meta, tokenizer
 
 

@@ -71,7 +71,7 @@ def open_weights(path: str, prefix: str, ties: dict[str, str]) -> Weights:
   for other, name in ties.items():
     if other in names and name in names:
       if not np.array_equal(weights.read(other), weights.read(name)):
-        raise InputError(f"{path}: {other} is not {name}: the output is not tied to the input")
+        raise InputError(f"{path}: {other} is not {name}, of which it should be a copy")
     elif other in names:
       names[name] = other
     names.pop(other, None)
