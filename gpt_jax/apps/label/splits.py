@@ -65,7 +65,7 @@ def group_folds(classes: np.ndarray, groups: np.ndarray, folds: int, seed: int) 
   return fold
 
 
-COSINE = 0.9
+_COSINE = 0.9
 _NGRAM = 4
 # The share of a vector's squared length that its common n-grams may have; see _pairs.
 _COMMON = 0.4
@@ -73,13 +73,13 @@ _BLOCK = 1024  # rows
 _PAIRS = 1 << 12  # multiplied at a time: of templated texts most pairs are candidates
 
 
-def group_near_duplicates(texts: Sequence[str], cosine: float = COSINE) -> np.ndarray:
+def group_near_duplicates(texts: Sequence[str]) -> np.ndarray:
   """The number of each text's group, int [N], from 0 in the order of the groups' first texts."""
   folded = (unicodedata.normalize("NFKC", text).casefold() for text in texts)
   normalized = [" ".join(text.split()) for text in folded]
   distinct = list(dict.fromkeys(normalized))
   index = {text: number for number, text in enumerate(distinct)}
-  of_distinct = _components(distinct, cosine)
+  of_distinct = _components(distinct)
   group_of = of_distinct[[index[text] for text in normalized]]
   _, first, inverse = np.unique(group_of, return_index=True, return_inverse=True)
   order = np.empty(len(first), np.int64)
@@ -87,12 +87,12 @@ def group_near_duplicates(texts: Sequence[str], cosine: float = COSINE) -> np.nd
   return order[inverse]
 
 
-def _components(texts: list[str], cosine: float) -> np.ndarray:
+def _components(texts: list[str]) -> np.ndarray:
   """The connected component of each of the distinct texts, int [N]."""
   vectors = _vectors(texts)
   import scipy.sparse
 
-  pairs = [np.empty((0, 2), np.int64), *_pairs(vectors, cosine)]
+  pairs = [np.empty((0, 2), np.int64), *_pairs(vectors)]
   left, right = np.concatenate(pairs).T
   edges = scipy.sparse.coo_array((np.ones(len(left), bool), (left, right)), (len(texts),) * 2)
   _, component = scipy.sparse.csgraph.connected_components(edges, directed=False)
@@ -116,7 +116,7 @@ def _vectors(texts: list[str]) -> Any:
   return vectors
 
 
-def _pairs(vectors: Any, cosine: float) -> Iterator[np.ndarray]:
+def _pairs(vectors: Any) -> Iterator[np.ndarray]:
   """The pairs of rows whose cosine is high enough, int [P, 2], of at most _PAIRS candidates each.
 
   As in Bayardo et al. 2007, Scaling Up All Pairs Similarity Search: a row is multiplied without its
@@ -128,12 +128,12 @@ def _pairs(vectors: Any, cosine: float) -> Iterator[np.ndarray]:
   for start in range(0, vectors.shape[0], _BLOCK):
     partial = (rare[start : start + _BLOCK] @ transposed).tocoo()
     left, right = partial.row + start, partial.col
-    near = (left < right) & (partial.data >= cosine - missing[left] - 1e-4)
+    near = (left < right) & (partial.data >= _COSINE - missing[left] - 1e-4)
     candidates = np.stack([left[near], right[near]], axis=1)
     for at in range(0, len(candidates), _PAIRS):
       pairs = candidates[at : at + _PAIRS]
       products = vectors[pairs[:, 0]].multiply(vectors[pairs[:, 1]])
-      yield pairs[np.asarray(products.sum(axis=1)).ravel() >= cosine]
+      yield pairs[np.asarray(products.sum(axis=1)).ravel() >= _COSINE]
 
 
 def _without_common(vectors: Any) -> tuple[Any, np.ndarray]:
