@@ -7,7 +7,7 @@ the authors' codes it begins where the row before it ended, so that no row can b
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,7 +22,7 @@ SENTENCE_END = -2  # in a row of packed sentences, after each of them
 
 SHORT_SHARE = 0.1  # of pairs are made shorter than a row, as in BERT's code
 
-Second = Literal["random_document", "swapped"]
+SECONDS = ("random_document", "swapped")  # what the second text of a pair may be
 
 
 class SentenceWindows(Windows):
@@ -30,6 +30,8 @@ class SentenceWindows(Windows):
 
   def __init__(self, tokens: TokenFile, config: WindowsConfig, seed: int = 0, copies: int = 0):
     super().__init__(tokens, config, seed, copies)
+    if config.length < 3:
+      raise InputError(f"data.length={config.length}: must be at least 3 for rows of sentences")
     self._sentences = tokens.sentences
 
   def _sentence_at(self, offset: int) -> int:
@@ -77,7 +79,7 @@ class PairWindows(SentenceWindows):
     config: WindowsConfig,
     seed: int = 0,
     copies: int = 0,
-    second: Second = "random_document",
+    second: str = "random_document",
   ):
     if config.sampling != "within_documents":
       raise InputError(

@@ -12,10 +12,10 @@ from gpt_jax.config import option, register
 from gpt_jax.data.sentence_windows import (
   IN_ORDER,
   NOT_IN_ORDER,
+  SECONDS,
   SENTENCE_END,
   PackedSentenceWindows,
   PairWindows,
-  Second,
 )
 from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import Tokenizer
@@ -31,10 +31,11 @@ class MaskedPairs(MaskedObjective):
   (Devlin et al. 2018, section 3.1, task 2) or ALBERT's sentence order (Lan et al. 2019, 3.1).
   """
 
-  second: Second = option(
+  second: str = option(
     "random_document",
     "what B is in half of the rows: random_document: text of another document (BERT's next "
     "sentence); swapped: the text before A (ALBERT's sentence order)",
+    choices=SECONDS,
   )
 
   attention = "bidirectional"

@@ -21,6 +21,8 @@ from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.models.encoder_decoder import T5Config
 from gpt_jax.models.heads.classify import ClassifyHead
+from gpt_jax.models.heads.contrastive import ContrastiveHead
+from gpt_jax.models.heads.masked import MaskedHead
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.ops.cross_entropy import logits
 
@@ -267,6 +269,15 @@ def test_a_copy_of_the_table_that_is_none(copied, exported):
     load_model(copied(arrays={"decoder.embed_tokens.weight": np.zeros(shape, np.float32)}))
 
 
-def test_a_head_for_labels_is_refused(tmp_path, tokenizer):
-  spec = ModelConfig(alone(T5Config(290, 40, **SIZES)), (ClassifyHead(2),), "bidirectional")
-  refused("holds a T5 without a head for labels; npz", write, tmp_path / "out", spec, {}, tokenizer)
+def test_heads_with_parameters_are_refused(tmp_path, tokenizer):
+  for head, kind in ((ClassifyHead(2), "for labels"), (MaskedHead(), "such as masked")):
+    spec = ModelConfig(alone(T5Config(290, 40, **SIZES)), (head,), "bidirectional")
+    message = f"holds a T5 without a head {kind}; npz"
+    refused(message, write, tmp_path / "out", spec, {}, tokenizer)
+
+
+def test_an_encoder_embeds_as_it_was_trained_to(tmp_path, tokenizer, make_run):
+  trunk = alone(T5Config(tokenizer.vocab_size, 40, special_tokens=6, **SIZES))
+  spec = ModelConfig(trunk, (ContrastiveHead(pooling="last", mlp=True),), "bidirectional")
+  write(tmp_path / "out", spec, make_run.params_of(spec, 3), tokenizer)
+  assert load_model(str(tmp_path / "out")).spec.heads == (ContrastiveHead(pooling="last"),)

@@ -1,5 +1,6 @@
 """A family of transformers' models, and the conversion between its arrays and ours."""
 
+import dataclasses
 import importlib
 import pkgutil
 import re
@@ -131,6 +132,15 @@ def find_family(spec: ModelConfig, meta: dict, tokenizer: Tokenizer, format: str
     reasons.append(reason)
   reasons = reasons or [f"transformers has no model of {spec.attention} attention"]
   raise InputError(f"format={format}: {'; '.join(dict.fromkeys(reasons))}; npz can hold it")
+
+
+def for_embeddings(spec: ModelConfig) -> ModelConfig:
+  """The model without the layer of a contrastive head, which only its loss reads."""
+  heads = list(spec.heads)
+  for i, head in enumerate(heads):
+    if head.scope == "contrastive":
+      heads[i] = dataclasses.replace(head, mlp=False)
+  return dataclasses.replace(spec, heads=tuple(heads))
 
 
 def meta_of(config: dict, tokenizer: Tokenizer) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from flax.traverse_util import flatten_dict
 from gpt_jax.apps.interop.formats.hf.family import (
   Array,
   Arrays,
+  for_embeddings,
   meta_of,
   own_model,
   to_ours,
@@ -30,7 +31,7 @@ from gpt_jax.errors import InputError, about
 from gpt_jax.files import atomic_folder, write_json
 from gpt_jax.models.encoder_decoder import BUCKETS, MAX_DISTANCE, T5Config
 from gpt_jax.models.heads.language import LanguageHead
-from gpt_jax.models.model import ModelConfig
+from gpt_jax.models.model import ModelConfig, parameter_shapes
 
 MODEL_TYPE = "t5"
 _WEIGHTS, _GENERATION = "model.safetensors", "generation_config.json"
@@ -157,7 +158,9 @@ def _model_of(path: str, config: dict, tokenizer: Tokenizer, decoder: bool) -> M
       **{ours: config[theirs] for ours, theirs in _NAMES.items()},
     )
   if not decoder:
-    return ModelConfig(trunk, (), "bidirectional")
+    heads = own.heads if own else ()
+    for_texts = tuple(head for head in heads if head.scope == "contrastive")
+    return ModelConfig(trunk, for_texts, "bidirectional")
   return ModelConfig(trunk, (LanguageHead(),))
 
 
@@ -211,9 +214,12 @@ def _arrays(trunk: T5Config, rows: int, output: bool) -> list[Array]:
 def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) -> None:
   """Writes a folder for transformers' from_pretrained; its README.md names the class to use."""
   safetensors.library()  # fail before the expensive part
-  spec = from_json(meta["model"])
-  if spec.head:
-    raise InputError("format=hf: holds a T5 without a head for labels; npz can hold this one")
+  spec = for_embeddings(from_json(meta["model"]))
+  further = {name.partition("/")[0] for name in parameter_shapes(spec)} - {"trunk"}
+  if spec.head or further:
+    kind = "for labels" if spec.head else f"such as {', '.join(sorted(further))}"
+    raise InputError(f"format=hf: holds a T5 without a head {kind}; npz can hold this one")
+  meta = {**meta, "model": to_json(spec)}
   trunk = spec.trunk
   rows = trunk.vocab_size + trunk.special_tokens
   trained = flatten_dict(params["trunk"], sep="/")

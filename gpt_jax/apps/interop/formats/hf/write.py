@@ -1,6 +1,5 @@
 """Writing a transformers folder."""
 
-import dataclasses
 import json
 import os
 from typing import Any
@@ -9,7 +8,13 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 
 from gpt_jax.apps.interop.formats.hf import t5
-from gpt_jax.apps.interop.formats.hf.family import Arrays, Family, find_family, to_theirs
+from gpt_jax.apps.interop.formats.hf.family import (
+  Arrays,
+  Family,
+  find_family,
+  for_embeddings,
+  to_theirs,
+)
 from gpt_jax.apps.interop.formats.hf.labels import scale_of
 from gpt_jax.apps.interop.formats.hf.weights import WEIGHTS
 from gpt_jax.apps.interop.formats.hf_card import write_card
@@ -20,7 +25,6 @@ from gpt_jax.config import from_json, to_json
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.files import atomic_folder, write_json
 from gpt_jax.models.heads.regress import in_units
-from gpt_jax.models.model import ModelConfig
 from gpt_jax.tasks.formats import Format, GPTFormat
 from gpt_jax.tasks.task import Task
 
@@ -38,7 +42,7 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
   if t5.holds(meta):
     t5.save(folder, params, meta, step, tokenizer)
     return
-  spec = _for_embeddings(from_json(meta["model"]))
+  spec = for_embeddings(from_json(meta["model"]))
   meta = {**meta, "model": to_json(spec)}
   family = find_family(spec, meta, tokenizer)
   task = from_json(meta["task"]).build("") if "task" in meta else None
@@ -69,15 +73,6 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
       details = task, orders, bool(folded), temperature, sequences
       file.write(write_card(config["architectures"][0], spec, meta, step, tokenizer, *details))
     write_sums(partial)
-
-
-def _for_embeddings(spec: ModelConfig) -> ModelConfig:
-  """The model without the layer of a contrastive head, which only its loss reads."""
-  heads = list(spec.heads)
-  for i, head in enumerate(heads):
-    if head.scope == "contrastive":
-      heads[i] = dataclasses.replace(head, mlp=False)
-  return dataclasses.replace(spec, heads=tuple(heads))
 
 
 def orders_of(task: Task | None, meta: dict, family: Family) -> int:
