@@ -69,6 +69,7 @@ mnli train glue/MNLI/train.tsv | {INFERENCE} | 0,1,A.,B.,x,neutral | 2,3 | 5 neu
 mnli dev glue/MNLI/dev_matched.tsv | {INFERENCE} | 0,1,A.,B.,x,neutral | 2,3 | 5 neutral
 mnli-mismatched dev glue/MNLI/dev_mismatched.tsv | {INFERENCE} | 0,1,A.,B.,x,neutral | 2,3 | 5 neutral
 mnli test glue/MNLI/test_matched.tsv | index,promptID,sentence1,sentence2 | 0,1,A.,B. | 2,3 |
+mnli-mismatched test glue/MNLI/test_mismatched.tsv | index,promptID,sentence1,sentence2 | 0,1,A.,B. | 2,3 |
 mnli-diagnostic test glue/AX/diagnostic.tsv | index,sentence1,sentence2 | 0,A.,B. | 1,2 |
 snli train snli_1.0/snli_1.0_train.txt | gold_label,sentence1,sentence2 | neutral,A.,B. | 1,2 | 0 neutral
 scitail test SciTailV1.1/tsv_format/scitail_1.0_test.tsv |  | A.,B.,neutral | 0,1 | 2 neutral

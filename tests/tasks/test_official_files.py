@@ -158,7 +158,9 @@ def test_the_diagnostic_set_is_another_test_set_of_mnli(small):
   assert task.labels == find("mnli").labels
   (small / "glue/AX").rename(small / "glue/diagnostic")  # as GLUE's download script names it
   assert read(small, name, "test") == rows
-  (small / "glue/diagnostic/diagnostic.tsv").unlink()
+  (small / "glue/diagnostic/diagnostic.tsv").rename(small / "glue/AX.tsv")  # as published
+  assert read(small, name, "test") == rows
+  (small / "glue/AX.tsv").unlink()
   refused(r"glue/AX/diagnostic\.tsv: No such file", task.examples, str(small), "test")
 
 
