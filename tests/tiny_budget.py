@@ -1,10 +1,14 @@
-"""The smallest budget of launch/compare.py: four steps of a model of 16 features; its tables."""
+"""The smallest budget of launch/compare.py: four steps of 16 features; its tables and text."""
 
+import itertools
 import re
 from pathlib import Path
 
 from gpt_jax.apps.compare.budgets import Budget
+from gpt_jax.data import storyworld
 from gpt_jax.models.transformer import TransformerConfig
+from gpt_jax.programs import prepare
+from gpt_jax.programs.prepare import PrepareConfig
 
 TINY = Budget(
   "tiny",
@@ -20,6 +24,15 @@ TINY = Budget(
   examples=32,
   finetuning=(16, 1, 1e-3),
 )
+
+
+def prepare_stories(folder: Path) -> str:
+  """The folder of some documents of the story world, prepared with sentence ends."""
+  stories = itertools.islice(storyworld.documents(size=60_000), 60)
+  source, out = folder / "stories.txt", str(folder / "prepared")
+  source.write_text("\n\n\n".join(stories))
+  prepare.run(PrepareConfig(str(source), vocab_size=600, valid_share=0.2, sentences=True), out)
+  return out
 
 
 def tables_of(workdir: str) -> dict[str, dict[str, dict[str, str]]]:

@@ -12,6 +12,8 @@ from gpt_jax.checkpoints.restore import restore_params
 from gpt_jax.config import to_json
 from gpt_jax.data.token_file import TokenWriter
 from gpt_jax.data.windows import WindowsConfig
+from gpt_jax.models.heads.masked import MaskedHead
+from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import finetune
 from gpt_jax.programs.config_files import override_all
@@ -30,6 +32,14 @@ PRETRAIN = PretrainConfig(
   train=TrainConfig(steps=12, log_every=6),
 )
 NO_DROPOUT = {"residual_dropout": 0.0, "attention_dropout": 0.0, "embedding_dropout": 0.0}
+
+
+TEXTS = [
+  "the cat sat on the mat",
+  "dog",
+  "the dog ran to the old red barn by the sea and sat on the cat",
+]
+DICTIONARY = dict(zip("cat dog mat barn sea".split(), "sea barn cat mat dog".split(), strict=True))
 
 
 def changed(config, **changes):
@@ -65,6 +75,23 @@ def write_table(folder, rows, splits=("train", "dev"), header="text\tlabel"):
     lines = [header, *map("\t".join, rows)]
     (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n")
   return str(folder)
+
+
+def write_translations(folder, rng):
+  """Pairs of train.en and train.de, and of val, word for word by DICTIONARY."""
+  for split, count in (("train", 128), ("val", 24)):
+    texts = [rng.choices(list(DICTIONARY), k=4) for _ in range(count)]
+    (folder / f"{split}.en").write_text("".join(f"{' '.join(words)}\n" for words in texts))
+    translations = [" ".join(DICTIONARY[word] for word in words) for words in texts]
+    (folder / f"{split}.de").write_text("".join(f"{text}\n" for text in translations))
+
+
+def make_masked(make_run, folder, tokenizer, context, **meta):
+  """The folder of a masked language model with random parameters."""
+  sizes = {"layers": 1, "width": 16, "heads": 2, "special_tokens": tokenizer.special.count}
+  trunk = TransformerConfig(tokenizer.vocab_size, context, **sizes)
+  spec = ModelConfig(trunk, (MaskedHead(),), "bidirectional")
+  return make_run(folder, spec, tokenizer=tokenizer, **meta)
 
 
 def entries(workdir):

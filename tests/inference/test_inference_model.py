@@ -9,31 +9,19 @@ import jax
 import numpy as np
 import pytest
 from refused import refused
+from tiny_runs import TEXTS
 
 import gpt_jax
 from gpt_jax.batch import Rows
 from gpt_jax.inference.calibration import scale
 from gpt_jax.models.encoder_decoder import T5Config
-from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import ModelConfig
-from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import generate, predict
 
-TEXTS = [
-  "the cat sat on the mat",
-  "dog",
-  "the dog ran to the old red barn by the sea and sat on the cat",
-]
 
-
-@pytest.fixture(scope="module", params=["transformer", "lstm"])
-def model(request, tmp_path_factory, make_run, tiny_tokenizer):
-  size = tiny_tokenizer.vocab_size
-  trunks = {
-    "transformer": TransformerConfig(size, context=48, layers=1, width=16, heads=2),
-    "lstm": LSTMConfig(size, context=48, width=16, units=24),
-  }
-  return gpt_jax.load(make_run(tmp_path_factory.mktemp("load"), ModelConfig(trunks[request.param])))
+@pytest.fixture(scope="module")
+def model(language_model):
+  return gpt_jax.load(language_model)
 
 
 def alone(model, text):

@@ -6,20 +6,13 @@ import jax
 import numpy as np
 import pytest
 from refused import refused
+from tiny_runs import TEXTS, make_masked
 
 import gpt_jax
 from gpt_jax.batch import Batch, Predictions, Rows
 from gpt_jax.errors import InputError
-from gpt_jax.models.heads.masked import MaskedHead
-from gpt_jax.models.model import ModelConfig
-from gpt_jax.models.transformer import TransformerConfig
 
 CONTEXT = 48
-TEXTS = [
-  "the cat sat on the mat",
-  "dog",
-  "the dog ran to the old red barn by the sea and sat on the cat",
-]
 ROBERTA = {"sequence_format": {"type": "roberta_format"}}
 FRAMES = {
   "bare": {**ROBERTA, "trained_special": ["mask"]},  # as the objective `masked` leaves it
@@ -27,18 +20,15 @@ FRAMES = {
 }
 
 
-def make_masked(make_run, tiny_tokenizer, folder, **meta):
+def masked_run(make_run, tiny_tokenizer, folder, **meta):
   tokenizer = tiny_tokenizer.with_special("cls", "sep", "mask")
-  sizes = {"layers": 1, "width": 16, "heads": 2, "special_tokens": tokenizer.special.count}
-  trunk = TransformerConfig(tokenizer.vocab_size, CONTEXT, **sizes)
-  spec = ModelConfig(trunk, (MaskedHead(),), "bidirectional")
-  return make_run(folder, spec, tokenizer=tokenizer, **meta)
+  return make_masked(make_run, folder, tokenizer, CONTEXT, **meta)
 
 
 @pytest.fixture(scope="module", params=FRAMES)
 def model(request, tmp_path_factory, make_run, tiny_tokenizer):
   folder = tmp_path_factory.mktemp("masked") / "run"
-  return gpt_jax.load(make_masked(make_run, tiny_tokenizer, folder, **FRAMES[request.param]))
+  return gpt_jax.load(masked_run(make_run, tiny_tokenizer, folder, **FRAMES[request.param]))
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -64,7 +54,7 @@ def log_probs_of(model, ids, position):
 def test_a_text_of_other_software_has_its_frame(tmp_path, make_run, tiny_tokenizer):
   metas = {"framed": FRAMES["framed"], "unknown": ROBERTA}
   framed, unknown = (
-    gpt_jax.load(make_masked(make_run, tiny_tokenizer, tmp_path / name, **meta))
+    gpt_jax.load(masked_run(make_run, tiny_tokenizer, tmp_path / name, **meta))
     for name, meta in metas.items()
   )
   assert framed.fill_mask("a [MASK]") == unknown.fill_mask("a [MASK]")

@@ -12,9 +12,6 @@ from gpt_jax.errors import InputError
 from gpt_jax.inference.model import Model
 from gpt_jax.inference.scoring import text_log_probs
 from gpt_jax.inference.stream import Sampling, Stream, Text, check_fits, continue_texts
-from gpt_jax.models.lstm import LSTMConfig
-from gpt_jax.models.model import ModelConfig
-from gpt_jax.models.transformer import TransformerConfig
 
 PROMPTS = ["the cat", "the dog ran to the old red barn by", "a", "sat on the"]
 SETTINGS = [
@@ -25,15 +22,9 @@ SETTINGS = [
 ]
 
 
-@pytest.fixture(scope="module", params=["transformer", "lstm"])
-def model(request, tmp_path_factory, make_run, tiny_tokenizer):
-  size = tiny_tokenizer.vocab_size
-  trunks = {
-    "transformer": TransformerConfig(size, context=48, layers=1, width=16, heads=2),
-    "lstm": LSTMConfig(size, context=48, width=16, units=24),
-  }
-  spec = ModelConfig(trunks[request.param])
-  loaded = gpt_jax.load(make_run(tmp_path_factory.mktemp("stream"), spec)).loaded
+@pytest.fixture(scope="module")
+def model(language_model):
+  loaded = gpt_jax.load(language_model).loaded
   # Larger parameters, so that a token depends on more than the one before it.
   return Model(dataclasses.replace(loaded, params=jax.tree.map(lambda x: 6 * x, loaded.params)))
 

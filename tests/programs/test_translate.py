@@ -7,7 +7,7 @@ import shutil
 import pytest
 from refused import refused
 from shared_trainers import one_device  # noqa: F401
-from tiny_runs import NO_DROPOUT, changed, entries
+from tiny_runs import DICTIONARY, NO_DROPOUT, changed, entries, write_translations
 
 import gpt_jax
 from gpt_jax.apps.label import label
@@ -46,18 +46,12 @@ OPTIMIZERS = {
   "t5": OptimConfig("adafactor", 0.05, "linear", warmup_steps=4, clip_norm=0.0),
   "lstm": CONFIG.optim,
 }
-DICTIONARY = dict(zip("cat dog mat barn sea".split(), "sea barn cat mat dog".split(), strict=True))
 
 
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory):
-  """Word for word by a dictionary."""
-  folder, rng = tmp_path_factory.mktemp("pairs"), random.Random(0)
-  for split, count in (("train", 128), ("val", 24)):
-    texts = [rng.choices(list(DICTIONARY), k=4) for _ in range(count)]
-    (folder / f"{split}.en").write_text("".join(f"{' '.join(words)}\n" for words in texts))
-    translations = [" ".join(DICTIONARY[word] for word in words) for words in texts]
-    (folder / f"{split}.de").write_text("".join(f"{text}\n" for text in translations))
+  folder = tmp_path_factory.mktemp("pairs")
+  write_translations(folder, random.Random(0))
   return str(folder)
 
 

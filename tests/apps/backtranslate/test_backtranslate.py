@@ -6,6 +6,7 @@ import random
 import pytest
 from refused import refused
 from shared_trainers import one_device  # noqa: F401
+from tiny_runs import DICTIONARY, write_translations
 
 from gpt_jax.apps.backtranslate import backtranslate
 from gpt_jax.apps.backtranslate.backtranslate import noised, why_left_out
@@ -22,7 +23,6 @@ from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import OptimConfig
 
 pytest.importorskip("sacrebleu")
-WORDS = dict(zip("cat dog mat barn sea".split(), "sea barn cat mat dog".split(), strict=True))
 CONFIG = FinetuneConfig(
   task=PairsTask(source="de", target="en"),
   batch_size=16,
@@ -36,12 +36,8 @@ CONFIG = FinetuneConfig(
 def folder(tmp_path_factory):
   """Pairs, word for word by a dictionary, and a text of the target language."""
   folder, rng = tmp_path_factory.mktemp("pairs"), random.Random(0)
-  for split, count in (("train", 128), ("val", 24)):
-    texts = [rng.choices(list(WORDS), k=4) for _ in range(count)]
-    (folder / f"{split}.en").write_text("".join(f"{' '.join(words)}\n" for words in texts))
-    translations = [" ".join(WORDS[word] for word in words) for words in texts]
-    (folder / f"{split}.de").write_text("".join(f"{text}\n" for text in translations))
-  lines = [" ".join(rng.choices(list(WORDS), k=4)) for _ in range(12)]
+  write_translations(folder, rng)
+  lines = [" ".join(rng.choices(list(DICTIONARY), k=4)) for _ in range(12)]
   (folder / "text.de").write_text("\n".join([*lines[:5], "", *lines[5:]]))
   return folder
 
@@ -79,7 +75,7 @@ def test_pairs_of_a_text(folder, checkpoint, tmp_path):
   assert len(rows) == counts["kept"] > 6
   lines = [line for line in (folder / "text.de").read_text().splitlines() if line]
   assert [line for line in lines if line in {text for _, text in rows}] == [b for _, b in rows]
-  back, right = {b: a for a, b in WORDS.items()}, 0
+  back, right = {b: a for a, b in DICTIONARY.items()}, 0
   for translation, text in rows:
     tag, *words = translation.split()
     assert tag == "<BT>"
@@ -119,7 +115,7 @@ def test_training_reads_real_and_synthetic_pairs(folder, checkpoint):
 def test_paraphrases_of_a_table(folder, checkpoint, other_way, tmp_path):
   """Rows keep their other columns; what comes back as it was is left out."""
   rng, out = random.Random(1), tmp_path / "paraphrases.tsv"
-  rows = [(str(n), " ".join(rng.choices(list(WORDS), k=4)), "yes") for n in range(40)]
+  rows = [(str(n), " ".join(rng.choices(list(DICTIONARY), k=4)), "yes") for n in range(40)]
   table = "".join("\t".join(row) + "\n" for row in [("id", "sentence", "label"), *rows])
   (tmp_path / "table.tsv").write_text(table)
   paths = f"{tmp_path}/table.tsv", str(out)

@@ -1,7 +1,6 @@
 """Objectives in one table: equal trunks, runs that are not made twice, the choice of a rate."""
 
 import dataclasses
-import itertools
 import os
 import shutil
 import signal
@@ -11,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from refused import refused
 from shared_trainers import stop_in_step
-from tiny_budget import TINY, tables_of
+from tiny_budget import TINY, prepare_stories, tables_of
 
 from gpt_jax.apps.compare import compare
 from gpt_jax.apps.compare.budgets import (
@@ -24,7 +23,6 @@ from gpt_jax.apps.compare.measures import cost
 from gpt_jax.apps.compare.rows import ROWS, find_rows
 from gpt_jax.apps.compare.tables import fine_tuned, probed, step_at_equal_seconds
 from gpt_jax.apps.study import Study
-from gpt_jax.data import storyworld
 from gpt_jax.errors import InputError
 from gpt_jax.files import (
   list_folder,
@@ -34,8 +32,7 @@ from gpt_jax.files import (
   with_checksum,
   write_json,
 )
-from gpt_jax.programs import finetune, prepare, pretrain
-from gpt_jax.programs.prepare import PrepareConfig
+from gpt_jax.programs import finetune, pretrain
 from gpt_jax.programs.pretrain import load_text, text_recipe
 from gpt_jax.tasks.task import find
 from gpt_jax.training.hooks import Diverged
@@ -47,14 +44,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:loss .* is not below the unigram
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-  """Some documents of the story world, prepared with sentence ends."""
-  folder = tmp_path_factory.mktemp("stories")
-  stories = itertools.islice(storyworld.documents(size=60_000), 60)
-  (folder / "stories.txt").write_text("\n\n\n".join(stories))
-  out = str(folder / "prepared")
-  source = str(folder / "stories.txt")
-  prepare.run(PrepareConfig(source, vocab_size=600, valid_share=0.2, sentences=True), out)
-  return out
+  return prepare_stories(tmp_path_factory.mktemp("stories"))
 
 
 @pytest.fixture(scope="module")

@@ -1,20 +1,17 @@
 """Every row of the comparison from pre-training to the tables, in a budget that learns nothing."""
 
 import dataclasses
-import itertools
 
 import jax
 import numpy as np
 import pytest
-from tiny_budget import TINY, tables_of
+from tiny_budget import TINY, prepare_stories, tables_of
 
 from gpt_jax.apps.compare import compare
 from gpt_jax.apps.compare.rows import ROWS
 from gpt_jax.apps.compare.tables import step_at_equal_seconds
-from gpt_jax.data import storyworld
-from gpt_jax.programs import finetune, prepare
+from gpt_jax.programs import finetune
 from gpt_jax.programs.finetune_task import load_task
-from gpt_jax.programs.prepare import PrepareConfig
 from gpt_jax.programs.pretrain import pretrain_recipe
 from gpt_jax.programs.start import load_start
 from gpt_jax.tasks.pairs import PairsTask
@@ -82,11 +79,7 @@ def untrained_rows(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*loss .* is not below the unigram entropy")
 def test_every_row_runs_to_the_tables(tmp_path, monkeypatch, untrained_rows):
-  stories = itertools.islice(storyworld.documents(size=60_000), 60)
-  (tmp_path / "stories.txt").write_text("\n\n\n".join(stories))
-  corpus, workdir = str(tmp_path / "prepared"), str(tmp_path / "out")
-  source = str(tmp_path / "stories.txt")
-  prepare.run(PrepareConfig(source, vocab_size=600, valid_share=0.2, sentences=True), corpus)
+  corpus, workdir = prepare_stories(tmp_path), str(tmp_path / "out")
   monkeypatch.setattr(
     compare, "paces", lambda recipes: {name: PACES.get(name, 0.5) for name in recipes}
   )

@@ -10,6 +10,7 @@ import re
 import jax
 import numpy as np
 import pytest
+from tiny_runs import make_masked
 
 import gpt_jax
 from gpt_jax.apps.harness import harness as program
@@ -23,7 +24,6 @@ from gpt_jax.data.tokenizers.openai_files import BYTES, END_OF_TEXT
 from gpt_jax.errors import InputError
 from gpt_jax.inference.generate import continuations
 from gpt_jax.inference.stream import Sampling
-from gpt_jax.models.heads.masked import MaskedHead
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.models.transformer import TransformerConfig
 
@@ -247,10 +247,7 @@ def test_a_continuation_without_context_has_a_uniform_first_token(loaded):
 
 def test_a_masked_model_scores_each_token_given_all_others(make_run, tiny_tokenizer, tmp_path):
   tokenizer = tiny_tokenizer.with_special("mask")
-  sizes = {"layers": 1, "width": 16, "heads": 2, "special_tokens": tokenizer.special.count}
-  trunk = TransformerConfig(tokenizer.vocab_size, CONTEXT, **sizes)
-  spec = ModelConfig(trunk, (MaskedHead(),), "bidirectional")
-  model = gpt_jax.load(make_run(tmp_path / "run", spec, tokenizer=tokenizer))
+  model = gpt_jax.load(make_masked(make_run, tmp_path / "run", tokenizer, CONTEXT))
   requests = harness.Requests(model.loaded, 3)
   pairs = [(first, f" and {second}") for first in CLAUSES[2:] for second in CLAUSES]
   where = ["a document"] * len(pairs)

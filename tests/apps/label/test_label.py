@@ -29,7 +29,6 @@ from gpt_jax.data.file_kinds import write_table
 from gpt_jax.files import read_json, upload_folder
 from gpt_jax.inference import linear_classifier
 from gpt_jax.models.model import ModelConfig
-from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import evaluate, export, predict
 from gpt_jax.tasks.readers import Row
 from gpt_jax.training.run_log import curve
@@ -78,13 +77,6 @@ def tickets(tmp_path_factory):
       writer.writerow([text, given, number])
       line += 1 + text.count("\n")
   return SimpleNamespace(folder=folder, path=str(path), wrong=lines)
-
-
-@pytest.fixture(scope="module")
-def pretrained(tmp_path_factory, make_run, tiny_tokenizer):
-  """A checkpoint with random parameters."""
-  trunk = TransformerConfig(tiny_tokenizer.vocab_size, context=64, layers=1, width=32, heads=2)
-  return make_run(tmp_path_factory.mktemp("pretrained") / "run", ModelConfig(trunk))
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from refused import refused
+from tiny_runs import make_masked
 
 import gpt_jax
 from gpt_jax.apps.paper import pronouns, zero_shot
@@ -22,7 +23,6 @@ from gpt_jax.apps.paper.zero_shot import (
   score,
 )
 from gpt_jax.batch import Rows
-from gpt_jax.models.heads.masked import MaskedHead
 from gpt_jax.models.lstm import LSTMConfig
 from gpt_jax.models.model import ModelConfig, language_model
 from gpt_jax.models.transformer import TransformerConfig
@@ -281,10 +281,7 @@ def test_a_masked_model_is_judged_by_its_pseudo_log_likelihood(
   world, make_run, tiny_tokenizer, tmp_path
 ):
   tokenizer = tiny_tokenizer.with_special("mask")
-  sizes = {"layers": 1, "width": 16, "heads": 2, "special_tokens": tokenizer.special.count}
-  trunk = TransformerConfig(tokenizer.vocab_size, 64, **sizes)
-  spec = ModelConfig(trunk, (MaskedHead(),), "bidirectional")
-  model = gpt_jax.load(make_run(tmp_path / "run", spec, tokenizer=tokenizer))
+  model = gpt_jax.load(make_masked(make_run, tmp_path / "run", tokenizer, 64))
   with pytest.warns(UserWarning, match="race-middle: 2 of 2 rows are longer than the context"):
     results = zero_shot.run(model.loaded.path, world.data)
   assert {result.task for result in results} == {"cola", "sst2", "race-middle", "dprd", "wsc273"}

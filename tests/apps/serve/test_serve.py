@@ -25,6 +25,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refused import refused
+from tiny_runs import make_masked
 
 import gpt_jax
 from gpt_jax.apps.serve import serve
@@ -38,9 +39,6 @@ from gpt_jax.data.tokenizers.openai_files import BYTES, END_OF_TEXT
 from gpt_jax.inference.model import Model
 from gpt_jax.inference.stream import Sampling, Text, Token
 from gpt_jax.models.adapter import Adapter
-from gpt_jax.models.heads.masked import MaskedHead
-from gpt_jax.models.model import ModelConfig
-from gpt_jax.models.transformer import TransformerConfig
 from gpt_jax.programs import finetune
 from gpt_jax.tasks.table import TableTask
 
@@ -496,10 +494,7 @@ def test_a_full_queue_is_refused_and_closing_refuses_the_rest(finetuned):
 
 def test_masks_are_filled_as_the_model_does(make_run, tiny_tokenizer, tmp_path, language):
   tokenizer = tiny_tokenizer.with_special("mask")
-  sizes = {"layers": 1, "width": 16, "heads": 2, "special_tokens": tokenizer.special.count}
-  trunk = TransformerConfig(tokenizer.vocab_size, 16, **sizes)
-  spec = ModelConfig(trunk, (MaskedHead(),), "bidirectional")
-  client = make_client(make_run(tmp_path / "run", spec, tokenizer=tokenizer))
+  client = make_client(make_masked(make_run, tmp_path / "run", tokenizer, 16))
   client.engine.warm_up()
   client.engine.start()
   texts = ["the [MASK] sat on the [MASK]", "a [MASK]"]
