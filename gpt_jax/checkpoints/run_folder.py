@@ -28,6 +28,7 @@ def claim(
   tokenizer: Tokenizer,
   data: dict[str, Any],
   may_change: Sequence[str] = (),
+  is_locked: bool = True,
 ) -> None:
   """Writes config.json and tokenizer/ to a new folder, or checks that the folder is this run's.
 
@@ -35,6 +36,8 @@ def claim(
     data: JSON values that identify the data, such as its size.
     may_change: dotted names of fields that may change, beside resumable ones; the caller handles
       a change, and records it by replace_config.
+    is_locked: whether this run has the folder's lock; without it a config.json that is there stays
+      as it is, since another run may be at work.
   """
   check_workdir(workdir)
   path = os.path.join(workdir, "config.json")
@@ -46,7 +49,7 @@ def claim(
   begins_anew = existed and not claimed
   # Else a slow process would take the config.json that process 0 writes now for an older run's.
   multihost_utils.sync_global_devices("every process has checked the run folder")
-  if claimed or not is_main_process():
+  if claimed or not is_main_process() or (existed and not is_locked):
     return
   try:
     make_folders(workdir)

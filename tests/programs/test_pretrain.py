@@ -21,6 +21,7 @@ from shared_trainers import two_devices  # noqa: F401
 from tiny_runs import PRETRAIN, assert_equal, changed, entries, write_text
 
 from gpt_jax.batch import Mean
+from gpt_jax.checkpoints.remote import lock
 from gpt_jax.checkpoints.restore import restore_params
 from gpt_jax.checkpoints.run_folder import claim, claimed_config
 from gpt_jax.data.token_file import TokenFile, TokenWriter
@@ -232,6 +233,23 @@ def test_microbatches_that_do_not_divide_on_these_devices_are_chosen_anew(
   resumed.claim(CONFIG.train.seed, workdir)
   fixed = dataclasses.replace(recipe, config=changed(CONFIG, train={"microbatches": 1}))
   refused("train.microbatches: .* != 1", run.Run(fixed, [workdir]).claim, 0, workdir)
+
+
+def test_a_second_start_leaves_the_folder_of_a_run_at_work_as_it_is(tmp_path, tiny_tokenizer):
+  workdir, bound = str(tmp_path / "run"), CONFIG.objective.bind(tiny_tokenizer, CONFIG.data.length)
+
+  def start(microbatches):
+    config = changed(CONFIG, train={"microbatches": microbatches})
+    recipe = pretrain.step_recipe(config, bound, make_mesh(MeshConfig(data=1), jax.devices()[:1]))
+    recipe = dataclasses.replace(recipe, config=config, tokenizer=tiny_tokenizer, identity={})
+    return run.Run(recipe, [workdir])
+
+  start(2).claim(0, workdir)
+  with contextlib.closing(lock(workdir)):
+    refused("another run is at work there", start(4).train, 0, workdir)
+  assert claimed_config(workdir).train.microbatches == 2
+  start(4).claim(0, workdir, is_locked=True)  # before its first checkpoint a run may change it
+  assert claimed_config(workdir).train.microbatches == 4
 
 
 def test_when_a_run_saves_and_what_stays(tmp_path, tiny_tokenizer):

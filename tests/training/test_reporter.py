@@ -9,7 +9,7 @@ import pytest
 from refused import refused
 
 from gpt_jax.training.reporter import PEAK_FLOPS, Reporter, mfu, peak_flops
-from gpt_jax.training.run_log import Baselines, curve
+from gpt_jax.training.run_log import Baselines, curve, cut_back
 
 
 class Terminal(io.StringIO):
@@ -174,3 +174,12 @@ def test_mfu_is_reported(tmp_path, clock, monkeypatch):
 )
 def test_peak_of_a_device_kind(device_kind, peak):
   assert peak_flops(device_kind) == peak
+
+
+def test_lines_that_are_no_entries_are_cut(tmp_path):
+  good = '{"step": 1, "loss": 2.0}\n'
+  damaged = ["[1]", "5", "null", '{"suep": 1}', '{"step": "1"}', '{"step": null}', "{"]
+  path = tmp_path / "metrics.jsonl"
+  path.write_text("\n".join(damaged) + "\n" + good)
+  cut_back(str(path), 2)
+  assert path.read_text() == good
