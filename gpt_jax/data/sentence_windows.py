@@ -22,8 +22,6 @@ SENTENCE_END = -2  # in a row of packed sentences, after each of them
 
 SHORT_SHARE = 0.1  # of pairs are made shorter than a row, as in BERT's code
 
-SECONDS = ("random_document", "swapped")  # what the second text of a pair may be
-
 
 class SentenceWindows(Windows):
   """Base of PairWindows and PackedSentenceWindows: spans begin at a sentence."""

@@ -12,7 +12,6 @@ from gpt_jax.config import option, register
 from gpt_jax.data.sentence_windows import (
   IN_ORDER,
   NOT_IN_ORDER,
-  SECONDS,
   SENTENCE_END,
   PackedSentenceWindows,
   PairWindows,
@@ -35,7 +34,7 @@ class MaskedPairs(MaskedObjective):
     "random_document",
     "what B is in half of the rows: random_document: text of another document (BERT's next "
     "sentence); swapped: the text before A (ALBERT's sentence order)",
-    choices=SECONDS,
+    choices=("random_document", "swapped"),
   )
 
   attention = "bidirectional"
