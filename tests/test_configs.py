@@ -236,11 +236,15 @@ def test_fine_tuning_is_the_paper():
     ("roberta", "cola", 8_551, ("fairseq", 0.1, 0.0), 1e-5),
     ("roberta", "stsb", 5_749, ("fairseq", 0.1, 0.0), 2e-5),
     ("roberta", "qqp", 363_846, ("fairseq", 0.1, 0.0), 1e-5),
+    ("roberta", "mnli", 392_702, ("fairseq", 0.1, 0.0), 1e-5),
+    ("roberta", "wnli", 635, ("fairseq", 0.1, 0.0), 1e-5),
     ("albert", "rte", 2_490, ("bert", 0.01, 1.0), 3e-5),
   ],
 )
 def test_encoders_are_fine_tuned_as_by_their_authors(family, task, examples, rule, peak):
-  """The tables of updates have the epochs and the share of warm-up that the papers report."""
+  """The tables of updates have the epochs and the share of warm-up that the papers report, but for
+  QQP's warm-up, of which fairseq's README has a quarter.
+  """
   config = load("finetune_encoder.py", f"{family}:{task}")
   optim = config.optim
   assert (optim.optimizer, optim.weight_decay, optim.clip_norm) == rule
@@ -249,7 +253,7 @@ def test_encoders_are_fine_tuned_as_by_their_authors(family, task, examples, rul
   epochs = {"bert": 3, "roberta": 10, "albert": 10}[family]
   assert steps * config.batch_size / examples == pytest.approx(epochs, rel=0.05)
   warmup = optim.warmup_length(steps)
-  share = {"bert": 0.1, "roberta": 0.06, "albert": 0.25}[family]
+  share = 0.25 if task == "qqp" else {"bert": 0.1, "roberta": 0.06, "albert": 0.25}[family]
   assert warmup / steps == pytest.approx(share, 0.01)
   schedule = make_optimizer(optim, steps).schedule
   assert float(schedule(0)) == 0
