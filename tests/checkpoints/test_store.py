@@ -383,8 +383,7 @@ def test_all_damaged(workdir):
 def test_no_checkpoint(tmp_path):
   with store.Checkpoints(str(tmp_path)) as checkpoints:
     assert checkpoints.steps() == []
-    for step in (None, "best"):
-      refused("checkpoint", checkpoints.restore, abstract_of(), step)
+    refused("checkpoint", checkpoints.restore, abstract_of())
   refused("no checkpoint in .*nowhere", restore.restore_params, str(tmp_path / "nowhere"))
 
 
