@@ -289,7 +289,7 @@ DAMAGE = [
   (edits(lambda x: {**x, f"{FC}.bias": np.zeros(5)}), r"h.1.mlp.c_fc.bias has the shape \[5\]: sh"),
   (edits(lambda x: {**x, f"{FC}.weight": x[f"{FC}.weight"].T}), r"\[96, 24\]: should be \[24, 96"),
   (edits(lambda x: {**x, f"{FC}.bias": np.zeros(96, np.int32)}), "c_fc.bias is I32: should be F32"),
-  (edits(lambda x: {**x, "lm_head.weight": x[table_name(x)] + 1}), "the output is not tied"),
+  (edits(lambda x: {**x, "lm_head.weight": x[table_name(x)] + 1}), "of which it should be a copy"),
   (removes(WEIGHTS), "no model.safetensors or pytorch_model.bin"),
   (
     lambda folder: (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:-9]),
