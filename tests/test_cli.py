@@ -58,7 +58,6 @@ def world(tmp_path_factory, finetuned, release):
   (here / "hf" / "model.safetensors").write_bytes(b"\xff" * 16)
   GPT2Tokenizer((*BYTES, "<|endoftext|>"), ()).save(str(here / "hf" / "tokenizer"))
   (here / "rows.tsv").write_text("text\tlabel\nthe cat\tmeows\n")
-  (here / "broken.tsv").write_text("text\tlabel\nthe cat\tmeows\nthe dog\n")
   prepare.run(prepare.PrepareConfig(str(here / "text.txt"), vocab_size=290), str(here / "prepared"))
 
   for task, line in (("labels", "the dog\tmoos\n"), ("columns", "the dog\n")):

@@ -212,7 +212,7 @@ FAULTY = {
   "config": "from gpt_jax.training import loop",
   "errors": "from gpt_jax import files",
   "files": "from gpt_jax import errors",
-  "data.utils": 'raise E(f"--out={out}: a folder")',
+  "data.utils": 'raise E(f"--{name}={out}: see launch/predict.py")',
   "tasks.": "from gpt_jax.errors import E",
   "tasks.cola": "def f():\n  import jax",
   "tasks.metrics": "try:\n  from scipy import stats\nexcept ImportError: pass",
@@ -234,7 +234,7 @@ def test_every_fault_is_reported(tmp_path):
     "training.loop reads flags",
     "cycle: errors -> files -> errors",
   ]
-  assert message_faults(tmp_path) == ["data.utils names --out"]
+  assert message_faults(tmp_path) == ["data.utils names --x", "data.utils names launch/predict.py"]
   assert file_faults(tmp_path) == [
     "data.utils: name it by its contents",
     "gpt_jax/tasks/__init__.py: no docstring",

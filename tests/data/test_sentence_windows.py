@@ -278,6 +278,7 @@ def test_marks_between_documents_and_sentences_longer_than_a_row(tmp_path):
   [
     (PairWindows, ACROSS, "data.sampling=across_documents: a pair is cut from one document"),
     (PairWindows, WindowsConfig(4, 7), "data.length=7: must be at least 8"),
+    (PackedSentenceWindows, WindowsConfig(4, 2), "data.length=2: must be at least 3"),
   ],
 )
 def test_configs_that_do_not_suit(text, kind, config, match):

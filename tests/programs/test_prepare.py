@@ -296,7 +296,9 @@ def test_other_settings_lose_nothing(books, tmp_path, capsys):
 
 def test_what_is_not_ours_is_left_alone(books, tmp_path, monkeypatch):
   refused("not empty, and not made by prepare", lambda: run(settings(books), books))
-  refused("is a file", lambda: run(settings(books), books / "00.txt"))
+  refused(
+    "is a file; --out names the folder to make", lambda: run(settings(books), books / "00.txt")
+  )
   (tmp_path / "empty").mkdir()
   (tmp_path / "link").symlink_to("empty")
   run(settings(books), tmp_path / "link")

@@ -57,8 +57,11 @@ sst2 train glue/SST-2/train.tsv | sentence,label | a "joy,1 | 0 | 1 positive
 sst2 test glue/SST-2/test.tsv | index,sentence | 0,fine | 1 |
 rte dev glue/RTE/dev.tsv | index,sentence1,sentence2,label | 0,A "b.,B.,entailment | 1,2 | 3 entailment
 rte test glue/RTE/test.tsv | index,sentence1,sentence2 | 0,A.,B. | 1,2 |
+wnli test glue/WNLI/test.tsv | index,sentence1,sentence2 | 0,A.,B. | 1,2 |
 wnli dev glue/WNLI/dev.tsv | index,sentence1,sentence2,label | 0,A.,B.,1 | 1,2 | 3 entailment
+qnli test glue/QNLI/test.tsv | index,question,sentence | 0,A?,B. | 1,2 |
 qnli dev glue/QNLI/dev.tsv | index,question,sentence,label | 0,A?,B.,entailment | 1,2 | 3 entailment
+stsb test glue/STS-B/test.tsv | index,sentence1,sentence2 | 0,A.,B. | 1,2 |
 stsb dev glue/STS-B/dev.tsv | index,sentence1,sentence2,score | 0,A.,B.,3.500 | 1,2 | 3 3.5
 qqp dev glue/QQP/dev.tsv | id,qid1,qid2,question1,question2,is_duplicate | 0,1,2,A?,B?,1 | 3,4 | 5 duplicate
 qqp test glue/QQP/test.tsv | id,question1,question2 | 0,A?,B? | 1,2 |
@@ -72,6 +75,8 @@ mnli test glue/MNLI/test_matched.tsv | index,promptID,sentence1,sentence2 | 0,1,
 mnli-mismatched test glue/MNLI/test_mismatched.tsv | index,promptID,sentence1,sentence2 | 0,1,A.,B. | 2,3 |
 mnli-diagnostic test glue/AX/diagnostic.tsv | index,sentence1,sentence2 | 0,A.,B. | 1,2 |
 snli train snli_1.0/snli_1.0_train.txt | gold_label,sentence1,sentence2 | neutral,A.,B. | 1,2 | 0 neutral
+snli dev snli_1.0/snli_1.0_dev.txt | gold_label,sentence1,sentence2 | neutral,A.,B. | 1,2 | 0 neutral
+scitail dev SciTailV1.1/tsv_format/scitail_1.0_dev.tsv |  | A.,B.,neutral | 0,1 | 2 neutral
 scitail test SciTailV1.1/tsv_format/scitail_1.0_test.tsv |  | A.,B.,neutral | 0,1 | 2 neutral
 storycloze test story_cloze/cloze_test_test__spring2016 - x.csv | {CLOZE} | {STORY}
 storycloze train story_cloze/cloze_test_val__spring2016 - x.csv | {CLOZE} | {STORY}

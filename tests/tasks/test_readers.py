@@ -8,7 +8,7 @@ import pytest
 from refused import refused
 
 from gpt_jax.tasks import readers
-from gpt_jax.tasks.readers import Row, Table, find_folder, read_table
+from gpt_jax.tasks.readers import Row, Table, find_folder, read_table, with_label_name
 
 
 def write(path, content):
@@ -118,5 +118,14 @@ def test_a_folder_is_found_from_its_parent_and_from_inside_the_collection(tmp_pa
   race.mkdir()
   found = {find_folder(str(folder), "race").rstrip("/") for folder in (tmp_path, race)}
   assert found == {str(race)}
-  refused("no folder 'glue/CoLA' here", find_folder, str(tmp_path), "glue", "CoLA")
+  message = "no folder 'glue/CoLA' here; give the folder above glue/, with the official files"
+  refused(message, find_folder, str(tmp_path), "glue", "CoLA")
   refused("no folder 'race' here", find_folder, str(tmp_path / "glue"), "race")
+
+
+def test_a_number_that_names_a_label():
+  row = Row(("a",), "1.0", "F:3")
+  assert with_label_name(row, ("no", "yes")).label == "yes"
+  assert with_label_name(row._replace(label=None), ("no", "yes")).label is None
+  message = "F:3: label '-1': should be 0 or 1; for rows without labels leave the column out"
+  refused(message, with_label_name, row._replace(label="-1"), ("no", "yes"))

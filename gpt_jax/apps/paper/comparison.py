@@ -26,7 +26,7 @@ SCRATCH = Setting("no-pretraining", changes=(("transfer_layers", -1),))
 NO_AUXILIARY_LM = Setting("no-aux-lm", changes=(("lm_weight", 0.0),))
 LSTM = Setting("lstm", "lstm")
 Measured = tuple[float | None, float | None]  # the mean over seeds and its deviation, in percent
-Points = dict[str, dict[str, Measured]]  # a curve or row -> a point or column of it
+Points = dict[str, dict[str, Measured]]  # a curve -> a point of it
 ABLATIONS = dict(zip(tables.TABLES[5].rows, (FULL, SCRATCH, NO_AUXILIARY_LM, LSTM), strict=True))
 
 
