@@ -28,7 +28,7 @@ def claim(
   tokenizer: Tokenizer,
   data: dict[str, Any],
   may_change: Sequence[str] = (),
-  is_locked: bool = True,
+  may_replace: bool = False,
 ) -> None:
   """Writes config.json and tokenizer/ to a new folder, or checks that the folder is this run's.
 
@@ -36,8 +36,8 @@ def claim(
     data: JSON values that identify the data, such as its size.
     may_change: dotted names of fields that may change, beside resumable ones; the caller handles
       a change, and records it by replace_config.
-    is_locked: whether this run has the folder's lock; without it a config.json that is there stays
-      as it is, since another run may be at work.
+    may_replace: whether this run has the folder's lock, and so replaces the config.json of one that
+      has no checkpoint yet; without the lock another run may be at work.
   """
   check_workdir(workdir)
   path = os.path.join(workdir, "config.json")
@@ -49,7 +49,7 @@ def claim(
   begins_anew = existed and not claimed
   # Else a slow process would take the config.json that process 0 writes now for an older run's.
   multihost_utils.sync_global_devices("every process has checked the run folder")
-  if claimed or not is_main_process() or (existed and not is_locked):
+  if claimed or not is_main_process() or (existed and not may_replace):
     return
   try:
     make_folders(workdir)

@@ -27,9 +27,9 @@ class SentenceWindows(Windows):
   """Base of PairWindows and PackedSentenceWindows: spans begin at a sentence."""
 
   def __init__(self, tokens: TokenFile, config: WindowsConfig, seed: int = 0, copies: int = 0):
-    super().__init__(tokens, config, seed, copies)
     if config.length < 3:
       raise InputError(f"data.length={config.length}: must be at least 3 for rows of sentences")
+    super().__init__(tokens, config, seed, copies)
     self._sentences = tokens.sentences
 
   def _sentence_at(self, offset: int) -> int:

@@ -50,16 +50,15 @@ class BidirectionalLM(Objective):
     return forward, {**forward, "backward": True}
 
   def text_length(self, length: int) -> int:
-    return length - len(self.special) + 1  # the last token is the next row's first, not read here
+    return length - len(self.special)
 
   def bind(self, tokenizer: Tokenizer, length: int) -> Bound:
-    if self.text_length(length) < 3:
+    if self.text_length(length) < 2:
       raise InputError(f"data.length={length}: leaves no text beside the special tokens; use more")
     first, last = (tokenizer.special[name] for name in self.special)
 
     def between_special(rows: np.ndarray, draw: Noise) -> Batch:
-      """Rows int32 [B, T - 1], -1 past a text's end; a target is the token at its position."""
-      rows = rows[:, :-1]
+      """Rows int32 [B, T - 2], -1 past a text's end; a target is the token at its position."""
       size = (rows >= 0).sum(axis=1, keepdims=True)
       column = np.arange(length, dtype=np.int32)[None]
       is_text = (column > 0) & (column <= size)

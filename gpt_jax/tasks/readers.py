@@ -102,7 +102,7 @@ def with_label_name(row: Row, names: Sequence[str]) -> Row:
   if row.label is None:
     return row
   numbers = [str(number) for number in range(len(names))]
-  label = as_known(row.label, numbers)
+  label = as_known(row.label, [*numbers, "-1"])
   if label not in numbers:
     none = "; for rows without labels leave the column out" if label == "-1" else ""
     message = f"{row.location}: label {row.label!r}: should be {' or '.join(numbers)}{none}"

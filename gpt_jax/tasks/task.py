@@ -327,7 +327,7 @@ def find(name: str) -> LabeledTask:
   if name in ("table", "tags"):
     raise InputError(
       f"task {name!r}: is for files of your own, as configs/finetune.py:{name}; here give one of "
-      f"{', '.join(by_name)}, or none"
+      f"{', '.join(by_name)}"
     )
   if name not in by_name:
     guess = did_you_mean(name, [*by_name, "table", "tags"])

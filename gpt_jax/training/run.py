@@ -52,17 +52,17 @@ class Run:
     self.recipe = recipe.with_train(microbatches=count, milestone=milestone)
     self.trainer = make_trainer(self.recipe)
     self._forecast: Forecast | None = None
-    self._claimed: set[tuple[str, int, bool]] = set()  # (folder, microbatches, is_locked)
+    self._claimed: set[tuple[str, int, bool]] = set()  # (folder, microbatches, may_replace)
 
-  def claim(self, seed: int, workdir: str, is_locked: bool = False) -> None:
+  def claim(self, seed: int, workdir: str, may_replace: bool = False) -> None:
     """Claims a folder for the run of a seed. Raises InputError if it is another run's."""
     recipe = self.recipe.with_train(seed=seed)
-    key = workdir, recipe.config.train.parts, is_locked
+    key = workdir, recipe.config.train.parts, may_replace
     if key in self._claimed:  # a claim reads the folder, perhaps on a store, and is a barrier
       return
     assert recipe.tokenizer is not None
     identity = dict(recipe.identity)
-    claim(workdir, recipe.config, recipe.tokenizer, identity, self._may_change, is_locked)
+    claim(workdir, recipe.config, recipe.tokenizer, identity, self._may_change, may_replace)
     self._claimed.add(key)
 
   def plan(self) -> Forecast:
@@ -95,14 +95,14 @@ class Run:
       metric, mode = (evaluation.metric, evaluation.mode) if evaluation else (None, "max")
       keep = hooks.powers_of_two_times(train.milestone)  # milestones are never deleted
       with Checkpoints(workdir, metric, mode, keep, train.keep_checkpoints) as checkpoints:
-        self.claim(seed, workdir, is_locked=True)
+        self.claim(seed, workdir, may_replace=True)
         if self.recipe.summary:  # before minutes of compiling
           log("\n".join(self.recipe.summary))
         forecast = Forecast()
         # A run that has made all its steps compiles nothing: it only returns its result.
         if max(checkpoints.steps(), default=0) < self.recipe.total_steps:
           forecast = self.plan()
-          self.claim(seed, workdir, is_locked=True)  # again if microbatches were chosen
+          self.claim(seed, workdir, may_replace=True)  # again if microbatches were chosen
         recipe = self.recipe.with_train(seed=seed)
         state, first = self.trainer.restore_or_init(seed, checkpoints)
         # A resumed state already contains what the recipe starts from, but for a base.

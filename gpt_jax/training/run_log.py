@@ -58,7 +58,7 @@ def cut_back(path: str, step: int) -> None:
     return
 
   def is_kept(line: str) -> bool:
-    with contextlib.suppress(ValueError, KeyError, TypeError):  # JSON, yet no entry
+    with contextlib.suppress(ValueError, KeyError, TypeError):  # damaged, or no entry
       return bool(step) and line.endswith("\n") and json.loads(line)["step"] <= step
     return False
 

@@ -93,6 +93,8 @@ def test_smaller_parts_of_a_batch_may_come_before_the_first_checkpoint(
   smaller = with_train(microbatches=2)
   (claimed / "checkpoints").mkdir()
   claim(str(claimed), smaller, tiny_tokenizer, DATA)
+  assert claimed_config(str(claimed)) == CONFIG  # another run may be at work
+  claim(str(claimed), smaller, tiny_tokenizer, DATA, may_replace=True)
   assert claimed_config(str(claimed)) == smaller
   claim(str(claimed), smaller, tiny_tokenizer, DATA)
   refused(claimed, r"config \(train.steps: 10 != 3\); use", with_train(steps=3))

@@ -445,7 +445,7 @@ def test_all_seeds_and_folds_have_one_number(
     """Trains nothing, and leaves what looks like a checkpoint."""
     if run.recipe.config.train.microbatches == 1:  # open
       run.plan()
-      run.claim(seed, folder, is_locked=True)
+      run.claim(seed, folder, may_replace=True)
     os.makedirs(f"{folder}/checkpoints/2", exist_ok=True)
     of_folder = claimed_config(folder).train.microbatches
     made.append((run.recipe.config.train.microbatches, run.trainer.microbatches, of_folder))

@@ -248,7 +248,7 @@ def test_a_second_start_leaves_the_folder_of_a_run_at_work_as_it_is(tmp_path, ti
   with contextlib.closing(lock(workdir)):
     refused("another run is at work there", start(4).train, 0, workdir)
   assert claimed_config(workdir).train.microbatches == 2
-  start(4).claim(0, workdir, is_locked=True)  # before its first checkpoint a run may change it
+  start(4).claim(0, workdir, may_replace=True)  # before its first checkpoint a run may change it
   assert claimed_config(workdir).train.microbatches == 4
 
 

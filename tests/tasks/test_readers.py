@@ -127,5 +127,8 @@ def test_a_number_that_names_a_label():
   row = Row(("a",), "1.0", "F:3")
   assert with_label_name(row, ("no", "yes")).label == "yes"
   assert with_label_name(row._replace(label=None), ("no", "yes")).label is None
-  message = "F:3: label '-1': should be 0 or 1; for rows without labels leave the column out"
-  refused(message, with_label_name, row._replace(label="-1"), ("no", "yes"))
+  for label in ("-1", "-1.0"):
+    message = (
+      f"F:3: label '{label}': should be 0 or 1; for rows without labels leave the column out"
+    )
+    refused(message, with_label_name, row._replace(label=label), ("no", "yes"))

@@ -215,7 +215,11 @@ class _Reproduction:
     """The results of earlier calls with this workdir."""
     models = {f"{name}_checkpoint": model.identity for name, model in self.models.items()}
     identity = {"budget": self.budget.name, **models}
-    return self.study.results(identity, {"runs": {}, "zero_shot": {}})
+    results = self.study.results(identity, {"runs": {}, "zero_shot": {}})
+    if "checkpoints" in results:  # which nothing would compare
+      path = self.study.path("results.json")
+      raise InputError(f"{path}: is of an earlier version; use another workdir")
+    return results
 
   def plan(self) -> list[tuple[Setting, str]]:
     """The (setting, task) pairs to fine-tune, without duplicates."""

@@ -223,8 +223,8 @@ class Record:
   @property
   def steps_per_epoch(self) -> float:
     """Updates in a pass over the training text or examples; 0: not known."""
-    if self.rows_per_epoch:
-      batches = self.config if self.config.data is None else self.config.data
+    batches = self.config if self.config.data is None else self.config.data
+    if self.rows_per_epoch and batches.batch_size:  # 0 of a config that cannot be read
       return self.rows_per_epoch / batches.batch_size  # some rows are padded
     return 0.0
 

@@ -270,9 +270,9 @@ def test_a_copy_of_the_table_that_is_none(copied, exported):
 
 
 def test_heads_with_parameters_are_refused(tmp_path, tokenizer):
-  for head, kind in ((ClassifyHead(2), "for labels"), (MaskedHead(), "such as masked")):
+  for head, name in ((ClassifyHead(2), "head"), (MaskedHead(), "masked")):
     spec = ModelConfig(alone(T5Config(290, 40, **SIZES)), (head,), "bidirectional")
-    message = f"holds a T5 without a head {kind}; npz"
+    message = f"holds a T5 without heads, and this one has {name}; npz can hold it"
     refused(message, write, tmp_path / "out", spec, {}, tokenizer)
 
 

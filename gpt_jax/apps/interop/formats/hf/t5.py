@@ -215,10 +215,12 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
   """Writes a folder for transformers' from_pretrained; its README.md names the class to use."""
   safetensors.library()  # fail before the expensive part
   spec = for_embeddings(from_json(meta["model"]))
-  further = {name.partition("/")[0] for name in parameter_shapes(spec)} - {"trunk"}
-  if spec.head or further:
-    kind = "for labels" if spec.head else f"such as {', '.join(sorted(further))}"
-    raise InputError(f"format=hf: holds a T5 without a head {kind}; npz can hold this one")
+  heads = {name.partition("/")[0] for name in parameter_shapes(spec)} - {"trunk"}
+  if heads:
+    names = ", ".join(sorted(heads))
+    raise InputError(
+      f"format=hf: holds a T5 without heads, and this one has {names}; npz can hold it"
+    )
   meta = {**meta, "model": to_json(spec)}
   trunk = spec.trunk
   rows = trunk.vocab_size + trunk.special_tokens
