@@ -451,3 +451,7 @@ def test_missing_matplotlib_and_folders_with_other_content_are_met_at_once(
   (tmp_path / "results.json").write_text('{"budget": ')
   told = "results.json: cannot be read .* finished runs are kept"
   refused(told, reproduced, world, tmp_path, **world.asked)
+  # Nothing would compare these checkpoints.
+  earlier = {"budget": "small", "checkpoints": {"transformer": "another"}, "runs": {}}
+  write_json(str(tmp_path / "results.json"), with_checksum(earlier))
+  refused("is of an earlier version; use another", reproduced, world, tmp_path, **world.asked)

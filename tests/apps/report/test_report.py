@@ -537,6 +537,7 @@ def test_an_unreadable_config_still_gives_curves(make_folder, kind):
   folder = make_folder("run", [(1, {"loss": 5.0}), (2, {"loss": 4.0})])
   with edited(folder / "config.json") as saved:
     saved["config"] = {"type": kind}
+  (folder / "plan.json").write_text('{"rows_per_epoch": 96, "total_steps": 2}')
   text = reported(folder).text
   note = "not the config of a run" if kind == "windows" else kind
   assert note in text and "Loss nats" in text
