@@ -95,14 +95,13 @@ class Run:
       metric, mode = (evaluation.metric, evaluation.mode) if evaluation else (None, "max")
       keep = hooks.powers_of_two_times(train.milestone)  # milestones are never deleted
       with Checkpoints(workdir, metric, mode, keep, train.keep_checkpoints) as checkpoints:
-        self.claim(seed, workdir, may_replace=True)
         if self.recipe.summary:  # before minutes of compiling
           log("\n".join(self.recipe.summary))
         forecast = Forecast()
         # A run that has made all its steps compiles nothing: it only returns its result.
         if max(checkpoints.steps(), default=0) < self.recipe.total_steps:
           forecast = self.plan()
-          self.claim(seed, workdir, may_replace=True)  # again if microbatches were chosen
+          self.claim(seed, workdir, may_replace=True)  # the microbatches are known now
         recipe = self.recipe.with_train(seed=seed)
         state, first = self.trainer.restore_or_init(seed, checkpoints)
         # A resumed state already contains what the recipe starts from, but for a base.

@@ -118,7 +118,7 @@ def test_of_layers_of_several_widths_one_is_read(trunk):
   spec = ModelConfig(trunk, (dataclasses.replace(head, layer=1),), trunk.default_attention)
   shapes = parameter_shapes(spec)
   assert shapes["head/lstm/forward/read/kernel"] == (trunk.layer_widths[1], 4, 7)
-  refused("mix: needs layers of one width, and the trunk's have 12, ", ModelConfig, trunk, (head,))
+  refused("mix: needs layers of one width, and the trunk's are 12, ", ModelConfig, trunk, (head,))
 
 
 @pytest.mark.parametrize("own", [{"units": 7}, {"embedding": 5}])

@@ -64,7 +64,7 @@ class MixedHead(WrappedHead, Mix):
     if self.layer < 0 and len(set(widths)) > 1:
       sizes = ", ".join(map(str, widths))
       raise InputError(
-        f"mix: needs layers of one width, and the trunk's have {sizes}; mix.layer=N reads one alone"
+        f"mix: needs layers of one width, and the trunk's are {sizes}; mix.layer=N reads one alone"
       )
 
   def build(self, trunk: TrunkConfig) -> nn.Module:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.apps.interop.formats.hf.family import HIDDEN_LAYER, Array, Family, dense, norm
+from gpt_jax.apps.interop.formats.hf.family import Array, Family, declines_head, dense, norm
 from gpt_jax.apps.interop.formats.hf.fields import ACTIVATIONS, Supported, their_activation
 from gpt_jax.apps.interop.formats.hf.labels import (
   architecture_of,
@@ -314,16 +314,14 @@ class EncoderFamily(Family):
       has = "has shared layers and" if self.shared else "has neither shared layers nor"
       return f"{self.classes} {has} narrower embeddings"
     head = spec.head
-    if head and head.reads_more:
-      return "transformers' heads read one token of the last layer, and this one reads more"
-    if reason := self.is_like(spec, tokenizer) or self._other_activation(spec):
+    if reason := declines_head(head) or self.is_like(spec, tokenizer):
+      return reason
+    if reason := self._other_activation(spec):
       return reason
     if head and meta.get("sequence_format", self.format) != self.format:
       name = meta["sequence_format"].get("type")
       return f"{self.classes}'s head reads the first token, and this model's sequences are {name}"
     if head and not head.per_token:
-      if head.units:
-        return HIDDEN_LAYER
       transforms = ["dense"] if self.classifier[0] else ["pooler"]
       if self.classifier[0] and head.pooling == "per_choice":
         transforms.append("pooler")

@@ -35,10 +35,6 @@ class Array(NamedTuple):
   skipped: int = 0  # the first rows of theirs, which we have not; zero when written
 
 
-# Why a head with `units` is declined.
-HIDDEN_LAYER = "transformers' heads have no hidden layer (head_units)"
-
-
 def dense(theirs: str, ours: str, inputs: int, outputs: int) -> list[Array]:
   """A Linear and our Projection."""
   kernel = (inputs, outputs)
@@ -132,6 +128,15 @@ def find_family(spec: ModelConfig, meta: dict, tokenizer: Tokenizer, format: str
     reasons.append(reason)
   reasons = reasons or [f"transformers has no model of {spec.attention} attention"]
   raise InputError(f"format={format}: {'; '.join(dict.fromkeys(reasons))}; npz can hold it")
+
+
+def declines_head(head: Any) -> str:
+  """Why no family holds a head for labels, or ""; None is no head."""
+  if head and head.reads_more:
+    return "transformers' heads read one token of the last layer, and this one reads more"
+  if head and not head.per_token and head.units:
+    return "transformers' heads have no hidden layer, and this one has (head_units)"
+  return ""
 
 
 def for_embeddings(spec: ModelConfig) -> ModelConfig:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.apps.interop.formats.hf.family import HIDDEN_LAYER, Array, Arrays, Family, dense, norm
+from gpt_jax.apps.interop.formats.hf.family import Array, Arrays, Family, declines_head, dense, norm
 from gpt_jax.apps.interop.formats.hf.fields import ACTIVATIONS, Supported, their_activation
 from gpt_jax.apps.interop.formats.hf.labels import (
   architecture_of,
@@ -182,10 +182,8 @@ class GPTFamily(Family):
       return f"holds causal Transformers only, this is {kind}"
     if meta.get("sequence_format", {}).get("type") == "plain_format":
       return "it came from a folder of others, whose tokenizer adds no special tokens"
-    if spec.head and spec.head.reads_more:
-      return "transformers' heads read one token of the last layer, and this one reads more"
-    if spec.head and not spec.head.per_token and spec.head.units:
-      return HIDDEN_LAYER
+    if reason := declines_head(spec.head):
+      return reason
     if spec.head and spec.head.transform != "none":
       return f"transformers' GPT has no head with transform={spec.head.transform}"
     if spec.trunk.activation not in self.activations.values():

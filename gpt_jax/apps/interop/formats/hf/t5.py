@@ -158,9 +158,9 @@ def _model_of(path: str, config: dict, tokenizer: Tokenizer, decoder: bool) -> M
       **{ours: config[theirs] for ours, theirs in _NAMES.items()},
     )
   if not decoder:
-    heads = own.heads if own else ()
-    for_texts = tuple(head for head in heads if head.scope == "contrastive")
-    return ModelConfig(trunk, for_texts, "bidirectional")
+    # Without parameters of its own, it says how a text becomes a vector.
+    contrastive = [head for head in (own.heads if own else ()) if head.scope == "contrastive"]
+    return ModelConfig(trunk, tuple(contrastive), "bidirectional")
   return ModelConfig(trunk, (LanguageHead(),))
 
 
