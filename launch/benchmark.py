@@ -4,6 +4,7 @@ or says what bytes its step moves, on a GPU that need not be there.
 python launch/benchmark.py [--config=configs/gpt1.py] [--only=step,generation,attention,parts]
   [--peers] [--out=FILE]
 python launch/benchmark.py --only=bytes --topology=h200:1 [--config=configs/gpt1.py] [--out=FILE]
+  [--config=configs/finetune.py:sst2 --data=DIR --tokenizer=DIR]
 """
 
 import dataclasses
@@ -14,13 +15,14 @@ import command_line
 
 PROGRAM = command_line.program("benchmark", config="gpt1")
 BATCH_SIZE = flags.DEFINE_integer(
-  "batch_size", 0, "rows per step; 0: 1 on a CPU, otherwise the config's", lower_bound=0
+  "batch_size", 0, "rows or examples per step; 0: 1 on a CPU, otherwise the config's", lower_bound=0
 )
 
 
 def main():
   import jax
 
+  from gpt_jax.programs.finetune_config import FinetuneConfig
   from gpt_jax.programs.pretrain import PretrainConfig
 
   arguments = PROGRAM.arguments()
@@ -30,6 +32,8 @@ def main():
     size = BATCH_SIZE.value or (1 if on_cpu else config.data.batch_size)
     data = dataclasses.replace(config.data, batch_size=size)
     arguments["config"] = dataclasses.replace(config, data=data)
+  elif isinstance(config, FinetuneConfig) and BATCH_SIZE.value:
+    arguments["config"] = dataclasses.replace(config, batch_size=BATCH_SIZE.value)
   PROGRAM.call(arguments)
 
 

@@ -193,8 +193,8 @@ generate
   --checkpoint={pretrained} => prompt
   --checkpoint={pretrained} hello => did you mean --prompt=hello?
 benchmark
-  --config={configs}/finetune.py:cola =>
-    --config: a FinetuneConfig; a benchmark takes a PretrainConfig
+  --config={configs}/finetune.py:cola => of a fine-tuning only bytes can be told; give --only=bytes
+  --config={configs}/finetune.py:cola --only=bytes => bytes need --tokenizer=DIR
   --config=tiny.py --topology=h100:1 => only bytes need no device; give --only=bytes
   --config=tiny.py --out=nothing/here.json => --out=nothing/here.json: no such folder
 plan

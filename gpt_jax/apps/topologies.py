@@ -17,7 +17,7 @@ from gpt_jax.errors import InputError, did_you_mean, how_to_install, require
 from gpt_jax.parallel.mesh import make_mesh
 from gpt_jax.programs.config_files import override
 from gpt_jax.programs.pretrain import PretrainConfig, step_recipe
-from gpt_jax.training.recipe import make_trainer
+from gpt_jax.training.recipe import Recipe, make_trainer
 from gpt_jax.training.reporter import peak_flops
 
 EXAMPLES = "examples: v5e:4x4, v5p:2x2x2, v6e:8x8, h100:8"
@@ -188,8 +188,8 @@ def for_topology(config: PretrainConfig) -> PretrainConfig:
   return override(config, "trunk.dtype", "bfloat16") if config.trunk.dtype == "auto" else config
 
 
-def compile_step(config: PretrainConfig, devices: Sequence[Any]) -> Any:
-  """The compiled training step of a config with a vocabulary size; nothing runs."""
+def without_text(config: PretrainConfig, devices: Sequence[Any]) -> Recipe:
+  """The recipe of a training step of a config with a vocabulary size, on these devices."""
   # Stands in for a tokenizer: a batch has the same shapes whatever it is.
   tokenizer: Any = types.SimpleNamespace(
     vocab_size=1,
@@ -197,5 +197,14 @@ def compile_step(config: PretrainConfig, devices: Sequence[Any]) -> Any:
     word_starts=lambda ids: np.ones(ids.shape, bool),
   )
   objective = config.objective.bind(tokenizer, config.data.length)
-  recipe = step_recipe(config, objective, make_mesh(config.mesh, devices))
-  return make_trainer(recipe).compile(recipe.batches(config.train).example())
+  return step_recipe(config, objective, make_mesh(config.mesh, devices))
+
+
+def compile_step(config: PretrainConfig, devices: Sequence[Any]) -> Any:
+  """The compiled training step of a config with a vocabulary size; nothing runs."""
+  return compile_recipe(without_text(config, devices))
+
+
+def compile_recipe(recipe: Recipe) -> Any:
+  """The compiled training step, on the devices of the recipe; nothing runs."""
+  return make_trainer(recipe).compile(recipe.batches(recipe.config.train).example())

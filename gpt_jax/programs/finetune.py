@@ -150,20 +150,31 @@ def _cross_validate(
 
 
 def finetune_recipe(
-  config: FinetuneConfig, task: LabeledTask, train_set: Encoded, start: Start
+  config: FinetuneConfig,
+  task: LabeledTask,
+  train_set: Encoded,
+  start: Start,
+  devices: Sequence[Any] | None = None,
 ) -> Recipe:
-  """The recipe of a fine-tuning run without its evaluation; load_task gives config and data."""
-  recipe = plain_recipe(config, task, train_set, start)
+  """The recipe of a fine-tuning run without its evaluation; load_task gives config and data.
+
+  devices: that need not be there; None: those of this machine.
+  """
+  recipe = plain_recipe(config, task, train_set, start, devices)
   for method in config.methods:
     recipe = method.recipe(recipe, start)
   return in_turns(recipe, task)
 
 
 def plain_recipe(
-  config: FinetuneConfig, task: LabeledTask, train_set: Encoded, start: Start
+  config: FinetuneConfig,
+  task: LabeledTask,
+  train_set: Encoded,
+  start: Start,
+  devices: Sequence[Any] | None = None,
 ) -> Recipe:
   """The recipe that the methods of a config change; see finetune_recipe."""
-  mesh, meta = make_mesh(config.mesh), make_meta(config, task, start)
+  mesh, meta = make_mesh(config.mesh, devices), make_meta(config, task, start)
   spec = from_json(meta["model"])
   steps_per_epoch = updates_per_epoch(config, train_set)
   layerwise = Layerwise()

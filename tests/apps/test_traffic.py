@@ -3,6 +3,7 @@ what a GPU's step moves.
 """
 
 import dataclasses
+import os
 import re
 
 import jax
@@ -14,6 +15,7 @@ from gpt_jax.apps import traffic
 from gpt_jax.apps.benchmark import benchmark
 from gpt_jax.apps.benchmark.bytes_moved import audit
 from gpt_jax.apps.topologies import Chip
+from gpt_jax.data.tokenizers.base import load_tokenizer
 from gpt_jax.data.windows import WindowsConfig
 from gpt_jax.files import read_json
 from gpt_jax.models.loss import model_loss
@@ -23,7 +25,10 @@ from gpt_jax.objectives.causal import causal_batch
 from gpt_jax.ops.attention_auto import JAX
 from gpt_jax.ops.dropout import step_key
 from gpt_jax.programs.config_files import load_config, override_all
+from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.programs.pretrain import PretrainConfig
+from gpt_jax.tasks.formats import GPTFormat
+from gpt_jax.tasks.task import BuiltinTask
 from gpt_jax.training.loop import TrainConfig
 
 CONFIG = PretrainConfig(
@@ -118,6 +123,18 @@ def test_the_products_of_a_step_are_its_arithmetic(tmp_path, capsys):
     assert values["optimizer"] >= 1e-9 * 7 * 4 * CONFIG.trunk.parameter_count()
     assert 0 < saved["ideal"]["logits"] < 1e9 * values["logits"]
   assert "| attention" in capsys.readouterr().out
+
+
+def test_the_products_of_fine_tuning_are_of_its_packed_rows(prepared, tmp_path, capsys):
+  trunk = dataclasses.replace(CONFIG.trunk, vocab_size=0, context=64)
+  config = FinetuneConfig(BuiltinTask("story-ending"), trunk=trunk, batch_size=16)
+  tokenizer, out = os.path.join(prepared, "tokenizer"), str(tmp_path / "out.json")
+  benchmark.run(config, ("bytes",), out=out, tokenizer=tokenizer)
+  said = re.search(r"packed into (\d+) rows of (\d+) tokens", capsys.readouterr().out)
+  rows, length = map(int, said.groups())
+  flops = sum(kernel["flops"] for kernel in read_json(out)["operations"]) * jax.device_count()
+  trunk = trunk.with_vocabulary(load_tokenizer(tokenizer).with_special(*GPTFormat().special))
+  assert flops == pytest.approx(rows * length * trunk.flops_per_token(length), rel=0.2)
 
 
 def test_q_k_and_v_are_copied_no_more_than_they_were():

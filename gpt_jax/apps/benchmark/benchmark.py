@@ -5,7 +5,7 @@ import importlib.metadata
 import os
 import platform
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
@@ -20,8 +20,10 @@ from gpt_jax.checkpoints.run_folder import resume_choices
 from gpt_jax.config import to_json
 from gpt_jax.errors import InputError
 from gpt_jax.files import write_json
+from gpt_jax.programs import pretrain_config
+from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.programs.outputs import check_out
-from gpt_jax.programs.pretrain_config import PAPER_VOCABULARY, PretrainConfig, check_type
+from gpt_jax.programs.pretrain_config import PAPER_VOCABULARY, PretrainConfig
 
 PARTS: dict[str, Callable[..., Measured]] = {
   "step": training,
@@ -47,20 +49,30 @@ def run(
   out: str = "",
   *,
   topology: str = "",
+  data: str = "",
+  tokenizer: str = "",
   peers: bool = False,
   overwrite: bool = False,
 ) -> list[Row]:
   """Measures and prints a table.
 
   Args:
-    config: what to measure; without a vocabulary size it gets the paper's 40,478.
+    config: what to measure; without a vocabulary size it gets the paper's 40,478. For bytes also
+      that of a fine-tuning.
     only: of step, generation, attention, parts, bytes; by default step,generation.
     out: JSON file for the numbers.
     topology: for bytes, a device that need not be there, such as h200:1; by default this machine's.
+    data: folder of the official files of a fine-tuning's task.
+    tokenizer: folder of its vocabulary, for a model of config.trunk's size.
     peers: let PyTorch and transformers do the work of step and generation too, in turns with ours.
     overwrite: replace an existing output.
   """
-  check_type(config, "a benchmark")
+  check_type(config)
+  if isinstance(config, FinetuneConfig):
+    if set(only) != {BYTES}:
+      raise InputError(f"--config: of a fine-tuning only bytes can be told; give --only={BYTES}")
+    if not tokenizer:
+      raise InputError("a fine-tuning's bytes need --tokenizer=DIR, the folder of a vocabulary")
   if topology and set(only) != {BYTES}:
     raise InputError(f"--topology={topology}: only bytes need no device; give --only={BYTES}")
   if topology:
@@ -71,16 +83,16 @@ def run(
     check_out(out, overwrite)
   for part in only:
     choice("only", part, PARTS | {BYTES: audit})
-  vocab_size = config.trunk.vocab_size or PAPER_VOCABULARY
-  trunk = dataclasses.replace(config.trunk, vocab_size=vocab_size)
-  config = dataclasses.replace(config, trunk=trunk)
+  if not config.trunk.vocab_size and not isinstance(config, FinetuneConfig):
+    trunk = dataclasses.replace(config.trunk, vocab_size=PAPER_VOCABULARY)
+    config = dataclasses.replace(config, trunk=trunk)
   here = machine()
   print(", ".join(f"{name} {value}" for name, value in here.items()))
   rows, of_bytes = [], {}
   for part in dict.fromkeys(only or WITH_PEERS):
     options = {"peers": True} if peers and part in WITH_PEERS else {}
     if part == BYTES:
-      moved = audit(config, topology)
+      moved = audit(config, topology, data, tokenizer)
       print(moved.table())
       operations = [kernel._asdict() for kernel in moved.kernels]
       of_bytes = {"operations": operations, "ideal": moved.ideal}
@@ -94,6 +106,12 @@ def run(
     saved = {"rows": [row._asdict() for row in rows], **of_bytes}
     write_json(out, {**here, "topology": topology, "config": to_json(config), **saved})
   return rows
+
+
+def check_type(config: Any) -> None:
+  """Refuses the config of another program."""
+  if not isinstance(config, FinetuneConfig):
+    pretrain_config.check_type(config, "a benchmark")
 
 
 def machine() -> dict[str, str | int]:

@@ -4,10 +4,20 @@ from typing import Any, NamedTuple
 
 from gpt_jax.apps import traffic
 from gpt_jax.apps.timing import Measured
-from gpt_jax.apps.topologies import compile_step, find_chip, find_devices, why_not_compiled
+from gpt_jax.apps.topologies import (
+  compile_recipe,
+  find_chip,
+  find_devices,
+  why_not_compiled,
+  without_text,
+)
 from gpt_jax.apps.traffic import Kernel
 from gpt_jax.errors import InputError
+from gpt_jax.programs.finetune import finetune_recipe
+from gpt_jax.programs.finetune_config import FinetuneConfig
+from gpt_jax.programs.finetune_task import load_task
 from gpt_jax.programs.pretrain import PretrainConfig
+from gpt_jax.programs.start import load_start
 
 _ROWS = 40  # operations that are printed; the file has all
 
@@ -55,14 +65,27 @@ def check_topology(topology: str) -> None:
     raise InputError(f"--topology={topology}: bytes are read of programs for GPUs, such as h200:1")
 
 
-def audit(config: PretrainConfig, topology: str) -> Audit:
-  """The audit of a config's step, on devices that need not be there; "": on this machine's."""
+def audit(
+  config: PretrainConfig | FinetuneConfig, topology: str, data_dir: str = "", tokenizer: str = ""
+) -> Audit:
+  """The audit of a config's step, on devices that need not be there; "": on this machine's.
+
+  data_dir and tokenizer: of a fine-tuning, whose examples are packed; see finetune.run.
+  """
   devices, kind = find_devices(topology)
-  chip = find_chip(kind)
+  ideal: dict[str, float] = {}
+  if isinstance(config, FinetuneConfig):
+    start = load_start(config, "none", tokenizer)
+    config, task, encoded = load_task(config, data_dir, start)
+    recipe = finetune_recipe(config, task, encoded["train"], start, devices)
+    rows, length = recipe.batches(config.train).shape
+    print(f"{config.batch_size} examples a step, packed into {rows} rows of {length} tokens")
+  else:
+    recipe, ideal = without_text(config, devices), ideal_bytes(config, len(devices))
   print(f"compiling the step for {len(devices)} x {kind}, which may take minutes", flush=True)
-  found = traffic.kernels(compile_step(config, devices).as_text())
+  found, chip = traffic.kernels(compile_recipe(recipe).as_text()), find_chip(kind)
   rate = traffic.BANDWIDTH_SHARE * chip.bandwidth if chip else 0.0
-  return Audit(found, ideal_bytes(config, len(devices)), rate)
+  return Audit(found, ideal, rate)
 
 
 def ideal_bytes(config: PretrainConfig, devices: int) -> dict[str, float]:
