@@ -10,7 +10,6 @@ import pytest
 
 from gpt_jax.apps.interop import tokenizer_json
 from gpt_jax.apps.interop.formats import hf_tokenizer
-from gpt_jax.apps.interop.formats.hf_tokenizer import write_vocabulary
 from gpt_jax.apps.interop.tokenizer_json.sentencepiece import read_rules
 from gpt_jax.data.storyworld import documents
 from gpt_jax.data.tokenizers.base import load_released
@@ -134,8 +133,9 @@ def test_autotokenizer_on_real_text(with_special_pieces, tmp_path, data_root):
 
   folder = tmp_path / "out"
   folder.mkdir()
-  write_vocabulary(str(folder), with_special_pieces, 64, None)
+  hf_tokenizer.write_vocabulary(str(folder), with_special_pieces)
   shutil.rmtree(folder / "tokenizer")
+  hf_tokenizer.write_tokenizer(str(folder), with_special_pieces, 64, None)
   novel = sorted((data_root / "novels").glob("*.txt"))[0].read_text()[:100_000]
   texts = [novel, *novel.splitlines()]
   for path, columns in (("CoLA/train.tsv", [3]), ("MRPC/msr_paraphrase_train.txt", [3, 4])):
@@ -200,7 +200,9 @@ def test_a_file_says_how_transformers_reads_a_tokenizer_of_a_new_kind(tmp_path, 
     "  return {**wordpiece.describe(tokenizer, of_parts), 'normalizer': None}\n"
   )
   monkeypatch.setattr(tokenizer_json, "__path__", [*tokenizer_json.__path__, str(code)])
-  write_vocabulary(str(tmp_path), Letters(("[UNK]", "a", "b")), 64, None)
+  letters = Letters(("[UNK]", "a", "b"))
+  hf_tokenizer.write_vocabulary(str(tmp_path), letters)
+  hf_tokenizer.write_tokenizer(str(tmp_path), letters, 64, None)
   assert json.loads((tmp_path / "tokenizer.json").read_text())["normalizer"] is None
   config = json.loads((tmp_path / "tokenizer_config.json").read_text())
   assert config["letters"] and config["pad_token"] == "a" and "do_lower_case" not in config
@@ -213,6 +215,6 @@ def test_without_a_tokenizer_json_transformers_is_told_so(tmp_path):
   class Letters(WordPieceTokenizer):
     kind, transformers_files = "letters", {}
 
-  write_vocabulary(str(tmp_path), Letters(("[UNK]", "a", "b")), 64, None)
-  assert sorted(path.name for path in tmp_path.iterdir()) == ["tokenizer", "tokenizer_config.json"]
+  hf_tokenizer.write_tokenizer(str(tmp_path), Letters(("[UNK]", "a", "b")), 64, None)
+  assert [path.name for path in tmp_path.iterdir()] == ["tokenizer_config.json"]
   assert "NotInTransformers: letters" in (tmp_path / "tokenizer_config.json").read_text()

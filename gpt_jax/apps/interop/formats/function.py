@@ -44,8 +44,6 @@ _LOGITS = {  # LabeledTask.kind -> how to read the outputs
 
 
 class Function(NamedTuple):
-  """A function of token ids."""
-
   # An int32 array of `shape` for each of `inputs` -> float32 `output_shape`
   call: Callable[..., jax.Array]
   # The shape of every input; letters are sizes that may be any

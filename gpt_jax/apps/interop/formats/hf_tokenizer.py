@@ -36,20 +36,14 @@ _CLASSES = "pretrained bert distilbert electra roberta gpt2 openaigpt albert t5"
 
 
 class Template(NamedTuple):
-  """The special tokens around a single text, and around a pair.
-
-  Attributes:
-    single, pair: names of special tokens, and "A" and "B" for the texts.
-    types: whether token types tell the second text of a pair from the first.
-  """
+  """The special tokens around a single text, and around a pair: their names, and "A" and "B"."""
 
   single: tuple[str, ...]
   pair: tuple[str, ...]
-  types: bool = False
+  types: bool = False  # whether token types tell the second text of a pair from the first
 
 
 def template_of(format: Format, special: SpecialTokens) -> Template:
-  """The Template of a format of labeled examples."""
   # Texts of one negative id each: what `join` puts around them is the template.
   names = {i: name for name, i in special.items()} | {-1: "A", -2: "B"}
 
@@ -90,16 +84,9 @@ def read_vocabulary(
   return dataclasses.replace(tokenizer, spelled=spelled_tokens(folder, tokenizer))
 
 
-def write_vocabulary(
-  folder: str,
-  tokenizer: Tokenizer,
-  context: int,
-  template: Template | None,
-  fills_masks: bool = False,
-) -> None:
-  """Our vocabulary, and that of transformers; see write_tokenizer."""
+def write_vocabulary(folder: str, tokenizer: Tokenizer) -> None:
+  """Our vocabulary, and the files that transformers' own class of this kind reads."""
   tokenizer.save(os.path.join(folder, TOKENIZER))
-  write_tokenizer(folder, tokenizer, context, template, fills_masks)
   for name, content in tokenizer.transformers_files.items():
     with open(os.path.join(folder, name), "wb") as file:
       file.write(content)

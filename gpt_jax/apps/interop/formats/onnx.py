@@ -31,7 +31,6 @@ load = functools.partial(refuse_to_load, NAME)
 
 
 def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) -> None:
-  """See save_function, and onnx_tfidf.save."""
   if "tfidf" in params:
     onnx_tfidf.save(folder, params, meta)
     return
@@ -70,7 +69,6 @@ def _patches_undone() -> Iterator[None]:
 
 
 def write(path: str, function: Function, context: int) -> None:
-  """Writes the function as an ONNX file; see save_function."""
   del context  # ONNX has no ranges of sizes
   sizes = export.symbolic_shape(", ".join(map(str, function.shape)))
   with _patches_undone():

@@ -28,7 +28,6 @@ load = functools.partial(refuse_to_load, NAME)
 
 
 def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) -> None:
-  """See save_function."""
   require("flatbuffers", "format=stablehlo", "flatbuffers", "stablehlo")
   save_function(folder, NAME, _write, params, meta, step, tokenizer)
 

@@ -45,7 +45,6 @@ def byte_pairs(
   end_of_word_suffix: str | None = None,
   byte_fallback: bool = False,
 ) -> dict[str, Any]:
-  """The model of a byte-pair encoding."""
   return {
     "type": "BPE",
     "dropout": None,
@@ -61,7 +60,6 @@ def byte_pairs(
 
 
 def replace(pattern: str, content: str) -> dict[str, Any]:
-  """Replaces a string."""
   return {"type": "Replace", "pattern": {"String": pattern}, "content": content}
 
 
@@ -77,17 +75,15 @@ def sequence(normalizers: list[dict[str, Any]]) -> dict[str, Any]:
   return {"type": "Sequence", "normalizers": normalizers}
 
 
-def character_class(characters: Iterable[str]) -> str:
-  """A regular expression for any one of the characters; consecutive ones are a range."""
-  return f"[{class_content(characters)}]"
-
-
-def class_content(characters: Iterable[str]) -> str:
-  """The characters as ranges, to put between the brackets of a character class."""
+def character_class(characters: Iterable[str], begin: str = "") -> str:
+  """A regular expression for any one of the characters, or after "^" for any other; consecutive
+  ones are a range.
+  """
   ranges: list[list[int]] = []
   for code in sorted(map(ord, characters)):
     if ranges and code == ranges[-1][1] + 1:
       ranges[-1][1] = code
     else:
       ranges.append([code, code])
-  return "".join(rf"\x{{{first:x}}}-\x{{{last:x}}}" for first, last in ranges)
+  content = "".join(rf"\x{{{first:x}}}-\x{{{last:x}}}" for first, last in ranges)
+  return f"[{begin}{content}]"

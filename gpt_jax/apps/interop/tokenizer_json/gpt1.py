@@ -1,8 +1,5 @@
-"""GPT-1's vocabulary as a tokenizer.json.
-
-Its rules are a Python program (ftfy, spaCy); a tokenizer.json has what regular expressions can say
-of them: ftfy's repairs of single characters but no decoding of mis-decoded letters and no HTML
-entities, and the words of gpt1.REGEX.
+"""GPT-1's vocabulary as a tokenizer.json, with what regular expressions can say of its rules, which
+are a Python program (ftfy, spaCy).
 """
 
 import unicodedata

@@ -23,7 +23,6 @@ from gpt_jax.apps.interop.tokenizer_json import (
   TRAINED_IDS,
   byte_pairs,
   character_class,
-  class_content,
   replace,
   replace_matches,
   sequence,
@@ -101,7 +100,9 @@ def _normalizers(charsmap: bytes) -> list[dict[str, Any]]:
   rules = read_rules(charsmap)
   kept = [c for c, value in rules.items() if len(c) == 1 and _replaced(c, rules) != value]
   # A character without a rule stays, though NFKC may change it.
-  kept += [c for c in _compatibility_characters() if c not in rules and _replaced(c, rules) != c]
+  for c in [*map(chr, range(0x80, 0xD800)), *map(chr, range(0xE000, 0x110000))]:
+    if c not in rules and c != unicodedata.normalize("NFKC", c) and _replaced(c, rules) != c:
+      kept.append(c)
   if len(kept) > len(_STAND_INS):
     raise InputError(
       f"format=hf: the normalization of this vocabulary differs from NFKC in {len(kept)} "
@@ -131,7 +132,7 @@ def _normalizers(charsmap: bytes) -> list[dict[str, Any]]:
   return [
     *steps,
     {"type": "NFKC"},
-    replace_matches(rf"(?<=[^{class_content(_BETWEEN)}])(?={other})", _WITHIN),
+    replace_matches(rf"(?<={character_class(_BETWEEN, '^')})(?={other})", _WITHIN),
     {"type": "Precompiled", "precompiled_charsmap": _keeping(charsmap, own)},
     replace(_WITHIN, ""),
     {"type": "NFC"},
@@ -149,11 +150,6 @@ def _replaced(text: str, rules: dict[str, str]) -> str:
   """The steps' output for a match that has no replacement step of its own."""
   decomposed = unicodedata.normalize("NFKC", text)
   return unicodedata.normalize("NFC", "".join(rules.get(c, c) for c in decomposed))
-
-
-def _compatibility_characters() -> list[str]:
-  characters = [*map(chr, range(0x80, 0xD800)), *map(chr, range(0xE000, 0x110000))]
-  return [c for c in characters if unicodedata.normalize("NFKC", c) != c]
 
 
 def read_rules(charsmap: bytes) -> dict[str, str]:

@@ -10,7 +10,6 @@ IDS = TRAINED_IDS
 
 
 def describe(tokenizer: wordpiece.WordPieceTokenizer, of_parts: bool) -> dict[str, Any]:
-  """Runs what `tokenizer` runs."""
   return {
     "normalizer": {
       "type": "BertNormalizer",

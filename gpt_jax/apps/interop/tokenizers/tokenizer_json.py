@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from gpt_jax.apps.interop.tokenizer_json import replace, sequence
+from gpt_jax.data.tokenizers import released
 from gpt_jax.data.tokenizers.base import (
   DEFAULT_SPECIAL,
   MAX_FILE,
@@ -26,15 +27,6 @@ from gpt_jax.data.tokenizers.base import (
   AddedToken,
 )
 from gpt_jax.data.tokenizers.openai_files import BYTE_CLASSES, END_OF_TEXT, released_as
-from gpt_jax.data.tokenizers.released import (
-  PackageTokenizer,
-  add_tokens,
-  class_of,
-  has_no_letters,
-  read_file,
-  read_settings,
-  require,
-)
 from gpt_jax.errors import InputError
 from gpt_jax.files import read_json
 
@@ -59,7 +51,7 @@ SPACES = ("▁", "Ġ")  # how a piece spells the space before it
 
 
 @dataclasses.dataclass(frozen=True)
-class HuggingFaceTokenizer(PackageTokenizer):
+class HuggingFaceTokenizer(released.PackageTokenizer):
   """A tokenizer of the package `tokenizers`; content: of the tokenizer.json."""
 
   content: bytes = dataclasses.field(repr=False)
@@ -125,7 +117,9 @@ class HuggingFaceTokenizer(PackageTokenizer):
     begins = np.array([piece.startswith(SPACES) for piece in pieces])
     if not begins.any():
       return super().begins_word  # such as a vocabulary that marks where words end
-    return begins | np.array(list(map(_is_punctuation, pieces)))
+    # In a byte-level vocabulary a letter may be a part of another character.
+    marks = [piece.isascii() and released.has_no_letters(piece) for piece in pieces]
+    return begins | np.array(marks)
 
   @property
   def files(self) -> dict[str, bytes]:
@@ -159,21 +153,16 @@ class HuggingFaceTokenizer(PackageTokenizer):
 
   @functools.cached_property
   def _tokenizer(self) -> Any:
-    tokenizer = require("tokenizers").Tokenizer.from_str(self.content.decode())
+    tokenizer = released.require("tokenizers").Tokenizer.from_str(self.content.decode())
     # A file may hold settings that cut texts, or pad them to one length.
     tokenizer.no_truncation()
     tokenizer.no_padding()
     # As ordinary text, unless a text may spell them.
     tokenizer.encode_special_tokens = not any(token.special for token in self.spelled)
-    add_tokens(tokenizer, self.spelled)
+    released.add_tokens(tokenizer, self.spelled)
     if self._model.get("dropout"):  # BPE: the ids of a text must not be random
       tokenizer.model.dropout = None
     return tokenizer
-
-
-def _is_punctuation(piece: str) -> bool:
-  # In a byte-level vocabulary a letter may be a part of another character.
-  return piece.isascii() and has_no_letters(piece)
 
 
 def detect(folder: str) -> bool:
@@ -251,8 +240,9 @@ def _parts_of(kind: str, settings: dict[str, Any], of_file: Any) -> dict[str, An
 
 def _as_its_class(folder: str, content: bytes) -> bytes:
   """A tokenizer.json with the parts of the folder's class in place of its own."""
-  kind, tree, changed = class_of(folder), json.loads(content), False
-  for name, part in _parts_of(kind, read_settings(folder, {}), tree.get("normalizer")).items():
+  kind, tree, changed = released.class_of(folder), json.loads(content), False
+  parts = _parts_of(kind, released.read_settings(folder, {}), tree.get("normalizer"))
+  for name, part in parts.items():
     own = tree.get(name)
     if name == "model" and own.get("type", part["type"]) != part["type"]:
       raise InputError(
@@ -272,7 +262,7 @@ def _as_its_class(folder: str, content: bytes) -> bytes:
 
 def load(folder: str, metadata: dict[str, Any] | None) -> HuggingFaceTokenizer:
   path = os.path.join(folder, METADATA if metadata is None else SAVED)
-  content = read_file(path)
+  content = released.read_file(path)
   try:
     content = _as_its_class(folder, content) if metadata is None else content
     tokenizer = HuggingFaceTokenizer(content)

@@ -16,21 +16,18 @@ HELP = "a transformers folder: openai-gpt, gpt2, bert, roberta, xlm-roberta, alb
 
 
 def detect(path: str) -> bool:
-  """See weights.detect."""
   from gpt_jax.apps.interop.formats.hf import weights
 
   return weights.detect(path)
 
 
 def load(path: str, check: Check = accept) -> tuple[dict, dict, int, Tokenizer]:
-  """See read.load."""
   from gpt_jax.apps.interop.formats.hf import read
 
   return read.load(path, check)
 
 
 def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) -> None:
-  """See write.save."""
   from gpt_jax.apps.interop.formats.hf import write
 
   write.save(folder, params, meta, step, tokenizer)

@@ -11,15 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from gpt_jax.apps.interop.formats.hf import labels
 from gpt_jax.apps.interop.formats.hf.family import Array, Family, declines_head, dense, norm
 from gpt_jax.apps.interop.formats.hf.fields import ACTIVATIONS, Supported, their_activation
-from gpt_jax.apps.interop.formats.hf.labels import (
-  architecture_of,
-  label_settings,
-  outputs_of,
-  sequence_head,
-  token_class,
-)
 from gpt_jax.apps.interop.formats.hf.weights import Weights
 from gpt_jax.apps.interop.formats.hf_tokenizer import Template
 from gpt_jax.data.tokenizers.base import Tokenizer
@@ -42,49 +36,31 @@ SIZES = (
 
 @dataclasses.dataclass(frozen=True)
 class EncoderFamily(Family):
-  """A family of bidirectional, post-norm Transformers; the defaults are BERT's.
-
-  Attributes:
-    model_type: its name in config.json.
-    classes: prefix of its class names.
-    is_like: (model, tokenizer) -> what of it the family has not, or "".
-    masked: names of the masked head's map, norm, bias, and of what is tied to the table.
-    masked_activation: the masked head's, as TransformerConfig.activation; "": the trunk's.
-    layer: prefix of a block's arrays, with {} for its number.
-    block: names of a block's parts, separated by spaces: query, key, value, the projection after
-      attention, its norm, both maps of the MLP, its norm.
-    pooler: name of the pooler.
-    pair: name of the sentence-pair head; "": there is none.
-    classifier: names of the maps of a ForSequenceClassification before its last, and of the last.
-    around: see template.
-    format: see family.Family.
-    init: value of TransformerConfig.init.
-    head_dropout: name of the setting.
-    shared: whether it has one block, and a map of narrower embeddings.
-    keeps_pooler: whether a pooler in a file was trained by the objective.
-    counts_from_padding: whether positions are counted from the id of the padding token on.
-  """
+  """A family of bidirectional, post-norm Transformers; the defaults are BERT's."""
 
   model_type: str
-  classes: str
-  is_like: Callable[[ModelConfig, Tokenizer], str]
-  masked: tuple[str, str, str, str]
-  masked_activation: str = ""
-  layer: str = "encoder.layer.{}."
+  classes: str  # prefix of its class names
+  is_like: Callable[[ModelConfig, Tokenizer], str]  # what of a model the family has not, or ""
+  masked: tuple[str, str, str, str]  # its map, norm, bias, and what is tied to the table
+  masked_activation: str = ""  # the masked head's, as TransformerConfig.activation; "": the trunk's
+  layer: str = "encoder.layer.{}."  # prefix of a block's arrays, with {} for its number
+  # Names of a block's parts: query, key, value, the projection after attention, its norm, both maps
+  # of the MLP, its norm.
   block: str = (
     "attention.self.query attention.self.key attention.self.value attention.output.dense "
     "attention.output.LayerNorm intermediate.dense output.dense output.LayerNorm"
   )
   pooler: str = "pooler.dense"
-  pair: str = ""
+  pair: str = ""  # name of the sentence-pair head; "": there is none
+  # Names of the maps of a ForSequenceClassification before its last, and of the last.
   classifier: tuple[str, str] = ("", "classifier")
   around: Template = Template(("cls", "A", "sep"), ("cls", "A", "sep", "B", "sep"))
   format: dict = dataclasses.field(default_factory=lambda: {"type": "bert_format"})
-  init: str = "truncated"
-  head_dropout: str = "classifier_dropout"
-  shared: bool = False
-  keeps_pooler: bool = True
-  counts_from_padding: bool = False
+  init: str = "truncated"  # value of TransformerConfig.init
+  head_dropout: str = "classifier_dropout"  # name of the setting
+  shared: bool = False  # whether it has one block, and a map of narrower embeddings
+  keeps_pooler: bool = True  # whether a pooler in a file was trained by the objective
+  counts_from_padding: bool = False  # whether positions count from the padding token's id on
 
   attention = "bidirectional"
   ignored = re.compile(r"embeddings\.(position_ids|token_type_ids)|pooler\..*")
@@ -204,11 +180,11 @@ class EncoderFamily(Family):
 
   def _labeled_head(self, config: dict, weights: Weights, own: ModelConfig | None) -> Any:
     """The head of a class with known inputs; in our own folders, as we saved it."""
-    architecture = architecture_of(config)
+    architecture = labels.architecture_of(config)
     kind = architecture.removeprefix(self.classes)
-    if own and own.head and kind == token_class(own.head)[0]:
-      name = f"{token_class(own.head)[1]}.weight"
-      if name in weights.shapes and outputs_of(weights, name) == own.head.num_classes:
+    if own and own.head and kind == labels.token_class(own.head)[0]:
+      name = f"{labels.token_class(own.head)[1]}.weight"
+      if name in weights.shapes and labels.outputs_of(weights, name) == own.head.num_classes:
         return own.head
     if kind not in ("ForMultipleChoice", "ForSequenceClassification", "ForTokenClassification"):
       return None
@@ -216,7 +192,7 @@ class EncoderFamily(Family):
     name = "classifier" if chooses or tags else self.classifier[1]
     if f"{name}.weight" not in weights.shapes:
       raise InputError(f"architectures: {architecture} has an array {name}.weight, the file none")
-    outputs = outputs_of(weights, f"{name}.weight")
+    outputs = labels.outputs_of(weights, f"{name}.weight")
     rate = config.get(self.head_dropout)
     settings: dict[str, Any] = {"dropout": 0.1 if rate is None else rate}
     if tags:
@@ -228,7 +204,7 @@ class EncoderFamily(Family):
     if chooses:  # of any number of options
       return ClassifyHead(2, "per_choice", transform="pooler", **settings)
     settings["transform"] = "dense" if self.classifier[0] else "pooler"
-    return sequence_head(config, outputs, **settings)
+    return labels.sequence_head(config, outputs, **settings)
 
   def rows(self, spec: ModelConfig) -> int:
     return spec.trunk.vocab_size + spec.trunk.special_tokens
@@ -288,7 +264,7 @@ class EncoderFamily(Family):
         arrays.append(Array(bias, "masked/bias", (rows,), (spec.trunk.rows,), np.s_[:rows]))
       elif head.scope == "sentence_pair":
         arrays += dense(self.pair, "sentence_pair", d, 2)
-      elif name := token_class(head)[1]:
+      elif name := labels.token_class(head)[1]:
         arrays += dense(name, head.scope, d, head.num_classes)
       elif not head.labeled:  # a contrastive head has no arrays
         continue
@@ -358,13 +334,13 @@ class EncoderFamily(Family):
     if head:
       config[self.head_dropout] = head.dropout
     if head and (head.per_token or head.pooling != "per_choice"):
-      config |= label_settings(head, task)
+      config |= labels.label_settings(head, task)
     return config
 
   def _suffix(self, spec: ModelConfig) -> str:
     head, scopes = spec.head, [head.scope for head in spec.heads]
     if head and head.per_token:
-      return token_class(head)[0]
+      return labels.token_class(head)[0]
     if head:
       return "ForMultipleChoice" if head.pooling == "per_choice" else "ForSequenceClassification"
     if "sentence_pair" in scopes:

@@ -8,8 +8,6 @@ from gpt_jax.errors import InputError
 
 
 class Fields(NamedTuple):
-  """The fields of one kind of file."""
-
   known: str  # names, separated by spaces, that are read, or have no effect on what is read
   values: Mapping[str, tuple]  # name -> what it may be besides null, false or empty
 

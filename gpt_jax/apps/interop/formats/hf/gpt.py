@@ -12,14 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from gpt_jax.apps.interop.formats.hf import labels
 from gpt_jax.apps.interop.formats.hf.family import Array, Arrays, Family, declines_head, dense, norm
 from gpt_jax.apps.interop.formats.hf.fields import ACTIVATIONS, Supported, their_activation
-from gpt_jax.apps.interop.formats.hf.labels import (
-  architecture_of,
-  label_settings,
-  outputs_of,
-  sequence_head,
-)
 from gpt_jax.apps.interop.formats.hf.weights import Weights
 from gpt_jax.apps.interop.formats.hf_tokenizer import GPT_TEMPLATE, Template
 from gpt_jax.checkpoints.formats import layout
@@ -53,24 +48,13 @@ _NAMES = {
 
 @dataclasses.dataclass(frozen=True)
 class GPTFamily(Family):
-  """One of the two.
-
-  Attributes:
-    model_type: its name in config.json.
-    classes: prefix of its class names.
-    norm: value of TransformerConfig.norm.
-    tokens, positions: names of the embeddings.
-    activation: name of the setting.
-    activations: its values, and ours for each; see fields.ACTIVATIONS.
-  """
-
   model_type: str
-  classes: str
-  norm: str
-  tokens: str
+  classes: str  # prefix of its class names
+  norm: str  # value of TransformerConfig.norm
+  tokens: str  # names of the embeddings
   positions: str
-  activation: str
-  activations: dict[str, str]
+  activation: str  # name of the setting
+  activations: dict[str, str]  # its values, and ours for each; see fields.ACTIVATIONS
 
   prefix = "transformer."
   attention = "causal"
@@ -141,11 +125,11 @@ class GPTFamily(Family):
       special_tokens=spec.trunk.special_tokens,
       **settings,
     )
-    classifies = architecture_of(config) == f"{self.classes}ForSequenceClassification"
+    classifies = labels.architecture_of(config) == f"{self.classes}ForSequenceClassification"
     if spec.head is None and classifies and _SCORE in weights.shapes:
       # Its tokenizer adds no special tokens, so its table has no rows for them.
       trunk = dataclasses.replace(trunk, special_tokens=0)
-      head = sequence_head(config, outputs_of(weights, _SCORE))
+      head = labels.sequence_head(config, labels.outputs_of(weights, _SCORE))
       return dataclasses.replace(spec, trunk=trunk, heads=(head,))
     return dataclasses.replace(spec, trunk=trunk)
 
@@ -191,15 +175,8 @@ class GPTFamily(Family):
     return "" if spec.trunk.norm == self.norm else f"{self.model_type} is {self.norm}-norm"
 
   def fold(self, arrays: Arrays, spec: ModelConfig, orders: int) -> Arrays:
-    """Folds the head's bias, which the class lacks, into the bias of the norm before it.
-
-    The change is the smallest possible.
-
-    Args:
-      orders: sequences per example whose scores are added; each gets its share of the bias.
-
-    Returns:
-      The original arrays, by name; none if the bias is zero.
+    """Folds the head's bias, which the class lacks, into the bias of the norm before it; of the
+    `orders`, the sequences per example whose scores are added, each gets its share.
     """
     if not spec.head or spec.head.pooling != "sum":
       return {}
@@ -240,7 +217,7 @@ class GPTFamily(Family):
       "eos_token_id": tokenizer.end_id,
     }
     if head and head.pooling == "sum":
-      config |= label_settings(head, task)
+      config |= labels.label_settings(head, task)
       # The class refuses batches without it, and reads the last token that is another.
       config["pad_token_id"] = tokenizer.padding_id or 0
     return config
@@ -275,13 +252,5 @@ FAMILIES = (
     # OpenAIGPT alone calls the tanh form "gelu"; elsewhere that is the erf form.
     ACTIVATIONS | {"gelu": "gelu_tanh"},
   ),
-  GPTFamily(
-    "gpt2",
-    "GPT2",
-    "pre",
-    "wte.weight",
-    "wpe.weight",
-    "activation_function",
-    ACTIVATIONS,
-  ),
+  GPTFamily("gpt2", "GPT2", "pre", "wte.weight", "wpe.weight", "activation_function", ACTIVATIONS),
 )

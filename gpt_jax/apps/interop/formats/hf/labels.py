@@ -27,10 +27,7 @@ _ON_TOKENS = {
   "span_head": ("ForQuestionAnswering", "qa_outputs"),
 }
 # LabeledTask.kind -> problem_type.
-_PROBLEMS = {
-  RegressionTask.kind: "regression",
-  MultiLabelTask.kind: "multi_label_classification",
-}
+_PROBLEMS = {RegressionTask.kind: "regression", MultiLabelTask.kind: "multi_label_classification"}
 # LabeledTask.kind -> names of the outputs, where they are not the labels.
 _OUTPUTS = {RegressionTask.kind: ("value",), SpanTask.kind: ("start", "end")}
 

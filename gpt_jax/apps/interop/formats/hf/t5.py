@@ -10,15 +10,7 @@ from typing import Any
 import numpy as np
 from flax.traverse_util import flatten_dict
 
-from gpt_jax.apps.interop.formats.hf.family import (
-  Array,
-  Arrays,
-  for_embeddings,
-  meta_of,
-  own_model,
-  to_ours,
-  to_theirs,
-)
+from gpt_jax.apps.interop.formats.hf import family
 from gpt_jax.apps.interop.formats.hf.fields import GENERATION_FIELDS, Supported, check_config
 from gpt_jax.apps.interop.formats.hf.weights import check_arrays, open_weights, without_padding
 from gpt_jax.apps.interop.formats.hf_tokenizer import read_vocabulary, write_tokenizer
@@ -60,12 +52,7 @@ def detect(folder: str) -> bool:
     return False
 
 
-def holds(meta: dict) -> bool:
-  """Whether a model is of this family."""
-  return isinstance(from_json(meta["model"]).trunk, T5Config)
-
-
-def load(folder: str, weights_path: str, check: Check) -> tuple[Arrays, dict, Tokenizer]:
+def load(folder: str, weights_path: str, check: Check) -> tuple[family.Arrays, dict, Tokenizer]:
   """Arrays, meta with the step, and tokenizer; a file without a decoder is an encoder.
 
   Rows of the table after the vocabulary and its special tokens are left out: they are padding.
@@ -88,7 +75,7 @@ def load(folder: str, weights_path: str, check: Check) -> tuple[Arrays, dict, To
   tokenizer = read_vocabulary(folder, config["vocab_size"])
   decoder = any(name.startswith("decoder.block") for name in weights.shapes)
   spec = _model_of(path, config, tokenizer, decoder)
-  meta = meta_of(config, tokenizer) | {"model": to_json(spec)}
+  meta = family.meta_of(config, tokenizer) | {"model": to_json(spec)}
   if decoder:
     meta.setdefault("sequence_format", {"type": "text_to_text"})
     _check_start_and_end(folder, tokenizer)
@@ -99,7 +86,7 @@ def load(folder: str, weights_path: str, check: Check) -> tuple[Arrays, dict, To
   shapes = {array.theirs: array.shape for array in layout}
   check_arrays(weights, shapes, MODEL_TYPE, _IGNORED, _NO_HEADS, "")  # no head to warn of
   check(meta)
-  arrays = to_ours(layout, weights)
+  arrays = family.to_ours(layout, weights)
   if spec.trunk.has_output and "output" not in arrays:
     arrays["output"] = arrays["tokens"].copy()  # tied, without 1.0's scale
   return {f"trunk/{name}": x for name, x in arrays.items()}, meta, tokenizer
@@ -145,7 +132,7 @@ def _check_start_and_end(folder: str, tokenizer: Tokenizer) -> None:
 
 def _model_of(path: str, config: dict, tokenizer: Tokenizer, decoder: bool) -> ModelConfig:
   """The model's config: their settings, and of ours the type to compute in."""
-  own = own_model(path, meta_of(config, tokenizer), T5Config)
+  own = family.own_model(path, family.meta_of(config, tokenizer), T5Config)
   with about(path):
     trunk = T5Config(
       tokenizer.vocab_size,
@@ -164,21 +151,21 @@ def _model_of(path: str, config: dict, tokenizer: Tokenizer, decoder: bool) -> M
   return ModelConfig(trunk, (LanguageHead(),))
 
 
-def _arrays(trunk: T5Config, rows: int, output: bool) -> list[Array]:
+def _arrays(trunk: T5Config, rows: int, output: bool) -> list[family.Array]:
   """All arrays, with so many rows of the tables; `output`: whether the output has its own."""
   d, inner = trunk.width, trunk.heads * trunk.head_width
   arrays = []
 
   def table(theirs: str, ours: str) -> None:
-    arrays.append(Array(theirs, ours, (rows, d), (trunk.rows, d), np.s_[:rows]))
+    arrays.append(family.Array(theirs, ours, (rows, d), (trunk.rows, d), np.s_[:rows]))
 
   def norm(theirs: str, ours: str) -> None:
-    arrays.append(Array(f"{theirs}.weight", f"{ours}/scale", (d,), (d,)))
+    arrays.append(family.Array(f"{theirs}.weight", f"{ours}/scale", (d,), (d,)))
 
   def kernel(theirs: str, ours: str, inputs: int, outputs: int) -> None:
     shape = (inputs, outputs)
     name = f"{theirs}.weight"
-    arrays.append(Array(name, f"{ours}/kernel", shape[::-1], shape, transposed=True))
+    arrays.append(family.Array(name, f"{ours}/kernel", shape[::-1], shape, transposed=True))
 
   table(_TABLE, "tokens")
   if output:
@@ -193,7 +180,7 @@ def _arrays(trunk: T5Config, rows: int, output: bool) -> list[Array]:
     # A stack's layers share one table, kept in its first; cross-attention has none.
     relative = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
     shape = (BUCKETS, trunk.heads)
-    arrays.append(Array(relative, f"{stack}/relative/table", shape, shape))
+    arrays.append(family.Array(relative, f"{stack}/relative/table", shape, shape))
     norm(f"{stack}.final_layer_norm", f"{stack}/last_norm")
     for block in range(trunk.layers):
       theirs, ours = f"{stack}.block.{block}.layer", f"{stack}/block_{block}"
@@ -214,7 +201,7 @@ def _arrays(trunk: T5Config, rows: int, output: bool) -> list[Array]:
 def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) -> None:
   """Writes a folder for transformers' from_pretrained; its README.md names the class to use."""
   safetensors.library()  # fail before the expensive part
-  spec = for_embeddings(from_json(meta["model"]))
+  spec = family.for_embeddings(from_json(meta["model"]))
   heads = {name.partition("/")[0] for name in parameter_shapes(spec)} - {"trunk"}
   if heads:
     names = ", ".join(sorted(heads))
@@ -226,7 +213,7 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
   rows = trunk.vocab_size + trunk.special_tokens
   trained = flatten_dict(params["trunk"], sep="/")
   ours = {name: np.asarray(x, np.float32) for name, x in trained.items()}
-  tensors = to_theirs(_arrays(trunk, rows, trunk.has_output), ours, "", _NO_HEADS)
+  tensors = family.to_theirs(_arrays(trunk, rows, trunk.has_output), ours, "", _NO_HEADS)
   special = tokenizer.special
   start, end = (special[name] if name in special else None for name in ("pad", "sep"))
   model = "T5ForConditionalGeneration" if trunk.decoder else "T5EncoderModel"

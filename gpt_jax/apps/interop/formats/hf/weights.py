@@ -127,8 +127,7 @@ def check_arrays(
       raise InputError(f"{path}: holds {name}, which no {model_type} has")
   if left_out:
     warnings.warn(
-      f"{path}: {left_out[0]} is left out: of {architecture} only the trunk is read",
-      stacklevel=5,
+      f"{path}: {left_out[0]} is left out: of {architecture} only the trunk is read", stacklevel=5
     )
 
 

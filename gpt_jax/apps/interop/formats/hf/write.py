@@ -18,12 +18,13 @@ from gpt_jax.apps.interop.formats.hf.family import (
 from gpt_jax.apps.interop.formats.hf.labels import scale_of
 from gpt_jax.apps.interop.formats.hf.weights import WEIGHTS
 from gpt_jax.apps.interop.formats.hf_card import write_card
-from gpt_jax.apps.interop.formats.hf_tokenizer import write_vocabulary
+from gpt_jax.apps.interop.formats.hf_tokenizer import write_tokenizer, write_vocabulary
 from gpt_jax.checkpoints.formats import safetensors
 from gpt_jax.checkpoints.formats.folder import write_sums
 from gpt_jax.config import from_json, to_json
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.files import atomic_folder, write_json
+from gpt_jax.models.encoder_decoder import T5Config
 from gpt_jax.models.heads.regress import in_units
 from gpt_jax.tasks.formats import Format, GPTFormat
 from gpt_jax.tasks.task import Task
@@ -39,10 +40,10 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
   the task's units. `load` undoes all of it.
   """
   safetensors.library()  # fail before the expensive part
-  if t5.holds(meta):
+  spec = for_embeddings(from_json(meta["model"]))
+  if isinstance(spec.trunk, T5Config):
     t5.save(folder, params, meta, step, tokenizer)
     return
-  spec = for_embeddings(from_json(meta["model"]))
   meta = {**meta, "model": to_json(spec)}
   family = find_family(spec, meta, tokenizer)
   task = from_json(meta["task"]).build("") if "task" in meta else None
@@ -67,7 +68,8 @@ def save(folder: str, params: Any, meta: dict, step: int, tokenizer: Tokenizer) 
     write_json(os.path.join(partial, "config.json"), config)
     template = family.template(spec, tokenizer)
     fills_masks = spec.head is None and spec.attention != "causal"
-    write_vocabulary(partial, tokenizer, spec.trunk.context, template, fills_masks)
+    write_tokenizer(partial, tokenizer, spec.trunk.context, template, fills_masks)
+    write_vocabulary(partial, tokenizer)
     with open(os.path.join(partial, "README.md"), "w", encoding="utf-8") as file:
       sequences = family.describe(spec, tokenizer) if task else []
       details = task, orders, bool(folded), temperature, sequences
