@@ -1,5 +1,1 @@
-"""Checks the labels of a table, and labels the rest: launch/label.py.
-
-label.py is the program; measures.py what it promises, pool.py the rows to label next, page.py its
-page.
-"""
+"""Checks the labels of a table, and labels the rest: launch/label.py."""

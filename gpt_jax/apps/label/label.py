@@ -17,13 +17,7 @@ from gpt_jax.apps.label.page import TITLES, Suspect, format_result, render
 from gpt_jax.apps.label.pool import about_pool, check_pool, choose, simulate, write_pool
 from gpt_jax.apps.label.previous import Previous, read_previous
 from gpt_jax.apps.label.splits import group_folds, group_near_duplicates, split_by_group
-from gpt_jax.apps.label.table import (
-  FEW_ROWS,
-  Labeled,
-  read_labeled,
-  read_unlabeled,
-  write_splits,
-)
+from gpt_jax.apps.label.table import FEW_ROWS, Labeled, read_labeled, read_unlabeled, write_splits
 from gpt_jax.apps.probe_features import POOLING, probe_features
 from gpt_jax.apps.report.page import environment
 from gpt_jax.apps.report.report import reported
@@ -79,10 +73,6 @@ class _Job:
   study: Study
   previous: Previous
 
-  def kept(self, name: str, compute: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """The arrays of an earlier call, or those that compute() gives."""
-    return self.study.arrays(f"work/{name}", compute)
-
   @property
   def data_dir(self) -> str:
     return self.study.path("data")
@@ -91,14 +81,10 @@ class _Job:
   def task(self) -> Task:
     return self.config.task.build("")
 
-  @property
-  def seed(self) -> int:
-    return self.config.train.seed
-
   @functools.cached_property
   def fold(self) -> np.ndarray:
     """int [N], the fold of each row of the table, whose judges learn from the other folds."""
-    return group_folds(self.table.classes, self.groups, _FOLDS, self.seed)
+    return group_folds(self.table.classes, self.groups, _FOLDS, self.config.train.seed)
 
   @functools.cached_property
   def is_judged(self) -> np.ndarray:
@@ -109,8 +95,8 @@ class _Job:
 
   def features(self, progress: Progress) -> np.ndarray:
     """_features of the rows of the table, which the probe and the ranking of a pool need."""
-    kept = self.kept("features", lambda: {"mean": _features(self, self.table.rows, progress)})
-    return kept["mean"]
+    compute = lambda: {"mean": _features(self, self.table.rows, progress)}
+    return self.study.arrays("work/features", compute)["mean"]
 
 
 def run(
@@ -236,8 +222,8 @@ def _predicted_before(job: _Job) -> np.ndarray:
   folder = os.path.join(previous.workdir, previous.chosen)
   with Progress("earlier model", in_place=False) as progress:
     # By its name: an earlier run that went on since may have chosen another.
-    name = f"previous_{previous.chosen}"
-    kept = job.kept(name, lambda: _predict(folder, previous.data_dir, progress))
+    name = f"work/previous_{previous.chosen}"
+    kept = job.study.arrays(name, lambda: _predict(folder, previous.data_dir, progress))
   return kept["test"].argmax(axis=-1)
 
 
@@ -276,7 +262,8 @@ def _about(
   for name in _JUDGES:
     is_right = predicted[name]["out_of_fold"].argmax(axis=-1) == table.classes
     judges[name] = float(is_right[job.is_judged].mean()) if job.is_judged.any() else 0.0
-  chosen = measures.best_model(models)
+  # Of equals by macro F1, of equals the first.
+  chosen = max(models, key=lambda model: (model["dev"]["accuracy"], model["dev"]["macro_f1"]))
   if len(table.rows) < FEW_ROWS:
     judged = [model for model in models if model["name"] in judges]
     chosen = max(judged, key=lambda model: judges[model["name"]])
@@ -350,8 +337,9 @@ def _train(
     right = predicted[name]["dev"].argmax(axis=-1) == job.truth["dev"]
     log(f"{TITLES[name]}: {right.mean():.1%} of {len(right):,} dev rows right")
 
-  add("tfidf", lambda progress: job.kept("tfidf", lambda: _baseline(job, progress)))
-  add("probe", lambda progress: job.kept("probe", lambda: _probe(job, progress)))
+  kept = job.study.arrays
+  add("tfidf", lambda progress: kept("work/tfidf", lambda: _baseline(job, progress)))
+  add("probe", lambda progress: kept("work/probe", lambda: _probe(job, progress)))
   note = _reason_to_skip(skip_finetuning, predicted, job.truth)
   if not note:
     add("finetuned", lambda progress: _finetuned(job, minutes, progress))
@@ -437,7 +425,7 @@ def _linear(
   progress.begin("five folds, for doubtful labels")
   of_folds = measures.out_of_fold(all_features, classes, num_classes, job.fold, penalty)
   progress.begin("learning curve")
-  curve = measures.curve_of(train, held_out, num_classes, penalty, job.seed)
+  curve = measures.curve_of(train, held_out, num_classes, penalty, job.config.train.seed)
   return linear, {
     "dev": linear(features["dev"]),
     "test": linear(features["test"]),
@@ -486,8 +474,8 @@ def _finetuned(job: _Job, minutes: float, progress: Progress) -> dict[str, np.nd
   if minutes and not _is_finished(job):
     return _finetune(job, minutes, progress)
   epochs = job.config.train.epochs  # another number is another run, which finetune.run refuses
-  name = f"finetuned_{epochs}" if epochs else "finetuned"
-  return job.kept(name, lambda: _finetune(job, minutes, progress))
+  name = f"work/finetuned_{epochs}" if epochs else "work/finetuned"
+  return job.study.arrays(name, lambda: _finetune(job, minutes, progress))
 
 
 def _is_finished(job: _Job) -> bool:
@@ -523,7 +511,7 @@ def _rank_pool(job: _Job, rows: list[Row], count: int, result: dict[str, Any]) -
   # Of all labels: those that were held out are as good a guide to what is doubtful.
   model = fit_linear(known, classes, num_classes, linear.inverse_penalty)
   probabilities, counts = model(unknown), np.bincount(classes, minlength=num_classes)
-  order = choose(unknown, probabilities, counts, count, job.seed)
+  order = choose(unknown, probabilities, counts, count, job.config.train.seed)
   path = write_pool(job.study, rows, order, job.table, probabilities)
   simulated = simulate(known, classes, job.groups, num_classes, linear.inverse_penalty)
   log(f"{path}: the {len(order):,} of {len(rows):,} rows to label next")

@@ -10,14 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpt_jax.errors import InputError
-from gpt_jax.inference.calibration import (
-  chance_error,
-  choose_threshold,
-  expected_calibration_error,
-  fit_temperature,
-  reliability,
-  scale,
-)
+from gpt_jax.inference import calibration
 from gpt_jax.inference.intervals import bootstrap_macro_f1, paired_interval, wilson
 from gpt_jax.inference.linear_classifier import fit_linear, spread_classes
 from gpt_jax.tasks.metrics import accuracy, class_report, macro_f1
@@ -29,8 +22,8 @@ def measure(
   name: str, probabilities: dict[str, np.ndarray], truth: dict[str, np.ndarray]
 ) -> dict[str, Any]:
   """The scores of a model, and its calibration error on the test set."""
-  temperature = fit_temperature(probabilities["dev"], truth["dev"])
-  scaled = scale(probabilities["test"], temperature)
+  temperature = calibration.fit_temperature(probabilities["dev"], truth["dev"])
+  scaled = calibration.scale(probabilities["test"], temperature)
   measures: dict[str, Any] = {"name": name, "temperature": temperature}
   for split in ("dev", "test"):
     predicted = probabilities[split].argmax(axis=-1)
@@ -44,8 +37,9 @@ def measure(
   measures["test"]["accuracy_interval"] = wilson(int(np.trace(confusion)), len(predicted))
   measures["test"]["macro_f1_interval"] = bootstrap_macro_f1(confusion)
   for when, values in (("before", probabilities["test"]), ("after", scaled)):
-    measures[f"ece_{when}"] = expected_calibration_error(reliability(values, truth["test"]))
-  measures["ece_chance"] = chance_error(scaled)
+    bins = calibration.reliability(values, truth["test"])
+    measures[f"ece_{when}"] = calibration.expected_calibration_error(bins)
+  measures["ece_chance"] = calibration.chance_error(scaled)
   return measures
 
 
@@ -59,11 +53,6 @@ def compare(ours: np.ndarray, theirs: np.ndarray, truth: np.ndarray) -> dict[str
   shares = [float((guesses == truth).mean()) for guesses in (ours, theirs)]
   difference = {"difference": (gained - lost) / len(truth), "interval": interval}
   return {"rows": len(truth), "shares": shares, **difference}
-
-
-def best_model(models: Sequence[dict[str, Any]]) -> dict[str, Any]:
-  """By dev accuracy, of equals by macro F1, of equals the first."""
-  return max(models, key=lambda model: (model["dev"]["accuracy"], model["dev"]["macro_f1"]))
 
 
 def measure_classes(
@@ -94,14 +83,14 @@ def measure_threshold(
   """
   confidence, correct = {}, {}
   for split in ("dev", "test"):
-    scaled = scale(probabilities[split], temperature)  # [N, K]
+    scaled = calibration.scale(probabilities[split], temperature)  # [N, K]
     confidence[split] = scaled.max(axis=-1)
     correct[split] = scaled.argmax(axis=-1) == truth[split]
   result: dict[str, Any] = {"asked": precision}
   # What was asked for, then lower promises, from the highest on.
   for promised in (precision, *(lower for lower in _PROMISES if lower < precision)):
     try:
-      chosen = choose_threshold(confidence["dev"], correct["dev"], promised)
+      chosen = calibration.choose_threshold(confidence["dev"], correct["dev"], promised)
     except InputError as error:
       result.setdefault("problem", str(error))
       continue

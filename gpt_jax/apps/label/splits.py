@@ -1,7 +1,6 @@
 """Groups of texts that are the same or nearly so, and splits that never divide a group.
 
-Two texts are near-duplicates if they are equal without case and spaces, or if the TF-IDF vectors of
-their character n-grams have a cosine of at least 0.9. A group is a connected component.
+The README beside this file says which texts are near-duplicates; a group is a connected component.
 """
 
 import unicodedata
@@ -77,34 +76,21 @@ def group_near_duplicates(texts: Sequence[str]) -> np.ndarray:
   """The number of each text's group, int [N], from 0 in the order of the groups' first texts."""
   folded = (unicodedata.normalize("NFKC", text).casefold() for text in texts)
   normalized = [" ".join(text.split()) for text in folded]
-  distinct = list(dict.fromkeys(normalized))
-  index = {text: number for number, text in enumerate(distinct)}
-  of_distinct = _components(distinct)
-  group_of = of_distinct[[index[text] for text in normalized]]
-  _, first, inverse = np.unique(group_of, return_index=True, return_inverse=True)
-  order = np.empty(len(first), np.int64)
-  order[np.argsort(first)] = np.arange(len(first))
-  return order[inverse]
-
-
-def _components(texts: list[str]) -> np.ndarray:
-  """The connected component of each of the distinct texts, int [N]."""
-  vectors = _vectors(texts)
-  import scipy.sparse
+  index = {text: number for number, text in enumerate(dict.fromkeys(normalized))}
+  vectors = _vectors(list(index))
+  import scipy.sparse.csgraph  # comes with scikit-learn
 
   pairs = [np.empty((0, 2), np.int64), *_pairs(vectors)]
   left, right = np.concatenate(pairs).T
-  edges = scipy.sparse.coo_array((np.ones(len(left), bool), (left, right)), (len(texts),) * 2)
+  edges = scipy.sparse.coo_array((np.ones(len(left), bool), (left, right)), (len(index),) * 2)
   _, component = scipy.sparse.csgraph.connected_components(edges, directed=False)
-  return component
+  return component[[index[text] for text in normalized]]
 
 
 def _vectors(texts: list[str]) -> Any:
   """TF-IDF of character n-grams, of length 1, sparse [N, features]; common n-grams come last."""
   module = "sklearn.feature_extraction.text"
   sklearn = require(module, "finding duplicates", "scikit-learn", "metrics")
-  import scipy.sparse.csgraph  # noqa: F401  # for _components
-
   # char_wb pads with spaces, so every text that is not blank has an n-gram.
   vectorizer = sklearn.TfidfVectorizer(
     analyzer="char_wb", ngram_range=(_NGRAM, _NGRAM), sublinear_tf=True, dtype=np.float32
