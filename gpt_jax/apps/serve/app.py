@@ -73,10 +73,10 @@ def make_app(engine: Engine, name: str, hosts: Sequence[str] = ("*",)) -> "Starl
       Route("/health", health),
       Route("/metrics", metrics),
       Route("/v1/models", models),
-      Route("/v1/completions", api.route(api.complete), methods=["POST"]),
+      Route("/v1/completions", api.route(api.complete, engine.generates), methods=["POST"]),
       Route("/classify", api.route(api.classify), methods=["POST"]),
-      Route("/embed", api.route(api.embed), methods=["POST"]),
-      Route("/fill-mask", api.route(api.fill_mask), methods=["POST"]),
+      Route("/embed", api.route(api.embed, engine.embeds), methods=["POST"]),
+      Route("/fill-mask", api.route(api.fill_mask, engine.fills), methods=["POST"]),
     ],
     middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))],
     exception_handlers={404: on_error, 405: on_error, Exception: on_error},
@@ -102,8 +102,11 @@ class _Api:
       "context": model.loaded.context,
     }
 
-  def route(self, handler: Callable[..., Any]) -> Callable[..., Any]:
-    """The handler as an endpoint: with limits on the body, errors as JSON, and counters."""
+  def route(self, handler: Callable[..., Any], unable: str = "") -> Callable[..., Any]:
+    """The handler as an endpoint: with limits on the body, errors as JSON, and counters.
+
+    unable: why the model does not answer such requests; "": it does.
+    """
     from starlette.responses import JSONResponse, StreamingResponse
 
     async def endpoint(request: "HTTPRequest") -> Any:
@@ -112,7 +115,10 @@ class _Api:
       try:
         body = await _read_body(request)
         _refuse_other_sites(request)
-        result = await _unless_disconnected(request, handler(Fields(body)))
+        fields = Fields(body)
+        if unable:
+          raise Refusal(unable)
+        result = await _unless_disconnected(request, handler(fields))
         if isinstance(result, dict):
           response = JSONResponse(result)
         else:
@@ -149,16 +155,12 @@ class _Api:
     return {"model": name, "results": results}
 
   async def embed(self, fields: Fields) -> dict[str, Any]:
-    if self.engine.embeds:
-      raise Refusal(self.engine.embeds)
     texts = fields.strings("texts", MAX_TEXTS)
     fields.refuse_others()
     vectors = await self._ask("embed", texts)
     return {"model": self.name, "embeddings": vectors.tolist()}
 
   async def fill_mask(self, fields: Fields) -> dict[str, Any]:
-    if self.engine.fills:
-      raise Refusal(self.engine.fills)
     texts = fields.strings("texts", MAX_TEXTS)
     top_k = fields.integer("top_k", 5, 1, MAX_FILLINGS)
     fields.refuse_others()
@@ -169,8 +171,6 @@ class _Api:
     return {"model": self.name, "results": results}
 
   async def complete(self, fields: Fields) -> Any:
-    if self.engine.generates:
-      raise Refusal(self.engine.generates)
     request = read_request(fields, self.engine.model, self.name)
     tokenizer = self.engine.model.network.tokenizer
     choices = [Choice(index, request, tokenizer) for index in range(len(request.texts))]

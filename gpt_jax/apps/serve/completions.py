@@ -20,8 +20,6 @@ _MAX_STOPS = 4
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-  """A request for completions."""
-
   texts: list[Text]  # n of each prompt
   characters: list[int]  # for each text, those of its prompt as the client wrote it
   read: int  # tokens of the prompts
@@ -103,20 +101,16 @@ def read_request(fields: Fields, model: Model, name: str) -> Request:
 
 
 class Choice:
-  """One completion while it is written.
-
-  Attributes:
-    source: what is continued.
-    tokens: written so far, up to the one that completes a stop text; without the end token.
-    finish: "stop" or "length" once it is complete, else None.
-  """
+  """One completion while it is written."""
 
   def __init__(self, index: int, request: Request, tokenizer: Tokenizer):
     self.index, self.source = index, request.texts[index]
     self._tokenizer, self._request = tokenizer, request
     self._prompt = tokenizer.decode(self.source.prompt)
-    self._sent, self._tokens_sent, self._characters_sent, self.tokens = "", 0, 0, 0
-    self.finish: str | None = None
+    self._sent, self._tokens_sent, self._characters_sent = "", 0, 0
+    # Written so far, up to the one that completes a stop text; without the end token.
+    self.tokens = 0
+    self.finish: str | None = None  # "stop" or "length" once it is complete
 
   def update(self) -> dict[str, Any]:
     """The output since the last call, in OpenAI's form, until `finish` is set; without text that
@@ -177,7 +171,9 @@ class Choice:
       count -= 1
     for number in range(self._tokens_sent, count):
       is_last = self.finish is not None and number == self.tokens - 1
-      begin, end = self._characters_sent, self._end_of(number + 1)
+      begin = self._characters_sent
+      # Without a last character that lacks bytes.
+      end = max(len(self._decode(number + 1).rstrip("\ufffd")), begin)
       if begin >= len(self._sent) and end > begin:  # behind a stop text
         break
       end = len(self._sent) if is_last else min(end, len(self._sent))
@@ -195,10 +191,6 @@ class Choice:
     """Whether the text of the first `count` tokens is sent, and the next one cannot change it."""
     text = self._decode(count)
     return len(text) <= len(self._sent) and not text.endswith("\ufffd")
-
-  def _end_of(self, count: int) -> int:
-    """Characters of the first `count` tokens, without a last one that lacks bytes."""
-    return max(len(self._decode(count).rstrip("\ufffd")), self._characters_sent)
 
   def _spelled(self, number: int, likely: dict[int, float]) -> dict[str, float]:
     """Likely tokens in place of token `number`, as text or, where that is none, by their piece."""

@@ -27,8 +27,6 @@ _GRACE = 2.0  # seconds that texts have to end after `close`
 
 @dataclasses.dataclass(eq=False)
 class Job:
-  """Work of one request."""
-
   kind: str  # "classify", "classify NAME" by an adapter, "embed", "fill" or "complete"
   # Gets a list of results, or the Text after each step; a Refusal if there is none. It is called on
   # the model's thread and must not block.
@@ -43,13 +41,7 @@ class Job:
 
 
 class Engine(threading.Thread):
-  """The thread that runs jobs.
-
-  Attributes:
-    adapters: classifiers beside the model, by name.
-    generates, classifies, embeds, fills: why the model does not; "" if it does.
-    observe: observe(kind, texts) is called for every batch, observe("tokens", n) for new tokens.
-  """
+  """The thread that runs jobs; adapters: classifiers beside the model, by name."""
 
   def __init__(
     self, model: Model, weights: str = "float32", adapters: Mapping[str, Model] | None = None
@@ -57,10 +49,12 @@ class Engine(threading.Thread):
     """weights: of texts that are continued or classified, one of decoding_weights.KINDS."""
     super().__init__(name="model", daemon=True)
     self.model, self.adapters = model, dict(adapters or {})
+    # Why the model does not; "" if it does.
     self.generates = _reason(lambda: model.network.language_model())
     self.embeds = _reason(lambda: model.embedding)
     self.classifies = _reason(model.loaded.label_task)
     self.fills = _reason(lambda: model.masked_lm)
+    # observe(kind, texts) is called for every batch, observe("tokens", n) for new tokens.
     self.observe: Callable[[str, int], None] = lambda kind, count: None
     self._classifier = model
     if not self.classifies and weights != "float32":

@@ -8,15 +8,8 @@ from gpt_jax.files import parse_json
 
 
 class Refusal(Exception):
-  """A request that is refused.
-
-  Attributes:
-    status: HTTP's.
-    param: the field at fault, if it is one.
-    retry_after: seconds after which to try again; 0: do not.
-  """
-
   def __init__(self, message: str, status: int = 400, param: str | None = None, retry_after=0):
+    """HTTP's status, the field at fault, and seconds after which to try again; 0: do not."""
     super().__init__(str(InputError(message)))  # one line, values cut
     self.status, self.param, self.retry_after = status, param, retry_after
 
