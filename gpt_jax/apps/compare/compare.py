@@ -10,14 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt_jax.apps.compare.budgets import (
-  BUDGETS,
-  Budget,
-  finetune_config,
-  pretrain_config,
-  target_config,
-  translation_config,
-)
+from gpt_jax.apps.compare import budgets
 from gpt_jax.apps.compare.measures import Cost, cost, parameters, probe_score, probe_start
 from gpt_jax.apps.compare.rows import PAIR_LENGTH, SPECIAL, Row, find_rows, write_pairs
 from gpt_jax.apps.compare.tables import Results, describe, step_at_equal_seconds
@@ -53,7 +46,7 @@ _EMPTY = ("costs", "pace", "trials", "chosen", "losses", "format_and_head", "tas
 def run(
   workdir: str,
   *,
-  budget: str | Budget = "smoke",
+  budget: str | budgets.Budget = "smoke",
   objectives: Sequence[str] = (),
   data: str = "",
   corpus: str = "",
@@ -75,12 +68,17 @@ def run(
     The content of results.json, which includes earlier calls with the same workdir.
   """
   if isinstance(budget, str):
-    budget = choice("budget", budget, BUDGETS)
+    budget = choice("budget", budget, budgets.BUDGETS)
   rows = find_rows(objectives)
   study = _check(workdir, budget, rows, data, corpus)
   with lock(workdir):
     text = _text(study, budget, corpus)
-    results = _open_results(study, budget, text)
+    identity = {
+      "budget": dataclasses.asdict(budget),
+      "text": _digests(text),
+      "probed_tasks": [name for name in budget.all_tasks if find(name).has_classes],
+    }
+    results = study.results(identity, {name: {} for name in _EMPTY})
     done = {task for of_row in results["tasks"].values() for task in of_row}
     for of_row in results["probes"].values():
       done.update(*of_row.values())
@@ -110,14 +108,13 @@ class _Comparison:
   """The arguments of run, its results, and the parts of a row."""
 
   study: Study
-  budget: Budget
+  budget: budgets.Budget
   rows: Mapping[str, Row]  # those of this call and of earlier ones
   data: str
   text: str  # the prepared folder that all rows read
   results: Results  # the content of results.json
 
   def folder(self, name: str, rate: float) -> str:
-    """Folder of a pre-training run."""
     return self.study.path("runs", name, f"rate_{rate:g}")
 
   def checkpoint(self, name: str) -> str:
@@ -147,24 +144,21 @@ class _Comparison:
     budget, recipes = self.budget, {}
     for name, row in self.rows.items():
       if row.translates:
-        translation = translation_config(budget, row, budget.rates[0])
+        translation = budgets.translation_config(budget, row, budget.rates[0])
         start = load_start(translation, "none", self.tokenizer)
         translation, task, data = load_task(translation, self.pairs(), start)
         recipes[name] = finetune.finetune_recipe(translation, task, data["train"], start)
       elif row.reads_text:
-        config = pretrain_config(budget, row, budget.rates[0])
+        config = budgets.pretrain_config(budget, row, budget.rates[0])
         recipes[name] = text_recipe(config, load_text(config, self.text))
       if row.is_pretrained:
         of_row = cost(recipes[name])
       else:
-        tuning = finetune_config(budget, row, self.tasks(name)[0], from_scratch=True)
+        tuning = budgets.finetune_config(budget, row, self.tasks(name)[0], from_scratch=True)
         trunk = tuning.trunk.with_vocabulary(load_tokenizer(self.tokenizer))
         of_row = Cost(*parameters(ModelConfig(trunk, (), trunk.default_attention)), 0.0, 0.0)
       self.results["costs"][name] = of_row._asdict()
       log(f"{row.title}: trunk {of_row.trunk:,} parameters, head {of_row.head:,}")
-    same = [name for name, row in self.rows.items() if not row.config and not row.tuning]
-    trunks = {self.results["costs"][name]["trunk"] for name in same}
-    assert len(trunks) <= 1, f"trunks of different sizes: {self.results['costs']}"
     if any(name not in self.results["pace"] for name in recipes):  # all again: they are compared
       self.results["pace"] = paces(recipes)
     self.study.save(self.results)
@@ -219,11 +213,11 @@ class _Comparison:
     row, folder = self.rows[name], self.folder(name, rate)
     options = reported(folder)
     if row.translates:
-      translation = translation_config(self.budget, row, rate)
+      translation = budgets.translation_config(self.budget, row, rate)
       options["tokenizer"] = self.tokenizer
       (result,) = finetune.run(translation, self.pairs(), "none", folder, **options)
       return result["dev"]
-    config = pretrain_config(self.budget, row, rate)
+    config = budgets.pretrain_config(self.budget, row, rate)
     return pretrain.run(config, self.text, folder, make_recipe=with_samples(), **options)
 
   def trained_on_texts(self, checkpoint: str, name: str, task: str) -> str:
@@ -235,7 +229,7 @@ class _Comparison:
     with atomic_file(source) as file:
       file.write("".join(f"{line}\n" for line in dict.fromkeys(texts)))
     prepare.run(PrepareConfig(source, tokenizer=self.tokenizer, valid_share=0.1), text)
-    config = target_config(self.budget, self.rows[name])
+    config = budgets.target_config(self.budget, self.rows[name])
     pretrain.run(config, text, folder, make_recipe=from_checkpoint(checkpoint))
     return folder
 
@@ -245,7 +239,7 @@ class _Comparison:
     if task in done:
       return
     seeds, row, scratch = self.budget.seeds, self.rows[name], checkpoint == "none"
-    config = finetune_config(self.budget, row, task, from_scratch=scratch)
+    config = budgets.finetune_config(self.budget, row, task, from_scratch=scratch)
     if row.tunes_on_texts:
       checkpoint = self.trained_on_texts(checkpoint, name, task)
     folder = self.study.path("tasks", name, task, *(["seed_0"] if seeds == 1 else []))
@@ -270,11 +264,10 @@ class _Comparison:
   def start_of(self, name: str, checkpoint: str) -> tuple[FinetuneConfig, str, str]:
     """The config, checkpoint and vocabulary that a row is fine-tuned with, on its first task."""
     scratch, (task, *_) = checkpoint == "none", self.tasks(name)
-    config = finetune_config(self.budget, self.rows[name], task, from_scratch=scratch)
+    config = budgets.finetune_config(self.budget, self.rows[name], task, from_scratch=scratch)
     return config, checkpoint, self.tokenizer if scratch else ""
 
   def report(self) -> None:
-    """Writes results.md and curves.png."""
     self.study.write("results.md", describe(self.results, self.budget, self.rows))
     trained = [name for name, row in self.rows.items() if row.reads_text]
     if folders := [self.checkpoint(name) for name in trained if name in self.results["losses"]]:
@@ -284,7 +277,9 @@ class _Comparison:
 # Argument checks ----------------------------------------------------------------------------------
 
 
-def _check(workdir: str, budget: Budget, rows: Mapping[str, Row], data: str, corpus: str) -> Study:
+def _check(
+  workdir: str, budget: budgets.Budget, rows: Mapping[str, Row], data: str, corpus: str
+) -> Study:
   """The workdir, if no argument would fail later and no package is missing."""
   check_workdir(workdir)
   study = Study(workdir, "results.json", ("lock", "text", "prepared"))
@@ -314,7 +309,7 @@ def _check(workdir: str, budget: Budget, rows: Mapping[str, Row], data: str, cor
   return study
 
 
-def _text(study: Study, budget: Budget, corpus: str) -> str:
+def _text(study: Study, budget: budgets.Budget, corpus: str) -> str:
   """The folder of the text, whose tokenizer has the special tokens of all rows."""
   if not corpus:
     corpus = study.path("prepared")
@@ -339,16 +334,6 @@ def _text(study: Study, budget: Budget, corpus: str) -> str:
 
 def _digests(folder: str) -> dict[str, str]:
   return {split: TokenFile(folder, split).digest for split in ("train", "valid")}
-
-
-def _open_results(study: Study, budget: Budget, text: str) -> Results:
-  """The results of earlier calls with this workdir."""
-  identity = {
-    "budget": dataclasses.asdict(budget),
-    "text": _digests(text),
-    "probed_tasks": [name for name in budget.all_tasks if find(name).has_classes],
-  }
-  return study.results(identity, {name: {} for name in _EMPTY})
 
 
 def _format_and_head(config: FinetuneConfig, start: Start) -> str:

@@ -24,8 +24,6 @@ _COUNTED = 8  # batches whose predictions are counted
 
 
 class Cost(NamedTuple):
-  """Cost of pre-training with an objective."""
-
   # Of the trunk without its pooler, the same for all Transformers; includes the padding rows of the
   # embedding table.
   trunk: int
@@ -48,7 +46,6 @@ def parameters(spec: ModelConfig) -> tuple[int, int]:
 
 
 def cost(recipe: Recipe) -> Cost:
-  """The Cost of a run."""
   trunk, train = recipe.spec.trunk, recipe.config.train
   batch_at = recipe.batches(train).at
   batches = [batch_at(n % train.steps) for n in range(_COUNTED)]

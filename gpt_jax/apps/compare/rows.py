@@ -78,11 +78,7 @@ ROWS = {
     pooling=_ONE_LABEL,
   ),
   "cove": Row(
-    "CoVe, frozen",
-    config="translate:lstm",
-    tuning="cove",
-    translates=True,
-    pooling=_ONE_LABEL,
+    "CoVe, frozen", config="translate:lstm", tuning="cove", translates=True, pooling=_ONE_LABEL
   ),
   "twin": Row("supervised twin", tuning="cross_view:small", supervised=True, pooling=("sum", "")),
   "views": Row("cross-view training", tuning="cross_view:small", pooling=("sum", "")),

@@ -16,7 +16,6 @@ _COSTS += ("predicted, M", "PFLOP", "seconds")
 
 
 def describe(results: Results, budget: Budget, rows: Mapping[str, Row]) -> str:
-  """The report in Markdown."""
   positions = budget.batch_size * budget.length
   tokens = budget.steps * positions
   rates = f"Peak learning rate {budget.rates[0]:g}."

@@ -16,7 +16,6 @@ from gpt_jax.apps.diagnose.texts import BUDGETS, Budget, Texts, load_texts
 from gpt_jax.apps.report.page import environment, run_names
 from gpt_jax.apps.study import Study, choice
 from gpt_jax.checkpoints.load import LoadedModel, load_model
-from gpt_jax.config import field_values
 from gpt_jax.errors import InputError, about
 from gpt_jax.files import read_json, verified, with_checksum, write_json
 from gpt_jax.parallel.processes import log
@@ -62,13 +61,22 @@ def run(
     raise InputError(f"{names} look at a trained model: {advice}")
   environment()  # only to fail before the expensive part, where jinja2 is missing
   texts = load_texts(data)
-  models = {path: _load(path, texts) for path in dict.fromkeys(checkpoint)}
+  models: dict[str, LoadedModel] = {}
+  for path in dict.fromkeys(checkpoint):
+    models[path] = load_model(path, check=LoadedModel.language_model)
+    with about(f"--checkpoint={path}"):
+      texts.held_out.check_vocabulary(models[path].tokenizer)
   study = Study(workdir, RESULT, ("measured",))
   study.folder("measured")
   # None: the small runs have the default kind of trunk.
   trunk = next((loaded.spec.trunk for loaded in models.values()), None)
 
-  result = _earlier(study, texts) | {"data": os.path.basename(os.path.abspath(data))}
+  result: dict[str, Any] = dict(texts.identity)
+  with contextlib.suppress(OSError, ValueError):
+    saved = verified(read_json(study.path(RESULT)))
+    if texts.identity.items() <= saved.items():  # what an earlier command measured on this text
+      result = saved
+  result["data"] = os.path.basename(os.path.abspath(data))
   for part in (part for part in PARTS if part in parts):
     if part == "scaling":
       result[part] = measure_scaling(trunk, texts, budget, study)
@@ -83,19 +91,11 @@ def run(
   return result
 
 
-def _load(path: str, texts: Texts) -> LoadedModel:
-  loaded = load_model(path, check=LoadedModel.language_model)
-  with about(f"--checkpoint={path}"):
-    texts.held_out.check_vocabulary(loaded.tokenizer)
-  return loaded
-
-
 def _of_checkpoints(
   part: str, models: dict[str, LoadedModel], texts: Texts, budget: Budget, study: Study
 ) -> list[dict[str, Any]]:
-  """The measures of a part, of each checkpoint."""
   measure, fields = _OF_CHECKPOINTS[part]
-  sizes = {field.name: size for field, size in field_values(budget) if field.name in fields}
+  sizes = {name: vars(budget)[name] for name in fields}
   results = []
   for name, loaded in zip(run_names(list(models)), models.values(), strict=True):
     settings = {"checkpoint": loaded.identity, **sizes, **texts.identity}
@@ -107,12 +107,3 @@ def _of_checkpoints(
     results.append({"name": name, "about": model, **values})
     log(f"{part} of {loaded.path}: measured")
   return results
-
-
-def _earlier(study: Study, texts: Texts) -> dict[str, Any]:
-  """The parts that an earlier command measured on the same text."""
-  with contextlib.suppress(OSError, ValueError):
-    saved = verified(read_json(study.path(RESULT)))
-    if texts.identity.items() <= saved.items():
-      return saved
-  return dict(texts.identity)

@@ -25,8 +25,6 @@ _MAX_EXPONENT = 4.0
 
 
 class Law(NamedTuple):
-  """The five numbers."""
-
   floor: float  # E, in nats: what neither size nor data removes
   size_scale: float  # A
   size_exponent: float  # a

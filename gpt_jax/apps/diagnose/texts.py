@@ -12,8 +12,6 @@ from gpt_jax.programs.pretrain_text import Text, load_text
 
 @dataclasses.dataclass(frozen=True)
 class Budget:
-  """Sizes of the measurements."""
-
   # Of the models and runs of the scaling law, ascending; the last are those of the prediction.
   widths: tuple[int, ...]
   steps: tuple[int, ...]

@@ -45,8 +45,6 @@ _DASHES = ("-", "--", ":", "-.")  # by color, so that lines differ in gray
 
 
 class Line(NamedTuple):
-  """A series."""
-
   label: str
   x: Sequence[float]
   y: Sequence[float | None]  # None, or what is not finite, is a gap

@@ -24,7 +24,8 @@ def transferred(points: Points, path: str, note: str) -> None:
   """Draws figure 2 (left): task -> layers transferred -> dev result."""
   axes = _axes()
   for task, values in points.items():
-    axes.errorbar(list(values), *_numbers(values), fmt="o-", capsize=3, label=task)
+    means, deviations = np.array(list(values.values()), np.float64).T  # nan for None
+    axes.errorbar(list(values), means, deviations, fmt="o-", capsize=3, label=task)
   layers = list(next(iter(points.values())))
   for (task, ends), marker in zip(tables.TRANSFER.items(), "x+", strict=True):
     label = f"{task}, the paper's ends, 12 layers"
@@ -70,11 +71,6 @@ def make_figure(width: float = 8, height: float = 4.5) -> Any:
   from matplotlib.figure import Figure
 
   return Figure((width, height), layout="constrained")
-
-
-def _numbers(values: Mapping[str, tuple[float | None, float | None]]) -> np.ndarray:
-  """Means and deviations, [2, N], nan for None."""
-  return np.array(list(values.values()), np.float64).T
 
 
 def _axes() -> Any:

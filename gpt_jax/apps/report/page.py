@@ -14,16 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpt_jax.apps.report import chart
+from gpt_jax.apps.report import answers, chart
 from gpt_jax.apps.report import paper_tables as tables
-from gpt_jax.apps.report.answers import (
-  answers,
-  clip,
-  confusions,
-  format_metric,
-  mislabeled,
-  percent_of,
-)
 from gpt_jax.apps.report.chart import Drawn, Level, Line, short
 from gpt_jax.apps.report.record import Labels, Record
 from gpt_jax.data.progress import duration
@@ -142,13 +134,13 @@ def _view(run: Record, name: str) -> dict[str, Any]:
     "status": status(run),
     "ending": ending(run),
     "commands": commands(run),
-    "answers": answers(run),
+    "answers": answers.answers(run),
     "facts": _facts(run),
     "charts": list(filter(None, _charts(run))),
     "traces": list(filter(None, _traces(run))),
     "results": _results(run),
     "labels": _label_view(run.labels) if run.labels else None,
-    "mislabeled": mislabeled(run),
+    "mislabeled": answers.mislabeled(run),
     "along": _samples_along(run),
     "data": _data_facts(run),
     "changed": [setting for setting in run.settings if setting.value != setting.default],
@@ -223,7 +215,14 @@ def _facts(run: Record) -> list[tuple[str, str, str]]:
   facts = []
   total, done, forecast = run.total_steps, run.steps_done, run.plan.get("forecast", {})
   facts.append(("Steps", f"{done:,}", f"of {total:,} planned" if total else ""))
-  facts += _amounts(run)
+  if run.steps_per_epoch:
+    windows, per_epoch = run.config.data, run.steps_per_epoch
+    if windows is not None:
+      per_step = windows.batch_size * windows.length
+      planned = f"of {short(total * per_step)} planned" if total else ""
+      facts.append(("Tokens", short(done * per_step), planned))
+    planned = f"of {total / per_epoch:.2f} planned" if total else ""
+    facts.append(("Epochs", f"{done / per_epoch:.2f}", planned))
   if (seconds := run.seconds) is not None:
     remark = ""
     if total and 0 < done < total and not run.result:
@@ -250,20 +249,6 @@ def _facts(run: Record) -> list[tuple[str, str, str]]:
   if "devices" in run.plan:
     facts.append(("Devices", str(run.plan["devices"]), f"jax {run.plan.get('jax', '')}"))
   return facts
-
-
-def _amounts(run: Record) -> list[tuple[str, str, str]]:
-  """Tokens and epochs of text, or epochs of examples."""
-  total, done, windows = run.total_steps, run.steps_done, run.config.data
-  facts = []
-  if windows is not None and run.rows_per_epoch:
-    per_step = windows.batch_size * windows.length
-    planned = f"of {short(total * per_step)} planned" if total else ""
-    facts.append(("Tokens", short(done * per_step), planned))
-  if not run.steps_per_epoch:
-    return []
-  planned = f"of {total / run.steps_per_epoch:.2f} planned" if total else ""
-  return [*facts, ("Epochs", f"{done / run.steps_per_epoch:.2f}", planned)]
 
 
 def _charts(run: Record) -> list[Drawn | None]:
@@ -297,11 +282,11 @@ def _metric_chart(run: Record) -> Drawn | None:
     return None
   # Also of each of several tasks: they are no percentages.
   left_out = re.compile(r"dev_(.*_)?(loss|degenerate|baseline_micro_f1)")
-  names = [name for name in run.metric_names if name.startswith("dev_") and percent_of(name)]
-  names = [name for name in names if not left_out.fullmatch(name)]
+  names = [name for name in run.metric_names if name.startswith("dev_")]
+  names = [n for n in names if answers.percent_of(n) and not left_out.fullmatch(n)]
   lines, levels = [], []
   for color, name in enumerate(names[:6]):
-    series = run.series(name, percent_of(name))
+    series = run.series(name, answers.percent_of(name))
     lines.append(Line(name.removeprefix("dev_"), *series, color, "dots"))
   of_labels = run.best.get("dev_baseline_micro_f1")
   constants = {"label": run.labels and run.labels.majority, "labels": of_labels}
@@ -333,7 +318,7 @@ def _results(run: Record) -> dict[str, Any] | None:
     if name == "step" or name.endswith("degenerate"):
       continue
     values = finite(last.get(name)), finite(run.best.get(name))
-    cells = ["–" if value is None else format_metric(name, value) for value in values]
+    cells = ["–" if value is None else answers.format_metric(name, value) for value in values]
     rows.append((name.replace("_", " "), cells))
   if not rows:
     return None
@@ -375,7 +360,7 @@ def _label_view(labels: Labels) -> dict[str, Any]:
   return {
     **labels._asdict(),
     "confusion": confusion_matrix(labels._asdict()),
-    "pairs": confusions(labels)[:_MAX_PAIRS],
+    "pairs": answers.confusions(labels)[:_MAX_PAIRS],
     "reliability": _reliability(labels.calibration) if labels.calibration.get("bins") else None,
   }
 
@@ -450,7 +435,7 @@ def _data_facts(run: Record) -> list[tuple[str, str]]:
       facts.append(("special tokens", ", ".join(special)))
   for name, value in run.data.items():
     if name not in _DATA and not isinstance(value, (dict, list)):
-      facts.append((name.replace("_", " "), clip(str(value), 20)))
+      facts.append((name.replace("_", " "), answers.clip(str(value), 20)))
   return facts
 
 
@@ -496,7 +481,7 @@ def _group_metrics(runs: list[Record]) -> dict[str, str]:
     values = [best[name] for best in bests if finite(best.get(name)) is not None]
     if len(values) < len(bests) or name == "step" or name.endswith("degenerate"):
       continue
-    text = format_metric(name, statistics.mean(values))
+    text = answers.format_metric(name, statistics.mean(values))
     if len(values) > 1:
       deviation = statistics.stdev(values)
       spread = f"{100 * deviation:.1f} %" if text.endswith("%") else short(deviation)
@@ -517,7 +502,7 @@ def _comparison_charts(runs: Sequence[Record], names: Sequence[str]) -> list[Dra
   of_tasks = dict.fromkeys(run.metric for run in runs if run.task is not None)
   for name in reversed(of_tasks):
     title = f"Dev set: {name.removeprefix('dev_')}"
-    wanted.insert(1, (name, title, "%", "dots", percent_of(name)))
+    wanted.insert(1, (name, title, "%", "dots", answers.percent_of(name)))
   charts = []
   for metric, title, unit, style, factor in wanted:
     lines = []

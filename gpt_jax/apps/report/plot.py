@@ -11,8 +11,8 @@ from gpt_jax.apps.report.figures import OKABE_ITO, make_figure
 from gpt_jax.apps.report.page import Group, entropies, group_runs, run_names
 from gpt_jax.apps.report.record import Record, find_runs
 from gpt_jax.errors import InputError
-from gpt_jax.files import atomic_file, check_path
-from gpt_jax.programs.outputs import check_writable, refuse_existing
+from gpt_jax.files import atomic_file
+from gpt_jax.programs.outputs import check_out
 
 NAME = "curves.png"
 _SUFFIXES = (".png", ".svg", ".pdf")
@@ -33,12 +33,10 @@ def run(workdirs: Sequence[str], out: str = "", *, overwrite: bool = False) -> s
     if len(workdirs) > 1:
       raise InputError("several runs have no folder of their own: name the picture, --out=FILE.png")
     out, overwrite = os.path.join(workdirs[0], NAME), True
-  check_path(out)
   if not out.lower().endswith(_SUFFIXES):
     raise InputError(f"--out={out}: the name of a picture ends in {', '.join(_SUFFIXES)}")
-  refuse_existing(out, overwrite)
+  check_out(out, overwrite)
   make_figure()  # fail before reading
-  check_writable(os.path.dirname(out), out)
   runs = list(map(Record, folders))
   if not any(record.values("loss") or record.values(record.metric) for record in runs):
     names = ", ".join(folders)

@@ -85,7 +85,6 @@ def _inspect_errors(run: Record) -> str:
 
 
 def _samples(folder: str) -> list[Sample]:
-  """Texts of a language model."""
   loaded = load_model(folder)
   samples = []
   for how, temperature in (("greedy", 0.0), ("temperature 0.8", 0.8)):

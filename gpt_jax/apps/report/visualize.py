@@ -22,7 +22,7 @@ from gpt_jax.errors import InputError, counted
 from gpt_jax.files import exists, size
 from gpt_jax.inference.calibration import scale
 from gpt_jax.inference.dev_report import temperature_of
-from gpt_jax.inference.scoring import bucket
+from gpt_jax.inference.scoring import bucket, check_length
 from gpt_jax.models.model import Model
 from gpt_jax.ops.cross_entropy import logits
 from gpt_jax.tasks.encoding import Encoded
@@ -119,11 +119,7 @@ def _describe_texts(loaded: LoadedModel, rows: list[Row]) -> list[dict[str, Any]
   encoded = loaded.tokenizer.encode_many([row.texts[0] for row in rows])
   context = loaded.spec.trunk.context
   for row, ids in zip(rows, encoded, strict=True):
-    if not len(ids):
-      raise InputError(f"{row.location}: no tokens; give at least one word")
-    if len(ids) > context:
-      advice = f"the model's context is {context}: give a part of the text"
-      raise InputError(f"{row.location}: {len(ids)} tokens; {advice}")
+    check_length(ids, row.location, context, context)
   params, entries = jax.device_put(loaded.params), []
   for row, ids in zip(rows, encoded, strict=True):
     sequences = [_describe_sequence(loaded, params, ids)]

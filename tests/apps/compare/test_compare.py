@@ -24,14 +24,7 @@ from gpt_jax.apps.compare.rows import ROWS, find_rows
 from gpt_jax.apps.compare.tables import fine_tuned, probed, step_at_equal_seconds
 from gpt_jax.apps.study import Study
 from gpt_jax.errors import InputError
-from gpt_jax.files import (
-  list_folder,
-  read_json,
-  upload_folder,
-  verified,
-  with_checksum,
-  write_json,
-)
+from gpt_jax.files import list_folder, read_json, upload_folder, verified, with_checksum, write_json
 from gpt_jax.programs import finetune, pretrain
 from gpt_jax.programs.pretrain import load_text, text_recipe
 from gpt_jax.tasks.task import find
