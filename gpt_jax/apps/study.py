@@ -11,21 +11,10 @@ from typing import IO, Any, TypeVar
 
 import numpy as np
 
+from gpt_jax import files
+from gpt_jax.checkpoints.formats.folder import read_object
 from gpt_jax.checkpoints.run_folder import listing
 from gpt_jax.errors import InputError, did_you_mean
-from gpt_jax.files import (
-  atomic_file,
-  check_path,
-  exists,
-  is_folder,
-  make_folders,
-  open_regular,
-  read_json,
-  refuse_url,
-  verified,
-  with_checksum,
-  write_json,
-)
 from gpt_jax.parallel.processes import log
 from gpt_jax.programs.outputs import is_taken
 from gpt_jax.tasks.task import find
@@ -45,7 +34,7 @@ class Study:
   def __init__(
     self, workdir: str, result: str, beside: tuple[str, ...] = (), *, on_disk: bool = False
   ):
-    (refuse_url if on_disk else check_path)(workdir)
+    (files.refuse_url if on_disk else files.check_path)(workdir)
     self.workdir, self._result = workdir, result
     names = listing(workdir)
     known = (f"{result}.partial", *beside)
@@ -57,13 +46,12 @@ class Study:
       )
 
   def path(self, *names: str) -> str:
-    """A file or folder of the workdir."""
     return os.path.join(self.workdir, *names)
 
   def folder(self, *names: str) -> str:
     """A folder of the workdir, which is made if it is missing."""
     try:
-      make_folders(self.path(*names))
+      files.make_folders(self.path(*names))
     except OSError as error:
       raise InputError(f"--workdir={self.workdir}: cannot be written ({error.strerror})") from error
     return self.path(*names)
@@ -72,18 +60,16 @@ class Study:
     """Writes the JSON values that the study is of, or refuses a folder of others."""
     path = os.path.join(self.folder(), self._result)
     try:
-      write_json(path, identity, overwrite=False)
+      files.write_json(path, identity, overwrite=False)
       return
     except FileExistsError:
       pass
     except OSError as error:
       raise InputError(f"--workdir={self.workdir}: cannot be written ({error.strerror})") from error
     try:
-      saved = read_json(path)
+      saved = read_object(path)
     except (OSError, ValueError) as error:
       raise InputError(f"{path}: {error}; use another workdir") from error
-    if not isinstance(saved, dict):
-      raise InputError(f"{path}: not as this program writes it; use another workdir")
     self._check(dict.fromkeys(identity) | saved, identity)
 
   def _check(self, saved: dict[str, Any], identity: dict[str, Any]) -> None:
@@ -101,16 +87,12 @@ class Study:
   def part(
     self, name: str, settings: dict[str, Any], measure: Callable[[], dict[str, Any]]
   ) -> dict[str, Any]:
-    """The JSON that an earlier call measured with the same settings, or measures it now.
-
-    Args:
-      name: of the file, without its suffix.
-      settings: JSON of everything that the result depends on.
-      measure: returns JSON; non-finite numbers become None.
+    """The JSON that an earlier call measured with the same settings, which are all that it depends
+    on, or measures it now; non-finite numbers become None. `name`: of the file without its suffix.
     """
     path, settings = self.path(f"{name}.json"), _finite(settings)
     try:
-      saved = verified(read_json(path))
+      saved = files.verified(files.read_json(path))
       if saved.get("settings") == settings:
         return saved["result"]
     except FileNotFoundError:
@@ -118,7 +100,7 @@ class Study:
     except (OSError, ValueError, KeyError):
       log(f"{path}: damaged; measured again")
     result = _finite(measure())
-    write_json(path, with_checksum({"settings": settings, "result": result}))
+    files.write_json(path, files.with_checksum({"settings": settings, "result": result}))
     return result
 
   def arrays(
@@ -127,7 +109,7 @@ class Study:
     """The arrays of an earlier call, or computes them now."""
     path = self.path(f"{name}.npz")
     try:
-      with open_regular(path) as file, np.load(file, allow_pickle=False) as saved:
+      with files.open_regular(path) as file, np.load(file, allow_pickle=False) as saved:
         return {key: saved[key] for key in saved.files}  # zip verifies a checksum
     except FileNotFoundError:
       pass
@@ -135,23 +117,20 @@ class Study:
       log(f"{path}: damaged; computed again")
     arrays: dict[str, Any] = compute()
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    with atomic_file(path, "wb") as output:
+    with files.atomic_file(path, "wb") as output:
       np.savez(output, **arrays)
     return arrays
 
   def results(self, identity: dict[str, Any], empty: dict[str, Any]) -> dict[str, Any]:
-    """The results of earlier calls; refuses those of others.
-
-    Args:
-      identity: the JSON values that they are of, among the results; later calls may add entries.
-      empty: the other entries where there are no results.
+    """The results of earlier calls, or where there are none `empty`; refuses those of another
+    identity, JSON values among the results, to which later calls may add entries.
     """
     identity = _finite(identity)
     results = identity | empty
     path = self.path("results.json")
-    if exists(path):
+    if files.exists(path):
       try:
-        results |= verified(read_json(path))
+        results |= files.verified(files.read_json(path))
       except (OSError, ValueError) as error:
         raise InputError(
           f"{path}: cannot be read ({error}); remove it: finished runs are kept and read again"
@@ -161,13 +140,13 @@ class Study:
 
   def save(self, results: dict[str, Any], page: str = "") -> None:
     """Writes results.json, and results.md if there is a page."""
-    write_json(self.path("results.json"), with_checksum(results))
+    files.write_json(self.path("results.json"), files.with_checksum(results))
     if page:
       self.write("results.md", page)
 
   def write(self, name: str, text: str) -> None:
     """Writes a file of the workdir as a whole."""
-    with atomic_file(self.path(name)) as file:
+    with files.atomic_file(self.path(name)) as file:
       file.write(text)
 
 
@@ -192,19 +171,16 @@ def check_rows(
 
 @contextlib.contextmanager
 def open_page(out: str, program: str) -> Iterator[IO[str]]:
-  """Opens an HTML page; the file appears only when it is complete.
-
-  Args:
-    out: its path.
-    program: what the page's first lines name as their generator, after "gpt_jax".
+  """Opens an HTML page, whose first lines name the program as its generator; the file appears only
+  when it is complete.
   """
-  check_path(out)
-  if is_folder(out):
+  files.check_path(out)
+  if files.is_folder(out):
     raise InputError(f"--out={out} is a folder; name the page to write")
   marker = f'<meta name="generator" content="gpt_jax {program}">'.encode()
   try:
     ours = False
-    with contextlib.suppress(FileNotFoundError, ValueError), open_regular(out) as file:
+    with contextlib.suppress(FileNotFoundError, ValueError), files.open_regular(out) as file:
       ours = marker in file.read(500)
     if is_taken(out) and not ours:
       raise InputError(
@@ -212,7 +188,7 @@ def open_page(out: str, program: str) -> Iterator[IO[str]]:
       )
     if not out.endswith((".html", ".htm")):
       raise InputError(f"--out={out}: the page is HTML; name it {os.path.splitext(out)[0]}.html")
-    with atomic_file(out) as file:
+    with files.atomic_file(out) as file:
       yield file
   except OSError as error:
     raise InputError(f"--out={out}: {error.strerror or error}") from error

@@ -1,12 +1,7 @@
 """Finding rows of evaluation sets in text: GPT-3's 13-grams (Brown et al. 2020, appendix C).
 
-Words are compared without case and punctuation. By the number of words of a row it matches
-
-- from 13 on: if a run of 13 words of it occurs;
-- from 8 to 25: if all of it occurs with at most one word replaced by another. A longer row with one
-  word replaced has 13 words in a row that are the same;
-- from 5 to 7: if all of it occurs;
-- below 5: never, since such rows are phrases that any text has.
+The README beside this file has the rules. A row of more than 25 words with one of them replaced has
+13 in a row that are the same; rows of fewer than 5 are phrases that any text has.
 """
 
 import functools
@@ -19,14 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpt_jax.apps.corpus.duplicates import grams, normalized_words, word_hashes
-from gpt_jax.data.file_kinds import (
-  JSON_ARRAY,
-  JSON_LINES,
-  PARQUET,
-  TABLE,
-  file_kind,
-  typed_rows,
-)
+from gpt_jax.data.file_kinds import JSON_ARRAY, JSON_LINES, PARQUET, TABLE, file_kind, typed_rows
 from gpt_jax.data.sources import jsonl, table
 from gpt_jax.data.sources.utf8 import lines, open_bytes
 from gpt_jax.errors import InputError, MissingInput
@@ -39,8 +27,6 @@ RULES = ("", "13-gram", "whole row")
 
 
 class Overlap(NamedTuple):
-  """The overlap of a text with an evaluation set."""
-
   rule: int  # index in RULES; 0: nothing
   row: int  # number of the evaluation row
   score: float  # the share of the row's 13-grams, or of its words, in the text
@@ -116,8 +102,6 @@ def best_overlap(a: Overlap, b: Overlap) -> Overlap:
 
 
 class EvaluationRow(NamedTuple):
-  """A text of an evaluation set, and where it comes from."""
-
   location: str
   text: str
 

@@ -233,10 +233,7 @@ def _extended_model(
   model: SavedModel, tokenizer: Tokenizer, tokens: Sequence[NewToken]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
   """The parameters and the metadata of a model with new tokens."""
-  trunk, size = model.spec.trunk, model.spec.trunk.vocab_size
-  end = size + len(tokens)
-  if end != tokenizer.vocab_size:
-    raise InputError(f"{model.path}: has {size} rows for a vocabulary of another size")
+  trunk, size, end = model.spec.trunk, model.spec.trunk.vocab_size, tokenizer.vocab_size
   larger = dataclasses.replace(trunk, vocab_size=end).with_pieces(tokenizer)
   # What has a row for each id has another shape in a model of twice the rows.
   more = dataclasses.replace(trunk, vocab_size=size + trunk.rows)

@@ -11,24 +11,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpt_jax.apps.corpus import duplicates
 from gpt_jax.apps.corpus.contamination import (
   MAX_WORDS,
   NOTHING,
   RULES,
-  EvaluationRow,
   Overlap,
   best_overlap,
   evaluation_rows,
   index_rows,
   load_rows,
-)
-from gpt_jax.apps.corpus.duplicates import (
-  PERMUTATIONS,
-  near_pairs,
-  new_minhash,
-  normalized_words,
-  signature,
-  word_hashes,
 )
 from gpt_jax.data.cleaning import clean_piece
 from gpt_jax.data.passes import LEDGER, Passes, Pool, map_in_order
@@ -47,15 +39,13 @@ PRINT = np.dtype(
     ("rule", "<i4"),
     ("row", "<i4"),
     ("score", "<f8"),
-    ("signature", "<u4", (PERMUTATIONS,)),
+    ("signature", "<u4", (duplicates.PERMUTATIONS,)),
   ]
 )
 _BEFORE = 2000  # characters in which the words are looked for that come before a piece
 
 
 class _Place(NamedTuple):
-  """Where a piece is: the numbers of its source and document, and the text before it."""
-
   source: int
   number: int
   before: str
@@ -75,11 +65,11 @@ def _inspect(near: bool, rows: str, batch: list[tuple[_Place, Piece]]) -> np.nda
   records = np.zeros(len(batch), PRINT)
   for record, (place, piece) in zip(records, batch, strict=True):
     text = clean_piece(piece.text, piece.width)
-    before = normalized_words(place.before)[-MAX_WORDS:]
-    hashes = word_hashes(before + normalized_words(text))
+    before = duplicates.normalized_words(place.before)[-MAX_WORDS:]
+    hashes = duplicates.word_hashes(before + duplicates.normalized_words(text))
     record["digest"] = _digest(text.encode("utf-8", "surrogatepass"))
     if near:  # of texts without words, such as emoji, only equal ones are alike
-      record["signature"] = signature(hashes if len(hashes) else record["digest"])
+      record["signature"] = duplicates.signature(hashes if len(hashes) else record["digest"])
     record["rule"], record["row"], record["score"] = (
       load_rows(rows).find(hashes) if rows else NOTHING
     )
@@ -98,8 +88,8 @@ class Removing:
   def __init__(self, deduplicate: str, decontaminate: str, data: str):
     self.exact, self.near = deduplicate != "none", deduplicate == "near"
     if self.near:
-      new_minhash()
-    self.rows: list[EvaluationRow] = evaluation_rows(decontaminate, data) if decontaminate else []
+      duplicates.new_minhash()
+    self.rows = evaluation_rows(decontaminate, data)
     self.index = index_rows(row.text for row in self.rows).save() if self.rows else b""
     self.settings = {
       "deduplicate": deduplicate,
@@ -185,8 +175,6 @@ class RemovingPasses(Passes):
 
 
 class Removal(NamedTuple):
-  """A document to remove."""
-
   document: int  # its number among all
   rule: str  # "13-gram", "whole row", "exact duplicate" or "near-duplicate"
   other: int  # number of the evaluation row or of the document that is kept
@@ -210,7 +198,7 @@ def removals(prints: np.ndarray, exact: bool, near: bool) -> list[Removal]:
         result[document] = Removal(document, "exact duplicate", other, 1.0)
     kept = kept[kept == first_of]
   if near:
-    pairs, scores = near_pairs(prints["signature"], kept)
+    pairs, scores = duplicates.near_pairs(prints["signature"], kept)
     order = np.lexsort((pairs[:, 0], -scores, pairs[:, 1]))  # by the later one, most similar first
     for (other, document), score in zip(pairs[order].tolist(), scores[order].tolist(), strict=True):
       if document not in result and other not in result:

@@ -65,8 +65,7 @@ def run(
       log_samples=False,
       task_manager=manager,
     )
-  for line in _table(results):
-    print(line)
+  _print_table(results)
   if out:
     kept = ("results", "groups", "versions", "n-shot", "n-samples", "higher_is_better")
     summary = {name: results[name] for name in kept if name in results}
@@ -95,7 +94,6 @@ def _task_manager(tasks: Sequence[str], include_path: str) -> Any:
 
 
 def _load_tasks(manager: Any, names: Sequence[str]) -> list[Any]:
-  """The tasks with their data."""
   loaded: list[Any] = []
   for name in names:
     try:
@@ -110,7 +108,7 @@ def _load_tasks(manager: Any, names: Sequence[str]) -> list[Any]:
   return loaded
 
 
-def _table(results: dict[str, Any]) -> list[str]:
+def _print_table(results: dict[str, Any]) -> None:
   """A line per task and metric. The harness's own table starts processes beside JAX's threads."""
   rows = []
   for task, metrics in results["results"].items():
@@ -126,8 +124,6 @@ def _table(results: dict[str, Any]) -> list[str]:
       number = f"{value:.4f}" if isinstance(value, (int, float)) else str(value)
       rows.append((task, name, number, spread, count))
   widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-  lines = []
   for task, name, number, spread, count in rows:
     line = f"{task:{widths[0]}}  {name:{widths[1]}}  {number:>{widths[2]}}  {spread:{widths[3]}}"
-    lines.append(f"{line}  {count}".rstrip())
-  return lines
+    print(f"{line}  {count}".rstrip())

@@ -1,17 +1,9 @@
 """A trained model as a model of EleutherAI's lm-evaluation-harness, under the name `gpt_jax`.
 
-The three kinds of request follow the harness's conventions:
-
-- A continuation is scored within the tokens of context + continuation. It begins where they differ
-  from the tokens of the context without its trailing spaces: a token that spans the boundary is
-  scored.
-- A text longer than the model's context is scored in windows: every token once, and the last window
-  is full. A context that leaves no room for its continuation loses its first tokens.
-- Text is generated until a stop string, greedily unless the task says otherwise.
-
-A text's first token, which nothing predicts, counts as uniform in any model trained here; released
-GPT-2 weights read <|endoftext|> before it. A masked language model scores each token given all
-others of its text or window: the pseudo-log-likelihood.
+The README beside this file says how a continuation and a text's first token are scored. A text
+longer than the model's context is scored in windows: every token once, and the last window is full.
+A context that leaves no room for its continuation loses its first tokens. Text is generated until a
+stop string, greedily unless the task says otherwise.
 """
 
 import dataclasses

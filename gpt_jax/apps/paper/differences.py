@@ -11,12 +11,7 @@ from gpt_jax.apps.study import Study
 from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.inference.dev_report import read_dev_set, write_dev_report
 from gpt_jax.inference.intervals import bootstrap_difference
-from gpt_jax.inference.linear_classifier import (
-  TfidfClassifier,
-  fit_chosen,
-  fit_linear,
-  fit_tfidf,
-)
+from gpt_jax.inference.linear_classifier import TfidfClassifier, fit_chosen, fit_linear, fit_tfidf
 from gpt_jax.parallel.processes import log
 from gpt_jax.programs.finetune_config import FinetuneConfig
 from gpt_jax.tasks.answers.answer import LabeledTask

@@ -7,14 +7,13 @@ server refuses files that lack an index (https://github.com/nyu-mll/GLUE-baselin
 STS-B scores outside 0 to 5 (https://github.com/princeton-nlp/DinkyTrain/issues/2).
 """
 
-import collections
 import dataclasses
 import os
 import re
 import statistics
 import warnings
 import zipfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -102,7 +101,7 @@ def average(scores: Mapping[str, Mapping[str, float]]) -> float:
   `scores` has task -> metric -> value, all in one unit, as from evaluate.run, and may have others.
   MNLI's test sets are "mnli" and "mnli-mismatched".
   """
-  missing, by_task = [], collections.defaultdict(list)
+  missing, by_task = [], defaultdict(list)
   for test_set in TEST_SETS:
     of_task = scores.get(test_set.task, {})
     for metric in test_set.metrics:

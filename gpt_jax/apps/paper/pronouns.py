@@ -19,8 +19,6 @@ SCHEMAS = "WSCollection.xml"  # the Winograd schemas as their authors publish th
 
 
 class Pronoun(NamedTuple):
-  """A pronoun in its sentence."""
-
   before: str  # the sentence around the pronoun
   after: str
   candidates: tuple[str, str]  # what it may refer to

@@ -195,7 +195,6 @@ def _texts_and_labels(task: Task, split: str) -> tuple[list[tuple[str, ...]], np
 
 
 def describe(results: dict, stories: Sequence[str]) -> str:
-  """The report in Markdown."""
   lines = []
   if results["short"]:
     short = f"Short run: {SHORT_STEPS} steps, {SHORT_SEEDS} seed. The numbers mean nothing."

@@ -42,8 +42,6 @@ _GIGABYTE = 1e9
 
 
 class Trained(NamedTuple):
-  """One fine-tuning run."""
-
   probabilities: list[list[float]]  # of the dev rows, [N][K]
   seconds: float  # from the start of its process to the last prediction
   memory: int  # largest resident memory of its process, in bytes

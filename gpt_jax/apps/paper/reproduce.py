@@ -223,7 +223,6 @@ class _Reproduction:
 
   def plan(self) -> list[tuple[Setting, str]]:
     """The (setting, task) pairs to fine-tune, without duplicates."""
-
     wanted: list[tuple[Sequence[str], list[Setting]]] = []  # tasks, and settings of each
     asked_tasks = self.tasks or self.budget.tasks
     for number in self.asked_tables:

@@ -78,8 +78,6 @@ class Result(NamedTuple):
 
 
 class ZeroShotTask(NamedTuple):
-  """How a task is asked and judged."""
-
   # (data_dir, tokenizer, examples) -> questions; examples limits their number, 0 = all.
   questions: Callable[[str, Tokenizer, int], list[Question]]
   # (questions, answers to each question's options) -> scores, the one to quote first.

@@ -140,7 +140,6 @@ def _embed(model: Model, texts: Sequence[str]) -> np.ndarray:
 
 
 def show(queries: Sequence[str], answers: list[list[dict[str, Any]]]) -> None:
-  """Prints a table: query, rank, cosine, place, text."""
   rows: list[list[object]] = [["query", "rank", "cosine", "place", "text"]]
   for query, nearest in zip(queries, answers, strict=True):
     asked = " ".join(query.split())

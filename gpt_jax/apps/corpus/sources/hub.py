@@ -1,8 +1,7 @@
 """Data sets of the Hugging Face Hub: their files of text, JSON lines, tables or Parquet.
 
-`hf://OWNER/SET` is all files of a data set that a folder is searched for; a path or a glob may
-follow. A revision is `hf://OWNER/SET@REVISION`. The sources are named by the commit, so that a data
-set that has changed is noticed. Files are downloaded one at a time into the Hub's cache.
+The sources are named by the commit, so that a data set that has changed is noticed. Files are
+downloaded one at a time into the Hub's cache.
 """
 
 import fnmatch
