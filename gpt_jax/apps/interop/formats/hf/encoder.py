@@ -41,7 +41,7 @@ class EncoderFamily(Family):
   model_type: str
   classes: str  # prefix of its class names
   is_like: Callable[[ModelConfig, Tokenizer], str]  # what of a model the family has not, or ""
-  masked: tuple[str, str, str, str]  # its map, norm, bias, and what is tied to the table
+  masked: tuple[str, str, str, str]  # the head's map, norm, bias, and what is tied to the table
   masked_activation: str = ""  # the masked head's, as TransformerConfig.activation; "": the trunk's
   layer: str = "encoder.layer.{}."  # prefix of a block's arrays, with {} for its number
   # Names of a block's parts: query, key, value, the projection after attention, its norm, both maps
