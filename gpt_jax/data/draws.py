@@ -1,7 +1,6 @@
 """Counter-based random draws: a hash of a key and an index, and a permutation in constant memory.
 
-Nothing here keeps a state: the same key and index give the same number, on any host and in any
-order.
+Nothing keeps a state: a key and an index give the same number, on any host and in any order.
 """
 
 import zlib
@@ -12,9 +11,7 @@ _ALL = (1 << 64) - 1
 
 
 class Draw:
-  """Uniform noise for the rows of one batch, a pure function of (seed, step, global row, position),
-  and so the same on any number of hosts.
-  """
+  """Uniform noise for rows of a batch, a pure function of (seed, step, global row, position)."""
 
   def __init__(self, seed: int, step: int, rows: np.ndarray):
     """`rows`: int [B], the numbers of these rows in the global batch."""
@@ -34,8 +31,7 @@ class Draw:
 def permute(indices: np.ndarray, size: int, *key: int) -> np.ndarray:
   """A random permutation of range(size), applied to indices, in constant memory.
 
-  A Feistel network permutes the next power of four; an index that falls outside is permuted again
-  until it is inside (cycle walking).
+  A Feistel network permutes the next power of four; cycle walking brings indices back inside.
   """
   # Two halves of this many bits: 4^half is at least size and, above 4, less than 4 size.
   half = max(1, -(-(size - 1).bit_length() // 2))

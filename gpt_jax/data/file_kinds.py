@@ -15,13 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import IO, Any, NamedTuple
 
-from gpt_jax.data.sources.utf8 import (
-  MAX_LINE,
-  lines,
-  open_bytes,
-  with_line_feeds,
-  without_compression,
-)
+from gpt_jax.data.sources import utf8
 from gpt_jax.errors import InputError, warn_once
 from gpt_jax.extensions import modules
 from gpt_jax.files import find_files, parse_json
@@ -58,7 +52,7 @@ TABLE_SUFFIXES = tuple(_KINDS)
 
 def kind_by_name(path: str) -> FileKind:
   """The kind that the suffix says, in any case of letters; TEXT if it says nothing."""
-  return _KINDS.get(os.path.splitext(without_compression(path))[1].lower(), FileKind(TEXT))
+  return _KINDS.get(os.path.splitext(utf8.without_compression(path))[1].lower(), FileKind(TEXT))
 
 
 def file_kind(path: str) -> FileKind:
@@ -66,17 +60,17 @@ def file_kind(path: str) -> FileKind:
   named = kind_by_name(path)
   if named.format == PARQUET:
     return named
-  with open_bytes(path) as file:
-    head = file.read(_HEAD) + file.readline(MAX_LINE)
+  with utf8.open_bytes(path) as file:
+    head = file.read(_HEAD) + file.readline(utf8.MAX_LINE)
 
   def all_lines() -> Iterator[str]:
-    with open_bytes(path) as file:
-      yield from (line for _, line in lines(file, path))
+    with utf8.open_bytes(path) as file:
+      yield from (line for _, line in utf8.lines(file, path))
 
   if head.startswith(b"PAR1"):
     return tell(path, named, FileKind(PARQUET))
   # What is not UTF-8 is refused by the reader, which knows the place.
-  text = with_line_feeds(head.decode("utf-8-sig", "replace"))
+  text = utf8.with_line_feeds(head.decode("utf-8-sig", "replace"))
   return tell(path, named, recognize(named, text, all_lines))
 
 
@@ -185,7 +179,7 @@ def _is_quoted(all_lines: Iterable[str], delimiter: str, needs_evidence: bool) -
     size += len(line)
     plain_faults += width not in (0, line.count(delimiter) + 1)
     is_open ^= line.count('"') % 2 == 1
-    if is_open and size <= MAX_LINE:
+    if is_open and size <= utf8.MAX_LINE:
       continue
     row = "".join(parts).removesuffix("\n").removesuffix("\r")
     parts, size = [], 0

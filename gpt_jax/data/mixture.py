@@ -73,10 +73,7 @@ class MixedText(TokenFile):
 
 
 class MixedWindows(Windows):
-  """The rows of several sources by step, a pure function of (seed, step).
-
-  A source's rows come in the order in which they would come without the others.
-  """
+  """The rows of several sources by (seed, step); those of each are in the order they have alone."""
 
   def __init__(self, sources: Sequence[Windows], shares: Sequence[float]):
     """`sources`: with seeds of their own and equal batch sizes; `shares`: of rows from each."""
@@ -86,7 +83,6 @@ class MixedWindows(Windows):
     self.spans_per_epoch = sum(windows.spans_per_epoch for windows in sources)
 
   def __call__(self, step: int, rows: slice | np.ndarray = slice(None)) -> np.ndarray:
-    """The rows of a step, or only some of them (a host's share)."""
     # Every row is of one part, so all of it is overwritten.
     batch = np.empty((len(self._numbers(step, rows)), self.config.length + 1), np.int32)
     for places, windows, its_step, its_rows in self._parts_of(step, rows):

@@ -230,16 +230,11 @@ def in_sample(document: int, share: float) -> bool:
 
 def count_words(kind: str, share: float, batch: Batch) -> dict[str, int]:
   """The words of a batch, for a vocabulary of a kind from a share of the documents."""
-  counts = WordCounts()
+  counts, words_of = WordCounts(), TRAINED[kind].training_words
   for document, piece in batch:
     if share == 1 or in_sample(document, share):
-      counts.add(piece_words(kind, piece))
+      counts.add(collections.Counter(words_of(clean_piece(piece.text, piece.width))))
   return counts.words
-
-
-def piece_words(kind: str, piece: Piece) -> dict[str, int]:
-  words_of = TRAINED[kind].training_words
-  return collections.Counter(words_of(clean_piece(piece.text, piece.width)))
 
 
 def encode(
@@ -261,9 +256,7 @@ def encode(
 
 @functools.lru_cache(maxsize=1)
 def _tokenizer(folder: str, hash: str) -> Tokenizer:
-  """Loads a tokenizer once per process. The hash is in the key because a later run may write
-  another one to the same folder.
-  """
+  """Loads a tokenizer once per process; once per hash, as a later run may write another there."""
   return load_tokenizer(folder)
 
 

@@ -100,7 +100,6 @@ class PairWindows(SentenceWindows):
       )
 
   def __call__(self, step: int, rows: slice | np.ndarray = slice(None)) -> np.ndarray:
-    """The rows of a step, or only some of them (a host's share)."""
     noise = self.draw(step, np.arange(self.config.batch_size)[rows])("pair", (8,))
     pairs = []
     for begin, numbers in zip(self._spans(step, rows).begins.tolist(), noise.tolist(), strict=True):
@@ -211,8 +210,7 @@ def _shortened(
 ) -> tuple[tuple[int, int], tuple[int, int]]:
   """Two stretches without the tokens above a capacity.
 
-  Each token is taken from the longer one (b if they are equal), at its beginning or end with equal
-  chance; the two coins seed the choice.
+  Tokens are taken from the longer one (b of equal ones), at either end by chance: `coins` seed it.
   """
   sizes = (a[1] - a[0], b[1] - b[0])
   excess = max(0, sum(sizes) - capacity)
@@ -238,7 +236,6 @@ class PackedSentenceWindows(SentenceWindows):
   """
 
   def __call__(self, step: int, rows: slice | np.ndarray = slice(None)) -> np.ndarray:
-    """The rows of a step, or only some of them (a host's share)."""
     offsets = []  # where the text of each row begins
     for offset in self._spans(step, rows).begins.tolist():
       sentence = self._sentence_at(offset)

@@ -46,12 +46,6 @@ def _times(size: float, target: float) -> float:
   return max(size, target) / max(min(size, target), 1e-9)
 
 
-def share_of(sizes: Sequence[int], is_valid: Callable[[int], bool]) -> float:
-  """The share of the characters that is in documents for validation."""
-  valid_size = sum(size for document, size in enumerate(sizes) if is_valid(document))
-  return valid_size / max(1, sum(sizes))
-
-
 def _draw(document: int) -> float:
   """A random-looking number in [0, 1)."""
   return int.from_bytes(hashlib.sha256(b"%d" % document).digest()[:8], "big") / 2**64

@@ -25,20 +25,9 @@ from typing import Any
 
 import numpy as np
 
+from gpt_jax import files
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
-from gpt_jax.files import (
-  is_uploading,
-  is_url,
-  open_regular,
-  read_bytes,
-  read_json,
-  read_range,
-  size,
-  verified,
-  with_checksum,
-  write_json,
-)
 
 
 def shard_name(path: str, shard: int, count: int) -> str:
@@ -58,15 +47,14 @@ class RemoteArray:
   """The numbers in files on a store, one after the other: `len(array)`, and `array[start:stop]` as
   an np.ndarray; `sizes` and `n_bytes`, of each and of all files.
 
-  Only the blocks that a slice touches are read, and the last CACHE of them kept. May be used from
-  several threads.
+  Only the blocks that a slice touches are read, and the last CACHE kept. Threads may share it.
   """
 
   def __init__(self, paths: Sequence[str], dtype: np.dtype):
     """`paths`: all but the last should end with a whole block. Raises OSError if one is missing."""
     self.paths, self.dtype = paths, dtype
     with ThreadPoolExecutor(THREADS) as pool:
-      self.sizes = list(pool.map(size, paths))
+      self.sizes = list(pool.map(files.size, paths))
     self._begins = [0, *itertools.accumulate(self.sizes)]
     self.n_bytes = self._begins[-1]
     self._lock = threading.Lock()
@@ -137,7 +125,7 @@ class RemoteArray:
     begin = blocks[0] * BLOCK - self._begins[file]
     end = min(begin + len(blocks) * BLOCK, self.sizes[file])
     try:
-      content = read_range(path, begin, end)
+      content = files.read_range(path, begin, end)
       if len(content) != end - begin:
         raise OSError(f"{len(content)} bytes from {begin:,} on instead of {end - begin}")
     except (OSError, ValueError) as error:
@@ -149,17 +137,14 @@ class RemoteArray:
 
 
 class LocalArray:
-  """As RemoteArray, of files on a disk.
-
-  They are read by pread, not mapped, so that resident memory stays small for files of any size.
-  """
+  """As RemoteArray, of files on a disk: read by pread, not mapped, so that memory stays small."""
 
   def __init__(self, paths: Sequence[str], dtype: np.dtype):
     """Raises OSError, and ValueError for what is no regular file."""
     self.dtype = dtype
     self._descriptors, self.sizes = [], []
     for path in paths:
-      file = open_regular(path)
+      file = files.open_regular(path)
       weakref.finalize(self, file.close)
       self._descriptors.append(file.fileno())
       self.sizes.append(os.fstat(file.fileno()).st_size)
@@ -199,11 +184,11 @@ class TokenFile:
 
   def __init__(self, folder: str, split: str):
     self.path = os.path.join(folder, split)
-    self.is_remote = is_url(folder)
+    self.is_remote = files.is_url(folder)
     try:
-      if is_uploading(folder):
+      if files.is_uploading(folder):
         raise InputError(f"{folder}: its upload is not finished; give the command of prepare again")
-      header = read_json(self.path + ".json")
+      header = files.read_json(self.path + ".json")
       self._read_header(header)
       self.offsets = self._read_offsets("documents", self.n_documents)
       self._ids = self._open_ids()
@@ -241,7 +226,7 @@ class TokenFile:
 
   def _read_header(self, header: Any) -> None:
     try:
-      self.header = header = verified(header)
+      self.header = header = files.verified(header)
       counts = ("n_tokens", "n_documents", "n_bytes", "n_words", "vocab_size")
       self.n_tokens, self.n_documents, self.n_bytes, self.n_words, self.vocab_size = (
         _count(header[name]) for name in counts
@@ -279,7 +264,7 @@ class TokenFile:
   def _read_offsets(self, name: str, count: int) -> np.ndarray:
     suffix = f".{name}.npy"
     limit = 8 * (count + 1) + 1000  # the array and its header
-    content = read_bytes(self.path + suffix, limit)
+    content = files.read_bytes(self.path + suffix, limit)
     if zlib.crc32(content) != self.header[f"{name}_checksum"]:
       raise self._damaged(suffix, "the checksum does not match")
     try:
@@ -362,16 +347,9 @@ class TokenWriter:
   """Writes one split. The header is written last, so a split without one is incomplete."""
 
   def __init__(
-    self,
-    folder: str,
-    split: str,
-    vocab_size: int,
-    sentences: bool = False,
-    shard_tokens: int = 0,
+    self, folder: str, split: str, vocab_size: int, sentences: bool = False, shard_tokens: int = 0
   ):
-    """`sentences`: whether to write where they end, too; `shard_tokens`: ids in a file, rounded up
-    to whole blocks, 0: all.
-    """
+    """`sentences`: also write where they end; `shard_tokens`: ids in a file, rounded up, 0: all."""
     self._path = os.path.join(folder, split)
     # The file holds ids of text only; special tokens above the vocabulary need no room.
     self._dtype = DTYPES["uint16" if vocab_size <= 1 << 16 else "uint32"]
@@ -460,7 +438,7 @@ class TokenWriter:
       "documents_checksum": documents_checksum,
       **entries,
     }
-    write_json(self._path + ".json", with_checksum(header))
+    files.write_json(self._path + ".json", files.with_checksum(header))
     return header
 
 
@@ -471,15 +449,9 @@ def _append(offsets: "array.array[int]", more: np.ndarray) -> None:
 
 
 def _save_offsets(path: str, offsets: "array.array[int]") -> int:
-  """Writes what np.save would; returns its CRC-32."""
-  header = io.BytesIO()
-  shape = {"descr": "<i8", "fortran_order": False, "shape": (len(offsets),)}
-  np.lib.format.write_array_header_1_0(header, shape)
-  content = np.frombuffer(offsets, np.int64).astype("<i8", copy=False).data
-  with open(path, "wb") as file:
-    file.write(header.getvalue())
-    file.write(content)
-  return zlib.crc32(content, zlib.crc32(header.getvalue()))
+  """Writes an .npy file; returns its CRC-32."""
+  np.save(path, np.frombuffer(offsets, np.int64).astype("<i8", copy=False))
+  return zlib.crc32(np.memmap(path, mode="r").data)
 
 
 def unigram_entropy(counts: np.ndarray) -> float:

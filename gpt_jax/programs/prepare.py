@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from gpt_jax import files
 from gpt_jax.config import Config, option, register
 from gpt_jax.data import splits
 from gpt_jax.data.cleaning import cleaner
@@ -23,19 +24,6 @@ from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.data.tokenizers.released import require
 from gpt_jax.data.word_counts import WordCounts
 from gpt_jax.errors import InputError, counted
-from gpt_jax.files import (
-  atomic_folder,
-  disk_folder,
-  exists,
-  is_folder,
-  is_uploading,
-  list_folder,
-  lock_folder,
-  make_folders,
-  modified_ns,
-  read_json,
-  write_json,
-)
 from gpt_jax.parallel.memory import peak_with_workers
 from gpt_jax.programs.outputs import check_writable
 
@@ -118,12 +106,12 @@ def run(
   sources = find_all(config.source)
   tokenizer = _load_tokenizer(config)
   settings = _settings(config, sources, tokenizer) | (removal or NOTHING_REMOVED)
-  place = disk_folder(out, "prepare")
+  place = files.disk_folder(out, "prepare")
   if place == out:
     out = place = os.path.realpath(out)  # a link must not be replaced by the folder
   if _is_prepared(out, settings):
     print(f"{out}: already prepared with these settings")
-    then = read_json(os.path.join(out, SETTINGS)).get("modified", math.inf)
+    then = files.read_json(os.path.join(out, SETTINGS)).get("modified", math.inf)
     if len(sources) <= _FEW and max(_modified(sources)) > then:
       print(f"{out}: a source was modified since; delete the folder to prepare the text again")
     return
@@ -133,7 +121,7 @@ def run(
   with _new_folder(out, key) if place == out else _folder_on_store(out, place) as folder:
     stages = os.path.join(folder, STAGES)
     os.makedirs(stages, exist_ok=True)
-    write_json(os.path.join(stages, KEY), key)
+    files.write_json(os.path.join(stages, KEY), key)
     with local_pool(sources) as pool:
       passes = make_passes(pool)
       corpus, survey, tokenizer = _first_pass(sources, config, tokenizer, stages, passes)
@@ -142,14 +130,14 @@ def run(
         with contextlib.suppress(FileNotFoundError):  # no document was to be removed
           os.rename(os.path.join(stages, name), os.path.join(folder, name))
     shutil.rmtree(stages, ignore_errors=True)
-    write_json(os.path.join(folder, SETTINGS), settings | {"modified": max(modified)})
+    files.write_json(os.path.join(folder, SETTINGS), settings | {"modified": max(modified)})
   print(report)
   print(f"prepared {out}; the largest process held {peak_with_workers() / 1e6:.0f} MB of memory")
 
 
 def _modified(sources: Sequence[Source]) -> list[int]:
   """When each file was modified; 0 for data sets, which have no size."""
-  return [modified_ns(name) if size else 0 for name, size in sources]
+  return [files.modified_ns(name) if size else 0 for name, size in sources]
 
 
 def _load_tokenizer(config: PrepareConfig) -> Tokenizer | None:
@@ -191,12 +179,12 @@ def _settings(
 
 def _is_prepared(out: str, settings: dict[str, Any]) -> bool:
   """Whether `out` holds the result of these settings; InputError if it holds anything else."""
-  if exists(out) and not is_folder(out):
+  if files.exists(out) and not files.is_folder(out):
     raise InputError(f"{out}: is a file; --out names the folder to make")
-  if not is_folder(out) or not list_folder(out) or is_uploading(out):
+  if not files.is_folder(out) or not files.list_folder(out) or files.is_uploading(out):
     return False
   try:
-    earlier = read_json(os.path.join(out, SETTINGS))
+    earlier = files.read_json(os.path.join(out, SETTINGS))
     earlier.setdefault("text_column", earlier.get("field"))  # its name before 0.3
     earlier = OLD_SETTINGS | earlier
     if len(listed := earlier.get("sources", [])) > MANY:  # as earlier versions listed them
@@ -234,7 +222,7 @@ def _new_folder(out: str, key: dict[str, Any]) -> Iterator[str]:
   partial = f"{out}.partial"
   stages = os.path.join(partial, STAGES)
   try:
-    make_folders(partial)
+    files.make_folders(partial)
     is_ours = os.path.exists(os.path.join(stages, KEY)) or {*os.listdir(partial)} <= {"lock"}
   except OSError as error:
     raise InputError(f"--out={out}: cannot be made ({error.strerror})") from error
@@ -242,7 +230,7 @@ def _new_folder(out: str, key: dict[str, Any]) -> Iterator[str]:
     raise InputError(
       f"{partial}: is not of a killed prepare, and would be filled; move it, or take another --out"
     )
-  with lock_folder(partial, f"another prepare is making {out}; wait until it ends") as lock:
+  with files.lock_folder(partial, f"another prepare is making {out}; wait until it ends") as lock:
     _remove_all_but({lock.name, stages if _has_key(stages, key) else ""}, partial)
     try:
       yield partial
@@ -288,7 +276,7 @@ def _folder_on_store(out: str, folder: str) -> Iterator[str]:
     after.callback(shutil.rmtree, folder, ignore_errors=True)
     yield folder
     try:
-      with atomic_folder(out) as upload:
+      with files.atomic_folder(out) as upload:
         # Links, so that the upload needs no second copy on this disk.
         shutil.copytree(folder, upload, copy_function=os.link, dirs_exist_ok=True)
     except BaseException as error:
@@ -303,7 +291,7 @@ def _folder_on_store(out: str, folder: str) -> Iterator[str]:
 def _has_key(stages: str, key: dict[str, Any]) -> bool:
   """Whether what is finished in a folder depends on the same settings and files."""
   try:
-    return bool(read_json(os.path.join(stages, KEY)) == key)
+    return bool(files.read_json(os.path.join(stages, KEY)) == key)
   except (OSError, ValueError):
     return False
 
@@ -370,7 +358,8 @@ def _write_splits(
     is_valid = bool  # the document numbered 1
   else:
     is_valid = splits.held_out(survey.sizes, survey.n_documents, config.valid_share)
-    share = splits.share_of(survey.sizes, is_valid)
+    valid_size = sum(size for number, size in enumerate(survey.sizes) if is_valid(number))
+    share = valid_size / max(1, sum(survey.sizes))
     all_sizes_known = len(survey.sizes) == survey.n_documents
     if all_sizes_known and not 0.5 < share / config.valid_share < 2:
       print(

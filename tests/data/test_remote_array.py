@@ -5,6 +5,7 @@ store fails now and then.
 import asyncio
 import itertools
 import threading
+import types
 
 import numpy as np
 import pytest
@@ -58,15 +59,14 @@ class Store:
 def store(monkeypatch, tmp_path):
   """A Store whose folder is tmp_path, in place of gs://."""
   store = Store(tmp_path)
-  monkeypatch.setattr(token_file, "size", store.size)
-  monkeypatch.setattr(token_file, "read_range", store.read_range)
-  monkeypatch.setattr(token_file, "is_uploading", lambda folder: False)
+  fakes = {"size": store.size, "read_range": store.read_range, "is_uploading": lambda folder: False}
 
   def from_folder(read):
     return lambda path, *limit: read(path.replace("gs://", f"{tmp_path}/"), *limit)
 
   for name in ("read_json", "read_bytes"):
-    monkeypatch.setattr(token_file, name, from_folder(getattr(token_file, name)))
+    fakes[name] = from_folder(getattr(files, name))
+  monkeypatch.setattr(token_file, "files", types.SimpleNamespace(**{**vars(files), **fakes}))
   return store
 
 

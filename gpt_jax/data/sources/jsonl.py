@@ -3,18 +3,11 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from gpt_jax.data.file_kinds import (
-  JSON_ARRAY,
-  JSON_LINES,
-  BlankRow,
-  file_kind,
-  json_values,
-  kind_by_name,
-)
+from gpt_jax.data import file_kinds
 from gpt_jax.data.sources.utf8 import MAX_LINE, decode, lines, open_bytes
 from gpt_jax.errors import InputError
 
-FORMATS = (JSON_LINES, JSON_ARRAY)
+FORMATS = (file_kinds.JSON_LINES, file_kinds.JSON_ARRAY)
 USAGE = "JSON lines (.jsonl, .ndjson, .json)"
 # .json files may be anything.
 FOLDER_SUFFIXES = (
@@ -25,7 +18,7 @@ MAX_ARRAY = 2 * MAX_LINE  # bytes; an array is read as a whole
 
 
 def reads(name: str) -> bool:
-  return kind_by_name(name).format == JSON_LINES
+  return file_kinds.kind_by_name(name).format == file_kinds.JSON_LINES
 
 
 def documents(name: str, field: str) -> Iterator[Iterable[str]]:
@@ -36,7 +29,7 @@ def documents(name: str, field: str) -> Iterator[Iterable[str]]:
 
 def values(name: str) -> Iterator[tuple[str, Any]]:
   """("file:line", value) of each line that is not blank, or of each element of an array."""
-  is_array = file_kind(name).format == JSON_ARRAY
+  is_array = file_kinds.file_kind(name).format == file_kinds.JSON_ARRAY
   with open_bytes(name) as file:
     content = file.read(MAX_ARRAY + 1) if is_array else b""
     if len(content) > MAX_ARRAY:
@@ -44,10 +37,10 @@ def values(name: str) -> Iterator[tuple[str, Any]]:
         f"{name}: a JSON array of over {MAX_ARRAY:,} bytes; write an object per line"
       )
     all_lines = [(1, decode(content, name, 0))] if is_array else lines(file, name)
-    for where, value in json_values(all_lines, name, is_array):
-      if isinstance(value, InputError) and not isinstance(value, BlankRow):
+    for where, value in file_kinds.json_values(all_lines, name, is_array):
+      if isinstance(value, InputError) and not isinstance(value, file_kinds.BlankRow):
         raise value
-      if not isinstance(value, BlankRow):
+      if not isinstance(value, file_kinds.BlankRow):
         yield where, value
 
 

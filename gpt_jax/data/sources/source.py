@@ -44,9 +44,7 @@ class SourceFile(Protocol):
     """Whether it reads sources of such a name. Text also reads what nothing else claims."""
 
   def documents(self, name: str, field: str) -> Iterator[Iterable[str]]:
-    """The documents of a Source, a row's in its `field`, each as chunks of text, so that a long one
-    need not fit into memory.
-    """
+    """The documents of a Source, of rows their `field`; in chunks, as one may not fit in memory."""
 
 
 _known = functools.partial(modules, __package__, "USAGE")  # () -> the modules of all sources

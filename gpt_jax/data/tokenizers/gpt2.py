@@ -113,8 +113,7 @@ class ByteBPETokenizer(GPT2Tokenizer):
   def train(cls, words: Mapping[str, int] | Iterable[str], vocab_size: int) -> "ByteBPETokenizer":
     """Trains on word counts, or on texts, whose words are then counted.
 
-    The ids are as in RoBERTa: <s> 0, <pad> 1, </s> 2, <unk> 3, then the bytes and merges, <mask>
-    last.
+    Ids as RoBERTa's: <s> 0, <pad> 1, </s> 2, <unk> 3, then the bytes and merges, <mask> last.
     """
     counts = counts_of(words)
     tokenizers = require("tokenizers")

@@ -1,6 +1,4 @@
-"""OpenAI's vocabulary files, pieces and merges: what the tokenizers of GPT-1, GPT-2 and RoBERTa
-share.
-"""
+"""OpenAI's vocabulary files, pieces and merges, which the tokenizers of GPT and RoBERTa share."""
 
 import dataclasses
 import functools
@@ -10,12 +8,7 @@ import re
 from collections.abc import Sequence, Set
 from typing import Any, ClassVar
 
-from gpt_jax.data.tokenizers.base import (
-  DEFAULT_SPECIAL,
-  MAX_FILE,
-  METADATA,
-  AddedToken,
-)
+from gpt_jax.data.tokenizers.base import DEFAULT_SPECIAL, MAX_FILE, METADATA, AddedToken
 from gpt_jax.data.tokenizers.released import (
   ADDED,
   PiecesTokenizer,
@@ -38,8 +31,7 @@ _BYTES = "ByteLevel"  # the pre-tokenizer that splits words as GPT-2's program d
 BYTE_CLASSES = ("gpt2", "roberta")  # see class_of; of a tokenizer.json they take pieces and merges
 _FILLER = re.compile("madeupword[0-9]{4}")  # RoBERTa: makes the size a multiple of eight
 
-# The files of pieces and of merges as OpenAI named them for GPT-1 and for GPT-2, and as
-# transformers names them for both.
+# The files of pieces and of merges, as OpenAI named them for GPT-1 and for GPT-2, and transformers.
 FILES = (
   ("encoder_bpe_40000.json", "vocab_40000.bpe"),
   ("encoder.json", "vocab.bpe"),
@@ -122,8 +114,7 @@ def is_release(folder: str) -> bool:
 
 def released_as(folder: str) -> str | None:
   """Whose pieces a folder has: "roberta" with <s>, </s> and bytes, "gpt1" with `<unk>` as id 0 and
-  a line break, or else "gpt2"; None if it has none of the FILES, or a tokenizer.json that splits a
-  text otherwise.
+  a line break, or "gpt2"; None without any of FILES, or if its tokenizer.json splits otherwise.
   """
   names = _names_in(folder)
   if names is None:
@@ -242,11 +233,7 @@ def _without_merges(all_pieces: Sequence[str]) -> set[str]:
 
 
 def _check(
-  all_pieces: Sequence[str],
-  merges: Merges,
-  pieces_path: str,
-  merges_path: str,
-  added: Set[str],
+  all_pieces: Sequence[str], merges: Merges, pieces_path: str, merges_path: str, added: Set[str]
 ) -> None:
   """Every merge joins two known pieces into a new one, and makes every piece of several symbols but
   those added to the vocabulary.

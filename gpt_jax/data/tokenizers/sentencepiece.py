@@ -109,8 +109,7 @@ class SentencePieceTokenizer(SentencePieceModel):
     """Trains on word counts, or on texts, whose words are then counted.
 
     BPE never merges across spaces, so the counts give the same model as the text. They take memory
-    bounded by the distinct words, and avoid that SentencePiece silently skips lines above 4192
-    bytes.
+    bounded by the distinct words, and SentencePiece would silently skip lines above 4192 bytes.
     """
     counts = counts_of(words, cls.training_words)
     # SentencePiece sorts the table, so the order of the words does not matter.
