@@ -214,8 +214,7 @@ def committed_steps(folder: str) -> list[int]:
 class StagedManager:
   """The subset of ocp.CheckpointManager that `Checkpoints` uses; writes the same files to a store.
 
-  The lease of the run folder keeps other runs out of the temporary folder. A failed upload is
-  retried.
+  The run folder's lease keeps other runs out of the temporary folder; failed uploads are retried.
   """
 
   def __init__(self, folder: str, kept: Callable[[Iterable[int]], set[int]]):

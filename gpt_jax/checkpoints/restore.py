@@ -37,8 +37,7 @@ def restore_params(path: str, abstract: Any = None, check: Check = accept) -> tu
   """Reads and verifies only the parameters of a checkpoint: params, meta, step; changes no file.
 
   Args:
-    path: a workdir (its newest checkpoint that verifies), `<workdir>/best`, or the folder of one
-      checkpoint.
+    path: a workdir (its newest checkpoint that verifies), `<workdir>/best`, or one checkpoint.
     abstract: part of the parameters, as in `Checkpoints.restore`. None: all, as NumPy arrays.
   """
   state = None if abstract is None else {"params": abstract}
@@ -193,8 +192,7 @@ def _read_state(folder: str, abstract: Any) -> Any:
   # Without these orbax restores the sharding that was saved, whose devices may not exist here.
   restore_args = jax.tree.map(_restore_args, abstract)
   arguments = ocp.args.PyTreeRestore(item=abstract, restore_args=restore_args, partial_restore=True)
-  # The handler instead of a Checkpointer, which ends in a barrier that a failing process would
-  # never reach.
+  # Not a Checkpointer, which ends in a barrier that a failing process would never reach.
   tree = ocp.PyTreeCheckpointHandler().restore(epath.Path(folder), args=arguments)
   for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
     if isinstance(leaf, jax.ShapeDtypeStruct):  # partial_restore leaves missing arrays abstract

@@ -16,14 +16,7 @@ from gpt_jax.checkpoints.run_folder import checksum
 from gpt_jax.config import Config, from_json, option, register
 from gpt_jax.data.tokenizers.base import Tokenizer, load_tokenizer
 from gpt_jax.errors import InputError, about
-from gpt_jax.files import (
-  absolute,
-  announced,
-  atomic_folder,
-  exists,
-  local_copy,
-  refuse_url,
-)
+from gpt_jax.files import absolute, announced, atomic_folder, exists, local_copy, refuse_url
 from gpt_jax.models.adapter import BASE, merged, with_rows
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.parallel.processes import is_main_process, log
@@ -37,9 +30,7 @@ EXPORTS = ("config.json", "params_shapes.json", "adapter_config.json")
 @register("embedding")
 @dataclasses.dataclass(frozen=True)
 class Embedding(Config):
-  """Text embeddings of a checkpoint without contrastive training: a vector of the last hidden
-  states, which Model.embed computes.
-  """
+  """How Model.embed makes a vector of the last hidden states, without contrastive training."""
 
   pooling: str = option(
     "mean",

@@ -14,16 +14,8 @@ import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
 from gpt_jax import files
+from gpt_jax.checkpoints import restore
 from gpt_jax.checkpoints.remote import StagedManager, hide_noise, is_staged, lock, store_errors
-from gpt_jax.checkpoints.restore import (
-  as_dict,
-  best_step,
-  describe,
-  load_first,
-  ranking_scores,
-  score_of,
-  step_folders,
-)
 from gpt_jax.errors import InputError, agree
 from gpt_jax.files import with_checksum
 from gpt_jax.parallel.mesh import path_name
@@ -72,7 +64,7 @@ class Checkpoints:
           self._manager = ocp.CheckpointManager(
             self._folder, options=options, item_handlers=handlers
           )
-      self._scores = ranking_scores(step_folders(self._folder))
+      self._scores = restore.ranking_scores(restore.step_folders(self._folder))
       self._resources = resources.pop_all()
 
   def save(
@@ -88,12 +80,12 @@ class Checkpoints:
     """
     if step in self._manager.all_steps():
       return
-    tree = as_dict(state)
+    tree = restore.as_dict(state)
     _check_finite(tree, step, self._folder)  # a bad state must not replace a good one
     record = {"step": step, "meta": meta, "metrics": metrics or {}, "ranking": self._ranking}
     # As it will be read back: in JSON tuples are lists, and keys strings.
-    record = json.loads(json.dumps(record | {"leaves": describe(tree)}))
-    if (score := score_of(record)) is not None:
+    record = json.loads(json.dumps(record | {"leaves": restore.describe(tree)}))
+    if (score := restore.score_of(record)) is not None:
       # Before the save: orbax calls should_preserve as soon as it is done.
       self._scores[step] = score
     self.wait()  # one save at a time: errors of the one before are raised here
@@ -115,10 +107,10 @@ class Checkpoints:
       state, meta, step.
     """
     self.wait()
-    folders = step_folders(self._folder)
+    folders = restore.step_folders(self._folder)
     if not folders:
       raise InputError(f"{self._folder} holds no checkpoint")
-    state, record, damaged = load_first(folders, abstract, exact=True)
+    state, record, damaged = restore.load_first(folders, abstract, exact=True)
     self._set_aside(damaged)
     return state, record["meta"], record["step"]
 
@@ -131,7 +123,8 @@ class Checkpoints:
 
   def steps(self) -> list[int]:
     """The steps of all complete checkpoints, oldest first."""
-    return [int(os.path.basename(folder)) for folder in reversed(step_folders(self._folder))]
+    folders = restore.step_folders(self._folder)
+    return [int(os.path.basename(folder)) for folder in reversed(folders)]
 
   def wait(self) -> None:
     """Returns when everything is on disk. Raises the errors of background saves."""
@@ -163,7 +156,7 @@ class Checkpoints:
     scores = {step: self._scores[step] for step in steps if step in self._scores}
     kept = {*steps[-self._newest :], *filter(self._keep, steps)}
     if scores:
-      kept.add(best_step(scores))
+      kept.add(restore.best_step(scores))
     if kept == {*steps[-1:]}:  # no step has tried the newest parameters yet
       kept.update(steps[-2:])
     return kept
@@ -205,8 +198,7 @@ def _is_finite(x: jax.Array) -> jax.Array:
 def _state_handler() -> ocp.PyTreeCheckpointHandler:
   """Orbax's handler, but each replica writes a slice of its own only of large arrays.
 
-  A slice costs a millisecond whatever its size, and orbax would cut every bias of a replicated
-  model into one per device.
+  A slice of any size costs a millisecond, and orbax would cut every bias into one per device.
   """
   arrays = ocp.type_handlers.ArrayHandler(min_slice_bytes_for_replica_parallel=_MIN_SLICE)
   registry = ocp.type_handlers.create_type_handler_registry(

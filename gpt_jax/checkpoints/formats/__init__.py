@@ -15,8 +15,7 @@ from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.extensions import extensions, source_of
 
-# check(meta) raises InputError for a model that is of no use to the caller, before its weights are
-# read.
+# check(meta) raises InputError for a model of no use to the caller, before its weights are read.
 Check = Callable[[dict], object]
 
 

@@ -141,9 +141,7 @@ def check_meta(meta: dict, step: Any) -> None:
 
 
 def _check_shapes(shapes: Shapes, spec: Any, size: int) -> dict[str, tuple[int, ...]]:
-  """The shapes of the model's parameters. Raises ValueError unless a weights file of so many bytes
-  holds them.
-  """
+  """The shapes of the model's parameters. Raises ValueError unless `size` bytes hold them."""
   if not isinstance(spec, ModelConfig):
     raise ValueError(f"{CONFIG} describes no model")
   count = spec.trunk.parameter_count()

@@ -1,6 +1,4 @@
-"""The decoder's arrays in the order, names and shapes of OpenAI's code (openai/train.py:143-166),
-which transformers kept.
-"""
+"""The decoder's arrays in OpenAI's order, names and shapes (openai/train.py:143-166)."""
 
 from typing import NamedTuple
 

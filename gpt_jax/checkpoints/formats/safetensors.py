@@ -1,7 +1,4 @@
-"""Exports as safetensors, with the config also in the file's metadata (see folder).
-
-Needs the extra 'safetensors'.
-"""
+"""Exports as safetensors (extra 'safetensors'), with the config in its metadata too; see folder."""
 
 import dataclasses
 import importlib
@@ -25,10 +22,7 @@ def library() -> Any:
 
 
 def write(path: str, arrays: Arrays, notes: dict[str, str]) -> None:
-  """Writes a safetensors file with the permissions of an ordinary file.
-
-  The package's own files are readable by their owner only.
-  """
+  """Writes a safetensors file that not only its owner can read, unlike the package's own."""
   with open(path, "wb") as file:
     mode = os.fstat(file.fileno()).st_mode
   try:
