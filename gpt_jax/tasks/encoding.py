@@ -1,7 +1,4 @@
-"""Labeled examples as token sequences.
-
-Letters: N examples, C sequences per example, F fields per sequence, K classes.
-"""
+"""Labeled examples as token sequences: N examples of C sequences of F fields, and K classes."""
 
 import collections
 import dataclasses
@@ -42,8 +39,7 @@ def subset(
 ) -> list[Any]:
   """`count` examples in their order, chosen by a hash of each; all if count is 0.
 
-  A hash, not the place in the file: files may be sorted, or alternate, and most of the chosen ones
-  stay chosen when rows are added.
+  Not by the place in the file, which may be sorted; most stay chosen when rows are added.
 
   Args:
     by_label: each label has its share of them, and one example if there are enough.
@@ -119,6 +115,14 @@ class Encoded:
 
   def __len__(self) -> int:
     return len(self.locations)
+
+  def whole_batches(self, size: int) -> int:
+    """The batches in an epoch, without a partial last one; at least one."""
+    if len(self) < size:
+      raise InputError(
+        f"{counted(len(self), 'example')}: fewer than one batch; batch_size is {size}"
+      )
+    return len(self) // size
 
   @property
   def lengths(self) -> np.ndarray:

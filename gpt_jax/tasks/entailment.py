@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpt_jax.errors import InputError, agree, counted
-from gpt_jax.tasks.metrics import accuracy
 from gpt_jax.tasks.readers import Row, find_folder, no_column, read_lines, read_table
 from gpt_jax.tasks.task import Task
 from gpt_jax.tasks.transforms import entailment
@@ -68,7 +67,6 @@ TASKS = (
     columns=PAIR,
     transform=entailment,
     read=read_snli,
-    metrics={"accuracy": accuracy},
     tfds=("snli",),
     tfds_rows=snli_of_tfds,
     paper="89.9 accuracy on the test set (Radford et al. 2018, table 2)",
@@ -79,7 +77,6 @@ TASKS = (
     columns=PAIR,
     transform=entailment,
     read=read_scitail,
-    metrics={"accuracy": accuracy},
     tfds=("sci_tail",),
     paper="88.3 accuracy on the test set (Radford et al. 2018, table 2)",
   ),

@@ -106,8 +106,7 @@ class PlainFormat(Format):
 class _Framed(Format):
   """Base of <cls> a <sep>, or <cls> a <sep> … b <sep>, read at <cls>.
 
-  Of more than two fields the first is a and all others are b: of RACE the article is a, the
-  question with an option is b.
+  Of more than two fields the first is a, the others b: of RACE, article, and question with option.
   """
 
   special = ("cls", "sep")

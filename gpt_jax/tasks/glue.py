@@ -1,6 +1,4 @@
-"""The GLUE benchmark (Wang et al. 2018): nine tasks, of which the paper leaves out WNLI, and MNLI's
-diagnostic set.
-"""
+"""GLUE (Wang et al. 2018): nine tasks (the paper leaves out WNLI) and MNLI's diagnostic set."""
 
 import functools
 import itertools
@@ -61,8 +59,7 @@ SENTENCES = ("#1 String", "#2 String")
 def read_mrpc(data_dir: str, split: str) -> Iterator[Row]:
   """Reads Microsoft's two files; GLUE's dev set are the pairs of the train file in dev_ids.tsv.
 
-  Without them, reads the three files that GLUE's download script makes, whose test set is
-  unlabeled.
+  Without them, reads the three files of GLUE's download script, whose test set is unlabeled.
   """
   folder = find_folder(data_dir, "glue", "MRPC")
   is_test = split == "test"
@@ -128,10 +125,7 @@ def qqp_of_tfds(record: dict[str, Any], location: str) -> Iterator[Row]:
 def bins(score: str) -> tuple[float, ...]:
   """The distribution over 0..5 with the score as its mean (Tai et al. 2015, section 4.2).
 
-  For example, 3.4 is 0.6 at 3 and 0.4 at 4.
-
-  Raises:
-    ValueError: not a number from 0 to 5.
+  For example, 3.4 is 0.6 at 3 and 0.4 at 4. Raises ValueError unless it is from 0 to 5.
   """
   try:
     value = float(score)

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.files import find_files
-from gpt_jax.tasks.metrics import accuracy
 from gpt_jax.tasks.readers import Row, find_folder, read_lines
 from gpt_jax.tasks.task import Task
 from gpt_jax.tasks.transforms import classification
@@ -69,7 +68,6 @@ TASKS = (
     columns=("review",),
     transform=classification,
     read=read,
-    metrics={"accuracy": accuracy},
     paper="95.4 accuracy on the test set (ULMFiT, Howard and Ruder 2018, table 2)",
   ),
 )

@@ -152,8 +152,7 @@ def class_report(
   labels: tuple[str, ...], probabilities: np.ndarray, classes: np.ndarray
 ) -> dict[str, Any]:
   """The metrics of every class, by probabilities [N, K] and the true classes, int [N]; "majority"
-  is the share of the commonest class, "confusion" the counts [K, K] of true (rows) and predicted
-  (columns) classes.
+  is the commonest class's share, "confusion" counts true (rows) and predicted classes, [K, K].
   """
   predicted, every_class = probabilities.argmax(axis=-1), np.arange(len(labels))
   # All K classes: without `labels` those that do not occur would be left out.

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from gpt_jax.batch import Batch, Labels, Predictions, Rows, Tags
-from gpt_jax.errors import InputError, counted
+from gpt_jax.errors import InputError
 from gpt_jax.tasks.encoding import Encoded
 
 _FILLER = -1  # in place of an example's index, where a batch has fewer
@@ -35,11 +35,7 @@ class PackedBatches:
       row_multiple: the rows of a group are filled up to a multiple of this (devices along the
         batch); the layout of the others is the same for all values.
     """
-    self.steps_per_epoch = len(encoded) // batch_size
-    if not self.steps_per_epoch:
-      raise InputError(
-        f"{counted(len(encoded), 'example')}: fewer than one batch; batch_size is {batch_size}"
-      )
+    self.steps_per_epoch = encoded.whole_batches(batch_size)
     tokens = encoded.lengths.sum(axis=1)  # of an example, in all of its sequences
     orders = [
       _shuffled(tokens, batch_size, np.random.default_rng([seed, epoch])) for epoch in range(epochs)
@@ -68,10 +64,7 @@ def _shuffled(lengths: np.ndarray, batch_size: int, rng: np.random.Generator) ->
 
 
 class OrderedBatches:
-  """Every example once, in order, in batches of one shape; for evaluation and prediction.
-
-  The last batch is filled up with examples of weight 0.
-  """
+  """Every example once, in order, in batches of one shape; the last has fillers of weight 0."""
 
   def __init__(
     self,
@@ -187,7 +180,6 @@ class _Packing:
     return self.encoded.finish(batch, examples)
 
   def unpack(self, step: int, values: np.ndarray) -> list[np.ndarray]:
-    """See OrderedBatches.unpack."""
     examples, lengths, unpacked = self.order[step], self.encoded.lengths, []
     for n, example in enumerate(examples):
       if example == _FILLER:
@@ -213,8 +205,7 @@ def _power_of_two(number: int) -> int:
 def _first_fit_decreasing(
   lengths: np.ndarray, row_length: int
 ) -> tuple[np.ndarray, np.ndarray, int]:
-  """Packs M batches at once, each on its own: the longest sequence first, into the first row that
-  has room.
+  """Packs M batches, each on its own: the longest sequence first, into the first row with room.
 
   Returns (row [M, S], column [M, S], the most rows that any batch needs) of lengths [M, S].
   """

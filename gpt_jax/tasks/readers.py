@@ -25,14 +25,7 @@ from gpt_jax.data.file_kinds import (
   json_values,
   typed_rows,
 )
-from gpt_jax.data.sources.utf8 import (
-  describe_binary,
-  how_to_convert,
-  open_bytes,
-  windows_1252,
-  with_line_feeds,
-  without_compression,
-)
+from gpt_jax.data.sources import utf8
 from gpt_jax.errors import InputError, MissingInput, counted, did_you_mean, require, warn_once
 from gpt_jax.files import exists, is_file, is_folder, split_names
 
@@ -197,10 +190,10 @@ def _to_python(value: Any, feature: Any) -> Any:
 def _read_content(path: str) -> bytes:
   # A pipe also is bash's <(command), which has a path.
   if path == "-" or (os.path.exists(path) and stat.S_ISFIFO(os.stat(path).st_mode)):
-    with open_bytes(path, _read_pipe(path)) as file:
+    with utf8.open_bytes(path, _read_pipe(path)) as file:
       return file.read()
-  with open_bytes(path) as file:
-    if without_compression(path) == path:
+  with utf8.open_bytes(path) as file:
+    if utf8.without_compression(path) == path:
       return file.read()
     content = b"".join(itertools.islice(iter(lambda: file.read(1 << 20), b""), _MAX_MIB))
     if file.read(1):  # a small file may hold terabytes
@@ -210,18 +203,18 @@ def _read_content(path: str) -> bytes:
 
 def _decode(path: str, data: bytes, official: bool = True) -> str:
   """The text of a file, after its byte order mark; of the user's own in Windows-1252 after one."""
-  if kind := describe_binary(data):
+  if kind := utf8.describe_binary(data):
     raise InputError(f"{path}: {kind}")
   try:
-    return with_line_feeds(data.decode())
+    return utf8.with_line_feeds(data.decode())
   except UnicodeDecodeError as error:
-    text, word = ("", "") if official else windows_1252(data)
+    text, word = ("", "") if official else utf8.windows_1252(data)
     if text:
       warn_once(f"{path}: is read as Windows-1252, as it is not UTF-8: {word!r}")
-      return _MARK + with_line_feeds(text)
+      return _MARK + utf8.with_line_feeds(text)
     line, byte = data[: error.start].count(b"\n") + 1, data[error.start]
     place = f"{path}:{line}: not UTF-8 (byte {byte:#04x})"
-    raise InputError(f"{place}; {how_to_convert(data)}") from error
+    raise InputError(f"{place}; {utf8.how_to_convert(data)}") from error
 
 
 @functools.cache  # a pipe can be read only once
@@ -251,9 +244,7 @@ class Table:
   """
 
   def __init__(self, path: str, *, official: bool = False, unnamed: Sequence[str] = ()):
-    """Reads the file; if it is not `official`, its content may outweigh its name: see
-    data/file_kinds.py.
-    """
+    """Reads the file; unless `official`, by its content too, see data/file_kinds.py."""
     named = file_kinds.kind_by_name(path)
     self.path, self.unnamed = path, tuple(unnamed)
     self.named = FileKind(TABLE, "\t") if named.format == TEXT else named
@@ -366,9 +357,7 @@ class Table:
       yield Row(texts, None if label is None else _label_text(record.get(label)), location)
 
   def records(self, needed: Iterable[str] = ()) -> Iterator[Record]:
-    """All columns of each row, blank rows too but for those at the end; none of `needed` may be
-    named twice.
-    """
+    """All columns of each row, blank ones too but for the end; none of `needed` may occur twice."""
     return (record for _, record in self.located({*needed}))
 
   def located(self, needed: set[Any]) -> Iterator[tuple[str, Record]]:
@@ -495,9 +484,8 @@ def label_form(label: str) -> str:
 
 
 def as_known(label: str, known: Sequence[str], of_any_form: bool = False) -> str:
-  """The known label that is the same whole number, as 1.0 for 1, or with of_any_form one that
-  differs by its form alone, if there is just one; else `label`. Checkpoints of earlier versions
-  have the labels 0.0 and 1.0 of JSON.
+  """The known label that is the same whole number (old checkpoints have 1.0 for 1) or, with
+  of_any_form, the only one that differs by its form alone; else `label`.
   """
   if label in known or not (of_any_form or re.fullmatch(r"-?[0-9]+(\.0*)?", label)):
     return label

@@ -12,7 +12,6 @@ from gpt_jax.errors import InputError, MissingInput
 from gpt_jax.files import find_files, is_folder, list_folder, parse_json, read_json
 from gpt_jax.tasks.answers.span import SPAN_METRICS, Answer, SpanExample, SpanTask, make_example
 from gpt_jax.tasks.formats import first_field
-from gpt_jax.tasks.metrics import accuracy
 from gpt_jax.tasks.readers import Row, find_folder, read_lines, read_table
 from gpt_jax.tasks.task import Task
 from gpt_jax.tasks.transforms import Sequences, multiple_choice
@@ -77,7 +76,6 @@ def _race(name: str, schools: tuple[str, ...], result: str) -> Task:
     columns=("article", "question", *OPTIONS),
     transform=question_answering,
     read=functools.partial(read_race, schools=schools),
-    metrics={"accuracy": accuracy},
     pooling="per_choice",  # a score for each option, and a softmax over the four
     truncate=first_field,
     tfds=tuple(f"race/{school}" for school in schools),
@@ -107,8 +105,7 @@ def story_endings(*texts: str) -> Sequences:
 
 
 def read_storycloze(data_dir: str, split: str, edition: str) -> Iterator[Row]:
-  """Reads the official CSV files of an edition, "spring2016" or "winter2018", whose test set has no
-  labels.
+  """Reads an edition's CSV files, "spring2016" or "winter2018"; its test set has no labels.
 
   The paper trains on the validation set of spring 2016, divided 4 to 1 into training and dev set,
   as by sklearn.model_selection.train_test_split. The edition of winter 2018 is divided likewise.
@@ -144,7 +141,6 @@ def _storycloze(name: str, edition: str, paper: str) -> Task:
     columns=(*SENTENCES, *ENDINGS),
     transform=story_endings,
     read=functools.partial(read_storycloze, edition=edition),
-    metrics={"accuracy": accuracy},
     pooling="per_choice",
     paper=paper,
   )

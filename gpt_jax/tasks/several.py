@@ -63,7 +63,6 @@ class JointEncoded:
 
   @property
   def streams(self) -> tuple[Sequence[Encoded], Encoded | None]:
-    """See Encoded.streams."""
     return self.parts, self.rest
 
 

@@ -1,6 +1,4 @@
-"""Tasks on the embedded story world (data/storyworld.py): four, one per input transformation, and
-token tagging.
-"""
+"""Tasks on the story world (data/storyworld.py): one per input transformation, and tagging."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -8,25 +6,19 @@ from typing import Any
 
 from gpt_jax.data import storyworld
 from gpt_jax.data.storyworld import HAPPY, HE, SAD, SHE, SIZES, Scene, pronoun, scenes_of
+from gpt_jax.tasks import transforms
 from gpt_jax.tasks.answers.tags import TaggedExample, TagTask
 from gpt_jax.tasks.formats import first_field
 from gpt_jax.tasks.metrics import accuracy
 from gpt_jax.tasks.readers import Row
 from gpt_jax.tasks.task import Task
-from gpt_jax.tasks.transforms import (
-  Transform,
-  classification,
-  entailment,
-  multiple_choice,
-  similarity,
-)
 
 
 def _task(
   name: str,
   make: Callable[..., tuple[str, ...]],
   columns: tuple[str, ...],
-  transform: Transform,
+  transform: transforms.Transform,
   **options: Any,
 ) -> Task:
   """A task whose rows `make` generates; options are further fields of Task."""
@@ -41,7 +33,6 @@ def _task(
     columns=columns,
     transform=transform,
     read=read,
-    metrics={"accuracy": accuracy},
     **options,
   )
 
@@ -82,14 +73,14 @@ def _day(rng: random.Random, scene: Scene) -> list[tuple[str, str]]:
 
 
 ONE_LABEL = (
-  _task("story-ending", storyworld.ending, ("day",), classification),
-  _task("story-doing", storyworld.doing, ("day", "statement"), entailment),
-  _task("story-company", storyworld.company, ("first", "second"), similarity),
+  _task("story-ending", storyworld.ending, ("day",), transforms.classification),
+  _task("story-doing", storyworld.doing, ("day", "statement"), transforms.entailment),
+  _task("story-company", storyworld.company, ("first", "second"), transforms.similarity),
   _task(
     "story-next",
     storyworld.next_turn,
     ("day", "A", "B", "C", "D"),
-    multiple_choice,
+    transforms.multiple_choice,
     pooling="per_choice",
     truncate=first_field,
   ),

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from gpt_jax import files
 from gpt_jax.config import option, register
 from gpt_jax.errors import InputError, MissingInput, counted, warn_once
+from gpt_jax.tasks import transforms
 from gpt_jax.tasks.answers.labels import MultiLabelTask, split_labels
 from gpt_jax.tasks.answers.number import RegressionTask, Scale, is_number, parse_number
 from gpt_jax.tasks.formats import first_field
@@ -25,16 +26,12 @@ from gpt_jax.tasks.metrics import (
 )
 from gpt_jax.tasks.readers import Row, Table, merge_similar, split_usable
 from gpt_jax.tasks.task import Task, TaskConfig, unusable_rows
-from gpt_jax.tasks.transforms import (
-  Transform,
-  classification,
-  entailment,
-  multiple_choice,
-  similarity,
-)
 
-_TRANSFORMS: dict[str, Transform] = {
-  rule.__name__: rule for rule in (classification, entailment, similarity, multiple_choice)
+_TRANSFORMS: dict[str, transforms.Transform] = {
+  "classification": transforms.classification,
+  "entailment": transforms.entailment,
+  "similarity": transforms.similarity,
+  "multiple_choice": transforms.multiple_choice,
 }
 _NUM_COLUMNS = {"classification": 1, "entailment": 2, "similarity": 2}
 # What may select the best checkpoint; the first is the default.
@@ -255,10 +252,7 @@ class TableTask(TaskConfig):
     return dataclasses.replace(self, mean=scale.mean, deviation=scale.deviation)
 
   def with_columns(self, data_dir: str, file: Table | None = None) -> "TableTask":
-    """The config with text and label columns, from the training file where they are not set.
-
-    file: the training file, where it is open already.
-    """
+    """The config with text and label columns; file: the training file, if it is open already."""
     if self.columns and self.label:
       return self
     file = file or self._open(data_dir, "train")
@@ -409,9 +403,7 @@ def _normalized_texts(row: Row) -> str:
 
 
 def check_labels(table: Table, columns: Sequence[str], label: str, rows: Sequence[Row]) -> None:
-  """Refuses a label column of numbers with decimals, or one that differs in nearly all rows, as the
-  numbers of tickets do; warns of many integers.
-  """
+  """Refuses a label column of decimals, or that differs in nearly all rows; warns of integers."""
   labels = sorted({row.label for row in rows if row.label and row.label.strip()})
   column = f"{table.path}: column {label!r} has {len(labels):,} different"
   advice = "finetune.run with config.task.kind=regression predicts a number"

@@ -23,7 +23,7 @@ from gpt_jax.errors import InputError, counted, did_you_mean
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.encoding import Encoded, Example, Truncate, encode
 from gpt_jax.tasks.formats import GPT, Format
-from gpt_jax.tasks.metrics import Metric, class_report, most_likely
+from gpt_jax.tasks.metrics import Metric, accuracy, class_report, most_likely
 from gpt_jax.tasks.readers import Row, as_known, of_form, read_tfds
 from gpt_jax.tasks.transforms import Sequences, Transform, similarity
 
@@ -43,7 +43,7 @@ class Task(LabeledTask):
   # that cannot be used may be the error that says why.
   read: Callable[[str, str], Iterable[Row | InputError]]
   # Name -> metric(truth [N], predicted [N]); the first one is primary
-  metrics: Mapping[str, Metric]
+  metrics: Mapping[str, Metric] = dataclasses.field(default_factory=lambda: {"accuracy": accuracy})
   # "sum" adds the representations of the C sequences; "per_choice" scores each of them, and K = C
   pooling: str = "sum"
   # A function of formats.py, such as first_field; None: as the format does
@@ -324,18 +324,16 @@ class BuiltinTask(TaskConfig):
 def find(name: str) -> LabeledTask:
   """Finds a task by its name."""
   by_name = {task.name: task for task in all_tasks()}
-  if name in ("table", "tags"):
-    raise InputError(
-      f"task {name!r}: is for files of your own, as configs/finetune.py:{name}; here give one of "
-      f"{', '.join(by_name)}"
-    )
-  if name not in by_name:
-    guess = did_you_mean(name, [*by_name, "table", "tags"])
-    raise InputError(
-      f"no task {name!r}{guess} (the tasks are {', '.join(by_name)}, and for files of your own "
-      "table and tags)"
-    )
-  return by_name[name]
+  if name in by_name:
+    return by_name[name]
+  names, of_files = ", ".join(by_name), ("table", "tags")
+  if name in of_files:
+    advice = f"as configs/finetune.py:{name}; here give one of {names}"
+    fault = f"task {name!r}: is for files of your own, {advice}"
+  else:
+    known = f"the tasks are {names}, and for files of your own table and tags"
+    fault = f"no task {name!r}{did_you_mean(name, [*by_name, *of_files])} ({known})"
+  raise InputError(fault)
 
 
 def all_tasks() -> list[LabeledTask]:

@@ -1,7 +1,6 @@
 """The input transformations of figure 1: the text columns of a row -> the model's input sequences.
 
-A transformation takes the columns as arguments and returns C sequences of F text fields each, to
-which the encoding adds special tokens.
+It takes the columns and returns C sequences of F text fields; encoding adds the special tokens.
 """
 
 from collections.abc import Callable

@@ -4,7 +4,6 @@ import os
 from collections.abc import Iterator
 
 from gpt_jax.errors import InputError
-from gpt_jax.tasks.metrics import accuracy
 from gpt_jax.tasks.readers import Row, find_folder, read_lines
 from gpt_jax.tasks.task import Task
 from gpt_jax.tasks.transforms import classification
@@ -35,7 +34,6 @@ TASKS = (
     columns=("question",),
     transform=classification,
     read=read,
-    metrics={"accuracy": accuracy},
     paper="96.4 accuracy on the test set (ULMFiT, Howard and Ruder 2018, table 2)",
   ),
 )

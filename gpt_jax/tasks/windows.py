@@ -44,10 +44,10 @@ class WindowedFormat(Format):
     return self.of_window.head_transform
 
   def windowed(self, encoded: Encoded) -> Encoded:
-    """The data set with windows in place of cut first texts: c W + w is window w of sequence c,
-    which has W.
-    Where other texts leave the first less than a quarter of the context, it stays truncated, since
-    its windows would be very many.
+    """The data set with windows in place of cut first texts: c W + w is window w of W, sequence c.
+
+    A first text stays truncated where others leave it less than a quarter of the context, since its
+    windows would be very many.
     """
     N, C, F = encoded.fields.shape
     texts, strings = list(encoded.texts), list(encoded.strings)

@@ -19,8 +19,7 @@ _MIN_ABSENT = 2.0**-25  # half of what float32 resolves below 1
 def split_labels(text: str, separator: str) -> list[str]:
   """The labels in a cell: a JSON list, as JSONL rows have, or names between separators.
 
-  Raises:
-    ValueError: a list of anything but text or numbers.
+  Raises ValueError for a list of anything but text or numbers.
   """
   items: Sequence[Any] = text.split(separator)
   if text.startswith("["):

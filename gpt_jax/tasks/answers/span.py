@@ -270,10 +270,7 @@ def _without_space(spans: np.ndarray, word: str) -> np.ndarray:
 
 
 def find_tokens(answer: Answer, spans: np.ndarray) -> tuple[int, int]:
-  """The first and the last token that have characters of an answer; spans are int [m, 2].
-
-  Both are m where the tokenizer drops all of it.
-  """
+  """The first and last token with characters of an answer; both m if none has; spans int [m, 2]."""
   inside = (spans[:, 1] > answer.start) & (spans[:, 0] < answer.start + len(answer.text))
   numbers = np.flatnonzero(inside) if inside.any() else [len(spans)]
   return int(numbers[0]), int(numbers[-1])
@@ -300,9 +297,7 @@ def token_f1(truth: Any, predicted: Any) -> float:
 
 
 def _mean_of_best(
-  measure: Callable[[str, str], float],
-  truth: Sequence[Sequence[str]],
-  predicted: Sequence[str],
+  measure: Callable[[str, str], float], truth: Sequence[Sequence[str]], predicted: Sequence[str]
 ) -> float:
   best = []
   for answers, text in zip(truth, predicted, strict=True):

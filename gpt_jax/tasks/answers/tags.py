@@ -168,9 +168,7 @@ class TagTask(LabeledTask):
 
 
 def split_words(text: str) -> tuple[str, ...]:
-  """The words between spaces, tabs and line ends, as in files of tags: other characters that look
-  like a space, such as U+00A0, are part of a word.
-  """
+  """The words between spaces, tabs and line ends; other space (U+00A0) is part of a word."""
   return tuple(filter(None, re.split(r"[ \t]|\r?\n", text)))
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from gpt_jax.batch import Batch, Predictions, encoder_decoder_batch
 from gpt_jax.data.tokenizers.base import Tokenizer
-from gpt_jax.errors import InputError, counted
+from gpt_jax.errors import InputError
 from gpt_jax.tasks.answers.answer import LabeledTask
 from gpt_jax.tasks.answers.number import parse_number
 from gpt_jax.tasks.encoding import Encoded, Example, encode, subset
@@ -295,12 +295,7 @@ class EncoderDecoderBatches:
   """
 
   def __init__(self, encoded: EncodedText, batch_size: int, seed: int, epochs: int):
-    """See PackedBatches."""
-    self.steps_per_epoch = len(encoded) // batch_size
-    if not self.steps_per_epoch:
-      raise InputError(
-        f"{counted(len(encoded), 'example')}: fewer than one batch; batch_size is {batch_size}"
-      )
+    self.steps_per_epoch = encoded.whole_batches(batch_size)
     self._encoded = encoded
     count = self.steps_per_epoch * batch_size
     orders = []
