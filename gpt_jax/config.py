@@ -102,16 +102,14 @@ def validate(node: Any) -> None:
     value = check_value(name, value, hints[field.name], field.metadata)
     object.__setattr__(node, field.name, value)  # it is frozen
   for field, value in field_values(node):
-    if value and value != field.default and field.metadata.get("needs"):
-      _check_needs(node, field.name, field.metadata["needs"])
-
-
-def _check_needs(node: Any, name: str, needs: str) -> None:
-  """Raises InputError unless a field has the value that another one needs; see option."""
-  other, _, wanted = needs.partition("=")
-  value, current = (format_value(getattr(node, field)) for field in (name, other))
-  if current != wanted if wanted else not getattr(node, other):
-    raise InputError(f"{type(node).__name__}.{name}={value}: needs {needs}, not {other}={current}")
+    needs = field.metadata.get("needs")
+    if not needs or not value or value == field.default:
+      continue
+    other, _, wanted = needs.partition("=")
+    current = format_value(getattr(node, other))
+    if current != wanted if wanted else not getattr(node, other):
+      given = f"{type(node).__name__}.{field.name}={format_value(value)}"
+      raise InputError(f"{given}: needs {needs}, not {other}={current}")
 
 
 def settings_of(node: Any) -> list[tuple[dataclasses.Field, Any]]:
@@ -159,8 +157,7 @@ def to_json(config: Any) -> Any:
 def from_json(tree: Any) -> Any:
   """The config that `to_json` wrote; missing fields take their defaults.
 
-  Safe for files from strangers: imports nothing outside this package and builds nothing but
-  registered dataclasses.
+  Safe for files from strangers: it imports this package alone, and builds registered dataclasses.
   """
   if isinstance(tree, list):
     return tuple(from_json(value) for value in tree)
@@ -263,10 +260,7 @@ def fields_of(config: Any, prefix: str = "") -> Iterator[tuple[str, Any, datacla
 
 
 def resumable_fields(config: Any, prefix: str = "") -> list[str]:
-  """Dotted names of the fields that may differ when a run resumes.
-
-  A group is named once, with a dot after it ("mesh."), for all fields below it.
-  """
+  """Dotted names of fields that may change when a run resumes; "mesh." for all of a group."""
   names = []
   for field, value in field_values(config):
     if field.metadata.get("resumable"):

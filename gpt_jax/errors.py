@@ -91,9 +91,7 @@ def did_you_mean(name: str, valid: Iterable[str], prefix: str = "", most: int = 
 
 
 def meant_number(text: str, is_integer: bool = False) -> str:
-  """For the end of a message about a text that should be a number: what 0,001, 10,000, 1e4, 16k and
-  10% may stand for, or "".
-  """
+  """The end of a message about a text that is no number: what 0,001, 16k, 10% may mean; or ""."""
   digits, advice = text.strip().lower(), ""
   factor = _FACTORS.get(digits[-1:], 1.0)
   digits = digits if factor == 1.0 else digits[:-1]

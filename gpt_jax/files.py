@@ -72,8 +72,7 @@ def announced(wait: str) -> Iterator[None]:
 def atomic_file(path: str, mode: str = "w", *, overwrite: bool = True) -> Iterator[IO]:
   """Opens a temporary file beside path, PATH.partial-PID, and renames it to path at the end.
 
-  On an error the temporary file is removed and an existing file stays as it was. Text is UTF-8 with
-  line ends as given.
+  On an error it is removed, and an existing file stays. Text is UTF-8 with line ends as given.
 
   Args:
     mode: "w" for text, "wb" for bytes.
@@ -153,9 +152,7 @@ def read_json(path: str, limit: int = MAX_JSON) -> Any:
 
 
 def read_bytes(path: str, limit: int) -> bytes:
-  """The content of a file. Raises OSError, and ValueError where it has more than `limit` bytes or
-  is no regular file.
-  """
+  """The content of a file. Raises OSError; ValueError above `limit` bytes or if not regular."""
   length = size(path)
   if length > limit:
     raise ValueError(f"{length:,} bytes, more than {limit:,}")
@@ -308,10 +305,7 @@ def real_path(path: str) -> str:
 
 
 def list_existing(folder: str) -> list[str]:
-  """The names of what is in a folder; none if there is no such folder.
-
-  A store may say that a folder is there, and not find it when it is listed.
-  """
+  """The names of what is in a folder; none if it is missing, as on a store while it is listed."""
   try:
     return list_folder(folder)
   except (FileNotFoundError, NotADirectoryError):
@@ -558,8 +552,7 @@ def _file_system(scheme: str) -> Any:
   from etils.epath import backend
   from fsspec.config import conf
 
-  # Objects are written by other processes and, without fsspec, by tensorstore: a listing that was
-  # right a moment ago is not.
+  # Other processes and tensorstore write objects: a listing that was right a moment ago is not.
   for name in (scheme, "gcs") if scheme == "gs" else (scheme,):
     conf.setdefault(name, {}).setdefault("use_listings_cache", False)
   if scheme == "gs":

@@ -302,7 +302,7 @@ def _sections(
   inner: list[str] = []
   for field, value in with_members(settings_of(group)):
     name = prefix + field.name
-    usual = _default(field) if default is None else getattr(default, field.name)
+    usual = field.default if default is None else getattr(default, field.name)
     if is_group(value):
       usual = usual if type(usual) is type(value) else None
       about = field.metadata.get("help", "")
@@ -317,12 +317,6 @@ def _sections(
   value_width = max((len(value) for _, value, _ in rows), default=0)
   lines = [f"{name:{name_width}} = {value:{value_width}}  {about}" for name, value, about in rows]
   return ["\n".join(line.rstrip() for line in [head, *lines]), *inner]
-
-
-def _default(field: dataclasses.Field) -> Any:
-  if field.default_factory is not dataclasses.MISSING:
-    return field.default_factory()
-  return field.default
 
 
 def _about(field: dataclasses.Field, value: Any, in_file: Any, default: Any) -> str:

@@ -155,7 +155,6 @@ def _on_task(
   answers: tuple[float | None, float | None],
 ) -> dict[str, Any]:
   own = loaded.task
-  assert own is not None
   if attack[0] and own.writes_text:
     raise InputError(
       f"--attack: {loaded.path} writes its labels as text; an attack is on the head of a classifier"

@@ -26,8 +26,7 @@ _EARLIER = {
 class FinetuneConfig(RunConfig):
   """A fine-tuning run; the defaults are the paper's (section 4.1).
 
-  Learning rate, warm-up and epochs are too where the model has GPT-1's size; for others see
-  training/defaults.py.
+  So are learning rate, warm-up and epochs at GPT-1's size; for others see training/defaults.py.
   """
 
   task: Any = option(BuiltinTask(), "the task: BuiltinTask, or TableTask for files of your own")

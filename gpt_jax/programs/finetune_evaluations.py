@@ -38,9 +38,8 @@ FIRST_EVALUATION = 1000  # updates; see evaluation_due
 def evaluation_due(
   evaluate_every: int, steps_per_epoch: int, pauses: Callable[[int], bool] | None = None
 ) -> Callable[[int], bool]:
-  """Every `evaluate_every` steps, or if 0 as OpenAI's code does: after 1000, 2000, 4000, … updates
-  of the first epoch and at the end of each epoch (`openai/train.py:430-445`). And where a run
-  pauses.
+  """Every `evaluate_every` steps, or if 0 after 1000, 2000, 4000, … updates of the first epoch and
+  at the end of each epoch, as `openai/train.py:430-445`; and where a run pauses.
   """
   epoch_ends, doubling = hooks.every(steps_per_epoch), hooks.powers_of_two_times(FIRST_EVALUATION)
 
@@ -94,9 +93,7 @@ def make_evaluations(
 
 
 def _export_parts(params: Any, step: int, workdir: str) -> None:
-  """Writes the model of each of a run's several tasks, of its best checkpoint, to
-  WORKDIR/tasks/NAME: any program reads one.
-  """
+  """Writes the best checkpoint as a model of each task to WORKDIR/tasks/NAME, for any program."""
   if not is_main_process() or best_evaluation(workdir) is None:
     return
   loaded = load_model(os.path.join(workdir, "best"))

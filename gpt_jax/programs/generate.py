@@ -64,9 +64,7 @@ def stream(
   weights: str = "float32",
   **sampling: Any,
 ) -> Iterator[tuple[int, str]]:
-  """The texts of `run` in pieces, as they are written: the number of a text, and a piece of it.
-  `sampling` are fields of Sampling.
-  """
+  """The texts of `run` as they are written: a text's number and a piece; sampling: see Sampling."""
   check_kind(weights)  # before a model is loaded
   loaded = load_model(checkpoint, check=LoadedModel.generator)
   settings = Sampling(**sampling)

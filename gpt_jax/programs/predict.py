@@ -121,14 +121,9 @@ def run(
 
 
 def run_adapters(
-  base: str,
-  adapters: Sequence[str],
-  source: str | None = None,
-  output: str = "-",
-  **options: Any,
+  base: str, adapters: Sequence[str], source: str | None = None, output: str = "-", **options: Any
 ) -> dict[str, list[dict[str, Any]]]:
-  """The predictions of `run` by the name of each of several adapters of one base, which is in
-  memory once.
+  """The predictions of `run` by the name of each adapter of one base, which is in memory once.
 
   Args:
     adapters: "NAME=DIR" of each; see load_adapted.
@@ -179,8 +174,7 @@ def _describe_batch(
   ensemble: Any, encoded: Encoded, slices: Slices | None, predicted: list[dict[str, Any]]
 ) -> None:
   """Logs how unlike the dev rows the examples are, if there are enough of both; and the scores of
-  slices: the accuracy of the predictions whose label the input has, or if it has none, the
-  confidence in all.
+  slices: the accuracy where the input has labels, or if it has none, the confidence.
   """
   if not ensemble.task.is_classification:
     return
@@ -327,10 +321,10 @@ def _check_output(output: str, source: str | None, data_dir: str | None, overwri
   """Refuses an output that is an input, in the task's data, or exists already."""
   if output == "-":
     return
-  if source and is_same_file(output, source):
-    raise InputError(f"--out={output} is the input; name another file")
-  if data_dir and is_inside(output, data_dir):
-    raise InputError(f"--out={output} is a file of --data; name another file")
+  is_input = source and is_same_file(output, source)
+  if is_input or (data_dir and is_inside(output, data_dir)):
+    which = "the input" if is_input else "a file of --data"
+    raise InputError(f"--out={output} is {which}; name another file")
   check_out(output, overwrite)
   if not output.lower().endswith((*_SUFFIXES, ".ndjson")):
     suffix = Path(output).suffix

@@ -22,7 +22,6 @@ class Mixture(Text):
   """The texts of several folders; `train` and `held_out` are of type MixedText."""
 
   def windows(self, config: PretrainConfig, tokens: Any, seed: int = 0) -> MixedWindows:
-    """See Text.windows."""
     # TrainConfig.seed has 32 bits, so no two sources of any two runs share their noise.
     sources = [
       config.objective.windows(file, config.data, seed + (number << 32))
@@ -73,9 +72,7 @@ def with_sources(folders: Sequence[str], make_recipe: MakeRecipe = pretrain_reci
       epochs = share * rows / config.objective.windows(source.train, config.data).spans_per_epoch
       lines.append(f"source  {name}: {share:.1%} of the rows, {epochs:.2f} epochs")
     return dataclasses.replace(
-      recipe,
-      evaluation=evaluation._replace(measure=measure),
-      summary=[*recipe.summary, *lines],
+      recipe, evaluation=evaluation._replace(measure=measure), summary=[*recipe.summary, *lines]
     )
 
   return make

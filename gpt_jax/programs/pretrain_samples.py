@@ -1,7 +1,6 @@
 """Samples along a pre-training run: a few words that the model writes at each evaluation.
 
-A compiled program writes them; it reads the prompts token by token, which compiles in half the time
-of generate.py's two programs.
+One program reads the prompts and writes; it compiles in half the time of generate.py's two.
 """
 
 import dataclasses
@@ -174,11 +173,7 @@ def _complete(model: Model, params: Any, rows: np.ndarray, lengths: np.ndarray, 
 
 
 def read_samples(workdir: str) -> list[Sample]:
-  """The samples of a run, in order; [] if it has none. Lines that are no sample are left out.
-
-  Raises:
-    OSError: the file cannot be read.
-  """
+  """The samples of a run, in order, without lines that are none; [] if missing. Raises OSError."""
   samples = []
   try:
     lines = list(itertools.islice(read_lines(os.path.join(workdir, SAMPLES)), _MAX_SAMPLES))

@@ -126,11 +126,7 @@ def warn_when_stuck(
     return [hooks.warn_when_stuck(entropy, after, due, spec.token_metric, **reason)]
   return [
     hooks.warn_when_stuck(
-      chance,
-      after,
-      due,
-      name="chance",
-      meaning="the vectors of all texts are alike so far",
+      chance, after, due, name="chance", meaning="the vectors of all texts are alike so far"
     )
     for head in spec.heads
     if (chance := head.chance(config.data.batch_size)) is not None

@@ -217,9 +217,7 @@ def _attention_and_format(
 def start_of(
   loaded: SavedModel, trunk: Any, tokenizer: Tokenizer, format: Format, attention: str = ""
 ) -> Start:
-  """The start at a checkpoint, with the trunk and the special tokens of the run; attention "": the
-  checkpoint's.
-  """
+  """The start at a checkpoint, with the run's trunk, special tokens and attention ("": its own)."""
   return Start(
     trunk.with_vocabulary(tokenizer),
     attention or loaded.spec.attention,
@@ -297,8 +295,7 @@ def with_trained_rows(
 ) -> jax.Array:
   """A new table [R, …] with a checkpoint's rows for the vocabulary and trained special tokens.
 
-  The checkpoint's table may have another number of rows: special tokens and padding follow the
-  vocabulary.
+  The checkpoint's number of rows, with special tokens and padding at the end, may be another.
   """
   # New rows keep their fresh draw, as OpenAI's for start, delimiter, extract (openai/train.py:410).
   table = jnp.asarray(fresh).at[:vocab_size].set(loaded[:vocab_size])
