@@ -47,12 +47,8 @@ def _forward(kernels, rate, qkv, mask, key):
     log_sums = jnp.zeros((batch, heads, length), jnp.float32)  # not needed
     return _plain(rate, mask, key)(qkv), log_sums
 
-  def fused(platform, qkv, mask, key):
-    inputs = _inputs(qkv, mask, key)
-    kind = Kind(mask.kind, rate, platform, bool(INTERPRETED), kernels.MIN_SIZE)
-    return on_mesh(partial(kernels.forward, kind), inputs)
-
   arguments = (qkv, mask, key)
+  fused = partial(_fused, kernels.forward, kernels.MIN_SIZE, rate)
   output, log_sums = by_platform(kernels.PLATFORMS, fused, plain, *arguments)
   return output, (*arguments, output, log_sums)
 
@@ -61,15 +57,16 @@ def _backward(kernels, rate, residuals, d_output):
   def plain(qkv, mask, key, output, log_sums, d_output):
     return jax.vjp(_plain(rate, mask, key), qkv)[1](d_output)[0]
 
-  def fused(platform, qkv, mask, key, *rest):
-    inputs = _inputs(qkv, mask, key)
-    kind = Kind(mask.kind, rate, platform, bool(INTERPRETED), kernels.MIN_SIZE)
-    return on_mesh(partial(kernels.backward, kind), inputs, *rest)
-
+  fused = partial(_fused, kernels.backward, kernels.MIN_SIZE, rate)
   return by_platform(kernels.PLATFORMS, fused, plain, *residuals, d_output), None, None
 
 
 _attention.defvjp(_forward, _backward)
+
+
+def _fused(kernel: Callable, least: int, rate: float, platform: str, qkv, mask, key, *rest):
+  kind = Kind(mask.kind, rate, platform, bool(INTERPRETED), least)
+  return on_mesh(partial(kernel, kind), _inputs(qkv, mask, key), *rest)
 
 
 def _plain(rate: float, mask: AttentionMask, key: Any) -> Callable[..., jax.Array]:

@@ -36,12 +36,8 @@ def attend_heads(
     queries = slice(i * length // blocks, (i + 1) * length // blocks)
     # Keys up to the last query of the block; with one block these are all keys.
     keys = slice(0, queries.stop)
-    block_bias = None
-    if bias is not None:
-      block_bias = bias[..., queries, keys]
-    block_dropout = dropout
-    if dropout.key is not None:
-      block_dropout = dropout._replace(key=dropout.key.fold(i))
+    block_bias = None if bias is None else bias[..., queries, keys]
+    block_dropout = dropout._replace(key=dropout.key and dropout.key.fold(i))
     output = attend_allowed(
       q[:, :, queries],
       k[:, :, keys],

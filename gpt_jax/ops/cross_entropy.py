@@ -72,7 +72,9 @@ def _cross_entropy(hidden, table, targets, weights, num_tokens, z_loss) -> jax.A
     h, t, w = part
     return _chunk(h, t, w, table, num_tokens, z_loss, half)[0]
 
-  return _sum_over(of_chunk, parts)
+  if parts[0].shape[0] == 1:  # no loop over a single chunk
+    return of_chunk(jax.tree.map(lambda x: x[0], parts))
+  return jax.lax.scan(lambda total, part: (total + of_chunk(part), None), jnp.float32(0), parts)[0]
 
 
 def _cross_entropy_forward(hidden, table, targets, weights, num_tokens, z_loss):
@@ -124,24 +126,12 @@ def _cross_entropy_forward(hidden, table, targets, weights, num_tokens, z_loss):
 
 
 def _cross_entropy_backward(num_tokens, z_loss, gradients, scale):
-  d_hidden, d_table = gradients
   # `scale` is the gradient of the result, a scalar. Targets and weights have none.
-  return (
-    (d_hidden * scale).astype(d_hidden.dtype),
-    (d_table * scale).astype(d_table.dtype),
-    None,
-    None,
-  )
+  d_hidden, d_table = ((d * scale).astype(d.dtype) for d in gradients)
+  return d_hidden, d_table, None, None
 
 
 _cross_entropy.defvjp(_cross_entropy_forward, _cross_entropy_backward)
-
-
-def _sum_over(function, parts):
-  """The sum of function over the chunks, one at a time; without a loop where there is only one."""
-  if parts[0].shape[0] == 1:
-    return function(jax.tree.map(lambda x: x[0], parts))
-  return jax.lax.scan(lambda total, part: (total + function(part), None), jnp.float32(0), parts)[0]
 
 
 def _chunk(hidden, targets, weights, table, num_tokens, z_loss, half=False):
