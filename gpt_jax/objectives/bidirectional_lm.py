@@ -24,12 +24,12 @@ import dataclasses
 
 import numpy as np
 
-from gpt_jax.batch import Batch, Predictions, Rows
+from gpt_jax.batch import Batch, Predictions, Rows, rows_of
 from gpt_jax.config import option, register
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.objectives.causal import Causal
-from gpt_jax.objectives.objective import Bound, Noise, Objective
+from gpt_jax.objectives.objective import Bound, Noise, Objective, between
 
 
 @register("bidirectional_lm")
@@ -59,21 +59,12 @@ class BidirectionalLM(Objective):
 
     def between_special(rows: np.ndarray, draw: Noise) -> Batch:
       """Rows int32 [B, T - 2], -1 past a text's end; a target is the token at its position."""
-      size = (rows >= 0).sum(axis=1, keepdims=True)
-      column = np.arange(length, dtype=np.int32)[None]
-      is_text = (column > 0) & (column <= size)
-      targets = np.where(is_text, np.pad(rows, [(0, 0), (1, 1)]), 0).astype(np.int32)
-      inputs = np.where(column == size + 1, last, targets).astype(np.int32)
-      inputs[:, 0] = first
-      valid = (column <= size + 1) & (size > 0)
-      return Batch(
-        Rows(
-          np.where(valid, inputs, 0),
-          np.broadcast_to(column, inputs.shape),
-          valid.astype(np.int32),
-        ),
-        predictions=Predictions(targets, is_text.astype(np.float32)),
-      )
+      framed = between(rows, first, last)
+      column = np.arange(length)[None]
+      is_text = (column > 0) & (column <= (rows >= 0).sum(axis=1, keepdims=True))
+      targets = np.where(is_text, framed, 0).astype(np.int32)
+      predictions = Predictions(targets, is_text.astype(np.float32))
+      return Batch(rows_of(framed), predictions=predictions)
 
     return between_special
 

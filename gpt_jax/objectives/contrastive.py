@@ -1,9 +1,7 @@
 """Contrastive learning with in-batch negatives: pairs of texts that should have similar vectors.
 
 Rows 2i and 2i + 1 of the batch are a pair, so that each host's rows hold whole pairs. The texts
-come from a window of the token file, at most data.length tokens of one document. Dropout views are
-the window twice (SimCSE, Gao et al. 2021, section 3); neighbor spans are its beginning and its end;
-neighbor sentences are a sentence and the next one (QuickThoughts, Logeswaran and Lee 2018).
+come from a window of the token file, at most data.length tokens of one document.
 """
 
 import dataclasses
@@ -17,7 +15,7 @@ from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.data.windows import PAD, Windows, WindowsConfig
 from gpt_jax.errors import InputError
-from gpt_jax.objectives.objective import Bound, Noise, Objective
+from gpt_jax.objectives.objective import Bound, Noise, Objective, between
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,14 +73,16 @@ class TextPairs(TextVectors, Objective):
     # [B, 2, t] -> [2 B, t]: partners are neighbors.
     rows = np.stack(texts, axis=1).reshape(-1, texts[0].shape[1])
     if self.special:
-      rows = _between(rows, tokenizer.special["cls"], tokenizer.special["sep"])
+      rows = between(rows, tokenizer.special["cls"], tokenizer.special["sep"])
     return Batch(rows_of(rows))
 
 
 @register("dropout_views")
 @dataclasses.dataclass(frozen=True)
 class DropoutViews(TextPairs):
-  """The same text twice; its two rows get different dropout, which is a hash of the row."""
+  """The same text twice (SimCSE, Gao et al. 2021, section 3); its two rows get different dropout,
+  which is a hash of the row.
+  """
 
   def bind(self, tokenizer: Tokenizer, length: int) -> Bound:
     room = self._room(length, length)
@@ -134,10 +134,9 @@ class NeighborSpans(TextPairs):
 @register("neighbor_sentences")
 @dataclasses.dataclass(frozen=True)
 class NeighborSentences(TextPairs):
-  """The first two sentences of a row, at most half of data.length each; both are anchors. A row
-  whose second sentence does not fit, or ends its document before it, is no pair.
-
-  The text needs sentence ends (prepare --sentences).
+  """The first two sentences of a row (QuickThoughts, Logeswaran and Lee 2018), at most half of
+  data.length each; both are anchors. A row whose second sentence does not fit, or ends its document
+  before it, is no pair. The text needs sentence ends (prepare --sentences).
   """
 
   symmetric = True
@@ -164,14 +163,3 @@ class NeighborSentences(TextPairs):
       return self._batch((first, second.astype(np.int32)), tokenizer)
 
     return pairs
-
-
-def _between(rows: np.ndarray, cls: int, sep: int) -> np.ndarray:
-  """[CLS] text [SEP], with padding after it; [B, t] to [B, t + 2]. Empty rows stay empty."""
-  sizes = (rows >= 0).sum(axis=1)
-  framed = np.full((len(rows), rows.shape[1] + 2), PAD, np.int32)
-  framed[:, 1:-1] = rows
-  used = np.flatnonzero(sizes)  # rows that have a text
-  framed[used, 0] = cls
-  framed[used, sizes[used] + 1] = sep
-  return framed

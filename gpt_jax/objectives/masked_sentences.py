@@ -67,22 +67,16 @@ class MaskedPairs(MaskedObjective):
       types = (valid & (np.cumsum(after, axis=1) - after > 0)).astype(np.int32)
       inputs, predictions = mask(tokens.astype(np.int32), valid, is_text, draw)
       segments = valid.astype(np.int32)  # no attention to padding
+      # The class of each pair is read at its [CLS], position 0 of a row, counted over the batch.
+      anchors = np.arange(len(rows), dtype=np.int32)[:, None] * length  # [B, 1]
+      classes = np.eye(2, dtype=np.float32)[(rows == NOT_IN_ORDER).any(axis=1).astype(int)]
       return Batch(
         Rows(inputs, np.broadcast_to(column, inputs.shape), segments, types),
         predictions=predictions,
-        labels=_labels(rows, length),
+        labels=Labels(anchors, classes, (rows != -1).any(axis=1).astype(np.float32)),
       )
 
     return pair_batch
-
-
-def _labels(rows: np.ndarray, length: int) -> Labels:
-  """The class of each pair, at its [CLS]; rows of padding have none."""
-  # Position 0 of each row, counted over the whole batch: [B, 1].
-  anchors = np.arange(len(rows), dtype=np.int32)[:, None] * length
-  is_random = (rows == NOT_IN_ORDER).any(axis=1)
-  distributions = np.eye(2, dtype=np.float32)[is_random.astype(int)]
-  return Labels(anchors, distributions, (rows != -1).any(axis=1).astype(np.float32))
 
 
 @register("full_sentences")

@@ -82,12 +82,6 @@ class MaskedObjective(Objective):
   def windows(self, tokens: TokenFile, config: WindowsConfig, seed: int = 0) -> Windows:
     return Windows(tokens, config, seed, self.copies)
 
-  def most_predictions(self, length: int) -> int:
-    """M, the predictions of a full row."""
-    size = self.share * length
-    most = math.ceil(size) if self.count == "probabilistic" else max(1, round(size))
-    return min(most, self.max_predictions or most)
-
   def bind_masks(
     self, tokenizer: Tokenizer, special: tuple[str, ...], length: int
   ) -> Callable[[np.ndarray, np.ndarray, np.ndarray, Noise], tuple[np.ndarray, Predictions]]:
@@ -96,7 +90,9 @@ class MaskedObjective(Objective):
     tokens: int32 [B, T] token ids; valid: bool [B, T], not padding; is_text: bool [B, T], no
     padding and no special token. special: names of the special tokens that rows are made of.
     """
-    most = self.most_predictions(length)
+    size = self.share * length
+    most = math.ceil(size) if self.count == "probabilistic" else max(1, round(size))
+    most = min(most, self.max_predictions or most)  # M, the predictions of a full row
     mask_id = tokenizer.special["mask"]  # inside the vocabulary, as BERT has it, or above it
     random_ids = self._random_ids(tokenizer, special)
     if self.unit in ("word", "ngram"):

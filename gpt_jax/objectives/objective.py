@@ -78,6 +78,17 @@ class Objective(Config):
     return Windows(tokens, dataclasses.replace(config, length=length), seed)
 
 
+def between(rows: np.ndarray, first: int, last: int) -> np.ndarray:
+  """[first] text [last], with padding after it; [B, t] to [B, t + 2]. Empty rows stay empty."""
+  sizes = (rows >= 0).sum(axis=1)
+  framed = np.full((len(rows), rows.shape[1] + 2), -1, np.int32)
+  framed[:, 1:-1] = rows
+  used = np.flatnonzero(sizes)  # rows that have a text
+  framed[used, 0] = first
+  framed[used, sizes[used] + 1] = last
+  return framed
+
+
 def example_batch(objective: Objective, bound: Bound, length: int, size: int) -> Batch:
   """A batch of `size` rows with the shapes of all others, before there is a text."""
   rows = np.zeros((size, objective.text_length(length)), np.int32)
