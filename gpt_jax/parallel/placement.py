@@ -23,19 +23,6 @@ def check_batch(
     )
 
 
-def check_whole_batch(
-  size: int, microbatches: int, backend: str, name: str = "data.batch_size"
-) -> None:
-  """Raises InputError where a loss that compares the examples of a batch would see parts of it."""
-  why = "the loss compares the examples of a batch with one another"
-  if microbatches > 1:
-    raise InputError(f"train.microbatches={microbatches}: {why}, so it cannot be split; use 1")
-  if backend == "pmap":
-    raise InputError(f"mesh.backend=pmap: {why}, and each device would see its own alone; use jit")
-  if size < 2:
-    raise InputError(f"{name}={size}: {why}; use 2 or more")
-
-
 def local_rows(size: int, mesh: Mesh, microbatches: int = 1) -> np.ndarray:
   """The rows of the global batch that this process provides, in the order of `to_device`."""
   # [M, B / M]: a process has its devices' columns of every microbatch, not M of its own.

@@ -38,7 +38,6 @@ class Interval:
     self.clear()
 
   def clear(self) -> None:
-    """Starts a new interval."""
     self.steps, self.refused = 0, 0
     self._values: dict[str, list] = {}
 

@@ -92,9 +92,7 @@ def _slanted_triangle(peak: float, t: jax.Array, w: float, n: int) -> jax.Array:
 
 
 # (peak, t, w, n) -> learning rate.
-Shape = Callable[[float, jax.Array, float, int], jax.Array]
-
-SHAPES: dict[str, Shape] = {
+SHAPES: dict[str, Callable[[float, jax.Array, float, int], jax.Array]] = {
   "cosine": _cosine,
   "linear": _linear,
   "constant": _constant,
@@ -123,10 +121,8 @@ def make_schedule(
 class OptimConfig(Config):
   """The optimizer and its schedule; the defaults are the paper's for pre-training (section 4.1).
 
-  The paper's fine-tuning has `learning_rate=6.25e-5, schedule="linear", warmup_steps=0,
-  warmup_share=0.002`; for models of other sizes see training/defaults.py. Below 500 updates that
-  warm-up is only the first update, whose learning rate is 0, as in OpenAI's code;
-  `min_warmup_steps` makes it longer.
+  For its fine-tuning see training/defaults.py. Below 500 updates the warm-up there is only the
+  first update, whose learning rate is 0, as in OpenAI's code; `min_warmup_steps` makes it longer.
   """
 
   optimizer: str = option(

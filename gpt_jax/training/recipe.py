@@ -8,9 +8,10 @@ from jax.sharding import Mesh
 
 from gpt_jax.config import Config
 from gpt_jax.data.tokenizers.base import Tokenizer
+from gpt_jax.errors import InputError
 from gpt_jax.models.loss import Loss, model_loss
 from gpt_jax.models.model import Model, ModelConfig, smallest_batch
-from gpt_jax.parallel.placement import check_batch, check_whole_batch
+from gpt_jax.parallel.placement import check_batch
 from gpt_jax.training.hooks import Hook, RunContext, StoppedEarly
 from gpt_jax.training.loop import TrainConfig
 from gpt_jax.training.optimizer import Optimizer
@@ -118,12 +119,16 @@ class Recipe:
     # Checked when the recipe is made, long before a step is compiled.
     parts = self.config.train.parts
     check_batch(self.batch_size, self.mesh.shape["data"], parts, self.batch_field)
-    if self.spec.needs_whole_batch:
-      check_whole_batch(self.batch_size, parts, self.config.mesh.backend, self.batch_field)
-
-  def divides(self, microbatches: int) -> bool:
-    """Whether a batch divides over the devices and so many microbatches."""
-    return self.batch_size % (self.mesh.shape["data"] * microbatches) == 0
+    if not self.spec.needs_whole_batch:
+      return
+    why = "the loss compares the examples of a batch with one another"
+    if parts > 1:
+      raise InputError(f"train.microbatches={parts}: {why}, so it cannot be split; use 1")
+    if self.config.mesh.backend == "pmap":
+      alone = "and each device would see its own alone; use jit"
+      raise InputError(f"mesh.backend=pmap: {why}, {alone}")
+    if self.batch_size < 2:
+      raise InputError(f"{self.batch_field}={self.batch_size}: {why}; use 2 or more")
 
   @property
   def total_steps(self) -> int:

@@ -78,16 +78,11 @@ class Reporter:
       there = f" of {gigabytes(forecast.limit)}" if forecast.limit else ""
       self.say(f"plan    {gigabytes(forecast.memory)}{there}")
 
-  @property
-  def training_seconds(self) -> float:
-    """Seconds since the start, without what is `paused`."""
-    return time.monotonic() - self._began - self._paused
-
   def progress(self, step: int, values: Mapping[str, float], tokens: float) -> None:
     """Reports the metrics of the steps since the last call, and the tokens trained on since, with
     the rate of tokens and the remaining time.
     """
-    now = self.training_seconds
+    now = time.monotonic() - self._began - self._paused
     seconds, steps = max(now - self._since, 1e-9), max(step - self._step, 1)
     self._since, self._step, self._reports = now, step, self._reports + 1
     latest = seconds / steps

@@ -30,7 +30,6 @@ if TYPE_CHECKING:  # a run has them only if its user asks for them
 
 # They may change when a run that can go on resumes.
 LENGTH_FIELDS: tuple[str, ...] = ("train.steps", "train.epochs")
-NEVER = hooks.every(0)
 _PATIENCE = 5.0  # seconds that an interrupted run may spend on `on_end`
 
 
@@ -42,7 +41,8 @@ class Run:
     folders, is_open = list(folders), not recipe.config.train.microbatches
     config, self._chooses = resume_microbatches(recipe.config, folders)
     count = config.train.microbatches
-    if is_open and not recipe.divides(count):  # as of a run on fewer devices
+    parts = recipe.mesh.shape["data"] * count
+    if is_open and recipe.batch_size % parts:  # as of a run on fewer devices
       log(f"train.microbatches: chosen anew, as {count} do not divide a batch on these devices")
       count, self._chooses = 1, True
     self._may_change = LENGTH_FIELDS if recipe.can_grow else ()
@@ -155,7 +155,7 @@ def make_hooks(
   """Logging, evaluation, checkpoints and the recipe's own, in the order they are called."""
   train, reporter, evaluation = recipe.config.train, context.reporter, recipe.evaluation
   rows, length = recipe.batches(train).shape
-  evaluating = evaluation.due if evaluation else NEVER
+  evaluating = evaluation.due if evaluation else hooks.every(0)
   saving = hooks.any_of(
     evaluating,
     hooks.every(train.checkpoint_every),

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from optax import GradientTransformation, GradientTransformationExtraArgs
 
 from gpt_jax.parallel.mesh import path_name
 
@@ -44,7 +45,7 @@ VIEWS = (
 )
 
 
-def per_matrix(rule: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
+def per_matrix(rule: GradientTransformation) -> GradientTransformationExtraArgs:
   """A rule that treats each matrix of a parameter as a parameter of its own: of queries, keys and
   values, one array [D, 3, H, K], its state has three, `qkv/kernel/0` and so on, [D, H K].
   """
@@ -62,7 +63,7 @@ def per_matrix(rule: optax.GradientTransformation) -> optax.GradientTransformati
     updates, state = rule.update(updates, state, params, **extra)
     return join_matrices(updates, shapes), state
 
-  return optax.GradientTransformationExtraArgs(init, update)
+  return GradientTransformationExtraArgs(init, update)
 
 
 def split_matrices(tree: Any) -> Any:
@@ -106,52 +107,36 @@ def _view(path: tuple, x: Any) -> View | None:
 NOT_DECAYED = ("bias", "scale", "gain", "mixture")
 
 # (schedule, b1, b2, eps, weight decay) -> the rule with its learning rate.
-Rule = Callable[[optax.Schedule, float, float, float, float], optax.GradientTransformation]
+Rule = Callable[[optax.Schedule, float, float, float, float], GradientTransformation]
 
 
-def openai_adam(
-  b1: float, b2: float, eps: float, weight_decay: float
-) -> optax.GradientTransformation:
+def openai_adam(b1: float, b2: float, eps: float, weight_decay: float) -> GradientTransformation:
   """OpenAI's Adam with decoupled decay, still to be multiplied by the learning rate.
 
-  Unlike in `optax.adamw` eps is added to the uncorrected root of the second moment, and the decay
-  too is multiplied by the bias correction, so that a fraction of it acts at first.
+  Unlike in `optax.adamw` eps is added to the uncorrected root of the second moment, as in all three
+  codes, and the decay too is multiplied by the bias correction, so that a fraction of it acts at
+  first.
   """
-
-  # `correction` on the decay too: 0.15 of nominal after 10 updates, 0.63 after 500.
-  def direction(step, correction, p, decays):
-    return correction * (step + (weight_decay * p if decays else 0.0))
-
-  return _adam(b1, b2, eps, direction)
+  # `c` on the decay too: 0.15 of nominal after 10 updates, 0.63 after 500.
+  return _adam(b1, b2, eps, weight_decay, lambda step, decay, c: c * (step + decay))
 
 
-def bert_adam(
-  b1: float, b2: float, eps: float, weight_decay: float
-) -> optax.GradientTransformation:
+def bert_adam(b1: float, b2: float, eps: float, weight_decay: float) -> GradientTransformation:
   """BERT's Adam, still to be multiplied by the learning rate: there is no bias correction, so the
   first updates are (1 - b1) / sqrt(1 - b2) times as long as Adam's, with the usual b1 and b2 3.2.
   """
-
-  def direction(step, correction, p, decays):
-    return step + (weight_decay * p if decays else 0.0)
-
-  return _adam(b1, b2, eps, direction)
+  return _adam(b1, b2, eps, weight_decay, lambda step, decay, c: step + decay)
 
 
-def fairseq_adam(
-  b1: float, b2: float, eps: float, weight_decay: float
-) -> optax.GradientTransformation:
+def fairseq_adam(b1: float, b2: float, eps: float, weight_decay: float) -> GradientTransformation:
   """fairseq's Adam, still to be multiplied by the learning rate: the decay is not corrected, and
   acts on every parameter, biases and gains included.
   """
-
-  def direction(step, correction, p, decays):
-    return correction * step + weight_decay * p
-
-  return _adam(b1, b2, eps, direction)
+  direction = lambda step, decay, c: c * step + decay
+  return _adam(b1, b2, eps, weight_decay, direction, all_decay=True)
 
 
-def lamb(b1: float, b2: float, eps: float, weight_decay: float) -> optax.GradientTransformation:
+def lamb(b1: float, b2: float, eps: float, weight_decay: float) -> GradientTransformation:
   """ALBERT's LAMB, still to be multiplied by the learning rate: r (s + wd p) with
   r = |p| / |s + wd p| (google-research/albert).
 
@@ -164,7 +149,7 @@ def lamb(b1: float, b2: float, eps: float, weight_decay: float) -> optax.Gradien
   return optax.chain(bert_adam(b1, b2, eps, weight_decay), ratio)
 
 
-def _scaled(rule: Callable[..., optax.GradientTransformation]) -> Rule:
+def _scaled(rule: Callable[..., GradientTransformation]) -> Rule:
   """A rule that is still to be multiplied by the learning rate, multiplied by it."""
 
   def scaled(schedule, *parameters):
@@ -191,7 +176,6 @@ def _adagrad(schedule, b1, b2, eps, weight_decay):
 
 
 def _adamw(schedule, b1, b2, eps, weight_decay):
-  """optax's AdamW, of which biases and gains have no decay."""
   return optax.adamw(schedule, b1, b2, eps, weight_decay=weight_decay, mask=decayed)
 
 
@@ -214,19 +198,22 @@ RULES: dict[str, Rule] = {
 
 
 def _adam(
-  b1: float, b2: float, eps: float, direction: Callable[..., jax.Array]
-) -> optax.GradientTransformation:
+  b1: float,
+  b2: float,
+  eps: float,
+  weight_decay: float,
+  direction: Callable[..., jax.Array],
+  all_decay: bool = False,
+) -> GradientTransformation:
   """Adam's moments, with an update of one's own, before the learning rate: direction(m / (sqrt(v) +
-  eps), bias correction, parameter, whether it decays).
+  eps), weight decay times the parameter, bias correction).
   """
 
   def init(params):
     decayed(params)  # raises early
     # float32, as the parameters: in bfloat16 b2 = 0.999 would round to 1.
     zeros = optax.tree.zeros_like
-    return optax.ScaleByAdamState(
-      count=jnp.zeros([], jnp.int32), mu=zeros(params), nu=zeros(params)
-    )
+    return optax.ScaleByAdamState(jnp.zeros([], jnp.int32), zeros(params), zeros(params))
 
   def update(grads, state, params):
     count = optax.safe_increment(state.count)
@@ -237,13 +224,13 @@ def _adam(
     correction = jnp.sqrt(1 - b2**t) / (1 - b1**t)  # of m and v together
 
     def one(m, v, p, decays):
-      # eps beside the uncorrected root, as in all three codes; optax adds it to the corrected one.
-      return direction(m / (jnp.sqrt(v) + eps), correction, p, decays)
+      decay = weight_decay * p if decays or all_decay else 0.0
+      return direction(m / (jnp.sqrt(v) + eps), decay, correction)
 
     updates = jax.tree.map(one, mu, nu, params, decayed(params))
     return updates, optax.ScaleByAdamState(count, mu, nu)
 
-  return optax.GradientTransformation(init, update)
+  return GradientTransformation(init, update)
 
 
 def decayed(params: Any) -> Any:
@@ -267,7 +254,7 @@ def decayed(params: Any) -> Any:
   return jax.tree_util.tree_map_with_path(decays, params)
 
 
-def clip_by_global_norm(limit: float) -> optax.GradientTransformationExtraArgs:
+def clip_by_global_norm(limit: float) -> GradientTransformationExtraArgs:
   """optax.clip_by_global_norm, up to rounding, as one multiplication that fuses into the update;
   optax's own takes two passes over memory.
   """
@@ -277,7 +264,7 @@ def clip_by_global_norm(limit: float) -> optax.GradientTransformationExtraArgs:
     scale = jnp.where(norm > limit, limit / norm, 1.0)
     return jax.tree.map(lambda g: g * scale, grads), state  # all by one factor: the direction stays
 
-  return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
+  return GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
 
 
 class Averaged(NamedTuple):
@@ -286,7 +273,7 @@ class Averaged(NamedTuple):
   ahead: Any
 
 
-def averaged(decay: float) -> optax.GradientTransformation:
+def averaged(decay: float) -> GradientTransformation:
   """Turns the updates of weights w into those of their mean, v = decay v + (1 - decay) w.
 
   So a state's parameters are the means, which everything but the step reads: evaluations,
@@ -301,7 +288,7 @@ def averaged(decay: float) -> optax.GradientTransformation:
     ahead = optax.tree.add(state.ahead, updates)
     return optax.tree.scale(1 - decay, ahead), Averaged(optax.tree.scale(decay, ahead))
 
-  return optax.GradientTransformation(init, update)
+  return GradientTransformation(init, update)
 
 
 def trained(params: Any, opt_state: Any) -> Any:

@@ -187,5 +187,4 @@ def parse_trackers(trackers: str, workdir: str) -> Trackers:
 
 
 def find_tracker(name: str) -> TrackerFile:
-  """The module of a tracker."""
   return cast(TrackerFile, importlib.import_module(extensions(__name__)[name]))
