@@ -58,19 +58,15 @@ def measure_drift(others: Sequence[str], texts: Sequence[str]) -> Drift | None:
   vectors = vectorizer.TfidfVectorizer(
     analyzer="char_wb", ngram_range=(2, 4), min_df=2, sublinear_tf=True
   ).fit_transform([text[:_LONGEST] for text in np.concatenate(sides)])
-  values = rank_pairs((vectors @ vectors.T).toarray(), np.stack(divisions, axis=1))
+  # 2 AUC - 1 of each column (Mann and Whitney 1947).
+  targets = np.stack(divisions, axis=1)
+  left_out = predict_left_out((vectors @ vectors.T).toarray(), targets)
+  stats = require("scipy.stats", "drift", "scipy", "metrics")
+  ones = targets.sum(axis=0)
+  in_order = (stats.rankdata(left_out, axis=0) * targets).sum(axis=0) - ones * (ones + 1) / 2
+  values = 2 * in_order / (ones * (len(targets) - ones)) - 1
   chance = float(np.quantile(values[1:], 0.95))
   return Drift(max(0.0, float(values[0])), max(0.0, chance), len(sides[0]))
-
-
-def rank_pairs(kernel: np.ndarray, targets: np.ndarray) -> np.ndarray:
-  """2 AUC - 1 of each column of targets, 0 or 1, [N, P], where predict_left_out ranks the rows."""
-  stats = require("scipy.stats", "drift", "scipy", "metrics")
-  scores = stats.rankdata(predict_left_out(kernel, targets), axis=0)
-  ones = targets.sum(axis=0)
-  # Mann and Whitney 1947.
-  in_order = (scores * targets).sum(axis=0) - ones * (ones + 1) / 2
-  return 2 * in_order / (ones * (len(targets) - ones)) - 1
 
 
 def predict_left_out(kernel: np.ndarray, targets: np.ndarray) -> np.ndarray:

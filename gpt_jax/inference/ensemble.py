@@ -73,12 +73,10 @@ class Ensemble:
 
   @property
   def nbytes(self) -> int:
-    """Bytes of all parameters."""
     arrays = jax.tree.leaves([member.network.params for member in self.members])
     return sum(array.nbytes for array in arrays)
 
   def with_weights(self, kind: str) -> "Ensemble":
-    """See AnyModel.with_weights."""
     members = tuple(member.with_weights(kind) for member in self.members)
     return dataclasses.replace(self, members=members)
 
@@ -198,7 +196,6 @@ class Ensemble:
 
   @functools.cached_property
   def dev_sets(self) -> list[DevSet]:
-    """The dev set of each member."""
     labels = self.task.labels
     return [read_dev_set(member.folder, labels, member.step) for member in self.members]
 

@@ -29,12 +29,9 @@ def choose(scores: jax.Array, settings: Settings, numbers: jax.Array) -> jax.Arr
   this only, so texts do not depend on each other.
   """
 
-  def restricted(scores):
-    return keep_likely(scores, settings.temperature, settings.top_k, settings.top_p)
-
   def sampled(scores):
     some = ((settings.top_k > 0) | (settings.top_p < 1)) & (settings.temperature > 0)
-    kept = jax.lax.cond(some.any(), restricted, lambda scores: scores, scores)
+    kept = jax.lax.cond(some.any(), keep_likely, lambda scores, _: scores, scores, settings)
     noise = gumbel(settings.seed, numbers, scores.shape[1])
     # argmax(s / T + g) = argmax(s + T g), which also holds the greedy rows, T = 0.
     return kept + settings.temperature[:, None] * noise
@@ -58,14 +55,13 @@ def gumbel(seeds: jax.Array, numbers: jax.Array, size: int) -> jax.Array:
   return -jnp.log(-jnp.log(uniform))
 
 
-def keep_likely(
-  scores: jax.Array, temperature: jax.Array, top_k: jax.Array, top_p: jax.Array
-) -> jax.Array:
+def keep_likely(scores: jax.Array, settings: Settings) -> jax.Array:
   """Scores [B, V] with -inf for all but the k most likely tokens and the nucleus of share p.
 
   The nucleus is the fewest of the k tokens whose probabilities add up to p. Thresholds are found
-  bit by bit, which is faster than sorting the vocabulary. All arguments but scores are [B].
+  bit by bit, which is faster than sorting the vocabulary.
   """
+  temperature, top_k, top_p, _ = settings
   # uint32 in the order of the floats: of negative ones all bits but the sign are flipped, since a
   # larger magnitude is a smaller number.
   bits = jax.lax.bitcast_convert_type(scores.astype(jnp.float32), jnp.int32)

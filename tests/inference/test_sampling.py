@@ -34,7 +34,7 @@ def test_samples_have_the_distribution_of_the_model(varied, temperature, top_k, 
   seeds, numbers = (counter, zeros) if varied == "seeds" else (zeros, counter)
   rows = jnp.broadcast_to(jnp.asarray(scores)[None], (count, 12))
   chosen = jax.jit(choose)(rows, settings(count, temperature, top_k, top_p, seeds), numbers)
-  kept = np.isfinite(keep_likely(rows[:1], *settings(1, temperature, top_k, top_p)[:3]))[0]
+  kept = np.isfinite(keep_likely(rows[:1], settings(1, temperature, top_k, top_p)))[0]
   expected = count * shares(scores, temperature, kept)
   counts = np.bincount(chosen, minlength=12)
   assert not counts[~kept].any()
@@ -83,7 +83,7 @@ def test_keep_likely(temperature, top_k, top_p):
   scores = np.random.default_rng(0).normal(size=(6, 40)).astype(np.float32) * 2
   s = settings(6, temperature, top_k, top_p)
   s = Settings(s.temperature, s.top_k.at[5].set(3), s.top_p.at[5].set(1.0), s.seed)
-  kept = np.isfinite(jax.jit(keep_likely)(jnp.asarray(scores), *s[:3]))
+  kept = np.isfinite(jax.jit(keep_likely)(jnp.asarray(scores), s))
   assert kept[5].sum() == 3
   for row, found in zip(scores[:5], kept[:5], strict=True):
     order = np.argsort(-row)[: top_k or None]
@@ -94,5 +94,5 @@ def test_keep_likely(temperature, top_k, top_p):
 
 def test_equal_scores_are_kept_together():
   scores = jnp.array([[2.0, 1.0, 1.0, 0.0], [-0.0, 0.0, -1.0, -2.0]])
-  kept = np.isfinite(keep_likely(scores, *settings(2, top_k=2)[:3]))
+  kept = np.isfinite(keep_likely(scores, settings(2, top_k=2)))
   assert kept.tolist() == [[True, True, True, False], [True, True, False, False]]

@@ -13,7 +13,6 @@ MAX_RADIUS = 1e6
 
 
 def find_attack(name: str) -> Any:
-  """The module of an attack."""
   attacks = extensions(__name__)
   if name not in attacks:
     raise InputError(f"attack={name}: must be {' or '.join(attacks)}")
