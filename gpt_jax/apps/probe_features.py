@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from gpt_jax.batch import Batch
-from gpt_jax.models.heads.classify import pool
+from gpt_jax.models.heads.classify import represent
 from gpt_jax.models.model import ModelConfig
 from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.parallel.placement import local_part, replicate, to_device
@@ -37,7 +37,7 @@ def probe_features(
   def of_batch(params, batch: Batch) -> jax.Array:
     batch = jax.tree.map(lambda x: x[0], batch)
     states: Any = model.apply({"params": params}, batch.rows, method="states")
-    return pool(states.hidden, batch, POOLING)
+    return represent(states.hidden, batch, POOLING).sum(1)
 
   features = []
   with jax.set_mesh(mesh):

@@ -56,7 +56,6 @@ class Adapter(Method):
 
   @property
   def scale(self) -> float:
-    """The factor on A B."""
     return self.alpha / max(1, self.rank)
 
   def check(self, config: Any, task: Any, start: Any) -> None:

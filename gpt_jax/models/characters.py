@@ -145,7 +145,6 @@ class Highway(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
-    """[..., F] to [..., F]."""
     size, init = (self.width,), nn.initializers.normal(self.width**-0.5)
     made = nn.relu(Projection(size, size, self.dtype, kernel_init=init, name="make")(x))
     gate = nn.sigmoid(Projection(size, size, self.dtype, kernel_init=init, name="gate")(x) - 2)

@@ -4,7 +4,6 @@ long it takes. Letters: I inputs, O outputs.
 """
 
 import dataclasses
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -59,10 +58,6 @@ class KeptWeights:
       y = y + self.bias[None]
     return y.reshape(*x.shape[:-1], -1)
 
-  def with_bias(self, bias: jax.Array) -> "KeptWeights":
-    """The same weights with another bias, [O]."""
-    return dataclasses.replace(self, bias=bias)
-
   def astype(self, dtype: jax.typing.DTypeLike) -> "KeptWeights":
     """Itself, where an array would get the type of activations: `multiply` fits every type."""
     return self
@@ -94,20 +89,17 @@ def keep_weights(model: Model, params: Any, kind: str) -> Any:
 
   model: generates, see model.generator. kind: one of KINDS; float32 leaves them as they are.
   """
-  return _with_kept(_matrices_of_prompt, model, {"trunk": params["trunk"]}, kind)
+  check_kind(kind)
+  params = jax.device_put({"trunk": params["trunk"]})
+  if kind == "float32":
+    return params
+  return in_place_of(params, _kept(_matrices_of_prompt, model, params, kind))
 
 
 def keep_classifier_weights(model: Model, params: Any, kind: str) -> Any:
-  """As keep_weights, with the heads' parameters, for a model that reads a whole batch."""
-  return _with_kept(matrices_of_batch, model, params, kind)
-
-
-def _with_kept(matrices_of: Callable[..., Any], model: Model, params: Any, kind: str) -> Any:
-  check_kind(kind)
+  """As keep_weights, with the heads' parameters, of a kind but float32, for a whole batch."""
   params = jax.device_put(params)
-  if kind == "float32":
-    return params
-  return in_place_of(params, _kept(matrices_of, model, params, kind))
+  return in_place_of(params, _kept(matrices_of_batch, model, params, kind))
 
 
 @partial(jax.jit, static_argnums=(0, 1, 3))

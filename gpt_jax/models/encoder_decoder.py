@@ -37,16 +37,6 @@ from gpt_jax.ops.lookup import lookup
 from gpt_jax.ops.product import activation_type
 from gpt_jax.parallel.mesh import constrain
 
-TENSOR_PARALLEL = (
-  (r"tokens$", P("model", None)),
-  (r"output$", P("model", None)),
-  (r"relative/table$", P(None, "model")),
-  (r"(query|key|value)/kernel$", P(None, "model")),
-  (r"attention/out/kernel$", P("model", None)),
-  (r"mlp/(in|gate)/kernel$", P(None, "model")),
-  (r"mlp/out/kernel$", P("model", None)),
-)
-
 
 @register("t5")
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +61,15 @@ class T5Config(SourceTrunkConfig):
   )
   decoder: bool = option(True, "without a decoder, the encoder is a bidirectional trunk")
 
-  TENSOR_PARALLEL = TENSOR_PARALLEL
+  TENSOR_PARALLEL = (
+    (r"tokens$", P("model", None)),
+    (r"output$", P("model", None)),
+    (r"relative/table$", P(None, "model")),
+    (r"(query|key|value)/kernel$", P(None, "model")),
+    (r"attention/out/kernel$", P("model", None)),
+    (r"mlp/(in|gate)/kernel$", P(None, "model")),
+    (r"mlp/out/kernel$", P("model", None)),
+  )
 
   @property
   def gives(self) -> frozenset[str]:
@@ -88,7 +86,7 @@ class T5Config(SourceTrunkConfig):
     return self.decoder and self.version == "1.1"
 
   def build(self, attention: str = "causal", remat: str = "none") -> nn.Module:
-    self.check_decoder(attention)
+    self.check_attention(attention, f"trunk.decoder={str(self.decoder).lower()}")
     return EncoderDecoder(self, remat) if self.decoder else EncoderOnly(self, remat)
 
   def parameter_count(self) -> int:
@@ -129,9 +127,6 @@ class T5Config(SourceTrunkConfig):
     return self.layers * block + BUCKETS * self.heads + d
 
 
-_EPSILON = 1e-6
-
-
 class Linear(nn.Module):
   """A linear map of the last axis."""
 
@@ -155,7 +150,7 @@ class RMSNorm(nn.Module):
   def __call__(self, x):
     scale = self.param("scale", nn.initializers.ones, x.shape[-1:])
     x = x.astype(jnp.float32)
-    x = x * jax.lax.rsqrt(jnp.square(x).mean(-1, keepdims=True) + _EPSILON)
+    x = x * jax.lax.rsqrt(jnp.square(x).mean(-1, keepdims=True) + 1e-6)
     x = x * scale.reshape((1,) * (x.ndim - 1) + scale.shape)
     return x.astype(activation_type(self.dtype))
 
@@ -402,11 +397,7 @@ class EncoderDecoder(nn.Module):
     self.decoder = Decoder(c, self.remat)
 
   def __call__(
-    self,
-    rows: Rows,
-    key: Key | None = None,
-    source: Rows | None = None,
-    layers: bool = False,
+    self, rows: Rows, key: Key | None = None, source: Rows | None = None, layers: bool = False
   ) -> States:
     """The decoder's hidden states [B, T, D], and the output table [R, D].
 
@@ -426,7 +417,6 @@ class EncoderDecoder(nn.Module):
   def start(
     self, batch_size: int, length: int | None = None, source_length: int | None = None
   ) -> Cache:
-    """The cache before the source and the first token; see trunk.Trunk."""
     c = self.config
 
     def empty(slots):
@@ -438,29 +428,21 @@ class EncoderDecoder(nn.Module):
     return Cache(target, target, source, source, valid)
 
   def read_prompt(self, inputs, valid, source: Rows):
-    """Reads the source and the first T tokens of each row; see trunk.Trunk."""
     encoded = self.encoder(self._embed(self.tokens, source), source, None)[-1]
     # Keys and values of the source stay the same for all tokens of the target.
     keys, values = self.decoder.memory(encoded)
     cache = self.start(len(inputs), inputs.shape[1], source.inputs.shape[1])
-    inside = jnp.ones(source.inputs.shape, bool)
-    if source.segments is not None:
-      inside = source.segments > 0
     cache = cache._replace(
       # [B, H, S, K] -> [B H, S, K], the layout of the cache.
       source_keys=tuple(k.reshape(-1, *k.shape[2:]).astype(self.config.dtype) for k in keys),
       source_values=tuple(v.reshape(-1, *v.shape[2:]).astype(self.config.dtype) for v in values),
-      source_valid=inside,
+      source_valid=jnp.asarray(source.is_token),
     )
     positions = jnp.broadcast_to(jnp.arange(inputs.shape[1])[None], inputs.shape)
     return self.extend(inputs, positions, valid, cache)
 
   def extend(self, inputs, positions, valid, cache: Cache):
-    """Reads T more tokens per row, evaluating; see trunk.Trunk.
-
-    `valid` is ignored: an invalid position writes a cache slot that is overwritten before any later
-    token attends to it.
-    """
+    """As Transformer.extend, which ignores `valid`, too."""
     x = lookup(self.tokens, inputs, activation_type(self.config.dtype))
     hidden, cache = self.decoder.extend(x, positions, cache)
     states = self._states(hidden)

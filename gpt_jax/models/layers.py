@@ -229,7 +229,10 @@ def weight(
     return kept
   value = module.param(name, init, shape)
   if module.is_mutable_collection(MATRICES) and not module.is_initializing():
-    module.put_variable(MATRICES, name, _as_matrix(value, inputs, has_bias))
+    matrix = Matrix(value[:, :-1], value[:, -1]) if has_bias else Matrix(value)
+    if inputs:
+      matrix = Matrix(value.reshape(math.prod(shape[:inputs]), -1).T)
+    module.put_variable(MATRICES, name, matrix)
   return value
 
 
@@ -240,14 +243,6 @@ def multiply(kernel: Any, x: jax.Array, inputs: int, outputs: tuple[int, ...]) -
   This is the product with an array; what stands for one registers its own.
   """
   return project(x, kernel.astype(x.dtype), inputs)
-
-
-def _as_matrix(value: jax.Array, inputs: int, has_bias: bool) -> Matrix:
-  if inputs:
-    return Matrix(value.reshape(math.prod(value.shape[:inputs]), -1).T)
-  if has_bias:
-    return Matrix(value[:, :-1], value[:, -1])
-  return Matrix(value)
 
 
 def text_vectors(hidden: jax.Array, inside: jax.Array, pooling: str) -> jax.Array:

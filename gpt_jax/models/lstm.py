@@ -30,13 +30,6 @@ from gpt_jax.parallel.mesh import constrain
 # Orthogonal kernels keep the scale of the state over hundreds of steps.
 _RECURRENT_INIT = nn.initializers.orthogonal(column_axis=-1)
 
-TENSOR_PARALLEL = (
-  (r"tokens$", P("model", None)),
-  (r"(read|recur)/kernel$", P(None, None, "model")),
-  (r"read/bias$", P(None, "model")),
-  (r"out/kernel$", P("model", None)),
-)
-
 
 @register("lstm")
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +41,12 @@ class LSTMConfig(TrunkConfig):
   residual_dropout: float = rate_option(0.1, "dropout on the projected state")
   embedding_dropout: float = rate_option(0.1, "dropout on the embedding table")
 
-  TENSOR_PARALLEL = TENSOR_PARALLEL
+  TENSOR_PARALLEL = (
+    (r"tokens$", P("model", None)),
+    (r"(read|recur)/kernel$", P(None, None, "model")),
+    (r"read/bias$", P(None, "model")),
+    (r"out/kernel$", P("model", None)),
+  )
 
   def build(self, attention: str = "causal", remat: str = "none") -> "LSTM":
     if attention != "causal":
@@ -57,12 +55,10 @@ class LSTMConfig(TrunkConfig):
     return LSTM(self)
 
   def parameter_count(self) -> int:
-    """Parameters without padding rows of the table."""
     d, u = self.width, self.units
     return self.vocab_size * d + 4 * u * (d + u + 1) + u * d + d
 
   def flops_per_token(self, length: int) -> float:
-    """6 N per token of a training step."""
     return 6 * self.parameter_count()
 
   def depth(self, path: str) -> int:
@@ -103,7 +99,8 @@ class LSTM(nn.Module):
     if key is not None:
       table = dropout(table, c.embedding_dropout, key.fold(0), sharded=False)
     state = self.start(len(rows.inputs))
-    embedded, hidden, _ = self._run(rows.inputs, rows.positions, None, state, table)
+    valid = jnp.ones(rows.inputs.shape, bool)
+    embedded, hidden, _ = self._run(rows.inputs, rows.positions, valid, state, table)
     hidden = dropout(hidden, c.residual_dropout, key and key.fold(1))
     return States(hidden, table, layers=(embedded, hidden) if layers else None)
 
@@ -113,7 +110,6 @@ class LSTM(nn.Module):
     return State(zeros, zeros.astype(jnp.float32))
 
   def read_prompt(self, inputs, valid):
-    """Reads the first T tokens of each row; see trunk.Trunk."""
     positions = jnp.broadcast_to(jnp.arange(inputs.shape[1])[None], inputs.shape)
     return self.extend(inputs, positions, valid, self.start(len(inputs)))
 
@@ -131,7 +127,6 @@ class LSTM(nn.Module):
     # of the output before has to wait for the loop.
     # `model` splits the units: a device has all four gates of its own.
     gates = constrain(self.read(x), "data", None, None, "model")
-    valid = jnp.ones(inputs.shape, bool) if valid is None else valid
     added = self._added_to_states(inputs.shape, state)
     # lax.scan loops over the first axis: [B, T, …] -> [T, B, …], and back after it.
     state, outputs = recur(

@@ -27,13 +27,6 @@ from gpt_jax.ops.product import product
 INIT = uniform(0.1)
 EXCLUDED = -1e30  # a score; of -inf alone, as in a row without a source, softmax would be NaN
 
-TENSOR_PARALLEL = (
-  (r"(tokens|targets|output)$", P("model", None)),
-  (r"(read|recur|feed)/kernel$", P(None, None, "model")),
-  (r"bias$", P(None, "model")),
-  (r"(key|mix)/kernel$", P(None, "model")),
-)
-
 
 @register("lstm_encoder_decoder")
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +44,12 @@ class LSTMEncoderDecoderConfig(SourceTrunkConfig):
   )
   decoder: bool = option(True, "without a decoder, the encoder is a bidirectional trunk")
 
-  TENSOR_PARALLEL = TENSOR_PARALLEL
+  TENSOR_PARALLEL = (
+    (r"(tokens|targets|output)$", P("model", None)),
+    (r"(read|recur|feed)/kernel$", P(None, None, "model")),
+    (r"bias$", P(None, "model")),
+    (r"(key|mix)/kernel$", P(None, "model")),
+  )
 
   @property
   def width(self) -> int:  # type: ignore[override]  # it follows from the fields
@@ -76,7 +74,6 @@ class LSTMEncoderDecoderConfig(SourceTrunkConfig):
 
   @property
   def encoder(self) -> LSTMStackConfig:
-    """The encoder's layers."""
     return LSTMStackConfig(
       embedding_width=self.embedding_width,
       units=(self.units,) * self.layers,
@@ -90,12 +87,11 @@ class LSTMEncoderDecoderConfig(SourceTrunkConfig):
     )
 
   def build(self, attention: str = "causal", remat: str = "none") -> nn.Module:
-    self.check_decoder(attention)
+    self.check_attention(attention, f"trunk.decoder={str(self.decoder).lower()}")
     check_remat(remat)
     return LSTMEncoderDecoder(self) if self.decoder else EncoderOnly(self)
 
   def parameter_count(self) -> int:
-    """Parameters without padding rows of the tables."""
     # The encoder's config has an empty vocabulary.
     own = self.encoder.parameter_count() + self.vocab_size * self.embedding_width
     if not self.decoder:
@@ -188,7 +184,6 @@ class LSTMEncoderDecoder(nn.Module):
   def start(
     self, batch_size: int, length: int | None = None, source_length: int | None = None
   ) -> Cache:
-    """The state before the source and the first token; see trunk.Trunk."""
     c, slots = self.config, source_length or self.config.context
     zeros = jnp.zeros((batch_size, c.width), c.dtype)
     states = (State(zeros, zeros.astype(jnp.float32)),) * c.layers
@@ -196,7 +191,6 @@ class LSTMEncoderDecoder(nn.Module):
     return Cache(Carry(states, zeros), Memory(memory, memory, jnp.zeros((batch_size, slots), bool)))
 
   def read_prompt(self, inputs, valid, source: Rows):
-    """Reads the source and the first T tokens of each row; see trunk.Trunk."""
     return self.extend(inputs, None, valid, self._read(source, None))
 
   def extend(self, inputs, positions, valid, cache: Cache):
@@ -213,8 +207,7 @@ class LSTMEncoderDecoder(nn.Module):
     states = tuple(
       State(*(jnp.concatenate(parts, -1) for parts in zip(*ways, strict=True))) for ways in last
     )
-    keys, inside = self.decoder.attention.keys(each[-1]), source.segments
-    valid = jnp.ones(source.inputs.shape, bool) if inside is None else inside > 0
+    keys, valid = self.decoder.attention.keys(each[-1]), jnp.asarray(source.is_token)
     return Cache(Carry(states, jnp.zeros_like(keys[:, 0])), Memory(keys, each[-1], valid))
 
 
@@ -258,10 +251,9 @@ class Encoder(nn.Module):
   def __call__(self, x, rows: Rows, key: Key | None):
     """Embedded rows [B, S, E] to the states [B, S, D] and the last states of each layer."""
     # Padding leaves a state as it is, so the last one is that of the text's end.
-    valid = None if rows.segments is None else rows.segments > 0
     each, last = [], []
     for i, block in enumerate(self.blocks):
-      outputs, states = block([x, x], rows.positions, valid, None, key and key.fold(i))
+      outputs, states = block([x, x], rows.positions, rows.is_token, None, key and key.fold(i))
       x = jnp.concatenate(outputs, -1)
       each.append(x)
       last.append(states)

@@ -27,15 +27,6 @@ from gpt_jax.ops.dropout import Key, dropout
 from gpt_jax.ops.lookup import lookup
 from gpt_jax.parallel.mesh import constrain
 
-DIRECTIONS = ("forward", "backward", "separate", "joined")
-
-TENSOR_PARALLEL = (
-  (r"(tokens|output)$", P("model", None)),
-  (r"(read|recur)/kernel$", P(None, None, "model")),
-  (r"read/bias$", P(None, "model")),
-  (r"project/kernel$", P("model", None)),
-)
-
 
 @register("lstm_stack")
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +42,7 @@ class LSTMStackConfig(TrunkConfig):
     "forward",
     "forward or backward: one; separate: both, which share the embedding and the output only, as "
     "ELMo; joined: both, and each reads the outputs of both in the layer below, as CVT and CoVe",
-    choices=DIRECTIONS,
+    choices=("forward", "backward", "separate", "joined"),
   )
   projection: int = option(
     0, "size to which each output is projected inside the recurrence, P (ELMo: 512); 0: none", low=0
@@ -78,7 +69,12 @@ class LSTMStackConfig(TrunkConfig):
   output_dropout: float = rate_option(0.4, "dropout on the last layer's output")
   recurrent_dropout: float = rate_option(0.5, "DropConnect: dropout on the recurrent kernels")
 
-  TENSOR_PARALLEL = TENSOR_PARALLEL
+  TENSOR_PARALLEL = (
+    (r"(tokens|output)$", P("model", None)),
+    (r"(read|recur)/kernel$", P(None, None, "model")),
+    (r"read/bias$", P(None, "model")),
+    (r"project/kernel$", P("model", None)),
+  )
 
   def __post_init__(self):
     super().__post_init__()
@@ -170,7 +166,6 @@ class LSTMStackConfig(TrunkConfig):
     return LSTMStack(self)
 
   def parameter_count(self) -> int:
-    """Parameters without padding rows of the tables."""
     bias, inputs = self.vocab_size, self.vocab_size * self.embedding_width
     if self.characters:
       inputs = self.characters.parameter_count(self.embedding_width)
@@ -238,11 +233,9 @@ class LSTMStack(nn.Module):
     return States(hidden, self._table(), layers=tuple(states) if layers else None)
 
   def start(self, batch_size: int, length: int | None = None) -> tuple[State, ...]:
-    """The state before the first token; its size does not depend on the length of the text."""
     return tuple(block.start(batch_size) for block in self.blocks)
 
   def read_prompt(self, inputs, valid):
-    """Reads the first T tokens of each row; see trunk.Trunk."""
     positions = jnp.broadcast_to(jnp.arange(inputs.shape[1])[None], inputs.shape)
     return self.extend(inputs, positions, valid, self.start(len(inputs)))
 
@@ -270,7 +263,7 @@ class LSTMStack(nn.Module):
       return self.output
     kept: Any = self.get_variable(KEPT, "tokens")
     if kept is not None:
-      return kept.with_bias(self.output[:, 0])
+      return dataclasses.replace(kept, bias=self.output[:, 0])
     return jnp.concatenate([self.tokens, self.output], axis=-1)
 
 

@@ -10,6 +10,7 @@ E width of an embedding.
 """
 
 import dataclasses
+import functools
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -35,19 +36,6 @@ from gpt_jax.ops.dropout import Key, dropout, dropout_rows
 from gpt_jax.ops.lookup import lookup
 from gpt_jax.ops.product import activation_type, product
 from gpt_jax.parallel.mesh import axis_size, constrain
-
-# Matched against the paths of parameters and optimizer moments (see parallel.mesh). As in
-# Megatron-LM: the first matrix of a sublayer is split by heads or hidden units, the second one the
-# same way along its input, so each sublayer needs one all-reduce (Shoeybi et al. 2019, section 3).
-TENSOR_PARALLEL = (
-  (r"tokens$", P("model", None)),
-  (r"qkv/kernel$", P(None, None, "model", None)),
-  (r"qkv/bias$", P(None, "model", None)),
-  (r"attention/out/kernel$", P("model", None, None)),
-  (r"mlp/in/kernel$", P(None, "model")),
-  (r"mlp/in/bias$", P("model")),
-  (r"mlp/out/kernel$", P("model", None)),
-)
 
 # The values of GPT-1's and GPT-2's parts.
 _GPT: dict[str, Any] = {
@@ -132,7 +120,18 @@ class TransformerConfig(TrunkConfig):
       object.__setattr__(self, "attention_backend", "auto")
     find_backend(self.attention_backend)  # raises at an unknown name
 
-  TENSOR_PARALLEL = TENSOR_PARALLEL
+  # As in Megatron-LM: the first matrix of a sublayer is split by heads or hidden units, the second
+  # one the same way along its input, so each sublayer needs one all-reduce (Shoeybi et al. 2019,
+  # section 3).
+  TENSOR_PARALLEL = (
+    (r"tokens$", P("model", None)),
+    (r"qkv/kernel$", P(None, None, "model", None)),
+    (r"qkv/bias$", P(None, "model", None)),
+    (r"attention/out/kernel$", P("model", None, None)),
+    (r"mlp/in/kernel$", P(None, "model")),
+    (r"mlp/in/bias$", P("model")),
+    (r"mlp/out/kernel$", P("model", None)),
+  )
 
   @property
   def gives(self) -> frozenset[str]:
@@ -145,7 +144,6 @@ class TransformerConfig(TrunkConfig):
 
   @property
   def table_width(self) -> int:
-    """E, the size of an embedding."""
     return self.embedding_width or self.width
 
   @property
@@ -202,8 +200,7 @@ class TransformerConfig(TrunkConfig):
 class Cache(NamedTuple):
   """Keys and values of the tokens read so far, one of each per layer: [B H, S, K].
 
-  S, the slots, is at most the context; the token at position p of a row is in slot p. With B and H
-  as one axis, which the products want, a CPU writes new tokens in place.
+  S, the slots, is at most the context; the token at position p of a row is in slot p.
   """
 
   keys: tuple[jax.Array, ...]
@@ -239,11 +236,7 @@ class Transformer(nn.Module):
       self.pooler = PoolerParameters(c)
 
   def __call__(self, rows: Rows, key: Key | None = None, layers: bool = False) -> States:
-    """Hidden states [B, T, D] and the table [R, E].
-
-    As in OpenAI's code dropout acts on the whole table, so a token loses the same features wherever
-    it occurs, and in the output as well (openai/train.py:165,175); but for embedding_dropout_on.
-    """
+    """Hidden states [B, T, D] and the table [R, E]."""
     kind = self.attention
     if kind == "prefix" and rows.prefix is None:
       kind = "bidirectional"  # texts without a continuation, to embed or to classify
@@ -265,7 +258,6 @@ class Transformer(nn.Module):
     return States(hidden, table, pooler, tuple(states) if layers else None)
 
   def start(self, batch_size: int, length: int | None = None) -> Cache:
-    """The cache before the first token, with room for `length` tokens; None: for the context."""
     c = self.config
     shape = (batch_size * c.heads, length or c.context, c.width // c.heads)
     # One a layer, not one a block: a shared block has other keys in each layer.
@@ -326,7 +318,8 @@ class Transformer(nn.Module):
   def _embed(self, inputs, positions, key, types=None):
     """[B, T, D] and the table [R, E]."""
     c = self.config
-    # h_0 = U W_e + W_p (eq. 2). A table has one dropout mask for the whole batch: sharded=False.
+    # h_0 = U W_e + W_p (eq. 2). A table has one dropout mask for the whole batch, as in OpenAI's
+    # code (openai/train.py:165,175): sharded=False.
     table = self.tokens
     key_of_tables = key if c.embedding_dropout_on == "table" else None
     if key_of_tables is not None:
@@ -434,7 +427,7 @@ class Attention(nn.Module):
       return self._extend(qkv, mask, bias, *slots)
     observe = None
     if self.is_mutable_collection("intermediates") and not self.is_initializing():
-      observe = self._keep  # see attention_maps
+      observe = functools.partial(self.sow, "intermediates", "probabilities")  # see attention_maps
     rates = Dropout(c.attention_dropout, key)  # the backend drops probabilities, as the paper does
     update = attention(qkv, mask, bias, rates, c.attention_backend, observe)  # [B, T, H, K]
     # For read_prompt; nothing else takes them.
@@ -457,9 +450,6 @@ class Attention(nn.Module):
     # [B H, T, K] -> [B, T, H, K]
     update = update.reshape(batch, heads, length, width).swapaxes(1, 2)
     return self.out(update), (keys, values)
-
-  def _keep(self, probabilities):
-    self.sow("intermediates", "probabilities", probabilities)
 
 
 class MLP(nn.Module):

@@ -257,10 +257,6 @@ class SourceTrunkConfig(TrunkConfig):
   def default_attention(self) -> str:
     return "causal" if self.decoder else "bidirectional"
 
-  def check_decoder(self, attention: str) -> None:
-    """Raises InputError for an attention that it does not have."""
-    self.check_attention(attention, f"trunk.decoder={str(self.decoder).lower()}")
-
 
 def for_devices(trunk: Any) -> Any:
   """The trunk's config, with float32 in place of bfloat16 where a GPU lacks it, and a warning.

@@ -15,8 +15,6 @@ from gpt_jax.models.trunk import States, TrunkConfig
 from gpt_jax.ops.dropout import Key, dropout
 from gpt_jax.ops.lookup import lookup
 
-TRANSFORMS = ("none", "pooler", "dense")
-
 
 def transform_option() -> str:
   """The field of heads on one representation of a text."""
@@ -24,7 +22,7 @@ def transform_option() -> str:
     "none",
     "of the representation, before the linear map: none, as GPT; pooler: the trunk's, then "
     "dropout, as BERT; dense: dropout, a new map D to D, tanh, dropout, as RoBERTa",
-    choices=TRANSFORMS,
+    choices=("none", "pooler", "dense"),
   )
 
 
@@ -148,7 +146,8 @@ class Classifier(nn.Module):
       dense = Projection(width, width, "float32", kernel_init=self.kernel_init, name="dense")
       x = jnp.tanh(dense(x))
     if not chooses:
-      x = x.sum(1)  # [N, D], see pool
+      # Similarity adds both orders (section 3.3); every other task has one sequence.
+      x = x.sum(1)  # [N, D]
     x = dropout(self._hidden(x, key), 0.1, key) if c.units else self._drop(x, key)
     # With one score a sequence [N, C, 1], the C choices are the classes of the softmax (eq. 3).
     scores_per_anchor = 1 if chooses else c.num_classes
@@ -179,15 +178,6 @@ def at_first_positions(batch: Batch) -> Batch:
   labels = given(batch.labels)
   before = batch.rows.positions.reshape(-1)[labels.anchors]
   return batch._replace(labels=labels._replace(anchors=labels.anchors - before))
-
-
-def pool(hidden: jax.Array, batch: Batch, pooling: str) -> jax.Array:
-  """Hidden states pooled as input of GPT's W_y: float32 [N, D], for per_choice [N, C, D].
-
-  See represent. Similarity adds both orders (section 3.3); every other task has one sequence.
-  """
-  x = represent(hidden, batch, pooling)
-  return x if pooling == "per_choice" else x.sum(1)
 
 
 def represent(hidden: jax.Array, batch: Batch, pooling: str) -> jax.Array:

@@ -49,11 +49,6 @@ class Head(Config):
     return f"{self.scope}_loss"
 
   @property
-  def reads_more(self) -> bool:
-    """Whether it reads more than single states of the last layer, which exports cannot."""
-    return bool(self.reads - {"pooler"})
-
-  @property
   def measured(self) -> "Head | None":
     """The head whose loss is evaluated, where this one trains on more than that; None: none is."""
     return self
@@ -119,7 +114,6 @@ class WrappedHead(Head):
 
   @property
   def inner(self) -> Any:
-    """The head that it wraps."""
     return given(self.head)
 
   def check_trunk(self, trunk: TrunkConfig) -> None:

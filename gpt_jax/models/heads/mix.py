@@ -130,8 +130,7 @@ class _Mixed(nn.Module):
       parts.append(dropout(mix, c.dropout, key and key.fold(1)))
     x = jnp.concatenate(parts, -1)
     if c.units:
-      valid = None if rows.segments is None else rows.segments > 0
-      x = jnp.concatenate(self.lstm([x, x], rows.positions, valid, None, None)[0], -1)
+      x = jnp.concatenate(self.lstm([x, x], rows.positions, rows.is_token, None, None)[0], -1)
     if c.at != "input":
       mix, more = self.output_mix(given(states.layers))
       x = jnp.concatenate([x, dropout(mix, c.dropout, key and key.fold(2))], -1)

@@ -57,8 +57,6 @@ class TagHead(Head):
 
 
 class Tagger(nn.Module):
-  """K scores of each token."""
-
   outputs: int
   dropout: float
 

@@ -166,9 +166,6 @@ def _of_texts(states: States, batch: Batch) -> dict[str, jax.Array]:
   }
 
 
-_OF_TRANSLATIONS = ("dropped", "future")
-
-
 @register("translation_views")
 @dataclasses.dataclass(frozen=True)
 class TranslationViews(Head, Method):
@@ -223,8 +220,5 @@ class _TranslationViews(nn.Module):
   def __call__(self, states: States, batch: Batch, key: Any = None):
     """The attentional vectors [B, T, D] and the output table [R, D + 1] of each view."""
     top, memory = given(states.attended)
-    rows, rates = states.table.shape[0], (self.config.attention_dropout, 0.0)
-    return {
-      view: Reader(rows, rate, name=view)(top, memory, key)
-      for view, rate in zip(_OF_TRANSLATIONS, rates, strict=True)
-    }
+    rows, rates = states.table.shape[0], {"dropped": self.config.attention_dropout, "future": 0.0}
+    return {view: Reader(rows, rate, name=view)(top, memory, key) for view, rate in rates.items()}

@@ -132,7 +132,7 @@ def find_family(spec: ModelConfig, meta: dict, tokenizer: Tokenizer, format: str
 
 def declines_head(head: Any) -> str:
   """Why no family holds a head for labels, or ""; None is no head."""
-  if head and head.reads_more:
+  if head and head.reads - {"pooler"}:
     return "transformers' heads read one token of the last layer, and this one reads more"
   if head and not head.per_token and head.units:
     return "transformers' heads have no hidden layer, and this one has (head_units)"
