@@ -152,7 +152,9 @@ def read_json(path: str, limit: int = MAX_JSON) -> Any:
 
 
 def read_bytes(path: str, limit: int) -> bytes:
-  """The content of a file. Raises OSError; ValueError above `limit` bytes or if not regular."""
+  """The content of a file. Raises OSError, and ValueError where it has more than `limit` bytes or
+  is no regular file.
+  """
   length = size(path)
   if length > limit:
     raise ValueError(f"{length:,} bytes, more than {limit:,}")
@@ -305,7 +307,10 @@ def real_path(path: str) -> str:
 
 
 def list_existing(folder: str) -> list[str]:
-  """The names of what is in a folder; none if it is missing, as on a store while it is listed."""
+  """The names of what is in a folder; none if there is no such folder.
+
+  A store may say that a folder is there, and not find it when it is listed.
+  """
   try:
     return list_folder(folder)
   except (FileNotFoundError, NotADirectoryError):

@@ -4,7 +4,8 @@ or says what bytes its step moves, on a GPU that need not be there.
 python launch/benchmark.py [--config=configs/gpt1.py] [--only=step,generation,attention,parts]
   [--peers] [--out=FILE]
 python launch/benchmark.py --only=bytes --topology=h200:1 [--config=configs/gpt1.py] [--out=FILE]
-  [--config=configs/finetune.py:sst2 --data=DIR --tokenizer=DIR]
+python launch/benchmark.py --only=bytes --topology=h200:1 --config=configs/finetune.py:sst2
+  --data=DIR --tokenizer=DIR
 """
 
 import dataclasses
@@ -15,7 +16,10 @@ import command_line
 
 PROGRAM = command_line.program("benchmark", config="gpt1")
 BATCH_SIZE = flags.DEFINE_integer(
-  "batch_size", 0, "rows or examples per step; 0: 1 on a CPU, otherwise the config's", lower_bound=0
+  "batch_size",
+  0,
+  "rows per step, or examples of a fine-tuning; 0: 1 on a CPU (rows), otherwise the config's",
+  lower_bound=0,
 )
 
 
@@ -27,7 +31,7 @@ def main():
 
   arguments = PROGRAM.arguments()
   config = arguments["config"]
-  if isinstance(config, PretrainConfig):  # the program refuses any other
+  if isinstance(config, PretrainConfig):
     on_cpu = not arguments["topology"] and jax.default_backend() == "cpu"
     size = BATCH_SIZE.value or (1 if on_cpu else config.data.batch_size)
     data = dataclasses.replace(config.data, batch_size=size)

@@ -195,6 +195,7 @@ generate
 benchmark
   --config={configs}/finetune.py:cola => of a fine-tuning only bytes can be told; give --only=bytes
   --config={configs}/finetune.py:cola --only=bytes => bytes need --tokenizer=DIR
+  --config=tiny.py --data=labels => go with a fine-tuning's config; leave them out
   --config=tiny.py --topology=h100:1 => only bytes need no device; give --only=bytes
   --config=tiny.py --out=nothing/here.json => --out=nothing/here.json: no such folder
 plan

@@ -161,7 +161,9 @@ class LoadedModel(SavedModel, AnyModel):
       return language_model(self.spec.trunk, self.spec.attention)
 
   def generator(self) -> Model:
-    """The trunk as a model that continues a prompt, its prefix if any, or writes for a source."""
+    """The trunk as a model that continues a prompt, which under prefix attention is the prefix, or
+    writes for a source.
+    """
     with about(self.path):
       return generator(self.spec)
 
@@ -266,7 +268,10 @@ def load_unmerged(path: str) -> LoadedAdapter:
 
 
 def load_adapters(base: LoadedModel, adapters: Sequence[str]) -> dict[str, LoadedAdapter]:
-  """Loads adapters, "NAME=DIR" each, of one base, whose parameters the devices hold once."""
+  """Loads several adapters of one base, whose parameters the devices hold once.
+
+  adapters: "NAME=DIR" of each, where DIR is a path as of load_model.
+  """
   loaded: dict[str, LoadedAdapter] = {}
   trunks: dict[int, Any] = {}  # with so many rows for special tokens, on all devices
   paths: dict[str, str] = {}

@@ -82,7 +82,9 @@ def resume_microbatches(config: Any, workdirs: Iterable[str]) -> tuple[Any, bool
 
 
 def resume_milestone(config: Any, workdirs: Iterable[str]) -> int:
-  """The milestone of the config or, so that what was kept stays, that of a run in these folders."""
+  """The milestone of the config; if it names none, that of a run in one of these folders, so that
+  what the run has kept stays.
+  """
   saved = (saved.train.milestone for _, saved in _claimed_configs(config, workdirs))
   return config.train.milestone or next(filter(None, saved), 0)
 
@@ -128,7 +130,10 @@ def with_microbatches(config: Any, count: int) -> Any:
 
 
 def replace_config(workdir: str, config: Any, change: dict[str, Any]) -> None:
-  """Replaces the config of a claimed folder, and notes the change; all processes call it."""
+  """Replaces the config of a claimed folder, and appends `change` to its list of changes.
+
+  Every process calls it; process 0 writes.
+  """
   # Else a slow process would compare its config with the new one.
   multihost_utils.sync_global_devices("every process has read config.json")
   if is_main_process():
@@ -142,7 +147,10 @@ def replace_config(workdir: str, config: Any, change: dict[str, Any]) -> None:
 def _is_claimed(
   workdir: str, config: Any, data: dict[str, Any], tokenizer: Tokenizer, may_change: tuple[str, ...]
 ) -> bool:
-  """Whether this run has claimed the folder before, with the same microbatches or a checkpoint."""
+  """Whether this run has claimed the folder before, with the same microbatches or a checkpoint.
+
+  Raises InputError if the folder is not free.
+  """
   if not exists(os.path.join(workdir, "config.json")):
     _check_free(workdir, tokenizer)
     return False

@@ -198,7 +198,8 @@ def _is_finite(x: jax.Array) -> jax.Array:
 def _state_handler() -> ocp.PyTreeCheckpointHandler:
   """Orbax's handler, but each replica writes a slice of its own only of large arrays.
 
-  A slice of any size costs a millisecond, and orbax would cut every bias into one per device.
+  A slice costs a millisecond whatever its size, and orbax would cut every bias of a replicated
+  model into one per device.
   """
   arrays = ocp.type_handlers.ArrayHandler(min_slice_bytes_for_replica_parallel=_MIN_SLICE)
   registry = ocp.type_handlers.create_type_handler_registry(

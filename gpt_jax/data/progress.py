@@ -58,7 +58,8 @@ class Progress:
   def begin(self, part: str, total: int | None = 0, unit: str = "") -> None:
     """Names the part of the work that follows.
 
-    It has `total` (0 or None: unknown) of a unit such as "rows", which `update` counts; "": none.
+    It has `total` (0 or None: unknown) of what `update` counts, a unit such as "rows"; "": nothing
+    is counted.
     """
     self._part, self._total, self._unit, self._done = part, total or 0, unit, 0
     self._began = time.monotonic()

@@ -349,7 +349,9 @@ class TokenWriter:
   def __init__(
     self, folder: str, split: str, vocab_size: int, sentences: bool = False, shard_tokens: int = 0
   ):
-    """`sentences`: also write where they end; `shard_tokens`: ids in a file, rounded up, 0: all."""
+    """`sentences`: whether to write where they end, too; `shard_tokens`: ids in a file, rounded up
+    to whole blocks, 0: all.
+    """
     self._path = os.path.join(folder, split)
     # The file holds ids of text only; special tokens above the vocabulary need no room.
     self._dtype = DTYPES["uint16" if vocab_size <= 1 << 16 else "uint32"]
@@ -449,9 +451,15 @@ def _append(offsets: "array.array[int]", more: np.ndarray) -> None:
 
 
 def _save_offsets(path: str, offsets: "array.array[int]") -> int:
-  """Writes an .npy file; returns its CRC-32."""
-  np.save(path, np.frombuffer(offsets, np.int64).astype("<i8", copy=False))
-  return zlib.crc32(np.memmap(path, mode="r").data)
+  """Writes what np.save would; returns its CRC-32. np.save itself may not notice a full disk."""
+  header = io.BytesIO()
+  shape = {"descr": "<i8", "fortran_order": False, "shape": (len(offsets),)}
+  np.lib.format.write_array_header_1_0(header, shape)
+  content = np.frombuffer(offsets, np.int64).astype("<i8", copy=False).data
+  with open(path, "wb") as file:
+    file.write(header.getvalue())
+    file.write(content)
+  return zlib.crc32(content, zlib.crc32(header.getvalue()))
 
 
 def unigram_entropy(counts: np.ndarray) -> float:

@@ -442,7 +442,11 @@ class EncoderDecoder(nn.Module):
     return self.extend(inputs, positions, valid, cache)
 
   def extend(self, inputs, positions, valid, cache: Cache):
-    """As Transformer.extend, which ignores `valid`, too."""
+    """Reads T more tokens per row, evaluating; see trunk.Trunk.
+
+    `valid` is ignored: an invalid position writes a cache slot that is overwritten before any later
+    token attends to it.
+    """
     x = lookup(self.tokens, inputs, activation_type(self.config.dtype))
     hidden, cache = self.decoder.extend(x, positions, cache)
     states = self._states(hidden)

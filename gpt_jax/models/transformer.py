@@ -236,7 +236,11 @@ class Transformer(nn.Module):
       self.pooler = PoolerParameters(c)
 
   def __call__(self, rows: Rows, key: Key | None = None, layers: bool = False) -> States:
-    """Hidden states [B, T, D] and the table [R, E]."""
+    """Hidden states [B, T, D] and the table [R, E].
+
+    As in OpenAI's code dropout acts on the whole table, so a token loses the same features wherever
+    it occurs, and in the output as well (openai/train.py:165,175); but for embedding_dropout_on.
+    """
     kind = self.attention
     if kind == "prefix" and rows.prefix is None:
       kind = "bidirectional"  # texts without a continuation, to embed or to classify
@@ -318,8 +322,7 @@ class Transformer(nn.Module):
   def _embed(self, inputs, positions, key, types=None):
     """[B, T, D] and the table [R, E]."""
     c = self.config
-    # h_0 = U W_e + W_p (eq. 2). A table has one dropout mask for the whole batch, as in OpenAI's
-    # code (openai/train.py:165,175): sharded=False.
+    # h_0 = U W_e + W_p (eq. 2). A table has one dropout mask for the whole batch: sharded=False.
     table = self.tokens
     key_of_tables = key if c.embedding_dropout_on == "table" else None
     if key_of_tables is not None:

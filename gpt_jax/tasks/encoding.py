@@ -117,7 +117,7 @@ class Encoded:
     return len(self.locations)
 
   def whole_batches(self, size: int) -> int:
-    """The batches in an epoch, without a partial last one; at least one."""
+    """The batches in an epoch, without a partial last one. Raises InputError if none is whole."""
     if len(self) < size:
       raise InputError(
         f"{counted(len(self), 'example')}: fewer than one batch; batch_size is {size}"

@@ -403,7 +403,9 @@ def _normalized_texts(row: Row) -> str:
 
 
 def check_labels(table: Table, columns: Sequence[str], label: str, rows: Sequence[Row]) -> None:
-  """Refuses a label column of decimals, or that differs in nearly all rows; warns of integers."""
+  """Refuses a label column of numbers with decimals, or one that differs in nearly all rows, as the
+  numbers of tickets do; warns of many integers.
+  """
   labels = sorted({row.label for row in rows if row.label and row.label.strip()})
   column = f"{table.path}: column {label!r} has {len(labels):,} different"
   advice = "finetune.run with config.task.kind=regression predicts a number"

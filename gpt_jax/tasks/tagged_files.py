@@ -222,7 +222,9 @@ def are_spans(tags: Sequence[str] | set[str]) -> bool:
 
 
 def rewritten(tags: Sequence[str], scheme: str) -> tuple[str, ...]:
-  """Tags of spans in a scheme; given in bio, iobes, or IOB1, with B only between neighbors."""
+  """Tags of spans in a scheme; given in bio, iobes, or the first CoNLL's, which has B only between
+  neighbors of a kind.
+  """
   spans: list[list[int]] = []  # the words of each
   for i, (before, tag) in enumerate(itertools.pairwise([_OUTSIDE, *tags])):
     if tag[:1] in "IE" and before[:1] in "BI" and before[2:] == tag[2:]:

@@ -44,7 +44,8 @@ class WindowedFormat(Format):
     return self.of_window.head_transform
 
   def windowed(self, encoded: Encoded) -> Encoded:
-    """The data set with windows in place of cut first texts: c W + w is window w of W, sequence c.
+    """The data set with windows in place of cut first texts: c W + w is window w of sequence
+    c, which has W windows.
 
     A first text stays truncated where others leave it less than a quarter of the context, since its
     windows would be very many.

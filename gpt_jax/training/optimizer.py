@@ -121,8 +121,10 @@ def make_schedule(
 class OptimConfig(Config):
   """The optimizer and its schedule; the defaults are the paper's for pre-training (section 4.1).
 
-  For its fine-tuning see training/defaults.py. Below 500 updates the warm-up there is only the
-  first update, whose learning rate is 0, as in OpenAI's code; `min_warmup_steps` makes it longer.
+  The paper's fine-tuning has `learning_rate=6.25e-5, schedule="linear", warmup_steps=0,
+  warmup_share=0.002`; for models of other sizes see training/defaults.py. Below 500 updates that
+  warm-up is only the first update, whose learning rate is 0, as in OpenAI's code;
+  `min_warmup_steps` makes it longer.
   """
 
   optimizer: str = option(

@@ -113,9 +113,8 @@ Rule = Callable[[optax.Schedule, float, float, float, float], GradientTransforma
 def openai_adam(b1: float, b2: float, eps: float, weight_decay: float) -> GradientTransformation:
   """OpenAI's Adam with decoupled decay, still to be multiplied by the learning rate.
 
-  Unlike in `optax.adamw` eps is added to the uncorrected root of the second moment, as in all three
-  codes, and the decay too is multiplied by the bias correction, so that a fraction of it acts at
-  first.
+  Unlike in `optax.adamw` eps is added to the uncorrected root of the second moment, and the decay
+  too is multiplied by the bias correction, so that a fraction of it acts at first.
   """
   # `c` on the decay too: 0.15 of nominal after 10 updates, 0.63 after 500.
   return _adam(b1, b2, eps, weight_decay, lambda step, decay, c: c * (step + decay))
@@ -225,6 +224,7 @@ def _adam(
 
     def one(m, v, p, decays):
       decay = weight_decay * p if decays or all_decay else 0.0
+      # eps beside the uncorrected root, as in all three codes; optax adds it to the corrected one.
       return direction(m / (jnp.sqrt(v) + eps), decay, correction)
 
     updates = jax.tree.map(one, mu, nu, params, decayed(params))

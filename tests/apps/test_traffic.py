@@ -130,7 +130,7 @@ def test_the_products_of_fine_tuning_are_of_its_packed_rows(prepared, tmp_path, 
   config = FinetuneConfig(BuiltinTask("story-ending"), trunk=trunk, batch_size=16)
   tokenizer, out = os.path.join(prepared, "tokenizer"), str(tmp_path / "out.json")
   benchmark.run(config, ("bytes",), out=out, tokenizer=tokenizer)
-  said = re.search(r"packed into (\d+) rows of (\d+) tokens", capsys.readouterr().out)
+  said = re.search(r"in (\d+) rows of (\d+) tokens", capsys.readouterr().out)
   rows, length = map(int, said.groups())
   flops = sum(kernel["flops"] for kernel in read_json(out)["operations"]) * jax.device_count()
   trunk = trunk.with_vocabulary(load_tokenizer(tokenizer).with_special(*GPTFormat().special))

@@ -73,6 +73,8 @@ def run(
       raise InputError(f"--config: of a fine-tuning only bytes can be told; give --only={BYTES}")
     if not tokenizer:
       raise InputError("a fine-tuning's bytes need --tokenizer=DIR, the folder of a vocabulary")
+  elif data or tokenizer:
+    raise InputError("--data and --tokenizer: go with a fine-tuning's config; leave them out")
   if topology and set(only) != {BYTES}:
     raise InputError(f"--topology={topology}: only bytes need no device; give --only={BYTES}")
   if topology:

@@ -79,7 +79,7 @@ def audit(
     config, task, encoded = load_task(config, data_dir, start)
     recipe = finetune_recipe(config, task, encoded["train"], start, devices)
     rows, length = recipe.batches(config.train).shape
-    print(f"{config.batch_size} examples a step, packed into {rows} rows of {length} tokens")
+    print(f"{config.batch_size} examples a step, in {rows} rows of {length} tokens")
   else:
     recipe, ideal = without_text(config, devices), ideal_bytes(config, len(devices))
   print(f"compiling the step for {len(devices)} x {kind}, which may take minutes", flush=True)

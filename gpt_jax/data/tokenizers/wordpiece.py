@@ -62,7 +62,8 @@ class WordPieceTokenizer(PackageTokenizer, PiecesTokenizer):
   def train(cls, words: Mapping[str, int] | Iterable[str], vocab_size: int) -> "WordPieceTokenizer":
     """Trains on word counts, or on texts, whose words are then counted; lower case, no accents.
 
-    Pieces are merged by frequency, as in BPE: how Google trained BERT's vocabulary is not known.
+    Pieces are merged by frequency, as in BPE: Google has not published the program that made BERT's
+    vocabulary.
     """
     counts = counts_of(words)
     tokenizers = require("tokenizers")
