@@ -206,8 +206,8 @@ visualize --checkpoint={pretrained} --out=new.html
   => no text: give one with --text=TEXT
   --input=latin.txt => latin.txt:1: not UTF-8
   --input=empty.txt => --input=empty.txt: the file has no texts
-  --text=cat --text={long} => text 2: 209 tokens; the model's context is 64: give a part of the text
-  --text= => text 1: no tokens; give at least one word
+  --text=cat --text={long} => text 2: 209 tokens, and the model's context is 64; give a part of it
+  --text= => text 1: empty; give at least one word
   --text=\udcff => text 1: not UTF-8
 visualize --checkpoint={pretrained}
   --text=the --out=prepared => --out=prepared is a folder

@@ -123,7 +123,7 @@ class Study:
 
   def results(self, identity: dict[str, Any], empty: dict[str, Any]) -> dict[str, Any]:
     """The results of earlier calls, or where there are none `empty`; refuses those of another
-    identity, JSON values among the results, to which later calls may add entries.
+    identity: JSON values, which are among the results. Later calls may add entries to it.
     """
     identity = _finite(identity)
     results = identity | empty

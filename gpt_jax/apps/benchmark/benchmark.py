@@ -44,7 +44,7 @@ class Row(NamedTuple):
 
 
 def run(
-  config: PretrainConfig,
+  config: PretrainConfig,  # or a FinetuneConfig; the command line wants the name of one class
   only: tuple[str, ...] = (),
   out: str = "",
   *,

@@ -70,7 +70,7 @@ def audit(
 ) -> Audit:
   """The audit of a config's step, on devices that need not be there; "": on this machine's.
 
-  data_dir and tokenizer: of a fine-tuning, whose examples are packed; see finetune.run.
+  data_dir and tokenizer: of a fine-tuning, see finetune.run.
   """
   devices, kind = find_devices(topology)
   ideal: dict[str, float] = {}

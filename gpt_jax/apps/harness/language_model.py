@@ -3,7 +3,8 @@
 The README beside this file says how a continuation and a text's first token are scored. A text
 longer than the model's context is scored in windows: every token once, and the last window is full.
 A context that leaves no room for its continuation loses its first tokens. Text is generated until a
-stop string, greedily unless the task says otherwise.
+stop string, greedily unless the task says otherwise. A masked language model scores each token
+given all others of its text or window: the pseudo-log-likelihood.
 """
 
 import dataclasses

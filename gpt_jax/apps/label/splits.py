@@ -1,6 +1,7 @@
 """Groups of texts that are the same or nearly so, and splits that never divide a group.
 
-The README beside this file says which texts are near-duplicates; a group is a connected component.
+Two texts are near-duplicates if they are equal without case and spaces, or if the TF-IDF vectors of
+their character n-grams have a cosine of at least 0.9. A group is a connected component.
 """
 
 import unicodedata

@@ -76,8 +76,8 @@ def sequence(normalizers: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def character_class(characters: Iterable[str], begin: str = "") -> str:
-  """A regular expression for any one of the characters, or after "^" for any other; consecutive
-  ones are a range.
+  """A regular expression for any one of the characters, or with begin="^" for any other character;
+  consecutive ones are a range.
   """
   ranges: list[list[int]] = []
   for code in sorted(map(ord, characters)):

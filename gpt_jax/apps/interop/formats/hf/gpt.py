@@ -175,8 +175,10 @@ class GPTFamily(Family):
     return "" if spec.trunk.norm == self.norm else f"{self.model_type} is {self.norm}-norm"
 
   def fold(self, arrays: Arrays, spec: ModelConfig, orders: int) -> Arrays:
-    """Folds the head's bias, which the class lacks, into the bias of the norm before it; of the
-    `orders`, the sequences per example whose scores are added, each gets its share.
+    """Folds the head's bias, which the class lacks, into the bias of the norm before it.
+
+    orders: sequences per example whose scores are added; each gets its share of the head's bias.
+    Returns the original arrays, by name; none if the head's bias is zero.
     """
     if not spec.head or spec.head.pooling != "sum":
       return {}
