@@ -14,7 +14,6 @@ from gpt_jax.models.heads.mix import MixedHead
 from gpt_jax.models.heads.views import VIEWS, ViewsHead
 from gpt_jax.models.lstm_stack import LSTMStackConfig
 from gpt_jax.models.model import smallest_batch
-from gpt_jax.parallel.mesh import MeshConfig, make_mesh
 from gpt_jax.programs import finetune, predict, replay
 from gpt_jax.programs.finetune import FinetuneConfig, finetune_recipe
 from gpt_jax.tasks.several import SeveralTasks
@@ -119,14 +118,12 @@ def test_tasks_that_do_not_go_together_are_refused(tokenizer, tmp_path):
 
 
 @pytest.mark.slow
-def test_masks_and_batches_are_the_same_on_any_number_of_devices(tokenizer, monkeypatch):
+def test_masks_and_batches_are_the_same_on_any_number_of_devices(tokenizer):
   """Steps of every stream with dropout, rows split over 1, 2 and 4 devices as over hosts."""
   start, config, task, data, _ = load_run(SEVERAL, "none", "", tokenizer)
   ends = []
   for devices in (1, 2, 4):
-    mesh = make_mesh(MeshConfig(), jax.devices()[:devices])
-    monkeypatch.setattr(finetune, "make_mesh", lambda _, mesh=mesh: mesh)
-    recipe = finetune_recipe(config, task, data["train"], start)
+    recipe = finetune_recipe(config, task, data["train"], start, jax.devices()[:devices])
     *_, (state, _) = states(recipe, 7)  # the first of story-tags is the last of these
     ends.append(jax.tree.map(np.asarray, state.params))
   for other in ends[1:]:
