@@ -193,9 +193,9 @@ generate
   --checkpoint={pretrained} => prompt
   --checkpoint={pretrained} hello => did you mean --prompt=hello?
 benchmark
-  --config={configs}/finetune.py:cola => of a fine-tuning only bytes can be told; give --only=bytes
-  --config={configs}/finetune.py:cola --only=bytes => bytes need --tokenizer=DIR
-  --config=tiny.py --data=labels => go with a fine-tuning's config; leave them out
+  --config={configs}/finetune.py:cola => a FinetuneConfig goes with --only=bytes alone
+  --config={configs}/finetune.py:cola --only=bytes => a FinetuneConfig needs --tokenizer=DIR
+  --config=tiny.py --data=labels => go with a FinetuneConfig; leave them out
   --config=tiny.py --topology=h100:1 => only bytes need no device; give --only=bytes
   --config=tiny.py --out=nothing/here.json => --out=nothing/here.json: no such folder
 plan

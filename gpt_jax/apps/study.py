@@ -87,8 +87,12 @@ class Study:
   def part(
     self, name: str, settings: dict[str, Any], measure: Callable[[], dict[str, Any]]
   ) -> dict[str, Any]:
-    """The JSON that an earlier call measured with the same settings, which are all that it depends
-    on, or measures it now; non-finite numbers become None. `name`: of the file without its suffix.
+    """The JSON that an earlier call measured with the same settings, or measures it now.
+
+    Args:
+      name: of the file, without its suffix.
+      settings: JSON of everything that the result depends on.
+      measure: returns JSON; non-finite numbers become None.
     """
     path, settings = self.path(f"{name}.json"), _finite(settings)
     try:
@@ -122,8 +126,11 @@ class Study:
     return arrays
 
   def results(self, identity: dict[str, Any], empty: dict[str, Any]) -> dict[str, Any]:
-    """The results of earlier calls, or where there are none `empty`; refuses those of another
-    identity: JSON values, which are among the results. Later calls may add entries to it.
+    """The results of earlier calls; refuses those of others.
+
+    Args:
+      identity: the JSON values that they are of, among the results; later calls may add entries.
+      empty: the other entries where there are no results.
     """
     identity = _finite(identity)
     results = identity | empty

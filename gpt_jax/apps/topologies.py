@@ -188,7 +188,7 @@ def for_topology(config: PretrainConfig) -> PretrainConfig:
   return override(config, "trunk.dtype", "bfloat16") if config.trunk.dtype == "auto" else config
 
 
-def without_text(config: PretrainConfig, devices: Sequence[Any]) -> Recipe:
+def recipe_to_compile(config: PretrainConfig, devices: Sequence[Any]) -> Recipe:
   """The recipe of a training step of a config with a vocabulary size, on these devices."""
   # Stands in for a tokenizer: a batch has the same shapes whatever it is.
   tokenizer: Any = types.SimpleNamespace(
@@ -202,7 +202,7 @@ def without_text(config: PretrainConfig, devices: Sequence[Any]) -> Recipe:
 
 def compile_step(config: PretrainConfig, devices: Sequence[Any]) -> Any:
   """The compiled training step of a config with a vocabulary size; nothing runs."""
-  return compile_recipe(without_text(config, devices))
+  return compile_recipe(recipe_to_compile(config, devices))
 
 
 def compile_recipe(recipe: Recipe) -> Any:

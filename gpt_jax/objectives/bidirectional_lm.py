@@ -29,7 +29,7 @@ from gpt_jax.config import option, register
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.errors import InputError
 from gpt_jax.objectives.causal import Causal
-from gpt_jax.objectives.objective import Bound, Noise, Objective, between
+from gpt_jax.objectives.objective import Bound, Noise, Objective, frame
 
 
 @register("bidirectional_lm")
@@ -59,7 +59,7 @@ class BidirectionalLM(Objective):
 
     def between_special(rows: np.ndarray, draw: Noise) -> Batch:
       """Rows int32 [B, T - 2], -1 past a text's end; a target is the token at its position."""
-      framed = between(rows, first, last)
+      framed = frame(rows, first, last)
       column = np.arange(length)[None]
       is_text = (column > 0) & (column <= (rows >= 0).sum(axis=1, keepdims=True))
       targets = np.where(is_text, framed, 0).astype(np.int32)

@@ -15,7 +15,7 @@ from gpt_jax.data.token_file import TokenFile
 from gpt_jax.data.tokenizers.base import Tokenizer
 from gpt_jax.data.windows import PAD, Windows, WindowsConfig
 from gpt_jax.errors import InputError
-from gpt_jax.objectives.objective import Bound, Noise, Objective, between
+from gpt_jax.objectives.objective import Bound, Noise, Objective, frame
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +73,7 @@ class TextPairs(TextVectors, Objective):
     # [B, 2, t] -> [2 B, t]: partners are neighbors.
     rows = np.stack(texts, axis=1).reshape(-1, texts[0].shape[1])
     if self.special:
-      rows = between(rows, tokenizer.special["cls"], tokenizer.special["sep"])
+      rows = frame(rows, tokenizer.special["cls"], tokenizer.special["sep"])
     return Batch(rows_of(rows))
 
 

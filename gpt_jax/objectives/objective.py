@@ -78,7 +78,7 @@ class Objective(Config):
     return Windows(tokens, dataclasses.replace(config, length=length), seed)
 
 
-def between(rows: np.ndarray, first: int, last: int) -> np.ndarray:
+def frame(rows: np.ndarray, first: int, last: int) -> np.ndarray:
   """[first] text [last], with padding after it; [B, t] to [B, t + 2]. Empty rows stay empty."""
   sizes = (rows >= 0).sum(axis=1)
   framed = np.full((len(rows), rows.shape[1] + 2), -1, np.int32)

@@ -203,7 +203,9 @@ def plain_recipe(
 
 
 def in_turns(recipe: Recipe, task: LabeledTask) -> Recipe:
-  """The recipe with a loss for each stream of batches: of several tasks, of text without labels."""
+  """The recipe with a loss for each stream where batches take turns: of several tasks, and of text
+  without labels.
+  """
   config, spec, plain = recipe.config, recipe.spec, recipe.loss
   several = len(task.parts) > 1
   if not config.has_streams and not several:
@@ -306,7 +308,8 @@ def _batches_of(config: FinetuneConfig, train_set: Encoded, steps: int, mesh: Me
   if config.trunk.reads_source:
     rows = cast(Any, train_set).batches(config.batch_size, seed, epochs)
     return WholeBatches(rows, rows.shape, mesh, microbatches, rows.largest)
-  # An extract token must be in its example's group of rows: a microbatch, under pmap a device's.
+  # An extract token must be in the same group of rows as its example: a microbatch under jit; under
+  # pmap also a device.
   pmap = config.mesh.backend == "pmap"
   packed = PackedBatches(
     train_set,

@@ -112,7 +112,10 @@ def log_repeated_rows(task: LabeledTask, data_dir: str, examples: dict[str, list
 
 
 def complete(config: FinetuneConfig, task: LabeledTask, train_set: Encoded) -> FinetuneConfig:
-  """The config with rate, warm-up, epochs and balanced class weights where it left them open."""
+  """The config with what it leaves open: learning rate, warm-up, epochs, balanced class weights.
+
+  Logs what it sets.
+  """
   parameters, updates = config.trunk.parameter_count(), updates_per_epoch(config, train_set)
   # By the model's size and the number of updates in an epoch.
   optim, train, lines = with_defaults(config.optim, config.train, parameters, updates)
@@ -204,16 +207,19 @@ def check_options(config: FinetuneConfig, task: LabeledTask) -> None:
   of_classes: dict[str, Any] = {"class_weights": config.class_weights}
   if task.kind != "tagging":  # TagHead smooths its labels, too
     of_classes["label_smoothing"] = config.label_smoothing
-  faults = []
   for name, value in of_classes.items():
     if value and not task.has_classes:
-      faults.append(f"{name}: for tasks that give each example one class")
+      raise InputError(
+        f"{name}: for tasks that give each example one class, not for {task.name} ({task.kind}); "
+        "leave it out"
+      )
   of_texts: dict[str, Any] = {"pooling": config.pooling, "head_units": config.head_units}
   for name, value in of_texts.items():
     if value and (task.writes_text or task.head.get("pooling") != "sum"):
-      faults.append(f"{name}={value}: for tasks that give each text one class")
-  if faults:
-    raise InputError(f"{faults[0]}, not for {task.name} ({task.kind}); leave it out")
+      raise InputError(
+        f"{name}={value}: for tasks that give each text one class, not for {task.name} "
+        f"({task.kind}); leave it out"
+      )
 
 
 def check_several(config: FinetuneConfig, task: LabeledTask) -> None:
@@ -237,7 +243,9 @@ def balanced_weights(distributions: np.ndarray) -> np.ndarray:
 
 
 def parse_weights(items: Sequence[str], labels: Sequence[str]) -> tuple[float, ...]:
-  """The weight of each label, from LABEL=WEIGHT items: 1 without its own; () without any."""
+  """The weight of each label, from LABEL=WEIGHT items; 1 where there is no item, and none at all
+  without items.
+  """
   given: dict[str, float] = {}
   for item in items:
     name, _, number = item.rpartition("=")

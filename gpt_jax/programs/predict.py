@@ -321,10 +321,10 @@ def _check_output(output: str, source: str | None, data_dir: str | None, overwri
   """Refuses an output that is an input, in the task's data, or exists already."""
   if output == "-":
     return
-  is_input = source and is_same_file(output, source)
-  if is_input or (data_dir and is_inside(output, data_dir)):
-    which = "the input" if is_input else "a file of --data"
-    raise InputError(f"--out={output} is {which}; name another file")
+  if source and is_same_file(output, source):
+    raise InputError(f"--out={output} is the input; name another file")
+  if data_dir and is_inside(output, data_dir):
+    raise InputError(f"--out={output} is a file of --data; name another file")
   check_out(output, overwrite)
   if not output.lower().endswith((*_SUFFIXES, ".ndjson")):
     suffix = Path(output).suffix

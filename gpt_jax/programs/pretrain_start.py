@@ -20,7 +20,9 @@ from gpt_jax.training.recipe import Recipe
 @register("layerwise_pretrain")
 @dataclasses.dataclass(frozen=True)
 class LayerwiseConfig(PretrainConfig):
-  """A run from a checkpoint, with lower rates below: ULMFiT (Howard and Ruder 2018, 3.2)."""
+  """A run that starts from a checkpoint, with lower rates below: ULMFiT on the texts of a task
+  (Howard and Ruder 2018, section 3.2).
+  """
 
   layer_decay: float = option(
     1.0, "learning rate of a layer, relative to the layer above it", low=0.01, high=1.0
@@ -79,23 +81,26 @@ def load_pretrain_start(checkpoint: str, config: PretrainConfig, tokenizer: Toke
   config's trunk that is left at its default becomes the checkpoint's.
   """
   loaded, objective = read_model(checkpoint), config.objective
-  ours: Format = from_json(objective.format)
-  theirs = loaded.format if "sequence_format" in loaded.meta else ours
-  fault, advice = "", "use a config with the checkpoint's objective"
   # An id must mean the same token in both; vocabularies of equal size need not agree.
   if loaded.tokenizer.hash != tokenizer.hash:
-    difference = loaded.tokenizer.difference(tokenizer.hash)
-    fault = f"its vocabulary is not that of the prepared text, {difference}"
-    advice = "prepare the text with PrepareConfig(tokenizer=DIR), the folder of the checkpoint's"
-    advice += " tokenizer"
-  elif loaded.spec.attention != objective.attention:
-    attention = loaded.spec.attention
-    fault = f"has {attention} attention, the config's objective {objective.attention}"
-  elif theirs != ours and not objective.keeps_format:
-    kind, wanted = to_json(theirs)["type"], objective.format["type"]
-    fault = f"its sequences are of {kind}, those of the config's objective of {wanted}"
-  if fault:
-    raise InputError(f"checkpoint={checkpoint}: {fault}; {advice}")
+    raise InputError(
+      f"checkpoint={checkpoint}: its vocabulary is not that of the prepared text, "
+      f"{loaded.tokenizer.difference(tokenizer.hash)}; prepare the text with "
+      "PrepareConfig(tokenizer=DIR), the folder of the checkpoint's tokenizer"
+    )
+  if loaded.spec.attention != objective.attention:
+    raise InputError(
+      f"checkpoint={checkpoint}: has {loaded.spec.attention} attention, the config's objective "
+      f"{objective.attention}; use a config with the checkpoint's objective"
+    )
+  ours: Format = from_json(objective.format)
+  theirs = loaded.format if "sequence_format" in loaded.meta else ours
+  if theirs != ours and not objective.keeps_format:
+    raise InputError(
+      f"checkpoint={checkpoint}: its sequences are of {to_json(theirs)['type']}, those of the "
+      f"config's objective of {objective.format['type']}; use a config with the checkpoint's "
+      "objective"
+    )
   trunk = _with_sizes(config.trunk.with_pieces(loaded.tokenizer), loaded.spec.trunk, loaded.path)
   return start_of(loaded, trunk, loaded.tokenizer.with_special(*objective.special), theirs)
 

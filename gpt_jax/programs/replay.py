@@ -85,15 +85,14 @@ def _start(workdir: str, step: int) -> int:
   """The newest step before `step` that has a checkpoint."""
   steps = saved_steps(workdir)
   there = ", ".join(map(str, steps))
-  earlier = [other for other in steps if other < step]
-  fault = ""
   if step not in steps:
-    fault = f"of this step, but of {there}"
-  elif not earlier:
-    advice = "train.keep_checkpoints and train.milestone keep more"
-    fault = f"before this step, only of {there}; {advice}"
-  if fault:
-    raise InputError(f"--replay={step}: {workdir} has no checkpoint {fault}")
+    raise InputError(f"--replay={step}: {workdir} has no checkpoint of this step, but of {there}")
+  earlier = [other for other in steps if other < step]
+  if not earlier:
+    raise InputError(
+      f"--replay={step}: {workdir} has no checkpoint before this step, only of {there}; "
+      "train.keep_checkpoints and train.milestone keep more"
+    )
   return earlier[-1]  # the fewest steps to make again
 
 

@@ -217,7 +217,9 @@ def _attention_and_format(
 def start_of(
   loaded: SavedModel, trunk: Any, tokenizer: Tokenizer, format: Format, attention: str = ""
 ) -> Start:
-  """The start at a checkpoint, with the run's trunk, special tokens and attention ("": its own)."""
+  """The start at a checkpoint, with the trunk and the special tokens of the run; attention "": the
+  checkpoint's.
+  """
   return Start(
     trunk.with_vocabulary(tokenizer),
     attention or loaded.spec.attention,
@@ -295,7 +297,8 @@ def with_trained_rows(
 ) -> jax.Array:
   """A new table [R, …] with a checkpoint's rows for the vocabulary and trained special tokens.
 
-  The checkpoint's number of rows, with special tokens and padding at the end, may be another.
+  The checkpoint's table may have another number of rows: special tokens and padding follow the
+  vocabulary.
   """
   # New rows keep their fresh draw, as OpenAI's for start, delimiter, extract (openai/train.py:410).
   table = jnp.asarray(fresh).at[:vocab_size].set(loaded[:vocab_size])

@@ -70,11 +70,11 @@ def run(
   check_type(config)
   if isinstance(config, FinetuneConfig):
     if set(only) != {BYTES}:
-      raise InputError(f"--config: of a fine-tuning only bytes can be told; give --only={BYTES}")
+      raise InputError(f"--config: a FinetuneConfig goes with --only={BYTES} alone")
     if not tokenizer:
-      raise InputError("a fine-tuning's bytes need --tokenizer=DIR, the folder of a vocabulary")
+      raise InputError("--config: a FinetuneConfig needs --tokenizer=DIR, a vocabulary's folder")
   elif data or tokenizer:
-    raise InputError("--data and --tokenizer: go with a fine-tuning's config; leave them out")
+    raise InputError("--data and --tokenizer: go with a FinetuneConfig; leave them out")
   if topology and set(only) != {BYTES}:
     raise InputError(f"--topology={topology}: only bytes need no device; give --only={BYTES}")
   if topology:

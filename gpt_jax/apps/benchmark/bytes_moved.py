@@ -8,8 +8,8 @@ from gpt_jax.apps.topologies import (
   compile_recipe,
   find_chip,
   find_devices,
+  recipe_to_compile,
   why_not_compiled,
-  without_text,
 )
 from gpt_jax.apps.traffic import Kernel
 from gpt_jax.errors import InputError
@@ -81,7 +81,7 @@ def audit(
     rows, length = recipe.batches(config.train).shape
     print(f"{config.batch_size} examples a step, in {rows} rows of {length} tokens")
   else:
-    recipe, ideal = without_text(config, devices), ideal_bytes(config, len(devices))
+    recipe, ideal = recipe_to_compile(config, devices), ideal_bytes(config, len(devices))
   print(f"compiling the step for {len(devices)} x {kind}, which may take minutes", flush=True)
   found, chip = traffic.kernels(compile_recipe(recipe).as_text()), find_chip(kind)
   rate = traffic.BANDWIDTH_SHARE * chip.bandwidth if chip else 0.0

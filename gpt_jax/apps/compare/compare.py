@@ -159,6 +159,9 @@ class _Comparison:
         of_row = Cost(*parameters(ModelConfig(trunk, (), trunk.default_attention)), 0.0, 0.0)
       self.results["costs"][name] = of_row._asdict()
       log(f"{row.title}: trunk {of_row.trunk:,} parameters, head {of_row.head:,}")
+    same = [name for name, row in self.rows.items() if not row.config and not row.tuning]
+    trunks = {self.results["costs"][name]["trunk"] for name in same}
+    assert len(trunks) <= 1, f"trunks of different sizes: {self.results['costs']}"
     if any(name not in self.results["pace"] for name in recipes):  # all again: they are compared
       self.results["pace"] = paces(recipes)
     self.study.save(self.results)

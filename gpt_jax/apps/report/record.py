@@ -112,8 +112,9 @@ class Record:
         raise InputError(f"a {type(config).__name__}, which is not the config of a run")
       self.config = config
       self.task = config.task.build("") if config.task else None
-    compared = _compare(self.config, type(self.config)(), "") if self.config.train else ()
-    self.settings: list[Setting] = list(compared)
+    self.settings: list[Setting] = []
+    if self.config.train:
+      self.settings += _compare(self.config, type(self.config)(), "")
     data = saved.get("data")  # by which a run knows its data
     self.data: dict[str, Any] = data if isinstance(data, dict) else {}
     self.tokenizer = _read_object(os.path.join(folder, "tokenizer", "tokenizer.json"), self.notes)
